@@ -6,7 +6,7 @@
 //! caller waits; the simulated times are printed at the start.
 
 use anabranch::prelude::*;
-use anabranch::{Builder, Modelled};
+use anabranch::{SessionBuilder, SimulatedDevice};
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use std::time::Duration;
 mod digits;
 
 fn main() {
-    println!("modelled time of 64 iterations of a pipeline of 8 stages (Figure 12):");
+    println!("simulated time of 64 iterations of a pipeline of 8 stages (Figure 12):");
     let mut first = None;
     for window in [1, 2, 4, 8, 16, 32] {
         let total = pipeline_time(window);
@@ -24,10 +24,10 @@ fn main() {
         println!("  {window:2} at once: {total:>10.3?}  {:.1} times", one.as_secs_f64() / total.as_secs_f64());
     }
     let (looped, unrolled) = (pipeline_time(32), unrolled_time());
-    println!("modelled time of a loop and of the same unrolled (Figure 14): {looped:.3?}, {unrolled:.3?}");
-    println!("iterations per second of a trivial loop, in modelled time, without and with a barrier (Figure 11):");
+    println!("simulated time of a loop and of the same unrolled (Figure 14): {looped:.3?}, {unrolled:.3?}");
+    println!("iterations per second of a trivial loop, in simulated time, without and with a barrier (Figure 11):");
     for devices in [2, 4, 8] {
-        let [without, with] = [trivial, trivial_with_barrier].map(|f| modelled_rate(devices, f));
+        let [without, with] = [trivial, trivial_with_barrier].map(|f| simulated_rate(devices, f));
         println!("  {devices} devices: {without:>8.0} {with:>8.0}");
     }
     divan::main();
@@ -49,7 +49,12 @@ fn trivial(n: Tensor<i32>, devices: usize) -> Tensor<i32> {
     sums.into_iter().reduce(|a, b| a + b).expect("there is a device")
 }
 
-fn bench_trivial(bencher: Bencher<'_, '_>, devices: usize, builder: Builder, f: fn(Tensor<i32>, usize) -> Tensor<i32>) {
+fn bench_trivial(
+    bencher: Bencher<'_, '_>,
+    devices: usize,
+    builder: SessionBuilder,
+    f: fn(Tensor<i32>, usize) -> Tensor<i32>,
+) {
     let session = builder.cpus(devices).build().expect("a session");
     let f = session.function(|n: Tensor<i32>| f(n, devices)).expect("a function");
     assert_eq!(f.call(TRIPS).expect("it runs"), TRIPS * devices as i32);
@@ -91,17 +96,17 @@ fn with_barrier(bencher: Bencher<'_, '_>, devices: usize) {
 
 /// Returns the iterations per second of a loop on simulated devices: a kernel takes 5 microseconds,
 /// a transfer 10.
-fn modelled_rate(devices: usize, f: fn(Tensor<i32>, usize) -> Tensor<i32>) -> f64 {
-    let gpus = (0..devices).map(|i| Modelled::new(&format!("/cpu:{i}")));
-    let session = Session::builder().modelled(gpus).build().expect("a session");
+fn simulated_rate(devices: usize, f: fn(Tensor<i32>, usize) -> Tensor<i32>) -> f64 {
+    let gpus = (0..devices).map(|i| SimulatedDevice::new(&format!("/cpu:{i}")));
+    let session = Session::builder().simulated(gpus).build().expect("a session");
     let f = session.function(move |n: Tensor<i32>| f(n, devices)).expect("a function");
     let (_, timeline) = f.profile(TRIPS).expect("it runs");
     f64::from(TRIPS) / timeline.total.as_secs_f64()
 }
 
-fn gpus() -> impl Iterator<Item = Modelled> {
+fn gpus() -> impl Iterator<Item = SimulatedDevice> {
     // Matmuls of 64 x 64 take about 200 microseconds.
-    (0..8).map(|i| Modelled::new(&format!("/gpu:{i}")).flops(2.6e9))
+    (0..8).map(|i| SimulatedDevice::new(&format!("/gpu:{i}")).flops(2.6e9))
 }
 
 #[graph]
@@ -137,13 +142,13 @@ fn matrix() -> Vec<[f32; 64]> {
 }
 
 fn pipeline_time(window: u32) -> Duration {
-    let session = Session::builder().modelled(gpus()).parallel_iterations(window).build().expect("a session");
+    let session = Session::builder().simulated(gpus()).parallel_iterations(window).build().expect("a session");
     let f = session.function(pipeline).expect("a function");
     f.profile((64, matrix())).expect("it runs").1.total
 }
 
 fn unrolled_time() -> Duration {
-    let session = Session::builder().modelled(gpus()).build().expect("a session");
+    let session = Session::builder().simulated(gpus()).build().expect("a session");
     let f = session.function(unrolled).expect("a function");
     f.profile(matrix()).expect("it runs").1.total
 }

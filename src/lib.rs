@@ -8,15 +8,18 @@ pub use anabranch_dsl::function::{Arguments, Signature};
 pub use anabranch_dsl::ops::{AttentionMask, ConvOptions, PerAxis, PoolOptions, WindowExtent, random};
 pub use anabranch_dsl::trace::Traced;
 pub use anabranch_dsl::{
-    Any, AnyVar, Array, Carry, DType, DeviceKind, DeviceName, DevicePattern, Diagnostic, Dim, Element, ErrorKind,
-    Float, Graph, HostTensor, Integer, IntoArray, IntoAxes, IntoExtents, List, ListIndex, Loc, Module, Numeric, On,
-    Operand, Range, Result, ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint, checkpoint_loop,
-    checkpoint_loop_every, concat, cond, custom_gradient, eval, eval_with, f16, fold_left, fold_right, full, function,
-    gradients, iota, map, nn, on, optim, range, scalar, scan, scan_reverse, stack, switch, tensor, while_loop, zeros,
+    AnyValue, AnyVar, Array, Carry, DType, DeviceConstraint, DeviceKind, DeviceName, DevicePattern, Diagnostic, Dim,
+    Element, ErrorKind, Float, Graph, HostTensor, Integer, IntoArray, IntoAxes, IntoExtents, List, ListIndex, Loc,
+    Module, Numeric, Operand, Range, Result, ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint,
+    checkpoint_loop, checkpoint_loop_every, concat, cond, custom_gradient, eval, eval_with, f16, fold_left, fold_right,
+    full, function, gradients, iota, map, nn, on, optim, range, scalar, scan, scan_reverse, stack, switch, tensor,
+    while_loop, zeros,
 };
 pub use anabranch_macros::{Carry, InOut, Module, graph};
 pub use anabranch_runtime as runtime;
-pub use anabranch_runtime::{Builder, CallOptions, CancelHandle, Function, Modelled, Pruned, Session, Span, Timeline};
+pub use anabranch_runtime::{
+    CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Span, Timeline,
+};
 
 #[doc(hidden)]
 pub use anabranch_dsl::staged as __rt;

@@ -3,7 +3,7 @@
 
 use anabranch::dsl::ir::{Graph, Op};
 use anabranch::dsl::passes::{Pipeline, specialize};
-use anabranch::dsl::trace::{self, Any};
+use anabranch::dsl::trace::{self, AnyValue};
 use anabranch::dsl::{TensorType, interp};
 use anabranch::prelude::*;
 use anabranch::{Diagnostic, HostTensor, optim, optim::Optimizer};
@@ -226,7 +226,7 @@ fn a_scope_around_a_session_does_not_reach_into_its_functions() {
 #[test]
 fn scopes_nest_with_constructs_in_any_order() {
     let graph = traced(|x| {
-        let one_of = |p: Tensor<bool>, a: Any, b: Any| {
+        let one_of = |p: Tensor<bool>, a: AnyValue, b: AnyValue| {
             cond(p, || on("/cpu:1", || Tensor::<f32>::from_any(a).exp()), || Tensor::from_any(b))
         };
         on("/cpu:2", || one_of(x.sum().greater(0.0), x.untyped(), (x * 2.0).untyped()))
@@ -251,6 +251,6 @@ fn constraints_are_looked_at_in_every_session() {
     }
     let session = Session::builder().interpreted(true).cpus(2).build();
     assert!(error(session, &on_gpu).contains("no device"));
-    let none = Session::builder().modelled([]).build().expect_err("there is no device");
+    let none = Session::builder().simulated([]).build().expect_err("there is no device");
     assert!(none.message.contains("without a device"), "{none}");
 }

@@ -416,7 +416,7 @@ fn every_value_of_a_program_can_be_fetched_and_fed() -> Outcome {
     let (traced, _) = trace_fn("program", &program, &types)?;
     let g = &traced.graph;
     let run = |graph: &anabranch::Graph, inputs: &[HostTensor]| {
-        interp::run(graph, inputs, &mut vec![], interp::Options::default())
+        interp::run(graph, inputs, &mut vec![], interp::InterpOptions::default())
     };
     let whole = run(g, &inputs)?;
     let results = g.region(g.root()).nodes.iter().flat_map(|&n| &g.node(n).results).copied();

@@ -31,7 +31,7 @@ fn check<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> [usize; 2] {
     let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
     let traced = trace_fn("f", &f, &types).unwrap_or_else(|e| panic!("{e}")).0;
     let interpreted = |graph: &Graph| {
-        let found = interp::run(graph, &inputs, &mut Vec::new(), interp::Options::default());
+        let found = interp::run(graph, &inputs, &mut Vec::new(), interp::InterpOptions::default());
         found.unwrap_or_else(|e| panic!("{e}"))
     };
     let expected = interpreted(&traced.graph);

@@ -4,7 +4,7 @@
 use anabranch::nn::{Init, Linear, Lstm};
 use anabranch::optim::{Optimizer, Sgd};
 use anabranch::prelude::*;
-use anabranch::{CallOptions, CancelHandle, ErrorKind, Modelled, Timeline};
+use anabranch::{CallOptions, CancelHandle, ErrorKind, SimulatedDevice, Timeline};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -211,8 +211,8 @@ fn a_model_over_two_devices_learns_as_on_one() -> Outcome {
     Ok(())
 }
 
-fn gpus(n: usize) -> Vec<Modelled> {
-    (0..n).map(|i| Modelled::new(&format!("/gpu:{i}"))).collect()
+fn gpus(n: usize) -> Vec<SimulatedDevice> {
+    (0..n).map(|i| SimulatedDevice::new(&format!("/gpu:{i}"))).collect()
 }
 
 fn copies<'a>(timeline: &'a Timeline, link: &'a str) -> impl Iterator<Item = &'a anabranch::Span> {
@@ -226,7 +226,7 @@ fn only_the_branch_that_is_taken_gets_its_values() -> Outcome {
     fn experts(which: Tensor<i32>, x: Tensor) -> Tensor {
         if which == 0 { on("/gpu:1", || x.tanh().sum()) } else { on("/gpu:2", || x.exp().sum()) }
     }
-    let session = Session::builder().modelled(gpus(3)).build()?;
+    let session = Session::builder().simulated(gpus(3)).build()?;
     let f = session.function(|which: Tensor<i32>, x: Tensor| {
         let x = on("/gpu:0", || x * 2.0);
         experts(which, x)
@@ -256,7 +256,7 @@ fn what_a_loop_captures_is_sent_once() -> Outcome {
         }
         sum
     }
-    let session = Session::builder().modelled(gpus(2)).build()?;
+    let session = Session::builder().simulated(gpus(2)).build()?;
     let f = session.function(scaled)?;
     let (sum, timeline) = f.profile((10, vec![1.0f32; 4096]))?;
     assert_eq!(sum, 45.0 * 3.0 * 4096.0);
@@ -338,16 +338,16 @@ fn pipeline(n: Tensor<i32>, x: Tensor, stages: usize) -> Tensor {
 fn pipeline_time(parallel_iterations: u32) -> anabranch::Result<(f32, Duration)> {
     // Kernels that take about 200 microseconds.
     let devices = gpus(8).into_iter().map(|gpu| gpu.flops(2.6e9).launch(Duration::from_micros(5)));
-    let session = Session::builder().modelled(devices).parallel_iterations(parallel_iterations).build()?;
+    let session = Session::builder().simulated(devices).parallel_iterations(parallel_iterations).build()?;
     let f = session.function(|n: Tensor<i32>, x: Tensor| pipeline(n, x, 8))?;
     let x: Vec<[f32; 64]> = (0..64).map(|i| std::array::from_fn(|j| ((i * 64 + j) as f32 * 0.1).sin() * 0.1)).collect();
     let (sum, timeline) = f.profile((40, &x))?;
-    assert!(timeline.modelled);
+    assert!(timeline.simulated);
     Ok((sum.item(), timeline.total))
 }
 
 #[test]
-fn iterations_of_a_pipeline_overlap_in_modelled_time() -> Outcome {
+fn iterations_of_a_pipeline_overlap_in_simulated_time() -> Outcome {
     let (sum, one) = pipeline_time(1)?;
     let (same, many) = pipeline_time(32)?;
     assert_eq!(sum.to_bits(), same.to_bits());
@@ -374,7 +374,7 @@ fn layered(layers: &[Lstm], x: Tensor) -> Tensor {
 fn lstm_time(parallel_iterations: u32) -> anabranch::Result<(f32, Timeline)> {
     let devices = gpus(8).into_iter().map(|gpu| gpu.flops(10e9));
     let session =
-        Session::builder().modelled(devices).parallel_iterations(parallel_iterations).hoisting(false).build()?;
+        Session::builder().simulated(devices).parallel_iterations(parallel_iterations).hoisting(false).build()?;
     let init = Init::new(3);
     let layers: Vec<Lstm> = (0..8).map(|l| on(format!("/gpu:{l}"), || Lstm::new(&init, 32, 32))).collect();
     let sgd = Sgd::new(0.1);
@@ -399,7 +399,7 @@ fn the_layers_of_an_lstm_overlap_forward_and_backward() -> Outcome {
     for half in [0, 1] {
         let (from, to) = (many.total / 2 * half, many.total / 2 * (half + 1));
         let spans = many.spans.iter().filter(|s| s.begin >= from && s.end <= to).cloned().collect();
-        let overlap = Timeline { spans, total: many.total / 2, modelled: true }.overlap();
+        let overlap = Timeline { spans, total: many.total / 2, simulated: true }.overlap();
         assert!(overlap * 3 > many.total / 2, "half {half}: {overlap:?} of {:?}", many.total / 2);
     }
     Ok(())
@@ -463,7 +463,7 @@ fn a_print_in_a_construct_that_has_a_result_is_no_obstacle() -> Outcome {
     let y = Session::builder().cpus(2).build()?.function(beside)?.call(0.5)?.item();
     assert!((y - expected).abs() < 1e-4, "{y} is not {expected}");
     for n in 1..3 {
-        let session = Session::builder().modelled(gpus(n)).build()?;
+        let session = Session::builder().simulated(gpus(n)).build()?;
         assert_eq!(session.function(says)?.call(0.5)?, 1.5 + 24.0);
     }
     Ok(())
@@ -572,7 +572,7 @@ fn what_is_printed_may_call_a_function_on_the_same_device() -> Outcome {
 }
 
 #[test]
-fn modelled_time_is_that_of_what_runs() -> Outcome {
+fn simulated_time_is_that_of_what_runs() -> Outcome {
     #[graph]
     fn powers(n: Tensor<i32>, x: Tensor) -> Tensor {
         let (mut i, mut a) = (scalar(0), x);
@@ -584,7 +584,7 @@ fn modelled_time_is_that_of_what_runs() -> Outcome {
     }
     let x = [[0.1f32; 8]; 8];
     let time = |devices: usize, n: i32| -> anabranch::Result<Duration> {
-        let f = Session::builder().modelled(gpus(devices)).build()?.function(powers)?;
+        let f = Session::builder().simulated(gpus(devices)).build()?.function(powers)?;
         let (_, timeline) = f.profile((n, &x))?;
         Ok(timeline.total)
     };
@@ -602,8 +602,8 @@ fn modelled_time_is_that_of_what_runs() -> Outcome {
 }
 
 #[test]
-fn a_failed_check_ends_a_modelled_step_beside_a_loop_that_does_not() -> Outcome {
-    let session = Session::builder().modelled((0..2).map(|i| Modelled::new(&format!("/cpu:{i}")))).build()?;
+fn a_failed_check_ends_a_simulated_step_beside_a_loop_that_does_not() -> Outcome {
+    let session = Session::builder().simulated((0..2).map(|i| SimulatedDevice::new(&format!("/cpu:{i}")))).build()?;
     let f = session.function(loop_beside_a_check)?;
     let error = f.call_within(Duration::from_secs(100), (-1, vec![[0.0f32; 96]; 96])).expect_err("the check fails");
     assert!(error.message.contains("the sum is not positive"), "{error}");
@@ -634,7 +634,7 @@ fn what_is_explained_is_what_runs() -> Outcome {
 
 #[test]
 fn what_comes_from_the_host_and_goes_there_takes_the_link() -> Outcome {
-    let session = Session::builder().modelled(gpus(2)).build()?;
+    let session = Session::builder().simulated(gpus(2)).build()?;
     let w = on("/gpu:0", || Var::new("w", vec![1.0f32; 4096]));
     #[graph]
     fn branches(w: &Var, x: Tensor) -> Tensor {
@@ -666,23 +666,29 @@ fn a_device_that_is_not_there_is_an_error_at_the_users_line() -> Outcome {
 
 #[test]
 fn sessions_that_make_no_sense_are_refused() {
-    let refused = |builder: anabranch::Builder| builder.build().expect_err("it makes no sense").message;
+    let refused = |builder: anabranch::SessionBuilder| builder.build().expect_err("it makes no sense").message;
     assert_eq!(refused(Session::builder().cpus(0)), "a session of no CPU devices");
     assert!(refused(Session::builder().cpus(usize::MAX)).contains("CPU devices: there may be 1024"));
     assert_eq!(refused(Session::builder().parallel_iterations(0)), "no iteration of a loop may run");
-    assert!(refused(Session::builder().cpus(2).modelled(gpus(1))).contains("their clocks are not the same"));
+    assert!(refused(Session::builder().cpus(2).simulated(gpus(1))).contains("their clocks are not the same"));
     assert!(refused(Session::builder().cpus(2).place("w", "/cpu:7")).contains("there is no such device"));
     assert!(refused(Session::builder().cpus(2).place("layer{i}", "/gpu:{i}")).contains("there is no such device"));
     assert!(Session::builder().cpus(2).place("layer{i}", "/cpu:{i}").build().is_ok());
-    assert!(refused(Session::builder().modelled([Modelled::new("gpu")])).contains("does not begin with `/`"));
-    assert!(refused(Session::builder().modelled(vec![Modelled::new("/gpu:0"); 2])).contains("two modelled devices"));
-    assert!(refused(Session::builder().modelled([Modelled::new("/gpu:0").flops(0.0)])).contains("not a positive rate"));
+    assert!(refused(Session::builder().simulated([SimulatedDevice::new("gpu")])).contains("does not begin with `/`"));
+    assert!(
+        refused(Session::builder().simulated(vec![SimulatedDevice::new("/gpu:0"); 2]))
+            .contains("two simulated devices")
+    );
+    assert!(
+        refused(Session::builder().simulated([SimulatedDevice::new("/gpu:0").flops(0.0)]))
+            .contains("not a positive rate")
+    );
 }
 
 #[test]
-fn devices_may_be_modelled_as_slow_as_one_likes() -> Outcome {
-    let gpu = |i: usize| Modelled::new(&format!("/gpu:{i}"));
-    let slow: [fn(Modelled) -> Modelled; 5] = [
+fn devices_may_be_simulated_as_slow_as_one_likes() -> Outcome {
+    let gpu = |i: usize| SimulatedDevice::new(&format!("/gpu:{i}"));
+    let slow: [fn(SimulatedDevice) -> SimulatedDevice; 5] = [
         |gpu| gpu.launch(Duration::from_secs(1 << 25)),
         |gpu| gpu.launch(Duration::MAX),
         |gpu| gpu.flops(1e-300),
@@ -690,7 +696,7 @@ fn devices_may_be_modelled_as_slow_as_one_likes() -> Outcome {
         |gpu| gpu.link(1e-300, Duration::MAX),
     ];
     for slow in slow {
-        let session = Session::builder().modelled([slow(gpu(0)), slow(gpu(1))]).build()?;
+        let session = Session::builder().simulated([slow(gpu(0)), slow(gpu(1))]).build()?;
         let f = session.function(|x: Tensor| {
             let y = on("/gpu:1", || x.matmul(x));
             on("/gpu:0", || y.sum())
@@ -795,7 +801,7 @@ fn lists_that_a_loop_carries_stay_on_their_device() -> Outcome {
         }
         on("/gpu:1", || a.read(0).sum() + b.read(0).sum() * 3.0)
     }
-    let session = Session::builder().modelled(gpus(2)).build()?;
+    let session = Session::builder().simulated(gpus(2)).build()?;
     let (sum, timeline) = session.function(swapped)?.profile((3, vec![1.0f32; 1000]))?;
     assert_eq!(sum, 2000.0 + 3000.0);
     let between = timeline

@@ -106,7 +106,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
     quote! {
         #[automatically_derived]
         impl #impl_generics ::anabranch::__rt::Carry for #name #ty_generics #where_clause {
-            fn flatten(&self, __state: &mut ::anabranch::__rt::State) {
+            fn flatten(&self, __state: &mut ::anabranch::__rt::FlatState) {
                 #(#flatten)*
                 let _ = __state;
             }

@@ -156,7 +156,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         #[allow(trivial_bounds, reason = "a bound for each field")]
         impl #impl_generics #rt::Output for #name #ty_generics #where_clause {
             type Host = #arrays #ty_generics;
-            fn flatten(&self, __to: &mut ::std::vec::Vec<::anabranch::Any>) {
+            fn flatten(&self, __to: &mut ::std::vec::Vec<::anabranch::AnyValue>) {
                 let _ = &__to;
                 #(#flattens)*
             }

@@ -1,6 +1,6 @@
 //! Tensors in host memory: constants, inputs, outputs, and the values of the interpreter.
 
-use crate::format::{Kind, Spec};
+use crate::format::{FormatTrait, Spec};
 use crate::memory::{self, OutOfMemory};
 use crate::{DType, Diagnostic, Element, Loc, Result, TensorType};
 use std::fmt;
@@ -420,7 +420,7 @@ impl std::hash::Hash for HostTensor {
 /// abbreviated, except by `{:#}`. See [`format`](crate::format).
 impl fmt::Display for HostTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&Spec::of(f, Kind::Display).show(self))
+        f.write_str(&Spec::of(f, FormatTrait::Display).show(self))
     }
 }
 

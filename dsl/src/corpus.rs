@@ -21,7 +21,7 @@
 use crate::equality::same_number;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::ops::{self, Exactness, Prim};
-use crate::{Any, Buffer, DType, Graph, HostTensor, Result, TensorType, bf16, f16, trace};
+use crate::{AnyValue, Buffer, DType, Graph, HostTensor, Result, TensorType, bf16, f16, trace};
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -213,7 +213,7 @@ impl Case {
     }
 
     /// Appends the node to the graph being traced.
-    pub fn emit(&self, operands: &[Any]) -> Any {
+    pub fn emit(&self, operands: &[AnyValue]) -> AnyValue {
         trace::emit(self.op, operands, self.attrs.clone())
     }
 
@@ -249,7 +249,7 @@ impl Case {
 }
 
 /// Returns a graph input for each type.
-pub fn parameters(types: &[TensorType]) -> Vec<Any> {
+pub fn parameters(types: &[TensorType]) -> Vec<AnyValue> {
     types.iter().map(|t| trace::input(t.clone(), None)).collect()
 }
 

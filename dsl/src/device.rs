@@ -3,7 +3,7 @@
 //! A device has a name such as `/peer:a/gpu:0`: its process, its kind, and its number among the
 //! devices of that kind. A [`DeviceName`] specifies all three. A [`DevicePattern`] leaves some of
 //! them open and matches every device that agrees with the rest. A node of a graph may have a
-//! pattern along with the source location that requested it: [`On`]. This module handles names
+//! pattern along with the source location that requested it: [`DeviceConstraint`]. This module handles names
 //! only. The engine that runs the graph decides which devices exist and which of them a node gets.
 //!
 //! Invariants:
@@ -343,7 +343,7 @@ impl IntoDevice for DeviceName {
 /// It has the size of a pointer, since every node has a field for one. Two constraints are equal if
 /// they match the same devices, whatever their locations.
 #[derive(Clone, Copy)]
-pub struct On(&'static Said);
+pub struct DeviceConstraint(&'static Said);
 
 #[derive(PartialEq, Eq, Hash)]
 struct Said {
@@ -351,12 +351,12 @@ struct Said {
     loc: Loc,
 }
 
-impl On {
+impl DeviceConstraint {
     /// Creates a constraint specified at a source location.
-    pub fn new(devices: DevicePattern, loc: Loc) -> On {
+    pub fn new(devices: DevicePattern, loc: Loc) -> DeviceConstraint {
         static ALL: LazyLock<Mutex<HashMap<(DevicePattern, Loc), &'static Said>>> = LazyLock::new(Mutex::default);
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
-        On(all.entry((devices, loc)).or_insert_with(|| Box::leak(Box::new(Said { devices, loc }))))
+        DeviceConstraint(all.entry((devices, loc)).or_insert_with(|| Box::leak(Box::new(Said { devices, loc }))))
     }
 
     /// Returns the pattern of allowed devices.
@@ -372,44 +372,44 @@ impl On {
     }
 }
 
-impl PartialEq for On {
-    fn eq(&self, other: &On) -> bool {
+impl PartialEq for DeviceConstraint {
+    fn eq(&self, other: &DeviceConstraint) -> bool {
         self.0.devices == other.0.devices
     }
 }
-impl Eq for On {}
+impl Eq for DeviceConstraint {}
 
-impl Hash for On {
+impl Hash for DeviceConstraint {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.devices.hash(state);
     }
 }
 
-impl fmt::Debug for On {
+impl fmt::Debug for DeviceConstraint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}", self.0.devices, self.0.loc)
     }
 }
 
 thread_local! {
-    static SCOPE: Cell<Option<On>> = const { Cell::new(None) };
+    static SCOPE: Cell<Option<DeviceConstraint>> = const { Cell::new(None) };
 }
 
 /// Returns the device constraint of the current scope of this thread.
-pub(crate) fn scope() -> Option<On> {
+pub(crate) fn scope() -> Option<DeviceConstraint> {
     SCOPE.get()
 }
 
 /// A guard that sets the device constraint of this thread until it is dropped, even by a panic.
-pub(crate) struct Scope(Option<On>);
+pub(crate) struct DeviceScope(Option<DeviceConstraint>);
 
-impl Scope {
-    pub(crate) fn enter(on: Option<On>) -> Scope {
-        Scope(SCOPE.replace(on))
+impl DeviceScope {
+    pub(crate) fn enter(on: Option<DeviceConstraint>) -> DeviceScope {
+        DeviceScope(SCOPE.replace(on))
     }
 }
 
-impl Drop for Scope {
+impl Drop for DeviceScope {
     fn drop(&mut self) {
         SCOPE.set(self.0);
     }
@@ -446,8 +446,8 @@ impl Drop for Scope {
 pub fn on<R>(device: impl IntoDevice, f: impl FnOnce() -> R) -> R {
     let loc = Loc::caller();
     let devices = named_at(device, loc);
-    let outer = scope().map_or(DevicePattern::ANY, On::devices);
-    let _scope = Scope::enter(Some(On::new(devices.within(&outer), loc)));
+    let outer = scope().map_or(DevicePattern::ANY, DeviceConstraint::devices);
+    let _scope = DeviceScope::enter(Some(DeviceConstraint::new(devices.within(&outer), loc)));
     f()
 }
 
@@ -592,11 +592,12 @@ mod tests {
 
     #[test]
     fn a_constraint_is_small_and_is_the_devices_it_stands_for() {
-        assert_eq!(size_of::<Option<On>>(), size_of::<usize>());
+        assert_eq!(size_of::<Option<DeviceConstraint>>(), size_of::<usize>());
         let loc = Loc { file: "a.rs", line: 1, column: 2 };
-        let (a, b) = (On::new(pattern("/cpu:0"), loc), On::new(pattern("/cpu:0"), Loc::UNKNOWN));
+        let (a, b) =
+            (DeviceConstraint::new(pattern("/cpu:0"), loc), DeviceConstraint::new(pattern("/cpu:0"), Loc::UNKNOWN));
         assert_eq!(a, b);
         assert_eq!((a.loc(), b.loc()), (loc, Loc::UNKNOWN));
-        assert_ne!(a, On::new(pattern("/cpu:1"), loc));
+        assert_ne!(a, DeviceConstraint::new(pattern("/cpu:1"), loc));
     }
 }

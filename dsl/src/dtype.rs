@@ -164,12 +164,12 @@ impl Float for f64 {
 }
 impl Float for f16 {
     fn from_f64(x: f64) -> Self {
-        f16::from_f32(halves::odd_f32(x))
+        f16::from_f32(halves::round_to_odd_f32(x))
     }
 }
 impl Float for bf16 {
     fn from_f64(x: f64) -> Self {
-        bf16::from_f32(halves::odd_f32(x))
+        bf16::from_f32(halves::round_to_odd_f32(x))
     }
 }
 impl Integer for i32 {

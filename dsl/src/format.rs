@@ -29,7 +29,7 @@ const EDGE: usize = 3;
 
 /// The formatting trait that prints an element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum FormatTrait {
     /// `{}`
     #[default]
     Display,
@@ -45,7 +45,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// The formatting trait.
-    pub kind: Kind,
+    pub kind: FormatTrait,
     /// The padding character. `None` means a space.
     pub fill: Option<char>,
     /// The alignment of an element in its width: `<`, `^` or `>`. By default, numbers are aligned
@@ -66,7 +66,7 @@ pub struct Spec {
 
 impl Spec {
     /// Returns the options of the formatter of a `fmt` method.
-    pub fn of(f: &fmt::Formatter<'_>, kind: Kind) -> Spec {
+    pub fn of(f: &fmt::Formatter<'_>, kind: FormatTrait) -> Spec {
         let align = f.align().map(|a| match a {
             fmt::Alignment::Left => '<',
             fmt::Alignment::Center => '^',
@@ -88,7 +88,7 @@ impl Spec {
     pub fn show(&self, tensor: &HostTensor) -> String {
         let mut out = String::new();
         let n: usize = tensor.shape().iter().product();
-        let whole = n <= MAX_ELEMENTS || (self.alternate && self.kind == Kind::Display);
+        let whole = n <= MAX_ELEMENTS || (self.alternate && self.kind == FormatTrait::Display);
         let layout = Layout { spec: self, whole, rank: tensor.rank() };
         match_buffer!(tensor.buffer(), d => layout.nested(&mut out, tensor.shape(), d));
         out
@@ -131,10 +131,10 @@ impl Spec {
             spec.precision = Some(number(&mut rest)??);
         }
         spec.kind = match rest {
-            "" => Kind::Display,
-            "?" => Kind::Debug,
-            "e" => Kind::LowerExp,
-            "E" => Kind::UpperExp,
+            "" => FormatTrait::Display,
+            "?" => FormatTrait::Debug,
+            "e" => FormatTrait::LowerExp,
+            "E" => FormatTrait::UpperExp,
             _ => return None,
         };
         Some(spec)
@@ -175,10 +175,10 @@ impl fmt::Display for Spec {
         self.width.map_or(Ok(()), |n| write!(f, "{n}"))?;
         self.precision.map_or(Ok(()), |n| write!(f, ".{n}"))?;
         f.write_str(match self.kind {
-            Kind::Display => "",
-            Kind::Debug => "?",
-            Kind::LowerExp => "e",
-            Kind::UpperExp => "E",
+            FormatTrait::Display => "",
+            FormatTrait::Debug => "?",
+            FormatTrait::LowerExp => "e",
+            FormatTrait::UpperExp => "E",
         })
     }
 }
@@ -193,22 +193,22 @@ macro_rules! show_numbers {
         impl Show for $t {
             fn show(&self, spec: &Spec, out: &mut String) {
                 let text = match (spec.kind, spec.plus, spec.precision) {
-                    (Kind::Display, false, None) => format!("{self}"),
-                    (Kind::Display, true, None) => format!("{self:+}"),
-                    (Kind::Display, false, Some(n)) => format!("{self:.n$}"),
-                    (Kind::Display, true, Some(n)) => format!("{self:+.n$}"),
-                    (Kind::Debug, false, None) => format!("{self:?}"),
-                    (Kind::Debug, true, None) => format!("{self:+?}"),
-                    (Kind::Debug, false, Some(n)) => format!("{self:.n$?}"),
-                    (Kind::Debug, true, Some(n)) => format!("{self:+.n$?}"),
-                    (Kind::LowerExp, false, None) => format!("{self:e}"),
-                    (Kind::LowerExp, true, None) => format!("{self:+e}"),
-                    (Kind::LowerExp, false, Some(n)) => format!("{self:.n$e}"),
-                    (Kind::LowerExp, true, Some(n)) => format!("{self:+.n$e}"),
-                    (Kind::UpperExp, false, None) => format!("{self:E}"),
-                    (Kind::UpperExp, true, None) => format!("{self:+E}"),
-                    (Kind::UpperExp, false, Some(n)) => format!("{self:.n$E}"),
-                    (Kind::UpperExp, true, Some(n)) => format!("{self:+.n$E}"),
+                    (FormatTrait::Display, false, None) => format!("{self}"),
+                    (FormatTrait::Display, true, None) => format!("{self:+}"),
+                    (FormatTrait::Display, false, Some(n)) => format!("{self:.n$}"),
+                    (FormatTrait::Display, true, Some(n)) => format!("{self:+.n$}"),
+                    (FormatTrait::Debug, false, None) => format!("{self:?}"),
+                    (FormatTrait::Debug, true, None) => format!("{self:+?}"),
+                    (FormatTrait::Debug, false, Some(n)) => format!("{self:.n$?}"),
+                    (FormatTrait::Debug, true, Some(n)) => format!("{self:+.n$?}"),
+                    (FormatTrait::LowerExp, false, None) => format!("{self:e}"),
+                    (FormatTrait::LowerExp, true, None) => format!("{self:+e}"),
+                    (FormatTrait::LowerExp, false, Some(n)) => format!("{self:.n$e}"),
+                    (FormatTrait::LowerExp, true, Some(n)) => format!("{self:+.n$e}"),
+                    (FormatTrait::UpperExp, false, None) => format!("{self:E}"),
+                    (FormatTrait::UpperExp, true, None) => format!("{self:+E}"),
+                    (FormatTrait::UpperExp, false, Some(n)) => format!("{self:.n$E}"),
+                    (FormatTrait::UpperExp, true, Some(n)) => format!("{self:+.n$E}"),
                 };
                 spec.pad(out, &text, true);
             }

@@ -1,7 +1,7 @@
 //! Functions over tensors as values: their parameters, results and traces.
 
 use crate::ir::{VarId, count};
-use crate::trace::{self, Any, Traced};
+use crate::trace::{self, AnyValue, Traced};
 use crate::{Array, Diagnostic, Dim, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType, interp};
 use std::fmt;
 
@@ -461,14 +461,14 @@ pub trait Output {
     /// The type of the result on the host, with [`Array`]s for tensors.
     type Host: Results + 'static;
     /// Appends the handles of all tensors.
-    fn flatten(&self, to: &mut Vec<Any>);
+    fn flatten(&self, to: &mut Vec<AnyValue>);
     /// Returns a function that creates the host value from the tensors in that order.
     fn rebuild(&self) -> Rebuild<Self::Host>;
 }
 
 impl<T: Element> Output for Tensor<T> {
     type Host = Array<T>;
-    fn flatten(&self, to: &mut Vec<Any>) {
+    fn flatten(&self, to: &mut Vec<AnyValue>) {
         to.push(self.untyped());
     }
     fn rebuild(&self) -> Rebuild<Array<T>> {
@@ -481,7 +481,7 @@ impl<T: Element> Output for Tensor<T> {
 
 impl<O: Output, const N: usize> Output for [O; N] {
     type Host = [O::Host; N];
-    fn flatten(&self, to: &mut Vec<Any>) {
+    fn flatten(&self, to: &mut Vec<AnyValue>) {
         self.iter().for_each(|o| o.flatten(to));
     }
     fn rebuild(&self) -> Rebuild<Self::Host> {
@@ -492,7 +492,7 @@ impl<O: Output, const N: usize> Output for [O; N] {
 
 impl<O: Output> Output for Vec<O> {
     type Host = Vec<O::Host>;
-    fn flatten(&self, to: &mut Vec<Any>) {
+    fn flatten(&self, to: &mut Vec<AnyValue>) {
         self.iter().for_each(|o| o.flatten(to));
     }
     fn rebuild(&self) -> Rebuild<Self::Host> {
@@ -504,7 +504,7 @@ impl<O: Output> Output for Vec<O> {
 /// The trace determines whether there is a value.
 impl<O: Output> Output for Option<O> {
     type Host = Option<O::Host>;
-    fn flatten(&self, to: &mut Vec<Any>) {
+    fn flatten(&self, to: &mut Vec<AnyValue>) {
         self.iter().for_each(|o| o.flatten(to));
     }
     fn rebuild(&self) -> Rebuild<Self::Host> {
@@ -516,7 +516,7 @@ impl<O: Output> Output for Option<O> {
 /// The result of a function that can fail while it is traced. Its error is that of the trace.
 impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     type Host = O::Host;
-    fn flatten(&self, to: &mut Vec<Any>) {
+    fn flatten(&self, to: &mut Vec<AnyValue>) {
         match self {
             Ok(output) => output.flatten(to),
             Err(error) => trace::fail(Diagnostic::new(error.to_string())),
@@ -550,7 +550,7 @@ pub trait Field: Sized + 'static {
     /// [`Feed::feed`].
     fn feed(host: Self::Host, to: &mut Arguments);
     /// [`Output::flatten`].
-    fn flatten(&self, to: &mut Vec<Any>);
+    fn flatten(&self, to: &mut Vec<AnyValue>);
     /// [`Output::rebuild`].
     fn rebuild(&self) -> Rebuild<Self::Host>;
 }
@@ -571,7 +571,7 @@ where
     fn feed(host: Self::Host, to: &mut Arguments) {
         Feed::<T>::feed(host, to);
     }
-    fn flatten(&self, to: &mut Vec<Any>) {
+    fn flatten(&self, to: &mut Vec<AnyValue>) {
         Output::flatten(self, to);
     }
     fn rebuild(&self) -> Rebuild<Self::Host> {
@@ -626,7 +626,7 @@ impl<A: Input, X: Feed<A>> CallArgs<(A,)> for X {
 }
 impl Output for () {
     type Host = ();
-    fn flatten(&self, _: &mut Vec<Any>) {}
+    fn flatten(&self, _: &mut Vec<AnyValue>) {}
     fn rebuild(&self) -> Rebuild<()> {
         Box::new(|_| ())
     }
@@ -675,7 +675,7 @@ macro_rules! tuple {
         }
         impl<$($a: Output),+> Output for ($($a,)+) {
             type Host = ($($a::Host,)+);
-            fn flatten(&self, to: &mut Vec<Any>) {
+            fn flatten(&self, to: &mut Vec<AnyValue>) {
                 $(self.$i.flatten(to);)+
             }
             fn rebuild(&self) -> Rebuild<Self::Host> {
@@ -782,7 +782,7 @@ pub fn eval_with<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Res
     let arguments = Arguments::of(args);
     let (traced, rebuild) = trace_fn(&name, &f, arguments.signature())?;
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let outputs = interp::run(&traced.graph, &arguments.tensors, &mut vars, interp::Options::default())?;
+    let outputs = interp::run(&traced.graph, &arguments.tensors, &mut vars, interp::InterpOptions::default())?;
     Ok(rebuild(&mut outputs.into_iter()))
 }
 

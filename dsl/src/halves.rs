@@ -71,7 +71,7 @@ halves!(f16 bf16);
 ///
 /// Rounding the result again to at most 22 bits then equals rounding once (Boldo and Melquiond
 /// 2008).
-pub(crate) fn odd_f32(x: f64) -> f32 {
+pub(crate) fn round_to_odd_f32(x: f64) -> f32 {
     let y = x as f32;
     if f64::from(y) == x || !y.is_finite() {
         return y;
@@ -80,7 +80,7 @@ pub(crate) fn odd_f32(x: f64) -> f32 {
     f32::from_bits(towards_zero | 1)
 }
 
-/// Rounds an integer to `f64` with rounding to odd, like `odd_f32`.
+/// Rounds an integer to `f64` with rounding to odd, like `round_to_odd_f32`.
 pub fn odd_f64(x: i64) -> f64 {
     const LOW: i64 = 0x7ff;
     if x.unsigned_abs() >> 53 == 0 || x & LOW == 0 {

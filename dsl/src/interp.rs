@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Options {
+pub struct InterpOptions {
     /// Whether the run fails at the first node that makes a value which is not finite out of finite
     /// operands.
     pub check_finite: bool,
@@ -27,7 +27,7 @@ pub struct Options {
 
 /// The host side of a run: the print callback and the stop flag.
 #[derive(Clone, Copy)]
-pub struct Surroundings<'a> {
+pub struct RunContext<'a> {
     /// Receives the text of each print, in program order.
     pub print: &'a dyn Fn(Stream, &str),
     /// Ends the run with an error soon after it is set.
@@ -36,16 +36,16 @@ pub struct Surroundings<'a> {
 
 static NEVER: StopFlag = StopFlag::new();
 
-impl Default for Surroundings<'_> {
+impl Default for RunContext<'_> {
     /// Prints to the streams of this process, and never stops the run.
     fn default() -> Self {
-        Surroundings { print: &Stream::write, stop: &NEVER }
+        RunContext { print: &Stream::write, stop: &NEVER }
     }
 }
 
-impl std::fmt::Debug for Surroundings<'_> {
+impl std::fmt::Debug for RunContext<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Surroundings").finish_non_exhaustive()
+        f.debug_struct("RunContext").finish_non_exhaustive()
     }
 }
 
@@ -119,7 +119,7 @@ impl Stack {
 
 /// A value during a run. Cloning shares the elements.
 #[derive(Clone, Debug)]
-pub enum Datum {
+pub enum RuntimeValue {
     /// A tensor.
     Tensor(HostTensor),
     /// A stack.
@@ -128,20 +128,20 @@ pub enum Datum {
     List(Arc<HostList>),
 }
 
-impl Datum {
+impl RuntimeValue {
     /// Returns the tensor, or `None` for other values.
     pub fn as_tensor(&self) -> Option<&HostTensor> {
-        if let Datum::Tensor(t) = self { Some(t) } else { None }
+        if let RuntimeValue::Tensor(t) = self { Some(t) } else { None }
     }
 }
 
 struct Interp<'a> {
     graph: &'a Graph,
-    env: Vec<Option<Datum>>,
+    env: Vec<Option<RuntimeValue>>,
     vars: Vec<HostTensor>,
     dims: HashMap<Arc<str>, usize>,
-    options: Options,
-    surroundings: Surroundings<'a>,
+    options: InterpOptions,
+    run_context: RunContext<'a>,
     trips: u64,
     /// The locations of the running loops, outermost first.
     loops: Vec<Loc>,
@@ -155,9 +155,9 @@ pub fn run(
     graph: &Graph,
     inputs: &[HostTensor],
     vars: &mut Vec<HostTensor>,
-    options: Options,
+    options: InterpOptions,
 ) -> Result<Vec<HostTensor>> {
-    run_in(graph, inputs, vars, options, Surroundings::default())
+    run_in(graph, inputs, vars, options, RunContext::default())
 }
 
 /// Runs a graph like [`run`], with a print callback and a stop flag. Text printed before an error
@@ -171,9 +171,9 @@ pub fn run(
 /// let graph = Graph::parse(text, "f.ir").expect("the text is right");
 /// let printed = RefCell::new(String::new());
 /// let print = |_stream, text: &str| printed.borrow_mut().push_str(text);
-/// let surroundings = interp::Surroundings { print: &print, ..Default::default() };
-/// let options = interp::Options::default();
-/// interp::run_in(&graph, &[HostTensor::scalar(0.25f32)], &mut vec![], options, surroundings)?;
+/// let context = interp::RunContext { print: &print, ..Default::default() };
+/// let options = interp::InterpOptions::default();
+/// interp::run_in(&graph, &[HostTensor::scalar(0.25f32)], &mut vec![], options, run_context)?;
 /// assert_eq!(printed.into_inner(), "x = 0.2\n");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
@@ -181,12 +181,12 @@ pub fn run_in(
     graph: &Graph,
     inputs: &[HostTensor],
     vars: &mut Vec<HostTensor>,
-    options: Options,
-    surroundings: Surroundings<'_>,
+    options: InterpOptions,
+    run_context: RunContext<'_>,
 ) -> Result<Vec<HostTensor>> {
-    let data: Vec<Datum> = inputs.iter().cloned().map(Datum::Tensor).collect();
-    let outputs = run_data(graph, &data, vars, options, surroundings)?;
-    let tensor = |d| if let Datum::Tensor(t) = d { t } else { panic!("an output of a graph is a tensor") };
+    let data: Vec<RuntimeValue> = inputs.iter().cloned().map(RuntimeValue::Tensor).collect();
+    let outputs = run_data(graph, &data, vars, options, run_context)?;
+    let tensor = |d| if let RuntimeValue::Tensor(t) = d { t } else { panic!("an output of a graph is a tensor") };
     Ok(outputs.into_iter().map(tensor).collect())
 }
 
@@ -194,18 +194,18 @@ pub fn run_in(
 /// those of a part of a graph.
 pub fn run_data(
     graph: &Graph,
-    inputs: &[Datum],
+    inputs: &[RuntimeValue],
     vars: &mut Vec<HostTensor>,
-    options: Options,
-    surroundings: Surroundings<'_>,
-) -> Result<Vec<Datum>> {
+    options: InterpOptions,
+    run_context: RunContext<'_>,
+) -> Result<Vec<RuntimeValue>> {
     let mut interp = Interp {
         graph,
         env: vec![None; graph.n_values()],
         vars: vars.clone(),
         dims: HashMap::new(),
         options,
-        surroundings,
+        run_context,
         trips: 0,
         loops: Vec::new(),
     };
@@ -215,7 +215,7 @@ pub fn run_data(
     }
     for (i, (&param, input)) in graph.inputs().iter().zip(inputs).enumerate() {
         match input {
-            Datum::Tensor(t) => interp.bind_input(i, param, t)?,
+            RuntimeValue::Tensor(t) => interp.bind_input(i, param, t)?,
             other => interp.bind(&[param], vec![other.clone()]),
         }
     }
@@ -241,11 +241,11 @@ impl Interp<'_> {
             let message = format!("`{}`: {name} is {ty}, given {}", self.graph.name, input.ty());
             return Err(Diagnostic::new(message).help("named dimensions have one extent throughout a call"));
         }
-        self.env[param.index()] = Some(Datum::Tensor(input.clone()));
+        self.env[param.index()] = Some(RuntimeValue::Tensor(input.clone()));
         Ok(())
     }
 
-    fn val(&self, v: Value) -> &Datum {
+    fn val(&self, v: Value) -> &RuntimeValue {
         self.env[v.index()]
             .as_ref()
             .unwrap_or_else(|| panic!("{v} is used before it is defined\n{:?}", self.graph.name))
@@ -253,21 +253,21 @@ impl Interp<'_> {
 
     fn tensor(&self, v: Value) -> &HostTensor {
         match self.val(v) {
-            Datum::Tensor(t) => t,
+            RuntimeValue::Tensor(t) => t,
             other => panic!("{v} is {other:?}"),
         }
     }
 
     fn stack(&self, v: Value) -> &Stack {
         match self.val(v) {
-            Datum::Stack(s) => s,
+            RuntimeValue::Stack(s) => s,
             other => panic!("{v} is {other:?}"),
         }
     }
 
     fn list(&self, v: Value) -> &HostList {
         match self.val(v) {
-            Datum::List(l) => l,
+            RuntimeValue::List(l) => l,
             other => panic!("{v} is {other:?}"),
         }
     }
@@ -276,11 +276,11 @@ impl Interp<'_> {
         self.tensor(v).data::<bool>()[0]
     }
 
-    fn bind(&mut self, to: &[Value], values: Vec<Datum>) {
+    fn bind(&mut self, to: &[Value], values: Vec<RuntimeValue>) {
         for (&v, mut value) in to.iter().zip(values) {
             // A list that is passed to a value of a less exact type may then have elements of that
             // type.
-            if let (Datum::List(list), Type::List(element)) = (&mut value, self.graph.ty(v)) {
+            if let (RuntimeValue::List(list), Type::List(element)) = (&mut value, self.graph.ty(v)) {
                 let element = TensorType { dtype: element.dtype, shape: self.concrete(&element.shape) };
                 if *list.element() != element {
                     Arc::make_mut(list).set_element(element);
@@ -290,7 +290,7 @@ impl Interp<'_> {
         }
     }
 
-    fn vals(&self, of: &[Value]) -> Vec<Datum> {
+    fn vals(&self, of: &[Value]) -> Vec<RuntimeValue> {
         of.iter().map(|&v| self.val(v).clone()).collect()
     }
 
@@ -301,7 +301,7 @@ impl Interp<'_> {
 
     /// Fails if the run must stop before the node at `next`.
     fn check_stop(&self, next: Loc) -> Result<()> {
-        let Some(kind) = self.surroundings.stop.get() else {
+        let Some(kind) = self.run_context.stop.get() else {
             return Ok(());
         };
         Err(stopped(kind, &self.graph.name, self.loops.iter().rev().copied(), next))
@@ -326,10 +326,10 @@ impl Interp<'_> {
                 if self.options.check_finite && !is_finite(&result) && operands.iter().all(|t| is_finite(t)) {
                     return Err(not_finite(def.name, data.loc));
                 }
-                vec![Datum::Tensor(result)]
+                vec![RuntimeValue::Tensor(result)]
             }
-            Op::Constant(t) => vec![Datum::Tensor(t.clone())],
-            Op::Read(var) => vec![Datum::Tensor(self.vars[var.index()].clone())],
+            Op::Constant(t) => vec![RuntimeValue::Tensor(t.clone())],
+            Op::Read(var) => vec![RuntimeValue::Tensor(self.vars[var.index()].clone())],
             Op::Assign(var) => {
                 self.vars[var.index()] = self.tensor(data.operands[0]).clone();
                 vec![]
@@ -343,7 +343,7 @@ impl Interp<'_> {
             }
             Op::Print { stream, template } => {
                 let values: Vec<HostTensor> = data.operands.iter().map(|&v| self.tensor(v).clone()).collect();
-                (self.surroundings.print)(*stream, &template.render(&values));
+                (self.run_context.print)(*stream, &template.render(&values));
                 vec![]
             }
             Op::Stack(op) => self.stack_op(op, &data.operands, data.loc)?,
@@ -393,7 +393,7 @@ impl Interp<'_> {
         Ok(())
     }
 
-    fn stack_op(&self, op: &StackOp, operands: &[Value], loc: Loc) -> Result<Vec<Datum>> {
+    fn stack_op(&self, op: &StackOp, operands: &[Value], loc: Loc) -> Result<Vec<RuntimeValue>> {
         let stack = match op {
             StackOp::New(element) | StackOp::Zeros(element) => {
                 let shape = self.concrete(&element.shape);
@@ -408,9 +408,9 @@ impl Interp<'_> {
                     let Some(shape) = shape else { return Err(Diagnostic::new("pop of an empty stack").at(loc, "")) };
                     let zeros = HostTensor::try_zeros(stack.element.dtype, shape);
                     let zeros = zeros.map_err(|missing| no_memory("pop", &stack.element, missing, loc))?;
-                    return Ok(vec![Datum::Stack(stack.clone()), Datum::Tensor(zeros)]);
+                    return Ok(vec![RuntimeValue::Stack(stack.clone()), RuntimeValue::Tensor(zeros)]);
                 };
-                return Ok(vec![Datum::Stack(below), Datum::Tensor(top)]);
+                return Ok(vec![RuntimeValue::Stack(below), RuntimeValue::Tensor(top)]);
             }
             StackOp::ZerosLike => {
                 let stack = self.stack(operands[0]);
@@ -441,14 +441,14 @@ impl Interp<'_> {
                 Stack { zeros_below, ..a.with(items.into_iter().rev()) }
             }
         };
-        Ok(vec![Datum::Stack(stack)])
+        Ok(vec![RuntimeValue::Stack(stack)])
     }
 
-    fn list_op(&self, op: &ListOp, node: Node) -> Result<Vec<Datum>> {
+    fn list_op(&self, op: &ListOp, node: Node) -> Result<Vec<RuntimeValue>> {
         let data = self.graph.node(node);
         let op = &op.map_shapes(|s| self.concrete(s));
         let tensors = |operands: &[Value]| operands.iter().map(|&v| self.tensor(v).clone()).collect::<Vec<_>>();
-        let list = |list: HostList| Datum::List(Arc::new(list));
+        let list = |list: HostList| RuntimeValue::List(Arc::new(list));
         Ok(match op.form() {
             ListForm::Make if *op == ListOp::ZerosLike => vec![list(self.list(data.operands[0]).zeros_like())],
             ListForm::Make => {
@@ -458,7 +458,7 @@ impl Interp<'_> {
             }
             ListForm::Query => {
                 let found = self.list(data.operands[0]).query(op, &tensors(&data.operands[1..]), data.loc)?;
-                vec![Datum::Tensor(found)]
+                vec![RuntimeValue::Tensor(found)]
             }
             ListForm::Update => {
                 let mut changed = self.list(data.operands[0]).clone();
@@ -467,7 +467,7 @@ impl Interp<'_> {
                     _ => (None, tensors(&data.operands[1..])),
                 };
                 let popped = changed.update(op, &operands, other, data.loc)?;
-                std::iter::once(list(changed)).chain(popped.map(Datum::Tensor)).collect()
+                std::iter::once(list(changed)).chain(popped.map(RuntimeValue::Tensor)).collect()
             }
         })
     }

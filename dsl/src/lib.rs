@@ -55,7 +55,7 @@ pub mod var;
 pub use array::{Array, Buffer, HostTensor, IntoArray, Reclaim};
 pub use autodiff::{Wrt, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
 pub use control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
-pub use device::{DeviceKind, DeviceName, DevicePattern, On, on};
+pub use device::{DeviceConstraint, DeviceKind, DeviceName, DevicePattern, on};
 pub use diagnostic::{Diagnostic, ErrorKind, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
@@ -67,7 +67,7 @@ pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
 pub use shape::{Dim, Shape};
 pub use staged::{Carry, Range, range};
 pub use tensor::{Finds, IndexedByBrackets, Operand, Tensor, full, scalar, tensor, zeros};
-pub use trace::Any;
+pub use trace::AnyValue;
 pub use ty::{TensorType, Type};
 pub use var::{AnyVar, Module, Var};
 

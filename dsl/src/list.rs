@@ -2,8 +2,8 @@
 
 use crate::autodiff::Wrt;
 use crate::ir::ListOp;
-use crate::staged::{Reader, State};
-use crate::trace::{self, Any};
+use crate::staged::{FlatState, Reader};
+use crate::trace::{self, AnyValue};
 use crate::{Carry, Diagnostic, Dim, Element, Float, Loc, Operand, Shape, Tensor, TensorType, Type};
 use std::marker::PhantomData;
 
@@ -50,7 +50,7 @@ use std::marker::PhantomData;
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct List<T: Element = f32> {
-    any: Any,
+    any: AnyValue,
     element: PhantomData<T>,
 }
 
@@ -177,7 +177,7 @@ impl<T: Element> List<T> {
     /// # Panics
     /// If it is not a list, or one of other elements.
     #[track_caller]
-    pub fn from_any(any: Any) -> List<T> {
+    pub fn from_any(any: AnyValue) -> List<T> {
         let ty = any.ty();
         let is_list = matches!(&ty, Type::List(element) if element.dtype == T::DTYPE);
         assert!(is_list, "a handle of {ty} as List<{}>", T::DTYPE);
@@ -185,7 +185,7 @@ impl<T: Element> List<T> {
     }
 
     /// Returns the untyped handle.
-    pub fn untyped(self) -> Any {
+    pub fn untyped(self) -> AnyValue {
         self.any
     }
 
@@ -197,12 +197,12 @@ impl<T: Element> List<T> {
     }
 
     #[track_caller]
-    fn query(self, op: ListOp, operands: &[Any]) -> Any {
+    fn query(self, op: ListOp, operands: &[AnyValue]) -> AnyValue {
         trace::emit_list(op, &[&[self.any], operands].concat())[0]
     }
 
     #[track_caller]
-    fn update(&mut self, op: ListOp, operands: &[Any]) -> Option<Any> {
+    fn update(&mut self, op: ListOp, operands: &[AnyValue]) -> Option<AnyValue> {
         let results = trace::emit_list(op, &[&[self.any], operands].concat());
         self.any = results[0];
         results.get(1).copied()
@@ -368,7 +368,7 @@ impl<T: Element> List<T> {
 
 #[diagnostic::do_not_recommend]
 impl<T: Element> Carry for List<T> {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         state.tensor(self.any);
     }
     #[track_caller]
@@ -379,10 +379,10 @@ impl<T: Element> Carry for List<T> {
 
 /// The gradient with respect to a list is a list of the same length.
 impl<T: Float> Wrt for List<T> {
-    fn tensors(&self, to: &mut Vec<Any>) {
+    fn tensors(&self, to: &mut Vec<AnyValue>) {
         to.push(self.any);
     }
-    fn rebuild(&self, from: &mut dyn Iterator<Item = Any>) -> Self {
+    fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
         List::from_any(from.next().expect("one gradient for each list"))
     }
 }

@@ -29,10 +29,10 @@
 //! ```
 
 use crate::autodiff::trained_gradients;
-use crate::device::{self, Scope};
+use crate::device::{self, DeviceScope};
 use crate::trace::{assign_var, called_at, constant, fail, note_var_path, read_var, var_path};
 use crate::var::{DropWatcher, Path};
-use crate::{Any, AnyVar, Diagnostic, HostTensor, Loc, Module, Operand, Tensor};
+use crate::{AnyValue, AnyVar, Diagnostic, HostTensor, Loc, Module, Operand, Tensor};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -43,13 +43,14 @@ pub trait Optimizer {
 
     /// Starts an update of several variables, for example by counting the step. Each call of
     /// [`update`](Optimizer::update) receives the result.
-    fn begin(&self) -> Option<Any> {
+    fn begin(&self) -> Option<AnyValue> {
         None
     }
 
     /// Returns the next value of `var` from its current `value` and its gradient `grad`. `rate` is
     /// a scalar of its element type.
-    fn update(&self, var: &AnyVar, value: Any, grad: Any, rate: Any, step: Option<Any>) -> Any;
+    fn update(&self, var: &AnyVar, value: AnyValue, grad: AnyValue, rate: AnyValue, step: Option<AnyValue>)
+    -> AnyValue;
 
     /// Creates the state for `var`, if there is none yet. `path` is the path of the variable in its
     /// model.
@@ -96,7 +97,7 @@ pub trait Optimizer {
 
     /// Updates variables by the given gradients.
     #[track_caller]
-    fn apply(&self, rate: impl Operand<f32>, gradients: &[(AnyVar, Any)])
+    fn apply(&self, rate: impl Operand<f32>, gradients: &[(AnyVar, AnyValue)])
     where
         Self: Sized,
     {
@@ -109,7 +110,7 @@ pub trait Optimizer {
             let step = self.begin();
             for (var, grad) in gradients {
                 // An update is computed on the device of the variable.
-                let _scope = Scope::enter(var.devices().or(device::scope()));
+                let _scope = DeviceScope::enter(var.devices().or(device::scope()));
                 let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
                 assign_var(var, next);
             }
@@ -126,7 +127,7 @@ pub trait Optimizer {
 /// any variable, so that nothing would be trained: the model has no trained variables, the loss
 /// does not read them, or the operations on the path have no gradient.
 #[track_caller]
-pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, Any)> {
+pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, AnyValue)> {
     let (paths, vars): (Vec<String>, Vec<AnyVar>) = float_vars(model).into_iter().unzip();
     let gradients = trained_gradients(loss, &vars);
     vars.iter().zip(paths).for_each(|(var, path)| note_var_path(var, path));
@@ -142,12 +143,12 @@ fn float_vars<M: Module + ?Sized>(model: &M) -> Vec<(String, AnyVar)> {
 /// Scales all gradients by one factor so that the root of the sum of all their squares is at most
 /// `max` (Pascanu et al. 2013).
 #[track_caller]
-pub fn clip_global_norm(gradients: &mut [(AnyVar, Any)], max: f32) {
+pub fn clip_global_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
     called_at(Loc::caller(), || {
         // Squares of 16-bit floats may overflow or underflow.
-        let wide = |g: Any| if g.dtype().is_half() { g.cast(crate::DType::F32) } else { g };
+        let wide = |g: AnyValue| if g.dtype().is_half() { g.cast(crate::DType::F32) } else { g };
         let squares = gradients.iter().map(|(_, g)| wide(*g).square().sum().cast(crate::DType::F32));
-        let Some(total) = squares.reduce(Any::add) else {
+        let Some(total) = squares.reduce(AnyValue::add) else {
             return;
         };
         let max = constant(HostTensor::scalar(max));
@@ -287,7 +288,7 @@ impl Optimizer for Sgd {
         }
     }
 
-    fn update(&self, var: &AnyVar, value: Any, grad: Any, rate: Any, _: Option<Any>) -> Any {
+    fn update(&self, var: &AnyVar, value: AnyValue, grad: AnyValue, rate: AnyValue, _: Option<AnyValue>) -> AnyValue {
         if self.momentum == 0.0 {
             return value - rate * grad;
         }
@@ -359,13 +360,20 @@ impl Optimizer for Adam {
         self.moments(var, Some(path));
     }
 
-    fn begin(&self) -> Option<Any> {
+    fn begin(&self) -> Option<AnyValue> {
         let step = read_var(&self.steps).add(constant(HostTensor::scalar(1i32)));
         assign_var(&self.steps, step);
         Some(step)
     }
 
-    fn update(&self, var: &AnyVar, value: Any, grad: Any, rate: Any, step: Option<Any>) -> Any {
+    fn update(
+        &self,
+        var: &AnyVar,
+        value: AnyValue,
+        grad: AnyValue,
+        rate: AnyValue,
+        step: Option<AnyValue>,
+    ) -> AnyValue {
         let [first, second] = self.moments(var, var_path(var).as_deref());
         let (b1, b2) = self.betas;
         let m = read_var(&first) * b1 + grad * (1.0 - b1);

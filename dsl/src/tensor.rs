@@ -1,7 +1,7 @@
 //! `Tensor<T>`, the main type of model code.
 
-use crate::format::Kind;
-use crate::trace::{self, Any};
+use crate::format::FormatTrait;
+use crate::trace::{self, AnyValue};
 use crate::{Array, Element, Float, HostTensor, Integer, IntoArray, Numeric, Shape, bf16, f16, staged};
 use std::convert::Infallible;
 use std::fmt;
@@ -25,7 +25,7 @@ use std::ops;
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct Tensor<T: Element = f32> {
-    any: Any,
+    any: AnyValue,
     element: PhantomData<T>,
 }
 
@@ -40,7 +40,7 @@ impl<T: Element> Copy for Tensor<T> {}
 /// the number and type of the symbol.
 impl<T: Element> fmt::Debug for Tensor<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if staged::show(self.any, Kind::Debug, f)? {
+        if staged::show(self.any, FormatTrait::Debug, f)? {
             return Ok(());
         }
         write!(f, "{}: ", self.any.value())?;
@@ -54,7 +54,7 @@ macro_rules! show_values {
         /// error, since there are no values.
         impl<T: Element> fmt::$kind for Tensor<T> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                if staged::show(self.any, Kind::$kind, f)? { Ok(()) } else { staged::fail_without_value() }
+                if staged::show(self.any, FormatTrait::$kind, f)? { Ok(()) } else { staged::fail_without_value() }
             }
         }
     )*};
@@ -67,14 +67,14 @@ impl<T: Element> Tensor<T> {
     /// # Panics
     /// If its elements have another type.
     #[track_caller]
-    pub fn from_any(any: Any) -> Tensor<T> {
+    pub fn from_any(any: AnyValue) -> Tensor<T> {
         let dtype = any.dtype();
         assert_eq!(dtype, T::DTYPE, "a handle of a tensor of {dtype} as Tensor<{}>", T::DTYPE);
         Tensor { any, element: PhantomData }
     }
 
     /// Returns the untyped handle.
-    pub fn untyped(self) -> Any {
+    pub fn untyped(self) -> AnyValue {
         self.any
     }
 

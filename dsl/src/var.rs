@@ -3,7 +3,7 @@
 //! A variable is an identity with a type and an initial value. Its current value is stored in a
 //! session, on a device. So several sessions can use the same model, each with its own state.
 
-use crate::device::{self, DevicePattern, IntoDevice, On};
+use crate::device::{self, DeviceConstraint, DevicePattern, IntoDevice};
 use crate::trace;
 use crate::{Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType};
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ struct Inner {
     ty: TensorType,
     init: HostTensor,
     is_trained: bool,
-    on: Option<On>,
+    on: Option<DeviceConstraint>,
     watchers: Mutex<Vec<Weak<dyn DropWatcher>>>,
 }
 
@@ -75,7 +75,7 @@ impl AnyVar {
 
     /// Returns its device constraint, set by [`Var::on`] or by the scope of [`on`](crate::on()) in
     /// which it was created.
-    pub fn devices(&self) -> Option<On> {
+    pub fn devices(&self) -> Option<DeviceConstraint> {
         self.0.on
     }
 
@@ -84,7 +84,7 @@ impl AnyVar {
     /// # Panics
     /// Panics if there are other handles of the variable.
     #[must_use]
-    pub fn with_devices(mut self, on: Option<On>) -> AnyVar {
+    pub fn with_devices(mut self, on: Option<DeviceConstraint>) -> AnyVar {
         let inner = Arc::get_mut(&mut self.0).expect("devices are said before the variable is shared");
         inner.on = on;
         self
@@ -178,8 +178,8 @@ impl<T: Element> Var<T> {
                     .help("say where it is to be when it is made, before it is cloned"),
             );
         }
-        let outer = self.any.devices().map_or(DevicePattern::ANY, On::devices);
-        Var { any: self.any.with_devices(Some(On::new(devices.within(&outer), loc))), ..self }
+        let outer = self.any.devices().map_or(DevicePattern::ANY, DeviceConstraint::devices);
+        Var { any: self.any.with_devices(Some(DeviceConstraint::new(devices.within(&outer), loc))), ..self }
     }
 
     /// Returns the variable of an untyped handle, if its elements are of type `T`.

@@ -15,8 +15,8 @@
 use anabranch_dsl::ir::verify;
 use anabranch_dsl::ops::{self, Grad, OpClass};
 use anabranch_dsl::passes::{
-    Casts, Cse, Dce, Fold, Inline, Licm, MergeProducts, MergeState, Parts, Pass, Products, Scalars, Scatters, Simplify,
-    Widen, specialize,
+    Cse, Dce, Fold, HoistCasts, HoistMatmuls, Inline, Licm, MergeLoopVars, MergeProducts, Pass, Scalarize, Scatters,
+    Simplify, SumsToConcat, Widen, specialize,
 };
 use anabranch_dsl::{Diagnostic, Graph, TensorType};
 use std::fs;
@@ -170,7 +170,7 @@ fn apply(pass: &str, source: &str, path: &Path) -> String {
     let parse = |text: &str| Graph::parse(text, &path.display().to_string());
     let mut graph = parse(source).unwrap_or_else(|e| panic!("{}: {}", path.display(), e[0]));
     let passes: Box<dyn Pass> = match pass {
-        "casts" => Box::new(Casts),
+        "hoist_casts" => Box::new(HoistCasts),
         "widen" => Box::new(Widen),
         "cse" => Box::new(Cse),
         "dce" => Box::new(Dce),
@@ -178,12 +178,12 @@ fn apply(pass: &str, source: &str, path: &Path) -> String {
         "inline" => Box::new(Inline),
         "licm" => Box::new(Licm),
         "merge_products" => Box::new(MergeProducts),
-        "merge_state" => Box::new(MergeState),
+        "merge_loop_vars" => Box::new(MergeLoopVars),
         "simplify" => Box::new(Simplify),
-        "parts" => Box::new(Parts),
-        "scalars" => Box::new(Scalars),
+        "sums_to_concat" => Box::new(SumsToConcat),
+        "scalarize" => Box::new(Scalarize),
         "scatters" => Box::new(Scatters),
-        "products" => Box::new(Products),
+        "hoist_matmuls" => Box::new(HoistMatmuls),
         "specialize" => {
             return match specialize(&graph, &input_types(source)) {
                 Ok(special) => printed(&special, path),
@@ -214,8 +214,19 @@ fn input_types(source: &str) -> Vec<TensorType> {
 #[test]
 fn passes_do_what_their_files_say() {
     let mut failures = Vec::new();
-    let of_graphs = ["casts", "cse", "dce", "fold", "inline", "parts", "products", "scatters", "specialize", "widen"];
-    for pass in of_graphs.into_iter().chain(["licm", "merge_products", "merge_state", "scalars", "simplify"]) {
+    let of_graphs = [
+        "hoist_casts",
+        "cse",
+        "dce",
+        "fold",
+        "inline",
+        "sums_to_concat",
+        "hoist_matmuls",
+        "scatters",
+        "specialize",
+        "widen",
+    ];
+    for pass in of_graphs.into_iter().chain(["licm", "merge_products", "merge_loop_vars", "scalarize", "simplify"]) {
         let files = files(&format!("passes/{pass}"));
         assert!(files.len() >= 3, "only {} files of {pass} were found", files.len());
         for path in &files {

@@ -3,11 +3,11 @@
 use anabranch_dsl::corpus::{self, Case, Outcome, cases, parameters};
 use anabranch_dsl::ir::{Attr, Attrs, Graph};
 use anabranch_dsl::ops::{self, Arity, Grad, InferCx, random};
-use anabranch_dsl::{Any, Dim, HostTensor, Result, Shape, TensorType, Type, interp, trace};
+use anabranch_dsl::{AnyValue, Dim, HostTensor, Result, Shape, TensorType, Type, interp, trace};
 use std::collections::BTreeSet;
 
 fn interpret(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
-    interp::run(graph, inputs, &mut Vec::new(), interp::Options::default())
+    interp::run(graph, inputs, &mut Vec::new(), interp::InterpOptions::default())
 }
 
 #[test]
@@ -98,7 +98,7 @@ struct Function {
 }
 
 impl Function {
-    fn new(case: &Case, f: impl Fn(&[Any]) -> Vec<Any>) -> Function {
+    fn new(case: &Case, f: impl Fn(&[AnyValue]) -> Vec<AnyValue>) -> Function {
         let point: Vec<HostTensor> = case.inputs.iter().filter(|t| is_float(t)).cloned().collect();
         let types: Vec<TensorType> = point.iter().map(HostTensor::ty).collect();
         let traced = trace::trace("gradient", || f(&parameters(&types)));
@@ -126,24 +126,24 @@ impl Function {
 }
 
 /// Adds the node of a case, with its float inputs replaced by parameters.
-fn node(case: &Case, params: &[Any]) -> Any {
+fn node(case: &Case, params: &[AnyValue]) -> AnyValue {
     let mut params = params.iter();
     let operand = |t: &HostTensor| {
         if is_float(t) { *params.next().expect("a parameter for each float") } else { trace::constant(t.clone()) }
     };
-    let operands: Vec<Any> = case.inputs.iter().map(operand).collect();
+    let operands: Vec<AnyValue> = case.inputs.iter().map(operand).collect();
     case.emit(&operands)
 }
 
 /// Returns `sum(weights * values)`.
-fn weighted(values: &[Any], stream: u32) -> Any {
-    let part = |(i, v): (usize, &Any)| {
+fn weighted(values: &[AnyValue], stream: u32) -> AnyValue {
+    let part = |(i, v): (usize, &AnyValue)| {
         // An unknown extent gets one weight for all of its elements.
         let shape: Vec<usize> = v.shape().dims().iter().map(|d| d.known().unwrap_or(1)).collect();
         let weights = noise(&HostTensor::zeros(v.dtype(), shape), stream + i as u32);
         v.mul(trace::constant(weights)).sum()
     };
-    values.iter().enumerate().map(part).reduce(Any::add).expect("at least one value")
+    values.iter().enumerate().map(part).reduce(AnyValue::add).expect("at least one value")
 }
 
 fn dot(a: &[HostTensor], b: &[HostTensor]) -> f64 {
@@ -172,7 +172,7 @@ fn gradient_cases() -> Vec<Case> {
 #[test]
 fn gradients_agree_with_finite_differences() {
     for case in gradient_cases() {
-        let loss = |params: &[Any]| weighted(&[node(&case, params)], 100);
+        let loss = |params: &[AnyValue]| weighted(&[node(&case, params)], 100);
         let value = Function::new(&case, |params| vec![loss(params)]);
         let gradient = Function::new(&case, |params| {
             let loss = loss(params);
@@ -187,7 +187,7 @@ fn gradients_agree_with_finite_differences() {
 #[test]
 fn second_gradients_agree_with_finite_differences() {
     for case in gradient_cases() {
-        let slope = |params: &[Any]| {
+        let slope = |params: &[AnyValue]| {
             let loss = weighted(&[node(&case, params)], 100);
             weighted(&anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], params), 200)
         };

@@ -4,7 +4,7 @@
 use crate::random::{Program, inputs, program, without_checkpoints};
 use crate::random_config::config;
 use anabranch_dsl::equality::{one_nan_each, same_number};
-use anabranch_dsl::interp::{Options, run};
+use anabranch_dsl::interp::{InterpOptions, run};
 use anabranch_dsl::ir::{Op, verify};
 use anabranch_dsl::passes::{Pipeline, specialize};
 use anabranch_dsl::{Buffer, Graph, HostTensor};
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 /// Returns the outputs and variables after a run, with all NaNs made equal. The run must not fail.
 fn results(graph: &Graph, vars: &[HostTensor]) -> (Vec<HostTensor>, Vec<HostTensor>) {
     let mut vars = vars.to_vec();
-    let outputs = run(graph, &inputs(), &mut vars, Options::default()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+    let outputs = run(graph, &inputs(), &mut vars, InterpOptions::default()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
     (one_nan_each(&outputs), one_nan_each(&vars))
 }
 
@@ -124,7 +124,7 @@ fn passes_may_change_the_sign_of_a_nan() {
     Pipeline::standard().checked(true).run(&mut optimized);
     let run = |graph: &Graph| {
         let inputs = [HostTensor::scalar(f32::NAN)];
-        run(graph, &inputs, &mut vec![], Options::default()).unwrap_or_else(|e| panic!("{e}"))
+        run(graph, &inputs, &mut vec![], InterpOptions::default()).unwrap_or_else(|e| panic!("{e}"))
     };
     assert!(optimized.to_string().contains("neg"), "{optimized}");
     assert_eq!(one_nan_each(&run(&optimized)), one_nan_each(&run(&graph)));

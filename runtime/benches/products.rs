@@ -4,7 +4,7 @@
 //! `cargo bench --bench products`, or with parts of names:
 //! `cargo bench --bench products -- product_512x512x512`
 
-use anabranch::{Any, HostTensor};
+use anabranch::{AnyValue, HostTensor};
 use anabranch_runtime::Program;
 use std::time::Instant;
 
@@ -61,7 +61,7 @@ fn product(m: usize, k: usize, n: usize) -> impl FnMut() {
     let inputs = [matrix(m, k), matrix(k, n)];
     let types: Vec<_> = inputs.iter().map(HostTensor::ty).collect();
     let traced = anabranch::dsl::trace::trace("product", || {
-        let inputs: Vec<Any> = types.into_iter().map(|ty| anabranch::dsl::trace::input(ty, None)).collect();
+        let inputs: Vec<AnyValue> = types.into_iter().map(|ty| anabranch::dsl::trace::input(ty, None)).collect();
         vec![inputs[0].matmul(inputs[1])]
     });
     let program = Program::new(traced.unwrap_or_else(|e| panic!("{e}")).graph).unwrap_or_else(|e| panic!("{e}"));

@@ -4,12 +4,12 @@
 //! It does not know the caller's representation of inputs and outputs: here both are lists of
 //! tensors.
 
-use crate::apart;
 use crate::call::{Call, CallOptions};
 use crate::engine::{Engine, StepCx};
-use crate::program::Options;
+use crate::program::CompileOptions;
 use crate::session::Session;
-use crate::state::{self, Cell, Guard};
+use crate::state::{self, Guard, VarCell};
+use crate::step_threads;
 use anabranch_dsl::interp;
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{AnyVar, Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType, trace};
@@ -22,7 +22,7 @@ pub(crate) struct Compiled {
     pub(crate) signature: Vec<TensorType>,
     /// The name of the function, for messages.
     name: String,
-    cells: Vec<Arc<Cell>>,
+    cells: Vec<Arc<VarCell>>,
     /// The variables of the cells. They keep the session from dropping the values as long as this
     /// can be called.
     _vars: Vec<AnyVar>,
@@ -38,7 +38,7 @@ impl Compiled {
         graph: Graph,
         vars: &[AnyVar],
         signature: &[TensorType],
-        options: Options,
+        options: CompileOptions,
     ) -> Result<Compiled> {
         let name = graph.name.clone();
         let cells = session.state.cells(vars);
@@ -82,7 +82,7 @@ impl Compiled {
         f: impl FnOnce(&mut [Guard<'_>], &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
         let run = |guards: &mut [Guard<'_>], cx: StepCx<'_>| match self.engine.may_split() {
-            true => apart::run(session.teams.as_deref(), guards, |guards| f(guards, &cx)),
+            true => step_threads::run(session.teams.as_deref(), guards, |guards| f(guards, &cx)),
             false => f(guards, &cx),
         };
         let print = &session.print_to;
@@ -130,7 +130,7 @@ impl<T> Cache<T> {
     /// # Errors
     /// The error of `make`. Also fails if a function is being traced on this thread, because making
     /// an entry needs a trace of its own.
-    pub(crate) fn find_or_make(
+    pub(crate) fn get_or_insert_with(
         &self,
         name: &str,
         fits: impl Fn(&T) -> bool,

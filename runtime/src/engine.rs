@@ -4,13 +4,13 @@ use crate::device::Devices;
 use crate::flow;
 use crate::flow::driver::Driver;
 use crate::place::{self, Placement};
-use crate::program::{Options, Program};
-use crate::results::Results;
+use crate::program::{CompileOptions, Program};
+use crate::results::ResultPool;
 use crate::session::PrintTo;
 use crate::state::Guard;
 use crate::timeline::{Span, Timeline};
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::interp::{StopFlag, Surroundings};
+use anabranch_dsl::interp::{RunContext, StopFlag};
 use anabranch_dsl::ir::Value;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) enum Engine {
     /// A graph on one device.
-    Whole(Box<Whole>),
+    SingleDevice(Box<SingleDevice>),
     /// A graph on several devices.
-    Parts(Box<Parts>),
+    MultiDevice(Box<MultiDevice>),
 }
 
 /// A graph on one device.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct SingleDevice {
     program: Program,
     /// The placement and the name of the device, if there was a choice.
     placed: Option<(Placement, DeviceName)>,
@@ -41,7 +41,7 @@ const FEW_ELEMENTS: usize = 1024;
 
 /// A graph on several devices.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct MultiDevice {
     graph: Graph,
     placement: Placement,
     driver: Driver,
@@ -58,8 +58,8 @@ pub(crate) struct StepCx<'a> {
 static NEVER: StopFlag = StopFlag::new();
 
 impl StepCx<'_> {
-    fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { print: &**self.print, stop: self.stop.map_or(&NEVER, |stop| stop) }
+    fn run_context(&self) -> RunContext<'_> {
+        RunContext { print: &**self.print, stop: self.stop.map_or(&NEVER, |stop| stop) }
     }
 }
 
@@ -71,13 +71,13 @@ impl Engine {
         graph: Graph,
         devices: &Devices,
         paths: &[Option<String>],
-        options: Options,
-        results: Arc<Results>,
+        options: CompileOptions,
+        results: Arc<ResultPool>,
     ) -> Result<Engine> {
         let whole = |graph, placed| {
             let program = Program::with_results(graph, options, results.clone())?;
             let may_split = has_large_values(program.graph());
-            Ok(Engine::Whole(Box::new(Whole { program, placed, may_split })))
+            Ok(Engine::SingleDevice(Box::new(SingleDevice { program, placed, may_split })))
         };
         let nothing_asked = devices.rules.is_empty() && !asks_for_devices(&graph);
         if (options.interpreted || devices.is_one()) && nothing_asked {
@@ -89,28 +89,28 @@ impl Engine {
             return whole(graph, None);
         }
         let used = placement.devices(&graph);
-        if used.len() < 2 && !devices.flow.lower_everything && !devices.is_modelled {
+        if used.len() < 2 && !devices.flow.lower_everything && !devices.is_simulated {
             let placed = used.first().map(|&d| (placement, devices.topology.device(d).name));
             return whole(graph, placed.filter(|_| !devices.is_one()));
         }
         let partition = flow::partition(&graph, &placement, devices.flow);
         let driver = Driver::new(graph.clone(), partition, &devices.all, options)?;
-        Ok(Engine::Parts(Box::new(Parts { graph, placement, driver })))
+        Ok(Engine::MultiDevice(Box::new(MultiDevice { graph, placement, driver })))
     }
 
     /// Returns the graph.
     pub(crate) fn graph(&self) -> &Graph {
         match self {
-            Engine::Whole(whole) => whole.program.graph(),
-            Engine::Parts(parts) => &parts.graph,
+            Engine::SingleDevice(whole) => whole.program.graph(),
+            Engine::MultiDevice(parts) => &parts.graph,
         }
     }
 
     /// Returns whether several threads may compute a step.
     pub(crate) fn may_split(&self) -> bool {
         match self {
-            Engine::Whole(whole) => whole.may_split,
-            Engine::Parts(_) => true,
+            Engine::SingleDevice(whole) => whole.may_split,
+            Engine::MultiDevice(_) => true,
         }
     }
 
@@ -122,8 +122,10 @@ impl Engine {
         cx: &StepCx<'_>,
     ) -> Result<Vec<HostTensor>> {
         match self {
-            Engine::Whole(whole) => whole.program.step(inputs, vars, cx.surroundings()).map_err(|e| whole.error(e)),
-            Engine::Parts(parts) => parts.step(inputs, vars, cx, None),
+            Engine::SingleDevice(whole) => {
+                whole.program.step(inputs, vars, cx.run_context()).map_err(|e| whole.error(e))
+            }
+            Engine::MultiDevice(parts) => parts.step(inputs, vars, cx, None),
         }
     }
 
@@ -136,10 +138,10 @@ impl Engine {
         outputs: &mut [&mut HostTensor],
     ) -> Result<()> {
         match self {
-            Engine::Whole(whole) => {
-                whole.program.step_into(inputs, vars, cx.surroundings(), outputs).map_err(|e| whole.error(e))
+            Engine::SingleDevice(whole) => {
+                whole.program.step_into(inputs, vars, cx.run_context(), outputs).map_err(|e| whole.error(e))
             }
-            Engine::Parts(parts) => {
+            Engine::MultiDevice(parts) => {
                 let new = parts.step(inputs, vars, cx, None)?;
                 outputs.iter_mut().zip(new).for_each(|(to, new)| **to = new);
                 Ok(())
@@ -156,7 +158,7 @@ impl Engine {
     ) -> Result<(Vec<HostTensor>, Timeline)> {
         let mut timeline = Timeline::default();
         let outputs = match self {
-            Engine::Whole(whole) => {
+            Engine::SingleDevice(whole) => {
                 let begin = std::time::Instant::now();
                 let outputs = self.step(inputs, vars, cx)?;
                 timeline.total = begin.elapsed();
@@ -170,7 +172,7 @@ impl Engine {
                 });
                 outputs
             }
-            Engine::Parts(parts) => parts.step(inputs, vars, cx, Some(&mut timeline))?,
+            Engine::MultiDevice(parts) => parts.step(inputs, vars, cx, Some(&mut timeline))?,
         };
         Ok((outputs, timeline))
     }
@@ -178,13 +180,13 @@ impl Engine {
     /// Returns a description of the engine as text.
     pub(crate) fn explain(&self, devices: &Devices) -> String {
         match self {
-            Engine::Whole(whole) => {
+            Engine::SingleDevice(whole) => {
                 let graph = whole.program.graph();
                 let placed =
                     whole.placed.as_ref().map(|(p, _)| p.explain(graph, &devices.topology, std::iter::empty()));
                 placed.unwrap_or_default() + &whole.program.explain()
             }
-            Engine::Parts(parts) => {
+            Engine::MultiDevice(parts) => {
                 let crossings = parts.driver.partition().crossings();
                 let placed = parts.placement.explain(&parts.graph, &devices.topology, crossings);
                 let names = devices.topology.devices.iter().map(|d| d.name.to_string()).collect::<Vec<_>>();
@@ -212,7 +214,7 @@ fn has_large_values(graph: &Graph) -> bool {
     found
 }
 
-impl Whole {
+impl SingleDevice {
     /// Adds the device to an error.
     fn error(&self, error: Diagnostic) -> Diagnostic {
         match &self.placed {
@@ -222,7 +224,7 @@ impl Whole {
     }
 }
 
-impl Parts {
+impl MultiDevice {
     fn step(
         &self,
         inputs: &[HostTensor],

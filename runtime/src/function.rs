@@ -4,8 +4,8 @@
 use crate::call::CallOptions;
 use crate::compiled::{Cache, Compiled, begin};
 use crate::engine::StepCx;
-use crate::program::Options;
-use crate::prune::{Key, Pruned};
+use crate::program::CompileOptions;
+use crate::prune::{PruneKey, PrunedFunction};
 use crate::session::Session;
 use crate::state::Guard;
 use crate::timeline::Timeline;
@@ -32,11 +32,11 @@ where
     f: F,
     session: Session,
     name: String,
-    options: Options,
+    options: CompileOptions,
     /// Compiled signatures.
     cache: Cache<Typed<HostOf<F, Args>>>,
     /// The requested pruned parts.
-    pruned: Cache<Pruned>,
+    pruned: Cache<PrunedFunction>,
     args: PhantomData<fn(Args)>,
 }
 
@@ -75,7 +75,7 @@ where
     /// the call with an error at its line. Checked calls are slower.
     #[must_use]
     pub fn check_finite(self, check_finite: bool) -> Self {
-        let options = Options { check_finite, ..self.options };
+        let options = CompileOptions { check_finite, ..self.options };
         self.with_options(options)
     }
 
@@ -83,7 +83,7 @@ where
     /// slower.
     #[must_use]
     pub fn interpreted(self, interpreted: bool) -> Self {
-        let options = Options { interpreted, ..self.options };
+        let options = CompileOptions { interpreted, ..self.options };
         self.with_options(options)
     }
 
@@ -91,28 +91,28 @@ where
     /// instruction by instruction; results are bitwise identical.
     #[must_use]
     pub fn native_code(self, native: bool) -> Self {
-        let options = Options { native, ..self.options };
+        let options = CompileOptions { native, ..self.options };
         self.with_options(options)
     }
 
-    /// Sets whether operations are fused; see [`Builder::fusion`](crate::Builder::fusion).
+    /// Sets whether operations are fused; see [`SessionBuilder::fusion`](crate::SessionBuilder::fusion).
     #[must_use]
     pub fn fusion(self, fuse: bool) -> Self {
-        let options = Options { fuse, ..self.options };
+        let options = CompileOptions { fuse, ..self.options };
         self.with_options(options)
     }
 
     /// Sets whether matmuls are hoisted out of loops; see
-    /// [`Builder::hoisting`](crate::Builder::hoisting).
+    /// [`SessionBuilder::hoisting`](crate::SessionBuilder::hoisting).
     #[must_use]
     pub fn hoisting(self, hoist: bool) -> Self {
-        let options = Options { hoist, ..self.options };
+        let options = CompileOptions { hoist, ..self.options };
         self.with_options(options)
     }
 
     /// Returns the function with other options. Plans compiled with the previous options are
     /// dropped.
-    fn with_options(self, options: Options) -> Self {
+    fn with_options(self, options: CompileOptions) -> Self {
         Function { options, cache: Cache::default(), pruned: Cache::default(), ..self }
     }
 
@@ -178,12 +178,12 @@ where
     ///
     /// ```
     /// use anabranch::prelude::*;
-    /// use anabranch::{Modelled, Session};
+    /// use anabranch::{Session, SimulatedDevice};
     ///
-    /// let session = Session::builder().modelled([Modelled::new("/gpu:0"), Modelled::new("/gpu:1")]).build()?;
+    /// let session = Session::builder().simulated([SimulatedDevice::new("/gpu:0"), SimulatedDevice::new("/gpu:1")]).build()?;
     /// let f = session.function(|x: Tensor| on("/gpu:0", || x * 2.0).sum() + on("/gpu:1", || x.exp()).sum())?;
     /// let (_, timeline) = f.profile([0.0, 1.0])?;
-    /// assert!(timeline.modelled && timeline.spans.iter().any(|span| span.device == "/gpu:1"));
+    /// assert!(timeline.simulated && timeline.spans.iter().any(|span| span.device == "/gpu:1"));
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn profile(&self, args: impl CallArgs<Args>) -> Result<(HostOf<F, Args>, Timeline)> {
@@ -290,7 +290,7 @@ where
     /// assert_eq!(from_y.call(&[HostTensor::scalar(6.0f32)])?, [HostTensor::scalar(25.0f32)]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    pub fn prune(&self, signature: impl Into<Signature>, feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
+    pub fn prune(&self, signature: impl Into<Signature>, feeds: &[&str], fetches: &[&str]) -> Result<PrunedFunction> {
         self.pruned(signature.into(), feeds, fetches, Assignments::Drop)
     }
 
@@ -316,7 +316,12 @@ where
     /// assert_eq!(session.get(&w)?, 2.5);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    pub fn prune_step(&self, signature: impl Into<Signature>, feeds: &[&str], fetches: &[&str]) -> Result<Pruned> {
+    pub fn prune_step(
+        &self,
+        signature: impl Into<Signature>,
+        feeds: &[&str],
+        fetches: &[&str],
+    ) -> Result<PrunedFunction> {
         self.pruned(signature.into(), feeds, fetches, Assignments::Keep)
     }
 
@@ -326,16 +331,16 @@ where
         feeds: &[&str],
         fetches: &[&str],
         assignments: Assignments,
-    ) -> Result<Pruned> {
+    ) -> Result<PrunedFunction> {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         let signature = signature.with_lengths(F::PARAMETERS)?;
-        let key = Key { signature, feeds: owned(feeds), fetches: owned(fetches), assignments };
-        let made = self.pruned.find_or_make(
+        let key = PruneKey { signature, feeds: owned(feeds), fetches: owned(fetches), assignments };
+        let made = self.pruned.get_or_insert_with(
             &self.name,
             |p| *p.key() == key,
             || {
                 let (traced, _) = self.trace(&key.signature)?;
-                Pruned::new(&self.session, &traced, key.clone(), self.options)
+                PrunedFunction::new(&self.session, &traced, key.clone(), self.options)
             },
         )?;
         Ok((*made).clone())
@@ -373,7 +378,7 @@ where
         if let Some(found) = self.cache.find(fits) {
             return Ok(found);
         }
-        self.cache.find_or_make(&self.name, fits, || {
+        self.cache.get_or_insert_with(&self.name, fits, || {
             let (traced, rebuild) = self.trace(&signature)?;
             let types = signature.types();
             let compiled = Compiled::new(&self.session, traced.graph, &traced.vars, types, self.options)?;

@@ -16,7 +16,6 @@
 //! is placed first (`place`) and cut into a subgraph for each (`flow`). A [`Program`] is a graph
 //! that was compiled without a function.
 
-mod apart;
 mod call;
 mod compiled;
 mod cpu;
@@ -32,18 +31,19 @@ mod place;
 mod plan;
 mod program;
 mod prune;
+mod random_placement;
 mod results;
-mod scattered;
 mod session;
 mod state;
+mod step_threads;
 mod timeline;
 mod unoptimized;
 
 pub use call::{CallOptions, CancelHandle};
-pub use device::Modelled;
+pub use device::SimulatedDevice;
 pub use function::Function;
 pub use program::Program;
-pub use prune::Pruned;
-pub use scattered::{Scatter, ScatteredProgram};
-pub use session::{Builder, Session};
+pub use prune::PrunedFunction;
+pub use random_placement::{RandomPlacement, RandomlyPlacedProgram};
+pub use session::{Session, SessionBuilder};
 pub use timeline::{Span, Timeline};

@@ -4,10 +4,10 @@ use crate::cpu::list::List;
 use crate::cpu::memory::{Vars, VarsMut};
 use crate::cpu::stack::Stack;
 use crate::native::Native;
-use crate::plan::{self, Context, Held, Plan};
-use crate::results::Results;
+use crate::plan::{self, Context, Plan, StackOrList};
+use crate::results::ResultPool;
 use crate::state::Guard;
-use anabranch_dsl::interp::{self, Datum, Surroundings};
+use anabranch_dsl::interp::{self, RunContext, RuntimeValue};
 use anabranch_dsl::ir::dependence;
 use anabranch_dsl::{DType, Diagnostic, Dim, ErrorKind, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
 use smallvec::SmallVec;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Options of compilation and runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct CompileOptions {
     /// Whether a run fails at the first operation that makes a value which is not finite from
     /// finite operands.
     pub(crate) check_finite: bool,
@@ -34,9 +34,16 @@ pub(crate) struct Options {
     pub(crate) fallback: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { check_finite: false, interpreted: false, native: true, fuse: true, hoist: true, fallback: false }
+impl Default for CompileOptions {
+    fn default() -> CompileOptions {
+        CompileOptions {
+            check_finite: false,
+            interpreted: false,
+            native: true,
+            fuse: true,
+            hoist: true,
+            fallback: false,
+        }
     }
 }
 
@@ -46,9 +53,9 @@ impl Default for Options {
 pub struct Program {
     graph: Graph,
     plan: Option<Plan>,
-    options: Options,
+    options: CompileOptions,
     /// The pool of results that callers have dropped.
-    results: Arc<Results>,
+    results: Arc<ResultPool>,
     #[expect(clippy::vec_box, reason = "each step takes one and gives it back: a pointer is moved, not all of it")]
     free: Mutex<Vec<Box<Context>>>,
 }
@@ -56,17 +63,17 @@ pub struct Program {
 /// An input or output of a part of a graph. A clone shares the memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Contents {
-    Datum(Datum),
+    Value(RuntimeValue),
     /// A list in the representation of plans.
     List(Arc<List>),
 }
 
 impl Contents {
     /// Converts to the representation of the interpreter.
-    pub(crate) fn into_datum(self) -> Datum {
+    pub(crate) fn into_value(self) -> RuntimeValue {
         match self {
-            Contents::Datum(datum) => datum,
-            Contents::List(list) => Datum::List(Arc::new(list.to_host())),
+            Contents::Value(datum) => datum,
+            Contents::List(list) => RuntimeValue::List(Arc::new(list.to_host())),
         }
     }
 
@@ -75,12 +82,12 @@ impl Contents {
     fn into_list(self, element: &TensorType) -> List {
         match self {
             Contents::List(list) => Arc::try_unwrap(list).unwrap_or_else(|shared| (*shared).clone()),
-            Contents::Datum(Datum::List(host)) => {
+            Contents::Value(RuntimeValue::List(host)) => {
                 let mut list = List::new(element);
                 list.set_host(&host);
                 list
             }
-            Contents::Datum(other) => panic!("{other:?} is no list"),
+            Contents::Value(other) => panic!("{other:?} is no list"),
         }
     }
 }
@@ -102,33 +109,33 @@ impl Program {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn new(graph: Graph) -> Result<Program> {
-        Program::with_options(graph, Options::default())
+        Program::with_options(graph, CompileOptions::default())
     }
 
     /// Compiles a graph like [`new`](Self::new), without native code: loops run instruction by
     /// instruction. Results are bitwise identical.
     pub fn without_native_code(graph: Graph) -> Result<Program> {
-        Program::with_options(graph, Options { native: false, ..Options::default() })
+        Program::with_options(graph, CompileOptions { native: false, ..CompileOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), without fusion: each operation is a pass over
     /// memory, and new values of variables are copied. Sums may be rounded in another order.
     pub fn without_fusion(graph: Graph) -> Result<Program> {
-        Program::with_options(graph, Options { fuse: false, ..Options::default() })
+        Program::with_options(graph, CompileOptions { fuse: false, ..CompileOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), with neither fusion nor native code. If the graph
     /// went through no passes, the plan runs it node by node.
     pub fn unoptimized(graph: Graph) -> Result<Program> {
-        Program::with_options(graph, Options { fuse: false, native: false, ..Options::default() })
+        Program::with_options(graph, CompileOptions { fuse: false, native: false, ..CompileOptions::default() })
     }
 
-    pub(crate) fn with_options(graph: Graph, options: Options) -> Result<Program> {
+    pub(crate) fn with_options(graph: Graph, options: CompileOptions) -> Result<Program> {
         Program::with_results(graph, options, Arc::default())
     }
 
     /// Compiles a graph with a pool for the memory of results.
-    pub(crate) fn with_results(graph: Graph, options: Options, results: Arc<Results>) -> Result<Program> {
+    pub(crate) fn with_results(graph: Graph, options: CompileOptions, results: Arc<ResultPool>) -> Result<Program> {
         for ty in graph.inputs().iter().filter_map(|&v| graph.ty(v).as_tensor()) {
             if ty.shape.known().is_none() && !options.interpreted {
                 let message = format!("`{}`: the shape of an input is not known: {ty}", graph.name);
@@ -149,13 +156,13 @@ impl Program {
     /// `vars` are the values of its variables in the order of [`Graph::vars`]. They change only if
     /// the run succeeds.
     pub fn run(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
-        let surroundings = Surroundings::default();
+        let run_context = RunContext::default();
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
-            return self.interpret(inputs, vars, surroundings);
+            return self.interpret(inputs, vars, run_context);
         };
         let mut cx = self.context(plan)?;
-        plan.run(&mut cx, inputs, Vars::Tensors(vars), surroundings, &self.results)?;
+        plan.run(&mut cx, inputs, Vars::Tensors(vars), run_context, &self.results)?;
         let outputs = plan.finish(&mut cx, inputs, VarsMut::Tensors(vars), &self.results);
         self.give_back(cx);
         Ok(outputs)
@@ -168,13 +175,12 @@ impl Program {
         values: &mut Vec<B>,
         open: impl Fn(B) -> Contents,
         close: impl Fn(Contents) -> B,
-        surroundings: Surroundings<'_>,
+        run_context: RunContext<'_>,
     ) -> Result<()> {
         let Some(plan) = &self.plan else {
-            let inputs: Vec<Datum> = values.drain(..).map(|value| open(value).into_datum()).collect();
-            let outputs =
-                interp::run_data(&self.graph, &inputs, &mut vec![], self.interpreter_options(), surroundings)?;
-            values.extend(outputs.into_iter().map(|datum| close(Contents::Datum(datum))));
+            let inputs: Vec<RuntimeValue> = values.drain(..).map(|value| open(value).into_value()).collect();
+            let outputs = interp::run_data(&self.graph, &inputs, &mut vec![], self.interpreter_options(), run_context)?;
+            values.extend(outputs.into_iter().map(|datum| close(Contents::Value(datum))));
             return Ok(());
         };
         let mut cx = self.context(plan)?;
@@ -183,24 +189,28 @@ impl Program {
         let mut tensors: SmallVec<[HostTensor; 4]> = SmallVec::new();
         for (value, &v) in values.drain(..).zip(self.graph.inputs()) {
             let (tensor, held) = match open(value) {
-                Contents::Datum(Datum::Tensor(tensor)) => (tensor, None),
-                Contents::Datum(Datum::Stack(stack)) => (HostTensor::scalar(false), Some(Held::Stack(stack))),
-                list => (HostTensor::scalar(false), Some(Held::List(list.into_list(self.graph.ty(v).element())))),
+                Contents::Value(RuntimeValue::Tensor(tensor)) => (tensor, None),
+                Contents::Value(RuntimeValue::Stack(stack)) => {
+                    (HostTensor::scalar(false), Some(StackOrList::Stack(stack)))
+                }
+                list => {
+                    (HostTensor::scalar(false), Some(StackOrList::List(list.into_list(self.graph.ty(v).element()))))
+                }
             };
             tensors.push(tensor);
             cx.stack_inputs.push(held);
         }
         let mut none = Vec::new();
-        plan.run(&mut cx, &tensors, Vars::Tensors(&none), surroundings, &self.results)?;
+        plan.run(&mut cx, &tensors, Vars::Tensors(&none), run_context, &self.results)?;
         let mut outputs = plan.finish(&mut cx, &tensors, VarsMut::Tensors(&mut none), &self.results).into_iter();
         let mut held = cx.stack_outputs.drain(..);
         values.extend(self.graph.outputs().iter().map(|&v| match self.graph.ty(v) {
             Type::Tensor(_) => {
-                close(Contents::Datum(Datum::Tensor(outputs.next().expect("the plan gave its tensors"))))
+                close(Contents::Value(RuntimeValue::Tensor(outputs.next().expect("the plan gave its tensors"))))
             }
             _ => close(match held.next().flatten().expect("the plan gave its stacks") {
-                Held::Stack(stack) => Contents::Datum(Datum::Stack(stack)),
-                Held::List(list) => Contents::List(Arc::new(list)),
+                StackOrList::Stack(stack) => Contents::Value(RuntimeValue::Stack(stack)),
+                StackOrList::List(list) => Contents::List(Arc::new(list)),
             }),
         }));
         drop(held);
@@ -214,12 +224,12 @@ impl Program {
         &self,
         inputs: &[HostTensor],
         vars: &mut [Guard<'_>],
-        surroundings: Surroundings<'_>,
+        run_context: RunContext<'_>,
     ) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
             let mut values: Vec<HostTensor> = vars.iter().map(|g| g.tensor().clone()).collect();
-            let outputs = self.interpret(inputs, &mut values, surroundings)?;
+            let outputs = self.interpret(inputs, &mut values, run_context)?;
             for (guard, value) in vars.iter_mut().zip(values) {
                 if let Guard::Write(tensor) = guard {
                     **tensor = value;
@@ -228,7 +238,7 @@ impl Program {
             return Ok(outputs);
         };
         let mut cx = self.context(plan)?;
-        plan.run(&mut cx, inputs, Vars::Locked(vars), surroundings, &self.results)?;
+        plan.run(&mut cx, inputs, Vars::Locked(vars), run_context, &self.results)?;
         let outputs = plan.finish(&mut cx, inputs, VarsMut::Locked(vars), &self.results);
         self.give_back(cx);
         Ok(outputs)
@@ -239,17 +249,17 @@ impl Program {
         &self,
         inputs: &[HostTensor],
         vars: &mut [Guard<'_>],
-        surroundings: Surroundings<'_>,
+        run_context: RunContext<'_>,
         outputs: &mut [&mut HostTensor],
     ) -> Result<()> {
         let Some(plan) = &self.plan else {
-            let new = self.step(inputs, vars, surroundings)?;
+            let new = self.step(inputs, vars, run_context)?;
             outputs.iter_mut().zip(new).for_each(|(to, new)| **to = new);
             return Ok(());
         };
         self.check_inputs(inputs)?;
         let mut cx = self.context(plan)?;
-        plan.run(&mut cx, inputs, Vars::Locked(vars), surroundings, &self.results)?;
+        plan.run(&mut cx, inputs, Vars::Locked(vars), run_context, &self.results)?;
         plan.finish_into(&mut cx, inputs, VarsMut::Locked(vars), &self.results, outputs);
         self.give_back(cx);
         Ok(())
@@ -271,9 +281,9 @@ impl Program {
             return Ok(());
         };
         self.check_inputs(inputs)?;
-        let surroundings = Surroundings::default();
+        let run_context = RunContext::default();
         let mut cx = self.context(plan)?;
-        plan.run(&mut cx, inputs, Vars::Tensors(vars), surroundings, &self.results)?;
+        plan.run(&mut cx, inputs, Vars::Tensors(vars), run_context, &self.results)?;
         outputs.resize_with(plan.outputs.len(), || HostTensor::zeros(DType::U8, [0]));
         plan.finish_into(&mut cx, inputs, VarsMut::Tensors(vars), &self.results, outputs);
         self.give_back(cx);
@@ -284,13 +294,13 @@ impl Program {
         &self,
         inputs: &[HostTensor],
         vars: &mut Vec<HostTensor>,
-        surroundings: Surroundings<'_>,
+        run_context: RunContext<'_>,
     ) -> Result<Vec<HostTensor>> {
-        interp::run_in(&self.graph, inputs, vars, self.interpreter_options(), surroundings)
+        interp::run_in(&self.graph, inputs, vars, self.interpreter_options(), run_context)
     }
 
-    fn interpreter_options(&self) -> interp::Options {
-        interp::Options { check_finite: self.options.check_finite, ..Default::default() }
+    fn interpreter_options(&self) -> interp::InterpOptions {
+        interp::InterpOptions { check_finite: self.options.check_finite, ..Default::default() }
     }
 
     fn check_inputs(&self, inputs: &[HostTensor]) -> Result<()> {
@@ -354,8 +364,8 @@ impl fmt::Debug for Program {
 /// A failure of the compiler is our bug: a broken invariant, which panics, or code that Cranelift
 /// rejects. It becomes an error of the call, so that other functions of the session keep working. A
 /// mistake in the graph is an error in any case.
-fn compile(graph: &Graph, options: Options) -> Result<Option<Plan>> {
-    let how = plan::Options { check_finite: options.check_finite, fuse: options.fuse };
+fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
+    let how = plan::LowerOptions { check_finite: options.check_finite, fuse: options.fuse };
     let lower = || {
         #[cfg(test)]
         tests::fail_at(tests::Stage::Plan);
@@ -446,7 +456,7 @@ mod tests {
         }";
         let graph = Graph::parse(text, "square_up.ir").expect("the text is right");
         FAILS.set(stage);
-        let program = Program::with_options(graph, Options { fallback, ..Options::default() });
+        let program = Program::with_options(graph, CompileOptions { fallback, ..CompileOptions::default() });
         FAILS.set(None);
         let program = program?;
         let outputs = program.run(&[HostTensor::scalar(3)], &mut vec![])?;
@@ -471,8 +481,8 @@ mod tests {
             assert_eq!(program.explain().contains("is interpreted"), is_interpreted, "{stage:?}");
             let has_native_code = program.plan.as_ref().is_some_and(|plan| plan.native.is_some());
             assert_eq!(has_native_code, cfg!(feature = "jit") && stage.is_none(), "{stage:?}");
-            let mut values = vec![Datum::Tensor(HostTensor::scalar(3))];
-            let part = program.run_part(&mut values, Contents::Datum, Contents::into_datum, Surroundings::default());
+            let mut values = vec![RuntimeValue::Tensor(HostTensor::scalar(3))];
+            let part = program.run_part(&mut values, Contents::Value, Contents::into_value, RunContext::default());
             part.unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(values[0].as_tensor(), Some(&HostTensor::scalar(256)), "{stage:?}: as a part of a graph");
         }

@@ -2,7 +2,7 @@
 
 use crate::call::CallOptions;
 use crate::compiled::{Cache, Compiled, begin};
-use crate::program::Options;
+use crate::program::CompileOptions;
 use crate::session::Session;
 use anabranch_dsl::function::Signature;
 use anabranch_dsl::passes::{self, Assignments};
@@ -20,16 +20,16 @@ use std::time::Duration;
 /// [`Function::prune_step`](crate::Function::prune_step). A clone is another handle of the same
 /// part. It may be called from several threads at once.
 #[derive(Clone)]
-pub struct Pruned(Arc<Part>);
+pub struct PrunedFunction(Arc<PrunedInner>);
 
 // A caught panic leaves the session valid, and no code of the program runs in it.
-impl UnwindSafe for Pruned {}
-impl RefUnwindSafe for Pruned {}
+impl UnwindSafe for PrunedFunction {}
+impl RefUnwindSafe for PrunedFunction {}
 
-struct Part {
-    key: Key,
+struct PrunedInner {
+    key: PruneKey,
     session: Session,
-    options: Options,
+    options: CompileOptions,
     /// The graph before optimization.
     graph: Graph,
     vars: Vec<AnyVar>,
@@ -39,16 +39,21 @@ struct Part {
 
 /// The arguments that a pruned function was created with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
+pub(crate) struct PruneKey {
     pub(crate) signature: Signature,
     pub(crate) feeds: Vec<String>,
     pub(crate) fetches: Vec<String>,
     pub(crate) assignments: Assignments,
 }
 
-impl Pruned {
+impl PrunedFunction {
     /// Prunes the trace of a function and compiles it.
-    pub(crate) fn new(session: &Session, traced: &Traced, key: Key, options: Options) -> Result<Pruned> {
+    pub(crate) fn new(
+        session: &Session,
+        traced: &Traced,
+        key: PruneKey,
+        options: CompileOptions,
+    ) -> Result<PrunedFunction> {
         let values = |names: &[String]| names.iter().map(|name| traced.value_named(name)).collect::<Result<Vec<_>>>();
         let (feeds, fetches) = (values(&key.feeds)?, values(&key.fetches)?);
         let name = &traced.graph.name;
@@ -77,15 +82,15 @@ impl Pruned {
         }
         let vars = pruned.vars.iter().map(|&id| traced.var(id).clone()).collect();
         let session = session.clone();
-        let part = Part { key, session, options, graph: pruned.graph, vars, cache: Cache::default() };
-        let pruned = Pruned(Arc::new(part));
+        let part = PrunedInner { key, session, options, graph: pruned.graph, vars, cache: Cache::default() };
+        let pruned = PrunedFunction(Arc::new(part));
         if pruned.0.open_feed().is_none() {
             pruned.0.compiled_for(&pruned.feed_types())?;
         }
         Ok(pruned)
     }
 
-    pub(crate) fn key(&self) -> &Key {
+    pub(crate) fn key(&self) -> &PruneKey {
         &self.0.key
     }
 
@@ -151,7 +156,7 @@ impl Pruned {
     }
 }
 
-impl Part {
+impl PrunedInner {
     fn call(&self, options: Option<&CallOptions>, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
         let call = begin(options)?;
         let compiled = match self.cache.find(|c| c.accepts(feeds)) {
@@ -193,7 +198,7 @@ impl Part {
     }
 
     fn compiled_for(&self, types: &[TensorType]) -> Result<Arc<Compiled>> {
-        self.cache.find_or_make(
+        self.cache.get_or_insert_with(
             &self.graph.name,
             |c| c.signature == types,
             || {
@@ -209,8 +214,11 @@ impl Part {
     }
 }
 
-impl fmt::Debug for Pruned {
+impl fmt::Debug for PrunedFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pruned").field("name", &self.0.graph.name).field("key", &self.0.key).finish_non_exhaustive()
+        f.debug_struct("PrunedFunction")
+            .field("name", &self.0.graph.name)
+            .field("key", &self.0.key)
+            .finish_non_exhaustive()
     }
 }

@@ -24,7 +24,7 @@ const LARGE: usize = 1 << 16;
 
 /// Memory of results that were dropped.
 #[derive(Debug, Default)]
-pub(crate) struct Results {
+pub(crate) struct ResultPool {
     kept: Mutex<Kept>,
 }
 
@@ -35,7 +35,7 @@ struct Kept {
     bytes: usize,
 }
 
-impl Results {
+impl ResultPool {
     /// Returns memory for `n` elements with unspecified values, or `None` if the system has too
     /// little.
     pub(crate) fn take(&self, dtype: DType, n: usize) -> Option<Buffer> {
@@ -58,7 +58,7 @@ impl Results {
     }
 }
 
-impl Reclaim for Results {
+impl Reclaim for ResultPool {
     fn reclaim(&self, memory: Buffer) {
         let bytes = n_bytes(&memory);
         if !(LARGE..=MAX_BYTES).contains(&bytes) {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn memory_comes_back_when_the_last_handle_is_dropped() {
-        let results = Arc::new(Results::default());
+        let results = Arc::new(ResultPool::default());
         let n = LARGE / 4;
         let memory = results.take(DType::F32, n).expect("there is a little memory");
         let tensor = HostTensor::lent(vec![n], memory, results.clone());
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_changed_copy_is_the_callers_alone() {
-        let results = Arc::new(Results::default());
+        let results = Arc::new(ResultPool::default());
         let memory = results.take(DType::I32, LARGE).expect("there is a little memory");
         let tensor = HostTensor::lent(vec![LARGE], memory, results.clone());
         let mut copy = tensor.clone();
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let results = Results::default();
+        let results = ResultPool::default();
         for _ in 0..2 * MAX_BUFFERS {
             results.reclaim(Buffer::zeros(DType::U8, LARGE));
         }

@@ -1,12 +1,12 @@
 //! Sessions, which compile functions and own the values of variables.
 
-use crate::apart::Teams;
-use crate::device::{Devices, Modelled};
+use crate::device::{Devices, SimulatedDevice};
 use crate::flow;
 use crate::function::Function;
 use crate::place::Rules;
-use crate::program::Options;
-use crate::state::{self, State};
+use crate::program::CompileOptions;
+use crate::state::{self, VarStore};
+use crate::step_threads::Teams;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
@@ -35,9 +35,9 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct Session {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<VarStore>,
     pub(crate) devices: Arc<Devices>,
-    pub(crate) run: Options,
+    pub(crate) run: CompileOptions,
     pub(crate) print_to: PrintTo,
     /// The threads of its steps, if they are limited.
     pub(crate) teams: Option<Arc<Teams>>,
@@ -54,23 +54,23 @@ impl RefUnwindSafe for Session {}
 /// Settings of a session.
 #[derive(Clone, Default)]
 #[must_use]
-pub struct Builder {
-    run: Options,
+pub struct SessionBuilder {
+    run: CompileOptions,
     print_to: Option<PrintTo>,
     cpus: Option<usize>,
     threads: Option<usize>,
     measure: bool,
-    modelled: Option<Vec<Modelled>>,
+    simulated: Option<Vec<SimulatedDevice>>,
     rules: Vec<(String, String)>,
-    flow: flow::Options,
+    flow: flow::PartitionOptions,
 }
 
 /// A receiver of the text that functions print.
 pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
-impl fmt::Debug for Builder {
+impl fmt::Debug for SessionBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Builder").field("run", &self.run).field("cpus", &self.cpus).finish_non_exhaustive()
+        f.debug_struct("SessionBuilder").field("run", &self.run).field("cpus", &self.cpus).finish_non_exhaustive()
     }
 }
 
@@ -86,16 +86,16 @@ const MAX_CPUS: usize = 1024;
 /// The maximum number of threads of a session.
 const MAX_THREADS: usize = 1024;
 
-impl Builder {
+impl SessionBuilder {
     /// Sets whether functions check every result for values that are not finite, unless they have
     /// their own setting.
-    pub fn check_finite(self, check_finite: bool) -> Builder {
-        Builder { run: Options { check_finite, ..self.run }, ..self }
+    pub fn check_finite(self, check_finite: bool) -> SessionBuilder {
+        SessionBuilder { run: CompileOptions { check_finite, ..self.run }, ..self }
     }
 
     /// Sets whether the interpreter runs functions, unless they have their own setting.
-    pub fn interpreted(self, interpreted: bool) -> Builder {
-        Builder { run: Options { interpreted, ..self.run }, ..self }
+    pub fn interpreted(self, interpreted: bool) -> SessionBuilder {
+        SessionBuilder { run: CompileOptions { interpreted, ..self.run }, ..self }
     }
 
     /// Sets whether the interpreter runs functions that the compiler fails at.
@@ -103,27 +103,27 @@ impl Builder {
     /// By default such a call ends with an error that says what failed, because a program that is
     /// suddenly a hundred times slower is hard to notice. Mistakes in the function itself are
     /// errors in any case.
-    pub fn interpreter_fallback(self, fallback: bool) -> Builder {
-        Builder { run: Options { fallback, ..self.run }, ..self }
+    pub fn interpreter_fallback(self, fallback: bool) -> SessionBuilder {
+        SessionBuilder { run: CompileOptions { fallback, ..self.run }, ..self }
     }
 
     /// Sets whether loops over numbers become native code. The default is true. Otherwise they run
     /// instruction by instruction; results are bitwise identical.
-    pub fn native_code(self, native: bool) -> Builder {
-        Builder { run: Options { native, ..self.run }, ..self }
+    pub fn native_code(self, native: bool) -> SessionBuilder {
+        SessionBuilder { run: CompileOptions { native, ..self.run }, ..self }
     }
 
     /// Sets whether operations are fused into one pass over memory, and variables updated in place.
     /// The default is true. Otherwise operations run one after the other, for comparisons. Sums may
     /// be rounded in another order.
-    pub fn fusion(self, fuse: bool) -> Builder {
-        Builder { run: Options { fuse, ..self.run }, ..self }
+    pub fn fusion(self, fuse: bool) -> SessionBuilder {
+        SessionBuilder { run: CompileOptions { fuse, ..self.run }, ..self }
     }
 
     /// Sets whether matmuls in loops over sequences are merged and hoisted. The default is true.
     /// Otherwise they stay as written, for comparisons. Sums may be rounded in another order.
-    pub fn hoisting(self, hoist: bool) -> Builder {
-        Builder { run: Options { hoist, ..self.run }, ..self }
+    pub fn hoisting(self, hoist: bool) -> SessionBuilder {
+        SessionBuilder { run: CompileOptions { hoist, ..self.run }, ..self }
     }
 
     /// Sets the receiver of printed text, in place of standard output and standard error.
@@ -147,8 +147,8 @@ impl Builder {
     /// assert_eq!(*printed.lock().unwrap(), "[0.5, 2.0]\n");
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    pub fn print_to(self, to: impl Fn(Stream, &str) + Send + Sync + 'static) -> Builder {
-        Builder { print_to: Some(Arc::new(to)), ..self }
+    pub fn print_to(self, to: impl Fn(Stream, &str) + Send + Sync + 'static) -> SessionBuilder {
+        SessionBuilder { print_to: Some(Arc::new(to)), ..self }
     }
 
     /// Sets the number of CPU devices, named `/cpu:0`, `/cpu:1`, and so on. They share the cores of
@@ -166,8 +166,8 @@ impl Builder {
     /// assert_eq!(f.call(3.0)?, 7.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    pub fn cpus(self, n: usize) -> Builder {
-        Builder { cpus: Some(n), ..self }
+    pub fn cpus(self, n: usize) -> SessionBuilder {
+        SessionBuilder { cpus: Some(n), ..self }
     }
 
     /// Limits the threads that compute one call to `n`. Values are bitwise independent of the
@@ -193,8 +193,8 @@ impl Builder {
     /// assert!(Session::builder().threads(0).build().is_err());
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    pub fn threads(self, n: usize) -> Builder {
-        Builder { threads: Some(n), ..self }
+    pub fn threads(self, n: usize) -> SessionBuilder {
+        SessionBuilder { threads: Some(n), ..self }
     }
 
     /// Sets whether the speed of several CPU devices is measured, which takes some tens of
@@ -211,14 +211,14 @@ impl Builder {
     /// assert_eq!(session.devices().len(), 2);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    pub fn measure_devices(self, measure: bool) -> Builder {
-        Builder { measure, ..self }
+    pub fn measure_devices(self, measure: bool) -> SessionBuilder {
+        SessionBuilder { measure, ..self }
     }
 
     /// Uses simulated devices instead of those of this machine. Values are right, and
     /// [`Function::profile`] returns how long the computation would have taken.
-    pub fn modelled(self, devices: impl IntoIterator<Item = Modelled>) -> Builder {
-        Builder { modelled: Some(devices.into_iter().collect()), ..self }
+    pub fn simulated(self, devices: impl IntoIterator<Item = SimulatedDevice>) -> SessionBuilder {
+        SessionBuilder { simulated: Some(devices.into_iter().collect()), ..self }
     }
 
     /// Places the variables whose names match a pattern on a device, along with the operations that
@@ -237,7 +237,7 @@ impl Builder {
     /// assert_eq!(f.call(1.0)?, 6.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    pub fn place(mut self, names: &str, device: &str) -> Builder {
+    pub fn place(mut self, names: &str, device: &str) -> SessionBuilder {
         self.rules.push((names.to_owned(), device.to_owned()));
         self
     }
@@ -248,14 +248,14 @@ impl Builder {
     /// With more, devices can run further ahead of each other, and the memory of more iterations is
     /// kept. `#[graph(parallel_iterations = n)]` overrides it for the loops of a function and their
     /// gradients.
-    pub fn parallel_iterations(self, n: u32) -> Builder {
-        Builder { flow: flow::Options { parallel_iterations: n, ..self.flow }, ..self }
+    pub fn parallel_iterations(self, n: u32) -> SessionBuilder {
+        SessionBuilder { flow: flow::PartitionOptions { parallel_iterations: n, ..self.flow }, ..self }
     }
 
     /// Sets whether all control flow is lowered and every operation runs by itself, even on one
     /// device. This is slow, and meant for comparisons.
-    pub fn lower_everything(self, lower_everything: bool) -> Builder {
-        Builder { flow: flow::Options { lower_everything, ..self.flow }, ..self }
+    pub fn lower_everything(self, lower_everything: bool) -> SessionBuilder {
+        SessionBuilder { flow: flow::PartitionOptions { lower_everything, ..self.flow }, ..self }
     }
 
     /// Creates the session.
@@ -277,11 +277,11 @@ impl Builder {
             let message = format!("a session of {n} threads");
             return Err(Diagnostic::new(message).help(format!("give `threads` at least 1 and at most {MAX_THREADS}")));
         }
-        if self.modelled.as_ref().is_some_and(Vec::is_empty) {
-            return Err(Diagnostic::new("a session without a device: no modelled one was given"));
+        if self.simulated.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Diagnostic::new("a session without a device: no simulated one was given"));
         }
-        if self.cpus.is_some() && self.modelled.is_some() {
-            let message = "a session of CPU devices and of modelled ones: their clocks are not the same";
+        if self.cpus.is_some() && self.simulated.is_some() {
+            let message = "a session of CPU devices and of simulated ones: their clocks are not the same";
             return Err(Diagnostic::new(message).help("leave `cpus` out"));
         }
         if self.flow.parallel_iterations == 0 {
@@ -294,7 +294,7 @@ impl Builder {
         let devices = Devices::new(
             self.cpus.unwrap_or(1),
             self.threads,
-            self.modelled.as_deref().unwrap_or_default(),
+            self.simulated.as_deref().unwrap_or_default(),
             self.measure,
             rules,
             self.flow,
@@ -316,8 +316,8 @@ impl Session {
     }
 
     /// Returns the default settings of a session.
-    pub fn builder() -> Builder {
-        Builder::default()
+    pub fn builder() -> SessionBuilder {
+        SessionBuilder::default()
     }
 
     /// Creates a function that runs in this session.
@@ -343,7 +343,7 @@ impl Session {
     }
 
     /// Names the variables of a module by their paths below `name`, for placement
-    /// [rules](Builder::place). For a model called `model` an example is `model.layers.0.weight`.
+    /// [rules](SessionBuilder::place). For a model called `model` an example is `model.layers.0.weight`.
     ///
     /// Call it before the first call of a function that uses the variables. Variables without a
     /// path have their own names.

@@ -8,7 +8,7 @@
 //! A step that panics changes nothing, since variables change at its very end. The locks that it
 //! held stay usable.
 
-use crate::results::Results;
+use crate::results::ResultPool;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::var::DropWatcher;
 use anabranch_dsl::{AnyVar, HostTensor};
@@ -20,13 +20,13 @@ use std::time::Duration;
 
 /// The value of one variable in one session.
 #[derive(Debug)]
-pub(crate) struct Cell {
+pub(crate) struct VarCell {
     /// The identity of the variable.
     id: u64,
     value: RwLock<HostTensor>,
 }
 
-impl Cell {
+impl VarCell {
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, HostTensor> {
         self.value.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -51,15 +51,15 @@ impl Cell {
 /// The values of all variables that a session has used and that still have a handle, and the memory
 /// of results.
 #[derive(Debug, Default)]
-pub(crate) struct State {
-    cells: Mutex<HashMap<u64, Arc<Cell>>>,
+pub(crate) struct VarStore {
+    cells: Mutex<HashMap<u64, Arc<VarCell>>>,
     /// The paths of variables for placement rules, by identity.
     paths: Mutex<HashMap<u64, String>>,
     /// Memory of results that callers have dropped.
-    pub(crate) results: Arc<Results>,
+    pub(crate) results: Arc<ResultPool>,
 }
 
-impl DropWatcher for State {
+impl DropWatcher for VarStore {
     /// Drops the value, so that a session does not grow with every model that it has seen.
     fn dropped(&self, id: u64) {
         let cell = self.lock_cells().remove(&id);
@@ -68,8 +68,8 @@ impl DropWatcher for State {
     }
 }
 
-impl State {
-    fn lock_cells(&self) -> MutexGuard<'_, HashMap<u64, Arc<Cell>>> {
+impl VarStore {
+    fn lock_cells(&self) -> MutexGuard<'_, HashMap<u64, Arc<VarCell>>> {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,28 +80,28 @@ impl State {
     }
 
     /// Sets the paths of variables, for placement rules.
-    pub(crate) fn name(self: &Arc<State>, vars: &[(String, AnyVar)]) {
+    pub(crate) fn name(self: &Arc<VarStore>, vars: &[(String, AnyVar)]) {
         for (path, var) in vars {
             var.watch(self.watcher());
             self.paths().insert(var.id(), path.clone());
         }
     }
 
-    fn watcher(self: &Arc<State>) -> Weak<dyn DropWatcher> {
-        Arc::<State>::downgrade(self)
+    fn watcher(self: &Arc<VarStore>) -> Weak<dyn DropWatcher> {
+        Arc::<VarStore>::downgrade(self)
     }
 
     /// Returns the cell of a variable. A new cell has the variable's initial value.
-    pub(crate) fn cell(self: &Arc<State>, var: &AnyVar) -> Arc<Cell> {
+    pub(crate) fn cell(self: &Arc<VarStore>, var: &AnyVar) -> Arc<VarCell> {
         let new = || {
             var.watch(self.watcher());
-            Arc::new(Cell { id: var.id(), value: RwLock::new(var.init().clone()) })
+            Arc::new(VarCell { id: var.id(), value: RwLock::new(var.init().clone()) })
         };
         self.lock_cells().entry(var.id()).or_insert_with(new).clone()
     }
 
     /// Returns the cells of variables, in their order.
-    pub(crate) fn cells<'a>(self: &Arc<State>, vars: impl IntoIterator<Item = &'a AnyVar>) -> Vec<Arc<Cell>> {
+    pub(crate) fn cells<'a>(self: &Arc<VarStore>, vars: impl IntoIterator<Item = &'a AnyVar>) -> Vec<Arc<VarCell>> {
         vars.into_iter().map(|var| self.cell(var)).collect()
     }
 }
@@ -134,7 +134,7 @@ impl Guard<'_> {
 
 /// Locks cells, the `i`-th for writing if `writes[i]`. Returns the guards in the order of the
 /// cells.
-pub(crate) fn lock<'a>(cells: &'a [Arc<Cell>], order: &[usize], writes: &[bool]) -> Vec<Guard<'a>> {
+pub(crate) fn lock<'a>(cells: &'a [Arc<VarCell>], order: &[usize], writes: &[bool]) -> Vec<Guard<'a>> {
     if cells.is_empty() {
         return Vec::new();
     }
@@ -147,7 +147,7 @@ pub(crate) fn lock<'a>(cells: &'a [Arc<Cell>], order: &[usize], writes: &[bool])
 
 /// Locks cells like [`lock`], unless `stop` is set before all are free.
 pub(crate) fn lock_unless<'a>(
-    cells: &'a [Arc<Cell>],
+    cells: &'a [Arc<VarCell>],
     order: &[usize],
     writes: &[bool],
     stop: &StopFlag,
@@ -172,7 +172,7 @@ pub(crate) fn lock_unless<'a>(
 const BETWEEN_TRIES: Duration = Duration::from_micros(200);
 
 /// Returns the order in which cells are locked.
-pub(crate) fn lock_order(cells: &[Arc<Cell>]) -> Vec<usize> {
+pub(crate) fn lock_order(cells: &[Arc<VarCell>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..cells.len()).collect();
     order.sort_by_key(|&i| cells[i].id);
     order
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn values_and_paths_of_dropped_variables_are_dropped() {
-        let state = Arc::new(State::default());
+        let state = Arc::new(VarStore::default());
         let var = |name| AnyVar::new(name, HostTensor::scalar(1.0f32));
         let (named, dropped) = (var("named"), var("dropped"));
         state.name(&[("model.named".to_owned(), named.clone()), ("model.dropped".to_owned(), dropped.clone())]);

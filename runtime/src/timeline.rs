@@ -14,8 +14,8 @@ pub struct Timeline {
     pub spans: Vec<Span>,
     /// The time from the start of the step to its end.
     pub total: Duration,
-    /// Whether the times are those of [simulated](crate::Modelled) devices, not measured ones.
-    pub modelled: bool,
+    /// Whether the times are those of [simulated](crate::SimulatedDevice) devices, not measured ones.
+    pub simulated: bool,
 }
 
 /// The execution of a kernel, or the transfer of a value.
@@ -84,7 +84,7 @@ impl Timeline {
                 span.iterations,
             );
         }
-        let clock = if self.modelled { "modelled time" } else { "measured time" };
+        let clock = if self.simulated { "simulated time" } else { "measured time" };
         let _ = write!(json, r#"{{"ph":"M","pid":0,"name":"process_name","args":{{"name":"{clock}"}}}}"#);
         json.push_str("\n]\n");
         json
@@ -110,7 +110,7 @@ fn quoted(text: &str) -> String {
 impl fmt::Display for Timeline {
     /// Writes a line for each span: begin and end, device, iterations, name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let clock = if self.modelled { "modelled" } else { "measured" };
+        let clock = if self.simulated { "simulated" } else { "measured" };
         writeln!(f, "{:?} ({clock})", self.total)?;
         let width = self.spans.iter().map(|s| s.device.len()).max().unwrap_or(0);
         for Span { device, name, iterations, begin, end, .. } in &self.spans {
@@ -143,9 +143,9 @@ mod tests {
             vec![span("/gpu:0", 0, 10), span("/gpu:0 -> /gpu:1", 0, 30), span("/gpu:1", 4, 12), span("/gpu:2", 5, 6)];
         // A device does not overlap with itself.
         let spans = [spans, vec![span("/gpu:3", 20, 26), span("/gpu:3", 22, 24)]].concat();
-        let timeline = Timeline { spans, total: Duration::from_micros(30), modelled: true };
+        let timeline = Timeline { spans, total: Duration::from_micros(30), simulated: true };
         assert_eq!(timeline.overlap(), Duration::from_micros(6));
         let json = timeline.to_chrome_trace();
-        assert!(json.contains(r#""name":"a \"b\"""#) && json.contains("modelled"), "{json}");
+        assert!(json.contains(r#""name":"a \"b\"""#) && json.contains("simulated"), "{json}");
     }
 }

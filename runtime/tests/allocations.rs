@@ -4,7 +4,7 @@
 mod support;
 
 use anabranch_dsl::ops::{AttentionMask, ConvOptions, PoolOptions};
-use anabranch_dsl::{Any, DType, Graph, HostTensor, autodiff, trace};
+use anabranch_dsl::{AnyValue, DType, Graph, HostTensor, autodiff, trace};
 use anabranch_runtime::Program;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -33,12 +33,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn constant(x: i32) -> Any {
+fn constant(x: i32) -> AnyValue {
     trace::constant(HostTensor::scalar(x))
 }
 
 /// Returns the number of allocations in the third of three equal runs.
-fn of_third_run(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> usize {
+fn of_third_run(inputs: &[HostTensor], f: impl FnOnce(&[AnyValue]) -> Vec<AnyValue>) -> usize {
     let traced = support::traced(inputs, f);
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
     of_third_run_of(traced.graph, inputs, &mut vars)
@@ -83,7 +83,7 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
             |s| s[1].lt(x[1]),
             |s| {
                 let (a, b) = (s[0].matmul(x[0]).tanh(), s[0].softmax(-1));
-                let c = Any::concat(&[a.slice(0, 0, 4), b.slice(0, 4, 8)], 0);
+                let c = AnyValue::concat(&[a.slice(0, 0, 4), b.slice(0, 4, 8)], 0);
                 vec![c.add(a.sum_axis(0).broadcast_to([8, 8])).mul(x[0].permute([1, 0])), s[1].add(constant(1))]
             },
         );

@@ -2,7 +2,7 @@
 
 use crate::support::{check, check_f32, check_threads, traced};
 use anabranch_dsl::ops::AttentionMask;
-use anabranch_dsl::{Any, DType, HostTensor, autodiff};
+use anabranch_dsl::{AnyValue, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
 
 /// Returns irregular numbers around zero.
@@ -16,7 +16,7 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
 }
 
 /// Returns attention and its gradients, for a loss that depends differently on each element.
-fn all(x: &[Any], mask: AttentionMask) -> Vec<Any> {
+fn all(x: &[AnyValue], mask: AttentionMask) -> Vec<AnyValue> {
     let y = x[0].scaled_dot_product_attention(x[1], x[2], mask);
     let loss = y.mul(y).mul(y + 1.0).sum();
     [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
@@ -67,7 +67,7 @@ fn nothing_at_all() {
 fn heads_need_no_copy_and_scores_no_memory() {
     let shape = [2, 300, 4, 8];
     let inputs = [(); 3].map(|()| numbers(&shape, DType::F32));
-    let heads = |x: &[Any]| -> Vec<Any> { x.iter().map(|x| x.permute([0, 2, 1, 3])).collect() };
+    let heads = |x: &[AnyValue]| -> Vec<AnyValue> { x.iter().map(|x| x.permute([0, 2, 1, 3])).collect() };
     check(&inputs, |x| vec![heads(x)[0].scaled_dot_product_attention(heads(x)[1], heads(x)[2], AttentionMask::Causal)])
         .expect("it runs");
     let graph = traced(&inputs, |x| all(&heads(x), AttentionMask::None)).graph;

@@ -5,17 +5,17 @@
 use crate::support::{branch, check, check_f32, check_threads, numbers, pooled, traced, while_loop};
 use anabranch_dsl::ops::random::Key;
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
-use anabranch_dsl::{Any, DType, HostTensor, autodiff, trace};
+use anabranch_dsl::{AnyValue, DType, HostTensor, autodiff, trace};
 use anabranch_runtime::Program;
 
 /// Returns `y` and the gradients of a loss that depends differently on each element.
-fn with_gradients(y: Any, of: &[Any]) -> Vec<Any> {
+fn with_gradients(y: AnyValue, of: &[AnyValue]) -> Vec<AnyValue> {
     let loss = y.mul(y).mul(y + 1.0).sum();
     [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], of)].concat()
 }
 
 /// Returns the same elements with the second axis last in memory.
-fn last(x: Any) -> Any {
+fn last(x: AnyValue) -> AnyValue {
     let rank = x.rank() as isize;
     let to: Vec<isize> = [0].into_iter().chain(2..rank).chain([1]).collect();
     let back: Vec<isize> = [0, rank - 1].into_iter().chain(1..rank - 1).collect();
@@ -25,7 +25,7 @@ fn last(x: Any) -> Any {
 
 /// Returns the same elements in the layout of a convolution's result: each filter copies one
 /// channel of its input.
-fn laid_out(x: Any) -> Any {
+fn laid_out(x: AnyValue) -> AnyValue {
     let n = x.dim(1);
     let ones: Vec<f64> = (0..n * n).map(|i| if i % (n + 1) == 0 { 1.0 } else { 0.0 }).collect();
     x.conv(trace::constant(HostTensor::new([n, n, 1, 1], ones)), &ConvOptions::<2>::new())
@@ -50,7 +50,7 @@ fn filters_of_every_number() {
     for filters in (8..=26).chain([40, 64]) {
         for dtype in [DType::F32, DType::F64] {
             let inputs = [numbers(&[3, 5, 4, 6], dtype), numbers(&[filters, 5, 3, 2], dtype)];
-            let all = |x: &[Any]| with_gradients(x[0].conv(x[1], &ConvOptions::<2>::new()), x);
+            let all = |x: &[AnyValue]| with_gradients(x[0].conv(x[1], &ConvOptions::<2>::new()), x);
             if dtype == DType::F64 {
                 check(&inputs, all).map(drop).expect("it runs")
             } else {
@@ -67,7 +67,7 @@ fn channels_that_have_gradients_fill_vectors() {
             for padding in [[(0, 0), (0, 0)], [(1, 2), (3, 0)]] {
                 let options = ConvOptions::<2>::new().stride(stride).dilation(dilation).padding_sides(padding);
                 let inputs = [numbers(&[2, 9, 7, 8], DType::F64), numbers(&[11, 9, 3, 2], DType::F64)];
-                for order in [|x: Any| x, last] {
+                for order in [|x: AnyValue| x, last] {
                     check(&inputs, |x| with_gradients(order(x[0]).conv(x[1], &options), x)).expect("it runs");
                 }
             }
@@ -81,7 +81,7 @@ fn each_channel_by_itself() {
         for options in [same(), ConvOptions::new().stride(2), ConvOptions::new().stride([1, 3]).dilation(2)] {
             let options = options.groups(channels);
             let inputs = [numbers(&[3, channels, 6, 7], DType::F64), numbers(&[channels, 1, 3, 2], DType::F64)];
-            for order in [|x: Any| x, last] {
+            for order in [|x: AnyValue| x, last] {
                 check(&inputs, |x| with_gradients(order(x[0]).conv(x[1], &options), x)).expect("it runs");
             }
         }
@@ -161,7 +161,7 @@ fn what_follows_reads_any_order() {
         let axes: Vec<isize> = (0..4).filter(|a| axes >> a & 1 == 1).collect();
         check(&inputs, |x| {
             let (a, b) = (laid_out(x[0]), x[1]);
-            let sums = |x: Any| {
+            let sums = |x: AnyValue| {
                 let some = x.mul(x).sum_axis(&axes[..]);
                 vec![x.sum_axis(&axes[..]), x.max_keepdim(&axes[..]), some, some.sum(), some.exp()]
             };
@@ -176,8 +176,8 @@ fn what_follows_reads_any_order() {
             a.sum_like(x[2]),
             a.sum_like(x[2].sum()),
             last(x[1]).sum_like(x[2].sum()),
-            Any::concat(&[a, b], 1),
-            Any::concat(&[a, x[1]], 2),
+            AnyValue::concat(&[a, b], 1),
+            AnyValue::concat(&[a, x[1]], 2),
             a.softmax(1),
             a.softmax(-1),
             a.cumsum(2),
@@ -205,13 +205,13 @@ fn blocks_of_networks() {
         [&[4, 3, 12, 10], &[8, 3, 3, 3], &[8, 1, 1], &[8, 8, 3, 3], &[8, 16, 1, 1], &[8 * 30, 5]];
     let inputs = shapes.map(|shape| numbers(shape, DType::F64));
     check(&inputs, |x| {
-        let normal = |h: Any| {
+        let normal = |h: AnyValue| {
             let mean = h.mean_keepdim([0, 2, 3]);
             h.sub(mean).div(h.var_keepdim([0, 2, 3]).add(h.number(1e-3)).sqrt())
         };
         let first = normal(x[0].conv(x[1], &same()).add(x[2])).relu();
         let second = normal(first.conv(x[3], &same())).add(first).relu();
-        let joined = Any::concat(&[first, second], 1).conv(x[4], &ConvOptions::<2>::new()).tanh();
+        let joined = AnyValue::concat(&[first, second], 1).conv(x[4], &ConvOptions::<2>::new()).tanh();
         let small = joined.max_pool(&PoolOptions::new(2)).reshape([4, 8 * 30]);
         with_gradients(small.matmul(x[5]), x)
     })
@@ -235,7 +235,7 @@ fn loops_and_branches_carry_any_order() {
     let inputs = [numbers(&[2, 8, 5, 4], DType::F64), numbers(&[8, 8, 3, 3], DType::F64)];
     check(&inputs, |x| {
         let constant = |i: i32| trace::constant(HostTensor::scalar(i));
-        let step = |h: Any| h.conv(x[1], &same()).tanh();
+        let step = |h: AnyValue| h.conv(x[1], &same()).tanh();
         let r = while_loop(&[constant(0), x[0]], |s| s[0].lt(constant(3)), |s| vec![s[0].add(constant(1)), step(s[1])]);
         let y = branch(
             r[0].lt(constant(9)),
@@ -255,9 +255,9 @@ fn what_is_packed_before_a_loop_is_packed_for_its_kernel() {
             let inputs = [x, w, m].map(|shape| numbers(&shape, DType::F64));
             check(&inputs, |x| {
                 let constant = |i: i32| trace::constant(HostTensor::scalar(i));
-                let product = |m: Any| m.matmul(x[1]).slice(2, 0, 3).tanh();
-                let filtered = |h: Any| h.conv(x[1], &ConvOptions::<1>::new()).mean_keepdim([0, 1, 2]).tanh();
-                let body = |s: &[Any]| {
+                let product = |m: AnyValue| m.matmul(x[1]).slice(2, 0, 3).tanh();
+                let filtered = |h: AnyValue| h.conv(x[1], &ConvOptions::<1>::new()).mean_keepdim([0, 1, 2]).tanh();
+                let body = |s: &[AnyValue]| {
                     let before = product_first.then(|| product(x[2]));
                     let c = filtered(s[1]);
                     vec![s[0].add(constant(1)), s[1].add(c), before.unwrap_or_else(|| product(x[2])).add(s[2])]
@@ -308,7 +308,7 @@ fn flipped_tensors_without_elements() {
 fn permuted_tensors_are_in_row_major_order() {
     let w = anabranch_dsl::AnyVar::new("w", numbers(&[3, 4, 50], DType::F64));
     let inputs = [numbers(&[3, 50, 4], DType::F64)];
-    let f = |x: &[Any]| {
+    let f = |x: &[AnyValue]| {
         let r = trace::read_var(&w);
         let loss = r.permute([0, 2, 1]).cumsum(1).mul(x[0]).sum();
         let g = autodiff::vjp(&[(loss, loss.number(1.0))], &[r])[0];

@@ -1,7 +1,7 @@
 //! Control flow: the plan against the interpreter.
 
 use crate::support::{branch, check, traced, while_loop};
-use anabranch_dsl::{Any, HostTensor, trace};
+use anabranch_dsl::{AnyValue, HostTensor, trace};
 use anabranch_runtime::Program;
 
 fn int(x: i32) -> HostTensor {
@@ -10,7 +10,7 @@ fn int(x: i32) -> HostTensor {
 fn floats(x: &[f32]) -> HostTensor {
     HostTensor::new([x.len()], x.to_vec())
 }
-fn constant(x: i32) -> Any {
+fn constant(x: i32) -> AnyValue {
     trace::constant(HostTensor::scalar(x))
 }
 
@@ -48,7 +48,7 @@ fn collatz_takes_111_steps_from_27() {
 
 #[test]
 fn the_explanation_says_why_a_loop_is_not_native_code() {
-    let numbers = |x: &[Any]| while_loop(&[x[0]], |s| s[0].lt(constant(100)), |s| vec![s[0].add(constant(1))]);
+    let numbers = |x: &[AnyValue]| while_loop(&[x[0]], |s| s[0].lt(constant(100)), |s| vec![s[0].add(constant(1))]);
     let graph = traced(&[int(1)], numbers).graph;
     let off = Program::without_native_code(graph.clone()).expect("it compiles").explain();
     assert!(off.contains("no native code of instructions") && off.contains("native code is turned off"), "{off}");
@@ -59,7 +59,7 @@ fn the_explanation_says_why_a_loop_is_not_native_code() {
         assert!(on.contains("built without its feature `jit`"), "{on}");
     }
     // Too many elements for registers.
-    let tensors = |x: &[Any]| while_loop(&[x[0]], |s| s[0].sum().lt(x[1]), |s| vec![s[0].add(s[0])]);
+    let tensors = |x: &[AnyValue]| while_loop(&[x[0]], |s| s[0].sum().lt(x[1]), |s| vec![s[0].add(s[0])]);
     let graph = traced(&[floats(&[1.0; 1000]), HostTensor::scalar(1e6f32)], tensors).graph;
     let text = Program::new(graph).expect("it compiles").explain();
     let reason = text.lines().find(|line| line.contains("no native code of instructions")).unwrap_or(&text);

@@ -3,11 +3,11 @@
 
 use crate::support::{check, check_f32, check_threads, numbers, pooled, traced};
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
-use anabranch_dsl::{Any, DType, HostTensor, autodiff};
+use anabranch_dsl::{AnyValue, DType, HostTensor, autodiff};
 use anabranch_runtime::Program;
 
 /// Returns a convolution and its gradients, for a loss that depends differently on each element.
-fn all<const D: usize>(x: Any, w: Any, options: ConvOptions<D>) -> Vec<Any> {
+fn all<const D: usize>(x: AnyValue, w: AnyValue, options: ConvOptions<D>) -> Vec<AnyValue> {
     let y = x.conv(w, &options);
     let loss = y.mul(y).mul(y + 1.0).sum();
     [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], &[x, w])].concat()

@@ -73,7 +73,7 @@ fn every_case_in_a_loop() {
             pipeline.run(&mut graph);
             graph
         };
-        let unhoisted = || optimized(Pipeline::standard().without("merge_products").without("products"));
+        let unhoisted = || optimized(Pipeline::standard().without("merge_products").without("hoist_matmuls"));
         let engines = [
             ("optimized", Program::new(optimized(Pipeline::standard()))),
             ("without hoisting", Program::new(unhoisted())),

@@ -9,7 +9,9 @@
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::prelude::*;
 use anabranch_dsl::{DType, Diagnostic, Graph, HostTensor, TensorType, control, staged};
-use anabranch_runtime::{CallOptions, CancelHandle, Modelled, Program, Scatter, ScatteredProgram, Session};
+use anabranch_runtime::{
+    CallOptions, CancelHandle, Program, RandomPlacement, RandomlyPlacedProgram, Session, SimulatedDevice,
+};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicIsize, Ordering};
@@ -81,8 +83,8 @@ fn check(case: &str, pace: Pace, mut step: impl FnMut()) {
 /// Returns a session of each engine, with its name and its devices.
 fn sessions() -> Vec<(String, Session, [&'static str; 2])> {
     let silent = || Session::builder().print_to(|_: Stream, _: &str| ());
-    let gpus = || [Modelled::new("/gpu:0"), Modelled::new("/gpu:1")];
-    let (cpu, cpus, modelled) = (["/cpu:0"; 2], ["/cpu:0", "/cpu:1"], ["/gpu:0", "/gpu:1"]);
+    let gpus = || [SimulatedDevice::new("/gpu:0"), SimulatedDevice::new("/gpu:1")];
+    let (cpu, cpus, simulated) = (["/cpu:0"; 2], ["/cpu:0", "/cpu:1"], ["/gpu:0", "/gpu:1"]);
     let made = [
         ("interpreted", silent().interpreted(true), cpu),
         ("a plan", silent(), cpu),
@@ -92,7 +94,7 @@ fn sessions() -> Vec<(String, Session, [&'static str; 2])> {
         ("two CPUs", silent().cpus(2), cpus),
         ("two interpreted CPUs", silent().cpus(2).interpreted(true), cpus),
         ("two CPUs, everything lowered", silent().cpus(2).lower_everything(true), cpus),
-        ("modelled devices", silent().modelled(gpus()), modelled),
+        ("simulated devices", silent().simulated(gpus()), simulated),
     ];
     made.into_iter().map(|(name, b, on)| (name.to_owned(), b.build().unwrap_or_else(|e| panic!("{e}")), on)).collect()
 }
@@ -218,10 +220,16 @@ fn parts() {
     let mut vars = vec![var()];
     check("a program", Pace::Full, || drop(ok(program.run(&inputs, &mut vars))));
     for seed in 0..4 {
-        for (lower_everything, modelled) in [(false, false), (true, false), (true, true)] {
-            let how =
-                Scatter { devices: 3, seed, parallel_iterations: 2, lower_everything, modelled, ..Scatter::default() };
-            let program = ok(ScatteredProgram::new(graph.clone(), how));
+        for (lower_everything, simulated) in [(false, false), (true, false), (true, true)] {
+            let how = RandomPlacement {
+                devices: 3,
+                seed,
+                parallel_iterations: 2,
+                lower_everything,
+                simulated,
+                ..RandomPlacement::default()
+            };
+            let program = ok(RandomlyPlacedProgram::new(graph.clone(), how));
             let mut vars = [var()];
             check(&format!("{how:?}"), Pace::Full, || drop(ok(program.run(&inputs, &mut vars))));
         }

@@ -2,7 +2,7 @@
 
 use crate::support::{check, check_threads, traced};
 use anabranch_dsl::trace::constant;
-use anabranch_dsl::{Any, HostTensor, autodiff};
+use anabranch_dsl::{AnyValue, HostTensor, autodiff};
 use anabranch_runtime::Program;
 
 fn numbers(shape: &[usize]) -> HostTensor {
@@ -83,7 +83,7 @@ fn what_belongs_to_a_row_is_one_element_until_the_row_ends() {
 fn normalizations_and_their_gradients_are_what_they_were() {
     for shape in [[3, 5], [40, 700], [600, 300]] {
         let inputs = [numbers(&shape), numbers(&[shape[1]]), numbers(&[shape[1]]), numbers(&shape)];
-        let f = |x: &[Any]| {
+        let f = |x: &[AnyValue]| {
             let y = x[0].layer_norm(x[1], x[2], 1e-5);
             let p = x[0].softmax(-1);
             let loss = y.mul(x[3]).sum().add(p.mul(x[3]).sum());
@@ -134,7 +134,7 @@ fn the_number_of_threads_changes_no_bit() {
 
 /// A layer norm and a softmax with all their gradients: reductions of rows and across rows, and the
 /// consumers of their results.
-fn normalizations(x: &[Any]) -> Vec<Any> {
+fn normalizations(x: &[AnyValue]) -> Vec<AnyValue> {
     let y = x[0].layer_norm(x[1], x[2], 1e-5);
     let p = y.softmax(-1);
     let loss = p.mul(x[3]).sum();
@@ -183,8 +183,8 @@ fn what_stands_between_rows_and_touches_them_parts_them() {
 #[test]
 fn a_loop_variable_is_normalized_in_its_place() {
     let inputs = [numbers(&[20, 30]), HostTensor::scalar(5)];
-    let f = |x: &[Any]| {
-        let body = |s: &[Any]| {
+    let f = |x: &[AnyValue]| {
+        let body = |s: &[AnyValue]| {
             let centered = s[0].sub(s[0].mean_keepdim(-1).broadcast_like(s[0]));
             let length = centered.mul(centered).sum_keepdim(-1).sqrt().broadcast_like(s[0]);
             vec![centered.div(length), s[1].add(constant(HostTensor::scalar(1)))]

@@ -4,16 +4,16 @@
 use crate::support::traced;
 use anabranch_dsl::equality::one_nan;
 use anabranch_dsl::passes::Pipeline;
-use anabranch_dsl::{Any, DType, Graph, HostTensor, bf16, f16, interp, random, trace};
+use anabranch_dsl::{AnyValue, DType, Graph, HostTensor, bf16, f16, interp, random, trace};
 use anabranch_runtime::Program;
 
 fn interpret(graph: &Graph, inputs: &[HostTensor]) -> Vec<HostTensor> {
-    interp::run(graph, inputs, &mut vec![], interp::Options::default()).unwrap_or_else(|e| panic!("{e}"))
+    interp::run(graph, inputs, &mut vec![], interp::InterpOptions::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Runs a function by the interpreter and by its plans. All outputs must be bitwise identical.
 #[track_caller]
-fn same_bits(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Vec<HostTensor> {
+fn same_bits(inputs: &[HostTensor], f: impl FnOnce(&[AnyValue]) -> Vec<AnyValue>) -> Vec<HostTensor> {
     let graph = traced(inputs, f).graph;
     let expected = interpret(&graph, inputs);
     let mut optimized = graph.clone();
@@ -135,7 +135,7 @@ fn moves_keep_bits() {
         let x = all_of(dtype);
         let given = same_bits(&[x.clone(), HostTensor::scalar(true)], |x| {
             let y = x[0].reshape([256, 256]).permute([1, 0]).flip(0).flip(0).permute([1, 0]);
-            let y = Any::concat(&[y.slice(0, 0, 100), y.slice(0, 100, 256)], 0).reshape([1 << 16]);
+            let y = AnyValue::concat(&[y.slice(0, 0, 100), y.slice(0, 100, 256)], 0).reshape([1 << 16]);
             vec![x[1].select(y, x[0].flip(0))]
         });
         let raw = |t: &HostTensor| match dtype {

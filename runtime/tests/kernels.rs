@@ -2,7 +2,7 @@
 
 use crate::support::check;
 use anabranch_dsl::ops::random::Key;
-use anabranch_dsl::{Any, DType, HostTensor, Tensor, bf16, f16, trace};
+use anabranch_dsl::{AnyValue, DType, HostTensor, Tensor, bf16, f16, trace};
 
 /// Returns irregular numbers around zero.
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
@@ -24,7 +24,7 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
 const NUMERIC: [DType; 6] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8];
 
 /// Returns tensors of one shape with different memory layouts.
-fn layouts(x: &[Any]) -> Vec<Any> {
+fn layouts(x: &[AnyValue]) -> Vec<AnyValue> {
     // x[0]: [3, 4, 5], x[1]: [5, 3, 4], x[2]: [3, 4, 10], x[3]: [4, 1]
     vec![
         x[0],
@@ -60,10 +60,10 @@ fn arithmetic_takes_every_layout() {
 
 /// A combination of comparison, selection and casting.
 trait LessCount {
-    fn less_count(self, other: Any) -> Any;
+    fn less_count(self, other: AnyValue) -> AnyValue;
 }
-impl LessCount for Any {
-    fn less_count(self, other: Any) -> Any {
+impl LessCount for AnyValue {
+    fn less_count(self, other: AnyValue) -> AnyValue {
         self.lt(other).select(self, other).eq(self).cast(DType::I32).sum()
     }
 }
@@ -93,7 +93,7 @@ fn operations_on_bits_agree_for_tensors_and_scalars() {
         let inputs = [numbers(&[700], dtype), numbers(&[700], dtype), numbers(&[], dtype), numbers(&[], dtype)];
         check(&inputs, |x| {
             let pairs = [(x[0], x[1]), (x[2], x[3]), (x[0], x[3])];
-            let of_pair = |(a, b): (Any, Any)| {
+            let of_pair = |(a, b): (AnyValue, AnyValue)| {
                 [a.bit_and(b), a.bit_or(b), a.bit_xor(b), a.shift_left(b), a.shift_right(b), b.bit_not()]
             };
             pairs.into_iter().flat_map(of_pair).collect()
@@ -228,8 +228,8 @@ fn parts_are_read_and_written() {
                 own.update_slice(part, 0, 2).add(own),
                 own.update_slice_at(part, i, 0),
                 a.update_slice_at(part.permute([1, 0]).slice(0, 0, 4), i, 1),
-                Any::concat(&[a, part, a.flip(0)], 0),
-                Any::concat(&[a, a.slice(1, 1, 3)], 1),
+                AnyValue::concat(&[a, part, a.flip(0)], 0),
+                AnyValue::concat(&[a, a.slice(1, 1, 3)], 1),
                 a.update_slice(a.slice(0, 0, 2), 0, 1),
                 own.update_slice(own.slice(0, 0, 2), 0, 2),
                 a.reshape([2, 12]).permute([1, 0]).reshape([24]),

@@ -2,6 +2,7 @@
 //! `flat_memory.rs` are separate programs, because they count the allocations of their processes.
 
 mod attention;
+mod caller_thread_pools;
 mod channels_last;
 mod concurrency;
 mod control;
@@ -11,10 +12,10 @@ mod dynamic;
 mod fused;
 mod gradients;
 mod halves;
-mod in_pools;
 mod kernels;
 #[cfg(feature = "jit")]
 mod native;
+mod parallel_ops;
 mod products;
 mod random;
 #[path = "../../dsl/tests/random/config.rs"]
@@ -25,5 +26,4 @@ mod scatter;
 mod session;
 mod stacks;
 mod support;
-mod together;
 mod updates;

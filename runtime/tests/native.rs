@@ -83,7 +83,7 @@ impl Both {
             }
             (got, expected) => assert_eq!(got, expected),
         }
-        let interpreted = interp::run(&self.graph, inputs, &mut vec![], interp::Options::default());
+        let interpreted = interp::run(&self.graph, inputs, &mut vec![], interp::InterpOptions::default());
         assert_eq!(interpreted.is_ok(), got.is_ok(), "the interpreter says {interpreted:?}");
         got
     }

@@ -4,7 +4,7 @@
 use crate::support::{check, check_f32, check_threads, traced, while_loop};
 use anabranch_dsl::ops::ConvOptions;
 use anabranch_dsl::trace::constant;
-use anabranch_dsl::{Any, DType, HostTensor};
+use anabranch_dsl::{AnyValue, DType, HostTensor};
 use anabranch_runtime::Program;
 
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
@@ -16,7 +16,7 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
     }
 }
 
-fn text(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> String {
+fn text(inputs: &[HostTensor], f: impl FnOnce(&[AnyValue]) -> Vec<AnyValue>) -> String {
     Program::new(traced(inputs, f).graph).unwrap_or_else(|e| panic!("{e}")).explain()
 }
 
@@ -41,7 +41,7 @@ fn operands_in_rows_and_in_columns() {
     for &[m, k, n] in SHAPES {
         for dtype in [DType::F32, DType::F64] {
             let inputs = [[m, k], [k, n], [k, m], [n, k]].map(|shape| numbers(&shape, dtype));
-            let f = |x: &[Any]| {
+            let f = |x: &[AnyValue]| {
                 let [a, b, at, bt] = [x[0], x[1], x[2].permute([1, 0]), x[3].permute([1, 0])];
                 vec![a.matmul(b), a.matmul(bt), at.matmul(b), at.matmul(bt)]
             };
@@ -57,8 +57,8 @@ fn operands_in_rows_and_in_columns() {
 fn batches_with_one_matrix_for_all_or_some() {
     let inputs = [[2, 3, 5, 8], [1, 1, 8, 7], [2, 1, 8, 7], [1, 3, 8, 7]].map(|shape| numbers(&shape, DType::F64));
     check(&inputs, |x| {
-        let wide = |w: Any| w.broadcast_to([2, 3, 8, 7]);
-        let of_columns = |w: Any| w.permute([0, 1, 3, 2]);
+        let wide = |w: AnyValue| w.broadcast_to([2, 3, 8, 7]);
+        let of_columns = |w: AnyValue| w.permute([0, 1, 3, 2]);
         vec![
             x[0].matmul(wide(x[1])),
             x[0].matmul(wide(x[2])),
@@ -76,7 +76,7 @@ fn elementwise_operations_run_behind_a_product() {
         for dtype in [DType::F32, DType::F64] {
             let inputs = [vec![m, k], vec![k, n], vec![n], vec![m, n], vec![n, k]];
             let inputs: Vec<HostTensor> = inputs.iter().map(|shape| numbers(shape, dtype)).collect();
-            let f = |x: &[Any]| {
+            let f = |x: &[AnyValue]| {
                 let bias = || x[2].broadcast_to([m, n]);
                 let product = || x[0].matmul(x[1]);
                 let half = constant(HostTensor::scalar(0.5)).cast(dtype).broadcast_to([m, n]);
@@ -105,7 +105,7 @@ fn elementwise_operations_run_behind_a_product() {
 #[test]
 fn elementwise_operations_run_behind_a_convolution() {
     let inputs = [&[3, 4, 9, 9][..], &[6, 4, 3, 3], &[6]].map(|shape| numbers(shape, DType::F64));
-    let f = |x: &[Any]| {
+    let f = |x: &[AnyValue]| {
         let y = x[0].conv(x[1], &ConvOptions::<2>::new().padding(1));
         let bias = x[2].reshape([1, 6, 1, 1]).broadcast_to([3, 6, 9, 9]);
         vec![y.add(bias).relu()]
@@ -116,7 +116,7 @@ fn elementwise_operations_run_behind_a_convolution() {
 }
 
 /// Applies `x = tanh(x w)` for `trips` iterations.
-fn power(x: Any, w: Any, trips: i32) -> Any {
+fn power(x: AnyValue, w: AnyValue, trips: i32) -> AnyValue {
     let zero = constant(HostTensor::scalar(0i32));
     while_loop(
         &[zero, x, w],
@@ -146,7 +146,7 @@ fn what_an_outer_loop_changes_is_packed_again() {
     check(&inputs, |x| {
         let one = || constant(HostTensor::scalar(1i32));
         let state = [constant(HostTensor::scalar(0i32)), x[0], x[1]];
-        let less = |s: &[Any]| s[0].lt(constant(HostTensor::scalar(3i32)));
+        let less = |s: &[AnyValue]| s[0].lt(constant(HostTensor::scalar(3i32)));
         // Each iteration of the outer loop changes the matrix, and the inner loop does not.
         let result = while_loop(&state, less, |s| {
             let (y, w) = (power(s[1], s[2], 2), s[2].add(x[1]).tanh());
@@ -160,9 +160,9 @@ fn what_an_outer_loop_changes_is_packed_again() {
 #[test]
 fn a_product_is_added_in_place() {
     let inputs = [[12, 7], [7, 11], [12, 11]].map(|shape| numbers(&shape, DType::F64));
-    let f = |x: &[Any]| {
+    let f = |x: &[AnyValue]| {
         let state = [constant(HostTensor::scalar(0i32)), x[2], x[0]];
-        let less = |s: &[Any]| s[0].lt(constant(HostTensor::scalar(4i32)));
+        let less = |s: &[AnyValue]| s[0].lt(constant(HostTensor::scalar(4i32)));
         let result = while_loop(&state, less, |s| {
             vec![s[0].add(constant(HostTensor::scalar(1i32))), s[1].add(s[2].matmul(x[1])), s[2].mul(s[2])]
         });
@@ -179,7 +179,7 @@ fn a_product_is_added_in_place() {
 #[test]
 fn a_sum_of_products_is_one_product() {
     let inputs = [[3, 5, 8], [3, 5, 6]].map(|shape| numbers(&shape, DType::F64));
-    let f = |x: &[Any]| vec![x[0].permute([0, 2, 1]).matmul(x[1]).sum_axis(0)];
+    let f = |x: &[AnyValue]| vec![x[0].permute([0, 2, 1]).matmul(x[1]).sum_axis(0)];
     check(&inputs, f).expect("it runs");
     let explained = text(&inputs, f);
     assert!(explained.contains("= matmul") && !explained.contains("= sum"), "{explained}");
@@ -190,7 +190,7 @@ fn a_sum_of_products_is_one_product() {
 #[test]
 fn threads_change_nothing() {
     let inputs = [&[150, 300][..], &[300, 170], &[170], &[170, 300]].map(|shape| numbers(shape, DType::F32));
-    let f = |x: &[Any]| {
+    let f = |x: &[AnyValue]| {
         let bias = x[2].broadcast_to([150, 170]);
         let of_columns = x[0].slice(0, 0, 40).matmul(x[3].permute([1, 0]));
         vec![x[0].matmul(x[1]).add(bias).tanh(), of_columns, x[0].permute([1, 0]).matmul(x[0])]

@@ -8,7 +8,7 @@ use anabranch_runtime::Program;
 fn check(text: &str, inputs: &[HostTensor]) -> String {
     let graph = Graph::parse(text, "random.ir").unwrap_or_else(|e| panic!("{}", e[0]));
     let expected =
-        interp::run(&graph, inputs, &mut vec![], interp::Options::default()).unwrap_or_else(|e| panic!("{e}"));
+        interp::run(&graph, inputs, &mut vec![], interp::InterpOptions::default()).unwrap_or_else(|e| panic!("{e}"));
     let program = Program::new(graph).unwrap_or_else(|e| panic!("{e}"));
     let found = program.run(inputs, &mut vec![]).unwrap_or_else(|e| panic!("{e}"));
     assert!(found == expected, "{}", program.explain());

@@ -3,7 +3,7 @@
 
 use crate::random_config::config;
 use crate::support::{branch, check_traced, traced, while_loop};
-use anabranch_dsl::{Any, AnyVar, DType, HostTensor, Type, autodiff, trace};
+use anabranch_dsl::{AnyValue, AnyVar, DType, HostTensor, Type, autodiff, trace};
 use proptest::prelude::*;
 
 /// Random choices that determine a program.
@@ -24,32 +24,32 @@ impl Choices<'_> {
     }
 }
 
-fn scalar(x: f64) -> Any {
+fn scalar(x: f64) -> AnyValue {
     trace::constant(HostTensor::scalar(x))
 }
 
 /// Returns one of the values of a type.
-fn pick(c: &Choices<'_>, values: &[Any], fits: impl Fn(&Any) -> bool) -> Any {
-    let fitting: Vec<Any> = values.iter().copied().filter(fits).collect();
+fn pick(c: &Choices<'_>, values: &[AnyValue], fits: impl Fn(&AnyValue) -> bool) -> AnyValue {
+    let fitting: Vec<AnyValue> = values.iter().copied().filter(fits).collect();
     fitting[c.below(fitting.len())]
 }
 
-fn is_float(x: &Any) -> bool {
+fn is_float(x: &AnyValue) -> bool {
     x.dtype() == DType::F64
 }
 
 /// Returns a predicate over the existing values.
-fn predicate(c: &Choices<'_>, values: &[Any]) -> Any {
+fn predicate(c: &Choices<'_>, values: &[AnyValue]) -> AnyValue {
     pick(c, values, is_float).sum().gt(scalar(c.below(5) as f64 - 2.0))
 }
 
 /// Keeps numbers small, so that chaotic programs do not amplify rounding errors.
-fn tame(x: Any) -> Any {
+fn tame(x: AnyValue) -> AnyValue {
     x.mul(scalar(0.5)).sin()
 }
 
 /// Extends `values` according to the choices.
-fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize) {
+fn program(c: &Choices<'_>, values: &mut Vec<AnyValue>, vars: &[AnyVar], depth: usize) {
     for _ in 0..1 + c.below(6) {
         if c.is_empty() {
             return;
@@ -70,7 +70,7 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
                 let n = x.dim(0);
                 x.update_slice(x.slice(0, n - 1, n), 0, 0)
             }
-            10 if x.rank() > 0 => Any::concat(&[x.slice(0, 1, x.dim(0)), tame(x).slice(0, 0, 1)], 0),
+            10 if x.rank() > 0 => AnyValue::concat(&[x.slice(0, 1, x.dim(0)), tame(x).slice(0, 0, 1)], 0),
             11 if x.rank() > 0 => x.softmax(-1),
             12 => trace::read_var(&vars[c.below(vars.len())]),
             13 => {
@@ -82,7 +82,7 @@ fn program(c: &Choices<'_>, values: &mut Vec<Any>, vars: &[AnyVar], depth: usize
             14 | 15 => {
                 let p = predicate(c, values);
                 let outer = values.clone();
-                let side = |values: &mut Vec<Any>| {
+                let side = |values: &mut Vec<AnyValue>| {
                     program(c, values, vars, depth + 1);
                     // Both branches return a value of the type of `x`, a new one if possible.
                     let last = *values.iter().rfind(|v| v.ty() == x.ty()).expect("x has its type");
@@ -131,9 +131,9 @@ fn run(bytes: &[u8], with_gradient: bool) {
         let choices = Choices { bytes: bytes.into() };
         let mut values = x.to_vec();
         program(&choices, &mut values, &vars, 0);
-        let mut outputs: Vec<Any> = values.iter().rev().take(5).copied().collect();
+        let mut outputs: Vec<AnyValue> = values.iter().rev().take(5).copied().collect();
         if with_gradient {
-            let loss = outputs.iter().filter(|v| is_float(v)).map(|v| v.sum()).reduce(Any::add).expect("a number");
+            let loss = outputs.iter().filter(|v| is_float(v)).map(|v| v.sum()).reduce(AnyValue::add).expect("a number");
             outputs.extend(autodiff::vjp(&[(loss, loss.number(1.0))], x));
         }
         outputs

@@ -1,7 +1,7 @@
 //! Results: memory that is returned to the caller, recycled, or provided by the caller.
 
 use anabranch_dsl::prelude::*;
-use anabranch_dsl::{Any, Array, HostTensor, trace};
+use anabranch_dsl::{AnyValue, Array, HostTensor, trace};
 use anabranch_runtime::{Program, Session};
 
 /// The number of elements of a tensor whose memory is pooled when it is dropped.
@@ -106,7 +106,7 @@ fn results_that_are_inputs_variables_or_each_other() {
         let w = trace::read_var(&var);
         let sum = w.add(x);
         trace::assign_var(&var, sum);
-        let t: Any = sum.mul(x);
+        let t: AnyValue = sum.mul(x);
         vec![x, w, sum, sum, t, t.slice(0, 1, 3), t.reshape([3, 1])]
     });
     let program = Program::new(traced.unwrap().graph).unwrap();

@@ -46,7 +46,7 @@ fn rows_are_added_in_the_order_of_the_interpreter_by_any_number_of_threads() {
     let mut graph = graph();
     assert!(Scatters.run(&mut graph));
     let mut expected = vec![table()];
-    let read = interp::run(&graph, &inputs(), &mut expected, interp::Options::default()).expect("it runs");
+    let read = interp::run(&graph, &inputs(), &mut expected, interp::InterpOptions::default()).expect("it runs");
     let program = Program::new(graph).unwrap_or_else(|e| panic!("{e}"));
     assert!(program.explain().contains("variable0: f32[700, 24] += "), "{}", program.explain());
     for n in [1, 2, 3, 7] {
@@ -61,7 +61,7 @@ fn rows_are_added_in_the_order_of_the_interpreter_by_any_number_of_threads() {
 #[test]
 fn the_step_is_the_one_on_the_whole_table() {
     let mut expected = vec![table()];
-    interp::run(&graph(), &inputs(), &mut expected, interp::Options::default()).expect("it runs");
+    interp::run(&graph(), &inputs(), &mut expected, interp::InterpOptions::default()).expect("it runs");
     let mut graph = graph();
     Pipeline::standard().run(&mut graph);
     let mut vars = vec![table()];

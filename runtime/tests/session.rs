@@ -3,7 +3,7 @@
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::prelude::*;
 use anabranch_dsl::{Array, DType, ErrorKind, HostTensor, TensorType, control, staged};
-use anabranch_runtime::{CallOptions, CancelHandle, Modelled, Session};
+use anabranch_runtime::{CallOptions, CancelHandle, Session, SimulatedDevice};
 use std::panic::{RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -188,13 +188,13 @@ fn what_a_server_holds_is_unwind_safe() {
 
 #[test]
 fn a_caught_panic_leaves_a_session_as_it_was() -> Outcome {
-    let gpus = || [Modelled::new("/gpu:0"), Modelled::new("/gpu:1")];
+    let gpus = || [SimulatedDevice::new("/gpu:0"), SimulatedDevice::new("/gpu:1")];
     for builder in [
         Session::builder(),
         Session::builder().threads(2),
         Session::builder().interpreted(true),
         Session::builder().cpus(2).lower_everything(true),
-        Session::builder().modelled(gpus()),
+        Session::builder().simulated(gpus()),
     ] {
         // The printer is user code that runs inside a step.
         let session = builder
@@ -231,13 +231,13 @@ fn a_caught_panic_leaves_a_session_as_it_was() -> Outcome {
 #[test]
 fn errors_say_of_what_kind_they_are() -> Outcome {
     let kind = |result: anabranch_dsl::Result<Array<f32>>| result.map(|_| ()).map_err(|e| e.kind);
-    let gpus = || [Modelled::new("/gpu:0"), Modelled::new("/gpu:1")];
+    let gpus = || [SimulatedDevice::new("/gpu:0"), SimulatedDevice::new("/gpu:1")];
     for builder in [
         Session::builder(),
         Session::builder().interpreted(true),
         Session::builder().native_code(false).fusion(false),
         Session::builder().cpus(2).lower_everything(true),
-        Session::builder().modelled(gpus()),
+        Session::builder().simulated(gpus()),
     ] {
         let session = builder.build()?;
         let sum = session.function(|x: Tensor, y: Tensor| x + y)?;

@@ -2,7 +2,7 @@
 
 use crate::support::{check_traced, traced};
 use anabranch_dsl::trace::{self, assign_var, constant, read_var};
-use anabranch_dsl::{Any, AnyVar, HostTensor};
+use anabranch_dsl::{AnyValue, AnyVar, HostTensor};
 use anabranch_runtime::Program;
 
 fn numbers(shape: &[usize], first: f32) -> HostTensor {
@@ -17,7 +17,7 @@ fn var(name: &str, shape: &[usize]) -> AnyVar {
 /// Checks a step against the interpreter. Returns the number of variables updated in place, the
 /// number of passes for them, and the number of other variables.
 #[track_caller]
-fn check(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> (usize, usize, usize) {
+fn check(inputs: &[HostTensor], f: impl FnOnce(&[AnyValue]) -> Vec<AnyValue>) -> (usize, usize, usize) {
     let traced = traced(inputs, f);
     check_traced(&traced, inputs).unwrap_or_else(|e| panic!("{e}"));
     let text = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}")).explain();

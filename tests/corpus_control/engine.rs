@@ -3,9 +3,9 @@
 
 use anabranch::dsl::equality::same_number;
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, Input, Inputs, Layout, Output, Rebuild, trace_fn};
-use anabranch::dsl::passes::{Cse, Dce, Fold, Licm, MergeState, Pipeline, Simplify, specialize};
+use anabranch::dsl::passes::{Cse, Dce, Fold, Licm, MergeLoopVars, Pipeline, Simplify, specialize};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp, ir};
-use anabranch::{Any, DType, Diagnostic, Tensor, gradients};
+use anabranch::{AnyValue, DType, Diagnostic, Tensor, gradients};
 use anabranch_runtime::Program;
 
 use super::pruned;
@@ -162,7 +162,7 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
     let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
     let interpreted = |graph: &Graph| {
         let mut vars = traced.vars.clone();
-        interp::run(graph, inputs, &mut vars, interp::Options::default())
+        interp::run(graph, inputs, &mut vars, interp::InterpOptions::default())
     };
     let run_plan = |program: Program| {
         // The second run reuses the memory of the first one.
@@ -183,8 +183,8 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
     };
     let optimized = passed(Pipeline::standard());
     let alone = |pass| interpreted(&passed(Pipeline::new(vec![pass]))?);
-    let scattered = match &optimized {
-        Ok(graph) => support::scattered::run_scattered(graph, inputs, &traced.vars),
+    let randomly_placed = match &optimized {
+        Ok(graph) => support::random_placement::run_randomly_placed(graph, inputs, &traced.vars),
         Err(e) => vec![("all passes", Err(e.clone()))],
     };
     let mut outcomes = vec![
@@ -194,7 +194,7 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
         ("interpreter after merging equal nodes", alone(Box::new(Cse))),
         ("interpreter after dropping unused nodes", alone(Box::new(Dce))),
         ("interpreter after simplification", alone(Box::new(Simplify))),
-        ("interpreter after merging equal state", alone(Box::new(MergeState))),
+        ("interpreter after merging equal state", alone(Box::new(MergeLoopVars))),
         ("interpreter after moving invariants", alone(Box::new(Licm))),
         ("interpreter after all passes", optimized.clone().and_then(|g| interpreted(&g))),
         ("plan after all passes", optimized.clone().and_then(planned)),
@@ -202,11 +202,11 @@ fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome
         ("plan without native code", optimized.and_then(Program::without_native_code).and_then(run_plan)),
         (
             "plan without hoisting",
-            passed(Pipeline::standard().without("merge_products").without("products")).and_then(planned),
+            passed(Pipeline::standard().without("merge_products").without("hoist_matmuls")).and_then(planned),
         ),
         ("plan without any of them", Program::unoptimized(traced.graph.clone()).and_then(run_plan)),
     ];
-    outcomes.extend(scattered);
+    outcomes.extend(randomly_placed);
     outcomes
 }
 
@@ -270,7 +270,7 @@ impl Run {
         let traced = (self.traced)(order - 1).map_err(|e| e.to_string())?;
         let sum = |inputs: &[HostTensor]| {
             let mut vars = traced.vars.clone();
-            let outputs = interp::run(&traced.graph, inputs, &mut vars, interp::Options::default());
+            let outputs = interp::run(&traced.graph, inputs, &mut vars, interp::InterpOptions::default());
             let floats = outputs.map_err(|e| e.to_string())?.into_iter().filter(|t| t.dtype() == DType::F64);
             Ok::<f64, String>(floats.flat_map(|t| support::numbers(&t)).sum())
         };
@@ -306,11 +306,11 @@ pub struct Orders<'a, F> {
 }
 
 /// Some tensors of any types.
-pub struct Tensors(Vec<Any>);
+pub struct Tensors(Vec<AnyValue>);
 
 impl Output for Tensors {
     type Host = ();
-    fn flatten(&self, to: &mut Vec<Any>) {
+    fn flatten(&self, to: &mut Vec<AnyValue>) {
         to.extend(&self.0);
     }
     fn rebuild(&self) -> Rebuild<()> {

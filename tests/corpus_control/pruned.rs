@@ -17,7 +17,7 @@ const VALUES: usize = 2;
 pub fn check(traced: &Traced, inputs: &[HostTensor], whole: &[HostTensor]) -> Result<(), String> {
     let g = &traced.graph;
     let mut vars = traced.vars.clone();
-    interp::run(g, inputs, &mut vars, interp::Options::default()).map_err(|e| e.to_string())?;
+    interp::run(g, inputs, &mut vars, interp::InterpOptions::default()).map_err(|e| e.to_string())?;
     let nodes = g.region(g.root()).nodes.iter().filter(|&&n| !matches!(g.node(n).op, Op::Constant(_)));
     let results = nodes.flat_map(|&n| &g.node(n).results).copied();
     let values: Vec<Value> = results.filter(|&v| g.ty(v).as_tensor().is_some()).collect();
@@ -58,6 +58,6 @@ fn run(
     vars: &[HostTensor],
 ) -> Result<(Vec<HostTensor>, Vec<HostTensor>), String> {
     let mut vars = part.vars.iter().map(|id| vars[id.index()].clone()).collect();
-    let outputs = interp::run(&part.graph, inputs, &mut vars, interp::Options::default());
+    let outputs = interp::run(&part.graph, inputs, &mut vars, interp::InterpOptions::default());
     outputs.map(|outputs| (outputs, vars)).map_err(|e| format!("{e}\n{}", part.graph))
 }

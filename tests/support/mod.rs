@@ -9,7 +9,7 @@ use anabranch::prelude::*;
 use anabranch_runtime::Program;
 
 pub mod plans;
-pub mod scattered;
+pub mod random_placement;
 
 /// Calls `f` on the interpreter and on a compiled plan, each with the initial values of variables.
 ///
@@ -73,7 +73,7 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     let verified = anabranch::dsl::ir::verify(&traced.graph);
     assert!(verified.is_ok(), "{}\n{verified:?}", traced.graph);
     let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let interpreted = interp::run(&traced.graph, &inputs, &mut vars, interp::Options::default());
+    let interpreted = interp::run(&traced.graph, &inputs, &mut vars, interp::InterpOptions::default());
     let session = Session::new().expect("a session on the CPU");
     let compiled = session.function(f).and_then(|f| f.call_host(&inputs));
     // Each part of the compiler is disabled once.
@@ -87,10 +87,10 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     };
     let unfused = run(passed(Pipeline::standard()).and_then(Program::without_fusion));
     let unhoisted =
-        run(passed(Pipeline::standard().without("merge_products").without("products")).and_then(Program::new));
+        run(passed(Pipeline::standard().without("merge_products").without("hoist_matmuls")).and_then(Program::new));
     let portable = run(Program::without_native_code(traced.graph.clone()));
-    let scattered = match passed(Pipeline::standard()) {
-        Ok(graph) => scattered::run_scattered(&graph, &inputs, &vars()),
+    let randomly_placed = match passed(Pipeline::standard()) {
+        Ok(graph) => random_placement::run_randomly_placed(&graph, &inputs, &vars()),
         Err(e) => vec![("passes", Err(e))],
     };
     let mut outcomes = vec![
@@ -101,7 +101,7 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
         ("plan without native code", portable),
         ("plan without any of them", run(Program::unoptimized(traced.graph.clone()))),
     ];
-    outcomes.extend(scattered);
+    outcomes.extend(randomly_placed);
     outcomes
 }
 

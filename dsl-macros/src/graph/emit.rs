@@ -143,10 +143,10 @@ fn changing(places: &Places, at: Span, name: impl Fn(usize, &Place) -> Option<Id
     sorted.sort_by_key(|(place, _)| place.written.projections.len());
     let decided = sorted.iter().map(|(place, changes)| {
         let at = helper_span(place.written.span);
-        let (found, unless) = (rt(at, "found"), rt(at, "unless"));
+        let (found, unless) = (rt(at, "inferred_kind"), rt(at, "part_unless_whole"));
         let own = match place.is_certain() {
             false => quote_spanned!(at=> #found(#changes)),
-            true => rt(at, "Changing"),
+            true => rt(at, "MaybeModified"),
         };
         let around = places.around(place).filter_map(|(i, p)| name(i, p));
         let kind = around.fold(own, |kind, around| quote_spanned!(at=> #unless(#around, #kind)));
@@ -728,7 +728,7 @@ pub(super) fn host_kind(at: Span) -> TokenStream {
 
 /// Declares the kinds of constructs and, if it has a name, a flag.
 pub(super) fn flag(name: Option<&Ident>, declared: &[usize], kinds: &[usize], at: Span) -> TokenStream {
-    let new = rt(at, "Kind");
+    let new = rt(at, "ConditionType");
     let declared = declared.iter().map(|&i| kind(i, at));
     let declared = quote_spanned!(at=> #(let #declared = #new::new();)*);
     let flag = name.map(|name| {

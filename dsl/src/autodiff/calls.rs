@@ -21,15 +21,15 @@ impl Sweep {
     }
 
     fn recompute(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let seeds: Vec<(usize, Any)> =
+        let seeds: Vec<(usize, AnyValue)> =
             data.results.iter().enumerate().filter_map(|(i, r)| Some((i, *cot.get(r)?))).collect();
         let inner = graph(|g| g.call_of(node).forward());
         let start = |(param, v): (Value, Value)| match graph(|g| g.ty(v).clone()) {
             Type::List(_) => self.start(level, v, inner, param),
-            _ => self.map(level, v),
+            _ => self.forward_value(level, v),
         };
         let entry: Vec<(Value, Value)> = graph(|g| g.entry(inner).collect());
-        let mut given: Vec<Any> = entry.into_iter().map(start).collect();
+        let mut given: Vec<AnyValue> = entry.into_iter().map(start).collect();
         let n = given.len();
         given.extend(seeds.iter().map(|&(_, d)| d));
         let (call, params) = CallTrace::begin(&given);
@@ -40,7 +40,8 @@ impl Sweep {
             let seen_once = |op: &Op| op.effects() >= Effects::Observable;
             t.copy_here(inner, &values, &seen_once)
         });
-        let is_active = |&(p, &v): &(&Any, &Value)| self.is_active(v) && graph(|g| g.ty(p.value()).is_differentiable());
+        let is_active =
+            |&(p, &v): &(&AnyValue, &Value)| self.is_active(v) && graph(|g| g.ty(p.value()).is_differentiable());
         let wrt = operands.iter().zip(&data.operands).filter(is_active).map(|(p, _)| p.value());
         let wrt: HashSet<Value> = wrt.collect();
         let mut active = wrt.clone();
@@ -54,9 +55,9 @@ impl Sweep {
         inner.region(0, region, &mut inner_cot);
 
         let parts = operands.iter().map(|p| inner_cot.get(&p.value()).copied());
-        let reached: Vec<(Value, Any)> =
+        let reached: Vec<(Value, AnyValue)> =
             data.operands.iter().zip(parts).filter_map(|(&v, part)| Some((v, part?))).collect();
-        let yields: Vec<Any> = reached.iter().map(|&(_, part)| part).collect();
+        let yields: Vec<AnyValue> = reached.iter().map(|&(_, part)| part).collect();
         let results = call.end(CallKind::Recompute, &yields);
         for (&(v, _), d) in reached.iter().zip(results) {
             self.add(cot, v, d, Some(node));
@@ -77,8 +78,8 @@ impl Sweep {
         let mut given = HashMap::new();
         for (param, input) in inputs.into_iter().filter(|(param, _)| read.contains(param)) {
             let seen = match input {
-                GradientInput::Entry(v) => self.map(level, v),
-                GradientInput::Forward(i) => self.map(level, data.results[i]),
+                GradientInput::Entry(v) => self.forward_value(level, v),
+                GradientInput::Forward(i) => self.forward_value(level, data.results[i]),
                 GradientInput::Cotangent(i) => {
                     let result = data.results[i];
                     cot.get(&result).copied().unwrap_or_else(|| self.zeros_of_type(level, result))

@@ -1,7 +1,7 @@
 //! The user interface of gradient checkpoints.
 
 use crate::ir::CallKind;
-use crate::staged::{Carry, State};
+use crate::staged::{Carry, FlatState};
 use crate::trace::{self, CallTrace, Segments, segment_loop};
 use crate::{Diagnostic, Loc};
 
@@ -31,7 +31,7 @@ use crate::{Diagnostic, Loc};
 #[track_caller]
 pub fn checkpoint<Y: Carry>(body: impl FnOnce() -> Y) -> Y {
     let (call, _) = trace::called_at(Loc::caller(), || CallTrace::begin(&[]));
-    let results = State::of(&body());
+    let results = FlatState::of(&body());
     let tensors = call.end(CallKind::Checkpoint, results.tensors());
     results.with_tensors(&mut tensors.into_iter()).rebuild()
 }

@@ -1,8 +1,8 @@
 //! The user interface of custom gradients.
 
 use super::zeros_like;
-use crate::staged::{Carry, State};
-use crate::trace::{self, Any, CallTrace};
+use crate::staged::{Carry, FlatState};
+use crate::trace::{self, AnyValue, CallTrace};
 use crate::{Diagnostic, Loc, Type};
 
 /// Returns the function `forward` with a custom gradient, computed by `gradient`.
@@ -42,23 +42,23 @@ pub fn custom_gradient<X: Carry, Y: Carry>(
 ) -> impl Fn(X) -> Y {
     let loc = Loc::caller();
     move |x| {
-        let x = State::of(&x);
+        let x = FlatState::of(&x);
         let (mut call, params) = trace::called_at(loc, || CallTrace::begin(x.tensors()));
-        let y = State::of(&forward(x.with_tensors(&mut params.into_iter()).rebuild()));
+        let y = FlatState::of(&forward(x.with_tensors(&mut params.into_iter()).rebuild()));
         let params = call.begin_gradient(y.tensors());
-        let zeros = |(dy, y): (Option<Any>, &Any)| dy.unwrap_or_else(|| zeros_like(*y));
-        let dy: Vec<Any> = params.gradients.into_iter().zip(&params.results).map(zeros).collect();
-        let inside = |state: &State, tensors: Vec<Any>| state.with_tensors(&mut tensors.into_iter());
+        let zeros = |(dy, y): (Option<AnyValue>, &AnyValue)| dy.unwrap_or_else(|| zeros_like(*y));
+        let dy: Vec<AnyValue> = params.gradients.into_iter().zip(&params.results).map(zeros).collect();
+        let inside = |state: &FlatState, tensors: Vec<AnyValue>| state.with_tensors(&mut tensors.into_iter());
         let given = inside(&x, params.args);
         let dx = gradient(given.rebuild(), inside(&y, params.results).rebuild(), inside(&y, dy).rebuild());
-        let gradients = checked(&given, &State::of(&dx), loc);
+        let gradients = checked(&given, &FlatState::of(&dx), loc);
         let results = call.end_gradient(&gradients);
         y.with_tensors(&mut results.into_iter()).rebuild()
     }
 }
 
 /// Returns the gradients of the differentiable arguments, if their types match the arguments.
-fn checked(x: &State, dx: &State, loc: Loc) -> Vec<Any> {
+fn checked(x: &FlatState, dx: &FlatState, loc: Loc) -> Vec<AnyValue> {
     if let Some(crate::staged::Difference { path, words: [takes, gives], .. }) = x.difference(dx) {
         trace::fail(
             Diagnostic::new(format!("custom_gradient: the argument{path} has {takes} where its gradient has {gives}"))

@@ -13,7 +13,7 @@ use std::collections::HashSet;
 
 /// A gradient taken in the body of a loop that is still open.
 #[derive(Debug)]
-pub(super) struct OfOneIteration {
+pub(super) struct OpenLoopGradient {
     /// The loop variables of open loops on which the loss depends.
     reads: HashSet<Value>,
     wrt: Vec<Value>,
@@ -26,7 +26,7 @@ pub(super) fn remember(losses: impl Iterator<Item = Value>, wrt: &[Value], loc: 
         let reads = loop_variables_read(t, losses.collect());
         if !reads.is_empty() {
             let wrt = wrt.to_vec();
-            t.autodiff.of_one_iteration.push(OfOneIteration { reads, wrt, loc });
+            t.autodiff.of_one_iteration.push(OpenLoopGradient { reads, wrt, loc });
         }
     });
 }

@@ -15,7 +15,7 @@ impl Sweep {
         let only = |cot: &Cotangents| d(0, cot).expect("an operation with one result gets its cotangent");
         let operands = &data.operands;
         let first_extent = |v: Value| graph(|g| g.ty(v).element().shape.dims()[0].clone());
-        let emit = |op: ListOp, operands: &[Any]| trace::emit_list(op, operands)[0];
+        let emit = |op: ListOp, operands: &[AnyValue]| trace::emit_list(op, operands)[0];
         match op {
             ListOp::New(_) | ListOp::ZerosLike | ListOp::Len | ListOp::Extents | ListOp::Written => {}
             ListOp::Push => {
@@ -33,7 +33,7 @@ impl Sweep {
                 if !self.is_active(list) {
                     return;
                 }
-                let index = self.map(level, operands[1]);
+                let index = self.forward_value(level, operands[1]);
                 let before = cot.get(&list).copied().unwrap_or_else(|| self.zeros_of_list(level, list));
                 self.came_from.borrow_mut().entry(list).or_insert(node);
                 cot.insert(list, emit(ListOp::Accumulate, &[before, index, dy]));
@@ -41,7 +41,7 @@ impl Sweep {
             ListOp::Write | ListOp::Scatter | ListOp::Accumulate => {
                 let dl = only(cot);
                 if self.is_active(operands[2]) {
-                    let index = self.map(level, operands[1]);
+                    let index = self.forward_value(level, operands[1]);
                     let op = if index.rank() == 0 { ListOp::Read } else { ListOp::Gather };
                     let dx = emit(op, &[dl, index]);
                     self.add_fitted(cot, operands[2], dx, node);
@@ -57,7 +57,7 @@ impl Sweep {
             ListOp::Concat(_) => {
                 let dy = only(cot);
                 let extents = trace::with(|t| t.query(operands[0], Op::List(ListOp::Extents)));
-                let extents = self.map(level, extents);
+                let extents = self.forward_value(level, extents);
                 let dl = emit(ListOp::Split(first_extent(operands[0])), &[dy, extents]);
                 self.add(cot, operands[0], dl, Some(node));
             }
@@ -77,24 +77,24 @@ impl Sweep {
     ///
     /// If only its length matters there, it is a new list of this length, so that the list itself
     /// is neither saved nor kept alive.
-    pub(super) fn start(&self, level: usize, list: Value, region: Region, param: Value) -> Any {
+    pub(super) fn start(&self, level: usize, list: Value, region: Region, param: Value) -> AnyValue {
         if graph(|g| elements_matter(g, region, param)) {
-            return self.map(level, list);
+            return self.forward_value(level, list);
         }
         let element = graph(|g| g.ty(list).element().clone());
         let len = self.length(level, list);
         trace::emit_list(ListOp::New(element), &[len])[0]
     }
 
-    fn length(&self, level: usize, list: Value) -> Any {
+    fn length(&self, level: usize, list: Value) -> AnyValue {
         let len = trace::with(|t| t.query(list, Op::List(ListOp::Len)));
-        self.map(level, len)
+        self.forward_value(level, len)
     }
 
     /// Restores a list of the forward region of `level` that changes in a loop.
     ///
     /// The saved values are its elements as one tensor, and flags for the written ones.
-    pub(super) fn restored(&self, level: usize, list: Value) -> Any {
+    pub(super) fn restored(&self, level: usize, list: Value) -> AnyValue {
         if graph(|g| !g.ty(list).element().shape.is_definite()) {
             trace::fail(trace::with(|t| t.list_is_not_saved(list)));
         }
@@ -102,14 +102,14 @@ impl Sweep {
         let parts = [ListOp::Stack(crate::Dim::Unknown), ListOp::Written];
         let parts = parts.map(|op| {
             let part = trace::with(|t| t.query(list, Op::List(op)));
-            self.map(level, part)
+            self.forward_value(level, part)
         });
         trace::at_depth(depth, || trace::emit_list(ListOp::Restore, &parts)[0])
     }
 
     /// Adds a list element to the cotangent of a tensor, whose extents may be known while those of
     /// the list are not.
-    fn add_fitted(&self, cot: &mut Cotangents, v: Value, dv: Any, node: Node) {
+    fn add_fitted(&self, cot: &mut Cotangents, v: Value, dv: AnyValue, node: Node) {
         if !self.is_active(v) {
             return;
         }
@@ -120,7 +120,7 @@ impl Sweep {
 
     /// Returns zeros for a list: a new list of its length, so that the list itself need not be kept
     /// alive.
-    pub(super) fn zeros_of_list(&self, level: usize, v: Value) -> Any {
+    pub(super) fn zeros_of_list(&self, level: usize, v: Value) -> AnyValue {
         if level > 0
             && let Source::Outside(outer) = self.origin(v)
         {
@@ -153,10 +153,10 @@ impl Sweep {
 
     /// Applies the results of a backward construct: replaces the cotangents of captured lists, and
     /// adds to all others.
-    pub(super) fn hand_out(
+    pub(super) fn propagate_results(
         &self,
         cot: &mut Cotangents,
-        parts: impl Iterator<Item = (Value, Any, bool)> + Clone,
+        parts: impl Iterator<Item = (Value, AnyValue, bool)> + Clone,
         node: Node,
     ) {
         for (v, d, _) in parts.clone().filter(|&(.., whole)| whole) {

@@ -11,16 +11,16 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     /// The constructs that save something, in program order.
-    pub places: Vec<SavedAt>,
+    pub places: Vec<SavedSite>,
 }
 
 /// The values that a loop or a branch saves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SavedAt {
+pub struct SavedSite {
     /// The source location of the loop or branch.
     pub loc: Loc,
     /// The unit in which values are counted.
-    pub each: Each,
+    pub each: SavedPer,
     /// Whether the values are saved while a checkpoint is recomputed. They are then kept only until
     /// that is done.
     pub again: bool,
@@ -30,7 +30,7 @@ pub struct SavedAt {
 
 /// The unit in which saved values are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Each {
+pub enum SavedPer {
     /// Per iteration of a loop.
     Iteration,
     /// Per segment of a loop with [checkpoints](crate::checkpoint_loop).
@@ -61,7 +61,7 @@ impl SavedValue {
     }
 }
 
-impl SavedAt {
+impl SavedSite {
     /// Returns the bytes per iteration, segment or taken branch, counting only known extents.
     ///
     /// This is an upper bound if branches inside save values, too.
@@ -106,14 +106,14 @@ pub fn saved(graph: &Graph) -> Saved {
 #[derive(Clone, Copy, Default)]
 struct Around {
     /// The construct to which saved values are attributed.
-    of: Option<(Node, Each)>,
+    of: Option<(Node, SavedPer)>,
     again: bool,
     in_branch: bool,
 }
 
 struct Walk<'g> {
     graph: &'g Graph,
-    places: Vec<(Node, SavedAt)>,
+    places: Vec<(Node, SavedSite)>,
 }
 
 impl Walk<'_> {
@@ -124,11 +124,11 @@ impl Walk<'_> {
             match data.op {
                 Op::Stack(StackOp::Push) => self.pushed(data.operands[1], data.loc, around),
                 Op::While { .. } => {
-                    let each = if self.has_segments(node) { Each::Segment } else { Each::Iteration };
+                    let each = if self.has_segments(node) { SavedPer::Segment } else { SavedPer::Iteration };
                     (inside.of, inside.in_branch) = (Some((node, each)), false);
                 }
                 Op::Cond if around.of.is_some() => inside.in_branch = true,
-                Op::Cond => inside.of = Some((node, Each::Branch)),
+                Op::Cond => inside.of = Some((node, SavedPer::Branch)),
                 Op::Call(CallKind::Recompute) => inside.again = true,
                 _ => {}
             }
@@ -152,7 +152,7 @@ impl Walk<'_> {
         match self.places.iter_mut().find(|(n, _)| *n == node) {
             Some((_, place)) => place.values.push(saved),
             None => {
-                let place = SavedAt { loc: g.node(node).loc, each, again: around.again, values: vec![saved] };
+                let place = SavedSite { loc: g.node(node).loc, each, again: around.again, values: vec![saved] };
                 self.places.push((node, place));
             }
         }
@@ -179,9 +179,9 @@ impl fmt::Display for Saved {
         writeln!(f, "  saved for gradients")?;
         for place in &self.places {
             let (what, each) = match place.each {
-                Each::Iteration => ("loop", "in each iteration"),
-                Each::Segment => ("loop", "in each segment, of which the iterations are run again"),
-                Each::Branch => ("branch", "if it is taken"),
+                SavedPer::Iteration => ("loop", "in each iteration"),
+                SavedPer::Segment => ("loop", "in each segment, of which the iterations are run again"),
+                SavedPer::Branch => ("branch", "if it is taken"),
             };
             let unknown = place.values.iter().any(|v| v.bytes().is_none());
             let more = if unknown { " and what only the data decides" } else { "" };

@@ -3,7 +3,7 @@
 //! [`gradients`] appends nodes that compute the gradient of a scalar to the graph being traced.
 //! They are ordinary nodes, so the result can be differentiated again, and engines do not
 //! distinguish them from others. Gradient rules are defined with the operations ([`Grad`]) and use
-//! only the public methods of [`Any`].
+//! only the public methods of [`AnyValue`].
 //!
 //! **Control flow** (Yu et al., EuroSys 2018, §5, on structured regions). The gradient of a `cond`
 //! is a `cond` on the same predicate, whose branches contain the backward pass of each branch. The
@@ -17,7 +17,7 @@
 //! the backward region pops in reverse order. The stack is carried through all enclosing
 //! constructs. So nesting needs no stacks of stacks, and a branch that is not taken saves nothing.
 //! Values that no rule asks for are not saved ([`GradNode::x`]). A value requested twice, even by a
-//! second gradient, is saved once (`Augmented`).
+//! second gradient, is saved once (`AddedValues`).
 //!
 //! **Lists.** The cotangent of a list is a list of the same type and length, in which unwritten
 //! elements are zero. A construct that captures a list takes its cotangent as an operand and
@@ -31,7 +31,7 @@
 //! second region are copied into the backward pass. A loop with checkpoints is a loop over
 //! segments, each in a checkpoint; the tracer builds it when the loop closes.
 //!
-//! **Devices.** A node made for a forward node inherits its device constraint ([`On`]), so it runs
+//! **Devices.** A node made for a forward node inherits its device constraint ([`DeviceConstraint`]), so it runs
 //! on the same device. If there is none, the node gets the constraint of the scope in which the
 //! gradient is taken.
 //!
@@ -54,19 +54,19 @@ mod unreached;
 
 use crate::ir::{Attrs, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
 use crate::ops::Grad;
-use crate::trace::{self, Any, CondTrace, WhileTrace};
-use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, On, Tensor, TensorType, Type, device};
+use crate::trace::{self, AnyValue, CondTrace, WhileTrace};
+use crate::{AnyVar, DType, DeviceConstraint, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type, device};
 use activity::active_in;
 pub use checkpoint::{checkpoint, checkpoint_loop, checkpoint_loop_every};
 pub use custom::custom_gradient;
-pub use memory::{Each, Saved, SavedAt, SavedValue, saved};
+pub use memory::{Saved, SavedPer, SavedSite, SavedValue, saved};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 /// Values that autodiff has added to the control flow of a graph, recorded so that each is added
 /// once.
 #[derive(Debug, Default)]
-pub(crate) struct Augmented {
+pub(crate) struct AddedValues {
     /// The result of a `while` that counts its iterations.
     trips: HashMap<Node, Value>,
     /// The stack of a saved value, as seen from an enclosing region.
@@ -76,7 +76,7 @@ pub(crate) struct Augmented {
     /// The loop result that exports a loop-invariant value.
     last: HashMap<Value, Value>,
     /// Gradients in the bodies of loops that are still open.
-    of_one_iteration: Vec<earlier::OfOneIteration>,
+    of_one_iteration: Vec<earlier::OpenLoopGradient>,
 }
 
 /// The node for which a gradient rule is evaluated.
@@ -87,12 +87,12 @@ pub struct GradNode<'a> {
     attrs: &'a Attrs,
     types: Vec<TensorType>,
     result_type: TensorType,
-    dy: Any,
+    dy: AnyValue,
 }
 
 impl GradNode<'_> {
     /// Returns the cotangent of the result.
-    pub fn dy(&self) -> Any {
+    pub fn dy(&self) -> AnyValue {
         self.dy
     }
 
@@ -100,20 +100,20 @@ impl GradNode<'_> {
     ///
     /// If the node is in a loop, this makes the loop save the operand, so request only what is
     /// needed.
-    pub fn x(&self, i: usize) -> Any {
-        self.sweep.map(self.level, self.data.operands[i])
+    pub fn x(&self, i: usize) -> AnyValue {
+        self.sweep.forward_value(self.level, self.data.operands[i])
     }
 
     /// Returns a tensor of the shape of operand `i`, whose elements must not be used.
     ///
     /// A loop saves at most its extents.
-    pub fn like(&self, i: usize) -> Any {
+    pub fn like(&self, i: usize) -> AnyValue {
         self.sweep.map_like(self.level, self.data.operands[i])
     }
 
     /// Returns the result, for use in the gradient. It is saved like an operand.
-    pub fn y(&self) -> Any {
-        self.sweep.map(self.level, self.data.results[0])
+    pub fn y(&self) -> AnyValue {
+        self.sweep.forward_value(self.level, self.data.results[0])
     }
 
     /// Returns the type of operand `i`.
@@ -181,7 +181,7 @@ pub fn gradients<T: Float, W: Wrt>(loss: Tensor<T>, wrt: W) -> W {
 ///
 /// Each is taken with respect to the latest value of the variable on which the loss depends.
 #[track_caller]
-pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
+pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<AnyValue> {
     let loc = Loc::caller();
     let wrt = values_it_depends_on(loss.untyped(), vars);
     scalar_gradients(loss.untyped(), &wrt, loc)
@@ -190,7 +190,7 @@ pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
 /// [`var_gradients`] with respect to the trained variables of a model, of which at least one must
 /// get a gradient.
 #[track_caller]
-pub(crate) fn trained_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<Any> {
+pub(crate) fn trained_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<AnyValue> {
     let loc = Loc::caller();
     check_scalar(loss.untyped(), loc);
     let wrt = values_it_depends_on(loss.untyped(), vars);
@@ -201,9 +201,9 @@ pub(crate) fn trained_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> V
 /// For each variable the latest of its values on which `loss` depends, or its present value if
 /// there is none.
 #[track_caller]
-fn values_it_depends_on(loss: Any, vars: &[AnyVar]) -> Vec<Any> {
-    let latest: Vec<Any> = vars.iter().map(trace::read_var).collect();
-    let versions: Vec<Vec<Any>> = vars
+fn values_it_depends_on(loss: AnyValue, vars: &[AnyVar]) -> Vec<AnyValue> {
+    let latest: Vec<AnyValue> = vars.iter().map(trace::read_var).collect();
+    let versions: Vec<Vec<AnyValue>> = vars
         .iter()
         .map(|var| {
             trace::with(|t| {
@@ -215,7 +215,7 @@ fn values_it_depends_on(loss: Any, vars: &[AnyVar]) -> Vec<Any> {
     // A later value may have been assigned since the loss was computed: look back for the one it
     // was computed from.
     let depends = dependencies(loss);
-    let used = |versions: &[Any]| versions.iter().copied().find(|v| depends.contains(&v.value()));
+    let used = |versions: &[AnyValue]| versions.iter().copied().find(|v| depends.contains(&v.value()));
     latest.iter().zip(&versions).map(|(&now, versions)| used(versions).unwrap_or(now)).collect()
 }
 
@@ -224,49 +224,49 @@ fn values_it_depends_on(loss: Any, vars: &[AnyVar]) -> Vec<Any> {
 ///
 /// `y` need not be scalar.
 #[track_caller]
-pub fn vjp(outputs: &[(Any, Any)], wrt: &[Any]) -> Vec<Any> {
+pub fn vjp(outputs: &[(AnyValue, AnyValue)], wrt: &[AnyValue]) -> Vec<AnyValue> {
     differentiate(outputs, wrt, Loc::caller())
 }
 
 /// Values with respect to which gradients can be taken.
 pub trait Wrt {
     /// Appends all tensors.
-    fn tensors(&self, to: &mut Vec<Any>);
+    fn tensors(&self, to: &mut Vec<AnyValue>);
     /// Returns the same structure with other tensors.
-    fn rebuild(&self, from: &mut dyn Iterator<Item = Any>) -> Self;
+    fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self;
 }
 
 impl<T: Float> Wrt for Tensor<T> {
-    fn tensors(&self, to: &mut Vec<Any>) {
+    fn tensors(&self, to: &mut Vec<AnyValue>) {
         to.push(self.untyped());
     }
-    fn rebuild(&self, from: &mut dyn Iterator<Item = Any>) -> Self {
+    fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
         Tensor::from_any(from.next().expect("one gradient for each tensor"))
     }
 }
 impl<W: Wrt, const N: usize> Wrt for [W; N] {
-    fn tensors(&self, to: &mut Vec<Any>) {
+    fn tensors(&self, to: &mut Vec<AnyValue>) {
         self.iter().for_each(|w| w.tensors(to));
     }
-    fn rebuild(&self, from: &mut dyn Iterator<Item = Any>) -> Self {
+    fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
         std::array::from_fn(|i| self[i].rebuild(from))
     }
 }
 impl<W: Wrt> Wrt for Vec<W> {
-    fn tensors(&self, to: &mut Vec<Any>) {
+    fn tensors(&self, to: &mut Vec<AnyValue>) {
         self.iter().for_each(|w| w.tensors(to));
     }
-    fn rebuild(&self, from: &mut dyn Iterator<Item = Any>) -> Self {
+    fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
         self.iter().map(|w| w.rebuild(from)).collect()
     }
 }
 macro_rules! wrt_tuples {
     ($($($w:ident $i:tt),+;)*) => {$(
         impl<$($w: Wrt),+> Wrt for ($($w,)+) {
-            fn tensors(&self, to: &mut Vec<Any>) {
+            fn tensors(&self, to: &mut Vec<AnyValue>) {
                 $(self.$i.tensors(to);)+
             }
-            fn rebuild(&self, from: &mut dyn Iterator<Item = Any>) -> Self {
+            fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
                 ($(self.$i.rebuild(from),)+)
             }
         }
@@ -281,7 +281,7 @@ wrt_tuples! {
     A 0, B 1, C 2, D 3, E 4, F 5;
 }
 
-fn check_scalar(loss: Any, loc: Loc) {
+fn check_scalar(loss: AnyValue, loc: Loc) {
     let ty = loss.tensor_type();
     if ty.rank() != 0 || !ty.dtype.is_float() {
         trace::fail(
@@ -292,14 +292,14 @@ fn check_scalar(loss: Any, loc: Loc) {
     }
 }
 
-fn scalar_gradients(loss: Any, wrt: &[Any], loc: Loc) -> Vec<Any> {
+fn scalar_gradients(loss: AnyValue, wrt: &[AnyValue], loc: Loc) -> Vec<AnyValue> {
     check_scalar(loss, loc);
     let one = trace::at_loc(loc, || trace::constant(HostTensor::scalar(1.0f64)).cast(loss.dtype()));
     differentiate(&[(loss, one)], wrt, loc)
 }
 
 /// Returns all values of the open regions on which `of` depends.
-fn dependencies(of: Any) -> HashSet<Value> {
+fn dependencies(of: AnyValue) -> HashSet<Value> {
     trace::with(|t| {
         let mut seen = HashSet::new();
         let mut todo = vec![of.value()];
@@ -317,7 +317,7 @@ fn dependencies(of: Any) -> HashSet<Value> {
 }
 
 /// The cotangents collected for the values of one forward region.
-type Cotangents = HashMap<Value, Any>;
+type Cotangents = HashMap<Value, AnyValue>;
 
 /// A forward region and the backward region that is being traced for it.
 struct Level {
@@ -325,9 +325,9 @@ struct Level {
     /// The depth of the backward region.
     depth: usize,
     /// Forward values as seen by the backward region.
-    map: HashMap<Value, Any>,
+    map: HashMap<Value, AnyValue>,
     /// The stacks carried through the backward region, in order of their addition.
-    threads: Vec<Thread>,
+    threads: Vec<ThreadedStack>,
     /// The index of the stack of each saved value.
     thread_of: HashMap<Value, usize>,
     /// The trace of the backward loop, if this is one.
@@ -339,7 +339,7 @@ impl Level {
         Level { fwd, depth, map: HashMap::new(), threads: Vec::new(), thread_of: HashMap::new(), bwd }
     }
 
-    fn thread(&mut self, saved: Value) -> Option<&mut Thread> {
+    fn thread(&mut self, saved: Value) -> Option<&mut ThreadedStack> {
         let &i = self.thread_of.get(&saved)?;
         Some(&mut self.threads[i])
     }
@@ -347,13 +347,13 @@ impl Level {
 
 /// A stack of saved values carried through a backward region.
 #[derive(Clone, Copy)]
-struct Thread {
+struct ThreadedStack {
     /// The forward value that was saved.
     saved: Value,
     /// The stack outside the backward construct.
-    outer: Any,
+    outer: AnyValue,
     /// The current state of the stack.
-    current: Any,
+    current: AnyValue,
 }
 
 /// The state of one gradient.
@@ -365,13 +365,13 @@ struct Sweep {
     came_from: RefCell<HashMap<Value, Node>>,
     wrt: HashSet<Value>,
     /// The device scope of the gradient call, used if a forward node has no constraint.
-    on: Option<On>,
+    on: Option<DeviceConstraint>,
     /// The loop-invariant values of each region queried so far.
     invariant: RefCell<HashMap<Region, HashSet<Value>>>,
 }
 
 impl Sweep {
-    fn new(active: HashSet<Value>, wrt: HashSet<Value>, on: Option<On>, root: Level) -> Sweep {
+    fn new(active: HashSet<Value>, wrt: HashSet<Value>, on: Option<DeviceConstraint>, root: Level) -> Sweep {
         Sweep {
             active,
             levels: RefCell::new(vec![root]),
@@ -383,16 +383,16 @@ impl Sweep {
     }
 }
 
-fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
+fn differentiate(outputs: &[(AnyValue, AnyValue)], wrt: &[AnyValue], loc: Loc) -> Vec<AnyValue> {
     // Resolves a value in the current region.
-    let see = |a: Any| {
+    let see = |a: AnyValue| {
         trace::try_with(|t| {
             let v = t.resolve_for_gradient(a, loc)?;
             Ok(v)
         })
     };
     let wrt_values: Vec<Value> = wrt.iter().map(|&w| see(w)).collect();
-    let seeds: Vec<(Value, Any)> = outputs.iter().map(|&(y, dy)| (see(y), dy)).collect();
+    let seeds: Vec<(Value, AnyValue)> = outputs.iter().map(|&(y, dy)| (see(y), dy)).collect();
 
     let losses: Vec<Value> = seeds.iter().map(|&(y, _)| y).collect();
 
@@ -422,7 +422,7 @@ fn differentiate(outputs: &[(Any, Any)], wrt: &[Any], loc: Loc) -> Vec<Any> {
 }
 
 /// Returns zeros of the type of a value that is visible here.
-fn zeros_like(like: Any) -> Any {
+fn zeros_like(like: AnyValue) -> AnyValue {
     match like.ty() {
         Type::Tensor(ty) => {
             let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));
@@ -433,7 +433,7 @@ fn zeros_like(like: Any) -> Any {
     }
 }
 
-fn stack_op(op: StackOp, operands: &[Any]) -> Vec<Any> {
+fn stack_op(op: StackOp, operands: &[AnyValue]) -> Vec<AnyValue> {
     trace::try_with(|t| t.emit_stack(op, operands))
 }
 

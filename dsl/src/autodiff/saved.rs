@@ -8,7 +8,7 @@ use crate::ops::{Coverage, Effects, OpClass, prim};
 
 impl Sweep {
     /// Returns a value of the forward region of `level` as seen by its backward region.
-    pub(super) fn map(&self, level: usize, v: Value) -> Any {
+    pub(super) fn forward_value(&self, level: usize, v: Value) -> AnyValue {
         if level == 0 {
             return trace::with(|t| t.any(v));
         }
@@ -22,11 +22,11 @@ impl Sweep {
         }
         assert_eq!(graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
         let mapped = match self.origin(v) {
-            Source::Outside(outer) => self.map(level - 1, outer),
+            Source::Outside(outer) => self.forward_value(level - 1, outer),
             Source::Again(data) => {
                 let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if !def.reads_elements_of(i));
-                let operand = |(i, &x)| if is_like(i) { self.map_like(level, x) } else { self.map(level, x) };
-                let operands: Vec<Any> = data.operands.iter().enumerate().map(operand).collect();
+                let operand = |(i, &x)| if is_like(i) { self.map_like(level, x) } else { self.forward_value(level, x) };
+                let operands: Vec<AnyValue> = data.operands.iter().enumerate().map(operand).collect();
                 trace::at_depth(depth, || match &data.op {
                     Op::Constant(t) => trace::constant(t.clone()),
                     Op::Prim(def, attrs) => trace::emit(*def, &operands, attrs.clone()),
@@ -35,8 +35,8 @@ impl Sweep {
             }
             Source::Last => {
                 let path = self.path_out(v);
-                let (last, levels_up) = trace::with(|t| t.hand_out(v, path));
-                self.map(level - levels_up, last)
+                let (last, levels_up) = trace::with(|t| t.export_invariant(v, path));
+                self.forward_value(level - levels_up, last)
             }
             Source::Saved if graph(|g| matches!(g.ty(v), Type::List(_))) => self.restored(level, v),
             Source::Saved => {
@@ -55,15 +55,15 @@ impl Sweep {
     ///
     /// If the value would have to be saved, it is replaced by zeros, and at most its extents are
     /// saved.
-    pub(super) fn map_like(&self, level: usize, v: Value) -> Any {
+    pub(super) fn map_like(&self, level: usize, v: Value) -> AnyValue {
         if level == 0 || !matches!(self.origin(v), Source::Saved) {
-            return self.map(level, v);
+            return self.forward_value(level, v);
         }
         let ty = graph(|g| g.ty(v).element().clone());
         let depth = self.levels.borrow()[level].depth;
         if !ty.shape.is_definite() {
             let extents = trace::with(|t| t.query(v, Op::Prim(prim::EXTENTS, Attrs::none())));
-            let extents = self.map(level, extents);
+            let extents = self.forward_value(level, extents);
             return trace::at_depth(depth, || extents.zeros_of(&ty));
         }
         trace::at_depth(depth, || trace::constant(HostTensor::zeros(ty.dtype, vec![])).broadcast_to(ty.shape))
@@ -154,7 +154,7 @@ impl Sweep {
     }
 
     /// Returns the stack of a saved value as seen by the backward region of `level`.
-    fn thread(&self, level: usize, saved: Value) -> Any {
+    fn thread(&self, level: usize, saved: Value) -> AnyValue {
         if level == 0 {
             return trace::try_with(|t| t.save(saved));
         }
@@ -169,7 +169,7 @@ impl Sweep {
         levels[level].bwd = bwd;
         let n = levels[level].threads.len();
         levels[level].thread_of.insert(saved, n);
-        levels[level].threads.push(Thread { saved, outer, current });
+        levels[level].threads.push(ThreadedStack { saved, outer, current });
         current
     }
 }
@@ -293,7 +293,7 @@ impl trace::Tracer {
     ///
     /// The value is threaded through the path from outside, so it persists through iterations that
     /// do not reach its definition. Nothing reads the result after zero iterations.
-    fn hand_out(&mut self, v: Value, mut path: Vec<(Node, Region)>) -> (Value, usize) {
+    fn export_invariant(&mut self, v: Value, mut path: Vec<(Node, Region)>) -> (Value, usize) {
         if let Some(&last) = self.autodiff.last.get(&v) {
             let to = self.graph.region_of(last);
             let n = path.iter().position(|&(node, _)| self.graph.node(node).region == to);
@@ -374,7 +374,7 @@ impl trace::Tracer {
     /// open region.
     ///
     /// The first call adds the stack to every construct in between.
-    fn save(&mut self, v: Value) -> Result<Any, Diagnostic> {
+    fn save(&mut self, v: Value) -> Result<AnyValue, Diagnostic> {
         // The constructs in between, innermost first, each with its region that leads to `v`.
         let mut path: Vec<(Node, Region)> = Vec::new();
         let mut region = self.graph.region_of(v);

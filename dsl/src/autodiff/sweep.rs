@@ -7,7 +7,7 @@ use crate::ir::LoopVar;
 
 impl Sweep {
     /// Adds to the cotangent of a forward value.
-    pub(super) fn add(&self, cot: &mut Cotangents, v: Value, dv: Any, from: Option<Node>) {
+    pub(super) fn add(&self, cot: &mut Cotangents, v: Value, dv: AnyValue, from: Option<Node>) {
         if !self.is_active(v) {
             return;
         }
@@ -104,7 +104,7 @@ impl Sweep {
     }
 
     /// Returns zeros of the type of a forward value, which is used only if its extents are unknown.
-    pub(super) fn zeros_of_type(&self, level: usize, v: Value) -> Any {
+    pub(super) fn zeros_of_type(&self, level: usize, v: Value) -> AnyValue {
         let ty = graph(|g| g.ty(v).clone());
         match &ty {
             Type::Tensor(t) if t.shape.is_definite() => {
@@ -122,7 +122,7 @@ impl Sweep {
     /// backward construct pops everything pushed since the stack was created; otherwise it would
     /// pass the stack on, which would give it a cotangent. So inside another construct, where the
     /// stack itself is not available, the stack is empty.
-    fn zeros_left(&self, level: usize, v: Value) -> Any {
+    fn zeros_left(&self, level: usize, v: Value) -> AnyValue {
         match graph(|g| g.ty(v).clone()) {
             Type::Stack(element) if level > 0 && !element.shape.is_definite() => {
                 stack_op(StackOp::New(element), &[])[0]
@@ -135,7 +135,7 @@ impl Sweep {
     ///
     /// If the extents of its elements are unknown, they come from the stack itself. It then has to
     /// come from outside all forward regions, since a stack is not saved.
-    fn zeros_of_stack(&self, level: usize, v: Value, element: crate::TensorType) -> Any {
+    fn zeros_of_stack(&self, level: usize, v: Value, element: crate::TensorType) -> AnyValue {
         if element.shape.is_definite() {
             return stack_op(StackOp::Zeros(element), &[])[0];
         }
@@ -154,12 +154,12 @@ impl Sweep {
             (cond.predicate(), cond.branches(), g.captured(node).to_vec())
         });
         let regions = graph(|g| branches.map(|branch| g.region(branch).clone()));
-        let pred = self.map(level, predicate);
-        let lists: Vec<Option<Any>> =
+        let pred = self.forward_value(level, predicate);
+        let lists: Vec<Option<AnyValue>> =
             self.captured_lists(&captures).into_iter().map(|l| l.and_then(|v| cot.get(&v).copied())).collect();
         let mut bwd = CondTrace::begin(pred);
-        let mut parts: [Vec<Option<Any>>; 2] = Default::default();
-        let mut threads: [Vec<Thread>; 2] = Default::default();
+        let mut parts: [Vec<Option<AnyValue>>; 2] = Default::default();
+        let mut threads: [Vec<ThreadedStack>; 2] = Default::default();
         for (arm, region) in regions.iter().enumerate() {
             bwd.select(arm);
             self.push_level(branches[arm], None);
@@ -189,7 +189,11 @@ impl Sweep {
             }
         }
         let results = bwd.end(&sides[0], &sides[1], &[]);
-        self.hand_out(cot, wanted.iter().zip(&results).map(|(&i, &d)| (captures[i], d, lists[i].is_some())), node);
+        self.propagate_results(
+            cot,
+            wanted.iter().zip(&results).map(|(&i, &d)| (captures[i], d, lists[i].is_some())),
+            node,
+        );
         let after = threads.iter().flatten().zip(&results[wanted.len()..]);
         self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
     }
@@ -205,7 +209,7 @@ impl Sweep {
         let lists = all.iter().zip(self.captured_lists(&outer));
         let lists: HashMap<Value, Value> = lists.filter_map(|(&(param, _), list)| Some((param, list?))).collect();
         let trips = trace::with(|t| t.count_trips(node));
-        let trips = self.map(level, trips);
+        let trips = self.forward_value(level, trips);
 
         // The loop variables of the backward loop: the iterations left, then the cotangents of the
         // reached values.
@@ -230,7 +234,7 @@ impl Sweep {
         let (of_vars, of_captures) = cotangents.split_at(vars.len());
         self.push_level(body, Some(bwd));
         let mut body_cot = Cotangents::new();
-        let is_list = |d: Any| matches!(d.ty(), Type::List(_));
+        let is_list = |d: AnyValue| matches!(d.ty(), Type::List(_));
         for (&(param, _), &d) in captures.iter().zip(of_captures).filter(|(_, d)| is_list(**d)) {
             body_cot.insert(param, d);
         }
@@ -254,12 +258,12 @@ impl Sweep {
         }
         let Level { threads, bwd, .. } = self.pop_level();
         let bwd = bwd.expect("the level is that of a loop");
-        let extra: Vec<Any> = threads.iter().map(|t| t.current).collect();
+        let extra: Vec<AnyValue> = threads.iter().map(|t| t.current).collect();
         let results = bwd.end_with(&next, &extra, &[]);
         let of_vars = vars.iter().map(|var| (var.init, false));
         let of_captures = captures.iter().map(|(param, outer)| (*outer, lists.contains_key(param)));
         let parts = of_vars.chain(of_captures).zip(&results[1..]);
-        self.hand_out(cot, parts.map(|((v, is_list), &d)| (v, d, is_list)), node);
+        self.propagate_results(cot, parts.map(|((v, is_list), &d)| (v, d, is_list)), node);
         let after = threads.iter().zip(&results[next.len()..]);
         self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
     }
@@ -274,7 +278,7 @@ impl Sweep {
 
     /// Updates the current stacks of an enclosing level to the results of a closed backward
     /// construct.
-    fn hand_back(&self, level: usize, results: impl Iterator<Item = (Value, Any)>) {
+    fn hand_back(&self, level: usize, results: impl Iterator<Item = (Value, AnyValue)>) {
         let mut levels = self.levels.borrow_mut();
         for (saved, stack) in results {
             if let Some(thread) = levels[level].thread(saved) {
@@ -300,7 +304,7 @@ impl Sweep {
 
 /// Makes extents of a cotangent unknown if those of its loop variable are, since they may change in
 /// the loop.
-fn as_general(d: Any, ty: &Type) -> Any {
+fn as_general(d: AnyValue, ty: &Type) -> AnyValue {
     let (Type::Tensor(own), Type::Tensor(ty)) = (d.ty(), ty) else { return d };
     let pairs = own.shape.dims().iter().zip(ty.shape.dims()).enumerate();
     let axes: Vec<usize> =

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 
 /// Fails if no gradient of `loss` reaches any of `vars`, the trained variables of a model. `wrt`
 /// are their values.
-pub(super) fn check(loss: Any, vars: &[AnyVar], wrt: &[Any], loc: Loc) {
+pub(super) fn check(loss: AnyValue, vars: &[AnyVar], wrt: &[AnyValue], loc: Loc) {
     let error = trace::try_with(|t| {
-        let see = |t: &mut Tracer, a: Any| t.resolve_for_gradient(a, loc);
+        let see = |t: &mut Tracer, a: AnyValue| t.resolve_for_gradient(a, loc);
         let loss = see(t, loss)?;
         let wrt = wrt.iter().map(|&w| see(t, w)).collect::<crate::Result<Vec<Value>>>()?;
         let active = active_in(t, &wrt);

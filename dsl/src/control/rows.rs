@@ -11,8 +11,8 @@
 
 use super::while_loop::record;
 use crate::ir::ListOp;
-use crate::staged::{Carry, State};
-use crate::trace::{self, Any, WhileTrace};
+use crate::staged::{Carry, FlatState};
+use crate::trace::{self, AnyValue, WhileTrace};
 use crate::{DType, Diagnostic, Dim, Loc, Tensor, Type, scalar};
 
 /// The order in which rows are visited.
@@ -27,9 +27,9 @@ enum Order {
 /// The rows of one or several tensors.
 struct Rows {
     /// The value that contains the tensors.
-    state: State,
+    state: FlatState,
     /// The list of rows of each tensor.
-    lists: Vec<Any>,
+    lists: Vec<AnyValue>,
     /// The number of rows, as far as it is known.
     extent: Dim,
     /// The number of rows at run time.
@@ -44,7 +44,7 @@ impl Rows {
         let fail = |message: String, label: String, help: &str| -> ! {
             trace::fail(Diagnostic::new(format!("`{function}`{message}")).at(loc, label).help(help))
         };
-        let state = State::of(value);
+        let state = FlatState::of(value);
         // The number of rows found so far, and the tensor it comes from.
         let mut known: Option<(Dim, String)> = None;
         for (tensor, path) in state.tensors().iter().zip(state.paths()) {
@@ -82,9 +82,9 @@ impl Rows {
             );
         }
 
-        let unstack = |x: &Any| trace::emit_list(ListOp::Unstack, &[*x])[0];
-        let lists: Vec<Any> = trace::called_at(loc, || state.tensors().iter().map(unstack).collect());
-        let len = |list: Any| Tensor::<i32>::from_any(trace::emit_list(ListOp::Len, &[list])[0]);
+        let unstack = |x: &AnyValue| trace::emit_list(ListOp::Unstack, &[*x])[0];
+        let lists: Vec<AnyValue> = trace::called_at(loc, || state.tensors().iter().map(unstack).collect());
+        let len = |list: AnyValue| Tensor::<i32>::from_any(trace::emit_list(ListOp::Len, &[list])[0]);
         let first = trace::called_at(loc, || match extent.known() {
             Some(n) => scalar(n as i32),
             None => len(lists[0]),
@@ -116,10 +116,10 @@ impl Rows {
         f: impl FnOnce(S, X) -> (S, Y),
     ) -> (S, Y) {
         let loc = Loc::caller();
-        let counter = |own: &[Any]| Tensor::<i32>::from_any(own[0]);
-        let more = |own: &[Any], _| trace::called_at(loc, || counter(own).less(self.len));
-        let mut outputs = State::default();
-        let body = |open: &mut WhileTrace, own: &[Any], state| {
+        let counter = |own: &[AnyValue]| Tensor::<i32>::from_any(own[0]);
+        let more = |own: &[AnyValue], _| trace::called_at(loc, || counter(own).less(self.len));
+        let mut outputs = FlatState::default();
+        let body = |open: &mut WhileTrace, own: &[AnyValue], state| {
             let i = counter(own);
             let (at, rows) = trace::called_at(loc, || {
                 let at = match (order, self.extent.known()) {
@@ -130,7 +130,7 @@ impl Rows {
                 (at, self.at(at))
             });
             let (state, y) = f(state, rows);
-            outputs = State::of(&y);
+            outputs = FlatState::of(&y);
             let mut next = vec![trace::called_at(loc, || (i + 1).untyped())];
             for (&y, path) in outputs.tensors().iter().zip(outputs.paths()) {
                 let Type::Tensor(element) = y.ty() else {
@@ -149,8 +149,8 @@ impl Rows {
         };
         let start = trace::called_at(loc, || trace::constant(crate::HostTensor::zeros(DType::I32, [])));
         let (state, ends) = record(init, &[start], more, body);
-        let stack = |list: &Any| trace::emit_list(ListOp::Stack(self.extent.clone()), &[*list])[0];
-        let stacked: Vec<Any> = trace::called_at(loc, || ends[1..].iter().map(stack).collect());
+        let stack = |list: &AnyValue| trace::emit_list(ListOp::Stack(self.extent.clone()), &[*list])[0];
+        let stacked: Vec<AnyValue> = trace::called_at(loc, || ends[1..].iter().map(stack).collect());
         (state, outputs.with_tensors(&mut stacked.into_iter()).rebuild())
     }
 }

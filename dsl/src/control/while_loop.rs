@@ -1,8 +1,8 @@
 //! Loops over closures.
 
-use crate::staged::{Carry, State, check_one_structure, leaf_sites};
+use crate::staged::{Carry, FlatState, check_one_structure, leaf_sites};
 use crate::trace::{self, Site, WhileTrace};
-use crate::{Any, Tensor, scalar};
+use crate::{AnyValue, Tensor, scalar};
 
 /// Returns the first of the states `init`, `body(init)`, `body(body(init))`, ... for which
 /// `condition` is false.
@@ -39,12 +39,13 @@ pub fn while_loop<S: Carry>(init: S, condition: impl FnOnce(S) -> Tensor<bool>, 
     let int = |x: i64| scalar(x).untyped();
     // The number of iterations so far, if it is bounded.
     let limit = trace::max_iterations();
-    let count: Vec<Any> = limit.iter().map(|_| int(0)).collect();
-    let condition = |count: &[Any], state| {
+    let count: Vec<AnyValue> = limit.iter().map(|_| int(0)).collect();
+    let condition = |count: &[AnyValue], state| {
         let go_on = condition(state);
         limit.map_or(go_on, |limit| Tensor::from_any(count[0].lt(int(limit)).and(go_on.untyped())))
     };
-    let body = |_: &mut WhileTrace, count: &[Any], state| (body(state), count.iter().map(|n| n.add(int(1))).collect());
+    let body =
+        |_: &mut WhileTrace, count: &[AnyValue], state| (body(state), count.iter().map(|n| n.add(int(1))).collect());
     record(init, &count, condition, body).0
 }
 
@@ -55,14 +56,14 @@ pub fn while_loop<S: Carry>(init: S, condition: impl FnOnce(S) -> Tensor<bool>, 
 #[track_caller]
 pub(super) fn record<S: Carry>(
     init: S,
-    own: &[Any],
-    condition: impl FnOnce(&[Any], S) -> Tensor<bool>,
-    body: impl FnOnce(&mut WhileTrace, &[Any], S) -> (S, Vec<Any>),
-) -> (S, Vec<Any>) {
+    own: &[AnyValue],
+    condition: impl FnOnce(&[AnyValue], S) -> Tensor<bool>,
+    body: impl FnOnce(&mut WhileTrace, &[AnyValue], S) -> (S, Vec<AnyValue>),
+) -> (S, Vec<AnyValue>) {
     let site = Site::caller("state");
-    let init = State::of(&init);
+    let init = FlatState::of(&init);
     let n = init.tensors().len();
-    let state = |tensors: &[Any]| init.with_tensors(&mut tensors.iter().copied()).rebuild();
+    let state = |tensors: &[AnyValue]| init.with_tensors(&mut tensors.iter().copied()).rebuild();
     let sites: Vec<Site> = leaf_sites(&init, site).collect();
 
     let (mut trace, params) = WhileTrace::begin(&[init.tensors(), own].concat(), &sites);
@@ -70,7 +71,7 @@ pub(super) fn record<S: Carry>(
     let params = trace.begin_body(go_on.untyped());
     let (next, mut own_next) = body(&mut trace, &params[n..], state(&params));
     let added = own_next.split_off(own.len());
-    let next = State::of(&next);
+    let next = FlatState::of(&next);
     check_one_structure(&init, &next, site, ["before the loop", "after one iteration"], "the state of this loop");
     let results = trace.end_with(&[next.tensors(), &own_next].concat(), &added, &sites);
     (state(&results), results[n..].to_vec())

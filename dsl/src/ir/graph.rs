@@ -3,7 +3,7 @@
 use super::{Attrs, ListOp};
 use crate::format::{Stream, Template};
 use crate::ops::{Effects, Prim};
-use crate::{HostTensor, Loc, On, TensorType, Type};
+use crate::{DeviceConstraint, HostTensor, Loc, TensorType, Type};
 use std::fmt;
 use std::num::NonZeroU32;
 
@@ -232,7 +232,7 @@ pub struct NodeData {
     pub written: Option<&'static str>,
     /// The device constraint. For a node with regions, it applies to the predicate. It affects no
     /// value.
-    pub on: Option<On>,
+    pub on: Option<DeviceConstraint>,
 }
 
 impl NodeData {
@@ -255,7 +255,7 @@ pub struct Origin {
     /// The operation that the user wrote there, if the node is a part of it.
     pub written: Option<&'static str>,
     /// The device constraint.
-    pub on: Option<On>,
+    pub on: Option<DeviceConstraint>,
 }
 
 impl Origin {
@@ -311,7 +311,7 @@ pub struct VarDecl {
     /// The type of the value.
     pub ty: TensorType,
     /// The device constraint.
-    pub on: Option<On>,
+    pub on: Option<DeviceConstraint>,
 }
 
 /// A dataflow graph: see the [module](super).

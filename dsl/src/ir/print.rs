@@ -7,7 +7,7 @@
 
 use super::literal::{Literal, Quoted, is_word_char};
 use super::{CallKind, Graph, Node, Op, Region, StackOp, Value};
-use crate::{HostTensor, On, Type, match_buffer};
+use crate::{DeviceConstraint, HostTensor, Type, match_buffer};
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Display, Write};
 
@@ -289,7 +289,7 @@ impl<'a> Printer<'a> {
         self.types(&types)
     }
 
-    fn on(&mut self, on: Option<On>) -> fmt::Result {
+    fn on(&mut self, on: Option<DeviceConstraint>) -> fmt::Result {
         on.map_or(Ok(()), |on| write!(self.out, " on \"{}\"", on.devices()))
     }
 

@@ -237,7 +237,7 @@ fn gradients<T: Real>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
 }
 
 /// Splits the packed result of `attention_grad`, or its cotangent, into its three parts.
-fn parts_of(packed: Any, types: [&TensorType; 3]) -> [Any; 3] {
+fn parts_of(packed: AnyValue, types: [&TensorType; 3]) -> [AnyValue; 3] {
     let mut start = 0;
     types.map(|ty| {
         let matrix = ty.shape.dims()[ty.rank() - 2..].iter().map(|d| d.known().expect("attention is of known extents"));
@@ -249,12 +249,12 @@ fn parts_of(packed: Any, types: [&TensorType; 3]) -> [Any; 3] {
 }
 
 /// Returns the factor of the scores.
-fn scale(queries: Any) -> f64 {
+fn scale(queries: AnyValue) -> f64 {
     1.0 / (queries.dim(-1) as f64).sqrt()
 }
 
 /// Computes the weights of all keys with other operations.
-fn weights(queries: Any, keys: Any, causal: bool) -> Any {
+fn weights(queries: AnyValue, keys: AnyValue, causal: bool) -> AnyValue {
     let scores = queries.matmul(keys.transpose(-2, -1)) / (queries.dim(-1) as f64).sqrt();
     let scores = match causal {
         false => scores,
@@ -269,8 +269,8 @@ fn weights(queries: Any, keys: Any, causal: bool) -> Any {
 }
 
 /// Broadcasts queries, keys and values to equal leading axes, if `attention` supports their types.
-fn matched(operands: [Any; 3]) -> Option<[Any; 3]> {
-    let types = operands.map(Any::tensor_type);
+fn matched(operands: [AnyValue; 3]) -> Option<[AnyValue; 3]> {
+    let types = operands.map(AnyValue::tensor_type);
     let leading = |ty: &TensorType| Shape(ty.shape.dims()[..ty.rank() - 2].to_vec());
     let is_known = |ty: &TensorType| ty.shape.dims()[ty.rank() - 2..].iter().all(|d| d.known().is_some_and(|n| n > 0));
     let common = leading(&types[0]).broadcast(&leading(&types[1]))?.broadcast(&leading(&types[2]))?;
@@ -280,11 +280,11 @@ fn matched(operands: [Any; 3]) -> Option<[Any; 3]> {
     if types.iter().all(|ty| leading(ty) == common) {
         return Some(operands);
     }
-    let stretched = |(x, ty): (Any, &TensorType)| {
+    let stretched = |(x, ty): (AnyValue, &TensorType)| {
         let matrix = &ty.shape.dims()[ty.rank() - 2..];
         x.broadcast_to(Shape([common.dims(), matrix].concat()))
     };
-    let all: Vec<Any> = operands
+    let all: Vec<AnyValue> = operands
         .into_iter()
         .zip(&types)
         .map(|pair| if common.is_definite() { Some(stretched(pair)) } else { None })
@@ -301,10 +301,10 @@ pub enum AttentionMask {
     Causal,
 }
 
-impl Any {
+impl AnyValue {
     /// See [`Tensor::scaled_dot_product_attention`].
     #[track_caller]
-    pub fn scaled_dot_product_attention(self, keys: Any, values: Any, mask: AttentionMask) -> Any {
+    pub fn scaled_dot_product_attention(self, keys: AnyValue, values: AnyValue, mask: AttentionMask) -> AnyValue {
         let causal = mask == AttentionMask::Causal;
         let op = "scaled_dot_product_attention";
         let (q, k, v) = (self.tensor_type(), keys.tensor_type(), values.tensor_type());

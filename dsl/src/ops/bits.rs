@@ -83,11 +83,11 @@ static SHIFT_RIGHT: OpDef =
 
 macro_rules! any_methods {
     ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {
-        impl Any {
+        impl AnyValue {
             $(
                 $(#[$doc])*
                 #[track_caller]
-                pub fn $name(self, other: Any) -> Any {
+                pub fn $name(self, other: AnyValue) -> AnyValue {
                     let (a, b) = broadcast_pair(stringify!($name), self, other);
                     trace::emit(prim::$op, &[a, b], Attrs::none())
                 }
@@ -110,10 +110,10 @@ any_methods! {
     shift_right SHIFT_RIGHT;
 }
 
-impl Any {
+impl AnyValue {
     /// Computes `!a` of integers.
     #[track_caller]
-    pub fn bit_not(self) -> Any {
+    pub fn bit_not(self) -> AnyValue {
         trace::emit(prim::BIT_NOT, &[self], Attrs::none())
     }
 }

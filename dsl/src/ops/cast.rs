@@ -120,10 +120,10 @@ static STOP_GRADIENT: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-impl Any {
+impl AnyValue {
     /// See [`Tensor::cast`]. Returns the tensor itself if it already has the type.
     #[track_caller]
-    pub fn cast(self, dtype: DType) -> Any {
+    pub fn cast(self, dtype: DType) -> AnyValue {
         if self.dtype() == dtype {
             return self;
         }
@@ -132,7 +132,7 @@ impl Any {
 
     /// See [`Tensor::stop_gradient`].
     #[track_caller]
-    pub fn stop_gradient(self) -> Any {
+    pub fn stop_gradient(self) -> AnyValue {
         trace::emit(prim::STOP_GRADIENT, &[self], Attrs::none())
     }
 }

@@ -123,11 +123,11 @@ static SELECT: OpDef = OpDef {
 
 macro_rules! any_methods {
     ($($name:ident $op:ident;)*) => {
-        impl Any {
+        impl AnyValue {
             $(
                 #[doc = concat!("The operation `", stringify!($name), "` on both operands, broadcast to their common shape.")]
                 #[track_caller]
-                pub fn $name(self, other: Any) -> Any {
+                pub fn $name(self, other: AnyValue) -> AnyValue {
                     let (a, b) = broadcast_pair(stringify!($name), self, other);
                     trace::emit(prim::$op, &[a, b], Attrs::none())
                 }
@@ -147,29 +147,29 @@ any_methods! {
     xor XOR;
 }
 
-impl Any {
+impl AnyValue {
     /// Negates the truth values.
     #[track_caller]
     #[expect(clippy::should_implement_trait, reason = "a graph operation, not the operator of the host")]
-    pub fn not(self) -> Any {
+    pub fn not(self) -> AnyValue {
         trace::emit(prim::NOT, &[self], Attrs::none())
     }
 
     /// See [`Tensor::is_nan`].
     #[track_caller]
-    pub fn is_nan(self) -> Any {
+    pub fn is_nan(self) -> AnyValue {
         trace::emit(prim::IS_NAN, &[self], Attrs::none())
     }
 
     /// See [`Tensor::is_finite`].
     #[track_caller]
-    pub fn is_finite(self) -> Any {
+    pub fn is_finite(self) -> AnyValue {
         trace::emit(prim::IS_FINITE, &[self], Attrs::none())
     }
 
     /// Selects `a` where this is true and `b` elsewhere, all three broadcast to their common shape.
     #[track_caller]
-    pub fn select(self, a: Any, b: Any) -> Any {
+    pub fn select(self, a: AnyValue, b: AnyValue) -> AnyValue {
         let (a, b) = broadcast_pair("select", a, b);
         let (tc, ta) = (self.tensor_type(), a.tensor_type());
         let Some(shape) = tc.shape.broadcast(&ta.shape) else { refuse("select", shapes_differ(&tc, &ta)) };

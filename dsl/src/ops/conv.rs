@@ -325,10 +325,10 @@ impl<const D: usize> ConvOptions<D> {
     }
 }
 
-impl Any {
+impl AnyValue {
     /// See [`Tensor::conv2d`].
     #[track_caller]
-    pub fn conv<const D: usize>(self, w: Any, options: &ConvOptions<D>) -> Any {
+    pub fn conv<const D: usize>(self, w: AnyValue, options: &ConvOptions<D>) -> AnyValue {
         if options.output_padding != [0; D] {
             refuse("conv", OpError::new("only transposed convolutions have output padding"));
         }
@@ -340,7 +340,7 @@ impl Any {
 
     /// See [`Tensor::conv_transpose2d`].
     #[track_caller]
-    pub fn conv_transpose<const D: usize>(self, w: Any, options: &ConvOptions<D>) -> Any {
+    pub fn conv_transpose<const D: usize>(self, w: AnyValue, options: &ConvOptions<D>) -> AnyValue {
         let op = "conv_transpose";
         let (y, filters) = (self.tensor_type(), w.tensor_type());
         let Padding::Sides(padding) = options.padding else {
@@ -374,17 +374,17 @@ impl Any {
     }
 
     #[track_caller]
-    fn conv_with(self, w: Any, attrs: &Attrs) -> Any {
+    fn conv_with(self, w: AnyValue, attrs: &Attrs) -> AnyValue {
         trace::emit(prim::CONV, &[self, w], Conv::of(attrs).into())
     }
 
     #[track_caller]
-    fn conv_input_grad(self, w: Any, attrs: &Attrs, extents: Shape) -> Any {
+    fn conv_input_grad(self, w: AnyValue, attrs: &Attrs, extents: Shape) -> AnyValue {
         trace::emit(prim::CONV_INPUT_GRAD, &[self, w], Conv::of(attrs).input_grad(extents).into())
     }
 
     #[track_caller]
-    fn conv_weight_grad(self, dy: Any, attrs: &Attrs, kernel: Shape) -> Any {
+    fn conv_weight_grad(self, dy: AnyValue, attrs: &Attrs, kernel: Shape) -> AnyValue {
         trace::emit(prim::CONV_WEIGHT_GRAD, &[self, dy], Conv::of(attrs).weight_grad(kernel).into())
     }
 }

@@ -1,6 +1,6 @@
 //! Binary elementwise arithmetic and functions.
 //!
-//! The operands have equal types. The methods of [`Any`] broadcast them to a common shape first, by
+//! The operands have equal types. The methods of [`AnyValue`] broadcast them to a common shape first, by
 //! NumPy's rule. Integer arithmetic wraps. Integer division by zero fails the step, and the error
 //! names the element.
 
@@ -162,7 +162,7 @@ static MINIMUM: OpDef = row(
 
 /// Returns the cotangents of two operands: that of the result for the selected one, or half of it
 /// for each if they are equal.
-fn split(n: &GradNode<'_>, high: Any, low: Any) -> Vec<Option<Any>> {
+fn split(n: &GradNode<'_>, high: AnyValue, low: AnyValue) -> Vec<Option<AnyValue>> {
     let (zero, half, one) = (high.number(0.0), high.number(0.5), high.number(1.0));
     let first = high.gt(low).select(one, high.eq(low).select(half, zero));
     vec![Some(n.dy() * first), Some(n.dy() * (1.0 - first))]
@@ -186,7 +186,7 @@ static ATAN2: OpDef = OpDef {
 
 /// Returns two operands broadcast to their common shape. The error names `op`.
 #[track_caller]
-pub(super) fn broadcast_pair(op: &'static str, a: Any, b: Any) -> (Any, Any) {
+pub(super) fn broadcast_pair(op: &'static str, a: AnyValue, b: AnyValue) -> (AnyValue, AnyValue) {
     let (ta, tb) = (a.tensor_type(), b.tensor_type());
     if ta.shape == tb.shape {
         return (a, b);
@@ -197,7 +197,7 @@ pub(super) fn broadcast_pair(op: &'static str, a: Any, b: Any) -> (Any, Any) {
 
 /// Broadcasts `x`, an operand of `op`, to `shape`, the common shape of it and `other`.
 #[track_caller]
-pub(super) fn stretch(op: &'static str, x: Any, from: &Shape, shape: &Shape, other: Any) -> Any {
+pub(super) fn stretch(op: &'static str, x: AnyValue, from: &Shape, shape: &Shape, other: AnyValue) -> AnyValue {
     if from.rank() == shape.rank() && from.dims().iter().zip(shape.dims()).all(|(a, b)| stays(a, b)) {
         return x;
     }
@@ -218,12 +218,12 @@ fn stays(a: &crate::Dim, b: &crate::Dim) -> bool {
 
 macro_rules! any_methods {
     ($($(#[$lint:meta])* $name:ident $op:ident;)*) => {
-        impl Any {
+        impl AnyValue {
             $(
                 #[doc = concat!("The operation `", stringify!($name), "` on both operands, broadcast to their common shape.")]
                 #[track_caller]
                 $(#[$lint])*
-                pub fn $name(self, other: Any) -> Any {
+                pub fn $name(self, other: AnyValue) -> AnyValue {
                     let (a, b) = broadcast_pair(stringify!($name), self, other);
                     trace::emit(prim::$op, &[a, b], Attrs::none())
                 }
@@ -248,42 +248,42 @@ any_methods! {
     atan2 ATAN2;
 }
 
-impl Any {
+impl AnyValue {
     /// Negates the elements.
     #[track_caller]
     #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
-    pub fn neg(self) -> Any {
+    pub fn neg(self) -> AnyValue {
         trace::emit(prim::NEG, &[self], Attrs::none())
     }
 
     /// Returns a scalar constant of the element type of this tensor.
     #[track_caller]
-    pub fn number(self, x: f64) -> Any {
+    pub fn number(self, x: f64) -> AnyValue {
         trace::constant(super::cast::scalar_of(self.dtype(), x))
     }
 }
 
 macro_rules! operators {
     ($($op:ident $method:ident;)*) => {$(
-        impl std::ops::$op for Any {
-            type Output = Any;
+        impl std::ops::$op for AnyValue {
+            type Output = AnyValue;
             #[track_caller]
-            fn $method(self, other: Any) -> Any {
-                Any::$method(self, other)
+            fn $method(self, other: AnyValue) -> AnyValue {
+                AnyValue::$method(self, other)
             }
         }
-        impl std::ops::$op<f64> for Any {
-            type Output = Any;
+        impl std::ops::$op<f64> for AnyValue {
+            type Output = AnyValue;
             #[track_caller]
-            fn $method(self, other: f64) -> Any {
-                Any::$method(self, self.number(other))
+            fn $method(self, other: f64) -> AnyValue {
+                AnyValue::$method(self, self.number(other))
             }
         }
-        impl std::ops::$op<Any> for f64 {
-            type Output = Any;
+        impl std::ops::$op<AnyValue> for f64 {
+            type Output = AnyValue;
             #[track_caller]
-            fn $method(self, other: Any) -> Any {
-                Any::$method(other.number(self), other)
+            fn $method(self, other: AnyValue) -> AnyValue {
+                AnyValue::$method(other.number(self), other)
             }
         }
     )*};
@@ -295,11 +295,11 @@ operators! {
     Div div;
     Rem rem;
 }
-impl std::ops::Neg for Any {
-    type Output = Any;
+impl std::ops::Neg for AnyValue {
+    type Output = AnyValue;
     #[track_caller]
-    fn neg(self) -> Any {
-        Any::neg(self)
+    fn neg(self) -> AnyValue {
+        AnyValue::neg(self)
     }
 }
 
@@ -358,7 +358,7 @@ impl<T: Numeric> Tensor<T> {
     #[must_use]
     pub fn powi(self, exponent: u32) -> Tensor<T> {
         let x = self.untyped();
-        let (mut square, mut left, mut product) = (x, exponent, None::<Any>);
+        let (mut square, mut left, mut product) = (x, exponent, None::<AnyValue>);
         while left > 0 {
             if left % 2 == 1 {
                 product = Some(match product {

@@ -1,6 +1,6 @@
 //! Elementwise functions of one operand, one row each.
 //!
-//! Every row defines the operation, the method of [`Any`] and the method of [`Tensor`]. Gradients
+//! Every row defines the operation, the method of [`AnyValue`] and the method of [`Tensor`]. Gradients
 //! use the result rather than the operand if either will do.
 
 use super::elements::map;
@@ -63,11 +63,11 @@ macro_rules! rows {
                 effects: Effects::Pure,
             };
         )*
-        impl Any {
+        impl AnyValue {
             $(
                 #[doc = concat!("See [`Tensor::", stringify!($name), "`].")]
                 #[track_caller]
-                pub fn $name(self) -> Any {
+                pub fn $name(self) -> AnyValue {
                     trace::emit(prim::$op, &[self], Attrs::none())
                 }
             )*
@@ -324,20 +324,20 @@ rows! {
 
 /// Returns the derivative of `gelu`: the standard normal distribution function at `x`, plus `x`
 /// times the density.
-fn gelu_slope(x: Any) -> Any {
+fn gelu_slope(x: AnyValue) -> AnyValue {
     let below = ((x * FRAC_1_SQRT_2).erf() + 1.0) * 0.5;
     below + x * ((x.square() * -0.5).exp() * (1.0 / (2.0 * PI).sqrt()))
 }
 
-fn silu_slope(x: Any) -> Any {
+fn silu_slope(x: AnyValue) -> AnyValue {
     let s = x.sigmoid();
     s * (1.0 + x * (1.0 - s))
 }
 
-impl Any {
+impl AnyValue {
     /// See [`Tensor::square`].
     #[track_caller]
-    pub fn square(self) -> Any {
+    pub fn square(self) -> AnyValue {
         self.mul(self)
     }
 }

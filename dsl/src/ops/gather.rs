@@ -208,38 +208,38 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
     halves: Halves::Widened,
     effects: Effects::Fallible,
 };
-impl Any {
+impl AnyValue {
     /// See [`Tensor::take`].
     #[track_caller]
-    pub fn take(self, ids: Any, axis: isize) -> Any {
+    pub fn take(self, ids: AnyValue, axis: isize) -> AnyValue {
         let axis = self.axis("take", axis);
         trace::emit(prim::TAKE, &[self, ids], Along { axis }.into())
     }
 
     /// See [`Tensor::scatter_add`].
     #[track_caller]
-    pub fn scatter_add(self, ids: Any, updates: Any, axis: isize) -> Any {
+    pub fn scatter_add(self, ids: AnyValue, updates: AnyValue, axis: isize) -> AnyValue {
         let axis = self.axis("scatter_add", axis);
         trace::emit(prim::SCATTER_ADD, &[self, ids, updates], Along { axis }.into())
     }
 
     /// See [`Tensor::take_along_axis`].
     #[track_caller]
-    pub fn take_along_axis(self, ids: Any, axis: isize) -> Any {
+    pub fn take_along_axis(self, ids: AnyValue, axis: isize) -> AnyValue {
         let axis = self.axis("take_along_axis", axis);
         trace::emit(prim::TAKE_ALONG_AXIS, &[self, ids], Along { axis }.into())
     }
 
     /// See [`Tensor::scatter_add_along_axis`].
     #[track_caller]
-    pub fn scatter_add_along_axis(self, ids: Any, updates: Any, axis: isize) -> Any {
+    pub fn scatter_add_along_axis(self, ids: AnyValue, updates: AnyValue, axis: isize) -> AnyValue {
         let axis = self.axis("scatter_add_along_axis", axis);
         trace::emit(prim::SCATTER_ADD_ALONG_AXIS, &[self, ids, updates], Along { axis }.into())
     }
 
     /// See [`Tensor::one_hot`].
     #[track_caller]
-    pub fn one_hot(self, n: usize, dtype: DType) -> Any {
+    pub fn one_hot(self, n: usize, dtype: DType) -> AnyValue {
         let places = Tensor::<i64>::iota([n], 0).untyped().cast(self.dtype());
         self.unsqueeze(-1).eq(places).cast(dtype)
     }

@@ -1,7 +1,7 @@
 //! Shape rules that several families share.
 
 use super::{Along, Axes, GradNode, InferCx, OpError};
-use crate::{Any, DType, Dim, HostTensor, Shape, TensorType, Type, trace};
+use crate::{AnyValue, DType, Dim, HostTensor, Shape, TensorType, Type, trace};
 
 /// A class of element types that an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ pub(super) fn with_extent(shape: &Shape, axis: usize, extent: Dim) -> Shape {
 
 /// Returns zeros of the type of an operand. The operand itself is used only if its extents are
 /// unknown.
-pub(super) fn zeros(n: &GradNode<'_>, i: usize) -> Any {
+pub(super) fn zeros(n: &GradNode<'_>, i: usize) -> AnyValue {
     let ty = n.ty(i);
     let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));
     if ty.shape.is_definite() { zero.broadcast_to(&ty.shape) } else { zero.broadcast_like(n.like(i)) }

@@ -125,7 +125,8 @@ static CONCAT_PART: OpDef = OpDef {
             if i == part + 1 { n.dy() } else { zero() }
         };
         let mut grads = vec![None; n.n_operands()];
-        grads[0] = n.needs(0).then(|| Any::concat(&(1..n.n_operands()).map(piece).collect::<Vec<_>>(), axis as isize));
+        grads[0] =
+            n.needs(0).then(|| AnyValue::concat(&(1..n.n_operands()).map(piece).collect::<Vec<_>>(), axis as isize));
         grads
     }),
     exactness: Exactness::Exact,
@@ -134,10 +135,10 @@ static CONCAT_PART: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-impl Any {
+impl AnyValue {
     /// See [`concat()`].
     #[track_caller]
-    pub fn concat(parts: &[Any], axis: isize) -> Any {
+    pub fn concat(parts: &[AnyValue], axis: isize) -> AnyValue {
         let Some(first) = parts.first() else { refuse("concat", OpError::new("there is nothing to put side by side")) };
         let axis = first.axis("concat", axis);
         trace::emit(prim::CONCAT, parts, Along { axis }.into())
@@ -146,25 +147,25 @@ impl Any {
     /// Returns the slice of this tensor at the position that the given part would have in the
     /// concatenation of `parts`.
     #[track_caller]
-    pub(crate) fn concat_part(self, parts: &[Any], axis: usize, part: usize) -> Any {
-        let operands: Vec<Any> = std::iter::once(self).chain(parts.iter().copied()).collect();
+    pub(crate) fn concat_part(self, parts: &[AnyValue], axis: usize, part: usize) -> AnyValue {
+        let operands: Vec<AnyValue> = std::iter::once(self).chain(parts.iter().copied()).collect();
         trace::emit(prim::CONCAT_PART, &operands, Part { axis, part }.into())
     }
 
     /// See [`stack`].
     #[track_caller]
-    pub fn stack(parts: &[Any], axis: isize) -> Any {
+    pub fn stack(parts: &[AnyValue], axis: isize) -> AnyValue {
         let Some(first) = parts.first() else { refuse("stack", OpError::new("there is nothing to stack")) };
         let rank = first.rank() + 1;
         let axis = accept("stack", super::axes::axis(axis, rank));
         let unsqueeze = || parts.iter().map(|p| p.unsqueeze(axis as isize)).collect();
-        let parts: Vec<Any> = trace::called_at(Loc::caller(), unsqueeze);
-        Any::concat(&parts, axis as isize)
+        let parts: Vec<AnyValue> = trace::called_at(Loc::caller(), unsqueeze);
+        AnyValue::concat(&parts, axis as isize)
     }
 
     /// See [`Tensor::pad`].
     #[track_caller]
-    pub fn pad(self, axis: isize, before: usize, after: usize, value: Any) -> Any {
+    pub fn pad(self, axis: isize, before: usize, after: usize, value: AnyValue) -> AnyValue {
         let axis = self.axis("pad", axis);
         let shape = self.shape();
         let filled = |n: usize| with_extent(&shape, axis, Dim::Known(n));
@@ -175,7 +176,7 @@ impl Any {
         if after > 0 {
             parts.push(value.broadcast_to(filled(after)));
         }
-        if parts.len() == 1 { self } else { Any::concat(&parts, axis as isize) }
+        if parts.len() == 1 { self } else { AnyValue::concat(&parts, axis as isize) }
     }
 }
 
@@ -189,8 +190,8 @@ impl Any {
 /// ```
 #[track_caller]
 pub fn concat<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
-    let parts: Vec<Any> = parts.iter().map(|p| p.untyped()).collect();
-    Tensor::from_any(Any::concat(&parts, axis))
+    let parts: Vec<AnyValue> = parts.iter().map(|p| p.untyped()).collect();
+    Tensor::from_any(AnyValue::concat(&parts, axis))
 }
 
 /// Stacks tensors of equal shape along a new axis.
@@ -203,8 +204,8 @@ pub fn concat<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
 /// ```
 #[track_caller]
 pub fn stack<T: Element>(parts: &[Tensor<T>], axis: isize) -> Tensor<T> {
-    let parts: Vec<Any> = parts.iter().map(|p| p.untyped()).collect();
-    Tensor::from_any(Any::stack(&parts, axis))
+    let parts: Vec<AnyValue> = parts.iter().map(|p| p.untyped()).collect();
+    Tensor::from_any(AnyValue::stack(&parts, axis))
 }
 
 impl<T: Element> Tensor<T> {

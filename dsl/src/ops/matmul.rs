@@ -97,10 +97,10 @@ fn check_matrices(a: &TensorType, b: &TensorType) -> Result<(), OpError> {
     })
 }
 
-impl Any {
+impl AnyValue {
     /// See [`Tensor::matmul`].
     #[track_caller]
-    pub fn matmul(self, other: Any) -> Any {
+    pub fn matmul(self, other: AnyValue) -> AnyValue {
         let (ta, tb) = (self.tensor_type(), other.tensor_type());
         if ta.rank() == 0 || tb.rank() == 0 {
             let error = OpError::new("a scalar has no matrix product").label(format!("{ta} times {tb}"));
@@ -118,7 +118,7 @@ impl Any {
 }
 
 #[track_caller]
-fn matrices(a: Any, b: Any) -> Any {
+fn matrices(a: AnyValue, b: AnyValue) -> AnyValue {
     let (ta, tb) = (a.tensor_type(), b.tensor_type());
     accept("matmul", check_matrices(&ta, &tb));
     let (sa, sb) = (&ta.shape, &tb.shape);
@@ -142,7 +142,7 @@ fn matrices(a: Any, b: Any) -> Any {
         let error = OpError::new(format!("batch dimensions {ba} and {bb} do not fit"));
         refuse("matmul", error.label(format!("{ta} times {tb}")));
     };
-    let stretch = |x: Any, own: &Shape, matrix: &Shape, other: Any| {
+    let stretch = |x: AnyValue, own: &Shape, matrix: &Shape, other: AnyValue| {
         if *own == common {
             x
         } else if common.is_definite() {

@@ -11,11 +11,11 @@
 //! confirmed to first and second order.
 //!
 //! Operands of elementwise operations have equal shapes: broadcasting is an operation of its own,
-//! which the methods of [`Any`] insert. So gradients and kernels do not handle broadcasting.
+//! which the methods of [`AnyValue`] insert. So gradients and kernels do not handle broadcasting.
 
 use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
-use crate::{Any, Diagnostic, Element, ErrorKind, HostTensor, Loc, TensorType, Type, trace};
+use crate::{AnyValue, Diagnostic, Element, ErrorKind, HostTensor, Loc, TensorType, Type, trace};
 use attributes::*;
 use prim_table::family;
 
@@ -156,7 +156,7 @@ pub enum Halves {
 #[derive(Clone, Copy)]
 pub enum Grad {
     /// Returns the cotangent of each operand, or `None` for an operand without one.
-    Rule(fn(&GradNode<'_>) -> Vec<Option<Any>>),
+    Rule(fn(&GradNode<'_>) -> Vec<Option<AnyValue>>),
     /// The derivative is zero almost everywhere, or the operands have no gradients, for this
     /// reason.
     Zero(&'static str),

@@ -3,10 +3,10 @@
 use super::*;
 use crate::{DType, Float, Tensor};
 
-impl Any {
+impl AnyValue {
     /// See [`Tensor::layer_norm`].
     #[track_caller]
-    pub fn layer_norm(self, scale: Any, bias: Any, epsilon: f64) -> Any {
+    pub fn layer_norm(self, scale: AnyValue, bias: AnyValue, epsilon: f64) -> AnyValue {
         if self.dtype().is_half() {
             let [x, scale, bias] = [self, scale, bias].map(|x| x.cast(DType::F32));
             return x.layer_norm(scale, bias, epsilon).cast(self.dtype());
@@ -18,7 +18,7 @@ impl Any {
 
     /// See [`Tensor::dropout`].
     #[track_caller]
-    pub fn dropout(self, rate: f64, key: random::Key) -> Any {
+    pub fn dropout(self, rate: f64, key: random::Key) -> AnyValue {
         if !(0.0..1.0).contains(&rate) {
             let error = OpError::new(format!("the rate {rate} is not at least 0 and less than 1"));
             refuse("dropout", error.label(self.tensor_type().to_string()));

@@ -52,12 +52,12 @@ static MAX_POOL_PICK: OpDef = OpDef {
     },
     eval: |cx| {
         let (x, g) = (cx.operands[0], cx.operands[1]);
-        fn picked<T: Number>(g: &[T], places: impl Iterator<Item = Option<usize>>) -> Vec<T> {
+        fn elements_or_zero<T: Number>(g: &[T], places: impl Iterator<Item = Option<usize>>) -> Vec<T> {
             places.map(|i| i.map_or(T::ZERO, |i| g[i])).collect()
         }
         Ok(match_float!(x.buffer(), d => {
             let places = maxima(cx, d, x.shape(), &cx.shape());
-            cx.result(picked(same(d, g), places))
+            cx.result(elements_or_zero(same(d, g), places))
         }))
     },
     grad: Grad::Rule(|n| vec![None, n.needs(1).then(|| n.x(0).max_pool_grad(n.dy(), n.attrs()))]),
@@ -316,16 +316,16 @@ impl<const D: usize> PoolOptions<D> {
     }
 }
 
-impl Any {
+impl AnyValue {
     /// See [`Tensor::max_pool`].
     #[track_caller]
-    pub fn max_pool<const D: usize>(self, options: &PoolOptions<D>) -> Any {
+    pub fn max_pool<const D: usize>(self, options: &PoolOptions<D>) -> AnyValue {
         trace::emit(prim::MAX_POOL, &[self], options.attrs("max_pool", &self.tensor_type()).into())
     }
 
     /// See [`Tensor::avg_pool`].
     #[track_caller]
-    pub fn avg_pool<const D: usize>(self, options: &PoolOptions<D>) -> Any {
+    pub fn avg_pool<const D: usize>(self, options: &PoolOptions<D>) -> AnyValue {
         let Pool { window, strides, padding } = options.attrs("avg_pool", &self.tensor_type());
         let attrs = MeanPool { window, strides, padding, count_padding: options.count_padding };
         trace::emit(prim::AVG_POOL, &[self], attrs.into())
@@ -333,13 +333,13 @@ impl Any {
 
     /// See [`Tensor::global_max_pool`].
     #[track_caller]
-    pub fn global_max_pool(self) -> Any {
+    pub fn global_max_pool(self) -> AnyValue {
         self.max_axis(&self.axes_behind_channels("global_max_pool")[..])
     }
 
     /// See [`Tensor::global_avg_pool`].
     #[track_caller]
-    pub fn global_avg_pool(self) -> Any {
+    pub fn global_avg_pool(self) -> AnyValue {
         self.mean_axis(&self.axes_behind_channels("global_avg_pool")[..])
     }
 
@@ -355,12 +355,12 @@ impl Any {
     }
 
     #[track_caller]
-    fn max_pool_grad(self, dy: Any, attrs: &Attrs) -> Any {
+    fn max_pool_grad(self, dy: AnyValue, attrs: &Attrs) -> AnyValue {
         trace::emit(prim::MAX_POOL_GRAD, &[self, dy], attrs.clone())
     }
 
     #[track_caller]
-    fn max_pool_pick(self, g: Any, attrs: &Attrs) -> Any {
+    fn max_pool_pick(self, g: AnyValue, attrs: &Attrs) -> AnyValue {
         trace::emit(prim::MAX_POOL_PICK, &[self, g], attrs.clone())
     }
 }

@@ -12,7 +12,7 @@
 
 use super::infer::{Class, check_scalar};
 use super::*;
-use crate::staged::{Carry, Reader, State};
+use crate::staged::{Carry, FlatState, Reader};
 use crate::{DType, Float, Integer, Operand, Shape, Tensor, bf16, f16};
 
 family!(RANDOM_BITS, RANDOM_UNIFORM, RANDOM_FOLD_IN);
@@ -269,7 +269,7 @@ impl Key {
 
 #[diagnostic::do_not_recommend]
 impl Carry for Key {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         Carry::flatten(&self.tensor, state);
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {

@@ -82,7 +82,7 @@ static SUM: OpDef = OpDef {
         Combiner::Sum,
         |cx| infer(cx, Class::Numeric),
         |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, Number::plus))),
-        Grad::Rule(|n| vec![Some(spread(n, kept(n, n.dy())))]),
+        Grad::Rule(|n| vec![Some(broadcast_to_operand(n, kept(n, n.dy())))]),
     )
 };
 
@@ -135,20 +135,20 @@ static ANY: OpDef = row(
 );
 
 /// Reshapes a tensor of the result's type to keep the reduced axes.
-fn kept(n: &GradNode<'_>, of: Any) -> Any {
+fn kept(n: &GradNode<'_>, of: AnyValue) -> AnyValue {
     let Reduced { axes, keepdim } = Reduced::of(n.attrs());
     if keepdim { of } else { of.reshape(reduced(&n.ty(0).shape, &axes, true)) }
 }
 
 /// Broadcasts a tensor with the reduced axes kept to the shape of the operand.
-fn spread(n: &GradNode<'_>, kept: Any) -> Any {
+fn broadcast_to_operand(n: &GradNode<'_>, kept: AnyValue) -> AnyValue {
     let shape = &n.ty(0).shape;
     if shape.is_definite() { kept.broadcast_to(shape) } else { kept.broadcast_like(n.like(0)) }
 }
 
 /// Implements the gradient rule of an extremum: divides the cotangent equally among the elements
 /// equal to it.
-fn share(n: &GradNode<'_>) -> Any {
+fn share(n: &GradNode<'_>) -> AnyValue {
     let taken = n.x(0).eq(kept(n, n.y()));
     let count = taken.cast(n.ty(0).dtype).sum_keepdim(Reduced::of(n.attrs()).axes);
     taken.select(kept(n, n.dy()) / count, n.dy().number(0.0))
@@ -159,9 +159,9 @@ fn share(n: &GradNode<'_>) -> Any {
 ///
 /// The elements are multiplied pairwise, half with half, until one is left. The gradient descends
 /// this tree.
-fn prod_gradient(n: &GradNode<'_>) -> Any {
+fn prod_gradient(n: &GradNode<'_>) -> AnyValue {
     let axes = Reduced::of(n.attrs()).axes;
-    let mut levels: Vec<(Any, usize, usize)> = Vec::new();
+    let mut levels: Vec<(AnyValue, usize, usize)> = Vec::new();
     let mut x = n.x(0);
     for &axis in &axes {
         let mut length = x.dim(axis as isize);
@@ -173,7 +173,7 @@ fn prod_gradient(n: &GradNode<'_>) -> Any {
             x = if length.is_multiple_of(2) {
                 product
             } else {
-                Any::concat(&[product, at(2 * half, length)], axis as isize)
+                AnyValue::concat(&[product, at(2 * half, length)], axis as isize)
             };
             length -= half;
         }
@@ -186,11 +186,11 @@ fn prod_gradient(n: &GradNode<'_>) -> Any {
         if length % 2 == 1 {
             parts.push(d.slice(axis, half, half + 1));
         }
-        d = Any::concat(&parts, axis);
+        d = AnyValue::concat(&parts, axis);
     }
     // An axis without elements was not reduced pairwise, but there is no element to have a
     // gradient.
-    spread(n, d)
+    broadcast_to_operand(n, d)
 }
 
 /// Running sums along an axis from its start or, in reverse, from its end.
@@ -234,23 +234,23 @@ static CUMSUM: OpDef = OpDef {
 
 macro_rules! any_methods {
     ($($all:ident $axis:ident $kept:ident $op:ident;)*) => {
-        impl Any {
+        impl AnyValue {
             $(
                 #[doc = concat!("See [`Tensor::", stringify!($all), "`].")]
                 #[track_caller]
-                pub fn $all(self) -> Any {
+                pub fn $all(self) -> AnyValue {
                     self.over(prim::$op, &self.all_axes(), false)
                 }
 
                 #[doc = concat!("See [`Tensor::", stringify!($axis), "`].")]
                 #[track_caller]
-                pub fn $axis(self, axes: impl IntoAxes) -> Any {
+                pub fn $axis(self, axes: impl IntoAxes) -> AnyValue {
                     self.over(prim::$op, &self.axes(stringify!($axis), axes), false)
                 }
 
                 #[doc = concat!("See [`Tensor::", stringify!($kept), "`].")]
                 #[track_caller]
-                pub fn $kept(self, axes: impl IntoAxes) -> Any {
+                pub fn $kept(self, axes: impl IntoAxes) -> AnyValue {
                     self.over(prim::$op, &self.axes(stringify!($kept), axes), true)
                 }
             )*
@@ -266,9 +266,9 @@ any_methods! {
     any any_axis any_keepdim ANY;
 }
 
-impl Any {
+impl AnyValue {
     #[track_caller]
-    fn over(self, op: Prim, axes: &[usize], keepdim: bool) -> Any {
+    fn over(self, op: Prim, axes: &[usize], keepdim: bool) -> AnyValue {
         trace::emit(op, &[self], Reduced { axes: axes.to_vec(), keepdim }.into())
     }
 
@@ -278,24 +278,24 @@ impl Any {
 
     /// See [`Tensor::mean`].
     #[track_caller]
-    pub fn mean(self) -> Any {
+    pub fn mean(self) -> AnyValue {
         self.mean_over(&self.all_axes(), false)
     }
 
     /// See [`Tensor::mean_axis`].
     #[track_caller]
-    pub fn mean_axis(self, axes: impl IntoAxes) -> Any {
+    pub fn mean_axis(self, axes: impl IntoAxes) -> AnyValue {
         self.mean_over(&self.axes("mean_axis", axes), false)
     }
 
     /// See [`Tensor::mean_keepdim`].
     #[track_caller]
-    pub fn mean_keepdim(self, axes: impl IntoAxes) -> Any {
+    pub fn mean_keepdim(self, axes: impl IntoAxes) -> AnyValue {
         self.mean_over(&self.axes("mean_keepdim", axes), true)
     }
 
     #[track_caller]
-    fn mean_over(self, axes: &[usize], keepdim: bool) -> Any {
+    fn mean_over(self, axes: &[usize], keepdim: bool) -> AnyValue {
         if self.dtype().is_half() {
             // The sum may overflow even if the mean does not.
             return self.cast(DType::F32).mean_over(axes, keepdim).cast(self.dtype());
@@ -311,24 +311,24 @@ impl Any {
 
     /// See [`Tensor::var`].
     #[track_caller]
-    pub fn var(self) -> Any {
+    pub fn var(self) -> AnyValue {
         self.var_over(&self.all_axes(), false)
     }
 
     /// See [`Tensor::var_axis`].
     #[track_caller]
-    pub fn var_axis(self, axes: impl IntoAxes) -> Any {
+    pub fn var_axis(self, axes: impl IntoAxes) -> AnyValue {
         self.var_over(&self.axes("var_axis", axes), false)
     }
 
     /// See [`Tensor::var_keepdim`].
     #[track_caller]
-    pub fn var_keepdim(self, axes: impl IntoAxes) -> Any {
+    pub fn var_keepdim(self, axes: impl IntoAxes) -> AnyValue {
         self.var_over(&self.axes("var_keepdim", axes), true)
     }
 
     #[track_caller]
-    fn var_over(self, axes: &[usize], keepdim: bool) -> Any {
+    fn var_over(self, axes: &[usize], keepdim: bool) -> AnyValue {
         if self.dtype().is_half() {
             return self.cast(DType::F32).var_over(axes, keepdim).cast(self.dtype());
         }
@@ -338,13 +338,13 @@ impl Any {
 
     /// See [`Tensor::cumsum`].
     #[track_caller]
-    pub fn cumsum(self, axis: isize) -> Any {
+    pub fn cumsum(self, axis: isize) -> AnyValue {
         let axis = self.axis("cumsum", axis);
         self.running_sum(axis, false)
     }
 
     #[track_caller]
-    fn running_sum(self, axis: usize, reverse: bool) -> Any {
+    fn running_sum(self, axis: usize, reverse: bool) -> AnyValue {
         trace::emit(prim::CUMSUM, &[self], RunningSum { axis, reverse }.into())
     }
 }

@@ -77,7 +77,7 @@ static BROADCAST_LIKE: OpDef = OpDef {
 };
 
 /// Implements the gradient rule of broadcasting: sums over the copies of every element.
-fn gather_stretched(n: &GradNode<'_>) -> Any {
+fn gather_stretched(n: &GradNode<'_>) -> AnyValue {
     let (from, to) = (&n.ty(0).shape, &n.result_ty().shape);
     let missing = to.rank() - from.rank();
     let pairs = || from.dims().iter().zip(&to.dims()[missing..]);
@@ -377,10 +377,10 @@ static IOTA: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-impl Any {
+impl AnyValue {
     /// See [`Tensor::broadcast_to`].
     #[track_caller]
-    pub fn broadcast_to(self, shape: impl Into<Shape>) -> Any {
+    pub fn broadcast_to(self, shape: impl Into<Shape>) -> AnyValue {
         let shape = shape.into();
         if self.shape() == shape && shape.is_definite() {
             return self;
@@ -390,7 +390,7 @@ impl Any {
 
     /// Broadcasts to the common shape of this tensor and another one, whose elements are not used.
     #[track_caller]
-    pub fn broadcast_like(self, like: Any) -> Any {
+    pub fn broadcast_like(self, like: AnyValue) -> AnyValue {
         let (own, other) = (self.shape(), like.shape());
         if own == other && own.is_definite() {
             return self;
@@ -403,13 +403,13 @@ impl Any {
 
     /// Sums over the axes along which a tensor of the shape of `like` broadcasts to this one.
     #[track_caller]
-    pub fn sum_like(self, like: Any) -> Any {
+    pub fn sum_like(self, like: AnyValue) -> AnyValue {
         trace::emit(prim::SUM_LIKE, &[self, like], Attrs::none())
     }
 
     /// See [`Tensor::reshape`]. An unknown extent of the shape is inferred.
     #[track_caller]
-    pub fn reshape(self, shape: impl IntoExtents) -> Any {
+    pub fn reshape(self, shape: impl IntoExtents) -> AnyValue {
         let shape = shape.to_shape();
         if self.shape() == shape && shape.is_definite() {
             return self;
@@ -421,27 +421,27 @@ impl Any {
 
     /// See [`Tensor::with_dynamic`].
     #[track_caller]
-    pub fn with_dynamic(self, axes: impl IntoAxes) -> Any {
+    pub fn with_dynamic(self, axes: impl IntoAxes) -> AnyValue {
         let axes = self.axes("with_dynamic", axes);
         trace::emit(prim::WITH_DYNAMIC, &[self], Axes { axes }.into())
     }
 
     /// Returns zeros of a type, with this vector as extents.
     #[track_caller]
-    pub(crate) fn zeros_of(self, ty: &TensorType) -> Any {
+    pub(crate) fn zeros_of(self, ty: &TensorType) -> AnyValue {
         let attrs = Typed { shape: ty.shape.clone(), dtype: ty.dtype }.into();
         trace::emit(prim::ZEROS_OF, &[self], attrs)
     }
 
     /// Returns the elements with the shape of another tensor of the same size.
     #[track_caller]
-    pub fn reshape_like(self, like: Any) -> Any {
+    pub fn reshape_like(self, like: AnyValue) -> AnyValue {
         trace::emit(prim::RESHAPE_LIKE, &[self, like], Attrs::none())
     }
 
     /// See [`Tensor::permute`].
     #[track_caller]
-    pub fn permute(self, axes: impl IntoAxes) -> Any {
+    pub fn permute(self, axes: impl IntoAxes) -> AnyValue {
         let rank = self.rank();
         let counted: Result<Vec<usize>, OpError> =
             axes.to_axes().into_iter().map(|a| super::axes::axis(a, rank)).collect();
@@ -451,7 +451,7 @@ impl Any {
 
     /// See [`Tensor::transpose`].
     #[track_caller]
-    pub fn transpose(self, a: isize, b: isize) -> Any {
+    pub fn transpose(self, a: isize, b: isize) -> AnyValue {
         let mut order: Vec<usize> = (0..self.rank()).collect();
         let (a, b) = (self.axis("transpose", a), self.axis("transpose", b));
         order.swap(a, b);
@@ -460,14 +460,14 @@ impl Any {
 
     /// See [`Tensor::flip`].
     #[track_caller]
-    pub fn flip(self, axes: impl IntoAxes) -> Any {
+    pub fn flip(self, axes: impl IntoAxes) -> AnyValue {
         let axes = self.axes("flip", axes);
         trace::emit(prim::FLIP, &[self], Axes { axes }.into())
     }
 
     /// See [`Tensor::unsqueeze`].
     #[track_caller]
-    pub fn unsqueeze(self, axis: isize) -> Any {
+    pub fn unsqueeze(self, axis: isize) -> AnyValue {
         let mut shape = self.shape();
         let at = super::axes::axis(axis, shape.rank() + 1);
         let at = accept("unsqueeze", at.map_err(|e| e.label(self.ty().to_string())));
@@ -477,7 +477,7 @@ impl Any {
 
     /// See [`Tensor::squeeze`].
     #[track_caller]
-    pub fn squeeze(self, axis: isize) -> Any {
+    pub fn squeeze(self, axis: isize) -> AnyValue {
         let shape = self.shape();
         let at = self.axis("squeeze", axis);
         if !shape.dims()[at].compatible(&Dim::Known(1)) {

@@ -229,47 +229,47 @@ static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     halves: Halves::Direct,
     effects: Effects::Fallible,
 };
-impl Any {
+impl AnyValue {
     /// See [`Tensor::slice`].
     #[track_caller]
-    pub fn slice(self, axis: isize, start: usize, end: usize) -> Any {
+    pub fn slice(self, axis: isize, start: usize, end: usize) -> AnyValue {
         self.slice_step(axis, start, end, 1)
     }
 
     /// See [`Tensor::slice_step`].
     #[track_caller]
-    pub fn slice_step(self, axis: isize, start: usize, end: usize, step: usize) -> Any {
+    pub fn slice_step(self, axis: isize, start: usize, end: usize, step: usize) -> AnyValue {
         let axis = self.axis("slice", axis);
         self.ranged(axis, start, end, step)
     }
 
     #[track_caller]
-    fn ranged(self, axis: usize, start: usize, end: usize, step: usize) -> Any {
+    fn ranged(self, axis: usize, start: usize, end: usize, step: usize) -> AnyValue {
         trace::emit(prim::SLICE, &[self], Slice { axis, start, end, step }.into())
     }
 
     /// See [`Tensor::update_slice`].
     #[track_caller]
-    pub fn update_slice(self, part: Any, axis: isize, start: usize) -> Any {
+    pub fn update_slice(self, part: AnyValue, axis: isize, start: usize) -> AnyValue {
         let axis = self.axis("update_slice", axis);
         self.written(part, axis, start, 1)
     }
 
     #[track_caller]
-    fn written(self, part: Any, axis: usize, start: usize, step: usize) -> Any {
+    fn written(self, part: AnyValue, axis: usize, start: usize, step: usize) -> AnyValue {
         trace::emit(prim::UPDATE_SLICE, &[self, part], SliceTarget { axis, start, step }.into())
     }
 
     /// See [`Tensor::slice_at`].
     #[track_caller]
-    pub fn slice_at(self, start: Any, axis: isize, size: usize) -> Any {
+    pub fn slice_at(self, start: AnyValue, axis: isize, size: usize) -> AnyValue {
         let axis = self.axis("dynamic_slice", axis);
         trace::emit(prim::DYNAMIC_SLICE, &[self, start], DynamicSlice { axis, size }.into())
     }
 
     /// See [`Tensor::update_slice_at`].
     #[track_caller]
-    pub fn update_slice_at(self, part: Any, start: Any, axis: isize) -> Any {
+    pub fn update_slice_at(self, part: AnyValue, start: AnyValue, axis: isize) -> AnyValue {
         let axis = self.axis("dynamic_update_slice", axis);
         trace::emit(prim::DYNAMIC_UPDATE_SLICE, &[self, part, start], Along { axis }.into())
     }
@@ -279,18 +279,18 @@ impl Any {
 pub trait ScalarIndex {
     /// Returns the slice of `x` at this index, without the axis.
     #[track_caller]
-    fn choose(self, x: Any, axis: isize) -> Any;
+    fn choose(self, x: AnyValue, axis: isize) -> AnyValue;
 }
 
 impl<I: Integer> ScalarIndex for Tensor<I> {
     #[track_caller]
-    fn choose(self, x: Any, axis: isize) -> Any {
+    fn choose(self, x: AnyValue, axis: isize) -> AnyValue {
         x.slice_at(self.untyped(), axis, 1).squeeze(axis)
     }
 }
 impl ScalarIndex for usize {
     #[track_caller]
-    fn choose(self, x: Any, axis: isize) -> Any {
+    fn choose(self, x: AnyValue, axis: isize) -> AnyValue {
         if let Some(n) = x.shape().dims()[x.axis("index", axis)].known()
             && self >= n
         {
@@ -302,7 +302,7 @@ impl ScalarIndex for usize {
 }
 impl ScalarIndex for i32 {
     #[track_caller]
-    fn choose(self, x: Any, axis: isize) -> Any {
+    fn choose(self, x: AnyValue, axis: isize) -> AnyValue {
         if let Ok(index) = usize::try_from(self) {
             return index.choose(x, axis);
         }

@@ -136,41 +136,41 @@ static LOGSUMEXP: OpDef = OpDef {
     effects: Effects::Pure,
 };
 
-impl Any {
+impl AnyValue {
     /// See [`Tensor::softmax`].
     #[track_caller]
-    pub fn softmax(self, axis: isize) -> Any {
+    pub fn softmax(self, axis: isize) -> AnyValue {
         let axis = self.axis("softmax", axis);
         trace::emit(prim::SOFTMAX, &[self], Along { axis }.into())
     }
 
     /// See [`Tensor::log_softmax`].
     #[track_caller]
-    pub fn log_softmax(self, axis: isize) -> Any {
+    pub fn log_softmax(self, axis: isize) -> AnyValue {
         let axis = self.axis("log_softmax", axis);
         trace::emit(prim::LOG_SOFTMAX, &[self], Along { axis }.into())
     }
 
     /// See [`Tensor::logsumexp`].
     #[track_caller]
-    pub fn logsumexp(self, axis: isize) -> Any {
+    pub fn logsumexp(self, axis: isize) -> AnyValue {
         self.logsumexp_over(self.axis("logsumexp", axis), false)
     }
 
     /// See [`Tensor::logsumexp_keepdim`].
     #[track_caller]
-    pub fn logsumexp_keepdim(self, axis: isize) -> Any {
+    pub fn logsumexp_keepdim(self, axis: isize) -> AnyValue {
         self.logsumexp_over(self.axis("logsumexp_keepdim", axis), true)
     }
 
     #[track_caller]
-    fn logsumexp_over(self, axis: usize, keepdim: bool) -> Any {
+    fn logsumexp_over(self, axis: usize, keepdim: bool) -> AnyValue {
         trace::emit(prim::LOGSUMEXP, &[self], AlongOrKept { axis, keepdim }.into())
     }
 
     /// See [`Tensor::cross_entropy`].
     #[track_caller]
-    pub fn cross_entropy(self, ids: Any) -> Any {
+    pub fn cross_entropy(self, ids: AnyValue) -> AnyValue {
         let (logits, labels) = (self.tensor_type(), ids.tensor_type());
         let examples = logits.shape.dims().split_last().map(|(_, rest)| crate::Shape(rest.to_vec()));
         if !examples.is_some_and(|s| s.compatible(&labels.shape)) {

@@ -7,29 +7,29 @@ use crate::{Graph, Type};
 
 /// An insertion point for a new node.
 #[derive(Clone, Copy)]
-pub(super) enum At {
+pub(super) enum InsertPoint {
     Before(Node),
     /// At the end of a region.
     End(Region),
 }
 
 /// Adds a primitive operation that cannot fail for these operands. Returns its result.
-pub(super) fn add(g: &mut Graph, at: At, op: Prim, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
+pub(super) fn add(g: &mut Graph, at: InsertPoint, op: Prim, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
     add_node(g, at, Op::Prim(op, attrs), operands, origin)
 }
 
 /// Adds a node with one result. Returns the result.
-pub(super) fn add_node(g: &mut Graph, at: At, op: Op, operands: &[Value], origin: Origin) -> Value {
+pub(super) fn add_node(g: &mut Graph, at: InsertPoint, op: Op, operands: &[Value], origin: Origin) -> Value {
     let region = match at {
-        At::Before(node) => g.node(node).region,
-        At::End(region) => region,
+        InsertPoint::Before(node) => g.node(node).region,
+        InsertPoint::End(region) => region,
     };
     let node = g.make_node(region, op, operands.to_vec(), [], origin);
     let types = crate::ir::result_types(g, node).unwrap_or_else(|e| panic!("{}: {e:?}", g.node(node).op.name()));
     let result = g.add_result(node, types.into_iter().next().expect("it has a result"));
     match at {
-        At::Before(before) => g.insert_before(node, before),
-        At::End(_) => g.append(node),
+        InsertPoint::Before(before) => g.insert_before(node, before),
+        InsertPoint::End(_) => g.append(node),
     }
     result
 }

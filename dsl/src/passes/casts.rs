@@ -4,23 +4,23 @@ use super::Pass;
 use crate::ir::{Node, Op, Origin, Region, Replacements, Value, ValueDef};
 use crate::ops::attributes::Cast;
 use crate::ops::{converted, prim, widened_attrs};
-use crate::{DType, Graph, On, TensorType, Type};
+use crate::{DType, DeviceConstraint, Graph, TensorType, Type};
 use std::collections::HashMap;
 
 /// Hoists conversions of captured values to or from a 16-bit float out of loops.
 ///
 /// A conversion cannot fail, so it may run before a loop that has no iterations. For example, `f32`
-/// parameters that a loop uses as `bf16` are converted once, and [`Products`](super::Products) can
+/// parameters that a loop uses as `bf16` are converted once, and [`HoistMatmuls`](super::HoistMatmuls) can
 /// then hoist matmuls with them.
 ///
 /// Before: verified. After: verified, and no loop converts a captured value to or from a 16-bit
 /// float.
 #[derive(Clone, Copy, Debug)]
-pub struct Casts;
+pub struct HoistCasts;
 
-impl Pass for Casts {
+impl Pass for HoistCasts {
     fn name(&self) -> &'static str {
-        "casts"
+        "hoist_casts"
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
@@ -35,7 +35,7 @@ impl Pass for Casts {
 /// exactly where the separate operations did.
 ///
 /// A value is converted once in its region. Conversions of captured values are hoisted, as in
-/// [`Casts`]. Errors of operations name the types after widening.
+/// [`HoistCasts`]. Errors of operations name the types after widening.
 ///
 /// Before: verified. After: verified, and 16-bit floats are only moved and converted, except in
 /// sums of stacks and of list elements.
@@ -57,7 +57,7 @@ struct Rewrite<'g> {
     /// Whether operations are widened. Conversions are hoisted in either case.
     widen: bool,
     /// The conversions made so far, by operand, element type and device constraint.
-    converted: HashMap<(Value, DType, Option<On>), Value>,
+    converted: HashMap<(Value, DType, Option<DeviceConstraint>), Value>,
     replaced: Replacements,
     /// The regions around the current node, outermost first, with the nodes kept so far.
     open: Vec<(Region, Vec<Node>)>,
@@ -189,7 +189,13 @@ impl Rewrite<'_> {
     ///
     /// In each region it is the conversion of the parameter of the capture to which `v` belongs.
     /// Returns the new parameter in the region of `v`.
-    fn capture(&mut self, owner: Node, converted: Value, v: Value, (dtype, on): (DType, Option<On>)) -> Value {
+    fn capture(
+        &mut self,
+        owner: Node,
+        converted: Value,
+        v: Value,
+        (dtype, on): (DType, Option<DeviceConstraint>),
+    ) -> Value {
         let before = self.graph.captures(owner).find(|capture| capture.params.contains(&v));
         let before = before.expect("the value is a parameter of the construct").params;
         let params = self.graph.add_capture(owner, converted).params;

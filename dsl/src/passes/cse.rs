@@ -3,7 +3,7 @@
 use super::Pass;
 use crate::ir::{CallKind, ListForm, Node, Op, Region, Replacements, Value};
 use crate::ops::Effects;
-use crate::{Graph, On};
+use crate::{DeviceConstraint, Graph};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::{Hash, Hasher};
@@ -50,7 +50,7 @@ struct Merge<'g> {
 }
 
 /// The operation, operands and device constraint of a node: equal keys compute equal values.
-pub(super) struct Key(pub(super) Op, pub(super) Vec<Value>, pub(super) Option<On>);
+pub(super) struct Key(pub(super) Op, pub(super) Vec<Value>, pub(super) Option<DeviceConstraint>);
 
 impl PartialEq for Key {
     fn eq(&self, other: &Key) -> bool {

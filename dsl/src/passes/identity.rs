@@ -21,8 +21,8 @@ pub(super) fn operand_given_back(
 ) -> Option<usize> {
     let is = |i: usize, test: fn(&HostTensor) -> bool| fills[i].as_ref().is_some_and(test);
     match op {
-        prim::ADD if is(1, adds_nothing) => Some(0),
-        prim::ADD if is(0, adds_nothing) => Some(1),
+        prim::ADD if is(1, is_additive_identity) => Some(0),
+        prim::ADD if is(0, is_additive_identity) => Some(1),
         prim::SUB if is(1, subtracts_nothing) => Some(0),
         prim::MUL if is(1, is_one) => Some(0),
         prim::MUL if is(0, is_one) => Some(1),
@@ -62,7 +62,7 @@ fn is_definite(ty: &Type) -> bool {
 }
 
 /// Returns whether a scalar is an additive identity, which is the negative zero for floats.
-pub(super) fn adds_nothing(scalar: &HostTensor) -> bool {
+pub(super) fn is_additive_identity(scalar: &HostTensor) -> bool {
     match scalar.buffer() {
         Buffer::F32(d) => d[0] == 0.0 && d[0].is_sign_negative(),
         Buffer::F64(d) => d[0] == 0.0 && d[0].is_sign_negative(),

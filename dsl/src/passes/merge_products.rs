@@ -1,11 +1,11 @@
 //! Merging of matmuls that share an operand, for example those of the gates of a recurrent cell.
 
-use super::build::{At, add, along, columns, matrix, transposed};
+use super::build::{InsertPoint, add, along, columns, matrix, transposed};
 use super::trips::trips;
 use super::{Pass, has_product, made_by};
 use crate::ir::{Attrs, Node, Op, Origin, Region, Replacements, Value};
 use crate::ops::prim;
-use crate::{DType, Graph, On};
+use crate::{DType, DeviceConstraint, Graph};
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 
@@ -91,7 +91,7 @@ struct Merge<'g> {
     replaced: Replacements,
     families: Families,
     /// The captures of concatenated matrices, by operands, axis and device constraint.
-    joined: HashMap<(Vec<Value>, usize, Option<On>), Value>,
+    joined: HashMap<(Vec<Value>, usize, Option<DeviceConstraint>), Value>,
     /// Matmuls that have been merged into another one.
     taken: HashSet<Node>,
     changed: bool,
@@ -111,11 +111,11 @@ struct Product {
 
 /// The properties that matmuls must share to be merged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Kind {
+struct MergeKey {
     is_transposed: bool,
     dtype: DType,
     /// The device constraints of the matmul and of the variable that holds the matrix.
-    on: [Option<On>; 2],
+    on: [Option<DeviceConstraint>; 2],
 }
 
 /// Groups of matrices that one `concat` joins, by their outermost values.
@@ -203,14 +203,14 @@ impl Merge<'_> {
         Some(Product { node, left, right, is_transposed, columns, origin: data.origin() })
     }
 
-    fn kind(&self, product: &Product) -> Kind {
+    fn kind(&self, product: &Product) -> MergeKey {
         let dtype = self.graph.ty(product.left).element().dtype;
         let maker = self.graph.producer(outermost(self.graph, product.right));
         let of_variable = match maker.map(|node| &self.graph.node(node).op) {
             Some(Op::Read(var)) => self.graph.vars[var.index()].on,
             _ => None,
         };
-        Kind { is_transposed: product.is_transposed, dtype, on: [product.origin.on, of_variable] }
+        MergeKey { is_transposed: product.is_transposed, dtype, on: [product.origin.on, of_variable] }
     }
 
     /// Sorts matmuls by their right operand and removes duplicates.
@@ -227,7 +227,7 @@ impl Merge<'_> {
     }
 
     /// Concatenates the right operands of matmuls along an axis.
-    fn join(&mut self, products: &[Product], axis: usize, at: At) -> Value {
+    fn join(&mut self, products: &[Product], axis: usize, at: InsertPoint) -> Value {
         let Product { is_transposed, origin, .. } = products[0];
         let axis = if is_transposed { 1 - axis } else { axis };
         let rights: Vec<Value> = products.iter().map(|p| p.right).collect();
@@ -236,7 +236,7 @@ impl Merge<'_> {
             Some(&captured) => captured,
             None => {
                 self.families.add(self.graph, &key.0);
-                let all = add(self.graph, At::Before(self.node), prim::CONCAT, &key.0, along(axis), origin);
+                let all = add(self.graph, InsertPoint::Before(self.node), prim::CONCAT, &key.0, along(axis), origin);
                 let [_, captured] = self.graph.add_capture(self.node, all).params;
                 *self.joined.entry(key).or_insert(captured)
             }
@@ -261,7 +261,7 @@ impl Merge<'_> {
             if !self.fit(&mut products) {
                 continue;
             }
-            let at = At::Before(first);
+            let at = InsertPoint::Before(first);
             let right = self.join(&products, 1, at);
             let all = add(self.graph, at, prim::MATMUL, &[left, right], Attrs::none(), origin);
             let mut start = 0;
@@ -315,7 +315,7 @@ impl Merge<'_> {
         }
         let result_of = |g: &Graph, p: &Product| g.node(p.node).results[0];
         let last = self.graph.producer(sum).expect("it is a sum");
-        let (at, origin) = (At::Before(last), self.graph.node(last).origin());
+        let (at, origin) = (InsertPoint::Before(last), self.graph.node(last).origin());
         let (mut merged, mut changed) = (Vec::new(), false);
         for mut products in groups.products {
             let all = products.clone();

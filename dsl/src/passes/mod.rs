@@ -22,36 +22,36 @@ mod casts;
 mod cse;
 mod dce;
 mod fold;
+mod hoist_matmuls;
 mod identity;
 mod inline;
 mod licm;
+mod merge_loop_vars;
 mod merge_products;
-mod merge_state;
-mod parts;
-mod products;
 mod prune;
-mod scalars;
+mod scalarize;
 mod scatters;
 mod simplify;
 mod specialize;
+mod sums_to_concat;
 mod trips;
 
-pub use casts::{Casts, Widen};
+pub use casts::{HoistCasts, Widen};
 pub use cse::Cse;
 pub use dce::Dce;
 pub use fold::Fold;
+pub use hoist_matmuls::HoistMatmuls;
 pub use inline::Inline;
 pub use licm::Licm;
+pub use merge_loop_vars::MergeLoopVars;
 pub use merge_products::MergeProducts;
-pub use merge_state::MergeState;
-pub use parts::Parts;
-pub use products::Products;
 pub use prune::{Assignments, PrunedGraph, prune};
-pub use scalars::{Scalars, scalars};
+pub use scalarize::{Scalarize, scalars};
 pub use scatters::Scatters;
 pub use simplify::Simplify;
 pub use specialize::specialize;
-pub use trips::{Count, Limit, count, trips};
+pub use sums_to_concat::SumsToConcat;
+pub use trips::{CountedLoop, Limit, count, trips};
 
 /// A transformation of graphs that preserves their semantics.
 pub trait Pass {
@@ -87,22 +87,22 @@ impl Pipeline {
             Box::new(Simplify),
             // Before `Cse`, so that nodes that use merged loop variables are merged in the same
             // round.
-            Box::new(MergeState),
+            Box::new(MergeLoopVars),
             // After folding, which may produce equal constants from different nodes.
             Box::new(Cse),
-            // After `Cse`, or equal nodes would be hoisted as separate captures. Before `Products`,
+            // After `Cse`, or equal nodes would be hoisted as separate captures. Before `HoistMatmuls`,
             // which looks for captures.
             Box::new(Licm),
             // After `Cse`, so that use counts are accurate.
-            Box::new(Parts),
+            Box::new(SumsToConcat),
             // After folding, which exposes the zeros that rows are added to.
             Box::new(Scatters),
-            // Before `Products`, which looks for captured operands.
-            Box::new(Casts),
-            // After `Cse`, or one matrix could have several captures. Before `Products`, so that
+            // Before `HoistMatmuls`, which looks for captured operands.
+            Box::new(HoistCasts),
+            // After `Cse`, or one matrix could have several captures. Before `HoistMatmuls`, so that
             // merged matmuls are hoisted as one.
             Box::new(MergeProducts),
-            Box::new(Products),
+            Box::new(HoistMatmuls),
             // Last: the other passes leave unused nodes behind.
             Box::new(Dce),
         ])

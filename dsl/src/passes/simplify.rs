@@ -354,7 +354,7 @@ impl Algebra<'_> {
 
     fn of_numbers(&self, name: Prim, x: Value, y: Value) -> Option<Simpler> {
         match name {
-            prim::SUB if self.number(x).is_some_and(|t| identity::adds_nothing(&t)) => op(prim::NEG, &[y]),
+            prim::SUB if self.number(x).is_some_and(|t| identity::is_additive_identity(&t)) => op(prim::NEG, &[y]),
             prim::MUL if self.is_number(y, -1.0) => op(prim::NEG, &[x]),
             prim::MUL if self.is_number(x, -1.0) => op(prim::NEG, &[y]),
             prim::DIV => Some(Times(x, exact_inverse(&self.number(y)?)?)),

@@ -37,7 +37,7 @@ pub(super) fn step(g: &Graph, var: LoopVar) -> Option<i64> {
 /// It runs while a loop variable with a constant increment is on one side of a loop-invariant
 /// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count {
+pub struct CountedLoop {
     /// The index of the loop variable.
     pub variable: usize,
     /// The limit that the counter is compared with.
@@ -61,7 +61,7 @@ pub enum Limit {
 
 /// Returns the counter of a `while` whose condition only compares a counter with a loop-invariant
 /// value.
-pub fn count(g: &Graph, node: Node) -> Option<Count> {
+pub fn count(g: &Graph, node: Node) -> Option<CountedLoop> {
     let data = g.while_of(node);
     let (name, &[a, b]) = made_by(g, data.predicate())? else { return None };
     let variable = |v: Value| data.vars().find(|var| var.cond_param == v);
@@ -81,10 +81,10 @@ pub fn count(g: &Graph, node: Node) -> Option<Count> {
     };
     let ty = g.ty(counter.init).element();
     let dtype = (ty.rank() == 0 && matches!(ty.dtype, DType::I32 | DType::I64)).then_some(ty.dtype)?;
-    Some(Count { variable: counter.index, limit, step: step(g, counter)?, is_below, is_inclusive, dtype })
+    Some(CountedLoop { variable: counter.index, limit, step: step(g, counter)?, is_below, is_inclusive, dtype })
 }
 
-impl Count {
+impl CountedLoop {
     /// Returns the trip count for an initial value and a limit.
     ///
     /// Returns `None` if the loop does not terminate or the counter overflows.

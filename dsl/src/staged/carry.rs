@@ -1,6 +1,6 @@
 //! Values that can cross a staged branch or loop.
 
-use crate::{Any, Diagnostic, Element, Tensor, Var, trace};
+use crate::{AnyValue, Diagnostic, Element, Tensor, Var, trace};
 use std::fmt;
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ use std::rc::Rc;
 )]
 pub trait Carry: Sized {
     /// Appends the tensors, and the structure that is needed to rebuild the value from them.
-    fn flatten(&self, state: &mut State);
+    fn flatten(&self, state: &mut FlatState);
 
     /// Takes from `state` what [`flatten`](Self::flatten) appended, with other tensors in place of
     /// the original ones.
@@ -93,11 +93,11 @@ impl fmt::Display for Entry {
 
 /// The path of a leaf in a value, from the outside in: `.h`, `.0`, `.cells.2.h`.
 #[derive(Clone, Debug, Default)]
-struct Path(Option<Rc<Step>>);
+struct LeafPath(Option<Rc<PathSegment>>);
 
 #[derive(Debug)]
-struct Step {
-    before: Path,
+struct PathSegment {
+    before: LeafPath,
     name: Name,
 }
 
@@ -107,23 +107,23 @@ enum Name {
     Item(usize),
 }
 
-impl fmt::Display for Path {
+impl fmt::Display for LeafPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_deref() {
             None => Ok(()),
-            Some(Step { before, name: Name::Field(name) }) => write!(f, "{before}.{name}"),
-            Some(Step { before, name: Name::Item(i) }) => write!(f, "{before}.{i}"),
+            Some(PathSegment { before, name: Name::Field(name) }) => write!(f, "{before}.{name}"),
+            Some(PathSegment { before, name: Name::Item(i) }) => write!(f, "{before}.{i}"),
         }
     }
 }
 
 /// A flattened value: its tensors and its structure, each leaf with its path.
 #[derive(Clone, Debug, Default)]
-pub struct State {
-    tensors: Vec<Any>,
-    structure: Vec<(Path, Entry)>,
+pub struct FlatState {
+    tensors: Vec<AnyValue>,
+    structure: Vec<(LeafPath, Entry)>,
     /// The path of the part that is being flattened.
-    path: Path,
+    path: LeafPath,
 }
 
 /// A leaf that differs between two values of one type.
@@ -137,10 +137,10 @@ pub(crate) struct Difference {
     pub(crate) is_length: bool,
 }
 
-impl State {
+impl FlatState {
     /// Flattens a value.
-    pub fn of(value: &impl Carry) -> State {
-        let mut state = State::default();
+    pub fn of(value: &impl Carry) -> FlatState {
+        let mut state = FlatState::default();
         value.flatten(&mut state);
         state
     }
@@ -156,7 +156,7 @@ impl State {
     }
 
     fn step(&mut self, name: Name) {
-        self.path = Path(Some(Rc::new(Step { before: std::mem::take(&mut self.path), name })));
+        self.path = LeafPath(Some(Rc::new(PathSegment { before: std::mem::take(&mut self.path), name })));
     }
 
     /// Ends a field or item.
@@ -179,7 +179,7 @@ impl State {
     }
 
     /// Appends a tensor.
-    pub fn tensor(&mut self, tensor: Any) {
+    pub fn tensor(&mut self, tensor: AnyValue) {
         self.push(Entry::Tensor);
         self.tensors.push(tensor);
     }
@@ -216,13 +216,13 @@ impl State {
 
     /// Returns the same structure with zeros for the tensors, created in the current region.
     #[track_caller]
-    pub(super) fn zeros_like(&self) -> State {
+    pub(super) fn zeros_like(&self) -> FlatState {
         let tensors = self.tensors.iter().map(|&t| trace::placeholder(t.ty())).collect();
-        State { tensors, structure: self.structure.clone(), path: Path::default() }
+        FlatState { tensors, structure: self.structure.clone(), path: LeafPath::default() }
     }
 
     /// Returns the tensors, in order.
-    pub(crate) fn tensors(&self) -> &[Any] {
+    pub(crate) fn tensors(&self) -> &[AnyValue] {
         &self.tensors
     }
 
@@ -232,14 +232,14 @@ impl State {
     }
 
     /// Returns the same structure with other tensors, which are taken from `tensors`.
-    pub(crate) fn with_tensors(&self, tensors: &mut impl Iterator<Item = Any>) -> State {
-        let tensors: Vec<Any> = tensors.take(self.tensors.len()).collect();
+    pub(crate) fn with_tensors(&self, tensors: &mut impl Iterator<Item = AnyValue>) -> FlatState {
+        let tensors: Vec<AnyValue> = tensors.take(self.tensors.len()).collect();
         assert_eq!(tensors.len(), self.tensors.len(), "one tensor for each one in the structure");
-        State { tensors, structure: self.structure.clone(), path: Path::default() }
+        FlatState { tensors, structure: self.structure.clone(), path: LeafPath::default() }
     }
 
     /// Returns the first difference between the structures of two values.
-    pub(crate) fn difference(&self, other: &State) -> Option<Difference> {
+    pub(crate) fn difference(&self, other: &FlatState) -> Option<Difference> {
         let pairs = self.structure.iter().zip(&other.structure);
         for ((path, a), (_, b)) in pairs {
             if !a.same(b) {
@@ -247,7 +247,7 @@ impl State {
                 return Some(Difference { path: path.to_string(), words: [a.to_string(), b.to_string()], is_length });
             }
         }
-        let count = |s: &State| format!("{} parts", s.structure.len());
+        let count = |s: &FlatState| format!("{} parts", s.structure.len());
         let differ = self.structure.len() != other.structure.len();
         differ.then(|| Difference { path: String::new(), words: [count(self), count(other)], is_length: false })
     }
@@ -270,11 +270,11 @@ impl State {
     }
 }
 
-/// A reader of a [`State`].
+/// A reader of a [`FlatState`].
 #[derive(Debug)]
 pub struct Reader<'a> {
-    tensors: &'a [Any],
-    structure: &'a [(Path, Entry)],
+    tensors: &'a [AnyValue],
+    structure: &'a [(LeafPath, Entry)],
 }
 
 const MISUSE: &str = "`Carry::rebuild` reads what `Carry::flatten` appended, in the same order";
@@ -287,7 +287,7 @@ impl Reader<'_> {
     }
 
     /// Returns the next tensor.
-    pub fn tensor(&mut self) -> Any {
+    pub fn tensor(&mut self) -> AnyValue {
         assert!(matches!(self.next(), Entry::Tensor), "{MISUSE}");
         let (&first, rest) = self.tensors.split_first().expect(MISUSE);
         self.tensors = rest;
@@ -325,7 +325,7 @@ impl Reader<'_> {
 
 #[diagnostic::do_not_recommend]
 impl<T: Element> Carry for Tensor<T> {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         state.tensor(self.untyped());
     }
     #[track_caller]
@@ -336,7 +336,7 @@ impl<T: Element> Carry for Tensor<T> {
 
 #[diagnostic::do_not_recommend]
 impl<T: Carry> Carry for Vec<T> {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         state.len(self.len());
         state.items(self);
     }
@@ -347,7 +347,7 @@ impl<T: Carry> Carry for Vec<T> {
 
 #[diagnostic::do_not_recommend]
 impl<T: Carry, const N: usize> Carry for [T; N] {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         state.items(self);
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {
@@ -357,7 +357,7 @@ impl<T: Carry, const N: usize> Carry for [T; N] {
 
 #[diagnostic::do_not_recommend]
 impl<T: Carry> Carry for Option<T> {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         state.present(self.is_some());
         if let Some(x) = self {
             x.flatten(state);
@@ -372,7 +372,7 @@ impl<T: Carry> Carry for Option<T> {
 /// from.
 #[diagnostic::do_not_recommend]
 impl<T: Carry, E> Carry for Result<T, E> {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         match self {
             Ok(x) => x.flatten(state),
             Err(_) => state.push(Entry::Err),
@@ -396,7 +396,7 @@ pub(super) fn staged_err() -> Diagnostic {
 
 #[diagnostic::do_not_recommend]
 impl<T: Carry> Carry for Box<T> {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         (**self).flatten(state);
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {
@@ -417,7 +417,7 @@ impl<T: Element> PartialEq for Identity<T> {
 
 #[diagnostic::do_not_recommend]
 impl<T: Element> Carry for Var<T> {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         state.host(&Identity(self.clone()));
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {
@@ -427,7 +427,7 @@ impl<T: Element> Carry for Var<T> {
 
 #[diagnostic::do_not_recommend]
 impl Carry for () {
-    fn flatten(&self, _state: &mut State) {}
+    fn flatten(&self, _state: &mut FlatState) {}
     fn rebuild(_state: &mut Reader<'_>) -> Self {}
 }
 
@@ -435,7 +435,7 @@ macro_rules! carry_tuples {
     ($($($t:ident $i:tt),+;)*) => {$(
         #[diagnostic::do_not_recommend]
         impl<$($t: Carry),+> Carry for ($($t,)+) {
-            fn flatten(&self, state: &mut State) {
+            fn flatten(&self, state: &mut FlatState) {
                 $(
                     state.enter_item($i);
                     self.$i.flatten(state);

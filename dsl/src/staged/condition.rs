@@ -1,10 +1,10 @@
 //! Conditions, whose type decides the semantics of a construct.
 
 use super::carry::{self, Difference};
-use super::{Carry, Lazy, StagedIf, StagedLazy, StagedWhile, State};
+use super::{Carry, FlatState, Lazy, StagedIf, StagedLazy, StagedWhile};
 use crate::ir::intern;
 use crate::trace::{self, Site};
-use crate::{Any, Diagnostic, Tensor};
+use crate::{AnyValue, Diagnostic, Tensor};
 
 /// A type of conditions: `bool`, as in Rust, or `Tensor<bool>`, which is staged.
 #[diagnostic::on_unimplemented(
@@ -75,19 +75,19 @@ pub trait IfArms<C: Condition> {
     /// Returns the proof if tracing goes on after a jump.
     fn stays(&self) -> Option<C::Stays>;
     /// Returns whether to run the first arm.
-    fn then_arm<P: Places>(&mut self, places: P) -> bool;
+    fn then_arm<P: CarriedPlaces>(&mut self, places: P) -> bool;
     /// Returns whether to run the second arm.
-    fn else_arm<P: Places>(&mut self, places: P, sites: &[Site]) -> bool;
+    fn else_arm<P: CarriedPlaces>(&mut self, places: P, sites: &[Site]) -> bool;
     /// Ends the `if` after its arms, each of which has a value or was left.
-    fn end<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> Option<T>;
+    fn end<P: CarriedPlaces, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> Option<T>;
 }
 
 /// The phases of a `while`.
 pub trait WhileParts<C> {
     /// Returns whether to compute the condition, at the head of the loop.
-    fn more<P: Places>(&mut self, places: P, sites: &[Site]) -> bool;
+    fn more<P: CarriedPlaces>(&mut self, places: P, sites: &[Site]) -> bool;
     /// Returns whether to run the body.
-    fn test<P: Places>(&mut self, condition: C, places: P, sites: &[Site]) -> bool;
+    fn test<P: CarriedPlaces>(&mut self, condition: C, places: P, sites: &[Site]) -> bool;
 }
 
 /// The phases of `&&` and `||`.
@@ -96,7 +96,7 @@ pub trait LazyParts<C> {
     /// `true` for `||`.
     fn begin(left: C, decides: bool) -> Self;
     /// Returns whether to compute the right side.
-    fn right<P: Places>(&mut self, places: P) -> bool;
+    fn right<P: CarriedPlaces>(&mut self, places: P) -> bool;
 }
 
 /// The values that a construct with this condition may modify or produce: any for `bool`, a
@@ -106,37 +106,37 @@ pub trait LazyParts<C> {
 /// question open.
 pub trait Changes<T: ?Sized> {
     /// Flattens a value. For a host condition the result is empty.
-    fn save(value: &T) -> State;
+    fn save(value: &T) -> FlatState;
     /// Replaces a value.
-    fn load(value: &mut T, state: &State);
+    fn load(value: &mut T, state: &FlatState);
 }
 
 impl<T: ?Sized> Changes<T> for bool {
     #[inline]
-    fn save(_value: &T) -> State {
-        State::default()
+    fn save(_value: &T) -> FlatState {
+        FlatState::default()
     }
     #[inline]
-    fn load(_value: &mut T, _state: &State) {}
+    fn load(_value: &mut T, _state: &FlatState) {}
 }
 
 impl<T: Carry> Changes<T> for Tensor<bool> {
-    fn save(value: &T) -> State {
-        State::of(value)
+    fn save(value: &T) -> FlatState {
+        FlatState::of(value)
     }
-    fn load(value: &mut T, state: &State) {
+    fn load(value: &mut T, state: &FlatState) {
         *value = state.rebuild();
     }
 }
 
 #[diagnostic::do_not_recommend]
 impl<T: Carry> Changes<[T]> for Tensor<bool> {
-    fn save(value: &[T]) -> State {
-        let mut state = State::default();
+    fn save(value: &[T]) -> FlatState {
+        let mut state = FlatState::default();
         state.items(value);
         state
     }
-    fn load(value: &mut [T], state: &State) {
+    fn load(value: &mut [T], state: &FlatState) {
         state.rebuild_items(value);
     }
 }
@@ -148,35 +148,35 @@ impl<T: Carry> Changes<[T]> for Tensor<bool> {
     note = "wrap it, as in `scalar(1)`, or decide on a host value",
     note = "for a struct of tensors, add `#[derive(Carry)]`"
 )]
-pub trait Product: Carry {}
+pub trait ProducedByIf: Carry {}
 
 #[diagnostic::do_not_recommend]
-impl<T: Carry> Product for T {}
+impl<T: Carry> ProducedByIf for T {}
 
 /// Conditions under which an `if` may have a value of type `T`.
 pub trait Produces<T> {
     /// Flattens a value.
-    fn take_apart(value: &T) -> State;
+    fn take_apart(value: &T) -> FlatState;
     /// Rebuilds a value. Returns `None` for host conditions, for which values are not flattened.
-    fn put_together(state: &State) -> Option<T>;
+    fn put_together(state: &FlatState) -> Option<T>;
 }
 
 impl<T> Produces<T> for bool {
     #[inline]
-    fn take_apart(_value: &T) -> State {
-        State::default()
+    fn take_apart(_value: &T) -> FlatState {
+        FlatState::default()
     }
     #[inline]
-    fn put_together(_state: &State) -> Option<T> {
+    fn put_together(_state: &FlatState) -> Option<T> {
         None
     }
 }
 
-impl<T: Product> Produces<T> for Tensor<bool> {
-    fn take_apart(value: &T) -> State {
-        State::of(value)
+impl<T: ProducedByIf> Produces<T> for Tensor<bool> {
+    fn take_apart(value: &T) -> FlatState {
+        FlatState::of(value)
     }
-    fn put_together(state: &State) -> Option<T> {
+    fn put_together(state: &FlatState) -> Option<T> {
         Some(state.rebuild())
     }
 }
@@ -188,8 +188,8 @@ pub struct Values<T> {
     pub then: Option<T>,
     /// The value of the second arm.
     pub otherwise: Option<T>,
-    pub(super) take_apart: fn(&T) -> State,
-    pub(super) put_together: fn(&State) -> Option<T>,
+    pub(super) take_apart: fn(&T) -> FlatState,
+    pub(super) put_together: fn(&FlatState) -> Option<T>,
 }
 
 impl<T> Values<T> {
@@ -202,39 +202,39 @@ impl<T> Values<T> {
 
 /// A place that a construct modifies.
 #[derive(Debug)]
-pub struct Place<'a, T: ?Sized> {
+pub struct CarriedPlace<'a, T: ?Sized> {
     at: &'a mut T,
-    save: fn(&T) -> State,
-    load: fn(&mut T, &State),
+    save: fn(&T) -> FlatState,
+    load: fn(&mut T, &FlatState),
 }
 
-impl<'a, T: ?Sized> Place<'a, T> {
+impl<'a, T: ?Sized> CarriedPlace<'a, T> {
     /// Creates a place that a construct with a condition of type `C` modifies.
     #[inline]
-    pub(super) fn new<C: Changes<T>>(at: &'a mut T) -> Place<'a, T> {
-        Place { at, save: C::save, load: C::load }
+    pub(super) fn new<C: Changes<T>>(at: &'a mut T) -> CarriedPlace<'a, T> {
+        CarriedPlace { at, save: C::save, load: C::load }
     }
 }
 
 /// The places that a construct modifies: `(a, (b, ()))`.
-pub trait Places {
+pub trait CarriedPlaces {
     /// Flattens the values of the places, in order.
-    fn save(&self, into: &mut Vec<State>);
+    fn save(&self, into: &mut Vec<FlatState>);
     /// Replaces the values of the places.
-    fn load(&mut self, from: &[State]);
+    fn load(&mut self, from: &[FlatState]);
 }
 
-impl Places for () {
-    fn save(&self, _into: &mut Vec<State>) {}
-    fn load(&mut self, _from: &[State]) {}
+impl CarriedPlaces for () {
+    fn save(&self, _into: &mut Vec<FlatState>) {}
+    fn load(&mut self, _from: &[FlatState]) {}
 }
 
-impl<T: ?Sized, R: Places> Places for (Place<'_, T>, R) {
-    fn save(&self, into: &mut Vec<State>) {
+impl<T: ?Sized, R: CarriedPlaces> CarriedPlaces for (CarriedPlace<'_, T>, R) {
+    fn save(&self, into: &mut Vec<FlatState>) {
         into.push((self.0.save)(self.0.at));
         self.1.save(into);
     }
-    fn load(&mut self, from: &[State]) {
+    fn load(&mut self, from: &[FlatState]) {
         let (first, rest) = from.split_first().expect("one state for each place");
         (self.0.load)(self.0.at, first);
         self.1.load(rest);
@@ -242,12 +242,12 @@ impl<T: ?Sized, R: Places> Places for (Place<'_, T>, R) {
 }
 
 /// A place whose type decides that it is not modified has an empty state.
-impl<T: ?Sized, R: Places> Places for (Option<Place<'_, T>>, R) {
-    fn save(&self, into: &mut Vec<State>) {
+impl<T: ?Sized, R: CarriedPlaces> CarriedPlaces for (Option<CarriedPlace<'_, T>>, R) {
+    fn save(&self, into: &mut Vec<FlatState>) {
         into.push(self.0.as_ref().map(|place| (place.save)(place.at)).unwrap_or_default());
         self.1.save(into);
     }
-    fn load(&mut self, from: &[State]) {
+    fn load(&mut self, from: &[FlatState]) {
         let (first, rest) = from.split_first().expect("one state for each place");
         if let Some(place) = &mut self.0 {
             (place.load)(place.at, first);
@@ -257,30 +257,30 @@ impl<T: ?Sized, R: Places> Places for (Option<Place<'_, T>>, R) {
 }
 
 /// Returns the states of the places.
-pub(super) fn save(places: &impl Places) -> Vec<State> {
+pub(super) fn save(places: &impl CarriedPlaces) -> Vec<FlatState> {
     let mut states = Vec::new();
     places.save(&mut states);
     states
 }
 
 /// Returns all tensors of the states, in order.
-pub(super) fn tensors(states: &[State]) -> Vec<Any> {
-    states.iter().flat_map(State::tensors).copied().collect()
+pub(super) fn tensors(states: &[FlatState]) -> Vec<AnyValue> {
+    states.iter().flat_map(FlatState::tensors).copied().collect()
 }
 
 /// Returns the states with their tensors replaced.
-pub(super) fn with_tensors(states: &[State], tensors: Vec<Any>) -> Vec<State> {
+pub(super) fn with_tensors(states: &[FlatState], tensors: Vec<AnyValue>) -> Vec<FlatState> {
     let mut tensors = tensors.into_iter();
     states.iter().map(|s| s.with_tensors(&mut tensors)).collect()
 }
 
 /// Returns the site of each tensor: that of its place, with the name of the leaf.
-pub(super) fn tensor_sites(states: &[State], sites: &[Site]) -> Vec<Site> {
+pub(super) fn tensor_sites(states: &[FlatState], sites: &[Site]) -> Vec<Site> {
     states.iter().zip(sites).flat_map(|(state, site)| leaf_sites(state, *site)).collect()
 }
 
 /// Returns the site of each tensor in a value, with the name of the leaf.
-pub(crate) fn leaf_sites(state: &State, site: Site) -> impl Iterator<Item = Site> {
+pub(crate) fn leaf_sites(state: &FlatState, site: Site) -> impl Iterator<Item = Site> {
     state.paths().map(move |path| {
         let name = if path.is_empty() { site.name } else { intern(&format!("{}{path}", site.name)) };
         Site { name, ..site }
@@ -290,7 +290,7 @@ pub(crate) fn leaf_sites(state: &State, site: Site) -> impl Iterator<Item = Site
 /// Initializes places of `a` that are undefined, and defined in `b`, with zeros in the current
 /// region.
 #[track_caller]
-pub(super) fn fill(a: &mut [State], b: &[State]) {
+pub(super) fn fill(a: &mut [FlatState], b: &[FlatState]) {
     for (a, b) in a.iter_mut().zip(b) {
         if a.is_undefined() && !b.is_undefined() {
             *a = b.zeros_like();
@@ -300,7 +300,7 @@ pub(super) fn fill(a: &mut [State], b: &[State]) {
 
 /// Ends the trace if the structure of a place differs between two moments, which are named by
 /// `moments`.
-pub(super) fn check_structure(a: &[State], b: &[State], sites: &[Site], moments: [&str; 2]) {
+pub(super) fn check_structure(a: &[FlatState], b: &[FlatState], sites: &[Site], moments: [&str; 2]) {
     for ((a, b), site) in a.iter().zip(b).zip(sites) {
         check_one_structure(a, b, *site, moments, "changed here, under a condition that is a tensor");
     }
@@ -308,7 +308,7 @@ pub(super) fn check_structure(a: &[State], b: &[State], sites: &[Site], moments:
 
 /// Ends the trace if the structure of one value differs between two moments. `label` is shown at
 /// the site.
-pub(crate) fn check_one_structure(a: &State, b: &State, site: Site, moments: [&str; 2], label: &str) {
+pub(crate) fn check_one_structure(a: &FlatState, b: &FlatState, site: Site, moments: [&str; 2], label: &str) {
     if a.has_err() || b.has_err() {
         trace::fail(carry::staged_err().at(site.loc(), label));
     }

@@ -9,7 +9,7 @@
 //! The types of the conditions between a flag and its jumps decide its type: it is a `Tensor<bool>`
 //! if one of them is, else a `bool`. A statement reads a flag as the conditions inside of the
 //! statement type it: jumps under host conditions are made as written, so for them the flag is
-//! down. A [`Kind`] passes the type of a construct to the flags declared before it.
+//! down. A [`ConditionType`] passes the type of a construct to the flags declared before it.
 
 use super::{Condition, If, Logical, While};
 use crate::{HostTensor, Tensor, scalar};
@@ -17,14 +17,14 @@ use std::marker::PhantomData;
 
 /// The type of the condition of a later construct.
 #[derive(Debug)]
-pub struct Kind<C>(PhantomData<fn() -> C>);
+pub struct ConditionType<C>(PhantomData<fn() -> C>);
 
-impl<C> Kind<C> {
+impl<C> ConditionType<C> {
     /// Creates a kind whose type is inferred later.
     #[inline]
     #[expect(clippy::new_without_default, reason = "only the expansion makes one")]
-    pub fn new() -> Kind<C> {
-        Kind(PhantomData)
+    pub fn new() -> ConditionType<C> {
+        ConditionType(PhantomData)
     }
 
     /// Infers the type from a condition.
@@ -33,29 +33,29 @@ impl<C> Kind<C> {
 }
 
 /// The types of the conditions around the jumps of a flag: `(&a, (&b, ()))`.
-pub trait Kinds {
+pub trait ConditionTypes {
     /// `Tensor<bool>` if one of the types is, else `bool`.
     type Flag: Flag;
 }
 
-impl Kinds for () {
+impl ConditionTypes for () {
     type Flag = bool;
 }
-impl<R: Kinds> Kinds for (&Kind<bool>, R) {
+impl<R: ConditionTypes> ConditionTypes for (&ConditionType<bool>, R) {
     type Flag = R::Flag;
 }
-impl<R> Kinds for (&Kind<Tensor<bool>>, R) {
+impl<R> ConditionTypes for (&ConditionType<Tensor<bool>>, R) {
     type Flag = Tensor<bool>;
 }
 
 /// Infers the first kind as that of the flag which the other kinds make.
 #[inline]
-pub fn join_kinds<K: Kinds>(_joined: &Kind<K::Flag>, _kinds: K) {}
+pub fn join_kinds<K: ConditionTypes>(_joined: &ConditionType<K::Flag>, _kinds: K) {}
 
 /// Returns the kind of the flag that these kinds make.
 #[inline]
-pub fn joined<K: Kinds>(_kinds: K) -> Kind<K::Flag> {
-    Kind::new()
+pub fn joined<K: ConditionTypes>(_kinds: K) -> ConditionType<K::Flag> {
+    ConditionType::new()
 }
 
 /// The type of a flag, which says whether a jump was taken.
@@ -91,7 +91,7 @@ impl Flag for Tensor<bool> {
 /// Creates a flag that is down.
 #[inline]
 #[track_caller]
-pub fn flag<K: Kinds>(_kinds: K) -> K::Flag {
+pub fn flag<K: ConditionTypes>(_kinds: K) -> K::Flag {
     K::Flag::flag(false)
 }
 
@@ -111,7 +111,7 @@ pub fn is_down<F: Flag>(flag: &F) -> F {
 
 /// Returns whether a jump under constructs of these kinds has raised a flag.
 #[inline]
-pub fn is_up<K: Kinds, F>(_kinds: K, flag: &F) -> K::Flag
+pub fn is_up<K: ConditionTypes, F>(_kinds: K, flag: &F) -> K::Flag
 where
     K::Flag: RaisedIn<F>,
 {
@@ -140,7 +140,7 @@ impl RaisedIn<Tensor<bool>> for Tensor<bool> {
 /// A staged loop reads the flag before its condition. Host jumps leave a host loop natively. If the
 /// flag of a host loop is a tensor, each further iteration is traced under the condition that the
 /// flag is down. Before the first jump under a tensor condition, iterations are unconditional.
-pub trait Stops<F>: Condition {
+pub trait StopsOnFlag<F>: Condition {
     /// The condition of the `if` around the body.
     type Guard: Condition;
     /// Returns the term that precedes the condition of the loop.
@@ -149,7 +149,7 @@ pub trait Stops<F>: Condition {
     fn guard(flag: &F) -> Self::Guard;
 }
 
-impl Stops<bool> for bool {
+impl StopsOnFlag<bool> for bool {
     type Guard = bool;
     #[inline]
     fn head(_flag: &bool) -> bool {
@@ -161,7 +161,7 @@ impl Stops<bool> for bool {
     }
 }
 
-impl Stops<Tensor<bool>> for bool {
+impl StopsOnFlag<Tensor<bool>> for bool {
     type Guard = Tensor<bool>;
     #[inline]
     fn head(_flag: &Tensor<bool>) -> bool {
@@ -177,7 +177,7 @@ impl Stops<Tensor<bool>> for bool {
     }
 }
 
-impl Stops<Tensor<bool>> for Tensor<bool> {
+impl StopsOnFlag<Tensor<bool>> for Tensor<bool> {
     type Guard = bool;
     #[track_caller]
     fn head(flag: &Tensor<bool>) -> Tensor<bool> {
@@ -192,21 +192,21 @@ impl Stops<Tensor<bool>> for Tensor<bool> {
 /// Returns the term that precedes the condition of a loop.
 #[inline]
 #[track_caller]
-pub fn head<C: Stops<F>, F>(_kind: &Kind<C>, flag: &F) -> C {
+pub fn head<C: StopsOnFlag<F>, F>(_kind: &ConditionType<C>, flag: &F) -> C {
     C::head(flag)
 }
 
 /// Returns whether to run the body of a loop.
 #[inline]
 #[track_caller]
-pub fn guard<C: Stops<F>, F>(_kind: &Kind<C>, flag: &F) -> C::Guard {
+pub fn guard<C: StopsOnFlag<F>, F>(_kind: &ConditionType<C>, flag: &F) -> C::Guard {
     C::guard(flag)
 }
 
 /// Returns the kind of a host loop.
 #[inline]
-pub fn host_kind() -> Kind<bool> {
-    Kind::new()
+pub fn host_kind() -> ConditionType<bool> {
+    ConditionType::new()
 }
 
 macro_rules! constructs {
@@ -214,7 +214,7 @@ macro_rules! constructs {
         impl<C: Condition> $construct<C> {
             /// Infers a kind from the type of the condition.
             #[inline]
-            pub fn has_kind(&self, _kind: &Kind<C>) {}
+            pub fn has_kind(&self, _kind: &ConditionType<C>) {}
 
             /// Continues after a jump. For host conditions the argument has no value, so the
             /// compiler knows that this call does not return. A value that is moved before a jump

@@ -1,7 +1,7 @@
 //! `if` and `else`.
 
-use super::State;
-use super::condition::{self, Changes, Condition, IfArms, Place, Places, Produces, Values};
+use super::FlatState;
+use super::condition::{self, CarriedPlace, CarriedPlaces, Changes, Condition, IfArms, Produces, Values};
 use crate::Tensor;
 use crate::trace::{self, CondTrace, Site};
 
@@ -20,24 +20,24 @@ impl<C: Condition> If<C> {
 
     /// Borrows a place that the `if` modifies.
     #[inline]
-    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
+    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> CarriedPlace<'a, T>
     where
         C: Changes<T>,
     {
-        Place::new::<C>(at)
+        CarriedPlace::new::<C>(at)
     }
 
     /// Returns whether to run the first arm.
     #[inline]
     #[track_caller]
-    pub fn then_arm<P: Places>(&mut self, places: P, _sites: &[Site]) -> bool {
+    pub fn then_arm<P: CarriedPlaces>(&mut self, places: P, _sites: &[Site]) -> bool {
         self.0.then_arm(places)
     }
 
     /// Returns whether to run the second arm.
     #[inline]
     #[track_caller]
-    pub fn else_arm<P: Places>(&mut self, places: P, sites: &[Site]) -> bool {
+    pub fn else_arm<P: CarriedPlaces>(&mut self, places: P, sites: &[Site]) -> bool {
         self.0.else_arm(places, sites)
     }
 
@@ -53,7 +53,7 @@ impl<C: Condition> If<C> {
     /// Ends an `if` without a value.
     #[inline]
     #[track_caller]
-    pub fn end<P: Places>(&mut self, places: P, sites: &[Site])
+    pub fn end<P: CarriedPlaces>(&mut self, places: P, sites: &[Site])
     where
         C: Produces<()>,
     {
@@ -63,7 +63,7 @@ impl<C: Condition> If<C> {
     /// Ends an `if` with a value, which it returns: that of the arm that ran.
     #[inline]
     #[track_caller]
-    pub fn end_value<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> T {
+    pub fn end_value<P: CarriedPlaces, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> T {
         self.0.end(places, sites, values).expect("one of the arms ran to its end")
     }
 
@@ -76,7 +76,7 @@ impl<C: Condition> If<C> {
     /// Ends an `if` with jumps in its arms. Returns `None` if each arm that ran was left.
     #[inline]
     #[track_caller]
-    pub fn end_unless_left<P: Places, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> Option<T> {
+    pub fn end_unless_left<P: CarriedPlaces, T>(&mut self, places: P, sites: &[Site], values: Values<T>) -> Option<T> {
         self.0.end(places, sites, values)
     }
 }
@@ -91,15 +91,15 @@ impl IfArms<bool> for bool {
         None
     }
     #[inline]
-    fn then_arm<P: Places>(&mut self, _places: P) -> bool {
+    fn then_arm<P: CarriedPlaces>(&mut self, _places: P) -> bool {
         *self
     }
     #[inline]
-    fn else_arm<P: Places>(&mut self, _places: P, _sites: &[Site]) -> bool {
+    fn else_arm<P: CarriedPlaces>(&mut self, _places: P, _sites: &[Site]) -> bool {
         !*self
     }
     #[inline]
-    fn end<P: Places, T>(&mut self, _places: P, _sites: &[Site], values: Values<T>) -> Option<T> {
+    fn end<P: CarriedPlaces, T>(&mut self, _places: P, _sites: &[Site], values: Values<T>) -> Option<T> {
         if *self { values.then } else { values.otherwise }
     }
 }
@@ -110,9 +110,9 @@ pub struct StagedIf {
     /// The trace until the end, or `None` if the first arm is unconditional.
     trace: Option<CondTrace>,
     is_unconditional: bool,
-    before: Vec<State>,
+    before: Vec<FlatState>,
     /// The values after the first arm, once the second one has begun.
-    then: Option<Vec<State>>,
+    then: Option<Vec<FlatState>>,
 }
 
 const ENDS_ONCE: &str = "an `if` ends once";
@@ -135,7 +135,7 @@ impl IfArms<Tensor<bool>> for StagedIf {
         (!self.is_unconditional).then_some(())
     }
 
-    fn then_arm<P: Places>(&mut self, places: P) -> bool {
+    fn then_arm<P: CarriedPlaces>(&mut self, places: P) -> bool {
         if !self.is_unconditional {
             self.before = condition::save(&places);
         }
@@ -143,7 +143,7 @@ impl IfArms<Tensor<bool>> for StagedIf {
     }
 
     #[track_caller]
-    fn else_arm<P: Places>(&mut self, mut places: P, _sites: &[Site]) -> bool {
+    fn else_arm<P: CarriedPlaces>(&mut self, mut places: P, _sites: &[Site]) -> bool {
         if self.is_unconditional {
             return false;
         }
@@ -154,7 +154,7 @@ impl IfArms<Tensor<bool>> for StagedIf {
     }
 
     #[track_caller]
-    fn end<P: Places, T>(&mut self, mut places: P, sites: &[Site], values: Values<T>) -> Option<T> {
+    fn end<P: CarriedPlaces, T>(&mut self, mut places: P, sites: &[Site], values: Values<T>) -> Option<T> {
         if self.is_unconditional {
             return values.then;
         }

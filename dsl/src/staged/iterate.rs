@@ -7,9 +7,9 @@
 //! variable.
 
 use super::OutsideOfGraph;
-use super::carry::{Reader, State};
+use super::carry::{FlatState, Reader};
 use super::{Carry, Condition};
-use crate::{Any, DType, Diagnostic, Element, Integer, List, Loc, Tensor, scalar, trace};
+use crate::{AnyValue, DType, Diagnostic, Element, Integer, List, Loc, Tensor, scalar, trace};
 use std::marker::PhantomData;
 use std::ops;
 
@@ -354,11 +354,11 @@ impl<T: Integer, A: Bound<T>, B: Bound<T>> Bounds<T> for Inclusive<A, B> {
 #[derive(Clone, Copy, Debug)]
 pub struct Range<T: Integer = i32> {
     /// The first number, `None` for 0.
-    first: Option<Any>,
+    first: Option<AnyValue>,
     /// The count of numbers.
-    count: Any,
+    count: AnyValue,
     /// The step, `None` for 1.
-    step: Option<Any>,
+    step: Option<AnyValue>,
     /// Whether the numbers decrease.
     down: bool,
     element: PhantomData<T>,
@@ -443,11 +443,11 @@ pub fn host_end<T: HostEnd<Itself = I>, I>(end: T) -> I {
 
 /// The next position in a [`Range`].
 #[derive(Clone, Copy, Debug)]
-pub struct Position(Any);
+pub struct Position(AnyValue);
 
 #[diagnostic::do_not_recommend]
 impl Carry for Position {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         state.tensor(self.0);
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {
@@ -497,7 +497,7 @@ pub fn range<T: Integer>(bounds: impl Bounds<T>) -> Range<T> {
 
 /// Returns 0 or 1.
 #[track_caller]
-fn small<T: Integer>(dtype: DType, one: bool) -> Any {
+fn small<T: Integer>(dtype: DType, one: bool) -> AnyValue {
     match dtype == T::DTYPE {
         true => scalar(if one { T::ONE } else { T::default() }).untyped(),
         false => scalar(i64::from(one)).untyped(),
@@ -532,13 +532,13 @@ impl<T: Integer> Range<T> {
 
     /// Returns 0 or 1 in the type of the positions.
     #[track_caller]
-    fn small(&self, one: bool) -> Any {
+    fn small(&self, one: bool) -> AnyValue {
         small::<T>(self.count.dtype(), one)
     }
 
     /// Returns the number at a position.
     #[track_caller]
-    fn number(&self, position: Any) -> Any {
+    fn number(&self, position: AnyValue) -> AnyValue {
         let distance = self.step.map_or(position, |step| position * step);
         match (self.first, self.down) {
             (None, _) => distance,

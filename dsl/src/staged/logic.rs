@@ -1,9 +1,9 @@
 //! `&&` and `||`, which compute their right side only if the left one does not decide the result.
 
-use super::State;
-use super::condition::{self, Changes, Condition, LazyParts, Place, Places};
+use super::FlatState;
+use super::condition::{self, CarriedPlace, CarriedPlaces, Changes, Condition, LazyParts};
 use crate::trace::{self, CondTrace, Site};
-use crate::{Any, Diagnostic, HostTensor, Tensor, scalar};
+use crate::{AnyValue, Diagnostic, HostTensor, Tensor, scalar};
 
 /// An `&&` or `||` between its sides.
 ///
@@ -30,24 +30,24 @@ impl<L: Condition> Logical<L> {
 
     /// Borrows a place that the right side modifies.
     #[inline]
-    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
+    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> CarriedPlace<'a, T>
     where
         L: Changes<T>,
     {
-        Place::new::<L>(at)
+        CarriedPlace::new::<L>(at)
     }
 
     /// Returns whether to compute the right side.
     #[inline]
     #[track_caller]
-    pub fn right<P: Places>(&mut self, places: P, _sites: &[Site]) -> bool {
+    pub fn right<P: CarriedPlaces>(&mut self, places: P, _sites: &[Site]) -> bool {
         self.0.right(places)
     }
 
     /// Returns the result, given the right side if it was computed.
     #[inline]
     #[track_caller]
-    pub fn end<P: Places, V: Condition>(
+    pub fn end<P: CarriedPlaces, V: Condition>(
         &mut self,
         places: P,
         sites: &[Site],
@@ -65,7 +65,7 @@ pub trait Join<L, V> {
     /// `bool` or `Tensor<bool>`.
     type Output;
     /// Combines the sides.
-    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<V>) -> Self::Output;
+    fn join<P: CarriedPlaces>(&mut self, places: P, sites: &[Site], right: Option<V>) -> Self::Output;
 }
 
 /// The state of `&&` or `||` with a left side of type `L`.
@@ -81,7 +81,7 @@ impl LazyParts<bool> for Lazy<bool> {
         Lazy { left, decides }
     }
     #[inline]
-    fn right<P: Places>(&mut self, _places: P) -> bool {
+    fn right<P: CarriedPlaces>(&mut self, _places: P) -> bool {
         self.left != self.decides
     }
 }
@@ -89,7 +89,7 @@ impl LazyParts<bool> for Lazy<bool> {
 impl Join<bool, bool> for Lazy<bool> {
     type Output = bool;
     #[inline]
-    fn join<P: Places>(&mut self, _places: P, _sites: &[Site], right: Option<bool>) -> bool {
+    fn join<P: CarriedPlaces>(&mut self, _places: P, _sites: &[Site], right: Option<bool>) -> bool {
         right.unwrap_or(self.decides)
     }
 }
@@ -97,7 +97,7 @@ impl Join<bool, bool> for Lazy<bool> {
 impl Join<bool, Tensor<bool>> for Lazy<bool> {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<P: Places>(&mut self, _places: P, _sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
+    fn join<P: CarriedPlaces>(&mut self, _places: P, _sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
         match right {
             Some(right) => right,
             None => scalar(self.decides),
@@ -108,9 +108,9 @@ impl Join<bool, Tensor<bool>> for Lazy<bool> {
 /// The state of `&&` or `||` with a tensor on the left.
 #[derive(Debug)]
 pub struct StagedLazy {
-    left: Any,
+    left: AnyValue,
     decides: bool,
-    before: Vec<State>,
+    before: Vec<FlatState>,
     /// The branch around the right side, if the left side is a scalar.
     branch: Option<CondTrace>,
 }
@@ -123,7 +123,7 @@ impl LazyParts<Tensor<bool>> for StagedLazy {
     }
 
     #[track_caller]
-    fn right<P: Places>(&mut self, places: P) -> bool {
+    fn right<P: CarriedPlaces>(&mut self, places: P) -> bool {
         self.before = condition::save(&places);
         if self.left.rank() == 0 {
             let mut branch = CondTrace::begin(self.left);
@@ -143,7 +143,7 @@ impl StagedLazy {
 
     /// Combines the sides. `right` is in the branch of the right side, if there is one.
     #[track_caller]
-    fn join_tensor<P: Places>(&mut self, mut places: P, sites: &[Site], right: Any) -> Tensor<bool> {
+    fn join_tensor<P: CarriedPlaces>(&mut self, mut places: P, sites: &[Site], right: AnyValue) -> Tensor<bool> {
         let now = condition::save(&places);
         condition::check_structure(&self.before, &now, sites, ["on the left of `&&` or `||`", "on the right"]);
         let right_branch = self.right_branch();
@@ -188,7 +188,7 @@ const COMPUTED: &str = "a staged `&&` or `||` computes its right side";
 impl Join<Tensor<bool>, Tensor<bool>> for StagedLazy {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
+    fn join<P: CarriedPlaces>(&mut self, places: P, sites: &[Site], right: Option<Tensor<bool>>) -> Tensor<bool> {
         self.join_tensor(places, sites, right.expect(COMPUTED).untyped())
     }
 }
@@ -196,7 +196,7 @@ impl Join<Tensor<bool>, Tensor<bool>> for StagedLazy {
 impl Join<Tensor<bool>, bool> for StagedLazy {
     type Output = Tensor<bool>;
     #[track_caller]
-    fn join<P: Places>(&mut self, places: P, sites: &[Site], right: Option<bool>) -> Tensor<bool> {
+    fn join<P: CarriedPlaces>(&mut self, places: P, sites: &[Site], right: Option<bool>) -> Tensor<bool> {
         let right = trace::constant(HostTensor::scalar(right.expect(COMPUTED)));
         self.join_tensor(places, sites, right)
     }

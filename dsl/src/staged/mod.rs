@@ -51,16 +51,17 @@ pub use crate::trace::{
 pub use crate::var::{AnyVar, Module, Path};
 pub use assert::{Assert, Assertable, Sides, fails};
 pub(crate) use carry::Difference;
-pub use carry::{Carry, HostValue, Reader, State};
+pub use carry::{Carry, FlatState, HostValue, Reader};
 pub use compare::{
     CastOperand, Comparand, Compare, CompareHost, CompareLeft, CompareNumber, CompareReference, CompareRight,
     ComparedByMethod, Compares, ConvertedByAs, HostBool, HostCast, HostNumber, NamedBool, OutsideOfGraph, Scalar,
     TensorRef, compare, host_bool, host_number, named_bool,
 };
-pub use condition::{Changes, Condition, Place, Places, Produces, Product, Values, condition};
+pub use condition::{CarriedPlace, CarriedPlaces, Changes, Condition, ProducedByIf, Produces, Values, condition};
 pub(crate) use condition::{check_one_structure, leaf_sites};
 pub use flag::{
-    Flag, Kind, Kinds, RaisedIn, Stops, flag, guard, head, host_kind, is_down, is_up, join_kinds, joined, raise,
+    ConditionType, ConditionTypes, Flag, RaisedIn, StopsOnFlag, flag, guard, head, host_kind, is_down, is_up,
+    join_kinds, joined, raise,
 };
 pub use if_else::{If, StagedIf};
 pub use iterate::{
@@ -72,14 +73,14 @@ pub use logic::{Lazy, Logical, StagedLazy};
 pub use print::{Message, dbg, dbg_here, message, print};
 pub(crate) use print::{fail_without_value, is_making_text, show};
 pub use receiver::{
-    ByTrait, Called, ChangesIf, Changing, CloneMethod, Decided, Either, Indexed, IndexedBy, IndexedByKey,
-    IndexedByPosition, ItemOf, Keeping, KeepingByTrait, Known, KnownItems, MayChange, NotByMutReference, NotCalled,
-    Receiver, SharedMethod, ToOwnedMethod, ToStringMethod, Unless, by_trait, decided, either, found, indexed, kinds,
-    unless,
+    ByTrait, Called, ChangesIf, CloneMethod, Decided, Either, Indexed, IndexedBy, IndexedByKey, IndexedByPosition,
+    ItemOf, Known, KnownItems, MayChange, MaybeModified, NotByMutReference, NotCalled, Receiver, SharedMethod,
+    ToOwnedMethod, ToStringMethod, Unless, Unmodified, UnmodifiedByTrait, by_trait, decided, either, indexed,
+    inferred_kind, kinds, part_unless_whole,
 };
 pub use slot::Slot;
 pub use used::{
-    Cells, CellsKind, Holds, HoldsKind, InteriorMutable, Lends, MutReference, MutReferences, NoMutReference, Used,
-    UsedKind, Uses, never,
+    Cells, CellsKind, HoldsKind, HoldsMutBorrow, InteriorMutable, MutBorrow, MutReference, MutReferences,
+    NoMutReference, Used, UsedKind, Uses, never,
 };
 pub use while_loop::{StagedWhile, Trips, While};

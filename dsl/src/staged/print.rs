@@ -12,8 +12,8 @@
 //!
 //! This module does not know the syntax of format strings, which is the compiler's.
 
-use crate::format::{Kind, Piece, Spec, Stream, Template};
-use crate::trace::{self, Any};
+use crate::format::{FormatTrait, Piece, Spec, Stream, Template};
+use crate::trace::{self, AnyValue};
 use crate::{Diagnostic, Loc};
 use std::cell::RefCell;
 use std::fmt;
@@ -23,7 +23,7 @@ const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
 
 thread_local! {
     /// The tensors of the texts being formatted. Texts can be nested.
-    static SHOWN: RefCell<Vec<Vec<(Any, Spec)>>> = const { RefCell::new(Vec::new()) };
+    static SHOWN: RefCell<Vec<Vec<(AnyValue, Spec)>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Ends a text, even if a `fmt` method of the user panics.
@@ -48,7 +48,7 @@ pub(crate) fn is_making_text() -> bool {
 }
 
 /// Writes a mark for a tensor. Returns whether there is a text to write it to.
-pub(crate) fn show(tensor: Any, kind: Kind, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+pub(crate) fn show(tensor: AnyValue, kind: FormatTrait, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
     let index = SHOWN.with_borrow_mut(|s| {
         let shown = s.last_mut()?;
         shown.push((tensor, Spec::of(f, kind)));
@@ -70,7 +70,7 @@ pub(crate) fn fail_without_value() -> ! {
 }
 
 /// Returns the text of the arguments as a template, and the tensors of its placeholders.
-fn template(arguments: fmt::Arguments<'_>, end: &str) -> (Template, Vec<Any>) {
+fn template(arguments: fmt::Arguments<'_>, end: &str) -> (Template, Vec<AnyValue>) {
     let making = Making::begin();
     let text = arguments.to_string();
     let shown = SHOWN.with_borrow_mut(|s| std::mem::take(s.last_mut().expect("a text is being made")));
@@ -116,7 +116,7 @@ pub fn print(stream: Stream, arguments: fmt::Arguments<'_>, end: &str) {
 #[derive(Clone, Debug, Default)]
 pub struct Message {
     template: Template,
-    values: Vec<Any>,
+    values: Vec<AnyValue>,
 }
 
 impl From<&str> for Message {
@@ -150,7 +150,7 @@ impl Message {
 
     /// Records an assertion with this message.
     #[track_caller]
-    pub(super) fn unless(self, holds: Any) {
+    pub(super) fn unless(self, holds: AnyValue) {
         trace::assert_showing(holds, self.template, &self.values);
     }
 }

@@ -5,10 +5,10 @@
 //! standard library and in this crate, the type of its receiver decides. If that is not a [`Known`]
 //! type, the place is carried, as for methods of other names.
 
-use super::condition::{Changes, Condition, Place};
+use super::condition::{CarriedPlace, Changes, Condition};
 use super::{Carry, If, Logical, While, never};
 use crate::random::Key;
-use crate::{Any, Array, DType, Dim, Element, HostTensor, List, Shape, Tensor, Var, bf16, f16};
+use crate::{AnyValue, Array, DType, Dim, Element, HostTensor, List, Shape, Tensor, Var, bf16, f16};
 use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, Ref, RefCell, RefMut};
 use std::cmp::{Ordering, Reverse};
@@ -44,7 +44,7 @@ known! {
         [T] Option<T>, [T, E] Result<T, E>, [T: ?Sized] Rc<T>, [T: ?Sized] Arc<T>, [T: ?Sized] Cell<T>, [T: ?Sized] RefCell<T>,
         [T] Range<T>, [T] RangeInclusive<T>, [T] Wrapping<T>, [T] Saturating<T>, [T] Reverse<T>,
         [] Duration, [] Instant, [] Ordering, [] Path, [] PathBuf, [] OsStr, [] OsString,
-        [T: Element] Tensor<T>, [T: Element] Var<T>, [T: Element] List<T>, [] Any, [] Key, [] HostTensor, [T: Element] Array<T>, [] Shape, [] Dim, [] DType,
+        [T: Element] Tensor<T>, [T: Element] Var<T>, [T: Element] List<T>, [] AnyValue, [] Key, [] HostTensor, [T: Element] Array<T>, [] Shape, [] Dim, [] DType,
         [T: ?Sized] &T, [T: Known + ?Sized] &mut T, [T: Known + ?Sized] Box<T>;
     KnownItems:
         [] str, [] String, [] f32, [] f64, [] f16, [] bf16, [] bool, [] char,
@@ -72,11 +72,11 @@ pub struct ItemOf<'a, T: ?Sized>(pub &'a T);
 
 /// Marks a receiver that the method leaves unmodified.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Keeping;
+pub struct Unmodified;
 
 /// Marks a receiver that the method may modify.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Changing;
+pub struct MaybeModified;
 
 /// Conditions under which a place of this kind may be modified, or not.
 ///
@@ -96,14 +96,14 @@ impl<K> ChangesIf<K> for bool {
         None
     }
 }
-impl ChangesIf<Keeping> for Tensor<bool> {
+impl ChangesIf<Unmodified> for Tensor<bool> {
     type Proof = Infallible;
     #[inline]
     fn proof() -> Option<Infallible> {
         None
     }
 }
-impl ChangesIf<Changing> for Tensor<bool> {
+impl ChangesIf<MaybeModified> for Tensor<bool> {
     type Proof = ();
     fn proof() -> Option<()> {
         Some(())
@@ -125,8 +125,8 @@ pub mod kinds {
 /// A receiver of a [`Known`] type.
 pub trait KnownReceiver {
     /// Returns that it is unmodified.
-    fn kind(&self) -> Keeping {
-        Keeping
+    fn kind(&self) -> Unmodified {
+        Unmodified
     }
 }
 impl<T: Known + ?Sized> KnownReceiver for &&&Receiver<'_, T> {}
@@ -135,8 +135,8 @@ impl<T: KnownItems + ?Sized> KnownReceiver for &&&ItemOf<'_, T> {}
 /// A carried value of a user's own type, which may also be an iterator.
 pub trait ReceivingCarry {
     /// Returns that it may be modified.
-    fn kind(&self) -> Changing {
-        Changing
+    fn kind(&self) -> MaybeModified {
+        MaybeModified
     }
 }
 impl<T: Carry> ReceivingCarry for &&Receiver<'_, T> {}
@@ -144,8 +144,8 @@ impl<T: Carry> ReceivingCarry for &&Receiver<'_, T> {}
 /// An iterator, whose methods of known names take it by value.
 pub trait ReceivingIterator {
     /// Returns that it is unmodified.
-    fn kind(&self) -> Keeping {
-        Keeping
+    fn kind(&self) -> Unmodified {
+        Unmodified
     }
 }
 impl<T: Iterator + ?Sized> ReceivingIterator for &Receiver<'_, T> {}
@@ -153,8 +153,8 @@ impl<T: Iterator + ?Sized> ReceivingIterator for &Receiver<'_, T> {}
 /// A receiver of any other type.
 pub trait OtherReceiver {
     /// Returns that it may be modified.
-    fn kind(&self) -> Changing {
-        Changing
+    fn kind(&self) -> MaybeModified {
+        MaybeModified
     }
 }
 impl<T: ?Sized> OtherReceiver for Receiver<'_, T> {}
@@ -193,15 +193,15 @@ pub fn by_trait<M, T: ?Sized>(_receiver: &T) -> ByTrait<'_, M, T> {
 /// Marks a receiver that is unmodified if the method is that of the trait, which the call itself
 /// shows.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KeepingByTrait;
+pub struct UnmodifiedByTrait;
 
 impl<M, T: Known + ?Sized> KnownReceiver for &&&ByTrait<'_, M, T> {}
 
 /// A mutable reference to a value that has the method.
 pub trait MutReceiver {
     /// Returns that the method may be another one.
-    fn kind(&self) -> KeepingByTrait {
-        KeepingByTrait
+    fn kind(&self) -> UnmodifiedByTrait {
+        UnmodifiedByTrait
     }
 }
 impl<M, T: SharedMethod<M> + ?Sized> MutReceiver for &&ByTrait<'_, M, &mut T> {}
@@ -209,8 +209,8 @@ impl<M, T: SharedMethod<M> + ?Sized> MutReceiver for &&ByTrait<'_, M, &mut T> {}
 /// A value that has the method.
 pub trait ReceiverByTrait {
     /// Returns that the method leaves it unmodified.
-    fn kind(&self) -> Keeping {
-        Keeping
+    fn kind(&self) -> Unmodified {
+        Unmodified
     }
 }
 impl<M, T: SharedMethod<M> + ?Sized> ReceiverByTrait for &ByTrait<'_, M, T> {}
@@ -218,8 +218,8 @@ impl<M, T: SharedMethod<M> + ?Sized> ReceiverByTrait for &ByTrait<'_, M, T> {}
 /// A guard or box around a value that has the method. Its own methods are associated functions.
 pub trait ReceiverInside {
     /// Returns that the method leaves it unmodified.
-    fn kind(&self) -> Keeping {
-        Keeping
+    fn kind(&self) -> Unmodified {
+        Unmodified
     }
 }
 impl<M, T: SharedMethod<M> + ?Sized> ReceiverInside for &&ByTrait<'_, M, RefMut<'_, T>> {}
@@ -238,16 +238,16 @@ pub struct NotCalled;
 
 impl Called<NotCalled> {
     /// Returns that the receiver is unmodified.
-    pub fn kind(&self) -> Keeping {
-        Keeping
+    pub fn kind(&self) -> Unmodified {
+        Unmodified
     }
 }
 
 /// A call that found some method.
 pub trait CalledKind {
     /// Returns that the receiver may be modified.
-    fn kind(&self) -> Changing {
-        Changing
+    fn kind(&self) -> MaybeModified {
+        MaybeModified
     }
 }
 impl<T> CalledKind for Called<T> {}
@@ -277,16 +277,16 @@ pub fn decided<K: Decided<C>, C: Default>(_kind: K, _call: C) -> K::Kind {
 
 /// See [`decided`].
 pub trait Decided<C> {
-    /// [`Keeping`] or [`Changing`].
+    /// [`Unmodified`] or [`MaybeModified`].
     type Kind: Default;
 }
-impl<C> Decided<C> for Keeping {
-    type Kind = Keeping;
+impl<C> Decided<C> for Unmodified {
+    type Kind = Unmodified;
 }
-impl<C> Decided<C> for Changing {
-    type Kind = Changing;
+impl<C> Decided<C> for MaybeModified {
+    type Kind = MaybeModified;
 }
-impl<C: Default> Decided<C> for KeepingByTrait {
+impl<C: Default> Decided<C> for UnmodifiedByTrait {
     type Kind = C;
 }
 
@@ -297,14 +297,14 @@ pub fn either<A: Either<B>, B>(_first: A, _second: B) -> A::Kind {
 
 /// See [`either`].
 pub trait Either<B> {
-    /// [`Keeping`] or [`Changing`].
+    /// [`Unmodified`] or [`MaybeModified`].
     type Kind: Default;
 }
-impl<B: Default> Either<B> for Keeping {
+impl<B: Default> Either<B> for Unmodified {
     type Kind = B;
 }
-impl<B> Either<B> for Changing {
-    type Kind = Changing;
+impl<B> Either<B> for MaybeModified {
+    type Kind = MaybeModified;
 }
 
 /// A container, or the value that it dereferences to, in code that never runs. It provides an index
@@ -363,27 +363,27 @@ impl<I, T: Index<I> + ?Sized> IndexedBy<I> for Indexed<'_, T> {}
 
 /// Returns a value of the inferred receiver kind. The argument only carries its type.
 #[inline]
-pub fn found<K: Default>(_kind: Option<K>) -> K {
+pub fn inferred_kind<K: Default>(_kind: Option<K>) -> K {
     K::default()
 }
 
 /// Returns whether a part is modified separately from the whole. If the whole is modified, the part
 /// is carried with it.
 #[inline]
-pub fn unless<W: Unless<P>, P>(_whole: W, _part: P) -> W::Part {
+pub fn part_unless_whole<W: Unless<P>, P>(_whole: W, _part: P) -> W::Part {
     W::Part::default()
 }
 
 /// See [`unless`].
 pub trait Unless<P> {
-    /// [`Keeping`] or [`Changing`], for the part.
+    /// [`Unmodified`] or [`MaybeModified`], for the part.
     type Part: Default;
 }
-impl<P: Default> Unless<P> for Keeping {
+impl<P: Default> Unless<P> for Unmodified {
     type Part = P;
 }
-impl<P> Unless<P> for Changing {
-    type Part = Keeping;
+impl<P> Unless<P> for MaybeModified {
+    type Part = Unmodified;
 }
 
 /// The kinds by which a place of type `T` may be modified in a construct with a condition of type
@@ -396,20 +396,20 @@ impl<P> Unless<P> for Changing {
 )]
 pub trait MayChange<C, T: ?Sized> {
     /// Returns the place if it is modified.
-    fn place<'a>(at: Option<&'a mut T>) -> Option<Place<'a, T>>;
+    fn place<'a>(at: Option<&'a mut T>) -> Option<CarriedPlace<'a, T>>;
 }
 #[diagnostic::do_not_recommend]
-impl<C, T: ?Sized> MayChange<C, T> for Keeping {
+impl<C, T: ?Sized> MayChange<C, T> for Unmodified {
     #[inline]
-    fn place<'a>(_at: Option<&'a mut T>) -> Option<Place<'a, T>> {
+    fn place<'a>(_at: Option<&'a mut T>) -> Option<CarriedPlace<'a, T>> {
         None
     }
 }
 #[diagnostic::do_not_recommend]
-impl<C: Changes<T>, T: ?Sized> MayChange<C, T> for Changing {
+impl<C: Changes<T>, T: ?Sized> MayChange<C, T> for MaybeModified {
     #[inline]
-    fn place<'a>(at: Option<&'a mut T>) -> Option<Place<'a, T>> {
-        at.map(Place::new::<C>)
+    fn place<'a>(at: Option<&'a mut T>) -> Option<CarriedPlace<'a, T>> {
+        at.map(CarriedPlace::new::<C>)
     }
 }
 
@@ -440,7 +440,7 @@ macro_rules! places {
                 &self,
                 _kind: K,
                 at: Option<&'a mut T>,
-            ) -> Option<Place<'a, T>> {
+            ) -> Option<CarriedPlace<'a, T>> {
                 K::place(at)
             }
         }

@@ -5,7 +5,7 @@
 //! another is filled with zeros of the other's type. These are never read: code that reads the slot
 //! is under the flag of the jump that filled it.
 
-use super::{Carry, Reader, State};
+use super::{Carry, FlatState, Reader};
 
 /// A value that is present after the jump that sets it.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl<T> Slot<T> {
 }
 
 impl<T: Carry> Carry for Slot<T> {
-    fn flatten(&self, state: &mut State) {
+    fn flatten(&self, state: &mut FlatState) {
         match &self.0 {
             None => state.undefined(),
             Some(value) => value.flatten(state),

@@ -5,7 +5,7 @@
 //! would be made once, while tracing. So for every variable that a construct uses and that is not
 //! known to be mutable, `#[graph]` emits a check of its type in code that never runs.
 
-use super::receiver::Keeping;
+use super::receiver::Unmodified;
 use super::{Carry, Condition, If, Logical, While};
 use crate::Tensor;
 use std::cell::{Cell, RefCell};
@@ -50,32 +50,32 @@ pub trait HoldsKind {
     }
 }
 
-impl<T: Holds + ?Sized> HoldsKind for Used<'_, T> {}
+impl<T: HoldsMutBorrow + ?Sized> HoldsKind for Used<'_, T> {}
 
 /// Mutable references, and values that hold them.
-pub trait Lends {}
-impl<T: ?Sized> Lends for &mut T {}
+pub trait MutBorrow {}
+impl<T: ?Sized> MutBorrow for &mut T {}
 
 /// Values that hold mutable references, by their type.
-pub trait Holds: Lends {}
+pub trait HoldsMutBorrow: MutBorrow {}
 
 macro_rules! holds {
     ($([$($generics:tt)*] $holder:ty),* $(,)?) => {$(
-        impl<$($generics)*> Lends for $holder {}
-        impl<$($generics)*> Holds for $holder {}
+        impl<$($generics)*> MutBorrow for $holder {}
+        impl<$($generics)*> HoldsMutBorrow for $holder {}
     )*};
 }
 holds! {
-    [T: Lends] Vec<T>, [T: Lends] [T], [T: Lends, const N: usize] [T; N], [T: Lends] VecDeque<T>, [T: Lends + ?Sized] Box<T>,
-    [T: Lends] Option<T>, [T: Lends, E] Result<T, E>, [T: Lends] Pin<T>, [K, V: Lends, S] HashMap<K, V, S>, [K, V: Lends] BTreeMap<K, V>,
-    [A, T: Lends] (A, T), [A, B, T: Lends] (A, B, T),
+    [T: MutBorrow] Vec<T>, [T: MutBorrow] [T], [T: MutBorrow, const N: usize] [T; N], [T: MutBorrow] VecDeque<T>, [T: MutBorrow + ?Sized] Box<T>,
+    [T: MutBorrow] Option<T>, [T: MutBorrow, E] Result<T, E>, [T: MutBorrow] Pin<T>, [K, V: MutBorrow, S] HashMap<K, V, S>, [K, V: MutBorrow] BTreeMap<K, V>,
+    [A, T: MutBorrow] (A, T), [A, B, T: MutBorrow] (A, B, T),
     [T] slice::IterMut<'_, T>, [T] slice::ChunksMut<'_, T>, [T] slice::ChunksExactMut<'_, T>, [T] vec_deque::IterMut<'_, T>,
     [K, V] hash_map::IterMut<'_, K, V>, [K, V] hash_map::ValuesMut<'_, K, V>,
     [K, V] btree_map::IterMut<'_, K, V>, [K, V] btree_map::ValuesMut<'_, K, V>,
-    [T: Lends] vec::IntoIter<T>, [T: Lends, const N: usize] array::IntoIter<T, N>, [T: Lends] option::IntoIter<T>, [T: Lends] iter::Once<T>,
-    [I: Lends] iter::Rev<I>, [I: Lends] iter::Enumerate<I>, [I: Lends] iter::Skip<I>, [I: Lends] iter::Take<I>, [I: Lends] iter::StepBy<I>,
-    [I: Lends, F] iter::Map<I, F>, [I: Lends, F] iter::Filter<I, F>, [I: Lends, F] iter::FilterMap<I, F>,
-    [I: Lends, J] iter::Zip<I, J>, [I: Lends, J] iter::Chain<I, J>, [I: Lends + Iterator] iter::Peekable<I>,
+    [T: MutBorrow] vec::IntoIter<T>, [T: MutBorrow, const N: usize] array::IntoIter<T, N>, [T: MutBorrow] option::IntoIter<T>, [T: MutBorrow] iter::Once<T>,
+    [I: MutBorrow] iter::Rev<I>, [I: MutBorrow] iter::Enumerate<I>, [I: MutBorrow] iter::Skip<I>, [I: MutBorrow] iter::Take<I>, [I: MutBorrow] iter::StepBy<I>,
+    [I: MutBorrow, F] iter::Map<I, F>, [I: MutBorrow, F] iter::Filter<I, F>, [I: MutBorrow, F] iter::FilterMap<I, F>,
+    [I: MutBorrow, J] iter::Zip<I, J>, [I: MutBorrow, J] iter::Chain<I, J>, [I: MutBorrow + Iterator] iter::Peekable<I>,
     [R] dyn FnOnce() -> R + '_, [R] dyn FnMut() -> R + '_, [A, R] dyn FnOnce(A) -> R + '_, [A, R] dyn FnMut(A) -> R + '_,
 }
 
@@ -150,7 +150,7 @@ impl<K> Uses<(NoMutReference, K)> for Tensor<bool> {}
 #[diagnostic::do_not_recommend]
 impl<K> Uses<(InteriorMutable, K)> for Tensor<bool> {}
 #[diagnostic::do_not_recommend]
-impl Uses<(MutReference, Keeping)> for Tensor<bool> {}
+impl Uses<(MutReference, Unmodified)> for Tensor<bool> {}
 
 /// Diverges. It precedes code that is compiled but never run.
 pub fn never() -> ! {

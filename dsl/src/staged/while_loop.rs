@@ -1,9 +1,9 @@
 //! `while`.
 
-use super::State;
-use super::condition::{self, Changes, Condition, Place, Places, WhileParts};
+use super::FlatState;
+use super::condition::{self, CarriedPlace, CarriedPlaces, Changes, Condition, WhileParts};
 use crate::trace::{self, Site, WhileTrace};
-use crate::{Any, HostTensor, Tensor};
+use crate::{AnyValue, HostTensor, Tensor};
 
 /// A `while`. The type of its condition is inferred where it is tested.
 #[must_use]
@@ -20,36 +20,36 @@ impl<C: Condition> While<C> {
 
     /// Borrows a place that the loop modifies.
     #[inline]
-    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> Place<'a, T>
+    pub fn place<'a, T: ?Sized>(&self, at: &'a mut T) -> CarriedPlace<'a, T>
     where
         C: Changes<T>,
     {
-        Place::new::<C>(at)
+        CarriedPlace::new::<C>(at)
     }
 
     /// Returns whether to compute the condition, at the head of the loop. The trace of a staged
     /// loop passes the head twice: before the condition and after the body.
     #[inline]
     #[track_caller]
-    pub fn more<P: Places>(&mut self, places: P, sites: &[Site]) -> bool {
+    pub fn more<P: CarriedPlaces>(&mut self, places: P, sites: &[Site]) -> bool {
         self.0.more(places, sites)
     }
 
     /// Returns whether to run the body.
     #[inline]
     #[track_caller]
-    pub fn test<P: Places>(&mut self, condition: C, places: P, sites: &[Site]) -> bool {
+    pub fn test<P: CarriedPlaces>(&mut self, condition: C, places: P, sites: &[Site]) -> bool {
         self.0.test(condition, places, sites)
     }
 }
 
 impl WhileParts<bool> for () {
     #[inline]
-    fn more<P: Places>(&mut self, _places: P, _sites: &[Site]) -> bool {
+    fn more<P: CarriedPlaces>(&mut self, _places: P, _sites: &[Site]) -> bool {
         true
     }
     #[inline]
-    fn test<P: Places>(&mut self, condition: bool, _places: P, _sites: &[Site]) -> bool {
+    fn test<P: CarriedPlaces>(&mut self, condition: bool, _places: P, _sites: &[Site]) -> bool {
         condition
     }
 }
@@ -62,9 +62,9 @@ pub enum StagedWhile {
     #[default]
     Before,
     /// In the condition.
-    Condition(WhileTrace, Vec<State>, Option<Trips>),
+    Condition(WhileTrace, Vec<FlatState>, Option<Trips>),
     /// In the body.
-    Body(WhileTrace, Vec<State>, Option<Trips>),
+    Body(WhileTrace, Vec<FlatState>, Option<Trips>),
     /// After the loop.
     After,
 }
@@ -74,24 +74,24 @@ pub enum StagedWhile {
 #[derive(Clone, Copy, Debug)]
 pub struct Trips {
     /// The iterations so far, as a value of the part that is being traced.
-    count: Any,
+    count: AnyValue,
     limit: i64,
 }
 
 impl Trips {
     /// Takes the counter, which is the last loop variable.
-    fn taken(self, params: &mut Vec<Any>) -> Trips {
+    fn taken(self, params: &mut Vec<AnyValue>) -> Trips {
         Trips { count: params.pop().expect("the counter is a loop variable"), ..self }
     }
 }
 
-fn int(x: i64) -> Any {
+fn int(x: i64) -> AnyValue {
     trace::constant(HostTensor::scalar(x))
 }
 
 impl WhileParts<Tensor<bool>> for StagedWhile {
     #[track_caller]
-    fn more<P: Places>(&mut self, mut places: P, sites: &[Site]) -> bool {
+    fn more<P: CarriedPlaces>(&mut self, mut places: P, sites: &[Site]) -> bool {
         match std::mem::replace(self, StagedWhile::After) {
             StagedWhile::Before => {
                 let init = condition::save(&places);
@@ -118,8 +118,8 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
                 // zeros.
                 let late = |i: usize| params[i].is_undefined() && !next[i].is_undefined();
                 let split = |late_ones: bool| (0..next.len()).filter(move |&i| late(i) == late_ones);
-                let of = |late_ones: bool| -> (Vec<State>, Vec<State>, Vec<Site>) {
-                    let pick = |from: &[State]| split(late_ones).map(|i| from[i].clone()).collect();
+                let of = |late_ones: bool| -> (Vec<FlatState>, Vec<FlatState>, Vec<Site>) {
+                    let pick = |from: &[FlatState]| split(late_ones).map(|i| from[i].clone()).collect();
                     (pick(&params), pick(&next), split(late_ones).map(|i| sites[i]).collect())
                 };
                 let ((declared, declared_next, declared_sites), (_, late_next, _)) = (of(false), of(true));
@@ -136,7 +136,7 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
                     results.remove(n_declared);
                 }
                 let mut results = results.into_iter();
-                let mut ended: Vec<Option<State>> = vec![None; next.len()];
+                let mut ended: Vec<Option<FlatState>> = vec![None; next.len()];
                 for i in split(false).chain(split(true)) {
                     ended[i] = Some(next[i].with_tensors(&mut results));
                 }
@@ -150,7 +150,7 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
     }
 
     #[track_caller]
-    fn test<P: Places>(&mut self, condition: Tensor<bool>, mut places: P, sites: &[Site]) -> bool {
+    fn test<P: CarriedPlaces>(&mut self, condition: Tensor<bool>, mut places: P, sites: &[Site]) -> bool {
         let StagedWhile::Condition(mut trace, params, bound) = std::mem::replace(self, StagedWhile::After) else {
             unreachable!("the parts of a loop follow each other")
         };

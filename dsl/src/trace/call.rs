@@ -1,6 +1,6 @@
 //! Calls of graph functions: nesting, names and declared shapes of parameters.
 
-use super::{Any, Site, TRACER, is_tracing, try_with};
+use super::{AnyValue, Site, TRACER, is_tracing, try_with};
 use crate::{Diagnostic, Dim, Loc};
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -114,14 +114,14 @@ impl Drop for CallGuard {
 }
 
 /// Names a parameter of the graph function that was just entered, for messages and printing.
-pub fn name_param(param: Any, name: &'static str) {
+pub fn name_param(param: AnyValue, name: &'static str) {
     if is_tracing() {
         param.described(name);
     }
 }
 
 /// Checks a parameter of the graph function that was just entered against its `#[shape(..)]`.
-pub fn expect_shape(param: Any, name: &'static str, extents: &[Extent], site: Site) {
+pub fn expect_shape(param: AnyValue, name: &'static str, extents: &[Extent], site: Site) {
     try_with(|t| {
         let ty = t.graph.ty(param.value).element().clone();
         let call = t.calls.last_mut().expect("a graph function is entered before its parameters are checked");

@@ -15,20 +15,20 @@ pub(crate) struct CallTrace {
 
 /// The parameters of the gradient region of a call.
 pub(crate) struct GradientParams {
-    pub(crate) args: Vec<Any>,
-    pub(crate) results: Vec<Any>,
+    pub(crate) args: Vec<AnyValue>,
+    pub(crate) results: Vec<AnyValue>,
     /// The cotangent of each result, if it has one.
-    pub(crate) gradients: Vec<Option<Any>>,
+    pub(crate) gradients: Vec<Option<AnyValue>>,
 }
 
 impl CallTrace {
     /// Opens the region. Returns its parameters for `args`. Other values that it uses are captured.
     #[track_caller]
-    pub(crate) fn begin(args: &[Any]) -> (CallTrace, Vec<Any>) {
+    pub(crate) fn begin(args: &[AnyValue]) -> (CallTrace, Vec<AnyValue>) {
         let loc = Loc::caller();
         try_with(|t| {
             let args = args.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
-            t.open_construct(Kind::Call, loc)?;
+            t.open_construct(RegionOpKind::Call, loc)?;
             let construct = t.open.len() - 1;
             for &v in &args {
                 t.add_construct_param(construct, v, None);
@@ -41,14 +41,14 @@ impl CallTrace {
     /// Closes a call of one region with its results. Variables that were assigned inside have their
     /// new values outside.
     #[track_caller]
-    pub(crate) fn end(self, kind: CallKind, yields: &[Any]) -> Vec<Any> {
+    pub(crate) fn end(self, kind: CallKind, yields: &[AnyValue]) -> Vec<AnyValue> {
         let loc = Loc::caller();
         try_with(|t| t.end_call(&self, kind, yields, loc))
     }
 
     /// Closes the forward region and opens the gradient region.
     #[track_caller]
-    pub(crate) fn begin_gradient(&mut self, yields: &[Any]) -> GradientParams {
+    pub(crate) fn begin_gradient(&mut self, yields: &[AnyValue]) -> GradientParams {
         let loc = Loc::caller();
         try_with(|t| {
             self.results = t.yields_of_call(self.construct, yields, loc)?;
@@ -73,7 +73,7 @@ impl CallTrace {
 
     /// Closes the call with the cotangents of the arguments that have one.
     #[track_caller]
-    pub(crate) fn end_gradient(self, gradients: &[Any]) -> Vec<Any> {
+    pub(crate) fn end_gradient(self, gradients: &[AnyValue]) -> Vec<AnyValue> {
         let loc = Loc::caller();
         try_with(|t| {
             let gradients = t.yields_of_call(self.construct, gradients, loc)?;
@@ -94,7 +94,7 @@ impl CallTrace {
 }
 
 impl Tracer {
-    fn yields_of_call(&mut self, construct: usize, yields: &[Any], loc: Loc) -> Result<Vec<Value>> {
+    fn yields_of_call(&mut self, construct: usize, yields: &[AnyValue], loc: Loc) -> Result<Vec<Value>> {
         assert_eq!(self.open.len(), construct + 1, "an inner construct was left open");
         let yields = yields.iter().map(|&y| self.resolve(y, loc)).collect::<Result<Vec<_>>>()?;
         let c = &self.open[construct];
@@ -108,7 +108,7 @@ impl Tracer {
         Ok(yields)
     }
 
-    fn end_call(&mut self, call: &CallTrace, kind: CallKind, yields: &[Any], loc: Loc) -> Result<Vec<Any>> {
+    fn end_call(&mut self, call: &CallTrace, kind: CallKind, yields: &[AnyValue], loc: Loc) -> Result<Vec<AnyValue>> {
         assert_eq!(self.open.len(), call.construct + 1, "an inner construct was left open");
         let mut values = yields.iter().map(|&y| self.resolve(y, loc)).collect::<Result<Vec<_>>>()?;
         let mut written: Vec<(VarId, Value)> =

@@ -14,11 +14,11 @@ pub struct CondTrace {
 impl CondTrace {
     /// Opens the region of the first branch.
     #[track_caller]
-    pub fn begin(pred: Any) -> CondTrace {
+    pub fn begin(pred: AnyValue) -> CondTrace {
         let loc = Loc::caller();
         try_with(|t| {
             let pred = t.predicate(pred, "if", loc)?;
-            t.open_construct(Kind::Cond, loc)?;
+            t.open_construct(RegionOpKind::Cond, loc)?;
             Ok(CondTrace { construct: t.open.len() - 1, pred })
         })
     }
@@ -36,7 +36,7 @@ impl CondTrace {
     /// that neither branch modified is returned as it was before. `sites` names the first results
     /// for messages.
     #[track_caller]
-    pub fn end(self, then: &[Any], otherwise: &[Any], sites: &[Site]) -> Vec<Any> {
+    pub fn end(self, then: &[AnyValue], otherwise: &[AnyValue], sites: &[Site]) -> Vec<AnyValue> {
         let loc = Loc::caller();
         try_with(|t| t.end_cond(&self, then, otherwise, sites, loc))
     }
@@ -44,7 +44,7 @@ impl CondTrace {
 
 /// Returns whether a value is this constant.
 #[track_caller]
-pub(crate) fn is_constant(any: Any, constant: &HostTensor) -> bool {
+pub(crate) fn is_constant(any: AnyValue, constant: &HostTensor) -> bool {
     with(|t| match t.graph.value(any.value).def {
         ValueDef::Result(node, _) => matches!(&t.graph.node(node).op, Op::Constant(c) if c == constant),
         ValueDef::Param(..) => false,
@@ -61,7 +61,7 @@ pub(crate) fn unconditional() -> Tensor<bool> {
 
 /// Returns whether the next `if` is unconditional, if it is on this condition. Clears the mark.
 #[track_caller]
-pub(crate) fn take_unconditional(condition: Any) -> bool {
+pub(crate) fn take_unconditional(condition: AnyValue) -> bool {
     with(|t| t.unconditional.take() == Some(condition.value))
 }
 
@@ -72,7 +72,7 @@ impl Drop for CondTrace {
 }
 
 impl Tracer {
-    pub(super) fn predicate(&mut self, pred: Any, construct: &str, loc: Loc) -> Result<Value> {
+    pub(super) fn predicate(&mut self, pred: AnyValue, construct: &str, loc: Loc) -> Result<Value> {
         let pred = self.resolve(pred, loc)?;
         let ty = self.graph.ty(pred);
         if *ty == Type::tensor(DType::Bool, ()) {
@@ -86,11 +86,11 @@ impl Tracer {
     fn end_cond(
         &mut self,
         cond: &CondTrace,
-        then: &[Any],
-        otherwise: &[Any],
+        then: &[AnyValue],
+        otherwise: &[AnyValue],
         sites: &[Site],
         loc: Loc,
-    ) -> Result<Vec<Any>> {
+    ) -> Result<Vec<AnyValue>> {
         assert_eq!(then.len(), otherwise.len(), "the branches of a cond give equally many values");
         assert_eq!(self.open.len(), cond.construct + 1, "an inner construct was left open");
         let depth = self.open.len();

@@ -4,7 +4,7 @@ use super::*;
 
 impl Tracer {
     /// Returns the value that `any` has in the current region.
-    pub(crate) fn resolve_for_gradient(&mut self, any: Any, loc: Loc) -> Result<Value> {
+    pub(crate) fn resolve_for_gradient(&mut self, any: AnyValue, loc: Loc) -> Result<Value> {
         self.check_trace(any, loc)?;
         // A value of an open region is differentiated where it is: the sweep visits all open
         // regions.
@@ -40,11 +40,11 @@ impl Tracer {
         let ValueDef::Param(_, i) = self.graph.value(param).def else {
             return false;
         };
-        c.kind == Kind::While && ((i as usize) < c.declared || c.extra.contains(&(i as usize)))
+        c.kind == RegionOpKind::While && ((i as usize) < c.declared || c.extra.contains(&(i as usize)))
     }
 
     /// Appends a stack operation whose operands are valid.
-    pub(crate) fn emit_stack(&mut self, op: crate::ir::StackOp, operands: &[Any]) -> Result<Vec<Any>> {
+    pub(crate) fn emit_stack(&mut self, op: crate::ir::StackOp, operands: &[AnyValue]) -> Result<Vec<AnyValue>> {
         use crate::ir::StackOp;
         let values = operands.iter().map(|&a| self.resolve(a, Loc::UNKNOWN)).collect::<Result<Vec<_>>>()?;
         let stack = values.first().map(|&v| self.graph.ty(v).clone());

@@ -1,6 +1,6 @@
 //! Tracing: running a Rust function once to record a graph.
 //!
-//! One trace is active per thread. Operations on [`Any`] handles append nodes to the open region;
+//! One trace is active per thread. Operations on [`AnyValue`] handles append nodes to the open region;
 //! staged control flow opens and closes regions. A value of an enclosing region that is used inside
 //! becomes a capture: an operand of the construct and a parameter of its regions, created on first
 //! use (`Tracer::resolve`).
@@ -29,7 +29,7 @@ mod segments;
 mod variables;
 mod while_loop;
 
-use crate::device::{self, On, Scope};
+use crate::device::{self, DeviceConstraint, DeviceScope};
 use crate::format::{Piece, Stream, Template};
 use crate::ir::{Graph, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId, is_countable};
 use crate::ops::{InferCx, Prim};
@@ -59,7 +59,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 ///
 /// [`Tensor`](crate::Tensor) adds an element type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Any {
+pub struct AnyValue {
     trace: u32,
     value: Value,
 }
@@ -112,7 +112,7 @@ pub struct Traced {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RegionOpKind {
     Cond,
     While,
     Call,
@@ -120,7 +120,7 @@ enum Kind {
 
 /// A control-flow construct whose regions are open.
 struct Construct {
-    kind: Kind,
+    kind: RegionOpKind,
     loc: Loc,
     /// The regions: then and else, cond and body, or the region of a call and of its custom
     /// gradient.
@@ -144,7 +144,7 @@ struct Construct {
     /// The value that the condition yields.
     pred: Option<Value>,
     /// `while`: the modifications by the condition.
-    after_condition: Option<AfterCondition>,
+    after_condition: Option<ConditionEffects>,
     /// Call: parameters of the second region without a value outside.
     own: Vec<Value>,
     /// `while`: whether and how it runs in segments.
@@ -154,7 +154,7 @@ struct Construct {
 }
 
 /// The values of the loop and function variables after the condition has run.
-struct AfterCondition {
+struct ConditionEffects {
     /// The values of the declared loop variables, or of none of them, followed by those of `vars`.
     values: Vec<Value>,
     /// The variables of the function that the condition assigns.
@@ -185,12 +185,12 @@ pub(crate) struct Tracer {
     /// All values of each variable, oldest first.
     pub(crate) var_versions: Vec<Vec<Value>>,
     /// The values that autodiff has added to the control flow of this graph.
-    pub(crate) autodiff: crate::autodiff::Augmented,
+    pub(crate) autodiff: crate::autodiff::AddedValues,
     /// The location for nodes of derived rules, if it is not the caller's.
     loc_override: Option<Loc>,
     /// The operation that the nodes are parts of.
     written: Option<&'static str>,
-    scalars: HashMap<(Region, Option<On>, HostTensor), Value>,
+    scalars: HashMap<(Region, Option<DeviceConstraint>, HostTensor), Value>,
     calls: Vec<Call>,
     /// The number of times that loops and assertions were traced.
     repetitions: Repetitions,
@@ -234,13 +234,13 @@ pub fn fail(error: Diagnostic) -> ! {
 /// Runs `f` and records its operations as a graph called `name`.
 ///
 /// `f` creates parameters by [`input`] and returns the outputs.
-pub fn trace(name: &str, f: impl FnOnce() -> Vec<Any>) -> Result<Traced> {
+pub fn trace(name: &str, f: impl FnOnce() -> Vec<AnyValue>) -> Result<Traced> {
     if is_tracing() {
         return Err(Diagnostic::new("a function was traced while another one was being traced")
             .help("call the function directly: a `#[graph]` function is an ordinary function to another one"));
     }
     // The trace serves all callers, so it must not depend on the scope of one of them.
-    let scope = Scope::enter(None);
+    let scope = DeviceScope::enter(None);
     TRACER.set(Some(Tracer::new(name)));
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let outputs = f();
@@ -322,7 +322,7 @@ pub(crate) fn try_with<R>(f: impl FnOnce(&mut Tracer) -> Result<R>) -> R {
 
 /// Adds an input to the graph that is being traced.
 #[track_caller]
-pub fn input(ty: TensorType, name: Option<&'static str>) -> Any {
+pub fn input(ty: TensorType, name: Option<&'static str>) -> AnyValue {
     with(|t| {
         let root = t.graph.root();
         let value = t.graph.add_param(root, ty.into(), name);
@@ -332,14 +332,14 @@ pub fn input(ty: TensorType, name: Option<&'static str>) -> Any {
 
 /// Appends an operation. Errors in the operands end the trace at the caller's location.
 #[track_caller]
-pub fn emit(def: Prim, operands: &[Any], attrs: Attrs) -> Any {
+pub fn emit(def: Prim, operands: &[AnyValue], attrs: Attrs) -> AnyValue {
     let loc = Loc::caller();
     try_with(|t| t.emit(def, operands, attrs, loc))
 }
 
 /// Appends an operation on lists. Errors in the operands end the trace at the caller's location.
 #[track_caller]
-pub(crate) fn emit_list(op: ListOp, operands: &[Any]) -> Vec<Any> {
+pub(crate) fn emit_list(op: ListOp, operands: &[AnyValue]) -> Vec<AnyValue> {
     let loc = Loc::caller();
     try_with(|t| t.emit_list(op, operands, loc))
 }
@@ -358,7 +358,7 @@ fn check_size(op: &str, ty: &Type, loc: Loc) -> Result<()> {
 
 /// Appends a constant.
 #[track_caller]
-pub fn constant(tensor: HostTensor) -> Any {
+pub fn constant(tensor: HostTensor) -> AnyValue {
     let loc = Loc::caller();
     with(|t| t.constant(tensor, loc))
 }
@@ -366,7 +366,7 @@ pub fn constant(tensor: HostTensor) -> Any {
 /// Returns zeros of a type, for a value that must exist and is not read. Unknown extents are 0, and
 /// a list is empty.
 #[track_caller]
-pub(crate) fn placeholder(ty: Type) -> Any {
+pub(crate) fn placeholder(ty: Type) -> AnyValue {
     match ty {
         Type::Tensor(ty) => {
             let extents = ty.shape.dims().iter().map(|d| d.known().unwrap_or(0)).collect::<Vec<_>>();
@@ -383,13 +383,13 @@ pub(crate) fn placeholder(ty: Type) -> Any {
 
 /// Appends an assertion on a `bool[]` (any other shape must hold for all elements).
 #[track_caller]
-pub fn assert(cond: Any, message: String) {
+pub fn assert(cond: AnyValue, message: String) {
     assert_showing(cond, Template::new([Piece::Text(message)]), &[]);
 }
 
 /// Appends an assertion whose message shows tensors at the placeholders of a template.
 #[track_caller]
-pub fn assert_showing(cond: Any, message: Template, values: &[Any]) {
+pub fn assert_showing(cond: AnyValue, message: Template, values: &[AnyValue]) {
     let loc = Loc::caller();
     let cond = if cond.rank() > 0 { cond.all() } else { cond };
     try_with(|t| {
@@ -406,7 +406,7 @@ pub fn assert_showing(cond: Any, message: Template, values: &[Any]) {
 
 /// Appends a print of tensors at the placeholders of a template.
 #[track_caller]
-pub fn print(stream: Stream, template: Template, values: &[Any]) {
+pub fn print(stream: Stream, template: Template, values: &[AnyValue]) {
     let loc = Loc::caller();
     try_with(|t| {
         let values = values.iter().map(|&v| t.resolve(v, loc)).collect::<Result<Vec<_>>>()?;
@@ -423,7 +423,7 @@ pub fn in_construct() -> bool {
 
 /// Returns the current value of a variable.
 #[track_caller]
-pub fn read_var(var: &AnyVar) -> Any {
+pub fn read_var(var: &AnyVar) -> AnyValue {
     let loc = Loc::caller();
     with(|t| {
         let v = t.read_var(var, loc);
@@ -433,7 +433,7 @@ pub fn read_var(var: &AnyVar) -> Any {
 
 /// Assigns a variable.
 #[track_caller]
-pub fn assign_var(var: &AnyVar, value: Any) {
+pub fn assign_var(var: &AnyVar, value: AnyValue) {
     let loc = Loc::caller();
     try_with(|t| t.assign_var(var, value, loc))
 }
@@ -455,8 +455,8 @@ pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
 /// Runs `f` with the location and device constraint of a node for every node that it creates. If
 /// the node has no constraint, they get `otherwise`.
 #[track_caller]
-pub(crate) fn at_origin<R>(origin: Origin, otherwise: Option<On>, f: impl FnOnce() -> R) -> R {
-    let _scope = Scope::enter(origin.on.or(otherwise));
+pub(crate) fn at_origin<R>(origin: Origin, otherwise: Option<DeviceConstraint>, f: impl FnOnce() -> R) -> R {
+    let _scope = DeviceScope::enter(origin.on.or(otherwise));
     let before = with(|t| std::mem::replace(&mut t.written, origin.written));
     let r = at_loc(origin.loc, f);
     with(|t| t.written = before);
@@ -499,7 +499,7 @@ pub(crate) fn depth() -> usize {
     with(|t| t.depth)
 }
 
-impl Any {
+impl AnyValue {
     /// Returns the type of the value.
     #[track_caller]
     pub fn ty(self) -> Type {
@@ -565,11 +565,11 @@ impl Tracer {
     }
 
     /// Returns a handle of a value.
-    pub(crate) fn any(&self, value: Value) -> Any {
-        Any { trace: self.id, value }
+    pub(crate) fn any(&self, value: Value) -> AnyValue {
+        AnyValue { trace: self.id, value }
     }
 
-    fn check_trace(&self, any: Any, loc: Loc) -> Result<()> {
+    fn check_trace(&self, any: AnyValue, loc: Loc) -> Result<()> {
         if any.trace == self.id {
             return Ok(());
         }
@@ -587,7 +587,7 @@ impl Tracer {
     }
 
     /// Returns the value that `any` has in the current region, capturing it if necessary.
-    pub(crate) fn resolve(&mut self, any: Any, loc: Loc) -> Result<Value> {
+    pub(crate) fn resolve(&mut self, any: AnyValue, loc: Loc) -> Result<Value> {
         self.check_trace(any, loc)?;
         self.resolve_at(any.value, self.depth, loc)
     }
@@ -664,7 +664,7 @@ impl Tracer {
         node
     }
 
-    fn emit(&mut self, def: Prim, operands: &[Any], attrs: Attrs, loc: Loc) -> Result<Any> {
+    fn emit(&mut self, def: Prim, operands: &[AnyValue], attrs: Attrs, loc: Loc) -> Result<AnyValue> {
         let loc = self.loc_override.unwrap_or(loc);
         let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
         let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
@@ -682,7 +682,7 @@ impl Tracer {
     }
 
     /// Appends an operation on lists. Errors in the operands are at `loc`.
-    fn emit_list(&mut self, op: ListOp, operands: &[Any], loc: Loc) -> Result<Vec<Any>> {
+    fn emit_list(&mut self, op: ListOp, operands: &[AnyValue], loc: Loc) -> Result<Vec<AnyValue>> {
         let loc = self.loc_override.unwrap_or(loc);
         let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
         let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
@@ -692,7 +692,7 @@ impl Tracer {
         Ok(self.graph.node(node).results.iter().map(|&v| self.any(v)).collect())
     }
 
-    fn constant(&mut self, tensor: HostTensor, loc: Loc) -> Any {
+    fn constant(&mut self, tensor: HostTensor, loc: Loc) -> AnyValue {
         let region = self.region_at(self.depth);
         let is_scalar = tensor.rank() == 0;
         if is_scalar && let Some(&v) = self.scalars.get(&(region, device::scope(), tensor.clone())) {
@@ -706,7 +706,7 @@ impl Tracer {
         self.any(value)
     }
 
-    fn open_construct(&mut self, kind: Kind, loc: Loc) -> Result<()> {
+    fn open_construct(&mut self, kind: RegionOpKind, loc: Loc) -> Result<()> {
         assert_eq!(self.depth, self.open.len(), "control flow is opened in the innermost region");
         if self.open.len() == MAX_OPEN {
             return Err(self.too_deep(self.loc_override.unwrap_or(loc)));
@@ -753,7 +753,7 @@ impl Tracer {
         )
     }
 
-    fn finish(&mut self, outputs: &[Any]) -> Result<()> {
+    fn finish(&mut self, outputs: &[AnyValue]) -> Result<()> {
         assert!(self.open.is_empty(), "a control-flow construct was left open");
         let outputs = outputs.iter().map(|&o| self.resolve(o, Loc::UNKNOWN)).collect::<Result<Vec<_>>>()?;
         let root = self.graph.root();

@@ -5,7 +5,7 @@
 //! only the names of the graph's inputs are looked up. Whether a name is unique is checked at
 //! lookup: a layer that names its values may be called twice.
 
-use super::{Any, Traced, try_with};
+use super::{AnyValue, Traced, try_with};
 use crate::edit_distance::edit_distance;
 use crate::ir::{Op, Value, intern};
 use crate::{Diagnostic, Loc, Result};
@@ -21,11 +21,11 @@ pub struct Named {
     pub loc: Loc,
 }
 
-impl Any {
+impl AnyValue {
     /// Names the value so that it can be fed and fetched; see [`Traced::value_named`]. If it has no
     /// name yet, printing and messages use this one.
     #[track_caller]
-    pub fn named(self, name: impl AsRef<str>) -> Any {
+    pub fn named(self, name: impl AsRef<str>) -> AnyValue {
         let name = intern(name.as_ref());
         let loc = Loc::caller();
         try_with(|t| {
@@ -42,7 +42,7 @@ impl Any {
     }
 
     /// Names the value for printing and messages, if it has no name.
-    pub(super) fn described(self, name: &'static str) -> Any {
+    pub(super) fn described(self, name: &'static str) -> AnyValue {
         super::with(|t| {
             let data = t.graph.value_mut(self.value);
             data.name = data.name.or(Some(name));

@@ -36,7 +36,7 @@ pub(crate) enum Segments {
 pub(crate) fn segment_loop(segments: Segments, loc: Loc) {
     try_with(|t| {
         // A loop whose condition is being traced is not meant.
-        match t.open.iter_mut().rev().find(|c| c.kind == Kind::While && c.current == 1) {
+        match t.open.iter_mut().rev().find(|c| c.kind == RegionOpKind::While && c.current == 1) {
             Some(c) => {
                 c.segments = Some(segments);
                 Ok(())

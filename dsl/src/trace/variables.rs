@@ -1,7 +1,7 @@
 //! Variables, threaded as values through the regions of a trace.
 
 use super::*;
-use crate::device::Scope;
+use crate::device::DeviceScope;
 
 /// Records the path of a variable in the model whose gradients are taken, until the trace ends.
 #[track_caller]
@@ -31,7 +31,7 @@ impl Tracer {
         self.var_ids.insert(var.id(), id);
         let depth = std::mem::replace(&mut self.depth, 0);
         // The read is on the device of the variable, whatever the scope.
-        let scope = Scope::enter(None);
+        let scope = DeviceScope::enter(None);
         let node = self.append(Op::Read(id), vec![], [var.ty().clone().into()], loc);
         drop(scope);
         self.depth = depth;
@@ -60,7 +60,7 @@ impl Tracer {
         if let Some(&v) = c.var_values[c.current].get(&id) {
             return v;
         }
-        if c.kind != Kind::While {
+        if c.kind != RegionOpKind::While {
             let outer = self.var_at(id, depth - 1);
             return self.resolve_at(outer, depth, Loc::UNKNOWN).expect("values of enclosing regions are visible");
         }
@@ -81,7 +81,7 @@ impl Tracer {
         self.graph.region(self.region_at(depth)).params[index]
     }
 
-    pub(super) fn assign_var(&mut self, var: &AnyVar, value: Any, loc: Loc) -> Result<()> {
+    pub(super) fn assign_var(&mut self, var: &AnyVar, value: AnyValue, loc: Loc) -> Result<()> {
         let v = self.resolve(value, loc)?;
         if *self.graph.ty(v) != Type::Tensor(var.ty().clone()) {
             return Err(Diagnostic::new(format!("the variable `{}` is {}", var.name(), var.ty()))

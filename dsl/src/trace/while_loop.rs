@@ -15,11 +15,11 @@ pub struct WhileTrace {
 impl WhileTrace {
     /// Opens the region of the condition. Returns the loop variables in it.
     #[track_caller]
-    pub fn begin(init: &[Any], sites: &[Site]) -> (WhileTrace, Vec<Any>) {
+    pub fn begin(init: &[AnyValue], sites: &[Site]) -> (WhileTrace, Vec<AnyValue>) {
         let loc = Loc::caller();
         try_with(|t| {
             let init = init.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
-            t.open_construct(Kind::While, loc)?;
+            t.open_construct(RegionOpKind::While, loc)?;
             let construct = t.open.len() - 1;
             for (i, &v) in init.iter().enumerate() {
                 t.add_construct_param(construct, v, sites.get(i).map(|s| s.name));
@@ -32,7 +32,7 @@ impl WhileTrace {
 
     /// Closes the condition and opens the body. Returns the loop variables in it.
     #[track_caller]
-    pub fn begin_body(&mut self, pred: Any) -> Vec<Any> {
+    pub fn begin_body(&mut self, pred: AnyValue) -> Vec<AnyValue> {
         self.begin_body_after(pred, &[]).0
     }
 
@@ -45,7 +45,7 @@ impl WhileTrace {
     /// the function, the body starts with a copy of the condition, and so does the code after the
     /// loop. Effects run in the condition alone.
     #[track_caller]
-    pub fn begin_body_after(&mut self, pred: Any, now: &[Any]) -> (Vec<Any>, Vec<Any>) {
+    pub fn begin_body_after(&mut self, pred: AnyValue, now: &[AnyValue]) -> (Vec<AnyValue>, Vec<AnyValue>) {
         let loc = Loc::caller();
         try_with(|t| {
             assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
@@ -65,7 +65,7 @@ impl WhileTrace {
                 for (&id, value) in vars.iter().zip(start.split_off(now.len())) {
                     t.set_var(id, t.depth, value);
                 }
-                t.open[self.construct].after_condition = Some(AfterCondition { values, vars });
+                t.open[self.construct].after_condition = Some(ConditionEffects { values, vars });
             }
             Ok((t.params_of(self.construct, 1, declared), start.into_iter().map(|v| t.any(v)).collect()))
         })
@@ -82,7 +82,7 @@ impl WhileTrace {
 
     /// Adds a loop variable while the body is open. Returns its value in the body.
     #[track_caller]
-    pub(crate) fn add_carried(&mut self, init: Any) -> Any {
+    pub(crate) fn add_carried(&mut self, init: AnyValue) -> AnyValue {
         let loc = Loc::caller();
         try_with(|t| {
             let outer = {
@@ -98,7 +98,7 @@ impl WhileTrace {
 
     /// Adds a loop variable with initial zeros that are never read, whose next value is `next`.
     #[track_caller]
-    pub(crate) fn add_late(&mut self, next: Any) {
+    pub(crate) fn add_late(&mut self, next: AnyValue) {
         let ty = next.ty();
         let init = at_depth(self.construct, || placeholder(ty));
         self.add_carried(init);
@@ -107,14 +107,14 @@ impl WhileTrace {
     /// Closes the loop. `next[i]` is the next value of loop variable `i`. Returns the results in
     /// the same order; a variable that the body does not modify is returned as its initial value.
     #[track_caller]
-    pub fn end(self, next: &[Any], sites: &[Site]) -> Vec<Any> {
+    pub fn end(self, next: &[AnyValue], sites: &[Site]) -> Vec<AnyValue> {
         self.end_with(next, &[], sites)
     }
 
     /// Closes the loop. `extra` are the next values of the loop variables that were added while the
     /// body was open, in order.
     #[track_caller]
-    pub(crate) fn end_with(self, next: &[Any], extra: &[Any], sites: &[Site]) -> Vec<Any> {
+    pub(crate) fn end_with(self, next: &[AnyValue], extra: &[AnyValue], sites: &[Site]) -> Vec<AnyValue> {
         let loc = Loc::caller();
         try_with(|t| t.end_while(&self, next, extra, sites, loc))
     }
@@ -139,7 +139,7 @@ fn changed_axes(before: &Type, after: &Type) -> Option<String> {
 }
 
 impl Tracer {
-    pub(super) fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<Any> {
+    pub(super) fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<AnyValue> {
         let params = &self.graph.region(self.open[construct].regions[which]).params;
         params[..n].iter().map(|&p| self.any(p)).collect()
     }
@@ -159,11 +159,11 @@ impl Tracer {
     fn end_while(
         &mut self,
         trace: &WhileTrace,
-        next: &[Any],
-        extra: &[Any],
+        next: &[AnyValue],
+        extra: &[AnyValue],
         sites: &[Site],
         loc: Loc,
-    ) -> Result<Vec<Any>> {
+    ) -> Result<Vec<AnyValue>> {
         let construct = trace.construct;
         assert_eq!(self.open.len(), construct + 1, "an inner construct was left open");
         assert_eq!(next.len(), self.open[construct].declared, "one next value for each loop variable");
@@ -267,7 +267,7 @@ impl Tracer {
                 self.set_var(id, self.depth, value);
             }
         }
-        if let Some(AfterCondition { values, vars }) = &c.after_condition {
+        if let Some(ConditionEffects { values, vars }) = &c.after_condition {
             let given = order.iter().map(|&i| final_values[i]).collect();
             let mut after = self.repeat_condition(cond, values, given, self.graph.node(node).region);
             for (&id, value) in vars.iter().zip(after.split_off(values.len() - vars.len())) {

@@ -5,7 +5,7 @@
 //! are bounded, and nothing in a program fails at run time, so results can be compared.
 
 use anabranch_dsl::ir::Graph;
-use anabranch_dsl::trace::{self, Any, CondTrace, WhileTrace};
+use anabranch_dsl::trace::{self, AnyValue, CondTrace, WhileTrace};
 use anabranch_dsl::{AnyVar, DType, Dim, HostTensor, Shape, Tensor, TensorType};
 use anabranch_dsl::{checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients, on};
 use std::sync::Arc;
@@ -57,7 +57,8 @@ fn written(tape: &[u8], checkpoints: bool) -> Program {
             TensorType::new(DType::F64, ()),
         ];
         let names = ["x", "m", "k", "mask", "y"];
-        let inputs: Vec<Any> = types.iter().zip(names).map(|(ty, name)| trace::input(ty.clone(), Some(name))).collect();
+        let inputs: Vec<AnyValue> =
+            types.iter().zip(names).map(|(ty, name)| trace::input(ty.clone(), Some(name))).collect();
         let vars = vec![
             AnyVar::new("w", HostTensor::new([2], vec![1.0f32, -2.0])),
             AnyVar::new("odd name", HostTensor::scalar(3i32)),
@@ -91,23 +92,23 @@ impl Writer<'_> {
     }
 
     /// Returns a value of the scope, with a preference for later ones.
-    fn pick(&mut self, scope: &[Any]) -> Any {
+    fn pick(&mut self, scope: &[AnyValue]) -> AnyValue {
         let back = self.choose(scope.len()).min(self.choose(scope.len()));
         scope[scope.len() - 1 - back]
     }
 
-    fn pick_where(&mut self, scope: &[Any], fits: impl Fn(&TensorType) -> bool) -> Any {
-        let fitting: Vec<Any> = scope.iter().copied().filter(|a| fits(&a.tensor_type())).collect();
+    fn pick_where(&mut self, scope: &[AnyValue], fits: impl Fn(&TensorType) -> bool) -> AnyValue {
+        let fitting: Vec<AnyValue> = scope.iter().copied().filter(|a| fits(&a.tensor_type())).collect();
         self.pick(&fitting)
     }
 
-    fn block(&mut self, scope: &mut Vec<Any>, depth: usize, most: usize) {
+    fn block(&mut self, scope: &mut Vec<AnyValue>, depth: usize, most: usize) {
         for _ in 0..2 + self.choose(most) {
             self.statement(scope, depth);
         }
     }
 
-    fn statement(&mut self, scope: &mut Vec<Any>, depth: usize) {
+    fn statement(&mut self, scope: &mut Vec<AnyValue>, depth: usize) {
         let a = self.pick(scope);
         let ty = a.tensor_type();
         let new = match self.choose(19) {
@@ -163,7 +164,7 @@ impl Writer<'_> {
     }
 
     /// Returns a `bool[]`: a constant, or one that depends on the inputs.
-    fn predicate(&mut self, scope: &[Any], holds: bool) -> Any {
+    fn predicate(&mut self, scope: &[AnyValue], holds: bool) -> AnyValue {
         if holds {
             let a = self.pick(scope).cast(DType::I32).sum();
             return a.eq(a);
@@ -175,12 +176,12 @@ impl Writer<'_> {
         }
     }
 
-    fn variable(&mut self, scope: &[Any]) -> Any {
+    fn variable(&mut self, scope: &[AnyValue]) -> AnyValue {
         let which = self.choose(2);
         let var = self.vars[which].clone();
         if self.choose(2) == 0 {
             let ty = var.ty().clone();
-            let fitting: Vec<Any> = scope.iter().copied().filter(|a| a.tensor_type() == ty).collect();
+            let fitting: Vec<AnyValue> = scope.iter().copied().filter(|a| a.tensor_type() == ty).collect();
             if !fitting.is_empty() {
                 let value = self.pick(&fitting);
                 trace::assign_var(&var, value);
@@ -191,7 +192,7 @@ impl Writer<'_> {
 
     /// Returns the results of a branch or body, each of the type of a value in `of`: a value of the
     /// scope, or the product of its `tanh` and the value in `of`.
-    fn next(&mut self, of: &[Any], scope: &[Any]) -> Vec<Any> {
+    fn next(&mut self, of: &[AnyValue], scope: &[AnyValue]) -> Vec<AnyValue> {
         let mut next = Vec::new();
         for &a in of {
             let ty = a.tensor_type();
@@ -201,9 +202,9 @@ impl Writer<'_> {
         next
     }
 
-    fn branch(&mut self, scope: &mut Vec<Any>, depth: usize) {
+    fn branch(&mut self, scope: &mut Vec<AnyValue>, depth: usize) {
         let pred = self.predicate(scope, false);
-        let of: Vec<Any> = (0..self.choose(3)).map(|_| self.pick(scope)).collect();
+        let of: Vec<AnyValue> = (0..self.choose(3)).map(|_| self.pick(scope)).collect();
         let mut cond = CondTrace::begin(pred);
         let mut sides = Vec::new();
         for side in 0..2 {
@@ -215,8 +216,8 @@ impl Writer<'_> {
         scope.extend(cond.end(&sides[0], &sides[1], &[]));
     }
 
-    fn checkpoint(&mut self, scope: &mut Vec<Any>, depth: usize) {
-        let float = |a: Any| Tensor::<f32>::from_any(a.cast(DType::F32));
+    fn checkpoint(&mut self, scope: &mut Vec<AnyValue>, depth: usize) {
+        let float = |a: AnyValue| Tensor::<f32>::from_any(a.cast(DType::F32));
         let kept = self.checkpoints;
         let mut body = || {
             let mut inner = scope.clone();
@@ -227,7 +228,7 @@ impl Writer<'_> {
         scope.extend(results.into_iter().map(Tensor::untyped));
     }
 
-    fn with_own_gradient(&mut self, scope: &[Any], a: Any) -> Any {
+    fn with_own_gradient(&mut self, scope: &[AnyValue], a: AnyValue) -> AnyValue {
         let scale = self.pick_where(scope, |t| t.dtype == DType::F32).sum().tanh();
         let f = custom_gradient(
             |x: Tensor<f32>| x.tanh() * x + Tensor::from_any(scale).stop_gradient(),
@@ -236,7 +237,7 @@ impl Writer<'_> {
         f(Tensor::from_any(a)).untyped()
     }
 
-    fn repeat(&mut self, scope: &mut Vec<Any>, depth: usize) {
+    fn repeat(&mut self, scope: &mut Vec<AnyValue>, depth: usize) {
         let counter = |n: i32| trace::constant(HostTensor::scalar(n));
         let mut init = vec![counter(0)];
         init.extend((0..1 + self.choose(2)).map(|_| self.pick(scope)));
@@ -261,8 +262,8 @@ impl Writer<'_> {
 }
 
 /// Returns the gradient of the latest value, through all its control flow. Loops then have stacks.
-fn gradient_of_latest(scope: &[Any], wrt: Any) -> Any {
+fn gradient_of_latest(scope: &[AnyValue], wrt: AnyValue) -> AnyValue {
     let latest = scope.iter().rev().copied().filter(|a| a.dtype() == DType::F32).take(8);
-    let loss = latest.map(Any::sum).reduce(Any::add).expect("inputs are floats");
+    let loss = latest.map(AnyValue::sum).reduce(AnyValue::add).expect("inputs are floats");
     gradients(Tensor::<f32>::from_any(loss), Tensor::<f32>::from_any(wrt)).untyped()
 }

@@ -43,7 +43,7 @@ impl Arena {
 
 /// The location of a buffer of the plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Region {
+pub(crate) enum BufferLocation {
     /// A range of the arena.
     Arena(Range<usize>),
     /// A result, which the caller receives without a copy.
@@ -129,7 +129,7 @@ impl<'a, T> Cuts<'a, T> {
 
 /// Tensors that a step reads but does not own: inputs, constants and variables.
 #[derive(Clone, Copy)]
-pub(crate) struct Foreign<'a> {
+pub(crate) struct ExternalTensors<'a> {
     pub(crate) inputs: &'a [HostTensor],
     pub(crate) constants: &'a [HostTensor],
     pub(crate) vars: Vars<'a>,
@@ -182,9 +182,9 @@ impl VarsMut<'_, '_> {
 pub(crate) struct Sources<'a> {
     arena: Pieces<'a, u8>,
     results: Pieces<'a, Buffer>,
-    regions: &'a [Region],
+    regions: &'a [BufferLocation],
     regs: &'a [u64],
-    foreign: Foreign<'a>,
+    foreign: ExternalTensors<'a>,
 }
 
 impl<'a> Sources<'a> {
@@ -193,8 +193,8 @@ impl<'a> Sources<'a> {
         arena: &'a [u8],
         results: &'a [Buffer],
         regs: &'a [u64],
-        regions: &'a [Region],
-        foreign: Foreign<'a>,
+        regions: &'a [BufferLocation],
+        foreign: ExternalTensors<'a>,
     ) -> Self {
         Sources { arena: Pieces::whole(arena), results: Pieces::whole(results), regions, regs, foreign }
     }
@@ -204,8 +204,10 @@ impl<'a> Sources<'a> {
         match base {
             Base::Buffer(b) => {
                 let bytes = match &self.regions[b.index()] {
-                    Region::Arena(range) => self.arena.get(range),
-                    Region::Result(i) => self.results.get(&(*i as usize..*i as usize + 1)).map(|r| bytes_of(&r[0])),
+                    BufferLocation::Arena(range) => self.arena.get(range),
+                    BufferLocation::Result(i) => {
+                        self.results.get(&(*i as usize..*i as usize + 1)).map(|r| bytes_of(&r[0]))
+                    }
                 };
                 bytes.unwrap_or_else(|| panic!("a kernel reads buffer {b:?} while it writes there"))
             }
@@ -265,8 +267,8 @@ pub(crate) struct Memory<'a> {
     /// The results. Boolean buffers are excluded, because not all bytes are valid.
     pub(crate) results: &'a mut [Buffer],
     pub(crate) regs: &'a mut [u64],
-    pub(crate) regions: &'a [Region],
-    pub(crate) foreign: Foreign<'a>,
+    pub(crate) regions: &'a [BufferLocation],
+    pub(crate) foreign: ExternalTensors<'a>,
 }
 
 impl Memory<'_> {
@@ -274,11 +276,11 @@ impl Memory<'_> {
     pub(crate) fn split(&mut self, out: BufferId) -> (&mut [u8], Sources<'_>) {
         let Memory { arena, results, regs, regions, foreign } = self;
         let (out, arena, results) = match &regions[out.index()] {
-            Region::Arena(range) => {
+            BufferLocation::Arena(range) => {
                 let (out, arena) = Pieces::around(arena, range.clone());
                 (out, arena, Pieces::whole(results))
             }
-            Region::Result(i) => {
+            BufferLocation::Result(i) => {
                 let (out, results) = Pieces::around(results, *i as usize..*i as usize + 1);
                 (bytes_of_mut(&mut out[0]), Pieces::whole(arena), results)
             }
@@ -297,11 +299,11 @@ impl Memory<'_> {
         let (mut n_arena, mut n_results) = (0, 0);
         for (k, out) in outs.iter().enumerate() {
             match &self.regions[out.index()] {
-                Region::Arena(range) => {
+                BufferLocation::Arena(range) => {
                     in_arena[n_arena] = (range.clone(), k);
                     n_arena += 1;
                 }
-                Region::Result(i) => {
+                BufferLocation::Result(i) => {
                     in_results[n_results] = (*i as usize..*i as usize + 1, k);
                     n_results += 1;
                 }
@@ -343,8 +345,8 @@ mod tests {
     #[should_panic(expected = "while it writes there")]
     fn reading_what_is_written_is_refused() {
         let mut arena = Arena::new(128).expect("there is a little memory");
-        let regions = [Region::Arena(0..64), Region::Arena(32..96)];
-        let foreign = Foreign { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
+        let regions = [BufferLocation::Arena(0..64), BufferLocation::Arena(32..96)];
+        let foreign = ExternalTensors { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
         let mut memory =
             Memory { arena: arena.bytes_mut(), results: &mut [], regs: &mut [], regions: &regions, foreign };
         let (_, sources) = memory.split(BufferId(0));
@@ -354,9 +356,10 @@ mod tests {
     fn what_is_written_and_what_is_read_are_apart() {
         let mut arena = Arena::new(256).expect("there is a little memory");
         let mut results = [Buffer::F32(vec![1.0]), Buffer::F32(vec![2.0; 2]), Buffer::F32(vec![3.0])];
-        let arena_regions = [64..128, 128..192, 0..64].map(Region::Arena);
-        let regions: Vec<Region> = arena_regions.into_iter().chain((0..3).map(Region::Result)).collect();
-        let foreign = Foreign { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
+        let arena_regions = [64..128, 128..192, 0..64].map(BufferLocation::Arena);
+        let regions: Vec<BufferLocation> =
+            arena_regions.into_iter().chain((0..3).map(BufferLocation::Result)).collect();
+        let foreign = ExternalTensors { inputs: &[], constants: &[], vars: Vars::Tensors(&[]) };
         let arena = arena.bytes_mut();
         let mut memory = Memory { arena, results: &mut results, regs: &mut [], regions: &regions, foreign };
         let ends = memory.with_split(&[BufferId(4), BufferId(1), BufferId(2)], |outs, sources| {

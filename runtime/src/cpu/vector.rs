@@ -1,6 +1,6 @@
 //! SIMD vectors of floats, and dispatch to the widest ones that the processor supports.
 //!
-//! A [`Task`] is generic over the [`Vector`]. [`Level::run`] compiles it for each instruction set
+//! A [`Task`] is generic over the [`Vector`]. [`InstructionSet::run`] compiles it for each instruction set
 //! and runs it with one. The order of sums over lanes depends on the vector width, so results may
 //! differ between processors.
 
@@ -24,7 +24,7 @@ pub(crate) trait Lane:
     /// The number 1.
     const ONE: Self;
     /// Returns the square root.
-    fn root(self) -> Self;
+    fn sqrt(self) -> Self;
     /// The vector of 512 bits.
     #[cfg(target_arch = "x86_64")]
     type V512: Vector<T = Self>;
@@ -39,7 +39,7 @@ pub(crate) trait Lane:
 ///
 /// # Safety
 /// All functions require that the processor supports the instructions of the vector, which
-/// [`Level::run`] ensures.
+/// [`InstructionSet::run`] ensures.
 pub(crate) trait Vector: Copy {
     /// The element type.
     type T: Lane;
@@ -62,7 +62,7 @@ pub(crate) trait Vector: Copy {
     /// Returns `self / b`.
     unsafe fn div(self, b: Self) -> Self;
     /// Returns the square root.
-    unsafe fn root(self) -> Self;
+    unsafe fn sqrt(self) -> Self;
     /// Returns the result of [`Real::larger`] for each lane.
     unsafe fn larger(self, b: Self) -> Self;
     /// Returns the result of [`Real::smaller`] for each lane.
@@ -86,7 +86,7 @@ pub(crate) trait Task<T: Lane> {
 
 /// An instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Level {
+pub(crate) enum InstructionSet {
     /// AVX-512 F.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -100,61 +100,61 @@ pub(crate) enum Level {
     Wide,
 }
 
-impl Level {
+impl InstructionSet {
     /// Returns all instruction sets that this processor supports, best first.
-    pub(crate) fn all() -> impl Iterator<Item = Level> {
+    pub(crate) fn all() -> impl Iterator<Item = InstructionSet> {
         let levels = [
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512,
+            InstructionSet::Avx512,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2,
+            InstructionSet::Avx2,
             #[cfg(test)]
-            Level::Wide,
-            Level::Portable,
+            InstructionSet::Wide,
+            InstructionSet::Portable,
         ];
-        levels.into_iter().filter(|level| level.is_here())
+        levels.into_iter().filter(|level| level.is_supported())
     }
 
     /// Returns whether this processor supports the instruction set.
     #[inline(always)]
-    fn is_here(self) -> bool {
+    fn is_supported(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => has_avx512f(),
+            InstructionSet::Avx512 => has_avx512f(),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma"),
-            Level::Portable => true,
+            InstructionSet::Avx2 => std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma"),
+            InstructionSet::Portable => true,
             #[cfg(test)]
-            Level::Wide => true,
+            InstructionSet::Wide => true,
         }
     }
 
     /// Returns the best supported instruction set.
-    pub(crate) fn best() -> Level {
-        Level::all().next().expect("there is always one")
+    pub(crate) fn best() -> InstructionSet {
+        InstructionSet::all().next().expect("there is always one")
     }
 
     /// Returns the rows and columns of the tiles of a [`Task`], and the lanes of a vector.
     pub(crate) fn tile<T: Lane>(self) -> [usize; 3] {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => [8, 3 * T::V512::N, T::V512::N],
+            InstructionSet::Avx512 => [8, 3 * T::V512::N, T::V512::N],
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => [6, 2 * T::V256::N, T::V256::N],
-            Level::Portable => [4, 2 * T::V128::N, T::V128::N],
+            InstructionSet::Avx2 => [6, 2 * T::V256::N, T::V256::N],
+            InstructionSet::Portable => [4, 2 * T::V128::N, T::V128::N],
             #[cfg(test)]
-            Level::Wide => [8, 48, 16],
+            InstructionSet::Wide => [8, 48, 16],
         }
     }
 
     /// Runs a task with this instruction set, which must be supported. Tiles are as in
     /// [`tile`](Self::tile).
     pub(crate) fn run<T: Lane>(self, task: impl Task<T>) {
-        assert!(self.is_here(), "the processor has no {self:?}");
+        assert!(self.is_supported(), "the processor has no {self:?}");
         #[cfg(test)]
-        if self == Level::Wide {
+        if self == InstructionSet::Wide {
             // SAFETY: portable Rust needs no special instructions.
-            return unsafe { task.run::<Plain<T, 16>, 8, 3>() };
+            return unsafe { task.run::<PortableVector<T, 16>, 8, 3>() };
         }
         #[cfg(target_arch = "x86_64")]
         {
@@ -168,11 +168,11 @@ impl Level {
                 // SAFETY: the caller has checked for these instructions.
                 unsafe { task.run::<T::V256, 6, 2>() }
             }
-            if self == Level::Avx512 {
+            if self == InstructionSet::Avx512 {
                 // SAFETY: all features of `avx512` are supported, as asserted above.
                 return unsafe { avx512(task) };
             }
-            if self == Level::Avx2 {
+            if self == InstructionSet::Avx2 {
                 // SAFETY: all features of `avx2` are supported, as asserted above.
                 return unsafe { avx2(task) };
             }
@@ -195,21 +195,21 @@ pub(super) fn has_avx512f() -> bool {
 
 /// A vector in portable Rust.
 #[derive(Clone, Copy)]
-pub(crate) struct Plain<T, const N: usize>([T; N]);
+pub(crate) struct PortableVector<T, const N: usize>([T; N]);
 
-impl<T: Lane, const N: usize> Vector for Plain<T, N> {
+impl<T: Lane, const N: usize> Vector for PortableVector<T, N> {
     type T = T;
     const N: usize = N;
 
     #[inline(always)]
     unsafe fn splat(x: T) -> Self {
-        Plain([x; N])
+        PortableVector([x; N])
     }
     #[inline(always)]
     unsafe fn load(p: *const T) -> Self {
         // SAFETY: the caller guarantees that `N` elements are readable. Their array has the same
         // alignment.
-        Plain(unsafe { *p.cast::<[T; N]>() })
+        PortableVector(unsafe { *p.cast::<[T; N]>() })
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut T) {
@@ -219,35 +219,35 @@ impl<T: Lane, const N: usize> Vector for Plain<T, N> {
     }
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        Plain(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
+        PortableVector(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
     }
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {
-        Plain(std::array::from_fn(|i| self.0[i] + b.0[i]))
+        PortableVector(std::array::from_fn(|i| self.0[i] + b.0[i]))
     }
     #[inline(always)]
     unsafe fn sub(self, b: Self) -> Self {
-        Plain(std::array::from_fn(|i| self.0[i] - b.0[i]))
+        PortableVector(std::array::from_fn(|i| self.0[i] - b.0[i]))
     }
     #[inline(always)]
     unsafe fn mul(self, b: Self) -> Self {
-        Plain(std::array::from_fn(|i| self.0[i] * b.0[i]))
+        PortableVector(std::array::from_fn(|i| self.0[i] * b.0[i]))
     }
     #[inline(always)]
     unsafe fn div(self, b: Self) -> Self {
-        Plain(std::array::from_fn(|i| self.0[i] / b.0[i]))
+        PortableVector(std::array::from_fn(|i| self.0[i] / b.0[i]))
     }
     #[inline(always)]
-    unsafe fn root(self) -> Self {
-        Plain(self.0.map(T::root))
+    unsafe fn sqrt(self) -> Self {
+        PortableVector(self.0.map(T::sqrt))
     }
     #[inline(always)]
     unsafe fn larger(self, b: Self) -> Self {
-        Plain(std::array::from_fn(|i| self.0[i].larger(b.0[i])))
+        PortableVector(std::array::from_fn(|i| self.0[i].larger(b.0[i])))
     }
     #[inline(always)]
     unsafe fn smaller(self, b: Self) -> Self {
-        Plain(std::array::from_fn(|i| self.0[i].smaller(b.0[i])))
+        PortableVector(std::array::from_fn(|i| self.0[i].smaller(b.0[i])))
     }
     #[inline(always)]
     unsafe fn sum(self) -> T {
@@ -263,7 +263,7 @@ mod x86 {
     macro_rules! vector {
         (
             $v:ident $t:ident $n:literal: $splat:ident $load:ident $store:ident $fma:ident
-            $add:ident $sub:ident $mul:ident $div:ident $root:ident,
+            $add:ident $sub:ident $mul:ident $div:ident $sqrt:ident,
             sum $sum:expr, larger $larger:expr, smaller $smaller:expr
         ) => {
             impl Vector for $v {
@@ -311,9 +311,9 @@ mod x86 {
                     unsafe { $div(self, b) }
                 }
                 #[inline(always)]
-                unsafe fn root(self) -> Self {
+                unsafe fn sqrt(self) -> Self {
                     // SAFETY: as above.
-                    unsafe { $root(self) }
+                    unsafe { $sqrt(self) }
                 }
                 #[inline(always)]
                 unsafe fn larger(self, b: Self) -> Self {
@@ -373,26 +373,26 @@ mod x86 {
 impl Lane for f32 {
     const ONE: f32 = 1.0;
     #[inline(always)]
-    fn root(self) -> f32 {
+    fn sqrt(self) -> f32 {
         self.sqrt()
     }
     #[cfg(target_arch = "x86_64")]
     type V512 = std::arch::x86_64::__m512;
     #[cfg(target_arch = "x86_64")]
     type V256 = std::arch::x86_64::__m256;
-    type V128 = Plain<f32, 4>;
+    type V128 = PortableVector<f32, 4>;
 }
 impl Lane for f64 {
     const ONE: f64 = 1.0;
     #[inline(always)]
-    fn root(self) -> f64 {
+    fn sqrt(self) -> f64 {
         self.sqrt()
     }
     #[cfg(target_arch = "x86_64")]
     type V512 = std::arch::x86_64::__m512d;
     #[cfg(target_arch = "x86_64")]
     type V256 = std::arch::x86_64::__m256d;
-    type V128 = Plain<f64, 2>;
+    type V128 = PortableVector<f64, 2>;
 }
 
 #[cfg(test)]
@@ -409,7 +409,7 @@ mod tests {
     }
 
     fn tiles<T: Lane>() {
-        for level in Level::all() {
+        for level in InstructionSet::all() {
             let mut tile = [0; 3];
             level.run::<T>(Note(&mut tile));
             // `--nocapture` shows which vectors a machine was tested with.

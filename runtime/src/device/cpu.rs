@@ -1,11 +1,11 @@
 //! CPU devices: thread pools that compute in host memory.
 
-use super::{Buffer, Device, Event, Kernel, Place, Progress, Step, Ticket, name_of};
+use super::{Buffer, Device, Event, Kernel, MemorySpace, Progress, Step, Ticket, name_of};
 use crate::optimize::optimize;
 use crate::place::DeviceId;
-use crate::program::{Contents, Options, Program};
+use crate::program::{CompileOptions, Contents, Program};
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::interp::{Datum, Surroundings};
+use anabranch_dsl::interp::{RunContext, RuntimeValue};
 use anabranch_dsl::ir::Value;
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, Result, TensorType, passes};
 use std::cell::Cell;
@@ -37,7 +37,7 @@ pub(crate) fn is_thread_of_device() -> bool {
 ///
 /// The print callback of a kernel may call a function. That call then waits on a thread of the
 /// device, possibly for work queued for the same thread.
-pub(super) fn lend_this_thread() -> bool {
+pub(super) fn run_queued_task() -> bool {
     IS_DEVICE.get() && rayon::yield_now() == Some(rayon::Yield::Executed)
 }
 
@@ -47,8 +47,8 @@ impl CpuDevice {
         CpuDevice { id, name, n_threads: n_threads.max(1), threads: OnceLock::new() }
     }
 
-    pub(super) fn place(&self) -> Place {
-        Place::Device(self.id)
+    pub(super) fn place(&self) -> MemorySpace {
+        MemorySpace::Device(self.id)
     }
 
     fn threads(&self) -> Result<&rayon::ThreadPool> {
@@ -74,16 +74,16 @@ impl Device for CpuDevice {
         self.name
     }
 
-    fn is_modelled(&self) -> bool {
+    fn is_simulated(&self) -> bool {
         false
     }
 
-    fn load(self: Arc<Self>, graph: Graph, options: Options) -> Result<Box<dyn Kernel>> {
+    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn Kernel>> {
         Ok(Box::new(Loaded::new(CpuKernel::new(graph, options)?, self)))
     }
 
     /// Completes immediately: CPU devices share host memory, and buffers are immutable.
-    fn copy(&self, mut values: Vec<Buffer>, to: Place, _: &Arc<Step>, _: Ticket) -> Progress {
+    fn copy(&self, mut values: Vec<Buffer>, to: MemorySpace, _: &Arc<Step>, _: Ticket) -> Progress {
         values.iter_mut().for_each(|value| value.place = to);
         Progress::Complete(values)
     }
@@ -109,7 +109,7 @@ impl Loaded {
         threads.spawn(move || {
             let Some(inputs) = step.begin(ticket) else { return };
             let begin = step.now();
-            let run = || kernel.run(inputs, place, step.surroundings());
+            let run = || kernel.run(inputs, place, step.run_context());
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
             step.complete(Event { ticket, outcome, begin, end: step.now() });
         });
@@ -121,7 +121,7 @@ impl Kernel for Loaded {
     /// Runs a short kernel synchronously on the calling thread.
     fn enqueue(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         if self.kernel.is_short() {
-            return self.kernel.run(inputs, self.device.place(), step.surroundings()).map(Progress::Complete);
+            return self.kernel.run(inputs, self.device.place(), step.run_context()).map(Progress::Complete);
         }
         self.enqueue_on_thread(inputs, step, ticket).map(|()| Progress::Later)
     }
@@ -146,7 +146,7 @@ const MAX_PLANS: usize = 256;
 #[derive(Debug)]
 pub(crate) struct CpuKernel {
     graph: Graph,
-    options: Options,
+    options: CompileOptions,
     how: How,
     /// Approximate nanoseconds of a run, or 0 before the first.
     nanos: AtomicU64,
@@ -166,7 +166,7 @@ const SHORT_NANOS: u64 = 20_000;
 const FEW_ELEMENTS: usize = 4096;
 
 impl CpuKernel {
-    pub(crate) fn new(graph: Graph, options: Options) -> Result<CpuKernel> {
+    pub(crate) fn new(graph: Graph, options: CompileOptions) -> Result<CpuKernel> {
         let known = |&v: &Value| graph.ty(v).as_tensor().is_none_or(|ty| ty.shape.known().is_some());
         let how = match options.interpreted || graph.inputs().iter().all(known) {
             true => How::Known(Box::new(Program::with_options(graph.clone(), options)?)),
@@ -207,23 +207,23 @@ impl CpuKernel {
     pub(crate) fn run(
         &self,
         mut values: Vec<Buffer>,
-        place: Place,
-        surroundings: Surroundings<'_>,
+        place: MemorySpace,
+        run_context: RunContext<'_>,
     ) -> Result<Vec<Buffer>> {
         // After the first four, every 16th run is timed.
         let runs = self.runs.fetch_add(1, Ordering::Relaxed);
         let timed = (runs < 4 || runs.is_multiple_of(16)).then(Instant::now);
         let (open, close) = (|buffer: Buffer| buffer.at(place), |contents| Buffer::new(place, contents));
         match &self.how {
-            How::Known(program) => program.run_part(&mut values, open, close, surroundings)?,
+            How::Known(program) => program.run_part(&mut values, open, close, run_context)?,
             How::BySignature(plans) => {
                 let params = values.iter().zip(self.graph.inputs());
                 let signature = params.map(|(buffer, &v)| match &buffer.contents {
-                    Contents::Datum(Datum::Tensor(tensor)) => tensor.ty(),
+                    Contents::Value(RuntimeValue::Tensor(tensor)) => tensor.ty(),
                     _ => self.graph.ty(v).element().clone(),
                 });
                 let program = self.plan_for(plans, signature.collect())?;
-                program.run_part(&mut values, open, close, surroundings)?;
+                program.run_part(&mut values, open, close, run_context)?;
             }
         }
         if let Some(begin) = timed {
@@ -249,7 +249,7 @@ impl CpuKernel {
             Ok(graph) => Program::with_options(graph, self.options)?,
             // The graph does not fit the signature. The interpreter reports the error if that part
             // runs.
-            Err(_) => Program::with_options(self.graph.clone(), Options { interpreted: true, ..self.options })?,
+            Err(_) => Program::with_options(self.graph.clone(), CompileOptions { interpreted: true, ..self.options })?,
         };
         let program = Arc::new(program);
         let mut plans = lock();
@@ -273,34 +273,34 @@ mod tests {
     use anabranch_dsl::interp::Stack;
     use anabranch_dsl::{DType, HostTensor};
 
-    const HERE: Place = Place::Host;
+    const HERE: MemorySpace = MemorySpace::Host;
 
     /// Extracts the kernel of the node with the given operation. Whole graphs cannot have stacks
     /// and lists as inputs and outputs.
     fn kernel(text: &str, op: &str) -> CpuKernel {
         let graph = Graph::parse(text, "kernel.ir").unwrap_or_else(|e| panic!("{e:?}"));
-        let options = flow::Options { lower_everything: true, ..flow::Options::default() };
+        let options = flow::PartitionOptions { lower_everything: true, ..flow::PartitionOptions::default() };
         let cut = flow::partition(&graph, &place_at_random(&graph, 1, 0), options);
         let mut kernels = cut.parts[0].kernels.iter();
         let named = kernels.find(|k| k.members.iter().any(|&n| graph.node(n).op.name() == op));
-        CpuKernel::new(named.expect("there is such a node").graph.clone(), Options::default()).unwrap()
+        CpuKernel::new(named.expect("there is such a node").graph.clone(), CompileOptions::default()).unwrap()
     }
 
     fn run(kernel: &CpuKernel, inputs: Vec<Contents>) -> Contents {
         let inputs = inputs.into_iter().map(|contents| Buffer::new(HERE, contents)).collect();
-        kernel.run(inputs, HERE, Surroundings::default()).unwrap().remove(0).at(HERE)
+        kernel.run(inputs, HERE, RunContext::default()).unwrap().remove(0).at(HERE)
     }
 
     fn index(i: i32) -> Contents {
-        Contents::Datum(Datum::Tensor(HostTensor::scalar(i)))
+        Contents::Value(RuntimeValue::Tensor(HostTensor::scalar(i)))
     }
 
     fn tensor(data: &[f32]) -> Contents {
-        Contents::Datum(Datum::Tensor(HostTensor::new(vec![data.len()], data.to_vec())))
+        Contents::Value(RuntimeValue::Tensor(HostTensor::new(vec![data.len()], data.to_vec())))
     }
 
     fn rows(list: &Contents) -> Vec<Option<Vec<f32>>> {
-        let Datum::List(list) = list.clone().into_datum() else { panic!("{list:?} is no list") };
+        let RuntimeValue::List(list) = list.clone().into_value() else { panic!("{list:?} is no list") };
         list.items().map(|item| item.map(|t| t.data::<f32>().to_vec())).collect()
     }
 
@@ -317,7 +317,7 @@ mod tests {
         // Other owners of the list do not see the push. A list of the interpreter behaves like one
         // of a plan.
         let one = run(&push, vec![made.clone(), tensor(&[3.0, 4.0])]);
-        let other = run(&push, vec![Contents::Datum(made.clone().into_datum()), tensor(&[5.0, 6.0])]);
+        let other = run(&push, vec![Contents::Value(made.clone().into_value()), tensor(&[5.0, 6.0])]);
         let last = |list: &Contents| rows(list).swap_remove(3);
         assert_eq!((rows(&made).len(), last(&one), last(&other)), (3, Some(vec![3.0, 4.0]), Some(vec![5.0, 6.0])));
         // A uniquely owned list is passed between kernels without a copy.
@@ -339,9 +339,11 @@ mod tests {
         for n in [2, 3] {
             let x = vec![1.5f32; n];
             let element = TensorType::new(DType::F32, [n]);
-            let stack = Contents::Datum(Datum::Stack(Stack::new(element.clone(), false, [])));
+            let stack = Contents::Value(RuntimeValue::Stack(Stack::new(element.clone(), false, [])));
             let list = Contents::List(Arc::new(crate::cpu::list::List::new(&element)));
-            let Contents::Datum(Datum::Stack(stack)) = run(&push, vec![stack, tensor(&x)]) else { panic!("a stack") };
+            let Contents::Value(RuntimeValue::Stack(stack)) = run(&push, vec![stack, tensor(&x)]) else {
+                panic!("a stack")
+            };
             assert_eq!(stack.items()[0].data::<f32>(), x);
             assert_eq!(rows(&run(&grow, vec![list, tensor(&x)])), [Some(x)]);
         }

@@ -9,7 +9,7 @@
 use super::cpu::{CpuKernel, Loaded};
 use super::{Buffer, CpuDevice, Step, Ticket};
 use crate::place::{DeviceInfo, Link, Topology};
-use crate::program::Options;
+use crate::program::CompileOptions;
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ impl Probe {
         let graph = Graph::parse(&text, "probe").unwrap_or_else(|e| panic!("a probe is a graph: {}\n{text}", e[0]));
         // Operations are measured individually, because the cost of fused ones depends on the
         // program.
-        let options = Options { fuse: false, native: false, ..Options::default() };
+        let options = CompileOptions { fuse: false, native: false, ..CompileOptions::default() };
         let input = HostTensor::new(shape.to_vec(), vec![1.0f32; shape.iter().product()]);
         let kernel = Loaded::new(CpuKernel::new(graph, options)?, device.clone());
         let input = Buffer::of_tensor(device.place(), input);

@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //!
-//! - D1. A [`Buffer`] belongs to a [`Place`], a device or the host, and is used only there. A copy
+//! - D1. A [`Buffer`] belongs to a [`MemorySpace`], a device or the host, and is used only there. A copy
 //!   brings it to another place. It is immutable.
 //! - D2. Work is complete when its results may be used by other work of that place. Only a copy to
 //!   the host makes a value readable by the host.
@@ -22,26 +22,26 @@
 
 mod cpu;
 mod measure;
-mod modelled;
+mod simulated;
 mod step;
 
 pub(crate) use cpu::CpuDevice;
 pub(crate) use cpu::is_thread_of_device;
-pub use modelled::Modelled;
+pub use simulated::SimulatedDevice;
 pub(crate) use step::{Event, Step, Ticket};
 
 use crate::flow;
 use crate::place::{DeviceId, Rules, Topology};
 use crate::program::{self, Contents};
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::interp::Datum;
+use anabranch_dsl::interp::RuntimeValue;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
 
 /// The memory in which a value is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum MemorySpace {
     /// The memory of this process, which holds the tensors of callers.
     Host,
     Device(DeviceId),
@@ -52,18 +52,18 @@ pub(crate) enum Place {
 /// All current devices compute in host memory, which is thus the memory of every buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Buffer {
-    place: Place,
+    place: MemorySpace,
     contents: Contents,
 }
 
 impl Buffer {
     /// Returns a buffer for a tensor that is already at a place.
-    pub(crate) fn of_tensor(place: Place, tensor: HostTensor) -> Buffer {
-        Buffer::new(place, Contents::Datum(Datum::Tensor(tensor)))
+    pub(crate) fn of_tensor(place: MemorySpace, tensor: HostTensor) -> Buffer {
+        Buffer::new(place, Contents::Value(RuntimeValue::Tensor(tensor)))
     }
 
     /// Returns a buffer for a value that is already at a place.
-    fn new(place: Place, contents: Contents) -> Buffer {
+    fn new(place: MemorySpace, contents: Contents) -> Buffer {
         Buffer { place, contents }
     }
 
@@ -72,7 +72,7 @@ impl Buffer {
     /// # Panics
     ///
     /// Panics if the buffer is at another place.
-    fn at(self, place: Place) -> Contents {
+    fn at(self, place: MemorySpace) -> Contents {
         assert_eq!(self.place, place, "a value is used where it is");
         self.contents
     }
@@ -80,21 +80,23 @@ impl Buffer {
     /// Returns the new value of a variable, which stays on its device. All current devices keep
     /// variables in host memory.
     pub(crate) fn resident(self) -> HostTensor {
-        let Contents::Datum(Datum::Tensor(tensor)) = self.contents else { panic!("a variable is a tensor") };
+        let Contents::Value(RuntimeValue::Tensor(tensor)) = self.contents else { panic!("a variable is a tensor") };
         tensor
     }
 
     /// Returns the tensor of a host buffer.
     pub(crate) fn into_host(self) -> HostTensor {
-        let contents = self.at(Place::Host);
-        let Contents::Datum(Datum::Tensor(tensor)) = contents else { panic!("only tensors are read by the host") };
+        let contents = self.at(MemorySpace::Host);
+        let Contents::Value(RuntimeValue::Tensor(tensor)) = contents else {
+            panic!("only tensors are read by the host")
+        };
         tensor
     }
 
     /// Returns the length in bytes, or 0 for stacks and lists, which never leave their device.
     fn n_bytes(&self) -> usize {
         match &self.contents {
-            Contents::Datum(Datum::Tensor(t)) => t.shape().iter().product::<usize>() * t.dtype().size(),
+            Contents::Value(RuntimeValue::Tensor(t)) => t.shape().iter().product::<usize>() * t.dtype().size(),
             _ => 0,
         }
     }
@@ -114,17 +116,17 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Returns the name, or `None` for devices that errors do not mention.
     fn name(&self) -> Option<DeviceName>;
 
-    /// Returns whether its events follow a [simulated clock](modelled::Clock).
-    fn is_modelled(&self) -> bool;
+    /// Returns whether its events follow a [simulated clock](simulated::Clock).
+    fn is_simulated(&self) -> bool;
 
     /// Compiles a graph without variables. Its inputs and outputs may be stacks and lists.
-    fn load(self: Arc<Self>, graph: Graph, options: program::Options) -> Result<Box<dyn Kernel>>;
+    fn load(self: Arc<Self>, graph: Graph, options: program::CompileOptions) -> Result<Box<dyn Kernel>>;
 
     /// Starts copying values to another place. They arrive in the same order.
     ///
     /// Without values, only the event is sent. Copies are requested from the device that has the
     /// values, or from the destination if they come from the host.
-    fn copy(&self, values: Vec<Buffer>, to: Place, step: &Arc<Step>, ticket: Ticket) -> Progress;
+    fn copy(&self, values: Vec<Buffer>, to: MemorySpace, step: &Arc<Step>, ticket: Ticket) -> Progress;
 }
 
 /// A graph loaded on a device.
@@ -154,33 +156,33 @@ pub(crate) struct Devices {
     /// The devices of the topology, in the same order.
     pub(crate) all: Vec<Arc<dyn Device>>,
     /// Whether the devices are simulated.
-    pub(crate) is_modelled: bool,
+    pub(crate) is_simulated: bool,
     /// The placement rules for variables.
     pub(crate) rules: Rules,
     /// The options of the partitioner.
-    pub(crate) flow: flow::Options,
+    pub(crate) flow: flow::PartitionOptions,
 }
 
 impl Devices {
     /// `n` CPU devices that share the cores of this machine, or as many of them as `limit` says; or
-    /// the modelled ones if there are some. What several CPU devices can do is measured if
+    /// the simulated ones if there are some. What several CPU devices can do is measured if
     /// `measure` says so. The limit changes no estimate: placement, and so what is computed, does
     /// not depend on it.
     pub(crate) fn new(
         n: usize,
         limit: Option<usize>,
-        modelled: &[Modelled],
+        simulated: &[SimulatedDevice],
         measure: bool,
         rules: Rules,
-        flow: flow::Options,
+        flow: flow::PartitionOptions,
     ) -> Result<Devices> {
-        let is_modelled = !modelled.is_empty();
-        let mut topology = if is_modelled { Modelled::topology(modelled)? } else { Topology::cpus(n) };
+        let is_simulated = !simulated.is_empty();
+        let mut topology = if is_simulated { SimulatedDevice::topology(simulated)? } else { Topology::cpus(n) };
         rules.check(&topology)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / topology.devices.len()).max(1);
-        let all: Vec<Arc<dyn Device>> = if is_modelled {
-            Modelled::devices(&topology, true)
+        let all: Vec<Arc<dyn Device>> = if is_simulated {
+            SimulatedDevice::devices(&topology, true)
         } else {
             topology.alone = cores as f64 / threads as f64;
             let threads = limit.map_or(threads, |limit| limit / topology.devices.len());
@@ -192,12 +194,12 @@ impl Devices {
             cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>).collect()
         };
         // Simulated time of a loop must include all of its iterations, however many there are.
-        let flow = flow::Options { lower_control: is_modelled, ..flow };
-        Ok(Devices { topology, all, is_modelled, rules, flow })
+        let flow = flow::PartitionOptions { lower_control: is_simulated, ..flow };
+        Ok(Devices { topology, all, is_simulated, rules, flow })
     }
 
     /// Returns whether there is a single real device and nothing to place.
     pub(crate) fn is_one(&self) -> bool {
-        self.topology.devices.len() == 1 && !self.is_modelled && !self.flow.lower_everything
+        self.topology.devices.len() == 1 && !self.is_simulated && !self.flow.lower_everything
     }
 }

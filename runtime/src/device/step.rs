@@ -1,10 +1,10 @@
 //! A running step as seen by devices: the context of kernels, and the queue of events.
 
-use super::modelled::Clock;
+use super::simulated::Clock;
 use super::{Buffer, cpu};
 use crate::session::PrintTo;
 use anabranch_dsl::Result;
-use anabranch_dsl::interp::{StopFlag, Surroundings};
+use anabranch_dsl::interp::{RunContext, StopFlag};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -46,8 +46,8 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    pub(crate) fn new(print: PrintTo, stop: Arc<StopFlag>, modelled: bool) -> Arc<Step> {
-        let clock = modelled.then(Mutex::default);
+    pub(crate) fn new(print: PrintTo, stop: Arc<StopFlag>, simulated: bool) -> Arc<Step> {
+        let clock = simulated.then(Mutex::default);
         Arc::new(Step {
             print,
             stop,
@@ -60,8 +60,8 @@ impl Step {
     }
 
     /// Returns the host side of a run for kernels of this step.
-    pub(crate) fn surroundings(&self) -> Surroundings<'_> {
-        Surroundings { print: &*self.print, stop: &self.stop }
+    pub(crate) fn run_context(&self) -> RunContext<'_> {
+        RunContext { print: &*self.print, stop: &self.stop }
     }
 
     /// Returns the time since the step began.
@@ -121,7 +121,7 @@ impl Step {
         if let Some(mut clock) = self.clock() {
             return clock.next();
         }
-        while cpu::lend_this_thread() {
+        while cpu::run_queued_task() {
             if let Some(event) = self.event() {
                 return Some(event);
             }

@@ -4,10 +4,10 @@
 //! First creates all nodes with the values that they use, then the sends and receives. Then looks
 //! up which node provides each value in each place, and finally numbers frames, blocks and nodes.
 
-use super::partition::{Cut, Home, Place};
+use super::partition::{BlockKey, Partitioner, ValueOwner};
 use super::{
-    Block, BlockId, Edge, EdgeId, FlowOp, Frame, FrameId, KernelGraph, KernelId, LoopId, LoopInfo, NodeId, Part,
-    PartId, PartNode, Partition, Sink, Source, Target,
+    Block, BlockId, Edge, EdgeId, FlowNode, FlowOp, Frame, FrameId, KernelGraph, KernelId, LoopId, LoopInfo, NodeId,
+    Partition, Sink, Source, Subgraph, SubgraphId, Target,
 };
 use anabranch_dsl::ir::{LoopVar, Node, Op, Region, Value, ValueDef};
 use anabranch_dsl::ops::Effects;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 /// A node of a subgraph before it has an index.
 struct Proto {
     make: Make,
-    place: Place,
+    place: BlockKey,
     /// The values used, each with the place of the use. All inputs of a merge share one slot.
-    inputs: Vec<(Value, Place)>,
+    inputs: Vec<(Value, BlockKey)>,
     /// Number of dependencies besides the inputs and the block.
     more_needs: u32,
     users: Vec<Vec<(usize, u32)>>,
@@ -45,7 +45,7 @@ enum Make {
     Sink(Sink),
     Cluster(usize),
     Constant(Value),
-    Send(EdgeId, PartId),
+    Send(EdgeId, SubgraphId),
     Recv(EdgeId),
     Switch,
     LoopSwitch,
@@ -64,11 +64,11 @@ enum Make {
 struct Protos {
     nodes: Vec<Proto>,
     /// The node and result index that provide a value in a place and all places nested in it.
-    ports: HashMap<(Value, Place), (usize, usize)>,
+    ports: HashMap<(Value, BlockKey), (usize, usize)>,
 }
 
 impl Protos {
-    fn add(&mut self, make: Make, place: Place, inputs: Vec<(Value, Place)>, n_results: usize) -> usize {
+    fn add(&mut self, make: Make, place: BlockKey, inputs: Vec<(Value, BlockKey)>, n_results: usize) -> usize {
         self.nodes.push(Proto {
             make,
             place,
@@ -83,7 +83,14 @@ impl Protos {
     }
 
     /// Adds a node of a lowered construct that forwards the value at `position`.
-    fn add_for(&mut self, node: Node, make: Make, place: Place, inputs: Vec<(Value, Place)>, position: usize) -> usize {
+    fn add_for(
+        &mut self,
+        node: Node,
+        make: Make,
+        place: BlockKey,
+        inputs: Vec<(Value, BlockKey)>,
+        position: usize,
+    ) -> usize {
         let n_results = usize::from(!matches!(make, Make::Switch | Make::LoopSwitch | Make::Loop | Make::Order));
         let id = self.add(make, place, inputs, n_results);
         (self.nodes[id].origin, self.nodes[id].position) = (Some(node), position as u32);
@@ -99,7 +106,7 @@ impl Protos {
     }
 }
 
-impl Cut<'_> {
+impl Partitioner<'_> {
     pub(super) fn build(self) -> Partition {
         let mut build = Build {
             parts: self.devices.iter().map(|_| Protos::default()).collect(),
@@ -116,7 +123,7 @@ impl Cut<'_> {
 }
 
 struct Build<'g> {
-    cut: Cut<'g>,
+    cut: Partitioner<'g>,
     parts: Vec<Protos>,
     cluster_nodes: Vec<Option<usize>>,
     edges: Vec<Edge>,
@@ -127,7 +134,7 @@ impl Build<'_> {
     fn sources(&mut self) {
         let graph = self.cut.graph;
         for &(value, part) in self.cut.uses.keys() {
-            if self.cut.home_of(value) != Home::Everywhere {
+            if self.cut.home_of(value) != ValueOwner::Everywhere {
                 continue;
             }
             let place = self.cut.made_in[value.index()].expect("a value is made somewhere");
@@ -146,8 +153,8 @@ impl Build<'_> {
         let graph = self.cut.graph;
         for (i, &v) in graph.outputs().iter().enumerate() {
             let value = self.cut.resolve(v);
-            let part = if let Home::In(part) = self.cut.home_of(value) { part } else { PartId(0) };
-            let place = Place::Region(graph.root());
+            let part = if let ValueOwner::In(part) = self.cut.home_of(value) { part } else { SubgraphId(0) };
+            let place = BlockKey::Region(graph.root());
             let make = Make::Sink(Sink::Output(i as u32));
             self.parts[part.index()].add(make, place, vec![(value, place)], 0);
         }
@@ -168,7 +175,7 @@ impl Build<'_> {
                 };
                 continue;
             }
-            let resolved = |cut: &Cut<'_>, v: Value| (cut.resolve(v), place);
+            let resolved = |cut: &Partitioner<'_>, v: Value| (cut.resolve(v), place);
             match data.op {
                 Op::Read(var) => {
                     let protos = &mut self.parts[own.index()];
@@ -221,7 +228,7 @@ impl Build<'_> {
         inputs
     }
 
-    fn cond(&mut self, node: Node, place: Place, last: Option<usize>) -> Option<usize> {
+    fn cond(&mut self, node: Node, place: BlockKey, last: Option<usize>) -> Option<usize> {
         let graph = self.cut.graph;
         let data = graph.node(node);
         let cond = graph.cond_of(node);
@@ -236,12 +243,12 @@ impl Build<'_> {
             }
         }
         for (i, &result) in data.results.iter().enumerate() {
-            let Home::In(home) = self.cut.home_of(result) else { panic!("a result has one home") };
+            let ValueOwner::In(home) = self.cut.home_of(result) else { panic!("a result has one home") };
             let protos = &mut self.parts[home.index()];
             let merge = protos.add_for(node, Make::Merge, place, vec![], i);
             protos.ports.insert((result, place), (merge, 0));
             for (branch, value) in cond.branches().into_iter().zip(cond.yields(i)) {
-                let (value, place) = (self.cut.resolve(value), Place::Region(branch));
+                let (value, place) = (self.cut.resolve(value), BlockKey::Region(branch));
                 // A `Yield` makes a value from outside the construct arrive only if the branch is
                 // taken.
                 let yielded = protos.add_for(node, Make::Yield, place, vec![(value, place)], i);
@@ -257,16 +264,16 @@ impl Build<'_> {
         // It runs after the branch that is taken.
         protos.nodes[order].more_needs = 1;
         for (branch, tail) in tails {
-            let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Order, Place::Region(branch), vec![], 0));
+            let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Order, BlockKey::Region(branch), vec![], 0));
             protos.nodes[tail].before.push(order);
         }
         Some(order)
     }
 
-    fn while_loop(&mut self, node: Node, place: Place, last: Option<usize>) -> Option<usize> {
+    fn while_loop(&mut self, node: Node, place: BlockKey, last: Option<usize>) -> Option<usize> {
         let graph = self.cut.graph;
         let data = graph.while_of(node);
-        let (cond_place, body_place) = (Place::Region(data.cond()), Place::Region(data.body()));
+        let (cond_place, body_place) = (BlockKey::Region(data.cond()), BlockKey::Region(data.body()));
         let predicate = self.cut.resolve(data.predicate());
         let ordered = self.cut.ordered[node.index()];
         let effects = self.effects_part(node);
@@ -286,14 +293,14 @@ impl Build<'_> {
             }
         }
         for LoopVar { index: i, init, cond_param: param, next, result, .. } in data.vars() {
-            let Home::In(home) = self.cut.home_of(result) else { panic!("a result has one home") };
+            let ValueOwner::In(home) = self.cut.home_of(result) else { panic!("a result has one home") };
             let (init, next) = (self.cut.resolve(init), self.cut.resolve(next));
             let protos = &mut self.parts[home.index()];
             let enter = protos.add_for(node, Make::Enter, place, vec![(init, place)], i);
             protos.nodes[enter].more_needs = 1;
             let merge = protos.add_for(node, Make::Merge, cond_place, vec![], i);
             let next = protos.add_for(node, Make::NextIteration, body_place, vec![(next, body_place)], i);
-            let exits = Place::Exits(node);
+            let exits = BlockKey::Exits(node);
             let exit = protos.add_for(node, Make::Exit, exits, vec![(param, exits)], i);
             protos.nodes[enter].users[0].push((merge, 0));
             protos.nodes[next].users[0].push((merge, 0));
@@ -309,7 +316,7 @@ impl Build<'_> {
     }
 
     /// Returns the subgraph of the ordered effects inside a node, if there are any.
-    fn effects_part(&self, node: Node) -> Option<PartId> {
+    fn effects_part(&self, node: Node) -> Option<SubgraphId> {
         let mut found = None;
         for &region in &self.cut.graph.node(node).regions {
             self.cut.graph.visit_nodes(region, &mut |n| {
@@ -325,15 +332,15 @@ impl Build<'_> {
     fn sends(&mut self) {
         let graph = self.cut.graph;
         for (value, part) in self.cut.uses.keys().copied().collect::<Vec<_>>() {
-            let Home::In(home) = self.cut.home_of(value) else { continue };
+            let ValueOwner::In(home) = self.cut.home_of(value) else { continue };
             if home == part {
                 continue;
             }
             for place in self.cut.sent_in(value, part) {
                 let edge = EdgeId(self.edges.len() as u32);
                 let sent_in = match place {
-                    Place::Region(region) => region,
-                    Place::Exits(node) => graph.node(node).region,
+                    BlockKey::Region(region) => region,
+                    BlockKey::Exits(node) => graph.node(node).region,
                 };
                 self.edges.push(Edge { value, ty: graph.ty(value).clone(), from: home, to: part, sent_in });
                 let protos = &mut self.parts[home.index()];
@@ -348,24 +355,25 @@ impl Build<'_> {
     fn finish(mut self) -> Partition {
         let loops: Vec<Node> =
             self.cut.members.keys().copied().filter(|&n| self.cut.graph.as_while(n).is_some()).collect();
-        let leaders: Vec<PartId> = loops.iter().map(|&node| self.leader(node)).collect();
+        let leaders: Vec<SubgraphId> = loops.iter().map(|&node| self.leader(node)).collect();
         let protos = std::mem::take(&mut self.parts);
         let parts = protos.into_iter().enumerate();
-        let parts = parts.map(|(i, protos)| Arc::new(self.part(PartId(i as u32), protos, &loops, &leaders))).collect();
+        let parts =
+            parts.map(|(i, protos)| Arc::new(self.part(SubgraphId(i as u32), protos, &loops, &leaders))).collect();
         let loops = loops.into_iter().zip(leaders).map(|(node, leader)| LoopInfo { node, leader }).collect();
         Partition { parts, edges: self.edges, loops }
     }
 
     /// Returns the subgraph that controls when iterations of a loop begin.
-    fn leader(&self, node: Node) -> PartId {
+    fn leader(&self, node: Node) -> SubgraphId {
         let predicate = self.cut.graph.while_of(node).predicate();
         match self.cut.home_of(self.cut.resolve(predicate)) {
-            Home::In(part) if self.cut.members[&node].contains(&part) => part,
+            ValueOwner::In(part) if self.cut.members[&node].contains(&part) => part,
             _ => self.cut.part[node.index()],
         }
     }
 
-    fn part(&self, id: PartId, mut protos: Protos, loops: &[Node], leaders: &[PartId]) -> Part {
+    fn part(&self, id: SubgraphId, mut protos: Protos, loops: &[Node], leaders: &[SubgraphId]) -> Subgraph {
         let cut = &self.cut;
         // The outputs of a cluster are the values that other nodes use.
         let used: BTreeSet<Value> = protos.nodes.iter().flat_map(|p| p.inputs.iter().map(|i| i.0)).collect();
@@ -404,7 +412,7 @@ impl Build<'_> {
     }
 
     /// Returns the node and result index that provide a value in a place.
-    fn port(&self, protos: &Protos, value: Value, place: Place) -> (usize, usize) {
+    fn port(&self, protos: &Protos, value: Value, place: BlockKey) -> (usize, usize) {
         let mut at = place;
         loop {
             if let Some(&port) = protos.ports.get(&(value, at)) {
@@ -432,20 +440,20 @@ impl Build<'_> {
 /// The frames, blocks and nodes of a subgraph in the order of their indices.
 struct Numbering<'a> {
     build: &'a Build<'a>,
-    part: PartId,
+    part: SubgraphId,
     loops: &'a [Node],
     /// The places nested directly in each place, where the subgraph participates.
-    inside: BTreeMap<Place, Vec<Place>>,
+    inside: BTreeMap<BlockKey, Vec<BlockKey>>,
     frames: Vec<Frame>,
     blocks: Vec<Block>,
-    frame_of_place: HashMap<Place, FrameId>,
-    block_of: HashMap<Place, BlockId>,
+    frame_of_place: HashMap<BlockKey, FrameId>,
+    block_of: HashMap<BlockKey, BlockId>,
 }
 
 impl<'a> Numbering<'a> {
-    fn new(build: &'a Build<'a>, part: PartId, loops: &'a [Node]) -> Numbering<'a> {
+    fn new(build: &'a Build<'a>, part: SubgraphId, loops: &'a [Node]) -> Numbering<'a> {
         let cut = &build.cut;
-        let mut inside: BTreeMap<Place, Vec<Place>> = BTreeMap::new();
+        let mut inside: BTreeMap<BlockKey, Vec<BlockKey>> = BTreeMap::new();
         let mut places: Vec<_> = cut.around.iter().collect();
         places.sort();
         for (&place, &(outer, node)) in places {
@@ -463,12 +471,12 @@ impl<'a> Numbering<'a> {
             frame_of_place: HashMap::new(),
             block_of: HashMap::new(),
         };
-        numbering.frame(Place::Region(cut.graph.root()), None, 0);
+        numbering.frame(BlockKey::Region(cut.graph.root()), None, 0);
         numbering
     }
 
     /// Numbers a frame, its blocks and then its nested frames.
-    fn frame(&mut self, root: Place, parent: Option<FrameId>, position: u32) {
+    fn frame(&mut self, root: BlockKey, parent: Option<FrameId>, position: u32) {
         let id = FrameId(self.frames.len() as u32);
         let cut = &self.build.cut;
         let node = cut.around.get(&root).map(|&(_, node)| node);
@@ -508,7 +516,7 @@ impl<'a> Numbering<'a> {
         }
     }
 
-    fn block(&mut self, place: Place, frame: FrameId, frames_inside: &mut Vec<Place>) {
+    fn block(&mut self, place: BlockKey, frame: FrameId, frames_inside: &mut Vec<BlockKey>) {
         let id = BlockId(self.blocks.len() as u32);
         self.block_of.insert(place, id);
         self.blocks.push(Block { frame, nodes: 0..0, slots: 0..0, inner: Vec::new() });
@@ -527,8 +535,8 @@ impl<'a> Numbering<'a> {
         protos: Protos,
         kernel_of: Vec<Option<KernelId>>,
         kernels: Vec<KernelGraph>,
-        leaders: &[PartId],
-    ) -> Part {
+        leaders: &[SubgraphId],
+    ) -> Subgraph {
         let cut = &self.build.cut;
         let block_of = |p: &Proto| self.block_of[&p.place];
         let mut order: Vec<usize> = (0..protos.nodes.len()).collect();
@@ -554,9 +562,9 @@ impl<'a> Numbering<'a> {
         let mut receivers = HashMap::new();
         for &i in &order {
             let proto = &protos.nodes[i];
-            let frame_inside = |node: Node| self.frame_of_place[&Place::Region(cut.graph.while_of(node).cond())];
+            let frame_inside = |node: Node| self.frame_of_place[&BlockKey::Region(cut.graph.while_of(node).cond())];
             let origin = || proto.origin.expect("a lowered construct is a node");
-            let block = |region: Region| self.block_of[&Place::Region(region)];
+            let block = |region: Region| self.block_of[&BlockKey::Region(region)];
             let op = match proto.make {
                 Make::Source(source) => FlowOp::Source(source),
                 Make::Sink(sink) => FlowOp::Sink(sink),
@@ -572,7 +580,7 @@ impl<'a> Numbering<'a> {
                 }
                 Make::LoopSwitch => {
                     let body = block(cut.graph.while_of(origin()).body());
-                    FlowOp::LoopSwitch { body, exits: self.block_of[&Place::Exits(origin())] }
+                    FlowOp::LoopSwitch { body, exits: self.block_of[&BlockKey::Exits(origin())] }
                 }
                 Make::Merge => FlowOp::Merge,
                 Make::Yield => FlowOp::Yield,
@@ -599,11 +607,11 @@ impl<'a> Numbering<'a> {
                 Make::Order => FlowOp::Order,
             };
             let (n_slots, users) = (proto.n_slots(), proto.users.iter());
-            nodes.push(PartNode {
+            nodes.push(FlowNode {
                 op,
                 block: self.block_of[&proto.place],
                 inputs: first_slot[i]..first_slot[i] + n_slots,
-                needs: n_slots + proto.more_needs + 1,
+                n_dependencies: n_slots + proto.more_needs + 1,
                 users: users
                     .map(|u| u.iter().map(|&(n, slot)| target(&number, &first_slot, n, slot)).collect())
                     .collect(),
@@ -624,7 +632,7 @@ impl<'a> Numbering<'a> {
                 frame.leader = Some(leader);
             }
         }
-        Part {
+        Subgraph {
             device: cut.devices[self.part.index()],
             nodes,
             blocks: self.blocks,

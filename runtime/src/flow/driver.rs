@@ -7,8 +7,8 @@
 //! interface. The step decides whether time is real or simulated.
 
 use super::executor::{Action, Executor, Message, Tag, TaskId};
-use super::{EdgeId, KernelId, PartId, Partition, Sink, Source};
-use crate::device::{Buffer, Device, Event, Kernel, Place, Progress, Step, Ticket, error_on, name_of};
+use super::{EdgeId, KernelId, Partition, Sink, Source, SubgraphId};
+use crate::device::{Buffer, Device, Event, Kernel, MemorySpace, Progress, Step, Ticket, error_on, name_of};
 use crate::program;
 use crate::session::PrintTo;
 use crate::timeline::{Span, Timeline};
@@ -32,7 +32,7 @@ pub(crate) struct Driver {
 
 /// The results of a step.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct StepResults {
     pub(crate) outputs: Vec<HostTensor>,
     /// The new values of variables.
     pub(crate) assigned: Vec<(VarId, HostTensor)>,
@@ -40,19 +40,19 @@ pub(crate) struct Given {
 
 /// A pending operation and its purpose.
 #[derive(Debug)]
-enum Work {
+enum PendingOp {
     /// A copy of a step input to the device of a subgraph.
-    Load { part: PartId, task: TaskId },
+    Load { part: SubgraphId, task: TaskId },
     /// A kernel running on a device.
-    Run { part: PartId, task: TaskId, kernel: KernelId },
+    Run { part: SubgraphId, task: TaskId, kernel: KernelId },
     /// A copy of a predicate to the host.
-    Read { part: PartId, task: TaskId },
+    Read { part: SubgraphId, task: TaskId },
     /// A transfer of a value to another subgraph.
-    Send { from: PartId, to: PartId, edge: EdgeId, tag: Tag },
+    Send { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
     /// A transfer of any other message to another subgraph.
-    Tell { from: PartId, to: PartId, message: Message<Buffer> },
+    Tell { from: SubgraphId, to: SubgraphId, message: Message<Buffer> },
     /// A copy of a step output to the host.
-    Give { part: PartId, output: u32 },
+    Give { part: SubgraphId, output: u32 },
 }
 
 /// Maximum number of actions of one executor before the next one's turn.
@@ -70,7 +70,7 @@ impl Driver {
         graph: Graph,
         partition: Partition,
         devices: &[Arc<dyn Device>],
-        options: program::Options,
+        options: program::CompileOptions,
     ) -> Result<Driver> {
         let devices: Vec<Arc<dyn Device>> =
             partition.parts.iter().map(|part| devices[part.device.index()].clone()).collect();
@@ -86,7 +86,7 @@ impl Driver {
     }
 
     /// Returns a readable list of the operations in a kernel.
-    fn kernel_name(&self, part: PartId, kernel: KernelId) -> String {
+    fn kernel_name(&self, part: SubgraphId, kernel: KernelId) -> String {
         let members = &self.partition.parts[part.index()].kernels[kernel.index()].members;
         let mut names: Vec<&str> = members.iter().map(|&n| self.graph.node(n).op.name()).collect();
         names.retain(|&name| name != "constant" || members.len() == 1);
@@ -96,15 +96,15 @@ impl Driver {
     }
 
     /// Returns the last node of a kernel.
-    fn last_node(&self, part: PartId, kernel: KernelId) -> Option<Node> {
+    fn last_node(&self, part: SubgraphId, kernel: KernelId) -> Option<Node> {
         self.partition.parts[part.index()].kernels[kernel.index()].members.last().copied()
     }
 
-    fn place(&self, part: PartId) -> Place {
-        Place::Device(self.partition.parts[part.index()].device)
+    fn place(&self, part: SubgraphId) -> MemorySpace {
+        MemorySpace::Device(self.partition.parts[part.index()].device)
     }
 
-    fn name(&self, part: PartId) -> String {
+    fn name(&self, part: SubgraphId) -> String {
         name_of(&*self.devices[part.index()])
     }
 
@@ -117,19 +117,19 @@ impl Driver {
         print: PrintTo,
         stop: Arc<StopFlag>,
         timeline: Option<&mut Timeline>,
-    ) -> Result<Given> {
+    ) -> Result<StepResults> {
         let kept = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut executors = kept.unwrap_or_else(|| {
             let parts = self.partition.parts.iter();
             parts.cloned().map(Executor::new).collect()
         });
         executors.iter_mut().for_each(Executor::start);
-        let modelled = self.devices.iter().any(|d| d.is_modelled());
+        let simulated = self.devices.iter().any(|d| d.is_simulated());
         let mut run = Run {
             driver: self,
             inputs,
             vars,
-            step: Step::new(print, stop, modelled),
+            step: Step::new(print, stop, simulated),
             executors,
             pending: Pending::default(),
             spare: Vec::new(),
@@ -154,7 +154,7 @@ impl Driver {
         outcome?;
         if let (Some(timeline), Some(mut spans)) = (timeline, run.spans.take()) {
             spans.sort_by_key(|s| s.begin);
-            *timeline = Timeline { spans, total, modelled };
+            *timeline = Timeline { spans, total, simulated };
         }
         Ok(run.given())
     }
@@ -180,7 +180,7 @@ impl Driver {
     }
 
     /// Adds the enclosing loops and the device to an error of a kernel.
-    fn kernel_error(&self, part: PartId, kernel: KernelId, error: Diagnostic) -> Diagnostic {
+    fn kernel_error(&self, part: SubgraphId, kernel: KernelId, error: Diagnostic) -> Diagnostic {
         let node = self.last_node(part, kernel);
         let known = error.labels.iter().any(|(loc, _)| *loc != Loc::UNKNOWN);
         let error = match (error.kind, node) {
@@ -216,7 +216,7 @@ struct Run<'a> {
 /// The pending operations by ticket.
 #[derive(Debug, Default)]
 struct Pending {
-    work: Vec<Option<Work>>,
+    work: Vec<Option<PendingOp>>,
     free: Vec<u32>,
 }
 
@@ -227,7 +227,7 @@ impl Pending {
     }
 
     /// Registers a pending operation, whose completion is an event with `ticket`.
-    fn add(&mut self, ticket: Ticket, work: Work) {
+    fn add(&mut self, ticket: Ticket, work: PendingOp) {
         self.free.pop();
         if ticket.index() == self.work.len() {
             self.work.push(None);
@@ -235,7 +235,7 @@ impl Pending {
         self.work[ticket.index()] = Some(work);
     }
 
-    fn take(&mut self, ticket: Ticket) -> Work {
+    fn take(&mut self, ticket: Ticket) -> PendingOp {
         self.free.push(ticket.0);
         self.work[ticket.index()].take().expect("work has one event")
     }
@@ -254,7 +254,7 @@ impl Run<'_> {
                     let Some(action) = self.executors[part].poll() else { break };
                     idle = false;
                     self.check_stop()?;
-                    self.act(PartId(part as u32), action)?;
+                    self.act(SubgraphId(part as u32), action)?;
                 }
             }
             while let Some(event) = self.step.event() {
@@ -270,7 +270,7 @@ impl Run<'_> {
             }
             // The step waits for the running kernel, so a stop is reported there.
             let running = self.pending.work.iter().flatten().find_map(|work| match *work {
-                Work::Run { part, kernel, .. } => self.driver.last_node(part, kernel),
+                PendingOp::Run { part, kernel, .. } => self.driver.last_node(part, kernel),
                 _ => None,
             });
             self.last = running.or(self.last);
@@ -317,7 +317,7 @@ impl Run<'_> {
     }
 
     /// Submits an action of an executor to its device.
-    fn act(&mut self, part: PartId, action: Action<Buffer>) -> Result<()> {
+    fn act(&mut self, part: SubgraphId, action: Action<Buffer>) -> Result<()> {
         let (driver, device) = (self.driver, &self.driver.devices[part.index()]);
         let here = driver.place(part);
         let ticket = self.pending.ticket();
@@ -332,39 +332,41 @@ impl Run<'_> {
             Action::Load { task, source } => {
                 let progress = match source {
                     Source::Input(i) => {
-                        copy(Some(Buffer::of_tensor(Place::Host, self.inputs[i as usize].clone())), here)
+                        copy(Some(Buffer::of_tensor(MemorySpace::Host, self.inputs[i as usize].clone())), here)
                     }
                     Source::Var(var) => {
                         Progress::Complete(vector(Some(Buffer::of_tensor(here, self.vars[var.index()].clone()))))
                     }
                 };
-                (Work::Load { part, task }, progress)
+                (PendingOp::Load { part, task }, progress)
             }
             Action::Run { task, kernel, inputs } => {
                 self.last = driver.last_node(part, kernel);
                 let loaded = &driver.kernels[part.index()][kernel.index()];
                 let progress =
                     loaded.enqueue(inputs, &self.step, ticket).map_err(|e| driver.kernel_error(part, kernel, e))?;
-                (Work::Run { part, task, kernel }, progress)
+                (PendingOp::Run { part, task, kernel }, progress)
             }
-            Action::Read { task, predicate } => (Work::Read { part, task }, copy(Some(predicate), Place::Host)),
+            Action::Read { task, predicate } => {
+                (PendingOp::Read { part, task }, copy(Some(predicate), MemorySpace::Host))
+            }
             Action::Send { to, message: Message::Value { edge, tag, value } } => {
-                (Work::Send { from: part, to, edge, tag }, copy(Some(value), driver.place(to)))
+                (PendingOp::Send { from: part, to, edge, tag }, copy(Some(value), driver.place(to)))
             }
-            Action::Send { to, message } => (Work::Tell { from: part, to, message }, copy(None, driver.place(to))),
+            Action::Send { to, message } => (PendingOp::Tell { from: part, to, message }, copy(None, driver.place(to))),
             Action::Give { sink: Sink::Assign(var), value } => {
                 self.assigned.push((var, value.resident()));
                 return Ok(());
             }
             Action::Give { sink: Sink::Output(i), value } => {
-                (Work::Give { part, output: i }, copy(Some(value), Place::Host))
+                (PendingOp::Give { part, output: i }, copy(Some(value), MemorySpace::Host))
             }
         };
         match progress {
             Progress::Complete(values) => {
                 // A kernel that completed synchronously is timed here. A synchronous copy takes no
                 // time.
-                if let (Some(begin), Work::Run { .. }) = (begin, &work) {
+                if let (Some(begin), PendingOp::Run { .. }) = (begin, &work) {
                     self.span(&work, begin, self.step.now());
                 }
                 self.completed(work, values);
@@ -379,7 +381,7 @@ impl Run<'_> {
         let work = self.pending.take(event.ticket);
         let outcome = event.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let values = outcome.map_err(|error| match work {
-            Work::Run { part, kernel, .. } => self.driver.kernel_error(part, kernel, error),
+            PendingOp::Run { part, kernel, .. } => self.driver.kernel_error(part, kernel, error),
             _ => error,
         })?;
         self.span(&work, event.begin, event.end);
@@ -388,58 +390,60 @@ impl Run<'_> {
     }
 
     /// Reports the completion of an operation to its executor.
-    fn completed(&mut self, work: Work, mut values: Vec<Buffer>) {
+    fn completed(&mut self, work: PendingOp, mut values: Vec<Buffer>) {
         let executors = &mut self.executors;
         let mut value = || values.pop().expect("a value was copied");
         match work {
-            Work::Read { part, task } => executors[part.index()].decided(task, value().into_host().data::<bool>()[0]),
-            Work::Send { from, to, edge, tag } => {
-                executors[to.index()].arrived(from, Message::Value { edge, tag, value: value() });
+            PendingOp::Read { part, task } => {
+                executors[part.index()].on_predicate(task, value().into_host().data::<bool>()[0])
             }
-            Work::Tell { from, to, message } => executors[to.index()].arrived(from, message),
-            Work::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
-            Work::Load { part, task } => executors[part.index()].loaded(task, value()),
-            Work::Run { part, task, .. } => return executors[part.index()].done(task, values),
+            PendingOp::Send { from, to, edge, tag } => {
+                executors[to.index()].on_message(from, Message::Value { edge, tag, value: value() });
+            }
+            PendingOp::Tell { from, to, message } => executors[to.index()].on_message(from, message),
+            PendingOp::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
+            PendingOp::Load { part, task } => executors[part.index()].loaded(task, value()),
+            PendingOp::Run { part, task, .. } => return executors[part.index()].on_kernel_done(task, values),
         }
         self.spare.push(values);
     }
 
     /// Records a span if a timeline was requested.
-    fn span(&mut self, work: &Work, begin: Duration, end: Duration) {
+    fn span(&mut self, work: &PendingOp, begin: Duration, end: Duration) {
         let driver = self.driver;
         let Some(spans) = &mut self.spans else { return };
         let graph = &driver.graph;
         let (device, name, loc, iterations) = match work {
-            Work::Run { part, task, kernel } => {
+            PendingOp::Run { part, task, kernel } => {
                 let loc = driver.last_node(*part, *kernel).map_or(Loc::UNKNOWN, |n| graph.node(n).loc);
                 let iterations = self.executors[part.index()].tag_of(*task);
                 (driver.name(*part), driver.kernel_name(*part, *kernel), loc, iterations)
             }
-            Work::Send { from, to, edge, tag } => {
+            PendingOp::Send { from, to, edge, tag } => {
                 let value = driver.partition.edges[edge.index()].value;
                 let way = format!("{} -> {}", driver.name(*from), driver.name(*to));
                 (way, value.to_string(), Loc::UNKNOWN, tag.clone())
             }
-            Work::Load { part, task } => {
+            PendingOp::Load { part, task } => {
                 let iterations = self.executors[part.index()].tag_of(*task);
                 (format!("host -> {}", driver.name(*part)), "an input".to_owned(), Loc::UNKNOWN, iterations)
             }
-            Work::Read { part, task } => {
+            PendingOp::Read { part, task } => {
                 let iterations = self.executors[part.index()].tag_of(*task);
                 (format!("{} -> host", driver.name(*part)), "a predicate".to_owned(), Loc::UNKNOWN, iterations)
             }
-            Work::Give { part, output } => {
+            PendingOp::Give { part, output } => {
                 let way = format!("{} -> host", driver.name(*part));
                 (way, format!("output {output}"), Loc::UNKNOWN, Tag::new())
             }
-            Work::Tell { .. } => return,
+            PendingOp::Tell { .. } => return,
         };
         spans.push(Span { device, name, loc, iterations: iterations.to_vec(), begin, end });
     }
 
-    fn given(mut self) -> Given {
+    fn given(mut self) -> StepResults {
         let outputs = self.outputs.drain(..).map(|output| output.expect("the parts give all outputs")).collect();
-        Given { outputs, assigned: std::mem::take(&mut self.assigned) }
+        StepResults { outputs, assigned: std::mem::take(&mut self.assigned) }
     }
 }
 

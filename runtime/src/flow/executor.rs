@@ -12,7 +12,9 @@
 //! left and all earlier iterations have ended. Later runs of the same loop reuse instances and
 //! their rings, so a step allocates nothing for them after warm-up.
 
-use super::{BlockId, EdgeId, FlowOp, Frame, FrameId, KernelId, LoopId, NodeId, Part, PartId, Sink, Source, Target};
+use super::{
+    BlockId, EdgeId, FlowOp, Frame, FrameId, KernelId, LoopId, NodeId, Sink, Source, Subgraph, SubgraphId, Target,
+};
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -45,13 +47,13 @@ pub(crate) enum Action<V> {
     /// Run a kernel and report its results to [`done`](Executor::done).
     Run { task: TaskId, kernel: KernelId, inputs: Vec<V> },
     /// Send a message to another subgraph.
-    Send { to: PartId, message: Message<V> },
+    Send { to: SubgraphId, message: Message<V> },
     /// Store a result of the step.
     Give { sink: Sink, value: V },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+enum BlockState {
     /// Not known yet.
     Waiting,
     Live,
@@ -66,18 +68,18 @@ struct Iteration<V> {
     /// Inputs that have arrived and are not consumed yet.
     inputs: Vec<Option<V>>,
     /// The state of each block of the frame.
-    life: Vec<Life>,
+    life: Vec<BlockState>,
     /// The running instances of nested frames.
-    inner: Vec<Option<Instance>>,
+    inner: Vec<Option<InstanceId>>,
     /// Number of unfinished nodes in live blocks.
     remaining: u32,
 }
 
 /// Index of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Instance(u32);
+struct InstanceId(u32);
 
-impl Instance {
+impl InstanceId {
     fn index(self) -> usize {
         self.0 as usize
     }
@@ -85,10 +87,10 @@ impl Instance {
 
 /// A running frame.
 #[derive(Debug)]
-struct Running<V> {
+struct FrameInstance<V> {
     frame: FrameId,
     /// The parent instance and the iteration in which this one began.
-    parent: Option<(Instance, u64)>,
+    parent: Option<(InstanceId, u64)>,
     /// The iterations around this instance.
     tag: Tag,
     ring: Vec<Iteration<V>>,
@@ -113,14 +115,14 @@ impl<V> Iteration<V> {
         Iteration {
             needs: Vec::with_capacity(frame.nodes.len()),
             inputs: (0..frame.n_slots).map(|_| None).collect(),
-            life: vec![Life::Waiting; frame.blocks.len()],
+            life: vec![BlockState::Waiting; frame.blocks.len()],
             inner: vec![None; frame.n_inner as usize],
             remaining: 0,
         }
     }
 }
 
-impl<V> Running<V> {
+impl<V> FrameInstance<V> {
     /// Resizes the ring to `n` states and keeps the states of running iterations.
     fn grow(&mut self, frame: &Frame, n: usize) {
         let old = self.ring.len() as u64;
@@ -136,7 +138,7 @@ impl<V> Running<V> {
 /// A node whose dependencies are all satisfied.
 #[derive(Clone, Copy, Debug)]
 struct Ready {
-    instance: Instance,
+    instance: InstanceId,
     iteration: u64,
     node: NodeId,
 }
@@ -144,16 +146,16 @@ struct Ready {
 /// The executor of one subgraph. It runs one step at a time and is reusable.
 #[derive(Debug)]
 pub(crate) struct Executor<V> {
-    part: Arc<Part>,
-    state: State<V>,
+    part: Arc<Subgraph>,
+    state: ExecutorState<V>,
 }
 
 /// The mutable state of an executor. The subgraph itself is shared and immutable.
 #[derive(Debug)]
-struct State<V> {
-    instances: Vec<Running<V>>,
+struct ExecutorState<V> {
+    instances: Vec<FrameInstance<V>>,
     /// The unused instances of each frame.
-    free: Vec<Vec<Instance>>,
+    free: Vec<Vec<InstanceId>>,
     ready: VecDeque<Ready>,
     actions: VecDeque<Action<V>>,
     tasks: Vec<Option<Ready>>,
@@ -167,12 +169,12 @@ struct State<V> {
 }
 
 /// The instance of the step, which is always the first.
-const ROOT: Instance = Instance(0);
+const ROOT: InstanceId = InstanceId(0);
 
 impl<V: Clone> Executor<V> {
     /// Returns an idle executor.
-    pub(crate) fn new(part: Arc<Part>) -> Executor<V> {
-        let state = State {
+    pub(crate) fn new(part: Arc<Subgraph>) -> Executor<V> {
+        let state = ExecutorState {
             instances: Vec::new(),
             free: vec![Vec::new(); part.frames.len()],
             ready: VecDeque::new(),
@@ -188,7 +190,7 @@ impl<V: Clone> Executor<V> {
 
     /// Returns the subgraph.
     #[cfg(test)]
-    pub(crate) fn part(&self) -> &Part {
+    pub(crate) fn part(&self) -> &Subgraph {
         &self.part
     }
 
@@ -238,7 +240,7 @@ impl<V: Clone> Executor<V> {
     }
 
     /// Handles a message from another subgraph.
-    pub(crate) fn arrived(&mut self, from: PartId, message: Message<V>) {
+    pub(crate) fn on_message(&mut self, from: SubgraphId, message: Message<V>) {
         let Executor { part, state } = self;
         match message {
             Message::Value { edge, tag, value } => {
@@ -273,7 +275,7 @@ impl<V: Clone> Executor<V> {
     }
 
     /// Handles the value of a predicate.
-    pub(crate) fn decided(&mut self, task: TaskId, truth: bool) {
+    pub(crate) fn on_predicate(&mut self, task: TaskId, truth: bool) {
         let Executor { part, state } = self;
         let ready = state.end_task(task);
         state.switch(part, ready, truth);
@@ -290,7 +292,7 @@ impl<V: Clone> Executor<V> {
     }
 
     /// A kernel has run, with these results.
-    pub(crate) fn done(&mut self, task: TaskId, mut results: Vec<V>) {
+    pub(crate) fn on_kernel_done(&mut self, task: TaskId, mut results: Vec<V>) {
         let Executor { part, state } = self;
         let ready = state.end_task(task);
         let node = &part.nodes[ready.node.index()];
@@ -309,7 +311,7 @@ impl<V: Clone> Executor<V> {
     }
 }
 
-impl<V: Clone> State<V> {
+impl<V: Clone> ExecutorState<V> {
     fn n_held(&self) -> usize {
         let early: usize = self.early.iter().map(|e| e.values().map(Vec::len).sum::<usize>()).sum();
         let free: usize = self.free.iter().map(Vec::len).sum();
@@ -320,7 +322,7 @@ impl<V: Clone> State<V> {
 
     // Nodes.
 
-    fn fire(&mut self, part: &Part, ready: Ready) {
+    fn fire(&mut self, part: &Subgraph, ready: Ready) {
         let Ready { instance, iteration, node: id } = ready;
         let node = &part.nodes[id.index()];
         match node.op {
@@ -364,7 +366,7 @@ impl<V: Clone> State<V> {
                 self.state(instance, iteration).inner[frame.position as usize] = Some(inner);
                 self.begin_iteration(part, inner);
                 for &enter in &frame.enters {
-                    self.lessen(part, instance, iteration, enter);
+                    self.satisfy_dependency(part, instance, iteration, enter);
                 }
                 return;
             }
@@ -423,15 +425,15 @@ impl<V: Clone> State<V> {
     }
 
     /// Executes a switch whose predicate is known.
-    fn switch(&mut self, part: &Part, Ready { instance, iteration, node }: Ready, truth: bool) {
+    fn switch(&mut self, part: &Subgraph, Ready { instance, iteration, node }: Ready, truth: bool) {
         let (then, otherwise, is_loop) = match part.nodes[node.index()].op {
             FlowOp::Switch { then, otherwise } => (then, otherwise, false),
             FlowOp::LoopSwitch { body, exits } => (body, exits, true),
             op => panic!("{op:?} has no predicate"),
         };
         let (live, dead) = if truth { (then, otherwise) } else { (otherwise, then) };
-        self.die(part, instance, iteration, dead);
-        self.live(part, instance, iteration, live);
+        self.kill_block(part, instance, iteration, dead);
+        self.activate_block(part, instance, iteration, live);
         if !is_loop {
             return;
         }
@@ -445,9 +447,9 @@ impl<V: Clone> State<V> {
     }
 
     /// Handles the completion of a node.
-    fn complete(&mut self, part: &Part, Ready { instance, iteration, node }: Ready) {
+    fn complete(&mut self, part: &Subgraph, Ready { instance, iteration, node }: Ready) {
         for &later in &part.nodes[node.index()].before {
-            self.lessen(part, instance, iteration, later);
+            self.satisfy_dependency(part, instance, iteration, later);
         }
         let state = self.state(instance, iteration);
         state.remaining -= 1;
@@ -457,12 +459,12 @@ impl<V: Clone> State<V> {
     }
 
     /// Returns the only input of a node.
-    fn take(&mut self, part: &Part, Ready { instance, iteration, node }: Ready) -> V {
+    fn take(&mut self, part: &Subgraph, Ready { instance, iteration, node }: Ready) -> V {
         let slot = part.nodes[node.index()].inputs.start as usize;
         self.state(instance, iteration).inputs[slot].take().expect("a node runs when its inputs have come")
     }
 
-    fn deliver_all(&mut self, part: &Part, instance: Instance, iteration: u64, users: &[Target], value: V) {
+    fn deliver_all(&mut self, part: &Subgraph, instance: InstanceId, iteration: u64, users: &[Target], value: V) {
         let Some((&last, others)) = users.split_last() else { return };
         for &user in others {
             self.deliver(part, instance, iteration, user, value.clone());
@@ -470,21 +472,21 @@ impl<V: Clone> State<V> {
         self.deliver(part, instance, iteration, last, value);
     }
 
-    fn deliver(&mut self, part: &Part, instance: Instance, iteration: u64, to: Target, value: V) {
+    fn deliver(&mut self, part: &Subgraph, instance: InstanceId, iteration: u64, to: Target, value: V) {
         let block = part.nodes[to.node.index()].block;
         let frame = &part.frames[part.blocks[block.index()].frame.index()];
         let block = block.0 - frame.blocks.start;
         let state = self.state(instance, iteration);
-        if state.life[block as usize] == Life::Dead {
+        if state.life[block as usize] == BlockState::Dead {
             return;
         }
         let before = state.inputs[to.slot as usize].replace(value);
         assert!(before.is_none(), "{:?} was given one input twice", to.node);
-        self.lessen(part, instance, iteration, to.node);
+        self.satisfy_dependency(part, instance, iteration, to.node);
     }
 
     /// Marks one dependency of a node as satisfied, and queues the node when none is left.
-    fn lessen(&mut self, part: &Part, instance: Instance, iteration: u64, node: NodeId) {
+    fn satisfy_dependency(&mut self, part: &Subgraph, instance: InstanceId, iteration: u64, node: NodeId) {
         let first = part.frames[self.instances[instance.index()].frame.index()].nodes.start;
         let needs = &mut self.state(instance, iteration).needs[(node.0 - first) as usize];
         *needs -= 1;
@@ -495,23 +497,23 @@ impl<V: Clone> State<V> {
 
     // Blocks.
 
-    fn live(&mut self, part: &Part, instance: Instance, iteration: u64, block: BlockId) {
+    fn activate_block(&mut self, part: &Subgraph, instance: InstanceId, iteration: u64, block: BlockId) {
         let nodes = part.blocks[block.index()].nodes.clone();
         let first = part.frames[self.instances[instance.index()].frame.index()].blocks.start;
         let state = self.state(instance, iteration);
-        state.life[(block.0 - first) as usize] = Life::Live;
+        state.life[(block.0 - first) as usize] = BlockState::Live;
         state.remaining += nodes.len() as u32;
         for node in nodes {
-            self.lessen(part, instance, iteration, NodeId(node));
+            self.satisfy_dependency(part, instance, iteration, NodeId(node));
         }
     }
 
-    fn die(&mut self, part: &Part, instance: Instance, iteration: u64, block: BlockId) {
+    fn kill_block(&mut self, part: &Subgraph, instance: InstanceId, iteration: u64, block: BlockId) {
         let first = part.frames[self.instances[instance.index()].frame.index()].blocks.start;
         let state = self.state(instance, iteration);
         let data = &part.blocks[block.index()];
         for &block in std::iter::once(&block).chain(&data.inner) {
-            state.life[(block.0 - first) as usize] = Life::Dead;
+            state.life[(block.0 - first) as usize] = BlockState::Dead;
             let slots = &part.blocks[block.index()].slots;
             state.inputs[slots.start as usize..slots.end as usize].fill_with(|| None);
         }
@@ -519,14 +521,14 @@ impl<V: Clone> State<V> {
 
     // Frames.
 
-    fn state(&mut self, instance: Instance, iteration: u64) -> &mut Iteration<V> {
+    fn state(&mut self, instance: InstanceId, iteration: u64) -> &mut Iteration<V> {
         let running = &mut self.instances[instance.index()];
         debug_assert!(running.first <= iteration && iteration < running.next, "the iteration is running");
         let i = iteration as usize % running.ring.len();
         &mut running.ring[i]
     }
 
-    fn tag(&self, instance: Instance, iteration: u64) -> Tag {
+    fn tag(&self, instance: InstanceId, iteration: u64) -> Tag {
         let mut tag = self.instances[instance.index()].tag.clone();
         if instance != ROOT {
             tag.push(iteration);
@@ -535,7 +537,7 @@ impl<V: Clone> State<V> {
     }
 
     /// Returns a new or reused instance of a frame.
-    fn instance(&mut self, part: &Part, frame: FrameId, parent: Option<(Instance, u64)>, tag: Tag) -> Instance {
+    fn instance(&mut self, part: &Subgraph, frame: FrameId, parent: Option<(InstanceId, u64)>, tag: Tag) -> InstanceId {
         let data = &part.frames[frame.index()];
         if let Some(instance) = self.free[frame.index()].pop() {
             let running = &mut self.instances[instance.index()];
@@ -545,7 +547,7 @@ impl<V: Clone> State<V> {
             running.finished.fill(0);
             return instance;
         }
-        self.instances.push(Running {
+        self.instances.push(FrameInstance {
             frame,
             parent,
             tag,
@@ -559,10 +561,10 @@ impl<V: Clone> State<V> {
             finished: vec![0; data.followers.len()],
             reported: 0,
         });
-        Instance(self.instances.len() as u32 - 1)
+        InstanceId(self.instances.len() as u32 - 1)
     }
 
-    fn begin_next(&mut self, part: &Part, instance: Instance) {
+    fn begin_next(&mut self, part: &Subgraph, instance: InstanceId) {
         let running = &self.instances[instance.index()];
         let window = part.frames[running.frame.index()].window;
         let oldest = running.finished.iter().copied().min().unwrap_or(u64::MAX).min(running.first);
@@ -573,7 +575,7 @@ impl<V: Clone> State<V> {
     }
 
     /// Begins the next iteration of an instance.
-    fn begin_iteration(&mut self, part: &Part, instance: Instance) {
+    fn begin_iteration(&mut self, part: &Subgraph, instance: InstanceId) {
         let running = &mut self.instances[instance.index()];
         let (id, frame) = (running.frame, &part.frames[running.frame.index()]);
         let iteration = running.next;
@@ -586,10 +588,10 @@ impl<V: Clone> State<V> {
         let state = self.state(instance, iteration);
         state.needs.clear();
         let nodes = &part.nodes[frame.nodes.start as usize..frame.nodes.end as usize];
-        state.needs.extend(nodes.iter().map(|n| n.needs));
+        state.needs.extend(nodes.iter().map(|n| n.n_dependencies));
         debug_assert!(state.inputs.iter().all(Option::is_none) && state.remaining == 0, "an iteration leaves nothing");
-        state.life.fill(Life::Waiting);
-        self.live(part, instance, iteration, BlockId(frame.blocks.start));
+        state.life.fill(BlockState::Waiting);
+        self.activate_block(part, instance, iteration, BlockId(frame.blocks.start));
         for (i, users) in frame.constants.iter().enumerate() {
             if let Some(value) = self.instances[instance.index()].constants[i].clone() {
                 self.deliver_all(part, instance, iteration, users, value);
@@ -610,7 +612,7 @@ impl<V: Clone> State<V> {
     }
 
     /// Ends finished iterations, and the frame if the last one has ended.
-    fn retire(&mut self, part: &Part, instance: Instance) {
+    fn retire(&mut self, part: &Subgraph, instance: InstanceId) {
         let running = &mut self.instances[instance.index()];
         let frame = &part.frames[running.frame.index()];
         let before = running.first;
@@ -645,7 +647,7 @@ impl<V: Clone> State<V> {
     }
 
     /// Returns the running instance of a frame in the iterations given by `tag`.
-    fn find_instance(&self, part: &Part, frame: FrameId, tag: &[u64]) -> Option<Instance> {
+    fn find_instance(&self, part: &Subgraph, frame: FrameId, tag: &[u64]) -> Option<InstanceId> {
         let data = &part.frames[frame.index()];
         let Some(parent) = data.parent else {
             return (!self.finished && !self.instances.is_empty()).then_some(ROOT);
@@ -656,7 +658,7 @@ impl<V: Clone> State<V> {
     }
 
     /// Returns the running iteration of a frame given by `tag`.
-    fn find(&self, part: &Part, frame: FrameId, tag: &[u64]) -> Option<(Instance, u64)> {
+    fn find(&self, part: &Subgraph, frame: FrameId, tag: &[u64]) -> Option<(InstanceId, u64)> {
         if part.frames[frame.index()].parent.is_none() {
             return self.find_instance(part, frame, tag).map(|root| (root, 0));
         }

@@ -1,6 +1,6 @@
 //! Textual representation of a partition.
 
-use super::{FlowOp, Frame, Part, PartId, Partition};
+use super::{FlowOp, Frame, Partition, Subgraph, SubgraphId};
 use crate::place::Crossing;
 use anabranch_dsl::Graph;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use std::fmt::Write;
 impl Partition {
     /// Returns the transfers between devices.
     pub(crate) fn crossings(&self) -> impl Iterator<Item = Crossing> {
-        let device = |part: PartId| self.parts[part.index()].device;
+        let device = |part: SubgraphId| self.parts[part.index()].device;
         self.edges.iter().map(move |edge| Crossing {
             from: device(edge.from),
             to: device(edge.to),
@@ -43,7 +43,7 @@ impl Partition {
         text
     }
 
-    fn nodes(&self, graph: &Graph, part: &Part, text: &mut String) {
+    fn nodes(&self, graph: &Graph, part: &Subgraph, text: &mut String) {
         for node in &part.nodes {
             let block = &part.blocks[node.block.index()];
             let mut depth = 0;

@@ -1,12 +1,12 @@
 //! Partitioning of one graph over several devices, and the executors that run the subgraphs.
 //!
 //! ```text
-//! Graph + device of each node --partition--> Partition: a Part for each device, edges between them
+//! Graph + device of each node --partition--> Partition: a Subgraph for each device, edges between them
 //!                                                │
-//!              driver: threads, clock  ◀─────────┴──▶  Executor of each part: a pure state machine
+//!              driver: threads, clock  ◀─────────┴──▶  Executor of each: a pure state machine
 //! ```
 //!
-//! A subgraph ([`Part`]) is a flat list of [`PartNode`]s, grouped into *blocks* and *frames*.
+//! A subgraph ([`Subgraph`]) is a flat list of [`FlowNode`]s, grouped into *blocks* and *frames*.
 //! Connected nodes of one device form one node, [`FlowOp::Compute`], which is compiled as a unit.
 //! Control flow that spans devices is lowered to `Switch`, `Merge`, `Enter`, `Exit` and
 //! `NextIteration` (EuroSys'18, section 4). Because the source graph is structured, these
@@ -43,11 +43,11 @@
 
 mod build;
 pub(crate) mod driver;
-#[cfg(test)]
-mod erase;
 pub(crate) mod executor;
 mod explain;
 mod partition;
+#[cfg(test)]
+mod reconstruct;
 #[cfg(test)]
 mod simulation;
 
@@ -59,11 +59,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub(crate) use partition::{Options, partition};
+pub(crate) use partition::{PartitionOptions, partition};
 
 id! {
     /// Index of a subgraph in a partition: the part that one device runs.
-    PartId, "part"
+    SubgraphId, "part"
 }
 id! {
     /// Index of a node in a subgraph.
@@ -90,7 +90,7 @@ id! {
     KernelId, "kernel"
 }
 
-/// The operation of a [`PartNode`].
+/// The operation of a [`FlowNode`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlowOp {
     /// `() -> value`: an input or variable that the step reads.
@@ -100,7 +100,7 @@ pub(crate) enum FlowOp {
     /// `(values) -> values`: runs a kernel.
     Compute(KernelId),
     /// `(value)`: sends a value to another subgraph.
-    Send { edge: EdgeId, to: PartId },
+    Send { edge: EdgeId, to: SubgraphId },
     /// `() -> value`: receives a value from another subgraph. A message delivers its input.
     Recv(EdgeId),
     /// `(predicate)`: makes one of two blocks live and the other dead.
@@ -157,14 +157,14 @@ pub(crate) struct Target {
 
 /// A node of a subgraph.
 #[derive(Clone, Debug)]
-pub(crate) struct PartNode {
+pub(crate) struct FlowNode {
     pub(crate) op: FlowOp,
     pub(crate) block: BlockId,
     /// The input slots of this node within an iteration of its frame.
     pub(crate) inputs: Range<u32>,
     /// Number of dependencies: the inputs (one for a merge), the nodes ordered before this one, and
     /// the activation of its block.
-    pub(crate) needs: u32,
+    pub(crate) n_dependencies: u32,
     /// The users of each result. Users of an exit are in the outer frame, users of an enter in the
     /// inner one.
     pub(crate) users: Vec<Vec<Target>>,
@@ -210,16 +210,16 @@ pub(crate) struct Frame {
     /// Maximum number of concurrent iterations.
     pub(crate) window: u32,
     /// The other subgraphs that run the loop. Set only in the one that computes the predicate.
-    pub(crate) followers: Vec<PartId>,
+    pub(crate) followers: Vec<SubgraphId>,
     /// The subgraph that computes the predicate. Set only in the others.
-    pub(crate) leader: Option<PartId>,
+    pub(crate) leader: Option<SubgraphId>,
 }
 
 /// The subgraph of one device.
 #[derive(Clone, Debug)]
-pub(crate) struct Part {
+pub(crate) struct Subgraph {
     pub(crate) device: DeviceId,
-    pub(crate) nodes: Vec<PartNode>,
+    pub(crate) nodes: Vec<FlowNode>,
     pub(crate) blocks: Vec<Block>,
     /// All frames. The first is the step.
     pub(crate) frames: Vec<Frame>,
@@ -244,8 +244,8 @@ pub(crate) struct KernelGraph {
 pub(crate) struct Edge {
     pub(crate) value: Value,
     pub(crate) ty: Type,
-    pub(crate) from: PartId,
-    pub(crate) to: PartId,
+    pub(crate) from: SubgraphId,
+    pub(crate) to: SubgraphId,
     /// The region whose execution sends the value.
     pub(crate) sent_in: Region,
 }
@@ -254,13 +254,13 @@ pub(crate) struct Edge {
 #[derive(Clone, Debug)]
 pub(crate) struct LoopInfo {
     pub(crate) node: Node,
-    pub(crate) leader: PartId,
+    pub(crate) leader: SubgraphId,
 }
 
 /// A graph divided into subgraphs, one per device.
 #[derive(Clone, Debug)]
 pub(crate) struct Partition {
-    pub(crate) parts: Vec<Arc<Part>>,
+    pub(crate) parts: Vec<Arc<Subgraph>>,
     pub(crate) edges: Vec<Edge>,
     pub(crate) loops: Vec<LoopInfo>,
 }

@@ -18,7 +18,7 @@
 //! A value used in a branch is sent within that branch. If two constructs that may both run need
 //! it, it is sent once, before them.
 
-use super::{PartId, Partition};
+use super::{Partition, SubgraphId};
 use crate::disjoint_sets::DisjointSets;
 use crate::place::{DeviceId, Placement, ordered_effects};
 use anabranch_dsl::Graph;
@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Options of the partitioner.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
+pub(crate) struct PartitionOptions {
     /// Makes each node its own kernel and lowers all control flow, even within one device.
     pub(crate) lower_everything: bool,
     /// Lowers all control flow, even within one device, so that the cost of a kernel follows from
@@ -37,42 +37,42 @@ pub(crate) struct Options {
     pub(crate) parallel_iterations: u32,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options { lower_everything: false, lower_control: false, parallel_iterations: 32 }
+impl Default for PartitionOptions {
+    fn default() -> PartitionOptions {
+        PartitionOptions { lower_everything: false, lower_control: false, parallel_iterations: 32 }
     }
 }
 
 /// A block before it has an index: a region, or the exits of a loop.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(super) enum Place {
+pub(super) enum BlockKey {
     Region(Region),
     Exits(Node),
 }
 
 /// The subgraph that computes a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Home {
+pub(super) enum ValueOwner {
     Everywhere,
-    In(PartId),
+    In(SubgraphId),
 }
 
 /// Partitions a graph according to its placement.
-pub(crate) fn partition(graph: &Graph, placement: &Placement, options: Options) -> Partition {
-    let mut cut = Cut::new(graph, placement, options);
+pub(crate) fn partition(graph: &Graph, placement: &Placement, options: PartitionOptions) -> Partition {
+    let mut cut = Partitioner::new(graph, placement, options);
     cut.homes(graph.root());
     cut.uses();
     cut.clusters();
     cut.build()
 }
 
-pub(super) struct Cut<'g> {
+pub(super) struct Partitioner<'g> {
     pub(super) graph: &'g Graph,
-    pub(super) options: Options,
+    pub(super) options: PartitionOptions,
     /// The device of each subgraph.
     pub(super) devices: Vec<DeviceId>,
     /// The subgraph chosen for each node.
-    pub(super) part: Vec<PartId>,
+    pub(super) part: Vec<SubgraphId>,
     /// Nodes whose regions are lowered.
     pub(super) split: Vec<bool>,
     /// Whether each node is, or contains, an ordered effect. Effects are ordered if there are
@@ -80,30 +80,30 @@ pub(super) struct Cut<'g> {
     pub(super) ordered: Vec<bool>,
     /// The value that each region parameter or call result stands for.
     pub(super) alias: Vec<Option<Value>>,
-    pub(super) home: Vec<Option<Home>>,
+    pub(super) home: Vec<Option<ValueOwner>>,
     /// The enclosing place of each lowered place, and the construct between them.
-    pub(super) around: HashMap<Place, (Place, Node)>,
+    pub(super) around: HashMap<BlockKey, (BlockKey, Node)>,
     /// The lowered place in which each value is computed.
-    pub(super) made_in: Vec<Option<Place>>,
+    pub(super) made_in: Vec<Option<BlockKey>>,
     /// The subgraphs that participate in each construct.
-    pub(super) members: BTreeMap<Node, BTreeSet<PartId>>,
-    pub(super) uses: BTreeMap<(Value, PartId), BTreeSet<Place>>,
+    pub(super) members: BTreeMap<Node, BTreeSet<SubgraphId>>,
+    pub(super) uses: BTreeMap<(Value, SubgraphId), BTreeSet<BlockKey>>,
     /// Captures of each loop, by loop and subgraph.
-    pub(super) constants: BTreeMap<(Node, PartId), BTreeSet<Value>>,
+    pub(super) constants: BTreeMap<(Node, SubgraphId), BTreeSet<Value>>,
     /// The nodes of each cluster in program order. `cluster_of` is the cluster of each node.
     pub(super) clusters: Vec<Vec<Node>>,
     pub(super) cluster_of: Vec<Option<usize>>,
 }
 
-impl<'g> Cut<'g> {
-    fn new(graph: &'g Graph, placement: &Placement, options: Options) -> Cut<'g> {
+impl<'g> Partitioner<'g> {
+    fn new(graph: &'g Graph, placement: &Placement, options: PartitionOptions) -> Partitioner<'g> {
         let devices = placement.devices(graph);
-        let mut part = vec![PartId(0); graph.n_nodes()];
+        let mut part = vec![SubgraphId(0); graph.n_nodes()];
         graph.visit_nodes(graph.root(), &mut |node| {
             let i = devices.binary_search(&placement.of(node)).expect("the device is one of those that are used");
-            part[node.index()] = PartId(i as u32);
+            part[node.index()] = SubgraphId(i as u32);
         });
-        let mut cut = Cut {
+        let mut cut = Partitioner {
             graph,
             options,
             devices,
@@ -130,7 +130,7 @@ impl<'g> Cut<'g> {
 
     /// Determines which constructs are lowered. Returns the subgraphs of all nodes in a region, and
     /// whether the region contains ordered effects.
-    fn split(&mut self, region: Region) -> (BTreeSet<PartId>, bool) {
+    fn split(&mut self, region: Region) -> (BTreeSet<SubgraphId>, bool) {
         let (mut parts, mut ordered) = (BTreeSet::new(), false);
         for &node in &self.graph.region(region).nodes {
             if self.is_copied(node) {
@@ -169,14 +169,14 @@ impl<'g> Cut<'g> {
 
     /// Returns the place of a region. A call has no place of its own because its region always
     /// runs.
-    pub(super) fn place(&self, region: Region) -> Place {
+    pub(super) fn place(&self, region: Region) -> BlockKey {
         let mut region = region;
         while let Some(owner) = self.graph.region(region).owner
             && matches!(self.graph.node(owner).op, Op::Call(_))
         {
             region = self.graph.node(owner).region;
         }
-        Place::Region(region)
+        BlockKey::Region(region)
     }
 
     /// Returns whether a node is copied into each kernel that uses it.
@@ -184,11 +184,11 @@ impl<'g> Cut<'g> {
         matches!(self.graph.node(node).op, Op::Constant(_)) && !self.options.lower_everything
     }
 
-    pub(super) fn home_of(&self, value: Value) -> Home {
+    pub(super) fn home_of(&self, value: Value) -> ValueOwner {
         self.home[value.index()].unwrap_or_else(|| panic!("{value} has no home"))
     }
 
-    fn here(&mut self, value: Value, home: Home, place: Place) {
+    fn here(&mut self, value: Value, home: ValueOwner, place: BlockKey) {
         (self.home[value.index()], self.made_in[value.index()]) = (Some(home), Some(place));
     }
 
@@ -199,13 +199,13 @@ impl<'g> Cut<'g> {
         let (graph, place) = (self.graph, self.place(region));
         if region == graph.root() {
             for &input in graph.inputs() {
-                self.here(input, Home::Everywhere, place);
+                self.here(input, ValueOwner::Everywhere, place);
             }
         }
         for &node in &graph.region(region).nodes {
             let (data, own) = (graph.node(node), self.part[node.index()]);
             if !self.split[node.index()] {
-                let home = if self.is_copied(node) { Home::Everywhere } else { Home::In(own) };
+                let home = if self.is_copied(node) { ValueOwner::Everywhere } else { ValueOwner::In(own) };
                 data.results.iter().for_each(|&r| self.here(r, home, place));
                 continue;
             }
@@ -216,7 +216,7 @@ impl<'g> Cut<'g> {
                 Op::Cond => {
                     let cond = graph.cond_of(node);
                     for branch in cond.branches() {
-                        self.around.insert(Place::Region(branch), (place, node));
+                        self.around.insert(BlockKey::Region(branch), (place, node));
                         self.alias_captures(branch);
                         self.homes(branch);
                     }
@@ -228,20 +228,20 @@ impl<'g> Cut<'g> {
                             yielded.find_map(|(branch, value)| self.made_inside(branch, value))
                         };
                         let home = kept.or_else(made).unwrap_or(own);
-                        self.here(r, Home::In(home), place);
+                        self.here(r, ValueOwner::In(home), place);
                     }
                 }
                 Op::While { .. } => {
                     let data = graph.while_of(node);
                     let (cond, body) = (data.cond(), data.body());
-                    self.around.insert(Place::Region(cond), (place, node));
-                    self.around.insert(Place::Region(body), (Place::Region(cond), node));
-                    self.around.insert(Place::Exits(node), (Place::Region(cond), node));
+                    self.around.insert(BlockKey::Region(cond), (place, node));
+                    self.around.insert(BlockKey::Region(body), (BlockKey::Region(cond), node));
+                    self.around.insert(BlockKey::Exits(node), (BlockKey::Region(cond), node));
                     for var in data.vars() {
                         self.alias[var.body_param.index()] = Some(var.cond_param);
                         // Provisional: the home may change once the body has been processed.
                         let home = self.kept_in(var.init).unwrap_or(own);
-                        self.here(var.cond_param, Home::In(home), Place::Region(cond));
+                        self.here(var.cond_param, ValueOwner::In(home), BlockKey::Region(cond));
                     }
                     self.alias_captures(cond);
                     self.alias_captures(body);
@@ -250,8 +250,8 @@ impl<'g> Cut<'g> {
                     for var in data.vars() {
                         let made = || self.made_inside(body, var.next);
                         let home = self.kept_in(var.init).or_else(made).unwrap_or(own);
-                        self.here(var.cond_param, Home::In(home), Place::Region(cond));
-                        self.here(var.result, Home::In(home), place);
+                        self.here(var.cond_param, ValueOwner::In(home), BlockKey::Region(cond));
+                        self.here(var.result, ValueOwner::In(home), place);
                     }
                 }
                 Op::Call(_) => {
@@ -275,20 +275,20 @@ impl<'g> Cut<'g> {
     }
 
     /// Returns the subgraph that owns a stack or list, or `None` for a tensor.
-    fn kept_in(&self, value: Value) -> Option<PartId> {
+    fn kept_in(&self, value: Value) -> Option<SubgraphId> {
         match self.home_of(self.resolve(value)) {
-            Home::In(part) if self.graph.ty(value).as_tensor().is_none() => Some(part),
+            ValueOwner::In(part) if self.graph.ty(value).as_tensor().is_none() => Some(part),
             _ => None,
         }
     }
 
     /// Returns the subgraph that computes `value`, or `None` if it is computed outside of `region`.
-    fn made_inside(&self, region: Region, value: Value) -> Option<PartId> {
+    fn made_inside(&self, region: Region, value: Value) -> Option<SubgraphId> {
         let value = self.resolve(value);
         self.graph.producer(value)?;
         let mut place = self.made_in[value.index()]?;
-        let Home::In(part) = self.home_of(value) else { return None };
-        while place != Place::Region(region) {
+        let ValueOwner::In(part) = self.home_of(value) else { return None };
+        while place != BlockKey::Region(region) {
             place = self.around.get(&place)?.0;
         }
         Some(part)
@@ -297,7 +297,7 @@ impl<'g> Cut<'g> {
     // Uses.
 
     /// Returns the root place of the frame that contains a place.
-    fn frame_root(&self, place: Place) -> Place {
+    fn frame_root(&self, place: BlockKey) -> BlockKey {
         let mut place = place;
         loop {
             match self.around.get(&place) {
@@ -309,12 +309,12 @@ impl<'g> Cut<'g> {
     }
 
     /// Returns whether a place is the condition of a loop.
-    pub(super) fn begins_frame(&self, place: Place, node: Node) -> bool {
-        self.graph.as_while(node).is_some_and(|data| place == Place::Region(data.cond()))
+    pub(super) fn begins_frame(&self, place: BlockKey, node: Node) -> bool {
+        self.graph.as_while(node).is_some_and(|data| place == BlockKey::Region(data.cond()))
     }
 
     /// Records that a subgraph needs a value in a place. Returns whether that is new.
-    fn need(&mut self, value: Value, part: PartId, place: Place) -> bool {
+    fn need(&mut self, value: Value, part: SubgraphId, place: BlockKey) -> bool {
         let value = self.resolve(value);
         let made_in = self.made_in[value.index()].expect("a value is made somewhere");
         let root = self.frame_root(place);
@@ -328,7 +328,7 @@ impl<'g> Cut<'g> {
     }
 
     /// Adds a subgraph to all constructs around a place. Returns whether it was new to one of them.
-    fn join(&mut self, part: PartId, place: Place) -> bool {
+    fn join(&mut self, part: SubgraphId, place: BlockKey) -> bool {
         let (mut place, mut new) = (place, false);
         while let Some(&(outer, node)) = self.around.get(&place) {
             new |= self.members.get_mut(&node).expect("a lowered construct has members").insert(part);
@@ -359,8 +359,8 @@ impl<'g> Cut<'g> {
                     continue;
                 }
                 let home_of_result = |cut: &Self, result: Value| match cut.home_of(result) {
-                    Home::In(part) => part,
-                    Home::Everywhere => panic!("a result has one home"),
+                    ValueOwner::In(part) => part,
+                    ValueOwner::Everywhere => panic!("a result has one home"),
                 };
                 match data.op {
                     Op::Cond => {
@@ -368,7 +368,7 @@ impl<'g> Cut<'g> {
                         for (i, &r) in data.results.iter().enumerate() {
                             let home = home_of_result(self, r);
                             for (branch, value) in cond.branches().into_iter().zip(cond.yields(i)) {
-                                self.need(value, home, Place::Region(branch));
+                                self.need(value, home, BlockKey::Region(branch));
                             }
                         }
                     }
@@ -376,10 +376,10 @@ impl<'g> Cut<'g> {
                         let data = graph.while_of(node);
                         for var in data.vars() {
                             let home = home_of_result(self, var.result);
-                            self.join(home, Place::Region(data.cond()));
+                            self.join(home, BlockKey::Region(data.cond()));
                             self.need(var.init, home, place);
-                            self.need(var.next, home, Place::Region(data.body()));
-                            self.need(var.cond_param, home, Place::Exits(node));
+                            self.need(var.next, home, BlockKey::Region(data.body()));
+                            self.need(var.cond_param, home, BlockKey::Exits(node));
                         }
                     }
                     _ => {}
@@ -389,16 +389,16 @@ impl<'g> Cut<'g> {
         }
         for &v in graph.outputs() {
             let part = match self.home_of(self.resolve(v)) {
-                Home::In(part) => part,
-                Home::Everywhere => PartId(0),
+                ValueOwner::In(part) => part,
+                ValueOwner::Everywhere => SubgraphId(0),
             };
-            self.need(v, part, Place::Region(graph.root()));
+            self.need(v, part, BlockKey::Region(graph.root()));
         }
         while self.uses_of_predicates() | self.uses_of_senders() {}
     }
 
     /// Records a use as an operand of a kernel, which contains copies of its constants.
-    fn need_operand(&mut self, v: Value, part: PartId, place: Place) {
+    fn need_operand(&mut self, v: Value, part: SubgraphId, place: BlockKey) {
         if self.graph.producer(v).is_none_or(|n| !self.is_copied(n)) {
             self.need(v, part, place);
         }
@@ -421,7 +421,7 @@ impl<'g> Cut<'g> {
     fn uses_of_senders(&mut self) -> bool {
         let mut new = false;
         for (value, part) in self.uses.keys().copied().collect::<Vec<_>>() {
-            if let Home::In(home) = self.home_of(value)
+            if let ValueOwner::In(home) = self.home_of(value)
                 && home != part
             {
                 for place in self.sent_in(value, part) {
@@ -433,10 +433,10 @@ impl<'g> Cut<'g> {
     }
 
     /// Returns the places in which a value is sent to a subgraph. At most one of them is live.
-    pub(super) fn sent_in(&self, value: Value, part: PartId) -> Vec<Place> {
+    pub(super) fn sent_in(&self, value: Value, part: SubgraphId) -> Vec<BlockKey> {
         let made_in = self.made_in[value.index()].expect("a value is made somewhere");
         // The chain of places from each use up to the place that computes the value.
-        let ways: Vec<Vec<Place>> = self.uses[&(value, part)]
+        let ways: Vec<Vec<BlockKey>> = self.uses[&(value, part)]
             .iter()
             .map(|&place| {
                 let mut way = vec![place];
@@ -453,19 +453,19 @@ impl<'g> Cut<'g> {
         found
     }
 
-    fn send_below(&self, place: Place, ways: &[Vec<Place>], found: &mut Vec<Place>) {
+    fn send_below(&self, place: BlockKey, ways: &[Vec<BlockKey>], found: &mut Vec<BlockKey>) {
         if ways.iter().any(|way| way[0] == place) {
             return found.push(place);
         }
         // The next inner place of each chain.
-        let next = |way: &Vec<Place>| way[way.iter().position(|&p| p == place).expect("the way leads here") - 1];
-        let inside: BTreeSet<Place> = ways.iter().map(next).collect();
+        let next = |way: &Vec<BlockKey>| way[way.iter().position(|&p| p == place).expect("the way leads here") - 1];
+        let inside: BTreeSet<BlockKey> = ways.iter().map(next).collect();
         let constructs: BTreeSet<Node> = inside.iter().map(|p| self.around[p].1).collect();
         if constructs.len() > 1 {
             return found.push(place);
         }
         for inner in inside {
-            let ways: Vec<Vec<Place>> = ways.iter().filter(|way| next(way) == inner).cloned().collect();
+            let ways: Vec<Vec<BlockKey>> = ways.iter().filter(|way| next(way) == inner).cloned().collect();
             self.send_below(inner, &ways, found);
         }
     }
@@ -476,7 +476,7 @@ impl<'g> Cut<'g> {
         let graph = self.graph;
         // Values that another subgraph waits for.
         let awaited: BTreeSet<Value> =
-            self.uses.keys().filter(|&&(v, p)| self.home_of(v) != Home::In(p)).map(|&(v, _)| v).collect();
+            self.uses.keys().filter(|&&(v, p)| self.home_of(v) != ValueOwner::In(p)).map(|&(v, _)| v).collect();
         // Only nodes of the same region are joined.
         let mut sets = DisjointSets::new(graph.n_nodes());
         let mut regions = vec![graph.root()];
@@ -555,7 +555,7 @@ impl<'g> Cut<'g> {
                         levels[&before] + u32::from(awaited.contains(&v))
                     }
                     Some(before) => levels[&before] + 1,
-                    None => u32::from(!matches!(self.home_of(self.resolve(v)), Home::In(p) if p == own)),
+                    None => u32::from(!matches!(self.home_of(self.resolve(v)), ValueOwner::In(p) if p == own)),
                 });
             }
             if self.ordered[node.index()] {

@@ -17,10 +17,10 @@
 //! `ANABRANCH_SLOW=1` runs 120,000 schedules.
 
 use super::executor::{Action, Executor, Message, TaskId};
-use super::{KernelGraph, KernelId, Options, PartId, Partition, Sink, Source, partition};
+use super::{KernelGraph, KernelId, Partition, PartitionOptions, Sink, Source, SubgraphId, partition};
 use crate::place::{ordered_effects, place_at_random};
 use anabranch_dsl::format::Stream;
-use anabranch_dsl::interp::{self, StopFlag, Surroundings};
+use anabranch_dsl::interp::{self, RunContext, StopFlag};
 use anabranch_dsl::ir::{Op, Region, Value, verify};
 use anabranch_dsl::ops::prim;
 use anabranch_dsl::{Graph, HostTensor, corpus};
@@ -285,7 +285,7 @@ enum End {
 enum Work {
     Load(usize, TaskId, Number),
     Read(usize, TaskId, Number),
-    Message(PartId, PartId, Message<Number>),
+    Message(SubgraphId, SubgraphId, Message<Number>),
     /// A kernel that has not run yet.
     Kernel(usize, TaskId, KernelId, Vec<Number>),
     /// A kernel that has run without being reported to the executor.
@@ -353,8 +353,8 @@ impl Simulation<'_> {
         let i = self.rng.below(self.work[kind].len());
         match self.work[kind].swap_remove(i) {
             Work::Load(part, task, value) => self.executors[part].loaded(task, value),
-            Work::Read(part, task, value) => self.executors[part].decided(task, value.0 != 0),
-            Work::Message(from, to, message) => self.executors[to.index()].arrived(from, message),
+            Work::Read(part, task, value) => self.executors[part].on_predicate(task, value.0 != 0),
+            Work::Message(from, to, message) => self.executors[to.index()].on_message(from, message),
             Work::Kernel(part, task, kernel, inputs) => {
                 self.n_kernels += 1;
                 if plan == Plan::Fail(self.n_kernels) {
@@ -364,7 +364,7 @@ impl Simulation<'_> {
                 let results = run_kernel(kernel, &inputs, &mut self.printed)?;
                 self.work[kind].push(Work::Ran(part, task, results));
             }
-            Work::Ran(part, task, results) => self.executors[part].done(task, results),
+            Work::Ran(part, task, results) => self.executors[part].on_kernel_done(task, results),
         }
         Ok(true)
     }
@@ -386,7 +386,7 @@ impl Simulation<'_> {
                 if let Message::Value { edge, tag, .. } = &message {
                     assert!(self.sent.insert(format!("{edge:?} {tag:?}")), "{edge:?} is sent twice in {tag:?}");
                 }
-                (1, Work::Message(PartId(i as u32), to, message))
+                (1, Work::Message(SubgraphId(i as u32), to, message))
             }
             Action::Give { sink, value } => {
                 assert!(self.given.insert(sink, value).is_none(), "{sink:?} is given twice");
@@ -403,9 +403,9 @@ impl Simulation<'_> {
 fn expected(graph: &Graph, inputs: [i64; 2]) -> (Result<Vec<i64>, String>, String) {
     let printed = RefCell::new(String::new());
     let print = |_: Stream, text: &str| printed.borrow_mut().push_str(text);
-    let surroundings = Surroundings { print: &print, stop: &StopFlag::new() };
+    let run_context = RunContext { print: &print, stop: &StopFlag::new() };
     let tensors = inputs.map(HostTensor::scalar);
-    let outputs = interp::run_in(graph, &tensors, &mut vec![], interp::Options::default(), surroundings);
+    let outputs = interp::run_in(graph, &tensors, &mut vec![], interp::InterpOptions::default(), run_context);
     let outputs = outputs.map(|o| o.iter().map(|t| t.data::<i64>()[0]).collect());
     (outputs.map_err(|e| e.message), printed.into_inner())
 }
@@ -443,7 +443,7 @@ fn schedules(seed: u64) -> Result<Seen, String> {
     let n = 1 + rng.below(4);
     let placement = place_at_random(&graph, n, rng.next());
     let (lowered, parallel_iterations) = (rng.below(4), [1, 2, 3, 32][rng.below(4)]);
-    let options = Options { lower_everything: lowered < 2, lower_control: lowered == 2, parallel_iterations };
+    let options = PartitionOptions { lower_everything: lowered < 2, lower_control: lowered == 2, parallel_iterations };
     let cut = partition(&graph, &placement, options);
     let inputs = [rng.below(7) as i64 - 3, rng.below(7) as i64 - 3];
     let (outputs, prints) = expected(&graph, inputs);

@@ -1,7 +1,7 @@
 //! Selection of the loops of a plan to compile.
 
 use super::WhyNot;
-use crate::plan::{Base, Instr, Operand, Out, Plan, Reg, StackId, StepId};
+use crate::plan::{Base, Instr, Operand, Out, Plan, Reg, StackId, TensorOpId};
 use anabranch_dsl::{DType, Type};
 use std::ops::Range;
 
@@ -84,7 +84,7 @@ fn is_of_numbers(plan: &Plan, s: StackId) -> bool {
 }
 
 /// Returns the pushed register with its type.
-pub(super) fn pushed(plan: &Plan, step: StepId) -> Option<(Reg, DType)> {
+pub(super) fn pushed(plan: &Plan, step: TensorOpId) -> Option<(Reg, DType)> {
     match &plan.steps[step.index()].operands[..] {
         [Operand::View(v)] => match v.base {
             Base::Reg(r) => Some((r, v.dtype)),
@@ -95,7 +95,7 @@ pub(super) fn pushed(plan: &Plan, step: StepId) -> Option<(Reg, DType)> {
 }
 
 /// Returns the register that receives the popped number, with its type.
-pub(super) fn popped(plan: &Plan, step: StepId) -> Option<(Reg, DType)> {
+pub(super) fn popped(plan: &Plan, step: TensorOpId) -> Option<(Reg, DType)> {
     match plan.steps[step.index()].out {
         Out::Reg(r, dtype) => Some((r, dtype)),
         _ => None,

@@ -43,7 +43,7 @@ const MAX_WALKED: usize = 500_000;
 
 /// The reason for the device of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum PlacementReason {
     /// A constraint on the group.
     Asked,
     /// A constraint on a group in the same cluster: separating them would cost more.
@@ -58,7 +58,7 @@ pub(super) enum Why {
 #[derive(Debug)]
 pub(super) struct Choice {
     pub(super) devices: Vec<DeviceId>,
-    pub(super) why: Vec<Why>,
+    pub(super) why: Vec<PlacementReason>,
     pub(super) estimate: Estimate,
     /// The estimate for the best single device, if constraints permit one.
     pub(super) single: Option<(DeviceId, Estimate)>,
@@ -103,7 +103,7 @@ struct Cluster {
 }
 
 /// The result of a search: the devices of all groups, and the finest clusters.
-struct Found {
+struct SearchResult {
     devices: Vec<DeviceId>,
     estimate: Estimate,
     clusters: Vec<Cluster>,
@@ -129,8 +129,9 @@ impl Chooser<'_> {
                 }
             }
         }
-        let why_single =
-            |g: &GroupId| if self.feasible.causes[g.index()].is_empty() { Why::Single } else { Why::Asked };
+        let why_single = |g: &GroupId| {
+            if self.feasible.causes[g.index()].is_empty() { PlacementReason::Single } else { PlacementReason::Asked }
+        };
         let single = best.map(|(d, estimate)| Choice {
             devices: vec![d; ids.len()],
             why: ids.iter().map(why_single).collect(),
@@ -152,7 +153,7 @@ impl Chooser<'_> {
                         found = broken;
                     }
                 }
-                let Found { devices, clusters, estimate } = found;
+                let SearchResult { devices, clusters, estimate } = found;
                 match single {
                     Some(single) if estimate.seconds > WORTH_SPLITTING * single.estimate.seconds => single,
                     _ => Choice { why: self.reasons(&clusters), devices, estimate, single: best },
@@ -161,13 +162,17 @@ impl Chooser<'_> {
         }
     }
 
-    fn reasons(&self, clusters: &[Cluster]) -> Vec<Why> {
-        let mut why = vec![Why::Spread; self.groups.len()];
+    fn reasons(&self, clusters: &[Cluster]) -> Vec<PlacementReason> {
+        let mut why = vec![PlacementReason::Spread; self.groups.len()];
         let asked = |g: &GroupId| !self.feasible.causes[g.index()].is_empty();
         for cluster in clusters {
             let first = cluster.groups.iter().copied().find(asked);
             for &g in &cluster.groups {
-                why[g.index()] = if asked(&g) { Why::Asked } else { first.map_or(Why::Spread, Why::With) };
+                why[g.index()] = if asked(&g) {
+                    PlacementReason::Asked
+                } else {
+                    first.map_or(PlacementReason::Spread, PlacementReason::With)
+                };
             }
         }
         why
@@ -327,7 +332,7 @@ impl Chooser<'_> {
     ///
     /// The clusters of each level are list-scheduled. Starting from the best result, single
     /// clusters move on each level.
-    fn search(&mut self, edges: &[Edge], joined: &[Vec<GroupId>], single: Option<DeviceId>) -> Found {
+    fn search(&mut self, edges: &[Edge], joined: &[Vec<GroupId>], single: Option<DeviceId>) -> SearchResult {
         let levels = self.levels(edges, joined);
         let order = |clusters: &[Cluster]| {
             let mut order: Vec<usize> = (0..clusters.len()).collect();
@@ -336,7 +341,7 @@ impl Chooser<'_> {
         };
         let mut starts = Vec::new();
         for clusters in &levels {
-            starts.push(self.spread(clusters, &self.dealt(clusters, &order(clusters))));
+            starts.push(self.spread(clusters, &self.list_schedule(clusters, &order(clusters))));
         }
         // All unconstrained clusters on one device.
         let finest = levels.last().expect("there is a level");
@@ -383,12 +388,12 @@ impl Chooser<'_> {
                 }
             }
         }
-        Found { devices, estimate, clusters: levels.into_iter().next_back().expect("there is a level") }
+        SearchResult { devices, estimate, clusters: levels.into_iter().next_back().expect("there is a level") }
     }
 
     /// Assigns clusters, heaviest first, each to the device that finishes it and its transfers
     /// soonest.
-    fn dealt(&self, clusters: &[Cluster], order: &[usize]) -> Vec<DeviceId> {
+    fn list_schedule(&self, clusters: &[Cluster], order: &[usize]) -> Vec<DeviceId> {
         let mut load = vec![0.0; self.topology.devices.len()];
         let mut at: Vec<Option<DeviceId>> = vec![None; clusters.len()];
         for &i in order {

@@ -11,20 +11,20 @@ use anabranch_dsl::ops::CostCx;
 use anabranch_dsl::{Dim, Shape, Type, passes};
 
 /// The extent assumed for an unknown dimension.
-const EXTENT: usize = 32;
+const ASSUMED_EXTENT: usize = 32;
 
 /// Instructions in the time of reading one more element from memory.
 const INSTRUCTIONS_PER_ELEMENT: f64 = 4.0;
 
 /// The trip count assumed for a loop of unknown trip count.
-const TRIPS: f64 = 16.0;
+const ASSUMED_TRIPS: f64 = 16.0;
 
 /// Minimum time in seconds of an operation that runs on several threads.
-const SHARED: f64 = 50e-6;
+const PARALLEL_SECONDS: f64 = 50e-6;
 
 /// The cost of one execution of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Work {
+pub(super) struct NodeCost {
     /// Arithmetic on elements.
     pub(super) flops: f64,
     /// Bytes read and written. Expensive elementwise functions count as more.
@@ -33,7 +33,7 @@ pub(super) struct Work {
     pub(super) runs: bool,
 }
 
-impl Work {
+impl NodeCost {
     /// Returns the seconds on a device.
     pub(super) fn seconds(&self, device: &DeviceInfo) -> f64 {
         self.seconds_alone(device, 1.0)
@@ -43,7 +43,7 @@ impl Work {
     pub(super) fn seconds_alone(&self, device: &DeviceInfo, alone: f64) -> f64 {
         let launch = if self.runs { device.launch } else { 0.0 };
         let work = (self.flops / device.flops).max(self.bytes / device.bandwidth);
-        launch + if work > SHARED { work / alone } else { work }
+        launch + if work > PARALLEL_SECONDS { work / alone } else { work }
     }
 }
 
@@ -51,7 +51,7 @@ impl Work {
 #[derive(Debug)]
 pub(super) struct Costs {
     /// The cost of each node.
-    pub(super) work: Vec<Work>,
+    pub(super) work: Vec<NodeCost>,
     /// The trip count of each loop, and 1 for other nodes.
     pub(super) trips: Vec<f64>,
     /// The number of executions of each region per step.
@@ -82,7 +82,7 @@ impl Costs {
     /// Estimates the costs of a graph.
     pub(super) fn new(graph: &Graph) -> Costs {
         let mut costs = Costs {
-            work: vec![Work::default(); graph.n_nodes()],
+            work: vec![NodeCost::default(); graph.n_nodes()],
             trips: vec![1.0; graph.n_nodes()],
             runs: vec![0.0; graph.n_regions()],
             bytes: (0..graph.n_values()).map(|v| bytes(graph.ty(Value::from_index(v)))).collect(),
@@ -98,7 +98,7 @@ impl Costs {
         for &node in &graph.region(region).nodes {
             self.work[node.index()] = self.of_node(graph, node);
             if graph.as_while(node).is_some() {
-                self.trips[node.index()] = passes::trips(graph, node).map_or(TRIPS, |n| n as f64);
+                self.trips[node.index()] = passes::trips(graph, node).map_or(ASSUMED_TRIPS, |n| n as f64);
             }
             for (inner, times) in self.running(graph, node) {
                 self.region(graph, inner, runs * times);
@@ -119,19 +119,19 @@ impl Costs {
         })
     }
 
-    fn of_node(&self, graph: &Graph, node: Node) -> Work {
+    fn of_node(&self, graph: &Graph, node: Node) -> NodeCost {
         let data = graph.node(node);
         let size = |v: &Value| self.bytes[v.index()];
         let (flops, bytes) = match &data.op {
-            Op::Prim(def, _) if def.is_free() => return Work::default(),
+            Op::Prim(def, _) if def.is_free() => return NodeCost::default(),
             Op::Prim(def, attrs) => {
                 let operands: Vec<_> = data.operands.iter().map(|&v| graph.ty(v).element()).collect();
                 let result = graph.ty(data.results[0]).element();
-                let cost = def.cost(&CostCx { operands: &operands, result, attrs, unknown_extent: EXTENT });
+                let cost = def.cost(&CostCx { operands: &operands, result, attrs, unknown_extent: ASSUMED_EXTENT });
                 let special = cost.special / INSTRUCTIONS_PER_ELEMENT * result.dtype.size() as f64;
                 (cost.operations, cost.bytes_read + cost.bytes_written + special)
             }
-            Op::Constant(_) | Op::Read(_) | Op::Cond | Op::While { .. } | Op::Call(_) => return Work::default(),
+            Op::Constant(_) | Op::Read(_) | Op::Cond | Op::While { .. } | Op::Call(_) => return NodeCost::default(),
             Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => (0.0, 0.0),
             Op::Stack(_) | Op::List(_) => {
                 // An update of a list or stack accesses one element.
@@ -139,12 +139,12 @@ impl Costs {
                 (0.0, tensors.filter(|&&v| matches!(graph.ty(v), Type::Tensor(_))).map(size).sum::<f64>())
             }
         };
-        Work { flops, bytes, runs: true }
+        NodeCost { flops, bytes, runs: true }
     }
 }
 
 fn extent(dim: &Dim) -> f64 {
-    dim.known().unwrap_or(EXTENT) as f64
+    dim.known().unwrap_or(ASSUMED_EXTENT) as f64
 }
 
 fn elements(shape: &Shape) -> f64 {
@@ -155,7 +155,7 @@ fn elements(shape: &Shape) -> f64 {
 fn bytes(ty: &Type) -> f64 {
     let element = ty.element();
     let one = elements(&element.shape) * element.dtype.size() as f64;
-    if matches!(ty, Type::Tensor(_)) { one } else { one * TRIPS }
+    if matches!(ty, Type::Tensor(_)) { one } else { one * ASSUMED_TRIPS }
 }
 
 fn maker(graph: &Graph, value: Value) -> Option<Node> {

@@ -7,7 +7,7 @@
 //! thus overlap as far as their dependencies permit, a loop-invariant value is sent once, and every
 //! device waits for the predicate of each iteration.
 
-use super::cost::{Costs, Work};
+use super::cost::{Costs, NodeCost};
 use super::groups::{GroupId, Groups};
 use super::topology::{DeviceId, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
@@ -139,7 +139,7 @@ impl<'a> Estimator<'a> {
 
     /// Returns the seconds of one execution of each node with its regions, given those of one
     /// operation.
-    fn with_regions(&self, seconds: impl Fn(&Work) -> f64) -> Vec<f64> {
+    fn with_regions(&self, seconds: impl Fn(&NodeCost) -> f64) -> Vec<f64> {
         let mut whole = vec![0.0; self.graph.n_nodes()];
         for &(node, _) in self.order.iter().rev() {
             let inner = |(r, times)| times * self.sum(&whole, r);

@@ -2,7 +2,7 @@
 //! transfers.
 
 use super::Placement;
-use super::choose::{Choice, Why};
+use super::choose::{Choice, PlacementReason};
 use super::cost::Costs;
 use super::groups::{Feasible, Groups};
 use super::topology::{DeviceId, Topology};
@@ -25,10 +25,10 @@ impl Reasons {
     pub(super) fn new(graph: &Graph, groups: &Groups, feasible: &Feasible, choice: &Choice) -> Reasons {
         let asked = |g: usize| feasible.causes[g].iter().map(|c| c.brief(graph)).collect::<Vec<_>>().join("; ");
         let why = choice.why.iter().enumerate().map(|(g, why)| match why {
-            Why::Asked => asked(g),
-            Why::With(other) => format!("with {}", asked(other.index())),
-            Why::Single => "the best single device".to_owned(),
-            Why::Spread => "shares the work".to_owned(),
+            PlacementReason::Asked => asked(g),
+            PlacementReason::With(other) => format!("with {}", asked(other.index())),
+            PlacementReason::Single => "the best single device".to_owned(),
+            PlacementReason::Spread => "shares the work".to_owned(),
         });
         Reasons {
             why: why.collect(),

@@ -17,7 +17,7 @@ use super::rules::Rules;
 use super::topology::{DeviceId, Topology};
 use crate::disjoint_sets::DisjointSets;
 use crate::id::id;
-use anabranch_dsl::device::{DevicePattern, On};
+use anabranch_dsl::device::{DeviceConstraint, DevicePattern};
 use anabranch_dsl::ir::{Graph, ListOp, Node, Op, StackOp, Value, VarId};
 use anabranch_dsl::{Diagnostic, Loc, Result, Type};
 use std::collections::HashMap;
@@ -127,20 +127,20 @@ impl Groups {
 
 /// The origin of a device constraint.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Cause {
+pub(super) enum ConstraintSource {
     /// An `on` scope around a node.
-    Scope(Node, On),
+    Scope(Node, DeviceConstraint),
     /// `Var::on`, or the scope in which the variable was created.
-    Var(VarId, On),
+    Var(VarId, DeviceConstraint),
     /// A rule of the session, with its text.
     Rule(VarId, String, DevicePattern),
 }
 
-impl Cause {
+impl ConstraintSource {
     fn devices(&self) -> DevicePattern {
         match self {
-            Cause::Scope(_, on) | Cause::Var(_, on) => on.devices(),
-            Cause::Rule(_, _, devices) => *devices,
+            ConstraintSource::Scope(_, on) | ConstraintSource::Var(_, on) => on.devices(),
+            ConstraintSource::Rule(_, _, devices) => *devices,
         }
     }
 
@@ -149,7 +149,7 @@ impl Cause {
         let devices = self.devices();
         let name = |var: &VarId| &graph.vars[var.index()].name;
         match self {
-            Cause::Scope(node, on) => {
+            ConstraintSource::Scope(node, on) => {
                 let data = graph.node(*node);
                 let at = if data.loc.is_known() { format!(" at {}", data.loc) } else { String::new() };
                 let place = match data.op {
@@ -158,8 +158,8 @@ impl Cause {
                 };
                 (on.loc(), format!("{devices} for `{}`{at}{place}", data.op.name()))
             }
-            Cause::Var(var, on) => (on.loc(), format!("{devices} for the variable `{}`", name(var))),
-            Cause::Rule(var, rule, _) => {
+            ConstraintSource::Var(var, on) => (on.loc(), format!("{devices} for the variable `{}`", name(var))),
+            ConstraintSource::Rule(var, rule, _) => {
                 (Loc::UNKNOWN, format!("{devices} for the variable `{}` by {rule}", name(var)))
             }
         }
@@ -169,9 +169,9 @@ impl Cause {
     pub(super) fn brief(&self, graph: &Graph) -> String {
         let name = |var: &VarId| &graph.vars[var.index()].name;
         match self {
-            Cause::Scope(_, on) => format!("on {} at {}", on.devices(), on.loc()),
-            Cause::Var(var, on) => format!("`{}` on {} at {}", name(var), on.devices(), on.loc()),
-            Cause::Rule(var, rule, _) => format!("`{}` by {rule}", name(var)),
+            ConstraintSource::Scope(_, on) => format!("on {} at {}", on.devices(), on.loc()),
+            ConstraintSource::Var(var, on) => format!("`{}` on {} at {}", name(var), on.devices(), on.loc()),
+            ConstraintSource::Rule(var, rule, _) => format!("`{}` by {rule}", name(var)),
         }
     }
 }
@@ -180,7 +180,7 @@ impl Cause {
 #[derive(Debug)]
 pub(super) struct Feasible {
     /// The merged constraints of each group, in order.
-    pub(super) causes: Vec<Vec<Cause>>,
+    pub(super) causes: Vec<Vec<ConstraintSource>>,
     patterns: Vec<DevicePattern>,
     /// The devices that match each pattern in use.
     devices: HashMap<DevicePattern, Vec<DeviceId>>,
@@ -209,17 +209,17 @@ impl Feasible {
             let var = VarId::from_index(i);
             let group = groups.of_var(var);
             let path = paths.get(i).and_then(|path| path.as_deref()).unwrap_or(&decl.name);
-            let rule = rules.of(path)?.map(|(devices, rule)| Cause::Rule(var, rule, devices));
-            for cause in decl.on.map(|on| Cause::Var(var, on)).into_iter().chain(rule) {
+            let rule = rules.of(path)?.map(|(devices, rule)| ConstraintSource::Rule(var, rule, devices));
+            for cause in decl.on.map(|on| ConstraintSource::Var(var, on)).into_iter().chain(rule) {
                 all.add(group, cause, Strength::Holds, graph, topology)?;
             }
         }
-        let mut wishes: [Vec<(GroupId, Cause)>; 2] = Default::default();
+        let mut wishes: [Vec<(GroupId, ConstraintSource)>; 2] = Default::default();
         for members in &groups.members {
             for &node in members {
                 let data = graph.node(node);
                 let (Some(on), Some(group)) = (data.on, groups.of(node)) else { continue };
-                let cause = Cause::Scope(node, on);
+                let cause = ConstraintSource::Scope(node, on);
                 match rank(&data.op) {
                     None => all.add(group, cause, Strength::Holds, graph, topology)?,
                     Some(rank) => wishes[rank].push((group, cause)),
@@ -245,7 +245,7 @@ impl Feasible {
     fn add(
         &mut self,
         group: GroupId,
-        cause: Cause,
+        cause: ConstraintSource,
         strength: Strength,
         graph: &Graph,
         topology: &Topology,

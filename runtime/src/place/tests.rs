@@ -77,7 +77,7 @@ fn chains(chains: usize, n: usize, extent: usize) -> Graph {
 
 /// Returns a placement as text, with the transfers of its partition.
 fn explained(placement: &Placement, graph: &Graph, topology: &Topology) -> String {
-    let cut = crate::flow::partition(graph, placement, crate::flow::Options::default());
+    let cut = crate::flow::partition(graph, placement, crate::flow::PartitionOptions::default());
     placement.explain(graph, topology, cut.crossings())
 }
 

@@ -3,7 +3,7 @@
 //! A draft has separate registers, buffers and stacks for each value. Simultaneous moves, such as
 //! the update of all loop variables, form one item. Jumps refer to labels.
 
-use super::{BufferId, Instr, Reg, ScalarOp, SlotId, StackId, Step, StepId, View};
+use super::{BufferId, Instr, Reg, ScalarOp, SlotId, StackId, TensorOp, TensorOpId, View};
 use crate::cpu::kernels::Kernel;
 use anabranch_dsl::ir::ListForm;
 use anabranch_dsl::{HostTensor, Loc, Type};
@@ -46,8 +46,8 @@ pub(crate) enum Item {
     Instr(Instr),
     /// Simultaneous moves: all sources are read before any destination is written.
     Moves(Vec<Move>),
-    /// Independent tensor operations: those before a loop, or [heavy ones](super::together).
-    Steps(Vec<StepId>),
+    /// Independent tensor operations: those before a loop, or [heavy ones](super::parallel_ops).
+    Steps(Vec<TensorOpId>),
 }
 
 /// The items of a loop, from the first of its body to the jump back.
@@ -91,7 +91,7 @@ pub(crate) struct Draft {
     pub(crate) arms: Vec<Arm>,
     /// The item after each label.
     pub(crate) labels: Vec<u32>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<TensorOp>,
     pub(crate) n_regs: u32,
     /// Registers that hold constants.
     pub(crate) constant_regs: Vec<(Reg, u64)>,
@@ -101,46 +101,46 @@ pub(crate) struct Draft {
     pub(crate) n_slots: u32,
     pub(crate) constants: Vec<HostTensor>,
     /// The operations whose rows are added to variables at the end.
-    pub(crate) additions: Vec<StepId>,
+    pub(crate) additions: Vec<TensorOpId>,
     /// The storage of each loop variable, with its loop.
     pub(crate) carried: Vec<(Storage, u32)>,
 }
 
 /// A kind of access to storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Touch {
+pub(crate) enum AccessKind {
     Read,
     Write,
 }
 
 impl Draft {
-    pub(crate) fn step(&self, id: StepId) -> &Step {
+    pub(crate) fn step(&self, id: TensorOpId) -> &TensorOp {
         &self.steps[id.index()]
     }
 
     /// Calls `f` for all storage that an item reads, then for all that it writes.
-    pub(crate) fn touches(&self, item: &Item, f: &mut dyn FnMut(Storage, Touch)) {
+    pub(crate) fn touches(&self, item: &Item, f: &mut dyn FnMut(Storage, AccessKind)) {
         match item {
             Item::Moves(moves) => {
                 for m in moves {
                     match m {
-                        Move::Reg { src, .. } => f(Storage::Reg(*src), Touch::Read),
-                        Move::Tensor { src, .. } => src.storage().into_iter().for_each(|s| f(s, Touch::Read)),
-                        Move::Stack { src, .. } => f(Storage::Stack(*src), Touch::Read),
-                        Move::Slot { src, .. } => f(Storage::Slot(*src), Touch::Read),
+                        Move::Reg { src, .. } => f(Storage::Reg(*src), AccessKind::Read),
+                        Move::Tensor { src, .. } => src.storage().into_iter().for_each(|s| f(s, AccessKind::Read)),
+                        Move::Stack { src, .. } => f(Storage::Stack(*src), AccessKind::Read),
+                        Move::Slot { src, .. } => f(Storage::Slot(*src), AccessKind::Read),
                     }
                 }
                 for m in moves {
-                    f(m.destination(), Touch::Write);
+                    f(m.destination(), AccessKind::Write);
                 }
             }
-            Item::Steps(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, Touch::Write)),
+            Item::Steps(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, AccessKind::Write)),
             Item::Instr(instr) => self.instr_touches(instr, f),
         }
     }
 
-    fn instr_touches(&self, instr: &Instr, f: &mut dyn FnMut(Storage, Touch)) {
-        use Touch::{Read, Write};
+    fn instr_touches(&self, instr: &Instr, f: &mut dyn FnMut(Storage, AccessKind)) {
+        use AccessKind::{Read, Write};
         match instr {
             Instr::Unary { dst, a, .. } => {
                 f(Storage::Reg(*a), Read);
@@ -170,7 +170,7 @@ impl Draft {
                 self.step_touches(*step, f, Write);
             }
             Instr::Run(step) => self.step_touches(*step, f, Write),
-            Instr::Together(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, Write)),
+            Instr::RunParallel(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, Write)),
             Instr::CheckFinite(step) => self.step_touches(*step, f, Read),
             Instr::StackNew(s) | Instr::StackZeros(s) | Instr::StackInput { stack: s, .. } => {
                 f(Storage::Stack(*s), Write);
@@ -219,9 +219,9 @@ impl Draft {
         }
     }
 
-    fn step_touches(&self, step: StepId, f: &mut dyn FnMut(Storage, Touch), out: Touch) {
+    fn step_touches(&self, step: TensorOpId, f: &mut dyn FnMut(Storage, AccessKind), out: AccessKind) {
         let step = self.step(step);
-        step.operands.iter().filter_map(super::Operand::storage).for_each(|s| f(s, Touch::Read));
+        step.operands.iter().filter_map(super::Operand::storage).for_each(|s| f(s, AccessKind::Read));
         step.out.storage().for_each(|s| f(s, out));
     }
 }

@@ -2,18 +2,18 @@
 
 use super::lists::Scratch;
 use super::{
-    Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Pushed, Reg, SlotId, StackId, Step, StepId, View, reg_view,
-    registers,
+    Base, BufferId, Instr, LoopSpan, Operand, Out, Plan, PushCount, Reg, SlotId, StackId, TensorOp, TensorOpId, View,
+    reg_view, registers,
 };
 use crate::cpu::element::{Cell, bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::list::List;
-use crate::cpu::memory::{Arena, Foreign, MAX_WRITTEN, Memory, Region, Sources, Vars, VarsMut};
+use crate::cpu::memory::{Arena, BufferLocation, ExternalTensors, MAX_WRITTEN, Memory, Sources, Vars, VarsMut};
 use crate::cpu::parallel;
 use crate::cpu::stack::{NoMemory, Stack};
-use crate::results::Results;
-use anabranch_dsl::interp::{self, Surroundings};
+use crate::results::ResultPool;
+use anabranch_dsl::interp::{self, RunContext};
 use anabranch_dsl::memory::OutOfMemory;
 use anabranch_dsl::passes::Limit;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type, memory};
@@ -35,12 +35,12 @@ pub(crate) struct Context {
     /// Placeholders for variables while they are written.
     spare: Vec<HostTensor>,
     /// The inputs and outputs that are stacks and lists, by position.
-    pub(crate) stack_inputs: Vec<Option<Held>>,
-    pub(crate) stack_outputs: Vec<Option<Held>>,
+    pub(crate) stack_inputs: Vec<Option<StackOrList>>,
+    pub(crate) stack_outputs: Vec<Option<StackOrList>>,
 }
 
 /// A stack or list that is an input or output of a subgraph.
-pub(crate) enum Held {
+pub(crate) enum StackOrList {
     Stack(interp::Stack),
     List(List),
 }
@@ -71,7 +71,7 @@ impl Context {
         })
     }
 
-    fn memory<'a>(&'a mut self, plan: &'a Plan, foreign: Foreign<'a>) -> Memory<'a> {
+    fn memory<'a>(&'a mut self, plan: &'a Plan, foreign: ExternalTensors<'a>) -> Memory<'a> {
         Memory {
             arena: self.arena.bytes_mut(),
             results: &mut self.results,
@@ -81,12 +81,12 @@ impl Context {
         }
     }
 
-    pub(super) fn sources<'a>(&'a self, plan: &'a Plan, foreign: Foreign<'a>) -> Sources<'a> {
+    pub(super) fn sources<'a>(&'a self, plan: &'a Plan, foreign: ExternalTensors<'a>) -> Sources<'a> {
         Sources::new(self.arena.bytes(), &self.results, &self.regs, &plan.regions, foreign)
     }
 
     /// Allocates memory for the results where it is missing.
-    fn prepare(&mut self, plan: &Plan, pool: &Results) -> Result<()> {
+    fn prepare(&mut self, plan: &Plan, pool: &ResultPool) -> Result<()> {
         for (i, buffer) in self.results.iter_mut().enumerate() {
             let (view, _) = plan.result(i);
             let n = view.size();
@@ -98,7 +98,7 @@ impl Context {
     }
 }
 
-impl Pushed {
+impl PushCount {
     /// Returns the number of elements that the loop will push.
     fn elements(&self, regs: &[u64]) -> usize {
         let number = |r: Reg| match self.dtype {
@@ -143,29 +143,29 @@ impl Plan {
         cx: &mut Context,
         inputs: &[HostTensor],
         vars: Vars<'_>,
-        surroundings: Surroundings<'_>,
-        pool: &Results,
+        run_context: RunContext<'_>,
+        pool: &ResultPool,
     ) -> Result<()> {
         cx.prepare(self, pool)?;
-        let foreign = Foreign { inputs, constants: &self.constants, vars };
+        let foreign = ExternalTensors { inputs, constants: &self.constants, vars };
         let code = &self.code[..];
         let mut pc = 0;
         loop {
-            pc = registers::run(code, &mut cx.regs, pc, surroundings.stop);
+            pc = registers::run(code, &mut cx.regs, pc, run_context.stop);
             let Some(instr) = code.get(pc) else {
                 return Ok(());
             };
-            if let Some(kind) = surroundings.stop.get() {
+            if let Some(kind) = run_context.stop.get() {
                 return Err(self.stopped(kind, pc));
             }
             match instr {
                 Instr::Native { function, .. } => {
                     let native = self.native.as_ref().expect("there is native code of the plan");
-                    pc = native.run(*function, &mut cx.regs, &mut cx.stacks, surroundings.stop);
+                    pc = native.run(*function, &mut cx.regs, &mut cx.stacks, run_context.stop);
                     continue;
                 }
-                Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign, surroundings)?,
-                Instr::Together(steps) => self.together(cx, steps, foreign)?,
+                Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign, run_context)?,
+                Instr::RunParallel(steps) => self.together(cx, steps, foreign)?,
                 Instr::Require { step, .. } => {
                     return Err(self.failure(cx, &self.steps[step.index()], foreign));
                 }
@@ -181,18 +181,18 @@ impl Plan {
                 Instr::StackInput { stack, input } => {
                     let i = stack.index();
                     match (cx.stack_inputs[*input as usize].take().expect("a stack was given"), &mut cx.lists[i]) {
-                        (Held::Stack(given), _) => cx.stacks[i].set(given),
-                        (Held::List(given), Some(list)) => {
+                        (StackOrList::Stack(given), _) => cx.stacks[i].set(given),
+                        (StackOrList::List(given), Some(list)) => {
                             list.set(given).map_err(|missing| self.no_memory_for_list(missing))?
                         }
-                        (Held::List(_), None) => panic!("{stack:?} is no list"),
+                        (StackOrList::List(_), None) => panic!("{stack:?} is no list"),
                     }
                 }
                 Instr::StackOutput { stack, output } => {
                     let (i, ty) = (stack.index(), &self.stacks[stack.index()]);
                     let given = match list_of(ty) {
-                        Some(empty) => Held::List(cx.lists[i].replace(empty).expect("it is a list")),
-                        None => Held::Stack(cx.stacks[i].to_host(ty.element())),
+                        Some(empty) => StackOrList::List(cx.lists[i].replace(empty).expect("it is a list")),
+                        None => StackOrList::Stack(cx.stacks[i].to_host(ty.element())),
                     };
                     cx.stack_outputs[*output as usize] = Some(given);
                 }
@@ -242,20 +242,26 @@ impl Plan {
 
     /// Returns the error of a run that was stopped before instruction `pc`.
     fn stopped(&self, kind: ErrorKind, pc: usize) -> Diagnostic {
-        let mut around: Vec<&LoopPlace> = self.loops.iter().filter(|l| l.code.contains(&(pc as u32))).collect();
+        let mut around: Vec<&LoopSpan> = self.loops.iter().filter(|l| l.code.contains(&(pc as u32))).collect();
         around.sort_by_key(|l| l.code.len());
         let next = match self.code[pc] {
             Instr::Run(step) | Instr::Assert { step, .. } | Instr::Require { step, .. } => self.steps[step.index()].loc,
-            Instr::Together(ref steps) => self.steps[steps[0].index()].loc,
+            Instr::RunParallel(ref steps) => self.steps[steps[0].index()].loc,
             _ => Loc::UNKNOWN,
         };
         interp::stopped(kind, &self.name, around.iter().map(|l| l.loc), next)
     }
 
-    fn step(&self, cx: &mut Context, step: &Step, foreign: Foreign<'_>, surroundings: Surroundings<'_>) -> Result<()> {
+    fn step(
+        &self,
+        cx: &mut Context,
+        step: &TensorOp,
+        foreign: ExternalTensors<'_>,
+        run_context: RunContext<'_>,
+    ) -> Result<()> {
         match &step.kernel {
             Kernel::Print(stream, template) => {
-                (surroundings.print)(*stream, &template.render(&self.operands(cx, step, foreign)?));
+                (run_context.print)(*stream, &template.render(&self.operands(cx, step, foreign)?));
                 Ok(())
             }
             Kernel::Reference => {
@@ -307,7 +313,7 @@ impl Plan {
     }
 
     /// Runs tensor operations in parallel.
-    fn together(&self, cx: &mut Context, ids: &[StepId], foreign: Foreign<'_>) -> Result<()> {
+    fn together(&self, cx: &mut Context, ids: &[TensorOpId], foreign: ExternalTensors<'_>) -> Result<()> {
         let mut buffers = [BufferId(0); MAX_WRITTEN];
         for (buffer, id) in buffers.iter_mut().zip(ids) {
             let Out::View(View { base: Base::Buffer(b), .. }) = self.steps[id.index()].out else {
@@ -322,7 +328,7 @@ impl Plan {
     }
 
     /// Runs tensor operations in parallel. Returns the first one that fails.
-    fn run_all(&self, ids: &[StepId], outs: &mut [&mut [u8]], sources: &Sources<'_>) -> Result<(), StepId> {
+    fn run_all(&self, ids: &[TensorOpId], outs: &mut [&mut [u8]], sources: &Sources<'_>) -> Result<(), TensorOpId> {
         if let ([id], [out]) = (ids, &mut *outs) {
             return kernels::run(&self.steps[id.index()], out, sources).map_err(|kernels::Failed| *id);
         }
@@ -334,7 +340,7 @@ impl Plan {
     }
 
     /// Returns the value of an operand as a separate tensor.
-    fn host(&self, cx: &Context, operand: &Operand, foreign: Foreign<'_>) -> HostTensor {
+    fn host(&self, cx: &Context, operand: &Operand, foreign: ExternalTensors<'_>) -> HostTensor {
         match operand {
             Operand::View(View { base: Base::Reg(r), dtype, shape, .. }) if shape.is_empty() => {
                 reg_to_scalar(cx.regs[r.index()], *dtype)
@@ -352,7 +358,13 @@ impl Plan {
 
     /// An operand of a step as a tensor of its own, if there is memory for it: a view may have far
     /// more elements than what it is a view of.
-    fn try_host(&self, cx: &Context, step: &Step, operand: &Operand, foreign: Foreign<'_>) -> Result<HostTensor> {
+    fn try_host(
+        &self,
+        cx: &Context,
+        step: &TensorOp,
+        operand: &Operand,
+        foreign: ExternalTensors<'_>,
+    ) -> Result<HostTensor> {
         if let Operand::View(v) = operand {
             let ty = TensorType::new(v.dtype, &v.shape[..]);
             let no_memory = |m| Diagnostic::new(format!("{}: {ty} needs {m}", step.name)).at(step.loc, "");
@@ -361,12 +373,17 @@ impl Plan {
         Ok(self.host(cx, operand, foreign))
     }
 
-    pub(super) fn operands(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Result<Vec<HostTensor>> {
+    pub(super) fn operands(
+        &self,
+        cx: &Context,
+        step: &TensorOp,
+        foreign: ExternalTensors<'_>,
+    ) -> Result<Vec<HostTensor>> {
         step.operands.iter().map(|o| self.try_host(cx, step, o, foreign)).collect()
     }
 
     /// Returns the reference implementation's error for an operation whose kernel failed.
-    fn failure(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Diagnostic {
+    fn failure(&self, cx: &Context, step: &TensorOp, foreign: ExternalTensors<'_>) -> Diagnostic {
         match self.operands(cx, step, foreign).and_then(|operands| reference::eval(step, &operands)) {
             Err(error) => error,
             Ok(_) => panic!("the kernel of `{}` failed where its reference does not", step.name),
@@ -374,7 +391,7 @@ impl Plan {
     }
 
     /// Writes a host tensor to the destination of an operation.
-    pub(super) fn store(&self, cx: &mut Context, step: &Step, tensor: HostTensor) -> Result<()> {
+    pub(super) fn store(&self, cx: &mut Context, step: &TensorOp, tensor: HostTensor) -> Result<()> {
         match &step.out {
             Out::Slot(s) => cx.slots[s.index()] = Some(tensor),
             Out::Reg(r, _) => {
@@ -397,12 +414,12 @@ impl Plan {
 
     fn region_mut<'a>(&self, arena: &'a mut Arena, results: &'a mut [Buffer], b: BufferId) -> &'a mut [u8] {
         match &self.regions[b.index()] {
-            Region::Arena(range) => &mut arena.bytes_mut()[range.clone()],
-            Region::Result(i) => bytes_of_mut(&mut results[*i as usize]),
+            BufferLocation::Arena(range) => &mut arena.bytes_mut()[range.clone()],
+            BufferLocation::Result(i) => bytes_of_mut(&mut results[*i as usize]),
         }
     }
 
-    fn check_finite(&self, cx: &Context, step: &Step, foreign: Foreign<'_>) -> Result<()> {
+    fn check_finite(&self, cx: &Context, step: &TensorOp, foreign: ExternalTensors<'_>) -> Result<()> {
         let result = match &step.out {
             Out::View(v) => cx.sources(self, foreign).host(v),
             Out::Slot(s) => slot(cx, *s).clone(),
@@ -433,7 +450,7 @@ impl Plan {
         .help("put the body into a `checkpoint`, or take fewer iterations at once")
     }
 
-    fn push(&self, cx: &mut Context, stack: StackId, step: &Step, foreign: Foreign<'_>) -> Result<()> {
+    fn push(&self, cx: &mut Context, stack: StackId, step: &TensorOp, foreign: ExternalTensors<'_>) -> Result<()> {
         let mut to = std::mem::take(&mut cx.stacks[stack.index()]);
         let outcome = match &step.operands[0] {
             Operand::View(v) if !to.is_dynamic() => {
@@ -453,7 +470,7 @@ impl Plan {
         outcome
     }
 
-    fn pop(&self, cx: &mut Context, stack: StackId, step: &Step) -> Result<()> {
+    fn pop(&self, cx: &mut Context, stack: StackId, step: &TensorOp) -> Result<()> {
         if !cx.stacks[stack.index()].is_poppable() {
             return Err(Diagnostic::new("pop of an empty stack").at(step.loc, ""));
         }
@@ -487,9 +504,9 @@ impl Plan {
         cx: &mut Context,
         inputs: &[HostTensor],
         vars: VarsMut<'_, '_>,
-        pool: &Arc<Results>,
+        pool: &Arc<ResultPool>,
     ) -> Vec<HostTensor> {
-        let foreign = Foreign { inputs, constants: &self.constants, vars: vars.shared() };
+        let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.shared() };
         if self.results.is_empty() {
             let outputs = self.outputs.iter().map(|(operand, _)| self.host(cx, operand, foreign)).collect();
             self.commit(cx, inputs, vars);
@@ -517,10 +534,10 @@ impl Plan {
         cx: &mut Context,
         inputs: &[HostTensor],
         vars: VarsMut<'_, '_>,
-        pool: &Arc<Results>,
+        pool: &Arc<ResultPool>,
         to: &mut [impl BorrowMut<HostTensor>],
     ) {
-        let foreign = Foreign { inputs, constants: &self.constants, vars: vars.shared() };
+        let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.shared() };
         assert_eq!(to.len(), self.outputs.len(), "a tensor for each output");
         for (i, ((operand, _), to)) in self.outputs.iter().zip(&mut *to).enumerate() {
             let to: &mut HostTensor = to.borrow_mut();
@@ -554,7 +571,7 @@ impl Plan {
     fn is_result(&self, output: usize, operand: &Operand) -> Option<usize> {
         let Operand::View(View { base: Base::Buffer(b), .. }) = operand else { return None };
         match self.regions[b.index()] {
-            Region::Result(k) if self.results[k as usize] == output => Some(k as usize),
+            BufferLocation::Result(k) if self.results[k as usize] == output => Some(k as usize),
             _ => None,
         }
     }
@@ -567,7 +584,7 @@ impl Plan {
                 std::mem::swap(spare, vars.tensor_mut(var));
             }
             let mut spare = std::mem::take(&mut cx.spare);
-            let foreign = Foreign { inputs, constants: &self.constants, vars: vars.shared() };
+            let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.shared() };
             let outs = spare.iter_mut().take(update.vars.len()).map(|t| bytes_of_mut(t.buffer_mut()));
             let outcome = update.map.run(&update.operands, outs, &cx.sources(self, foreign));
             outcome.unwrap_or_else(|kernels::Failed| panic!("an update of variables cannot fail"));
@@ -576,7 +593,7 @@ impl Plan {
                 std::mem::swap(spare, vars.tensor_mut(var));
             }
         }
-        let foreign = Foreign { inputs, constants: &self.constants, vars: Vars::Tensors(&[]) };
+        let foreign = ExternalTensors { inputs, constants: &self.constants, vars: Vars::Tensors(&[]) };
         for assign in &self.assigns {
             let tensor = vars.tensor_mut(assign.var);
             match &assign.value {
@@ -608,7 +625,7 @@ pub(super) fn slot(cx: &Context, s: SlotId) -> &HostTensor {
 }
 
 /// Fails if a result does not have the inferred shape.
-fn fits(step: &Step, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
+fn fits(step: &TensorOp, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
     if tensor.shape() == shape {
         return Ok(());
     }

@@ -1,16 +1,18 @@
 //! Textual representation of a plan, one line per instruction.
 
-use super::{Base, Instr, LoopPlace, Operand, Out, Plan, Step, StepId, Update, View};
+use super::{Base, Instr, LoopSpan, Operand, Out, Plan, TensorOp, TensorOpId, Update, View};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::memory::Region;
+use crate::cpu::memory::BufferLocation;
 use anabranch_dsl::Loc;
 use std::fmt;
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan of `{}`", self.name)?;
-        let in_arena =
-            self.regions.iter().filter_map(|r| if let Region::Arena(range) = r { Some(range.len()) } else { None });
+        let in_arena = self
+            .regions
+            .iter()
+            .filter_map(|r| if let BufferLocation::Arena(range) = r { Some(range.len()) } else { None });
         let (n_buffers, buffers) = in_arena.fold((0, 0), |(n, bytes), len| (n + 1, bytes + len));
         writeln!(
             f,
@@ -35,7 +37,7 @@ impl fmt::Display for Plan {
             self.instr(f, instr, self.ops[i].map_or("", |op| op.op.def().name))?;
             writeln!(f)?;
         }
-        for LoopPlace { code, loc, not_native } in &self.loops {
+        for LoopSpan { code, loc, not_native } in &self.loops {
             if let Some(why) = not_native {
                 writeln!(
                     f,
@@ -72,7 +74,7 @@ impl fmt::Display for Plan {
 /// The kernels of a plan and the memory traffic of running each once, whatever the number of
 /// iterations of the loop around it.
 #[derive(Default)]
-struct Work {
+struct Traffic {
     kernels: usize,
     bytes_read: usize,
     bytes_written: usize,
@@ -80,8 +82,8 @@ struct Work {
     of_unknown_shapes: usize,
 }
 
-impl Work {
-    fn add_step(&mut self, Step { operands, out, .. }: &Step) {
+impl Traffic {
+    fn add_step(&mut self, TensorOp { operands, out, .. }: &TensorOp) {
         self.kernels += 1;
         let read = bytes_of_all(operands);
         let written = match out {
@@ -120,9 +122,9 @@ fn bytes_in_memory(view: &View) -> usize {
     extents.map(|(&extent, _)| extent).product::<usize>() * view.dtype.size()
 }
 
-impl fmt::Display for Work {
+impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Work { kernels, bytes_read, bytes_written, of_unknown_shapes } = self;
+        let Traffic { kernels, bytes_read, bytes_written, of_unknown_shapes } = self;
         write!(f, "{kernels} kernels read {bytes_read} bytes and write {bytes_written} bytes")?;
         match of_unknown_shapes {
             0 => Ok(()),
@@ -133,12 +135,12 @@ impl fmt::Display for Work {
 
 impl Plan {
     /// Counts the kernels of the instructions and those that update variables.
-    fn work(&self) -> Work {
-        let mut work = Work::default();
+    fn work(&self) -> Traffic {
+        let mut work = Traffic::default();
         for instr in &self.code {
             let ids = match instr {
                 Instr::Run(id) => std::slice::from_ref(id),
-                Instr::Together(ids) => ids,
+                Instr::RunParallel(ids) => ids,
                 _ => &[],
             };
             ids.iter().for_each(|id| work.add_step(&self.steps[id.index()]));
@@ -164,7 +166,7 @@ impl Plan {
             Instr::JumpIf { cond, to } => write!(f, "if {cond:?} jump {to}"),
             Instr::JumpUnless { cond, to } => write!(f, "unless {cond:?} jump {to}"),
             Instr::Run(step) => self.step_text(f, *step),
-            Instr::Together(steps) => steps.iter().enumerate().try_for_each(|(i, &step)| {
+            Instr::RunParallel(steps) => steps.iter().enumerate().try_for_each(|(i, &step)| {
                 f.write_str(if i > 0 { "\n       and " } else { "" })?;
                 self.step_text(f, step)
             }),
@@ -199,8 +201,8 @@ impl Plan {
         }
     }
 
-    fn step_text(&self, f: &mut fmt::Formatter<'_>, id: StepId) -> fmt::Result {
-        let Step { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
+    fn step_text(&self, f: &mut fmt::Formatter<'_>, id: TensorOpId) -> fmt::Result {
+        let TensorOp { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
         match kernel {
             Kernel::AddAtEnd(_) => write!(f, "check the places of")?,
             _ => write!(f, "{} =", ShownOut(out))?,

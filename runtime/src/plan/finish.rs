@@ -4,15 +4,15 @@ use super::allocate::{Request, allocate};
 use super::draft::{Draft, Item, Move, Storage};
 use super::liveness::Liveness;
 use super::moves::{Ordered, in_order};
+use super::parallel_ops::is_heavy;
 use super::rows::join_rows;
-use super::together::is_heavy;
 use super::{
-    Assign, Base, BufferId, Instr, LoopPlace, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId, Update,
-    View,
+    Assign, Base, BufferId, Instr, LoopSpan, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, TensorOp, TensorOpId,
+    Update, View,
 };
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
-use crate::cpu::memory::{MAX_WRITTEN, Region};
+use crate::cpu::memory::{BufferLocation, MAX_WRITTEN};
 use crate::native::WhyNot;
 use anabranch_dsl::{DType, Loc, Result, TensorType, Type};
 use std::collections::HashMap;
@@ -41,7 +41,7 @@ struct Finish<'a> {
     /// The element size of each buffer in bytes, or 0 if its views disagree.
     element_sizes: Vec<usize>,
     stack_types: Vec<Type>,
-    steps: Vec<Step>,
+    steps: Vec<TensorOp>,
     code: Vec<Instr>,
     ops: Vec<Option<ScalarOp>>,
     /// The comparison fused with the following jump.
@@ -127,7 +127,7 @@ pub(super) fn finish(
     let loops = draft
         .loops
         .iter()
-        .map(|l| LoopPlace { code: in_code(l), loc: l.loc, not_native: Some(WhyNot::TurnedOff) })
+        .map(|l| LoopSpan { code: in_code(l), loc: l.loc, not_native: Some(WhyNot::TurnedOff) })
         .collect();
     let outputs: Vec<_> = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
     let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
@@ -139,12 +139,12 @@ pub(super) fn finish(
             && !regions.contains_key(&b.index())
         {
             finish.requests[b.index()].bytes = 0;
-            regions.insert(b.index(), Region::Result(results.len() as u32));
+            regions.insert(b.index(), BufferLocation::Result(results.len() as u32));
             results.push(i);
         }
     }
     let (ranges, arena_bytes) = allocate(&finish.requests);
-    let place = |(i, range)| regions.remove(&i).unwrap_or(Region::Arena(range));
+    let place = |(i, range)| regions.remove(&i).unwrap_or(BufferLocation::Arena(range));
     let regions = ranges.into_iter().enumerate().map(place).collect();
     let mut registers = vec![0; finish.regs.of.len()];
     for &(r, bits) in &draft.constant_regs {
@@ -195,7 +195,7 @@ impl Finish<'_> {
         let storage = Storage::Buffer(b);
         let id = self.buffers.get(self.live.representative(storage));
         if id as usize == self.requests.len() {
-            let live = self.live.hull(storage).unwrap_or((0, 0));
+            let live = self.live.live_range(storage).unwrap_or((0, 0));
             self.requests.push(Request { bytes: self.draft.buffers[b.index()], live });
             self.element_sizes.push(usize::MAX);
         }
@@ -233,7 +233,7 @@ impl Finish<'_> {
         }
     }
 
-    fn step(&mut self, mut step: Step) -> Step {
+    fn step(&mut self, mut step: TensorOp) -> TensorOp {
         step.operands = step.operands.into_iter().map(|o| self.operand(o)).collect();
         step.out = match step.out {
             Out::View(v) => Out::View(self.view(v)),
@@ -297,7 +297,9 @@ impl Finish<'_> {
                         Instr::List { list: self.stack(list), other: other.map(|o| self.stack(o)), step }
                     }
                     Instr::SlotMove { dst, src } => Instr::SlotMove { dst: self.slot(dst), src: self.slot(src) },
-                    other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::Together(_) | Instr::CheckFinite(_)) => other,
+                    other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::RunParallel(_) | Instr::CheckFinite(_)) => {
+                        other
+                    }
                     Instr::Native { .. } => panic!("native code is made of the plan"),
                 };
                 self.code.push(instr);
@@ -308,9 +310,9 @@ impl Finish<'_> {
     }
 
     /// Emits operations that may run in parallel. They do so if all are heavy.
-    fn steps_of_item(&mut self, steps: &[StepId]) {
+    fn steps_of_item(&mut self, steps: &[TensorOpId]) {
         if steps.len() > 1 && steps.iter().all(|step| is_heavy(&self.steps[step.index()])) {
-            self.code.extend(steps.chunks(MAX_WRITTEN).map(|steps| Instr::Together(steps.into())));
+            self.code.extend(steps.chunks(MAX_WRITTEN).map(|steps| Instr::RunParallel(steps.into())));
         } else {
             self.code.extend(steps.iter().map(|&step| Instr::Run(step)));
         }
@@ -446,8 +448,8 @@ impl Finish<'_> {
     fn copy(&mut self, src: View, dst: View) {
         let kernel = Kernel::Copy(Copy::new(&src, &dst));
         let (operands, out) = (vec![Operand::View(src)], Out::View(dst));
-        self.steps.push(Step { kernel, operands, out, meaning: None, name: "move", loc: Loc::UNKNOWN });
-        self.code.push(Instr::Run(StepId(self.steps.len() as u32 - 1)));
+        self.steps.push(TensorOp { kernel, operands, out, meaning: None, name: "move", loc: Loc::UNKNOWN });
+        self.code.push(Instr::Run(TensorOpId(self.steps.len() as u32 - 1)));
     }
 
     /// Returns an index that belongs to no class of the draft. Its key is beyond the draft's

@@ -3,11 +3,11 @@
 //! If shapes are known, elements are copied between the list and the memory of the plan, and only
 //! growing lists allocate.
 
-use super::{Base, Operand, Out, Plan, StackId, Step, View};
+use super::{Base, Operand, Out, Plan, StackId, TensorOp, View};
 use crate::cpu::element::{bytes_of, to_buffer};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::list::List;
-use crate::cpu::memory::{Foreign, Sources};
+use crate::cpu::memory::{ExternalTensors, Sources};
 use crate::plan::exec::Context;
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::ir::{ListForm, ListOp};
@@ -38,8 +38,8 @@ impl Plan {
         cx: &mut Context,
         list: StackId,
         other: Option<StackId>,
-        step: &Step,
-        foreign: Foreign<'_>,
+        step: &TensorOp,
+        foreign: ExternalTensors<'_>,
     ) -> Result<()> {
         let Kernel::List(op) = &step.kernel else { panic!("`{}` is no operation on lists", step.name) };
         let mut target = cx.lists[list.index()].take().unwrap_or_else(|| panic!("{list:?} is no list"));
@@ -74,8 +74,8 @@ impl Plan {
         list: &mut List,
         scratch: &mut Scratch,
         op: &ListOp,
-        step: &Step,
-        foreign: Foreign<'_>,
+        step: &TensorOp,
+        foreign: ExternalTensors<'_>,
     ) -> Result<()> {
         let (indices, data) = roles(op);
         let Scratch { indices: numbers, words } = scratch;
@@ -133,7 +133,7 @@ impl Plan {
     }
 
     /// Checks the shape of elements passed to a list, in the same order as the interpreter.
-    fn check_rows(&self, list: &List, op: &ListOp, indices: &[i32], step: &Step, shape: &[usize]) -> Result<()> {
+    fn check_rows(&self, list: &List, op: &ListOp, indices: &[i32], step: &TensorOp, shape: &[usize]) -> Result<()> {
         let element = list.element();
         let expected = list.shape();
         let given = match op {
@@ -166,7 +166,7 @@ impl Plan {
     }
 
     /// Checks the other extents of a tensor that is split along its first axis.
-    fn check_rest(&self, list: &List, step: &Step, shape: &[usize]) -> Result<()> {
+    fn check_rest(&self, list: &List, step: &TensorOp, shape: &[usize]) -> Result<()> {
         let expected = list.shape();
         if shape[1..] == expected[1..] {
             return Ok(());
@@ -175,7 +175,7 @@ impl Plan {
         Err(meaning::wrong_shape(&ListOp::Split(expected[0].into()), &given, list.element(), 0, step.loc))
     }
 
-    fn found(&self, cx: &mut Context, list: &List, op: &ListOp, indices: &[i32], step: &Step) -> Result<()> {
+    fn found(&self, cx: &mut Context, list: &List, op: &ListOp, indices: &[i32], step: &TensorOp) -> Result<()> {
         match &step.out {
             Out::View(View { base: Base::Buffer(b), .. }) => list.query(op, indices, step.loc, self.buffer_mut(cx, *b)),
             Out::Reg(r, dtype) => {

@@ -18,8 +18,8 @@
 //! the same elements of the other. Loop variables are thus updated in place, branches write their
 //! results directly, and maps overwrite operands at their last use.
 
-use super::draft::{Draft, Item, Move, Storage, Touch};
-use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, Step, StepId, View};
+use super::draft::{AccessKind, Draft, Item, Move, Storage};
+use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, TensorOp, TensorOpId, View};
 use crate::cpu::kernels::Kernel;
 use std::collections::{BTreeSet, HashMap};
 
@@ -76,7 +76,7 @@ impl Liveness {
             let p = p as u32;
             draft.touches(item, &mut |storage, touch| {
                 let id = live.id(storage);
-                if touch == Touch::Write {
+                if touch == AccessKind::Write {
                     first[id] = first[id].min(p);
                     end[id] = end[id].max(2 * p + live.write_offset(id));
                     if matches!(item, Item::Moves(_)) {
@@ -193,7 +193,7 @@ impl Liveness {
     }
 
     /// Returns the first and last point at which a class is live, or `None` if it never is.
-    pub(crate) fn hull(&self, storage: Storage) -> Option<(u32, u32)> {
+    pub(crate) fn live_range(&self, storage: Storage) -> Option<(u32, u32)> {
         let ranges = &self.ranges[self.class_of(storage)];
         Some((ranges.first()?.0, ranges.last()?.1))
     }
@@ -324,7 +324,8 @@ impl Liveness {
                 _ => false,
             }),
             Some(item) => {
-                let writes = |step: &&StepId| draft.step(**step).out.storage().any(|out| self.class_of(out) == begins);
+                let writes =
+                    |step: &&TensorOpId| draft.step(**step).out.storage().any(|out| self.class_of(out) == begins);
                 let Some(writer) = steps_of(item).iter().find(writes) else { return false };
                 let others = steps_of(item).iter().filter(|&step| step != writer);
                 self.may_write_over(draft.step(*writer), ends, begins)
@@ -338,7 +339,7 @@ impl Liveness {
     }
 
     /// Returns whether an operation may read `ends` and write `begins` in the same storage.
-    fn may_write_over(&self, step: &Step, ends: Id, begins: Id) -> bool {
+    fn may_write_over(&self, step: &TensorOp, ends: Id, begins: Id) -> bool {
         let class = |v: &View| v.storage().map(|s| self.class_of(s));
         if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
             let Some(o) = outs.iter().position(|out| class(out) == Some(begins)) else { return false };
@@ -370,7 +371,7 @@ impl Liveness {
 }
 
 /// Returns the tensor operations of an item.
-fn steps_of(item: &Item) -> &[StepId] {
+fn steps_of(item: &Item) -> &[TensorOpId] {
     match item {
         Item::Instr(Instr::Run(step)) => std::slice::from_ref(step),
         Item::Steps(steps) => steps,
@@ -379,7 +380,7 @@ fn steps_of(item: &Item) -> &[StepId] {
 }
 
 /// Returns the operands that an operation may overwrite if they are laid out like its result.
-fn overwritten(step: &Step) -> impl Iterator<Item = &View> {
+fn overwritten(step: &TensorOp) -> impl Iterator<Item = &View> {
     let (all, addend) = match &step.kernel {
         Kernel::Map(_) => (&step.operands[..], None),
         Kernel::Matmul(product) => (&[][..], product.addend(&step.operands)),

@@ -44,26 +44,26 @@ mod lists;
 mod liveness;
 mod lower;
 mod moves;
+mod parallel_ops;
 mod registers;
 mod rows;
-mod together;
 mod updates;
 mod view;
 
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::Map;
-use crate::cpu::memory::Region;
+use crate::cpu::memory::BufferLocation;
 use crate::id::id;
 use crate::native::{Native, WhyNot};
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::Prim;
-use anabranch_dsl::passes::Count;
+use anabranch_dsl::passes::CountedLoop;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
 
-pub(crate) use exec::{Context, Held};
-pub(crate) use lower::{Options, lower};
-pub(crate) use view::{Base, Order, View, row_major};
+pub(crate) use exec::{Context, StackOrList};
+pub(crate) use lower::{LowerOptions, lower};
+pub(crate) use view::{Base, MemoryLayout, View, row_major};
 
 id! {
     /// Index of a register, which holds one element of any type.
@@ -83,7 +83,7 @@ id! {
 }
 id! {
     /// Index of a tensor operation in [`Plan::steps`].
-    StepId, "step"
+    TensorOpId, "step"
 }
 
 /// An operand of a tensor operation.
@@ -122,7 +122,7 @@ pub(crate) enum Out {
 
 /// The graph operation that a tensor operation computes, for errors and the reference kernel.
 #[derive(Clone, Debug)]
-pub(crate) struct Meaning {
+pub(crate) struct SourceOp {
     pub(crate) def: Prim,
     pub(crate) attrs: Attrs,
     /// The name of the operation in errors.
@@ -131,12 +131,12 @@ pub(crate) struct Meaning {
 
 /// A tensor operation, or the operands of another instruction besides its registers.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct TensorOp {
     pub(crate) kernel: Kernel,
     pub(crate) operands: Vec<Operand>,
     pub(crate) out: Out,
     /// The graph operation, for kernels that can fail.
-    pub(crate) meaning: Option<Box<Meaning>>,
+    pub(crate) meaning: Option<Box<SourceOp>>,
     /// The name of the graph operation.
     pub(crate) name: &'static str,
     pub(crate) loc: Loc,
@@ -161,7 +161,7 @@ pub(crate) enum Instr {
     /// `dst = a ? b : c`
     Select { dst: Reg, a: Reg, b: Reg, c: Reg },
     /// Fails with the error of the graph operation unless the register holds a valid operand.
-    Require { valid: fn(u64) -> bool, a: Reg, step: StepId },
+    Require { valid: fn(u64) -> bool, a: Reg, step: TensorOpId },
     /// `dst = src`
     Move { dst: Reg, src: Reg },
     /// Jumps.
@@ -176,14 +176,14 @@ pub(crate) enum Instr {
     /// Jumps if `f(a, b)` is `when`: a fused comparison and jump.
     JumpCompare { f: fn(u64, u64) -> u64, a: Reg, b: Reg, to: u32, when: bool },
     /// Runs a tensor operation.
-    Run(StepId),
+    Run(TensorOpId),
     /// Runs up to [`MAX_WRITTEN`](crate::cpu::memory::MAX_WRITTEN) tensor operations in parallel,
     /// each of which writes one view.
-    Together(Box<[StepId]>),
+    RunParallel(Box<[TensorOpId]>),
     /// Fails unless the register is true.
-    Assert { cond: Reg, step: StepId },
+    Assert { cond: Reg, step: TensorOpId },
     /// Fails if the value is not finite although all of its operands are.
-    CheckFinite(StepId),
+    CheckFinite(TensorOpId),
     /// Empties a stack.
     StackNew(StackId),
     /// Sets a stack to an infinite stack of zeros.
@@ -195,25 +195,25 @@ pub(crate) enum Instr {
     /// Copies a stack or list, or moves its content if the source is not used afterwards.
     StackMove { dst: StackId, src: StackId, take: bool },
     /// Reserves capacity for the elements that a loop will push.
-    StackReserve { stack: StackId, pushed: Box<Pushed> },
+    StackReserve { stack: StackId, pushed: Box<PushCount> },
     /// Pushes the operand of a tensor operation.
-    StackPush { stack: StackId, step: StepId },
+    StackPush { stack: StackId, step: TensorOpId },
     /// Pops into the output of a tensor operation. Fails if the stack is empty.
-    StackPop { stack: StackId, step: StepId },
+    StackPop { stack: StackId, step: TensorOpId },
     /// Sets all elements of a stack to zero.
     StackZero(StackId),
     /// Adds another stack of the same length elementwise.
-    StackAdd { dst: StackId, src: StackId, step: StepId },
+    StackAdd { dst: StackId, src: StackId, step: TensorOpId },
     /// Runs the list operation that the kernel specifies. Some take a second list.
-    List { list: StackId, other: Option<StackId>, step: StepId },
+    List { list: StackId, other: Option<StackId>, step: TensorOpId },
     /// Shares the tensor of a slot.
     SlotMove { dst: SlotId, src: SlotId },
 }
 
 /// The number of pushes of a counted loop, evaluated when the loop begins.
 #[derive(Clone, Debug)]
-pub(crate) struct Pushed {
-    pub(crate) count: Count,
+pub(crate) struct PushCount {
+    pub(crate) count: CountedLoop,
     /// The counter. `limit` is a register if the limit is not a constant.
     pub(crate) first: Reg,
     pub(crate) limit: Option<Reg>,
@@ -244,7 +244,7 @@ pub(crate) struct Assign {
 
 /// The instructions and location of a loop, for error messages.
 #[derive(Clone, Debug)]
-pub(crate) struct LoopPlace {
+pub(crate) struct LoopSpan {
     /// The range of its instructions.
     pub(crate) code: Range<u32>,
     /// The loop in the user's source.
@@ -259,10 +259,10 @@ pub(crate) struct Plan {
     pub(crate) code: Vec<Instr>,
     /// The register operation of each instruction, or `None` for other instructions.
     pub(crate) ops: Vec<Option<ScalarOp>>,
-    pub(crate) steps: Vec<Step>,
-    pub(crate) loops: Vec<LoopPlace>,
+    pub(crate) steps: Vec<TensorOp>,
+    pub(crate) loops: Vec<LoopSpan>,
     /// The location of each buffer.
-    pub(crate) regions: Vec<Region>,
+    pub(crate) regions: Vec<BufferLocation>,
     /// The outputs computed directly in memory that the caller receives, each a whole buffer. The
     /// region of that buffer holds the index into this list.
     pub(crate) results: Vec<usize>,
@@ -290,7 +290,7 @@ pub(crate) struct Plan {
     /// operand, after all instructions have run, in this order.
     ///
     /// Their other operands are not in variables.
-    pub(crate) additions: Vec<StepId>,
+    pub(crate) additions: Vec<TensorOpId>,
     /// The name of the graph.
     pub(crate) name: String,
     /// The native code of loops.

@@ -20,11 +20,11 @@
 //! A group pays off if a tensor that one of its operations reads in full is read or written by
 //! another one.
 
-use super::draft::{Draft, Item, Storage, Touch};
-use super::{Base, BufferId, Instr, Operand, Out, Step, StepId, View};
+use super::draft::{AccessKind, Draft, Item, Storage};
+use super::{Base, BufferId, Instr, Operand, Out, TensorOp, TensorOpId, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::map_reduce::Layout;
-use crate::cpu::kernels::rows::{Input, MAX_STAGES, MAX_WIDTH, Rows, Stage, To, Work};
+use crate::cpu::kernels::rows::{Input, MAX_STAGES, MAX_WIDTH, Rows, Stage, StageKind, To};
 use crate::cpu::memory::MAX_WRITTEN;
 use std::collections::{HashMap, HashSet};
 
@@ -38,7 +38,7 @@ pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a Op
     for item in &draft.items {
         draft.touches(item, &mut |storage, touch| {
             if let Storage::Buffer(b) = storage {
-                *if touch == Touch::Read { &mut reads } else { &mut writes }.entry(b).or_default() += 1;
+                *if touch == AccessKind::Read { &mut reads } else { &mut writes }.entry(b).or_default() += 1;
             }
         });
     }
@@ -90,7 +90,7 @@ enum Role {
 #[derive(Clone, Debug)]
 struct Member {
     item: usize,
-    step: StepId,
+    step: TensorOpId,
     role: Role,
     out: View,
     /// The operands it reads.
@@ -98,7 +98,7 @@ struct Member {
 }
 
 impl Member {
-    fn of(draft: &Draft, item: usize, id: StepId, writes: &HashMap<BufferId, usize>) -> Option<Member> {
+    fn of(draft: &Draft, item: usize, id: TensorOpId, writes: &HashMap<BufferId, usize>) -> Option<Member> {
         let step = draft.step(id);
         let Out::View(out) = &step.out else { return None };
         let (role, n_read) = match &step.kernel {
@@ -183,7 +183,8 @@ impl Group {
     fn conflicts(&self, draft: &Draft, p: usize) -> bool {
         let mut conflicts = false;
         draft.touches(&draft.items[p], &mut |storage, touch| {
-            conflicts |= self.written.contains_key(&storage) || (touch == Touch::Write && self.read.contains(&storage));
+            conflicts |=
+                self.written.contains_key(&storage) || (touch == AccessKind::Write && self.read.contains(&storage));
         });
         conflicts
     }
@@ -311,9 +312,9 @@ impl Group {
             };
             let inputs = member.views.iter().map(input).collect();
             let work = match &draft.step(member.step).kernel {
-                Kernel::Map(map) => Work::Map(map.clone()),
-                Kernel::MapReduce(reduce) => Work::Reduce(reduce.clone()),
-                Kernel::Softmax(softmax) => Work::Softmax(*softmax),
+                Kernel::Map(map) => StageKind::Map(map.clone()),
+                Kernel::MapReduce(reduce) => StageKind::Reduce(reduce.clone()),
+                Kernel::Softmax(softmax) => StageKind::Softmax(*softmax),
                 other => panic!("{other:?} is no member of a group"),
             };
             let to = if let Role::Columns { .. } = member.role {
@@ -339,7 +340,7 @@ impl Group {
             });
         }
         let last = &self.members[self.members.len() - 1];
-        let Step { name, loc, .. } = *draft.step(last.step);
+        let TensorOp { name, loc, .. } = *draft.step(last.step);
         let kernel = Kernel::Rows(Rows::new(rows, width, stages));
         let operands = operands.into_iter().map(Operand::View).collect();
         for member in &self.members {
@@ -350,7 +351,7 @@ impl Group {
         }
         draft.items[last.item] = Item::Instr(Instr::Run(last.step));
         let out = Out::Views(outs);
-        draft.steps[last.step.index()] = Step { kernel, operands, out, meaning: None, name, loc };
+        draft.steps[last.step.index()] = TensorOp { kernel, operands, out, meaning: None, name, loc };
     }
 }
 

@@ -18,8 +18,8 @@
 //! Adam. They are then computed block by block, so each may read what another one writes only at
 //! the same elements.
 
-use super::draft::{Draft, Item, Storage, Touch};
-use super::{Assign, Base, BufferId, Instr, Operand, Out, StepId, Update, View};
+use super::draft::{AccessKind, Draft, Item, Storage};
+use super::{Assign, Base, BufferId, Instr, Operand, Out, TensorOpId, Update, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, MAX_RESULTS, Map, MapOp};
 use anabranch_dsl::{DType, Loc, TensorType};
@@ -29,7 +29,7 @@ use std::collections::{HashMap, HashSet};
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     item: usize,
-    step: StepId,
+    step: TensorOpId,
     buffer: BufferId,
     var: usize,
 }
@@ -75,12 +75,12 @@ impl Uses {
         }
         for (p, item) in draft.items.iter().enumerate() {
             draft.touches(item, &mut |storage, touch| match (touch, storage) {
-                (Touch::Write, _) => {
+                (AccessKind::Write, _) => {
                     let (last, n) = uses.written.entry(storage).or_insert((p, 0));
                     (*last, *n) = (p, *n + 1);
                 }
-                (Touch::Read, Storage::Buffer(b)) => uses.readers.entry(b).or_default().push(p),
-                (Touch::Read, _) => {}
+                (AccessKind::Read, Storage::Buffer(b)) => uses.readers.entry(b).or_default().push(p),
+                (AccessKind::Read, _) => {}
             });
         }
         let mut assigned = HashSet::new();

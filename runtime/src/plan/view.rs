@@ -33,19 +33,19 @@ pub(crate) struct View {
 
 /// The memory layout of a tensor: the order of its axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum MemoryLayout {
     /// Row-major: `[batch, channels, ..]`.
     RowMajor,
     /// The second axis after all others: `[batch, .., channels]`.
     ChannelsLast,
 }
 
-impl Order {
+impl MemoryLayout {
     /// Returns the axes of a tensor, outermost first.
     pub(crate) fn axes(self, rank: usize) -> Vec<usize> {
         match self {
-            Order::RowMajor => (0..rank).collect(),
-            Order::ChannelsLast => [0].into_iter().chain(2..rank).chain([1]).collect(),
+            MemoryLayout::RowMajor => (0..rank).collect(),
+            MemoryLayout::ChannelsLast => [0].into_iter().chain(2..rank).chain([1]).collect(),
         }
     }
 }
@@ -115,18 +115,22 @@ impl View {
 
     /// Returns `ChannelsLast` if the elements are contiguous only in that layout, otherwise
     /// `RowMajor`.
-    pub(crate) fn order(&self) -> Order {
-        let is_last = || self.arranged(Order::ChannelsLast).is_contiguous();
-        if self.shape.len() > 2 && !self.is_contiguous() && is_last() { Order::ChannelsLast } else { Order::RowMajor }
+    pub(crate) fn order(&self) -> MemoryLayout {
+        let is_last = || self.arranged(MemoryLayout::ChannelsLast).is_contiguous();
+        if self.shape.len() > 2 && !self.is_contiguous() && is_last() {
+            MemoryLayout::ChannelsLast
+        } else {
+            MemoryLayout::RowMajor
+        }
     }
 
     /// Returns the view with its axes permuted into a memory layout.
-    pub(crate) fn arranged(&self, order: Order) -> View {
+    pub(crate) fn arranged(&self, order: MemoryLayout) -> View {
         self.permute(&order.axes(self.shape.len()))
     }
 
     /// Returns the inverse permutation of [`arranged`](View::arranged).
-    pub(crate) fn restored(&self, order: Order) -> View {
+    pub(crate) fn restored(&self, order: MemoryLayout) -> View {
         let axes = order.axes(self.shape.len());
         let mut back = vec![0; axes.len()];
         axes.iter().enumerate().for_each(|(to, &from)| back[from] = to);
@@ -254,11 +258,15 @@ mod tests {
         assert_eq!(offsets(&v.permute(&[1, 0])), [0, 3, 1, 4, 2, 5]);
         assert_eq!(offsets(&v.flip(1)), [2, 1, 0, 5, 4, 3]);
         let (last, images) = (view(&[2, 4, 5, 3]), view(&[2, 3, 4, 5]));
-        assert_eq!(last.restored(Order::ChannelsLast).shape, images.shape);
-        assert_eq!(last.restored(Order::ChannelsLast).arranged(Order::ChannelsLast), last);
-        assert_eq!([last.order(), images.order()], [Order::RowMajor; 2]);
-        assert_eq!(last.restored(Order::ChannelsLast).order(), Order::ChannelsLast);
-        assert_eq!(view(&[2, 1, 4, 5]).arranged(Order::ChannelsLast).order(), Order::RowMajor, "it is both");
+        assert_eq!(last.restored(MemoryLayout::ChannelsLast).shape, images.shape);
+        assert_eq!(last.restored(MemoryLayout::ChannelsLast).arranged(MemoryLayout::ChannelsLast), last);
+        assert_eq!([last.order(), images.order()], [MemoryLayout::RowMajor; 2]);
+        assert_eq!(last.restored(MemoryLayout::ChannelsLast).order(), MemoryLayout::ChannelsLast);
+        assert_eq!(
+            view(&[2, 1, 4, 5]).arranged(MemoryLayout::ChannelsLast).order(),
+            MemoryLayout::RowMajor,
+            "it is both"
+        );
         assert_eq!(offsets(&v.slice(1, 1, 2, 1)), [1, 2, 4, 5]);
         assert_eq!(offsets(&v.slice(0, 1, 1, 1).broadcast_to(&[2, 2, 3])), [3, 4, 5, 3, 4, 5, 3, 4, 5, 3, 4, 5]);
         assert!(v.is_contiguous() && !v.flip(0).is_contiguous());

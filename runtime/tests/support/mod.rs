@@ -3,12 +3,16 @@
 use anabranch_dsl::equality::{one_nan_each, same_number};
 use anabranch_dsl::ops::PoolOptions;
 use anabranch_dsl::trace::{self, CondTrace, Traced, WhileTrace};
-use anabranch_dsl::{Any, Buffer, DType, HostTensor, TensorType, autodiff, interp};
+use anabranch_dsl::{AnyValue, Buffer, DType, HostTensor, TensorType, autodiff, interp};
 use anabranch_runtime::Program;
 
 /// Builds a staged loop over untyped handles.
 #[track_caller]
-pub fn while_loop(init: &[Any], cond: impl Fn(&[Any]) -> Any, body: impl Fn(&[Any]) -> Vec<Any>) -> Vec<Any> {
+pub fn while_loop(
+    init: &[AnyValue],
+    cond: impl Fn(&[AnyValue]) -> AnyValue,
+    body: impl Fn(&[AnyValue]) -> Vec<AnyValue>,
+) -> Vec<AnyValue> {
     let (mut t, params) = WhileTrace::begin(init, &[]);
     let pred = cond(&params);
     let params = t.begin_body(pred);
@@ -18,7 +22,11 @@ pub fn while_loop(init: &[Any], cond: impl Fn(&[Any]) -> Any, body: impl Fn(&[An
 
 /// Builds a staged branch over untyped handles.
 #[track_caller]
-pub fn branch(pred: Any, then: impl FnOnce() -> Vec<Any>, otherwise: impl FnOnce() -> Vec<Any>) -> Vec<Any> {
+pub fn branch(
+    pred: AnyValue,
+    then: impl FnOnce() -> Vec<AnyValue>,
+    otherwise: impl FnOnce() -> Vec<AnyValue>,
+) -> Vec<AnyValue> {
     let mut t = CondTrace::begin(pred);
     let a = then();
     t.select(1);
@@ -27,10 +35,10 @@ pub fn branch(pred: Any, then: impl FnOnce() -> Vec<Any>, otherwise: impl FnOnce
 }
 
 /// Traces a function of untyped handles.
-pub fn traced(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Traced {
+pub fn traced(inputs: &[HostTensor], f: impl FnOnce(&[AnyValue]) -> Vec<AnyValue>) -> Traced {
     let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
     let t = trace::trace("test", || {
-        let params: Vec<Any> = types.into_iter().map(|ty| trace::input(ty, None)).collect();
+        let params: Vec<AnyValue> = types.into_iter().map(|ty| trace::input(ty, None)).collect();
         f(&params)
     });
     t.unwrap_or_else(|e| panic!("{e}"))
@@ -39,7 +47,7 @@ pub fn traced(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Trac
 /// Runs a function by the interpreter and twice by its plan. The outputs, variables and errors must
 /// be the same. Returns the outputs.
 #[track_caller]
-pub fn check(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Result<Vec<HostTensor>, String> {
+pub fn check(inputs: &[HostTensor], f: impl FnOnce(&[AnyValue]) -> Vec<AnyValue>) -> Result<Vec<HostTensor>, String> {
     check_traced(&traced(inputs, f), inputs)
 }
 
@@ -48,7 +56,7 @@ pub fn check(inputs: &[HostTensor], f: impl FnOnce(&[Any]) -> Vec<Any>) -> Resul
 pub fn check_traced(traced: &Traced, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
     let init: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
     let mut expected_vars = init.clone();
-    let expected = interp::run(&traced.graph, inputs, &mut expected_vars, interp::Options::default());
+    let expected = interp::run(&traced.graph, inputs, &mut expected_vars, interp::InterpOptions::default());
     let fused = Program::new(traced.graph.clone()).unwrap_or_else(|e| panic!("{e}"));
     let single = Program::without_fusion(traced.graph.clone()).unwrap_or_else(|e| panic!("{e}"));
     let plain = Program::unoptimized(traced.graph.clone()).unwrap_or_else(|e| panic!("{e}"));
@@ -120,9 +128,9 @@ fn short(t: &HostTensor) -> String {
 /// Runs an `f32` function by the interpreter and by its plan. Each output must be within
 /// `tolerance` of its largest element, since rounding errors of sums scale with the largest terms.
 #[track_caller]
-pub fn check_f32(inputs: &[HostTensor], tolerance: f32, f: impl FnOnce(&[Any]) -> Vec<Any>) {
+pub fn check_f32(inputs: &[HostTensor], tolerance: f32, f: impl FnOnce(&[AnyValue]) -> Vec<AnyValue>) {
     let graph = traced(inputs, f).graph;
-    let expected = interp::run(&graph, inputs, &mut vec![], interp::Options::default()).expect("it runs");
+    let expected = interp::run(&graph, inputs, &mut vec![], interp::InterpOptions::default()).expect("it runs");
     let program = Program::new(graph).unwrap_or_else(|e| panic!("{e}"));
     for (given, expected) in program.run(inputs, &mut vec![]).expect("it runs").iter().zip(&expected) {
         let (given, expected) = (given.data::<f32>(), expected.data::<f32>());
@@ -149,7 +157,7 @@ pub fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
 }
 
 /// Returns every pooling of a tensor, with first and second gradients.
-pub fn pooled<const D: usize>(x: Any, options: &PoolOptions<D>) -> Vec<Any> {
+pub fn pooled<const D: usize>(x: AnyValue, options: &PoolOptions<D>) -> Vec<AnyValue> {
     let mut results = Vec::new();
     for y in [x.max_pool(options), x.avg_pool(options), x.avg_pool(&options.count_padding(false))] {
         let loss = y.mul(y).mul(y + 1.0).sum();

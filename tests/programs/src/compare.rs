@@ -10,7 +10,7 @@ use anabranch::dsl::equality::{one_nan_each, same_number};
 use anabranch::dsl::passes::{Pipeline, specialize};
 use anabranch::dsl::{Buffer, function::trace_fn, interp, ir};
 use anabranch::{DType, Graph, HostTensor, Tensor, TensorType, gradients};
-use anabranch_runtime::{Program, Scatter, ScatteredProgram};
+use anabranch_runtime::{Program, RandomPlacement, RandomlyPlacedProgram};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// The types of a program's parameters and results, for floats of type `$f` and integers of type
@@ -116,7 +116,7 @@ fn compare(case: &Case) -> Result<Found, String> {
     let mut optimized = specialize(&traced.graph, &signature).map_err(|e| format!("specializing: {e}"))?;
     Pipeline::standard().checked(true).run(&mut optimized);
     let mut unhoisted = specialize(&traced.graph, &signature).map_err(|e| format!("specializing: {e}"))?;
-    Pipeline::standard().without("merge_products").without("products").checked(true).run(&mut unhoisted);
+    Pipeline::standard().without("merge_products").without("hoist_matmuls").checked(true).run(&mut unhoisted);
     let compile = |graph: &Graph, by: fn(Graph) -> anabranch::dsl::Result<Program>| {
         by(graph.clone()).map_err(|e| format!("compiling: {e}"))
     };
@@ -130,22 +130,22 @@ fn compare(case: &Case) -> Result<Found, String> {
     ];
     // Each program has its own random partition, and each of its nodes is on one of up to three
     // devices.
-    let how = Scatter {
+    let how = RandomPlacement {
         devices: 1 + (seed % 3) as u32,
         seed: *seed,
         parallel_iterations: [1, 2, 32][(seed / 3 % 3) as usize],
         lower_everything: seed % 2 == 0,
         interpreted: true,
-        modelled: seed % 5 == 4,
+        simulated: seed % 5 == 4,
     };
-    let scatter = |how| ScatteredProgram::new(optimized.clone(), how).map_err(|e| format!("{how:?}: {e}"));
-    let scattered_compiled = scatter(Scatter { interpreted: false, ..how })?;
+    let scatter = |how| RandomlyPlacedProgram::new(optimized.clone(), how).map_err(|e| format!("{how:?}: {e}"));
+    let scattered_compiled = scatter(RandomPlacement { interpreted: false, ..how })?;
     // Long runs also try all other partitions of every program, each with some of the arguments.
     let mut ways = vec![how];
     if std::env::var_os("ANABRANCH_SLOW").is_some() {
         for (i, lower_everything) in (0..9).map(|i| (i, (i + seed) % 2 == 0)) {
             let (devices, parallel_iterations) = (1 + (i % 3) as u32, [1, 2, 32][(i / 3) as usize]);
-            ways.push(Scatter { devices, parallel_iterations, lower_everything, modelled: false, ..how });
+            ways.push(RandomPlacement { devices, parallel_iterations, lower_everything, simulated: false, ..how });
         }
     }
     let scattered = ways.into_iter().map(|how| Ok((how, scatter(how)?))).collect::<Result<Vec<_>, String>>()?;
@@ -166,7 +166,7 @@ fn compare(case: &Case) -> Result<Found, String> {
             hold("#[graph] on the host", got)?;
         }
         let inputs = inputs(&at, float);
-        let options = interp::Options { max_trips: Some(1_000_000), ..interp::Options::default() };
+        let options = interp::InterpOptions { max_trips: Some(1_000_000), ..interp::InterpOptions::default() };
         for (engine, graph) in graphs {
             let got = catch(|| interp::run(graph, &inputs, &mut Vec::new(), options));
             hold(engine, got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;

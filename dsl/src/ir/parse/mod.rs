@@ -14,7 +14,7 @@ mod statement;
 use super::infer::is_countable;
 use super::lex::{Tok, Token, intern, lex};
 use super::{Graph, Region, Value, VarDecl, VarId};
-use crate::{DType, Diagnostic, Dim, Loc, On, Shape, TensorType, Type};
+use crate::{DType, DeviceConstraint, Diagnostic, Dim, Loc, Shape, TensorType, Type};
 use std::collections::HashMap;
 
 impl Graph {
@@ -291,7 +291,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses `on "/cpu:1"`, if present.
-    fn on(&mut self) -> Parse<Option<On>> {
+    fn on(&mut self) -> Parse<Option<DeviceConstraint>> {
         let loc = self.loc();
         if !self.eat_word("on") {
             return Ok(None);
@@ -302,7 +302,7 @@ impl<'a> Parser<'a> {
         let at_name = self.loc();
         self.next();
         match name.parse() {
-            Ok(devices) => Ok(Some(On::new(devices, loc))),
+            Ok(devices) => Ok(Some(DeviceConstraint::new(devices, loc))),
             Err(error) => {
                 self.errors.push(Diagnostic { labels: vec![(at_name, String::new())], ..error });
                 Err(Failed)

@@ -20,7 +20,7 @@ use crate::cpu::element::Cell;
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::cpu::vector::{Lane, Level};
+use crate::cpu::vector::{InstructionSet, Lane};
 use crate::plan::{Operand, View};
 use anabranch_dsl::DType;
 use std::ops::{AddAssign, DivAssign, MulAssign, Range};
@@ -41,7 +41,7 @@ pub(crate) struct Attention {
     /// cotangent of the result.
     batch: Vec<Axis<4>>,
     layouts: [Layout; 4],
-    level: Level,
+    level: InstructionSet,
 }
 
 /// The maximum number of keys in a block: a multiple of the tile columns of all instruction sets.
@@ -58,25 +58,25 @@ const PARALLEL: usize = 1 << 19;
 /// The element types of the computation.
 trait Scalar: Lane + Cell<Mem = Self> + From<f32> + AddAssign + MulAssign + DivAssign {
     /// `1 / sqrt(n)`
-    fn inverse_root(n: usize) -> Self;
+    fn inverse_sqrt(n: usize) -> Self;
     /// Returns whether it is neither infinite nor `NaN`.
-    fn is_number(self) -> bool;
+    fn is_finite(self) -> bool;
 }
 impl Scalar for f32 {
-    fn inverse_root(n: usize) -> f32 {
+    fn inverse_sqrt(n: usize) -> f32 {
         1.0 / (n as f32).sqrt()
     }
     #[inline(always)]
-    fn is_number(self) -> bool {
+    fn is_finite(self) -> bool {
         f32::is_finite(self)
     }
 }
 impl Scalar for f64 {
-    fn inverse_root(n: usize) -> f64 {
+    fn inverse_sqrt(n: usize) -> f64 {
         1.0 / (n as f64).sqrt()
     }
     #[inline(always)]
-    fn is_number(self) -> bool {
+    fn is_finite(self) -> bool {
         f64::is_finite(self)
     }
 }
@@ -117,7 +117,7 @@ impl Attention {
             gradients,
             batch: merged(&q.shape[..batch], [strides(0), strides(1), strides(2), strides(3)]),
             layouts: std::array::from_fn(|i| layout(view(i)).expect("checked before")),
-            level: Level::best(),
+            level: InstructionSet::best(),
         }
     }
 
@@ -309,7 +309,7 @@ impl Attention {
             );
         }
         let is_one = self.m <= KEYS;
-        let root = T::inverse_root(self.size);
+        let root = T::inverse_sqrt(self.size);
         for keys in self.blocks(&queries) {
             let scores = &mut scores[..n * stride(keys.len())];
             let slopes = &mut slopes[..n * stride(keys.len())];
@@ -351,7 +351,7 @@ impl Attention {
     /// Computes `Q Kᵀ / sqrt(size)` of a block.
     fn scores<T: Scalar>(&self, x: Matrices<'_, T>, queries: &Range<usize>, keys: &Range<usize>, out: &mut [T]) {
         product(self.level, (out, stride(keys.len())), x.q.rows(queries), x.k_columns.columns(self.level, keys), false);
-        let root = T::inverse_root(self.size);
+        let root = T::inverse_sqrt(self.size);
         wide(
             #[inline(always)]
             || out.iter_mut().for_each(|score| *score *= root),
@@ -380,7 +380,7 @@ fn block<T>(data: &[T], queries: usize, keys: usize) -> Matrix<'_, T> {
 /// Returns the number to subtract from scores, as in softmax.
 #[inline(always)]
 fn shift<T: Scalar>(largest: T) -> T {
-    if T::is_number(largest) { largest } else { T::default() }
+    if T::is_finite(largest) { largest } else { T::default() }
 }
 
 /// Replaces the scores of a query for a block of keys by exponentials, relative to the largest

@@ -14,7 +14,7 @@
 //! may therefore write memory that an earlier one, or it itself, reads.
 
 use super::elementwise::{Arg, MapOp};
-use crate::cpu::vector::{Lane, Level, Plain, Task, Vector};
+use crate::cpu::vector::{InstructionSet, Lane, PortableVector, Task, Vector};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Prim, prim};
 use std::mem::MaybeUninit;
@@ -29,13 +29,13 @@ const VECTORS: usize = 8;
 /// The opcode of an instruction. `One` variants use a broadcast element instead of elements in
 /// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum Opcode {
     Load,
     LoadOne,
     Store,
     Double,
     Square,
-    Root,
+    Sqrt,
     Add,
     AddOne,
     Mul,
@@ -79,13 +79,13 @@ enum With {
 /// An instruction, with the opcodes for elements in memory and for one element.
 #[derive(Clone, Copy, Debug)]
 struct Instr {
-    kinds: [Kind; 2],
+    kinds: [Opcode; 2],
     with: With,
 }
 
 /// The location of an operand or result of a chain.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum ElementPtr {
     /// Contiguous elements.
     Elements(*mut u8),
     /// A single element.
@@ -97,21 +97,21 @@ pub(super) enum Place {
 pub(super) struct Chain {
     instrs: Vec<Instr>,
     dtype: DType,
-    level: Level,
+    level: InstructionSet,
 }
 
 /// The opcodes of a binary operation.
 ///
 /// `straight` and `reversed` apply if the accumulator is the first or the second operand.
 struct Op {
-    straight: [Kind; 2],
-    reversed: [Kind; 2],
+    straight: [Opcode; 2],
+    reversed: [Opcode; 2],
     /// The opcode for the accumulator as both operands.
-    twice: Option<Kind>,
+    twice: Option<Opcode>,
 }
 
 fn binary(op: Prim) -> Option<Op> {
-    use Kind::*;
+    use Opcode::*;
     let (straight, reversed, twice) = match op {
         prim::ADD => ([Add, AddOne], [Add, AddOne], Some(Double)),
         prim::MUL => ([Mul, MulOne], [Mul, MulOne], Some(Square)),
@@ -126,14 +126,14 @@ fn binary(op: Prim) -> Option<Op> {
 
 /// Returns the instructions of an operation on the accumulator alone.
 fn unary(op: Prim) -> Option<&'static [Instr]> {
-    const fn of(kind: Kind, with: With) -> Instr {
+    const fn of(kind: Opcode, with: With) -> Instr {
         Instr { kinds: [kind, kind], with }
     }
-    const ROOT: Instr = of(Kind::Root, With::Nothing);
-    const RECIP: Instr = of(Kind::DivFromOne, With::Number(Number::One));
+    const ROOT: Instr = of(Opcode::Sqrt, With::Nothing);
+    const RECIP: Instr = of(Opcode::DivFromOne, With::Number(Number::One));
     Some(match op {
-        prim::NEG => const { &[of(Kind::MulOne, With::Number(Number::MinusOne))] },
-        prim::RELU => const { &[of(Kind::LargerOne, With::Number(Number::Zero))] },
+        prim::NEG => const { &[of(Opcode::MulOne, With::Number(Number::MinusOne))] },
+        prim::RELU => const { &[of(Opcode::LargerOne, With::Number(Number::Zero))] },
         prim::SQRT => const { &[ROOT] },
         prim::RECIP => const { &[RECIP] },
         prim::RSQRT => const { &[ROOT, RECIP] },
@@ -167,7 +167,7 @@ impl Chain {
         for (k, op) in ops[first..end].iter().enumerate().map(|(i, op)| (first + i, op)) {
             let [a, b, _] = op.args;
             let is_here = |arg: Arg| k > first && arg == Arg::Result(k as u8 - 1);
-            let load = Instr { kinds: [Kind::Load, Kind::LoadOne], with: With::Value(a) };
+            let load = Instr { kinds: [Opcode::Load, Opcode::LoadOne], with: With::Value(a) };
             if let Some(own) = unary(op.op) {
                 instrs.extend((!is_here(a)).then_some(load));
                 instrs.extend(own);
@@ -181,10 +181,10 @@ impl Chain {
                 }
             }
             if is_kept(k) || (k + 1..ops.len()).any(|user| reads(user, k) && !finds(user, k)) {
-                instrs.push(Instr { kinds: [Kind::Store; 2], with: With::Value(Arg::Result(k as u8)) });
+                instrs.push(Instr { kinds: [Opcode::Store; 2], with: With::Value(Arg::Result(k as u8)) });
             }
         }
-        (Chain { instrs, dtype, level: Level::best() }, n)
+        (Chain { instrs, dtype, level: InstructionSet::best() }, n)
     }
 
     /// Computes `n` elements.
@@ -192,7 +192,7 @@ impl Chain {
     /// # Safety
     /// The places that `place_of` returns must be readable, and writable for results, for `n`
     /// elements of the type. Nothing else may access them at the same time.
-    pub(super) unsafe fn run(&self, n: usize, place_of: impl Fn(Arg) -> Place) {
+    pub(super) unsafe fn run(&self, n: usize, place_of: impl Fn(Arg) -> ElementPtr) {
         match self.dtype {
             // SAFETY: guaranteed by the caller.
             DType::F32 => unsafe { self.run_as::<f32>(n, place_of) },
@@ -204,22 +204,22 @@ impl Chain {
 
     /// # Safety
     /// See [`Chain::run`].
-    unsafe fn run_as<T: Lane>(&self, n: usize, place_of: impl Fn(Arg) -> Place) {
+    unsafe fn run_as<T: Lane>(&self, n: usize, place_of: impl Fn(Arg) -> ElementPtr) {
         let mut steps = [const { MaybeUninit::uninit() }; MAX_STEPS];
         for (step, instr) in steps.iter_mut().zip(&self.instrs) {
             let [many, one] = instr.kinds;
-            let of = |x: T| Step { kind: one, at: std::ptr::null_mut(), one: x };
+            let of = |x: T| BoundInstr { kind: one, at: std::ptr::null_mut(), one: x };
             step.write(match instr.with {
                 With::Nothing | With::Number(Number::Zero) => of(T::default()),
                 With::Number(Number::One) => of(T::ONE),
                 With::Number(Number::MinusOne) => of(T::default() - T::ONE),
                 With::Value(arg) => match place_of(arg) {
-                    Place::Elements(at) => {
+                    ElementPtr::Elements(at) => {
                         debug_assert!(at.cast::<T>().is_aligned());
-                        Step { kind: many, at: at.cast(), one: T::default() }
+                        BoundInstr { kind: many, at: at.cast(), one: T::default() }
                     }
                     // SAFETY: the caller guarantees that it is readable.
-                    Place::One(at) => of(unsafe { *at.cast() }),
+                    ElementPtr::One(at) => of(unsafe { *at.cast() }),
                 },
             });
         }
@@ -231,15 +231,15 @@ impl Chain {
 
 /// An instruction with a resolved operand.
 #[derive(Clone, Copy)]
-struct Step<T> {
-    kind: Kind,
+struct BoundInstr<T> {
+    kind: Opcode,
     at: *mut T,
     one: T,
 }
 
 /// Instructions to run for `n` elements.
 struct Tiles<'a, T> {
-    steps: &'a [Step<T>],
+    steps: &'a [BoundInstr<T>],
     n: usize,
 }
 
@@ -259,7 +259,7 @@ impl<T: Lane> Task<T> for Tiles<'_, T> {
                 at += V::N;
             }
             while at < self.n {
-                tile::<Plain<T, 1>, 1>(self.steps, at);
+                tile::<PortableVector<T, 1>, 1>(self.steps, at);
                 at += 1;
             }
         }
@@ -272,7 +272,7 @@ impl<T: Lane> Task<T> for Tiles<'_, T> {
 /// The processor must support the instructions of `V`. The places of the steps must be valid for
 /// these elements.
 #[inline(always)]
-unsafe fn tile<V: Vector, const W: usize>(steps: &[Step<V::T>], at: usize) {
+unsafe fn tile<V: Vector, const W: usize>(steps: &[BoundInstr<V::T>], at: usize) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         let mut acc = [V::splat(V::T::default()); W];
@@ -304,36 +304,36 @@ unsafe fn tile<V: Vector, const W: usize>(steps: &[Step<V::T>], at: usize) {
                 }};
             }
             match step.kind {
-                Kind::Load => many!(|_a, b| b),
-                Kind::LoadOne => one!(|_a, b| b),
-                Kind::Store => {
+                Opcode::Load => many!(|_a, b| b),
+                Opcode::LoadOne => one!(|_a, b| b),
+                Opcode::Store => {
                     for (i, acc) in acc.iter().enumerate() {
                         acc.store(step.at.add(at + i * V::N));
                     }
                 }
-                Kind::Double => own!(|a| a.add(a)),
-                Kind::Square => own!(|a| a.mul(a)),
-                Kind::Root => own!(|a| a.root()),
-                Kind::Add => many!(|a, b| a.add(b)),
-                Kind::AddOne => one!(|a, b| a.add(b)),
-                Kind::Mul => many!(|a, b| a.mul(b)),
-                Kind::MulOne => one!(|a, b| a.mul(b)),
-                Kind::Sub => many!(|a, b| a.sub(b)),
-                Kind::SubOne => one!(|a, b| a.sub(b)),
-                Kind::SubFrom => many!(|a, b| b.sub(a)),
-                Kind::SubFromOne => one!(|a, b| b.sub(a)),
-                Kind::Div => many!(|a, b| a.div(b)),
-                Kind::DivOne => one!(|a, b| a.div(b)),
-                Kind::DivFrom => many!(|a, b| b.div(a)),
-                Kind::DivFromOne => one!(|a, b| b.div(a)),
-                Kind::Larger => many!(|a, b| a.larger(b)),
-                Kind::LargerOne => one!(|a, b| a.larger(b)),
-                Kind::LargerFrom => many!(|a, b| b.larger(a)),
-                Kind::LargerFromOne => one!(|a, b| b.larger(a)),
-                Kind::Smaller => many!(|a, b| a.smaller(b)),
-                Kind::SmallerOne => one!(|a, b| a.smaller(b)),
-                Kind::SmallerFrom => many!(|a, b| b.smaller(a)),
-                Kind::SmallerFromOne => one!(|a, b| b.smaller(a)),
+                Opcode::Double => own!(|a| a.add(a)),
+                Opcode::Square => own!(|a| a.mul(a)),
+                Opcode::Sqrt => own!(|a| a.sqrt()),
+                Opcode::Add => many!(|a, b| a.add(b)),
+                Opcode::AddOne => one!(|a, b| a.add(b)),
+                Opcode::Mul => many!(|a, b| a.mul(b)),
+                Opcode::MulOne => one!(|a, b| a.mul(b)),
+                Opcode::Sub => many!(|a, b| a.sub(b)),
+                Opcode::SubOne => one!(|a, b| a.sub(b)),
+                Opcode::SubFrom => many!(|a, b| b.sub(a)),
+                Opcode::SubFromOne => one!(|a, b| b.sub(a)),
+                Opcode::Div => many!(|a, b| a.div(b)),
+                Opcode::DivOne => one!(|a, b| a.div(b)),
+                Opcode::DivFrom => many!(|a, b| b.div(a)),
+                Opcode::DivFromOne => one!(|a, b| b.div(a)),
+                Opcode::Larger => many!(|a, b| a.larger(b)),
+                Opcode::LargerOne => one!(|a, b| a.larger(b)),
+                Opcode::LargerFrom => many!(|a, b| b.larger(a)),
+                Opcode::LargerFromOne => one!(|a, b| b.larger(a)),
+                Opcode::Smaller => many!(|a, b| a.smaller(b)),
+                Opcode::SmallerOne => one!(|a, b| a.smaller(b)),
+                Opcode::SmallerFrom => many!(|a, b| b.smaller(a)),
+                Opcode::SmallerFromOne => one!(|a, b| b.smaller(a)),
             }
         }
     }
@@ -341,7 +341,7 @@ unsafe fn tile<V: Vector, const W: usize>(steps: &[Step<V::T>], at: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::elementwise::Work;
+    use super::super::elementwise::MapFn;
     use super::super::functions::function;
     use super::*;
 
@@ -381,7 +381,7 @@ mod tests {
             let (a, b) = (arg(), arg());
             let b = if unary(op).is_some() { a } else { b };
             let function = function(op, DType::F32, DType::F32).expect("an operation on floats");
-            MapOp { work: Work::Function(function), args: [a, b, a], dtype: DType::F32, op }
+            MapOp { work: MapFn::Function(function), args: [a, b, a], dtype: DType::F32, op }
         };
         (0..n).map(op).collect()
     }
@@ -395,7 +395,7 @@ mod tests {
                 Arg::Operand(i) => &operands[i as usize],
                 Arg::Result(i) => &values[i as usize],
             });
-            let Work::Function(function) = op.work else { panic!("chains have no random numbers") };
+            let MapFn::Function(function) = op.work else { panic!("chains have no random numbers") };
             (function.block)(bytemuck::cast_slice_mut(&mut out), args.map(|a| bytemuck::cast_slice(a)));
             values.push(out);
         }
@@ -424,14 +424,14 @@ mod tests {
             let operands = [numbers(&mut random, n), numbers(&mut random, n)];
             let operands = if is_one { [operands[0].clone(), vec![operands[1][0]; n]] } else { operands };
             let expected = values_of(&ops, &operands);
-            for level in Level::all() {
+            for level in InstructionSet::all() {
                 // Values that are not stored keep a pattern that no operation yields.
                 let mut values = vec![vec![f32::from_bits(0x7fc0_1234); n]; n_ops];
                 let starts: Vec<*mut f32> = values.iter_mut().map(|v| v.as_mut_ptr()).collect();
                 let place_of = |arg: Arg| match arg {
-                    Arg::Operand(1) if is_one => Place::One(operands[1].as_ptr().cast()),
-                    Arg::Operand(i) => Place::Elements(operands[i as usize].as_ptr().cast_mut().cast()),
-                    Arg::Result(i) => Place::Elements(starts[i as usize].cast()),
+                    Arg::Operand(1) if is_one => ElementPtr::One(operands[1].as_ptr().cast()),
+                    Arg::Operand(i) => ElementPtr::Elements(operands[i as usize].as_ptr().cast_mut().cast()),
+                    Arg::Result(i) => ElementPtr::Elements(starts[i as usize].cast()),
                 };
                 let mut first = 0;
                 while first < n_ops {
@@ -454,7 +454,7 @@ mod tests {
     #[test]
     fn values_that_the_next_operation_reads_are_not_written() {
         let op = |op, args: [Arg; 2]| MapOp {
-            work: Work::Function(function(op, DType::F32, DType::F32).expect("an operation on floats")),
+            work: MapFn::Function(function(op, DType::F32, DType::F32).expect("an operation on floats")),
             args: [args[0], args[1], args[0]],
             dtype: DType::F32,
             op,
@@ -466,8 +466,11 @@ mod tests {
             op(prim::SUB, [x, Arg::Result(1)]),
         ];
         let (chain, n) = Chain::of(&ops, 0, |op| op == 2);
-        let kinds: Vec<Kind> = chain.instrs.iter().map(|i| i.kinds[0]).collect();
-        assert_eq!((n, &kinds[..]), (3, &[Kind::Load, Kind::Sub, Kind::Square, Kind::SubFrom, Kind::Store][..]));
+        let kinds: Vec<Opcode> = chain.instrs.iter().map(|i| i.kinds[0]).collect();
+        assert_eq!(
+            (n, &kinds[..]),
+            (3, &[Opcode::Load, Opcode::Sub, Opcode::Square, Opcode::SubFrom, Opcode::Store][..])
+        );
         // A value that is read again later is stored.
         let ops = [
             op(prim::SUB, [x, y]),
@@ -475,6 +478,6 @@ mod tests {
             op(prim::ADD, [Arg::Result(0), Arg::Result(1)]),
         ];
         let (chain, _) = Chain::of(&ops, 0, |op| op == 2);
-        assert_eq!(chain.instrs.iter().filter(|i| i.kinds[0] == Kind::Store).count(), 2);
+        assert_eq!(chain.instrs.iter().filter(|i| i.kinds[0] == Opcode::Store).count(), 2);
     }
 }

@@ -4,7 +4,7 @@
 //! place. For others the transposed result is computed, with the left matrix packed: see [`gemm`].
 
 use super::gemm::{self, Block, Strides};
-use crate::cpu::vector::{Lane, Level};
+use crate::cpu::vector::{InstructionSet, Lane};
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ pub(super) enum Right<'a, T> {
 
 impl<'a, T: Lane> Right<'a, T> {
     /// Packs a matrix into `panels`, which has [`gemm::packed_len`] elements.
-    pub(super) fn pack(level: Level, matrix: Matrix<'_, T>, panels: &'a mut [T]) -> Right<'a, T> {
+    pub(super) fn pack(level: InstructionSet, matrix: Matrix<'_, T>, panels: &'a mut [T]) -> Right<'a, T> {
         let (rows, columns) = (matrix.rows, matrix.columns);
         assert_eq!(panels.len(), gemm::packed_len::<T>(level, rows, columns), "the size of panels");
         gemm::pack(level, matrix.data, matrix.at, rows, columns, 0, panels);
@@ -71,7 +71,7 @@ impl<'a, T: Lane> Right<'a, T> {
 
     /// Returns a range of columns. In a packed matrix it starts and ends at multiples of the
     /// columns of a panel, or ends with the last column.
-    pub(super) fn columns(self, level: Level, range: &Range<usize>) -> Right<'a, T> {
+    pub(super) fn columns(self, level: InstructionSet, range: &Range<usize>) -> Right<'a, T> {
         match self {
             Right::Unpacked(matrix) => Right::Unpacked(matrix.transposed().rows(range).transposed()),
             Right::Packed { panels, rows, columns } => {
@@ -98,7 +98,7 @@ impl<'a, T: Lane> Right<'a, T> {
 /// Writes `left * right` to the start of rows of `stride` elements in `to`, or adds it to their
 /// content.
 pub(super) fn product<T: Lane>(
-    level: Level,
+    level: InstructionSet,
     (to, stride): (&mut [T], usize),
     left: Matrix<'_, T>,
     right: Right<'_, T>,
@@ -187,7 +187,7 @@ mod tests {
             let element = |i: usize| -> f32 {
                 (0..inner).map(|p| a[i / columns * inner + p] * b[p * columns + i % columns]).sum()
             };
-            for level in Level::all() {
+            for level in InstructionSet::all() {
                 for left in lefts {
                     let mut panels = vec![99.0; gemm::packed_len::<f32>(level, inner, columns)];
                     let packed = Right::pack(level, rights[0], &mut panels);
@@ -215,7 +215,7 @@ mod tests {
         let b = (0..inner * columns).map(|i| i as f32).collect::<Vec<_>>();
         let b = row_major(&b, inner, columns);
         let ones = [1.0; 3];
-        for level in Level::all() {
+        for level in InstructionSet::all() {
             let mut panels = vec![0.0; gemm::packed_len::<f32>(level, inner, columns)];
             let packed = Right::pack(level, b, &mut panels);
             let [_, wide, _] = level.tile::<f32>();

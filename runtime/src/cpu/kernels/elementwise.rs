@@ -11,7 +11,7 @@
 //! A map may have several results, each of one operation. A reduction consumes the values block by
 //! block instead.
 
-use super::chain::{Chain, Place};
+use super::chain::{Chain, ElementPtr};
 use super::functions::Function;
 use super::random::{self, Random};
 use super::walk::{Axis, merged};
@@ -52,23 +52,23 @@ pub(crate) enum Arg {
 
 /// The function of an operation in a [`Map`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Work {
+pub(crate) enum MapFn {
     Function(Function),
     /// Random numbers indexed by element. The argument is the key, as one element of 8 bytes.
     Random(Random),
 }
 
-impl Work {
+impl MapFn {
     /// Returns whether it cannot fail.
     fn is_total(self) -> bool {
-        !matches!(self, Work::Function(Function { check: Some(_), .. }))
+        !matches!(self, MapFn::Function(Function { check: Some(_), .. }))
     }
 }
 
 /// An operation in a [`Map`].
 #[derive(Clone, Debug)]
 pub(crate) struct MapOp {
-    pub(crate) work: Work,
+    pub(crate) work: MapFn,
     pub(crate) args: [Arg; 3],
     pub(crate) dtype: DType,
     pub(crate) op: Prim,
@@ -506,9 +506,9 @@ impl Map {
                 _ => &mut block[..len * size],
             };
             match op.work {
-                Work::Function(Function { check: Some(check), .. }) if !(check.block)(args[1]) => return Err(Failed),
-                Work::Function(function) => (function.block)(out, args),
-                Work::Random(random) => random::draw(random, bytemuck::pod_read_unaligned(&args[0][..8]), first, out),
+                MapFn::Function(Function { check: Some(check), .. }) if !(check.block)(args[1]) => return Err(Failed),
+                MapFn::Function(function) => (function.block)(out, args),
+                MapFn::Random(random) => random::draw(random, bytemuck::pod_read_unaligned(&args[0][..8]), first, out),
             }
         }
         for &(op, k) in &self.copied {
@@ -542,17 +542,17 @@ impl Map {
         let scratch = scratch.as_mut_ptr();
         // SAFETY: indices are below the number of operands and operations, each of which has a
         // block.
-        let slot = |place: usize| Place::Elements(unsafe { scratch.add(place * self.slot) });
+        let slot = |place: usize| ElementPtr::Elements(unsafe { scratch.add(place * self.slot) });
         let place_of = |arg: Arg| match arg {
             Arg::Operand(i) => match (&self.access[i as usize].access, direct[i as usize], ones[i as usize]) {
-                (Access::InPlace { result, direct: true }, ..) => Place::Elements(results[*result]),
+                (Access::InPlace { result, direct: true }, ..) => ElementPtr::Elements(results[*result]),
                 (_, [], []) => slot(i as usize),
-                (_, [], one) => Place::One(one.as_ptr()),
-                (_, elements, _) => Place::Elements(elements.as_ptr().cast_mut()),
+                (_, [], one) => ElementPtr::One(one.as_ptr()),
+                (_, elements, _) => ElementPtr::Elements(elements.as_ptr().cast_mut()),
             },
             Arg::Result(i) => match self.to[i as usize] {
                 To::Scratch(place) => slot(place as usize),
-                To::Result(k) => Place::Elements(results[k as usize]),
+                To::Result(k) => ElementPtr::Elements(results[k as usize]),
             },
         };
         // SAFETY: operands have `len` elements in memory or in their blocks, or one. Results and

@@ -14,7 +14,7 @@
 
 use std::mem::MaybeUninit;
 
-use crate::cpu::vector::{Lane, Level, Task, Vector};
+use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
 
 /// Maximum inner extent of one tile.
 pub(super) const SLAB: usize = 256;
@@ -70,7 +70,7 @@ pub(super) struct Block<T> {
 }
 
 /// Returns the number of elements of a packed matrix.
-pub(super) fn packed_len<T: Lane>(level: Level, inner: usize, columns: usize) -> usize {
+pub(super) fn packed_len<T: Lane>(level: InstructionSet, inner: usize, columns: usize) -> usize {
     let [_, wide, lanes] = level.tile::<T>();
     inner * (columns / wide * wide + (columns % wide).next_multiple_of(lanes))
 }
@@ -78,7 +78,7 @@ pub(super) fn packed_len<T: Lane>(level: Level, inner: usize, columns: usize) ->
 /// Packs the panels of a matrix of `inner` rows, from panel `first` on, into the memory `to` of
 /// these panels.
 pub(super) fn pack<T: Lane>(
-    level: Level,
+    level: InstructionSet,
     from: &[T],
     at: Strides,
     inner: usize,
@@ -145,7 +145,7 @@ impl<T: Lane> Block<T> {
     /// # Safety
     /// The operands of the block must be readable. Its part of the result must be writable and not
     /// accessed concurrently.
-    pub(super) unsafe fn run(self, level: Level) {
+    pub(super) unsafe fn run(self, level: InstructionSet) {
         level.run(self);
     }
 }
@@ -412,7 +412,7 @@ mod tests {
                 expected[i] = (0..inner)
                     .fold(T::default(), |sum, p| sum + a[i / columns * inner + p] * b[p * columns + i % columns]);
             }
-            for level in Level::all() {
+            for level in InstructionSet::all() {
                 let mut panels = vec![T::from(99); packed_len::<T>(level, inner, columns)];
                 pack(level, &b, Strides { down: columns, right: 1 }, inner, columns, 0, &mut panels);
                 let mut copy = vec![T::from(99); rows * SLAB];

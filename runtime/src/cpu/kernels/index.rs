@@ -10,7 +10,7 @@ use anabranch_dsl::{DType, match_dtype};
 
 /// The pattern of elements that indices select.
 #[derive(Clone, Debug)]
-pub(crate) enum Places {
+pub(crate) enum IndexPattern {
     /// Slices along an axis: for each index of the axes before and each selected index, `inner`
     /// elements.
     Slices { outer: usize, extent: usize, inner: usize },
@@ -19,10 +19,10 @@ pub(crate) enum Places {
     Elements { shape: Vec<usize>, strides: Vec<usize>, extent: usize, stride: usize },
 }
 
-impl Places {
+impl IndexPattern {
     /// Returns the pattern of slices of a dense tensor.
-    pub(crate) fn slices(shape: &[usize], axis: usize) -> Places {
-        Places::Slices {
+    pub(crate) fn slices(shape: &[usize], axis: usize) -> IndexPattern {
+        IndexPattern::Slices {
             outer: shape[..axis].iter().product(),
             extent: shape[axis],
             inner: shape[axis + 1..].iter().product(),
@@ -30,15 +30,15 @@ impl Places {
     }
 
     /// Returns the pattern of elements of a dense tensor for indices of shape `ids`.
-    pub(crate) fn elements(shape: &[usize], ids: &[usize], axis: usize) -> Places {
+    pub(crate) fn elements(shape: &[usize], ids: &[usize], axis: usize) -> IndexPattern {
         let mut strides: Vec<usize> = crate::plan::row_major(shape).into_iter().map(|s| s as usize).collect();
         let stride = std::mem::replace(&mut strides[axis], 0);
-        Places::Elements { shape: ids.to_vec(), strides, extent: shape[axis], stride }
+        IndexPattern::Elements { shape: ids.to_vec(), strides, extent: shape[axis], stride }
     }
 
     fn extent(&self) -> usize {
         match self {
-            Places::Slices { extent, .. } | Places::Elements { extent, .. } => *extent,
+            IndexPattern::Slices { extent, .. } | IndexPattern::Elements { extent, .. } => *extent,
         }
     }
 
@@ -46,7 +46,7 @@ impl Places {
     /// elements.
     fn for_each(&self, ids: &Ids<'_>, f: &mut impl FnMut(usize, usize, usize)) {
         match self {
-            Places::Slices { outer, extent, inner } => {
+            IndexPattern::Slices { outer, extent, inner } => {
                 let mut at = 0;
                 for o in 0..*outer {
                     for i in 0..ids.len() {
@@ -55,7 +55,7 @@ impl Places {
                     }
                 }
             }
-            Places::Elements { shape, strides, stride, .. } => {
+            IndexPattern::Elements { shape, strides, stride, .. } => {
                 // Iterates over the indices in order, with the offset along all other axes.
                 let mut at = 0;
                 walk(shape, strides, 0, &mut |offset| {
@@ -123,14 +123,19 @@ impl<'a> Ids<'a> {
 const PARALLEL: usize = 1 << 15;
 
 /// Gathers the elements of the first operand that the second selects. Both are dense.
-pub(crate) fn take(places: &Places, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+pub(crate) fn take(
+    places: &IndexPattern,
+    operands: &[Operand],
+    out: &mut [u8],
+    sources: &Sources<'_>,
+) -> Result<(), Failed> {
     let (x, ids) = (operands[0].view(), operands[1].view());
     let ids = Ids::new(ids, sources, places.extent())?;
     match_dtype!(x.dtype, T => {
         let x = sources.contiguous::<T>(x);
         let y: &mut [<T as Cell>::Mem] = bytemuck::cast_slice_mut(out);
         match *places {
-            Places::Slices { extent, inner, .. } if inner > 1 && y.len() >= PARALLEL => {
+            IndexPattern::Slices { extent, inner, .. } if inner > 1 && y.len() >= PARALLEL => {
                 let slices = y.len() / inner;
                 let of_part = slices.div_ceil(4 * rayon::current_num_threads());
                 parallel::chunks(y, of_part * inner, |(part, y)| {
@@ -150,7 +155,7 @@ pub(crate) fn take(places: &Places, operands: &[Operand], out: &mut [u8], source
 }
 
 /// Fails if an index in the second operand is out of range.
-pub(crate) fn check(places: &Places, operands: &[Operand], sources: &Sources<'_>) -> Result<(), Failed> {
+pub(crate) fn check(places: &IndexPattern, operands: &[Operand], sources: &Sources<'_>) -> Result<(), Failed> {
     Ids::new(operands[1].view(), sources, places.extent()).map(|_| ())
 }
 
@@ -159,7 +164,7 @@ pub(crate) fn check(places: &Places, operands: &[Operand], sources: &Sources<'_>
 ///
 /// Threads divide the elements, not the indices, so the order does not depend on their number.
 pub(crate) fn scatter_add(
-    places: &Places,
+    places: &IndexPattern,
     operands: &[Operand],
     out: &mut [u8],
     sources: &Sources<'_>,
@@ -172,7 +177,7 @@ pub(crate) fn scatter_add(
             let y: &mut [$t] = bytemuck::cast_slice_mut(out);
             let add = |y: &mut [$t], x: &[$t]| y.iter_mut().zip(x).for_each(|(y, &x)| *y = $add(*y, x));
             match *places {
-                Places::Slices { outer: 1, extent, inner } if x.len() >= PARALLEL && extent > 1 && inner > 1 => {
+                IndexPattern::Slices { outer: 1, extent, inner } if x.len() >= PARALLEL && extent > 1 && inner > 1 => {
                     let of_part = extent.div_ceil(rayon::current_num_threads());
                     parallel::chunks(y, of_part * inner, |(part, y)| {
                         let (first, n) = (part * of_part, y.len() / inner);

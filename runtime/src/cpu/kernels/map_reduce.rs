@@ -9,7 +9,7 @@
 //! number of threads.
 
 use super::elementwise::{BLOCK, Map, Walk, with_scratch};
-use super::reduce::{Reducing, Reduction, dispatch};
+use super::reduce::{ReduceTask, Reduction, dispatch};
 use crate::cpu::element::Cell;
 use crate::cpu::math::wide_for;
 use crate::cpu::memory::Sources;
@@ -89,7 +89,7 @@ impl MapReduce {
     }
 }
 
-impl Reducing for Run<'_, '_> {
+impl ReduceTask for Run<'_, '_> {
     fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
         let Run { kernel, operands, out, sources } = self;
         let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
@@ -135,7 +135,7 @@ struct RunRows<'a, 's> {
     rows: OfRows<'a, 's>,
 }
 
-impl Reducing for RunRows<'_, '_> {
+impl ReduceTask for RunRows<'_, '_> {
     fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
         let RunRows { kernel, rows: OfRows { bytes_of, first, n, out } } = self;
         let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
@@ -154,7 +154,7 @@ struct Columns<'a> {
     chunks: &'a [u8],
 }
 
-impl Reducing for Columns<'_> {
+impl ReduceTask for Columns<'_> {
     fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
         let out: &mut [T::Mem] = bytemuck::cast_slice_mut(self.out);
         out.fill(start.store());

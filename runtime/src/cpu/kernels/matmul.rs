@@ -21,7 +21,7 @@ use super::walk::{Axis, merged};
 use crate::cpu::element::Cell;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::cpu::vector::{Lane, Level};
+use crate::cpu::vector::{InstructionSet, Lane};
 use crate::plan::{Operand, View, row_major};
 use anabranch_dsl::DType;
 use std::cell::RefCell;
@@ -38,7 +38,7 @@ pub(crate) struct Matmul {
     at: [Strides; 2],
     /// The operand that is packed.
     packed: Option<Side>,
-    level: Level,
+    level: InstructionSet,
     /// The rows and columns of a block.
     block: [usize; 2],
     epilogue: Option<Epilogue>,
@@ -160,7 +160,7 @@ impl Matmul {
             batch: Vec::new(),
             at: layouts.map(Layout::strides),
             packed,
-            level: Level::best(),
+            level: InstructionSet::best(),
             block: [m, n],
             epilogue: None,
             has_addend: false,
@@ -498,7 +498,7 @@ pub(crate) struct Pack {
     columns: usize,
     at: Strides,
     batch: Vec<Axis<1>>,
-    level: Level,
+    level: InstructionSet,
     dtype: DType,
 }
 
@@ -506,7 +506,7 @@ impl Pack {
     /// Creates the packing of the transpose of a row-major matrix with `columns` rows.
     pub(crate) fn transposed(columns: usize, inner: usize, dtype: DType) -> Pack {
         let at = Strides { down: 1, right: inner };
-        Pack { inner, columns, at, batch: Vec::new(), level: Level::best(), dtype }
+        Pack { inner, columns, at, batch: Vec::new(), level: InstructionSet::best(), dtype }
     }
 
     /// Returns the number of elements of a packed matrix.

@@ -5,6 +5,7 @@
 //! work is divided into parts whose sizes depend only on the shapes.
 
 pub(crate) mod attention;
+pub(crate) mod axis;
 mod chain;
 pub(crate) mod conv;
 pub(crate) mod copy;
@@ -15,7 +16,6 @@ pub(crate) mod functions;
 mod gemm;
 mod halves;
 pub(crate) mod index;
-pub(crate) mod lanes;
 pub(crate) mod map_reduce;
 pub(crate) mod matmul;
 pub(crate) mod pool;
@@ -27,7 +27,7 @@ pub(crate) mod softmax;
 pub(crate) mod walk;
 
 use super::memory::Sources;
-use crate::plan::Step;
+use crate::plan::TensorOp;
 use anabranch_dsl::format::{Stream, Template};
 use anabranch_dsl::ir::ListOp;
 
@@ -53,7 +53,7 @@ pub(crate) enum Kernel {
     /// Several of the above, fused over the same rows.
     Rows(rows::Rows),
     /// An operation along one axis.
-    Lanes(lanes::Lanes),
+    Axis(axis::AxisKernel),
     /// Softmax and related functions.
     Softmax(softmax::Softmax),
     /// A matmul.
@@ -63,21 +63,21 @@ pub(crate) enum Kernel {
     /// Attention or its gradients.
     Attention(attention::Attention),
     /// A convolution or transposed convolution.
-    Conv(conv::Gather),
+    Conv(conv::ImplicitGemm),
     /// A convolution or transposed convolution to a channels-last result.
     ChannelsLast(conv::ChannelsLast),
     /// The gradient of a convolution with respect to its filters.
-    ConvWeights(conv::Weights),
+    ConvWeights(conv::WeightGrad),
     /// The same gradient for channels-last tensors.
-    ChannelsLastWeights(conv::ChannelsLastWeights),
+    ChannelsLastWeights(conv::ChannelsLastWeightGrad),
     /// Pooling or its gradients.
     Pool(pool::Pool),
     /// A gather of elements or slices at indices.
-    Take(index::Places),
+    Take(index::IndexPattern),
     /// A scatter-add at indices, into the content of the buffer.
-    ScatterAdd(index::Places),
+    ScatterAdd(index::IndexPattern),
     /// The index check of a scatter-add to a variable, which runs when the step ends.
-    AddAtEnd(index::Places),
+    AddAtEnd(index::IndexPattern),
     /// A read of a slice whose start is in a register.
     ReadWindow(index::Window),
     /// A write of a slice whose start is in a register.
@@ -118,14 +118,14 @@ pub(crate) struct Failed;
 
 /// Runs the kernel of an operation into `out`: the whole buffer, or the bytes of a register's
 /// element.
-pub(crate) fn run(step: &Step, out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+pub(crate) fn run(step: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
     let operands = &step.operands[..];
     match &step.kernel {
         Kernel::Map(map) => return map.run(operands, [out], sources),
         Kernel::Copy(copy) => copy.run(operands[0].view(), out, sources),
         Kernel::Reduce(reduce) => reduce.run(operands[0].view(), out, sources),
         Kernel::MapReduce(reduce) => reduce.run(operands, out, sources),
-        Kernel::Lanes(lanes) => lanes.run(operands[0].view(), out, sources),
+        Kernel::Axis(lanes) => lanes.run(operands[0].view(), out, sources),
         Kernel::Softmax(softmax) => softmax.run(operands[0].view(), out, sources),
         Kernel::Matmul(matmul) => matmul.run(operands, out, sources),
         Kernel::Pack(pack) => pack.run(operands[0].view(), out, sources),

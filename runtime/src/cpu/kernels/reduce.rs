@@ -53,13 +53,13 @@ impl Reduction {
 }
 
 /// A computation generic over element type and reduction function.
-pub(super) trait Reducing {
+pub(super) trait ReduceTask {
     /// Runs the reduction with the combining function `f` and its identity `start`.
     fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync);
 }
 
 /// Runs `code` with the function of a reduction for an element type.
-pub(super) fn dispatch(reduction: Reduction, dtype: DType, code: impl Reducing) {
+pub(super) fn dispatch(reduction: Reduction, dtype: DType, code: impl ReduceTask) {
     macro_rules! float {
         ($t:ty) => {
             match reduction {
@@ -107,7 +107,7 @@ struct Run<'a, 's> {
     sources: &'a Sources<'s>,
 }
 
-impl Reducing for Run<'_, '_> {
+impl ReduceTask for Run<'_, '_> {
     fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
         self.kernel.run_as::<T>(self.view, self.out, self.sources, start, f);
     }

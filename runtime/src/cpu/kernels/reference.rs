@@ -1,13 +1,13 @@
 //! The reference implementation as a kernel, for operations without a kernel, for shapes unknown
 //! before the step runs, and for error messages.
 
-use crate::plan::Step;
+use crate::plan::TensorOp;
 use anabranch_dsl::interp;
 use anabranch_dsl::ops::{EvalCx, InferCx};
 use anabranch_dsl::{Diagnostic, HostTensor, Type};
 
 /// Evaluates the graph operation of a tensor operation.
-pub(crate) fn eval(step: &Step, operands: &[HostTensor]) -> Result<HostTensor, Diagnostic> {
+pub(crate) fn eval(step: &TensorOp, operands: &[HostTensor]) -> Result<HostTensor, Diagnostic> {
     let meaning = step.meaning.as_ref().unwrap_or_else(|| panic!("`{}` has no meaning to fall back to", step.name));
     let types: Vec<Type> = operands.iter().map(|t| t.ty().into()).collect();
     let types: Vec<&Type> = types.iter().collect();
@@ -20,7 +20,7 @@ pub(crate) fn eval(step: &Step, operands: &[HostTensor]) -> Result<HostTensor, D
 }
 
 /// Fails if the result is not finite although all operands are.
-pub(crate) fn check_finite(step: &Step, operands: &[HostTensor], result: &HostTensor) -> Result<(), Diagnostic> {
+pub(crate) fn check_finite(step: &TensorOp, operands: &[HostTensor], result: &HostTensor) -> Result<(), Diagnostic> {
     if interp::is_finite(result) || !operands.iter().all(interp::is_finite) {
         return Ok(());
     }

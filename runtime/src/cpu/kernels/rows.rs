@@ -39,7 +39,7 @@ const BLOCK_BYTES: usize = 1 << 18;
 
 /// The computation of a stage.
 #[derive(Clone, Debug)]
-pub(crate) enum Work {
+pub(crate) enum StageKind {
     /// An elementwise chain.
     Map(Map),
     /// A reduction of each row or over the rows.
@@ -74,7 +74,7 @@ pub(crate) enum To {
 /// A stage of a row kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Stage {
-    pub(crate) work: Work,
+    pub(crate) work: StageKind,
     /// The operands as views over all rows. `inputs` are their locations.
     pub(crate) views: Vec<View>,
     pub(crate) inputs: Vec<Input>,
@@ -153,11 +153,11 @@ impl Rows {
         let local: Vec<bool> = stage.inputs.iter().map(|i| !matches!(i, Input::Operand(_))).collect();
         let in_place: Vec<bool> = stage.inputs.iter().map(|i| *i == Input::Before(k as u8)).collect();
         match &mut stage.work {
-            Work::Map(map) => {
+            StageKind::Map(map) => {
                 *map = Map::over_rows(map.ops().to_vec(), &operands, map.n(), &local, Some(&in_place));
             }
-            Work::Reduce(reduce) => *reduce = reduce.over_rows(&operands, &local),
-            Work::Softmax(_) => {}
+            StageKind::Reduce(reduce) => *reduce = reduce.over_rows(&operands, &local),
+            StageKind::Softmax(_) => {}
         }
     }
 
@@ -185,7 +185,7 @@ impl Rows {
         self.stages.iter().enumerate().all(|(k, stage)| {
             stage.views.iter().zip(&stage.inputs).all(|(view, input)| {
                 let is_rows = view.is_contiguous() && view.offset == 0 && view.size() == self.n_rows * self.width;
-                let may_read = k < writer || (k == writer && matches!(stage.work, Work::Map(_)));
+                let may_read = k < writer || (k == writer && matches!(stage.work, StageKind::Map(_)));
                 *input != Input::Operand(operand as u8) || (is_rows && may_read)
             })
         }) && self.stages[writer].width == self.width
@@ -194,9 +194,9 @@ impl Rows {
     /// Returns the names of the operations in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = String> {
         self.stages.iter().map(|stage| match &stage.work {
-            Work::Map(map) => map.names().collect::<Vec<_>>().join("."),
-            Work::Reduce(reduce) => reduce.names().chain([reduce.name()]).collect::<Vec<_>>().join("."),
-            Work::Softmax(_) => prim::SOFTMAX.to_string(),
+            StageKind::Map(map) => map.names().collect::<Vec<_>>().join("."),
+            StageKind::Reduce(reduce) => reduce.names().chain([reduce.name()]).collect::<Vec<_>>().join("."),
+            StageKind::Softmax(_) => prim::SOFTMAX.to_string(),
         })
     }
 
@@ -212,7 +212,7 @@ impl Rows {
         outs.iter_mut().zip(&mut parts).for_each(|(out, part)| *part = &mut **out);
         self.run_chunks(operands, 0..n_chunks, parts, sources);
         for stage in &self.stages {
-            if let (To::Columns { chunks, out }, Work::Reduce(reduce)) = (stage.to, &stage.work) {
+            if let (To::Columns { chunks, out }, StageKind::Reduce(reduce)) = (stage.to, &stage.work) {
                 reduce
                     .join_columns(&outs[chunks as usize][..n_chunks * stage.width * stage.size], finals[out as usize]);
             }
@@ -262,7 +262,7 @@ impl Rows {
         sources: &Sources<'_>,
     ) {
         for stage in &self.stages {
-            if let (To::Columns { chunks, .. }, Work::Reduce(reduce)) = (stage.to, &stage.work) {
+            if let (To::Columns { chunks, .. }, StageKind::Reduce(reduce)) = (stage.to, &stage.work) {
                 reduce.clear_columns(&mut outs[chunks as usize][..stage.width * stage.size]);
             }
         }
@@ -317,7 +317,7 @@ impl Rows {
                 }
             };
             match &stage.work {
-                Work::Map(map) => with_scratch(|scratch| {
+                StageKind::Map(map) => with_scratch(|scratch| {
                     let (base, n) = (first * stage.width, n * stage.width);
                     let walk = map.begin(n, base, bytes_of, scratch);
                     let mut outs: Outs<'_> = Default::default();
@@ -325,8 +325,8 @@ impl Rows {
                     let outcome = map.walk_blocks(&walk, base, n, &mut outs, scratch);
                     outcome.unwrap_or_else(|_| panic!("fused operations cannot fail"));
                 }),
-                Work::Reduce(reduce) => reduce.run_rows(OfRows { bytes_of: &bytes_of, first, n, out }),
-                Work::Softmax(softmax) => {
+                StageKind::Reduce(reduce) => reduce.run_rows(OfRows { bytes_of: &bytes_of, first, n, out }),
+                StageKind::Softmax(softmax) => {
                     let view = &stage.views[0];
                     let row = self.width * view.dtype.size();
                     let start = match stage.inputs[0] {

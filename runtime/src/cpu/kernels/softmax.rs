@@ -2,7 +2,7 @@
 //!
 //! The maximum is subtracted before exponentials are computed, so that nothing overflows.
 
-use super::lanes::blocks;
+use super::axis::blocks;
 use super::reduce::fold;
 use crate::cpu::element::Cell;
 use crate::cpu::math::{Real, wide};
@@ -12,7 +12,7 @@ use anabranch_dsl::DType;
 
 /// The function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Normal {
+pub(crate) enum SoftmaxKind {
     Softmax,
     LogSoftmax,
     LogSumExp,
@@ -21,7 +21,7 @@ pub(crate) enum Normal {
 /// A function of the softmax family along an axis.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Softmax {
-    normal: Normal,
+    normal: SoftmaxKind,
     /// The extent of the axis.
     n: usize,
     /// The product of the extents after the axis, which is the stride along it.
@@ -60,7 +60,7 @@ exponential!(f32 f64);
 
 impl Softmax {
     /// Creates the kernel for a dense operand of this shape.
-    pub(crate) fn new(normal: Normal, shape: &[usize], axis: usize) -> Softmax {
+    pub(crate) fn new(normal: SoftmaxKind, shape: &[usize], axis: usize) -> Softmax {
         Softmax { normal, n: shape[axis], inner: shape[axis + 1..].iter().product() }
     }
 
@@ -75,7 +75,7 @@ impl Softmax {
     /// Returns the number of elements of a row and of its result, or `None` if rows are not
     /// contiguous.
     pub(crate) fn row_lengths(&self) -> Option<[usize; 2]> {
-        (self.inner == 1).then(|| [self.n, if self.normal == Normal::LogSumExp { 1 } else { self.n }])
+        (self.inner == 1).then(|| [self.n, if self.normal == SoftmaxKind::LogSumExp { 1 } else { self.n }])
     }
 
     /// Computes contiguous rows on the calling thread.
@@ -98,7 +98,7 @@ impl Softmax {
     }
 
     fn run_as<T: Exponential>(&self, x: &[T], y: &mut [T]) {
-        let n_out = if self.normal == Normal::LogSumExp { 1 } else { self.n };
+        let n_out = if self.normal == SoftmaxKind::LogSumExp { 1 } else { self.n };
         blocks(x, y, [self.n * self.inner, n_out * self.inner], |x, y| {
             if self.inner == 1 {
                 wide(
@@ -117,17 +117,17 @@ impl Softmax {
         // The maximum may miss NaN, but then the sum of exponentials is NaN.
         let shift = shift(fold::<T>(x, T::LOWEST, |max, x| if x > max { x } else { max }));
         match self.normal {
-            Normal::Softmax => {
+            SoftmaxKind::Softmax => {
                 // The sum is between 1 and `n`, or NaN, so its reciprocal is exact to half a unit
                 // in the last place.
                 let by = T::ONE.over(exponentials(x, shift, |i, group| y[i..i + group.len()].copy_from_slice(group)));
                 y.iter_mut().for_each(|y| *y = y.times(by));
             }
-            Normal::LogSoftmax => {
+            SoftmaxKind::LogSoftmax => {
                 let log = exponentials(x, shift, |_, _| {}).fast_ln();
                 y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(shift).minus(log));
             }
-            Normal::LogSumExp => y[0] = shift.plus(exponentials(x, shift, |_, _| {}).fast_ln()),
+            SoftmaxKind::LogSumExp => y[0] = shift.plus(exponentials(x, shift, |_, _| {}).fast_ln()),
         }
     }
 
@@ -137,12 +137,12 @@ impl Softmax {
         let shift = shift(places().fold(T::LOWEST, |max, i| max.larger(x[i])));
         let sum = places().fold(T::default(), |sum, i| sum.plus(x[i].minus(shift).fast_exp()));
         match self.normal {
-            Normal::Softmax => places().for_each(|i| y[i] = x[i].minus(shift).fast_exp().over(sum)),
-            Normal::LogSoftmax => {
+            SoftmaxKind::Softmax => places().for_each(|i| y[i] = x[i].minus(shift).fast_exp().over(sum)),
+            SoftmaxKind::LogSoftmax => {
                 let log = sum.fast_ln();
                 places().for_each(|i| y[i] = x[i].minus(shift).minus(log));
             }
-            Normal::LogSumExp => y[at] = shift.plus(sum.fast_ln()),
+            SoftmaxKind::LogSumExp => y[at] = shift.plus(sum.fast_ln()),
         }
     }
 }

@@ -7,8 +7,8 @@
 //! are checked where the operation is in the program.
 
 use super::{Kernel, Lower, Users};
-use crate::cpu::kernels::index::Places;
-use crate::plan::{Base, Instr, Meaning, Operand, Out, View};
+use crate::cpu::kernels::index::IndexPattern;
+use crate::plan::{Base, Instr, Operand, Out, SourceOp, View};
 use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
 use anabranch_dsl::ops::attributes::Along;
 use anabranch_dsl::ops::{Prim, prim};
@@ -66,11 +66,11 @@ impl Lower<'_> {
         let rows = self.kept(data.operands[2], def.name, data.loc)?;
         let axis = Along::of(attrs).axis;
         let places = match def {
-            prim::SCATTER_ADD => Places::slices(&table.shape, axis),
-            _ => Places::elements(&table.shape, &ids.shape, axis),
+            prim::SCATTER_ADD => IndexPattern::slices(&table.shape, axis),
+            _ => IndexPattern::elements(&table.shape, &ids.shape, axis),
         };
         let operands = [table, ids, rows].map(Operand::View).into();
-        let meaning = Meaning { def, attrs: attrs.clone(), name: data.name_in_errors() };
+        let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
         let step = self.add_step(Kernel::AddAtEnd(places), operands, Out::Nothing, Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
         self.draft.additions.push(step);

@@ -1,7 +1,7 @@
 //! Control flow, stacks and lists.
 
-use super::{Instr, Item, Kernel, Lower, Move, Operand, Out, Place};
-use crate::plan::Pushed;
+use super::{Instr, Item, Kernel, Lower, LoweredValue, Move, Operand, Out};
+use crate::plan::PushCount;
 use crate::plan::draft::Storage;
 use anabranch_dsl::ir::{Graph, ListForm, ListOp, LoopVar, Node, Op, StackOp, Value};
 use anabranch_dsl::passes::{self, Limit};
@@ -21,7 +21,7 @@ impl Lower<'_> {
         let construct = graph.cond_of(node);
         let captures = graph.captured(node).iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         let cond = self.reg(construct.predicate())?;
-        let results: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
+        let results: Vec<LoweredValue> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
         let (otherwise, end) = (self.new_label(), self.new_label());
         self.emit(Instr::JumpUnless { cond, to: otherwise });
         let (arms, around) = (self.open_arms(), self.current_arm);
@@ -58,7 +58,7 @@ impl Lower<'_> {
         // Buffers allocated so far are loop-invariant.
         let (before, n_buffers) = (self.here(), self.draft.buffers.len() as u32);
         self.emit_item(Item::Steps(Vec::new()));
-        let carried: Vec<Place> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
+        let carried: Vec<LoweredValue> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
         self.move_all(&carried, construct.inits(), data.loc)?;
         let vars = construct.vars().map(|var| [var.cond_param, var.body_param]);
         let params = vars.chain(graph.captures(node).map(|capture| capture.params));
@@ -71,11 +71,11 @@ impl Lower<'_> {
         let id = self.open_loop(data.loc, before, n_buffers);
         for place in &carried {
             let storage = match place {
-                Place::Reg(r) => Storage::Reg(*r),
-                Place::View(v) => v.storage().expect("loop variables lie in buffers"),
-                Place::Slot(s) => Storage::Slot(*s),
-                Place::Stack(s) => Storage::Stack(*s),
-                Place::Expr(_) => unreachable!("new places are storage"),
+                LoweredValue::Reg(r) => Storage::Reg(*r),
+                LoweredValue::View(v) => v.storage().expect("loop variables lie in buffers"),
+                LoweredValue::Slot(s) => Storage::Slot(*s),
+                LoweredValue::Stack(s) => Storage::Stack(*s),
+                LoweredValue::Expr(_) => unreachable!("new places are storage"),
             };
             self.draft.carried.push((storage, id));
         }
@@ -97,18 +97,18 @@ impl Lower<'_> {
 
     /// Reserves capacity in the stacks that a counted loop pushes to. Only for outermost loops:
     /// inside a loop, stacks reuse the memory of earlier iterations.
-    fn reserve(&mut self, node: Node, carried: &[Place]) -> Result<()> {
+    fn reserve(&mut self, node: Node, carried: &[LoweredValue]) -> Result<()> {
         let graph = self.graph;
         let Some(count) = passes::count(graph, node).filter(|_| self.current_loop.is_none()) else { return Ok(()) };
-        let Place::Reg(first) = carried[count.variable] else { return Ok(()) };
+        let LoweredValue::Reg(first) = carried[count.variable] else { return Ok(()) };
         let limit = match count.limit {
             Limit::Number(_) => None,
             Limit::Before(limit) => Some(self.reg(limit)?),
         };
         let dtype = graph.ty(graph.node(node).results[count.variable]).element().dtype;
         for (i, place) in carried.iter().enumerate() {
-            if let (Place::Stack(stack), Some(in_each)) = (place, pushes(graph, graph.while_of(node).var(i))) {
-                let pushed = Box::new(Pushed { count, first, limit, dtype, in_each });
+            if let (LoweredValue::Stack(stack), Some(in_each)) = (place, pushes(graph, graph.while_of(node).var(i))) {
+                let pushed = Box::new(PushCount { count, first, limit, dtype, in_each });
                 self.emit(Instr::StackReserve { stack: *stack, pushed });
             }
         }
@@ -129,14 +129,14 @@ impl Lower<'_> {
         for (&r, &y) in data.results.iter().zip(&body.yields) {
             let mut place = self.place(y)?;
             // The extents of a result may be unknown although they are known inside the region.
-            if let (Place::View(_), Type::Tensor(ty)) = (&place, graph.ty(r))
+            if let (LoweredValue::View(_), Type::Tensor(ty)) = (&place, graph.ty(r))
                 && ty.shape.known().is_none()
             {
                 let operand = self.operand(y)?;
                 let slot = self.new_slot();
                 let step = self.add_step(Kernel::ToSlot, vec![operand], Out::Slot(slot), None, "copy", data.loc);
                 self.emit(Instr::Run(step));
-                place = Place::Slot(slot);
+                place = LoweredValue::Slot(slot);
             }
             results.push(place);
         }
@@ -144,30 +144,30 @@ impl Lower<'_> {
         Ok(())
     }
 
-    fn bind(&mut self, results: &[Value], places: Vec<Place>) {
+    fn bind(&mut self, results: &[Value], places: Vec<LoweredValue>) {
         for (&r, place) in results.iter().zip(places) {
             self.places[r.index()] = Some(place);
         }
     }
 
     /// Emits simultaneous moves of values to places.
-    fn move_all(&mut self, to: &[Place], from: &[Value], loc: Loc) -> Result<()> {
+    fn move_all(&mut self, to: &[LoweredValue], from: &[Value], loc: Loc) -> Result<()> {
         let sources = from.iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         let mut moves = Vec::new();
         for ((dst, src), &value) in to.iter().zip(sources).zip(from) {
             moves.push(match (dst.clone(), src) {
-                (Place::Reg(dst), Place::Reg(src)) => Move::Reg { dst, src },
-                (Place::Stack(dst), Place::Stack(src)) => Move::Stack { dst, src },
-                (Place::Slot(dst), Place::Slot(src)) => Move::Slot { dst, src },
-                (Place::View(dst), Place::View(src)) => Move::Tensor { dst, src },
-                (Place::Slot(dst), Place::View(_) | Place::Reg(_)) => {
+                (LoweredValue::Reg(dst), LoweredValue::Reg(src)) => Move::Reg { dst, src },
+                (LoweredValue::Stack(dst), LoweredValue::Stack(src)) => Move::Stack { dst, src },
+                (LoweredValue::Slot(dst), LoweredValue::Slot(src)) => Move::Slot { dst, src },
+                (LoweredValue::View(dst), LoweredValue::View(src)) => Move::Tensor { dst, src },
+                (LoweredValue::Slot(dst), LoweredValue::View(_) | LoweredValue::Reg(_)) => {
                     let operand = self.operand(value)?;
                     let src = self.new_slot();
                     let step = self.add_step(Kernel::ToSlot, vec![operand], Out::Slot(src), None, "copy", loc);
                     self.emit(Instr::Run(step));
                     Move::Slot { dst, src }
                 }
-                (Place::View(dst), Place::Slot(src)) => {
+                (LoweredValue::View(dst), LoweredValue::Slot(src)) => {
                     let view = self.new_buffer(dst.dtype, dst.shape.clone());
                     self.unpack(Operand::Slot(src), Out::View(view.clone()), loc);
                     Move::Tensor { dst, src: view }
@@ -192,13 +192,13 @@ impl Lower<'_> {
             let stack = self.new_stack(graph.ty(data.results[0]).clone());
             let make = if let StackOp::New(_) = op { Instr::StackNew } else { Instr::StackZeros };
             self.emit(make(stack));
-            self.places[data.results[0].index()] = Some(Place::Stack(stack));
+            self.places[data.results[0].index()] = Some(LoweredValue::Stack(stack));
             return Ok(());
         }
         // Stacks have value semantics: the operation modifies a copy, which coalescing eliminates
         // at the last use.
         let others = data.operands[1..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
-        let Place::Stack(src) = self.place(data.operands[0])? else {
+        let LoweredValue::Stack(src) = self.place(data.operands[0])? else {
             panic!("the operand of {} is no stack", op_name(op))
         };
         let stack = self.new_stack(graph.ty(data.results[0]).clone());
@@ -224,24 +224,24 @@ impl Lower<'_> {
             }
             StackOp::ZerosLike => self.emit(Instr::StackZero(stack)),
             StackOp::Add => {
-                let Place::Stack(src) = others[0] else { panic!("the second operand of {name} is no stack") };
+                let LoweredValue::Stack(src) = others[0] else { panic!("the second operand of {name} is no stack") };
                 let step = self.add_step(Kernel::Data, vec![], Out::Nothing, None, name, data.loc);
                 self.emit(Instr::StackAdd { dst: stack, src, step });
             }
         }
-        self.places[data.results[0].index()] = Some(Place::Stack(stack));
+        self.places[data.results[0].index()] = Some(LoweredValue::Stack(stack));
         Ok(())
     }
 
     /// Allocates storage for a tensor that an operation writes.
-    fn new_out(&mut self, value: Value) -> (Place, Out) {
+    fn new_out(&mut self, value: Value) -> (LoweredValue, Out) {
         let ty = self.graph.ty(value);
         let place = self.new_place(ty);
         let out = match &place {
-            Place::Reg(r) => Out::Reg(*r, ty.element().dtype),
-            Place::View(v) => Out::View(v.clone()),
-            Place::Slot(s) => Out::Slot(*s),
-            Place::Stack(_) | Place::Expr(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
+            LoweredValue::Reg(r) => Out::Reg(*r, ty.element().dtype),
+            LoweredValue::View(v) => Out::View(v.clone()),
+            LoweredValue::Slot(s) => Out::Slot(*s),
+            LoweredValue::Stack(_) | LoweredValue::Expr(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
         };
         (place, out)
     }
@@ -252,7 +252,7 @@ impl Lower<'_> {
         let (mut lists, mut operands) = (Vec::new(), Vec::new());
         for &v in &data.operands {
             match self.place(v)? {
-                Place::Stack(s) => lists.push(s),
+                LoweredValue::Stack(s) => lists.push(s),
                 _ => operands.push(self.operand_in_rows(v)?),
             }
         }
@@ -278,7 +278,7 @@ impl Lower<'_> {
         let step = self.add_step(Kernel::List(op.clone()), operands, out, None, op.name(), data.loc);
         self.emit(Instr::List { list, other, step });
         if op.form() != ListForm::Query {
-            self.places[data.results[0].index()] = Some(Place::Stack(list));
+            self.places[data.results[0].index()] = Some(LoweredValue::Stack(list));
         }
         if let Some((v, place)) = found {
             self.places[v.index()] = Some(place);

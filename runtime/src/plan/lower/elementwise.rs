@@ -1,14 +1,14 @@
 //! Elementwise operations: scalar instructions, and fused maps.
 
 use super::products::Product;
-use super::{Instr, Lower, Place, Users};
+use super::{Instr, Lower, LoweredValue, Users};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, Map, MapOp, Work};
+use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, Map, MapFn, MapOp};
 use crate::cpu::kernels::functions::{Function, Scalar, function};
 use crate::cpu::kernels::map_reduce::{Layout, MapReduce};
 use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::Reduction;
-use crate::plan::{Base, Meaning, Operand, Order, Out, ScalarOp, View, reg_view};
+use crate::plan::{Base, MemoryLayout, Operand, Out, ScalarOp, SourceOp, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::{OpClass, Prim, attributes, prim};
 use anabranch_dsl::{DType, Loc, Result};
@@ -36,7 +36,7 @@ impl Expr {
 
     /// Returns whether the expression draws random numbers, which are indexed in row-major order.
     pub(super) fn draws(&self) -> bool {
-        self.ops.iter().any(|op| matches!(op.work, Work::Random(_)))
+        self.ops.iter().any(|op| matches!(op.work, MapFn::Random(_)))
     }
 
     fn add_operand(&mut self, view: View) -> Arg {
@@ -150,7 +150,7 @@ pub(super) fn repeatable(graph: &Graph, users: &[Users]) -> Vec<bool> {
 
 /// The traversal of a reduction.
 struct Reading {
-    order: Order,
+    order: MemoryLayout,
     layout: Layout,
     /// The axes of the result in memory order.
     kept: Vec<usize>,
@@ -161,9 +161,9 @@ impl Lower<'_> {
     fn take_expression(&mut self, v: Value) -> Option<Expr> {
         let place = &mut self.places[v.index()];
         match place {
-            Some(Place::Expr(e)) if self.only_user[v.index()] == Users::Several => Some((**e).clone()),
-            Some(Place::Expr(_)) => match place.take() {
-                Some(Place::Expr(e)) => Some(*e),
+            Some(LoweredValue::Expr(e)) if self.only_user[v.index()] == Users::Several => Some((**e).clone()),
+            Some(LoweredValue::Expr(_)) => match place.take() {
+                Some(LoweredValue::Expr(e)) => Some(*e),
                 _ => None,
             },
             _ => None,
@@ -186,7 +186,7 @@ impl Lower<'_> {
 
     /// Lowers a reduction over leading or trailing axes, fused with the elementwise operations that
     /// compute its operand.
-    pub(super) fn reduction(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
+    pub(super) fn reduction(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<LoweredValue>> {
         let Some((reduction, axes)) = reduced(self.graph, data).filter(|_| self.options.fuse) else {
             return Ok(None);
         };
@@ -224,35 +224,39 @@ impl Lower<'_> {
         self.run_kernel_to(kernel, operands, Out::View(out.clone()), data, def, attrs);
         let mut axes: Vec<usize> = (0..kept.len()).collect();
         axes.sort_unstable_by_key(|&i| kept[i]);
-        Ok(Some(Place::View(out.permute(&axes))))
+        Ok(Some(LoweredValue::View(out.permute(&axes))))
     }
 
     /// Returns the layout that the plan chose for a view. Permutations of the graph count as
     /// row-major.
-    fn order_of(&self, view: &View) -> Order {
+    fn order_of(&self, view: &View) -> MemoryLayout {
         match view.base {
             Base::Buffer(b) if self.channels_last.contains(&b) => view.order(),
-            _ => Order::RowMajor,
+            _ => MemoryLayout::RowMajor,
         }
     }
 
     /// Returns the traversal order of an expression, which is the layout of its operands.
-    fn order(&self, expr: &Expr) -> Order {
-        let is_last = |v: &View| self.order_of(v) == Order::ChannelsLast;
-        if !expr.draws() && expr.operands.iter().any(is_last) { Order::ChannelsLast } else { Order::RowMajor }
+    fn order(&self, expr: &Expr) -> MemoryLayout {
+        let is_last = |v: &View| self.order_of(v) == MemoryLayout::ChannelsLast;
+        if !expr.draws() && expr.operands.iter().any(is_last) {
+            MemoryLayout::ChannelsLast
+        } else {
+            MemoryLayout::RowMajor
+        }
     }
 
     /// Returns the traversal of a reduction: in memory order if that is possible, else in row-major
     /// order.
     fn reading(&mut self, value: Value, shape: &[usize], axes: &[usize], keeps_rank: bool) -> Result<Option<Reading>> {
         let order = match &self.places[value.index()] {
-            Some(Place::Expr(expr)) => self.order(expr),
+            Some(LoweredValue::Expr(expr)) => self.order(expr),
             _ => match self.operand(value)? {
                 Operand::View(view) => self.order_of(&view),
-                Operand::Slot(_) => Order::RowMajor,
+                Operand::Slot(_) => MemoryLayout::RowMajor,
             },
         };
-        let in_order = |order: Order| {
+        let in_order = |order: MemoryLayout| {
             let of_memory = order.axes(shape.len());
             let shape: Vec<usize> = of_memory.iter().map(|&a| shape[a]).collect();
             let reduced: Vec<usize> = (0..shape.len()).filter(|&i| axes.contains(&of_memory[i])).collect();
@@ -260,11 +264,11 @@ impl Lower<'_> {
             let layout = Layout::of(&shape, &reduced).filter(|_| kept.is_sorted() || !keeps_rank)?;
             Some(Reading { order, layout, kept })
         };
-        Ok(in_order(order).or_else(|| in_order(Order::RowMajor)))
+        Ok(in_order(order).or_else(|| in_order(MemoryLayout::RowMajor)))
     }
 
     /// Lowers a node if it is elementwise.
-    pub(super) fn elementwise(&mut self, node: Node, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
+    pub(super) fn elementwise(&mut self, node: Node, def: Prim, attrs: &Attrs) -> Result<Option<LoweredValue>> {
         let graph = self.graph;
         let data = graph.node(node);
         let Some(function) = function_of(graph, data) else {
@@ -285,7 +289,7 @@ impl Lower<'_> {
                 continue;
             }
             let left = data.operands.len() - i - 1;
-            let fuses = matches!(&self.places[v.index()], Some(Place::Expr(e))
+            let fuses = matches!(&self.places[v.index()], Some(LoweredValue::Expr(e))
                 if expr.has_room(e, left) && function.check.is_none());
             let operand = if fuses { self.take_expression(v) } else { None };
             args.push(match operand {
@@ -303,7 +307,7 @@ impl Lower<'_> {
             });
         }
         let args: [Arg; 3] = std::array::from_fn(|i| args.get(i).copied().unwrap_or(args[0]));
-        expr.ops.push(MapOp { work: Work::Function(function), args, dtype: ty.dtype, op: def });
+        expr.ops.push(MapOp { work: MapFn::Function(function), args, dtype: ty.dtype, op: def });
 
         // A second user recomputes the expression if that costs no more than reading it. A failure
         // must name this node.
@@ -314,14 +318,14 @@ impl Lower<'_> {
             Users::None => false,
         };
         if waits && function.check.is_none() && self.options.fuse && !self.options.check_finite {
-            return Ok(Some(Place::Expr(Box::new(expr))));
+            return Ok(Some(LoweredValue::Expr(Box::new(expr))));
         }
-        Ok(Some(Place::View(self.materialize(expr))))
+        Ok(Some(LoweredValue::View(self.materialize(expr))))
     }
 
     /// Fuses random numbers with the elementwise operation or reduction that is their only user,
     /// which draws them block by block.
-    pub(super) fn drawn(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
+    pub(super) fn drawn(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<LoweredValue>> {
         let random = match def {
             prim::RANDOM_BITS => Random::Bits,
             prim::RANDOM_UNIFORM => Random::Uniform(attributes::Typed::of(attrs).dtype),
@@ -348,9 +352,9 @@ impl Lower<'_> {
             shape: shape.clone(),
             ..key
         };
-        let op = MapOp { work: Work::Random(random), args: [Arg::Operand(0); 3], dtype: ty.dtype, op: def };
+        let op = MapOp { work: MapFn::Random(random), args: [Arg::Operand(0); 3], dtype: ty.dtype, op: def };
         let (operands, ops, attrs, loc) = (vec![key], vec![op], attrs.clone(), data.loc);
-        Ok(Some(Place::Expr(Box::new(Expr { product: None, shape, operands, ops, def, attrs, loc }))))
+        Ok(Some(LoweredValue::Expr(Box::new(Expr { product: None, shape, operands, ops, def, attrs, loc }))))
     }
 
     /// Computes an expression into a new buffer.
@@ -371,7 +375,7 @@ impl Lower<'_> {
         let out = result.arranged(order);
         let operands: Vec<Operand> = expr.operands.iter().map(|v| Operand::View(v.arranged(order))).collect();
         let kernel = Kernel::Map(Map::new(expr.ops, &operands, &out));
-        let meaning = Meaning { def: expr.def, attrs: expr.attrs, name: expr.def.name };
+        let meaning = SourceOp { def: expr.def, attrs: expr.attrs, name: expr.def.name };
         let name = expr.def.name;
         let step = self.add_step(kernel, operands, Out::View(out), Some(meaning), name, expr.loc);
         self.emit(Instr::Run(step));
@@ -381,7 +385,7 @@ impl Lower<'_> {
         result
     }
 
-    fn scalar(&mut self, data: &NodeData, function: Function, def: Prim, attrs: &Attrs) -> Result<Place> {
+    fn scalar(&mut self, data: &NodeData, function: Function, def: Prim, attrs: &Attrs) -> Result<LoweredValue> {
         let regs = data.operands.iter().map(|&v| self.reg(v)).collect::<Result<Vec<_>>>()?;
         let reg = |i: usize| regs.get(i).copied().unwrap_or(regs[0]);
         let (dst, a, b, c) = (self.new_reg(), reg(0), reg(1), reg(2));
@@ -389,7 +393,7 @@ impl Lower<'_> {
         let step = needs_step.then(|| {
             let operand = |(&r, &v)| Operand::View(reg_view(r, self.graph.ty(v).element().dtype));
             let operands = regs.iter().zip(&data.operands).map(operand).collect();
-            let meaning = Meaning { def, attrs: attrs.clone(), name: data.name_in_errors() };
+            let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
             let out = Out::Reg(dst, self.graph.ty(data.results[0]).element().dtype);
             self.add_step(Kernel::Data, operands, out, Some(meaning), def.name, data.loc)
         });
@@ -407,6 +411,6 @@ impl Lower<'_> {
         if let (true, Some(step)) = (self.options.check_finite, step) {
             self.emit(Instr::CheckFinite(step));
         }
-        Ok(Place::Reg(dst))
+        Ok(LoweredValue::Reg(dst))
     }
 }

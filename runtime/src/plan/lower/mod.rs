@@ -14,8 +14,8 @@ mod products;
 use super::draft::{Arm, Draft, Item, Loop, Move};
 use super::updates::updates;
 use super::{
-    Assign, Base, BufferId, Instr, Meaning, Operand, Order, Out, Plan, Reg, ScalarOp, SlotId, StackId, Step, StepId,
-    View, reg_view,
+    Assign, Base, BufferId, Instr, MemoryLayout, Operand, Out, Plan, Reg, ScalarOp, SlotId, SourceOp, StackId,
+    TensorOp, TensorOpId, View, reg_view,
 };
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;
@@ -27,7 +27,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Options of lowering.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
+pub(crate) struct LowerOptions {
     /// Fail at the first operation that computes a non-finite value from finite operands.
     pub(crate) check_finite: bool,
     /// Fuse operations, and update variables in place.
@@ -36,7 +36,7 @@ pub(crate) struct Options {
 
 /// The storage of a value.
 #[derive(Clone, Debug)]
-enum Place {
+enum LoweredValue {
     /// An element in a register.
     Reg(Reg),
     /// A tensor of known shape.
@@ -51,9 +51,9 @@ enum Place {
 
 struct Lower<'g> {
     graph: &'g Graph,
-    options: Options,
+    options: LowerOptions,
     draft: Draft,
-    places: Vec<Option<Place>>,
+    places: Vec<Option<LoweredValue>>,
     /// The users of each value. A yield counts as a use by no node.
     only_user: Vec<Users>,
     /// Whether all users of a value can compute it while reading it.
@@ -83,7 +83,7 @@ enum Users {
 }
 
 /// Lowers a graph to a plan. Values of unknown shape are stored in slots.
-pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
+pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
     let only_user = users(graph);
     // With `check_finite`, every value is computed at its node.
     let additions =
@@ -115,7 +115,7 @@ pub(crate) fn lower(graph: &Graph, options: Options) -> Result<Plan> {
     if options.fuse {
         super::finish::join(&mut lower.draft, &outputs, &assigns, &updates);
     }
-    super::together::join_steps(&mut lower.draft);
+    super::parallel_ops::join_steps(&mut lower.draft);
     let plan = super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns, updates)?;
     Ok(Plan { n_stack_outputs, ..plan })
 }
@@ -151,7 +151,7 @@ impl Lower<'_> {
             if !matches!(graph.ty(v), Type::Tensor(_)) {
                 let stack = self.new_stack(graph.ty(v).clone());
                 self.emit(Instr::StackInput { stack, input: i as u32 });
-                self.places[v.index()] = Some(Place::Stack(stack));
+                self.places[v.index()] = Some(LoweredValue::Stack(stack));
                 continue;
             }
             let base = Base::Input(i as u32);
@@ -169,7 +169,7 @@ impl Lower<'_> {
         let graph = self.graph;
         let mut outputs: Vec<StackId> = Vec::new();
         for &v in graph.outputs().iter().filter(|&&v| !matches!(graph.ty(v), Type::Tensor(_))) {
-            let Some(Place::Stack(stack)) = self.places[v.index()] else { panic!("{v} is no stack") };
+            let Some(LoweredValue::Stack(stack)) = self.places[v.index()] else { panic!("{v} is no stack") };
             outputs.push(stack);
         }
         // Returning a list moves it, so a second output of the same list is a copy.
@@ -274,13 +274,13 @@ impl Lower<'_> {
     // Places.
 
     /// Returns the storage of a value. Computes it if it is an expression.
-    fn place(&mut self, value: Value) -> Result<Place> {
+    fn place(&mut self, value: Value) -> Result<LoweredValue> {
         let place = self.places[value.index()].clone();
         let place = place.unwrap_or_else(|| panic!("{value} of `{}` is used before it is defined", self.graph.name));
-        let Place::Expr(expr) = place else {
+        let LoweredValue::Expr(expr) = place else {
             return Ok(place);
         };
-        let place = Place::View(self.materialize(*expr));
+        let place = LoweredValue::View(self.materialize(*expr));
         self.places[value.index()] = Some(place.clone());
         Ok(place)
     }
@@ -288,10 +288,10 @@ impl Lower<'_> {
     /// Returns a value as an operand of a tensor operation.
     fn operand(&mut self, value: Value) -> Result<Operand> {
         Ok(match self.place(value)? {
-            Place::Reg(r) => Operand::View(reg_view(r, self.graph.ty(value).element().dtype)),
-            Place::View(v) => Operand::View(v),
-            Place::Slot(s) => Operand::Slot(s),
-            Place::Stack(_) | Place::Expr(_) => {
+            LoweredValue::Reg(r) => Operand::View(reg_view(r, self.graph.ty(value).element().dtype)),
+            LoweredValue::View(v) => Operand::View(v),
+            LoweredValue::Slot(s) => Operand::Slot(s),
+            LoweredValue::Stack(_) | LoweredValue::Expr(_) => {
                 panic!("{value} of `{}` is no tensor", self.graph.name)
             }
         })
@@ -300,32 +300,32 @@ impl Lower<'_> {
     /// Returns the register of a value of rank 0.
     fn reg(&mut self, value: Value) -> Result<Reg> {
         match self.place(value)? {
-            Place::Reg(r) => Ok(r),
+            LoweredValue::Reg(r) => Ok(r),
             other => panic!("{value} of `{}` is not in a register but {other:?}", self.graph.name),
         }
     }
 
     /// Returns the storage of a view. A single element is loaded into a register.
-    fn tensor_place(&mut self, view: View, name: &'static str, loc: Loc) -> Place {
+    fn tensor_place(&mut self, view: View, name: &'static str, loc: Loc) -> LoweredValue {
         if !view.shape.is_empty() {
-            return Place::View(view);
+            return LoweredValue::View(view);
         }
         if let Base::Reg(r) = view.base {
-            return Place::Reg(r);
+            return LoweredValue::Reg(r);
         }
         let (dst, dtype) = (self.new_reg(), view.dtype);
         let step = self.add_step(Kernel::Load, vec![Operand::View(view)], Out::Reg(dst, dtype), None, name, loc);
         self.emit(Instr::Run(step));
-        Place::Reg(dst)
+        LoweredValue::Reg(dst)
     }
 
-    fn constant(&mut self, tensor: &HostTensor) -> Place {
+    fn constant(&mut self, tensor: &HostTensor) -> LoweredValue {
         if tensor.rank() == 0 {
-            return Place::Reg(self.constant_reg(scalar_to_reg(tensor)));
+            return LoweredValue::Reg(self.constant_reg(scalar_to_reg(tensor)));
         }
         let i = self.draft.constants.len() as u32;
         self.draft.constants.push(tensor.clone());
-        Place::View(View::whole(Base::Constant(i), tensor.dtype(), tensor.shape().to_vec()))
+        LoweredValue::View(View::whole(Base::Constant(i), tensor.dtype(), tensor.shape().to_vec()))
     }
 
     fn constant_reg(&mut self, bits: u64) -> Reg {
@@ -339,13 +339,13 @@ impl Lower<'_> {
     }
 
     /// Allocates storage for a value of a type.
-    fn new_place(&mut self, ty: &Type) -> Place {
+    fn new_place(&mut self, ty: &Type) -> LoweredValue {
         match ty {
-            Type::Stack(_) | Type::List(_) => Place::Stack(self.new_stack(ty.clone())),
-            Type::Tensor(t) if t.rank() == 0 => Place::Reg(self.new_reg()),
+            Type::Stack(_) | Type::List(_) => LoweredValue::Stack(self.new_stack(ty.clone())),
+            Type::Tensor(t) if t.rank() == 0 => LoweredValue::Reg(self.new_reg()),
             Type::Tensor(t) => match t.shape.known() {
-                Some(shape) => Place::View(self.new_buffer(t.dtype, shape)),
-                None => Place::Slot(self.new_slot()),
+                Some(shape) => LoweredValue::View(self.new_buffer(t.dtype, shape)),
+                None => LoweredValue::Slot(self.new_slot()),
             },
         }
     }
@@ -373,10 +373,10 @@ impl Lower<'_> {
     }
 
     /// Allocates a buffer with a memory layout.
-    fn new_buffer_in(&mut self, order: Order, dtype: DType, shape: &[usize]) -> View {
+    fn new_buffer_in(&mut self, order: MemoryLayout, dtype: DType, shape: &[usize]) -> View {
         let shape = order.axes(shape.len()).into_iter().map(|a| shape[a]).collect();
         let buffer = self.new_buffer(dtype, shape);
-        if let (Order::ChannelsLast, Base::Buffer(b)) = (order, buffer.base) {
+        if let (MemoryLayout::ChannelsLast, Base::Buffer(b)) = (order, buffer.base) {
             self.channels_last.insert(b);
         }
         buffer.restored(order)
@@ -442,13 +442,13 @@ impl Lower<'_> {
         kernel: Kernel,
         operands: Vec<Operand>,
         out: Out,
-        meaning: Option<Meaning>,
+        meaning: Option<SourceOp>,
         name: &'static str,
         loc: Loc,
-    ) -> StepId {
+    ) -> TensorOpId {
         let meaning = meaning.map(Box::new);
-        self.draft.steps.push(Step { kernel, operands, out, meaning, name, loc });
-        StepId(self.draft.steps.len() as u32 - 1)
+        self.draft.steps.push(TensorOp { kernel, operands, out, meaning, name, loc });
+        TensorOpId(self.draft.steps.len() as u32 - 1)
     }
 
     /// Copies a view to a new buffer.
@@ -477,7 +477,7 @@ impl Lower<'_> {
     }
 
     /// Returns the view permuted into a memory layout, copied if it is not contiguous.
-    fn arranged(&mut self, view: &View, order: Order, name: &'static str, loc: Loc) -> View {
+    fn arranged(&mut self, view: &View, order: MemoryLayout, name: &'static str, loc: Loc) -> View {
         self.contiguous(view.arranged(order), name, loc)
     }
 

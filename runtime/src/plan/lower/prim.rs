@@ -1,32 +1,32 @@
 //! Lowering of primitive operations to views, kernels or the reference implementation.
 
 use super::elementwise::reduced;
-use super::products::Kind;
-use super::{Copy, Kernel, Lower, Move, Place};
+use super::products::ProductKernel;
+use super::{Copy, Kernel, Lower, LoweredValue, Move};
 use crate::cpu::kernels::attention::Attention;
-use crate::cpu::kernels::conv::{ChannelsLast, ChannelsLastWeights, Gather, Geometry, LANES, Weights};
-use crate::cpu::kernels::index::{Places, Window};
-use crate::cpu::kernels::lanes::{Along, Lanes};
+use crate::cpu::kernels::axis::{AxisKernel, AxisOp};
+use crate::cpu::kernels::conv::{ChannelsLast, ChannelsLastWeightGrad, Geometry, ImplicitGemm, LANES, WeightGrad};
+use crate::cpu::kernels::index::{IndexPattern, Window};
 use crate::cpu::kernels::matmul::Matmul;
 use crate::cpu::kernels::pool::{Pool, Pooling};
 use crate::cpu::kernels::random::Random;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
-use crate::cpu::kernels::softmax::{Normal, Softmax};
-use crate::plan::{Instr, Meaning, Operand, Order, Out, View};
+use crate::cpu::kernels::softmax::{Softmax, SoftmaxKind};
+use crate::plan::{Instr, MemoryLayout, Operand, Out, SourceOp, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, Prim, attributes, prim};
 use anabranch_dsl::{HostTensor, Loc, Result, Type};
 
 impl Lower<'_> {
     /// Lowers a primitive operation.
-    pub(super) fn prim(&mut self, node: Node, def: Prim, attrs: &Attrs) -> Result<Place> {
+    pub(super) fn prim(&mut self, node: Node, def: Prim, attrs: &Attrs) -> Result<LoweredValue> {
         let graph = self.graph;
         let data = graph.node(node);
         let is_known = |ty: &Type| ty.element().shape.known().is_some();
         let mut known = data.operands.iter().chain(&data.results).all(|&v| is_known(graph.ty(v)));
         // A value of known shape may be stored in a slot.
         for &v in &data.operands {
-            known &= !matches!(self.places[v.index()], Some(Place::Slot(_)));
+            known &= !matches!(self.places[v.index()], Some(LoweredValue::Slot(_)));
         }
         if !known {
             return self.reference(data, def, attrs);
@@ -57,7 +57,7 @@ impl Lower<'_> {
     }
 
     /// Evaluates an operation without operands, whose result is constant.
-    fn constant_op(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Place> {
+    fn constant_op(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<LoweredValue> {
         let ty = self.graph.ty(data.results[0]).element();
         let tensor = def.evaluate(&EvalCx { operands: &[], attrs, ty }).map_err(|e| e.at(def.name, data.loc))?;
         Ok(self.constant(&tensor))
@@ -69,7 +69,7 @@ impl Lower<'_> {
     }
 
     /// Lowers operations that only rearrange elements, as views or copies.
-    fn structural(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
+    fn structural(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<LoweredValue>> {
         let shape = self.shape_of(data.results[0]);
         let view = match def {
             prim::EXTENTS => {
@@ -134,7 +134,7 @@ impl Lower<'_> {
     }
 
     /// Lowers operations that have a kernel.
-    fn kernel(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<Place>> {
+    fn kernel(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<LoweredValue>> {
         let mut operands = (0..data.operands.len()).map(|i| self.view_of(data, i)).collect::<Result<Vec<_>>>()?;
         let shape = self.shape_of(data.results[0]);
         let kernel = match def {
@@ -144,21 +144,21 @@ impl Lower<'_> {
             }
             prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => {
                 let normal = match def {
-                    prim::SOFTMAX => Normal::Softmax,
-                    prim::LOG_SOFTMAX => Normal::LogSoftmax,
-                    _ => Normal::LogSumExp,
+                    prim::SOFTMAX => SoftmaxKind::Softmax,
+                    prim::LOG_SOFTMAX => SoftmaxKind::LogSoftmax,
+                    _ => SoftmaxKind::LogSumExp,
                 };
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 Kernel::Softmax(Softmax::new(normal, &operands[0].shape, attributes::Along::of(attrs).axis))
             }
             prim::CUMSUM | prim::ARGMAX | prim::ARGMIN => {
                 let along = match def {
-                    prim::CUMSUM => Along::CumSum { reverse: attributes::RunningSum::of(attrs).reverse },
-                    prim::ARGMAX => Along::ArgMax,
-                    _ => Along::ArgMin,
+                    prim::CUMSUM => AxisOp::CumSum { reverse: attributes::RunningSum::of(attrs).reverse },
+                    prim::ARGMAX => AxisOp::ArgMax,
+                    _ => AxisOp::ArgMin,
                 };
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
-                Kernel::Lanes(Lanes::new(along, &operands[0].shape, attributes::Along::of(attrs).axis))
+                Kernel::Axis(AxisKernel::new(along, &operands[0].shape, attributes::Along::of(attrs).axis))
             }
             prim::MATMUL => {
                 for view in &mut operands {
@@ -166,20 +166,21 @@ impl Lower<'_> {
                         *view = self.copied(view, def.name, data.loc);
                     }
                 }
-                return Ok(Some(self.product(Kind::Matmul, operands, data, def, attrs)));
+                return Ok(Some(self.product(ProductKernel::Matmul, operands, data, def, attrs)));
             }
             prim::CONV => {
                 let geometry = Geometry::new(&operands[0].shape, &operands[1].shape, &shape, attrs);
                 operands[1] = self.contiguous(operands[1].clone(), def.name, data.loc);
                 let last = ChannelsLast::conv(&geometry, operands[0].order());
-                let kind = self.convolution(last, || Gather::conv(&geometry), &mut operands, def.name, data.loc);
+                let kind = self.convolution(last, || ImplicitGemm::conv(&geometry), &mut operands, def.name, data.loc);
                 return Ok(Some(self.product(kind, operands, data, def, attrs)));
             }
             prim::CONV_INPUT_GRAD => {
                 let geometry = Geometry::new(&shape, &operands[1].shape, &operands[0].shape, attrs);
                 operands[1] = self.channels_first(&operands[1], &geometry, def.name, data.loc);
                 let last = ChannelsLast::transpose(&geometry, operands[0].order());
-                let kind = self.convolution(last, || Gather::transpose(&geometry), &mut operands, def.name, data.loc);
+                let kind =
+                    self.convolution(last, || ImplicitGemm::transpose(&geometry), &mut operands, def.name, data.loc);
                 return Ok(Some(self.product(kind, operands, data, def, attrs)));
             }
             prim::CONV_WEIGHT_GRAD => return self.conv_weights(operands, shape, data, def, attrs).map(Some),
@@ -199,9 +200,9 @@ impl Lower<'_> {
                 // grows, as most convolutions use that layout.
                 let grows = pooling == Pooling::MeanGrad && x.get(1).is_some_and(|&channels| channels >= LANES);
                 let order = match has_channels && self.options.fuse {
-                    true if grows => Order::ChannelsLast,
+                    true if grows => MemoryLayout::ChannelsLast,
                     true => operands[0].order(),
-                    false => Order::RowMajor,
+                    false => MemoryLayout::RowMajor,
                 };
                 let kernel = Kernel::Pool(Pool::new(pooling, x, y, order, attrs));
                 for view in &mut operands {
@@ -211,7 +212,7 @@ impl Lower<'_> {
                 let out = self.new_buffer_in(order, dtype, &shape);
                 let operands = operands.into_iter().map(Operand::View).collect();
                 self.run_kernel_to(kernel, operands, Out::View(out.arranged(order)), data, def, attrs);
-                return Ok(Some(Place::View(out)));
+                return Ok(Some(LoweredValue::View(out)));
             }
             prim::ATTENTION | prim::ATTENTION_GRAD => {
                 for view in &mut operands {
@@ -267,19 +268,19 @@ impl Lower<'_> {
     fn convolution(
         &mut self,
         last: Option<ChannelsLast>,
-        other: impl FnOnce() -> Gather,
+        other: impl FnOnce() -> ImplicitGemm,
         operands: &mut [View],
         name: &'static str,
         loc: Loc,
-    ) -> Kind {
-        let order = if last.is_some() && self.options.fuse { operands[0].order() } else { Order::RowMajor };
+    ) -> ProductKernel {
+        let order = if last.is_some() && self.options.fuse { operands[0].order() } else { MemoryLayout::RowMajor };
         operands[0] = self.arranged(&operands[0], order, name, loc);
         match last.filter(|_| self.options.fuse) {
             Some(conv) => {
                 let pack = conv.pack(operands[1].dtype);
-                Kind::ChannelsLast(Box::new(conv), pack)
+                ProductKernel::ChannelsLast(Box::new(conv), pack)
             }
-            None => Kind::Conv(Box::new(other())),
+            None => ProductKernel::Conv(Box::new(other())),
         }
     }
 
@@ -301,16 +302,16 @@ impl Lower<'_> {
         data: &NodeData,
         def: Prim,
         attrs: &Attrs,
-    ) -> Result<Place> {
+    ) -> Result<LoweredValue> {
         let geometry = Geometry::new(&operands[0].shape, &shape, &operands[1].shape, attrs);
         let orders = [operands[0].order(), operands[1].order()];
         if self.options.fuse
-            && orders.contains(&Order::ChannelsLast)
-            && let Some(kernel) = ChannelsLastWeights::new(&geometry, orders[0])
+            && orders.contains(&MemoryLayout::ChannelsLast)
+            && let Some(kernel) = ChannelsLastWeightGrad::new(&geometry, orders[0])
         {
             return Ok(self.conv_weights_of_last(kernel, [&operands[0], &operands[1]], &shape, data, def));
         }
-        let kernel = Weights::new(&geometry);
+        let kernel = WeightGrad::new(&geometry);
         operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
         if kernel.filters_first() {
             let order: Vec<usize> = [1, 0].into_iter().chain(2..shape.len()).collect();
@@ -336,14 +337,14 @@ impl Lower<'_> {
     /// Lowers the filter gradient for channels-last operands.
     fn conv_weights_of_last(
         &mut self,
-        kernel: ChannelsLastWeights,
+        kernel: ChannelsLastWeightGrad,
         [x, dy]: [&View; 2],
         shape: &[usize],
         data: &NodeData,
         def: Prim,
-    ) -> Place {
+    ) -> LoweredValue {
         let x = self.arranged(x, x.order(), def.name, data.loc);
-        let dy = self.arranged(dy, Order::ChannelsLast, def.name, data.loc);
+        let dy = self.arranged(dy, MemoryLayout::ChannelsLast, def.name, data.loc);
         let dtype = x.dtype;
         let size: usize = shape[1..].iter().product();
         // Filters are its last axis, as in the tiles.
@@ -371,17 +372,24 @@ impl Lower<'_> {
             }
         }
         let rows = self.contiguous(out.permute(&[1, 0]), def.name, data.loc);
-        Place::View(rows.reshape(shape).expect("a contiguous tensor has all shapes"))
+        LoweredValue::View(rows.reshape(shape).expect("a contiguous tensor has all shapes"))
     }
 
     /// Runs a kernel that modifies its first operand in place.
-    fn change(&mut self, kernel: Kernel, operands: Vec<View>, data: &NodeData, def: Prim, attrs: &Attrs) -> Place {
+    fn change(
+        &mut self,
+        kernel: Kernel,
+        operands: Vec<View>,
+        data: &NodeData,
+        def: Prim,
+        attrs: &Attrs,
+    ) -> LoweredValue {
         let out = operands[0].clone();
         let operands = operands.into_iter().map(Operand::View).collect();
-        let meaning = Meaning { def, attrs: attrs.clone(), name: data.name_in_errors() };
+        let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
         let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
-        Place::View(out)
+        LoweredValue::View(out)
     }
 
     pub(super) fn view_of(&mut self, data: &NodeData, i: usize) -> Result<View> {
@@ -392,7 +400,7 @@ impl Lower<'_> {
     }
 
     /// Runs an operation by its reference implementation.
-    fn reference(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Place> {
+    fn reference(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<LoweredValue> {
         let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
         self.run_kernel_on(Kernel::Reference, operands, data, def, attrs)
     }
@@ -407,7 +415,7 @@ impl Lower<'_> {
         def: Prim,
         attrs: &Attrs,
     ) {
-        let meaning = Meaning { def, attrs: attrs.clone(), name: data.name_in_errors() };
+        let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
         let step = self.add_step(kernel, operands, out, Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
         if self.options.check_finite {
@@ -423,14 +431,14 @@ impl Lower<'_> {
         data: &NodeData,
         def: Prim,
         attrs: &Attrs,
-    ) -> Result<Place> {
+    ) -> Result<LoweredValue> {
         let ty = self.graph.ty(data.results[0]);
         let place = self.new_place(ty);
         let out = match &place {
-            Place::Reg(r) => Out::Reg(*r, ty.element().dtype),
-            Place::View(v) => Out::View(v.clone()),
-            Place::Slot(s) => Out::Slot(*s),
-            Place::Stack(_) | Place::Expr(_) => panic!("{} gives a tensor", def.name),
+            LoweredValue::Reg(r) => Out::Reg(*r, ty.element().dtype),
+            LoweredValue::View(v) => Out::View(v.clone()),
+            LoweredValue::Slot(s) => Out::Slot(*s),
+            LoweredValue::Stack(_) | LoweredValue::Expr(_) => panic!("{} gives a tensor", def.name),
         };
         self.run_kernel_to(kernel, operands, out, data, def, attrs);
         Ok(place)
@@ -438,10 +446,10 @@ impl Lower<'_> {
 }
 
 /// Returns the pattern of elements that indices select in a tensor.
-fn places(def: Prim, x: &View, ids: &View, attrs: &Attrs) -> Places {
+fn places(def: Prim, x: &View, ids: &View, attrs: &Attrs) -> IndexPattern {
     let axis = attributes::Along::of(attrs).axis;
     match def {
-        prim::TAKE | prim::SCATTER_ADD => Places::slices(&x.shape, axis),
-        _ => Places::elements(&x.shape, &ids.shape, axis),
+        prim::TAKE | prim::SCATTER_ADD => IndexPattern::slices(&x.shape, axis),
+        _ => IndexPattern::elements(&x.shape, &ids.shape, axis),
     }
 }

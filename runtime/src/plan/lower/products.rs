@@ -15,11 +15,11 @@
 //! A loop-invariant matrix is packed before the outermost loop in which it is invariant.
 
 use super::elementwise::{Expr, function_of};
-use super::{Instr, Item, Kernel, Lower, Place, Users};
-use crate::cpu::kernels::conv::{ChannelsLast, Gather};
+use super::{Instr, Item, Kernel, Lower, LoweredValue, Users};
+use crate::cpu::kernels::conv::{ChannelsLast, ImplicitGemm};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::{Matmul, Pack};
-use crate::plan::{Base, Meaning, Operand, Order, Out, StepId, View};
+use crate::plan::{Base, MemoryLayout, Operand, Out, SourceOp, TensorOpId, View};
 use anabranch_dsl::ir::{Attrs, Graph, NodeData, Op};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, Loc, Result};
@@ -29,23 +29,23 @@ const SMALL: usize = 1 << 15;
 
 /// The kernel of a product.
 #[derive(Clone, Debug)]
-pub(super) enum Kind {
+pub(super) enum ProductKernel {
     Matmul,
-    Conv(Box<Gather>),
+    Conv(Box<ImplicitGemm>),
     /// A convolution to a channels-last result. The second operand must be packed.
     ChannelsLast(Box<ChannelsLast>, Pack),
 }
 
-impl Kind {
-    fn order(&self) -> Order {
-        if let Kind::ChannelsLast(..) = self { Order::ChannelsLast } else { Order::RowMajor }
+impl ProductKernel {
+    fn order(&self) -> MemoryLayout {
+        if let ProductKernel::ChannelsLast(..) = self { MemoryLayout::ChannelsLast } else { MemoryLayout::RowMajor }
     }
 }
 
 /// A deferred matmul or convolution.
 #[derive(Clone, Debug)]
 pub(super) struct Product {
-    kind: Kind,
+    kind: ProductKernel,
     operands: [View; 2],
     out: View,
     def: Prim,
@@ -84,7 +84,7 @@ impl Product {
     pub(super) fn ends_in(&self, expr: &Expr, in_loop: bool) -> bool {
         let is_sum = matches!(&expr.ops[..], [op] if op.op == prim::ADD);
         // Random numbers are indexed in row-major order.
-        if expr.draws() && self.kind.order() != Order::RowMajor {
+        if expr.draws() && self.kind.order() != MemoryLayout::RowMajor {
             return false;
         }
         let pays = !in_loop || is_sum || self.out.n_bytes() > SMALL;
@@ -96,12 +96,12 @@ impl Lower<'_> {
     /// Lowers a matmul or convolution of two operands that its kernel accepts.
     pub(super) fn product(
         &mut self,
-        kind: Kind,
+        kind: ProductKernel,
         operands: Vec<View>,
         data: &NodeData,
         def: Prim,
         attrs: &Attrs,
-    ) -> Place {
+    ) -> LoweredValue {
         let [a, b] = <[View; 2]>::try_from(operands).expect("a product has two operands");
         let value = data.results[0];
         let ty = self.graph.ty(value).element();
@@ -125,10 +125,10 @@ impl Lower<'_> {
             let product = Some(Box::new(product));
             let (attrs, loc) = (attrs.clone(), data.loc);
             let expr = Expr { product, shape, operands: vec![out], ops: Vec::new(), def, attrs, loc };
-            return Place::Expr(Box::new(expr));
+            return LoweredValue::Expr(Box::new(expr));
         }
         self.emit_product(product, None);
-        Place::View(out)
+        LoweredValue::View(out)
     }
 
     /// Computes the deferred product of an expression.
@@ -158,7 +158,7 @@ impl Lower<'_> {
         });
         let out = out.arranged(order);
         let kernel = match kind {
-            Kind::Matmul => {
+            ProductKernel::Matmul => {
                 let kept = [0, 1].map(|i| self.kept_in(&operands[i]).is_some());
                 let [mut a, mut b] = operands;
                 let matmul = Matmul::merged(&mut a, &mut b, &out, kept);
@@ -172,11 +172,11 @@ impl Lower<'_> {
                     None => matmul,
                 })
             }
-            Kind::Conv(conv) => Kernel::Conv(match epilogue {
+            ProductKernel::Conv(conv) => Kernel::Conv(match epilogue {
                 Some(epilogue) => conv.with_epilogue(epilogue),
                 None => *conv,
             }),
-            Kind::ChannelsLast(conv, pack) => {
+            ProductKernel::ChannelsLast(conv, pack) => {
                 operands[1] = self.pack(&operands[1], pack, def.name, loc);
                 Kernel::ChannelsLast(match epilogue {
                     Some(epilogue) => conv.with_epilogue(epilogue),
@@ -185,7 +185,7 @@ impl Lower<'_> {
             }
         };
         let operands = operands.into_iter().map(Operand::View).chain(others).collect();
-        let meaning = Meaning { def, attrs, name: def.name };
+        let meaning = SourceOp { def, attrs, name: def.name };
         let step = self.add_step(kernel, operands, Out::View(out), Some(meaning), def.name, loc);
         self.emit(Instr::Run(step));
         if self.options.check_finite {
@@ -217,7 +217,7 @@ impl Lower<'_> {
         let to = self.new_buffer(view.dtype, vec![pack.len()]);
         let operands = vec![Operand::View(view.clone())];
         let kernel = Kernel::Pack(pack.clone());
-        let step: StepId = self.add_step(kernel, operands, Out::View(to.clone()), None, name, loc);
+        let step: TensorOpId = self.add_step(kernel, operands, Out::View(to.clone()), None, name, loc);
         match l {
             Some(l) => {
                 let before = self.draft.loops[l as usize].before as usize;
@@ -237,10 +237,10 @@ impl Lower<'_> {
         axes: &[usize],
         data: &NodeData,
         def: Prim,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<LoweredValue>> {
         let batch = expr.shape.len() - 2;
         let Some(product) = expr.product.take_if(|p| {
-            let is_sum = matches!(p.kind, Kind::Matmul) && matches!(def, prim::SUM | prim::SUM_LIKE);
+            let is_sum = matches!(p.kind, ProductKernel::Matmul) && matches!(def, prim::SUM | prim::SUM_LIKE);
             is_sum && axes.iter().copied().eq(0..batch)
         }) else {
             return Ok(None);
@@ -260,6 +260,6 @@ impl Lower<'_> {
         let out = self.new_buffer(ty.dtype, vec![m, n]);
         let result = out.reshape(&shape).expect("a contiguous tensor has all shapes");
         self.emit_product(Product { operands: [a, b], out, ..*product }, None);
-        Ok(Some(Place::View(result)))
+        Ok(Some(LoweredValue::View(result)))
     }
 }

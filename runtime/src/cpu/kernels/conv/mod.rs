@@ -22,17 +22,17 @@
 //! divided into parts whose sizes depend only on the shapes, so results are bitwise identical for
 //! any number of threads. Nothing allocates, except for the boxes of a thread, once.
 
-mod boxes;
-mod gather;
-mod last;
-mod last_weights;
+mod channels_last;
+mod channels_last_weight_grad;
+mod implicit_gemm;
+mod padded_patches;
 mod phase;
-mod weights;
+mod weight_grad;
 
-pub(crate) use gather::Gather;
-pub(crate) use last::ChannelsLast;
-pub(crate) use last_weights::ChannelsLastWeights;
-pub(crate) use weights::Weights;
+pub(crate) use channels_last::ChannelsLast;
+pub(crate) use channels_last_weight_grad::ChannelsLastWeightGrad;
+pub(crate) use implicit_gemm::ImplicitGemm;
+pub(crate) use weight_grad::WeightGrad;
 
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::attributes;
@@ -186,8 +186,8 @@ fn divisor(n: usize, most: usize) -> usize {
 mod tests {
     use super::*;
     use crate::cpu::kernels::gemm;
-    use crate::cpu::vector::{Lane, Level};
-    use crate::plan::Order;
+    use crate::cpu::vector::{InstructionSet, Lane};
+    use crate::plan::MemoryLayout;
 
     fn attrs(strides: [usize; 2], padding: [usize; 4], dilation: [usize; 2], groups: usize) -> Attrs {
         attributes::Conv { strides: strides.into(), padding: padding.into(), dilation: dilation.into(), groups }.into()
@@ -213,15 +213,15 @@ mod tests {
             let g = Geometry::new(&x, &w, &y, &attrs);
             let [nx, nw, ny] = [x, w, y].map(|shape| shape.iter().product::<usize>());
             let (vx, vw, vy) = (numbers::<T>(nx), numbers::<T>(nw), numbers::<T>(ny));
-            let weights = Weights::new(&g);
+            let weights = WeightGrad::new(&g);
             let plane = y[2] * y[3];
             let from = |i: usize| (i / plane % y[0] * y[1] + i / plane / y[0]) * plane + i % plane;
             let dy: Vec<T> = (0..ny).map(|i| vy[if weights.filters_first() { from(i) } else { i }]).collect();
             let mut results: Vec<[Vec<T>; 3]> = Vec::new();
-            for level in Level::all() {
+            for level in InstructionSet::all() {
                 let mut out = [ny, nx, nw * weights.splits()].map(|n| vec![T::from(99); n]);
-                Gather::conv(&g).run_at(level, &vx, &vw, &mut out[0], &|_, _| ());
-                Gather::transpose(&g).run_at(level, &vy, &vw, &mut out[1], &|_, _| ());
+                ImplicitGemm::conv(&g).run_at(level, &vx, &vw, &mut out[0], &|_, _| ());
+                ImplicitGemm::transpose(&g).run_at(level, &vy, &vw, &mut out[1], &|_, _| ());
                 weights.run_at(level, &vx, &dy, &mut out[2]);
                 results.push(out);
             }
@@ -246,7 +246,7 @@ mod tests {
         [vx, vw, vy]: [&[T]; 3],
         results: &[Vec<T>; 3],
     ) {
-        let matrix = |level: Level, rows: usize, w: &[T]| {
+        let matrix = |level: InstructionSet, rows: usize, w: &[T]| {
             let inner = w.len() / rows;
             let mut packed = vec![T::from(99); gemm::packed_len::<T>(level, inner, rows)];
             gemm::pack(level, w, gemm::Strides { down: 1, right: inner }, inner, rows, 0, &mut packed);
@@ -255,8 +255,10 @@ mod tests {
         let sum = |parts: &[T], n: usize, at: usize| {
             (0..parts.len() / n).fold(T::default(), |sum, part| sum + parts[part * n + at])
         };
-        for (level, order) in Level::all().flat_map(|l| [Order::RowMajor, Order::ChannelsLast].map(|o| (l, o))) {
-            let arranged = |shape, v: &[T]| if order == Order::RowMajor { v.to_vec() } else { last(shape, v) };
+        for (level, order) in
+            InstructionSet::all().flat_map(|l| [MemoryLayout::RowMajor, MemoryLayout::ChannelsLast].map(|o| (l, o)))
+        {
+            let arranged = |shape, v: &[T]| if order == MemoryLayout::RowMajor { v.to_vec() } else { last(shape, v) };
             if let Some(conv) = ChannelsLast::conv(g, order) {
                 let mut out = vec![T::from(99); vy.len()];
                 let w = matrix(level, y[1], vw);
@@ -269,7 +271,7 @@ mod tests {
                 conv.run_at(level, &arranged(y, vy), &w, &mut out, &|_, _| ());
                 assert!(out == last(x, &results[1]), "{level:?} {order:?} {g:?}");
             }
-            if let Some(kernel) = ChannelsLastWeights::new(g, order) {
+            if let Some(kernel) = ChannelsLastWeightGrad::new(g, order) {
                 let mut out = vec![T::from(99); vw.len() * kernel.splits()];
                 kernel.run_at(level, &arranged(x, vx), &last(y, vy), &mut out);
                 let places = vw.len() / y[1];
@@ -290,8 +292,8 @@ mod tests {
         let chosen = |x: [usize; 4], filters: usize, groups: usize| {
             let w = [filters, x[1] / groups, 3, 3];
             let g = Geometry::new(&x, &w, &[x[0], filters, x[2], x[3]], &attrs(groups));
-            let order = Order::ChannelsLast;
-            [ChannelsLast::conv(&g, order).is_some(), ChannelsLastWeights::new(&g, order).is_some()]
+            let order = MemoryLayout::ChannelsLast;
+            [ChannelsLast::conv(&g, order).is_some(), ChannelsLastWeightGrad::new(&g, order).is_some()]
         };
         assert_eq!(chosen([8, 32, 14, 14], 64, 1), [true; 2]);
         assert_eq!(chosen([8, 32, 14, 14], 4, 1), [false; 2]);

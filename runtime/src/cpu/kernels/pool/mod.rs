@@ -5,14 +5,14 @@
 //! them. Work is divided among threads by planes of the leading axes, or by images for
 //! channels-last tensors, in parts whose sizes depend only on the shapes.
 
-mod last;
+mod channels_last;
 
 use super::conv::{inside, three};
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::Lane;
-use crate::plan::{Operand, Order};
+use crate::plan::{MemoryLayout, Operand};
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::attributes;
@@ -72,7 +72,7 @@ numbers!(f32 f64);
 impl Pool {
     /// Creates the kernel. `x` and `y` are the shapes of the tensors with one element per window
     /// element and per window, whatever their layout.
-    pub(crate) fn new(pooling: Pooling, x: &[usize], y: &[usize], order: Order, attrs: &Attrs) -> Pool {
+    pub(crate) fn new(pooling: Pooling, x: &[usize], y: &[usize], order: MemoryLayout, attrs: &Attrs) -> Pool {
         let attributes::Pool { window, strides, padding } = attributes::Pool::of(attrs);
         let first = x.len() - window.len();
         let low: Vec<usize> = padding.into_iter().step_by(2).collect();
@@ -85,7 +85,7 @@ impl Pool {
             low: three(&low, 0),
             count_padding: matches!(pooling, Pooling::Mean | Pooling::MeanGrad)
                 && attributes::MeanPool::of(attrs).count_padding,
-            channels: (order == Order::ChannelsLast).then(|| x[first - 1]),
+            channels: (order == MemoryLayout::ChannelsLast).then(|| x[first - 1]),
         }
     }
 
@@ -130,7 +130,7 @@ impl Pool {
                         let i = part * planes + i;
                         let (a, b) = (&first[i * sizes[1]..][..sizes[1]], &second[i * sizes[2]..][..sizes[2]]);
                         if let Some(channels) = self.channels {
-                            self.image(last::Image { channels, first: a, second: b, out });
+                            self.image(channels_last::Image { channels, first: a, second: b, out });
                             continue;
                         }
                         match self.pooling {
@@ -138,7 +138,7 @@ impl Pool {
                                 self.maxima(a, |at, best, _| out[at..at + best.len()].copy_from_slice(best))
                             }
                             Pooling::Pick => self.maxima(a, |at, _, places| {
-                                out[at..].iter_mut().zip(places).for_each(|(y, &p)| *y = picked(b, p));
+                                out[at..].iter_mut().zip(places).for_each(|(y, &p)| *y = element_or_zero(b, p));
                             }),
                             Pooling::MaxGrad => {
                                 out.fill(T::default());
@@ -309,7 +309,7 @@ impl Pool {
 
 /// Returns the element at a position, or zero for [`NOWHERE`].
 #[inline(always)]
-fn picked<T: Number>(x: &[T], place: u32) -> T {
+fn element_or_zero<T: Number>(x: &[T], place: u32) -> T {
     if place == NOWHERE { T::default() } else { x[place as usize] }
 }
 

@@ -1,0 +1,351 @@
+//! Batching of matmuls in loops over sequences.
+
+use super::build::{self, InsertPoint, columns, first_axis, matrix, shape, transposed};
+use super::trips::trips;
+use super::{Pass, has_product, made_by};
+use crate::ir::{Attrs, ListOp, LoopVar, Node, Op, Origin, Region, Replacements, Value};
+use crate::ops::attributes::{Along, DynamicSlice};
+use crate::ops::{Prim, prim};
+use crate::{Graph, HostTensor, TensorType};
+use std::collections::HashMap;
+
+/// Batches the matmuls of many iterations, since one large matmul is faster than many small ones.
+///
+/// In loops with a known trip count:
+///
+/// - A matmul of `x[i]` and a loop-invariant matrix, where `x` is captured, becomes one matmul of
+///   all of `x` before the loop. Each iteration takes its rows.
+/// - A sum of matmuls, `sum += a b`, that nothing else in the loop reads becomes one matmul after
+///   the loop. The iterations store `a` and `b` in two matrices. Gradients of weights have this
+///   form. Several sums with the same `a` become one matmul if the loop concatenates their `b`
+///   anyway, as [`MergeProducts`](super::MergeProducts) does.
+///
+/// Both apply to matmuls with few rows. A stored operand or result has at most 256 MiB.
+///
+/// Before: verified. After: verified. Sums of matmuls may be rounded differently. A matmul cannot
+/// fail, so running one where none ran before is not observable. The original matmuls are left
+/// unused, for `Dce` to remove.
+#[derive(Clone, Copy, Debug)]
+pub struct HoistMatmuls;
+
+/// Maximum size of a matrix stored over all iterations.
+const MAX_BYTES: usize = 1 << 28;
+
+/// Matmuls with more rows are large enough by themselves.
+const MAX_ROWS: usize = 256;
+
+impl Pass for HoistMatmuls {
+    fn name(&self) -> &'static str {
+        "hoist_matmuls"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        let mut loops = Vec::new();
+        graph.visit_nodes(graph.root(), &mut |node| {
+            if graph.as_while(node).is_some() {
+                loops.push(node);
+            }
+        });
+        let mut changed = false;
+        // Inner loops first, since their hoisted nodes end up in the body of the outer loop.
+        for node in loops.into_iter().rev() {
+            if !has_product(graph, node) {
+                continue;
+            }
+            let Some(trips) = trips(graph, node).and_then(|n| usize::try_from(n).ok()).filter(|&n| n >= 2) else {
+                continue;
+            };
+            let uses = graph.use_counts();
+            let replaced = Replacements::new(graph);
+            let first_new = graph.n_nodes();
+            let mut sequence = Sequence { graph, node, trips, uses, first_new, replaced, changed: false };
+            sequence.hoist();
+            sequence.sum_up();
+            changed |= sequence.finish();
+        }
+        changed
+    }
+}
+
+/// A loop with a known trip count.
+struct Sequence<'g> {
+    graph: &'g mut Graph,
+    node: Node,
+    trips: usize,
+    /// The number of uses of each value before the rewrite.
+    uses: Vec<u32>,
+    /// The index of the first node that this pass added.
+    first_new: usize,
+    replaced: Replacements,
+    changed: bool,
+}
+
+impl Sequence<'_> {
+    fn body(&self) -> Region {
+        self.graph.while_of(self.node).body()
+    }
+
+    /// Adds a primitive operation. Returns its result.
+    fn add(&mut self, at: InsertPoint, op: Prim, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
+        build::add(self.graph, at, op, operands, attrs, origin)
+    }
+
+    fn add_constant(&mut self, at: InsertPoint, tensor: HostTensor, origin: Origin) -> Value {
+        build::add_node(self.graph, at, Op::Constant(tensor), &[], origin)
+    }
+
+    /// Returns the value that a parameter of the body captures, if it is a capture.
+    fn outside(&self, v: Value) -> Option<Value> {
+        self.graph.captured_by(v).filter(|_| self.graph.region_of(v) == self.body())
+    }
+
+    /// Hoists matmuls of the rows of a sequence with one matrix before the loop.
+    fn hoist(&mut self) {
+        for product in self.graph.region(self.body()).nodes.clone() {
+            let data = self.graph.node(product);
+            let (Op::Prim(def, _), &[x, w]) = (&data.op, &data.operands[..]) else { continue };
+            if def != prim::MATMUL {
+                continue;
+            }
+            let (origin, result) = (data.origin(), data.results[0]);
+            let (Some([rows, _]), Some([depth, columns])) = (matrix(self.graph.ty(x)), matrix(self.graph.ty(w))) else {
+                continue;
+            };
+            let is_transposed = matches!(made_by(self.graph, w), Some((prim::PERMUTE, _)));
+            let w = if is_transposed { made_by(self.graph, w).expect("it is one").1[0] } else { w };
+            let slice = match made_by(self.graph, x) {
+                Some((prim::RESHAPE, &[slice])) => slice,
+                _ => x,
+            };
+            let (Some(w), Some((all, index))) = (self.outside(w), self.element_of(slice)) else { continue };
+            let n = self.graph.ty(all).element().shape.known().map_or(0, |extents| extents[0]);
+            let bytes = n * rows * columns * self.graph.ty(w).element().dtype.size();
+            if rows > MAX_ROWS || bytes > MAX_BYTES || 2 * self.trips < n {
+                continue;
+            }
+            let before = InsertPoint::Before(self.node);
+            let w = if is_transposed { self.add(before, prim::PERMUTE, &[w], transposed(), origin) } else { w };
+            let all = self.add(before, prim::RESHAPE, &[all], shape(&[n * rows, depth]), origin);
+            let products = self.add(before, prim::MATMUL, &[all, w], Attrs::none(), origin);
+            let products = self.add(before, prim::RESHAPE, &[products], shape(&[n, rows, columns]), origin);
+            let [_, products] = self.graph.add_capture(self.node, products).params;
+            let at = InsertPoint::Before(product);
+            let own = self.add(at, prim::DYNAMIC_SLICE, &[products, index], first_axis(Some(1)), origin);
+            let own = self.add(at, prim::RESHAPE, &[own], shape(&[rows, columns]), origin);
+            self.replaced.replace(result, own);
+            self.changed = true;
+        }
+    }
+
+    /// Returns the captured sequence and the index, if a value is one element along its first axis.
+    fn element_of(&self, element: Value) -> Option<(Value, Value)> {
+        let data = self.graph.node(self.graph.producer(element)?);
+        let &[all, index] = &data.operands[..] else { return None };
+        let all = self.outside(all)?;
+        match &data.op {
+            Op::Prim(def, attrs) if def == prim::DYNAMIC_SLICE => {
+                (DynamicSlice::of(attrs) == DynamicSlice { axis: 0, size: 1 }).then_some((all, index))
+            }
+            Op::List(ListOp::Read) => {
+                let list = self.graph.node(self.graph.producer(all)?);
+                matches!(list.op, Op::List(ListOp::Unstack)).then(|| (list.operands[0], index))
+            }
+            _ => None,
+        }
+    }
+
+    /// Replaces sums of matmuls by matmuls after the loop.
+    fn sum_up(&mut self) {
+        let sums: Vec<Sum> = self.graph.while_of(self.node).vars().filter_map(|var| self.sum(var)).collect();
+        let joined = self.joined_columns();
+        let mut kept = Kept::default();
+        for group in grouped(sums, &joined) {
+            let (left, right) = (
+                group[0].left,
+                match &group[..] {
+                    [sum] => sum.right,
+                    _ => joined[&group[0].right].0,
+                },
+            );
+            let (Some([rows, depth]), Some([_, width])) = (matrix(self.graph.ty(left)), matrix(self.graph.ty(right)))
+            else {
+                continue;
+            };
+            let size = self.graph.ty(left).element().dtype.size();
+            if depth > MAX_ROWS || self.trips * depth * rows.max(width) * size > MAX_BYTES {
+                continue;
+            }
+            let origin = self.graph.node(group[0].product).origin();
+            let end = InsertPoint::End(self.body());
+            // Corresponding rows of both operands are aligned along the first axis.
+            let left = match made_by(self.graph, left) {
+                Some((prim::PERMUTE, &[rows])) => rows,
+                _ => self.add(end, prim::PERMUTE, &[left], transposed(), origin),
+            };
+            let left = self.keep(&mut kept, left, origin);
+            let right = self.keep(&mut kept, right, origin);
+            let after = self.after();
+            let left = self.add(after, prim::PERMUTE, &[left], transposed(), origin);
+            let all = self.add(after, prim::MATMUL, &[left, right], Attrs::none(), origin);
+            let mut start = 0;
+            for Sum { var, right, .. } in &group {
+                let n = matrix(self.graph.ty(*right)).expect("it is one")[1];
+                let mut sum = match group.len() {
+                    1 => all,
+                    _ => self.add(after, prim::SLICE, &[all], columns(start, n), origin),
+                };
+                start += n;
+                if !super::is_zero(self.graph, var.init) {
+                    sum = self.add(after, prim::ADD, &[var.init, sum], Attrs::none(), origin);
+                }
+                self.replaced.replace(var.result, sum);
+                self.graph.set_next(*var, var.body_param);
+            }
+            self.changed = true;
+        }
+    }
+
+    /// Finds the operands that the body concatenates along columns.
+    ///
+    /// Maps each to the result of the `concat`, its position, and the number of operands.
+    fn joined_columns(&self) -> HashMap<Value, (Value, usize, usize)> {
+        let mut joined = HashMap::new();
+        for &node in &self.graph.region(self.body()).nodes {
+            let data = self.graph.node(node);
+            let Op::Prim(def, attrs) = &data.op else { continue };
+            let all = data.results[0];
+            let is_used = self.uses.get(all.index()).is_some_and(|&n| n > 0);
+            if def == prim::CONCAT && Along::of(attrs).axis == 1 && is_used && matrix(self.graph.ty(all)).is_some() {
+                for (i, &v) in data.operands.iter().enumerate() {
+                    joined.entry(v).or_insert((all, i, data.operands.len()));
+                }
+            }
+        }
+        joined
+    }
+
+    /// Returns a loop variable as a sum of matmuls, if it is one that nothing else in the loop
+    /// reads.
+    fn sum(&self, var: LoopVar) -> Option<Sum> {
+        let uses = |v: Value| self.uses.get(v.index()).copied().unwrap_or(0);
+        let (param, next) = (var.body_param, var.next);
+        let (prim::ADD, &[a, b]) = made_by(self.graph, next)? else { return None };
+        let product = match (a == param, b == param) {
+            (true, false) => b,
+            (false, true) => a,
+            _ => return None,
+        };
+        let (prim::MATMUL, &[left, right]) = made_by(self.graph, product)? else { return None };
+        let is_read = uses(var.cond_param) > 0;
+        let alone = uses(param) == 1 && uses(next) == 1 && uses(product) == 1 && uses(var.result) > 0;
+        let product = self.graph.producer(product)?;
+        (!is_read && alone).then_some(Sum { var, left, right, product })
+    }
+
+    /// Stores the rows that a value of the body has in all iterations. Returns the matrix after the
+    /// loop.
+    fn keep(&mut self, kept: &mut Kept, rows: Value, origin: Origin) -> Value {
+        if let Some(&all) = kept.matrices.get(&rows) {
+            return all;
+        }
+        let TensorType { dtype, shape: extents } = self.graph.ty(rows).element().clone();
+        let [depth, columns] = extents.known().expect("they are known")[..] else { panic!("it is a matrix") };
+        let (before, end) = (InsertPoint::Before(self.node), InsertPoint::End(self.body()));
+        let start = match kept.iteration {
+            Some(iteration) => iteration,
+            None => {
+                let zero = self.add_constant(before, HostTensor::scalar(0i32), origin);
+                let (iteration, _) = self.graph.add_loop_var(self.node, zero);
+                let one = self.add_constant(end, HostTensor::scalar(1i32), origin);
+                let next = self.add(end, prim::ADD, &[iteration, one], Attrs::none(), origin);
+                self.yield_also(next);
+                *kept.iteration.insert(iteration)
+            }
+        };
+        let by = self.add_constant(end, HostTensor::scalar(depth as i32), origin);
+        let start = self.add(end, prim::MUL, &[start, by], Attrs::none(), origin);
+        let zero = self.add_constant(before, HostTensor::zeros(dtype, []), origin);
+        let zeros = self.add(before, prim::BROADCAST_TO, &[zero], shape(&[self.trips * depth, columns]), origin);
+        let (all, result) = self.graph.add_loop_var(self.node, zeros);
+        let next = self.add(end, prim::DYNAMIC_UPDATE_SLICE, &[all, rows, start], first_axis(None), origin);
+        self.yield_also(next);
+        kept.matrices.insert(rows, result);
+        result
+    }
+
+    fn yield_also(&mut self, v: Value) {
+        let body = self.body();
+        self.graph.region_mut(body).yields.push(v);
+    }
+
+    /// Returns the position after the loop and after the nodes already inserted there.
+    fn after(&self) -> InsertPoint {
+        let region = self.graph.node(self.node).region;
+        let nodes = &self.graph.region(region).nodes;
+        let at = nodes.iter().position(|&n| n == self.node).expect("the loop is in its region");
+        match nodes[at + 1..].iter().find(|&&n| n.index() < self.first_new) {
+            Some(&next) => InsertPoint::Before(next),
+            None => InsertPoint::End(region),
+        }
+    }
+
+    /// Applies the replacements. Returns whether anything changed.
+    fn finish(self) -> bool {
+        let Sequence { graph, replaced, changed, .. } = self;
+        if changed {
+            let mut regions = vec![graph.root()];
+            while let Some(region) = regions.pop() {
+                for node in graph.region(region).nodes.clone() {
+                    replaced.apply(&mut graph.node_mut(node).operands);
+                    regions.extend(&graph.node(node).regions);
+                }
+                replaced.apply(&mut graph.region_mut(region).yields);
+            }
+        }
+        changed
+    }
+}
+
+/// Groups sums whose right operands are all the operands of one `concat`, in its order.
+fn grouped(sums: Vec<Sum>, joined: &HashMap<Value, (Value, usize, usize)>) -> Vec<Vec<Sum>> {
+    let mut groups: Vec<Vec<Sum>> = Vec::new();
+    let mut found: HashMap<(Value, Value), usize> = HashMap::new();
+    for sum in sums {
+        match joined.get(&sum.right) {
+            Some(&(all, ..)) => {
+                let at = *found.entry((sum.left, all)).or_insert(groups.len());
+                groups.resize_with(groups.len().max(at + 1), Vec::new);
+                groups[at].push(sum);
+            }
+            None => groups.push(vec![sum]),
+        }
+    }
+    let mut complete = Vec::new();
+    for mut group in groups {
+        let place = |sum: &Sum| joined.get(&sum.right).map(|&(_, i, n)| (i, n));
+        group.sort_by_key(place);
+        let is_all = group.iter().enumerate().all(|(i, sum)| place(sum) == Some((i, group.len())));
+        match is_all {
+            true => complete.push(group),
+            false => complete.extend(group.into_iter().map(|sum| vec![sum])),
+        }
+    }
+    complete
+}
+
+/// A loop variable that sums `left right`.
+struct Sum {
+    var: LoopVar,
+    left: Value,
+    right: Value,
+    product: Node,
+}
+
+/// The values that a loop stores over all iterations.
+#[derive(Default)]
+struct Kept {
+    /// The index of the iteration.
+    iteration: Option<Value>,
+    /// The matrices after the loop, by the value whose rows they hold.
+    matrices: HashMap<Value, Value>,
+}

@@ -1,0 +1,488 @@
+//! Scalarization of small tensors in loops.
+
+use super::{Cse, Dce, Fold, Pass};
+use crate::ir::{Attrs, Node, Op, Origin, Region, StackOp, Value, ValueData};
+use crate::ops::attributes::{Reduced, Slice};
+use crate::ops::{Combiner, Effects, EvalCx, Prim, prim};
+use crate::{DType, Graph, HostTensor, TensorType, Type, match_buffer};
+use std::collections::{HashMap, HashSet};
+
+/// Splits the tensors of loops that only use small tensors into their elements.
+///
+/// Such a loop then computes with scalars only, which an engine keeps in registers. Examples are
+/// the state of a differential equation, a quaternion, or a filter of a few dimensions. Stacks of
+/// such tensors, which gradients save, are split too.
+///
+/// A loop is scalarized if every tensor in it has between 1 and 16 elements, and every operation is
+/// elementwise, only moves elements, is a reduction or is a matmul. The scalarized loop may have at
+/// most 4,096 operations. Operations that may fail are allowed only if all their operands are
+/// scalars already. Tensors are split before the loop and joined after it where they are used
+/// whole.
+///
+/// Elements are added to zero in the same order as in the [reference
+/// implementation](crate::ops::OpDef::eval), so results are bitwise identical.
+///
+/// Before: verified. After: verified, and the graph has been through [`Fold`], [`Cse`] and [`Dce`].
+#[derive(Clone, Copy, Debug)]
+pub struct Scalarize;
+
+/// Maximum elements of a tensor that is split: those of a 4x4 matrix.
+const MAX_ELEMENTS: usize = 16;
+
+/// Maximum operations of a scalarized loop.
+const MAX_OPERATIONS: usize = 4096;
+
+impl Pass for Scalarize {
+    fn name(&self) -> &'static str {
+        "scalarize"
+    }
+
+    fn run(&self, graph: &mut Graph) -> bool {
+        let apart = scalars(graph);
+        apart.map(|apart| *graph = apart).is_some()
+    }
+}
+
+/// Returns the graph with loops scalarized, or `None` if there are no such loops; see [`Scalarize`].
+pub fn scalars(graph: &Graph) -> Option<Graph> {
+    let Chosen { loops, whole_stacks } = choose(graph);
+    if loops.is_empty() {
+        return None;
+    }
+    let out = Graph { vars: graph.vars.clone(), ..Graph::new(graph.name.clone()) };
+    let (whole, parts) = (HashMap::new(), HashMap::new());
+    let mut rewrite = Rewrite { from: graph, out, loops, whole_stacks, whole, parts };
+    let root = rewrite.out.root();
+    rewrite.region(graph.root(), root);
+    let mut out = rewrite.out;
+    Fold.run(&mut out);
+    Cse.run(&mut out);
+    Dce.run(&mut out);
+    Some(out.compact())
+}
+
+/// Returns the shape of a small tensor, or of the elements of a stack. It is empty for a scalar.
+fn small(ty: &Type) -> Option<Vec<usize>> {
+    let shape = match ty {
+        Type::Tensor(ty) | Type::Stack(ty) => ty.shape.known()?,
+        Type::List(_) => return None,
+    };
+    (1..=MAX_ELEMENTS).contains(&shape.iter().product()).then_some(shape)
+}
+
+/// Returns whether a value is split: a small tensor that is not a scalar, or a stack of such
+/// tensors.
+fn is_apart(ty: &Type) -> bool {
+    small(ty).is_some_and(|shape| !shape.is_empty())
+}
+
+/// Returns the type of an element, or of a stack of elements.
+fn of_element(ty: &Type) -> Type {
+    let element = TensorType::new(ty.element().dtype, [0; 0]);
+    match ty {
+        Type::Stack(_) => Type::Stack(element),
+        _ => Type::Tensor(element),
+    }
+}
+
+/// The loops and stacks to scalarize.
+struct Chosen {
+    /// The loops to scalarize, outermost ones only.
+    loops: HashSet<Node>,
+    /// The stacks of small tensors that stay whole.
+    whole_stacks: HashSet<Value>,
+}
+
+fn choose(g: &Graph) -> Chosen {
+    let mut chosen = Chosen { loops: HashSet::new(), whole_stacks: HashSet::new() };
+    candidates(g, g.root(), &mut chosen.loops);
+    // A stack is split everywhere or nowhere. A loop stays as it is if one of its stacks is also
+    // used where it cannot be split.
+    while !chosen.loops.is_empty() && chosen.restrict(g, g.root()) {}
+    chosen
+}
+
+fn candidates(g: &Graph, region: Region, found: &mut HashSet<Node>) {
+    for &node in &g.region(region).nodes {
+        let data = g.node(node);
+        if g.as_while(node).is_some() {
+            let mut cost = Cost::default();
+            if cost.add(g, node).is_some() && cost.is_apart && cost.operations <= MAX_OPERATIONS {
+                found.insert(node);
+                continue;
+            }
+        }
+        data.regions.iter().for_each(|&inner| candidates(g, inner, found));
+    }
+}
+
+impl Chosen {
+    /// Finds stacks that must stay whole, and removes the loops that use them. Returns whether any
+    /// were found.
+    fn restrict(&mut self, g: &Graph, region: Region) -> bool {
+        let is_stack = |v: &&Value| matches!(g.ty(**v), Type::Stack(_)) && is_apart(g.ty(**v));
+        let data = g.region(region);
+        let mut is_new = false;
+        data.params.iter().chain(&data.yields).filter(is_stack).for_each(|&v| is_new |= self.whole_stacks.insert(v));
+        for &node in &data.nodes {
+            let data = g.node(node);
+            let stacks = || data.operands.iter().chain(&data.results).filter(is_stack);
+            let may_be_apart = matches!(data.op, Op::Stack(_)) || self.loops.contains(&node);
+            if may_be_apart && !stacks().any(|v| self.whole_stacks.contains(v)) {
+                continue;
+            }
+            stacks().for_each(|&v| is_new |= self.whole_stacks.insert(v));
+            is_new |= self.loops.remove(&node);
+            for &inner in &data.regions {
+                is_new |= self.restrict(g, inner);
+            }
+        }
+        is_new
+    }
+}
+
+/// The cost of a loop after scalarization.
+#[derive(Default)]
+struct Cost {
+    operations: usize,
+    /// Whether any tensor would be split.
+    is_apart: bool,
+}
+
+impl Cost {
+    /// Adds the cost of a node. Returns `None` if the node cannot be scalarized.
+    fn add(&mut self, g: &Graph, node: Node) -> Option<()> {
+        let data = g.node(node);
+        for &v in data.operands.iter().chain(&data.results) {
+            self.is_apart |= !small(g.ty(v))?.is_empty();
+        }
+        self.operations += match &data.op {
+            Op::Prim(def, _) => operations(g, data.operands.as_slice(), data.results[0], *def)?,
+            Op::Constant(_) | Op::Cond | Op::While { .. } => 0,
+            Op::Stack(_) => data.results.iter().map(|&v| n_elements(g.ty(v))).sum(),
+            Op::Assert { .. } if data.operands.iter().all(|&v| !is_apart(g.ty(v))) => 1,
+            _ => return None,
+        };
+        if self.operations > MAX_OPERATIONS {
+            return None;
+        }
+        for &region in &data.regions {
+            for &v in &g.region(region).params {
+                small(g.ty(v))?;
+            }
+            g.region(region).nodes.iter().try_for_each(|&inner| self.add(g, inner))?;
+        }
+        Some(())
+    }
+}
+
+fn n_elements(ty: &Type) -> usize {
+    small(ty).map_or(0, |shape| shape.iter().product())
+}
+
+/// Returns the number of scalar operations that an operation becomes, if it can be scalarized.
+fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option<usize> {
+    let n = n_elements(g.ty(result));
+    if def.is_elementwise() {
+        let is_one = operands.iter().chain([&result]).all(|&v| !is_apart(g.ty(v)));
+        return (is_one || def.effects == Effects::Pure).then_some(n);
+    }
+    if def.only_moves() || def == prim::IOTA {
+        return Some(0);
+    }
+    if def.reduces_by().is_some() {
+        return Some(n_elements(g.ty(operands[0])));
+    }
+    let inner = small(g.ty(operands[0])).filter(|_| def == prim::MATMUL)?;
+    Some(2 * n * inner.last()?)
+}
+
+/// A copy of the graph in progress, with loops scalarized.
+struct Rewrite<'g> {
+    from: &'g Graph,
+    out: Graph,
+    loops: HashSet<Node>,
+    whole_stacks: HashSet<Value>,
+    /// The copies of whole values, and of their elements in row-major order. A value may have both.
+    whole: HashMap<Value, Value>,
+    parts: HashMap<Value, Vec<Value>>,
+}
+
+impl Rewrite<'_> {
+    /// Copies a region outside the scalarized loops.
+    fn region(&mut self, from: Region, to: Region) {
+        let g = self.from;
+        for &p in &g.region(from).params {
+            let ValueData { ty, name, .. } = g.value(p);
+            let copy = self.out.add_param(to, ty.clone(), *name);
+            self.whole.insert(p, copy);
+        }
+        for &node in &g.region(from).nodes {
+            let data = g.node(node);
+            let has_parts = matches!(data.op, Op::Stack(_))
+                && data.operands.iter().chain(&data.results).any(|v| {
+                    matches!(g.ty(*v), Type::Stack(_)) && is_apart(g.ty(*v)) && !self.whole_stacks.contains(v)
+                });
+            if self.loops.contains(&node) || has_parts {
+                self.take_apart(node, to);
+                continue;
+            }
+            let operands = data.operands.iter().map(|&v| self.whole(v, to)).collect();
+            let types = data.results.iter().map(|&r| g.ty(r).clone());
+            let copy = self.out.make_node(to, data.op.clone(), operands, types, data.origin());
+            for (i, &r) in data.results.iter().enumerate() {
+                let result = self.out.node(copy).results[i];
+                self.out.value_mut(result).name = g.value(r).name;
+                self.whole.insert(r, result);
+            }
+            let copies: Vec<Region> = data.regions.iter().map(|_| self.out.add_region()).collect();
+            for (&inner, &copy) in data.regions.iter().zip(&copies) {
+                self.region(inner, copy);
+            }
+            self.out.set_regions(copy, copies);
+            self.out.append(copy);
+        }
+        let yields = g.region(from).yields.iter().map(|&v| self.whole(v, to)).collect();
+        self.out.region_mut(to).yields = yields;
+    }
+
+    /// Copies a region of a scalarized loop.
+    fn region_apart(&mut self, from: Region, to: Region) {
+        let g = self.from;
+        for &p in &g.region(from).params {
+            let types = vec![of_element(g.ty(p)); n_elements(g.ty(p))];
+            let parts = types.into_iter().map(|ty| self.out.add_param(to, ty, None)).collect();
+            self.keep(p, parts);
+        }
+        for &node in &g.region(from).nodes {
+            self.take_apart(node, to);
+        }
+        let yields = g.region(from).yields.iter().flat_map(|v| self.parts[v].clone()).collect();
+        self.out.region_mut(to).yields = yields;
+    }
+
+    /// Records the elements of a value.
+    fn keep(&mut self, v: Value, parts: Vec<Value>) {
+        if let ([one], false) = (&parts[..], is_apart(self.from.ty(v))) {
+            self.out.value_mut(*one).name = self.from.value(v).name;
+            self.whole.insert(v, *one);
+        }
+        self.parts.insert(v, parts);
+    }
+
+    /// Appends an operation with one result.
+    fn add(&mut self, to: Region, op: Op, operands: Vec<Value>, ty: Type, origin: Origin) -> Value {
+        let node = self.out.make_node(to, op, operands, [ty], origin);
+        self.out.append(node);
+        self.out.node(node).results[0]
+    }
+
+    /// Appends a primitive operation on scalars.
+    fn prim(&mut self, to: Region, op: Prim, operands: Vec<Value>, dtype: DType, origin: Origin) -> Value {
+        self.add(to, Op::Prim(op, Attrs::none()), operands, Type::tensor(dtype, [0; 0]), origin)
+    }
+
+    fn zero(&mut self, to: Region, dtype: DType, origin: Origin) -> Value {
+        let zero = HostTensor::zeros(dtype, []);
+        self.add(to, Op::Constant(zero), vec![], Type::tensor(dtype, [0; 0]), origin)
+    }
+
+    /// Returns the copy of a whole value, joined from its elements if necessary.
+    fn whole(&mut self, v: Value, to: Region) -> Value {
+        if let Some(&copy) = self.whole.get(&v) {
+            return copy;
+        }
+        let (ty, origin) = (self.from.ty(v).element().clone(), self.from.origin(v));
+        let one = TensorType::new(ty.dtype, [1]);
+        let rows = self.parts[&v].clone().into_iter().map(|part| self.reshape(to, part, one.clone(), origin)).collect();
+        let all = TensorType::new(ty.dtype, [n_elements(self.from.ty(v))]);
+        let concat = Op::Prim(prim::CONCAT, super::build::along(0));
+        let joined = self.add(to, concat, rows, all.into(), origin);
+        let whole = self.reshape(to, joined, ty, origin);
+        self.whole.insert(v, whole);
+        whole
+    }
+
+    fn reshape(&mut self, to: Region, v: Value, ty: TensorType, origin: Origin) -> Value {
+        if *self.out.ty(v).element() == ty {
+            return v;
+        }
+        let shape = ty.shape.known().expect("small tensors have known shapes");
+        let reshape = Op::Prim(prim::RESHAPE, super::build::shape(&shape));
+        self.add(to, reshape, vec![v], ty.into(), origin)
+    }
+
+    /// Returns the elements of a value, split if necessary.
+    fn parts(&mut self, v: Value, to: Region) -> Vec<Value> {
+        if let Some(parts) = self.parts.get(&v) {
+            return parts.clone();
+        }
+        let g = self.from;
+        let (n, dtype, origin) = (n_elements(g.ty(v)), g.ty(v).element().dtype, g.origin(v));
+        let op = g.producer(v).map(|node| (&g.node(node).op, &g.node(node).operands));
+        let parts = match op {
+            _ if !is_apart(g.ty(v)) => vec![self.whole[&v]],
+            Some((Op::Constant(tensor), _)) => self.constants(to, tensor, origin),
+            Some((Op::Prim(def, _), operands)) if def == prim::BROADCAST_TO && !is_apart(g.ty(operands[0])) => {
+                vec![self.whole[&operands[0]]; n]
+            }
+            _ => {
+                let whole = self.whole[&v];
+                let all = self.reshape(to, whole, TensorType::new(dtype, [n]), origin);
+                let slice = prim::SLICE;
+                let element = |rewrite: &mut Self, i: usize| {
+                    let at = Slice { axis: 0, start: i, end: i + 1, step: 1 }.into();
+                    let one = rewrite.add(to, Op::Prim(slice, at), vec![all], Type::tensor(dtype, [1]), origin);
+                    rewrite.reshape(to, one, TensorType::new(dtype, [0; 0]), origin)
+                };
+                (0..n).map(|i| element(self, i)).collect()
+            }
+        };
+        self.parts.insert(v, parts.clone());
+        parts
+    }
+
+    /// Adds a constant for each element of a tensor.
+    fn constants(&mut self, to: Region, tensor: &HostTensor, origin: Origin) -> Vec<Value> {
+        let elements: Vec<HostTensor> =
+            match_buffer!(tensor.buffer(), d => d.iter().map(|&x| HostTensor::scalar(x)).collect());
+        let ty = Type::tensor(tensor.dtype(), [0; 0]);
+        elements.into_iter().map(|x| self.add(to, Op::Constant(x), vec![], ty.clone(), origin)).collect()
+    }
+
+    /// Copies a node with its operands and results split.
+    fn take_apart(&mut self, node: Node, to: Region) {
+        let g = self.from;
+        let data = g.node(node);
+        let origin = data.origin();
+        let operands: Vec<Vec<Value>> = data.operands.iter().map(|&v| self.parts(v, to)).collect();
+        match &data.op {
+            Op::Prim(def, attrs) => {
+                let parts = self.prim_apart(to, node, *def, attrs, &operands);
+                self.keep(data.results[0], parts);
+            }
+            Op::Constant(tensor) => {
+                let parts = self.constants(to, tensor, origin);
+                self.keep(data.results[0], parts);
+            }
+            Op::Stack(op) => {
+                let op = match op {
+                    StackOp::New(ty) => StackOp::New(TensorType::new(ty.dtype, [0; 0])),
+                    StackOp::Zeros(ty) => StackOp::Zeros(TensorType::new(ty.dtype, [0; 0])),
+                    other => other.clone(),
+                };
+                let types: Vec<Type> = data.results.iter().map(|&r| of_element(g.ty(r))).collect();
+                let mut results = vec![Vec::new(); data.results.len()];
+                for i in 0..n_elements(g.ty(data.results[0])) {
+                    let operands = operands.iter().map(|parts| parts[i]).collect();
+                    let copy = self.out.make_node(to, Op::Stack(op.clone()), operands, types.clone(), origin);
+                    self.out.append(copy);
+                    results.iter_mut().zip(&self.out.node(copy).results).for_each(|(all, &r)| all.push(r));
+                }
+                data.results.iter().zip(results).for_each(|(&r, parts)| self.keep(r, parts));
+            }
+            op => {
+                let counts: Vec<usize> = data.results.iter().map(|&r| n_elements(g.ty(r))).collect();
+                let types = data.results.iter().zip(&counts).flat_map(|(&r, &n)| vec![of_element(g.ty(r)); n]);
+                let copy = self.out.make_node(to, op.clone(), operands.concat(), types.collect::<Vec<_>>(), origin);
+                let copies: Vec<Region> = data.regions.iter().map(|_| self.out.add_region()).collect();
+                for (&inner, &copy) in data.regions.iter().zip(&copies) {
+                    self.region_apart(inner, copy);
+                }
+                self.out.set_regions(copy, copies);
+                self.out.append(copy);
+                let mut results = self.out.node(copy).results.clone().into_iter();
+                for (&r, n) in data.results.iter().zip(counts) {
+                    let parts = results.by_ref().take(n).collect();
+                    self.keep(r, parts);
+                }
+            }
+        }
+    }
+
+    /// Computes the elements of the result of a primitive operation.
+    fn prim_apart(&mut self, to: Region, node: Node, def: Prim, attrs: &Attrs, operands: &[Vec<Value>]) -> Vec<Value> {
+        let data = self.from.node(node);
+        let (origin, ty) = (data.origin(), self.from.ty(data.results[0]).element());
+        let shapes: Vec<Vec<usize>> =
+            data.operands.iter().map(|&v| small(self.from.ty(v)).expect("looked at before")).collect();
+        let n = n_elements(self.from.ty(data.results[0]));
+        let element = Type::tensor(ty.dtype, [0; 0]);
+        if def.is_elementwise() {
+            let one = |i: usize| {
+                let operands = operands.iter().map(|parts| parts[i]).collect();
+                self.add(to, Op::Prim(def, attrs.clone()), operands, element.clone(), origin)
+            };
+            return (0..n).map(one).collect();
+        }
+        if let Some(combine) = def.reduces_by().map(Combiner::prim) {
+            // A sum starts with zero, which turns `-0.0` into `0.0`, unless it has a single term.
+            let start = (combine == prim::ADD && n < operands[0].len()).then(|| self.zero(to, ty.dtype, origin));
+            let mut results: Vec<Option<Value>> = vec![start; n];
+            for (&x, i) in operands[0].iter().zip(reduced_to(def, attrs, &shapes, ty)) {
+                results[i] = Some(match results[i] {
+                    None => x,
+                    Some(so_far) => self.prim(to, combine, vec![so_far, x], ty.dtype, origin),
+                });
+            }
+            return results.into_iter().map(|r| r.expect("each result has elements")).collect();
+        }
+        if def == prim::MATMUL {
+            let rank = shapes[0].len();
+            let [m, k, n] = [shapes[0][rank - 2], shapes[0][rank - 1], shapes[1][rank - 1]];
+            let mut results = Vec::new();
+            for (row, column) in (0..operands[0].len() / k).flat_map(|row| (0..n).map(move |column| (row, column))) {
+                let products = (0..k).map(|j| (operands[0][row * k + j], operands[1][(row / m * k + j) * n + column]));
+                let zero = self.zero(to, ty.dtype, origin);
+                results.push(products.fold(zero, |sum, (a, b)| {
+                    let product = self.prim(to, prim::MUL, vec![a, b], ty.dtype, origin);
+                    self.prim(to, prim::ADD, vec![sum, product], ty.dtype, origin)
+                }));
+            }
+            return results;
+        }
+        // An operation that only moves elements is evaluated on their indices.
+        let ends = operands.iter().scan(0, |end, parts| {
+            *end += parts.len();
+            Some(*end)
+        });
+        let numbered = |(end, shape): (usize, &Vec<usize>)| {
+            let n: usize = shape.iter().product();
+            HostTensor::new(shape.clone(), (end - n..end).map(|i| i as i32).collect::<Vec<_>>())
+        };
+        let numbers: Vec<HostTensor> = ends.zip(&shapes).map(numbered).collect();
+        if numbers.is_empty() {
+            let made = evaluated(def, attrs, &[], ty);
+            return self.constants(to, &made, origin);
+        }
+        let moved = evaluated(def, attrs, &numbers, &TensorType { dtype: DType::I32, shape: ty.shape.clone() });
+        let all = operands.concat();
+        moved.data::<i32>().iter().map(|&i| all[i as usize]).collect()
+    }
+}
+
+/// Evaluates an operation that cannot fail.
+fn evaluated(def: Prim, attrs: &Attrs, operands: &[HostTensor], ty: &TensorType) -> HostTensor {
+    let operands: Vec<&HostTensor> = operands.iter().collect();
+    def.evaluate(&EvalCx { operands: &operands, attrs, ty }).unwrap_or_else(|e| panic!("{}: {}", def.name, e.message))
+}
+
+/// Returns for each operand element of a reduction the index of the result element it goes into.
+fn reduced_to(def: Prim, attrs: &Attrs, shapes: &[Vec<usize>], ty: &TensorType) -> Vec<usize> {
+    let from = &shapes[0];
+    // The extents of the result, with 1 for reduced axes.
+    let kept: Vec<usize> = if def == prim::SUM_LIKE {
+        let missing = from.len() - shapes[1].len();
+        std::iter::repeat_n(1, missing).chain(shapes[1].iter().copied()).collect()
+    } else {
+        let axes = Reduced::of(attrs).axes;
+        from.iter().enumerate().map(|(i, &n)| if axes.contains(&i) { 1 } else { n }).collect()
+    };
+    debug_assert_eq!(Some(kept.iter().product()), ty.shape.size(), "the axes that are left are those of the result");
+    let n: usize = kept.iter().product();
+    let places = HostTensor::new(kept, (0..n as i32).collect::<Vec<_>>());
+    let spread = prim::BROADCAST_TO;
+    let ty = TensorType::new(DType::I32, from.as_slice());
+    let spread = evaluated(spread, &super::build::shape(from), &[places], &ty);
+    spread.data::<i32>().iter().map(|&i| i as usize).collect()
+}

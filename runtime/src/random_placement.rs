@@ -1,0 +1,103 @@
+//! A graph that runs on several devices at once.
+
+use crate::device::{CpuDevice, Device, SimulatedDevice};
+use crate::flow;
+use crate::flow::driver::Driver;
+use crate::place::{DeviceId, place_at_random};
+use crate::program::CompileOptions;
+use anabranch_dsl::format::Stream;
+use anabranch_dsl::{Graph, HostTensor, Result};
+use std::fmt;
+use std::sync::Arc;
+
+/// Options of a random partition of a graph.
+///
+/// ```
+/// use anabranch::runtime::RandomPlacement;
+///
+/// let placement = RandomPlacement { devices: 3, seed: 17, parallel_iterations: 2, ..RandomPlacement::default() };
+/// # let _ = placement;
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RandomPlacement {
+    /// The number of devices.
+    pub devices: u32,
+    /// The seed of the choice of a device for each node.
+    pub seed: u64,
+    /// The number of iterations of a loop that may run at once.
+    pub parallel_iterations: u32,
+    /// Whether all control flow is lowered, even on a single device, and every node runs by itself.
+    pub lower_everything: bool,
+    /// Whether the interpreter runs kernels, so that values are bitwise identical to its own.
+    pub interpreted: bool,
+    /// Whether devices are [simulated](crate::SimulatedDevice): results, predicates and transfers then
+    /// arrive later, as events.
+    pub simulated: bool,
+}
+
+impl Default for RandomPlacement {
+    fn default() -> RandomPlacement {
+        RandomPlacement {
+            devices: 2,
+            seed: 0,
+            parallel_iterations: 32,
+            lower_everything: false,
+            interpreted: false,
+            simulated: false,
+        }
+    }
+}
+
+/// A graph that runs on several devices of this process, each node on a randomly chosen one.
+///
+/// It is for tests: values do not depend on the choice.
+///
+/// ```
+/// use anabranch::{Graph, HostTensor};
+/// use anabranch::{runtime::RandomPlacement, runtime::RandomlyPlacedProgram};
+///
+/// let graph = Graph::parse("graph @f(%x: f32[]) -> (f32[]) { %y = exp %x  %z = mul %y, %x  return %z }", "f.ir");
+/// let program = RandomlyPlacedProgram::new(graph.expect("the text is right"), RandomPlacement::default())?;
+/// assert_eq!(program.run(&[HostTensor::scalar(0.0f32)], &mut vec![])?, [HostTensor::scalar(0.0f32)]);
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
+pub struct RandomlyPlacedProgram(Driver);
+
+impl fmt::Debug for RandomlyPlacedProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RandomlyPlacedProgram").field("partition", self.0.partition()).finish_non_exhaustive()
+    }
+}
+
+impl RandomlyPlacedProgram {
+    /// Partitions and compiles a graph whose inputs have known shapes.
+    pub fn new(graph: Graph, how: RandomPlacement) -> Result<RandomlyPlacedProgram> {
+        let n = how.devices as usize;
+        let devices = if how.simulated {
+            let gpus: Vec<_> = (0..n).map(|i| SimulatedDevice::new(&format!("/gpu:{i}"))).collect();
+            SimulatedDevice::devices(&SimulatedDevice::topology(&gpus)?, false)
+        } else {
+            let cpu = |i| Arc::new(CpuDevice::new(DeviceId::from_index(i), None, 1)) as Arc<dyn Device>;
+            (0..n).map(cpu).collect()
+        };
+        let placement = place_at_random(&graph, n, how.seed);
+        let options = flow::PartitionOptions {
+            lower_everything: how.lower_everything,
+            lower_control: how.simulated,
+            parallel_iterations: how.parallel_iterations,
+        };
+        let partition = flow::partition(&graph, &placement, options);
+        let options = CompileOptions { interpreted: how.interpreted, ..CompileOptions::default() };
+        Ok(RandomlyPlacedProgram(Driver::new(graph, partition, &devices, options)?))
+    }
+
+    /// Runs the graph; see [`Program::run`](crate::Program::run).
+    pub fn run(&self, inputs: &[HostTensor], vars: &mut [HostTensor]) -> Result<Vec<HostTensor>> {
+        let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
+        let given = self.0.step(inputs, vars, print, Arc::default(), None)?;
+        for (var, tensor) in given.assigned {
+            vars[var.index()] = tensor;
+        }
+        Ok(given.outputs)
+    }
+}

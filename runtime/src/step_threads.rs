@@ -1,0 +1,139 @@
+//! The threads that compute a step, if they are not the caller's.
+//!
+//! Kernels are split for the threads of the pool that they run in: rayon's own, unless a step runs
+//! on others.
+//!
+//! - A session with a [limit](crate::SessionBuilder::threads) has *teams* of that many threads. Each
+//!   running step has a team to itself, so no step waits for another one of unknown duration. An
+//!   idle team is kept for the next step.
+//! - A thread of the caller's rayon pool that waits for part of its own work meanwhile runs other
+//!   work of the pool. If that is another call, which locks a variable that the step below it on
+//!   the stack holds, both wait forever. So a step with variables runs on threads that only run
+//!   steps whose variables are already locked, and the caller's thread waits for it without running
+//!   other work.
+
+use crate::device;
+use crate::state::Guard;
+use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+use std::cell::Cell;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The threads of a session with a limit.
+#[derive(Debug)]
+pub(crate) struct Teams {
+    /// The id of the session, unique in the process.
+    id: u64,
+    /// The number of threads of each team.
+    n: usize,
+    idle: Mutex<Vec<ThreadPool>>,
+}
+
+/// The maximum number of idle teams that a session keeps.
+const MAX_IDLE: usize = 16;
+
+thread_local! {
+    /// The id of the teams to which this thread belongs, 0 for other threads.
+    static TEAMS: Cell<u64> = const { Cell::new(0) };
+}
+
+impl Teams {
+    /// Creates teams of `n` threads, none of which has started.
+    pub(crate) fn new(n: usize) -> Teams {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Teams { id: NEXT.fetch_add(1, Ordering::Relaxed), n, idle: Mutex::default() }
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<ThreadPool>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes an idle team, or starts one.
+    fn take(&self) -> Result<ThreadPool> {
+        if let Some(team) = self.idle().pop() {
+            return Ok(team);
+        }
+        let id = self.id;
+        let team =
+            ThreadPoolBuilder::new().num_threads(self.n).thread_name(move |i| format!("session {id} thread {i}"));
+        let team = team.start_handler(move |_| TEAMS.set(id)).build();
+        team.map_err(|e| {
+            Diagnostic::new(format!("the threads of a session did not start: {e}"))
+                .of_kind(ErrorKind::ResourceExhausted)
+        })
+    }
+
+    /// Keeps a team for the next step.
+    fn give_back(&self, team: ThreadPool) {
+        let mut idle = self.idle();
+        if idle.len() < MAX_IDLE {
+            idle.push(team);
+        }
+    }
+}
+
+/// A step's locked variables, lent to another thread.
+struct SendGuards<'a, 'g>(&'a mut [Guard<'g>]);
+
+// SAFETY: a guard is bound to its thread because it must be dropped there. Only the reference goes
+// to another thread, in `run_on`, which returns after that thread has finished. A guard cannot be
+// moved out of the reference, because there is no other to put in its place. The tensors behind the
+// guards are `Send`.
+unsafe impl Send for SendGuards<'_, '_> {}
+
+/// Runs a step whose kernels may be split for several threads.
+///
+/// If its session has `teams`, the step runs on one of them. Otherwise it runs on threads that take
+/// up no other work while variables are locked.
+pub(crate) fn run<R: Send>(
+    teams: Option<&Teams>,
+    guards: &mut [Guard<'_>],
+    step: impl FnOnce(&mut [Guard<'_>]) -> Result<R> + Send,
+) -> Result<R> {
+    // A kernel that calls a function waits for it. Devices have threads of their own, whose number
+    // respects the limit.
+    if device::is_thread_of_device() || teams.is_some_and(|teams| teams.id == TEAMS.get()) {
+        return step(guards);
+    }
+    if let Some(teams) = teams {
+        let team = teams.take()?;
+        let outcome = run_on(&team, guards, step);
+        teams.give_back(team);
+        return outcome;
+    }
+    let is_in_pool = rayon::current_thread_index().is_some() && !guards.is_empty();
+    match is_in_pool.then(threads).flatten() {
+        Some(threads) => run_on(threads, guards, step),
+        None => step(guards),
+    }
+}
+
+/// Runs a step on other threads. The calling thread waits and runs no other work in the meantime.
+fn run_on<R: Send>(
+    threads: &ThreadPool,
+    guards: &mut [Guard<'_>],
+    step: impl FnOnce(&mut [Guard<'_>]) -> R + Send,
+) -> R {
+    let lent = SendGuards(guards);
+    let run = move || {
+        // All of it is moved here: the compiler would not know that a field alone is `Send`.
+        let SendGuards(guards) = { lent };
+        step(guards)
+    };
+    if rayon::current_thread_index().is_none() {
+        return threads.install(run);
+    }
+    // The new thread belongs to no pool, so it waits without running other work.
+    let outcome = std::thread::scope(|scope| scope.spawn(|| threads.install(run)).join());
+    outcome.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Returns the threads of steps with variables that are called from a pool, or `None` if the system
+/// cannot start them.
+fn threads() -> Option<&'static ThreadPool> {
+    static THREADS: OnceLock<Option<ThreadPool>> = OnceLock::new();
+    let name = |i| format!("step thread {i}");
+    THREADS.get_or_init(|| ThreadPoolBuilder::new().thread_name(name).build().ok()).as_ref()
+}
