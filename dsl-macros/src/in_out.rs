@@ -27,7 +27,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
     let rt = quote!(::anabranch::__rt::function);
     let mut generics = input.generics.clone();
     let (mut layout, mut traces, mut feeds, mut flattens, mut rebuilds, mut built, mut tensors, mut paths) =
-        (quote!(#rt::Layout::NONE), vec![], vec![], vec![], vec![], vec![], vec![], vec![]);
+        (quote!(#rt::ParamLayout::NONE), vec![], vec![], vec![], vec![], vec![], vec![], vec![]);
     let (mut declared, mut copied, mut formatted) = (vec![], vec![], vec![]);
     for (i, field) in fields.iter().enumerate() {
         let (member, ty, vis) = (member(i, field), &field.ty, &field.vis);
@@ -122,7 +122,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         #[automatically_derived]
         #[allow(trivial_bounds, reason = "a bound for each field")]
         impl #impl_generics #rt::Input for #name #ty_generics #where_clause {
-            const LAYOUT: #rt::Layout = #layout;
+            const LAYOUT: #rt::ParamLayout = #layout;
             fn trace(__inputs: &mut #rt::Inputs<'_>) -> ::anabranch::Result<Self> {
                 let _ = &__inputs;
                 ::core::result::Result::Ok(Self { #(#traces),* })

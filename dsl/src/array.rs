@@ -129,19 +129,19 @@ pub trait Reclaim: Send + Sync + RefUnwindSafe {
 }
 
 /// The elements of a tensor, and the pool of their memory.
-struct Elements {
+struct PooledElements {
     buffer: Buffer,
     home: Option<Arc<dyn Reclaim>>,
 }
 
-impl Clone for Elements {
+impl Clone for PooledElements {
     /// Copies the elements to memory of their own.
-    fn clone(&self) -> Elements {
-        Elements { buffer: self.buffer.clone(), home: None }
+    fn clone(&self) -> PooledElements {
+        PooledElements { buffer: self.buffer.clone(), home: None }
     }
 }
 
-impl Drop for Elements {
+impl Drop for PooledElements {
     fn drop(&mut self) {
         if let Some(home) = self.home.take() {
             home.reclaim(std::mem::replace(&mut self.buffer, Buffer::U8(Vec::new())));
@@ -149,7 +149,7 @@ impl Drop for Elements {
     }
 }
 
-impl fmt::Debug for Elements {
+impl fmt::Debug for PooledElements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.buffer.fmt(f)
     }
@@ -169,12 +169,12 @@ fn n_elements(extents: &[usize]) -> usize {
 #[derive(Clone, Debug)]
 pub struct HostTensor {
     shape: Vec<usize>,
-    data: Arc<Elements>,
+    data: Arc<PooledElements>,
 }
 
 impl HostTensor {
     fn from_parts(shape: Vec<usize>, buffer: Buffer, home: Option<Arc<dyn Reclaim>>) -> HostTensor {
-        HostTensor { shape, data: Arc::new(Elements { buffer, home }) }
+        HostTensor { shape, data: Arc::new(PooledElements { buffer, home }) }
     }
 
     /// Creates a tensor from its elements in row-major order.

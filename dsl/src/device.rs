@@ -3,8 +3,9 @@
 //! A device has a name such as `/peer:a/gpu:0`: its process, its kind, and its number among the
 //! devices of that kind. A [`DeviceName`] specifies all three. A [`DevicePattern`] leaves some of
 //! them open and matches every device that agrees with the rest. A node of a graph may have a
-//! pattern along with the source location that requested it: [`DeviceConstraint`]. This module handles names
-//! only. The engine that runs the graph decides which devices exist and which of them a node gets.
+//! pattern along with the source location that requested it: [`DeviceConstraint`]. This module
+//! handles names only. The engine that runs the graph decides which devices exist and which of them
+//! a node gets.
 //!
 //! Invariants:
 //!

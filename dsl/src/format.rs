@@ -89,7 +89,7 @@ impl Spec {
         let mut out = String::new();
         let n: usize = tensor.shape().iter().product();
         let whole = n <= MAX_ELEMENTS || (self.alternate && self.kind == FormatTrait::Display);
-        let layout = Layout { spec: self, whole, rank: tensor.rank() };
+        let layout = PrintLayout { spec: self, whole, rank: tensor.rank() };
         match_buffer!(tensor.buffer(), d => layout.nested(&mut out, tensor.shape(), d));
         out
     }
@@ -237,13 +237,13 @@ impl Show for bool {
     }
 }
 
-struct Layout<'a> {
+struct PrintLayout<'a> {
     spec: &'a Spec,
     whole: bool,
     rank: usize,
 }
 
-impl Layout<'_> {
+impl PrintLayout<'_> {
     fn nested<T: Show>(&self, out: &mut String, shape: &[usize], data: &[T]) {
         let Some((&n, inner)) = shape.split_first() else {
             return data[0].show(self.spec, out);
@@ -276,7 +276,7 @@ impl Layout<'_> {
 
 /// A piece of a template.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Piece {
+pub enum TemplatePiece {
     /// Literal text.
     Text(String),
     /// A placeholder for the next value.
@@ -285,16 +285,16 @@ pub enum Piece {
 
 /// A format string: text with placeholders, which are filled in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Template(Vec<Piece>);
+pub struct Template(Vec<TemplatePiece>);
 
 impl Template {
     /// Creates a template from pieces.
-    pub fn new(pieces: impl IntoIterator<Item = Piece>) -> Template {
+    pub fn new(pieces: impl IntoIterator<Item = TemplatePiece>) -> Template {
         let mut template = Template::default();
         for piece in pieces {
             match (template.0.last_mut(), piece) {
-                (Some(Piece::Text(before)), Piece::Text(text)) => before.push_str(&text),
-                (_, Piece::Text(text)) if text.is_empty() => {}
+                (Some(TemplatePiece::Text(before)), TemplatePiece::Text(text)) => before.push_str(&text),
+                (_, TemplatePiece::Text(text)) if text.is_empty() => {}
                 (_, piece) => template.0.push(piece),
             }
         }
@@ -302,13 +302,13 @@ impl Template {
     }
 
     /// Returns the pieces.
-    pub fn pieces(&self) -> &[Piece] {
+    pub fn pieces(&self) -> &[TemplatePiece] {
         &self.0
     }
 
     /// Returns the number of values that the template formats.
     pub fn n_values(&self) -> usize {
-        self.0.iter().filter(|p| matches!(p, Piece::Value(_))).count()
+        self.0.iter().filter(|p| matches!(p, TemplatePiece::Value(_))).count()
     }
 
     /// Parses a format string.
@@ -330,9 +330,9 @@ impl Template {
         let mut rest = text;
         while let Some(at) = rest.find(['{', '}']) {
             let (before, after) = rest.split_at(at);
-            pieces.push(Piece::Text(before.to_owned()));
+            pieces.push(TemplatePiece::Text(before.to_owned()));
             if let Some(r) = after.strip_prefix("{{").or_else(|| after.strip_prefix("}}")) {
-                pieces.push(Piece::Text(after[..1].to_owned()));
+                pieces.push(TemplatePiece::Text(after[..1].to_owned()));
                 rest = r;
                 continue;
             }
@@ -342,10 +342,10 @@ impl Template {
             };
             let spec =
                 if inside.is_empty() { Some(Spec::default()) } else { inside.strip_prefix(':').and_then(Spec::parse) };
-            pieces.push(Piece::Value(spec.ok_or_else(|| format!("`{{{inside}}}` is no placeholder"))?));
+            pieces.push(TemplatePiece::Value(spec.ok_or_else(|| format!("`{{{inside}}}` is no placeholder"))?));
             rest = r;
         }
-        pieces.push(Piece::Text(rest.to_owned()));
+        pieces.push(TemplatePiece::Text(rest.to_owned()));
         Ok(Template::new(pieces))
     }
 
@@ -358,8 +358,8 @@ impl Template {
         let mut out = String::new();
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => out.push_str(text),
-                Piece::Value(spec) => out.push_str(&spec.show(values.next().expect("a value for each place"))),
+                TemplatePiece::Text(text) => out.push_str(text),
+                TemplatePiece::Value(spec) => out.push_str(&spec.show(values.next().expect("a value for each place"))),
             }
         }
         out
@@ -370,9 +370,9 @@ impl fmt::Display for Template {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for piece in &self.0 {
             match piece {
-                Piece::Text(text) => f.write_str(&text.replace('{', "{{").replace('}', "}}"))?,
-                Piece::Value(spec) if *spec == Spec::default() => f.write_str("{}")?,
-                Piece::Value(spec) => write!(f, "{{:{spec}}}")?,
+                TemplatePiece::Text(text) => f.write_str(&text.replace('{', "{{").replace('}', "}}"))?,
+                TemplatePiece::Value(spec) if *spec == Spec::default() => f.write_str("{}")?,
+                TemplatePiece::Value(spec) => write!(f, "{{:{spec}}}")?,
             }
         }
         Ok(())

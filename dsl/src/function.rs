@@ -8,7 +8,7 @@ use std::fmt;
 /// The number of tensors of a parameter, as far as its type determines it. The lengths of `Vec`s
 /// and `Option`s are known only in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ParamLayout {
     /// The number of tensors outside of sequences.
     fixed: usize,
     /// The number of sequences, whose lengths are known only in a call.
@@ -18,16 +18,16 @@ pub struct Layout {
     per_item: usize,
 }
 
-impl Layout {
+impl ParamLayout {
     /// The layout without tensors.
-    pub const NONE: Layout = Layout { fixed: 0, sequences: 0, per_item: 0 };
+    pub const NONE: ParamLayout = ParamLayout { fixed: 0, sequences: 0, per_item: 0 };
     /// The layout of one tensor.
-    pub const TENSOR: Layout = Layout { fixed: 1, ..Layout::NONE };
+    pub const TENSOR: ParamLayout = ParamLayout { fixed: 1, ..ParamLayout::NONE };
 
     /// Appends another layout.
     #[must_use]
-    pub const fn and(self, next: Layout) -> Layout {
-        Layout {
+    pub const fn and(self, next: ParamLayout) -> ParamLayout {
+        ParamLayout {
             fixed: self.fixed + next.fixed,
             sequences: self.sequences + next.sequences,
             per_item: self.per_item + next.per_item,
@@ -36,16 +36,16 @@ impl Layout {
 
     /// Repeats the layout `n` times.
     #[must_use]
-    pub const fn times(self, n: usize) -> Layout {
-        Layout { fixed: self.fixed * n, sequences: self.sequences * n, per_item: self.per_item * n }
+    pub const fn times(self, n: usize) -> ParamLayout {
+        ParamLayout { fixed: self.fixed * n, sequences: self.sequences * n, per_item: self.per_item * n }
     }
 
     /// Returns the layout of a sequence of such items.
     #[must_use]
-    pub const fn sequence(self) -> Layout {
+    pub const fn sequence(self) -> ParamLayout {
         // A sequence inside of another one counts as several, because the number of tensors does
         // not determine their lengths.
-        Layout { fixed: 0, sequences: 1 + 2 * self.sequences, per_item: self.fixed }
+        ParamLayout { fixed: 0, sequences: 1 + 2 * self.sequences, per_item: self.fixed }
     }
 }
 
@@ -101,7 +101,7 @@ impl Signature {
     /// # Errors
     /// Fails if only the types are known and they do not determine the lengths of several
     /// sequences.
-    pub fn with_lengths(self, layout: Layout) -> Result<Signature> {
+    pub fn with_lengths(self, layout: ParamLayout) -> Result<Signature> {
         let n = self.types.len();
         if self.lengths.is_some() {
             return Ok(self);
@@ -112,7 +112,7 @@ impl Signature {
                 let items =
                     n.checked_sub(layout.fixed).filter(|rest| layout.per_item > 0 && rest % layout.per_item == 0);
                 let Some(items) = items else {
-                    let Layout { fixed, per_item, .. } = layout;
+                    let ParamLayout { fixed, per_item, .. } = layout;
                     let message = format!(
                         "the function takes {fixed} tensors and {per_item} for each item of a sequence, given {n}"
                     );
@@ -290,7 +290,7 @@ impl Inputs<'_> {
 )]
 pub trait Input: Sized {
     /// The number of tensors.
-    const LAYOUT: Layout;
+    const LAYOUT: ParamLayout;
     /// Creates graph inputs for the next types of the signature.
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self>;
 }
@@ -308,7 +308,7 @@ pub trait Feed<I: Input> {
 }
 
 impl<T: Element> Input for Tensor<T> {
-    const LAYOUT: Layout = Layout::TENSOR;
+    const LAYOUT: ParamLayout = ParamLayout::TENSOR;
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         let i = inputs.taken;
         inputs.taken += 1;
@@ -332,7 +332,7 @@ impl<T: Element, X: IntoArray<T>> Feed<Tensor<T>> for X {
 }
 
 impl<I: Input, const N: usize> Input for [I; N] {
-    const LAYOUT: Layout = I::LAYOUT.times(N);
+    const LAYOUT: ParamLayout = I::LAYOUT.times(N);
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         let items = (0..N).map(|i| inputs.element(i)).collect::<Result<Vec<_>>>()?;
         Ok(items.try_into().unwrap_or_else(|_| unreachable!("N items were made")))
@@ -345,7 +345,7 @@ impl<I: Input, X: Feed<I>, const N: usize> Feed<[I; N]> for [X; N] {
 }
 
 impl<I: Input> Input for Vec<I> {
-    const LAYOUT: Layout = I::LAYOUT.sequence();
+    const LAYOUT: ParamLayout = I::LAYOUT.sequence();
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         inputs.sequence()
     }
@@ -378,7 +378,7 @@ impl<I: Input, X: Feed<I>, const N: usize> Feed<Vec<I>> for [X; N] {
 }
 
 impl<I: Input> Input for Option<I> {
-    const LAYOUT: Layout = I::LAYOUT.sequence();
+    const LAYOUT: ParamLayout = I::LAYOUT.sequence();
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
         let mut items = inputs.sequence()?;
         match items.len() {
@@ -397,7 +397,7 @@ impl<I: Input, X: Feed<I>> Feed<Option<I>> for Option<X> {
 }
 
 impl Input for () {
-    const LAYOUT: Layout = Layout::NONE;
+    const LAYOUT: ParamLayout = ParamLayout::NONE;
     fn trace(_: &mut Inputs<'_>) -> Result<Self> {
         Ok(())
     }
@@ -412,8 +412,8 @@ pub trait Results {
     /// keep its element type.
     fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>);
     /// Returns the path to the tensor `i` in the order of [`tensors_mut`](Self::tensors_mut), for
-    /// messages: ``, element 1, field `w` ``. If there are fewer tensors, returns none and subtracts
-    /// their number from `i`.
+    /// messages: ``, element 1, field `w` ``. If there are fewer tensors, returns none and
+    /// subtracts their number from `i`.
     fn path_of(&self, i: &mut usize) -> Option<String>;
 }
 
@@ -530,8 +530,8 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     }
 }
 
-/// A field of a struct with `#[derive(InOut)]`. The derive asks for this alone, so that the compiler reports a field that cannot be one
-/// once.
+/// A field of a struct with `#[derive(InOut)]`. The derive asks for this alone, so that the
+/// compiler reports a field that cannot be one once.
 #[diagnostic::on_unimplemented(
     message = "a field of a struct with `#[derive(InOut)]` cannot be a `{Self}`",
     label = "neither a tensor nor made of tensors",
@@ -540,7 +540,7 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
 )]
 pub trait Field: Sized + 'static {
     /// How many tensors it takes.
-    const LAYOUT: Layout;
+    const LAYOUT: ParamLayout;
     /// The same on the host.
     type Host: Clone + fmt::Debug + Results + 'static;
     /// [`Input::trace`] for a named field.
@@ -560,7 +560,7 @@ impl<T: Input + Output + 'static> Field for T
 where
     <T as Output>::Host: Clone + fmt::Debug + Feed<T>,
 {
-    const LAYOUT: Layout = <T as Input>::LAYOUT;
+    const LAYOUT: ParamLayout = <T as Input>::LAYOUT;
     type Host = <T as Output>::Host;
     fn trace_field(inputs: &mut Inputs<'_>, name: &'static str) -> Result<Self> {
         inputs.field(name)
@@ -592,7 +592,7 @@ pub trait GraphFn<Args> {
     /// The result.
     type Output: Output;
     /// The number of tensors of its parameters.
-    const PARAMETERS: Layout;
+    const PARAMETERS: ParamLayout;
     /// Calls the function with inputs created for a signature.
     fn apply(&self, inputs: &mut Inputs<'_>) -> Result<Self::Output>;
 }
@@ -611,7 +611,7 @@ pub trait CallArgs<Args> {
 
 impl<F: Fn() -> O, O: Output> GraphFn<()> for F {
     type Output = O;
-    const PARAMETERS: Layout = Layout::NONE;
+    const PARAMETERS: ParamLayout = ParamLayout::NONE;
     fn apply(&self, _: &mut Inputs<'_>) -> Result<O> {
         Ok(self())
     }
@@ -646,13 +646,13 @@ macro_rules! tuple {
     ($($a:ident $x:ident $i:tt),+) => {
         impl<Fun: Fn($($a),+) -> Out, Out: Output, $($a: Input),+> GraphFn<($($a,)+)> for Fun {
             type Output = Out;
-            const PARAMETERS: Layout = <($($a,)+) as Input>::LAYOUT;
+            const PARAMETERS: ParamLayout = <($($a,)+) as Input>::LAYOUT;
             fn apply(&self, inputs: &mut Inputs<'_>) -> Result<Out> {
                 Ok(self($(inputs.argument::<$a>($i)?),+))
             }
         }
         impl<$($a: Input),+> Input for ($($a,)+) {
-            const LAYOUT: Layout = Layout::NONE$(.and($a::LAYOUT))+;
+            const LAYOUT: ParamLayout = ParamLayout::NONE$(.and($a::LAYOUT))+;
             fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
                 Ok(($(inputs.element::<$a>($i)?,)+))
             }

@@ -53,18 +53,18 @@ impl std::fmt::Debug for RunContext<'_> {
 #[derive(Clone, Debug)]
 pub struct Stack {
     element: TensorType,
-    top: Option<Arc<Cell>>,
+    top: Option<Arc<StackCell>>,
     /// Whether there are endless zeros below the elements.
     zeros_below: bool,
 }
 
 #[derive(Debug)]
-struct Cell {
+struct StackCell {
     tensor: HostTensor,
-    below: Option<Arc<Cell>>,
+    below: Option<Arc<StackCell>>,
 }
 
-impl Drop for Cell {
+impl Drop for StackCell {
     /// Frees a long list without recursion.
     fn drop(&mut self) {
         let mut next = self.below.take();
@@ -90,7 +90,7 @@ impl Stack {
     /// Returns the stack with one more element.
     #[must_use]
     pub fn push(&self, tensor: HostTensor) -> Stack {
-        Stack { top: Some(Arc::new(Cell { tensor, below: self.top.clone() })), ..self.clone() }
+        Stack { top: Some(Arc::new(StackCell { tensor, below: self.top.clone() })), ..self.clone() }
     }
 
     /// Returns the stack without its top element, and that element. Returns `None` if there is

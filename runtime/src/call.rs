@@ -45,7 +45,7 @@ impl CallOptions {
     }
 
     /// Starts a call.
-    pub(crate) fn begin(&self) -> Result<Call> {
+    pub(crate) fn begin(&self) -> Result<RunningCall> {
         let flag = Arc::new(StopFlag::new());
         if let Some(handle) = &self.cancel {
             handle.watch(&flag);
@@ -53,12 +53,12 @@ impl CallOptions {
         // A deadline that is too late to represent is none.
         let at = self.within.and_then(|d| Instant::now().checked_add(d));
         let deadline = at.map(|at| Deadline::set(at, &flag)).transpose()?;
-        Ok(Call { flag, _deadline: deadline })
+        Ok(RunningCall { flag, _deadline: deadline })
     }
 }
 
 /// A call that may be ended early.
-pub(crate) struct Call {
+pub(crate) struct RunningCall {
     pub(crate) flag: Arc<StopFlag>,
     _deadline: Option<Deadline>,
 }
@@ -125,16 +125,16 @@ impl CancelHandle {
 
 /// The deadlines of all running calls, the next one first.
 #[derive(Default)]
-struct Clock {
+struct Deadlines {
     deadlines: BTreeMap<(Instant, u64), Weak<StopFlag>>,
     next_id: u64,
     runs: bool,
 }
 
-static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: BTreeMap::new(), next_id: 0, runs: false });
+static CLOCK: Mutex<Deadlines> = Mutex::new(Deadlines { deadlines: BTreeMap::new(), next_id: 0, runs: false });
 static CHANGED: Condvar = Condvar::new();
 
-fn clock() -> MutexGuard<'static, Clock> {
+fn clock() -> MutexGuard<'static, Deadlines> {
     CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

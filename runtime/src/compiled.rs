@@ -4,7 +4,7 @@
 //! It does not know the caller's representation of inputs and outputs: here both are lists of
 //! tensors.
 
-use crate::call::{Call, CallOptions};
+use crate::call::{CallOptions, RunningCall};
 use crate::engine::{Engine, StepCx};
 use crate::program::CompileOptions;
 use crate::session::Session;
@@ -69,7 +69,7 @@ impl Compiled {
         &self,
         session: &Session,
         inputs: &[HostTensor],
-        call: Option<&Call>,
+        call: Option<&RunningCall>,
     ) -> Result<Vec<HostTensor>> {
         self.locked(session, call, |guards, cx| self.engine.step(inputs, guards, cx))
     }
@@ -78,7 +78,7 @@ impl Compiled {
     pub(crate) fn locked<T: Send>(
         &self,
         session: &Session,
-        call: Option<&Call>,
+        call: Option<&RunningCall>,
         f: impl FnOnce(&mut [Guard<'_>], &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
         let run = |guards: &mut [Guard<'_>], cx: StepCx<'_>| match self.engine.may_split() {
@@ -154,7 +154,7 @@ impl<T> Cache<T> {
 }
 
 /// Starts a call that its options may end.
-pub(crate) fn begin(options: Option<&CallOptions>) -> Result<Option<Call>> {
+pub(crate) fn begin(options: Option<&CallOptions>) -> Result<Option<RunningCall>> {
     options.map(CallOptions::begin).transpose()
 }
 

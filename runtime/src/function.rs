@@ -95,7 +95,8 @@ where
         self.with_options(options)
     }
 
-    /// Sets whether operations are fused; see [`SessionBuilder::fusion`](crate::SessionBuilder::fusion).
+    /// Sets whether operations are fused; see
+    /// [`SessionBuilder::fusion`](crate::SessionBuilder::fusion).
     #[must_use]
     pub fn fusion(self, fuse: bool) -> Self {
         let options = CompileOptions { fuse, ..self.options };

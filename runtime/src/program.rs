@@ -1,8 +1,8 @@
 //! A compiled graph: its plan, and the memory of its steps.
 
-use crate::cpu::list::List;
+use crate::cpu::list::ListStorage;
 use crate::cpu::memory::{Vars, VarsMut};
-use crate::cpu::stack::Stack;
+use crate::cpu::stack::StackStorage;
 use crate::native::Native;
 use crate::plan::{self, Context, Plan, StackOrList};
 use crate::results::ResultPool;
@@ -65,7 +65,7 @@ pub struct Program {
 pub(crate) enum Contents {
     Value(RuntimeValue),
     /// A list in the representation of plans.
-    List(Arc<List>),
+    List(Arc<ListStorage>),
 }
 
 impl Contents {
@@ -79,11 +79,11 @@ impl Contents {
 
     /// Converts to the representation of plans: a list of this element type. Copies only shared
     /// data.
-    fn into_list(self, element: &TensorType) -> List {
+    fn into_list(self, element: &TensorType) -> ListStorage {
         match self {
             Contents::List(list) => Arc::try_unwrap(list).unwrap_or_else(|shared| (*shared).clone()),
             Contents::Value(RuntimeValue::List(host)) => {
-                let mut list = List::new(element);
+                let mut list = ListStorage::new(element);
                 list.set_host(&host);
                 list
             }
@@ -214,7 +214,7 @@ impl Program {
             }),
         }));
         drop(held);
-        cx.stacks.iter_mut().for_each(Stack::release);
+        cx.stacks.iter_mut().for_each(StackStorage::release);
         self.give_back(cx);
         Ok(())
     }
@@ -368,7 +368,7 @@ fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
     let how = plan::LowerOptions { check_finite: options.check_finite, fuse: options.fuse };
     let lower = || {
         #[cfg(test)]
-        tests::fail_at(tests::Stage::Plan);
+        tests::fail_at(tests::FailureStage::Plan);
         // If results are checked one by one, so are those on 16-bit floats, by their reference
         // semantics.
         let wide = if options.check_finite { None } else { passes::widen(graph) };
@@ -385,7 +385,7 @@ fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
     if options.native {
         let native = || {
             #[cfg(test)]
-            tests::fail_at(tests::Stage::NativeCode);
+            tests::fail_at(tests::FailureStage::NativeCode);
             Native::compile(&mut plan)
         };
         let native = catch_unwind(AssertUnwindSafe(native)).unwrap_or_else(|panic| Err(message(panic)));
@@ -425,21 +425,21 @@ mod tests {
 
     /// The stages at which tests make the compiler fail.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(super) enum Stage {
+    pub(super) enum FailureStage {
         Plan,
         NativeCode,
     }
 
     thread_local! {
-        static FAILS: Cell<Option<Stage>> = const { Cell::new(None) };
+        static FAILS: Cell<Option<FailureStage>> = const { Cell::new(None) };
     }
 
-    pub(super) fn fail_at(stage: Stage) {
+    pub(super) fn fail_at(stage: FailureStage) {
         assert_ne!(FAILS.get(), Some(stage), "an error on purpose");
     }
 
     /// Compiles a loop over numbers and runs it on 3, while the compiler fails at a stage.
-    fn run(stage: Option<Stage>, fallback: bool) -> Result<(Program, Vec<HostTensor>)> {
+    fn run(stage: Option<FailureStage>, fallback: bool) -> Result<(Program, Vec<HostTensor>)> {
         let text = "graph @square_up(%n: i32[]) -> i32[] {
             %0 = constant 2 : i32[]
             %x, %i = while (%x = %0, %i = %n) : (i32[], i32[]) cond {
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_plan_that_cannot_be_compiled_is_an_error_that_says_what_failed() {
-        for (stage, what) in [(Stage::Plan, "no plan"), (Stage::NativeCode, "no native code")] {
+        for (stage, what) in [(FailureStage::Plan, "no plan"), (FailureStage::NativeCode, "no native code")] {
             let error = run(Some(stage), false).expect_err("the compiler fails").to_string();
             for part in ["`square_up` cannot be compiled", what, "an error on purpose", "interpreter_fallback(true)"] {
                 assert!(error.contains(part), "{stage:?}: no `{part}` in: {error}");
@@ -475,7 +475,9 @@ mod tests {
 
     #[test]
     fn the_interpreter_runs_what_cannot_be_compiled_if_it_is_asked_to() {
-        for (stage, is_interpreted) in [(None, false), (Some(Stage::Plan), true), (Some(Stage::NativeCode), false)] {
+        for (stage, is_interpreted) in
+            [(None, false), (Some(FailureStage::Plan), true), (Some(FailureStage::NativeCode), false)]
+        {
             let (program, outputs) = run(stage, true).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(outputs, [HostTensor::scalar(256)], "{stage:?}");
             assert_eq!(program.explain().contains("is interpreted"), is_interpreted, "{stage:?}");
@@ -490,7 +492,7 @@ mod tests {
 
     #[test]
     fn a_session_goes_on_after_a_function_that_cannot_be_compiled() {
-        let call = |session: &crate::Session, stage: Option<Stage>| {
+        let call = |session: &crate::Session, stage: Option<FailureStage>| {
             let f = session.function(|x: anabranch_dsl::Tensor| x * x).expect("the function is right");
             FAILS.set(stage);
             let result = f.call(3.0f32);
@@ -498,9 +500,9 @@ mod tests {
             result.map(|y| y.item())
         };
         let session = crate::Session::new().expect("a session on the CPU");
-        assert!(call(&session, Some(Stage::Plan)).is_err());
+        assert!(call(&session, Some(FailureStage::Plan)).is_err());
         assert_eq!(call(&session, None).expect("nothing fails"), 9.0);
         let session = crate::Session::builder().interpreter_fallback(true).build().expect("a session on the CPU");
-        assert_eq!(call(&session, Some(Stage::Plan)).expect("the interpreter runs it"), 9.0);
+        assert_eq!(call(&session, Some(FailureStage::Plan)).expect("the interpreter runs it"), 9.0);
     }
 }

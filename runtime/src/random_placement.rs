@@ -30,8 +30,8 @@ pub struct RandomPlacement {
     pub lower_everything: bool,
     /// Whether the interpreter runs kernels, so that values are bitwise identical to its own.
     pub interpreted: bool,
-    /// Whether devices are [simulated](crate::SimulatedDevice): results, predicates and transfers then
-    /// arrive later, as events.
+    /// Whether devices are [simulated](crate::SimulatedDevice): results, predicates and transfers
+    /// then arrive later, as events.
     pub simulated: bool,
 }
 

@@ -25,11 +25,11 @@ const LARGE: usize = 1 << 16;
 /// Memory of results that were dropped.
 #[derive(Debug, Default)]
 pub(crate) struct ResultPool {
-    kept: Mutex<Kept>,
+    kept: Mutex<PooledBuffers>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct PooledBuffers {
     /// Oldest first.
     buffers: VecDeque<Buffer>,
     bytes: usize,

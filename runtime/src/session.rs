@@ -343,7 +343,8 @@ impl Session {
     }
 
     /// Names the variables of a module by their paths below `name`, for placement
-    /// [rules](SessionBuilder::place). For a model called `model` an example is `model.layers.0.weight`.
+    /// [rules](SessionBuilder::place). For a model called `model` an example is
+    /// `model.layers.0.weight`.
     ///
     /// Call it before the first call of a function that uses the variables. Variables without a
     /// path have their own names.

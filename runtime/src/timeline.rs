@@ -14,7 +14,8 @@ pub struct Timeline {
     pub spans: Vec<Span>,
     /// The time from the start of the step to its end.
     pub total: Duration,
-    /// Whether the times are those of [simulated](crate::SimulatedDevice) devices, not measured ones.
+    /// Whether the times are those of [simulated](crate::SimulatedDevice) devices, not measured
+    /// ones.
     pub simulated: bool,
 }
 

@@ -12,7 +12,7 @@ macro_rules! agree {
                 #[allow(dead_code, reason = "not every body needs a constant")]
                 fn int(x: i32) -> Int { scalar(x) }
                 #[allow(dead_code, reason = "not every body counts")]
-                fn count(from: impl anabranch::dsl::staged::Bound<i32>, to: Int) -> anabranch::Range {
+                fn count(from: impl anabranch::dsl::staged::RangeEnd<i32>, to: Int) -> anabranch::Range {
                     anabranch::range((from, to))
                 }
                 #[graph]

@@ -2,7 +2,7 @@
 //! case.
 
 use anabranch::dsl::equality::same_number;
-use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, Input, Inputs, Layout, Output, Rebuild, trace_fn};
+use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, Input, Inputs, Output, ParamLayout, Rebuild, trace_fn};
 use anabranch::dsl::passes::{Cse, Dce, Fold, Licm, MergeLoopVars, Pipeline, Simplify, specialize};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp, ir};
 use anabranch::{AnyValue, DType, Diagnostic, Tensor, gradients};
@@ -136,8 +136,8 @@ impl Case {
     }
 }
 
-/// Checks every case of a corpus like [`check_all`], and compares their plans with the golden file of
-/// the corpus.
+/// Checks every case of a corpus like [`check_all`], and compares their plans with the golden file
+/// of the corpus.
 pub fn check_corpus(name: &str, cases: &[Case], at_least: usize) {
     check_all(cases, at_least);
     support::plans::check_plans(name, &cases.iter().flat_map(Case::plans).collect::<Vec<_>>());
@@ -337,7 +337,7 @@ macro_rules! orders {
             $($a: Clone),*
         {
             type Output = Tensors;
-            const PARAMETERS: Layout = <($($a,)*) as Input>::LAYOUT;
+            const PARAMETERS: ParamLayout = <($($a,)*) as Input>::LAYOUT;
             #[allow(non_snake_case, unused_mut, unused_variables, reason = "one pattern for all numbers of arguments")]
             fn apply(&self, inputs: &mut Inputs<'_>) -> anabranch::Result<Tensors> {
                 $(let $a = $a::trace(inputs)?;)*

@@ -3,7 +3,7 @@
 //! Invariant: the cotangent of a list is a list of the same type and length. An unwritten element
 //! of it is zero.
 
-use super::saved::Source;
+use super::saved::SavedFrom;
 use super::*;
 
 impl Sweep {
@@ -122,7 +122,7 @@ impl Sweep {
     /// alive.
     pub(super) fn zeros_of_list(&self, level: usize, v: Value) -> AnyValue {
         if level > 0
-            && let Source::Outside(outer) = self.origin(v)
+            && let SavedFrom::Outside(outer) = self.origin(v)
         {
             return self.zeros_of_list(level - 1, outer);
         }

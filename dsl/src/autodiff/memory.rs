@@ -96,28 +96,28 @@ impl SavedSite {
 /// assert!(saved.to_string().contains("32 bytes in each iteration"));
 /// ```
 pub fn saved(graph: &Graph) -> Saved {
-    let mut walk = Walk { graph, places: Vec::new() };
-    walk.region(graph.root(), &Around::default());
+    let mut walk = SavedWalk { graph, places: Vec::new() };
+    walk.region(graph.root(), &WalkContext::default());
     let places = walk.places.into_iter().map(|(_, place)| place).collect();
     Saved { places }
 }
 
 /// The surroundings of a region.
 #[derive(Clone, Copy, Default)]
-struct Around {
+struct WalkContext {
     /// The construct to which saved values are attributed.
     of: Option<(Node, SavedPer)>,
     again: bool,
     in_branch: bool,
 }
 
-struct Walk<'g> {
+struct SavedWalk<'g> {
     graph: &'g Graph,
     places: Vec<(Node, SavedSite)>,
 }
 
-impl Walk<'_> {
-    fn region(&mut self, region: Region, around: &Around) {
+impl SavedWalk<'_> {
+    fn region(&mut self, region: Region, around: &WalkContext) {
         for &node in &self.graph.region(region).nodes {
             let data = self.graph.node(node);
             let mut inside = *around;
@@ -138,7 +138,7 @@ impl Walk<'_> {
         }
     }
 
-    fn pushed(&mut self, value: Value, loc: Loc, around: &Around) {
+    fn pushed(&mut self, value: Value, loc: Loc, around: &WalkContext) {
         let g = self.graph;
         let Some((node, each)) = around.of else { return };
         let made = [g.loc(value), loc, g.node(node).loc];

@@ -31,9 +31,9 @@
 //! second region are copied into the backward pass. A loop with checkpoints is a loop over
 //! segments, each in a checkpoint; the tracer builds it when the loop closes.
 //!
-//! **Devices.** A node made for a forward node inherits its device constraint ([`DeviceConstraint`]), so it runs
-//! on the same device. If there is none, the node gets the constraint of the scope in which the
-//! gradient is taken.
+//! **Devices.** A node made for a forward node inherits its device constraint
+//! ([`DeviceConstraint`]), so it runs on the same device. If there is none, the node gets the
+//! constraint of the scope in which the gradient is taken.
 //!
 //! **Levels.** Level 0 consists of the regions that are open when the gradient is taken, whose
 //! values need no saving. Level `k` is the `k`-th nested forward region, paired with the backward

@@ -22,8 +22,8 @@ impl Sweep {
         }
         assert_eq!(graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
         let mapped = match self.origin(v) {
-            Source::Outside(outer) => self.forward_value(level - 1, outer),
-            Source::Again(data) => {
+            SavedFrom::Outside(outer) => self.forward_value(level - 1, outer),
+            SavedFrom::Again(data) => {
                 let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if !def.reads_elements_of(i));
                 let operand = |(i, &x)| if is_like(i) { self.map_like(level, x) } else { self.forward_value(level, x) };
                 let operands: Vec<AnyValue> = data.operands.iter().enumerate().map(operand).collect();
@@ -33,13 +33,13 @@ impl Sweep {
                     op => unreachable!("{} is not made again", op.name()),
                 })
             }
-            Source::Last => {
+            SavedFrom::Last => {
                 let path = self.path_out(v);
                 let (last, levels_up) = trace::with(|t| t.export_invariant(v, path));
                 self.forward_value(level - levels_up, last)
             }
-            Source::Saved if graph(|g| matches!(g.ty(v), Type::List(_))) => self.restored(level, v),
-            Source::Saved => {
+            SavedFrom::Saved if graph(|g| matches!(g.ty(v), Type::List(_))) => self.restored(level, v),
+            SavedFrom::Saved => {
                 let stack = self.thread(level, v);
                 let popped = trace::at_depth(depth, || stack_op(StackOp::Pop, &[stack]));
                 let mut levels = self.levels.borrow_mut();
@@ -56,7 +56,7 @@ impl Sweep {
     /// If the value would have to be saved, it is replaced by zeros, and at most its extents are
     /// saved.
     pub(super) fn map_like(&self, level: usize, v: Value) -> AnyValue {
-        if level == 0 || !matches!(self.origin(v), Source::Saved) {
+        if level == 0 || !matches!(self.origin(v), SavedFrom::Saved) {
             return self.forward_value(level, v);
         }
         let ty = graph(|g| g.ty(v).element().clone());
@@ -70,22 +70,22 @@ impl Sweep {
     }
 
     /// Returns how a backward region obtains a value of its forward region.
-    pub(super) fn origin(&self, v: Value) -> Source {
+    pub(super) fn origin(&self, v: Value) -> SavedFrom {
         graph(|g| match g.value(v).def {
             ValueDef::Param(..) => match g.source_of(v) {
-                ParamSource::Capture(outer) => Source::Outside(outer),
-                ParamSource::LoopVar(_) => Source::Saved,
+                ParamSource::Capture(outer) => SavedFrom::Outside(outer),
+                ParamSource::LoopVar(_) => SavedFrom::Saved,
                 ParamSource::Input(_) | ParamSource::Own { .. } => panic!("{v} has no value outside of its region"),
             },
             ValueDef::Result(node, _) if is_view(g, node) || is_cheap(g, v, 8) => {
-                Source::Again(Box::new(g.node(node).clone()))
+                SavedFrom::Again(Box::new(g.node(node).clone()))
             }
-            ValueDef::Result(..) if g.ty(v).as_tensor().is_none() => Source::Saved,
+            ValueDef::Result(..) if g.ty(v).as_tensor().is_none() => SavedFrom::Saved,
             ValueDef::Result(..) => {
                 if self.are_invariant(g, g.region_of(v), &[v])[0] {
-                    Source::Last
+                    SavedFrom::Last
                 } else {
-                    Source::Saved
+                    SavedFrom::Saved
                 }
             }
         })
@@ -174,7 +174,7 @@ impl Sweep {
     }
 }
 
-pub(super) enum Source {
+pub(super) enum SavedFrom {
     /// The value is a capture of this value.
     Outside(Value),
     /// This node recomputes the value.

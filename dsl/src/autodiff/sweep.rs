@@ -1,6 +1,6 @@
 //! The backward pass over forward regions, node by node.
 
-use super::saved::Source;
+use super::saved::SavedFrom;
 use super::*;
 use crate::Dim;
 use crate::ir::LoopVar;
@@ -143,7 +143,7 @@ impl Sweep {
             return zeros_like(trace::with(|t| t.any(v)));
         }
         match self.origin(v) {
-            Source::Outside(outer) => self.zeros_of_stack(level - 1, outer, element),
+            SavedFrom::Outside(outer) => self.zeros_of_stack(level - 1, outer, element),
             _ => trace::fail(super::saved::stacks_are_not_saved(graph(|g| g.loc(v)))),
         }
     }

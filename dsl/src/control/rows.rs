@@ -17,7 +17,7 @@ use crate::{DType, Diagnostic, Dim, Loc, Tensor, Type, scalar};
 
 /// The order in which rows are visited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Order {
+enum RowOrder {
     /// From the first to the last.
     Forward,
     /// From the last to the first.
@@ -25,7 +25,7 @@ enum Order {
 }
 
 /// The rows of one or several tensors.
-struct Rows {
+struct RowLists {
     /// The value that contains the tensors.
     state: FlatState,
     /// The list of rows of each tensor.
@@ -36,10 +36,10 @@ struct Rows {
     len: Tensor<i32>,
 }
 
-impl Rows {
+impl RowLists {
     /// Returns the rows of all tensors in a value. Errors name `function`.
     #[track_caller]
-    fn of(value: &impl Carry, function: &str) -> Rows {
+    fn of(value: &impl Carry, function: &str) -> RowLists {
         let loc = Loc::caller();
         let fail = |message: String, label: String, help: &str| -> ! {
             trace::fail(Diagnostic::new(format!("`{function}`{message}")).at(loc, label).help(help))
@@ -95,7 +95,7 @@ impl Rows {
                 trace::called_at(loc, || trace::assert(len(*list).equal(first).untyped(), message));
             }
         }
-        Rows { state, lists, extent, len: first }
+        RowLists { state, lists, extent, len: first }
     }
 
     /// Returns the rows at an index.
@@ -111,7 +111,7 @@ impl Rows {
     fn visit<S: Carry, X: Carry, Y: Carry>(
         &self,
         init: S,
-        order: Order,
+        order: RowOrder,
         function: &str,
         f: impl FnOnce(S, X) -> (S, Y),
     ) -> (S, Y) {
@@ -123,9 +123,9 @@ impl Rows {
             let i = counter(own);
             let (at, rows) = trace::called_at(loc, || {
                 let at = match (order, self.extent.known()) {
-                    (Order::Forward, _) => i,
-                    (Order::Reverse, Some(n)) => scalar(n as i32 - 1) - i,
-                    (Order::Reverse, None) => self.len - 1 - i,
+                    (RowOrder::Forward, _) => i,
+                    (RowOrder::Reverse, Some(n)) => scalar(n as i32 - 1) - i,
+                    (RowOrder::Reverse, None) => self.len - 1 - i,
                 };
                 (at, self.at(at))
             });
@@ -183,8 +183,8 @@ impl Rows {
 /// ```
 #[track_caller]
 pub fn fold_left<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S) -> S {
-    let rows = Rows::of(&over, "fold_left");
-    rows.visit(init, Order::Forward, "fold_left", |state, x| (f(state, x), ())).0
+    let rows = RowLists::of(&over, "fold_left");
+    rows.visit(init, RowOrder::Forward, "fold_left", |state, x| (f(state, x), ())).0
 }
 
 /// Folds the rows of tensors from last to first: `f(.. f(f(init, xn), ..) .., x0)`.
@@ -202,8 +202,8 @@ pub fn fold_left<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S
 /// ```
 #[track_caller]
 pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> S) -> S {
-    let rows = Rows::of(&over, "fold_right");
-    rows.visit(init, Order::Reverse, "fold_right", |state, x| (f(state, x), ())).0
+    let rows = RowLists::of(&over, "fold_right");
+    rows.visit(init, RowOrder::Reverse, "fold_right", |state, x| (f(state, x), ())).0
 }
 
 /// Folds rows with an output for each row.
@@ -229,7 +229,7 @@ pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> 
 /// ```
 #[track_caller]
 pub fn scan<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> (S, Y)) -> (S, Y) {
-    Rows::of(&over, "scan").visit(init, Order::Forward, "scan", f)
+    RowLists::of(&over, "scan").visit(init, RowOrder::Forward, "scan", f)
 }
 
 /// Scans from the last row to the first, like [`scan`]. Each output has the position of its row.
@@ -244,7 +244,7 @@ pub fn scan<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOnce(S, X)
 /// ```
 #[track_caller]
 pub fn scan_reverse<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> (S, Y)) -> (S, Y) {
-    Rows::of(&over, "scan_reverse").visit(init, Order::Reverse, "scan_reverse", f)
+    RowLists::of(&over, "scan_reverse").visit(init, RowOrder::Reverse, "scan_reverse", f)
 }
 
 /// Returns the outputs of `f` for each row, stacked along a new first axis.
@@ -274,5 +274,5 @@ pub fn scan_reverse<S: Carry, X: Carry, Y: Carry>(init: S, over: X, f: impl FnOn
 /// ```
 #[track_caller]
 pub fn map<X: Carry, Y: Carry>(over: X, f: impl FnOnce(X) -> Y) -> Y {
-    Rows::of(&over, "map").visit((), Order::Forward, "map", |(), x| ((), f(x))).1
+    RowLists::of(&over, "map").visit((), RowOrder::Forward, "map", |(), x| ((), f(x))).1
 }

@@ -128,13 +128,13 @@ fn rows(tensor: &HostTensor, start: usize, n: usize, shape: Vec<usize>) -> HostT
 /// An element that is read: its shape, and its tensor, or `None` for an unwritten element, which is
 /// zeros.
 #[derive(Clone, Copy)]
-struct Element<'a> {
+struct ListElement<'a> {
     shape: &'a [usize],
     tensor: Option<&'a HostTensor>,
 }
 
 /// Returns elements of one element type, concatenated, as a tensor of the given shape.
-fn joined(op: &ListOp, dtype: DType, parts: &[Element<'_>], shape: Vec<usize>, loc: Loc) -> Result<HostTensor> {
+fn joined(op: &ListOp, dtype: DType, parts: &[ListElement<'_>], shape: Vec<usize>, loc: Loc) -> Result<HostTensor> {
     check_memory(op, &TensorType::new(dtype, shape.clone()), loc)?;
     let mut all = Buffer::zeros(dtype, shape.iter().product());
     let mut start = 0;
@@ -405,10 +405,16 @@ impl HostList {
 
     /// Returns an element for reading. `known` is the shape of the elements, if the type of the
     /// list has it.
-    fn element_at<'a>(&'a self, op: &ListOp, i: usize, known: Option<&'a [usize]>, loc: Loc) -> Result<Element<'a>> {
+    fn element_at<'a>(
+        &'a self,
+        op: &ListOp,
+        i: usize,
+        known: Option<&'a [usize]>,
+        loc: Loc,
+    ) -> Result<ListElement<'a>> {
         match (&self.items[i], known) {
-            (Some(item), _) => Ok(Element { shape: item.shape(), tensor: Some(item) }),
-            (None, Some(shape)) => Ok(Element { shape, tensor: None }),
+            (Some(item), _) => Ok(ListElement { shape: item.shape(), tensor: Some(item) }),
+            (None, Some(shape)) => Ok(ListElement { shape, tensor: None }),
             (None, None) => {
                 let n = self.len();
                 let message = format_args!("element {i} of a list of {n} is not written, and its shape is not known");
@@ -417,11 +423,11 @@ impl HostList {
         }
     }
 
-    fn all<'a>(&'a self, op: &ListOp, known: Option<&'a [usize]>, loc: Loc) -> Result<Vec<Element<'a>>> {
+    fn all<'a>(&'a self, op: &ListOp, known: Option<&'a [usize]>, loc: Loc) -> Result<Vec<ListElement<'a>>> {
         (0..self.len()).map(|i| self.element_at(op, i, known, loc)).collect()
     }
 
-    fn stacked(&self, op: &ListOp, items: &[Element<'_>], loc: Loc) -> Result<HostTensor> {
+    fn stacked(&self, op: &ListOp, items: &[ListElement<'_>], loc: Loc) -> Result<HostTensor> {
         let shape = match items.first() {
             Some(first) => first.shape.to_vec(),
             None => self.shape_of_none(op, 0, loc)?,
@@ -432,8 +438,8 @@ impl HostList {
         joined(op, self.element.dtype, items, [&[items.len()], &shape[..]].concat(), loc)
     }
 
-    fn shapes_differ(&self, op: &ListOp, items: &[Element<'_>], i: usize, loc: Loc) -> Diagnostic {
-        let ty = |item: &Element<'_>| TensorType::new(self.element.dtype, item.shape);
+    fn shapes_differ(&self, op: &ListOp, items: &[ListElement<'_>], i: usize, loc: Loc) -> Diagnostic {
+        let ty = |item: &ListElement<'_>| TensorType::new(self.element.dtype, item.shape);
         error(op, format_args!("element {i} is {}, element 0 is {}", ty(&items[i]), ty(&items[0])), loc)
     }
 

@@ -1,6 +1,6 @@
 //! Attributes: the static arguments of an operation.
 
-use super::literal::Float;
+use super::literal::FloatLiteral;
 use crate::{DType, Shape};
 use std::fmt;
 
@@ -89,7 +89,7 @@ impl fmt::Display for Attr {
         match self {
             Attr::Int(a) => write!(f, "{a}"),
             Attr::Ints(a) => write!(f, "{a:?}"),
-            Attr::Float(a) => write!(f, "{}", Float(*a)),
+            Attr::Float(a) => write!(f, "{}", FloatLiteral(*a)),
             Attr::Bool(a) => write!(f, "{a}"),
             Attr::DType(a) => write!(f, "{a}"),
             Attr::Shape(a) => write!(f, "{a}"),

@@ -16,7 +16,7 @@
 //! may fail; the error is then that of the first iteration that fails. The analysis is
 //! conservative: a loop classified as dependent may still have independent iterations.
 
-use super::{Graph, ListOp, LoopVar, Node, Op, Region, StackOp, Value, ValueDef, While};
+use super::{Graph, ListOp, LoopVar, Node, Op, Region, StackOp, Value, ValueDef, WhileNode};
 use crate::ops::{Effects, prim};
 use std::collections::HashSet;
 use std::fmt;
@@ -80,7 +80,7 @@ impl fmt::Display for Iterations {
 /// # Panics
 /// If the node is not a `while`.
 pub fn iterations(graph: &Graph, node: Node) -> Iterations {
-    Loop { graph, data: graph.while_of(node) }.iterations()
+    LoopAnalysis { graph, data: graph.while_of(node) }.iterations()
 }
 
 /// Returns every loop of a graph with its dependence, in program order, outer loops first.
@@ -94,12 +94,12 @@ pub fn all_loops(graph: &Graph) -> Vec<(Node, Iterations)> {
     loops
 }
 
-struct Loop<'a> {
+struct LoopAnalysis<'a> {
     graph: &'a Graph,
-    data: While<'a>,
+    data: WhileNode<'a>,
 }
 
-impl Loop<'_> {
+impl LoopAnalysis<'_> {
     fn iterations(&self) -> Iterations {
         let counters: HashSet<Value> =
             self.data.vars().filter(|&var| self.is_counter(var)).map(|var| var.body_param).collect();

@@ -118,9 +118,9 @@ impl fmt::Display for Quoted<'_> {
 }
 
 /// A float in the text form.
-pub(super) struct Float(pub f64);
+pub(super) struct FloatLiteral(pub f64);
 
-impl fmt::Display for Float {
+impl fmt::Display for FloatLiteral {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.write(f)
     }

@@ -14,7 +14,7 @@
 //! | `cond` | predicate, captures | `then(captures)`, `else(captures)`, both yield the results |
 //! | `while` | initial values, captures | `cond(carried, captures)` yields a `bool[]`; `body(carried, captures)` yields the next carried values, which are also the results |
 //!
-//! [`While`], [`Cond`] and [`Call`] are views of such nodes that know this layout, and
+//! [`WhileNode`], [`CondNode`] and [`CallNode`] are views of such nodes that know this layout, and
 //! [`Graph::source_of`] says where the values of a region parameter come from.
 //!
 //! Graphs print and parse as text ([`Graph::parse`], `docs/ir.md`). [`verify()`] checks their
@@ -46,5 +46,5 @@ pub(crate) use lex::intern;
 pub use list::{ListForm, ListOp};
 pub(crate) use literal::Quoted;
 pub use print::GraphText;
-pub use regions::{Call, Capture, Cond, GradientInput, LoopVar, ParamSource, Runs, While};
+pub use regions::{CallNode, Capture, CondNode, GradientInput, LoopVar, ParamSource, Runs, WhileNode};
 pub use verify::verify;

@@ -54,7 +54,7 @@ impl Display for GraphText<'_> {
 
 /// The names used in one region.
 #[derive(Clone, Default)]
-struct Scope<'a> {
+struct PrintScope<'a> {
     taken: HashSet<String>,
     /// The next number to try as a suffix, for each name in use.
     suffix: HashMap<&'a str, usize>,
@@ -74,7 +74,7 @@ impl<'a> Printer<'a> {
     fn graph(&mut self) -> fmt::Result {
         let g = self.graph;
         write!(self.out, "graph @{}(", Quoted(&g.name))?;
-        let mut scope = Scope::default();
+        let mut scope = PrintScope::default();
         for (i, &p) in g.inputs().iter().enumerate() {
             self.define(&mut scope, &[p]);
             write!(self.out, "{}%{}: {}", comma(i), self.name(p), g.ty(p))?;
@@ -94,7 +94,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Names corresponding values, for example the parameters of the two regions of a loop.
-    fn define(&mut self, scope: &mut Scope<'a>, values: &[Value]) {
+    fn define(&mut self, scope: &mut PrintScope<'a>, values: &[Value]) {
         let user = values.iter().rev().find_map(|v| self.graph.value(*v).name);
         let name = match user {
             None => {
@@ -156,7 +156,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Prints the nodes of a region and its yields, one line each.
-    fn body(&mut self, region: Region, mut scope: Scope<'a>, depth: usize, end: &str) -> fmt::Result {
+    fn body(&mut self, region: Region, mut scope: PrintScope<'a>, depth: usize, end: &str) -> fmt::Result {
         let g = self.graph;
         for &node in &g.region(region).nodes {
             self.indent(depth);
@@ -179,7 +179,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    fn node(&mut self, node: Node, scope: &mut Scope<'a>, depth: usize) -> fmt::Result {
+    fn node(&mut self, node: Node, scope: &mut PrintScope<'a>, depth: usize) -> fmt::Result {
         let g = self.graph;
         let data = g.node(node);
         for &r in &data.results {
@@ -199,7 +199,7 @@ impl<'a> Printer<'a> {
                 for (i, &region) in data.regions.iter().enumerate() {
                     self.out.push_str(if i == 0 { " then (" } else { " else (" });
                     let captured = data.operands.get(1..).unwrap_or_default();
-                    let mut inner = Scope::default();
+                    let mut inner = PrintScope::default();
                     for (i, &p) in g.region(region).params.iter().enumerate() {
                         self.define(&mut inner, &[p]);
                         self.out.push_str(comma(i));
@@ -221,7 +221,7 @@ impl<'a> Printer<'a> {
         }
     }
 
-    fn close(&mut self, region: Region, scope: Scope<'a>, depth: usize) -> fmt::Result {
+    fn close(&mut self, region: Region, scope: PrintScope<'a>, depth: usize) -> fmt::Result {
         self.body(region, scope, depth + 1, "yield")?;
         self.indent(depth);
         self.out.push('}');
@@ -334,9 +334,9 @@ impl<'a> Printer<'a> {
         others: &[Value],
         params: &[Value],
         bar: usize,
-    ) -> Result<Scope<'a>, fmt::Error> {
+    ) -> Result<PrintScope<'a>, fmt::Error> {
         let data = self.graph.node(node);
-        let mut inner = Scope::default();
+        let mut inner = PrintScope::default();
         self.out.push_str(" (");
         for (i, &p) in params.iter().enumerate() {
             self.define(&mut inner, &others.get(i).map_or(vec![p], |&q| vec![q, p]));

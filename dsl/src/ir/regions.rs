@@ -87,13 +87,13 @@ pub enum Runs {
 
 /// A `while` node.
 #[derive(Clone, Copy, Debug)]
-pub struct While<'g> {
+pub struct WhileNode<'g> {
     graph: &'g Graph,
     node: Node,
     data: &'g NodeData,
 }
 
-impl<'g> While<'g> {
+impl<'g> WhileNode<'g> {
     /// Returns the region that computes the predicate.
     pub fn cond(self) -> Region {
         self.data.regions[0]
@@ -146,12 +146,12 @@ impl<'g> While<'g> {
 
 /// A `cond` node.
 #[derive(Clone, Copy, Debug)]
-pub struct Cond<'g> {
+pub struct CondNode<'g> {
     graph: &'g Graph,
     data: &'g NodeData,
 }
 
-impl Cond<'_> {
+impl CondNode<'_> {
     /// Returns the value that selects the branch.
     pub fn predicate(self) -> Value {
         self.data.operands[0]
@@ -175,7 +175,7 @@ impl Cond<'_> {
 
 /// A call node.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'g> {
+pub struct CallNode<'g> {
     graph: &'g Graph,
     data: &'g NodeData,
     kind: CallKind,
@@ -192,7 +192,7 @@ pub enum GradientInput {
     Cotangent(usize),
 }
 
-impl<'g> Call<'g> {
+impl<'g> CallNode<'g> {
     /// Returns the region that computes the results.
     pub fn forward(self) -> Region {
         self.data.regions[0]
@@ -237,29 +237,29 @@ impl<'g> Call<'g> {
 
 impl Graph {
     /// Returns a node as a loop, if it is one.
-    pub fn as_while(&self, node: Node) -> Option<While<'_>> {
+    pub fn as_while(&self, node: Node) -> Option<WhileNode<'_>> {
         let data = self.node(node);
-        matches!(data.op, Op::While { .. }).then_some(While { graph: self, node, data })
+        matches!(data.op, Op::While { .. }).then_some(WhileNode { graph: self, node, data })
     }
 
     /// Returns a node as a branch, if it is one.
-    pub fn as_cond(&self, node: Node) -> Option<Cond<'_>> {
+    pub fn as_cond(&self, node: Node) -> Option<CondNode<'_>> {
         let data = self.node(node);
-        matches!(data.op, Op::Cond).then_some(Cond { graph: self, data })
+        matches!(data.op, Op::Cond).then_some(CondNode { graph: self, data })
     }
 
     /// Returns a node as a call, if it is one.
-    pub fn as_call(&self, node: Node) -> Option<Call<'_>> {
+    pub fn as_call(&self, node: Node) -> Option<CallNode<'_>> {
         let data = self.node(node);
         let Op::Call(kind) = data.op else { return None };
-        Some(Call { graph: self, data, kind })
+        Some(CallNode { graph: self, data, kind })
     }
 
     /// Returns a node that is a loop.
     ///
     /// # Panics
     /// If it is another operation.
-    pub fn while_of(&self, node: Node) -> While<'_> {
+    pub fn while_of(&self, node: Node) -> WhileNode<'_> {
         self.as_while(node).unwrap_or_else(|| panic!("{} is no loop", self.node(node).op.name()))
     }
 
@@ -267,7 +267,7 @@ impl Graph {
     ///
     /// # Panics
     /// If it is another operation.
-    pub fn cond_of(&self, node: Node) -> Cond<'_> {
+    pub fn cond_of(&self, node: Node) -> CondNode<'_> {
         self.as_cond(node).unwrap_or_else(|| panic!("{} is no branch", self.node(node).op.name()))
     }
 
@@ -275,7 +275,7 @@ impl Graph {
     ///
     /// # Panics
     /// If it is another operation.
-    pub fn call_of(&self, node: Node) -> Call<'_> {
+    pub fn call_of(&self, node: Node) -> CallNode<'_> {
         self.as_call(node).unwrap_or_else(|| panic!("{} is no call", self.node(node).op.name()))
     }
 
@@ -390,7 +390,7 @@ impl Graph {
     }
 
     fn n_loop_vars(&self, node: Node) -> usize {
-        self.as_while(node).map_or(0, While::n_vars)
+        self.as_while(node).map_or(0, WhileNode::n_vars)
     }
 
     fn owner(&self, region: Region) -> Node {

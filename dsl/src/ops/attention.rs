@@ -160,7 +160,7 @@ impl Sizes {
 }
 
 /// Float functions that attention needs.
-trait Real: Float + Number {
+trait AttentionFloat: Float + Number {
     fn exp(self) -> Self;
     fn is_finite(self) -> bool;
     fn over_root(self, n: usize) -> Self;
@@ -168,7 +168,7 @@ trait Real: Float + Number {
 }
 macro_rules! real {
     ($($t:ident)*) => {$(
-        impl Real for $t {
+        impl AttentionFloat for $t {
             fn exp(self) -> $t { $t::exp(self) }
             fn is_finite(self) -> bool { $t::is_finite(self) }
             fn over_root(self, n: usize) -> $t { self / (n as $t).sqrt() }
@@ -178,16 +178,16 @@ macro_rules! real {
 }
 real!(f32 f64);
 
-fn dot<T: Real>(a: &[T], b: &[T]) -> T {
+fn dot<T: AttentionFloat>(a: &[T], b: &[T]) -> T {
     a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum.plus(a.times(b)))
 }
 
-fn add_scaled<T: Real>(to: &mut [T], x: &[T], by: T) {
+fn add_scaled<T: AttentionFloat>(to: &mut [T], x: &[T], by: T) {
     to.iter_mut().zip(x).for_each(|(to, &x)| *to = to.plus(x.times(by)));
 }
 
 /// Returns the weights of the visible keys.
-fn weights_of<T: Real>(q: &[T], keys: &[T]) -> Vec<T> {
+fn weights_of<T: AttentionFloat>(q: &[T], keys: &[T]) -> Vec<T> {
     let mut p: Vec<T> = keys.chunks_exact(q.len().max(1)).map(|k| dot(q, k).over_root(q.len())).collect();
     let max = p.iter().copied().fold(T::LOWEST, T::larger);
     // As in softmax.
@@ -198,7 +198,7 @@ fn weights_of<T: Real>(q: &[T], keys: &[T]) -> Vec<T> {
     p
 }
 
-fn attention<T: Real>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
+fn attention<T: AttentionFloat>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
     let (k, v) = (cx.operands[1].data::<T>(), cx.operands[2].data::<T>());
     let mut y = vec![T::ZERO; s.batch * s.n * s.width];
     for row in 0..s.batch * s.n {
@@ -211,7 +211,7 @@ fn attention<T: Real>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
     y
 }
 
-fn gradients<T: Real>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
+fn gradients<T: AttentionFloat>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
     let [k, v, g] = [1, 2, 3].map(|i| cx.operands[i].data::<T>());
     let (of_q, of_k, of_v) = (s.n * s.size, s.m * s.size, s.m * s.width);
     let mut all = vec![T::ZERO; s.batch * (of_q + of_k + of_v)];

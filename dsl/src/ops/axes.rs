@@ -1,8 +1,8 @@
 //! Axes as users specify them, and as attributes store them.
 //!
 //! Users count axes from the front (0, 1, ...) or from the back (-1, -2, ...). Attributes hold them
-//! counted from the front, ascending and without duplicates. The methods of [`AnyValue`](crate::AnyValue)
-//! convert them.
+//! counted from the front, ascending and without duplicates. The methods of
+//! [`AnyValue`](crate::AnyValue) convert them.
 
 use super::OpError;
 use crate::Shape;

@@ -8,14 +8,14 @@ use crate::{Buffer, DType, Element, Float, HostTensor, Tensor, bf16, f16, match_
 family!(CAST, STOP_GRADIENT);
 
 /// The elements of a buffer by index, as numbers of a type that holds those of the buffer's type.
-enum Numbers<'a> {
+enum WideNumbers<'a> {
     Floats(Box<dyn Fn(usize) -> f64 + 'a>),
     Ints(Box<dyn Fn(usize) -> i64 + 'a>),
 }
 
-impl Numbers<'_> {
-    fn of(from: &Buffer) -> Numbers<'_> {
-        use Numbers::{Floats, Ints};
+impl WideNumbers<'_> {
+    fn of(from: &Buffer) -> WideNumbers<'_> {
+        use WideNumbers::{Floats, Ints};
         match from {
             Buffer::F32(d) => Floats(Box::new(|i| d[i].into())),
             Buffer::F64(d) => Floats(Box::new(|i| d[i])),
@@ -31,8 +31,8 @@ impl Numbers<'_> {
 
     fn convert<T>(&self, n: usize, float: fn(f64) -> T, int: fn(i64) -> T) -> Vec<T> {
         match self {
-            Numbers::Floats(at) => (0..n).map(|i| float(at(i))).collect(),
-            Numbers::Ints(at) => (0..n).map(|i| int(at(i))).collect(),
+            WideNumbers::Floats(at) => (0..n).map(|i| float(at(i))).collect(),
+            WideNumbers::Ints(at) => (0..n).map(|i| int(at(i))).collect(),
         }
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn converted(x: &HostTensor, to: DType) -> HostTensor {
     if x.dtype() == to {
         return x.clone();
     }
-    let (n, numbers) = (x.buffer().len(), Numbers::of(x.buffer()));
+    let (n, numbers) = (x.buffer().len(), WideNumbers::of(x.buffer()));
     match_dtype!(to, T => HostTensor::new(x.shape(), numbers.convert(n, T::of_float, T::of_int)))
 }
 

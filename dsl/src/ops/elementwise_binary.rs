@@ -1,8 +1,8 @@
 //! Binary elementwise arithmetic and functions.
 //!
-//! The operands have equal types. The methods of [`AnyValue`] broadcast them to a common shape first, by
-//! NumPy's rule. Integer arithmetic wraps. Integer division by zero fails the step, and the error
-//! names the element.
+//! The operands have equal types. The methods of [`AnyValue`] broadcast them to a common shape
+//! first, by NumPy's rule. Integer arithmetic wraps. Integer division by zero fails the step, and
+//! the error names the element.
 
 use super::infer::{Class, common, shapes_differ};
 use super::number::{Number, match_float, match_numeric};

@@ -1,7 +1,7 @@
 //! Elementwise functions of one operand, one row each.
 //!
-//! Every row defines the operation, the method of [`AnyValue`] and the method of [`Tensor`]. Gradients
-//! use the result rather than the operand if either will do.
+//! Every row defines the operation, the method of [`AnyValue`] and the method of [`Tensor`].
+//! Gradients use the result rather than the operand if either will do.
 
 use super::elements::map;
 use super::infer::{Class, like_operand};
@@ -11,7 +11,7 @@ use crate::{Float, Numeric, Tensor};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
 /// Float functions missing from the standard library.
-trait Real: Float {
+trait MathFloat: Float {
     fn error_function(self) -> Self;
     /// Rounds to the nearest integer, half to even.
     fn rounded(self) -> Self;
@@ -21,7 +21,7 @@ trait Real: Float {
 }
 macro_rules! real {
     ($t:ident $erf:path, $erfc:path) => {
-        impl Real for $t {
+        impl MathFloat for $t {
             fn error_function(self) -> Self {
                 $erf(self)
             }

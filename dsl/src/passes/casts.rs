@@ -10,8 +10,8 @@ use std::collections::HashMap;
 /// Hoists conversions of captured values to or from a 16-bit float out of loops.
 ///
 /// A conversion cannot fail, so it may run before a loop that has no iterations. For example, `f32`
-/// parameters that a loop uses as `bf16` are converted once, and [`HoistMatmuls`](super::HoistMatmuls) can
-/// then hoist matmuls with them.
+/// parameters that a loop uses as `bf16` are converted once, and
+/// [`HoistMatmuls`](super::HoistMatmuls) can then hoist matmuls with them.
 ///
 /// Before: verified. After: verified, and no loop converts a captured value to or from a 16-bit
 /// float.
@@ -24,7 +24,7 @@ impl Pass for HoistCasts {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        Rewrite::run(graph, false)
+        CastRewriter::run(graph, false)
     }
 }
 
@@ -48,11 +48,11 @@ impl Pass for Widen {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        Rewrite::run(graph, true)
+        CastRewriter::run(graph, true)
     }
 }
 
-struct Rewrite<'g> {
+struct CastRewriter<'g> {
     graph: &'g mut Graph,
     /// Whether operations are widened. Conversions are hoisted in either case.
     widen: bool,
@@ -64,7 +64,7 @@ struct Rewrite<'g> {
     changed: bool,
 }
 
-impl Rewrite<'_> {
+impl CastRewriter<'_> {
     fn run(graph: &mut Graph, widen: bool) -> bool {
         let has_halves = (0..graph.n_values()).any(|i| graph.ty(Value::from_index(i)).element().dtype.is_half());
         if !has_halves {
@@ -72,7 +72,7 @@ impl Rewrite<'_> {
         }
         let replaced = Replacements::new(graph);
         let mut rewrite =
-            Rewrite { graph, widen, converted: HashMap::new(), replaced, open: Vec::new(), changed: false };
+            CastRewriter { graph, widen, converted: HashMap::new(), replaced, open: Vec::new(), changed: false };
         rewrite.region(rewrite.graph.root());
         rewrite.changed
     }

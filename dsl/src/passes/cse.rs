@@ -27,7 +27,7 @@ impl Pass for Cse {
 
     fn run(&self, graph: &mut Graph) -> bool {
         let replaced = Replacements::new(graph);
-        let mut cse = Merge { graph, replaced, changed: false };
+        let mut cse = NodeMerger { graph, replaced, changed: false };
         cse.region(cse.graph.root());
         cse.changed
     }
@@ -43,23 +43,23 @@ pub(super) fn is_mergeable(op: &Op) -> bool {
     }
 }
 
-struct Merge<'g> {
+struct NodeMerger<'g> {
     graph: &'g mut Graph,
     replaced: Replacements,
     changed: bool,
 }
 
 /// The operation, operands and device constraint of a node: equal keys compute equal values.
-pub(super) struct Key(pub(super) Op, pub(super) Vec<Value>, pub(super) Option<DeviceConstraint>);
+pub(super) struct NodeKey(pub(super) Op, pub(super) Vec<Value>, pub(super) Option<DeviceConstraint>);
 
-impl PartialEq for Key {
-    fn eq(&self, other: &Key) -> bool {
+impl PartialEq for NodeKey {
+    fn eq(&self, other: &NodeKey) -> bool {
         self.0 == other.0 && self.1 == other.1 && self.2 == other.2
     }
 }
-impl Eq for Key {}
+impl Eq for NodeKey {}
 
-impl Hash for Key {
+impl Hash for NodeKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.name().hash(state);
         match &self.0 {
@@ -74,9 +74,9 @@ impl Hash for Key {
     }
 }
 
-impl Merge<'_> {
+impl NodeMerger<'_> {
     fn region(&mut self, region: Region) {
-        let mut first: HashMap<Key, Node> = HashMap::new();
+        let mut first: HashMap<NodeKey, Node> = HashMap::new();
         let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
         let mut kept = Vec::with_capacity(nodes.len());
         for node in nodes {
@@ -87,7 +87,7 @@ impl Merge<'_> {
             }
             let data = self.graph.node(node);
             if is_mergeable(&data.op) {
-                match first.entry(Key(data.op.clone(), data.operands.clone(), data.on)) {
+                match first.entry(NodeKey(data.op.clone(), data.operands.clone(), data.on)) {
                     Entry::Vacant(e) => {
                         e.insert(node);
                     }

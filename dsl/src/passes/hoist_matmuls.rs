@@ -158,7 +158,7 @@ impl Sequence<'_> {
     fn sum_up(&mut self) {
         let sums: Vec<Sum> = self.graph.while_of(self.node).vars().filter_map(|var| self.sum(var)).collect();
         let joined = self.joined_columns();
-        let mut kept = Kept::default();
+        let mut kept = StoredValues::default();
         for group in grouped(sums, &joined) {
             let (left, right) = (
                 group[0].left,
@@ -244,7 +244,7 @@ impl Sequence<'_> {
 
     /// Stores the rows that a value of the body has in all iterations. Returns the matrix after the
     /// loop.
-    fn keep(&mut self, kept: &mut Kept, rows: Value, origin: Origin) -> Value {
+    fn keep(&mut self, kept: &mut StoredValues, rows: Value, origin: Origin) -> Value {
         if let Some(&all) = kept.matrices.get(&rows) {
             return all;
         }
@@ -343,7 +343,7 @@ struct Sum {
 
 /// The values that a loop stores over all iterations.
 #[derive(Default)]
-struct Kept {
+struct StoredValues {
     /// The index of the iteration.
     iteration: Option<Value>,
     /// The matrices after the loop, by the value whose rows they hold.

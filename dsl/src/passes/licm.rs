@@ -74,7 +74,7 @@ struct Motion<'g> {
 
 /// The cost of an operation per element of its result.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Cost {
+enum HoistCost {
     /// Free: a view, or one scalar in every element.
     Free,
     /// One instruction, which the consumer can fuse.
@@ -85,11 +85,11 @@ enum Cost {
     Heavy,
 }
 
-fn cost(op: Prim) -> Cost {
+fn cost(op: Prim) -> HoistCost {
     match op.class {
-        OpClass::View(_) | OpClass::Shape | OpClass::Scalar(Effort::NONE) => Cost::Free,
-        OpClass::Scalar(effort) if effort.is_simple() => Cost::Light,
-        OpClass::Contract(_) | OpClass::Random(_) | OpClass::Rowwise(_) => Cost::Heavy,
+        OpClass::View(_) | OpClass::Shape | OpClass::Scalar(Effort::NONE) => HoistCost::Free,
+        OpClass::Scalar(effort) if effort.is_simple() => HoistCost::Light,
+        OpClass::Contract(_) | OpClass::Random(_) | OpClass::Rowwise(_) => HoistCost::Heavy,
         OpClass::Scalar(_)
         | OpClass::Move
         | OpClass::Reduce(_)
@@ -98,7 +98,7 @@ fn cost(op: Prim) -> Cost {
         | OpClass::Gather
         | OpClass::Scatter(_)
         | OpClass::Window(_)
-        | OpClass::Opaque(_) => Cost::Medium,
+        | OpClass::Opaque(_) => HoistCost::Medium,
     }
 }
 
@@ -181,19 +181,19 @@ impl Motion<'_> {
             size = size.saturating_add(bytes);
         }
         let (cost, read) = match &data.op {
-            Op::Constant(t) => (Cost::Free, if t.len() > 1 { size } else { 0 }),
-            Op::Prim(def, _) if cost(*def) == Cost::Free => {
+            Op::Constant(t) => (HoistCost::Free, if t.len() > 1 { size } else { 0 }),
+            Op::Prim(def, _) if cost(*def) == HoistCost::Free => {
                 let whole = data.operands.first().and_then(|v| self.invariants[v.index()]).unwrap_or(0);
-                (Cost::Free, whole.min(size))
+                (HoistCost::Free, whole.min(size))
             }
             Op::Prim(def, _) => (cost(*def), read),
-            _ => (Cost::Heavy, read),
+            _ => (HoistCost::Heavy, read),
         };
         let is_worth = match cost {
-            Cost::Free => false,
-            Cost::Light => size <= SMALL_BYTES || size.saturating_mul(2) <= read,
-            Cost::Medium => size <= SMALL_BYTES || size <= read,
-            Cost::Heavy => true,
+            HoistCost::Free => false,
+            HoistCost::Light => size <= SMALL_BYTES || size.saturating_mul(2) <= read,
+            HoistCost::Medium => size <= SMALL_BYTES || size <= read,
+            HoistCost::Heavy => true,
         };
         let is_worth = is_worth && size <= MAX_BYTES;
         if !is_worth && data.op == Op::Cond {

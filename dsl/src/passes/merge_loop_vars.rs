@@ -1,7 +1,7 @@
 //! Merging of equal loop variables.
 
 use super::Pass;
-use super::cse::{Key, is_mergeable};
+use super::cse::{NodeKey, is_mergeable};
 use crate::Graph;
 use crate::ir::{CallKind, Node, Op, Region, Replacements, Value};
 use std::collections::HashMap;
@@ -44,20 +44,20 @@ impl Pass for MergeLoopVars {
     fn run(&self, graph: &mut Graph) -> bool {
         let first: Vec<Value> = (0..graph.n_values()).map(Value::from_index).collect();
         let visits = MAX_VISITS * graph.n_nodes();
-        let mut numbering = Numbering { graph, first, visits };
+        let mut numbering = ValueNumbering { graph, first, visits };
         if numbering.region(graph.root()).is_none() {
             return false;
         }
         let first = numbering.first;
         let replaced = Replacements::new(graph);
-        let mut merge = Merge { graph, first, replaced, changed: false };
+        let mut merge = LoopVarMerger { graph, first, replaced, changed: false };
         merge.region(merge.graph.root());
         merge.changed
     }
 }
 
 /// Value numbering of a graph.
-struct Numbering<'g> {
+struct ValueNumbering<'g> {
     graph: &'g Graph,
     /// For each value, the first value of its region that equals it.
     first: Vec<Value>,
@@ -71,11 +71,11 @@ fn firsts<K: Eq + Hash>(keys: impl Iterator<Item = K>) -> Vec<usize> {
     keys.enumerate().map(|(i, key)| *seen.entry(key).or_insert(i)).collect()
 }
 
-impl Numbering<'_> {
+impl ValueNumbering<'_> {
     /// Numbers a region whose parameters are numbered. Returns `None` when the visits run out.
     fn region(&mut self, region: Region) -> Option<()> {
         let g = self.graph;
-        let mut seen: HashMap<Key, Node> = HashMap::new();
+        let mut seen: HashMap<NodeKey, Node> = HashMap::new();
         for &node in &g.region(region).nodes {
             self.visits = self.visits.checked_sub(1)?;
             let data = g.node(node);
@@ -98,7 +98,7 @@ impl Numbering<'_> {
                 }
                 _ if is_mergeable(&data.op) => {
                     let operands = data.operands.iter().map(|v| self.first[v.index()]).collect();
-                    match seen.entry(Key(data.op.clone(), operands, data.on)) {
+                    match seen.entry(NodeKey(data.op.clone(), operands, data.on)) {
                         Entry::Vacant(e) => {
                             e.insert(node);
                         }
@@ -190,14 +190,14 @@ impl Numbering<'_> {
     }
 }
 
-struct Merge<'g> {
+struct LoopVarMerger<'g> {
     graph: &'g mut Graph,
     first: Vec<Value>,
     replaced: Replacements,
     changed: bool,
 }
 
-impl Merge<'_> {
+impl LoopVarMerger<'_> {
     fn region(&mut self, region: Region) {
         for node in self.graph.region(region).nodes.clone() {
             self.replaced.apply(&mut self.graph.node_mut(node).operands);

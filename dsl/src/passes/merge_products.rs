@@ -63,7 +63,7 @@ impl Pass for MergeProducts {
                 continue;
             }
             let (uses, replaced) = (graph.use_counts(), Replacements::new(graph));
-            let mut merge = Merge {
+            let mut merge = MatmulMerger {
                 graph,
                 node,
                 uses,
@@ -83,7 +83,7 @@ impl Pass for MergeProducts {
 }
 
 /// The state of the pass for one loop.
-struct Merge<'g> {
+struct MatmulMerger<'g> {
     graph: &'g mut Graph,
     node: Node,
     /// The number of uses of each value before the rewrite.
@@ -99,7 +99,7 @@ struct Merge<'g> {
 
 /// A matmul of a matrix of the body and a captured matrix.
 #[derive(Clone, Copy)]
-struct Product {
+struct CapturedMatmul {
     node: Node,
     left: Value,
     /// The captured matrix, before the loop.
@@ -158,19 +158,19 @@ fn outermost(graph: &Graph, mut v: Value) -> Value {
 }
 
 /// Matmuls grouped by key, in the order of their first members.
-struct Groups<K> {
+struct MatmulGroups<K> {
     index: HashMap<K, usize>,
-    products: Vec<Vec<Product>>,
+    products: Vec<Vec<CapturedMatmul>>,
 }
 
-impl<K> Default for Groups<K> {
+impl<K> Default for MatmulGroups<K> {
     fn default() -> Self {
-        Groups { index: HashMap::new(), products: Vec::new() }
+        MatmulGroups { index: HashMap::new(), products: Vec::new() }
     }
 }
 
-impl<K: Eq + Hash> Groups<K> {
-    fn add(&mut self, key: K, product: Product) {
+impl<K: Eq + Hash> MatmulGroups<K> {
+    fn add(&mut self, key: K, product: CapturedMatmul) {
         let n = self.products.len();
         let i = *self.index.entry(key).or_insert(n);
         if i == n {
@@ -180,7 +180,7 @@ impl<K: Eq + Hash> Groups<K> {
     }
 }
 
-impl Merge<'_> {
+impl MatmulMerger<'_> {
     fn body(&self) -> Region {
         self.graph.while_of(self.node).body()
     }
@@ -190,7 +190,7 @@ impl Merge<'_> {
     }
 
     /// Returns a node as a matmul that can be merged.
-    fn product(&self, node: Node) -> Option<Product> {
+    fn product(&self, node: Node) -> Option<CapturedMatmul> {
         let data = self.graph.node(node);
         let (Op::Prim(def, _), &[left, right]) = (&data.op, &data.operands[..]) else { return None };
         let [rows, columns] = matrix(self.graph.ty(*data.results.first()?))?;
@@ -200,10 +200,10 @@ impl Merge<'_> {
         let is_transposed = matches!(made_by(self.graph, right), Some((prim::PERMUTE, _)));
         let right = if is_transposed { made_by(self.graph, right)?.1[0] } else { right };
         let right = self.graph.captured_by(right).filter(|_| self.graph.region_of(right) == self.body())?;
-        Some(Product { node, left, right, is_transposed, columns, origin: data.origin() })
+        Some(CapturedMatmul { node, left, right, is_transposed, columns, origin: data.origin() })
     }
 
-    fn kind(&self, product: &Product) -> MergeKey {
+    fn kind(&self, product: &CapturedMatmul) -> MergeKey {
         let dtype = self.graph.ty(product.left).element().dtype;
         let maker = self.graph.producer(outermost(self.graph, product.right));
         let of_variable = match maker.map(|node| &self.graph.node(node).op) {
@@ -216,10 +216,10 @@ impl Merge<'_> {
     /// Sorts matmuls by their right operand and removes duplicates.
     ///
     /// Returns whether at least two are left and their matrices are small enough together.
-    fn fit(&self, products: &mut Vec<Product>) -> bool {
+    fn fit(&self, products: &mut Vec<CapturedMatmul>) -> bool {
         products.sort_by_key(|p| p.right);
         products.dedup_by_key(|p| p.right);
-        let bytes = |p: &Product| {
+        let bytes = |p: &CapturedMatmul| {
             let ty = self.graph.ty(p.right).element();
             ty.shape.size().unwrap_or(usize::MAX).saturating_mul(ty.dtype.size())
         };
@@ -227,8 +227,8 @@ impl Merge<'_> {
     }
 
     /// Concatenates the right operands of matmuls along an axis.
-    fn join(&mut self, products: &[Product], axis: usize, at: InsertPoint) -> Value {
-        let Product { is_transposed, origin, .. } = products[0];
+    fn join(&mut self, products: &[CapturedMatmul], axis: usize, at: InsertPoint) -> Value {
+        let CapturedMatmul { is_transposed, origin, .. } = products[0];
         let axis = if is_transposed { 1 - axis } else { axis };
         let rights: Vec<Value> = products.iter().map(|p| p.right).collect();
         let key = (rights, axis, origin.on);
@@ -246,7 +246,7 @@ impl Merge<'_> {
 
     /// Merges matmuls with the same left operand.
     fn shared_operands(&mut self) {
-        let mut groups = Groups::default();
+        let mut groups = MatmulGroups::default();
         for &node in &self.graph.region(self.body()).nodes {
             let product = self.product(node).filter(|p| self.is_used(self.graph.node(p.node).results[0]));
             let Some(product) = product else { continue };
@@ -257,7 +257,7 @@ impl Merge<'_> {
         }
         for mut products in groups.products {
             // The first one in the order of nodes: all results are used after it.
-            let Product { node: first, left, origin, .. } = products[0];
+            let CapturedMatmul { node: first, left, origin, .. } = products[0];
             if !self.fit(&mut products) {
                 continue;
             }
@@ -265,7 +265,7 @@ impl Merge<'_> {
             let right = self.join(&products, 1, at);
             let all = add(self.graph, at, prim::MATMUL, &[left, right], Attrs::none(), origin);
             let mut start = 0;
-            for Product { node, columns: n, origin, .. } in products {
+            for CapturedMatmul { node, columns: n, origin, .. } in products {
                 let own = add(self.graph, at, prim::SLICE, &[all], columns(start, n), origin);
                 start += n;
                 let result = self.graph.node(node).results[0];
@@ -297,7 +297,7 @@ impl Merge<'_> {
     /// Merges the matmuls of one sum. `inner` holds the sums whose only use is as a term of
     /// another.
     fn sum(&mut self, sum: Value, inner: &HashSet<Value>) {
-        let mut groups = Groups::default();
+        let mut groups = MatmulGroups::default();
         let (mut others, mut left) = (Vec::new(), vec![sum]);
         while let Some(v) = left.pop() {
             if v == sum || inner.contains(&v) {
@@ -313,7 +313,7 @@ impl Merge<'_> {
                 None => others.push(v),
             }
         }
-        let result_of = |g: &Graph, p: &Product| g.node(p.node).results[0];
+        let result_of = |g: &Graph, p: &CapturedMatmul| g.node(p.node).results[0];
         let last = self.graph.producer(sum).expect("it is a sum");
         let (at, origin) = (InsertPoint::Before(last), self.graph.node(last).origin());
         let (mut merged, mut changed) = (Vec::new(), false);
@@ -344,7 +344,7 @@ impl Merge<'_> {
 
     /// Applies the replacements. Returns whether anything changed.
     fn finish(self) -> bool {
-        let Merge { graph, node, replaced, changed, .. } = self;
+        let MatmulMerger { graph, node, replaced, changed, .. } = self;
         if changed {
             // Replaced values are used in the body only, since regions are closed.
             let body = graph.while_of(node).body();

@@ -90,8 +90,8 @@ impl Pipeline {
             Box::new(MergeLoopVars),
             // After folding, which may produce equal constants from different nodes.
             Box::new(Cse),
-            // After `Cse`, or equal nodes would be hoisted as separate captures. Before `HoistMatmuls`,
-            // which looks for captures.
+            // After `Cse`, or equal nodes would be hoisted as separate captures. Before
+            // `HoistMatmuls`, which looks for captures.
             Box::new(Licm),
             // After `Cse`, so that use counts are accurate.
             Box::new(SumsToConcat),
@@ -99,8 +99,8 @@ impl Pipeline {
             Box::new(Scatters),
             // Before `HoistMatmuls`, which looks for captured operands.
             Box::new(HoistCasts),
-            // After `Cse`, or one matrix could have several captures. Before `HoistMatmuls`, so that
-            // merged matmuls are hoisted as one.
+            // After `Cse`, or one matrix could have several captures. Before `HoistMatmuls`, so
+            // that merged matmuls are hoisted as one.
             Box::new(MergeProducts),
             Box::new(HoistMatmuls),
             // Last: the other passes leave unused nodes behind.
@@ -218,9 +218,9 @@ fn is_zero(graph: &Graph, v: Value) -> bool {
 const MAX_ROUNDS: usize = 3;
 
 /// The types of the inputs and outputs, and the variables.
-type Signature<'a> = (Vec<&'a Type>, Vec<&'a Type>, Vec<(&'a str, &'a TensorType)>);
+type GraphSignature<'a> = (Vec<&'a Type>, Vec<&'a Type>, Vec<(&'a str, &'a TensorType)>);
 
-fn signature(graph: &Graph) -> Signature<'_> {
+fn signature(graph: &Graph) -> GraphSignature<'_> {
     (
         graph.inputs().iter().map(|&v| graph.ty(v)).collect(),
         graph.outputs().iter().map(|&v| graph.ty(v)).collect(),

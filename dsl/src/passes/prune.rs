@@ -84,7 +84,7 @@ pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Ass
     replaced.apply(&mut outputs);
     g.region_mut(root).yields = outputs;
 
-    let kept = Kept::new(graph, &g, &params, assignments);
+    let kept = KeptNodes::new(graph, &g, &params, assignments);
     let needed = kept.needed;
     let Live { values, nodes, .. } = kept.live;
     check_inputs(&g, &inputs, &params, &values, &nodes)?;
@@ -102,7 +102,7 @@ pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Ass
 }
 
 /// The nodes and values that are kept.
-struct Kept<'g> {
+struct KeptNodes<'g> {
     live: Live<'g>,
     /// Nodes with effects in inner regions, each after the node of the root that contains it.
     inner: Vec<(Node, Node)>,
@@ -110,10 +110,10 @@ struct Kept<'g> {
     needed: Vec<bool>,
 }
 
-impl<'g> Kept<'g> {
+impl<'g> KeptNodes<'g> {
     /// Finds out what to keep. `whole` is the graph before feeding; `params` are the fed
     /// parameters.
-    fn new(whole: &Graph, g: &'g Graph, params: &[Value], assignments: Assignments) -> Kept<'g> {
+    fn new(whole: &Graph, g: &'g Graph, params: &[Value], assignments: Assignments) -> KeptNodes<'g> {
         let mut inner = Vec::new();
         for &node in &g.region(g.root()).nodes {
             for &region in &g.node(node).regions {
@@ -124,7 +124,7 @@ impl<'g> Kept<'g> {
                 });
             }
         }
-        let mut kept = Kept { live: Live::new(g), inner, needed: Vec::new() };
+        let mut kept = KeptNodes { live: Live::new(g), inner, needed: Vec::new() };
         let root = &g.region(g.root()).nodes;
         kept.live.values_needed(g.outputs());
         for &node in root {

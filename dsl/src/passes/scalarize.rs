@@ -43,7 +43,8 @@ impl Pass for Scalarize {
     }
 }
 
-/// Returns the graph with loops scalarized, or `None` if there are no such loops; see [`Scalarize`].
+/// Returns the graph with loops scalarized, or `None` if there are no such loops; see
+/// [`Scalarize`].
 pub fn scalars(graph: &Graph) -> Option<Graph> {
     let Chosen { loops, whole_stacks } = choose(graph);
     if loops.is_empty() {
@@ -51,7 +52,7 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
     }
     let out = Graph { vars: graph.vars.clone(), ..Graph::new(graph.name.clone()) };
     let (whole, parts) = (HashMap::new(), HashMap::new());
-    let mut rewrite = Rewrite { from: graph, out, loops, whole_stacks, whole, parts };
+    let mut rewrite = ScalarizedCopy { from: graph, out, loops, whole_stacks, whole, parts };
     let root = rewrite.out.root();
     rewrite.region(graph.root(), root);
     let mut out = rewrite.out;
@@ -106,7 +107,7 @@ fn candidates(g: &Graph, region: Region, found: &mut HashSet<Node>) {
     for &node in &g.region(region).nodes {
         let data = g.node(node);
         if g.as_while(node).is_some() {
-            let mut cost = Cost::default();
+            let mut cost = ScalarizeCost::default();
             if cost.add(g, node).is_some() && cost.is_apart && cost.operations <= MAX_OPERATIONS {
                 found.insert(node);
                 continue;
@@ -143,13 +144,13 @@ impl Chosen {
 
 /// The cost of a loop after scalarization.
 #[derive(Default)]
-struct Cost {
+struct ScalarizeCost {
     operations: usize,
     /// Whether any tensor would be split.
     is_apart: bool,
 }
 
-impl Cost {
+impl ScalarizeCost {
     /// Adds the cost of a node. Returns `None` if the node cannot be scalarized.
     fn add(&mut self, g: &Graph, node: Node) -> Option<()> {
         let data = g.node(node);
@@ -198,7 +199,7 @@ fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option
 }
 
 /// A copy of the graph in progress, with loops scalarized.
-struct Rewrite<'g> {
+struct ScalarizedCopy<'g> {
     from: &'g Graph,
     out: Graph,
     loops: HashSet<Node>,
@@ -208,7 +209,7 @@ struct Rewrite<'g> {
     parts: HashMap<Value, Vec<Value>>,
 }
 
-impl Rewrite<'_> {
+impl ScalarizedCopy<'_> {
     /// Copies a region outside the scalarized loops.
     fn region(&mut self, from: Region, to: Region) {
         let g = self.from;

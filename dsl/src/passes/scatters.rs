@@ -61,16 +61,16 @@ struct Sums<'g> {
 
 /// A change to the rows of a term before they are added.
 #[derive(Clone, Copy)]
-enum Change {
+enum RowChange {
     Negate,
     /// Multiplication or division by a scalar, depending on the operation.
     Scale(Prim, Value),
 }
 
 /// A `scatter_add` of rows, with the changes to the rows, last change first.
-struct Term {
+struct ScatterTerm {
     scatter: Node,
-    changes: Vec<Change>,
+    changes: Vec<RowChange>,
 }
 
 impl Sums<'_> {
@@ -100,7 +100,7 @@ impl Sums<'_> {
             (prim::MUL | prim::DIV, &[a, b]) => self.is_sparse[result.index()] = self.scaled(name, a, b).is_some(),
             (prim::ADD | prim::SUB, &[a, b]) => match (self.is_sparse(a), self.is_sparse(b)) {
                 (true, true) => self.is_sparse[result.index()] = true,
-                (false, true) => self.add(node, a, b, (name == prim::SUB).then_some(Change::Negate)),
+                (false, true) => self.add(node, a, b, (name == prim::SUB).then_some(RowChange::Negate)),
                 (true, false) if name == prim::ADD => self.add(node, b, a, None),
                 _ => {}
             },
@@ -132,18 +132,18 @@ impl Sums<'_> {
     }
 
     /// Replaces the sum `x + sparse`, the result of `node`, by scatters of the rows into `x`.
-    fn add(&mut self, node: Node, x: Value, sparse: Value, change: Option<Change>) {
+    fn add(&mut self, node: Node, x: Value, sparse: Value, change: Option<RowChange>) {
         let terms = self.terms(sparse, change.into_iter().collect());
         let Some(terms) = terms.filter(|terms| self.pays(x, terms)) else { return };
         self.budget -= terms.len();
         let mut sum = x;
-        for Term { scatter, changes } in terms {
+        for ScatterTerm { scatter, changes } in terms {
             let data = self.graph.node(scatter);
             let (op, ids, mut rows) = (data.op.clone(), data.operands[1], data.operands[2]);
             for change in changes.into_iter().rev() {
                 rows = match change {
-                    Change::Negate => self.insert(prim::NEG, &[rows], Attrs::none(), scatter, node),
-                    Change::Scale(name, by) => {
+                    RowChange::Negate => self.insert(prim::NEG, &[rows], Attrs::none(), scatter, node),
+                    RowChange::Scale(name, by) => {
                         let shape = self.graph.ty(rows).element().shape.clone();
                         let attrs = Shaped { shape }.into();
                         let by = self.insert(prim::BROADCAST_TO, &[by], attrs, scatter, node);
@@ -162,7 +162,7 @@ impl Sums<'_> {
     /// many.
     ///
     /// `changes` apply after the changes of each term.
-    fn terms(&self, sparse: Value, changes: Vec<Change>) -> Option<Vec<Term>> {
+    fn terms(&self, sparse: Value, changes: Vec<RowChange>) -> Option<Vec<ScatterTerm>> {
         let mut terms = Vec::new();
         // Terms are collected last to first.
         let mut todo = vec![(sparse, changes)];
@@ -172,18 +172,18 @@ impl Sums<'_> {
             }
             match made_by(self.graph, v).expect("a sparse value is made by an operation of the table") {
                 (prim::NEG, &[x]) => {
-                    changes.push(Change::Negate);
+                    changes.push(RowChange::Negate);
                     todo.push((x, changes));
                 }
                 (name @ (prim::MUL | prim::DIV), &[a, b]) => {
                     let (x, by) = self.scaled(name, a, b).expect("seen before");
-                    changes.push(Change::Scale(name, by));
+                    changes.push(RowChange::Scale(name, by));
                     todo.push((x, changes));
                 }
                 (name @ (prim::ADD | prim::SUB), &[a, b]) => {
                     todo.push((a, changes.clone()));
                     if name == prim::SUB {
-                        changes.push(Change::Negate);
+                        changes.push(RowChange::Negate);
                     }
                     todo.push((b, changes));
                 }
@@ -191,7 +191,7 @@ impl Sums<'_> {
                     if self.is_sparse(into) {
                         todo.push((into, changes.clone()));
                     }
-                    terms.push(Term { scatter: self.graph.producer(v).expect("it is made by a node"), changes });
+                    terms.push(ScatterTerm { scatter: self.graph.producer(v).expect("it is made by a node"), changes });
                 }
                 (name, _) => panic!("`{name}` gives no sparse value"),
             }
@@ -201,7 +201,7 @@ impl Sums<'_> {
     }
 
     /// Returns whether changing the rows is no more work than computing the sum.
-    fn pays(&self, sum: Value, terms: &[Term]) -> bool {
+    fn pays(&self, sum: Value, terms: &[ScatterTerm]) -> bool {
         let size = |v: Value| self.graph.ty(v).element().shape.known().map(|extents| extents.iter().product::<usize>());
         let changed = terms.iter().filter(|term| !term.changes.is_empty());
         let rows: Option<usize> = changed.map(|term| size(self.graph.node(term.scatter).operands[2])).sum();

@@ -25,23 +25,23 @@ impl Pass for SumsToConcat {
     fn run(&self, graph: &mut Graph) -> bool {
         let uses = graph.use_counts();
         let replaced = Replacements::new(graph);
-        let mut join = Join { graph, uses, replaced, sums: HashMap::new(), changed: false };
+        let mut join = SumJoiner { graph, uses, replaced, sums: HashMap::new(), changed: false };
         join.region(join.graph.root());
         join.changed
     }
 }
 
-struct Join<'g> {
+struct SumJoiner<'g> {
     graph: &'g mut Graph,
     uses: Vec<u32>,
     replaced: Replacements,
     /// The sums and padded slices that are used once. A larger sum takes their terms over.
-    sums: HashMap<Value, Sum>,
+    sums: HashMap<Value, PaddedSum>,
     changed: bool,
 }
 
 /// A sum of slices that are padded with zeros along one axis.
-struct Sum {
+struct PaddedSum {
     axis: usize,
     /// The sum of the extents of all terms along the axis.
     extent: usize,
@@ -54,7 +54,7 @@ struct PaddedTerm {
     value: Value,
 }
 
-impl Join<'_> {
+impl SumJoiner<'_> {
     fn region(&mut self, region: Region) {
         let nodes = self.graph.region(region).nodes.clone();
         for node in nodes {
@@ -84,15 +84,15 @@ impl Join<'_> {
         }
     }
 
-    fn term(&self, zeros: Value, value: Value, target: SliceTarget) -> Option<Sum> {
+    fn term(&self, zeros: Value, value: Value, target: SliceTarget) -> Option<PaddedSum> {
         let SliceTarget { axis, start, step } = target;
         let extent = self.graph.ty(value).element().shape.known()?[axis];
         let is_padded = step == 1 && super::is_zero(self.graph, zeros);
-        is_padded.then(|| Sum { axis, extent, terms: vec![PaddedTerm { start, value }] })
+        is_padded.then(|| PaddedSum { axis, extent, terms: vec![PaddedTerm { start, value }] })
     }
 
     /// Moves the terms of two sums that are used once into one sum.
-    fn sum(&mut self, a: Value, b: Value) -> Option<Sum> {
+    fn sum(&mut self, a: Value, b: Value) -> Option<PaddedSum> {
         let (a, b) = (self.sums.remove(&a)?, self.sums.remove(&b)?);
         // The longer list keeps its place, so that long chains are not copied again and again.
         let (mut sum, rest) = if a.terms.len() >= b.terms.len() { (a, b) } else { (b, a) };
@@ -105,7 +105,7 @@ impl Join<'_> {
     }
 
     /// Returns whether the terms are adjacent and fill a value, and sorts them.
-    fn is_whole(&self, value: Value, sum: &mut Sum) -> bool {
+    fn is_whole(&self, value: Value, sum: &mut PaddedSum) -> bool {
         let Some(extents) = self.graph.ty(value).element().shape.known() else { return false };
         if self.uses[value.index()] == 0 || sum.extent != extents[sum.axis] {
             return false;
@@ -119,7 +119,7 @@ impl Join<'_> {
         })
     }
 
-    fn join(&mut self, node: Node, sum: Sum) {
+    fn join(&mut self, node: Node, sum: PaddedSum) {
         let data = self.graph.node(node);
         let (region, origin, result) = (data.region, data.origin(), data.results[0]);
         let ty = self.graph.ty(result).clone();

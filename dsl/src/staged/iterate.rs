@@ -204,8 +204,10 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// A bound of the host's iterators over what only the graph iterates over, which no type satisfies: so the compiler says why wherever a
-/// `for` over a tensor appears outside of `#[graph]`. It is on [`Iterator`], through which the compiler looks for [`IntoIterator`]. See [`Compares`](super::Compares).
+/// A bound of the host's iterators over what only the graph iterates over, which no type satisfies:
+/// so the compiler says why wherever a `for` over a tensor appears outside of `#[graph]`. It is on
+/// [`Iterator`], through which the compiler looks for [`IntoIterator`]. See
+/// [`Compares`](super::Compares).
 #[diagnostic::on_unimplemented(
     message = "the host cannot iterate over `{X}`: its items are known when the graph runs",
     label = "a loop outside of `#[graph]`, or an iterator of the host",
@@ -256,13 +258,13 @@ impl<T: Element> Looping for Rows<T> {
 }
 
 /// One end of a [`range`]: a scalar tensor or a host number.
-pub trait Bound<T: Integer>: Copy {
+pub trait RangeEnd<T: Integer>: Copy {
     /// Returns the tensor.
     fn bound(self) -> Tensor<T>;
     /// Returns the number of a host end.
     fn known(self) -> Option<T>;
 }
-impl<T: Integer> Bound<T> for Tensor<T> {
+impl<T: Integer> RangeEnd<T> for Tensor<T> {
     fn bound(self) -> Tensor<T> {
         self
     }
@@ -270,7 +272,7 @@ impl<T: Integer> Bound<T> for Tensor<T> {
         None
     }
 }
-impl<T: Integer> Bound<T> for T {
+impl<T: Integer> RangeEnd<T> for T {
     #[track_caller]
     fn bound(self) -> Tensor<T> {
         scalar(self)
@@ -294,7 +296,7 @@ pub struct Ends<T: Integer> {
 
 impl<T: Integer> Ends<T> {
     #[track_caller]
-    fn new(first: impl Bound<T>, end: impl Bound<T>, inclusive: bool) -> Ends<T> {
+    fn new(first: impl RangeEnd<T>, end: impl RangeEnd<T>, inclusive: bool) -> Ends<T> {
         let distance_fits = first.known().is_some_and(|a| a > T::default() || (a == T::default() && !inclusive));
         Ends { first: Some(first.bound()), distance_fits, end: end.bound(), inclusive }
     }
@@ -316,20 +318,20 @@ impl<T: Integer> Bounds<T> for Tensor<T> {
         Ends { first: None, distance_fits: true, end: self, inclusive: false }
     }
 }
-impl<T: Integer, A: Bound<T>> Bounds<T> for ops::Range<A> {
+impl<T: Integer, A: RangeEnd<T>> Bounds<T> for ops::Range<A> {
     #[track_caller]
     fn bounds(self) -> Ends<T> {
         Ends::new(self.start, self.end, false)
     }
 }
-impl<T: Integer, A: Bound<T>> Bounds<T> for ops::RangeInclusive<A> {
+impl<T: Integer, A: RangeEnd<T>> Bounds<T> for ops::RangeInclusive<A> {
     #[track_caller]
     fn bounds(self) -> Ends<T> {
         let (start, end) = self.into_inner();
         Ends::new(start, end, true)
     }
 }
-impl<T: Integer, A: Bound<T>, B: Bound<T>> Bounds<T> for (A, B) {
+impl<T: Integer, A: RangeEnd<T>, B: RangeEnd<T>> Bounds<T> for (A, B) {
     #[track_caller]
     fn bounds(self) -> Ends<T> {
         Ends::new(self.0, self.1, false)
@@ -340,7 +342,7 @@ impl<T: Integer, A: Bound<T>, B: Bound<T>> Bounds<T> for (A, B) {
 #[derive(Clone, Copy, Debug)]
 pub struct Inclusive<A, B>(pub A, pub B);
 
-impl<T: Integer, A: Bound<T>, B: Bound<T>> Bounds<T> for Inclusive<A, B> {
+impl<T: Integer, A: RangeEnd<T>, B: RangeEnd<T>> Bounds<T> for Inclusive<A, B> {
     #[track_caller]
     fn bounds(self) -> Ends<T> {
         Ends::new(self.0, self.1, true)
@@ -511,7 +513,7 @@ impl<T: Integer> Range<T> {
     /// # Errors
     /// When the graph runs, a step that is not positive fails an assertion.
     #[track_caller]
-    pub fn step_by(self, step: impl Bound<T>) -> Range<T> {
+    pub fn step_by(self, step: impl RangeEnd<T>) -> Range<T> {
         let dtype = self.count.dtype();
         let (step, zero, one) = (step.bound().untyped().cast(dtype), self.small(false), self.small(true));
         let positive = step.gt(zero);

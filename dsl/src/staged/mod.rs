@@ -65,8 +65,8 @@ pub use flag::{
 };
 pub use if_else::{If, StagedIf};
 pub use iterate::{
-    Bound, Bounds, Ends, HostCounts, HostEnd, HostLoop, HostLooping, HostRows, Inclusive, Iterable, Looping, Position,
-    Range, Rows, host_end, host_iter, iterable, looping, range,
+    Bounds, Ends, HostCounts, HostEnd, HostLoop, HostLooping, HostRows, Inclusive, Iterable, Looping, Position, Range,
+    RangeEnd, Rows, host_end, host_iter, iterable, looping, range,
 };
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};

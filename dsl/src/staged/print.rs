@@ -12,7 +12,7 @@
 //!
 //! This module does not know the syntax of format strings, which is the compiler's.
 
-use crate::format::{FormatTrait, Piece, Spec, Stream, Template};
+use crate::format::{FormatTrait, Spec, Stream, Template, TemplatePiece};
 use crate::trace::{self, AnyValue};
 use crate::{Diagnostic, Loc};
 use std::cell::RefCell;
@@ -79,25 +79,25 @@ fn template(arguments: fmt::Arguments<'_>, end: &str) -> (Template, Vec<AnyValue
     let mut values = Vec::new();
     let mut rest = &text[..];
     while let Some((before, after)) = rest.split_once(MARKS[0]) {
-        pieces.push(Piece::Text(before.to_owned()));
+        pieces.push(TemplatePiece::Text(before.to_owned()));
         let mark = after.split_once(MARKS[1]).and_then(|(index, after)| {
             let index: usize = index.parse().ok()?;
             Some((shown.get(index)?, after))
         });
         match mark {
             Some((&(value, spec), after)) => {
-                pieces.push(Piece::Value(spec));
+                pieces.push(TemplatePiece::Value(spec));
                 values.push(value);
                 rest = after;
             }
             // The user's text contained the character.
             None => {
-                pieces.push(Piece::Text(MARKS[0].to_string()));
+                pieces.push(TemplatePiece::Text(MARKS[0].to_string()));
                 rest = after;
             }
         }
     }
-    pieces.extend([rest, end].map(|text| Piece::Text(text.to_owned())));
+    pieces.extend([rest, end].map(|text| TemplatePiece::Text(text.to_owned())));
     (Template::new(pieces), values)
 }
 
@@ -121,7 +121,7 @@ pub struct Message {
 
 impl From<&str> for Message {
     fn from(text: &str) -> Message {
-        Message { template: Template::new([Piece::Text(text.to_owned())]), values: Vec::new() }
+        Message { template: Template::new([TemplatePiece::Text(text.to_owned())]), values: Vec::new() }
     }
 }
 

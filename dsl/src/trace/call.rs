@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 
 /// A call of a graph function that is being traced.
-pub(super) struct Call {
+pub(super) struct OpenCall {
     pub(super) name: &'static str,
     loc: Loc,
     /// The extents that names in the shapes of its parameters have, and the parameter that
@@ -44,7 +44,7 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
         return CallGuard(false);
     }
     try_with(|t| {
-        t.calls.push(Call {
+        t.calls.push(OpenCall {
             name,
             loc: site.loc(),
             dims: HashMap::new(),
@@ -61,7 +61,7 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
 }
 
 /// Returns the innermost calls, for example `.. f -> g -> h`.
-pub(super) fn chain(calls: &[Call]) -> String {
+pub(super) fn chain(calls: &[OpenCall]) -> String {
     let names = calls.iter().rev().take(4).rev().map(|c| format!("`{}`", c.name)).collect::<Vec<_>>().join(" -> ");
     if calls.len() > 4 { format!(".. {names}") } else { names }
 }

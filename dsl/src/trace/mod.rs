@@ -1,9 +1,9 @@
 //! Tracing: running a Rust function once to record a graph.
 //!
-//! One trace is active per thread. Operations on [`AnyValue`] handles append nodes to the open region;
-//! staged control flow opens and closes regions. A value of an enclosing region that is used inside
-//! becomes a capture: an operand of the construct and a parameter of its regions, created on first
-//! use (`Tracer::resolve`).
+//! One trace is active per thread. Operations on [`AnyValue`] handles append nodes to the open
+//! region; staged control flow opens and closes regions. A value of an enclosing region that is
+//! used inside becomes a capture: an operand of the construct and a parameter of its regions,
+//! created on first use (`Tracer::resolve`).
 //!
 //! Variables are threaded as values. Reading one returns its current value, assigning it replaces
 //! that, and constructs carry the variables that are assigned inside. The graph reads a variable
@@ -30,7 +30,7 @@ mod variables;
 mod while_loop;
 
 use crate::device::{self, DeviceConstraint, DeviceScope};
-use crate::format::{Piece, Stream, Template};
+use crate::format::{Stream, Template, TemplatePiece};
 use crate::ir::{Graph, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId, is_countable};
 use crate::ops::{InferCx, Prim};
 use crate::var::AnyVar;
@@ -47,7 +47,7 @@ pub(crate) use segments::{Segments, segment_loop};
 pub(crate) use variables::{note_var_path, var_path};
 pub use while_loop::WhileTrace;
 
-use call::Call;
+use call::OpenCall;
 use endless::Repetitions;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -119,7 +119,7 @@ enum RegionOpKind {
 }
 
 /// A control-flow construct whose regions are open.
-struct Construct {
+struct OpenConstruct {
     kind: RegionOpKind,
     loc: Loc,
     /// The regions: then and else, cond and body, or the region of a call and of its custom
@@ -173,7 +173,7 @@ struct VarState {
 pub(crate) struct Tracer {
     id: u32,
     pub(crate) graph: Graph,
-    open: Vec<Construct>,
+    open: Vec<OpenConstruct>,
     /// Nodes are appended to the region at this depth: 0 is the root, `open.len()` the innermost.
     depth: usize,
     vars: Vec<AnyVar>,
@@ -191,7 +191,7 @@ pub(crate) struct Tracer {
     /// The operation that the nodes are parts of.
     written: Option<&'static str>,
     scalars: HashMap<(Region, Option<DeviceConstraint>, HostTensor), Value>,
-    calls: Vec<Call>,
+    calls: Vec<OpenCall>,
     /// The number of times that loops and assertions were traced.
     repetitions: Repetitions,
     /// A construct that user code left without closing it.
@@ -290,8 +290,8 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     result.expect("`access` calls its argument")
 }
 
-/// Calls `f` with the active tracer. Most callers are small: the checks and errors are compiled once,
-/// not with each of them.
+/// Calls `f` with the active tracer. Most callers are small: the checks and errors are compiled
+/// once, not with each of them.
 #[track_caller]
 fn access(f: &mut dyn FnMut(&mut Tracer)) {
     let loc = Loc::caller();
@@ -384,7 +384,7 @@ pub(crate) fn placeholder(ty: Type) -> AnyValue {
 /// Appends an assertion on a `bool[]` (any other shape must hold for all elements).
 #[track_caller]
 pub fn assert(cond: AnyValue, message: String) {
-    assert_showing(cond, Template::new([Piece::Text(message)]), &[]);
+    assert_showing(cond, Template::new([TemplatePiece::Text(message)]), &[]);
 }
 
 /// Appends an assertion whose message shows tensors at the placeholders of a template.
@@ -463,8 +463,8 @@ pub(crate) fn at_origin<R>(origin: Origin, otherwise: Option<DeviceConstraint>, 
     r
 }
 
-/// Runs `f`, which appends parts of the operation `op`: errors in them name `op`. If the operation is
-/// itself a part of another one, that one is named.
+/// Runs `f`, which appends parts of the operation `op`: errors in them name `op`. If the operation
+/// is itself a part of another one, that one is named.
 pub(crate) fn written_as<R>(op: &'static str, f: impl FnOnce() -> R) -> R {
     let before = with(|t| {
         let written = t.written.or(Some(op));
@@ -712,7 +712,7 @@ impl Tracer {
             return Err(self.too_deep(self.loc_override.unwrap_or(loc)));
         }
         let regions = [self.graph.add_region(), self.graph.add_region()];
-        self.open.push(Construct {
+        self.open.push(OpenConstruct {
             kind,
             loc: self.loc_override.unwrap_or(loc),
             regions,

@@ -9,7 +9,7 @@ use anabranch_dsl::{Buffer, DType, Element, HostTensor, bf16, f16, match_buffer,
 use bytemuck::Pod;
 
 /// An element type with its representation in memory.
-pub(crate) trait Cell: Element {
+pub(crate) trait CpuElement: Element {
     /// The representation in memory.
     type Mem: Pod + Send + Sync + PartialEq;
     /// Converts from the representation in memory.
@@ -35,7 +35,7 @@ pub(crate) trait Cell: Element {
 
 macro_rules! plain_cells {
     ($($t:ty)*) => {$(
-        impl Cell for $t {
+        impl CpuElement for $t {
             type Mem = $t;
             #[inline(always)]
             fn load(mem: $t) -> $t { mem }
@@ -46,7 +46,7 @@ macro_rules! plain_cells {
 }
 plain_cells!(f32 f64 f16 bf16 i32 i64 u32 u8);
 
-impl Cell for bool {
+impl CpuElement for bool {
     type Mem = u8;
     #[inline(always)]
     fn load(mem: u8) -> bool {

@@ -14,7 +14,7 @@ use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType};
 
 /// A list. Clearing it keeps its memory.
 #[derive(Clone, Debug)]
-pub(crate) struct List {
+pub(crate) struct ListStorage {
     /// The element type.
     element: TensorType,
     /// The extents of an element, if they are known.
@@ -27,21 +27,21 @@ pub(crate) struct List {
     host: HostList,
 }
 
-impl List {
+impl ListStorage {
     /// Creates an empty list.
-    pub(crate) fn new(element: &TensorType) -> List {
+    pub(crate) fn new(element: &TensorType) -> ListStorage {
         let shape = element.shape.known();
         let bytes = element.n_bytes().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let host = HostList::new(element.clone());
-        List { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }
+        ListStorage { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }
     }
 
     /// Becomes a list that came from elsewhere, with the elements that it has. Its type may say
     /// more or less of their shapes; they are of the type of this one.
-    pub(crate) fn set(&mut self, other: List) -> std::result::Result<(), OutOfMemory> {
+    pub(crate) fn set(&mut self, other: ListStorage) -> std::result::Result<(), OutOfMemory> {
         if self.shape == other.shape {
             let element = std::mem::replace(&mut self.element, other.element.clone());
-            *self = List { element, ..other };
+            *self = ListStorage { element, ..other };
             self.host.set_element(self.element.clone());
         } else if self.is_dynamic() {
             self.copy_from(&other)?;
@@ -118,7 +118,7 @@ impl List {
     }
 
     /// Runs an operation with a second list of the same type.
-    pub(crate) fn with_other(&mut self, op: &ListOp, other: &List, loc: Loc) -> Result<()> {
+    pub(crate) fn with_other(&mut self, op: &ListOp, other: &ListStorage, loc: Loc) -> Result<()> {
         match op {
             ListOp::ZerosLike if self.is_dynamic() => self.host = other.host.zeros_like(),
             ListOp::ZerosLike => {
@@ -319,7 +319,7 @@ impl List {
 
     /// Becomes a copy of a list of the same type, or of one whose shapes are known where those of
     /// this one are not.
-    pub(crate) fn copy_from(&mut self, other: &List) -> std::result::Result<(), OutOfMemory> {
+    pub(crate) fn copy_from(&mut self, other: &ListStorage) -> std::result::Result<(), OutOfMemory> {
         let bytes = other.len() * other.bytes;
         if self.is_dynamic() {
             memory::check(bytes as u128)?;

@@ -6,7 +6,7 @@
 //! never overlap. Requesting a source inside a written region panics, because the plan is then
 //! invalid.
 
-use super::element::{Cell, bytes_of, bytes_of_mut, to_buffer};
+use super::element::{CpuElement, bytes_of, bytes_of_mut, to_buffer};
 use crate::plan::{Base, BufferId, View};
 use crate::state::Guard;
 use anabranch_dsl::{Buffer, HostTensor, match_dtype};
@@ -54,7 +54,7 @@ pub(crate) enum BufferLocation {
 pub(crate) const MAX_WRITTEN: usize = 8;
 
 /// The readable remainder of a slice while parts of it are written.
-struct Pieces<'a, T> {
+struct UnwrittenParts<'a, T> {
     /// The elements before the first part.
     before: &'a [T],
     /// The elements after the last part. They begin at `after_start`.
@@ -64,23 +64,23 @@ struct Pieces<'a, T> {
     between: &'a [(usize, &'a [T])],
 }
 
-impl<T> Clone for Pieces<'_, T> {
+impl<T> Clone for UnwrittenParts<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for Pieces<'_, T> {}
+impl<T> Copy for UnwrittenParts<'_, T> {}
 
-impl<'a, T> Pieces<'a, T> {
-    fn whole(slice: &'a [T]) -> Pieces<'a, T> {
-        Pieces { before: slice, after: &[], after_start: slice.len(), between: &[] }
+impl<'a, T> UnwrittenParts<'a, T> {
+    fn whole(slice: &'a [T]) -> UnwrittenParts<'a, T> {
+        UnwrittenParts { before: slice, after: &[], after_start: slice.len(), between: &[] }
     }
 
     /// Splits a slice around one part, which is written.
-    fn around(slice: &'a mut [T], part: Range<usize>) -> (&'a mut [T], Pieces<'a, T>) {
+    fn around(slice: &'a mut [T], part: Range<usize>) -> (&'a mut [T], UnwrittenParts<'a, T>) {
         let (before, rest) = slice.split_at_mut(part.start);
         let (taken, after) = rest.split_at_mut(part.len());
-        (taken, Pieces { before, after, after_start: part.end, between: &[] })
+        (taken, UnwrittenParts { before, after, after_start: part.end, between: &[] })
     }
 
     fn get(&self, range: &Range<usize>) -> Option<&'a [T]> {
@@ -118,11 +118,11 @@ impl<'a, T> Cuts<'a, T> {
         Cuts { pieces, n: parts.len() + 1 }
     }
 
-    fn pieces(&self) -> Pieces<'_, T> {
+    fn pieces(&self) -> UnwrittenParts<'_, T> {
         let (after_start, after) = self.pieces[self.n - 1];
         match &self.pieces[..self.n - 1] {
-            [] => Pieces::whole(after),
-            [(_, before), between @ ..] => Pieces { before, after, after_start, between },
+            [] => UnwrittenParts::whole(after),
+            [(_, before), between @ ..] => UnwrittenParts { before, after, after_start, between },
         }
     }
 }
@@ -180,8 +180,8 @@ impl VarsMut<'_, '_> {
 /// All memory that a kernel may read.
 #[derive(Clone, Copy)]
 pub(crate) struct Sources<'a> {
-    arena: Pieces<'a, u8>,
-    results: Pieces<'a, Buffer>,
+    arena: UnwrittenParts<'a, u8>,
+    results: UnwrittenParts<'a, Buffer>,
     regions: &'a [BufferLocation],
     regs: &'a [u64],
     foreign: ExternalTensors<'a>,
@@ -196,7 +196,7 @@ impl<'a> Sources<'a> {
         regions: &'a [BufferLocation],
         foreign: ExternalTensors<'a>,
     ) -> Self {
-        Sources { arena: Pieces::whole(arena), results: Pieces::whole(results), regions, regs, foreign }
+        Sources { arena: UnwrittenParts::whole(arena), results: UnwrittenParts::whole(results), regions, regs, foreign }
     }
 
     /// Returns all bytes of a base.
@@ -219,7 +219,7 @@ impl<'a> Sources<'a> {
     }
 
     /// Returns all elements of a base.
-    pub(crate) fn elements<T: Cell>(&self, base: Base) -> &'a [T::Mem] {
+    pub(crate) fn elements<T: CpuElement>(&self, base: Base) -> &'a [T::Mem] {
         let bytes = self.bytes(base);
         if let Base::Reg(_) = base {
             return bytemuck::cast_slice(&bytes[..size_of::<T::Mem>()]);
@@ -228,7 +228,7 @@ impl<'a> Sources<'a> {
     }
 
     /// Returns the elements of a contiguous view.
-    pub(crate) fn contiguous<T: Cell>(&self, view: &View) -> &'a [T::Mem] {
+    pub(crate) fn contiguous<T: CpuElement>(&self, view: &View) -> &'a [T::Mem] {
         debug_assert!(view.is_contiguous(), "{view:?} is not contiguous");
         &self.elements::<T>(view.base)[view.offset..view.offset + view.size()]
     }
@@ -277,12 +277,12 @@ impl Memory<'_> {
         let Memory { arena, results, regs, regions, foreign } = self;
         let (out, arena, results) = match &regions[out.index()] {
             BufferLocation::Arena(range) => {
-                let (out, arena) = Pieces::around(arena, range.clone());
-                (out, arena, Pieces::whole(results))
+                let (out, arena) = UnwrittenParts::around(arena, range.clone());
+                (out, arena, UnwrittenParts::whole(results))
             }
             BufferLocation::Result(i) => {
-                let (out, results) = Pieces::around(results, *i as usize..*i as usize + 1);
-                (bytes_of_mut(&mut out[0]), Pieces::whole(arena), results)
+                let (out, results) = UnwrittenParts::around(results, *i as usize..*i as usize + 1);
+                (bytes_of_mut(&mut out[0]), UnwrittenParts::whole(arena), results)
             }
         };
         (out, Sources { arena, results, regions, regs, foreign: *foreign })

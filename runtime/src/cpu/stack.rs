@@ -3,7 +3,7 @@
 //! Invariant: `address` and `capacity` describe `words`. Native code uses them to push numbers
 //! directly if capacity suffices, and to pop them.
 
-use super::element::Cell;
+use super::element::CpuElement;
 use super::memory::Sources;
 use crate::plan::View;
 use anabranch_dsl::ops::prim;
@@ -12,10 +12,10 @@ use std::cmp::Ordering;
 
 /// A stack of tensors. Clearing it keeps its memory.
 #[derive(Debug, Default)]
-pub(crate) struct Stack {
+pub(crate) struct StackStorage {
     /// Type and size of an element, or `None` if shapes are unknown. `words` holds `len` contiguous
     /// elements.
-    element: Option<Element>,
+    element: Option<StackElement>,
     /// The extents of an element, if they are known.
     shape: Vec<usize>,
     words: Vec<u64>,
@@ -32,7 +32,7 @@ pub(crate) struct Stack {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Element {
+struct StackElement {
     dtype: DType,
     bytes: usize,
 }
@@ -62,22 +62,22 @@ pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> 
     Err(NoMemory { bytes: 8 * words })
 }
 
-impl Stack {
+impl StackStorage {
     /// Where native code finds the fields of a stack.
     #[cfg(feature = "jit")]
-    pub(crate) const ADDRESS: usize = std::mem::offset_of!(Stack, address);
+    pub(crate) const ADDRESS: usize = std::mem::offset_of!(StackStorage, address);
     #[cfg(feature = "jit")]
-    pub(crate) const CAPACITY: usize = std::mem::offset_of!(Stack, capacity);
+    pub(crate) const CAPACITY: usize = std::mem::offset_of!(StackStorage, capacity);
     #[cfg(feature = "jit")]
-    pub(crate) const LEN: usize = std::mem::offset_of!(Stack, len);
+    pub(crate) const LEN: usize = std::mem::offset_of!(StackStorage, len);
 
     /// Creates an empty stack.
-    pub(crate) fn new(ty: &TensorType) -> Stack {
+    pub(crate) fn new(ty: &TensorType) -> StackStorage {
         let Some(shape) = ty.shape.known() else {
-            return Stack::default();
+            return StackStorage::default();
         };
         let bytes = shape.iter().product::<usize>() * ty.dtype.size();
-        Stack { element: Some(Element { dtype: ty.dtype, bytes }), shape, ..Stack::default() }
+        StackStorage { element: Some(StackElement { dtype: ty.dtype, bytes }), shape, ..StackStorage::default() }
     }
 
     /// Returns whether the elements are host tensors of any shape.
@@ -121,7 +121,7 @@ impl Stack {
     /// Iterates over the elements that are not shared, from the bottom.
     fn own(&self) -> impl Iterator<Item = HostTensor> {
         let all: &[u8] = bytemuck::cast_slice(&self.words);
-        let known = self.element.into_iter().flat_map(move |Element { dtype, bytes }| {
+        let known = self.element.into_iter().flat_map(move |StackElement { dtype, bytes }| {
             (0..self.len).map(move |i| {
                 let data = super::element::to_buffer(dtype, &all[i * bytes..][..bytes]);
                 HostTensor::from_buffer(self.shape.clone(), data)
@@ -156,7 +156,7 @@ impl Stack {
     }
 
     /// Returns whether the stacks can be added: neither lacks elements that the other has.
-    pub(crate) fn is_addable(&self, other: &Stack) -> bool {
+    pub(crate) fn is_addable(&self, other: &StackStorage) -> bool {
         match self.len().cmp(&other.len()) {
             Ordering::Less => self.zeros_below,
             Ordering::Equal => true,
@@ -188,7 +188,7 @@ impl Stack {
     /// Reserves capacity for `elements` more elements, if memory is available. Failure is not an
     /// error, because a loop may end before it pushes them all.
     pub(crate) fn prepare(&mut self, elements: usize) {
-        let Some(Element { bytes, .. }) = self.element else { return };
+        let Some(StackElement { bytes, .. }) = self.element else { return };
         let bytes = elements.saturating_add(self.len).saturating_mul(bytes);
         if bytes <= MAX_PREPARED {
             // If memory is insufficient, the push fails later.
@@ -284,8 +284,8 @@ impl Stack {
 
     /// Adds the elements of another stack, aligned at the top. See
     /// [`is_addable`](Self::is_addable).
-    pub(crate) fn add(&mut self, other: &Stack) -> Result<(), NoMemory> {
-        let Some(Element { dtype, .. }) = self.element else {
+    pub(crate) fn add(&mut self, other: &StackStorage) -> Result<(), NoMemory> {
+        let Some(StackElement { dtype, .. }) = self.element else {
             for (a, b) in self.tensors.iter_mut().zip(&other.tensors) {
                 let (dtype, shape) = (a.dtype(), a.shape().to_vec());
                 let mut sum = super::element::bytes_of(a.buffer()).to_vec();
@@ -314,11 +314,11 @@ impl Stack {
 
     /// Replaces the content by a copy of a stack of the same type, or of known shapes if those of
     /// this stack are unknown.
-    pub(crate) fn copy_from(&mut self, other: &Stack) -> Result<(), NoMemory> {
+    pub(crate) fn copy_from(&mut self, other: &StackStorage) -> Result<(), NoMemory> {
         self.clear();
         self.zeros_below = other.zeros_below;
         self.below = other.below.clone();
-        if let (None, Some(Element { dtype, bytes, .. })) = (&self.element, &other.element) {
+        if let (None, Some(StackElement { dtype, bytes, .. })) = (&self.element, &other.element) {
             let all: &[u8] = bytemuck::cast_slice(&other.words);
             for i in 0..other.len {
                 let data = super::element::to_buffer(*dtype, &all[i * bytes..][..*bytes]);
@@ -339,17 +339,17 @@ impl Stack {
 
 /// Adds elements stored as bytes of any alignment.
 pub(super) fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
-    use super::kernels::functions::{Scalar, function};
+    use super::kernels::functions::{ScalarFn, function};
     let wide = |f: fn(u64) -> f32| move |a, b| f(a) + f(b);
     let of_numbers = function(prim::ADD, dtype, dtype).map(|f| f.scalar);
     let add = |a: u64, b: u64| match (dtype, of_numbers) {
         (DType::F16, _) => f16::from_f32(wide(|x| f16::from_reg(x).to_f32())(a, b)).to_reg(),
         (DType::BF16, _) => bf16::from_f32(wide(|x| bf16::from_reg(x).to_f32())(a, b)).to_reg(),
-        (_, Some(Scalar::Binary(add))) => add(a, b),
+        (_, Some(ScalarFn::Binary(add))) => add(a, b),
         _ => panic!("a sum of {dtype}"),
     };
     match_dtype!(dtype, T => {
-        let n = size_of::<<T as Cell>::Mem>();
+        let n = size_of::<<T as CpuElement>::Mem>();
         for (a, b) in to.chunks_exact_mut(n).zip(from.chunks_exact(n)) {
             let load = |bytes: &[u8]| T::load(bytemuck::pod_read_unaligned(bytes)).to_reg();
             let sum = T::from_reg(add(load(a), load(b))).store();
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_stack_for_which_there_is_no_memory_stays_as_it_was() {
-        let mut stack = Stack::new(&TensorType::new(DType::F32, []));
+        let mut stack = StackStorage::new(&TensorType::new(DType::F32, []));
         stack.push_number(7).expect("there is a little memory");
         let NoMemory { bytes } = stack.reserve(1 << 59).expect_err("nobody has so much memory");
         assert_eq!(bytes, 1 << 62);
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn room_that_is_made_is_there_and_too_much_is_not_asked_for() {
-        let mut stack = Stack::new(&TensorType::new(DType::F32, []));
+        let mut stack = StackStorage::new(&TensorType::new(DType::F32, []));
         stack.prepare(1000);
         let address = stack.address;
         (0..1000).for_each(|i| stack.push_number(i).expect("there is room"));
@@ -392,7 +392,7 @@ mod tests {
     fn what_is_given_is_shared_until_all_of_it_changes() {
         let ty = TensorType::new(DType::I32, []);
         let given = interp::Stack::new(ty.clone(), false, (0..4).map(HostTensor::scalar));
-        let mut stack = Stack::new(&ty);
+        let mut stack = StackStorage::new(&ty);
         stack.set(given.clone());
         stack.push_number(4).unwrap();
         assert_eq!(stack.len(), 1, "a push does not copy what is below");
@@ -401,7 +401,7 @@ mod tests {
         stack.push_number(7).unwrap();
         assert_eq!(stack.len(), 1);
         assert_eq!(numbers(&stack.to_host(&ty)), [0, 1, 2, 7]);
-        let mut copy = Stack::new(&ty);
+        let mut copy = StackStorage::new(&ty);
         copy.copy_from(&stack).unwrap();
         stack.own_all().unwrap();
         assert_eq!((stack.len(), numbers(&stack.to_host(&ty))), (4, vec![0, 1, 2, 7]));

@@ -1,8 +1,8 @@
 //! SIMD vectors of floats, and dispatch to the widest ones that the processor supports.
 //!
-//! A [`Task`] is generic over the [`Vector`]. [`InstructionSet::run`] compiles it for each instruction set
-//! and runs it with one. The order of sums over lanes depends on the vector width, so results may
-//! differ between processors.
+//! A [`Task`] is generic over the [`Vector`]. [`InstructionSet::run`] compiles it for each
+//! instruction set and runs it with one. The order of sums over lanes depends on the vector width,
+//! so results may differ between processors.
 
 use super::math::Real;
 use bytemuck::Pod;

@@ -1,6 +1,6 @@
 //! CPU devices: thread pools that compute in host memory.
 
-use super::{Buffer, Device, Event, Kernel, MemorySpace, Progress, Step, Ticket, name_of};
+use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of};
 use crate::optimize::optimize;
 use crate::place::DeviceId;
 use crate::program::{CompileOptions, Contents, Program};
@@ -78,12 +78,12 @@ impl Device for CpuDevice {
         false
     }
 
-    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn Kernel>> {
+    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
         Ok(Box::new(Loaded::new(CpuKernel::new(graph, options)?, self)))
     }
 
     /// Completes immediately: CPU devices share host memory, and buffers are immutable.
-    fn copy(&self, mut values: Vec<Buffer>, to: MemorySpace, _: &Arc<Step>, _: Ticket) -> Progress {
+    fn copy(&self, mut values: Vec<DeviceBuffer>, to: MemorySpace, _: &Arc<Step>, _: Ticket) -> Progress {
         values.iter_mut().for_each(|value| value.place = to);
         Progress::Complete(values)
     }
@@ -102,7 +102,7 @@ impl Loaded {
     }
 
     /// Runs the kernel on a thread of its device.
-    pub(super) fn enqueue_on_thread(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<()> {
+    pub(super) fn enqueue_on_thread(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<()> {
         let threads = self.device.threads()?;
         let (kernel, step, place) = (self.kernel.clone(), step.clone(), self.device.place());
         step.wait_for_thread(ticket, inputs);
@@ -117,9 +117,9 @@ impl Loaded {
     }
 }
 
-impl Kernel for Loaded {
+impl LoadedKernel for Loaded {
     /// Runs a short kernel synchronously on the calling thread.
-    fn enqueue(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
+    fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         if self.kernel.is_short() {
             return self.kernel.run(inputs, self.device.place(), step.run_context()).map(Progress::Complete);
         }
@@ -206,14 +206,14 @@ impl CpuKernel {
     /// Runs the kernel on values of a place. It ends early if the stop flag is set.
     pub(crate) fn run(
         &self,
-        mut values: Vec<Buffer>,
+        mut values: Vec<DeviceBuffer>,
         place: MemorySpace,
         run_context: RunContext<'_>,
-    ) -> Result<Vec<Buffer>> {
+    ) -> Result<Vec<DeviceBuffer>> {
         // After the first four, every 16th run is timed.
         let runs = self.runs.fetch_add(1, Ordering::Relaxed);
         let timed = (runs < 4 || runs.is_multiple_of(16)).then(Instant::now);
-        let (open, close) = (|buffer: Buffer| buffer.at(place), |contents| Buffer::new(place, contents));
+        let (open, close) = (|buffer: DeviceBuffer| buffer.at(place), |contents| DeviceBuffer::new(place, contents));
         match &self.how {
             How::Known(program) => program.run_part(&mut values, open, close, run_context)?,
             How::BySignature(plans) => {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     fn run(kernel: &CpuKernel, inputs: Vec<Contents>) -> Contents {
-        let inputs = inputs.into_iter().map(|contents| Buffer::new(HERE, contents)).collect();
+        let inputs = inputs.into_iter().map(|contents| DeviceBuffer::new(HERE, contents)).collect();
         kernel.run(inputs, HERE, RunContext::default()).unwrap().remove(0).at(HERE)
     }
 
@@ -340,7 +340,7 @@ mod tests {
             let x = vec![1.5f32; n];
             let element = TensorType::new(DType::F32, [n]);
             let stack = Contents::Value(RuntimeValue::Stack(Stack::new(element.clone(), false, [])));
-            let list = Contents::List(Arc::new(crate::cpu::list::List::new(&element)));
+            let list = Contents::List(Arc::new(crate::cpu::list::ListStorage::new(&element)));
             let Contents::Value(RuntimeValue::Stack(stack)) = run(&push, vec![stack, tensor(&x)]) else {
                 panic!("a stack")
             };

@@ -7,7 +7,7 @@
 //! measurement is optional.
 
 use super::cpu::{CpuKernel, Loaded};
-use super::{Buffer, CpuDevice, Step, Ticket};
+use super::{CpuDevice, DeviceBuffer, Step, Ticket};
 use crate::place::{DeviceInfo, Link, Topology};
 use crate::program::CompileOptions;
 use anabranch_dsl::{Graph, HostTensor, Result};
@@ -66,7 +66,7 @@ struct Rates {
 /// A kernel to be timed.
 struct Probe {
     kernel: Loaded,
-    input: Buffer,
+    input: DeviceBuffer,
 }
 
 impl Probe {
@@ -80,7 +80,7 @@ impl Probe {
         let options = CompileOptions { fuse: false, native: false, ..CompileOptions::default() };
         let input = HostTensor::new(shape.to_vec(), vec![1.0f32; shape.iter().product()]);
         let kernel = Loaded::new(CpuKernel::new(graph, options)?, device.clone());
-        let input = Buffer::of_tensor(device.place(), input);
+        let input = DeviceBuffer::of_tensor(device.place(), input);
         Ok(Probe { kernel, input })
     }
 

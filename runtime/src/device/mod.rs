@@ -1,15 +1,15 @@
 //! Devices: run kernels and own their results.
 //!
 //! The interface is asynchronous, as GPUs and devices of other processes require. A device *loads*
-//! a graph once. During a step, work is *enqueued*: runs of a loaded [`Kernel`], or a
+//! a graph once. During a step, work is *enqueued*: runs of a [`LoadedKernel`], or a
 //! [copy](Device::copy) of a value to the place of its use. Work that completes synchronously
 //! returns [`Progress::Complete`]. Otherwise the [`Step`] later receives an [`Event`] with the
 //! [`Ticket`] of the work. Computation and transfers thus overlap.
 //!
 //! Invariants:
 //!
-//! - D1. A [`Buffer`] belongs to a [`MemorySpace`], a device or the host, and is used only there. A copy
-//!   brings it to another place. It is immutable.
+//! - D1. A [`DeviceBuffer`] belongs to a [`MemorySpace`], a device or the host, and is used only
+//!   there. A copy brings it to another place. It is immutable.
 //! - D2. Work is complete when its results may be used by other work of that place. Only a copy to
 //!   the host makes a value readable by the host.
 //! - D3. Each ticket has one event, or none if its work completed synchronously or is withdrawn. An
@@ -51,20 +51,20 @@ pub(crate) enum MemorySpace {
 ///
 /// All current devices compute in host memory, which is thus the memory of every buffer.
 #[derive(Clone, Debug)]
-pub(crate) struct Buffer {
+pub(crate) struct DeviceBuffer {
     place: MemorySpace,
     contents: Contents,
 }
 
-impl Buffer {
+impl DeviceBuffer {
     /// Returns a buffer for a tensor that is already at a place.
-    pub(crate) fn of_tensor(place: MemorySpace, tensor: HostTensor) -> Buffer {
-        Buffer::new(place, Contents::Value(RuntimeValue::Tensor(tensor)))
+    pub(crate) fn of_tensor(place: MemorySpace, tensor: HostTensor) -> DeviceBuffer {
+        DeviceBuffer::new(place, Contents::Value(RuntimeValue::Tensor(tensor)))
     }
 
     /// Returns a buffer for a value that is already at a place.
-    fn new(place: MemorySpace, contents: Contents) -> Buffer {
-        Buffer { place, contents }
+    fn new(place: MemorySpace, contents: Contents) -> DeviceBuffer {
+        DeviceBuffer { place, contents }
     }
 
     /// Returns the contents, for use at `place`.
@@ -106,7 +106,7 @@ impl Buffer {
 #[derive(Debug)]
 pub(crate) enum Progress {
     /// The work is complete and has these results.
-    Complete(Vec<Buffer>),
+    Complete(Vec<DeviceBuffer>),
     /// An event will report the completion.
     Later,
 }
@@ -120,20 +120,20 @@ pub(crate) trait Device: Debug + Send + Sync {
     fn is_simulated(&self) -> bool;
 
     /// Compiles a graph without variables. Its inputs and outputs may be stacks and lists.
-    fn load(self: Arc<Self>, graph: Graph, options: program::CompileOptions) -> Result<Box<dyn Kernel>>;
+    fn load(self: Arc<Self>, graph: Graph, options: program::CompileOptions) -> Result<Box<dyn LoadedKernel>>;
 
     /// Starts copying values to another place. They arrive in the same order.
     ///
     /// Without values, only the event is sent. Copies are requested from the device that has the
     /// values, or from the destination if they come from the host.
-    fn copy(&self, values: Vec<Buffer>, to: MemorySpace, step: &Arc<Step>, ticket: Ticket) -> Progress;
+    fn copy(&self, values: Vec<DeviceBuffer>, to: MemorySpace, step: &Arc<Step>, ticket: Ticket) -> Progress;
 }
 
 /// A graph loaded on a device.
-pub(crate) trait Kernel: Debug + Send + Sync {
+pub(crate) trait LoadedKernel: Debug + Send + Sync {
     /// Starts a run on values of the device. Errors that occur synchronously may be returned
     /// immediately.
-    fn enqueue(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress>;
+    fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress>;
 }
 
 /// Returns the name of a device for messages.

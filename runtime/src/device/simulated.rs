@@ -2,11 +2,11 @@
 //! time.
 //!
 //! A kernel runs when it is enqueued, on the calling thread. Its event occurs at the simulated
-//! time, on a [`Clock`] shared by the devices of a step. Events are handled in order of time, then
-//! of creation, so every run is the same.
+//! time, on a [`SimulatedClock`] shared by the devices of a step. Events are handled in order of
+//! time, then of creation, so every run is the same.
 
 use super::cpu::CpuKernel;
-use super::{Buffer, Device, Event, Kernel, MemorySpace, Progress, Step, Ticket};
+use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket};
 use crate::place::kernel_seconds;
 use crate::place::topology::{DeviceId, DeviceInfo, Link, Topology};
 use crate::program::CompileOptions;
@@ -132,7 +132,7 @@ struct ClockedDevice {
 
 impl ClockedDevice {
     /// Reserves a link for a transfer. Returns the times of its start and end.
-    fn transfer(&self, n_bytes: usize, to: MemorySpace, clock: &mut Clock) -> (f64, f64) {
+    fn transfer(&self, n_bytes: usize, to: MemorySpace, clock: &mut SimulatedClock) -> (f64, f64) {
         let here = MemorySpace::Device(self.id);
         let (way, link) = match to {
             MemorySpace::Device(to) if to == self.id => ((MemorySpace::Host, here), self.topology.host_link(self.id)),
@@ -145,7 +145,7 @@ impl ClockedDevice {
 }
 
 /// Calls `f` with the clock of a step on simulated devices.
-fn with_clock<T>(step: &Step, f: impl FnOnce(&mut Clock) -> T) -> T {
+fn with_clock<T>(step: &Step, f: impl FnOnce(&mut SimulatedClock) -> T) -> T {
     f(&mut step.clock().expect("a step on simulated devices has their clock"))
 }
 
@@ -158,14 +158,14 @@ impl Device for ClockedDevice {
         true
     }
 
-    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn Kernel>> {
+    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
         let seconds = kernel_seconds(&graph, self.topology.device(self.id));
         Ok(Box::new(ClockedKernel { kernel: CpuKernel::new(graph, options)?, seconds, device: self.id }))
     }
 
-    fn copy(&self, mut values: Vec<Buffer>, to: MemorySpace, step: &Arc<Step>, ticket: Ticket) -> Progress {
+    fn copy(&self, mut values: Vec<DeviceBuffer>, to: MemorySpace, step: &Arc<Step>, ticket: Ticket) -> Progress {
         with_clock(step, |clock| {
-            let (begin, end) = self.transfer(values.iter().map(Buffer::n_bytes).sum(), to, clock);
+            let (begin, end) = self.transfer(values.iter().map(DeviceBuffer::n_bytes).sum(), to, clock);
             values.iter_mut().for_each(|value| value.place = to);
             clock.at(end, begin, ticket, Ok(values));
         });
@@ -180,8 +180,8 @@ struct ClockedKernel {
     device: DeviceId,
 }
 
-impl Kernel for ClockedKernel {
-    fn enqueue(&self, inputs: Vec<Buffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
+impl LoadedKernel for ClockedKernel {
+    fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         let place = MemorySpace::Device(self.device);
         let outcome = self.kernel.run(inputs, place, step.run_context());
         with_clock(step, |clock| {
@@ -195,7 +195,7 @@ impl Kernel for ClockedKernel {
 /// The clock of simulated devices in one step, which advances from event to event. Times are in
 /// seconds.
 #[derive(Debug, Default)]
-pub(super) struct Clock {
+pub(super) struct SimulatedClock {
     now: f64,
     coming: BinaryHeap<Reverse<Coming>>,
     n_events: u64,
@@ -232,13 +232,13 @@ impl PartialEq for Coming {
 
 impl Eq for Coming {}
 
-impl Clock {
+impl SimulatedClock {
     pub(super) fn now(&self) -> Duration {
         duration(self.now)
     }
 
     /// Schedules the completion of work.
-    fn at(&mut self, end: f64, begin: f64, ticket: Ticket, outcome: Result<Vec<Buffer>>) {
+    fn at(&mut self, end: f64, begin: f64, ticket: Ticket, outcome: Result<Vec<DeviceBuffer>>) {
         let event = Event { ticket, outcome: Ok(outcome), begin: duration(begin), end: duration(end) };
         self.coming.push(Reverse(Coming { at: end, number: self.n_events, event }));
         self.n_events += 1;

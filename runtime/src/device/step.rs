@@ -1,7 +1,7 @@
 //! A running step as seen by devices: the context of kernels, and the queue of events.
 
-use super::simulated::Clock;
-use super::{Buffer, cpu};
+use super::simulated::SimulatedClock;
+use super::{DeviceBuffer, cpu};
 use crate::session::PrintTo;
 use anabranch_dsl::Result;
 use anabranch_dsl::interp::{RunContext, StopFlag};
@@ -18,13 +18,13 @@ id! {
 }
 
 /// The outcome of work. A panic resumes where the event is handled.
-pub(crate) type Outcome = std::thread::Result<Result<Vec<Buffer>>>;
+pub(crate) type WorkOutcome = std::thread::Result<Result<Vec<DeviceBuffer>>>;
 
 /// The completion of a piece of work.
 #[derive(Debug)]
 pub(crate) struct Event {
     pub(crate) ticket: Ticket,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: WorkOutcome,
     /// The time at which the work began, since the start of the step. `end` is its completion.
     pub(crate) begin: Duration,
     pub(crate) end: Duration,
@@ -37,12 +37,12 @@ pub(crate) struct Step {
     pub(crate) stop: Arc<StopFlag>,
     begin: Instant,
     /// The inputs of work that waits for a thread.
-    waiting: Mutex<BTreeMap<Ticket, Vec<Buffer>>>,
+    waiting: Mutex<BTreeMap<Ticket, Vec<DeviceBuffer>>>,
     /// Events not handled yet.
     events: Mutex<VecDeque<Event>>,
     more: Condvar,
     /// The clock of simulated devices, with their future events.
-    clock: Option<Mutex<Clock>>,
+    clock: Option<Mutex<SimulatedClock>>,
 }
 
 impl Step {
@@ -70,7 +70,7 @@ impl Step {
     }
 
     /// Returns the clock of a step on simulated devices.
-    pub(super) fn clock(&self) -> Option<MutexGuard<'_, Clock>> {
+    pub(super) fn clock(&self) -> Option<MutexGuard<'_, SimulatedClock>> {
         self.clock.as_ref().map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -78,17 +78,17 @@ impl Step {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, BTreeMap<Ticket, Vec<Buffer>>> {
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<Ticket, Vec<DeviceBuffer>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Registers work that waits for a thread, with its inputs.
-    pub(super) fn wait_for_thread(&self, ticket: Ticket, inputs: Vec<Buffer>) {
+    pub(super) fn wait_for_thread(&self, ticket: Ticket, inputs: Vec<DeviceBuffer>) {
         self.waiting().insert(ticket, inputs);
     }
 
     /// Returns the inputs of work that now has a thread, or `None` if it was withdrawn.
-    pub(super) fn begin(&self, ticket: Ticket) -> Option<Vec<Buffer>> {
+    pub(super) fn begin(&self, ticket: Ticket) -> Option<Vec<DeviceBuffer>> {
         self.waiting().remove(&ticket)
     }
 

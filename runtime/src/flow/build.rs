@@ -408,7 +408,7 @@ impl Build<'_> {
                 protos.nodes[node].users[result].push((i, slot));
             }
         }
-        Numbering::new(self, id, loops).part(protos, kernel_of, kernels, leaders)
+        IndexAssignment::new(self, id, loops).part(protos, kernel_of, kernels, leaders)
     }
 
     /// Returns the node and result index that provide a value in a place.
@@ -438,7 +438,7 @@ impl Build<'_> {
 }
 
 /// The frames, blocks and nodes of a subgraph in the order of their indices.
-struct Numbering<'a> {
+struct IndexAssignment<'a> {
     build: &'a Build<'a>,
     part: SubgraphId,
     loops: &'a [Node],
@@ -450,8 +450,8 @@ struct Numbering<'a> {
     block_of: HashMap<BlockKey, BlockId>,
 }
 
-impl<'a> Numbering<'a> {
-    fn new(build: &'a Build<'a>, part: SubgraphId, loops: &'a [Node]) -> Numbering<'a> {
+impl<'a> IndexAssignment<'a> {
+    fn new(build: &'a Build<'a>, part: SubgraphId, loops: &'a [Node]) -> IndexAssignment<'a> {
         let cut = &build.cut;
         let mut inside: BTreeMap<BlockKey, Vec<BlockKey>> = BTreeMap::new();
         let mut places: Vec<_> = cut.around.iter().collect();
@@ -461,7 +461,7 @@ impl<'a> Numbering<'a> {
                 inside.entry(outer).or_default().push(place);
             }
         }
-        let mut numbering = Numbering {
+        let mut numbering = IndexAssignment {
             build,
             part,
             loops,

@@ -6,9 +6,11 @@
 //! different devices, and copies between them, overlap. The driver knows only the [`Device`]
 //! interface. The step decides whether time is real or simulated.
 
-use super::executor::{Action, Executor, Message, Tag, TaskId};
+use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
 use super::{EdgeId, KernelId, Partition, Sink, Source, SubgraphId};
-use crate::device::{Buffer, Device, Event, Kernel, MemorySpace, Progress, Step, Ticket, error_on, name_of};
+use crate::device::{
+    Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, error_on, name_of,
+};
 use crate::program;
 use crate::session::PrintTo;
 use crate::timeline::{Span, Timeline};
@@ -23,11 +25,11 @@ use std::time::Duration;
 pub(crate) struct Driver {
     graph: Graph,
     partition: Partition,
-    kernels: Vec<Vec<Box<dyn Kernel>>>,
+    kernels: Vec<Vec<Box<dyn LoadedKernel>>>,
     /// The device of each subgraph.
     devices: Vec<Arc<dyn Device>>,
     /// Idle executors of finished steps.
-    free: Mutex<Vec<Vec<Executor<Buffer>>>>,
+    free: Mutex<Vec<Vec<Executor<DeviceBuffer>>>>,
 }
 
 /// The results of a step.
@@ -50,7 +52,7 @@ enum PendingOp {
     /// A transfer of a value to another subgraph.
     Send { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
     /// A transfer of any other message to another subgraph.
-    Tell { from: SubgraphId, to: SubgraphId, message: Message<Buffer> },
+    Tell { from: SubgraphId, to: SubgraphId, message: DeviceMessage<DeviceBuffer> },
     /// A copy of a step output to the host.
     Give { part: SubgraphId, output: u32 },
 }
@@ -125,7 +127,7 @@ impl Driver {
         });
         executors.iter_mut().for_each(Executor::start);
         let simulated = self.devices.iter().any(|d| d.is_simulated());
-        let mut run = Run {
+        let mut run = StepRun {
             driver: self,
             inputs,
             vars,
@@ -196,15 +198,15 @@ impl Driver {
 }
 
 /// A running step.
-struct Run<'a> {
+struct StepRun<'a> {
     driver: &'a Driver,
     inputs: &'a [HostTensor],
     vars: &'a [HostTensor],
     step: Arc<Step>,
-    executors: Vec<Executor<Buffer>>,
+    executors: Vec<Executor<DeviceBuffer>>,
     pending: Pending,
     /// Empty vectors for reuse.
-    spare: Vec<Vec<Buffer>>,
+    spare: Vec<Vec<DeviceBuffer>>,
     outputs: Vec<Option<HostTensor>>,
     assigned: Vec<(VarId, HostTensor)>,
     /// The node that ran last.
@@ -245,7 +247,7 @@ impl Pending {
     }
 }
 
-impl Run<'_> {
+impl StepRun<'_> {
     fn drive(&mut self) -> Result<()> {
         loop {
             let mut idle = true;
@@ -317,12 +319,12 @@ impl Run<'_> {
     }
 
     /// Submits an action of an executor to its device.
-    fn act(&mut self, part: SubgraphId, action: Action<Buffer>) -> Result<()> {
+    fn act(&mut self, part: SubgraphId, action: Action<DeviceBuffer>) -> Result<()> {
         let (driver, device) = (self.driver, &self.driver.devices[part.index()]);
         let here = driver.place(part);
         let ticket = self.pending.ticket();
         let begin = self.spans.as_ref().map(|_| self.step.now());
-        let mut vector = |value: Option<Buffer>| {
+        let mut vector = |value: Option<DeviceBuffer>| {
             let mut values = self.spare.pop().unwrap_or_default();
             values.extend(value);
             values
@@ -332,10 +334,10 @@ impl Run<'_> {
             Action::Load { task, source } => {
                 let progress = match source {
                     Source::Input(i) => {
-                        copy(Some(Buffer::of_tensor(MemorySpace::Host, self.inputs[i as usize].clone())), here)
+                        copy(Some(DeviceBuffer::of_tensor(MemorySpace::Host, self.inputs[i as usize].clone())), here)
                     }
                     Source::Var(var) => {
-                        Progress::Complete(vector(Some(Buffer::of_tensor(here, self.vars[var.index()].clone()))))
+                        Progress::Complete(vector(Some(DeviceBuffer::of_tensor(here, self.vars[var.index()].clone()))))
                     }
                 };
                 (PendingOp::Load { part, task }, progress)
@@ -350,7 +352,7 @@ impl Run<'_> {
             Action::Read { task, predicate } => {
                 (PendingOp::Read { part, task }, copy(Some(predicate), MemorySpace::Host))
             }
-            Action::Send { to, message: Message::Value { edge, tag, value } } => {
+            Action::Send { to, message: DeviceMessage::Value { edge, tag, value } } => {
                 (PendingOp::Send { from: part, to, edge, tag }, copy(Some(value), driver.place(to)))
             }
             Action::Send { to, message } => (PendingOp::Tell { from: part, to, message }, copy(None, driver.place(to))),
@@ -390,7 +392,7 @@ impl Run<'_> {
     }
 
     /// Reports the completion of an operation to its executor.
-    fn completed(&mut self, work: PendingOp, mut values: Vec<Buffer>) {
+    fn completed(&mut self, work: PendingOp, mut values: Vec<DeviceBuffer>) {
         let executors = &mut self.executors;
         let mut value = || values.pop().expect("a value was copied");
         match work {
@@ -398,7 +400,7 @@ impl Run<'_> {
                 executors[part.index()].on_predicate(task, value().into_host().data::<bool>()[0])
             }
             PendingOp::Send { from, to, edge, tag } => {
-                executors[to.index()].on_message(from, Message::Value { edge, tag, value: value() });
+                executors[to.index()].on_message(from, DeviceMessage::Value { edge, tag, value: value() });
             }
             PendingOp::Tell { from, to, message } => executors[to.index()].on_message(from, message),
             PendingOp::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
@@ -447,7 +449,7 @@ impl Run<'_> {
     }
 }
 
-impl Drop for Run<'_> {
+impl Drop for StepRun<'_> {
     /// Stops and awaits pending operations, however the step ends.
     fn drop(&mut self) {
         self.end();

@@ -25,7 +25,7 @@ pub(crate) type Tag = SmallVec<[u64; 4]>;
 
 /// A message from one device's executor to another's.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Message<V> {
+pub(crate) enum DeviceMessage<V> {
     /// A value.
     Value { edge: EdgeId, tag: Tag, value: V },
     /// The number of iterations of a loop that the sender has finished. `tag` identifies the
@@ -47,7 +47,7 @@ pub(crate) enum Action<V> {
     /// Run a kernel and report its results to [`done`](Executor::done).
     Run { task: TaskId, kernel: KernelId, inputs: Vec<V> },
     /// Send a message to another subgraph.
-    Send { to: SubgraphId, message: Message<V> },
+    Send { to: SubgraphId, message: DeviceMessage<V> },
     /// Store a result of the step.
     Give { sink: Sink, value: V },
 }
@@ -240,10 +240,10 @@ impl<V: Clone> Executor<V> {
     }
 
     /// Handles a message from another subgraph.
-    pub(crate) fn on_message(&mut self, from: SubgraphId, message: Message<V>) {
+    pub(crate) fn on_message(&mut self, from: SubgraphId, message: DeviceMessage<V>) {
         let Executor { part, state } = self;
         match message {
-            Message::Value { edge, tag, value } => {
+            DeviceMessage::Value { edge, tag, value } => {
                 let node = part.receivers[&edge];
                 let frame = part.blocks[part.nodes[node.index()].block.index()].frame;
                 match state.find(part, frame, &tag) {
@@ -254,7 +254,7 @@ impl<V: Clone> Executor<V> {
                     None => state.early[frame.index()].entry(tag).or_default().push((node, value)),
                 }
             }
-            Message::Credit { of, tag, finished } => {
+            DeviceMessage::Credit { of, tag, finished } => {
                 let frame = part.frame_of[of.index()].expect("a leader takes part in its loop");
                 // The loop may have ended here in the meantime.
                 let Some(instance) = state.find_instance(part, frame, &tag) else { return };
@@ -347,7 +347,7 @@ impl<V: Clone> ExecutorState<V> {
             FlowOp::Send { edge, to } => {
                 let value = self.take(part, ready);
                 let tag = self.tag(instance, iteration);
-                self.actions.push_back(Action::Send { to, message: Message::Value { edge, tag, value } });
+                self.actions.push_back(Action::Send { to, message: DeviceMessage::Value { edge, tag, value } });
             }
             FlowOp::Recv(_) | FlowOp::Merge | FlowOp::Yield => {
                 let value = self.take(part, ready);
@@ -640,7 +640,7 @@ impl<V: Clone> ExecutorState<V> {
         {
             running.reported = running.first;
             let of = frame.of.expect("a frame with a leader is a loop");
-            let message = Message::Credit { of, tag: running.tag.clone(), finished: running.first };
+            let message = DeviceMessage::Credit { of, tag: running.tag.clone(), finished: running.first };
             self.actions.push_back(Action::Send { to: leader, message });
         }
         self.begin_next(part, instance);

@@ -23,7 +23,7 @@ enum Made {
 type ParentRegion = Option<(Node, usize)>;
 
 #[derive(PartialEq, Debug)]
-enum Fact {
+enum GraphFact {
     /// A node with its operation, printed as a graph of its own, and its operands.
     Does(ParentRegion, String, Vec<Made>),
     /// A conditional: its predicate and the pairs of values that its branches yield.
@@ -34,11 +34,11 @@ enum Fact {
 }
 
 /// The location of a construct, its predicate, and the inputs of each of its merges.
-type Construct = (ParentRegion, Option<Made>, BTreeMap<usize, [Made; 2]>);
+type ConstructParts = (ParentRegion, Option<Made>, BTreeMap<usize, [Made; 2]>);
 
 #[derive(PartialEq, Debug, Default)]
-struct Facts {
-    nodes: BTreeMap<Node, Fact>,
+struct GraphFacts {
+    nodes: BTreeMap<Node, GraphFact>,
     outputs: Vec<Made>,
 }
 
@@ -73,7 +73,7 @@ fn made(graph: &Graph, split: &dyn Fn(Node) -> bool, value: Value) -> Made {
     }
 }
 
-fn facts_of_graph(graph: &Graph, split: &dyn Fn(Node) -> bool, region: Region, facts: &mut Facts) {
+fn facts_of_graph(graph: &Graph, split: &dyn Fn(Node) -> bool, region: Region, facts: &mut GraphFacts) {
     let place = graph
         .region(region)
         .owner
@@ -85,14 +85,14 @@ fn facts_of_graph(graph: &Graph, split: &dyn Fn(Node) -> bool, region: Region, f
             Op::Cond if split(node) => {
                 let cond = graph.cond_of(node);
                 let both = (0..data.results.len()).map(|i| cond.yields(i).map(|v| made(&v))).collect();
-                Fact::Cond(place, made(&cond.predicate()), both)
+                GraphFact::Cond(place, made(&cond.predicate()), both)
             }
             Op::While { .. } if split(node) => {
                 let data = graph.while_of(node);
                 let both = data.vars().map(|var| [var.init, var.next].map(|v| made(&v))).collect();
-                Fact::While(place, both, made(&data.predicate()))
+                GraphFact::While(place, both, made(&data.predicate()))
             }
-            _ => Fact::Does(place, text_of(graph, node), data.operands.iter().map(made).collect()),
+            _ => GraphFact::Does(place, text_of(graph, node), data.operands.iter().map(made).collect()),
         };
         facts.nodes.insert(node, fact);
         if split(node) {
@@ -205,16 +205,16 @@ impl<'a> Erase<'a> {
         None
     }
 
-    fn facts(&self) -> Facts {
-        let mut facts = Facts::default();
+    fn facts(&self) -> GraphFacts {
+        let mut facts = GraphFacts::default();
         let mut outputs: BTreeMap<u32, Made> = BTreeMap::new();
-        let mut add = |node: Node, fact: Fact| {
+        let mut add = |node: Node, fact: GraphFact| {
             if let Some(before) = facts.nodes.get(&node) {
                 assert_eq!(*before, fact, "two parts say different things");
             }
             facts.nodes.insert(node, fact);
         };
-        let mut conds: BTreeMap<Node, Construct> = BTreeMap::new();
+        let mut conds: BTreeMap<Node, ConstructParts> = BTreeMap::new();
         let mut whiles = conds.clone();
         for (p, part) in self.partition.parts.iter().enumerate() {
             for (n, data) in part.nodes.iter().enumerate() {
@@ -235,14 +235,14 @@ impl<'a> Erase<'a> {
                             // ignored.
                             let is_constant = matches!(graph.node(inner).op, Op::Constant(_));
                             let place = if is_constant { None } else { place };
-                            add(member, Fact::Does(place, text_of(graph, inner), made));
+                            add(member, GraphFact::Does(place, text_of(graph, inner), made));
                         }
                     }
                     FlowOp::Sink(Sink::Output(i)) => {
                         outputs.insert(i, self.input(p, id, 0));
                     }
                     FlowOp::Sink(Sink::Assign(_)) => {
-                        add(data.origin.expect("an assignment is a node"), Fact::Assign(self.input(p, id, 0)));
+                        add(data.origin.expect("an assignment is a node"), GraphFact::Assign(self.input(p, id, 0)));
                     }
                     FlowOp::Switch { .. } => {
                         let cond =
@@ -273,10 +273,10 @@ impl<'a> Erase<'a> {
             }
         }
         for (node, (place, predicate, both)) in conds {
-            add(node, Fact::Cond(place, predicate.expect("a cond has a switch"), both.into_values().collect()));
+            add(node, GraphFact::Cond(place, predicate.expect("a cond has a switch"), both.into_values().collect()));
         }
         for (node, (place, predicate, both)) in whiles {
-            add(node, Fact::While(place, both.into_values().collect(), predicate.expect("a loop has a switch")));
+            add(node, GraphFact::While(place, both.into_values().collect(), predicate.expect("a loop has a switch")));
         }
         facts.outputs = outputs.into_values().collect();
         facts
@@ -295,17 +295,17 @@ fn without_devices_a_partition_is_the_graph() {
         let cut = partition(&graph, &placement, options);
         cut_loops += cut.loops.len();
         let erased = Erase::new(&cut).facts();
-        let is_split = |node: Node| matches!(erased.nodes.get(&node), Some(Fact::Cond(..) | Fact::While(..)));
-        let mut facts = Facts::default();
+        let is_split = |node: Node| matches!(erased.nodes.get(&node), Some(GraphFact::Cond(..) | GraphFact::While(..)));
+        let mut facts = GraphFacts::default();
         facts_of_graph(&graph, &is_split, graph.root(), &mut facts);
         let mut erased = Erase::new(&cut).facts();
         for (node, fact) in &mut facts.nodes {
-            if let (Fact::Does(place, ..), Op::Constant(_)) = (fact, &graph.node(*node).op) {
+            if let (GraphFact::Does(place, ..), Op::Constant(_)) = (fact, &graph.node(*node).op) {
                 *place = None;
             }
             // A constant without users is not computed anywhere.
             if matches!(graph.node(*node).op, Op::Constant(_)) && !erased.nodes.contains_key(node) {
-                erased.nodes.insert(*node, Fact::Does(None, text_of(&graph, *node), vec![]));
+                erased.nodes.insert(*node, GraphFact::Does(None, text_of(&graph, *node), vec![]));
             }
         }
         assert_eq!(erased, facts, "seed {seed}, {n} devices\n{graph}");

@@ -16,7 +16,7 @@
 //! a failing seed, run `ANABRANCH_SCHEDULE=n cargo test -p anabranch-runtime --lib schedules`.
 //! `ANABRANCH_SLOW=1` runs 120,000 schedules.
 
-use super::executor::{Action, Executor, Message, TaskId};
+use super::executor::{Action, DeviceMessage, Executor, TaskId};
 use super::{KernelGraph, KernelId, Partition, PartitionOptions, Sink, Source, SubgraphId, partition};
 use crate::place::{ordered_effects, place_at_random};
 use anabranch_dsl::format::Stream;
@@ -49,7 +49,7 @@ impl Rng {
 
 /// An integer or boolean value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Number(i64);
+struct TestNumber(i64);
 
 /// Writer of random graphs in text form.
 struct Writer<'a> {
@@ -192,12 +192,12 @@ pub(super) fn random_graph(rng: &mut Rng) -> Graph {
 
 /// Runs a kernel on integers and appends its output to `printed`. The error is the message of a
 /// failed assertion.
-fn run_kernel(kernel: &KernelGraph, inputs: &[Number], printed: &mut String) -> Result<Vec<Number>, String> {
+fn run_kernel(kernel: &KernelGraph, inputs: &[TestNumber], printed: &mut String) -> Result<Vec<TestNumber>, String> {
     let graph = &kernel.graph;
     let mut values: HashMap<Value, i64> = HashMap::new();
     values.extend(graph.inputs().iter().zip(inputs).map(|(&v, n)| (v, n.0)));
     run_region(graph, graph.root(), &mut values, printed)?;
-    Ok(graph.outputs().iter().map(|v| Number(values[v])).collect())
+    Ok(graph.outputs().iter().map(|v| TestNumber(values[v])).collect())
 }
 
 fn run_region(
@@ -261,7 +261,7 @@ fn run_region(
 
 /// A disturbance of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Plan {
+enum Disturbance {
     /// The step runs to its end.
     Nothing,
     /// The caller cancels the step at this event.
@@ -283,34 +283,34 @@ enum End {
 
 /// A pending operation.
 enum Work {
-    Load(usize, TaskId, Number),
-    Read(usize, TaskId, Number),
-    Message(SubgraphId, SubgraphId, Message<Number>),
+    Load(usize, TaskId, TestNumber),
+    Read(usize, TaskId, TestNumber),
+    Message(SubgraphId, SubgraphId, DeviceMessage<TestNumber>),
     /// A kernel that has not run yet.
-    Kernel(usize, TaskId, KernelId, Vec<Number>),
+    Kernel(usize, TaskId, KernelId, Vec<TestNumber>),
     /// A kernel that has run without being reported to the executor.
-    Ran(usize, TaskId, Vec<Number>),
+    Ran(usize, TaskId, Vec<TestNumber>),
 }
 
 struct Simulation<'a> {
     rng: &'a mut Rng,
     partition: &'a Partition,
     inputs: [i64; 2],
-    executors: Vec<Executor<Number>>,
+    executors: Vec<Executor<TestNumber>>,
     /// Pending loads and reads, messages, and kernels.
     work: [Vec<Work>; 3],
     n_kernels: usize,
     printed: String,
-    given: BTreeMap<Sink, Number>,
+    given: BTreeMap<Sink, TestNumber>,
     sent: HashSet<String>,
 }
 
 impl Simulation<'_> {
-    fn run(&mut self, plan: Plan) -> Result<End, String> {
+    fn run(&mut self, plan: Disturbance) -> Result<End, String> {
         let mut events = 0;
         loop {
             events += 1;
-            if plan == Plan::Cancel(events) {
+            if plan == Disturbance::Cancel(events) {
                 return Ok(End::Cancelled);
             }
             // Try a random kind of event first, so that one kind can starve the others for a while.
@@ -346,7 +346,7 @@ impl Simulation<'_> {
     }
 
     /// Completes a random pending operation of a kind, if there is one.
-    fn happen(&mut self, kind: usize, plan: Plan) -> Result<bool, String> {
+    fn happen(&mut self, kind: usize, plan: Disturbance) -> Result<bool, String> {
         if self.work[kind].is_empty() {
             return Ok(false);
         }
@@ -357,7 +357,7 @@ impl Simulation<'_> {
             Work::Message(from, to, message) => self.executors[to.index()].on_message(from, message),
             Work::Kernel(part, task, kernel, inputs) => {
                 self.n_kernels += 1;
-                if plan == Plan::Fail(self.n_kernels) {
+                if plan == Disturbance::Fail(self.n_kernels) {
                     return Err(DEVICE_FAILED.to_owned());
                 }
                 let kernel = &self.partition.parts[part].kernels[kernel.index()];
@@ -377,13 +377,13 @@ impl Simulation<'_> {
         let Some((i, action)) = action else { return false };
         let (kind, work) = match action {
             Action::Load { task, source: Source::Input(k) } => {
-                (0, Work::Load(i, task, Number(self.inputs[k as usize])))
+                (0, Work::Load(i, task, TestNumber(self.inputs[k as usize])))
             }
             Action::Load { source, .. } => panic!("{source:?} is not in random graphs"),
             Action::Read { task, predicate } => (0, Work::Read(i, task, predicate)),
             Action::Run { task, kernel, inputs } => (2, Work::Kernel(i, task, kernel, inputs)),
             Action::Send { to, message } => {
-                if let Message::Value { edge, tag, .. } = &message {
+                if let DeviceMessage::Value { edge, tag, .. } = &message {
                     assert!(self.sent.insert(format!("{edge:?} {tag:?}")), "{edge:?} is sent twice in {tag:?}");
                 }
                 (1, Work::Message(SubgraphId(i as u32), to, message))
@@ -449,13 +449,13 @@ fn schedules(seed: u64) -> Result<Seen, String> {
     let (outputs, prints) = expected(&graph, inputs);
     let prints_anything = !ordered_effects(&graph).is_empty();
     let mut seen = Seen { graphs: 1, ..Seen::default() };
-    let mut executors: Vec<Executor<Number>> = cut.parts.iter().cloned().map(Executor::new).collect();
+    let mut executors: Vec<Executor<TestNumber>> = cut.parts.iter().cloned().map(Executor::new).collect();
     // The executors are reused, also after a step that ended early.
     for step in 0..STEPS {
         let plan = match rng.below(8) {
-            0 => Plan::Cancel(1 + rng.below(200)),
-            1 => Plan::Fail(1 + rng.below(60)),
-            _ => Plan::Nothing,
+            0 => Disturbance::Cancel(1 + rng.below(200)),
+            1 => Disturbance::Fail(1 + rng.below(60)),
+            _ => Disturbance::Nothing,
         };
         executors.iter_mut().for_each(Executor::start);
         let mut simulation = Simulation {
@@ -498,7 +498,9 @@ fn schedules(seed: u64) -> Result<Seen, String> {
             {
                 seen.assertions += 1
             }
-            (End::Failed(error), _) if error == DEVICE_FAILED && matches!(plan, Plan::Fail(_)) => seen.failures += 1,
+            (End::Failed(error), _) if error == DEVICE_FAILED && matches!(plan, Disturbance::Fail(_)) => {
+                seen.failures += 1
+            }
             (End::Cancelled, _) => seen.cancelled += 1,
             _ => return Err(wrong(format!("{end:?} {given:?} {printed:?}, not {outputs:?} {prints:?}"))),
         }

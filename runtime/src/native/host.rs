@@ -1,6 +1,6 @@
 //! Functions that native code calls.
 
-use crate::cpu::stack::Stack;
+use crate::cpu::stack::StackStorage;
 
 /// Calls a function of the interpreter on one register.
 ///
@@ -26,7 +26,7 @@ pub(super) unsafe extern "C" fn binary(f: *const (), a: u64, b: u64) -> u64 {
 ///
 /// # Safety
 /// `stack` must be a stack of numbers that nothing else accesses.
-pub(super) unsafe extern "C" fn push(stack: *mut Stack, value: u64) -> u8 {
+pub(super) unsafe extern "C" fn push(stack: *mut StackStorage, value: u64) -> u8 {
     // SAFETY: guaranteed by the caller.
     u8::from(unsafe { &mut *stack }.push_number(value).is_ok())
 }
@@ -35,7 +35,7 @@ pub(super) unsafe extern "C" fn push(stack: *mut Stack, value: u64) -> u8 {
 ///
 /// # Safety
 /// `stack` must be a stack of numbers that nothing else accesses, and `to` must be writable.
-pub(super) unsafe extern "C" fn pop(stack: *mut Stack, to: *mut u64) -> u8 {
+pub(super) unsafe extern "C" fn pop(stack: *mut StackStorage, to: *mut u64) -> u8 {
     // SAFETY: guaranteed by the caller.
     let (stack, to) = unsafe { (&mut *stack, &mut *to) };
     match stack.pop_number() {
@@ -51,7 +51,7 @@ pub(super) unsafe extern "C" fn pop(stack: *mut Stack, to: *mut u64) -> u8 {
 ///
 /// # Safety
 /// Nothing else may access the stack.
-pub(super) unsafe extern "C" fn clear(stack: *mut Stack) {
+pub(super) unsafe extern "C" fn clear(stack: *mut StackStorage) {
     // SAFETY: guaranteed by the caller.
     unsafe { &mut *stack }.clear();
 }
@@ -60,7 +60,7 @@ pub(super) unsafe extern "C" fn clear(stack: *mut Stack) {
 ///
 /// # Safety
 /// Nothing else may access the stack.
-pub(super) unsafe extern "C" fn zeros(stack: *mut Stack) {
+pub(super) unsafe extern "C" fn zeros(stack: *mut StackStorage) {
     // SAFETY: guaranteed by the caller.
     unsafe { &mut *stack }.set_zeros();
 }
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn zeros(stack: *mut Stack) {
 ///
 /// # Safety
 /// The stacks must be different, and nothing else may access them.
-pub(super) unsafe extern "C" fn move_stack(dst: *mut Stack, src: *mut Stack, take: u8) -> u8 {
+pub(super) unsafe extern "C" fn move_stack(dst: *mut StackStorage, src: *mut StackStorage, take: u8) -> u8 {
     // SAFETY: guaranteed by the caller.
     let (dst, src) = unsafe { (&mut *dst, &mut *src) };
     if take == 0 {

@@ -1,7 +1,7 @@
 //! Machine code by Cranelift.
 
 use super::{WhyNot, region, translate};
-use crate::cpu::stack::Stack;
+use crate::cpu::stack::StackStorage;
 use crate::plan::{Instr, Plan};
 use anabranch_dsl::interp::StopFlag;
 use cranelift_codegen::isa::{self, OwnedTargetIsa};
@@ -13,11 +13,11 @@ use std::sync::OnceLock;
 
 /// The type of a native function. It receives the registers, the stacks and the byte of the stop
 /// flag, and returns the index of the next instruction.
-type Function = unsafe extern "C" fn(*mut u64, *mut Stack, *const u8) -> u32;
+type NativeFn = unsafe extern "C" fn(*mut u64, *mut StackStorage, *const u8) -> u32;
 
 /// The native code of a plan.
 pub(crate) struct Native {
-    functions: Vec<Function>,
+    functions: Vec<NativeFn>,
     /// The memory of the functions, executable and immutable.
     _code: Mmap,
     n_registers: usize,
@@ -75,14 +75,15 @@ impl Native {
         for (region, start) in compiled {
             plan.code[region.enter as usize] = Instr::Native { function: functions.len() as u32, entry: region.entry };
             let function = code[start..].as_ptr();
-            // SAFETY: a function begins at `start`, compiled for the signature of `Function` by `translate`.
-            functions.push(unsafe { std::mem::transmute::<*const u8, Function>(function) });
+            // SAFETY: a function begins at `start`, compiled for the signature of `Function` by
+            // `translate`.
+            functions.push(unsafe { std::mem::transmute::<*const u8, NativeFn>(function) });
         }
         Ok(Some(Native { functions, _code: code, n_registers: plan.registers.len(), n_stacks: plan.stacks.len() }))
     }
 
     /// Runs a function. Returns the index of the next instruction.
-    pub(crate) fn run(&self, function: u32, regs: &mut [u64], stacks: &mut [Stack], stop: &StopFlag) -> usize {
+    pub(crate) fn run(&self, function: u32, regs: &mut [u64], stacks: &mut [StackStorage], stop: &StopFlag) -> usize {
         assert!(regs.len() == self.n_registers && stacks.len() == self.n_stacks, "the memory is that of another plan");
         let function = self.functions[function as usize];
         // SAFETY: the function uses `regs` and `stacks` within their lengths, which are those of

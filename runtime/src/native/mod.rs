@@ -81,7 +81,7 @@ impl fmt::Display for WhyNot {
 #[cfg(not(feature = "jit"))]
 mod without_jit {
     use super::{WhyNot, region};
-    use crate::cpu::stack::Stack;
+    use crate::cpu::stack::StackStorage;
     use crate::plan::Plan;
     use anabranch_dsl::interp::StopFlag;
 
@@ -97,7 +97,7 @@ mod without_jit {
             Ok(None)
         }
 
-        pub(crate) fn run(&self, _: u32, _: &mut [u64], _: &mut [Stack], _: &StopFlag) -> usize {
+        pub(crate) fn run(&self, _: u32, _: &mut [u64], _: &mut [StackStorage], _: &StopFlag) -> usize {
             match *self {}
         }
     }

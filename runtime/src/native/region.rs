@@ -1,7 +1,7 @@
 //! Selection of the loops of a plan to compile.
 
 use super::WhyNot;
-use crate::plan::{Base, Instr, Operand, Out, Plan, Reg, StackId, TensorOpId};
+use crate::plan::{Base, Instr, Out, Plan, Reg, StackId, TensorOpId, TensorOperand};
 use anabranch_dsl::{DType, Type};
 use std::ops::Range;
 
@@ -86,7 +86,7 @@ fn is_of_numbers(plan: &Plan, s: StackId) -> bool {
 /// Returns the pushed register with its type.
 pub(super) fn pushed(plan: &Plan, step: TensorOpId) -> Option<(Reg, DType)> {
     match &plan.steps[step.index()].operands[..] {
-        [Operand::View(v)] => match v.base {
+        [TensorOperand::View(v)] => match v.base {
             Base::Reg(r) => Some((r, v.dtype)),
             _ => None,
         },

@@ -12,7 +12,7 @@
 
 use super::region::{Region, popped, pushed};
 use super::{functions, host};
-use crate::cpu::stack::Stack;
+use crate::cpu::stack::StackStorage;
 use crate::plan::{Instr, Plan, Reg, ScalarOp, StackId};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::prim;
@@ -497,7 +497,7 @@ impl Translation<'_> {
 
     /// Returns the address of element `i` of a stack.
     fn element_at(&mut self, stack: Value, i: Value, dtype: DType) -> Value {
-        let (address, _) = self.field(stack, Stack::ADDRESS);
+        let (address, _) = self.field(stack, StackStorage::ADDRESS);
         let offset = self.b.ins().imul_imm_s(i, dtype.size() as i64);
         self.b.ins().iadd(address, offset)
     }
@@ -507,8 +507,8 @@ impl Translation<'_> {
     fn push(&mut self, stack: StackId, value: Value, dtype: DType, i: u32) {
         let stack = self.stack(stack);
         let (fast, slow, next) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
-        let (len, len_at) = self.field(stack, Stack::LEN);
-        let (capacity, _) = self.field(stack, Stack::CAPACITY);
+        let (len, len_at) = self.field(stack, StackStorage::LEN);
+        let (capacity, _) = self.field(stack, StackStorage::CAPACITY);
         let has_room = self.b.ins().icmp(IntCC::UnsignedLessThan, len, capacity);
         self.b.ins().brif(has_room, fast, &[], slow, &[]);
 
@@ -534,7 +534,7 @@ impl Translation<'_> {
         let (stack, ty) = (self.stack(stack), machine_type(dtype));
         let (fast, slow, next) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
         let result = self.b.append_block_param(next, ty);
-        let (len, len_at) = self.field(stack, Stack::LEN);
+        let (len, len_at) = self.field(stack, StackStorage::LEN);
         self.b.ins().brif(len, fast, &[], slow, &[]);
 
         self.b.set_cold_block(slow);
@@ -561,7 +561,7 @@ impl Translation<'_> {
     // Calls.
 
     fn stack(&mut self, s: StackId) -> Value {
-        let at = i64::try_from(size_of::<Stack>() * s.index()).expect("a stack has an address");
+        let at = i64::try_from(size_of::<StackStorage>() * s.index()).expect("a stack has an address");
         self.b.ins().iadd_imm_s(self.stacks, at)
     }
 

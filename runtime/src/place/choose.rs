@@ -84,7 +84,7 @@ struct Chooser<'a> {
 }
 
 /// A value computed by one group and used by another, with the seconds of its transfer.
-struct Edge {
+struct GroupEdge {
     from: GroupId,
     to: GroupId,
     seconds: f64,
@@ -187,10 +187,10 @@ impl Chooser<'_> {
         })
     }
 
-    fn edges(&self, graph: &Graph, costs: &Costs) -> Vec<Edge> {
+    fn edges(&self, graph: &Graph, costs: &Costs) -> Vec<GroupEdge> {
         let (bandwidth, latency) = self.fastest();
         let mut seen = HashSet::new();
-        let mut edges: Vec<Edge> = Vec::new();
+        let mut edges: Vec<GroupEdge> = Vec::new();
         for node in self.estimator.nodes() {
             let data = graph.node(node);
             if !data.regions.is_empty() {
@@ -204,7 +204,7 @@ impl Chooser<'_> {
                     let runs = |n| costs.runs[graph.node(n).region.index()];
                     let seconds = runs(maker).min(runs(node)) * (latency + costs.bytes[v.index()] / bandwidth);
                     let repeated = runs(maker).max(runs(node)) > 1.0;
-                    edges.push(Edge { from, to, seconds, repeated });
+                    edges.push(GroupEdge { from, to, seconds, repeated });
                 }
             }
         }
@@ -235,7 +235,7 @@ impl Chooser<'_> {
     }
 
     /// Returns clusterings from coarse to fine. Each level refines the previous one.
-    fn levels(&mut self, edges: &[Edge], joined: &[Vec<GroupId>]) -> Vec<Vec<Cluster>> {
+    fn levels(&mut self, edges: &[GroupEdge], joined: &[Vec<GroupId>]) -> Vec<Vec<Cluster>> {
         let patterns = self.groups.ids().map(|g| self.feasible.pattern(g)).collect();
         let seconds = self.seconds();
         let mut merging = Merging::new(self.topology, patterns, &seconds);
@@ -332,7 +332,7 @@ impl Chooser<'_> {
     ///
     /// The clusters of each level are list-scheduled. Starting from the best result, single
     /// clusters move on each level.
-    fn search(&mut self, edges: &[Edge], joined: &[Vec<GroupId>], single: Option<DeviceId>) -> SearchResult {
+    fn search(&mut self, edges: &[GroupEdge], joined: &[Vec<GroupId>], single: Option<DeviceId>) -> SearchResult {
         let levels = self.levels(edges, joined);
         let order = |clusters: &[Cluster]| {
             let mut order: Vec<usize> = (0..clusters.len()).collect();
@@ -493,7 +493,7 @@ impl<'a> Merging<'a> {
     }
 
     /// Returns the neighbors of each cluster with the transfer seconds, indexed by roots.
-    fn near(&mut self, edges: &[Edge]) -> BTreeMap<usize, BTreeMap<usize, f64>> {
+    fn near(&mut self, edges: &[GroupEdge]) -> BTreeMap<usize, BTreeMap<usize, f64>> {
         let mut near: BTreeMap<usize, BTreeMap<usize, f64>> = BTreeMap::new();
         for e in edges {
             let (a, b) = (self.sets.root(e.from.index()), self.sets.root(e.to.index()));
@@ -506,7 +506,7 @@ impl<'a> Merging<'a> {
     }
 
     /// Returns the current sets in the order of their first groups.
-    fn clusters(&mut self, seconds: &[Vec<f64>], edges: &[Edge]) -> Vec<Cluster> {
+    fn clusters(&mut self, seconds: &[Vec<f64>], edges: &[GroupEdge]) -> Vec<Cluster> {
         let mut index: HashMap<usize, usize> = HashMap::new();
         let mut clusters: Vec<Cluster> = Vec::new();
         for (g, of_group) in (0..).zip(seconds) {

@@ -1,9 +1,9 @@
 //! The cost model: operations, bytes and execution counts of the nodes of a graph.
 //!
-//! All costs are estimates derived from types. An unknown extent counts as [`EXTENT`], a loop of
-//! unknown trip count as [`TRIPS`] iterations, and each branch of a conditional as half an
-//! execution. Elementwise operations count as separate passes over memory, although devices fuse
-//! them.
+//! All costs are estimates derived from types. An unknown extent counts as [`ASSUMED_EXTENT`], a
+//! loop of unknown trip count as [`ASSUMED_TRIPS`] iterations, and each branch of a conditional as
+//! half an execution. Elementwise operations count as separate passes over memory, although devices
+//! fuse them.
 
 use super::topology::DeviceInfo;
 use anabranch_dsl::ir::{Graph, LoopVar, Node, Op, ParamSource, Region, Runs, Value, ValueDef};

@@ -24,12 +24,12 @@ pub(crate) struct Rules(Vec<Rule>);
 #[derive(Clone, Debug)]
 struct Rule {
     names: String,
-    pieces: Vec<Piece>,
+    pieces: Vec<PatternPiece>,
     device: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum PatternPiece {
     Text(String),
     /// `*`.
     Any,
@@ -57,7 +57,7 @@ impl Rules {
         let pieces = pieces(names).map_err(wrong)?;
         let mut example = device.to_owned();
         for piece in &pieces {
-            if let Piece::Number(word) = piece {
+            if let PatternPiece::Number(word) = piece {
                 example = example.replace(&format!("{{{word}}}"), "0");
             }
         }
@@ -115,24 +115,24 @@ impl Rules {
     }
 }
 
-fn pieces(names: &str) -> Result<Vec<Piece>, String> {
+fn pieces(names: &str) -> Result<Vec<PatternPiece>, String> {
     let mut pieces = Vec::new();
     let mut rest = names;
     while !rest.is_empty() {
         let at = rest.find(['*', '{']).unwrap_or(rest.len());
         if at > 0 {
-            pieces.push(Piece::Text(rest[..at].to_owned()));
+            pieces.push(PatternPiece::Text(rest[..at].to_owned()));
         }
         rest = &rest[at..];
         if let Some(after) = rest.strip_prefix('*') {
-            pieces.push(Piece::Any);
+            pieces.push(PatternPiece::Any);
             rest = after;
         } else if let Some(after) = rest.strip_prefix('{') {
             let (word, after) = after.split_once('}').ok_or("a `{` without its `}`")?;
             if word.is_empty() || !word.chars().all(char::is_alphanumeric) {
                 return Err(format!("`{{{word}}}` is not a word in braces"));
             }
-            let piece = Piece::Number(word.to_owned());
+            let piece = PatternPiece::Number(word.to_owned());
             if pieces.contains(&piece) {
                 return Err(format!("`{{{word}}}` is there twice"));
             }
@@ -148,7 +148,7 @@ fn pieces(names: &str) -> Result<Vec<Piece>, String> {
 /// `*` matches as little as possible, and a number all digits present. `failed` contains the
 /// lengths of remaining pieces and names that do not match, so that no pair is tried twice.
 fn fits(
-    pieces: &[Piece],
+    pieces: &[PatternPiece],
     name: &str,
     numbers: &mut Vec<(String, String)>,
     failed: &mut HashSet<(usize, usize)>,
@@ -162,17 +162,17 @@ fn fits(
 }
 
 fn fits_first(
-    pieces: &[Piece],
+    pieces: &[PatternPiece],
     name: &str,
     numbers: &mut Vec<(String, String)>,
     failed: &mut HashSet<(usize, usize)>,
 ) -> bool {
     match pieces.split_first() {
         None => name.is_empty(),
-        Some((Piece::Text(text), rest)) => {
+        Some((PatternPiece::Text(text), rest)) => {
             name.strip_prefix(text.as_str()).is_some_and(|n| fits(rest, n, numbers, failed))
         }
-        Some((Piece::Number(word), rest)) => {
+        Some((PatternPiece::Number(word), rest)) => {
             let n = name.bytes().take_while(u8::is_ascii_digit).count();
             if n == 0 {
                 return false;
@@ -184,8 +184,8 @@ fn fits_first(
             }
             found
         }
-        Some((Piece::Any, [])) => true,
-        Some((Piece::Any, rest)) => {
+        Some((PatternPiece::Any, [])) => true,
+        Some((PatternPiece::Any, rest)) => {
             let mut starts = name.char_indices().map(|(i, _)| i).chain([name.len()]);
             starts.any(|i| fits(rest, &name[i..], numbers, failed))
         }

@@ -52,7 +52,7 @@ pub(crate) enum Item {
 
 /// The items of a loop, from the first of its body to the jump back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Loop {
+pub(crate) struct DraftLoop {
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) parent: Option<u32>,
@@ -67,7 +67,7 @@ pub(crate) struct Loop {
 
 /// The items of one branch of a conditional. The first branch includes the jump after it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arm {
+pub(crate) struct DraftArm {
     pub(crate) start: u32,
     pub(crate) end: u32,
     /// The enclosing branch.
@@ -84,11 +84,11 @@ pub(crate) struct Draft {
     pub(crate) ops: Vec<Option<ScalarOp>>,
     /// The innermost loop around each item.
     pub(crate) item_loops: Vec<Option<u32>>,
-    pub(crate) loops: Vec<Loop>,
+    pub(crate) loops: Vec<DraftLoop>,
     /// The innermost branch around each item.
     pub(crate) item_arms: Vec<Option<u32>>,
     /// All branches, outer before inner.
-    pub(crate) arms: Vec<Arm>,
+    pub(crate) arms: Vec<DraftArm>,
     /// The item after each label.
     pub(crate) labels: Vec<u32>,
     pub(crate) steps: Vec<TensorOp>,
@@ -156,7 +156,7 @@ impl Draft {
             }
             Instr::Require { step, .. } => {
                 let operands = &self.step(*step).operands;
-                operands.iter().filter_map(super::Operand::storage).for_each(|s| f(s, Read));
+                operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, Read));
             }
             Instr::JumpCompare { a, b, .. } => [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read)),
             Instr::Move { dst, src } => {
@@ -221,7 +221,7 @@ impl Draft {
 
     fn step_touches(&self, step: TensorOpId, f: &mut dyn FnMut(Storage, AccessKind), out: AccessKind) {
         let step = self.step(step);
-        step.operands.iter().filter_map(super::Operand::storage).for_each(|s| f(s, AccessKind::Read));
+        step.operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, AccessKind::Read));
         step.out.storage().for_each(|s| f(s, out));
     }
 }
@@ -248,11 +248,11 @@ impl View {
     }
 }
 
-impl super::Operand {
+impl super::TensorOperand {
     pub(crate) fn storage(&self) -> Option<Storage> {
         match self {
-            super::Operand::View(v) => v.storage(),
-            super::Operand::Slot(s) => Some(Storage::Slot(*s)),
+            super::TensorOperand::View(v) => v.storage(),
+            super::TensorOperand::Slot(s) => Some(Storage::Slot(*s)),
         }
     }
 }

@@ -2,16 +2,16 @@
 
 use super::lists::Scratch;
 use super::{
-    Base, BufferId, Instr, LoopSpan, Operand, Out, Plan, PushCount, Reg, SlotId, StackId, TensorOp, TensorOpId, View,
-    reg_view, registers,
+    Base, BufferId, Instr, LoopSpan, Out, Plan, PushCount, Reg, SlotId, StackId, TensorOp, TensorOpId, TensorOperand,
+    View, reg_view, registers,
 };
-use crate::cpu::element::{Cell, bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
+use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
-use crate::cpu::list::List;
+use crate::cpu::list::ListStorage;
 use crate::cpu::memory::{Arena, BufferLocation, ExternalTensors, MAX_WRITTEN, Memory, Sources, Vars, VarsMut};
 use crate::cpu::parallel;
-use crate::cpu::stack::{NoMemory, Stack};
+use crate::cpu::stack::{NoMemory, StackStorage};
 use crate::results::ResultPool;
 use anabranch_dsl::interp::{self, RunContext};
 use anabranch_dsl::memory::OutOfMemory;
@@ -27,9 +27,9 @@ pub(crate) struct Context {
     results: Vec<Buffer>,
     pub(super) regs: Vec<u64>,
     /// The stacks. Entries of lists are empty.
-    pub(crate) stacks: Vec<Stack>,
+    pub(crate) stacks: Vec<StackStorage>,
     /// The lists, indexed as the stacks.
-    pub(super) lists: Vec<Option<List>>,
+    pub(super) lists: Vec<Option<ListStorage>>,
     pub(super) slots: Vec<Option<HostTensor>>,
     pub(super) scratch: Scratch,
     /// Placeholders for variables while they are written.
@@ -42,7 +42,7 @@ pub(crate) struct Context {
 /// A stack or list that is an input or output of a subgraph.
 pub(crate) enum StackOrList {
     Stack(interp::Stack),
-    List(List),
+    List(ListStorage),
 }
 
 impl Context {
@@ -58,7 +58,7 @@ impl Context {
             arena,
             results: plan.results.iter().map(|_| NO_MEMORY).collect(),
             regs: plan.registers.clone(),
-            stacks: plan.stacks.iter().map(|ty| Stack::new(ty.element())).collect(),
+            stacks: plan.stacks.iter().map(|ty| StackStorage::new(ty.element())).collect(),
             lists: plan.stacks.iter().map(list_of).collect(),
             slots: vec![None; plan.n_slots],
             scratch: Scratch::default(),
@@ -119,7 +119,7 @@ const NO_MEMORY: Buffer = Buffer::U8(Vec::new());
 
 impl Plan {
     fn n_output_bytes(&self) -> usize {
-        let outputs = self.outputs.iter().map(|(o, _)| if let Operand::View(v) = o { v.n_bytes() } else { 0 });
+        let outputs = self.outputs.iter().map(|(o, _)| if let TensorOperand::View(v) = o { v.n_bytes() } else { 0 });
         outputs.fold(0, usize::saturating_add)
     }
 
@@ -271,7 +271,7 @@ impl Plan {
             }
             Kernel::AddAtEnd(places) => {
                 let outcome = index::check(places, &step.operands, &cx.sources(self, foreign));
-                outcome.map_err(|kernels::Failed| self.failure(cx, step, foreign))
+                outcome.map_err(|kernels::KernelFailed| self.failure(cx, step, foreign))
             }
             Kernel::ToSlot | Kernel::FromSlot => {
                 let tensor = self.try_host(cx, step, &step.operands[0], foreign)?;
@@ -307,7 +307,7 @@ impl Plan {
                     }
                     Out::Slot(_) | Out::Nothing => panic!("`{}` writes no bytes", step.name),
                 };
-                outcome.map_err(|kernels::Failed| self.failure(cx, step, foreign))
+                outcome.map_err(|kernels::KernelFailed| self.failure(cx, step, foreign))
             }
         }
     }
@@ -330,7 +330,7 @@ impl Plan {
     /// Runs tensor operations in parallel. Returns the first one that fails.
     fn run_all(&self, ids: &[TensorOpId], outs: &mut [&mut [u8]], sources: &Sources<'_>) -> Result<(), TensorOpId> {
         if let ([id], [out]) = (ids, &mut *outs) {
-            return kernels::run(&self.steps[id.index()], out, sources).map_err(|kernels::Failed| *id);
+            return kernels::run(&self.steps[id.index()], out, sources).map_err(|kernels::KernelFailed| *id);
         }
         let half = ids.len() / 2;
         let (first, second) = (ids.split_at(half), outs.split_at_mut(half));
@@ -340,19 +340,19 @@ impl Plan {
     }
 
     /// Returns the value of an operand as a separate tensor.
-    fn host(&self, cx: &Context, operand: &Operand, foreign: ExternalTensors<'_>) -> HostTensor {
+    fn host(&self, cx: &Context, operand: &TensorOperand, foreign: ExternalTensors<'_>) -> HostTensor {
         match operand {
-            Operand::View(View { base: Base::Reg(r), dtype, shape, .. }) if shape.is_empty() => {
+            TensorOperand::View(View { base: Base::Reg(r), dtype, shape, .. }) if shape.is_empty() => {
                 reg_to_scalar(cx.regs[r.index()], *dtype)
             }
             // Handles to the same tensor share its memory.
-            Operand::View(v @ View { base: Base::Input(i), .. })
+            TensorOperand::View(v @ View { base: Base::Input(i), .. })
                 if v.is_contiguous() && v.size() == foreign.inputs[*i as usize].len() =>
             {
                 foreign.inputs[*i as usize].reshaped(&v.shape[..])
             }
-            Operand::View(v) => cx.sources(self, foreign).host(v),
-            Operand::Slot(s) => slot(cx, *s).clone(),
+            TensorOperand::View(v) => cx.sources(self, foreign).host(v),
+            TensorOperand::Slot(s) => slot(cx, *s).clone(),
         }
     }
 
@@ -362,10 +362,10 @@ impl Plan {
         &self,
         cx: &Context,
         step: &TensorOp,
-        operand: &Operand,
+        operand: &TensorOperand,
         foreign: ExternalTensors<'_>,
     ) -> Result<HostTensor> {
-        if let Operand::View(v) = operand {
+        if let TensorOperand::View(v) = operand {
             let ty = TensorType::new(v.dtype, &v.shape[..]);
             let no_memory = |m| Diagnostic::new(format!("{}: {ty} needs {m}", step.name)).at(step.loc, "");
             memory::check(v.n_bytes() as u128).map_err(no_memory)?;
@@ -453,7 +453,7 @@ impl Plan {
     fn push(&self, cx: &mut Context, stack: StackId, step: &TensorOp, foreign: ExternalTensors<'_>) -> Result<()> {
         let mut to = std::mem::take(&mut cx.stacks[stack.index()]);
         let outcome = match &step.operands[0] {
-            Operand::View(v) if !to.is_dynamic() => {
+            TensorOperand::View(v) if !to.is_dynamic() => {
                 to.push(v, &cx.sources(self, foreign)).map_err(|e| self.no_memory(e, step.loc))
             }
             operand => self.try_host(cx, step, operand, foreign).and_then(|tensor| {
@@ -512,7 +512,7 @@ impl Plan {
             self.commit(cx, inputs, vars);
             return outputs;
         }
-        let copied = |(i, (operand, _)): (usize, &(Operand, TensorType))| match self.is_result(i, operand) {
+        let copied = |(i, (operand, _)): (usize, &(TensorOperand, TensorType))| match self.is_result(i, operand) {
             Some(_) => None,
             None => Some(self.host(cx, operand, foreign)),
         };
@@ -543,8 +543,8 @@ impl Plan {
             let to: &mut HostTensor = to.borrow_mut();
             match operand {
                 _ if self.is_result(i, operand).is_some() => {}
-                Operand::View(v) if to.dtype() == v.dtype && to.shape() == v.shape && v.size() == 0 => {}
-                Operand::View(v) if to.dtype() == v.dtype && to.shape() == v.shape && v.is_contiguous() => {
+                TensorOperand::View(v) if to.dtype() == v.dtype && to.shape() == v.shape && v.size() == 0 => {}
+                TensorOperand::View(v) if to.dtype() == v.dtype && to.shape() == v.shape && v.is_contiguous() => {
                     let size = v.dtype.size();
                     let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
                     write_buffer(to.buffer_mut(), bytes);
@@ -568,8 +568,8 @@ impl Plan {
 
     /// Returns the index of the result that an output is, if it was computed in the caller's
     /// memory.
-    fn is_result(&self, output: usize, operand: &Operand) -> Option<usize> {
-        let Operand::View(View { base: Base::Buffer(b), .. }) = operand else { return None };
+    fn is_result(&self, output: usize, operand: &TensorOperand) -> Option<usize> {
+        let TensorOperand::View(View { base: Base::Buffer(b), .. }) = operand else { return None };
         match self.regions[b.index()] {
             BufferLocation::Result(k) if self.results[k as usize] == output => Some(k as usize),
             _ => None,
@@ -587,7 +587,7 @@ impl Plan {
             let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.shared() };
             let outs = spare.iter_mut().take(update.vars.len()).map(|t| bytes_of_mut(t.buffer_mut()));
             let outcome = update.map.run(&update.operands, outs, &cx.sources(self, foreign));
-            outcome.unwrap_or_else(|kernels::Failed| panic!("an update of variables cannot fail"));
+            outcome.unwrap_or_else(|kernels::KernelFailed| panic!("an update of variables cannot fail"));
             cx.spare = spare;
             for (spare, &var) in cx.spare.iter_mut().zip(&update.vars) {
                 std::mem::swap(spare, vars.tensor_mut(var));
@@ -597,7 +597,7 @@ impl Plan {
         for assign in &self.assigns {
             let tensor = vars.tensor_mut(assign.var);
             match &assign.value {
-                Operand::View(v) if v.is_contiguous() => {
+                TensorOperand::View(v) if v.is_contiguous() => {
                     let size = v.dtype.size();
                     let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
                     write_buffer(tensor.buffer_mut(), bytes);
@@ -615,7 +615,7 @@ impl Plan {
             let Base::Var(var) = step.operands[0].view().base else { panic!("{id:?} adds to no variable") };
             let table = bytes_of_mut(vars.tensor_mut(var as usize).buffer_mut());
             let added = index::scatter_add(places, &step.operands, table, &cx.sources(self, foreign));
-            added.unwrap_or_else(|kernels::Failed| panic!("the places were checked"));
+            added.unwrap_or_else(|kernels::KernelFailed| panic!("the places were checked"));
         }
     }
 }
@@ -634,11 +634,11 @@ fn fits(step: &TensorOp, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
 }
 
 /// Returns an empty list for a list type, or `None` for a stack.
-fn list_of(ty: &Type) -> Option<List> {
-    if let Type::List(element) = ty { Some(List::new(element)) } else { None }
+fn list_of(ty: &Type) -> Option<ListStorage> {
+    if let Type::List(element) = ty { Some(ListStorage::new(element)) } else { None }
 }
 
-fn move_list(lists: &mut [Option<List>], dst: StackId, src: StackId, take: bool) -> Result<(), OutOfMemory> {
+fn move_list(lists: &mut [Option<ListStorage>], dst: StackId, src: StackId, take: bool) -> Result<(), OutOfMemory> {
     let Ok([dst, src]) = lists.get_disjoint_mut([dst.index(), src.index()]) else {
         return Ok(());
     };
@@ -650,7 +650,7 @@ fn move_list(lists: &mut [Option<List>], dst: StackId, src: StackId, take: bool)
     Ok(())
 }
 
-fn move_stack(stacks: &mut [Stack], dst: StackId, src: StackId, take: bool) -> Result<(), NoMemory> {
+fn move_stack(stacks: &mut [StackStorage], dst: StackId, src: StackId, take: bool) -> Result<(), NoMemory> {
     let Ok([dst, src]) = stacks.get_disjoint_mut([dst.index(), src.index()]) else {
         return Ok(());
     };

@@ -1,6 +1,6 @@
 //! Textual representation of a plan, one line per instruction.
 
-use super::{Base, Instr, LoopSpan, Operand, Out, Plan, TensorOp, TensorOpId, Update, View};
+use super::{Base, Instr, LoopSpan, Out, Plan, TensorOp, TensorOpId, TensorOperand, Update, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::memory::BufferLocation;
 use anabranch_dsl::Loc;
@@ -109,8 +109,8 @@ impl Traffic {
 }
 
 /// Returns the bytes of memory that operands refer to, or `None` if a shape is unknown.
-fn bytes_of_all(operands: &[Operand]) -> Option<usize> {
-    operands.iter().map(|o| if let Operand::View(view) = o { Some(bytes_in_memory(view)) } else { None }).sum()
+fn bytes_of_all(operands: &[TensorOperand]) -> Option<usize> {
+    operands.iter().map(|o| if let TensorOperand::View(view) = o { Some(bytes_in_memory(view)) } else { None }).sum()
 }
 
 /// Returns the bytes of memory that a view refers to, those of a broadcast element once.
@@ -229,7 +229,7 @@ fn names(f: &mut fmt::Formatter<'_>, names: impl Iterator<Item = &'static str>) 
 }
 
 /// Writes operands and the location of an operation.
-fn shown(f: &mut fmt::Formatter<'_>, operands: &[Operand], loc: &Loc) -> fmt::Result {
+fn shown(f: &mut fmt::Formatter<'_>, operands: &[TensorOperand], loc: &Loc) -> fmt::Result {
     for (i, operand) in operands.iter().enumerate() {
         write!(f, "{} {}", if i > 0 { "," } else { "" }, Shown(operand))?;
     }
@@ -252,12 +252,12 @@ impl fmt::Display for ShownView<'_> {
     }
 }
 
-struct Shown<'a>(&'a Operand);
+struct Shown<'a>(&'a TensorOperand);
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Operand::View(v) => ShownView(v).fmt(f),
-            Operand::Slot(s) => write!(f, "{s:?}"),
+            TensorOperand::View(v) => ShownView(v).fmt(f),
+            TensorOperand::Slot(s) => write!(f, "{s:?}"),
         }
     }
 }

@@ -7,8 +7,8 @@ use super::moves::{Ordered, in_order};
 use super::parallel_ops::is_heavy;
 use super::rows::join_rows;
 use super::{
-    Assign, Base, BufferId, Instr, LoopSpan, Operand, Out, Plan, Reg, ScalarOp, SlotId, StackId, TensorOp, TensorOpId,
-    Update, View,
+    Assign, Base, BufferId, Instr, LoopSpan, Out, Plan, Reg, ScalarOp, SlotId, StackId, TensorOp, TensorOpId,
+    TensorOperand, Update, View,
 };
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
@@ -19,11 +19,11 @@ use std::collections::HashMap;
 
 /// Consecutive indices for storage classes of one kind, in order of first use.
 #[derive(Default)]
-struct Numbers {
+struct StorageIndices {
     of: HashMap<Storage, u32>,
 }
 
-impl Numbers {
+impl StorageIndices {
     fn get(&mut self, class: Storage) -> u32 {
         let next = self.of.len() as u32;
         *self.of.entry(class).or_insert(next)
@@ -33,10 +33,10 @@ impl Numbers {
 struct Finish<'a> {
     draft: &'a Draft,
     live: Liveness,
-    regs: Numbers,
-    buffers: Numbers,
-    stacks: Numbers,
-    slots: Numbers,
+    regs: StorageIndices,
+    buffers: StorageIndices,
+    stacks: StorageIndices,
+    slots: StorageIndices,
     requests: Vec<Request>,
     /// The element size of each buffer in bytes, or 0 if its views disagree.
     element_sizes: Vec<usize>,
@@ -53,18 +53,18 @@ struct Finish<'a> {
 /// Returns the operands read after all items.
 fn last<'a>(
     draft: &'a Draft,
-    outputs: &'a [(Operand, TensorType)],
+    outputs: &'a [(TensorOperand, TensorType)],
     assigns: &'a [Assign],
     updates: &'a [Update],
-) -> impl Iterator<Item = &'a Operand> {
+) -> impl Iterator<Item = &'a TensorOperand> {
     let at_end = draft.additions.iter().flat_map(|&step| &draft.step(step).operands);
     let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
     last.chain(updates.iter().flat_map(|u| &u.operands)).chain(at_end)
 }
 
 /// Fuses operations over the same rows.
-pub(super) fn join(draft: &mut Draft, outputs: &[(Operand, TensorType)], assigns: &[Assign], updates: &[Update]) {
-    let last: Vec<Operand> = last(draft, outputs, assigns, updates).cloned().collect();
+pub(super) fn join(draft: &mut Draft, outputs: &[(TensorOperand, TensorType)], assigns: &[Assign], updates: &[Update]) {
+    let last: Vec<TensorOperand> = last(draft, outputs, assigns, updates).cloned().collect();
     join_rows(draft, last.iter());
 }
 
@@ -73,7 +73,7 @@ pub(super) fn finish(
     mut draft: Draft,
     name: String,
     inputs: Vec<TensorType>,
-    outputs: Vec<(Operand, TensorType)>,
+    outputs: Vec<(TensorOperand, TensorType)>,
     assigns: Vec<Assign>,
     updates: Vec<Update>,
 ) -> Result<Plan> {
@@ -85,10 +85,10 @@ pub(super) fn finish(
     let mut finish = Finish {
         draft: &draft,
         live,
-        regs: Numbers::default(),
-        buffers: Numbers::default(),
-        stacks: Numbers::default(),
-        slots: Numbers::default(),
+        regs: StorageIndices::default(),
+        buffers: StorageIndices::default(),
+        stacks: StorageIndices::default(),
+        slots: StorageIndices::default(),
         requests: Vec::new(),
         element_sizes: Vec::new(),
         stack_types: Vec::new(),
@@ -123,7 +123,7 @@ pub(super) fn finish(
         }
     }
 
-    let in_code = |l: &super::draft::Loop| starts[l.start as usize]..starts[l.end as usize + 1];
+    let in_code = |l: &super::draft::DraftLoop| starts[l.start as usize]..starts[l.end as usize + 1];
     let loops = draft
         .loops
         .iter()
@@ -131,7 +131,7 @@ pub(super) fn finish(
         .collect();
     let outputs: Vec<_> = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
     let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
-    let place = |o: Vec<Operand>, finish: &mut Finish<'_>| o.into_iter().map(|o| finish.operand(o)).collect();
+    let place = |o: Vec<TensorOperand>, finish: &mut Finish<'_>| o.into_iter().map(|o| finish.operand(o)).collect();
     let updates = updates.into_iter().map(|u| Update { operands: place(u.operands, &mut finish), ..u }).collect();
     let (mut results, mut regions) = (Vec::new(), HashMap::new());
     for (i, (operand, _)) in outputs.iter().enumerate() {
@@ -218,18 +218,18 @@ impl Finish<'_> {
 
     /// Returns the buffer of an output that covers it and has one element size. Booleans are
     /// excluded because not all bytes are valid.
-    fn is_result(&self, output: &Operand) -> Option<BufferId> {
-        let Operand::View(view) = output else { return None };
+    fn is_result(&self, output: &TensorOperand) -> Option<BufferId> {
+        let TensorOperand::View(view) = output else { return None };
         let Base::Buffer(b) = view.base else { return None };
         let is_whole = view.offset == 0 && view.is_contiguous() && view.n_bytes() == self.requests[b.index()].bytes;
         let fits = view.size() > 0 && view.dtype != DType::Bool && self.element_sizes[b.index()] == view.dtype.size();
         (is_whole && fits).then_some(b)
     }
 
-    fn operand(&mut self, operand: Operand) -> Operand {
+    fn operand(&mut self, operand: TensorOperand) -> TensorOperand {
         match operand {
-            Operand::View(v) => Operand::View(self.view(v)),
-            Operand::Slot(s) => Operand::Slot(self.slot(s)),
+            TensorOperand::View(v) => TensorOperand::View(self.view(v)),
+            TensorOperand::Slot(s) => TensorOperand::Slot(self.slot(s)),
         }
     }
 
@@ -351,7 +351,7 @@ impl Finish<'_> {
                 (self.live.representative(m.destination()), src.map(|s| self.live.representative(s)))
             })
             .collect();
-        let mut saved: HashMap<usize, Saved> = HashMap::new();
+        let mut saved: HashMap<usize, SavedSource> = HashMap::new();
         for order in in_order(&pairs) {
             match order {
                 Ordered::Save(i) => {
@@ -383,13 +383,13 @@ impl Finish<'_> {
         }
     }
 
-    fn save(&mut self, m: &Move, p: usize) -> Saved {
+    fn save(&mut self, m: &Move, p: usize) -> SavedSource {
         match m {
             Move::Reg { src, .. } => {
                 let dst = Reg(self.new_number(NumberOf::Regs));
                 let src = self.reg(*src);
                 self.code.push(Instr::Move { dst, src });
-                Saved::Reg(dst)
+                SavedSource::Reg(dst)
             }
             Move::Tensor { src, .. } => {
                 let id = BufferId(self.new_number(NumberOf::Buffers));
@@ -398,39 +398,39 @@ impl Finish<'_> {
                 self.element_sizes.push(usize::MAX);
                 let src = self.view(src.clone());
                 self.copy(src, view.clone());
-                Saved::View(view)
+                SavedSource::View(view)
             }
             Move::Stack { src, .. } => {
                 let dst = StackId(self.new_number(NumberOf::Stacks));
                 self.stack_types.push(self.draft.stacks[src.index()].clone());
                 let src = self.stack(*src);
                 self.code.push(Instr::StackMove { dst, src, take: false });
-                Saved::Stack(dst)
+                SavedSource::Stack(dst)
             }
             Move::Slot { src, .. } => {
                 let dst = SlotId(self.new_number(NumberOf::Slots));
                 let src = self.slot(*src);
                 self.code.push(Instr::SlotMove { dst, src });
-                Saved::Slot(dst)
+                SavedSource::Slot(dst)
             }
         }
     }
 
-    fn do_move(&mut self, m: &Move, saved: Option<&Saved>, take: bool) {
+    fn do_move(&mut self, m: &Move, saved: Option<&SavedSource>, take: bool) {
         match m {
             Move::Reg { dst, src } => {
-                let src = if let Some(Saved::Reg(r)) = saved { *r } else { self.reg(*src) };
+                let src = if let Some(SavedSource::Reg(r)) = saved { *r } else { self.reg(*src) };
                 let dst = self.reg(*dst);
                 self.code.push(Instr::Move { dst, src });
             }
             Move::Tensor { dst, src } => {
-                let src = if let Some(Saved::View(v)) = saved { v.clone() } else { self.view(src.clone()) };
+                let src = if let Some(SavedSource::View(v)) = saved { v.clone() } else { self.view(src.clone()) };
                 let dst = self.view(dst.clone());
                 self.copy(src, dst);
             }
             Move::Stack { dst, src } => {
                 let (src, take) = match saved {
-                    Some(Saved::Stack(s)) => (*s, true),
+                    Some(SavedSource::Stack(s)) => (*s, true),
                     _ => (self.stack(*src), take),
                 };
                 let dst = self.stack(*dst);
@@ -438,7 +438,7 @@ impl Finish<'_> {
                 self.code.push(Instr::StackMove { dst, src, take });
             }
             Move::Slot { dst, src } => {
-                let src = if let Some(Saved::Slot(s)) = saved { *s } else { self.slot(*src) };
+                let src = if let Some(SavedSource::Slot(s)) = saved { *s } else { self.slot(*src) };
                 let dst = self.slot(*dst);
                 self.code.push(Instr::SlotMove { dst, src });
             }
@@ -447,7 +447,7 @@ impl Finish<'_> {
 
     fn copy(&mut self, src: View, dst: View) {
         let kernel = Kernel::Copy(Copy::new(&src, &dst));
-        let (operands, out) = (vec![Operand::View(src)], Out::View(dst));
+        let (operands, out) = (vec![TensorOperand::View(src)], Out::View(dst));
         self.steps.push(TensorOp { kernel, operands, out, meaning: None, name: "move", loc: Loc::UNKNOWN });
         self.code.push(Instr::Run(TensorOpId(self.steps.len() as u32 - 1)));
     }
@@ -455,7 +455,7 @@ impl Finish<'_> {
     /// Returns an index that belongs to no class of the draft. Its key is beyond the draft's
     /// storage.
     fn new_number(&mut self, of: NumberOf) -> u32 {
-        let fresh = |numbers: &Numbers| u32::MAX - numbers.of.len() as u32;
+        let fresh = |numbers: &StorageIndices| u32::MAX - numbers.of.len() as u32;
         match of {
             NumberOf::Regs => {
                 let key = Storage::Reg(Reg(fresh(&self.regs)));
@@ -478,7 +478,7 @@ impl Finish<'_> {
 }
 
 /// A saved source of a move.
-enum Saved {
+enum SavedSource {
     Reg(Reg),
     View(View),
     Stack(StackId),

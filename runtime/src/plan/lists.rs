@@ -3,10 +3,10 @@
 //! If shapes are known, elements are copied between the list and the memory of the plan, and only
 //! growing lists allocate.
 
-use super::{Base, Operand, Out, Plan, StackId, TensorOp, View};
+use super::{Base, Out, Plan, StackId, TensorOp, TensorOperand, View};
 use crate::cpu::element::{bytes_of, to_buffer};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::list::List;
+use crate::cpu::list::ListStorage;
 use crate::cpu::memory::{ExternalTensors, Sources};
 use crate::plan::exec::Context;
 use anabranch_dsl::interp::list as meaning;
@@ -71,7 +71,7 @@ impl Plan {
     fn on_bytes(
         &self,
         cx: &mut Context,
-        list: &mut List,
+        list: &mut ListStorage,
         scratch: &mut Scratch,
         op: &ListOp,
         step: &TensorOp,
@@ -81,15 +81,15 @@ impl Plan {
         let Scratch { indices: numbers, words } = scratch;
         numbers.clear();
         match indices.map(|i| &step.operands[i]) {
-            Some(Operand::View(v)) if v.dtype == DType::Bool => {
+            Some(TensorOperand::View(v)) if v.dtype == DType::Bool => {
                 let from = cx.sources(self, foreign).elements::<bool>(v.base);
                 numbers.extend(v.offsets().map(|at| i32::from(from[at])));
             }
-            Some(Operand::View(v)) => {
+            Some(TensorOperand::View(v)) => {
                 let from = cx.sources(self, foreign).elements::<i32>(v.base);
                 numbers.extend(v.offsets().map(|at| from[at]));
             }
-            Some(Operand::Slot(s)) => match super::exec::slot(cx, *s).buffer() {
+            Some(TensorOperand::Slot(s)) => match super::exec::slot(cx, *s).buffer() {
                 Buffer::Bool(marks) => numbers.extend(marks.iter().map(|&mark| i32::from(mark))),
                 _ => numbers.extend(super::exec::slot(cx, *s).data::<i32>()),
             },
@@ -114,17 +114,17 @@ impl Plan {
         };
         if let ListOp::Unstack = op {
             numbers.push(match data {
-                Operand::View(v) => v.shape[0],
-                Operand::Slot(s) => super::exec::slot(cx, *s).shape()[0],
+                TensorOperand::View(v) => v.shape[0],
+                TensorOperand::Slot(s) => super::exec::slot(cx, *s).shape()[0],
             } as i32);
         }
         match data {
-            Operand::View(v) => {
+            TensorOperand::View(v) => {
                 let sources = cx.sources(self, foreign);
                 self.check_rows(list, op, numbers, step, &v.shape)?;
                 list.update(op, numbers, contiguous(v, &sources, words), step.loc)
             }
-            Operand::Slot(s) => {
+            TensorOperand::Slot(s) => {
                 let tensor = super::exec::slot(cx, *s);
                 self.check_rows(list, op, numbers, step, tensor.shape())?;
                 list.update(op, numbers, bytes_of(tensor.buffer()), step.loc)
@@ -133,7 +133,14 @@ impl Plan {
     }
 
     /// Checks the shape of elements passed to a list, in the same order as the interpreter.
-    fn check_rows(&self, list: &List, op: &ListOp, indices: &[i32], step: &TensorOp, shape: &[usize]) -> Result<()> {
+    fn check_rows(
+        &self,
+        list: &ListStorage,
+        op: &ListOp,
+        indices: &[i32],
+        step: &TensorOp,
+        shape: &[usize],
+    ) -> Result<()> {
         let element = list.element();
         let expected = list.shape();
         let given = match op {
@@ -166,7 +173,7 @@ impl Plan {
     }
 
     /// Checks the other extents of a tensor that is split along its first axis.
-    fn check_rest(&self, list: &List, step: &TensorOp, shape: &[usize]) -> Result<()> {
+    fn check_rest(&self, list: &ListStorage, step: &TensorOp, shape: &[usize]) -> Result<()> {
         let expected = list.shape();
         if shape[1..] == expected[1..] {
             return Ok(());
@@ -175,7 +182,7 @@ impl Plan {
         Err(meaning::wrong_shape(&ListOp::Split(expected[0].into()), &given, list.element(), 0, step.loc))
     }
 
-    fn found(&self, cx: &mut Context, list: &List, op: &ListOp, indices: &[i32], step: &TensorOp) -> Result<()> {
+    fn found(&self, cx: &mut Context, list: &ListStorage, op: &ListOp, indices: &[i32], step: &TensorOp) -> Result<()> {
         match &step.out {
             Out::View(View { base: Base::Buffer(b), .. }) => list.query(op, indices, step.loc, self.buffer_mut(cx, *b)),
             Out::Reg(r, dtype) => {

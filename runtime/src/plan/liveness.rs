@@ -19,7 +19,7 @@
 //! results directly, and maps overwrite operands at their last use.
 
 use super::draft::{AccessKind, Draft, Item, Move, Storage};
-use super::{Base, BufferId, Instr, Operand, Out, Reg, SlotId, StackId, TensorOp, TensorOpId, View};
+use super::{Base, BufferId, Instr, Out, Reg, SlotId, StackId, TensorOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
 use std::collections::{BTreeSet, HashMap};
 
@@ -40,14 +40,14 @@ pub(crate) struct Liveness {
 
 /// The two items that write the result of a conditional.
 #[derive(Clone, Copy, Debug)]
-struct Branches {
+struct BranchWrites {
     then: u32,
     otherwise: u32,
 }
 
 impl Liveness {
     /// Computes all live ranges. `last` is read after all items.
-    pub(crate) fn new<'a>(draft: &Draft, last: impl Iterator<Item = &'a Operand>) -> Liveness {
+    pub(crate) fn new<'a>(draft: &Draft, last: impl Iterator<Item = &'a TensorOperand>) -> Liveness {
         let n = draft.n_regs as usize + draft.buffers.len() + draft.stacks.len() + draft.n_slots as usize;
         let mut live = Liveness {
             n_regs: draft.n_regs as usize,
@@ -134,7 +134,7 @@ impl Liveness {
                     if pause < resume { vec![(start, pause), (resume, end)] } else { vec![(start, end)] }
                 }
                 (None, &[then, otherwise]) => {
-                    let b = Branches { then, otherwise };
+                    let b = BranchWrites { then, otherwise };
                     // The jump after the first branch is the last point before the second one.
                     vec![(start, 2 * b.then + 2), (2 * b.otherwise + offset, end[id])]
                 }
@@ -330,7 +330,8 @@ impl Liveness {
                 let others = steps_of(item).iter().filter(|&step| step != writer);
                 self.may_write_over(draft.step(*writer), ends, begins)
                     && others.map(|&step| draft.step(step)).all(|other| {
-                        let mut all = other.operands.iter().filter_map(Operand::storage).chain(other.out.storage());
+                        let mut all =
+                            other.operands.iter().filter_map(TensorOperand::storage).chain(other.out.storage());
                         all.all(|s| self.class_of(s) != ends)
                     })
             }
@@ -352,10 +353,10 @@ impl Liveness {
         overwritten(step).next().is_some()
             && class(out) == Some(begins)
             && step.operands.iter().all(|operand| match operand {
-                Operand::View(v) => {
+                TensorOperand::View(v) => {
                     class(v) != Some(ends) || is_all_of(v, out) && overwritten(step).any(|o| std::ptr::eq(o, v))
                 }
-                Operand::Slot(_) => false,
+                TensorOperand::Slot(_) => false,
             })
     }
 
@@ -386,7 +387,7 @@ fn overwritten(step: &TensorOp) -> impl Iterator<Item = &View> {
         Kernel::Matmul(product) => (&[][..], product.addend(&step.operands)),
         _ => (&[][..], None),
     };
-    let views = all.iter().filter_map(|operand| if let Operand::View(v) = operand { Some(v) } else { None });
+    let views = all.iter().filter_map(|operand| if let TensorOperand::View(v) = operand { Some(v) } else { None });
     views.chain(addend)
 }
 

@@ -88,19 +88,19 @@ id! {
 
 /// An operand of a tensor operation.
 #[derive(Clone, Debug)]
-pub(crate) enum Operand {
+pub(crate) enum TensorOperand {
     /// A tensor of known shape.
     View(View),
     /// A tensor of unknown shape.
     Slot(SlotId),
 }
 
-impl Operand {
+impl TensorOperand {
     /// Returns the view. Only the reference kernel accepts slots.
     pub(crate) fn view(&self) -> &View {
         match self {
-            Operand::View(v) => v,
-            Operand::Slot(s) => panic!("{s:?} given to a kernel that needs known shapes"),
+            TensorOperand::View(v) => v,
+            TensorOperand::Slot(s) => panic!("{s:?} given to a kernel that needs known shapes"),
         }
     }
 }
@@ -133,7 +133,7 @@ pub(crate) struct SourceOp {
 #[derive(Debug)]
 pub(crate) struct TensorOp {
     pub(crate) kernel: Kernel,
-    pub(crate) operands: Vec<Operand>,
+    pub(crate) operands: Vec<TensorOperand>,
     pub(crate) out: Out,
     /// The graph operation, for kernels that can fail.
     pub(crate) meaning: Option<Box<SourceOp>>,
@@ -227,7 +227,7 @@ pub(crate) struct PushCount {
 #[derive(Debug)]
 pub(crate) struct Update {
     pub(crate) map: Map,
-    pub(crate) operands: Vec<Operand>,
+    pub(crate) operands: Vec<TensorOperand>,
     /// The variables that receive the results, as distinct indices in the graph.
     pub(crate) vars: Vec<usize>,
     pub(crate) loc: Loc,
@@ -239,7 +239,7 @@ pub(crate) struct Assign {
     /// Index of the variable in the graph.
     pub(crate) var: usize,
     /// The new value, which is not stored in a variable.
-    pub(crate) value: Operand,
+    pub(crate) value: TensorOperand,
 }
 
 /// The instructions and location of a loop, for error messages.
@@ -276,7 +276,7 @@ pub(crate) struct Plan {
     pub(crate) n_slots: usize,
     pub(crate) constants: Vec<HostTensor>,
     pub(crate) inputs: Vec<TensorType>,
-    pub(crate) outputs: Vec<(Operand, TensorType)>,
+    pub(crate) outputs: Vec<(TensorOperand, TensorType)>,
     /// Number of outputs that are stacks or lists.
     ///
     /// Inputs and outputs of a whole graph are tensors; those of a subgraph may be stacks. Stack

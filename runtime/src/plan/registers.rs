@@ -1,7 +1,7 @@
 //! The inner loop of the executor, for instructions that access only registers.
 
 use super::Instr;
-use crate::cpu::element::Cell;
+use crate::cpu::element::CpuElement;
 use anabranch_dsl::interp::StopFlag;
 
 /// Runs from instruction `pc` as long as instructions access only registers and do not fail.

@@ -21,10 +21,10 @@
 //! another one.
 
 use super::draft::{AccessKind, Draft, Item, Storage};
-use super::{Base, BufferId, Instr, Operand, Out, TensorOp, TensorOpId, View};
+use super::{Base, BufferId, Instr, Out, TensorOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::kernels::map_reduce::Layout;
-use crate::cpu::kernels::rows::{Input, MAX_STAGES, MAX_WIDTH, Rows, Stage, StageKind, To};
+use crate::cpu::kernels::map_reduce::ReducedLayout;
+use crate::cpu::kernels::rows::{MAX_STAGES, MAX_WIDTH, RowKernel, Stage, StageDest, StageInput, StageKind};
 use crate::cpu::memory::MAX_WRITTEN;
 use std::collections::{HashMap, HashSet};
 
@@ -32,7 +32,7 @@ use std::collections::{HashMap, HashSet};
 const MAX_OPERANDS: usize = 48;
 
 /// Fuses operations into groups. `last` is read after all items.
-pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a Operand>) {
+pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a TensorOperand>) {
     let mut reads: HashMap<BufferId, usize> = HashMap::new();
     let mut writes: HashMap<BufferId, usize> = HashMap::new();
     for item in &draft.items {
@@ -105,8 +105,8 @@ impl Member {
             Kernel::Map(map) if map.is_total() => (Role::Elements { n: out.size() }, step.operands.len()),
             Kernel::MapReduce(reduce) => {
                 let role = match reduce.layout() {
-                    Layout::Trailing { n } => Role::PerRow { rows: out.size(), width: n, result: 1 },
-                    Layout::Leading { n, row } => Role::Columns { rows: n, width: row },
+                    ReducedLayout::Trailing { n } => Role::PerRow { rows: out.size(), width: n, result: 1 },
+                    ReducedLayout::Leading { n, row } => Role::Columns { rows: n, width: row },
                 };
                 (role, reduce.n_read())
             }
@@ -301,13 +301,13 @@ impl Group {
         let (mut outs, mut operands, mut stages): (Vec<View>, Vec<View>, Vec<Stage>) = Default::default();
         for (member, &inside) in self.members.iter().zip(&inside) {
             let input = |view: &View| match view.storage().and_then(|s| self.written.get(&s)) {
-                Some(&stage) => Input::Value(stage as u8),
+                Some(&stage) => StageInput::Value(stage as u8),
                 None => {
                     let i = operands.iter().position(|v| v == view).unwrap_or_else(|| {
                         operands.push(view.clone());
                         operands.len() - 1
                     });
-                    Input::Operand(i as u8)
+                    StageInput::Operand(i as u8)
                 }
             };
             let inputs = member.views.iter().map(input).collect();
@@ -318,17 +318,17 @@ impl Group {
                 other => panic!("{other:?} is no member of a group"),
             };
             let to = if let Role::Columns { .. } = member.role {
-                let chunks = vec![Rows::n_chunks(rows, width), width];
+                let chunks = vec![RowKernel::n_chunks(rows, width), width];
                 let b = BufferId(draft.buffers.len() as u32);
                 let chunks = View::whole(Base::Buffer(b), member.out.dtype, chunks);
                 draft.buffers.push(chunks.n_bytes());
                 outs.extend([chunks, member.out.clone()]);
-                To::Columns { chunks: outs.len() as u8 - 2, out: outs.len() as u8 - 1 }
+                StageDest::Columns { chunks: outs.len() as u8 - 2, out: outs.len() as u8 - 1 }
             } else if inside {
-                To::Scratch
+                StageDest::Scratch
             } else {
                 outs.push(member.out.clone());
-                To::Out(outs.len() as u8 - 1)
+                StageDest::Out(outs.len() as u8 - 1)
             };
             stages.push(Stage {
                 work,
@@ -341,8 +341,8 @@ impl Group {
         }
         let last = &self.members[self.members.len() - 1];
         let TensorOp { name, loc, .. } = *draft.step(last.step);
-        let kernel = Kernel::Rows(Rows::new(rows, width, stages));
-        let operands = operands.into_iter().map(Operand::View).collect();
+        let kernel = Kernel::Rows(RowKernel::new(rows, width, stages));
+        let operands = operands.into_iter().map(TensorOperand::View).collect();
         for member in &self.members {
             draft.items[member.item] = Item::Moves(Vec::new());
             draft.ops[member.item] = None;

@@ -19,7 +19,7 @@
 //! the same elements.
 
 use super::draft::{AccessKind, Draft, Item, Storage};
-use super::{Assign, Base, BufferId, Instr, Operand, Out, TensorOpId, Update, View};
+use super::{Assign, Base, BufferId, Instr, Out, TensorOpId, TensorOperand, Update, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, MAX_RESULTS, Map, MapOp};
 use anabranch_dsl::{DType, Loc, TensorType};
@@ -35,8 +35,12 @@ struct Candidate {
 }
 
 /// Moves in-place updates out of the code of a draft and out of the assignments.
-pub(super) fn updates(draft: &mut Draft, outputs: &[(Operand, TensorType)], assigns: &mut Vec<Assign>) -> Vec<Update> {
-    let mut uses = Uses::new(draft, outputs, assigns);
+pub(super) fn updates(
+    draft: &mut Draft,
+    outputs: &[(TensorOperand, TensorType)],
+    assigns: &mut Vec<Assign>,
+) -> Vec<Update> {
+    let mut uses = StorageUses::new(draft, outputs, assigns);
     let mut candidates: Vec<Candidate> = assigns.iter().filter_map(|assign| uses.candidate(draft, assign)).collect();
     candidates.sort_by_key(|c| c.item);
     while let Some(bad) = (0..candidates.len()).find(|&i| !uses.may_update(draft, &candidates, i)) {
@@ -44,9 +48,9 @@ pub(super) fn updates(draft: &mut Draft, outputs: &[(Operand, TensorType)], assi
     }
     let new_values: HashMap<BufferId, usize> = candidates.iter().map(|c| (c.buffer, c.var)).collect();
     assigns.retain(|a| candidates.iter().all(|c| c.var != a.var));
-    let mut passes: Vec<Pass> = Vec::new();
+    let mut passes: Vec<FusedUpdates> = Vec::new();
     for c in &candidates {
-        let pass = Pass::new(draft, c, &new_values);
+        let pass = FusedUpdates::new(draft, c, &new_values);
         draft.items[c.item] = Item::Moves(Vec::new());
         let step = &mut draft.steps[c.step.index()];
         (step.kernel, step.operands, step.out) = (Kernel::Data, Vec::new(), Out::Nothing);
@@ -56,20 +60,20 @@ pub(super) fn updates(draft: &mut Draft, outputs: &[(Operand, TensorType)], assi
         };
         passes.extend(rest);
     }
-    passes.into_iter().map(Pass::update).collect()
+    passes.into_iter().map(FusedUpdates::update).collect()
 }
 
 /// The readers and writers of storage.
-struct Uses {
+struct StorageUses {
     /// The last item that writes each piece of storage, and the number of writers.
     written: HashMap<Storage, (usize, usize)>,
     /// The items that read each buffer. `usize::MAX` stands for reads after all items.
     readers: HashMap<BufferId, Vec<usize>>,
 }
 
-impl Uses {
-    fn new(draft: &Draft, outputs: &[(Operand, TensorType)], assigns: &[Assign]) -> Uses {
-        let mut uses = Uses { written: HashMap::new(), readers: HashMap::new() };
+impl StorageUses {
+    fn new(draft: &Draft, outputs: &[(TensorOperand, TensorType)], assigns: &[Assign]) -> StorageUses {
+        let mut uses = StorageUses { written: HashMap::new(), readers: HashMap::new() };
         if assigns.is_empty() {
             return uses;
         }
@@ -95,14 +99,14 @@ impl Uses {
 
     /// Returns the map that computes the new value of a variable, if it qualifies on its own.
     fn candidate(&mut self, draft: &Draft, assign: &Assign) -> Option<Candidate> {
-        let Operand::View(value) = &assign.value else { return None };
+        let TensorOperand::View(value) = &assign.value else { return None };
         let Base::Buffer(buffer) = value.base else { return None };
         let &(item, 1) = self.written.get(&Storage::Buffer(buffer))? else { return None };
         let Item::Instr(Instr::Run(step)) = draft.items[item] else { return None };
         let (Kernel::Map(map), Out::View(out)) = (&draft.step(step).kernel, &draft.step(step).out) else { return None };
         let is_whole = value.is_contiguous() && value.offset == 0 && value.size() == out.size();
         let is_outside = draft.item_loops[item].is_none() && draft.item_arms[item].is_none();
-        let stay = |operand: &Operand| {
+        let stay = |operand: &TensorOperand| {
             operand.storage().is_none_or(|s| self.written.get(&s).is_none_or(|&(last, _)| last < item))
         };
         let fits = is_whole && is_outside && map.is_total() && out.dtype != DType::Bool && out.size() > 0;
@@ -118,7 +122,7 @@ impl Uses {
     fn may_update(&self, draft: &Draft, candidates: &[Candidate], i: usize) -> bool {
         let this = candidates[i];
         let is_later = |p: &usize| candidates[i + 1..].binary_search_by_key(p, |c| c.item).is_ok();
-        let old = |o: &&Operand| o.view().base == Base::Var(this.var as u32);
+        let old = |o: &&TensorOperand| o.view().base == Base::Var(this.var as u32);
         let step = draft.step(this.step);
         let Out::View(out) = &step.out else { panic!("a map gives a tensor") };
         let place = View { base: Base::Var(this.var as u32), ..out.clone() };
@@ -129,7 +133,7 @@ impl Uses {
 }
 
 /// Updates fused into one pass.
-struct Pass {
+struct FusedUpdates {
     ops: Vec<MapOp>,
     operands: Vec<View>,
     /// The operations that compute new values, and the variables they overwrite.
@@ -137,18 +141,18 @@ struct Pass {
     loc: Loc,
 }
 
-impl Pass {
-    fn new(draft: &Draft, c: &Candidate, new_values: &HashMap<BufferId, usize>) -> Pass {
+impl FusedUpdates {
+    fn new(draft: &Draft, c: &Candidate, new_values: &HashMap<BufferId, usize>) -> FusedUpdates {
         let step = draft.step(c.step);
         let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) else { panic!("only maps are updates") };
         // Earlier updates have already written the variables whose new values this one reads.
-        let present = |operand: &Operand| {
+        let present = |operand: &TensorOperand| {
             let view = operand.view().clone();
             let var = if let Base::Buffer(b) = view.base { new_values.get(&b) } else { None };
             let base = var.map_or(view.base, |&var| Base::Var(var as u32));
             View { base, ..view }
         };
-        Pass {
+        FusedUpdates {
             ops: map.ops().to_vec(),
             operands: step.operands.iter().map(present).collect(),
             results: vec![(map.ops().len() - 1, View { base: Base::Var(c.var as u32), ..out.clone() })],
@@ -157,7 +161,7 @@ impl Pass {
     }
 
     /// Fuses a later update of one result if that saves reads. Returns it if it cannot be fused.
-    fn join(&mut self, later: Pass) -> Option<Pass> {
+    fn join(&mut self, later: FusedUpdates) -> Option<FusedUpdates> {
         let (_, place) = &later.results[0];
         let elsewhere = |read: &View, place: &View| read.base == place.base && !read.same_places(place);
         let new: Vec<&View> = later.operands.iter().filter(|v| !self.operands.contains(v)).collect();
@@ -197,7 +201,7 @@ impl Pass {
     }
 
     fn update(self) -> Update {
-        let operands: Vec<Operand> = self.operands.into_iter().map(Operand::View).collect();
+        let operands: Vec<TensorOperand> = self.operands.into_iter().map(TensorOperand::View).collect();
         let results: Vec<(usize, &View)> = self.results.iter().map(|(op, place)| (*op, place)).collect();
         let var =
             |view: &View| if let Base::Var(i) = view.base { i as usize } else { panic!("only variables are updated") };

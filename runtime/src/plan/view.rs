@@ -194,8 +194,8 @@ impl View {
     }
 
     /// Iterates over the index in the base of every element, in row-major order.
-    pub(crate) fn offsets(&self) -> Offsets<'_> {
-        Offsets { view: self, index: vec![0; self.shape.len()], next: self.offset as isize, left: self.size() }
+    pub(crate) fn offsets(&self) -> ViewOffsets<'_> {
+        ViewOffsets { view: self, index: vec![0; self.shape.len()], next: self.offset as isize, left: self.size() }
     }
 
     /// Returns whether another view refers to the same elements in the same order.
@@ -211,14 +211,14 @@ impl View {
 }
 
 /// See [`View::offsets`].
-pub(crate) struct Offsets<'a> {
+pub(crate) struct ViewOffsets<'a> {
     view: &'a View,
     index: Vec<usize>,
     next: isize,
     left: usize,
 }
 
-impl Iterator for Offsets<'_> {
+impl Iterator for ViewOffsets<'_> {
     type Item = usize;
 
     fn next(&mut self) -> Option<usize> {

@@ -6,8 +6,8 @@ use crate::ir::print::MAX_FILL;
 use crate::{Buffer, HostTensor, Loc, TensorType};
 
 impl<'a> Parser<'a> {
-    pub(super) fn elements(&mut self) -> Parse<Elements<'a>> {
-        let mut e = Elements { loc: self.loc(), words: vec![], places: vec![], extents: vec![], rank: None };
+    pub(super) fn elements(&mut self) -> Parse<ConstantElements<'a>> {
+        let mut e = ConstantElements { loc: self.loc(), words: vec![], places: vec![], extents: vec![], rank: None };
         // The number of items so far in each open list.
         let mut open: Vec<usize> = Vec::new();
         loop {
@@ -56,7 +56,7 @@ impl<'a> Parser<'a> {
 }
 
 /// The elements of a constant, as written.
-pub(super) struct Elements<'a> {
+pub(super) struct ConstantElements<'a> {
     loc: Loc,
     words: Vec<&'a str>,
     places: Vec<Loc>,
@@ -66,7 +66,7 @@ pub(super) struct Elements<'a> {
     rank: Option<usize>,
 }
 
-impl Elements<'_> {
+impl ConstantElements<'_> {
     /// Builds the tensor of a type, from its elements in order or from one element for all.
     pub(super) fn tensor(&self, ty: &TensorType) -> Result<HostTensor, (Loc, String)> {
         let Some(shape) = ty.shape.known() else {

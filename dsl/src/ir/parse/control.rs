@@ -1,6 +1,6 @@
 //! Parsing of branches, loops and calls.
 
-use super::{Failed, Param, Parse, Parser, Symbol};
+use super::{Param, Parse, Parser, StatementFailed, Symbol};
 use crate::ir::lex::Tok;
 use crate::ir::{CallKind, Node, Op, Origin, Region, Value};
 use crate::{Loc, Type};
@@ -11,7 +11,7 @@ use std::num::NonZeroU32;
 const MAX_DEPTH: usize = 128;
 
 /// Region parameters with their arguments.
-struct Bound<'a> {
+struct ParamBindings<'a> {
     params: Vec<Param<'a>>,
     operands: Parse<Vec<Value>>,
     /// The number of parameters before the bar, if there is one.
@@ -66,7 +66,7 @@ impl<'a> Parser<'a> {
         let on = self.on()?;
         let given: Vec<Type> = match &operands {
             Ok(values) => values.iter().skip(1).map(|&v| self.graph.ty(v).clone()).collect(),
-            Err(Failed) => vec![],
+            Err(StatementFailed) => vec![],
         };
         let mut regions = Vec::new();
         for word in ["then", "else"] {
@@ -101,7 +101,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Parses parameters with their arguments: `(%x = %a | %w = %w)`.
-    fn bound_params(&mut self) -> Parse<Bound<'a>> {
+    fn bound_params(&mut self) -> Parse<ParamBindings<'a>> {
         self.expect('(')?;
         let (mut params, mut operands) = (Vec::new(), Ok(Vec::new()));
         let mut bar = None;
@@ -122,19 +122,19 @@ impl<'a> Parser<'a> {
             self.next();
             match (self.lookup(name, value_loc), &mut operands) {
                 (Some(v), Ok(list)) => list.push(v),
-                _ => operands = Err(Failed),
+                _ => operands = Err(StatementFailed),
             }
         }
-        Ok(Bound { params, operands, bar })
+        Ok(ParamBindings { params, operands, bar })
     }
 
     pub(super) fn call(&mut self, region: Region, kind: CallKind, loc: Loc) -> Parse<Node> {
-        let Bound { mut params, operands, bar } = self.bound_params()?;
+        let ParamBindings { mut params, operands, bar } = self.bound_params()?;
         let annotation = self.annotation()?;
         let on = self.on()?;
         let given: Vec<Type> = match &operands {
             Ok(values) => values.iter().map(|&v| self.graph.ty(v).clone()).collect(),
-            Err(Failed) => vec![],
+            Err(StatementFailed) => vec![],
         };
         let custom = matches!(kind, CallKind::CustomGradient { .. });
         let kind = if custom { CallKind::CustomGradient { args: bar.unwrap_or(params.len()) } } else { kind };
@@ -170,13 +170,13 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn while_loop(&mut self, region: Region, loc: Loc) -> Parse<Node> {
-        let Bound { params, operands, bar: n_vars } = self.bound_params()?;
+        let ParamBindings { params, operands, bar: n_vars } = self.bound_params()?;
         let annotation = self.annotation()?;
         let parallel_iterations = self.parallel_iterations()?;
         let on = self.on()?;
         let given: Vec<Type> = match &operands {
             Ok(values) => values.iter().map(|&v| self.graph.ty(v).clone()).collect(),
-            Err(Failed) => vec![],
+            Err(StatementFailed) => vec![],
         };
         let mut regions = Vec::new();
         for word in ["cond", "body"] {

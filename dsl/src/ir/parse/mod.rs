@@ -50,9 +50,9 @@ impl Graph {
 }
 
 /// A marker for a statement whose error has been recorded.
-struct Failed;
+struct StatementFailed;
 
-type Parse<T> = Result<T, Failed>;
+type Parse<T> = Result<T, StatementFailed>;
 
 /// The definition of a name.
 #[derive(Clone, Copy)]
@@ -99,12 +99,12 @@ impl<'a> Parser<'a> {
         tok
     }
 
-    fn error(&mut self, loc: Loc, message: impl Into<String>) -> Failed {
+    fn error(&mut self, loc: Loc, message: impl Into<String>) -> StatementFailed {
         self.errors.push(Diagnostic::new(message).at(loc, ""));
-        Failed
+        StatementFailed
     }
 
-    fn unexpected(&mut self, expected: &str) -> Failed {
+    fn unexpected(&mut self, expected: &str) -> StatementFailed {
         // A token missing at the end of a line is reported there, not at the start of the next
         // line.
         if self.tokens[self.at].first && self.at > 0 && !self.is('}') {
@@ -305,7 +305,7 @@ impl<'a> Parser<'a> {
             Ok(devices) => Ok(Some(DeviceConstraint::new(devices, loc))),
             Err(error) => {
                 self.errors.push(Diagnostic { labels: vec![(at_name, String::new())], ..error });
-                Err(Failed)
+                Err(StatementFailed)
             }
         }
     }
@@ -397,7 +397,7 @@ impl<'a> Parser<'a> {
                 self.recover(self.at);
             }
             self.eat('}');
-            return Err(Failed);
+            return Err(StatementFailed);
         }
         self.next();
         self.graph.region_mut(region).yields = yields?;
@@ -442,7 +442,7 @@ impl<'a> Parser<'a> {
             return Err(self.unexpected("a value, as `%x`"));
         };
         self.next();
-        self.lookup(name, loc).ok_or(Failed)
+        self.lookup(name, loc).ok_or(StatementFailed)
     }
 
     /// Parses values separated by commas, possibly none. All are looked up, so that all errors are
@@ -454,7 +454,7 @@ impl<'a> Parser<'a> {
             self.next();
             match (self.lookup(name, loc), &mut values) {
                 (Some(v), Ok(list)) => list.push(v),
-                _ => values = Err(Failed),
+                _ => values = Err(StatementFailed),
             }
             if !self.eat(',') {
                 break;

@@ -1,6 +1,6 @@
 //! Parsing of statements: operations with their operands and attributes.
 
-use super::{Failed, Parse, Parser, Symbol};
+use super::{Parse, Parser, StatementFailed, Symbol};
 use crate::edit_distance::edit_distance;
 use crate::format::{Stream, Template};
 use crate::ir::infer::{check_attrs, count, kind_name, result_types};
@@ -52,11 +52,11 @@ impl<'a> Parser<'a> {
                 }
                 Ok(())
             }
-            Err(Failed) => {
+            Err(StatementFailed) => {
                 for (name, loc) in names {
                     self.define(name, loc, Symbol::Broken);
                 }
-                Err(Failed)
+                Err(StatementFailed)
             }
         }
     }
@@ -143,7 +143,7 @@ impl<'a> Parser<'a> {
                         error = error.help(format!("there is `{near}`"));
                     }
                     self.errors.push(error);
-                    return Err(Failed);
+                    return Err(StatementFailed);
                 }
             },
         };
@@ -186,7 +186,7 @@ impl<'a> Parser<'a> {
                 let mut error = broken.error.at(self.graph.node(node).op.name(), loc);
                 error.message = format!("V{}: {}", broken.invariant, error.message);
                 self.errors.push(error);
-                Failed
+                StatementFailed
             })?,
         };
         for ty in types {
@@ -210,7 +210,7 @@ impl<'a> Parser<'a> {
                         error = error.help(format!("it has {}", names.join(", ")));
                     }
                     p.errors.push(error);
-                    return Err(Failed);
+                    return Err(StatementFailed);
                 };
                 if given.iter().any(|(n, _)| *n == name) {
                     return Err(p.error(loc, format!("the attribute `{name}` is given twice")));
@@ -225,7 +225,7 @@ impl<'a> Parser<'a> {
                     self.next();
                 }
                 self.eat('}');
-                return Err(Failed);
+                return Err(StatementFailed);
             }
         }
         let mut attrs = Attrs::none();
@@ -249,12 +249,14 @@ impl<'a> Parser<'a> {
             AttrKind::Ints | AttrKind::Naturals => {
                 self.expect('[').and_then(|()| self.list(']', Self::int)).map(Attr::Ints)
             }
-            AttrKind::Float => self.element_word().and_then(|w| Literal::read(w).ok_or(Failed)).map(Attr::Float),
-            AttrKind::Bool => self.element_word().and_then(|w| Literal::read(w).ok_or(Failed)).map(Attr::Bool),
+            AttrKind::Float => {
+                self.element_word().and_then(|w| Literal::read(w).ok_or(StatementFailed)).map(Attr::Float)
+            }
+            AttrKind::Bool => self.element_word().and_then(|w| Literal::read(w).ok_or(StatementFailed)).map(Attr::Bool),
             AttrKind::DType => self.dtype().map(Attr::DType),
             AttrKind::Shape => self.shape().map(Attr::Shape),
         };
-        attr.map_err(|Failed| {
+        attr.map_err(|StatementFailed| {
             self.errors.truncate(start);
             self.error(loc, format!("V4: the attribute `{name}` is {}", kind_name(kind)))
         })
@@ -262,7 +264,7 @@ impl<'a> Parser<'a> {
 
     fn int(&mut self) -> Parse<i64> {
         let word = self.element_word()?;
-        word.parse().map_err(|_| Failed)
+        word.parse().map_err(|_| StatementFailed)
     }
 
     pub(super) fn element_word(&mut self) -> Parse<&'a str> {

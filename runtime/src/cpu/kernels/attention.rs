@@ -11,17 +11,17 @@
 //! Threads share the matrices and, in the forward pass, the blocks of queries. Block sizes depend
 //! on the shapes only, and each sum is computed by one thread, in order.
 
-use super::dense::{Matrix, Right, product, with_memory};
+use super::dense::{Matrix, RightMatrix, product, with_memory};
 use super::gemm::{Strides, packed_len};
-use super::matmul::{Layout, layout};
+use super::matmul::{MatrixLayout, layout};
 use super::reduce::fold;
 use super::walk::{Axis, merged};
-use crate::cpu::element::Cell;
+use crate::cpu::element::CpuElement;
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane};
-use crate::plan::{Operand, View};
+use crate::plan::{TensorOperand, View};
 use anabranch_dsl::DType;
 use std::ops::{AddAssign, DivAssign, MulAssign, Range};
 
@@ -40,7 +40,7 @@ pub(crate) struct Attention {
     /// The axes before the matrices, with strides of queries, keys, values and, for gradients, the
     /// cotangent of the result.
     batch: Vec<Axis<4>>,
-    layouts: [Layout; 4],
+    layouts: [MatrixLayout; 4],
     level: InstructionSet,
 }
 
@@ -56,13 +56,13 @@ const LINE: usize = 16;
 const PARALLEL: usize = 1 << 19;
 
 /// The element types of the computation.
-trait Scalar: Lane + Cell<Mem = Self> + From<f32> + AddAssign + MulAssign + DivAssign {
+trait AttentionElement: Lane + CpuElement<Mem = Self> + From<f32> + AddAssign + MulAssign + DivAssign {
     /// `1 / sqrt(n)`
     fn inverse_sqrt(n: usize) -> Self;
     /// Returns whether it is neither infinite nor `NaN`.
     fn is_finite(self) -> bool;
 }
-impl Scalar for f32 {
+impl AttentionElement for f32 {
     fn inverse_sqrt(n: usize) -> f32 {
         1.0 / (n as f32).sqrt()
     }
@@ -71,7 +71,7 @@ impl Scalar for f32 {
         f32::is_finite(self)
     }
 }
-impl Scalar for f64 {
+impl AttentionElement for f64 {
     fn inverse_sqrt(n: usize) -> f64 {
         1.0 / (n as f64).sqrt()
     }
@@ -88,8 +88,8 @@ struct Matrices<'a, T> {
     k: Matrix<'a, T>,
     v: Matrix<'a, T>,
     /// The transposes of keys and values, for scores and slopes.
-    k_columns: Right<'a, T>,
-    v_columns: Right<'a, T>,
+    k_columns: RightMatrix<'a, T>,
+    v_columns: RightMatrix<'a, T>,
     /// The cotangent of the result; without rows if gradients are not computed.
     g: Matrix<'a, T>,
 }
@@ -127,7 +127,7 @@ impl Attention {
         passes * matrices * self.n * self.m * (self.size + self.width)
     }
 
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         match operands[0].view().dtype {
             DType::F32 => self.run_as::<f32>(operands, bytemuck::cast_slice_mut(out), sources),
             DType::F64 => self.run_as::<f64>(operands, bytemuck::cast_slice_mut(out), sources),
@@ -135,7 +135,7 @@ impl Attention {
         }
     }
 
-    fn run_as<T: Scalar>(&self, operands: &[Operand], out: &mut [T], sources: &Sources<'_>) {
+    fn run_as<T: AttentionElement>(&self, operands: &[TensorOperand], out: &mut [T], sources: &Sources<'_>) {
         let of_one = match self.gradients {
             false => self.n * self.width,
             true => self.n * self.size + self.m * (self.size + self.width),
@@ -152,21 +152,22 @@ impl Attention {
             };
             let g = if self.gradients { of(3, self.n, self.width) } else { of(3, 0, self.width) };
             let (q, k, v) = (of(0, self.n, self.size), of(1, self.m, self.size), of(2, self.m, self.width));
-            let run = |k_columns: Right<'_, T>, v_columns: Right<'_, T>, out: &mut [T]| {
+            let run = |k_columns: RightMatrix<'_, T>, v_columns: RightMatrix<'_, T>, out: &mut [T]| {
                 let x = Matrices { q, k, v, k_columns, v_columns, g };
                 if self.gradients { self.backward(x, out) } else { self.forward(x, out) }
             };
             let (k, v) = (k.transposed(), v.transposed());
             if self.n <= self.queries() {
                 // They are read for one block of queries.
-                return run(Right::Unpacked(k), Right::Unpacked(v), out);
+                return run(RightMatrix::Unpacked(k), RightMatrix::Unpacked(v), out);
             }
             let n_k = packed_len::<T>(self.level, self.size, self.m);
             let n_v = if self.gradients { packed_len::<T>(self.level, self.width, self.m) } else { 0 };
             with_memory(n_k + n_v, |memory| {
                 let (k_panels, v_panels) = memory.split_at_mut(n_k);
-                let k = Right::pack(self.level, k, k_panels);
-                let v = if self.gradients { Right::pack(self.level, v, v_panels) } else { Right::Unpacked(v) };
+                let k = RightMatrix::pack(self.level, k, k_panels);
+                let v =
+                    if self.gradients { RightMatrix::pack(self.level, v, v_panels) } else { RightMatrix::Unpacked(v) };
                 run(k, v, out);
             });
         };
@@ -205,7 +206,7 @@ impl Attention {
         if self.causal { (query + 1).clamp(keys.start, keys.end) - keys.start } else { keys.len() }
     }
 
-    fn forward<T: Scalar>(&self, x: Matrices<'_, T>, y: &mut [T]) {
+    fn forward<T: AttentionElement>(&self, x: Matrices<'_, T>, y: &mut [T]) {
         let rows = self.queries();
         let block = |(i, y): (usize, &mut [T])| {
             let queries = i * rows..i * rows + y.len() / self.width;
@@ -220,7 +221,7 @@ impl Attention {
         }
     }
 
-    fn forward_block<T: Scalar>(
+    fn forward_block<T: AttentionElement>(
         &self,
         x: Matrices<'_, T>,
         queries: Range<usize>,
@@ -249,7 +250,7 @@ impl Attention {
                 },
             );
             let weights = block(scores, queries.len(), keys.len());
-            product(self.level, (y, self.width), weights, Right::Unpacked(x.v.rows(&keys)), true);
+            product(self.level, (y, self.width), weights, RightMatrix::Unpacked(x.v.rows(&keys)), true);
         }
         // Without keys the mean is zero.
         if self.m > 0 {
@@ -260,7 +261,7 @@ impl Attention {
     }
 
     /// Computes the gradients with respect to queries, keys and values, stored in this order.
-    fn backward<T: Scalar>(&self, x: Matrices<'_, T>, out: &mut [T]) {
+    fn backward<T: AttentionElement>(&self, x: Matrices<'_, T>, out: &mut [T]) {
         out.fill(T::default());
         let (to_q, rest) = out.split_at_mut(self.n * self.size);
         let (to_k, to_v) = rest.split_at_mut(self.m * self.size);
@@ -274,7 +275,7 @@ impl Attention {
         }
     }
 
-    fn backward_block<T: Scalar>(
+    fn backward_block<T: AttentionElement>(
         &self,
         x: Matrices<'_, T>,
         queries: Range<usize>,
@@ -342,14 +343,26 @@ impl Attention {
             let (p, r) = (block(scores, n, keys.len()), block(slopes, n, keys.len()));
             let (q, g) = (x.q.rows(&queries), x.g.rows(&queries));
             let own = |width: usize| keys.start * width..keys.end * width;
-            product(self.level, (to_q, self.size), r, Right::Unpacked(x.k.rows(&keys)), true);
-            product(self.level, (&mut to_k[own(self.size)], self.size), r.transposed(), Right::Unpacked(q), true);
-            product(self.level, (&mut to_v[own(self.width)], self.width), p.transposed(), Right::Unpacked(g), true);
+            product(self.level, (to_q, self.size), r, RightMatrix::Unpacked(x.k.rows(&keys)), true);
+            product(self.level, (&mut to_k[own(self.size)], self.size), r.transposed(), RightMatrix::Unpacked(q), true);
+            product(
+                self.level,
+                (&mut to_v[own(self.width)], self.width),
+                p.transposed(),
+                RightMatrix::Unpacked(g),
+                true,
+            );
         }
     }
 
     /// Computes `Q Kᵀ / sqrt(size)` of a block.
-    fn scores<T: Scalar>(&self, x: Matrices<'_, T>, queries: &Range<usize>, keys: &Range<usize>, out: &mut [T]) {
+    fn scores<T: AttentionElement>(
+        &self,
+        x: Matrices<'_, T>,
+        queries: &Range<usize>,
+        keys: &Range<usize>,
+        out: &mut [T],
+    ) {
         product(self.level, (out, stride(keys.len())), x.q.rows(queries), x.k_columns.columns(self.level, keys), false);
         let root = T::inverse_sqrt(self.size);
         wide(
@@ -359,7 +372,13 @@ impl Attention {
     }
 
     /// Computes the cotangents of the weights of a block, `G Vᵀ`.
-    fn slopes<T: Scalar>(&self, x: Matrices<'_, T>, queries: &Range<usize>, keys: &Range<usize>, out: &mut [T]) {
+    fn slopes<T: AttentionElement>(
+        &self,
+        x: Matrices<'_, T>,
+        queries: &Range<usize>,
+        keys: &Range<usize>,
+        out: &mut [T],
+    ) {
         product(self.level, (out, stride(keys.len())), x.g.rows(queries), x.v_columns.columns(self.level, keys), false);
     }
 }
@@ -379,14 +398,14 @@ fn block<T>(data: &[T], queries: usize, keys: usize) -> Matrix<'_, T> {
 
 /// Returns the number to subtract from scores, as in softmax.
 #[inline(always)]
-fn shift<T: Scalar>(largest: T) -> T {
+fn shift<T: AttentionElement>(largest: T) -> T {
     if T::is_finite(largest) { largest } else { T::default() }
 }
 
 /// Replaces the scores of a query for a block of keys by exponentials, relative to the largest
 /// score so far. Returns the factor for the sums of earlier blocks.
 #[inline(always)]
-fn exponentials<T: Scalar>(scores: &mut [T], largest: &mut T, sum: &mut T) -> T {
+fn exponentials<T: AttentionElement>(scores: &mut [T], largest: &mut T, sum: &mut T) -> T {
     let lowest = T::from(f32::NEG_INFINITY);
     let before = *largest;
     *largest = fold::<T>(scores, before, T::larger);
@@ -400,7 +419,7 @@ fn exponentials<T: Scalar>(scores: &mut [T], largest: &mut T, sum: &mut T) -> T 
 
 /// Returns the dot product of the common prefix.
 #[inline(always)]
-fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
+fn dot<T: AttentionElement>(a: &[T], b: &[T]) -> T {
     const LANES: usize = 16;
     let b = &b[..a.len()];
     let (a, rest_a) = a.as_chunks::<LANES>();
@@ -416,7 +435,7 @@ fn dot<T: Scalar>(a: &[T], b: &[T]) -> T {
 }
 
 /// Calls `f` with memory for a block and for sums.
-fn with_scratch<T: Scalar>(n_block: usize, n_sums: usize, f: impl FnOnce(&mut [T], &mut [T])) {
+fn with_scratch<T: AttentionElement>(n_block: usize, n_sums: usize, f: impl FnOnce(&mut [T], &mut [T])) {
     with_memory(n_block + n_sums, |memory| {
         let (block, sums) = memory.split_at_mut(n_block);
         f(block, sums);

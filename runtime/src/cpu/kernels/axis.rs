@@ -1,6 +1,6 @@
 //! Cumulative sums, argmax and argmin along one axis of a dense tensor.
 
-use crate::cpu::element::Cell;
+use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::plan::View;
@@ -72,7 +72,7 @@ impl AxisKernel {
         }
     }
 
-    fn run_as<T: Cell<Mem = T> + bytemuck::Pod>(&self, x: &[T], out: &mut [u8], add: impl Fn(T, T) -> T + Sync) {
+    fn run_as<T: CpuElement<Mem = T> + bytemuck::Pod>(&self, x: &[T], out: &mut [u8], add: impl Fn(T, T) -> T + Sync) {
         let whole = self.n * self.inner;
         let lanes = 0..self.inner;
         match self.along {
@@ -102,7 +102,7 @@ impl AxisKernel {
     }
 
     /// Returns the index of the first best element, or of the first NaN if there is one.
-    fn first<T: Cell<Mem = T>>(&self, x: &[T], at: usize, beats: impl Fn(T, T) -> bool) -> i32 {
+    fn first<T: CpuElement<Mem = T>>(&self, x: &[T], at: usize, beats: impl Fn(T, T) -> bool) -> i32 {
         let mut best = 0;
         let mut value = x[at];
         for i in 1..self.n {

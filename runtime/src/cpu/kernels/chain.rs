@@ -62,7 +62,7 @@ enum Opcode {
 
 /// A constant that an operation provides.
 #[derive(Clone, Copy, Debug)]
-enum Number {
+enum ConstantOperand {
     Zero,
     One,
     MinusOne,
@@ -73,12 +73,12 @@ enum Number {
 enum With {
     Nothing,
     Value(Arg),
-    Number(Number),
+    Number(ConstantOperand),
 }
 
 /// An instruction, with the opcodes for elements in memory and for one element.
 #[derive(Clone, Copy, Debug)]
-struct Instr {
+struct ChainInstr {
     kinds: [Opcode; 2],
     with: With,
 }
@@ -95,7 +95,7 @@ pub(super) enum ElementPtr {
 /// Consecutive operations of a map; see the [module](self).
 #[derive(Clone, Debug)]
 pub(super) struct Chain {
-    instrs: Vec<Instr>,
+    instrs: Vec<ChainInstr>,
     dtype: DType,
     level: InstructionSet,
 }
@@ -103,14 +103,14 @@ pub(super) struct Chain {
 /// The opcodes of a binary operation.
 ///
 /// `straight` and `reversed` apply if the accumulator is the first or the second operand.
-struct Op {
+struct BinaryOpcodes {
     straight: [Opcode; 2],
     reversed: [Opcode; 2],
     /// The opcode for the accumulator as both operands.
     twice: Option<Opcode>,
 }
 
-fn binary(op: Prim) -> Option<Op> {
+fn binary(op: Prim) -> Option<BinaryOpcodes> {
     use Opcode::*;
     let (straight, reversed, twice) = match op {
         prim::ADD => ([Add, AddOne], [Add, AddOne], Some(Double)),
@@ -121,19 +121,19 @@ fn binary(op: Prim) -> Option<Op> {
         prim::MINIMUM => ([Smaller, SmallerOne], [SmallerFrom, SmallerFromOne], None),
         _ => return None,
     };
-    Some(Op { straight, reversed, twice })
+    Some(BinaryOpcodes { straight, reversed, twice })
 }
 
 /// Returns the instructions of an operation on the accumulator alone.
-fn unary(op: Prim) -> Option<&'static [Instr]> {
-    const fn of(kind: Opcode, with: With) -> Instr {
-        Instr { kinds: [kind, kind], with }
+fn unary(op: Prim) -> Option<&'static [ChainInstr]> {
+    const fn of(kind: Opcode, with: With) -> ChainInstr {
+        ChainInstr { kinds: [kind, kind], with }
     }
-    const ROOT: Instr = of(Opcode::Sqrt, With::Nothing);
-    const RECIP: Instr = of(Opcode::DivFromOne, With::Number(Number::One));
+    const ROOT: ChainInstr = of(Opcode::Sqrt, With::Nothing);
+    const RECIP: ChainInstr = of(Opcode::DivFromOne, With::Number(ConstantOperand::One));
     Some(match op {
-        prim::NEG => const { &[of(Opcode::MulOne, With::Number(Number::MinusOne))] },
-        prim::RELU => const { &[of(Opcode::LargerOne, With::Number(Number::Zero))] },
+        prim::NEG => const { &[of(Opcode::MulOne, With::Number(ConstantOperand::MinusOne))] },
+        prim::RELU => const { &[of(Opcode::LargerOne, With::Number(ConstantOperand::Zero))] },
         prim::SQRT => const { &[ROOT] },
         prim::RECIP => const { &[RECIP] },
         prim::RSQRT => const { &[ROOT, RECIP] },
@@ -167,21 +167,21 @@ impl Chain {
         for (k, op) in ops[first..end].iter().enumerate().map(|(i, op)| (first + i, op)) {
             let [a, b, _] = op.args;
             let is_here = |arg: Arg| k > first && arg == Arg::Result(k as u8 - 1);
-            let load = Instr { kinds: [Opcode::Load, Opcode::LoadOne], with: With::Value(a) };
+            let load = ChainInstr { kinds: [Opcode::Load, Opcode::LoadOne], with: With::Value(a) };
             if let Some(own) = unary(op.op) {
                 instrs.extend((!is_here(a)).then_some(load));
                 instrs.extend(own);
             } else {
-                let Op { straight, reversed, twice } = binary(op.op).expect("an operation of a chain");
+                let BinaryOpcodes { straight, reversed, twice } = binary(op.op).expect("an operation of a chain");
                 match (is_here(a), is_here(b), twice) {
-                    (true, true, Some(kind)) => instrs.push(Instr { kinds: [kind; 2], with: With::Nothing }),
-                    (true, ..) => instrs.push(Instr { kinds: straight, with: With::Value(b) }),
-                    (_, true, _) => instrs.push(Instr { kinds: reversed, with: With::Value(a) }),
-                    _ => instrs.extend([load, Instr { kinds: straight, with: With::Value(b) }]),
+                    (true, true, Some(kind)) => instrs.push(ChainInstr { kinds: [kind; 2], with: With::Nothing }),
+                    (true, ..) => instrs.push(ChainInstr { kinds: straight, with: With::Value(b) }),
+                    (_, true, _) => instrs.push(ChainInstr { kinds: reversed, with: With::Value(a) }),
+                    _ => instrs.extend([load, ChainInstr { kinds: straight, with: With::Value(b) }]),
                 }
             }
             if is_kept(k) || (k + 1..ops.len()).any(|user| reads(user, k) && !finds(user, k)) {
-                instrs.push(Instr { kinds: [Opcode::Store; 2], with: With::Value(Arg::Result(k as u8)) });
+                instrs.push(ChainInstr { kinds: [Opcode::Store; 2], with: With::Value(Arg::Result(k as u8)) });
             }
         }
         (Chain { instrs, dtype, level: InstructionSet::best() }, n)
@@ -210,9 +210,9 @@ impl Chain {
             let [many, one] = instr.kinds;
             let of = |x: T| BoundInstr { kind: one, at: std::ptr::null_mut(), one: x };
             step.write(match instr.with {
-                With::Nothing | With::Number(Number::Zero) => of(T::default()),
-                With::Number(Number::One) => of(T::ONE),
-                With::Number(Number::MinusOne) => of(T::default() - T::ONE),
+                With::Nothing | With::Number(ConstantOperand::Zero) => of(T::default()),
+                With::Number(ConstantOperand::One) => of(T::ONE),
+                With::Number(ConstantOperand::MinusOne) => of(T::default() - T::ONE),
                 With::Value(arg) => match place_of(arg) {
                     ElementPtr::Elements(at) => {
                         debug_assert!(at.cast::<T>().is_aligned());
@@ -225,7 +225,7 @@ impl Chain {
         }
         // SAFETY: the first `instrs.len()` elements were written.
         let steps = unsafe { steps[..self.instrs.len()].assume_init_ref() };
-        self.level.run(Tiles { steps, n });
+        self.level.run(ChainTiles { steps, n });
     }
 }
 
@@ -238,12 +238,12 @@ struct BoundInstr<T> {
 }
 
 /// Instructions to run for `n` elements.
-struct Tiles<'a, T> {
+struct ChainTiles<'a, T> {
     steps: &'a [BoundInstr<T>],
     n: usize,
 }
 
-impl<T: Lane> Task<T> for Tiles<'_, T> {
+impl<T: Lane> Task<T> for ChainTiles<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T = T>, const ROWS: usize, const COLUMNS: usize>(self) {
         let mut at = 0;
@@ -360,8 +360,8 @@ mod tests {
     ];
 
     /// A generator of numbers below a bound.
-    struct Random(u64);
-    impl Random {
+    struct RandomNumbers(u64);
+    impl RandomNumbers {
         fn below(&mut self, n: usize) -> usize {
             self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (self.0 >> 33) as usize % n
@@ -370,7 +370,7 @@ mod tests {
 
     /// Returns operations whose arguments are earlier values, mostly the last one, or one of two
     /// operands.
-    fn operations(random: &mut Random, n: usize) -> Vec<MapOp> {
+    fn operations(random: &mut RandomNumbers, n: usize) -> Vec<MapOp> {
         let op = |k: usize| {
             let op = OPS[random.below(OPS.len())];
             let mut arg = || match random.below(4) {
@@ -403,7 +403,7 @@ mod tests {
     }
 
     /// Returns numbers, some of which are zeros of both signs, infinite or NaN.
-    fn numbers(random: &mut Random, n: usize) -> Vec<f32> {
+    fn numbers(random: &mut RandomNumbers, n: usize) -> Vec<f32> {
         let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40];
         let number = |_| match random.below(16) {
             0 => special[random.below(special.len())],
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn chains_give_the_bits_of_their_operations_on_every_level() {
-        let mut random = Random(1);
+        let mut random = RandomNumbers(1);
         for round in 0..300 {
             let n_ops = 1 + random.below(12);
             let ops = operations(&mut random, n_ops);

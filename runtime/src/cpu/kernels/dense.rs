@@ -3,7 +3,7 @@
 //! A packed right matrix serves many matmuls. An unpacked one with contiguous rows is read in
 //! place. For others the transposed result is computed, with the left matrix packed: see [`gemm`].
 
-use super::gemm::{self, Block, Strides};
+use super::gemm::{self, GemmBlock, Strides};
 use crate::cpu::vector::{InstructionSet, Lane};
 use std::cell::RefCell;
 use std::ops::Range;
@@ -50,7 +50,7 @@ impl<'a, T> Matrix<'a, T> {
 
 /// The right matrix of a matmul.
 #[derive(Clone, Copy)]
-pub(super) enum Right<'a, T> {
+pub(super) enum RightMatrix<'a, T> {
     Unpacked(Matrix<'a, T>),
     /// The panels of a matrix with this many rows and columns, as [`gemm::pack`] creates them.
     Packed {
@@ -60,21 +60,21 @@ pub(super) enum Right<'a, T> {
     },
 }
 
-impl<'a, T: Lane> Right<'a, T> {
+impl<'a, T: Lane> RightMatrix<'a, T> {
     /// Packs a matrix into `panels`, which has [`gemm::packed_len`] elements.
-    pub(super) fn pack(level: InstructionSet, matrix: Matrix<'_, T>, panels: &'a mut [T]) -> Right<'a, T> {
+    pub(super) fn pack(level: InstructionSet, matrix: Matrix<'_, T>, panels: &'a mut [T]) -> RightMatrix<'a, T> {
         let (rows, columns) = (matrix.rows, matrix.columns);
         assert_eq!(panels.len(), gemm::packed_len::<T>(level, rows, columns), "the size of panels");
         gemm::pack(level, matrix.data, matrix.at, rows, columns, 0, panels);
-        Right::Packed { panels, rows, columns }
+        RightMatrix::Packed { panels, rows, columns }
     }
 
     /// Returns a range of columns. In a packed matrix it starts and ends at multiples of the
     /// columns of a panel, or ends with the last column.
-    pub(super) fn columns(self, level: InstructionSet, range: &Range<usize>) -> Right<'a, T> {
+    pub(super) fn columns(self, level: InstructionSet, range: &Range<usize>) -> RightMatrix<'a, T> {
         match self {
-            Right::Unpacked(matrix) => Right::Unpacked(matrix.transposed().rows(range).transposed()),
-            Right::Packed { panels, rows, columns } => {
+            RightMatrix::Unpacked(matrix) => RightMatrix::Unpacked(matrix.transposed().rows(range).transposed()),
+            RightMatrix::Packed { panels, rows, columns } => {
                 let [_, wide, _] = level.tile::<T>();
                 let is_cut = |column: usize| column.is_multiple_of(wide) || column == columns;
                 assert!(
@@ -82,15 +82,15 @@ impl<'a, T: Lane> Right<'a, T> {
                     "columns {range:?} of {columns}"
                 );
                 let end = if range.end == columns { panels.len() } else { rows * range.end };
-                Right::Packed { panels: &panels[rows * range.start..end], rows, columns: range.len() }
+                RightMatrix::Packed { panels: &panels[rows * range.start..end], rows, columns: range.len() }
             }
         }
     }
 
     fn extents(&self) -> [usize; 2] {
         match *self {
-            Right::Unpacked(matrix) => [matrix.rows, matrix.columns],
-            Right::Packed { rows, columns, .. } => [rows, columns],
+            RightMatrix::Unpacked(matrix) => [matrix.rows, matrix.columns],
+            RightMatrix::Packed { rows, columns, .. } => [rows, columns],
         }
     }
 }
@@ -101,14 +101,14 @@ pub(super) fn product<T: Lane>(
     level: InstructionSet,
     (to, stride): (&mut [T], usize),
     left: Matrix<'_, T>,
-    right: Right<'_, T>,
+    right: RightMatrix<'_, T>,
     adds: bool,
 ) {
     let (rows, inner, [right_rows, columns]) = (left.rows, left.columns, right.extents());
     assert_eq!(inner, right_rows, "the inner extents of a product");
     assert!(columns <= stride && rows * stride <= to.len(), "the rows of a product");
     let result = to.as_mut_ptr();
-    let block = |right: *const T, right_at| Block {
+    let block = |right: *const T, right_at| GemmBlock {
         rows,
         columns,
         inner,
@@ -122,26 +122,28 @@ pub(super) fn product<T: Lane>(
         left_copy: None,
     };
     let right = match right {
-        // SAFETY: the left matrix is inside its data, as `Matrix::new` checks. The panels have the
-        // length `packed_len`, as `Right` checks. The result is inside `to`, which this call
-        // borrows.
-        Right::Packed { panels, .. } => return unsafe { block(panels.as_ptr(), gemm::Right::Packed).run(level) },
-        Right::Unpacked(right) => right,
+        RightMatrix::Packed { panels, .. } => {
+            // SAFETY: the left matrix is inside its data, as `Matrix::new` checks. The panels have
+            // the length `packed_len`, as `RightMatrix` checks. The result is inside `to`, which
+            // this call borrows.
+            return unsafe { block(panels.as_ptr(), gemm::RightLayout::Packed).run(level) };
+        }
+        RightMatrix::Unpacked(right) => right,
     };
     if right.at.right == 1 {
-        let at = gemm::Right::Rows { apart: right.at.down };
+        let at = gemm::RightLayout::Rows { apart: right.at.down };
         // SAFETY: as above; the right matrix is inside its data.
         return unsafe { block(right.data.as_ptr(), at).run(level) };
     }
     with_memory(gemm::packed_len::<T>(level, inner, rows), |panels| {
         gemm::pack(level, left.data, left.at.transposed(), inner, rows, 0, panels);
-        let block = Block {
+        let block = GemmBlock {
             rows: columns,
             columns: rows,
             left: right.data.as_ptr(),
             left_at: right.at.transposed(),
             result_at: Strides { down: 1, right: stride },
-            ..block(panels.as_ptr(), gemm::Right::Packed)
+            ..block(panels.as_ptr(), gemm::RightLayout::Packed)
         };
         // SAFETY: as above.
         unsafe { block.run(level) };
@@ -190,8 +192,8 @@ mod tests {
             for level in InstructionSet::all() {
                 for left in lefts {
                     let mut panels = vec![99.0; gemm::packed_len::<f32>(level, inner, columns)];
-                    let packed = Right::pack(level, rights[0], &mut panels);
-                    for right in rights.map(Right::Unpacked).into_iter().chain([packed]) {
+                    let packed = RightMatrix::pack(level, rights[0], &mut panels);
+                    for right in rights.map(RightMatrix::Unpacked).into_iter().chain([packed]) {
                         for adds in [false, true] {
                             // Rows with a gap after each of them.
                             let stride = columns + 1;
@@ -217,11 +219,11 @@ mod tests {
         let ones = [1.0; 3];
         for level in InstructionSet::all() {
             let mut panels = vec![0.0; gemm::packed_len::<f32>(level, inner, columns)];
-            let packed = Right::pack(level, b, &mut panels);
+            let packed = RightMatrix::pack(level, b, &mut panels);
             let [_, wide, _] = level.tile::<f32>();
             for range in [0..wide, wide..2 * wide, wide..columns, columns..columns] {
                 let [mut got, mut expected] = [vec![0.0; range.len()], vec![0.0; range.len()]];
-                for (to, right) in [(&mut got, packed), (&mut expected, Right::Unpacked(b))] {
+                for (to, right) in [(&mut got, packed), (&mut expected, RightMatrix::Unpacked(b))] {
                     product(level, (to, range.len()), row_major(&ones, 1, inner), right.columns(level, &range), false);
                 }
                 assert_eq!(got, expected, "{level:?} {range:?}");

@@ -12,13 +12,13 @@
 //! block instead.
 
 use super::chain::{Chain, ElementPtr};
-use super::functions::Function;
-use super::random::{self, Random};
+use super::functions::ElementFunction;
+use super::random::{self, RandomKernel};
 use super::walk::{Axis, merged};
-use crate::cpu::kernels::Failed;
+use crate::cpu::kernels::KernelFailed;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::plan::{Operand, View};
+use crate::plan::{TensorOperand, View};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::Prim;
 use std::cell::{Cell, RefCell};
@@ -53,15 +53,15 @@ pub(crate) enum Arg {
 /// The function of an operation in a [`Map`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MapFn {
-    Function(Function),
+    Function(ElementFunction),
     /// Random numbers indexed by element. The argument is the key, as one element of 8 bytes.
-    Random(Random),
+    Random(RandomKernel),
 }
 
 impl MapFn {
     /// Returns whether it cannot fail.
     fn is_total(self) -> bool {
-        !matches!(self, MapFn::Function(Function { check: Some(_), .. }))
+        !matches!(self, MapFn::Function(ElementFunction { check: Some(_), .. }))
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct MapOp {
 
 /// The access to the elements of an operand.
 #[derive(Clone, Debug)]
-enum Access {
+enum OperandAccess {
     /// Contiguous elements.
     Contiguous { offset: usize },
     /// A single element.
@@ -91,10 +91,10 @@ enum Access {
 /// An operand of a map.
 #[derive(Clone, Debug)]
 struct Reach {
-    access: Access,
+    access: OperandAccess,
     /// Size of an element in bytes.
     size: usize,
-    /// Whether only the rows being computed are present: see [`Walk::base`].
+    /// Whether only the rows being computed are present: see [`Traversal::base`].
     local: bool,
     /// Whether an operation outside of chains reads it, so that it must fill a block.
     fills: bool,
@@ -103,12 +103,12 @@ struct Reach {
 impl Reach {
     /// Returns whether the elements are contiguous and in order.
     fn is_plain(&self) -> bool {
-        matches!(self.access, Access::Contiguous { .. })
+        matches!(self.access, OperandAccess::Contiguous { .. })
     }
 }
 
 /// The bytes of the operands during a traversal.
-pub(super) struct Walk<'a> {
+pub(super) struct Traversal<'a> {
     bytes: [&'a [u8]; MAX_OPERANDS],
     /// The element at which local operands begin.
     base: usize,
@@ -119,7 +119,7 @@ pub(super) struct Walk<'a> {
 
 /// The destination of an operation.
 #[derive(Clone, Copy, Debug)]
-enum To {
+enum MapDest {
     /// A block of scratch memory.
     Scratch(u8),
     /// A result that no operation reads.
@@ -128,7 +128,7 @@ enum To {
 
 /// Operations computed in one pass over a block.
 #[derive(Clone, Debug)]
-enum Pass {
+enum BlockPass {
     /// A single operation.
     Single(u8),
     /// Consecutive operations.
@@ -139,12 +139,12 @@ enum Pass {
 #[derive(Clone, Debug)]
 pub(crate) struct Map {
     ops: Vec<MapOp>,
-    passes: Vec<Pass>,
+    passes: Vec<BlockPass>,
     /// Number of elements.
     n: usize,
     /// The access to each operand. Its scratch block has the same index.
     access: Vec<Reach>,
-    to: Vec<To>,
+    to: Vec<MapDest>,
     /// Operations copied to a result because other operations read them, too.
     copied: Vec<(u8, u8)>,
     /// The operations that yield the results, in order. They are distinct.
@@ -161,13 +161,13 @@ pub(super) type Outs<'a> = [&'a mut [u8]; MAX_RESULTS];
 impl Map {
     /// Creates a map whose operands have the shape of the result, a whole buffer with the value of
     /// the last operation.
-    pub(crate) fn new(ops: Vec<MapOp>, operands: &[Operand], out: &View) -> Map {
+    pub(crate) fn new(ops: Vec<MapOp>, operands: &[TensorOperand], out: &View) -> Map {
         let last = ops.len() - 1;
         Map::with_results(ops, operands, &[(last, out)])
     }
 
     /// Creates a map whose results are the values of several operations.
-    pub(crate) fn with_results(ops: Vec<MapOp>, operands: &[Operand], results: &[(usize, &View)]) -> Map {
+    pub(crate) fn with_results(ops: Vec<MapOp>, operands: &[TensorOperand], results: &[(usize, &View)]) -> Map {
         let n = results[0].1.size();
         let in_place = |view: &View| results.iter().position(|(_, out)| out.same_places(view));
         let indices = results.iter().map(|&(op, _)| op as u8).collect();
@@ -175,7 +175,7 @@ impl Map {
     }
 
     /// Creates a map whose values are consumed block by block.
-    pub(crate) fn without_result(ops: Vec<MapOp>, operands: &[Operand], n: usize) -> Map {
+    pub(crate) fn without_result(ops: Vec<MapOp>, operands: &[TensorOperand], n: usize) -> Map {
         Map::prepare(ops, operands, n, |_| None, |_| false, Vec::new())
     }
 
@@ -185,7 +185,7 @@ impl Map {
     /// which operands it overwrites.
     pub(super) fn over_rows(
         ops: Vec<MapOp>,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         n: usize,
         local: &[bool],
         in_place: Option<&[bool]>,
@@ -193,7 +193,7 @@ impl Map {
         let results = if in_place.is_some() { vec![ops.len() as u8 - 1] } else { Vec::new() };
         let mut map = Map::prepare(ops, operands, n, |_| None, |i| local[i], results);
         for (reach, _) in map.access.iter_mut().zip(in_place.unwrap_or(&[])).filter(|(_, in_place)| **in_place) {
-            reach.access = Access::InPlace { result: 0, direct: false };
+            reach.access = OperandAccess::InPlace { result: 0, direct: false };
         }
         map.find_passes();
         map
@@ -206,7 +206,7 @@ impl Map {
 
     fn prepare(
         ops: Vec<MapOp>,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         n: usize,
         in_place: impl Fn(&View) -> Option<usize>,
         local: impl Fn(usize) -> bool,
@@ -217,10 +217,10 @@ impl Map {
             let view = operand.view();
             let axes = merged(&view.shape, [&view.strides]);
             let access = match (in_place(view), &axes[..]) {
-                (Some(result), _) => Access::InPlace { result, direct: false },
-                (None, [] | [Axis { strides: [0], .. }]) => Access::Splat { offset: view.offset },
-                (None, [Axis { strides: [1], .. }]) => Access::Contiguous { offset: view.offset },
-                (None, _) => Access::Strided { offset: view.offset, axes },
+                (Some(result), _) => OperandAccess::InPlace { result, direct: false },
+                (None, [] | [Axis { strides: [0], .. }]) => OperandAccess::Splat { offset: view.offset },
+                (None, [Axis { strides: [1], .. }]) => OperandAccess::Contiguous { offset: view.offset },
+                (None, _) => OperandAccess::Strided { offset: view.offset, axes },
             };
             Reach { access, size: view.dtype.size(), local: local(i), fills: true }
         });
@@ -247,27 +247,27 @@ impl Map {
             let args = || self.ops[first].args.into_iter();
             let has_spread = args().any(|arg| matches!(arg, Arg::Operand(i) if !self.access[i as usize].is_plain()));
             if n > 1 || (n == 1 && has_spread) {
-                self.passes.push(Pass::Chain(chain));
+                self.passes.push(BlockPass::Chain(chain));
                 is_chained.extend(std::iter::repeat_n(true, n));
             } else {
-                self.passes.push(Pass::Single(first as u8));
+                self.passes.push(BlockPass::Single(first as u8));
                 is_chained.push(false);
             }
         }
         for (i, reach) in self.access.iter_mut().enumerate() {
             let users = || (0..self.ops.len()).filter(|&op| self.ops[op].args.contains(&Arg::Operand(i as u8)));
             reach.fills = self.ops.is_empty() || users().any(|op| !is_chained[op]);
-            if let (Access::Strided { axes, .. }, false) = (&reach.access, reach.fills)
+            if let (OperandAccess::Strided { axes, .. }, false) = (&reach.access, reach.fills)
                 && let Some(Axis { n, strides: [0] }) = axes.last()
                 && *n >= MIN_ROW
             {
                 self.row = Some(self.row.map_or(*n, |row| row.min(*n)));
             }
-            if let Access::InPlace { result, direct } = &mut reach.access {
+            if let OperandAccess::InPlace { result, direct } = &mut reach.access {
                 // The writer of the result must be elementwise, too, and run after all readers of
                 // the overwritten operand.
                 let writer = self.results[*result] as usize;
-                let is_copied = matches!(self.to[writer], To::Scratch(_));
+                let is_copied = matches!(self.to[writer], MapDest::Scratch(_));
                 *direct = !reach.fills && (is_copied || (is_chained[writer] && users().all(|op| op <= writer)));
             }
         }
@@ -312,17 +312,17 @@ impl Map {
     }
 
     /// Returns the same map after storage was allocated to operands and result.
-    pub(crate) fn placed(&self, operands: &[Operand], out: &View) -> Map {
+    pub(crate) fn placed(&self, operands: &[TensorOperand], out: &View) -> Map {
         Map::new(self.ops.clone(), operands, out)
     }
 
     /// Computes all elements of the results into `outs`.
     pub(crate) fn run<'a>(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         outs: impl IntoIterator<Item = &'a mut [u8]>,
         sources: &Sources<'_>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), KernelFailed> {
         let mut given = outs.into_iter();
         let outs: Outs<'a> = std::array::from_fn(|_| given.next().unwrap_or_default());
         if self.n == 0 {
@@ -335,12 +335,12 @@ impl Map {
     /// Computes `n` elements of the only result from `first` on into `out`, on this thread.
     pub(super) fn run_range(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         first: usize,
         n: usize,
         out: &mut [u8],
         sources: &Sources<'_>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), KernelFailed> {
         let mut outs: Outs<'_> = Default::default();
         outs[0] = out;
         with_scratch(|scratch| self.run_blocks(operands, first, n, &mut outs, sources, scratch))
@@ -349,13 +349,13 @@ impl Map {
     /// Computes `n` elements from `first` on, in parallel tasks of `part` elements.
     fn run_parts(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         first: usize,
         n: usize,
         part: usize,
         mut outs: Outs<'_>,
         sources: &Sources<'_>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), KernelFailed> {
         if n <= part {
             return with_scratch(|scratch| self.run_blocks(operands, first, n, &mut outs, sources, scratch));
         }
@@ -375,13 +375,13 @@ impl Map {
 
     fn run_blocks(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         first: usize,
         n: usize,
         outs: &mut Outs<'_>,
         sources: &Sources<'_>,
         scratch: &mut [u8],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), KernelFailed> {
         let walk = self.begin(n, 0, |i| sources.bytes(operands[i].view().base), scratch);
         self.walk_blocks(&walk, first, n, outs, scratch)
     }
@@ -389,12 +389,12 @@ impl Map {
     /// Computes `n` elements from `first` on.
     pub(super) fn walk_blocks(
         &self,
-        walk: &Walk<'_>,
+        walk: &Traversal<'_>,
         first: usize,
         n: usize,
         outs: &mut Outs<'_>,
         scratch: &mut [u8],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), KernelFailed> {
         let mut start = 0;
         while start < n {
             let len = self.block_at(first + start).min(n - start);
@@ -412,34 +412,34 @@ impl Map {
         base: usize,
         bytes_of: impl Fn(usize) -> &'a [u8],
         scratch: &mut [u8],
-    ) -> Walk<'a> {
+    ) -> Traversal<'a> {
         let mut bytes: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
         for (i, Reach { access, size, fills, .. }) in self.access.iter().enumerate() {
             match access {
-                Access::Contiguous { offset } => bytes[i] = &bytes_of(i)[offset * size..],
-                Access::Splat { offset } => {
+                OperandAccess::Contiguous { offset } => bytes[i] = &bytes_of(i)[offset * size..],
+                OperandAccess::Splat { offset } => {
                     bytes[i] = &bytes_of(i)[offset * size..][..*size];
                     if *fills {
                         fill(&mut scratch[i * self.slot..][..n.min(BLOCK) * size], bytes[i]);
                     }
                 }
-                Access::Strided { .. } => bytes[i] = bytes_of(i),
-                Access::InPlace { .. } => {}
+                OperandAccess::Strided { .. } => bytes[i] = bytes_of(i),
+                OperandAccess::InPlace { .. } => {}
             }
         }
-        Walk { bytes, base, repeated: Cell::new(0) }
+        Traversal { bytes, base, repeated: Cell::new(0) }
     }
 
     /// Computes up to [`BLOCK`] elements from `first` on. `outs` contains the results and the first
     /// element to write.
     fn block(
         &self,
-        walk: &Walk<'_>,
+        walk: &Traversal<'_>,
         first: usize,
         len: usize,
         mut outs: Option<(&mut Outs<'_>, usize)>,
         scratch: &mut [u8],
-    ) -> Result<(), Failed> {
+    ) -> Result<(), KernelFailed> {
         // Operands usable in place for this block, and operands that are single elements.
         let mut direct: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
         let mut ones: [&[u8]; MAX_OPERANDS] = [&[]; MAX_OPERANDS];
@@ -447,8 +447,8 @@ impl Map {
             let block = &mut scratch[i * self.slot..][..len * size];
             let (bytes, first) = (walk.bytes[i], if *local { first - walk.base } else { first });
             match access {
-                Access::Contiguous { .. } => direct[i] = &bytes[first * size..][..len * size],
-                Access::Strided { offset, axes } => match one_run(*offset, axes, first, len) {
+                OperandAccess::Contiguous { .. } => direct[i] = &bytes[first * size..][..len * size],
+                OperandAccess::Strided { offset, axes } => match one_run(*offset, axes, first, len) {
                     Some((at, 1)) => direct[i] = &bytes[at * size..][..len * size],
                     Some((at, _)) if !fills => ones[i] = &bytes[at * size..][..*size],
                     _ => {
@@ -464,25 +464,25 @@ impl Map {
                         }
                     }
                 },
-                Access::InPlace { result, direct: false } => {
+                OperandAccess::InPlace { result, direct: false } => {
                     let (outs, start) = outs.as_ref().expect("a map in place has results");
                     block.copy_from_slice(&outs[*result][start * size..][..len * size]);
                 }
-                Access::InPlace { direct: true, .. } => {}
-                Access::Splat { .. } => ones[i] = bytes,
+                OperandAccess::InPlace { direct: true, .. } => {}
+                OperandAccess::Splat { .. } => ones[i] = bytes,
             }
         }
         for pass in &self.passes {
             let k = match pass {
-                Pass::Single(k) => *k as usize,
-                Pass::Chain(chain) => {
+                BlockPass::Single(k) => *k as usize,
+                BlockPass::Chain(chain) => {
                     self.run_chain(chain, len, [&direct, &ones], &mut outs, scratch);
                     continue;
                 }
             };
             let (op, to) = (&self.ops[k], &self.to[k]);
             // Operations that write to a result may read all of the scratch memory.
-            let to_slot = if let To::Scratch(slot) = to { *slot as usize } else { scratch.len() / self.slot };
+            let to_slot = if let MapDest::Scratch(slot) = to { *slot as usize } else { scratch.len() / self.slot };
             let (before, rest) = scratch.split_at_mut(to_slot * self.slot);
             let (block, after) = rest.split_at_mut(self.slot.min(rest.len()));
             let slot = |i: usize, size: usize| {
@@ -496,23 +496,25 @@ impl Map {
                     bytes => bytes,
                 },
                 Arg::Result(i) => match self.to[i as usize] {
-                    To::Scratch(place) => slot(place as usize, self.ops[i as usize].dtype.size()),
-                    To::Result(_) => panic!("a result is read"),
+                    MapDest::Scratch(place) => slot(place as usize, self.ops[i as usize].dtype.size()),
+                    MapDest::Result(_) => panic!("a result is read"),
                 },
             });
             let size = op.dtype.size();
             let out = match (to, &mut outs) {
-                (To::Result(k), Some((outs, start))) => &mut outs[*k as usize][*start * size..][..len * size],
+                (MapDest::Result(k), Some((outs, start))) => &mut outs[*k as usize][*start * size..][..len * size],
                 _ => &mut block[..len * size],
             };
             match op.work {
-                MapFn::Function(Function { check: Some(check), .. }) if !(check.block)(args[1]) => return Err(Failed),
+                MapFn::Function(ElementFunction { check: Some(check), .. }) if !(check.block)(args[1]) => {
+                    return Err(KernelFailed);
+                }
                 MapFn::Function(function) => (function.block)(out, args),
                 MapFn::Random(random) => random::draw(random, bytemuck::pod_read_unaligned(&args[0][..8]), first, out),
             }
         }
         for &(op, k) in &self.copied {
-            if let (To::Scratch(place), Some((outs, start))) = (self.to[op as usize], &mut outs) {
+            if let (MapDest::Scratch(place), Some((outs, start))) = (self.to[op as usize], &mut outs) {
                 let size = self.ops[op as usize].dtype.size();
                 let from = &scratch[place as usize * self.slot..][..len * size];
                 outs[k as usize][*start * size..][..len * size].copy_from_slice(from);
@@ -545,14 +547,14 @@ impl Map {
         let slot = |place: usize| ElementPtr::Elements(unsafe { scratch.add(place * self.slot) });
         let place_of = |arg: Arg| match arg {
             Arg::Operand(i) => match (&self.access[i as usize].access, direct[i as usize], ones[i as usize]) {
-                (Access::InPlace { result, direct: true }, ..) => ElementPtr::Elements(results[*result]),
+                (OperandAccess::InPlace { result, direct: true }, ..) => ElementPtr::Elements(results[*result]),
                 (_, [], []) => slot(i as usize),
                 (_, [], one) => ElementPtr::One(one.as_ptr()),
                 (_, elements, _) => ElementPtr::Elements(elements.as_ptr().cast_mut()),
             },
             Arg::Result(i) => match self.to[i as usize] {
-                To::Scratch(place) => slot(place as usize),
-                To::Result(k) => ElementPtr::Elements(results[k as usize]),
+                MapDest::Scratch(place) => slot(place as usize),
+                MapDest::Result(k) => ElementPtr::Elements(results[k as usize]),
             },
         };
         // SAFETY: operands have `len` elements in memory or in their blocks, or one. Results and
@@ -563,9 +565,9 @@ impl Map {
 
     /// Returns the values of `n` elements from `first` on, if there is no operation and they are
     /// contiguous.
-    pub(super) fn all_values<'a>(&self, walk: &Walk<'a>, first: usize, n: usize) -> Option<&'a [u8]> {
+    pub(super) fn all_values<'a>(&self, walk: &Traversal<'a>, first: usize, n: usize) -> Option<&'a [u8]> {
         match self.access[..] {
-            [Reach { access: Access::Contiguous { .. }, size, local, .. }] if self.ops.is_empty() => {
+            [Reach { access: OperandAccess::Contiguous { .. }, size, local, .. }] if self.ops.is_empty() => {
                 let first = if local { first - walk.base } else { first };
                 Some(&walk.bytes[0][first * size..][..n * size])
             }
@@ -576,24 +578,24 @@ impl Map {
     /// Returns the values of at most [`BLOCK`] elements from `first` on, for a map without results.
     pub(super) fn values<'a>(
         &self,
-        walk: &Walk<'a>,
+        walk: &Traversal<'a>,
         first: usize,
         len: usize,
         scratch: &'a mut [u8],
-    ) -> Result<&'a [u8], Failed> {
+    ) -> Result<&'a [u8], KernelFailed> {
         self.block(walk, first, len, None, scratch)?;
-        if let Some(To::Scratch(place)) = self.to.last() {
+        if let Some(MapDest::Scratch(place)) = self.to.last() {
             let size = self.ops[self.ops.len() - 1].dtype.size();
             return Ok(&scratch[*place as usize * self.slot..][..len * size]);
         }
         let Reach { access, size, local, .. } = &self.access[0];
         let first = if *local { first - walk.base } else { first };
         let direct = match access {
-            Access::Contiguous { .. } => Some(first),
-            Access::Strided { offset, axes } => {
+            OperandAccess::Contiguous { .. } => Some(first),
+            OperandAccess::Strided { offset, axes } => {
                 one_run(*offset, axes, first, len).filter(|&(_, stride)| stride == 1).map(|(at, _)| at)
             }
-            Access::Splat { .. } | Access::InPlace { .. } => None,
+            OperandAccess::Splat { .. } | OperandAccess::InPlace { .. } => None,
         };
         Ok(match direct {
             Some(at) => &walk.bytes[0][at * size..][..len * size],
@@ -616,7 +618,7 @@ pub(super) fn with_scratch<R>(f: impl FnOnce(&mut [u8]) -> R) -> R {
 }
 
 /// Returns the destination of each operation, and the values that are copied to results.
-fn places(ops: &[MapOp], n_operands: usize, results: &[u8]) -> (Vec<To>, Vec<(u8, u8)>) {
+fn places(ops: &[MapOp], n_operands: usize, results: &[u8]) -> (Vec<MapDest>, Vec<(u8, u8)>) {
     let mut last_use = vec![None; ops.len()];
     for (k, op) in ops.iter().enumerate() {
         for arg in op.args {
@@ -635,19 +637,19 @@ fn places(ops: &[MapOp], n_operands: usize, results: &[u8]) -> (Vec<To>, Vec<(u8
     }
     let mut free: Vec<u8> = Vec::new();
     let mut next = n_operands as u8;
-    let mut to: Vec<To> = Vec::with_capacity(ops.len());
+    let mut to: Vec<MapDest> = Vec::with_capacity(ops.len());
     for k in 0..ops.len() {
         let result = results.iter().position(|&op| op as usize == k);
         to.push(match (result, last_use[k]) {
-            (Some(result), None) => To::Result(result as u8),
-            _ => To::Scratch(free.pop().unwrap_or_else(|| {
+            (Some(result), None) => MapDest::Result(result as u8),
+            _ => MapDest::Scratch(free.pop().unwrap_or_else(|| {
                 next += 1;
                 next - 1
             })),
         });
         // Blocks whose last use is here become free for later operations.
         for (i, last) in last_use.iter().enumerate().take(k) {
-            if let (To::Scratch(place), true) = (to[i], *last == Some(k)) {
+            if let (MapDest::Scratch(place), true) = (to[i], *last == Some(k)) {
                 free.push(place);
             }
         }

@@ -7,7 +7,7 @@
 
 use super::elementwise::{Arg, Map, MapOp};
 use crate::cpu::memory::Sources;
-use crate::plan::{Operand, View};
+use crate::plan::{TensorOperand, View};
 use anabranch_dsl::ops::prim;
 
 /// The epilogue of a matmul or convolution.
@@ -21,7 +21,7 @@ impl Epilogue {
     ///
     /// The first operand is the result of the matmul, which is stored in `out`. The last operation
     /// must have the type and shape of `out`.
-    pub(crate) fn new(ops: Vec<MapOp>, operands: &[Operand], out: &View) -> Epilogue {
+    pub(crate) fn new(ops: Vec<MapOp>, operands: &[TensorOperand], out: &View) -> Epilogue {
         assert!(operands[0].view().same_places(out), "the result of the product is the first operand");
         let map = Map::new(ops, operands, out);
         assert!(map.is_total(), "fused operations cannot fail");
@@ -42,7 +42,7 @@ impl Epilogue {
 
     /// Applies the epilogue to the elements from `first` on, stored in `part`. The first operand is
     /// ignored.
-    pub(crate) fn run(&self, operands: &[Operand], first: usize, part: &mut [u8], sources: &Sources<'_>) {
+    pub(crate) fn run(&self, operands: &[TensorOperand], first: usize, part: &mut [u8], sources: &Sources<'_>) {
         let size = self.map.ops().last().expect("there is an operation").dtype.size();
         let n = part.len() / size;
         self.map.run_range(operands, first, n, part, sources).expect("the operations cannot fail");

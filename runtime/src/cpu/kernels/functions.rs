@@ -3,14 +3,14 @@
 //! Each function is defined once, in [`function`], which derives a function on registers and a loop
 //! over a block of elements.
 
-use crate::cpu::element::Cell;
+use crate::cpu::element::CpuElement;
 use crate::cpu::math::{Real, wide, wide_for};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, bf16, f16};
 
 /// A function on registers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Scalar {
+pub(crate) enum ScalarFn {
     /// A unary function.
     Unary(fn(u64) -> u64),
     /// A binary function.
@@ -23,18 +23,18 @@ pub(crate) type BlockFn = fn(&mut [u8], [&[u8]; 3]);
 
 /// A check of the second operand, in a register or in a block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Check {
+pub(crate) struct OperandCheck {
     pub(crate) scalar: fn(u64) -> bool,
     pub(crate) block: fn(&[u8]) -> bool,
 }
 
 /// An operation on elements of one type.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Function {
-    pub(crate) scalar: Scalar,
+pub(crate) struct ElementFunction {
+    pub(crate) scalar: ScalarFn,
     pub(crate) block: BlockFn,
     /// The check that the second operand must pass.
-    pub(crate) check: Option<Check>,
+    pub(crate) check: Option<OperandCheck>,
 }
 
 /// Runs a loop that is not worth vectorizing.
@@ -49,20 +49,20 @@ macro_rules! unary {
     ($A:ty => $R:ty, |$x:ident| $e:expr) => { unary!(wide_for::<$A, _>, $A => $R, |$x| $e) };
     (plain $A:ty => $R:ty, |$x:ident| $e:expr) => { unary!(as_is, $A => $R, |$x| $e) };
     ($run:expr, $A:ty => $R:ty, |$x:ident| $e:expr) => {
-        Function {
-            scalar: Scalar::Unary(|a| {
-                let $x = <$A as Cell>::from_reg(a);
-                <$R as Cell>::to_reg($e)
+        ElementFunction {
+            scalar: ScalarFn::Unary(|a| {
+                let $x = <$A as CpuElement>::from_reg(a);
+                <$R as CpuElement>::to_reg($e)
             }),
             block: |out, [a, _, _]| {
-                let out: &mut [<$R as Cell>::Mem] = bytemuck::cast_slice_mut(out);
-                let a: &[<$A as Cell>::Mem] = bytemuck::cast_slice(a);
+                let out: &mut [<$R as CpuElement>::Mem] = bytemuck::cast_slice_mut(out);
+                let a: &[<$A as CpuElement>::Mem] = bytemuck::cast_slice(a);
                 $run(
                     #[inline(always)]
                     || {
                         for (out, &a) in out.iter_mut().zip(a) {
-                            let $x = <$A as Cell>::load(a);
-                            *out = <$R as Cell>::store($e);
+                            let $x = <$A as CpuElement>::load(a);
+                            *out = <$R as CpuElement>::store($e);
                         }
                     },
                 );
@@ -75,21 +75,21 @@ macro_rules! binary {
     ($A:ty => $R:ty, |$x:ident, $y:ident| $e:expr) => { binary!(wide_for::<$A, _>, $A => $R, |$x, $y| $e) };
     (plain $A:ty => $R:ty, |$x:ident, $y:ident| $e:expr) => { binary!(as_is, $A => $R, |$x, $y| $e) };
     ($run:expr, $A:ty => $R:ty, |$x:ident, $y:ident| $e:expr) => {
-        Function {
-            scalar: Scalar::Binary(|a, b| {
-                let ($x, $y) = (<$A as Cell>::from_reg(a), <$A as Cell>::from_reg(b));
-                <$R as Cell>::to_reg($e)
+        ElementFunction {
+            scalar: ScalarFn::Binary(|a, b| {
+                let ($x, $y) = (<$A as CpuElement>::from_reg(a), <$A as CpuElement>::from_reg(b));
+                <$R as CpuElement>::to_reg($e)
             }),
             block: |out, [a, b, _]| {
-                let out: &mut [<$R as Cell>::Mem] = bytemuck::cast_slice_mut(out);
-                let a: &[<$A as Cell>::Mem] = bytemuck::cast_slice(a);
-                let b: &[<$A as Cell>::Mem] = bytemuck::cast_slice(b);
+                let out: &mut [<$R as CpuElement>::Mem] = bytemuck::cast_slice_mut(out);
+                let a: &[<$A as CpuElement>::Mem] = bytemuck::cast_slice(a);
+                let b: &[<$A as CpuElement>::Mem] = bytemuck::cast_slice(b);
                 $run(
                     #[inline(always)]
                     || {
                         for ((out, &a), &b) in out.iter_mut().zip(a).zip(b) {
-                            let ($x, $y) = (<$A as Cell>::load(a), <$A as Cell>::load(b));
-                            *out = <$R as Cell>::store($e);
+                            let ($x, $y) = (<$A as CpuElement>::load(a), <$A as CpuElement>::load(b));
+                            *out = <$R as CpuElement>::store($e);
                         }
                     },
                 );
@@ -103,8 +103,8 @@ macro_rules! binary {
 /// Masks replace data-dependent branches, which are slow and do not vectorize.
 macro_rules! select {
     ($bits:ty) => {
-        Function {
-            scalar: Scalar::Select,
+        ElementFunction {
+            scalar: ScalarFn::Select,
             block: |out, [a, b, c]| {
                 let out: &mut [$bits] = bytemuck::cast_slice_mut(out);
                 let b: &[$bits] = bytemuck::cast_slice(b);
@@ -150,7 +150,7 @@ macro_rules! compare { ($d:expr, |$x:ident, $y:ident| $e:expr) => {
 
 /// Returns the function of an operation on operands of type `operand` (for `select`, the
 /// alternatives) with results of type `result`.
-pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Function> {
+pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<ElementFunction> {
     let d = operand;
     match op {
         prim::NEG => float1!(d, |x| -x).or_else(|| int1!(d, |x| x.wrapping_neg())),
@@ -236,7 +236,7 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Functi
         prim::SHIFT_RIGHT => int2!(d, |x, y| x.wrapping_shr(y as u32)),
         prim::STOP_GRADIENT => {
             dispatch!(d, T in [F32 f32, F64 f64, F16 f16, BF16 bf16, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
-            Function { block: |out, [a, _, _]| out.copy_from_slice(a), ..unary!(plain T => T, |x| x) })
+            ElementFunction { block: |out, [a, _, _]| out.copy_from_slice(a), ..unary!(plain T => T, |x| x) })
         }
         prim::SELECT => Some(match d.size() {
             8 => select!(u64),
@@ -250,15 +250,15 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Functi
 }
 
 /// Adds the check that the second operand is not zero.
-fn dividing(f: Option<Function>, dtype: DType) -> Option<Function> {
-    let check = dispatch!(dtype, T in [I32 i32, I64 i64, U32 u32, U8 u8] => Check {
+fn dividing(f: Option<ElementFunction>, dtype: DType) -> Option<ElementFunction> {
+    let check = dispatch!(dtype, T in [I32 i32, I64 i64, U32 u32, U8 u8] => OperandCheck {
         scalar: |b| T::from_reg(b) != 0,
         block: |b| bytemuck::cast_slice::<u8, T>(b).iter().all(|&b| b != 0),
     });
-    f.map(|f| Function { check, ..f })
+    f.map(|f| ElementFunction { check, ..f })
 }
 
-fn cast(from: DType, to: DType) -> Option<Function> {
+fn cast(from: DType, to: DType) -> Option<ElementFunction> {
     if from.is_half() || to.is_half() {
         return super::halves::cast(from, to);
     }

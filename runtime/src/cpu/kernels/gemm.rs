@@ -41,7 +41,7 @@ impl Strides {
 
 /// The layout of the right matrix.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Right {
+pub(super) enum RightLayout {
     /// Panels, as created by [`pack`].
     Packed,
     /// Contiguous rows with stride `apart`.
@@ -50,7 +50,7 @@ pub(super) enum Right {
 
 /// A block of a matmul: `rows x columns` elements of the result, with the whole inner extent.
 #[derive(Clone, Copy)]
-pub(super) struct Block<T> {
+pub(super) struct GemmBlock<T> {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) inner: usize,
@@ -59,7 +59,7 @@ pub(super) struct Block<T> {
     pub(super) left_at: Strides,
     /// The first element of the first panel. Blocks begin at panel boundaries.
     pub(super) right: *const T,
-    pub(super) right_at: Right,
+    pub(super) right_at: RightLayout,
     /// The first element of the result.
     pub(super) result: *mut T,
     pub(super) result_at: Strides,
@@ -139,7 +139,7 @@ pub(super) fn pack<T: Lane>(
     }
 }
 
-impl<T: Lane> Block<T> {
+impl<T: Lane> GemmBlock<T> {
     /// Computes the block.
     ///
     /// # Safety
@@ -150,7 +150,7 @@ impl<T: Lane> Block<T> {
     }
 }
 
-impl<T: Lane> Task<T> for Block<T> {
+impl<T: Lane> Task<T> for GemmBlock<T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
         if self.rows == 0 || self.columns == 0 {
@@ -176,7 +176,7 @@ impl<T: Lane> Task<T> for Block<T> {
                     }
                 }
                 let mut first_column = 0;
-                if let (1, Right::Rows { apart }, 1) = (self.rows, self.right_at, self.result_at.right) {
+                if let (1, RightLayout::Rows { apart }, 1) = (self.rows, self.right_at, self.result_at.right) {
                     let right = self.right.add(start * apart);
                     while first_column + 8 * V::N <= self.columns {
                         let (right, result) = (right.add(first_column), self.result.add(first_column));
@@ -187,12 +187,12 @@ impl<T: Lane> Task<T> for Block<T> {
                 for column in (first_column..self.columns).step_by(wide) {
                     let n = wide.min(self.columns - column);
                     let (right, step) = match self.right_at {
-                        Right::Packed => {
+                        RightLayout::Packed => {
                             let stride = if n == wide { wide } else { n.next_multiple_of(V::N) };
                             (self.right.add(column * self.inner + start * stride), stride)
                         }
-                        Right::Rows { apart } if n == wide => (self.right.add(start * apart + column), apart),
-                        Right::Rows { apart } => {
+                        RightLayout::Rows { apart } if n == wide => (self.right.add(start * apart + column), apart),
+                        RightLayout::Rows { apart } => {
                             for p in 0..depth {
                                 let from = self.right.add((start + p) * apart + column);
                                 let to = copy.as_mut_ptr().cast::<T>().add(p * wide);
@@ -204,7 +204,7 @@ impl<T: Lane> Task<T> for Block<T> {
                     };
                     // Each tile prefetches its share of the next panel.
                     let share = (depth * step * size_of::<T>()).div_ceil(LINE * self.rows.div_ceil(ROWS));
-                    let next_lines = if matches!(self.right_at, Right::Packed) { share } else { 0 };
+                    let next_lines = if matches!(self.right_at, RightLayout::Packed) { share } else { 0 };
                     let mut row = 0;
                     while row < self.rows {
                         let n_rows = height::<ROWS>(self.rows - row);
@@ -246,7 +246,7 @@ impl<T: Lane> Task<T> for Block<T> {
 /// prefetched well in advance.
 ///
 /// # Safety
-/// See [`Block::run`]. The processor must support the instructions of `V`.
+/// See [`GemmBlock::run`]. The processor must support the instructions of `V`.
 #[inline(always)]
 unsafe fn row<V: Vector>(
     depth: usize,
@@ -416,13 +416,14 @@ mod tests {
                 let mut panels = vec![T::from(99); packed_len::<T>(level, inner, columns)];
                 pack(level, &b, Strides { down: columns, right: 1 }, inner, columns, 0, &mut panels);
                 let mut copy = vec![T::from(99); rows * SLAB];
-                let rows_at = Right::Rows { apart: columns };
-                let sources = [(&panels, Right::Packed, false), (&b, rows_at, false), (&panels, Right::Packed, true)];
+                let rows_at = RightLayout::Rows { apart: columns };
+                let sources =
+                    [(&panels, RightLayout::Packed, false), (&b, rows_at, false), (&panels, RightLayout::Packed, true)];
                 for (right, right_at, copies) in sources {
                     for result_at in [Strides { down: columns, right: 1 }, Strides { down: 1, right: rows }] {
                         for adds in [false, true] {
                             let mut result = vec![T::from(1); rows * columns];
-                            let block = Block {
+                            let block = GemmBlock {
                                 rows,
                                 columns,
                                 inner,

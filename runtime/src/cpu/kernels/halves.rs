@@ -6,8 +6,8 @@
 //! `f16` uses the conversions of the crate `half`, which use hardware instructions where available
 //! (F16C, NEON). `bf16` is the upper half of an `f32`, so loops that shift and round bits suffice.
 
-use super::functions::{Function, Scalar, as_is, unary};
-use crate::cpu::element::Cell;
+use super::functions::{ElementFunction, ScalarFn, as_is, unary};
+use crate::cpu::element::CpuElement;
 use crate::cpu::math::wide;
 use anabranch_dsl::halves::odd_f64;
 use anabranch_dsl::{DType, Float, bf16, f16};
@@ -16,7 +16,7 @@ use half::slice::HalfFloatSliceExt;
 /// A function whose block form is an expression on bits.
 macro_rules! unary_bits {
     ($A:ty => $R:ty, |$x:ident| $e:expr, $function:expr) => {
-        Function {
+        ElementFunction {
             block: |out, [x, _, _]| {
                 let (out, x): (&mut [$R], &[$A]) = (bytemuck::cast_slice_mut(out), bytemuck::cast_slice(x));
                 wide(
@@ -30,7 +30,7 @@ macro_rules! unary_bits {
 }
 
 /// Returns a conversion from or to a half-precision type.
-pub(super) fn cast(from: DType, to: DType) -> Option<Function> {
+pub(super) fn cast(from: DType, to: DType) -> Option<ElementFunction> {
     macro_rules! from_half {
         ($A:ty) => {
             match to {
@@ -68,13 +68,13 @@ pub(super) fn cast(from: DType, to: DType) -> Option<Function> {
         _ => return None,
     };
     Some(match (from, to) {
-        (DType::F16, DType::F32) => Function {
+        (DType::F16, DType::F32) => ElementFunction {
             block: |out, [x, _, _]| {
                 bytemuck::cast_slice::<u8, f16>(x).convert_to_f32_slice(bytemuck::cast_slice_mut(out))
             },
             ..function
         },
-        (DType::F32, DType::F16) => Function {
+        (DType::F32, DType::F16) => ElementFunction {
             block: |out, [x, _, _]| {
                 bytemuck::cast_slice_mut::<u8, f16>(out).convert_from_f32_slice(bytemuck::cast_slice(x));
             },
@@ -106,7 +106,7 @@ mod tests {
         for dtype in [DType::F16, DType::BF16] {
             let widen = cast(dtype, DType::F32).expect("there is one");
             let narrow = cast(DType::F32, dtype).expect("there is one");
-            let (Scalar::Unary(widen_one), Scalar::Unary(narrow_one)) = (widen.scalar, narrow.scalar) else {
+            let (ScalarFn::Unary(widen_one), ScalarFn::Unary(narrow_one)) = (widen.scalar, narrow.scalar) else {
                 panic!("a cast has one operand")
             };
             let all: Vec<u16> = (0..=u16::MAX).collect();

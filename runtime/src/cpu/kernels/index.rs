@@ -1,11 +1,11 @@
 //! Reads and writes of elements selected by indices.
 
-use super::Failed;
+use super::KernelFailed;
 use super::copy::Copy;
-use crate::cpu::element::Cell;
+use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::plan::{Base, Operand, View};
+use crate::plan::{Base, TensorOperand, View};
 use anabranch_dsl::{DType, match_dtype};
 
 /// The pattern of elements that indices select.
@@ -83,7 +83,7 @@ enum Ids<'a> {
 }
 
 impl<'a> Ids<'a> {
-    fn new(view: &View, sources: &Sources<'a>, extent: usize) -> Result<Ids<'a>, Failed> {
+    fn new(view: &View, sources: &Sources<'a>, extent: usize) -> Result<Ids<'a>, KernelFailed> {
         let ids = match view.dtype {
             DType::I32 => Ids::I32(sources.contiguous::<i32>(view)),
             DType::I64 => Ids::I64(sources.contiguous::<i64>(view)),
@@ -97,7 +97,7 @@ impl<'a> Ids<'a> {
             Ids::U32(d) => d.iter().all(|&i| (i as usize) < extent),
             Ids::U8(d) => d.iter().all(|&i| usize::from(i) < extent),
         };
-        if valid { Ok(ids) } else { Err(Failed) }
+        if valid { Ok(ids) } else { Err(KernelFailed) }
     }
 
     fn len(&self) -> usize {
@@ -125,15 +125,15 @@ const PARALLEL: usize = 1 << 15;
 /// Gathers the elements of the first operand that the second selects. Both are dense.
 pub(crate) fn take(
     places: &IndexPattern,
-    operands: &[Operand],
+    operands: &[TensorOperand],
     out: &mut [u8],
     sources: &Sources<'_>,
-) -> Result<(), Failed> {
+) -> Result<(), KernelFailed> {
     let (x, ids) = (operands[0].view(), operands[1].view());
     let ids = Ids::new(ids, sources, places.extent())?;
     match_dtype!(x.dtype, T => {
         let x = sources.contiguous::<T>(x);
-        let y: &mut [<T as Cell>::Mem] = bytemuck::cast_slice_mut(out);
+        let y: &mut [<T as CpuElement>::Mem] = bytemuck::cast_slice_mut(out);
         match *places {
             IndexPattern::Slices { extent, inner, .. } if inner > 1 && y.len() >= PARALLEL => {
                 let slices = y.len() / inner;
@@ -155,7 +155,11 @@ pub(crate) fn take(
 }
 
 /// Fails if an index in the second operand is out of range.
-pub(crate) fn check(places: &IndexPattern, operands: &[Operand], sources: &Sources<'_>) -> Result<(), Failed> {
+pub(crate) fn check(
+    places: &IndexPattern,
+    operands: &[TensorOperand],
+    sources: &Sources<'_>,
+) -> Result<(), KernelFailed> {
     Ids::new(operands[1].view(), sources, places.extent()).map(|_| ())
 }
 
@@ -165,10 +169,10 @@ pub(crate) fn check(places: &IndexPattern, operands: &[Operand], sources: &Sourc
 /// Threads divide the elements, not the indices, so the order does not depend on their number.
 pub(crate) fn scatter_add(
     places: &IndexPattern,
-    operands: &[Operand],
+    operands: &[TensorOperand],
     out: &mut [u8],
     sources: &Sources<'_>,
-) -> Result<(), Failed> {
+) -> Result<(), KernelFailed> {
     let (ids, updates) = (operands[1].view(), operands[2].view());
     let ids = Ids::new(ids, sources, places.extent())?;
     macro_rules! add {
@@ -222,7 +226,7 @@ impl Window {
         Window { copy, stride: whole.strides[axis], last: whole.shape[axis] - size }
     }
 
-    fn start(&self, start: &View, sources: &Sources<'_>) -> Result<isize, Failed> {
+    fn start(&self, start: &View, sources: &Sources<'_>) -> Result<isize, KernelFailed> {
         let Base::Reg(r) = start.base else { panic!("the start of a part is in a register") };
         let bits = sources.reg(r);
         let start = match start.dtype {
@@ -234,19 +238,29 @@ impl Window {
         };
         match usize::try_from(start) {
             Ok(s) if s <= self.last => Ok(s as isize * self.stride),
-            _ => Err(Failed),
+            _ => Err(KernelFailed),
         }
     }
 
     /// Reads the slice of the first operand that starts at the second.
-    pub(crate) fn read(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+    pub(crate) fn read(
+        &self,
+        operands: &[TensorOperand],
+        out: &mut [u8],
+        sources: &Sources<'_>,
+    ) -> Result<(), KernelFailed> {
         let shift = self.start(operands[1].view(), sources)?;
         self.copy.run_shifted(operands[0].view(), out, sources, [0, shift]);
         Ok(())
     }
 
     /// Writes the second operand to the slice of `out` that starts at the third.
-    pub(crate) fn write(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+    pub(crate) fn write(
+        &self,
+        operands: &[TensorOperand],
+        out: &mut [u8],
+        sources: &Sources<'_>,
+    ) -> Result<(), KernelFailed> {
         let shift = self.start(operands[2].view(), sources)?;
         self.copy.run_shifted(operands[1].view(), out, sources, [shift, 0]);
         Ok(())

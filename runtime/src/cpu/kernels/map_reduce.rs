@@ -8,13 +8,13 @@
 //! on the shapes, and partial results are combined in a fixed order. Results do not depend on the
 //! number of threads.
 
-use super::elementwise::{BLOCK, Map, Walk, with_scratch};
+use super::elementwise::{BLOCK, Map, Traversal, with_scratch};
 use super::reduce::{ReduceTask, Reduction, dispatch};
-use crate::cpu::element::Cell;
+use crate::cpu::element::CpuElement;
 use crate::cpu::math::wide_for;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::plan::Operand;
+use crate::plan::TensorOperand;
 use anabranch_dsl::DType;
 
 /// Minimum number of elements for several threads. `PART` is the number per task, a multiple of
@@ -30,28 +30,28 @@ const COLUMNS: usize = 512;
 
 /// The memory layout of the elements of one result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub(crate) enum ReducedLayout {
     /// `n` contiguous elements.
     Trailing { n: usize },
     /// `n` elements with stride `row`. The results are contiguous.
     Leading { n: usize, row: usize },
 }
 
-impl Layout {
+impl ReducedLayout {
     /// Returns the layout of a reduction over axes of a row-major tensor, or `None` if it is
     /// neither.
-    pub(crate) fn of(shape: &[usize], axes: &[usize]) -> Option<Layout> {
+    pub(crate) fn of(shape: &[usize], axes: &[usize]) -> Option<ReducedLayout> {
         // Ignore axes of extent 1.
         let long = (0..shape.len()).filter(|&a| shape[a] != 1);
         let (reduced, kept): (Vec<usize>, Vec<usize>) = long.partition(|a| axes.contains(a));
         let extent = |axes: &[usize]| axes.iter().map(|&a| shape[a]).product::<usize>();
         let (Some(first), Some(last)) = (reduced.first(), reduced.last()) else {
-            return Some(Layout::Trailing { n: 1 });
+            return Some(ReducedLayout::Trailing { n: 1 });
         };
         if kept.iter().all(|a| a < first) {
-            return Some(Layout::Trailing { n: extent(&reduced) });
+            return Some(ReducedLayout::Trailing { n: extent(&reduced) });
         }
-        kept.iter().all(|a| a > last).then(|| Layout::Leading { n: extent(&reduced), row: extent(&kept) })
+        kept.iter().all(|a| a > last).then(|| ReducedLayout::Leading { n: extent(&reduced), row: extent(&kept) })
     }
 }
 
@@ -61,20 +61,20 @@ pub(crate) struct MapReduce {
     map: Map,
     reduction: Reduction,
     dtype: DType,
-    layout: Layout,
+    layout: ReducedLayout,
 }
 
 /// The arguments of a run.
-struct Run<'a, 's> {
+struct MapReduceRun<'a, 's> {
     kernel: &'a MapReduce,
-    operands: &'a [Operand],
+    operands: &'a [TensorOperand],
     out: &'a mut [u8],
     sources: &'a Sources<'s>,
 }
 
 impl MapReduce {
     /// Creates a reduction of a map that cannot fail and whose values have type `dtype`.
-    pub(crate) fn new(reduction: Reduction, map: Map, dtype: DType, layout: Layout) -> MapReduce {
+    pub(crate) fn new(reduction: Reduction, map: Map, dtype: DType, layout: ReducedLayout) -> MapReduce {
         assert!(map.is_total(), "fused operations cannot fail");
         MapReduce { map, reduction, dtype, layout }
     }
@@ -84,33 +84,33 @@ impl MapReduce {
         self.map.names()
     }
 
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
-        dispatch(self.reduction, self.dtype, Run { kernel: self, operands, out, sources });
+    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
+        dispatch(self.reduction, self.dtype, MapReduceRun { kernel: self, operands, out, sources });
     }
 }
 
-impl ReduceTask for Run<'_, '_> {
-    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
-        let Run { kernel, operands, out, sources } = self;
+impl ReduceTask for MapReduceRun<'_, '_> {
+    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
+        let MapReduceRun { kernel, operands, out, sources } = self;
         let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
         if out.is_empty() || kernel.map.n() == 0 {
             return out.fill(start.store());
         }
         let bytes_of = |i: usize| sources.bytes(operands[i].view().base);
-        let fold = Fold { map: &kernel.map, bytes_of: &bytes_of, base: 0, start, f };
+        let fold = FoldState { map: &kernel.map, bytes_of: &bytes_of, base: 0, start, f };
         match kernel.layout {
-            Layout::Trailing { n } => fold.trailing(n, out),
-            Layout::Leading { n, row } if row <= NARROW => {
+            ReducedLayout::Trailing { n } => fold.trailing(n, out),
+            ReducedLayout::Leading { n, row } if row <= NARROW => {
                 let totals = fold.narrow(0, n, row);
                 out.iter_mut().zip(totals).for_each(|(y, x)| *y = x.store());
             }
-            Layout::Leading { n, row } => fold.wide_rows(n, row, out),
+            ReducedLayout::Leading { n, row } => fold.wide_rows(n, row, out),
         }
     }
 }
 
 /// The shared state of all parts of a run.
-struct Fold<'a, 's, T, F> {
+struct FoldState<'a, 's, T, F> {
     map: &'a Map,
     bytes_of: &'a (dyn Fn(usize) -> &'s [u8] + Sync),
     /// The element at which local operands begin.
@@ -136,26 +136,26 @@ struct RunRows<'a, 's> {
 }
 
 impl ReduceTask for RunRows<'_, '_> {
-    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
+    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
         let RunRows { kernel, rows: OfRows { bytes_of, first, n, out } } = self;
         let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
-        let fold = |width: usize| Fold { map: &kernel.map, bytes_of, base: first * width, start, f };
+        let fold = |width: usize| FoldState { map: &kernel.map, bytes_of, base: first * width, start, f };
         match kernel.layout {
-            Layout::Trailing { n: width } => fold(width).rows(first * width, width, out),
-            Layout::Leading { row, .. } => fold(row).add_columns(first, n, row, out),
+            ReducedLayout::Trailing { n: width } => fold(width).rows(first * width, width, out),
+            ReducedLayout::Leading { row, .. } => fold(row).add_columns(first, n, row, out),
         }
     }
 }
 
 /// The initialization of columns, and the combination of the columns of several chunks.
-struct Columns<'a> {
+struct CombineColumns<'a> {
     out: &'a mut [u8],
     /// The contiguous chunks.
     chunks: &'a [u8],
 }
 
-impl ReduceTask for Columns<'_> {
-    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
+impl ReduceTask for CombineColumns<'_> {
+    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
         let out: &mut [T::Mem] = bytemuck::cast_slice_mut(self.out);
         out.fill(start.store());
         if self.chunks.is_empty() {
@@ -171,7 +171,7 @@ impl ReduceTask for Columns<'_> {
 impl MapReduce {
     /// Returns the same reduction as a stage over rows. Local operands contain only the rows being
     /// reduced.
-    pub(super) fn over_rows(&self, operands: &[Operand], local: &[bool]) -> MapReduce {
+    pub(super) fn over_rows(&self, operands: &[TensorOperand], local: &[bool]) -> MapReduce {
         let map = Map::over_rows(self.map.ops().to_vec(), operands, self.map.n(), local, None);
         MapReduce { map, ..self.clone() }
     }
@@ -181,7 +181,7 @@ impl MapReduce {
         self.reduction.name()
     }
 
-    pub(crate) fn layout(&self) -> Layout {
+    pub(crate) fn layout(&self) -> ReducedLayout {
         self.layout
     }
 
@@ -197,16 +197,16 @@ impl MapReduce {
 
     /// Initializes columns.
     pub(super) fn clear_columns(&self, out: &mut [u8]) {
-        dispatch(self.reduction, self.dtype, Columns { out, chunks: &[] });
+        dispatch(self.reduction, self.dtype, CombineColumns { out, chunks: &[] });
     }
 
     /// Combines the columns of chunks, in order.
     pub(super) fn join_columns(&self, chunks: &[u8], out: &mut [u8]) {
-        dispatch(self.reduction, self.dtype, Columns { out, chunks });
+        dispatch(self.reduction, self.dtype, CombineColumns { out, chunks });
     }
 }
 
-impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
+impl<T: CpuElement, F: Fn(T, T) -> T + Copy + Send + Sync> FoldState<'_, '_, T, F> {
     /// Calls `each` with the values of `n` elements from `first` on, in blocks of size `block`, or
     /// all at once if they are in memory.
     fn blocks(&self, first: usize, n: usize, block: usize, each: impl FnMut(&[T::Mem])) {
@@ -218,7 +218,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
 
     fn walk_blocks(
         &self,
-        walk: &Walk<'_>,
+        walk: &Traversal<'_>,
         first: usize,
         n: usize,
         block: usize,
@@ -236,7 +236,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         }
     }
 
-    fn values<'b>(&self, walk: &Walk<'b>, first: usize, n: usize, scratch: &'b mut [u8]) -> &'b [T::Mem] {
+    fn values<'b>(&self, walk: &Traversal<'b>, first: usize, n: usize, scratch: &'b mut [u8]) -> &'b [T::Mem] {
         let values = self.map.values(walk, first, n, scratch);
         bytemuck::cast_slice(values.unwrap_or_else(|_| panic!("fused operations cannot fail")))
     }
@@ -280,7 +280,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
                     #[inline(always)]
                     || {
                         for (row, y) in values.chunks_exact(n).zip(&mut results) {
-                            let mut lanes = Lanes::new(start);
+                            let mut lanes = PartialSums::new(start);
                             lanes.add(row, f);
                             *y = lanes.total(start, f).store();
                         }
@@ -292,7 +292,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
         with_scratch(|scratch| {
             let walk = self.map.begin(n, self.base, self.bytes_of, scratch);
             for (i, y) in out.iter_mut().enumerate() {
-                let mut lanes = Lanes::new(start);
+                let mut lanes = PartialSums::new(start);
                 self.walk_blocks(&walk, first + i * n, n, BLOCK, scratch, |values| {
                     wide_for::<T, _>(
                         #[inline(always)]
@@ -350,7 +350,7 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
     }
 
     /// Adds a run of elements from `first` on to equally many results.
-    fn add_row(&self, walk: &Walk<'_>, first: usize, out: &mut [T::Mem], scratch: &mut [u8]) {
+    fn add_row(&self, walk: &Traversal<'_>, first: usize, out: &mut [T::Mem], scratch: &mut [u8]) {
         let f = self.f;
         for (k, out) in out.chunks_mut(BLOCK).enumerate() {
             let values = self.values(walk, first + k * BLOCK, out.len(), scratch);
@@ -385,17 +385,17 @@ impl<T: Cell, F: Fn(T, T) -> T + Copy + Send + Sync> Fold<'_, '_, T, F> {
 }
 
 /// The reduction of contiguous elements in interleaved lanes.
-struct Lanes<T: Cell> {
+struct PartialSums<T: CpuElement> {
     lanes: [T; LANES],
     /// The elements after the last complete group.
     rest: [T; LANES],
     n_rest: usize,
 }
 
-impl<T: Cell> Lanes<T> {
+impl<T: CpuElement> PartialSums<T> {
     #[inline(always)]
-    fn new(start: T) -> Lanes<T> {
-        Lanes { lanes: [start; LANES], rest: [start; LANES], n_rest: 0 }
+    fn new(start: T) -> PartialSums<T> {
+        PartialSums { lanes: [start; LANES], rest: [start; LANES], n_rest: 0 }
     }
 
     /// Adds elements. Only the last call may pass an incomplete group.
@@ -433,13 +433,13 @@ mod tests {
 
     #[test]
     fn layouts_are_told_by_the_axes_that_have_extents() {
-        assert_eq!(Layout::of(&[4, 5], &[1]), Some(Layout::Trailing { n: 5 }));
-        assert_eq!(Layout::of(&[4, 5], &[0]), Some(Layout::Leading { n: 4, row: 5 }));
-        assert_eq!(Layout::of(&[4, 5, 6], &[0, 1, 2]), Some(Layout::Trailing { n: 120 }));
-        assert_eq!(Layout::of(&[4, 5, 6], &[1]), None);
-        assert_eq!(Layout::of(&[4, 5, 1], &[1]), Some(Layout::Trailing { n: 5 }));
-        assert_eq!(Layout::of(&[1, 4, 5], &[1]), Some(Layout::Leading { n: 4, row: 5 }));
-        assert_eq!(Layout::of(&[4, 1], &[1]), Some(Layout::Trailing { n: 1 }));
-        assert_eq!(Layout::of(&[4, 0], &[1]), Some(Layout::Trailing { n: 0 }));
+        assert_eq!(ReducedLayout::of(&[4, 5], &[1]), Some(ReducedLayout::Trailing { n: 5 }));
+        assert_eq!(ReducedLayout::of(&[4, 5], &[0]), Some(ReducedLayout::Leading { n: 4, row: 5 }));
+        assert_eq!(ReducedLayout::of(&[4, 5, 6], &[0, 1, 2]), Some(ReducedLayout::Trailing { n: 120 }));
+        assert_eq!(ReducedLayout::of(&[4, 5, 6], &[1]), None);
+        assert_eq!(ReducedLayout::of(&[4, 5, 1], &[1]), Some(ReducedLayout::Trailing { n: 5 }));
+        assert_eq!(ReducedLayout::of(&[1, 4, 5], &[1]), Some(ReducedLayout::Leading { n: 4, row: 5 }));
+        assert_eq!(ReducedLayout::of(&[4, 1], &[1]), Some(ReducedLayout::Trailing { n: 1 }));
+        assert_eq!(ReducedLayout::of(&[4, 0], &[1]), Some(ReducedLayout::Trailing { n: 0 }));
     }
 }

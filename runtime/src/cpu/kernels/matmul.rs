@@ -16,13 +16,13 @@
 //! blocks, neither of which changes a result: see [`gemm`].
 
 use super::epilogue::Epilogue;
-use super::gemm::{self, Block, Right, SLAB, Strides};
+use super::gemm::{self, GemmBlock, RightLayout, SLAB, Strides};
 use super::walk::{Axis, merged};
-use crate::cpu::element::Cell;
+use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane};
-use crate::plan::{Operand, View, row_major};
+use crate::plan::{TensorOperand, View, row_major};
 use anabranch_dsl::DType;
 use std::cell::RefCell;
 
@@ -57,7 +57,7 @@ pub(crate) enum Side {
 
 /// The layout of a matrix.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Layout {
+pub(super) enum MatrixLayout {
     /// Each row is contiguous, at this stride from the previous one.
     RowMajor { stride: usize },
     /// Each column is contiguous, at this stride from the previous one.
@@ -87,7 +87,7 @@ const MANY: usize = 256;
 
 /// Returns the layout of the matrices in the last two axes of a view, or `None` if the kernels do
 /// not support it.
-pub(super) fn layout(view: &View) -> Option<Layout> {
+pub(super) fn layout(view: &View) -> Option<MatrixLayout> {
     let rank = view.shape.len();
     let (rows, columns) = (view.shape[rank - 2], view.shape[rank - 1]);
     let (down, right) = (view.strides[rank - 2], view.strides[rank - 1]);
@@ -95,21 +95,21 @@ pub(super) fn layout(view: &View) -> Option<Layout> {
     if right == 1 || columns <= 1 {
         let stride = if rows <= 1 { Some(columns.max(1)) } else { far(down, columns) };
         if let Some(stride) = stride {
-            return Some(Layout::RowMajor { stride });
+            return Some(MatrixLayout::RowMajor { stride });
         }
     }
     if down == 1 || rows <= 1 {
         let stride = if columns <= 1 { Some(rows.max(1)) } else { far(right, rows) };
-        return stride.map(|stride| Layout::ColumnMajor { stride });
+        return stride.map(|stride| MatrixLayout::ColumnMajor { stride });
     }
     None
 }
 
-impl Layout {
+impl MatrixLayout {
     pub(super) fn strides(self) -> Strides {
         match self {
-            Layout::RowMajor { stride } => Strides { down: stride, right: 1 },
-            Layout::ColumnMajor { stride } => Strides { down: 1, right: stride },
+            MatrixLayout::RowMajor { stride } => Strides { down: stride, right: 1 },
+            MatrixLayout::ColumnMajor { stride } => Strides { down: 1, right: stride },
         }
     }
 }
@@ -142,7 +142,7 @@ impl Matmul {
         let batch = a.shape.len() - 2;
         let [m, k, n] = [a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]];
         let layouts = [a, b].map(|view| layout(view).expect("checked before"));
-        let in_rows = matches!(layouts[1], Layout::RowMajor { .. });
+        let in_rows = matches!(layouts[1], MatrixLayout::RowMajor { .. });
         let packed = match (a.dtype, kept) {
             (DType::F32 | DType::F64, [_, true]) => Some(Side::Right),
             (DType::F32 | DType::F64, [true, false]) if n <= FEW_ROWS => Some(Side::Left),
@@ -158,7 +158,7 @@ impl Matmul {
             k,
             n,
             batch: Vec::new(),
-            at: layouts.map(Layout::strides),
+            at: layouts.map(MatrixLayout::strides),
             packed,
             level: InstructionSet::best(),
             block: [m, n],
@@ -189,12 +189,12 @@ impl Matmul {
     }
 
     /// Returns the operand that the matmul is added to. It may be stored in the result's place.
-    pub(crate) fn addend<'a>(&self, operands: &'a [Operand]) -> Option<&'a View> {
+    pub(crate) fn addend<'a>(&self, operands: &'a [TensorOperand]) -> Option<&'a View> {
         self.has_addend.then(|| operands[2].view())
     }
 
     /// Returns the matmul after its operands or its result were moved.
-    pub(crate) fn placed(&self, operands: &[Operand], out: &View) -> Matmul {
+    pub(crate) fn placed(&self, operands: &[TensorOperand], out: &View) -> Matmul {
         let adds = self.addend(operands).is_some_and(|view| view.same_places(out));
         Matmul { adds, ..self.clone() }
     }
@@ -258,7 +258,7 @@ impl Matmul {
         block
     }
 
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         let (a, b) = (operands[0].view(), operands[1].view());
         match a.dtype {
             DType::F32 => self.tiles::<f32>(operands, out, sources),
@@ -298,7 +298,7 @@ impl Matmul {
         start + self.batch.iter().map(forward).sum::<usize>() + matrix
     }
 
-    fn tiles<T: Lane + Cell<Mem = T>>(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    fn tiles<T: Lane + CpuElement<Mem = T>>(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         let y: &mut [T] = bytemuck::cast_slice_mut(out);
         let size = self.m * self.n;
         if y.is_empty() {
@@ -313,7 +313,7 @@ impl Matmul {
         let [rows, columns] = self.extents();
         let counts = [rows.div_ceil(self.block[0]), columns.div_ceil(self.block[1])];
         let n_blocks = counts[0] * counts[1];
-        let all = Tiles {
+        let all = MatmulRun {
             product: self,
             data: data.map(<[T]>::as_ptr),
             start: views.map(|view| view.offset),
@@ -335,7 +335,7 @@ impl Matmul {
     }
 
     /// Computes matmuls in plain loops, matrix by matrix.
-    fn loops<T: Cell<Mem = T> + bytemuck::Pod>(
+    fn loops<T: CpuElement<Mem = T> + bytemuck::Pod>(
         &self,
         a: &View,
         b: &View,
@@ -376,22 +376,22 @@ fn distinct(view: &View) -> impl Iterator<Item = (usize, isize)> {
 }
 
 /// A running matmul of floats.
-struct Tiles<'a, 's, T> {
+struct MatmulRun<'a, 's, T> {
     product: &'a Matmul,
     data: [*const T; 2],
     start: [usize; 2],
     result: *mut T,
     /// The number of blocks in a row of blocks.
     columns_of_blocks: usize,
-    operands: &'a [Operand],
+    operands: &'a [TensorOperand],
     sources: &'a Sources<'s>,
 }
 
 // SAFETY: the operands are only read; parts of the result that are written at the same time do not
 // overlap.
-unsafe impl<T: Sync> Sync for Tiles<'_, '_, T> {}
+unsafe impl<T: Sync> Sync for MatmulRun<'_, '_, T> {}
 
-impl<T: Lane> Tiles<'_, '_, T> {
+impl<T: Lane> MatmulRun<'_, '_, T> {
     /// Computes a block of a matrix and its epilogue.
     ///
     /// # Safety
@@ -416,7 +416,7 @@ impl<T: Lane> Tiles<'_, '_, T> {
                         b.wrapping_add(first[0] * at.down),
                         at,
                         a.wrapping_add(first[1] * p.k),
-                        Right::Packed,
+                        RightLayout::Packed,
                         result,
                         Strides { down: 1, right: p.n },
                     )
@@ -424,8 +424,8 @@ impl<T: Lane> Tiles<'_, '_, T> {
                 packed => {
                     let result = y.add(first[0] * p.n + first[1]);
                     let (right, right_at) = match packed {
-                        Some(_) => (b.wrapping_add(first[1] * p.k), Right::Packed),
-                        None => (b.wrapping_add(first[1]), Right::Rows { apart: p.at[1].down }),
+                        Some(_) => (b.wrapping_add(first[1] * p.k), RightLayout::Packed),
+                        None => (b.wrapping_add(first[1]), RightLayout::Rows { apart: p.at[1].down }),
                     };
                     (
                         a.wrapping_add(first[0] * p.at[0].down),
@@ -439,7 +439,7 @@ impl<T: Lane> Tiles<'_, '_, T> {
             }
         };
         let run = |left_copy: Option<*mut T>| {
-            let block = Block {
+            let block = GemmBlock {
                 rows,
                 columns,
                 inner: p.k,
@@ -530,7 +530,7 @@ impl Pack {
         }
     }
 
-    fn run_as<T: Lane + Cell<Mem = T>>(&self, operand: &View, out: &mut [T], sources: &Sources<'_>) {
+    fn run_as<T: Lane + CpuElement<Mem = T>>(&self, operand: &View, out: &mut [T], sources: &Sources<'_>) {
         let from = sources.elements::<T>(operand.base);
         let len = self.matrix_len();
         if len == 0 {

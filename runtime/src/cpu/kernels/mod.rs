@@ -51,7 +51,7 @@ pub(crate) enum Kernel {
     /// A reduction of fused elementwise operations.
     MapReduce(map_reduce::MapReduce),
     /// Several of the above, fused over the same rows.
-    Rows(rows::Rows),
+    Rows(rows::RowKernel),
     /// An operation along one axis.
     Axis(axis::AxisKernel),
     /// Softmax and related functions.
@@ -83,7 +83,7 @@ pub(crate) enum Kernel {
     /// A write of a slice whose start is in a register.
     WriteWindow(index::Window),
     /// Random numbers.
-    Random(random::Random),
+    Random(random::RandomKernel),
     /// A key derived from a key and a number.
     FoldIn,
     /// A load of one element into a register.
@@ -114,11 +114,11 @@ impl Kernel {
 
 /// The failure of a kernel. The reference implementation of the operation determines the error.
 #[derive(Debug)]
-pub(crate) struct Failed;
+pub(crate) struct KernelFailed;
 
 /// Runs the kernel of an operation into `out`: the whole buffer, or the bytes of a register's
 /// element.
-pub(crate) fn run(step: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Result<(), Failed> {
+pub(crate) fn run(step: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Result<(), KernelFailed> {
     let operands = &step.operands[..];
     match &step.kernel {
         Kernel::Map(map) => return map.run(operands, [out], sources),

@@ -2,13 +2,13 @@
 
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::plan::{Operand, View};
+use crate::plan::{TensorOperand, View};
 use anabranch_dsl::ops::random::{folded, philox, unit_bf16, unit_f16, unit_f32, unit_f64};
 use anabranch_dsl::{DType, bf16, f16};
 
 /// The distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Random {
+pub(crate) enum RandomKernel {
     /// Uniform 32-bit words.
     Bits,
     /// Uniform floats in `[0, 1)`.
@@ -19,12 +19,12 @@ pub(crate) enum Random {
 const PART: usize = 1 << 12;
 const PARALLEL: usize = 1 << 14;
 
-impl Random {
+impl RandomKernel {
     /// Returns the size of a number in bytes.
     fn size(self) -> usize {
         match self {
-            Random::Bits => 4,
-            Random::Uniform(dtype) => dtype.size(),
+            RandomKernel::Bits => 4,
+            RandomKernel::Uniform(dtype) => dtype.size(),
         }
     }
 }
@@ -35,7 +35,7 @@ fn key(view: &View, sources: &Sources<'_>) -> [u32; 2] {
 }
 
 /// Fills `out` with the numbers of the stream of the operand, a key.
-pub(crate) fn fill(random: Random, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+pub(crate) fn fill(random: RandomKernel, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
     let (key, size) = (key(operands[0].view(), sources), random.size());
     if out.len() < PARALLEL * size {
         return draw(random, key, 0, out);
@@ -44,15 +44,19 @@ pub(crate) fn fill(random: Random, operands: &[Operand], out: &mut [u8], sources
 }
 
 /// Fills `out` with the numbers of a stream, beginning with number `first`.
-pub(super) fn draw(random: Random, key: [u32; 2], first: usize, out: &mut [u8]) {
+pub(super) fn draw(random: RandomKernel, key: [u32; 2], first: usize, out: &mut [u8]) {
     match random {
-        Random::Bits => blocks::<u32, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w),
-        Random::Uniform(DType::F32) => blocks::<f32, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w.map(unit_f32)),
-        Random::Uniform(DType::F16) => blocks::<f16, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w.map(unit_f16)),
-        Random::Uniform(DType::BF16) => {
+        RandomKernel::Bits => blocks::<u32, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w),
+        RandomKernel::Uniform(DType::F32) => {
+            blocks::<f32, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w.map(unit_f32))
+        }
+        RandomKernel::Uniform(DType::F16) => {
+            blocks::<f16, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w.map(unit_f16))
+        }
+        RandomKernel::Uniform(DType::BF16) => {
             blocks::<bf16, 4>(key, first, bytemuck::cast_slice_mut(out), |w| w.map(unit_bf16));
         }
-        Random::Uniform(_) => blocks::<f64, 2>(key, first, bytemuck::cast_slice_mut(out), |w| {
+        RandomKernel::Uniform(_) => blocks::<f64, 2>(key, first, bytemuck::cast_slice_mut(out), |w| {
             [unit_f64(w[0], w[1]), unit_f64(w[2], w[3])]
         }),
     }
@@ -72,7 +76,7 @@ fn blocks<T: Copy, const N: usize>(key: [u32; 2], first: usize, out: &mut [T], f
 }
 
 /// Writes the key derived from a key and a number.
-pub(crate) fn fold_in(operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+pub(crate) fn fold_in(operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
     let number = operands[1].view();
     let i = number.offset;
     let number = match number.dtype {

@@ -6,7 +6,7 @@
 //! the number of threads.
 
 use super::walk::{Axis, for_each, merged};
-use crate::cpu::element::Cell;
+use crate::cpu::element::CpuElement;
 use crate::cpu::math::{Real, wide_for};
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
@@ -55,7 +55,7 @@ impl Reduction {
 /// A computation generic over element type and reduction function.
 pub(super) trait ReduceTask {
     /// Runs the reduction with the combining function `f` and its identity `start`.
-    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync);
+    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync);
 }
 
 /// Runs `code` with the function of a reduction for an element type.
@@ -100,15 +100,15 @@ pub(super) fn dispatch(reduction: Reduction, dtype: DType, code: impl ReduceTask
 }
 
 /// The arguments of a run.
-struct Run<'a, 's> {
+struct ReduceRun<'a, 's> {
     kernel: &'a Reduce,
     view: &'a View,
     out: &'a mut [u8],
     sources: &'a Sources<'s>,
 }
 
-impl ReduceTask for Run<'_, '_> {
-    fn run<T: Cell>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
+impl ReduceTask for ReduceRun<'_, '_> {
+    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
         self.kernel.run_as::<T>(self.view, self.out, self.sources, start, f);
     }
 }
@@ -151,10 +151,10 @@ impl Reduce {
     }
 
     pub(crate) fn run(&self, view: &View, out: &mut [u8], sources: &Sources<'_>) {
-        dispatch(self.reduction, self.dtype, Run { kernel: self, view, out, sources });
+        dispatch(self.reduction, self.dtype, ReduceRun { kernel: self, view, out, sources });
     }
 
-    fn run_as<T: Cell>(
+    fn run_as<T: CpuElement>(
         &self,
         view: &View,
         out: &mut [u8],
@@ -199,7 +199,14 @@ impl Reduce {
 
     /// Computes one row of results from the elements at offset `at`.
     #[inline(always)]
-    fn one<T: Cell>(&self, at: isize, out: &mut [T::Mem], data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) {
+    fn one<T: CpuElement>(
+        &self,
+        at: isize,
+        out: &mut [T::Mem],
+        data: &[T::Mem],
+        start: T,
+        f: impl Fn(T, T) -> T + Copy,
+    ) {
         if self.row > 1 {
             out.fill(start.store());
             for_each(&self.reduced, [at], &mut |[at]| {
@@ -223,7 +230,7 @@ impl Reduce {
 
 /// Reduces contiguous elements.
 #[inline(always)]
-pub(super) fn fold<T: Cell>(data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) -> T {
+pub(super) fn fold<T: CpuElement>(data: &[T::Mem], start: T, f: impl Fn(T, T) -> T + Copy) -> T {
     let (chunks, rest) = data.as_chunks::<LANES>();
     let mut total = start;
     if !chunks.is_empty() {

@@ -18,7 +18,7 @@ use super::map_reduce::{MapReduce, OfRows};
 use super::softmax::Softmax;
 use crate::cpu::memory::{MAX_WRITTEN, Sources};
 use crate::cpu::parallel;
-use crate::plan::{Operand, View};
+use crate::plan::{TensorOperand, View};
 use anabranch_dsl::ops::prim;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -50,7 +50,7 @@ pub(crate) enum StageKind {
 
 /// The location of an operand of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Input {
+pub(crate) enum StageInput {
     /// An operand of the kernel.
     Operand(u8),
     /// The result of an earlier stage.
@@ -61,7 +61,7 @@ pub(crate) enum Input {
 
 /// The destination of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum To {
+pub(crate) enum StageDest {
     /// A result of the kernel.
     Out(u8),
     /// Scratch memory.
@@ -77,8 +77,8 @@ pub(crate) struct Stage {
     pub(crate) work: StageKind,
     /// The operands as views over all rows. `inputs` are their locations.
     pub(crate) views: Vec<View>,
-    pub(crate) inputs: Vec<Input>,
-    pub(crate) to: To,
+    pub(crate) inputs: Vec<StageInput>,
+    pub(crate) to: StageDest,
     /// Number of result elements per row, or in total for columns.
     pub(crate) width: usize,
     /// Size of an element in bytes.
@@ -88,13 +88,13 @@ pub(crate) struct Stage {
 impl Stage {
     /// Returns the size of the result per row in bytes.
     fn row_bytes(&self) -> usize {
-        if let To::Columns { .. } = self.to { 0 } else { self.width * self.size }
+        if let StageDest::Columns { .. } = self.to { 0 } else { self.width * self.size }
     }
 }
 
 /// Fused operations over the same rows; see the [module](self).
 #[derive(Clone, Debug)]
-pub(crate) struct Rows {
+pub(crate) struct RowKernel {
     n_rows: usize,
     width: usize,
     stages: Vec<Stage>,
@@ -114,7 +114,7 @@ fn rows_of_chunk(n_rows: usize, width: usize, has_columns: bool) -> usize {
     if has_columns { of_size.max(n_rows.div_ceil(MAX_CHUNKS)) } else { of_size }
 }
 
-impl Rows {
+impl RowKernel {
     /// Returns the number of chunks of a kernel with columns.
     pub(crate) fn n_chunks(n_rows: usize, width: usize) -> usize {
         n_rows.div_ceil(rows_of_chunk(n_rows, width, true))
@@ -124,21 +124,21 @@ impl Rows {
     ///
     /// The stages hold ordinary kernels. Operands that are results of other stages are made local
     /// here.
-    pub(crate) fn new(n_rows: usize, width: usize, stages: Vec<Stage>) -> Rows {
+    pub(crate) fn new(n_rows: usize, width: usize, stages: Vec<Stage>) -> RowKernel {
         assert!(stages.len() <= MAX_STAGES && n_rows > 0 && width > 0);
-        let has_columns = stages.iter().any(|s| matches!(s.to, To::Columns { .. }));
-        let mut rows = Rows { n_rows, width, stages, chunk: 0, block: 0, scratch: 0 };
+        let has_columns = stages.iter().any(|s| matches!(s.to, StageDest::Columns { .. }));
+        let mut rows = RowKernel { n_rows, width, stages, chunk: 0, block: 0, scratch: 0 };
         rows.chunk = rows_of_chunk(n_rows, width, has_columns);
         let mut seen = Vec::new();
         let mut bytes: usize = rows.stages.iter().map(Stage::row_bytes).sum();
         for (view, input) in rows.stages.iter().flat_map(|s| s.views.iter().zip(&s.inputs)) {
-            if view.size() == n_rows * width && matches!(input, Input::Operand(_)) && !seen.contains(input) {
+            if view.size() == n_rows * width && matches!(input, StageInput::Operand(_)) && !seen.contains(input) {
                 seen.push(*input);
                 bytes += width * view.dtype.size();
             }
         }
         rows.block = (BLOCK_BYTES / bytes.max(1)).clamp(1, rows.chunk);
-        let in_scratch = rows.stages.iter().filter(|s| s.to == To::Scratch);
+        let in_scratch = rows.stages.iter().filter(|s| s.to == StageDest::Scratch);
         rows.scratch = in_scratch.map(|s| (rows.block * s.row_bytes()).next_multiple_of(64)).sum();
         for k in 0..rows.stages.len() {
             rows.prepare(k);
@@ -149,9 +149,9 @@ impl Rows {
     /// Converts the kernel of a stage to one over rows.
     fn prepare(&mut self, k: usize) {
         let stage = &mut self.stages[k];
-        let operands: Vec<Operand> = stage.views.iter().cloned().map(Operand::View).collect();
-        let local: Vec<bool> = stage.inputs.iter().map(|i| !matches!(i, Input::Operand(_))).collect();
-        let in_place: Vec<bool> = stage.inputs.iter().map(|i| *i == Input::Before(k as u8)).collect();
+        let operands: Vec<TensorOperand> = stage.views.iter().cloned().map(TensorOperand::View).collect();
+        let local: Vec<bool> = stage.inputs.iter().map(|i| !matches!(i, StageInput::Operand(_))).collect();
+        let in_place: Vec<bool> = stage.inputs.iter().map(|i| *i == StageInput::Before(k as u8)).collect();
         match &mut stage.work {
             StageKind::Map(map) => {
                 *map = Map::over_rows(map.ops().to_vec(), &operands, map.n(), &local, Some(&in_place));
@@ -162,31 +162,31 @@ impl Rows {
     }
 
     /// Returns the same kernel after storage was allocated to operands and results.
-    pub(crate) fn placed(&self, operands: &[Operand], outs: &[View]) -> Rows {
+    pub(crate) fn placed(&self, operands: &[TensorOperand], outs: &[View]) -> RowKernel {
         let mut stages = self.stages.clone();
-        let writer = |out: usize| self.stages.iter().position(|s| s.to == To::Out(out as u8));
+        let writer = |out: usize| self.stages.iter().position(|s| s.to == StageDest::Out(out as u8));
         for stage in &mut stages {
             for input in &mut stage.inputs {
-                if let Input::Operand(i) = *input
+                if let StageInput::Operand(i) = *input
                     && let Some(out) = outs.iter().position(|o| o.base == operands[i as usize].view().base)
                 {
                     let writer = writer(out).expect("only rows lie where rows go");
-                    *input = Input::Before(writer as u8);
+                    *input = StageInput::Before(writer as u8);
                 }
             }
         }
-        Rows::new(self.n_rows, self.width, stages)
+        RowKernel::new(self.n_rows, self.width, stages)
     }
 
     /// Returns whether an operand may share the buffer of a result: all of its rows are read in
     /// order, and none after the corresponding row of the result is written.
     pub(crate) fn may_lie_in(&self, operand: usize, out: usize) -> bool {
-        let Some(writer) = self.stages.iter().position(|s| s.to == To::Out(out as u8)) else { return false };
+        let Some(writer) = self.stages.iter().position(|s| s.to == StageDest::Out(out as u8)) else { return false };
         self.stages.iter().enumerate().all(|(k, stage)| {
             stage.views.iter().zip(&stage.inputs).all(|(view, input)| {
                 let is_rows = view.is_contiguous() && view.offset == 0 && view.size() == self.n_rows * self.width;
                 let may_read = k < writer || (k == writer && matches!(stage.work, StageKind::Map(_)));
-                *input != Input::Operand(operand as u8) || (is_rows && may_read)
+                *input != StageInput::Operand(operand as u8) || (is_rows && may_read)
             })
         }) && self.stages[writer].width == self.width
     }
@@ -200,10 +200,10 @@ impl Rows {
         })
     }
 
-    pub(crate) fn run(&self, operands: &[Operand], mut outs: [&mut [u8]; MAX_WRITTEN], sources: &Sources<'_>) {
+    pub(crate) fn run(&self, operands: &[TensorOperand], mut outs: [&mut [u8]; MAX_WRITTEN], sources: &Sources<'_>) {
         let mut finals: [&mut [u8]; MAX_WRITTEN] = Default::default();
         for stage in &self.stages {
-            if let To::Columns { out, .. } = stage.to {
+            if let StageDest::Columns { out, .. } = stage.to {
                 finals[out as usize] = std::mem::take(&mut outs[out as usize]);
             }
         }
@@ -212,7 +212,7 @@ impl Rows {
         outs.iter_mut().zip(&mut parts).for_each(|(out, part)| *part = &mut **out);
         self.run_chunks(operands, 0..n_chunks, parts, sources);
         for stage in &self.stages {
-            if let (To::Columns { chunks, out }, StageKind::Reduce(reduce)) = (stage.to, &stage.work) {
+            if let (StageDest::Columns { chunks, out }, StageKind::Reduce(reduce)) = (stage.to, &stage.work) {
                 reduce
                     .join_columns(&outs[chunks as usize][..n_chunks * stage.width * stage.size], finals[out as usize]);
             }
@@ -222,8 +222,8 @@ impl Rows {
     /// Returns the size in bytes of a result for `n` rows in `n_chunks` chunks.
     fn out_bytes(&self, out: usize, n: usize, n_chunks: usize) -> usize {
         let bytes = |stage: &Stage| match stage.to {
-            To::Out(o) if o as usize == out => Some(n * stage.row_bytes()),
-            To::Columns { chunks, .. } if chunks as usize == out => Some(n_chunks * stage.width * stage.size),
+            StageDest::Out(o) if o as usize == out => Some(n * stage.row_bytes()),
+            StageDest::Columns { chunks, .. } if chunks as usize == out => Some(n_chunks * stage.width * stage.size),
             _ => None,
         };
         self.stages.iter().find_map(bytes).unwrap_or(0)
@@ -232,7 +232,7 @@ impl Rows {
     /// Runs chunks in parallel. `outs` are their results.
     fn run_chunks(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         chunks: Range<usize>,
         mut outs: [&mut [u8]; MAX_WRITTEN],
         sources: &Sources<'_>,
@@ -256,13 +256,13 @@ impl Rows {
     /// Runs the rows of a chunk, block by block.
     fn run_chunk(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         rows: Range<usize>,
         outs: &mut [&mut [u8]; MAX_WRITTEN],
         sources: &Sources<'_>,
     ) {
         for stage in &self.stages {
-            if let (To::Columns { chunks, .. }, StageKind::Reduce(reduce)) = (stage.to, &stage.work) {
+            if let (StageDest::Columns { chunks, .. }, StageKind::Reduce(reduce)) = (stage.to, &stage.work) {
                 reduce.clear_columns(&mut outs[chunks as usize][..stage.width * stage.size]);
             }
         }
@@ -278,7 +278,7 @@ impl Rows {
     #[expect(clippy::too_many_arguments, reason = "rows by their numbers in the tensors and in the results")]
     fn run_block(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         first: usize,
         n: usize,
         at: usize,
@@ -294,11 +294,11 @@ impl Rows {
         let mut values: [&mut [u8]; MAX_STAGES] = Default::default();
         for (value, stage) in values.iter_mut().zip(&self.stages) {
             *value = match stage.to {
-                To::Out(out) => std::mem::take(&mut of_block[out as usize]),
-                To::Columns { chunks, .. } => {
+                StageDest::Out(out) => std::mem::take(&mut of_block[out as usize]),
+                StageDest::Columns { chunks, .. } => {
                     &mut std::mem::take(&mut of_block[chunks as usize])[..stage.width * stage.size]
                 }
-                To::Scratch => {
+                StageDest::Scratch => {
                     let bytes = n * stage.row_bytes();
                     let (mine, rest) = std::mem::take(&mut scratch).split_at_mut(bytes.next_multiple_of(64));
                     scratch = rest;
@@ -311,9 +311,9 @@ impl Rows {
             let (out, later) = rest.split_first_mut().expect("there is a value of each stage");
             let bytes_of = |i: usize| -> &[u8] {
                 match stage.inputs[i] {
-                    Input::Operand(j) => sources.bytes(operands[j as usize].view().base),
-                    Input::Value(s) => &*done[s as usize],
-                    Input::Before(s) => &*later[s as usize - k - 1],
+                    StageInput::Operand(j) => sources.bytes(operands[j as usize].view().base),
+                    StageInput::Value(s) => &*done[s as usize],
+                    StageInput::Before(s) => &*later[s as usize - k - 1],
                 }
             };
             match &stage.work {
@@ -330,7 +330,7 @@ impl Rows {
                     let view = &stage.views[0];
                     let row = self.width * view.dtype.size();
                     let start = match stage.inputs[0] {
-                        Input::Operand(_) => view.offset * view.dtype.size() + first * row,
+                        StageInput::Operand(_) => view.offset * view.dtype.size() + first * row,
                         _ => 0,
                     };
                     softmax.run_rows(view.dtype, &bytes_of(0)[start..][..n * row], out);

@@ -4,7 +4,7 @@
 
 use super::axis::blocks;
 use super::reduce::fold;
-use crate::cpu::element::Cell;
+use crate::cpu::element::CpuElement;
 use crate::cpu::math::{Real, wide};
 use crate::cpu::memory::Sources;
 use crate::plan::View;
@@ -29,7 +29,7 @@ pub(crate) struct Softmax {
 }
 
 /// Arithmetic of the supported element types.
-trait Exponential: Real + Cell<Mem = Self> + PartialOrd + Send + Sync {
+trait SoftmaxElement: Real + CpuElement<Mem = Self> + PartialOrd + Send + Sync {
     const LOWEST: Self;
     const ONE: Self;
     fn is_finite(self) -> bool;
@@ -40,7 +40,7 @@ trait Exponential: Real + Cell<Mem = Self> + PartialOrd + Send + Sync {
 }
 macro_rules! exponential {
     ($($t:ident)*) => {$(
-        impl Exponential for $t {
+        impl SoftmaxElement for $t {
             const LOWEST: $t = $t::NEG_INFINITY;
             const ONE: $t = 1.0;
             #[inline(always)]
@@ -87,7 +87,7 @@ impl Softmax {
         }
     }
 
-    fn rows_as<T: Exponential>(&self, x: &[T], y: &mut [T]) {
+    fn rows_as<T: SoftmaxElement>(&self, x: &[T], y: &mut [T]) {
         let [n, n_out] = self.row_lengths().expect("rows lie one behind the other");
         for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n_out)) {
             wide(
@@ -97,7 +97,7 @@ impl Softmax {
         }
     }
 
-    fn run_as<T: Exponential>(&self, x: &[T], y: &mut [T]) {
+    fn run_as<T: SoftmaxElement>(&self, x: &[T], y: &mut [T]) {
         let n_out = if self.normal == SoftmaxKind::LogSumExp { 1 } else { self.n };
         blocks(x, y, [self.n * self.inner, n_out * self.inner], |x, y| {
             if self.inner == 1 {
@@ -113,7 +113,7 @@ impl Softmax {
 
     /// Computes contiguous elements.
     #[inline(always)]
-    fn row<T: Exponential>(&self, x: &[T], y: &mut [T]) {
+    fn row<T: SoftmaxElement>(&self, x: &[T], y: &mut [T]) {
         // The maximum may miss NaN, but then the sum of exponentials is NaN.
         let shift = shift(fold::<T>(x, T::LOWEST, |max, x| if x > max { x } else { max }));
         match self.normal {
@@ -132,7 +132,7 @@ impl Softmax {
     }
 
     /// Computes elements with stride `inner`, from `at` on.
-    fn column<T: Exponential>(&self, x: &[T], y: &mut [T], at: usize) {
+    fn column<T: SoftmaxElement>(&self, x: &[T], y: &mut [T], at: usize) {
         let places = || (0..self.n).map(|i| at + i * self.inner);
         let shift = shift(places().fold(T::LOWEST, |max, i| max.larger(x[i])));
         let sum = places().fold(T::default(), |sum, i| sum.plus(x[i].minus(shift).fast_exp()));
@@ -153,7 +153,7 @@ const LANES: usize = 16;
 /// Returns the sum of the exponentials of `x - shift`. Passes them to `each` in groups, with the
 /// index of the first.
 #[inline(always)]
-fn exponentials<T: Exponential>(x: &[T], shift: T, mut each: impl FnMut(usize, &[T])) -> T {
+fn exponentials<T: SoftmaxElement>(x: &[T], shift: T, mut each: impl FnMut(usize, &[T])) -> T {
     let (groups, rest) = x.as_chunks::<LANES>();
     let mut lanes = [T::default(); LANES];
     for (k, group) in groups.iter().enumerate() {
@@ -183,6 +183,6 @@ fn exponentials<T: Exponential>(x: &[T], shift: T, mut each: impl FnMut(usize, &
 /// Returns the value to subtract. If the maximum is infinite, it is 0: differences would be NaN,
 /// whereas the exponentials yield the correct infinities.
 #[inline(always)]
-fn shift<T: Exponential>(max: T) -> T {
+fn shift<T: SoftmaxElement>(max: T) -> T {
     if max.is_finite() { max } else { T::default() }
 }

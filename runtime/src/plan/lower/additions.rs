@@ -8,7 +8,7 @@
 
 use super::{Kernel, Lower, Users};
 use crate::cpu::kernels::index::IndexPattern;
-use crate::plan::{Base, Instr, Operand, Out, SourceOp, View};
+use crate::plan::{Base, Instr, Out, SourceOp, TensorOperand, View};
 use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
 use anabranch_dsl::ops::attributes::Along;
 use anabranch_dsl::ops::{Prim, prim};
@@ -69,7 +69,7 @@ impl Lower<'_> {
             prim::SCATTER_ADD => IndexPattern::slices(&table.shape, axis),
             _ => IndexPattern::elements(&table.shape, &ids.shape, axis),
         };
-        let operands = [table, ids, rows].map(Operand::View).into();
+        let operands = [table, ids, rows].map(TensorOperand::View).into();
         let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
         let step = self.add_step(Kernel::AddAtEnd(places), operands, Out::Nothing, Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
@@ -80,8 +80,8 @@ impl Lower<'_> {
     /// Returns a value as a contiguous view that keeps its value until variables are updated.
     fn kept(&mut self, value: Value, name: &'static str, loc: Loc) -> Result<View> {
         let view = match self.operand(value)? {
-            Operand::View(view) => view,
-            slot @ Operand::Slot(_) => {
+            TensorOperand::View(view) => view,
+            slot @ TensorOperand::Slot(_) => {
                 let ty = self.graph.ty(value).element();
                 let view = self.new_buffer(ty.dtype, ty.shape.known().expect("checked before"));
                 let step = self.add_step(Kernel::FromSlot, vec![slot], Out::View(view.clone()), None, "copy", loc);

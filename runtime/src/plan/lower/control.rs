@@ -1,6 +1,6 @@
 //! Control flow, stacks and lists.
 
-use super::{Instr, Item, Kernel, Lower, LoweredValue, Move, Operand, Out};
+use super::{Instr, Item, Kernel, Lower, LoweredValue, Move, Out, TensorOperand};
 use crate::plan::PushCount;
 use crate::plan::draft::Storage;
 use anabranch_dsl::ir::{Graph, ListForm, ListOp, LoopVar, Node, Op, StackOp, Value};
@@ -169,7 +169,7 @@ impl Lower<'_> {
                 }
                 (LoweredValue::View(dst), LoweredValue::Slot(src)) => {
                     let view = self.new_buffer(dst.dtype, dst.shape.clone());
-                    self.unpack(Operand::Slot(src), Out::View(view.clone()), loc);
+                    self.unpack(TensorOperand::Slot(src), Out::View(view.clone()), loc);
                     Move::Tensor { dst, src: view }
                 }
                 (dst, src) => panic!("a move from {src:?} to {dst:?}: types differ"),
@@ -180,7 +180,7 @@ impl Lower<'_> {
     }
 
     /// Copies the tensor of a slot to a place of known shape. Another shape is a run-time error.
-    fn unpack(&mut self, operand: Operand, out: Out, loc: Loc) {
+    fn unpack(&mut self, operand: TensorOperand, out: Out, loc: Loc) {
         let step = self.add_step(Kernel::FromSlot, vec![operand], out, None, "copy", loc);
         self.emit(Instr::Run(step));
     }

@@ -1,14 +1,14 @@
 //! Elementwise operations: scalar instructions, and fused maps.
 
-use super::products::Product;
+use super::products::DeferredProduct;
 use super::{Instr, Lower, LoweredValue, Users};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, Map, MapFn, MapOp};
-use crate::cpu::kernels::functions::{Function, Scalar, function};
-use crate::cpu::kernels::map_reduce::{Layout, MapReduce};
-use crate::cpu::kernels::random::Random;
+use crate::cpu::kernels::functions::{ElementFunction, ScalarFn, function};
+use crate::cpu::kernels::map_reduce::{MapReduce, ReducedLayout};
+use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::Reduction;
-use crate::plan::{Base, MemoryLayout, Operand, Out, ScalarOp, SourceOp, View, reg_view};
+use crate::plan::{Base, MemoryLayout, Out, ScalarOp, SourceOp, TensorOperand, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::{OpClass, Prim, attributes, prim};
 use anabranch_dsl::{DType, Loc, Result};
@@ -19,7 +19,7 @@ use anabranch_dsl::{DType, Loc, Result};
 #[derive(Clone, Debug)]
 pub(super) struct Expr {
     /// The deferred product whose result is the first operand.
-    pub(super) product: Option<Box<Product>>,
+    pub(super) product: Option<Box<DeferredProduct>>,
     pub(super) shape: Vec<usize>,
     pub(super) operands: Vec<View>,
     pub(super) ops: Vec<MapOp>,
@@ -89,7 +89,7 @@ impl Expr {
 }
 
 /// Returns the elementwise function of a node, or `None` for any other node.
-pub(super) fn function_of(graph: &Graph, node: &NodeData) -> Option<Function> {
+pub(super) fn function_of(graph: &Graph, node: &NodeData) -> Option<ElementFunction> {
     let Op::Prim(def, _) = &node.op else {
         return None;
     };
@@ -120,7 +120,7 @@ fn takes_expression(graph: &Graph, node: &NodeData, value: Value, shape: &[usize
         return all.map(known).all(|s| s.is_some()) && known(&node.results[0]).as_deref() == Some(shape);
     }
     node.operands[0] == value
-        && reduced(graph, node).is_some_and(|(_, axes)| Layout::of(shape, &axes).is_some())
+        && reduced(graph, node).is_some_and(|(_, axes)| ReducedLayout::of(shape, &axes).is_some())
         && known(&node.results[0]).is_some()
 }
 
@@ -151,7 +151,7 @@ pub(super) fn repeatable(graph: &Graph, users: &[Users]) -> Vec<bool> {
 /// The traversal of a reduction.
 struct Reading {
     order: MemoryLayout,
-    layout: Layout,
+    layout: ReducedLayout,
     /// The axes of the result in memory order.
     kept: Vec<usize>,
 }
@@ -212,7 +212,7 @@ impl Lower<'_> {
         };
         // Operands that are only for error messages may have any rank.
         let arranged = |v: &View| if v.shape.len() == shape.len() { v.arranged(order) } else { v.clone() };
-        let operands: Vec<Operand> = operands.iter().map(|v| Operand::View(arranged(v))).collect();
+        let operands: Vec<TensorOperand> = operands.iter().map(|v| TensorOperand::View(arranged(v))).collect();
         let read = if ops.is_empty() { &operands[..1] } else { &operands[..] };
         let map = Map::without_result(ops, read, n);
         let kernel = Kernel::MapReduce(MapReduce::new(reduction, map, dtype, layout));
@@ -252,8 +252,8 @@ impl Lower<'_> {
         let order = match &self.places[value.index()] {
             Some(LoweredValue::Expr(expr)) => self.order(expr),
             _ => match self.operand(value)? {
-                Operand::View(view) => self.order_of(&view),
-                Operand::Slot(_) => MemoryLayout::RowMajor,
+                TensorOperand::View(view) => self.order_of(&view),
+                TensorOperand::Slot(_) => MemoryLayout::RowMajor,
             },
         };
         let in_order = |order: MemoryLayout| {
@@ -261,7 +261,7 @@ impl Lower<'_> {
             let shape: Vec<usize> = of_memory.iter().map(|&a| shape[a]).collect();
             let reduced: Vec<usize> = (0..shape.len()).filter(|&i| axes.contains(&of_memory[i])).collect();
             let kept: Vec<usize> = of_memory.into_iter().filter(|a| !axes.contains(a)).collect();
-            let layout = Layout::of(&shape, &reduced).filter(|_| kept.is_sorted() || !keeps_rank)?;
+            let layout = ReducedLayout::of(&shape, &reduced).filter(|_| kept.is_sorted() || !keeps_rank)?;
             Some(Reading { order, layout, kept })
         };
         Ok(in_order(order).or_else(|| in_order(MemoryLayout::RowMajor)))
@@ -301,8 +301,8 @@ impl Lower<'_> {
                     expr.add_expr(e)
                 }
                 None => match self.operand(v)? {
-                    Operand::View(view) => expr.add_operand(view),
-                    Operand::Slot(_) => panic!("{}: an operand of unknown shape", def.name),
+                    TensorOperand::View(view) => expr.add_operand(view),
+                    TensorOperand::Slot(_) => panic!("{}: an operand of unknown shape", def.name),
                 },
             });
         }
@@ -327,8 +327,8 @@ impl Lower<'_> {
     /// which draws them block by block.
     pub(super) fn drawn(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<LoweredValue>> {
         let random = match def {
-            prim::RANDOM_BITS => Random::Bits,
-            prim::RANDOM_UNIFORM => Random::Uniform(attributes::Typed::of(attrs).dtype),
+            prim::RANDOM_BITS => RandomKernel::Bits,
+            prim::RANDOM_UNIFORM => RandomKernel::Uniform(attributes::Typed::of(attrs).dtype),
             _ => return Ok(None),
         };
         let (graph, value) = (self.graph, data.results[0]);
@@ -373,7 +373,8 @@ impl Lower<'_> {
         let order = self.order(&expr);
         let result = self.new_buffer_in(order, expr.dtype(), &expr.shape);
         let out = result.arranged(order);
-        let operands: Vec<Operand> = expr.operands.iter().map(|v| Operand::View(v.arranged(order))).collect();
+        let operands: Vec<TensorOperand> =
+            expr.operands.iter().map(|v| TensorOperand::View(v.arranged(order))).collect();
         let kernel = Kernel::Map(Map::new(expr.ops, &operands, &out));
         let meaning = SourceOp { def: expr.def, attrs: expr.attrs, name: expr.def.name };
         let name = expr.def.name;
@@ -385,13 +386,13 @@ impl Lower<'_> {
         result
     }
 
-    fn scalar(&mut self, data: &NodeData, function: Function, def: Prim, attrs: &Attrs) -> Result<LoweredValue> {
+    fn scalar(&mut self, data: &NodeData, function: ElementFunction, def: Prim, attrs: &Attrs) -> Result<LoweredValue> {
         let regs = data.operands.iter().map(|&v| self.reg(v)).collect::<Result<Vec<_>>>()?;
         let reg = |i: usize| regs.get(i).copied().unwrap_or(regs[0]);
         let (dst, a, b, c) = (self.new_reg(), reg(0), reg(1), reg(2));
         let needs_step = function.check.is_some() || self.options.check_finite;
         let step = needs_step.then(|| {
-            let operand = |(&r, &v)| Operand::View(reg_view(r, self.graph.ty(v).element().dtype));
+            let operand = |(&r, &v)| TensorOperand::View(reg_view(r, self.graph.ty(v).element().dtype));
             let operands = regs.iter().zip(&data.operands).map(operand).collect();
             let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
             let out = Out::Reg(dst, self.graph.ty(data.results[0]).element().dtype);
@@ -401,9 +402,9 @@ impl Lower<'_> {
             self.emit(Instr::Require { valid: check.scalar, a: b, step });
         }
         let instr = match function.scalar {
-            Scalar::Unary(f) => Instr::Unary { f, dst, a },
-            Scalar::Binary(f) => Instr::Binary { f, dst, a, b },
-            Scalar::Select => Instr::Select { dst, a, b, c },
+            ScalarFn::Unary(f) => Instr::Unary { f, dst, a },
+            ScalarFn::Binary(f) => Instr::Binary { f, dst, a, b },
+            ScalarFn::Select => Instr::Select { dst, a, b, c },
         };
         let operand = data.operands[usize::from(def == prim::SELECT)];
         let [operand, result] = [operand, data.results[0]].map(|v| self.graph.ty(v).element().dtype);

@@ -11,11 +11,11 @@ mod elementwise;
 mod prim;
 mod products;
 
-use super::draft::{Arm, Draft, Item, Loop, Move};
+use super::draft::{Draft, DraftArm, DraftLoop, Item, Move};
 use super::updates::updates;
 use super::{
-    Assign, Base, BufferId, Instr, MemoryLayout, Operand, Out, Plan, Reg, ScalarOp, SlotId, SourceOp, StackId,
-    TensorOp, TensorOpId, View, reg_view,
+    Assign, Base, BufferId, Instr, MemoryLayout, Out, Plan, Reg, ScalarOp, SlotId, SourceOp, StackId, TensorOp,
+    TensorOpId, TensorOperand, View, reg_view,
 };
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;
@@ -193,8 +193,8 @@ impl Lower<'_> {
         for (var, value) in self.assigned.clone().into_iter().enumerate() {
             let Some(value) = value else { continue };
             let value = match self.operand_in_rows(value)? {
-                Operand::View(v) if matches!(v.base, Base::Var(_)) => {
-                    Operand::View(self.copied(&v, "assign", Loc::UNKNOWN))
+                TensorOperand::View(v) if matches!(v.base, Base::Var(_)) => {
+                    TensorOperand::View(self.copied(&v, "assign", Loc::UNKNOWN))
                 }
                 other => other,
             };
@@ -286,11 +286,11 @@ impl Lower<'_> {
     }
 
     /// Returns a value as an operand of a tensor operation.
-    fn operand(&mut self, value: Value) -> Result<Operand> {
+    fn operand(&mut self, value: Value) -> Result<TensorOperand> {
         Ok(match self.place(value)? {
-            LoweredValue::Reg(r) => Operand::View(reg_view(r, self.graph.ty(value).element().dtype)),
-            LoweredValue::View(v) => Operand::View(v),
-            LoweredValue::Slot(s) => Operand::Slot(s),
+            LoweredValue::Reg(r) => TensorOperand::View(reg_view(r, self.graph.ty(value).element().dtype)),
+            LoweredValue::View(v) => TensorOperand::View(v),
+            LoweredValue::Slot(s) => TensorOperand::Slot(s),
             LoweredValue::Stack(_) | LoweredValue::Expr(_) => {
                 panic!("{value} of `{}` is no tensor", self.graph.name)
             }
@@ -314,7 +314,7 @@ impl Lower<'_> {
             return LoweredValue::Reg(r);
         }
         let (dst, dtype) = (self.new_reg(), view.dtype);
-        let step = self.add_step(Kernel::Load, vec![Operand::View(view)], Out::Reg(dst, dtype), None, name, loc);
+        let step = self.add_step(Kernel::Load, vec![TensorOperand::View(view)], Out::Reg(dst, dtype), None, name, loc);
         self.emit(Instr::Run(step));
         LoweredValue::Reg(dst)
     }
@@ -424,7 +424,7 @@ impl Lower<'_> {
     fn open_loop(&mut self, loc: Loc, before: u32, n_buffers: u32) -> u32 {
         let id = self.draft.loops.len() as u32;
         let (start, parent) = (self.here(), self.current_loop);
-        self.draft.loops.push(Loop { start, end: 0, parent, before, n_buffers, back_edge: 0, loc });
+        self.draft.loops.push(DraftLoop { start, end: 0, parent, before, n_buffers, back_edge: 0, loc });
         self.current_loop = Some(id);
         id
     }
@@ -433,14 +433,14 @@ impl Lower<'_> {
     fn open_arms(&mut self) -> u32 {
         let id = self.draft.arms.len() as u32;
         let (start, parent) = (self.here(), self.current_arm);
-        self.draft.arms.extend([0, 1].map(|side| Arm { start, end: start, parent, side }));
+        self.draft.arms.extend([0, 1].map(|side| DraftArm { start, end: start, parent, side }));
         id
     }
 
     fn add_step(
         &mut self,
         kernel: Kernel,
-        operands: Vec<Operand>,
+        operands: Vec<TensorOperand>,
         out: Out,
         meaning: Option<SourceOp>,
         name: &'static str,
@@ -461,16 +461,16 @@ impl Lower<'_> {
     /// Copies a view to a part of a buffer.
     fn copy_to(&mut self, from: &View, to: View, name: &'static str, loc: Loc) {
         let kernel = Kernel::Copy(Copy::new(from, &to));
-        let step = self.add_step(kernel, vec![Operand::View(from.clone())], Out::View(to), None, name, loc);
+        let step = self.add_step(kernel, vec![TensorOperand::View(from.clone())], Out::View(to), None, name, loc);
         self.emit(Instr::Run(step));
     }
 
     /// Returns a value as an operand of an operation that requires row-major layout. Only
     /// channels-last buffers are copied: the operation handles views permuted by the graph.
-    fn operand_in_rows(&mut self, value: Value) -> Result<Operand> {
+    fn operand_in_rows(&mut self, value: Value) -> Result<TensorOperand> {
         Ok(match self.operand(value)? {
-            Operand::View(v) if matches!(v.base, Base::Buffer(b) if self.channels_last.contains(&b)) => {
-                Operand::View(self.contiguous(v, "reorder", Loc::UNKNOWN))
+            TensorOperand::View(v) if matches!(v.base, Base::Buffer(b) if self.channels_last.contains(&b)) => {
+                TensorOperand::View(self.contiguous(v, "reorder", Loc::UNKNOWN))
             }
             other => other,
         })

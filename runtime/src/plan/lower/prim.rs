@@ -9,10 +9,10 @@ use crate::cpu::kernels::conv::{ChannelsLast, ChannelsLastWeightGrad, Geometry, 
 use crate::cpu::kernels::index::{IndexPattern, Window};
 use crate::cpu::kernels::matmul::Matmul;
 use crate::cpu::kernels::pool::{Pool, Pooling};
-use crate::cpu::kernels::random::Random;
+use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Softmax, SoftmaxKind};
-use crate::plan::{Instr, MemoryLayout, Operand, Out, SourceOp, View};
+use crate::plan::{Instr, MemoryLayout, Out, SourceOp, TensorOperand, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, Prim, attributes, prim};
 use anabranch_dsl::{HostTensor, Loc, Result, Type};
@@ -210,7 +210,7 @@ impl Lower<'_> {
                 }
                 let dtype = operands[0].dtype;
                 let out = self.new_buffer_in(order, dtype, &shape);
-                let operands = operands.into_iter().map(Operand::View).collect();
+                let operands = operands.into_iter().map(TensorOperand::View).collect();
                 self.run_kernel_to(kernel, operands, Out::View(out.arranged(order)), data, def, attrs);
                 return Ok(Some(LoweredValue::View(out)));
             }
@@ -253,14 +253,14 @@ impl Lower<'_> {
             prim::RANDOM_BITS | prim::RANDOM_UNIFORM | prim::RANDOM_FOLD_IN => {
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 match def {
-                    prim::RANDOM_BITS => Kernel::Random(Random::Bits),
-                    prim::RANDOM_UNIFORM => Kernel::Random(Random::Uniform(attributes::Typed::of(attrs).dtype)),
+                    prim::RANDOM_BITS => Kernel::Random(RandomKernel::Bits),
+                    prim::RANDOM_UNIFORM => Kernel::Random(RandomKernel::Uniform(attributes::Typed::of(attrs).dtype)),
                     _ => Kernel::FoldIn,
                 }
             }
             _ => return Ok(None),
         };
-        let operands = operands.into_iter().map(Operand::View).collect();
+        let operands = operands.into_iter().map(TensorOperand::View).collect();
         self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
     }
 
@@ -318,7 +318,7 @@ impl Lower<'_> {
             operands[1] = operands[1].permute(&order);
         }
         operands[1] = self.contiguous(operands[1].clone(), def.name, data.loc);
-        let operands = operands.into_iter().map(Operand::View).collect();
+        let operands = operands.into_iter().map(TensorOperand::View).collect();
         if kernel.splits() == 1 {
             return self.run_kernel_on(Kernel::ConvWeights(kernel), operands, data, def, attrs);
         }
@@ -331,7 +331,7 @@ impl Lower<'_> {
             self.emit(Instr::CheckFinite(step));
         }
         let sum = Kernel::Reduce(Reduce::new(Reduction::Sum, &parts, &[0]));
-        self.run_kernel_on(sum, vec![Operand::View(parts)], data, def, attrs)
+        self.run_kernel_on(sum, vec![TensorOperand::View(parts)], data, def, attrs)
     }
 
     /// Lowers the filter gradient for channels-last operands.
@@ -351,14 +351,14 @@ impl Lower<'_> {
         let out = self.new_buffer(dtype, vec![size, shape[0]]);
         let splits = kernel.splits();
         let parts = if splits == 1 { out.clone() } else { self.new_buffer(dtype, vec![splits, size, shape[0]]) };
-        let operands = vec![Operand::View(x), Operand::View(dy)];
+        let operands = vec![TensorOperand::View(x), TensorOperand::View(dy)];
         let kernel = Kernel::ChannelsLastWeights(kernel);
         let mut steps = vec![self.add_step(kernel, operands, Out::View(parts.clone()), None, def.name, data.loc)];
         if splits > 1 {
             let sum = Kernel::Reduce(Reduce::new(Reduction::Sum, &parts, &[0]));
             steps.push(self.add_step(
                 sum,
-                vec![Operand::View(parts)],
+                vec![TensorOperand::View(parts)],
                 Out::View(out.clone()),
                 None,
                 def.name,
@@ -385,7 +385,7 @@ impl Lower<'_> {
         attrs: &Attrs,
     ) -> LoweredValue {
         let out = operands[0].clone();
-        let operands = operands.into_iter().map(Operand::View).collect();
+        let operands = operands.into_iter().map(TensorOperand::View).collect();
         let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
         let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), def.name, data.loc);
         self.emit(Instr::Run(step));
@@ -394,8 +394,8 @@ impl Lower<'_> {
 
     pub(super) fn view_of(&mut self, data: &NodeData, i: usize) -> Result<View> {
         match self.operand(data.operands[i])? {
-            Operand::View(v) => Ok(v),
-            Operand::Slot(s) => panic!("{s:?} where shapes are known"),
+            TensorOperand::View(v) => Ok(v),
+            TensorOperand::Slot(s) => panic!("{s:?} where shapes are known"),
         }
     }
 
@@ -409,7 +409,7 @@ impl Lower<'_> {
     pub(super) fn run_kernel_to(
         &mut self,
         kernel: Kernel,
-        operands: Vec<Operand>,
+        operands: Vec<TensorOperand>,
         out: Out,
         data: &NodeData,
         def: Prim,
@@ -427,7 +427,7 @@ impl Lower<'_> {
     pub(super) fn run_kernel_on(
         &mut self,
         kernel: Kernel,
-        operands: Vec<Operand>,
+        operands: Vec<TensorOperand>,
         data: &NodeData,
         def: Prim,
         attrs: &Attrs,

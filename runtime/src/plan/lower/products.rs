@@ -19,7 +19,7 @@ use super::{Instr, Item, Kernel, Lower, LoweredValue, Users};
 use crate::cpu::kernels::conv::{ChannelsLast, ImplicitGemm};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::{Matmul, Pack};
-use crate::plan::{Base, MemoryLayout, Operand, Out, SourceOp, TensorOpId, View};
+use crate::plan::{Base, MemoryLayout, Out, SourceOp, TensorOpId, TensorOperand, View};
 use anabranch_dsl::ir::{Attrs, Graph, NodeData, Op};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, Loc, Result};
@@ -44,7 +44,7 @@ impl ProductKernel {
 
 /// A deferred matmul or convolution.
 #[derive(Clone, Debug)]
-pub(super) struct Product {
+pub(super) struct DeferredProduct {
     kind: ProductKernel,
     operands: [View; 2],
     out: View,
@@ -76,7 +76,7 @@ pub(super) fn assigned_later(graph: &Graph) -> Vec<bool> {
     assigned
 }
 
-impl Product {
+impl DeferredProduct {
     /// Returns whether the operations of an expression can and should be the epilogue.
     ///
     /// In a loop, a small result stays in the L1 cache anyway, and a separate operation can update
@@ -107,7 +107,8 @@ impl Lower<'_> {
         let ty = self.graph.ty(value).element();
         let shape = ty.shape.known().expect("called for known shapes");
         let out = self.new_buffer_in(kind.order(), ty.dtype, &shape);
-        let product = Product { kind, operands: [a, b], out: out.clone(), def, attrs: attrs.clone(), loc: data.loc };
+        let product =
+            DeferredProduct { kind, operands: [a, b], out: out.clone(), def, attrs: attrs.clone(), loc: data.loc };
         let joins = match self.only_user[value.index()] {
             Users::Only(user) => {
                 let user = self.graph.node(user);
@@ -139,20 +140,21 @@ impl Lower<'_> {
     }
 
     /// Computes a product with an expression as its epilogue.
-    pub(super) fn product_and(&mut self, product: Product, expr: Expr) -> View {
+    pub(super) fn product_and(&mut self, product: DeferredProduct, expr: Expr) -> View {
         let out = product.out.clone();
         self.emit_product(product, Some(expr));
         out
     }
 
     /// Emits a product. Packs operands before it or before loops.
-    pub(super) fn emit_product(&mut self, product: Product, epilogue: Option<Expr>) {
-        let Product { kind, mut operands, out, def, attrs, loc } = product;
+    pub(super) fn emit_product(&mut self, product: DeferredProduct, epilogue: Option<Expr>) {
+        let DeferredProduct { kind, mut operands, out, def, attrs, loc } = product;
         let mut others = Vec::new();
         let order = kind.order();
         let epilogue = epilogue.map(|mut expr| {
             expr.put_first(&out);
-            let all: Vec<Operand> = expr.operands.iter().map(|v| Operand::View(v.arranged(order))).collect();
+            let all: Vec<TensorOperand> =
+                expr.operands.iter().map(|v| TensorOperand::View(v.arranged(order))).collect();
             others.extend_from_slice(&all[1..]);
             Epilogue::new(expr.ops, &all, &out.arranged(order))
         });
@@ -184,7 +186,7 @@ impl Lower<'_> {
                 })
             }
         };
-        let operands = operands.into_iter().map(Operand::View).chain(others).collect();
+        let operands = operands.into_iter().map(TensorOperand::View).chain(others).collect();
         let meaning = SourceOp { def, attrs, name: def.name };
         let step = self.add_step(kernel, operands, Out::View(out), Some(meaning), def.name, loc);
         self.emit(Instr::Run(step));
@@ -215,7 +217,7 @@ impl Lower<'_> {
             return packed.to.clone();
         }
         let to = self.new_buffer(view.dtype, vec![pack.len()]);
-        let operands = vec![Operand::View(view.clone())];
+        let operands = vec![TensorOperand::View(view.clone())];
         let kernel = Kernel::Pack(pack.clone());
         let step: TensorOpId = self.add_step(kernel, operands, Out::View(to.clone()), None, name, loc);
         match l {
@@ -259,7 +261,7 @@ impl Lower<'_> {
         let shape = ty.shape.known().expect("called for known shapes");
         let out = self.new_buffer(ty.dtype, vec![m, n]);
         let result = out.reshape(&shape).expect("a contiguous tensor has all shapes");
-        self.emit_product(Product { operands: [a, b], out, ..*product }, None);
+        self.emit_product(DeferredProduct { operands: [a, b], out, ..*product }, None);
         Ok(Some(LoweredValue::View(result)))
     }
 }

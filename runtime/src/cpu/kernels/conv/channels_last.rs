@@ -6,7 +6,7 @@
 //! of a tile does not depend on the extents or stride of an image, so small images and strides are
 //! efficient. In depthwise convolutions, a filter and its channel share a vector lane.
 
-use super::padded_patches::{GridChunk, POSITIONS, PaddedPatches, Windows, with_room};
+use super::padded_patches::{GridChunk, POSITIONS, PaddedPatches, PatchWindows, with_room};
 use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS};
 use crate::cpu::kernels::epilogue::Epilogue;
@@ -14,7 +14,7 @@ use crate::cpu::kernels::matmul::Pack;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
-use crate::plan::{MemoryLayout, Operand};
+use crate::plan::{MemoryLayout, TensorOperand};
 use anabranch_dsl::DType;
 
 /// A convolution or transposed convolution to a channels-last result.
@@ -43,7 +43,7 @@ struct Terms {
     grid: [usize; 3],
     first: [usize; 3],
     apart: [usize; 3],
-    terms: Vec<Term>,
+    terms: Vec<ProductTerm>,
 }
 
 /// Returns whether the convolution is depthwise, or `None` for other groups, which are not
@@ -59,7 +59,7 @@ pub(super) fn is_depthwise(g: &Geometry, order: MemoryLayout) -> Option<bool> {
 /// A term of a sum: the offset of the left factor in a box, relative to the position, and the row
 /// of the right matrix.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Term {
+pub(super) struct ProductTerm {
     pub(super) left: u32,
     pub(super) right: u32,
 }
@@ -97,7 +97,7 @@ impl ChannelsLast {
             return None;
         }
         let taps: Vec<[isize; 3]> = phases.iter().flat_map(|p| &p.taps).copied().collect();
-        let windows = Windows { grid: first.grid, result, step: first.step, taps: &taps, has_rest: is_depthwise };
+        let windows = PatchWindows { grid: first.grid, result, step: first.step, taps: &taps, has_rest: is_depthwise };
         let boxes = PaddedPatches::new(windows, channels, source, order, g.batch, PARTS)?;
         // Indices in a part are 32-bit.
         u32::try_from(result.iter().product::<usize>().checked_mul(boxes.images())?).ok()?;
@@ -108,7 +108,8 @@ impl ChannelsLast {
         let phases = phases.map(|p| {
             let n = p.taps.len();
             let left = |i: usize| boxes.offset(p.taps[i % n], i / n);
-            let terms = p.places.iter().enumerate().map(|(i, &place)| Term { left: left(i), right: place as u32 });
+            let terms =
+                p.places.iter().enumerate().map(|(i, &place)| ProductTerm { left: left(i), right: place as u32 });
             Terms { grid: p.grid, first: p.first, apart: p.apart, terms: terms.collect() }
         });
         Some(ChannelsLast {
@@ -147,7 +148,7 @@ impl ChannelsLast {
 
     /// Runs the kernel. The operands are the source and the packed filters, both dense, and those
     /// of the epilogue.
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         let source = operands[0].view();
         match source.dtype {
             DType::F32 => self.run_as::<f32>(operands, out, sources),
@@ -156,9 +157,9 @@ impl ChannelsLast {
         }
     }
 
-    fn run_as<T: Lane + crate::cpu::element::Cell<Mem = T>>(
+    fn run_as<T: Lane + crate::cpu::element::CpuElement<Mem = T>>(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         out: &mut [u8],
         sources: &Sources<'_>,
     ) {
@@ -195,7 +196,7 @@ impl ChannelsLast {
         let run = |i: usize, k: usize, out: &mut [T]| {
             let first = i * images;
             let of_grid = self.boxes.part(first, images.min(self.batch - first), k);
-            with_room(|room| level.run(Run { all: self, source, filters, out: &mut *out, part: of_grid, room }));
+            with_room(|room| level.run(ConvTask { all: self, source, filters, out: &mut *out, part: of_grid, room }));
             behind(i * unit + k * part, bytemuck::cast_slice_mut(out));
         };
         if self.work < PARALLEL {
@@ -211,7 +212,7 @@ impl ChannelsLast {
 }
 
 /// A task of a run.
-struct Run<'a, T> {
+struct ConvTask<'a, T> {
     all: &'a ChannelsLast,
     source: &'a [T],
     filters: &'a [T],
@@ -221,10 +222,10 @@ struct Run<'a, T> {
     room: &'a mut [T],
 }
 
-impl<T: Lane> Task<T> for Run<'_, T> {
+impl<T: Lane> Task<T> for ConvTask<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
-        let Run { all, source, filters, out, part, room } = self;
+        let ConvTask { all, source, filters, out, part, room } = self;
         if all.has_gaps {
             out.fill(T::default());
         }
@@ -261,7 +262,7 @@ impl<T: Lane> Task<T> for Run<'_, T> {
             for (s, terms) in phase.terms.chunks(phase.terms.len().div_ceil(slabs)).enumerate() {
                 for column in (0..all.filters).step_by(wide) {
                     let columns = wide.min(all.filters - column);
-                    let right = Right {
+                    let right = RightPanel {
                         panel: &filters[column * all.inner..],
                         step: if columns == wide { wide } else { columns.next_multiple_of(V::N) },
                     };
@@ -275,11 +276,11 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                         row += unsafe {
                             let to = |r: usize| result.add(to[row + r] as usize * all.filters + column);
                             if all.is_depthwise {
-                                let left = Left { data: &left[column..], from };
+                                let left = LeftPanel { data: &left[column..], from };
                                 tiles::<V, ROWS, VECTORS, true>(left, terms, &right, to, columns, s > 0)
                             } else {
                                 tiles::<V, ROWS, VECTORS, false>(
-                                    Left { data: left, from },
+                                    LeftPanel { data: left, from },
                                     terms,
                                     &right,
                                     to,
@@ -297,13 +298,13 @@ impl<T: Lane> Task<T> for Run<'_, T> {
 
 /// The rows of the left matrix, given by the offset of each.
 #[derive(Clone, Copy)]
-pub(super) struct Left<'a, T> {
+pub(super) struct LeftPanel<'a, T> {
     pub(super) data: &'a [T],
     pub(super) from: &'a [u32],
 }
 
 /// A panel of the right matrix, with row stride `step`.
-pub(super) struct Right<'a, T> {
+pub(super) struct RightPanel<'a, T> {
     pub(super) panel: &'a [T],
     pub(super) step: usize,
 }
@@ -319,9 +320,9 @@ pub(super) struct Right<'a, T> {
 /// each row of the result must be writable. The processor must support the instructions of `V`.
 #[inline(always)]
 pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize, const EACH: bool>(
-    left: Left<'_, V::T>,
-    terms: &[Term],
-    right: &Right<'_, V::T>,
+    left: LeftPanel<'_, V::T>,
+    terms: &[ProductTerm],
+    right: &RightPanel<'_, V::T>,
     to: impl Fn(usize) -> *mut V::T,
     columns: usize,
     adds: bool,
@@ -339,9 +340,9 @@ pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize, c
 
 #[inline(always)]
 unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize, const EACH: bool>(
-    left: Left<'_, V::T>,
-    terms: &[Term],
-    right: &Right<'_, V::T>,
+    left: LeftPanel<'_, V::T>,
+    terms: &[ProductTerm],
+    right: &RightPanel<'_, V::T>,
     to: impl Fn(usize) -> *mut V::T,
     columns: usize,
     adds: bool,
@@ -363,9 +364,9 @@ unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize, const EACH
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
 unsafe fn tile<V: Vector, const R: usize, const C: usize, const EACH: bool>(
-    left: Left<'_, V::T>,
-    terms: &[Term],
-    right: &Right<'_, V::T>,
+    left: LeftPanel<'_, V::T>,
+    terms: &[ProductTerm],
+    right: &RightPanel<'_, V::T>,
     to: [*mut V::T; R],
     columns: usize,
     adds: bool,

@@ -7,14 +7,14 @@
 //! Images are divided among tasks, and if there are few images, places are, too. Each part of the
 //! images has a separate result `[places, filters]`. A separate operation adds them.
 
-use super::channels_last::{Left, Right, SLAB, Term, WIDEST, is_depthwise, tiles};
-use super::padded_patches::{POSITIONS, PaddedPatches, Windows, with_room};
+use super::channels_last::{LeftPanel, ProductTerm, RightPanel, SLAB, WIDEST, is_depthwise, tiles};
+use super::padded_patches::{POSITIONS, PaddedPatches, PatchWindows, with_room};
 use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS};
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
-use crate::plan::{MemoryLayout, Operand};
+use crate::plan::{MemoryLayout, TensorOperand};
 use anabranch_dsl::DType;
 
 /// The filter gradient of a convolution of channels-last tensors.
@@ -51,7 +51,8 @@ impl ChannelsLastWeightGrad {
         let phase = Phase::of_conv(g).pop()?;
         // A single channel has both layouts.
         let order = if channels == 1 { MemoryLayout::ChannelsLast } else { order };
-        let windows = Windows { grid: g.y, result: g.y, step: g.stride, taps: &phase.taps, has_rest: is_depthwise };
+        let windows =
+            PatchWindows { grid: g.y, result: g.y, step: g.stride, taps: &phase.taps, has_rest: is_depthwise };
         let boxes = PaddedPatches::new(windows, channels, g.x, order, g.batch, 1)?;
         let n = phase.taps.len();
         let places: Vec<u32> =
@@ -72,7 +73,7 @@ impl ChannelsLastWeightGrad {
     }
 
     /// Runs the kernel. The operands are `x` and `dy`, both dense.
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         let x = operands[0].view();
         match x.dtype {
             DType::F32 => self.run_as::<f32>(operands, out, sources),
@@ -81,9 +82,9 @@ impl ChannelsLastWeightGrad {
         }
     }
 
-    fn run_as<T: Lane + crate::cpu::element::Cell<Mem = T>>(
+    fn run_as<T: Lane + crate::cpu::element::CpuElement<Mem = T>>(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         out: &mut [u8],
         sources: &Sources<'_>,
     ) {
@@ -96,7 +97,7 @@ impl ChannelsLastWeightGrad {
         let run = |s: usize, part: usize, out: &mut [T]| {
             let images = s * self.batch / self.splits..(s + 1) * self.batch / self.splits;
             let places = &self.places[part * self.rows..][..out.len() / self.filters];
-            with_room(|room| level.run(Run { all: self, x, dy, out, images, places, room }));
+            with_room(|room| level.run(WeightGradTask { all: self, x, dy, out, images, places, room }));
         };
         let of_split = |(s, out): (usize, &mut [T])| {
             parallel::chunks(out, self.rows * self.filters, |(i, out)| run(s, i, out));
@@ -112,7 +113,7 @@ impl ChannelsLastWeightGrad {
 }
 
 /// Some places, over some images.
-struct Run<'a, T> {
+struct WeightGradTask<'a, T> {
     all: &'a ChannelsLastWeightGrad,
     x: &'a [T],
     dy: &'a [T],
@@ -126,10 +127,10 @@ struct Run<'a, T> {
 #[repr(align(64))]
 struct Panel<T>([T; SLAB * WIDEST]);
 
-impl<T: Lane> Task<T> for Run<'_, T> {
+impl<T: Lane> Task<T> for WeightGradTask<'_, T> {
     #[inline(always)]
     unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
-        let Run { all, x, dy, out, images, places, room } = self;
+        let WeightGradTask { all, x, dy, out, images, places, room } = self;
         let (filters, wide) = (all.filters, V::N * VECTORS);
         let plane: usize = all.grid.iter().product();
         let per_line: usize = plane / all.grid[all.boxes.lines().0];
@@ -137,7 +138,7 @@ impl<T: Lane> Task<T> for Run<'_, T> {
         assert!(wide <= WIDEST && out.len() == places.len() * filters);
         let result = out.as_mut_ptr();
         let mut panel = Panel([T::default(); SLAB * WIDEST]);
-        let mut terms = [Term { left: 0, right: 0 }; POSITIONS];
+        let mut terms = [ProductTerm { left: 0, right: 0 }; POSITIONS];
         let mut is_first = true;
         for image in images.clone().step_by(all.boxes.images()) {
             for n in 0..all.boxes.parts_of_image() {
@@ -172,7 +173,7 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                                 to[columns..].fill(T::default());
                             }
                         }
-                        let right = Right { panel: &panel.0, step: wide };
+                        let right = RightPanel { panel: &panel.0, step: wide };
                         let mut row = 0;
                         while row < places.len() {
                             let from = &places[row..];
@@ -182,11 +183,11 @@ impl<T: Lane> Task<T> for Run<'_, T> {
                             row += unsafe {
                                 let to = |r: usize| result.add((row + r) * filters + column);
                                 if all.is_depthwise {
-                                    let left = Left { data: &left[column..], from };
+                                    let left = LeftPanel { data: &left[column..], from };
                                     tiles::<V, ROWS, VECTORS, true>(left, terms, &right, to, columns, !is_first)
                                 } else {
                                     tiles::<V, ROWS, VECTORS, false>(
-                                        Left { data: left, from },
+                                        LeftPanel { data: left, from },
                                         terms,
                                         &right,
                                         to,

@@ -11,12 +11,12 @@
 //! by a few vectors of columns whose sums stay in registers.
 
 use super::phase::Phase;
-use super::{Geometry, PARALLEL, PARTS, Piece, Pieces, divisor, inside};
+use super::{Geometry, LineSegment, LineSegments, PARALLEL, PARTS, divisor, inside};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
-use crate::plan::Operand;
+use crate::plan::TensorOperand;
 use anabranch_dsl::DType;
 
 /// A convolution or transposed convolution of row-major tensors.
@@ -116,7 +116,7 @@ impl ImplicitGemm {
 
     /// Runs the kernel. The operands are the source and the filter matrix, both dense, and those of
     /// the epilogue.
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         let (source, filters) = (operands[0].view(), operands[1].view());
         let level = InstructionSet::best();
         let behind = |first: usize, part: &mut [u8]| {
@@ -228,8 +228,8 @@ impl<T: Lane> Task<T> for RowChunk<'_, T> {
 }
 
 /// The columns of a panel within the task.
-struct Columns {
-    pieces: [Piece; WIDTH],
+struct PanelColumns {
+    pieces: [LineSegment; WIDTH],
     n_pieces: usize,
     n: usize,
     /// The index of each column in the result, for the first row.
@@ -239,12 +239,12 @@ struct Columns {
 }
 
 /// A tile of rows of the result and columns of a panel.
-struct Tile<'a> {
+struct PanelTile<'a> {
     row: usize,
     /// The first column.
     column: usize,
     places: &'a [usize],
-    columns: &'a Columns,
+    columns: &'a PanelColumns,
     /// Whether this is the first contribution to the result.
     is_first: bool,
 }
@@ -301,7 +301,7 @@ impl<T: Lane> RowChunk<'_, T> {
                 // `V`.
                 unsafe { self.pack::<V>(phase, &columns, k, end, panel) };
                 let mut tile =
-                    Tile { row: 0, column: 0, places: &phase.places[k..end], columns: &columns, is_first: k == 0 };
+                    PanelTile { row: 0, column: 0, places: &phase.places[k..end], columns: &columns, is_first: k == 0 };
                 while tile.row < self.rows {
                     // SAFETY: as above.
                     tile.row += unsafe {
@@ -318,9 +318,10 @@ impl<T: Lane> RowChunk<'_, T> {
     }
 
     #[inline(always)]
-    fn columns(&self, phase: &Phase, from: usize, to: usize, stride: usize) -> Columns {
-        let mut c = Columns { pieces: [Piece::default(); WIDTH], n_pieces: 0, n: to - from, to: [0; WIDTH], stride };
-        for piece in Pieces::new(phase.grid, from, to) {
+    fn columns(&self, phase: &Phase, from: usize, to: usize, stride: usize) -> PanelColumns {
+        let mut c =
+            PanelColumns { pieces: [LineSegment::default(); WIDTH], n_pieces: 0, n: to - from, to: [0; WIDTH], stride };
+        for piece in LineSegments::new(phase.grid, from, to) {
             c.pieces[c.n_pieces] = piece;
             c.n_pieces += 1;
             let first = self.place(phase, piece.image, piece.g);
@@ -340,7 +341,7 @@ impl<T: Lane> RowChunk<'_, T> {
     unsafe fn pack<V: Vector<T = T>>(
         &self,
         phase: &Phase,
-        columns: &Columns,
+        columns: &PanelColumns,
         from: usize,
         to: usize,
         panel: &mut [T; PANEL],
@@ -381,7 +382,7 @@ impl<T: Lane> RowChunk<'_, T> {
     #[inline(always)]
     unsafe fn rows_of<V: Vector<T = T>, const R: usize, const VECTORS: usize>(
         &mut self,
-        tile: &mut Tile<'_>,
+        tile: &mut PanelTile<'_>,
         panel: &[T; PANEL],
     ) -> usize {
         tile.column = 0;
@@ -408,7 +409,11 @@ impl<T: Lane> RowChunk<'_, T> {
     /// The processor must support the instructions of `V`.
     #[inline(always)]
     #[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
-    unsafe fn tile<V: Vector<T = T>, const R: usize, const C: usize>(&mut self, tile: &Tile<'_>, panel: &[T; PANEL]) {
+    unsafe fn tile<V: Vector<T = T>, const R: usize, const C: usize>(
+        &mut self,
+        tile: &PanelTile<'_>,
+        panel: &[T; PANEL],
+    ) {
         let plane = size(self.all.result);
         let stride = tile.columns.stride;
         assert!(tile.places.len() * stride <= PANEL && tile.column + C * V::N <= stride);
@@ -470,7 +475,7 @@ impl<T: Lane> RowChunk<'_, T> {
         // the source.
         let mut met = [(T::default(), 0isize, 0, 0); DIRECT];
         for row in 0..self.rows {
-            for piece in Pieces::new(phase.grid, 0, columns) {
+            for piece in LineSegments::new(phase.grid, 0, columns) {
                 let mut n = 0;
                 let (mut all_from, mut all_to) = (0, piece.len);
                 for (k, &place) in phase.places.iter().enumerate() {

@@ -110,7 +110,7 @@ impl Geometry {
 
 /// A segment of a line of a grid of positions, along the last axis: `len` columns from `column` on.
 #[derive(Clone, Copy, Debug, Default)]
-struct Piece {
+struct LineSegment {
     column: usize,
     len: usize,
     image: usize,
@@ -119,32 +119,32 @@ struct Piece {
 
 /// Iterator over the line segments of columns `from..to`, where the grids of several images are
 /// concatenated.
-struct Pieces {
+struct LineSegments {
     grid: [usize; 3],
-    next: Piece,
+    next: LineSegment,
     left: usize,
 }
 
-impl Pieces {
+impl LineSegments {
     #[inline(always)]
-    fn new(grid: [usize; 3], from: usize, to: usize) -> Pieces {
+    fn new(grid: [usize; 3], from: usize, to: usize) -> LineSegments {
         let plane = grid[0] * grid[1] * grid[2];
         let (image, p) = (from / plane, from % plane);
         let g = [p / (grid[1] * grid[2]), p / grid[2] % grid[1], p % grid[2]];
-        Pieces { grid, next: Piece { column: 0, len: 0, image, g }, left: to - from }
+        LineSegments { grid, next: LineSegment { column: 0, len: 0, image, g }, left: to - from }
     }
 }
 
-impl Iterator for Pieces {
-    type Item = Piece;
+impl Iterator for LineSegments {
+    type Item = LineSegment;
 
     #[inline(always)]
-    fn next(&mut self) -> Option<Piece> {
+    fn next(&mut self) -> Option<LineSegment> {
         if self.left == 0 {
             return None;
         }
         let next = &mut self.next;
-        let piece = Piece { len: (self.grid[2] - next.g[2]).min(self.left), ..*next };
+        let piece = LineSegment { len: (self.grid[2] - next.g[2]).min(self.left), ..*next };
         self.left -= piece.len;
         next.column += piece.len;
         next.g[2] = 0;
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn pieces_are_the_lines_of_a_grid() {
-        let all: Vec<_> = Pieces::new([1, 2, 3], 2, 11).map(|p| (p.column, p.len, p.image, p.g)).collect();
+        let all: Vec<_> = LineSegments::new([1, 2, 3], 2, 11).map(|p| (p.column, p.len, p.image, p.g)).collect();
         let expected = [(0, 1, 0, [0, 0, 2]), (1, 3, 0, [0, 1, 0]), (4, 3, 1, [0, 0, 0]), (7, 2, 1, [0, 1, 0])];
         assert_eq!(all, expected);
     }

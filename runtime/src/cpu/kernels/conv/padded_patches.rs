@@ -59,7 +59,7 @@ pub(super) struct GridChunk {
 }
 
 /// The windows at a grid of positions with stride `step`, with elements at the offsets `taps`.
-pub(super) struct Windows<'a> {
+pub(super) struct PatchWindows<'a> {
     pub(super) grid: [usize; 3],
     /// The extents of the result, which contains these positions and possibly others between them.
     pub(super) result: [usize; 3],
@@ -73,14 +73,14 @@ impl PaddedPatches {
     /// Creates the boxes for a source in layout `order`. Returns `None` if a part would not fit in
     /// a thread's memory.
     pub(super) fn new(
-        windows: Windows<'_>,
+        windows: PatchWindows<'_>,
         channels: usize,
         source: [usize; 3],
         order: MemoryLayout,
         batch: usize,
         least_parts: usize,
     ) -> Option<PaddedPatches> {
-        let Windows { grid, result, step, taps, has_rest } = windows;
+        let PatchWindows { grid, result, step, taps, has_rest } = windows;
         if taps.is_empty() || channels == 0 || batch == 0 || grid.contains(&0) {
             return None;
         }

@@ -9,11 +9,11 @@
 //! too.
 
 use super::implicit_gemm::{Lines, copy};
-use super::{Geometry, PARALLEL, PARTS, Pieces, divisor, inside};
+use super::{Geometry, LineSegments, PARALLEL, PARTS, divisor, inside};
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
-use crate::plan::Operand;
+use crate::plan::TensorOperand;
 use anabranch_dsl::DType;
 
 /// The filter gradient of a convolution of row-major tensors.
@@ -69,7 +69,7 @@ impl WeightGrad {
     }
 
     /// Runs the kernel. The operands are `x` and `dy`, both dense.
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         let (x, dy) = (operands[0].view(), operands[1].view());
         let level = InstructionSet::best();
         match x.dtype {
@@ -155,7 +155,7 @@ impl<T: Lane> Task<T> for FilterChunk<'_, T> {
                 for from in (0..columns).step_by(POSITIONS) {
                     let to = columns.min(from + POSITIONS);
                     self.pack::<V>(image, group, [k, some], [from, to], &mut panel.0);
-                    let dy = Rows { data: &self.dy[start + from..], apart, n: to - from };
+                    let dy = StridedRows { data: &self.dy[start + from..], apart, n: to - from };
                     // SAFETY: as above.
                     unsafe { add::<V, ROWS>(&mut sums, n, some, &dy, &panel.0, &mut rest.0) };
                 }
@@ -172,7 +172,7 @@ impl<T: Lane> Task<T> for FilterChunk<'_, T> {
 }
 
 /// Rows of `n` elements with stride `apart`.
-struct Rows<'a, T> {
+struct StridedRows<'a, T> {
     data: &'a [T],
     apart: usize,
     n: usize,
@@ -187,7 +187,7 @@ unsafe fn add<V: Vector, const ROWS: usize>(
     sums: &mut [[V; PLACES]; FILTERS],
     n: usize,
     some: usize,
-    dy: &Rows<'_, V::T>,
+    dy: &StridedRows<'_, V::T>,
     panel: &[V::T; PLACES * WIDTH],
     rest: &mut [V::T; FILTERS * LANES],
 ) {
@@ -218,7 +218,7 @@ unsafe fn tiles<V: Vector, const R: usize>(
     sums: &mut [[V; PLACES]; FILTERS],
     o: usize,
     some: usize,
-    dy: &Rows<'_, V::T>,
+    dy: &StridedRows<'_, V::T>,
     panel: &[V::T; PLACES * WIDTH],
     rest: &[V::T; FILTERS * LANES],
 ) -> usize {
@@ -286,7 +286,7 @@ impl<T: Lane> FilterChunk<'_, T> {
         let (window, plane): (usize, usize) = (self.all.taps.len(), g.x.iter().product());
         for (i, row) in panel.chunks_exact_mut(WIDTH).enumerate().take(some) {
             let (channel, tap) = ((k + i) / window, self.all.taps[(k + i) % window]);
-            for piece in Pieces::new(g.y, from, to) {
+            for piece in LineSegments::new(g.y, from, to) {
                 let at: [isize; 3] = std::array::from_fn(|i| (piece.g[i] * g.stride[i]) as isize + tap[i]);
                 let is_inside = |i: usize| at[i] >= 0 && (at[i] as usize) < g.x[i];
                 let (lo, hi) = match is_inside(0) && is_inside(1) {

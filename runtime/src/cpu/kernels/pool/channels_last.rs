@@ -5,7 +5,7 @@
 
 #![allow(clippy::needless_range_loop, reason = "lanes of registers are named by an index into several arrays")]
 
-use super::{NOWHERE, Number, Pool, Pooling, take_larger};
+use super::{NOWHERE, Pool, PoolElement, Pooling, take_larger};
 
 /// Numbers of channels processed together.
 const MANY: usize = 16;
@@ -21,7 +21,7 @@ pub(super) struct Image<'a, T> {
 
 impl Pool {
     #[inline(always)]
-    pub(super) fn image<T: Number>(&self, mut image: Image<'_, T>) {
+    pub(super) fn image<T: PoolElement>(&self, mut image: Image<'_, T>) {
         if matches!(self.pooling, Pooling::MaxGrad | Pooling::MeanGrad) {
             image.out.fill(T::default());
         }
@@ -64,7 +64,7 @@ impl Pool {
 
     /// Computes `N` channels of position `g`, which has the index `position`. Returns `N`.
     #[inline(always)]
-    fn at<T: Number, const N: usize>(
+    fn at<T: PoolElement, const N: usize>(
         &self,
         g: [usize; 3],
         position: usize,
@@ -134,7 +134,7 @@ impl Pool {
 
     /// Returns the maxima of `N` channels, and their positions.
     #[inline(always)]
-    fn maxima_at<T: Number, const N: usize>(
+    fn maxima_at<T: PoolElement, const N: usize>(
         &self,
         g: [usize; 3],
         x: &[T],
@@ -157,12 +157,12 @@ impl Pool {
 
 /// Returns `N` channels.
 #[inline(always)]
-fn read<T: Number, const N: usize>(x: &[T], start: usize) -> [T; N] {
+fn read<T: PoolElement, const N: usize>(x: &[T], start: usize) -> [T; N] {
     *x[start..].first_chunk().expect("the channels are there")
 }
 
 /// Overwrites `N` channels.
 #[inline(always)]
-fn write<T: Number, const N: usize>(out: &mut [T], start: usize, channels: [T; N]) {
+fn write<T: PoolElement, const N: usize>(out: &mut [T], start: usize, channels: [T; N]) {
     *out[start..].first_chunk_mut().expect("the channels are there") = channels;
 }

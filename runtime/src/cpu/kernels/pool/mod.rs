@@ -12,7 +12,7 @@ use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::Lane;
-use crate::plan::{MemoryLayout, Operand};
+use crate::plan::{MemoryLayout, TensorOperand};
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::attributes;
@@ -55,13 +55,13 @@ const PART: usize = 1 << 14;
 const NOWHERE: u32 = u32::MAX;
 
 /// An element type of pooling.
-trait Number: Lane {
+trait PoolElement: Lane {
     fn from_count(n: usize) -> Self;
     fn over(self, n: Self) -> Self;
 }
 macro_rules! numbers {
     ($($t:ty)*) => {$(
-        impl Number for $t {
+        impl PoolElement for $t {
             fn from_count(n: usize) -> $t { n as $t }
             fn over(self, n: $t) -> $t { self / n }
         }
@@ -94,7 +94,7 @@ impl Pool {
         x.iter().product::<usize>() < NOWHERE as usize
     }
 
-    pub(crate) fn run(&self, operands: &[Operand], out: &mut [u8], sources: &Sources<'_>) {
+    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         match operands[0].view().dtype {
             DType::F32 => self.run_as::<f32>(operands, out, sources),
             DType::F64 => self.run_as::<f64>(operands, out, sources),
@@ -102,9 +102,9 @@ impl Pool {
         }
     }
 
-    fn run_as<T: Number + crate::cpu::element::Cell<Mem = T>>(
+    fn run_as<T: PoolElement + crate::cpu::element::CpuElement<Mem = T>>(
         &self,
-        operands: &[Operand],
+        operands: &[TensorOperand],
         out: &mut [u8],
         sources: &Sources<'_>,
     ) {
@@ -206,7 +206,7 @@ impl Pool {
 
     /// Calls `f(index of the first position, maxima, their positions)` for each block.
     #[inline(always)]
-    fn maxima<T: Number>(&self, x: &[T], mut f: impl FnMut(usize, &[T], &[u32])) {
+    fn maxima<T: PoolElement>(&self, x: &[T], mut f: impl FnMut(usize, &[T], &[u32])) {
         let stride = self.stride[2];
         let mut line = [T::default(); BLOCK];
         self.blocks(
@@ -238,7 +238,7 @@ impl Pool {
 
     /// Returns the divisor of the mean of a window.
     #[inline(always)]
-    fn count<T: Number>(&self, g: [usize; 3]) -> T {
+    fn count<T: PoolElement>(&self, g: [usize; 3]) -> T {
         let met = |i: usize| {
             let start = (g[i] * self.stride[i]) as isize - self.low[i] as isize;
             let (lo, hi) = inside(start, 1, self.window[i], self.x[i]);
@@ -248,7 +248,7 @@ impl Pool {
     }
 
     #[inline(always)]
-    fn means<T: Number>(&self, x: &[T], out: &mut [T]) {
+    fn means<T: PoolElement>(&self, x: &[T], out: &mut [T]) {
         let stride = self.stride[2];
         let mut line = [T::default(); BLOCK];
         self.blocks(
@@ -274,7 +274,7 @@ impl Pool {
     }
 
     #[inline(always)]
-    fn shares<T: Number>(&self, dy: &[T], out: &mut [T]) {
+    fn shares<T: PoolElement>(&self, dy: &[T], out: &mut [T]) {
         let stride = self.stride[2];
         out.fill(T::default());
         self.blocks(
@@ -309,14 +309,14 @@ impl Pool {
 
 /// Returns the element at a position, or zero for [`NOWHERE`].
 #[inline(always)]
-fn element_or_zero<T: Number>(x: &[T], place: u32) -> T {
+fn element_or_zero<T: PoolElement>(x: &[T], place: u32) -> T {
     if place == NOWHERE { T::default() } else { x[place as usize] }
 }
 
 /// Updates the maximum with a number that is larger, the first, or the first NaN.
 #[inline(always)]
 #[allow(clippy::eq_op, reason = "what differs from itself is no number, and this compares whole vectors")]
-fn take_larger<T: Number>(best: &mut T, place: &mut u32, x: T, at: u32) {
+fn take_larger<T: PoolElement>(best: &mut T, place: &mut u32, x: T, at: u32) {
     let better = (x > *best) | (*place == NOWHERE) | ((x != x) & (*best == *best));
     *best = if better { x } else { *best };
     *place = if better { at } else { *place };
@@ -324,7 +324,7 @@ fn take_larger<T: Number>(best: &mut T, place: &mut u32, x: T, at: u32) {
 
 /// Returns `room.len()` elements with a stride, in place or copied to `room`.
 #[inline(always)]
-fn every<'a, T: Number>(x: &'a [T], stride: usize, room: &'a mut [T]) -> &'a [T] {
+fn every<'a, T: PoolElement>(x: &'a [T], stride: usize, room: &'a mut [T]) -> &'a [T] {
     let n = room.len();
     match stride {
         1 => return &x[..n],
