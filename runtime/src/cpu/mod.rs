@@ -1,10 +1,12 @@
-//! The CPU backend: typed access to the memory of a plan, and kernels.
+//! The CPU engine: compiles a graph to a plan, and runs it with native code and kernels.
 
+pub(crate) mod compile;
 pub(crate) mod element;
 pub(crate) mod kernels;
-pub(crate) mod list;
 pub(crate) mod math;
 pub(crate) mod memory;
+pub(crate) mod native;
+pub(crate) mod optimize;
 pub(crate) mod parallel;
-pub(crate) mod stack;
+pub(crate) mod program;
 pub(crate) mod vector;

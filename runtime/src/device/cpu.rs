@@ -1,9 +1,9 @@
 //! CPU devices: thread pools that compute in host memory.
 
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of};
-use crate::optimize::optimize;
+use crate::cpu::optimize::optimize;
+use crate::cpu::program::{CompileOptions, Contents, Program};
 use crate::place::DeviceId;
-use crate::program::{CompileOptions, Contents, Program};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{RunContext, RuntimeValue};
 use anabranch_dsl::ir::Value;
@@ -340,7 +340,7 @@ mod tests {
             let x = vec![1.5f32; n];
             let element = TensorType::new(DType::F32, [n]);
             let stack = Contents::Value(RuntimeValue::Stack(Stack::new(element.clone(), false, [])));
-            let list = Contents::List(Arc::new(crate::cpu::list::ListStorage::new(&element)));
+            let list = Contents::List(Arc::new(crate::cpu::memory::list::ListStorage::new(&element)));
             let Contents::Value(RuntimeValue::Stack(stack)) = run(&push, vec![stack, tensor(&x)]) else {
                 panic!("a stack")
             };

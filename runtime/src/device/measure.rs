@@ -8,8 +8,8 @@
 
 use super::cpu::{CpuKernel, Loaded};
 use super::{CpuDevice, DeviceBuffer, Step, Ticket};
+use crate::cpu::program::CompileOptions;
 use crate::place::{DeviceInfo, Link, Topology};
-use crate::program::CompileOptions;
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ const RUNS: usize = 8;
 const ENOUGH: Duration = Duration::from_millis(20);
 
 /// Returns the topology with measured rates.
-pub(super) fn measured(topology: &Topology, device: &Arc<CpuDevice>) -> Result<Topology> {
+pub(crate) fn measured(topology: &Topology, device: &Arc<CpuDevice>) -> Result<Topology> {
     let product = format!("%y = matmul %x, %x : f32[{SIDE}, {SIDE}]");
     let product = Probe::new(device, &[SIDE, SIDE], &product, "y")?.seconds()?;
     let sum = format!("%y = add %x, %x : f32[{LARGE}]");

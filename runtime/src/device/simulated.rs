@@ -7,9 +7,9 @@
 
 use super::cpu::CpuKernel;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket};
+use crate::cpu::program::CompileOptions;
 use crate::place::kernel_seconds;
 use crate::place::topology::{DeviceId, DeviceInfo, Link, Topology};
-use crate::program::CompileOptions;
 use anabranch_dsl::device::{DeviceName, LOCAL};
 use anabranch_dsl::{Diagnostic, Graph, Result};
 use std::cmp::{Ordering, Reverse};

@@ -2,8 +2,8 @@
 
 use super::simulated::SimulatedClock;
 use super::{DeviceBuffer, cpu};
-use crate::session::PrintTo;
 use anabranch_dsl::Result;
+use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -16,6 +16,9 @@ id! {
     /// Identifies a piece of work within a step.
     Ticket, "ticket"
 }
+
+/// A receiver of the text that functions print.
+pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
 /// The outcome of work. A panic resumes where the event is handled.
 pub(crate) type WorkOutcome = std::thread::Result<Result<Vec<DeviceBuffer>>>;

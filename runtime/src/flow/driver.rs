@@ -8,12 +8,12 @@
 
 use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
 use super::{EdgeId, KernelId, Partition, Sink, Source, SubgraphId};
+use crate::cpu::program;
+use crate::device::PrintTo;
 use crate::device::{
     Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, error_on, name_of,
 };
-use crate::program;
-use crate::session::PrintTo;
-use crate::timeline::{Span, Timeline};
+use crate::flow::timeline::{Span, Timeline};
 use anabranch_dsl::interp::{StopFlag, stopped};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};

@@ -46,10 +46,12 @@ pub(crate) mod driver;
 pub(crate) mod executor;
 mod explain;
 mod partition;
+pub(crate) mod random_placement;
 #[cfg(test)]
 mod reconstruct;
 #[cfg(test)]
 mod simulation;
+pub(crate) mod timeline;
 
 use crate::id::id;
 use crate::place::DeviceId;

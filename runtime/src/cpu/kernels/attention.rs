@@ -16,12 +16,12 @@ use super::gemm::{Strides, packed_len};
 use super::matmul::{MatrixLayout, layout};
 use super::reduce::fold;
 use super::walk::{Axis, merged};
+use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::element::CpuElement;
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane};
-use crate::plan::{TensorOperand, View};
 use anabranch_dsl::DType;
 use std::ops::{AddAssign, DivAssign, MulAssign, Range};
 

@@ -1,9 +1,9 @@
 //! Cumulative sums, argmax and argmin along one axis of a dense tensor.
 
+use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::plan::View;
 use anabranch_dsl::DType;
 
 /// The operation along the axis.

@@ -6,9 +6,9 @@
 //! ranges.
 
 use super::walk::{Axis, for_each, merged};
+use crate::cpu::compile::View;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::plan::View;
 
 /// A copy from one strided view to another of the same shape.
 #[derive(Clone, Debug)]

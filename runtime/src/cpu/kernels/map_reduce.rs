@@ -10,11 +10,11 @@
 
 use super::elementwise::{BLOCK, Map, Traversal, with_scratch};
 use super::reduce::{ReduceTask, Reduction, dispatch};
+use crate::cpu::compile::TensorOperand;
 use crate::cpu::element::CpuElement;
 use crate::cpu::math::wide_for;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::plan::TensorOperand;
 use anabranch_dsl::DType;
 
 /// Minimum number of elements for several threads. `PART` is the number per task, a multiple of

@@ -18,11 +18,11 @@
 use super::epilogue::Epilogue;
 use super::gemm::{self, GemmBlock, RightLayout, SLAB, Strides};
 use super::walk::{Axis, merged};
+use crate::cpu::compile::{TensorOperand, View, row_major};
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane};
-use crate::plan::{TensorOperand, View, row_major};
 use anabranch_dsl::DType;
 use std::cell::RefCell;
 

@@ -27,7 +27,7 @@ pub(crate) mod softmax;
 pub(crate) mod walk;
 
 use super::memory::Sources;
-use crate::plan::TensorOp;
+use crate::cpu::compile::TensorOp;
 use anabranch_dsl::format::{Stream, Template};
 use anabranch_dsl::ir::ListOp;
 

@@ -6,11 +6,11 @@
 //! the number of threads.
 
 use super::walk::{Axis, for_each, merged};
+use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
 use crate::cpu::math::{Real, wide_for};
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::plan::View;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Combiner, Prim, prim};
 

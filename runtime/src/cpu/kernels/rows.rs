@@ -16,9 +16,9 @@
 use super::elementwise::{BLOCK, Map, Outs, with_scratch};
 use super::map_reduce::{MapReduce, OfRows};
 use super::softmax::Softmax;
+use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::memory::{MAX_WRITTEN, Sources};
 use crate::cpu::parallel;
-use crate::plan::{TensorOperand, View};
 use anabranch_dsl::ops::prim;
 use std::cell::RefCell;
 use std::ops::Range;

@@ -4,10 +4,10 @@
 
 use super::axis::blocks;
 use super::reduce::fold;
+use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
 use crate::cpu::math::{Real, wide};
 use crate::cpu::memory::Sources;
-use crate::plan::View;
 use anabranch_dsl::DType;
 
 /// The function.

@@ -9,12 +9,12 @@
 use super::padded_patches::{GridChunk, POSITIONS, PaddedPatches, PatchWindows, with_room};
 use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS};
+use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::Pack;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
-use crate::plan::{MemoryLayout, TensorOperand};
 use anabranch_dsl::DType;
 
 /// A convolution or transposed convolution to a channels-last result.

@@ -11,10 +11,10 @@ use super::channels_last::{LeftPanel, ProductTerm, RightPanel, SLAB, WIDEST, is_
 use super::padded_patches::{POSITIONS, PaddedPatches, PatchWindows, with_room};
 use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS};
+use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
-use crate::plan::{MemoryLayout, TensorOperand};
 use anabranch_dsl::DType;
 
 /// The filter gradient of a convolution of channels-last tensors.

@@ -12,11 +12,11 @@
 
 use super::phase::Phase;
 use super::{Geometry, LineSegment, LineSegments, PARALLEL, PARTS, divisor, inside};
+use crate::cpu::compile::TensorOperand;
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
-use crate::plan::TensorOperand;
 use anabranch_dsl::DType;
 
 /// A convolution or transposed convolution of row-major tensors.

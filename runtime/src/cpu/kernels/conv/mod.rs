@@ -185,9 +185,9 @@ fn divisor(n: usize, most: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::compile::MemoryLayout;
     use crate::cpu::kernels::gemm;
     use crate::cpu::vector::{InstructionSet, Lane};
-    use crate::plan::MemoryLayout;
 
     fn attrs(strides: [usize; 2], padding: [usize; 4], dilation: [usize; 2], groups: usize) -> Attrs {
         attributes::Conv { strides: strides.into(), padding: padding.into(), dilation: dilation.into(), groups }.into()

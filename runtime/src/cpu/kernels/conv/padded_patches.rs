@@ -8,8 +8,8 @@
 //! channels-last layout on the way. A channels-last tensor without padding is read in place.
 
 use super::inside;
+use crate::cpu::compile::MemoryLayout;
 use crate::cpu::vector::Lane;
-use crate::plan::MemoryLayout;
 use std::cell::RefCell;
 
 /// Number of elements of a thread's memory for boxes.

@@ -10,10 +10,10 @@
 
 use super::implicit_gemm::{Lines, copy};
 use super::{Geometry, LineSegments, PARALLEL, PARTS, divisor, inside};
+use crate::cpu::compile::TensorOperand;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
-use crate::plan::TensorOperand;
 use anabranch_dsl::DType;
 
 /// The filter gradient of a convolution of row-major tensors.

@@ -8,11 +8,11 @@
 mod channels_last;
 
 use super::conv::{inside, three};
+use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::Lane;
-use crate::plan::{MemoryLayout, TensorOperand};
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::attributes;

@@ -13,7 +13,7 @@ use super::{
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
 use crate::cpu::memory::{BufferLocation, MAX_WRITTEN};
-use crate::native::WhyNot;
+use crate::cpu::native::WhyNot;
 use anabranch_dsl::{DType, Loc, Result, TensorType, Type};
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! Machine code by Cranelift.
 
 use super::{WhyNot, region, translate};
-use crate::cpu::stack::StackStorage;
-use crate::plan::{Instr, Plan};
+use crate::cpu::compile::{Instr, Plan};
+use crate::cpu::memory::stack::StackStorage;
 use anabranch_dsl::interp::StopFlag;
 use cranelift_codegen::isa::{self, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};

@@ -6,9 +6,13 @@
 //! never overlap. Requesting a source inside a written region panics, because the plan is then
 //! invalid.
 
-use super::element::{CpuElement, bytes_of, bytes_of_mut, to_buffer};
-use crate::plan::{Base, BufferId, View};
-use crate::state::Guard;
+pub(crate) mod list;
+pub(crate) mod results;
+pub(crate) mod stack;
+
+use crate::cpu::compile::{Base, BufferId, View};
+use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, to_buffer};
+use crate::session::state::Guard;
 use anabranch_dsl::{Buffer, HostTensor, match_dtype};
 use std::ops::Range;
 
@@ -234,7 +238,7 @@ impl<'a> Sources<'a> {
     }
 
     /// Returns the value of a register.
-    pub(crate) fn reg(&self, r: crate::plan::Reg) -> u64 {
+    pub(crate) fn reg(&self, r: crate::cpu::compile::Reg) -> u64 {
         self.regs[r.index()]
     }
 

@@ -1,9 +1,9 @@
 //! Pruned functions: parts of a function that compute some of its values from others.
 
-use crate::call::CallOptions;
-use crate::compiled::{Cache, Compiled, begin};
-use crate::program::CompileOptions;
+use crate::cpu::program::CompileOptions;
 use crate::session::Session;
+use crate::session::call::CallOptions;
+use crate::session::compiled::{Cache, Compiled, begin};
 use anabranch_dsl::function::Signature;
 use anabranch_dsl::passes::{self, Assignments};
 use anabranch_dsl::trace::Traced;

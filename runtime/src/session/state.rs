@@ -8,7 +8,7 @@
 //! A step that panics changes nothing, since variables change at its very end. The locks that it
 //! held stay usable.
 
-use crate::results::ResultPool;
+use crate::cpu::memory::results::ResultPool;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::var::DropWatcher;
 use anabranch_dsl::{AnyVar, HostTensor};

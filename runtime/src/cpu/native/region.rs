@@ -1,7 +1,7 @@
 //! Selection of the loops of a plan to compile.
 
 use super::WhyNot;
-use crate::plan::{Base, Instr, Out, Plan, Reg, StackId, TensorOpId, TensorOperand};
+use crate::cpu::compile::{Base, Instr, Out, Plan, Reg, StackId, TensorOpId, TensorOperand};
 use anabranch_dsl::{DType, Type};
 use std::ops::Range;
 

@@ -1,21 +1,32 @@
 //! Sessions, which compile functions and own the values of variables.
 
-use crate::device::{Devices, SimulatedDevice};
+pub(crate) mod call;
+mod compiled;
+mod devices;
+mod engine;
+pub(crate) mod function;
+pub(crate) mod prune;
+pub(crate) mod state;
+mod step_threads;
+mod unoptimized;
+
+use crate::cpu::program::CompileOptions;
+use crate::device::{PrintTo, SimulatedDevice};
 use crate::flow;
-use crate::function::Function;
 use crate::place::Rules;
-use crate::program::CompileOptions;
-use crate::state::{self, VarStore};
-use crate::step_threads::Teams;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
 use anabranch_dsl::var::check_value;
 use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Module, Result, Var};
+use devices::Devices;
+use function::Function;
+use state::VarStore;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
+use step_threads::Teams;
 
 /// An environment in which functions run: the CPU of this machine, as one device or several. It
 /// owns the current values of variables.
@@ -64,9 +75,6 @@ pub struct SessionBuilder {
     rules: Vec<(String, String)>,
     flow: flow::PartitionOptions,
 }
-
-/// A receiver of the text that functions print.
-pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
 impl fmt::Debug for SessionBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -265,7 +273,7 @@ impl SessionBuilder {
     /// both CPU devices and simulated ones, a placement rule that is invalid or names a missing
     /// device, or if `parallel_iterations` is 0.
     pub fn build(self) -> Result<Session> {
-        crate::unoptimized::warn_once();
+        unoptimized::warn_once();
         if self.cpus == Some(0) {
             return Err(Diagnostic::new("a session of no CPU devices").help("give `cpus` at least 1"));
         }

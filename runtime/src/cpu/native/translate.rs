@@ -12,8 +12,8 @@
 
 use super::region::{Region, popped, pushed};
 use super::{functions, host};
-use crate::cpu::stack::StackStorage;
-use crate::plan::{Instr, Plan, Reg, ScalarOp, StackId};
+use crate::cpu::compile::{Instr, Plan, Reg, ScalarOp, StackId};
+use crate::cpu::memory::stack::StackStorage;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::prim;
 use cranelift_codegen::Context;

@@ -1,6 +1,6 @@
 //! Optimization of a traced graph before it is compiled.
 
-use crate::program::CompileOptions;
+use crate::cpu::program::CompileOptions;
 use anabranch_dsl::passes::{Pipeline, specialize};
 use anabranch_dsl::{Graph, Result, TensorType};
 

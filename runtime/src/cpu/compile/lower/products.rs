@@ -16,10 +16,10 @@
 
 use super::elementwise::{Expr, function_of};
 use super::{Instr, Item, Kernel, Lower, LoweredValue, Users};
+use crate::cpu::compile::{Base, MemoryLayout, Out, SourceOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::conv::{ChannelsLast, ImplicitGemm};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::{Matmul, Pack};
-use crate::plan::{Base, MemoryLayout, Out, SourceOp, TensorOpId, TensorOperand, View};
 use anabranch_dsl::ir::{Attrs, Graph, NodeData, Op};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{DType, Loc, Result};

@@ -2,13 +2,13 @@
 
 use super::products::DeferredProduct;
 use super::{Instr, Lower, LoweredValue, Users};
+use crate::cpu::compile::{Base, MemoryLayout, Out, ScalarOp, SourceOp, TensorOperand, View, reg_view};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, Map, MapFn, MapOp};
 use crate::cpu::kernels::functions::{ElementFunction, ScalarFn, function};
 use crate::cpu::kernels::map_reduce::{MapReduce, ReducedLayout};
 use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::Reduction;
-use crate::plan::{Base, MemoryLayout, Out, ScalarOp, SourceOp, TensorOperand, View, reg_view};
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::{OpClass, Prim, attributes, prim};
 use anabranch_dsl::{DType, Loc, Result};

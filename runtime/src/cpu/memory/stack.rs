@@ -3,9 +3,9 @@
 //! Invariant: `address` and `capacity` describe `words`. Native code uses them to push numbers
 //! directly if capacity suffices, and to pop them.
 
-use super::element::CpuElement;
-use super::memory::Sources;
-use crate::plan::View;
+use super::Sources;
+use crate::cpu::compile::View;
+use crate::cpu::element::CpuElement;
 use anabranch_dsl::ops::prim;
 use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, interp, match_dtype};
 use std::cmp::Ordering;
@@ -123,7 +123,7 @@ impl StackStorage {
         let all: &[u8] = bytemuck::cast_slice(&self.words);
         let known = self.element.into_iter().flat_map(move |StackElement { dtype, bytes }| {
             (0..self.len).map(move |i| {
-                let data = super::element::to_buffer(dtype, &all[i * bytes..][..bytes]);
+                let data = crate::cpu::element::to_buffer(dtype, &all[i * bytes..][..bytes]);
                 HostTensor::from_buffer(self.shape.clone(), data)
             })
         });
@@ -223,7 +223,7 @@ impl StackStorage {
     pub(crate) fn pop(&mut self, to: &mut [u8]) {
         if self.len == 0 {
             if let Some(tensor) = self.pop_shared() {
-                return to.copy_from_slice(super::element::bytes_of(tensor.buffer()));
+                return to.copy_from_slice(crate::cpu::element::bytes_of(tensor.buffer()));
             }
             assert!(self.zeros_below, "the stack is not empty");
             return to.fill(0);
@@ -260,7 +260,7 @@ impl StackStorage {
         if self.is_dynamic() {
             self.tensors.push(tensor);
         } else {
-            self.grow()?.copy_from_slice(super::element::bytes_of(tensor.buffer()));
+            self.grow()?.copy_from_slice(crate::cpu::element::bytes_of(tensor.buffer()));
         }
         Ok(())
     }
@@ -288,9 +288,9 @@ impl StackStorage {
         let Some(StackElement { dtype, .. }) = self.element else {
             for (a, b) in self.tensors.iter_mut().zip(&other.tensors) {
                 let (dtype, shape) = (a.dtype(), a.shape().to_vec());
-                let mut sum = super::element::bytes_of(a.buffer()).to_vec();
-                add_bytes(dtype, &mut sum, super::element::bytes_of(b.buffer()));
-                *a = HostTensor::from_buffer(shape, super::element::to_buffer(dtype, &sum));
+                let mut sum = crate::cpu::element::bytes_of(a.buffer()).to_vec();
+                add_bytes(dtype, &mut sum, crate::cpu::element::bytes_of(b.buffer()));
+                *a = HostTensor::from_buffer(shape, crate::cpu::element::to_buffer(dtype, &sum));
             }
             return Ok(());
         };
@@ -321,7 +321,7 @@ impl StackStorage {
         if let (None, Some(StackElement { dtype, bytes, .. })) = (&self.element, &other.element) {
             let all: &[u8] = bytemuck::cast_slice(&other.words);
             for i in 0..other.len {
-                let data = super::element::to_buffer(*dtype, &all[i * bytes..][..*bytes]);
+                let data = crate::cpu::element::to_buffer(*dtype, &all[i * bytes..][..*bytes]);
                 self.tensors.push(HostTensor::from_buffer(other.shape.clone(), data));
             }
             return Ok(());
@@ -339,7 +339,7 @@ impl StackStorage {
 
 /// Adds elements stored as bytes of any alignment.
 pub(super) fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
-    use super::kernels::functions::{ScalarFn, function};
+    use crate::cpu::kernels::functions::{ScalarFn, function};
     let wide = |f: fn(u64) -> f32| move |a, b| f(a) + f(b);
     let of_numbers = function(prim::ADD, dtype, dtype).map(|f| f.scalar);
     let add = |a: u64, b: u64| match (dtype, of_numbers) {

@@ -1,8 +1,8 @@
 //! Control flow, stacks and lists.
 
 use super::{Instr, Item, Kernel, Lower, LoweredValue, Move, Out, TensorOperand};
-use crate::plan::PushCount;
-use crate::plan::draft::Storage;
+use crate::cpu::compile::PushCount;
+use crate::cpu::compile::draft::Storage;
 use anabranch_dsl::ir::{Graph, ListForm, ListOp, LoopVar, Node, Op, StackOp, Value};
 use anabranch_dsl::passes::{self, Limit};
 use anabranch_dsl::{Loc, Result, Type};

@@ -81,8 +81,8 @@ impl fmt::Display for WhyNot {
 #[cfg(not(feature = "jit"))]
 mod without_jit {
     use super::{WhyNot, region};
-    use crate::cpu::stack::StackStorage;
-    use crate::plan::Plan;
+    use crate::cpu::compile::Plan;
+    use crate::cpu::memory::stack::StackStorage;
     use anabranch_dsl::interp::StopFlag;
 
     /// The native code of a plan, of which there is none.

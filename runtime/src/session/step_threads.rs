@@ -13,7 +13,7 @@
 //!   other work.
 
 use crate::device;
-use crate::state::Guard;
+use crate::session::state::Guard;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::cell::Cell;

@@ -4,12 +4,12 @@
 //! It does not know the caller's representation of inputs and outputs: here both are lists of
 //! tensors.
 
-use crate::call::{CallOptions, RunningCall};
-use crate::engine::{Engine, StepCx};
-use crate::program::CompileOptions;
+use crate::cpu::program::CompileOptions;
 use crate::session::Session;
-use crate::state::{self, Guard, VarCell};
-use crate::step_threads;
+use crate::session::call::{CallOptions, RunningCall};
+use crate::session::engine::{Engine, StepCx};
+use crate::session::state::{self, Guard, VarCell};
+use crate::session::step_threads;
 use anabranch_dsl::interp;
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{AnyVar, Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType, trace};
@@ -42,7 +42,7 @@ impl Compiled {
     ) -> Result<Compiled> {
         let name = graph.name.clone();
         let cells = session.state.cells(vars);
-        let graph = crate::optimize::optimize(graph, signature, options)?;
+        let graph = crate::cpu::optimize::optimize(graph, signature, options)?;
         let assigned = assigned(&graph);
         let state = &session.state;
         let paths: Vec<Option<String>> = {

@@ -3,6 +3,7 @@
 use super::elementwise::reduced;
 use super::products::ProductKernel;
 use super::{Copy, Kernel, Lower, LoweredValue, Move};
+use crate::cpu::compile::{Instr, MemoryLayout, Out, SourceOp, TensorOperand, View};
 use crate::cpu::kernels::attention::Attention;
 use crate::cpu::kernels::axis::{AxisKernel, AxisOp};
 use crate::cpu::kernels::conv::{ChannelsLast, ChannelsLastWeightGrad, Geometry, ImplicitGemm, LANES, WeightGrad};
@@ -12,7 +13,6 @@ use crate::cpu::kernels::pool::{Pool, Pooling};
 use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Softmax, SoftmaxKind};
-use crate::plan::{Instr, MemoryLayout, Out, SourceOp, TensorOperand, View};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, Prim, attributes, prim};
 use anabranch_dsl::{HostTensor, Loc, Result, Type};

@@ -7,8 +7,8 @@
 //! are checked where the operation is in the program.
 
 use super::{Kernel, Lower, Users};
+use crate::cpu::compile::{Base, Instr, Out, SourceOp, TensorOperand, View};
 use crate::cpu::kernels::index::IndexPattern;
-use crate::plan::{Base, Instr, Out, SourceOp, TensorOperand, View};
 use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
 use anabranch_dsl::ops::attributes::Along;
 use anabranch_dsl::ops::{Prim, prim};

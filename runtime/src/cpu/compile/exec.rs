@@ -8,11 +8,11 @@ use super::{
 use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index;
 use crate::cpu::kernels::{self, Kernel, reference};
-use crate::cpu::list::ListStorage;
+use crate::cpu::memory::list::ListStorage;
+use crate::cpu::memory::results::ResultPool;
+use crate::cpu::memory::stack::{NoMemory, StackStorage};
 use crate::cpu::memory::{Arena, BufferLocation, ExternalTensors, MAX_WRITTEN, Memory, Sources, Vars, VarsMut};
 use crate::cpu::parallel;
-use crate::cpu::stack::{NoMemory, StackStorage};
-use crate::results::ResultPool;
 use anabranch_dsl::interp::{self, RunContext};
 use anabranch_dsl::memory::OutOfMemory;
 use anabranch_dsl::passes::Limit;

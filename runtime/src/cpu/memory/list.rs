@@ -4,8 +4,8 @@
 //! Invariants: `words` holds the bytes of every element, zeros for unwritten ones, and `written`
 //! has one entry per element. Checks and error messages are those of the interpreter.
 
-use super::element::{bytes_of, to_buffer};
 use super::stack::{add_bytes, grow};
+use crate::cpu::element::{bytes_of, to_buffer};
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::interp::list::HostList;
 use anabranch_dsl::ir::ListOp;

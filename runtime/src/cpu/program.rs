@@ -1,12 +1,12 @@
 //! A compiled graph: its plan, and the memory of its steps.
 
-use crate::cpu::list::ListStorage;
+use crate::cpu::compile::{self, Context, Plan, StackOrList};
+use crate::cpu::memory::list::ListStorage;
+use crate::cpu::memory::results::ResultPool;
+use crate::cpu::memory::stack::StackStorage;
 use crate::cpu::memory::{Vars, VarsMut};
-use crate::cpu::stack::StackStorage;
-use crate::native::Native;
-use crate::plan::{self, Context, Plan, StackOrList};
-use crate::results::ResultPool;
-use crate::state::Guard;
+use crate::cpu::native::Native;
+use crate::session::state::Guard;
 use anabranch_dsl::interp::{self, RunContext, RuntimeValue};
 use anabranch_dsl::ir::dependence;
 use anabranch_dsl::{DType, Diagnostic, Dim, ErrorKind, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
@@ -365,7 +365,7 @@ impl fmt::Debug for Program {
 /// rejects. It becomes an error of the call, so that other functions of the session keep working. A
 /// mistake in the graph is an error in any case.
 fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
-    let how = plan::LowerOptions { check_finite: options.check_finite, fuse: options.fuse };
+    let how = compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse };
     let lower = || {
         #[cfg(test)]
         tests::fail_at(tests::FailureStage::Plan);
@@ -374,7 +374,7 @@ fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
         let wide = if options.check_finite { None } else { passes::widen(graph) };
         let graph = wide.as_ref().unwrap_or(graph);
         let apart = if options.check_finite || !options.fuse { None } else { passes::scalars(graph) };
-        plan::lower(apart.as_ref().unwrap_or(graph), how)
+        compile::lower(apart.as_ref().unwrap_or(graph), how)
     };
     // A failed compilation drops everything it works on except for the graph, which it only reads.
     let mut plan = match catch_unwind(AssertUnwindSafe(lower)) {

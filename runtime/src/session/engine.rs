@@ -1,14 +1,14 @@
 //! The engine of a compiled function: a plan for one device, or subgraphs for several.
 
-use crate::device::Devices;
+use crate::cpu::memory::results::ResultPool;
+use crate::cpu::program::{CompileOptions, Program};
+use crate::device::PrintTo;
 use crate::flow;
 use crate::flow::driver::Driver;
+use crate::flow::timeline::{Span, Timeline};
 use crate::place::{self, Placement};
-use crate::program::{CompileOptions, Program};
-use crate::results::ResultPool;
-use crate::session::PrintTo;
-use crate::state::Guard;
-use crate::timeline::{Span, Timeline};
+use crate::session::devices::Devices;
+use crate::session::state::Guard;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use anabranch_dsl::ir::Value;

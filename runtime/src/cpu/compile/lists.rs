@@ -4,11 +4,11 @@
 //! growing lists allocate.
 
 use super::{Base, Out, Plan, StackId, TensorOp, TensorOperand, View};
+use crate::cpu::compile::exec::Context;
 use crate::cpu::element::{bytes_of, to_buffer};
 use crate::cpu::kernels::Kernel;
-use crate::cpu::list::ListStorage;
+use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::{ExternalTensors, Sources};
-use crate::plan::exec::Context;
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::ir::{ListForm, ListOp};
 use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result, TensorType};

@@ -1,6 +1,6 @@
 //! Functions that native code calls.
 
-use crate::cpu::stack::StackStorage;
+use crate::cpu::memory::stack::StackStorage;
 
 /// Calls a function of the interpreter on one register.
 ///

@@ -1,0 +1,62 @@
+//! The devices of a session.
+
+use crate::device::{CpuDevice, Device, SimulatedDevice, measure};
+use crate::flow;
+use crate::place::{DeviceId, Rules, Topology};
+use anabranch_dsl::Result;
+use std::sync::Arc;
+
+/// The devices of a session, with its placement rules and partitioning options.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    pub(crate) topology: Topology,
+    /// The devices of the topology, in the same order.
+    pub(crate) all: Vec<Arc<dyn Device>>,
+    /// Whether the devices are simulated.
+    pub(crate) is_simulated: bool,
+    /// The placement rules for variables.
+    pub(crate) rules: Rules,
+    /// The options of the partitioner.
+    pub(crate) flow: flow::PartitionOptions,
+}
+
+impl Devices {
+    /// `n` CPU devices that share the cores of this machine, or as many of them as `limit` says; or
+    /// the simulated ones if there are some. What several CPU devices can do is measured if
+    /// `measure` says so. The limit changes no estimate: placement, and so what is computed, does
+    /// not depend on it.
+    pub(crate) fn new(
+        n: usize,
+        limit: Option<usize>,
+        simulated: &[SimulatedDevice],
+        measure: bool,
+        rules: Rules,
+        flow: flow::PartitionOptions,
+    ) -> Result<Devices> {
+        let is_simulated = !simulated.is_empty();
+        let mut topology = if is_simulated { SimulatedDevice::topology(simulated)? } else { Topology::cpus(n) };
+        rules.check(&topology)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = (cores / topology.devices.len()).max(1);
+        let all: Vec<Arc<dyn Device>> = if is_simulated {
+            SimulatedDevice::devices(&topology, true)
+        } else {
+            topology.alone = cores as f64 / threads as f64;
+            let threads = limit.map_or(threads, |limit| limit / topology.devices.len());
+            let cpu = |id: DeviceId| CpuDevice::new(id, Some(topology.device(id).name), threads);
+            let cpus: Vec<_> = topology.ids().map(|id| Arc::new(cpu(id))).collect();
+            if measure && cpus.len() > 1 {
+                topology = measure::measured(&topology, &cpus[0])?;
+            }
+            cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>).collect()
+        };
+        // Simulated time of a loop must include all of its iterations, however many there are.
+        let flow = flow::PartitionOptions { lower_control: is_simulated, ..flow };
+        Ok(Devices { topology, all, is_simulated, rules, flow })
+    }
+
+    /// Returns whether there is a single real device and nothing to place.
+    pub(crate) fn is_one(&self) -> bool {
+        self.topology.devices.len() == 1 && !self.is_simulated && !self.flow.lower_everything
+    }
+}
