@@ -374,7 +374,7 @@ pub fn part_unless_whole<W: Unless<P>, P>(_whole: W, _part: P) -> W::Part {
     W::Part::default()
 }
 
-/// See [`unless`].
+/// See [`part_unless_whole`].
 pub trait Unless<P> {
     /// [`Unmodified`] or [`MaybeModified`], for the part.
     type Part: Default;

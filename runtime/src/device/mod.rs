@@ -115,7 +115,7 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Returns the name, or `None` for devices that errors do not mention.
     fn name(&self) -> Option<DeviceName>;
 
-    /// Returns whether its events follow a [simulated clock](simulated::Clock).
+    /// Returns whether its events follow a [simulated clock](simulated::SimulatedClock).
     fn is_simulated(&self) -> bool;
 
     /// Compiles a graph without variables. Its inputs and outputs may be stacks and lists.

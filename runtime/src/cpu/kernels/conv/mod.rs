@@ -4,14 +4,14 @@
 //!
 //! | operation | channels last | row-major |
 //! |---|---|---|
-//! | `conv` | [`ChannelsLast`]: windows of `x`, times filters | [`Gather`]: filters, times windows of `x` |
+//! | `conv` | [`ChannelsLast`]: windows of `x`, times filters | [`ImplicitGemm`]: filters, times windows of `x` |
 //! | `conv_input_grad` | the same, windows of `y` and filters with channels first | the same |
-//! | `conv_weight_grad` | [`ChannelsLastWeights`]: windows of `x`, times `y` | [`Weights`]: `y`, times windows of `x` |
+//! | `conv_weight_grad` | [`ChannelsLastWeightGrad`]: windows of `x`, times `y` | [`WeightGrad`]: `y`, times windows of `x` |
 //!
 //! Channels-last tensors are `[batch, .., channels]` in memory, and vectors are along the channels
 //! of the result. Windows are read from a padded copy of the part of the source that they cover
-//! ([`boxes`]). This method requires enough channels to fill a vector, memory for that copy, and
-//! one group. For depthwise convolutions, the method follows the layout of the source.
+//! ([`padded_patches`]). This method requires enough channels to fill a vector, memory for that
+//! copy, and one group. For depthwise convolutions, the method follows the layout of the source.
 //!
 //! Row-major tensors are `[batch, channels, ..]` in memory, and vectors are along the positions.
 //! Blocks of windows are gathered into a small panel on the stack and multiplied from there. Few
