@@ -365,8 +365,8 @@ impl Walk<'_> {
         }
         let Some(target) = target else {
             let message = match label {
-                Some(label) => format!("nothing around this has the label `{label}`"),
-                None => "there is no loop around this to leave or to continue".to_owned(),
+                Some(label) => format!("use of the undeclared label `{label}`"),
+                None => "`break` or `continue` outside a loop".to_owned(),
             };
             self.cx.push(syn::Error::new(at, message));
             return Expr::Verbatim(emit::never(at));
@@ -586,7 +586,8 @@ impl Walk<'_> {
         let is_given = |var: &&Ident| {
             let id = self.env.resolve(&var.to_string());
             if id.is_some_and(|id| id >= c.first_inside) {
-                let message = format!("a jump passes `{var}` on where another `{var}` hides it: rename one of the two");
+                let message =
+                    format!("`{var}` is shadowed where this jump needs its value: rename one of the two variables");
                 self.cx.error(*var, message);
             }
             let id = id.filter(|&id| id < c.first_inside && self.lives_after(c, id));
