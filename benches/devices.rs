@@ -16,7 +16,7 @@ use std::time::Duration;
 mod digits;
 
 fn main() {
-    println!("modelled time of 64 iterations of a pipeline of 8 stages (Figure 12):");
+    println!("simulated time of 64 iterations of a pipeline of 8 stages (Figure 12):");
     let mut first = None;
     for window in [1, 2, 4, 8, 16, 32] {
         let total = pipeline_time(window);
@@ -24,8 +24,8 @@ fn main() {
         println!("  {window:2} at once: {total:>10.3?}  {:.1} times", one.as_secs_f64() / total.as_secs_f64());
     }
     let (looped, unrolled) = (pipeline_time(32), unrolled_time());
-    println!("modelled time of a loop and of the same unrolled (Figure 14): {looped:.3?}, {unrolled:.3?}");
-    println!("iterations per second of a trivial loop, in modelled time, without and with a barrier (Figure 11):");
+    println!("simulated time of a loop and of the same unrolled (Figure 14): {looped:.3?}, {unrolled:.3?}");
+    println!("iterations per second of a trivial loop, in simulated time, without and with a barrier (Figure 11):");
     for devices in [2, 4, 8] {
         let [without, with] = [trivial, trivial_with_barrier].map(|f| modelled_rate(devices, f));
         println!("  {devices} devices: {without:>8.0} {with:>8.0}");

@@ -201,7 +201,7 @@ fn a_gradient_of_another_shape_is_an_error_where_the_function_is_made() {
     }
     let text = error_of(f, [1.0, 2.0]).to_string();
     assert!(text.contains("custom_gradient: the gradient of the argument is f64[], not f64[2]"), "{text}");
-    assert!(text.contains("f64[] is made here"), "{text}");
+    assert!(text.contains("f64[] is created here"), "{text}");
     assert!(text.contains("custom_gradient(|x: S| x, |_, _, dy: S| dy.sum())(x)"), "{text}");
 
     #[graph]
@@ -232,7 +232,7 @@ fn a_rule_that_assigns_a_variable_is_an_error() {
         )(x)
     };
     let text = error_of(f, 1.0).to_string();
-    assert!(text.contains("a function with its own gradient assigns the variable `n`"), "{text}");
+    assert!(text.contains("a function with a custom gradient cannot assign the variable `n`"), "{text}");
 }
 
 #[test]

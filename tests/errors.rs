@@ -294,7 +294,7 @@ fn wrong_inputs_and_results_are_named_by_their_path() -> anabranch::Result<()> {
     let message = |inputs: &[HostTensor]| f.call_host(inputs).unwrap_err().message;
     assert_eq!(
         message(&[&x; 7].map(Clone::clone)),
-        "input 3 (argument #2, element 0, field `b`, element 1) has elements of type i32, given f32[]"
+        "input 3 (argument #2, element 0, field `b`, element 1) has elements of type i32, but got f32[]"
     );
     let layers = |n: usize| {
         let b = (Array::new([], vec![1.0]), Array::new([], vec![1]));
@@ -306,12 +306,9 @@ fn wrong_inputs_and_results_are_named_by_their_path() -> anabranch::Result<()> {
     assert!(error.message.ends_with(expected), "{error}");
     let f = Session::new()?.function(|(x,): (Tensor,)| x)?;
     let error = f.call_host(&[]).unwrap_err();
-    assert_eq!(
-        error.message,
-        "the function takes at least 1 tensor, given 0: there is none for argument #1, element 0"
-    );
+    assert_eq!(error.message, "the function takes at least 1 tensor, but got 0: argument #1, element 0 is missing");
     let error = f.call_host(&[x.clone(), x]).unwrap_err();
-    assert_eq!(error.message, "the function takes 1 tensor, given 2");
+    assert_eq!(error.message, "the function takes 1 tensor, but got 2");
     Ok(())
 }
 
@@ -365,7 +362,7 @@ fn a_tensor_of_another_trace_is_an_error() {
 }
 
 #[test]
-#[should_panic(expected = "a tensor operation outside of a graph function")]
+#[should_panic(expected = "a tensor operation outside a graph function")]
 fn a_tensor_outside_of_a_function_panics_with_the_place() {
     let _ = scalar(1.0f32);
 }
@@ -389,7 +386,7 @@ fn recursion_is_an_error_that_shows_the_chain() {
 #[track_caller]
 fn is_endless<F: anabranch::dsl::function::GraphFn<(S,)>>(f: F, line: &str) {
     let error = trace_fn("test", &f, &[HostTensor::scalar(1.0f64).ty()]).map(|_| ()).unwrap_err();
-    shows(&error, &["was traced 10000 times", line, "no `break` or `return` ends this loop", "`break` or `return`"]);
+    shows(&error, &["was traced 10000 times", line, "no `break` or `return` exits this loop", "`break` or `return`"]);
 }
 
 #[test]

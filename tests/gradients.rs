@@ -420,7 +420,7 @@ fn a_loss_without_a_gradient_names_the_operation_the_reason_and_the_path() {
         |x| sgd.minimize(((x * w.get()).argmax(0).cast::<f32>() - 1.0).square().named("loss"), &net),
         &[
             "the loss `loss` reaches no trained variable of the model",
-            "`argmax` has no gradient: an index is no number with a gradient",
+            "`argmax` has no gradient: an index has no gradient",
             "the path is loss <- mul <- sub <- cast <- argmax <- mul <- `w`",
             "sgd.minimize(",
         ],
@@ -432,11 +432,11 @@ fn a_loss_without_a_gradient_names_the_operation_the_reason_and_the_path() {
     }
     trains_nothing(
         |x| adam.minimize_at(0.5, above(w.get(), x).cast::<f32>().mean(), &w),
-        &["`gt` has no gradient: the result is not a number", "<- cast <- gt <- `w`", "adam.minimize_at("],
+        &["`gt` has no gradient: its result is a boolean", "<- cast <- gt <- `w`", "adam.minimize_at("],
     );
     trains_nothing(
         |x| drop(anabranch::optim::model_gradients((x * w.get().stop_gradient()).sum(), &w)),
-        &["`stop_gradient` has no gradient: it was asked for", "model_gradients("],
+        &["`stop_gradient` has no gradient: it stops gradients by definition", "model_gradients("],
     );
     trains_nothing(
         |x| sgd.minimize((x * w.get()).round().cast::<i32>().cast::<f32>().sum(), &w),

@@ -221,7 +221,7 @@ fn a_tensor_does_not_leave_a_checkpoint_by_a_side_door() {
         cell.get().expect("the body ran") + z
     };
     let text = error_of(f, 1.0).to_string();
-    assert!(text.contains("a tensor of the body of a `checkpoint` is used outside of it"), "{text}");
+    assert!(text.contains("a tensor of the body of a `checkpoint` is used outside it"), "{text}");
     assert!(text.contains("give it back as a result"), "{text}");
 }
 
@@ -390,7 +390,7 @@ fn checkpoints_of_no_loop_are_an_error() {
         1.0,
     )
     .to_string();
-    assert!(text.contains("a loop is asked for checkpoints where there is none"), "{text}");
+    assert!(text.contains("checkpoints of a loop are requested outside a loop"), "{text}");
     #[graph]
     fn f(mut x: S) -> S {
         while x < 10.0 {
@@ -461,12 +461,12 @@ fn explain_says_what_segments_and_checkpoints_save() {
     let text = explained(|x, w| gradients(in_growing_segments(x, w, scalar(64)).0, (x, w)), &[&[], &[]]);
     let expected = "
   saved for gradients
-    loop at tests/recompute.rs:L0: 17 bytes in each segment, of which the iterations are run again
+    loop at tests/recompute.rs:L0: 17 bytes in each segment, whose iterations are rerun
       1 byte: a loop variable, bool[], of tests/recompute.rs:L0
       4 bytes: a loop variable, i32[], of tests/recompute.rs:L0
       8 bytes: `y`, f64[], of tests/recompute.rs:L0
       4 bytes: `i`, i32[], of tests/recompute.rs:L0
-    loop at tests/recompute.rs:L0: 16 bytes in each iteration, while a checkpoint is computed again
+    loop at tests/recompute.rs:L0: 16 bytes in each iteration, while a checkpoint is recomputed
       8 bytes: the result of mul, f64[], of tests/recompute.rs:L2
       8 bytes: `y`, f64[], of tests/recompute.rs:L0
 ";

@@ -390,7 +390,7 @@ fn the_length_of_a_sequence_belongs_to_the_signature() -> Outcome {
         let types: Vec<_> = numbers.iter().map(HostTensor::ty).collect();
         assert!(!g.explain(&types)?.is_empty());
         let error = g.explain(&types[..4]).unwrap_err();
-        assert_eq!(error.message, "the function takes 1 tensors and 2 for each item of a sequence, given 4");
+        assert_eq!(error.message, "the function takes 1 tensors and 2 for each item of a sequence, but got 4");
         assert_eq!(g.call((1.0, Vec::<(f32, f32)>::new()))?, 1.0);
     }
     Ok(())

@@ -338,11 +338,11 @@ impl Template {
             }
             let inside = after.strip_prefix('{').and_then(|r| r.split_once('}'));
             let Some((inside, r)) = inside else {
-                return Err(format!("a single `{}`: write it twice", &after[..1]));
+                return Err(format!("unmatched `{}`: write it twice to print it", &after[..1]));
             };
             let spec =
                 if inside.is_empty() { Some(Spec::default()) } else { inside.strip_prefix(':').and_then(Spec::parse) };
-            pieces.push(Piece::Value(spec.ok_or_else(|| format!("`{{{inside}}}` is no placeholder"))?));
+            pieces.push(Piece::Value(spec.ok_or_else(|| format!("`{{{inside}}}` is not a valid placeholder"))?));
             rest = r;
         }
         pieces.push(Piece::Text(rest.to_owned()));

@@ -64,9 +64,9 @@ impl<T: Element> Copy for List<T> {}
 impl<T: Element> std::fmt::Debug for List<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if crate::staged::is_making_text() {
-            let error = Diagnostic::new("a list is not printed")
+            let error = Diagnostic::new("a list cannot be printed")
                 .at(Loc::UNKNOWN, "a `List` is a symbol while its function is traced")
-                .help("print its elements: `list.stack()`, or one of them: `list.read(i)`");
+                .help("print all elements, `list.stack()`, or one of them, `list.read(i)`");
             trace::fail(error);
         }
         write!(f, "{}: ", self.any.value())?;
@@ -231,7 +231,7 @@ impl<T: Element> List<T> {
     /// ```
     /// # use anabranch::prelude::*;
     /// let error = eval(|| List::unstack(tensor([1, 2])).read(2)).unwrap_err();
-    /// assert_eq!(error.message, "list_read: index 2 is out of range for a list of 2 elements");
+    /// assert_eq!(error.message, "list_read: index 2 is out of bounds for a list of 2 elements");
     /// ```
     #[track_caller]
     #[must_use]

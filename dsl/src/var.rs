@@ -171,11 +171,11 @@ impl<T: Element> Var<T> {
         let loc = Loc::caller();
         let devices = device::named_at(device, loc);
         if !self.any.is_only_handle() {
-            let message = format!("the variable `{}` is in use already", self.any.name());
+            let message = format!("the variable `{}` is already in use", self.any.name());
             trace::fail(
                 Diagnostic::new(message)
-                    .at(loc, "its device is given here")
-                    .help("say where it is to be when it is made, before it is cloned"),
+                    .at(loc, "its device is set here")
+                    .help("set the device when the variable is created, before it is cloned"),
             );
         }
         let outer = self.any.devices().map_or(DevicePattern::ANY, On::devices);
@@ -311,5 +311,5 @@ pub fn check_value(name: &str, var: &AnyVar, value: &HostTensor) -> Result<()> {
     if value.ty() == *var.ty() {
         return Ok(());
     }
-    Err(Diagnostic::new(format!("the variable `{name}` is {}, the value {}", var.ty(), value.ty())))
+    Err(Diagnostic::new(format!("the variable `{name}` is {}, but the value is {}", var.ty(), value.ty())))
 }

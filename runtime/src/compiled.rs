@@ -139,7 +139,7 @@ impl<T> Cache<T> {
         if trace::is_tracing() {
             let message = format!("`{name}` was called in its session while a function is being traced");
             return Err(Diagnostic::new(message)
-                .help("call the Rust function itself: inside of a graph function it is an ordinary function"));
+                .help("call the Rust function itself: inside a graph function it is an ordinary function"));
         }
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = self.find(fits) {

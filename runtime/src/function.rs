@@ -400,13 +400,15 @@ enum ResultMismatch {
 impl ResultMismatch {
     fn diagnostic(self, name: &str, results: &impl Results) -> Diagnostic {
         let message = match self {
-            ResultMismatch::Number(n, given) => format!("`{name}` gives {n} tensors, to the place of {given}"),
+            ResultMismatch::Number(n, given) => {
+                format!("`{name}` returns {n} tensors, but `call_into` received {given}")
+            }
             ResultMismatch::Type { i, ty, given } => {
                 let path = results.path_of(&mut i.clone()).unwrap_or_default();
-                format!("`{name}`: result {i}{path} is {ty}, to the place of {given}")
+                format!("`{name}`: result {i}{path} is {ty}, but `call_into` received {given}")
             }
         };
-        Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
+        Diagnostic::new(message).help("pass the results of an earlier call with arguments of these types")
     }
 }
 

@@ -131,7 +131,7 @@ impl Program {
     pub(crate) fn with_results(graph: Graph, options: Options, results: Arc<Results>) -> Result<Program> {
         for ty in graph.inputs().iter().filter_map(|&v| graph.ty(v).as_tensor()) {
             if ty.shape.known().is_none() && !options.interpreted {
-                let message = format!("`{}`: the shape of an input is not known: {ty}", graph.name);
+                let message = format!("`{}`: the shape of an input is unknown: {ty}", graph.name);
                 return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
             }
         }
@@ -297,7 +297,7 @@ impl Program {
         let name = &self.graph.name;
         let expected = self.graph.inputs().len();
         if inputs.len() != expected {
-            return Err(Diagnostic::new(format!("`{name}` takes {expected} inputs, given {}", inputs.len())));
+            return Err(Diagnostic::new(format!("`{name}` takes {expected} inputs, but got {}", inputs.len())));
         }
         for (i, (&param, input)) in self.graph.inputs().iter().zip(inputs).enumerate() {
             let ty = self.graph.ty(param).element();
@@ -306,7 +306,7 @@ impl Program {
                 && ty.shape.dims().iter().zip(input.shape()).all(|(d, &n)| *d == Dim::Known(n));
             if !same {
                 let param = self.graph.value(param).name.map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
-                return Err(Diagnostic::new(format!("`{name}`: {param} is {ty}, given {}", input.ty())));
+                return Err(Diagnostic::new(format!("`{name}`: {param} is {ty}, but got {}", input.ty())));
             }
         }
         Ok(())
@@ -402,9 +402,9 @@ fn message(panic: Box<dyn Any + Send>) -> String {
 }
 
 fn failure(graph: &Graph, what: &str, why: &str) -> Diagnostic {
-    let message = format!("`{}` cannot be compiled, which is an error of the compiler: no {what}: {why}", graph.name);
+    let message = format!("`{}` cannot be compiled because of an internal error: no {what}: {why}", graph.name);
     let help =
-        "please report it; `Session::builder().interpreter_fallback(true)` runs such functions by the interpreter";
+        "please report this; `Session::builder().interpreter_fallback(true)` runs such functions in the interpreter";
     Diagnostic::new(message).of_kind(ErrorKind::Internal).help(help)
 }
 

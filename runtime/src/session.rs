@@ -267,25 +267,25 @@ impl Builder {
     pub fn build(self) -> Result<Session> {
         crate::unoptimized::warn_once();
         if self.cpus == Some(0) {
-            return Err(Diagnostic::new("a session of no CPU devices").help("give `cpus` at least 1"));
+            return Err(Diagnostic::new("a session needs at least one CPU device").help("set `cpus` to at least 1"));
         }
         if let Some(n) = self.cpus.filter(|&n| n > MAX_CPUS) {
-            let message = format!("a session of {n} CPU devices: there may be {MAX_CPUS}");
-            return Err(Diagnostic::new(message).help("they share the cores of one machine"));
+            let message = format!("a session can have at most {MAX_CPUS} CPU devices, not {n}");
+            return Err(Diagnostic::new(message).help("all CPU devices share the cores of one machine"));
         }
         if let Some(n) = self.threads.filter(|n| !(1..=MAX_THREADS).contains(n)) {
-            let message = format!("a session of {n} threads");
-            return Err(Diagnostic::new(message).help(format!("give `threads` at least 1 and at most {MAX_THREADS}")));
+            let message = format!("a session cannot have {n} threads");
+            return Err(Diagnostic::new(message).help(format!("set `threads` to at least 1 and at most {MAX_THREADS}")));
         }
         if self.modelled.as_ref().is_some_and(Vec::is_empty) {
-            return Err(Diagnostic::new("a session without a device: no modelled one was given"));
+            return Err(Diagnostic::new("a session needs at least one simulated device, but the list is empty"));
         }
         if self.cpus.is_some() && self.modelled.is_some() {
-            let message = "a session of CPU devices and of modelled ones: their clocks are not the same";
-            return Err(Diagnostic::new(message).help("leave `cpus` out"));
+            let message = "a session cannot have both CPU devices and simulated devices, because their clocks differ";
+            return Err(Diagnostic::new(message).help("remove the call of `cpus`"));
         }
         if self.flow.parallel_iterations == 0 {
-            return Err(Diagnostic::new("no iteration of a loop may run").help("give `parallel_iterations` at least 1"));
+            return Err(Diagnostic::new("`parallel_iterations` is 0").help("use at least 1"));
         }
         let mut rules = Rules::new();
         for (names, device) in &self.rules {
@@ -440,7 +440,7 @@ impl Session {
             .map_err(|path| Diagnostic::new(format!("there are two values for the variable `{path}`")))?;
         let var_of = by_path(&vars).map_err(|path| {
             Diagnostic::new(format!("two variables of the module have the path `{path}`"))
-                .help("a value is found by its path: give the parts of the module different names")
+                .help("values are identified by their paths: give the parts of the module different names")
         })?;
         let missing = listed(vars.iter().map(|(path, _)| path).filter(|path| !value_of.contains_key(path.as_str())));
         let unknown = listed(values.iter().map(|(path, _)| path).filter(|path| !var_of.contains_key(path.as_str())));
@@ -450,7 +450,7 @@ impl Session {
             (None, None) => {}
             (Some(missing), None) => {
                 return Err(Diagnostic::new(missing).help(
-                    "add a value for each of these paths, for example its present value, which \
+                    "add a value for each of these paths, for example its current value, which \
                      `session.state(&module)` returns",
                 ));
             }
@@ -460,9 +460,9 @@ impl Session {
                     Some(missing) => Diagnostic::new(missing).at(Loc::UNKNOWN, unknown),
                 };
                 return Err(error.help(
-                    "a state fits the module that it was saved from. If a model changed since then, rename or leave out the \
-                     values whose paths it does not have, and take those that it lacks from `session.state(&module)`. \
-                     An optimizer has variables for a model once `prepare(&model)` was called on it",
+                    "a state matches the module from which it was saved. If the model has changed since then, rename \
+                     or remove values whose paths it does not have, and add missing ones from \
+                     `session.state(&module)`. An optimizer has variables for a model only after `prepare(&model)`",
                 ));
             }
         }

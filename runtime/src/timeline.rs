@@ -84,7 +84,7 @@ impl Timeline {
                 span.iterations,
             );
         }
-        let clock = if self.modelled { "modelled time" } else { "measured time" };
+        let clock = if self.modelled { "simulated time" } else { "measured time" };
         let _ = write!(json, r#"{{"ph":"M","pid":0,"name":"process_name","args":{{"name":"{clock}"}}}}"#);
         json.push_str("\n]\n");
         json
@@ -146,6 +146,6 @@ mod tests {
         let timeline = Timeline { spans, total: Duration::from_micros(30), modelled: true };
         assert_eq!(timeline.overlap(), Duration::from_micros(6));
         let json = timeline.to_chrome_trace();
-        assert!(json.contains(r#""name":"a \"b\"""#) && json.contains("modelled"), "{json}");
+        assert!(json.contains(r#""name":"a \"b\"""#) && json.contains("simulated time"), "{json}");
     }
 }

@@ -88,7 +88,7 @@ pub fn checkpoint_loop_every(length: usize) {
         _ => trace::fail(
             Diagnostic::new(format!("a loop cannot run in segments of {length} iterations"))
                 .at(loc, "this length")
-                .help("give a number between 1 and 2147483647, about the square root of the number of iterations"),
+                .help("use a number between 1 and 2147483647, about the square root of the number of iterations"),
         ),
     }
 }

@@ -230,10 +230,11 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
 /// at run time.
 pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
     Diagnostic::new(
-        "gradients: the gradient of a gradient that was taken in a loop needs known extents of what another loop saved for it",
+        "gradients: to differentiate a gradient taken in a loop, the values saved by an inner loop need known \
+         extents",
     )
-    .at(loc, "this is saved, and its extents are not known")
-    .help("give it known extents, or take the gradient beside the loop that it goes through")
+    .at(loc, "this saved value has unknown extents")
+    .help("give it known extents, or take the gradient outside the loop")
 }
 
 impl trace::Tracer {
@@ -364,10 +365,11 @@ impl trace::Tracer {
         let region = self.graph.region(self.graph.region_of(list));
         let loc = region.owner.map_or(self.graph.loc(list), |owner| self.graph.node(owner).loc);
         Diagnostic::new(format!(
-            "gradients: a checkpoint starts from the elements of {name}, which changes in a loop, and their extents are not known"
+            "gradients: a checkpoint saves the elements of {name}, which is modified in a loop, but their extents \
+             are unknown"
         ))
         .at(loc, "in this loop")
-        .help("give the list elements of known extents, or leave out `checkpoint_loop` and `checkpoint`")
+        .help("use list elements with known extents, or remove `checkpoint_loop` and `checkpoint`")
     }
 
     /// Returns the stack to which the executions of an inner region push `v`, as a handle in the

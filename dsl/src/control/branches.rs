@@ -132,11 +132,14 @@ branches_of_tuples! {
 pub fn switch<I: Integer, T: Carry>(index: Tensor<I>, branches: impl Branches<T>) -> T {
     let mut branches: Vec<Option<Branch<'_, T>>> = branches.into_list().into_iter().map(Some).collect();
     if branches.is_empty() {
-        trace::fail(Diagnostic::new("a `switch` has no branches").at(Loc::caller(), "an index chooses one of them"));
+        trace::fail(
+            Diagnostic::new("a `switch` has no branches").at(Loc::caller(), "an index selects one of the branches"),
+        );
     }
     if index.rank() > 0 {
         let message = format!("the index of `switch` is {}, not a scalar", index.untyped().ty());
-        let help = "choose elementwise with `condition.select(a, b)`, or one element of the index with `.index(i, 0)`";
+        let help = "select elementwise with `condition.select(a, b)`, or pass one element of the index, `.index(i, \
+                    0)`";
         trace::fail(Diagnostic::new(message).at(Loc::caller(), "this index").help(help));
     }
     // The number of branches may exceed the range of the index type, but not 64 bits.

@@ -51,32 +51,32 @@ impl Rows {
             let (ty, leaf) = (tensor.ty(), format!("`rows{path}`"));
             let Type::Tensor(tensor) = &ty else {
                 fail(
-                    format!(" goes over rows, but {leaf} is {ty}"),
+                    format!(" iterates over rows, but {leaf} is {ty}"),
                     ty.to_string(),
-                    "stack it, or read it by an index",
+                    "pass `list.stack()`, or capture the list and read it by an index",
                 );
             };
             let Some(extent) = tensor.shape.dims().first() else {
                 let help = "capture it: closures see tensors from outside";
-                fail(format!(" goes over rows, but {leaf} is {ty} and has none"), ty.to_string(), help);
+                fail(format!(" iterates over rows, but {leaf} is {ty} and has none"), ty.to_string(), help);
             };
             known = Some(match known {
                 None => (extent.clone(), leaf),
                 Some((n, of)) if !n.compatible(extent) => {
                     let message = format!(": {of} has {n} rows, but {leaf} has {extent}");
-                    fail(message, ty.to_string(), "give all equally many rows");
+                    fail(message, ty.to_string(), "all tensors must have the same number of rows");
                 }
                 Some((n, of)) if n.known().is_some() => (n, of),
                 Some((n, _)) => (n.meet(extent), leaf),
             });
         }
         let Some((extent, _)) = known else {
-            let help = "go over `iota::<i32>(n)` for n iterations";
-            fail(" goes over rows, but there is no tensor to give them".to_owned(), "here".to_owned(), help);
+            let help = "iterate over `iota::<i32>(n)` for n iterations";
+            fail(" iterates over rows, but `rows` contains no tensor".to_owned(), "here".to_owned(), help);
         };
         if extent.known().is_some_and(|n| i32::try_from(n).is_err()) {
             fail(
-                format!(" goes over {extent} rows"),
+                format!(" iterates over {extent} rows"),
                 "too many".to_owned(),
                 "a loop has at most 2147483647 iterations",
             );
@@ -91,7 +91,7 @@ impl Rows {
         });
         for (tensor, (list, path)) in state.tensors().iter().zip(lists.iter().zip(state.paths())) {
             if tensor.shape().dims()[0].known().is_none() {
-                let message = format!("`{function}`: `rows{path}` has as many rows as the others");
+                let message = format!("`{function}`: `rows{path}` must have as many rows as the others");
                 trace::called_at(loc, || trace::assert(len(*list).equal(first).untyped(), message));
             }
         }
@@ -134,7 +134,7 @@ impl Rows {
             let mut next = vec![trace::called_at(loc, || (i + 1).untyped())];
             for (&y, path) in outputs.tensors().iter().zip(outputs.paths()) {
                 let Type::Tensor(element) = y.ty() else {
-                    let message = format!("`{function}`: `value{path}` is {}, and only tensors are stacked", y.ty());
+                    let message = format!("`{function}`: `value{path}` is {}, but only tensors can be stacked", y.ty());
                     trace::fail(Diagnostic::new(message).at(loc, "here").help("stack it in the closure"));
                 };
                 next.push(trace::called_at(loc, || {

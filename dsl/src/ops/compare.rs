@@ -25,7 +25,7 @@ const fn row(name: &'static str, infer: Infer, eval: Eval) -> OpDef {
         attrs: &[],
         infer,
         eval,
-        grad: Grad::Zero("the result is not a number"),
+        grad: Grad::Zero("its result is a boolean"),
         exactness: Exactness::Exact,
         class: OpClass::Scalar(Effort::SIMPLE),
         halves: Halves::Widened,

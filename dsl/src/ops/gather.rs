@@ -30,7 +30,7 @@ fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, O
         _ => {
             let at = super::elementwise_binary::index_of(ids.shape(), i);
             let place = if at.is_empty() { String::new() } else { format!(" at {at:?}") };
-            let message = format!("index {id}{place} is out of range for axis {axis} of extent {extent}");
+            let message = format!("index {id}{place} is out of bounds for axis {axis} of extent {extent}");
             Err(OpError::new(message))
         }
     };
@@ -152,7 +152,7 @@ fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
     let axis = axis_attr(cx, x)?;
     if x.rank() != ids.rank() || !with_extent(&ids.shape, axis, Dim::Unknown).compatible(&x.shape) {
         let error = OpError::new(format!("shapes {} and {} differ in more than axis {axis}", x.shape, ids.shape));
-        let help = "there is one index for each element of the result; `take` uses the same indices everywhere";
+        let help = "each element of the result needs its own index; `take` uses the same indices for all";
         return Err(error.label(format!("{x} at {ids}")).help(help));
     }
     Ok(())

@@ -20,7 +20,7 @@ impl Any {
     #[track_caller]
     pub fn dropout(self, rate: f64, key: random::Key) -> Any {
         if !(0.0..1.0).contains(&rate) {
-            let error = OpError::new(format!("the rate {rate} is not at least 0 and less than 1"));
+            let error = OpError::new(format!("the rate {rate} must be at least 0 and less than 1"));
             refuse("dropout", error.label(self.tensor_type().to_string()));
         }
         if rate == 0.0 {

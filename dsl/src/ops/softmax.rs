@@ -175,7 +175,7 @@ impl Any {
         let examples = logits.shape.dims().split_last().map(|(_, rest)| crate::Shape(rest.to_vec()));
         if !examples.is_some_and(|s| s.compatible(&labels.shape)) {
             let error = OpError::new("one label is needed for each row of logits");
-            let help = "logits have one axis more than labels: [.., classes] and [..]";
+            let help = "labels must have one axis less than logits: [..] and [.., classes]";
             refuse("cross_entropy", error.label(format!("{logits} with {labels}")).help(help));
         }
         self.log_softmax(-1).take_along_axis(ids.unsqueeze(-1), -1).squeeze(-1).neg()

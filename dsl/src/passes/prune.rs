@@ -58,7 +58,7 @@ pub struct PrunedGraph {
 /// assert!(part.graph.same_structure(&Graph::parse(expected, "part.ir").expect("the text is right")));
 ///
 /// let error = prune(&graph, &[h], &[z], Assignments::Drop).unwrap_err();
-/// assert_eq!(error.message, "`f`: the parameter `y` is needed for what is fetched, and not fed");
+/// assert_eq!(error.message, "`f`: a fetch depends on the parameter `y`, which is not fed");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Assignments) -> Result<PrunedGraph> {
@@ -216,14 +216,14 @@ fn check_inputs(g: &Graph, inputs: &[Value], params: &[Value], values: &[bool], 
     let missing = |(_, v): &(usize, &Value)| values[v.index()] && !params.contains(v);
     let Some((i, v)) = inputs.iter().enumerate().find(missing) else { return Ok(()) };
     let name = g.value(*v).name.map_or_else(|| format!("`input {i}`"), |name| format!("the parameter `{name}`"));
-    let message = format!("`{}`: {name} is needed for what is fetched, and not fed", g.name);
+    let message = format!("`{}`: a fetch depends on {name}, which is not fed", g.name);
     let uses = |n: &&Node| nodes[n.index()] && g.node(**n).operands.contains(v);
     let user = g.region(g.root()).nodes.iter().find(uses).map(|&n| g.node(n));
     let error = match user {
         Some(node) => Diagnostic::new(message).at(node.loc, format!("used here by `{}`", node.op.name())),
         None => Diagnostic::new(message),
     };
-    Err(error.help("feed it, or a value between it and what is fetched"))
+    Err(error.help("feed it, or a value between it and the fetch"))
 }
 
 /// Drops the variables that are neither read nor assigned. Returns the original ids of the others.

@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// assert_eq!(special.ty(special.outputs()[0]).to_string(), "f32[3]");
 ///
 /// let error = specialize(&graph, &[three, TensorType::new(DType::F32, [4])]).unwrap_err();
-/// assert_eq!(error.message, "`f`: the parameter `y` is f32[n] where n is 3, given f32[4]");
+/// assert_eq!(error.message, "`f`: the parameter `y` is f32[n] where n is 3, but got f32[4]");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
@@ -85,8 +85,8 @@ impl Specializer {
             self.graph.value(value).name.map_or_else(|| format!("input {i}"), |n| format!("the parameter `{n}`"));
         let known: Vec<String> = expected.shape.dims().iter().filter_map(|d| self.known(d)).collect();
         let known = if known.is_empty() { String::new() } else { format!(" where {}", known.join(" and ")) };
-        let message = format!("`{}`: {name} is {expected}{known}, given {given}", self.graph.name);
-        Err(Diagnostic::new(message).help("named extents are the same throughout a call"))
+        let message = format!("`{}`: {name} is {expected}{known}, but got {given}", self.graph.name);
+        Err(Diagnostic::new(message).help("a named dimension has the same extent throughout a call"))
     }
 
     /// Describes the value of a named extent, for messages.

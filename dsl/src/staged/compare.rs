@@ -80,10 +80,11 @@ or_else! {
 /// [`OutsideOfGraph`] because the compiler shows the message only for a bound on another type.
 #[diagnostic::on_unimplemented(
     message = "`{A}` and `{B}` cannot be compared here: tensors have values only when the graph runs",
-    label = "a comparison of a tensor outside of `#[graph]`, or of a value that has a tensor in it",
-    note = "add `#[graph]` to the function: in it, comparisons of tensors, and `if` and `while` on them, are part of the graph",
-    note = "elsewhere use methods: `x.greater(y)`, `x.equal(y)`, and `c.select(a, b)` in place of `if`",
-    note = "a vector, option or struct of tensors has no comparison: compare the tensors in it"
+    label = "a comparison of a tensor outside `#[graph]`, or of a value that contains a tensor",
+    note = "add `#[graph]` to the function: there, comparisons of tensors, and `if` and `while` on them, become part \
+            of the graph",
+    note = "elsewhere use methods: `x.greater(y)`, `x.equal(y)`, and `c.select(a, b)` instead of `if`",
+    note = "a vector, option or struct of tensors cannot be compared: compare the tensors in it"
 )]
 pub trait Compares<A: ?Sized, B: ?Sized> {
     /// Returns whether they are equal.
@@ -186,9 +187,9 @@ impl<R: TensorRef> TensorRef for &R {
 /// a host scalar.
 #[diagnostic::on_unimplemented(
     message = "a `Tensor<{T}>` cannot be compared with `{Self}`",
-    label = "a `Tensor<{T}>` beside `{Self}`",
-    note = "a tensor is compared with a tensor of the same element type, or with a host scalar of it; `.cast()` changes it",
-    note = "a literal has the element type of the tensor: `2.0` beside floats, `2` beside integers"
+    label = "a `Tensor<{T}>` compared with `{Self}`",
+    note = "compare with a tensor or a host scalar of the same element type; convert a tensor with `.cast()`",
+    note = "a literal must have the element type of the tensor: `2.0` with floats, `2` with integers"
 )]
 pub trait Comparand<T: Element>: Copy {
     /// Returns the value as a tensor.
@@ -314,9 +315,9 @@ host_comparisons! {
 
 /// A value that a host `match` may compare with numbers.
 #[diagnostic::on_unimplemented(
-    message = "a `match` on `{Self}` is not staged in this form",
+    message = "this form of `match` on `{Self}` is not supported",
     label = "matched here",
-    note = "on tensors, the patterns are literals, ranges, and tuples of them, and the last arm is `_ => ..`"
+    note = "on tensors, the patterns must be literals, ranges and tuples of them, and the last arm must be `_ => ..`"
 )]
 pub trait HostNumber {}
 
@@ -346,8 +347,8 @@ pub struct CastOperand<V>(pub V);
 
 /// A conversion by `as`, which tensors do not have.
 #[diagnostic::on_unimplemented(
-    message = "a tensor cannot be converted by `as`",
-    label = "`as` converts numbers of the host",
+    message = "a tensor cannot be cast with `as`",
+    label = "`as` casts host numbers",
     note = "write `x.cast::<{N}>()` for a tensor with elements of type `{N}`"
 )]
 pub trait ConvertedByAs<N> {
@@ -382,10 +383,12 @@ impl<V> HostCast for CastOperand<V> {
 
 /// A host condition: the guard of a `match`, or an operand next to a `let` in a condition.
 #[diagnostic::on_unimplemented(
-    message = "a `{Self}` cannot stand in the guard of a `match`, or beside a `let` in a condition",
-    label = "it decides on the host, so it is a `bool`",
-    note = "decide in the arm: `Some(y) => if y > x {{ .. }} else {{ .. }}`, or `if let Some(y) = o {{ if y > x {{ .. }} }}`",
-    note = "a `match` on a tensor is staged, with its guards, if one of its patterns is a number: else write `if` and `else if`"
+    message = "a `{Self}` cannot be used in a `match` guard or a `let` chain",
+    label = "expected a host `bool`",
+    note = "test it inside the arm: `Some(y) => if y > x {{ .. }} else {{ .. }}`, or `if let Some(y) = o {{ if y > x \
+            {{ .. }} }}`",
+    note = "a `match` on a tensor is staged, with its guards, only if one of its patterns is a number; otherwise \
+            write `if` and `else if`"
 )]
 pub trait HostBool {
     /// Returns the value.
@@ -401,9 +404,9 @@ impl HostBool for bool {
 
 /// The result of a method with the name of a method of the standard library that returns a `bool`.
 #[diagnostic::on_unimplemented(
-    message = "a method of this name decides on the host, so it cannot give a `{Self}` in a condition",
-    label = "gives no `bool`",
-    note = "give it a name first: `let decided = x.method(); if decided {{ .. }}`"
+    message = "a method with this name must return `bool` in a condition, not `{Self}`",
+    label = "does not return `bool`",
+    note = "bind the result first: `let condition = x.method(); if condition {{ .. }}`"
 )]
 pub trait NamedBool {
     /// Returns the value.

@@ -63,7 +63,7 @@ pub(crate) fn show(tensor: Any, kind: Kind, f: &mut fmt::Formatter<'_>) -> Resul
 
 /// Fails because a tensor is formatted while tracing.
 pub(crate) fn fail_without_value() -> ! {
-    let error = Diagnostic::new("a tensor has no value yet where it is formatted")
+    let error = Diagnostic::new("a tensor cannot be formatted while it has no value")
         .at(Loc::UNKNOWN, "a `Tensor` is a symbol while its function is traced")
         .help("print it with `println!` or `dbg!` in a `#[graph]` function, or return it and format the result");
     trace::fail(error)
@@ -140,9 +140,9 @@ impl Message {
     #[track_caller]
     pub(super) fn text(&self) -> String {
         if !self.values.is_empty() {
-            let error = Diagnostic::new("a message cannot show a tensor where a value of the host decides")
-                .at(Loc::caller(), "this fails while tracing, when a tensor has no value yet")
-                .help("decide on a tensor, or leave the tensor out of the message");
+            let error = Diagnostic::new("a message under a host condition cannot show a tensor")
+                .at(Loc::caller(), "fails while tracing, when a tensor has no value yet")
+                .help("use a tensor condition, or leave the tensor out of the message");
             trace::fail(error)
         }
         self.template.render(&[])

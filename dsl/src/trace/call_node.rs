@@ -100,10 +100,10 @@ impl Tracer {
         let c = &self.open[construct];
         if let Some(&id) = c.var_values[c.current].keys().min() {
             let name = &self.graph.vars[id.index()].name;
-            let message = format!("a function with its own gradient assigns the variable `{name}`");
+            let message = format!("a function with a custom gradient cannot assign the variable `{name}`");
             return Err(Diagnostic::new(message)
                 .at(c.loc, "called here")
-                .help("give the value back as a result, and assign it outside"));
+                .help("return the value as a result, and assign it outside"));
         }
         Ok(yields)
     }

@@ -83,15 +83,15 @@ impl Modelled {
     fn info(&self) -> Result<DeviceInfo> {
         let name: DeviceName = self.name.parse()?;
         if name.peer() != LOCAL {
-            let message = format!("the modelled device {name} is one of another peer");
-            return Err(Diagnostic::new(message).help("leave the peer out"));
+            let message = format!("the simulated device {name} belongs to another peer");
+            return Err(Diagnostic::new(message).help("omit the peer"));
         }
         for (what, rate) in
             [("flops", self.flops), ("bandwidth", self.bandwidth), ("link bandwidth", self.link_bandwidth)]
         {
             if !(rate.is_finite() && rate > 0.0) {
                 return Err(Diagnostic::new(format!(
-                    "the modelled device {name}: {what} is {rate}, not a positive rate"
+                    "the simulated device {name}: {what} is {rate}, not a positive rate"
                 )));
             }
         }
@@ -103,7 +103,7 @@ impl Modelled {
         let infos = devices.iter().map(Modelled::info).collect::<Result<Vec<_>>>()?;
         for (i, info) in infos.iter().enumerate() {
             if infos[..i].iter().any(|other| other.name == info.name) {
-                return Err(Diagnostic::new(format!("two modelled devices are called {}", info.name)));
+                return Err(Diagnostic::new(format!("two simulated devices have the name {}", info.name)));
             }
         }
         let link = |from: DeviceId| {

@@ -187,7 +187,7 @@ impl Driver {
             (kind, _) if !kind.is_stop() => error,
             // A loop inside was running.
             (_, Some(node)) if known => {
-                self.loops_around(node).into_iter().fold(error, |e, loc| e.at(loc, "inside of this one"))
+                self.loops_around(node).into_iter().fold(error, |e, loc| e.at(loc, "inside this one"))
             }
             (kind, _) => self.stopped(kind, node),
         };

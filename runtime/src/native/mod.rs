@@ -64,14 +64,14 @@ impl fmt::Display for WhyNot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WhyNot::TurnedOff => f.write_str("native code is turned off"),
-            WhyNot::Instruction(i) => write!(f, "instruction {i} is not one on numbers"),
-            WhyNot::Entry => f.write_str("no jump enters it"),
+            WhyNot::Instruction(i) => write!(f, "instruction {i} is not scalar"),
+            WhyNot::Entry => f.write_str("no jump leads to it"),
             #[cfg(not(feature = "jit"))]
             WhyNot::Feature => f.write_str("anabranch was built without its feature `jit`"),
             #[cfg(feature = "jit")]
             WhyNot::Processor => f.write_str("Cranelift does not support this processor"),
             #[cfg(feature = "jit")]
-            WhyNot::Memory => f.write_str("the system gave no memory for code"),
+            WhyNot::Memory => f.write_str("the system provided no memory for code"),
             #[cfg(feature = "jit")]
             WhyNot::Size => f.write_str("it is too large for Cranelift"),
         }

@@ -126,7 +126,7 @@ impl Plan {
     /// Returns the error of a plan that does not fit in memory.
     fn too_large(&self, n_output_bytes: usize) -> Diagnostic {
         let bytes = self.arena_bytes.saturating_add(n_output_bytes);
-        let error = Diagnostic::new(format!("`{}` needs {bytes} bytes of memory, more than there is", self.name))
+        let error = Diagnostic::new(format!("out of memory: `{}` needs {bytes} bytes", self.name))
             .of_kind(ErrorKind::ResourceExhausted);
         let views =
             self.steps.iter().filter_map(|step| if let Out::View(v) = &step.out { Some((step, v)) } else { None });
@@ -221,7 +221,7 @@ impl Plan {
                     let loc = self.steps[step.index()].loc;
                     src.own_all().and(dst.own_all()).map_err(|e| self.no_memory(e, loc))?;
                     if !dst.is_addable(src) {
-                        let message = format!("sum of stacks of {} and {} elements", dst.len(), src.len());
+                        let message = format!("stacks of {} and {} elements cannot be added", dst.len(), src.len());
                         return Err(Diagnostic::new(message).at(loc, ""));
                     }
                     dst.add(src).map_err(|e| self.no_memory(e, loc))?;
@@ -417,20 +417,20 @@ impl Plan {
 
     /// The error of a list whose copy does not fit into memory.
     fn no_memory_for_list(&self, missing: OutOfMemory) -> Diagnostic {
-        Diagnostic::new(format!("`{}`: the copy of a list needs {missing}", self.name))
+        Diagnostic::new(format!("out of memory: `{}` needs {} bytes to copy a list", self.name, missing.bytes))
             .of_kind(ErrorKind::ResourceExhausted)
-            .help("a list that is used after it was changed is copied first")
+            .help("a list is copied when it is modified while its old value is still used")
     }
 
     /// Returns the error of a loop whose saved values do not fit in memory.
     fn no_memory(&self, NoMemory { bytes }: NoMemory, loc: Loc) -> Diagnostic {
         let name = &self.name;
         Diagnostic::new(format!(
-            "`{name}`: what a loop saves for its gradient needs {bytes} bytes of memory, more than there is"
+            "out of memory: `{name}` needs {bytes} bytes for values that a loop saves for its gradient"
         ))
         .of_kind(ErrorKind::ResourceExhausted)
         .at(loc, "saved here in each iteration")
-        .help("put the body into a `checkpoint`, or take fewer iterations at once")
+        .help("put the body into a `checkpoint`, call `checkpoint_loop`, or run fewer iterations")
     }
 
     fn push(&self, cx: &mut Context, stack: StackId, step: &Step, foreign: Foreign<'_>) -> Result<()> {
@@ -444,7 +444,7 @@ impl Plan {
                 if element.compatible(&tensor.ty()) {
                     to.push_host(tensor).map_err(|e| self.no_memory(e, step.loc))
                 } else {
-                    let message = format!("push of {} to a stack of {element}", tensor.ty());
+                    let message = format!("{} cannot be pushed to a stack of {element}", tensor.ty());
                     Err(Diagnostic::new(message).at(step.loc, ""))
                 }
             }),
@@ -455,7 +455,7 @@ impl Plan {
 
     fn pop(&self, cx: &mut Context, stack: StackId, step: &Step) -> Result<()> {
         if !cx.stacks[stack.index()].is_poppable() {
-            return Err(Diagnostic::new("pop of an empty stack").at(step.loc, ""));
+            return Err(Diagnostic::new("pop from an empty stack").at(step.loc, ""));
         }
         if cx.stacks[stack.index()].is_dynamic() {
             let tensor = cx.stacks[stack.index()].pop_host();

@@ -349,7 +349,8 @@ impl<'a> Parser<'a> {
             && self.errors.is_empty()
         {
             let list = |types: &[Type]| types.iter().map(Type::to_string).collect::<Vec<_>>().join(", ");
-            let message = format!("the graph returns ({}), its head says ({})", list(&given), list(&declared));
+            let message =
+                format!("the graph returns ({}), but its header declares ({})", list(&given), list(&declared));
             self.error(loc, message);
         }
         Ok(())
