@@ -508,7 +508,7 @@ mod errors_name_variable_and_line {
             hidden.into_inner().unwrap()
         }
         let e = error(f);
-        assert!(e.message.contains("is used outside of it"), "{e}");
+        assert!(e.message.contains("is used outside it"), "{e}");
     }
 
     fn source_line(e: &Diagnostic) -> String {

@@ -319,7 +319,7 @@ fn wrong_names_are_errors_that_say_what_there_is() -> Outcome {
 
     for (name, of) in [("inner", "a loop"), ("less", "a branch"), ("within", "a call")] {
         for e in [error(&["x", "y"], &[name]), error(&[name], &["end"])] {
-            assert!(e.message.starts_with(&format!("`{name}` is inside of {of}")), "{e}");
+            assert!(e.message.starts_with(&format!("`{name}` is inside {of}")), "{e}");
             assert_eq!(e.loc().map(|loc| loc.line), Some(line(name)), "{e}");
         }
     }

@@ -495,7 +495,7 @@ fn nothing_that_no_iteration_changes_is_saved() {
     let dq = |w: f64| 3.0 * (w / (w + 1.0)).powi(2) / (w + 1.0).powi(2);
     check(quotient, ([1.0, 2.0], [3.0, 4.0]), &[q(3.0), q(4.0), dq(3.0), 2.0 * dq(4.0)]);
 
-    // A matmul and a long chain, which are not recomputed but saved once, outside of the loop.
+    // A matmul and a long chain, which are not recomputed but saved once, outside the loop.
     fn chain(w: S) -> S {
         (0..12).fold(w, |u, _| (u * 0.5).sin() + w).matmul(w)
     }

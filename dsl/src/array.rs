@@ -549,7 +549,10 @@ impl<T: Element> Array<T> {
     /// use anabranch::Array;
     ///
     /// let error = Array::new([4], vec![0; 4]).try_reshape([3]).unwrap_err();
-    /// assert_eq!(error.message, "cannot reshape [4] to [3]: a tensor of shape [3] has 3 elements, but got 4");
+    /// assert_eq!(
+    ///     error.message,
+    ///     "cannot reshape [4] to [3]: a tensor of shape [3] has 3 elements, but got 4"
+    /// );
     /// ```
     #[track_caller]
     pub fn try_reshape(&self, shape: impl Into<Vec<usize>>) -> Result<Array<T>> {

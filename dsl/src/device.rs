@@ -63,7 +63,9 @@ impl fmt::Display for DeviceKind {
 /// let name: DeviceName = "/peer:a/gpu:0".parse()?;
 /// assert_eq!((name.peer(), name.index()), ("a", 0));
 /// assert_eq!("/peer:local/cpu:1".parse::<DeviceName>()?.to_string(), "/cpu:1");
-/// assert!("/cpu:*".parse::<DeviceName>().is_err() && "/peer:*/cpu:0".parse::<DeviceName>().is_err());
+/// assert!(
+///     "/cpu:*".parse::<DeviceName>().is_err() && "/peer:*/cpu:0".parse::<DeviceName>().is_err()
+/// );
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -359,7 +359,9 @@ impl Template {
         for piece in &self.0 {
             match piece {
                 Piece::Text(text) => out.push_str(text),
-                Piece::Value(spec) => out.push_str(&spec.show(values.next().expect("a value for each place"))),
+                Piece::Value(spec) => {
+                    out.push_str(&spec.show(values.next().expect("there is a value for each placeholder")))
+                }
             }
         }
         out

@@ -9,7 +9,7 @@ use std::fmt;
 /// and `Option`s are known only in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The number of tensors outside of sequences.
+    /// The number of tensors outside sequences.
     fixed: usize,
     /// The number of sequences, whose lengths are known only in a call.
     sequences: usize,
@@ -43,7 +43,7 @@ impl Layout {
     /// Returns the layout of a sequence of such items.
     #[must_use]
     pub const fn sequence(self) -> Layout {
-        // A sequence inside of another one counts as several, because the number of tensors does
+        // A sequence inside another one counts as several, because the number of tensors does
         // not determine their lengths.
         Layout { fixed: 0, sequences: 1 + 2 * self.sequences, per_item: self.fixed }
     }
@@ -414,8 +414,8 @@ pub trait Results {
     /// keep its element type.
     fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>);
     /// Returns the path to the tensor `i` in the order of [`tensors_mut`](Self::tensors_mut), for
-    /// messages: ``, element 1, field `w` ``. If there are fewer tensors, returns none and subtracts
-    /// their number from `i`.
+    /// messages: ``, element 1, field `w` ``. If there are fewer tensors, returns none and
+    /// subtracts their number from `i`.
     fn path_of(&self, i: &mut usize) -> Option<String>;
 }
 
@@ -477,7 +477,7 @@ impl<T: Element> Output for Tensor<T> {
     }
     fn rebuild(&self) -> Rebuild<Array<T>> {
         Box::new(|tensors| {
-            let tensor = tensors.next().expect("one tensor for each output");
+            let tensor = tensors.next().expect("there is one tensor for each output");
             Array::from_host(tensor).expect("the output has the type that was traced")
         })
     }
@@ -534,8 +534,8 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     }
 }
 
-/// A field of a struct with `#[derive(InOut)]`. The derive asks for this alone, so that the compiler reports a field that cannot be one
-/// once.
+/// A field of a struct with `#[derive(InOut)]`. The derive asks for this alone, so that the
+/// compiler reports a field that cannot be one once.
 #[diagnostic::on_unimplemented(
     message = "a field of a struct with `#[derive(InOut)]` cannot be a `{Self}`",
     label = "neither a tensor nor composed of tensors",

@@ -319,10 +319,15 @@ impl Interp<'_> {
                 let attrs = attrs.map_shapes(|s| self.concrete(s));
                 let ty = (def.infer)(&InferCx { operands: &types, attrs: &attrs });
                 let ty = ty.map_err(|e| e.at(data.name_in_errors(), data.loc))?;
-                let ty = ty.as_tensor().expect("primitive operations give tensors");
+                let ty = ty.as_tensor().expect("the result of a primitive operation is a tensor");
                 let result = def.evaluate(&EvalCx { operands: &operands, attrs: &attrs, ty });
                 let result = result.map_err(|e| e.at(data.name_in_errors(), data.loc))?;
-                debug_assert!(result.ty().fits(ty), "{}: eval gives {}, infer {ty}", def.name, result.ty());
+                debug_assert!(
+                    result.ty().fits(ty),
+                    "{}: eval returned {}, but infer returned {ty}",
+                    def.name,
+                    result.ty()
+                );
                 if self.options.check_finite && !is_finite(&result) && operands.iter().all(|t| is_finite(t)) {
                     return Err(not_finite(def.name, data.loc));
                 }

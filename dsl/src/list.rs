@@ -220,7 +220,7 @@ impl<T: Element> List<T> {
     /// At run time, if the list is empty.
     #[track_caller]
     pub fn pop(&mut self) -> Tensor<T> {
-        Tensor::from_any(self.update(ListOp::Pop, &[]).expect("a pop gives an element"))
+        Tensor::from_any(self.update(ListOp::Pop, &[]).expect("a pop returns an element"))
     }
 
     /// Returns an element.
@@ -383,6 +383,6 @@ impl<T: Float> Wrt for List<T> {
         to.push(self.any);
     }
     fn rebuild(&self, from: &mut dyn Iterator<Item = Any>) -> Self {
-        List::from_any(from.next().expect("one gradient for each list"))
+        List::from_any(from.next().expect("there is one gradient for each list"))
     }
 }

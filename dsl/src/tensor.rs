@@ -169,7 +169,8 @@ impl<T: Element> Operand<T> for T {
     }
 }
 
-/// The types that literals have by default, beside tensors that they are no operands of: so the compiler says what to write.
+/// Implements operators between the default types of literals and tensors of other element types,
+/// so that the compiler explains the mismatch.
 macro_rules! numbers_of_another_kind {
     ($op:ident $method:ident: $($host:ident $kind:ident),*) => {$(
         impl<T: $kind> ops::$op<Tensor<T>> for $host

@@ -93,7 +93,7 @@ impl Compiled {
         };
         let guards = state::lock_unless(cells, lock_order, assigned, &call.flag);
         let (Some(mut guards), None) = (guards, call.flag.get()) else {
-            let kind = call.flag.get().expect("only a set flag ends the wait for variables");
+            let kind = call.flag.get().expect("waiting for variables ends early only if the flag is set");
             return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
         };
         run(&mut guards, StepCx { print, stop: Some(&call.flag) })

@@ -180,8 +180,12 @@ where
     /// use anabranch::prelude::*;
     /// use anabranch::{Modelled, Session};
     ///
-    /// let session = Session::builder().modelled([Modelled::new("/gpu:0"), Modelled::new("/gpu:1")]).build()?;
-    /// let f = session.function(|x: Tensor| on("/gpu:0", || x * 2.0).sum() + on("/gpu:1", || x.exp()).sum())?;
+    /// let session = Session::builder()
+    ///     .modelled([Modelled::new("/gpu:0"), Modelled::new("/gpu:1")])
+    ///     .build()?;
+    /// let f = session.function(|x: Tensor| {
+    ///     on("/gpu:0", || x * 2.0).sum() + on("/gpu:1", || x.exp()).sum()
+    /// })?;
     /// let (_, timeline) = f.profile([0.0, 1.0])?;
     /// assert!(timeline.modelled && timeline.spans.iter().any(|span| span.device == "/gpu:1"));
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -251,7 +255,7 @@ where
     ///
     /// - The name of a value is given by [`Tensor::named`](anabranch_dsl::Tensor::named), that of a
     ///   parameter of a `#[graph]` function by its declaration. `input 0` and `result 0` are the
-    ///   first input and output tensors. Values inside of branches, loops and checkpoints cannot be
+    ///   first input and output tensors. Values inside branches, loops and checkpoints cannot be
     ///   fed or fetched.
     /// - A feed replaces the value wherever the function uses it, gradients included. Operations
     ///   that only served to compute it do not run. Every parameter that is needed must be fed;
@@ -259,11 +263,11 @@ where
     /// - No variable is assigned. A fetch that depends on an assigned value is computed from that
     ///   value nevertheless. For steps that assign see [`prune_step`](Self::prune_step).
     /// - A print or an assertion stays if all its operands are fed or computed anyway, and so do
-    ///   those inside of branches and loops that stay. Others are removed, with the operations that
+    ///   those inside branches and loops that stay. Others are removed, with the operations that
     ///   only they need.
     ///
     /// # Errors
-    /// - A name has no value, with the existing names; or several values; or a value inside of a
+    /// - A name has no value, with the existing names; or several values; or a value inside a
     ///   branch or loop, with their lines.
     /// - A value is fed twice, or is fed although it is not a parameter and no fetch depends on it.
     /// - A needed parameter is not fed, or nothing is fetched.

@@ -49,7 +49,7 @@ pub struct Program {
     options: Options,
     /// The pool of results that callers have dropped.
     results: Arc<Results>,
-    #[expect(clippy::vec_box, reason = "each step takes one and gives it back: a pointer is moved, not all of it")]
+    #[expect(clippy::vec_box, reason = "each step borrows one: only a pointer is moved")]
     free: Mutex<Vec<Box<Context>>>,
 }
 
@@ -92,10 +92,13 @@ impl Program {
     /// Compiles a graph whose inputs have known shapes.
     ///
     /// ```
-    /// use anabranch::{Graph, HostTensor};
     /// use anabranch::runtime::Program;
+    /// use anabranch::{Graph, HostTensor};
     ///
-    /// let graph = Graph::parse("graph @f(%x: f32[]) -> (f32[]) { %y = mul %x, %x : f32[] return %y }", "f.ir");
+    /// let graph = Graph::parse(
+    ///     "graph @f(%x: f32[]) -> (f32[]) { %y = mul %x, %x : f32[] return %y }",
+    ///     "f.ir",
+    /// );
     /// let program = Program::new(graph.expect("the text is right"))?;
     /// let outputs = program.run(&[HostTensor::scalar(3.0f32)], &mut vec![])?;
     /// assert_eq!(outputs, [HostTensor::scalar(9.0f32)]);
@@ -196,9 +199,9 @@ impl Program {
         let mut held = cx.stack_outputs.drain(..);
         values.extend(self.graph.outputs().iter().map(|&v| match self.graph.ty(v) {
             Type::Tensor(_) => {
-                close(Contents::Datum(Datum::Tensor(outputs.next().expect("the plan gave its tensors"))))
+                close(Contents::Datum(Datum::Tensor(outputs.next().expect("the plan returned its tensors"))))
             }
-            _ => close(match held.next().flatten().expect("the plan gave its stacks") {
+            _ => close(match held.next().flatten().expect("the plan returned its stacks") {
                 Held::Stack(stack) => Contents::Datum(Datum::Stack(stack)),
                 Held::List(list) => Contents::List(Arc::new(list)),
             }),

@@ -56,9 +56,15 @@ impl Default for Scatter {
 /// use anabranch::{Graph, HostTensor};
 /// use anabranch::{runtime::Scatter, runtime::ScatteredProgram};
 ///
-/// let graph = Graph::parse("graph @f(%x: f32[]) -> (f32[]) { %y = exp %x  %z = mul %y, %x  return %z }", "f.ir");
+/// let graph = Graph::parse(
+///     "graph @f(%x: f32[]) -> (f32[]) { %y = exp %x  %z = mul %y, %x  return %z }",
+///     "f.ir",
+/// );
 /// let program = ScatteredProgram::new(graph.expect("the text is right"), Scatter::default())?;
-/// assert_eq!(program.run(&[HostTensor::scalar(0.0f32)], &mut vec![])?, [HostTensor::scalar(0.0f32)]);
+/// assert_eq!(
+///     program.run(&[HostTensor::scalar(0.0f32)], &mut vec![])?,
+///     [HostTensor::scalar(0.0f32)]
+/// );
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct ScatteredProgram(Driver);

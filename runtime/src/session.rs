@@ -133,16 +133,19 @@ impl Builder {
     /// later.
     ///
     /// ```
+    /// use anabranch::Session;
     /// use anabranch::dsl::format::Stream;
     /// use anabranch::{dsl::staged, prelude::*};
-    /// use anabranch::Session;
     /// use std::sync::{Arc, Mutex};
     ///
     /// let printed = Arc::new(Mutex::new(String::new()));
     /// let to = printed.clone();
-    /// let session = Session::builder().print_to(move |_stream, text| to.lock().unwrap().push_str(text)).build()?;
+    /// let session = Session::builder()
+    ///     .print_to(move |_stream, text| to.lock().unwrap().push_str(text))
+    ///     .build()?;
     /// // In a `#[graph]` function: `println!("{x:.1}")`.
-    /// let f = session.function(|x: Tensor| staged::print(Stream::Stdout, format_args!("{x:.1}"), "\n"))?;
+    /// let f = session
+    ///     .function(|x: Tensor| staged::print(Stream::Stdout, format_args!("{x:.1}"), "\n"))?;
     /// f.call([0.5, 2.0])?;
     /// assert_eq!(*printed.lock().unwrap(), "[0.5, 2.0]\n");
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -174,12 +177,11 @@ impl Builder {
     /// limit.
     ///
     /// By default all sessions share one pool of threads, one for each core unless the environment
-    /// variable `RAYON_NUM_THREADS` says otherwise. A call from inside of a rayon pool uses the
+    /// variable `RAYON_NUM_THREADS` says otherwise. A call from inside a rayon pool uses the
     /// threads of that pool.
     ///
-    /// With a limit the session has its own threads. Each running call has `n` of them, so calls
-    /// never wait for each other, and a server that runs many calls at once has many times `n`
-    /// threads. The calling thread sleeps. Small calls, in which no kernel is worth several
+    /// With a limit the session has its own threads. Each running call uses `n` threads, so calls
+    /// never wait for each other, and a server that runs `m` calls at once has `m * n` threads. The calling thread sleeps. Small calls, in which no kernel is worth several
     /// threads, run on the calling thread, with or without a limit. Several CPU devices share the
     /// `n` threads equally, with at least one each. Placement ignores the limit.
     ///
@@ -228,11 +230,16 @@ impl Builder {
     /// several rules match a name, the last one applies.
     ///
     /// ```
-    /// use anabranch::prelude::*;
     /// use anabranch::Session;
+    /// use anabranch::prelude::*;
     ///
-    /// let session = Session::builder().cpus(3).place("*", "/cpu:0").place("layer{i}.weight", "/cpu:{i}").build()?;
-    /// let (w0, w2) = (Var::<f32>::new("layer0.weight", 2.0), Var::<f32>::new("layer2.weight", 3.0));
+    /// let session = Session::builder()
+    ///     .cpus(3)
+    ///     .place("*", "/cpu:0")
+    ///     .place("layer{i}.weight", "/cpu:{i}")
+    ///     .build()?;
+    /// let (w0, w2) =
+    ///     (Var::<f32>::new("layer0.weight", 2.0), Var::<f32>::new("layer2.weight", 3.0));
     /// let f = session.function(|x: Tensor| x * w0.get() * w2.get())?;
     /// assert_eq!(f.call(1.0)?, 6.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -335,7 +342,10 @@ impl Session {
     /// ```
     /// # use anabranch::Session;
     /// let session = Session::builder().cpus(2).build()?;
-    /// assert_eq!(session.devices().iter().map(ToString::to_string).collect::<Vec<_>>(), ["/cpu:0", "/cpu:1"]);
+    /// assert_eq!(
+    ///     session.devices().iter().map(ToString::to_string).collect::<Vec<_>>(),
+    ///     ["/cpu:0", "/cpu:1"]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn devices(&self) -> Vec<DeviceName> {
@@ -419,8 +429,12 @@ impl Session {
     /// or a value of another type. The error names the paths.
     ///
     /// ```
-    /// use anabranch::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
     /// use anabranch::Session;
+    /// use anabranch::{
+    ///     nn::{Init, Linear},
+    ///     optim::{Adam, Optimizer},
+    ///     prelude::*,
+    /// };
     ///
     /// let (session, init) = (Session::new()?, Init::new(0));
     /// let (model, adam) = (Linear::new(&init, 2, 1), Adam::new(0.1));
@@ -429,7 +443,10 @@ impl Session {
     ///
     /// let adam = Adam::new(0.1);
     /// let error = session.load_state(&adam, &saved).unwrap_err();
-    /// assert!(error.message.starts_with("the module has no variables `weight.adam_m`"), "{error}");
+    /// assert!(
+    ///     error.message.starts_with("the module has no variables `weight.adam_m`"),
+    ///     "{error}"
+    /// );
     /// adam.prepare(&model);
     /// session.load_state(&adam, &saved)?;
     /// # Ok::<(), anabranch::Diagnostic>(())

@@ -73,7 +73,7 @@ impl Timeline {
             let _ = writeln!(json, r#"{{"ph":"M","pid":0,"tid":{i},"name":"thread_name","args":{{"name":{name}}}}},"#);
         }
         for span in &self.spans {
-            let thread = devices.binary_search(&span.device.as_str()).expect("all devices are listed");
+            let thread = devices.binary_search(&span.device.as_str()).expect("every device is listed");
             let _ = writeln!(
                 json,
                 r#"{{"ph":"X","pid":0,"tid":{thread},"ts":{},"dur":{},"name":{},"args":{{"line":{},"iterations":"{:?}"}}}},"#,

@@ -136,8 +136,8 @@ impl Case {
     }
 }
 
-/// Checks every case of a corpus like [`check_all`], and compares their plans with the golden file of
-/// the corpus.
+/// Checks every case of a corpus like [`check_all`], and compares their plans with the golden file
+/// of the corpus.
 pub fn check_corpus(name: &str, cases: &[Case], at_least: usize) {
     check_all(cases, at_least);
     support::plans::check_plans(name, &cases.iter().flat_map(Case::plans).collect::<Vec<_>>());

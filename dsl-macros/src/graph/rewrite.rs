@@ -238,7 +238,7 @@ impl Walk<'_> {
         }
         let mut deferred = Vec::new();
         for (var, given_in) in std::mem::take(&mut construct.deferred) {
-            let id = self.env.resolve(&var.to_string()).expect("it was found when it was assigned");
+            let id = self.env.resolve(&var.to_string()).expect("the variable was resolved when it was assigned");
             let is_mut = self.env.binding(id).access == Access::Mut;
             let own = [0, 1].map(|arm| given_in[arm] && self.stays_in_arm(&construct, arm, id));
             if given_in == own {

@@ -30,7 +30,7 @@ impl Sweep {
                 trace::at_depth(depth, || match &data.op {
                     Op::Constant(t) => trace::constant(t.clone()),
                     Op::Prim(def, attrs) => trace::emit(*def, &operands, attrs.clone()),
-                    op => unreachable!("{} is not made again", op.name()),
+                    op => unreachable!("{} is not recomputed", op.name()),
                 })
             }
             Source::Last => {
@@ -75,7 +75,7 @@ impl Sweep {
             ValueDef::Param(..) => match g.source_of(v) {
                 ParamSource::Capture(outer) => Source::Outside(outer),
                 ParamSource::LoopVar(_) => Source::Saved,
-                ParamSource::Input(_) | ParamSource::Own { .. } => panic!("{v} has no value outside of its region"),
+                ParamSource::Input(_) | ParamSource::Own { .. } => panic!("{v} has no value outside its region"),
             },
             ValueDef::Result(node, _) if is_view(g, node) || is_cheap(g, v, 8) => {
                 Source::Again(Box::new(g.node(node).clone()))
@@ -253,7 +253,9 @@ impl trace::Tracer {
         let types = crate::ir::result_types(g, node).unwrap_or_else(|e| panic!("a query fits any value: {e:?}"));
         let v = g.add_result(node, types.into_iter().next().expect("a query has a result"));
         let at = match g.producer(of) {
-            Some(maker) => 1 + g.region(region).nodes.iter().rposition(|&n| n == maker).expect("it is in its region"),
+            Some(maker) => {
+                1 + g.region(region).nodes.iter().rposition(|&n| n == maker).expect("the node is in its region")
+            }
             None => 0,
         };
         g.region_mut(region).nodes.insert(at, node);

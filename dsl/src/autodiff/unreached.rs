@@ -50,10 +50,10 @@ impl Unreached<'_> {
             });
         };
         let blocked = *to_node.last().expect("a path has an end");
-        let node = self.t.graph.producer(blocked).expect("an operation has blocked it");
+        let node = self.t.graph.producer(blocked).expect("the blocked value is the result of an operation");
         let data = self.t.graph.node(node);
         let operand = data.operands.iter().copied().find(|v| self.active.contains(v));
-        let operand = operand.expect("it depends on a variable");
+        let operand = operand.expect("an operand depends on a variable");
         let to_var = self.path(operand, |v| self.wrt.contains(&v), |v| self.active.contains(&v)).unwrap_or_default();
         let var = to_var.last().and_then(|v| self.wrt.iter().position(|w| w == v)).map(|i| vars[i].name());
         let name = data.op.name();
@@ -146,7 +146,7 @@ impl Unreached<'_> {
         None
     }
 
-    /// Returns the direct dependencies of a value: operands, or the values outside or inside of a
+    /// Returns the direct dependencies of a value: operands, or the values outside or inside a
     /// construct.
     fn sources(&self, v: Value) -> Vec<Value> {
         let graph = &self.t.graph;

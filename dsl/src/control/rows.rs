@@ -177,7 +177,8 @@ impl Rows {
 /// let (c, x) = ([[1.0f32, 1.0], [0.0, 0.0], [-1.0, 2.0]], [3.0f32, 10.0]);
 /// assert_eq!(eval_with(value, (c, x))?.as_slice(), [8.0, 102.0]);
 ///
-/// let error = eval(|| fold_left(scalar(0), (zeros([3]), zeros([2])), |a, (x, y)| a + x + y)).unwrap_err();
+/// let error =
+///     eval(|| fold_left(scalar(0), (zeros([3]), zeros([2])), |a, (x, y)| a + x + y)).unwrap_err();
 /// assert_eq!(error.message, "`fold_left`: `rows.0` has 3 rows, but `rows.1` has 2");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
@@ -221,7 +222,8 @@ pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> 
 /// use anabranch::prelude::*;
 ///
 /// // Running sums, and how many there were.
-/// let f = |xs: Tensor| scan((scalar(0.0), scalar(0)), xs, |(sum, n), x| ((sum + x, n + 1), sum + x));
+/// let f =
+///     |xs: Tensor| scan((scalar(0.0), scalar(0)), xs, |(sum, n), x| ((sum + x, n + 1), sum + x));
 /// let ((sum, n), sums) = eval_with(f, [1.0f32, 2.0, 3.0])?;
 /// assert_eq!((sum.item(), n.item()), (6.0, 3));
 /// assert_eq!(sums.as_slice(), [1.0, 3.0, 6.0]);

@@ -23,13 +23,16 @@ use crate::{Any, Tensor, scalar};
 ///
 /// // Squares until a bound; its gradient goes through as many trips as there were.
 /// let f = |x: Tensor| {
-///     let (y, trips) = while_loop((x, scalar(0)), |(y, _)| y.less(100.0), |(y, n)| (y * y, n + 1));
+///     let (y, trips) =
+///         while_loop((x, scalar(0)), |(y, _)| y.less(100.0), |(y, n)| (y * y, n + 1));
 ///     (y, trips, gradients(y, x))
 /// };
 /// let (y, trips, dx) = eval_with(f, 2.0f32)?;
 /// assert_eq!((y.item(), trips.item(), dx.item()), (256.0, 3, 1024.0));
 ///
-/// let error = eval(|| while_loop((scalar(0), scalar(0)), |(i, _)| i.less(3), |(i, n)| (i + 1, n + tensor([1, 2]))));
+/// let error = eval(|| {
+///     while_loop((scalar(0), scalar(0)), |(i, _)| i.less(3), |(i, n)| (i + 1, n + tensor([1, 2])))
+/// });
 /// let message = error.err().unwrap().message;
 /// assert_eq!(message, "`state.1` has type i32[] before the loop, but i32[2] after one iteration");
 /// # Ok::<(), anabranch::Diagnostic>(())

@@ -58,7 +58,8 @@ impl fmt::Display for Iterations {
 ///     %n = constant 3 : i32[]
 ///     %rows = list_unstack %x : list<f32[]>
 ///     %empty = list_new %n : list<f32[]>
-///     %i, %out = while (%i = %zero, %out = %empty | %n = %n, %rows = %rows) : (i32[], list<f32[]>) cond {
+///     %i, %out = while (%i = %zero, %out = %empty | %n = %n, %rows = %rows)
+///             : (i32[], list<f32[]>) cond {
 ///         %more = lt %i, %n : bool[]
 ///         yield %more
 ///     } body {
@@ -73,8 +74,10 @@ impl fmt::Display for Iterations {
 ///     return %y
 /// }";
 /// let graph = Graph::parse(text, "f.ir").unwrap();
-/// let node = graph.producer(graph.node(graph.producer(graph.outputs()[0]).unwrap()).operands[0]).unwrap();
-/// assert_eq!(iterations(&graph, node).to_string(), "its iterations are independent of each other");
+/// let stacked = graph.node(graph.producer(graph.outputs()[0]).unwrap());
+/// let node = graph.producer(stacked.operands[0]).unwrap();
+/// let text = iterations(&graph, node).to_string();
+/// assert_eq!(text, "its iterations are independent of each other");
 /// ```
 ///
 /// # Panics

@@ -163,7 +163,8 @@ impl Dropout {
     ///
     /// ```
     /// # use anabranch::{dsl::ops::random::Key, nn::{Dropout, Mode}, prelude::*};
-    /// let y = eval(|| Dropout::new(0.5).apply(tensor([1.0, 2.0]), Mode::Evaluation, Key::new(1)))?;
+    /// let y =
+    ///     eval(|| Dropout::new(0.5).apply(tensor([1.0, 2.0]), Mode::Evaluation, Key::new(1)))?;
     /// assert_eq!(y.as_slice(), [1.0, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

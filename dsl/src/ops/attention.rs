@@ -347,8 +347,8 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let (queries, values) = (|| zeros::<f32>([2, 4]), || tensor([[1.0f32], [3.0]]));
-    /// let y = |mask| eval(move || queries().scaled_dot_product_attention(queries(), values(), mask));
+    /// let (q, values) = (|| zeros::<f32>([2, 4]), || tensor([[1.0f32], [3.0]]));
+    /// let y = |mask| eval(move || q().scaled_dot_product_attention(q(), values(), mask));
     /// assert_eq!(y(AttentionMask::None)?.as_slice(), [2.0, 2.0]);
     /// assert_eq!(y(AttentionMask::Causal)?.as_slice(), [1.0, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())

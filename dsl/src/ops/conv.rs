@@ -397,7 +397,9 @@ impl<T: Float> Tensor<T> {
     /// ```
     /// # use anabranch::prelude::*;
     /// # use anabranch::dsl::ops::ConvOptions;
-    /// let y = eval(|| tensor([[[1.0f32, 2.0, 4.0, 8.0]]]).conv1d(tensor([[[1.0, -1.0]]]), ConvOptions::new()))?;
+    /// let y = eval(|| {
+    ///     tensor([[[1.0f32, 2.0, 4.0, 8.0]]]).conv1d(tensor([[[1.0, -1.0]]]), ConvOptions::new())
+    /// })?;
     /// assert_eq!(y.as_slice(), [-1.0, -2.0, -4.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
@@ -457,7 +459,10 @@ impl<T: Float> Tensor<T> {
     /// ```
     /// # use anabranch::prelude::*;
     /// # use anabranch::dsl::ops::ConvOptions;
-    /// let y = eval(|| tensor([[[1.0f32, 2.0]]]).conv_transpose1d(tensor([[[1.0, 10.0]]]), ConvOptions::new().stride(2)))?;
+    /// let y = eval(|| {
+    ///     tensor([[[1.0f32, 2.0]]])
+    ///         .conv_transpose1d(tensor([[[1.0, 10.0]]]), ConvOptions::new().stride(2))
+    /// })?;
     /// assert_eq!(y.as_slice(), [1.0, 10.0, 2.0, 20.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

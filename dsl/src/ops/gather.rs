@@ -302,7 +302,9 @@ impl<T: Numeric> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let y = eval(|| zeros::<i32>([2, 2]).scatter_add_along_axis(tensor([[1], [0]]), tensor([[5], [6]]), 1))?;
+    /// let y = eval(|| {
+    ///     zeros::<i32>([2, 2]).scatter_add_along_axis(tensor([[1], [0]]), tensor([[5], [6]]), 1)
+    /// })?;
     /// assert_eq!(y.as_slice(), [0, 5, 6, 0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
@@ -320,7 +322,10 @@ impl<I: Integer> Tensor<I> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([2, 0]).one_hot::<f32>(3))?.as_slice(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([2, 0]).one_hot::<f32>(3))?.as_slice(),
+    ///     [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]

@@ -37,7 +37,8 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let y = eval(|| tensor([1.0f32, 3.0]).layer_norm(tensor([2.0, 2.0]), tensor([0.5, 0.5]), 0.0))?;
+    /// let y =
+    ///     eval(|| tensor([1.0f32, 3.0]).layer_norm(tensor([2.0, 2.0]), tensor([0.5, 0.5]), 0.0))?;
     /// assert_eq!(y.as_slice(), [-1.5, 2.5]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

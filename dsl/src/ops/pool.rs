@@ -390,7 +390,10 @@ impl<T: Float> Tensor<T> {
     /// # use anabranch::dsl::ops::PoolOptions;
     /// let x = || tensor([[1.0f32, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 0.0]]);
     /// assert_eq!(eval(|| x().max_pool(PoolOptions::new(2)))?.as_slice(), [4.0, 7.0]);
-    /// assert_eq!(eval(|| x().max_pool(PoolOptions::new([3]).stride(1)))?.as_slice(), [5.0, 6.0, 7.0, 7.0]);
+    /// assert_eq!(
+    ///     eval(|| x().max_pool(PoolOptions::new([3]).stride(1)))?.as_slice(),
+    ///     [5.0, 6.0, 7.0, 7.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -421,7 +424,10 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_max_pool())?.as_slice(), [5.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_max_pool())?.as_slice(),
+    ///     [5.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -435,7 +441,10 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_avg_pool())?.as_slice(), [3.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_avg_pool())?.as_slice(),
+    ///     [3.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]

@@ -67,7 +67,7 @@ pub(super) const fn named(constant: &str) -> Prim {
         }
         i += 1;
     }
-    panic!("no operation of the table has this name");
+    panic!("the table has no operation of this name");
 }
 
 /// Defines the operations of a family: the list of its rows, and a constant for each in a module

@@ -208,7 +208,10 @@ impl Key {
     ///
     /// ```
     /// # use anabranch::{dsl::ops::random::Key, prelude::*};
-    /// assert_eq!(eval(|| Key::new(0).bits([4]))?.as_slice(), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+    /// assert_eq!(
+    ///     eval(|| Key::new(0).bits([4]))?.as_slice(),
+    ///     [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]

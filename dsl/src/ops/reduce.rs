@@ -491,7 +491,10 @@ tensor_methods! {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([[1.0f32, 2.0], [3.0, 4.0]]).mean_axis(0))?.as_slice(), [2.0, 3.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([[1.0f32, 2.0], [3.0, 4.0]]).mean_axis(0))?.as_slice(),
+    ///     [2.0, 3.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     mean_axis;

@@ -571,7 +571,8 @@ impl<T: Element> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let x = eval(|| tensor([1, 2]).with_dynamic(0).shape().to_string().len() as i32 + tensor([0]))?;
+    /// let x =
+    ///     eval(|| tensor([1, 2]).with_dynamic(0).shape().to_string().len() as i32 + tensor([0]))?;
     /// // The shape is `[?]` while tracing.
     /// assert_eq!(x.as_slice(), [3]);
     /// assert_eq!(eval(|| tensor([1, 2]).with_dynamic(0))?.as_slice(), [1, 2]);

@@ -351,7 +351,10 @@ impl<T: Element> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([1, 2, 3, 4]).update_slice(tensor([0, 0]), 0, 1))?.as_slice(), [1, 0, 0, 4]);
+    /// assert_eq!(
+    ///     eval(|| tensor([1, 2, 3, 4]).update_slice(tensor([0, 0]), 0, 1))?.as_slice(),
+    ///     [1, 0, 0, 4]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]

@@ -187,7 +187,10 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([[0.0f32, 0.0], [1000.0, 0.0]]).softmax(-1))?.as_slice(), [0.5, 0.5, 1.0, 0.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([[0.0f32, 0.0], [1000.0, 0.0]]).softmax(-1))?.as_slice(),
+    ///     [0.5, 0.5, 1.0, 0.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -244,7 +247,8 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let loss = eval(|| tensor([[1000.0f32, 0.0], [1000.0, 0.0]]).cross_entropy(tensor([0, 1])))?;
+    /// let loss =
+    ///     eval(|| tensor([[1000.0f32, 0.0], [1000.0, 0.0]]).cross_entropy(tensor([0, 1])))?;
     /// assert_eq!(loss.as_slice(), [0.0, 1000.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

@@ -98,7 +98,7 @@ impl Rewrite<'_> {
     /// Appends a node to an open region.
     fn keep(&mut self, region: Region, node: Node) {
         let open = self.open.iter_mut().rev().find(|(r, _)| *r == region);
-        open.expect("values are used in their region or, through captures, inside of it").1.push(node);
+        open.expect("values are used in their region or, through captures, inside it").1.push(node);
     }
 
     fn dtype(&self, v: Value) -> DType {

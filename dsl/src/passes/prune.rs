@@ -49,13 +49,17 @@ pub struct PrunedGraph {
 /// use anabranch::Graph;
 /// use anabranch::dsl::passes::{Assignments, prune};
 ///
-/// let text = "graph @f(%x: f32[], %y: f32[]) -> f32[] { %h = exp %x  %z = mul %h, %y  %s = sin %z  return %s }";
+/// let text = "graph @f(%x: f32[], %y: f32[]) -> f32[] {
+///     %h = exp %x  %z = mul %h, %y  %s = sin %z  return %s
+/// }";
 /// let graph = Graph::parse(text, "f.ir").expect("the text is right");
 /// let value = |i: usize| graph.node(graph.region(graph.root()).nodes[i]).results[0];
 /// let (h, z, y) = (value(0), value(1), graph.inputs()[1]);
 /// let part = prune(&graph, &[h, y], &[z], Assignments::Drop)?;
 /// let expected = "graph @f(%h: f32[], %y: f32[]) -> f32[] { %z = mul %h, %y  return %z }";
-/// assert!(part.graph.same_structure(&Graph::parse(expected, "part.ir").expect("the text is right")));
+/// assert!(
+///     part.graph.same_structure(&Graph::parse(expected, "part.ir").expect("the text is right"))
+/// );
 ///
 /// let error = prune(&graph, &[h], &[z], Assignments::Drop).unwrap_err();
 /// assert_eq!(error.message, "`f`: a fetch depends on the parameter `y`, which is not fed");
@@ -68,7 +72,7 @@ pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Ass
     let mut replaced = Replacements::new(&g);
     let mut params = Vec::new();
     for &value in feeds {
-        assert_eq!(g.region_of(value), root, "{value} is fed inside of a construct");
+        assert_eq!(g.region_of(value), root, "{value} is fed inside a construct");
         if inputs.contains(&value) {
             params.push(value);
             continue;
@@ -238,7 +242,7 @@ fn drop_variables(g: &mut Graph) -> Vec<VarId> {
     let kept: Vec<VarId> = (0..used.len()).filter(|&i| used[i]).map(VarId::from_index).collect();
     for node in nodes {
         if let Op::Read(var) | Op::Assign(var) = &mut g.node_mut(node).op {
-            *var = VarId::from_index(kept.iter().position(|k| k == var).expect("it is used"));
+            *var = VarId::from_index(kept.iter().position(|k| k == var).expect("the variable is used"));
         }
     }
     g.vars = kept.iter().map(|v| g.vars[v.index()].clone()).collect();

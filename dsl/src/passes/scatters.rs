@@ -170,13 +170,13 @@ impl Sums<'_> {
             if terms.len() + todo.len() >= self.budget {
                 return None;
             }
-            match made_by(self.graph, v).expect("a sparse value is made by an operation of the table") {
+            match made_by(self.graph, v).expect("a sparse value is the result of an operation of the table") {
                 (prim::NEG, &[x]) => {
                     changes.push(Change::Negate);
                     todo.push((x, changes));
                 }
                 (name @ (prim::MUL | prim::DIV), &[a, b]) => {
-                    let (x, by) = self.scaled(name, a, b).expect("seen before");
+                    let (x, by) = self.scaled(name, a, b).expect("the value was checked before");
                     changes.push(Change::Scale(name, by));
                     todo.push((x, changes));
                 }
@@ -191,9 +191,12 @@ impl Sums<'_> {
                     if self.is_sparse(into) {
                         todo.push((into, changes.clone()));
                     }
-                    terms.push(Term { scatter: self.graph.producer(v).expect("it is made by a node"), changes });
+                    terms.push(Term {
+                        scatter: self.graph.producer(v).expect("the value is the result of a node"),
+                        changes,
+                    });
                 }
-                (name, _) => panic!("`{name}` gives no sparse value"),
+                (name, _) => panic!("`{name}` has no sparse result"),
             }
         }
         terms.reverse();
@@ -219,7 +222,7 @@ impl Sums<'_> {
         let (region, origin) = (self.graph.node(before).region, self.graph.node(at).origin());
         let node = self.graph.make_node(region, op, operands.to_vec(), [], origin);
         let types = crate::ir::result_types(self.graph, node).unwrap_or_else(|e| panic!("scatters: {e:?}"));
-        let result = self.graph.add_result(node, types.into_iter().next().expect("it has a result"));
+        let result = self.graph.add_result(node, types.into_iter().next().expect("the operation has a result"));
         self.graph.insert_before(node, before);
         result
     }

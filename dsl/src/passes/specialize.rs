@@ -26,7 +26,9 @@ use std::sync::Arc;
 /// ```
 /// use anabranch::{DType, Graph, TensorType, dsl::passes::specialize};
 ///
-/// let graph = Graph::parse("graph @f(%x: f32[n], %y: f32[n]) { %z = mul %x, %y  return %z }", "f.ir").unwrap();
+/// let graph =
+///     Graph::parse("graph @f(%x: f32[n], %y: f32[n]) { %z = mul %x, %y  return %z }", "f.ir")
+///         .unwrap();
 /// let three = TensorType::new(DType::F32, [3]);
 /// let special = specialize(&graph, &[three.clone(), three.clone()])?;
 /// assert_eq!(special.ty(special.outputs()[0]).to_string(), "f32[3]");

@@ -163,7 +163,7 @@ impl State {
 
     /// Ends a field or item.
     pub fn leave(&mut self) {
-        let step = self.path.0.take().expect("a part is left that was entered");
+        let step = self.path.0.take().expect("only a part that was entered is left");
         self.path = step.before.clone();
     }
 
@@ -236,7 +236,7 @@ impl State {
     /// Returns the same structure with other tensors, which are taken from `tensors`.
     pub(crate) fn with_tensors(&self, tensors: &mut impl Iterator<Item = Any>) -> State {
         let tensors: Vec<Any> = tensors.take(self.tensors.len()).collect();
-        assert_eq!(tensors.len(), self.tensors.len(), "one tensor for each one in the structure");
+        assert_eq!(tensors.len(), self.tensors.len(), "there is one tensor for each tensor of the structure");
         State { tensors, structure: self.structure.clone(), path: Path::default() }
     }
 
@@ -297,7 +297,7 @@ impl Reader<'_> {
     }
 
     /// Returns the next length.
-    #[expect(clippy::len_without_is_empty, reason = "it takes a length that was appended")]
+    #[expect(clippy::len_without_is_empty, reason = "the method consumes an appended length")]
     pub fn len(&mut self) -> usize {
         let Entry::Len(len) = self.next() else { panic!("{MISUSE}") };
         *len

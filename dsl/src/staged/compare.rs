@@ -76,7 +76,7 @@ or_else! {
 /// A bound of [`PartialEq`] and [`PartialOrd`] for tensors that no two values satisfy.
 ///
 /// These traits return a `bool`, but a comparison of tensors is part of the graph. The bound makes
-/// the compiler explain this wherever the operators appear outside of `#[graph]`. It is a bound on
+/// the compiler explain this wherever the operators appear outside `#[graph]`. It is a bound on
 /// [`OutsideOfGraph`] because the compiler shows the message only for a bound on another type.
 #[diagnostic::on_unimplemented(
     message = "`{A}` and `{B}` cannot be compared here: tensors have values only when the graph runs",
@@ -135,8 +135,9 @@ where
     }
 }
 
-/// A bound of the methods by which the host compares, such as [`PartialOrd::gt`], that no type satisfies. Without methods of a tensor
-/// itself the compiler would ask for a reference first.
+/// A bound that no type satisfies, of the host's comparison methods such as [`PartialOrd::gt`].
+/// Tensors have these methods themselves, because the compiler would otherwise first suggest a
+/// reference.
 #[diagnostic::on_unimplemented(
     message = "a tensor cannot be compared by a method of `PartialEq` or `PartialOrd`",
     label = "this would return a `bool`, and a tensor has values only when the graph runs",
@@ -149,7 +150,7 @@ pub trait ComparedByMethod<R> {
 
 macro_rules! methods_of_the_host {
     ($($method:ident)*) => {
-        #[expect(clippy::should_implement_trait, reason = "these stand before the methods of the traits")]
+        #[expect(clippy::should_implement_trait, reason = "these shadow the methods of the traits")]
         impl<T: Element> Tensor<T> {$(
             #[doc(hidden)]
             pub fn $method<R>(&self, other: R) -> bool

@@ -235,7 +235,7 @@ impl<T: ?Sized, R: Places> Places for (Place<'_, T>, R) {
         self.1.save(into);
     }
     fn load(&mut self, from: &[State]) {
-        let (first, rest) = from.split_first().expect("one state for each place");
+        let (first, rest) = from.split_first().expect("there is one state for each place");
         (self.0.load)(self.0.at, first);
         self.1.load(rest);
     }
@@ -248,7 +248,7 @@ impl<T: ?Sized, R: Places> Places for (Option<Place<'_, T>>, R) {
         self.1.save(into);
     }
     fn load(&mut self, from: &[State]) {
-        let (first, rest) = from.split_first().expect("one state for each place");
+        let (first, rest) = from.split_first().expect("there is one state for each place");
         if let Some(place) = &mut self.0 {
             (place.load)(place.at, first);
         }

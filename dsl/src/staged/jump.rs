@@ -6,7 +6,7 @@
 
 use super::{Condition, If, Logical, While};
 
-/// Conditions under which a jump may be inside of a larger expression.
+/// Conditions under which a jump may be inside a larger expression.
 #[diagnostic::on_unimplemented(
     message = "a jump under a tensor condition cannot be part of a larger expression",
     label = "the enclosing condition is a tensor",
@@ -42,7 +42,7 @@ impl AllowsMacro for bool {}
 macro_rules! checks {
     ($($construct:ident)*) => {$(
         impl<C: Condition> $construct<C> {
-            /// Checks that a jump inside of a larger expression may be used here.
+            /// Checks that a jump inside a larger expression may be used here.
             #[inline]
             pub fn allows_nested_jump(&self)
             where

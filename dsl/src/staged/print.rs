@@ -6,8 +6,8 @@
 //! itself and its options here and leaves a mark in the text ([`show`]). The text between the marks
 //! and the options form the template of the print.
 //!
-//! Without a tensor and outside of staged constructs, the text is printed immediately, while
-//! tracing. Inside of a construct it is always part of the graph, so that it appears each time that
+//! Without a tensor and outside staged constructs, the text is printed immediately, while
+//! tracing. Inside a construct it is always part of the graph, so that it appears each time that
 //! part runs.
 //!
 //! This module does not know the syntax of format strings, which is the compiler's.
@@ -73,7 +73,7 @@ pub(crate) fn fail_without_value() -> ! {
 fn template(arguments: fmt::Arguments<'_>, end: &str) -> (Template, Vec<Any>) {
     let making = Making::begin();
     let text = arguments.to_string();
-    let shown = SHOWN.with_borrow_mut(|s| std::mem::take(s.last_mut().expect("a text is being made")));
+    let shown = SHOWN.with_borrow_mut(|s| std::mem::take(s.last_mut().expect("a message is being formatted")));
     drop(making);
     let mut pieces = Vec::new();
     let mut values = Vec::new();

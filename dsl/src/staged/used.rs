@@ -154,5 +154,5 @@ impl Uses<(MutReference, Keeping)> for Tensor<bool> {}
 
 /// Diverges. It precedes code that is compiled but never run.
 pub fn never() -> ! {
-    unreachable!("the checks of types are not run")
+    unreachable!("type checks are never executed")
 }

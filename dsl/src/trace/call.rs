@@ -86,7 +86,7 @@ pub fn overlap_loops(parallel_iterations: usize, site: Site) {
         return;
     }
     try_with(|t| {
-        let call = t.calls.last_mut().expect("a graph function is entered before its loops are spoken of");
+        let call = t.calls.last_mut().expect("a graph function is entered before its loop options are set");
         let n = u32::try_from(parallel_iterations).unwrap_or(u32::MAX);
         let n = NonZeroU32::new(n).ok_or_else(|| {
             Diagnostic::new(format!("`{}`: `parallel_iterations` is 0", call.name))

@@ -135,8 +135,10 @@ impl Tracer {
             self.graph.value_mut(r).name = name;
         }
         let mut made = made.into_iter();
-        let results: Vec<Value> =
-            given_back.into_iter().map(|o| o.or_else(|| made.next()).expect("a result for each value")).collect();
+        let results: Vec<Value> = given_back
+            .into_iter()
+            .map(|o| o.or_else(|| made.next()).expect("there is a result for each value"))
+            .collect();
         for (&(id, _), &value) in written.iter().zip(&results[yields.len()..]) {
             self.set_var(id, self.depth, value);
         }

@@ -91,7 +91,7 @@ impl Tracer {
         sites: &[Site],
         loc: Loc,
     ) -> Result<Vec<Any>> {
-        assert_eq!(then.len(), otherwise.len(), "the branches of a cond give equally many values");
+        assert_eq!(then.len(), otherwise.len(), "the branches of a cond yield different numbers of values");
         assert_eq!(self.open.len(), cond.construct + 1, "an inner construct was left open");
         let depth = self.open.len();
         let [r0, r1] = self.open[cond.construct].regions;

@@ -218,7 +218,7 @@ struct Abort(Diagnostic);
 
 /// Ends the trace with an error.
 ///
-/// Inside of [`trace`] this unwinds to it without printing anything. Outside it panics with the
+/// Inside [`trace`] this unwinds to it without printing anything. Outside it panics with the
 /// rendered error.
 #[track_caller]
 pub fn fail(error: Diagnostic) -> ! {
@@ -283,7 +283,7 @@ pub fn is_tracing() -> bool {
     TRACER.with_borrow(Option::is_some)
 }
 
-/// Calls `f` with the active tracer. Fails outside of a trace.
+/// Calls `f` with the active tracer. Fails outside a trace.
 #[track_caller]
 pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     let (mut f, mut result) = (Some(f), None);
@@ -291,8 +291,8 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     result.expect("`access` calls its argument")
 }
 
-/// Calls `f` with the active tracer. Most callers are small: the checks and errors are compiled once,
-/// not with each of them.
+/// Calls `f` with the active tracer. Most callers are small: the checks and errors are compiled
+/// once, not with each of them.
 #[track_caller]
 fn access(f: &mut dyn FnMut(&mut Tracer)) {
     let loc = Loc::caller();
@@ -464,8 +464,8 @@ pub(crate) fn at_origin<R>(origin: Origin, otherwise: Option<On>, f: impl FnOnce
     r
 }
 
-/// Runs `f`, which appends parts of the operation `op`: errors in them name `op`. If the operation is
-/// itself a part of another one, that one is named.
+/// Runs `f`, which appends parts of the operation `op`: errors in them name `op`. If the operation
+/// is itself a part of another one, that one is named.
 pub(crate) fn written_as<R>(op: &'static str, f: impl FnOnce() -> R) -> R {
     let before = with(|t| {
         let written = t.written.or(Some(op));

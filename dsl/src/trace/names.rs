@@ -61,7 +61,7 @@ impl Traced {
     /// that of a parameter, or a position such as `input 0` or `result 0`.
     ///
     /// # Errors
-    /// No value or several values have this name; the value is inside of a branch, loop or call and
+    /// No value or several values have this name; the value is inside a branch, loop or call and
     /// has no value outside; or it is a list. The error shows the existing names.
     ///
     /// ```

@@ -77,7 +77,7 @@ pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
         Buffer::I64(d) => bytemuck::cast_slice_mut(d),
         Buffer::U32(d) => bytemuck::cast_slice_mut(d),
         Buffer::U8(d) => d,
-        Buffer::Bool(_) => panic!("truth values as bytes"),
+        Buffer::Bool(_) => panic!("booleans cannot be read as bytes"),
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnc
     let (mut a, mut b) = (Some(a), Some(b));
     let (mut of_a, mut of_b) = (None, None);
     both(&mut || of_a = a.take().map(|a| a()), &mut || of_b = b.take().map(|b| b()));
-    (of_a.expect("each is called once"), of_b.expect("each is called once"))
+    (of_a.expect("each closure is called once"), of_b.expect("each closure is called once"))
 }
 
 #[cfg(test)]

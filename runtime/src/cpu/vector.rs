@@ -131,7 +131,7 @@ impl Level {
 
     /// Returns the best supported instruction set.
     pub(crate) fn best() -> Level {
-        Level::all().next().expect("there is always one")
+        Level::all().next().expect("the portable instruction set is always supported")
     }
 
     /// Returns the rows and columns of the tiles of a [`Task`], and the lanes of a vector.
@@ -150,7 +150,7 @@ impl Level {
     /// Runs a task with this instruction set, which must be supported. Tiles are as in
     /// [`tile`](Self::tile).
     pub(crate) fn run<T: Lane>(self, task: impl Task<T>) {
-        assert!(self.is_here(), "the processor has no {self:?}");
+        assert!(self.is_here(), "the processor does not support {self:?}");
         #[cfg(test)]
         if self == Level::Wide {
             // SAFETY: portable Rust needs no special instructions.

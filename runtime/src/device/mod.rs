@@ -73,7 +73,7 @@ impl Buffer {
     ///
     /// Panics if the buffer is at another place.
     fn at(self, place: Place) -> Contents {
-        assert_eq!(self.place, place, "a value is used where it is");
+        assert_eq!(self.place, place, "a value is used in its own memory space");
         self.contents
     }
 

@@ -30,7 +30,12 @@ use std::time::Duration;
 /// use anabranch::{Modelled, Session};
 /// use std::time::Duration;
 ///
-/// let gpu = |i| Modelled::new(&format!("/gpu:{i}")).flops(10e12).bandwidth(1e12).launch(Duration::from_micros(5));
+/// let gpu = |i| {
+///     Modelled::new(&format!("/gpu:{i}"))
+///         .flops(10e12)
+///         .bandwidth(1e12)
+///         .launch(Duration::from_micros(5))
+/// };
 /// let session = Session::builder().modelled([gpu(0), gpu(1)]).build()?;
 /// assert_eq!(session.devices().len(), 2);
 /// # Ok::<(), anabranch::Diagnostic>(())

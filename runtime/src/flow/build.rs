@@ -130,7 +130,7 @@ impl Build<'_> {
             if self.cut.home_of(value) != Home::Everywhere {
                 continue;
             }
-            let place = self.cut.made_in[value.index()].expect("a value is made somewhere");
+            let place = self.cut.made_in[value.index()].expect("a value is computed on some device");
             let make = match graph.value(value).def {
                 ValueDef::Param(_, i) => Make::Source(Source::Input(i)),
                 ValueDef::Result(..) => Make::Constant(value),

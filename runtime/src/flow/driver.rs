@@ -237,7 +237,7 @@ impl Pending {
 
     fn take(&mut self, ticket: Ticket) -> Work {
         self.free.push(ticket.0);
-        self.work[ticket.index()].take().expect("work has one event")
+        self.work[ticket.index()].take().expect("pending work has exactly one event")
     }
 
     fn len(&self) -> usize {
@@ -438,7 +438,7 @@ impl Run<'_> {
     }
 
     fn given(mut self) -> Given {
-        let outputs = self.outputs.drain(..).map(|output| output.expect("the parts give all outputs")).collect();
+        let outputs = self.outputs.drain(..).map(|output| output.expect("the subgraphs compute all outputs")).collect();
         Given { outputs, assigned: std::mem::take(&mut self.assigned) }
     }
 }

@@ -75,7 +75,8 @@ impl Native {
         for (region, start) in compiled {
             plan.code[region.enter as usize] = Instr::Native { function: functions.len() as u32, entry: region.entry };
             let function = code[start..].as_ptr();
-            // SAFETY: a function begins at `start`, compiled for the signature of `Function` by `translate`.
+            // SAFETY: a function begins at `start`, compiled for the signature of `Function` by
+            // `translate`.
             functions.push(unsafe { std::mem::transmute::<*const u8, Function>(function) });
         }
         Ok(Some(Native { functions, _code: code, n_registers: plan.registers.len(), n_stacks: plan.stacks.len() }))

@@ -1,4 +1,4 @@
-//! Placement rules of a session, which assign variables to devices by name patterns, outside of the
+//! Placement rules of a session, which assign variables to devices by name patterns, outside the
 //! model.
 
 use super::topology::Topology;
@@ -256,6 +256,6 @@ mod tests {
         }
         let error = rules(&[("a*", "/gpu")]).check(&Topology::cpus(2)).unwrap_err();
         assert_eq!(error.message, "the rule \"a*\" -> \"/gpu\" matches no device");
-        assert_eq!(error.help.as_deref(), Some("there are /cpu:0, /cpu:1"));
+        assert_eq!(error.help.as_deref(), Some("available: /cpu:0, /cpu:1"));
     }
 }

@@ -107,7 +107,7 @@ impl Pushed {
         };
         let limit = match (self.count.limit, self.limit) {
             (Limit::Number(limit), _) => limit,
-            (Limit::Before(_), limit) => number(limit.expect("what is no number is in a register")),
+            (Limit::Before(_), limit) => number(limit.expect("a bound that is not a number is in a register")),
         };
         let trips = self.count.trips(number(self.first), limit).unwrap_or(0);
         usize::try_from(trips).unwrap_or(0).saturating_mul(self.in_each)
@@ -160,7 +160,7 @@ impl Plan {
             }
             match instr {
                 Instr::Native { function, .. } => {
-                    let native = self.native.as_ref().expect("there is native code of the plan");
+                    let native = self.native.as_ref().expect("the plan has native code");
                     pc = native.run(*function, &mut cx.regs, &mut cx.stacks, surroundings.stop);
                     continue;
                 }
@@ -180,7 +180,10 @@ impl Plan {
                 Instr::StackZeros(s) => cx.stacks[s.index()].set_zeros(),
                 Instr::StackInput { stack, input } => {
                     let i = stack.index();
-                    match (cx.stack_inputs[*input as usize].take().expect("a stack was given"), &mut cx.lists[i]) {
+                    match (
+                        cx.stack_inputs[*input as usize].take().expect("the caller passed a stack"),
+                        &mut cx.lists[i],
+                    ) {
                         (Held::Stack(given), _) => cx.stacks[i].set(given),
                         (Held::List(given), Some(list)) => {
                             list.set(given).map_err(|missing| self.no_memory_for_list(missing))?
@@ -191,7 +194,7 @@ impl Plan {
                 Instr::StackOutput { stack, output } => {
                     let (i, ty) = (stack.index(), &self.stacks[stack.index()]);
                     let given = match list_of(ty) {
-                        Some(empty) => Held::List(cx.lists[i].replace(empty).expect("it is a list")),
+                        Some(empty) => Held::List(cx.lists[i].replace(empty).expect("the output is a list")),
                         None => Held::Stack(cx.stacks[i].to_host(ty.element())),
                     };
                     cx.stack_outputs[*output as usize] = Some(given);
@@ -521,7 +524,7 @@ impl Plan {
         to: &mut [impl BorrowMut<HostTensor>],
     ) {
         let foreign = Foreign { inputs, constants: &self.constants, vars: vars.shared() };
-        assert_eq!(to.len(), self.outputs.len(), "a tensor for each output");
+        assert_eq!(to.len(), self.outputs.len(), "there is a tensor for each output");
         for (i, ((operand, _), to)) in self.outputs.iter().zip(&mut *to).enumerate() {
             let to: &mut HostTensor = to.borrow_mut();
             match operand {
@@ -594,7 +597,9 @@ impl Plan {
         }
         for &id in &self.additions {
             let step = &self.steps[id.index()];
-            let Kernel::AddAtEnd(places) = &step.kernel else { panic!("{id:?} adds nothing at the end") };
+            let Kernel::AddAtEnd(places) = &step.kernel else {
+                panic!("{id:?} is not an addition at the end of a step")
+            };
             let Base::Var(var) = step.operands[0].view().base else { panic!("{id:?} adds to no variable") };
             let table = bytes_of_mut(vars.tensor_mut(var as usize).buffer_mut());
             let added = index::scatter_add(places, &step.operands, table, &cx.sources(self, foreign));

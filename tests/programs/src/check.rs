@@ -1,7 +1,7 @@
 //! The invariants of scopes and jumps of a tree.
 //!
 //! - A name refers to the variable with the number of the place: it is not shadowed.
-//! - A jump is inside of its loop and is the last statement of its block.
+//! - A jump is inside its loop and is the last statement of its block.
 //! - An arm of an `if` or `match` with a value has a value or jumps. Not both arms of an `if` jump,
 //!   and neither does the default arm of a `match`.
 

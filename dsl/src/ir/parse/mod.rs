@@ -26,10 +26,12 @@ impl Graph {
     /// ```
     /// use anabranch::Graph;
     ///
-    /// let text = "graph @f(%x: f32[n]) -> f32[n] {\n    %y = tanh %x : f32[n]\n    return %y\n}\n";
+    /// let text =
+    ///     "graph @f(%x: f32[n]) -> f32[n] {\n    %y = tanh %x : f32[n]\n    return %y\n}\n";
     /// assert_eq!(Graph::parse(text, "f.ir").unwrap().to_string(), text);
     ///
-    /// let errors = Graph::parse("graph @f(%x: f32[n]) { %y = tahn %x  return %y }", "f.ir").unwrap_err();
+    /// let errors =
+    ///     Graph::parse("graph @f(%x: f32[n]) { %y = tahn %x  return %y }", "f.ir").unwrap_err();
     /// assert_eq!(errors[0].message, "there is no operation `tahn`");
     /// ```
     pub fn parse(text: &str, file: &str) -> Result<Graph, Vec<Diagnostic>> {

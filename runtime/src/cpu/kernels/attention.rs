@@ -116,7 +116,7 @@ impl Attention {
             causal,
             gradients,
             batch: merged(&q.shape[..batch], [strides(0), strides(1), strides(2), strides(3)]),
-            layouts: std::array::from_fn(|i| layout(view(i)).expect("checked before")),
+            layouts: std::array::from_fn(|i| layout(view(i)).expect("the layout was checked before")),
             level: Level::best(),
         }
     }

@@ -170,7 +170,7 @@ impl Rows {
                 if let Input::Operand(i) = *input
                     && let Some(out) = outs.iter().position(|o| o.base == operands[i as usize].view().base)
                 {
-                    let writer = writer(out).expect("only rows lie where rows go");
+                    let writer = writer(out).expect("only row stages have rows as output");
                     *input = Input::Before(writer as u8);
                 }
             }

@@ -72,7 +72,7 @@ impl Lower<'_> {
         for place in &carried {
             let storage = match place {
                 Place::Reg(r) => Storage::Reg(*r),
-                Place::View(v) => v.storage().expect("loop variables lie in buffers"),
+                Place::View(v) => v.storage().expect("loop variables are stored in buffers"),
                 Place::Slot(s) => Storage::Slot(*s),
                 Place::Stack(s) => Storage::Stack(*s),
                 Place::Expr(_) => unreachable!("new places are storage"),

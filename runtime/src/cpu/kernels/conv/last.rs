@@ -102,7 +102,7 @@ impl ChannelsLast {
         // Indices in a part are 32-bit.
         u32::try_from(result.iter().product::<usize>().checked_mul(boxes.images())?).ok()?;
         let products: usize = phases.iter().map(|p| p.grid.iter().product::<usize>() * p.places.len()).sum();
-        assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < inner), "a place outside of a row of filters");
+        assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < inner), "a place outside a row of filters");
         let has_gaps = phases.iter().any(|p| p.taps.is_empty());
         let phases = phases.into_iter().filter(|p| !p.taps.is_empty());
         let phases = phases.map(|p| {
