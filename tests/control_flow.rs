@@ -494,7 +494,7 @@ mod errors_name_variable_and_line {
             if x > 0 { forever(x - 1) } else { x }
         }
         let e = error(|| forever(scalar(3)));
-        assert!(e.message.contains("`forever` calls itself without end"), "{e}");
+        assert!(e.message.contains("`forever` recurses endlessly"), "{e}");
     }
 
     #[test]

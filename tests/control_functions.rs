@@ -400,7 +400,7 @@ mod recursion {
             let e = error_of(f, 3.0);
             assert!(e.message.contains("nested more than"), "{e}");
             let text = e.to_string();
-            assert!(text.contains("recursion on tensors does not end"), "{text}");
+            assert!(text.contains("recursion under a tensor condition does not end"), "{text}");
             assert!(e.loc().is_some_and(|loc| loc.file.ends_with("control_functions.rs")), "{text}");
         }
         assert!(error_of(caller, 3.0).to_string().contains("note: in `caller`"));

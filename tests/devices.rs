@@ -255,5 +255,5 @@ fn constraints_are_looked_at_in_every_session() {
     let session = Session::builder().interpreted(true).cpus(2).build();
     assert!(error(session, &on_gpu).contains("no device"));
     let none = Session::builder().modelled([]).build().expect_err("there is no device");
-    assert!(none.message.contains("without a device"), "{none}");
+    assert!(none.message.contains("at least one simulated device"), "{none}");
 }

@@ -193,7 +193,7 @@ fn a_way_through_the_loop_around_is_an_error() {
         v
     }
     let error = error_of(f, 1.0);
-    assert!(error.message.contains("the way leads through `v`"), "{error}");
+    assert!(error.message.contains("the loss depends on `v` from an earlier iteration"), "{error}");
     assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
 }
 
@@ -262,7 +262,7 @@ fn a_way_through_earlier_iterations_is_an_error() {
         (with_respect_to_both, "v"),
     ] {
         let error = error_of(f, 2.0);
-        let way = format!("the way leads through `{name}`");
+        let way = format!("the loss depends on `{name}` from an earlier iteration");
         assert!(error.message.contains(&way), "{error}");
         assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
     }
@@ -332,7 +332,7 @@ fn a_gradient_between_two_results_of_one_construct_is_an_error() {
         gradients(2.0 * y, z)
     }
     for (error, construct) in [(error_of(branch, (3.0, true)), "branch"), (error_of(repeated, (3.0, 2)), "loop")] {
-        let message = format!("the loss depends on `z` inside of the {construct} that gives both");
+        let message = format!("the loss depends on `z` inside the {construct} that computes both");
         assert!(error.message.contains(&message), "{error}");
         assert!(error.to_string().contains("y, z)"), "{error}");
     }

@@ -642,7 +642,7 @@ fn a_question_mark_ends_the_trace_with_its_error() {
     let error = eval_with(|x| scaled(x, "two"), 8.0).unwrap_err().to_string();
     assert!(error.contains("invalid float literal"), "{error}");
     let error = eval_with(|x: Tensor| scaled(x, "two").unwrap_or(x) + 1.0f32, 8.0).unwrap_err().to_string();
-    assert!(error.contains("was left before its end"), "{error}");
+    assert!(error.contains("was left early"), "{error}");
     assert!(error.contains("tests/jumps.rs"), "{error}");
 }
 

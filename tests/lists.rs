@@ -188,7 +188,7 @@ fn an_element_of_another_shape_is_refused_while_tracing_or_at_run_time() {
         list.push(x);
         list.stack()
     }
-    refused(&error_of(known, [1.0, 2.0]), "list_push: given f64[2], expected f64[3]", "list.push(x)");
+    refused(&error_of(known, [1.0, 2.0]), "list_push: expected f64[3], but got f64[2]", "list.push(x)");
 
     #[graph]
     fn of_the_data(x: S, parts: Tensor<i32>) -> S {

@@ -341,13 +341,13 @@ fn wrong_names_are_errors_that_say_what_there_is() -> Outcome {
     // A parameter may be fed without being needed.
     let end = f.prune(&signature, &["total", "x"], &["end"])?;
     let e = end.call(&[number(1.0)]).expect_err("one is missing");
-    assert_eq!(e.message, "`f` takes 2 feeds, but got 1");
+    assert_eq!(e.message, "wrong number of feeds for `f`: expected 2, got 1");
     let e = end.call(&[floats([1], &[1.0]), number(1.0)]).expect_err("the shape is wrong");
     assert_eq!(e.message, "`f`: the feed `total` is f32[], but got f32[1]");
     let e = end.call(&[number(1.0), HostTensor::scalar(1)]).expect_err("the element type is wrong");
     assert_eq!(e.message, "`f`: the feed `x` is f32[], but got i32[]");
     let e = f.prune(&signature[..1], &["x"], &["end"]).expect_err("a type is missing");
-    assert!(e.message.contains("takes at least 2 tensors, given 1: there is none for argument #2"), "{e}");
+    assert!(e.message.contains("takes at least 2 tensors, but got 1: argument #2 is missing"), "{e}");
     Ok(())
 }
 
@@ -366,7 +366,7 @@ fn a_list_is_not_fetched_and_parameters_of_one_name_are_told_apart_by_position()
     let error = f.prune(&signature, &["input 0", "input 1"], &["rows"]).expect_err("a list");
     assert_eq!(error.message, "`rows` is a list, but only tensors can be fed and fetched");
     let error = f.prune(&signature, &["x"], &["result 0"]).expect_err("two parameters").to_string();
-    assert!(error.contains("means 2 values") && error.contains("is the parameter `input 1`"), "{error}");
+    assert!(error.contains("names 2 values") && error.contains("is the parameter `input 1`"), "{error}");
     let both = f.prune(&signature, &["input 1", "input 0"], &["result 0"])?;
     let got = both.call(&[floats([2], &[1.0, 2.0]), floats([2], &[3.0, 4.0])])?;
     near(&got[0], &[4.0 * 2.0 + 3.0, 5.0 * 3.0 + 4.0]);
@@ -385,9 +385,12 @@ fn what_has_unknown_extents_may_be_fed_with_any() -> Outcome {
             assert_eq!(sum.call(&[floats([3], &[1.0, 2.0, 4.0])])?, [number(7.0)]);
         }
         let error = sum.call(&[floats([1, 1], &[1.0])]).expect_err("the rank is wrong").message;
-        assert!(error.ends_with("the feed `y` is f32[?], given f32[1, 1]"), "{error}");
+        assert!(error.ends_with("the feed `y` is f32[?], but got f32[1, 1]"), "{error}");
         let error = sum.explain().expect_err("the extents are not known").message;
-        assert!(error.ends_with("what runs depends on extents that a call says: `y` is f32[?]"), "{error}");
+        assert!(
+            error.ends_with("the pruned function depends on extents that only a call determines: `y` is f32[?]"),
+            "{error}"
+        );
     }
     Ok(())
 }

@@ -222,7 +222,7 @@ fn a_tensor_does_not_leave_a_checkpoint_by_a_side_door() {
     };
     let text = error_of(f, 1.0).to_string();
     assert!(text.contains("a tensor of the body of a `checkpoint` is used outside it"), "{text}");
-    assert!(text.contains("give it back as a result"), "{text}");
+    assert!(text.contains("return it from the closure"), "{text}");
 }
 
 // Loops in segments.
@@ -376,7 +376,7 @@ fn a_list_of_unknown_extents_is_not_saved() {
     }
     check(f, (2.0, 3), &[32.0]);
     let error = error_of(|x: S, n: Tensor<i32>| gradients(f(x, n), x), (2.0, 3));
-    assert!(error.message.contains("starts from the elements of the list `list`, which changes in a loop"), "{error}");
+    assert!(error.message.contains("saves the elements of the list `list`, which is modified in a loop"), "{error}");
     assert!(error.to_string().contains("while i < n"), "{error}");
 }
 

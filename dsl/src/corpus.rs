@@ -47,7 +47,7 @@ pub struct Case {
 /// The expected outcome of a case.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// This result, within the exactness of the operation.
+    /// The expected result, within the exactness of the operation.
     Output(HostTensor),
     /// An error whose message contains this text, during tracing or at run time.
     Error(String),

@@ -343,8 +343,8 @@ impl IntoDevice for DeviceName {
 
 /// A device constraint of a node or variable, with the source location that specifies it.
 ///
-/// It has the size of a pointer, since every node has a field for one. Two constraints are equal if
-/// they match the same devices, whatever their locations.
+/// A constraint has the size of a pointer, since every node has a field for one. Two constraints
+/// are equal if they match the same devices, whatever their locations.
 #[derive(Clone, Copy)]
 pub struct On(&'static Said);
 

@@ -1,7 +1,8 @@
 //! The interpreter, which defines the semantics of a graph.
 //!
-//! It runs nodes in program order, on host tensors, by [`OpDef::eval`](crate::ops::OpDef). Every
-//! other engine is tested against it. It knows no device and is never optimized.
+//! The interpreter runs nodes in program order, on host tensors, by
+//! [`OpDef::eval`](crate::ops::OpDef). Every other engine is tested against it. It knows no device
+//! and is never optimized.
 
 pub mod list;
 

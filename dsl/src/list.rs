@@ -11,9 +11,9 @@ use std::marker::PhantomData;
 ///
 /// TensorFlow calls it a `TensorArray` (Yu et al., EuroSys 2018, §2.1 and §5.2).
 ///
-/// Its length may depend on data: a staged loop can push to it. All its tensors have the same rank.
-/// Extents known when the list is created apply to all of them. Others ([`Dim::Unknown`]) may
-/// differ between elements.
+/// The length of a list may depend on data: a staged loop can push to it. All tensors of a list
+/// have the same rank. Extents known when the list is created apply to all of them. Others
+/// ([`Dim::Unknown`]) may differ between elements.
 ///
 /// A handle is `Copy`, and a list is a value: after `let b = a;` a push to `a` does not change `b`.
 /// A list with a single handle in use is updated in place, so pushing and writing take amortized

@@ -52,7 +52,7 @@ impl StopFlag {
 
     /// Returns the address of the flag for generated code: a byte that is 0 until the flag is set.
     ///
-    /// It is written atomically.
+    /// The kind is written atomically.
     pub fn address(&self) -> *const u8 {
         self.0.as_ptr()
     }

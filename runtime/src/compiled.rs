@@ -1,8 +1,8 @@
 //! A traced graph compiled for given input types, with its session's variables. Functions and their
 //! pruned parts call it.
 //!
-//! It does not know the caller's representation of inputs and outputs: here both are lists of
-//! tensors.
+//! This module does not know the caller's representation of inputs and outputs: here both are lists
+//! of tensors.
 
 use crate::apart;
 use crate::call::{Call, CallOptions};

@@ -357,7 +357,7 @@ where
 
     /// Returns the plan for arguments of the given types as text.
     ///
-    /// It shows instructions and memory; for each loop, whether its iterations depend on each
+    /// The text shows instructions and memory; for each loop, whether its iterations depend on each
     /// other; and for each loop and branch the values that it saves for a gradient, with name,
     /// type, line and bytes per iteration.
     pub fn explain(&self, signature: impl Into<Signature>) -> Result<String> {

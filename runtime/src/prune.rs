@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A part of a [`Function`](crate::Function) for arguments of given types, which computes fetched
 /// values from fed values.
 ///
-/// It is created by [`Function::prune`](crate::Function::prune) and
+/// A pruned function is created by [`Function::prune`](crate::Function::prune) and
 /// [`Function::prune_step`](crate::Function::prune_step). A clone is another handle of the same
 /// part. It may be called from several threads at once.
 #[derive(Clone)]

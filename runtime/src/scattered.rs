@@ -50,7 +50,7 @@ impl Default for Scatter {
 
 /// A graph that runs on several devices of this process, each node on a randomly chosen one.
 ///
-/// It is for tests: values do not depend on the choice.
+/// The placement is for tests: values do not depend on the choice.
 ///
 /// ```
 /// use anabranch::{Graph, HostTensor};

@@ -181,9 +181,10 @@ impl Builder {
     /// threads of that pool.
     ///
     /// With a limit the session has its own threads. Each running call uses `n` threads, so calls
-    /// never wait for each other, and a server that runs `m` calls at once has `m * n` threads. The calling thread sleeps. Small calls, in which no kernel is worth several
-    /// threads, run on the calling thread, with or without a limit. Several CPU devices share the
-    /// `n` threads equally, with at least one each. Placement ignores the limit.
+    /// never wait for each other, and a server that runs `m` calls at once has `m * n` threads. The
+    /// calling thread sleeps. Small calls, in which no kernel is worth several threads, run on the
+    /// calling thread, with or without a limit. Several CPU devices share the `n` threads equally,
+    /// with at least one each. Placement ignores the limit.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -329,9 +330,9 @@ impl Session {
 
     /// Creates a function that runs in this session.
     ///
-    /// It is traced and compiled on the first call with arguments of given types, once for each
-    /// combination of types. Messages show the name of a function, and for a closure the line of
-    /// this call.
+    /// The function is traced and compiled on the first call with arguments of given types, once
+    /// for each combination of types. Messages show the name of a function, and for a closure the
+    /// line of this call.
     #[track_caller]
     pub fn function<Args, F: GraphFn<Args>>(&self, f: F) -> Result<Function<F, Args>> {
         Ok(Function::new(self.clone(), f, Loc::caller()))

@@ -64,7 +64,7 @@ impl SavedValue {
 impl SavedAt {
     /// Returns the bytes per iteration, segment or taken branch, counting only known extents.
     ///
-    /// This is an upper bound if branches inside save values, too.
+    /// The sum is an upper bound if branches inside save values, too.
     pub fn bytes(&self) -> usize {
         self.values.iter().filter_map(SavedValue::bytes).sum()
     }

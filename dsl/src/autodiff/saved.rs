@@ -177,7 +177,7 @@ impl Sweep {
 pub(super) enum Source {
     /// The value is a capture of this value.
     Outside(Value),
-    /// This node recomputes the value.
+    /// Recomputes the value with this node.
     Again(Box<NodeData>),
     /// The value is loop-invariant: the loop exports it.
     Last,

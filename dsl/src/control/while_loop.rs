@@ -7,7 +7,7 @@ use crate::{Any, Tensor, scalar};
 /// Returns the first of the states `init`, `body(init)`, `body(body(init))`, ... for which
 /// `condition` is false.
 ///
-/// This is `while` as a function.
+/// Runs `while` as a function.
 ///
 /// The state is any [`Carry`]: tensors, tuples, arrays, structs with `#[derive(Carry)]`. It keeps
 /// its element types, shapes and structure. Both closures are called once, during tracing. Tensors

@@ -1,7 +1,7 @@
 //! Lists of tensors in host memory.
 //!
-//! They define the semantics of the [operations on lists](crate::ir::ListOp), and the errors that
-//! every engine returns in the same words.
+//! These functions define the semantics of the [operations on lists](crate::ir::ListOp), and the
+//! errors that every engine returns in the same words.
 //!
 //! Invariant: a written element has the element type of the list and a shape that its type allows.
 

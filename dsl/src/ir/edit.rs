@@ -143,8 +143,8 @@ impl Graph {
 
     /// Returns a graph of some nodes of this one, from any regions and in dependency order.
     ///
-    /// Its inputs and outputs may be stacks and lists, unlike those of a whole graph. It reads and
-    /// assigns no variables.
+    /// The inputs and outputs of the new graph may be stacks and lists, unlike those of a whole
+    /// graph. It reads and assigns no variables.
     ///
     /// ```
     /// use anabranch::Graph;

@@ -126,7 +126,7 @@ attributes! {
     Part {
         /// The axis, counted from the front.
         axis: usize,
-        /// Its position among the tensors.
+        /// The position of the part among the tensors.
         part: usize,
     }
     /// Indices `start..end` of an axis, in steps.

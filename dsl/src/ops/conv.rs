@@ -475,9 +475,9 @@ impl<T: Float> Tensor<T> {
     /// Computes a transposed convolution over two axes: `[batch, channels, rows, columns]` with
     /// filters `[channels, filters / groups, kh, kw]` yields `[batch, filters, height, width]`.
     ///
-    /// It is the transpose of [`conv2d`](Tensor::conv2d) with the same filters and options, as a
-    /// linear map, and so its gradient. Along each axis there are `(positions - 1) * stride +
-    /// dilation * (k - 1) + 1 - padding + output_padding` elements.
+    /// The operation is the transpose of [`conv2d`](Tensor::conv2d) with the same filters and
+    /// options, as a linear map, and so its gradient. Along each axis there are `(positions - 1) *
+    /// stride + dilation * (k - 1) + 1 - padding + output_padding` elements.
     ///
     /// # Errors
     /// Ends the trace with the errors of `conv2d`, and if extents are unknown, padding is `same`,

@@ -318,7 +318,7 @@ impl<T: Numeric> Tensor<T> {
 impl<I: Integer> Tensor<I> {
     /// Returns a one-hot vector of `n` elements along a new last axis for every number `i`.
     ///
-    /// It is 1 at `i` and 0 elsewhere. For an `i` out of range it is 0 everywhere.
+    /// A vector is 1 at `i` and 0 elsewhere, and 0 everywhere if `i` is out of bounds.
     ///
     /// ```
     /// # use anabranch::prelude::*;

@@ -145,7 +145,7 @@ pub fn by_name(name: &str) -> Option<Prim> {
 
 /// Registers an operation of another crate for this process.
 ///
-/// Its name must contain a dot, for example `my_crate.selu`, so that it cannot collide with the
+/// The name must contain a dot, for example `my_crate.selu`, so that it cannot collide with the
 /// table.
 ///
 /// Engines that have no kernel for it run its [`eval`](OpDef::eval).

@@ -152,7 +152,7 @@ static RANDOM_FOLD_IN: OpDef = OpDef {
 
 /// A key that identifies a stream of random numbers.
 ///
-/// It is a tensor `u32[2]`, so it can be an argument and a loop variable.
+/// A key is a tensor `u32[2]`, so it can be an argument and a loop variable.
 ///
 /// ```
 /// use anabranch::{dsl::ops::random::Key, prelude::*};

@@ -241,7 +241,7 @@ impl<T: Float> Tensor<T> {
     /// Returns the cross-entropy loss of each example, for logits `[.., classes]` and labels
     /// `[..]`.
     ///
-    /// It is minus the log-probability of the label.
+    /// The loss is minus the log-probability of the label.
     ///
     /// A label that is not a class index fails the step.
     ///

@@ -30,7 +30,7 @@ impl Pass for Casts {
 
 /// Rewrites each operation on 16-bit floats to the same operation on `f32` between conversions.
 ///
-/// This spells out the semantics of 16-bit floats (see [`halves`](crate::halves)) as nodes. An
+/// The pass spells out the semantics of 16-bit floats (see [`halves`](crate::halves)) as nodes. An
 /// engine then needs no functions on 16-bit floats except conversions, and fused operations round
 /// exactly where the separate operations did.
 ///

@@ -8,8 +8,8 @@ use crate::ops::{Prim, prim};
 
 /// Adds only the rows of a sparse term to a sum, not the whole table.
 ///
-/// This makes the update of an embedding table cost in proportion to the rows that were read, not
-/// to the size of the table.
+/// The rewrite makes the update of an embedding table cost in proportion to the rows that were
+/// read, not to the size of the table.
 ///
 /// A *sparse* value is zero except where rows were added to zeros. These operations produce one:
 ///

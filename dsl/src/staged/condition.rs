@@ -102,8 +102,8 @@ pub trait LazyParts<C> {
 /// The values that a construct with this condition may modify or produce: any for `bool`, a
 /// [`Carry`] for a tensor.
 ///
-/// It is a trait of the condition, not of the value, so that a condition of unknown type leaves the
-/// question open.
+/// This is a trait of the condition, not of the value, so that a condition of unknown type leaves
+/// the question open.
 pub trait Changes<T: ?Sized> {
     /// Flattens a value. For a host condition the result is empty.
     fn save(value: &T) -> State;

@@ -464,9 +464,10 @@ impl Carry for Position {
 /// Returns the numbers from 0 up to a scalar tensor `n`, or from `a` to `b`, for a `for` that runs
 /// in the graph.
 ///
-/// It is called as `range(n)`, `range(a..b)` or `range(a..=b)`. If one end is a host number and the
-/// other a tensor, the call is `range((0, n))`, which may be written `range(0..n)` in a `#[graph]`
-/// function. [`step_by`](Range::step_by) and [`rev`](Range::rev) work as on a host range.
+/// `range` is called as `range(n)`, `range(a..b)` or `range(a..=b)`. If one end is a host number
+/// and the other a tensor, the call is `range((0, n))`, which may be written `range(0..n)` in a
+/// `#[graph]` function. [`step_by`](Range::step_by) and [`rev`](Range::rev) work as on a host
+/// range.
 ///
 /// The bounds are computed once, before the loop. An empty range runs the body zero times. A range
 /// up to the largest number of its type, such as `range(250u8..=n)`, runs as often as on the host.

@@ -1,7 +1,7 @@
 //! Work for several threads, in functions that are compiled once.
 //!
-//! They get the work as a pointer. Rayon's own functions are compiled again for each closure, with
-//! all that splits and steals.
+//! These functions receive the work as a pointer. Rayon's own functions are compiled again for each
+//! closure, with all that splits and steals.
 //!
 //! The split depends on the number of threads. It must not change a result.
 

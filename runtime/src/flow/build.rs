@@ -254,7 +254,7 @@ impl Build<'_> {
         }
         let protos = &mut self.parts[effects.expect("effects are in a part").index()];
         let order = protos.add_for(node, Make::Order, place, vec![], 0);
-        // It runs after the branch that is taken.
+        // The merge runs after the branch that is taken.
         protos.nodes[order].more_needs = 1;
         for (branch, tail) in tails {
             let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Order, Place::Region(branch), vec![], 0));

@@ -43,9 +43,9 @@ pub(crate) use without_jit::Native;
 /// Why a loop has no native code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhyNot {
-    /// It was not asked for.
+    /// Native code was turned off.
     TurnedOff,
-    /// This instruction does not work on numbers alone, or leaves the loop for another place than
+    /// An instruction does not work on numbers alone, or leaves the loop for another place than
     /// its end.
     Instruction(u32),
     /// The loop is not entered by a jump.

@@ -158,7 +158,7 @@ impl Attention {
             };
             let (k, v) = (k.transposed(), v.transposed());
             if self.n <= self.queries() {
-                // They are read for one block of queries.
+                // The operands are read for one block of queries.
                 return run(Right::Unpacked(k), Right::Unpacked(v), out);
             }
             let n_k = packed_len::<T>(self.level, self.size, self.m);
@@ -366,8 +366,8 @@ impl Attention {
 
 /// Returns the stride between the rows of a block of scores.
 ///
-/// It is an odd number of cache lines, because lines at a distance that is a multiple of 4096 bytes
-/// evict each other.
+/// The stride is an odd number of cache lines, because lines at a distance that is a multiple of
+/// 4096 bytes evict each other.
 fn stride(keys: usize) -> usize {
     LINE * (keys.div_ceil(LINE) | 1)
 }

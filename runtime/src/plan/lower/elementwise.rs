@@ -172,7 +172,7 @@ impl Lower<'_> {
 
     /// Returns whether recomputing an expression costs no more than reading its result.
     ///
-    /// It has a few cheap operations on one tensor of its size and on small ones.
+    /// Such an expression has a few cheap operations on one tensor of its size and on small ones.
     fn is_cheap(&self, expr: &Expr) -> bool {
         let size: usize = expr.shape.iter().product();
         let is_large = |v: &&View| {

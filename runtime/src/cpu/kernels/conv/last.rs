@@ -1,10 +1,11 @@
 //! Convolutions to channels-last results, as products of windows and filters.
 //!
-//! These are the sums of [`super::gather`], but with positions as rows and filters as columns: a
-//! *tile* is a few positions by a few vectors of filters. Windows are read from [`Boxes`], element
-//! by element. The filter matrix is packed as for [matmuls](crate::cpu::kernels::matmul). The cost
-//! of a tile does not depend on the extents or stride of an image, so small images and strides are
-//! efficient. In depthwise convolutions, a filter and its channel share a vector lane.
+//! The kernels compute the sums of [`super::gather`], but with positions as rows and filters as
+//! columns: a *tile* is a few positions by a few vectors of filters. Windows are read from
+//! [`Boxes`], element by element. The filter matrix is packed as for
+//! [matmuls](crate::cpu::kernels::matmul). The cost of a tile does not depend on the extents or
+//! stride of an image, so small images and strides are efficient. In depthwise convolutions, a
+//! filter and its channel share a vector lane.
 
 use super::boxes::{Boxes, POSITIONS, Part, Windows, with_room};
 use super::phase::Phase;
