@@ -59,7 +59,7 @@ pub fn negative_length(op: &ListOp, len: i32, loc: Loc) -> Diagnostic {
 
 /// Returns the error of lists of different lengths.
 pub fn lengths_differ(op: &ListOp, a: usize, b: usize, loc: Loc) -> Diagnostic {
-    error(op, format_args!("the lists differ in length: {a} and {b} elements"), loc)
+    error(op, format_args!("the lengths differ, {a} and {b}"), loc)
 }
 
 /// Returns the error of a result whose extent is not that of the operation.

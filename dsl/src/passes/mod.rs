@@ -277,6 +277,9 @@ mod tests {
     #[test]
     fn a_pass_that_changes_the_signature_is_named() {
         let message = panic_of(DropsOutputs);
-        assert!(message.starts_with("drops_outputs: the graph is broken\nthe inputs, outputs"), "{message}");
+        assert!(
+            message.starts_with("drops_outputs: the graph is broken\nthe pass changed the inputs, outputs"),
+            "{message}"
+        );
     }
 }

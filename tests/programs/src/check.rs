@@ -2,8 +2,8 @@
 //!
 //! - A name refers to the variable with the number of the place: it is not shadowed.
 //! - A jump is inside its loop and is the last statement of its block.
-//! - If an `if` or `match` has a value, each of its arms has a value or ends with a jump. At least one
-//!   arm of an `if` and the default arm of a `match` do not jump.
+//! - If an `if` or `match` has a value, each of its arms has a value or ends with a jump. At least
+//!   one arm of an `if` and the default arm of a `match` do not jump.
 
 use crate::ast::*;
 
