@@ -1,6 +1,7 @@
 //! Scalar loops and calls: the cost of an iteration and of a call.
 //!
-//! `cargo bench --bench control_flow`. A loop's time divided by its trips is the cost of one iteration.
+//! `cargo bench --bench control_flow`. A loop's time divided by its trips is the cost of one
+//! iteration.
 
 use anabranch::prelude::*;
 use anabranch_benches::control_flow as programs;

@@ -140,5 +140,8 @@ fn shapes_that_do_not_fit_are_an_error_at_the_comparison() {
         if (a > b).all() { x } else { y }
     }
     let error = error_of(f, ([1.0, 2.0], [1.0, 2.0, 3.0])).to_string();
-    assert!(error.contains("comparisons.rs") && error.contains("shapes [2] and [3] do not fit"), "{error}");
+    assert!(
+        error.contains("comparisons.rs") && error.contains("shapes [2] and [3] cannot be broadcast together"),
+        "{error}"
+    );
 }

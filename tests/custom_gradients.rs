@@ -182,8 +182,8 @@ fn a_captured_tensor_is_a_constant_or_an_error() {
     }
     let error = error_of(asked_for, (2.0, 5.0));
     let text = error.to_string();
-    assert!(text.contains("custom_gradient: the function uses a tensor without taking it as an argument"), "{text}");
-    assert!(text.contains("custom_gradients.rs") && text.contains("take it as an argument"), "{text}");
+    assert!(text.contains("custom_gradient: the function captures a tensor"), "{text}");
+    assert!(text.contains("custom_gradients.rs") && text.contains("pass it as an argument"), "{text}");
     // The captures of a gradient function are ordinary operands of its results.
     #[graph]
     fn through_the_rule(x: S, w: S) -> S {
@@ -201,7 +201,7 @@ fn a_gradient_of_another_shape_is_an_error_where_the_function_is_made() {
     }
     let text = error_of(f, [1.0, 2.0]).to_string();
     assert!(text.contains("custom_gradient: the gradient of the argument is f64[], not f64[2]"), "{text}");
-    assert!(text.contains("f64[] is made here"), "{text}");
+    assert!(text.contains("f64[] is created here"), "{text}");
     assert!(text.contains("custom_gradient(|x: S| x, |_, _, dy: S| dy.sum())(x)"), "{text}");
 
     #[graph]
@@ -215,7 +215,7 @@ fn a_gradient_of_another_shape_is_an_error_where_the_function_is_made() {
         )(x)
     }
     let text = error_of(|x: S| other_length(vec![x, x]), 1.0).to_string();
-    assert!(text.contains("the argument has 2 items where its gradient has 1 item"), "{text}");
+    assert!(text.contains("the argument has 2 items, but its gradient has 1 item"), "{text}");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn a_rule_that_assigns_a_variable_is_an_error() {
         )(x)
     };
     let text = error_of(f, 1.0).to_string();
-    assert!(text.contains("a function with its own gradient assigns the variable `n`"), "{text}");
+    assert!(text.contains("a function with a custom gradient cannot assign the variable `n`"), "{text}");
 }
 
 #[test]

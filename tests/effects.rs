@@ -90,7 +90,7 @@ fn prints_in_branches_and_loops_happen_once_for_each_taken_trip() {
         println!("end");
     }
     let expected = "start 4\ntest 0\neven 0\ntest 1\n0 test 2\neven 2\n0 1 test 3\nthree\n0 1 2 test 4\nend\n";
-    // The last line has no tensor and is outside of constructs: it is printed while tracing.
+    // The last line has no tensor and is outside constructs: it is printed while tracing.
     assert_eq!(text(f, 4), expected.strip_suffix("end\n").unwrap());
     assert_eq!(text(f, 0), "start 0\ntest 0\n");
 }

@@ -123,7 +123,7 @@ fn a_step_that_fails_leaves_all_tables_as_they_were() {
     };
     let run = session.function(step).unwrap();
     let error = run.call(([1, 2], [3, 1000])).unwrap_err();
-    assert!(error.message.contains("index 1000 at [1] is out of range"), "{error}");
+    assert!(error.message.contains("index 1000 at [1] is out of bounds"), "{error}");
     let same = session.function(step).unwrap().interpreted(true).call(([1, 2], [3, 1000])).unwrap_err();
     assert_eq!(error, same);
     for t in [&a, &b] {

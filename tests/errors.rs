@@ -74,7 +74,7 @@ fn extents_that_are_unknown_while_tracing_do_not_broadcast_to_each_other_and_the
     let f = |x: S, y: S| x.with_dynamic(0) * y.with_dynamic(0);
     check(f, ([2.0, 3.0], [3.0, 4.0]), &[6.0, 12.0]);
     for args in [(vec![2.0], vec![3.0, 4.0]), (vec![3.0, 4.0], vec![2.0])] {
-        let help = "not known while tracing are taken to be equal and do not broadcast";
+        let help = "unknown while tracing are assumed to be equal and are not broadcast";
         for (_, error) in errors_of(f, args) {
             shows(&error, &["mul", help, "`.broadcast_to(..)`", "`.broadcast_like(..)`", "with_dynamic(0) *"]);
         }
@@ -189,7 +189,7 @@ fn a_condition_that_is_not_scalar() {
 #[test]
 fn a_tensor_larger_than_any_memory() {
     let error = error_of(|| zeros::<f32>([1 << 40, 1 << 40]), ());
-    shows(&error, &["broadcast_to", "larger than any memory", "zeros::<f32>"]);
+    shows(&error, &["broadcast_to", "more than any memory can hold", "zeros::<f32>"]);
     let error = error_of(|x: S| x.reshape([usize::MAX, 2]), [1.0, 2.0]);
     shows(&error, &["reshape", "f64[2]"]);
 }
@@ -256,7 +256,7 @@ fn nan_passes_and_the_check_names_the_first_node_that_made_one() -> anabranch::R
     let session = Session::new()?;
     assert!(session.function(f)?.call(-1.0)?.item().is_nan());
     let checked = session.function(f)?.check_finite(true);
-    shows(&checked.call(-1.0).unwrap_err(), &["log", "not finite", "a.log()"]);
+    shows(&checked.call(-1.0).unwrap_err(), &["log", "non-finite", "a.log()"]);
     assert!(checked.call(f64::NAN)?.item().is_nan(), "what comes in as NaN was not made here");
     assert_eq!(checked.call(1.0)?.item(), ((2.0f64).ln() + 1.0).sqrt());
     Ok(())
@@ -273,7 +273,7 @@ fn wrong_inputs_name_the_parameter_what_was_expected_and_what_was_given() -> ana
     let error = f.call_host(&[floats.clone(), floats.clone()]).unwrap_err().to_string();
     assert!(error.contains("i32") && error.contains("f32[]") && error.contains("input 1"), "{error}");
     let error = f.call_host(&[floats]).unwrap_err().to_string();
-    assert!(error.contains("takes at least 2 tensors, given 1: there is none for argument #2"), "{error}");
+    assert!(error.contains("takes at least 2 tensors, but got 1: argument #2 is missing"), "{error}");
     Ok(())
 }
 
@@ -294,7 +294,7 @@ fn wrong_inputs_and_results_are_named_by_their_path() -> anabranch::Result<()> {
     let message = |inputs: &[HostTensor]| f.call_host(inputs).unwrap_err().message;
     assert_eq!(
         message(&[&x; 7].map(Clone::clone)),
-        "input 3 (argument #2, element 0, field `b`, element 1) has elements of type i32, given f32[]"
+        "input 3 (argument #2, element 0, field `b`, element 1) has elements of type i32, but got f32[]"
     );
     let layers = |n: usize| {
         let b = (Array::new([], vec![1.0]), Array::new([], vec![1]));
@@ -302,16 +302,13 @@ fn wrong_inputs_and_results_are_named_by_their_path() -> anabranch::Result<()> {
     };
     let mut results = f.call((1.0, layers(2)))?;
     let error = f.call_into((1.0, layers(3)), &mut results).unwrap_err();
-    let expected = "result 1, element 1, element 0, field `w` is f32[3], to the place of f32[2]";
+    let expected = "result 1, element 1, element 0, field `w` is f32[3], but `call_into` received f32[2]";
     assert!(error.message.ends_with(expected), "{error}");
     let f = Session::new()?.function(|(x,): (Tensor,)| x)?;
     let error = f.call_host(&[]).unwrap_err();
-    assert_eq!(
-        error.message,
-        "the function takes at least 1 tensor, given 0: there is none for argument #1, element 0"
-    );
+    assert_eq!(error.message, "the function takes at least 1 tensor, but got 0: argument #1, element 0 is missing");
     let error = f.call_host(&[x.clone(), x]).unwrap_err();
-    assert_eq!(error.message, "the function takes 1 tensor, given 2");
+    assert_eq!(error.message, "the function takes 1 tensor, but got 2");
     Ok(())
 }
 
@@ -323,9 +320,9 @@ fn a_declared_shape_names_the_parameter() {
     }
     crate::support::check(f, ([[1.0; 3]; 2], [1.0; 2]), &[4.0, 4.0]);
     let error = error_of(f, ([[1.0; 4]; 2], [1.0; 2]));
-    shows(&error, &["the parameter `x` is f32[batch, 3], given f32[2, 4]"]);
+    shows(&error, &["the parameter `x` is f32[batch, 3], but got f32[2, 4]"]);
     let error = error_of(f, ([[1.0; 3]; 2], [1.0; 5]));
-    shows(&error, &["the parameter `y` is f32[batch], given f32[5]", "`batch` is 2 in `x`"]);
+    shows(&error, &["the parameter `y` is f32[batch], but got f32[5]", "`batch` is 2 in `x`"]);
 }
 
 #[test]
@@ -345,7 +342,7 @@ fn a_tensor_that_leaves_its_branch_is_an_error() {
         y
     }
     let error = error_of(f, 1.0);
-    shows(&error, &["outside of it", "declared before"]);
+    shows(&error, &["outside it", "declared before"]);
 }
 
 #[test]
@@ -361,11 +358,11 @@ fn a_tensor_of_another_trace_is_an_error() {
     )
     .unwrap();
     let error = error_of(|x: S| x + kept.get().unwrap(), 1.0);
-    shows(&error, &["another trace"]);
+    shows(&error, &["outside the trace"]);
 }
 
 #[test]
-#[should_panic(expected = "a tensor operation outside of a graph function")]
+#[should_panic(expected = "a tensor operation outside a graph function")]
 fn a_tensor_outside_of_a_function_panics_with_the_place() {
     let _ = scalar(1.0f32);
 }
@@ -381,7 +378,7 @@ fn recursion_is_an_error_that_shows_the_chain() {
         down(x) + 1.0
     }
     let error = error_of(down, 1.0);
-    shows(&error, &["`down`", "`up`", "no recursion"]);
+    shows(&error, &["`down`", "`up`", "cannot recurse"]);
 }
 
 /// Checks the error for a host loop that only the graph could end. It shows the line of the loop
@@ -389,7 +386,7 @@ fn recursion_is_an_error_that_shows_the_chain() {
 #[track_caller]
 fn is_endless<F: anabranch::dsl::function::GraphFn<(S,)>>(f: F, line: &str) {
     let error = trace_fn("test", &f, &[HostTensor::scalar(1.0f64).ty()]).map(|_| ()).unwrap_err();
-    shows(&error, &["was traced 10000 times", line, "no `break` or `return` ends this loop", "`break` or `return`"]);
+    shows(&error, &["was traced 10000 times", line, "no `break` or `return` exits this loop", "`break` or `return`"]);
 }
 
 #[test]
@@ -496,7 +493,7 @@ fn an_assertion_in_a_host_loop_without_end_is_not_traced_forever() {
         }
     }
     let error = error_of(counts, 1.0);
-    shows(&error, &["an assertion on a tensor was traced 100000 times", "assert!(x < 100.0, \"too large\");"]);
+    shows(&error, &["one assertion on a tensor was traced 100000 times", "assert!(x < 100.0, \"too large\");"]);
     assert_eq!(error_of(|x: S| waits(x, 0), 1.0).message, error.message);
 }
 
@@ -637,7 +634,10 @@ fn messages_show_tensors() {
     let error = error_of(counted, 7);
     assert_eq!(error.message, "assertion failed: i = 5, x = 10");
     let error = eval_with(|x| only_the_host_fails(x, false), 20.0f32).unwrap_err().to_string();
-    assert!(error.contains("a message cannot show a tensor") && error.contains("// asserted"), "{error}");
+    assert!(
+        error.contains("a message under a host condition cannot show a tensor") && error.contains("// asserted"),
+        "{error}"
+    );
     let error = eval_with(|x| of_the_host(x, 1.5), 20.0f32).unwrap_err();
     assert_eq!(error.message, "assertion failed: not below 1.5");
 }

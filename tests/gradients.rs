@@ -193,7 +193,7 @@ fn a_way_through_the_loop_around_is_an_error() {
         v
     }
     let error = error_of(f, 1.0);
-    assert!(error.message.contains("the way leads through `v`"), "{error}");
+    assert!(error.message.contains("the loss depends on `v` from an earlier iteration"), "{error}");
     assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
 }
 
@@ -262,7 +262,7 @@ fn a_way_through_earlier_iterations_is_an_error() {
         (with_respect_to_both, "v"),
     ] {
         let error = error_of(f, 2.0);
-        let way = format!("the way leads through `{name}`");
+        let way = format!("the loss depends on `{name}` from an earlier iteration");
         assert!(error.message.contains(&way), "{error}");
         assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
     }
@@ -332,7 +332,7 @@ fn a_gradient_between_two_results_of_one_construct_is_an_error() {
         gradients(2.0 * y, z)
     }
     for (error, construct) in [(error_of(branch, (3.0, true)), "branch"), (error_of(repeated, (3.0, 2)), "loop")] {
-        let message = format!("the loss depends on `z` inside of the {construct} that gives both");
+        let message = format!("the loss depends on `z` inside the {construct} that computes both");
         assert!(error.message.contains(&message), "{error}");
         assert!(error.to_string().contains("y, z)"), "{error}");
     }
@@ -420,7 +420,7 @@ fn a_loss_without_a_gradient_names_the_operation_the_reason_and_the_path() {
         |x| sgd.minimize(((x * w.get()).argmax(0).cast::<f32>() - 1.0).square().named("loss"), &net),
         &[
             "the loss `loss` reaches no trained variable of the model",
-            "`argmax` has no gradient: an index is no number with a gradient",
+            "`argmax` has no gradient: an index has no gradient",
             "the path is loss <- mul <- sub <- cast <- argmax <- mul <- `w`",
             "sgd.minimize(",
         ],
@@ -432,11 +432,11 @@ fn a_loss_without_a_gradient_names_the_operation_the_reason_and_the_path() {
     }
     trains_nothing(
         |x| adam.minimize_at(0.5, above(w.get(), x).cast::<f32>().mean(), &w),
-        &["`gt` has no gradient: the result is not a number", "<- cast <- gt <- `w`", "adam.minimize_at("],
+        &["`gt` has no gradient: its result is a boolean", "<- cast <- gt <- `w`", "adam.minimize_at("],
     );
     trains_nothing(
         |x| drop(anabranch::optim::model_gradients((x * w.get().stop_gradient()).sum(), &w)),
-        &["`stop_gradient` has no gradient: it was asked for", "model_gradients("],
+        &["`stop_gradient` has no gradient: it stops gradients by definition", "model_gradients("],
     );
     trains_nothing(
         |x| sgd.minimize((x * w.get()).round().cast::<i32>().cast::<f32>().sum(), &w),

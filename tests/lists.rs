@@ -139,7 +139,7 @@ fn an_index_out_of_range_names_index_and_length() {
     fn f(x: S, i: Tensor<i32>) -> S {
         List::unstack(x).read(i) // here
     }
-    let message = |i: i32| format!("list_read: index {i} is out of range for a list of 2 elements");
+    let message = |i: i32| format!("list_read: index {i} is out of bounds for a list of 2 elements");
     refused(&error_of(f, ([1.0, 2.0], 2)), &message(2), "read(i) // here");
     refused(&error_of(f, ([1.0, 2.0], -1)), &message(-1), "read(i) // here");
     check(f, ([1.0, 2.0], 1), &[2.0]);
@@ -154,8 +154,8 @@ fn a_second_write_is_refused() {
         list.write(i, x); // again
         list.stack()
     }
-    refused(&error_of(f, (1.0, 1)), "list_write: element 1 of a list of 3 is written already", "// again");
-    refused(&error_of(f, (1.0, 3)), "list_write: index 3 is out of range for a list of 3 elements", "// again");
+    refused(&error_of(f, (1.0, 1)), "list_write: element 1 of a list of 3 is already written", "// again");
+    refused(&error_of(f, (1.0, 3)), "list_write: index 3 is out of bounds for a list of 3 elements", "// again");
     check(f, (1.0, 2), &[0.0, 1.0, 1.0]);
 
     #[graph]
@@ -165,7 +165,7 @@ fn a_second_write_is_refused() {
         list.stack()
     }
     let error = error_of(twice, [1.0, 2.0, 3.0]);
-    refused(&error, "list_scatter: element 0 of a list of 3 is written already", "tensor([0, 2, 0])");
+    refused(&error, "list_scatter: element 0 of a list of 3 is already written", "tensor([0, 2, 0])");
 }
 
 #[test]
@@ -175,8 +175,8 @@ fn an_empty_list_has_nothing_to_pop() {
         let mut list = List::with_len(n, ());
         list.pop()
     }
-    refused(&error_of(f, 0), "list_pop: the list is empty, of length 0", "list.pop()");
-    refused(&error_of(f, -2), "list_new: a list of -2 elements", "with_len");
+    refused(&error_of(f, 0), "list_pop: the list is empty", "list.pop()");
+    refused(&error_of(f, -2), "list_new: the length -2 of a list is negative", "with_len");
     check(f, 1, &[0.0]);
 }
 
@@ -188,7 +188,7 @@ fn an_element_of_another_shape_is_refused_while_tracing_or_at_run_time() {
         list.push(x);
         list.stack()
     }
-    refused(&error_of(known, [1.0, 2.0]), "list_push: given f64[2], expected f64[3]", "list.push(x)");
+    refused(&error_of(known, [1.0, 2.0]), "list_push: expected f64[3], but got f64[2]", "list.push(x)");
 
     #[graph]
     fn of_the_data(x: S, parts: Tensor<i32>) -> S {
@@ -199,7 +199,7 @@ fn an_element_of_another_shape_is_refused_while_tracing_or_at_run_time() {
     }
     check(of_the_data, ([1.0, 2.0, 3.0], [2, 1]), &[1.0, 2.0, 1.0, 2.0]);
     let error = error_of(of_the_data, ([1.0, 2.0, 3.0], [1, 2]));
-    refused(&error, "list_push: element 1 is f64[1], the list is of f64[2]", "// of any extent");
+    refused(&error, "list_push: element 1 is f64[1], but the list has elements of type f64[2]", "// of any extent");
 
     #[graph]
     fn stacked(x: S, parts: Tensor<i32>) -> S {
@@ -207,9 +207,9 @@ fn an_element_of_another_shape_is_refused_while_tracing_or_at_run_time() {
     }
     check(stacked, ([1.0, 2.0], [1, 1]), &[1.0, 2.0]);
     let error = error_of(stacked, ([1.0, 2.0, 3.0], [1, 2]));
-    refused(&error, "list_stack: element 1 is f64[2], element 0 is f64[1]", "stack()");
+    refused(&error, "list_stack: element 1 is f64[2], but element 0 is f64[1]", "stack()");
     let error = error_of(stacked, ([1.0, 2.0, 3.0], [1, 1]));
-    refused(&error, "list_split: parts of 2 in all of an axis of extent 3", "split(x, parts)");
+    refused(&error, "list_split: the parts sum to 2, but the axis has extent 3", "split(x, parts)");
 }
 
 #[test]
@@ -468,7 +468,7 @@ fn a_list_is_not_printed() {
         println!("{list:?}");
         list.stack()
     }
-    refused(&error_of(f, [1.0]), "a list is not printed", "a `List` is a symbol");
+    refused(&error_of(f, [1.0]), "a list cannot be printed", "a `List` is a symbol");
 }
 
 #[test]

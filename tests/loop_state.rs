@@ -56,7 +56,7 @@ fn element_type_and_rank_stay_those_of_the_start() {
     }
     let error = error_of(rank, ([1.0, 2.0], 2));
     assert!(error.message.starts_with("`y` has type f32[?] before the loop, but f32[1, ?]"), "{error}");
-    assert!(error.help.unwrap().contains("same number of dimensions"));
+    assert!(error.help.unwrap().contains("rank of the other"));
 }
 
 #[test]

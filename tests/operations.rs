@@ -147,7 +147,7 @@ fn a_name_is_registered_once_and_has_its_crate() {
     let op = *REGISTERED;
     assert_eq!(ops::by_name("my_crate.softsign"), Some(op));
     let again = ops::register(SOFTSIGN).unwrap_err().to_string();
-    assert!(again.contains("`my_crate.softsign` is registered already"), "{again}");
+    assert!(again.contains("`my_crate.softsign` is already registered"), "{again}");
     let bare = ops::register(OpDef { name: "softsign", ..SOFTSIGN }).unwrap_err().to_string();
-    assert!(bare.contains("no crate in its name") && bare.contains("`my_crate.softsign`"), "{bare}");
+    assert!(bare.contains("does not start with a crate name") && bare.contains("`my_crate.softsign`"), "{bare}");
 }

@@ -312,42 +312,42 @@ fn wrong_names_are_errors_that_say_what_there_is() -> Outcome {
     };
 
     let e = error(&["x", "y"], &["totl"]);
-    assert_eq!(e.message, "`f` has no value that is named `totl`");
-    assert!(e.help.as_deref().unwrap_or_default().starts_with("there are `total`, "), "{e}");
+    assert_eq!(e.message, "`f` has no value named `totl`");
+    assert!(e.help.as_deref().unwrap_or_default().starts_with("available: `total`, "), "{e}");
     let e = error(&["x", "y"], &["result 1"]);
-    assert!(e.help.as_deref().unwrap_or_default().starts_with("there are `result 0`, "), "{e}");
+    assert!(e.help.as_deref().unwrap_or_default().starts_with("available: `result 0`, "), "{e}");
 
     for (name, of) in [("inner", "a loop"), ("less", "a branch"), ("within", "a call")] {
         for e in [error(&["x", "y"], &[name]), error(&[name], &["end"])] {
-            assert!(e.message.starts_with(&format!("`{name}` is inside of {of}")), "{e}");
+            assert!(e.message.starts_with(&format!("`{name}` is inside {of}")), "{e}");
             assert_eq!(e.loc().map(|loc| loc.line), Some(line(name)), "{e}");
         }
     }
     let e = error(&["x", "y"], &["double"]);
-    assert_eq!(e.message, "`double` means 2 values of `f`");
+    assert_eq!(e.message, "`double` is ambiguous: it names 2 values of `f`");
     assert_eq!(e.labels.iter().map(|(loc, _)| loc.line).collect::<Vec<_>>(), [line("double"); 2], "{e}");
 
     assert_eq!(error(&["x", "x", "y"], &["end"]).message, "`f`: `x` is fed twice");
     let e = error(&["x", "input 0", "y"], &["end"]);
     assert_eq!(e.message, "`f`: `x` and `input 0` are the same value, which is fed twice");
     let e = error(&["x"], &["end"]);
-    assert_eq!(e.message, "`f`: the parameter `y` is needed for what is fetched, and not fed");
+    assert_eq!(e.message, "`f`: a fetch depends on the parameter `y`, which is not fed");
     assert_eq!(e.loc().map(|loc| loc.line), Some(line("total")), "{e}");
     assert_eq!(error(&["x"], &[]).message, "`f`: nothing is fetched");
     let e = error(&["total", "end"], &["end"]);
-    assert_eq!(e.message, "`f`: `total` is fed, and nothing that is fetched depends on it");
+    assert_eq!(e.message, "`f`: no fetch depends on the feed `total`");
     assert_eq!(e.loc().map(|loc| loc.line), Some(line("total")), "{e}");
 
     // A parameter may be fed without being needed.
     let end = f.prune(&signature, &["total", "x"], &["end"])?;
     let e = end.call(&[number(1.0)]).expect_err("one is missing");
-    assert_eq!(e.message, "`f` is fed 2 tensors, given 1");
+    assert_eq!(e.message, "wrong number of feeds for `f`: expected 2, got 1");
     let e = end.call(&[floats([1], &[1.0]), number(1.0)]).expect_err("the shape is wrong");
-    assert_eq!(e.message, "`f`: the feed `total` is f32[], given f32[1]");
+    assert_eq!(e.message, "`f`: the feed `total` is f32[], but got f32[1]");
     let e = end.call(&[number(1.0), HostTensor::scalar(1)]).expect_err("the element type is wrong");
-    assert_eq!(e.message, "`f`: the feed `x` is f32[], given i32[]");
+    assert_eq!(e.message, "`f`: the feed `x` is f32[], but got i32[]");
     let e = f.prune(&signature[..1], &["x"], &["end"]).expect_err("a type is missing");
-    assert!(e.message.contains("takes at least 2 tensors, given 1: there is none for argument #2"), "{e}");
+    assert!(e.message.contains("takes at least 2 tensors, but got 1: argument #2 is missing"), "{e}");
     Ok(())
 }
 
@@ -364,9 +364,9 @@ fn a_list_is_not_fetched_and_parameters_of_one_name_are_told_apart_by_position()
     })?;
     let signature = [ty([2]), ty([2])];
     let error = f.prune(&signature, &["input 0", "input 1"], &["rows"]).expect_err("a list");
-    assert_eq!(error.message, "`rows` is a list: only tensors are fed and fetched");
+    assert_eq!(error.message, "`rows` is a list, but only tensors can be fed and fetched");
     let error = f.prune(&signature, &["x"], &["result 0"]).expect_err("two parameters").to_string();
-    assert!(error.contains("means 2 values") && error.contains("is the parameter `input 1`"), "{error}");
+    assert!(error.contains("names 2 values") && error.contains("is the parameter `input 1`"), "{error}");
     let both = f.prune(&signature, &["input 1", "input 0"], &["result 0"])?;
     let got = both.call(&[floats([2], &[1.0, 2.0]), floats([2], &[3.0, 4.0])])?;
     near(&got[0], &[4.0 * 2.0 + 3.0, 5.0 * 3.0 + 4.0]);
@@ -385,9 +385,12 @@ fn what_has_unknown_extents_may_be_fed_with_any() -> Outcome {
             assert_eq!(sum.call(&[floats([3], &[1.0, 2.0, 4.0])])?, [number(7.0)]);
         }
         let error = sum.call(&[floats([1, 1], &[1.0])]).expect_err("the rank is wrong").message;
-        assert!(error.ends_with("the feed `y` is f32[?], given f32[1, 1]"), "{error}");
+        assert!(error.ends_with("the feed `y` is f32[?], but got f32[1, 1]"), "{error}");
         let error = sum.explain().expect_err("the extents are not known").message;
-        assert!(error.ends_with("what runs depends on extents that a call says: `y` is f32[?]"), "{error}");
+        assert!(
+            error.ends_with("the pruned function depends on extents that only a call determines: `y` is f32[?]"),
+            "{error}"
+        );
     }
     Ok(())
 }

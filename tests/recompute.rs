@@ -221,8 +221,8 @@ fn a_tensor_does_not_leave_a_checkpoint_by_a_side_door() {
         cell.get().expect("the body ran") + z
     };
     let text = error_of(f, 1.0).to_string();
-    assert!(text.contains("a tensor of the body of a `checkpoint` is used outside of it"), "{text}");
-    assert!(text.contains("give it back as a result"), "{text}");
+    assert!(text.contains("a tensor of the body of a `checkpoint` is used outside it"), "{text}");
+    assert!(text.contains("return it from the closure"), "{text}");
 }
 
 // Loops in segments.
@@ -376,7 +376,7 @@ fn a_list_of_unknown_extents_is_not_saved() {
     }
     check(f, (2.0, 3), &[32.0]);
     let error = error_of(|x: S, n: Tensor<i32>| gradients(f(x, n), x), (2.0, 3));
-    assert!(error.message.contains("starts from the elements of the list `list`, which changes in a loop"), "{error}");
+    assert!(error.message.contains("saves the elements of the list `list`, which is modified in a loop"), "{error}");
     assert!(error.to_string().contains("while i < n"), "{error}");
 }
 
@@ -390,7 +390,7 @@ fn checkpoints_of_no_loop_are_an_error() {
         1.0,
     )
     .to_string();
-    assert!(text.contains("a loop is asked for checkpoints where there is none"), "{text}");
+    assert!(text.contains("checkpoints of a loop are requested outside a loop"), "{text}");
     #[graph]
     fn f(mut x: S) -> S {
         while x < 10.0 {
@@ -461,12 +461,12 @@ fn explain_says_what_segments_and_checkpoints_save() {
     let text = explained(|x, w| gradients(in_growing_segments(x, w, scalar(64)).0, (x, w)), &[&[], &[]]);
     let expected = "
   saved for gradients
-    loop at tests/recompute.rs:L0: 17 bytes in each segment, of which the iterations are run again
+    loop at tests/recompute.rs:L0: 17 bytes in each segment, whose iterations are rerun
       1 byte: a loop variable, bool[], of tests/recompute.rs:L0
       4 bytes: a loop variable, i32[], of tests/recompute.rs:L0
       8 bytes: `y`, f64[], of tests/recompute.rs:L0
       4 bytes: `i`, i32[], of tests/recompute.rs:L0
-    loop at tests/recompute.rs:L0: 16 bytes in each iteration, while a checkpoint is computed again
+    loop at tests/recompute.rs:L0: 16 bytes in each iteration, while a checkpoint is recomputed
       8 bytes: the result of mul, f64[], of tests/recompute.rs:L2
       8 bytes: `y`, f64[], of tests/recompute.rs:L0
 ";
@@ -495,7 +495,7 @@ fn nothing_that_no_iteration_changes_is_saved() {
     let dq = |w: f64| 3.0 * (w / (w + 1.0)).powi(2) / (w + 1.0).powi(2);
     check(quotient, ([1.0, 2.0], [3.0, 4.0]), &[q(3.0), q(4.0), dq(3.0), 2.0 * dq(4.0)]);
 
-    // A matmul and a long chain, which are not recomputed but saved once, outside of the loop.
+    // A matmul and a long chain, which are not recomputed but saved once, outside the loop.
     fn chain(w: S) -> S {
         (0..12).fold(w, |u, _| (u * 0.5).sin() + w).matmul(w)
     }

@@ -25,7 +25,7 @@ fn matmuls(graph: &Graph, in_loops: bool) -> usize {
 }
 
 /// Checks values before and after the passes, on the interpreter and the plan. Returns the number
-/// of matmuls inside and outside of loops after the passes.
+/// of matmuls inside and outside loops after the passes.
 fn check<Args, F: GraphFn<Args>>(f: F, shapes: &[&[usize]]) -> [usize; 2] {
     let inputs: Vec<HostTensor> = shapes.iter().map(|shape| numbers(shape)).collect();
     let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();

@@ -313,7 +313,7 @@ fn a_function_whose_loops_may_not_run_is_refused() -> Outcome {
     }
     let error = Session::new()?.function(never)?.call(1).expect_err("there is no such number").to_string();
     assert!(
-        error.contains("`never`: no iteration of its loops may run") && error.contains("tests/several_devices.rs"),
+        error.contains("`never`: `parallel_iterations` is 0") && error.contains("tests/several_devices.rs"),
         "{error}"
     );
     Ok(())
@@ -626,7 +626,7 @@ fn what_is_explained_is_what_runs() -> Outcome {
     let text = session.function(says)?.explain(&[anabranch::TensorType::new(anabranch::DType::I32, [])])?;
     let prints: Vec<&str> = text.lines().filter(|line| line.trim_start().starts_with("print")).take(2).collect();
     assert!(prints.len() == 2 && prints.iter().all(|line| line.contains("/cpu:0")), "{text}");
-    assert!(prints[1].ends_with("with the first print: their order is seen"), "{text}");
+    assert!(prints[1].ends_with("with the first print, to keep their order"), "{text}");
     let crossing = text.lines().skip_while(|line| !line.starts_with("/cpu:1 -> /cpu:0")).nth(1);
     assert!(text.contains("lt at") && crossing.is_some(), "the predicate crosses in\n{text}");
     Ok(())
@@ -667,14 +667,14 @@ fn a_device_that_is_not_there_is_an_error_at_the_users_line() -> Outcome {
 #[test]
 fn sessions_that_make_no_sense_are_refused() {
     let refused = |builder: anabranch::SessionBuilder| builder.build().expect_err("it makes no sense").message;
-    assert_eq!(refused(Session::builder().cpus(0)), "a session of no CPU devices");
-    assert!(refused(Session::builder().cpus(usize::MAX)).contains("CPU devices: there may be 1024"));
-    assert_eq!(refused(Session::builder().parallel_iterations(0)), "no iteration of a loop may run");
-    assert!(refused(Session::builder().cpus(2).simulated(gpus(1))).contains("their clocks are not the same"));
-    assert!(refused(Session::builder().cpus(2).place("w", "/cpu:7")).contains("there is no such device"));
-    assert!(refused(Session::builder().cpus(2).place("layer{i}", "/gpu:{i}")).contains("there is no such device"));
+    assert_eq!(refused(Session::builder().cpus(0)), "a session needs at least one CPU device");
+    assert!(refused(Session::builder().cpus(usize::MAX)).contains("at most 1024 CPU devices"));
+    assert_eq!(refused(Session::builder().parallel_iterations(0)), "`parallel_iterations` is 0");
+    assert!(refused(Session::builder().cpus(2).simulated(gpus(1))).contains("their clocks differ"));
+    assert!(refused(Session::builder().cpus(2).place("w", "/cpu:7")).contains("matches no device"));
+    assert!(refused(Session::builder().cpus(2).place("layer{i}", "/gpu:{i}")).contains("matches no device"));
     assert!(Session::builder().cpus(2).place("layer{i}", "/cpu:{i}").build().is_ok());
-    assert!(refused(Session::builder().simulated([SimulatedDevice::new("gpu")])).contains("does not begin with `/`"));
+    assert!(refused(Session::builder().simulated([SimulatedDevice::new("gpu")])).contains("does not start with `/`"));
     assert!(
         refused(Session::builder().simulated(vec![SimulatedDevice::new("/gpu:0"); 2]))
             .contains("two simulated devices")

@@ -1,5 +1,5 @@
-//! The programs that the benchmarks measure. A test keeps their plans as golden files, so that a lost
-//! fusion shows without a measurement.
+//! The programs that the benchmarks measure. A test keeps their plans as golden files, so that a
+//! lost fusion shows without a measurement.
 
 use anabranch::dsl::function::GraphFn;
 use anabranch::nn::Init;

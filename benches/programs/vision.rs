@@ -103,8 +103,8 @@ fn separable(x: Tensor, wide: Tensor, each: Tensor, narrow: Tensor) -> Tensor {
     h.conv2d(narrow, ConvOptions::new())
 }
 
-/// A block of separable convolutions: 1×1 to 128 channels, 3×3 each channel by itself, 1×1 to 64; on
-/// 56×56, batch 8: forward.
+/// A block of separable convolutions: 1×1 to 128 channels, 3×3 each channel by itself, 1×1 to 64;
+/// on 56×56, batch 8: forward.
 pub fn separable_block_forward() -> Benchmark {
     Benchmark::new(|x, a, b, c| separable(x, a, b, c).mean(), separable_inputs())
 }

@@ -44,9 +44,9 @@ pub(crate) fn struct_fields<'a>(cx: &Ctxt, input: &'a DeriveInput, derive: &str)
         Data::Union(data) => (&data.union_token, "a union"),
     };
     let why = match derive {
-        "Carry" => "which variant it is would have to be decided while tracing: use a struct, or `Option`",
-        "InOut" => "which variant it is would have to be known while tracing: use a struct, or `Option`",
-        _ => "its variables must be the same whatever it holds: use a struct",
+        "Carry" => "its variant would have to be decided while tracing; use a struct, or `Option`",
+        "InOut" => "its variant would have to be known while tracing; use a struct, or `Option`",
+        _ => "its variables must not depend on its variant; use a struct",
     };
     cx.error(quote!(#token), format!("`#[derive({derive})]` is for structs, not {kind}: {why}"));
     None
@@ -78,8 +78,9 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
             if let Some(lifetime) = borrowed_for(ty) {
                 let ty = ty.to_token_stream().to_string().replace("& ", "&");
                 let message = format!(
-                    "a `#[carry(host)]` field cannot borrow for `{lifetime}`: its value is kept while the graph is traced, \
-                     so `{ty}` would have to own what it borrows; use a type such as `String` or `Rc<T>`, or borrow for `'static`"
+                    "a `#[carry(host)]` field cannot borrow for `{lifetime}`, because its value is kept while the \
+                     graph is traced: replace `{ty}` with an owned type such as `String` or `Rc<T>`, or borrow for \
+                     `'static`"
                 );
                 cx.error(lifetime, message);
                 continue;

@@ -32,8 +32,9 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
     for (i, field) in fields.iter().enumerate() {
         let (member, ty, vis) = (member(i, field), &field.ty, &field.vis);
         if let Some(lifetime) = borrowed_for(ty) {
-            let message = "a field of a struct with `#[derive(InOut)]` cannot borrow: it is a tensor, or made of tensors; \
-                           a closure captures what stays the same, as in `move |x: Batch| f(x, value)`";
+            let message = "a field of a struct with `#[derive(InOut)]` cannot borrow, because it must be a tensor or \
+                           consist of tensors: capture a host value in a closure instead, as in `move |x: Batch| \
+                           f(x, value)`";
             cx.error(lifetime, message);
             continue;
         }
@@ -97,7 +98,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
     };
     let params = &input.generics.params;
     let declared_generics = (!params.is_empty()).then(|| quote!(<#params>));
-    let doc = format!("The arrays of a [`{name}`]: what is given for one in a call, and what a call returns for one.");
+    let doc = format!("The arrays of a [`{name}`], as the argument or the result of a call.");
     quote! {
         #[doc = #doc]
         #[allow(trivial_bounds, reason = "a bound for each field")]

@@ -233,7 +233,7 @@ impl HostTensor {
         let shape = shape.into();
         match HostTensor::try_zeros(dtype, shape.clone()) {
             Ok(zeros) => zeros,
-            Err(missing) => panic!("{dtype}{shape:?} needs {missing}"),
+            Err(missing) => panic!("out of memory: {dtype}{shape:?} needs {} bytes", missing.bytes),
         }
     }
 
@@ -311,7 +311,7 @@ impl HostTensor {
     pub fn data<T: Element>(&self) -> &[T] {
         match self.as_slice() {
             Some(data) => data,
-            None => panic!("a tensor of {} was read as {}", self.dtype(), T::DTYPE),
+            None => panic!("a tensor of {} cannot be read as {}", self.dtype(), T::DTYPE),
         }
     }
 
@@ -374,8 +374,8 @@ fn check_count(shape: &[usize], given: usize) -> Result<(), String> {
         Some(n) if n == given => Ok(()),
         // A product with a zero is zero, even if the factors before it overflow.
         None if given == 0 && shape.contains(&0) => Ok(()),
-        Some(n) => Err(format!("a tensor of shape {shape:?} has {n} elements, given {given}")),
-        None => Err(format!("a tensor of shape {shape:?} has more elements than memory can hold, given {given}")),
+        Some(n) => Err(format!("a tensor of shape {shape:?} has {n} elements, but got {given}")),
+        None => Err(format!("a tensor of shape {shape:?} has more elements than memory can hold, but got {given}")),
     }
 }
 
@@ -452,7 +452,7 @@ impl<T: Element> Array<T> {
     ///
     /// assert_eq!(Array::try_new([2, 2], vec![1, 2, 3, 4])?[[1, 0]], 3);
     /// let error = Array::try_new([2, 2], vec![1, 2, 3]).unwrap_err();
-    /// assert_eq!(error.message, "a tensor of shape [2, 2] has 4 elements, given 3");
+    /// assert_eq!(error.message, "a tensor of shape [2, 2] has 4 elements, but got 3");
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -514,7 +514,11 @@ impl<T: Element> Array<T> {
     pub fn item(&self) -> T {
         match self.as_slice() {
             [item] => *item,
-            all => panic!("`item()` of an array of shape {:?}, which has {} elements", self.shape(), all.len()),
+            all => panic!(
+                "`item()` needs exactly one element, but the array of shape {:?} has {}",
+                self.shape(),
+                all.len()
+            ),
         }
     }
 
@@ -545,7 +549,10 @@ impl<T: Element> Array<T> {
     /// use anabranch::Array;
     ///
     /// let error = Array::new([4], vec![0; 4]).try_reshape([3]).unwrap_err();
-    /// assert_eq!(error.message, "cannot reshape [4] to [3]: a tensor of shape [3] has 3 elements, given 4");
+    /// assert_eq!(
+    ///     error.message,
+    ///     "cannot reshape [4] to [3]: a tensor of shape [3] has 3 elements, but got 4"
+    /// );
     /// ```
     #[track_caller]
     pub fn try_reshape(&self, shape: impl Into<Vec<usize>>) -> Result<Array<T>> {
@@ -614,7 +621,9 @@ impl<T: Element> Array<T> {
     /// If the array has no axis.
     #[track_caller]
     pub fn rows(&self) -> impl DoubleEndedIterator<Item = &[T]> + ExactSizeIterator {
-        let Some((&extent, outer)) = self.shape().split_last() else { panic!("rows() of an array of shape []") };
+        let Some((&extent, outer)) = self.shape().split_last() else {
+            panic!("`rows()` needs at least one axis, but the array is a scalar")
+        };
         let n = self.len().checked_div(extent).unwrap_or_else(|| outer.iter().product());
         (0..n).map(move |i| &self.as_slice()[i * extent..(i + 1) * extent])
     }
@@ -634,7 +643,9 @@ impl<T: Element> Array<T> {
     /// If the array has no axis.
     #[track_caller]
     pub fn outer_iter(&self) -> impl DoubleEndedIterator<Item = Array<T>> + ExactSizeIterator {
-        let Some((&n, inner)) = self.shape().split_first() else { panic!("outer_iter() of an array of shape []") };
+        let Some((&n, inner)) = self.shape().split_first() else {
+            panic!("`outer_iter()` needs at least one axis, but the array is a scalar")
+        };
         let size = self.len().checked_div(n).unwrap_or(0);
         (0..n).map(move |i| Array::new(inner, self.as_slice()[i * size..(i + 1) * size].to_vec()))
     }
@@ -692,7 +703,7 @@ impl ArrayIndex for &[usize] {
     fn offset(self, shape: &[usize]) -> Result<usize, IndexOutOfBounds> {
         let (n, rank) = (self.len(), shape.len());
         if n != rank {
-            panic!("the index {self:?} is for {n} axes, and an array of shape {shape:?} has {rank}");
+            panic!("the index {self:?} has length {n}, but an array of shape {shape:?} has rank {rank}");
         }
         let mut axes = self.iter().zip(shape).enumerate();
         axes.try_fold(0, |offset, (axis, (&index, &extent))| match index < extent {
@@ -937,10 +948,10 @@ mod tests {
         );
         assert_eq!(
             message(|| Array::new([2, 3], vec![0; 6])[1]),
-            "the index [1] is for 1 axes, and an array of shape [2, 3] has 2"
+            "the index [1] has length 1, but an array of shape [2, 3] has rank 2"
         );
         let item = message(|| Array::new([2, 3], vec![0; 6]).item());
-        assert_eq!(item, "`item()` of an array of shape [2, 3], which has 6 elements");
+        assert_eq!(item, "`item()` needs exactly one element, but the array of shape [2, 3] has 6");
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub struct Case {
 /// The expected outcome of a case.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// This result, within the exactness of the operation.
+    /// The expected result, within the exactness of the operation.
     Output(HostTensor),
     /// An error whose message contains this text, during tracing or at run time.
     Error(String),
@@ -130,7 +130,7 @@ fn read_case(op: Prim, name: &str, table: &toml::Table) -> Result<Vec<Case>, Str
         let outcome = match (text("output"), text("error")) {
             (Some(output), None) => Outcome::Output(tensor(output, t)?),
             (None, Some(error)) => Outcome::Error(error.to_owned()),
-            _ => return Err("give either `output` or `error`".to_owned()),
+            _ => return Err("a case needs either `output` or `error`".to_owned()),
         };
         Ok(Case {
             op,

@@ -64,7 +64,9 @@ impl fmt::Display for DeviceKind {
 /// let name: DeviceName = "/peer:a/gpu:0".parse()?;
 /// assert_eq!((name.peer(), name.index()), ("a", 0));
 /// assert_eq!("/peer:local/cpu:1".parse::<DeviceName>()?.to_string(), "/cpu:1");
-/// assert!("/cpu:*".parse::<DeviceName>().is_err() && "/peer:*/cpu:0".parse::<DeviceName>().is_err());
+/// assert!(
+///     "/cpu:*".parse::<DeviceName>().is_err() && "/peer:*/cpu:0".parse::<DeviceName>().is_err()
+/// );
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,7 +88,7 @@ impl DeviceName {
     /// If the peer name contains anything but letters, digits, `_`, `-` and `.`.
     pub fn of_peer(self, peer: &str) -> Result<DeviceName> {
         if !is_peer_name(peer) {
-            let message = format!("{peer:?} is not the name of a peer");
+            let message = format!("{peer:?} is not a valid peer name");
             return Err(Diagnostic::new(message).help("use letters, digits, `_`, `-` and `.`"));
         }
         Ok(DeviceName { peer: intern(peer), ..self })
@@ -124,12 +126,12 @@ impl FromStr for DeviceName {
         let DevicePattern { peer, kind, index } = text.parse()?;
         let (Some(kind), Some(index)) = (kind, index) else {
             let missing = if kind.is_none() { "kind" } else { "number" };
-            let message = format!("`{text}` stands for several devices: its {missing} is open");
-            return Err(Diagnostic::new(message).help("a device is named like `/cpu:0` or `/peer:a/gpu:1`"));
+            let message = format!("`{text}` does not name a single device: its {missing} is not specified");
+            return Err(Diagnostic::new(message).help("write a full name, such as `/cpu:0` or `/peer:a/gpu:1`"));
         };
         if peer.is_none() && text.starts_with("/peer:") {
-            let message = format!("`{text}` stands for several devices: its peer is open");
-            return Err(Diagnostic::new(message).help("a device of this process is named without one, like `/cpu:0`"));
+            let message = format!("`{text}` does not name a single device: its peer is `*`");
+            return Err(Diagnostic::new(message).help("name a device of this process without a peer, as in `/cpu:0`"));
         }
         Ok(DeviceName { peer: peer.unwrap_or(LOCAL), kind, index })
     }
@@ -250,33 +252,34 @@ impl FromStr for DevicePattern {
 
     fn from_str(text: &str) -> Result<DevicePattern> {
         parsed(text).map_err(|why| {
-            Diagnostic::new(format!("{text:?} is not the name of a device: {why}"))
-                .help("a device is named like `/cpu:0` or `/peer:a/gpu:1`; what may be any is left out or `*`")
+            Diagnostic::new(format!("{text:?} is not a valid device name: {why}"))
+                .help("write a name such as `/cpu:0` or `/peer:a/gpu:1`; an omitted field or `*` matches anything")
         })
     }
 }
 
 /// Parses a pattern, or returns the reason why it is invalid.
 fn parsed(text: &str) -> Result<DevicePattern, String> {
-    let parts = text.strip_prefix('/').ok_or("it does not begin with `/`")?;
+    let parts = text.strip_prefix('/').ok_or("it does not start with `/`")?;
     let mut pattern = DevicePattern::ANY;
     for (i, part) in parts.split('/').enumerate() {
         let (word, value) = part.split_once(':').map_or((part, None), |(word, value)| (word, Some(value)));
         match (word, value) {
-            ("peer", _) if i > 0 => return Err("the peer comes first".to_owned()),
-            ("peer", None) => return Err("`peer` is followed by `:` and a name".to_owned()),
+            ("peer", _) if i > 0 => return Err("the peer must come first".to_owned()),
+            ("peer", None) => return Err("`peer` must be followed by `:` and a name".to_owned()),
             ("peer", Some("*")) => {}
             ("peer", Some(name)) if is_peer_name(name) => pattern.peer = Some(intern(name)),
             ("peer", Some(name)) => {
-                return Err(format!("{name:?} has other characters than letters, digits, `_`, `-` and `.`"));
+                return Err(format!("the peer name {name:?} must consist of letters, digits, `_`, `-` and `.`"));
             }
             _ if i > usize::from(parts.starts_with("peer:")) => {
-                return Err(format!("nothing comes after the kind, but `/{part}` does"));
+                return Err(format!("the kind must come last, but `/{part}` follows it"));
             }
             ("*", _) => pattern.index = index(value)?,
             (kind, _) => {
                 let known = DeviceKind::ALL.into_iter().find(|k| k.name() == kind);
-                pattern.kind = Some(known.ok_or_else(|| format!("there is no kind {kind:?}, but `cpu` and `gpu`"))?);
+                pattern.kind =
+                    Some(known.ok_or_else(|| format!("{kind:?} is not a device kind, expected `cpu` or `gpu`"))?);
                 pattern.index = index(value)?;
             }
         }
@@ -290,9 +293,9 @@ fn index(text: Option<&str>) -> Result<Option<u32>, String> {
         None | Some("*") => Ok(None),
         Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => match digits.parse() {
             Ok(index) => Ok(Some(index)),
-            Err(_) => Err(format!("`{digits}` is not a number of a device")),
+            Err(_) => Err(format!("`{digits}` is not a device index")),
         },
-        Some(other) => Err(format!("`{other}` is not a number")),
+        Some(other) => Err(format!("`{other}` is not a device index")),
     }
 }
 
@@ -341,8 +344,8 @@ impl IntoDevice for DeviceName {
 
 /// A device constraint of a node or variable, with the source location that specifies it.
 ///
-/// It has the size of a pointer, since every node has a field for one. Two constraints are equal if
-/// they match the same devices, whatever their locations.
+/// A constraint has the size of a pointer, since every node has a field for one. Two constraints
+/// are equal if they match the same devices, whatever their locations.
 #[derive(Clone, Copy)]
 pub struct DeviceConstraint(&'static Said);
 
@@ -440,7 +443,7 @@ impl Drop for DeviceScope {
 /// let y = eval(|| on("/cpu:*", || w.get() * 2.0).sum())?;
 /// assert_eq!(y, 6.0);
 /// let error = eval(|| on("cpu:1", || scalar(1.0f32))).unwrap_err();
-/// assert_eq!(error.message, "\"cpu:1\" is not the name of a device: it does not begin with `/`");
+/// assert_eq!(error.message, "\"cpu:1\" is not a valid device name: it does not start with `/`");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[track_caller]
@@ -557,26 +560,26 @@ mod tests {
     #[test]
     fn a_name_that_is_wrong_says_why() {
         for (text, why) in [
-            ("", "it does not begin with `/`"),
-            ("cpu:0", "it does not begin with `/`"),
-            ("/", "there is no kind \"\", but `cpu` and `gpu`"),
-            ("/tpu:0", "there is no kind \"tpu\", but `cpu` and `gpu`"),
-            ("/cpu:", "`` is not a number of a device"),
-            ("/cpu:-1", "`-1` is not a number"),
-            ("/cpu:4294967296", "`4294967296` is not a number of a device"),
-            ("/cpu:0/gpu:0", "nothing comes after the kind, but `/gpu:0` does"),
-            ("/cpu:0/peer:a", "the peer comes first"),
-            ("/peer", "`peer` is followed by `:` and a name"),
-            ("/peer:", "\"\" has other characters than letters, digits, `_`, `-` and `.`"),
-            ("/peer:a b", "\"a b\" has other characters than letters, digits, `_`, `-` and `.`"),
-            ("/peer:a/cpu:0/", "nothing comes after the kind, but `/` does"),
+            ("", "it does not start with `/`"),
+            ("cpu:0", "it does not start with `/`"),
+            ("/", "\"\" is not a device kind, expected `cpu` or `gpu`"),
+            ("/tpu:0", "\"tpu\" is not a device kind, expected `cpu` or `gpu`"),
+            ("/cpu:", "`` is not a device index"),
+            ("/cpu:-1", "`-1` is not a device index"),
+            ("/cpu:4294967296", "`4294967296` is not a device index"),
+            ("/cpu:0/gpu:0", "the kind must come last, but `/gpu:0` follows it"),
+            ("/cpu:0/peer:a", "the peer must come first"),
+            ("/peer", "`peer` must be followed by `:` and a name"),
+            ("/peer:", "the peer name \"\" must consist of letters, digits, `_`, `-` and `.`"),
+            ("/peer:a b", "the peer name \"a b\" must consist of letters, digits, `_`, `-` and `.`"),
+            ("/peer:a/cpu:0/", "the kind must come last, but `/` follows it"),
         ] {
             let error = text.parse::<DevicePattern>().expect_err(text);
-            assert_eq!(error.message, format!("{text:?} is not the name of a device: {why}"));
+            assert_eq!(error.message, format!("{text:?} is not a valid device name: {why}"));
             assert!(error.help.is_some());
         }
         let error = "/gpu".parse::<DeviceName>().unwrap_err();
-        assert_eq!(error.message, "`/gpu` stands for several devices: its number is open");
+        assert_eq!(error.message, "`/gpu` does not name a single device: its number is not specified");
     }
 
     #[test]

@@ -115,8 +115,8 @@ pub trait Float: Numeric {
 /// Integer elements: valid as indices.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not an integer element type",
-    label = "integers are needed here",
-    note = "counts and indices are `i32`, `i64`, `u32` or `u8`; `.cast::<i32>()` makes a tensor of them"
+    label = "expected integers",
+    note = "counts and indices are `i32`, `i64`, `u32` or `u8`; convert a tensor with `.cast::<i32>()`"
 )]
 pub trait Integer: Numeric {
     /// The number 1.

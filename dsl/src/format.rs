@@ -338,11 +338,12 @@ impl Template {
             }
             let inside = after.strip_prefix('{').and_then(|r| r.split_once('}'));
             let Some((inside, r)) = inside else {
-                return Err(format!("a single `{}`: write it twice", &after[..1]));
+                return Err(format!("unmatched `{}`: write it twice to print it", &after[..1]));
             };
             let spec =
                 if inside.is_empty() { Some(Spec::default()) } else { inside.strip_prefix(':').and_then(Spec::parse) };
-            pieces.push(TemplatePiece::Value(spec.ok_or_else(|| format!("`{{{inside}}}` is no placeholder"))?));
+            pieces
+                .push(TemplatePiece::Value(spec.ok_or_else(|| format!("`{{{inside}}}` is not a valid placeholder"))?));
             rest = r;
         }
         pieces.push(TemplatePiece::Text(rest.to_owned()));
@@ -359,7 +360,9 @@ impl Template {
         for piece in &self.0 {
             match piece {
                 TemplatePiece::Text(text) => out.push_str(text),
-                TemplatePiece::Value(spec) => out.push_str(&spec.show(values.next().expect("a value for each place"))),
+                TemplatePiece::Value(spec) => {
+                    out.push_str(&spec.show(values.next().expect("there is a value for each placeholder")))
+                }
             }
         }
         out

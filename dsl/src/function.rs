@@ -9,7 +9,7 @@ use std::fmt;
 /// and `Option`s are known only in a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParamLayout {
-    /// The number of tensors outside of sequences.
+    /// The number of tensors outside sequences.
     fixed: usize,
     /// The number of sequences, whose lengths are known only in a call.
     sequences: usize,
@@ -43,7 +43,7 @@ impl ParamLayout {
     /// Returns the layout of a sequence of such items.
     #[must_use]
     pub const fn sequence(self) -> ParamLayout {
-        // A sequence inside of another one counts as several, because the number of tensors does
+        // A sequence inside another one counts as several, because the number of tensors does
         // not determine their lengths.
         ParamLayout { fixed: 0, sequences: 1 + 2 * self.sequences, per_item: self.fixed }
     }
@@ -114,16 +114,16 @@ impl Signature {
                 let Some(items) = items else {
                     let ParamLayout { fixed, per_item, .. } = layout;
                     let message = format!(
-                        "the function takes {fixed} tensors and {per_item} for each item of a sequence, given {n}"
+                        "the function takes {fixed} tensors and {per_item} for each item of a sequence, but got {n}"
                     );
                     return Err(Diagnostic::new(message));
                 };
                 vec![items / layout.per_item]
             }
             _ => {
-                let message = "the types of tensors do not say how long the `Vec`s and `Option`s of the parameters are";
+                let message = "tensor types alone do not determine the lengths of `Vec` and `Option` parameters";
                 return Err(
-                    Diagnostic::new(message).help("take the signature of arguments: `Arguments::of(..).signature()`")
+                    Diagnostic::new(message).help("use the signature of arguments: `Arguments::of(..).signature()`")
                 );
             }
         };
@@ -284,9 +284,10 @@ impl Inputs<'_> {
 /// function is traced again for others.
 #[diagnostic::on_unimplemented(
     message = "a graph function cannot take `{Self}`",
-    label = "no parameter of a graph function",
-    note = "it takes tensors, and tuples, arrays, `Vec`s, `Option`s and structs with `#[derive(InOut)]` of tensors, by value",
-    note = "a value of the host that stays the same is captured by a closure: `move |x: Tensor| f(x, value)`"
+    label = "not a valid parameter type of a graph function",
+    note = "a parameter is a tensor, or a tuple, array, `Vec`, `Option` or struct with `#[derive(InOut)]` of \
+            tensors, passed by value",
+    note = "capture a host value in a closure: `move |x: Tensor| f(x, value)`"
 )]
 pub trait Input: Sized {
     /// The number of tensors.
@@ -297,10 +298,11 @@ pub trait Input: Sized {
 
 /// A host value that can be passed for a parameter of type `I`.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be given for a parameter of type `{I}`",
-    label = "not an argument for `{I}`",
-    note = "a tensor takes an element, a slice, a `Vec`, an `Array` or nested arrays of its element type; a tuple, array, `Vec` or `Option` \
-            of tensors takes a tuple, array, `Vec` or `Option` of these; a struct with `#[derive(InOut)]` takes its struct of arrays"
+    message = "`{Self}` cannot be passed for a parameter of type `{I}`",
+    label = "not a valid argument for `{I}`",
+    note = "for a tensor, pass an element, a slice, a `Vec`, an `Array` or nested arrays of its element type; for a \
+            tuple, array, `Vec` or `Option` of tensors, the same structure of these; for a struct with \
+            `#[derive(InOut)]`, its struct of arrays"
 )]
 pub trait Feed<I: Input> {
     /// Appends the tensors in the order in which [`Input::trace`] takes them.
@@ -314,12 +316,12 @@ impl<T: Element> Input for Tensor<T> {
         inputs.taken += 1;
         let Some(ty) = inputs.types.next() else {
             let (least, position) = (count(i + 1, "tensor"), inputs.position());
-            let message = format!("the function takes at least {least}, given {i}: there is none for {position}");
+            let message = format!("the function takes at least {least}, but got {i}: {position} is missing");
             return Err(Diagnostic::new(message));
         };
         if ty.dtype != T::DTYPE {
             let position = inputs.position();
-            let message = format!("input {i} ({position}) has elements of type {}, given {ty}", T::DTYPE);
+            let message = format!("input {i} ({position}) has elements of type {}, but got {ty}", T::DTYPE);
             return Err(Diagnostic::new(message));
         }
         Ok(Tensor::from_any(trace::input(ty.clone(), None)))
@@ -385,7 +387,7 @@ impl<I: Input> Input for Option<I> {
             0 | 1 => Ok(items.pop()),
             n => {
                 let position = inputs.position();
-                Err(Diagnostic::new(format!("{position} is an `Option` and takes one value or none, given {n}")))
+                Err(Diagnostic::new(format!("{position} is an `Option` and takes at most one value, but got {n}")))
             }
         }
     }
@@ -452,10 +454,12 @@ impl Results for () {
 /// results, or a `Result` of one, whose error ends the trace.
 #[diagnostic::on_unimplemented(
     message = "a graph function cannot return `{Self}`",
-    label = "no result of a graph function",
-    note = "it returns tensors, and tuples, arrays, `Vec`s, `Option`s and structs with `#[derive(InOut)]` of tensors, or a `Result` of these",
-    note = "`scalar(x)` makes a tensor of a number",
-    note = "the length of a `List` is known only when the graph runs: return its elements in one tensor, `list.stack()` or `list.concat()`"
+    label = "not a valid result type of a graph function",
+    note = "a result is a tensor, a tuple, array, `Vec`, `Option` or struct with `#[derive(InOut)]` of tensors, or a \
+            `Result` of these",
+    note = "convert a number to a tensor with `scalar(x)`",
+    note = "the length of a `List` is known only when the graph runs: return its elements as one tensor, \
+            `list.stack()` or `list.concat()`"
 )]
 pub trait Output {
     /// The type of the result on the host, with [`Array`]s for tensors.
@@ -473,7 +477,7 @@ impl<T: Element> Output for Tensor<T> {
     }
     fn rebuild(&self) -> Rebuild<Array<T>> {
         Box::new(|tensors| {
-            let tensor = tensors.next().expect("one tensor for each output");
+            let tensor = tensors.next().expect("there is one tensor for each output");
             Array::from_host(tensor).expect("the output has the type that was traced")
         })
     }
@@ -534,9 +538,10 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
 /// compiler reports a field that cannot be one once.
 #[diagnostic::on_unimplemented(
     message = "a field of a struct with `#[derive(InOut)]` cannot be a `{Self}`",
-    label = "neither a tensor nor made of tensors",
+    label = "neither a tensor nor composed of tensors",
     note = "such a field is a tensor, or a tuple, array, `Vec`, `Option` or struct with `#[derive(InOut)]` of tensors",
-    note = "take a value of the host out of the struct: a closure captures it, as in `move |x: Batch| f(x, value)`, or make it a tensor"
+    note = "move a host value out of the struct and capture it in a closure, as in `move |x: Batch| f(x, value)`, or \
+            make it a tensor"
 )]
 pub trait Field: Sized + 'static {
     /// How many tensors it takes.
@@ -583,10 +588,10 @@ where
 /// with a result that is an [`Output`].
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a graph function",
-    label = "not a function of tensors that can be traced",
-    note = "a graph function is an `Fn` of at most 16 parameters, whose types are written: tensors, and tuples, arrays, `Vec`s, `Option`s \
-            and structs with `#[derive(InOut)]` of tensors; and so is its result",
-    note = "more parameters are given as a tuple, an array, a `Vec` or a struct of them"
+    label = "cannot be traced as a function of tensors",
+    note = "a graph function is an `Fn` with at most 16 parameters of explicit types; its parameters and its result \
+            are tensors, or tuples, arrays, `Vec`s, `Option`s and structs with `#[derive(InOut)]` of tensors",
+    note = "to pass more, group parameters in a tuple, an array, a `Vec` or a struct"
 )]
 pub trait GraphFn<Args> {
     /// The result.
@@ -600,9 +605,9 @@ pub trait GraphFn<Args> {
 /// The arguments of a call: a value for a function of one parameter, a tuple for more, `()` for
 /// none.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` does not fit the parameters of the function, `{Args}`",
-    label = "not the arguments of this function",
-    note = "a function of one parameter is called with a value, one of several with a tuple of values, one of none with `()`"
+    message = "`{Self}` does not match the parameters of the function, `{Args}`",
+    label = "arguments of the wrong type",
+    note = "call a function of one parameter with a value, of several parameters with a tuple, and of none with `()`"
 )]
 pub trait CallArgs<Args> {
     /// Appends the tensors of all arguments.
@@ -751,7 +756,7 @@ pub fn trace_fn<Args, F: GraphFn<Args>>(
         if inputs.types.len() > 0 {
             let (takes, given) = (inputs.taken, signature.types.len());
             let takes = count(takes, "tensor");
-            trace::fail(Diagnostic::new(format!("the function takes {takes}, given {given}")));
+            trace::fail(Diagnostic::new(format!("the function takes {takes}, but got {given}")));
         }
         let mut outputs = Vec::new();
         output.flatten(&mut outputs);

@@ -1,7 +1,8 @@
 //! The interpreter, which defines the semantics of a graph.
 //!
-//! It runs nodes in program order, on host tensors, by [`OpDef::eval`](crate::ops::OpDef). Every
-//! other engine is tested against it. It knows no device and is never optimized.
+//! The interpreter runs nodes in program order, on host tensors, by
+//! [`OpDef::eval`](crate::ops::OpDef). Every other engine is tested against it. It knows no device
+//! and is never optimized.
 
 pub mod list;
 
@@ -211,7 +212,7 @@ pub fn run_data(
     };
     if inputs.len() != graph.inputs().len() {
         let (expected, given) = (graph.inputs().len(), inputs.len());
-        return Err(Diagnostic::new(format!("`{}` takes {expected} inputs, given {given}", graph.name)));
+        return Err(Diagnostic::new(format!("`{}` takes {expected} inputs, but got {given}", graph.name)));
     }
     for (i, (&param, input)) in graph.inputs().iter().zip(inputs).enumerate() {
         match input {
@@ -238,8 +239,8 @@ impl Interp<'_> {
         }
         if !fits {
             let name = self.graph.value(param).name.map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
-            let message = format!("`{}`: {name} is {ty}, given {}", self.graph.name, input.ty());
-            return Err(Diagnostic::new(message).help("named dimensions have one extent throughout a call"));
+            let message = format!("`{}`: {name} is {ty}, but got {}", self.graph.name, input.ty());
+            return Err(Diagnostic::new(message).help("a named dimension has the same extent throughout a call"));
         }
         self.env[param.index()] = Some(RuntimeValue::Tensor(input.clone()));
         Ok(())
@@ -319,10 +320,15 @@ impl Interp<'_> {
                 let attrs = attrs.map_shapes(|s| self.concrete(s));
                 let ty = (def.infer)(&InferCx { operands: &types, attrs: &attrs });
                 let ty = ty.map_err(|e| e.at(data.name_in_errors(), data.loc))?;
-                let ty = ty.as_tensor().expect("primitive operations give tensors");
+                let ty = ty.as_tensor().expect("the result of a primitive operation is a tensor");
                 let result = def.evaluate(&EvalCx { operands: &operands, attrs: &attrs, ty });
                 let result = result.map_err(|e| e.at(data.name_in_errors(), data.loc))?;
-                debug_assert!(result.ty().fits(ty), "{}: eval gives {}, infer {ty}", def.name, result.ty());
+                debug_assert!(
+                    result.ty().fits(ty),
+                    "{}: eval returned {}, but infer returned {ty}",
+                    def.name,
+                    result.ty()
+                );
                 if self.options.check_finite && !is_finite(&result) && operands.iter().all(|t| is_finite(t)) {
                     return Err(not_finite(def.name, data.loc));
                 }
@@ -370,7 +376,7 @@ impl Interp<'_> {
                     }
                     self.trips += 1;
                     if self.options.max_trips.is_some_and(|max| self.trips > max) {
-                        let message = format!("more than {} loop iterations", self.trips - 1);
+                        let message = format!("a call ran more than {} loop iterations", self.trips - 1);
                         return Err(Diagnostic::new(message).at(data.loc, "in this loop"));
                     }
                     self.bind(&graph.region(body).params, state.clone());
@@ -405,7 +411,7 @@ impl Interp<'_> {
                 let stack = self.stack(operands[0]);
                 let Some((below, top)) = stack.pop() else {
                     let shape = stack.element.shape.known().filter(|_| stack.zeros_below);
-                    let Some(shape) = shape else { return Err(Diagnostic::new("pop of an empty stack").at(loc, "")) };
+                    let Some(shape) = shape else { return Err(Diagnostic::new("pop from an empty stack").at(loc, "")) };
                     let zeros = HostTensor::try_zeros(stack.element.dtype, shape);
                     let zeros = zeros.map_err(|missing| no_memory("pop", &stack.element, missing, loc))?;
                     return Ok(vec![RuntimeValue::Stack(stack.clone()), RuntimeValue::Tensor(zeros)]);
@@ -426,7 +432,7 @@ impl Interp<'_> {
                 let longer = if x.len() < y.len() { b } else { a };
                 let shorter = if x.len() < y.len() { a } else { b };
                 if x.len() != y.len() && !shorter.zeros_below {
-                    let message = format!("sum of stacks of {} and {} elements", x.len(), y.len());
+                    let message = format!("stacks of {} and {} elements cannot be added", x.len(), y.len());
                     return Err(Diagnostic::new(message).at(loc, ""));
                 }
                 let add = prim::ADD;
@@ -484,7 +490,9 @@ impl Interp<'_> {
 
 /// Returns the error of an operation for whose result there is no memory.
 fn no_memory(op: &str, ty: &TensorType, missing: OutOfMemory, loc: Loc) -> Diagnostic {
-    Diagnostic::new(format!("{op}: {ty} needs {missing}")).of_kind(ErrorKind::ResourceExhausted).at(loc, "")
+    Diagnostic::new(format!("{op}: out of memory: {ty} needs {} bytes", missing.bytes))
+        .of_kind(ErrorKind::ResourceExhausted)
+        .at(loc, "")
 }
 
 /// Returns whether all elements are finite. Integers always are.
@@ -507,7 +515,7 @@ pub fn assertion_failed(message: &str, loc: Loc) -> Diagnostic {
 
 /// Returns the error of the check for finite values, which is the same for every engine.
 pub fn not_finite(op: &str, loc: Loc) -> Diagnostic {
-    Diagnostic::new(format!("{op}: made a value that is not finite out of finite operands"))
+    Diagnostic::new(format!("{op}: produced a non-finite value from finite operands"))
         .of_kind(ErrorKind::AssertionFailed)
-        .at(loc, "NaN or infinity was made here")
+        .at(loc, "NaN or infinity produced here")
 }

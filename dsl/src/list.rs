@@ -11,9 +11,9 @@ use std::marker::PhantomData;
 ///
 /// TensorFlow calls it a `TensorArray` (Yu et al., EuroSys 2018, §2.1 and §5.2).
 ///
-/// Its length may depend on data: a staged loop can push to it. All its tensors have the same rank.
-/// Extents known when the list is created apply to all of them. Others ([`Dim::Unknown`]) may
-/// differ between elements.
+/// The length of a list may depend on data: a staged loop can push to it. All tensors of a list
+/// have the same rank. Extents known when the list is created apply to all of them. Others
+/// ([`Dim::Unknown`]) may differ between elements.
 ///
 /// A handle is `Copy`, and a list is a value: after `let b = a;` a push to `a` does not change `b`.
 /// A list with a single handle in use is updated in place, so pushing and writing take amortized
@@ -64,9 +64,9 @@ impl<T: Element> Copy for List<T> {}
 impl<T: Element> std::fmt::Debug for List<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if crate::staged::is_making_text() {
-            let error = Diagnostic::new("a list is not printed")
+            let error = Diagnostic::new("a list cannot be printed")
                 .at(Loc::UNKNOWN, "a `List` is a symbol while its function is traced")
-                .help("print its elements: `list.stack()`, or one of them: `list.read(i)`");
+                .help("print all elements, `list.stack()`, or one of them, `list.read(i)`");
             trace::fail(error);
         }
         write!(f, "{}: ", self.any.value())?;
@@ -220,7 +220,7 @@ impl<T: Element> List<T> {
     /// At run time, if the list is empty.
     #[track_caller]
     pub fn pop(&mut self) -> Tensor<T> {
-        Tensor::from_any(self.update(ListOp::Pop, &[]).expect("a pop gives an element"))
+        Tensor::from_any(self.update(ListOp::Pop, &[]).expect("a pop returns an element"))
     }
 
     /// Returns an element.
@@ -231,7 +231,7 @@ impl<T: Element> List<T> {
     /// ```
     /// # use anabranch::prelude::*;
     /// let error = eval(|| List::unstack(tensor([1, 2])).read(2)).unwrap_err();
-    /// assert_eq!(error.message, "list_read: index 2 is out of range for a list of 2 elements");
+    /// assert_eq!(error.message, "list_read: index 2 is out of bounds for a list of 2 elements");
     /// ```
     #[track_caller]
     #[must_use]
@@ -383,6 +383,6 @@ impl<T: Float> Wrt for List<T> {
         to.push(self.any);
     }
     fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
-        List::from_any(from.next().expect("one gradient for each list"))
+        List::from_any(from.next().expect("there is one gradient for each list"))
     }
 }

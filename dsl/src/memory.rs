@@ -18,10 +18,8 @@ pub struct OutOfMemory {
 }
 
 impl fmt::Display for OutOfMemory {
-    /// Writes the end of a message. The caller writes what needs the memory: `f64[1000]` or
-    /// `3 elements need`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes of memory, more than there is", self.bytes)
+        write!(f, "out of memory: {} bytes are needed", self.bytes)
     }
 }
 
@@ -32,7 +30,7 @@ impl fmt::Display for OutOfMemory {
 ///
 /// assert!(memory::check(1 << 10).is_ok());
 /// let error = memory::check(1 << 80).unwrap_err();
-/// assert_eq!(error.to_string(), "1208925819614629174706176 bytes of memory, more than there is");
+/// assert_eq!(error.to_string(), "out of memory: 1208925819614629174706176 bytes are needed");
 /// ```
 pub fn check(bytes: u128) -> Result<(), OutOfMemory> {
     let reserve = |n: usize| Vec::<u8>::new().try_reserve_exact(n).is_ok();

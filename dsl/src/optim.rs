@@ -12,18 +12,25 @@
 //! parameter is dropped, so is its state.
 //!
 //! Paths do not depend on the order in which an optimizer sees models. A parameter of two models,
-//! one inside of the other, has its path in the outer one. If several parameters have the same
+//! one inside the other, has its path in the outer one. If several parameters have the same
 //! path, for example those of two separate models, all get a number in the order of their creation:
 //! `hidden.weight#1.adam_m`, `hidden.weight#2.adam_m`.
 //!
 //! ```
-//! use anabranch::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
+//! use anabranch::{
+//!     nn::{Init, Linear},
+//!     optim::{Adam, Optimizer},
+//!     prelude::*,
+//! };
 //!
 //! let (init, adam) = (Init::new(0), Adam::new(0.1));
 //! let model = [Linear::new(&init, 2, 3)];
 //! adam.prepare(&model);
 //! let paths: Vec<String> = adam.vars().into_iter().map(|(path, _)| path).collect();
-//! assert_eq!(paths, ["steps", "0.weight.adam_m", "0.weight.adam_v", "0.bias.adam_m", "0.bias.adam_v"]);
+//! assert_eq!(
+//!     paths,
+//!     ["steps", "0.weight.adam_m", "0.weight.adam_v", "0.bias.adam_m", "0.bias.adam_v"]
+//! );
 //! drop(model);
 //! assert_eq!(adam.vars().len(), 1);
 //! ```
@@ -74,7 +81,8 @@ pub trait Optimizer {
     ///
     /// let w = Var::<f32>::new("w", [1.0, 2.0]);
     /// // The index of the largest element has no gradient.
-    /// let error = eval(|| Sgd::new(0.1).minimize(w.get().argmax(0).cast::<f32>(), &w)).unwrap_err();
+    /// let error =
+    ///     eval(|| Sgd::new(0.1).minimize(w.get().argmax(0).cast::<f32>(), &w)).unwrap_err();
     /// assert!(error.message.contains("`argmax` has no gradient"));
     /// ```
     #[track_caller]
@@ -229,7 +237,9 @@ impl Slots {
             table.iter().for_each(|(&id, slots)| ids_of.entry(&slots.path).or_default().push(id));
             let unique = |id: u64, path: &str| match &ids_of[path][..] {
                 [_] => path.to_owned(),
-                ids => format!("{path}#{}", 1 + ids.iter().position(|&other| other == id).expect("it is listed")),
+                ids => {
+                    format!("{path}#{}", 1 + ids.iter().position(|&other| other == id).expect("the variable is listed"))
+                }
             };
             let paths = table.iter().map(|(&id, slots)| (unique(id, &slots.path), slots));
             paths

@@ -186,7 +186,7 @@ macro_rules! from_dims {
         }
     )*};
 }
-// Not for every length, so that `[]` has only one possible type.
+// Only some lengths are implemented, so that `[]` has only one possible type.
 from_dims!(1 2 3 4 5 6 7 8);
 impl From<&[usize]> for Shape {
     fn from(dims: &[usize]) -> Shape {

@@ -52,7 +52,7 @@ impl StopFlag {
 
     /// Returns the address of the flag for generated code: a byte that is 0 until the flag is set.
     ///
-    /// It is written atomically.
+    /// The kind is written atomically.
     pub fn address(&self) -> *const u8 {
         self.0.as_ptr()
     }
@@ -78,7 +78,7 @@ pub fn stopped(kind: ErrorKind, graph: &str, loops: impl IntoIterator<Item = Loc
     };
     let mut error = Diagnostic::new(message).of_kind(kind);
     for place in loops {
-        let label = if error.labels.is_empty() { "this loop was running" } else { "inside of this one" };
+        let label = if error.labels.is_empty() { "this loop was running" } else { "inside this one" };
         error = error.at(place, label);
     }
     if error.labels.is_empty() { error.at(next, "this would have run next") } else { error }

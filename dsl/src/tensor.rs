@@ -146,10 +146,10 @@ pub fn zeros<T: Numeric>(shape: impl Into<Shape>) -> Tensor<T> {
 /// The other operand of an operation on a tensor: a tensor of the same element type, or a host
 /// scalar of it.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot be an operand beside a `Tensor<{T}>`",
-    label = "not a tensor of `{T}`, nor a number of this type",
-    note = "a literal has the element type of the tensor: `2.0` beside floats, `2` beside integers",
-    note = "`.cast()` changes the element type of a tensor, `as` that of a host number; of a reference write `*x`"
+    message = "`{Self}` cannot be combined with a `Tensor<{T}>`",
+    label = "neither a `Tensor<{T}>` nor a number of type `{T}`",
+    note = "a literal must have the element type of the tensor: `2.0` with floats, `2` with integers",
+    note = "convert a tensor with `.cast()` and a host number with `as`; dereference a reference with `*x`"
 )]
 pub trait Operand<T: Element>: Copy {
     /// Returns the tensor.
@@ -169,8 +169,9 @@ impl<T: Element> Operand<T> for T {
     }
 }
 
-/// The types that literals have by default, beside tensors that they are no operands of: so the
-/// compiler says what to write.
+/// Implements operators between the default types of literals and tensors of other element types,
+/// so that the
+/// compiler explains the mismatch.
 macro_rules! numbers_of_another_kind {
     ($op:ident $method:ident: $($host:ident $kind:ident),*) => {$(
         impl<T: $kind> ops::$op<Tensor<T>> for $host
@@ -234,7 +235,7 @@ impl<T: Numeric> ops::Neg for Tensor<T> {
 /// only where it is on another type.
 #[diagnostic::on_unimplemented(
     message = "a `Tensor<{T}>` cannot be indexed by `[..]`",
-    label = "`[..]` gives a reference, and elements have values only when the graph runs",
+    label = "`[..]` returns a reference, but elements have values only when the graph runs",
     note = "write `x.row(i)` for an item along the first axis, `x.index(i, axis)` for one along any axis",
     note = "write `x.slice(axis, start, end)` for a range, `x.take(ids, axis)` for items chosen by a tensor"
 )]

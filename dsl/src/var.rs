@@ -85,7 +85,7 @@ impl AnyVar {
     /// Panics if there are other handles of the variable.
     #[must_use]
     pub fn with_devices(mut self, on: Option<DeviceConstraint>) -> AnyVar {
-        let inner = Arc::get_mut(&mut self.0).expect("devices are said before the variable is shared");
+        let inner = Arc::get_mut(&mut self.0).expect("devices are set before the variable is shared");
         inner.on = on;
         self
     }
@@ -118,7 +118,7 @@ impl AnyVar {
 
 /// A variable with elements of type `T`. Cloning returns another handle of the same variable.
 ///
-/// Inside of a graph function [`get`](Var::get) and [`set`](Var::set) read and assign it, in
+/// Inside a graph function [`get`](Var::get) and [`set`](Var::set) read and assign it, in
 /// program order. The function's assignments take effect together when its step ends, and not at
 /// all if it fails.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ impl<T: Element> Var<T> {
     /// as with [`on`](crate::on()).
     ///
     /// # Errors
-    /// Ends the trace, or panics outside of one, at the caller's line: if `device` is not the name
+    /// Ends the trace, or panics outside one, at the caller's line: if `device` is not the name
     /// of a device, or if the variable already has other handles, which might be in use.
     ///
     /// ```
@@ -171,11 +171,11 @@ impl<T: Element> Var<T> {
         let loc = Loc::caller();
         let devices = device::named_at(device, loc);
         if !self.any.is_only_handle() {
-            let message = format!("the variable `{}` is in use already", self.any.name());
+            let message = format!("the variable `{}` is already in use", self.any.name());
             trace::fail(
                 Diagnostic::new(message)
-                    .at(loc, "its device is given here")
-                    .help("say where it is to be when it is made, before it is cloned"),
+                    .at(loc, "its device is set here")
+                    .help("set the device when the variable is created, before it is cloned"),
             );
         }
         let outer = self.any.devices().map_or(DevicePattern::ANY, DeviceConstraint::devices);
@@ -311,5 +311,5 @@ pub fn check_value(name: &str, var: &AnyVar, value: &HostTensor) -> Result<()> {
     if value.ty() == *var.ty() {
         return Ok(());
     }
-    Err(Diagnostic::new(format!("the variable `{name}` is {}, the value {}", var.ty(), value.ty())))
+    Err(Diagnostic::new(format!("the variable `{name}` is {}, but the value is {}", var.ty(), value.ty())))
 }

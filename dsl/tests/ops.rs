@@ -217,7 +217,7 @@ fn the_reader_refuses_what_it_does_not_know() {
     refused("", "there are no cases");
     refused("[[cases]]\nname = 'x'", "unknown key `cases`");
     refused(&format!("{case}outputs = 'f32[] 1'"), "unknown key `outputs`");
-    refused(case, "give either `output` or `error`");
+    refused(case, "a case needs either `output` or `error`");
     let with_output = |case: &str| format!("{case}output = 'f32[] 1'");
     refused(&with_output(&case.replace("keepdim", "keep")), "`sum` has no attribute `keep`");
     refused(&with_output(&case.replace(", keepdim = false", "")), "the attribute `keepdim` is missing");

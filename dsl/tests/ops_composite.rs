@@ -70,7 +70,7 @@ fn cross_entropy_is_minus_the_log_of_the_softmax_at_the_label() -> Result<()> {
 #[test]
 fn a_label_that_is_no_class_fails_the_step_by_name_and_place() {
     let error = eval(|| tensor(SIX).reshape([2, 3]).cross_entropy(tensor([0, 3]))).unwrap_err();
-    assert_eq!(error.message, "take_along_axis: index 3 at [1, 0] is out of range for axis 1 of extent 3");
+    assert_eq!(error.message, "take_along_axis: index 3 at [1, 0] is out of bounds for axis 1 of extent 3");
     assert!(error.loc().expect("a place").file.ends_with("ops_composite.rs"));
 }
 
@@ -187,37 +187,37 @@ fn messages_show_both_shapes_at_the_line_of_the_user() {
     );
     check_message(
         eval(|| zeros::<f32>([2, 3]) + zeros::<f32>([4])).unwrap_err(),
-        "add: shapes [2, 3] and [4] do not fit",
+        "add: shapes [2, 3] and [4] cannot be broadcast together",
         "f32[2, 3] with f32[4]",
-        "shapes are aligned at their last axis, where extents are equal or one of them is 1",
+        "shapes are aligned at their last axis; extents must be equal, or one of them must be 1",
     );
     check_message(
         eval(|| zeros::<f32>([2, 3]).sum_axis(2)).unwrap_err(),
-        "sum_axis: axis 2 of a tensor of rank 2",
+        "sum_axis: axis 2 is out of bounds for a tensor of rank 2",
         "f32[2, 3]",
-        "axes are 0 to 1, or -1 to -2 counted from the back",
+        "axes are 0 to 1, or -1 to -2 counted from the last",
     );
     check_message(
         eval(|| zeros::<f32>([2, 3]).reshape([4, -1])).unwrap_err(),
-        "reshape: [2, 3] does not have the elements of [4, ?]",
+        "reshape: cannot reshape [2, 3] to [4, ?]: the element counts differ",
         "f32[2, 3]",
-        "the products of the extents must be equal; -1 stands for the extent that makes them so",
+        "the products of the extents must be equal; an extent of -1 is inferred from the others",
     );
     check_message(
         eval(|| zeros::<f32>([2, 3]).squeeze(1)).unwrap_err(),
         "squeeze: the extent of axis 1 is 3, not 1",
         "f32[2, 3]",
-        "choose one element with `.index(i, axis)`",
+        "select one element with `.index(i, axis)`",
     );
     check_message(
         eval(|| zeros::<f32>([2, 3]).cross_entropy(tensor([1]))).unwrap_err(),
         "cross_entropy: one label is needed for each row of logits",
         "f32[2, 3] with i32[1]",
-        "logits have one axis more than labels: [.., classes] and [..]",
+        "labels must have one axis less than logits: [..] and [.., classes]",
     );
     check_message(
         eval(|| zeros::<f32>([3]).index(3, 0)).unwrap_err(),
-        "index: index 3 is out of range for axis 0 of extent 3",
+        "index: index 3 is out of bounds for axis 0 of extent 3",
         "f32[3]",
         "",
     );

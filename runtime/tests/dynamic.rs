@@ -140,7 +140,7 @@ fn a_list_is_restored_as_it_was() {
     }";
     let traced = Traced { graph: Graph::parse(wrong, "wrong.ir").unwrap(), vars: vec![], names: vec![] };
     let error = check_traced(&traced, &[x, HostTensor::new([2], vec![true, false])]).unwrap_err();
-    assert!(error.to_string().contains("list_restore: lists of 3 and 2 elements"), "{error}");
+    assert!(error.to_string().contains("list_restore: the lengths differ, 3 and 2"), "{error}");
 }
 
 #[test]

@@ -72,12 +72,12 @@ fn a_result_of_another_shape_has_no_place() {
     let mut result = f.call([1.0, 2.0]).unwrap();
     let error = f.call_into([1.0, 2.0, 3.0], &mut result).unwrap_err();
     assert!(error.message.starts_with("`closure at "), "{}", error.message);
-    assert!(error.message.ends_with("`: result 0 is f32[3], to the place of f32[2]"), "{}", error.message);
+    assert!(error.message.ends_with("`: result 0 is f32[3], but `call_into` received f32[2]"), "{}", error.message);
     assert_eq!(result.as_slice(), [2.0, 4.0]);
     let several = session.function(|x: Tensor| vec![x, x + 1.0]).unwrap();
     let mut one = vec![result];
     let error = several.call_into([1.0, 2.0], &mut one).unwrap_err();
-    assert!(error.message.ends_with("gives 2 tensors, to the place of 1"), "{}", error.message);
+    assert!(error.message.ends_with("returns 2 tensors, but `call_into` received 1"), "{}", error.message);
 }
 
 #[test]

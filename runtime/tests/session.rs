@@ -292,7 +292,7 @@ fn a_state_that_does_not_fit_names_the_paths() -> Outcome {
     assert_eq!(message(&renamed(0, "0.bias")).message, "there are two values for the variable `0.bias`");
     let mut values = saved.clone();
     values[2].1 = HostTensor::scalar(1.0f32);
-    assert_eq!(message(&values).message, "the variable `1.weight` is f32[3, 1], the value f32[]");
+    assert_eq!(message(&values).message, "the variable `1.weight` is f32[3, 1], but the value is f32[]");
     assert_eq!(session.state(&model), saved);
     Ok(())
 }

@@ -61,12 +61,15 @@ fn sums_are_taken_from_the_top_where_there_are_zeros_below() {
 #[test]
 fn what_is_not_there_is_an_error() {
     for (ops, message) in [
-        ("%s1, %y = pop %s0", "pop of an empty stack"),
-        ("%s1 = push %s0, %x\n %s2 = stack_add %s0, %s1\n %s3, %y = pop %s2", "sum of stacks of 0 and 1 elements"),
+        ("%s1, %y = pop %s0", "pop from an empty stack"),
+        (
+            "%s1 = push %s0, %x\n %s2 = stack_add %s0, %s1\n %s3, %y = pop %s2",
+            "stacks of 0 and 1 elements cannot be added",
+        ),
         (
             // The stack of zeros is as long as the other stack.
             "%z = stack_zeros : stack<f32[1]>\n %s1 = stack_add %s0, %z\n %s2, %y = pop %s1",
-            "pop of an empty stack",
+            "pop from an empty stack",
         ),
     ] {
         let text = format!(

@@ -18,8 +18,8 @@ const CUTS: [(&str, u32, bool, bool, bool); 8] = [
     ("three devices", 3, false, true, false),
     ("three devices, everything lowered", 3, true, true, false),
     ("three devices, compiled", 3, false, false, false),
-    ("three devices of simulated time", 3, false, true, true),
-    ("two devices of simulated time, everything lowered", 2, true, true, true),
+    ("three simulated devices", 3, false, true, true),
+    ("two simulated devices, everything lowered", 2, true, true, true),
 ];
 
 /// The numbers of concurrent loop iterations. Each partition gets one of them, which alternates

@@ -797,7 +797,7 @@ impl Switch {
         }
         match std::mem::replace(e, Expr::Verbatim(Default::default())) {
             Expr::Match(m) => Some(Switch { m }),
-            _ => unreachable!("it is a `match`"),
+            _ => unreachable!("the expression is a `match`"),
         }
     }
 

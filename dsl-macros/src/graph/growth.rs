@@ -16,7 +16,7 @@ fn count(tokens: TokenStream) -> usize {
 fn sizes(body: &str) -> (usize, usize) {
     let text =
         format!("fn f(mut x: Tensor<i32>, mut y: Tensor<i32>, n: Tensor<i32>) -> Tensor<i32> {{ {body} x + y }}");
-    let function: TokenStream = text.parse().expect("the text is made of tokens");
+    let function: TokenStream = text.parse().expect("the text is valid tokens");
     let expansion = super::expand(TokenStream::new(), function.clone());
     assert!(!expansion.to_string().contains("compile_error"), "{expansion}");
     (count(function), count(expansion))

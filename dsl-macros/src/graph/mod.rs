@@ -71,8 +71,8 @@ fn loop_options(cx: &Ctxt, arguments: TokenStream) -> Vec<TokenStream> {
     let wrong = |at: &dyn ToTokens| {
         cx.error(
             at,
-            "the arguments of `#[graph]` are `max_iterations = ..`, the bound of its loops, and `parallel_iterations = ..`, \
-             how many iterations of them may run at once",
+            "`#[graph]` takes the arguments `max_iterations = ..`, the largest number of iterations of each loop, \
+             and `parallel_iterations = ..`, the number of iterations that may overlap",
         );
     };
     let parsed = Punctuated::<MetaNameValue, Token![,]>::parse_terminated.parse2(arguments.clone());
@@ -101,14 +101,17 @@ fn loop_options(cx: &Ctxt, arguments: TokenStream) -> Vec<TokenStream> {
 /// Parses the function.
 fn parse(item: TokenStream) -> syn::Result<ItemFn> {
     syn::parse2(item).map_err(|error| {
-        syn::Error::new(error.span(), format!("`#[graph]` is for functions and methods with a body: {error}"))
+        syn::Error::new(
+            error.span(),
+            format!("`#[graph]` can only be used on functions and methods with a body: {error}"),
+        )
     })
 }
 
 /// Rejects functions whose calls tracing cannot follow.
 fn check_signature(cx: &Ctxt, sig: &Signature) {
     let refuse = |token: &dyn ToTokens, kind: &str| {
-        cx.error(token.to_token_stream(), format!("a graph function is an ordinary function, it cannot be {kind}"));
+        cx.error(token.to_token_stream(), format!("a `#[graph]` function cannot be {kind}"));
     };
     if let Some(token) = &sig.constness {
         refuse(token, "`const`");
@@ -136,8 +139,8 @@ fn check_body(cx: &Ctxt, body: &Block) {
     impl<'a> Visit<'a> for Configured<'_> {
         fn visit_attribute(&mut self, attribute: &'a Attribute) {
             if attribute.path().is_ident("cfg") {
-                let message = "`#[graph]` cannot see what `#[cfg]` takes out of a body: \
-                               decide with `if cfg!(..) { .. }`, or have two functions";
+                let message = "`#[cfg]` is not supported inside a `#[graph]` body, because it is applied after \
+                               staging: use `if cfg!(..) { .. }`, or write two functions";
                 self.0.error(attribute, message);
             }
         }
@@ -189,7 +192,7 @@ fn check_depth(cx: &Ctxt, body: &Block) -> bool {
     let mut find = Depth { depth: 0, too_deep: None };
     find.visit_block(body);
     if let Some(at) = find.too_deep {
-        let message = format!("`if`s and loops are nested too deep: more than {MAX_DEPTH} in each other");
+        let message = format!("`if`s and loops are nested more than {MAX_DEPTH} levels deep");
         cx.push(syn::Error::new(at, message));
     }
     find.too_deep.is_none()
@@ -226,7 +229,7 @@ mod tests {
             let nested = |n: usize| format!("fn f(x: T) -> T {{ {} x {} }}", "if x > 1 { ".repeat(n), "}".repeat(n));
             assert!(!expanded(&nested(128)).contains("compile_error"));
             for n in [129, 300] {
-                assert!(expanded(&nested(n)).contains("nested too deep: more than 128 in each other"));
+                assert!(expanded(&nested(n)).contains("nested more than 128 levels deep"));
             }
             let chain = format!("fn f(x: T) -> T {{ {} {{ x }} }}", "if f(x) { x + 1 } else ".repeat(1000));
             assert!(!expanded(&chain).contains("compile_error"));
@@ -237,7 +240,7 @@ mod tests {
     #[test]
     fn what_is_not_a_function_is_an_error() {
         let out = expanded("struct S;");
-        assert!(out.contains("`#[graph]` is for functions and methods with a body"), "{out}");
+        assert!(out.contains("`#[graph]` can only be used on functions and methods with a body"), "{out}");
         assert!(out.ends_with("struct S ;"), "{out}");
     }
 }

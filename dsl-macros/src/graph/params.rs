@@ -22,7 +22,7 @@ pub(super) fn take(cx: &Ctxt, sig: &mut Signature) -> Vec<TokenStream> {
             Pat::Ident(p) if is_tensor(ty) => &p.ident,
             _ => {
                 for shape in &shapes {
-                    cx.error(shape, "`#[shape(..)]` belongs to a parameter of the form `name: Tensor<..>`");
+                    cx.error(shape, "`#[shape(..)]` can only be used on a parameter of the form `name: Tensor<..>`");
                 }
                 continue;
             }
@@ -57,7 +57,11 @@ fn extent(cx: &Ctxt, e: &Expr) -> TokenStream {
         }
         Expr::Block(b) if b.label.is_none() && b.attrs.is_empty() => quote!(#extent::Is(#b)),
         _ => {
-            cx.error(e, "an extent is a number, a name for an extent that several parameters share, `_`, or `{ .. }` around a host value");
+            cx.error(
+                e,
+                "expected an extent: a number, a name that parameters with the same extent share, `_`, or a host \
+                 value in `{ .. }`",
+            );
             TokenStream::new()
         }
     }

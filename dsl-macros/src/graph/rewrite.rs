@@ -238,7 +238,7 @@ impl Walk<'_> {
         }
         let mut deferred = Vec::new();
         for (var, given_in) in std::mem::take(&mut construct.deferred) {
-            let id = self.env.resolve(&var.to_string()).expect("it was found when it was assigned");
+            let id = self.env.resolve(&var.to_string()).expect("the variable was resolved when it was assigned");
             let is_mut = self.env.binding(id).access == Access::Mut;
             let own = [0, 1].map(|arm| given_in[arm] && self.stays_in_arm(&construct, arm, id));
             if given_in == own {
@@ -355,8 +355,8 @@ impl Walk<'_> {
         let around = || self.constructs.iter().filter(|c| id < c.first_inside);
         if around().any(|c| matches!(c.kind, ConstructKind::While | ConstructKind::Logical)) {
             let message = format!(
-                "`{name}` gets its first value inside of a `while`, `for`, `&&` or `||`, which may not run: \
-                 give it a value where it is declared"
+                "`{name}` is initialized inside a `while`, `for`, `&&` or `||`, which may not run: initialize it \
+                 where it is declared"
             );
             self.cx.error(name, message);
             self.env.binding(id).deferred = false;
@@ -598,7 +598,7 @@ impl Walk<'_> {
                     a.block.stmts.insert(0, Stmt::Expr(Expr::Verbatim(emit::slot(&slot, None)), None));
                 }
             }
-            Expr::Unsafe(u) => self.cx.error(u.unsafe_token, "a graph function cannot have an `unsafe` block"),
+            Expr::Unsafe(u) => self.cx.error(u.unsafe_token, "a `#[graph]` function cannot contain an `unsafe` block"),
             Expr::Const(_) => {}
             Expr::Repeat(r) => self.visit_expr_mut(&mut r.expr),
             Expr::Binary(_) if self.is_host(e) => visit_mut::visit_expr_mut(self, e),
@@ -731,8 +731,8 @@ impl Walk<'_> {
         let Some(changed) = self.env.binding(id).changes.clone() else { return };
         if self.constructs.iter().any(|c| id < c.first_inside) {
             let message = format!(
-                "`{name}` changes `{changed}`, and moving it under a tensor hides when: write its body here, \
-                 or give it `{changed}` as an argument"
+                "the closure `{name}` modifies `{changed}` and cannot be moved under a tensor condition: write its \
+                 body here, or pass `{changed}` as an argument"
             );
             self.cx.error(name, message);
         }
@@ -854,8 +854,8 @@ impl Walk<'_> {
             if (0..2).any(|arm| !d.given_in[arm] && !jumps[arm]) {
                 let name = &d.var;
                 let message = format!(
-                    "`{name}` gets its first value in one arm of an `if` and not in the other: \
-                     give it a value in both, or where it is declared"
+                    "`{name}` is initialized in only one arm of this `if`: initialize it in both arms, or where it \
+                     is declared"
                 );
                 self.cx.error(name, message);
             }

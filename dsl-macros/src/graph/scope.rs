@@ -23,7 +23,7 @@ pub(super) enum Access {
 #[derive(Clone, Debug)]
 pub(super) struct Binding {
     pub(super) access: Access,
-    /// Whether the variable is declared by `let name;` and not yet initialized outside of
+    /// Whether the variable is declared by `let name;` and not yet initialized outside
     /// constructs.
     pub(super) deferred: bool,
     /// The number of constructs around the initialization, if the variable is deferred and has a

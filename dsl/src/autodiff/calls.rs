@@ -112,15 +112,15 @@ impl Sweep {
         let Some((p, v)) = found else { return };
         let name = graph(|g| g.value(p).name.map_or_else(|| "a tensor".to_owned(), |n| format!("`{n}`")));
         let mut error = Diagnostic::new(format!(
-            "custom_gradient: the function uses {name} without taking it as an argument, and its gradient is asked for"
+            "custom_gradient: the function captures {name}, for which a gradient is requested"
         ))
-        .at(loc, "the gradient that is given here is that of the arguments alone");
+        .at(loc, "the gradient defined here covers only the arguments");
         let made = graph(|g| g.loc(v));
         if made.is_known() {
-            error = error.at(made, "made here");
+            error = error.at(made, "created here");
         }
         trace::fail(
-            error.help("take it as an argument and give its gradient too, or cut the way with `stop_gradient()`"),
+            error.help("pass it as an argument and return its gradient too, or cut the path with `stop_gradient()`"),
         )
     }
 }

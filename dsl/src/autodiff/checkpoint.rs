@@ -8,11 +8,11 @@ use crate::{Diagnostic, Loc};
 /// Runs `body` as a gradient checkpoint: a gradient saves no intermediate values of it, but
 /// recomputes them.
 ///
-/// This saves memory if `body` is large and its inputs are small, at the cost of running it twice.
-/// The result and the gradient are the same as without a checkpoint. Observable effects happen
-/// once: assertions are not repeated, and variables that `body` assigns are assigned once. Random
-/// numbers are the same both times, since they depend on their keys. In the body of a loop, each
-/// iteration saves only the inputs of the checkpoint. Checkpoints can be nested.
+/// A checkpoint saves memory if `body` is large and its inputs are small, at the cost of running it
+/// twice. The result and the gradient are the same as without a checkpoint. Observable effects
+/// happen once: assertions are not repeated, and variables that `body` assigns are assigned once.
+/// Random numbers are the same both times, since they depend on their keys. In the body of a loop,
+/// each iteration saves only the inputs of the checkpoint. Checkpoints can be nested.
 ///
 /// The technique is due to Griewank and Walther, "Algorithm 799: revolve", 2000. Chen et al.,
 /// "Training deep nets with sublinear memory cost", 2016, describe it for models.
@@ -88,7 +88,7 @@ pub fn checkpoint_loop_every(length: usize) {
         _ => trace::fail(
             Diagnostic::new(format!("a loop cannot run in segments of {length} iterations"))
                 .at(loc, "this length")
-                .help("give a number between 1 and 2147483647, about the square root of the number of iterations"),
+                .help("use a number between 1 and 2147483647, about the square root of the number of iterations"),
         ),
     }
 }

@@ -61,9 +61,9 @@ pub fn custom_gradient<X: Carry, Y: Carry>(
 fn checked(x: &FlatState, dx: &FlatState, loc: Loc) -> Vec<AnyValue> {
     if let Some(crate::staged::Difference { path, words: [takes, gives], .. }) = x.difference(dx) {
         trace::fail(
-            Diagnostic::new(format!("custom_gradient: the argument{path} has {takes} where its gradient has {gives}"))
+            Diagnostic::new(format!("custom_gradient: the argument{path} has {takes}, but its gradient has {gives}"))
                 .at(loc, "this gradient")
-                .help("give the gradient of the argument in the structure of the argument"),
+                .help("return a gradient with the structure of the argument"),
         )
     }
     let x_count = x.tensors().len();
@@ -81,9 +81,12 @@ fn checked(x: &FlatState, dx: &FlatState, loc: Loc) -> Vec<AnyValue> {
                     .at(loc, "this gradient");
             let made = trace::with(|t| t.graph.loc(dx.value()));
             if made.is_known() {
-                error = error.at(made, format!("{gives} is made here"));
+                error = error.at(made, format!("{gives} is created here"));
             }
-            trace::fail(error.help("give a gradient of the shape of the argument; where it was broadcast, sum it"))
+            trace::fail(error.help(
+                "return a gradient of the shape of the argument; sum it over the axes along which the argument was \
+                 broadcast",
+            ))
         })
         .collect()
 }

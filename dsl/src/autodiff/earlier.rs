@@ -34,9 +34,9 @@ pub(super) fn remember(losses: impl Iterator<Item = Value>, wrt: &[Value], loc: 
 /// Returns the error for a gradient whose path goes through a loop variable.
 pub(super) fn error(name: Option<&'static str>, loc: Loc) -> Diagnostic {
     let name = name.map_or_else(|| "a value".to_owned(), |name| format!("`{name}`"));
-    Diagnostic::new(format!("gradients: the way leads through {name}, which the loop around this call changes"))
-        .at(loc, "earlier iterations are not differentiated from inside of the loop")
-        .help("take the gradient after the loop, or cut the way with `stop_gradient()`")
+    Diagnostic::new(format!("gradients: the loss depends on {name} from an earlier iteration of the enclosing loop"))
+        .at(loc, "a gradient taken inside a loop covers only the current iteration")
+        .help("take the gradient after the loop, or cut the path with `stop_gradient()`")
 }
 
 /// Returns the loop variables of open loops on which `of` depends differentiably.

@@ -136,10 +136,11 @@ impl Sweep {
         }
         trace::fail(
             Diagnostic::new(format!(
-                "gradients: this needs zeros for the elements of a list, {element}, whose extents are not known there"
+                "gradients: the gradient needs zeros for the elements of a list, {element}, whose extents are \
+                 unknown here"
             ))
             .at(graph(|g| g.loc(v)), "the list")
-            .help("give the list elements of known extents"),
+            .help("use list elements with known extents"),
         )
     }
 

@@ -64,7 +64,7 @@ impl SavedValue {
 impl SavedSite {
     /// Returns the bytes per iteration, segment or taken branch, counting only known extents.
     ///
-    /// This is an upper bound if branches inside save values, too.
+    /// The sum is an upper bound if branches inside save values, too.
     pub fn bytes(&self) -> usize {
         self.values.iter().filter_map(SavedValue::bytes).sum()
     }
@@ -180,13 +180,13 @@ impl fmt::Display for Saved {
         for place in &self.places {
             let (what, each) = match place.each {
                 SavedPer::Iteration => ("loop", "in each iteration"),
-                SavedPer::Segment => ("loop", "in each segment, of which the iterations are run again"),
+                SavedPer::Segment => ("loop", "in each segment, whose iterations are rerun"),
                 SavedPer::Branch => ("branch", "if it is taken"),
             };
             let unknown = place.values.iter().any(|v| v.bytes().is_none());
-            let more = if unknown { " and what only the data decides" } else { "" };
+            let more = if unknown { " and a data-dependent amount" } else { "" };
             let at_most = if place.values.iter().any(|v| v.in_branch) { "at most " } else { "" };
-            let again = if place.again { ", while a checkpoint is computed again" } else { "" };
+            let again = if place.again { ", while a checkpoint is recomputed" } else { "" };
             writeln!(f, "    {what} at {}: {at_most}{} bytes{more} {each}{again}", place.loc, place.bytes())?;
             for value in &place.values {
                 writeln!(f, "      {value}")?;

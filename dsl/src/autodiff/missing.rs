@@ -37,7 +37,7 @@ impl Sweep {
         trace::fail(
             Diagnostic::new(format!("gradients: `{}` has no gradient: {why}", def.name))
                 .at(data.loc, "the gradient is needed here")
-                .help(format!("the way is {}; `stop_gradient()` cuts it", path.join(" <- "))),
+                .help(format!("the path is {}; use `stop_gradient()` to cut it", path.join(" <- "))),
         )
     }
 

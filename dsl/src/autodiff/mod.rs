@@ -241,7 +241,7 @@ impl<T: Float> Wrt for Tensor<T> {
         to.push(self.untyped());
     }
     fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
-        Tensor::from_any(from.next().expect("one gradient for each tensor"))
+        Tensor::from_any(from.next().expect("there is one gradient for each tensor"))
     }
 }
 impl<W: Wrt, const N: usize> Wrt for [W; N] {

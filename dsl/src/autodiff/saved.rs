@@ -30,7 +30,7 @@ impl Sweep {
                 trace::at_depth(depth, || match &data.op {
                     Op::Constant(t) => trace::constant(t.clone()),
                     Op::Prim(def, attrs) => trace::emit(*def, &operands, attrs.clone()),
-                    op => unreachable!("{} is not made again", op.name()),
+                    op => unreachable!("{} is not recomputed", op.name()),
                 })
             }
             SavedFrom::Last => {
@@ -75,7 +75,7 @@ impl Sweep {
             ValueDef::Param(..) => match g.source_of(v) {
                 ParamSource::Capture(outer) => SavedFrom::Outside(outer),
                 ParamSource::LoopVar(_) => SavedFrom::Saved,
-                ParamSource::Input(_) | ParamSource::Own { .. } => panic!("{v} has no value outside of its region"),
+                ParamSource::Input(_) | ParamSource::Own { .. } => panic!("{v} has no value outside its region"),
             },
             ValueDef::Result(node, _) if is_view(g, node) || is_cheap(g, v, 8) => {
                 SavedFrom::Again(Box::new(g.node(node).clone()))
@@ -177,7 +177,7 @@ impl Sweep {
 pub(super) enum SavedFrom {
     /// The value is a capture of this value.
     Outside(Value),
-    /// This node recomputes the value.
+    /// Recomputes the value with this node.
     Again(Box<NodeData>),
     /// The value is loop-invariant: the loop exports it.
     Last,
@@ -230,10 +230,11 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
 /// at run time.
 pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
     Diagnostic::new(
-        "gradients: the gradient of a gradient that was taken in a loop needs known extents of what another loop saved for it",
+        "gradients: to differentiate a gradient taken in a loop, the values saved by an inner loop need known \
+         extents",
     )
-    .at(loc, "this is saved, and its extents are not known")
-    .help("give it known extents, or take the gradient beside the loop that it goes through")
+    .at(loc, "this saved value has unknown extents")
+    .help("give it known extents, or take the gradient outside the loop")
 }
 
 impl trace::Tracer {
@@ -252,7 +253,9 @@ impl trace::Tracer {
         let types = crate::ir::result_types(g, node).unwrap_or_else(|e| panic!("a query fits any value: {e:?}"));
         let v = g.add_result(node, types.into_iter().next().expect("a query has a result"));
         let at = match g.producer(of) {
-            Some(maker) => 1 + g.region(region).nodes.iter().rposition(|&n| n == maker).expect("it is in its region"),
+            Some(maker) => {
+                1 + g.region(region).nodes.iter().rposition(|&n| n == maker).expect("the node is in its region")
+            }
             None => 0,
         };
         g.region_mut(region).nodes.insert(at, node);
@@ -364,10 +367,11 @@ impl trace::Tracer {
         let region = self.graph.region(self.graph.region_of(list));
         let loc = region.owner.map_or(self.graph.loc(list), |owner| self.graph.node(owner).loc);
         Diagnostic::new(format!(
-            "gradients: a checkpoint starts from the elements of {name}, which changes in a loop, and their extents are not known"
+            "gradients: a checkpoint saves the elements of {name}, which is modified in a loop, but their extents \
+             are unknown"
         ))
         .at(loc, "in this loop")
-        .help("give the list elements of known extents, or leave out `checkpoint_loop` and `checkpoint`")
+        .help("use list elements with known extents, or remove `checkpoint_loop` and `checkpoint`")
     }
 
     /// Returns the stack to which the executions of an inner region push `v`, as a handle in the

@@ -27,11 +27,14 @@ pub(super) fn check(t: &Tracer, losses: &[Value], wrt: &[Value], loc: Loc) -> Re
                 _ => "checkpoint",
             };
             return Err(Diagnostic::new(format!(
-                "gradients: the loss depends on {name} inside of the {what} that gives both, where this gradient does not go"
+                "gradients: the loss depends on {name} inside the {what} that computes both"
             ))
             .at(loc, format!("with respect to {name}"))
             .at(data.loc, format!("this {what}"))
-            .help("take the gradient with respect to what goes into it, or compute the loss behind it"));
+            .help(
+                "take the gradient with respect to its inputs, or compute the loss after it: gradients between \
+                 results of one construct are not supported",
+            ));
         }
     }
     Ok(())

@@ -229,7 +229,7 @@ impl Sweep {
         bwd.set_parallel_iterations(parallel_iterations);
         let int = |x: i32| trace::constant(HostTensor::scalar(x));
         let params_in_body = bwd.begin_body(params[0].gt(int(0)));
-        let (left, cotangents) = params_in_body.split_first().expect("the iterations left are a loop variable");
+        let (left, cotangents) = params_in_body.split_first().expect("the remaining trip count is a loop variable");
         let left = left.sub(int(1));
         let (of_vars, of_captures) = cotangents.split_at(vars.len());
         self.push_level(body, Some(bwd));

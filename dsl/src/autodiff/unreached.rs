@@ -37,7 +37,7 @@ impl Unreached<'_> {
         if vars.is_empty() {
             return Diagnostic::new("gradients: the model has no trained variables")
                 .at(loc, "differentiated here")
-                .help("variables of integers or truth values, and those made by `Var::untrained`, are not trained");
+                .help("variables of integers or booleans, and those created by `Var::untrained`, are not trained");
         }
         let Some(to_node) = self.path(self.loss, |v| self.is_blocked(v), |_| true) else {
             let error = Diagnostic::new(format!("gradients: the loss {loss} reads no trained variable of the model"))
@@ -46,14 +46,14 @@ impl Unreached<'_> {
             let read = self.vars_read();
             return error.help(match read.is_empty() {
                 true => "it reads no variables at all: compute it from `Var::get` of the model's variables".to_owned(),
-                false => format!("it reads {}: give the model that it is computed from", read.join(", ")),
+                false => format!("it reads {}: pass the model from which it is computed", read.join(", ")),
             });
         };
         let blocked = *to_node.last().expect("a path has an end");
-        let node = self.t.graph.producer(blocked).expect("an operation has blocked it");
+        let node = self.t.graph.producer(blocked).expect("the blocked value is the result of an operation");
         let data = self.t.graph.node(node);
         let operand = data.operands.iter().copied().find(|v| self.active.contains(v));
-        let operand = operand.expect("it depends on a variable");
+        let operand = operand.expect("an operand depends on a variable");
         let to_var = self.path(operand, |v| self.wrt.contains(&v), |v| self.active.contains(&v)).unwrap_or_default();
         let var = to_var.last().and_then(|v| self.wrt.iter().position(|w| w == v)).map(|i| vars[i].name());
         let name = data.op.name();
@@ -73,7 +73,7 @@ impl Unreached<'_> {
             "gradients: the loss {loss} reaches no trained variable of the model, because `{name}` has no gradient: {why}"
         );
         Diagnostic::new(message)
-            .at(data.loc, "no gradient passes here")
+            .at(data.loc, "gradients stop here")
             .at(at_loss, "the loss")
             .at(loc, "differentiated here")
             .help(format!("the path is {}", steps.join(" <- ")))
@@ -146,7 +146,7 @@ impl Unreached<'_> {
         None
     }
 
-    /// Returns the direct dependencies of a value: operands, or the values outside or inside of a
+    /// Returns the direct dependencies of a value: operands, or the values outside or inside a
     /// construct.
     fn sources(&self, v: Value) -> Vec<Value> {
         let graph = &self.t.graph;

@@ -29,7 +29,10 @@ use crate::{Diagnostic, Integer, Loc, Tensor};
 /// let (y, dy) = eval_with(with_gradient, 0.0f32)?;
 /// assert_eq!((y.item(), dy.item()), (1e-3, 0.0));
 ///
-/// let error = eval(|| cond(scalar(1).greater(0), || (scalar(1), scalar(2.0f32)), || (scalar(1), zeros([2])))).unwrap_err();
+/// let error = eval(|| {
+///     cond(scalar(1).greater(0), || (scalar(1), scalar(2.0f32)), || (scalar(1), zeros([2])))
+/// })
+/// .unwrap_err();
 /// assert_eq!(error.message, "`value.1` has type f32[] in one branch, but f32[2] in the other");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
@@ -132,11 +135,14 @@ branches_of_tuples! {
 pub fn switch<I: Integer, T: Carry>(index: Tensor<I>, branches: impl Branches<T>) -> T {
     let mut branches: Vec<Option<Branch<'_, T>>> = branches.into_list().into_iter().map(Some).collect();
     if branches.is_empty() {
-        trace::fail(Diagnostic::new("a `switch` has no branches").at(Loc::caller(), "an index chooses one of them"));
+        trace::fail(
+            Diagnostic::new("a `switch` has no branches").at(Loc::caller(), "an index selects one of the branches"),
+        );
     }
     if index.rank() > 0 {
         let message = format!("the index of `switch` is {}, not a scalar", index.untyped().ty());
-        let help = "choose elementwise with `condition.select(a, b)`, or one element of the index with `.index(i, 0)`";
+        let help = "select elementwise with `condition.select(a, b)`, or pass one element of the index, `.index(i, \
+                    0)`";
         trace::fail(Diagnostic::new(message).at(Loc::caller(), "this index").help(help));
     }
     // The number of branches may exceed the range of the index type, but not 64 bits.
@@ -148,7 +154,7 @@ pub fn switch<I: Integer, T: Carry>(index: Tensor<I>, branches: impl Branches<T>
 #[track_caller]
 fn choose<T: Carry>(index: Tensor<i64>, branches: &mut [Option<Branch<'_, T>>], first: usize) -> T {
     if let [branch] = branches {
-        return branch.take().expect("each branch is a leaf of the tree once")();
+        return branch.take().expect("each branch is exactly one leaf of the tree")();
     }
     let (left, right) = branches.split_at_mut(branches.len() / 2);
     let middle = first + left.len();

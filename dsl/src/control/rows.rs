@@ -51,32 +51,32 @@ impl RowLists {
             let (ty, leaf) = (tensor.ty(), format!("`rows{path}`"));
             let Type::Tensor(tensor) = &ty else {
                 fail(
-                    format!(" goes over rows, but {leaf} is {ty}"),
+                    format!(" iterates over rows, but {leaf} is {ty}"),
                     ty.to_string(),
-                    "stack it, or read it by an index",
+                    "pass `list.stack()`, or capture the list and read it by an index",
                 );
             };
             let Some(extent) = tensor.shape.dims().first() else {
                 let help = "capture it: closures see tensors from outside";
-                fail(format!(" goes over rows, but {leaf} is {ty} and has none"), ty.to_string(), help);
+                fail(format!(" iterates over rows, but {leaf} is {ty} and has none"), ty.to_string(), help);
             };
             known = Some(match known {
                 None => (extent.clone(), leaf),
                 Some((n, of)) if !n.compatible(extent) => {
                     let message = format!(": {of} has {n} rows, but {leaf} has {extent}");
-                    fail(message, ty.to_string(), "give all equally many rows");
+                    fail(message, ty.to_string(), "all tensors must have the same number of rows");
                 }
                 Some((n, of)) if n.known().is_some() => (n, of),
                 Some((n, _)) => (n.meet(extent), leaf),
             });
         }
         let Some((extent, _)) = known else {
-            let help = "go over `iota::<i32>(n)` for n iterations";
-            fail(" goes over rows, but there is no tensor to give them".to_owned(), "here".to_owned(), help);
+            let help = "iterate over `iota::<i32>(n)` for n iterations";
+            fail(" iterates over rows, but `rows` contains no tensor".to_owned(), "here".to_owned(), help);
         };
         if extent.known().is_some_and(|n| i32::try_from(n).is_err()) {
             fail(
-                format!(" goes over {extent} rows"),
+                format!(" iterates over {extent} rows"),
                 "too many".to_owned(),
                 "a loop has at most 2147483647 iterations",
             );
@@ -91,7 +91,7 @@ impl RowLists {
         });
         for (tensor, (list, path)) in state.tensors().iter().zip(lists.iter().zip(state.paths())) {
             if tensor.shape().dims()[0].known().is_none() {
-                let message = format!("`{function}`: `rows{path}` has as many rows as the others");
+                let message = format!("`{function}`: `rows{path}` must have as many rows as the others");
                 trace::called_at(loc, || trace::assert(len(*list).equal(first).untyped(), message));
             }
         }
@@ -134,7 +134,7 @@ impl RowLists {
             let mut next = vec![trace::called_at(loc, || (i + 1).untyped())];
             for (&y, path) in outputs.tensors().iter().zip(outputs.paths()) {
                 let Type::Tensor(element) = y.ty() else {
-                    let message = format!("`{function}`: `value{path}` is {}, and only tensors are stacked", y.ty());
+                    let message = format!("`{function}`: `value{path}` is {}, but only tensors can be stacked", y.ty());
                     trace::fail(Diagnostic::new(message).at(loc, "here").help("stack it in the closure"));
                 };
                 next.push(trace::called_at(loc, || {
@@ -177,7 +177,8 @@ impl RowLists {
 /// let (c, x) = ([[1.0f32, 1.0], [0.0, 0.0], [-1.0, 2.0]], [3.0f32, 10.0]);
 /// assert_eq!(eval_with(value, (c, x))?.as_slice(), [8.0, 102.0]);
 ///
-/// let error = eval(|| fold_left(scalar(0), (zeros([3]), zeros([2])), |a, (x, y)| a + x + y)).unwrap_err();
+/// let error =
+///     eval(|| fold_left(scalar(0), (zeros([3]), zeros([2])), |a, (x, y)| a + x + y)).unwrap_err();
 /// assert_eq!(error.message, "`fold_left`: `rows.0` has 3 rows, but `rows.1` has 2");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
@@ -221,7 +222,8 @@ pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> 
 /// use anabranch::prelude::*;
 ///
 /// // Running sums, and how many there were.
-/// let f = |xs: Tensor| scan((scalar(0.0), scalar(0)), xs, |(sum, n), x| ((sum + x, n + 1), sum + x));
+/// let f =
+///     |xs: Tensor| scan((scalar(0.0), scalar(0)), xs, |(sum, n), x| ((sum + x, n + 1), sum + x));
 /// let ((sum, n), sums) = eval_with(f, [1.0f32, 2.0, 3.0])?;
 /// assert_eq!((sum.item(), n.item()), (6.0, 3));
 /// assert_eq!(sums.as_slice(), [1.0, 3.0, 6.0]);

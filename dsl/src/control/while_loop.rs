@@ -7,7 +7,7 @@ use crate::{AnyValue, Tensor, scalar};
 /// Returns the first of the states `init`, `body(init)`, `body(body(init))`, ... for which
 /// `condition` is false.
 ///
-/// This is `while` as a function.
+/// Runs `while` as a function.
 ///
 /// The state is any [`Carry`]: tensors, tuples, arrays, structs with `#[derive(Carry)]`. It keeps
 /// its element types, shapes and structure. Both closures are called once, during tracing. Tensors
@@ -23,13 +23,16 @@ use crate::{AnyValue, Tensor, scalar};
 ///
 /// // Squares until a bound; its gradient goes through as many trips as there were.
 /// let f = |x: Tensor| {
-///     let (y, trips) = while_loop((x, scalar(0)), |(y, _)| y.less(100.0), |(y, n)| (y * y, n + 1));
+///     let (y, trips) =
+///         while_loop((x, scalar(0)), |(y, _)| y.less(100.0), |(y, n)| (y * y, n + 1));
 ///     (y, trips, gradients(y, x))
 /// };
 /// let (y, trips, dx) = eval_with(f, 2.0f32)?;
 /// assert_eq!((y.item(), trips.item(), dx.item()), (256.0, 3, 1024.0));
 ///
-/// let error = eval(|| while_loop((scalar(0), scalar(0)), |(i, _)| i.less(3), |(i, n)| (i + 1, n + tensor([1, 2]))));
+/// let error = eval(|| {
+///     while_loop((scalar(0), scalar(0)), |(i, _)| i.less(3), |(i, n)| (i + 1, n + tensor([1, 2])))
+/// });
 /// let message = error.err().unwrap().message;
 /// assert_eq!(message, "`state.1` has type i32[] before the loop, but i32[2] after one iteration");
 /// # Ok::<(), anabranch::Diagnostic>(())

@@ -1,7 +1,7 @@
 //! Lists of tensors in host memory.
 //!
-//! They define the semantics of the [operations on lists](crate::ir::ListOp), and the errors that
-//! every engine returns in the same words.
+//! These functions define the semantics of the [operations on lists](crate::ir::ListOp), and the
+//! errors that every engine returns in the same words.
 //!
 //! Invariant: a written element has the element type of the list and a shape that its type allows.
 
@@ -32,41 +32,41 @@ fn exhausted(op: &ListOp, message: impl std::fmt::Display, loc: Loc) -> Diagnost
 /// Returns the error of an index that is negative or not less than the length.
 pub fn out_of_range(op: &ListOp, index: i32, len: usize, loc: Loc) -> Diagnostic {
     let elements = if len == 1 { "element" } else { "elements" };
-    error(op, format_args!("index {index} is out of range for a list of {len} {elements}"), loc)
+    error(op, format_args!("index {index} is out of bounds for a list of {len} {elements}"), loc)
         .help("indices count from 0")
 }
 
 /// Returns the error of an element that is written a second time.
 pub fn written_twice(op: &ListOp, index: i32, len: usize, loc: Loc) -> Diagnostic {
-    error(op, format_args!("element {index} of a list of {len} is written already"), loc)
-        .help("an element is written once; make another list for new values")
+    error(op, format_args!("element {index} of a list of {len} is already written"), loc)
+        .help("an element can be written only once; create another list for new values")
 }
 
 /// Returns the error of an element whose shape the type of the list does not allow.
 pub fn wrong_shape(op: &ListOp, given: &TensorType, element: &TensorType, index: usize, loc: Loc) -> Diagnostic {
-    error(op, format_args!("element {index} is {given}, the list is of {element}"), loc)
+    error(op, format_args!("element {index} is {given}, but the list has elements of type {element}"), loc)
 }
 
 /// Returns the error of reading an element of an empty list.
 pub fn empty(op: &ListOp, loc: Loc) -> Diagnostic {
-    error(op, "the list is empty, of length 0", loc)
+    error(op, "the list is empty", loc)
 }
 
 /// Returns the error of a list of negative length.
 pub fn negative_length(op: &ListOp, len: i32, loc: Loc) -> Diagnostic {
-    error(op, format_args!("a list of {len} elements"), loc)
+    error(op, format_args!("the length {len} of a list is negative"), loc)
 }
 
 /// Returns the error of lists of different lengths.
 pub fn lengths_differ(op: &ListOp, a: usize, b: usize, loc: Loc) -> Diagnostic {
-    error(op, format_args!("lists of {a} and {b} elements"), loc)
+    error(op, format_args!("the lengths differ, {a} and {b}"), loc)
 }
 
 /// Returns the error of a result whose extent is not that of the operation.
 pub fn wrong_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Diagnostic {
     let what = match op {
-        ListOp::Split(_) => "a part is of extent",
-        ListOp::Concat(_) => "the elements are in all of extent",
+        ListOp::Split(_) => "a part has extent",
+        ListOp::Concat(_) => "the elements have the total extent",
         _ => "the length is",
     };
     error(op, format_args!("{what} {extent}, not {expected}"), loc)
@@ -74,17 +74,17 @@ pub fn wrong_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Dia
 
 /// Returns the error of parts whose extents do not add up to that of the axis.
 pub fn wrong_parts(op: &ListOp, sum: i64, extent: usize, loc: Loc) -> Diagnostic {
-    error(op, format_args!("parts of {sum} in all of an axis of extent {extent}"), loc)
+    error(op, format_args!("the parts sum to {sum}, but the axis has extent {extent}"), loc)
 }
 
 /// Returns the error of a part of negative extent.
 pub fn negative_part(op: &ListOp, part: i32, index: usize, loc: Loc) -> Diagnostic {
-    error(op, format_args!("part {index} is of extent {part}"), loc)
+    error(op, format_args!("part {index} has the negative extent {part}"), loc)
 }
 
 /// Returns the error of a list of `len` elements, for which there is no memory.
 pub fn too_many(op: &ListOp, len: usize, element: &TensorType, missing: OutOfMemory, loc: Loc) -> Diagnostic {
-    let mut error = exhausted(op, format_args!("{len} elements need {missing}"), loc);
+    let mut error = exhausted(op, format_args!("out of memory: {len} elements need {} bytes", missing.bytes), loc);
     error.labels[0].1 = format!("the elements: {element}");
     error
 }
@@ -92,7 +92,8 @@ pub fn too_many(op: &ListOp, len: usize, element: &TensorType, missing: OutOfMem
 /// Checks that there is memory for a tensor that an operation makes of elements.
 pub fn check_memory(op: &ListOp, result: &TensorType, loc: Loc) -> Result<()> {
     let bytes = result.n_bytes().expect("the shape of a result is known");
-    memory::check(bytes).map_err(|missing| exhausted(op, format_args!("{result} needs {missing}"), loc))
+    memory::check(bytes)
+        .map_err(|missing| exhausted(op, format_args!("out of memory: {result} needs {} bytes", missing.bytes), loc))
 }
 
 /// Returns the index if it is in range for a list of this length.
@@ -383,7 +384,7 @@ impl HostList {
         }
         let n = indices.len();
         if values.shape()[0] != n {
-            let message = format_args!("{n} indices for {} values", values.shape()[0]);
+            let message = format_args!("{n} indices, but {} values", values.shape()[0]);
             return Err(error(op, message, loc));
         }
         Ok((0..n).map(|i| rows(values, i, 1, values.shape()[1..].to_vec())).collect())
@@ -417,7 +418,7 @@ impl HostList {
             (None, Some(shape)) => Ok(ListElement { shape, tensor: None }),
             (None, None) => {
                 let n = self.len();
-                let message = format_args!("element {i} of a list of {n} is not written, and its shape is not known");
+                let message = format_args!("element {i} of a list of {n} is not written, and its shape is unknown");
                 Err(error(op, message, loc).help(format!("the elements are {}", self.element)))
             }
         }
@@ -440,14 +441,14 @@ impl HostList {
 
     fn shapes_differ(&self, op: &ListOp, items: &[ListElement<'_>], i: usize, loc: Loc) -> Diagnostic {
         let ty = |item: &ListElement<'_>| TensorType::new(self.element.dtype, item.shape);
-        error(op, format_args!("element {i} is {}, element 0 is {}", ty(&items[i]), ty(&items[0])), loc)
+        error(op, format_args!("element {i} is {}, but element 0 is {}", ty(&items[i]), ty(&items[0])), loc)
     }
 
     /// Returns the extents of an element from an axis on, for a list without elements.
     fn shape_of_none(&self, op: &ListOp, from: usize, loc: Loc) -> Result<Vec<usize>> {
         let known = self.element.shape.dims()[from..].iter().map(Dim::known).collect::<Option<Vec<_>>>();
         known.ok_or_else(|| {
-            let message = format_args!("there are no elements, and the shape of {} is not known", self.element);
+            let message = format_args!("the list is empty, and the shape of {} is unknown", self.element);
             error(op, message, loc)
         })
     }

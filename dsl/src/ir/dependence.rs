@@ -58,7 +58,8 @@ impl fmt::Display for Iterations {
 ///     %n = constant 3 : i32[]
 ///     %rows = list_unstack %x : list<f32[]>
 ///     %empty = list_new %n : list<f32[]>
-///     %i, %out = while (%i = %zero, %out = %empty | %n = %n, %rows = %rows) : (i32[], list<f32[]>) cond {
+///     %i, %out = while (%i = %zero, %out = %empty | %n = %n, %rows = %rows)
+///             : (i32[], list<f32[]>) cond {
 ///         %more = lt %i, %n : bool[]
 ///         yield %more
 ///     } body {
@@ -73,8 +74,10 @@ impl fmt::Display for Iterations {
 ///     return %y
 /// }";
 /// let graph = Graph::parse(text, "f.ir").unwrap();
-/// let node = graph.producer(graph.node(graph.producer(graph.outputs()[0]).unwrap()).operands[0]).unwrap();
-/// assert_eq!(iterations(&graph, node).to_string(), "its iterations are independent of each other");
+/// let stacked = graph.node(graph.producer(graph.outputs()[0]).unwrap());
+/// let node = graph.producer(stacked.operands[0]).unwrap();
+/// let text = iterations(&graph, node).to_string();
+/// assert_eq!(text, "its iterations are independent of each other");
 /// ```
 ///
 /// # Panics
@@ -119,7 +122,7 @@ impl LoopAnalysis<'_> {
                 effects |= !matches!(of_node, Effects::Pure | Effects::Fallible);
             });
         }
-        if effects { dependent(None, "they have effects, which happen in order") } else { Iterations::Independent }
+        if effects { dependent(None, "they have effects, whose order is kept") } else { Iterations::Independent }
     }
 
     /// Returns the user's name of a loop variable, or its index.
@@ -206,10 +209,10 @@ impl LoopAnalysis<'_> {
         };
         // The list must be used by this operation only, and the updated list by the yield only.
         if operands[0] != param || self.uses(self.data.body(), param) > 1 || self.uses(self.data.body(), next) > 1 {
-            return Err("is read and changed");
+            return Err("is read and modified");
         }
         match index {
-            Some(index) if !self.is_own_index(index, counters) => Err("is written at an index that may come twice"),
+            Some(index) if !self.is_own_index(index, counters) => Err("is written at an index that may repeat"),
             _ => Ok(()),
         }
     }
@@ -265,19 +268,19 @@ mod tests {
         for (body, yields, cond, says) in [
             (format!("{write} %t = mul %s, %j"), "%j, %w, %t", BELOW_N, "`s` is carried from one to the next"),
             (format!("{write} %t = add %s, %n"), "%j, %w, %t", BELOW_N, "`s` is carried from one to the next"),
-            (format!("%r = list_read %v, %i {write} {STEP}"), "%j, %w, %t", BELOW_N, "`v` is read and changed"),
-            (format!("{write} %t = list_len %w"), "%j, %w, %t", BELOW_N, "`v` is read and changed"),
+            (format!("%r = list_read %v, %i {write} {STEP}"), "%j, %w, %t", BELOW_N, "`v` is read and modified"),
+            (format!("{write} %t = list_len %w"), "%j, %w, %t", BELOW_N, "`v` is read and modified"),
             (
                 format!("%w = list_write %v, %n, %x {STEP}"),
                 "%j, %w, %t",
                 BELOW_N,
-                "`v` is written at an index that may come twice",
+                "`v` is written at an index that may repeat",
             ),
             (
                 format!("%k = rem %i, %n : i32[] %w = list_write %v, %k, %x {STEP}"),
                 "%j, %w, %t",
                 BELOW_N,
-                "`v` is written at an index that may come twice",
+                "`v` is written at an index that may repeat",
             ),
             (
                 format!("{write} {STEP}"),
@@ -289,7 +292,7 @@ mod tests {
                 format!("%c = lt %i, %n : bool[] assert %c, \"in order\" {write} {STEP}"),
                 "%j, %w, %t",
                 BELOW_N,
-                "they have effects, which happen in order",
+                "they have effects, whose order is kept",
             ),
         ] {
             assert_eq!(of(&body, yields, cond), format!("depend on each other: {says}"), "{body}");
@@ -299,9 +302,6 @@ mod tests {
     #[test]
     fn a_step_of_zero_is_no_counter() {
         let body = "%z = constant 0 : i32[] %t = add %s, %z %w = list_write %v, %s, %x";
-        assert_eq!(
-            of(body, "%j, %w, %t", BELOW_N),
-            "depend on each other: `v` is written at an index that may come twice"
-        );
+        assert_eq!(of(body, "%j, %w, %t", BELOW_N), "depend on each other: `v` is written at an index that may repeat");
     }
 }

@@ -143,18 +143,20 @@ impl Graph {
 
     /// Returns a graph of some nodes of this one, from any regions and in dependency order.
     ///
-    /// Its inputs and outputs may be stacks and lists, unlike those of a whole graph. It reads and
-    /// assigns no variables.
+    /// The inputs and outputs of the new graph may be stacks and lists, unlike those of a whole
+    /// graph. It reads and assigns no variables.
     ///
     /// ```
     /// use anabranch::Graph;
     ///
-    /// let text = "graph @f(%x: f32[]) -> f32[] { %a = exp %x  %b = tanh %a  %c = neg %b  return %c }";
+    /// let text =
+    ///     "graph @f(%x: f32[]) -> f32[] { %a = exp %x  %b = tanh %a  %c = neg %b  return %c }";
     /// let graph = Graph::parse(text, "f.ir").expect("the text is right");
     /// let nodes = &graph.region(graph.root()).nodes;
     /// let [a, b] = [0, 1].map(|i| graph.node(nodes[i]).results[0]);
     /// let part = graph.extract("part", &[nodes[1]], &[a], &[b]);
-    /// let expected = Graph::parse("graph @part(%a: f32[]) -> f32[] { %b = tanh %a  return %b }", "part.ir");
+    /// let expected =
+    ///     Graph::parse("graph @part(%a: f32[]) -> f32[] { %b = tanh %a  return %b }", "part.ir");
     /// assert!(part.same_structure(&expected.expect("the text is right")));
     /// ```
     #[must_use]
@@ -236,7 +238,7 @@ impl Graph {
             let origin = self.node(node).origin();
             let NodeData { op, operands, results, regions, .. } = self.node(node).clone();
             if leave(&op) {
-                assert!(results.is_empty(), "{}: what is left out has no results", op.name());
+                assert!(results.is_empty(), "{}: removed nodes have no results", op.name());
                 continue;
             }
             let types: Vec<Type> = results.iter().map(|&r| self.ty(r).clone()).collect();

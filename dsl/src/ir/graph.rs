@@ -135,7 +135,7 @@ pub enum StackOp {
     New(TensorType),
     /// `() -> stack`: infinitely many zeros, of known extents.
     ///
-    /// This is the cotangent of a stack of any depth that received no gradient.
+    /// Represents the cotangent of a stack of any depth that received no gradient.
     Zeros(TensorType),
     /// `(stack, tensor) -> stack`
     Push,
@@ -380,7 +380,7 @@ impl Graph {
 
     /// Returns the number of nodes ever created, which is one more than the largest index.
     ///
-    /// It includes nodes that are no longer in a region.
+    /// The count includes nodes that are no longer in a region.
     pub fn n_nodes(&self) -> usize {
         self.nodes.len()
     }

@@ -94,8 +94,8 @@ fn arity(op: &Op) -> Arity {
 pub(crate) fn check_arity(op: &Op, given: usize) -> Result<(), Broken> {
     let operands = |n| count(n, "operand");
     match arity(op) {
-        Arity::Exactly(n) if n != given => Err(broken(4, format!("takes {}, given {given}", operands(n)))),
-        Arity::AtLeast(n) if n > given => Err(broken(4, format!("takes {} or more, given {given}", operands(n)))),
+        Arity::Exactly(n) if n != given => Err(broken(4, format!("takes {}, but got {given}", operands(n)))),
+        Arity::AtLeast(n) if n > given => Err(broken(4, format!("takes {} or more, but got {given}", operands(n)))),
         _ => Ok(()),
     }
 }
@@ -134,13 +134,13 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
         Op::Cond => cond_types(graph, node),
         Op::While { .. } => {
             let body = data.regions.get(1).map(|&r| graph.region(r));
-            let body = body.ok_or_else(|| broken(5, "a loop has two regions"))?;
+            let body = body.ok_or_else(|| broken(5, "a loop must have two regions"))?;
             let carried = body.params.get(..body.yields.len());
             let carried = carried.ok_or_else(|| broken(5, "the body yields more values than it has parameters"))?;
             Ok(carried.iter().map(|&p| graph.ty(p).clone()).collect())
         }
         Op::Call(_) => {
-            let body = data.regions.first().ok_or_else(|| broken(13, "a call has a region"))?;
+            let body = data.regions.first().ok_or_else(|| broken(13, "a call must have a region"))?;
             Ok(graph.region(*body).yields.iter().map(|&y| graph.ty(y).clone()).collect())
         }
     }
@@ -154,14 +154,14 @@ fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
     match op {
         StackOp::New(element) => Ok(vec![Type::Stack(element.clone())]),
         StackOp::Zeros(element) if !element.shape.is_definite() => {
-            Err(broken(10, format!("a stack of zeros of {element}: their extents are not known")))
+            Err(broken(10, format!("a stack of zeros of {element}: the extents must be known")))
         }
         StackOp::Zeros(element) => Ok(vec![Type::Stack(element.clone())]),
         StackOp::Push => {
             let element = stack(0)?;
             match operands[1] {
                 Type::Tensor(t) if t.fits(element) => Ok(vec![operands[0].clone()]),
-                other => Err(broken(10, format!("{other} on a stack of {element}"))),
+                other => Err(broken(10, format!("{other} cannot be pushed to a stack of {element}"))),
             }
         }
         StackOp::Pop => {
@@ -184,15 +184,15 @@ fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
 
 fn cond_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     let [then, otherwise] = graph.node(node).regions[..] else {
-        return Err(broken(6, "a cond has two regions"));
+        return Err(broken(6, "a cond must have two regions"));
     };
     let (a, b) = (&graph.region(then).yields, &graph.region(otherwise).yields);
     if a.len() != b.len() {
-        return Err(broken(6, format!("one branch yields {}, the other {}", count(a.len(), "value"), b.len())));
+        return Err(broken(6, format!("one branch yields {}, but the other {}", count(a.len(), "value"), b.len())));
     }
     let join = |(i, (&x, &y)): (usize, (&super::Value, &super::Value))| {
         let (x, y) = (graph.ty(x), graph.ty(y));
-        let differ = || broken(6, format!("value {} is {x} in one branch, {y} in the other", i + 1));
+        let differ = || broken(6, format!("value {} is {x} in one branch, but {y} in the other", i + 1));
         // Either branch may run, so extents may differ, except those of stack elements.
         let stacks_differ = matches!(x, Type::Stack(_)) && !x.compatible(y);
         x.join(y).filter(|_| !stacks_differ).ok_or_else(differ)

@@ -148,7 +148,7 @@ impl<'a> Lexer<'a> {
                 }
                 let name = self.word();
                 if name.is_empty() {
-                    self.error(loc, format!("`{c}` without a name"));
+                    self.error(loc, format!("expected a name after `{c}`"));
                     return None;
                 }
                 Some(if c == '%' { Tok::Value(name) } else { Tok::At(name.to_owned()) })
@@ -162,7 +162,7 @@ impl<'a> Lexer<'a> {
                     return Some(Tok::Arrow);
                 }
                 if self.word().is_empty() {
-                    self.error(loc, "`-` without a number");
+                    self.error(loc, "expected a number after `-`");
                     return None;
                 }
                 Some(Tok::Number(&self.text[start..self.at]))
@@ -175,7 +175,7 @@ impl<'a> Lexer<'a> {
             c if is_word_char(c) => Some(Tok::Word(self.word())),
             c => {
                 self.next();
-                self.error(loc, format!("the character {c:?} has no meaning here"));
+                self.error(loc, format!("unexpected character {c:?}"));
                 None
             }
         }
@@ -190,7 +190,7 @@ impl<'a> Lexer<'a> {
             let loc = self.loc;
             match self.peek() {
                 None | Some('\n') => {
-                    self.error(start, "a string without its closing quote");
+                    self.error(start, "unterminated string");
                     return None;
                 }
                 Some('"') => {
@@ -201,7 +201,7 @@ impl<'a> Lexer<'a> {
                     self.next();
                     match self.escape() {
                         Some(c) => text.push(c),
-                        None => self.error(loc, "an unknown escape in a string"),
+                        None => self.error(loc, "unknown escape in a string"),
                     }
                 }
                 Some(c) => {

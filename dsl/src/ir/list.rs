@@ -226,7 +226,7 @@ impl ListOp {
         };
         let fits = |given: &TensorType, expected: &TensorType| match given.compatible(expected) {
             true => Ok(()),
-            false => Err(wrong(format!("given {given}, expected {expected}"))),
+            false => Err(wrong(format!("expected {expected}, but got {given}"))),
         };
         let one = |ty: TensorType| Ok(vec![Type::Tensor(ty)]);
         match self {

@@ -17,7 +17,7 @@ pub enum ParamSource {
     /// An input of the graph, by position. While a graph is traced, also a parameter of a region
     /// that is still open.
     Input(usize),
-    /// A value outside of the construct. For calls, this includes arguments.
+    /// A value outside the construct. For calls, this includes arguments.
     Capture(Value),
     /// A loop variable.
     LoopVar(LoopVar),

@@ -113,11 +113,11 @@ impl<'a> Verifier<'a> {
                 };
                 let data = g.node(node);
                 if std::mem::replace(seen, true) {
-                    self.error(7, data.loc, format_args!("{}: the node stands twice in the graph", data.op.name()));
+                    self.error(7, data.loc, format_args!("{}: the node appears twice in the graph", data.op.name()));
                     continue;
                 }
                 if data.region != region {
-                    self.error(2, data.loc, format_args!("{node} stands in {region} and says {}", data.region));
+                    self.error(2, data.loc, format_args!("{node} is in {region}, but records {}", data.region));
                 }
                 self.ids(&data.operands, data.loc);
                 for (i, &r) in data.results.iter().enumerate() {
@@ -133,7 +133,7 @@ impl<'a> Verifier<'a> {
                         continue;
                     }
                     if g.region(inner).owner != Some(node) {
-                        self.error(2, data.loc, format_args!("{node} owns {inner}, which does not say so"));
+                        self.error(2, data.loc, format_args!("{node} owns {inner}, which records another owner"));
                     }
                     todo.push(inner);
                 }
@@ -150,7 +150,7 @@ impl<'a> Verifier<'a> {
             self.error(7, loc, format_args!("{value} is defined twice"));
         } else if self.graph.value(value).def != def {
             let says = self.graph.value(value).def;
-            self.error(2, loc, format_args!("{value} is {def:?} and says {says:?}"));
+            self.error(2, loc, format_args!("{value} is {def:?}, but records {says:?}"));
         }
     }
 
@@ -218,7 +218,7 @@ impl<'a> Verifier<'a> {
     fn is_defined(&mut self, value: Value, region: Region, loc: Loc, user: &str, defined: &[bool]) -> bool {
         let g = self.graph;
         let place = if g.region_of(value) != region {
-            "in another region: what a region uses is an operand of its owner and a parameter"
+            "in another region: a region can use an outer value only as an operand of its owner and a parameter"
         } else if !defined[value.index()] {
             "later"
         } else {
@@ -261,7 +261,8 @@ impl<'a> Verifier<'a> {
             _ => 3,
         };
         if types.len() != data.results.len() {
-            let message = format!("gives {}, has {}", count(types.len(), "value"), count(data.results.len(), "result"));
+            let message =
+                format!("computes {}, but has {}", count(types.len(), "value"), count(data.results.len(), "result"));
             self.broken(node, broken(invariant, message));
             return;
         }
@@ -276,7 +277,7 @@ impl<'a> Verifier<'a> {
             );
             if !(if exact { ty == has } else { ty.fits(has) }) {
                 let which = if types.len() > 1 { format!("result {}", i + 1) } else { "the result".to_owned() };
-                self.broken(node, broken(invariant, format!("{which} is {ty}, the graph says {has}")));
+                self.broken(node, broken(invariant, format!("{which} is {ty}, but is declared as {has}")));
             }
         }
     }
@@ -285,7 +286,7 @@ impl<'a> Verifier<'a> {
         let g = self.graph;
         let data = g.node(node);
         if !data.regions.is_empty() {
-            return Err(broken(6, "the operation has no regions"));
+            return Err(broken(6, "the operation cannot have regions"));
         }
         check_arity(&data.op, data.operands.len())?;
         let operand = data.operands.first().map(|&v| g.ty(v));
@@ -293,7 +294,7 @@ impl<'a> Verifier<'a> {
             (Op::Assign(var), Some(ty)) => match g.vars.get(var.index()) {
                 None => Err(broken(8, "the variable is not declared")),
                 Some(var) if *ty != Type::Tensor(var.ty.clone()) => {
-                    Err(broken(8, format!("the variable `{}` is {}, the value {ty}", var.name, var.ty)))
+                    Err(broken(8, format!("the variable `{}` is {}, but the value is {ty}", var.name, var.ty)))
                 }
                 Some(_) => Ok(()),
             },
@@ -315,13 +316,13 @@ impl<'a> Verifier<'a> {
         let g = self.graph;
         let params = &g.region(region).params;
         if params.len() != given.len() {
-            let message = format!("`{name}` has {}, given {}", count(params.len(), "parameter"), given.len());
+            let message = format!("`{name}` has {}, but got {}", count(params.len(), "parameter"), given.len());
             return Err(broken(invariant, message));
         }
         for (i, (&p, &v)) in params.iter().zip(given).enumerate() {
             let (takes, given) = (g.ty(p), g.ty(v));
             if !given.fits(takes) {
-                let message = format!("parameter {} of `{name}` is {takes}, given {given}", i + 1);
+                let message = format!("parameter {} of `{name}` is {takes}, but got {given}", i + 1);
                 return Err(broken(invariant, message));
             }
         }
@@ -333,7 +334,7 @@ impl<'a> Verifier<'a> {
         let data = g.node(node);
         check_arity(&data.op, data.operands.len())?;
         let [then, otherwise] = data.regions[..] else {
-            return Err(broken(6, "has two regions"));
+            return Err(broken(6, "must have two regions"));
         };
         let predicate = g.ty(data.operands[0]);
         if !is_predicate(predicate) {
@@ -347,7 +348,7 @@ impl<'a> Verifier<'a> {
         let g = self.graph;
         let data = g.node(node);
         let [cond, body] = data.regions[..] else {
-            return Err(broken(5, "has two regions"));
+            return Err(broken(5, "must have two regions"));
         };
         self.params(5, cond, &data.operands, "cond")?;
         self.params(5, body, &data.operands, "body")?;
@@ -366,12 +367,15 @@ impl<'a> Verifier<'a> {
         for (i, (&next, &p)) in yields.iter().zip(&g.region(body).params).enumerate() {
             let (next, takes) = (g.ty(next), g.ty(p));
             if !next.fits(takes) {
-                let message = format!("loop variable {} is {takes}, `body` yields {next}", i + 1);
+                let message = format!("loop variable {} is {takes}, but `body` yields {next}", i + 1);
                 return Err(broken(5, message));
             }
             let of_cond = g.ty(g.region(cond).params[i]);
             if of_cond != takes {
-                return Err(broken(5, format!("loop variable {} is {takes} in `body`, {of_cond} in `cond`", i + 1)));
+                return Err(broken(
+                    5,
+                    format!("loop variable {} is {takes} in `body`, but {of_cond} in `cond`", i + 1),
+                ));
             }
         }
         Ok(())
@@ -389,9 +393,9 @@ impl<'a> Verifier<'a> {
                 self.params(13, gradient, &given, "gradient")?;
                 (gradient, args)
             }
-            (CallKind::CustomGradient { .. }, _) => return Err(broken(13, "has two regions")),
+            (CallKind::CustomGradient { .. }, _) => return Err(broken(13, "must have two regions")),
             (_, &[body]) => return self.params(13, body, &data.operands, "body"),
-            _ => return Err(broken(13, "has one region")),
+            _ => return Err(broken(13, "must have one region")),
         };
         let takes: Vec<&Type> =
             data.operands[..args].iter().map(|&v| g.ty(v)).filter(|ty| ty.is_differentiable()).collect();
@@ -403,7 +407,7 @@ impl<'a> Verifier<'a> {
         for (i, (&y, takes)) in yields.iter().zip(takes).enumerate() {
             let gives = g.ty(y);
             if !gives.compatible(takes) {
-                return Err(broken(13, format!("gradient {} is {gives}, of an argument {takes}", i + 1)));
+                return Err(broken(13, format!("gradient {} is {gives}, but the argument is {takes}", i + 1)));
             }
         }
         Ok(())
@@ -490,21 +494,21 @@ graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
             let (a, body) = (node(g, "a"), node(g, "z"));
             g.node_mut(a).region = g.node(body).region;
         });
-        assert_eq!(errors, ["V2: node0 stands in region0 and says region2"]);
+        assert_eq!(errors, ["V2: node0 is in region0, but records region2"]);
 
         let errors = broken_by(|g| {
             let (a, c) = (node(g, "a"), node(g, "c"));
             let body = g.node(c).regions[1];
             g.region_mut(body).owner = Some(a);
         });
-        assert_eq!(errors, ["V2: node3 owns region2, which does not say so"]);
+        assert_eq!(errors, ["V2: node3 owns region2, which records another owner"]);
 
         let errors = broken_by(|g| {
             let b = node(g, "b");
             let result = g.node(b).results[0];
             g.value_mut(result).def = ValueDef::Result(b, 1);
         });
-        assert_eq!(errors, ["V2: %3 is Result(node1, 0) and says Result(node1, 1)"]);
+        assert_eq!(errors, ["V2: %3 is Result(node1, 0), but records Result(node1, 1)"]);
 
         let errors = broken_by(|g| {
             let a = node(g, "a");
@@ -525,7 +529,7 @@ graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
             g.value_mut(first).ty =
                 Type::tensor(crate::DType::F32, [crate::Dim::Unknown].into_iter().collect::<crate::Shape>());
         });
-        assert_eq!(errors, ["V5: while: loop variable 1 is f32[2] in `body`, f32[?] in `cond`"]);
+        assert_eq!(errors, ["V5: while: loop variable 1 is f32[2] in `body`, but f32[?] in `cond`"]);
     }
 
     #[test]
@@ -534,7 +538,7 @@ graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
             let (a, region) = (node(g, "a"), g.add_region());
             g.set_regions(a, vec![region]);
         });
-        assert_eq!(errors, ["V6: tanh: the operation has no regions"]);
+        assert_eq!(errors, ["V6: tanh: the operation cannot have regions"]);
     }
 
     #[test]
@@ -543,7 +547,7 @@ graph @f(%x: f32[2], %p: bool[]) -> f32[2] {
             let a = node(g, "a");
             g.region_mut(g.root()).nodes.push(a);
         });
-        assert_eq!(errors, ["V7: tanh: the node stands twice in the graph"]);
+        assert_eq!(errors, ["V7: tanh: the node appears twice in the graph"]);
 
         let errors = broken_by(|g| {
             let c = node(g, "c");

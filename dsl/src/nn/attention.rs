@@ -28,7 +28,10 @@ impl MultiHeadAttention {
     /// # Panics
     /// If `heads` does not divide `size`.
     pub fn new(init: &Init, size: usize, heads: usize) -> MultiHeadAttention {
-        assert!(heads > 0 && size.is_multiple_of(heads), "vectors of {size} elements in {heads} heads");
+        assert!(
+            heads > 0 && size.is_multiple_of(heads),
+            "vectors of {size} elements cannot be divided into {heads} heads"
+        );
         let [query, key, value, output] = std::array::from_fn(|_| Linear::new(init, size, size));
         MultiHeadAttention { query, key, value, output, heads }
     }

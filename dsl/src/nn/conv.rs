@@ -38,7 +38,7 @@ macro_rules! convolution {
             ) -> $name {
                 let $groups = options.n_groups();
                 let fit = $groups > 0 && $inputs % $groups == 0 && $outputs % $groups == 0;
-                assert!(fit, "{} inputs and {} outputs in {} groups", $inputs, $outputs, $groups);
+                assert!(fit, "{} inputs and {} outputs cannot be divided into {} groups", $inputs, $outputs, $groups);
                 let kernel = kernel.per_axis();
                 let fan_in = $fan * kernel.iter().product::<usize>();
                 let shape: Vec<usize> = $filters.into_iter().chain(kernel).collect();

@@ -100,7 +100,8 @@ impl BatchNorm {
             if rank < 2 {
                 let label = x.untyped().tensor_type().to_string();
                 trace::fail(
-                    crate::Diagnostic::new("BatchNorm: no axis of channels behind that of the batch").at(here, label),
+                    crate::Diagnostic::new("BatchNorm: the input has no channel axis after the batch axis")
+                        .at(here, label),
                 );
             }
             let mut per_channel = vec![1; rank];
@@ -121,7 +122,12 @@ impl BatchNorm {
         let n: usize = axes.iter().map(|&a| x.dim(a as isize)).product();
         if n < 2 {
             let label = x.untyped().tensor_type().to_string();
-            trace::fail(crate::Diagnostic::new(format!("BatchNorm: {n} elements in a channel")).at(here, label));
+            trace::fail(
+                crate::Diagnostic::new(format!(
+                    "BatchNorm: training needs at least 2 elements in a channel, but there are {n}"
+                ))
+                .at(here, label),
+            );
         }
         let any = x.untyped();
         let mean = Tensor::from_any(any.mean_keepdim(&axes[..]));
@@ -157,7 +163,8 @@ impl Dropout {
     ///
     /// ```
     /// # use anabranch::{dsl::ops::random::Key, nn::{Dropout, Mode}, prelude::*};
-    /// let y = eval(|| Dropout::new(0.5).apply(tensor([1.0, 2.0]), Mode::Evaluation, Key::new(1)))?;
+    /// let y =
+    ///     eval(|| Dropout::new(0.5).apply(tensor([1.0, 2.0]), Mode::Evaluation, Key::new(1)))?;
     /// assert_eq!(y.as_slice(), [1.0, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

@@ -59,7 +59,7 @@ static ATTENTION_GRAD: OpDef = OpDef {
         let g = cx.tensor(3)?;
         let of_result = Shape([&batch.0[..], &n.0, &width.0].concat());
         if g.dtype != cx.tensor(0)?.dtype || !g.shape.compatible(&of_result) {
-            let error = OpError::new(format!("the gradient of a result of shape {of_result}"));
+            let error = OpError::new(format!("the gradient must have the shape of the result, {of_result}"));
             return Err(error.label(g.to_string()));
         }
         let known = |s: &Shape| s.0[0].known();
@@ -108,7 +108,7 @@ fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
     Class::Float.check(q)?;
     let label = || format!("{q} with keys {k} and values {v}");
     if q.rank() < 2 || k.rank() != q.rank() || v.rank() != q.rank() {
-        return Err(OpError::new("ranks are not equal and at least 2").label(label()));
+        return Err(OpError::new("the ranks must be equal and at least 2").label(label()));
     }
     if k.dtype != q.dtype || v.dtype != q.dtype {
         return Err(OpError::new("element types differ").label(label()).help("convert them with `.cast()`"));
@@ -123,13 +123,13 @@ fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
     let batch = matched("leading axes", batch, part(v, 0..last))?;
     let size = matched("sizes of queries and keys", part(q, last + 1..last + 2), part(k, last + 1..last + 2))?;
     if size.0[0].known() == Some(0) {
-        return Err(OpError::new("queries and keys without elements").label(label()));
+        return Err(OpError::new("queries and keys have no elements").label(label()));
     }
     let m = matched("numbers of keys and values", part(k, last..last + 1), part(v, last..last + 1))?;
     let n = part(q, last..last + 1);
     if Attention::of(cx.attrs).causal && !n.compatible(&m) {
-        let error = OpError::new(format!("{n} queries for {m} keys")).label(label());
-        return Err(error.help("the causal mask needs as many of both"));
+        let error = OpError::new(format!("{n} queries, but {m} keys")).label(label());
+        return Err(error.help("the causal mask needs equal numbers of queries and keys"));
     }
     Ok([batch, n, m, size, part(v, last + 1..last + 2)])
 }
@@ -310,12 +310,12 @@ impl AnyValue {
         let (q, k, v) = (self.tensor_type(), keys.tensor_type(), values.tensor_type());
         let label = format!("{q} with keys {k}");
         if q.rank() < 2 || k.rank() < 2 || v.rank() < 2 {
-            let error = OpError::new("queries, keys and values are matrices, or batches of them");
+            let error = OpError::new("queries, keys and values must be matrices, or batches of matrices");
             refuse(op, error.label(format!("{label} and values {v}")));
         }
         if causal && self.dim(-2) != keys.dim(-2) {
-            let error = OpError::new(format!("{} queries for {} keys", self.dim(-2), keys.dim(-2)));
-            refuse(op, error.label(label).help("the causal mask needs as many of both"));
+            let error = OpError::new(format!("{} queries, but {} keys", self.dim(-2), keys.dim(-2)));
+            refuse(op, error.label(label).help("the causal mask needs equal numbers of queries and keys"));
         }
         let fits = |a: &TensorType, i: usize, b: &TensorType, j: usize| {
             a.shape.dims()[a.rank() - i].compatible(&b.shape.dims()[b.rank() - j]) && a.dtype == b.dtype
@@ -347,8 +347,8 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let (queries, values) = (|| zeros::<f32>([2, 4]), || tensor([[1.0f32], [3.0]]));
-    /// let y = |mask| eval(move || queries().scaled_dot_product_attention(queries(), values(), mask));
+    /// let (q, values) = (|| zeros::<f32>([2, 4]), || tensor([[1.0f32], [3.0]]));
+    /// let y = |mask| eval(move || q().scaled_dot_product_attention(q(), values(), mask));
     /// assert_eq!(y(AttentionMask::None)?.as_slice(), [2.0, 2.0]);
     /// assert_eq!(y(AttentionMask::Causal)?.as_slice(), [1.0, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())

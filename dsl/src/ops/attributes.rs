@@ -1,8 +1,8 @@
 //! Attributes of the operations as structs.
 //!
 //! A graph stores the attributes of a node as a list of names and values ([`Attrs`]), which it
-//! prints, parses, compares and specializes. Code reads and builds them by these structs, so a wrong
-//! name or type is a compile error:
+//! prints, parses, compares and specializes. Code reads and builds them by these structs, so a
+//! wrong name or type is a compile error:
 //!
 //! ```
 //! use anabranch::dsl::ir::Attrs;
@@ -126,7 +126,7 @@ attributes! {
     Part {
         /// The axis, counted from the front.
         axis: usize,
-        /// Its position among the tensors.
+        /// The position of the part among the tensors.
         part: usize,
     }
     /// Indices `start..end` of an axis, in steps.

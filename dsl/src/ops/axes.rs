@@ -10,8 +10,8 @@ use crate::Shape;
 /// One or several axes, negative ones counted from the back: `-1`, `[0, 2]`, `&axes[..]`.
 #[diagnostic::on_unimplemented(
     message = "a value of type `{Self}` does not specify axes",
-    label = "axes are host integers, negative ones counted from the back",
-    note = "write one axis, `-1`, or several, `[0, 2]` or `&axes[..]`",
+    label = "expected axes: host integers, where negative ones count from the last axis",
+    note = "write one axis, such as `-1`, or several, such as `[0, 2]` or `&axes[..]`",
     note = "for an elementwise operation on two tensors write `x.minimum(y)`, `x.maximum(y)` or `x + y`"
 )]
 pub trait IntoAxes {
@@ -86,10 +86,10 @@ pub(super) fn axis(axis: isize, rank: usize) -> Result<usize, OpError> {
     if (0..rank as isize).contains(&counted) {
         return Ok(counted as usize);
     }
-    let error = OpError::new(format!("axis {axis} of a tensor of rank {rank}"));
+    let error = OpError::new(format!("axis {axis} is out of bounds for a tensor of rank {rank}"));
     Err(match rank {
         0 => error.help("a scalar has no axes"),
-        _ => error.help(format!("axes are 0 to {}, or -1 to -{rank} counted from the back", rank - 1)),
+        _ => error.help(format!("axes are 0 to {}, or -1 to -{rank} counted from the last", rank - 1)),
     })
 }
 
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn axes_out_of_range_name_axis_and_rank() {
-        assert_eq!(axis(2, 2).unwrap_err().message, "axis 2 of a tensor of rank 2");
+        assert_eq!(axis(2, 2).unwrap_err().message, "axis 2 is out of bounds for a tensor of rank 2");
         assert_eq!(axis(-1, 0).unwrap_err().help.as_deref(), Some("a scalar has no axes"));
     }
 

@@ -113,7 +113,7 @@ static STOP_GRADIENT: OpDef = OpDef {
     attrs: &[],
     infer: |cx| like_operand(cx, Class::Every),
     eval: |cx| Ok(cx.operands[0].clone()),
-    grad: Grad::Zero("it was asked for"),
+    grad: Grad::Zero("it stops gradients by definition"),
     exactness: Exactness::Exact,
     class: OpClass::Scalar(Effort::NONE),
     halves: Halves::Direct,

@@ -31,8 +31,8 @@ pub enum OpClass {
     Contract(fn(&CostCx<'_>) -> f64),
     /// Elements of the first operand at indices that are data.
     Gather,
-    /// The first operand with elements combined at indices that are data, or replaced if there is no
-    /// combiner.
+    /// The first operand with elements combined at indices that are data, or replaced if there is
+    /// no combiner.
     Scatter(Option<Combiner>),
     /// Combines the elements in each window of the first operand.
     Window(Combiner),
@@ -159,8 +159,8 @@ impl OpDef {
         matches!(self.class, OpClass::Scalar(_))
     }
 
-    /// Returns whether a device need not copy any element: the result is a view of the first operand
-    /// or known from types and attributes.
+    /// Returns whether a device need not copy any element: the result is a view of the first
+    /// operand or known from types and attributes.
     pub fn is_free(&self) -> bool {
         matches!(self.class, OpClass::View(_) | OpClass::Shape | OpClass::Scalar(Effort::NONE))
     }
@@ -171,7 +171,8 @@ impl OpDef {
         matches!(self.class, OpClass::View(_) | OpClass::Move)
     }
 
-    /// Returns whether the result depends on the elements of an operand, and not on its shape alone.
+    /// Returns whether the result depends on the elements of an operand, and not on its shape
+    /// alone.
     pub fn reads_elements_of(&self, operand: usize) -> bool {
         match self.class {
             OpClass::View(_) | OpClass::Reduce(_) => operand == 0,

@@ -1,7 +1,7 @@
 //! Comparisons, logic, and selection between two tensors.
 //!
 //! Comparisons with `NaN` are false, except for `ne`. The methods of [`Tensor`] have long names
-//! (`less`, `equal`), since the standard traits have the short ones. Inside of `#[graph]` the
+//! (`less`, `equal`), since the standard traits have the short ones. Inside `#[graph]` the
 //! operators work as well.
 
 use super::elementwise_binary::{broadcast_pair, stretch};
@@ -25,7 +25,7 @@ const fn row(name: &'static str, infer: Infer, eval: Eval) -> OpDef {
         attrs: &[],
         infer,
         eval,
-        grad: Grad::Zero("the result is not a number"),
+        grad: Grad::Zero("its result is a boolean"),
         exactness: Exactness::Exact,
         class: OpClass::Scalar(Effort::SIMPLE),
         halves: Halves::Widened,

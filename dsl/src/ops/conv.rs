@@ -65,7 +65,7 @@ static CONV_INPUT_GRAD: OpDef = OpDef {
         let (dy, dw) = (y.shape.dims(), w.shape.dims());
         let label = format!("{y} with filters {w}");
         if !dy[1].compatible(&dw[0]) {
-            let error = OpError::new(format!("{} channels for {} filters", dy[1], dw[0]));
+            let error = OpError::new(format!("{} channels, but {} filters", dy[1], dw[0]));
             return Err(error.label(label));
         }
         let channels = match dw[1].known() {
@@ -104,7 +104,7 @@ static CONV_WEIGHT_GRAD: OpDef = OpDef {
         let (dx, dy) = (x.shape.dims(), y.shape.dims());
         let label = format!("{x} with {y}");
         if !dx[0].compatible(&dy[0]) {
-            return Err(OpError::new(format!("batches of {} and {}", dx[0], dy[0])).label(label));
+            return Err(OpError::new(format!("batch extents differ, {} and {}", dx[0], dy[0])).label(label));
         }
         check_filters(&dx[1], &dy[1], None, groups, &label)?;
         let channels = match dx[1].known() {
@@ -173,7 +173,7 @@ fn products(cx: &EvalCx<'_>, x: &[usize], w: &[usize], y: &[usize], roles: [usiz
 fn checked(cx: &InferCx<'_>) -> Result<(Windows, usize), OpError> {
     let Conv { strides, padding, dilation, groups } = Conv::of(cx.attrs);
     let windows = Windows::checked(strides, &padding, dilation)?;
-    if groups == 0 { Err(OpError::new("0 groups, not at least 1")) } else { Ok((windows, groups)) }
+    if groups == 0 { Err(OpError::new("`groups` is 0, but must be at least 1")) } else { Ok((windows, groups)) }
 }
 
 fn check_operands(a: &TensorType, b: &TensorType, windows: &Windows) -> Result<(), OpError> {
@@ -192,15 +192,15 @@ fn check_filters(channels: &Dim, filters: &Dim, seen: Option<&Dim>, groups: usiz
         if let Some(n) = n.known()
             && n % groups != 0
         {
-            return Err(OpError::new(format!("{n} {what} in {groups} groups")).label(label));
+            return Err(OpError::new(format!("{n} {what} cannot be divided into {groups} groups")).label(label));
         }
     }
     if let (Some(n), Some(seen)) = (channels.known(), seen.and_then(Dim::known))
         && n / groups != seen
     {
         let message = match groups {
-            1 => format!("{n} channels, but the filters are for {seen}"),
-            _ => format!("{n} channels in {groups} groups, but the filters are for {seen} in each"),
+            1 => format!("the input has {n} channels, but the filters expect {seen}"),
+            _ => format!("the input has {n} channels in {groups} groups, but the filters expect {seen} in each"),
         };
         let help = "filters have shape [filters, channels / groups, ..]";
         return Err(OpError::new(message).label(label).help(help));
@@ -213,7 +213,7 @@ fn extents(name: &str, extents: Shape, windows: &Windows) -> Result<Vec<Dim>, Op
     if extents.rank() == windows.rank() {
         return Ok(extents.0);
     }
-    Err(OpError::new(format!("{name} {extents} for windows over {} axes", windows.rank())))
+    Err(OpError::new(format!("{name} {extents} do not match windows of rank {}", windows.rank())))
 }
 
 fn with_axes(first: &Dim, second: &Dim, more: &[Dim]) -> Shape {
@@ -227,7 +227,7 @@ fn check_positions(windows: &Windows, x: &TensorType, w: &[Dim], y: &TensorType)
     if counts.compatible(&given) {
         return Ok(());
     }
-    let error = OpError::new(format!("a convolution of {x} gives extents {counts}, not {given}"));
+    let error = OpError::new(format!("a convolution of {x} has output extents {counts}, not {given}"));
     Err(error.label(y.to_string()))
 }
 
@@ -344,15 +344,15 @@ impl AnyValue {
         let op = "conv_transpose";
         let (y, filters) = (self.tensor_type(), w.tensor_type());
         let Padding::Sides(padding) = options.padding else {
-            refuse(op, OpError::new("`same` is not defined here").help("give the padding of each side"));
+            refuse(op, OpError::new("`same` padding is not supported here").help("specify the padding of each side"));
         };
         if y.rank() != D + 2 || filters.rank() != D + 2 {
-            let error = OpError::new(format!("ranks {} and {}, not {}", y.rank(), filters.rank(), D + 2));
+            let error = OpError::new(format!("the ranks are {} and {}, not {}", y.rank(), filters.rank(), D + 2));
             refuse(op, error.label(format!("{y} with filters {filters}")));
         }
         let extent = |i: usize| {
             let (Some(n), Some(k)) = (y.shape.dims()[2 + i].known(), filters.shape.dims()[2 + i].known()) else {
-                let error = OpError::new(format!("needs the extents of axis {}", 2 + i));
+                let error = OpError::new(format!("the extents of axis {} must be known", 2 + i));
                 let label = format!("{y} with filters {filters}");
                 refuse(op, error.label(label).help("give the function a concrete signature"));
             };
@@ -364,7 +364,7 @@ impl AnyValue {
             let (steps, reach) = (n.saturating_sub(1), options.dilation[i].saturating_mul(k.saturating_sub(1)));
             let full = stride.saturating_mul(steps).saturating_add(reach).saturating_add(1 + more);
             let Some(extent) = full.checked_sub(padding[i].0.saturating_add(padding[i].1)) else {
-                let error = OpError::new(format!("padding {:?} is more than the {full} elements", padding[i]));
+                let error = OpError::new(format!("padding {:?} exceeds the {full} elements", padding[i]));
                 refuse(op, error.label(format!("axis {} of {y}", 2 + i)));
             };
             Dim::Known(extent)
@@ -397,7 +397,9 @@ impl<T: Float> Tensor<T> {
     /// ```
     /// # use anabranch::prelude::*;
     /// # use anabranch::dsl::ops::ConvOptions;
-    /// let y = eval(|| tensor([[[1.0f32, 2.0, 4.0, 8.0]]]).conv1d(tensor([[[1.0, -1.0]]]), ConvOptions::new()))?;
+    /// let y = eval(|| {
+    ///     tensor([[[1.0f32, 2.0, 4.0, 8.0]]]).conv1d(tensor([[[1.0, -1.0]]]), ConvOptions::new())
+    /// })?;
     /// assert_eq!(y.as_slice(), [-1.0, -2.0, -4.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
@@ -457,7 +459,10 @@ impl<T: Float> Tensor<T> {
     /// ```
     /// # use anabranch::prelude::*;
     /// # use anabranch::dsl::ops::ConvOptions;
-    /// let y = eval(|| tensor([[[1.0f32, 2.0]]]).conv_transpose1d(tensor([[[1.0, 10.0]]]), ConvOptions::new().stride(2)))?;
+    /// let y = eval(|| {
+    ///     tensor([[[1.0f32, 2.0]]])
+    ///         .conv_transpose1d(tensor([[[1.0, 10.0]]]), ConvOptions::new().stride(2))
+    /// })?;
     /// assert_eq!(y.as_slice(), [1.0, 10.0, 2.0, 20.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
@@ -470,9 +475,9 @@ impl<T: Float> Tensor<T> {
     /// Computes a transposed convolution over two axes: `[batch, channels, rows, columns]` with
     /// filters `[channels, filters / groups, kh, kw]` yields `[batch, filters, height, width]`.
     ///
-    /// It is the transpose of [`conv2d`](Tensor::conv2d) with the same filters and options, as a
-    /// linear map, and so its gradient. Along each axis there are `(positions - 1) * stride +
-    /// dilation * (k - 1) + 1 - padding + output_padding` elements.
+    /// The operation is the transpose of [`conv2d`](Tensor::conv2d) with the same filters and
+    /// options, as a linear map, and so its gradient. Along each axis there are `(positions - 1) *
+    /// stride + dilation * (k - 1) + 1 - padding + output_padding` elements.
     ///
     /// # Errors
     /// Ends the trace with the errors of `conv2d`, and if extents are unknown, padding is `same`,

@@ -1,8 +1,8 @@
 //! Loops over elements for `eval`.
 //!
-//! They get the function of one element as a pointer, and so are compiled once for its types instead
-//! of once for each operation. The reference implementation need not be fast, but it is a large part
-//! of this crate.
+//! The loops receive the function of one element as a pointer, and so are compiled once for its
+//! types instead of once for each operation. The reference implementation need not be fast, but it
+//! is a large part of this crate.
 
 use super::EvalCx;
 use crate::{HostTensor, match_buffer};

@@ -26,7 +26,7 @@ fn try_zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> Option<T>) -> Re
             let at = index_of(cx.operands[0].shape(), i);
             let place = if at.is_empty() { String::new() } else { format!(" at {at:?}") };
             return Err(OpError::new(format!("division of {a} by zero{place}"))
-                .help("choose another divisor there, as with `(d == 0).select(1, d)`"));
+                .help("replace zero divisors, for example with `(d == 0).select(1, d)`"));
         };
         data.push(y);
     }

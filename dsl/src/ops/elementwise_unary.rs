@@ -280,7 +280,7 @@ rows! {
     /// Computes the Gaussian error linear unit `x/2 * (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel
     /// 2016, the exact form).
     ///
-    /// It is `x` times the probability that a standard normal number is below `x`.
+    /// The result is `x` times the probability that a standard normal number is below `x`.
     ///
     /// ```
     /// # use anabranch::prelude::*;

@@ -30,7 +30,7 @@ fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, O
         _ => {
             let at = super::elementwise_binary::index_of(ids.shape(), i);
             let place = if at.is_empty() { String::new() } else { format!(" at {at:?}") };
-            let message = format!("index {id}{place} is out of range for axis {axis} of extent {extent}");
+            let message = format!("index {id}{place} is out of bounds for axis {axis} of extent {extent}");
             Err(OpError::new(message))
         }
     };
@@ -152,7 +152,7 @@ fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
     let axis = axis_attr(cx, x)?;
     if x.rank() != ids.rank() || !with_extent(&ids.shape, axis, Dim::Unknown).compatible(&x.shape) {
         let error = OpError::new(format!("shapes {} and {} differ in more than axis {axis}", x.shape, ids.shape));
-        let help = "there is one index for each element of the result; `take` uses the same indices everywhere";
+        let help = "each element of the result needs its own index; `take` uses the same indices for all";
         return Err(error.label(format!("{x} at {ids}")).help(help));
     }
     Ok(())
@@ -302,7 +302,9 @@ impl<T: Numeric> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let y = eval(|| zeros::<i32>([2, 2]).scatter_add_along_axis(tensor([[1], [0]]), tensor([[5], [6]]), 1))?;
+    /// let y = eval(|| {
+    ///     zeros::<i32>([2, 2]).scatter_add_along_axis(tensor([[1], [0]]), tensor([[5], [6]]), 1)
+    /// })?;
     /// assert_eq!(y.as_slice(), [0, 5, 6, 0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
@@ -316,11 +318,14 @@ impl<T: Numeric> Tensor<T> {
 impl<I: Integer> Tensor<I> {
     /// Returns a one-hot vector of `n` elements along a new last axis for every number `i`.
     ///
-    /// It is 1 at `i` and 0 elsewhere. For an `i` out of range it is 0 everywhere.
+    /// A vector is 1 at `i` and 0 elsewhere, and 0 everywhere if `i` is out of bounds.
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([2, 0]).one_hot::<f32>(3))?.as_slice(), [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([2, 0]).one_hot::<f32>(3))?.as_slice(),
+    ///     [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]

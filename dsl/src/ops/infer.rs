@@ -58,8 +58,9 @@ pub(super) fn common(cx: &InferCx<'_>, class: Class) -> Result<TensorType, OpErr
 
 /// Returns the error for shapes that differ in an elementwise operation.
 pub(super) fn shapes_differ(a: &TensorType, b: &TensorType) -> OpError {
-    let error = OpError::new(format!("shapes {} and {} do not fit", a.shape, b.shape)).label(format!("{a} with {b}"));
-    error.help("shapes are aligned at their last axis, where extents are equal or one of them is 1")
+    let error = OpError::new(format!("shapes {} and {} cannot be broadcast together", a.shape, b.shape))
+        .label(format!("{a} with {b}"));
+    error.help("shapes are aligned at their last axis; extents must be equal, or one of them must be 1")
 }
 
 /// The error of operands that were to be broadcast before. Only extents that were not known while
@@ -68,8 +69,8 @@ fn shapes_not_broadcast(a: &TensorType, b: &TensorType) -> OpError {
     let mut error = shapes_differ(a, b);
     if a.shape.broadcast(&b.shape).is_some() {
         error.help = Some(
-            "two extents that are not known while tracing are taken to be equal and do not broadcast: \
-             stretch one operand with `.broadcast_to(..)` or `.broadcast_like(..)`"
+            "two extents that are unknown while tracing are assumed to be equal and are not broadcast: broadcast one \
+             operand with `.broadcast_to(..)` or `.broadcast_like(..)`"
                 .to_owned(),
         );
     }

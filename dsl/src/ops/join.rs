@@ -18,14 +18,14 @@ static CONCAT: OpDef = OpDef {
         let (mut common, mut extent) = (first.clone(), Some(0));
         for i in 0..cx.operands.len() {
             let part = cx.tensor(i)?;
-            let label = || format!("{first} beside {part}");
+            let label = || format!("{first} and {part}");
             if part.dtype != first.dtype {
                 let error = OpError::new(format!("element types differ, {} and {}", first.dtype, part.dtype));
                 return Err(error.label(label()).help("convert them to one type with `.cast()`"));
             }
             if part.rank() != first.rank() {
                 let error = OpError::new(format!("ranks differ, {} and {}", first.rank(), part.rank()));
-                return Err(error.label(label()).help("`stack` puts tensors along a new axis"));
+                return Err(error.label(label()).help("`stack` joins tensors along a new axis"));
             }
             let aligned = with_extent(&part.shape, axis, Dim::Unknown);
             if !aligned.compatible(&common.shape) {
@@ -91,7 +91,7 @@ static CONCAT_PART: OpDef = OpDef {
         let axis = super::infer::axis_attr(cx, whole)?;
         let Part { part, .. } = Part::of(cx.attrs);
         if part + 1 >= cx.operands.len() {
-            return Err(OpError::new(format!("there are {} parts, none of index {part}", cx.operands.len() - 1)));
+            return Err(OpError::new(format!("part {part} is out of bounds for {} parts", cx.operands.len() - 1)));
         }
         let mut extent = Some(0);
         for i in 1..cx.operands.len() {
@@ -104,7 +104,7 @@ static CONCAT_PART: OpDef = OpDef {
         if let (Some(parts), Some(n)) = (extent, whole.shape.dims()[axis].known())
             && parts != n
         {
-            return Err(OpError::new(format!("the parts have {parts} of {n} along axis {axis}")));
+            return Err(OpError::new(format!("the extents of the parts along axis {axis} sum to {parts}, not {n}")));
         }
         Ok(Type::tensor(whole.dtype, &cx.tensor(part + 1)?.shape))
     },
@@ -139,7 +139,7 @@ impl AnyValue {
     /// See [`concat()`].
     #[track_caller]
     pub fn concat(parts: &[AnyValue], axis: isize) -> AnyValue {
-        let Some(first) = parts.first() else { refuse("concat", OpError::new("there is nothing to put side by side")) };
+        let Some(first) = parts.first() else { refuse("concat", OpError::new("expected at least one tensor")) };
         let axis = first.axis("concat", axis);
         trace::emit(prim::CONCAT, parts, Along { axis }.into())
     }
@@ -155,7 +155,7 @@ impl AnyValue {
     /// See [`stack`].
     #[track_caller]
     pub fn stack(parts: &[AnyValue], axis: isize) -> AnyValue {
-        let Some(first) = parts.first() else { refuse("stack", OpError::new("there is nothing to stack")) };
+        let Some(first) = parts.first() else { refuse("stack", OpError::new("expected at least one tensor")) };
         let rank = first.rank() + 1;
         let axis = accept("stack", super::axes::axis(axis, rank));
         let unsqueeze = || parts.iter().map(|p| p.unsqueeze(axis as isize)).collect();

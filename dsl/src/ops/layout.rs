@@ -13,7 +13,7 @@ pub(super) fn strides(shape: &[usize]) -> Vec<usize> {
 ///
 /// A stride of 0 maps all indices along an axis to the same offset.
 pub(super) fn offsets(shape: &[usize], strides: Vec<usize>) -> Offsets {
-    assert_eq!(shape.len(), strides.len(), "one stride for each axis");
+    assert_eq!(shape.len(), strides.len(), "there is one stride for each axis");
     let left = shape.iter().product();
     Offsets { shape: shape.to_vec(), strides, index: vec![0; shape.len()], offset: 0, left }
 }

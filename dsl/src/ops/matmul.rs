@@ -19,7 +19,7 @@ static MATMUL: OpDef = OpDef {
     infer: |cx| {
         let (a, b) = (cx.tensor(0)?, cx.tensor(1)?);
         if a.rank() < 2 || a.rank() != b.rank() {
-            let message = format!("ranks {} and {}, not equal and at least 2", a.rank(), b.rank());
+            let message = format!("ranks {} and {} must be equal and at least 2", a.rank(), b.rank());
             return Err(OpError::new(message).label(format!("{a} times {b}")));
         }
         check_matrices(a, b)?;
@@ -93,7 +93,7 @@ fn check_matrices(a: &TensorType, b: &TensorType) -> Result<(), OpError> {
     } else if rows.compatible(&meets) {
         error.help("transpose the first operand with `.t()`")
     } else {
-        error.help("the last axis of the first operand meets the one before the last of the second")
+        error.help("the last axis of the first operand must match the second-to-last axis of the second")
     })
 }
 
@@ -103,7 +103,8 @@ impl AnyValue {
     pub fn matmul(self, other: AnyValue) -> AnyValue {
         let (ta, tb) = (self.tensor_type(), other.tensor_type());
         if ta.rank() == 0 || tb.rank() == 0 {
-            let error = OpError::new("a scalar has no matrix product").label(format!("{ta} times {tb}"));
+            let error =
+                OpError::new("an operand is a scalar, not a vector or matrix").label(format!("{ta} times {tb}"));
             refuse("matmul", error.help("multiply with `*`"));
         }
         let (row, column) = (ta.rank() == 1, tb.rank() == 1);
@@ -139,7 +140,7 @@ fn matrices(a: AnyValue, b: AnyValue) -> AnyValue {
     let batch = |s: &Shape| Shape(s.dims()[..s.rank() - 2].to_vec());
     let (ba, bb) = (batch(sa), batch(sb));
     let Some(common) = ba.broadcast(&bb) else {
-        let error = OpError::new(format!("batch dimensions {ba} and {bb} do not fit"));
+        let error = OpError::new(format!("batch dimensions {ba} and {bb} cannot be broadcast together"));
         refuse("matmul", error.label(format!("{ta} times {tb}")));
     };
     let stretch = |x: AnyValue, own: &Shape, matrix: &Shape, other: AnyValue| {

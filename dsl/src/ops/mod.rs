@@ -146,9 +146,9 @@ pub enum Exactness {
 /// How the reference implementation of an operation treats 16-bit floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halves {
-    /// It is not called with them: it computes with `f32`, and the result is rounded.
+    /// `eval` is not called with them: it computes with `f32`, and the result is rounded.
     Widened,
-    /// It takes them, because it only moves elements or rounds by itself.
+    /// `eval` accepts them, because it only moves elements or rounds by itself.
     Direct,
 }
 

@@ -20,7 +20,7 @@ impl AnyValue {
     #[track_caller]
     pub fn dropout(self, rate: f64, key: random::Key) -> AnyValue {
         if !(0.0..1.0).contains(&rate) {
-            let error = OpError::new(format!("the rate {rate} is not at least 0 and less than 1"));
+            let error = OpError::new(format!("the rate {rate} must be at least 0 and less than 1"));
             refuse("dropout", error.label(self.tensor_type().to_string()));
         }
         if rate == 0.0 {
@@ -37,7 +37,8 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let y = eval(|| tensor([1.0f32, 3.0]).layer_norm(tensor([2.0, 2.0]), tensor([0.5, 0.5]), 0.0))?;
+    /// let y =
+    ///     eval(|| tensor([1.0f32, 3.0]).layer_norm(tensor([2.0, 2.0]), tensor([0.5, 0.5]), 0.0))?;
     /// assert_eq!(y.as_slice(), [-1.5, 2.5]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

@@ -145,7 +145,7 @@ static AVG_POOL_GRAD: OpDef = OpDef {
         let (windows, window) = check(cx, dy)?;
         let MeanPoolGrad { extents, .. } = MeanPoolGrad::of(cx.attrs);
         if extents.rank() != windows.rank() {
-            return Err(OpError::new(format!("extents {extents} for windows over {} axes", windows.rank())));
+            return Err(OpError::new(format!("extents {extents} do not match windows of rank {}", windows.rank())));
         }
         let before = &dy.shape.dims()[..dy.rank() - windows.rank()];
         let shape = before.iter().chain(extents.dims()).cloned().collect();
@@ -178,16 +178,23 @@ fn check(cx: &InferCx<'_>, x: &TensorType) -> Result<(Windows, Vec<Dim>), OpErro
     let dilation = vec![1; strides.len()];
     let windows = Windows::checked(strides, &padding, dilation)?;
     if window.len() != windows.rank() {
-        return Err(OpError::new(format!("a window over {} axes with strides for {}", window.len(), windows.rank())));
+        return Err(OpError::new(format!(
+            "the window has rank {}, but the strides have rank {}",
+            window.len(),
+            windows.rank()
+        )));
     }
     check_rank(x, &windows, "")?;
     for (&extent, &(low, high)) in window.iter().zip(&windows.padding) {
         if extent < 1 {
-            return Err(OpError::new(format!("window {window:?} with an extent below 1")));
+            return Err(OpError::new(format!("window {window:?} has an extent less than 1")));
         }
         if low.max(high) >= extent {
-            let error = OpError::new(format!("padding {} with a window of extent {extent}", low.max(high)));
-            return Err(error.label(x.to_string()).help("a window that is all padding has no maximum and no mean"));
+            let error = OpError::new(format!("padding {} is too large for a window of extent {extent}", low.max(high)));
+            return Err(error.label(x.to_string()).help(
+                "padding must be less than the extent of the window, because a window of only padding has no maximum \
+                 or mean",
+            ));
         }
     }
     Ok((windows, window.iter().map(|&n| Dim::Known(n)).collect()))
@@ -203,7 +210,7 @@ fn check_pooled(pooled: &TensorType, given: &TensorType) -> Result<(), OpError> 
     if pooled.compatible(given) {
         return Ok(());
     }
-    Err(OpError::new(format!("pooling gives {pooled}, not {given}")).label(given.to_string()))
+    Err(OpError::new(format!("the result of pooling is {pooled}, not {given}")).label(given.to_string()))
 }
 
 /// Calls `f(position, element)` with the offsets in the pooled and the other tensor, for each
@@ -348,7 +355,10 @@ impl AnyValue {
     fn axes_behind_channels(self, op: &str) -> Vec<isize> {
         let ty = self.tensor_type();
         if ty.rank() < 3 {
-            let error = OpError::new(format!("rank {}, not at least 3: the batch, the channels and more", ty.rank()));
+            let error = OpError::new(format!(
+                "rank {} is less than 3: expected the batch, the channels and at least one more axis",
+                ty.rank()
+            ));
             refuse(op, error.label(ty.to_string()));
         }
         (2..ty.rank() as isize).collect()
@@ -380,7 +390,10 @@ impl<T: Float> Tensor<T> {
     /// # use anabranch::dsl::ops::PoolOptions;
     /// let x = || tensor([[1.0f32, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 0.0]]);
     /// assert_eq!(eval(|| x().max_pool(PoolOptions::new(2)))?.as_slice(), [4.0, 7.0]);
-    /// assert_eq!(eval(|| x().max_pool(PoolOptions::new([3]).stride(1)))?.as_slice(), [5.0, 6.0, 7.0, 7.0]);
+    /// assert_eq!(
+    ///     eval(|| x().max_pool(PoolOptions::new([3]).stride(1)))?.as_slice(),
+    ///     [5.0, 6.0, 7.0, 7.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -411,7 +424,10 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_max_pool())?.as_slice(), [5.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_max_pool())?.as_slice(),
+    ///     [5.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -425,7 +441,10 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_avg_pool())?.as_slice(), [3.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([[[1.0f32, 2.0, 5.0, 4.0]]]).global_avg_pool())?.as_slice(),
+    ///     [3.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]

@@ -67,7 +67,7 @@ pub(super) const fn named(constant: &str) -> Prim {
         }
         i += 1;
     }
-    panic!("no operation of the table has this name");
+    panic!("the table has no operation of this name");
 }
 
 /// Defines the operations of a family: the list of its rows, and a constant for each in a module
@@ -145,7 +145,7 @@ pub fn by_name(name: &str) -> Option<Prim> {
 
 /// Registers an operation of another crate for this process.
 ///
-/// Its name must contain a dot, for example `my_crate.selu`, so that it cannot collide with the
+/// The name must contain a dot, for example `my_crate.selu`, so that it cannot collide with the
 /// table.
 ///
 /// Engines that have no kernel for it run its [`eval`](OpDef::eval).
@@ -154,15 +154,15 @@ pub fn by_name(name: &str) -> Option<Prim> {
 /// If the name has no dot or is registered already.
 pub fn register(def: OpDef) -> Result<Prim> {
     if !def.name.contains('.') {
-        let error = format!("the operation `{}` has no crate in its name", def.name);
+        let error = format!("the operation name `{}` does not start with a crate name", def.name);
         return Err(Diagnostic::new(error).help(format!("name it `my_crate.{}`", def.name)));
     }
     let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
     if registered.iter().any(|other| other.name == def.name) {
-        return Err(Diagnostic::new(format!("an operation `{}` is registered already", def.name)));
+        return Err(Diagnostic::new(format!("an operation named `{}` is already registered", def.name)));
     }
     let number = u16::try_from(registered.len()).ok().and_then(|n| FIRST_REGISTERED.checked_add(n));
-    let number = number.ok_or_else(|| Diagnostic::new("32,768 operations are registered already"))?;
+    let number = number.ok_or_else(|| Diagnostic::new("the maximum of 32,768 operations is already registered"))?;
     registered.push(Box::leak(Box::new(def)));
     Ok(Prim(number))
 }

@@ -73,7 +73,7 @@ fn check_key(cx: &InferCx<'_>) -> Result<(), OpError> {
     if key.compatible(&TensorType::new(DType::U32, [2])) {
         return Ok(());
     }
-    Err(OpError::new(format!("a key is u32[2], not {key}")).help("make keys with `Key::new(seed)`"))
+    Err(OpError::new(format!("a key must be u32[2], not {key}")).help("create keys with `Key::new(seed)`"))
 }
 
 fn key_of(cx: &EvalCx<'_>) -> [u32; 2] {
@@ -91,7 +91,7 @@ static RANDOM_BITS: OpDef = OpDef {
         Ok(Type::tensor(DType::U32, Shaped::of(cx.attrs).shape))
     },
     eval: |cx| Ok(cx.result(words(key_of(cx), cx.shape().iter().product()).collect())),
-    grad: Grad::Zero("a key has no gradient"),
+    grad: Grad::Zero("a key is not differentiable"),
     exactness: Exactness::Exact,
     class: OpClass::Random(Effort::RANDOM),
     halves: Halves::Widened,
@@ -122,7 +122,7 @@ static RANDOM_UNIFORM: OpDef = OpDef {
             }
         })
     },
-    grad: Grad::Zero("a key has no gradient"),
+    grad: Grad::Zero("a key is not differentiable"),
     exactness: Exactness::Exact,
     class: OpClass::Random(Effort::RANDOM),
     halves: Halves::Direct,
@@ -143,7 +143,7 @@ static RANDOM_FOLD_IN: OpDef = OpDef {
         let number = super::cast::converted(cx.operands[1], DType::I64).data::<i64>()[0];
         Ok(cx.result(folded(key_of(cx), number as u64).to_vec()))
     },
-    grad: Grad::Zero("a key has no gradient"),
+    grad: Grad::Zero("a key is not differentiable"),
     exactness: Exactness::Exact,
     class: OpClass::Random(Effort::RANDOM),
     halves: Halves::Widened,
@@ -152,7 +152,7 @@ static RANDOM_FOLD_IN: OpDef = OpDef {
 
 /// A key that identifies a stream of random numbers.
 ///
-/// It is a tensor `u32[2]`, so it can be an argument and a loop variable.
+/// A key is a tensor `u32[2]`, so it can be an argument and a loop variable.
 ///
 /// ```
 /// use anabranch::{dsl::ops::random::Key, prelude::*};
@@ -208,7 +208,10 @@ impl Key {
     ///
     /// ```
     /// # use anabranch::{dsl::ops::random::Key, prelude::*};
-    /// assert_eq!(eval(|| Key::new(0).bits([4]))?.as_slice(), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
+    /// assert_eq!(
+    ///     eval(|| Key::new(0).bits([4]))?.as_slice(),
+    ///     [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]

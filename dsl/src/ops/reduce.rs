@@ -52,7 +52,7 @@ fn infer_not_empty(cx: &InferCx<'_>) -> Result<Type, OpError> {
     for axis in axes_attr(cx, x)? {
         if x.shape.dims()[axis] == Dim::Known(0) {
             let error = OpError::new(format!("there are no elements along axis {axis}")).label(x.to_string());
-            return Err(error.help("a reduction over nothing has a value for sums and products only"));
+            return Err(error.help("of the reductions, only sums and products are defined for an empty axis"));
         }
     }
     infer(cx, Class::Numeric)
@@ -122,7 +122,7 @@ static ALL: OpDef = row(
     Combiner::And,
     |cx| infer(cx, Class::Bool),
     |cx| Ok(reduce(cx, cx.operands[0].data(), true, |a, b| a & b)),
-    Grad::Zero("truth values have no gradients"),
+    Grad::Zero("booleans have no gradient"),
 );
 
 /// Whether any element along axes is true.
@@ -131,7 +131,7 @@ static ANY: OpDef = row(
     Combiner::Or,
     |cx| infer(cx, Class::Bool),
     |cx| Ok(reduce(cx, cx.operands[0].data(), false, |a, b| a | b)),
-    Grad::Zero("truth values have no gradients"),
+    Grad::Zero("booleans have no gradient"),
 );
 
 /// Reshapes a tensor of the result's type to keep the reduced axes.
@@ -491,7 +491,10 @@ tensor_methods! {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([[1.0f32, 2.0], [3.0, 4.0]]).mean_axis(0))?.as_slice(), [2.0, 3.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([[1.0f32, 2.0], [3.0, 4.0]]).mean_axis(0))?.as_slice(),
+    ///     [2.0, 3.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     mean_axis;

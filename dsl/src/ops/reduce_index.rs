@@ -23,7 +23,7 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
             Ok(Type::tensor(DType::I32, reduced(&x.shape, &[axis], false)))
         },
         eval,
-        grad: Grad::Zero("an index is no number with a gradient"),
+        grad: Grad::Zero("an index has no gradient"),
         exactness: Exactness::Exact,
         class: OpClass::Search,
         halves: Halves::Widened,

@@ -39,8 +39,8 @@ static BROADCAST_TO: OpDef = OpDef {
     infer: |cx| {
         let (x, to) = (cx.tensor(0)?, &Shaped::of(cx.attrs).shape);
         if !x.shape.broadcasts_to(to) {
-            let error = OpError::new(format!("{} does not broadcast to {to}", x.shape)).label(format!("{x} to {to}"));
-            return Err(error.help("shapes are aligned at their last axis; only an extent of 1 stretches"));
+            let error = OpError::new(format!("{} cannot be broadcast to {to}", x.shape)).label(format!("{x} to {to}"));
+            return Err(error.help("shapes are aligned at their last axis; only an extent of 1 is broadcast"));
         }
         if !to.is_definite() {
             return Err(OpError::new(format!("the target {to} has an unknown extent")).help("use `broadcast_like`"));
@@ -103,7 +103,7 @@ static SUM_LIKE: OpDef = OpDef {
         super::infer::Class::Numeric.check(x)?;
         if !like.shape.broadcasts_to(&x.shape) {
             let label = format!("{x} to the shape of {like}");
-            return Err(OpError::new(format!("{} does not broadcast to {}", like.shape, x.shape)).label(label));
+            return Err(OpError::new(format!("{} cannot be broadcast to {}", like.shape, x.shape)).label(label));
         }
         Ok(Type::tensor(x.dtype, &like.shape))
     },
@@ -167,11 +167,11 @@ fn reshaped(from: &Shape, to: &Shape) -> Result<Shape, OpError> {
     let n_unknown = to.dims().iter().filter(|d| **d == Dim::Unknown).count();
     if n_unknown > 1 {
         let error = OpError::new(format!("{n_unknown} unknown extents in the new shape {to}"));
-        return Err(error.help("at most one extent can follow from the others"));
+        return Err(error.help("at most one extent can be inferred from the others"));
     }
     let differ = || {
-        let error = OpError::new(format!("{from} does not have the elements of {to}"));
-        error.help("the products of the extents must be equal; -1 stands for the extent that makes them so")
+        let error = OpError::new(format!("cannot reshape {from} to {to}: the element counts differ"));
+        error.help("the products of the extents must be equal; an extent of -1 is inferred from the others")
     };
     let ((known, others), (to_known, to_others)) = (factors(from), factors(to));
     if n_unknown == 0 {
@@ -207,7 +207,8 @@ static RESHAPE_LIKE: OpDef = OpDef {
         if let (Some(a), Some(b)) = (x.shape.size(), like.shape.size())
             && a != b
         {
-            let error = OpError::new(format!("{} does not have the elements of {}", x.shape, like.shape));
+            let error =
+                OpError::new(format!("cannot reshape {} to {}: the element counts differ", x.shape, like.shape));
             return Err(error.label(format!("{x} to the shape of {like}")));
         }
         Ok(Type::tensor(x.dtype, &like.shape))
@@ -231,8 +232,8 @@ static PERMUTE: OpDef = OpDef {
         let mut sorted = axes.clone();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..x.rank()) {
-            let error = OpError::new(format!("{axes:?} is not an order of the {} axes", x.rank()));
-            return Err(error.label(x.to_string()).help("name every axis once"));
+            let error = OpError::new(format!("{axes:?} is not a permutation of the {} axes", x.rank()));
+            return Err(error.label(x.to_string()).help("list each axis exactly once"));
         }
         Ok(Type::Tensor(TensorType {
             dtype: x.dtype,
@@ -317,7 +318,7 @@ static EXTENTS: OpDef = OpDef {
     attrs: &[],
     infer: |cx| Ok(Type::tensor(DType::I64, [cx.tensor(0)?.rank()])),
     eval: |cx| Ok(cx.result(cx.operands[0].shape().iter().map(|&n| n as i64).collect())),
-    grad: Grad::Zero("extents do not change with the elements"),
+    grad: Grad::Zero("extents do not depend on the elements"),
     exactness: Exactness::Exact,
     class: OpClass::Shape,
     halves: Halves::Direct,
@@ -332,7 +333,7 @@ static ZEROS_OF: OpDef = OpDef {
     infer: |cx| {
         let (extents, Typed { shape, dtype }) = (cx.tensor(0)?, Typed::of(cx.attrs));
         if !extents.compatible(&TensorType::new(DType::I64, [shape.rank()])) {
-            return Err(OpError::new(format!("extents of {shape} are i64[{}], not {extents}", shape.rank())));
+            return Err(OpError::new(format!("the extents of {shape} must be i64[{}], not {extents}", shape.rank())));
         }
         Ok(Type::tensor(dtype, shape))
     },
@@ -341,10 +342,10 @@ static ZEROS_OF: OpDef = OpDef {
         let shape: Option<Vec<usize>> = extents.iter().map(|&n| usize::try_from(n).ok()).collect();
         match shape.filter(|s| cx.ty.shape.compatible(&Shape::from(s.as_slice()))) {
             Some(shape) => Ok(HostTensor::zeros(cx.ty.dtype, shape)),
-            None => Err(OpError::new(format!("{extents:?} are no extents of {}", cx.ty))),
+            None => Err(OpError::new(format!("{extents:?} are not valid extents of {}", cx.ty))),
         }
     },
-    grad: Grad::Zero("zeros do not change with their extents"),
+    grad: Grad::Zero("zeros do not depend on their extents"),
     exactness: Exactness::Exact,
     class: OpClass::Shape,
     halves: Halves::Direct,
@@ -370,7 +371,7 @@ static IOTA: OpDef = OpDef {
         let numbers = HostTensor::new(shape.clone(), offsets(&shape, only).map(|i| i as i64).collect());
         Ok(super::cast::converted(&numbers, dtype))
     },
-    grad: Grad::Zero("there are no operands"),
+    grad: Grad::Zero("it has no operands"),
     exactness: Exactness::Exact,
     class: OpClass::Shape,
     halves: Halves::Direct,
@@ -482,7 +483,7 @@ impl AnyValue {
         let at = self.axis("squeeze", axis);
         if !shape.dims()[at].compatible(&Dim::Known(1)) {
             let error = OpError::new(format!("the extent of axis {at} is {}, not 1", shape.dims()[at]));
-            refuse("squeeze", error.label(self.ty().to_string()).help("choose one element with `.index(i, axis)`"));
+            refuse("squeeze", error.label(self.ty().to_string()).help("select one element with `.index(i, axis)`"));
         }
         self.reshape(reduced(&shape, &[at], false))
     }
@@ -570,7 +571,8 @@ impl<T: Element> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let x = eval(|| tensor([1, 2]).with_dynamic(0).shape().to_string().len() as i32 + tensor([0]))?;
+    /// let x =
+    ///     eval(|| tensor([1, 2]).with_dynamic(0).shape().to_string().len() as i32 + tensor([0]))?;
     /// // The shape is `[?]` while tracing.
     /// assert_eq!(x.as_slice(), [3]);
     /// assert_eq!(eval(|| tensor([1, 2]).with_dynamic(0))?.as_slice(), [1, 2]);

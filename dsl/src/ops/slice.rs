@@ -60,16 +60,16 @@ static SLICE: OpDef = OpDef {
         let error = |message: String| OpError::new(message).label(x.to_string());
         if step < 1 {
             return Err(
-                error(format!("the step is {step}")).help("steps are at least 1; `.flip(axis)` turns an axis around")
+                error(format!("the step is {step}, but must be at least 1")).help("reverse an axis with `.flip(axis)`")
             );
         }
         if end < start {
-            return Err(error(format!("the range {start}..{end} is not one of indices")));
+            return Err(error(format!("the range {start}..{end} ends before it starts")));
         }
         if let Some(n) = x.shape.dims()[axis].known()
             && end > n
         {
-            return Err(error(format!("the range {start}..{end} leaves axis {axis} of extent {n}")));
+            return Err(error(format!("the range {start}..{end} is out of bounds for axis {axis} of extent {n}")));
         }
         let n = (end - start).div_ceil(step);
         Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(n))))
@@ -120,13 +120,17 @@ static UPDATE_SLICE: OpDef = OpDef {
         let part = cx.tensor(1)?;
         let label = format!("{part} into {ty}");
         if step < 1 {
-            return Err(OpError::new(format!("the start is {start} and the step {step}")).label(label));
+            return Err(OpError::new(format!(
+                "the start is {start} and the step is {step}, but the step must be at least 1"
+            ))
+            .label(label));
         }
         if let (Some(n), Some(m)) = (ty.shape.dims()[axis].known(), part.shape.dims()[axis].known())
             && m > 0
             && start + (m - 1) * step >= n
         {
-            let message = format!("{m} elements from {start} with step {step} leave axis {axis} of extent {n}");
+            let message =
+                format!("{m} elements from {start} with step {step} do not fit into axis {axis} of extent {n}");
             return Err(OpError::new(message).label(label));
         }
         Ok(ty.into())
@@ -153,7 +157,7 @@ static UPDATE_SLICE: OpDef = OpDef {
 /// Returns the extent of an axis, which a gradient needs during tracing.
 fn extent_for_gradient(op: &str, ty: &TensorType, axis: usize) -> usize {
     ty.shape.dims()[axis].known().unwrap_or_else(|| {
-        let error = OpError::new(format!("the gradient needs the extent of axis {axis}")).label(ty.to_string());
+        let error = OpError::new(format!("the gradient needs a known extent of axis {axis}")).label(ty.to_string());
         refuse(op, error.help("give the function a concrete signature"))
     })
 }
@@ -165,11 +169,11 @@ fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usi
     match usize::try_from(start) {
         Ok(s) if s + size <= extent => Ok(s),
         _ if size == 1 => {
-            Err(OpError::new(format!("index {start} is out of range for axis {axis} of extent {extent}")))
+            Err(OpError::new(format!("index {start} is out of bounds for axis {axis} of extent {extent}")))
         }
         _ => {
             let end = start.saturating_add(size as i64);
-            Err(OpError::new(format!("the range {start}..{end} leaves axis {axis} of extent {extent}")))
+            Err(OpError::new(format!("the range {start}..{end} is out of bounds for axis {axis} of extent {extent}")))
         }
     }
 }
@@ -294,7 +298,7 @@ impl ScalarIndex for usize {
         if let Some(n) = x.shape().dims()[x.axis("index", axis)].known()
             && self >= n
         {
-            let error = OpError::new(format!("index {self} is out of range for axis {axis} of extent {n}"));
+            let error = OpError::new(format!("index {self} is out of bounds for axis {axis} of extent {n}"));
             refuse("index", error.label(x.ty().to_string()));
         }
         x.slice(axis, self, self + 1).squeeze(axis)
@@ -308,7 +312,7 @@ impl ScalarIndex for i32 {
         }
         let n = x.dim(axis);
         let Some(index) = n.checked_sub(self.unsigned_abs() as usize) else {
-            let error = OpError::new(format!("index {self} is out of range for axis {axis} of extent {n}"));
+            let error = OpError::new(format!("index {self} is out of bounds for axis {axis} of extent {n}"));
             refuse("index", error.label(x.ty().to_string()));
         };
         index.choose(x, axis)
@@ -347,7 +351,10 @@ impl<T: Element> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([1, 2, 3, 4]).update_slice(tensor([0, 0]), 0, 1))?.as_slice(), [1, 0, 0, 4]);
+    /// assert_eq!(
+    ///     eval(|| tensor([1, 2, 3, 4]).update_slice(tensor([0, 0]), 0, 1))?.as_slice(),
+    ///     [1, 0, 0, 4]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -397,7 +404,7 @@ impl<T: Element> Tensor<T> {
     /// # use anabranch::prelude::*;
     /// assert_eq!(eval(|| tensor([[1, 2], [3, 4]]).index(-1, 1))?.as_slice(), [2, 4]);
     /// let out = eval(|| tensor([1, 2, 3]).index(scalar(7), 0)).unwrap_err();
-    /// assert_eq!(out.message, "dynamic_slice: index 7 is out of range for axis 0 of extent 3");
+    /// assert_eq!(out.message, "dynamic_slice: index 7 is out of bounds for axis 0 of extent 3");
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]

@@ -175,7 +175,7 @@ impl AnyValue {
         let examples = logits.shape.dims().split_last().map(|(_, rest)| crate::Shape(rest.to_vec()));
         if !examples.is_some_and(|s| s.compatible(&labels.shape)) {
             let error = OpError::new("one label is needed for each row of logits");
-            let help = "logits have one axis more than labels: [.., classes] and [..]";
+            let help = "labels must have one axis less than logits: [..] and [.., classes]";
             refuse("cross_entropy", error.label(format!("{logits} with {labels}")).help(help));
         }
         self.log_softmax(-1).take_along_axis(ids.unsqueeze(-1), -1).squeeze(-1).neg()
@@ -187,7 +187,10 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| tensor([[0.0f32, 0.0], [1000.0, 0.0]]).softmax(-1))?.as_slice(), [0.5, 0.5, 1.0, 0.0]);
+    /// assert_eq!(
+    ///     eval(|| tensor([[0.0f32, 0.0], [1000.0, 0.0]]).softmax(-1))?.as_slice(),
+    ///     [0.5, 0.5, 1.0, 0.0]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
@@ -238,13 +241,14 @@ impl<T: Float> Tensor<T> {
     /// Returns the cross-entropy loss of each example, for logits `[.., classes]` and labels
     /// `[..]`.
     ///
-    /// It is minus the log-probability of the label.
+    /// The loss is minus the log-probability of the label.
     ///
     /// A label that is not a class index fails the step.
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// let loss = eval(|| tensor([[1000.0f32, 0.0], [1000.0, 0.0]]).cross_entropy(tensor([0, 1])))?;
+    /// let loss =
+    ///     eval(|| tensor([[1000.0f32, 0.0], [1000.0, 0.0]]).cross_entropy(tensor([0, 1])))?;
     /// assert_eq!(loss.as_slice(), [0.0, 1000.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

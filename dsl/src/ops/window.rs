@@ -28,9 +28,10 @@ impl<const D: usize> PerAxis<D> for [usize; D] {
 /// The extent of a window: `3` along the last two axes, as of images, or `[3]`, `[3, 2]`,
 /// `[3, 2, 2]` along as many axes.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no window over {D} axes",
-    label = "not an extent for each of {D} axes",
-    note = "one number is a window over two axes; over one or three write one number for each, as in `[3]` and `[3, 3, 3]`"
+    message = "`{Self}` is not a window over {D} axes",
+    label = "expected one extent for each of {D} axes",
+    note = "a single number is a window over two axes; for one or three axes write one number for each, as in `[3]` \
+            and `[3, 3, 3]`"
 )]
 pub trait WindowExtent<const D: usize> {
     /// The extent along each axis.
@@ -89,8 +90,8 @@ impl<const D: usize> Padding<D> {
                     last.saturating_add(reach).saturating_add(1).saturating_sub(n)
                 }
                 _ => {
-                    let error = OpError::new(format!("`same` needs the extent of axis {}", first + i));
-                    refuse(op, error.label(x.to_string()).help("give the padding of each side"))
+                    let error = OpError::new(format!("`same` padding needs a known extent of axis {}", first + i));
+                    refuse(op, error.label(x.to_string()).help("specify the padding of each side"))
                 }
             };
             (total / 2, total - total / 2)
@@ -134,14 +135,14 @@ impl Windows {
     pub(super) fn checked(strides: Vec<usize>, padding: &[usize], dilation: Vec<usize>) -> Result<Windows, OpError> {
         let n = strides.len();
         if !(1..=3).contains(&n) {
-            return Err(OpError::new(format!("windows over {n} axes, not 1 to 3")));
+            return Err(OpError::new(format!("windows must have 1 to 3 axes, not {n}")));
         }
         if dilation.len() != n || padding.len() != 2 * n {
-            return Err(OpError::new(format!("strides for {n} axes, but padding or dilation for other ones")));
+            return Err(OpError::new("strides, padding and dilation must have the same number of axes"));
         }
         for (name, numbers) in [("strides", &strides), ("dilation", &dilation)] {
             if numbers.contains(&0) {
-                return Err(OpError::new(format!("{name} {numbers:?} with a number below 1")));
+                return Err(OpError::new(format!("{name} {numbers:?} must be at least 1")));
             }
         }
         Ok(Windows::new(strides, padding, dilation))
@@ -165,7 +166,7 @@ impl Windows {
     pub(super) fn counts(&self, x: &[Dim], window: &[Dim], ty: &TensorType) -> Result<Vec<Dim>, OpError> {
         let count = |i: usize| match (&x[i], &window[i]) {
             (_, Dim::Known(0)) => {
-                Err(OpError::new(format!("a window of extent 0 along axis {}", ty.rank() - self.rank() + i))
+                Err(OpError::new(format!("the window has extent 0 along axis {}", ty.rank() - self.rank() + i))
                     .label(ty.to_string()))
             }
             (Dim::Known(n), Dim::Known(k)) => match self.count(i, *n, *k) {
@@ -176,9 +177,9 @@ impl Windows {
                     let all = n.saturating_add(low).saturating_add(high);
                     let padded = if all > *n { format!(" padded to {all}") } else { String::new() };
                     let error = OpError::new(format!(
-                        "a window that reaches over {reach} elements does not fit into axis {axis} of extent {n}{padded}"
+                        "a window that covers {reach} elements does not fit into axis {axis} of extent {n}{padded}"
                     ));
-                    Err(error.label(ty.to_string()).help("pad the tensor, or take a smaller window"))
+                    Err(error.label(ty.to_string()).help("pad the tensor, or use a smaller window"))
                 }
             },
             // One window for each element, even if the extent is unknown.
@@ -236,7 +237,7 @@ impl Windows {
 pub(super) fn extents_for_gradient(op: &str, ty: &TensorType, from: usize) -> Shape {
     let extents = Shape(ty.shape.dims()[from..].to_vec());
     if !extents.is_definite() {
-        let error = OpError::new(format!("the gradient needs the extents {extents}")).label(ty.to_string());
+        let error = OpError::new(format!("the gradient needs known extents, not {extents}")).label(ty.to_string());
         refuse(op, error.help("give the function a concrete signature"));
     }
     extents
@@ -248,7 +249,9 @@ pub(super) fn check_rank(ty: &TensorType, windows: &Windows, before: &str) -> Re
     let error = match before {
         "" if d < n => OpError::new(format!("rank {d} is less than the {n} axes of the window")),
         "" => return Ok(()),
-        _ if d != n + 2 => OpError::new(format!("rank {d}, not {}: {before} and {n} axes more", n + 2)),
+        _ if d != n + 2 => {
+            OpError::new(format!("rank {d}, not {}: expected {before} and the axes of the window", n + 2))
+        }
         _ => return Ok(()),
     };
     Err(error.label(ty.to_string()))

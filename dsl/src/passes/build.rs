@@ -26,7 +26,7 @@ pub(super) fn add_node(g: &mut Graph, at: InsertPoint, op: Op, operands: &[Value
     };
     let node = g.make_node(region, op, operands.to_vec(), [], origin);
     let types = crate::ir::result_types(g, node).unwrap_or_else(|e| panic!("{}: {e:?}", g.node(node).op.name()));
-    let result = g.add_result(node, types.into_iter().next().expect("it has a result"));
+    let result = g.add_result(node, types.into_iter().next().expect("the operation has a result"));
     match at {
         InsertPoint::Before(before) => g.insert_before(node, before),
         InsertPoint::End(_) => g.append(node),

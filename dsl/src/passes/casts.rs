@@ -30,7 +30,7 @@ impl Pass for HoistCasts {
 
 /// Rewrites each operation on 16-bit floats to the same operation on `f32` between conversions.
 ///
-/// This spells out the semantics of 16-bit floats (see [`halves`](crate::halves)) as nodes. An
+/// The pass spells out the semantics of 16-bit floats (see [`halves`](crate::halves)) as nodes. An
 /// engine then needs no functions on 16-bit floats except conversions, and fused operations round
 /// exactly where the separate operations did.
 ///
@@ -98,7 +98,7 @@ impl CastRewriter<'_> {
     /// Appends a node to an open region.
     fn keep(&mut self, region: Region, node: Node) {
         let open = self.open.iter_mut().rev().find(|(r, _)| *r == region);
-        open.expect("values are used in their region or, through captures, inside of it").1.push(node);
+        open.expect("values are used in their region or, through captures, inside it").1.push(node);
     }
 
     fn dtype(&self, v: Value) -> DType {

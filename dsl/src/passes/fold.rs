@@ -169,9 +169,9 @@ impl Folder<'_> {
         true
     }
 
-    /// Returns whether a value is known to have the shape of all operands of an elementwise operation.
-    /// Types do not say so of extents that are unknown: there the operation is a check, which fails
-    /// if the shapes differ.
+    /// Returns whether a value is known to have the shape of all operands of an elementwise
+    /// operation. Types do not say so of extents that are unknown: there the operation is a check,
+    /// which fails if the shapes differ.
     fn has_shape_of_all(&self, value: Value, operands: &[Value]) -> bool {
         let is_like = |a: Value, b: Value| match self.graph.value(a).def {
             ValueDef::Result(node, _) => match &self.graph.node(node).op {

@@ -112,7 +112,7 @@ impl Sequence<'_> {
                 continue;
             };
             let is_transposed = matches!(made_by(self.graph, w), Some((prim::PERMUTE, _)));
-            let w = if is_transposed { made_by(self.graph, w).expect("it is one").1[0] } else { w };
+            let w = if is_transposed { made_by(self.graph, w).expect("the operand is a permutation").1[0] } else { w };
             let slice = match made_by(self.graph, x) {
                 Some((prim::RESHAPE, &[slice])) => slice,
                 _ => x,
@@ -189,7 +189,7 @@ impl Sequence<'_> {
             let all = self.add(after, prim::MATMUL, &[left, right], Attrs::none(), origin);
             let mut start = 0;
             for Sum { var, right, .. } in &group {
-                let n = matrix(self.graph.ty(*right)).expect("it is one")[1];
+                let n = matrix(self.graph.ty(*right)).expect("the operand is a matrix")[1];
                 let mut sum = match group.len() {
                     1 => all,
                     _ => self.add(after, prim::SLICE, &[all], columns(start, n), origin),
@@ -249,7 +249,9 @@ impl Sequence<'_> {
             return all;
         }
         let TensorType { dtype, shape: extents } = self.graph.ty(rows).element().clone();
-        let [depth, columns] = extents.known().expect("they are known")[..] else { panic!("it is a matrix") };
+        let [depth, columns] = extents.known().expect("the extents are known")[..] else {
+            panic!("the operand is a matrix")
+        };
         let (before, end) = (InsertPoint::Before(self.node), InsertPoint::End(self.body()));
         let start = match kept.iteration {
             Some(iteration) => iteration,

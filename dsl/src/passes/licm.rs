@@ -240,7 +240,7 @@ impl Motion<'_> {
     }
 
     fn outer_operands(&self, node: Node) -> Vec<Value> {
-        let outer = |v: &Value| self.outside[v.index()].expect("what a moved node needs is before the loop");
+        let outer = |v: &Value| self.outside[v.index()].expect("operands of a moved node are defined before the loop");
         self.graph.node(node).operands.iter().map(outer).collect()
     }
 

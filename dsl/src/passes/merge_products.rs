@@ -283,7 +283,7 @@ impl MatmulMerger<'_> {
         let results: Vec<Value> = nodes.iter().flat_map(|&n| self.graph.node(n).results.clone()).collect();
         let mut inner = HashSet::new();
         for &v in results.iter().filter(|&&v| is_add(self.graph, v)) {
-            let (_, operands) = made_by(self.graph, v).expect("it is a sum");
+            let (_, operands) = made_by(self.graph, v).expect("the value is a sum");
             let once = |w: &&Value| self.uses.get(w.index()) == Some(&1) && is_add(self.graph, **w);
             inner.extend(operands.iter().filter(once).copied());
         }
@@ -301,7 +301,7 @@ impl MatmulMerger<'_> {
         let (mut others, mut left) = (Vec::new(), vec![sum]);
         while let Some(v) = left.pop() {
             if v == sum || inner.contains(&v) {
-                let (_, operands) = made_by(self.graph, v).expect("it is a sum");
+                let (_, operands) = made_by(self.graph, v).expect("the value is a sum");
                 left.extend(operands.iter().rev());
                 continue;
             }
@@ -314,7 +314,7 @@ impl MatmulMerger<'_> {
             }
         }
         let result_of = |g: &Graph, p: &CapturedMatmul| g.node(p.node).results[0];
-        let last = self.graph.producer(sum).expect("it is a sum");
+        let last = self.graph.producer(sum).expect("the value is a sum");
         let (at, origin) = (InsertPoint::Before(last), self.graph.node(last).origin());
         let (mut merged, mut changed) = (Vec::new(), false);
         for mut products in groups.products {

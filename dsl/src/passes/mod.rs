@@ -139,7 +139,7 @@ impl Pipeline {
     /// the error, and shows the graph before and after.
     pub fn run(&self, graph: &mut Graph) {
         if self.check {
-            self.check("what was given to the passes", None, graph);
+            self.check("the graph before the passes", None, graph);
         }
         let mut changed = true;
         for _ in 0..MAX_ROUNDS {
@@ -163,7 +163,7 @@ impl Pipeline {
             && wrong.is_empty()
             && signature(before) != signature(after)
         {
-            wrong.push("the inputs, outputs or variables are others than before".to_owned());
+            wrong.push("the pass changed the inputs, outputs or variables".to_owned());
         }
         if !wrong.is_empty() {
             let before = before.map(|g| format!("\n; ---- before\n{g}")).unwrap_or_default();
@@ -277,6 +277,9 @@ mod tests {
     #[test]
     fn a_pass_that_changes_the_signature_is_named() {
         let message = panic_of(DropsOutputs);
-        assert!(message.starts_with("drops_outputs: the graph is broken\nthe inputs, outputs"), "{message}");
+        assert!(
+            message.starts_with("drops_outputs: the graph is broken\nthe pass changed the inputs, outputs"),
+            "{message}"
+        );
     }
 }

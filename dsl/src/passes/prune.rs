@@ -49,16 +49,20 @@ pub struct PrunedGraph {
 /// use anabranch::Graph;
 /// use anabranch::dsl::passes::{Assignments, prune};
 ///
-/// let text = "graph @f(%x: f32[], %y: f32[]) -> f32[] { %h = exp %x  %z = mul %h, %y  %s = sin %z  return %s }";
+/// let text = "graph @f(%x: f32[], %y: f32[]) -> f32[] {
+///     %h = exp %x  %z = mul %h, %y  %s = sin %z  return %s
+/// }";
 /// let graph = Graph::parse(text, "f.ir").expect("the text is right");
 /// let value = |i: usize| graph.node(graph.region(graph.root()).nodes[i]).results[0];
 /// let (h, z, y) = (value(0), value(1), graph.inputs()[1]);
 /// let part = prune(&graph, &[h, y], &[z], Assignments::Drop)?;
 /// let expected = "graph @f(%h: f32[], %y: f32[]) -> f32[] { %z = mul %h, %y  return %z }";
-/// assert!(part.graph.same_structure(&Graph::parse(expected, "part.ir").expect("the text is right")));
+/// assert!(
+///     part.graph.same_structure(&Graph::parse(expected, "part.ir").expect("the text is right"))
+/// );
 ///
 /// let error = prune(&graph, &[h], &[z], Assignments::Drop).unwrap_err();
-/// assert_eq!(error.message, "`f`: the parameter `y` is needed for what is fetched, and not fed");
+/// assert_eq!(error.message, "`f`: a fetch depends on the parameter `y`, which is not fed");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Assignments) -> Result<PrunedGraph> {
@@ -68,7 +72,7 @@ pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Ass
     let mut replaced = Replacements::new(&g);
     let mut params = Vec::new();
     for &value in feeds {
-        assert_eq!(g.region_of(value), root, "{value} is fed inside of a construct");
+        assert_eq!(g.region_of(value), root, "{value} is fed inside a construct");
         if inputs.contains(&value) {
             params.push(value);
             continue;
@@ -216,14 +220,14 @@ fn check_inputs(g: &Graph, inputs: &[Value], params: &[Value], values: &[bool], 
     let missing = |(_, v): &(usize, &Value)| values[v.index()] && !params.contains(v);
     let Some((i, v)) = inputs.iter().enumerate().find(missing) else { return Ok(()) };
     let name = g.value(*v).name.map_or_else(|| format!("`input {i}`"), |name| format!("the parameter `{name}`"));
-    let message = format!("`{}`: {name} is needed for what is fetched, and not fed", g.name);
+    let message = format!("`{}`: a fetch depends on {name}, which is not fed", g.name);
     let uses = |n: &&Node| nodes[n.index()] && g.node(**n).operands.contains(v);
     let user = g.region(g.root()).nodes.iter().find(uses).map(|&n| g.node(n));
     let error = match user {
         Some(node) => Diagnostic::new(message).at(node.loc, format!("used here by `{}`", node.op.name())),
         None => Diagnostic::new(message),
     };
-    Err(error.help("feed it, or a value between it and what is fetched"))
+    Err(error.help("feed it, or a value between it and the fetch"))
 }
 
 /// Drops the variables that are neither read nor assigned. Returns the original ids of the others.
@@ -238,7 +242,7 @@ fn drop_variables(g: &mut Graph) -> Vec<VarId> {
     let kept: Vec<VarId> = (0..used.len()).filter(|&i| used[i]).map(VarId::from_index).collect();
     for node in nodes {
         if let Op::Read(var) | Op::Assign(var) = &mut g.node_mut(node).op {
-            *var = VarId::from_index(kept.iter().position(|k| k == var).expect("it is used"));
+            *var = VarId::from_index(kept.iter().position(|k| k == var).expect("the variable is used"));
         }
     }
     g.vars = kept.iter().map(|v| g.vars[v.index()].clone()).collect();

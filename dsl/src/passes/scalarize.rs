@@ -406,7 +406,7 @@ impl ScalarizedCopy<'_> {
         let data = self.from.node(node);
         let (origin, ty) = (data.origin(), self.from.ty(data.results[0]).element());
         let shapes: Vec<Vec<usize>> =
-            data.operands.iter().map(|&v| small(self.from.ty(v)).expect("looked at before")).collect();
+            data.operands.iter().map(|&v| small(self.from.ty(v)).expect("the type was checked before")).collect();
         let n = n_elements(self.from.ty(data.results[0]));
         let element = Type::tensor(ty.dtype, [0; 0]);
         if def.is_elementwise() {

@@ -8,8 +8,8 @@ use crate::ops::{Prim, prim};
 
 /// Adds only the rows of a sparse term to a sum, not the whole table.
 ///
-/// This makes the update of an embedding table cost in proportion to the rows that were read, not
-/// to the size of the table.
+/// The rewrite makes the update of an embedding table cost in proportion to the rows that were
+/// read, not to the size of the table.
 ///
 /// A *sparse* value is zero except where rows were added to zeros. These operations produce one:
 ///
@@ -170,13 +170,13 @@ impl Sums<'_> {
             if terms.len() + todo.len() >= self.budget {
                 return None;
             }
-            match made_by(self.graph, v).expect("a sparse value is made by an operation of the table") {
+            match made_by(self.graph, v).expect("a sparse value is the result of an operation of the table") {
                 (prim::NEG, &[x]) => {
                     changes.push(RowChange::Negate);
                     todo.push((x, changes));
                 }
                 (name @ (prim::MUL | prim::DIV), &[a, b]) => {
-                    let (x, by) = self.scaled(name, a, b).expect("seen before");
+                    let (x, by) = self.scaled(name, a, b).expect("the value was checked before");
                     changes.push(RowChange::Scale(name, by));
                     todo.push((x, changes));
                 }
@@ -191,9 +191,12 @@ impl Sums<'_> {
                     if self.is_sparse(into) {
                         todo.push((into, changes.clone()));
                     }
-                    terms.push(ScatterTerm { scatter: self.graph.producer(v).expect("it is made by a node"), changes });
+                    terms.push(ScatterTerm {
+                        scatter: self.graph.producer(v).expect("the value is the result of a node"),
+                        changes,
+                    });
                 }
-                (name, _) => panic!("`{name}` gives no sparse value"),
+                (name, _) => panic!("`{name}` has no sparse result"),
             }
         }
         terms.reverse();
@@ -219,7 +222,7 @@ impl Sums<'_> {
         let (region, origin) = (self.graph.node(before).region, self.graph.node(at).origin());
         let node = self.graph.make_node(region, op, operands.to_vec(), [], origin);
         let types = crate::ir::result_types(self.graph, node).unwrap_or_else(|e| panic!("scatters: {e:?}"));
-        let result = self.graph.add_result(node, types.into_iter().next().expect("it has a result"));
+        let result = self.graph.add_result(node, types.into_iter().next().expect("the operation has a result"));
         self.graph.insert_before(node, before);
         result
     }

@@ -26,13 +26,15 @@ use std::sync::Arc;
 /// ```
 /// use anabranch::{DType, Graph, TensorType, dsl::passes::specialize};
 ///
-/// let graph = Graph::parse("graph @f(%x: f32[n], %y: f32[n]) { %z = mul %x, %y  return %z }", "f.ir").unwrap();
+/// let graph =
+///     Graph::parse("graph @f(%x: f32[n], %y: f32[n]) { %z = mul %x, %y  return %z }", "f.ir")
+///         .unwrap();
 /// let three = TensorType::new(DType::F32, [3]);
 /// let special = specialize(&graph, &[three.clone(), three.clone()])?;
 /// assert_eq!(special.ty(special.outputs()[0]).to_string(), "f32[3]");
 ///
 /// let error = specialize(&graph, &[three, TensorType::new(DType::F32, [4])]).unwrap_err();
-/// assert_eq!(error.message, "`f`: the parameter `y` is f32[n] where n is 3, given f32[4]");
+/// assert_eq!(error.message, "`f`: the parameter `y` is f32[n] where n is 3, but got f32[4]");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
@@ -85,8 +87,8 @@ impl Specializer {
             self.graph.value(value).name.map_or_else(|| format!("input {i}"), |n| format!("the parameter `{n}`"));
         let known: Vec<String> = expected.shape.dims().iter().filter_map(|d| self.known(d)).collect();
         let known = if known.is_empty() { String::new() } else { format!(" where {}", known.join(" and ")) };
-        let message = format!("`{}`: {name} is {expected}{known}, given {given}", self.graph.name);
-        Err(Diagnostic::new(message).help("named extents are the same throughout a call"))
+        let message = format!("`{}`: {name} is {expected}{known}, but got {given}", self.graph.name);
+        Err(Diagnostic::new(message).help("a named dimension has the same extent throughout a call"))
     }
 
     /// Describes the value of a named extent, for messages.
@@ -186,9 +188,9 @@ impl Specializer {
 
     /// Infers the types of loop variables.
     ///
-    /// They start with the types of the initial values. Where the body yields a different type, the
-    /// variable gets the join of both, and the body is inferred again. This terminates, since an
-    /// extent that became unknown stays unknown.
+    /// The parameters start with the types of the initial values. Where the body yields a different
+    /// type, the variable gets the join of both, and the body is inferred again. This terminates,
+    /// since an extent that became unknown stays unknown.
     fn loop_types(&mut self, node: Node) -> Result<()> {
         let data = self.graph.while_of(node);
         let (cond, body) = (data.cond(), data.body());

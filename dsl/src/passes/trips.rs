@@ -34,7 +34,7 @@ pub(super) fn step(g: &Graph, var: LoopVar) -> Option<i64> {
 
 /// A counted loop.
 ///
-/// It runs while a loop variable with a constant increment is on one side of a loop-invariant
+/// The loop runs while a loop variable with a constant increment is on one side of a loop-invariant
 /// limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedLoop {

@@ -13,11 +13,13 @@ use std::rc::Rc;
 /// and each iteration, must yield the same one. Only the `Ok` of a `Result` is carried: an `Err` is
 /// a host value and ends the trace.
 #[diagnostic::on_unimplemented(
-    message = "a staged `if` or `while` cannot change the host value of type `{Self}`",
-    label = "changed under a condition that is a tensor",
-    note = "make it a tensor with `scalar(..)`, or decide on a host value",
-    note = "a method call on a `mut` variable counts as a change: one that changes nothing can be written `(&x).method(..)`",
-    note = "for a struct of tensors, add `#[derive(Carry)]`; in it, mark a host field that does not change `#[carry(host)]`"
+    message = "a staged `if` or `while` cannot modify a host value of type `{Self}`",
+    label = "modified under a tensor condition",
+    note = "make it a tensor with `scalar(..)`, or use a host condition",
+    note = "a method call on a `mut` variable counts as a modification; write `(&x).method(..)` to call a method \
+            that takes `&self`",
+    note = "for a struct of tensors, add `#[derive(Carry)]`, and mark host fields that are not modified with \
+            `#[carry(host)]`"
 )]
 pub trait Carry: Sized {
     /// Appends the tensors, and the structure that is needed to rebuild the value from them.
@@ -161,7 +163,7 @@ impl FlatState {
 
     /// Ends a field or item.
     pub fn leave(&mut self) {
-        let step = self.path.0.take().expect("a part is left that was entered");
+        let step = self.path.0.take().expect("only a part that was entered is left");
         self.path = step.before.clone();
     }
 
@@ -234,7 +236,7 @@ impl FlatState {
     /// Returns the same structure with other tensors, which are taken from `tensors`.
     pub(crate) fn with_tensors(&self, tensors: &mut impl Iterator<Item = AnyValue>) -> FlatState {
         let tensors: Vec<AnyValue> = tensors.take(self.tensors.len()).collect();
-        assert_eq!(tensors.len(), self.tensors.len(), "one tensor for each one in the structure");
+        assert_eq!(tensors.len(), self.tensors.len(), "there is one tensor for each tensor of the structure");
         FlatState { tensors, structure: self.structure.clone(), path: LeafPath::default() }
     }
 
@@ -295,7 +297,7 @@ impl Reader<'_> {
     }
 
     /// Returns the next length.
-    #[expect(clippy::len_without_is_empty, reason = "it takes a length that was appended")]
+    #[expect(clippy::len_without_is_empty, reason = "the method consumes an appended length")]
     pub fn len(&mut self) -> usize {
         let Entry::Len(len) = self.next() else { panic!("{MISUSE}") };
         *len
@@ -388,9 +390,9 @@ impl<T: Carry, E> Carry for Result<T, E> {
 
 /// Returns the error of an `Err` under a tensor condition.
 pub(super) fn staged_err() -> Diagnostic {
-    Diagnostic::new("an `Err` under a condition that is a tensor").help(
-        "the graph knows no errors of the host: decide on a host value whether to give one, \
-         or fail when the graph runs, with `assert!(..)` or `panic!(..)`",
+    Diagnostic::new("an `Err` under a tensor condition").help(
+        "a graph cannot return a host error: return it under a host condition, or fail when the graph runs, with \
+         `assert!(..)` or `panic!(..)`",
     )
 }
 

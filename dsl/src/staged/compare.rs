@@ -76,14 +76,15 @@ or_else! {
 /// A bound of [`PartialEq`] and [`PartialOrd`] for tensors that no two values satisfy.
 ///
 /// These traits return a `bool`, but a comparison of tensors is part of the graph. The bound makes
-/// the compiler explain this wherever the operators appear outside of `#[graph]`. It is a bound on
+/// the compiler explain this wherever the operators appear outside `#[graph]`. It is a bound on
 /// [`OutsideOfGraph`] because the compiler shows the message only for a bound on another type.
 #[diagnostic::on_unimplemented(
     message = "`{A}` and `{B}` cannot be compared here: tensors have values only when the graph runs",
-    label = "a comparison of a tensor outside of `#[graph]`, or of a value that has a tensor in it",
-    note = "add `#[graph]` to the function: in it, comparisons of tensors, and `if` and `while` on them, are part of the graph",
-    note = "elsewhere use methods: `x.greater(y)`, `x.equal(y)`, and `c.select(a, b)` in place of `if`",
-    note = "a vector, option or struct of tensors has no comparison: compare the tensors in it"
+    label = "a comparison of a tensor outside `#[graph]`, or of a value that contains a tensor",
+    note = "add `#[graph]` to the function: there, comparisons of tensors, and `if` and `while` on them, become part \
+            of the graph",
+    note = "elsewhere use methods: `x.greater(y)`, `x.equal(y)`, and `c.select(a, b)` instead of `if`",
+    note = "a vector, option or struct of tensors cannot be compared: compare the tensors in it"
 )]
 pub trait Compares<A: ?Sized, B: ?Sized> {
     /// Returns whether they are equal.
@@ -134,8 +135,9 @@ where
     }
 }
 
-/// A bound of the methods by which the host compares, such as [`PartialOrd::gt`], that no type satisfies. Without methods of a tensor
-/// itself the compiler would ask for a reference first.
+/// A bound that no type satisfies, of the host's comparison methods such as [`PartialOrd::gt`].
+/// Tensors have these methods themselves, because the compiler would otherwise first suggest a
+/// reference.
 #[diagnostic::on_unimplemented(
     message = "a tensor cannot be compared by a method of `PartialEq` or `PartialOrd`",
     label = "this would return a `bool`, and a tensor has values only when the graph runs",
@@ -148,7 +150,7 @@ pub trait ComparedByMethod<R> {
 
 macro_rules! methods_of_the_host {
     ($($method:ident)*) => {
-        #[expect(clippy::should_implement_trait, reason = "these stand before the methods of the traits")]
+        #[expect(clippy::should_implement_trait, reason = "these shadow the methods of the traits")]
         impl<T: Element> Tensor<T> {$(
             #[doc(hidden)]
             pub fn $method<R>(&self, other: R) -> bool
@@ -186,9 +188,9 @@ impl<R: TensorRef> TensorRef for &R {
 /// a host scalar.
 #[diagnostic::on_unimplemented(
     message = "a `Tensor<{T}>` cannot be compared with `{Self}`",
-    label = "a `Tensor<{T}>` beside `{Self}`",
-    note = "a tensor is compared with a tensor of the same element type, or with a host scalar of it; `.cast()` changes it",
-    note = "a literal has the element type of the tensor: `2.0` beside floats, `2` beside integers"
+    label = "a `Tensor<{T}>` compared with `{Self}`",
+    note = "compare with a tensor or a host scalar of the same element type; convert a tensor with `.cast()`",
+    note = "a literal must have the element type of the tensor: `2.0` with floats, `2` with integers"
 )]
 pub trait Comparand<T: Element>: Copy {
     /// Returns the value as a tensor.
@@ -314,9 +316,9 @@ host_comparisons! {
 
 /// A value that a host `match` may compare with numbers.
 #[diagnostic::on_unimplemented(
-    message = "a `match` on `{Self}` is not staged in this form",
+    message = "this form of `match` on `{Self}` is not supported",
     label = "matched here",
-    note = "on tensors, the patterns are literals, ranges, and tuples of them, and the last arm is `_ => ..`"
+    note = "on tensors, the patterns must be literals, ranges and tuples of them, and the last arm must be `_ => ..`"
 )]
 pub trait HostNumber {}
 
@@ -346,8 +348,8 @@ pub struct CastOperand<V>(pub V);
 
 /// A conversion by `as`, which tensors do not have.
 #[diagnostic::on_unimplemented(
-    message = "a tensor cannot be converted by `as`",
-    label = "`as` converts numbers of the host",
+    message = "a tensor cannot be cast with `as`",
+    label = "`as` casts host numbers",
     note = "write `x.cast::<{N}>()` for a tensor with elements of type `{N}`"
 )]
 pub trait ConvertedByAs<N> {
@@ -382,10 +384,12 @@ impl<V> HostCast for CastOperand<V> {
 
 /// A host condition: the guard of a `match`, or an operand next to a `let` in a condition.
 #[diagnostic::on_unimplemented(
-    message = "a `{Self}` cannot stand in the guard of a `match`, or beside a `let` in a condition",
-    label = "it decides on the host, so it is a `bool`",
-    note = "decide in the arm: `Some(y) => if y > x {{ .. }} else {{ .. }}`, or `if let Some(y) = o {{ if y > x {{ .. }} }}`",
-    note = "a `match` on a tensor is staged, with its guards, if one of its patterns is a number: else write `if` and `else if`"
+    message = "a `{Self}` cannot be used in a `match` guard or a `let` chain",
+    label = "expected a host `bool`",
+    note = "test it inside the arm: `Some(y) => if y > x {{ .. }} else {{ .. }}`, or `if let Some(y) = o {{ if y > x \
+            {{ .. }} }}`",
+    note = "a `match` on a tensor is staged, with its guards, only if one of its patterns is a number; otherwise \
+            write `if` and `else if`"
 )]
 pub trait HostBool {
     /// Returns the value.
@@ -401,9 +405,9 @@ impl HostBool for bool {
 
 /// The result of a method with the name of a method of the standard library that returns a `bool`.
 #[diagnostic::on_unimplemented(
-    message = "a method of this name decides on the host, so it cannot give a `{Self}` in a condition",
-    label = "gives no `bool`",
-    note = "give it a name first: `let decided = x.method(); if decided {{ .. }}`"
+    message = "a method with this name must return `bool` in a condition, not `{Self}`",
+    label = "does not return `bool`",
+    note = "bind the result first: `let condition = x.method(); if condition {{ .. }}`"
 )]
 pub trait NamedBool {
     /// Returns the value.

@@ -8,9 +8,9 @@ use crate::{AnyValue, Diagnostic, Tensor};
 
 /// A type of conditions: `bool`, as in Rust, or `Tensor<bool>`, which is staged.
 #[diagnostic::on_unimplemented(
-    message = "a condition is a `bool` or a `Tensor<bool>`, not `{Self}`",
+    message = "a condition must be a `bool` or a `Tensor<bool>`, not `{Self}`",
     label = "not a condition",
-    note = "compare it, as in `x != 0`, to get one"
+    note = "compare it, as in `x != 0`"
 )]
 pub trait Condition: Sized {
     /// The same type. If a type is no condition, the compiler reports that once, and no follow-up
@@ -102,8 +102,8 @@ pub trait LazyParts<C> {
 /// The values that a construct with this condition may modify or produce: any for `bool`, a
 /// [`Carry`] for a tensor.
 ///
-/// It is a trait of the condition, not of the value, so that a condition of unknown type leaves the
-/// question open.
+/// This is a trait of the condition, not of the value, so that a condition of unknown type leaves
+/// the question open.
 pub trait Changes<T: ?Sized> {
     /// Flattens a value. For a host condition the result is empty.
     fn save(value: &T) -> FlatState;
@@ -143,9 +143,9 @@ impl<T: Carry> Changes<[T]> for Tensor<bool> {
 
 /// A value that a staged `if` can produce.
 #[diagnostic::on_unimplemented(
-    message = "a staged `if` cannot produce the host value of type `{Self}`",
-    label = "an `if` on a tensor has this value",
-    note = "wrap it, as in `scalar(1)`, or decide on a host value",
+    message = "a staged `if` cannot produce a host value of type `{Self}`",
+    label = "the value of an `if` on a tensor",
+    note = "make it a tensor, as in `scalar(1)`, or use a host condition",
     note = "for a struct of tensors, add `#[derive(Carry)]`"
 )]
 pub trait ProducedByIf: Carry {}
@@ -235,7 +235,7 @@ impl<T: ?Sized, R: CarriedPlaces> CarriedPlaces for (CarriedPlace<'_, T>, R) {
         self.1.save(into);
     }
     fn load(&mut self, from: &[FlatState]) {
-        let (first, rest) = from.split_first().expect("one state for each place");
+        let (first, rest) = from.split_first().expect("there is one state for each place");
         (self.0.load)(self.0.at, first);
         self.1.load(rest);
     }
@@ -248,7 +248,7 @@ impl<T: ?Sized, R: CarriedPlaces> CarriedPlaces for (Option<CarriedPlace<'_, T>>
         self.1.save(into);
     }
     fn load(&mut self, from: &[FlatState]) {
-        let (first, rest) = from.split_first().expect("one state for each place");
+        let (first, rest) = from.split_first().expect("there is one state for each place");
         if let Some(place) = &mut self.0 {
             (place.load)(place.at, first);
         }
@@ -302,7 +302,7 @@ pub(super) fn fill(a: &mut [FlatState], b: &[FlatState]) {
 /// `moments`.
 pub(super) fn check_structure(a: &[FlatState], b: &[FlatState], sites: &[Site], moments: [&str; 2]) {
     for ((a, b), site) in a.iter().zip(b).zip(sites) {
-        check_one_structure(a, b, *site, moments, "changed here, under a condition that is a tensor");
+        check_one_structure(a, b, *site, moments, "modified here, under a tensor condition");
     }
 }
 
@@ -316,9 +316,10 @@ pub(crate) fn check_one_structure(a: &FlatState, b: &FlatState, site: Site, mome
         let error = format!("`{}{path}` has {was} {}, but {is} {}", site.shown(), moments[0], moments[1]);
         let help = match is_length {
             true => {
-                "a vector has one length in the graph: a `List` of tensors grows there, with `push`, and `stack` joins it"
+                "the length of a `Vec` is fixed in the graph: use a `List` of tensors, which grows with `push` and \
+                 is joined by `stack`"
             }
-            false => "lengths, options and host values are fixed in the graph; let only tensors change",
+            false => "lengths, options and host values are fixed in the graph: modify only tensors",
         };
         trace::fail(Diagnostic::new(error).at(site.loc(), label).help(help));
     }

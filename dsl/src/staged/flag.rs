@@ -7,7 +7,7 @@
 //! is down. Nested statements share a flag.
 //!
 //! The types of the conditions between a flag and its jumps decide its type: it is a `Tensor<bool>`
-//! if one of them is, else a `bool`. A statement reads a flag as the conditions inside of the
+//! if one of them is, else a `bool`. A statement reads a flag as the conditions inside the
 //! statement type it: jumps under host conditions are made as written, so for them the flag is
 //! down. A [`ConditionType`] passes the type of a construct to the flags declared before it.
 
@@ -22,7 +22,7 @@ pub struct ConditionType<C>(PhantomData<fn() -> C>);
 impl<C> ConditionType<C> {
     /// Creates a kind whose type is inferred later.
     #[inline]
-    #[expect(clippy::new_without_default, reason = "only the expansion makes one")]
+    #[expect(clippy::new_without_default, reason = "only the expansion creates flags")]
     pub fn new() -> ConditionType<C> {
         ConditionType(PhantomData)
     }

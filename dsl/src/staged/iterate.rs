@@ -15,10 +15,11 @@ use std::ops;
 
 /// A value that a `for` can iterate over.
 #[diagnostic::on_unimplemented(
-    message = "a `for` goes over host iterators, tensors and `range(..)`, not over `{Self}`",
-    label = "not something to go over",
-    note = "count with `range(n)` up to a tensor `n`; `range(a..b)` starts at `a`",
-    note = "a tensor is gone over by its rows, as in `for row in x`; beside it, read rows of another with `List::unstack(y).read(i)`"
+    message = "a `for` iterates over host iterators, tensors and `range(..)`, not over `{Self}`",
+    label = "cannot be iterated",
+    note = "use `range(n)` to count up to a tensor `n`, or `range(a..b)` to start at `a`",
+    note = "`for row in x` iterates over the rows of a tensor; in its body, read rows of another tensor with \
+            `List::unstack(y).read(i)`"
 )]
 pub trait Iterable {
     /// The state of the iteration.
@@ -74,9 +75,9 @@ impl<I: IntoIterator> Iterable for I {
 
 /// A `for` over a host iterator.
 #[diagnostic::on_unimplemented(
-    message = "a `for` over this is one of the host by its form, and it goes over what only the graph knows",
-    label = "no iterator of the host",
-    note = "give it a name first, then its type decides: `let rows = x.method(); for row in rows {{ .. }}`"
+    message = "this `for` looks like a host loop, but it iterates over a value of the graph",
+    label = "not a host iterator",
+    note = "bind it first, so that its type is known: `let rows = x.method(); for row in rows {{ .. }}`"
 )]
 pub trait HostLooping {
     /// The iterator.
@@ -136,7 +137,7 @@ impl<T: Element> Iterable for Tensor<T> {
             Some(n) => match i32::try_from(n) {
                 Ok(n) => scalar(n),
                 Err(_) => trace::fail(
-                    Diagnostic::new(format!("this `for` goes over {n} slices of a tensor"))
+                    Diagnostic::new(format!("this `for` iterates over {n} slices of a tensor"))
                         .at(Loc::caller(), "too many")
                         .help("a loop has at most 2147483647 iterations"),
                 ),
@@ -158,10 +159,11 @@ impl<T: Element> Iterable for List<T> {
 
 /// Tensors with a host iterator: none, because the elements of a tensor exist only in the graph.
 #[diagnostic::on_unimplemented(
-    message = "a tensor has no iterator of the host",
-    label = "its rows are known to the graph only",
-    note = "write `for row in x`, which is a loop of the graph; count beside it in a variable, or with `for i in range(n)`",
-    note = "for a loop that is unrolled while tracing, go over host numbers: `for i in 0..x.dim(0) {{ let row = x.index(i, 0); .. }}`"
+    message = "a tensor cannot be iterated on the host",
+    label = "its rows exist only in the graph",
+    note = "write `for row in x`, which is a loop of the graph; to count, use a variable or `for i in range(n)`",
+    note = "for a loop that is unrolled while tracing, iterate over host numbers: `for i in 0..x.dim(0) {{ let row = \
+            x.index(i, 0); .. }}`"
 )]
 pub trait HostRows<T: Element> {
     /// Returns the rows.
@@ -204,15 +206,16 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// A bound of the host's iterators over what only the graph iterates over, which no type satisfies:
-/// so the compiler says why wherever a `for` over a tensor appears outside of `#[graph]`. It is on
-/// [`Iterator`], through which the compiler looks for [`IntoIterator`]. See
-/// [`Compares`](super::Compares).
+/// A bound that no type satisfies, of a host iterator over values of the graph. It makes the compiler
+/// explain every `for` over a tensor outside `#[graph]`. The bound is on [`Iterator`], through which
+/// the compiler finds [`IntoIterator`]. See [`Compares`](super::Compares).
 #[diagnostic::on_unimplemented(
-    message = "the host cannot iterate over `{X}`: its items are known when the graph runs",
-    label = "a loop outside of `#[graph]`, or an iterator of the host",
-    note = "add `#[graph]` to the function: in it, `for` goes over the rows of a tensor, the items of a list and a `range`",
-    note = "for a loop that is unrolled while tracing, go over host numbers: `for i in 0..x.dim(0) {{ let row = x.index(i, 0); .. }}`"
+    message = "the host cannot iterate over `{X}`: its items are known only when the graph runs",
+    label = "a loop outside `#[graph]`, or a host iterator",
+    note = "add `#[graph]` to the function: there, `for` iterates over the rows of a tensor, the items of a list or \
+            a `range`",
+    note = "for a loop that is unrolled while tracing, iterate over host numbers: `for i in 0..x.dim(0) {{ let row = \
+            x.index(i, 0); .. }}`"
 )]
 pub trait Iterates<X> {
     /// The next item.
@@ -304,9 +307,10 @@ impl<T: Integer> Ends<T> {
 
 /// The argument of [`range`]: an end, `start..end`, `start..=end`, or `(start, end)`.
 #[diagnostic::on_unimplemented(
-    message = "`range` counts up to a tensor of integers, which `{Self}` is not",
-    label = "not a tensor, nor two ends of which one is a tensor",
-    note = "a loop over a number of the host is `for i in 0..n`; for one in the graph make a tensor of it, as in `range(scalar(3))`"
+    message = "`range` takes a tensor of integers, not `{Self}`",
+    label = "expected a tensor of integers, or `a..b` where one end is a tensor",
+    note = "for a host loop write `for i in 0..n`; for a loop of the graph convert the number to a tensor, as in \
+            `range(scalar(3))`"
 )]
 pub trait Bounds<T: Integer> {
     /// Returns the ends.
@@ -352,7 +356,7 @@ impl<T: Integer, A: RangeEnd<T>, B: RangeEnd<T>> Bounds<T> for Inclusive<A, B> {
 /// Numbers counted by the graph, for a `for` in a `#[graph]` function; see [`range`].
 ///
 /// All its values have one element type: `T` if the count of positions always fits, else `i64`.
-#[must_use = "a range does nothing until a `for` goes over it"]
+#[must_use = "a range does nothing until a `for` iterates over it"]
 #[derive(Clone, Copy, Debug)]
 pub struct Range<T: Integer = i32> {
     /// The first number, `None` for 0.
@@ -368,10 +372,10 @@ pub struct Range<T: Integer = i32> {
 
 /// Ranges of the graph with the methods of an iterator: none.
 #[diagnostic::on_unimplemented(
-    message = "a `range(..)` counts in the graph, it is no iterator of the host",
-    label = "its numbers are known to the graph only",
-    note = "write `for i in range(n)`, and in its body what is to be done with each number; it has `step_by` and `rev`",
-    note = "for a loop that is unrolled while tracing, go over host numbers: `for i in 0..3`"
+    message = "`range(..)` counts in the graph and is not a host iterator",
+    label = "its numbers exist only in the graph",
+    note = "write `for i in range(n)` instead of a chain of adapters; `range(n)` has `step_by` and `rev`",
+    note = "for a loop that is unrolled while tracing, iterate over host numbers: `for i in 0..3`"
 )]
 pub trait HostCounts<T> {
     /// Returns the numbers.
@@ -412,8 +416,8 @@ no_iterator!(map filter skip take skip_while take_while);
 
 /// An end of a host range in the head of a `for`.
 #[diagnostic::on_unimplemented(
-    message = "a range of the host cannot begin or end at `{Self}`",
-    label = "not a number of the host",
+    message = "a host range cannot start or end at `{Self}`",
+    label = "not a host number",
     note = "count in the graph with `range(a..b)`, which has `step_by` and `rev`"
 )]
 pub trait HostEnd {
@@ -460,9 +464,10 @@ impl Carry for Position {
 /// Returns the numbers from 0 up to a scalar tensor `n`, or from `a` to `b`, for a `for` that runs
 /// in the graph.
 ///
-/// It is called as `range(n)`, `range(a..b)` or `range(a..=b)`. If one end is a host number and the
-/// other a tensor, the call is `range((0, n))`, which may be written `range(0..n)` in a `#[graph]`
-/// function. [`step_by`](Range::step_by) and [`rev`](Range::rev) work as on a host range.
+/// `range` is called as `range(n)`, `range(a..b)` or `range(a..=b)`. If one end is a host number
+/// and the other a tensor, the call is `range((0, n))`, which may be written `range(0..n)` in a
+/// `#[graph]` function. [`step_by`](Range::step_by) and [`rev`](Range::rev) work as on a host
+/// range.
 ///
 /// The bounds are computed once, before the loop. An empty range runs the body zero times. A range
 /// up to the largest number of its type, such as `range(250u8..=n)`, runs as often as on the host.
@@ -517,7 +522,7 @@ impl<T: Integer> Range<T> {
         let dtype = self.count.dtype();
         let (step, zero, one) = (step.bound().untyped().cast(dtype), self.small(false), self.small(true));
         let positive = step.gt(zero);
-        trace::assert(positive, "the step of a range is positive".to_owned());
+        trace::assert(positive, "the step of a range must be positive".to_owned());
         // The assertion has failed for other steps; the division must not fail before it.
         let divisor = positive.select(step, one);
         let count = self.count.gt(zero).select((self.count - one) / divisor + one, zero);

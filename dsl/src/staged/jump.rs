@@ -6,12 +6,12 @@
 
 use super::{Condition, If, Logical, While};
 
-/// Conditions under which a jump may be inside of a larger expression.
+/// Conditions under which a jump may be inside a larger expression.
 #[diagnostic::on_unimplemented(
-    message = "a jump under a condition that is a tensor cannot stand inside of a larger expression",
-    label = "the condition around it is a tensor",
-    note = "give the `if` or `match` around it a statement of its own: `let value = if .. {{ .. }} else {{ .. }};`",
-    note = "in place of a `while` with a jump in its condition, write a `loop` that begins with the jump"
+    message = "a jump under a tensor condition cannot be part of a larger expression",
+    label = "the enclosing condition is a tensor",
+    note = "make the enclosing `if` or `match` a statement of its own: `let value = if .. {{ .. }} else {{ .. }};`",
+    note = "instead of a `while` with a jump in its condition, write a `loop` that starts with the jump"
 )]
 pub trait AllowsNestedJump {}
 #[diagnostic::do_not_recommend]
@@ -19,9 +19,9 @@ impl AllowsNestedJump for bool {}
 
 /// Conditions under which `.await` may be used.
 #[diagnostic::on_unimplemented(
-    message = "`.await` under a condition that is a tensor cannot be staged",
-    label = "the condition around it is a tensor",
-    note = "wait before the `if` or `while`"
+    message = "`.await` cannot be used under a tensor condition",
+    label = "the enclosing condition is a tensor",
+    note = "await the value before the `if` or `while`"
 )]
 pub trait AllowsAwait {}
 #[diagnostic::do_not_recommend]
@@ -29,9 +29,10 @@ impl AllowsAwait for bool {}
 
 /// Conditions under which an unknown macro may be used.
 #[diagnostic::on_unimplemented(
-    message = "this macro cannot stand under a condition that is a tensor",
-    label = "the condition around it is a tensor",
-    note = "it would run once, while tracing, whatever the tensor holds: call it outside of the `if` or `while`, or write out what it does",
+    message = "this macro cannot be used under a tensor condition",
+    label = "the enclosing condition is a tensor",
+    note = "it would run once, while tracing, regardless of the condition: call it outside the `if` or `while`, or \
+            write its expansion by hand",
     note = "`assert!`, `assert_eq!`, `assert_ne!`, `println!` and `dbg!` are staged"
 )]
 pub trait AllowsMacro {}
@@ -41,7 +42,7 @@ impl AllowsMacro for bool {}
 macro_rules! checks {
     ($($construct:ident)*) => {$(
         impl<C: Condition> $construct<C> {
-            /// Checks that a jump inside of a larger expression may be used here.
+            /// Checks that a jump inside a larger expression may be used here.
             #[inline]
             pub fn allows_nested_jump(&self)
             where

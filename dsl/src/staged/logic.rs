@@ -152,11 +152,14 @@ impl StagedLazy {
                 if a.tensors() != b.tensors() {
                     trace::fail(
                         Diagnostic::new(format!(
-                            "the right side of an elementwise `&&` or `||` changes `{}`",
+                            "the right side of an elementwise `&&` or `||` modifies `{}`",
                             site.name
                         ))
-                        .at(site.loc(), "changed here")
-                        .help("the left side has dimensions, so both sides are always computed: change it before"),
+                        .at(site.loc(), "modified here")
+                        .help(
+                            "the left side is not a scalar, so both sides are always evaluated: modify the variable \
+                             before",
+                        ),
                     );
                 }
             }

@@ -6,8 +6,8 @@
 //! itself and its options here and leaves a mark in the text ([`show`]). The text between the marks
 //! and the options form the template of the print.
 //!
-//! Without a tensor and outside of staged constructs, the text is printed immediately, while
-//! tracing. Inside of a construct it is always part of the graph, so that it appears each time that
+//! Without a tensor and outside staged constructs, the text is printed immediately, while
+//! tracing. Inside a construct it is always part of the graph, so that it appears each time that
 //! part runs.
 //!
 //! This module does not know the syntax of format strings, which is the compiler's.
@@ -63,7 +63,7 @@ pub(crate) fn show(tensor: AnyValue, kind: FormatTrait, f: &mut fmt::Formatter<'
 
 /// Fails because a tensor is formatted while tracing.
 pub(crate) fn fail_without_value() -> ! {
-    let error = Diagnostic::new("a tensor has no value yet where it is formatted")
+    let error = Diagnostic::new("a tensor cannot be formatted while it has no value")
         .at(Loc::UNKNOWN, "a `Tensor` is a symbol while its function is traced")
         .help("print it with `println!` or `dbg!` in a `#[graph]` function, or return it and format the result");
     trace::fail(error)
@@ -73,7 +73,7 @@ pub(crate) fn fail_without_value() -> ! {
 fn template(arguments: fmt::Arguments<'_>, end: &str) -> (Template, Vec<AnyValue>) {
     let making = Making::begin();
     let text = arguments.to_string();
-    let shown = SHOWN.with_borrow_mut(|s| std::mem::take(s.last_mut().expect("a text is being made")));
+    let shown = SHOWN.with_borrow_mut(|s| std::mem::take(s.last_mut().expect("a message is being formatted")));
     drop(making);
     let mut pieces = Vec::new();
     let mut values = Vec::new();
@@ -140,9 +140,9 @@ impl Message {
     #[track_caller]
     pub(super) fn text(&self) -> String {
         if !self.values.is_empty() {
-            let error = Diagnostic::new("a message cannot show a tensor where a value of the host decides")
-                .at(Loc::caller(), "this fails while tracing, when a tensor has no value yet")
-                .help("decide on a tensor, or leave the tensor out of the message");
+            let error = Diagnostic::new("a message under a host condition cannot show a tensor")
+                .at(Loc::caller(), "fails while tracing, when a tensor has no value yet")
+                .help("use a tensor condition, or leave the tensor out of the message");
             trace::fail(error)
         }
         self.template.render(&[])

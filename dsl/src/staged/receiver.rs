@@ -389,10 +389,11 @@ impl<P> Unless<P> for MaybeModified {
 /// The kinds by which a place of type `T` may be modified in a construct with a condition of type
 /// `C`.
 #[diagnostic::on_unimplemented(
-    message = "a staged `if` or `while` cannot change the host value of type `{T}`",
-    label = "a method that may change it is called under a condition that is a tensor",
-    note = "a method that changes nothing can be called on a shared reference: `(&x).method(..)`",
-    note = "for a struct of tensors, add `#[derive(Carry)]`; in it, mark a host field that does not change `#[carry(host)]`"
+    message = "a staged `if` or `while` cannot modify a host value of type `{T}`",
+    label = "a method that may modify it is called under a tensor condition",
+    note = "call a method that takes `&self` on a shared reference: `(&x).method(..)`",
+    note = "for a struct of tensors, add `#[derive(Carry)]`, and mark host fields that are not modified with \
+            `#[carry(host)]`"
 )]
 pub trait MayChange<C, T: ?Sized> {
     /// Returns the place if it is modified.

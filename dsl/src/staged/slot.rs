@@ -14,7 +14,7 @@ pub struct Slot<T>(Option<T>);
 impl<T> Slot<T> {
     /// Creates an empty slot.
     #[inline]
-    #[expect(clippy::new_without_default, reason = "only the expansion makes one")]
+    #[expect(clippy::new_without_default, reason = "only the expansion creates slots")]
     pub fn new() -> Slot<T> {
         Slot(None)
     }
@@ -34,7 +34,7 @@ impl<T> Slot<T> {
     /// Takes the value, after a jump that has set one.
     #[inline]
     pub fn take(&mut self) -> T {
-        self.0.take().expect("the jump gave a value")
+        self.0.take().expect("the jump stored a value")
     }
 }
 

@@ -115,10 +115,10 @@ impl<T: ?Sized> UsedKind for &Used<'_, T> {
 /// Conditions under which a place may be used that `#[graph]` does not recognize as a mutable
 /// reference.
 #[diagnostic::on_unimplemented(
-    message = "whether a condition that is a tensor changes what this leads to cannot be seen",
-    label = "a mutable reference by its type only, or a cell",
-    note = "declare a mutable reference as `let name: &mut _ = ..;`, or use the variable it leads to; then what changes is carried",
-    note = "what is in a `Cell` or `RefCell` is not carried: use a `mut` variable"
+    message = "`#[graph]` cannot tell whether this is modified under a tensor condition",
+    label = "its type contains a mutable reference or a cell",
+    note = "declare the mutable reference as `let name: &mut _ = ..;`, or use the variable it refers to",
+    note = "the content of a `Cell` or `RefCell` is not tracked: use a `mut` variable"
 )]
 pub trait Uses<K> {}
 #[diagnostic::do_not_recommend]
@@ -154,5 +154,5 @@ impl Uses<(MutReference, Unmodified)> for Tensor<bool> {}
 
 /// Diverges. It precedes code that is compiled but never run.
 pub fn never() -> ! {
-    unreachable!("the checks of types are not run")
+    unreachable!("type checks are never executed")
 }

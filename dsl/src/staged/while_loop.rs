@@ -13,7 +13,7 @@ pub struct While<C: Condition>(C::While);
 impl<C: Condition> While<C> {
     /// Creates the state before the loop.
     #[inline]
-    #[expect(clippy::new_without_default, reason = "only the expansion makes one")]
+    #[expect(clippy::new_without_default, reason = "only the expansion creates loops")]
     pub fn new() -> While<C> {
         While(C::While::default())
     }
@@ -144,7 +144,7 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
                 false
             }
             StagedWhile::Condition(..) | StagedWhile::After => {
-                unreachable!("the parts of a loop follow each other")
+                unreachable!("the parts of a loop are staged in order")
             }
         }
     }
@@ -152,7 +152,7 @@ impl WhileParts<Tensor<bool>> for StagedWhile {
     #[track_caller]
     fn test<P: CarriedPlaces>(&mut self, condition: Tensor<bool>, mut places: P, sites: &[Site]) -> bool {
         let StagedWhile::Condition(mut trace, params, bound) = std::mem::replace(self, StagedWhile::After) else {
-            unreachable!("the parts of a loop follow each other")
+            unreachable!("the parts of a loop are staged in order")
         };
         let now = condition::save(&places);
         condition::check_structure(&params, &now, sites, ["before the loop", "after its condition"]);

@@ -52,9 +52,11 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
             parallel_iterations: None,
         });
         if t.calls.len() > MAX_CALLS {
-            return Err(Diagnostic::new(format!("`{name}` calls itself without end while it is traced"))
+            return Err(Diagnostic::new(format!("`{name}` recurses endlessly while it is traced"))
                 .at(site.loc(), format!("after {MAX_CALLS} nested calls: {}", chain(&t.calls)))
-                .help("a graph has no recursion: write it as a `while` over tensors, or let host values end it"));
+                .help(
+                    "a graph cannot recurse: write a `while` over tensors, or end the recursion by a host condition",
+                ));
         }
         Ok(CallGuard(true))
     })
@@ -84,12 +86,12 @@ pub fn overlap_loops(parallel_iterations: usize, site: Site) {
         return;
     }
     try_with(|t| {
-        let call = t.calls.last_mut().expect("a graph function is entered before its loops are spoken of");
+        let call = t.calls.last_mut().expect("a graph function is entered before its loop options are set");
         let n = u32::try_from(parallel_iterations).unwrap_or(u32::MAX);
         let n = NonZeroU32::new(n).ok_or_else(|| {
-            Diagnostic::new(format!("`{}`: no iteration of its loops may run", call.name))
-                .at(site.loc(), "`parallel_iterations` is 0")
-                .help("the least is 1: each iteration ends before the next begins")
+            Diagnostic::new(format!("`{}`: `parallel_iterations` is 0", call.name))
+                .at(site.loc(), "set to 0")
+                .help("use at least 1; with 1, each iteration ends before the next begins")
         })?;
         call.parallel_iterations = Some(n);
         Ok(())
@@ -151,7 +153,7 @@ pub fn expect_shape(param: AnyValue, name: &'static str, extents: &[Extent], sit
         };
         let extents: Vec<String> = extents.iter().map(show).collect();
         let expected = format!("{}[{}]", ty.dtype, extents.join(", "));
-        let message = format!("`{}`: the parameter `{name}` is {expected}, given {ty}", call.name);
+        let message = format!("`{}`: the parameter `{name}` is {expected}, but got {ty}", call.name);
         let error =
             Diagnostic::new(message).at(site.loc(), format!("expected {expected}")).at(call.loc, "in this function");
         Err(if because.is_empty() { error } else { error.help(because) })

@@ -100,10 +100,10 @@ impl Tracer {
         let c = &self.open[construct];
         if let Some(&id) = c.var_values[c.current].keys().min() {
             let name = &self.graph.vars[id.index()].name;
-            let message = format!("a function with its own gradient assigns the variable `{name}`");
+            let message = format!("a function with a custom gradient cannot assign the variable `{name}`");
             return Err(Diagnostic::new(message)
                 .at(c.loc, "called here")
-                .help("give the value back as a result, and assign it outside"));
+                .help("return the value as a result, and assign it outside"));
         }
         Ok(yields)
     }
@@ -135,8 +135,10 @@ impl Tracer {
             self.graph.value_mut(r).name = name;
         }
         let mut made = made.into_iter();
-        let results: Vec<Value> =
-            given_back.into_iter().map(|o| o.or_else(|| made.next()).expect("a result for each value")).collect();
+        let results: Vec<Value> = given_back
+            .into_iter()
+            .map(|o| o.or_else(|| made.next()).expect("there is a result for each value"))
+            .collect();
         for (&(id, _), &value) in written.iter().zip(&results[yields.len()..]) {
             self.set_var(id, self.depth, value);
         }

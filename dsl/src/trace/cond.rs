@@ -79,7 +79,7 @@ impl Tracer {
             return Ok(pred);
         }
         let message = format!("the condition of `{construct}` is {ty}, not a scalar bool[]");
-        let help = "reduce it with `.all()` or `.any()`, or choose elementwise with `condition.select(a, b)`";
+        let help = "reduce it with `.all()` or `.any()`, or select elementwise with `condition.select(a, b)`";
         Err(Diagnostic::new(message).at(loc, ty.to_string()).help(help))
     }
 
@@ -91,7 +91,7 @@ impl Tracer {
         sites: &[Site],
         loc: Loc,
     ) -> Result<Vec<AnyValue>> {
-        assert_eq!(then.len(), otherwise.len(), "the branches of a cond give equally many values");
+        assert_eq!(then.len(), otherwise.len(), "the branches of a cond yield different numbers of values");
         assert_eq!(self.open.len(), cond.construct + 1, "an inner construct was left open");
         let depth = self.open.len();
         let [r0, r1] = self.open[cond.construct].regions;
@@ -182,11 +182,11 @@ pub(super) fn mismatch(
 ) -> Diagnostic {
     let name = site.map_or_else(|| "the value".to_owned(), |s| format!("`{}`", s.shown()));
     let help = if before.0.element().dtype != after.0.element().dtype {
-        "give it the same element type on both sides, with `.cast()`"
+        "convert one of them to the element type of the other with `.cast()`"
     } else if before.0.element().rank() != after.0.element().rank() {
-        "give it the same number of dimensions on both sides, with `.broadcast_to(..)` or `.reshape(..)`"
+        "convert one of them to the rank of the other with `.broadcast_to(..)` or `.reshape(..)`"
     } else {
-        "give it the same shape on both sides"
+        "make the shapes equal"
     };
     let mut d = Diagnostic::new(format!("{name} has type {} {}, but {} {}", before.0, words[0], after.0, words[1]));
     let place = site.map_or(after.1, Site::loc);

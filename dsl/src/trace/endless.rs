@@ -28,8 +28,8 @@ pub(super) struct Repetitions {
 pub(crate) fn count_unrolled() {
     let loc = Loc::caller();
     try_with(|t| {
-        t.count_iteration(loc, "only a tensor ends this loop", {
-            "let it run in the graph: `loop`, `while` on a tensor, or `for i in range(..)`"
+        t.count_iteration(loc, "only a tensor condition exits this loop", {
+            "make it a loop of the graph: `loop`, `while` on a tensor, or `for i in range(..)`"
         })
     });
 }
@@ -40,9 +40,9 @@ pub fn count_endless() {
     let loc = Loc::caller();
     if is_tracing() {
         try_with(|t| {
-            t.count_iteration(loc, "no `break` or `return` ends this loop", {
-                "a panic or an assertion on a tensor ends the step that runs, not the loop that is traced: \
-                 end the loop by `break` or `return`, under a condition that may be a tensor"
+            t.count_iteration(loc, "no `break` or `return` exits this loop", {
+                "a panic or an assertion under a tensor condition stops a run of the graph, not the tracing of the \
+                 loop: exit the loop with `break` or `return`, whose condition may be a tensor"
             })
         });
     }
@@ -72,9 +72,10 @@ impl Tracer {
         if *count <= MAX_ASSERTIONS {
             return Ok(());
         }
-        let message = format!("an assertion on a tensor was traced {MAX_ASSERTIONS} times at one place");
-        Err(Diagnostic::new(message)
-            .at(loc, "traced here")
-            .help("it ends the step that runs, not the host loop that is traced: end the loop by `break` or `return`"))
+        let message = format!("one assertion on a tensor was traced {MAX_ASSERTIONS} times");
+        Err(Diagnostic::new(message).at(loc, "traced here").help(
+            "an assertion stops a run of the graph, not the tracing of a host loop: exit the loop with `break` or \
+             `return`",
+        ))
     }
 }

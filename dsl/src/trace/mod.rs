@@ -218,7 +218,7 @@ struct Abort(Diagnostic);
 
 /// Ends the trace with an error.
 ///
-/// Inside of [`trace`] this unwinds to it without printing anything. Outside it panics with the
+/// Inside [`trace`] this unwinds to it without printing anything. Outside it panics with the
 /// rendered error.
 #[track_caller]
 pub fn fail(error: Diagnostic) -> ! {
@@ -236,8 +236,9 @@ pub fn fail(error: Diagnostic) -> ! {
 /// `f` creates parameters by [`input`] and returns the outputs.
 pub fn trace(name: &str, f: impl FnOnce() -> Vec<AnyValue>) -> Result<Traced> {
     if is_tracing() {
-        return Err(Diagnostic::new("a function was traced while another one was being traced")
-            .help("call the function directly: a `#[graph]` function is an ordinary function to another one"));
+        return Err(Diagnostic::new("a function cannot be traced while another one is being traced").help(
+            "call the function directly: inside a graph function, a `#[graph]` function is an ordinary function",
+        ));
     }
     // The trace serves all callers, so it must not depend on the scope of one of them.
     let scope = DeviceScope::enter(None);
@@ -282,7 +283,7 @@ pub fn is_tracing() -> bool {
     TRACER.with_borrow(Option::is_some)
 }
 
-/// Calls `f` with the active tracer. Fails outside of a trace.
+/// Calls `f` with the active tracer. Fails outside a trace.
 #[track_caller]
 pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     let (mut f, mut result) = (Some(f), None);
@@ -297,17 +298,17 @@ fn access(f: &mut dyn FnMut(&mut Tracer)) {
     let loc = Loc::caller();
     let abandoned = TRACER.with_borrow(|t| t.as_ref().and_then(|t| t.abandoned));
     if let Some(construct) = abandoned {
-        let mut error = Diagnostic::new("a staged `if` or loop was left before its end, and tracing goes on")
-            .at(construct, "left by `?`");
+        let mut error =
+            Diagnostic::new("a staged `if` or loop was left early, but tracing continued").at(construct, "left by `?`");
         // The end of a function or arm has no location of its own in the program.
         if !loc.is_in_this_crate() {
-            error = error.at(loc, "goes on here");
+            error = error.at(loc, "continued here");
         }
-        fail(error.help("the error of `?` under a condition that is a tensor ends the whole function: do not catch it"))
+        fail(error.help("an error of `?` under a tensor condition ends the whole function: do not catch it"))
     }
     if TRACER.with_borrow_mut(|t| t.as_mut().map(f)).is_none() {
         fail(
-            Diagnostic::new("a tensor operation outside of a graph function")
+            Diagnostic::new("a tensor operation outside a graph function")
                 .at(loc, "no graph is being traced here")
                 .help("tensors are symbols: use them inside a function given to `session.function(..)` or `eval(..)`"),
         )
@@ -352,7 +353,7 @@ fn check_size(op: &str, ty: &Type, loc: Loc) -> Result<()> {
     let extents = ty.element().shape.dims().iter().filter_map(crate::Dim::known);
     let bytes = extents.fold(ty.element().dtype.size() as u128, |bytes, n| bytes.saturating_mul(n as u128));
     let what = if matches!(ty, Type::Tensor(_)) { "the result has" } else { "an element has" };
-    let message = format!("{op}: {what} at least {bytes} bytes, which is larger than any memory");
+    let message = format!("{op}: {what} at least {bytes} bytes, more than any memory can hold");
     Err(Diagnostic::new(message).at(loc, ty.to_string()))
 }
 
@@ -573,9 +574,9 @@ impl Tracer {
         if any.trace == self.id {
             return Ok(());
         }
-        Err(Diagnostic::new("a tensor of another trace").at(loc, "used here").help(
-            "a tensor is a symbol of the function that made it: pass values between calls as arguments and results",
-        ))
+        Err(Diagnostic::new("a tensor is used outside the trace that created it")
+            .at(loc, "used here")
+            .help("a tensor is a symbol of the traced function: pass values between calls as arguments and results"))
     }
 
     /// Returns the region at `depth` to which nodes are appended.
@@ -604,17 +605,16 @@ impl Tracer {
         if depth == 0 {
             let owner = self.graph.region(self.graph.region_of(value)).owner;
             let (place, help) = match owner.map(|n| &self.graph.node(n).op) {
-                Some(Op::Call(kind)) => (
-                    format!("the body of a `{}`", kind.name()),
-                    "give it back as a result of the function that is the body",
-                ),
+                Some(Op::Call(kind)) => {
+                    (format!("the body of a `{}`", kind.name()), "return it from the closure that is the body")
+                }
                 _ => {
                     ("a branch or loop body".to_owned(), "assign it to a variable declared before the `if` or `while`")
                 }
             };
-            return Err(Diagnostic::new(format!("a tensor of {place} is used outside of it"))
+            return Err(Diagnostic::new(format!("a tensor of {place} is used outside it"))
                 .at(loc, "used here")
-                .at(self.graph.loc(value), "made here")
+                .at(self.graph.loc(value), "created here")
                 .help(help));
         }
         let outer = self.resolve_at(value, depth - 1, loc)?;
@@ -735,21 +735,21 @@ impl Tracer {
 
     /// Returns the error of constructs that are nested too deeply.
     fn too_deep(&self, loc: Loc) -> Diagnostic {
-        let message = format!("`if`s, loops and calls are nested too deep: more than {MAX_OPEN} in each other");
-        let mut error = Diagnostic::new(message).at(loc, "opened here, inside of the others");
+        let message = format!("`if`s, loops and calls are nested more than {MAX_OPEN} levels deep");
+        let mut error = Diagnostic::new(message).at(loc, "opened here, inside the others");
         let mut places = vec![loc];
         for c in self.open.iter().rev().take(16) {
             if places.len() < 4 && !places.contains(&c.loc) {
                 places.push(c.loc);
-                error = error.at(c.loc, "inside of this");
+                error = error.at(c.loc, "inside this");
             }
         }
         if !self.calls.is_empty() {
             error = error.at(Loc::UNKNOWN, format!("in {}", call::chain(&self.calls)));
         }
         error.help(
-            "recursion on tensors does not end while it is traced, where all arms run: \
-             write it as a `while` over tensors, or let host values end it",
+            "recursion under a tensor condition does not end during tracing, where all arms are traced: write a \
+             `while` over tensors, or end the recursion by a host condition",
         )
     }
 

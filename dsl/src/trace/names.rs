@@ -32,8 +32,8 @@ impl AnyValue {
             t.check_trace(self, loc)?;
             let positions = ["input ", "result "].iter().any(|p| name.strip_prefix(p).is_some_and(is_number));
             if name.is_empty() || positions {
-                let error = Diagnostic::new(format!("`{name}` cannot be the name of a value")).at(loc, "");
-                return Err(error.help("`input 0`, `result 0` and so on are those of parameters and results"));
+                let error = Diagnostic::new(format!("`{name}` is a reserved name")).at(loc, "");
+                return Err(error.help("`input 0`, `result 0` and so on name parameters and results"));
             }
             t.names.push(Named { name, value: self.value, loc });
             Ok(())
@@ -61,7 +61,7 @@ impl Traced {
     /// that of a parameter, or a position such as `input 0` or `result 0`.
     ///
     /// # Errors
-    /// No value or several values have this name; the value is inside of a branch, loop or call and
+    /// No value or several values have this name; the value is inside a branch, loop or call and
     /// has no value outside; or it is a list. The error shows the existing names.
     ///
     /// ```
@@ -72,8 +72,8 @@ impl Traced {
     /// let hidden = traced.value_named("hidden")?;
     /// assert_eq!(traced.graph.ty(hidden).to_string(), "f32[3]");
     /// let error = traced.value_named("hiden").unwrap_err();
-    /// assert_eq!(error.message, "`f` has no value that is named `hiden`");
-    /// assert_eq!(error.help.as_deref(), Some("there are `hidden`, `input 0`, `result 0`"));
+    /// assert_eq!(error.message, "`f` has no value named `hiden`");
+    /// assert_eq!(error.help.as_deref(), Some("available: `hidden`, `input 0`, `result 0`"));
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn value_named(&self, name: &str) -> Result<Value> {
@@ -98,8 +98,10 @@ impl Traced {
             return Err(self.inside(name, value, loc));
         }
         if graph.ty(value).as_tensor().is_none() {
-            let message = format!("`{name}` is a list: only tensors are fed and fetched");
-            return Err(Diagnostic::new(message).at(loc, graph.ty(value).to_string()).help("stack it, and name that"));
+            let message = format!("`{name}` is a list, but only tensors can be fed and fetched");
+            return Err(Diagnostic::new(message)
+                .at(loc, graph.ty(value).to_string())
+                .help("name the stacked tensor instead, `list.stack()`"));
         }
         Ok(value)
     }
@@ -126,19 +128,20 @@ impl Traced {
         }
         there.sort_by_key(|other| edit_distance(name, other));
         let there: Vec<String> = there.iter().map(|name| format!("`{name}`")).collect();
-        Diagnostic::new(format!("`{}` has no value that is named `{name}`", graph.name))
-            .help(format!("there are {}", there.join(", ")))
+        Diagnostic::new(format!("`{}` has no value named `{name}`", graph.name))
+            .help(format!("available: {}", there.join(", ")))
     }
 
     fn ambiguous(&self, name: &str, found: &[(Value, Loc)]) -> Diagnostic {
-        let mut error = Diagnostic::new(format!("`{name}` means {} values of `{}`", found.len(), self.graph.name));
+        let mut error =
+            Diagnostic::new(format!("`{name}` is ambiguous: it names {} values of `{}`", found.len(), self.graph.name));
         for (i, &(value, loc)) in found.iter().enumerate() {
             error = match self.graph.inputs().iter().position(|&v| v == value) {
                 Some(input) if !loc.is_known() => error.at(loc, format!("`{name}` is the parameter `input {input}`")),
                 _ => error.at(loc, if i == 0 { "named here" } else { "and here" }),
             };
         }
-        error.help("give them different names; a parameter may be named by its position, as in `input 0`")
+        error.help("give them different names; a parameter also has the name of its position, such as `input 0`")
     }
 
     fn inside(&self, name: &str, value: Value, loc: Loc) -> Diagnostic {
@@ -146,15 +149,17 @@ impl Traced {
         let owner = graph.region(graph.region_of(value)).owner.map(|n| graph.node(n));
         let (of, help) = match owner.map(|node| &node.op) {
             Some(Op::Cond) => {
-                ("a branch", "assign it to a variable that is declared before the `if`, and name that behind it")
+                ("a branch", "assign it to a variable declared before the `if`, and name that variable after the `if`")
             }
-            Some(Op::Call(_)) => ("a call with its own gradient or memory", "give it back as a result, and name that"),
-            _ => ("a loop", "assign it to a variable that is declared before the loop, and name that behind it"),
+            Some(Op::Call(_)) => {
+                ("a call with a custom gradient or a checkpoint", "return it as a result, and name the result")
+            }
+            _ => ("a loop", "assign it to a variable declared before the loop, and name that variable after the loop"),
         };
         let error =
-            Diagnostic::new(format!("`{name}` is inside of {of}: it has no value outside")).at(loc, "named here");
+            Diagnostic::new(format!("`{name}` is inside {of} and has no value outside it")).at(loc, "named here");
         let error = match owner {
-            Some(node) => error.at(node.loc, "inside of this"),
+            Some(node) => error.at(node.loc, "inside this"),
             None => error,
         };
         error.help(help)

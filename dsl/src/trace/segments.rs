@@ -41,8 +41,8 @@ pub(crate) fn segment_loop(segments: Segments, loc: Loc) {
                 c.segments = Some(segments);
                 Ok(())
             }
-            None => Err(Diagnostic::new("a loop is asked for checkpoints where there is none")
-                .at(loc, "not in the body of a loop whose condition is a tensor")
+            None => Err(Diagnostic::new("checkpoints of a loop are requested outside a loop")
+                .at(loc, "not in the body of a loop with a tensor condition")
                 .help("call it in the body of the loop; a loop over host values is unrolled, so use `checkpoint(..)` there")),
         }
     });

@@ -166,7 +166,7 @@ impl Tracer {
     ) -> Result<Vec<AnyValue>> {
         let construct = trace.construct;
         assert_eq!(self.open.len(), construct + 1, "an inner construct was left open");
-        assert_eq!(next.len(), self.open[construct].declared, "one next value for each loop variable");
+        assert_eq!(next.len(), self.open[construct].declared, "there is one next value for each loop variable");
         let depth = self.open.len();
         let [cond, body] = self.open[construct].regions;
         let next = next.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
@@ -178,7 +178,7 @@ impl Tracer {
         vars.sort();
         let is_var = |i: usize| vars.iter().any(|&(_, p)| p == i);
         let added: Vec<usize> = self.open[construct].extra.iter().copied().filter(|&i| !is_var(i)).collect();
-        assert_eq!(added.len(), extra_next.len(), "one next value for each added loop variable");
+        assert_eq!(added.len(), extra_next.len(), "there is one next value for each added loop variable");
         carried.extend(added.into_iter().zip(extra_next));
         let n_results = carried.len();
         for &(id, i) in &vars {

@@ -77,7 +77,7 @@ pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
         Buffer::I64(d) => bytemuck::cast_slice_mut(d),
         Buffer::U32(d) => bytemuck::cast_slice_mut(d),
         Buffer::U8(d) => d,
-        Buffer::Bool(_) => panic!("truth values as bytes"),
+        Buffer::Bool(_) => panic!("booleans cannot be read as bytes"),
     }
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn write_buffer(buffer: &mut Buffer, bytes: &[u8]) {
 /// Copies bytes, in parallel if there are many: one core cannot use the whole memory bandwidth.
 fn copy(to: &mut [u8], from: &[u8]) {
     const PART: usize = 1 << 18;
-    assert_eq!(to.len(), from.len(), "bytes of a buffer");
+    assert_eq!(to.len(), from.len(), "buffers of different sizes");
     if to.len() < 4 * PART {
         return to.copy_from_slice(from);
     }

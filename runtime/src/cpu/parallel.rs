@@ -1,7 +1,7 @@
 //! Work for several threads, in functions that are compiled once.
 //!
-//! They get the work as a pointer. Rayon's own functions are compiled again for each closure, with
-//! all that splits and steals.
+//! These functions receive the work as a pointer. Rayon's own functions are compiled again for each
+//! closure, with all that splits and steals.
 //!
 //! The split depends on the number of threads. It must not change a result.
 
@@ -44,7 +44,7 @@ pub(crate) fn join<A: Send, B: Send>(a: impl FnOnce() -> A + Send, b: impl FnOnc
     let (mut a, mut b) = (Some(a), Some(b));
     let (mut of_a, mut of_b) = (None, None);
     both(&mut || of_a = a.take().map(|a| a()), &mut || of_b = b.take().map(|b| b()));
-    (of_a.expect("each is called once"), of_b.expect("each is called once"))
+    (of_a.expect("each closure is called once"), of_b.expect("each closure is called once"))
 }
 
 #[cfg(test)]

@@ -56,7 +56,7 @@ pub struct Program {
     options: CompileOptions,
     /// The pool of results that callers have dropped.
     results: Arc<ResultPool>,
-    #[expect(clippy::vec_box, reason = "each step takes one and gives it back: a pointer is moved, not all of it")]
+    #[expect(clippy::vec_box, reason = "each step borrows one: only a pointer is moved")]
     free: Mutex<Vec<Box<Context>>>,
 }
 
@@ -99,10 +99,13 @@ impl Program {
     /// Compiles a graph whose inputs have known shapes.
     ///
     /// ```
-    /// use anabranch::{Graph, HostTensor};
     /// use anabranch::runtime::Program;
+    /// use anabranch::{Graph, HostTensor};
     ///
-    /// let graph = Graph::parse("graph @f(%x: f32[]) -> (f32[]) { %y = mul %x, %x : f32[] return %y }", "f.ir");
+    /// let graph = Graph::parse(
+    ///     "graph @f(%x: f32[]) -> (f32[]) { %y = mul %x, %x : f32[] return %y }",
+    ///     "f.ir",
+    /// );
     /// let program = Program::new(graph.expect("the text is right"))?;
     /// let outputs = program.run(&[HostTensor::scalar(3.0f32)], &mut vec![])?;
     /// assert_eq!(outputs, [HostTensor::scalar(9.0f32)]);
@@ -138,7 +141,7 @@ impl Program {
     pub(crate) fn with_results(graph: Graph, options: CompileOptions, results: Arc<ResultPool>) -> Result<Program> {
         for ty in graph.inputs().iter().filter_map(|&v| graph.ty(v).as_tensor()) {
             if ty.shape.known().is_none() && !options.interpreted {
-                let message = format!("`{}`: the shape of an input is not known: {ty}", graph.name);
+                let message = format!("`{}`: the shape of an input is unknown: {ty}", graph.name);
                 return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
             }
         }
@@ -206,9 +209,9 @@ impl Program {
         let mut held = cx.stack_outputs.drain(..);
         values.extend(self.graph.outputs().iter().map(|&v| match self.graph.ty(v) {
             Type::Tensor(_) => {
-                close(Contents::Value(RuntimeValue::Tensor(outputs.next().expect("the plan gave its tensors"))))
+                close(Contents::Value(RuntimeValue::Tensor(outputs.next().expect("the plan returned its tensors"))))
             }
-            _ => close(match held.next().flatten().expect("the plan gave its stacks") {
+            _ => close(match held.next().flatten().expect("the plan returned its stacks") {
                 StackOrList::Stack(stack) => Contents::Value(RuntimeValue::Stack(stack)),
                 StackOrList::List(list) => Contents::List(Arc::new(list)),
             }),
@@ -307,7 +310,7 @@ impl Program {
         let name = &self.graph.name;
         let expected = self.graph.inputs().len();
         if inputs.len() != expected {
-            return Err(Diagnostic::new(format!("`{name}` takes {expected} inputs, given {}", inputs.len())));
+            return Err(Diagnostic::new(format!("`{name}` takes {expected} inputs, but got {}", inputs.len())));
         }
         for (i, (&param, input)) in self.graph.inputs().iter().zip(inputs).enumerate() {
             let ty = self.graph.ty(param).element();
@@ -316,7 +319,7 @@ impl Program {
                 && ty.shape.dims().iter().zip(input.shape()).all(|(d, &n)| *d == Dim::Known(n));
             if !same {
                 let param = self.graph.value(param).name.map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
-                return Err(Diagnostic::new(format!("`{name}`: {param} is {ty}, given {}", input.ty())));
+                return Err(Diagnostic::new(format!("`{name}`: {param} is {ty}, but got {}", input.ty())));
             }
         }
         Ok(())
@@ -412,9 +415,9 @@ fn message(panic: Box<dyn Any + Send>) -> String {
 }
 
 fn failure(graph: &Graph, what: &str, why: &str) -> Diagnostic {
-    let message = format!("`{}` cannot be compiled, which is an error of the compiler: no {what}: {why}", graph.name);
+    let message = format!("`{}` cannot be compiled because of an internal error: no {what}: {why}", graph.name);
     let help =
-        "please report it; `Session::builder().interpreter_fallback(true)` runs such functions by the interpreter";
+        "please report this; `Session::builder().interpreter_fallback(true)` runs such functions in the interpreter";
     Diagnostic::new(message).of_kind(ErrorKind::Internal).help(help)
 }
 

@@ -131,7 +131,7 @@ impl InstructionSet {
 
     /// Returns the best supported instruction set.
     pub(crate) fn best() -> InstructionSet {
-        InstructionSet::all().next().expect("there is always one")
+        InstructionSet::all().next().expect("the portable instruction set is always supported")
     }
 
     /// Returns the rows and columns of the tiles of a [`Task`], and the lanes of a vector.
@@ -150,7 +150,7 @@ impl InstructionSet {
     /// Runs a task with this instruction set, which must be supported. Tiles are as in
     /// [`tile`](Self::tile).
     pub(crate) fn run<T: Lane>(self, task: impl Task<T>) {
-        assert!(self.is_supported(), "the processor has no {self:?}");
+        assert!(self.is_supported(), "the processor does not support {self:?}");
         #[cfg(test)]
         if self == InstructionSet::Wide {
             // SAFETY: portable Rust needs no special instructions.

@@ -62,7 +62,7 @@ impl CpuDevice {
             .start_handler(|_| IS_DEVICE.set(true))
             .build()
             .map_err(|e| {
-                Diagnostic::new(format!("the threads of {} did not start: {e}", name_of(self)))
+                Diagnostic::new(format!("could not start the threads of {}: {e}", name_of(self)))
                     .of_kind(ErrorKind::ResourceExhausted)
             })?;
         Ok(self.threads.get_or_init(|| threads))

@@ -72,7 +72,7 @@ impl DeviceBuffer {
     ///
     /// Panics if the buffer is at another place.
     fn at(self, place: MemorySpace) -> Contents {
-        assert_eq!(self.place, place, "a value is used where it is");
+        assert_eq!(self.place, place, "a value is used in its own memory space");
         self.contents
     }
 

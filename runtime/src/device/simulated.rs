@@ -30,7 +30,12 @@ use std::time::Duration;
 /// use anabranch::{Session, SimulatedDevice};
 /// use std::time::Duration;
 ///
-/// let gpu = |i| SimulatedDevice::new(&format!("/gpu:{i}")).flops(10e12).bandwidth(1e12).launch(Duration::from_micros(5));
+/// let gpu = |i| {
+///     SimulatedDevice::new(&format!("/gpu:{i}"))
+///         .flops(10e12)
+///         .bandwidth(1e12)
+///         .launch(Duration::from_micros(5))
+/// };
 /// let session = Session::builder().simulated([gpu(0), gpu(1)]).build()?;
 /// assert_eq!(session.devices().len(), 2);
 /// # Ok::<(), anabranch::Diagnostic>(())
@@ -83,8 +88,8 @@ impl SimulatedDevice {
     fn info(&self) -> Result<DeviceInfo> {
         let name: DeviceName = self.name.parse()?;
         if name.peer() != LOCAL {
-            let message = format!("the simulated device {name} is one of another peer");
-            return Err(Diagnostic::new(message).help("leave the peer out"));
+            let message = format!("the simulated device {name} belongs to another peer");
+            return Err(Diagnostic::new(message).help("omit the peer"));
         }
         for (what, rate) in
             [("flops", self.flops), ("bandwidth", self.bandwidth), ("link bandwidth", self.link_bandwidth)]
@@ -103,7 +108,7 @@ impl SimulatedDevice {
         let infos = devices.iter().map(SimulatedDevice::info).collect::<Result<Vec<_>>>()?;
         for (i, info) in infos.iter().enumerate() {
             if infos[..i].iter().any(|other| other.name == info.name) {
-                return Err(Diagnostic::new(format!("two simulated devices are called {}", info.name)));
+                return Err(Diagnostic::new(format!("two simulated devices have the name {}", info.name)));
             }
         }
         let link = |from: DeviceId| {

@@ -137,7 +137,7 @@ impl Build<'_> {
             if self.cut.home_of(value) != ValueOwner::Everywhere {
                 continue;
             }
-            let place = self.cut.made_in[value.index()].expect("a value is made somewhere");
+            let place = self.cut.made_in[value.index()].expect("a value is computed on some device");
             let make = match graph.value(value).def {
                 ValueDef::Param(_, i) => Make::Source(Source::Input(i)),
                 ValueDef::Result(..) => Make::Constant(value),
@@ -261,7 +261,7 @@ impl Build<'_> {
         }
         let protos = &mut self.parts[effects.expect("effects are in a part").index()];
         let order = protos.add_for(node, Make::Order, place, vec![], 0);
-        // It runs after the branch that is taken.
+        // The merge runs after the branch that is taken.
         protos.nodes[order].more_needs = 1;
         for (branch, tail) in tails {
             let tail = tail.unwrap_or_else(|| protos.add_for(node, Make::Order, BlockKey::Region(branch), vec![], 0));

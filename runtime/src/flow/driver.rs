@@ -189,7 +189,7 @@ impl Driver {
             (kind, _) if !kind.is_stop() => error,
             // A loop inside was running.
             (_, Some(node)) if known => {
-                self.loops_around(node).into_iter().fold(error, |e, loc| e.at(loc, "inside of this one"))
+                self.loops_around(node).into_iter().fold(error, |e, loc| e.at(loc, "inside this one"))
             }
             (kind, _) => self.stopped(kind, node),
         };
@@ -239,7 +239,7 @@ impl Pending {
 
     fn take(&mut self, ticket: Ticket) -> PendingOp {
         self.free.push(ticket.0);
-        self.work[ticket.index()].take().expect("work has one event")
+        self.work[ticket.index()].take().expect("pending work has exactly one event")
     }
 
     fn len(&self) -> usize {
@@ -444,7 +444,7 @@ impl StepRun<'_> {
     }
 
     fn given(mut self) -> StepResults {
-        let outputs = self.outputs.drain(..).map(|output| output.expect("the parts give all outputs")).collect();
+        let outputs = self.outputs.drain(..).map(|output| output.expect("the subgraphs compute all outputs")).collect();
         StepResults { outputs, assigned: std::mem::take(&mut self.assigned) }
     }
 }

@@ -255,11 +255,11 @@ impl<V: Clone> Executor<V> {
                 }
             }
             DeviceMessage::Credit { of, tag, finished } => {
-                let frame = part.frame_of[of.index()].expect("a leader takes part in its loop");
+                let frame = part.frame_of[of.index()].expect("the leader of a loop has its frame");
                 // The loop may have ended here in the meantime.
                 let Some(instance) = state.find_instance(part, frame, &tag) else { return };
                 let follower = part.frames[frame.index()].followers.iter().position(|&p| p == from);
-                let follower = follower.expect("only followers give credit");
+                let follower = follower.expect("only followers send credit");
                 // Credits may arrive out of order.
                 let known = &mut state.instances[instance.index()].finished[follower];
                 *known = finished.max(*known);
@@ -296,7 +296,7 @@ impl<V: Clone> Executor<V> {
         let Executor { part, state } = self;
         let ready = state.end_task(task);
         let node = &part.nodes[ready.node.index()];
-        assert_eq!(results.len(), node.users.len(), "a kernel gives the results that it has");
+        assert_eq!(results.len(), node.users.len(), "a kernel returns all of its results");
         for (users, value) in node.users.iter().zip(results.drain(..)) {
             state.deliver_all(part, ready.instance, ready.iteration, users, value);
         }
@@ -339,7 +339,9 @@ impl<V: Clone> ExecutorState<V> {
                 let mut inputs = self.spare.pop().unwrap_or_default();
                 let state = self.state(instance, iteration);
                 let slots = &mut state.inputs[node.inputs.start as usize..node.inputs.end as usize];
-                inputs.extend(slots.iter_mut().map(|slot| slot.take().expect("a node runs when its inputs have come")));
+                inputs.extend(
+                    slots.iter_mut().map(|slot| slot.take().expect("a node runs after its inputs have arrived")),
+                );
                 let task = self.begin_task(ready);
                 self.actions.push_back(Action::Run { task, kernel, inputs });
                 return;
@@ -421,7 +423,7 @@ impl<V: Clone> ExecutorState<V> {
 
     fn end_task(&mut self, task: TaskId) -> Ready {
         self.free_tasks.push(task.0);
-        self.tasks[task.0 as usize].take().expect("a task is done once")
+        self.tasks[task.0 as usize].take().expect("a task completes only once")
     }
 
     /// Executes a switch whose predicate is known.
@@ -461,7 +463,7 @@ impl<V: Clone> ExecutorState<V> {
     /// Returns the only input of a node.
     fn take(&mut self, part: &Subgraph, Ready { instance, iteration, node }: Ready) -> V {
         let slot = part.nodes[node.index()].inputs.start as usize;
-        self.state(instance, iteration).inputs[slot].take().expect("a node runs when its inputs have come")
+        self.state(instance, iteration).inputs[slot].take().expect("a node runs after its inputs have arrived")
     }
 
     fn deliver_all(&mut self, part: &Subgraph, instance: InstanceId, iteration: u64, users: &[Target], value: V) {
@@ -481,7 +483,7 @@ impl<V: Clone> ExecutorState<V> {
             return;
         }
         let before = state.inputs[to.slot as usize].replace(value);
-        assert!(before.is_none(), "{:?} was given one input twice", to.node);
+        assert!(before.is_none(), "an input of {:?} arrived twice", to.node);
         self.satisfy_dependency(part, instance, iteration, to.node);
     }
 
@@ -589,7 +591,10 @@ impl<V: Clone> ExecutorState<V> {
         state.needs.clear();
         let nodes = &part.nodes[frame.nodes.start as usize..frame.nodes.end as usize];
         state.needs.extend(nodes.iter().map(|n| n.n_dependencies));
-        debug_assert!(state.inputs.iter().all(Option::is_none) && state.remaining == 0, "an iteration leaves nothing");
+        debug_assert!(
+            state.inputs.iter().all(Option::is_none) && state.remaining == 0,
+            "an iteration ended with pending values"
+        );
         state.life.fill(BlockState::Waiting);
         self.activate_block(part, instance, iteration, BlockId(frame.blocks.start));
         for (i, users) in frame.constants.iter().enumerate() {

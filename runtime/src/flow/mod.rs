@@ -175,7 +175,7 @@ pub(crate) struct FlowNode {
     /// The graph node that this node was created for.
     pub(crate) origin: Option<Node>,
     /// Index of the loop variable or result of `origin` that this node forwards.
-    #[cfg_attr(not(test), expect(dead_code, reason = "only what takes partitions back has to know"))]
+    #[cfg_attr(not(test), expect(dead_code, reason = "only tests that reconstruct graphs read it"))]
     pub(crate) position: u32,
 }
 

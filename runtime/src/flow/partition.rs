@@ -282,7 +282,7 @@ impl<'g> Partitioner<'g> {
         }
     }
 
-    /// Returns the subgraph that computes `value`, or `None` if it is computed outside of `region`.
+    /// Returns the subgraph that computes `value`, or `None` if it is computed outside `region`.
     fn made_inside(&self, region: Region, value: Value) -> Option<SubgraphId> {
         let value = self.resolve(value);
         self.graph.producer(value)?;
@@ -316,7 +316,7 @@ impl<'g> Partitioner<'g> {
     /// Records that a subgraph needs a value in a place. Returns whether that is new.
     fn need(&mut self, value: Value, part: SubgraphId, place: BlockKey) -> bool {
         let value = self.resolve(value);
-        let made_in = self.made_in[value.index()].expect("a value is made somewhere");
+        let made_in = self.made_in[value.index()].expect("a value is computed on some device");
         let root = self.frame_root(place);
         let mut new = self.join(part, place);
         if self.frame_root(made_in) != root {
@@ -434,7 +434,7 @@ impl<'g> Partitioner<'g> {
 
     /// Returns the places in which a value is sent to a subgraph. At most one of them is live.
     pub(super) fn sent_in(&self, value: Value, part: SubgraphId) -> Vec<BlockKey> {
-        let made_in = self.made_in[value.index()].expect("a value is made somewhere");
+        let made_in = self.made_in[value.index()].expect("a value is computed on some device");
         // The chain of places from each use up to the place that computes the value.
         let ways: Vec<Vec<BlockKey>> = self.uses[&(value, part)]
             .iter()
@@ -458,7 +458,8 @@ impl<'g> Partitioner<'g> {
             return found.push(place);
         }
         // The next inner place of each chain.
-        let next = |way: &Vec<BlockKey>| way[way.iter().position(|&p| p == place).expect("the way leads here") - 1];
+        let next =
+            |way: &Vec<BlockKey>| way[way.iter().position(|&p| p == place).expect("the path contains this block") - 1];
         let inside: BTreeSet<BlockKey> = ways.iter().map(next).collect();
         let constructs: BTreeSet<Node> = inside.iter().map(|p| self.around[p].1).collect();
         if constructs.len() > 1 {

@@ -50,15 +50,21 @@ impl Default for RandomPlacement {
 
 /// A graph that runs on several devices of this process, each node on a randomly chosen one.
 ///
-/// It is for tests: values do not depend on the choice.
+/// The placement is for tests: values do not depend on the choice.
 ///
 /// ```
 /// use anabranch::{Graph, HostTensor};
 /// use anabranch::{runtime::RandomPlacement, runtime::RandomlyPlacedProgram};
 ///
-/// let graph = Graph::parse("graph @f(%x: f32[]) -> (f32[]) { %y = exp %x  %z = mul %y, %x  return %z }", "f.ir");
+/// let graph = Graph::parse(
+///     "graph @f(%x: f32[]) -> (f32[]) { %y = exp %x  %z = mul %y, %x  return %z }",
+///     "f.ir",
+/// );
 /// let program = RandomlyPlacedProgram::new(graph.expect("the text is right"), RandomPlacement::default())?;
-/// assert_eq!(program.run(&[HostTensor::scalar(0.0f32)], &mut vec![])?, [HostTensor::scalar(0.0f32)]);
+/// assert_eq!(
+///     program.run(&[HostTensor::scalar(0.0f32)], &mut vec![])?,
+///     [HostTensor::scalar(0.0f32)]
+/// );
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct RandomlyPlacedProgram(Driver);

@@ -74,7 +74,7 @@ impl Timeline {
             let _ = writeln!(json, r#"{{"ph":"M","pid":0,"tid":{i},"name":"thread_name","args":{{"name":{name}}}}},"#);
         }
         for span in &self.spans {
-            let thread = devices.binary_search(&span.device.as_str()).expect("all devices are listed");
+            let thread = devices.binary_search(&span.device.as_str()).expect("every device is listed");
             let _ = writeln!(
                 json,
                 r#"{{"ph":"X","pid":0,"tid":{thread},"ts":{},"dur":{},"name":{},"args":{{"line":{},"iterations":"{:?}"}}}},"#,
@@ -147,6 +147,6 @@ mod tests {
         let timeline = Timeline { spans, total: Duration::from_micros(30), simulated: true };
         assert_eq!(timeline.overlap(), Duration::from_micros(6));
         let json = timeline.to_chrome_trace();
-        assert!(json.contains(r#""name":"a \"b\"""#) && json.contains("simulated"), "{json}");
+        assert!(json.contains(r#""name":"a \"b\"""#) && json.contains("simulated time"), "{json}");
     }
 }

@@ -196,7 +196,7 @@ impl Chooser<'_> {
             if !data.regions.is_empty() {
                 continue;
             }
-            let to = self.groups.of(node).expect("it is in the graph");
+            let to = self.groups.of(node).expect("the node is in the graph");
             for &v in &data.operands {
                 let Some(maker) = costs.makers[v.index()] else { continue };
                 let Some(from) = self.groups.of(maker).filter(|&from| from != to) else { continue };
@@ -244,7 +244,7 @@ impl Chooser<'_> {
                 merging.join(pair[0].index(), pair[1].index());
             }
         }
-        // Outside of loops, a chain in which each node is the only user of the previous one has no
+        // Outside loops, a chain in which each node is the only user of the previous one has no
         // parallelism. In a loop, parts of a chain may work on different iterations.
         let (mut after, mut before): (HashMap<GroupId, Option<GroupId>>, HashMap<GroupId, Option<GroupId>>) =
             Default::default();
@@ -300,10 +300,11 @@ impl Chooser<'_> {
             if near[&stays].len() < near[&goes].len() {
                 std::mem::swap(&mut stays, &mut goes);
             }
-            for (other, seconds) in near.remove(&goes).expect("it had a neighbor") {
+            for (other, seconds) in near.remove(&goes).expect("the merged group had a neighbor") {
                 near.get_mut(&other).expect("neighbors know each other").remove(&goes);
                 if other != stays {
-                    let sum = near.get_mut(&stays).expect("it stays").entry(other).or_default();
+                    let sum =
+                        near.get_mut(&stays).expect("the remaining group has neighbors").entry(other).or_default();
                     *sum += seconds;
                     let sum = *sum;
                     near.get_mut(&other).expect("neighbors know each other").insert(stays, sum);
@@ -320,7 +321,7 @@ impl Chooser<'_> {
     fn seconds(&self) -> Vec<Vec<f64>> {
         let mut seconds = vec![vec![0.0; self.topology.devices.len()]; self.groups.len()];
         for node in self.estimator.nodes() {
-            let g = self.groups.of(node).expect("it is in the graph");
+            let g = self.groups.of(node).expect("the node is in the graph");
             for (d, s) in self.topology.ids().zip(&mut seconds[g.index()]) {
                 *s += self.estimator.seconds(node, d);
             }
@@ -344,7 +345,7 @@ impl Chooser<'_> {
             starts.push(self.spread(clusters, &self.list_schedule(clusters, &order(clusters))));
         }
         // All unconstrained clusters on one device.
-        let finest = levels.last().expect("there is a level");
+        let finest = levels.last().expect("there is at least one level");
         for d in single.into_iter().chain(self.topology.ids().take(if single.is_some() { 0 } else { 16 })) {
             let at: Vec<DeviceId> =
                 finest.iter().map(|c| if c.devices.contains(&d) { d } else { c.devices[0] }).collect();
@@ -357,7 +358,7 @@ impl Chooser<'_> {
                 found = Some((start, estimate));
             }
         }
-        let (mut devices, mut estimate) = found.expect("there is a start");
+        let (mut devices, mut estimate) = found.expect("there is at least one start");
         for (i, clusters) in levels.iter().enumerate() {
             let limit = self.estimator.walked + MAX_WALKED / levels.len();
             let order = order(clusters);
@@ -388,7 +389,11 @@ impl Chooser<'_> {
                 }
             }
         }
-        SearchResult { devices, estimate, clusters: levels.into_iter().next_back().expect("there is a level") }
+        SearchResult {
+            devices,
+            estimate,
+            clusters: levels.into_iter().next_back().expect("there is at least one level"),
+        }
     }
 
     /// Assigns clusters, heaviest first, each to the device that finishes it and its transfers
@@ -403,11 +408,12 @@ impl Chooser<'_> {
                 let messages: f64 = c.near.iter().filter(apart).map(|(_, s)| s).sum();
                 load[d.index()] + c.seconds[d.index()] + messages
             };
-            let d = *c.devices.iter().min_by(|&&a, &&b| end(a).total_cmp(&end(b))).expect("a device is left");
+            let d =
+                *c.devices.iter().min_by(|&&a, &&b| end(a).total_cmp(&end(b))).expect("at least one device remains");
             load[d.index()] += c.seconds[d.index()];
             at[i] = Some(d);
         }
-        at.into_iter().map(|d| d.expect("each was dealt out")).collect()
+        at.into_iter().map(|d| d.expect("each cluster was assigned a device")).collect()
     }
 
     fn spread(&self, clusters: &[Cluster], at: &[DeviceId]) -> Vec<DeviceId> {

@@ -200,7 +200,7 @@ impl<'a> Estimator<'a> {
     }
 
     fn device(&self, node: Node, devices: &[DeviceId]) -> DeviceId {
-        devices[self.groups.of(node).expect("it is in the graph").index()]
+        devices[self.groups.of(node).expect("the node is in the graph").index()]
     }
 
     fn region(&mut self, region: Region, devices: &[DeviceId], scale: f64) {

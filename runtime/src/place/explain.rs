@@ -131,7 +131,7 @@ impl Placement {
             let seconds = costs.work[node.index()].seconds(topology.device(device)) * costs.runs[region.index()];
             let why = self.reasons.as_ref().and_then(|r| Some(r.why[r.groups[node.index()]?].clone()));
             let why = if self.moved[node.index()] {
-                Some("with the first print: their order is seen".to_owned())
+                Some("with the first print, to keep their order".to_owned())
             } else {
                 why
             };

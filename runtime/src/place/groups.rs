@@ -254,7 +254,7 @@ impl Feasible {
         let mut exist = |pattern: DevicePattern| {
             !self.devices.entry(pattern).or_insert_with(|| topology.matching(&pattern)).is_empty()
         };
-        let help = || format!("there are {}", topology.names());
+        let help = || format!("available: {}", topology.names());
         if !exist(asked) {
             let (loc, label) = cause.shown(graph);
             return Err(Diagnostic::new(format!("there is no device {asked}")).at(loc, label).help(help()));
@@ -274,7 +274,7 @@ impl Feasible {
                 let asked = cause.devices();
                 let patterns: Vec<_> = before.iter().map(|c| c.devices().to_string()).collect();
                 let message =
-                    format!("no device is {} and {asked}, as what belongs together asks", patterns.join(" and "));
+                    format!("conflicting device constraints: no device matches {} and {asked}", patterns.join(" and "));
                 let labels = [&cause].into_iter().chain(before.iter().rev()).map(|c| c.shown(graph));
                 let error = labels.fold(Diagnostic::new(message), |e, (loc, label)| e.at(loc, label));
                 Err(error.help(help()))

@@ -1,4 +1,4 @@
-//! Placement rules of a session, which assign variables to devices by name patterns, outside of the
+//! Placement rules of a session, which assign variables to devices by name patterns, outside the
 //! model.
 
 use super::topology::Topology;
@@ -63,7 +63,7 @@ impl Rules {
         }
         if let Some((_, rest)) = example.split_once('{') {
             let word = rest.split('}').next().unwrap_or_default();
-            let help = format!("a word in the device is one of the pattern, as in \"layer{{{word}}}.*\"");
+            let help = format!("a word in the device must appear in the pattern, as in \"layer{{{word}}}.*\"");
             return Err(wrong(format!("the pattern has no `{{{word}}}`")).help(help));
         }
         if let Err(error) = example.parse::<DevicePattern>() {
@@ -107,8 +107,8 @@ impl Rules {
             let device: Vec<String> = rule.device.split('/').map(open).collect();
             let pattern = device.join("/").parse::<DevicePattern>();
             if pattern.is_ok_and(|pattern| topology.matching(&pattern).is_empty()) {
-                let message = format!("the rule {:?} -> {:?}: there is no such device", rule.names, rule.device);
-                return Err(Diagnostic::new(message).help(format!("there are {}", topology.names())));
+                let message = format!("the rule {:?} -> {:?} matches no device", rule.names, rule.device);
+                return Err(Diagnostic::new(message).help(format!("available: {}", topology.names())));
             }
         }
         Ok(())
@@ -128,13 +128,13 @@ fn pieces(names: &str) -> Result<Vec<PatternPiece>, String> {
             pieces.push(PatternPiece::Any);
             rest = after;
         } else if let Some(after) = rest.strip_prefix('{') {
-            let (word, after) = after.split_once('}').ok_or("a `{` without its `}`")?;
+            let (word, after) = after.split_once('}').ok_or("unclosed `{`")?;
             if word.is_empty() || !word.chars().all(char::is_alphanumeric) {
-                return Err(format!("`{{{word}}}` is not a word in braces"));
+                return Err(format!("`{{{word}}}` does not contain a word"));
             }
             let piece = PatternPiece::Number(word.to_owned());
             if pieces.contains(&piece) {
-                return Err(format!("`{{{word}}}` is there twice"));
+                return Err(format!("`{{{word}}}` appears twice"));
             }
             pieces.push(piece);
             rest = after;
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn a_rule_with_a_number_in_its_peer_is_looked_at_when_the_session_begins() {
         let rules = rules(&[("shard{p}", "/peer:node{p}/gpu:0")]);
-        assert!(rules.check(&Topology::cpus(2)).unwrap_err().message.contains("there is no such device"));
+        assert!(rules.check(&Topology::cpus(2)).unwrap_err().message.contains("matches no device"));
     }
 
     #[test]
@@ -237,25 +237,25 @@ mod tests {
         let error = rules.of("a.layer99999999999.w").unwrap_err();
         assert_eq!(
             error.message,
-            "the rule \"*.layer{i}.*\" on the variable `a.layer99999999999.w`: \"/gpu:99999999999\" is not the name of a \
-             device: `99999999999` is not a number of a device"
+            "the rule \"*.layer{i}.*\" on the variable `a.layer99999999999.w`: \"/gpu:99999999999\" is not a valid \
+             device name: `99999999999` is not a device index"
         );
     }
 
     #[test]
     fn a_rule_that_is_wrong_says_why() {
         for (names, to, why) in [
-            ("a{i", "/cpu", "a `{` without its `}`"),
-            ("a{}", "/cpu", "`{}` is not a word in braces"),
-            ("a{i}b{i}", "/cpu", "`{i}` is there twice"),
+            ("a{i", "/cpu", "unclosed `{`"),
+            ("a{}", "/cpu", "`{}` does not contain a word"),
+            ("a{i}b{i}", "/cpu", "`{i}` appears twice"),
             ("a{i}", "/cpu:{j}", "the pattern has no `{j}`"),
-            ("a", "cpu", "\"cpu\" is not the name of a device: it does not begin with `/`"),
+            ("a", "cpu", "\"cpu\" is not a valid device name: it does not start with `/`"),
         ] {
             let error = Rules::new().with(names, to).expect_err(names);
             assert_eq!(error.message, format!("the rule {names:?} -> {to:?}: {why}"));
         }
         let error = rules(&[("a*", "/gpu")]).check(&Topology::cpus(2)).unwrap_err();
-        assert_eq!(error.message, "the rule \"a*\" -> \"/gpu\": there is no such device");
-        assert_eq!(error.help.as_deref(), Some("there are /cpu:0, /cpu:1"));
+        assert_eq!(error.message, "the rule \"a*\" -> \"/gpu\" matches no device");
+        assert_eq!(error.help.as_deref(), Some("available: /cpu:0, /cpu:1"));
     }
 }

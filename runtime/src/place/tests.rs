@@ -365,29 +365,29 @@ fn an_error_shows_the_chain_of_constraints() {
         "error: there is no device /gpu
  --> f.ir:4:30
   | /gpu for `mul` at f.ir:4:5
-  = help: there are /cpu:0, /cpu:1
+  = help: available: /cpu:0, /cpu:1
 "
     );
     let text = text.replace("on \"/gpu\"", "").replace("return", "assign @w, %y on \"/cpu:1\"\n    return");
     assert_eq!(
         error_of(&text, &topology, &Rules::new().with("w", "/cpu").unwrap(), &[]),
-        "error: no device is /cpu:0 and /cpu and /cpu:1, as what belongs together asks
+        "error: conflicting device constraints: no device matches /cpu:0 and /cpu and /cpu:1
  --> f.ir:5:19
   | /cpu:1 for `assign` at f.ir:5:5, which is where the variable `w` is
  ::: f.ir:2:20
   | /cpu:0 for the variable `w`
   = note: /cpu for the variable `w` by the rule \"w\" -> \"/cpu\"
-  = help: there are /cpu:0, /cpu:1
+  = help: available: /cpu:0, /cpu:1
 "
     );
     let rules = Rules::new().with("*", "/cpu:1").unwrap();
     assert_eq!(
         error_of(&text, &topology, &rules, &[]),
-        "error: no device is /cpu:0 and /cpu:1, as what belongs together asks
+        "error: conflicting device constraints: no device matches /cpu:0 and /cpu:1
  --> f.ir:2:20
   | /cpu:0 for the variable `w`
   = note: /cpu:1 for the variable `w` by the rule \"*\" -> \"/cpu:1\"
-  = help: there are /cpu:0, /cpu:1
+  = help: available: /cpu:0, /cpu:1
 "
     );
 }

@@ -147,7 +147,7 @@ impl Deadline {
         if !clock.runs {
             let thread = std::thread::Builder::new().name("anabranch-deadlines".to_owned()).spawn(watch_the_clock);
             thread.map_err(|e| {
-                Diagnostic::new(format!("the thread that watches deadlines did not start: {e}"))
+                Diagnostic::new(format!("could not start the thread that watches deadlines: {e}"))
                     .of_kind(ErrorKind::ResourceExhausted)
             })?;
             clock.runs = true;

@@ -1,8 +1,8 @@
 //! A traced graph compiled for given input types, with its session's variables. Functions and their
 //! pruned parts call it.
 //!
-//! It does not know the caller's representation of inputs and outputs: here both are lists of
-//! tensors.
+//! This module does not know the caller's representation of inputs and outputs: here both are lists
+//! of tensors.
 
 use crate::cpu::program::CompileOptions;
 use crate::session::Session;
@@ -93,7 +93,7 @@ impl Compiled {
         };
         let guards = state::lock_unless(cells, lock_order, assigned, &call.flag);
         let (Some(mut guards), None) = (guards, call.flag.get()) else {
-            let kind = call.flag.get().expect("only a set flag ends the wait for variables");
+            let kind = call.flag.get().expect("waiting for variables ends early only if the flag is set");
             return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
         };
         run(&mut guards, StepCx { print, stop: Some(&call.flag) })
@@ -139,7 +139,7 @@ impl<T> Cache<T> {
         if trace::is_tracing() {
             let message = format!("`{name}` was called in its session while a function is being traced");
             return Err(Diagnostic::new(message)
-                .help("call the Rust function itself: inside of a graph function it is an ordinary function"));
+                .help("call the Rust function itself: inside a graph function it is an ordinary function"));
         }
         let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = self.find(fits) {

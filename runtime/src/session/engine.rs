@@ -47,7 +47,7 @@ pub(crate) struct MultiDevice {
     driver: Driver,
 }
 
-/// The context of a step outside of its function.
+/// The context of a step outside its function.
 pub(crate) struct StepCx<'a> {
     pub(crate) print: &'a PrintTo,
     /// The flag that ends the step, or `None` if only the step itself ends it.

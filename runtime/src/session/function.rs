@@ -181,8 +181,12 @@ where
     /// use anabranch::prelude::*;
     /// use anabranch::{Session, SimulatedDevice};
     ///
-    /// let session = Session::builder().simulated([SimulatedDevice::new("/gpu:0"), SimulatedDevice::new("/gpu:1")]).build()?;
-    /// let f = session.function(|x: Tensor| on("/gpu:0", || x * 2.0).sum() + on("/gpu:1", || x.exp()).sum())?;
+    /// let session = Session::builder()
+    ///     .simulated([SimulatedDevice::new("/gpu:0"), SimulatedDevice::new("/gpu:1")])
+    ///     .build()?;
+    /// let f = session.function(|x: Tensor| {
+    ///     on("/gpu:0", || x * 2.0).sum() + on("/gpu:1", || x.exp()).sum()
+    /// })?;
     /// let (_, timeline) = f.profile([0.0, 1.0])?;
     /// assert!(timeline.simulated && timeline.spans.iter().any(|span| span.device == "/gpu:1"));
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -252,7 +256,7 @@ where
     ///
     /// - The name of a value is given by [`Tensor::named`](anabranch_dsl::Tensor::named), that of a
     ///   parameter of a `#[graph]` function by its declaration. `input 0` and `result 0` are the
-    ///   first input and output tensors. Values inside of branches, loops and checkpoints cannot be
+    ///   first input and output tensors. Values inside branches, loops and checkpoints cannot be
     ///   fed or fetched.
     /// - A feed replaces the value wherever the function uses it, gradients included. Operations
     ///   that only served to compute it do not run. Every parameter that is needed must be fed;
@@ -260,11 +264,11 @@ where
     /// - No variable is assigned. A fetch that depends on an assigned value is computed from that
     ///   value nevertheless. For steps that assign see [`prune_step`](Self::prune_step).
     /// - A print or an assertion stays if all its operands are fed or computed anyway, and so do
-    ///   those inside of branches and loops that stay. Others are removed, with the operations that
+    ///   those inside branches and loops that stay. Others are removed, with the operations that
     ///   only they need.
     ///
     /// # Errors
-    /// - A name has no value, with the existing names; or several values; or a value inside of a
+    /// - A name has no value, with the existing names; or several values; or a value inside a
     ///   branch or loop, with their lines.
     /// - A value is fed twice, or is fed although it is not a parameter and no fetch depends on it.
     /// - A needed parameter is not fed, or nothing is fetched.
@@ -359,7 +363,7 @@ where
 
     /// Returns the plan for arguments of the given types as text.
     ///
-    /// It shows instructions and memory; for each loop, whether its iterations depend on each
+    /// The text shows instructions and memory; for each loop, whether its iterations depend on each
     /// other; and for each loop and branch the values that it saves for a gradient, with name,
     /// type, line and bytes per iteration.
     pub fn explain(&self, signature: impl Into<Signature>) -> Result<String> {
@@ -406,13 +410,15 @@ enum ResultMismatch {
 impl ResultMismatch {
     fn diagnostic(self, name: &str, results: &impl Results) -> Diagnostic {
         let message = match self {
-            ResultMismatch::Number(n, given) => format!("`{name}` gives {n} tensors, to the place of {given}"),
+            ResultMismatch::Number(n, given) => {
+                format!("`{name}` returns {n} tensors, but `call_into` received {given}")
+            }
             ResultMismatch::Type { i, ty, given } => {
                 let path = results.path_of(&mut i.clone()).unwrap_or_default();
-                format!("`{name}`: result {i}{path} is {ty}, to the place of {given}")
+                format!("`{name}`: result {i}{path} is {ty}, but `call_into` received {given}")
             }
         };
-        Diagnostic::new(message).help("give the results of an earlier call with arguments of these types")
+        Diagnostic::new(message).help("pass the results of an earlier call with arguments of these types")
     }
 }
 

@@ -141,16 +141,19 @@ impl SessionBuilder {
     /// later.
     ///
     /// ```
+    /// use anabranch::Session;
     /// use anabranch::dsl::format::Stream;
     /// use anabranch::{dsl::staged, prelude::*};
-    /// use anabranch::Session;
     /// use std::sync::{Arc, Mutex};
     ///
     /// let printed = Arc::new(Mutex::new(String::new()));
     /// let to = printed.clone();
-    /// let session = Session::builder().print_to(move |_stream, text| to.lock().unwrap().push_str(text)).build()?;
+    /// let session = Session::builder()
+    ///     .print_to(move |_stream, text| to.lock().unwrap().push_str(text))
+    ///     .build()?;
     /// // In a `#[graph]` function: `println!("{x:.1}")`.
-    /// let f = session.function(|x: Tensor| staged::print(Stream::Stdout, format_args!("{x:.1}"), "\n"))?;
+    /// let f = session
+    ///     .function(|x: Tensor| staged::print(Stream::Stdout, format_args!("{x:.1}"), "\n"))?;
     /// f.call([0.5, 2.0])?;
     /// assert_eq!(*printed.lock().unwrap(), "[0.5, 2.0]\n");
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -182,14 +185,14 @@ impl SessionBuilder {
     /// limit.
     ///
     /// By default all sessions share one pool of threads, one for each core unless the environment
-    /// variable `RAYON_NUM_THREADS` says otherwise. A call from inside of a rayon pool uses the
+    /// variable `RAYON_NUM_THREADS` says otherwise. A call from inside a rayon pool uses the
     /// threads of that pool.
     ///
-    /// With a limit the session has its own threads. Each running call has `n` of them, so calls
-    /// never wait for each other, and a server that runs many calls at once has many times `n`
-    /// threads. The calling thread sleeps. Small calls, in which no kernel is worth several
-    /// threads, run on the calling thread, with or without a limit. Several CPU devices share the
-    /// `n` threads equally, with at least one each. Placement ignores the limit.
+    /// With a limit the session has its own threads. Each running call uses `n` threads, so calls
+    /// never wait for each other, and a server that runs `m` calls at once has `m * n` threads. The
+    /// calling thread sleeps. Small calls, in which no kernel is worth several threads, run on the
+    /// calling thread, with or without a limit. Several CPU devices share the `n` threads equally,
+    /// with at least one each. Placement ignores the limit.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -236,11 +239,16 @@ impl SessionBuilder {
     /// several rules match a name, the last one applies.
     ///
     /// ```
-    /// use anabranch::prelude::*;
     /// use anabranch::Session;
+    /// use anabranch::prelude::*;
     ///
-    /// let session = Session::builder().cpus(3).place("*", "/cpu:0").place("layer{i}.weight", "/cpu:{i}").build()?;
-    /// let (w0, w2) = (Var::<f32>::new("layer0.weight", 2.0), Var::<f32>::new("layer2.weight", 3.0));
+    /// let session = Session::builder()
+    ///     .cpus(3)
+    ///     .place("*", "/cpu:0")
+    ///     .place("layer{i}.weight", "/cpu:{i}")
+    ///     .build()?;
+    /// let (w0, w2) =
+    ///     (Var::<f32>::new("layer0.weight", 2.0), Var::<f32>::new("layer2.weight", 3.0));
     /// let f = session.function(|x: Tensor| x * w0.get() * w2.get())?;
     /// assert_eq!(f.call(1.0)?, 6.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -275,25 +283,25 @@ impl SessionBuilder {
     pub fn build(self) -> Result<Session> {
         unoptimized::warn_once();
         if self.cpus == Some(0) {
-            return Err(Diagnostic::new("a session of no CPU devices").help("give `cpus` at least 1"));
+            return Err(Diagnostic::new("a session needs at least one CPU device").help("set `cpus` to at least 1"));
         }
         if let Some(n) = self.cpus.filter(|&n| n > MAX_CPUS) {
-            let message = format!("a session of {n} CPU devices: there may be {MAX_CPUS}");
-            return Err(Diagnostic::new(message).help("they share the cores of one machine"));
+            let message = format!("a session can have at most {MAX_CPUS} CPU devices, not {n}");
+            return Err(Diagnostic::new(message).help("all CPU devices share the cores of one machine"));
         }
         if let Some(n) = self.threads.filter(|n| !(1..=MAX_THREADS).contains(n)) {
-            let message = format!("a session of {n} threads");
-            return Err(Diagnostic::new(message).help(format!("give `threads` at least 1 and at most {MAX_THREADS}")));
+            let message = format!("a session cannot have {n} threads");
+            return Err(Diagnostic::new(message).help(format!("set `threads` to at least 1 and at most {MAX_THREADS}")));
         }
         if self.simulated.as_ref().is_some_and(Vec::is_empty) {
-            return Err(Diagnostic::new("a session without a device: no simulated one was given"));
+            return Err(Diagnostic::new("a session needs at least one simulated device, but the list is empty"));
         }
         if self.cpus.is_some() && self.simulated.is_some() {
-            let message = "a session of CPU devices and of simulated ones: their clocks are not the same";
-            return Err(Diagnostic::new(message).help("leave `cpus` out"));
+            let message = "a session cannot have both CPU devices and simulated devices, because their clocks differ";
+            return Err(Diagnostic::new(message).help("remove the call of `cpus`"));
         }
         if self.flow.parallel_iterations == 0 {
-            return Err(Diagnostic::new("no iteration of a loop may run").help("give `parallel_iterations` at least 1"));
+            return Err(Diagnostic::new("`parallel_iterations` is 0").help("use at least 1"));
         }
         let mut rules = Rules::new();
         for (names, device) in &self.rules {
@@ -330,9 +338,9 @@ impl Session {
 
     /// Creates a function that runs in this session.
     ///
-    /// It is traced and compiled on the first call with arguments of given types, once for each
-    /// combination of types. Messages show the name of a function, and for a closure the line of
-    /// this call.
+    /// The function is traced and compiled on the first call with arguments of given types, once
+    /// for each combination of types. Messages show the name of a function, and for a closure the
+    /// line of this call.
     #[track_caller]
     pub fn function<Args, F: GraphFn<Args>>(&self, f: F) -> Result<Function<F, Args>> {
         Ok(Function::new(self.clone(), f, Loc::caller()))
@@ -343,7 +351,10 @@ impl Session {
     /// ```
     /// # use anabranch::Session;
     /// let session = Session::builder().cpus(2).build()?;
-    /// assert_eq!(session.devices().iter().map(ToString::to_string).collect::<Vec<_>>(), ["/cpu:0", "/cpu:1"]);
+    /// assert_eq!(
+    ///     session.devices().iter().map(ToString::to_string).collect::<Vec<_>>(),
+    ///     ["/cpu:0", "/cpu:1"]
+    /// );
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn devices(&self) -> Vec<DeviceName> {
@@ -428,8 +439,12 @@ impl Session {
     /// or a value of another type. The error names the paths.
     ///
     /// ```
-    /// use anabranch::{nn::{Init, Linear}, optim::{Adam, Optimizer}, prelude::*};
     /// use anabranch::Session;
+    /// use anabranch::{
+    ///     nn::{Init, Linear},
+    ///     optim::{Adam, Optimizer},
+    ///     prelude::*,
+    /// };
     ///
     /// let (session, init) = (Session::new()?, Init::new(0));
     /// let (model, adam) = (Linear::new(&init, 2, 1), Adam::new(0.1));
@@ -438,7 +453,10 @@ impl Session {
     ///
     /// let adam = Adam::new(0.1);
     /// let error = session.load_state(&adam, &saved).unwrap_err();
-    /// assert!(error.message.starts_with("the module has no variables `weight.adam_m`"), "{error}");
+    /// assert!(
+    ///     error.message.starts_with("the module has no variables `weight.adam_m`"),
+    ///     "{error}"
+    /// );
     /// adam.prepare(&model);
     /// session.load_state(&adam, &saved)?;
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -449,7 +467,7 @@ impl Session {
             .map_err(|path| Diagnostic::new(format!("there are two values for the variable `{path}`")))?;
         let var_of = by_path(&vars).map_err(|path| {
             Diagnostic::new(format!("two variables of the module have the path `{path}`"))
-                .help("a value is found by its path: give the parts of the module different names")
+                .help("values are identified by their paths: give the parts of the module different names")
         })?;
         let missing = listed(vars.iter().map(|(path, _)| path).filter(|path| !value_of.contains_key(path.as_str())));
         let unknown = listed(values.iter().map(|(path, _)| path).filter(|path| !var_of.contains_key(path.as_str())));
@@ -459,7 +477,7 @@ impl Session {
             (None, None) => {}
             (Some(missing), None) => {
                 return Err(Diagnostic::new(missing).help(
-                    "add a value for each of these paths, for example its present value, which \
+                    "add a value for each of these paths, for example its current value, which \
                      `session.state(&module)` returns",
                 ));
             }
@@ -469,9 +487,9 @@ impl Session {
                     Some(missing) => Diagnostic::new(missing).at(Loc::UNKNOWN, unknown),
                 };
                 return Err(error.help(
-                    "a state fits the module that it was saved from. If a model changed since then, rename or leave out the \
-                     values whose paths it does not have, and take those that it lacks from `session.state(&module)`. \
-                     An optimizer has variables for a model once `prepare(&model)` was called on it",
+                    "a state matches the module from which it was saved. If the model has changed since then, rename \
+                     or remove values whose paths it does not have, and add missing ones from \
+                     `session.state(&module)`. An optimizer has variables for a model only after `prepare(&model)`",
                 ));
             }
         }

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// A part of a [`Function`](crate::Function) for arguments of given types, which computes fetched
 /// values from fed values.
 ///
-/// It is created by [`Function::prune`](crate::Function::prune) and
+/// A pruned function is created by [`Function::prune`](crate::Function::prune) and
 /// [`Function::prune_step`](crate::Function::prune_step). A clone is another handle of the same
 /// part. It may be called from several threads at once.
 #[derive(Clone)]
@@ -64,20 +64,20 @@ impl PrunedFunction {
                     true => format!("`{name}`: `{first}` is fed twice"),
                     false => format!("`{name}`: `{first}` and `{second}` are the same value, which is fed twice"),
                 };
-                return Err(Diagnostic::new(message).help("name each value that is fed once"));
+                return Err(Diagnostic::new(message).help("feed each value only once"));
             }
         }
         if fetches.is_empty() && key.assignments == Assignments::Drop {
             return Err(Diagnostic::new(format!("`{name}`: nothing is fetched"))
-                .help("name a value, or take `prune_step` for the assignments alone"));
+                .help("fetch a value, or use `prune_step` to run only the assignments"));
         }
         let pruned = passes::prune(&traced.graph, &feeds, &fetches, key.assignments)?;
         for (i, value) in feeds.iter().enumerate() {
             if !pruned.needed[i] && !traced.graph.inputs().contains(value) {
-                let message = format!("`{name}`: `{}` is fed, and nothing that is fetched depends on it", key.feeds[i]);
+                let message = format!("`{name}`: no fetch depends on the feed `{}`", key.feeds[i]);
                 return Err(Diagnostic::new(message)
-                    .at(traced.graph.loc(*value), "made here")
-                    .help("leave it out; only parameters may be fed without need"));
+                    .at(traced.graph.loc(*value), "created here")
+                    .help("remove it; only parameters may be fed without being needed"));
             }
         }
         let vars = pruned.vars.iter().map(|&id| traced.var(id).clone()).collect();
@@ -148,8 +148,10 @@ impl PrunedFunction {
     pub fn explain(&self) -> Result<String> {
         if let Some((feed, ty)) = self.0.open_feed() {
             let name = &self.0.graph.name;
-            let message = format!("`{name}`: what runs depends on extents that a call says: `{feed}` is {ty}");
-            return Err(Diagnostic::new(message).help("fetch and feed values whose extents follow from the signature"));
+            let message = format!(
+                "`{name}`: the pruned function depends on extents that only a call determines: `{feed}` is {ty}"
+            );
+            return Err(Diagnostic::new(message).help("feed and fetch values whose extents follow from the signature"));
         }
         let compiled = self.0.compiled_for(&self.feed_types())?;
         Ok(compiled.engine.explain(&self.0.session.devices))
@@ -174,17 +176,15 @@ impl PrunedInner {
         let (name, names) = (&self.graph.name, &self.key.feeds);
         if feeds.len() != names.len() {
             let listed: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
-            let message = format!("`{name}` is fed {} tensors, given {}", names.len(), feeds.len());
+            let message = format!("wrong number of feeds for `{name}`: expected {}, got {}", names.len(), feeds.len());
             let error = Diagnostic::new(message);
-            return Err(if names.is_empty() { error } else { error.help(format!("give {}", listed.join(", "))) });
+            return Err(if names.is_empty() { error } else { error.help(format!("feed {}", listed.join(", "))) });
         }
         for ((feed, given), &v) in names.iter().zip(feeds).zip(self.graph.inputs()) {
             let (expected, given) = (self.graph.ty(v).element(), given.ty());
             if !expected.compatible(&given) {
-                let message = format!("`{name}`: the feed `{feed}` is {expected}, given {given}");
-                return Err(
-                    Diagnostic::new(message).help("what is fed has the type that the value has in the function")
-                );
+                let message = format!("`{name}`: the feed `{feed}` is {expected}, but got {given}");
+                return Err(Diagnostic::new(message).help("a feed must have the type of the value in the function"));
             }
         }
         Ok(())

@@ -60,7 +60,7 @@ impl Teams {
             ThreadPoolBuilder::new().num_threads(self.n).thread_name(move |i| format!("session {id} thread {i}"));
         let team = team.start_handler(move |_| TEAMS.set(id)).build();
         team.map_err(|e| {
-            Diagnostic::new(format!("the threads of a session did not start: {e}"))
+            Diagnostic::new(format!("could not start the threads of a session: {e}"))
                 .of_kind(ErrorKind::ResourceExhausted)
         })
     }

@@ -54,7 +54,7 @@ pub struct Var {
 pub struct Place {
     /// The variable.
     pub id: u32,
-    /// Its name.
+    /// The name of the variable.
     pub name: String,
     /// The field.
     pub field: Option<usize>,
@@ -175,7 +175,7 @@ pub struct Block {
 /// A `while` or `loop` with a maximum number of iterations, which the printed text counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loop {
-    /// Its label.
+    /// The label of the loop.
     pub id: LoopId,
     /// The maximum number of iterations.
     pub trips: i32,
@@ -225,7 +225,7 @@ pub enum Stmt {
 /// A function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Function {
-    /// Its name.
+    /// The name of the function.
     pub name: String,
     /// Parameters; all are mutable.
     pub params: Vec<Var>,

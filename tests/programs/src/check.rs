@@ -1,9 +1,9 @@
 //! The invariants of scopes and jumps of a tree.
 //!
 //! - A name refers to the variable with the number of the place: it is not shadowed.
-//! - A jump is inside of its loop and is the last statement of its block.
-//! - An arm of an `if` or `match` with a value has a value or jumps. Not both arms of an `if` jump,
-//!   and neither does the default arm of a `match`.
+//! - A jump is inside its loop and is the last statement of its block.
+//! - If an `if` or `match` has a value, each of its arms has a value or ends with a jump. At least
+//!   one arm of an `if` and the default arm of a `match` do not jump.
 
 use crate::ast::*;
 

@@ -8,7 +8,7 @@
 //! - Floats stay between -2 and 2: a value that may be larger is reduced before it is stored.
 //!   Integers may wrap.
 //! - A divisor is a literal, or is known not to be 0 by an enclosing condition.
-//! - Variables that are assigned inside of an operand are declared there, since operands are
+//! - Variables that are assigned inside an operand are declared there, since operands are
 //!   borrowed while they are computed.
 //! - A host variable is assigned only if no tensor decides whether that happens: not in a staged
 //!   arm or body below its declaration, and not after a staged jump. No staged jump leaves a host
@@ -309,7 +309,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates an operand. It assigns nothing that is declared outside of it, even if that is in
+    /// Generates an operand. It assigns nothing that is declared outside it, even if that is in
     /// an enclosing operand.
     fn operand<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let before = (self.pure_from, self.no_jumps);
@@ -753,7 +753,7 @@ impl Generator<'_> {
 
     fn if_stmt(&mut self) -> Stmt {
         let mut arms = Vec::new();
-        // Statements after an `else` are inside of it.
+        // Statements after an `else` are inside it.
         let count = [1, 1, 1, 2, 3][self.rng.below(5)];
         for i in 0..count {
             self.staged += i;

@@ -80,9 +80,9 @@ fn type_name(ty: &VarTy) -> String {
 enum Tail<'a> {
     /// There is none.
     Nothing,
-    /// It is the value of the expression.
+    /// The value becomes that of the expression.
     Value,
-    /// It is assigned.
+    /// The value is assigned.
     Assign(&'a str),
 }
 

@@ -18,7 +18,7 @@ pub mod plain32 {
     pub fn to_float(x: i32) -> f32 {
         x as f32
     }
-    /// As an integer, cut towards zero.
+    /// As an integer, rounded towards zero.
     pub fn to_int(x: f32) -> i32 {
         x as i32
     }
@@ -47,7 +47,7 @@ pub mod plain64 {
     pub fn to_float(x: i32) -> Dual {
         Dual::constant(x.into())
     }
-    /// As an integer, cut towards zero.
+    /// As an integer, rounded towards zero.
     pub fn to_int(x: Dual) -> i32 {
         x.value as i32
     }
@@ -139,7 +139,7 @@ macro_rules! staged {
             pub fn to_float(x: Int) -> Float {
                 x.cast()
             }
-            /// As an integer, cut towards zero.
+            /// As an integer, rounded towards zero.
             #[track_caller]
             pub fn to_int(x: Float) -> Int {
                 x.cast()

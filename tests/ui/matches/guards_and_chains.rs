@@ -1,4 +1,4 @@
-//! Guards, and what stands beside a `let`, decide on the host: also a part of them, at its own place.
+//! Match guards and `let` chains need a host `bool`. A wrong part is reported at its location.
 
 use anabranch::prelude::*;
 

@@ -152,7 +152,7 @@ impl VisitMut for Marks {
             _ => {}
         }
     }
-    /// Parentheses that the user wrote say nothing.
+    /// Parentheses that the user wrote have no effect.
     fn visit_pat_mut(&mut self, pat: &mut Pat) {
         visit_mut::visit_pat_mut(self, pat);
         if let Pat::Paren(PatParen { pat: inner, .. }) = pat

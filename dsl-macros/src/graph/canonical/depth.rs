@@ -329,7 +329,7 @@ impl Step {
         Step { stmt, jumps, declares, last_use: 0, is_value }
     }
 
-    /// Returns whether the statement must stay outside of blocks: its declarations are not known,
+    /// Returns whether the statement must stay outside blocks: its declarations are not known,
     /// or no use of them is found.
     fn stays(&self) -> bool {
         match &self.stmt {
@@ -519,7 +519,7 @@ fn in_tuples(mut items: Vec<(Pat, Expr)>) -> (Pat, Expr) {
         });
         items = tuples.collect();
     }
-    items.pop().expect("there are items")
+    items.pop().expect("the stack of items is not empty")
 }
 
 struct Idents(Vec<PatIdent>);

@@ -29,7 +29,7 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
     let (label, body, is_loop) = match &mut whole {
         Expr::Block(b) => (&b.label, &mut b.block, false),
         Expr::Loop(l) => (&l.label, &mut l.body, true),
-        _ => unreachable!("it is one of these"),
+        _ => unreachable!("the value is a labeled block or a loop"),
     };
     let label = label.as_ref()?.name.ident.to_string();
     let mut find =

@@ -259,7 +259,7 @@ impl Walk<'_> {
             // The joined kind replaces the first of its members: the earlier the compiler finds a
             // tensor, the earlier it knows the type of the flag.
             let around = &mut self.flags[i].kinds;
-            let first = around.iter().position(|kind| common.contains(kind)).expect("they are in common");
+            let first = around.iter().position(|kind| common.contains(kind)).expect("the kind is common to both");
             around[first] = kind;
             around.retain(|kind| !common.contains(kind));
             if known.is_none() {
@@ -354,7 +354,7 @@ impl Walk<'_> {
             Expr::Break(b) => (JumpKind::Break, b.break_token.span, b.label.clone(), b.expr.as_mut()),
             Expr::Continue(c) => (JumpKind::Continue, c.continue_token.span, c.label.clone(), None),
             Expr::Return(r) => (JumpKind::Return, r.return_token.span, None, r.expr.as_mut()),
-            _ => unreachable!("only jumps come here"),
+            _ => unreachable!("only jumps are passed here"),
         };
         let target = match kind {
             JumpKind::Return => Some(0),
@@ -365,8 +365,8 @@ impl Walk<'_> {
         }
         let Some(target) = target else {
             let message = match label {
-                Some(label) => format!("nothing around this has the label `{label}`"),
-                None => "there is no loop around this to leave or to continue".to_owned(),
+                Some(label) => format!("use of the undeclared label `{label}`"),
+                None => "`break` or `continue` outside a loop".to_owned(),
             };
             self.cx.push(syn::Error::new(at, message));
             return Expr::Verbatim(emit::never(at));
@@ -490,7 +490,7 @@ impl Walk<'_> {
         self.sequences.push(Sequence { targets, constructs, at, ways: Vec::new() });
         let is_unit = b.attrs.drain(..).any(|mark| has_no_value(&mark));
         self.block(&mut b.block, Position { is_unit, ..position });
-        let sequence = self.sequences.pop().expect("it was begun");
+        let sequence = self.sequences.pop().expect("the sequence was begun");
         if sequence.ways.is_empty() {
             return Expr::Block(b);
         }
@@ -586,7 +586,8 @@ impl Walk<'_> {
         let is_given = |var: &&Ident| {
             let id = self.env.resolve(&var.to_string());
             if id.is_some_and(|id| id >= c.first_inside) {
-                let message = format!("a jump passes `{var}` on where another `{var}` hides it: rename one of the two");
+                let message =
+                    format!("`{var}` is shadowed where this jump needs its value: rename one of the two variables");
                 self.cx.error(*var, message);
             }
             let id = id.filter(|&id| id < c.first_inside && self.lives_after(c, id));

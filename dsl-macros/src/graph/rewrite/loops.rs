@@ -165,8 +165,8 @@ impl Walk<'_> {
         let Expr::MethodCall(m) = iterator else { return };
         if let Some((closure, changed)) = m.args.iter().find_map(|arg| Some((arg, scope::changed_by_closure(arg)?))) {
             let message = format!(
-                "this closure changes `{changed}` also for the items that a jump out of the loop skips: \
-                 `collect` the items before the loop, or change `{changed}` in its body"
+                "this closure would modify `{changed}` even for items that a jump out of the loop skips: `collect` \
+                 the items before the loop, or modify `{changed}` in its body"
             );
             self.cx.push(syn::Error::new(closure.span(), message));
         }

@@ -206,7 +206,7 @@ fn flags_stand_before_what_is_left_only_where_something_follows() {
 
 #[test]
 fn deferred_variables_are_named() {
-    assert!(errors("fn f() { let x; while c { x = 1; } }").contains("`x` gets its first value inside of a `while`"));
+    assert!(errors("fn f() { let x; while c { x = 1; } }").contains("`x` is initialized inside a `while`"));
     let body = rewritten("fn f() { let x; if c { x = 1; } else { x = 2; } g(x) }");
     assert_eq!(body.matches("let x ;").count(), 3, "{body}");
     assert!(carried("fn f() { let mut x; x = 1; if c { x = 2; } }") == ["x"]);

@@ -87,7 +87,7 @@ impl ConstantElements<'_> {
             && self.extents.iter().zip(&shape).all(|(e, n)| *e == Some(*n))
             && size == self.words.len();
         if !fits {
-            return Err((self.loc, format!("the lists do not have the shape of {ty}")));
+            return Err((self.loc, format!("the shape of the lists is not that of {ty}")));
         }
         Ok(HostTensor::from_buffer(shape, data))
     }

@@ -34,7 +34,7 @@ impl<'a> Parser<'a> {
                     self.define(p.name, p.loc, Symbol::Value(value, p.loc));
                 }
                 None => {
-                    self.error(p.loc, format!("V6: nothing is given for the parameter `%{}`", p.name));
+                    self.error(p.loc, format!("V6: the parameter `%{}` has no argument", p.name));
                     self.define(p.name, p.loc, Symbol::Broken);
                 }
             }
@@ -139,7 +139,7 @@ impl<'a> Parser<'a> {
         let custom = matches!(kind, CallKind::CustomGradient { .. });
         let kind = if custom { CallKind::CustomGradient { args: bar.unwrap_or(params.len()) } } else { kind };
         if !custom && bar.is_some() {
-            return Err(self.error(loc, format!("`{}` has no captures after a bar", kind.name())));
+            return Err(self.error(loc, format!("`{}` cannot have captures after a bar", kind.name())));
         }
         let words: &[&str] = if custom { &["forward", "gradient"] } else { &["body"] };
         let mut regions = Vec::new();
@@ -200,7 +200,7 @@ impl<'a> Parser<'a> {
         self.graph.set_regions(node, regions);
         if self.graph.node(node).results.len() != n_vars {
             let n = self.graph.node(node).results.len();
-            return Err(self.error(loc, format!("V5: while: {n_vars} loop variables, {n} results")));
+            return Err(self.error(loc, format!("V5: while: {n_vars} loop variables, but {n} results")));
         }
         Ok(node)
     }

@@ -26,10 +26,12 @@ impl Graph {
     /// ```
     /// use anabranch::Graph;
     ///
-    /// let text = "graph @f(%x: f32[n]) -> f32[n] {\n    %y = tanh %x : f32[n]\n    return %y\n}\n";
+    /// let text =
+    ///     "graph @f(%x: f32[n]) -> f32[n] {\n    %y = tanh %x : f32[n]\n    return %y\n}\n";
     /// assert_eq!(Graph::parse(text, "f.ir").unwrap().to_string(), text);
     ///
-    /// let errors = Graph::parse("graph @f(%x: f32[n]) { %y = tahn %x  return %y }", "f.ir").unwrap_err();
+    /// let errors =
+    ///     Graph::parse("graph @f(%x: f32[n]) { %y = tahn %x  return %y }", "f.ir").unwrap_err();
     /// assert_eq!(errors[0].message, "there is no operation `tahn`");
     /// ```
     pub fn parse(text: &str, file: &str) -> Result<Graph, Vec<Diagnostic>> {
@@ -349,7 +351,8 @@ impl<'a> Parser<'a> {
             && self.errors.is_empty()
         {
             let list = |types: &[Type]| types.iter().map(Type::to_string).collect::<Vec<_>>().join(", ");
-            let message = format!("the graph returns ({}), its head says ({})", list(&given), list(&declared));
+            let message =
+                format!("the graph returns ({}), but its header declares ({})", list(&given), list(&declared));
             self.error(loc, message);
         }
         Ok(())

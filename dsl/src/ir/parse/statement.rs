@@ -78,7 +78,7 @@ impl<'a> Parser<'a> {
         };
         let n = self.graph.node(node).results.len();
         if n != n_names {
-            let message = format!("`{name}` gives {}, {} named", count(n, "value"), count(n_names, "value"));
+            let message = format!("`{name}` returns {}, but {} are named", count(n, "value"), count(n_names, "value"));
             return Err(self.error(op_loc, message));
         }
         Ok(node)
@@ -140,7 +140,7 @@ impl<'a> Parser<'a> {
                     let lists = ListOp::all().map(|op| op.name());
                     let all = ops::all().map(|d| d.name).chain(BUILTINS.iter().copied()).chain(lists);
                     if let Some(near) = nearest(name, all) {
-                        error = error.help(format!("there is `{near}`"));
+                        error = error.help(format!("did you mean `{near}`?"));
                     }
                     self.errors.push(error);
                     return Err(StatementFailed);
@@ -207,7 +207,7 @@ impl<'a> Parser<'a> {
                     let mut error = Diagnostic::new(format!("V4: {} has no attribute `{word}`", def.name)).at(loc, "");
                     let names: Vec<&str> = def.attrs.iter().map(|(name, _)| *name).collect();
                     if !names.is_empty() {
-                        error = error.help(format!("it has {}", names.join(", ")));
+                        error = error.help(format!("its attributes: {}", names.join(", ")));
                     }
                     p.errors.push(error);
                     return Err(StatementFailed);

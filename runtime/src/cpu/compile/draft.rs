@@ -230,7 +230,7 @@ impl Move {
     pub(crate) fn destination(&self) -> Storage {
         match self {
             Move::Reg { dst, .. } => Storage::Reg(*dst),
-            Move::Tensor { dst, .. } => dst.storage().expect("tensors move to buffers"),
+            Move::Tensor { dst, .. } => dst.storage().expect("a tensor is moved to a buffer"),
             Move::Stack { dst, .. } => Storage::Stack(*dst),
             Move::Slot { dst, .. } => Storage::Slot(*dst),
         }

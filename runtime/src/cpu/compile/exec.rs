@@ -107,7 +107,7 @@ impl PushCount {
         };
         let limit = match (self.count.limit, self.limit) {
             (Limit::Number(limit), _) => limit,
-            (Limit::Before(_), limit) => number(limit.expect("what is no number is in a register")),
+            (Limit::Before(_), limit) => number(limit.expect("a bound that is not a number is in a register")),
         };
         let trips = self.count.trips(number(self.first), limit).unwrap_or(0);
         usize::try_from(trips).unwrap_or(0).saturating_mul(self.in_each)
@@ -126,7 +126,7 @@ impl Plan {
     /// Returns the error of a plan that does not fit in memory.
     fn too_large(&self, n_output_bytes: usize) -> Diagnostic {
         let bytes = self.arena_bytes.saturating_add(n_output_bytes);
-        let error = Diagnostic::new(format!("`{}` needs {bytes} bytes of memory, more than there is", self.name))
+        let error = Diagnostic::new(format!("out of memory: `{}` needs {bytes} bytes", self.name))
             .of_kind(ErrorKind::ResourceExhausted);
         let views =
             self.steps.iter().filter_map(|step| if let Out::View(v) = &step.out { Some((step, v)) } else { None });
@@ -160,7 +160,7 @@ impl Plan {
             }
             match instr {
                 Instr::Native { function, .. } => {
-                    let native = self.native.as_ref().expect("there is native code of the plan");
+                    let native = self.native.as_ref().expect("the plan has native code");
                     pc = native.run(*function, &mut cx.regs, &mut cx.stacks, run_context.stop);
                     continue;
                 }
@@ -180,7 +180,10 @@ impl Plan {
                 Instr::StackZeros(s) => cx.stacks[s.index()].set_zeros(),
                 Instr::StackInput { stack, input } => {
                     let i = stack.index();
-                    match (cx.stack_inputs[*input as usize].take().expect("a stack was given"), &mut cx.lists[i]) {
+                    match (
+                        cx.stack_inputs[*input as usize].take().expect("the caller passed a stack"),
+                        &mut cx.lists[i],
+                    ) {
                         (StackOrList::Stack(given), _) => cx.stacks[i].set(given),
                         (StackOrList::List(given), Some(list)) => {
                             list.set(given).map_err(|missing| self.no_memory_for_list(missing))?
@@ -191,7 +194,7 @@ impl Plan {
                 Instr::StackOutput { stack, output } => {
                     let (i, ty) = (stack.index(), &self.stacks[stack.index()]);
                     let given = match list_of(ty) {
-                        Some(empty) => StackOrList::List(cx.lists[i].replace(empty).expect("it is a list")),
+                        Some(empty) => StackOrList::List(cx.lists[i].replace(empty).expect("the output is a list")),
                         None => StackOrList::Stack(cx.stacks[i].to_host(ty.element())),
                     };
                     cx.stack_outputs[*output as usize] = Some(given);
@@ -221,7 +224,7 @@ impl Plan {
                     let loc = self.steps[step.index()].loc;
                     src.own_all().and(dst.own_all()).map_err(|e| self.no_memory(e, loc))?;
                     if !dst.is_addable(src) {
-                        let message = format!("sum of stacks of {} and {} elements", dst.len(), src.len());
+                        let message = format!("stacks of {} and {} elements cannot be added", dst.len(), src.len());
                         return Err(Diagnostic::new(message).at(loc, ""));
                     }
                     dst.add(src).map_err(|e| self.no_memory(e, loc))?;
@@ -434,20 +437,20 @@ impl Plan {
 
     /// The error of a list whose copy does not fit into memory.
     fn no_memory_for_list(&self, missing: OutOfMemory) -> Diagnostic {
-        Diagnostic::new(format!("`{}`: the copy of a list needs {missing}", self.name))
+        Diagnostic::new(format!("out of memory: `{}` needs {} bytes to copy a list", self.name, missing.bytes))
             .of_kind(ErrorKind::ResourceExhausted)
-            .help("a list that is used after it was changed is copied first")
+            .help("a list is copied when it is modified while its old value is still used")
     }
 
     /// Returns the error of a loop whose saved values do not fit in memory.
     fn no_memory(&self, NoMemory { bytes }: NoMemory, loc: Loc) -> Diagnostic {
         let name = &self.name;
         Diagnostic::new(format!(
-            "`{name}`: what a loop saves for its gradient needs {bytes} bytes of memory, more than there is"
+            "out of memory: `{name}` needs {bytes} bytes for values that a loop saves for its gradient"
         ))
         .of_kind(ErrorKind::ResourceExhausted)
         .at(loc, "saved here in each iteration")
-        .help("put the body into a `checkpoint`, or take fewer iterations at once")
+        .help("put the body into a `checkpoint`, call `checkpoint_loop`, or run fewer iterations")
     }
 
     fn push(&self, cx: &mut Context, stack: StackId, step: &TensorOp, foreign: ExternalTensors<'_>) -> Result<()> {
@@ -461,7 +464,7 @@ impl Plan {
                 if element.compatible(&tensor.ty()) {
                     to.push_host(tensor).map_err(|e| self.no_memory(e, step.loc))
                 } else {
-                    let message = format!("push of {} to a stack of {element}", tensor.ty());
+                    let message = format!("{} cannot be pushed to a stack of {element}", tensor.ty());
                     Err(Diagnostic::new(message).at(step.loc, ""))
                 }
             }),
@@ -472,7 +475,7 @@ impl Plan {
 
     fn pop(&self, cx: &mut Context, stack: StackId, step: &TensorOp) -> Result<()> {
         if !cx.stacks[stack.index()].is_poppable() {
-            return Err(Diagnostic::new("pop of an empty stack").at(step.loc, ""));
+            return Err(Diagnostic::new("pop from an empty stack").at(step.loc, ""));
         }
         if cx.stacks[stack.index()].is_dynamic() {
             let tensor = cx.stacks[stack.index()].pop_host();
@@ -538,7 +541,7 @@ impl Plan {
         to: &mut [impl BorrowMut<HostTensor>],
     ) {
         let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.shared() };
-        assert_eq!(to.len(), self.outputs.len(), "a tensor for each output");
+        assert_eq!(to.len(), self.outputs.len(), "there is a tensor for each output");
         for (i, ((operand, _), to)) in self.outputs.iter().zip(&mut *to).enumerate() {
             let to: &mut HostTensor = to.borrow_mut();
             match operand {
@@ -611,7 +614,9 @@ impl Plan {
         }
         for &id in &self.additions {
             let step = &self.steps[id.index()];
-            let Kernel::AddAtEnd(places) = &step.kernel else { panic!("{id:?} adds nothing at the end") };
+            let Kernel::AddAtEnd(places) = &step.kernel else {
+                panic!("{id:?} is not an addition at the end of a step")
+            };
             let Base::Var(var) = step.operands[0].view().base else { panic!("{id:?} adds to no variable") };
             let table = bytes_of_mut(vars.tensor_mut(var as usize).buffer_mut());
             let added = index::scatter_add(places, &step.operands, table, &cx.sources(self, foreign));

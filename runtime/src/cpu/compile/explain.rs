@@ -28,7 +28,7 @@ impl fmt::Display for Plan {
             writeln!(f, "  stacks {}", stacks.join(", "))?;
         }
         if self.is_dynamic() {
-            writeln!(f, "  {} slots for tensors whose shapes only the data decides", self.n_slots)?;
+            writeln!(f, "  {} slots for tensors of data-dependent shapes", self.n_slots)?;
         }
         let inputs: Vec<String> = self.inputs.iter().map(ToString::to_string).collect();
         writeln!(f, "  inputs ({})", inputs.join(", "))?;
@@ -48,7 +48,7 @@ impl fmt::Display for Plan {
             }
         }
         for (i, (operand, ty)) in self.outputs.iter().enumerate() {
-            let place = if self.results.contains(&i) { ", computed where the caller gets it" } else { "" };
+            let place = if self.results.contains(&i) { ", computed in the caller's memory" } else { "" };
             writeln!(f, "  output {i}: {ty} = {}{place}", Shown(operand))?;
         }
         for Update { map, operands, vars, loc } in &self.updates {

@@ -147,7 +147,7 @@ impl Plan {
             ListOp::Push | ListOp::Write => shape,
             ListOp::Scatter | ListOp::Accumulate if shape.len() > expected.len() => {
                 if shape[0] != indices.len() {
-                    let message = format!("{}: {} indices for {} values", step.name, indices.len(), shape[0]);
+                    let message = format!("{}: {} indices, but {} values", step.name, indices.len(), shape[0]);
                     return Err(Diagnostic::new(message).at(step.loc, ""));
                 }
                 &shape[1..]

@@ -268,8 +268,8 @@ impl Liveness {
         if self.pinned[x] || self.pinned[y] || !self.alike(draft, a, b) {
             return false;
         }
-        // They may overlap only in a point where one ends, the other begins, and the item permits
-        // it.
+        // Live ranges may overlap only in a point where one ends, the other begins, and the item
+        // permits it.
         let (mut i, mut j) = (0, 0);
         let (rx, ry) = (&self.ranges[x], &self.ranges[y]);
         while i < rx.len() && j < ry.len() {

@@ -289,7 +289,7 @@ pub(crate) struct Plan {
     /// The tensor operations whose last operand is added to the variable given as the first
     /// operand, after all instructions have run, in this order.
     ///
-    /// Their other operands are not in variables.
+    /// The other operands of updates are not in variables.
     pub(crate) additions: Vec<TensorOpId>,
     /// The name of the graph.
     pub(crate) name: String,

@@ -117,7 +117,7 @@ fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &HashMap<Stora
     }
     let &[_, .., last] = &steps[..] else { return 0 };
     before.sort_unstable();
-    let joined = steps.iter().map(|&p| heavy(draft, p).expect("looked at above")).collect();
+    let joined = steps.iter().map(|&p| heavy(draft, p).expect("the cost was computed above")).collect();
     let stay = (first..=last).filter(|p| !steps.contains(p) && !before.contains(p));
     let order: Vec<usize> = before.iter().copied().chain(stay).collect();
     let moved = order.iter().map(|&p| (draft.items[p].clone(), draft.ops[p])).collect::<Vec<_>>();

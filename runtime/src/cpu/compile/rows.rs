@@ -335,7 +335,7 @@ impl Group {
                 views: member.views.clone(),
                 inputs,
                 to,
-                width: member.fits(rows, width).expect("a member fits"),
+                width: member.fits(rows, width).expect("the width of a member was checked"),
                 size: member.out.dtype.size(),
             });
         }

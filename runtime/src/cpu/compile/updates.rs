@@ -7,7 +7,7 @@
 //!
 //! A map becomes an update if
 //!
-//! - it is outside of loops and branches, cannot fail, and is the only writer of its buffer, which
+//! - it is outside loops and branches, cannot fail, and is the only writer of its buffer, which
 //!   is the whole new value of the variable;
 //! - its operands keep their values to the end;
 //! - the new value is not an output, and only later updates read it;
@@ -124,7 +124,7 @@ impl StorageUses {
         let is_later = |p: &usize| candidates[i + 1..].binary_search_by_key(p, |c| c.item).is_ok();
         let old = |o: &&TensorOperand| o.view().base == Base::Var(this.var as u32);
         let step = draft.step(this.step);
-        let Out::View(out) = &step.out else { panic!("a map gives a tensor") };
+        let Out::View(out) = &step.out else { panic!("the result of a map is a tensor") };
         let place = View { base: Base::Var(this.var as u32), ..out.clone() };
         self.readers.get(&this.buffer).is_none_or(|items| items.iter().all(is_later))
             && step.operands.iter().filter(old).all(|o| o.view().same_places(&place))

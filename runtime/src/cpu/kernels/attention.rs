@@ -116,7 +116,7 @@ impl Attention {
             causal,
             gradients,
             batch: merged(&q.shape[..batch], [strides(0), strides(1), strides(2), strides(3)]),
-            layouts: std::array::from_fn(|i| layout(view(i)).expect("checked before")),
+            layouts: std::array::from_fn(|i| layout(view(i)).expect("the layout was checked before")),
             level: InstructionSet::best(),
         }
     }
@@ -158,7 +158,7 @@ impl Attention {
             };
             let (k, v) = (k.transposed(), v.transposed());
             if self.n <= self.queries() {
-                // They are read for one block of queries.
+                // The operands are read for one block of queries.
                 return run(RightMatrix::Unpacked(k), RightMatrix::Unpacked(v), out);
             }
             let n_k = packed_len::<T>(self.level, self.size, self.m);
@@ -385,8 +385,8 @@ impl Attention {
 
 /// Returns the stride between the rows of a block of scores.
 ///
-/// It is an odd number of cache lines, because lines at a distance that is a multiple of 4096 bytes
-/// evict each other.
+/// The stride is an odd number of cache lines, because lines at a distance that is a multiple of
+/// 4096 bytes evict each other.
 fn stride(keys: usize) -> usize {
     LINE * (keys.div_ceil(LINE) | 1)
 }

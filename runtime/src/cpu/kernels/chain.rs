@@ -149,7 +149,7 @@ fn is_simple(op: &MapOp) -> bool {
 impl Chain {
     /// Returns the longest chain of operations from `first` on, and their number.
     ///
-    /// `is_kept` returns whether the value of an operation is also needed outside of the map's
+    /// `is_kept` returns whether the value of an operation is also needed outside the map's
     /// operations.
     pub(super) fn of(ops: &[MapOp], first: usize, is_kept: impl Fn(usize) -> bool) -> (Chain, usize) {
         let dtype = ops[first].dtype;
@@ -172,7 +172,8 @@ impl Chain {
                 instrs.extend((!is_here(a)).then_some(load));
                 instrs.extend(own);
             } else {
-                let BinaryOpcodes { straight, reversed, twice } = binary(op.op).expect("an operation of a chain");
+                let BinaryOpcodes { straight, reversed, twice } =
+                    binary(op.op).expect("the operation can be part of a chain");
                 match (is_here(a), is_here(b), twice) {
                     (true, true, Some(kind)) => instrs.push(ChainInstr { kinds: [kind; 2], with: With::Nothing }),
                     (true, ..) => instrs.push(ChainInstr { kinds: straight, with: With::Value(b) }),

@@ -24,7 +24,11 @@ impl<'a, T> Matrix<'a, T> {
     /// Panics if the matrix extends beyond `data`.
     pub(super) fn new(data: &'a [T], rows: usize, columns: usize, at: Strides) -> Matrix<'a, T> {
         let matrix = Matrix { data, rows, columns, at };
-        assert!(matrix.end() <= data.len(), "{rows}x{columns} elements at {at:?} of {}", data.len());
+        assert!(
+            matrix.end() <= data.len(),
+            "a {rows}x{columns} matrix with strides {at:?} does not fit into {} elements",
+            data.len()
+        );
         matrix
     }
 
@@ -38,7 +42,7 @@ impl<'a, T> Matrix<'a, T> {
 
     /// Returns a range of rows.
     pub(super) fn rows(self, rows: &Range<usize>) -> Matrix<'a, T> {
-        assert!(rows.end <= self.rows, "rows {rows:?} of {}", self.rows);
+        assert!(rows.end <= self.rows, "rows {rows:?} are out of bounds for {}", self.rows);
         let start = (rows.start * self.at.down).min(self.data.len());
         Matrix::new(&self.data[start..], rows.len(), self.columns, self.at)
     }
@@ -64,7 +68,7 @@ impl<'a, T: Lane> RightMatrix<'a, T> {
     /// Packs a matrix into `panels`, which has [`gemm::packed_len`] elements.
     pub(super) fn pack(level: InstructionSet, matrix: Matrix<'_, T>, panels: &'a mut [T]) -> RightMatrix<'a, T> {
         let (rows, columns) = (matrix.rows, matrix.columns);
-        assert_eq!(panels.len(), gemm::packed_len::<T>(level, rows, columns), "the size of panels");
+        assert_eq!(panels.len(), gemm::packed_len::<T>(level, rows, columns), "panels of the wrong size");
         gemm::pack(level, matrix.data, matrix.at, rows, columns, 0, panels);
         RightMatrix::Packed { panels, rows, columns }
     }
@@ -79,7 +83,7 @@ impl<'a, T: Lane> RightMatrix<'a, T> {
                 let is_cut = |column: usize| column.is_multiple_of(wide) || column == columns;
                 assert!(
                     range.end <= columns && is_cut(range.start) && is_cut(range.end),
-                    "columns {range:?} of {columns}"
+                    "columns {range:?} are out of bounds for {columns}"
                 );
                 let end = if range.end == columns { panels.len() } else { rows * range.end };
                 RightMatrix::Packed { panels: &panels[rows * range.start..end], rows, columns: range.len() }
@@ -105,8 +109,8 @@ pub(super) fn product<T: Lane>(
     adds: bool,
 ) {
     let (rows, inner, [right_rows, columns]) = (left.rows, left.columns, right.extents());
-    assert_eq!(inner, right_rows, "the inner extents of a product");
-    assert!(columns <= stride && rows * stride <= to.len(), "the rows of a product");
+    assert_eq!(inner, right_rows, "the inner extents of a matmul differ");
+    assert!(columns <= stride && rows * stride <= to.len(), "the rows of a matmul do not fit its result");
     let result = to.as_mut_ptr();
     let block = |right: *const T, right_at| GemmBlock {
         rows,

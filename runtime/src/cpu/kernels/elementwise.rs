@@ -96,7 +96,7 @@ struct Reach {
     size: usize,
     /// Whether only the rows being computed are present: see [`Traversal::base`].
     local: bool,
-    /// Whether an operation outside of chains reads it, so that it must fill a block.
+    /// Whether an operation outside chains reads it, so that it must fill a block.
     fills: bool,
 }
 
@@ -497,7 +497,7 @@ impl Map {
                 },
                 Arg::Result(i) => match self.to[i as usize] {
                     MapDest::Scratch(place) => slot(place as usize, self.ops[i as usize].dtype.size()),
-                    MapDest::Result(_) => panic!("a result is read"),
+                    MapDest::Result(_) => panic!("a result cannot be read"),
                 },
             });
             let size = op.dtype.size();
@@ -523,7 +523,7 @@ impl Map {
         Ok(())
     }
 
-    /// Computes a chain for `len` elements. `direct` and `ones` are the operands outside of scratch
+    /// Computes a chain for `len` elements. `direct` and `ones` are the operands outside scratch
     /// memory.
     fn run_chain(
         &self,

@@ -43,7 +43,7 @@ impl Epilogue {
     /// Applies the epilogue to the elements from `first` on, stored in `part`. The first operand is
     /// ignored.
     pub(crate) fn run(&self, operands: &[TensorOperand], first: usize, part: &mut [u8], sources: &Sources<'_>) {
-        let size = self.map.ops().last().expect("there is an operation").dtype.size();
+        let size = self.map.ops().last().expect("the map has an operation").dtype.size();
         let n = part.len() / size;
         self.map.run_range(operands, first, n, part, sources).expect("the operations cannot fail");
     }

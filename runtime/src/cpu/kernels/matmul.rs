@@ -141,7 +141,7 @@ impl Matmul {
     pub(crate) fn new(a: &View, b: &View, kept: [bool; 2]) -> Matmul {
         let batch = a.shape.len() - 2;
         let [m, k, n] = [a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]];
-        let layouts = [a, b].map(|view| layout(view).expect("checked before"));
+        let layouts = [a, b].map(|view| layout(view).expect("the layout was checked before"));
         let in_rows = matches!(layouts[1], MatrixLayout::RowMajor { .. });
         let packed = match (a.dtype, kept) {
             (DType::F32 | DType::F64, [_, true]) => Some(Side::Right),

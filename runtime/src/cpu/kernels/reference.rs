@@ -8,12 +8,12 @@ use anabranch_dsl::{Diagnostic, HostTensor, Type};
 
 /// Evaluates the graph operation of a tensor operation.
 pub(crate) fn eval(step: &TensorOp, operands: &[HostTensor]) -> Result<HostTensor, Diagnostic> {
-    let meaning = step.meaning.as_ref().unwrap_or_else(|| panic!("`{}` has no meaning to fall back to", step.name));
+    let meaning = step.meaning.as_ref().unwrap_or_else(|| panic!("`{}` has no reference implementation", step.name));
     let types: Vec<Type> = operands.iter().map(|t| t.ty().into()).collect();
     let types: Vec<&Type> = types.iter().collect();
     let ty = (meaning.def.infer)(&InferCx { operands: &types, attrs: &meaning.attrs });
     let ty = ty.map_err(|e| e.at(meaning.name, step.loc))?;
-    let ty = ty.as_tensor().expect("primitive operations give tensors");
+    let ty = ty.as_tensor().expect("the result of a primitive operation is a tensor");
     let operands: Vec<&HostTensor> = operands.iter().collect();
     let cx = EvalCx { operands: &operands, attrs: &meaning.attrs, ty };
     meaning.def.evaluate(&cx).map_err(|e| e.at(meaning.name, step.loc))

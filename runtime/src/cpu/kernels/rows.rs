@@ -170,7 +170,7 @@ impl RowKernel {
                 if let StageInput::Operand(i) = *input
                     && let Some(out) = outs.iter().position(|o| o.base == operands[i as usize].view().base)
                 {
-                    let writer = writer(out).expect("only rows lie where rows go");
+                    let writer = writer(out).expect("only row stages have rows as output");
                     *input = StageInput::Before(writer as u8);
                 }
             }

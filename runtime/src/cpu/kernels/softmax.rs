@@ -88,7 +88,7 @@ impl Softmax {
     }
 
     fn rows_as<T: SoftmaxElement>(&self, x: &[T], y: &mut [T]) {
-        let [n, n_out] = self.row_lengths().expect("rows lie one behind the other");
+        let [n, n_out] = self.row_lengths().expect("rows are contiguous");
         for (x, y) in x.chunks_exact(n).zip(y.chunks_exact_mut(n_out)) {
             wide(
                 #[inline(always)]

@@ -43,9 +43,9 @@ pub(crate) use without_jit::Native;
 /// Why a loop has no native code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhyNot {
-    /// It was not asked for.
+    /// Native code was turned off.
     TurnedOff,
-    /// This instruction does not work on numbers alone, or leaves the loop for another place than
+    /// An instruction does not work on numbers alone, or leaves the loop for another place than
     /// its end.
     Instruction(u32),
     /// The loop is not entered by a jump.
@@ -64,14 +64,14 @@ impl fmt::Display for WhyNot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WhyNot::TurnedOff => f.write_str("native code is turned off"),
-            WhyNot::Instruction(i) => write!(f, "instruction {i} is not one on numbers"),
-            WhyNot::Entry => f.write_str("no jump enters it"),
+            WhyNot::Instruction(i) => write!(f, "instruction {i} is not scalar"),
+            WhyNot::Entry => f.write_str("no jump leads to it"),
             #[cfg(not(feature = "jit"))]
             WhyNot::Feature => f.write_str("anabranch was built without its feature `jit`"),
             #[cfg(feature = "jit")]
             WhyNot::Processor => f.write_str("Cranelift does not support this processor"),
             #[cfg(feature = "jit")]
-            WhyNot::Memory => f.write_str("the system gave no memory for code"),
+            WhyNot::Memory => f.write_str("the system provided no memory for code"),
             #[cfg(feature = "jit")]
             WhyNot::Size => f.write_str("it is too large for Cranelift"),
         }

@@ -9,7 +9,7 @@ use std::ops::Range;
 #[derive(Debug)]
 #[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "nothing is compiled"))]
 pub(super) struct Region {
-    /// Its instructions.
+    /// The instructions of the region.
     pub(super) code: Range<u32>,
     /// The jump that enters it.
     pub(super) enter: u32,

@@ -176,18 +176,18 @@ fn register_types(plan: &Plan, region: &Region) -> HashMap<Reg, Type> {
     for i in region.code.clone() {
         match plan.code[i as usize] {
             Instr::Unary { dst, a, .. } => {
-                let (operand, result) = op(i).expect("an operation on registers is named");
+                let (operand, result) = op(i).expect("a scalar operation has a name");
                 classes.ask(a, operand);
                 classes.ask(dst, result);
             }
             Instr::Binary { dst, a, b, .. } => {
-                let (operand, result) = op(i).expect("an operation on registers is named");
+                let (operand, result) = op(i).expect("a scalar operation has a name");
                 classes.ask(a, operand);
                 classes.ask(b, operand);
                 classes.ask(dst, result);
             }
             Instr::JumpCompare { a, b, .. } => {
-                let (operand, _) = op(i).expect("a comparison is named");
+                let (operand, _) = op(i).expect("a comparison has a name");
                 classes.ask(a, operand);
                 classes.ask(b, operand);
             }
@@ -204,11 +204,11 @@ fn register_types(plan: &Plan, region: &Region) -> HashMap<Reg, Type> {
                 classes.ask(cond, types::I8);
             }
             Instr::StackPush { step, .. } => {
-                let (r, dtype) = pushed(plan, step).expect("numbers are pushed");
+                let (r, dtype) = pushed(plan, step).expect("a native push has a scalar operand");
                 classes.ask(r, machine_type(dtype));
             }
             Instr::StackPop { step, .. } => {
-                let (r, dtype) = popped(plan, step).expect("numbers are popped");
+                let (r, dtype) = popped(plan, step).expect("a native pop has a scalar result");
                 classes.ask(r, machine_type(dtype));
             }
             _ => {}
@@ -385,7 +385,7 @@ impl Translation<'_> {
         let op = self.plan.ops[i as usize];
         match self.plan.code[i as usize] {
             Instr::Unary { f, dst, a } => {
-                let op = op.expect("an operation on registers is named");
+                let op = op.expect("a scalar operation has a name");
                 let x = self.get(a, machine_type(op.operand));
                 let value = self.unary(op, x).unwrap_or_else(|| {
                     let bits = self.bits_of(x);
@@ -394,7 +394,7 @@ impl Translation<'_> {
                 self.set(dst, value);
             }
             Instr::Binary { f, dst, a, b } => {
-                let op = op.expect("an operation on registers is named");
+                let op = op.expect("a scalar operation has a name");
                 let value = self.binary(op, f, a, b);
                 self.set(dst, value);
             }
@@ -427,7 +427,7 @@ impl Translation<'_> {
                 self.jump_if(cond, false, to, i);
             }
             Instr::JumpCompare { f, a, b, to, when } => {
-                let cond = self.binary(op.expect("a comparison is named"), f, a, b);
+                let cond = self.binary(op.expect("a comparison has a name"), f, a, b);
                 self.jump_if(cond, when, to, i);
             }
             Instr::StackNew(s) => self.call_stack(host::clear as *const (), &[s], &[]),
@@ -437,15 +437,15 @@ impl Translation<'_> {
                 let take = self.b.ins().iconst(types::I8, i64::from(take));
                 let args = [self.stack(dst), self.stack(src), take];
                 let done = self.call_with(host::move_stack as *const (), &args, Some(types::I8));
-                self.unless_exit(done.expect("it says whether there was memory"), i);
+                self.unless_exit(done.expect("the function returns whether there was memory"), i);
             }
             Instr::StackPush { stack, step } => {
-                let (r, dtype) = pushed(self.plan, step).expect("numbers are pushed");
+                let (r, dtype) = pushed(self.plan, step).expect("a native push has a scalar operand");
                 let value = self.get(r, machine_type(dtype));
                 self.push(stack, value, dtype, i);
             }
             Instr::StackPop { stack, step } => {
-                let (r, dtype) = popped(self.plan, step).expect("numbers are popped");
+                let (r, dtype) = popped(self.plan, step).expect("a native pop has a scalar result");
                 let value = self.pop(stack, r, dtype, i);
                 self.set(r, value);
             }
@@ -516,7 +516,7 @@ impl Translation<'_> {
         self.b.switch_to_block(slow);
         let bits = self.bits_of(value);
         let done = self.call_with(host::push as *const (), &[stack, bits], Some(types::I8));
-        self.unless_exit(done.expect("it says whether there was memory"), i);
+        self.unless_exit(done.expect("the function returns whether there was memory"), i);
         self.b.ins().jump(next, &[]);
 
         self.b.switch_to_block(fast);
@@ -543,7 +543,7 @@ impl Translation<'_> {
         let at = i64::try_from(8 * r.index()).expect("a register has an address");
         let to = self.b.ins().iadd_imm_s(self.regs, at);
         let found = self.call_with(host::pop as *const (), &[stack, to], Some(types::I8));
-        self.unless_exit(found.expect("it says whether there was one"), i);
+        self.unless_exit(found.expect("the function returns whether there was an element"), i);
         let bits = self.b.ins().load(types::I64, MemFlagsData::trusted(), to, 0);
         let value = self.element_of(bits, ty);
         self.b.ins().jump(next, &[BlockArg::Value(value)]);

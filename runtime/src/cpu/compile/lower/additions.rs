@@ -61,7 +61,8 @@ impl Lower<'_> {
     pub(super) fn addition(&mut self, var: usize, node: Node, def: Prim, attrs: &Attrs) -> Result<()> {
         let data = self.graph.node(node);
         let ty = &self.graph.vars[var].ty;
-        let table = View::whole(Base::Var(var as u32), ty.dtype, ty.shape.known().expect("known of variables"));
+        let table =
+            View::whole(Base::Var(var as u32), ty.dtype, ty.shape.known().expect("shapes of variables are known"));
         let ids = self.kept(data.operands[1], def.name, data.loc)?;
         let rows = self.kept(data.operands[2], def.name, data.loc)?;
         let axis = Along::of(attrs).axis;
@@ -83,7 +84,7 @@ impl Lower<'_> {
             TensorOperand::View(view) => view,
             slot @ TensorOperand::Slot(_) => {
                 let ty = self.graph.ty(value).element();
-                let view = self.new_buffer(ty.dtype, ty.shape.known().expect("checked before"));
+                let view = self.new_buffer(ty.dtype, ty.shape.known().expect("the shape was checked before"));
                 let step = self.add_step(Kernel::FromSlot, vec![slot], Out::View(view.clone()), None, "copy", loc);
                 self.emit(Instr::Run(step));
                 view

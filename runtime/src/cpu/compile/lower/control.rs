@@ -72,7 +72,7 @@ impl Lower<'_> {
         for place in &carried {
             let storage = match place {
                 LoweredValue::Reg(r) => Storage::Reg(*r),
-                LoweredValue::View(v) => v.storage().expect("loop variables lie in buffers"),
+                LoweredValue::View(v) => v.storage().expect("loop variables are stored in buffers"),
                 LoweredValue::Slot(s) => Storage::Slot(*s),
                 LoweredValue::Stack(s) => Storage::Stack(*s),
                 LoweredValue::Expr(_) => unreachable!("new places are storage"),

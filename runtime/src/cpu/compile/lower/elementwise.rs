@@ -49,7 +49,7 @@ impl Expr {
 
     /// Moves an operand to the front.
     pub(super) fn put_first(&mut self, view: &View) {
-        let at = self.operands.iter().position(|v| v == view).expect("it is an operand");
+        let at = self.operands.iter().position(|v| v == view).expect("the view is an operand");
         let view = self.operands.remove(at);
         self.operands.insert(0, view);
         for arg in self.ops.iter_mut().flat_map(|op| &mut op.args) {
@@ -172,7 +172,7 @@ impl Lower<'_> {
 
     /// Returns whether recomputing an expression costs no more than reading its result.
     ///
-    /// It has a few cheap operations on one tensor of its size and on small ones.
+    /// Such an expression has a few cheap operations on one tensor of its size and on small ones.
     fn is_cheap(&self, expr: &Expr) -> bool {
         let size: usize = expr.shape.iter().product();
         let is_large = |v: &&View| {
@@ -190,7 +190,7 @@ impl Lower<'_> {
         let Some((reduction, axes)) = reduced(self.graph, data).filter(|_| self.options.fuse) else {
             return Ok(None);
         };
-        let shape = self.graph.ty(data.operands[0]).element().shape.known().expect("called for known shapes");
+        let shape = self.graph.ty(data.operands[0]).element().shape.known().expect("the shapes are known");
         let keeps_rank = self.graph.ty(data.results[0]).element().rank() == shape.len();
         let Some(Reading { order, layout, kept }) = self.reading(data.operands[0], &shape, &axes, keeps_rank)? else {
             return Ok(None);
@@ -275,7 +275,7 @@ impl Lower<'_> {
             return Ok(None);
         };
         let ty = graph.ty(data.results[0]).element();
-        let shape = ty.shape.known().expect("called for known shapes");
+        let shape = ty.shape.known().expect("the shapes are known");
         if shape.is_empty() {
             return self.scalar(data, function, def, attrs).map(Some);
         }
@@ -333,7 +333,7 @@ impl Lower<'_> {
         };
         let (graph, value) = (self.graph, data.results[0]);
         let ty = graph.ty(value).element();
-        let shape = ty.shape.known().expect("called for known shapes");
+        let shape = ty.shape.known().expect("the shapes are known");
         let Users::Only(user) = self.only_user[value.index()] else { return Ok(None) };
         let fuses = self.options.fuse && !self.options.check_finite && !shape.is_empty();
         if !fuses || !takes_expression(graph, graph.node(user), value, &shape) {

@@ -157,7 +157,7 @@ impl Lower<'_> {
             let base = Base::Input(i as u32);
             let place = match ty.shape.known() {
                 Some(shape) => self.tensor_place(View::whole(base, ty.dtype, shape), "input", Loc::UNKNOWN),
-                None => panic!("the plan of `{}` was asked for before its inputs were known: {ty}", graph.name),
+                None => panic!("the plan of `{}` was requested before its inputs were known: {ty}", graph.name),
             };
             self.places[v.index()] = Some(place);
         }
@@ -241,10 +241,9 @@ impl Lower<'_> {
                 if data.region != graph.root() {
                     let name = &graph.vars[var.index()].name;
                     let message =
-                        format!("the variable `{name}` is assigned inside of a branch or loop body of the graph");
-                    return Err(
-                        Diagnostic::new(message).at(data.loc, "carry its value out, and assign it in the root region")
-                    );
+                        format!("the variable `{name}` is assigned inside a branch or loop body of the graph");
+                    return Err(Diagnostic::new(message)
+                        .at(data.loc, "return its value from the construct, and assign it in the root region"));
                 }
                 self.place(data.operands[0])?;
                 self.assigned[var.index()] = Some(data.operands[0]);

@@ -97,7 +97,7 @@ impl Lower<'_> {
                     Some(view) => view,
                     None => {
                         let copy = self.copied(&view, def.name, data.loc);
-                        copy.reshape(&shape).expect("a contiguous tensor has all shapes")
+                        copy.reshape(&shape).expect("a contiguous tensor can have any shape of its size")
                     }
                 }
             }
@@ -139,7 +139,7 @@ impl Lower<'_> {
         let shape = self.shape_of(data.results[0]);
         let kernel = match def {
             prim::SUM | prim::PROD | prim::MAX | prim::MIN | prim::ALL | prim::ANY | prim::SUM_LIKE => {
-                let (reduction, axes) = reduced(self.graph, data).expect("a reduction of known shapes");
+                let (reduction, axes) = reduced(self.graph, data).expect("the reduction has known shapes");
                 Kernel::Reduce(Reduce::new(reduction, &operands[0], &axes))
             }
             prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => {
@@ -288,8 +288,9 @@ impl Lower<'_> {
     /// `[groups, channels, filters, window]`.
     fn channels_first(&mut self, w: &View, g: &Geometry, name: &'static str, loc: Loc) -> View {
         let w = self.contiguous(w.clone(), name, loc);
-        let parts =
-            w.reshape(&[g.groups, g.filters, g.channels, g.window()]).expect("a contiguous tensor has all shapes");
+        let parts = w
+            .reshape(&[g.groups, g.filters, g.channels, g.window()])
+            .expect("a contiguous tensor can have any shape of its size");
         self.contiguous(parts.permute(&[0, 2, 1, 3]), name, loc)
     }
 
@@ -372,7 +373,7 @@ impl Lower<'_> {
             }
         }
         let rows = self.contiguous(out.permute(&[1, 0]), def.name, data.loc);
-        LoweredValue::View(rows.reshape(shape).expect("a contiguous tensor has all shapes"))
+        LoweredValue::View(rows.reshape(shape).expect("a contiguous tensor can have any shape of its size"))
     }
 
     /// Runs a kernel that modifies its first operand in place.
@@ -438,7 +439,7 @@ impl Lower<'_> {
             LoweredValue::Reg(r) => Out::Reg(*r, ty.element().dtype),
             LoweredValue::View(v) => Out::View(v.clone()),
             LoweredValue::Slot(s) => Out::Slot(*s),
-            LoweredValue::Stack(_) | LoweredValue::Expr(_) => panic!("{} gives a tensor", def.name),
+            LoweredValue::Stack(_) | LoweredValue::Expr(_) => panic!("the result of {} is a tensor", def.name),
         };
         self.run_kernel_to(kernel, operands, out, data, def, attrs);
         Ok(place)

@@ -105,7 +105,7 @@ impl Lower<'_> {
         let [a, b] = <[View; 2]>::try_from(operands).expect("a product has two operands");
         let value = data.results[0];
         let ty = self.graph.ty(value).element();
-        let shape = ty.shape.known().expect("called for known shapes");
+        let shape = ty.shape.known().expect("the shapes are known");
         let out = self.new_buffer_in(kind.order(), ty.dtype, &shape);
         let product =
             DeferredProduct { kind, operands: [a, b], out: out.clone(), def, attrs: attrs.clone(), loc: data.loc };
@@ -258,9 +258,9 @@ impl Lower<'_> {
             return Ok(None);
         };
         let ty = self.graph.ty(data.results[0]).element();
-        let shape = ty.shape.known().expect("called for known shapes");
+        let shape = ty.shape.known().expect("the shapes are known");
         let out = self.new_buffer(ty.dtype, vec![m, n]);
-        let result = out.reshape(&shape).expect("a contiguous tensor has all shapes");
+        let result = out.reshape(&shape).expect("a contiguous tensor can have any shape of its size");
         self.emit_product(DeferredProduct { operands: [a, b], out, ..*product }, None);
         Ok(Some(LoweredValue::View(result)))
     }

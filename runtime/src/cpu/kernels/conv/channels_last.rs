@@ -1,6 +1,6 @@
 //! Convolutions to channels-last results, as products of windows and filters.
 //!
-//! These are the sums of [`super::implicit_gemm`], but with positions as rows and filters as
+//! The kernels compute the sums of [`super::implicit_gemm`], but with positions as rows and filters as
 //! columns: a *tile* is a few positions by a few vectors of filters. Windows are read from
 //! [`PaddedPatches`], element by element. The filter matrix is packed as for
 //! [matmuls](crate::cpu::kernels::matmul). The cost of a tile does not depend on the extents or
@@ -103,7 +103,7 @@ impl ChannelsLast {
         // Indices in a part are 32-bit.
         u32::try_from(result.iter().product::<usize>().checked_mul(boxes.images())?).ok()?;
         let products: usize = phases.iter().map(|p| p.grid.iter().product::<usize>() * p.places.len()).sum();
-        assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < inner), "a place outside of a row of filters");
+        assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < inner), "a place outside a row of filters");
         let has_gaps = phases.iter().any(|p| p.taps.is_empty());
         let phases = phases.into_iter().filter(|p| !p.taps.is_empty());
         let phases = phases.map(|p| {

@@ -1,8 +1,8 @@
 //! The filter gradient of a convolution of channels-last tensors.
 //!
-//! It is the product of windows and `dy` over positions. Places (a channel and a window element)
-//! are rows, filters are columns, and positions are summed, from the same boxes and with the same
-//! tiles as in [`super::channels_last`].
+//! The gradient is the product of windows and `dy` over positions. Places (a channel and a window
+//! element) are rows, filters are columns, and positions are summed, from the same boxes and with
+//! the same tiles as in [`super::channels_last`].
 //!
 //! Images are divided among tasks, and if there are few images, places are, too. Each part of the
 //! images has a separate result `[places, filters]`. A separate operation adds them.

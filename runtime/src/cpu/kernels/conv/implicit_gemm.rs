@@ -69,7 +69,7 @@ impl ImplicitGemm {
     ) -> ImplicitGemm {
         let products: usize = phases.iter().map(|p| p.grid.iter().product::<usize>() * p.places.len()).sum();
         let row_stride = channels * g.window();
-        assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < row_stride), "a place outside of a row of filters");
+        assert!(phases.iter().flat_map(|p| &p.places).all(|&p| p < row_stride), "a place outside a row of filters");
         let columns = phases.iter().map(|p| p.grid.iter().product::<usize>()).max().unwrap_or(1).max(1);
         // Small images share a panel if that leaves less of it empty. If there are few images, rows
         // are divided.

@@ -315,7 +315,7 @@ fn element_or_zero<T: PoolElement>(x: &[T], place: u32) -> T {
 
 /// Updates the maximum with a number that is larger, the first, or the first NaN.
 #[inline(always)]
-#[allow(clippy::eq_op, reason = "what differs from itself is no number, and this compares whole vectors")]
+#[allow(clippy::eq_op, reason = "a NaN differs from itself, and this compares whole vectors")]
 fn take_larger<T: PoolElement>(best: &mut T, place: &mut u32, x: T, at: u32) {
     let better = (x > *best) | (*place == NOWHERE) | ((x != x) & (*best == *best));
     *best = if better { x } else { *best };
