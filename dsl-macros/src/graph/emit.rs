@@ -4,6 +4,8 @@
 //! emitted in place of a token has the location of that token, so that messages of the compiler and
 //! of the tracer point to it.
 
+use super::forms::{bare, is_range};
+use super::names::{self, helper, helper_span, label, label_of, rt};
 use super::place::{Place, Places, Receiver, Written, typed};
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
@@ -12,22 +14,6 @@ use syn::{
     BinOp, Block, Expr, ExprCall, ExprCast, ExprRange, ExprReference, Ident, Label, Lifetime, Pat, Path, RangeLimits,
     Token, Type,
 };
-
-/// Returns the hygiene of helper variables at the location of a token.
-fn helper_span(at: Span) -> Span {
-    Span::mixed_site().located_at(at)
-}
-
-/// Returns the name of a helper variable.
-pub(super) fn helper(name: &str, index: usize, at: Span) -> Ident {
-    Ident::new(&format!("__{name}{index}"), helper_span(at))
-}
-
-/// Returns a path into the interface of the expansion, at a token.
-fn rt(at: Span, name: &str) -> TokenStream {
-    let name = Ident::new(name, at);
-    quote_spanned!(at=> ::anabranch::__rt::#name)
-}
 
 /// Returns the site of a name.
 fn site(at: Span, name: &str) -> TokenStream {
@@ -462,14 +448,6 @@ fn some_block(block: &Block) -> TokenStream {
     }
 }
 
-/// Returns an expression without its outer parentheses, which an argument does not need.
-fn bare(expr: &Expr) -> &Expr {
-    match expr {
-        Expr::Paren(e) if e.attrs.is_empty() => bare(&e.expr),
-        e => e,
-    }
-}
-
 /// Returns `Some(value)`, located at the value.
 fn some(value: &Expr) -> TokenStream {
     let value = bare(value);
@@ -538,7 +516,7 @@ pub(super) fn while_loop(parts: WhileParts, carried: Carried) -> Expr {
     let pass = match leaves_condition {
         false => quote!(#test if !#test_call { break; } #body),
         true => {
-            let name = label.get_or_insert_with(|| label_of(&self::label("loop", index, at))).name.clone();
+            let name = label.get_or_insert_with(|| label_of(&names::label("loop", index, at))).name.clone();
             quote!(#body_label { #test if !#test_call { break #name; } #body })
         }
     };
@@ -602,13 +580,6 @@ pub(super) fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &E
             }
         }
     })
-}
-
-/// Returns an expression that is matched with numbers, with a check that it is a host value.
-pub(super) fn host_number(matched: &Expr) -> Expr {
-    let (at, matched) = (matched.span(), bare(matched));
-    let host_number = rt(at, "host_number");
-    syn::parse_quote_spanned!(at=> #host_number(#matched))
 }
 
 /// Returns a condition that must be of the host, with a check that it is a `bool`.
@@ -696,16 +667,6 @@ pub(super) fn item(looping: &Ident, position: &Ident, pat: &Pat, at: Span) -> To
     let methods = rt(at, "Looping");
     let item = quote_spanned!(at=> #methods::item(&mut #looping, &mut #position));
     quote!(let #pat = #item;)
-}
-
-/// Returns a label for a part of a construct.
-pub(super) fn label(name: &str, index: usize, at: Span) -> Lifetime {
-    Lifetime::new(&format!("'__{name}{index}"), helper_span(at))
-}
-
-/// Returns `'a:`.
-pub(super) fn label_of(name: &Lifetime) -> Label {
-    Label { name: name.clone(), colon_token: Token![:](name.span()) }
 }
 
 /// Declares the slot for the value of jumps.
@@ -927,19 +888,6 @@ pub(super) fn with_operands(e: &mut Expr, operands: Vec<(Ident, Expr)>, is_state
     *e = Expr::Verbatim(quote!(#whole));
 }
 
-/// Returns the location of a comparison and the name of the function that it calls.
-pub(super) fn comparison(op: &BinOp) -> Option<(Span, &'static str)> {
-    Some(match op {
-        BinOp::Eq(t) => (t.spans[0], "eq"),
-        BinOp::Ne(t) => (t.spans[0], "ne"),
-        BinOp::Lt(t) => (t.spans[0], "lt"),
-        BinOp::Le(t) => (t.spans[0], "le"),
-        BinOp::Gt(t) => (t.spans[0], "gt"),
-        BinOp::Ge(t) => (t.spans[0], "ge"),
-        _ => return None,
-    })
-}
-
 /// Returns a comparison.
 pub(super) fn compare(at: Span, function: &str, left: &Expr, right: &Expr) -> Expr {
     let (compare, method) = (rt(at, "compare"), Ident::new(function, at));
@@ -1001,11 +949,6 @@ fn checked_iterable(iterable: &Expr) -> TokenStream {
     }
     let check = rt(iterable.span(), "iterable");
     quote_spanned!(iterable.span()=> #check(#iterable))
-}
-
-/// Returns whether a function is `range`, by its name.
-fn is_range(function: &Expr) -> bool {
-    matches!(function, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"))
 }
 
 /// Returns the expansion of `assert!`, or of `debug_assert!` if `debug` is true.

@@ -8,9 +8,13 @@
 mod canonical;
 mod emit;
 mod format;
+mod forms;
 #[cfg(test)]
 mod growth;
+mod jumps;
 mod known;
+mod marks;
+mod names;
 mod params;
 mod place;
 mod rewrite;

@@ -14,17 +14,19 @@
 mod jumps;
 mod loops;
 mod operands;
-
-use jumps::{Flag, Sequence, Target, TargetKind};
-use operands::{Changed, Changes};
-
-use super::canonical::{Jumps, block_jumps, canonical, expr_jumps, has_kind_of_outer, has_let, is_sequence};
+use super::canonical::canonical;
 use super::emit::{self, Arm, ArmValue, Carried, IfParts};
 use super::format;
+use super::forms::{comparison, has_let, is_assignment};
+use super::jumps::{Jumps, block_jumps, expr_jumps};
 use super::known::{self, MacroKind};
+use super::marks::{has_kind_of_outer, is_sequence};
+use super::names;
 use super::place::{Place, Places, Projection, Receiver, Written};
 use super::scope::{self, Access, BindingId, Env};
 use crate::ctxt::Ctxt;
+use jumps::{Flag, Sequence, Target, TargetKind};
+use operands::{Changed, Changes};
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::parse::Parser;
@@ -117,12 +119,12 @@ struct Construct {
 impl Construct {
     /// Returns the label of the current arm.
     fn label(&self) -> Lifetime {
-        emit::label(["arm", "other"][self.arm], self.index, self.name.span())
+        names::label(["arm", "other"][self.arm], self.index, self.name.span())
     }
 
     /// Returns the slot of a variable that is initialized in the construct.
     fn slot_of(&self, var: &Ident) -> Ident {
-        emit::helper(&format!("{var}_"), self.index, var.span())
+        names::helper(&format!("{var}_"), self.index, var.span())
     }
 }
 
@@ -201,7 +203,7 @@ impl Walk<'_> {
             ConstructKind::While | ConstructKind::Loop => "while",
             ConstructKind::Logical => "logical",
         };
-        let name = emit::helper(text, index, at);
+        let name = names::helper(text, index, at);
         self.constructs.push(Construct {
             name: name.clone(),
             index,
@@ -266,7 +268,7 @@ impl Walk<'_> {
         };
         let labels = [0, 1].map(label);
         let kind = self.kinds.iter().any(|&(i, _)| i == construct.index);
-        let kind = kind.then(|| emit::helper("kind", construct.index, at));
+        let kind = kind.then(|| names::helper("kind", construct.index, at));
         Closed { carried: Carried::new(&carried, &used, &construct.name, construct.index, at), labels, deferred, kind }
     }
 
@@ -603,7 +605,7 @@ impl Walk<'_> {
             Expr::Repeat(r) => self.visit_expr_mut(&mut r.expr),
             Expr::Binary(_) if self.is_host(e) => visit_mut::visit_expr_mut(self, e),
             Expr::Binary(b) => {
-                if let Some((at, function)) = emit::comparison(&b.op) {
+                if let Some((at, function)) = comparison(&b.op) {
                     self.visit_expr_mut(&mut b.left);
                     let start = self.changed.len();
                     self.visit_expr_mut(&mut b.right);
@@ -615,7 +617,7 @@ impl Walk<'_> {
                             *b.left = parse_quote!({ #left });
                         }
                         Changes::Perhaps => {
-                            let name = emit::helper("operand", self.index(), b.right.span());
+                            let name = names::helper("operand", self.index(), b.right.span());
                             operands.push((name.clone(), std::mem::replace(&mut *b.right, parse_quote!(#name))));
                         }
                     }
@@ -631,7 +633,7 @@ impl Walk<'_> {
                     let mut operands = Vec::new();
                     if is_right_first || self.changes_since(start, &b.left) != Changes::No {
                         // Rust evaluates the right side first if both sides are numbers.
-                        let name = emit::helper("operand", self.index(), b.right.span());
+                        let name = names::helper("operand", self.index(), b.right.span());
                         operands.push((name.clone(), std::mem::replace(&mut *b.right, parse_quote!(#name))));
                     }
                     self.assigned(&mut b.left);
@@ -942,7 +944,7 @@ impl Walk<'_> {
                 self.is_host(&b.left) && self.is_host(&b.right)
             }
             Expr::Binary(b) => {
-                emit::comparison(&b.op).is_some() && (known::is_host_value(&b.left) || known::is_host_value(&b.right))
+                comparison(&b.op).is_some() && (known::is_host_value(&b.left) || known::is_host_value(&b.right))
             }
             _ => false,
         }
@@ -1161,22 +1163,6 @@ fn arms_have_values(e: &ExprIf) -> bool {
             Some(Expr::If(e)) => arms_have_values(e),
             _ => false,
         }
-}
-
-pub(super) fn is_assignment(op: &BinOp) -> bool {
-    matches!(
-        op,
-        BinOp::AddAssign(_)
-            | BinOp::SubAssign(_)
-            | BinOp::MulAssign(_)
-            | BinOp::DivAssign(_)
-            | BinOp::RemAssign(_)
-            | BinOp::BitXorAssign(_)
-            | BinOp::BitAndAssign(_)
-            | BinOp::BitOrAssign(_)
-            | BinOp::ShlAssign(_)
-            | BinOp::ShrAssign(_)
-    )
 }
 
 #[cfg(test)]

@@ -332,7 +332,7 @@ pub(super) fn changed_by_closure(e: &Expr) -> Option<String> {
         fn visit_expr(&mut self, e: &'a Expr) {
             match e {
                 Expr::Assign(a) => self.changed(&a.left),
-                Expr::Binary(b) if super::rewrite::is_assignment(&b.op) => self.changed(&b.left),
+                Expr::Binary(b) if super::forms::is_assignment(&b.op) => self.changed(&b.left),
                 Expr::Reference(r) if r.mutability.is_some() => self.changed(&r.expr),
                 _ => {}
             }

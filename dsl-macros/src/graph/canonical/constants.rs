@@ -2,10 +2,12 @@
 //!
 //! A number is never compared with a variant. An expression is known to be a number from a number
 //! in another arm, from a type that is written nearby, or from the arithmetic that computes it. The
-//! name in the pattern then gets parentheses, by which [`constant`](super::constant) recognizes it.
+//! name in the pattern then gets parentheses, by which [`constant`] recognizes it.
 
-use super::super::scope::{Env, is_number_type};
-use super::{constant, numbers, shows_number};
+use super::comparisons::matches_arguments;
+use super::patterns::{self, constant, numbers, shows_number};
+use crate::graph::known;
+use crate::graph::scope::{Env, is_number_type};
 use syn::parse::Parser;
 use syn::visit_mut::{self, VisitMut};
 use syn::*;
@@ -43,7 +45,7 @@ impl Marks {
                     && (self.is_number(&b.left) || self.is_number(&b.right))
             }
             Expr::Cast(c) => is_number_type(&c.ty),
-            e => super::is_number(e),
+            e => patterns::is_number(e),
         }
     }
 
@@ -142,8 +144,8 @@ impl VisitMut for Marks {
                 self.patterns(&l.expr, &mut [&mut l.pat]);
                 self.env.declare_pat(&l.pat);
             }
-            Expr::Macro(m) if super::known::macro_name(&m.mac).as_deref() == Some("matches") => {
-                if let Ok((matched, mut pat, rest)) = super::matches_arguments.parse2(m.mac.tokens.clone()) {
+            Expr::Macro(m) if known::macro_name(&m.mac).as_deref() == Some("matches") => {
+                if let Ok((matched, mut pat, rest)) = matches_arguments.parse2(m.mac.tokens.clone()) {
                     self.visit_pat_mut(&mut pat);
                     self.patterns(&matched, &mut [&mut pat]);
                     m.mac.tokens = quote::quote!(#matched, #pat #rest);

@@ -5,9 +5,14 @@
 //! `x = 'a: { let x; if c { break 'a 1; } x = 2; x };`, and `loop { if c { x = 1; break; } }`
 //! becomes `x = 'a: loop { let x; if c { break 'a 1; } }`, because a jump can carry a value.
 
-use super::*;
-use proc_macro2::{TokenStream, TokenTree};
+use crate::graph::jumps::block_jumps;
+use crate::graph::names;
+use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::ToTokens;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::visit_mut::{self, VisitMut};
+use syn::*;
 
 /// Rewrites a block or loop to return the variables that it initializes.
 ///
@@ -86,7 +91,7 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
     let Stmt::Local(local) = stmt else {
         return Some(vec![parse_quote!(#value = #whole;)]);
     };
-    let (own, given) = (emit::helper("own", 0, local.let_token.span), emit::helper("given", 0, local.let_token.span));
+    let (own, given) = (names::helper("own", 0, local.let_token.span), names::helper("given", 0, local.let_token.span));
     let mut local = local.clone();
     if let Some(init) = &mut local.init {
         *init.expr = parse_quote!(#own);
@@ -97,7 +102,7 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
 /// Returns whether this is the pattern of a block that already returns the variables along with its
 /// value.
 fn is_made_here(pat: &Pat) -> bool {
-    let own = emit::helper("own", 0, Span::call_site()).to_string();
+    let own = names::helper("own", 0, Span::call_site()).to_string();
     matches!(pat, Pat::Tuple(t) if matches!(t.elems.first(), Some(Pat::Ident(first)) if first.ident == own))
 }
 
@@ -112,8 +117,8 @@ fn is_named(code: TokenStream, name: &Ident) -> bool {
 
 /// Returns the loop with a label on itself and on each `break` out of it.
 fn labelled(l: &ExprLoop, new_label: impl FnOnce(Span) -> Lifetime) -> ExprLoop {
-    struct Label<'a>(&'a Lifetime);
-    impl VisitMut for Label<'_> {
+    struct AddLabel<'a>(&'a Lifetime);
+    impl VisitMut for AddLabel<'_> {
         fn visit_expr_mut(&mut self, e: &mut Expr) {
             match e {
                 Expr::Break(b) if b.label.is_none() => b.label = Some(self.0.clone()),
@@ -128,10 +133,10 @@ fn labelled(l: &ExprLoop, new_label: impl FnOnce(Span) -> Lifetime) -> ExprLoop 
     let mut l = l.clone();
     let label = l.label.get_or_insert_with(|| {
         let at = l.loop_token.span;
-        syn::Label { name: new_label(at), colon_token: Token![:](at) }
+        Label { name: new_label(at), colon_token: Token![:](at) }
     });
     let name = label.name.clone();
-    Label(&name).visit_block_mut(&mut l.body);
+    AddLabel(&name).visit_block_mut(&mut l.body);
     l
 }
 

@@ -16,8 +16,9 @@
 //! - The kinds of the constructs between a flag and its jumps decide whether the flag is a `bool`
 //!   or a tensor.
 
-use super::super::canonical::{give_value, has_no_value};
 use super::*;
+use crate::graph::jumps::give_value;
+use crate::graph::marks::has_no_value;
 use quote::quote_spanned;
 
 /// A target of jumps: a function, a loop or a labeled block.
@@ -128,11 +129,11 @@ impl Walk<'_> {
     pub(super) fn add_target(&mut self, kind: TargetKind, label: Option<&Label>, at: Span) -> Ident {
         let index = self.index();
         let (name, native) = match kind {
-            TargetKind::Function => ("result", emit::label("function", index, at)),
-            TargetKind::Loop => ("broken", emit::label("loop", index, at)),
-            TargetKind::Block => ("broken", emit::label("block", index, at)),
+            TargetKind::Function => ("result", names::label("function", index, at)),
+            TargetKind::Loop => ("broken", names::label("loop", index, at)),
+            TargetKind::Block => ("broken", names::label("block", index, at)),
         };
-        let slot = emit::helper(name, index, at);
+        let slot = names::helper(name, index, at);
         // The slot is declared before the target, so that the constructs inside carry it.
         self.env.declare(slot.to_string(), Access::Mut, false);
         self.targets.push(Target {
@@ -159,7 +160,7 @@ impl Walk<'_> {
     /// Removes the innermost target. Returns it, and the label to put on it.
     pub(super) fn remove_target(&mut self, label: Option<Label>) -> (Target, Option<Label>) {
         let target = self.targets.pop().expect("a target was added");
-        let generated = || target.native_used.then(|| emit::label_of(&target.native));
+        let generated = || target.native_used.then(|| names::label_of(&target.native));
         let label = label.or_else(generated);
         (target, label)
     }
@@ -189,7 +190,7 @@ impl Walk<'_> {
         let around = self.flags.last().filter(is_statement).map(|f| f.name.clone());
         let is_shared = around.is_some();
         let name = around.unwrap_or_else(|| {
-            let name = emit::helper(if loop_target.is_some() { "stop" } else { "left" }, index, at);
+            let name = names::helper(if loop_target.is_some() { "stop" } else { "left" }, index, at);
             self.env.declare(name.to_string(), Access::Mut, false);
             name
         });
@@ -259,7 +260,7 @@ impl Walk<'_> {
             // The joined kind replaces the first of its members: the earlier the compiler finds a
             // tensor, the earlier it knows the type of the flag.
             let around = &mut self.flags[i].kinds;
-            let first = around.iter().position(|kind| common.contains(kind)).expect("the kind is common to both");
+            let first = around.iter().position(|kind| common.contains(kind)).expect("the type is common to both");
             around[first] = kind;
             around.retain(|kind| !common.contains(kind));
             if known.is_none() {
@@ -407,7 +408,7 @@ impl Walk<'_> {
         let at_end = self.constructs[first..].iter().all(|c| c.tail == Some(target));
         if at_end && !is_loop {
             // The value of the jump is the value of the arm.
-            let given = emit::helper("given", self.index(), at);
+            let given = names::helper("given", self.index(), at);
             let value = value.map_or_else(|| quote!(()), |v| v.to_token_stream());
             let leave = self.leave_arms(target, first, at, Some(&given), true);
             let exit = match kind {
@@ -455,7 +456,7 @@ impl Walk<'_> {
             let ways = &mut self.sequences[i].ways;
             let known = ways.iter().find(|(known, _)| *known == way).map(|(_, label)| label.clone());
             let label = known.unwrap_or_else(|| {
-                let label = emit::label("way", self.next_index, self.sequences[i].at);
+                let label = names::label("way", self.next_index, self.sequences[i].at);
                 self.next_index += 1;
                 self.sequences[i].ways.push((way, label.clone()));
                 label
@@ -494,7 +495,7 @@ impl Walk<'_> {
         if sequence.ways.is_empty() {
             return Expr::Block(b);
         }
-        let next = emit::label("next", self.index(), at);
+        let next = names::label("next", self.index(), at);
         let ways = sequence.ways.into_iter().fold(quote!(break #next #b;), |before, (way, label)| {
             let on = self.leave_sequences(way, at, self.sequences.len(), None);
             quote!(#label: { #before } #on)
@@ -586,8 +587,7 @@ impl Walk<'_> {
         let is_given = |var: &&Ident| {
             let id = self.env.resolve(&var.to_string());
             if id.is_some_and(|id| id >= c.first_inside) {
-                let message =
-                    format!("`{var}` is shadowed where this jump needs its value: rename one of the two variables");
+                let message = format!("`{var}` is shadowed where this jump needs its value: rename one of the two variables");
                 self.cx.error(*var, message);
             }
             let id = id.filter(|&id| id < c.first_inside && self.lives_after(c, id));

@@ -145,7 +145,7 @@ impl Walk<'_> {
         let mut iterable = *f.expr;
         self.visit_expr_mut(&mut iterable);
         let index = self.index();
-        let (looping, position) = (emit::helper("looping", index, at), emit::helper("position", index, at));
+        let (looping, position) = (names::helper("looping", index, at), names::helper("position", index, at));
         let scope = self.env.enter();
         self.env.declare(position.to_string(), Access::Mut, false);
         let item = |walk: &mut Self| {

@@ -6,8 +6,8 @@
 //! modification of the same place counts: one field of a variable may change while another is
 //! borrowed.
 
-use super::super::canonical::note_names;
 use super::*;
+use crate::graph::forms::note_names;
 use std::collections::HashSet;
 
 /// Returns whether `left op= right` has to evaluate the right side first.
@@ -109,7 +109,7 @@ impl Walk<'_> {
             if matches!(arg, Expr::Lit(_) | Expr::Closure(_) | Expr::Reference(_)) {
                 continue;
             }
-            let name = emit::helper("operand", self.index(), arg.span());
+            let name = names::helper("operand", self.index(), arg.span());
             let value = std::mem::replace(&mut *arg, parse_quote!(#name));
             bound.push((name, value));
         }

@@ -1,0 +1,73 @@
+//! `matches!` with numbers and `(a..b).contains(&x)` become comparisons.
+
+use super::fresh::Fresh;
+use super::patterns::{binds, has_test, names, numbers, test};
+use crate::graph::forms::has_let;
+use crate::graph::known;
+use proc_macro2::TokenStream;
+use syn::parse::Parser;
+use syn::spanned::Spanned;
+use syn::*;
+
+/// Rewrites `matches!(x, P)` with numbers, and `(a..b).contains(&x)`, to comparisons.
+pub(super) fn as_comparisons(fresh: &mut Fresh, e: &Expr) -> Option<Expr> {
+    match e {
+        Expr::Macro(m) if known::macro_name(&m.mac).as_deref() == Some("matches") => {
+            let (scrutinee, pat, rest) = matches_arguments.parse2(m.mac.tokens.clone()).ok()?;
+            let guard = guard_of_matches.parse2(rest).ok()?;
+            let has_test = has_test(&pat, numbers(&scrutinee).as_ref())?;
+            if guard.as_ref().map_or(!has_test || binds(&pat), has_let) {
+                return None;
+            }
+            let name = fresh.helper("matched", scrutinee.span());
+            let matched = parse_quote!(#name);
+            let (test, names) = (test(&pat, &matched), names(&pat, &matched, false));
+            let guard = guard.map(|guard| -> Expr { parse_quote!({ #(#names)* #guard }) });
+            let holds: Expr = match (test, guard) {
+                (Some(test), Some(guard)) => parse_quote!(#test && #guard),
+                (test, guard) => test.or(guard)?,
+            };
+            Some(parse_quote!({ let #name = #scrutinee; #holds }))
+        }
+        Expr::MethodCall(m) if m.method == "contains" && m.args.len() == 1 => {
+            let Expr::Paren(receiver) = &*m.receiver else { return None };
+            let Expr::Range(range) = &*receiver.expr else { return None };
+            let at = m.method.span();
+            let item = fresh.helper("item", at);
+            let names = [(&range.start, "start"), (&range.end, "end")]
+                .map(|(end, name)| end.as_ref().map(|end| (fresh.helper(name, end.span()), end)));
+            let declared = names.iter().flatten().map(|(name, end)| -> Stmt { parse_quote!(let #name = #end;) });
+            let (ge, lt, le) = (Token![>=](at), Token![<](at), Token![<=](at));
+            let above = names[0].as_ref().map(|(start, _)| -> Expr { parse_quote!((*#item #ge #start)) });
+            let below = names[1].as_ref().map(|(end, _)| -> Expr {
+                match range.limits {
+                    RangeLimits::HalfOpen(_) => parse_quote!((*#item #lt #end)),
+                    RangeLimits::Closed(_) => parse_quote!((*#item #le #end)),
+                }
+            });
+            let test = match (above, below) {
+                (Some(a), Some(b)) => parse_quote!(#a & #b),
+                (a, b) => a.or(b)?,
+            };
+            let argument = &m.args[0];
+            Some(parse_quote!({ #(#declared)* let #item = #argument; #test }))
+        }
+        _ => None,
+    }
+}
+
+/// Parses the matched expression, the pattern and the tokens after it.
+pub(super) fn matches_arguments(input: parse::ParseStream<'_>) -> Result<(Expr, Pat, TokenStream)> {
+    let scrutinee = input.parse()?;
+    input.parse::<Token![,]>()?;
+    Ok((scrutinee, Pat::parse_multi_with_leading_vert(input)?, input.parse()?))
+}
+
+fn guard_of_matches(input: parse::ParseStream<'_>) -> Result<Option<Expr>> {
+    let guard = match input.parse::<Option<Token![if]>>()? {
+        Some(_) => Some(input.parse()?),
+        None => None,
+    };
+    input.parse::<Option<Token![,]>>()?;
+    Ok(guard)
+}

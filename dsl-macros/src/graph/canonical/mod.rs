@@ -1,0 +1,230 @@
+//! Rewrites Rust to Rust before anything is staged, so that jumps and matches take fewer forms.
+//!
+//! - A `match` on numbers becomes a chain of `if`s, which can be staged ([`switch`]). So do `if
+//!   let`, `while let` and `let else` with a pattern of numbers ([`lets`]). A tuple of numbers that
+//!   is written in the `match` is compared item by item.
+//! - The code after an `if` of which one arm jumps moves into the other arm ([`split`]):
+//!   `if c { return a; } rest` becomes `if c { return a; } else { rest }`. Most jumps therefore
+//!   need no flag, and both arms remain exclusive.
+//! - A labeled block whose jumps leave with the first value of a variable returns that value
+//!   ([`first_values`]).
+//! - An assignment of a value that contains a jump becomes a `let` and an assignment, so that
+//!   nothing is assigned if the jump is taken.
+//! - Long chains and long sequences of jumps become trees ([`chain`], [`depth`]).
+//!
+//! Each step preserves the semantics of the function in ordinary Rust. No step depends on types.
+
+mod chain;
+mod comparisons;
+mod constants;
+mod depth;
+mod first_values;
+mod fresh;
+mod lets;
+mod patterns;
+mod split;
+mod switch;
+#[cfg(test)]
+mod tests;
+
+use super::forms::{is_assignment, is_structured};
+use super::jumps::Jumps;
+use chain::Chain;
+use fresh::Fresh;
+use split::{split, value_of};
+use std::collections::VecDeque;
+use switch::Switch;
+use syn::spanned::Spanned;
+use syn::visit_mut::{self, VisitMut};
+use syn::*;
+
+/// Rewrites a body to canonical form.
+pub(super) fn canonical(signature: &Signature, body: &mut Block) {
+    constants::mark(signature, body);
+    Canonical { fresh: Fresh::default(), deferred: Vec::new() }.visit_block_mut(body);
+}
+
+struct Canonical {
+    fresh: Fresh,
+    /// The variables in scope that are declared by `let x;` and not initialized yet.
+    deferred: Vec<Local>,
+}
+
+impl Canonical {
+    fn chain_expr(&mut self, chain: Chain) -> Expr {
+        chain.build(|at| self.fresh.chain(at))
+    }
+
+    fn block(&mut self, block: &mut Block) {
+        let deferred = self.deferred.clone();
+        self.statements(block);
+        self.deferred = deferred;
+    }
+
+    fn statements(&mut self, block: &mut Block) {
+        let mut rest: VecDeque<Stmt> = depth::in_blocks(std::mem::take(&mut block.stmts)).into();
+        while let Some(mut stmt) = rest.pop_front() {
+            let new_label = |at| self.fresh.label("given", at);
+            if let Some(stmts) = first_values::through(&stmt, &self.deferred, new_label) {
+                stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
+                continue;
+            }
+            if let Some(stmts) = declared_one_by_one(&stmt) {
+                stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
+                continue;
+            }
+            if let Stmt::Local(local) = &mut stmt
+                && let Some(stmts) = lets::let_else(&mut self.fresh, local)
+            {
+                stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
+                continue;
+            }
+            if let Some(value) = value_of(&mut stmt)
+                && let Some(chain) = Chain::of_long(value)
+            {
+                *value = self.chain_expr(chain);
+                rest.push_front(stmt);
+                continue;
+            }
+            if let Some(value) = value_of(&mut stmt) {
+                lets::for_by_ref(value);
+                lets::while_let(&mut self.fresh, value);
+            }
+            if let Some(value) = value_of(&mut stmt)
+                && let Some(declaration) = lets::if_let(&mut self.fresh, value)
+            {
+                rest.push_front(stmt);
+                rest.push_front(declaration);
+                continue;
+            }
+            if let Some(value) = value_of(&mut stmt)
+                && let Some(switch) = Switch::of(value)
+            {
+                let scrutinee = self.fresh.helper("matched", value.span());
+                let (declaration, chain) = switch.build(scrutinee);
+                *value = self.chain_expr(chain);
+                rest.push_front(stmt);
+                rest.push_front(declaration);
+                continue;
+            }
+            if let Some(value) = assigned_value(&mut stmt)
+                && is_structured(value)
+                && Jumps::leaving_expr(value).any
+            {
+                let name = self.fresh.helper("value", value.span());
+                let init = std::mem::replace(value, parse_quote!(#name));
+                rest.push_front(stmt);
+                stmt = parse_quote!(let #name = #init;);
+            }
+            if !rest.is_empty()
+                && let Some(split) = split(&mut stmt)
+            {
+                // Items are visible in the whole block.
+                let (items, rest): (Vec<_>, Vec<_>) = rest.drain(..).partition(|s| matches!(s, Stmt::Item(_)));
+                let mut joined = Expr::If(split(rest));
+                block.stmts.extend(items);
+                self.visit_expr_mut(&mut joined);
+                block.stmts.push(Stmt::Expr(joined, None));
+                return;
+            }
+            // At the end of a function, a jump out of this may provide the function's value.
+            if rest.is_empty()
+                && let Stmt::Expr(e, None) = &stmt
+                && is_left_and_ends(e)
+            {
+                let name = self.fresh.helper("value", e.span());
+                stmt = parse_quote!(let #name = #e;);
+                rest.push_front(Stmt::Expr(parse_quote!(#name), None));
+            }
+            self.visit_stmt_mut(&mut stmt);
+            first_values::after(&stmt, &mut self.deferred);
+            block.stmts.push(stmt);
+        }
+    }
+}
+
+impl VisitMut for Canonical {
+    fn visit_block_mut(&mut self, block: &mut Block) {
+        self.block(block);
+    }
+    fn visit_expr_mut(&mut self, e: &mut Expr) {
+        if let Some(chain) = Chain::of_long(e) {
+            *e = self.chain_expr(chain);
+        }
+        if let Some(comparisons) = comparisons::as_comparisons(&mut self.fresh, e) {
+            *e = comparisons;
+        }
+        lets::for_by_ref(e);
+        lets::while_let(&mut self.fresh, e);
+        if let Some(declaration) = lets::if_let(&mut self.fresh, e) {
+            *e = parse_quote!({ #declaration #e });
+        }
+        if let Some(switch) = Switch::of(e) {
+            let scrutinee = self.fresh.helper("matched", e.span());
+            let (declaration, chain) = switch.build(scrutinee);
+            let chain = self.chain_expr(chain);
+            *e = parse_quote!({ #declaration #chain });
+        } else if let Expr::Match(m) = e {
+            // It remains a host `match`.
+            switch::host_numbers(m);
+            m.arms.iter_mut().for_each(|arm| in_block(&mut arm.body));
+        } else if let Expr::Closure(c) = e {
+            in_block(&mut c.body);
+        } else if let Expr::Paren(p) = e {
+            in_block(&mut p.expr);
+        } else if let Expr::Let(l) = e
+            && patterns::shows_number(&l.pat)
+        {
+            *l.expr = switch::host_number(&l.expr);
+        }
+        visit_mut::visit_expr_mut(self, e);
+    }
+    fn visit_item_mut(&mut self, _: &mut Item) {}
+    fn visit_type_mut(&mut self, _: &mut Type) {}
+    fn visit_pat_mut(&mut self, _: &mut Pat) {}
+}
+
+/// Splits `let (a, [b, c]);` into `let a; let b; let c;`.
+fn declared_one_by_one(stmt: &Stmt) -> Option<Vec<Stmt>> {
+    let Stmt::Local(Local { attrs, pat: Pat::Tuple(t), init: None, .. }) = stmt else { return None };
+    fn names<'a>(pat: &'a Pat, found: &mut Vec<&'a Pat>) -> bool {
+        match pat {
+            Pat::Ident(i) if i.by_ref.is_none() && i.subpat.is_none() => {
+                found.push(pat);
+                true
+            }
+            Pat::Tuple(t) => t.elems.iter().all(|p| names(p, found)),
+            Pat::Slice(s) => s.elems.iter().all(|p| names(p, found)),
+            Pat::Paren(p) => names(&p.pat, found),
+            _ => false,
+        }
+    }
+    let mut found = Vec::new();
+    let all = t.elems.iter().all(|p| names(p, &mut found));
+    all.then(|| found.into_iter().map(|name| parse_quote!(#(#attrs)* let #name;)).collect())
+}
+
+/// Returns the assigned value of an assignment.
+fn assigned_value(stmt: &mut Stmt) -> Option<&mut Expr> {
+    match stmt {
+        Stmt::Expr(Expr::Assign(a), _) => Some(&mut a.right),
+        Stmt::Expr(Expr::Binary(b), _) if is_assignment(&b.op) => Some(&mut b.right),
+        _ => None,
+    }
+}
+
+/// Returns whether a jump may leave a loop or labeled block that may also reach its end.
+fn is_left_and_ends(e: &Expr) -> bool {
+    match e {
+        Expr::Loop(l) => Jumps::breaks_loop(&l.body, l.label.as_ref()) && Jumps::leaving_expr(e).any,
+        Expr::Block(b) => b.label.is_some() && Jumps::leaving_expr(e).under_construct,
+        _ => false,
+    }
+}
+
+/// Puts such an expression into a block, where it is the value of a statement.
+fn in_block(e: &mut Expr) {
+    if is_left_and_ends(e) {
+        *e = parse_quote!({ #e });
+    }
+}

@@ -1,0 +1,124 @@
+//! The canonical form of bodies.
+
+use super::*;
+use quote::ToTokens;
+
+#[track_caller]
+fn check(before: &str, after: &str) {
+    let mut block: Block = parse_str(before).unwrap();
+    canonical(&parse_quote!(fn f(x: Tensor<i32>)), &mut block);
+    let expected: Block = parse_str(after).unwrap();
+    let text = |b: &Block| b.to_token_stream().to_string().replace(' ', "");
+    assert_eq!(text(&block), text(&expected));
+}
+
+#[test]
+fn what_follows_a_jump_moves_into_the_other_arm() {
+    check("{ if c { return 1; } f(); 2 }", "{ if c { return 1; } else { f(); 2 } }");
+    check("{ if c { f() } else { break } g(); }", "{ if !(c) { break } else { f(); g(); } }");
+    check("{ let x = if c { 1 } else { continue }; f(x) }", "{ if !(c) { continue } else { let x = { 1 }; f(x) } }");
+    check(
+        "{ if a { return 1; } else if b { return 2; } f() }",
+        "{ if a { return 1; } else { if b { return 2; } else { f() } } }",
+    );
+}
+
+#[test]
+fn what_does_not_certainly_jump_stays() {
+    for same in [
+        "{ if c { if d { break; } } f(); }",
+        "{ if let Some(x) = y { return x; } f() }",
+        "{ if c { return 1; } else { return 2; } }",
+        "{ while c { if d { break; } } f() }",
+    ] {
+        check(same, same);
+    }
+}
+
+#[test]
+fn names_of_an_arm_do_not_hide_those_of_the_rest() {
+    check(
+        "{ if c { return 1; } else { let x = 2; f(x); } x }",
+        "{ if c { return 1; } else { { let x = 2; f(x); } x } }",
+    );
+}
+
+#[test]
+fn a_value_with_a_jump_is_assigned_after_it() {
+    check(
+        "{ x += if a { if b { break; } 1 } else { 2 }; f(); }",
+        "{ let __value1 = if a { if b { break; } else { 1 } } else { 2 }; x += __value1; f(); }",
+    );
+}
+
+#[test]
+fn a_match_on_numbers_is_a_chain() {
+    check(
+        "{ match n { 0 | 1 => a, 2..=5 => b, k if k > 9 => c, k => d(k) } }",
+        "{ let __matched1 = n; if (__matched1 == 0) | (__matched1 == 1) { a } \
+         else if (__matched1 >= 2) & (__matched1 <= 5) { b } \
+         else if { #[allow(unused_variables)] let k = __matched1; k > 9 } { #[allow(unused_variables)] let k = __matched1; c } else { let k = __matched1; d(k) } }",
+    );
+    check("{ match b { true => 1, false => 2 } }", "{ let __matched1 = b; if __matched1 { 1 } else { 2 } }");
+    let same = "{ match x { Some(1) => a, _ => b } }";
+    check(same, same);
+    check(
+        "{ match (n, f(m)) { (0, 1..MAX) => a, (k, _) => b(k) } }",
+        "{ let __matched1 = (n, f(m)); if (__matched1.0 == 0) & ((__matched1.1 >= 1) & (__matched1.1 < MAX)) { a } \
+         else { let k = __matched1.0; b(k) } }",
+    );
+    check(
+        "{ match n { A | Self::B => a, consts::C => b, i32::MAX => c, _ => d } }",
+        "{ let __matched1 = n; if (__matched1 == A) | (__matched1 == Self::B) { a } \
+         else if __matched1 == consts::C { b } else if __matched1 == i32::MAX { c } else { d } }",
+    );
+    // Such a `match` accepts only host values.
+    let host = "{ match (::anabranch::__rt::host_number(n), s) { (0, Kind::A) => a, (1, _) => b, _ => c } }";
+    check("{ match (n, s) { (0, Kind::A) => a, (1, _) => b, _ => c } }", host);
+    let host = "{ match ::anabranch::__rt::host_number(n) { 0 => a, Max => b, _ => c } }";
+    check("{ match n { 0 => a, Max => b, _ => c } }", host);
+    let same = "{ match n { A => a, B => b } }";
+    check(same, same);
+}
+
+#[test]
+fn a_let_of_numbers_is_a_condition() {
+    check(
+        "{ if let k @ 0..=9 = n { a(k) } else if let 12 = n { b } else { c } }",
+        "{ let __matched1 = n; if (__matched1 >= 0) & (__matched1 <= 9) { let k = __matched1; a(k) } \
+         else { let __matched2 = n; if __matched2 == 12 { b } else { c } } }",
+    );
+    check("{ while let 3 = n { f(); } }", "{ while { let __matched1 = n; __matched1 == 3 } { f(); } }");
+    check(
+        "{ 'a: while let k @ 3.. = n { f(k); } }",
+        "{ 'a: loop { let __matched1 = n; if (__matched1 >= 3) { let k = __matched1; f(k); } else { break } } }",
+    );
+    check(
+        "{ let k @ 1.. = n else { return 0 }; f(k) }",
+        "{ let __matched1 = n; if !((__matched1 >= 1)) { return 0 } else { let k = __matched1; f(k) } }",
+    );
+    for same in [
+        "{ if let Some(0) = n { a } }",
+        "{ while let Some(x) = v.pop() { f(x); } }",
+        "{ let S(x) = y else { return }; x }",
+    ] {
+        check(same, same);
+    }
+}
+
+#[test]
+fn jumps_that_leave() {
+    let leaving = |text: &str| {
+        let jumps = Jumps::leaving(&parse_str::<Block>(&format!("{{ {text} }}")).unwrap().stmts[0]);
+        (jumps.any, jumps.under_construct)
+    };
+    assert_eq!(leaving("while a { break; }"), (false, false));
+    assert_eq!(leaving("while a { return; }"), (true, true));
+    assert_eq!(leaving("while a { while b { break 'x; } }"), (true, true));
+    assert_eq!(leaving("'x: while a { while b { break 'x; } }"), (false, false));
+    assert_eq!(leaving("let Some(x) = y else { continue };"), (true, false));
+    assert_eq!(leaving("f(|| return 1);"), (false, false));
+    let ending = |text: &str| Jumps::ending_loop(&parse_str(text).unwrap(), None).any;
+    assert!(ending("{ if a { break; } }") && ending("{ return; }") && !ending("{ if a { continue; } }"));
+    assert!(!ending("{ loop { break; } }"));
+}
