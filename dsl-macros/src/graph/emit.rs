@@ -4,7 +4,8 @@
 //! emitted in place of a token has the location of that token, so that messages of the compiler and
 //! of the tracer point to it.
 
-use super::forms::{bare, is_range};
+use super::forms::bare;
+use super::known::{is_cast_target, is_range};
 use super::names::{self, helper, helper_span, label, label_of, rt};
 use super::place::{Place, Places, Receiver, Written, typed};
 use proc_macro2::{Span, TokenStream};
@@ -642,9 +643,7 @@ pub(super) fn cast_operand(cast: &mut ExprCast) {
             _ => false,
         }
     }
-    let numbers = ["f32", "f64", "i8", "i16", "i32", "i64", "isize", "u8", "u16", "u32", "u64", "usize"];
-    let is_number = |ty: &Path| numbers.iter().any(|name| ty.is_ident(name));
-    if !is_literal(&cast.expr) && matches!(&*cast.ty, Type::Path(p) if p.qself.is_none() && is_number(&p.path)) {
+    if !is_literal(&cast.expr) && matches!(&*cast.ty, Type::Path(p) if p.qself.is_none() && is_cast_target(&p.path)) {
         let at = cast.as_token.span;
         let (operand, methods) = (rt(at, "CastOperand"), rt(at, "HostCast"));
         let (expr, ty) = (bare(&cast.expr), &cast.ty);

@@ -1,7 +1,7 @@
 //! Properties of Rust code that follow from its form.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
-use syn::{BinOp, Block, Expr, ExprBlock, Stmt};
+use syn::{BinOp, Block, Expr, ExprBlock, ExprIf, Stmt};
 
 /// Returns whether a condition has a `let` in its `&&` chain.
 pub(crate) fn has_let(cond: &Expr) -> bool {
@@ -49,11 +49,6 @@ pub(crate) fn bare(expr: &Expr) -> &Expr {
     }
 }
 
-/// Returns whether a function is `range`, by its name.
-pub(crate) fn is_range(function: &Expr) -> bool {
-    matches!(function, Expr::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "range"))
-}
-
 /// Passes the names in code to `note`, including those in format strings.
 pub(crate) fn note_names(code: TokenStream, note: &mut impl FnMut(String)) {
     for token in code {
@@ -86,4 +81,12 @@ pub(crate) fn block_expr(block: Block) -> Expr {
 /// Returns whether an expression has a body in which a jump has a statement of its own.
 pub(crate) fn is_structured(e: &Expr) -> bool {
     matches!(e, Expr::If(_) | Expr::Match(_) | Expr::Block(_) | Expr::Loop(_) | Expr::While(_) | Expr::ForLoop(_))
+}
+
+/// Returns whether an `if` can have a value, because its last `else` has no condition.
+pub(crate) fn ends_with_else(e: &ExprIf) -> bool {
+    match e.else_branch.as_ref().map(|(_, e)| &**e) {
+        Some(Expr::If(inner)) => ends_with_else(inner),
+        otherwise => otherwise.is_some(),
+    }
 }

@@ -1,11 +1,12 @@
 //! Parameters: their names in messages, and the shapes that `#[shape(..)]` declares.
 
 use super::emit;
+use super::known::is_tensor;
 use crate::ctxt::Ctxt;
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::punctuated::Punctuated;
-use syn::{Expr, FnArg, Ident, Lit, Pat, PatType, Signature, Token, Type};
+use syn::{Expr, FnArg, Ident, Lit, Pat, PatType, Signature, Token};
 
 /// Removes the `#[shape(..)]` attributes from the parameters. Returns the statements that name and
 /// check the parameters.
@@ -39,10 +40,6 @@ pub(super) fn take(cx: &Ctxt, sig: &mut Signature) -> Vec<TokenStream> {
         }
     }
     statements
-}
-
-fn is_tensor(ty: &Type) -> bool {
-    matches!(ty, Type::Path(p) if p.path.segments.last().is_some_and(|s| s.ident == "Tensor"))
 }
 
 /// Expands one extent of a `#[shape(..)]`.

@@ -17,9 +17,9 @@ mod operands;
 use super::canonical::canonical;
 use super::emit::{self, Arm, ArmValue, Carried, IfParts};
 use super::format;
-use super::forms::{comparison, has_let, is_assignment};
+use super::forms::{comparison, ends_with_else, has_let, is_assignment};
 use super::jumps::{Jumps, block_jumps, expr_jumps};
-use super::known::{self, MacroKind};
+use super::known::{self, MacroKind, Property};
 use super::marks::{has_kind_of_outer, is_sequence};
 use super::names;
 use super::place::{Place, Places, Projection, Receiver, Written};
@@ -473,7 +473,7 @@ impl Walk<'_> {
                 let end = end.filter(|_| semi.is_none());
                 let position = end.cloned().unwrap_or_else(Position::statement);
                 if let Expr::If(e_if) = e {
-                    let is_value = known::ends_with_else(&e_if)
+                    let is_value = ends_with_else(&e_if)
                         && !position.is_unit
                         && (end.is_some() || ((semi.is_some() || is_dead) && arms_have_values(&e_if)));
                     out.push(Stmt::Expr(self.if_expr(e_if, is_value, position), semi));
@@ -535,7 +535,7 @@ impl Walk<'_> {
         match e {
             Expr::If(_) => {
                 let Expr::If(e_if) = take(e) else { unreachable!() };
-                let is_value = known::ends_with_else(&e_if);
+                let is_value = ends_with_else(&e_if);
                 *e = self.if_expr(e_if, is_value, position);
             }
             Expr::Paren(inner) => self.expr(&mut inner.expr, position),
@@ -692,7 +692,7 @@ impl Walk<'_> {
                     };
                     // A borrow that is the value of an arm outlives the construct. Carrying its
                     // owner would end the borrow.
-                    let skip = if name.ends_with("_mut") { position.value_of } else { 0 };
+                    let skip = if known::lends_by_name(&name) { position.value_of } else { 0 };
                     self.change(written, how, skip);
                 }
                 self.visit_expr_mut(&mut m.receiver);
@@ -913,7 +913,7 @@ impl Walk<'_> {
             }
             Expr::Paren(e) => self.host_condition(&mut e.expr),
             Expr::Unary(e) if matches!(e.op, UnOp::Not(_)) && self.is_host(&e.expr) => self.host_condition(&mut e.expr),
-            Expr::MethodCall(m) if known::gives_bool(&m.method.to_string()) => {
+            Expr::MethodCall(m) if known::method_is(&m.method, Property::Bool) => {
                 let at = m.method.span();
                 self.visit_expr_mut(cond);
                 *cond = emit::named_bool(at, cond);
@@ -936,7 +936,7 @@ impl Walk<'_> {
             Expr::Lit(ExprLit { lit: Lit::Bool(_), .. }) => true,
             Expr::Path(p) => p.path.get_ident().is_some_and(|name| self.env.is_bool(&name.to_string())),
             Expr::Macro(m) => matches!(known::macro_name(&m.mac).as_deref(), Some("cfg" | "matches")),
-            Expr::MethodCall(m) => known::gives_bool(&m.method.to_string()),
+            Expr::MethodCall(m) => known::method_is(&m.method, Property::Bool),
             Expr::Unary(ExprUnary { op: UnOp::Not(_), expr, .. }) => self.is_host(expr),
             Expr::Paren(e) => self.is_host(&e.expr),
             Expr::Group(e) => self.is_host(&e.expr),

@@ -1,5 +1,6 @@
 //! Lexical scopes: which variable a name refers to.
 
+use super::known::{Property, has_known_methods, is_bool, is_mut_ref, is_number_type, method_is};
 use syn::visit::{self, Visit};
 use syn::{Expr, FnArg, Pat, PatIdent, ReceiverKind, Type};
 
@@ -157,20 +158,19 @@ impl Env {
 
     /// Declares the variables of a `for` over the value of an expression.
     pub(super) fn declare_items(&mut self, pat: &Pat, source: &Expr) {
-        let items = ["iter_mut", "values_mut", "chunks_mut", "chunks_exact_mut"];
         let lends_items = |mut e: &Expr| loop {
             match e {
-                Expr::MethodCall(m) if ["rev", "skip", "step_by", "take"].iter().any(|name| m.method == name) => {
-                    e = &m.receiver
-                }
-                Expr::MethodCall(m) => break items.iter().any(|name| m.method == name),
+                Expr::MethodCall(m) if method_is(&m.method, Property::SomeItems) => e = &m.receiver,
+                Expr::MethodCall(m) => break method_is(&m.method, Property::LendsItems),
                 Expr::Array(a) => break a.elems.iter().all(|e| matches!(lends(e), Lends::Itself)),
                 e => break matches!(lends(e), Lends::Itself),
             }
         };
         let item = match (pat, source) {
             (Pat::Ident(item), source) if lends_items(source) => Some(item),
-            (Pat::Tuple(t), Expr::MethodCall(m)) if m.method == "enumerate" && lends_items(&m.receiver) => {
+            (Pat::Tuple(t), Expr::MethodCall(m))
+                if method_is(&m.method, Property::Numbered) && lends_items(&m.receiver) =>
+            {
                 match t.elems.last() {
                     Some(Pat::Ident(item)) => Some(item),
                     _ => None,
@@ -231,10 +231,9 @@ impl Env {
 
     /// Records the declared type of the last variable.
     fn note_type(&mut self, ty: Option<&Type>) {
-        let is_bool = matches!(ty, Some(Type::Path(p)) if p.qself.is_none() && p.path.is_ident("bool"));
         if let Some(last) = self.bindings.last_mut() {
-            last.is_bool = is_bool;
-            last.is_known = ty.is_some_and(is_known_type);
+            last.is_bool = ty.is_some_and(is_bool);
+            last.is_known = ty.is_some_and(has_known_methods);
             last.is_number = ty.is_some_and(is_number_type);
         }
     }
@@ -279,27 +278,6 @@ impl Env {
                 }
             }
         }
-    }
-}
-
-/// Returns whether a type is, by its name, a tensor, a host number, a `bool` or a reference to one.
-fn is_known_type(ty: &Type) -> bool {
-    match ty {
-        Type::Reference(r) => is_known_type(&r.elem),
-        Type::Path(p) => p.path.segments.last().is_some_and(|s| s.ident == "bool") || is_number_type(ty),
-        _ => false,
-    }
-}
-
-/// Returns whether a type is, by its name, a tensor or a host number.
-pub(super) fn is_number_type(ty: &Type) -> bool {
-    let names =
-        ["Tensor", "i8", "i16", "i32", "i64", "isize", "u8", "u16", "u32", "u64", "usize", "f16", "bf16", "f32", "f64"];
-    match ty {
-        Type::Group(ty) => is_number_type(&ty.elem),
-        Type::Paren(ty) => is_number_type(&ty.elem),
-        Type::Path(p) => p.path.segments.last().is_some_and(|s| names.iter().any(|name| s.ident == name)),
-        _ => false,
     }
 }
 
@@ -365,8 +343,11 @@ fn lends(expr: &Expr) -> Lends {
         Expr::Paren(e) => lends(&e.expr),
         Expr::Group(e) => lends(&e.expr),
         Expr::MethodCall(m) => {
-            let methods = ["as_mut", "get_mut", "last_mut", "first_mut"];
-            if methods.iter().any(|name| m.method == name) { Lends::Item } else { Lends::No }
+            if method_is(&m.method, Property::LendsItem) {
+                Lends::Item
+            } else {
+                Lends::No
+            }
         }
         _ => Lends::No,
     }
@@ -375,7 +356,7 @@ fn lends(expr: &Expr) -> Lends {
 /// Returns whether an expression is `v.last_mut().unwrap()` or the like, with `expect` or `?`.
 fn unwraps_lent(expr: &Expr) -> bool {
     let inner = match expr {
-        Expr::MethodCall(m) if m.method == "unwrap" || m.method == "expect" => &m.receiver,
+        Expr::MethodCall(m) if method_is(&m.method, Property::Unwraps) => &m.receiver,
         Expr::Try(t) => &t.expr,
         _ => return false,
     };
@@ -393,11 +374,6 @@ fn contains_reference(pat: &Pat) -> bool {
     let mut find = Find(false);
     find.visit_pat(pat);
     find.0
-}
-
-/// Returns whether a type is written as `&mut T`.
-fn is_mut_ref(ty: &Type) -> bool {
-    matches!(ty, Type::Reference(r) if r.mutability.is_some())
 }
 
 /// The names that a pattern binds.

@@ -204,7 +204,7 @@ fn leave_at_end(arm: &mut Block, label: &Lifetime, name: Ident) {
     };
     match arm.stmts.pop() {
         // The compiler and the tracer know that a panic never reaches the end of the arm.
-        Some(Stmt::Macro(m)) if known::macro_name(&m.mac).is_some_and(|n| is_panic(&n)) => {
+        Some(Stmt::Macro(m)) if known::macro_name(&m.mac).is_some_and(|n| known::is_panic(&n)) => {
             arm.stmts.push(Stmt::Macro(m))
         }
         Some(Stmt::Macro(StmtMacro { attrs, mac, semi_token: None })) => {
@@ -224,10 +224,6 @@ fn leave_at_end(arm: &mut Block, label: &Lifetime, name: Ident) {
             arm.stmts.push(leave(None));
         }
     }
-}
-
-fn is_panic(name: &str) -> bool {
-    matches!(known::macro_kind(name), known::MacroKind::Panic)
 }
 
 /// Returns whether a structured expression is `()` by its form.

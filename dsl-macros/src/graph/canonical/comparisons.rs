@@ -3,7 +3,7 @@
 use super::fresh::Fresh;
 use super::patterns::{binds, has_test, names, numbers, test};
 use crate::graph::forms::has_let;
-use crate::graph::known;
+use crate::graph::known::{self, Property};
 use proc_macro2::TokenStream;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
@@ -29,7 +29,7 @@ pub(super) fn as_comparisons(fresh: &mut Fresh, e: &Expr) -> Option<Expr> {
             };
             Some(parse_quote!({ let #name = #scrutinee; #holds }))
         }
-        Expr::MethodCall(m) if m.method == "contains" && m.args.len() == 1 => {
+        Expr::MethodCall(m) if known::method_is(&m.method, Property::RangeTest) && m.args.len() == 1 => {
             let Expr::Paren(receiver) = &*m.receiver else { return None };
             let Expr::Range(range) = &*receiver.expr else { return None };
             let at = m.method.span();

@@ -6,8 +6,8 @@
 
 use super::comparisons::matches_arguments;
 use super::patterns::{self, constant, numbers, shows_number};
-use crate::graph::known;
-use crate::graph::scope::{Env, is_number_type};
+use crate::graph::known::{self, is_number_type};
+use crate::graph::scope::Env;
 use syn::parse::Parser;
 use syn::visit_mut::{self, VisitMut};
 use syn::*;

@@ -7,7 +7,7 @@ use super::fresh::Fresh;
 use super::patterns::{binds, has_test, names, numbers, test};
 use crate::graph::forms::{has_let, is_assignment};
 use crate::graph::jumps::Jumps;
-use crate::graph::known;
+use crate::graph::known::{self, Property};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::*;
@@ -82,7 +82,8 @@ pub(super) fn while_let(fresh: &mut Fresh, e: &mut Expr) {
 pub(super) fn for_by_ref(e: &mut Expr) {
     let Expr::ForLoop(f) = e else { return };
     let Expr::MethodCall(m) = &*f.expr else { return };
-    if m.method != "by_ref" || !Jumps::ending_loop(&f.body, f.label.as_ref()).under_construct {
+    if !known::method_is(&m.method, Property::Borrows) || !Jumps::ending_loop(&f.body, f.label.as_ref()).under_construct
+    {
         return;
     }
     let (attrs, pat, iter, body) = (&f.attrs, &f.pat, &m.receiver, &f.body);

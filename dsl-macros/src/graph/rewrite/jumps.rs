@@ -291,7 +291,7 @@ impl Walk<'_> {
             || position.tail.is_some_and(gives_value)
             || match rest.last().filter(|_| !position.is_unit) {
                 Some(Stmt::Expr(e, None)) => !is_unit(e) && !expr_jumps(e),
-                Some(Stmt::Macro(StmtMacro { mac, semi_token: None, .. })) => !is_unit_macro(mac),
+                Some(Stmt::Macro(StmtMacro { mac, semi_token: None, .. })) => !known::is_unit_macro(mac),
                 _ => false,
             };
         let (index, construct) = self.open(ConstructKind::If, at, &position);
@@ -668,12 +668,7 @@ fn is_unit(e: &Expr) -> bool {
         Expr::While(_) | Expr::ForLoop(_) | Expr::Assign(_) => true,
         Expr::If(e) => e.else_branch.is_none(),
         Expr::Binary(b) => is_assignment(&b.op),
-        Expr::Macro(m) => is_unit_macro(&m.mac),
+        Expr::Macro(m) => known::is_unit_macro(&m.mac),
         _ => false,
     }
-}
-
-fn is_unit_macro(mac: &Macro) -> bool {
-    let kind = known::macro_name(mac).map(|name| known::macro_kind(&name));
-    matches!(kind, Some(MacroKind::Print { .. } | MacroKind::Assert(_)))
 }
