@@ -83,6 +83,11 @@ pub(crate) fn is_structured(e: &Expr) -> bool {
     matches!(e, Expr::If(_) | Expr::Match(_) | Expr::Block(_) | Expr::Loop(_) | Expr::While(_) | Expr::ForLoop(_))
 }
 
+/// Moves the expression out and leaves an empty one.
+pub(crate) fn take(e: &mut Expr) -> Expr {
+    std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
+}
+
 /// Returns whether an `if` can have a value, because its last `else` has no condition.
 pub(crate) fn ends_with_else(e: &ExprIf) -> bool {
     match e.else_branch.as_ref().map(|(_, e)| &**e) {

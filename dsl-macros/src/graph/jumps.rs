@@ -9,11 +9,7 @@ use syn::{BinOp, Block, Expr, ExprBlock, ExprBreak, ExprClosure, Item, Label, Lo
 
 /// Returns whether a block certainly jumps out of itself.
 pub(crate) fn block_jumps(block: &Block) -> bool {
-    block.stmts.iter().any(|stmt| match stmt {
-        Stmt::Local(Local { init: Some(init), .. }) => expr_jumps(&init.expr),
-        Stmt::Expr(e, _) => expr_jumps(e),
-        _ => false,
-    })
+    block.stmts.iter().any(certainly_jumps)
 }
 
 /// Returns whether an expression certainly jumps out of itself.
@@ -70,20 +66,36 @@ impl Jumps {
     }
 }
 
-/// Returns whether a `break` in statements provides the value of the enclosing labeled block.
-pub(crate) fn give_value(stmts: &[Stmt], block: &str) -> bool {
-    struct FindValue<'b>(&'b str, bool);
-    impl<'a> Visit<'a> for FindValue<'_> {
+/// Returns whether a statement certainly jumps.
+pub(crate) fn certainly_jumps(stmt: &Stmt) -> bool {
+    match stmt {
+        Stmt::Expr(e, _) => expr_jumps(e),
+        Stmt::Local(Local { init: Some(init), .. }) => expr_jumps(&init.expr),
+        _ => false,
+    }
+}
+
+/// Returns whether statements certainly jump, other than by a final value.
+pub(crate) fn ends_in_jump(stmts: &[Stmt]) -> bool {
+    let Some((last, before)) = stmts.split_last() else { return false };
+    let is_value = matches!(last, Stmt::Expr(Expr::If(_) | Expr::Match(_) | Expr::Block(_), None));
+    before.iter().any(certainly_jumps) || (certainly_jumps(last) && !is_value)
+}
+
+/// Returns the labels of each `break` with a value in statements.
+pub(crate) fn breaks_with_value(stmts: &[Stmt]) -> Vec<String> {
+    struct FindBreaks(Vec<String>);
+    impl<'a> Visit<'a> for FindBreaks {
         fn visit_expr_break(&mut self, b: &'a ExprBreak) {
-            self.1 |= b.expr.is_some() && b.label.as_ref().is_some_and(|label| label.ident == self.0);
+            self.0.extend(b.label.as_ref().filter(|_| b.expr.is_some()).map(|label| label.ident.to_string()));
             visit::visit_expr_break(self, b);
         }
         fn visit_expr_closure(&mut self, _: &'a ExprClosure) {}
         fn visit_item(&mut self, _: &'a Item) {}
     }
-    let mut find = FindValue(block, false);
+    let mut find = FindBreaks(Vec::new());
     stmts.iter().for_each(|stmt| find.visit_stmt(stmt));
-    find.1
+    find.0
 }
 
 #[derive(Default)]

@@ -1,13 +1,26 @@
-//! `#[graph]`: parses, checks, rewrites and expands a function.
+//! `#[graph]`: parses, checks and expands a function, in stages.
 //!
-//! [`parse`] reads the function, and [`check_signature`] rejects kinds of functions that cannot be
-//! traced. [`rewrite`](rewrite::rewrite) resolves scopes, finds the places that each construct
-//! carries, and replaces the constructs. [`expand`] assembles the function. The templates of the
-//! emitted code are in [`emit`].
+//! | stage | makes | knows | must never know |
+//! |---|---|---|---|
+//! | [`canonical`] | Rust of Rust | forms and patterns | what is staged, and how |
+//! | [`resolve`] | the [`tree`] of Rust | scopes, written types, what is [`known`] by name | flags, slots, carried places |
+//! | [`analyze`] | the [`facts`] of the tree | the parts of code in order of evaluation | syntax, scopes, the emitted code |
+//! | [`emit`] | Rust of the tree and its facts | the interface of the expansion | names, types, why a fact holds |
+//!
+//! Each stage is a function, and hands over a value: a body in canonical form, the tree, the tree
+//! with its facts. A stage imports the values and the files beside it ([`forms`], [`jumps`],
+//! [`names`], [`place`], [`scope`], [`known`], [`marks`]), but no other stage. The files inside a
+//! stage do not import one another in a circle either: what they share is in a file of its own.
+//!
+//! A construct is found in the first stage that can decide on it, and decided on once. Whether a
+//! condition may be a tensor follows from its form, in `resolve`. What a construct carries follows
+//! from the code inside it, in `analyze`. How a jump leaves it is a fact as well, because it depends
+//! on all constructs around the jump.
 
+mod analyze;
 mod canonical;
 mod emit;
-mod format;
+mod facts;
 mod forms;
 #[cfg(test)]
 mod growth;
@@ -17,8 +30,11 @@ mod marks;
 mod names;
 mod params;
 mod place;
-mod rewrite;
+mod resolve;
 mod scope;
+#[cfg(test)]
+mod tests;
+mod tree;
 
 use crate::ctxt::Ctxt;
 use proc_macro2::{Span, TokenStream};
@@ -49,9 +65,12 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
         let (ItemFn { attrs, vis, sig, .. }, errors) = (function, cx.finish().err());
         return quote!(#errors #(#attrs)* #vis #sig { ::core::unreachable!() });
     }
-    let ItemFn { attrs, vis, sig, block, .. } = rewrite::rewrite(&cx, function).function;
+    canonical::canonical(&function.sig, &mut function.block);
+    let tree = resolve::resolve(&mut function);
+    analyze::analyze(&cx, &tree);
+    let stmts = emit::emit(tree);
+    let ItemFn { attrs, vis, sig, .. } = function;
     let guard = emit::guard(&sig.ident);
-    let stmts = &block.stmts;
     let errors = cx.finish().err();
     // The function is always emitted, so that editors and later errors remain useful.
     if signature_is_wrong {
@@ -200,51 +219,4 @@ fn check_depth(cx: &Ctxt, body: &Block) -> bool {
         cx.push(syn::Error::new(at, message));
     }
     find.too_deep.is_none()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn expanded(text: &str) -> String {
-        expand(TokenStream::new(), text.parse().unwrap()).to_string()
-    }
-
-    #[test]
-    fn an_ordinary_function_keeps_everything_but_its_body() {
-        let out = expanded("/// Doc.\n#[inline] pub(crate) fn f<T: Copy>(x: T) -> T where T: Sized { x }");
-        let sig = "# [inline] pub (crate) fn f < T : Copy > (x : T) -> T where T : Sized {";
-        assert!(out.contains(sig), "{out}");
-        assert!(out.contains("Doc."), "{out}");
-        assert!(out.contains(":: anabranch :: __rt :: enter (\"f\""), "{out}");
-    }
-
-    #[test]
-    fn all_errors_are_reported_and_the_function_stays() {
-        let out = expanded("async unsafe fn f() { unsafe { g() } }");
-        assert_eq!(out.matches("compile_error").count(), 3, "{out}");
-        assert!(out.ends_with("async unsafe fn f () { unsafe { g () } }"), "{out}");
-    }
-
-    /// Uses a stack of the same size as the compiler's.
-    #[test]
-    fn constructs_nested_too_deep_are_an_error_and_long_chains_are_not() {
-        let check = || {
-            let nested = |n: usize| format!("fn f(x: T) -> T {{ {} x {} }}", "if x > 1 { ".repeat(n), "}".repeat(n));
-            assert!(!expanded(&nested(128)).contains("compile_error"));
-            for n in [129, 300] {
-                assert!(expanded(&nested(n)).contains("nested more than 128 levels deep"));
-            }
-            let chain = format!("fn f(x: T) -> T {{ {} {{ x }} }}", "if f(x) { x + 1 } else ".repeat(1000));
-            assert!(!expanded(&chain).contains("compile_error"));
-        };
-        std::thread::Builder::new().stack_size(8 << 20).spawn(check).unwrap().join().unwrap();
-    }
-
-    #[test]
-    fn what_is_not_a_function_is_an_error() {
-        let out = expanded("struct S;");
-        assert!(out.contains("`#[graph]` can only be used on functions and methods with a body"), "{out}");
-        assert!(out.ends_with("struct S ;"), "{out}");
-    }
 }

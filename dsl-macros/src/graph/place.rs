@@ -1,6 +1,6 @@
 //! Places: the targets of assignments.
 
-use super::scope::{Access, BindingId};
+use super::scope::Access;
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
@@ -8,7 +8,7 @@ use syn::{Expr, Ident, Member, UnOp};
 
 /// A projection from a place to a part of it.
 #[derive(Clone, Debug)]
-pub(super) enum Projection {
+pub(crate) enum Projection {
     /// `.name` or `.0`
     Field(Member),
     /// `*`
@@ -17,47 +17,47 @@ pub(super) enum Projection {
 
 /// A place as it is written: a variable and the path to a part of it.
 #[derive(Clone, Debug)]
-pub(super) struct Written {
-    pub(super) root: Ident,
-    pub(super) projections: Vec<Projection>,
+pub(crate) struct PlaceExpr {
+    pub(crate) root: Ident,
+    pub(crate) projections: Vec<Projection>,
     /// Whether an index follows the projections, so that the place is only a part of their target.
-    pub(super) indexed: bool,
-    pub(super) span: Span,
+    pub(crate) indexed: bool,
+    pub(crate) span: Span,
 }
 
-impl Written {
+impl PlaceExpr {
     /// Returns the place of a whole variable, located at `span`.
-    pub(super) fn variable(name: &Ident, span: Span) -> Written {
+    pub(crate) fn variable(name: &Ident, span: Span) -> PlaceExpr {
         let mut root = name.clone();
         root.set_span(name.span().located_at(span));
-        Written { root, projections: Vec::new(), indexed: false, span }
+        PlaceExpr { root, projections: Vec::new(), indexed: false, span }
     }
 
     /// Returns the place that an expression names, if it is one.
-    pub(super) fn of(expr: &Expr) -> Option<Written> {
+    pub(crate) fn of(expr: &Expr) -> Option<PlaceExpr> {
         let span = expr.span();
         let mut place = match expr {
             Expr::Path(p) if p.qself.is_none() => {
                 let root = p.path.get_ident()?.clone();
-                Written { root, projections: Vec::new(), indexed: false, span }
+                PlaceExpr { root, projections: Vec::new(), indexed: false, span }
             }
             Expr::Field(e) => {
-                let mut base = Written::of(&e.base)?;
+                let mut base = PlaceExpr::of(&e.base)?;
                 if !base.indexed {
                     base.projections.push(Projection::Field(e.member.clone()));
                 }
                 base
             }
-            Expr::Index(e) => Written { indexed: true, ..Written::of(&e.expr)? },
+            Expr::Index(e) => PlaceExpr { indexed: true, ..PlaceExpr::of(&e.expr)? },
             Expr::Unary(e) if matches!(e.op, UnOp::Deref(_)) => {
-                let mut base = Written::of(&e.expr)?;
+                let mut base = PlaceExpr::of(&e.expr)?;
                 if !base.indexed {
                     base.projections.push(Projection::Deref);
                 }
                 base
             }
-            Expr::Paren(e) => Written::of(&e.expr)?,
-            Expr::Group(e) => Written::of(&e.expr)?,
+            Expr::Paren(e) => PlaceExpr::of(&e.expr)?,
+            Expr::Group(e) => PlaceExpr::of(&e.expr)?,
             _ => return None,
         };
         place.span = span;
@@ -65,7 +65,7 @@ impl Written {
     }
 
     /// Returns expressions for the variable and each field on the path to this place.
-    pub(super) fn prefixes(&self) -> Vec<TokenStream> {
+    pub(crate) fn prefixes(&self) -> Vec<TokenStream> {
         let mut prefixes = vec![self.root.to_token_stream()];
         for projection in &self.projections {
             let Projection::Field(member) = projection else {
@@ -87,14 +87,14 @@ impl Written {
     }
 
     /// Returns whether one of two places of a variable is a part of the other.
-    pub(super) fn overlaps(&self, other: &Written) -> bool {
+    pub(crate) fn overlaps(&self, other: &PlaceExpr) -> bool {
         let (a, b) = (self.fields(), other.fields());
         a.starts_with(&b) || b.starts_with(&a)
     }
 
     /// Returns the place to carry if all of this place may change. `access` is that of its
     /// variable.
-    pub(super) fn whole(mut self, access: Access) -> Written {
+    pub(crate) fn whole(mut self, access: Access) -> PlaceExpr {
         let through_reference = match access {
             Access::MutRef | Access::Item => true,
             Access::Plain => self.indexed,
@@ -109,7 +109,7 @@ impl Written {
 
 /// The value whose type decides whether a method with a known name modifies a place.
 #[derive(Clone, Debug)]
-pub(super) enum Receiver {
+pub(crate) enum Receiver {
     /// The place itself.
     Itself,
     /// An item of the place, found by an index. If the item may change, the place may.
@@ -120,8 +120,7 @@ pub(super) enum Receiver {
         method: Ident,
         /// The name of the trait in the expansion.
         of_trait: &'static str,
-        /// The receiver, see [`typed`].
-        expr: TokenStream,
+        receiver: Expr,
     },
 }
 
@@ -129,8 +128,9 @@ impl PartialEq for Receiver {
     fn eq(&self, other: &Receiver) -> bool {
         match (self, other) {
             (Receiver::Itself, Receiver::Itself) | (Receiver::Item, Receiver::Item) => true,
-            (Receiver::OfTrait { method: a, expr: x, .. }, Receiver::OfTrait { method: b, expr: y, .. }) => {
-                a == b && x.to_string() == y.to_string()
+            (Receiver::OfTrait { method: a, receiver: x, .. }, Receiver::OfTrait { method: b, receiver: y, .. }) => {
+                let typed = |receiver| typed(receiver, &|_| TokenStream::new()).to_string();
+                a == b && typed(x) == typed(y)
             }
             _ => false,
         }
@@ -140,7 +140,7 @@ impl PartialEq for Receiver {
 /// Returns the expression of a place with each index replaced by `index(container)`.
 ///
 /// The expression has the same type and uses only the variable of the place.
-pub(super) fn typed(place: &Expr, index: &impl Fn(&TokenStream) -> TokenStream) -> TokenStream {
+pub(crate) fn typed(place: &Expr, index: &impl Fn(&TokenStream) -> TokenStream) -> TokenStream {
     match place {
         Expr::Field(e) => {
             let (base, member) = (typed(&e.base, index), &e.member);
@@ -161,14 +161,20 @@ pub(super) fn typed(place: &Expr, index: &impl Fn(&TokenStream) -> TokenStream) 
     }
 }
 
+/// The identifier of a variable or helper variable.
+///
+/// Ids grow in the order of declaration: a variable declared inside a construct has a larger id
+/// than any variable declared before the construct.
+pub(crate) type BindingId = usize;
+
 /// A place that a construct carries.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub(super) written: Written,
-    pub(super) binding: BindingId,
+pub(crate) struct Place {
+    pub(crate) written: PlaceExpr,
+    pub(crate) binding: BindingId,
     /// The values of which at least one needs a method that may modify it for the place to change.
     /// If there are none, the place certainly changes.
-    pub(super) receivers: Vec<Receiver>,
+    pub(crate) receivers: Vec<Receiver>,
 }
 
 impl Place {
@@ -177,17 +183,17 @@ impl Place {
     }
 
     /// Returns whether this is the whole variable, or the target of its reference.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.fields().is_empty()
     }
 
     /// Returns whether this is a part of the variable itself, not of the target of a reference.
-    pub(super) fn is_owned(&self, access: Access) -> bool {
+    pub(crate) fn is_owned(&self, access: Access) -> bool {
         matches!(access, Access::Mut | Access::Plain) && self.derefs() == 0
     }
 
     /// Returns whether one of the places is a part of the other.
-    pub(super) fn overlaps(&self, other: &Place) -> bool {
+    pub(crate) fn overlaps(&self, other: &Place) -> bool {
         self.binding == other.binding && self.written.overlaps(&other.written)
     }
 
@@ -196,34 +202,35 @@ impl Place {
     }
 
     /// Returns whether `other` is this place or a part of it.
-    pub(super) fn covers(&self, other: &Place) -> bool {
+    pub(crate) fn covers(&self, other: &Place) -> bool {
         let (a, b) = (self.fields(), other.fields());
         self.binding == other.binding && b.starts_with(&a) && (b.len() > a.len() || self.derefs() <= other.derefs())
     }
 
     /// Returns whether the place changes whatever its types are.
-    pub(super) fn is_certain(&self) -> bool {
+    pub(crate) fn is_certain(&self) -> bool {
         self.receivers.is_empty()
     }
 
     /// Returns the name of the place, with a `?` if it may not change.
-    pub(super) fn described(&self) -> String {
+    #[cfg(test)]
+    pub(crate) fn described(&self) -> String {
         self.name() + if self.is_certain() { "" } else { "?" }
     }
 
     /// Returns `a.b.0`, for messages.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         std::iter::once(self.written.root.to_string()).chain(self.fields()).collect::<Vec<_>>().join(".")
     }
 
     /// Returns `&mut a.b.0`, located at the user's assignment.
-    pub(super) fn borrow(&self) -> TokenStream {
+    pub(crate) fn borrow(&self) -> TokenStream {
         let (at, expr) = (Span::mixed_site().located_at(self.written.span), self.expr());
         quote_spanned!(at=> &mut #expr)
     }
 
     /// Returns `a.b.0`.
-    pub(super) fn expr(&self) -> TokenStream {
+    pub(crate) fn expr(&self) -> TokenStream {
         let mut expr = self.written.root.to_token_stream();
         let last = self.written.projections.len().wrapping_sub(1);
         for (i, projection) in self.written.projections.iter().enumerate() {
@@ -240,11 +247,11 @@ impl Place {
 /// The places that a construct carries. None of them is a part of another one that certainly
 /// changes.
 #[derive(Debug, Default)]
-pub(super) struct Places(Vec<Place>);
+pub(crate) struct Places(Vec<Place>);
 
 impl Places {
     /// Adds a place, unless another one covers it.
-    pub(super) fn add(&mut self, place: Place) {
+    pub(crate) fn add(&mut self, place: Place) {
         if self.0.iter().any(|p| p.is_certain() && p.covers(&place)) {
             return;
         }
@@ -263,15 +270,15 @@ impl Places {
 
     /// Returns the places that contain `part` and may change. If one does, `part` is carried with
     /// it.
-    pub(super) fn around<'a>(&'a self, part: &'a Place) -> impl Iterator<Item = (usize, &'a Place)> {
+    pub(crate) fn around<'a>(&'a self, part: &'a Place) -> impl Iterator<Item = (usize, &'a Place)> {
         self.iter().enumerate().filter(|(_, p)| !p.is_certain() && p.covers(part) && !part.covers(p))
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Place> + ExactSizeIterator {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Place> + ExactSizeIterator {
         self.0.iter()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
@@ -282,7 +289,7 @@ mod tests {
     use syn::parse_str;
 
     fn place(text: &str) -> Place {
-        Place { written: Written::of(&parse_str(text).unwrap()).unwrap(), binding: 0, receivers: Vec::new() }
+        Place { written: PlaceExpr::of(&parse_str(text).unwrap()).unwrap(), binding: 0, receivers: Vec::new() }
     }
 
     fn after(texts: &[&str]) -> Vec<String> {
@@ -296,7 +303,7 @@ mod tests {
         assert_eq!(place("a.b.0").name(), "a.b.0");
         assert_eq!(place("a.b[3].c").name(), "a.b");
         assert_eq!(place("(*a).b").borrow().to_string(), "& mut (* a) . b");
-        assert!(Written::of(&parse_str("f().x").unwrap()).is_none());
+        assert!(PlaceExpr::of(&parse_str("f().x").unwrap()).is_none());
     }
 
     #[test]
@@ -330,7 +337,7 @@ mod tests {
     #[test]
     fn what_is_behind_a_reference_is_carried_by_its_target() {
         let whole = |text: &str, access| {
-            let written = Written::of(&parse_str(text).unwrap()).unwrap().whole(access);
+            let written = PlaceExpr::of(&parse_str(text).unwrap()).unwrap().whole(access);
             Place { written, binding: 0, receivers: Vec::new() }.borrow().to_string()
         };
         assert_eq!(whole("p", Access::MutRef), "& mut * p");

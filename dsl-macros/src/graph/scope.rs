@@ -6,7 +6,7 @@ use syn::{Expr, FnArg, Pat, PatIdent, ReceiverKind, Type};
 
 /// How the value of a variable can be modified, as far as tokens show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(crate) enum Access {
     /// Neither `mut` nor known to be a mutable reference.
     Plain,
     /// Declared `mut`.
@@ -22,108 +22,84 @@ pub(super) enum Access {
 
 /// A variable.
 #[derive(Clone, Debug)]
-pub(super) struct Binding {
-    pub(super) access: Access,
-    /// Whether the variable is declared by `let name;` and not yet initialized outside
-    /// constructs.
-    pub(super) deferred: bool,
-    /// The number of constructs around the initialization, if the variable is deferred and has a
-    /// value here.
-    pub(super) given: Option<usize>,
+pub(crate) struct Variable {
+    pub(crate) access: Access,
+    /// Whether the variable is declared by `let name;`.
+    pub(crate) is_deferred: bool,
     /// Whether the variable is declared as `bool`.
-    pub(super) is_bool: bool,
+    is_bool: bool,
     /// Whether the variable is declared as a tensor or host number, whose methods are known.
-    pub(super) is_known: bool,
+    pub(crate) is_known: bool,
     /// Whether the variable is a tensor or host number by its declared type, or by what
     /// [`Env::note_number`] was told.
     is_number: bool,
     /// The captured variable that this variable modifies, if it is a closure.
-    pub(super) changes: Option<String>,
+    pub(crate) changes: Option<String>,
 }
 
-/// The identifier of a variable.
-///
-/// Ids grow in the order of declaration: a variable declared inside a block has a larger id than
-/// any variable declared before the block.
-pub(super) type BindingId = usize;
+/// The identifier of a variable. Ids grow in the order of declaration.
+pub(crate) type VarId = usize;
+
+/// A variable declared by `let x;` whose name refers to another variable here.
+pub(crate) struct Hidden {
+    pub(crate) variable: VarId,
+    pub(crate) by: VarId,
+}
 
 /// The names in scope.
 #[derive(Debug, Default)]
-pub(super) struct Env {
-    bindings: Vec<Binding>,
-    names: Vec<(String, BindingId)>,
-    /// Variables with a smaller id belong to enclosing functions.
-    function_start: BindingId,
+pub(crate) struct Env {
+    variables: Vec<Variable>,
+    names: Vec<(String, VarId)>,
 }
 
 /// A scope to be closed: the number of names before it.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Scope(usize);
+pub(crate) struct Scope(usize);
 
 impl Env {
     /// Opens a scope.
-    pub(super) fn enter(&mut self) -> Scope {
+    pub(crate) fn enter(&mut self) -> Scope {
         Scope(self.names.len())
     }
 
     /// Closes a scope and forgets its names.
-    pub(super) fn leave(&mut self, scope: Scope) {
+    pub(crate) fn leave(&mut self, scope: Scope) {
         self.names.truncate(scope.0);
     }
 
-    /// Enters the body of a closure. Returns the argument for [`end_function`](Env::end_function).
-    pub(super) fn start_function(&mut self) -> BindingId {
-        std::mem::replace(&mut self.function_start, self.bindings.len())
-    }
-
-    /// Leaves the body of a closure.
-    pub(super) fn end_function(&mut self, outer: BindingId) {
-        self.function_start = outer;
-    }
-
-    /// Returns the id of the first variable of the current function. The parameters of a closure
-    /// belong to the function around it.
-    pub(super) fn function_start(&self) -> BindingId {
-        self.function_start
-    }
-
     /// Returns the id of the next variable.
-    pub(super) fn next_id(&self) -> BindingId {
-        self.bindings.len()
+    pub(crate) fn next_id(&self) -> VarId {
+        self.variables.len()
     }
 
     /// Returns the variable that a name refers to, if it is local to the function.
-    pub(super) fn resolve(&self, name: &str) -> Option<BindingId> {
+    pub(crate) fn resolve(&self, name: &str) -> Option<VarId> {
         self.names.iter().rev().find(|(n, _)| n == name).map(|&(_, id)| id)
     }
 
-    /// Returns the properties of a variable.
-    pub(super) fn binding(&mut self, id: BindingId) -> &mut Binding {
-        &mut self.bindings[id]
+    /// Returns the variables declared by `let x;` whose names refer to other variables here.
+    pub(crate) fn hidden(&self) -> Vec<Hidden> {
+        let deferred = self.names.iter().filter(|(_, id)| self.variables[*id].is_deferred);
+        let hidden = deferred.filter_map(|(name, variable)| {
+            let by = self.resolve(name).filter(|by| by != variable)?;
+            Some(Hidden { variable: *variable, by })
+        });
+        hidden.collect()
     }
 
-    /// Returns the number of constructs around the initialization, if the variable is deferred and
-    /// has a value here.
-    pub(super) fn given(&self, id: BindingId) -> Option<usize> {
-        self.bindings[id].given.filter(|_| self.bindings[id].deferred)
-    }
-
-    /// Forgets the values of deferred variables that were initialized inside `depth` constructs or
-    /// more.
-    pub(super) fn forget_given(&mut self, depth: usize) {
-        for binding in &mut self.bindings {
-            binding.given = binding.given.filter(|&given| given < depth);
-        }
+    /// Returns all variables that were declared.
+    pub(crate) fn into_variables(self) -> Vec<Variable> {
+        self.variables
     }
 
     /// Declares one variable.
-    pub(super) fn declare(&mut self, name: String, access: Access, deferred: bool) {
-        self.names.push((name, self.bindings.len()));
-        self.bindings.push(Binding {
+    pub(crate) fn declare(&mut self, name: String, access: Access, is_deferred: bool) {
+        self.names.push((name, self.variables.len()));
+        self.variables.push(Variable {
             access,
-            deferred,
-            given: None,
+            is_deferred,
             is_bool: false,
             is_known: false,
             is_number: false,
@@ -132,7 +108,7 @@ impl Env {
     }
 
     /// Declares the variables of a pattern.
-    pub(super) fn declare_pat(&mut self, pat: &Pat) {
+    pub(crate) fn declare_pat(&mut self, pat: &Pat) {
         let mut found = Names(Vec::new());
         found.visit_pat(pat);
         for (name, access) in found.0 {
@@ -141,7 +117,7 @@ impl Env {
     }
 
     /// Declares the variables of a pattern that is matched with the value of an expression.
-    pub(super) fn declare_matched(&mut self, pat: &Pat, source: &Expr) {
+    pub(crate) fn declare_matched(&mut self, pat: &Pat, source: &Expr) {
         let mut found = Names(Vec::new());
         found.visit_pat(pat);
         let lent = match self.lends(source) {
@@ -157,7 +133,7 @@ impl Env {
     }
 
     /// Declares the variables of a `for` over the value of an expression.
-    pub(super) fn declare_items(&mut self, pat: &Pat, source: &Expr) {
+    pub(crate) fn declare_items(&mut self, pat: &Pat, source: &Expr) {
         let lends_items = |mut e: &Expr| loop {
             match e {
                 Expr::MethodCall(m) if method_is(&m.method, Property::SomeItems) => e = &m.receiver,
@@ -187,7 +163,7 @@ impl Env {
     }
 
     /// Declares the variables of a `let`.
-    pub(super) fn declare_let(&mut self, pat: &Pat, init: Option<&Expr>) {
+    pub(crate) fn declare_let(&mut self, pat: &Pat, init: Option<&Expr>) {
         let (inner, ty) = match pat {
             Pat::Type(p) => (&*p.pat, Some(&*p.ty)),
             p => (p, None),
@@ -205,7 +181,7 @@ impl Env {
             };
             self.declare(ident.to_string(), access, init.is_none());
             self.note_type(ty);
-            if let (Some(last), Some(init)) = (self.bindings.last_mut(), init) {
+            if let (Some(last), Some(init)) = (self.variables.last_mut(), init) {
                 last.changes = changed_by_closure(init);
             }
         } else {
@@ -223,7 +199,7 @@ impl Env {
             _ => None,
         };
         let id = name.and_then(|name| self.resolve(&name));
-        match id.map(|id| self.bindings[id].access) {
+        match id.map(|id| self.variables[id].access) {
             Some(Access::MutRef) => Lends::Itself,
             _ => lends(expr),
         }
@@ -231,7 +207,7 @@ impl Env {
 
     /// Records the declared type of the last variable.
     fn note_type(&mut self, ty: Option<&Type>) {
-        if let Some(last) = self.bindings.last_mut() {
+        if let Some(last) = self.variables.last_mut() {
             last.is_bool = ty.is_some_and(is_bool);
             last.is_known = ty.is_some_and(has_known_methods);
             last.is_number = ty.is_some_and(is_number_type);
@@ -239,24 +215,24 @@ impl Env {
     }
 
     /// Records that the last variable is a tensor or host number.
-    pub(super) fn note_number(&mut self) {
-        if let Some(last) = self.bindings.last_mut() {
+    pub(crate) fn note_number(&mut self) {
+        if let Some(last) = self.variables.last_mut() {
             last.is_number = true;
         }
     }
 
     /// Returns whether a name refers to a variable that is known to be a tensor or host number.
-    pub(super) fn is_number(&self, name: &str) -> bool {
-        self.resolve(name).is_some_and(|id| self.bindings[id].is_number)
+    pub(crate) fn is_number(&self, name: &str) -> bool {
+        self.resolve(name).is_some_and(|id| self.variables[id].is_number)
     }
 
     /// Returns whether a name refers to a variable that is declared as `bool`.
-    pub(super) fn is_bool(&self, name: &str) -> bool {
-        self.resolve(name).is_some_and(|id| self.bindings[id].is_bool)
+    pub(crate) fn is_bool(&self, name: &str) -> bool {
+        self.resolve(name).is_some_and(|id| self.variables[id].is_bool)
     }
 
     /// Declares a parameter of a function.
-    pub(super) fn declare_parameter(&mut self, parameter: &FnArg) {
+    pub(crate) fn declare_parameter(&mut self, parameter: &FnArg) {
         match parameter {
             FnArg::Receiver(r) => {
                 let by_mut_ref = match &r.kind {
@@ -282,7 +258,7 @@ impl Env {
 }
 
 /// Returns a captured variable that a closure assigns or borrows mutably, if there is one.
-pub(super) fn changed_by_closure(e: &Expr) -> Option<String> {
+pub(crate) fn changed_by_closure(e: &Expr) -> Option<String> {
     struct Find {
         own: Vec<String>,
         found: Option<String>,
@@ -414,7 +390,7 @@ impl<'a> Visit<'a> for Names {
 }
 
 /// Returns whether a pattern borrows mutably from the matched value.
-pub(super) fn has_ref_mut(pat: &Pat) -> bool {
+pub(crate) fn has_ref_mut(pat: &Pat) -> bool {
     let mut by_ref = RefMut(false);
     by_ref.visit_pat(pat);
     by_ref.0
@@ -474,7 +450,7 @@ mod tests {
         env.declare_let(&local.pat, local.init.as_ref().map(|i| &*i.expr));
         for name in ["p", "r"] {
             let id = env.resolve(name).unwrap();
-            assert_eq!(env.binding(id).access, Access::MutRef, "{name}");
+            assert_eq!(env.variables[id].access, Access::MutRef, "{name}");
         }
     }
 }

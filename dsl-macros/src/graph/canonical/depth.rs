@@ -12,7 +12,7 @@ use super::chain::MAX_NESTED;
 use super::patterns::{has_test, numbers};
 use crate::graph::forms::note_names;
 use crate::graph::jumps::Jumps;
-use crate::graph::known;
+use crate::graph::known::{self, MacroKind};
 use crate::graph::marks::{sequence, sequence_with_value};
 use quote::ToTokens;
 use std::collections::{HashMap, VecDeque};
@@ -111,8 +111,9 @@ impl Step {
     fn stays(&self) -> bool {
         match &self.stmt {
             Stmt::Local(local) => local.init.is_none() || (!self.declares.is_empty() && self.last_use == 0),
-            Stmt::Macro(m) => known::macro_name(&m.mac)
-                .is_none_or(|name| matches!(known::macro_kind(&name), known::MacroKind::Opaque)),
+            Stmt::Macro(m) => known::macro_name(&m.mac).is_none_or(|name| {
+                matches!(known::macro_kind(&name), MacroKind::Opaque | MacroKind::AssertEquality { .. })
+            }),
             _ => false,
         }
     }

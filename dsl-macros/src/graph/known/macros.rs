@@ -14,6 +14,12 @@ pub(crate) enum MacroKind {
     Matches,
     /// `assert!` and, if true, `debug_assert!`.
     Assert(bool),
+    /// `assert_eq!` or `assert_ne!`, or their `debug_` forms.
+    AssertEquality {
+        /// Whether the macro asserts that the sides are equal.
+        equal: bool,
+        debug: bool,
+    },
     /// `println!` and similar macros.
     Print {
         /// Whether the macro writes to the standard error stream.
@@ -45,6 +51,9 @@ pub(crate) fn macro_kind(name: &str) -> MacroKind {
         "matches" => MacroKind::Matches,
         "assert" => MacroKind::Assert(false),
         "debug_assert" => MacroKind::Assert(true),
+        "assert_eq" | "assert_ne" | "debug_assert_eq" | "debug_assert_ne" => {
+            MacroKind::AssertEquality { equal: name.ends_with("eq"), debug: name.starts_with("debug") }
+        }
         "print" | "println" | "eprint" | "eprintln" => {
             MacroKind::Print { error: name.starts_with('e'), line: name.ends_with("ln") }
         }
@@ -59,8 +68,7 @@ pub(crate) fn macro_kind(name: &str) -> MacroKind {
 
 /// Returns whether a macro of this name may expand to a jump.
 pub(crate) fn may_jump(name: &str) -> bool {
-    let is_assertion = matches!(name.strip_prefix("debug_").unwrap_or(name), "assert_eq" | "assert_ne");
-    !is_assertion && macro_kind(name) == MacroKind::Opaque
+    macro_kind(name) == MacroKind::Opaque
 }
 
 /// Returns whether a macro of this name panics.

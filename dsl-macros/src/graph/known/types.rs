@@ -40,7 +40,7 @@ pub(crate) fn is_number_type(ty: &Type) -> bool {
 
 /// Returns whether a type is a tensor, a host number, a `bool` or a reference to one.
 ///
-/// What is known of their methods holds without a look at the type.
+/// The table of methods holds for these types without a look at them.
 pub(crate) fn has_known_methods(ty: &Type) -> bool {
     match ty {
         Type::Reference(r) => has_known_methods(&r.elem),

@@ -1,0 +1,158 @@
+//! Modifications of places, first values of variables, and uses that may modify.
+
+use super::state::{Analysis, Changed, ConstructKind, GivenInside};
+use crate::graph::facts::Used;
+use crate::graph::place::{BindingId, Place, PlaceExpr, Projection, Receiver};
+use crate::graph::scope::Access;
+use crate::graph::tree::{Change, LocalPlace, Passed};
+
+/// How an expression modifies a place that is used before it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Changes {
+    /// Not at all, or in a way that the compiler accepts.
+    No,
+    /// By methods alone: a construct borrows the place mutably where plain Rust may only read it.
+    Perhaps,
+    /// By an assignment: the earlier use has a copy.
+    Exact,
+}
+
+impl Analysis<'_> {
+    /// Records that a place is modified, in all but the `skip` innermost constructs.
+    pub(super) fn change(&mut self, written: PlaceExpr, id: BindingId, how: &Change, skip: usize) {
+        let binding = &self.bindings[id];
+        let (access, is_known) = (binding.access, binding.is_known);
+        let has_no_value = binding.deferred && binding.given.is_none();
+        let whole_variable = written.projections.is_empty() && !written.indexed;
+        let receiver = match how {
+            Change::Unless(receiver) => Some(receiver.clone()),
+            _ => None,
+        };
+        if receiver.is_some() && access == Access::Mut && !is_known {
+            // The variable may hold mutable references and hand them out.
+            self.used(id, written.clone(), receiver.clone());
+        }
+        let is_exact = *how == Change::Exact;
+        let written = match how {
+            Change::Unless(_) if is_known => return,
+            // Nothing is modified through a plain variable, unless it is a mutable reference.
+            Change::Perhaps | Change::Unless(_) if access == Access::Plain => return self.used(id, written, receiver),
+            Change::Perhaps | Change::Unless(_) => written.whole(access),
+            Change::Exact if written.indexed => written.whole(access),
+            Change::Exact => written,
+        };
+        if has_no_value && is_exact {
+            if whole_variable {
+                self.initial_value(id, &written);
+            }
+            return;
+        }
+        let constructs = self.constructs.len();
+        self.changed.push(Changed { binding: id, written: written.clone(), constructs, is_exact });
+        // A deferred variable has no value outside the construct that initializes it.
+        let first = self.bindings[id].given.unwrap_or(0);
+        let open = constructs - skip.min(constructs);
+        for construct in self.constructs[..open].iter_mut().skip(first).filter(|c| id < c.first_inside) {
+            let receivers = receiver.iter().cloned().collect();
+            construct.carried[construct.arm].add(Place { written: written.clone(), binding: id, receivers });
+        }
+    }
+
+    /// Records the use of a place whose variable is not known to be mutable. `receiver` is given if
+    /// the use is a call of a method with a known name.
+    fn used(&mut self, id: BindingId, written: PlaceExpr, receiver: Option<Receiver>) {
+        let path = |w: &PlaceExpr| w.prefixes().last().map(ToString::to_string);
+        let first = self.bindings[id].given.unwrap_or(0);
+        for construct in self.constructs.iter_mut().skip(first).filter(|c| id < c.first_inside) {
+            let covers = |u: &Used| u.receiver.is_none() || u.receiver == receiver;
+            if !construct.used.iter().any(|(_, u)| covers(u) && path(&u.expr) == path(&written)) {
+                construct.used.push((id, Used { expr: written.clone(), receiver: receiver.clone() }));
+            }
+        }
+    }
+
+    /// Records the initialization of a variable declared by `let x;`.
+    fn initial_value(&mut self, id: BindingId, written: &PlaceExpr) {
+        let name = &written.root;
+        let around = || self.constructs.iter().filter(|c| id < c.first_inside);
+        if around().any(|c| matches!(c.kind, ConstructKind::While | ConstructKind::Logical)) {
+            let message = format!(
+                "`{name}` is initialized inside a `while`, `for`, `&&` or `||`, which may not run: initialize it \
+                 where it is declared"
+            );
+            self.cx.error(name, message);
+            self.bindings[id].deferred = false;
+            return;
+        }
+        if around().next().is_none() {
+            self.bindings[id].deferred = false;
+            return;
+        }
+        self.bindings[id].given = Some(self.constructs.len());
+        let stays_in = self.constructs.iter().rposition(|c| id < c.first_inside && self.stays_in_arm(c, c.arm, id));
+        let first = stays_in.unwrap_or(0);
+        for construct in self.constructs[first..].iter_mut().filter(|c| id < c.first_inside) {
+            let arm = construct.arm;
+            match construct.deferred.iter_mut().find(|given| given.id == id) {
+                Some(given) => given.arms[arm] = true,
+                None => {
+                    let arms = [arm == 0, arm == 1];
+                    construct.deferred.push(GivenInside { var: name.clone(), id, arms });
+                }
+            }
+        }
+    }
+
+    /// Records a variable that is passed to a function, a pattern or a part of a value.
+    ///
+    /// A mutable reference is reborrowed, because its target may be modified there. A variable that
+    /// may be one by its type alone is checked.
+    pub(super) fn passed(&mut self, passed: &Passed, skip: usize) {
+        let LocalPlace { expr, variable } = &passed.place;
+        let id = self.ids[*variable];
+        let binding = &self.bindings[id];
+        let has_value = !binding.deferred || binding.given.is_some();
+        let is_inside = has_value && self.constructs.iter().any(|c| id < c.first_inside);
+        let is_reborrowed = is_inside && binding.access == Access::MutRef;
+        passed.is_reborrowed.set(is_reborrowed);
+        if is_reborrowed {
+            let mut target = expr.clone();
+            target.projections.push(Projection::Deref);
+            self.change(target, id, &Change::Exact, skip);
+        } else if is_inside && skip == 0 {
+            let is_known = binding.is_known;
+            self.moved(&passed.place, id);
+            if !is_known {
+                self.used(id, expr.clone(), None);
+            }
+        }
+    }
+
+    /// Reports a closure that modifies a captured variable and is moved into a construct: it would
+    /// modify the variable whatever the condition is.
+    fn moved(&self, place: &LocalPlace, id: BindingId) {
+        let name = &place.expr.root;
+        let Some(changed) = &self.variables[place.variable].changes else { return };
+        if self.constructs.iter().any(|c| id < c.first_inside) {
+            let message = format!(
+                "the closure `{name}` modifies `{changed}` and cannot be moved under a tensor condition: write its \
+                 body here, or pass `{changed}` as an argument"
+            );
+            self.cx.error(name, message);
+        }
+    }
+
+    /// Returns how a place was modified in the current constructs since `changed` had the length
+    /// `start`.
+    pub(super) fn changes_since(&self, start: usize, place: &LocalPlace) -> Changes {
+        let id = self.ids[place.variable];
+        let changes = || self.changed[start..].iter().filter(|c| c.binding == id && c.written.overlaps(&place.expr));
+        if changes().any(|c| c.is_exact) {
+            Changes::Exact
+        } else if changes().any(|c| c.constructs > self.constructs.len()) {
+            Changes::Perhaps
+        } else {
+            Changes::No
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The second stage: finds what each construct modifies, and how it is left.
+//!
+//! It walks over the tree in the order of evaluation and keeps a stack of the constructs around the
+//! current node. A modification of a place is recorded in each of them that starts after the
+//! declaration of the variable ([`constructs`]). A jump is recorded in the constructs, flags and
+//! targets that it leaves ([`jumps`], [`flags`]). What is known at the end of a node becomes its
+//! facts. The stage knows neither the syntax around the parts of code nor the code that is emitted.
+//!
+//! Invariants:
+//! - A variable is carried only by constructs inside its scope.
+//! - The tree stays as it is, except for its facts, and each of them is set once.
+
+use super::facts::FunctionFacts;
+use super::tree::*;
+use crate::ctxt::Ctxt;
+use proc_macro2::Span;
+use state::{Analysis, Position, TargetKind};
+
+mod branches;
+
+mod changes;
+
+mod constructs;
+
+mod exits;
+
+mod flags;
+
+mod jumps;
+
+mod loops;
+
+mod operands;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+/// Finds the facts of a function.
+pub(crate) fn analyze(cx: &Ctxt, function: &Function) {
+    Analysis::new(cx, &function.variables).function(function);
+}
+
+impl Analysis<'_> {
+    fn function(&mut self, function: &Function) {
+        self.declare(&(0..function.parameters).collect::<Vec<_>>());
+        self.add_target(TargetKind::Function, None, function.name.span());
+        self.targets[0].returns_unit = function.returns_unit;
+        let position = Position { expected: function.expected.clone(), ..Position::tail_of(0) };
+        self.statements(&function.body.stmts, position);
+        function.facts.set(self.targets[0].used_slot());
+    }
+
+    /// Walks over the parts of code.
+    fn code(&mut self, code: &Code, position: Position) {
+        self.parts(&code.parts, &position);
+    }
+
+    fn parts(&mut self, parts: &[Part], position: &Position) {
+        for part in parts {
+            match part {
+                Part::Node { node, is_value: true, .. } => self.node(node, position.clone()),
+                Part::Node { node, .. } => self.node(node, Position::default()),
+                Part::Change { place, how, is_value } => {
+                    let skip = if *is_value { position.value_of } else { 0 };
+                    self.change(place.expr.clone(), self.ids[place.variable], how, skip);
+                }
+                Part::Declare(variables) => self.declare(variables),
+                Part::Error(error) => self.cx.push(error.clone()),
+            }
+        }
+    }
+
+    fn node(&mut self, node: &Node, position: Position) {
+        match node {
+            Node::Variable(passed) => self.passed(passed, position.value_of),
+            Node::If(branch) => {
+                let is_value = branch.is_value && !(branch.is_statement && position.is_unit);
+                self.branch(branch, is_value, position);
+            }
+            Node::Block(block) => {
+                self.statements(&block.1.stmts, position);
+            }
+            Node::Labeled(block) => self.labeled_block(block, position),
+            Node::Sequence(sequence) => self.sequence(sequence, position),
+            Node::While(w) => self.while_loop(w),
+            Node::HostLoop(w) => self.host_while(w),
+            Node::For(f) => self.for_loop(f),
+            Node::Loop(l) => self.loop_loop(l, position),
+            Node::Closure(c) => {
+                self.declare(&c.declared);
+                let slot = self.in_function(c.at, |analysis| analysis.code(&c.body, Position::tail_of(0)));
+                c.facts.set(slot);
+            }
+            Node::Async(a) => {
+                let slot = self.in_function(a.syntax.async_token.span, |analysis| {
+                    analysis.statements(&a.body.stmts, Position::tail_of(0));
+                });
+                a.facts.set(slot);
+            }
+            Node::Compare(compare) => self.compare(compare, &position),
+            Node::Logical(logical) => self.logical(logical),
+            Node::Update(update) => self.update(update, &position),
+            Node::Call(call) => self.call(call, &position),
+            Node::Cast(cast) => self.code(&cast.operand, Position::default()),
+            Node::Await(a) => {
+                self.code(&a.base, Position::default());
+                a.facts.set(self.constructs_from(self.function_start));
+            }
+            Node::Jump(jump) => self.jump(jump),
+            Node::Macro(call) => self.macro_call(&call.1),
+        }
+    }
+
+    /// Walks over statements. Returns whether they end in statements guarded by a flag that have a
+    /// value.
+    fn statements(&mut self, stmts: &[Statement], position: Position) -> bool {
+        for (i, stmt) in stmts.iter().enumerate() {
+            let Some(rest) = &stmt.rest else {
+                self.statement(stmt, &position);
+                continue;
+            };
+            self.open_flag(rest.at, None);
+            self.statement(stmt, &position);
+            if let Some(flag) = self.close_flag() {
+                return self.guarded(flag, stmt, rest, &stmts[i + 1..], position);
+            }
+        }
+        false
+    }
+
+    fn statement(&mut self, stmt: &Statement, position: &Position) {
+        match &stmt.kind {
+            StatementKind::Let(local) => {
+                if let Some(init) = &local.init {
+                    self.code(init, Position { expected: local.expected.clone(), ..Position::statement() });
+                }
+                if let Some(diverge) = &local.diverge {
+                    self.code(diverge, Position::statement());
+                }
+                self.declare(&local.declared);
+            }
+            StatementKind::Expr(code, _) => {
+                self.code(code, if stmt.is_end { position.clone() } else { Position::statement() });
+            }
+            StatementKind::Macro(call) => self.macro_call(&call.1),
+            StatementKind::Item(_) => {}
+        }
+    }
+
+    /// Walks over a body that `return` leaves. Returns the slot for its result if a jump needs it.
+    fn in_function(&mut self, at: Span, f: impl FnOnce(&mut Self)) -> FunctionFacts {
+        let start = std::mem::replace(&mut self.function_start, self.constructs.len());
+        let first = std::mem::replace(&mut self.first_of_function, self.bindings.len());
+        let (targets, flags) = (std::mem::take(&mut self.targets), std::mem::take(&mut self.flags));
+        let (types, sequences) = (std::mem::take(&mut self.types), std::mem::take(&mut self.sequences));
+        self.add_target(TargetKind::Function, None, at);
+        f(self);
+        let slot = self.targets[0].used_slot();
+        (self.targets, self.flags, self.types, self.sequences) = (targets, flags, types, sequences);
+        (self.function_start, self.first_of_function) = (start, first);
+        slot
+    }
+
+    fn macro_call(&mut self, call: &MacroCall) {
+        let none = Position::default();
+        match call {
+            MacroCall::Kept => {}
+            MacroCall::Arguments(arguments) | MacroCall::Print { arguments, .. } => self.parts(&arguments.parts, &none),
+            MacroCall::Repeat(value, _, count) => {
+                self.code(value, none.clone());
+                self.code(count, none);
+            }
+            MacroCall::Matches(scrutinee, _) => self.code(scrutinee, none),
+            MacroCall::Assert { condition, message, index, .. } => {
+                self.code(condition, none);
+                self.message(message);
+                index.set(self.index());
+            }
+            MacroCall::AssertEquality { sides, message, index, .. } => {
+                sides.iter().for_each(|side| self.code(side, none.clone()));
+                self.message(message);
+                index.set(self.index());
+            }
+            MacroCall::Dbg(_, values) => values.iter().for_each(|(_, value)| self.code(value, none.clone())),
+            MacroCall::Panic(_, facts) => self.panic(facts),
+            // Constructs outside a closure count as well: the macro may modify captures.
+            MacroCall::Opaque(_, constructs) => constructs.set(self.constructs_from(0)),
+        }
+    }
+
+    fn message(&mut self, message: &Message) {
+        if let Message::Arguments(arguments) = message {
+            self.parts(&arguments.parts, &Position::default());
+        }
+    }
+}

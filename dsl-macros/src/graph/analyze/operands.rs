@@ -1,0 +1,80 @@
+//! Operands that modify places used before them.
+//!
+//! A construct mutably borrows the places that it may modify. In plain Rust the same place may
+//! already be borrowed for use after the operand (the receiver of a method, the left side of `+=`),
+//! or the operand may be allowed to read it. In both cases the operand is evaluated first. Only a
+//! modification of the same place counts: one field of a variable may change while another is
+//! borrowed.
+
+use super::changes::Changes;
+use super::state::{Analysis, Position};
+use crate::graph::facts::OperandFacts;
+use crate::graph::tree::{Call, Code, Compare, LocalPlace, Node, Part, Update};
+use syn::Expr;
+
+impl Analysis<'_> {
+    fn changes_of(&self, start: usize, place: Option<&LocalPlace>) -> Changes {
+        place.map_or(Changes::No, |place| self.changes_since(start, place))
+    }
+
+    pub(super) fn compare(&mut self, compare: &Compare, position: &Position) {
+        self.code(&compare.left, Position::default());
+        let start = self.changed.len();
+        self.code(&compare.right, Position::default());
+        let changes = self.changes_of(start, compare.place.as_ref());
+        let bound = if changes == Changes::Perhaps { vec![(0, self.index())] } else { Vec::new() };
+        let (copies_left, is_statement) = (changes == Changes::Exact, position.is_statement);
+        compare.facts.set(OperandFacts { bound, copies_left, is_statement });
+    }
+
+    pub(super) fn update(&mut self, update: &Update, position: &Position) {
+        let start = self.changed.len();
+        self.code(&update.right, Position::default());
+        let is_first = update.is_right_first || self.changes_of(start, update.place.as_ref()) != Changes::No;
+        let bound = if is_first { vec![(0, self.index())] } else { Vec::new() };
+        self.code(&update.left, Position::default());
+        update.facts.set(OperandFacts { bound, copies_left: false, is_statement: position.is_statement });
+    }
+
+    /// A call with constructs in its arguments.
+    ///
+    /// A construct mutably borrows the places that it may modify. If something before it has
+    /// already borrowed one of them, the arguments are evaluated before the call.
+    ///
+    /// Rust borrows a receiver before the arguments, uses it after them, and lets them read it
+    /// meanwhile.
+    pub(super) fn call(&mut self, call: &Call, position: &Position) {
+        self.code(&call.call, Position::default());
+        let start = self.changed.len();
+        let mut held: Vec<&LocalPlace> = call.receiver.iter().collect();
+        let mut first_after = 0;
+        for (i, arg) in call.args.iter().enumerate() {
+            self.code(&arg.code, Position::default());
+            if held.iter().any(|place| self.changes_since(start, place) == Changes::Perhaps) {
+                first_after = i + 1;
+            }
+            held.extend(&arg.borrowed);
+        }
+        let before = call.args.iter().enumerate().take(first_after);
+        let bound = before.filter(|(_, arg)| !stays(&arg.code)).map(|(i, _)| (i, self.index())).collect();
+        call.facts.set(OperandFacts { bound, copies_left: false, is_statement: position.is_statement });
+    }
+}
+
+/// Returns whether an argument need not be evaluated first: it has no effects, or gets its type
+/// from the call.
+fn stays(code: &Code) -> bool {
+    let in_hole = |part: &Part| match part {
+        Part::Node { node, .. } => match node {
+            Node::Closure(_) => true,
+            Node::Variable(passed) => *passed.is_reborrowed.peek(),
+            _ => false,
+        },
+        _ => false,
+    };
+    match &code.syntax {
+        Expr::Lit(_) | Expr::Reference(_) => true,
+        Expr::Verbatim(_) => code.parts.iter().any(in_hole),
+        _ => false,
+    }
+}

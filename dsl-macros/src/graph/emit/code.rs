@@ -1,0 +1,128 @@
+//! Rust code: its holes are filled.
+
+use super::output::Emit;
+use crate::graph::tree::{Arguments, Code, HoleId, Part, Passed};
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote};
+use std::collections::HashMap;
+use syn::visit_mut::{self, VisitMut};
+use syn::*;
+
+impl Emit for Code {
+    type Output = Expr;
+
+    fn emit(self) -> Expr {
+        let mut syntax = self.syntax;
+        Fill::new(self.parts).visit(&mut syntax);
+        syntax
+    }
+}
+
+impl Emit for Arguments {
+    type Output = TokenStream;
+
+    fn emit(mut self) -> TokenStream {
+        let mut fill = Fill::new(self.parts);
+        self.syntax.iter_mut().for_each(|argument| fill.visit(&mut argument.value));
+        self.syntax.into_token_stream()
+    }
+}
+
+impl Emit for Passed {
+    type Output = Expr;
+
+    fn emit(self) -> Expr {
+        let syntax = self.syntax;
+        match self.is_reborrowed.get() {
+            false => syntax,
+            true => {
+                let at = Span::mixed_site().located_at(self.place.expr.span);
+                parse_quote_spanned!(at=> &mut *#syntax)
+            }
+        }
+    }
+}
+
+/// The expressions for the holes of code.
+pub(super) struct Fill(HashMap<HoleId, Expr>);
+
+impl Fill {
+    /// Emits the nodes among the parts of code.
+    pub(super) fn new(parts: Vec<Part>) -> Fill {
+        // Iterators would need more of the stack, which is limited.
+        let mut fill = Fill(HashMap::new());
+        for part in parts {
+            if let Part::Node { hole, node, .. } = part {
+                fill.add(hole, node.emit());
+            }
+        }
+        fill
+    }
+
+    /// Adds the expression for a hole.
+    pub(super) fn add(&mut self, hole: HoleId, e: Expr) {
+        self.0.insert(hole, e);
+    }
+
+    /// Fills the holes in an expression.
+    pub(super) fn visit(&mut self, e: &mut Expr) {
+        if !self.0.is_empty() {
+            self.visit_expr_mut(e);
+        }
+    }
+}
+
+impl VisitMut for Fill {
+    fn visit_expr_mut(&mut self, e: &mut Expr) {
+        match hole(e).and_then(|hole| self.0.remove(&hole)) {
+            Some(emitted) => *e = emitted,
+            None => visit_mut::visit_expr_mut(self, e),
+        }
+    }
+    fn visit_field_value_mut(&mut self, field: &mut FieldValue) {
+        self.visit_expr_mut(&mut field.expr);
+        // `S { x }` has a name alone. A name that became another expression needs its field.
+        if !matches!(field.expr, Expr::Path(_)) {
+            field.colon_token.get_or_insert_default();
+        }
+    }
+    /// The guard of an arm belongs to its pattern.
+    fn visit_pat_mut(&mut self, pat: &mut Pat) {
+        if let Pat::Guard(guard) = pat {
+            self.visit_expr_mut(&mut guard.guard);
+        }
+    }
+    fn visit_item_mut(&mut self, _: &mut Item) {}
+    fn visit_type_mut(&mut self, _: &mut Type) {}
+    fn visit_path_mut(&mut self, _: &mut Path) {}
+    fn visit_attribute_mut(&mut self, _: &mut Attribute) {}
+}
+
+/// Returns the number of a hole.
+fn hole(e: &Expr) -> Option<HoleId> {
+    let Expr::Verbatim(tokens) = e else { return None };
+    match tokens.clone().into_iter().next()? {
+        TokenTree::Literal(number) => number.to_string().parse().ok(),
+        _ => None,
+    }
+}
+
+/// Returns an expansion with the attributes of the expression that it replaces.
+pub(super) fn with_attributes(attrs: &[Attribute], expansion: Expr) -> Expr {
+    if attrs.is_empty() { expansion } else { Expr::Verbatim(quote!(#(#attrs)* #expansion)) }
+}
+
+/// Returns `{ checks; expr }`.
+pub(super) fn after_checks(checks: TokenStream, e: &Expr) -> Expr {
+    Expr::Block(ExprBlock {
+        attrs: Vec::new(),
+        label: None,
+        block: Block {
+            brace_token: token::Brace(Span::mixed_site()),
+            stmts: vec![
+                Stmt::Expr(Expr::Verbatim(checks), None),
+                Stmt::Expr(Expr::Verbatim(e.to_token_stream()), None),
+            ],
+        },
+    })
+}

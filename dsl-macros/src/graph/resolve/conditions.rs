@@ -1,0 +1,121 @@
+//! `if`s, and the conditions that are certainly of the host.
+
+use super::state::Resolver;
+use crate::graph::forms::{bare, comparison, has_let, is_assignment, take};
+use crate::graph::jumps::{block_jumps, ends_in_jump, expr_jumps};
+use crate::graph::known::{self, Property};
+use crate::graph::marks::has_kind_of_outer;
+use crate::graph::names::call;
+use crate::graph::tree::{Branch, Otherwise, Part, StagedIf};
+use syn::spanned::Spanned;
+use syn::*;
+
+impl Resolver {
+    /// Resolves an `if`. The caller knows whether it has a value by its form, and whether it is a
+    /// statement.
+    pub(super) fn branch(&mut self, mut e: ExprIf, is_value: bool, is_statement: bool) -> Branch {
+        let has_kind_of_outer = has_kind_of_outer(&mut e);
+        let is_host = has_let(&e.cond) || self.is_host(&e.cond);
+        let staged = (!is_host).then(|| {
+            let otherwise = e.else_branch.as_ref().map(|(_, e)| &**e);
+            StagedIf {
+                has_kind_of_outer,
+                jumps: [block_jumps(&e.then_branch), otherwise.is_some_and(expr_jumps)],
+                has_value: [
+                    !ends_in_jump(&e.then_branch.stmts),
+                    !matches!(otherwise, Some(Expr::Block(b)) if ends_in_jump(&b.block.stmts)),
+                ],
+                facts: Default::default(),
+            }
+        });
+        let scope = self.env.enter();
+        let condition = take(&mut e.cond);
+        let condition = match is_host {
+            true => self.code_of(condition, Resolver::host_condition),
+            false => self.code(condition),
+        };
+        let then = self.body(&mut e.then_branch);
+        self.env.leave(scope);
+        let otherwise = e.else_branch.as_mut().map(|(_, otherwise)| match take(otherwise) {
+            Expr::Block(mut b) => Otherwise::Block(self.body(&mut b.block)),
+            Expr::If(inner) => Otherwise::If(Box::new(self.branch(inner, is_value, false))),
+            other => unreachable!("an `else` is followed by a block or an `if`, not {other:?}"),
+        });
+        Branch { syntax: e, condition, then, otherwise, is_value, is_statement, staged }
+    }
+
+    /// Resolves a condition that is certainly a host value: a `let`, whose names are in scope to
+    /// its right and in the block, a `&&` chain with a `let`, or the guard of a `match`.
+    pub(super) fn host_condition(&mut self, cond: &mut Expr) {
+        match cond {
+            Expr::Let(l) => {
+                self.matched(&l.pat, &l.expr);
+                let scrutinee = l.expr.clone();
+                self.pass(&mut l.expr, false);
+                self.expr(&mut l.expr, false);
+                let declared = self.declare(|env| env.declare_matched(&l.pat, &scrutinee));
+                self.parts.push(Part::Declare(declared));
+            }
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
+                self.host_condition(&mut b.left);
+                self.host_condition(&mut b.right);
+            }
+            Expr::Paren(e) => self.host_condition(&mut e.expr),
+            Expr::Unary(e) if matches!(e.op, UnOp::Not(_)) && self.is_host(&e.expr) => self.host_condition(&mut e.expr),
+            Expr::MethodCall(m) if known::method_is(&m.method, Property::Bool) => {
+                let at = m.method.span();
+                self.expr(cond, false);
+                *cond = call(at, "named_bool", bare(cond).clone());
+            }
+            other if self.is_host(other) => self.expr(other, false),
+            other => {
+                let at = other.span();
+                self.expr(other, false);
+                *other = call(at, "host_bool", bare(other).clone());
+            }
+        }
+    }
+
+    /// Returns whether an expression is certainly a `bool` by its form.
+    ///
+    /// Such a condition needs no dispatch, and the code that it controls stays native. If the form
+    /// misleads, the compiler reports a tensor where it expects a `bool`.
+    pub(super) fn is_host(&self, e: &Expr) -> bool {
+        match e {
+            Expr::Lit(ExprLit { lit: Lit::Bool(_), .. }) => true,
+            Expr::Path(p) => p.path.get_ident().is_some_and(|name| self.env.is_bool(&name.to_string())),
+            Expr::Macro(m) => matches!(known::macro_name(&m.mac).as_deref(), Some("cfg" | "matches")),
+            Expr::MethodCall(m) => known::method_is(&m.method, Property::Bool),
+            Expr::Unary(ExprUnary { op: UnOp::Not(_), expr, .. }) => self.is_host(expr),
+            Expr::Paren(e) => self.is_host(&e.expr),
+            Expr::Group(e) => self.is_host(&e.expr),
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
+                self.is_host(&b.left) && self.is_host(&b.right)
+            }
+            Expr::Binary(b) => {
+                comparison(&b.op).is_some() && (known::is_host_value(&b.left) || known::is_host_value(&b.right))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Returns whether a condition is the literal `true`.
+pub(super) fn is_true(condition: &Expr) -> bool {
+    match condition {
+        Expr::Lit(ExprLit { lit: Lit::Bool(literal), .. }) => literal.value,
+        Expr::Paren(e) => is_true(&e.expr),
+        _ => false,
+    }
+}
+
+/// Returns whether an expression is `()` by its form.
+pub(super) fn is_unit(e: &Expr) -> bool {
+    match e {
+        Expr::While(_) | Expr::ForLoop(_) | Expr::Assign(_) => true,
+        Expr::If(e) => e.else_branch.is_none(),
+        Expr::Binary(b) => is_assignment(&b.op),
+        Expr::Macro(m) => known::is_unit_macro(&m.mac),
+        _ => false,
+    }
+}

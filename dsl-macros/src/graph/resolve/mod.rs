@@ -1,0 +1,150 @@
+//! The first stage: makes the tree of a body in canonical form.
+//!
+//! It resolves names to variables, and decides whatever follows from names, written types and forms
+//! alone: which places a piece of code may modify, which conditions and iterators are certainly of
+//! the host, what certainly jumps. It knows nothing of flags, slots and carried places.
+//!
+//! Invariants:
+//! - Every block of the user is in the tree once.
+//! - Items and constants inside the body stay as they are.
+//! - Errors become parts of the tree, so that they are reported in the order of the code.
+
+mod conditions;
+mod expressions;
+mod loops;
+mod macros;
+mod places;
+mod state;
+
+use super::forms::{ends_with_else, take};
+use super::jumps::{Jumps, breaks_with_value, certainly_jumps, ends_in_jump, expr_jumps};
+use super::known;
+use super::tree::*;
+use proc_macro2::TokenStream;
+use state::Resolver;
+use std::rc::Rc;
+use syn::spanned::Spanned;
+use syn::visit::{self, Visit};
+use syn::*;
+
+/// Makes the tree of a function, and takes the statements out of it.
+pub(crate) fn resolve(function: &mut ItemFn) -> Function {
+    let mut resolver = Resolver::default();
+    for parameter in &function.sig.inputs {
+        resolver.env.declare_parameter(parameter);
+    }
+    let parameters = resolver.env.next_id();
+    let (expected, returns_unit) = match &function.sig.output {
+        ReturnType::Type(_, ty) => (nameable(ty), matches!(&**ty, Type::Tuple(t) if t.elems.is_empty())),
+        ReturnType::Default => (None, true),
+    };
+    let body = resolver.body(&mut function.block);
+    let name = function.sig.ident.clone();
+    let variables = resolver.env.into_variables();
+    Function { variables, parameters, name, expected, returns_unit, body, facts: Default::default() }
+}
+
+impl Resolver {
+    /// Resolves the statements of a block, and takes them out of it.
+    fn body(&mut self, block: &mut Block) -> Body {
+        let stmts = std::mem::take(&mut block.stmts);
+        let stmts = self.scoped(|resolver| resolver.statements(stmts));
+        Body { brace: block.brace_token, stmts }
+    }
+
+    fn statements(&mut self, stmts: Vec<Stmt>) -> Vec<Statement> {
+        let mut out = Vec::with_capacity(stmts.len());
+        let mut after = stmts.into_iter();
+        // Statements after one that certainly jumps never run.
+        let mut is_dead = false;
+        while let Some(stmt) = after.next() {
+            let is_last = after.as_slice().is_empty();
+            let jumps = is_dead || certainly_jumps(&stmt);
+            let may_leave = !is_last && !jumps && Jumps::leaving(&stmt).under_construct;
+            let rest = may_leave.then(|| rest(&stmt, after.as_slice()));
+            let is_end = is_last && !is_dead && !matches!(stmt, Stmt::Expr(_, Some(_)));
+            let kind = self.statement(stmt, is_end, is_dead);
+            out.push(Statement { kind, is_end, rest, guard: Default::default() });
+            is_dead = jumps;
+        }
+        out
+    }
+
+    /// Resolves a statement. A dead statement is never run.
+    fn statement(&mut self, stmt: Stmt, is_end: bool, is_dead: bool) -> StatementKind {
+        match stmt {
+            Stmt::Local(local) => StatementKind::Let(Box::new(self.local(local))),
+            Stmt::Item(item) => StatementKind::Item(item),
+            Stmt::Expr(Expr::If(e), semi) => {
+                let is_value = ends_with_else(&e) && (is_end || ((semi.is_some() || is_dead) && arms_have_values(&e)));
+                let code = self.code_of(Expr::Verbatim(TokenStream::new()), |resolver, hole| {
+                    let branch = resolver.branch(e, is_value, true);
+                    resolver.node(hole, Node::If(Box::new(branch)), true);
+                });
+                StatementKind::Expr(code, semi)
+            }
+            Stmt::Expr(e, semi) => StatementKind::Expr(if is_end { self.passed_code(e) } else { self.code(e) }, semi),
+            Stmt::Macro(m) => {
+                let call = self.macro_call(&m.mac);
+                StatementKind::Macro(Box::new((m, call)))
+            }
+        }
+    }
+
+    fn local(&mut self, mut local: Local) -> Let {
+        let expected = match &local.pat {
+            Pat::Type(p) => nameable(&p.ty),
+            _ => None,
+        };
+        let (mut init, mut diverge, mut source) = (None, None, None);
+        if let Some(written) = &mut local.init {
+            source = Some(written.expr.clone());
+            let e = take(&mut written.expr);
+            init = Some(self.code_of(e, |resolver, e| {
+                resolver.matched(&local.pat, e);
+                resolver.pass(e, true);
+                resolver.expr(e, true);
+            }));
+            diverge = written.diverge.as_mut().map(|(_, e)| self.code(take(e)));
+        } else {
+            // A construct may combine several assignments into one, so that `mut` is unused.
+            local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "its arms may change it")]));
+        }
+        let declared = self.declare(|env| env.declare_let(&local.pat, source.as_deref()));
+        Let { syntax: local, expected, init, diverge, declared }
+    }
+}
+
+/// Returns the facts about the statements after one that a jump may leave.
+fn rest(stmt: &Stmt, rest: &[Stmt]) -> Rest {
+    let has_value = match rest.last() {
+        Some(Stmt::Expr(e, None)) => !conditions::is_unit(e) && !expr_jumps(e),
+        Some(Stmt::Macro(StmtMacro { mac, semi_token: None, .. })) => !known::is_unit_macro(mac),
+        _ => false,
+    };
+    Rest { at: stmt.span(), ends_in_jump: ends_in_jump(rest), has_value, valued_breaks: breaks_with_value(rest) }
+}
+
+/// Returns a type if it can be written on a local variable.
+fn nameable(ty: &Type) -> Option<Rc<Type>> {
+    struct Opaque(bool);
+    impl<'a> Visit<'a> for Opaque {
+        fn visit_type_impl_trait(&mut self, _: &'a TypeImplTrait) {
+            self.0 = true;
+        }
+    }
+    let mut opaque = Opaque(matches!(ty, Type::Never(_)));
+    visit::Visit::visit_type(&mut opaque, ty);
+    (!opaque.0).then(|| Rc::new(ty.clone()))
+}
+
+/// Returns whether an arm of an `if` ends in an expression.
+fn arms_have_values(e: &ExprIf) -> bool {
+    let ends_in_value = |b: &Block| matches!(b.stmts.last(), Some(Stmt::Expr(_, None)));
+    ends_in_value(&e.then_branch)
+        || match e.else_branch.as_ref().map(|(_, e)| &**e) {
+            Some(Expr::Block(b)) => ends_in_value(&b.block),
+            Some(Expr::If(e)) => arms_have_values(e),
+            _ => false,
+        }
+}

@@ -1,0 +1,66 @@
+//! The state of the walk over a body: the scopes, and the parts of the code that is being resolved.
+
+use crate::graph::scope::{Env, VarId};
+use crate::graph::tree::{Code, HoleId, Node, Part};
+use proc_macro2::{Literal, TokenStream, TokenTree};
+use syn::Expr;
+
+/// The state of the walk over a body.
+#[derive(Default)]
+pub(super) struct Resolver {
+    pub(super) env: Env,
+    /// The parts so far of the code that is being resolved.
+    pub(super) parts: Vec<Part>,
+    next_hole: HoleId,
+}
+
+impl Resolver {
+    /// Resolves an expression as code of its own.
+    pub(super) fn code(&mut self, e: Expr) -> Code {
+        self.code_of(e, |resolver, e| resolver.expr(e, true))
+    }
+
+    /// Resolves an expression whose value is passed on.
+    pub(super) fn passed_code(&mut self, e: Expr) -> Code {
+        self.code_of(e, |resolver, e| {
+            resolver.pass(e, true);
+            resolver.expr(e, true);
+        })
+    }
+
+    /// Collects the parts that `f` finds in an expression.
+    pub(super) fn code_of(&mut self, mut e: Expr, f: impl FnOnce(&mut Self, &mut Expr)) -> Code {
+        let outer = std::mem::take(&mut self.parts);
+        f(self, &mut e);
+        Code { syntax: e, parts: std::mem::replace(&mut self.parts, outer) }
+    }
+
+    /// Resolves a scope.
+    pub(super) fn scoped<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let scope = self.env.enter();
+        let result = f(self);
+        self.env.leave(scope);
+        result
+    }
+
+    /// Declares variables. Returns their ids.
+    pub(super) fn declare(&mut self, f: impl FnOnce(&mut Env)) -> Vec<VarId> {
+        let first = self.env.next_id();
+        f(&mut self.env);
+        (first..self.env.next_id()).collect()
+    }
+
+    /// Returns a new hole.
+    pub(super) fn hole(&mut self) -> (HoleId, Expr) {
+        let hole = self.next_hole;
+        self.next_hole += 1;
+        (hole, Expr::Verbatim(TokenStream::from(TokenTree::from(Literal::usize_unsuffixed(hole)))))
+    }
+
+    /// Puts a node into a hole in the place of an expression.
+    pub(super) fn node(&mut self, e: &mut Expr, node: Node, is_value: bool) {
+        let (hole, syntax) = self.hole();
+        *e = syntax;
+        self.parts.push(Part::Node { hole, node, is_value });
+    }
+}

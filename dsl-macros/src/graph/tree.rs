@@ -1,0 +1,447 @@
+//! The tree that the stages share.
+//!
+//! [`resolve`](super::resolve) makes it, [`analyze`](super::analyze) fills in the [`facts`], and
+//! [`emit`](super::emit) turns it into code.
+//!
+//! The tree is small because most of Rust means nothing to the macro. Rust code is [`Code`]: syntax
+//! that stays as it is, with a hole for each [`Node`] in it, and the list of its parts in the order
+//! in which they are evaluated. The analysis reads that list and never the syntax.
+//!
+//! Invariants:
+//! - Each hole has a number of its own, and exactly one part of its code has that number.
+//! - A variable is an id. Names are resolved, so that no later stage knows scopes.
+
+use super::facts::{
+    BlockFacts, Decided, FunctionFacts, GuardFacts, IfFacts, JumpFacts, LogicalFacts, LoopFacts, OperandFacts,
+    PanicFacts, SequenceFacts,
+};
+use super::place::{PlaceExpr, Receiver};
+use super::scope::{Hidden, VarId, Variable};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::ToTokens;
+use std::rc::Rc;
+use syn::punctuated::Punctuated;
+use syn::{
+    Attribute, BinOp, Expr, ExprAsync, ExprAwait, ExprBinary, ExprBlock, ExprCast, ExprClosure, ExprForLoop, ExprIf,
+    ExprLoop, ExprMacro, ExprWhile, Item, Label, Lifetime, Local, StmtMacro, Token, Type, token,
+};
+
+/// A function.
+pub(crate) struct Function {
+    /// All variables. The parameters come first.
+    pub(crate) variables: Vec<Variable>,
+    /// The number of variables that the parameters declare.
+    pub(crate) parameters: usize,
+    pub(crate) name: Ident,
+    /// The type of the result, if it can be written on a local variable.
+    pub(crate) expected: Option<Rc<Type>>,
+    pub(crate) returns_unit: bool,
+    pub(crate) body: Body,
+    pub(crate) facts: Decided<FunctionFacts>,
+}
+
+/// Rust code with holes.
+pub(crate) struct Code {
+    pub(crate) syntax: Expr,
+    /// In the order of evaluation.
+    pub(crate) parts: Vec<Part>,
+}
+
+/// The number of a hole.
+pub(crate) type HoleId = usize;
+
+/// A part of Rust code that the analysis reads.
+pub(crate) enum Part {
+    /// The node in a hole. `is_value` tells whether its value is that of the code.
+    Node { hole: HoleId, node: Node, is_value: bool },
+    /// The place may be modified. `is_value` tells whether a borrow of it is the value of the code.
+    Change { place: LocalPlace, how: Change, is_value: bool },
+    /// The variables are declared.
+    Declare(Vec<VarId>),
+    /// The code is wrong.
+    Error(syn::Error),
+}
+
+impl Part {
+    /// Returns the part of code that is itself a part of other code, whose value is another one.
+    pub(crate) fn nested(mut self) -> Part {
+        if let Part::Node { is_value, .. } | Part::Change { is_value, .. } = &mut self {
+            *is_value = false;
+        }
+        self
+    }
+}
+
+/// A place of a local variable.
+#[derive(Clone)]
+pub(crate) struct LocalPlace {
+    pub(crate) expr: PlaceExpr,
+    pub(crate) variable: VarId,
+}
+
+/// How a place is modified.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Change {
+    /// Assigned, or borrowed by `&mut`.
+    Exact,
+    /// Possibly modified: the receiver of a method, or a callee, which may be taken by `&mut`.
+    Perhaps,
+    /// Modified if the receiver has a type whose method of a known name may do so.
+    Unless(Receiver),
+}
+
+/// Code that the macro may change.
+///
+/// The nodes are boxed: the stages recurse, and the stack of the compiler is limited.
+pub(crate) enum Node {
+    Variable(Box<Passed>),
+    If(Box<Branch>),
+    Block(Box<(ExprBlock, Body)>),
+    Labeled(Box<Labeled>),
+    Sequence(Box<Sequence>),
+    While(Box<While>),
+    HostLoop(Box<HostLoop>),
+    For(Box<For>),
+    Loop(Box<Loop>),
+    Closure(Box<Closure>),
+    Async(Box<Async>),
+    Compare(Box<Compare>),
+    Logical(Box<Logical>),
+    Update(Box<Update>),
+    Call(Box<Call>),
+    Cast(Box<Cast>),
+    Await(Box<Await>),
+    Jump(Box<Jump>),
+    Macro(Box<(ExprMacro, MacroCall)>),
+}
+
+/// A variable that is passed to a function, a pattern or a part of a value.
+pub(crate) struct Passed {
+    pub(crate) syntax: Expr,
+    pub(crate) place: LocalPlace,
+    /// Whether the variable is a mutable reference that is reborrowed here.
+    pub(crate) is_reborrowed: Decided<bool>,
+}
+
+/// The statements of a block.
+pub(crate) struct Body {
+    pub(crate) brace: token::Brace,
+    pub(crate) stmts: Vec<Statement>,
+}
+
+/// A statement.
+pub(crate) struct Statement {
+    pub(crate) kind: StatementKind,
+    /// Whether the value of the block is that of the statement.
+    pub(crate) is_end: bool,
+    /// The statements after this one, if a jump in it may skip them.
+    pub(crate) rest: Option<Rest>,
+    /// The facts of the guard around the rest, if a jump skips it.
+    pub(crate) guard: Decided<GuardFacts>,
+}
+
+pub(crate) enum StatementKind {
+    Let(Box<Let>),
+    Expr(Code, Option<Token![;]>),
+    Macro(Box<(StmtMacro, MacroCall)>),
+    Item(Item),
+}
+
+/// The statements after one that a jump may leave, as far as their form shows.
+pub(crate) struct Rest {
+    /// The statement before them.
+    pub(crate) at: Span,
+    /// Whether they certainly jump, other than by a final value.
+    pub(crate) ends_in_jump: bool,
+    /// Whether they have a value.
+    pub(crate) has_value: bool,
+    /// The labels of the blocks that a `break` in them gives a value.
+    pub(crate) valued_breaks: Vec<String>,
+}
+
+/// `let pattern = init else { diverge };`
+pub(crate) struct Let {
+    pub(crate) syntax: Local,
+    pub(crate) expected: Option<Rc<Type>>,
+    pub(crate) init: Option<Code>,
+    pub(crate) diverge: Option<Code>,
+    pub(crate) declared: Vec<VarId>,
+}
+
+/// An `if`.
+pub(crate) struct Branch {
+    /// Without its condition and blocks.
+    pub(crate) syntax: ExprIf,
+    pub(crate) condition: Code,
+    pub(crate) then: Body,
+    pub(crate) otherwise: Option<Otherwise>,
+    /// Whether the `if` has a value by its form.
+    pub(crate) is_value: bool,
+    /// Whether the `if` is a statement, which has no value where the block has none.
+    pub(crate) is_statement: bool,
+    /// The facts, or `None` if the condition is a host value by its form.
+    pub(crate) staged: Option<StagedIf>,
+}
+
+/// An `if` whose condition may be a tensor.
+pub(crate) struct StagedIf {
+    /// Whether the condition has the type of that of the `if` around it.
+    pub(crate) has_kind_of_outer: bool,
+    /// The arms that certainly jump.
+    pub(crate) jumps: [bool; 2],
+    /// The arms whose form does not exclude a value.
+    pub(crate) has_value: [bool; 2],
+    pub(crate) facts: Decided<IfFacts>,
+}
+
+pub(crate) enum Otherwise {
+    Block(Body),
+    If(Box<Branch>),
+}
+
+/// A labeled block.
+pub(crate) struct Labeled {
+    /// Without its statements.
+    pub(crate) syntax: ExprBlock,
+    pub(crate) body: Body,
+    pub(crate) facts: Decided<BlockFacts>,
+}
+
+/// A block of a long sequence of jumps.
+pub(crate) struct Sequence {
+    /// Without its statements.
+    pub(crate) syntax: ExprBlock,
+    pub(crate) body: Body,
+    pub(crate) is_unit: bool,
+    pub(crate) hidden: Vec<Hidden>,
+    pub(crate) facts: Decided<SequenceFacts>,
+}
+
+/// A `while` whose condition may be a tensor.
+pub(crate) struct While {
+    pub(crate) attrs: Vec<Attribute>,
+    pub(crate) at: Span,
+    pub(crate) label: Option<Label>,
+    pub(crate) condition: Code,
+    pub(crate) body: Body,
+    /// Whether a jump ends the loop.
+    pub(crate) stops: bool,
+    pub(crate) facts: Decided<LoopFacts>,
+}
+
+/// A `while` on a host value.
+pub(crate) struct HostLoop {
+    /// Without its condition and body.
+    pub(crate) syntax: ExprWhile,
+    pub(crate) condition: Code,
+    pub(crate) body: Body,
+    /// Whether a jump under a construct ends the loop.
+    pub(crate) stops: bool,
+    /// Whether only a panic ends the loop.
+    pub(crate) is_endless: bool,
+    pub(crate) facts: Decided<LoopFacts>,
+}
+
+/// A `for`.
+pub(crate) struct For {
+    /// Without its iterable and body.
+    pub(crate) syntax: ExprForLoop,
+    pub(crate) iterable: Code,
+    /// Whether the iterable is a host iterator by its form.
+    pub(crate) is_host: bool,
+    pub(crate) declared: Vec<VarId>,
+    pub(crate) body: Body,
+    /// Whether a jump ends the loop.
+    pub(crate) stops: bool,
+    /// Whether a jump under a construct ends the loop.
+    pub(crate) stops_under_construct: bool,
+    pub(crate) facts: Decided<LoopFacts>,
+}
+
+/// A `loop`.
+pub(crate) struct Loop {
+    /// Without its body.
+    pub(crate) syntax: ExprLoop,
+    pub(crate) body: Body,
+    /// Whether a jump under a construct ends the loop.
+    pub(crate) stops: bool,
+    /// Whether only a panic ends the loop.
+    pub(crate) is_endless: bool,
+    /// Whether a `break` ends this very loop.
+    pub(crate) is_broken: bool,
+    pub(crate) facts: Decided<LoopFacts>,
+}
+
+/// A closure. The facts are the slot for its result, if a jump needs it.
+pub(crate) struct Closure {
+    /// Without its body.
+    pub(crate) syntax: ExprClosure,
+    pub(crate) declared: Vec<VarId>,
+    pub(crate) at: Span,
+    pub(crate) body: Code,
+    pub(crate) facts: Decided<FunctionFacts>,
+}
+
+/// An `async` block. The facts are as for a closure.
+pub(crate) struct Async {
+    /// Without its statements.
+    pub(crate) syntax: ExprAsync,
+    pub(crate) body: Body,
+    pub(crate) facts: Decided<FunctionFacts>,
+}
+
+/// A comparison.
+pub(crate) struct Compare {
+    pub(crate) at: Span,
+    pub(crate) function: &'static str,
+    pub(crate) left: Code,
+    /// The place on the left side, if it is one.
+    pub(crate) place: Option<LocalPlace>,
+    pub(crate) right: Code,
+    pub(crate) facts: Decided<OperandFacts>,
+}
+
+/// `left && right` or `left || right`.
+pub(crate) struct Logical {
+    pub(crate) op: BinOp,
+    pub(crate) left: Code,
+    pub(crate) right: Code,
+    pub(crate) facts: Decided<LogicalFacts>,
+}
+
+/// `left op= right`
+pub(crate) struct Update {
+    /// Without its sides.
+    pub(crate) syntax: ExprBinary,
+    pub(crate) left: Code,
+    /// The place on the left side, if it is one.
+    pub(crate) place: Option<LocalPlace>,
+    pub(crate) right: Code,
+    /// Whether the left side borrows what the right side reads.
+    pub(crate) is_right_first: bool,
+    pub(crate) facts: Decided<OperandFacts>,
+}
+
+/// A call of a function or method that has constructs in its arguments.
+pub(crate) struct Call {
+    /// The call with a hole for each argument. Its parts are those of the receiver or callee.
+    pub(crate) call: Code,
+    /// The receiver, if it is a place.
+    pub(crate) receiver: Option<LocalPlace>,
+    pub(crate) args: Vec<Argument>,
+    pub(crate) facts: Decided<OperandFacts>,
+}
+
+/// An argument of a call.
+pub(crate) struct Argument {
+    pub(crate) hole: HoleId,
+    pub(crate) code: Code,
+    /// The place that the argument borrows.
+    pub(crate) borrowed: Option<LocalPlace>,
+}
+
+/// `as` with a numeric type, whose operand must not be a tensor.
+pub(crate) struct Cast {
+    /// Without its operand.
+    pub(crate) syntax: ExprCast,
+    pub(crate) operand: Code,
+}
+
+/// `.await`
+pub(crate) struct Await {
+    /// Without its operand.
+    pub(crate) syntax: ExprAwait,
+    pub(crate) base: Code,
+    /// The constructs that must allow it.
+    pub(crate) facts: Decided<Vec<Ident>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JumpKind {
+    Break,
+    Continue,
+    Return,
+}
+
+/// A jump.
+pub(crate) struct Jump {
+    pub(crate) kind: JumpKind,
+    pub(crate) at: Span,
+    pub(crate) label: Option<Lifetime>,
+    /// Without its value.
+    pub(crate) syntax: Expr,
+    pub(crate) value: Option<Code>,
+    pub(crate) hidden: Vec<Hidden>,
+    pub(crate) facts: Decided<JumpFacts>,
+}
+
+/// The treatment of the call of a macro.
+pub(crate) enum MacroCall {
+    /// The call stays as it is.
+    Kept,
+    /// The call stays, with other arguments.
+    Arguments(Arguments),
+    /// `vec![value; count]`
+    Repeat(Code, Token![;], Code),
+    /// `matches!`: the matched value, and the tokens after it.
+    Matches(Code, TokenStream),
+    Assert {
+        at: Span,
+        debug: bool,
+        condition: Code,
+        text: String,
+        message: Message,
+        index: Decided<usize>,
+    },
+    AssertEquality {
+        at: Span,
+        debug: bool,
+        equal: bool,
+        sides: [Code; 2],
+        texts: [String; 2],
+        message: Message,
+        index: Decided<usize>,
+    },
+    /// `println!` and similar macros.
+    Print {
+        at: Span,
+        error: bool,
+        line: bool,
+        arguments: Arguments,
+    },
+    /// `dbg!`, with the source text of each value.
+    Dbg(Span, Vec<(TokenStream, Code)>),
+    /// A macro that panics. There are no facts if it is under no construct.
+    Panic(Ident, Decided<PanicFacts>),
+    /// A macro that runs once, while tracing. The facts are the constructs that must allow it.
+    Opaque(Span, Decided<Vec<Ident>>),
+}
+
+/// The message of an assertion.
+pub(crate) enum Message {
+    Arguments(Arguments),
+    /// The compiler reports the error.
+    Wrong(TokenStream),
+}
+
+/// Arguments of a macro, with holes.
+pub(crate) struct Arguments {
+    pub(crate) syntax: Punctuated<MacroArgument, Token![,]>,
+    pub(crate) parts: Vec<Part>,
+}
+
+/// A macro argument with an optional name.
+pub(crate) struct MacroArgument {
+    pub(crate) name: Option<(Ident, Token![=])>,
+    pub(crate) value: Expr,
+}
+
+impl ToTokens for MacroArgument {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        if let Some((name, equals)) = &self.name {
+            name.to_tokens(tokens);
+            equals.to_tokens(tokens);
+        }
+        self.value.to_tokens(tokens);
+    }
+}
