@@ -126,3 +126,56 @@ pub(super) fn after_checks(checks: TokenStream, e: &Expr) -> Expr {
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proc_macro2::Literal;
+
+    /// Returns code in which each number in brackets is a hole, filled with these expressions.
+    fn filled(text: &str, filling: &[&str]) -> String {
+        struct Holes;
+        impl VisitMut for Holes {
+            fn visit_expr_mut(&mut self, e: &mut Expr) {
+                match e {
+                    Expr::Array(a) if a.elems.len() == 1 => {
+                        let number: usize = a.elems[0].to_token_stream().to_string().parse().unwrap();
+                        *e = Expr::Verbatim(TokenTree::from(Literal::usize_unsuffixed(number)).into());
+                    }
+                    e => visit_mut::visit_expr_mut(self, e),
+                }
+            }
+        }
+        let mut code: Expr = parse_str(text).unwrap();
+        Holes.visit_expr_mut(&mut code);
+        let mut fill = Fill(HashMap::new());
+        filling.iter().enumerate().for_each(|(i, e)| fill.add(i, parse_str(e).unwrap()));
+        fill.visit(&mut code);
+        code.to_token_stream().to_string().replace(' ', "")
+    }
+
+    #[test]
+    fn holes_are_filled_by_number_wherever_they_are() {
+        assert_eq!(filled("g([1], 1, [0])", &["a", "b"]), "g(b,1,a)");
+        assert_eq!(filled("[0]", &["a"]), "a");
+        assert_eq!(filled("match x { y if [0] => 1, _ => [1] }", &["a", "b"]), "matchx{yifa=>1,_=>b}");
+    }
+
+    #[test]
+    fn what_fills_a_hole_is_not_searched_for_holes() {
+        assert_eq!(filled("g([0], [1])", &["1", "0"]), "g(1,0)");
+    }
+
+    #[test]
+    fn a_filled_field_keeps_its_name() {
+        assert_eq!(filled("S { x, y: [0] }", &["a + 1"]), "S{x,y:a+1}");
+        let mut fill = Fill(HashMap::from([(0, parse_quote!(&mut *x))]));
+        let hole = Expr::Verbatim(TokenTree::from(Literal::usize_unsuffixed(0)).into());
+        let mut code: Expr = parse_quote!(S { x });
+        if let Expr::Struct(s) = &mut code {
+            s.fields[0].expr = hole;
+        }
+        fill.visit(&mut code);
+        assert_eq!(code.to_token_stream().to_string().replace(' ', ""), "S{x:&mut*x}");
+    }
+}

@@ -15,6 +15,8 @@ mod loops;
 mod macros;
 mod places;
 mod state;
+#[cfg(test)]
+mod tests;
 
 use super::forms::{ends_with_else, take};
 use super::jumps::{Jumps, breaks_with_value, certainly_jumps, ends_in_jump, expr_jumps};
