@@ -22,9 +22,10 @@ use quote::ToTokens;
 use std::rc::Rc;
 use syn::punctuated::Punctuated;
 use syn::{
-    Attribute, BinOp, Expr, ExprAsync, ExprAwait, ExprBinary, ExprBlock, ExprCast, ExprClosure, ExprForLoop, ExprIf,
-    ExprLoop, ExprMacro, ExprWhile, Item, Label, Lifetime, Local, StmtMacro, Token, Type, token,
+    Attribute, BinOp, Expr, ExprAsync, ExprAwait, ExprBinary, ExprBlock, ExprCast, ExprClosure, ExprField, ExprForLoop,
+    ExprIf, ExprLoop, ExprMacro, ExprWhile, Item, Label, Lifetime, Local, StmtMacro, Token, Type, token,
 };
+use syn::{Index, Member};
 
 /// A function.
 pub(crate) struct Function {
@@ -48,7 +49,24 @@ pub(crate) struct Code {
 }
 
 /// The number of a hole.
-pub(crate) type HoleId = usize;
+pub(crate) type HoleId = u32;
+
+/// Returns the expression for a hole: a field of nothing, which Rust does not have. It has no
+/// tokens, whose creation the compiler would have to be asked for.
+pub(crate) fn hole(number: HoleId) -> Expr {
+    Expr::Field(ExprField {
+        attrs: Vec::new(),
+        base: Box::new(Expr::Verbatim(TokenStream::new())),
+        dot_token: Token![.](Span::call_site()),
+        member: Member::Unnamed(Index { index: number, span: Span::call_site() }),
+    })
+}
+
+/// Returns the number of a hole, if the expression is one.
+pub(crate) fn number_of_hole(e: &Expr) -> Option<HoleId> {
+    let Expr::Field(ExprField { base, member: Member::Unnamed(number), .. }) = e else { return None };
+    matches!(&**base, Expr::Verbatim(nothing) if nothing.is_empty()).then_some(number.index)
+}
 
 /// A part of Rust code that the analysis reads.
 pub(crate) enum Part {
@@ -295,7 +313,7 @@ pub(crate) struct Compare {
     pub(crate) at: Span,
     pub(crate) function: &'static str,
     pub(crate) left: Code,
-    /// The place on the left side, if it is one.
+    /// The place on the left side, if it is one that the right side may modify.
     pub(crate) place: Option<LocalPlace>,
     pub(crate) right: Code,
     pub(crate) facts: Decided<OperandFacts>,

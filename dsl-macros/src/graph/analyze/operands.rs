@@ -9,7 +9,7 @@
 use super::changes::Changes;
 use super::state::{Analysis, Position};
 use crate::graph::facts::OperandFacts;
-use crate::graph::tree::{Call, Code, Compare, LocalPlace, Node, Part, Update};
+use crate::graph::tree::{Call, Code, Compare, LocalPlace, Node, Part, Update, number_of_hole};
 use syn::Expr;
 
 impl Analysis<'_> {
@@ -74,7 +74,6 @@ fn stays(code: &Code) -> bool {
     };
     match &code.syntax {
         Expr::Lit(_) | Expr::Reference(_) => true,
-        Expr::Verbatim(_) => code.parts.iter().any(in_hole),
-        _ => false,
+        e => number_of_hole(e).is_some() && code.parts.iter().any(in_hole),
     }
 }

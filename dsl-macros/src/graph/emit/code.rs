@@ -1,10 +1,9 @@
 //! Rust code: its holes are filled.
 
 use super::output::Emit;
-use crate::graph::tree::{Arguments, Code, HoleId, Part, Passed};
-use proc_macro2::{Span, TokenStream, TokenTree};
+use crate::graph::tree::{Arguments, Code, HoleId, Part, Passed, number_of_hole};
+use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
-use std::collections::HashMap;
 use syn::visit_mut::{self, VisitMut};
 use syn::*;
 
@@ -43,14 +42,15 @@ impl Emit for Passed {
     }
 }
 
-/// The expressions for the holes of code.
-pub(super) struct Fill(HashMap<HoleId, Expr>);
+/// The expressions for the holes of code, until they are used.
+#[derive(Default)]
+pub(super) struct Fill(Vec<(HoleId, Option<Expr>)>);
 
 impl Fill {
     /// Emits the nodes among the parts of code.
     pub(super) fn new(parts: Vec<Part>) -> Fill {
         // Iterators would need more of the stack, which is limited.
-        let mut fill = Fill(HashMap::new());
+        let mut fill = Fill::default();
         for part in parts {
             if let Part::Node { hole, node, .. } = part {
                 fill.add(hole, node.emit());
@@ -61,12 +61,13 @@ impl Fill {
 
     /// Adds the expression for a hole.
     pub(super) fn add(&mut self, hole: HoleId, e: Expr) {
-        self.0.insert(hole, e);
+        self.0.push((hole, Some(e)));
     }
 
     /// Fills the holes in an expression.
     pub(super) fn visit(&mut self, e: &mut Expr) {
         if !self.0.is_empty() {
+            self.0.sort_unstable_by_key(|(hole, _)| *hole);
             self.visit_expr_mut(e);
         }
     }
@@ -74,10 +75,9 @@ impl Fill {
 
 impl VisitMut for Fill {
     fn visit_expr_mut(&mut self, e: &mut Expr) {
-        match hole(e).and_then(|hole| self.0.remove(&hole)) {
-            Some(emitted) => *e = emitted,
-            None => visit_mut::visit_expr_mut(self, e),
-        }
+        let Some(number) = number_of_hole(e) else { return visit_mut::visit_expr_mut(self, e) };
+        let i = self.0.binary_search_by_key(&number, |(hole, _)| *hole).expect("each hole has a node");
+        *e = self.0[i].1.take().expect("each hole is filled once");
     }
     fn visit_field_value_mut(&mut self, field: &mut FieldValue) {
         self.visit_expr_mut(&mut field.expr);
@@ -96,15 +96,6 @@ impl VisitMut for Fill {
     fn visit_type_mut(&mut self, _: &mut Type) {}
     fn visit_path_mut(&mut self, _: &mut Path) {}
     fn visit_attribute_mut(&mut self, _: &mut Attribute) {}
-}
-
-/// Returns the number of a hole.
-fn hole(e: &Expr) -> Option<HoleId> {
-    let Expr::Verbatim(tokens) = e else { return None };
-    match tokens.clone().into_iter().next()? {
-        TokenTree::Literal(number) => number.to_string().parse().ok(),
-        _ => None,
-    }
 }
 
 /// Returns an expansion with the attributes of the expression that it replaces.
@@ -130,7 +121,7 @@ pub(super) fn after_checks(checks: TokenStream, e: &Expr) -> Expr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proc_macro2::Literal;
+    use crate::graph::tree::hole;
 
     /// Returns code in which each number in brackets is a hole, filled with these expressions.
     fn filled(text: &str, filling: &[&str]) -> String {
@@ -139,8 +130,8 @@ mod tests {
             fn visit_expr_mut(&mut self, e: &mut Expr) {
                 match e {
                     Expr::Array(a) if a.elems.len() == 1 => {
-                        let number: usize = a.elems[0].to_token_stream().to_string().parse().unwrap();
-                        *e = Expr::Verbatim(TokenTree::from(Literal::usize_unsuffixed(number)).into());
+                        let number: HoleId = a.elems[0].to_token_stream().to_string().parse().unwrap();
+                        *e = hole(number);
                     }
                     e => visit_mut::visit_expr_mut(self, e),
                 }
@@ -148,8 +139,8 @@ mod tests {
         }
         let mut code: Expr = parse_str(text).unwrap();
         Holes.visit_expr_mut(&mut code);
-        let mut fill = Fill(HashMap::new());
-        filling.iter().enumerate().for_each(|(i, e)| fill.add(i, parse_str(e).unwrap()));
+        let mut fill = Fill::default();
+        (0..).zip(filling).for_each(|(i, e)| fill.add(i, parse_str(e).unwrap()));
         fill.visit(&mut code);
         code.to_token_stream().to_string().replace(' ', "")
     }
@@ -169,11 +160,10 @@ mod tests {
     #[test]
     fn a_filled_field_keeps_its_name() {
         assert_eq!(filled("S { x, y: [0] }", &["a + 1"]), "S{x,y:a+1}");
-        let mut fill = Fill(HashMap::from([(0, parse_quote!(&mut *x))]));
-        let hole = Expr::Verbatim(TokenTree::from(Literal::usize_unsuffixed(0)).into());
+        let mut fill = Fill(vec![(0, Some(parse_quote!(&mut *x)))]);
         let mut code: Expr = parse_quote!(S { x });
         if let Expr::Struct(s) = &mut code {
-            s.fields[0].expr = hole;
+            s.fields[0].expr = hole(0);
         }
         fill.visit(&mut code);
         assert_eq!(code.to_token_stream().to_string().replace(' ', ""), "S{x:&mut*x}");

@@ -34,6 +34,7 @@ impl Resolver {
             true => self.code_of(condition, Resolver::host_condition),
             false => self.code(condition),
         };
+        self.around += usize::from(!is_host);
         let then = self.body(&mut e.then_branch);
         self.env.leave(scope);
         let otherwise = e.else_branch.as_mut().map(|(_, otherwise)| match take(otherwise) {
@@ -41,6 +42,7 @@ impl Resolver {
             Expr::If(inner) => Otherwise::If(Box::new(self.branch(inner, is_value, false))),
             other => unreachable!("an `else` is followed by a block or an `if`, not {other:?}"),
         });
+        self.around -= usize::from(!is_host);
         Branch { syntax: e, condition, then, otherwise, is_value, is_statement, staged }
     }
 

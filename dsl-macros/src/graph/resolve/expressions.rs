@@ -91,13 +91,12 @@ impl Resolver {
             }
             Expr::MethodCall(m) => {
                 self.method_call(m, is_value);
-                let receiver = self.place(&m.receiver);
-                self.call(e, receiver, is_value);
+                self.call(e, is_value);
             }
             Expr::Call(c) => {
                 bounds(c);
-                self.change(&c.func, Change::Perhaps, false);
-                self.call(e, None, is_value);
+                self.callee(&c.func);
+                self.call(e, is_value);
             }
             Expr::Cast(c) => {
                 if is_host_cast(c) {
@@ -178,12 +177,15 @@ impl Resolver {
         }
         let Expr::Binary(b) = e else { unreachable!("it is a binary operation") };
         if let Some((at, function)) = comparison(&b.op) {
-            let place = self.place(&b.left);
             let (left, right) = (self.code(take(&mut b.left)), self.code(take(&mut b.right)));
+            let place = if right.parts.is_empty() { None } else { self.place(&left.syntax) };
             let compare = Compare { at, function, left, place, right, facts: Default::default() };
             self.node(e, Node::Compare(Box::new(compare)), is_value);
         } else if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) {
-            let (op, left, right) = (b.op, self.code(take(&mut b.left)), self.code(take(&mut b.right)));
+            let (op, left) = (b.op, self.code(take(&mut b.left)));
+            self.around += 1;
+            let right = self.code(take(&mut b.right));
+            self.around -= 1;
             self.node(e, Node::Logical(Box::new(Logical { op, left, right, facts: Default::default() })), is_value);
         } else if is_assignment(&b.op) {
             let is_right_first = places::is_right_first(&b.left, &b.right);
@@ -203,7 +205,7 @@ impl Resolver {
     }
 
     /// Resolves a call, whose arguments are passed on. It is a node if an argument has a construct.
-    fn call(&mut self, e: &mut Expr, receiver: Option<LocalPlace>, is_value: bool) {
+    fn call(&mut self, e: &mut Expr, is_value: bool) {
         let outer = std::mem::take(&mut self.parts);
         let (callee, arguments) = match e {
             Expr::Call(c) => (&mut c.func, &mut c.args),
@@ -214,23 +216,31 @@ impl Resolver {
         let of_callee = std::mem::replace(&mut self.parts, outer);
         let mut args = Vec::with_capacity(arguments.len());
         for argument in arguments.iter_mut() {
-            let borrowed = match &*argument {
-                Expr::Reference(r) if r.mutability.is_none() => self.place(&r.expr),
-                _ => None,
-            };
             let (hole, syntax) = self.hole();
             let code = self.passed_code(std::mem::replace(argument, syntax));
-            args.push(Argument { hole, code, borrowed });
+            args.push((hole, code));
         }
         let is_plain = |part: &Part| !matches!(part, Part::Node { node, .. } if !matches!(node, Node::Variable(_)));
-        if args.iter().flat_map(|arg| &arg.code.parts).all(is_plain) {
+        if args.iter().flat_map(|(_, code)| &code.parts).all(is_plain) {
             self.parts.extend(of_callee);
-            for (argument, arg) in arguments.iter_mut().zip(args) {
-                *argument = arg.code.syntax;
-                self.parts.extend(arg.code.parts.into_iter().map(Part::nested));
+            for (argument, (_, code)) in arguments.iter_mut().zip(args) {
+                *argument = code.syntax;
+                self.parts.extend(code.parts.into_iter().map(Part::nested));
             }
             return;
         }
+        let args = args.into_iter().map(|(hole, code)| {
+            let borrowed = match &code.syntax {
+                Expr::Reference(r) if r.mutability.is_none() => self.place(&r.expr),
+                _ => None,
+            };
+            Argument { hole, code, borrowed }
+        });
+        let args = args.collect();
+        let receiver = match e {
+            Expr::MethodCall(m) => self.place(&m.receiver),
+            _ => None,
+        };
         let call = Code { syntax: take(e), parts: of_callee };
         self.node(e, Node::Call(Box::new(Call { call, receiver, args, facts: Default::default() })), is_value);
     }

@@ -17,12 +17,15 @@ impl Resolver {
         let condition = take(&mut w.cond);
         if has_let(&condition) || self.is_host(&condition) {
             let is_endless = is_true(&condition) && only_panics_end(&w.body, w.label.as_ref());
-            let (condition, body) = self
-                .scoped(|resolver| (resolver.code_of(condition, Resolver::host_condition), resolver.body(&mut w.body)));
+            let (condition, body) = self.scoped(|resolver| {
+                (resolver.code_of(condition, Resolver::host_condition), resolver.body_inside(&mut w.body))
+            });
             let (stops, facts) = (ends.under_construct, Default::default());
             return Node::HostLoop(Box::new(HostLoop { syntax: w, condition, body, stops, is_endless, facts }));
         }
+        self.around += 1;
         let (condition, body) = (self.code(condition), self.body(&mut w.body));
+        self.around -= 1;
         let ExprWhile { attrs, label, while_token, .. } = w;
         let (at, facts) = (while_token.span, Default::default());
         Node::While(Box::new(While { attrs, at, label, condition, body, stops: ends.any, facts }))
@@ -37,7 +40,7 @@ impl Resolver {
         }
         let (declared, body) = self.scoped(|resolver| {
             let declared = resolver.declare(|env| env.declare_items(&f.pat, &source));
-            (declared, resolver.body(&mut f.body))
+            (declared, resolver.body_inside(&mut f.body))
         });
         Node::For(Box::new(For {
             syntax: f,
@@ -55,7 +58,7 @@ impl Resolver {
         let stops = Jumps::ending_loop(&l.body, l.label.as_ref()).under_construct;
         let is_endless = !stops && only_panics_end(&l.body, l.label.as_ref());
         let is_broken = stops && Jumps::breaks_loop(&l.body, l.label.as_ref());
-        let body = self.body(&mut l.body);
+        let body = self.body_inside(&mut l.body);
         Node::Loop(Box::new(Loop { syntax: l, body, stops, is_endless, is_broken, facts: Default::default() }))
     }
 }

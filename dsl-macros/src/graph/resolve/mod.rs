@@ -47,6 +47,14 @@ pub(crate) fn resolve(function: &mut ItemFn) -> Function {
 }
 
 impl Resolver {
+    /// Resolves the statements of a block inside a construct.
+    fn body_inside(&mut self, block: &mut Block) -> Body {
+        self.around += 1;
+        let body = self.body(block);
+        self.around -= 1;
+        body
+    }
+
     /// Resolves the statements of a block, and takes them out of it.
     fn body(&mut self, block: &mut Block) -> Body {
         let stmts = std::mem::take(&mut block.stmts);
@@ -59,6 +67,7 @@ impl Resolver {
         let mut after = stmts.into_iter();
         // Statements after one that certainly jumps never run.
         let mut is_dead = false;
+        let around = self.around;
         while let Some(stmt) = after.next() {
             let is_last = after.as_slice().is_empty();
             let jumps = is_dead || certainly_jumps(&stmt);
@@ -66,9 +75,12 @@ impl Resolver {
             let rest = may_leave.then(|| rest(&stmt, after.as_slice()));
             let is_end = is_last && !is_dead && !matches!(stmt, Stmt::Expr(_, Some(_)));
             let kind = self.statement(stmt, is_end, is_dead);
+            // The rest may be guarded.
+            self.around += usize::from(rest.is_some());
             out.push(Statement { kind, is_end, rest, guard: Default::default() });
             is_dead = jumps;
         }
+        self.around = around;
         out
     }
 

@@ -25,9 +25,21 @@ impl Resolver {
         }
     }
 
+    /// Returns the place that an expression names, if it matters whether the place is used.
+    fn used_place(&self, e: &Expr) -> Option<LocalPlace> {
+        if self.around == 0 { None } else { self.place(e) }
+    }
+
+    /// Notes the call of a function, which may modify what it captures.
+    pub(super) fn callee(&mut self, function: &Expr) {
+        if let Some(place) = self.used_place(function) {
+            self.parts.push(Part::Change { place, how: Change::Perhaps, is_value: false });
+        }
+    }
+
     /// Notes a method call, which may modify its receiver.
     pub(super) fn method_call(&mut self, m: &ExprMethodCall, is_value: bool) {
-        let Some(place) = self.place(&m.receiver) else { return };
+        let Some(place) = self.used_place(&m.receiver) else { return };
         let name = m.method.to_string();
         let how = match known::keeps_receiver(&name) {
             Some(Keeps::ByTrait(of_trait)) if m.args.is_empty() && m.turbofish.is_none() => {
@@ -88,7 +100,7 @@ impl Resolver {
             Expr::Paren(inner) => self.pass(&mut inner.expr, is_value),
             Expr::Group(inner) => self.pass(&mut inner.expr, is_value),
             Expr::Path(_) => {
-                if let Some(place) = self.place(e) {
+                if let Some(place) = self.used_place(e) {
                     let passed = Passed { syntax: e.clone(), place, is_reborrowed: Default::default() };
                     self.node(e, Node::Variable(Box::new(passed)), is_value);
                 }

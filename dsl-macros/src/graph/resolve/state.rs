@@ -1,8 +1,7 @@
 //! The state of the walk over a body: the scopes, and the parts of the code that is being resolved.
 
 use crate::graph::scope::{Env, VarId};
-use crate::graph::tree::{Code, HoleId, Node, Part};
-use proc_macro2::{Literal, TokenStream, TokenTree};
+use crate::graph::tree::{Code, HoleId, Node, Part, hole};
 use syn::Expr;
 
 /// The state of the walk over a body.
@@ -11,6 +10,11 @@ pub(super) struct Resolver {
     pub(super) env: Env,
     /// The parts so far of the code that is being resolved.
     pub(super) parts: Vec<Part>,
+    /// The number of constructs that may be open around the current code.
+    ///
+    /// Where there is none, it does not matter which variables the code uses or may modify by a
+    /// call, and no part says so.
+    pub(super) around: usize,
     next_hole: HoleId,
 }
 
@@ -52,9 +56,9 @@ impl Resolver {
 
     /// Returns a new hole.
     pub(super) fn hole(&mut self) -> (HoleId, Expr) {
-        let hole = self.next_hole;
+        let number = self.next_hole;
         self.next_hole += 1;
-        (hole, Expr::Verbatim(TokenStream::from(TokenTree::from(Literal::usize_unsuffixed(hole)))))
+        (number, hole(number))
     }
 
     /// Puts a node into a hole in the place of an expression.

@@ -8,14 +8,19 @@ fn tree(function: &str) -> Function {
     resolve(&mut parse_str(function).unwrap())
 }
 
-/// Returns the code of the first statement of a function with these parameters.
-#[track_caller]
-fn code(parameters: &str, expression: &str) -> Code {
-    let mut function = tree(&format!("fn f({parameters}) {{ {expression}; }}"));
-    match function.body.stmts.remove(0).kind {
+/// Returns the code of the only statement of a body.
+fn only(mut body: Body) -> Code {
+    match body.stmts.remove(0).kind {
         StatementKind::Expr(code, _) => code,
-        _ => panic!("{expression} is no expression"),
+        _ => panic!("the statement is no expression"),
     }
+}
+
+/// Returns the code of an expression in a loop, in a function with these parameters.
+fn code(parameters: &str, expression: &str) -> Code {
+    let code = only(tree(&format!("fn f({parameters}) {{ while c {{ {expression}; }} }}")).body);
+    let Some(Part::Node { node: Node::While(w), .. }) = code.parts.into_iter().next() else { panic!("a loop") };
+    only(w.body)
 }
 
 /// Describes the parts of code in order.
@@ -53,10 +58,19 @@ fn parts_are_in_the_order_of_evaluation() {
 #[test]
 fn only_variables_in_scope_have_ids() {
     assert_eq!(parts(&code("x: T", "g(x, y, m::x)")), ["pass x"]);
-    let function = tree("fn f(x: T) { { let x = 1; } g(x) }");
-    let StatementKind::Expr(code, _) = &function.body.stmts[1].kind else { panic!("it is a call") };
+    let function = tree("fn f(x: T) { { let x = 1; } if c { return; } g(x) }");
+    let StatementKind::Expr(code, _) = &function.body.stmts[2].kind else { panic!("it is a call") };
     let [Part::Node { node: Node::Variable(passed), .. }] = &code.parts[..] else { panic!("it passes a variable") };
     assert_eq!((passed.place.variable, function.variables.len(), function.parameters), (0, 2, 1));
+}
+
+#[test]
+fn outside_of_constructs_only_assignments_and_nodes_are_parts() {
+    let of = |expression: &str| parts(&only(tree(&format!("fn f(mut x: T, y: T) {{ {expression}; }}")).body));
+    assert!(of("g(x, y.len(), x.step())").is_empty());
+    assert_eq!(of("x = g(y)"), ["change x"]);
+    assert_eq!(of("g(&mut x)"), ["change x"]);
+    assert_eq!(of("g(x, x == y)"), ["call"]);
 }
 
 #[test]
