@@ -6,7 +6,7 @@
 
 /// The purpose of a program, which determines the element type of its floats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CheckMode {
     /// `f32`, with operations whose results IEEE 754 defines: values are compared bitwise.
     Values,
     /// `f64`, also with functions that each engine rounds differently: values and gradients are
@@ -156,9 +156,9 @@ pub enum Pattern {
 
 impl Pattern {
     /// Calls `f` with the guard, if there is one.
-    fn parts(&mut self, f: &mut dyn FnMut(Part<'_>)) {
+    fn parts(&mut self, f: &mut dyn FnMut(ExprOrBlock<'_>)) {
         if let Pattern::Guarded(_, guard) = self {
-            f(Part::Expr(guard));
+            f(ExprOrBlock::Expr(guard));
         }
     }
 }
@@ -246,7 +246,7 @@ pub struct Program {
     /// The seed that it was generated from.
     pub seed: u64,
     /// The purpose of the program.
-    pub kind: Kind,
+    pub kind: CheckMode,
     /// Functions that it calls.
     pub helpers: Vec<Function>,
     /// The function that is run.
@@ -282,32 +282,32 @@ impl Expr {
     }
 
     /// Calls `f` with every expression and block directly in this one.
-    pub fn parts(&mut self, f: &mut dyn FnMut(Part<'_>)) {
+    pub fn parts(&mut self, f: &mut dyn FnMut(ExprOrBlock<'_>)) {
         match self {
             Expr::Int(_) | Expr::Float(_) | Expr::Bool(_) | Expr::Host(_) | Expr::Get(_) => {}
-            Expr::FromHost(x) | Expr::Unary(_, x) => f(Part::Expr(x)),
+            Expr::FromHost(x) | Expr::Unary(_, x) => f(ExprOrBlock::Expr(x)),
             Expr::Binary(_, x, y) | Expr::Compare(_, x, y) | Expr::Logic(_, x, y) => {
-                f(Part::Expr(x));
-                f(Part::Expr(y));
+                f(ExprOrBlock::Expr(x));
+                f(ExprOrBlock::Expr(y));
             }
             Expr::If(c, a, b) => {
-                f(Part::Expr(c));
-                f(Part::Block(a));
-                f(Part::Block(b));
+                f(ExprOrBlock::Expr(c));
+                f(ExprOrBlock::Block(a));
+                f(ExprOrBlock::Block(b));
             }
             Expr::Match(x, arms, default) => {
-                f(Part::Expr(x));
+                f(ExprOrBlock::Expr(x));
                 for (pattern, b) in arms {
                     pattern.parts(f);
-                    f(Part::Block(b));
+                    f(ExprOrBlock::Block(b));
                 }
-                f(Part::Block(default));
+                f(ExprOrBlock::Block(default));
             }
-            Expr::Block(b) | Expr::Labelled(_, _, b) => f(Part::Block(b)),
-            Expr::Call(_, _, args) => args.iter_mut().for_each(|x| f(Part::Expr(x))),
+            Expr::Block(b) | Expr::Labelled(_, _, b) => f(ExprOrBlock::Block(b)),
+            Expr::Call(_, _, args) => args.iter_mut().for_each(|x| f(ExprOrBlock::Expr(x))),
             Expr::Loop(l, last) => {
-                f(Part::Expr(last));
-                f(Part::Block(&mut l.body));
+                f(ExprOrBlock::Expr(last));
+                f(ExprOrBlock::Block(&mut l.body));
             }
         }
     }
@@ -320,7 +320,7 @@ fn value_of_one(a: &Block, b: &Block) -> Ty {
 
 /// An expression or a block in a tree.
 #[derive(Debug)]
-pub enum Part<'a> {
+pub enum ExprOrBlock<'a> {
     /// An expression.
     Expr(&'a mut Expr),
     /// A block.
@@ -329,49 +329,49 @@ pub enum Part<'a> {
 
 impl Stmt {
     /// Calls `f` with every expression and block directly in this statement.
-    pub fn parts(&mut self, f: &mut dyn FnMut(Part<'_>)) {
+    pub fn parts(&mut self, f: &mut dyn FnMut(ExprOrBlock<'_>)) {
         match self {
-            Stmt::Let(_, x) | Stmt::Assign(_, _, x) => f(Part::Expr(x)),
+            Stmt::Let(_, x) | Stmt::Assign(_, _, x) => f(ExprOrBlock::Expr(x)),
             Stmt::LetLater(_, c, a, b) => {
-                f(Part::Expr(c));
-                f(Part::Block(a));
-                f(Part::Block(b));
+                f(ExprOrBlock::Expr(c));
+                f(ExprOrBlock::Block(a));
+                f(ExprOrBlock::Block(b));
             }
             Stmt::LetTuple(_, xs) | Stmt::AssignTuple(_, xs) | Stmt::Return(xs) => {
-                xs.iter_mut().for_each(|x| f(Part::Expr(x)));
+                xs.iter_mut().for_each(|x| f(ExprOrBlock::Expr(x)));
             }
             Stmt::If(arms, otherwise) => {
                 for (c, b) in arms {
-                    f(Part::Expr(c));
-                    f(Part::Block(b));
+                    f(ExprOrBlock::Expr(c));
+                    f(ExprOrBlock::Block(b));
                 }
-                otherwise.iter_mut().for_each(|b| f(Part::Block(b)));
+                otherwise.iter_mut().for_each(|b| f(ExprOrBlock::Block(b)));
             }
             Stmt::Match(x, arms, default) => {
-                f(Part::Expr(x));
+                f(ExprOrBlock::Expr(x));
                 for (pattern, b) in arms {
                     pattern.parts(f);
-                    f(Part::Block(b));
+                    f(ExprOrBlock::Block(b));
                 }
-                f(Part::Block(default));
+                f(ExprOrBlock::Block(default));
             }
             Stmt::While(c, l, _) => {
-                f(Part::Expr(c));
-                f(Part::Block(&mut l.body));
+                f(ExprOrBlock::Expr(c));
+                f(ExprOrBlock::Block(&mut l.body));
             }
-            Stmt::Loop(l) => f(Part::Block(&mut l.body)),
+            Stmt::Loop(l) => f(ExprOrBlock::Block(&mut l.body)),
             Stmt::Range(_, _, low, high, body) => {
-                low.iter_mut().for_each(|x| f(Part::Expr(x)));
-                f(Part::Expr(high));
-                f(Part::Block(body));
+                low.iter_mut().for_each(|x| f(ExprOrBlock::Expr(x)));
+                f(ExprOrBlock::Expr(high));
+                f(ExprOrBlock::Block(body));
             }
-            Stmt::HostFor(_, _, _, body) | Stmt::Block(body) | Stmt::Labelled(_, body) => f(Part::Block(body)),
+            Stmt::HostFor(_, _, _, body) | Stmt::Block(body) | Stmt::Labelled(_, body) => f(ExprOrBlock::Block(body)),
             Stmt::HostIf(c, a, b) => {
-                f(Part::Expr(c));
-                f(Part::Block(a));
-                b.iter_mut().for_each(|b| f(Part::Block(b)));
+                f(ExprOrBlock::Expr(c));
+                f(ExprOrBlock::Block(a));
+                b.iter_mut().for_each(|b| f(ExprOrBlock::Block(b)));
             }
-            Stmt::Break(_, value) => value.iter_mut().for_each(|x| f(Part::Expr(x))),
+            Stmt::Break(_, value) => value.iter_mut().for_each(|x| f(ExprOrBlock::Expr(x))),
             Stmt::Continue(_) => {}
         }
     }
@@ -392,7 +392,7 @@ impl Block {
         let is_break = |s: &Stmt| matches!(s, Stmt::Break(to, _) if *to == id);
         let mut found = self.stmts.iter().any(is_break);
         self.walk(&mut |p| {
-            if let Part::Block(b) = p {
+            if let ExprOrBlock::Block(b) = p {
                 found |= b.stmts.iter().any(is_break);
             }
         });
@@ -400,19 +400,19 @@ impl Block {
     }
 
     /// Calls `f` with every expression and block in this block, however deep, outer ones first.
-    pub fn walk(&mut self, f: &mut dyn FnMut(&mut Part<'_>)) {
-        fn part(mut p: Part<'_>, f: &mut dyn FnMut(&mut Part<'_>)) {
+    pub fn walk(&mut self, f: &mut dyn FnMut(&mut ExprOrBlock<'_>)) {
+        fn part(mut p: ExprOrBlock<'_>, f: &mut dyn FnMut(&mut ExprOrBlock<'_>)) {
             f(&mut p);
             match p {
-                Part::Expr(x) => x.parts(&mut |p| part(p, f)),
-                Part::Block(b) => inside(b, f),
+                ExprOrBlock::Expr(x) => x.parts(&mut |p| part(p, f)),
+                ExprOrBlock::Block(b) => inside(b, f),
             }
         }
-        fn inside(b: &mut Block, f: &mut dyn FnMut(&mut Part<'_>)) {
+        fn inside(b: &mut Block, f: &mut dyn FnMut(&mut ExprOrBlock<'_>)) {
             for stmt in &mut b.stmts {
                 stmt.parts(&mut |p| part(p, f));
             }
-            b.value.iter_mut().for_each(|x| part(Part::Expr(x), f));
+            b.value.iter_mut().for_each(|x| part(ExprOrBlock::Expr(x), f));
         }
         inside(self, f);
     }
@@ -425,9 +425,9 @@ impl Program {
     }
 
     /// Calls `f` with every block and expression, outer ones first.
-    pub fn walk(&mut self, f: &mut dyn FnMut(&mut Part<'_>)) {
+    pub fn walk(&mut self, f: &mut dyn FnMut(&mut ExprOrBlock<'_>)) {
         for function in self.functions() {
-            f(&mut Part::Block(&mut function.body));
+            f(&mut ExprOrBlock::Block(&mut function.body));
             function.body.walk(f);
             let mut result = Block::default();
             for x in &mut function.result {

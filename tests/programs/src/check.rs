@@ -146,14 +146,14 @@ mod tests {
     #[test]
     fn generated_programs_are_sound() {
         for seed in 0..2_000 {
-            let kind = if seed % 2 == 0 { Kind::Values } else { Kind::Gradients };
+            let kind = if seed % 2 == 0 { CheckMode::Values } else { CheckMode::Gradients };
             assert!(is_sound(&program(seed, kind, &Features::all())), "seed {seed}");
         }
     }
 
     #[test]
     fn what_is_hidden_or_has_no_loop_is_found() {
-        let mut p = program(1, Kind::Values, &Features::none());
+        let mut p = program(1, CheckMode::Values, &Features::none());
         let sound = |stmts: Vec<Stmt>, p: &mut Program| {
             p.main.body.stmts = stmts;
             p.main.result = vec![Expr::Int(0), Expr::Float(0.0)];

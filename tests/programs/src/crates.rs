@@ -4,7 +4,7 @@
 //! for this workspace. So nothing is built twice, and no lock file or second target folder is
 //! needed.
 
-use crate::ast::{Kind, Program};
+use crate::ast::{CheckMode, Program};
 use crate::print::{Side, module};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ fn text_and_lines(programs: &[Program], with_host: impl Fn(&Program) -> bool) ->
             part += &module(p, Side::Host);
         }
         part += "}\n";
-        let variant = if p.kind == Kind::Values { "Values" } else { "Gradients" };
+        let variant = if p.kind == CheckMode::Values { "Values" } else { "Gradients" };
         let host = if host { format!("Some(p{i}::host::main)") } else { "None".to_owned() };
         cases += &format!(
             "Case::{variant} {{ seed: {}, plain: p{i}::plain::main, host: {host}, staged: p{i}::staged::main }},\n",

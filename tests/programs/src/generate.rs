@@ -98,7 +98,7 @@ impl Features {
 }
 
 /// Generates the program of a seed.
-pub fn program(seed: u64, kind: Kind, features: &Features) -> Program {
+pub fn program(seed: u64, kind: CheckMode, features: &Features) -> Program {
     let mut g = Generator {
         rng: Rng::new(seed),
         features,
@@ -151,7 +151,7 @@ struct Around {
 struct Generator<'a> {
     rng: Rng,
     features: &'a Features,
-    kind: Kind,
+    kind: CheckMode,
     scope: Vec<Binding>,
     loops: Vec<Around>,
     /// The results of the helpers that may be called.
@@ -406,8 +406,8 @@ impl Generator<'_> {
             }
             12 | 13 => {
                 let op = match self.kind {
-                    Kind::Values => Unary::Softsign,
-                    Kind::Gradients => *self.rng.pick(&[Unary::Softsign, Unary::Sin, Unary::Tanh]),
+                    CheckMode::Values => Unary::Softsign,
+                    CheckMode::Gradients => *self.rng.pick(&[Unary::Softsign, Unary::Sin, Unary::Tanh]),
                 };
                 (Expr::Unary(op, Box::new(a)), 1.0)
             }

@@ -33,12 +33,12 @@ impl Side {
 /// Returns a module with the functions of a program.
 pub fn module(program: &Program, side: Side) -> String {
     let (words, attribute) = match (program.kind, side) {
-        (Kind::Values, Side::Plain) => ("plain32", ""),
-        (Kind::Values, Side::Staged) => ("staged32", "#[graph]\n"),
-        (Kind::Values, Side::Host) => ("plain32", "#[anabranch::graph]\n"),
-        (Kind::Gradients, Side::Plain) => ("plain64", ""),
-        (Kind::Gradients, Side::Staged) => ("staged64", "#[graph]\n"),
-        (Kind::Gradients, Side::Host) => ("plain64", "#[anabranch::graph]\n"),
+        (CheckMode::Values, Side::Plain) => ("plain32", ""),
+        (CheckMode::Values, Side::Staged) => ("staged32", "#[graph]\n"),
+        (CheckMode::Values, Side::Host) => ("plain32", "#[anabranch::graph]\n"),
+        (CheckMode::Gradients, Side::Plain) => ("plain64", ""),
+        (CheckMode::Gradients, Side::Staged) => ("staged64", "#[graph]\n"),
+        (CheckMode::Gradients, Side::Host) => ("plain64", "#[anabranch::graph]\n"),
     };
     let mut text = format!("pub mod {} {{\nuse anabranch_programs::words::{words}::*;\n", side.name());
     for f in program.helpers.iter().chain([&program.main]) {
@@ -172,7 +172,7 @@ impl Printer<'_> {
             Expr::Int(i) | Expr::Host(i) => i.to_string(),
             Expr::Bool(b) => b.to_string(),
             Expr::Float(x) => {
-                let ty = if self.program.kind == Kind::Values { "f32" } else { "f64" };
+                let ty = if self.program.kind == CheckMode::Values { "f32" } else { "f64" };
                 format!("{x:?}{ty}")
             }
             Expr::FromHost(x) => self.operand(x),

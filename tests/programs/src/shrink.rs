@@ -28,8 +28,8 @@ pub fn size_of(program: &Program) -> usize {
     let mut p = program.clone();
     let mut size = p.functions().map(|f| f.params.len()).sum();
     p.walk(&mut |part| match part {
-        Part::Expr(x) => size += if x.is_plain() { 1 } else { 2 },
-        Part::Block(b) => size += 2 * b.stmts.len(),
+        ExprOrBlock::Expr(x) => size += if x.is_plain() { 1 } else { 2 },
+        ExprOrBlock::Block(b) => size += 2 * b.stmts.len(),
     });
     size
 }
@@ -48,7 +48,7 @@ fn apply(program: &mut Program, edit: usize) -> bool {
         }
     };
     program.walk(&mut |part| match part {
-        Part::Block(b) => {
+        ExprOrBlock::Block(b) => {
             // From the end: variables are declared before their uses.
             let choices: usize = b.stmts.iter().map(stmt_choices).sum();
             if let Some(mut n) = choose(choices) {
@@ -60,7 +60,7 @@ fn apply(program: &mut Program, edit: usize) -> bool {
                 edit_stmt(b, at, n);
             }
         }
-        Part::Expr(x) => {
+        ExprOrBlock::Expr(x) => {
             let candidates = smaller_exprs(x);
             if let Some(n) = choose(candidates.len()) {
                 **x = candidates.into_iter().nth(n).expect("there are that many");
@@ -74,7 +74,7 @@ fn apply(program: &mut Program, edit: usize) -> bool {
 fn blocks_of(s: &Stmt) -> Vec<Block> {
     let mut blocks = Vec::new();
     s.clone().parts(&mut |part| {
-        if let Part::Block(b) = part {
+        if let ExprOrBlock::Block(b) = part {
             blocks.push(b.clone());
         }
     });
@@ -144,15 +144,15 @@ fn smaller_exprs(x: &Expr) -> Vec<Expr> {
         found.push(Expr::Bool(false));
     }
     x.clone().parts(&mut |part| match part {
-        Part::Expr(part) if part.ty() == ty => found.push(part.clone()),
-        Part::Block(b) => {
+        ExprOrBlock::Expr(part) if part.ty() == ty => found.push(part.clone()),
+        ExprOrBlock::Block(b) => {
             if let (true, Some(value)) = (b.stmts.is_empty(), &b.value) {
                 found.push((**value).clone());
             } else if b.value.is_some() && !matches!(x, Expr::Block(_)) {
                 found.push(Expr::Block(b.clone()));
             }
         }
-        Part::Expr(_) => {}
+        ExprOrBlock::Expr(_) => {}
     });
     found
 }
@@ -177,13 +177,13 @@ mod tests {
             let loops = |p: &Program| {
                 let mut n = 0;
                 p.clone().walk(&mut |part| {
-                    if let Part::Block(b) = part {
+                    if let ExprOrBlock::Block(b) = part {
                         n += b.stmts.iter().filter(|s| matches!(s, Stmt::While(..))).count();
                     }
                 });
                 n
             };
-            let p = program(seed, Kind::Values, &Features::all());
+            let p = program(seed, CheckMode::Values, &Features::all());
             if loops(&p) == 0 {
                 continue;
             }

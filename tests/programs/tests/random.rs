@@ -11,7 +11,7 @@
 //! ```
 
 use anabranch_dsl::corpus;
-use anabranch_programs::ast::{Kind, Program};
+use anabranch_programs::ast::{CheckMode, Program};
 use anabranch_programs::crates::{Library, Verdict, library};
 use anabranch_programs::generate::{Features, program};
 use anabranch_programs::print::{Side, module};
@@ -37,21 +37,21 @@ fn features() -> Features {
     }
 }
 
-fn name(kind: Kind) -> &'static str {
+fn name(kind: CheckMode) -> &'static str {
     match kind {
-        Kind::Values => "values",
-        Kind::Gradients => "gradients",
+        CheckMode::Values => "values",
+        CheckMode::Gradients => "gradients",
     }
 }
 
 /// Returns the seed in `ANABRANCH_PROGRAM`, if that names a program of this kind.
-fn only(kind: Kind) -> Option<Result<u64, ()>> {
+fn only(kind: CheckMode) -> Option<Result<u64, ()>> {
     let wanted = std::env::var("ANABRANCH_PROGRAM").ok()?;
     let (wanted_kind, seed) = wanted.split_once(':').expect("`ANABRANCH_PROGRAM` is KIND:SEED");
     Some(if wanted_kind == name(kind) { Ok(seed.parse().expect("the seed is a number")) } else { Err(()) })
 }
 
-fn check(kind: Kind) {
+fn check(kind: CheckMode) {
     let count = if std::env::var_os("ANABRANCH_SLOW").is_some() { 1_000 } else { 30 };
     let seeds: Vec<u64> = match only(kind) {
         Some(Ok(seed)) => vec![seed],
@@ -89,7 +89,7 @@ fn check(kind: Kind) {
 }
 
 /// Compiles and runs crates on as many threads as there are processors.
-fn all_verdicts(library: &Library, kind: Kind, programs: &[Program]) -> Vec<Verdict> {
+fn all_verdicts(library: &Library, kind: CheckMode, programs: &[Program]) -> Vec<Verdict> {
     let chunks: Vec<&[Program]> = programs.chunks(IN_A_CRATE.min(programs.len().div_ceil(2))).collect();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chunks.len());
@@ -161,10 +161,10 @@ fn what(verdict: &Verdict) -> String {
 
 #[test]
 fn random_programs_have_the_values_of_plain_rust() {
-    check(Kind::Values);
+    check(CheckMode::Values);
 }
 
 #[test]
 fn random_programs_have_the_gradients_of_dual_numbers() {
-    check(Kind::Gradients);
+    check(CheckMode::Gradients);
 }
