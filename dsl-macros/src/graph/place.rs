@@ -120,7 +120,7 @@ pub(crate) enum Receiver {
         method: Ident,
         /// The name of the trait in the expansion.
         of_trait: &'static str,
-        receiver: Expr,
+        receiver: Box<Expr>,
     },
 }
 
@@ -129,7 +129,7 @@ impl PartialEq for Receiver {
         match (self, other) {
             (Receiver::Itself, Receiver::Itself) | (Receiver::Item, Receiver::Item) => true,
             (Receiver::OfTrait { method: a, receiver: x, .. }, Receiver::OfTrait { method: b, receiver: y, .. }) => {
-                let typed = |receiver| typed(receiver, &|_| TokenStream::new()).to_string();
+                let typed = |receiver: &Expr| typed(receiver, &|_| TokenStream::new()).to_string();
                 a == b && typed(x) == typed(y)
             }
             _ => false,

@@ -84,7 +84,8 @@ impl Analysis<'_> {
             let (var, id) = (&given.var, given.id);
             let by = hidden.iter().find(|h| self.ids[h.variable] == id).map(|h| self.ids[h.by]);
             if by.is_some_and(|by| by >= c.first_inside) {
-                let message = format!("`{var}` is shadowed where this jump needs its value: rename one of the two variables");
+                let message =
+                    format!("`{var}` is shadowed where this jump needs its value: rename one of the two variables");
                 self.cx.error(var, message);
                 continue;
             }

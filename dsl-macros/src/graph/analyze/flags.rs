@@ -79,7 +79,7 @@ impl Analysis<'_> {
         });
         let whole = joined.iter().find(|(_, of)| of.len() == flag.types.len());
         let types = whole.map_or(flag.types, |(joined, _)| vec![*joined]);
-        flag.raised.then(|| RaisedFlag {
+        flag.raised.then_some(RaisedFlag {
             flag: Flag { name: flag.name, is_shared: flag.is_shared, declared, types, joined },
             values_for: flag.values_for,
         })

@@ -134,10 +134,7 @@ impl Analysis<'_> {
 /// Returns whether the code is a variable that is reborrowed, which makes it a host iterator.
 fn is_reborrowed(code: &Code) -> bool {
     let passed = |part: &Part| match part {
-        Part::Node { node, is_value: true, .. } => match node {
-            Node::Variable(passed) => Some(*passed.is_reborrowed.peek()),
-            _ => None,
-        },
+        Part::Node { node: Node::Variable(passed), is_value: true, .. } => Some(*passed.is_reborrowed.peek()),
         _ => None,
     };
     code.parts.iter().find_map(passed).unwrap_or(false)

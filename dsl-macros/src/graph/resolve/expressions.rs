@@ -56,7 +56,8 @@ impl Resolver {
                 self.node(e, Node::Async(Box::new(Async { syntax: a, body, facts: Default::default() })), is_value);
             }
             Expr::Unsafe(u) => {
-                let error = Error::new_spanned(u.unsafe_token, "a `#[graph]` function cannot contain an `unsafe` block");
+                let error =
+                    Error::new_spanned(u.unsafe_token, "a `#[graph]` function cannot contain an `unsafe` block");
                 self.parts.push(Part::Error(error));
             }
             Expr::Const(_) => {}

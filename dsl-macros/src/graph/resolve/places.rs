@@ -43,7 +43,7 @@ impl Resolver {
         let name = m.method.to_string();
         let how = match known::keeps_receiver(&name) {
             Some(Keeps::ByTrait(of_trait)) if m.args.is_empty() && m.turbofish.is_none() => {
-                let receiver = (*m.receiver).clone();
+                let receiver = m.receiver.clone();
                 Change::Unless(Receiver::OfTrait { method: m.method.clone(), of_trait, receiver })
             }
             Some(Keeps::OfKnownTypes) if place.expr.indexed => Change::Unless(Receiver::Item),
