@@ -5,12 +5,12 @@
 //! | [`canonical`] | Rust of Rust | forms and patterns | what is staged, and how |
 //! | [`resolve`] | the [`tree`] of Rust | scopes, written types, what is [`known`] by name | flags, slots, carried places |
 //! | [`analyze`] | the [`facts`] of the tree | the parts of code in order of evaluation | syntax, scopes, the emitted code |
-//! | [`emit`] | Rust of the tree and its facts | the interface of the expansion | names, types, why a fact holds |
+//! | [`emit`] | Rust of the tree and its facts | the interface of the expansion | scopes, types, why a fact holds |
 //!
 //! Each stage is a function, and hands over a value: a body in canonical form, the tree, the tree
-//! with its facts. A stage imports the values and the files beside it ([`forms`], [`jumps`],
-//! [`names`], [`place`], [`scope`], [`known`], [`marks`]), but no other stage. The files inside a
-//! stage do not import one another in a circle either: what they share is in a file of its own.
+//! with its facts. A stage imports the values and the files that all may use ([`forms`], [`jumps`],
+//! [`names`], [`place`], [`scope`], [`known`], [`marks`]), but no other stage. The files of a stage
+//! do not import one another in a circle either: a file of its own has the state that they share.
 //!
 //! A construct is found in the first stage that can decide on it, and decided on once. Whether a
 //! condition may be a tensor follows from its form, in `resolve`. What a construct carries follows

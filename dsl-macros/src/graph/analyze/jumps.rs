@@ -5,10 +5,10 @@
 //! staged, it is the jump that the user wrote. The rest of the arm is therefore skipped while
 //! tracing, whatever host code is in between.
 //!
-//! A jump from the end of its target needs nothing more: nothing follows there, and the value of the
-//! jump becomes the value of the arm. Any other jump raises the flags of the statements and loops
-//! that it leaves ([`flags`](super::flags)), and puts its value into the slot of its target, which
-//! is declared before the target, so that all constructs inside carry it.
+//! A jump from the end of its target needs nothing more: nothing follows there, and the value of
+//! the jump becomes the value of the arm. Any other jump raises the flags of the statements and
+//! loops that it leaves ([`flags`](super::flags)), and puts its value into the slot of its target,
+//! which is declared before the target, so that all constructs inside carry it.
 
 use super::state::{Analysis, ConstructKind, OpenSequence, Position, Target, TargetKind, Way};
 use crate::graph::facts::{

@@ -1,4 +1,4 @@
-//! Long chains of `if`s become trees or blocks, so that they do not nest as deeply as they are long.
+//! Long chains of `if`s become trees or blocks, so that their depth does not grow with the length.
 //!
 //! - A chain of conditions that compare one variable with numbers, like the arms of a `match`,
 //!   becomes a tree of `if`s.

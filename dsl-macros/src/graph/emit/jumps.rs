@@ -53,8 +53,8 @@ fn join_types(joined: usize, types: &[usize], at: Span) -> TokenStream {
     quote_spanned!(at=> #join(&#joined, #types);)
 }
 
-/// The maximum length of a list of condition types. The compiler recurses once for each member, and its
-/// recursion is limited.
+/// The maximum length of a list of condition types. The compiler recurses once for each member, and
+/// its recursion is limited.
 const MAX_TYPES: usize = 32;
 
 /// Returns the list `(&a, (&b, ()))`.

@@ -1,7 +1,8 @@
 //! The third stage: turns a tree with its facts into Rust.
 //!
-//! Each file has the templates of some nodes, and what fills them. A template knows the interface of
-//! the expansion, `anabranch::__rt`. This stage decides nothing: it reads neither names nor types.
+//! Each file has the templates of some nodes, and the code that fills them. A template knows the
+//! interface of the expansion, `anabranch::__rt`. This stage decides nothing: it reads neither
+//! scopes nor types.
 //!
 //! Invariant: code that is emitted in place of a token has the location of that token, so that
 //! messages of the compiler and of the tracer point to it.

@@ -1,4 +1,4 @@
-//! What is known of code outside the function, by names alone: of methods, macros, types and `range`.
+//! Properties that methods, macros, types and `range` have by their names alone.
 
 mod macros;
 mod methods;

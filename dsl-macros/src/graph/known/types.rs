@@ -1,4 +1,4 @@
-//! What is known of types by their names.
+//! Properties of types that follow from their names.
 
 use syn::{Path, Type};
 
