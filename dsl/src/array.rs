@@ -180,8 +180,8 @@ impl HostTensor {
     /// Creates a tensor from its elements in row-major order.
     ///
     /// # Panics
-    /// If the number of elements is not the product of the extents; [`try_new`](Self::try_new)
-    /// returns an error instead.
+    /// Panics if the number of elements is not the product of the extents;
+    /// [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     pub fn new<T: Element>(shape: impl Into<Vec<usize>>, data: Vec<T>) -> HostTensor {
         HostTensor::from_buffer(shape.into(), T::into_buffer(data))
@@ -201,7 +201,7 @@ impl HostTensor {
     /// Creates a tensor from a buffer.
     ///
     /// # Panics
-    /// If the number of elements is not the product of the extents.
+    /// Panics if the number of elements is not the product of the extents.
     #[track_caller]
     pub fn from_buffer(shape: Vec<usize>, data: Buffer) -> HostTensor {
         right(check_count(&shape, data.len()));
@@ -212,7 +212,7 @@ impl HostTensor {
     /// tensor is dropped.
     ///
     /// # Panics
-    /// If the number of elements is not the product of the extents.
+    /// Panics if the number of elements is not the product of the extents.
     #[track_caller]
     pub fn lent(shape: Vec<usize>, data: Buffer, home: Arc<dyn Reclaim>) -> HostTensor {
         right(check_count(&shape, data.len()));
@@ -227,7 +227,7 @@ impl HostTensor {
     /// Creates a tensor of zeros (`false` for `bool`).
     ///
     /// # Panics
-    /// If there is no memory for it.
+    /// Panics if there is not enough memory.
     #[track_caller]
     pub fn zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> HostTensor {
         let shape = shape.into();
@@ -306,7 +306,7 @@ impl HostTensor {
     /// Returns the elements.
     ///
     /// # Panics
-    /// If they are not of type `T`.
+    /// Panics if the elements are not of type `T`.
     #[track_caller]
     pub fn data<T: Element>(&self) -> &[T] {
         match self.as_slice() {
@@ -318,7 +318,7 @@ impl HostTensor {
     /// Returns the same elements with another shape of the same size. They share their memory.
     ///
     /// # Panics
-    /// If the sizes differ; [`try_reshaped`](Self::try_reshaped) returns an error instead.
+    /// Panics if the sizes differ; [`try_reshaped`](Self::try_reshaped) returns an error instead.
     #[track_caller]
     pub fn reshaped(&self, shape: impl Into<Vec<usize>>) -> HostTensor {
         right(self.with_shape(shape.into()))
@@ -435,8 +435,8 @@ impl<T: Element> Array<T> {
     /// Creates an array from its elements in row-major order.
     ///
     /// # Panics
-    /// If the number of elements is not the product of the extents; [`try_new`](Self::try_new)
-    /// returns an error instead.
+    /// Panics if the number of elements is not the product of the extents;
+    /// [`try_new`](Self::try_new) returns an error instead.
     #[track_caller]
     pub fn new(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Array<T> {
         Array::over(HostTensor::new(shape, data))
@@ -509,7 +509,7 @@ impl<T: Element> Array<T> {
     /// Returns the only element.
     ///
     /// # Panics
-    /// If there is not exactly one.
+    /// Panics if the array does not have exactly one element.
     #[track_caller]
     pub fn item(&self) -> T {
         match self.as_slice() {
@@ -525,7 +525,7 @@ impl<T: Element> Array<T> {
     /// Returns the same elements with another shape of the same size. They share their memory.
     ///
     /// # Panics
-    /// If the sizes differ; [`try_reshape`](Self::try_reshape) returns an error instead.
+    /// Panics if the sizes differ; [`try_reshape`](Self::try_reshape) returns an error instead.
     ///
     /// ```
     /// use anabranch::{Array, IntoArray};
@@ -571,7 +571,7 @@ impl<T: Element> Array<T> {
     /// ```
     ///
     /// # Panics
-    /// If the index has another number of axes than the array.
+    /// Panics if the index has another number of axes than the array.
     #[track_caller]
     pub fn get(&self, index: impl ArrayIndex) -> Option<&T> {
         index.offset(self.shape()).ok().map(|i| &self.as_slice()[i])
@@ -581,7 +581,7 @@ impl<T: Element> Array<T> {
     /// [`get`](Self::get).
     ///
     /// # Panics
-    /// If the index has another number of axes than the array.
+    /// Panics if the index has another number of axes than the array.
     #[track_caller]
     pub fn get_mut(&mut self, index: impl ArrayIndex) -> Option<&mut T> {
         index.offset(self.shape()).ok().map(|i| &mut self.as_mut_slice()[i])
@@ -618,7 +618,7 @@ impl<T: Element> Array<T> {
     /// ```
     ///
     /// # Panics
-    /// If the array has no axis.
+    /// Panics if the array has no axis.
     #[track_caller]
     pub fn rows(&self) -> impl DoubleEndedIterator<Item = &[T]> + ExactSizeIterator {
         let Some((&extent, outer)) = self.shape().split_last() else {
@@ -640,7 +640,7 @@ impl<T: Element> Array<T> {
     /// ```
     ///
     /// # Panics
-    /// If the array has no axis.
+    /// Panics if the array has no axis.
     #[track_caller]
     pub fn outer_iter(&self) -> impl DoubleEndedIterator<Item = Array<T>> + ExactSizeIterator {
         let Some((&n, inner)) = self.shape().split_first() else {
@@ -675,7 +675,7 @@ pub trait ArrayIndex: Copy + fmt::Debug {
     /// The index is out of bounds: the first axis along which it is.
     ///
     /// # Panics
-    /// If there are more or fewer indices than axes.
+    /// Panics if there are more or fewer indices than axes.
     #[track_caller]
     fn offset(self, shape: &[usize]) -> Result<usize, IndexOutOfBounds>;
 }
@@ -748,7 +748,7 @@ fn offset_of(index: impl ArrayIndex, shape: &[usize]) -> usize {
 /// ```
 ///
 /// # Panics
-/// If the index is out of bounds, or has another number of axes than the array.
+/// Panics if the index is out of bounds, or has another number of axes than the array.
 impl<T: Element, I: ArrayIndex> std::ops::Index<I> for Array<T> {
     type Output = T;
     #[track_caller]

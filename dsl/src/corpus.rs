@@ -57,7 +57,7 @@ pub enum Outcome {
 /// another one, and `ANABRANCH_SEED=random` draws one and prints the command that repeats it.
 ///
 /// # Panics
-/// If `ANABRANCH_SEED` is neither a number nor `random`.
+/// Panics if `ANABRANCH_SEED` is neither a number nor `random`.
 pub fn seed() -> u64 {
     static SEED: LazyLock<u64> = LazyLock::new(|| match std::env::var("ANABRANCH_SEED") {
         Err(_) => 0,
@@ -79,7 +79,7 @@ pub fn folder() -> PathBuf {
 /// Returns all cases, in the order of the operations.
 ///
 /// # Panics
-/// If a file cannot be read. The message names the file.
+/// Panics if a file cannot be read. The message names the file.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for op in ops::all() {
@@ -256,7 +256,7 @@ pub fn parameters(types: &[TensorType]) -> Vec<AnyValue> {
 /// Runs all cases through an engine.
 ///
 /// # Panics
-/// If any case fails. The message lists all failures.
+/// Panics if any case fails. The message lists all failures.
 #[track_caller]
 pub fn check(engine: impl Fn(&Graph, &[HostTensor]) -> Result<Vec<HostTensor>>) {
     let mut wrong = String::new();

@@ -85,7 +85,7 @@ impl DeviceName {
     /// Returns the name of the device of this kind and number on another peer.
     ///
     /// # Errors
-    /// If the peer name contains anything but letters, digits, `_`, `-` and `.`.
+    /// Fails if the peer name contains anything but letters, digits, `_`, `-` and `.`.
     pub fn of_peer(self, peer: &str) -> Result<DeviceName> {
         if !is_peer_name(peer) {
             let message = format!("{peer:?} is not a valid peer name");
@@ -308,7 +308,7 @@ pub trait IntoDevice {
     /// Returns the pattern.
     ///
     /// # Errors
-    /// If the text is not a valid device name.
+    /// Fails if the text is not a valid device name.
     fn into_device(self) -> Result<DevicePattern>;
 }
 

@@ -353,7 +353,7 @@ impl Template {
     /// Formats the text with the given values.
     ///
     /// # Panics
-    /// If there are fewer values than placeholders.
+    /// Panics if there are fewer values than placeholders.
     pub fn render(&self, values: &[HostTensor]) -> String {
         let mut values = values.iter();
         let mut out = String::new();

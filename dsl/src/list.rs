@@ -24,7 +24,7 @@ use std::marker::PhantomData;
 /// error.
 ///
 /// Every operation has a gradient. The cotangents of an element that is read several times are
-/// summed. That of an element that is never read is zero.
+/// summed. An element that is never read has a zero cotangent.
 ///
 /// # Errors
 /// An element of another rank or with other known extents is an error during tracing. At run time,
@@ -121,7 +121,7 @@ impl<T: Element> List<T> {
     /// Creates a list of `n` tensors of a shape, none of them written.
     ///
     /// # Errors
-    /// If `n` is negative.
+    /// Fails if `n` is negative.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -158,7 +158,7 @@ impl<T: Element> List<T> {
     /// Splits a tensor along its first axis into parts of the given extents, an `i32[k]`.
     ///
     /// # Errors
-    /// At run time, if an extent is negative, or if they do not add up to that of the tensor.
+    /// Fails at run time if an extent is negative, or if they do not add up to that of the tensor.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -175,7 +175,7 @@ impl<T: Element> List<T> {
     /// Wraps an untyped handle.
     ///
     /// # Panics
-    /// If it is not a list, or one of other elements.
+    /// Panics if the handle is not a list with elements of this type.
     #[track_caller]
     pub fn from_any(any: AnyValue) -> List<T> {
         let ty = any.ty();
@@ -217,7 +217,7 @@ impl<T: Element> List<T> {
     /// Removes the last element and returns it.
     ///
     /// # Errors
-    /// At run time, if the list is empty.
+    /// Fails at run time if the list is empty.
     #[track_caller]
     pub fn pop(&mut self) -> Tensor<T> {
         Tensor::from_any(self.update(ListOp::Pop, &[]).expect("a pop returns an element"))
@@ -226,7 +226,7 @@ impl<T: Element> List<T> {
     /// Returns an element.
     ///
     /// # Errors
-    /// At run time, if the index is negative or not less than the length.
+    /// Fails at run time if the index is negative or not less than the length.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -242,8 +242,8 @@ impl<T: Element> List<T> {
     /// Writes an element.
     ///
     /// # Errors
-    /// At run time, if the index is negative or not less than the length, or if the element has
-    /// been written already.
+    /// Fails at run time if the index is negative or not less than the length, or if the element
+    /// has been written already.
     #[track_caller]
     pub fn write(&mut self, index: impl ListIndex, x: impl Operand<T>) {
         self.update(ListOp::Write, &[index.into_index().untyped(), x.into_tensor().untyped()]);
@@ -252,7 +252,7 @@ impl<T: Element> List<T> {
     /// Returns the elements at several indices, an `i32[k]`, stacked along a new first axis.
     ///
     /// # Errors
-    /// At run time, if an index is out of range or the elements have different shapes.
+    /// Fails at run time if an index is out of range or the elements have different shapes.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -270,8 +270,8 @@ impl<T: Element> List<T> {
     /// an `i32[k]`.
     ///
     /// # Errors
-    /// At run time, if an index is out of range or an element has been written already, including
-    /// by this operation.
+    /// Fails at run time if an index is out of range or an element has been written already,
+    /// including by this operation.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -291,8 +291,8 @@ impl<T: Element> List<T> {
     /// Stacks all elements along a new first axis, whose extent is known only at run time.
     ///
     /// # Errors
-    /// At run time, if the elements have different shapes, or if there are none and their shape is
-    /// unknown.
+    /// Fails at run time if the elements have different shapes, or if there are none and their
+    /// shape is unknown.
     #[track_caller]
     #[must_use]
     pub fn stack(self) -> Tensor<T> {
@@ -305,7 +305,7 @@ impl<T: Element> List<T> {
     /// operations faster.
     ///
     /// # Errors
-    /// At run time, if the list has another length, and those of `stack`.
+    /// Fails like `stack`, and at run time if the list has another length.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -327,8 +327,8 @@ impl<T: Element> List<T> {
     /// Concatenates all elements along their first axis.
     ///
     /// # Errors
-    /// During tracing, if the elements have no axes. At run time, if they differ in another axis
-    /// than the first.
+    /// Fails during tracing if the elements have no axes, and at run time if they differ in another
+    /// axis than the first.
     ///
     /// ```
     /// # use anabranch::prelude::*;

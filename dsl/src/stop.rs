@@ -32,7 +32,7 @@ impl StopFlag {
     /// Sets the flag. If it is set already, the first reason is kept.
     ///
     /// # Panics
-    /// If the kind is not a reason to stop.
+    /// Panics if the kind is not a reason to stop.
     pub fn stop(&self, kind: ErrorKind) {
         let code = match kind {
             ErrorKind::Cancelled => CANCELLED,

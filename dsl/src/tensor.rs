@@ -65,7 +65,7 @@ impl<T: Element> Tensor<T> {
     /// Wraps an untyped handle.
     ///
     /// # Panics
-    /// If its elements have another type.
+    /// Panics if its elements have another type.
     #[track_caller]
     pub fn from_any(any: AnyValue) -> Tensor<T> {
         let dtype = any.dtype();

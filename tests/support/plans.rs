@@ -6,7 +6,7 @@ use std::path::Path;
 /// Compares titled plans with the golden file `name`, or writes the file if `BLESS=1`.
 ///
 /// # Panics
-/// If they differ, with the first line that differs.
+/// Panics if the texts differ. The message shows the first line that differs.
 #[track_caller]
 pub fn check_plans(name: &str, plans: &[(String, String)]) {
     assert!(!plans.is_empty(), "{name}: no plan");

@@ -216,7 +216,7 @@ pub fn fold_right<S: Carry, X: Carry>(init: S, over: X, f: impl FnOnce(S, X) -> 
 /// iterations without rows, iterate over `iota::<i32>(n)`.
 ///
 /// # Errors
-/// Those of [`fold_left`]. At run time, if the shape of an output differs between rows.
+/// Fails like [`fold_left`], and at run time if the shape of an output differs between rows.
 ///
 /// ```
 /// use anabranch::prelude::*;

@@ -81,7 +81,7 @@ impl fmt::Display for Iterations {
 /// ```
 ///
 /// # Panics
-/// If the node is not a `while`.
+/// Panics if the node is not a `while`.
 pub fn iterations(graph: &Graph, node: Node) -> Iterations {
     LoopAnalysis { graph, data: graph.while_of(node) }.iterations()
 }

@@ -97,7 +97,7 @@ impl Graph {
     /// Drops the captures of a construct that do not stay, with their parameters.
     ///
     /// # Panics
-    /// If the node is a `custom_gradient`, whose operands are not all captures.
+    /// Panics if the node is a `custom_gradient`, whose operands are not all captures.
     pub(crate) fn retain_captures(&mut self, node: Node, stays: &[bool]) {
         assert!(!matches!(self.node(node).op, Op::Call(CallKind::CustomGradient { .. })), "its arguments stay");
         let n_vars = self.entry_values(node).len() - stays.len();

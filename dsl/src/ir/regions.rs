@@ -7,7 +7,7 @@
 //! | call | arguments and captures | the same; for a gradient also results and cotangents | forward: the results; gradient: cotangents of arguments |
 //!
 //! Passes, gradients and engines ask these accessors. Only the edits, the verifier, type inference,
-//! the text form and the tracer, which builds constructs, know the layout besides.
+//! the text form and the tracer, which builds constructs, also know the layout.
 
 use super::{CallKind, Graph, Node, NodeData, Op, Region, Value, ValueDef};
 
@@ -167,7 +167,7 @@ impl CondNode<'_> {
         self.data.regions[usize::from(!predicate)]
     }
 
-    /// Returns what the branches yield for a result.
+    /// Returns the values that the branches yield for a result.
     pub fn yields(self, result: usize) -> [Value; 2] {
         self.branches().map(|branch| self.graph.region(branch).yields[result])
     }
@@ -258,7 +258,7 @@ impl Graph {
     /// Returns a node that is a loop.
     ///
     /// # Panics
-    /// If it is another operation.
+    /// Panics if the node is another operation.
     pub fn while_of(&self, node: Node) -> WhileNode<'_> {
         self.as_while(node).unwrap_or_else(|| panic!("{} is no loop", self.node(node).op.name()))
     }
@@ -266,7 +266,7 @@ impl Graph {
     /// Returns a node that is a branch.
     ///
     /// # Panics
-    /// If it is another operation.
+    /// Panics if the node is another operation.
     pub fn cond_of(&self, node: Node) -> CondNode<'_> {
         self.as_cond(node).unwrap_or_else(|| panic!("{} is no branch", self.node(node).op.name()))
     }
@@ -274,7 +274,7 @@ impl Graph {
     /// Returns a node that is a call.
     ///
     /// # Panics
-    /// If it is another operation.
+    /// Panics if the node is another operation.
     pub fn call_of(&self, node: Node) -> CallNode<'_> {
         self.as_call(node).unwrap_or_else(|| panic!("{} is no call", self.node(node).op.name()))
     }
@@ -292,7 +292,7 @@ impl Graph {
     /// Returns the source of the values of a region parameter.
     ///
     /// # Panics
-    /// If the value is a result of a node.
+    /// Panics if the value is a result of a node.
     pub fn source_of(&self, param: Value) -> ParamSource {
         let ValueDef::Param(region, i) = self.value(param).def else { panic!("{param} is no region parameter") };
         let i = i as usize;
@@ -320,7 +320,7 @@ impl Graph {
     /// loop variables, then captures.
     ///
     /// # Panics
-    /// If the node is no construct.
+    /// Panics if the node is no construct.
     pub fn entry_values(&self, node: Node) -> &[Value] {
         let data = self.node(node);
         match data.op {
@@ -333,7 +333,7 @@ impl Graph {
     /// Returns the values that a construct captures. For a call, these are all its operands.
     ///
     /// # Panics
-    /// If the node is no construct.
+    /// Panics if the node is no construct.
     pub fn captured(&self, node: Node) -> &[Value] {
         &self.entry_values(node)[self.n_loop_vars(node)..]
     }
@@ -353,7 +353,7 @@ impl Graph {
     /// Returns the captures of a branch or loop.
     ///
     /// # Panics
-    /// If the node is neither.
+    /// Panics if the node is neither.
     pub fn captures(&self, node: Node) -> impl Iterator<Item = Capture> + use<'_> {
         let [first, second] = self.node(node).regions[..] else {
             panic!("{} does not have two regions", self.node(node).op.name())

@@ -26,7 +26,7 @@ impl MultiHeadAttention {
     /// Creates attention over vectors of `size` elements with `heads` heads.
     ///
     /// # Panics
-    /// If `heads` does not divide `size`.
+    /// Panics if `heads` does not divide `size`.
     pub fn new(init: &Init, size: usize, heads: usize) -> MultiHeadAttention {
         assert!(
             heads > 0 && size.is_multiple_of(heads),

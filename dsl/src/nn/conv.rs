@@ -28,7 +28,7 @@ macro_rules! convolution {
             /// products per output element.
             ///
             /// # Panics
-            /// If the groups do not divide the inputs and outputs.
+            /// Panics if the groups do not divide the inputs and outputs.
             pub fn new(
                 init: &Init,
                 $inputs: usize,

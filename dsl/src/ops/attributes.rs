@@ -53,8 +53,8 @@ field! {
 }
 
 /// # Panics
-/// If the operation declares no such attribute. The attributes of a verified graph are those that
-/// its operations declare.
+/// Panics if the operation declares no such attribute. The attributes of a verified graph are those
+/// that its operations declare.
 fn read<T: Stored>(attrs: &Attrs, name: &str) -> T {
     let attr = attrs.get(name).unwrap_or_else(|| panic!("no attribute `{name}` in {attrs}"));
     T::read(attr).unwrap_or_else(|| panic!("the attribute `{name}` has another type than in {attrs}"))
@@ -76,7 +76,7 @@ macro_rules! attributes {
             /// Reads the attributes.
             ///
             /// # Panics
-            /// If the operation does not declare them.
+            /// Panics if the operation does not declare these attributes.
             pub fn of(attrs: &Attrs) -> Self {
                 $name { $($field: read(attrs, stringify!($field))),* }
             }

@@ -151,7 +151,7 @@ pub fn by_name(name: &str) -> Option<Prim> {
 /// Engines that have no kernel for it run its [`eval`](OpDef::eval).
 ///
 /// # Errors
-/// If the name has no dot or is registered already.
+/// Fails if the name has no dot or is registered already.
 pub fn register(def: OpDef) -> Result<Prim> {
     if !def.name.contains('.') {
         let error = format!("the operation name `{}` does not start with a crate name", def.name);

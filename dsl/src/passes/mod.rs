@@ -4,13 +4,13 @@
 //! variables. Further guarantees are documented on each pass. [`Pipeline`] runs passes in order
 //! and, in debug builds, verifies the graph after each one.
 //!
-//! Two laws that all keep: an effect happens as often and in the same order as before; and nothing
-//! runs that did not run before, since it might fail (a loop body may run zero times).
+//! All passes keep two laws: an effect happens as often and in the same order as before; and
+//! nothing runs that did not run before, since it might fail (a loop body may run zero times).
 //!
 //! A loop without effects whose results nobody uses is removed, and so is the wait for one that
 //! would never end.
 //!
-//! The same meaning is equality as in [`equality`](crate::equality): a pass may change the sign and
+//! The semantics are preserved up to [`equality`](crate::equality): a pass may change the sign and
 //! the payload of a NaN, and nothing else of a number.
 
 use crate::ir::{Node, Op, Value, verify};
@@ -135,8 +135,8 @@ impl Pipeline {
     /// resulting graph has no unused table entries.
     ///
     /// # Panics
-    /// If a checked pass breaks the graph or changes its signature. The message names the pass and
-    /// the error, and shows the graph before and after.
+    /// Panics if a checked pass breaks the graph or changes its signature. The message names the
+    /// pass and the error, and shows the graph before and after.
     pub fn run(&self, graph: &mut Graph) {
         if self.check {
             self.check("the graph before the passes", None, graph);

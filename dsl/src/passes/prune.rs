@@ -43,7 +43,7 @@ pub struct PrunedGraph {
 /// computed, read or fed that the program also uses elsewhere.
 ///
 /// # Errors
-/// If an input of the graph is needed but not fed. The error points to a use of it.
+/// Fails if an input of the graph is needed but not fed. The error points to a use of it.
 ///
 /// ```
 /// use anabranch::Graph;

@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// known, every extent that does not depend on data is known.
 ///
 /// # Errors
-/// If an input does not match its parameter. The message names the parameter, the expected type and
-/// the given type.
+/// Fails if an input does not match its parameter. The message names the parameter, the expected
+/// type and the given type.
 ///
 /// If the operands of an operation do not match with these extents. The error points to the
 /// operation.

@@ -123,7 +123,7 @@ impl Guard<'_> {
     /// Returns the tensor for writing.
     ///
     /// # Panics
-    /// If the variable is locked for reading.
+    /// Panics if the variable is locked for reading.
     pub(crate) fn tensor_mut(&mut self) -> &mut HostTensor {
         match self {
             Guard::Write(g) => g,
