@@ -68,7 +68,7 @@ fn without_barrier(bencher: Bencher<'_, '_>, devices: usize) {
     bench_trivial(bencher, devices, Session::builder().lower_everything(devices == 1), trivial);
 }
 
-/// The same loop with a barrier: each device's part of the next iteration depends on all devices
+/// The trivial loop with a barrier: each device's part of the next iteration depends on all devices
 /// having finished this one.
 #[graph]
 fn trivial_with_barrier(n: Tensor<i32>, devices: usize) -> Tensor<i32> {
@@ -181,7 +181,7 @@ fn lowered_while(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(TRIPS as usize)).bench(|| f.call(black_box(TRIPS)).expect("it runs"));
 }
 
-/// The same loop as a region of a plan (`BM_FunctionalWhileLoop`).
+/// The trivial loop as a region of a plan (`BM_FunctionalWhileLoop`).
 #[divan::bench]
 fn whole_while(bencher: Bencher<'_, '_>) {
     let session = Session::new().expect("a session");

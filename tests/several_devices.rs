@@ -779,7 +779,7 @@ fn an_explanation_shows_all_that_crosses() -> Outcome {
     let (there, back) = table.split_once("/cpu:1 -> /cpu:0:").unwrap_or_else(|| panic!("nothing goes back: {text}"));
     assert!(back.contains("exp") && back.contains("4 kB"), "the initial value of the loop: {text}");
     let crossing = there.split_once("/cpu:0 -> /cpu:1:").map_or("", |(_, crossing)| crossing);
-    // The result of the loop, the predicate, and what the branch of the other device yields.
+    // The result of the loop, the predicate, and the yield of the branch on the other device.
     assert!(["mul", "gt", "cos"].iter().all(|op| crossing.contains(op)), "{text}");
     Ok(())
 }

@@ -33,8 +33,7 @@ pub fn sgd_of_8192_of_100000_x_64() -> Benchmark {
     Benchmark::new(step, vec![ids(), normal([8192, 64])])
 }
 
-/// The same with a rate for each element of the table, so that the gradient is asked for as a
-/// table.
+/// The SGD step with a rate for each element of the table, so that the gradient has to be a table.
 pub fn descent_by_a_table_of_rates_of_8192_of_100000_x_64() -> Benchmark {
     let init = Init::new(1);
     let table = Embedding::new(&init, 100_000, 64);

@@ -49,7 +49,7 @@ pub fn conv_3x3_64_on_56x56_batch_8_forward() -> Benchmark {
     Benchmark::new(|x, w| conv_3x3(x, w).mean(), vec![images(), filters()])
 }
 
-/// The same with both gradients.
+/// One convolution 3×3 and both of its gradients.
 pub fn conv_3x3_64_on_56x56_batch_8_forward_backward() -> Benchmark {
     let f = |x, w| {
         let loss = conv_3x3(x, w).square().mean();
@@ -69,13 +69,13 @@ fn layers() -> [Conv; 2] {
     [Conv::new(&init, 64, 64, 3), Conv::new(&init, 64, 64, 3)]
 }
 
-/// Two of these convolutions with bias and relu.
+/// Two convolutions 3×3 with bias and relu.
 pub fn two_conv_3x3_relu_forward() -> Benchmark {
     let layers = layers();
     Benchmark::new(move |x| block(&layers, x), vec![images()])
 }
 
-/// The same with all gradients.
+/// Two convolutions 3×3 with bias and relu, and all gradients.
 pub fn two_conv_3x3_relu_forward_backward() -> Benchmark {
     let layers = layers();
     let f = move |x| {
@@ -109,7 +109,7 @@ pub fn separable_block_forward() -> Benchmark {
     Benchmark::new(|x, a, b, c| separable(x, a, b, c).mean(), separable_inputs())
 }
 
-/// The same with all gradients.
+/// A block of separable convolutions, and all gradients.
 pub fn separable_block_forward_backward() -> Benchmark {
     let f = |x, a, b, c| {
         let (dx, da, db, dc) = gradients(separable(x, a, b, c).square().mean(), (x, a, b, c));

@@ -243,7 +243,7 @@ impl Inputs<'_> {
     /// The argument `i`, counted from 0.
     ///
     /// # Errors
-    /// Those of the argument.
+    /// Returns the error of the argument.
     pub fn argument<I: Input>(&mut self, i: usize) -> Result<I> {
         self.at(InputSegment::Argument(i))
     }
@@ -251,7 +251,7 @@ impl Inputs<'_> {
     /// The element `i` of a tuple or sequence, counted from 0.
     ///
     /// # Errors
-    /// Those of the element.
+    /// Returns the error of the element.
     pub fn element<I: Input>(&mut self, i: usize) -> Result<I> {
         self.at(InputSegment::Element(i))
     }
@@ -259,7 +259,7 @@ impl Inputs<'_> {
     /// A field of a struct.
     ///
     /// # Errors
-    /// Those of the field.
+    /// Returns the error of the field.
     pub fn field<I: Input>(&mut self, name: &'static str) -> Result<I> {
         self.at(InputSegment::Field(name))
     }

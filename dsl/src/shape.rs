@@ -127,9 +127,9 @@ impl Shape {
         Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.meet(b)).collect())
     }
 
-    /// The common shape that both broadcast to by NumPy's rule: shapes are aligned at their last
-    /// dimension, and an extent of 1 stretches. Of two different extents that are not known either
-    /// may be 1, so the common one is not known. `None` if they do not fit.
+    /// Returns the common shape to which both are broadcast by NumPy's rule, or `None` if they do
+    /// not fit. Shapes are aligned at their last axis, and an extent of 1 is repeated. If two
+    /// extents differ and neither is known, either may be 1, so the common one is unknown.
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         let rank = self.rank().max(other.rank());
         let at = |s: &Shape, i: usize| {

@@ -116,11 +116,11 @@ fn chains(trips: usize) -> usize {
         }
         let has_fma = std::is_x86_feature_detected!("fma");
         if std::is_x86_feature_detected!("avx512f") && has_fma {
-            // SAFETY: the processor has the instructions.
+            // SAFETY: the features were detected above.
             return unsafe { avx512(trips) };
         }
         if std::is_x86_feature_detected!("avx2") && has_fma {
-            // SAFETY: the processor has the instructions.
+            // SAFETY: the features were detected above.
             return unsafe { avx2(trips) };
         }
     }

@@ -132,7 +132,7 @@ fn loop_of_branch_in_loop(x: S) -> S {
     x
 }
 
-/// The same in plain Rust, with the first derivative of each number (`f64` with a dual part).
+/// The loop above in plain Rust, with the first derivative of each number (`f64` with a dual part).
 fn loop_of_branch_in_loop_with_slope(x: f64) -> (f64, f64) {
     let (mut x, mut dx) = (x, 1.0);
     for _ in 0..3 {

@@ -230,7 +230,7 @@ fn cases() -> Vec<Case> {
             ),
         {
             let host = |n: i32| {
-                // The derivative of `a` and `x` by the first `a` beside them.
+                // `a` and `x`, each with its derivative by the first `a`.
                 let (mut a, mut b, mut k, mut x) = ((1.0, 1.0), 3.0, 0, (0.0, 0.0));
                 loop {
                     k += 1;

@@ -31,9 +31,9 @@ fn by_fence(document: &str) -> impl Iterator<Item = (&str, bool)> {
 }
 
 /// The path in a code span, if the span is one: a document or manifest by its extension alone,
-/// anything else by a `/` and by its extension, a `/` at its end, or a first folder that exists. Of
-/// a pattern (`tests/ops/<op>.toml`, `dsl/src/*.rs`), it is the folder before the first part that
-/// varies.
+/// anything else by a `/` and by its extension, a `/` at its end, or a first folder that exists.
+/// For a pattern (`tests/ops/<op>.toml`, `dsl/src/*.rs`), this is the folder before the first part
+/// that varies.
 pub(crate) fn path_of(span: &str, exists: impl Fn(&str) -> bool) -> Option<&str> {
     let is_path_char = |c: char| c.is_ascii_alphanumeric() || "_-./<>*{},".contains(c);
     let hidden = span.starts_with('.') && !span.starts_with(".ci/");

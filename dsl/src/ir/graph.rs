@@ -141,7 +141,7 @@ pub enum StackOp {
     Push,
     /// `(stack) -> (stack, tensor)`: fails on an empty stack without infinite zeros.
     Pop,
-    /// `(stack) -> stack`: zeros, as many as the stack has elements.
+    /// `(stack) -> stack`: a stack with a zero for each element.
     ZerosLike,
     /// `(stack, stack) -> stack`: elementwise sum from the top. The depths must be equal unless one
     /// stack has infinite zeros.

@@ -46,7 +46,7 @@ pub enum ListOp {
     Len,
     /// `(list) -> i32[?]`: the first extent of each element.
     Extents,
-    /// `(list) -> list`: zeros, as many as the list has elements.
+    /// `(list) -> list`: a list with a zero for each element.
     ZerosLike,
     /// `(list, list) -> list`: elementwise sum of lists of equal length.
     Add,

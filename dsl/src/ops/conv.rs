@@ -208,7 +208,7 @@ fn check_filters(channels: &Dim, filters: &Dim, seen: Option<&Dim>, groups: usiz
     Ok(())
 }
 
-/// Returns extents, if there are as many as axes of the windows.
+/// Returns extents, if there is one for each axis of the windows.
 fn extents(name: &str, extents: Shape, windows: &Windows) -> Result<Vec<Dim>, OpError> {
     if extents.rank() == windows.rank() {
         return Ok(extents.0);

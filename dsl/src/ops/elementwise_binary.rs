@@ -207,11 +207,11 @@ pub(super) fn stretch(op: &'static str, x: AnyValue, from: &Shape, shape: &Shape
     })
 }
 
-/// Returns whether an extent `a` is assumed to be already the extent `b` of the common shape.
+/// Returns whether an extent `a` is assumed to equal the extent `b` of the common shape.
 ///
-/// An unknown extent may turn out to be 1, so it is broadcast to a known one. Of two unknown
-/// extents neither is broadcast: most are equal, and checking that would cost each operation on
-/// tensors of such shapes two more.
+/// An unknown extent may turn out to be 1, so it is broadcast to a known one. Two unknown extents
+/// are assumed to be equal, because most are, and a check would add two operations for each
+/// operation on tensors of such shapes.
 fn stays(a: &crate::Dim, b: &crate::Dim) -> bool {
     a == b || (a.known() != Some(1) && (a.known().is_some() || b.known().is_none()))
 }

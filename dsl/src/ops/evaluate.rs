@@ -18,7 +18,8 @@ impl OpDef {
     /// [`halves`](crate::halves)).
     ///
     /// # Errors
-    /// Those of the operation, and one for a large result if there is not enough memory.
+    /// Returns the error of the operation, or an error if there is not enough memory for a large
+    /// result.
     pub fn evaluate(&self, cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
         let has_memory = |ty: &TensorType| {
             memory::check(ty.n_bytes().unwrap_or(0)).map_err(|missing| OpError {

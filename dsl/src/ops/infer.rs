@@ -63,8 +63,8 @@ pub(super) fn shapes_differ(a: &TensorType, b: &TensorType) -> OpError {
     error.help("shapes are aligned at their last axis; extents must be equal, or one of them must be 1")
 }
 
-/// The error of operands that were to be broadcast before. Only extents that were not known while
-/// tracing differ here.
+/// Returns the error for operands that should have been broadcast during tracing. Only extents that
+/// were not known while tracing differ here.
 fn shapes_not_broadcast(a: &TensorType, b: &TensorType) -> OpError {
     let mut error = shapes_differ(a, b);
     if a.shape.broadcast(&b.shape).is_some() {

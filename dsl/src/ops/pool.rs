@@ -6,7 +6,7 @@
 //! | `avg_pool` | `avg_pool_grad` |
 //! | `max_pool`, `max_pool_pick` | `max_pool_grad` |
 //!
-//! Of several equal maxima of a window, the first one counts. A NaN is larger than every number.
+//! If a window has several equal maxima, the first one is used. A NaN is larger than every number.
 //! Padding is never the maximum, and counts as zero in a mean.
 
 use super::infer::Class;

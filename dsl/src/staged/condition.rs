@@ -102,8 +102,8 @@ pub trait LazyParts<C> {
 /// The values that a construct with this condition may modify or produce: any for `bool`, a
 /// [`Carry`] for a tensor.
 ///
-/// This is a trait of the condition, not of the value, so that a condition of unknown type leaves
-/// the question open.
+/// The condition implements this trait, not the value, so that the compiler defers the choice while
+/// the type of the condition is unknown.
 pub trait Changes<T: ?Sized> {
     /// Flattens a value. For a host condition the result is empty.
     fn save(value: &T) -> FlatState;

@@ -206,9 +206,9 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// A bound that no type satisfies, of a host iterator over values of the graph. It makes the compiler
-/// explain every `for` over a tensor outside `#[graph]`. The bound is on [`Iterator`], through which
-/// the compiler finds [`IntoIterator`]. See [`Compares`](super::Compares).
+/// A bound that no type satisfies, for host iterators over values of the graph. It makes the
+/// compiler explain every `for` over a tensor outside `#[graph]`. The bound is on [`Iterator`],
+/// through which the compiler finds [`IntoIterator`]. See [`Compares`](super::Compares).
 #[diagnostic::on_unimplemented(
     message = "the host cannot iterate over `{X}`: its items are known only when the graph runs",
     label = "a loop outside `#[graph]`, or a host iterator",

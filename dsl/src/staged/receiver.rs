@@ -367,8 +367,8 @@ pub fn inferred_kind<K: Default>(_kind: Option<K>) -> K {
     K::default()
 }
 
-/// Returns whether a part is modified separately from the whole. If the whole is modified, the part
-/// is carried with it.
+/// Returns whether a part of a place is modified separately from the whole place. If the whole is
+/// modified, the part is carried with it.
 #[inline]
 pub fn part_unless_whole<W: Unless<P>, P>(_whole: W, _part: P) -> W::Part {
     W::Part::default()

@@ -1,4 +1,4 @@
-//! Opening and closing `cond`, and the errors of values that do not match.
+//! Recording of `cond`, and the errors for arms whose values do not match.
 
 use super::*;
 use crate::{Tensor, scalar};

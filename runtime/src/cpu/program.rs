@@ -330,8 +330,8 @@ impl Program {
         free.map_or_else(|| Context::new(plan).map(Box::new), Ok)
     }
 
-    /// Keeps the context of a step for a later one. That of a failed step is dropped instead,
-    /// because its stacks may have grown without bound.
+    /// Keeps the context of a step for a later one. The context of a failed step is dropped
+    /// instead, because its stacks may have grown without bound.
     fn give_back(&self, cx: Box<Context>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {

@@ -20,11 +20,11 @@ use std::time::Duration;
 /// A simulated device, which computes correct results and simulates their time.
 ///
 /// Times follow from the given rates, on a clock independent of the machine. Use it to estimate how
-/// a program would run on devices that you do not have, and to test what overlaps. Each device runs
-/// one kernel at a time in the order of submission. Copies overlap with kernels and run one at a
-/// time on each link. Transfers to and from the host (inputs, predicates and results) also use the
-/// link of the device. Variables are on their devices. The time of a kernel is the sum over its
-/// operations. Of branches and loops, only the kernels that run take time.
+/// a program would run on devices that you do not have, and to test which work overlaps. Each
+/// device runs one kernel at a time in the order of submission. Copies overlap with kernels and run
+/// one at a time on each link. Transfers to and from the host (inputs, predicates and results) also
+/// use the link of the device. Variables are on their devices. The time of a kernel is the sum over
+/// its operations. In branches and loops, only the kernels that run take time.
 ///
 /// ```
 /// use anabranch::{Session, SimulatedDevice};

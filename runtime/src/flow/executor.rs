@@ -1,11 +1,11 @@
 //! The executor of one subgraph: a state machine without threads, clocks or channels.
 //!
-//! It is told what happened ([`start`](Executor::start), [`arrived`](Executor::on_message),
-//! [`loaded`](Executor::loaded), [`done`](Executor::on_kernel_done),
-//! [`decided`](Executor::on_predicate)) and asked what to do ([`poll`](Executor::poll)). It looks
-//! at no value, as they may be in the memory of a device; predicates are read for it. What it runs
-//! depends on what it is told, not on when; whatever order completions and messages come in, each
-//! node of a live block runs once in each iteration, with the same inputs.
+//! The executor receives events ([`start`](Executor::start), [`on_message`](Executor::on_message),
+//! [`loaded`](Executor::loaded), [`on_kernel_done`](Executor::on_kernel_done),
+//! [`on_predicate`](Executor::on_predicate)) and returns actions ([`poll`](Executor::poll)). It
+//! reads no value, since values may be in the memory of a device; the driver reads predicates for
+//! it. Its actions depend on the events and not on their timing. In whatever order completions and
+//! messages arrive, each node of a live block runs once in each iteration, with the same inputs.
 //!
 //! A running frame is an *instance* with a ring of iteration states, at most as many as the window
 //! of its loop. An iteration counts the unfinished nodes of its live blocks. It ends when none is
@@ -40,11 +40,12 @@ pub(crate) struct TaskId(u32);
 /// An action requested of the driver.
 #[derive(Debug)]
 pub(crate) enum Action<V> {
-    /// Bring what the step begins with to the device, and say when it is [there](Executor::loaded).
+    /// Transfer an initial value of the step to the device, and report its arrival to
+    /// [`loaded`](Executor::loaded).
     Load { task: TaskId, source: Source },
-    /// Read a predicate and report its value to [`decided`](Executor::on_predicate).
+    /// Read a predicate and report its value to [`on_predicate`](Executor::on_predicate).
     Read { task: TaskId, predicate: V },
-    /// Run a kernel and report its results to [`done`](Executor::on_kernel_done).
+    /// Run a kernel and report its results to [`on_kernel_done`](Executor::on_kernel_done).
     Run { task: TaskId, kernel: KernelId, inputs: Vec<V> },
     /// Send a message to another subgraph.
     Send { to: SubgraphId, message: DeviceMessage<V> },

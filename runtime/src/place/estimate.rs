@@ -1,8 +1,8 @@
 //! Estimate of the time of a step for a placement: a simulation in program order, in which each
 //! device runs one node at a time and each link carries one message at a time.
 //!
-//! A construct whose nodes are on one device is a single task. Of a loop over several devices,
-//! three iterations are simulated, with loop variables passed from one to the next. The time
+//! A construct whose nodes are on one device is a single task. A loop over several devices is
+//! simulated for three iterations, which pass the loop variables from one to the next. The time
 //! between the ends of the second and the third is assumed for every further iteration. Iterations
 //! thus overlap as far as their dependencies permit, a loop-invariant value is sent once, and every
 //! device waits for the predicate of each iteration.

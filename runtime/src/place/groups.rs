@@ -7,10 +7,10 @@
 //! - they access the same stack or list, through all branches and loops that carry it, because
 //!   these are modified in place.
 //!
-//! Device constraints come from variables (`Var::on`, a rule) and from nodes (`on`). Those of
+//! Device constraints come from variables (`Var::on`, a rule) and from nodes (`on`). Constraints of
 //! variables and ordinary nodes are mandatory. If they conflict, the error shows all merged
-//! constraints. Those of branches, loops and operations on stacks and lists are preferences, which
-//! yield to mandatory ones: the scope around a loop does not determine where its condition is
+//! constraints. Constraints of branches, loops and operations on stacks and lists are preferences,
+//! which yield to mandatory ones: the scope around a loop does not determine where its condition is
 //! computed, and a list does not move because an element is read elsewhere.
 
 use super::rules::Rules;

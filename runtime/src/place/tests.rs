@@ -213,8 +213,8 @@ fn the_layers_of_a_heavy_lstm_follow_their_variables() {
     let graph = lstm(4, 512, 64, |i| Some(format!("/cpu:{i}")));
     let topology = Topology::cpus(4);
     let placement = placed(&graph, &topology);
-    // In each layer the forward matmuls of input and state. That of the first input is hoisted out
-    // of the loop.
+    // Each layer has one forward matmul of its input and one of its state. The matmul of the first
+    // input is hoisted out of the loop.
     let expected = [0, 1, 1, 2, 2, 3, 3];
     assert_eq!(devices_of_products(&graph, &placement), expected, "{}", explained(&placement, &graph, &topology));
     check_laws(&graph, &topology, &placement, true);

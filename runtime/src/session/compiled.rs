@@ -128,8 +128,8 @@ impl<T> Cache<T> {
     /// Returns the matching entry, or makes one. `name` is the name of the function, for messages.
     ///
     /// # Errors
-    /// The error of `make`. Also fails if a function is being traced on this thread, because making
-    /// an entry needs a trace of its own.
+    /// Returns the error of `make`. Also fails if a function is being traced on this thread,
+    /// because making an entry needs a trace of its own.
     pub(crate) fn get_or_insert_with(
         &self,
         name: &str,

@@ -21,10 +21,10 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// `n` CPU devices that share the cores of this machine, or as many of them as `limit` says; or
-    /// the simulated ones if there are some. What several CPU devices can do is measured if
-    /// `measure` says so. The limit changes no estimate: placement, and so what is computed, does
-    /// not depend on it.
+    /// Creates `n` CPU devices that share the cores of this machine, or `limit` of the cores. If
+    /// there are simulated devices, creates those instead. If `measure` is set, measures the rates
+    /// of several CPU devices. The limit changes no estimate, so placement and results do not
+    /// depend on it.
     pub(crate) fn new(
         n: usize,
         limit: Option<usize>,

@@ -1,4 +1,4 @@
-//! Names by which a condition or a loop is one of the host, of methods that give tensors.
+//! Methods with names of host conditions or host iterators that return tensors.
 
 use anabranch::prelude::*;
 

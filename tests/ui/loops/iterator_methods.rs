@@ -1,4 +1,4 @@
-//! Methods of host iterators on what only the graph knows.
+//! Methods of host iterators on values that are known only when the graph runs.
 
 use anabranch::prelude::*;
 

@@ -359,8 +359,8 @@ impl Plan {
         }
     }
 
-    /// An operand of a step as a tensor of its own, if there is memory for it: a view may have far
-    /// more elements than what it is a view of.
+    /// Returns an operand of a step as a separate tensor, if there is memory for it: a view may
+    /// have far more elements than the tensor it refers to.
     fn try_host(
         &self,
         cx: &Context,

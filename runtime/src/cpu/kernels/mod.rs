@@ -68,7 +68,7 @@ pub(crate) enum Kernel {
     ChannelsLast(conv::ChannelsLast),
     /// The gradient of a convolution with respect to its filters.
     ConvWeights(conv::WeightGrad),
-    /// The same gradient for channels-last tensors.
+    /// The filter gradient of a convolution of channels-last tensors.
     ChannelsLastWeights(conv::ChannelsLastWeightGrad),
     /// Pooling or its gradients.
     Pool(pool::Pool),

@@ -22,7 +22,7 @@
 //! Without the feature `jit` this crate has no Cranelift, and there is no native code: loops are
 //! interpreted.
 //!
-//! This module must never know what a graph is, nor which shapes tensors have.
+//! This module must not depend on graphs or on the shapes of tensors.
 
 #[cfg(feature = "jit")]
 mod functions;

@@ -1,7 +1,7 @@
 //! Convolutions to channels-last results, as products of windows and filters.
 //!
-//! The kernels compute the sums of [`super::implicit_gemm`], but with positions as rows and filters as
-//! columns: a *tile* is a few positions by a few vectors of filters. Windows are read from
+//! The kernels compute the sums of [`super::implicit_gemm`], but with positions as rows and filters
+//! as columns: a *tile* is a few positions by a few vectors of filters. Windows are read from
 //! [`PaddedPatches`], element by element. The filter matrix is packed as for
 //! [matmuls](crate::cpu::kernels::matmul). The cost of a tile does not depend on the extents or
 //! stride of an image, so small images and strides are efficient. In depthwise convolutions, a
