@@ -1,7 +1,7 @@
-"""What the programs of the peers share: which cases they run, and how these are timed.
+"""The code that the programs of the other frameworks share: the list of cases, and their timing.
 
-A case is a function without arguments that prepares everything and gives another one: the call that is timed, which returns when its
-result is there. It has the name of the benchmark of ours that does the same work.
+A case is a function without arguments that prepares the work and returns the call to time, which
+returns when its result is complete. It has the name of anabranch's benchmark for the same work.
 """
 
 import functools
@@ -22,13 +22,13 @@ CASES = {}
 
 
 def case(prepare):
-    """A case under the name of the function."""
+    """Registers a case under the name of the function."""
     CASES[prepare.__name__] = prepare
     return prepare
 
 
 def cases(pattern, arguments):
-    """A case for each of the arguments, or tuples of such; they stand for the `{}` of the name."""
+    """Registers a case for each argument or tuple of arguments, which replace the `{}` of the name."""
 
     def add(prepare):
         for one in arguments:
@@ -52,9 +52,9 @@ def ids():
 
 
 def measure(run, quick):
-    """Seconds that calls take. Short calls are timed many at once."""
+    """Returns the durations of calls in seconds. Short calls are timed many at once."""
     run()
-    # The first call also compiled: only the next one tells how long a call takes.
+    # The first call also compiles, so only the next one shows how long a call takes.
     start = time.perf_counter()
     run()
     once = time.perf_counter() - start
@@ -73,9 +73,10 @@ def measure(run, quick):
 
 
 def main(peer, version):
-    """Times the cases that are named in the arguments, or all; prints a line of JSON for each.
+    """Times the cases named in the arguments, or all of them. Prints a line of JSON for each.
 
-    The case `startup` does one step of the perceptron and gives the peak of memory; who started the process knows how long that took.
+    The case `startup` runs one step of the MLP and prints the peak of memory. The caller measures
+    the time of the process.
     """
     quick = "--quick" in sys.argv
     names = [name for name in sys.argv[1:] if not name.startswith("--")]

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The table of our benchmarks next to those of peers: the same work, on the same machine, in turn.
+"""Benchmarks of anabranch and other frameworks (peers): the same work, interleaved, in one table.
 
-What it needs, in the root of the repository (6.4 GB, most of it libraries for GPUs: PyTorch of the package index is not imported without them):
+To install the peers, run these commands in the root of the repository. They need 6.4 GB, most of it
+libraries for GPUs, without which PyTorch from the package index cannot be imported.
 
     python3 -m venv target/peers
     target/peers/bin/pip install numpy "jax[cpu]==0.10.2" tensorflow-cpu==2.21.0
@@ -9,22 +10,24 @@ What it needs, in the root of the repository (6.4 GB, most of it libraries for G
     target/peers/bin/pip install filelock typing-extensions sympy networkx jinja2 fsspec setuptools cuda-bindings \\
         "cuda-toolkit[cublas,cudart,cufft,cufile,cupti,cusolver,cusparse,nvjitlink,nvrtc,nvtx]==13.2.2" \\
         nvidia-cudnn-cu13==9.26.0.51 nvidia-cusparselt-cu13==0.8.1 nvidia-nccl-cu13==2.30.7 nvidia-nvshmem-cu13==3.7.2
-    export RUSTFLAGS="-C target-cpu=native"                        # for the peers only: ours choose their kernels when they run
+    export RUSTFLAGS="-C target-cpu=native"                        # for the peers; anabranch selects kernels at run time
     cargo install --locked --path benches/compare/with_burn --root target/peers --target-dir target/peers/build
     cargo install --locked --path benches/compare/with_candle --root target/peers --target-dir target/peers/build
     unset RUSTFLAGS
 
-Peers that are not there are left out. `torch.compile` needs a C++ compiler, and some minutes more in the first run. Then:
+Peers that are not installed are left out. `torch.compile` needs a C++ compiler, and a few minutes
+more in the first run. Then:
 
     target/peers/bin/python benches/compare/run.py                 # all cases, all peers
-    target/peers/bin/python benches/compare/run.py --continue      # the same from where it was interrupted
+    target/peers/bin/python benches/compare/run.py --continue      # continues an interrupted run
     target/peers/bin/python benches/compare/run.py --rounds 5 lstm mlp
     target/peers/bin/python benches/compare/run.py --peers jax,burn conv
-    target/peers/bin/python benches/compare/run.py --quick         # each case once, to see that all work; no measurement
+    target/peers/bin/python benches/compare/run.py --quick         # each case once, without measuring
 
-Each round runs a case with us and then with each peer, so that what disturbs the machine for a while disturbs all of them. The table has the median
-of the rounds' medians, and in parentheses the best of all; the ratio is our time, or memory, divided by that of the best peer. What was measured is
-also written to `target/compare.jsonl`, a line for each case of each program.
+Each round runs a case with anabranch and then with each peer, so a disturbance of the machine
+affects all of them. The table has the median of the rounds' medians and, in parentheses, the best
+time. The ratio is anabranch's time or memory divided by that of the best peer. The measurements are
+also written to `target/compare.jsonl`, one line for each case of each program.
 """
 
 import argparse
@@ -51,7 +54,7 @@ PEERS = {
     "burn": [str(BESIDE_PYTHON / "with_burn")],
     "candle": [str(BESIDE_PYTHON / "with_candle")],
 }
-# The benchmark that has the case, and by how many a time is divided.
+# The benchmark that contains the case, and the divisor of its time.
 CASES = {
     "scalar_while": ("control_flow", 100_000),
     "nested_while_with_a_branch": ("control_flow", 10_000),
@@ -85,14 +88,14 @@ CASES = {
     "startup": ("startup", 1),
 }
 UNITS = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
-# The peers' devices are processors here, too.
+# The peers run on the CPU, too.
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def ours(case, quick):
-    """What one of our benchmarks gives: its best and median time in seconds, or what else its case is about."""
+    """Returns the measurement of one of anabranch's benchmarks: seconds or memory."""
     bench, _ = CASES[case]
-    # Benchmarks take a part of a name; the regular expressions keep names apart that begin alike.
+    # Benchmarks match a part of a name. The regular expressions distinguish names with one prefix.
     command = ["cargo", "bench", "-q", "--bench", bench, "--", case]
     if bench not in ("products", "startup"):
         command += ["--color", "never", *(["--sample-count", "1"] if quick else [])]
@@ -113,7 +116,7 @@ def ours(case, quick):
 
 
 def theirs(peer, case, quick):
-    """The same of a peer, with its name; None if it does not have the case."""
+    """Returns the measurement of a peer, with its name, or None if it does not have the case."""
     command = [*PEERS[peer], case, *(["--quick"] if quick else [])]
     runs = 3 if case == "startup" and not quick else 1
     results, waits = [], []
@@ -128,7 +131,7 @@ def theirs(peer, case, quick):
         if program.returncode != 0:
             print(f"{' '.join(command)} failed:\n{errors[-2000:]}", file=sys.stderr)
     if case == "startup" and results:
-        # From before the start of the process to its end, as for us.
+        # From before the start of the process to its end, as for anabranch.
         return results[0] | {"median": statistics.median(waits), "best": min(waits)}
     return results[0] if results else None
 
@@ -139,7 +142,7 @@ def is_there(peer):
 
 
 def operations(case):
-    """Multiplications and additions of a product of square matrices."""
+    """Returns the number of multiplications and additions of a matmul of square matrices."""
     return 2 * int(case.rsplit("x", 1)[1]) ** 3
 
 
@@ -151,7 +154,7 @@ def shown(case, seconds):
 
 
 def row(case, what, results, names, cell):
-    """A line of the table: of each program what it has under `what`, and the ratio of ours to the least of theirs."""
+    """Returns a line of the table: the values of `what`, and the ratio to the best peer."""
     of = {name: [r for r in results if r["peer"] == name and r["case"] == case and what in r] for name in names}
     middle = {name: statistics.median(r[what] for r in runs) for name, runs in of.items() if runs}
     others = [value for name, value in middle.items() if name != "anabranch"]

@@ -13,7 +13,7 @@ def timed(function, *args, donate=()):
 
 
 def training(loss, state, *data, rate=0.01):
-    """A step of SGD that keeps its weights."""
+    """Returns a step of SGD that keeps its weights."""
 
     def step(state, *data):
         value, slope = jax.value_and_grad(loss)(state, *data)
@@ -52,7 +52,7 @@ def nested_while_with_a_branch():
 
 @case
 def gradient_of_1000_trips():
-    # The number of trips is fixed: JAX differentiates no loop whose trips the data decides.
+    # The trip count is fixed: JAX cannot differentiate a loop whose trip count depends on data.
     def f(x):
         return lax.scan(lambda y, _: (np.tanh(y * 1.01), None), x, None, length=1000)[0]
 
@@ -267,7 +267,7 @@ def gather_8192_of_100000_x_64():
 
 @case
 def sgd_of_8192_of_100000_x_64():
-    # The slope of the rows that are read, not of the table.
+    # The gradient of the rows that are read, not of the table.
     def step(table, at, by):
         loss, slope = jax.value_and_grad(lambda some: (some * by).sum())(np.take(table, at, axis=0))
         return loss, table.at[at].add(-0.01 * slope)

@@ -1,4 +1,7 @@
-"""The cases in TensorFlow, each under `tf.function`, as its users write them; `xla` in the first argument compiles them by XLA."""
+"""The cases in TensorFlow, each under `tf.function`, as its users write them.
+
+`xla` as the first argument compiles them with XLA.
+"""
 
 import sys
 

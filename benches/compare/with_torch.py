@@ -1,7 +1,8 @@
-"""The cases in PyTorch, eager, as its users write them; `compile` in the first argument puts them under `torch.compile`.
+"""The cases in PyTorch, eager, as its users write them.
 
-Loops over numbers are scripts (TorchScript), which are faster than Python's; the LSTM is the library's layer. These, and what is one kernel of the
-library, are left out under `torch.compile`.
+`compile` as the first argument runs them under `torch.compile`. Scalar loops are TorchScript, which
+is faster than Python, and the LSTM is the library's layer. These, and cases that are one kernel of
+the library, are left out under `torch.compile`.
 """
 
 import os
@@ -20,7 +21,7 @@ torch.set_num_threads(os.cpu_count())
 
 
 def eager(add):
-    """A case that is only there without `torch.compile`."""
+    """Registers a case that exists only without `torch.compile`."""
     return (lambda prepare: prepare) if COMPILED else add
 
 
@@ -47,7 +48,7 @@ def timed(function, *args):
 
 
 def slopes(loss, leaves, *args):
-    """A loss and its gradient, of a model's parameters and of inputs."""
+    """Returns a loss and its gradient with respect to a model's parameters and to inputs."""
     loss = written(loss)
 
     def run():
@@ -252,7 +253,8 @@ def gather_8192_of_100000_x_64():
 
 @eager(case)
 def sgd_of_8192_of_100000_x_64():
-    # The slope of the rows is written by hand: PyTorch's sparse gradients are sorted first, which takes longer.
+    # The gradient of the rows is written by hand: PyTorch sorts sparse gradients first, which is
+    # slower.
     def step(table, at, by):
         loss = (F.embedding(at, table) * by).sum()
         table.index_add_(0, at, by, alpha=-0.01)

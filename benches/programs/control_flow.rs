@@ -97,7 +97,7 @@ pub fn gradient_of_1000_trips() -> Benchmark {
     Benchmark::new(slope, vec![number(0.5), count(1000)])
 }
 
-/// A product of small matrices and its `tanh` in a `while` of 2,000 iterations.
+/// A matmul of small matrices and its `tanh` in a `while` of 2,000 iterations.
 pub fn tanh_of_a_64x64_product_in_a_while() -> Benchmark {
     let x = Array::new([64, 64], (0..64 * 64).map(|i| (i % 7) as f32 * 0.01).collect());
     let x = || Input::Value(x.host().clone());

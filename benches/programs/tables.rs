@@ -47,7 +47,7 @@ pub fn descent_by_a_table_of_rates_of_8192_of_100000_x_64() -> Benchmark {
     Benchmark::new(step, vec![ids(), normal([8192, 64])])
 }
 
-/// A block of a transformer with the normalization before each part.
+/// A transformer block with the normalization before attention and before the MLP.
 #[derive(Module)]
 struct Block {
     norms: [LayerNorm; 2],

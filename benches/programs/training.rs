@@ -95,7 +95,7 @@ pub fn lstm_512_batch_32_steps_50() -> Benchmark {
     lstm_512(32, 50)
 }
 
-/// The layers of the perceptron.
+/// The layers of the MLP.
 pub fn mlp(init: &Init) -> [Linear; 3] {
     [Linear::new(init, 784, 1024), Linear::new(init, 1024, 1024), Linear::new(init, 1024, 10)]
 }
@@ -115,7 +115,7 @@ pub fn mlp_step(layers: &[Linear; 3], adam: &Adam, x: Tensor, labels: Tensor<i32
     loss
 }
 
-/// A perceptron 784-1024-1024-10, batch 128, Adam.
+/// An MLP 784-1024-1024-10, batch 128, Adam.
 pub fn mlp_784_1024_1024_10_batch_128() -> Benchmark {
     let (layers, adam) = (mlp(&Init::new(1)), Adam::new(0.001));
     Benchmark::new(move |x, labels| mlp_step(&layers, &adam, x, labels), vec![normal([128, 784]), labels(128)])

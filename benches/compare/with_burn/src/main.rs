@@ -123,7 +123,7 @@ fn training(cases: &Cases, tape: &Device) {
     });
 }
 
-/// A block of a transformer with the normalization before each part.
+/// A transformer block with the normalization before attention and before the MLP.
 #[derive(Module, Debug)]
 struct Block {
     norms: [LayerNorm; 2],
@@ -304,7 +304,7 @@ fn kernels(cases: &Cases, device: &Device) {
             device.sync().unwrap();
         }
     });
-    // The slope of the rows is written by hand: burn's gradients are whole tables.
+    // The gradient of the rows is written by hand: burn's gradients are whole tables.
     cases.case("sgd_of_8192_of_100000_x_64", || {
         let (mut held, at, by) = (Some(normal([100_000, 64], device)), at(), normal([8192, 64], device));
         move || {

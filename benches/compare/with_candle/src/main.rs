@@ -1,6 +1,6 @@
 //! The cases in candle, on the CPU.
 //!
-//! Left out is CIFAR-10 quick: candle has no gradient of pools that overlap.
+//! CIFAR-10 quick is left out: candle has no gradient of overlapping pools.
 
 #[path = "../../peer.rs"]
 mod peer;
@@ -23,7 +23,7 @@ fn labels(n: u32) -> Tensor {
     Tensor::from_iter((0..n).map(|i| i % 10), CPU).unwrap()
 }
 
-/// Variables that a model is made with.
+/// The variables of a model.
 fn variables() -> (VarMap, VarBuilder<'static>) {
     let map = VarMap::new();
     let builder = VarBuilder::from_varmap(&map, DType::F32, CPU);
@@ -34,7 +34,7 @@ fn sgd(map: &VarMap) -> SGD {
     SGD::new(map.all_vars(), 0.01).unwrap()
 }
 
-/// A training step of a model that tells classes apart.
+/// A training step of a classifier.
 fn classifier(model: impl Module, mut optimizer: impl Optimizer, x: Tensor) -> impl FnMut() {
     let labels = labels(x.dims()[0] as u32);
     move || {
@@ -114,7 +114,7 @@ fn training(cases: &Cases) {
     });
 }
 
-/// A block of a transformer with the normalization before each part.
+/// A transformer block with the normalization before attention and before the MLP.
 struct Block {
     norms: [LayerNorm; 2],
     heads: Linear,
@@ -232,7 +232,7 @@ fn kernels(cases: &Cases) {
         let (table, at) = (normal((100_000, 64)), at());
         move || drop(table.index_select(&at, 0).unwrap())
     });
-    // The slope of the rows is written by hand: candle's gradients are whole tables.
+    // The gradient of the rows is written by hand: candle's gradients are whole tables.
     cases.case("sgd_of_8192_of_100000_x_64", || {
         let (mut table, at, by) = (normal((100_000, 64)), at(), normal((8192, 64)));
         move || {

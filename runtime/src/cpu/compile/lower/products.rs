@@ -27,7 +27,7 @@ use anabranch_dsl::{DType, Loc, Result};
 /// Maximum size in bytes of a result that stays in the L1 cache.
 const SMALL: usize = 1 << 15;
 
-/// The kernel of a product.
+/// The kernel of a product: a matmul or a convolution.
 #[derive(Clone, Debug)]
 pub(super) enum ProductKernel {
     Matmul,
