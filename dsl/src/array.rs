@@ -672,7 +672,7 @@ pub trait ArrayIndex: Copy + fmt::Debug {
     /// Returns the position among the elements in row-major order.
     ///
     /// # Errors
-    /// The index is out of bounds: the first axis along which it is.
+    /// Fails with the first axis along which the index is out of bounds.
     ///
     /// # Panics
     /// Panics if there are more or fewer indices than axes.

@@ -1,13 +1,14 @@
-//! A check whether the system has memory for something large, before it is allocated. Without it,
-//! Rust's collections abort the process if there is too little.
+//! Checks that the system has enough memory before a large allocation. Without the check, Rust's
+//! collections abort the process if there is too little.
 //!
-//! The check is whether the system would reserve that much. Like the allocator of a plan it ignores
-//! the memory that other processes may come to use. So a system that promises more memory than it
-//! has may still end the process later.
+//! The check tests whether the system would reserve this amount. Like the allocator of a plan, it
+//! ignores memory that other processes may allocate later. So a system that overcommits memory may
+//! still end the process.
 
 use std::fmt;
 
-/// Bytes below which nothing is asked: the allocator has them, and asking takes time.
+/// The minimum size in bytes for a check. The allocator has room for less, and the check takes
+/// time.
 const LARGE: u128 = 1 << 26;
 
 /// The error that there is no memory for this many bytes.

@@ -131,7 +131,7 @@ pub trait Optimizer {
 /// depend.
 ///
 /// # Errors
-/// Ends the trace with the errors of [`gradients`](crate::gradients), and if no gradient reaches
+/// Aborts the trace with the errors of [`gradients`](crate::gradients), and if no gradient reaches
 /// any variable, so that nothing would be trained: the model has no trained variables, the loss
 /// does not read them, or the operations on the path have no gradient.
 #[track_caller]

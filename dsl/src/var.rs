@@ -157,8 +157,8 @@ impl<T: Element> Var<T> {
     /// as with [`on`](crate::on()).
     ///
     /// # Errors
-    /// Ends the trace, or panics outside one, at the caller's line: if `device` is not the name
-    /// of a device, or if the variable already has other handles, which might be in use.
+    /// Aborts the trace, or panics outside one, at the caller's line if `device` is not the name of
+    /// a device, or if the variable already has other handles, which might be in use.
     ///
     /// ```
     /// # use anabranch::prelude::*;

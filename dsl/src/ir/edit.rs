@@ -271,7 +271,7 @@ impl Graph {
     }
 }
 
-/// Returns the values that stay. Those after the end of `stays` do.
+/// Returns the values that stay, which include all values after the end of `stays`.
 fn kept(values: &[Value], stays: &[bool]) -> Vec<Value> {
     let stays = stays.iter().chain(std::iter::repeat(&true));
     values.iter().zip(stays).filter(|(_, stays)| **stays).map(|(&v, _)| v).collect()

@@ -47,7 +47,7 @@ use std::collections::HashSet;
 /// Checks the invariants of the [module](mod@self).
 ///
 /// # Errors
-/// All violations, ordered by source location.
+/// Returns all violations, ordered by source location.
 pub fn verify(graph: &Graph) -> Result<(), Vec<Diagnostic>> {
     let mut v = Verifier { graph, errors: Vec::new() };
     v.tables();

@@ -80,8 +80,8 @@ impl BatchNorm {
     /// evaluation by the running ones.
     ///
     /// # Errors
-    /// Aborts the trace if there are fewer than two axes. In training, also if extents are unknown
-    /// or a channel has fewer than two elements.
+    /// Aborts the trace if there are fewer than two axes or, in training, if extents are unknown or
+    /// a channel has fewer than two elements.
     ///
     /// ```
     /// # use anabranch::{nn::{BatchNorm, Mode}, prelude::*};

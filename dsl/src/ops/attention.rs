@@ -2,8 +2,8 @@
 //!
 //! `attention` is a single operation, so that a device never needs the full score matrix. Its
 //! gradient is a second operation, which recomputes the scores (Dao et al. 2022, "FlashAttention").
-//! The gradient of that consists of other operations, with all scores. Attention of unknown extents
-//! consists of other operations, too.
+//! The gradient of the second operation is composed of other operations, with all scores, and so is
+//! attention over unknown extents.
 //!
 //! With queries `Q`, keys `K`, values `V` and the cotangent `G` of the result:
 //!

@@ -18,8 +18,8 @@ pub enum OpClass {
     /// The elements of the first operand at other indices, which types and attributes determine. A
     /// device need not copy them.
     View(Coverage),
-    /// Each element of the result is an element of some operand, which types and attributes
-    /// determine.
+    /// Each element of the result is an element of an operand. Types and attributes determine which
+    /// one.
     Move,
     /// Combines the elements of the first operand along some of its axes.
     Reduce(Combiner),

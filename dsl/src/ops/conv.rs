@@ -418,8 +418,8 @@ impl<T: Float> Tensor<T> {
     /// `(extent + padding - dilation * (k - 1) - 1) / stride + 1` positions.
     ///
     /// # Errors
-    /// Ends the trace if ranks, element types, or channels and groups do not match, or if a window
-    /// is larger than the padded axis.
+    /// Aborts the trace if ranks, element types, or channels and groups do not match, or if a
+    /// window is larger than the padded axis.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -480,7 +480,7 @@ impl<T: Float> Tensor<T> {
     /// stride + dilation * (k - 1) + 1 - padding + output_padding` elements.
     ///
     /// # Errors
-    /// Ends the trace with the errors of `conv2d`, and if extents are unknown, padding is `same`,
+    /// Aborts the trace with the errors of `conv2d`, and if extents are unknown, padding is `same`,
     /// or the padding removes all elements.
     ///
     /// ```

@@ -383,7 +383,7 @@ impl<T: Float> Tensor<T> {
     /// equal maxima.
     ///
     /// # Errors
-    /// Ends the trace if a window does not fit, or may be all padding.
+    /// Aborts the trace if a window does not fit, or may be all padding.
     ///
     /// ```
     /// # use anabranch::prelude::*;

@@ -516,7 +516,7 @@ impl<T: Integer> Range<T> {
     /// tensor.
     ///
     /// # Errors
-    /// When the graph runs, a step that is not positive fails an assertion.
+    /// Fails at run time, by an assertion, if a step is not positive.
     #[track_caller]
     pub fn step_by(self, step: impl RangeEnd<T>) -> Range<T> {
         let dtype = self.count.dtype();

@@ -136,7 +136,7 @@ impl Message {
     /// Returns the text, for a failure on the host.
     ///
     /// # Errors
-    /// Ends the trace if it contains a tensor.
+    /// Aborts the trace if it contains a tensor.
     #[track_caller]
     pub(super) fn text(&self) -> String {
         if !self.values.is_empty() {

@@ -202,9 +202,9 @@ pub(crate) struct Tracer {
 
 /// The maximum nesting depth of open constructs.
 ///
-/// A deeper nest is recursion, and tracing it would overflow the stack. Written programs stay far
-/// below. A thread's stack of 2 MiB suffices for this depth and for everything that traverses the
-/// graph later, even in a build without optimization.
+/// A deeper nest is recursion, and tracing it would overflow the stack. Programs without recursion
+/// stay far below this limit. A thread's stack of 2 MiB suffices for this depth and for everything
+/// that traverses the graph later, even in a build without optimization.
 const MAX_OPEN: usize = 128;
 
 thread_local! {

@@ -61,8 +61,8 @@ impl Traced {
     /// that of a parameter, or a position such as `input 0` or `result 0`.
     ///
     /// # Errors
-    /// No value or several values have this name; the value is inside a branch, loop or call and
-    /// has no value outside; or it is a list. The error shows the existing names.
+    /// Fails if no value or several values have this name; the value is inside a branch, loop or
+    /// call and has no value outside; or it is a list. The error shows the existing names.
     ///
     /// ```
     /// use anabranch::{DType, TensorType, function::trace_fn, prelude::*};

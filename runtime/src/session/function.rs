@@ -254,10 +254,10 @@ where
     /// The part is traced, optimized, placed and compiled once: the function keeps it, and the next
     /// call with the same types, feeds and fetches returns it.
     ///
-    /// - The name of a value is given by [`Tensor::named`](anabranch_dsl::Tensor::named), that of a
-    ///   parameter of a `#[graph]` function by its declaration. `input 0` and `result 0` are the
-    ///   first input and output tensors. Values inside branches, loops and checkpoints cannot be
-    ///   fed or fetched.
+    /// - The name of a value is set by [`Tensor::named`](anabranch_dsl::Tensor::named), and the
+    ///   name of a parameter of a `#[graph]` function by its declaration. `input 0` and `result 0`
+    ///   are the first input and output tensors. Values inside branches, loops and checkpoints
+    ///   cannot be fed or fetched.
     /// - A feed replaces the value wherever the function uses it, gradients included. Operations
     ///   that only served to compute it do not run. Every parameter that is needed must be fed;
     ///   other values may be. A feed may also be fetched.
@@ -268,8 +268,8 @@ where
     ///   only they need.
     ///
     /// # Errors
-    /// - A name has no value, with the existing names; or several values; or a value inside a
-    ///   branch or loop, with their lines.
+    /// - A name has no value, several values, or a value inside a branch or loop. The error lists
+    ///   the existing names, or the lines of the values.
     /// - A value is fed twice, or is fed although it is not a parameter and no fetch depends on it.
     /// - A needed parameter is not fed, or nothing is fetched.
     /// - The function itself fails to trace or compile.

@@ -108,8 +108,8 @@ impl PrunedFunction {
     /// Computes the fetches from the feeds, both in order.
     ///
     /// # Errors
-    /// The number of tensors or the type of one is wrong, in which case the error names the feed.
-    /// Also the errors of the function itself.
+    /// Fails if the number of tensors or the type of one is wrong. The error names the feed. Also
+    /// the errors of the function itself.
     ///
     /// ```
     /// use anabranch::{DType, HostTensor, TensorType, prelude::*};

@@ -21,7 +21,7 @@ impl Graph {
     /// Parses and verifies the text form of a graph. `file` names the text in messages.
     ///
     /// # Errors
-    /// All errors in the text, in order.
+    /// Returns all errors in the text, in order.
     ///
     /// ```
     /// use anabranch::Graph;

@@ -36,8 +36,8 @@ impl ListStorage {
         ListStorage { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }
     }
 
-    /// Becomes a list that came from elsewhere, with the elements that it has. Its type may say
-    /// more or less of their shapes; they are of the type of this one.
+    /// Replaces this list by another one, with its elements. The type of the other list may be more
+    /// or less precise about their shapes, but the elements have the type of this list.
     pub(crate) fn set(&mut self, other: ListStorage) -> std::result::Result<(), OutOfMemory> {
         if self.shape == other.shape {
             let element = std::mem::replace(&mut self.element, other.element.clone());

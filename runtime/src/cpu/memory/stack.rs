@@ -63,7 +63,7 @@ pub(super) fn grow(memory: &mut Vec<u64>, words: usize) -> Result<(), NoMemory> 
 }
 
 impl StackStorage {
-    /// Where native code finds the fields of a stack.
+    /// The offsets at which native code accesses the fields of a stack.
     #[cfg(feature = "jit")]
     pub(crate) const ADDRESS: usize = std::mem::offset_of!(StackStorage, address);
     #[cfg(feature = "jit")]
