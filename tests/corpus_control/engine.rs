@@ -7,9 +7,13 @@ use anabranch::dsl::passes::{Cse, Dce, Fold, Licm, MergeLoopVars, Pipeline, Simp
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp, ir};
 use anabranch::{AnyValue, DType, Diagnostic, Tensor, gradients};
 use anabranch_runtime::Program;
+use std::collections::HashSet;
 
 use super::pruned;
-use crate::support;
+use crate::support::{
+    self,
+    engines::{Engines, Outcome},
+};
 
 type S = Tensor<f64>;
 
@@ -102,12 +106,16 @@ impl Case {
     /// inputs of one type share a plan.
     pub fn plans(&self) -> Vec<(String, String)> {
         let mut plans: Vec<(String, String)> = Vec::new();
+        let mut planned: HashSet<(String, Vec<TensorType>)> = HashSet::new();
         for (i, run) in self.runs.iter().enumerate() {
             let orders = 1 + usize::from(run.expected.first.is_some()) + usize::from(run.expected.second.is_some());
             for order in 0..orders {
                 // A case may be about an error of the trace.
                 let Ok(traced) = (run.traced)(order) else { continue };
                 let types: Vec<TensorType> = run.inputs.iter().map(HostTensor::ty).collect();
+                if !planned.insert((traced.graph.to_string(), types.clone())) {
+                    continue;
+                }
                 let Ok(mut graph) = specialize(&traced.graph, &types) else { continue };
                 Pipeline::standard().run(&mut graph);
                 let Ok(program) = Program::new(graph) else { continue };
@@ -126,8 +134,9 @@ impl Case {
         if self.runs.is_empty() {
             return Err("no inputs".to_owned());
         }
+        let mut compiled = Compiled::default();
         for run in &self.runs {
-            run.check().map_err(|e| {
+            run.check(&mut compiled).map_err(|e| {
                 let inputs: Vec<String> = run.inputs.iter().map(HostTensor::to_string).collect();
                 format!("with {}: {e}", inputs.join(", "))
             })?;
@@ -154,77 +163,39 @@ pub fn check_all(cases: &[Case], at_least: usize) {
     assert!(wrong.is_empty(), "{} of {} cases:\n{}", wrong.len(), cases.len(), wrong.join("\n"));
 }
 
-type Outcome = Result<Vec<HostTensor>, Diagnostic>;
+/// The engines of the graphs of a case, each compiled once: runs on inputs of one type share them.
+#[derive(Default)]
+struct Compiled(Vec<Engines>);
 
-/// Runs a graph in every way: by the interpreter and as a plan, as traced and after the passes, all
-/// of them and each alone.
-fn run_all(traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
-    let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
-    let interpreted = |graph: &Graph| {
-        let mut vars = traced.vars.clone();
-        interp::run(graph, inputs, &mut vars, interp::InterpOptions::default())
-    };
-    let run_plan = |program: Program| {
-        // The second run reuses the memory of the first one.
-        let first = program.run(inputs, &mut traced.vars.clone());
-        let second = program.run(inputs, &mut traced.vars.clone());
-        match (&first, &second) {
-            (Ok(a), Ok(b)) => assert!(same(a, b), "the second run of the plan gives {b:?} after {a:?}"),
-            (a, b) => assert_eq!(a.as_ref().err(), b.as_ref().err(), "the second run of the plan has another error"),
-        }
-        first
-    };
-    let planned = |graph: Graph| run_plan(Program::new(graph)?);
-    let passed = |pipeline: Pipeline| {
-        specialize(&traced.graph, &types).map(|mut graph| {
-            pipeline.run(&mut graph);
-            graph
-        })
-    };
-    let optimized = passed(Pipeline::standard());
-    let alone = |pass| interpreted(&passed(Pipeline::new(vec![pass]))?);
-    let randomly_placed = match &optimized {
-        Ok(graph) => support::random_placement::run_randomly_placed(graph, inputs, &traced.vars),
-        Err(e) => vec![("all passes", Err(e.clone()))],
-    };
-    let mut outcomes = vec![
-        ("interpreter", interpreted(&traced.graph)),
-        ("plan of the graph as it was traced", planned(traced.graph.clone())),
-        ("interpreter after folding", alone(Box::new(Fold))),
-        ("interpreter after merging equal nodes", alone(Box::new(Cse))),
-        ("interpreter after dropping unused nodes", alone(Box::new(Dce))),
-        ("interpreter after simplification", alone(Box::new(Simplify))),
-        ("interpreter after merging equal state", alone(Box::new(MergeLoopVars))),
-        ("interpreter after moving invariants", alone(Box::new(Licm))),
-        ("interpreter after all passes", optimized.clone().and_then(|g| interpreted(&g))),
-        ("plan after all passes", optimized.clone().and_then(planned)),
-        ("plan without fusion", optimized.clone().and_then(Program::without_fusion).and_then(run_plan)),
-        ("plan without native code", optimized.and_then(Program::without_native_code).and_then(run_plan)),
-        (
-            "plan without hoisting",
-            passed(Pipeline::standard().without("merge_products").without("hoist_matmuls")).and_then(planned),
-        ),
-        ("plan without any of them", Program::unoptimized(traced.graph.clone()).and_then(run_plan)),
-    ];
-    outcomes.extend(randomly_placed);
-    outcomes
-}
-
-/// Compares tensors, with `NaN` equal to itself.
-fn same(a: &[HostTensor], b: &[HostTensor]) -> bool {
-    format!("{a:?}") == format!("{b:?}")
+impl Compiled {
+    /// Runs a graph on every engine, and after each pass alone.
+    fn run(&mut self, traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
+        let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
+        let i = self.0.iter().position(|engines| engines.are_of(&traced.graph, &types)).unwrap_or_else(|| {
+            let engines = Engines::new(&traced.graph, &types)
+                .after("interpreter after folding", Box::new(Fold))
+                .after("interpreter after merging equal nodes", Box::new(Cse))
+                .after("interpreter after dropping unused nodes", Box::new(Dce))
+                .after("interpreter after simplification", Box::new(Simplify))
+                .after("interpreter after merging equal state", Box::new(MergeLoopVars))
+                .after("interpreter after moving invariants", Box::new(Licm));
+            self.0.push(engines);
+            self.0.len() - 1
+        });
+        self.0[i].run(inputs, &traced.vars)
+    }
 }
 
 impl Run {
-    fn check(&self) -> Result<(), String> {
+    fn check(&self, compiled: &mut Compiled) -> Result<(), String> {
         let values = match &self.expected.values {
             Ok(values) => values,
-            Err(part) => return self.check_error(part),
+            Err(part) => return self.check_error(part, compiled),
         };
-        self.check_order(0, values)?;
+        self.check_order(0, values, compiled)?;
         for (order, expected) in [(1, &self.expected.first), (2, &self.expected.second)] {
             if let Some(expected) = expected {
-                self.check_order(order, expected).map_err(|e| format!("gradient {order}: {e}"))?;
+                self.check_order(order, expected, compiled).map_err(|e| format!("gradient {order}: {e}"))?;
                 if self.expected.smooth {
                     self.check_differences(order, expected)?;
                 }
@@ -233,9 +204,9 @@ impl Run {
         Ok(())
     }
 
-    fn check_error(&self, part: &str) -> Result<(), String> {
+    fn check_error(&self, part: &str, compiled: &mut Compiled) -> Result<(), String> {
         let outcomes = match (self.traced)(0) {
-            Ok(traced) => run_all(&traced, &self.inputs),
+            Ok(traced) => compiled.run(&traced, &self.inputs),
             Err(e) => vec![("trace", Err(e))],
         };
         for (engine, outcome) in outcomes {
@@ -248,10 +219,10 @@ impl Run {
         Ok(())
     }
 
-    fn check_order(&self, order: usize, expected: &[f64]) -> Result<(), String> {
+    fn check_order(&self, order: usize, expected: &[f64], compiled: &mut Compiled) -> Result<(), String> {
         let traced = (self.traced)(order).map_err(|e| e.to_string())?;
         ir::verify(&traced.graph).map_err(|e| format!("{e:?}\n{}", traced.graph))?;
-        for (engine, outcome) in run_all(&traced, &self.inputs) {
+        for (engine, outcome) in compiled.run(&traced, &self.inputs) {
             let outputs = outcome.map_err(|e| format!("{engine}: {e}"))?;
             let got: Vec<f64> = outputs.iter().flat_map(support::numbers).collect();
             let near = |(g, e): (&f64, &f64)| same_number(*g, *e) || (g - e).abs() <= 1e-9 * e.abs().max(1.0);

@@ -1,13 +1,13 @@
 //! Runs functions on every engine and compares the results.
 
 use anabranch::DType;
+use anabranch::dsl::HostTensor;
 use anabranch::dsl::equality::same_number;
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
-use anabranch::dsl::passes::{Pipeline, specialize};
-use anabranch::dsl::{HostTensor, interp};
 use anabranch::prelude::*;
-use anabranch_runtime::Program;
+use engines::{Engines, Outcome};
 
+pub mod engines;
 pub mod plans;
 pub mod random_placement;
 
@@ -61,8 +61,6 @@ pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anab
     first
 }
 
-type Outcome = Result<Vec<HostTensor>, anabranch::Diagnostic>;
-
 fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'static str, Outcome)> {
     let arguments = Arguments::of(args);
     let (inputs, signature) = (arguments.tensors().to_vec(), arguments.signature());
@@ -72,36 +70,10 @@ fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'st
     };
     let verified = anabranch::dsl::ir::verify(&traced.graph);
     assert!(verified.is_ok(), "{}\n{verified:?}", traced.graph);
-    let mut vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let interpreted = interp::run(&traced.graph, &inputs, &mut vars, interp::InterpOptions::default());
+    let vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
+    let mut outcomes = Engines::new(&traced.graph, signature.types()).run(&inputs, &vars);
     let session = Session::new().expect("a session on the CPU");
-    let compiled = session.function(f).and_then(|f| f.call_host(&inputs));
-    // Each part of the compiler is disabled once.
-    let vars = || traced.vars.iter().map(|v| v.init().clone()).collect::<Vec<HostTensor>>();
-    let run = |program: Result<Program, _>| program.and_then(|program| program.run(&inputs, &mut vars()));
-    let passed = |pipeline: Pipeline| {
-        specialize(&traced.graph, signature.types()).map(|mut graph| {
-            pipeline.run(&mut graph);
-            graph
-        })
-    };
-    let unfused = run(passed(Pipeline::standard()).and_then(Program::without_fusion));
-    let unhoisted =
-        run(passed(Pipeline::standard().without("merge_products").without("hoist_matmuls")).and_then(Program::new));
-    let portable = run(Program::without_native_code(traced.graph.clone()));
-    let randomly_placed = match passed(Pipeline::standard()) {
-        Ok(graph) => random_placement::run_randomly_placed(&graph, &inputs, &vars()),
-        Err(e) => vec![("passes", Err(e))],
-    };
-    let mut outcomes = vec![
-        ("interpreter", interpreted),
-        ("plan", compiled),
-        ("plan without fusion", unfused),
-        ("plan without hoisting", unhoisted),
-        ("plan without native code", portable),
-        ("plan without any of them", run(Program::unoptimized(traced.graph.clone()))),
-    ];
-    outcomes.extend(randomly_placed);
+    outcomes.push(("session", session.function(f).and_then(|f| f.call_host(&inputs))));
     outcomes
 }
 

@@ -1,12 +1,11 @@
 //! Runs a graph over several devices, with each node on a randomly chosen one, and compares the
 //! results.
 
+use super::engines::Outcome;
 use anabranch::Diagnostic;
 use anabranch::dsl::equality::one_nan_each;
 use anabranch::dsl::{Graph, HostTensor, interp};
 use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
-
-type Outcome = Result<Vec<HostTensor>, Diagnostic>;
 
 /// The partitions to try: the number of devices, and whether everything is lowered, kernels are
 /// interpreted, and devices are simulated. Interpreted ones must return the interpreter's values,
@@ -26,27 +25,44 @@ const CUTS: [(&str, u32, bool, bool, bool); 8] = [
 /// over the graphs, and all with `ANABRANCH_SLOW`.
 const WINDOWS: [u32; 3] = [1, 2, 32];
 
-/// Returns the outcome of some of the partitions, or of all with `ANABRANCH_SLOW`. Compares the
-/// values of the interpreted ones.
-pub fn run_randomly_placed(graph: &Graph, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
-    let text = graph.to_string();
-    // Each graph has its own random partition, which is the same in each run.
-    let seed = text.bytes().fold(0, |seed: u64, b| seed.wrapping_mul(31).wrapping_add(b.into()));
-    let mut expected_vars = vars.to_vec();
-    let expected = interp::run(graph, inputs, &mut expected_vars, interp::InterpOptions::default());
-    let mut outcomes = Vec::new();
-    let all = std::env::var_os("ANABRANCH_SLOW").is_some();
-    for (i, (name, devices, lower_everything, interpreted, simulated)) in CUTS.into_iter().enumerate() {
-        if !all && !(i as u64 + seed).is_multiple_of(3) {
-            continue;
-        }
-        for (k, parallel_iterations) in WINDOWS.into_iter().enumerate() {
-            if !all && k != (i + (seed >> 32) as usize) % WINDOWS.len() {
+/// A graph compiled for some of the partitions, or for all with `ANABRANCH_SLOW`.
+pub struct RandomPlacements {
+    graph: Graph,
+    programs: Vec<(&'static str, RandomPlacement, Result<RandomlyPlacedProgram, Diagnostic>)>,
+}
+
+impl RandomPlacements {
+    pub fn new(graph: Graph) -> RandomPlacements {
+        let text = graph.to_string();
+        // Each graph has its own random partition, which is the same in each run.
+        let seed = text.bytes().fold(0, |seed: u64, b| seed.wrapping_mul(31).wrapping_add(b.into()));
+        let mut programs = Vec::new();
+        let all = std::env::var_os("ANABRANCH_SLOW").is_some();
+        for (i, (name, devices, lower_everything, interpreted, simulated)) in CUTS.into_iter().enumerate() {
+            if !all && !(i as u64 + seed).is_multiple_of(3) {
                 continue;
             }
-            let how = RandomPlacement { devices, seed, parallel_iterations, lower_everything, interpreted, simulated };
+            for (k, parallel_iterations) in WINDOWS.into_iter().enumerate() {
+                if !all && k != (i + (seed >> 32) as usize) % WINDOWS.len() {
+                    continue;
+                }
+                let how =
+                    RandomPlacement { devices, seed, parallel_iterations, lower_everything, interpreted, simulated };
+                programs.push((name, how, RandomlyPlacedProgram::new(graph.clone(), how)));
+            }
+        }
+        RandomPlacements { graph, programs }
+    }
+
+    /// Returns the outcome of each partition. Compares the values of the interpreted ones.
+    pub fn run(&self, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
+        let graph = &self.graph;
+        let mut expected_vars = vars.to_vec();
+        let expected = interp::run(graph, inputs, &mut expected_vars, interp::InterpOptions::default());
+        let mut outcomes = Vec::new();
+        for (name, how, program) in &self.programs {
             let mut after = vars.to_vec();
-            let outcome = RandomlyPlacedProgram::new(graph.clone(), how).and_then(|program| {
+            let outcome = program.as_ref().map_err(Clone::clone).and_then(|program| {
                 let first = program.run(inputs, &mut after)?;
                 // The second run reuses the executors of the first one.
                 let second = program.run(inputs, &mut vars.to_vec())?;
@@ -54,13 +70,13 @@ pub fn run_randomly_placed(graph: &Graph, inputs: &[HostTensor], vars: &[HostTen
                 assert_eq!(one_nan_each(&first), again, "{how:?}: the second run\n{graph}");
                 Ok(first)
             });
-            if let (true, Ok(got), Ok(expected)) = (interpreted, &outcome, &expected) {
+            if let (true, Ok(got), Ok(expected)) = (how.interpreted, &outcome, &expected) {
                 assert_eq!(one_nan_each(got), one_nan_each(expected), "{name}, {how:?}\n{graph}");
                 let (after, expected) = (one_nan_each(&after), one_nan_each(&expected_vars));
                 assert_eq!(after, expected, "{name}, {how:?}: variables\n{graph}");
             }
-            outcomes.push((name, outcome));
+            outcomes.push((*name, outcome));
         }
+        outcomes
     }
-    outcomes
 }

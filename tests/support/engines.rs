@@ -1,0 +1,89 @@
+//! The engines: each of them runs a graph and must return what the others return.
+
+use super::random_placement::RandomPlacements;
+use anabranch::dsl::passes::{Pass, Pipeline, specialize};
+use anabranch::dsl::{Graph, HostTensor, TensorType, interp};
+use anabranch::{Diagnostic, dsl::equality::one_nan_each};
+use anabranch_runtime::Program;
+
+pub type Outcome = Result<Vec<HostTensor>, Diagnostic>;
+
+/// A graph compiled once for every engine and inputs of one type: interpreted and as a plan, as
+/// traced and after the passes, each part of the compiler disabled once, and over several devices.
+pub struct Engines {
+    types: Vec<TensorType>,
+    traced: Graph,
+    interpreted: Vec<(&'static str, Result<Graph, Diagnostic>)>,
+    planned: Vec<(&'static str, Result<Program, Diagnostic>)>,
+    placed: Result<RandomPlacements, Diagnostic>,
+}
+
+impl Engines {
+    pub fn new(traced: &Graph, types: &[TensorType]) -> Engines {
+        let passed = |pipeline| optimize(traced, types, pipeline);
+        let optimized = passed(Pipeline::standard());
+        let without_hoisting = Pipeline::standard().without("merge_products").without("hoist_matmuls");
+        Engines {
+            types: types.to_vec(),
+            traced: traced.clone(),
+            interpreted: vec![("interpreter", Ok(traced.clone())), ("interpreter after all passes", optimized.clone())],
+            planned: vec![
+                ("plan of the graph as it was traced", Program::new(traced.clone())),
+                ("plan after all passes", optimized.clone().and_then(Program::new)),
+                ("plan without fusion", optimized.clone().and_then(Program::without_fusion)),
+                ("plan without native code", optimized.clone().and_then(Program::without_native_code)),
+                ("plan without hoisting", passed(without_hoisting).and_then(Program::new)),
+                ("plan without passes and native code", Program::without_native_code(traced.clone())),
+                ("plan without any of them", Program::unoptimized(traced.clone())),
+            ],
+            placed: optimized.map(RandomPlacements::new),
+        }
+    }
+
+    /// Adds the interpreter after one pass alone.
+    pub fn after(mut self, name: &'static str, pass: Box<dyn Pass>) -> Engines {
+        let graph = optimize(&self.traced, &self.types, Pipeline::new(vec![pass]));
+        self.interpreted.push((name, graph));
+        self
+    }
+
+    /// Returns whether these are the engines of this graph for inputs of these types.
+    pub fn are_of(&self, traced: &Graph, types: &[TensorType]) -> bool {
+        self.types == types && self.traced.to_string() == traced.to_string()
+    }
+
+    /// Runs every engine, and each plan twice: the second run reuses the memory of the first one.
+    /// The interpreter of the graph as it was traced comes first.
+    pub fn run(&self, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
+        let interpret = |graph: &Result<Graph, Diagnostic>| {
+            let graph = graph.as_ref().map_err(Clone::clone)?;
+            interp::run(graph, inputs, &mut vars.to_vec(), interp::InterpOptions::default())
+        };
+        let run_plan = |name: &str, program: &Result<Program, Diagnostic>| {
+            let program = program.as_ref().map_err(Clone::clone)?;
+            let first = program.run(inputs, &mut vars.to_vec());
+            let second = program.run(inputs, &mut vars.to_vec());
+            match (&first, &second) {
+                (Ok(a), Ok(b)) => {
+                    assert_eq!(one_nan_each(a), one_nan_each(b), "{name}: the second run has other results");
+                }
+                (a, b) => assert_eq!(a.as_ref().err(), b.as_ref().err(), "{name}: the second run has another error"),
+            }
+            first
+        };
+        let mut outcomes: Vec<_> = self.interpreted.iter().map(|(name, graph)| (*name, interpret(graph))).collect();
+        outcomes.extend(self.planned.iter().map(|(name, program)| (*name, run_plan(name, program))));
+        match &self.placed {
+            Ok(placements) => outcomes.extend(placements.run(inputs, vars)),
+            Err(e) => outcomes.push(("all passes", Err(e.clone()))),
+        }
+        outcomes
+    }
+}
+
+fn optimize(traced: &Graph, types: &[TensorType], pipeline: Pipeline) -> Result<Graph, Diagnostic> {
+    specialize(traced, types).map(|mut graph| {
+        pipeline.run(&mut graph);
+        graph
+    })
+}
