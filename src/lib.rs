@@ -1,28 +1,44 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
-pub use anabranch_dsl as dsl;
-pub use anabranch_dsl::control;
+#[doc(inline)]
+pub use anabranch_dsl::device::IntoDevice;
+#[doc(inline)]
 pub use anabranch_dsl::format::Stream;
-pub use anabranch_dsl::function::{Arguments, Signature};
-pub use anabranch_dsl::ops::{AttentionMask, ConvOptions, PerAxis, PoolOptions, WindowExtent, random};
-pub use anabranch_dsl::trace::Traced;
+#[doc(inline)]
+pub use anabranch_dsl::function::{Arguments, CallArgs, Field, GraphFn, Input, Output, Signature};
+#[doc(inline)]
+pub use anabranch_dsl::ops::{AttentionMask, ConvOptions, PerAxis, PoolOptions, WindowExtent};
+#[doc(inline)]
 pub use anabranch_dsl::{
     AnyValue, AnyVar, Array, Carry, DType, DeviceConstraint, DeviceKind, DeviceName, DevicePattern, Diagnostic, Dim,
     Element, ErrorKind, Float, Graph, HostTensor, Integer, IntoArray, IntoAxes, IntoExtents, List, ListIndex, Loc,
     Module, Numeric, Operand, Range, Result, ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint,
     checkpoint_loop, checkpoint_loop_every, concat, cond, custom_gradient, eval, eval_with, f16, fold_left, fold_right,
-    full, function, gradients, iota, map, nn, on, optim, range, scalar, scan, scan_reverse, stack, switch, tensor,
-    while_loop, zeros,
+    full, gradients, iota, map, on, range, scalar, scan, scan_reverse, stack, switch, tensor, while_loop, zeros,
 };
+#[doc(inline)]
+pub use anabranch_dsl::{control, nn, optim, random};
+#[doc(inline)]
 pub use anabranch_macros::{Carry, InOut, Module, graph};
-pub use anabranch_runtime as runtime;
+#[doc(inline)]
 pub use anabranch_runtime::{
     CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Span, Timeline,
 };
 
+// The crates themselves, for tests and benchmarks.
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use anabranch_dsl as dsl;
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use anabranch_runtime as runtime;
+
+// The functions that the macros expand to.
 #[doc(hidden)]
 pub use anabranch_dsl::staged as __rt;
+
+pub mod extend;
 
 /// The chapters of the book in `docs/src/`, whose examples run as doctests.
 #[cfg(doctest)]

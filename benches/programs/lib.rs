@@ -1,7 +1,7 @@
 //! The programs that the benchmarks measure. A test keeps their plans as golden files, so that a
 //! lost fusion shows without a measurement.
 
-use anabranch::dsl::function::GraphFn;
+use anabranch::GraphFn;
 use anabranch::nn::Init;
 use anabranch::{DType, HostTensor, Session, TensorType};
 use anabranch_runtime::Program;

@@ -1,10 +1,10 @@
 //! Convolutions and small convolutional networks.
 
 use super::{Benchmark, Input, labels, normal};
-use anabranch::dsl::ops::{ConvOptions, PoolOptions};
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Optimizer, Sgd};
 use anabranch::prelude::*;
+use anabranch::{ConvOptions, PoolOptions};
 
 /// Filters and a bias for each.
 #[derive(Module)]

@@ -59,7 +59,7 @@ impl fmt::Display for DeviceKind {
 /// program of one process never sees it.
 ///
 /// ```
-/// use anabranch::dsl::device::DeviceName;
+/// use anabranch::DeviceName;
 ///
 /// let name: DeviceName = "/peer:a/gpu:0".parse()?;
 /// assert_eq!((name.peer(), name.index()), ("a", 0));
@@ -147,7 +147,7 @@ impl FromStr for DeviceName {
 /// An omitted field matches anything, as does `*`.
 ///
 /// ```
-/// use anabranch::dsl::device::{DeviceName, DevicePattern};
+/// use anabranch::{DeviceName, DevicePattern};
 ///
 /// let any_gpu: DevicePattern = "/gpu:*".parse()?;
 /// let of_a: DevicePattern = "/peer:a".parse()?;

@@ -56,7 +56,7 @@ impl ParamLayout {
 /// number of types.
 ///
 /// ```
-/// use anabranch::{DType, TensorType, function::{Arguments, Signature, trace_fn}, prelude::*};
+/// use anabranch::{DType, TensorType, dsl::function::{Arguments, Signature, trace_fn}, prelude::*};
 ///
 /// let f = |layers: Vec<Tensor>, x: Tensor| layers.into_iter().fold(x, |x, w| x * w);
 /// let x = TensorType::new(DType::F32, [2]);
@@ -708,7 +708,7 @@ tuples!([A Xa 0, B Xb 1] C Xc 2, D Xd 3, E Xe 4, G Xg 5, H Xh 6, I Xi 7, J Xj 8,
 /// be traced.
 ///
 /// ```
-/// use anabranch::{Loc, function::name_of};
+/// use anabranch::{Loc, dsl::function::name_of};
 ///
 /// fn twice() {}
 /// assert_eq!(name_of(&twice, Loc::UNKNOWN), "twice");

@@ -29,25 +29,33 @@ pub mod device;
 mod diagnostic;
 mod dtype;
 mod edit_distance;
+#[doc(hidden)]
 pub mod equality;
+#[doc(hidden)]
 pub mod format;
 pub mod function;
+#[doc(hidden)]
 pub mod halves;
+#[doc(hidden)]
 pub mod interp;
 pub mod ir;
 mod list;
 mod loc;
+#[doc(hidden)]
 pub mod memory;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 pub mod nn;
 pub mod ops;
 pub mod optim;
+#[doc(hidden)]
 pub mod passes;
 mod shape;
+#[doc(hidden)]
 pub mod staged;
 mod stop;
 mod tensor;
+#[doc(hidden)]
 pub mod trace;
 mod ty;
 pub mod var;

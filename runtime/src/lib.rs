@@ -26,6 +26,7 @@ mod session;
 
 pub use cpu::program::Program;
 pub use device::SimulatedDevice;
+#[cfg(feature = "testing")]
 pub use flow::random_placement::{RandomPlacement, RandomlyPlacedProgram};
 pub use flow::timeline::{Span, Timeline};
 pub use session::call::{CallOptions, CancelHandle};

@@ -235,7 +235,7 @@ fn check_positions(windows: &Windows, x: &TensorType, w: &[Dim], y: &TensorType)
 /// in one group.
 ///
 /// ```
-/// # use anabranch::dsl::ops::ConvOptions;
+/// # use anabranch::ConvOptions;
 /// let options = ConvOptions::<2>::new().stride(2).padding([1, 0]);
 /// assert_eq!(options, ConvOptions::new().stride([2, 2]).padding_sides([(1, 1), (0, 0)]));
 /// ```
@@ -396,7 +396,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// # use anabranch::dsl::ops::ConvOptions;
+    /// # use anabranch::ConvOptions;
     /// let y = eval(|| {
     ///     tensor([[[1.0f32, 2.0, 4.0, 8.0]]]).conv1d(tensor([[[1.0, -1.0]]]), ConvOptions::new())
     /// })?;
@@ -423,7 +423,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// # use anabranch::dsl::ops::ConvOptions;
+    /// # use anabranch::ConvOptions;
     /// let x = || tensor([1.0f32, 2.0, 3.0, 4.0]).reshape([1, 1, 2, 2]);
     /// let filter = || full([1, 1, 3, 3], 1.0f32);
     /// let y = eval(|| x().conv2d(filter(), ConvOptions::new().padding(1)))?;
@@ -441,7 +441,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// # use anabranch::dsl::ops::ConvOptions;
+    /// # use anabranch::ConvOptions;
     /// let (x, filter) = (|| full([1, 2, 2, 2, 2], 1.0f32), || full([1, 2, 2, 2, 2], 0.5f32));
     /// assert_eq!(eval(|| x().conv3d(filter(), ConvOptions::new()))?.as_slice(), [8.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -458,7 +458,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// # use anabranch::dsl::ops::ConvOptions;
+    /// # use anabranch::ConvOptions;
     /// let y = eval(|| {
     ///     tensor([[[1.0f32, 2.0]]])
     ///         .conv_transpose1d(tensor([[[1.0, 10.0]]]), ConvOptions::new().stride(2))
@@ -485,7 +485,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// # use anabranch::dsl::ops::ConvOptions;
+    /// # use anabranch::ConvOptions;
     /// let x = || tensor([1.0f32, 2.0]).reshape([1, 1, 1, 2]);
     /// let filter = || full([1, 1, 2, 2], 1.0f32);
     /// let y = eval(|| x().conv_transpose2d(filter(), ConvOptions::new()))?;
@@ -503,7 +503,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// # use anabranch::dsl::ops::ConvOptions;
+    /// # use anabranch::ConvOptions;
     /// let (x, filter) = (|| full([1, 1, 1, 1, 1], 3.0f32), || full([1, 1, 2, 1, 1], 2.0f32));
     /// let y = eval(|| x().conv_transpose3d(filter(), ConvOptions::new()))?;
     /// assert_eq!(y.as_slice(), [6.0, 6.0]);

@@ -264,7 +264,7 @@ fn mean<T: Number>(cx: &EvalCx<'_>, sum: T, n: T) -> T {
 /// Options of pooling over `D` axes. By default windows are adjacent, without padding.
 ///
 /// ```
-/// # use anabranch::dsl::ops::PoolOptions;
+/// # use anabranch::PoolOptions;
 /// let options = PoolOptions::new(3).stride(2);
 /// assert_eq!(options, PoolOptions::new([3, 3]).stride([2, 2]).padding(0));
 /// ```
@@ -387,7 +387,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// # use anabranch::dsl::ops::PoolOptions;
+    /// # use anabranch::PoolOptions;
     /// let x = || tensor([[1.0f32, 2.0, 5.0, 6.0], [3.0, 4.0, 7.0, 0.0]]);
     /// assert_eq!(eval(|| x().max_pool(PoolOptions::new(2)))?.as_slice(), [4.0, 7.0]);
     /// assert_eq!(
@@ -406,7 +406,7 @@ impl<T: Float> Tensor<T> {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// # use anabranch::dsl::ops::PoolOptions;
+    /// # use anabranch::PoolOptions;
     /// let x = || tensor([[1.0f32, 3.0, 8.0]]);
     /// let options = PoolOptions::new([2]).padding(1);
     /// assert_eq!(eval(|| x().avg_pool(options))?.as_slice(), [0.5, 5.5]);

@@ -4,7 +4,7 @@
 //! are valid in patterns, so a misspelled operation is a compile error:
 //!
 //! ```
-//! use anabranch::dsl::ops::{Prim, prim};
+//! use anabranch::extend::{Prim, prim};
 //!
 //! fn is_shift(op: Prim) -> bool {
 //!     matches!(op, prim::ADD | prim::SUB)

@@ -65,7 +65,7 @@ impl Traced {
     /// call and has no value outside; or it is a list. The error shows the existing names.
     ///
     /// ```
-    /// use anabranch::{DType, TensorType, function::trace_fn, prelude::*};
+    /// use anabranch::{DType, TensorType, dsl::function::trace_fn, prelude::*};
     ///
     /// let f = |x: Tensor| x.exp().named("hidden").sum();
     /// let (traced, _) = trace_fn("f", &f, &[TensorType::new(DType::F32, [3])])?;

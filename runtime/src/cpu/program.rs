@@ -99,7 +99,7 @@ impl Program {
     /// Compiles a graph whose inputs have known shapes.
     ///
     /// ```
-    /// use anabranch::runtime::Program;
+    /// use anabranch::extend::Program;
     /// use anabranch::{Graph, HostTensor};
     ///
     /// let graph = Graph::parse(
@@ -117,18 +117,21 @@ impl Program {
 
     /// Compiles a graph like [`new`](Self::new), without native code: loops run instruction by
     /// instruction. Results are bitwise identical.
+    #[cfg(feature = "testing")]
     pub fn without_native_code(graph: Graph) -> Result<Program> {
         Program::with_options(graph, CompileOptions { native: false, ..CompileOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), without fusion: each operation is a pass over
     /// memory, and new values of variables are copied. Sums may be rounded in another order.
+    #[cfg(feature = "testing")]
     pub fn without_fusion(graph: Graph) -> Result<Program> {
         Program::with_options(graph, CompileOptions { fuse: false, ..CompileOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), with neither fusion nor native code. If the graph
     /// went through no passes, the plan runs it node by node.
+    #[cfg(feature = "testing")]
     pub fn unoptimized(graph: Graph) -> Result<Program> {
         Program::with_options(graph, CompileOptions { fuse: false, native: false, ..CompileOptions::default() })
     }

@@ -46,6 +46,7 @@ pub(crate) mod driver;
 pub(crate) mod executor;
 mod explain;
 mod partition;
+#[cfg(feature = "testing")]
 pub(crate) mod random_placement;
 #[cfg(test)]
 mod reconstruct;

@@ -130,6 +130,7 @@ pub(crate) fn place_all_on(graph: &Graph, device: DeviceId) -> Placement {
 
 /// Places each colocation group on a pseudorandom one of `n_devices` devices and ignores
 /// constraints.
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn place_at_random(graph: &Graph, n_devices: usize, seed: u64) -> Placement {
     assert!(n_devices > 0, "a session has a device");
     let groups = Groups::new(graph);

@@ -89,6 +89,7 @@ where
 
     /// Sets whether loops over numbers become native code. The default is true. Otherwise they run
     /// instruction by instruction; results are bitwise identical.
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn native_code(self, native: bool) -> Self {
         let options = CompileOptions { native, ..self.options };
@@ -97,6 +98,7 @@ where
 
     /// Sets whether operations are fused; see
     /// [`SessionBuilder::fusion`](crate::SessionBuilder::fusion).
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn fusion(self, fuse: bool) -> Self {
         let options = CompileOptions { fuse, ..self.options };
@@ -105,6 +107,7 @@ where
 
     /// Sets whether matmuls are hoisted out of loops; see
     /// [`SessionBuilder::hoisting`](crate::SessionBuilder::hoisting).
+    #[cfg(feature = "testing")]
     #[must_use]
     pub fn hoisting(self, hoist: bool) -> Self {
         let options = CompileOptions { hoist, ..self.options };

@@ -117,6 +117,7 @@ impl SessionBuilder {
 
     /// Sets whether loops over numbers become native code. The default is true. Otherwise they run
     /// instruction by instruction; results are bitwise identical.
+    #[cfg(feature = "testing")]
     pub fn native_code(self, native: bool) -> SessionBuilder {
         SessionBuilder { run: CompileOptions { native, ..self.run }, ..self }
     }
@@ -124,12 +125,14 @@ impl SessionBuilder {
     /// Sets whether operations are fused into one pass over memory, and variables updated in place.
     /// The default is true. Otherwise operations run one after the other, for comparisons. Sums may
     /// be rounded in another order.
+    #[cfg(feature = "testing")]
     pub fn fusion(self, fuse: bool) -> SessionBuilder {
         SessionBuilder { run: CompileOptions { fuse, ..self.run }, ..self }
     }
 
     /// Sets whether matmuls in loops over sequences are merged and hoisted. The default is true.
     /// Otherwise they stay as written, for comparisons. Sums may be rounded in another order.
+    #[cfg(feature = "testing")]
     pub fn hoisting(self, hoist: bool) -> SessionBuilder {
         SessionBuilder { run: CompileOptions { hoist, ..self.run }, ..self }
     }
@@ -141,9 +144,7 @@ impl SessionBuilder {
     /// later.
     ///
     /// ```
-    /// use anabranch::Session;
-    /// use anabranch::dsl::format::Stream;
-    /// use anabranch::{dsl::staged, prelude::*};
+    /// use anabranch::prelude::*;
     /// use std::sync::{Arc, Mutex};
     ///
     /// let printed = Arc::new(Mutex::new(String::new()));
@@ -151,9 +152,12 @@ impl SessionBuilder {
     /// let session = Session::builder()
     ///     .print_to(move |_stream, text| to.lock().unwrap().push_str(text))
     ///     .build()?;
-    /// // In a `#[graph]` function: `println!("{x:.1}")`.
-    /// let f = session
-    ///     .function(|x: Tensor| staged::print(Stream::Stdout, format_args!("{x:.1}"), "\n"))?;
+    /// #[graph]
+    /// fn show(x: Tensor) {
+    ///     println!("{x:.1}");
+    /// }
+    ///
+    /// let f = session.function(show)?;
     /// f.call([0.5, 2.0])?;
     /// assert_eq!(*printed.lock().unwrap(), "[0.5, 2.0]\n");
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -270,6 +274,7 @@ impl SessionBuilder {
 
     /// Sets whether all control flow is lowered and every operation runs by itself, even on one
     /// device. This is slow, and meant for comparisons.
+    #[cfg(feature = "testing")]
     pub fn lower_everything(self, lower_everything: bool) -> SessionBuilder {
         SessionBuilder { flow: flow::PartitionOptions { lower_everything, ..self.flow }, ..self }
     }

@@ -1,0 +1,54 @@
+//! Interfaces for extending anabranch: operations, optimizers, passes, and graphs as values.
+//!
+//! Models and their training do not need this module. The book has a chapter for each extension: an
+//! operation ([`register`]), an optimizer ([`read_var`], [`assign_var`]) and a [`Pass`].
+//!
+//! A graph is a value. It is parsed from the text form, rewritten by passes, run by the interpreter
+//! ([`interp`]), which defines the semantics, or compiled ([`Program`]):
+//!
+//! ```
+//! use anabranch::extend::{Pipeline, Program, interp, prim};
+//! use anabranch::{Graph, HostTensor};
+//!
+//! let text = "graph @f(%x: f32[2]) -> f32[2] { %0 = neg %x  %y = neg %0  return %y }";
+//! let mut graph = Graph::parse(text, "f.ir").expect("the text is a graph");
+//! let x = [HostTensor::new([2], vec![1.0f32, -3.0])];
+//! let expected = interp::run(&graph, &x, &mut vec![], interp::InterpOptions::default())?;
+//!
+//! // A pass preserves the semantics: here, both negations disappear.
+//! Pipeline::standard().run(&mut graph);
+//! let mut nodes = 0;
+//! graph.visit_nodes(graph.root(), &mut |node| nodes += usize::from(graph.node(node).op.is(prim::NEG)));
+//! assert_eq!(nodes, 0);
+//! assert_eq!(Program::new(graph)?.run(&x, &mut vec![])?, expected);
+//! # Ok::<(), anabranch::Diagnostic>(())
+//! ```
+
+#[doc(inline)]
+pub use anabranch_dsl::Buffer;
+#[doc(inline)]
+pub use anabranch_dsl::autodiff::GradNode;
+#[doc(inline)]
+pub use anabranch_dsl::ir::{
+    Attr, AttrKind, Attrs, CallKind, ListOp, Node, NodeData, Op, Origin, Region, RegionData, StackOp, Value, ValueData,
+    ValueDef, VarDecl, VarId,
+};
+#[doc(inline)]
+pub use anabranch_dsl::ops::{
+    Arity, Combiner, CostCx, Coverage, Effects, Effort, EvalCx, Exactness, Grad, Halves, InferCx, OpClass, OpCost,
+    OpDef, OpError, Prim, prim, register,
+};
+#[doc(inline)]
+pub use anabranch_dsl::passes::{Dce, Pass, Pipeline, specialize};
+#[doc(inline)]
+pub use anabranch_dsl::trace::{Named, Traced, assign_var, emit, read_var};
+#[doc(inline)]
+pub use anabranch_dsl::var::Path;
+#[doc(inline)]
+pub use anabranch_runtime::Program;
+
+/// The interpreter, which defines the semantics of graphs.
+pub mod interp {
+    #[doc(inline)]
+    pub use anabranch_dsl::interp::{InterpOptions, run};
+}
