@@ -13,7 +13,7 @@
 //! let text = "graph @f(%x: f32[2]) -> f32[2] { %0 = neg %x  %y = neg %0  return %y }";
 //! let mut graph = Graph::parse(text, "f.ir").expect("the text is a graph");
 //! let x = [HostTensor::new([2], vec![1.0f32, -3.0])];
-//! let expected = interp::run(&graph, &x, &mut vec![], interp::InterpOptions::default())?;
+//! let expected = interp::run(&graph, &x, &mut vec![], interp::InterpOptions::new())?;
 //!
 //! // A pass preserves the semantics: here, both negations disappear.
 //! Pipeline::standard().run(&mut graph);

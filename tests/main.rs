@@ -30,6 +30,7 @@ mod loop_state;
 mod operations;
 mod plans;
 mod prune;
+mod public_api;
 mod recompute;
 mod sequences;
 mod sessions;

@@ -213,6 +213,7 @@ impl HostTensor {
     ///
     /// # Panics
     /// Panics if the number of elements is not the product of the extents.
+    #[doc(hidden)]
     #[track_caller]
     pub fn lent(shape: Vec<usize>, data: Buffer, home: Arc<dyn Reclaim>) -> HostTensor {
         right(check_count(&shape, data.len()));
@@ -294,6 +295,7 @@ impl HostTensor {
     }
 
     /// Returns the elements for writing, if no other handle shares them.
+    #[doc(hidden)]
     pub fn own_buffer_mut(&mut self) -> Option<&mut Buffer> {
         Arc::get_mut(&mut self.data).map(|elements| &mut elements.buffer)
     }

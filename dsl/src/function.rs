@@ -101,6 +101,7 @@ impl Signature {
     /// # Errors
     /// Fails if only the types are known and they do not determine the lengths of several
     /// sequences.
+    #[doc(hidden)]
     pub fn with_lengths(self, layout: ParamLayout) -> Result<Signature> {
         let n = self.types.len();
         if self.lengths.is_some() {

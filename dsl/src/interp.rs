@@ -18,12 +18,29 @@ use std::sync::Arc;
 
 /// Options of a run.
 #[derive(Clone, Copy, Debug, Default)]
+#[must_use]
 pub struct InterpOptions {
-    /// Whether the run fails at the first node that makes a value which is not finite out of finite
-    /// operands.
-    pub check_finite: bool,
-    /// The number of loop iterations, of all loops together, after which the run fails.
-    pub max_trips: Option<u64>,
+    check_finite: bool,
+    max_iterations: Option<u64>,
+}
+
+impl InterpOptions {
+    /// Creates options without checks and limits.
+    pub fn new() -> InterpOptions {
+        InterpOptions::default()
+    }
+
+    /// Sets whether the run fails at the first node that computes a value that is not finite from
+    /// finite operands.
+    pub fn check_finite(self, check_finite: bool) -> InterpOptions {
+        InterpOptions { check_finite, ..self }
+    }
+
+    /// Sets the number of loop iterations, of all loops together, after which the run fails. The
+    /// default is no limit.
+    pub fn max_iterations(self, n: u64) -> InterpOptions {
+        InterpOptions { max_iterations: Some(n), ..self }
+    }
 }
 
 /// The host side of a run: the print callback and the stop flag.
@@ -375,7 +392,7 @@ impl Interp<'_> {
                         break;
                     }
                     self.trips += 1;
-                    if self.options.max_trips.is_some_and(|max| self.trips > max) {
+                    if self.options.max_iterations.is_some_and(|max| self.trips > max) {
                         let message = format!("a call ran more than {} loop iterations", self.trips - 1);
                         return Err(Diagnostic::new(message).at(data.loc, "in this loop"));
                     }

@@ -96,12 +96,14 @@ impl AnyVar {
     }
 
     /// Returns whether this is the only handle of the variable.
+    #[doc(hidden)]
     pub fn is_only_handle(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
     /// Notifies `watcher`, if it still exists then, when the last handle of the variable is
     /// dropped.
+    #[doc(hidden)]
     pub fn watch(&self, watcher: Weak<dyn DropWatcher>) {
         let mut watchers = self.0.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|other| other.strong_count() > 0);

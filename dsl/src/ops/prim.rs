@@ -78,6 +78,7 @@ macro_rules! family {
         pub(super) const OPS: &[&OpDef] = &[$(&$name),*];
 
         /// Handles of the operations of this file.
+        #[doc(hidden)]
         pub mod prim {
             use crate::ops::{Prim, prim_table::named};
             $(

@@ -18,6 +18,7 @@ use crate::{DType, Float, Integer, Operand, Shape, Tensor, bf16, f16};
 family!(RANDOM_BITS, RANDOM_UNIFORM, RANDOM_FOLD_IN);
 
 /// Computes one block of Philox 4x32 with ten rounds.
+#[doc(hidden)]
 pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     let product = |a: u32, b: u32| {
         let p = u64::from(a) * u64::from(b);
@@ -35,23 +36,27 @@ pub fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 }
 
 /// Returns the first `n` words of the stream of a key.
+#[doc(hidden)]
 pub fn words(key: [u32; 2], n: usize) -> impl Iterator<Item = u32> {
     let block = move |i: u64| philox([i as u32, (i >> 32) as u32, 0, 0], key);
     (0..n.div_ceil(4) as u64).flat_map(block).take(n)
 }
 
 /// Returns the key derived from a key and a number.
+#[doc(hidden)]
 pub fn folded(key: [u32; 2], number: u64) -> [u32; 2] {
     let block = philox([number as u32, (number >> 32) as u32, 0, 1], key);
     [block[0], block[1]]
 }
 
 /// Returns a number in `[0, 1)` of 24 random bits.
+#[doc(hidden)]
 pub fn unit_f32(word: u32) -> f32 {
     (word >> 8) as f32 * (1.0 / (1u32 << 24) as f32)
 }
 
 /// Returns a number in `[0, 1)` of 53 random bits.
+#[doc(hidden)]
 pub fn unit_f64(high: u32, low: u32) -> f64 {
     let bits = (u64::from(high) << 32 | u64::from(low)) >> 11;
     bits as f64 * (1.0 / (1u64 << 53) as f64)
@@ -59,11 +64,13 @@ pub fn unit_f64(high: u32, low: u32) -> f64 {
 
 /// Returns a number in `[0, 1)`, with as many random bits as the type represents exactly, so that
 /// none is rounded to 1.
+#[doc(hidden)]
 pub fn unit_f16(word: u32) -> f16 {
     f16::from_f32((word >> 21) as f32 * (1.0 / (1u32 << 11) as f32))
 }
 
 /// Returns a number in `[0, 1)`, like [`unit_f16`].
+#[doc(hidden)]
 pub fn unit_bf16(word: u32) -> bf16 {
     bf16::from_f32((word >> 24) as f32 * (1.0 / (1u32 << 8) as f32))
 }

@@ -28,7 +28,7 @@ impl CallTrace {
         let loc = Loc::caller();
         try_with(|t| {
             let args = args.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
-            t.open_construct(RegionOpKind::Call, loc)?;
+            t.open_construct(OpenKind::Call { own: Vec::new() }, loc)?;
             let construct = t.open.len() - 1;
             for &v in &args {
                 t.add_construct_param(construct, v, None);
@@ -61,7 +61,7 @@ impl CallTrace {
                 let param = t.graph.add_param(region, data.ty, data.name);
                 t.graph.value_mut(param).def = ValueDef::Param(region, u32::MAX);
                 t.graph.region_mut(region).params.pop();
-                t.open[self.construct].own.push(param);
+                own_params(&mut t.open[self.construct].kind).push(param);
                 t.any(param)
             };
             let results = self.results.iter().map(|&r| own(t, r)).collect();
@@ -77,10 +77,10 @@ impl CallTrace {
         let loc = Loc::caller();
         try_with(|t| {
             let gradients = t.yields_of_call(self.construct, gradients, loc)?;
-            let c = t.open.pop().expect("the construct is open");
+            let mut c = t.open.pop().expect("the construct is open");
             t.depth -= 1;
             let [forward, gradient] = c.regions;
-            let params = t.graph.region(gradient).params.iter().chain(&c.own).copied().collect();
+            let params = t.graph.region(gradient).params.iter().chain(&*own_params(&mut c.kind)).copied().collect();
             t.graph.set_params(gradient, params);
             let types: Vec<Type> = self.results.iter().map(|&r| t.graph.ty(r).clone()).collect();
             t.graph.region_mut(forward).yields = self.results;
@@ -90,6 +90,14 @@ impl CallTrace {
             t.graph.set_regions(node, c.regions.to_vec());
             Ok(t.graph.node(node).results.iter().map(|&r| t.any(r)).collect())
         })
+    }
+}
+
+/// Returns the parameters of the gradient region of a call without a value outside.
+fn own_params(kind: &mut OpenKind) -> &mut Vec<Value> {
+    match kind {
+        OpenKind::Call { own } => own,
+        OpenKind::Cond | OpenKind::While(_) => panic!("the construct is a call"),
     }
 }
 

@@ -18,7 +18,7 @@ impl CondTrace {
         let loc = Loc::caller();
         try_with(|t| {
             let pred = t.predicate(pred, "if", loc)?;
-            t.open_construct(RegionOpKind::Cond, loc)?;
+            t.open_construct(OpenKind::Cond, loc)?;
             Ok(CondTrace { construct: t.open.len() - 1, pred })
         })
     }

@@ -40,7 +40,7 @@ impl Tracer {
         let ValueDef::Param(_, i) = self.graph.value(param).def else {
             return false;
         };
-        c.kind == RegionOpKind::While && ((i as usize) < c.declared || c.extra.contains(&(i as usize)))
+        matches!(&c.kind, OpenKind::While(open) if open.is_carried(i as usize))
     }
 
     /// Appends a stack operation whose operands are valid.

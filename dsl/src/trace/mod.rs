@@ -111,16 +111,39 @@ pub struct Traced {
     pub names: Vec<Named>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RegionOpKind {
+/// The kind of an open construct, with the state that only this kind has.
+enum OpenKind {
     Cond,
-    While,
-    Call,
+    While(OpenWhile),
+    Call {
+        /// Parameters of the gradient region without a value outside.
+        own: Vec<Value>,
+    },
+}
+
+/// The state of an open `while`.
+#[derive(Default)]
+struct OpenWhile {
+    /// The number of loop variables that the program declared. Their parameters come first.
+    declared: usize,
+    /// Parameters that are loop variables because of the tracer (variables of the function, and
+    /// additions of autodiff).
+    extra: Vec<usize>,
+    /// The parameter through which a variable is read.
+    var_params: HashMap<VarId, usize>,
+    /// The value that the condition yields.
+    pred: Option<Value>,
+    /// The modifications by the condition.
+    after_condition: Option<ConditionEffects>,
+    /// Whether and how it runs in segments.
+    segments: Option<Segments>,
+    /// How many iterations may run at once.
+    parallel_iterations: Option<NonZeroU32>,
 }
 
 /// A control-flow construct whose regions are open.
 struct OpenConstruct {
-    kind: RegionOpKind,
+    kind: OpenKind,
     loc: Loc,
     /// The regions: then and else, cond and body, or the region of a call and of its custom
     /// gradient.
@@ -131,26 +154,25 @@ struct OpenConstruct {
     outer: Vec<Value>,
     /// The parameter of each captured value.
     captures: HashMap<Value, usize>,
-    /// `while`: the number of loop variables that the program declared. Their parameters come
-    /// first.
-    declared: usize,
-    /// `while`: parameters that are loop variables because of the tracer (variables of the
-    /// function, and additions of autodiff).
-    extra: Vec<usize>,
-    /// `while`: the parameter through which a variable is read.
-    var_params: HashMap<VarId, usize>,
     /// The current values of variables assigned in the regions.
     var_values: [HashMap<VarId, Value>; 2],
-    /// The value that the condition yields.
-    pred: Option<Value>,
-    /// `while`: the modifications by the condition.
-    after_condition: Option<ConditionEffects>,
-    /// Call: parameters of the second region without a value outside.
-    own: Vec<Value>,
-    /// `while`: whether and how it runs in segments.
-    segments: Option<Segments>,
-    /// `while`: how many iterations may run at once.
-    parallel_iterations: Option<NonZeroU32>,
+}
+
+impl OpenWhile {
+    /// Returns whether a parameter is a loop variable or may become one.
+    fn is_carried(&self, param: usize) -> bool {
+        param < self.declared || self.extra.contains(&param)
+    }
+}
+
+impl OpenConstruct {
+    /// Returns the state of a `while`.
+    fn as_while(&mut self) -> &mut OpenWhile {
+        match &mut self.kind {
+            OpenKind::While(open) => open,
+            OpenKind::Cond | OpenKind::Call { .. } => panic!("the open construct at {} is no `while`", self.loc),
+        }
+    }
 }
 
 /// The values of the loop and function variables after the condition has run.
@@ -706,7 +728,7 @@ impl Tracer {
         self.any(value)
     }
 
-    fn open_construct(&mut self, kind: RegionOpKind, loc: Loc) -> Result<()> {
+    fn open_construct(&mut self, kind: OpenKind, loc: Loc) -> Result<()> {
         assert_eq!(self.depth, self.open.len(), "control flow is opened in the innermost region");
         if self.open.len() == MAX_OPEN {
             return Err(self.too_deep(self.loc_override.unwrap_or(loc)));
@@ -719,15 +741,7 @@ impl Tracer {
             current: 0,
             outer: Vec::new(),
             captures: HashMap::new(),
-            declared: 0,
-            extra: Vec::new(),
-            var_params: HashMap::new(),
             var_values: Default::default(),
-            pred: None,
-            after_condition: None,
-            own: Vec::new(),
-            segments: None,
-            parallel_iterations: self.calls.last().and_then(|call| call.parallel_iterations),
         });
         self.depth += 1;
         Ok(())

@@ -36,9 +36,13 @@ pub(crate) enum Segments {
 pub(crate) fn segment_loop(segments: Segments, loc: Loc) {
     try_with(|t| {
         // A loop whose condition is being traced is not meant.
-        match t.open.iter_mut().rev().find(|c| c.kind == RegionOpKind::While && c.current == 1) {
-            Some(c) => {
-                c.segments = Some(segments);
+        let mut bodies = t.open.iter_mut().rev().filter(|c| c.current == 1).filter_map(|c| match &mut c.kind {
+            OpenKind::While(open) => Some(open),
+            OpenKind::Cond | OpenKind::Call { .. } => None,
+        });
+        match bodies.next() {
+            Some(open) => {
+                open.segments = Some(segments);
                 Ok(())
             }
             None => Err(Diagnostic::new("checkpoints of a loop are requested outside a loop")

@@ -60,17 +60,18 @@ impl Tracer {
         if let Some(&v) = c.var_values[c.current].get(&id) {
             return v;
         }
-        if c.kind != RegionOpKind::While {
+        let OpenKind::While(open) = &c.kind else {
             let outer = self.var_at(id, depth - 1);
             return self.resolve_at(outer, depth, Loc::UNKNOWN).expect("values of enclosing regions are visible");
-        }
-        let index = match c.var_params.get(&id) {
+        };
+        let index = match open.var_params.get(&id) {
             Some(&i) => i,
             None => {
                 let outer = self.var_at(id, depth - 1);
                 let i = self.add_construct_param(depth - 1, outer, None);
-                self.open[depth - 1].extra.push(i);
-                self.open[depth - 1].var_params.insert(id, i);
+                let open = self.open[depth - 1].as_while();
+                open.extra.push(i);
+                open.var_params.insert(id, i);
                 for region in self.open[depth - 1].regions {
                     let version = self.graph.region(region).params[i];
                     self.var_versions[id.index()].push(version);

@@ -19,12 +19,13 @@ impl WhileTrace {
         let loc = Loc::caller();
         try_with(|t| {
             let init = init.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
-            t.open_construct(RegionOpKind::While, loc)?;
+            let parallel_iterations = t.calls.last().and_then(|call| call.parallel_iterations);
+            let open = OpenWhile { declared: init.len(), parallel_iterations, ..OpenWhile::default() };
+            t.open_construct(OpenKind::While(open), loc)?;
             let construct = t.open.len() - 1;
             for (i, &v) in init.iter().enumerate() {
                 t.add_construct_param(construct, v, sites.get(i).map(|s| s.name));
             }
-            t.open[construct].declared = init.len();
             let params = t.params_of(construct, 0, init.len());
             Ok((WhileTrace { construct }, params))
         })
@@ -52,12 +53,12 @@ impl WhileTrace {
             let pred = t.predicate(pred, "while", loc)?;
             let mut values = now.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
             let c = &mut t.open[self.construct];
-            c.pred = Some(pred);
+            c.as_while().pred = Some(pred);
             c.current = 1;
             let mut vars: Vec<(VarId, Value)> = c.var_values[0].iter().map(|(&id, &v)| (id, v)).collect();
             vars.sort();
             values.extend(vars.iter().map(|&(_, v)| v));
-            let ([cond, body], declared) = (c.regions, c.declared);
+            let ([cond, body], declared) = (c.regions, c.as_while().declared);
             let mut start = Vec::new();
             if !values.is_empty() {
                 start = t.repeat_condition(cond, &values, t.graph.region(body).params.clone(), body);
@@ -65,7 +66,7 @@ impl WhileTrace {
                 for (&id, value) in vars.iter().zip(start.split_off(now.len())) {
                     t.set_var(id, t.depth, value);
                 }
-                t.open[self.construct].after_condition = Some(ConditionEffects { values, vars });
+                t.open[self.construct].as_while().after_condition = Some(ConditionEffects { values, vars });
             }
             Ok((t.params_of(self.construct, 1, declared), start.into_iter().map(|v| t.any(v)).collect()))
         })
@@ -75,7 +76,7 @@ impl WhileTrace {
     /// traced.
     pub(crate) fn set_parallel_iterations(&mut self, n: Option<NonZeroU32>) {
         try_with(|t| {
-            t.open[self.construct].parallel_iterations = n;
+            t.open[self.construct].as_while().parallel_iterations = n;
             Ok(())
         });
     }
@@ -90,7 +91,7 @@ impl WhileTrace {
                 t.resolve_at(init.value, self.construct, loc)?
             };
             let i = t.add_construct_param(self.construct, outer, None);
-            t.open[self.construct].extra.push(i);
+            t.open[self.construct].as_while().extra.push(i);
             let [_, body] = t.open[self.construct].regions;
             Ok(t.any(t.graph.region(body).params[i]))
         })
@@ -166,7 +167,11 @@ impl Tracer {
     ) -> Result<Vec<AnyValue>> {
         let construct = trace.construct;
         assert_eq!(self.open.len(), construct + 1, "an inner construct was left open");
-        assert_eq!(next.len(), self.open[construct].declared, "there is one next value for each loop variable");
+        assert_eq!(
+            next.len(),
+            self.open[construct].as_while().declared,
+            "there is one next value for each loop variable"
+        );
         let depth = self.open.len();
         let [cond, body] = self.open[construct].regions;
         let next = next.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
@@ -174,10 +179,11 @@ impl Tracer {
 
         // All loop variables, each as parameter and next value.
         let mut carried: Vec<(usize, Value)> = next.iter().copied().enumerate().collect();
-        let mut vars: Vec<(VarId, usize)> = self.open[construct].var_params.iter().map(|(&id, &i)| (id, i)).collect();
+        let mut vars: Vec<(VarId, usize)> =
+            self.open[construct].as_while().var_params.iter().map(|(&id, &i)| (id, i)).collect();
         vars.sort();
         let is_var = |i: usize| vars.iter().any(|&(_, p)| p == i);
-        let added: Vec<usize> = self.open[construct].extra.iter().copied().filter(|&i| !is_var(i)).collect();
+        let added: Vec<usize> = self.open[construct].as_while().extra.iter().copied().filter(|&i| !is_var(i)).collect();
         assert_eq!(added.len(), extra_next.len(), "there is one next value for each added loop variable");
         carried.extend(added.into_iter().zip(extra_next));
         let n_results = carried.len();
@@ -193,6 +199,7 @@ impl Tracer {
 
         // Variables that change are results; the others are captures.
         let c = &self.open[construct];
+        let OpenKind::While(open) = &c.kind else { panic!("the construct is a `while`") };
         let mut changing = Vec::new();
         let mut results = Vec::new();
         for (k, &(i, value)) in carried.iter().enumerate() {
@@ -201,7 +208,7 @@ impl Tracer {
                     r == body
                         && (p as usize == i || {
                             let p = p as usize;
-                            p >= c.declared && !c.extra.contains(&p) && c.outer[p] == c.outer[i]
+                            !open.is_carried(p) && c.outer[p] == c.outer[i]
                         })
                 }
                 ValueDef::Result(..) => false,
@@ -231,6 +238,7 @@ impl Tracer {
             changing.push((i, value));
         }
         let c = self.open.pop().expect("the construct is open");
+        let OpenKind::While(open) = c.kind else { panic!("the construct is a `while`") };
         self.depth = depth - 1;
 
         // Loop variables first, then captures.
@@ -242,14 +250,14 @@ impl Tracer {
             let params = order.iter().map(|&i| params[i]).collect();
             self.graph.set_params(region, params);
         }
-        self.graph.region_mut(cond).yields = vec![c.pred.expect("begin_body was called")];
+        self.graph.region_mut(cond).yields = vec![open.pred.expect("begin_body was called")];
         self.graph.region_mut(body).yields = changing.iter().map(|&(_, v)| v).collect();
         let operands = order.iter().map(|&i| c.outer[i]).collect();
         let types: Vec<Type> = changing.iter().map(|&(i, _)| self.graph.ty(c.outer[i]).clone()).collect();
         let loc = if c.loc.is_known() { c.loc } else { loc };
-        let node = self.append(Op::While { parallel_iterations: c.parallel_iterations }, operands, types, loc);
+        let node = self.append(Op::While { parallel_iterations: open.parallel_iterations }, operands, types, loc);
         self.graph.set_regions(node, vec![cond, body]);
-        let made = match c.segments {
+        let made = match open.segments {
             None => self.graph.node(node).results.clone(),
             Some(segments) => self.in_segments(node, segments),
         };
@@ -267,7 +275,7 @@ impl Tracer {
                 self.set_var(id, self.depth, value);
             }
         }
-        if let Some(ConditionEffects { values, vars }) = &c.after_condition {
+        if let Some(ConditionEffects { values, vars }) = &open.after_condition {
             let given = order.iter().map(|&i| final_values[i]).collect();
             let mut after = self.repeat_condition(cond, values, given, self.graph.node(node).region);
             for (&id, value) in vars.iter().zip(after.split_off(values.len() - vars.len())) {

@@ -306,7 +306,7 @@ impl Program {
     }
 
     fn interpreter_options(&self) -> interp::InterpOptions {
-        interp::InterpOptions { check_finite: self.options.check_finite, ..Default::default() }
+        interp::InterpOptions::new().check_finite(self.options.check_finite)
     }
 
     fn check_inputs(&self, inputs: &[HostTensor]) -> Result<()> {

@@ -166,7 +166,7 @@ fn compare(case: &Case) -> Result<Found, String> {
             hold("#[graph] on the host", got)?;
         }
         let inputs = inputs(&at, float);
-        let options = interp::InterpOptions { max_trips: Some(1_000_000), ..interp::InterpOptions::default() };
+        let options = interp::InterpOptions::new().max_iterations(1_000_000);
         for (engine, graph) in graphs {
             let got = catch(|| interp::run(graph, &inputs, &mut Vec::new(), options));
             hold(engine, got.and_then(|r| r.map_err(|e| e.to_string())).map(|o| outcome(&o)))?;
