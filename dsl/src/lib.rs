@@ -17,6 +17,9 @@
 //! assert_eq!(anabranch::eval_with(triangular, 4)?, 10);
 //! # Ok::<(), anabranch::Diagnostic>(())
 //! ```
+//!
+//! Users depend on the crate `anabranch`, which has the documented interface. Hidden items are for the
+//! other crates of the workspace and may change at any time.
 #![forbid(unsafe_code)]
 
 mod array;
