@@ -54,7 +54,7 @@ pub mod optim;
 #[doc(hidden)]
 pub mod passes;
 mod shape;
-#[doc(hidden)]
+// Not hidden: in error messages, rustc writes the full paths of hidden items.
 pub mod staged;
 mod stop;
 mod tensor;
