@@ -190,8 +190,8 @@ pub fn run(
 /// let printed = RefCell::new(String::new());
 /// let print = |_stream, text: &str| printed.borrow_mut().push_str(text);
 /// let context = interp::RunContext { print: &print, ..Default::default() };
-/// let options = interp::InterpOptions::default();
-/// interp::run_in(&graph, &[HostTensor::scalar(0.25f32)], &mut vec![], options, run_context)?;
+/// let options = interp::InterpOptions::new();
+/// interp::run_in(&graph, &[HostTensor::scalar(0.25f32)], &mut vec![], options, context)?;
 /// assert_eq!(printed.into_inner(), "x = 0.2\n");
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
