@@ -52,7 +52,7 @@ impl Ponderer {
         loop {
             let is_new = if steps == 0.0 { full([1], 1.0) } else { zeros([1]) };
             state = self.cell.step(concat(&[x, is_new], 0), state);
-            let p = self.halt.apply(state).sigmoid().sum();
+            let p = self.halt.forward(state).sigmoid().sum();
             steps += 1.0;
             if halted + p > 1.0 - EPSILON || steps == MAX_STEPS {
                 let remainder = 1.0 - halted;
@@ -72,7 +72,7 @@ impl Ponderer {
         for x in sequence {
             let (next, n, remainder) = self.ponder(x, state);
             state = next;
-            logits.push(self.odd.apply(state));
+            logits.push(self.odd.forward(state));
             steps.push(n);
             costs.push(n + remainder);
         }

@@ -30,9 +30,9 @@ fn loss(model: &CharRnn, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
     let mut state = model.cell.zero_state(text.dim(0));
     let (mut total, mut t) = (scalar(0.0), scalar(0));
     while t < lengths.max() - 1 {
-        let (y, next) = model.cell.step(model.embed.at(text.index(t, 1)), state);
+        let (y, next) = model.cell.step(model.embed.forward(text.index(t, 1)), state);
         state = next;
-        let losses = model.out.apply(y).cross_entropy(text.index(t + 1, 1));
+        let losses = model.out.forward(y).cross_entropy(text.index(t + 1, 1));
         total += (t + 1 < lengths).select(losses, 0.0).sum();
         t += 1;
     }
@@ -54,9 +54,9 @@ fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> Tensor<i32
     let (key, mut state) = (Key::new(7).fold_in(seed), model.cell.zero_state(1));
     let (mut text, mut code, mut t) = (zeros([LONGEST]), full([1], END), scalar(0));
     while t < LONGEST as i32 && (t == 0 || (code != END).all()) {
-        let (y, next) = model.cell.step(model.embed.at(code), state);
+        let (y, next) = model.cell.step(model.embed.forward(code), state);
         state = next;
-        let logits = model.out.apply(y) / temperature;
+        let logits = model.out.forward(y) / temperature;
         // The argmax of the logits with Gumbel noise is a sample from their softmax.
         let uniform = key.fold_in(t).uniform::<f32>(logits.shape()) * 0.999 + 5e-4;
         code = (logits - (-uniform.log()).log()).argmax(-1);

@@ -51,7 +51,7 @@ impl Reader {
         let mut n = scalar(0);
         while n < MAX_STEPS && (halted < 1.0).any() {
             s = self.cell.step(concat(&[row, is_new], -1), s);
-            let p = self.halt.apply(s).sigmoid();
+            let p = self.halt.forward(s).sigmoid();
             let running = halted < 1.0;
             let mut last = running & (halted + p > 0.99);
             if n == MAX_STEPS - 1 {
@@ -82,7 +82,7 @@ impl Reader {
             cost += n + remainder;
             row += 1;
         }
-        (self.digit.apply(state), steps, cost)
+        (self.digit.forward(state), steps, cost)
     }
 }
 

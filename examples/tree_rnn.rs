@@ -54,13 +54,13 @@ impl TreeLstm {
         let (mut states, mut memories) = (List::new([UNITS]), List::new([UNITS]));
         for place in range(n) {
             let [symbol, left, right] = std::array::from_fn(|i| nodes.row(place).index(i, 0));
-            let x = self.symbols.at(symbol);
+            let x = self.symbols.forward(symbol);
             if left == NO_CHILD {
                 states.push(x.tanh());
                 memories.push(x);
             } else {
                 let children = [x, states.read(left), states.read(right)];
-                let gates = self.gates.apply(concat(&children, 0)).reshape([5, UNITS]);
+                let gates = self.gates.forward(concat(&children, 0)).reshape([5, UNITS]);
                 let forget = gates.slice(0, 0, 2).sigmoid();
                 let kept = forget.row(0) * memories.read(left) + forget.row(1) * memories.read(right);
                 let memory = kept + gates.row(2).sigmoid() * gates.row(3).tanh();
@@ -68,7 +68,7 @@ impl TreeLstm {
                 memories.push(memory);
             }
         }
-        self.out.apply(states.gather(roots))
+        self.out.forward(states.gather(roots))
     }
 }
 

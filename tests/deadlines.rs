@@ -40,13 +40,13 @@ fn a_deadline_ends_an_endless_scalar_loop_and_names_it() {
         let session = session(interpreted);
         let f = session.function(f).unwrap();
         for _ in 0..2 {
-            let error = f.call_within(SOON, 1).unwrap_err();
+            let error = f.call_timeout(SOON, 1).unwrap_err();
             assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{error}");
             assert!(error.message.contains("`f` did not end before its deadline"), "{error}");
             assert_eq!(named_line(&error), line);
         }
-        assert_eq!(f.call_within(Duration::from_secs(600), -1).unwrap(), -1);
-        assert_eq!(f.call_within(Duration::MAX, -1).unwrap(), -1);
+        assert_eq!(f.call_timeout(Duration::from_secs(600), -1).unwrap(), -1);
+        assert_eq!(f.call_timeout(Duration::MAX, -1).unwrap(), -1);
     }
 }
 
@@ -96,7 +96,7 @@ fn a_deadline_ends_endless_loops_of_every_form() {
         let session = session(interpreted);
         for f in [with_a_jump as fn(Tensor<i32>) -> Tensor<i32>, of_tensors, without_variables, nested] {
             let f = session.function(f).unwrap();
-            assert_eq!(f.call_within(SOON, 10).unwrap_err().kind, ErrorKind::DeadlineExceeded);
+            assert_eq!(f.call_timeout(SOON, 10).unwrap_err().kind, ErrorKind::DeadlineExceeded);
         }
     }
 }
@@ -184,7 +184,7 @@ fn a_loop_that_saves_for_its_gradient_is_ended_and_runs_again() {
         let session = session(interpreted);
         let f = session.function(f).unwrap();
         let expected = f.call(([1.0, 2.0], 3)).unwrap();
-        assert_eq!(f.call_within(SOON, ([1.0, 2.0], -1)).unwrap_err().kind, ErrorKind::DeadlineExceeded);
+        assert_eq!(f.call_timeout(SOON, ([1.0, 2.0], -1)).unwrap_err().kind, ErrorKind::DeadlineExceeded);
         assert_eq!(f.call(([1.0, 2.0], 3)).unwrap(), expected);
     }
 }
@@ -234,7 +234,7 @@ fn waiting_for_a_variable_ends_too() {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| endless.call_with(&options, 1).unwrap_err());
         begins.recv().unwrap();
-        assert_eq!(read.call_within(SOON, ()).unwrap_err().kind, ErrorKind::DeadlineExceeded);
+        assert_eq!(read.call_timeout(SOON, ()).unwrap_err().kind, ErrorKind::DeadlineExceeded);
         cancel.cancel();
         assert_eq!(running.join().unwrap().kind, ErrorKind::Cancelled);
     });

@@ -45,7 +45,7 @@ fn a_step_of_gradient_descent_changes_the_rows_that_were_read_and_holds_no_table
         let (table, sgd) = (table(), Sgd::new(0.25));
         let session = Session::new().unwrap();
         let step = |ids: Tensor<i32>, others: Tensor<i64>, by: Tensor| {
-            let (a, b) = (table.at(ids), table.at(others));
+            let (a, b) = (table.forward(ids), table.forward(others));
             let loss = (a * by).sum() - (b * 2.0).sum();
             sgd.minimize(loss, &table);
             loss
@@ -72,7 +72,7 @@ fn a_table_that_is_also_a_matrix_gets_both_gradients() {
         let (table, sgd) = (table(), Sgd::new(0.25));
         let session = Session::new().unwrap();
         let step = |ids: Tensor<i32>| {
-            let x = table.at(ids);
+            let x = table.forward(ids);
             let scores = x.matmul(table.table.get().transpose(0, 1));
             sgd.minimize(scores.sum(), &table);
         };
@@ -90,7 +90,7 @@ fn optimizers_with_moments_are_those_on_the_whole_table() {
         let table = table();
         let session = Session::new().unwrap();
         let step = |ids: Tensor<i32>| {
-            let rows = table.at(ids);
+            let rows = table.forward(ids);
             let loss = (rows * rows).sum();
             optimizer.minimize(loss, &table);
         };
@@ -140,7 +140,7 @@ fn a_new_value_that_is_seen_is_computed_where_it_stands() {
     let session = Session::new().unwrap();
     let step = |ids: Tensor<i32>| {
         table.table.set(table.table.get().scatter_add(ids, full([1, SIZE], 3.0), 0));
-        table.at(ids)
+        table.forward(ids)
     };
     let step = session.function(step).unwrap();
     let first = whole([ENTRIES, SIZE]).to_vec()[..SIZE].to_vec();
@@ -174,7 +174,7 @@ fn look_ups_in_a_loop_add_rows_in_each_iteration() {
     fn total(table: &Embedding, ids: Tensor<i32>) -> Tensor {
         let mut sum = scalar(0.0);
         for id in ids {
-            let row = table.at(id);
+            let row = table.forward(id);
             sum += (row * row).sum();
         }
         sum

@@ -124,11 +124,11 @@ struct Layers {
 }
 
 fn layers<T: anabranch::Float>(l: &Layers, x: Tensor<T>) -> Tensor {
-    let y = l.batch_norm.apply(l.conv.apply(x).tanh(), Mode::Training);
+    let y = l.batch_norm.forward(l.conv.forward(x).tanh(), Mode::Training);
     let y = y.avg_pool(PoolOptions::<2>::new(2)).reshape([2, 4, 9]).transpose(1, 2).pad(2, 0, 4, T::from_f64(0.0));
-    let y = l.layer_norm.apply(l.attention.apply(y, AttentionMask::Causal));
+    let y = l.layer_norm.forward(l.attention.forward(y, AttentionMask::Causal));
     let (y, _) = l.lstm.step(y.mean_axis(1), l.lstm.zero_state(2));
-    l.out.apply(y).cast::<f32>().square().mean()
+    l.out.forward(y).cast::<f32>().square().mean()
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn layers_take_every_float_type() {
 /// Two classes of points: inside and outside a ring.
 #[graph]
 fn train_step(layers: &[Linear; 2], adam: &Adam, x: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
-    let h = layers[0].apply(x.cast::<bf16>()).tanh();
-    let scores = layers[1].apply(h);
+    let h = layers[0].forward(x.cast::<bf16>()).tanh();
+    let scores = layers[1].forward(h);
     let loss = scores.cast::<f32>().cross_entropy(labels).mean();
     adam.minimize(loss, layers);
     (loss, (scores.argmax(1) == labels).cast::<f32>().mean())

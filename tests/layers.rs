@@ -34,7 +34,7 @@ fn a_convolution_is_its_sums_and_a_bias() -> Outcome {
     };
     assert_eq!(names(&layer), ["weight", "bias"]);
     let session = Session::new()?;
-    let f = session.function(|x: Tensor| layer.apply(x))?;
+    let f = session.function(|x: Tensor| layer.forward(x))?;
     let y = f.call(array(&[1, 1, 4], [1.0, 2.0, 4.0, 8.0]))?;
     assert_eq!(y.shape(), [1, 2, 2]);
     // Windows (0, 1) and (2, 4).
@@ -55,8 +55,8 @@ fn layers_of_all_axes_have_the_extents_of_their_documentation() -> Outcome {
     assert_eq!(names(&conv2), ["weight"]);
     let f = Session::new()?.function(|x: Tensor| {
         let (line, plane, space) = (x.reshape([2, 4, 60]), x.reshape([2, 4, 6, 10]), x.reshape([2, 4, 3, 4, 5]));
-        let (a, b, c) = (conv1.apply(line), conv2.apply(plane), conv3.apply(space));
-        (a, b, c, up1.apply(line), up2.apply(plane), up3.apply(space))
+        let (a, b, c) = (conv1.forward(line), conv2.forward(plane), conv3.forward(space));
+        (a, b, c, up1.forward(line), up2.forward(plane), up3.forward(space))
     })?;
     let (a, b, c, d, e, g) = f.call(init.normal([480], 1.0))?;
     assert_eq!(a.shape(), [2, 6, 58]);
@@ -94,7 +94,7 @@ fn a_filter_is_learned_from_what_it_does() -> Outcome {
     );
     let (session, adam) = (Session::new()?, Adam::new(0.05));
     let step = session.function(|x: Tensor| {
-        let loss = (layer.apply(x) - wanted.apply(x)).square().mean();
+        let loss = (layer.forward(x) - wanted.forward(x)).square().mean();
         adam.minimize(loss, &layer);
         loss
     })?;
@@ -114,8 +114,8 @@ fn batch_normalization_follows_its_formula() -> Outcome {
     let norm = BatchNorm::new(2);
     norm_names(&norm);
     let session = Session::new()?;
-    let train = session.function(|x: Tensor| norm.apply(x, Mode::Training))?;
-    let evaluate = session.function(|x: Tensor| norm.apply(x, Mode::Evaluation))?;
+    let train = session.function(|x: Tensor| norm.forward(x, Mode::Training))?;
+    let evaluate = session.function(|x: Tensor| norm.forward(x, Mode::Evaluation))?;
     // Channel 0 holds 1, 2, 3, 6 and channel 1 holds 0, 0, 4, 4.
     let x = array(&[2, 2, 2], [1.0, 2.0, 0.0, 0.0, 3.0, 6.0, 4.0, 4.0]);
     let root = |variance: f32| (variance + 1e-5).sqrt();
@@ -144,7 +144,7 @@ fn running_statistics_are_not_trained() -> Outcome {
     let (norm, adam) = (BatchNorm::new(1), Adam::new(0.1).weight_decay(0.5));
     let session = Session::new()?;
     let step = session.function(|x: Tensor| {
-        let loss = (norm.apply(x, Mode::Training) - 1.0).square().mean();
+        let loss = (norm.forward(x, Mode::Training) - 1.0).square().mean();
         adam.minimize(loss, &norm);
         loss
     })?;
@@ -163,7 +163,7 @@ fn the_gradient_of_batch_normalization_agrees_with_differences() -> Outcome {
     let c = [0.3f32, -1.0, 0.7, 2.0];
     let session = Session::new()?;
     let f = session.function(|x: Tensor| {
-        let loss = (norm.apply(x, Mode::Training) * tensor(c).reshape([4, 1])).sum();
+        let loss = (norm.forward(x, Mode::Training) * tensor(c).reshape([4, 1])).sum();
         (loss, gradients(loss, x))
     })?;
     let x = [0.5f32, 1.5, -0.7, 0.2];
@@ -185,7 +185,7 @@ fn the_gradient_of_batch_normalization_agrees_with_differences() -> Outcome {
 fn batch_normalization_says_what_it_cannot_take() -> Outcome {
     let norm = BatchNorm::new(2);
     let session = Session::new()?;
-    let f = session.function(|x: Tensor| norm.apply(x, Mode::Training))?;
+    let f = session.function(|x: Tensor| norm.forward(x, Mode::Training))?;
     let error = f.call(array(&[2], [1.0, 2.0])).expect_err("there are no channels");
     assert!(error.message.contains("no channel axis"), "{error}");
     let error = f.call(array(&[1, 2], [1.0, 2.0])).expect_err("a single element has no variance");
@@ -241,10 +241,10 @@ fn several_heads_attend_side_by_side() -> Outcome {
         linear(&layer.output, &joined).concat()
     };
     let session = Session::new()?;
-    let itself = |mask| session.function(|x: Tensor| layer.apply(x, mask))?.call(&x);
+    let itself = |mask| session.function(|x: Tensor| layer.forward(x, mask))?.call(&x);
     near(itself(AttentionMask::None)?.as_slice(), &expected(&x, &x, false));
     near(itself(AttentionMask::Causal)?.as_slice(), &expected(&x, &x, true));
-    let other = session.function(|x: Tensor, memory: Tensor| layer.apply_to(x, memory))?;
+    let other = session.function(|x: Tensor, memory: Tensor| layer.forward_with(x, memory))?;
     near(other.call((&x, &memory))?.as_slice(), &expected(&x, &memory, false));
     assert_eq!(names(&layer)[..2], ["query.weight", "query.bias"]);
     Ok(())
@@ -262,7 +262,7 @@ fn attention_of_other_lengths_is_not_causal() -> Outcome {
 #[test]
 fn dropout_keeps_the_mean_and_is_the_same_for_a_key() -> Outcome {
     let f = Session::new()?.function(|x: Tensor| {
-        let drop = |mode: Mode, seed: u64| Dropout::new(0.25).apply(x, mode, Key::new(seed));
+        let drop = |mode: Mode, seed: u64| Dropout::new(0.25).forward(x, mode, Key::new(seed));
         let (a, b, c) = (drop(Mode::Training, 1), drop(Mode::Training, 1), drop(Mode::Training, 2));
         (a, b, c, drop(Mode::Evaluation, 1), gradients(a.sum(), x))
     })?;
@@ -296,11 +296,11 @@ fn a_convolutional_network_learns() -> Outcome {
         out: Linear::new(&init, 4 * 9, 2),
     };
     let logits = |x: Tensor, mode: Mode| {
-        let h = net.norm.apply(net.conv.apply(x), mode).relu();
+        let h = net.norm.forward(net.conv.forward(x), mode).relu();
         let h = h
             .max_pool(PoolOptions::<2>::new(2))
             .avg_pool(PoolOptions::<2>::new(2).stride(1).padding_sides([(0, 0), (0, 0)]));
-        net.out.apply(h.reshape([x.dim(0), 36]))
+        net.out.forward(h.reshape([x.dim(0), 36]))
     };
     let (session, sgd) = (Session::new()?, Sgd::new(0.1));
     let step = session.function(|x: Tensor, labels: Tensor<i32>| {

@@ -142,13 +142,13 @@ fn what_is_not_needed_does_not_run() -> Outcome {
         let f = session.function(f)?;
         let signature = [ty([]), TensorType::new(DType::I32, [])];
         let cheap = f.prune(&signature, &["x"], &["cheap"])?;
-        assert_eq!(cheap.call_within(Duration::from_secs(600), &[number(1.0)])?, [number(2.0)]);
+        assert_eq!(cheap.call_timeout(Duration::from_secs(600), &[number(1.0)])?, [number(2.0)]);
         let nodes = cheap.graph().region(cheap.graph().root()).nodes.len();
         assert!(nodes <= 3, "{}", cheap.graph());
         assert!(cheap.explain()?.lines().count() < f.explain(&signature)?.lines().count());
         // The whole function does not end.
         let whole = f.prune(&signature, &["x", "n"], &["result 1"])?;
-        let error = whole.call_within(Duration::from_millis(20), &[number(1.0), HostTensor::scalar(1)]).unwrap_err();
+        let error = whole.call_timeout(Duration::from_millis(20), &[number(1.0), HostTensor::scalar(1)]).unwrap_err();
         assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{error}");
         let cancel = CancelHandle::new();
         cancel.cancel();

@@ -33,7 +33,7 @@ fn trained(optimizer: impl Optimizer, steps: usize) -> anabranch::Result<[f64; 3
     let model = Linear { weight: Var::new("weight", [[0.1], [-0.2]]), bias: Var::new("bias", [0.3]) };
     let session = Session::new()?;
     let step = session.function(|x: Tensor, y: Tensor| {
-        let e = model.apply(x) - y;
+        let e = model.forward(x) - y;
         let loss = (e * e).mean();
         optimizer.minimize(loss, &model);
         loss
@@ -107,7 +107,7 @@ fn state_goes_from_one_session_to_another() -> Outcome {
     let (net, adam) = (Linear::new(&init, 2, 1), Adam::new(0.05));
     let step_of = |s: &Session| {
         s.function(|x: Tensor, y: Tensor| {
-            let e = net.apply(x) - y;
+            let e = net.forward(x) - y;
             let loss = (e * e).mean();
             adam.minimize(loss, &net);
             loss
@@ -145,7 +145,7 @@ fn the_state_of_an_optimizer_is_loaded_before_the_first_step() -> Outcome {
             assert_eq!(session.state(&whole), saved);
         }
         let step = session.function(|x: Tensor| {
-            let loss = net.apply(x).mean();
+            let loss = net.forward(x).mean();
             adam.minimize(loss, &net);
             loss
         })?;
@@ -165,12 +165,12 @@ fn optimizer_shared_between_functions() -> Outcome {
     let (a, b, sgd) = (Linear::new(&init, 2, 1), Linear::new(&init, 2, 1), Sgd::new(0.05).momentum(0.9));
     let s = Session::new()?;
     let f = s.function(|x: Tensor| {
-        let l = a.apply(x).mean();
+        let l = a.forward(x).mean();
         sgd.minimize(l, &a);
         l
     })?;
     let g = s.function(|x: Tensor| {
-        let l = (a.apply(x) + b.apply(x)).mean();
+        let l = (a.forward(x) + b.forward(x)).mean();
         sgd.minimize(l, &(&a, &b));
         l
     })?;
@@ -197,7 +197,7 @@ fn init_of(l: &Linear) -> Vec<f32> {
 
 #[graph]
 fn maybe_train(net: &Linear, adam: &Adam, x: Tensor, go: Tensor<bool>) -> Tensor {
-    let l = net.apply(x).mean();
+    let l = net.forward(x).mean();
     if go {
         adam.minimize(l, net);
     }
@@ -208,7 +208,7 @@ fn train_times(net: &Linear, sgd: &Sgd, x: Tensor, n: Tensor<i32>) -> Tensor {
     let mut i = scalar(0);
     let mut last = scalar(0.0);
     while i < n {
-        let e = net.apply(x) - 1.0;
+        let e = net.forward(x) - 1.0;
         let l = (e * e).mean();
         sgd.minimize(l, net);
         last = l;
@@ -246,7 +246,7 @@ fn training_inside_of_control_flow() -> Outcome {
 #[test]
 fn a_rate_that_is_no_scalar_is_refused() -> Outcome {
     let (net, sgd, session) = (Linear::new(&Init::new(1), 2, 2), Sgd::new(0.1), Session::new()?);
-    let step = session.function(|x: Tensor| sgd.minimize_at(x.reshape([2]), net.apply(x).sum(), &net))?;
+    let step = session.function(|x: Tensor| sgd.minimize_at(x.reshape([2]), net.forward(x).sum(), &net))?;
     let error = step.call([[1.0, 2.0]]).unwrap_err();
     assert!(error.message.contains("learning rate"), "{error}");
     assert!(error.to_string().contains("tests/sessions.rs") && error.to_string().contains("f32[2]"), "{error}");

@@ -121,7 +121,7 @@ fn endless(x: Tensor) -> Tensor {
 fn a_loop_over_several_devices_ends_at_its_deadline_or_when_it_is_cancelled() -> Outcome {
     let session = Session::builder().cpus(2).build()?;
     let f = session.function(endless)?;
-    let error = f.call_within(Duration::from_millis(30), 1.0).expect_err("it does not end by itself");
+    let error = f.call_timeout(Duration::from_millis(30), 1.0).expect_err("it does not end by itself");
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     assert!(error.to_string().contains("while i >= 0"), "{error}");
     let cancel = CancelHandle::new();
@@ -153,7 +153,7 @@ fn a_loop_that_was_short_in_earlier_calls_ends_at_its_deadline() -> Outcome {
     for _ in 0..20 {
         assert_eq!(f.call(3)?, 6);
     }
-    let error = f.call_within(Duration::from_millis(30), -1).expect_err("it does not end by itself");
+    let error = f.call_timeout(Duration::from_millis(30), -1).expect_err("it does not end by itself");
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     assert!(error.to_string().contains("while i != end"), "{error}");
     assert_eq!(f.call(5)?, 10);
@@ -189,8 +189,8 @@ fn losses(session: &Session, devices: [&str; 2]) -> anabranch::Result<Vec<f32>> 
     let model = (first, second);
     let sgd = Sgd::new(0.1);
     let step = session.function(|x: Tensor, y: Tensor| {
-        let h = on(devices[0], || model.0.apply(x).tanh());
-        let e = on(devices[1], || model.1.apply(h)) - y;
+        let h = on(devices[0], || model.0.forward(x).tanh());
+        let e = on(devices[1], || model.1.forward(h)) - y;
         let loss = (e * e).mean();
         sgd.minimize(loss, &model);
         loss
@@ -428,7 +428,7 @@ fn an_error_is_seen_beside_a_loop_that_does_not_end() -> Outcome {
     }
     // So far the loop was short. This time it counts until `i64` wraps.
     let x = vec![[0.0f32; 96]; 96];
-    let error = f.call_within(Duration::from_secs(100), (-1, &x)).expect_err("the check fails");
+    let error = f.call_timeout(Duration::from_secs(100), (-1, &x)).expect_err("the check fails");
     assert_eq!(error.kind, ErrorKind::AssertionFailed, "{error}");
     assert!(error.message.contains("the sum is not positive") && error.to_string().contains("on /cpu:1"), "{error}");
     Ok(())
@@ -532,7 +532,7 @@ fn a_deadline_holds_while_another_step_has_the_threads() -> Outcome {
         let endless = scope.spawn(|| f.call_with(&options, -1).expect_err("it does not end by itself").kind);
         std::thread::sleep(Duration::from_millis(50));
         for _ in 0..3 {
-            let error = f.call_within(Duration::from_millis(20), 5).expect_err("there is no free thread");
+            let error = f.call_timeout(Duration::from_millis(20), 5).expect_err("there is no free thread");
             assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
         }
         assert!(!endless.is_finished());
@@ -605,7 +605,7 @@ fn simulated_time_is_that_of_what_runs() -> Outcome {
 fn a_failed_check_ends_a_simulated_step_beside_a_loop_that_does_not() -> Outcome {
     let session = Session::builder().simulated((0..2).map(|i| SimulatedDevice::new(&format!("/cpu:{i}")))).build()?;
     let f = session.function(loop_beside_a_check)?;
-    let error = f.call_within(Duration::from_secs(100), (-1, vec![[0.0f32; 96]; 96])).expect_err("the check fails");
+    let error = f.call_timeout(Duration::from_secs(100), (-1, vec![[0.0f32; 96]; 96])).expect_err("the check fails");
     assert!(error.message.contains("the sum is not positive"), "{error}");
     Ok(())
 }
@@ -729,7 +729,7 @@ fn a_call_that_waits_for_threads_of_devices_says_where_it_was_stopped() -> Outco
     }
     let session = Session::builder().cpus(2).build()?;
     let f = session.function(twice)?;
-    let error = f.call_within(Duration::from_millis(100), -1).expect_err("it does not end by itself");
+    let error = f.call_timeout(Duration::from_millis(100), -1).expect_err("it does not end by itself");
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     assert!(error.to_string().contains("while i != n") || error.to_string().contains("while j != n"), "{error}");
     assert_eq!(f.call(5)?.0, 5);

@@ -18,7 +18,7 @@ fn ids() -> Input {
 /// 8,192 rows of a table of 100,000 vectors of 64 elements.
 pub fn gather_8192_of_100000_x_64() -> Benchmark {
     let table = Embedding::new(&Init::new(1), 100_000, 64);
-    Benchmark::new(move |ids: Tensor<i32>| table.at(ids), vec![ids()])
+    Benchmark::new(move |ids: Tensor<i32>| table.forward(ids), vec![ids()])
 }
 
 /// SGD on these rows: the sum of them times given numbers, its gradient, and the update of the
@@ -26,7 +26,7 @@ pub fn gather_8192_of_100000_x_64() -> Benchmark {
 pub fn sgd_of_8192_of_100000_x_64() -> Benchmark {
     let (table, sgd) = (Embedding::new(&Init::new(1), 100_000, 64), Sgd::new(0.01));
     let step = move |ids: Tensor<i32>, by: Tensor| {
-        let loss = (table.at(ids) * by).sum();
+        let loss = (table.forward(ids) * by).sum();
         sgd.minimize(loss, &table);
         loss
     };
@@ -66,9 +66,9 @@ impl Block {
         }
     }
 
-    fn apply(&self, x: Tensor) -> Tensor {
-        let x = x + self.attention.apply(self.norms[0].apply(x), AttentionMask::None);
-        x + self.down.apply(self.up.apply(self.norms[1].apply(x)).relu())
+    fn forward(&self, x: Tensor) -> Tensor {
+        let x = x + self.attention.forward(self.norms[0].forward(x), AttentionMask::None);
+        x + self.down.forward(self.up.forward(self.norms[1].forward(x)).relu())
     }
 }
 
@@ -78,7 +78,7 @@ pub fn transformer_4_blocks_256_forward_and_backward() -> Benchmark {
     let init = Init::new(1);
     let blocks: Vec<Block> = (0..4).map(|_| Block::new(&init, 256, 4)).collect();
     let f = move |x: Tensor| {
-        let y = blocks.iter().fold(x, |x, block| block.apply(x));
+        let y = blocks.iter().fold(x, |x, block| block.forward(x));
         let loss = (y * y).mean();
         let gradients = anabranch::optim::model_gradients(loss, &blocks);
         // A number of each gradient, so that all are computed and little is copied out.

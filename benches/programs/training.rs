@@ -108,9 +108,9 @@ pub fn mlp_batch(init: &Init) -> (Array<f32>, Vec<i32>) {
 /// A training step, which returns the loss before it.
 #[graph]
 pub fn mlp_step(layers: &[Linear; 3], adam: &Adam, x: Tensor, labels: Tensor<i32>) -> Tensor {
-    let h = layers[0].apply(x).relu();
-    let h = layers[1].apply(h).relu();
-    let loss = layers[2].apply(h).cross_entropy(labels).mean();
+    let h = layers[0].forward(x).relu();
+    let h = layers[1].forward(h).relu();
+    let loss = layers[2].forward(h).cross_entropy(labels).mean();
     adam.minimize(loss, layers);
     loss
 }

@@ -22,7 +22,7 @@ impl Conv {
         }
     }
 
-    fn apply(&self, x: Tensor) -> Tensor {
+    fn forward(&self, x: Tensor) -> Tensor {
         x.conv2d(self.filters.get(), ConvOptions::new().same()) + self.bias.get()
     }
 }
@@ -60,8 +60,8 @@ pub fn conv_3x3_64_on_56x56_batch_8_forward_backward() -> Benchmark {
 }
 
 fn block(layers: &[Conv; 2], x: Tensor) -> Tensor {
-    let h = layers[0].apply(x).relu();
-    layers[1].apply(h).relu().square().mean()
+    let h = layers[0].forward(x).relu();
+    layers[1].forward(h).relu().square().mean()
 }
 
 fn layers() -> [Conv; 2] {
@@ -126,9 +126,9 @@ struct Lenet {
 
 fn lenet(model: &Lenet, x: Tensor) -> Tensor {
     let pool = PoolOptions::new(2);
-    let x = model.convs[0].apply(x).relu().max_pool(pool);
-    let x = model.convs[1].apply(x).relu().max_pool(pool);
-    model.dense[1].apply(model.dense[0].apply(flat(x)).relu())
+    let x = model.convs[0].forward(x).relu().max_pool(pool);
+    let x = model.convs[1].forward(x).relu().max_pool(pool);
+    model.dense[1].forward(model.dense[0].forward(flat(x)).relu())
 }
 
 /// A step of SGD that classifies a batch of images.
@@ -165,10 +165,10 @@ struct CifarQuick {
 
 fn cifar_quick(model: &CifarQuick, x: Tensor) -> Tensor {
     let pool = PoolOptions::new(3).stride(2);
-    let x = model.convs[0].apply(x).max_pool(pool).relu();
-    let x = model.convs[1].apply(x).relu().avg_pool(pool);
-    let x = model.convs[2].apply(x).relu().avg_pool(pool);
-    model.dense[1].apply(model.dense[0].apply(flat(x)))
+    let x = model.convs[0].forward(x).max_pool(pool).relu();
+    let x = model.convs[1].forward(x).relu().avg_pool(pool);
+    let x = model.convs[2].forward(x).relu().avg_pool(pool);
+    model.dense[1].forward(model.dense[0].forward(flat(x)))
 }
 
 /// CIFAR-10 quick on 32×32, batch 100: forward, backward, SGD.

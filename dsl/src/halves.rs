@@ -21,7 +21,7 @@
 //! let layer = Linear::new(&Init::new(1), 4, 2);
 //! let (y, slope) = eval(|| {
 //!     let x = full([3, 4], 0.5f32);
-//!     let y = layer.apply(x.cast::<bf16>()).tanh(); // a matmul of bf16; the parameters stay f32
+//!     let y = layer.forward(x.cast::<bf16>()).tanh(); // a matmul of bf16; the parameters stay f32
 //!     let loss = y.cast::<f32>().square().mean();
 //!     (y, gradients(loss, layer.weight.get())) // of the type of the parameter
 //! })?;

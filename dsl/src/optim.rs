@@ -391,7 +391,7 @@ impl Optimizer for Adam {
         assign_var(&first, m);
         assign_var(&second, v);
         let t = step.expect("begin counts the steps").cast(value.dtype());
-        let power = |beta: f64| -((t * beta.ln()).exp_m1());
+        let power = |beta: f64| -((t * beta.ln()).expm1());
         let rate_t = rate * power(b2).sqrt() / power(b1);
         // The bias corrections are folded into rate and epsilon, as in section 2 of the paper.
         let epsilon_t = power(b2).sqrt() * self.epsilon;

@@ -135,12 +135,12 @@ fn steps_leave_no_memory_behind() {
         let mut results = ok(f.call([1.0, 2.0]));
         check(&case("calls into results"), Pace::Full, || ok(f.call_into([1.0, 2.0], &mut results)));
         check(&case("timelines"), Pace::Full, || drop(ok(f.profile([1.0, 2.0]))));
-        let in_time = CallOptions::new().within(Duration::from_secs(3600));
+        let in_time = CallOptions::new().timeout(Duration::from_secs(3600));
         check(&case("calls with a deadline"), Pace::Full, || drop(ok(f.call_with(&in_time, [1.0, 2.0]))));
         let handle = CancelHandle::new();
         let watched = CallOptions::new().cancelled_by(&handle);
         check(&case("calls with a handle"), Pace::Full, || drop(ok(f.call_with(&watched, [1.0, 2.0]))));
-        let late = CallOptions::new().within(Duration::ZERO);
+        let late = CallOptions::new().timeout(Duration::ZERO);
         check(&case("calls that are too late"), Pace::Full, || drop(f.call_with(&late, [1.0, 2.0])));
         handle.cancel();
         let cancelled = || drop(f.call_with(&watched, [1.0, 2.0]).unwrap_err());
@@ -175,7 +175,7 @@ fn steps_leave_no_memory_behind() {
         }));
         let soon = Duration::from_millis(2);
         check(&case("loops past their deadline"), Pace::Waits, || {
-            drop(endless.call_within(soon, [1.0, 2.0]).unwrap_err());
+            drop(endless.call_timeout(soon, [1.0, 2.0]).unwrap_err());
         });
     }
 

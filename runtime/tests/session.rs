@@ -258,7 +258,7 @@ fn errors_say_of_what_kind_they_are() -> Outcome {
         let huge = session.function(|x: Tensor| x.broadcast_to([1 << 20, 1 << 20]).tanh())?;
         let error = huge.call(1.0).unwrap_err();
         assert_eq!(error.kind, ErrorKind::ResourceExhausted, "memory: {error}");
-        let late = CallOptions::new().within(std::time::Duration::ZERO);
+        let late = CallOptions::new().timeout(std::time::Duration::ZERO);
         let endless = session.function(|x: Tensor| control::while_loop(x, |x| x.greater(0.0), |x| x.cos() + 2.0))?;
         assert_eq!(kind(endless.call_with(&late, 1.0)), Err(ErrorKind::DeadlineExceeded));
         let handle = CancelHandle::new();

@@ -43,12 +43,12 @@ impl MultiHeadAttention {
     /// ```
     /// # use anabranch::{nn::{Init, MultiHeadAttention}, prelude::*};
     /// let attention = MultiHeadAttention::new(&Init::new(1), 8, 2);
-    /// let y = eval(|| attention.apply(full([3, 5, 8], 0.5), AttentionMask::None))?;
+    /// let y = eval(|| attention.forward(full([3, 5, 8], 0.5), AttentionMask::None))?;
     /// assert_eq!(y.shape(), [3, 5, 8]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
-    pub fn apply<T: Float>(&self, x: Tensor<T>, mask: AttentionMask) -> Tensor<T> {
+    pub fn forward<T: Float>(&self, x: Tensor<T>, mask: AttentionMask) -> Tensor<T> {
         trace::called_at(Loc::caller(), || self.attend(x, x, mask))
     }
 
@@ -56,7 +56,7 @@ impl MultiHeadAttention {
     ///
     /// Returns `[batch, n, size]`.
     #[track_caller]
-    pub fn apply_to<T: Float>(&self, x: Tensor<T>, memory: Tensor<T>) -> Tensor<T> {
+    pub fn forward_with<T: Float>(&self, x: Tensor<T>, memory: Tensor<T>) -> Tensor<T> {
         trace::called_at(Loc::caller(), || self.attend(x, memory, AttentionMask::None))
     }
 
@@ -68,8 +68,8 @@ impl MultiHeadAttention {
             let [batch, length, size] = shape(x);
             x.reshape([batch, length, self.heads, size / self.heads]).transpose(1, 2)
         };
-        let (q, k, v) = (self.query.apply(x), self.key.apply(memory), self.value.apply(memory));
+        let (q, k, v) = (self.query.forward(x), self.key.forward(memory), self.value.forward(memory));
         let y = parts(q).scaled_dot_product_attention(parts(k), parts(v), mask);
-        self.output.apply(y.transpose(1, 2).reshape([batch, length, size]))
+        self.output.forward(y.transpose(1, 2).reshape([batch, length, size]))
     }
 }

@@ -57,7 +57,7 @@ macro_rules! convolution {
 
             #[doc = concat!("`[batch, inputs, ", $extents, "]` to `[batch, outputs, ", $extents, "]`; for the extents see [`Tensor::", stringify!($method), "`].")]
             #[track_caller]
-            pub fn apply<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+            pub fn forward<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
                 let y = x.$method(self.weight.get().cast(), self.options);
                 match &self.bias {
                     Some(bias) => {
@@ -83,7 +83,7 @@ convolution! {
     /// ```
     /// # use anabranch::{dsl::ops::ConvOptions, nn::{Conv2d, Init}, prelude::*};
     /// let conv = Conv2d::new(&Init::new(1), 3, 8, 5, ConvOptions::new().padding(2).stride(2));
-    /// let y = eval(|| conv.apply(full([1, 3, 32, 32], 0.5)))?;
+    /// let y = eval(|| conv.forward(full([1, 3, 32, 32], 0.5)))?;
     /// assert_eq!(y.shape(), [1, 8, 16, 16]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
@@ -106,7 +106,7 @@ convolution! {
     /// ```
     /// # use anabranch::{dsl::ops::ConvOptions, nn::{ConvTranspose2d, Init}, prelude::*};
     /// let up = ConvTranspose2d::new(&Init::new(1), 8, 3, 2, ConvOptions::new().stride(2));
-    /// let y = eval(|| up.apply(full([1, 8, 16, 16], 0.5)))?;
+    /// let y = eval(|| up.forward(full([1, 8, 16, 16], 0.5)))?;
     /// assert_eq!(y.shape(), [1, 3, 32, 32]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

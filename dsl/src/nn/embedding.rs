@@ -26,7 +26,7 @@ impl Embedding {
     ///
     /// An id out of range fails the step.
     #[track_caller]
-    pub fn at<I: Integer>(&self, ids: Tensor<I>) -> Tensor {
+    pub fn forward<I: Integer>(&self, ids: Tensor<I>) -> Tensor {
         self.table.get().take(ids, 0)
     }
 }

@@ -24,7 +24,7 @@ impl Linear {
 
     /// Applies the layer: `[.., inputs]` to `[.., outputs]`.
     #[track_caller]
-    pub fn apply<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+    pub fn forward<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         x.matmul(self.weight.get().cast()) + self.bias.get().cast()
     }
 }

@@ -26,9 +26,9 @@ impl LayerNorm {
 
     /// Normalizes the last axis, `[.., size]`. 16-bit floats are computed in `f32`.
     #[track_caller]
-    pub fn apply<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
+    pub fn forward<T: Float>(&self, x: Tensor<T>) -> Tensor<T> {
         trace::called_at(Loc::caller(), || match T::DTYPE.is_half() {
-            true => self.apply(x.cast::<f32>()).cast(),
+            true => self.forward(x.cast::<f32>()).cast(),
             false => {
                 let [x, scale, bias] =
                     [x.untyped(), self.scale.get().cast::<T>().untyped(), self.bias.get().cast::<T>().untyped()];
@@ -87,12 +87,12 @@ impl BatchNorm {
     /// # use anabranch::{nn::{BatchNorm, Mode}, prelude::*};
     /// let norm = BatchNorm::new(1);
     /// let x = || tensor([[1.0f32], [3.0]]);
-    /// let y = eval(|| norm.apply(x(), Mode::Training).named("y"))?;
+    /// let y = eval(|| norm.forward(x(), Mode::Training).named("y"))?;
     /// assert!((y.as_slice()[1] - 1.0).abs() < 1e-5);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
-    pub fn apply<T: Float>(&self, x: Tensor<T>, mode: Mode) -> Tensor<T> {
+    pub fn forward<T: Float>(&self, x: Tensor<T>, mode: Mode) -> Tensor<T> {
         let here = Loc::caller();
         trace::called_at(here, || {
             let x: Tensor = x.cast();
@@ -164,12 +164,12 @@ impl Dropout {
     /// ```
     /// # use anabranch::{dsl::ops::random::Key, nn::{Dropout, Mode}, prelude::*};
     /// let y =
-    ///     eval(|| Dropout::new(0.5).apply(tensor([1.0, 2.0]), Mode::Evaluation, Key::new(1)))?;
+    ///     eval(|| Dropout::new(0.5).forward(tensor([1.0, 2.0]), Mode::Evaluation, Key::new(1)))?;
     /// assert_eq!(y.as_slice(), [1.0, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     #[track_caller]
-    pub fn apply<T: Float>(&self, x: Tensor<T>, mode: Mode, key: Key) -> Tensor<T> {
+    pub fn forward<T: Float>(&self, x: Tensor<T>, mode: Mode, key: Key) -> Tensor<T> {
         match mode {
             Mode::Training => x.dropout(self.rate, key),
             Mode::Evaluation => x,

@@ -128,10 +128,10 @@ rows! {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| scalar(1e-10).exp_m1())?, 1e-10f32);
+    /// assert_eq!(eval(|| scalar(1e-10).expm1())?, 1e-10f32);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    exp_m1 EXP_M1 Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.exp_m1(), d!(|n| n.dy() * (n.y() + 1.0));
+    expm1 EXPM1 Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.exp_m1(), d!(|n| n.dy() * (n.y() + 1.0));
     /// Computes the natural logarithm: `-inf` at 0, `NaN` below.
     ///
     /// ```
@@ -144,10 +144,10 @@ rows! {
     ///
     /// ```
     /// # use anabranch::prelude::*;
-    /// assert_eq!(eval(|| scalar(1e-10).log_1p())?, 1e-10f32);
+    /// assert_eq!(eval(|| scalar(1e-10).log1p())?, 1e-10f32);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    log_1p LOG_1P Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.ln_1p(), d!(|n| n.dy() / (n.x(0) + 1.0));
+    log1p LOG1P Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.ln_1p(), d!(|n| n.dy() / (n.x(0) + 1.0));
     /// Computes the square root: `NaN` below 0. The derivative at 0 is infinite.
     ///
     /// ```

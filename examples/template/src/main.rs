@@ -6,7 +6,7 @@ use anabranch::prelude::*;
 
 #[graph]
 fn train_step(model: &Linear, adam: &Adam, x: Tensor, y: Tensor) -> Tensor {
-    let loss = (model.apply(x) - y).square().mean();
+    let loss = (model.forward(x) - y).square().mean();
     adam.minimize(loss, model);
     loss
 }

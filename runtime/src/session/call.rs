@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 /// use std::time::Duration;
 ///
 /// let cancel = CancelHandle::new();
-/// let options = CallOptions::new().within(Duration::from_secs(2)).cancelled_by(&cancel);
+/// let options = CallOptions::new().timeout(Duration::from_secs(2)).cancelled_by(&cancel);
 /// # let _ = options;
 /// ```
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct CallOptions {
-    within: Option<Duration>,
+    timeout: Option<Duration>,
     cancel: Option<CancelHandle>,
 }
 
@@ -35,8 +35,8 @@ impl CallOptions {
 
     /// Ends the call after this duration, with an error of the kind
     /// [`ErrorKind::DeadlineExceeded`].
-    pub fn within(self, duration: Duration) -> CallOptions {
-        CallOptions { within: Some(duration), ..self }
+    pub fn timeout(self, duration: Duration) -> CallOptions {
+        CallOptions { timeout: Some(duration), ..self }
     }
 
     /// Ends the call when the handle cancels, with an error of the kind [`ErrorKind::Cancelled`].
@@ -51,7 +51,7 @@ impl CallOptions {
             handle.watch(&flag);
         }
         // A deadline that is too late to represent is none.
-        let at = self.within.and_then(|d| Instant::now().checked_add(d));
+        let at = self.timeout.and_then(|d| Instant::now().checked_add(d));
         let deadline = at.map(|at| Deadline::set(at, &flag)).transpose()?;
         Ok(RunningCall { flag, _deadline: deadline })
     }

@@ -150,11 +150,11 @@ where
     ///
     /// let session = Session::new()?;
     /// let double = session.function(|x: Tensor| x * 2.0)?;
-    /// assert_eq!(double.call_within(Duration::from_secs(60), 3.0)?, 6.0);
+    /// assert_eq!(double.call_timeout(Duration::from_secs(60), 3.0)?, 6.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    pub fn call_within(&self, duration: Duration, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
-        self.call_with(&CallOptions::new().within(duration), args)
+    pub fn call_timeout(&self, duration: Duration, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
+        self.call_with(&CallOptions::new().timeout(duration), args)
     }
 
     /// Calls the function like [`call`](Self::call), and ends the call with an error when its

@@ -381,7 +381,7 @@ impl Session {
     /// let init = Init::new(0);
     /// let model = vec![Linear::new(&init, 2, 3), Linear::new(&init, 3, 1)];
     /// session.name_variables("model", &model);
-    /// let f = session.function(|x: Tensor| model[1].apply(model[0].apply(x).tanh()))?;
+    /// let f = session.function(|x: Tensor| model[1].forward(model[0].forward(x).tanh()))?;
     /// f.call([[0.5, 1.0]])?;
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

@@ -131,8 +131,8 @@ impl PrunedFunction {
 
     /// Calls the part like [`call`](Self::call), with a time limit; see
     /// [`call_with`](Self::call_with).
-    pub fn call_within(&self, duration: Duration, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
-        self.call_with(&CallOptions::new().within(duration), feeds)
+    pub fn call_timeout(&self, duration: Duration, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
+        self.call_with(&CallOptions::new().timeout(duration), feeds)
     }
 
     /// Calls the part like [`call`](Self::call), and ends the call with an error when its options
