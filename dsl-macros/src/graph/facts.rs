@@ -3,7 +3,7 @@
 //! A fact names the helper variables and labels that it needs. They are numbered in the order in
 //! which the analysis meets them.
 
-use super::place::{PlaceExpr, Places, Receiver};
+use super::place::{PlaceExpr, Places, ReceiverExpr};
 use proc_macro2::{Ident, Span};
 use std::cell::OnceCell;
 use std::rc::Rc;
@@ -13,15 +13,15 @@ use syn::{Label, Lifetime, Type};
 ///
 /// Facts are boxed, so that nodes are small: the stages recurse, and the stack of the compiler is
 /// limited.
-pub(crate) struct Decided<T>(OnceCell<Box<T>>);
+pub(crate) struct FactCell<T>(OnceCell<Box<T>>);
 
-impl<T> Default for Decided<T> {
-    fn default() -> Decided<T> {
-        Decided(OnceCell::new())
+impl<T> Default for FactCell<T> {
+    fn default() -> FactCell<T> {
+        FactCell(OnceCell::new())
     }
 }
 
-impl<T> Decided<T> {
+impl<T> FactCell<T> {
     /// Sets the fact.
     pub(crate) fn set(&self, fact: T) {
         assert!(self.0.set(Box::new(fact)).is_ok(), "each node is analyzed once");
@@ -56,7 +56,7 @@ pub(crate) struct Closed {
     pub(crate) at: Span,
     pub(crate) places: Places,
     /// The places that are used but not carried.
-    pub(crate) used: Vec<Used>,
+    pub(crate) used: Vec<UsedPlace>,
     /// The labels of the arms that a jump leaves.
     pub(crate) labels: [Option<Lifetime>; 2],
     pub(crate) deferred: Vec<Deferred>,
@@ -66,10 +66,10 @@ pub(crate) struct Closed {
 
 /// A used place of a variable that is not known to be mutable.
 #[derive(Clone)]
-pub(crate) struct Used {
+pub(crate) struct UsedPlace {
     pub(crate) expr: PlaceExpr,
     /// The receiver, if the place is only used to call a method with a known name.
-    pub(crate) receiver: Option<Receiver>,
+    pub(crate) receiver: Option<ReceiverExpr>,
 }
 
 /// A variable declared by `let x;` that is initialized in the arms of an `if` or in the body of a
@@ -122,7 +122,7 @@ pub(crate) struct IfFacts {
 
 /// The guard around the statements after one that a jump leaves: an `if` on its flag.
 pub(crate) struct GuardFacts {
-    pub(crate) flag: Flag,
+    pub(crate) flag: JumpFlag,
     pub(crate) closed: Box<Closed>,
     /// The slot that has the value of the jump, if it is the value of the guard.
     pub(crate) slot: Option<Ident>,
@@ -136,7 +136,7 @@ pub(crate) struct GuardFacts {
 }
 
 /// A flag that jumps raise.
-pub(crate) struct Flag {
+pub(crate) struct JumpFlag {
     pub(crate) name: Ident,
     /// Whether the variable belongs to an enclosing statement.
     pub(crate) is_shared: bool,
@@ -173,7 +173,7 @@ pub(crate) enum LoopFacts {
 /// A loop that stays a loop of the host.
 pub(crate) struct HostLoopFacts {
     pub(crate) label: Option<Label>,
-    pub(crate) flag: Option<Flag>,
+    pub(crate) flag: Option<JumpFlag>,
     /// The guard around the body, and the flag that stops the loop.
     pub(crate) guard: Option<(Box<Closed>, Ident)>,
 }
@@ -182,7 +182,7 @@ pub(crate) struct HostLoopFacts {
 pub(crate) struct StagedLoopFacts {
     pub(crate) closed: Box<Closed>,
     pub(crate) label: Option<Label>,
-    pub(crate) flag: Option<Flag>,
+    pub(crate) flag: Option<JumpFlag>,
     pub(crate) stop: Option<StopFacts>,
     /// Whether a jump leaves the condition.
     pub(crate) leaves_condition: bool,
@@ -204,7 +204,7 @@ pub(crate) struct StopFacts {
 pub(crate) struct FlagLoopFacts {
     pub(crate) closed: Box<Closed>,
     pub(crate) label: Option<Label>,
-    pub(crate) flag: Option<Flag>,
+    pub(crate) flag: Option<JumpFlag>,
     /// The flag.
     pub(crate) stop: Ident,
     /// The slot for the values of its `break`s, and the type of the value.

@@ -109,7 +109,7 @@ impl PlaceExpr {
 
 /// The value whose type decides whether a method with a known name modifies a place.
 #[derive(Clone, Debug)]
-pub(crate) enum Receiver {
+pub(crate) enum ReceiverExpr {
     /// The place itself.
     Itself,
     /// An item of the place, found by an index. If the item may change, the place may.
@@ -124,11 +124,14 @@ pub(crate) enum Receiver {
     },
 }
 
-impl PartialEq for Receiver {
-    fn eq(&self, other: &Receiver) -> bool {
+impl PartialEq for ReceiverExpr {
+    fn eq(&self, other: &ReceiverExpr) -> bool {
         match (self, other) {
-            (Receiver::Itself, Receiver::Itself) | (Receiver::Item, Receiver::Item) => true,
-            (Receiver::OfTrait { method: a, receiver: x, .. }, Receiver::OfTrait { method: b, receiver: y, .. }) => {
+            (ReceiverExpr::Itself, ReceiverExpr::Itself) | (ReceiverExpr::Item, ReceiverExpr::Item) => true,
+            (
+                ReceiverExpr::OfTrait { method: a, receiver: x, .. },
+                ReceiverExpr::OfTrait { method: b, receiver: y, .. },
+            ) => {
                 let typed = |receiver: &Expr| typed(receiver, &|_| TokenStream::new()).to_string();
                 a == b && typed(x) == typed(y)
             }
@@ -174,7 +177,7 @@ pub(crate) struct Place {
     pub(crate) binding: BindingId,
     /// The values of which at least one needs a method that may modify it for the place to change.
     /// If there are none, the place certainly changes.
-    pub(crate) receivers: Vec<Receiver>,
+    pub(crate) receivers: Vec<ReceiverExpr>,
 }
 
 impl Place {
@@ -317,12 +320,12 @@ mod tests {
 
     #[test]
     fn a_place_that_perhaps_changes_leaves_its_parts_beside_it() {
-        let receivers = |places: &[(&str, &[Receiver])]| {
+        let receivers = |places: &[(&str, &[ReceiverExpr])]| {
             let mut all = Places::default();
             places.iter().for_each(|(text, receivers)| all.add(Place { receivers: receivers.to_vec(), ..place(text) }));
             all.iter().map(|p| (p.name(), p.receivers.clone(), all.around(p).count())).collect::<Vec<_>>()
         };
-        let (itself, item) = (Receiver::Itself, Receiver::Item);
+        let (itself, item) = (ReceiverExpr::Itself, ReceiverExpr::Item);
         let both = [item.clone(), itself.clone()];
         let (itself, item) = ([itself], [item]);
         assert_eq!(receivers(&[("a", &itself), ("a", &[])]), [("a".into(), vec![], 0)]);

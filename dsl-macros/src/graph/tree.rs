@@ -12,10 +12,10 @@
 //! - A variable is an id. Names are resolved, so that no later stage knows scopes.
 
 use super::facts::{
-    BlockFacts, Decided, FunctionFacts, GuardFacts, IfFacts, JumpFacts, LogicalFacts, LoopFacts, OperandFacts,
+    BlockFacts, FactCell, FunctionFacts, GuardFacts, IfFacts, JumpFacts, LogicalFacts, LoopFacts, OperandFacts,
     PanicFacts, SequenceFacts,
 };
-use super::place::{PlaceExpr, Receiver};
+use super::place::{PlaceExpr, ReceiverExpr};
 use super::scope::{Hidden, VarId, Variable};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::ToTokens;
@@ -28,7 +28,7 @@ use syn::{
 use syn::{Index, Member};
 
 /// A function.
-pub(crate) struct Function {
+pub(crate) struct FunctionTree {
     /// All variables. The parameters come first.
     pub(crate) variables: Vec<Variable>,
     /// The number of variables that the parameters declare.
@@ -38,7 +38,7 @@ pub(crate) struct Function {
     pub(crate) expected: Option<Rc<Type>>,
     pub(crate) returns_unit: bool,
     pub(crate) body: Body,
-    pub(crate) facts: Decided<FunctionFacts>,
+    pub(crate) facts: FactCell<FunctionFacts>,
 }
 
 /// Rust code with holes.
@@ -105,7 +105,7 @@ pub(crate) enum Change {
     /// Possibly modified: the receiver of a method, or a callee, which may be taken by `&mut`.
     Perhaps,
     /// Modified if the receiver has a type whose method of a known name may do so.
-    Unless(Receiver),
+    Unless(ReceiverExpr),
 }
 
 /// Code that the macro may change.
@@ -113,19 +113,19 @@ pub(crate) enum Change {
 /// The nodes are boxed: the stages recurse, and the stack of the compiler is limited.
 pub(crate) enum Node {
     Variable(Box<Passed>),
-    If(Box<Branch>),
+    If(Box<IfExpr>),
     Block(Box<(ExprBlock, Body)>),
     Labeled(Box<Labeled>),
-    Sequence(Box<Sequence>),
-    While(Box<While>),
-    HostLoop(Box<HostLoop>),
+    Sequence(Box<SequenceBlock>),
+    While(Box<WhileExpr>),
+    HostLoop(Box<HostLoopExpr>),
     For(Box<For>),
     Loop(Box<Loop>),
     Closure(Box<Closure>),
     Async(Box<Async>),
-    Compare(Box<Compare>),
-    Logical(Box<Logical>),
-    Update(Box<Update>),
+    Compare(Box<CompareExpr>),
+    Logical(Box<LogicalExpr>),
+    Update(Box<UpdateExpr>),
     Call(Box<Call>),
     Cast(Box<Cast>),
     Await(Box<Await>),
@@ -138,7 +138,7 @@ pub(crate) struct Passed {
     pub(crate) syntax: Expr,
     pub(crate) place: LocalPlace,
     /// Whether the variable is a mutable reference that is reborrowed here.
-    pub(crate) is_reborrowed: Decided<bool>,
+    pub(crate) is_reborrowed: FactCell<bool>,
 }
 
 /// The statements of a block.
@@ -153,9 +153,9 @@ pub(crate) struct Statement {
     /// Whether the value of the block is that of the statement.
     pub(crate) is_end: bool,
     /// The statements after this one, if a jump in it may skip them.
-    pub(crate) rest: Option<Rest>,
+    pub(crate) rest: Option<RestOfBlock>,
     /// The facts of the guard around the rest, if a jump skips it.
-    pub(crate) guard: Decided<GuardFacts>,
+    pub(crate) guard: FactCell<GuardFacts>,
 }
 
 pub(crate) enum StatementKind {
@@ -166,7 +166,7 @@ pub(crate) enum StatementKind {
 }
 
 /// The statements after one that a jump may leave, as far as their form shows.
-pub(crate) struct Rest {
+pub(crate) struct RestOfBlock {
     /// The statement before them.
     pub(crate) at: Span,
     /// Whether they certainly jump, other than by a final value.
@@ -187,7 +187,7 @@ pub(crate) struct Let {
 }
 
 /// An `if`.
-pub(crate) struct Branch {
+pub(crate) struct IfExpr {
     /// Without its condition and blocks.
     pub(crate) syntax: ExprIf,
     pub(crate) condition: Code,
@@ -198,23 +198,23 @@ pub(crate) struct Branch {
     /// Whether the `if` is a statement, which has no value where the block has none.
     pub(crate) is_statement: bool,
     /// The facts, or `None` if the condition is a host value by its form.
-    pub(crate) staged: Option<StagedIf>,
+    pub(crate) staged: Option<StagedIfExpr>,
 }
 
 /// An `if` whose condition may be a tensor.
-pub(crate) struct StagedIf {
+pub(crate) struct StagedIfExpr {
     /// Whether the condition has the type of that of the `if` around it.
     pub(crate) has_kind_of_outer: bool,
     /// The arms that certainly jump.
     pub(crate) jumps: [bool; 2],
     /// The arms whose form does not exclude a value.
     pub(crate) has_value: [bool; 2],
-    pub(crate) facts: Decided<IfFacts>,
+    pub(crate) facts: FactCell<IfFacts>,
 }
 
 pub(crate) enum Otherwise {
     Block(Body),
-    If(Box<Branch>),
+    If(Box<IfExpr>),
 }
 
 /// A labeled block.
@@ -222,21 +222,21 @@ pub(crate) struct Labeled {
     /// Without its statements.
     pub(crate) syntax: ExprBlock,
     pub(crate) body: Body,
-    pub(crate) facts: Decided<BlockFacts>,
+    pub(crate) facts: FactCell<BlockFacts>,
 }
 
 /// A block of a long sequence of jumps.
-pub(crate) struct Sequence {
+pub(crate) struct SequenceBlock {
     /// Without its statements.
     pub(crate) syntax: ExprBlock,
     pub(crate) body: Body,
     pub(crate) is_unit: bool,
     pub(crate) hidden: Vec<Hidden>,
-    pub(crate) facts: Decided<SequenceFacts>,
+    pub(crate) facts: FactCell<SequenceFacts>,
 }
 
 /// A `while` whose condition may be a tensor.
-pub(crate) struct While {
+pub(crate) struct WhileExpr {
     pub(crate) attrs: Vec<Attribute>,
     pub(crate) at: Span,
     pub(crate) label: Option<Label>,
@@ -244,11 +244,11 @@ pub(crate) struct While {
     pub(crate) body: Body,
     /// Whether a jump ends the loop.
     pub(crate) stops: bool,
-    pub(crate) facts: Decided<LoopFacts>,
+    pub(crate) facts: FactCell<LoopFacts>,
 }
 
 /// A `while` on a host value.
-pub(crate) struct HostLoop {
+pub(crate) struct HostLoopExpr {
     /// Without its condition and body.
     pub(crate) syntax: ExprWhile,
     pub(crate) condition: Code,
@@ -257,7 +257,7 @@ pub(crate) struct HostLoop {
     pub(crate) stops: bool,
     /// Whether only a panic ends the loop.
     pub(crate) is_endless: bool,
-    pub(crate) facts: Decided<LoopFacts>,
+    pub(crate) facts: FactCell<LoopFacts>,
 }
 
 /// A `for`.
@@ -273,7 +273,7 @@ pub(crate) struct For {
     pub(crate) stops: bool,
     /// Whether a jump under a construct ends the loop.
     pub(crate) stops_under_construct: bool,
-    pub(crate) facts: Decided<LoopFacts>,
+    pub(crate) facts: FactCell<LoopFacts>,
 }
 
 /// A `loop`.
@@ -287,7 +287,7 @@ pub(crate) struct Loop {
     pub(crate) is_endless: bool,
     /// Whether a `break` ends this very loop.
     pub(crate) is_broken: bool,
-    pub(crate) facts: Decided<LoopFacts>,
+    pub(crate) facts: FactCell<LoopFacts>,
 }
 
 /// A closure. The facts are the slot for its result, if a jump needs it.
@@ -297,7 +297,7 @@ pub(crate) struct Closure {
     pub(crate) declared: Vec<VarId>,
     pub(crate) at: Span,
     pub(crate) body: Code,
-    pub(crate) facts: Decided<FunctionFacts>,
+    pub(crate) facts: FactCell<FunctionFacts>,
 }
 
 /// An `async` block. The facts are as for a closure.
@@ -305,30 +305,30 @@ pub(crate) struct Async {
     /// Without its statements.
     pub(crate) syntax: ExprAsync,
     pub(crate) body: Body,
-    pub(crate) facts: Decided<FunctionFacts>,
+    pub(crate) facts: FactCell<FunctionFacts>,
 }
 
 /// A comparison.
-pub(crate) struct Compare {
+pub(crate) struct CompareExpr {
     pub(crate) at: Span,
     pub(crate) function: &'static str,
     pub(crate) left: Code,
     /// The place on the left side, if it is one that the right side may modify.
     pub(crate) place: Option<LocalPlace>,
     pub(crate) right: Code,
-    pub(crate) facts: Decided<OperandFacts>,
+    pub(crate) facts: FactCell<OperandFacts>,
 }
 
 /// `left && right` or `left || right`.
-pub(crate) struct Logical {
+pub(crate) struct LogicalExpr {
     pub(crate) op: BinOp,
     pub(crate) left: Code,
     pub(crate) right: Code,
-    pub(crate) facts: Decided<LogicalFacts>,
+    pub(crate) facts: FactCell<LogicalFacts>,
 }
 
 /// `left op= right`
-pub(crate) struct Update {
+pub(crate) struct UpdateExpr {
     /// Without its sides.
     pub(crate) syntax: ExprBinary,
     pub(crate) left: Code,
@@ -337,7 +337,7 @@ pub(crate) struct Update {
     pub(crate) right: Code,
     /// Whether the left side borrows what the right side reads.
     pub(crate) is_right_first: bool,
-    pub(crate) facts: Decided<OperandFacts>,
+    pub(crate) facts: FactCell<OperandFacts>,
 }
 
 /// A call of a function or method that has constructs in its arguments.
@@ -347,7 +347,7 @@ pub(crate) struct Call {
     /// The receiver, if it is a place.
     pub(crate) receiver: Option<LocalPlace>,
     pub(crate) args: Vec<Argument>,
-    pub(crate) facts: Decided<OperandFacts>,
+    pub(crate) facts: FactCell<OperandFacts>,
 }
 
 /// An argument of a call.
@@ -371,7 +371,7 @@ pub(crate) struct Await {
     pub(crate) syntax: ExprAwait,
     pub(crate) base: Code,
     /// The constructs that must allow it.
-    pub(crate) facts: Decided<Vec<Ident>>,
+    pub(crate) facts: FactCell<Vec<Ident>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -390,7 +390,7 @@ pub(crate) struct Jump {
     pub(crate) syntax: Expr,
     pub(crate) value: Option<Code>,
     pub(crate) hidden: Vec<Hidden>,
-    pub(crate) facts: Decided<JumpFacts>,
+    pub(crate) facts: FactCell<JumpFacts>,
 }
 
 /// The treatment of the call of a macro.
@@ -398,7 +398,7 @@ pub(crate) enum MacroCall {
     /// The call stays as it is.
     Kept,
     /// The call stays, with other arguments.
-    Arguments(Arguments),
+    Arguments(MacroArguments),
     /// `vec![value; count]`
     Repeat(Code, Token![;], Code),
     /// `matches!`: the matched value, and the tokens after it.
@@ -408,8 +408,8 @@ pub(crate) enum MacroCall {
         debug: bool,
         condition: Code,
         text: String,
-        message: Message,
-        index: Decided<usize>,
+        message: CheckMessage,
+        index: FactCell<usize>,
     },
     AssertEquality {
         at: Span,
@@ -417,33 +417,33 @@ pub(crate) enum MacroCall {
         equal: bool,
         sides: [Code; 2],
         texts: [String; 2],
-        message: Message,
-        index: Decided<usize>,
+        message: CheckMessage,
+        index: FactCell<usize>,
     },
     /// `println!` and similar macros.
     Print {
         at: Span,
         error: bool,
         line: bool,
-        arguments: Arguments,
+        arguments: MacroArguments,
     },
     /// `dbg!`, with the source text of each value.
     Dbg(Span, Vec<(TokenStream, Code)>),
     /// A macro that panics. There are no facts if it is under no construct.
-    Panic(Ident, Decided<PanicFacts>),
+    Panic(Ident, FactCell<PanicFacts>),
     /// A macro that runs once, while tracing. The facts are the constructs that must allow it.
-    Opaque(Span, Decided<Vec<Ident>>),
+    Opaque(Span, FactCell<Vec<Ident>>),
 }
 
 /// The message of an assertion.
-pub(crate) enum Message {
-    Arguments(Arguments),
+pub(crate) enum CheckMessage {
+    Arguments(MacroArguments),
     /// The compiler reports the error.
     Wrong(TokenStream),
 }
 
 /// Arguments of a macro, with holes.
-pub(crate) struct Arguments {
+pub(crate) struct MacroArguments {
     pub(crate) syntax: Punctuated<MacroArgument, Token![,]>,
     pub(crate) parts: Vec<Part>,
 }

@@ -1,13 +1,13 @@
 //! `if`s, `&&` and `||`, and the guards around statements that a jump may skip.
 
 use super::flags::RaisedFlag;
-use super::state::{Analysis, ConstructKind, Position, TargetKind};
+use super::state::{Analysis, CodeContext, ConstructKind, TargetKind};
 use crate::graph::facts::{Deferred, GuardFacts, IfFacts};
-use crate::graph::tree::{Branch, Logical, Otherwise, Rest, StagedIf, Statement};
+use crate::graph::tree::{IfExpr, LogicalExpr, Otherwise, RestOfBlock, StagedIfExpr, Statement};
 use syn::spanned::Spanned;
 
 impl Analysis<'_> {
-    pub(super) fn branch(&mut self, branch: &Branch, is_value: bool, position: Position) {
+    pub(super) fn branch(&mut self, branch: &IfExpr, is_value: bool, position: CodeContext) {
         match &branch.staged {
             Some(staged) => self.staged_if(branch, staged, is_value, position),
             None => self.host_if(branch, is_value, position),
@@ -15,9 +15,9 @@ impl Analysis<'_> {
     }
 
     /// An `if` on a certain host value: `if let`, a `let` chain, a literal.
-    fn host_if(&mut self, branch: &Branch, is_value: bool, position: Position) {
-        let position = if is_value { position } else { Position { expected: None, value_of: 0, ..position } };
-        self.code(&branch.condition, Position::default());
+    fn host_if(&mut self, branch: &IfExpr, is_value: bool, position: CodeContext) {
+        let position = if is_value { position } else { CodeContext { expected: None, value_of: 0, ..position } };
+        self.code(&branch.condition, CodeContext::default());
         self.statements(&branch.then.stmts, position.clone());
         match &branch.otherwise {
             None => {}
@@ -28,8 +28,8 @@ impl Analysis<'_> {
         }
     }
 
-    fn staged_if(&mut self, branch: &Branch, staged: &StagedIf, is_value: bool, position: Position) {
-        self.code(&branch.condition, Position::default());
+    fn staged_if(&mut self, branch: &IfExpr, staged: &StagedIfExpr, is_value: bool, position: CodeContext) {
+        self.code(&branch.condition, CodeContext::default());
         let jumps = staged.jumps;
         // If both arms jump, the `if` has no value, unless it ends a function or labeled block,
         // whose value the jumps provide.
@@ -78,9 +78,9 @@ impl Analysis<'_> {
         &mut self,
         flag: RaisedFlag,
         stmt: &Statement,
-        rest: &Rest,
+        rest: &RestOfBlock,
         stmts: &[Statement],
-        position: Position,
+        position: CodeContext,
     ) -> bool {
         let RaisedFlag { flag, values_for } = flag;
         let at = flag.name.span();
@@ -117,11 +117,11 @@ impl Analysis<'_> {
         has_value
     }
 
-    pub(super) fn logical(&mut self, logical: &Logical) {
+    pub(super) fn logical(&mut self, logical: &LogicalExpr) {
         let at = logical.op.span();
-        self.code(&logical.left, Position::default());
-        self.open(ConstructKind::Logical, at, &Position::default());
-        self.code(&logical.right, Position::default());
+        self.code(&logical.left, CodeContext::default());
+        self.open(ConstructKind::Logical, at, &CodeContext::default());
+        self.code(&logical.right, CodeContext::default());
         let closed = self.close(at);
         logical.facts.set(closed);
     }

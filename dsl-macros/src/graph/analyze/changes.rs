@@ -1,14 +1,14 @@
 //! Modifications of places, first values of variables, and uses that may modify.
 
 use super::state::{Analysis, Changed, ConstructKind, GivenInside};
-use crate::graph::facts::Used;
-use crate::graph::place::{BindingId, Place, PlaceExpr, Projection, Receiver};
+use crate::graph::facts::UsedPlace;
+use crate::graph::place::{BindingId, Place, PlaceExpr, Projection, ReceiverExpr};
 use crate::graph::scope::Access;
 use crate::graph::tree::{Change, LocalPlace, Passed};
 
 /// How an expression modifies a place that is used before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Changes {
+pub(super) enum LaterChange {
     /// Not at all, or in a way that the compiler accepts.
     No,
     /// By methods alone: a construct borrows the place mutably where plain Rust may only read it.
@@ -60,13 +60,13 @@ impl Analysis<'_> {
 
     /// Records the use of a place whose variable is not known to be mutable. `receiver` is given if
     /// the use is a call of a method with a known name.
-    fn used(&mut self, id: BindingId, written: PlaceExpr, receiver: Option<Receiver>) {
+    fn used(&mut self, id: BindingId, written: PlaceExpr, receiver: Option<ReceiverExpr>) {
         let path = |w: &PlaceExpr| w.prefixes().last().map(ToString::to_string);
         let first = self.bindings[id].given.unwrap_or(0);
         for construct in self.constructs.iter_mut().skip(first).filter(|c| id < c.first_inside) {
-            let covers = |u: &Used| u.receiver.is_none() || u.receiver == receiver;
+            let covers = |u: &UsedPlace| u.receiver.is_none() || u.receiver == receiver;
             if !construct.used.iter().any(|(_, u)| covers(u) && path(&u.expr) == path(&written)) {
-                construct.used.push((id, Used { expr: written.clone(), receiver: receiver.clone() }));
+                construct.used.push((id, UsedPlace { expr: written.clone(), receiver: receiver.clone() }));
             }
         }
     }
@@ -144,15 +144,15 @@ impl Analysis<'_> {
 
     /// Returns how a place was modified in the current constructs since `changed` had the length
     /// `start`.
-    pub(super) fn changes_since(&self, start: usize, place: &LocalPlace) -> Changes {
+    pub(super) fn changes_since(&self, start: usize, place: &LocalPlace) -> LaterChange {
         let id = self.ids[place.variable];
         let changes = || self.changed[start..].iter().filter(|c| c.binding == id && c.written.overlaps(&place.expr));
         if changes().any(|c| c.is_exact) {
-            Changes::Exact
+            LaterChange::Exact
         } else if changes().any(|c| c.constructs > self.constructs.len()) {
-            Changes::Perhaps
+            LaterChange::Perhaps
         } else {
-            Changes::No
+            LaterChange::No
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The constructs around the current node: their ends, and the variables that live on after them.
 
-use super::state::{Analysis, Construct, ConstructKind, GivenInside, Position};
+use super::state::{Analysis, CodeContext, Construct, ConstructKind, GivenInside};
 use crate::graph::facts::{Closed, Deferred};
 use crate::graph::names;
 use crate::graph::place::{BindingId, Place, PlaceExpr, Places};
@@ -9,7 +9,7 @@ use proc_macro2::Span;
 
 impl Analysis<'_> {
     /// Opens a construct. Returns its index.
-    pub(super) fn open(&mut self, kind: ConstructKind, at: Span, position: &Position) -> usize {
+    pub(super) fn open(&mut self, kind: ConstructKind, at: Span, position: &CodeContext) -> usize {
         let index = self.index();
         let text = match kind {
             ConstructKind::If => "if",

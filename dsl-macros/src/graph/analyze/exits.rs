@@ -1,6 +1,6 @@
 //! Exits: the ways out of constructs.
 
-use super::state::{Analysis, ConstructKind, Position, TargetKind, Way};
+use super::state::{Analysis, CodeContext, ConstructKind, TargetKind, Way};
 use crate::graph::facts::{ArmExit, Exit, ExitEnd, ExitValue, FirstValue, LeftArm, NeverValue};
 use crate::graph::names;
 use crate::graph::scope::Hidden;
@@ -120,7 +120,7 @@ impl Analysis<'_> {
     }
 
     /// Returns the value of code that is left only by jumps to enclosing targets.
-    pub(super) fn never_value(&mut self, at: Span, position: &Position) -> NeverValue {
+    pub(super) fn never_value(&mut self, at: Span, position: &CodeContext) -> NeverValue {
         match position.tail.map(|t| &self.targets[t]) {
             Some(target) if target.slot_used && target.kind != TargetKind::Loop => {
                 NeverValue::Slot(target.slot.clone())

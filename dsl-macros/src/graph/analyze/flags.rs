@@ -9,7 +9,7 @@
 //!   flag is a `bool` or a tensor.
 
 use super::state::{Analysis, OpenFlag, Way};
-use crate::graph::facts::Flag;
+use crate::graph::facts::JumpFlag;
 use crate::graph::names;
 use crate::graph::place::BindingId;
 use crate::graph::tree::JumpKind;
@@ -21,7 +21,7 @@ const MIN_JOINED: usize = 4;
 
 /// A flag that a jump raises, after all of its jumps are known.
 pub(super) struct RaisedFlag {
-    pub(super) flag: Flag,
+    pub(super) flag: JumpFlag,
     /// The targets that receive a value from such a jump.
     pub(super) values_for: Vec<usize>,
 }
@@ -80,7 +80,7 @@ impl Analysis<'_> {
         let whole = joined.iter().find(|(_, of)| of.len() == flag.types.len());
         let types = whole.map_or(flag.types, |(joined, _)| vec![*joined]);
         flag.raised.then_some(RaisedFlag {
-            flag: Flag { name: flag.name, is_shared: flag.is_shared, declared, types, joined },
+            flag: JumpFlag { name: flag.name, is_shared: flag.is_shared, declared, types, joined },
             values_for: flag.values_for,
         })
     }

@@ -10,13 +10,13 @@
 //! loops that it leaves ([`flags`](super::flags)), and puts its value into the slot of its target,
 //! which is declared before the target, so that all constructs inside carry it.
 
-use super::state::{Analysis, ConstructKind, OpenSequence, Position, Target, TargetKind, Way};
+use super::state::{Analysis, CodeContext, ConstructKind, JumpTarget, OpenSequence, TargetKind, Way};
 use crate::graph::facts::{
-    BlockFacts, Decided, Exit, ExitEnd, ExitValue, FailedArm, JumpFacts, PanicFacts, SequenceFacts,
+    BlockFacts, Exit, ExitEnd, ExitValue, FactCell, FailedArm, JumpFacts, PanicFacts, SequenceFacts,
 };
 use crate::graph::names;
 use crate::graph::place::PlaceExpr;
-use crate::graph::tree::{Change, Jump, JumpKind, Labeled, Sequence};
+use crate::graph::tree::{Change, Jump, JumpKind, Labeled, SequenceBlock};
 use proc_macro2::{Ident, Span};
 use syn::{Label, Lifetime};
 
@@ -30,7 +30,7 @@ impl Analysis<'_> {
             TargetKind::Block => ("broken", names::label("block", index, at)),
         };
         let slot_binding = self.declare_helper();
-        self.targets.push(Target {
+        self.targets.push(JumpTarget {
             kind,
             label: label.map(|l| l.name.ident.to_string()),
             native: label.map_or(native, |l| l.name.clone()),
@@ -53,29 +53,29 @@ impl Analysis<'_> {
     }
 
     /// Removes the innermost target. Returns it, and the label to put on it.
-    pub(super) fn remove_target(&mut self, label: Option<&Label>) -> (Target, Option<Label>) {
+    pub(super) fn remove_target(&mut self, label: Option<&Label>) -> (JumpTarget, Option<Label>) {
         let target = self.targets.pop().expect("a target was added");
         let generated = || target.native_used.then(|| names::label_of(&target.native));
         let label = label.cloned().or_else(generated);
         (target, label)
     }
 
-    pub(super) fn labeled_block(&mut self, block: &Labeled, position: Position) {
+    pub(super) fn labeled_block(&mut self, block: &Labeled, position: CodeContext) {
         let label = block.syntax.label.as_ref();
         let target = self.add_target(TargetKind::Block, label, block.body.brace.span.open());
-        let end = Position::tail_of(target);
-        let inner = Position { expected: position.expected, value_of: position.value_of, ..end };
+        let end = CodeContext::tail_of(target);
+        let inner = CodeContext { expected: position.expected, value_of: position.value_of, ..end };
         self.statements(&block.body.stmts, inner);
         let (target, label) = self.remove_target(label);
         block.facts.set(BlockFacts { label, slot: target.used_slot() });
     }
 
     /// A block of a long sequence. The exit to each destination is emitted once, after the block.
-    pub(super) fn sequence(&mut self, sequence: &Sequence, position: Position) {
+    pub(super) fn sequence(&mut self, sequence: &SequenceBlock, position: CodeContext) {
         let at = sequence.body.brace.span.open();
         let (targets, constructs) = (self.targets.len(), self.constructs.len());
         self.sequences.push(OpenSequence { targets, constructs, at, ways: Vec::new() });
-        self.statements(&sequence.body.stmts, Position { is_unit: sequence.is_unit, ..position });
+        self.statements(&sequence.body.stmts, CodeContext { is_unit: sequence.is_unit, ..position });
         let open = self.sequences.pop().expect("the sequence was begun");
         if open.ways.is_empty() {
             return;
@@ -91,7 +91,7 @@ impl Analysis<'_> {
 
     /// Returns the target of a `break` or `continue`.
     fn target_of(&self, label: Option<&Lifetime>) -> Option<usize> {
-        let fits = |t: &Target| match label {
+        let fits = |t: &JumpTarget| match label {
             Some(label) => t.label.as_ref().is_some_and(|l| label.ident == l),
             None => t.kind == TargetKind::Loop,
         };
@@ -105,7 +105,7 @@ impl Analysis<'_> {
             _ => self.target_of(label),
         };
         if let Some(value) = &jump.value {
-            self.code(value, Position::default());
+            self.code(value, CodeContext::default());
         }
         let Some(target) = target else {
             let message = match label {
@@ -183,7 +183,7 @@ impl Analysis<'_> {
     }
 
     /// A macro that panics. Under a tensor condition it becomes an assertion that fails.
-    pub(super) fn panic(&mut self, facts: &Decided<PanicFacts>) {
+    pub(super) fn panic(&mut self, facts: &FactCell<PanicFacts>) {
         let inside = &mut self.constructs[self.function_start..];
         if inside.is_empty() {
             return;

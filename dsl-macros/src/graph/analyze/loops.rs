@@ -6,17 +6,17 @@
 //! - A loop that is a host loop by its form stays as it is. If a jump in it is under a condition,
 //!   the rest of the loop is traced under its flag.
 
-use super::state::{Analysis, ConstructKind, Position, TargetKind};
+use super::state::{Analysis, CodeContext, ConstructKind, TargetKind};
 use crate::graph::facts::{FlagLoopFacts, HostLoopFacts, LoopFacts, StagedLoopFacts, StopFacts};
 use crate::graph::names;
 use crate::graph::place::PlaceExpr;
-use crate::graph::tree::{Body, Change, Code, For, HostLoop, Loop, Node, Part, While};
+use crate::graph::tree::{Body, Change, Code, For, HostLoopExpr, Loop, Node, Part, WhileExpr};
 use proc_macro2::Span;
 use syn::Label;
 
 impl Analysis<'_> {
-    pub(super) fn while_loop(&mut self, w: &While) {
-        let condition = |analysis: &mut Self| analysis.code(&w.condition, Position::default());
+    pub(super) fn while_loop(&mut self, w: &WhileExpr) {
+        let condition = |analysis: &mut Self| analysis.code(&w.condition, CodeContext::default());
         let facts = self.staged_while(w.at, w.label.as_ref(), w.stops, condition, |_| {}, &w.body);
         w.facts.set(LoopFacts::Staged(facts));
     }
@@ -37,9 +37,9 @@ impl Analysis<'_> {
         }
         let stop = stops.then(|| self.flag_name());
         let target = self.add_target(TargetKind::Loop, label, at);
-        let index = self.open(ConstructKind::While, at, &Position::statement());
+        let index = self.open(ConstructKind::While, at, &CodeContext::statement());
         if stops {
-            self.open(ConstructKind::Logical, at, &Position::default());
+            self.open(ConstructKind::Logical, at, &CodeContext::default());
         }
         // A jump out of the condition leaves a part of an expression.
         self.construct_of(index).nested = true;
@@ -52,7 +52,7 @@ impl Analysis<'_> {
         if stops {
             self.open_guard(at, target);
         }
-        self.statements(&body.stmts, Position::tail_of(target));
+        self.statements(&body.stmts, CodeContext::tail_of(target));
         let guard = stops.then(|| self.close(at));
         let closed = self.close(at);
         let (_, label) = self.remove_target(label);
@@ -66,7 +66,7 @@ impl Analysis<'_> {
 
     /// Opens the guard around the body of a loop that a flag may stop.
     fn open_guard(&mut self, at: Span, target: usize) {
-        self.open(ConstructKind::If, at, &Position::tail_of(target));
+        self.open(ConstructKind::If, at, &CodeContext::tail_of(target));
         self.exclude_from_flag();
     }
 
@@ -79,22 +79,22 @@ impl Analysis<'_> {
         if stops {
             self.open_guard(at, target);
         }
-        self.statements(&body.stmts, Position::tail_of(target));
+        self.statements(&body.stmts, CodeContext::tail_of(target));
         let guard = stops.then(|| (self.close(at), self.flag_name()));
         let (_, label) = self.remove_target(label);
         let flag = if stops { self.close_flag().map(|flag| flag.flag) } else { None };
         HostLoopFacts { label, flag, guard }
     }
 
-    pub(super) fn host_while(&mut self, w: &HostLoop) {
-        self.code(&w.condition, Position::default());
+    pub(super) fn host_while(&mut self, w: &HostLoopExpr) {
+        self.code(&w.condition, CodeContext::default());
         let at = w.syntax.while_token.span;
         w.facts.set(LoopFacts::Host(self.host_body(&w.body, w.syntax.label.as_ref(), w.stops, at)));
     }
 
     pub(super) fn for_loop(&mut self, f: &For) {
         let (at, label) = (f.syntax.for_token.span, f.syntax.label.as_ref());
-        self.code(&f.iterable, Position::default());
+        self.code(&f.iterable, CodeContext::default());
         if f.is_host || is_reborrowed(&f.iterable) {
             self.declare(&f.declared);
             return f.facts.set(LoopFacts::Host(self.host_body(&f.body, label, f.stops_under_construct, at)));
@@ -110,7 +110,7 @@ impl Analysis<'_> {
         f.facts.set(LoopFacts::Staged(StagedLoopFacts { looping: Some(index), ..facts }));
     }
 
-    pub(super) fn loop_loop(&mut self, l: &Loop, position: Position) {
+    pub(super) fn loop_loop(&mut self, l: &Loop, position: CodeContext) {
         let (at, label) = (l.syntax.loop_token.span, l.syntax.label.as_ref());
         if !l.stops {
             return l.facts.set(LoopFacts::Host(self.host_body(&l.body, label, false, at)));
@@ -118,9 +118,9 @@ impl Analysis<'_> {
         self.open_flag(at, Some(self.targets.len()));
         let stop = self.flag_name();
         let target = self.add_target(TargetKind::Loop, label, at);
-        self.open(ConstructKind::Loop, at, &Position::statement());
+        self.open(ConstructKind::Loop, at, &CodeContext::statement());
         self.exclude_from_flag();
-        self.statements(&l.body.stmts, Position::tail_of(target));
+        self.statements(&l.body.stmts, CodeContext::tail_of(target));
         let closed = self.close(at);
         let (target, label) = self.remove_target(label);
         let flag = self.close_flag().map(|flag| flag.flag);

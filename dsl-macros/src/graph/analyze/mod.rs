@@ -14,7 +14,7 @@ use super::facts::FunctionFacts;
 use super::tree::*;
 use crate::ctxt::Ctxt;
 use proc_macro2::Span;
-use state::{Analysis, Position, TargetKind};
+use state::{Analysis, CodeContext, TargetKind};
 
 mod branches;
 
@@ -37,30 +37,30 @@ mod state;
 mod tests;
 
 /// Finds the facts of a function.
-pub(crate) fn analyze(cx: &Ctxt, function: &Function) {
+pub(crate) fn analyze(cx: &Ctxt, function: &FunctionTree) {
     Analysis::new(cx, &function.variables).function(function);
 }
 
 impl Analysis<'_> {
-    fn function(&mut self, function: &Function) {
+    fn function(&mut self, function: &FunctionTree) {
         self.declare(&(0..function.parameters).collect::<Vec<_>>());
         self.add_target(TargetKind::Function, None, function.name.span());
         self.targets[0].returns_unit = function.returns_unit;
-        let position = Position { expected: function.expected.clone(), ..Position::tail_of(0) };
+        let position = CodeContext { expected: function.expected.clone(), ..CodeContext::tail_of(0) };
         self.statements(&function.body.stmts, position);
         function.facts.set(self.targets[0].used_slot());
     }
 
     /// Walks over the parts of code.
-    fn code(&mut self, code: &Code, position: Position) {
+    fn code(&mut self, code: &Code, position: CodeContext) {
         self.parts(&code.parts, &position);
     }
 
-    fn parts(&mut self, parts: &[Part], position: &Position) {
+    fn parts(&mut self, parts: &[Part], position: &CodeContext) {
         for part in parts {
             match part {
                 Part::Node { node, is_value: true, .. } => self.node(node, position.clone()),
-                Part::Node { node, .. } => self.node(node, Position::default()),
+                Part::Node { node, .. } => self.node(node, CodeContext::default()),
                 Part::Change { place, how, is_value } => {
                     let skip = if *is_value { position.value_of } else { 0 };
                     self.change(place.expr.clone(), self.ids[place.variable], how, skip);
@@ -71,7 +71,7 @@ impl Analysis<'_> {
         }
     }
 
-    fn node(&mut self, node: &Node, position: Position) {
+    fn node(&mut self, node: &Node, position: CodeContext) {
         match node {
             Node::Variable(passed) => self.passed(passed, position.value_of),
             Node::If(branch) => {
@@ -89,12 +89,12 @@ impl Analysis<'_> {
             Node::Loop(l) => self.loop_loop(l, position),
             Node::Closure(c) => {
                 self.declare(&c.declared);
-                let slot = self.in_function(c.at, |analysis| analysis.code(&c.body, Position::tail_of(0)));
+                let slot = self.in_function(c.at, |analysis| analysis.code(&c.body, CodeContext::tail_of(0)));
                 c.facts.set(slot);
             }
             Node::Async(a) => {
                 let slot = self.in_function(a.syntax.async_token.span, |analysis| {
-                    analysis.statements(&a.body.stmts, Position::tail_of(0));
+                    analysis.statements(&a.body.stmts, CodeContext::tail_of(0));
                 });
                 a.facts.set(slot);
             }
@@ -102,9 +102,9 @@ impl Analysis<'_> {
             Node::Logical(logical) => self.logical(logical),
             Node::Update(update) => self.update(update, &position),
             Node::Call(call) => self.call(call, &position),
-            Node::Cast(cast) => self.code(&cast.operand, Position::default()),
+            Node::Cast(cast) => self.code(&cast.operand, CodeContext::default()),
             Node::Await(a) => {
-                self.code(&a.base, Position::default());
+                self.code(&a.base, CodeContext::default());
                 a.facts.set(self.constructs_from(self.function_start));
             }
             Node::Jump(jump) => self.jump(jump),
@@ -114,7 +114,7 @@ impl Analysis<'_> {
 
     /// Walks over statements. Returns whether they end in statements guarded by a flag that have a
     /// value.
-    fn statements(&mut self, stmts: &[Statement], position: Position) -> bool {
+    fn statements(&mut self, stmts: &[Statement], position: CodeContext) -> bool {
         for (i, stmt) in stmts.iter().enumerate() {
             let Some(rest) = &stmt.rest else {
                 self.statement(stmt, &position);
@@ -129,19 +129,19 @@ impl Analysis<'_> {
         false
     }
 
-    fn statement(&mut self, stmt: &Statement, position: &Position) {
+    fn statement(&mut self, stmt: &Statement, position: &CodeContext) {
         match &stmt.kind {
             StatementKind::Let(local) => {
                 if let Some(init) = &local.init {
-                    self.code(init, Position { expected: local.expected.clone(), ..Position::statement() });
+                    self.code(init, CodeContext { expected: local.expected.clone(), ..CodeContext::statement() });
                 }
                 if let Some(diverge) = &local.diverge {
-                    self.code(diverge, Position::statement());
+                    self.code(diverge, CodeContext::statement());
                 }
                 self.declare(&local.declared);
             }
             StatementKind::Expr(code, _) => {
-                self.code(code, if stmt.is_end { position.clone() } else { Position::statement() });
+                self.code(code, if stmt.is_end { position.clone() } else { CodeContext::statement() });
             }
             StatementKind::Macro(call) => self.macro_call(&call.1),
             StatementKind::Item(_) => {}
@@ -163,7 +163,7 @@ impl Analysis<'_> {
     }
 
     fn macro_call(&mut self, call: &MacroCall) {
-        let none = Position::default();
+        let none = CodeContext::default();
         match call {
             MacroCall::Kept => {}
             MacroCall::Arguments(arguments) | MacroCall::Print { arguments, .. } => self.parts(&arguments.parts, &none),
@@ -189,9 +189,9 @@ impl Analysis<'_> {
         }
     }
 
-    fn message(&mut self, message: &Message) {
-        if let Message::Arguments(arguments) = message {
-            self.parts(&arguments.parts, &Position::default());
+    fn message(&mut self, message: &CheckMessage) {
+        if let CheckMessage::Arguments(arguments) = message {
+            self.parts(&arguments.parts, &CodeContext::default());
         }
     }
 }

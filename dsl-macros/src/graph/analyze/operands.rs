@@ -6,33 +6,33 @@
 //! modification of the same place counts: one field of a variable may change while another is
 //! borrowed.
 
-use super::changes::Changes;
-use super::state::{Analysis, Position};
+use super::changes::LaterChange;
+use super::state::{Analysis, CodeContext};
 use crate::graph::facts::OperandFacts;
-use crate::graph::tree::{Call, Code, Compare, LocalPlace, Node, Part, Update, number_of_hole};
+use crate::graph::tree::{Call, Code, CompareExpr, LocalPlace, Node, Part, UpdateExpr, number_of_hole};
 use syn::Expr;
 
 impl Analysis<'_> {
-    fn changes_of(&self, start: usize, place: Option<&LocalPlace>) -> Changes {
-        place.map_or(Changes::No, |place| self.changes_since(start, place))
+    fn changes_of(&self, start: usize, place: Option<&LocalPlace>) -> LaterChange {
+        place.map_or(LaterChange::No, |place| self.changes_since(start, place))
     }
 
-    pub(super) fn compare(&mut self, compare: &Compare, position: &Position) {
-        self.code(&compare.left, Position::default());
+    pub(super) fn compare(&mut self, compare: &CompareExpr, position: &CodeContext) {
+        self.code(&compare.left, CodeContext::default());
         let start = self.changed.len();
-        self.code(&compare.right, Position::default());
+        self.code(&compare.right, CodeContext::default());
         let changes = self.changes_of(start, compare.place.as_ref());
-        let bound = if changes == Changes::Perhaps { vec![(0, self.index())] } else { Vec::new() };
-        let (copies_left, is_statement) = (changes == Changes::Exact, position.is_statement);
+        let bound = if changes == LaterChange::Perhaps { vec![(0, self.index())] } else { Vec::new() };
+        let (copies_left, is_statement) = (changes == LaterChange::Exact, position.is_statement);
         compare.facts.set(OperandFacts { bound, copies_left, is_statement });
     }
 
-    pub(super) fn update(&mut self, update: &Update, position: &Position) {
+    pub(super) fn update(&mut self, update: &UpdateExpr, position: &CodeContext) {
         let start = self.changed.len();
-        self.code(&update.right, Position::default());
-        let is_first = update.is_right_first || self.changes_of(start, update.place.as_ref()) != Changes::No;
+        self.code(&update.right, CodeContext::default());
+        let is_first = update.is_right_first || self.changes_of(start, update.place.as_ref()) != LaterChange::No;
         let bound = if is_first { vec![(0, self.index())] } else { Vec::new() };
-        self.code(&update.left, Position::default());
+        self.code(&update.left, CodeContext::default());
         update.facts.set(OperandFacts { bound, copies_left: false, is_statement: position.is_statement });
     }
 
@@ -43,14 +43,14 @@ impl Analysis<'_> {
     ///
     /// Rust borrows a receiver before the arguments, uses it after them, and lets them read it
     /// meanwhile.
-    pub(super) fn call(&mut self, call: &Call, position: &Position) {
-        self.code(&call.call, Position::default());
+    pub(super) fn call(&mut self, call: &Call, position: &CodeContext) {
+        self.code(&call.call, CodeContext::default());
         let start = self.changed.len();
         let mut held: Vec<&LocalPlace> = call.receiver.iter().collect();
         let mut first_after = 0;
         for (i, arg) in call.args.iter().enumerate() {
-            self.code(&arg.code, Position::default());
-            if held.iter().any(|place| self.changes_since(start, place) == Changes::Perhaps) {
+            self.code(&arg.code, CodeContext::default());
+            if held.iter().any(|place| self.changes_since(start, place) == LaterChange::Perhaps) {
                 first_after = i + 1;
             }
             held.extend(&arg.borrowed);

@@ -2,7 +2,7 @@
 //! variables so far.
 
 use crate::ctxt::Ctxt;
-use crate::graph::facts::Used;
+use crate::graph::facts::UsedPlace;
 use crate::graph::names;
 use crate::graph::place::{BindingId, PlaceExpr, Places};
 use crate::graph::scope::{Access, VarId, Variable};
@@ -20,7 +20,7 @@ pub(super) struct Analysis<'a> {
     pub(super) bindings: Vec<Binding>,
     pub(super) constructs: Vec<Construct>,
     /// The targets of jumps in the current function. The first one is the function itself.
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<JumpTarget>,
     pub(super) flags: Vec<OpenFlag>,
     pub(super) sequences: Vec<OpenSequence>,
     /// For each condition type that a flag needs: its index, and the declaring flag's index.
@@ -87,7 +87,7 @@ impl<'a> Analysis<'a> {
 
 /// The context of a piece of code.
 #[derive(Clone, Default)]
-pub(super) struct Position {
+pub(super) struct CodeContext {
     /// The type of the code, if it is written nearby.
     pub(super) expected: Option<Rc<Type>>,
     /// The number of innermost constructs whose value the code is.
@@ -101,19 +101,19 @@ pub(super) struct Position {
     pub(super) is_unit: bool,
 }
 
-impl Position {
-    pub(super) fn statement() -> Position {
-        Position { is_statement: true, ..Position::default() }
+impl CodeContext {
+    pub(super) fn statement() -> CodeContext {
+        CodeContext { is_statement: true, ..CodeContext::default() }
     }
 
-    pub(super) fn tail_of(target: usize) -> Position {
-        Position { tail: Some(target), ..Position::statement() }
+    pub(super) fn tail_of(target: usize) -> CodeContext {
+        CodeContext { tail: Some(target), ..CodeContext::statement() }
     }
 
     /// Returns the position of the arms of an `if`, which provide its value if `is_value`.
-    pub(super) fn of_arms(&self, is_value: bool) -> Position {
+    pub(super) fn of_arms(&self, is_value: bool) -> CodeContext {
         let (expected, value_of) = if is_value { (self.expected.clone(), self.value_of + 1) } else { (None, 0) };
-        Position { expected, value_of, tail: self.tail, is_statement: self.is_statement, is_unit: self.is_unit }
+        CodeContext { expected, value_of, tail: self.tail, is_statement: self.is_statement, is_unit: self.is_unit }
     }
 }
 
@@ -151,7 +151,7 @@ pub(super) struct Construct {
     /// The places that change in the first arm or the loop body, and in the second arm.
     pub(super) carried: [Places; 2],
     /// Places used inside as receivers and arguments, if their variables may be immutable.
-    pub(super) used: Vec<(BindingId, Used)>,
+    pub(super) used: Vec<(BindingId, UsedPlace)>,
     /// The index of the arm that contains the current node.
     pub(super) arm: usize,
     /// The arms that a jump leaves.
@@ -188,7 +188,7 @@ impl Construct {
 }
 
 /// A target of jumps: a function, a loop or a labeled block.
-pub(super) struct Target {
+pub(super) struct JumpTarget {
     pub(super) kind: TargetKind,
     /// The user's label.
     pub(super) label: Option<String>,
@@ -210,7 +210,7 @@ pub(super) struct Target {
     pub(super) returns_unit: bool,
 }
 
-impl Target {
+impl JumpTarget {
     /// Returns the slot, if a jump uses it.
     pub(super) fn used_slot(&self) -> Option<Ident> {
         self.slot_used.then(|| self.slot.clone())

@@ -5,7 +5,7 @@ use crate::graph::{canonical::canonical, resolve::resolve};
 use syn::{ItemFn, parse_str};
 
 /// Returns the tree of a function.
-fn tree(function: &str) -> Function {
+fn tree(function: &str) -> FunctionTree {
     let mut function: ItemFn = parse_str(function).unwrap();
     canonical(&function.sig, &mut function.block);
     resolve(&mut function)
@@ -32,7 +32,7 @@ fn errors(function: &str) -> String {
 }
 
 /// Returns the facts of the first statement.
-fn first(function: &mut Function) -> Statement {
+fn first(function: &mut FunctionTree) -> Statement {
     function.body.stmts.remove(0)
 }
 

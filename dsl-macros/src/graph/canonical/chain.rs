@@ -21,14 +21,14 @@ pub(super) const MAX_NESTED: usize = 16;
 const PER_LEAF: usize = 4;
 
 /// The arms of an `if`: those with a condition, without their `else`, and the last one.
-pub(super) struct Chain {
+pub(super) struct IfChain {
     pub(super) arms: Vec<ExprIf>,
     pub(super) last: Option<Expr>,
 }
 
-impl Chain {
+impl IfChain {
     /// Takes an `if` apart if it is a long chain.
-    pub(super) fn of_long(e: &mut Expr) -> Option<Chain> {
+    pub(super) fn of_long(e: &mut Expr) -> Option<IfChain> {
         let mut n = 0;
         let mut next = Some(&*e);
         while let Some(Expr::If(arm)) = next {
@@ -38,7 +38,7 @@ impl Chain {
         if n <= MAX_NESTED {
             return None;
         }
-        let mut chain = Chain { arms: Vec::with_capacity(n), last: None };
+        let mut chain = IfChain { arms: Vec::with_capacity(n), last: None };
         let mut next = Some(std::mem::replace(e, Expr::Verbatim(TokenStream::new())));
         while let Some(e) = next.take() {
             match e {
@@ -88,8 +88,8 @@ impl Chain {
         let if_token = self.arms[0].if_token;
         let any = any_of(&self.arms);
         let last = self.arms.pop().expect("half of many arms are some");
-        let first = Chain { arms: self.arms, last: Some(block_expr(last.then_branch)) }.tree();
-        let second = Chain { arms: second, last: self.last }.tree();
+        let first = IfChain { arms: self.arms, last: Some(block_expr(last.then_branch)) }.tree();
+        let second = IfChain { arms: second, last: self.last }.tree();
         Expr::If(ExprIf {
             attrs: vec![kind_of_outer()],
             if_token,

@@ -31,7 +31,7 @@ const PER_BLOCK: usize = 4;
 const MAX_WITHOUT_VALUES: usize = 32;
 
 /// A statement of a sequence.
-struct Step {
+struct SequenceStmt {
     stmt: Stmt,
     /// Whether a conditional jump leaves the statement.
     jumps: bool,
@@ -53,10 +53,12 @@ pub(super) fn in_blocks(stmts: Vec<Stmt>) -> Vec<Stmt> {
     // Items are visible in the whole block.
     let is_item = |(stmt, _): &(Stmt, bool)| matches!(stmt, Stmt::Item(_));
     let (mut items, stmts): (Vec<_>, Vec<_>) = stmts.into_iter().zip(jumps).partition(is_item);
-    let mut steps: Vec<Step> = stmts.into_iter().map(|(stmt, jumps)| Step::new(stmt, jumps)).collect();
+    let mut steps: Vec<SequenceStmt> = stmts.into_iter().map(|(stmt, jumps)| SequenceStmt::new(stmt, jumps)).collect();
     // The last statement may be the value of the block.
     let value = match steps.last() {
-        Some(Step { stmt: Stmt::Expr(_, None) | Stmt::Macro(StmtMacro { semi_token: None, .. }), .. }) => steps.pop(),
+        Some(SequenceStmt { stmt: Stmt::Expr(_, None) | Stmt::Macro(StmtMacro { semi_token: None, .. }), .. }) => {
+            steps.pop()
+        }
         _ => None,
     };
     for (most, with_values) in [(PER_BLOCK, false), (MAX_WITHOUT_VALUES, true)] {
@@ -75,7 +77,7 @@ pub(super) fn in_blocks(stmts: Vec<Stmt>) -> Vec<Stmt> {
     items.into_iter().map(|(stmt, _)| stmt).collect()
 }
 
-fn count(steps: &[Step]) -> usize {
+fn count(steps: &[SequenceStmt]) -> usize {
     steps.iter().filter(|s| s.jumps).count()
 }
 
@@ -92,8 +94,8 @@ fn leaves_under_construct(stmt: &Stmt) -> bool {
     }
 }
 
-impl Step {
-    fn new(stmt: Stmt, jumps: bool) -> Step {
+impl SequenceStmt {
+    fn new(stmt: Stmt, jumps: bool) -> SequenceStmt {
         let (mut declares, mut is_value) = (Vec::new(), false);
         if let Stmt::Local(local) = &stmt {
             let mut find = DeclaredNames(Vec::new(), true);
@@ -103,7 +105,7 @@ impl Step {
                 init.diverge.is_none() && !matches!(*init.expr, Expr::Reference(_) | Expr::Closure(_))
             });
         }
-        Step { stmt, jumps, declares, last_use: 0, is_value }
+        SequenceStmt { stmt, jumps, declares, last_use: 0, is_value }
     }
 
     /// Returns whether the statement must stay outside blocks: its declarations are not known,
@@ -137,7 +139,7 @@ impl<'a> Visit<'a> for DeclaredNames {
 }
 
 /// Finds the last use of the variables of each statement. `value` follows the statements.
-fn find_last_uses(steps: &mut [Step], value: Option<&Step>) {
+fn find_last_uses(steps: &mut [SequenceStmt], value: Option<&SequenceStmt>) {
     // The statements are visited from the end, so the first use found of a name is its last one.
     let mut used = HashMap::new();
     let end = steps.len();
@@ -169,10 +171,10 @@ fn find_last_uses(steps: &mut [Step], value: Option<&Step>) {
 
 /// Groups neighbors into blocks. Their variables must not be used after the block or, if
 /// `with_values`, can be returned by it.
-fn one_level(mut steps: Vec<Step>, value: Option<&Step>, with_values: bool) -> Vec<Step> {
+fn one_level(mut steps: Vec<SequenceStmt>, value: Option<&SequenceStmt>, with_values: bool) -> Vec<SequenceStmt> {
     find_last_uses(&mut steps, value);
     let mut out = Vec::with_capacity(steps.len());
-    let mut rest: VecDeque<Step> = steps.into();
+    let mut rest: VecDeque<SequenceStmt> = steps.into();
     let mut start = 0;
     while !rest.is_empty() {
         let n = block_length(&rest, start, with_values);
@@ -188,7 +190,7 @@ fn one_level(mut steps: Vec<Step>, value: Option<&Step>, with_values: bool) -> V
 }
 
 /// Returns how many of the next statements become a block. The first of them has the index `start`.
-fn block_length(steps: &VecDeque<Step>, start: usize, with_values: bool) -> usize {
+fn block_length(steps: &VecDeque<SequenceStmt>, start: usize, with_values: bool) -> usize {
     let (mut jumps, mut last_use, mut found) = (0, 0, 0);
     for (i, step) in steps.iter().enumerate() {
         if step.stays() || jumps == PER_BLOCK {
@@ -208,7 +210,7 @@ fn block_length(steps: &VecDeque<Step>, start: usize, with_values: bool) -> usiz
 }
 
 /// Returns a block of statements. It returns the variables that are used from index `end` on.
-fn block_of_steps(steps: Vec<Step>, end: usize) -> Step {
+fn block_of_steps(steps: Vec<SequenceStmt>, end: usize) -> SequenceStmt {
     let mut shown: Vec<PatIdent> = Vec::new();
     let mut stmts: Vec<Stmt> = Vec::with_capacity(steps.len() + 1);
     let mut last_use = 0;
@@ -232,12 +234,15 @@ fn block_of_steps(steps: Vec<Step>, end: usize) -> Step {
     };
     if shown.is_empty() {
         let block = block_with(sequence(), stmts);
-        return Step::new(Stmt::Expr(block, None), true);
+        return SequenceStmt::new(Stmt::Expr(block, None), true);
     }
     let (pat, value) = in_tuples(shown.into_iter().map(|p| (Pat::Ident(p.clone()), path(p.ident))).collect());
     stmts.push(Stmt::Expr(value, None));
     let block = block_with(sequence_with_value(), stmts);
-    Step::new(parse_quote!(#[allow(unused_mut, reason = "it may have changed in the block")] let #pat = #block;), true)
+    SequenceStmt::new(
+        parse_quote!(#[allow(unused_mut, reason = "it may have changed in the block")] let #pat = #block;),
+        true,
+    )
 }
 
 fn path(name: Ident) -> Expr {

@@ -29,7 +29,7 @@ mod tests;
 
 use super::forms::{is_assignment, is_structured};
 use super::jumps::Jumps;
-use chain::Chain;
+use chain::IfChain;
 use fresh::Fresh;
 use split::{split, value_of};
 use std::collections::VecDeque;
@@ -51,7 +51,7 @@ struct Canonical {
 }
 
 impl Canonical {
-    fn chain_expr(&mut self, chain: Chain) -> Expr {
+    fn chain_expr(&mut self, chain: IfChain) -> Expr {
         chain.build(|at| self.fresh.chain(at))
     }
 
@@ -80,7 +80,7 @@ impl Canonical {
                 continue;
             }
             if let Some(value) = value_of(&mut stmt)
-                && let Some(chain) = Chain::of_long(value)
+                && let Some(chain) = IfChain::of_long(value)
             {
                 *value = self.chain_expr(chain);
                 rest.push_front(stmt);
@@ -148,7 +148,7 @@ impl VisitMut for Canonical {
         self.block(block);
     }
     fn visit_expr_mut(&mut self, e: &mut Expr) {
-        if let Some(chain) = Chain::of_long(e) {
+        if let Some(chain) = IfChain::of_long(e) {
             *e = self.chain_expr(chain);
         }
         if let Some(comparisons) = comparisons::as_comparisons(&mut self.fresh, e) {

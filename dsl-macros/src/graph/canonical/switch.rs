@@ -1,6 +1,6 @@
 //! A `match` on numbers becomes a chain of `if`s.
 
-use super::chain::{Chain, under_attributes};
+use super::chain::{IfChain, under_attributes};
 use super::patterns::{has_test, may_move, names, numbers, shows_number, test, unguarded};
 use crate::graph::forms::{bare, block_expr, block_of};
 use crate::graph::names::rt;
@@ -47,12 +47,12 @@ impl Switch {
     }
 
     /// Returns `let matched = scrutinee;` and the chain of `if`s.
-    pub(super) fn build(mut self, matched: Ident) -> (Stmt, Chain) {
+    pub(super) fn build(mut self, matched: Ident) -> (Stmt, IfChain) {
         let mut attrs = std::mem::take(&mut self.m.attrs);
         let scrutinee = &*self.m.expr;
         let declaration = parse_quote!(let #matched = #scrutinee;);
         let matched: Expr = parse_quote!(#matched);
-        let mut chain = Chain { arms: Vec::with_capacity(self.m.arms.len()), last: None };
+        let mut chain = IfChain { arms: Vec::with_capacity(self.m.arms.len()), last: None };
         let last = self.m.arms.len() - 1;
         for (i, arm) in self.m.arms.into_iter().enumerate() {
             let (pat, guard) = unguarded(&arm.pat);

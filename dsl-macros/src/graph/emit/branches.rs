@@ -4,10 +4,10 @@ use super::carried::Carried;
 use super::code::with_attributes;
 use super::expressions::{checked_condition, some};
 use super::jumps::{exit_block, is_up, pass_on, slot};
-use super::output::Emit;
+use super::output::ToRust;
 use crate::graph::facts::{Closed, Deferred, Exit, GuardFacts, IfFacts};
 use crate::graph::names::{helper, helper_span, label, rt};
-use crate::graph::tree::{Branch, Otherwise, StagedIf};
+use crate::graph::tree::{IfExpr, Otherwise, StagedIfExpr};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::{Block, Expr, ExprBlock, ExprIf, Lifetime, Stmt, Type, parse_quote, token};
@@ -219,12 +219,12 @@ fn some_block(block: &Block) -> TokenStream {
     }
 }
 
-impl Emit for Branch {
+impl ToRust for IfExpr {
     type Output = Expr;
 
     fn emit(self) -> Expr {
         let (condition, then) = (self.condition.emit(), self.then.emit());
-        let otherwise = self.otherwise.map(Emit::emit);
+        let otherwise = self.otherwise.map(ToRust::emit);
         match self.staged {
             Some(staged) => staged_if(&self.syntax, condition, then, otherwise, staged),
             None => host_if(self.syntax, condition, then, otherwise),
@@ -238,7 +238,7 @@ pub(super) enum Second {
     If { at: Span, e: Box<Expr> },
 }
 
-impl Emit for Otherwise {
+impl ToRust for Otherwise {
     type Output = Second;
 
     fn emit(self) -> Second {
@@ -249,8 +249,8 @@ impl Emit for Otherwise {
     }
 }
 
-fn staged_if(syntax: &ExprIf, condition: Expr, then: Block, otherwise: Option<Second>, staged: StagedIf) -> Expr {
-    let StagedIf { jumps, has_value, facts, .. } = staged;
+fn staged_if(syntax: &ExprIf, condition: Expr, then: Block, otherwise: Option<Second>, staged: StagedIfExpr) -> Expr {
+    let StagedIfExpr { jumps, has_value, facts, .. } = staged;
     let IfFacts { mut closed, is_value, given, expected, leave, never_ends } = facts.get();
     let [then_label, else_label] = std::mem::take(&mut closed.labels);
     let arm = |i: usize, block: Block, label: Option<Lifetime>| {

@@ -1,8 +1,8 @@
 //! The places that a construct carries, and the checks of those that it only uses.
 
-use crate::graph::facts::{Closed, Used};
+use crate::graph::facts::{Closed, UsedPlace};
 use crate::graph::names::{helper, helper_span, rt, site};
-use crate::graph::place::{Place, Places, Receiver, typed};
+use crate::graph::place::{Place, Places, ReceiverExpr, typed};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::Expr;
@@ -101,11 +101,11 @@ fn typed_receiver(receiver: &Expr, at: Span) -> TokenStream {
 
 /// Returns the kind of a receiver: whether its type has methods of known names that leave it
 /// unmodified.
-fn receiver_kind(receiver: &Receiver, expr: &TokenStream, at: Span) -> TokenStream {
+fn receiver_kind(receiver: &ReceiverExpr, expr: &TokenStream, at: Span) -> TokenStream {
     let wrapper = match receiver {
-        Receiver::Itself => rt(at, "Receiver"),
-        Receiver::Item => rt(at, "ItemOf"),
-        Receiver::OfTrait { method, of_trait, receiver } => {
+        ReceiverExpr::Itself => rt(at, "Receiver"),
+        ReceiverExpr::Item => rt(at, "ItemOf"),
+        ReceiverExpr::OfTrait { method, of_trait, receiver } => {
             let expr = typed_receiver(receiver, method.span());
             let (by_trait, of_trait) = (rt(at, "by_trait"), rt(at, of_trait));
             let (decided, called) = (rt(at, "decided"), rt(at, "Called"));
@@ -133,8 +133,8 @@ fn type_checks(at: Span, checks: impl Iterator<Item = TokenStream>) -> TokenStre
 }
 
 /// Returns the checks that the used places are not mutable references, located at each of them.
-fn uses(used: &[Used], construct: &Ident, at: Span) -> Option<TokenStream> {
-    let checks = used.iter().flat_map(|Used { expr: written, receiver }| {
+fn uses(used: &[UsedPlace], construct: &Ident, at: Span) -> Option<TokenStream> {
+    let checks = used.iter().flat_map(|UsedPlace { expr: written, receiver }| {
         let at = helper_span(written.span);
         let mut construct = construct.clone();
         construct.set_span(at);

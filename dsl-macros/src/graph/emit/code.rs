@@ -1,13 +1,13 @@
 //! Rust code: its holes are filled.
 
-use super::output::Emit;
-use crate::graph::tree::{Arguments, Code, HoleId, Part, Passed, number_of_hole};
+use super::output::ToRust;
+use crate::graph::tree::{Code, HoleId, MacroArguments, Part, Passed, number_of_hole};
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::visit_mut::{self, VisitMut};
 use syn::*;
 
-impl Emit for Code {
+impl ToRust for Code {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -17,7 +17,7 @@ impl Emit for Code {
     }
 }
 
-impl Emit for Arguments {
+impl ToRust for MacroArguments {
     type Output = TokenStream;
 
     fn emit(mut self) -> TokenStream {
@@ -27,7 +27,7 @@ impl Emit for Arguments {
     }
 }
 
-impl Emit for Passed {
+impl ToRust for Passed {
     type Output = Expr;
 
     fn emit(self) -> Expr {

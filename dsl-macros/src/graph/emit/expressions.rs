@@ -2,11 +2,11 @@
 
 use super::carried::Carried;
 use super::code::{Fill, after_checks};
-use super::output::Emit;
+use super::output::ToRust;
 use crate::graph::facts::{Closed, OperandFacts};
 use crate::graph::forms::bare;
 use crate::graph::names::{helper, helper_span, rt};
-use crate::graph::tree::{Await, Call, Cast, Compare, Logical, Update};
+use crate::graph::tree::{Await, Call, Cast, CompareExpr, LogicalExpr, UpdateExpr};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
@@ -110,7 +110,7 @@ fn first(operand: &mut Expr, index: usize) -> (Ident, Expr) {
     (name, value)
 }
 
-impl Emit for Compare {
+impl ToRust for CompareExpr {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -126,7 +126,7 @@ impl Emit for Compare {
     }
 }
 
-impl Emit for Logical {
+impl ToRust for LogicalExpr {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -134,7 +134,7 @@ impl Emit for Logical {
     }
 }
 
-impl Emit for Update {
+impl ToRust for UpdateExpr {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -148,7 +148,7 @@ impl Emit for Update {
     }
 }
 
-impl Emit for Call {
+impl ToRust for Call {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -169,7 +169,7 @@ impl Emit for Call {
     }
 }
 
-impl Emit for Cast {
+impl ToRust for Cast {
     type Output = Expr;
 
     /// The operand is checked not to be a tensor.
@@ -187,7 +187,7 @@ impl Emit for Cast {
     }
 }
 
-impl Emit for Await {
+impl ToRust for Await {
     type Output = Expr;
 
     fn emit(self) -> Expr {

@@ -1,7 +1,7 @@
 //! Functions and closures: their guards, the options of their loops, their parameters and results.
 
 use super::jumps::{slot, with_slot};
-use super::output::Emit;
+use super::output::ToRust;
 use crate::graph::names::{helper_span, rt, site};
 use crate::graph::tree::{Async, Closure};
 use proc_macro2::{Ident, TokenStream};
@@ -46,7 +46,7 @@ pub(crate) fn expect_shape(param: &Ident, extents: &[TokenStream]) -> TokenStrea
     quote_spanned!(helper_span(at)=> #expect(::anabranch::Tensor::untyped(#param), #text, &[#(#extents),*], #site);)
 }
 
-impl Emit for Closure {
+impl ToRust for Closure {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -59,7 +59,7 @@ impl Emit for Closure {
     }
 }
 
-impl Emit for Async {
+impl ToRust for Async {
     type Output = Expr;
 
     fn emit(self) -> Expr {

@@ -1,8 +1,8 @@
 //! Jumps, flags and slots.
 
 use super::expressions::checks;
-use super::output::Emit;
-use crate::graph::facts::{ArmExit, Exit, ExitEnd, ExitValue, FailedArm, FirstValue, Flag, JumpFacts, LeftArm};
+use super::output::ToRust;
+use crate::graph::facts::{ArmExit, Exit, ExitEnd, ExitValue, FailedArm, FirstValue, JumpFacts, JumpFlag, LeftArm};
 use crate::graph::names::{condition_type, helper_span, rt};
 use crate::graph::tree::Jump;
 use proc_macro2::{Ident, Span, TokenStream};
@@ -34,7 +34,7 @@ pub(super) fn host_kind(at: Span) -> TokenStream {
 }
 
 /// Declares a flag, unless an enclosing statement does, and the condition types that it needs.
-pub(super) fn flag(flag: &Flag) -> TokenStream {
+pub(super) fn flag(flag: &JumpFlag) -> TokenStream {
     let (name, at) = (&flag.name, flag.name.span());
     let new = rt(at, "ConditionType");
     let declared = flag.declared.iter().map(|&i| condition_type(i, at));
@@ -85,7 +85,7 @@ fn raise(name: &Ident, at: Span) -> TokenStream {
 }
 
 /// Returns the test whether a jump has raised a flag.
-pub(super) fn is_up(flag: &Flag) -> Expr {
+pub(super) fn is_up(flag: &JumpFlag) -> Expr {
     let (name, at) = (&flag.name, flag.name.span());
     let (is_up, types) = (rt(at, "is_up"), types_of(&flag.types, at));
     Expr::Verbatim(quote_spanned!(at=> #is_up(#types, &#name)))
@@ -178,11 +178,11 @@ fn first_values(values: &[FirstValue]) -> TokenStream {
     values.iter().map(|FirstValue { slot, var }| pass_on(slot, var)).collect()
 }
 
-impl Emit for Jump {
+impl ToRust for Jump {
     type Output = Expr;
 
     fn emit(self) -> Expr {
-        let (at, value) = (self.at, self.value.map(Emit::emit));
+        let (at, value) = (self.at, self.value.map(ToRust::emit));
         match self.facts.get() {
             JumpFacts::Wrong => Expr::Verbatim(never(at)),
             JumpFacts::Native(label) => with_label(self.syntax, label, value),

@@ -5,21 +5,21 @@ use super::carried::Carried;
 use super::code::with_attributes;
 use super::expressions::checked_condition;
 use super::jumps::{exit_block, flag, host_kind, is_down, slot};
-use super::output::Emit;
+use super::output::ToRust;
 use crate::graph::facts::{
-    Closed, Decided, FlagLoopFacts, HostLoopFacts, LoopFacts, NeverValue, StagedLoopFacts, StopFacts,
+    Closed, FactCell, FlagLoopFacts, HostLoopFacts, LoopFacts, NeverValue, StagedLoopFacts, StopFacts,
 };
 use crate::graph::forms::bare;
 use crate::graph::known::is_range;
 use crate::graph::names::{condition_type, helper, helper_span, label as label_name, label_of, position, rt};
-use crate::graph::tree::{For, HostLoop, Loop, While};
+use crate::graph::tree::{For, HostLoopExpr, Loop, WhileExpr};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::{Block, Expr, ExprForLoop, ExprLoop, ExprWhile, Label, Pat, Stmt, Token, parse_quote_spanned};
 
 /// The parts of a `while`.
-struct WhileParts {
+struct WhileCode {
     closed: Box<Closed>,
     label: Option<Label>,
     condition: Expr,
@@ -31,8 +31,8 @@ struct WhileParts {
 }
 
 /// Returns a `while`.
-fn while_parts(parts: WhileParts) -> Expr {
-    let WhileParts { closed, mut label, condition, leaves_condition, item, body } = parts;
+fn while_parts(parts: WhileCode) -> Expr {
+    let WhileCode { closed, mut label, condition, leaves_condition, item, body } = parts;
     let carried = Carried::new(&closed);
     let Closed { name: construct, index, at, labels: [body_label, _], deferred, condition_type: kind, .. } = *closed;
     let Carried { places, declaration, sites, uses } = carried;
@@ -201,7 +201,7 @@ fn guarded_body(mut guard: Box<Closed>, condition: Expr, body: Block) -> Block {
 }
 
 /// Returns a loop that becomes a staged `while`.
-fn staged_while(facts: Decided<LoopFacts>, condition: Expr, item: Option<TokenStream>, body: Block) -> Expr {
+fn staged_while(facts: FactCell<LoopFacts>, condition: Expr, item: Option<TokenStream>, body: Block) -> Expr {
     let LoopFacts::Staged(facts) = facts.get() else { unreachable!("the condition is staged") };
     let StagedLoopFacts { closed, label, flag: own, stop, leaves_condition, .. } = facts;
     let (mut condition, mut body) = (condition, body);
@@ -211,12 +211,12 @@ fn staged_while(facts: Decided<LoopFacts>, condition: Expr, item: Option<TokenSt
         body = guarded_body(guard, unless_stopped(kind.to_token_stream(), &stop, at), body);
         condition = stopped_condition(&head, (&kind, &stop), condition);
     }
-    let parts = WhileParts { closed, label, condition, leaves_condition, item, body };
+    let parts = WhileCode { closed, label, condition, leaves_condition, item, body };
     after(own.as_ref().map(flag), while_parts(parts))
 }
 
 /// Returns the body of a host loop, its label, and the declarations before the loop.
-fn host_body(facts: Decided<LoopFacts>, mut body: Block) -> (Block, Option<Label>, Option<TokenStream>) {
+fn host_body(facts: FactCell<LoopFacts>, mut body: Block) -> (Block, Option<Label>, Option<TokenStream>) {
     let LoopFacts::Host(facts) = facts.get() else { unreachable!("the loop is of the host") };
     let HostLoopFacts { label, flag: own, guard } = facts;
     if let Some((guard, stop)) = guard {
@@ -226,7 +226,7 @@ fn host_body(facts: Decided<LoopFacts>, mut body: Block) -> (Block, Option<Label
     (body, label, own.as_ref().map(flag))
 }
 
-impl Emit for While {
+impl ToRust for WhileExpr {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -235,7 +235,7 @@ impl Emit for While {
     }
 }
 
-impl Emit for HostLoop {
+impl ToRust for HostLoopExpr {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -244,7 +244,7 @@ impl Emit for HostLoop {
     }
 }
 
-fn host_while(mut w: ExprWhile, facts: Decided<LoopFacts>, condition: Expr, body: Block, is_endless: bool) -> Expr {
+fn host_while(mut w: ExprWhile, facts: FactCell<LoopFacts>, condition: Expr, body: Block, is_endless: bool) -> Expr {
     *w.cond = condition;
     let declaration;
     (w.body, w.label, declaration) = host_body(facts, body);
@@ -254,7 +254,7 @@ fn host_while(mut w: ExprWhile, facts: Decided<LoopFacts>, condition: Expr, body
     after(declaration, Expr::While(w))
 }
 
-impl Emit for For {
+impl ToRust for For {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -270,7 +270,7 @@ impl Emit for For {
     }
 }
 
-fn host_for(mut f: ExprForLoop, facts: Decided<LoopFacts>, mut iterable: Expr, body: Block) -> Expr {
+fn host_for(mut f: ExprForLoop, facts: FactCell<LoopFacts>, mut iterable: Expr, body: Block) -> Expr {
     host_ends(&mut iterable);
     let declaration;
     (f.body, f.label, declaration) = host_body(facts, body);
@@ -278,7 +278,7 @@ fn host_for(mut f: ExprForLoop, facts: Decided<LoopFacts>, mut iterable: Expr, b
     after(declaration, Expr::ForLoop(f))
 }
 
-fn staged_for(f: &ExprForLoop, index: usize, facts: Decided<LoopFacts>, iterable: &Expr, body: Block) -> Expr {
+fn staged_for(f: &ExprForLoop, index: usize, facts: FactCell<LoopFacts>, iterable: &Expr, body: Block) -> Expr {
     let at = f.for_token.span;
     let (looping, position) = (helper("looping", index, at), position(index, at));
     let item = item(&looping, &position, &f.pat, at);
@@ -286,7 +286,7 @@ fn staged_for(f: &ExprForLoop, index: usize, facts: Decided<LoopFacts>, iterable
     with_attributes(&f.attrs, for_loop(&looping, &position, at, iterable, &expansion))
 }
 
-impl Emit for Loop {
+impl ToRust for Loop {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -298,7 +298,7 @@ impl Emit for Loop {
     }
 }
 
-fn host_loop(mut l: ExprLoop, facts: Decided<LoopFacts>, body: Block, is_endless: bool) -> Expr {
+fn host_loop(mut l: ExprLoop, facts: FactCell<LoopFacts>, body: Block, is_endless: bool) -> Expr {
     (l.body, l.label, _) = host_body(facts, body);
     if is_endless {
         l.body.stmts.insert(0, count_endless(l.loop_token.span));
@@ -307,12 +307,12 @@ fn host_loop(mut l: ExprLoop, facts: Decided<LoopFacts>, body: Block, is_endless
 }
 
 /// Returns a `loop` that its flag ends.
-fn loop_on_flag(l: &ExprLoop, facts: Decided<LoopFacts>, body: Block) -> Expr {
+fn loop_on_flag(l: &ExprLoop, facts: FactCell<LoopFacts>, body: Block) -> Expr {
     let at = l.loop_token.span;
     let LoopFacts::OnFlag(facts) = facts.get() else { unreachable!("a `loop` has no condition") };
     let FlagLoopFacts { closed, label, flag: own, stop, slot: used, never_ends } = facts;
     let declaration = own.as_ref().map(flag);
-    let parts = WhileParts { closed, label, condition: is_down(&stop), leaves_condition: false, item: None, body };
+    let parts = WhileCode { closed, label, condition: is_down(&stop), leaves_condition: false, item: None, body };
     let expansion = while_parts(parts);
     let slot_declaration = used.as_ref().map(|(name, expected)| slot(name, expected.as_deref()));
     let taken = |slot: &Ident| Expr::Verbatim(quote_spanned!(at=> #slot.take()));

@@ -3,10 +3,10 @@
 use super::code::after_checks;
 use super::expressions::{borrow, checked_condition, checks};
 use super::jumps::fail;
-use super::output::Emit;
+use super::output::ToRust;
 use crate::graph::facts::PanicFacts;
 use crate::graph::names::{helper, helper_span, rt};
-use crate::graph::tree::{MacroCall, Message};
+use crate::graph::tree::{CheckMessage, MacroCall};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::{Expr, ExprMacro, Macro};
@@ -146,7 +146,7 @@ pub(super) enum Emitted {
     Expr(Expr),
 }
 
-impl Emit for (ExprMacro, MacroCall) {
+impl ToRust for (ExprMacro, MacroCall) {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -178,12 +178,12 @@ pub(super) fn macro_call(mac: Macro, call: MacroCall) -> Emitted {
             Emitted::Expr(assert(index.get(), at, debug, &condition, &text, &message))
         }
         MacroCall::AssertEquality { at, debug, equal, sides, texts, message, index } => {
-            let (sides, message) = (sides.map(Emit::emit), message.emit());
+            let (sides, message) = (sides.map(ToRust::emit), message.emit());
             Emitted::Expr(assert_equality(index.get(), at, (debug, equal), &sides, &texts, &message))
         }
         MacroCall::Print { at, error, line, arguments } => Emitted::Expr(print(at, error, line, &arguments.emit())),
         MacroCall::Dbg(at, values) => {
-            let one = |(written, value): (TokenStream, _)| dbg(at, &written, &Emit::emit(value));
+            let one = |(written, value): (TokenStream, _)| dbg(at, &written, &ToRust::emit(value));
             let values: Vec<Expr> = values.into_iter().map(one).collect();
             Emitted::Expr(match &values[..] {
                 [] => dbg_here(at),
@@ -202,13 +202,13 @@ pub(super) fn macro_call(mac: Macro, call: MacroCall) -> Emitted {
     }
 }
 
-impl Emit for Message {
+impl ToRust for CheckMessage {
     type Output = TokenStream;
 
     fn emit(self) -> TokenStream {
         match self {
-            Message::Arguments(arguments) => arguments.emit(),
-            Message::Wrong(tokens) => tokens,
+            CheckMessage::Arguments(arguments) => arguments.emit(),
+            CheckMessage::Wrong(tokens) => tokens,
         }
     }
 }

@@ -20,12 +20,12 @@ mod statements;
 
 pub(crate) use function::{bound_loops, expect_shape, guard, name_param, overlap_loops};
 
-use super::tree::{Function, Node};
-use output::Emit;
+use super::tree::{FunctionTree, Node};
+use output::ToRust;
 use syn::{Expr, Stmt};
 
 /// Returns the statements of a function.
-pub(crate) fn emit(function: Function) -> Vec<Stmt> {
+pub(crate) fn emit(function: FunctionTree) -> Vec<Stmt> {
     let mut stmts = function.body.emit().stmts;
     if let Some(slot) = function.facts.get() {
         stmts.insert(0, Stmt::Expr(Expr::Verbatim(jumps::slot(&slot, function.expected.as_deref())), None));
@@ -33,7 +33,7 @@ pub(crate) fn emit(function: Function) -> Vec<Stmt> {
     stmts
 }
 
-impl Emit for Node {
+impl ToRust for Node {
     type Output = Expr;
 
     fn emit(self) -> Expr {

@@ -1,7 +1,7 @@
 //! The emission of a part of the tree.
 
 /// A part of the tree, which becomes Rust.
-pub(super) trait Emit {
+pub(super) trait ToRust {
     /// The form of Rust that it becomes.
     type Output;
 

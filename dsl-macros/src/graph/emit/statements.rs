@@ -3,13 +3,13 @@
 use super::branches::guarded;
 use super::jumps::{exit, exit_block, flag, with_slot};
 use super::macros::{Emitted, macro_call};
-use super::output::Emit;
-use crate::graph::facts::{Decided, GuardFacts, SequenceFacts};
-use crate::graph::tree::{Body, Labeled, Let, MacroCall, Sequence, Statement, StatementKind};
+use super::output::ToRust;
+use crate::graph::facts::{FactCell, GuardFacts, SequenceFacts};
+use crate::graph::tree::{Body, Labeled, Let, MacroCall, SequenceBlock, Statement, StatementKind};
 use quote::quote;
 use syn::{Block, Expr, ExprBlock, Local, Stmt, StmtMacro};
 
-impl Emit for Body {
+impl ToRust for Body {
     type Output = Block;
 
     fn emit(self) -> Block {
@@ -34,7 +34,7 @@ fn statements(stmts: Vec<Statement>) -> Vec<Stmt> {
 }
 
 /// Appends the guard around `rest`, and declares its flag before the statement at `start`.
-fn put_under_flag(out: &mut Vec<Stmt>, start: usize, guard: Decided<GuardFacts>, rest: Vec<Stmt>) {
+fn put_under_flag(out: &mut Vec<Stmt>, start: usize, guard: FactCell<GuardFacts>, rest: Vec<Stmt>) {
     let mut guard = guard.get();
     out.insert(start, Stmt::Expr(Expr::Verbatim(flag(&guard.flag)), None));
     let never_ends = guard.never_ends.take();
@@ -52,7 +52,7 @@ fn statement(kind: StatementKind, out: &mut Vec<Stmt>) {
     }
 }
 
-impl Emit for Let {
+impl ToRust for Let {
     type Output = Local;
 
     fn emit(self) -> Local {
@@ -81,7 +81,7 @@ fn macro_statement((m, call): (StmtMacro, MacroCall), out: &mut Vec<Stmt>) {
     }
 }
 
-impl Emit for Labeled {
+impl ToRust for Labeled {
     type Output = Expr;
 
     fn emit(self) -> Expr {
@@ -95,7 +95,7 @@ impl Emit for Labeled {
     }
 }
 
-impl Emit for Sequence {
+impl ToRust for SequenceBlock {
     type Output = Expr;
 
     /// The exit to each destination is emitted once, after the block.

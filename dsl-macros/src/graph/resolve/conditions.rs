@@ -6,19 +6,19 @@ use crate::graph::jumps::{block_jumps, ends_in_jump, expr_jumps};
 use crate::graph::known::{self, Property};
 use crate::graph::marks::has_kind_of_outer;
 use crate::graph::names::call;
-use crate::graph::tree::{Branch, Otherwise, Part, StagedIf};
+use crate::graph::tree::{IfExpr, Otherwise, Part, StagedIfExpr};
 use syn::spanned::Spanned;
 use syn::*;
 
 impl Resolver {
     /// Resolves an `if`. The caller knows whether it has a value by its form, and whether it is a
     /// statement.
-    pub(super) fn branch(&mut self, mut e: ExprIf, is_value: bool, is_statement: bool) -> Branch {
+    pub(super) fn branch(&mut self, mut e: ExprIf, is_value: bool, is_statement: bool) -> IfExpr {
         let has_kind_of_outer = has_kind_of_outer(&mut e);
         let is_host = has_let(&e.cond) || self.is_host(&e.cond);
         let staged = (!is_host).then(|| {
             let otherwise = e.else_branch.as_ref().map(|(_, e)| &**e);
-            StagedIf {
+            StagedIfExpr {
                 has_kind_of_outer,
                 jumps: [block_jumps(&e.then_branch), otherwise.is_some_and(expr_jumps)],
                 has_value: [
@@ -43,7 +43,7 @@ impl Resolver {
             other => unreachable!("an `else` is followed by a block or an `if`, not {other:?}"),
         });
         self.around -= usize::from(!is_host);
-        Branch { syntax: e, condition, then, otherwise, is_value, is_statement, staged }
+        IfExpr { syntax: e, condition, then, otherwise, is_value, is_statement, staged }
     }
 
     /// Resolves a condition that is certainly a host value: a `let`, whose names are in scope to

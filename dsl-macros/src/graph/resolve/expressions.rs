@@ -137,7 +137,7 @@ impl Resolver {
             let is_unit = b.attrs.drain(..).any(|mark| has_no_value(&mark));
             let body = self.body(&mut b.block);
             let hidden = self.env.hidden();
-            Node::Sequence(Box::new(Sequence { syntax: b, body, is_unit, hidden, facts: Default::default() }))
+            Node::Sequence(Box::new(SequenceBlock { syntax: b, body, is_unit, hidden, facts: Default::default() }))
         } else {
             let body = self.body(&mut b.block);
             Node::Block(Box::new((b, body)))
@@ -180,14 +180,14 @@ impl Resolver {
         if let Some((at, function)) = comparison(&b.op) {
             let (left, right) = (self.code(take(&mut b.left)), self.code(take(&mut b.right)));
             let place = if right.parts.is_empty() { None } else { self.place(&left.syntax) };
-            let compare = Compare { at, function, left, place, right, facts: Default::default() };
+            let compare = CompareExpr { at, function, left, place, right, facts: Default::default() };
             self.node(e, Node::Compare(Box::new(compare)), is_value);
         } else if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) {
             let (op, left) = (b.op, self.code(take(&mut b.left)));
             self.around += 1;
             let right = self.code(take(&mut b.right));
             self.around -= 1;
-            self.node(e, Node::Logical(Box::new(Logical { op, left, right, facts: Default::default() })), is_value);
+            self.node(e, Node::Logical(Box::new(LogicalExpr { op, left, right, facts: Default::default() })), is_value);
         } else if is_assignment(&b.op) {
             let is_right_first = places::is_right_first(&b.left, &b.right);
             let right = self.code(take(&mut b.right));
@@ -198,7 +198,7 @@ impl Resolver {
             let place = self.place(&b.left);
             let left = self.code_of(take(&mut b.left), Resolver::assigned);
             let Expr::Binary(syntax) = take(e) else { unreachable!() };
-            let update = Update { syntax, left, place, right, is_right_first, facts: Default::default() };
+            let update = UpdateExpr { syntax, left, place, right, is_right_first, facts: Default::default() };
             self.node(e, Node::Update(Box::new(update)), is_value);
         } else {
             visit_mut::visit_expr_binary_mut(self, b);

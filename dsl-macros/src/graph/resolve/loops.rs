@@ -6,7 +6,7 @@ use crate::graph::forms::{has_let, take};
 use crate::graph::jumps::Jumps;
 use crate::graph::known;
 use crate::graph::scope;
-use crate::graph::tree::{For, HostLoop, Loop, Node, Part, While};
+use crate::graph::tree::{For, HostLoopExpr, Loop, Node, Part, WhileExpr};
 use syn::spanned::Spanned;
 use syn::visit::Visit;
 use syn::*;
@@ -21,14 +21,14 @@ impl Resolver {
                 (resolver.code_of(condition, Resolver::host_condition), resolver.body_inside(&mut w.body))
             });
             let (stops, facts) = (ends.under_construct, Default::default());
-            return Node::HostLoop(Box::new(HostLoop { syntax: w, condition, body, stops, is_endless, facts }));
+            return Node::HostLoop(Box::new(HostLoopExpr { syntax: w, condition, body, stops, is_endless, facts }));
         }
         self.around += 1;
         let (condition, body) = (self.code(condition), self.body(&mut w.body));
         self.around -= 1;
         let ExprWhile { attrs, label, while_token, .. } = w;
         let (at, facts) = (while_token.span, Default::default());
-        Node::While(Box::new(While { attrs, at, label, condition, body, stops: ends.any, facts }))
+        Node::While(Box::new(WhileExpr { attrs, at, label, condition, body, stops: ends.any, facts }))
     }
 
     pub(super) fn for_expr(&mut self, mut f: ExprForLoop) -> Node {

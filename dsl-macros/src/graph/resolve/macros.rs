@@ -8,7 +8,7 @@
 
 use super::state::Resolver;
 use crate::graph::known::{self, MacroKind};
-use crate::graph::tree::{Arguments, MacroArgument, MacroCall, Message};
+use crate::graph::tree::{CheckMessage, MacroArgument, MacroArguments, MacroCall};
 use proc_macro2::{Span, TokenStream};
 use quote::ToTokens;
 use syn::ext::IdentExt;
@@ -50,17 +50,17 @@ impl Resolver {
     }
 
     /// Resolves a format string and its arguments, if they can be parsed.
-    fn arguments(&mut self, tokens: TokenStream) -> Option<Arguments> {
+    fn arguments(&mut self, tokens: TokenStream) -> Option<MacroArguments> {
         let syntax = Punctuated::<MacroArgument, Token![,]>::parse_terminated.parse2(tokens).ok()?;
         // The first argument is the format string.
         Some(self.all_but(1, syntax))
     }
 
     /// Resolves the arguments after the first `skipped`.
-    fn all_but(&mut self, skipped: usize, mut syntax: Punctuated<MacroArgument, Token![,]>) -> Arguments {
+    fn all_but(&mut self, skipped: usize, mut syntax: Punctuated<MacroArgument, Token![,]>) -> MacroArguments {
         let outer = std::mem::take(&mut self.parts);
         syntax.iter_mut().skip(skipped).for_each(|a| self.expr(&mut a.value, false));
-        Arguments { syntax, parts: std::mem::replace(&mut self.parts, outer) }
+        MacroArguments { syntax, parts: std::mem::replace(&mut self.parts, outer) }
     }
 
     /// Resolves the elements of `vec![a, b]` or `vec![a; n]`.
@@ -92,8 +92,8 @@ impl Resolver {
     }
 
     /// Resolves the message of an assertion.
-    fn message(&mut self, message: TokenStream) -> Message {
-        self.arguments(message.clone()).map_or(Message::Wrong(message), Message::Arguments)
+    fn message(&mut self, message: TokenStream) -> CheckMessage {
+        self.arguments(message.clone()).map_or(CheckMessage::Wrong(message), CheckMessage::Arguments)
     }
 
     fn assert(&mut self, tokens: TokenStream, at: Span, debug: bool) -> Option<MacroCall> {

@@ -30,7 +30,7 @@ use syn::visit::{self, Visit};
 use syn::*;
 
 /// Makes the tree of a function, and takes the statements out of it.
-pub(crate) fn resolve(function: &mut ItemFn) -> Function {
+pub(crate) fn resolve(function: &mut ItemFn) -> FunctionTree {
     let mut resolver = Resolver::default();
     for parameter in &function.sig.inputs {
         resolver.env.declare_parameter(parameter);
@@ -43,7 +43,7 @@ pub(crate) fn resolve(function: &mut ItemFn) -> Function {
     let body = resolver.body(&mut function.block);
     let name = function.sig.ident.clone();
     let variables = resolver.env.into_variables();
-    Function { variables, parameters, name, expected, returns_unit, body, facts: Default::default() }
+    FunctionTree { variables, parameters, name, expected, returns_unit, body, facts: Default::default() }
 }
 
 impl Resolver {
@@ -130,13 +130,13 @@ impl Resolver {
 }
 
 /// Returns the facts about the statements after one that a jump may leave.
-fn rest(stmt: &Stmt, rest: &[Stmt]) -> Rest {
+fn rest(stmt: &Stmt, rest: &[Stmt]) -> RestOfBlock {
     let has_value = match rest.last() {
         Some(Stmt::Expr(e, None)) => !conditions::is_unit(e) && !expr_jumps(e),
         Some(Stmt::Macro(StmtMacro { mac, semi_token: None, .. })) => !known::is_unit_macro(mac),
         _ => false,
     };
-    Rest { at: stmt.span(), ends_in_jump: ends_in_jump(rest), has_value, valued_breaks: breaks_with_value(rest) }
+    RestOfBlock { at: stmt.span(), ends_in_jump: ends_in_jump(rest), has_value, valued_breaks: breaks_with_value(rest) }
 }
 
 /// Returns a type if it can be written on a local variable.

@@ -3,7 +3,7 @@
 use super::state::Resolver;
 use crate::graph::forms::note_names;
 use crate::graph::known::{self, Keeps};
-use crate::graph::place::{PlaceExpr, Receiver};
+use crate::graph::place::{PlaceExpr, ReceiverExpr};
 use crate::graph::scope;
 use crate::graph::tree::{Change, LocalPlace, Node, Part, Passed};
 use quote::ToTokens;
@@ -44,10 +44,10 @@ impl Resolver {
         let how = match known::keeps_receiver(&name) {
             Some(Keeps::ByTrait(of_trait)) if m.args.is_empty() && m.turbofish.is_none() => {
                 let receiver = m.receiver.clone();
-                Change::Unless(Receiver::OfTrait { method: m.method.clone(), of_trait, receiver })
+                Change::Unless(ReceiverExpr::OfTrait { method: m.method.clone(), of_trait, receiver })
             }
-            Some(Keeps::OfKnownTypes) if place.expr.indexed => Change::Unless(Receiver::Item),
-            Some(Keeps::OfKnownTypes) => Change::Unless(Receiver::Itself),
+            Some(Keeps::OfKnownTypes) if place.expr.indexed => Change::Unless(ReceiverExpr::Item),
+            Some(Keeps::OfKnownTypes) => Change::Unless(ReceiverExpr::Itself),
             Some(Keeps::ByTrait(_)) | None => Change::Perhaps,
         };
         // A borrow that is the value of an arm outlives the construct. Carrying its owner would end

@@ -4,7 +4,7 @@ use super::*;
 use quote::ToTokens;
 
 /// Returns the tree of a function.
-fn tree(function: &str) -> Function {
+fn tree(function: &str) -> FunctionTree {
     resolve(&mut parse_str(function).unwrap())
 }
 
