@@ -10,7 +10,7 @@
 use super::channels_last::{LeftPanel, ProductTerm, RightPanel, SLAB, WIDEST, is_depthwise, tiles};
 use super::padded_patches::{POSITIONS, PaddedPatches, PatchWindows, with_room};
 use super::phase::Phase;
-use super::{Geometry, LANES, PARALLEL, PARTS};
+use super::{Geometry, LANES, PARALLEL, PARTS, Panel};
 use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
@@ -123,9 +123,6 @@ struct WeightGradTask<'a, T> {
     places: &'a [u32],
     room: &'a mut [T],
 }
-
-#[repr(align(64))]
-struct Panel<T>([T; SLAB * WIDEST]);
 
 impl<T: Lane> Task<T> for WeightGradTask<'_, T> {
     #[inline(always)]

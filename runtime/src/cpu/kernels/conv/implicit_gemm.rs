@@ -11,7 +11,7 @@
 //! by a few vectors of columns whose sums stay in registers.
 
 use super::phase::Phase;
-use super::{Geometry, LineSegment, LineSegments, PARALLEL, PARTS, divisor, inside};
+use super::{Geometry, LineSegment, LineSegments, PARALLEL, PARTS, Panel, divisor, inside};
 use crate::cpu::compile::TensorOperand;
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::memory::Sources;
@@ -199,9 +199,6 @@ struct RowChunk<'a, T> {
     first_row: usize,
     rows: usize,
 }
-
-#[repr(align(64))]
-struct Panel<T>([T; PANEL]);
 
 impl<T: Lane> Task<T> for RowChunk<'_, T> {
     #[inline(always)]

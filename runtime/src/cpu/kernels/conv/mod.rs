@@ -44,6 +44,10 @@ pub(crate) const LANES: usize = 8;
 /// Number of tasks that keeps threads busy.
 const PARTS: usize = 8;
 
+/// Rows of the right operand of a matmul, aligned with cache lines.
+#[repr(align(64))]
+struct Panel<T, const N: usize>([T; N]);
+
 /// Shapes and attributes of a convolution over three axes.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {

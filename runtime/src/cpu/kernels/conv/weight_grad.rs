@@ -9,7 +9,7 @@
 //! too.
 
 use super::implicit_gemm::{Lines, copy};
-use super::{Geometry, LineSegments, PARALLEL, PARTS, divisor, inside};
+use super::{Geometry, LineSegments, PARALLEL, PARTS, Panel, divisor, inside};
 use crate::cpu::compile::TensorOperand;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
@@ -120,8 +120,6 @@ struct FilterChunk<'a, T> {
 
 /// Number of columns of a panel row, including those overwritten after its end.
 const WIDTH: usize = POSITIONS + LANES;
-#[repr(align(64))]
-struct Panel<T>([T; PLACES * WIDTH]);
 /// For each filter, the last positions of a block, which do not fill a vector.
 #[repr(align(64))]
 struct Rest<T>([T; FILTERS * LANES]);
