@@ -69,6 +69,11 @@ fn examples_in_documentation_use_the_facade() {
 }
 
 #[test]
+fn good_examples_are_lines_of_the_code() {
+    check(invented_examples(&read("CONTRIBUTING.md"), &sources()));
+}
+
+#[test]
 fn paths_named_in_documents_exist() {
     for document in ["ARCHITECTURE.md", "CONTRIBUTING.md"] {
         check(missing_paths(&read(document), exists));
@@ -268,6 +273,21 @@ fn inner_crates_in_examples(sources: &[Source]) -> Report {
     report
 }
 
+/// Every line of a good example is in some source.
+fn invented_examples(document: &str, sources: &[Source]) -> Report {
+    let mut report = Report::default();
+    let mut is_good = false;
+    for line in fenced_lines(document) {
+        if line.starts_with("// GOOD") || line.starts_with("// BAD") {
+            is_good = line.starts_with("// GOOD");
+        } else if is_good {
+            let is_real = sources.iter().any(|source| source.text.contains(line));
+            report.look(is_real, || format!("no source contains `{line}`"));
+        }
+    }
+    report
+}
+
 /// Every path that `document` names in backticks exists.
 fn missing_paths(document: &str, exists: impl Fn(&str) -> bool) -> Report {
     let mut report = Report::default();
@@ -462,6 +482,13 @@ fn an_inner_crate_in_an_example_is_found() {
     let text = "/// use anabranch::prelude::*;\n/// use anabranch_dsl::prelude::*;\nuse anabranch_dsl::Graph;";
     let expected = ["runtime/src/a.rs:2: an example uses `anabranch` alone"];
     check_wrong(&inner_crates_in_examples(&[source("runtime/src/a.rs", text)]), &expected);
+}
+
+#[test]
+fn a_good_example_that_is_no_line_of_the_code_is_found() {
+    let document = "```rust\n// GOOD\nf(x)\ng(x)\n// BAD\nh(x)\n```";
+    let sources = [source("dsl/src/a.rs", "    f(x);")];
+    check_wrong(&invented_examples(document, &sources), &["no source contains `g(x)`"]);
 }
 
 #[test]
