@@ -237,7 +237,7 @@ fn break_with_a_value() {
 }
 
 /// Defines a plain function and a graph function with the same body, and compares their results.
-macro_rules! same {
+macro_rules! equals_plain {
     ($name:ident($($arg:ident: $ty:ty),*) -> $out:ty, $($input:expr),+; $body:block) => {
         #[test]
         fn $name() {
@@ -252,7 +252,7 @@ macro_rules! same {
     };
 }
 
-same!(comparisons_of_all_kinds(a: i64, s: &str, v: &[f64]) -> u32,
+equals_plain!(comparisons_of_all_kinds(a: i64, s: &str, v: &[f64]) -> u32,
     (3, "abc", &[1.0, f64::NAN][..]), (-1, "", &[]), (100, "x", &[0.5]); {
     let mut bits = 0u32;
     let mut bit = 1;
@@ -278,7 +278,7 @@ same!(comparisons_of_all_kinds(a: i64, s: &str, v: &[f64]) -> u32,
     bits
 });
 
-same!(inference_of_literals(n: usize) -> Vec<u16>, (0,), (1,), (7,); {
+equals_plain!(inference_of_literals(n: usize) -> Vec<u16>, (0,), (1,), (7,); {
     let mut out = Vec::new();
     let mut i = 0;
     let step = if n > 3 { 2 } else { 1 };
@@ -292,7 +292,7 @@ same!(inference_of_literals(n: usize) -> Vec<u16>, (0,), (1,), (7,); {
     out
 });
 
-same!(question_marks_everywhere(text: &'static str) -> Option<u32>, ("12 7",), ("x",), ("5",), ("",); {
+equals_plain!(question_marks_everywhere(text: &'static str) -> Option<u32>, ("12 7",), ("x",), ("5",), ("",); {
     let mut words = text.split(' ');
     let mut sum = 0;
     while words.clone().next()?.len() > sum as usize {
@@ -302,7 +302,7 @@ same!(question_marks_everywhere(text: &'static str) -> Option<u32>, ("12 7",), (
     if sum == 0 { None } else { Some(sum) }
 });
 
-same!(nested_values(a: i32, b: i32) -> String, (1, 2), (2, 1), (0, 0); {
+equals_plain!(nested_values(a: i32, b: i32) -> String, (1, 2), (2, 1), (0, 0); {
     let label = match a.cmp(&b) {
         std::cmp::Ordering::Less => if b > 1 { "less" } else { "just less" },
         std::cmp::Ordering::Equal if a == 0 => "zero",
@@ -316,7 +316,7 @@ same!(nested_values(a: i32, b: i32) -> String, (1, 2), (2, 1), (0, 0); {
     text + &tail.map_or(String::new(), |c| if c == '.' { "!".into() } else { c.to_string() })
 });
 
-same!(linked_list(n: u32) -> Vec<u32>, (0,), (3,), (6,); {
+equals_plain!(linked_list(n: u32) -> Vec<u32>, (0,), (3,), (6,); {
     struct Node { value: u32, next: Option<Box<Node>> }
     let mut head: Option<Box<Node>> = None;
     for value in 0..n {
@@ -336,7 +336,7 @@ same!(linked_list(n: u32) -> Vec<u32>, (0,), (3,), (6,); {
     out
 });
 
-same!(swaps_and_slices(n: usize) -> Vec<usize>, (1,), (5,), (8,); {
+equals_plain!(swaps_and_slices(n: usize) -> Vec<usize>, (1,), (5,), (8,); {
     let mut v: Vec<usize> = (0..n).map(|i| (i * 7 + 3) % n).collect();
     let mut sorted = false;
     while !sorted {
