@@ -122,7 +122,7 @@ impl PrunedFunction {
     /// assert_eq!(outputs, [HostTensor::new([2], vec![2.0f32, 4.0])]);
     ///
     /// let error = twice.call(&[HostTensor::scalar(1.0f32)]).unwrap_err();
-    /// assert!(error.message.contains("the feed `input 0` is f32[2], given f32[]"), "{error}");
+    /// assert!(error.message.contains("the feed `input 0` is f32[2], but got f32[]"), "{error}");
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn call(&self, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
