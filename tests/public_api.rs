@@ -68,7 +68,7 @@ fn rustdoc_json(root: &Path) -> PathBuf {
 /// An item: the index of its crate in [`CRATES`], and its id there.
 type Id = (usize, String);
 
-/// What a name in a module stands for.
+/// The item that a name in a module refers to.
 enum Target {
     Item(Id),
     /// An item of a crate that is not in [`CRATES`], by its kind.
