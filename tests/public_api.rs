@@ -1,10 +1,11 @@
-//! The public interface of `anabranch`, as a golden file: one line for each public path, and for each
-//! member of a type or trait.
+//! The public interface of `anabranch`, as a golden file: one line for each public path, and for
+//! each member of a type or trait.
 //!
 //! The list comes from rustdoc's JSON, whose format is unstable. Only its most stable fields are
-//! read, as plain JSON values; an unknown layout fails with a message that shows the format version.
-//! The run takes a minute, because rustdoc needs its own build folder, so `ANABRANCH_SLOW=1` enables
-//! it. `BLESS=1 cargo test -p anabranch-tests public_api` rewrites the file.
+//! read, as plain JSON values; an unknown layout fails with a message that shows the format
+//! version. The run takes a minute, because rustdoc needs its own build folder, so
+//! `ANABRANCH_SLOW=1` enables it. `BLESS=1 cargo test -p anabranch-tests public_api` rewrites the
+//! file.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

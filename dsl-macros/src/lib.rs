@@ -4,8 +4,8 @@
 //!
 //! The macros see tokens and know neither tensors nor types. The code that they emit calls
 //! `anabranch::__rt`, whose traits let the types decide. Every stage is a plain function, tested
-//! without a compiler. All errors are reported at once, together with the item as the user wrote it,
-//! so that editors still understand it.
+//! without a compiler. All errors are reported at once, together with the item as the user wrote
+//! it, so that editors still understand it.
 #![forbid(unsafe_code)]
 
 mod carry;

@@ -18,8 +18,8 @@
 //! # Ok::<(), anabranch::Diagnostic>(())
 //! ```
 //!
-//! Users depend on the crate `anabranch`, which has the documented interface. Hidden items are for the
-//! other crates of the workspace and may change at any time.
+//! Users depend on the crate `anabranch`, which has the documented interface. Hidden items are for
+//! the other crates of the workspace and may change at any time.
 #![forbid(unsafe_code)]
 
 mod array;

@@ -14,8 +14,8 @@
 //!
 //! A construct is found in the first stage that can decide on it, and decided on once. Whether a
 //! condition may be a tensor follows from its form, in `resolve`. What a construct carries follows
-//! from the code inside it, in `analyze`. How a jump leaves it is a fact as well, because it depends
-//! on all constructs around the jump.
+//! from the code inside it, in `analyze`. How a jump leaves it is a fact as well, because it
+//! depends on all constructs around the jump.
 
 mod analyze;
 mod canonical;

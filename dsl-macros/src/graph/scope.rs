@@ -122,9 +122,9 @@ impl Env {
         found.visit_pat(pat);
         let lent = match self.lends(source) {
             // A pattern matched with a mutable reference binds mutable references.
-            Lends::Itself => !contains_reference(pat),
-            Lends::Item => matches!(pat, Pat::TupleStruct(_)) && found.0.len() == 1,
-            Lends::No => false,
+            MutBorrow::Itself => !contains_reference(pat),
+            MutBorrow::Item => matches!(pat, Pat::TupleStruct(_)) && found.0.len() == 1,
+            MutBorrow::No => false,
         };
         for (name, access) in found.0 {
             let access = if lent && access == Access::Plain { Access::Item } else { access };
@@ -138,8 +138,8 @@ impl Env {
             match e {
                 Expr::MethodCall(m) if method_is(&m.method, Property::SomeItems) => e = &m.receiver,
                 Expr::MethodCall(m) => break method_is(&m.method, Property::LendsItems),
-                Expr::Array(a) => break a.elems.iter().all(|e| matches!(lends(e), Lends::Itself)),
-                e => break matches!(lends(e), Lends::Itself),
+                Expr::Array(a) => break a.elems.iter().all(|e| matches!(lends(e), MutBorrow::Itself)),
+                e => break matches!(lends(e), MutBorrow::Itself),
             }
         };
         let item = match (pat, source) {
@@ -169,7 +169,7 @@ impl Env {
             p => (p, None),
         };
         if let Pat::Ident(PatIdent { by_ref: None, ident, mutability, subpat: None, .. }) = inner {
-            let borrowed = matches!(init.map(|e| self.lends(e)), Some(Lends::Itself));
+            let borrowed = matches!(init.map(|e| self.lends(e)), Some(MutBorrow::Itself));
             let access = if borrowed || ty.is_some_and(is_mut_ref) {
                 Access::MutRef
             } else if mutability.is_some() {
@@ -193,14 +193,14 @@ impl Env {
     }
 
     /// Returns what an expression lends mutably. The name of a mutable reference lends its target.
-    fn lends(&self, expr: &Expr) -> Lends {
+    fn lends(&self, expr: &Expr) -> MutBorrow {
         let name = match expr {
             Expr::Path(p) => p.path.get_ident().map(ToString::to_string),
             _ => None,
         };
         let id = name.and_then(|name| self.resolve(&name));
         match id.map(|id| self.variables[id].access) {
-            Some(Access::MutRef) => Lends::Itself,
+            Some(Access::MutRef) => MutBorrow::Itself,
             _ => lends(expr),
         }
     }
@@ -305,7 +305,7 @@ pub(crate) fn changed_by_closure(e: &Expr) -> Option<String> {
 }
 
 /// The mutable borrow that an expression returns, as far as its form shows.
-enum Lends {
+enum MutBorrow {
     /// `&mut place`
     Itself,
     /// `Some` of a reference to an item, for example `v.last_mut()`.
@@ -313,19 +313,19 @@ enum Lends {
     No,
 }
 
-fn lends(expr: &Expr) -> Lends {
+fn lends(expr: &Expr) -> MutBorrow {
     match expr {
-        Expr::Reference(r) if r.mutability.is_some() => Lends::Itself,
+        Expr::Reference(r) if r.mutability.is_some() => MutBorrow::Itself,
         Expr::Paren(e) => lends(&e.expr),
         Expr::Group(e) => lends(&e.expr),
         Expr::MethodCall(m) => {
             if method_is(&m.method, Property::LendsItem) {
-                Lends::Item
+                MutBorrow::Item
             } else {
-                Lends::No
+                MutBorrow::No
             }
         }
-        _ => Lends::No,
+        _ => MutBorrow::No,
     }
 }
 
@@ -336,7 +336,7 @@ fn unwraps_lent(expr: &Expr) -> bool {
         Expr::Try(t) => &t.expr,
         _ => return false,
     };
-    matches!(lends(inner), Lends::Item)
+    matches!(lends(inner), MutBorrow::Item)
 }
 
 fn contains_reference(pat: &Pat) -> bool {

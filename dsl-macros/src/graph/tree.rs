@@ -4,7 +4,7 @@
 //! [`emit`](super::emit) turns it into code.
 //!
 //! The tree is small because most of Rust means nothing to the macro. Rust code is [`Code`]: syntax
-//! that stays as it is, with a hole for each [`Node`] in it, and the list of its parts in the order
+//! that stays as it is, with a hole for each [`TreeNode`] in it, and the list of its parts in the order
 //! in which they are evaluated. The analysis reads that list and never the syntax.
 //!
 //! Invariants:
@@ -71,7 +71,7 @@ pub(crate) fn number_of_hole(e: &Expr) -> Option<HoleId> {
 /// A part of Rust code that the analysis reads.
 pub(crate) enum Part {
     /// The node in a hole. `is_value` tells whether its value is that of the code.
-    Node { hole: HoleId, node: Node, is_value: bool },
+    Node { hole: HoleId, node: TreeNode, is_value: bool },
     /// The place may be modified. `is_value` tells whether a borrow of it is the value of the code.
     Change { place: LocalPlace, how: Change, is_value: bool },
     /// The variables are declared.
@@ -111,7 +111,7 @@ pub(crate) enum Change {
 /// Code that the macro may change.
 ///
 /// The nodes are boxed: the stages recurse, and the stack of the compiler is limited.
-pub(crate) enum Node {
+pub(crate) enum TreeNode {
     Variable(Box<Passed>),
     If(Box<IfExpr>),
     Block(Box<(ExprBlock, Body)>),

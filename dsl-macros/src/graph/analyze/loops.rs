@@ -10,7 +10,7 @@ use super::state::{Analysis, CodeContext, ConstructKind, TargetKind};
 use crate::graph::facts::{FlagLoopFacts, HostLoopFacts, LoopFacts, StagedLoopFacts, StopFacts};
 use crate::graph::names;
 use crate::graph::place::PlaceExpr;
-use crate::graph::tree::{Body, Change, Code, For, HostLoopExpr, Loop, Node, Part, WhileExpr};
+use crate::graph::tree::{Body, Change, Code, For, HostLoopExpr, Loop, Part, TreeNode, WhileExpr};
 use proc_macro2::Span;
 use syn::Label;
 
@@ -134,7 +134,7 @@ impl Analysis<'_> {
 /// Returns whether the code is a variable that is reborrowed, which makes it a host iterator.
 fn is_reborrowed(code: &Code) -> bool {
     let passed = |part: &Part| match part {
-        Part::Node { node: Node::Variable(passed), is_value: true, .. } => Some(*passed.is_reborrowed.peek()),
+        Part::Node { node: TreeNode::Variable(passed), is_value: true, .. } => Some(*passed.is_reborrowed.peek()),
         _ => None,
     };
     code.parts.iter().find_map(passed).unwrap_or(false)

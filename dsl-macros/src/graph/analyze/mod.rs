@@ -71,44 +71,44 @@ impl Analysis<'_> {
         }
     }
 
-    fn node(&mut self, node: &Node, position: CodeContext) {
+    fn node(&mut self, node: &TreeNode, position: CodeContext) {
         match node {
-            Node::Variable(passed) => self.passed(passed, position.value_of),
-            Node::If(branch) => {
+            TreeNode::Variable(passed) => self.passed(passed, position.value_of),
+            TreeNode::If(branch) => {
                 let is_value = branch.is_value && !(branch.is_statement && position.is_unit);
                 self.branch(branch, is_value, position);
             }
-            Node::Block(block) => {
+            TreeNode::Block(block) => {
                 self.statements(&block.1.stmts, position);
             }
-            Node::Labeled(block) => self.labeled_block(block, position),
-            Node::Sequence(sequence) => self.sequence(sequence, position),
-            Node::While(w) => self.while_loop(w),
-            Node::HostLoop(w) => self.host_while(w),
-            Node::For(f) => self.for_loop(f),
-            Node::Loop(l) => self.loop_loop(l, position),
-            Node::Closure(c) => {
+            TreeNode::Labeled(block) => self.labeled_block(block, position),
+            TreeNode::Sequence(sequence) => self.sequence(sequence, position),
+            TreeNode::While(w) => self.while_loop(w),
+            TreeNode::HostLoop(w) => self.host_while(w),
+            TreeNode::For(f) => self.for_loop(f),
+            TreeNode::Loop(l) => self.loop_loop(l, position),
+            TreeNode::Closure(c) => {
                 self.declare(&c.declared);
                 let slot = self.in_function(c.at, |analysis| analysis.code(&c.body, CodeContext::tail_of(0)));
                 c.facts.set(slot);
             }
-            Node::Async(a) => {
+            TreeNode::Async(a) => {
                 let slot = self.in_function(a.syntax.async_token.span, |analysis| {
                     analysis.statements(&a.body.stmts, CodeContext::tail_of(0));
                 });
                 a.facts.set(slot);
             }
-            Node::Compare(compare) => self.compare(compare, &position),
-            Node::Logical(logical) => self.logical(logical),
-            Node::Update(update) => self.update(update, &position),
-            Node::Call(call) => self.call(call, &position),
-            Node::Cast(cast) => self.code(&cast.operand, CodeContext::default()),
-            Node::Await(a) => {
+            TreeNode::Compare(compare) => self.compare(compare, &position),
+            TreeNode::Logical(logical) => self.logical(logical),
+            TreeNode::Update(update) => self.update(update, &position),
+            TreeNode::Call(call) => self.call(call, &position),
+            TreeNode::Cast(cast) => self.code(&cast.operand, CodeContext::default()),
+            TreeNode::Await(a) => {
                 self.code(&a.base, CodeContext::default());
                 a.facts.set(self.constructs_from(self.function_start));
             }
-            Node::Jump(jump) => self.jump(jump),
-            Node::Macro(call) => self.macro_call(&call.1),
+            TreeNode::Jump(jump) => self.jump(jump),
+            TreeNode::Macro(call) => self.macro_call(&call.1),
         }
     }
 

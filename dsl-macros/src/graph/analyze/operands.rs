@@ -9,7 +9,7 @@
 use super::changes::LaterChange;
 use super::state::{Analysis, CodeContext};
 use crate::graph::facts::OperandFacts;
-use crate::graph::tree::{Call, Code, CompareExpr, LocalPlace, Node, Part, UpdateExpr, number_of_hole};
+use crate::graph::tree::{Call, Code, CompareExpr, LocalPlace, Part, TreeNode, UpdateExpr, number_of_hole};
 use syn::Expr;
 
 impl Analysis<'_> {
@@ -66,8 +66,8 @@ impl Analysis<'_> {
 fn stays(code: &Code) -> bool {
     let in_hole = |part: &Part| match part {
         Part::Node { node, .. } => match node {
-            Node::Closure(_) => true,
-            Node::Variable(passed) => *passed.is_reborrowed.peek(),
+            TreeNode::Closure(_) => true,
+            TreeNode::Variable(passed) => *passed.is_reborrowed.peek(),
             _ => false,
         },
         _ => false,

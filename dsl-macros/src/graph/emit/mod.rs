@@ -20,7 +20,7 @@ mod statements;
 
 pub(crate) use function::{bound_loops, expect_shape, guard, name_param, overlap_loops};
 
-use super::tree::{FunctionTree, Node};
+use super::tree::{FunctionTree, TreeNode};
 use output::ToRust;
 use syn::{Expr, Stmt};
 
@@ -33,34 +33,34 @@ pub(crate) fn emit(function: FunctionTree) -> Vec<Stmt> {
     stmts
 }
 
-impl ToRust for Node {
+impl ToRust for TreeNode {
     type Output = Expr;
 
     fn emit(self) -> Expr {
         match self {
-            Node::Variable(passed) => passed.emit(),
-            Node::If(branch) => branch.emit(),
-            Node::Block(block) => {
+            TreeNode::Variable(passed) => passed.emit(),
+            TreeNode::If(branch) => branch.emit(),
+            TreeNode::Block(block) => {
                 let (mut syntax, body) = *block;
                 syntax.block = body.emit();
                 Expr::Block(syntax)
             }
-            Node::Labeled(block) => block.emit(),
-            Node::Sequence(sequence) => sequence.emit(),
-            Node::While(w) => w.emit(),
-            Node::HostLoop(w) => w.emit(),
-            Node::For(f) => f.emit(),
-            Node::Loop(l) => l.emit(),
-            Node::Closure(c) => c.emit(),
-            Node::Async(a) => a.emit(),
-            Node::Compare(compare) => compare.emit(),
-            Node::Logical(logical) => logical.emit(),
-            Node::Update(update) => update.emit(),
-            Node::Call(call) => call.emit(),
-            Node::Cast(cast) => cast.emit(),
-            Node::Await(a) => a.emit(),
-            Node::Jump(jump) => jump.emit(),
-            Node::Macro(call) => call.emit(),
+            TreeNode::Labeled(block) => block.emit(),
+            TreeNode::Sequence(sequence) => sequence.emit(),
+            TreeNode::While(w) => w.emit(),
+            TreeNode::HostLoop(w) => w.emit(),
+            TreeNode::For(f) => f.emit(),
+            TreeNode::Loop(l) => l.emit(),
+            TreeNode::Closure(c) => c.emit(),
+            TreeNode::Async(a) => a.emit(),
+            TreeNode::Compare(compare) => compare.emit(),
+            TreeNode::Logical(logical) => logical.emit(),
+            TreeNode::Update(update) => update.emit(),
+            TreeNode::Call(call) => call.emit(),
+            TreeNode::Cast(cast) => cast.emit(),
+            TreeNode::Await(a) => a.emit(),
+            TreeNode::Jump(jump) => jump.emit(),
+            TreeNode::Macro(call) => call.emit(),
         }
     }
 }

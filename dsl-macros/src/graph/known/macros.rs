@@ -1,7 +1,7 @@
 //! Kinds of macros of the standard library.
 //!
-//! The kind of a macro follows from the last segment of its path. A macro of another name runs once,
-//! while tracing, and may do anything.
+//! The kind of a macro follows from the last segment of its path. A macro of another name runs
+//! once, while tracing, and may do anything.
 
 use syn::Macro;
 

@@ -1,7 +1,8 @@
 //! Properties of methods of the standard library and of anabranch.
 //!
 //! There is one table and one rule: the properties of a method follow from its name, and all of
-//! them are in the row of that name. A method without a row may modify its receiver and return anything.
+//! them are in the row of that name. A method without a row may modify its receiver and return
+//! anything.
 //!
 //! A name promises nothing about the types of users. Where a wrong guess would change a value, the
 //! type decides instead: `dsl/src/staged/receiver.rs` finds out whether the receiver is of a known

@@ -20,7 +20,7 @@ impl Resolver {
                 let Expr::If(branch) = take(e) else { unreachable!() };
                 let has_value = ends_with_else(&branch);
                 let branch = self.branch(branch, has_value, false);
-                self.node(e, Node::If(Box::new(branch)), is_value);
+                self.node(e, TreeNode::If(Box::new(branch)), is_value);
             }
             Expr::Paren(inner) => self.expr(&mut inner.expr, is_value),
             Expr::Group(inner) => self.expr(&mut inner.expr, is_value),
@@ -53,7 +53,7 @@ impl Resolver {
             Expr::Async(_) => {
                 let Expr::Async(mut a) = take(e) else { unreachable!() };
                 let body = self.body(&mut a.block);
-                self.node(e, Node::Async(Box::new(Async { syntax: a, body, facts: Default::default() })), is_value);
+                self.node(e, TreeNode::Async(Box::new(Async { syntax: a, body, facts: Default::default() })), is_value);
             }
             Expr::Unsafe(u) => {
                 let error =
@@ -103,44 +103,44 @@ impl Resolver {
                 if is_host_cast(c) {
                     let operand = self.code(take(&mut c.expr));
                     let Expr::Cast(cast) = take(e) else { unreachable!() };
-                    self.node(e, Node::Cast(Box::new(Cast { syntax: cast, operand })), is_value);
+                    self.node(e, TreeNode::Cast(Box::new(Cast { syntax: cast, operand })), is_value);
                 } else {
                     self.expr(&mut c.expr, false);
                 }
             }
             Expr::Break(_) | Expr::Continue(_) | Expr::Return(_) => {
                 let jump = self.jump(take(e));
-                self.node(e, Node::Jump(Box::new(jump)), is_value);
+                self.node(e, TreeNode::Jump(Box::new(jump)), is_value);
             }
             Expr::Await(_) => {
                 let Expr::Await(mut a) = take(e) else { unreachable!() };
                 let base = self.code(take(&mut a.base));
                 let node = Await { syntax: a, base, facts: Default::default() };
-                self.node(e, Node::Await(Box::new(node)), is_value);
+                self.node(e, TreeNode::Await(Box::new(node)), is_value);
             }
             Expr::Macro(m) => {
                 let call = self.macro_call(&m.mac);
                 if !matches!(call, MacroCall::Kept) {
                     let Expr::Macro(m) = take(e) else { unreachable!() };
-                    self.node(e, Node::Macro(Box::new((m, call))), is_value);
+                    self.node(e, TreeNode::Macro(Box::new((m, call))), is_value);
                 }
             }
             other => visit_mut::visit_expr_mut(self, other),
         }
     }
 
-    fn block(&mut self, mut b: ExprBlock) -> Node {
+    fn block(&mut self, mut b: ExprBlock) -> TreeNode {
         if b.label.is_some() {
             let body = self.body(&mut b.block);
-            Node::Labeled(Box::new(Labeled { syntax: b, body, facts: Default::default() }))
+            TreeNode::Labeled(Box::new(Labeled { syntax: b, body, facts: Default::default() }))
         } else if is_sequence(&b) {
             let is_unit = b.attrs.drain(..).any(|mark| has_no_value(&mark));
             let body = self.body(&mut b.block);
             let hidden = self.env.hidden();
-            Node::Sequence(Box::new(SequenceBlock { syntax: b, body, is_unit, hidden, facts: Default::default() }))
+            TreeNode::Sequence(Box::new(SequenceBlock { syntax: b, body, is_unit, hidden, facts: Default::default() }))
         } else {
             let body = self.body(&mut b.block);
-            Node::Block(Box::new((b, body)))
+            TreeNode::Block(Box::new((b, body)))
         }
     }
 
@@ -163,12 +163,12 @@ impl Resolver {
         }
     }
 
-    fn closure(&mut self, mut c: ExprClosure) -> Node {
+    fn closure(&mut self, mut c: ExprClosure) -> TreeNode {
         self.scoped(|resolver| {
             let declared = resolver.declare(|env| c.inputs.iter().for_each(|pat| env.declare_pat(pat)));
             let at = c.body.span();
             let body = resolver.code(take(&mut c.body));
-            Node::Closure(Box::new(Closure { syntax: c, declared, at, body, facts: Default::default() }))
+            TreeNode::Closure(Box::new(Closure { syntax: c, declared, at, body, facts: Default::default() }))
         })
     }
 
@@ -181,13 +181,17 @@ impl Resolver {
             let (left, right) = (self.code(take(&mut b.left)), self.code(take(&mut b.right)));
             let place = if right.parts.is_empty() { None } else { self.place(&left.syntax) };
             let compare = CompareExpr { at, function, left, place, right, facts: Default::default() };
-            self.node(e, Node::Compare(Box::new(compare)), is_value);
+            self.node(e, TreeNode::Compare(Box::new(compare)), is_value);
         } else if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) {
             let (op, left) = (b.op, self.code(take(&mut b.left)));
             self.around += 1;
             let right = self.code(take(&mut b.right));
             self.around -= 1;
-            self.node(e, Node::Logical(Box::new(LogicalExpr { op, left, right, facts: Default::default() })), is_value);
+            self.node(
+                e,
+                TreeNode::Logical(Box::new(LogicalExpr { op, left, right, facts: Default::default() })),
+                is_value,
+            );
         } else if is_assignment(&b.op) {
             let is_right_first = places::is_right_first(&b.left, &b.right);
             let right = self.code(take(&mut b.right));
@@ -199,7 +203,7 @@ impl Resolver {
             let left = self.code_of(take(&mut b.left), Resolver::assigned);
             let Expr::Binary(syntax) = take(e) else { unreachable!() };
             let update = UpdateExpr { syntax, left, place, right, is_right_first, facts: Default::default() };
-            self.node(e, Node::Update(Box::new(update)), is_value);
+            self.node(e, TreeNode::Update(Box::new(update)), is_value);
         } else {
             visit_mut::visit_expr_binary_mut(self, b);
         }
@@ -221,7 +225,7 @@ impl Resolver {
             let code = self.passed_code(std::mem::replace(argument, syntax));
             args.push((hole, code));
         }
-        let is_plain = |part: &Part| !matches!(part, Part::Node { node, .. } if !matches!(node, Node::Variable(_)));
+        let is_plain = |part: &Part| !matches!(part, Part::Node { node, .. } if !matches!(node, TreeNode::Variable(_)));
         if args.iter().flat_map(|(_, code)| &code.parts).all(is_plain) {
             self.parts.extend(of_callee);
             for (argument, (_, code)) in arguments.iter_mut().zip(args) {
@@ -243,7 +247,7 @@ impl Resolver {
             _ => None,
         };
         let call = Code { syntax: take(e), parts: of_callee };
-        self.node(e, Node::Call(Box::new(Call { call, receiver, args, facts: Default::default() })), is_value);
+        self.node(e, TreeNode::Call(Box::new(Call { call, receiver, args, facts: Default::default() })), is_value);
     }
 
     fn jump(&mut self, mut e: Expr) -> Jump {

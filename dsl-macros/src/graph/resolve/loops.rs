@@ -6,13 +6,13 @@ use crate::graph::forms::{has_let, take};
 use crate::graph::jumps::Jumps;
 use crate::graph::known;
 use crate::graph::scope;
-use crate::graph::tree::{For, HostLoopExpr, Loop, Node, Part, WhileExpr};
+use crate::graph::tree::{For, HostLoopExpr, Loop, Part, TreeNode, WhileExpr};
 use syn::spanned::Spanned;
 use syn::visit::Visit;
 use syn::*;
 
 impl Resolver {
-    pub(super) fn while_expr(&mut self, mut w: ExprWhile) -> Node {
+    pub(super) fn while_expr(&mut self, mut w: ExprWhile) -> TreeNode {
         let ends = Jumps::ending_loop(&w.body, w.label.as_ref());
         let condition = take(&mut w.cond);
         if has_let(&condition) || self.is_host(&condition) {
@@ -21,17 +21,17 @@ impl Resolver {
                 (resolver.code_of(condition, Resolver::host_condition), resolver.body_inside(&mut w.body))
             });
             let (stops, facts) = (ends.under_construct, Default::default());
-            return Node::HostLoop(Box::new(HostLoopExpr { syntax: w, condition, body, stops, is_endless, facts }));
+            return TreeNode::HostLoop(Box::new(HostLoopExpr { syntax: w, condition, body, stops, is_endless, facts }));
         }
         self.around += 1;
         let (condition, body) = (self.code(condition), self.body(&mut w.body));
         self.around -= 1;
         let ExprWhile { attrs, label, while_token, .. } = w;
         let (at, facts) = (while_token.span, Default::default());
-        Node::While(Box::new(WhileExpr { attrs, at, label, condition, body, stops: ends.any, facts }))
+        TreeNode::While(Box::new(WhileExpr { attrs, at, label, condition, body, stops: ends.any, facts }))
     }
 
-    pub(super) fn for_expr(&mut self, mut f: ExprForLoop) -> Node {
+    pub(super) fn for_expr(&mut self, mut f: ExprForLoop) -> TreeNode {
         let ends = Jumps::ending_loop(&f.body, f.label.as_ref());
         let source = take(&mut f.expr);
         let mut iterable = self.passed_code(source.clone());
@@ -42,7 +42,7 @@ impl Resolver {
             let declared = resolver.declare(|env| env.declare_items(&f.pat, &source));
             (declared, resolver.body_inside(&mut f.body))
         });
-        Node::For(Box::new(For {
+        TreeNode::For(Box::new(For {
             syntax: f,
             iterable,
             is_host: known::is_host_iterator(&source),
@@ -54,12 +54,12 @@ impl Resolver {
         }))
     }
 
-    pub(super) fn loop_expr(&mut self, mut l: ExprLoop) -> Node {
+    pub(super) fn loop_expr(&mut self, mut l: ExprLoop) -> TreeNode {
         let stops = Jumps::ending_loop(&l.body, l.label.as_ref()).under_construct;
         let is_endless = !stops && only_panics_end(&l.body, l.label.as_ref());
         let is_broken = stops && Jumps::breaks_loop(&l.body, l.label.as_ref());
         let body = self.body_inside(&mut l.body);
-        Node::Loop(Box::new(Loop { syntax: l, body, stops, is_endless, is_broken, facts: Default::default() }))
+        TreeNode::Loop(Box::new(Loop { syntax: l, body, stops, is_endless, is_broken, facts: Default::default() }))
     }
 }
 

@@ -93,7 +93,7 @@ impl Resolver {
                 let is_value = ends_with_else(&e) && (is_end || ((semi.is_some() || is_dead) && arms_have_values(&e)));
                 let code = self.code_of(Expr::Verbatim(TokenStream::new()), |resolver, hole| {
                     let branch = resolver.branch(e, is_value, true);
-                    resolver.node(hole, Node::If(Box::new(branch)), true);
+                    resolver.node(hole, TreeNode::If(Box::new(branch)), true);
                 });
                 StatementKind::Expr(code, semi)
             }

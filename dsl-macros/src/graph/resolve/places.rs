@@ -5,7 +5,7 @@ use crate::graph::forms::note_names;
 use crate::graph::known::{self, Keeps};
 use crate::graph::place::{PlaceExpr, ReceiverExpr};
 use crate::graph::scope;
-use crate::graph::tree::{Change, LocalPlace, Node, Part, Passed};
+use crate::graph::tree::{Change, LocalPlace, Part, Passed, TreeNode};
 use quote::ToTokens;
 use std::collections::HashSet;
 use syn::*;
@@ -102,7 +102,7 @@ impl Resolver {
             Expr::Path(_) => {
                 if let Some(place) = self.used_place(e) {
                     let passed = Passed { syntax: e.clone(), place, is_reborrowed: Default::default() };
-                    self.node(e, Node::Variable(Box::new(passed)), is_value);
+                    self.node(e, TreeNode::Variable(Box::new(passed)), is_value);
                 }
             }
             _ => {}

@@ -1,7 +1,7 @@
 //! The state of the walk over a body: the scopes, and the parts of the code that is being resolved.
 
 use crate::graph::scope::{Env, VarId};
-use crate::graph::tree::{Code, HoleId, Node, Part, hole};
+use crate::graph::tree::{Code, HoleId, Part, TreeNode, hole};
 use syn::Expr;
 
 /// The state of the walk over a body.
@@ -62,7 +62,7 @@ impl Resolver {
     }
 
     /// Puts a node into a hole in the place of an expression.
-    pub(super) fn node(&mut self, e: &mut Expr, node: Node, is_value: bool) {
+    pub(super) fn node(&mut self, e: &mut Expr, node: TreeNode, is_value: bool) {
         let (hole, syntax) = self.hole();
         *e = syntax;
         self.parts.push(Part::Node { hole, node, is_value });

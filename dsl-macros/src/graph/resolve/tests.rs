@@ -19,20 +19,20 @@ fn only(mut body: Body) -> Code {
 /// Returns the code of an expression in a loop, in a function with these parameters.
 fn code(parameters: &str, expression: &str) -> Code {
     let code = only(tree(&format!("fn f({parameters}) {{ while c {{ {expression}; }} }}")).body);
-    let Some(Part::Node { node: Node::While(w), .. }) = code.parts.into_iter().next() else { panic!("a loop") };
+    let Some(Part::Node { node: TreeNode::While(w), .. }) = code.parts.into_iter().next() else { panic!("a loop") };
     only(w.body)
 }
 
 /// Describes the parts of code in order.
 fn parts(code: &Code) -> Vec<String> {
     let describe = |part: &Part| match part {
-        Part::Node { node: Node::Variable(passed), .. } => format!("pass {}", passed.syntax.to_token_stream()),
-        Part::Node { node: Node::If(branch), .. } if branch.staged.is_none() => "host if".to_owned(),
-        Part::Node { node: Node::If(_), .. } => "if".to_owned(),
-        Part::Node { node: Node::Block(_), .. } => "block".to_owned(),
-        Part::Node { node: Node::Call(_), .. } => "call".to_owned(),
-        Part::Node { node: Node::Update(_), .. } => "update".to_owned(),
-        Part::Node { node: Node::Compare(_), .. } => "compare".to_owned(),
+        Part::Node { node: TreeNode::Variable(passed), .. } => format!("pass {}", passed.syntax.to_token_stream()),
+        Part::Node { node: TreeNode::If(branch), .. } if branch.staged.is_none() => "host if".to_owned(),
+        Part::Node { node: TreeNode::If(_), .. } => "if".to_owned(),
+        Part::Node { node: TreeNode::Block(_), .. } => "block".to_owned(),
+        Part::Node { node: TreeNode::Call(_), .. } => "call".to_owned(),
+        Part::Node { node: TreeNode::Update(_), .. } => "update".to_owned(),
+        Part::Node { node: TreeNode::Compare(_), .. } => "compare".to_owned(),
         Part::Node { .. } => "node".to_owned(),
         Part::Change { place, how: Change::Exact, .. } => format!("change {}", place.expr.root),
         Part::Change { place, how: Change::Perhaps, .. } => format!("perhaps change {}", place.expr.root),
@@ -60,7 +60,7 @@ fn only_variables_in_scope_have_ids() {
     assert_eq!(parts(&code("x: T", "g(x, y, m::x)")), ["pass x"]);
     let function = tree("fn f(x: T) { { let x = 1; } if c { return; } g(x) }");
     let StatementKind::Expr(code, _) = &function.body.stmts[2].kind else { panic!("it is a call") };
-    let [Part::Node { node: Node::Variable(passed), .. }] = &code.parts[..] else { panic!("it passes a variable") };
+    let [Part::Node { node: TreeNode::Variable(passed), .. }] = &code.parts[..] else { panic!("it passes a variable") };
     assert_eq!((passed.place.variable, function.variables.len(), function.parameters), (0, 2, 1));
 }
 
@@ -96,7 +96,9 @@ fn a_jump_knows_which_deferred_variables_are_hidden() {
     let hidden = |body: &str| {
         let mut function = tree(&format!("fn f() {{ {body} }}"));
         let StatementKind::Expr(code, _) = function.body.stmts.pop().unwrap().kind else { panic!("it is a jump") };
-        let Some(Part::Node { node: Node::Jump(jump), .. }) = code.parts.into_iter().next() else { panic!("a jump") };
+        let Some(Part::Node { node: TreeNode::Jump(jump), .. }) = code.parts.into_iter().next() else {
+            panic!("a jump")
+        };
         jump.hidden.iter().map(|h| (h.variable, h.by)).collect::<Vec<_>>()
     };
     assert_eq!(hidden("let x; let y; let x = 1; return;"), [(0, 2)]);

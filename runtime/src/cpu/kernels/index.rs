@@ -211,7 +211,7 @@ pub(crate) fn scatter_add(
 
 /// A copy from or to a slice of a tensor whose start along an axis is in a register.
 #[derive(Clone, Debug)]
-pub(crate) struct Window {
+pub(crate) struct DynamicSliceCopy {
     copy: Copy,
     /// The stride of the axis.
     stride: isize,
@@ -219,11 +219,11 @@ pub(crate) struct Window {
     last: usize,
 }
 
-impl Window {
+impl DynamicSliceCopy {
     /// Creates the kernel from a `copy` of the slice that starts at 0. `whole` is the tensor with
     /// the axis, and `size` the extent of the slice.
-    pub(crate) fn new(copy: Copy, whole: &View, axis: usize, size: usize) -> Window {
-        Window { copy, stride: whole.strides[axis], last: whole.shape[axis] - size }
+    pub(crate) fn new(copy: Copy, whole: &View, axis: usize, size: usize) -> DynamicSliceCopy {
+        DynamicSliceCopy { copy, stride: whole.strides[axis], last: whole.shape[axis] - size }
     }
 
     fn start(&self, start: &View, sources: &Sources<'_>) -> Result<isize, KernelFailed> {

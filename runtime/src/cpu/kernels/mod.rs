@@ -79,9 +79,9 @@ pub(crate) enum Kernel {
     /// The index check of a scatter-add to a variable, which runs when the step ends.
     AddAtEnd(index::IndexPattern),
     /// A read of a slice whose start is in a register.
-    ReadWindow(index::Window),
+    ReadWindow(index::DynamicSliceCopy),
     /// A write of a slice whose start is in a register.
-    WriteWindow(index::Window),
+    WriteWindow(index::DynamicSliceCopy),
     /// Random numbers.
     Random(random::RandomKernel),
     /// A key derived from a key and a number.

@@ -8,7 +8,7 @@ use std::ops::Range;
 /// A loop to compile, including nested loops.
 #[derive(Debug)]
 #[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "nothing is compiled"))]
-pub(super) struct Region {
+pub(super) struct NativeLoop {
     /// The instructions of the region.
     pub(super) code: Range<u32>,
     /// The jump that enters it.
@@ -19,10 +19,10 @@ pub(super) struct Region {
 
 /// The loops of a plan that can be native; of nested ones the outermost. The others get the reason
 /// why they cannot.
-pub(super) fn find(plan: &mut Plan) -> Vec<Region> {
+pub(super) fn find(plan: &mut Plan) -> Vec<NativeLoop> {
     let mut loops: Vec<usize> = (0..plan.loops.len()).collect();
     loops.sort_by_key(|&l| (plan.loops[l].code.start, std::cmp::Reverse(plan.loops[l].code.end)));
-    let mut regions: Vec<Region> = Vec::new();
+    let mut regions: Vec<NativeLoop> = Vec::new();
     for l in loops {
         let code = &plan.loops[l].code;
         plan.loops[l].not_native = if regions.last().is_some_and(|around| code.start < around.code.end) {
@@ -41,19 +41,19 @@ pub(super) fn find(plan: &mut Plan) -> Vec<Region> {
 }
 
 /// A loop that can be native.
-fn region(plan: &Plan, code: &Range<u32>) -> Result<Region, WhyNot> {
+fn region(plan: &Plan, code: &Range<u32>) -> Result<NativeLoop, WhyNot> {
     if let Some(i) = code.clone().find(|&i| !is_native(plan, &plan.code[i as usize], code)) {
         return Err(WhyNot::Instruction(i));
     }
     let enter = code.start.checked_sub(1).ok_or(WhyNot::Entry)?;
     match plan.code[enter as usize] {
-        Instr::Jump { to: entry } if code.contains(&entry) => Ok(Region { code: code.clone(), enter, entry }),
+        Instr::Jump { to: entry } if code.contains(&entry) => Ok(NativeLoop { code: code.clone(), enter, entry }),
         _ => Err(WhyNot::Entry),
     }
 }
 
 /// Gives the loops of regions the reason why they are not native.
-pub(super) fn refuse(plan: &mut Plan, regions: &[Region], why: WhyNot) {
+pub(super) fn refuse(plan: &mut Plan, regions: &[NativeLoop], why: WhyNot) {
     for place in &mut plan.loops {
         if regions.iter().any(|region| region.code.contains(&place.code.start)) {
             place.not_native = Some(why);

@@ -10,7 +10,7 @@
 //! registers stay in memory and are loaded and stored at each use. An example is the gradient of a
 //! long loop body with many stacks, whose compile time would otherwise be quadratic.
 
-use super::region::{Region, popped, pushed};
+use super::region::{NativeLoop, popped, pushed};
 use super::{functions, host};
 use crate::cpu::compile::{Instr, Plan, Reg, ScalarOp, StackId};
 use crate::cpu::memory::stack::StackStorage;
@@ -28,7 +28,7 @@ use std::collections::{HashMap, HashSet};
 /// The state of the translation of one loop.
 struct Translation<'a> {
     plan: &'a Plan,
-    region: &'a Region,
+    region: &'a NativeLoop,
     b: FunctionBuilder<'a>,
     /// The type of each register that the loop uses.
     types: HashMap<Reg, Type>,
@@ -58,7 +58,7 @@ fn may_leave(instr: &Instr) -> bool {
 /// Generates the function of a region in `context`.
 pub(super) fn translate(
     plan: &Plan,
-    region: &Region,
+    region: &NativeLoop,
     target: &dyn TargetIsa,
     context: &mut Context,
     builder_context: &mut FunctionBuilderContext,
@@ -170,7 +170,7 @@ impl Classes<'_> {
 
 /// Returns the type of each register that a region uses: its element type if all instructions
 /// agree, else 64 bits.
-fn register_types(plan: &Plan, region: &Region) -> HashMap<Reg, Type> {
+fn register_types(plan: &Plan, region: &NativeLoop) -> HashMap<Reg, Type> {
     let mut classes = Classes { plan, parent: HashMap::new(), asked: HashMap::new(), moved: HashSet::new() };
     let op = |i: u32| plan.ops[i as usize].map(|op| (machine_type(op.operand), machine_type(op.result)));
     for i in region.code.clone() {

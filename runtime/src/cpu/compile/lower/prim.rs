@@ -7,7 +7,7 @@ use crate::cpu::compile::{Instr, MemoryLayout, Out, SourceOp, TensorOperand, Vie
 use crate::cpu::kernels::attention::Attention;
 use crate::cpu::kernels::axis::{AxisKernel, AxisOp};
 use crate::cpu::kernels::conv::{ChannelsLast, ChannelsLastWeightGrad, Geometry, ImplicitGemm, LANES, WeightGrad};
-use crate::cpu::kernels::index::{IndexPattern, Window};
+use crate::cpu::kernels::index::{DynamicSliceCopy, IndexPattern};
 use crate::cpu::kernels::matmul::Matmul;
 use crate::cpu::kernels::pool::{Pool, Pooling};
 use crate::cpu::kernels::random::RandomKernel;
@@ -240,14 +240,14 @@ impl Lower<'_> {
                 let attributes::DynamicSlice { axis, size } = attributes::DynamicSlice::of(attrs);
                 let out = View::whole(operands[0].base, operands[0].dtype, shape);
                 let copy = Copy::new(&operands[0].slice(axis, 0, size, 1), &out);
-                Kernel::ReadWindow(Window::new(copy, &operands[0], axis, size))
+                Kernel::ReadWindow(DynamicSliceCopy::new(copy, &operands[0], axis, size))
             }
             prim::DYNAMIC_UPDATE_SLICE => {
                 let axis = attributes::Along::of(attrs).axis;
                 let size = operands[1].shape[axis];
                 operands[0] = self.changeable(data)?;
                 let copy = Copy::new(&operands[1], &operands[0].slice(axis, 0, size, 1));
-                let kernel = Kernel::WriteWindow(Window::new(copy, &operands[0], axis, size));
+                let kernel = Kernel::WriteWindow(DynamicSliceCopy::new(copy, &operands[0], axis, size));
                 return Ok(Some(self.change(kernel, operands, data, def, attrs)));
             }
             prim::RANDOM_BITS | prim::RANDOM_UNIFORM | prim::RANDOM_FOLD_IN => {
