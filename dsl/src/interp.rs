@@ -501,7 +501,7 @@ impl Interp<'_> {
             Dim::Named(n) => self.dims.get(n).map_or_else(|| d.clone(), |&n| Dim::Known(n)),
             _ => d.clone(),
         };
-        Shape(shape.dims().iter().map(dim).collect())
+        shape.dims().iter().map(dim).collect()
     }
 }
 

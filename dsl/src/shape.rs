@@ -72,13 +72,15 @@ impl From<usize> for Dim {
 }
 
 /// The extents of a tensor, outermost first. A scalar has rank 0.
+///
+/// Clones share the extents: each pass over a graph copies the types of its values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Shape(pub Vec<Dim>);
+pub struct Shape(Arc<[Dim]>);
 
 impl Shape {
     /// Returns the shape of a scalar.
     pub fn scalar() -> Shape {
-        Shape(Vec::new())
+        Shape::default()
     }
 
     /// Returns the rank: the number of axes.
@@ -89,6 +91,14 @@ impl Shape {
     /// Returns the extents.
     pub fn dims(&self) -> &[Dim] {
         &self.0
+    }
+
+    /// Returns the shape with another extent along an axis.
+    #[must_use]
+    pub fn with_extent(&self, axis: usize, extent: Dim) -> Shape {
+        let mut shape = self.clone();
+        Arc::make_mut(&mut shape.0)[axis] = extent;
+        shape
     }
 
     /// Returns whether every extent is known or named, so that the shape can be an attribute of a
@@ -109,22 +119,22 @@ impl Shape {
 
     /// Returns whether the two may be equal at run time.
     pub fn compatible(&self, other: &Shape) -> bool {
-        self.rank() == other.rank() && self.0.iter().zip(&other.0).all(|(a, b)| a.compatible(b))
+        self.rank() == other.rank() && self.0.iter().zip(other.dims()).all(|(a, b)| a.compatible(b))
     }
 
     /// Returns whether each extent [fits](Dim::fits) that of `general`.
     pub fn fits(&self, general: &Shape) -> bool {
-        self.rank() == general.rank() && self.0.iter().zip(&general.0).all(|(a, b)| a.fits(b))
+        self.rank() == general.rank() && self.0.iter().zip(general.dims()).all(|(a, b)| a.fits(b))
     }
 
     /// Returns the most precise shape that both fit, if they have the same rank.
     pub fn join(&self, other: &Shape) -> Option<Shape> {
-        (self.rank() == other.rank()).then(|| Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.join(b)).collect()))
+        (self.rank() == other.rank()).then(|| self.0.iter().zip(other.dims()).map(|(a, b)| a.join(b)).collect())
     }
 
     /// Returns the more precise of two shapes known to be equal.
     pub fn meet(&self, other: &Shape) -> Shape {
-        Shape(self.0.iter().zip(&other.0).map(|(a, b)| a.meet(b)).collect())
+        self.0.iter().zip(other.dims()).map(|(a, b)| a.meet(b)).collect()
     }
 
     /// Returns the common shape to which both are broadcast by NumPy's rule, or `None` if they do
@@ -143,8 +153,7 @@ impl Shape {
                 (Dim::Known(n), _) | (_, Dim::Known(n)) => Some(Dim::Known(n)),
                 (a, b) => Some(a.join(&b)),
             })
-            .collect::<Option<Vec<_>>>()
-            .map(Shape)
+            .collect()
     }
 
     /// Returns whether `self` broadcasts to exactly `to`.
@@ -188,6 +197,16 @@ macro_rules! from_dims {
 }
 // Only some lengths are implemented, so that `[]` has only one possible type.
 from_dims!(1 2 3 4 5 6 7 8);
+impl From<Vec<Dim>> for Shape {
+    fn from(dims: Vec<Dim>) -> Shape {
+        Shape(dims.into())
+    }
+}
+impl From<&[Dim]> for Shape {
+    fn from(dims: &[Dim]) -> Shape {
+        Shape(dims.into())
+    }
+}
 impl From<&[usize]> for Shape {
     fn from(dims: &[usize]) -> Shape {
         dims.iter().copied().collect()

@@ -3,7 +3,7 @@
 use anabranch_dsl::corpus::{self, Case, Outcome, cases, parameters};
 use anabranch_dsl::ir::{Attr, Attrs, Graph};
 use anabranch_dsl::ops::{self, Arity, Grad, InferCx, random};
-use anabranch_dsl::{AnyValue, Dim, HostTensor, Result, Shape, TensorType, Type, interp, trace};
+use anabranch_dsl::{AnyValue, Dim, HostTensor, Result, TensorType, Type, interp, trace};
 use std::collections::BTreeSet;
 
 fn interpret(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
@@ -67,7 +67,7 @@ fn inference_knows_no_more_than_it_is_told() {
         let real: Vec<TensorType> = case.inputs.iter().map(HostTensor::ty).collect();
         for known in 0..=real.len() {
             let hide = |(i, ty): (usize, &TensorType)| {
-                let shape = if i == known { ty.shape.clone() } else { Shape(vec![Dim::Unknown; ty.rank()]) };
+                let shape = if i == known { ty.shape.clone() } else { vec![Dim::Unknown; ty.rank()].into() };
                 Type::Tensor(TensorType { dtype: ty.dtype, shape })
             };
             let types: Vec<Type> = real.iter().enumerate().map(hide).collect();
@@ -237,8 +237,7 @@ fn a_wrong_result_is_noticed() {
 /// Named dimensions in the shape attributes of operations get their extents from the call.
 #[test]
 fn a_named_dimension_in_an_attribute_is_that_of_the_call() {
-    let named =
-        |name: &str| TensorType { dtype: anabranch_dsl::DType::F32, shape: Shape(vec![Dim::Named(name.into())]) };
+    let named = |name: &str| TensorType { dtype: anabranch_dsl::DType::F32, shape: [Dim::Named(name.into())].into() };
     let traced = trace::trace("named", || {
         let x = trace::input(named("n"), None);
         vec![trace::constant(HostTensor::scalar(2.0f32)).mul(x), x.number(3.0).broadcast_to(x.shape())]
@@ -252,7 +251,7 @@ fn a_named_dimension_in_an_attribute_is_that_of_the_call() {
 /// Extents that are unknown until the graph runs are those of the data, also in gradients.
 #[test]
 fn unknown_extents_are_those_of_the_data() {
-    let unknown = |rank: usize| TensorType { dtype: anabranch_dsl::DType::F64, shape: Shape(vec![Dim::Unknown; rank]) };
+    let unknown = |rank: usize| TensorType { dtype: anabranch_dsl::DType::F64, shape: vec![Dim::Unknown; rank].into() };
     let traced = trace::trace("unknown", || {
         let (x, w) = (trace::input(unknown(2), None), trace::input(unknown(1), None));
         let y = (x.mul(w) + 1.0).mean();

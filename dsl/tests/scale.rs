@@ -3,12 +3,12 @@
 use anabranch_dsl::ir::verify;
 use anabranch_dsl::passes::{Pipeline, specialize};
 use anabranch_dsl::trace::WhileTrace;
-use anabranch_dsl::{DType, Dim, Graph, Shape, Tensor, TensorType, gradients, trace};
+use anabranch_dsl::{DType, Dim, Graph, Tensor, TensorType, gradients, trace};
 use std::time::{Duration, Instant};
 
 /// Returns a chain of about `n` nodes with constants, shared values and colliding names.
 fn chain(n: usize) -> Graph {
-    let ty = TensorType { dtype: DType::F32, shape: Shape(vec![Dim::Named("n".into())]) };
+    let ty = TensorType { dtype: DType::F32, shape: [Dim::Named("n".into())].into() };
     let traced = trace::trace("chain", || {
         let first = trace::input(ty, Some("x"));
         let mut x = first;

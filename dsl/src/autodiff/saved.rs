@@ -322,7 +322,7 @@ impl trace::Tracer {
             return zero;
         }
         let known = |d: &crate::Dim| if *d == crate::Dim::Unknown { crate::Dim::Known(0) } else { d.clone() };
-        let shape = crate::Shape(ty.shape.dims().iter().map(known).collect());
+        let shape = ty.shape.dims().iter().map(known).collect::<crate::Shape>();
         let broadcast = Op::Prim(prim::BROADCAST_TO, Shaped { shape }.into());
         let node = self.graph.make_node(region, broadcast, vec![zero], [ty.into()], origin);
         self.graph.insert_before(node, before);

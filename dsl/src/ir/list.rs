@@ -163,7 +163,7 @@ impl ListOp {
 
     /// Returns the operation with `f` applied to its shape and extents.
     pub(crate) fn map_shapes(&self, f: impl Fn(&Shape) -> Shape) -> ListOp {
-        let dim = |d: &Dim| f(&Shape(vec![d.clone()])).0.remove(0);
+        let dim = |d: &Dim| f(&[d.clone()].into()).dims()[0].clone();
         match self {
             ListOp::New(e) => ListOp::New(TensorType { dtype: e.dtype, shape: f(&e.shape) }),
             ListOp::Stack(d) => ListOp::Stack(dim(d)),
@@ -209,12 +209,11 @@ impl ListOp {
         };
         let chosen = |element: &TensorType, of: &Shape| {
             let dims = of.dims().iter().chain(element.shape.dims());
-            TensorType { dtype: element.dtype, shape: Shape(dims.cloned().collect()) }
+            TensorType { dtype: element.dtype, shape: dims.cloned().collect() }
         };
-        let with_first = |ty: &TensorType, first: &Dim| {
-            let mut shape = ty.shape.clone();
-            shape.0[0] = first.clone();
-            TensorType { dtype: ty.dtype, shape }
+        let with_first = |ty: &TensorType, first: &Dim| TensorType {
+            dtype: ty.dtype,
+            shape: ty.shape.with_extent(0, first.clone()),
         };
         let has_axis = |ty: &TensorType, what: &str| match ty.rank() {
             0 => Err(wrong(format!("{what} {ty} and has no axis"))),
@@ -254,7 +253,7 @@ impl ListOp {
                 fits(tensor(2)?, &chosen(list(0)?, index(1, 2)?))?;
                 Ok(vec![operands[0].clone()])
             }
-            ListOp::Stack(n) => one(chosen(list(0)?, &Shape(vec![n.clone()]))),
+            ListOp::Stack(n) => one(chosen(list(0)?, &[n.clone()].into())),
             ListOp::Unstack | ListOp::Restore => {
                 let ty = tensor(0)?;
                 has_axis(ty, "the tensor is")?;
@@ -264,7 +263,7 @@ impl ListOp {
                         return Err(wrong(format!("operand 2 is {written}, not a bool[?]")));
                     }
                 }
-                let shape = Shape(ty.shape.dims()[1..].to_vec());
+                let shape = Shape::from(&ty.shape.dims()[1..]);
                 Ok(vec![Type::List(TensorType { dtype: ty.dtype, shape })])
             }
             ListOp::Concat(n) => {
@@ -284,11 +283,11 @@ impl ListOp {
             }
             ListOp::Extents => {
                 has_axis(list(0)?, "an element is")?;
-                one(TensorType { dtype: DType::I32, shape: Shape(vec![Dim::Unknown]) })
+                one(TensorType { dtype: DType::I32, shape: [Dim::Unknown].into() })
             }
             ListOp::Written => {
                 list(0)?;
-                one(TensorType { dtype: DType::Bool, shape: Shape(vec![Dim::Unknown]) })
+                one(TensorType { dtype: DType::Bool, shape: [Dim::Unknown].into() })
             }
             ListOp::ZerosLike => {
                 list(0)?;

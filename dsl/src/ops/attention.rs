@@ -33,7 +33,7 @@ static ATTENTION: OpDef = OpDef {
     attrs: Attention::DECLARED,
     infer: |cx| {
         let [batch, n, _, _, width] = checked(cx)?;
-        Ok(Type::tensor(cx.tensor(0)?.dtype, Shape([&batch.0[..], &[n.0[0].clone(), width.0[0].clone()]].concat())))
+        Ok(Type::tensor(cx.tensor(0)?.dtype, [batch.dims(), &[n.dims()[0].clone(), width.dims()[0].clone()]].concat()))
     },
     eval: |cx| Ok(match_float!(cx.operands[0].buffer(), q => cx.result(attention(&Sizes::of(cx), q, cx)))),
     grad: Grad::Rule(|n| {
@@ -57,15 +57,15 @@ static ATTENTION_GRAD: OpDef = OpDef {
     infer: |cx| {
         let [batch, n, m, size, width] = checked(cx)?;
         let g = cx.tensor(3)?;
-        let of_result = Shape([&batch.0[..], &n.0, &width.0].concat());
+        let of_result = Shape::from([batch.dims(), n.dims(), width.dims()].concat());
         if g.dtype != cx.tensor(0)?.dtype || !g.shape.compatible(&of_result) {
             let error = OpError::new(format!("the gradient must have the shape of the result, {of_result}"));
             return Err(error.label(g.to_string()));
         }
-        let known = |s: &Shape| s.0[0].known();
+        let known = |s: &Shape| s.dims()[0].known();
         let elements = || Some(known(&n)? * known(&size)? + known(&m)? * (known(&size)? + known(&width)?));
         let elements = elements().map_or(Dim::Unknown, Dim::Known);
-        Ok(Type::tensor(g.dtype, Shape([&batch.0[..], &[elements]].concat())))
+        Ok(Type::tensor(g.dtype, [batch.dims(), &[elements]].concat()))
     },
     eval: |cx| Ok(match_float!(cx.operands[0].buffer(), q => cx.result(gradients(&Sizes::of(cx), q, cx)))),
     grad: Grad::Rule(|n| {
@@ -114,7 +114,7 @@ fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
         return Err(OpError::new("element types differ").label(label()).help("convert them with `.cast()`"));
     }
     let last = q.rank() - 2;
-    let part = |ty: &TensorType, range: std::ops::Range<usize>| Shape(ty.shape.dims()[range].to_vec());
+    let part = |ty: &TensorType, range: std::ops::Range<usize>| Shape::from(&ty.shape.dims()[range]);
     let matched = |what: &str, a: Shape, b: Shape| match a.compatible(&b) {
         true => Ok(a.meet(&b)),
         false => Err(OpError::new(format!("{what} differ, {a} and {b}")).label(label())),
@@ -122,7 +122,7 @@ fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
     let batch = matched("leading axes", part(q, 0..last), part(k, 0..last))?;
     let batch = matched("leading axes", batch, part(v, 0..last))?;
     let size = matched("sizes of queries and keys", part(q, last + 1..last + 2), part(k, last + 1..last + 2))?;
-    if size.0[0].known() == Some(0) {
+    if size.dims()[0].known() == Some(0) {
         return Err(OpError::new("queries and keys have no elements").label(label()));
     }
     let m = matched("numbers of keys and values", part(k, last..last + 1), part(v, last..last + 1))?;
@@ -271,7 +271,7 @@ fn weights(queries: AnyValue, keys: AnyValue, causal: bool) -> AnyValue {
 /// Broadcasts queries, keys and values to equal leading axes, if `attention` supports their types.
 fn matched(operands: [AnyValue; 3]) -> Option<[AnyValue; 3]> {
     let types = operands.map(AnyValue::tensor_type);
-    let leading = |ty: &TensorType| Shape(ty.shape.dims()[..ty.rank() - 2].to_vec());
+    let leading = |ty: &TensorType| Shape::from(&ty.shape.dims()[..ty.rank() - 2]);
     let is_known = |ty: &TensorType| ty.shape.dims()[ty.rank() - 2..].iter().all(|d| d.known().is_some_and(|n| n > 0));
     let common = leading(&types[0]).broadcast(&leading(&types[1]))?.broadcast(&leading(&types[2]))?;
     if !types.iter().all(is_known) || !types[0].dtype.is_float() {
@@ -282,7 +282,7 @@ fn matched(operands: [AnyValue; 3]) -> Option<[AnyValue; 3]> {
     }
     let stretched = |(x, ty): (AnyValue, &TensorType)| {
         let matrix = &ty.shape.dims()[ty.rank() - 2..];
-        x.broadcast_to(Shape([common.dims(), matrix].concat()))
+        x.broadcast_to([common.dims(), matrix].concat())
     };
     let all: Vec<AnyValue> = operands
         .into_iter()

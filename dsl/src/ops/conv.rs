@@ -37,7 +37,7 @@ static CONV: OpDef = OpDef {
         check_filters(&dx[1], &dw[0], Some(&dw[1]), groups, &format!("{x} with filters {w}"))?;
         let mut shape = vec![dx[0].clone(), dw[0].clone()];
         shape.extend(windows.counts(&dx[2..], &dw[2..], x)?);
-        Ok(Type::tensor(x.dtype, Shape(shape)))
+        Ok(Type::tensor(x.dtype, shape))
     },
     eval: |cx| Ok(products(cx, cx.operands[0].shape(), cx.operands[1].shape(), &cx.shape(), [2, 0, 1])),
     grad: Grad::Rule(|n| {
@@ -211,7 +211,7 @@ fn check_filters(channels: &Dim, filters: &Dim, seen: Option<&Dim>, groups: usiz
 /// Returns extents, if there is one for each axis of the windows.
 fn extents(name: &str, extents: Shape, windows: &Windows) -> Result<Vec<Dim>, OpError> {
     if extents.rank() == windows.rank() {
-        return Ok(extents.0);
+        return Ok(extents.dims().to_vec());
     }
     Err(OpError::new(format!("{name} {extents} do not match windows of rank {}", windows.rank())))
 }
@@ -222,8 +222,8 @@ fn with_axes(first: &Dim, second: &Dim, more: &[Dim]) -> Shape {
 
 /// Checks that `y` has an element for each window over `x`.
 fn check_positions(windows: &Windows, x: &TensorType, w: &[Dim], y: &TensorType) -> Result<(), OpError> {
-    let counts = Shape(windows.counts(&x.shape.dims()[2..], &w[2..], x)?);
-    let given = Shape(y.shape.dims()[2..].to_vec());
+    let counts = Shape::from(windows.counts(&x.shape.dims()[2..], &w[2..], x)?);
+    let given = Shape::from(&y.shape.dims()[2..]);
     if counts.compatible(&given) {
         return Ok(());
     }

@@ -10,7 +10,7 @@
 //! | `take_along_axis` | `scatter_add_along_axis` |
 
 use super::elements::read;
-use super::infer::{Class, axis_attr, with_extent, zeros};
+use super::infer::{Class, axis_attr, zeros};
 use super::layout::{offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
@@ -40,7 +40,7 @@ fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, O
 /// Returns the shape of `take`: the axis is replaced by the axes of the indices.
 fn taken_shape(x: &Shape, ids: &Shape, axis: usize) -> Shape {
     let dims = x.dims();
-    Shape([&dims[..axis], ids.dims(), &dims[axis + 1..]].concat())
+    [&dims[..axis], ids.dims(), &dims[axis + 1..]].concat().into()
 }
 
 /// Returns the offsets, in a tensor of shape `x`, of the elements that `take` reads.
@@ -150,7 +150,7 @@ fn infer_along(cx: &InferCx<'_>) -> Result<(), OpError> {
     let (x, ids) = (cx.tensor(0)?, cx.tensor(1)?);
     Class::Int.check(ids)?;
     let axis = axis_attr(cx, x)?;
-    if x.rank() != ids.rank() || !with_extent(&ids.shape, axis, Dim::Unknown).compatible(&x.shape) {
+    if x.rank() != ids.rank() || !ids.shape.with_extent(axis, Dim::Unknown).compatible(&x.shape) {
         let error = OpError::new(format!("shapes {} and {} differ in more than axis {axis}", x.shape, ids.shape));
         let help = "each element of the result needs its own index; `take` uses the same indices for all";
         return Err(error.label(format!("{x} at {ids}")).help(help));
@@ -166,7 +166,7 @@ static TAKE_ALONG_AXIS: OpDef = OpDef {
     infer: |cx| {
         infer_along(cx)?;
         let (x, ids, axis) = (cx.tensor(0)?, cx.tensor(1)?, Along::of(cx.attrs).axis);
-        let shape = ids.shape.meet(&with_extent(&x.shape, axis, Dim::Unknown));
+        let shape = ids.shape.meet(&x.shape.with_extent(axis, Dim::Unknown));
         Ok(Type::tensor(x.dtype, shape))
     },
     eval: |cx| {

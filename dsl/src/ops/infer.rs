@@ -105,13 +105,6 @@ pub(super) fn reduced(shape: &Shape, axes: &[usize], keepdim: bool) -> Shape {
     .collect()
 }
 
-/// Returns the shape with another extent along an axis.
-pub(super) fn with_extent(shape: &Shape, axis: usize, extent: Dim) -> Shape {
-    let mut shape = shape.clone();
-    shape.0[axis] = extent;
-    shape
-}
-
 /// Returns zeros of the type of an operand. The operand itself is used only if its extents are
 /// unknown.
 pub(super) fn zeros(n: &GradNode<'_>, i: usize) -> AnyValue {

@@ -1,7 +1,6 @@
 //! Concatenation, stacking and padding.
 
 use super::elements::read;
-use super::infer::with_extent;
 use super::*;
 use crate::{Dim, Element, HostTensor, Operand, Tensor, match_buffer};
 
@@ -27,12 +26,12 @@ static CONCAT: OpDef = OpDef {
                 let error = OpError::new(format!("ranks differ, {} and {}", first.rank(), part.rank()));
                 return Err(error.label(label()).help("`stack` joins tensors along a new axis"));
             }
-            let aligned = with_extent(&part.shape, axis, Dim::Unknown);
+            let aligned = part.shape.with_extent(axis, Dim::Unknown);
             if !aligned.compatible(&common.shape) {
                 let message = format!("shapes {} and {} differ in more than axis {axis}", first.shape, part.shape);
                 return Err(OpError::new(message).label(label()));
             }
-            common.shape = with_extent(&common.shape, axis, Dim::Unknown).meet(&aligned);
+            common.shape = common.shape.with_extent(axis, Dim::Unknown).meet(&aligned);
             extent = extent.and_then(|n| Some(n + part.shape.dims()[axis].known()?));
         }
         let extent = match (extent, cx.operands.len()) {
@@ -40,7 +39,7 @@ static CONCAT: OpDef = OpDef {
             (None, 1) => first.shape.dims()[axis].clone(),
             (None, _) => Dim::Unknown,
         };
-        Ok(Type::tensor(first.dtype, with_extent(&common.shape, axis, extent)))
+        Ok(Type::tensor(first.dtype, common.shape.with_extent(axis, extent)))
     },
     eval: |cx| {
         fn joined<T: Element>(cx: &EvalCx<'_>, _: &[T]) -> HostTensor {
@@ -96,7 +95,7 @@ static CONCAT_PART: OpDef = OpDef {
         let mut extent = Some(0);
         for i in 1..cx.operands.len() {
             let part = cx.tensor(i)?;
-            if part.rank() != whole.rank() || !with_extent(&part.shape, axis, Dim::Unknown).compatible(&whole.shape) {
+            if part.rank() != whole.rank() || !part.shape.with_extent(axis, Dim::Unknown).compatible(&whole.shape) {
                 return Err(super::infer::shapes_differ(whole, part));
             }
             extent = extent.and_then(|n| Some(n + part.shape.dims()[axis].known()?));
@@ -168,7 +167,7 @@ impl AnyValue {
     pub fn pad(self, axis: isize, before: usize, after: usize, value: AnyValue) -> AnyValue {
         let axis = self.axis("pad", axis);
         let shape = self.shape();
-        let filled = |n: usize| with_extent(&shape, axis, Dim::Known(n));
+        let filled = |n: usize| shape.with_extent(axis, Dim::Known(n));
         let mut parts = vec![self];
         if before > 0 {
             parts.insert(0, value.broadcast_to(filled(before)));

@@ -25,14 +25,13 @@ static MATMUL: OpDef = OpDef {
         check_matrices(a, b)?;
         let batch = a.rank() - 2;
         let (da, db) = (a.shape.dims(), b.shape.dims());
-        let (ba, bb) = (Shape(da[..batch].to_vec()), Shape(db[..batch].to_vec()));
+        let (ba, bb) = (Shape::from(&da[..batch]), Shape::from(&db[..batch]));
         if !ba.compatible(&bb) {
             let error = OpError::new(format!("batch dimensions differ, {ba} and {bb}"));
             return Err(error.label(format!("{a} times {b}")));
         }
-        let mut shape = ba.meet(&bb);
-        shape.0.extend([da[batch].clone(), db[batch + 1].clone()]);
-        Ok(Type::tensor(a.dtype, shape))
+        let matrix = [da[batch].clone(), db[batch + 1].clone()];
+        Ok(Type::tensor(a.dtype, [ba.meet(&bb).dims(), &matrix].concat()))
     },
     eval: |cx| {
         fn product<T: Number>(a: &[T], b: &[T], [batch, m, k, n]: [usize; 4]) -> Vec<T> {
@@ -131,13 +130,11 @@ fn matrices(a: AnyValue, b: AnyValue) -> AnyValue {
     if sb.rank() == 2 && n_unknown <= 1 {
         // One matrix for the whole batch: the leading axes become rows of one large matrix.
         let all_rows = rows.iter().map(Dim::known).product::<Option<usize>>().map_or(Dim::Unknown, Dim::Known);
-        let flat = a.reshape(Shape(vec![all_rows, sa.dims()[sa.rank() - 1].clone()]));
+        let flat = a.reshape(Shape::from([all_rows, sa.dims()[sa.rank() - 1].clone()]));
         let y = trace::emit(prim::MATMUL, &[flat, b], Attrs::none());
-        let mut shape = Shape(rows.to_vec());
-        shape.0.push(sb.dims()[1].clone());
-        return y.reshape(shape);
+        return y.reshape(Shape::from([rows, &sb.dims()[1..]].concat()));
     }
-    let batch = |s: &Shape| Shape(s.dims()[..s.rank() - 2].to_vec());
+    let batch = |s: &Shape| Shape::from(&s.dims()[..s.rank() - 2]);
     let (ba, bb) = (batch(sa), batch(sb));
     let Some(common) = ba.broadcast(&bb) else {
         let error = OpError::new(format!("batch dimensions {ba} and {bb} cannot be broadcast together"));
@@ -148,7 +145,7 @@ fn matrices(a: AnyValue, b: AnyValue) -> AnyValue {
             x
         } else if common.is_definite() {
             let matrix = &matrix.dims()[matrix.rank() - 2..];
-            x.broadcast_to(Shape(common.dims().iter().chain(matrix).cloned().collect()))
+            x.broadcast_to([common.dims(), matrix].concat())
         } else {
             // Only the batch axes of the other operand matter: its matrices are reduced to one
             // element.

@@ -469,11 +469,11 @@ impl AnyValue {
     /// See [`Tensor::unsqueeze`].
     #[track_caller]
     pub fn unsqueeze(self, axis: isize) -> AnyValue {
-        let mut shape = self.shape();
-        let at = super::axes::axis(axis, shape.rank() + 1);
+        let mut dims = self.shape().dims().to_vec();
+        let at = super::axes::axis(axis, dims.len() + 1);
         let at = accept("unsqueeze", at.map_err(|e| e.label(self.ty().to_string())));
-        shape.0.insert(at, Dim::Known(1));
-        self.reshape(shape)
+        dims.insert(at, Dim::Known(1));
+        self.reshape(Shape::from(dims))
     }
 
     /// See [`Tensor::squeeze`].

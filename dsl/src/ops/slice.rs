@@ -11,7 +11,7 @@
 
 use super::elements::read;
 use super::gather::numbers;
-use super::infer::{Class, axis_attr, check_scalar, with_extent, zeros};
+use super::infer::{Class, axis_attr, check_scalar, zeros};
 use super::layout::{offsets, strides};
 use super::*;
 use crate::{Dim, Element, HostTensor, Integer, Tensor, match_buffer};
@@ -72,7 +72,7 @@ static SLICE: OpDef = OpDef {
             return Err(error(format!("the range {start}..{end} is out of bounds for axis {axis} of extent {n}")));
         }
         let n = (end - start).div_ceil(step);
-        Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(n))))
+        Ok(Type::tensor(x.dtype, x.shape.with_extent(axis, Dim::Known(n))))
     },
     eval: |cx| {
         let Slice { start, step, .. } = Slice::of(cx.attrs);
@@ -96,7 +96,7 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     if x.dtype != part.dtype {
         return Err(error(format!("element types differ, {} and {}", x.dtype, part.dtype)));
     }
-    let fits = x.rank() == part.rank() && with_extent(&part.shape, axis, Dim::Unknown).compatible(&x.shape);
+    let fits = x.rank() == part.rank() && part.shape.with_extent(axis, Dim::Unknown).compatible(&x.shape);
     if !fits {
         return Err(error(format!("shapes {} and {} differ in more than axis {axis}", x.shape, part.shape)));
     }
@@ -105,7 +105,7 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     {
         return Err(error(format!("a part of extent {m} does not fit into axis {axis} of extent {n}")));
     }
-    let shape = x.shape.meet(&with_extent(&part.shape, axis, Dim::Unknown));
+    let shape = x.shape.meet(&part.shape.with_extent(axis, Dim::Unknown));
     Ok((TensorType { dtype: x.dtype, shape }, axis))
 }
 
@@ -193,7 +193,7 @@ static DYNAMIC_SLICE: OpDef = OpDef {
             let message = format!("a part of extent {size} does not fit into axis {axis} of extent {extent}");
             return Err(OpError::new(message).label(x.to_string()));
         }
-        Ok(Type::tensor(x.dtype, with_extent(&x.shape, axis, Dim::Known(size))))
+        Ok(Type::tensor(x.dtype, x.shape.with_extent(axis, Dim::Known(size))))
     },
     eval: |cx| Ok(read_part(cx, dynamic_start(cx, cx.operands[1], DynamicSlice::of(cx.attrs).size)?, 1)),
     grad: Grad::Rule(|n| {

@@ -172,7 +172,7 @@ impl AnyValue {
     #[track_caller]
     pub fn cross_entropy(self, ids: AnyValue) -> AnyValue {
         let (logits, labels) = (self.tensor_type(), ids.tensor_type());
-        let examples = logits.shape.dims().split_last().map(|(_, rest)| crate::Shape(rest.to_vec()));
+        let examples = logits.shape.dims().split_last().map(|(_, rest)| crate::Shape::from(rest));
         if !examples.is_some_and(|s| s.compatible(&labels.shape)) {
             let error = OpError::new("one label is needed for each row of logits");
             let help = "labels must have one axis less than logits: [..] and [.., classes]";

@@ -235,7 +235,7 @@ impl Windows {
 /// Returns extents that a gradient needs as an attribute.
 #[track_caller]
 pub(super) fn extents_for_gradient(op: &str, ty: &TensorType, from: usize) -> Shape {
-    let extents = Shape(ty.shape.dims()[from..].to_vec());
+    let extents = Shape::from(&ty.shape.dims()[from..]);
     if !extents.is_definite() {
         let error = OpError::new(format!("the gradient needs known extents, not {extents}")).label(ty.to_string());
         refuse(op, error.help("give the function a concrete signature"));

@@ -102,7 +102,7 @@ impl Specializer {
             Dim::Named(name) => self.dims.get(name).unwrap_or(d).clone(),
             _ => d.clone(),
         };
-        Shape(shape.dims().iter().map(dim).collect())
+        shape.dims().iter().map(dim).collect()
     }
 
     fn element(&self, ty: &TensorType) -> TensorType {

@@ -6,7 +6,7 @@
 
 use anabranch_dsl::ir::Graph;
 use anabranch_dsl::trace::{self, AnyValue, CondTrace, WhileTrace};
-use anabranch_dsl::{AnyVar, DType, Dim, HostTensor, Shape, Tensor, TensorType};
+use anabranch_dsl::{AnyVar, DType, Dim, HostTensor, Tensor, TensorType};
 use anabranch_dsl::{checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients, on};
 use std::sync::Arc;
 
@@ -50,10 +50,10 @@ pub(crate) fn without_checkpoints(tape: &[u8]) -> Program {
 fn written(tape: &[u8], checkpoints: bool) -> Program {
     let traced = trace::trace("random", || {
         let types = [
-            TensorType { dtype: DType::F32, shape: Shape(vec![n()]) },
-            TensorType { dtype: DType::F32, shape: Shape(vec![Dim::Known(2), n()]) },
+            TensorType { dtype: DType::F32, shape: [n()].into() },
+            TensorType { dtype: DType::F32, shape: [Dim::Known(2), n()].into() },
             TensorType::new(DType::I32, ()),
-            TensorType { dtype: DType::Bool, shape: Shape(vec![n()]) },
+            TensorType { dtype: DType::Bool, shape: [n()].into() },
             TensorType::new(DType::F64, ()),
         ];
         let names = ["x", "m", "k", "mask", "y"];

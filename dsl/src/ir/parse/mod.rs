@@ -258,7 +258,7 @@ impl<'a> Parser<'a> {
     fn shape(&mut self) -> Parse<Shape> {
         let loc = self.loc();
         self.expect('[')?;
-        let shape = Shape(self.list(']', Self::dim)?);
+        let shape = Shape::from(self.list(']', Self::dim)?);
         if is_countable(&shape) { Ok(shape) } else { Err(self.error(loc, format!("the shape {shape} is too large"))) }
     }
 
