@@ -6,8 +6,8 @@ use crate::ir::{CallKind, LoopVar};
 
 /// Returns the values that depend differentiably on `wrt`, in the open regions and all inner
 /// regions.
-pub(super) fn active_in(t: &trace::Tracer, wrt: &[Value]) -> HashSet<Value> {
-    let mut active: HashSet<Value> = wrt.iter().copied().collect();
+pub(super) fn active_in(t: &trace::Tracer, wrt: &[Value]) -> FxHashSet<Value> {
+    let mut active: FxHashSet<Value> = wrt.iter().copied().collect();
     for depth in 0..=t.depth_now() {
         if depth > 0 {
             for (param, outer) in t.open_params(depth) {
@@ -21,7 +21,7 @@ pub(super) fn active_in(t: &trace::Tracer, wrt: &[Value]) -> HashSet<Value> {
     active
 }
 
-pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSet<Value>) {
+pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut FxHashSet<Value>) {
     for &node in &graph.region(region).nodes {
         let data = graph.node(node);
         if !data.operands.iter().any(|v| active.contains(v)) {
@@ -67,7 +67,7 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut HashSe
 }
 
 /// Adds the first value of each pair whose second value is active. Returns whether any is new.
-fn pass_on(pairs: impl Iterator<Item = (Value, Value)>, active: &mut HashSet<Value>) -> bool {
+fn pass_on(pairs: impl Iterator<Item = (Value, Value)>, active: &mut FxHashSet<Value>) -> bool {
     let mut is_new = false;
     for (to, from) in pairs {
         is_new |= active.contains(&from) && active.insert(to);
@@ -86,8 +86,8 @@ impl Sweep {
         graph: &crate::Graph,
         region: Region,
         seeds: &mut dyn Iterator<Item = Value>,
-    ) -> HashSet<Value> {
-        let mut reached: HashSet<Value> = seeds.filter(|&v| self.is_active(v)).collect();
+    ) -> FxHashSet<Value> {
+        let mut reached: FxHashSet<Value> = seeds.filter(|&v| self.is_active(v)).collect();
         for &node in graph.region(region).nodes.iter().rev() {
             let data = graph.node(node);
             if !data.results.iter().any(|r| reached.contains(r)) {
@@ -133,7 +133,7 @@ impl Sweep {
         let data = graph.while_of(node);
         let params = &graph.region(data.body()).params;
         let seeds = data.vars().filter(|var| is_seed(var.result)).map(|var| var.body_param);
-        let mut hit: HashSet<Value> = seeds.filter(|&param| self.is_active(param)).collect();
+        let mut hit: FxHashSet<Value> = seeds.filter(|&param| self.is_active(param)).collect();
         loop {
             let mut seeds = data.vars().filter(|var| hit.contains(&var.body_param)).map(|var| var.next);
             let inner = self.reached(graph, data.body(), &mut seeds);

@@ -43,12 +43,12 @@ impl Sweep {
         let is_active =
             |&(p, &v): &(&AnyValue, &Value)| self.is_active(v) && graph(|g| g.ty(p.value()).is_differentiable());
         let wrt = operands.iter().zip(&data.operands).filter(is_active).map(|(p, _)| p.value());
-        let wrt: HashSet<Value> = wrt.collect();
+        let wrt: FxHashSet<Value> = wrt.collect();
         let mut active = wrt.clone();
         graph(|g| activity::activate(g, region, &mut active));
         let root = Level::new(region, trace::depth(), None);
         let inner = Sweep::new(active, wrt, self.on, root);
-        let mut inner_cot = Cotangents::new();
+        let mut inner_cot = Cotangents::default();
         for (&(i, _), &d) in seeds.iter().zip(gradients) {
             inner.add(&mut inner_cot, outputs[i], d, None);
         }
@@ -72,10 +72,10 @@ impl Sweep {
             let gradient = call.gradient().expect("a call with a custom gradient has a gradient region");
             let region = g.region(gradient);
             let operands = region.nodes.iter().flat_map(|&n| &g.node(n).operands);
-            let read: HashSet<Value> = operands.chain(&region.yields).copied().collect();
+            let read: FxHashSet<Value> = operands.chain(&region.yields).copied().collect();
             (gradient, call.gradient_inputs().collect::<Vec<_>>(), read)
         });
-        let mut given = HashMap::new();
+        let mut given = FxHashMap::default();
         for (param, input) in inputs.into_iter().filter(|(param, _)| read.contains(param)) {
             let seen = match input {
                 GradientInput::Entry(v) => self.forward_value(level, v),
@@ -104,7 +104,7 @@ impl Sweep {
         let found = graph(|g| {
             let call = g.call_of(node);
             call.captures().filter(|&(_, v)| self.is_active(v)).find(|&(p, _)| {
-                let mut active = HashSet::from([p]);
+                let mut active = FxHashSet::from_iter([p]);
                 activity::activate(g, call.forward(), &mut active);
                 g.region(call.forward()).yields.iter().any(|y| active.contains(y))
             })
@@ -139,7 +139,7 @@ impl trace::Tracer {
     fn copy_mapped_here(
         &mut self,
         from: Region,
-        given: HashMap<Value, Value>,
+        given: FxHashMap<Value, Value>,
         leave: &dyn Fn(&Op) -> bool,
     ) -> (Region, Vec<Value>) {
         let here = self.region_of_depth(self.depth_now());

@@ -9,13 +9,13 @@ use super::{Level, Sweep};
 use crate::ir::Value;
 use crate::trace::{self, Tracer};
 use crate::{Diagnostic, Loc};
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 /// A gradient taken in the body of a loop that is still open.
 #[derive(Debug)]
 pub(super) struct OpenLoopGradient {
     /// The loop variables of open loops on which the loss depends.
-    reads: HashSet<Value>,
+    reads: FxHashSet<Value>,
     wrt: Vec<Value>,
     loc: Loc,
 }
@@ -40,7 +40,7 @@ pub(super) fn error(name: Option<&'static str>, loc: Loc) -> Diagnostic {
 }
 
 /// Returns the loop variables of open loops on which `of` depends differentiably.
-fn loop_variables_read(t: &Tracer, of: HashSet<Value>) -> HashSet<Value> {
+fn loop_variables_read(t: &Tracer, of: FxHashSet<Value>) -> FxHashSet<Value> {
     let depths = 1..=t.depth_now();
     let variables: Vec<Value> = depths
         .flat_map(|depth| {
@@ -50,10 +50,10 @@ fn loop_variables_read(t: &Tracer, of: HashSet<Value>) -> HashSet<Value> {
         .filter(|&p| t.graph.ty(p).is_differentiable())
         .collect();
     if variables.is_empty() {
-        return HashSet::new();
+        return FxHashSet::default();
     }
     let root = Level::new(t.graph.root(), 0, None);
-    let sweep = Sweep::new(active_in(t, &variables), HashSet::new(), None, root);
+    let sweep = Sweep::new(active_in(t, &variables), FxHashSet::default(), None, root);
     let mut reached = of;
     for depth in (0..=t.depth_now()).rev() {
         let region = t.region_of_depth(depth);

@@ -147,7 +147,7 @@ impl Sweep {
     /// Returns the active lists among captures, each at its first capture. A construct takes their
     /// cotangents as operands.
     pub(super) fn captured_lists(&self, captures: &[Value]) -> Vec<Option<Value>> {
-        let mut seen = HashSet::new();
+        let mut seen = FxHashSet::default();
         let is_list = |v: Value| graph(|g| matches!(g.ty(v), Type::List(_)));
         captures.iter().map(|&v| (self.is_active(v) && is_list(v) && seen.insert(v)).then_some(v)).collect()
     }
@@ -173,7 +173,7 @@ impl Sweep {
 /// Returns whether a region uses more than the length of a list. All lists in a construct that
 /// takes it count as that list.
 fn elements_matter(g: &crate::Graph, region: Region, list: Value) -> bool {
-    let mut forms = HashSet::from([list]);
+    let mut forms = FxHashSet::from_iter([list]);
     let mut matter = false;
     g.visit_nodes(region, &mut |node| {
         let data = g.node(node);

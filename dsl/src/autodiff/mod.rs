@@ -60,21 +60,21 @@ use activity::active_in;
 pub use checkpoint::{checkpoint, checkpoint_loop, checkpoint_loop_every};
 pub use custom::custom_gradient;
 pub use memory::{Saved, SavedPer, SavedSite, SavedValue, saved};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
 
 /// Values that autodiff has added to the control flow of a graph, recorded so that each is added
 /// once.
 #[derive(Debug, Default)]
 pub(crate) struct AddedValues {
     /// The result of a `while` that counts its iterations.
-    trips: HashMap<Node, Value>,
+    trips: FxHashMap<Node, Value>,
     /// The stack of a saved value, as seen from an enclosing region.
-    stacks: HashMap<(Value, Region), Value>,
+    stacks: FxHashMap<(Value, Region), Value>,
     /// Operations applied to a value where it is defined, by operation name.
-    queries: HashMap<(Value, &'static str), Value>,
+    queries: FxHashMap<(Value, &'static str), Value>,
     /// The loop result that exports a loop-invariant value.
-    last: HashMap<Value, Value>,
+    last: FxHashMap<Value, Value>,
     /// Gradients in the bodies of loops that are still open.
     of_one_iteration: Vec<earlier::OpenLoopGradient>,
 }
@@ -299,9 +299,9 @@ fn scalar_gradients(loss: AnyValue, wrt: &[AnyValue], loc: Loc) -> Vec<AnyValue>
 }
 
 /// Returns all values of the open regions on which `of` depends.
-fn dependencies(of: AnyValue) -> HashSet<Value> {
+fn dependencies(of: AnyValue) -> FxHashSet<Value> {
     trace::with(|t| {
-        let mut seen = HashSet::new();
+        let mut seen = FxHashSet::default();
         let mut todo = vec![of.value()];
         while let Some(v) = todo.pop() {
             if !seen.insert(v) {
@@ -317,7 +317,7 @@ fn dependencies(of: AnyValue) -> HashSet<Value> {
 }
 
 /// The cotangents collected for the values of one forward region.
-type Cotangents = HashMap<Value, AnyValue>;
+type Cotangents = FxHashMap<Value, AnyValue>;
 
 /// A forward region and the backward region that is being traced for it.
 struct Level {
@@ -325,18 +325,18 @@ struct Level {
     /// The depth of the backward region.
     depth: usize,
     /// Forward values as seen by the backward region.
-    map: HashMap<Value, AnyValue>,
+    map: FxHashMap<Value, AnyValue>,
     /// The stacks carried through the backward region, in order of their addition.
     threads: Vec<ThreadedStack>,
     /// The index of the stack of each saved value.
-    thread_of: HashMap<Value, usize>,
+    thread_of: FxHashMap<Value, usize>,
     /// The trace of the backward loop, if this is one.
     bwd: Option<WhileTrace>,
 }
 
 impl Level {
     fn new(fwd: Region, depth: usize, bwd: Option<WhileTrace>) -> Level {
-        Level { fwd, depth, map: HashMap::new(), threads: Vec::new(), thread_of: HashMap::new(), bwd }
+        Level { fwd, depth, map: FxHashMap::default(), threads: Vec::new(), thread_of: FxHashMap::default(), bwd }
     }
 
     fn thread(&mut self, saved: Value) -> Option<&mut ThreadedStack> {
@@ -359,19 +359,19 @@ struct ThreadedStack {
 /// The state of one gradient.
 struct Sweep {
     /// The values that depend differentiably on `wrt`.
-    active: HashSet<Value>,
+    active: FxHashSet<Value>,
     levels: RefCell<Vec<Level>>,
     /// The node through which the first cotangent of each value came.
-    came_from: RefCell<HashMap<Value, Node>>,
-    wrt: HashSet<Value>,
+    came_from: RefCell<FxHashMap<Value, Node>>,
+    wrt: FxHashSet<Value>,
     /// The device scope of the gradient call, used if a forward node has no constraint.
     on: Option<DeviceConstraint>,
     /// The loop-invariant values of each region queried so far.
-    invariant: RefCell<HashMap<Region, HashSet<Value>>>,
+    invariant: RefCell<FxHashMap<Region, FxHashSet<Value>>>,
 }
 
 impl Sweep {
-    fn new(active: HashSet<Value>, wrt: HashSet<Value>, on: Option<DeviceConstraint>, root: Level) -> Sweep {
+    fn new(active: FxHashSet<Value>, wrt: FxHashSet<Value>, on: Option<DeviceConstraint>, root: Level) -> Sweep {
         Sweep {
             active,
             levels: RefCell::new(vec![root]),
@@ -404,7 +404,7 @@ fn differentiate(outputs: &[(AnyValue, AnyValue)], wrt: &[AnyValue], loc: Loc) -
     let active = trace::with(|t| active_in(t, &wrt_values));
     let root = Level::new(Region::from_index(0), here, None);
     let sweep = Sweep::new(active, wrt_values.iter().copied().collect(), device::scope(), root);
-    let mut cot = Cotangents::new();
+    let mut cot = Cotangents::default();
     for (y, dy) in seeds {
         sweep.add(&mut cot, y, dy, None);
     }

@@ -128,16 +128,16 @@ impl Sweep {
         values.iter().map(|v| known[&region].contains(v)).collect()
     }
 
-    fn find_invariant(&self, g: &crate::Graph, region: Region) -> HashSet<Value> {
+    fn find_invariant(&self, g: &crate::Graph, region: Region) -> FxHashSet<Value> {
         let data = g.region(region);
-        let Some(node) = data.owner else { return HashSet::new() };
+        let Some(node) = data.owner else { return FxHashSet::default() };
         let owner = g.node(node);
         let same: Vec<bool> = if g.as_while(node).is_some() {
             data.params.iter().map(|&p| g.captured_by(p).is_some()).collect()
         } else {
             self.are_invariant(g, owner.region, g.entry_values(node))
         };
-        let mut values: HashSet<Value> =
+        let mut values: FxHashSet<Value> =
             data.params.iter().zip(same).filter(|(_, same)| *same).map(|(&p, _)| p).collect();
         let mut around = Some(node);
         while let Some(node) = around.filter(|&n| g.as_while(n).is_none()) {
@@ -187,7 +187,7 @@ pub(super) enum SavedFrom {
 
 /// Returns the operands of a region's owner on which values of the region depend.
 fn operands_needed(g: &crate::Graph, values: Vec<Value>) -> Vec<Value> {
-    let (mut seen, mut todo, mut operands) = (HashSet::new(), values, Vec::new());
+    let (mut seen, mut todo, mut operands) = (FxHashSet::default(), values, Vec::new());
     while let Some(v) = todo.pop() {
         if seen.insert(v) {
             match g.value(v).def {

@@ -163,7 +163,7 @@ impl Sweep {
         for (arm, region) in regions.iter().enumerate() {
             bwd.select(arm);
             self.push_level(branches[arm], None);
-            let mut arm_cot = Cotangents::new();
+            let mut arm_cot = Cotangents::default();
             arm_cot.extend(region.params.iter().zip(&lists).filter_map(|(&p, &d)| Some((p, d?))));
             for (r, &y) in data.results.iter().zip(&region.yields) {
                 if let Some(&dr) = cot.get(r) {
@@ -207,7 +207,7 @@ impl Sweep {
         let outer: Vec<Value> = all.iter().map(|&(_, outer)| outer).collect();
         // The captured lists, by parameter of the body.
         let lists = all.iter().zip(self.captured_lists(&outer));
-        let lists: HashMap<Value, Value> = lists.filter_map(|(&(param, _), list)| Some((param, list?))).collect();
+        let lists: FxHashMap<Value, Value> = lists.filter_map(|(&(param, _), list)| Some((param, list?))).collect();
         let trips = trace::with(|t| t.count_trips(node));
         let trips = self.forward_value(level, trips);
 
@@ -233,7 +233,7 @@ impl Sweep {
         let left = left.sub(int(1));
         let (of_vars, of_captures) = cotangents.split_at(vars.len());
         self.push_level(body, Some(bwd));
-        let mut body_cot = Cotangents::new();
+        let mut body_cot = Cotangents::default();
         let is_list = |d: AnyValue| matches!(d.ty(), Type::List(_));
         for (&(param, _), &d) in captures.iter().zip(of_captures).filter(|(_, d)| is_list(**d)) {
             body_cot.insert(param, d);

@@ -27,7 +27,7 @@ struct Unreached<'t> {
     loss: Value,
     wrt: Vec<Value>,
     /// The values that depend on the variables through operations with gradients.
-    active: HashSet<Value>,
+    active: FxHashSet<Value>,
 }
 
 impl Unreached<'_> {
@@ -128,7 +128,7 @@ impl Unreached<'_> {
         mut ends: impl FnMut(Value) -> bool,
         goes: impl Fn(Value) -> bool,
     ) -> Option<Vec<Value>> {
-        let mut came_from = HashMap::from([(from, None)]);
+        let mut came_from = FxHashMap::from_iter([(from, None)]);
         let mut todo = VecDeque::from([from]);
         while let Some(v) = todo.pop_front() {
             if ends(v) {

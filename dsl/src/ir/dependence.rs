@@ -18,7 +18,7 @@
 
 use super::{Graph, ListOp, LoopVar, Node, Op, Region, StackOp, Value, ValueDef, WhileNode};
 use crate::ops::{Effects, prim};
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 use std::fmt;
 
 /// The dependence between the iterations of a loop.
@@ -104,7 +104,7 @@ struct LoopAnalysis<'a> {
 
 impl LoopAnalysis<'_> {
     fn iterations(&self) -> Iterations {
-        let counters: HashSet<Value> =
+        let counters: FxHashSet<Value> =
             self.data.vars().filter(|&var| self.is_counter(var)).map(|var| var.body_param).collect();
         let dependent = |variable, why| Iterations::Dependent { variable, why };
         for var in self.data.vars().filter(|var| !counters.contains(&var.body_param)) {
@@ -183,7 +183,7 @@ impl LoopAnalysis<'_> {
 
     /// Returns whether a value of the body differs in every iteration: a counter, plus or minus
     /// loop-invariant values.
-    fn is_own_index(&self, value: Value, counters: &HashSet<Value>) -> bool {
+    fn is_own_index(&self, value: Value, counters: &FxHashSet<Value>) -> bool {
         match self.graph.value(value).def {
             ValueDef::Param(..) => counters.contains(&value),
             ValueDef::Result(..) => match self.made_by(value) {
@@ -198,7 +198,7 @@ impl LoopAnalysis<'_> {
 
     /// Checks that each iteration accesses an element of its own of a loop variable. Otherwise
     /// returns the reason.
-    fn is_collection(&self, var: LoopVar, counters: &HashSet<Value>) -> Result<(), &'static str> {
+    fn is_collection(&self, var: LoopVar, counters: &FxHashSet<Value>) -> Result<(), &'static str> {
         const CARRIED: &str = "is carried from one to the next";
         let LoopVar { body_param: param, next, .. } = var;
         let Some((op, operands)) = self.made_by(next) else { return Err(CARRIED) };

@@ -2,7 +2,7 @@
 
 use super::{CallKind, Capture, Graph, LoopVar, Node, NodeData, Op, Region, RegionData, Value, ValueData, ValueDef};
 use crate::Type;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 impl Graph {
     /// Reorders or drops the results of a node. `results` are the ones that remain.
@@ -137,7 +137,12 @@ impl Graph {
     pub fn compact(&self) -> Graph {
         let mut out = Graph { vars: self.vars.clone(), ..Graph::new(self.name.clone()) };
         let root = out.root();
-        self.copy_region(self.root(), &mut out, root, &mut HashMap::with_capacity(self.n_values()));
+        self.copy_region(
+            self.root(),
+            &mut out,
+            root,
+            &mut FxHashMap::with_capacity_and_hasher(self.n_values(), Default::default()),
+        );
         out
     }
 
@@ -163,7 +168,7 @@ impl Graph {
     pub fn extract(&self, name: &str, nodes: &[Node], inputs: &[Value], outputs: &[Value]) -> Graph {
         let mut out = Graph::new(name);
         let root = out.root();
-        let mut map = HashMap::new();
+        let mut map = FxHashMap::default();
         for &v in inputs {
             let ValueData { ty, name, .. } = self.value(v);
             map.insert(v, out.add_param(root, ty.clone(), *name));
@@ -175,7 +180,7 @@ impl Graph {
 
     /// Copies a region of a verified graph into an empty region of another graph. `map` maps each
     /// value to its copy.
-    fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut HashMap<Value, Value>) {
+    fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut FxHashMap<Value, Value>) {
         let data = self.region(from);
         for &p in &data.params {
             let ValueData { ty, name, .. } = self.value(p);
@@ -187,7 +192,7 @@ impl Graph {
     }
 
     /// Appends copies of nodes to a region of another graph.
-    fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut HashMap<Value, Value>) {
+    fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut FxHashMap<Value, Value>) {
         for &node in nodes {
             let data = self.node(node);
             let NodeData { op, operands, results, regions, .. } = data;
@@ -219,7 +224,7 @@ impl Graph {
         &mut self,
         from: Region,
         to: Region,
-        given: HashMap<Value, Value>,
+        given: FxHashMap<Value, Value>,
         leave: &dyn Fn(&Op) -> bool,
     ) -> Vec<Value> {
         let mut map = given;
@@ -230,10 +235,10 @@ impl Graph {
         &mut self,
         from: Region,
         to: Region,
-        map: &mut HashMap<Value, Value>,
+        map: &mut FxHashMap<Value, Value>,
         leave: &dyn Fn(&Op) -> bool,
     ) -> Vec<Value> {
-        let copied = |values: &[Value], map: &HashMap<Value, Value>| values.iter().map(|v| map[v]).collect();
+        let copied = |values: &[Value], map: &FxHashMap<Value, Value>| values.iter().map(|v| map[v]).collect();
         for node in self.region(from).nodes.clone() {
             let origin = self.node(node).origin();
             let NodeData { op, operands, results, regions, .. } = self.node(node).clone();

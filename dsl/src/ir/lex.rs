@@ -2,7 +2,7 @@
 
 use super::literal::is_word_char;
 use crate::{Diagnostic, Loc};
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 use std::sync::{LazyLock, Mutex};
 
 /// A token of the text form.
@@ -53,7 +53,7 @@ pub(super) struct Token<'a> {
 /// Interns a string for the lifetime of the program, so that names of files and values can be
 /// `Copy`.
 pub(crate) fn intern(text: &str) -> &'static str {
-    static ALL: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+    static ALL: LazyLock<Mutex<FxHashSet<&'static str>>> = LazyLock::new(Mutex::default);
     let mut all = ALL.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(known) = all.get(text) {
         return known;

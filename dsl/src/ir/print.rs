@@ -8,7 +8,7 @@
 use super::literal::{Literal, Quoted, is_word_char};
 use super::{CallKind, Graph, Node, Op, Region, StackOp, Value};
 use crate::{DeviceConstraint, HostTensor, Type, match_buffer};
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::{self, Display, Write};
 
 /// Maximum elements of a uniform tensor that is printed as a single element.
@@ -55,9 +55,9 @@ impl Display for GraphText<'_> {
 /// The names used in one region.
 #[derive(Clone, Default)]
 struct PrintScope<'a> {
-    taken: HashSet<String>,
+    taken: FxHashSet<String>,
     /// The next number to try as a suffix, for each name in use.
-    suffix: HashMap<&'a str, usize>,
+    suffix: FxHashMap<&'a str, usize>,
 }
 
 struct Printer<'a> {

@@ -42,7 +42,7 @@
 use super::infer::{broken, check_arity, count, is_countable, is_predicate, result_types};
 use super::{Broken, CallKind, Graph, ListOp, Node, Op, Region, Value, ValueDef};
 use crate::{Diagnostic, Loc, Type};
-use std::collections::HashSet;
+use rustc_hash::FxHashSet;
 
 /// Checks the invariants of the [module](mod@self).
 ///
@@ -166,7 +166,7 @@ impl<'a> Verifier<'a> {
 
     fn interface(&mut self) {
         let g = self.graph;
-        let mut names = HashSet::new();
+        let mut names = FxHashSet::default();
         for var in &g.vars {
             if !names.insert(&var.name) {
                 self.error(8, Loc::UNKNOWN, format_args!("the variable `{}` is declared twice", var.name));
@@ -417,7 +417,7 @@ impl<'a> Verifier<'a> {
 
     fn effects(&mut self) {
         let g = self.graph;
-        let mut assigned = HashSet::new();
+        let mut assigned = FxHashSet::default();
         let mut errors = Vec::new();
         g.visit_nodes(g.root(), &mut |node| {
             let data = g.node(node);

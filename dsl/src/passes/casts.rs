@@ -5,7 +5,7 @@ use crate::ir::{Node, Op, Origin, Region, Replacements, Value, ValueDef};
 use crate::ops::attributes::Cast;
 use crate::ops::{converted, prim, widened_attrs};
 use crate::{DType, DeviceConstraint, Graph, TensorType, Type};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Hoists conversions of captured values to or from a 16-bit float out of loops.
 ///
@@ -57,7 +57,7 @@ struct CastRewriter<'g> {
     /// Whether operations are widened. Conversions are hoisted in either case.
     widen: bool,
     /// The conversions made so far, by operand, element type and device constraint.
-    converted: HashMap<(Value, DType, Option<DeviceConstraint>), Value>,
+    converted: FxHashMap<(Value, DType, Option<DeviceConstraint>), Value>,
     replaced: Replacements,
     /// The regions around the current node, outermost first, with the nodes kept so far.
     open: Vec<(Region, Vec<Node>)>,
@@ -72,7 +72,7 @@ impl CastRewriter<'_> {
         }
         let replaced = Replacements::new(graph);
         let mut rewrite =
-            CastRewriter { graph, widen, converted: HashMap::new(), replaced, open: Vec::new(), changed: false };
+            CastRewriter { graph, widen, converted: FxHashMap::default(), replaced, open: Vec::new(), changed: false };
         rewrite.region(rewrite.graph.root());
         rewrite.changed
     }

@@ -1,12 +1,11 @@
 //! Common subexpression elimination.
 
 use super::Pass;
-use crate::ir::{CallKind, ListForm, Node, Op, Region, Replacements, Value};
-use crate::ops::Effects;
-use crate::{DeviceConstraint, Graph};
+use super::node_index::{NodeIndex, is_mergeable};
+use crate::Graph;
+use crate::ir::{CallKind, Node, Op, Region, Replacements, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, HashSet};
-use std::hash::{Hash, Hasher};
 
 /// Merges equal nodes of a region, and captures of the same value.
 ///
@@ -33,51 +32,16 @@ impl Pass for Cse {
     }
 }
 
-/// Returns whether nodes of this operation with equal operands always compute the same tensor.
-pub(super) fn is_mergeable(op: &Op) -> bool {
-    match op {
-        Op::Prim(def, _) => def.effects <= Effects::Fallible,
-        Op::Constant(_) | Op::Read(_) => true,
-        Op::List(op) => op.form() == ListForm::Query,
-        _ => false,
-    }
-}
-
 struct NodeMerger<'g> {
     graph: &'g mut Graph,
     replaced: Replacements,
     changed: bool,
 }
 
-/// The operation, operands and device constraint of a node: equal keys compute equal values.
-pub(super) struct NodeKey(pub(super) Op, pub(super) Vec<Value>, pub(super) Option<DeviceConstraint>);
-
-impl PartialEq for NodeKey {
-    fn eq(&self, other: &NodeKey) -> bool {
-        self.0 == other.0 && self.1 == other.1 && self.2 == other.2
-    }
-}
-impl Eq for NodeKey {}
-
-impl Hash for NodeKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.name().hash(state);
-        match &self.0 {
-            Op::Prim(_, attrs) => attrs.hash(state),
-            Op::Constant(tensor) => tensor.hash(state),
-            Op::Read(var) => var.hash(state),
-            Op::List(op) => op.hash(state),
-            _ => {}
-        }
-        self.1.hash(state);
-        self.2.hash(state);
-    }
-}
-
 impl NodeMerger<'_> {
     fn region(&mut self, region: Region) {
-        let mut first: HashMap<NodeKey, Node> = HashMap::new();
         let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
+        let mut index = NodeIndex::with_capacity(nodes.len());
         let mut kept = Vec::with_capacity(nodes.len());
         for node in nodes {
             self.replaced.apply(&mut self.graph.node_mut(node).operands);
@@ -85,19 +49,13 @@ impl NodeMerger<'_> {
             for inner in self.graph.node(node).regions.clone() {
                 self.region(inner);
             }
-            let data = self.graph.node(node);
-            if is_mergeable(&data.op) {
-                match first.entry(NodeKey(data.op.clone(), data.operands.clone(), data.on)) {
-                    Entry::Vacant(e) => {
-                        e.insert(node);
-                    }
-                    Entry::Occupied(e) => {
-                        let (new, old) = (self.graph.node(*e.get()).results[0], data.results[0]);
-                        if self.graph.ty(new) == self.graph.ty(old) {
-                            self.replace(old, new);
-                            continue;
-                        }
-                    }
+            if is_mergeable(&self.graph.node(node).op)
+                && let Some(first) = index.find_or_add(self.graph, node, |v| v)
+            {
+                let [new, old] = [first, node].map(|node| self.graph.node(node).results[0]);
+                if self.graph.ty(new) == self.graph.ty(old) {
+                    self.replace(old, new);
+                    continue;
                 }
             }
             kept.push(node);
@@ -124,13 +82,13 @@ impl NodeMerger<'_> {
         ) {
             return;
         }
-        let mut seen = HashSet::new();
+        let mut seen = FxHashSet::default();
         let stays: Vec<bool> = self.graph.captured(node).iter().map(|&v| seen.insert(v)).collect();
         if !stays.contains(&false) {
             return;
         }
         for region in self.graph.node(node).regions.clone() {
-            let mut first: HashMap<Value, Value> = HashMap::new();
+            let mut first: FxHashMap<Value, Value> = FxHashMap::default();
             for (param, outer) in self.graph.captures_in(region).collect::<Vec<_>>() {
                 match first.entry(outer) {
                     Entry::Vacant(e) => _ = e.insert(param),

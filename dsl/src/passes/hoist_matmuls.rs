@@ -7,7 +7,7 @@ use crate::ir::{Attrs, ListOp, LoopVar, Node, Op, Origin, Region, Replacements, 
 use crate::ops::attributes::{Along, DynamicSlice};
 use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Batches the matmuls of many iterations, since one large matmul is faster than many small ones.
 ///
@@ -208,8 +208,8 @@ impl Sequence<'_> {
     /// Finds the operands that the body concatenates along columns.
     ///
     /// Maps each to the result of the `concat`, its position, and the number of operands.
-    fn joined_columns(&self) -> HashMap<Value, (Value, usize, usize)> {
-        let mut joined = HashMap::new();
+    fn joined_columns(&self) -> FxHashMap<Value, (Value, usize, usize)> {
+        let mut joined = FxHashMap::default();
         for &node in &self.graph.region(self.body()).nodes {
             let data = self.graph.node(node);
             let Op::Prim(def, attrs) = &data.op else { continue };
@@ -309,9 +309,9 @@ impl Sequence<'_> {
 }
 
 /// Groups sums whose right operands are all the operands of one `concat`, in its order.
-fn grouped(sums: Vec<Sum>, joined: &HashMap<Value, (Value, usize, usize)>) -> Vec<Vec<Sum>> {
+fn grouped(sums: Vec<Sum>, joined: &FxHashMap<Value, (Value, usize, usize)>) -> Vec<Vec<Sum>> {
     let mut groups: Vec<Vec<Sum>> = Vec::new();
-    let mut found: HashMap<(Value, Value), usize> = HashMap::new();
+    let mut found: FxHashMap<(Value, Value), usize> = FxHashMap::default();
     for sum in sums {
         match joined.get(&sum.right) {
             Some(&(all, ..)) => {
@@ -349,5 +349,5 @@ struct StoredValues {
     /// The index of the iteration.
     iteration: Option<Value>,
     /// The matrices after the loop, by the value whose rows they hold.
-    matrices: HashMap<Value, Value>,
+    matrices: FxHashMap<Value, Value>,
 }

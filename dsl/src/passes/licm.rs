@@ -4,7 +4,7 @@ use super::Pass;
 use crate::Graph;
 use crate::ir::{Node, Op, Region, Value};
 use crate::ops::{Effects, Effort, OpClass, Prim};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Hoists loop-invariant operations out of as many loops as possible.
 ///
@@ -276,7 +276,7 @@ impl Motion<'_> {
 
     /// Captures the hoisted values that the remaining nodes use.
     fn capture(&mut self, owner: Node, region: Region, left: &[Node]) {
-        let mut params: HashMap<Value, Value> = HashMap::new();
+        let mut params: FxHashMap<Value, Value> = FxHashMap::default();
         let mut uses: Vec<Value> = left.iter().flat_map(|&n| self.graph.node(n).operands.clone()).collect();
         uses.extend(&self.graph.region(region).yields);
         for v in uses {

@@ -1,11 +1,10 @@
 //! Merging of equal loop variables.
 
 use super::Pass;
-use super::cse::{NodeKey, is_mergeable};
+use super::node_index::{NodeIndex, is_mergeable};
 use crate::Graph;
 use crate::ir::{CallKind, Node, Op, Region, Replacements, Value};
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
 /// Merges loop variables that are always equal, and equal results of a `cond` or a checkpoint.
@@ -42,6 +41,10 @@ impl Pass for MergeLoopVars {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
+        // Without control flow there is nothing to merge, and numbering takes time.
+        if graph.n_regions() == 1 {
+            return false;
+        }
         let first: Vec<Value> = (0..graph.n_values()).map(Value::from_index).collect();
         let visits = MAX_VISITS * graph.n_nodes();
         let mut numbering = ValueNumbering { graph, first, visits };
@@ -67,7 +70,7 @@ struct ValueNumbering<'g> {
 
 /// Returns for each item the index of the first item with the same key.
 fn firsts<K: Eq + Hash>(keys: impl Iterator<Item = K>) -> Vec<usize> {
-    let mut seen = HashMap::new();
+    let mut seen = FxHashMap::default();
     keys.enumerate().map(|(i, key)| *seen.entry(key).or_insert(i)).collect()
 }
 
@@ -75,8 +78,9 @@ impl ValueNumbering<'_> {
     /// Numbers a region whose parameters are numbered. Returns `None` when the visits run out.
     fn region(&mut self, region: Region) -> Option<()> {
         let g = self.graph;
-        let mut seen: HashMap<NodeKey, Node> = HashMap::new();
-        for &node in &g.region(region).nodes {
+        let nodes = &g.region(region).nodes;
+        let mut index = NodeIndex::with_capacity(nodes.len());
+        for &node in nodes {
             self.visits = self.visits.checked_sub(1)?;
             let data = g.node(node);
             for &result in &data.results {
@@ -97,16 +101,10 @@ impl ValueNumbering<'_> {
                     }
                 }
                 _ if is_mergeable(&data.op) => {
-                    let operands = data.operands.iter().map(|v| self.first[v.index()]).collect();
-                    match seen.entry(NodeKey(data.op.clone(), operands, data.on)) {
-                        Entry::Vacant(e) => {
-                            e.insert(node);
-                        }
-                        Entry::Occupied(e) => {
-                            let (old, new) = (g.node(*e.get()).results[0], data.results[0]);
-                            if g.ty(old) == g.ty(new) {
-                                self.first[new.index()] = old;
-                            }
+                    if let Some(first) = index.find_or_add(g, node, |v| self.first[v.index()]) {
+                        let (old, new) = (g.node(first).results[0], data.results[0]);
+                        if g.ty(old) == g.ty(new) {
+                            self.first[new.index()] = old;
                         }
                     }
                 }
@@ -221,7 +219,7 @@ impl LoopVarMerger<'_> {
             return;
         }
         self.changed = true;
-        let place: HashMap<Value, usize> = results.iter().enumerate().map(|(i, &r)| (r, i)).collect();
+        let place: FxHashMap<Value, usize> = results.iter().enumerate().map(|(i, &r)| (r, i)).collect();
         for (i, &r) in results.iter().enumerate().filter(|(i, _)| !stays[*i]) {
             let first = self.first[r.index()];
             self.replace(r, first);

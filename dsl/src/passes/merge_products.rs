@@ -6,7 +6,7 @@ use super::{Pass, has_product, made_by};
 use crate::ir::{Attrs, Node, Op, Origin, Region, Replacements, Value};
 use crate::ops::prim;
 use crate::{DType, DeviceConstraint, Graph};
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::hash::Hash;
 
 /// Merges matmuls in the body of a loop whose right operands are captured:
@@ -69,8 +69,8 @@ impl Pass for MergeProducts {
                 uses,
                 replaced,
                 families,
-                joined: HashMap::new(),
-                taken: HashSet::new(),
+                joined: FxHashMap::default(),
+                taken: FxHashSet::default(),
                 changed: false,
             };
             merge.shared_operands();
@@ -91,9 +91,9 @@ struct MatmulMerger<'g> {
     replaced: Replacements,
     families: Families,
     /// The captures of concatenated matrices, by operands, axis and device constraint.
-    joined: HashMap<(Vec<Value>, usize, Option<DeviceConstraint>), Value>,
+    joined: FxHashMap<(Vec<Value>, usize, Option<DeviceConstraint>), Value>,
     /// Matmuls that have been merged into another one.
-    taken: HashSet<Node>,
+    taken: FxHashSet<Node>,
     changed: bool,
 }
 
@@ -121,7 +121,7 @@ struct MergeKey {
 /// Groups of matrices that one `concat` joins, by their outermost values.
 #[derive(Default)]
 struct Families {
-    of: HashMap<Value, usize>,
+    of: FxHashMap<Value, usize>,
     n: usize,
 }
 
@@ -159,13 +159,13 @@ fn outermost(graph: &Graph, mut v: Value) -> Value {
 
 /// Matmuls grouped by key, in the order of their first members.
 struct MatmulGroups<K> {
-    index: HashMap<K, usize>,
+    index: FxHashMap<K, usize>,
     products: Vec<Vec<CapturedMatmul>>,
 }
 
 impl<K> Default for MatmulGroups<K> {
     fn default() -> Self {
-        MatmulGroups { index: HashMap::new(), products: Vec::new() }
+        MatmulGroups { index: FxHashMap::default(), products: Vec::new() }
     }
 }
 
@@ -281,7 +281,7 @@ impl MatmulMerger<'_> {
         let is_add = |g: &Graph, v: Value| matches!(made_by(g, v), Some((prim::ADD, _)));
         let nodes = self.graph.region(self.body()).nodes.clone();
         let results: Vec<Value> = nodes.iter().flat_map(|&n| self.graph.node(n).results.clone()).collect();
-        let mut inner = HashSet::new();
+        let mut inner = FxHashSet::default();
         for &v in results.iter().filter(|&&v| is_add(self.graph, v)) {
             let (_, operands) = made_by(self.graph, v).expect("the value is a sum");
             let once = |w: &&Value| self.uses.get(w.index()) == Some(&1) && is_add(self.graph, **w);
@@ -296,7 +296,7 @@ impl MatmulMerger<'_> {
 
     /// Merges the matmuls of one sum. `inner` holds the sums whose only use is as a term of
     /// another.
-    fn sum(&mut self, sum: Value, inner: &HashSet<Value>) {
+    fn sum(&mut self, sum: Value, inner: &FxHashSet<Value>) {
         let mut groups = MatmulGroups::default();
         let (mut others, mut left) = (Vec::new(), vec![sum]);
         while let Some(v) = left.pop() {

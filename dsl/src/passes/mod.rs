@@ -28,6 +28,7 @@ mod inline;
 mod licm;
 mod merge_loop_vars;
 mod merge_products;
+mod node_index;
 mod prune;
 mod scalarize;
 mod scatters;

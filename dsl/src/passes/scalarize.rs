@@ -5,7 +5,7 @@ use crate::ir::{Attrs, Node, Op, Origin, Region, StackOp, Value, ValueData};
 use crate::ops::attributes::{Reduced, Slice};
 use crate::ops::{Combiner, Effects, EvalCx, Prim, prim};
 use crate::{DType, Graph, HostTensor, TensorType, Type, match_buffer};
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Splits the tensors of loops that only use small tensors into their elements.
 ///
@@ -51,7 +51,7 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
         return None;
     }
     let out = Graph { vars: graph.vars.clone(), ..Graph::new(graph.name.clone()) };
-    let (whole, parts) = (HashMap::new(), HashMap::new());
+    let (whole, parts) = (FxHashMap::default(), FxHashMap::default());
     let mut rewrite = ScalarizedCopy { from: graph, out, loops, whole_stacks, whole, parts };
     let root = rewrite.out.root();
     rewrite.region(graph.root(), root);
@@ -89,13 +89,13 @@ fn of_element(ty: &Type) -> Type {
 /// The loops and stacks to scalarize.
 struct Chosen {
     /// The loops to scalarize, outermost ones only.
-    loops: HashSet<Node>,
+    loops: FxHashSet<Node>,
     /// The stacks of small tensors that stay whole.
-    whole_stacks: HashSet<Value>,
+    whole_stacks: FxHashSet<Value>,
 }
 
 fn choose(g: &Graph) -> Chosen {
-    let mut chosen = Chosen { loops: HashSet::new(), whole_stacks: HashSet::new() };
+    let mut chosen = Chosen { loops: FxHashSet::default(), whole_stacks: FxHashSet::default() };
     candidates(g, g.root(), &mut chosen.loops);
     // A stack is split everywhere or nowhere. A loop stays as it is if one of its stacks is also
     // used where it cannot be split.
@@ -103,7 +103,7 @@ fn choose(g: &Graph) -> Chosen {
     chosen
 }
 
-fn candidates(g: &Graph, region: Region, found: &mut HashSet<Node>) {
+fn candidates(g: &Graph, region: Region, found: &mut FxHashSet<Node>) {
     for &node in &g.region(region).nodes {
         let data = g.node(node);
         if g.as_while(node).is_some() {
@@ -202,11 +202,11 @@ fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option
 struct ScalarizedCopy<'g> {
     from: &'g Graph,
     out: Graph,
-    loops: HashSet<Node>,
-    whole_stacks: HashSet<Value>,
+    loops: FxHashSet<Node>,
+    whole_stacks: FxHashSet<Value>,
     /// The copies of whole values, and of their elements in row-major order. A value may have both.
-    whole: HashMap<Value, Value>,
-    parts: HashMap<Value, Vec<Value>>,
+    whole: FxHashMap<Value, Value>,
+    parts: FxHashMap<Value, Vec<Value>>,
 }
 
 impl ScalarizedCopy<'_> {

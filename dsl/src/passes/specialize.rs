@@ -2,7 +2,7 @@
 
 use crate::ir::{Broken, GradientInput, LoopVar, Node, Op, Region, StackOp, Value, result_types};
 use crate::{Diagnostic, Dim, Graph, Result, Shape, TensorType, Type};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// Returns the graph specialized to inputs of the given types.
@@ -43,7 +43,7 @@ pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
         let (takes, given) = (params.len(), inputs.len());
         return Err(Diagnostic::new(format!("`{}` takes {takes} inputs, given {given}", graph.name)));
     }
-    let mut s = Specializer { graph: graph.compact(), dims: HashMap::new() };
+    let mut s = Specializer { graph: graph.compact(), dims: FxHashMap::default() };
     let params = s.graph.inputs().to_vec();
     for (i, given) in inputs.iter().enumerate() {
         if matches!(s.graph.ty(params[i]), Type::Tensor(_)) {
@@ -65,7 +65,7 @@ pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
 struct Specializer {
     graph: Graph,
     /// The values of the named extents.
-    dims: HashMap<Arc<str>, Dim>,
+    dims: FxHashMap<Arc<str>, Dim>,
 }
 
 impl Specializer {

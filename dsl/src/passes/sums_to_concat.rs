@@ -5,7 +5,7 @@ use crate::Graph;
 use crate::ir::{Node, Op, Region, Replacements, Value};
 use crate::ops::attributes::{Along, SliceTarget};
 use crate::ops::prim;
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Replaces a sum of zero-padded adjacent slices by one `concat`.
 ///
@@ -25,7 +25,7 @@ impl Pass for SumsToConcat {
     fn run(&self, graph: &mut Graph) -> bool {
         let uses = graph.use_counts();
         let replaced = Replacements::new(graph);
-        let mut join = SumJoiner { graph, uses, replaced, sums: HashMap::new(), changed: false };
+        let mut join = SumJoiner { graph, uses, replaced, sums: FxHashMap::default(), changed: false };
         join.region(join.graph.root());
         join.changed
     }
@@ -36,7 +36,7 @@ struct SumJoiner<'g> {
     uses: Vec<u32>,
     replaced: Replacements,
     /// The sums and padded slices that are used once. A larger sum takes their terms over.
-    sums: HashMap<Value, PaddedSum>,
+    sums: FxHashMap<Value, PaddedSum>,
     changed: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use super::{AnyValue, Site, TRACER, is_tracing, try_with};
 use crate::{Diagnostic, Dim, Loc};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::num::NonZeroU32;
 
 /// A call of a graph function that is being traced.
@@ -11,7 +11,7 @@ pub(super) struct OpenCall {
     loc: Loc,
     /// The extents that names in the shapes of its parameters have, and the parameter that
     /// determined each.
-    dims: HashMap<&'static str, (Dim, &'static str)>,
+    dims: FxHashMap<&'static str, (Dim, &'static str)>,
     /// The maximum number of iterations of each of its loops.
     max_iterations: Option<i64>,
     /// The number of iterations of each of its loops that may run at once.
@@ -47,7 +47,7 @@ pub fn enter(name: &'static str, site: Site) -> CallGuard {
         t.calls.push(OpenCall {
             name,
             loc: site.loc(),
-            dims: HashMap::new(),
+            dims: FxHashMap::default(),
             max_iterations: None,
             parallel_iterations: None,
         });

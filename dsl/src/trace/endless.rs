@@ -6,7 +6,7 @@
 
 use super::{Tracer, is_tracing, try_with};
 use crate::{Diagnostic, Loc, Result};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// The maximum number of traced iterations of a host loop that only a tensor or a panic may end.
 const MAX_UNROLLED: usize = 10_000;
@@ -19,8 +19,8 @@ const MAX_ASSERTIONS: usize = 100_000;
 #[derive(Default)]
 pub(super) struct Repetitions {
     /// The iterations of each host loop, and the number of nodes at its last counted iteration.
-    loops: HashMap<Loc, (usize, usize)>,
-    assertions: HashMap<Loc, usize>,
+    loops: FxHashMap<Loc, (usize, usize)>,
+    assertions: FxHashMap<Loc, usize>,
 }
 
 /// Counts an iteration of a host loop that a jump under a tensor condition may end.

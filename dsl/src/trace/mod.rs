@@ -43,6 +43,7 @@ pub(crate) use cond::{is_constant, take_unconditional, unconditional};
 pub use endless::count_endless;
 pub(crate) use endless::count_unrolled;
 pub use names::Named;
+use rustc_hash::FxHashMap;
 pub(crate) use segments::{Segments, segment_loop};
 pub(crate) use variables::{note_var_path, var_path};
 pub use while_loop::WhileTrace;
@@ -50,7 +51,6 @@ pub use while_loop::WhileTrace;
 use call::OpenCall;
 use endless::Repetitions;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -130,7 +130,7 @@ struct OpenWhile {
     /// additions of autodiff).
     extra: Vec<usize>,
     /// The parameter through which a variable is read.
-    var_params: HashMap<VarId, usize>,
+    var_params: FxHashMap<VarId, usize>,
     /// The value that the condition yields.
     pred: Option<Value>,
     /// The modifications by the condition.
@@ -153,9 +153,9 @@ struct OpenConstruct {
     /// The value outside for each parameter. The parameters of both regions have this order.
     outer: Vec<Value>,
     /// The parameter of each captured value.
-    captures: HashMap<Value, usize>,
+    captures: FxHashMap<Value, usize>,
     /// The current values of variables assigned in the regions.
-    var_values: [HashMap<VarId, Value>; 2],
+    var_values: [FxHashMap<VarId, Value>; 2],
 }
 
 impl OpenWhile {
@@ -200,9 +200,9 @@ pub(crate) struct Tracer {
     depth: usize,
     vars: Vec<AnyVar>,
     names: Vec<Named>,
-    var_ids: HashMap<u64, VarId>,
+    var_ids: FxHashMap<u64, VarId>,
     /// The paths of variables in models whose gradients were asked for, by identity.
-    var_paths: HashMap<u64, String>,
+    var_paths: FxHashMap<u64, String>,
     var_state: Vec<VarState>,
     /// All values of each variable, oldest first.
     pub(crate) var_versions: Vec<Vec<Value>>,
@@ -212,7 +212,7 @@ pub(crate) struct Tracer {
     loc_override: Option<Loc>,
     /// The operation that the nodes are parts of.
     written: Option<&'static str>,
-    scalars: HashMap<(Region, Option<DeviceConstraint>, HostTensor), Value>,
+    scalars: FxHashMap<(Region, Option<DeviceConstraint>, HostTensor), Value>,
     calls: Vec<OpenCall>,
     /// The number of times that loops and assertions were traced.
     repetitions: Repetitions,
@@ -572,14 +572,14 @@ impl Tracer {
             depth: 0,
             vars: Vec::new(),
             names: Vec::new(),
-            var_ids: HashMap::new(),
-            var_paths: HashMap::new(),
+            var_ids: FxHashMap::default(),
+            var_paths: FxHashMap::default(),
             var_state: Vec::new(),
             var_versions: Vec::new(),
             autodiff: Default::default(),
             loc_override: None,
             written: None,
-            scalars: HashMap::new(),
+            scalars: FxHashMap::default(),
             calls: Vec::new(),
             repetitions: Repetitions::default(),
             abandoned: None,
@@ -740,7 +740,7 @@ impl Tracer {
             regions,
             current: 0,
             outer: Vec::new(),
-            captures: HashMap::new(),
+            captures: FxHashMap::default(),
             var_values: Default::default(),
         });
         self.depth += 1;

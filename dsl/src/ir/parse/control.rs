@@ -4,7 +4,7 @@ use super::{Param, Parse, Parser, StatementFailed, Symbol};
 use crate::ir::lex::Tok;
 use crate::ir::{CallKind, Node, Op, Origin, Region, Value};
 use crate::{Loc, Type};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::num::NonZeroU32;
 
 /// Maximum nesting depth of regions in a text.
@@ -26,7 +26,7 @@ impl<'a> Parser<'a> {
         }
         self.expect('{')?;
         let region = self.graph.add_region();
-        self.scopes.push(HashMap::new());
+        self.scopes.push(FxHashMap::default());
         for (i, p) in params.iter().enumerate() {
             match p.ty.as_ref().or(types.get(i)) {
                 Some(ty) => {

@@ -15,7 +15,7 @@ use super::infer::is_countable;
 use super::lex::{Tok, Token, intern, lex};
 use super::{Graph, Region, Value, VarDecl, VarId};
 use crate::{DType, DeviceConstraint, Diagnostic, Dim, Loc, Shape, TensorType, Type};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 impl Graph {
     /// Parses and verifies the text form of a graph. `file` names the text in messages.
@@ -36,8 +36,14 @@ impl Graph {
     /// ```
     pub fn parse(text: &str, file: &str) -> Result<Graph, Vec<Diagnostic>> {
         let (tokens, errors) = lex(text, intern(file));
-        let mut parser =
-            Parser { tokens, at: 0, graph: Graph::new(""), scopes: vec![HashMap::new()], vars: HashMap::new(), errors };
+        let mut parser = Parser {
+            tokens,
+            at: 0,
+            graph: Graph::new(""),
+            scopes: vec![FxHashMap::default()],
+            vars: FxHashMap::default(),
+            errors,
+        };
         if parser.graph().is_ok() && parser.peek() != &Tok::End {
             let found = parser.peek().describe();
             parser.error(parser.loc(), format!("expected the end of the text after the graph, found {found}"));
@@ -71,8 +77,8 @@ struct Parser<'a> {
     at: usize,
     graph: Graph,
     /// The names of each open region, the root first.
-    scopes: Vec<HashMap<&'a str, Symbol>>,
-    vars: HashMap<String, VarId>,
+    scopes: Vec<FxHashMap<&'a str, Symbol>>,
+    vars: FxHashMap<String, VarId>,
     errors: Vec<Diagnostic>,
 }
 

@@ -15,12 +15,12 @@ use crate::cpu::kernels::copy::Copy;
 use crate::cpu::memory::{BufferLocation, MAX_WRITTEN};
 use crate::cpu::native::WhyNot;
 use anabranch_dsl::{DType, Loc, Result, TensorType, Type};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Consecutive indices for storage classes of one kind, in order of first use.
 #[derive(Default)]
 struct StorageIndices {
-    of: HashMap<Storage, u32>,
+    of: FxHashMap<Storage, u32>,
 }
 
 impl StorageIndices {
@@ -133,7 +133,7 @@ pub(super) fn finish(
     let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
     let place = |o: Vec<TensorOperand>, finish: &mut Finish<'_>| o.into_iter().map(|o| finish.operand(o)).collect();
     let updates = updates.into_iter().map(|u| Update { operands: place(u.operands, &mut finish), ..u }).collect();
-    let (mut results, mut regions) = (Vec::new(), HashMap::new());
+    let (mut results, mut regions) = (Vec::new(), FxHashMap::default());
     for (i, (operand, _)) in outputs.iter().enumerate() {
         if let Some(b) = finish.is_result(operand)
             && !regions.contains_key(&b.index())
@@ -351,7 +351,7 @@ impl Finish<'_> {
                 (self.live.representative(m.destination()), src.map(|s| self.live.representative(s)))
             })
             .collect();
-        let mut saved: HashMap<usize, SavedSource> = HashMap::new();
+        let mut saved: FxHashMap<usize, SavedSource> = FxHashMap::default();
         for order in in_order(&pairs) {
             match order {
                 Ordered::Save(i) => {

@@ -21,7 +21,8 @@
 use super::draft::{AccessKind, Draft, Item, Move, Storage};
 use super::{Base, BufferId, Instr, Out, Reg, SlotId, StackId, TensorOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
-use std::collections::{BTreeSet, HashMap};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 /// Index of a piece of storage, or of its class.
 type Id = usize;
@@ -60,7 +61,7 @@ impl Liveness {
         for &(r, _) in &draft.constant_regs {
             live.pinned[r.index()] = true;
         }
-        let carried: HashMap<Id, u32> = draft.carried.iter().map(|&(s, l)| (live.id(s), l)).collect();
+        let carried: FxHashMap<Id, u32> = draft.carried.iter().map(|&(s, l)| (live.id(s), l)).collect();
 
         // The first write of each piece and all moves into it, then its last read, extended to the
         // ends of the enclosing loops.
@@ -70,7 +71,7 @@ impl Liveness {
         let mut last_in_body = vec![None::<u32>; n];
         // Storage written before a conditional: its last read in the first branch, and whether the
         // second branch reads it.
-        let mut last_in_first: HashMap<(u32, Id), u32> = HashMap::new();
+        let mut last_in_first: FxHashMap<(u32, Id), u32> = FxHashMap::default();
         let mut in_second: BTreeSet<(u32, Id)> = BTreeSet::new();
         for (p, item) in draft.items.iter().enumerate() {
             let p = p as u32;

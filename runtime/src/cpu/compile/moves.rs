@@ -3,7 +3,7 @@
 //! A move may execute when no pending move still has to read its destination. If all remaining
 //! moves form cycles, as in `(a, b) = (b, a)`, one source is saved first.
 
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
 /// An action of the sequence, by index of the move.
@@ -20,7 +20,7 @@ pub(crate) enum Ordered {
 /// `None` is a source that no move overwrites. Destinations are distinct. A source equal to its
 /// destination is read while it is overwritten, so it is saved.
 pub(crate) fn in_order<S: Copy + Eq + Hash>(moves: &[(S, Option<S>)]) -> Vec<Ordered> {
-    let by_destination: HashMap<S, usize> = moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
+    let by_destination: FxHashMap<S, usize> = moves.iter().enumerate().map(|(i, m)| (m.0, i)).collect();
     // For each pending move with an unsaved source: the move that overwrites its source.
     let mut waits: Vec<Option<usize>> =
         moves.iter().map(|m| m.1.and_then(|src| by_destination.get(&src).copied())).collect();

@@ -14,7 +14,7 @@ use super::draft::{AccessKind, Draft, Item, Storage};
 use super::{Instr, TensorOp, TensorOpId};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::memory::MAX_WRITTEN;
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Minimum multiplications of a heavy operation, about 10 µs, which exceeds the wake-up of a
 /// thread.
@@ -24,7 +24,7 @@ const REACH: usize = 24;
 
 /// Merges operations that may run in parallel into items.
 pub(super) fn join_steps(draft: &mut Draft) {
-    let mut writes: HashMap<Storage, usize> = HashMap::new();
+    let mut writes: FxHashMap<Storage, usize> = FxHashMap::default();
     for item in &draft.items {
         draft.touches(item, &mut |storage, touch| {
             if touch == AccessKind::Write {
@@ -85,12 +85,12 @@ impl Touched {
 
 /// Joins a heavy operation with independent ones before item `until`. Returns by how many items it
 /// moved.
-fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &HashMap<Storage, usize>) -> usize {
+fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &FxHashMap<Storage, usize>) -> usize {
     // Storage written by these operations, or by an item that stays after them. Its readers stay,
     // too.
-    let mut behind: HashSet<Storage> = Touched::by(draft, first).writes.into_iter().collect();
+    let mut behind: FxHashSet<Storage> = Touched::by(draft, first).writes.into_iter().collect();
     // Items that may move before these operations, by the storage they write.
-    let mut movable: HashMap<Storage, usize> = HashMap::new();
+    let mut movable: FxHashMap<Storage, usize> = FxHashMap::default();
     let mut steps = vec![first];
     let mut before: Vec<usize> = Vec::new();
     for p in first + 1..until {

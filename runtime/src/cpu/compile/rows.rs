@@ -26,15 +26,15 @@ use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::map_reduce::ReducedLayout;
 use crate::cpu::kernels::rows::{MAX_STAGES, MAX_WIDTH, RowKernel, Stage, StageDest, StageInput, StageKind};
 use crate::cpu::memory::MAX_WRITTEN;
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Maximum number of operands of a group.
 const MAX_OPERANDS: usize = 48;
 
 /// Fuses operations into groups. `last` is read after all items.
 pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a TensorOperand>) {
-    let mut reads: HashMap<BufferId, usize> = HashMap::new();
-    let mut writes: HashMap<BufferId, usize> = HashMap::new();
+    let mut reads: FxHashMap<BufferId, usize> = FxHashMap::default();
+    let mut writes: FxHashMap<BufferId, usize> = FxHashMap::default();
     for item in &draft.items {
         draft.touches(item, &mut |storage, touch| {
             if let Storage::Buffer(b) = storage {
@@ -98,7 +98,7 @@ struct Member {
 }
 
 impl Member {
-    fn of(draft: &Draft, item: usize, id: TensorOpId, writes: &HashMap<BufferId, usize>) -> Option<Member> {
+    fn of(draft: &Draft, item: usize, id: TensorOpId, writes: &FxHashMap<BufferId, usize>) -> Option<Member> {
         let step = draft.step(id);
         let Out::View(out) = &step.out else { return None };
         let (role, n_read) = match &step.kernel {
@@ -164,10 +164,10 @@ struct Group {
     /// The number and width of the rows, once a reduction determines them.
     key: Option<(usize, usize)>,
     /// The storage that members write, with the index of the member.
-    written: HashMap<Storage, usize>,
-    read: HashSet<Storage>,
+    written: FxHashMap<Storage, usize>,
+    read: FxHashSet<Storage>,
     /// The full-size tensors that members read.
-    full: HashSet<(Base, usize)>,
+    full: FxHashSet<(Base, usize)>,
     n_operands: usize,
     /// Whether members share a full-size tensor.
     shares: bool,
@@ -259,7 +259,7 @@ impl Group {
     }
 
     /// Ends the group and fuses its operations if that pays off.
-    fn close(&mut self, draft: &mut Draft, reads: &HashMap<BufferId, usize>) {
+    fn close(&mut self, draft: &mut Draft, reads: &FxHashMap<BufferId, usize>) {
         let group = std::mem::take(self);
         if let (Some((rows, width)), true) = (group.key, group.shares && group.members.len() > 1) {
             group.join(draft, reads, rows, width);
@@ -267,8 +267,8 @@ impl Group {
     }
 
     /// Returns for each member whether only the group reads its result.
-    fn inside(&self, draft: &Draft, reads: &HashMap<BufferId, usize>) -> Vec<bool> {
-        let mut reads_inside: HashMap<BufferId, usize> = HashMap::new();
+    fn inside(&self, draft: &Draft, reads: &FxHashMap<BufferId, usize>) -> Vec<bool> {
+        let mut reads_inside: FxHashMap<BufferId, usize> = FxHashMap::default();
         for member in &self.members {
             // Unused operands count too, as in `reads`.
             for operand in &draft.step(member.step).operands {
@@ -284,7 +284,7 @@ impl Group {
         self.members.iter().map(is_inside).collect()
     }
 
-    fn join(mut self, draft: &mut Draft, reads: &HashMap<BufferId, usize>, rows: usize, width: usize) {
+    fn join(mut self, draft: &mut Draft, reads: &FxHashMap<BufferId, usize>, rows: usize, width: usize) {
         let mut inside = self.inside(draft, reads);
         loop {
             let outs = self.members.iter().zip(&inside).map(|(member, &inside)| match member.role {

@@ -23,7 +23,7 @@ use super::{Assign, Base, BufferId, Instr, Out, TensorOpId, TensorOperand, Updat
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::{Arg, MAX_OPERANDS, MAX_OPS, MAX_RESULTS, Map, MapOp};
 use anabranch_dsl::{DType, Loc, TensorType};
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// A map that may become an update.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ pub(super) fn updates(
     while let Some(bad) = (0..candidates.len()).find(|&i| !uses.may_update(draft, &candidates, i)) {
         candidates.remove(bad);
     }
-    let new_values: HashMap<BufferId, usize> = candidates.iter().map(|c| (c.buffer, c.var)).collect();
+    let new_values: FxHashMap<BufferId, usize> = candidates.iter().map(|c| (c.buffer, c.var)).collect();
     assigns.retain(|a| candidates.iter().all(|c| c.var != a.var));
     let mut passes: Vec<FusedUpdates> = Vec::new();
     for c in &candidates {
@@ -66,14 +66,14 @@ pub(super) fn updates(
 /// The readers and writers of storage.
 struct StorageUses {
     /// The last item that writes each piece of storage, and the number of writers.
-    written: HashMap<Storage, (usize, usize)>,
+    written: FxHashMap<Storage, (usize, usize)>,
     /// The items that read each buffer. `usize::MAX` stands for reads after all items.
-    readers: HashMap<BufferId, Vec<usize>>,
+    readers: FxHashMap<BufferId, Vec<usize>>,
 }
 
 impl StorageUses {
     fn new(draft: &Draft, outputs: &[(TensorOperand, TensorType)], assigns: &[Assign]) -> StorageUses {
-        let mut uses = StorageUses { written: HashMap::new(), readers: HashMap::new() };
+        let mut uses = StorageUses { written: FxHashMap::default(), readers: FxHashMap::default() };
         if assigns.is_empty() {
             return uses;
         }
@@ -87,7 +87,7 @@ impl StorageUses {
                 (AccessKind::Read, _) => {}
             });
         }
-        let mut assigned = HashSet::new();
+        let mut assigned = FxHashSet::default();
         let again = assigns.iter().filter_map(|a| a.value.storage()).filter(|&s| !assigned.insert(s));
         for storage in outputs.iter().filter_map(|(o, _)| o.storage()).chain(again) {
             if let Storage::Buffer(b) = storage {
@@ -142,7 +142,7 @@ struct FusedUpdates {
 }
 
 impl FusedUpdates {
-    fn new(draft: &Draft, c: &Candidate, new_values: &HashMap<BufferId, usize>) -> FusedUpdates {
+    fn new(draft: &Draft, c: &Candidate, new_values: &FxHashMap<BufferId, usize>) -> FusedUpdates {
         let step = draft.step(c.step);
         let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) else { panic!("only maps are updates") };
         // Earlier updates have already written the variables whose new values this one reads.

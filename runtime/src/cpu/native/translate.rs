@@ -23,7 +23,7 @@ use cranelift_codegen::ir::{
 };
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The state of the translation of one loop.
 struct Translation<'a> {
@@ -31,11 +31,11 @@ struct Translation<'a> {
     region: &'a NativeLoop,
     b: FunctionBuilder<'a>,
     /// The type of each register that the loop uses.
-    types: HashMap<Reg, Type>,
+    types: FxHashMap<Reg, Type>,
     /// The variable of each register, or `None` if registers stay in memory.
-    vars: Option<HashMap<Reg, Variable>>,
+    vars: Option<FxHashMap<Reg, Variable>>,
     /// The blocks of instructions that are jump targets.
-    blocks: HashMap<u32, Block>,
+    blocks: FxHashMap<u32, Block>,
     /// The block that stores the registers and returns its parameter.
     exit: Block,
     regs: Value,
@@ -76,10 +76,11 @@ pub(super) fn translate(
     let exit = b.create_block();
     b.append_block_param(exit, types::I32);
     let types = register_types(plan, region);
-    let mut t = Translation { plan, region, b, types, vars: None, blocks: HashMap::new(), exit, regs, stacks, stop };
+    let mut t =
+        Translation { plan, region, b, types, vars: None, blocks: FxHashMap::default(), exit, regs, stacks, stop };
     let exits = region.code.clone().filter(|&i| may_leave(&plan.code[i as usize])).count();
     if exits * t.written().len() <= MAX_HANDED {
-        t.vars = Some(HashMap::new());
+        t.vars = Some(FxHashMap::default());
     }
 
     t.enter();
@@ -112,11 +113,11 @@ fn machine_type(dtype: DType) -> Type {
 /// Equivalence classes of registers that are moved to each other.
 struct Classes<'a> {
     plan: &'a Plan,
-    parent: HashMap<Reg, Reg>,
+    parent: FxHashMap<Reg, Reg>,
     /// The types with which instructions use each class.
-    asked: HashMap<Reg, Vec<Type>>,
+    asked: FxHashMap<Reg, Vec<Type>>,
     /// The classes with moves.
-    moved: HashSet<Reg>,
+    moved: FxHashSet<Reg>,
 }
 
 impl Classes<'_> {
@@ -170,8 +171,9 @@ impl Classes<'_> {
 
 /// Returns the type of each register that a region uses: its element type if all instructions
 /// agree, else 64 bits.
-fn register_types(plan: &Plan, region: &NativeLoop) -> HashMap<Reg, Type> {
-    let mut classes = Classes { plan, parent: HashMap::new(), asked: HashMap::new(), moved: HashSet::new() };
+fn register_types(plan: &Plan, region: &NativeLoop) -> FxHashMap<Reg, Type> {
+    let mut classes =
+        Classes { plan, parent: FxHashMap::default(), asked: FxHashMap::default(), moved: FxHashSet::default() };
     let op = |i: u32| plan.ops[i as usize].map(|op| (machine_type(op.operand), machine_type(op.result)));
     for i in region.code.clone() {
         match plan.code[i as usize] {

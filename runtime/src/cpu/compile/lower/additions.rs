@@ -13,18 +13,18 @@ use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
 use anabranch_dsl::ops::attributes::Along;
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{Loc, Result};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 /// Returns the nodes that become additions at the end of the step, with the index of their
 /// variable: the scatter operations and the assignment of the result.
-pub(super) fn additions(graph: &Graph, only_user: &[Users]) -> HashMap<Node, usize> {
+pub(super) fn additions(graph: &Graph, only_user: &[Users]) -> FxHashMap<Node, usize> {
     let mut touched = vec![[0; 2]; graph.vars.len()];
     graph.visit_nodes(graph.root(), &mut |node| match graph.node(node).op {
         Op::Read(var) => touched[var.index()][0] += 1,
         Op::Assign(var) => touched[var.index()][1] += 1,
         _ => {}
     });
-    let mut found = HashMap::new();
+    let mut found = FxHashMap::default();
     for &node in &graph.region(graph.root()).nodes {
         let data = graph.node(node);
         if let Op::Assign(var) = data.op

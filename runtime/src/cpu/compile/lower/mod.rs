@@ -23,7 +23,7 @@ use crate::cpu::kernels::copy::Copy;
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type};
 use elementwise::Expr;
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Options of lowering.
 #[derive(Clone, Copy, Debug)]
@@ -63,12 +63,12 @@ struct Lower<'g> {
     /// Matrices packed before a loop, with that loop.
     packed: Vec<(u32, products::Packed)>,
     /// Buffers in channels-last layout.
-    channels_last: HashSet<BufferId>,
+    channels_last: FxHashSet<BufferId>,
     /// Nodes that become additions to variables at the end of the step, with the index of the
     /// variable.
-    additions: HashMap<Node, usize>,
+    additions: FxHashMap<Node, usize>,
     /// Registers of constants by value.
-    constant_regs: HashMap<u64, Reg>,
+    constant_regs: FxHashMap<u64, Reg>,
     /// The current value of each assigned variable.
     assigned: Vec<Option<Value>>,
     current_loop: Option<u32>,
@@ -86,8 +86,11 @@ enum Users {
 pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
     let only_user = users(graph);
     // With `check_finite`, every value is computed at its node.
-    let additions =
-        if options.check_finite || !options.fuse { HashMap::new() } else { additions::additions(graph, &only_user) };
+    let additions = if options.check_finite || !options.fuse {
+        FxHashMap::default()
+    } else {
+        additions::additions(graph, &only_user)
+    };
     let mut lower = Lower {
         graph,
         options,
@@ -96,10 +99,10 @@ pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
         repeatable: elementwise::repeatable(graph, &only_user),
         assigned_later: products::assigned_later(graph),
         packed: Vec::new(),
-        channels_last: HashSet::new(),
+        channels_last: FxHashSet::default(),
         only_user,
         additions,
-        constant_regs: HashMap::new(),
+        constant_regs: FxHashMap::default(),
         assigned: vec![None; graph.vars.len()],
         current_loop: None,
         current_arm: None,
