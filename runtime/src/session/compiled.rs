@@ -4,11 +4,11 @@
 //! This module does not know the caller's representation of inputs and outputs: here both are lists
 //! of tensors.
 
+use crate::cpu::memory::variables::{self, Guard, VarCell};
 use crate::cpu::program::CompileOptions;
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
 use crate::session::engine::{Engine, StepCx};
-use crate::session::state::{self, Guard, VarCell};
 use crate::session::step_threads;
 use anabranch_dsl::interp;
 use anabranch_dsl::ir::Op;
@@ -50,7 +50,7 @@ impl Compiled {
             vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
         };
         let engine = Engine::new(graph, &session.devices, &paths, options, state.results.clone())?;
-        let lock_order = state::lock_order(&cells);
+        let lock_order = variables::lock_order(&cells);
         Ok(Compiled { engine, signature: signature.to_vec(), name, cells, _vars: vars.to_vec(), lock_order, assigned })
     }
 
@@ -88,10 +88,10 @@ impl Compiled {
         let print = &session.print_to;
         let Compiled { cells, lock_order, assigned, .. } = self;
         let Some(call) = call else {
-            let mut guards = state::lock(cells, lock_order, assigned);
+            let mut guards = variables::lock(cells, lock_order, assigned);
             return run(&mut guards, StepCx { print, stop: None });
         };
-        let guards = state::lock_unless(cells, lock_order, assigned, &call.flag);
+        let guards = variables::lock_unless(cells, lock_order, assigned, &call.flag);
         let (Some(mut guards), None) = (guards, call.flag.get()) else {
             let kind = call.flag.get().expect("waiting for variables ends early only if the flag is set");
             return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));

@@ -1,6 +1,7 @@
 //! The engine of a compiled function: a plan for one device, or subgraphs for several.
 
 use crate::cpu::memory::results::ResultPool;
+use crate::cpu::memory::variables::Guard;
 use crate::cpu::program::{CompileOptions, Program};
 use crate::device::PrintTo;
 use crate::flow;
@@ -8,7 +9,6 @@ use crate::flow::driver::Driver;
 use crate::flow::timeline::{Span, Timeline};
 use crate::place::{self, Placement};
 use crate::session::devices::Devices;
-use crate::session::state::Guard;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use anabranch_dsl::ir::Value;

@@ -1,6 +1,7 @@
 //! Functions of a session: traced and compiled once for each combination of argument types, then
 //! run.
 
+use crate::cpu::memory::variables::Guard;
 use crate::cpu::program::CompileOptions;
 use crate::flow::timeline::Timeline;
 use crate::session::Session;
@@ -8,7 +9,6 @@ use crate::session::call::CallOptions;
 use crate::session::compiled::{Cache, Compiled, begin};
 use crate::session::engine::StepCx;
 use crate::session::prune::{PruneKey, PrunedFunction};
-use crate::session::state::Guard;
 use anabranch_dsl::function::{Arguments, CallArgs, GraphFn, Output, Rebuild, Results, Signature, name_of, trace_fn};
 use anabranch_dsl::passes::Assignments;
 use anabranch_dsl::trace::Traced;

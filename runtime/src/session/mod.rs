@@ -6,10 +6,10 @@ mod devices;
 mod engine;
 pub(crate) mod function;
 pub(crate) mod prune;
-pub(crate) mod state;
 mod step_threads;
 mod unoptimized;
 
+use crate::cpu::memory::variables::{self, VarStore};
 use crate::cpu::program::CompileOptions;
 use crate::device::{PrintTo, SimulatedDevice};
 use crate::flow;
@@ -21,7 +21,6 @@ use anabranch_dsl::var::check_value;
 use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Module, Result, Var};
 use devices::Devices;
 use function::Function;
-use state::VarStore;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -428,7 +427,7 @@ impl Session {
     pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
         let cells = self.state.cells(&vars);
-        let guards = state::lock(&cells, &state::lock_order(&cells), &vec![false; cells.len()]);
+        let guards = variables::lock(&cells, &variables::lock_order(&cells), &vec![false; cells.len()]);
         paths.into_iter().zip(guards.iter().map(|g| g.tensor().clone())).collect()
     }
 
@@ -503,7 +502,7 @@ impl Session {
             check_value(path, var, value)?;
         }
         let cells = self.state.cells(vars.iter().map(|(_, v)| v));
-        let mut guards = state::lock(&cells, &state::lock_order(&cells), &vec![true; cells.len()]);
+        let mut guards = variables::lock(&cells, &variables::lock_order(&cells), &vec![true; cells.len()]);
         for (guard, value) in guards.iter_mut().zip(found) {
             *guard.tensor_mut() = value.clone();
         }

@@ -12,8 +12,8 @@
 //!   steps whose variables are already locked, and the caller's thread waits for it without running
 //!   other work.
 
+use crate::cpu::memory::variables::Guard;
 use crate::device;
-use crate::session::state::Guard;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::cell::Cell;

@@ -9,12 +9,13 @@
 pub(crate) mod list;
 pub(crate) mod results;
 pub(crate) mod stack;
+pub(crate) mod variables;
 
 use crate::cpu::compile::{Base, BufferId, View};
 use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, to_buffer};
-use crate::session::state::Guard;
 use anabranch_dsl::{Buffer, HostTensor, match_dtype};
 use std::ops::Range;
+use variables::Guard;
 
 /// The alignment of every buffer: a cache line, which is also the widest vector.
 pub(crate) const ALIGN: usize = 64;

@@ -1,4 +1,4 @@
-//! The current values of variables.
+//! The current values of the variables of a session, in host memory.
 //!
 //! A session gives each variable that it uses a cell with a lock. Before a step reads its first
 //! variable, it locks all variables of its graph in the order of their identities, for writing if
