@@ -1,9 +1,9 @@
 //! CPU devices: thread pools that compute in host memory.
 
+use super::DeviceId;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of};
 use crate::cpu::optimize::optimize;
 use crate::cpu::program::{CompileOptions, Contents, Program};
-use crate::place::DeviceId;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{RunContext, RuntimeValue};
 use anabranch_dsl::ir::Value;

@@ -8,8 +8,8 @@
 
 use super::cpu::{CpuKernel, Loaded};
 use super::{CpuDevice, DeviceBuffer, Step, Ticket};
+use super::{DeviceInfo, Link, Topology};
 use crate::cpu::program::CompileOptions;
-use crate::place::{DeviceInfo, Link, Topology};
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,7 +126,7 @@ impl Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::DeviceId;
+    use crate::device::DeviceId;
 
     #[test]
     fn rates_are_those_of_a_machine() {

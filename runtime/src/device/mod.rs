@@ -20,18 +20,19 @@
 //!
 //! Devices must not depend on partitions, frames or iterations, which belong to the executors.
 
+pub(crate) mod cost;
 mod cpu;
 pub(crate) mod measure;
 mod simulated;
 mod step;
+mod topology;
 
-pub(crate) use cpu::CpuDevice;
-pub(crate) use cpu::is_thread_of_device;
+pub(crate) use cpu::{CpuDevice, is_thread_of_device};
 pub use simulated::SimulatedDevice;
 pub(crate) use step::{Event, PrintTo, Step, Ticket};
+pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 
 use crate::cpu::program::{self, Contents};
-use crate::place::DeviceId;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::RuntimeValue;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};

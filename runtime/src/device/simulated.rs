@@ -5,11 +5,11 @@
 //! time, on a [`SimulatedClock`] shared by the devices of a step. Events are handled in order of
 //! time, then of creation, so every run is the same.
 
+use super::cost::kernel_seconds;
 use super::cpu::CpuKernel;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket};
+use super::{DeviceId, DeviceInfo, Link, Topology};
 use crate::cpu::program::CompileOptions;
-use crate::place::kernel_seconds;
-use crate::place::topology::{DeviceId, DeviceInfo, Link, Topology};
 use anabranch_dsl::device::{DeviceName, LOCAL};
 use anabranch_dsl::{Diagnostic, Graph, Result};
 use std::cmp::{Ordering, Reverse};

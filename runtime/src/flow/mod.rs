@@ -54,8 +54,8 @@ mod reconstruct;
 mod simulation;
 pub(crate) mod timeline;
 
+use crate::device::DeviceId;
 use crate::id::id;
-use crate::place::DeviceId;
 use anabranch_dsl::ir::{Node, Region, Value, VarId};
 use anabranch_dsl::{Graph, Type};
 use std::collections::HashMap;

@@ -19,8 +19,9 @@
 //! it, it is sent once, before them.
 
 use super::{Partition, SubgraphId};
+use crate::device::DeviceId;
 use crate::disjoint_sets::DisjointSets;
-use crate::place::{DeviceId, Placement, ordered_effects};
+use crate::place::{Placement, ordered_effects};
 use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{CallKind, Node, Op, Region, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,10 +1,11 @@
 //! A graph that runs on several devices at once.
 
 use crate::cpu::program::CompileOptions;
+use crate::device::DeviceId;
 use crate::device::{CpuDevice, Device, SimulatedDevice};
 use crate::flow;
 use crate::flow::driver::Driver;
-use crate::place::{DeviceId, place_at_random};
+use crate::place::place_at_random;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::fmt;

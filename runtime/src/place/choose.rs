@@ -15,10 +15,10 @@
 //! The search is deterministic: ties go to the first candidate. Its work is bounded by the number
 //! of nodes that estimates visit.
 
-use super::cost::Costs;
 use super::estimate::{Estimate, Estimator};
 use super::groups::{Feasible, GroupId, Groups};
-use super::topology::{DeviceId, Topology};
+use crate::device::cost::Costs;
+use crate::device::{DeviceId, Topology};
 use crate::disjoint_sets::DisjointSets;
 use anabranch_dsl::device::DevicePattern;
 use anabranch_dsl::ir::{Graph, Op};

@@ -7,9 +7,9 @@
 //! thus overlap as far as their dependencies permit, a loop-invariant value is sent once, and every
 //! device waits for the predicate of each iteration.
 
-use super::cost::{Costs, NodeCost};
 use super::groups::{GroupId, Groups};
-use super::topology::{DeviceId, Topology};
+use crate::device::cost::{Costs, NodeCost};
+use crate::device::{DeviceId, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use std::collections::HashMap;
 

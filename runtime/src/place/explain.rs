@@ -3,9 +3,9 @@
 
 use super::Placement;
 use super::choose::{Choice, PlacementReason};
-use super::cost::Costs;
 use super::groups::{Feasible, Groups};
-use super::topology::{DeviceId, Topology};
+use crate::device::cost::Costs;
+use crate::device::{DeviceId, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -14,7 +14,7 @@
 //! computed, and a list does not move because an element is read elsewhere.
 
 use super::rules::Rules;
-use super::topology::{DeviceId, Topology};
+use crate::device::{DeviceId, Topology};
 use crate::disjoint_sets::DisjointSets;
 use crate::id::id;
 use anabranch_dsl::device::{DeviceConstraint, DevicePattern};

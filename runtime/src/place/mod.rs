@@ -11,26 +11,23 @@
 //! (`Feasible`), and choose one of them.
 
 mod choose;
-mod cost;
 mod estimate;
 mod explain;
 mod groups;
 mod rules;
 #[cfg(test)]
 mod tests;
-pub(crate) mod topology;
 
-pub(crate) use cost::kernel_seconds;
 pub(crate) use explain::Crossing;
 pub(crate) use rules::Rules;
-pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 
+use crate::device::cost::Costs;
+use crate::device::{DeviceId, Topology};
 use anabranch_dsl::Result;
 #[cfg(test)]
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::ir::{Graph, Node, Op};
 use anabranch_dsl::ops::Effects;
-use cost::Costs;
 use explain::Reasons;
 use groups::{Feasible, Groups};
 

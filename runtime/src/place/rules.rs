@@ -1,7 +1,7 @@
 //! Placement rules of a session, which assign variables to devices by name patterns, outside the
 //! model.
 
-use super::topology::Topology;
+use crate::device::Topology;
 use anabranch_dsl::device::DevicePattern;
 use anabranch_dsl::{Diagnostic, Result};
 use std::collections::HashSet;

@@ -1,7 +1,7 @@
 //! Placement of small and of model-like graphs.
 
-use super::topology::Link;
 use super::*;
+use crate::device::Link;
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::ops::prim;
 use anabranch_dsl::{TensorType, corpus, trace};

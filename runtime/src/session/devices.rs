@@ -1,8 +1,9 @@
 //! The devices of a session.
 
 use crate::device::{CpuDevice, Device, SimulatedDevice, measure};
+use crate::device::{DeviceId, Topology};
 use crate::flow;
-use crate::place::{DeviceId, Rules, Topology};
+use crate::place::Rules;
 use anabranch_dsl::Result;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@
 //! half an execution. Elementwise operations count as separate passes over memory, although devices
 //! fuse them.
 
-use super::topology::DeviceInfo;
+use super::DeviceInfo;
 use anabranch_dsl::ir::{Graph, LoopVar, Node, Op, ParamSource, Region, Runs, Value, ValueDef};
 use anabranch_dsl::ops::CostCx;
 use anabranch_dsl::{Dim, Shape, Type, passes};
@@ -24,23 +24,23 @@ const PARALLEL_SECONDS: f64 = 50e-6;
 
 /// The cost of one execution of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct NodeCost {
+pub(crate) struct NodeCost {
     /// Arithmetic on elements.
-    pub(super) flops: f64,
+    pub(crate) flops: f64,
     /// Bytes read and written. Expensive elementwise functions count as more.
-    pub(super) bytes: f64,
+    pub(crate) bytes: f64,
     /// Whether the node executes at all. Nodes that only name or view values do not.
-    pub(super) runs: bool,
+    pub(crate) runs: bool,
 }
 
 impl NodeCost {
     /// Returns the seconds on a device.
-    pub(super) fn seconds(&self, device: &DeviceInfo) -> f64 {
+    pub(crate) fn seconds(&self, device: &DeviceInfo) -> f64 {
         self.seconds_alone(device, 1.0)
     }
 
     /// Returns the seconds on a device if parallel operations are faster by the factor `alone`.
-    pub(super) fn seconds_alone(&self, device: &DeviceInfo, alone: f64) -> f64 {
+    pub(crate) fn seconds_alone(&self, device: &DeviceInfo, alone: f64) -> f64 {
         let launch = if self.runs { device.launch } else { 0.0 };
         let work = (self.flops / device.flops).max(self.bytes / device.bandwidth);
         launch + if work > PARALLEL_SECONDS { work / alone } else { work }
@@ -49,18 +49,18 @@ impl NodeCost {
 
 /// Cost estimates for a whole graph.
 #[derive(Debug)]
-pub(super) struct Costs {
+pub(crate) struct Costs {
     /// The cost of each node.
-    pub(super) work: Vec<NodeCost>,
+    pub(crate) work: Vec<NodeCost>,
     /// The trip count of each loop, and 1 for other nodes.
-    pub(super) trips: Vec<f64>,
+    pub(crate) trips: Vec<f64>,
     /// The number of executions of each region per step.
-    pub(super) runs: Vec<f64>,
+    pub(crate) runs: Vec<f64>,
     /// The size of each value in bytes.
-    pub(super) bytes: Vec<f64>,
+    pub(crate) bytes: Vec<f64>,
     /// The node that computes each value, traced through parameters and results of control flow, or
     /// `None` for inputs. For a loop variable, the node in the body.
-    pub(super) makers: Vec<Option<Node>>,
+    pub(crate) makers: Vec<Option<Node>>,
 }
 
 /// Returns the seconds that a device needs for a kernel, as the sum over its operations.
@@ -80,7 +80,7 @@ const MAX_HOPS: usize = 64;
 
 impl Costs {
     /// Estimates the costs of a graph.
-    pub(super) fn new(graph: &Graph) -> Costs {
+    pub(crate) fn new(graph: &Graph) -> Costs {
         let mut costs = Costs {
             work: vec![NodeCost::default(); graph.n_nodes()],
             trips: vec![1.0; graph.n_nodes()],
@@ -108,7 +108,7 @@ impl Costs {
 
     /// Returns the regions of a node that may run, each with its expected number of runs in one
     /// execution of the node.
-    pub(super) fn running<'g>(&self, graph: &'g Graph, node: Node) -> impl Iterator<Item = (Region, f64)> + use<'g> {
+    pub(crate) fn running<'g>(&self, graph: &'g Graph, node: Node) -> impl Iterator<Item = (Region, f64)> + use<'g> {
         let trips = self.trips[node.index()];
         graph.region_uses(node).filter_map(move |(region, runs)| match runs {
             Runs::Never => None,
