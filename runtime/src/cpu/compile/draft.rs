@@ -134,96 +134,99 @@ impl Draft {
                     f(m.destination(), AccessKind::Write);
                 }
             }
-            Item::Steps(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, AccessKind::Write)),
-            Item::Instr(instr) => self.instr_touches(instr, f),
+            Item::Steps(steps) => {
+                steps.iter().for_each(|&step| step_touches(&self.steps, step, f, AccessKind::Write));
+            }
+            Item::Instr(instr) => instr_touches(&self.steps, instr, f),
         }
     }
+}
 
-    fn instr_touches(&self, instr: &Instr, f: &mut dyn FnMut(Storage, AccessKind)) {
-        use AccessKind::{Read, Write};
-        match instr {
-            Instr::Unary { dst, a, .. } => {
-                f(Storage::Reg(*a), Read);
-                f(Storage::Reg(*dst), Write);
+/// Calls `f` for all storage that an instruction reads, then for all that it writes.
+pub(super) fn instr_touches(steps: &[TensorOp], instr: &Instr, f: &mut dyn FnMut(Storage, AccessKind)) {
+    use AccessKind::{Read, Write};
+    match instr {
+        Instr::Unary { dst, a, .. } => {
+            f(Storage::Reg(*a), Read);
+            f(Storage::Reg(*dst), Write);
+        }
+        Instr::Binary { dst, a, b, .. } => {
+            [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
+            f(Storage::Reg(*dst), Write);
+        }
+        Instr::Select { dst, a, b, c } => {
+            [a, b, c].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
+            f(Storage::Reg(*dst), Write);
+        }
+        Instr::Require { step, .. } => {
+            let operands = &steps[step.index()].operands;
+            operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, Read));
+        }
+        Instr::JumpCompare { a, b, .. } => [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read)),
+        Instr::Move { dst, src } => {
+            f(Storage::Reg(*src), Read);
+            f(Storage::Reg(*dst), Write);
+        }
+        Instr::Jump { .. } | Instr::Native { .. } => {}
+        Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } => f(Storage::Reg(*cond), Read),
+        Instr::Assert { cond, step } => {
+            f(Storage::Reg(*cond), Read);
+            step_touches(steps, *step, f, Write);
+        }
+        Instr::Run(step) => step_touches(steps, *step, f, Write),
+        Instr::RunParallel(together) => together.iter().for_each(|&step| step_touches(steps, step, f, Write)),
+        Instr::CheckFinite(step) => step_touches(steps, *step, f, Read),
+        Instr::StackNew(s) | Instr::StackZeros(s) | Instr::StackInput { stack: s, .. } => {
+            f(Storage::Stack(*s), Write);
+        }
+        Instr::StackOutput { stack, .. } => f(Storage::Stack(*stack), Read),
+        Instr::StackMove { dst, src, .. } => {
+            f(Storage::Stack(*src), Read);
+            f(Storage::Stack(*dst), Write);
+        }
+        Instr::StackReserve { stack, pushed } => {
+            [Some(pushed.first), pushed.limit].into_iter().flatten().for_each(|r| f(Storage::Reg(r), Read));
+            f(Storage::Stack(*stack), Read);
+            f(Storage::Stack(*stack), Write);
+        }
+        Instr::StackPush { stack, step } | Instr::StackPop { stack, step } => {
+            f(Storage::Stack(*stack), Read);
+            step_touches(steps, *step, f, Write);
+            f(Storage::Stack(*stack), Write);
+        }
+        Instr::StackZero(s) => {
+            f(Storage::Stack(*s), Read);
+            f(Storage::Stack(*s), Write);
+        }
+        Instr::StackAdd { dst, src, .. } => {
+            f(Storage::Stack(*dst), Read);
+            f(Storage::Stack(*src), Read);
+            f(Storage::Stack(*dst), Write);
+        }
+        Instr::List { list, other, step } => {
+            let Kernel::List(op) = &steps[step.index()].kernel else { panic!("a list without an operation") };
+            if op.form() != ListForm::Make {
+                f(Storage::Stack(*list), Read);
             }
-            Instr::Binary { dst, a, b, .. } => {
-                [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
-                f(Storage::Reg(*dst), Write);
+            if let Some(other) = other {
+                f(Storage::Stack(*other), Read);
             }
-            Instr::Select { dst, a, b, c } => {
-                [a, b, c].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
-                f(Storage::Reg(*dst), Write);
-            }
-            Instr::Require { step, .. } => {
-                let operands = &self.step(*step).operands;
-                operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, Read));
-            }
-            Instr::JumpCompare { a, b, .. } => [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read)),
-            Instr::Move { dst, src } => {
-                f(Storage::Reg(*src), Read);
-                f(Storage::Reg(*dst), Write);
-            }
-            Instr::Jump { .. } | Instr::Native { .. } => {}
-            Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } => f(Storage::Reg(*cond), Read),
-            Instr::Assert { cond, step } => {
-                f(Storage::Reg(*cond), Read);
-                self.step_touches(*step, f, Write);
-            }
-            Instr::Run(step) => self.step_touches(*step, f, Write),
-            Instr::RunParallel(steps) => steps.iter().for_each(|&step| self.step_touches(step, f, Write)),
-            Instr::CheckFinite(step) => self.step_touches(*step, f, Read),
-            Instr::StackNew(s) | Instr::StackZeros(s) | Instr::StackInput { stack: s, .. } => {
-                f(Storage::Stack(*s), Write);
-            }
-            Instr::StackOutput { stack, .. } => f(Storage::Stack(*stack), Read),
-            Instr::StackMove { dst, src, .. } => {
-                f(Storage::Stack(*src), Read);
-                f(Storage::Stack(*dst), Write);
-            }
-            Instr::StackReserve { stack, pushed } => {
-                [Some(pushed.first), pushed.limit].into_iter().flatten().for_each(|r| f(Storage::Reg(r), Read));
-                f(Storage::Stack(*stack), Read);
-                f(Storage::Stack(*stack), Write);
-            }
-            Instr::StackPush { stack, step } | Instr::StackPop { stack, step } => {
-                f(Storage::Stack(*stack), Read);
-                self.step_touches(*step, f, Write);
-                f(Storage::Stack(*stack), Write);
-            }
-            Instr::StackZero(s) => {
-                f(Storage::Stack(*s), Read);
-                f(Storage::Stack(*s), Write);
-            }
-            Instr::StackAdd { dst, src, .. } => {
-                f(Storage::Stack(*dst), Read);
-                f(Storage::Stack(*src), Read);
-                f(Storage::Stack(*dst), Write);
-            }
-            Instr::List { list, other, step } => {
-                let Kernel::List(op) = &self.step(*step).kernel else { panic!("a list without an operation") };
-                if op.form() != ListForm::Make {
-                    f(Storage::Stack(*list), Read);
-                }
-                if let Some(other) = other {
-                    f(Storage::Stack(*other), Read);
-                }
-                self.step_touches(*step, f, Write);
-                if op.form() != ListForm::Query {
-                    f(Storage::Stack(*list), Write);
-                }
-            }
-            Instr::SlotMove { dst, src } => {
-                f(Storage::Slot(*src), Read);
-                f(Storage::Slot(*dst), Write);
+            step_touches(steps, *step, f, Write);
+            if op.form() != ListForm::Query {
+                f(Storage::Stack(*list), Write);
             }
         }
+        Instr::SlotMove { dst, src } => {
+            f(Storage::Slot(*src), Read);
+            f(Storage::Slot(*dst), Write);
+        }
     }
+}
 
-    fn step_touches(&self, step: TensorOpId, f: &mut dyn FnMut(Storage, AccessKind), out: AccessKind) {
-        let step = self.step(step);
-        step.operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, AccessKind::Read));
-        step.out.storage().for_each(|s| f(s, out));
-    }
+fn step_touches(steps: &[TensorOp], step: TensorOpId, f: &mut dyn FnMut(Storage, AccessKind), out: AccessKind) {
+    let step = &steps[step.index()];
+    step.operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, AccessKind::Read));
+    step.out.storage().for_each(|s| f(s, out));
 }
 
 impl Move {

@@ -15,7 +15,8 @@
 //! | stack or list of tensors of known shape | a **stack**: one growing block of memory |
 //! | anything whose shape depends on data | a **slot**: a separate host tensor, or a list of them |
 //!
-//! Invariants, on which the executor relies; it panics if one is violated:
+//! Invariants, on which the executor relies. Debug builds check P1 to P7 for each plan that they
+//! compile ([`verify`]):
 //!
 //! - P1. Jump targets are indices of instructions or the end. After the last instruction comes the
 //!   end.
@@ -48,6 +49,7 @@ mod parallel_ops;
 mod registers;
 mod rows;
 mod updates;
+mod verify;
 mod view;
 
 use crate::cpu::kernels::Kernel;

@@ -120,7 +120,13 @@ pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
     }
     super::parallel_ops::join_steps(&mut lower.draft);
     let plan = super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns, updates)?;
-    Ok(Plan { n_stack_outputs, ..plan })
+    let plan = Plan { n_stack_outputs, ..plan };
+    if cfg!(debug_assertions)
+        && let Err(error) = plan.verify()
+    {
+        panic!("the plan is broken: {error}\n{plan}");
+    }
+    Ok(plan)
 }
 
 /// Returns the users of each value.

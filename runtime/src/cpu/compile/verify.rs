@@ -1,0 +1,573 @@
+//! Verification of plans.
+//!
+//! Kernels and native code take memory by index, and rely on the invariants P1 to P7 of the
+//! [module](super). A debug build verifies every plan that it compiles, before native code is made
+//! of it. The whole takes time linear in the plan, except for P2, which takes as many rounds as
+//! loops are nested, each linear in the product of blocks of code and storage.
+//!
+//! The analysis of memory (P3) is conservative in the same way as the allocator: a buffer is live
+//! from its first access in the code to its last, and to the end of each loop that reads it but
+//! begins after its first access.
+
+use super::draft::{AccessKind, Storage, instr_touches};
+use super::{Base, BufferId, Instr, Out, Plan, TensorOp, TensorOperand, View};
+use crate::cpu::kernels::Kernel;
+use crate::cpu::memory::{ALIGN, BufferLocation, MAX_WRITTEN};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+/// Maximum size of the bit sets of P2 in words. Larger plans are not checked for it.
+const MAX_WORDS: usize = 1 << 24;
+
+impl Plan {
+    /// Checks the invariants P1 to P7. An error names the one that is violated.
+    pub(super) fn verify(&self) -> Result<(), String> {
+        self.verify_indices()?;
+        self.verify_buffers()?;
+        for (i, step) in self.steps.iter().enumerate() {
+            self.verify_step(step).map_err(|e| format!("{e}, in step {i}, `{}`", step.name))?;
+        }
+        self.verify_parallel()?;
+        self.verify_memory()?;
+        self.verify_written()
+    }
+
+    /// Calls `f` for all operands that are read after the code.
+    fn visit_last(&self, f: &mut dyn FnMut(&TensorOperand)) {
+        self.outputs.iter().for_each(|(o, _)| f(o));
+        self.assigns.iter().for_each(|a| f(&a.value));
+        self.updates.iter().flat_map(|u| &u.operands).for_each(&mut *f);
+        self.additions.iter().flat_map(|step| &self.steps[step.index()].operands).for_each(f);
+    }
+
+    /// P1 and P6, and that all storage exists.
+    fn verify_indices(&self) -> Result<(), String> {
+        let n = self.code.len();
+        for (pc, instr) in self.code.iter().enumerate() {
+            if let Some(to) = target(instr)
+                && to > n
+            {
+                return Err(format!("P1: instruction {pc} jumps to {to} of {n}"));
+            }
+            let mut error = None;
+            instr_touches(&self.steps, instr, &mut |storage, kind| {
+                if !self.exists(storage) {
+                    error.get_or_insert(format!("P1: instruction {pc} uses {storage:?}, which does not exist"));
+                }
+                if let (Storage::Reg(r), AccessKind::Write) = (storage, kind)
+                    && r.index() < self.n_constant_registers
+                {
+                    error.get_or_insert(format!("P6: instruction {pc} writes {r:?}, which holds a constant"));
+                }
+            });
+            error.map_or(Ok(()), Err)?;
+        }
+        let mut missing = None;
+        self.visit_last(&mut |operand| missing = missing.or(operand.storage().filter(|&s| !self.exists(s))));
+        missing.map_or(Ok(()), |storage| Err(format!("P1: {storage:?} is read at the end and does not exist")))
+    }
+
+    fn exists(&self, storage: Storage) -> bool {
+        match storage {
+            Storage::Reg(r) => r.index() < self.registers.len(),
+            Storage::Buffer(b) => b.index() < self.regions.len(),
+            Storage::Stack(s) => s.index() < self.stacks.len(),
+            Storage::Slot(s) => s.index() < self.n_slots,
+        }
+    }
+
+    /// That buffers are inside the arena, and P7.
+    fn verify_buffers(&self) -> Result<(), String> {
+        for (b, region) in self.regions.iter().enumerate() {
+            match region {
+                BufferLocation::Arena(range) if range.end > self.arena_bytes || !range.start.is_multiple_of(ALIGN) => {
+                    return Err(format!("P3: buffer {b} is at {range:?} of {} bytes", self.arena_bytes));
+                }
+                BufferLocation::Arena(_) => {}
+                BufferLocation::Result(i) => {
+                    let view = self.results.get(*i as usize).map(|&o| &self.outputs[o].0);
+                    let is_whole = |view: &View| view.offset == 0 && view.is_contiguous();
+                    if !matches!(view, Some(TensorOperand::View(v)) if is_buffer(v, b) && is_whole(v)) {
+                        return Err(format!("P7: buffer {b} is no output, but in the memory of output {i}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the size of a base in bytes, or `None` for a variable.
+    fn base_bytes(&self, base: Base) -> Option<usize> {
+        Some(match base {
+            Base::Buffer(b) => match &self.regions[b.index()] {
+                BufferLocation::Arena(range) => range.len(),
+                BufferLocation::Result(i) => self.result(*i as usize).0.n_bytes(),
+            },
+            Base::Reg(_) => size_of::<u64>(),
+            Base::Input(i) => self.inputs[i as usize].n_bytes().and_then(|n| usize::try_from(n).ok())?,
+            Base::Constant(i) => self.constants[i as usize].ty().n_bytes().and_then(|n| usize::try_from(n).ok())?,
+            Base::Var(_) => return None,
+        })
+    }
+
+    /// That a view is inside its base.
+    fn verify_view(&self, view: &View) -> Result<(), String> {
+        if view.size() == 0 {
+            return Ok(());
+        }
+        let (mut low, mut high) = (view.offset as i128, view.offset as i128);
+        for (&n, &stride) in view.shape.iter().zip(&view.strides) {
+            let reach = (n as i128 - 1) * stride as i128;
+            if reach < 0 { low += reach } else { high += reach }
+        }
+        let end = (high + 1) * view.dtype.size() as i128;
+        match self.base_bytes(view.base) {
+            Some(bytes) if low < 0 || end > bytes as i128 => {
+                Err(format!("P3: a view of {:?} reaches from element {low} to byte {end} of {bytes}", view.base))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// P4 and P5 for one operation.
+    fn verify_step(&self, step: &TensorOp) -> Result<(), String> {
+        let operands = || step.operands.iter().enumerate();
+        for (_, operand) in operands() {
+            if let TensorOperand::View(v) = operand {
+                self.verify_view(v)?;
+            }
+        }
+        let outs: &[View] = match &step.out {
+            Out::View(v) => std::slice::from_ref(v),
+            Out::Views(views) => views,
+            Out::Reg(..) | Out::Slot(_) | Out::Nothing => &[],
+        };
+        if outs.len() > MAX_WRITTEN {
+            return Err(format!("P4: {} results of one operation", outs.len()));
+        }
+        for (o, out) in outs.iter().enumerate() {
+            self.verify_view(out)?;
+            let Base::Buffer(b) = out.base else { return Err(format!("P5: {:?} is written", out.base)) };
+            if outs[..o].iter().any(|other| other.base == out.base) {
+                return Err(format!("P4: {b:?} is written twice"));
+            }
+            for (i, operand) in operands() {
+                let TensorOperand::View(v) = operand else { continue };
+                if v.base == out.base && v.size() > 0 && !may_read_own_result(step, i, o, v, out) {
+                    return Err(format!("P4: operand {i} is read from {b:?} while that is written"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// P4 for operations that run in parallel.
+    fn verify_parallel(&self) -> Result<(), String> {
+        for (pc, instr) in self.code.iter().enumerate() {
+            let Instr::RunParallel(steps) = instr else { continue };
+            let mut writer: BTreeMap<BufferId, usize> = BTreeMap::new();
+            for (i, step) in steps.iter().enumerate() {
+                for storage in self.steps[step.index()].out.storage() {
+                    let Storage::Buffer(b) = storage else {
+                        return Err(format!("P4: {storage:?} is written in parallel by instruction {pc}"));
+                    };
+                    if writer.insert(b, i).is_some() {
+                        return Err(format!("P4: {b:?} is written twice in parallel by instruction {pc}"));
+                    }
+                }
+            }
+            for (i, step) in steps.iter().enumerate() {
+                for operand in &self.steps[step.index()].operands {
+                    if let Some(Storage::Buffer(b)) = operand.storage()
+                        && writer.get(&b).is_some_and(|&writer| writer != i)
+                    {
+                        return Err(format!("P4: {b:?} is read and written in parallel by instruction {pc}"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// P3: the memory of live buffers is disjoint.
+    fn verify_memory(&self) -> Result<(), String> {
+        let mut live: Vec<Option<(usize, usize)>> = vec![None; self.regions.len()];
+        let mut loops: Vec<Range<usize>> = Vec::new();
+        let mut starts: BTreeMap<usize, Vec<Range<usize>>> = BTreeMap::new();
+        for l in &self.loops {
+            starts.entry(l.code.start as usize).or_default().push(l.code.start as usize..l.code.end as usize);
+        }
+        for (pc, instr) in self.code.iter().enumerate() {
+            loops.retain(|l| l.contains(&pc));
+            loops.extend(starts.remove(&pc).into_iter().flatten());
+            instr_touches(&self.steps, instr, &mut |storage, kind| {
+                let Storage::Buffer(b) = storage else { return };
+                let (first, last) = live[b.index()].get_or_insert((pc, pc));
+                *last = (*last).max(pc);
+                if kind == AccessKind::Read {
+                    for l in loops.iter().filter(|l| *first < l.start) {
+                        *last = (*last).max(l.end - 1);
+                    }
+                }
+            });
+        }
+        self.visit_last(&mut |operand| {
+            if let Some(Storage::Buffer(b)) = operand.storage()
+                && let Some((_, last)) = &mut live[b.index()]
+            {
+                *last = self.code.len();
+            }
+        });
+        // Sweep over the code: the memory that is live, by its start, and the buffers by their end.
+        let mut begins: Vec<(usize, usize)> =
+            live.iter().enumerate().filter_map(|(b, range)| Some((range.as_ref()?.0, b))).collect();
+        begins.sort_unstable();
+        let mut used: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+        let mut ends: BTreeSet<(usize, usize)> = BTreeSet::new();
+        for (first, b) in begins {
+            let BufferLocation::Arena(range) = &self.regions[b] else { continue };
+            if range.is_empty() {
+                continue;
+            }
+            while let Some(&(last, done)) = ends.first()
+                && last < first
+            {
+                ends.pop_first();
+                if let BufferLocation::Arena(range) = &self.regions[done] {
+                    used.remove(&range.start);
+                }
+            }
+            if let Some((_, &(end, other))) = used.range(..range.end).next_back()
+                && end > range.start
+            {
+                return Err(format!("P3: buffers {other} and {b} overlap at instruction {first}"));
+            }
+            used.insert(range.start, (range.end, b));
+            let (_, last) = live[b].expect("it begins");
+            ends.insert((last, b));
+        }
+        Ok(())
+    }
+
+    /// P2: storage is written before it is read on every path.
+    fn verify_written(&self) -> Result<(), String> {
+        let n = self.code.len();
+        let mut is_start = vec![false; n + 1];
+        is_start[0] = true;
+        for (pc, instr) in self.code.iter().enumerate() {
+            if let Some(to) = target(instr) {
+                (is_start[to], is_start[pc + 1]) = (true, true);
+            }
+        }
+        is_start[n] = true;
+        let starts: Vec<usize> = (0..=n).filter(|&pc| is_start[pc]).collect();
+        let ids = StorageIds::new(self);
+        if starts.len().saturating_mul(ids.words()) > MAX_WORDS {
+            return Ok(());
+        }
+        // What is written at the start of each block, `None` if no path to it is known.
+        let mut written: Vec<Option<Vec<u64>>> = vec![None; starts.len()];
+        let mut at_start = vec![0; ids.words()];
+        (0..self.n_constant_registers).for_each(|r| set(&mut at_start, r));
+        written[0] = Some(at_start);
+        let mut pending = BTreeSet::from([0]);
+        while let Some(block) = pending.pop_first() {
+            let mut now = written[block].clone().expect("a path leads to a pending block");
+            let end = starts.get(block + 1).copied().unwrap_or(n);
+            for instr in &self.code[starts[block]..end] {
+                instr_touches(&self.steps, instr, &mut |storage, kind| {
+                    if kind == AccessKind::Write {
+                        set(&mut now, ids.of(storage));
+                    }
+                });
+            }
+            if starts[block] == n {
+                continue;
+            }
+            let last = &self.code[end - 1];
+            let jumps = target(last).map(|to| starts.binary_search(&to).expect("a target starts a block"));
+            let falls = !matches!(last, Instr::Jump { .. });
+            for next in jumps.into_iter().chain(falls.then_some(block + 1)) {
+                let known = &mut written[next];
+                let changed = match known {
+                    None => {
+                        *known = Some(now.clone());
+                        true
+                    }
+                    Some(known) => {
+                        let before: u32 = known.iter().map(|word| word.count_ones()).sum();
+                        known.iter_mut().zip(&now).for_each(|(known, now)| *known &= now);
+                        before != known.iter().map(|word| word.count_ones()).sum()
+                    }
+                };
+                if changed {
+                    pending.insert(next);
+                }
+            }
+        }
+        for (block, &start) in starts.iter().enumerate() {
+            let Some(mut now) = written[block].take() else { continue };
+            let end = starts.get(block + 1).copied().unwrap_or(n);
+            let mut error = None;
+            for (pc, instr) in (start..).zip(&self.code[start..end]) {
+                instr_touches(&self.steps, instr, &mut |storage, kind| match kind {
+                    AccessKind::Write => set(&mut now, ids.of(storage)),
+                    AccessKind::Read if !is_set(&now, ids.of(storage)) => {
+                        error.get_or_insert(format!("P2: instruction {pc} reads {storage:?} before it is written"));
+                    }
+                    AccessKind::Read => {}
+                });
+            }
+            if start == n {
+                self.visit_last(&mut |operand| {
+                    if let Some(storage) = operand.storage()
+                        && !is_set(&now, ids.of(storage))
+                    {
+                        error.get_or_insert(format!("P2: {storage:?} is read at the end and not written"));
+                    }
+                });
+            }
+            error.map_or(Ok(()), Err)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the target of a jump.
+fn target(instr: &Instr) -> Option<usize> {
+    match instr {
+        Instr::Jump { to }
+        | Instr::JumpIf { to, .. }
+        | Instr::JumpUnless { to, .. }
+        | Instr::JumpCompare { to, .. } => Some(*to as usize),
+        _ => None,
+    }
+}
+
+fn is_buffer(view: &View, b: usize) -> bool {
+    matches!(view.base, Base::Buffer(own) if own.index() == b)
+}
+
+/// Returns whether an operation may read operand `i` from the memory to which it writes result `o`.
+fn may_read_own_result(step: &TensorOp, i: usize, o: usize, operand: &View, out: &View) -> bool {
+    match &step.kernel {
+        Kernel::Map(_) => operand.same_places(out),
+        Kernel::Matmul(product) => {
+            product.addend(&step.operands).is_some_and(|addend| std::ptr::eq(addend, operand))
+                && operand.same_places(out)
+        }
+        Kernel::Rows(rows) => rows.may_lie_in(i, o),
+        _ => false,
+    }
+}
+
+/// A number for each piece of storage of a plan.
+struct StorageIds {
+    n_regs: usize,
+    n_buffers: usize,
+    n_stacks: usize,
+    n_slots: usize,
+}
+
+impl StorageIds {
+    fn new(plan: &Plan) -> StorageIds {
+        StorageIds {
+            n_regs: plan.registers.len(),
+            n_buffers: plan.regions.len(),
+            n_stacks: plan.stacks.len(),
+            n_slots: plan.n_slots,
+        }
+    }
+
+    /// Returns the length of a set of storage in words.
+    fn words(&self) -> usize {
+        (self.n_regs + self.n_buffers + self.n_stacks + self.n_slots).div_ceil(64)
+    }
+
+    fn of(&self, storage: Storage) -> usize {
+        match storage {
+            Storage::Reg(r) => r.index(),
+            Storage::Buffer(b) => self.n_regs + b.index(),
+            Storage::Stack(s) => self.n_regs + self.n_buffers + s.index(),
+            Storage::Slot(s) => self.n_regs + self.n_buffers + self.n_stacks + s.index(),
+        }
+    }
+}
+
+fn set(words: &mut [u64], i: usize) {
+    words[i / 64] |= 1 << (i % 64);
+}
+
+fn is_set(words: &[u64], i: usize) -> bool {
+    words[i / 64] >> (i % 64) & 1 == 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LowerOptions, Reg, SlotId, TensorOpId, lower};
+    use super::*;
+    use anabranch_dsl::Graph;
+
+    /// Returns the plan of a graph without fusion, so that each operation is a step.
+    fn plan(text: &str) -> Plan {
+        let graph = Graph::parse(text, "f.ir").expect("the text is right");
+        lower(&graph, LowerOptions { check_finite: false, fuse: false }).expect("the graph has a plan")
+    }
+
+    /// Returns a plan of three steps over buffers, the last of which is a result.
+    fn three_steps() -> Plan {
+        plan(
+            "graph @f(%x: f32[4, 4]) -> f32[4, 4] {
+                %a = matmul %x, %x
+                %b = matmul %a, %x
+                %y = matmul %a, %b
+                return %y
+            }",
+        )
+    }
+
+    /// Checks that the change breaks the plan, with an error that contains all of `parts`.
+    fn check_broken(mut plan: Plan, change: impl FnOnce(&mut Plan), parts: &[&str]) {
+        assert_eq!(plan.verify(), Ok(()), "{plan}");
+        change(&mut plan);
+        let error = plan.verify().expect_err("the plan is broken");
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}: no {parts:?}");
+    }
+
+    fn out(plan: &mut Plan, step: usize) -> &mut View {
+        match &mut plan.steps[step].out {
+            Out::View(view) => view,
+            other => panic!("step {step} writes {other:?}"),
+        }
+    }
+
+    fn operand(plan: &mut Plan, step: usize, i: usize) -> &mut View {
+        match &mut plan.steps[step].operands[i] {
+            TensorOperand::View(view) => view,
+            TensorOperand::Slot(slot) => panic!("step {step} reads {slot:?}"),
+        }
+    }
+
+    #[test]
+    fn a_jump_stays_in_the_code() {
+        let jumps = || {
+            plan(
+                "graph @f(%n: i32[]) -> i32[] {
+                    %m = while (%i = %n) : (i32[]) cond {
+                        %zero = constant 0 : i32[]
+                        %p = gt %i, %zero : bool[]
+                        yield %p
+                    } body {
+                        %one = constant 1 : i32[]
+                        %j = sub %i, %one : i32[]
+                        yield %j
+                    }
+                    return %m
+                }",
+            )
+        };
+        let jump = |plan: &mut Plan| {
+            let jump = plan.code.iter_mut().find(|instr| target(instr).is_some()).expect("a loop jumps");
+            if let Instr::Jump { to } | Instr::JumpIf { to, .. } | Instr::JumpUnless { to, .. } = jump {
+                *to = 99;
+            } else if let Instr::JumpCompare { to, .. } = jump {
+                *to = 99;
+            }
+        };
+        check_broken(jumps(), jump, &["P1", "jumps to 99"]);
+        let constant = |plan: &mut Plan| plan.code.insert(0, Instr::Move { dst: Reg(0), src: Reg(0) });
+        check_broken(jumps(), constant, &["P6", "r0"]);
+    }
+
+    #[test]
+    fn storage_exists() {
+        let missing = |plan: &mut Plan| plan.code.push(Instr::SlotMove { dst: SlotId(0), src: SlotId(7) });
+        check_broken(three_steps(), missing, &["P1", "does not exist"]);
+        let output = |plan: &mut Plan| plan.outputs[0].0 = TensorOperand::Slot(SlotId(3));
+        check_broken(three_steps(), output, &["P1", "read at the end"]);
+    }
+
+    #[test]
+    fn storage_is_written_before_it_is_read() {
+        check_broken(three_steps(), |plan| plan.code.swap(0, 1), &["P2", "instruction 0"]);
+        let last = plan("graph @f(%x: f32[4]) -> (f32[4], f32[4]) { %a = exp %x  %b = neg %x  return %a, %b }");
+        check_broken(last, |plan| plan.code.truncate(1), &["P2", "at the end"]);
+    }
+
+    #[test]
+    fn live_memory_is_disjoint() {
+        let overlap = |plan: &mut Plan| {
+            let arena: Vec<usize> =
+                (0..plan.regions.len()).filter(|&b| matches!(plan.regions[b], BufferLocation::Arena(_))).collect();
+            plan.regions[arena[1]] = plan.regions[arena[0]].clone();
+        };
+        check_broken(three_steps(), overlap, &["P3", "overlap"]);
+        check_broken(three_steps(), |plan| plan.arena_bytes = 64, &["P3", "of 64 bytes"]);
+        check_broken(three_steps(), |plan| operand(plan, 0, 0).offset = 1, &["P3", "Input(0)"]);
+        check_broken(three_steps(), |plan| operand(plan, 0, 0).strides = vec![-4, 1], &["P3", "from element -12"]);
+        check_broken(three_steps(), |plan| out(plan, 0).shape = vec![5, 4], &["P3", "to byte 80 of 64"]);
+    }
+
+    /// The memory of a value that a loop reads is not reused in the loop after the last read.
+    #[test]
+    fn memory_stays_until_the_end_of_a_loop() {
+        let text = "graph @f(%x: f32[4, 4], %n: i32[]) -> f32[4, 4] {
+            %a = matmul %x, %x
+            %y, %m = while (%s = %x, %i = %n | %a = %a) : (f32[4, 4], i32[]) cond {
+                %zero = constant 0 : i32[]
+                %p = gt %i, %zero : bool[]
+                yield %p
+            } body {
+                %b = matmul %s, %a
+                %c = matmul %b, %b
+                %d = matmul %c, %c
+                %one = constant 1 : i32[]
+                %j = sub %i, %one : i32[]
+                yield %d, %j
+            }
+            return %y
+        }";
+        let reuse = |plan: &mut Plan| {
+            let matmuls: Vec<usize> = (0..plan.steps.len()).filter(|&i| plan.steps[i].name == "matmul").collect();
+            let [a, _, c, _] = matmuls[..] else { panic!("there are four matmuls") };
+            let [a, c] = [a, c].map(|step| match out(plan, step).base {
+                Base::Buffer(b) => b.index(),
+                other => panic!("a matmul writes {other:?}"),
+            });
+            plan.regions[c] = plan.regions[a].clone();
+        };
+        check_broken(plan(text), reuse, &["P3", "overlap"]);
+    }
+
+    #[test]
+    fn a_kernel_does_not_read_its_result() {
+        let own = |plan: &mut Plan| {
+            let base = out(plan, 1).base;
+            operand(plan, 1, 0).base = base;
+        };
+        check_broken(three_steps(), own, &["P4", "while that is written"]);
+    }
+
+    #[test]
+    fn parallel_operations_are_independent() {
+        let both = |plan: &mut Plan, steps: [u32; 2]| {
+            plan.code = vec![Instr::RunParallel(steps.map(TensorOpId).into())];
+        };
+        check_broken(three_steps(), |plan| both(plan, [0, 1]), &["P4", "read and written in parallel"]);
+        check_broken(three_steps(), |plan| both(plan, [0, 0]), &["P4", "written twice in parallel"]);
+    }
+
+    #[test]
+    fn inputs_are_not_written() {
+        check_broken(three_steps(), |plan| out(plan, 0).base = Base::Input(0), &["P5", "Input(0)"]);
+    }
+
+    #[test]
+    fn a_result_is_a_whole_output() {
+        let part = |plan: &mut Plan| {
+            let (TensorOperand::View(view), _) = &mut plan.outputs[0] else { panic!("the output is a view") };
+            (view.shape, view.strides) = (vec![4, 2], vec![4, 1]);
+        };
+        check_broken(three_steps(), part, &["P7"]);
+    }
+}
