@@ -25,7 +25,8 @@
 //! - P3. Storage that is live at the same time does not overlap. Storage that is written before a
 //!   loop and read inside it stays unmodified through all iterations.
 //! - P4. A kernel never reads the buffer it writes, except that an elementwise kernel may read
-//!   exactly the elements it writes (in place). No tensor operation that runs in parallel with
+//!   exactly the elements it writes (in place). The first operand of a scatter-add or of a write of
+//!   a slice may be its result, into which it writes. No tensor operation that runs in parallel with
 //!   others reads or writes storage that another one writes.
 //! - P5. Inputs, constants and variables are never written while the instructions run. All
 //!   variables are updated together at the end, and only if no instruction failed. These updates

@@ -357,6 +357,8 @@ fn may_read_own_result(step: &TensorOp, i: usize, o: usize, operand: &View, out:
                 && operand.same_places(out)
         }
         Kernel::Rows(rows) => rows.may_lie_in(i, o),
+        // They only write to it.
+        Kernel::ScatterAdd(_) | Kernel::WriteWindow(_) => i == 0 && operand.same_places(out),
         _ => false,
     }
 }
