@@ -35,8 +35,8 @@ pub use anabranch_dsl::ir::{
 };
 #[doc(inline)]
 pub use anabranch_dsl::ops::{
-    Arity, Combiner, CostCx, Coverage, Effects, Effort, EvalCx, Exactness, Grad, Halves, InferCx, OpClass, OpCost,
-    OpDef, OpError, Prim, prim, register,
+    Arity, Combiner, CostCx, Coverage, Effects, Effort, EvalCx, Exactness, Grad, Halves, InferCx, Laws, OpClass,
+    OpCost, OpDef, OpError, Prim, prim, register,
 };
 #[doc(inline)]
 pub use anabranch_dsl::passes::{Dce, Pass, Pipeline, specialize};

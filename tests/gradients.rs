@@ -141,7 +141,7 @@ fn a_second_gradient_saves_nothing_again() {
 #[test]
 fn an_operation_without_a_rule_is_named_with_its_line_and_the_way() {
     use anabranch::dsl::ir::Attrs;
-    use anabranch::dsl::ops::{self, Arity, Effects, Effort, Exactness, Grad, Halves, OpClass, OpDef, Prim};
+    use anabranch::dsl::ops::{self, Arity, Effects, Effort, Exactness, Grad, Halves, Laws, OpClass, OpDef, Prim};
     use std::sync::LazyLock;
     static STRANGE: LazyLock<Prim> = LazyLock::new(|| ops::register(DEFINITION).unwrap());
     const DEFINITION: OpDef = OpDef {
@@ -155,6 +155,7 @@ fn an_operation_without_a_rule_is_named_with_its_line_and_the_way() {
         class: OpClass::Opaque(Effort::SIMPLE),
         halves: Halves::Widened,
         effects: Effects::Pure,
+        laws: Laws::NONE,
     };
     #[track_caller]
     fn strange(x: S) -> S {

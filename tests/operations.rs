@@ -3,7 +3,7 @@
 //! `dsl/tests/ops.rs` checks each gradient rule against finite differences.
 
 use anabranch::dsl::ir::Attrs;
-use anabranch::dsl::ops::{self, Arity, Effects, Effort, Exactness, Grad, Halves, OpClass, OpDef, Prim};
+use anabranch::dsl::ops::{self, Arity, Effects, Effort, Exactness, Grad, Halves, Laws, OpClass, OpDef, Prim};
 use anabranch::dsl::trace;
 use anabranch::prelude::*;
 use anabranch::{Graph, HostTensor, TensorType};
@@ -104,6 +104,7 @@ const SOFTSIGN: OpDef = OpDef {
     class: OpClass::Scalar(Effort::DIVISION),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 static REGISTERED: LazyLock<Prim> = LazyLock::new(|| ops::register(SOFTSIGN).expect("the first of its name"));

@@ -131,8 +131,21 @@ fn the_example_of_the_page_on_the_text_form_is_its_own_printed_form() {
 
 /// Returns a row for each operation: its name, its attributes and the facts that it states.
 fn operations() -> String {
-    let mut rows =
-        vec![["operation", "class", "exactness", "halves", "effects", "gradient", "attributes"].map(str::to_owned)];
+    let laws = |op: ops::Prim| {
+        let laws = op.laws;
+        let all = [
+            (laws.commutative, "commutative"),
+            (laws.idempotent, "idempotent"),
+            (laws.involution, "involution"),
+            (laws.identity.is_some(), "identity"),
+            (laws.absorbing.is_some(), "absorbing"),
+        ];
+        let stated: Vec<&str> = all.into_iter().filter_map(|(holds, law)| holds.then_some(law)).collect();
+        stated.join(", ")
+    };
+    let mut rows = vec![
+        ["operation", "class", "exactness", "halves", "effects", "laws", "gradient", "attributes"].map(str::to_owned),
+    ];
     rows.extend(ops::all().map(|op| {
         let attrs: Vec<String> = op.attrs.iter().map(|(name, kind)| format!("{name}: {kind:?}")).collect();
         let class = match op.class {
@@ -147,11 +160,11 @@ fn operations() -> String {
         let (exactness, halves, effects) = (op.exactness, op.halves, op.effects);
         let facts = [format!("{exactness:?}"), format!("{halves:?}"), format!("{effects:?}")];
         let [exactness, halves, effects] = facts;
-        [op.name.to_owned(), class, exactness, halves, effects, gradient, attrs.join(", ")]
+        [op.name.to_owned(), class, exactness, halves, effects, laws(op), gradient, attrs.join(", ")]
     }));
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0) + 2;
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let line = |row: &[String; 7]| {
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let line = |row: &[String; 8]| {
         let cells: String = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         format!("{}\n", cells.trim_end())
     };

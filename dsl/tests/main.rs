@@ -1,6 +1,7 @@
 //! The tests of the language, in one program: each file is a module.
 
 mod golden;
+mod laws;
 mod ops;
 mod ops_composite;
 mod random;

@@ -45,6 +45,7 @@ static ATTENTION: OpDef = OpDef {
     class: OpClass::Contract(|cx| 2.0 * scores(cx)),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The cotangents of queries, keys and values, computed from these and the cotangent of the result.
@@ -94,6 +95,7 @@ static ATTENTION_GRAD: OpDef = OpDef {
     class: OpClass::Contract(|cx| 5.0 * scores(cx)),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Returns the number of multiplications of all queries with all keys.

@@ -60,26 +60,53 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
         class: OpClass::Scalar(Effort::SIMPLE),
         halves: Halves::Widened,
         effects: Effects::Pure,
+        laws: Laws::NONE,
     }
 }
 
 /// `a & b`
-static BIT_AND: OpDef = row("bit_and", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::and))));
+static BIT_AND: OpDef = OpDef {
+    laws: Laws {
+        commutative: true,
+        idempotent: true,
+        identity: Some(laws::is_all_bits),
+        absorbing: Some(laws::is_whole_zero),
+        ..Laws::NONE
+    },
+    ..row("bit_and", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::and))))
+};
 /// `a | b`
-static BIT_OR: OpDef = row("bit_or", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::or))));
+static BIT_OR: OpDef = OpDef {
+    laws: Laws {
+        commutative: true,
+        idempotent: true,
+        identity: Some(laws::is_whole_zero),
+        absorbing: Some(laws::is_all_bits),
+        ..Laws::NONE
+    },
+    ..row("bit_or", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::or))))
+};
 /// `a ^ b`
-static BIT_XOR: OpDef = row("bit_xor", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::xor))));
+static BIT_XOR: OpDef = OpDef {
+    laws: Laws { commutative: true, identity: Some(laws::is_whole_zero), ..Laws::NONE },
+    ..row("bit_xor", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::xor))))
+};
 /// `!a`
 static BIT_NOT: OpDef = OpDef {
+    laws: Laws { involution: true, ..Laws::NONE },
     arity: Arity::Exactly(1),
     ..row("bit_not", |cx| Ok(match_int!(cx.operands[0].buffer(), a => cx.result(elements::map(a, Bits::inverted)))))
 };
 /// `a << b`
-static SHIFT_LEFT: OpDef =
-    row("shift_left", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_left))));
+static SHIFT_LEFT: OpDef = OpDef {
+    laws: Laws { identity: Some(laws::is_whole_zero), ..Laws::NONE },
+    ..row("shift_left", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_left))))
+};
 /// `a >> b`
-static SHIFT_RIGHT: OpDef =
-    row("shift_right", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_right))));
+static SHIFT_RIGHT: OpDef = OpDef {
+    laws: Laws { identity: Some(laws::is_whole_zero), ..Laws::NONE },
+    ..row("shift_right", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_right))))
+};
 
 macro_rules! any_methods {
     ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {

@@ -104,6 +104,7 @@ static CAST: OpDef = OpDef {
     class: OpClass::Scalar(Effort::SIMPLE),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The operand, which gradients treat as a constant.
@@ -118,6 +119,7 @@ static STOP_GRADIENT: OpDef = OpDef {
     class: OpClass::Scalar(Effort::NONE),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 impl AnyValue {

@@ -30,6 +30,7 @@ const fn row(name: &'static str, infer: Infer, eval: Eval) -> OpDef {
         class: OpClass::Scalar(Effort::SIMPLE),
         halves: Halves::Widened,
         effects: Effects::Pure,
+        laws: Laws::NONE,
     }
 }
 
@@ -47,9 +48,15 @@ fn of_bools(cx: &InferCx<'_>) -> Result<Type, OpError> {
 }
 
 /// `a == b`
-static EQ: OpDef = row("eq", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a == b))));
+static EQ: OpDef = OpDef {
+    laws: Laws { commutative: true, ..Laws::NONE },
+    ..row("eq", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a == b))))
+};
 /// `a != b`, which is true for `NaN`.
-static NE: OpDef = row("ne", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a != b))));
+static NE: OpDef = OpDef {
+    laws: Laws { commutative: true, ..Laws::NONE },
+    ..row("ne", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a != b))))
+};
 /// `a < b`
 static LT: OpDef =
     row("lt", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a < b))));
@@ -63,13 +70,35 @@ static GT: OpDef =
 static GE: OpDef =
     row("ge", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a >= b))));
 /// `a & b`
-static AND: OpDef = row("and", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a & b)));
+static AND: OpDef = OpDef {
+    laws: Laws {
+        commutative: true,
+        idempotent: true,
+        identity: Some(laws::is_true),
+        absorbing: Some(laws::is_false),
+        ..Laws::NONE
+    },
+    ..row("and", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a & b)))
+};
 /// `a | b`
-static OR: OpDef = row("or", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a | b)));
+static OR: OpDef = OpDef {
+    laws: Laws {
+        commutative: true,
+        idempotent: true,
+        identity: Some(laws::is_false),
+        absorbing: Some(laws::is_true),
+        ..Laws::NONE
+    },
+    ..row("or", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a | b)))
+};
 /// `a ^ b`
-static XOR: OpDef = row("xor", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a ^ b)));
+static XOR: OpDef = OpDef {
+    laws: Laws { commutative: true, identity: Some(laws::is_false), ..Laws::NONE },
+    ..row("xor", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a ^ b)))
+};
 /// `!a`
 static NOT: OpDef = OpDef {
+    laws: Laws { involution: true, ..Laws::NONE },
     arity: Arity::Exactly(1),
     ..row("not", of_bools, |cx| Ok(cx.result(elements::map(cx.operands[0].data::<bool>(), |x| !x))))
 };
@@ -119,6 +148,7 @@ static SELECT: OpDef = OpDef {
     class: OpClass::Scalar(Effort::SIMPLE),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 macro_rules! any_methods {

@@ -50,6 +50,7 @@ static CONV: OpDef = OpDef {
     class: OpClass::Contract(|cx| multiplications(cx, cx.result, cx.operands[1])),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The transpose of a convolution, from `y` to `x`. `extents` are those of `x` after the channels.
@@ -88,6 +89,7 @@ static CONV_INPUT_GRAD: OpDef = OpDef {
     class: OpClass::Contract(|cx| multiplications(cx, cx.operands[0], cx.operands[1])),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The gradient of a convolution with respect to its filters, from `x` and the cotangent of `y`.
@@ -125,6 +127,7 @@ static CONV_WEIGHT_GRAD: OpDef = OpDef {
     class: OpClass::Contract(|cx| multiplications(cx, cx.operands[1], cx.result)),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Returns the number of multiplications of a convolution and of either of its gradients: for each

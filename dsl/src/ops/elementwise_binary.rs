@@ -56,32 +56,43 @@ const fn row(name: &'static str, eval: Eval, grad: Grad) -> OpDef {
         class: OpClass::Scalar(Effort::SIMPLE),
         halves: Halves::Widened,
         effects: Effects::Pure,
+        laws: Laws::NONE,
     }
 }
 
 /// `a + b`
-static ADD: OpDef = row(
-    "add",
-    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::plus))),
-    Grad::Rule(|n| vec![Some(n.dy()), Some(n.dy())]),
-);
+static ADD: OpDef = OpDef {
+    laws: Laws { commutative: true, identity: Some(laws::is_additive_identity), ..Laws::NONE },
+    ..row(
+        "add",
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::plus))),
+        Grad::Rule(|n| vec![Some(n.dy()), Some(n.dy())]),
+    )
+};
 
 /// `a - b`
-static SUB: OpDef = row(
-    "sub",
-    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::minus))),
-    Grad::Rule(|n| vec![Some(n.dy()), n.needs(1).then(|| -n.dy())]),
-);
+static SUB: OpDef = OpDef {
+    laws: Laws { identity: Some(laws::subtracts_nothing), ..Laws::NONE },
+    ..row(
+        "sub",
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::minus))),
+        Grad::Rule(|n| vec![Some(n.dy()), n.needs(1).then(|| -n.dy())]),
+    )
+};
 
 /// `a * b`
-static MUL: OpDef = row(
-    "mul",
-    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::times))),
-    Grad::Rule(|n| vec![n.needs(0).then(|| n.dy() * n.x(1)), n.needs(1).then(|| n.dy() * n.x(0))]),
-);
+static MUL: OpDef = OpDef {
+    laws: Laws { commutative: true, identity: Some(laws::is_one), absorbing: Some(laws::is_whole_zero), ..Laws::NONE },
+    ..row(
+        "mul",
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::times))),
+        Grad::Rule(|n| vec![n.needs(0).then(|| n.dy() * n.x(1)), n.needs(1).then(|| n.dy() * n.x(0))]),
+    )
+};
 
 /// `a / b`. Integer quotients are rounded towards zero.
 static DIV: OpDef = OpDef {
+    laws: Laws { identity: Some(laws::is_one), ..Laws::NONE },
     exactness: Exactness::Ulps(1),
     class: OpClass::Scalar(Effort::DIVISION),
     effects: Effects::Fallible,
@@ -113,6 +124,7 @@ static REM: OpDef = OpDef {
 
 /// `-a`
 static NEG: OpDef = OpDef {
+    laws: Laws { involution: true, ..Laws::NONE },
     arity: Arity::Exactly(1),
     ..row(
         "neg",
@@ -146,19 +158,27 @@ static POW: OpDef = OpDef {
     )
 };
 
-/// The larger element, or `NaN` if one is.
-static MAXIMUM: OpDef = row(
-    "maximum",
-    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::larger))),
-    Grad::Rule(|n| split(n, n.x(0), n.x(1))),
-);
+/// The larger element, or `NaN` if one is. The sign of the larger of two zeros depends on their
+/// order.
+static MAXIMUM: OpDef = OpDef {
+    laws: Laws { idempotent: true, ..Laws::NONE },
+    ..row(
+        "maximum",
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::larger))),
+        Grad::Rule(|n| split(n, n.x(0), n.x(1))),
+    )
+};
 
-/// The smaller element, or `NaN` if one is.
-static MINIMUM: OpDef = row(
-    "minimum",
-    |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::smaller))),
-    Grad::Rule(|n| split(n, n.x(1), n.x(0))),
-);
+/// The smaller element, or `NaN` if one is. The sign of the smaller of two zeros depends on their
+/// order.
+static MINIMUM: OpDef = OpDef {
+    laws: Laws { idempotent: true, ..Laws::NONE },
+    ..row(
+        "minimum",
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::smaller))),
+        Grad::Rule(|n| split(n, n.x(1), n.x(0))),
+    )
+};
 
 /// Returns the cotangents of two operands: that of the result for the selected one, or half of it
 /// for each if they are equal.

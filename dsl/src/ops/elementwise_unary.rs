@@ -47,7 +47,7 @@ real!(f32 libm::erff, libm::erfcf);
 real!(f64 libm::erf, libm::erfc);
 
 macro_rules! rows {
-    ($($(#[$doc:meta])* $name:ident $op:ident $bound:ident $effort:expr, $exactness:expr, |$x:ident| $e:expr, $grad:expr;)*) => {
+    ($($(#[$doc:meta])* $name:ident $op:ident $bound:ident $effort:expr, $exactness:expr, |$x:ident| $e:expr, $grad:expr $(, $laws:expr)?;)*) => {
         family!($($op),*);
         $(
             static $op: OpDef = OpDef {
@@ -61,6 +61,7 @@ macro_rules! rows {
                 class: OpClass::Scalar($effort),
                 halves: Halves::Widened,
                 effects: Effects::Pure,
+                laws: rows!(laws $($laws)?),
             };
         )*
         impl AnyValue {
@@ -83,6 +84,12 @@ macro_rules! rows {
             }
         )*
     };
+    (laws) => {
+        Laws::NONE
+    };
+    (laws $laws:expr) => {
+        $laws
+    };
     (Float $cx:ident, |$x:ident| $e:expr) => {
         match_float!($cx.operands[0].buffer(), d => $cx.result(map(d, |$x| $e)))
     };
@@ -90,6 +97,9 @@ macro_rules! rows {
         match_numeric!($cx.operands[0].buffer(), d => $cx.result(map(d, |$x| $e)))
     };
 }
+
+/// The law that an operation changes nothing the second time.
+const IDEMPOTENT: Laws = Laws { idempotent: true, ..Laws::NONE };
 
 /// A gradient rule for one operand.
 macro_rules! d {
@@ -107,7 +117,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([-1.5, 2.0]).abs())?.as_slice(), [1.5, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    abs ABS Numeric Effort::SIMPLE, Exactness::Exact, |x| x.magnitude(), d!(|n| n.dy() * n.x(0).sign());
+    abs ABS Numeric Effort::SIMPLE, Exactness::Exact, |x| x.magnitude(), d!(|n| n.dy() * n.x(0).sign()), IDEMPOTENT;
     /// Computes the sign: -1, 0 or 1. `NaN` stays `NaN`.
     ///
     /// ```
@@ -115,7 +125,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([-3, 0, 7]).sign())?.as_slice(), [-1, 0, 1]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sign SIGN Numeric Effort::SIMPLE, Exactness::Exact, |x| x.sign(), Grad::Zero("piecewise constant");
+    sign SIGN Numeric Effort::SIMPLE, Exactness::Exact, |x| x.sign(), Grad::Zero("piecewise constant"), IDEMPOTENT;
     /// Computes `e^x`.
     ///
     /// ```
@@ -260,7 +270,7 @@ rows! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     relu RELU Numeric Effort::SIMPLE, Exactness::Exact, |x| x.larger(Number::ZERO),
-        d!(|n| n.y().gt(n.y().number(0.0)).select(n.dy(), n.dy().number(0.0)));
+        d!(|n| n.y().gt(n.y().number(0.0)).select(n.dy(), n.dy().number(0.0))), IDEMPOTENT;
     /// Computes `log(1 + e^x)`, without overflow.
     ///
     /// ```
@@ -303,7 +313,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1.5, -1.5]).floor())?.as_slice(), [1.0, -2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    floor FLOOR Float Effort::SIMPLE, Exactness::Exact, |x| x.floor(), Grad::Zero("piecewise constant");
+    floor FLOOR Float Effort::SIMPLE, Exactness::Exact, |x| x.floor(), Grad::Zero("piecewise constant"), IDEMPOTENT;
     /// Rounds up to an integer.
     ///
     /// ```
@@ -311,7 +321,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1.5, -1.5]).ceil())?.as_slice(), [2.0, -1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    ceil CEIL Float Effort::SIMPLE, Exactness::Exact, |x| x.ceil(), Grad::Zero("piecewise constant");
+    ceil CEIL Float Effort::SIMPLE, Exactness::Exact, |x| x.ceil(), Grad::Zero("piecewise constant"), IDEMPOTENT;
     /// Rounds to the nearest integer, half to even.
     ///
     /// ```
@@ -319,7 +329,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.5, 1.5, -1.2]).round())?.as_slice(), [0.0, 2.0, -1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    round ROUND Float Effort::SIMPLE, Exactness::Exact, |x| x.rounded(), Grad::Zero("piecewise constant");
+    round ROUND Float Effort::SIMPLE, Exactness::Exact, |x| x.rounded(), Grad::Zero("piecewise constant"), IDEMPOTENT;
 }
 
 /// Returns the derivative of `gelu`: the standard normal distribution function at `x`, plus `x`

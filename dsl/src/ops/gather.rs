@@ -101,6 +101,7 @@ static TAKE: OpDef = OpDef {
     class: OpClass::Gather,
     halves: Halves::Direct,
     effects: Effects::Fallible,
+    laws: Laws::NONE,
 };
 
 /// The first operand with the third added at the indices in the second.
@@ -129,6 +130,7 @@ static SCATTER_ADD: OpDef = OpDef {
     class: OpClass::Scatter(Some(Combiner::Sum)),
     halves: Halves::Widened,
     effects: Effects::Fallible,
+    laws: Laws::NONE,
 };
 
 /// Checks that updates have the element type of the tensor they are added to and the shape that a
@@ -181,6 +183,7 @@ static TAKE_ALONG_AXIS: OpDef = OpDef {
     class: OpClass::Gather,
     halves: Halves::Direct,
     effects: Effects::Fallible,
+    laws: Laws::NONE,
 };
 
 /// The first operand with the third added at the indices in the second along the axis.
@@ -207,6 +210,7 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
     class: OpClass::Scatter(Some(Combiner::Sum)),
     halves: Halves::Widened,
     effects: Effects::Fallible,
+    laws: Laws::NONE,
 };
 impl AnyValue {
     /// See [`Tensor::take`].

@@ -75,6 +75,7 @@ static CONCAT: OpDef = OpDef {
     class: OpClass::Move,
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The adjoint of `concat` for unknown extents.
@@ -132,6 +133,7 @@ static CONCAT_PART: OpDef = OpDef {
     class: OpClass::View(Coverage::Part),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 impl AnyValue {

@@ -65,6 +65,7 @@ static MATMUL: OpDef = OpDef {
     class: OpClass::Contract(multiplications),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Returns the number of multiplications.

@@ -34,6 +34,7 @@ mod evaluate;
 mod gather;
 mod infer;
 mod join;
+pub(crate) mod laws;
 mod layout;
 mod matmul;
 mod norm;
@@ -57,6 +58,7 @@ pub(crate) use evaluate::widened_attrs;
 pub use attention::AttentionMask;
 pub use conv::ConvOptions;
 pub use join::{concat, stack};
+pub use laws::Laws;
 pub use pool::PoolOptions;
 pub use prim_table::{Prim, all, by_name, register};
 pub use shape::iota;
@@ -194,6 +196,8 @@ pub struct OpDef {
     pub halves: Halves,
     /// The effects besides computing the result.
     pub effects: Effects,
+    /// The algebraic laws, of an elementwise operation.
+    pub laws: Laws,
 }
 
 impl std::fmt::Debug for OpDef {

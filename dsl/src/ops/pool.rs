@@ -38,6 +38,7 @@ static MAX_POOL: OpDef = OpDef {
     class: OpClass::Window(Combiner::Max),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The element of the second operand at the position of the maximum of the first, for each window.
@@ -65,6 +66,7 @@ static MAX_POOL_PICK: OpDef = OpDef {
     class: OpClass::Opaque(Effort::SIMPLE),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Zeros of the shape of the first operand, with the second added at the position of the maximum of
@@ -99,6 +101,7 @@ static MAX_POOL_GRAD: OpDef = OpDef {
     class: OpClass::Opaque(Effort::SIMPLE),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The mean of each window over the last axes.
@@ -133,6 +136,7 @@ static AVG_POOL: OpDef = OpDef {
     class: OpClass::Window(Combiner::Sum),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The transpose of [`AVG_POOL`], from `y` to `x`. `extents` are those of the last axes of `x`.
@@ -169,6 +173,7 @@ static AVG_POOL_GRAD: OpDef = OpDef {
     class: OpClass::Opaque(Effort::SIMPLE),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Returns the windows of the attributes, if these are valid and each window contains an element.

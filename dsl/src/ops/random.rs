@@ -103,6 +103,7 @@ static RANDOM_BITS: OpDef = OpDef {
     class: OpClass::Random(Effort::RANDOM),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Numbers in `[0, 1)` from the stream of a key.
@@ -134,6 +135,7 @@ static RANDOM_UNIFORM: OpDef = OpDef {
     class: OpClass::Random(Effort::RANDOM),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The key derived from a key and a number.
@@ -155,6 +157,7 @@ static RANDOM_FOLD_IN: OpDef = OpDef {
     class: OpClass::Random(Effort::RANDOM),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// A key that identifies a stream of random numbers.

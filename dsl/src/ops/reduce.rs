@@ -71,6 +71,7 @@ const fn row(name: &'static str, by: Combiner, infer: Infer, eval: Eval, grad: G
         class: OpClass::Reduce(by),
         halves: Halves::Widened,
         effects: Effects::Pure,
+        laws: Laws::NONE,
     }
 }
 
@@ -230,6 +231,7 @@ static CUMSUM: OpDef = OpDef {
     class: OpClass::Scan(Combiner::Sum),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 macro_rules! any_methods {

@@ -28,6 +28,7 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
         class: OpClass::Search,
         halves: Halves::Widened,
         effects: Effects::Pure,
+        laws: Laws::NONE,
     }
 }
 

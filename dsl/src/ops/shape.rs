@@ -53,6 +53,7 @@ static BROADCAST_TO: OpDef = OpDef {
     class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Broadcasts the first operand to the common shape of both. The elements of the second are not
@@ -74,6 +75,7 @@ static BROADCAST_LIKE: OpDef = OpDef {
     class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Implements the gradient rule of broadcasting: sums over the copies of every element.
@@ -129,6 +131,7 @@ static SUM_LIKE: OpDef = OpDef {
     class: OpClass::Reduce(Combiner::Sum),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The same elements in row-major order with another shape. One extent may be unknown and is
@@ -152,6 +155,7 @@ static RESHAPE: OpDef = OpDef {
     class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Returns the product of the known extents and the names of the others, sorted.
@@ -219,6 +223,7 @@ static RESHAPE_LIKE: OpDef = OpDef {
     class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Axis `i` of the result is axis `axes[i]` of the operand.
@@ -256,6 +261,7 @@ static PERMUTE: OpDef = OpDef {
     class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Reverses the order of elements along axes.
@@ -283,6 +289,7 @@ static FLIP: OpDef = OpDef {
     class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The same tensor, with the extents along axes unknown in its type, so that a loop may change
@@ -308,6 +315,7 @@ static WITH_DYNAMIC: OpDef = OpDef {
     class: OpClass::View(Coverage::Whole),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// The extents of a tensor as a vector. Gradients save it instead of the tensor if they need no
@@ -323,6 +331,7 @@ static EXTENTS: OpDef = OpDef {
     class: OpClass::Shape,
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Zeros of extents given as a vector. The shape attribute contains the known ones.
@@ -350,6 +359,7 @@ static ZEROS_OF: OpDef = OpDef {
     class: OpClass::Shape,
     halves: Halves::Direct,
     effects: Effects::Fallible,
+    laws: Laws::NONE,
 };
 
 /// Counts from 0 along one axis.
@@ -376,6 +386,7 @@ static IOTA: OpDef = OpDef {
     class: OpClass::Shape,
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 impl AnyValue {

@@ -86,6 +86,7 @@ static SLICE: OpDef = OpDef {
     class: OpClass::View(Coverage::Part),
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Checks that the slice fits the whole tensor. Returns the type of the whole and the axis.
@@ -152,6 +153,7 @@ static UPDATE_SLICE: OpDef = OpDef {
     class: OpClass::Move,
     halves: Halves::Direct,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// Returns the extent of an axis, which a gradient needs during tracing.
@@ -204,6 +206,7 @@ static DYNAMIC_SLICE: OpDef = OpDef {
     class: OpClass::Gather,
     halves: Halves::Direct,
     effects: Effects::Fallible,
+    laws: Laws::NONE,
 };
 
 /// The first operand with the slice that starts at the third replaced by the second.
@@ -232,6 +235,7 @@ static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     class: OpClass::Scatter(None),
     halves: Halves::Direct,
     effects: Effects::Fallible,
+    laws: Laws::NONE,
 };
 impl AnyValue {
     /// See [`Tensor::slice`].

@@ -83,6 +83,7 @@ static SOFTMAX: OpDef = OpDef {
     class: OpClass::Rowwise(Effort::FUNCTION),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// `x - log(sum(exp(x)))` along an axis.
@@ -100,6 +101,7 @@ static LOG_SOFTMAX: OpDef = OpDef {
     class: OpClass::Rowwise(Effort::FUNCTION),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 /// `log(sum(exp(x)))` along an axis.
@@ -134,6 +136,7 @@ static LOGSUMEXP: OpDef = OpDef {
     class: OpClass::Rowwise(Effort::FUNCTION),
     halves: Halves::Widened,
     effects: Effects::Pure,
+    laws: Laws::NONE,
 };
 
 impl AnyValue {

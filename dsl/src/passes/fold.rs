@@ -186,7 +186,7 @@ impl Folder<'_> {
 
     /// Returns `x` if an operation that is its own inverse is applied to the same operation on `x`.
     fn undone(&self, def: Prim, operands: &[Value]) -> Option<Value> {
-        if !identity::is_involution(def) {
+        if !def.laws.involution {
             return None;
         }
         let ValueDef::Result(inner, _) = self.graph.value(operands[0]).def else {

@@ -1,7 +1,7 @@
 //! Search for nodes that compute the same.
 
 use crate::Graph;
-use crate::ir::{ListForm, Node, Op, Value};
+use crate::ir::{ListForm, Node, NodeData, Op, Value};
 use crate::ops::Effects;
 use rustc_hash::{FxHashMap, FxHasher};
 use std::collections::hash_map::Entry;
@@ -41,18 +41,15 @@ impl NodeIndex {
     /// for operands of the nodes in the index.
     pub(super) fn find_or_add(&mut self, g: &Graph, node: Node, class: impl Fn(Value) -> Value) -> Option<Node> {
         let data = g.node(node);
+        let operands = || operands(data, &class);
         let mut hasher = FxHasher::default();
         hash_op(&data.op, &mut hasher);
-        data.operands.iter().for_each(|&v| class(v).hash(&mut hasher));
+        operands().for_each(|v| v.hash(&mut hasher));
         data.on.hash(&mut hasher);
         let hash = hasher.finish();
         let equals = |other: &Node| {
             let other = g.node(*other);
-            let operands = || data.operands.iter().zip(&other.operands);
-            data.op == other.op
-                && data.on == other.on
-                && data.operands.len() == other.operands.len()
-                && operands().all(|(&a, &b)| class(a) == class(b))
+            data.op == other.op && data.on == other.on && operands().eq(self::operands(other, &class))
         };
         match self.first.entry(hash) {
             Entry::Vacant(entry) => {
@@ -70,6 +67,15 @@ impl NodeIndex {
             }
         }
     }
+}
+
+/// Returns the classes of the operands of a node, in a fixed order if the operation is commutative.
+fn operands(data: &NodeData, class: impl Fn(Value) -> Value) -> impl Iterator<Item = Value> {
+    let swaps = match (&data.op, &data.operands[..]) {
+        (Op::Prim(def, _), &[x, y]) => def.laws.commutative && class(y) < class(x),
+        _ => false,
+    };
+    (0..data.operands.len()).map(move |i| class(data.operands[if swaps { 1 - i } else { i }]))
 }
 
 fn hash_op(op: &Op, state: &mut FxHasher) {

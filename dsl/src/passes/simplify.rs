@@ -1,9 +1,10 @@
 //! Algebraic simplification.
 
 use super::Pass;
-use super::{identity, made_by};
+use super::made_by;
 use crate::ir::{Attrs, Node, Op, Region, Replacements, Value, ValueDef};
 use crate::ops::attributes::{Axes, Cast, Shaped};
+use crate::ops::laws::is_additive_identity;
 use crate::ops::{OpClass, Prim, prim};
 use crate::{Buffer, DType, Graph, HostTensor, Shape, Type};
 
@@ -17,14 +18,15 @@ use crate::{Buffer, DType, Graph, HostTensor, Shape, Type};
 /// | operation | becomes | condition |
 /// |---|---|---|
 /// | `x - x`, `x ^ x`, comparisons of `x` with `x` | a constant | integers and `bool`; `<` and `>` for all |
-/// | `x & x`, `x \| x`, `max(x, x)`, `min(x, x)`, `select(p, x, x)` | `x` | all |
+/// | `f(x, x)` of an [idempotent](crate::ops::Laws::idempotent) operation, `select(p, x, x)` | `x` | all |
 /// | `x & !x`, `x \| !x` | a constant | `bool` |
 /// | `x + -y`, `-x + y`, `x - -y` | a difference, a sum | all |
 /// | `-x * -y`, `-x / -y` | `x * y`, `x / y` | all; quotients for floats only |
 /// | `x * -1`, `-0.0 - x`, `0 - x` | `-x` | all; floats; integers |
 /// | `-(x - y)` | `y - x` | integers |
 /// | `x / 2^k` | `x * 2^-k` | floats |
-/// | `abs(-x)`, `abs(abs(x))` | `abs(x)` | all |
+/// | `abs(-x)` | `abs(x)` | all |
+/// | `f(f(x))` of an idempotent operation | `f(x)` | all |
 /// | `!(x == y)`, `!(x != y)` | the opposite comparison | all |
 /// | `!(x < y)` and other orderings | the opposite comparison | integers |
 /// | `select(!p, x, y)` | `select(p, y, x)` | all |
@@ -310,7 +312,7 @@ impl Algebra<'_> {
         match (name, by) {
             (prim::NEG, prim::SUB) if !self.is_float(x) => op(prim::SUB, &[inner[1], inner[0]]),
             (prim::ABS, prim::NEG) => op(prim::ABS, &inner[..1]),
-            (prim::ABS, prim::ABS) => Some(Simpler::Value(x)),
+            (name, by) if name == by && name.laws.idempotent => Some(Simpler::Value(x)),
             (prim::NOT, by) => {
                 let (opposite, holds_for_nan) = opposite(by)?;
                 if holds_for_nan || !self.is_float(inner[0]) { op(opposite, inner) } else { None }
@@ -326,7 +328,7 @@ impl Algebra<'_> {
             prim::EQ | prim::LE | prim::GE if !is_float => truth(true),
             prim::NE if !is_float => truth(false),
             prim::LT | prim::GT => truth(false),
-            prim::AND | prim::OR | prim::MAXIMUM | prim::MINIMUM => Some(Simpler::Value(x)),
+            name if name.laws.idempotent => Some(Simpler::Value(x)),
             prim::MUL | prim::DIV if name == prim::MUL || is_float => {
                 let x = self.made_of(prim::NEG, x)?;
                 op(if name == prim::MUL { prim::MUL } else { prim::DIV }, &[x, x])
@@ -354,7 +356,7 @@ impl Algebra<'_> {
 
     fn of_numbers(&self, name: Prim, x: Value, y: Value) -> Option<Simpler> {
         match name {
-            prim::SUB if self.number(x).is_some_and(|t| identity::is_additive_identity(&t)) => op(prim::NEG, &[y]),
+            prim::SUB if self.number(x).is_some_and(|t| is_additive_identity(&t)) => op(prim::NEG, &[y]),
             prim::MUL if self.is_number(y, -1.0) => op(prim::NEG, &[x]),
             prim::MUL if self.is_number(x, -1.0) => op(prim::NEG, &[y]),
             prim::DIV => Some(Times(x, exact_inverse(&self.number(y)?)?)),
