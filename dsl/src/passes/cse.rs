@@ -11,7 +11,8 @@ use std::collections::hash_map::Entry;
 ///
 /// Before: verified. After: verified, and no two equal nodes of a region always compute the same
 /// value. These are constants, reads of a variable, and primitives (one that may fail has failed
-/// the first time). Operands of a commutative operation may be in any order. The first node is kept. Nodes with different device constraints are not equal.
+/// the first time). Operands of a commutative operation may be in any order. The first node is
+/// kept. Nodes with different device constraints are not equal.
 ///
 /// Nodes of different regions are not merged, since a loop body may run zero times. Stacks and
 /// lists are left alone, because engines update them in place while they have one use. Tensors read
