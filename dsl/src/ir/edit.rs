@@ -136,13 +136,10 @@ impl Graph {
     #[must_use]
     pub fn compact(&self) -> Graph {
         let mut out = Graph { vars: self.vars.clone(), ..Graph::new(self.name.clone()) };
+        out.nodes.reserve(self.n_nodes());
+        out.values.reserve(self.n_values());
         let root = out.root();
-        self.copy_region(
-            self.root(),
-            &mut out,
-            root,
-            &mut FxHashMap::with_capacity_and_hasher(self.n_values(), Default::default()),
-        );
+        self.copy_region(self.root(), &mut out, root, &mut vec![NO_COPY; self.n_values()]);
         out
     }
 
@@ -168,7 +165,7 @@ impl Graph {
     pub fn extract(&self, name: &str, nodes: &[Node], inputs: &[Value], outputs: &[Value]) -> Graph {
         let mut out = Graph::new(name);
         let root = out.root();
-        let mut map = FxHashMap::default();
+        let mut map: FxHashMap<Value, Value> = FxHashMap::default();
         for &v in inputs {
             let ValueData { ty, name, .. } = self.value(v);
             map.insert(v, out.add_param(root, ty.clone(), *name));
@@ -180,29 +177,29 @@ impl Graph {
 
     /// Copies a region of a verified graph into an empty region of another graph. `map` maps each
     /// value to its copy.
-    fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut FxHashMap<Value, Value>) {
+    fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut impl CopyMap) {
         let data = self.region(from);
         for &p in &data.params {
             let ValueData { ty, name, .. } = self.value(p);
-            map.insert(p, out.add_param(to, ty.clone(), *name));
+            map.set(p, out.add_param(to, ty.clone(), *name));
         }
         self.copy_listed(&data.nodes, out, to, map);
         let RegionData { yields: to, .. } = out.region_mut(to);
-        *to = data.yields.iter().map(|v| map[v]).collect();
+        *to = data.yields.iter().map(|&v| map.copy_of(v)).collect();
     }
 
     /// Appends copies of nodes to a region of another graph.
-    fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut FxHashMap<Value, Value>) {
+    fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut impl CopyMap) {
         for &node in nodes {
             let data = self.node(node);
             let NodeData { op, operands, results, regions, .. } = data;
             let types = results.iter().map(|&r| self.ty(r).clone());
-            let operands = operands.iter().map(|v| map[v]).collect();
+            let operands = operands.iter().map(|&v| map.copy_of(v)).collect();
             let copy = out.make_node(to, op.clone(), operands, types, data.origin());
             for (i, &r) in results.iter().enumerate() {
                 let result = out.node(copy).results[i];
                 out.value_mut(result).name = self.value(r).name;
-                map.insert(r, result);
+                map.set(r, result);
             }
             let copies: Vec<Region> = regions.iter().map(|_| out.add_region()).collect();
             for (&inner, &copy) in regions.iter().zip(&copies) {
@@ -211,6 +208,37 @@ impl Graph {
             out.set_regions(copy, copies);
             out.append(copy);
         }
+    }
+}
+
+/// The copy of each value that was copied.
+trait CopyMap {
+    fn set(&mut self, value: Value, copy: Value);
+    fn copy_of(&self, value: Value) -> Value;
+}
+
+/// The entry of a value without a copy. No graph has that many values.
+const NO_COPY: Value = Value(u32::MAX);
+
+/// For the copy of a whole graph: indexed by value.
+impl CopyMap for Vec<Value> {
+    fn set(&mut self, value: Value, copy: Value) {
+        self[value.index()] = copy;
+    }
+    fn copy_of(&self, value: Value) -> Value {
+        let copy = self[value.index()];
+        debug_assert_ne!(copy, NO_COPY, "{value} is used before it is defined");
+        copy
+    }
+}
+
+/// For the copy of a part, which may be small.
+impl CopyMap for FxHashMap<Value, Value> {
+    fn set(&mut self, value: Value, copy: Value) {
+        self.insert(value, copy);
+    }
+    fn copy_of(&self, value: Value) -> Value {
+        self[&value]
     }
 }
 
