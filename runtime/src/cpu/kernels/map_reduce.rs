@@ -9,10 +9,8 @@
 //! number of threads.
 
 use super::elementwise::{BLOCK, Map, Traversal, with_scratch};
-use super::reduce::{ReduceTask, Reduction, dispatch};
+use super::reduce::{PartialResults, ReduceLoops, Reduction};
 use crate::cpu::compile::TensorOperand;
-use crate::cpu::element::CpuElement;
-use crate::cpu::math::wide_for;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use anabranch_dsl::DType;
@@ -21,8 +19,6 @@ use anabranch_dsl::DType;
 /// [`BLOCK`].
 const PARALLEL: usize = 1 << 17;
 const PART: usize = 1 << 15;
-/// Number of interleaved partial results, which divides the size of a block.
-const LANES: usize = 16;
 /// Maximum number of results of rows that are accumulated in registers and on the stack.
 const NARROW: usize = 512;
 /// The number of columns per task of wide rows is a multiple of this.
@@ -64,14 +60,6 @@ pub(crate) struct MapReduce {
     layout: ReducedLayout,
 }
 
-/// The arguments of a run.
-struct MapReduceRun<'a, 's> {
-    kernel: &'a MapReduce,
-    operands: &'a [TensorOperand],
-    out: &'a mut [u8],
-    sources: &'a Sources<'s>,
-}
-
 impl MapReduce {
     /// Creates a reduction of a map that cannot fail and whose values have type `dtype`.
     pub(crate) fn new(reduction: Reduction, map: Map, dtype: DType, layout: ReducedLayout) -> MapReduce {
@@ -84,39 +72,32 @@ impl MapReduce {
         self.map.names()
     }
 
-    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
-        dispatch(self.reduction, self.dtype, MapReduceRun { kernel: self, operands, out, sources });
+    fn loops(&self) -> ReduceLoops {
+        ReduceLoops::of(self.reduction, self.dtype)
     }
-}
 
-impl ReduceTask for MapReduceRun<'_, '_> {
-    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
-        let MapReduceRun { kernel, operands, out, sources } = self;
-        let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
-        if out.is_empty() || kernel.map.n() == 0 {
-            return out.fill(start.store());
+    pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
+        let loops = self.loops();
+        if out.is_empty() || self.map.n() == 0 {
+            return (loops.clear)(out);
         }
         let bytes_of = |i: usize| sources.bytes(operands[i].view().base);
-        let fold = FoldState { map: &kernel.map, bytes_of: &bytes_of, base: 0, start, f };
-        match kernel.layout {
+        let fold = FoldState { map: &self.map, bytes_of: &bytes_of, base: 0, loops };
+        match self.layout {
             ReducedLayout::Trailing { n } => fold.trailing(n, out),
-            ReducedLayout::Leading { n, row } if row <= NARROW => {
-                let totals = fold.narrow(0, n, row);
-                out.iter_mut().zip(totals).for_each(|(y, x)| *y = x.store());
-            }
+            ReducedLayout::Leading { n, row } if row <= NARROW => fold.narrow(0, n, out),
             ReducedLayout::Leading { n, row } => fold.wide_rows(n, row, out),
         }
     }
 }
 
 /// The shared state of all parts of a run.
-struct FoldState<'a, 's, T, F> {
+struct FoldState<'a, 's> {
     map: &'a Map,
     bytes_of: &'a (dyn Fn(usize) -> &'s [u8] + Sync),
     /// The element at which local operands begin.
     base: usize,
-    start: T,
-    f: F,
+    loops: ReduceLoops,
 }
 
 /// A range of rows of a larger kernel.
@@ -127,45 +108,6 @@ pub(super) struct OfRows<'a, 's> {
     pub(super) n: usize,
     /// The results of the rows, or the previous values of columns.
     pub(super) out: &'a mut [u8],
-}
-
-/// The reduction of a range of rows.
-struct RunRows<'a, 's> {
-    kernel: &'a MapReduce,
-    rows: OfRows<'a, 's>,
-}
-
-impl ReduceTask for RunRows<'_, '_> {
-    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
-        let RunRows { kernel, rows: OfRows { bytes_of, first, n, out } } = self;
-        let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
-        let fold = |width: usize| FoldState { map: &kernel.map, bytes_of, base: first * width, start, f };
-        match kernel.layout {
-            ReducedLayout::Trailing { n: width } => fold(width).rows(first * width, width, out),
-            ReducedLayout::Leading { row, .. } => fold(row).add_columns(first, n, row, out),
-        }
-    }
-}
-
-/// The initialization of columns, and the combination of the columns of several chunks.
-struct CombineColumns<'a> {
-    out: &'a mut [u8],
-    /// The contiguous chunks.
-    chunks: &'a [u8],
-}
-
-impl ReduceTask for CombineColumns<'_> {
-    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
-        let out: &mut [T::Mem] = bytemuck::cast_slice_mut(self.out);
-        out.fill(start.store());
-        if self.chunks.is_empty() {
-            return;
-        }
-        let chunks: &[T::Mem] = bytemuck::cast_slice(self.chunks);
-        for chunk in chunks.chunks_exact(out.len()) {
-            out.iter_mut().zip(chunk).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store());
-        }
-    }
 }
 
 impl MapReduce {
@@ -192,24 +134,33 @@ impl MapReduce {
 
     /// Reduces each row to an element, or adds the rows to columns.
     pub(super) fn run_rows(&self, rows: OfRows<'_, '_>) {
-        dispatch(self.reduction, self.dtype, RunRows { kernel: self, rows });
+        let OfRows { bytes_of, first, n, out } = rows;
+        let fold = |width: usize| FoldState { map: &self.map, bytes_of, base: first * width, loops: self.loops() };
+        match self.layout {
+            ReducedLayout::Trailing { n: width } => fold(width).rows(first * width, width, out),
+            ReducedLayout::Leading { row, .. } => fold(row).add_columns(first, n, row, out),
+        }
     }
 
     /// Initializes columns.
     pub(super) fn clear_columns(&self, out: &mut [u8]) {
-        dispatch(self.reduction, self.dtype, CombineColumns { out, chunks: &[] });
+        (self.loops().clear)(out);
     }
 
     /// Combines the columns of chunks, in order.
     pub(super) fn join_columns(&self, chunks: &[u8], out: &mut [u8]) {
-        dispatch(self.reduction, self.dtype, CombineColumns { out, chunks });
+        let loops = self.loops();
+        (loops.clear)(out);
+        if !out.is_empty() {
+            (loops.columns)(out, chunks);
+        }
     }
 }
 
-impl<T: CpuElement, F: Fn(T, T) -> T + Copy + Send + Sync> FoldState<'_, '_, T, F> {
+impl FoldState<'_, '_> {
     /// Calls `each` with the values of `n` elements from `first` on, in blocks of size `block`, or
     /// all at once if they are in memory.
-    fn blocks(&self, first: usize, n: usize, block: usize, each: impl FnMut(&[T::Mem])) {
+    fn blocks(&self, first: usize, n: usize, block: usize, each: &mut dyn FnMut(&[u8])) {
         with_scratch(|scratch| {
             let walk = self.map.begin(n, self.base, self.bytes_of, scratch);
             self.walk_blocks(&walk, first, n, block, scratch, each);
@@ -223,10 +174,10 @@ impl<T: CpuElement, F: Fn(T, T) -> T + Copy + Send + Sync> FoldState<'_, '_, T, 
         n: usize,
         block: usize,
         scratch: &mut [u8],
-        mut each: impl FnMut(&[T::Mem]),
+        each: &mut dyn FnMut(&[u8]),
     ) {
         if let Some(values) = self.map.all_values(walk, first, n) {
-            return each(bytemuck::cast_slice(values));
+            return each(values);
         }
         let mut at = 0;
         while at < n {
@@ -236,111 +187,96 @@ impl<T: CpuElement, F: Fn(T, T) -> T + Copy + Send + Sync> FoldState<'_, '_, T, 
         }
     }
 
-    fn values<'b>(&self, walk: &Traversal<'b>, first: usize, n: usize, scratch: &'b mut [u8]) -> &'b [T::Mem] {
+    fn values<'b>(&self, walk: &Traversal<'b>, first: usize, n: usize, scratch: &'b mut [u8]) -> &'b [u8] {
         let values = self.map.values(walk, first, n, scratch);
-        bytemuck::cast_slice(values.unwrap_or_else(|_| panic!("fused operations cannot fail")))
+        values.unwrap_or_else(|_| panic!("fused operations cannot fail"))
+    }
+
+    /// Returns the number of elements of a slice.
+    fn len(&self, bytes: &[u8]) -> usize {
+        bytes.len() / self.loops.size
     }
 
     /// Reduces each run of `n` contiguous elements.
-    fn trailing(&self, n: usize, out: &mut [T::Mem]) {
+    fn trailing(&self, n: usize, out: &mut [u8]) {
+        let size = self.loops.size;
         if n > PARALLEL {
-            let rows = out.iter_mut().enumerate();
-            return rows.for_each(|(i, y)| *y = self.tree(i * n, n).store());
+            return out.chunks_exact_mut(size).enumerate().for_each(|(i, y)| self.tree(i * n, n, y));
         }
-        if n * out.len() < PARALLEL {
+        if n * self.len(out) < PARALLEL {
             return self.rows(0, n, out);
         }
         let of_part = (PART / n).max(1);
-        parallel::chunks(out, of_part, |(i, out)| self.rows(i * of_part * n, n, out));
+        parallel::chunks(out, of_part * size, |(i, out)| self.rows(i * of_part * n, n, out));
     }
 
-    /// Reduces many elements in parts, combined pairwise.
-    fn tree(&self, first: usize, n: usize) -> T {
+    /// Reduces many elements to one in parts, combined pairwise.
+    fn tree(&self, first: usize, n: usize, out: &mut [u8]) {
         if n <= PART {
-            let mut total = [self.start.store()];
-            self.rows(first, n, &mut total);
-            return T::load(total[0]);
+            return self.rows(first, n, out);
         }
         let cut = n.div_ceil(PART) / 2 * PART;
-        let (a, b) = parallel::join(|| self.tree(first, cut), || self.tree(first + cut, n - cut));
-        (self.f)(a, b)
+        let mut last = 0u64;
+        let other = &mut bytemuck::bytes_of_mut(&mut last)[..self.loops.size];
+        parallel::join(|| self.tree(first, cut, out), || self.tree(first + cut, n - cut, other));
+        (self.loops.columns)(out, other);
     }
 
     /// Reduces rows of `n` elements, from element `first` on.
-    fn rows(&self, first: usize, n: usize, out: &mut [T::Mem]) {
-        let (start, f) = (self.start, self.f);
+    fn rows(&self, first: usize, n: usize, out: &mut [u8]) {
+        let loops = self.loops;
         // A per-row operand is a single element only in a block within that row.
         if n <= BLOCK && self.map.row() != Some(n) {
             // Blocks consist of whole rows.
             let block = BLOCK / n * n;
-            let n_elements = n * out.len();
-            let mut results = out.iter_mut();
-            self.blocks(first, n_elements, block, |values| {
-                wide_for::<T, _>(
-                    #[inline(always)]
-                    || {
-                        for (row, y) in values.chunks_exact(n).zip(&mut results) {
-                            let mut lanes = PartialSums::new(start);
-                            lanes.add(row, f);
-                            *y = lanes.total(start, f).store();
-                        }
-                    },
-                );
+            let n_elements = n * self.len(out);
+            let mut rest = out;
+            self.blocks(first, n_elements, block, &mut |values| {
+                let n_rows = self.len(values) / n;
+                let (out, others) = std::mem::take(&mut rest).split_at_mut(n_rows * loops.size);
+                rest = others;
+                (loops.rows)(out, n, values);
             });
             return;
         }
         with_scratch(|scratch| {
             let walk = self.map.begin(n, self.base, self.bytes_of, scratch);
-            for (i, y) in out.iter_mut().enumerate() {
-                let mut lanes = PartialSums::new(start);
-                self.walk_blocks(&walk, first + i * n, n, BLOCK, scratch, |values| {
-                    wide_for::<T, _>(
-                        #[inline(always)]
-                        || lanes.add(values, f),
-                    )
-                });
-                *y = lanes.total(start, f).store();
+            for (i, y) in out.chunks_exact_mut(loops.size).enumerate() {
+                let mut partial = PartialResults::default();
+                let add = &mut |values: &[u8]| (loops.add)(&mut partial, values);
+                self.walk_blocks(&walk, first + i * n, n, BLOCK, scratch, add);
+                (loops.total)(&partial, y);
             }
         });
     }
 
     /// Reduces `n` rows of few columns, from row `first` on.
-    fn narrow(&self, first: usize, n: usize, row: usize) -> [T; NARROW] {
-        let (start, f) = (self.start, self.f);
+    fn narrow(&self, first: usize, n: usize, out: &mut [u8]) {
+        let row = self.len(out);
         let of_part = PART / row;
         if n > of_part && n * row >= PARALLEL {
             let cut = n.div_ceil(of_part) / 2 * of_part;
-            let (mut a, b) = parallel::join(|| self.narrow(first, cut, row), || self.narrow(first + cut, n - cut, row));
-            a.iter_mut().zip(b).for_each(|(a, b)| *a = f(*a, b));
-            return a;
+            let mut last = [0u64; NARROW];
+            let other = &mut bytemuck::cast_slice_mut(&mut last)[..out.len()];
+            parallel::join(|| self.narrow(first, cut, out), || self.narrow(first + cut, n - cut, other));
+            return (self.loops.columns)(out, other);
         }
-        let mut totals = [start; NARROW];
-        self.blocks(first * row, n * row, BLOCK / row * row, |values| {
-            let totals = &mut totals[..row];
-            wide_for::<T, _>(
-                #[inline(always)]
-                || {
-                    for row in values.chunks_exact(totals.len()) {
-                        totals.iter_mut().zip(row).for_each(|(total, &x)| *total = f(*total, T::load(x)));
-                    }
-                },
-            );
-        });
-        totals
+        (self.loops.clear)(out);
+        self.blocks(first * row, n * row, BLOCK / row * row, &mut |values| (self.loops.columns)(out, values));
     }
 
     /// Reduces `n` rows of many columns.
-    fn wide_rows(&self, n: usize, row: usize, out: &mut [T::Mem]) {
+    fn wide_rows(&self, n: usize, row: usize, out: &mut [u8]) {
         let columns = if n * row < PARALLEL { row } else { (row / 4).next_multiple_of(COLUMNS) };
         if columns >= row {
             return self.columns(0, n, row, out);
         }
-        parallel::chunks(out, columns, |(i, out)| self.columns(i * columns, n, row, out));
+        parallel::chunks(out, columns * self.loops.size, |(i, out)| self.columns(i * columns, n, row, out));
     }
 
     /// Reduces some columns of `n` rows.
-    fn columns(&self, first: usize, n: usize, row: usize, out: &mut [T::Mem]) {
-        out.fill(self.start.store());
+    fn columns(&self, first: usize, n: usize, row: usize, out: &mut [u8]) {
+        (self.loops.clear)(out);
         with_scratch(|scratch| {
             let walk = self.map.begin(BLOCK, self.base, self.bytes_of, scratch);
             for i in 0..n {
@@ -350,80 +286,23 @@ impl<T: CpuElement, F: Fn(T, T) -> T + Copy + Send + Sync> FoldState<'_, '_, T, 
     }
 
     /// Adds a run of elements from `first` on to equally many results.
-    fn add_row(&self, walk: &Traversal<'_>, first: usize, out: &mut [T::Mem], scratch: &mut [u8]) {
-        let f = self.f;
-        for (k, out) in out.chunks_mut(BLOCK).enumerate() {
-            let values = self.values(walk, first + k * BLOCK, out.len(), scratch);
-            wide_for::<T, _>(
-                #[inline(always)]
-                || out.iter_mut().zip(values).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store()),
-            );
+    fn add_row(&self, walk: &Traversal<'_>, first: usize, out: &mut [u8], scratch: &mut [u8]) {
+        for (k, out) in out.chunks_mut(BLOCK * self.loops.size).enumerate() {
+            let values = self.values(walk, first + k * BLOCK, self.len(out), scratch);
+            (self.loops.columns)(out, values);
         }
     }
 
     /// Adds `n` rows from row `first` on to previous results.
-    fn add_columns(&self, first: usize, n: usize, row: usize, out: &mut [T::Mem]) {
-        let f = self.f;
+    fn add_columns(&self, first: usize, n: usize, row: usize, out: &mut [u8]) {
         if row > NARROW {
             return with_scratch(|scratch| {
                 let walk = self.map.begin(BLOCK, self.base, self.bytes_of, scratch);
                 (first..first + n).for_each(|i| self.add_row(&walk, i * row, out, scratch));
             });
         }
-        self.blocks(first * row, n * row, BLOCK / row * row, |values| {
-            let out = &mut out[..row];
-            wide_for::<T, _>(
-                #[inline(always)]
-                || {
-                    for row in values.chunks_exact(out.len()) {
-                        out.iter_mut().zip(row).for_each(|(y, &x)| *y = f(T::load(*y), T::load(x)).store());
-                    }
-                },
-            );
-        });
-    }
-}
-
-/// The reduction of contiguous elements in interleaved lanes.
-struct PartialSums<T: CpuElement> {
-    lanes: [T; LANES],
-    /// The elements after the last complete group.
-    rest: [T; LANES],
-    n_rest: usize,
-}
-
-impl<T: CpuElement> PartialSums<T> {
-    #[inline(always)]
-    fn new(start: T) -> PartialSums<T> {
-        PartialSums { lanes: [start; LANES], rest: [start; LANES], n_rest: 0 }
-    }
-
-    /// Adds elements. Only the last call may pass an incomplete group.
-    #[inline(always)]
-    fn add(&mut self, values: &[T::Mem], f: impl Fn(T, T) -> T + Copy) {
-        let (groups, rest) = values.as_chunks::<LANES>();
-        let mut lanes = self.lanes;
-        for group in groups {
-            for (lane, &x) in lanes.iter_mut().zip(group) {
-                *lane = f(*lane, T::load(x));
-            }
-        }
-        self.lanes = lanes;
-        self.n_rest = rest.len();
-        self.rest.iter_mut().zip(rest).for_each(|(to, &x)| *to = T::load(x));
-    }
-
-    #[inline(always)]
-    fn total(self, start: T, f: impl Fn(T, T) -> T + Copy) -> T {
-        let mut lanes = self.lanes;
-        let mut n = LANES;
-        while n > 1 {
-            n /= 2;
-            for i in 0..n {
-                lanes[i] = f(lanes[i], lanes[i + n]);
-            }
-        }
-        self.rest[..self.n_rest].iter().fold(f(start, lanes[0]), |a, &x| f(a, x))
+        let out = &mut out[..row * self.loops.size];
+        self.blocks(first * row, n * row, BLOCK / row * row, &mut |values| (self.loops.columns)(out, values));
     }
 }
 

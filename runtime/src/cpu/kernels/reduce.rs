@@ -52,64 +52,290 @@ impl Reduction {
     }
 }
 
-/// A computation generic over element type and reduction function.
-pub(super) trait ReduceTask {
-    /// Runs the reduction with the combining function `f` and its identity `start`.
-    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync);
+/// The combination of two elements.
+trait Combine<T> {
+    /// The identity.
+    const START: T;
+    fn combine(a: T, b: T) -> T;
 }
 
-/// Runs `code` with the function of a reduction for an element type.
-pub(super) fn dispatch(reduction: Reduction, dtype: DType, code: impl ReduceTask) {
-    macro_rules! float {
-        ($t:ty) => {
-            match reduction {
-                Reduction::Sum => code.run::<$t>(0.0, |a, b| a + b),
-                Reduction::Prod => code.run::<$t>(1.0, |a, b| a * b),
-                Reduction::Max => code.run::<$t>(<$t>::NEG_INFINITY, Real::larger),
-                Reduction::Min => code.run::<$t>(<$t>::INFINITY, Real::smaller),
-                Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
+struct Sum;
+struct Prod;
+struct Max;
+struct Min;
+struct All;
+struct Any;
+
+macro_rules! combine {
+    ($($name:ident $t:ty: $start:expr, $f:expr;)*) => {$(
+        impl Combine<$t> for $name {
+            const START: $t = $start;
+            #[inline(always)]
+            fn combine(a: $t, b: $t) -> $t {
+                ($f)(a, b)
             }
-        };
+        }
+    )*};
+}
+macro_rules! floats {
+    ($($t:ident)*) => {$(combine! {
+        Sum $t: 0.0, |a, b| a + b;
+        Prod $t: 1.0, |a, b| a * b;
+        Max $t: $t::NEG_INFINITY, Real::larger;
+        Min $t: $t::INFINITY, Real::smaller;
+    })*};
+}
+macro_rules! ints {
+    ($($t:ident)*) => {$(combine! {
+        Sum $t: 0, $t::wrapping_add;
+        Prod $t: 1, $t::wrapping_mul;
+        Max $t: $t::MIN, Ord::max;
+        Min $t: $t::MAX, Ord::min;
+    })*};
+}
+floats!(f32 f64);
+ints!(i32 i64 u32 u8);
+combine! {
+    All bool: true, |a, b| a & b;
+    Any bool: false, |a, b| a | b;
+}
+
+/// The loops of a reduction function for elements of one type.
+///
+/// All that depends on function and type is here, compiled once for each. Kernels are compiled once
+/// for all of them, and call the loops for blocks of elements.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReduceLoops {
+    /// The size of an element in bytes.
+    pub(super) size: usize,
+    /// Fills results with the identity.
+    pub(super) clear: fn(&mut [u8]),
+    /// Combines rows of as many elements as there are results with the results.
+    pub(super) columns: fn(out: &mut [u8], rows: &[u8]),
+    /// Reduces each run of `n` elements to a result.
+    pub(super) rows: fn(out: &mut [u8], n: usize, values: &[u8]),
+    /// Adds elements to partial results. Only the last call may pass an incomplete group.
+    pub(super) add: fn(&mut PartialResults, &[u8]),
+    /// Writes the result of all elements that were added to new partial results.
+    pub(super) total: fn(&PartialResults, out: &mut [u8]),
+    /// Combines elements along an axis with the results; see [`AxisLoop`].
+    axis: fn(&AxisLoop<'_>, out: &mut [u8]),
+}
+
+/// The elements along an axis that are combined with results.
+struct AxisLoop<'a> {
+    /// All elements.
+    data: &'a [u8],
+    /// The offset of the first element of each row of results.
+    starts: &'a [isize],
+    /// An offset that is added to all of these.
+    offset: isize,
+    /// Number of contiguous results per row.
+    row: usize,
+    n: usize,
+    stride: isize,
+}
+
+impl ReduceLoops {
+    /// Returns the loops of a reduction for an element type.
+    pub(super) fn of(reduction: Reduction, dtype: DType) -> ReduceLoops {
+        macro_rules! numbers {
+            ($t:ty) => {
+                match reduction {
+                    Reduction::Sum => ReduceLoops::new::<$t, Sum>(),
+                    Reduction::Prod => ReduceLoops::new::<$t, Prod>(),
+                    Reduction::Max => ReduceLoops::new::<$t, Max>(),
+                    Reduction::Min => ReduceLoops::new::<$t, Min>(),
+                    Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
+                }
+            };
+        }
+        match dtype {
+            DType::F32 => numbers!(f32),
+            DType::F64 => numbers!(f64),
+            DType::I32 => numbers!(i32),
+            DType::I64 => numbers!(i64),
+            DType::U32 => numbers!(u32),
+            DType::U8 => numbers!(u8),
+            // `passes::Widen` converts these to `f32`.
+            DType::F16 | DType::BF16 => panic!("{reduction:?} of {dtype}"),
+            DType::Bool => match reduction {
+                Reduction::All => ReduceLoops::new::<bool, All>(),
+                Reduction::Any => ReduceLoops::new::<bool, Any>(),
+                other => panic!("{other:?} of truth values"),
+            },
+        }
     }
-    macro_rules! int {
-        ($t:ty) => {
-            match reduction {
-                Reduction::Sum => code.run::<$t>(0, <$t>::wrapping_add),
-                Reduction::Prod => code.run::<$t>(1, <$t>::wrapping_mul),
-                Reduction::Max => code.run::<$t>(<$t>::MIN, Ord::max),
-                Reduction::Min => code.run::<$t>(<$t>::MAX, Ord::min),
-                Reduction::All | Reduction::Any => panic!("a logical reduction of numbers"),
+
+    fn new<T: CpuElement, F: Combine<T>>() -> ReduceLoops {
+        ReduceLoops {
+            size: size_of::<T::Mem>(),
+            clear: |out| elements_mut::<T>(out).fill(F::START.store()),
+            columns: columns::<T, F>,
+            rows: rows::<T, F>,
+            add: |partial, values| {
+                wide_for::<T, _>(
+                    #[inline(always)]
+                    || {
+                        let mut lanes = partial.load::<T>(F::START);
+                        lanes.add::<F>(bytemuck::cast_slice(values));
+                        partial.store(&lanes);
+                    },
+                );
+            },
+            total: |partial, out| elements_mut::<T>(out)[0] = partial.load::<T>(F::START).total::<F>().store(),
+            axis: axis::<T, F>,
+        }
+    }
+}
+
+fn elements_mut<T: CpuElement>(bytes: &mut [u8]) -> &mut [T::Mem] {
+    bytemuck::cast_slice_mut(bytes)
+}
+
+fn columns<T: CpuElement, F: Combine<T>>(out: &mut [u8], rows: &[u8]) {
+    let (out, rows): (_, &[T::Mem]) = (elements_mut::<T>(out), bytemuck::cast_slice(rows));
+    wide_for::<T, _>(
+        #[inline(always)]
+        || {
+            for row in rows.chunks_exact(out.len()) {
+                combine_row::<T, F>(out, row);
             }
-        };
-    }
-    match dtype {
-        DType::F32 => float!(f32),
-        DType::F64 => float!(f64),
-        DType::I32 => int!(i32),
-        DType::I64 => int!(i64),
-        DType::U32 => int!(u32),
-        DType::U8 => int!(u8),
-        // `passes::Widen` converts these to `f32`.
-        DType::F16 | DType::BF16 => panic!("{reduction:?} of {dtype}"),
-        DType::Bool => match reduction {
-            Reduction::All => code.run::<bool>(true, |a, b| a & b),
-            Reduction::Any => code.run::<bool>(false, |a, b| a | b),
-            other => panic!("{other:?} of truth values"),
         },
+    );
+}
+
+/// Combines each result with an element.
+#[inline(always)]
+fn combine_row<T: CpuElement, F: Combine<T>>(out: &mut [T::Mem], row: &[T::Mem]) {
+    out.iter_mut().zip(row).for_each(|(y, &x)| *y = F::combine(T::load(*y), T::load(x)).store());
+}
+
+fn rows<T: CpuElement, F: Combine<T>>(out: &mut [u8], n: usize, values: &[u8]) {
+    let (out, values): (_, &[T::Mem]) = (elements_mut::<T>(out), bytemuck::cast_slice(values));
+    wide_for::<T, _>(
+        #[inline(always)]
+        || {
+            for (row, y) in values.chunks_exact(n).zip(out) {
+                let mut lanes = Lanes::new(F::START);
+                lanes.add::<F>(row);
+                *y = lanes.total::<F>().store();
+            }
+        },
+    );
+}
+
+fn axis<T: CpuElement, F: Combine<T>>(elements: &AxisLoop<'_>, out: &mut [u8]) {
+    let &AxisLoop { data, starts, offset, row, n, stride } = elements;
+    let (out, data): (_, &[T::Mem]) = (elements_mut::<T>(out), bytemuck::cast_slice(data));
+    wide_for::<T, _>(
+        #[inline(always)]
+        || {
+            for (out, start) in out.chunks_exact_mut(row).zip(starts) {
+                // Plain loops: closures that are not inlined would use only the baseline vectors.
+                let mut at = start + offset;
+                if row > 1 {
+                    for _ in 0..n {
+                        combine_row::<T, F>(out, &data[at as usize..]);
+                        at += stride;
+                    }
+                    continue;
+                }
+                let mut total = T::load(out[0]);
+                if stride == 1 {
+                    total = F::combine(total, fold(&data[at as usize..][..n], F::START, F::combine));
+                } else {
+                    for _ in 0..n {
+                        total = F::combine(total, T::load(data[at as usize]));
+                        at += stride;
+                    }
+                }
+                out[0] = total.store();
+            }
+        },
+    );
+}
+
+/// The reduction of contiguous elements in interleaved lanes.
+struct Lanes<T: CpuElement> {
+    lanes: [T; LANES],
+    /// The elements after the last complete group.
+    rest: [T; LANES],
+    n_rest: usize,
+}
+
+impl<T: CpuElement> Lanes<T> {
+    #[inline(always)]
+    fn new(start: T) -> Lanes<T> {
+        Lanes { lanes: [start; LANES], rest: [start; LANES], n_rest: 0 }
+    }
+
+    /// Adds elements. Only the last call may pass an incomplete group.
+    #[inline(always)]
+    fn add<F: Combine<T>>(&mut self, values: &[T::Mem]) {
+        let (groups, rest) = values.as_chunks::<LANES>();
+        let mut lanes = self.lanes;
+        for group in groups {
+            for (lane, &x) in lanes.iter_mut().zip(group) {
+                *lane = F::combine(*lane, T::load(x));
+            }
+        }
+        self.lanes = lanes;
+        self.n_rest = rest.len();
+        self.rest.iter_mut().zip(rest).for_each(|(to, &x)| *to = T::load(x));
+    }
+
+    #[inline(always)]
+    fn total<F: Combine<T>>(self) -> T {
+        let first = join_lanes(self.lanes, F::combine);
+        self.rest[..self.n_rest].iter().fold(F::combine(F::START, first), |a, &x| F::combine(a, x))
     }
 }
 
-/// The arguments of a run.
-struct ReduceRun<'a, 's> {
-    kernel: &'a Reduce,
-    view: &'a View,
-    out: &'a mut [u8],
-    sources: &'a Sources<'s>,
+/// Combines lanes pairwise.
+#[inline(always)]
+fn join_lanes<T: Copy>(mut lanes: [T; LANES], f: impl Fn(T, T) -> T) -> T {
+    let mut n = LANES;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = f(lanes[i], lanes[i + n]);
+        }
+    }
+    lanes[0]
 }
 
-impl ReduceTask for ReduceRun<'_, '_> {
-    fn run<T: CpuElement>(self, start: T, f: impl Fn(T, T) -> T + Copy + Send + Sync) {
-        self.kernel.run_as::<T>(self.view, self.out, self.sources, start, f);
+/// The lanes of a reduction of any type, between two calls of [`ReduceLoops::add`].
+#[derive(Default)]
+pub(super) struct PartialResults {
+    lanes: [u64; LANES],
+    rest: [u64; LANES],
+    n_rest: usize,
+    has_elements: bool,
+}
+
+impl PartialResults {
+    #[inline(always)]
+    fn load<T: CpuElement>(&self, start: T) -> Lanes<T> {
+        if !self.has_elements {
+            return Lanes::new(start);
+        }
+        let of = |words: &[u64; LANES]| {
+            let elements: &[T::Mem] = bytemuck::cast_slice(words);
+            std::array::from_fn(|i| T::load(elements[i]))
+        };
+        Lanes { lanes: of(&self.lanes), rest: of(&self.rest), n_rest: self.n_rest }
+    }
+
+    #[inline(always)]
+    fn store<T: CpuElement>(&mut self, lanes: &Lanes<T>) {
+        let write = |words: &mut [u64; LANES], elements: &[T; LANES]| {
+            let to: &mut [T::Mem] = bytemuck::cast_slice_mut(words);
+            to.iter_mut().zip(elements).for_each(|(to, x)| *to = x.store());
+        };
+        write(&mut self.lanes, &lanes.lanes);
+        write(&mut self.rest, &lanes.rest);
+        (self.n_rest, self.has_elements) = (lanes.n_rest, true);
     }
 }
 
@@ -151,40 +377,43 @@ impl Reduce {
     }
 
     pub(crate) fn run(&self, view: &View, out: &mut [u8], sources: &Sources<'_>) {
-        dispatch(self.reduction, self.dtype, ReduceRun { kernel: self, view, out, sources });
-    }
-
-    fn run_as<T: CpuElement>(
-        &self,
-        view: &View,
-        out: &mut [u8],
-        sources: &Sources<'_>,
-        start: T,
-        f: impl Fn(T, T) -> T + Copy + Send + Sync,
-    ) {
-        let out: &mut [T::Mem] = bytemuck::cast_slice_mut(out);
-        let data = sources.elements::<T>(view.base);
         if out.is_empty() {
             return;
         }
-        let size: usize = self.reduced.iter().map(|a| a.n).product::<usize>() * out.len();
-        let kernel = |first: usize, out: &mut [T::Mem]| {
-            wide_for::<T, _>(
-                #[inline(always)]
-                || {
-                    for (i, out) in out.chunks_exact_mut(self.row).enumerate() {
-                        self.one(self.start_of(first + i), out, data, start, f);
-                    }
-                },
-            );
-        };
-        let n_rows = out.len() / self.row;
+        let loops = ReduceLoops::of(self.reduction, self.dtype);
+        let data = sources.bytes(view.base);
+        let n_rows = out.len() / loops.size / self.row;
+        let size: usize = self.reduced.iter().map(|a| a.n).product::<usize>() * n_rows * self.row;
         if size < PARALLEL || n_rows < 2 {
-            return kernel(0, out);
+            return self.run_rows(&loops, data, 0, out);
         }
         // Tasks consist of whole rows and read about 2^15 elements.
         let rows = ((1 << 15) * n_rows / size).clamp(1, n_rows);
-        parallel::chunks(out, rows * self.row, |(i, out)| kernel(i * rows, out));
+        parallel::chunks(out, rows * self.row * loops.size, |(i, out)| self.run_rows(&loops, data, i * rows, out));
+    }
+
+    /// Computes rows of results, from row `first` on.
+    fn run_rows(&self, loops: &ReduceLoops, data: &[u8], first: usize, out: &mut [u8]) {
+        /// Maximum number of rows and of results that are computed together.
+        const ROWS: usize = 64;
+        const RESULTS: usize = 1 << 10;
+        // A reduction over no axis combines the identity with one element.
+        let (inner, outer) = match self.reduced.split_last() {
+            Some((&Axis { n, strides: [stride] }, outer)) => ((n, stride), outer),
+            None => ((1, 0), &[][..]),
+        };
+        let together = (RESULTS / self.row).clamp(1, ROWS);
+        let mut starts = [0; ROWS];
+        for (k, out) in out.chunks_mut(together * self.row * loops.size).enumerate() {
+            let n_rows = out.len() / loops.size / self.row;
+            let starts = &mut starts[..n_rows];
+            starts.iter_mut().enumerate().for_each(|(i, at)| *at = self.start_of(first + k * together + i));
+            (loops.clear)(out);
+            for_each(outer, [0], &mut |[offset]| {
+                let elements = AxisLoop { data, starts, offset, row: self.row, n: inner.0, stride: inner.1 };
+                (loops.axis)(&elements, out);
+            });
+        }
     }
 
     /// Returns the offset of the elements of the `i`-th row of results.
@@ -195,36 +424,6 @@ impl Reduce {
             i /= axis.n;
         }
         at
-    }
-
-    /// Computes one row of results from the elements at offset `at`.
-    #[inline(always)]
-    fn one<T: CpuElement>(
-        &self,
-        at: isize,
-        out: &mut [T::Mem],
-        data: &[T::Mem],
-        start: T,
-        f: impl Fn(T, T) -> T + Copy,
-    ) {
-        if self.row > 1 {
-            out.fill(start.store());
-            for_each(&self.reduced, [at], &mut |[at]| {
-                for (y, &x) in out.iter_mut().zip(&data[at as usize..]) {
-                    *y = f(T::load(*y), T::load(x)).store();
-                }
-            });
-            return;
-        }
-        let mut total = start;
-        match self.reduced.split_last() {
-            None => total = f(total, T::load(data[at as usize])),
-            Some((Axis { n, strides: [1] }, outer)) => for_each(outer, [at], &mut |[at]| {
-                total = f(total, fold(&data[at as usize..at as usize + n], start, f));
-            }),
-            Some(_) => for_each(&self.reduced, [at], &mut |[at]| total = f(total, T::load(data[at as usize]))),
-        }
-        out[0] = total.store();
     }
 }
 
@@ -240,14 +439,7 @@ pub(super) fn fold<T: CpuElement>(data: &[T::Mem], start: T, f: impl Fn(T, T) ->
                 *lane = f(*lane, T::load(x));
             }
         }
-        let mut n = LANES;
-        while n > 1 {
-            n /= 2;
-            for i in 0..n {
-                lanes[i] = f(lanes[i], lanes[i + n]);
-            }
-        }
-        total = lanes[0];
+        total = join_lanes(lanes, f);
     }
     rest.iter().fold(total, |a, &x| f(a, T::load(x)))
 }
