@@ -100,6 +100,9 @@ pub(crate) enum InstructionSet {
     Wide,
 }
 
+/// The rows of portable tiles. Few x86-64 processors use them, so fewer kinds are compiled for these.
+const PORTABLE_ROWS: usize = if cfg!(target_arch = "x86_64") { 2 } else { 4 };
+
 impl InstructionSet {
     /// Returns all instruction sets that this processor supports, best first.
     pub(crate) fn all() -> impl Iterator<Item = InstructionSet> {
@@ -141,7 +144,7 @@ impl InstructionSet {
             InstructionSet::Avx512 => [8, 3 * T::V512::N, T::V512::N],
             #[cfg(target_arch = "x86_64")]
             InstructionSet::Avx2 => [6, 2 * T::V256::N, T::V256::N],
-            InstructionSet::Portable => [4, 2 * T::V128::N, T::V128::N],
+            InstructionSet::Portable => [PORTABLE_ROWS, 2 * T::V128::N, T::V128::N],
             #[cfg(test)]
             InstructionSet::Wide => [8, 48, 16],
         }
@@ -178,7 +181,7 @@ impl InstructionSet {
             }
         }
         // SAFETY: portable Rust needs no special instructions.
-        unsafe { task.run::<T::V128, 4, 2>() }
+        unsafe { task.run::<T::V128, PORTABLE_ROWS, 2>() }
     }
 }
 
@@ -191,6 +194,20 @@ pub(super) fn has_avx512f() -> bool {
         && std::is_x86_feature_detected!("avx2")
         && std::is_x86_feature_detected!("fma")
         && std::is_x86_feature_detected!("f16c")
+}
+
+/// Creates a portable vector from an expression for each lane, by a plain loop: it compiles faster
+/// than `std::array::from_fn` with a closure.
+macro_rules! lanes {
+    ($i:ident => $lane:expr) => {{
+        let mut lanes = [T::default(); N];
+        let mut $i = 0;
+        while $i < N {
+            lanes[$i] = $lane;
+            $i += 1;
+        }
+        PortableVector(lanes)
+    }};
 }
 
 /// A vector in portable Rust.
@@ -219,35 +236,35 @@ impl<T: Lane, const N: usize> Vector for PortableVector<T, N> {
     }
     #[inline(always)]
     unsafe fn mul_add(self, b: Self, c: Self) -> Self {
-        PortableVector(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
+        lanes!(i => self.0[i] * b.0[i] + c.0[i])
     }
     #[inline(always)]
     unsafe fn add(self, b: Self) -> Self {
-        PortableVector(std::array::from_fn(|i| self.0[i] + b.0[i]))
+        lanes!(i => self.0[i] + b.0[i])
     }
     #[inline(always)]
     unsafe fn sub(self, b: Self) -> Self {
-        PortableVector(std::array::from_fn(|i| self.0[i] - b.0[i]))
+        lanes!(i => self.0[i] - b.0[i])
     }
     #[inline(always)]
     unsafe fn mul(self, b: Self) -> Self {
-        PortableVector(std::array::from_fn(|i| self.0[i] * b.0[i]))
+        lanes!(i => self.0[i] * b.0[i])
     }
     #[inline(always)]
     unsafe fn div(self, b: Self) -> Self {
-        PortableVector(std::array::from_fn(|i| self.0[i] / b.0[i]))
+        lanes!(i => self.0[i] / b.0[i])
     }
     #[inline(always)]
     unsafe fn sqrt(self) -> Self {
-        PortableVector(self.0.map(T::sqrt))
+        lanes!(i => self.0[i].sqrt())
     }
     #[inline(always)]
     unsafe fn larger(self, b: Self) -> Self {
-        PortableVector(std::array::from_fn(|i| self.0[i].larger(b.0[i])))
+        lanes!(i => self.0[i].larger(b.0[i]))
     }
     #[inline(always)]
     unsafe fn smaller(self, b: Self) -> Self {
-        PortableVector(std::array::from_fn(|i| self.0[i].smaller(b.0[i])))
+        lanes!(i => self.0[i].smaller(b.0[i]))
     }
     #[inline(always)]
     unsafe fn sum(self) -> T {

@@ -259,11 +259,21 @@ impl<T: Lane> Task<T> for ChainTiles<'_, T> {
                 tile::<V, 1>(self.steps, at);
                 at += V::N;
             }
-            while at < self.n {
-                tile::<PortableVector<T, 1>, 1>(self.steps, at);
-                at += 1;
-            }
+            last_elements(self.steps, at..self.n);
         }
+    }
+}
+
+/// Executes all instructions for elements that do not fill a vector. A function of its own, so that
+/// it is compiled once for all instruction sets.
+///
+/// # Safety
+/// The places of the steps must be valid for these elements.
+#[inline(never)]
+unsafe fn last_elements<T: Lane>(steps: &[BoundInstr<T>], elements: std::ops::Range<usize>) {
+    for at in elements {
+        // SAFETY: guaranteed by the caller. Portable vectors need no special instructions.
+        unsafe { tile::<PortableVector<T, 1>, 1>(steps, at) };
     }
 }
 

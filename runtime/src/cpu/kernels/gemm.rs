@@ -227,9 +227,9 @@ impl<T: Lane> Task<T> for GemmBlock<T> {
                         };
                         if n_rows == ROWS {
                             tile.rows_of::<V, ROWS, VECTORS>();
-                        } else if n_rows == 4 {
+                        } else if const { ROWS > 4 } && n_rows == 4 {
                             tile.rows_of::<V, 4, VECTORS>();
-                        } else if n_rows == 2 {
+                        } else if const { ROWS > 2 } && n_rows == 2 {
                             tile.rows_of::<V, 2, VECTORS>();
                         } else {
                             tile.rows_of::<V, 1, VECTORS>();
@@ -334,7 +334,7 @@ impl<T: Lane> Tile<T> {
         unsafe {
             if self.columns > V::N * (VECTORS - 1) {
                 self.compute::<V, ROWS, VECTORS>();
-            } else if self.columns > V::N {
+            } else if const { VECTORS > 2 } && self.columns > V::N {
                 self.compute::<V, ROWS, 2>();
             } else {
                 self.compute::<V, ROWS, 1>();

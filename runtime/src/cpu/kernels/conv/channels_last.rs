@@ -332,8 +332,12 @@ pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize, c
     unsafe {
         match left.from.len() {
             n if n >= ROWS => columns_of::<V, ROWS, VECTORS, EACH>(left, terms, right, to, columns, adds),
-            n if n >= 4 => columns_of::<V, 4, VECTORS, EACH>(left, terms, right, to, columns, adds),
-            n if n >= 2 => columns_of::<V, 2, VECTORS, EACH>(left, terms, right, to, columns, adds),
+            n if const { ROWS > 4 } && n >= 4 => {
+                columns_of::<V, 4, VECTORS, EACH>(left, terms, right, to, columns, adds)
+            }
+            n if const { ROWS > 2 } && n >= 2 => {
+                columns_of::<V, 2, VECTORS, EACH>(left, terms, right, to, columns, adds)
+            }
             _ => columns_of::<V, 1, VECTORS, EACH>(left, terms, right, to, columns, adds),
         }
     }
@@ -353,7 +357,7 @@ unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize, const EACH
     unsafe {
         if columns > V::N * (VECTORS - 1) {
             tile::<V, R, VECTORS, EACH>(left, terms, right, to, columns, adds);
-        } else if columns > V::N {
+        } else if const { VECTORS > 2 } && columns > V::N {
             tile::<V, R, 2, EACH>(left, terms, right, to, columns, adds);
         } else {
             tile::<V, R, 1, EACH>(left, terms, right, to, columns, adds);

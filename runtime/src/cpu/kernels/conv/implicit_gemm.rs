@@ -304,8 +304,8 @@ impl<T: Lane> RowChunk<'_, T> {
                     tile.row += unsafe {
                         match self.rows - tile.row {
                             n if n >= ROWS => self.rows_of::<V, ROWS, VECTORS>(&mut tile, panel),
-                            n if n >= 4 => self.rows_of::<V, 4, VECTORS>(&mut tile, panel),
-                            n if n >= 2 => self.rows_of::<V, 2, VECTORS>(&mut tile, panel),
+                            n if const { ROWS > 4 } && n >= 4 => self.rows_of::<V, 4, VECTORS>(&mut tile, panel),
+                            n if const { ROWS > 2 } && n >= 2 => self.rows_of::<V, 2, VECTORS>(&mut tile, panel),
                             _ => self.rows_of::<V, 1, VECTORS>(&mut tile, panel),
                         }
                     };
@@ -390,8 +390,8 @@ impl<T: Lane> RowChunk<'_, T> {
             // SAFETY: the caller guarantees that the processor supports the instructions.
             unsafe {
                 match vectors {
-                    3 if VECTORS >= 3 => self.tile::<V, R, 3>(tile, panel),
-                    2 => self.tile::<V, R, 2>(tile, panel),
+                    3 if const { VECTORS >= 3 } => self.tile::<V, R, 3>(tile, panel),
+                    2 if const { VECTORS >= 2 } => self.tile::<V, R, 2>(tile, panel),
                     _ => self.tile::<V, R, 1>(tile, panel),
                 }
             }

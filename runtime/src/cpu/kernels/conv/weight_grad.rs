@@ -201,7 +201,7 @@ unsafe fn add<V: Vector, const ROWS: usize>(
         // SAFETY: the processor supports the instructions.
         o += unsafe {
             match n - o {
-                left if left >= 4 && ROWS >= 8 => tiles::<V, 4>(sums, o, some, dy, panel, rest),
+                left if const { ROWS >= 8 } && left >= 4 => tiles::<V, 4>(sums, o, some, dy, panel, rest),
                 left if left >= 2 => tiles::<V, 2>(sums, o, some, dy, panel, rest),
                 _ => tiles::<V, 1>(sums, o, some, dy, panel, rest),
             }
