@@ -73,10 +73,13 @@ impl Pool {
     ) -> usize {
         let &mut Image { channels, first, second, ref mut out } = image;
         let start = |p: usize| p * channels + channel;
+        let (best, places) = match self.pooling {
+            Pooling::Max | Pooling::Pick | Pooling::MaxGrad => self.maxima_at::<T, N>(g, first, start),
+            Pooling::Mean | Pooling::MeanGrad => ([T::default(); N], [NOWHERE; N]),
+        };
         match self.pooling {
-            Pooling::Max => write(out, start(position), self.maxima_at::<T, N>(g, first, start).0),
+            Pooling::Max => write(out, start(position), best),
             Pooling::Pick => {
-                let (_, places) = self.maxima_at::<T, N>(g, first, start);
                 let picked = |i: usize| match places[i] {
                     NOWHERE => T::default(),
                     place => second[start(place as usize) + i],
@@ -84,7 +87,6 @@ impl Pool {
                 write::<T, N>(out, start(position), std::array::from_fn(picked));
             }
             Pooling::MaxGrad => {
-                let (_, places) = self.maxima_at::<T, N>(g, first, start);
                 let dy = read::<T, N>(second, start(position));
                 self.window_at(
                     g,

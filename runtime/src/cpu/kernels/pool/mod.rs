@@ -122,7 +122,8 @@ impl Pool {
             Pooling::MaxGrad => [x_plane, x_plane, y_plane],
             Pooling::MeanGrad => [x_plane, y_plane, 0],
         };
-        let run = |(part, out): (usize, &mut [T])| {
+        // A call through a pointer: the loops are compiled once, not for each caller.
+        let run: &(dyn Fn(usize, &mut [T]) + Sync) = &|part, out| {
             wide(
                 #[inline(always)]
                 || {
@@ -134,33 +135,18 @@ impl Pool {
                             continue;
                         }
                         match self.pooling {
-                            Pooling::Max => {
-                                self.maxima(a, |at, best, _| out[at..at + best.len()].copy_from_slice(best))
-                            }
-                            Pooling::Pick => self.maxima(a, |at, _, places| {
-                                out[at..].iter_mut().zip(places).for_each(|(y, &p)| *y = element_or_zero(b, p));
-                            }),
-                            Pooling::MaxGrad => {
-                                out.fill(T::default());
-                                self.maxima(a, |at, _, places| {
-                                    for (&dy, &p) in b[at..].iter().zip(places) {
-                                        if p != NOWHERE {
-                                            out[p as usize] = out[p as usize] + dy;
-                                        }
-                                    }
-                                });
-                            }
                             Pooling::Mean => self.means(a, out),
                             Pooling::MeanGrad => self.shares(a, out),
+                            Pooling::Max | Pooling::Pick | Pooling::MaxGrad => self.with_maxima(a, b, out),
                         }
                     }
                 },
             );
         };
         if out.len() / sizes[0] <= planes {
-            out.chunks_mut(planes * sizes[0]).enumerate().for_each(run);
+            out.chunks_mut(planes * sizes[0]).enumerate().for_each(|(part, out)| run(part, out));
         } else {
-            parallel::chunks(out, planes * sizes[0], run);
+            parallel::chunks(out, planes * sizes[0], |(part, out)| run(part, out));
         }
     }
 
@@ -232,6 +218,31 @@ impl Pool {
                     },
                 );
                 f(at, &best[..n], &places[..n]);
+            },
+        );
+    }
+
+    /// Computes a plane of a function of maxima.
+    #[inline(always)]
+    fn with_maxima<T: PoolElement>(&self, a: &[T], b: &[T], out: &mut [T]) {
+        if self.pooling == Pooling::MaxGrad {
+            out.fill(T::default());
+        }
+        self.maxima(
+            a,
+            #[inline(always)]
+            |at, best, places| match self.pooling {
+                Pooling::Pick => {
+                    out[at..].iter_mut().zip(places).for_each(|(y, &p)| *y = element_or_zero(b, p));
+                }
+                Pooling::MaxGrad => {
+                    for (&dy, &p) in b[at..].iter().zip(places) {
+                        if p != NOWHERE {
+                            out[p as usize] = out[p as usize] + dy;
+                        }
+                    }
+                }
+                _ => out[at..at + best.len()].copy_from_slice(best),
             },
         );
     }
