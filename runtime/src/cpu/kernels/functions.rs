@@ -128,9 +128,9 @@ pub(super) use unary;
 
 /// Selects the Rust type `$T` of an element type among those listed.
 macro_rules! dispatch {
-    ($dtype:expr, $T:ident in [$($v:ident $t:ty),*] => $body:expr) => {
+    ($dtype:expr, $T:ident in [$($($v:ident)|+ $t:ty),*] => $body:expr) => {
         match $dtype {
-            $(DType::$v => { type $T = $t; Some($body) })*
+            $($(DType::$v)|+ => { type $T = $t; Some($body) })*
             #[allow(unreachable_patterns, reason = "some lists have all types")]
             _ => None,
         }
@@ -143,9 +143,16 @@ macro_rules! plain_float2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatc
 macro_rules! plain_int2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatch!($d, T in [I32 i32, I64 i64, U32 u32, U8 u8] => binary!(plain T => T, |$x, $y| $e)) } }
 macro_rules! int1 { ($d:expr, |$x:ident| $e:expr) => { dispatch!($d, T in [I32 i32, I64 i64, U32 u32, U8 u8] => unary!(T => T, |$x| $e)) } }
 macro_rules! int2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatch!($d, T in [I32 i32, I64 i64, U32 u32, U8 u8] => binary!(T => T, |$x, $y| $e)) } }
+// Operations that are the same for signed and unsigned integers of one size.
+macro_rules! bits1 { ($d:expr, |$x:ident| $e:expr) => { dispatch!($d, T in [I32|U32 i32, I64 i64, U8 u8] => unary!(T => T, |$x| $e)) } }
+macro_rules! bits2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatch!($d, T in [I32|U32 i32, I64 i64, U8 u8] => binary!(T => T, |$x, $y| $e)) } }
 macro_rules! bool2 { ($d:expr, |$x:ident, $y:ident| $e:expr) => { dispatch!($d, T in [Bool bool] => binary!(T => T, |$x, $y| $e)) } }
 macro_rules! compare { ($d:expr, |$x:ident, $y:ident| $e:expr) => {
     dispatch!($d, T in [F32 f32, F64 f64, I32 i32, I64 i64, U32 u32, U8 u8] => binary!(T => bool, |$x, $y| $e))
+} }
+
+macro_rules! equality { ($d:expr, |$x:ident, $y:ident| $e:expr) => {
+    dispatch!($d, T in [F32 f32, F64 f64, I32|U32 i32, I64 i64, U8 u8, Bool bool] => binary!(T => bool, |$x, $y| $e))
 } }
 
 /// Returns the function of an operation on operands of type `operand` (for `select`, the
@@ -153,7 +160,7 @@ macro_rules! compare { ($d:expr, |$x:ident, $y:ident| $e:expr) => {
 pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<ElementFunction> {
     let d = operand;
     match op {
-        prim::NEG => float1!(d, |x| -x).or_else(|| int1!(d, |x| x.wrapping_neg())),
+        prim::NEG => float1!(d, |x| -x).or_else(|| bits1!(d, |x| x.wrapping_neg())),
         prim::ABS => float1!(d, |x| x.abs()).or_else(|| match d {
             DType::I32 => Some(unary!(i32 => i32, |x| x.wrapping_abs())),
             DType::I64 => Some(unary!(i64 => i64, |x| x.wrapping_abs())),
@@ -204,21 +211,17 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Elemen
             dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_finite()))
         }
         prim::IS_NAN => dispatch!(d, T in [F32 f32, F64 f64] => unary!(T => bool, |x| x.is_nan())),
-        prim::ADD => float2!(d, |x, y| x + y).or_else(|| int2!(d, |x, y| x.wrapping_add(y))),
-        prim::SUB => float2!(d, |x, y| x - y).or_else(|| int2!(d, |x, y| x.wrapping_sub(y))),
-        prim::MUL => float2!(d, |x, y| x * y).or_else(|| int2!(d, |x, y| x.wrapping_mul(y))),
+        prim::ADD => float2!(d, |x, y| x + y).or_else(|| bits2!(d, |x, y| x.wrapping_add(y))),
+        prim::SUB => float2!(d, |x, y| x - y).or_else(|| bits2!(d, |x, y| x.wrapping_sub(y))),
+        prim::MUL => float2!(d, |x, y| x * y).or_else(|| bits2!(d, |x, y| x.wrapping_mul(y))),
         prim::DIV => float2!(d, |x, y| x / y).or_else(|| dividing(plain_int2!(d, |x, y| x.wrapping_div(y)), d)),
         prim::REM => plain_float2!(d, |x, y| x % y).or_else(|| dividing(plain_int2!(d, |x, y| x.wrapping_rem(y)), d)),
         prim::POW => plain_float2!(d, |x, y| x.powf(y)),
         prim::ATAN2 => plain_float2!(d, |y, x| y.atan2(x)),
         prim::MAXIMUM => float2!(d, |x, y| x.larger(y)).or_else(|| int2!(d, |x, y| x.max(y))),
         prim::MINIMUM => float2!(d, |x, y| x.smaller(y)).or_else(|| int2!(d, |x, y| x.min(y))),
-        prim::EQ => {
-            compare!(d, |x, y| x == y).or_else(|| dispatch!(d, T in [Bool bool] => binary!(T => bool, |x, y| x == y)))
-        }
-        prim::NE => {
-            compare!(d, |x, y| x != y).or_else(|| dispatch!(d, T in [Bool bool] => binary!(T => bool, |x, y| x != y)))
-        }
+        prim::EQ => equality!(d, |x, y| x == y),
+        prim::NE => equality!(d, |x, y| x != y),
         prim::LT => compare!(d, |x, y| x < y),
         prim::LE => compare!(d, |x, y| x <= y),
         prim::GT => compare!(d, |x, y| x > y),
@@ -227,12 +230,12 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Elemen
         prim::OR => bool2!(d, |x, y| x | y),
         prim::XOR => bool2!(d, |x, y| x ^ y),
         prim::NOT => dispatch!(d, T in [Bool bool] => unary!(T => T, |x| !x)),
-        prim::BIT_AND => int2!(d, |x, y| x & y),
-        prim::BIT_OR => int2!(d, |x, y| x | y),
-        prim::BIT_XOR => int2!(d, |x, y| x ^ y),
-        prim::BIT_NOT => int1!(d, |x| !x),
+        prim::BIT_AND => bits2!(d, |x, y| x & y),
+        prim::BIT_OR => bits2!(d, |x, y| x | y),
+        prim::BIT_XOR => bits2!(d, |x, y| x ^ y),
+        prim::BIT_NOT => bits1!(d, |x| !x),
         // The count is taken modulo the number of bits.
-        prim::SHIFT_LEFT => int2!(d, |x, y| x.wrapping_shl(y as u32)),
+        prim::SHIFT_LEFT => bits2!(d, |x, y| x.wrapping_shl(y as u32)),
         prim::SHIFT_RIGHT => int2!(d, |x, y| x.wrapping_shr(y as u32)),
         prim::STOP_GRADIENT => {
             dispatch!(d, T in [F32 f32, F64 f64, F16 f16, BF16 bf16, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
