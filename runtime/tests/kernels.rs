@@ -143,6 +143,24 @@ fn long_reductions_and_empty_ones() {
     .expect("it runs");
 }
 
+/// The kernel of strided operands computes up to 64 rows of results together, and large ones on
+/// several threads.
+#[test]
+fn reductions_with_many_results_agree_in_all_layouts() {
+    for dtype in [DType::F64, DType::I32] {
+        check(&[numbers(&[3, 150, 7], dtype), numbers(&[2, 5, 1100], dtype), numbers(&[130, 4, 300], dtype)], |x| {
+            let mut results = Vec::new();
+            for &a in x {
+                for a in [a, a.permute([1, 2, 0]), a.flip([0, 1]), a.permute([2, 1, 0]).flip(2)] {
+                    results.extend([a.sum_axis(1), a.max_axis([0, 2]), a.min_axis([1, 2]), a.sum_axis(0)]);
+                }
+            }
+            results
+        })
+        .expect("it runs");
+    }
+}
+
 #[test]
 fn softmax_along_each_axis() {
     for dtype in [DType::F32, DType::F64] {
