@@ -105,20 +105,3 @@ fn a_let_of_numbers_is_a_condition() {
         check(same, same);
     }
 }
-
-#[test]
-fn jumps_that_leave() {
-    let leaving = |text: &str| {
-        let jumps = Jumps::leaving(&parse_str::<Block>(&format!("{{ {text} }}")).unwrap().stmts[0]);
-        (jumps.any, jumps.under_construct)
-    };
-    assert_eq!(leaving("while a { break; }"), (false, false));
-    assert_eq!(leaving("while a { return; }"), (true, true));
-    assert_eq!(leaving("while a { while b { break 'x; } }"), (true, true));
-    assert_eq!(leaving("'x: while a { while b { break 'x; } }"), (false, false));
-    assert_eq!(leaving("let Some(x) = y else { continue };"), (true, false));
-    assert_eq!(leaving("f(|| return 1);"), (false, false));
-    let ending = |text: &str| Jumps::ending_loop(&parse_str(text).unwrap(), None).any;
-    assert!(ending("{ if a { break; } }") && ending("{ return; }") && !ending("{ if a { continue; } }"));
-    assert!(!ending("{ loop { break; } }"));
-}

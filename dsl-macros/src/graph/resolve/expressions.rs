@@ -2,7 +2,7 @@
 
 use super::places;
 use super::state::Resolver;
-use crate::graph::forms::{comparison, ends_with_else, is_assignment, take};
+use crate::graph::forms::{comparison, is_assignment, take};
 use crate::graph::known;
 use crate::graph::marks::{has_no_value, is_sequence};
 use crate::graph::names::rt;
@@ -18,8 +18,7 @@ impl Resolver {
         match e {
             Expr::If(_) => {
                 let Expr::If(branch) = take(e) else { unreachable!() };
-                let has_value = ends_with_else(&branch);
-                let branch = self.branch(branch, has_value, false);
+                let branch = self.branch(branch, false);
                 self.node(e, TreeNode::If(Box::new(branch)), is_value);
             }
             Expr::Paren(inner) => self.expr(&mut inner.expr, is_value),
@@ -52,7 +51,7 @@ impl Resolver {
             }
             Expr::Async(_) => {
                 let Expr::Async(mut a) = take(e) else { unreachable!() };
-                let body = self.body(&mut a.block);
+                let body = self.without_jumps(|resolver| resolver.body(&mut a.block));
                 self.node(e, TreeNode::Async(Box::new(Async { syntax: a, body, facts: Default::default() })), is_value);
             }
             Expr::Unsafe(u) => {
@@ -119,7 +118,7 @@ impl Resolver {
                 self.node(e, TreeNode::Await(Box::new(node)), is_value);
             }
             Expr::Macro(m) => {
-                let call = self.macro_call(&m.mac);
+                let call = self.without_jumps(|resolver| resolver.macro_call(&m.mac));
                 if !matches!(call, MacroCall::Kept) {
                     let Expr::Macro(m) = take(e) else { unreachable!() };
                     self.node(e, TreeNode::Macro(Box::new((m, call))), is_value);
@@ -130,8 +129,8 @@ impl Resolver {
     }
 
     fn block(&mut self, mut b: ExprBlock) -> TreeNode {
-        if b.label.is_some() {
-            let body = self.body(&mut b.block);
+        if let Some(label) = &b.label {
+            let body = self.in_labeled(label, |resolver| resolver.body(&mut b.block));
             TreeNode::Labeled(Box::new(Labeled { syntax: b, body, facts: Default::default() }))
         } else if is_sequence(&b) {
             let is_unit = b.attrs.drain(..).any(|mark| has_no_value(&mark));
@@ -158,7 +157,7 @@ impl Resolver {
             if let Pat::Guard(guard) = &mut arm.pat {
                 self.host_condition(&mut guard.guard);
             }
-            self.expr(&mut arm.body, is_value);
+            self.in_host_arm(|resolver| resolver.expr(&mut arm.body, is_value));
             self.env.leave(scope);
         }
     }
@@ -167,16 +166,21 @@ impl Resolver {
         self.scoped(|resolver| {
             let declared = resolver.declare(|env| c.inputs.iter().for_each(|pat| env.declare_pat(pat)));
             let at = c.body.span();
-            let body = resolver.code(take(&mut c.body));
+            let body = resolver.without_jumps(|resolver| resolver.code(take(&mut c.body)));
             TreeNode::Closure(Box::new(Closure { syntax: c, declared, at, body, facts: Default::default() }))
         })
     }
 
     fn binary(&mut self, e: &mut Expr, is_value: bool) {
-        if self.is_host(e) {
-            return visit_mut::visit_expr_mut(self, e);
-        }
+        let is_host = self.is_host(e);
         let Expr::Binary(b) = e else { unreachable!("it is a binary operation") };
+        if is_host {
+            self.expr(&mut b.left, false);
+            return match b.op {
+                BinOp::And(_) | BinOp::Or(_) => self.in_construct(|resolver| resolver.expr(&mut b.right, false)),
+                _ => self.expr(&mut b.right, false),
+            };
+        }
         if let Some((at, function)) = comparison(&b.op) {
             let (left, right) = (self.code(take(&mut b.left)), self.code(take(&mut b.right)));
             let place = if right.parts.is_empty() { None } else { self.place(&left.syntax) };
@@ -185,7 +189,7 @@ impl Resolver {
         } else if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) {
             let (op, left) = (b.op, self.code(take(&mut b.left)));
             self.around += 1;
-            let right = self.code(take(&mut b.right));
+            let right = self.in_construct(|resolver| resolver.code(take(&mut b.right)));
             self.around -= 1;
             self.node(
                 e,
@@ -258,6 +262,7 @@ impl Resolver {
             _ => unreachable!("only jumps are passed here"),
         };
         let value = value.map(|value| self.code(take(value)));
+        self.jumps.add(kind, label.as_ref(), value.is_some());
         Jump { kind, at, label, syntax: e, value, hidden: self.env.hidden(), facts: Default::default() }
     }
 }

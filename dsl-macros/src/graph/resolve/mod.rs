@@ -10,7 +10,9 @@
 //! - Errors become parts of the tree, so that they are reported in the order of the code.
 
 mod conditions;
+mod ends;
 mod expressions;
+mod jumps;
 mod loops;
 mod macros;
 mod places;
@@ -18,14 +20,12 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use super::forms::{ends_with_else, take};
-use super::jumps::{Jumps, breaks_with_value, certainly_jumps, ends_in_jump, expr_jumps};
-use super::known;
+use super::forms::{start, take};
 use super::tree::*;
+use ends::{end_in_jump, have_value};
 use proc_macro2::TokenStream;
 use state::Resolver;
 use std::rc::Rc;
-use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::*;
 
@@ -68,19 +68,29 @@ impl Resolver {
         // Statements after one that certainly jumps never run.
         let mut is_dead = false;
         let around = self.around;
+        // The statements that a jump may leave, and the starts of the rests after them.
+        let mut left = Vec::new();
         while let Some(stmt) = after.next() {
             let is_last = after.as_slice().is_empty();
-            let jumps = is_dead || certainly_jumps(&stmt);
-            let may_leave = !is_last && !jumps && Jumps::leaving(&stmt).under_construct;
-            let rest = may_leave.then(|| rest(&stmt, after.as_slice()));
             let is_end = is_last && !is_dead && !matches!(stmt, Stmt::Expr(_, Some(_)));
+            let (at, own) = (start(&stmt), self.jumps.start());
             let kind = self.statement(stmt, is_end, is_dead);
-            // The rest may be guarded.
-            self.around += usize::from(rest.is_some());
-            out.push(Statement { kind, is_end, rest, guard: Default::default() });
-            is_dead = jumps;
+            let jumps = kind.jumps();
+            is_dead |= jumps;
+            if !is_last && !is_dead && self.jumps.leaving(own).under_construct {
+                left.push((out.len(), at, self.jumps.start()));
+                // The rest may be guarded.
+                self.around += 1;
+            }
+            out.push(Statement { kind, is_end, jumps, rest: None, guard: Default::default() });
         }
         self.around = around;
+        for (i, at, start) in left {
+            let rest = &out[i + 1..];
+            let (ends_in_jump, has_value) = (end_in_jump(rest), have_value(rest));
+            let valued_breaks = self.jumps.valued_breaks(start);
+            out[i].rest = Some(RestOfBlock { at, ends_in_jump, has_value, valued_breaks });
+        }
         out
     }
 
@@ -90,16 +100,18 @@ impl Resolver {
             Stmt::Local(local) => StatementKind::Let(Box::new(self.local(local))),
             Stmt::Item(item) => StatementKind::Item(item),
             Stmt::Expr(Expr::If(e), semi) => {
-                let is_value = ends_with_else(&e) && (is_end || ((semi.is_some() || is_dead) && arms_have_values(&e)));
                 let code = self.code_of(Expr::Verbatim(TokenStream::new()), |resolver, hole| {
-                    let branch = resolver.branch(e, is_value, true);
+                    let mut branch = resolver.branch(e, true);
+                    if !is_end && !((semi.is_some() || is_dead) && branch.arms_have_values()) {
+                        branch.set_no_value();
+                    }
                     resolver.node(hole, TreeNode::If(Box::new(branch)), true);
                 });
                 StatementKind::Expr(code, semi)
             }
             Stmt::Expr(e, semi) => StatementKind::Expr(if is_end { self.passed_code(e) } else { self.code(e) }, semi),
             Stmt::Macro(m) => {
-                let call = self.macro_call(&m.mac);
+                let call = self.without_jumps(|resolver| resolver.macro_call(&m.mac));
                 StatementKind::Macro(Box::new((m, call)))
             }
         }
@@ -129,16 +141,6 @@ impl Resolver {
     }
 }
 
-/// Returns the facts about the statements after one that a jump may leave.
-fn rest(stmt: &Stmt, rest: &[Stmt]) -> RestOfBlock {
-    let has_value = match rest.last() {
-        Some(Stmt::Expr(e, None)) => !conditions::is_unit(e) && !expr_jumps(e),
-        Some(Stmt::Macro(StmtMacro { mac, semi_token: None, .. })) => !known::is_unit_macro(mac),
-        _ => false,
-    };
-    RestOfBlock { at: stmt.span(), ends_in_jump: ends_in_jump(rest), has_value, valued_breaks: breaks_with_value(rest) }
-}
-
 /// Returns a type if it can be written on a local variable.
 fn nameable(ty: &Type) -> Option<Rc<Type>> {
     struct Opaque(bool);
@@ -150,15 +152,4 @@ fn nameable(ty: &Type) -> Option<Rc<Type>> {
     let mut opaque = Opaque(matches!(ty, Type::Never(_)));
     visit::Visit::visit_type(&mut opaque, ty);
     (!opaque.0).then(|| Rc::new(ty.clone()))
-}
-
-/// Returns whether an arm of an `if` ends in an expression.
-fn arms_have_values(e: &ExprIf) -> bool {
-    let ends_in_value = |b: &Block| matches!(b.stmts.last(), Some(Stmt::Expr(_, None)));
-    ends_in_value(&e.then_branch)
-        || match e.else_branch.as_ref().map(|(_, e)| &**e) {
-            Some(Expr::Block(b)) => ends_in_value(&b.block),
-            Some(Expr::If(e)) => arms_have_values(e),
-            _ => false,
-        }
 }

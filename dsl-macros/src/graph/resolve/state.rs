@@ -1,5 +1,6 @@
 //! The state of the walk over a body: the scopes, and the parts of the code that is being resolved.
 
+use super::jumps::FoundJumps;
 use crate::graph::scope::{Env, VarId};
 use crate::graph::tree::{Code, HoleId, Part, TreeNode, hole};
 use syn::Expr;
@@ -15,6 +16,8 @@ pub(super) struct Resolver {
     /// Where there is none, it does not matter which variables the code uses or may modify by a
     /// call, and no part says so.
     pub(super) around: usize,
+    /// The jumps so far.
+    pub(super) jumps: FoundJumps,
     next_hole: HoleId,
 }
 

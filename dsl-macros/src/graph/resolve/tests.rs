@@ -116,3 +116,31 @@ fn the_rest_after_a_jump_is_described_by_its_form() {
     assert_eq!(of("if c { g(); } h()"), None);
     assert_eq!(of("return; g()"), None);
 }
+
+#[test]
+fn the_rest_is_left_by_jumps_under_constructs() {
+    let may_leave = |text: &str| {
+        tree(&format!("fn f() {{ 'b: while b {{ {text} g(); }} }}"))
+            .body
+            .stmts
+            .pop()
+            .map(|stmt| {
+                let StatementKind::Expr(code, _) = stmt.kind else { panic!("a loop") };
+                let Some(Part::Node { node: TreeNode::While(w), .. }) = code.parts.into_iter().next() else {
+                    panic!("a loop")
+                };
+                (w.body.stmts[0].rest.is_some(), w.stops)
+            })
+            .unwrap()
+    };
+    assert_eq!(may_leave("while a { break; }"), (false, false));
+    assert_eq!(may_leave("while a { return; }"), (true, true));
+    assert_eq!(may_leave("while a { while b { break 'b; } }"), (true, true));
+    assert_eq!(may_leave("'x: while a { while b { break 'x; } }"), (false, false));
+    assert_eq!(may_leave("let Some(x) = y else { continue };"), (false, false));
+    assert_eq!(may_leave("let Some(x) = y else { break };"), (false, true));
+    assert_eq!(may_leave("if a { continue 'b; }"), (true, false));
+    assert_eq!(may_leave("'x: { if a { break 'x; } return; }"), (true, true));
+    assert_eq!(may_leave("h(|| return 1);"), (false, false));
+    assert_eq!(may_leave("loop { break; }"), (false, false));
+}
