@@ -1,10 +1,10 @@
 //! `if`s, and the conditions that are certainly of the host.
 
 use super::ends::end_in_jump;
+use super::marks::has_kind_of_outer;
 use super::state::Resolver;
 use crate::graph::forms::{bare, comparison, has_let, take};
 use crate::graph::known::{self, Property};
-use crate::graph::marks::has_kind_of_outer;
 use crate::graph::names::call;
 use crate::graph::tree::{IfExpr, Otherwise, Part, StagedIfExpr};
 use syn::spanned::Spanned;
@@ -14,6 +14,7 @@ impl Resolver {
     /// Resolves an `if`. The caller knows whether it is a statement.
     pub(super) fn branch(&mut self, mut e: ExprIf, is_statement: bool) -> IfExpr {
         let has_kind_of_outer = has_kind_of_outer(&mut e);
+        self.canonical_condition(&mut e.cond);
         let has_let = has_let(&e.cond);
         let is_host = has_let || self.is_host(&e.cond);
         let scope = self.env.enter();
@@ -26,10 +27,13 @@ impl Resolver {
         let arms = |resolver: &mut Self| {
             let then = resolver.body(&mut e.then_branch);
             resolver.env.leave(scope);
-            let otherwise = e.else_branch.as_mut().map(|(_, otherwise)| match take(otherwise) {
-                Expr::Block(mut b) => Otherwise::Block(resolver.body(&mut b.block)),
-                Expr::If(inner) => Otherwise::If(Box::new(resolver.branch(inner, false))),
-                other => unreachable!("an `else` is followed by a block or an `if`, not {other:?}"),
+            let otherwise = e.else_branch.as_mut().map(|(_, otherwise)| {
+                resolver.canonical_expr(otherwise);
+                match take(otherwise) {
+                    Expr::Block(mut b) => Otherwise::Block(resolver.body(&mut b.block)),
+                    Expr::If(inner) => Otherwise::If(Box::new(resolver.branch(inner, false))),
+                    other => unreachable!("an `else` is followed by a block or an `if`, not {other:?}"),
+                }
             });
             (then, otherwise)
         };
@@ -54,6 +58,9 @@ impl Resolver {
     /// Resolves a condition that is certainly a host value: a `let`, whose names are in scope to
     /// its right and in the block, a `&&` chain with a `let`, or the guard of a `match`.
     pub(super) fn host_condition(&mut self, cond: &mut Expr) {
+        if let Expr::Let(_) = cond {
+            self.canonical_expr(cond);
+        }
         match cond {
             Expr::Let(l) => {
                 self.matched(&l.pat, &l.expr);
@@ -80,6 +87,22 @@ impl Resolver {
                 self.expr(other, false);
                 *other = call(at, "host_bool", bare(other).clone());
             }
+        }
+    }
+
+    /// Brings the operands of a condition to canonical form, on which [`is_host`](Self::is_host)
+    /// depends.
+    pub(super) fn canonical_condition(&mut self, cond: &mut Expr) {
+        match cond {
+            Expr::Unary(ExprUnary { op: UnOp::Not(_), expr, .. }) => self.canonical_condition(expr),
+            Expr::Paren(e) => self.canonical_condition(&mut e.expr),
+            Expr::Group(e) => self.canonical_condition(&mut e.expr),
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
+                self.canonical_condition(&mut b.left);
+                self.canonical_condition(&mut b.right);
+            }
+            Expr::Macro(_) | Expr::MethodCall(_) if !self.is_as_written => self.canonical.comparison(cond),
+            _ => {}
         }
     }
 

@@ -1,10 +1,10 @@
 //! Expressions.
 
+use super::marks::{has_no_value, is_sequence};
 use super::places;
 use super::state::Resolver;
 use crate::graph::forms::{comparison, is_assignment, take};
 use crate::graph::known;
-use crate::graph::marks::{has_no_value, is_sequence};
 use crate::graph::names::rt;
 use crate::graph::tree::*;
 use quote::quote;
@@ -15,6 +15,7 @@ use syn::*;
 impl Resolver {
     /// Resolves an expression in place. `is_value` tells whether its value is that of the code.
     pub(super) fn expr(&mut self, e: &mut Expr, is_value: bool) {
+        self.canonical_expr(e);
         match e {
             Expr::If(_) => {
                 let Expr::If(branch) = take(e) else { unreachable!() };
@@ -118,13 +119,20 @@ impl Resolver {
                 self.node(e, TreeNode::Await(Box::new(node)), is_value);
             }
             Expr::Macro(m) => {
-                let call = self.without_jumps(|resolver| resolver.macro_call(&m.mac));
+                let call = self.macro_call(&m.mac);
                 if !matches!(call, MacroCall::Kept) {
                     let Expr::Macro(m) = take(e) else { unreachable!() };
                     self.node(e, TreeNode::Macro(Box::new((m, call))), is_value);
                 }
             }
             other => visit_mut::visit_expr_mut(self, other),
+        }
+    }
+
+    /// Brings an expression to canonical form, but not the expressions inside it.
+    pub(super) fn canonical_expr(&mut self, e: &mut Expr) {
+        if !self.is_as_written {
+            self.canonical.expr(e);
         }
     }
 
@@ -155,7 +163,7 @@ impl Resolver {
             let declared = self.declare(|env| env.declare_matched(&arm.pat, &scrutinee));
             self.parts.push(Part::Declare(declared));
             if let Pat::Guard(guard) = &mut arm.pat {
-                self.host_condition(&mut guard.guard);
+                self.as_written(|resolver| resolver.host_condition(&mut guard.guard));
             }
             self.in_host_arm(|resolver| resolver.expr(&mut arm.body, is_value));
             self.env.leave(scope);
@@ -172,6 +180,7 @@ impl Resolver {
     }
 
     fn binary(&mut self, e: &mut Expr, is_value: bool) {
+        self.canonical_condition(e);
         let is_host = self.is_host(e);
         let Expr::Binary(b) = e else { unreachable!("it is a binary operation") };
         if is_host {

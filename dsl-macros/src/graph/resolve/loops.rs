@@ -12,7 +12,8 @@ use syn::*;
 
 impl Resolver {
     pub(super) fn while_expr(&mut self, mut w: ExprWhile) -> TreeNode {
-        let condition = take(&mut w.cond);
+        let mut condition = take(&mut w.cond);
+        self.canonical_condition(&mut condition);
         if has_let(&condition) || self.is_host(&condition) {
             let may_be_endless = is_true(&condition) && !may_exit(&w.body);
             let (condition, (body, start)) = self.scoped(|resolver| {

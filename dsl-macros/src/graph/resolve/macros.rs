@@ -25,8 +25,12 @@ impl Parse for MacroArgument {
 }
 
 impl Resolver {
-    /// Resolves the call of a macro.
+    /// Resolves the call of a macro. Jumps in its arguments do not count for the code around it.
     pub(super) fn macro_call(&mut self, mac: &Macro) -> MacroCall {
+        self.without_jumps(|resolver| resolver.as_written(|resolver| resolver.macro_arguments(mac)))
+    }
+
+    fn macro_arguments(&mut self, mac: &Macro) -> MacroCall {
         let Some(name) = mac.path.segments.last().map(|s| s.ident.clone()) else {
             return MacroCall::Kept;
         };

@@ -1,4 +1,4 @@
-//! The first stage: makes the tree of a body in canonical form.
+//! The first stage: makes the tree of a body, in fewer forms than Rust has ([`canonical`]).
 //!
 //! It resolves names to variables, and decides whatever follows from names, written types and forms
 //! alone: which places a piece of code may modify, which conditions and iterators are certainly of
@@ -9,12 +9,14 @@
 //! - Items and constants inside the body stay as they are.
 //! - Errors become parts of the tree, so that they are reported in the order of the code.
 
+mod canonical;
 mod conditions;
 mod ends;
 mod expressions;
 mod jumps;
 mod loops;
 mod macros;
+mod marks;
 mod places;
 mod state;
 #[cfg(test)]
@@ -22,15 +24,18 @@ mod tests;
 
 use super::forms::{start, take};
 use super::tree::*;
+use canonical::{FirstValues, in_blocks};
 use ends::{end_in_jump, have_value};
 use proc_macro2::TokenStream;
 use state::Resolver;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use syn::visit::{self, Visit};
 use syn::*;
 
 /// Makes the tree of a function, and takes the statements out of it.
 pub(crate) fn resolve(function: &mut ItemFn) -> FunctionTree {
+    canonical::mark(&function.sig, &mut function.block);
     let mut resolver = Resolver::default();
     for parameter in &function.sig.inputs {
         resolver.env.declare_parameter(parameter);
@@ -58,23 +63,27 @@ impl Resolver {
     /// Resolves the statements of a block, and takes them out of it.
     fn body(&mut self, block: &mut Block) -> Body {
         let stmts = std::mem::take(&mut block.stmts);
+        let deferred = self.canonical.deferred.clone();
         let stmts = self.scoped(|resolver| resolver.statements(stmts));
+        self.canonical.deferred = deferred;
         Body { brace: block.brace_token, stmts }
     }
 
     fn statements(&mut self, stmts: Vec<Stmt>) -> Vec<Statement> {
         let mut out = Vec::with_capacity(stmts.len());
-        let mut after = stmts.into_iter();
+        let mut after: VecDeque<Stmt> = if self.is_as_written { stmts.into() } else { in_blocks(stmts).into() };
         // Statements after one that certainly jumps never run.
         let mut is_dead = false;
         let around = self.around;
         // The statements that a jump may leave, and the starts of the rests after them.
         let mut left = Vec::new();
-        while let Some(stmt) = after.next() {
-            let is_last = after.as_slice().is_empty();
+        while let Some(stmt) = self.next_statement(&mut after) {
+            let is_last = after.is_empty();
+            let first_values = FirstValues::of(&stmt, &self.canonical.deferred);
             let is_end = is_last && !is_dead && !matches!(stmt, Stmt::Expr(_, Some(_)));
             let (at, own) = (start(&stmt), self.jumps.start());
             let kind = self.statement(stmt, is_end, is_dead);
+            first_values.apply(&mut self.canonical.deferred);
             let jumps = kind.jumps();
             is_dead |= jumps;
             if !is_last && !is_dead && self.jumps.leaving(own).under_construct {
@@ -94,6 +103,10 @@ impl Resolver {
         out
     }
 
+    fn next_statement(&mut self, rest: &mut VecDeque<Stmt>) -> Option<Stmt> {
+        if self.is_as_written { rest.pop_front() } else { self.canonical.next_statement(rest) }
+    }
+
     /// Resolves a statement. A dead statement is never run.
     fn statement(&mut self, stmt: Stmt, is_end: bool, is_dead: bool) -> StatementKind {
         match stmt {
@@ -111,7 +124,7 @@ impl Resolver {
             }
             Stmt::Expr(e, semi) => StatementKind::Expr(if is_end { self.passed_code(e) } else { self.code(e) }, semi),
             Stmt::Macro(m) => {
-                let call = self.without_jumps(|resolver| resolver.macro_call(&m.mac));
+                let call = self.macro_call(&m.mac);
                 StatementKind::Macro(Box::new((m, call)))
             }
         }

@@ -1,5 +1,6 @@
 //! The state of the walk over a body: the scopes, and the parts of the code that is being resolved.
 
+use super::canonical::Canonical;
 use super::jumps::FoundJumps;
 use crate::graph::scope::{Env, VarId};
 use crate::graph::tree::{Code, HoleId, Part, TreeNode, hole};
@@ -16,6 +17,9 @@ pub(super) struct Resolver {
     /// Where there is none, it does not matter which variables the code uses or may modify by a
     /// call, and no part says so.
     pub(super) around: usize,
+    pub(super) canonical: Canonical,
+    /// Whether the code is not brought to canonical form: arguments of macros, and guards.
+    pub(super) is_as_written: bool,
     /// The jumps so far.
     pub(super) jumps: FoundJumps,
     next_hole: HoleId,
@@ -40,6 +44,14 @@ impl Resolver {
         let outer = std::mem::take(&mut self.parts);
         f(self, &mut e);
         Code { syntax: e, parts: std::mem::replace(&mut self.parts, outer) }
+    }
+
+    /// Resolves code that is not brought to canonical form.
+    pub(super) fn as_written<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = std::mem::replace(&mut self.is_as_written, true);
+        let result = f(self);
+        self.is_as_written = outer;
+        result
     }
 
     /// Resolves a scope.

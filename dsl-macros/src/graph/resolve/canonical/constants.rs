@@ -14,7 +14,7 @@ use syn::*;
 
 /// Puts parentheses around the patterns that must be constants because they are compared with
 /// numbers.
-pub(super) fn mark(signature: &Signature, body: &mut Block) {
+pub(in crate::graph::resolve) fn mark(signature: &Signature, body: &mut Block) {
     let mut marks = Marks { env: Env::default() };
     signature.inputs.iter().for_each(|input| marks.env.declare_parameter(input));
     marks.visit_block_mut(body);
