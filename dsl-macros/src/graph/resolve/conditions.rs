@@ -101,7 +101,7 @@ impl Resolver {
                 self.canonical_condition(&mut b.left);
                 self.canonical_condition(&mut b.right);
             }
-            Expr::Macro(_) | Expr::MethodCall(_) if !self.is_as_written => self.canonical.comparison(cond),
+            Expr::Macro(_) | Expr::MethodCall(_) if !self.is_as_written => self.canonical.comparison(&self.env, cond),
             _ => {}
         }
     }

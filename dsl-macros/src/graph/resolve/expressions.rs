@@ -132,7 +132,7 @@ impl Resolver {
     /// Brings an expression to canonical form, but not the expressions inside it.
     pub(super) fn canonical_expr(&mut self, e: &mut Expr) {
         if !self.is_as_written {
-            self.canonical.expr(e);
+            self.canonical.expr(&mut self.env, e);
         }
     }
 
@@ -172,7 +172,7 @@ impl Resolver {
 
     fn closure(&mut self, mut c: ExprClosure) -> TreeNode {
         self.scoped(|resolver| {
-            let declared = resolver.declare(|env| c.inputs.iter().for_each(|pat| env.declare_pat(pat)));
+            let declared = resolver.declare(|env| c.inputs.iter().for_each(|pat| env.declare_closure_parameter(pat)));
             let at = c.body.span();
             let body = resolver.without_jumps(|resolver| resolver.code(take(&mut c.body)));
             TreeNode::Closure(Box::new(Closure { syntax: c, declared, at, body, facts: Default::default() }))

@@ -6,11 +6,12 @@
 //! including captured names, and the compiler reports errors in them, as well as in any other
 //! arguments that cannot be parsed.
 
+use super::canonical::matches_arguments;
 use super::state::Resolver;
 use crate::graph::known::{self, MacroKind};
 use crate::graph::tree::{CheckMessage, MacroArgument, MacroArguments, MacroCall};
 use proc_macro2::{Span, TokenStream};
-use quote::ToTokens;
+use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::punctuated::Punctuated;
@@ -83,9 +84,8 @@ impl Resolver {
     }
 
     fn matches(&mut self, tokens: TokenStream) -> Option<MacroCall> {
-        let parser = |input: ParseStream<'_>| Ok((input.parse::<Expr>()?, input.parse::<TokenStream>()?));
-        let (scrutinee, rest) = parser.parse2(tokens).ok()?;
-        Some(MacroCall::Matches(self.code(scrutinee), rest))
+        let (scrutinee, pat, rest) = matches_arguments(&self.env, tokens).ok()?;
+        Some(MacroCall::Matches(self.code(scrutinee), quote!(, #pat #rest)))
     }
 
     /// Resolves `dbg!`: `dbg!(a)` returns `a`, and `dbg!(a, b)` returns `(a, b)`.

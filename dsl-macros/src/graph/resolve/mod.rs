@@ -24,7 +24,7 @@ mod tests;
 
 use super::forms::{start, take};
 use super::tree::*;
-use canonical::{FirstValues, in_blocks};
+use canonical::{FirstValues, in_blocks, is_number};
 use ends::{end_in_jump, have_value};
 use proc_macro2::TokenStream;
 use state::Resolver;
@@ -35,7 +35,6 @@ use syn::*;
 
 /// Makes the tree of a function, and takes the statements out of it.
 pub(crate) fn resolve(function: &mut ItemFn) -> FunctionTree {
-    canonical::mark(&function.sig, &mut function.block);
     let mut resolver = Resolver::default();
     for parameter in &function.sig.inputs {
         resolver.env.declare_parameter(parameter);
@@ -104,7 +103,7 @@ impl Resolver {
     }
 
     fn next_statement(&mut self, rest: &mut VecDeque<Stmt>) -> Option<Stmt> {
-        if self.is_as_written { rest.pop_front() } else { self.canonical.next_statement(rest) }
+        if self.is_as_written { rest.pop_front() } else { self.canonical.next_statement(&mut self.env, rest) }
     }
 
     /// Resolves a statement. A dead statement is never run.
@@ -149,7 +148,12 @@ impl Resolver {
             // A construct may combine several assignments into one, so that `mut` is unused.
             local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "its arms may change it")]));
         }
+        let is_number =
+            matches!(local.pat, Pat::Ident(_)) && source.as_ref().is_some_and(|init| is_number(&self.env, init));
         let declared = self.declare(|env| env.declare_let(&local.pat, source.as_deref()));
+        if is_number {
+            self.env.note_number();
+        }
         Let { syntax: local, expected, init, diverge, declared }
     }
 }

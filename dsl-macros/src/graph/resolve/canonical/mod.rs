@@ -30,12 +30,14 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
-pub(super) use constants::mark;
+pub(super) use comparisons::matches_arguments;
+pub(super) use constants::is_number;
 pub(super) use depth::in_blocks;
 pub(super) use first_values::FirstValues;
 
 use crate::graph::forms::{is_assignment, is_structured};
 use crate::graph::jumps::Jumps;
+use crate::graph::scope::Env;
 use chain::IfChain;
 use fresh::Fresh;
 use split::{split, value_of};
@@ -58,7 +60,7 @@ impl Canonical {
     }
 
     /// Takes the next statement of a block, in canonical form, out of the rest of the block.
-    pub(super) fn next_statement(&mut self, rest: &mut VecDeque<Stmt>) -> Option<Stmt> {
+    pub(super) fn next_statement(&mut self, env: &mut Env, rest: &mut VecDeque<Stmt>) -> Option<Stmt> {
         while let Some(mut stmt) = rest.pop_front() {
             let new_label = |at| self.fresh.label("given", at);
             if let Some(stmts) = first_values::through(&stmt, &self.deferred, new_label) {
@@ -68,6 +70,9 @@ impl Canonical {
             if let Some(stmts) = declared_one_by_one(&stmt) {
                 stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
                 continue;
+            }
+            if let Stmt::Local(local) = &mut stmt {
+                constants::mark_let(env, local);
             }
             if let Stmt::Local(local) = &mut stmt
                 && let Some(stmts) = lets::let_else(&mut self.fresh, local)
@@ -81,6 +86,7 @@ impl Canonical {
                     rest.push_front(stmt);
                     continue;
                 }
+                constants::mark_expr(env, value);
                 lets::for_by_ref(value);
                 lets::while_let(&mut self.fresh, value);
                 if let Some(declaration) = lets::if_let(&mut self.fresh, value) {
@@ -130,11 +136,12 @@ impl Canonical {
     }
 
     /// Brings an expression to canonical form, but not the expressions inside it.
-    pub(super) fn expr(&mut self, e: &mut Expr) {
+    pub(super) fn expr(&mut self, env: &mut Env, e: &mut Expr) {
         if let Some(chain) = IfChain::of_long(e) {
             *e = self.chain_expr(chain);
         }
-        self.comparison(e);
+        self.comparison(env, e);
+        constants::mark_expr(env, e);
         lets::for_by_ref(e);
         lets::while_let(&mut self.fresh, e);
         if let Some(declaration) = lets::if_let(&mut self.fresh, e) {
@@ -161,8 +168,8 @@ impl Canonical {
     }
 
     /// Replaces an operand of a condition by comparisons, if it is such a test of numbers.
-    pub(super) fn comparison(&mut self, e: &mut Expr) {
-        if let Some(comparisons) = comparisons::as_comparisons(&mut self.fresh, e) {
+    pub(super) fn comparison(&mut self, env: &Env, e: &mut Expr) {
+        if let Some(comparisons) = comparisons::as_comparisons(&mut self.fresh, env, e) {
             *e = comparisons;
         }
     }
