@@ -1,6 +1,5 @@
 //! The jumps in the code that was resolved so far.
 
-use super::state::Resolver;
 use crate::graph::jumps::Jumps;
 use crate::graph::tree::JumpKind;
 use syn::{Label, Lifetime};
@@ -18,11 +17,11 @@ struct FoundJump {
 
 /// The number of constructs around a piece of code.
 #[derive(Clone, Copy, Default)]
-struct Nesting {
+pub(super) struct Nesting {
     /// Those that may be staged.
-    staged: usize,
+    pub(super) staged: usize,
     /// The arms of a `match` and of an `if let`.
-    host: usize,
+    pub(super) host: usize,
 }
 
 /// A loop or labeled block.
@@ -37,7 +36,7 @@ pub(super) struct FoundJumps {
     found: Vec<FoundJump>,
     /// The loops and labeled blocks around the current code.
     targets: Vec<JumpTarget>,
-    nesting: Nesting,
+    pub(super) nesting: Nesting,
 }
 
 /// The beginning of a piece of code.
@@ -59,6 +58,17 @@ impl FoundJumps {
     /// Returns the beginning of the code that is resolved next.
     pub(super) fn start(&self) -> Start {
         Start { found: self.found.len(), targets: self.targets.len(), nesting: self.nesting }
+    }
+
+    /// Enters a loop or labeled block. Returns the start of its statements.
+    pub(super) fn enter(&mut self, label: Option<&Label>, is_loop: bool) -> Start {
+        self.targets.push(JumpTarget { label: label.map(|l| l.name.ident.to_string()), is_loop });
+        self.start()
+    }
+
+    /// Leaves the innermost loop or labeled block.
+    pub(super) fn leave(&mut self) {
+        self.targets.pop();
     }
 
     /// Adds a jump.
@@ -110,7 +120,7 @@ impl FoundJumps {
 
     /// Notes that code after a conditional `break` in a labeled block depends on its condition. The
     /// statements of the block began at the start.
-    fn depend_on_breaks(&mut self, start: Start) {
+    pub(super) fn depend_on_breaks(&mut self, start: Start) {
         let depth = |nesting: Nesting| nesting.staged + nesting.host;
         let found = &mut self.found[start.found..];
         let is_conditional = |jump: &FoundJump| {
@@ -119,51 +129,5 @@ impl FoundJumps {
         if found.iter().any(is_conditional) {
             found.iter_mut().for_each(|jump| jump.nesting.staged += 1);
         }
-    }
-}
-
-impl Resolver {
-    /// Resolves code inside a construct that may be staged.
-    pub(super) fn in_construct<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
-        self.jumps.nesting.staged += 1;
-        let result = f(self);
-        self.jumps.nesting.staged -= 1;
-        result
-    }
-
-    /// Resolves code in an arm that a host value selects.
-    pub(super) fn in_host_arm<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
-        self.jumps.nesting.host += 1;
-        let result = f(self);
-        self.jumps.nesting.host -= 1;
-        result
-    }
-
-    /// Resolves the body of a loop. Returns its start as well.
-    pub(super) fn in_loop<T>(&mut self, label: Option<&Label>, f: impl FnOnce(&mut Self) -> T) -> (T, Start) {
-        self.in_construct(|resolver| resolver.in_target(label, true, f))
-    }
-
-    /// Resolves the statements of a labeled block.
-    pub(super) fn in_labeled<T>(&mut self, label: &Label, f: impl FnOnce(&mut Self) -> T) -> T {
-        let (result, start) = self.in_target(Some(label), false, f);
-        self.jumps.depend_on_breaks(start);
-        result
-    }
-
-    fn in_target<T>(&mut self, label: Option<&Label>, is_loop: bool, f: impl FnOnce(&mut Self) -> T) -> (T, Start) {
-        self.jumps.targets.push(JumpTarget { label: label.map(|l| l.name.ident.to_string()), is_loop });
-        let start = self.jumps.start();
-        let result = f(self);
-        self.jumps.targets.pop();
-        (result, start)
-    }
-
-    /// Resolves code that jumps cannot leave, or whose jumps do not count for the code around it.
-    pub(super) fn without_jumps<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
-        let start = self.jumps.start();
-        let result = f(self);
-        self.jumps.forget(start);
-        result
     }
 }

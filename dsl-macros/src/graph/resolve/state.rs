@@ -1,10 +1,10 @@
 //! The state of the walk over a body: the scopes, and the parts of the code that is being resolved.
 
 use super::canonical::Canonical;
-use super::jumps::FoundJumps;
+use super::jumps::{FoundJumps, Start};
 use crate::graph::scope::{Env, VarId};
 use crate::graph::tree::{Code, HoleId, Part, TreeNode, hole};
-use syn::Expr;
+use syn::{Expr, Label};
 
 /// The state of the walk over a body.
 #[derive(Default)]
@@ -51,6 +51,49 @@ impl Resolver {
         let outer = std::mem::replace(&mut self.is_as_written, true);
         let result = f(self);
         self.is_as_written = outer;
+        result
+    }
+
+    /// Resolves code inside a construct that may be staged.
+    pub(super) fn in_construct<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        self.jumps.nesting.staged += 1;
+        let result = f(self);
+        self.jumps.nesting.staged -= 1;
+        result
+    }
+
+    /// Resolves code in an arm that a host value selects.
+    pub(super) fn in_host_arm<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        self.jumps.nesting.host += 1;
+        let result = f(self);
+        self.jumps.nesting.host -= 1;
+        result
+    }
+
+    /// Resolves the body of a loop. Returns its start as well.
+    pub(super) fn in_loop<T>(&mut self, label: Option<&Label>, f: impl FnOnce(&mut Self) -> T) -> (T, Start) {
+        self.in_construct(|resolver| {
+            let start = resolver.jumps.enter(label, true);
+            let result = f(resolver);
+            resolver.jumps.leave();
+            (result, start)
+        })
+    }
+
+    /// Resolves the statements of a labeled block.
+    pub(super) fn in_labeled<T>(&mut self, label: &Label, f: impl FnOnce(&mut Self) -> T) -> T {
+        let start = self.jumps.enter(Some(label), false);
+        let result = f(self);
+        self.jumps.leave();
+        self.jumps.depend_on_breaks(start);
+        result
+    }
+
+    /// Resolves code that jumps cannot leave, or whose jumps do not count for the code around it.
+    pub(super) fn without_jumps<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
+        let start = self.jumps.start();
+        let result = f(self);
+        self.jumps.forget(start);
         result
     }
 
