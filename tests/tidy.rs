@@ -8,8 +8,10 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+mod imports;
 mod text;
 
+use imports::{circular_imports, upward_imports};
 use text::{cargo_command, code_of, code_spans, fenced_lines, path_of, words};
 
 /// Crates that would bring a device, a thread pool or a network into the language.
@@ -17,6 +19,18 @@ const NOT_IN_DSL: &[&str] = &["rayon", "wgpu", "tokio", "quinn", "faer"];
 
 /// The maximum number of lines of a file. A longer one has more than one subject.
 const LONGEST_SOURCE: usize = 1_200;
+
+/// The maximum number of lines of a file of `#[graph]`, whose stages are many small parts.
+const LONGEST_OF_GRAPH: usize = 500;
+
+/// The folders of the runtime. None imports from a later one.
+const ROOMS: &[&str] = &["place", "cpu", "device", "flow", "session"];
+
+/// The modules of the runtime that import from a later folder.
+///
+/// A program reads and assigns variables that its session has locked. `Guard` is such a lock. It is
+/// defined next to the variables, in the session.
+const UPWARD_IMPORTS: &[(&str, &str)] = &[("cpu::program", "session"), ("cpu::memory", "session")];
 
 /// The files that know the layout of constructs: those that define, build, check and print it.
 const LAYOUT: &[&str] = &[
@@ -48,7 +62,18 @@ fn the_language_depends_on_no_device_thread_or_network() {
 
 #[test]
 fn every_source_is_short() {
-    check(too_long(&sources()));
+    check(too_long(&sources(), "", LONGEST_SOURCE));
+    check(too_long(&sources(), "dsl-macros/src/graph/", LONGEST_OF_GRAPH));
+}
+
+#[test]
+fn no_files_of_the_macros_import_each_other_in_a_circle() {
+    check(circular_imports(&sources(), "dsl-macros/src/"));
+}
+
+#[test]
+fn folders_of_the_runtime_import_downwards() {
+    check(upward_imports(&sources(), "runtime/src/", ROOMS, UPWARD_IMPORTS));
 }
 
 #[test]
@@ -191,16 +216,16 @@ fn heavy_dependencies(manifest: &str) -> Report {
     report
 }
 
-/// No source is longer than [`LONGEST_SOURCE`] lines, except data of tests.
-fn too_long(sources: &[Source]) -> Report {
+/// No source below a folder is longer than `longest` lines, except data of tests.
+fn too_long(sources: &[Source], folder: &str, longest: usize) -> Report {
     let mut report = Report::default();
-    for source in sources {
+    for source in sources.iter().filter(|source| source.path.starts_with(folder)) {
         if source.path.contains("tests/data/") {
             continue;
         }
         let lines = source.text.lines().count();
-        report.look(lines <= LONGEST_SOURCE, || {
-            format!("{}: {lines} lines, more than {LONGEST_SOURCE}: split it by subject", source.path)
+        report.look(lines <= longest, || {
+            format!("{}: {lines} lines, more than {longest}: split it by subject", source.path)
         });
     }
     report
@@ -550,13 +575,52 @@ fn a_heavy_dependency_is_found_in_every_form() {
 
 #[test]
 fn a_long_source_is_found() {
-    let report = too_long(&[
+    let sources = [
         source("dsl/src/a.rs", &"\n".repeat(LONGEST_SOURCE)),
         source("dsl/src/b.rs", &"\n".repeat(LONGEST_SOURCE + 1)),
         source("tests/data/c.rs", &"\n".repeat(LONGEST_SOURCE + 1)),
-    ]);
+    ];
     let expected = "dsl/src/b.rs: 1201 lines, more than 1200: split it by subject";
-    check_wrong(&report, &[expected]);
+    check_wrong(&too_long(&sources, "", LONGEST_SOURCE), &[expected]);
+    check_wrong(&too_long(&sources[..2], "dsl/src/a", LONGEST_SOURCE), &[]);
+    check_wrong(
+        &too_long(&[source("dsl/src/c.rs", "\n\n")], "dsl/src/", 1),
+        &["dsl/src/c.rs: 2 lines, more than 1: split it by subject"],
+    );
+}
+
+#[test]
+fn a_circle_of_imports_is_found() {
+    let mut sources = [
+        source("m/src/lib.rs", "mod a; mod b; use a::{f, g};"),
+        source("m/src/a/mod.rs", "mod tests; use crate::{b::{self, h}, c};"),
+        source("m/src/a/tests.rs", "use crate::f;"),
+        source("m/src/b.rs", "// crate::c\nfn h() { super::c::k() }\n#[cfg(test)]\nmod tests { use crate::c; }"),
+        source("m/src/c.rs", "use super::a::f as g;"),
+    ];
+    let expected = [
+        "m/src/: `a` imports itself through b, c",
+        "m/src/: `b` imports itself through c",
+        "m/src/: `c` imports itself through a",
+    ];
+    check_wrong(&circular_imports(&sources, "m/src/"), &expected);
+    sources[4] = source("m/src/c.rs", "fn k() {}");
+    check_wrong(&circular_imports(&sources, "m/src/"), &[]);
+}
+
+#[test]
+fn an_import_from_a_later_folder_is_found() {
+    let sources = [
+        source("m/src/low/a.rs", "use crate::high::mid::T;"),
+        source("m/src/low/b.rs", "fn f(x: crate::high::T) {}"),
+        source("m/src/high/mod.rs", "use crate::low::a;"),
+        source("m/src/high/mid.rs", "use super::super::low;"),
+    ];
+    let wrong = |known: &[(&str, &str)], expected: &[&str]| {
+        check_wrong(&upward_imports(&sources, "m/src/", &["low", "high"], known), expected);
+    };
+    wrong(&[("low::b", "high")], &["m/src/: `low::a` imports {\"high\"} above it; known exceptions are {}"]);
+    wrong(&[("low::a", "high"), ("low::b", "high")], &[]);
 }
 
 #[test]

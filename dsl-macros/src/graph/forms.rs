@@ -1,7 +1,8 @@
 //! Properties of Rust code that follow from its form.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
-use syn::{BinOp, Block, Expr, ExprBlock, ExprIf, Stmt};
+use syn::spanned::Spanned;
+use syn::{Attribute, BinOp, Block, Expr, ExprBlock, Stmt};
 
 /// Returns whether a condition has a `let` in its `&&` chain.
 pub(crate) fn has_let(cond: &Expr) -> bool {
@@ -83,15 +84,38 @@ pub(crate) fn is_structured(e: &Expr) -> bool {
     matches!(e, Expr::If(_) | Expr::Match(_) | Expr::Block(_) | Expr::Loop(_) | Expr::While(_) | Expr::ForLoop(_))
 }
 
+/// Returns the location of the first token of a statement.
+pub(crate) fn start(stmt: &Stmt) -> Span {
+    let start_or = |attrs: &[Attribute], span| attrs.first().map_or(span, |attr| attr.pound_token.span);
+    match stmt {
+        Stmt::Local(local) => start_or(&local.attrs, local.let_token.span),
+        Stmt::Expr(e, _) => start_of(e),
+        Stmt::Macro(m) => start_or(&m.attrs, m.mac.path.span()),
+        Stmt::Item(item) => item.span(),
+    }
+}
+
+/// Returns the location of the first token of an expression. A long one is not searched for its
+/// last token.
+fn start_of(e: &Expr) -> Span {
+    let (attrs, label, token) = match e {
+        Expr::If(e) => (&e.attrs, None, e.if_token.span),
+        Expr::Match(e) => (&e.attrs, None, e.match_token.span),
+        Expr::While(e) => (&e.attrs, e.label.as_ref(), e.while_token.span),
+        Expr::ForLoop(e) => (&e.attrs, e.label.as_ref(), e.for_token.span),
+        Expr::Loop(e) => (&e.attrs, e.label.as_ref(), e.loop_token.span),
+        Expr::Block(e) => (&e.attrs, e.label.as_ref(), e.block.brace_token.span.join()),
+        Expr::Assign(e) if e.attrs.is_empty() => return start_of(&e.left),
+        Expr::Binary(e) if e.attrs.is_empty() => return start_of(&e.left),
+        Expr::Call(e) if e.attrs.is_empty() => return start_of(&e.func),
+        Expr::MethodCall(e) if e.attrs.is_empty() => return start_of(&e.receiver),
+        e => return e.span(),
+    };
+    let token = label.map_or(token, |label| label.name.apostrophe);
+    attrs.first().map_or(token, |attr| attr.pound_token.span)
+}
+
 /// Moves the expression out and leaves an empty one.
 pub(crate) fn take(e: &mut Expr) -> Expr {
     std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
-}
-
-/// Returns whether an `if` can have a value, because its last `else` has no condition.
-pub(crate) fn ends_with_else(e: &ExprIf) -> bool {
-    match e.else_branch.as_ref().map(|(_, e)| &**e) {
-        Some(Expr::If(inner)) => ends_with_else(inner),
-        otherwise => otherwise.is_some(),
-    }
 }

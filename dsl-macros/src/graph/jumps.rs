@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use syn::visit::{self, Visit};
-use syn::{BinOp, Block, Expr, ExprBlock, ExprBreak, ExprClosure, Item, Label, Local, Stmt, Type};
+use syn::{BinOp, Block, Expr, ExprBlock, Item, Label, Local, Stmt, Type};
 
 /// Returns whether a block certainly jumps out of itself.
 pub(crate) fn block_jumps(block: &Block) -> bool {
@@ -34,13 +34,6 @@ pub(crate) struct Jumps {
 }
 
 impl Jumps {
-    /// Returns the jumps that leave a statement.
-    pub(crate) fn leaving(stmt: &Stmt) -> Jumps {
-        let mut find = FindJumps::default();
-        find.visit_stmt(stmt);
-        find.found
-    }
-
     /// Returns the jumps that leave an expression that is not in canonical form yet.
     pub(crate) fn leaving_expr(e: &Expr) -> Jumps {
         let mut find = FindJumps { before: true, ..FindJumps::default() };
@@ -67,35 +60,12 @@ impl Jumps {
 }
 
 /// Returns whether a statement certainly jumps.
-pub(crate) fn certainly_jumps(stmt: &Stmt) -> bool {
+fn certainly_jumps(stmt: &Stmt) -> bool {
     match stmt {
         Stmt::Expr(e, _) => expr_jumps(e),
         Stmt::Local(Local { init: Some(init), .. }) => expr_jumps(&init.expr),
         _ => false,
     }
-}
-
-/// Returns whether statements certainly jump, other than by a final value.
-pub(crate) fn ends_in_jump(stmts: &[Stmt]) -> bool {
-    let Some((last, before)) = stmts.split_last() else { return false };
-    let is_value = matches!(last, Stmt::Expr(Expr::If(_) | Expr::Match(_) | Expr::Block(_), None));
-    before.iter().any(certainly_jumps) || (certainly_jumps(last) && !is_value)
-}
-
-/// Returns the labels of each `break` with a value in statements.
-pub(crate) fn breaks_with_value(stmts: &[Stmt]) -> Vec<String> {
-    struct FindBreaks(Vec<String>);
-    impl<'a> Visit<'a> for FindBreaks {
-        fn visit_expr_break(&mut self, b: &'a ExprBreak) {
-            self.0.extend(b.label.as_ref().filter(|_| b.expr.is_some()).map(|label| label.ident.to_string()));
-            visit::visit_expr_break(self, b);
-        }
-        fn visit_expr_closure(&mut self, _: &'a ExprClosure) {}
-        fn visit_item(&mut self, _: &'a Item) {}
-    }
-    let mut find = FindBreaks(Vec::new());
-    stmts.iter().for_each(|stmt| find.visit_stmt(stmt));
-    find.0
 }
 
 #[derive(Default)]

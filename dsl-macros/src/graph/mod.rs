@@ -2,14 +2,12 @@
 //!
 //! | stage | makes | knows | must never know |
 //! |---|---|---|---|
-//! | [`canonical`] | Rust of Rust | forms and patterns | what is staged, and how |
-//! | [`resolve`] | the [`tree`] of Rust | scopes, written types, what is [`known`] by name | flags, slots, carried places |
+//! | [`resolve`] | the [`tree`] of Rust, in fewer forms | scopes, written types, what is [`known`] by name | flags, slots, carried places |
 //! | [`analyze`] | the [`facts`] of the tree | the parts of code in order of evaluation | syntax, scopes, the emitted code |
 //! | [`emit`] | Rust of the tree and its facts | the interface of the expansion | scopes, types, why a fact holds |
 //!
-//! Each stage is a function, and hands over a value: a body in canonical form, the tree, the tree
-//! with its facts. A stage imports the values and the files that all may use ([`forms`], [`jumps`],
-//! [`names`], [`place`], [`scope`], [`known`], [`marks`]), but no other stage. The files of a stage
+//! Each stage is a function, and hands over a value: the tree, the tree with its facts. A stage imports the values and the files that all may use ([`forms`], [`jumps`],
+//! [`names`], [`place`], [`scope`], [`known`]), but no other stage. The files of a stage
 //! do not import one another in a circle either: a file of its own has the state that they share.
 //!
 //! A construct is found in the first stage that can decide on it, and decided on once. Whether a
@@ -18,7 +16,6 @@
 //! depends on all constructs around the jump.
 
 mod analyze;
-mod canonical;
 mod emit;
 mod facts;
 mod forms;
@@ -26,7 +23,6 @@ mod forms;
 mod growth;
 mod jumps;
 mod known;
-mod marks;
 mod names;
 mod params;
 mod place;
@@ -65,7 +61,6 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
         let (ItemFn { attrs, vis, sig, .. }, errors) = (function, cx.finish().err());
         return quote!(#errors #(#attrs)* #vis #sig { ::core::unreachable!() });
     }
-    canonical::canonical(&function.sig, &mut function.block);
     let tree = resolve::resolve(&mut function);
     analyze::analyze(&cx, &tree);
     let stmts = emit::emit(tree);

@@ -2,7 +2,7 @@
 
 use super::known::{Property, has_known_methods, is_bool, is_mut_ref, is_number_type, method_is};
 use syn::visit::{self, Visit};
-use syn::{Expr, FnArg, Pat, PatIdent, ReceiverKind, Type};
+use syn::{Expr, FnArg, Pat, PatIdent, PatType, ReceiverKind, Type};
 
 /// How the value of a variable can be modified, as far as tokens show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,14 @@ impl Env {
     /// Closes a scope and forgets its names.
     pub(crate) fn leave(&mut self, scope: Scope) {
         self.names.truncate(scope.0);
+    }
+
+    /// Declares variables for `f` alone, and forgets them.
+    pub(crate) fn tentatively(&mut self, f: impl FnOnce(&mut Env)) {
+        let (scope, variables) = (self.enter(), self.variables.len());
+        f(self);
+        self.leave(scope);
+        self.variables.truncate(variables);
     }
 
     /// Returns the id of the next variable.
@@ -211,6 +219,17 @@ impl Env {
             last.is_bool = ty.is_some_and(is_bool);
             last.is_known = ty.is_some_and(has_known_methods);
             last.is_number = ty.is_some_and(is_number_type);
+        }
+    }
+
+    /// Declares the variables of a parameter of a closure.
+    pub(crate) fn declare_closure_parameter(&mut self, pat: &Pat) {
+        self.declare_pat(pat);
+        if let Pat::Type(PatType { pat, ty, .. }) = pat
+            && let Pat::Ident(_) = **pat
+            && is_number_type(ty)
+        {
+            self.note_number();
         }
     }
 

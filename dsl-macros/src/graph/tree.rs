@@ -152,6 +152,8 @@ pub(crate) struct Statement {
     pub(crate) kind: StatementKind,
     /// Whether the value of the block is that of the statement.
     pub(crate) is_end: bool,
+    /// Whether the statement certainly jumps.
+    pub(crate) jumps: bool,
     /// The statements after this one, if a jump in it may skip them.
     pub(crate) rest: Option<RestOfBlock>,
     /// The facts of the guard around the rest, if a jump skips it.

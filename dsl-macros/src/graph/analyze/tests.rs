@@ -1,14 +1,12 @@
 //! The places that constructs carry, and the errors of the analysis.
 
 use super::*;
-use crate::graph::{canonical::canonical, resolve::resolve};
-use syn::{ItemFn, parse_str};
+use crate::graph::resolve::resolve;
+use syn::parse_str;
 
 /// Returns the tree of a function.
 fn tree(function: &str) -> FunctionTree {
-    let mut function: ItemFn = parse_str(function).unwrap();
-    canonical(&function.sig, &mut function.block);
-    resolve(&mut function)
+    resolve(&mut parse_str(function).unwrap())
 }
 
 /// Returns the places that each construct of a body carries, in the order in which the constructs

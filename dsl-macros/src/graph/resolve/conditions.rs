@@ -1,33 +1,22 @@
 //! `if`s, and the conditions that are certainly of the host.
 
+use super::ends::end_in_jump;
+use super::marks::has_kind_of_outer;
 use super::state::Resolver;
-use crate::graph::forms::{bare, comparison, has_let, is_assignment, take};
-use crate::graph::jumps::{block_jumps, ends_in_jump, expr_jumps};
+use crate::graph::forms::{bare, comparison, has_let, take};
 use crate::graph::known::{self, Property};
-use crate::graph::marks::has_kind_of_outer;
 use crate::graph::names::call;
 use crate::graph::tree::{IfExpr, Otherwise, Part, StagedIfExpr};
 use syn::spanned::Spanned;
 use syn::*;
 
 impl Resolver {
-    /// Resolves an `if`. The caller knows whether it has a value by its form, and whether it is a
-    /// statement.
-    pub(super) fn branch(&mut self, mut e: ExprIf, is_value: bool, is_statement: bool) -> IfExpr {
+    /// Resolves an `if`. The caller knows whether it is a statement.
+    pub(super) fn branch(&mut self, mut e: ExprIf, is_statement: bool) -> IfExpr {
         let has_kind_of_outer = has_kind_of_outer(&mut e);
-        let is_host = has_let(&e.cond) || self.is_host(&e.cond);
-        let staged = (!is_host).then(|| {
-            let otherwise = e.else_branch.as_ref().map(|(_, e)| &**e);
-            StagedIfExpr {
-                has_kind_of_outer,
-                jumps: [block_jumps(&e.then_branch), otherwise.is_some_and(expr_jumps)],
-                has_value: [
-                    !ends_in_jump(&e.then_branch.stmts),
-                    !matches!(otherwise, Some(Expr::Block(b)) if ends_in_jump(&b.block.stmts)),
-                ],
-                facts: Default::default(),
-            }
-        });
+        self.canonical_condition(&mut e.cond);
+        let has_let = has_let(&e.cond);
+        let is_host = has_let || self.is_host(&e.cond);
         let scope = self.env.enter();
         let condition = take(&mut e.cond);
         let condition = match is_host {
@@ -35,20 +24,43 @@ impl Resolver {
             false => self.code(condition),
         };
         self.around += usize::from(!is_host);
-        let then = self.body(&mut e.then_branch);
-        self.env.leave(scope);
-        let otherwise = e.else_branch.as_mut().map(|(_, otherwise)| match take(otherwise) {
-            Expr::Block(mut b) => Otherwise::Block(self.body(&mut b.block)),
-            Expr::If(inner) => Otherwise::If(Box::new(self.branch(inner, is_value, false))),
-            other => unreachable!("an `else` is followed by a block or an `if`, not {other:?}"),
-        });
+        let arms = |resolver: &mut Self| {
+            let then = resolver.body(&mut e.then_branch);
+            resolver.env.leave(scope);
+            let otherwise = e.else_branch.as_mut().map(|(_, otherwise)| {
+                resolver.canonical_expr(otherwise);
+                match take(otherwise) {
+                    Expr::Block(mut b) => Otherwise::Block(resolver.body(&mut b.block)),
+                    Expr::If(inner) => Otherwise::If(Box::new(resolver.branch(inner, false))),
+                    other => unreachable!("an `else` is followed by a block or an `if`, not {other:?}"),
+                }
+            });
+            (then, otherwise)
+        };
+        let (then, otherwise) = if has_let { self.in_host_arm(arms) } else { self.in_construct(arms) };
         self.around -= usize::from(!is_host);
+        let is_value = match &otherwise {
+            Some(Otherwise::If(inner)) => inner.is_value,
+            otherwise => otherwise.is_some(),
+        };
+        let staged = (!is_host).then(|| StagedIfExpr {
+            has_kind_of_outer,
+            jumps: [then.jumps(), otherwise.as_ref().is_some_and(Otherwise::jumps)],
+            has_value: [
+                !end_in_jump(&then.stmts),
+                !matches!(&otherwise, Some(Otherwise::Block(body)) if end_in_jump(&body.stmts)),
+            ],
+            facts: Default::default(),
+        });
         IfExpr { syntax: e, condition, then, otherwise, is_value, is_statement, staged }
     }
 
     /// Resolves a condition that is certainly a host value: a `let`, whose names are in scope to
     /// its right and in the block, a `&&` chain with a `let`, or the guard of a `match`.
     pub(super) fn host_condition(&mut self, cond: &mut Expr) {
+        if let Expr::Let(_) = cond {
+            self.canonical_expr(cond);
+        }
         match cond {
             Expr::Let(l) => {
                 self.matched(&l.pat, &l.expr);
@@ -60,7 +72,7 @@ impl Resolver {
             }
             Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
                 self.host_condition(&mut b.left);
-                self.host_condition(&mut b.right);
+                self.in_construct(|resolver| resolver.host_condition(&mut b.right));
             }
             Expr::Paren(e) => self.host_condition(&mut e.expr),
             Expr::Unary(e) if matches!(e.op, UnOp::Not(_)) && self.is_host(&e.expr) => self.host_condition(&mut e.expr),
@@ -75,6 +87,22 @@ impl Resolver {
                 self.expr(other, false);
                 *other = call(at, "host_bool", bare(other).clone());
             }
+        }
+    }
+
+    /// Brings the operands of a condition to canonical form, on which [`is_host`](Self::is_host)
+    /// depends.
+    pub(super) fn canonical_condition(&mut self, cond: &mut Expr) {
+        match cond {
+            Expr::Unary(ExprUnary { op: UnOp::Not(_), expr, .. }) => self.canonical_condition(expr),
+            Expr::Paren(e) => self.canonical_condition(&mut e.expr),
+            Expr::Group(e) => self.canonical_condition(&mut e.expr),
+            Expr::Binary(b) if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) => {
+                self.canonical_condition(&mut b.left);
+                self.canonical_condition(&mut b.right);
+            }
+            Expr::Macro(_) | Expr::MethodCall(_) if !self.is_as_written => self.canonical.comparison(&self.env, cond),
+            _ => {}
         }
     }
 
@@ -107,17 +135,6 @@ pub(super) fn is_true(condition: &Expr) -> bool {
     match condition {
         Expr::Lit(ExprLit { lit: Lit::Bool(literal), .. }) => literal.value,
         Expr::Paren(e) => is_true(&e.expr),
-        _ => false,
-    }
-}
-
-/// Returns whether an expression is `()` by its form.
-pub(super) fn is_unit(e: &Expr) -> bool {
-    match e {
-        Expr::While(_) | Expr::ForLoop(_) | Expr::Assign(_) => true,
-        Expr::If(e) => e.else_branch.is_none(),
-        Expr::Binary(b) => is_assignment(&b.op),
-        Expr::Macro(m) => known::is_unit_macro(&m.mac),
         _ => false,
     }
 }

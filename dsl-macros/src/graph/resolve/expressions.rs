@@ -1,10 +1,10 @@
 //! Expressions.
 
+use super::marks::{has_no_value, is_sequence};
 use super::places;
 use super::state::Resolver;
-use crate::graph::forms::{comparison, ends_with_else, is_assignment, take};
+use crate::graph::forms::{comparison, is_assignment, take};
 use crate::graph::known;
-use crate::graph::marks::{has_no_value, is_sequence};
 use crate::graph::names::rt;
 use crate::graph::tree::*;
 use quote::quote;
@@ -15,11 +15,11 @@ use syn::*;
 impl Resolver {
     /// Resolves an expression in place. `is_value` tells whether its value is that of the code.
     pub(super) fn expr(&mut self, e: &mut Expr, is_value: bool) {
+        self.canonical_expr(e);
         match e {
             Expr::If(_) => {
                 let Expr::If(branch) = take(e) else { unreachable!() };
-                let has_value = ends_with_else(&branch);
-                let branch = self.branch(branch, has_value, false);
+                let branch = self.branch(branch, false);
                 self.node(e, TreeNode::If(Box::new(branch)), is_value);
             }
             Expr::Paren(inner) => self.expr(&mut inner.expr, is_value),
@@ -52,7 +52,7 @@ impl Resolver {
             }
             Expr::Async(_) => {
                 let Expr::Async(mut a) = take(e) else { unreachable!() };
-                let body = self.body(&mut a.block);
+                let body = self.without_jumps(|resolver| resolver.body(&mut a.block));
                 self.node(e, TreeNode::Async(Box::new(Async { syntax: a, body, facts: Default::default() })), is_value);
             }
             Expr::Unsafe(u) => {
@@ -129,9 +129,16 @@ impl Resolver {
         }
     }
 
+    /// Brings an expression to canonical form, but not the expressions inside it.
+    pub(super) fn canonical_expr(&mut self, e: &mut Expr) {
+        if !self.is_as_written {
+            self.canonical.expr(&mut self.env, e);
+        }
+    }
+
     fn block(&mut self, mut b: ExprBlock) -> TreeNode {
-        if b.label.is_some() {
-            let body = self.body(&mut b.block);
+        if let Some(label) = &b.label {
+            let body = self.in_labeled(label, |resolver| resolver.body(&mut b.block));
             TreeNode::Labeled(Box::new(Labeled { syntax: b, body, facts: Default::default() }))
         } else if is_sequence(&b) {
             let is_unit = b.attrs.drain(..).any(|mark| has_no_value(&mark));
@@ -156,27 +163,33 @@ impl Resolver {
             let declared = self.declare(|env| env.declare_matched(&arm.pat, &scrutinee));
             self.parts.push(Part::Declare(declared));
             if let Pat::Guard(guard) = &mut arm.pat {
-                self.host_condition(&mut guard.guard);
+                self.as_written(|resolver| resolver.host_condition(&mut guard.guard));
             }
-            self.expr(&mut arm.body, is_value);
+            self.in_host_arm(|resolver| resolver.expr(&mut arm.body, is_value));
             self.env.leave(scope);
         }
     }
 
     fn closure(&mut self, mut c: ExprClosure) -> TreeNode {
         self.scoped(|resolver| {
-            let declared = resolver.declare(|env| c.inputs.iter().for_each(|pat| env.declare_pat(pat)));
+            let declared = resolver.declare(|env| c.inputs.iter().for_each(|pat| env.declare_closure_parameter(pat)));
             let at = c.body.span();
-            let body = resolver.code(take(&mut c.body));
+            let body = resolver.without_jumps(|resolver| resolver.code(take(&mut c.body)));
             TreeNode::Closure(Box::new(Closure { syntax: c, declared, at, body, facts: Default::default() }))
         })
     }
 
     fn binary(&mut self, e: &mut Expr, is_value: bool) {
-        if self.is_host(e) {
-            return visit_mut::visit_expr_mut(self, e);
-        }
+        self.canonical_condition(e);
+        let is_host = self.is_host(e);
         let Expr::Binary(b) = e else { unreachable!("it is a binary operation") };
+        if is_host {
+            self.expr(&mut b.left, false);
+            return match b.op {
+                BinOp::And(_) | BinOp::Or(_) => self.in_construct(|resolver| resolver.expr(&mut b.right, false)),
+                _ => self.expr(&mut b.right, false),
+            };
+        }
         if let Some((at, function)) = comparison(&b.op) {
             let (left, right) = (self.code(take(&mut b.left)), self.code(take(&mut b.right)));
             let place = if right.parts.is_empty() { None } else { self.place(&left.syntax) };
@@ -185,7 +198,7 @@ impl Resolver {
         } else if matches!(b.op, BinOp::And(_) | BinOp::Or(_)) {
             let (op, left) = (b.op, self.code(take(&mut b.left)));
             self.around += 1;
-            let right = self.code(take(&mut b.right));
+            let right = self.in_construct(|resolver| resolver.code(take(&mut b.right)));
             self.around -= 1;
             self.node(
                 e,
@@ -258,6 +271,7 @@ impl Resolver {
             _ => unreachable!("only jumps are passed here"),
         };
         let value = value.map(|value| self.code(take(value)));
+        self.jumps.add(kind, label.as_ref(), value.is_some());
         Jump { kind, at, label, syntax: e, value, hidden: self.env.hidden(), facts: Default::default() }
     }
 }

@@ -3,7 +3,6 @@
 use super::conditions::is_true;
 use super::state::Resolver;
 use crate::graph::forms::{has_let, take};
-use crate::graph::jumps::Jumps;
 use crate::graph::known;
 use crate::graph::scope;
 use crate::graph::tree::{For, HostLoopExpr, Loop, Part, TreeNode, WhileExpr};
@@ -13,35 +12,39 @@ use syn::*;
 
 impl Resolver {
     pub(super) fn while_expr(&mut self, mut w: ExprWhile) -> TreeNode {
-        let ends = Jumps::ending_loop(&w.body, w.label.as_ref());
-        let condition = take(&mut w.cond);
+        let mut condition = take(&mut w.cond);
+        self.canonical_condition(&mut condition);
         if has_let(&condition) || self.is_host(&condition) {
-            let is_endless = is_true(&condition) && only_panics_end(&w.body, w.label.as_ref());
-            let (condition, body) = self.scoped(|resolver| {
-                (resolver.code_of(condition, Resolver::host_condition), resolver.body_inside(&mut w.body))
+            let may_be_endless = is_true(&condition) && !may_exit(&w.body);
+            let (condition, (body, start)) = self.scoped(|resolver| {
+                let condition = resolver.code_of(condition, Resolver::host_condition);
+                (condition, resolver.in_loop(w.label.as_ref(), |resolver| resolver.body_inside(&mut w.body)))
             });
-            let (stops, facts) = (ends.under_construct, Default::default());
+            let ends = self.jumps.ending_loop(start);
+            let (stops, is_endless) = (ends.under_construct, may_be_endless && !ends.any);
+            let facts = Default::default();
             return TreeNode::HostLoop(Box::new(HostLoopExpr { syntax: w, condition, body, stops, is_endless, facts }));
         }
         self.around += 1;
-        let (condition, body) = (self.code(condition), self.body(&mut w.body));
+        let condition = self.code(condition);
+        let (body, start) = self.in_loop(w.label.as_ref(), |resolver| resolver.body(&mut w.body));
         self.around -= 1;
         let ExprWhile { attrs, label, while_token, .. } = w;
-        let (at, facts) = (while_token.span, Default::default());
-        TreeNode::While(Box::new(WhileExpr { attrs, at, label, condition, body, stops: ends.any, facts }))
+        let (at, stops, facts) = (while_token.span, self.jumps.ending_loop(start).any, Default::default());
+        TreeNode::While(Box::new(WhileExpr { attrs, at, label, condition, body, stops, facts }))
     }
 
     pub(super) fn for_expr(&mut self, mut f: ExprForLoop) -> TreeNode {
-        let ends = Jumps::ending_loop(&f.body, f.label.as_ref());
         let source = take(&mut f.expr);
         let mut iterable = self.passed_code(source.clone());
+        let (declared, (body, start)) = self.scoped(|resolver| {
+            let declared = resolver.declare(|env| env.declare_items(&f.pat, &source));
+            (declared, resolver.in_loop(f.label.as_ref(), |resolver| resolver.body_inside(&mut f.body)))
+        });
+        let ends = self.jumps.ending_loop(start);
         if ends.under_construct {
             iterable.parts.splice(0..0, lazy_changes(&source).map(Part::Error));
         }
-        let (declared, body) = self.scoped(|resolver| {
-            let declared = resolver.declare(|env| env.declare_items(&f.pat, &source));
-            (declared, resolver.body_inside(&mut f.body))
-        });
         TreeNode::For(Box::new(For {
             syntax: f,
             iterable,
@@ -55,10 +58,11 @@ impl Resolver {
     }
 
     pub(super) fn loop_expr(&mut self, mut l: ExprLoop) -> TreeNode {
-        let stops = Jumps::ending_loop(&l.body, l.label.as_ref()).under_construct;
-        let is_endless = !stops && only_panics_end(&l.body, l.label.as_ref());
-        let is_broken = stops && Jumps::breaks_loop(&l.body, l.label.as_ref());
-        let body = self.body_inside(&mut l.body);
+        let may_exit = may_exit(&l.body);
+        let (body, start) = self.in_loop(l.label.as_ref(), |resolver| resolver.body_inside(&mut l.body));
+        let ends = self.jumps.ending_loop(start);
+        let (stops, is_endless) = (ends.under_construct, !ends.any && !may_exit);
+        let is_broken = stops && self.jumps.breaks_loop(start);
         TreeNode::Loop(Box::new(Loop { syntax: l, body, stops, is_endless, is_broken, facts: Default::default() }))
     }
 }
@@ -82,9 +86,8 @@ fn lazy_changes(iterator: &Expr) -> impl Iterator<Item = Error> {
     })
 }
 
-/// Returns whether only a panic ends a loop with this body, as far as its form shows. `?` and
-/// unknown macros may end it.
-fn only_panics_end(body: &Block, label: Option<&Label>) -> bool {
+/// Returns whether the body of a loop has a `?` or an unknown macro, which may leave the loop.
+fn may_exit(body: &Block) -> bool {
     struct FindExit(bool);
     impl<'a> Visit<'a> for FindExit {
         fn visit_expr_try(&mut self, _: &'a ExprTry) {
@@ -96,7 +99,7 @@ fn only_panics_end(body: &Block, label: Option<&Label>) -> bool {
         fn visit_expr_closure(&mut self, _: &'a ExprClosure) {}
         fn visit_item(&mut self, _: &'a Item) {}
     }
-    let mut find = FindExit(Jumps::ending_loop(body, label).any);
+    let mut find = FindExit(false);
     find.visit_block(body);
-    !find.0
+    find.0
 }

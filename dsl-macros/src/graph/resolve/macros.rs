@@ -6,11 +6,12 @@
 //! including captured names, and the compiler reports errors in them, as well as in any other
 //! arguments that cannot be parsed.
 
+use super::canonical::matches_arguments;
 use super::state::Resolver;
 use crate::graph::known::{self, MacroKind};
 use crate::graph::tree::{CheckMessage, MacroArgument, MacroArguments, MacroCall};
 use proc_macro2::{Span, TokenStream};
-use quote::ToTokens;
+use quote::{ToTokens, quote};
 use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream, Parser};
 use syn::punctuated::Punctuated;
@@ -25,8 +26,12 @@ impl Parse for MacroArgument {
 }
 
 impl Resolver {
-    /// Resolves the call of a macro.
+    /// Resolves the call of a macro. Jumps in its arguments do not count for the code around it.
     pub(super) fn macro_call(&mut self, mac: &Macro) -> MacroCall {
+        self.without_jumps(|resolver| resolver.as_written(|resolver| resolver.macro_arguments(mac)))
+    }
+
+    fn macro_arguments(&mut self, mac: &Macro) -> MacroCall {
         let Some(name) = mac.path.segments.last().map(|s| s.ident.clone()) else {
             return MacroCall::Kept;
         };
@@ -79,9 +84,8 @@ impl Resolver {
     }
 
     fn matches(&mut self, tokens: TokenStream) -> Option<MacroCall> {
-        let parser = |input: ParseStream<'_>| Ok((input.parse::<Expr>()?, input.parse::<TokenStream>()?));
-        let (scrutinee, rest) = parser.parse2(tokens).ok()?;
-        Some(MacroCall::Matches(self.code(scrutinee), rest))
+        let (scrutinee, pat, rest) = matches_arguments(&self.env, tokens).ok()?;
+        Some(MacroCall::Matches(self.code(scrutinee), quote!(, #pat #rest)))
     }
 
     /// Resolves `dbg!`: `dbg!(a)` returns `a`, and `dbg!(a, b)` returns `(a, b)`.

@@ -1,4 +1,4 @@
-//! The first stage: makes the tree of a body in canonical form.
+//! The first stage: makes the tree of a body, in fewer forms than Rust has ([`canonical`]).
 //!
 //! It resolves names to variables, and decides whatever follows from names, written types and forms
 //! alone: which places a piece of code may modify, which conditions and iterators are certainly of
@@ -9,23 +9,27 @@
 //! - Items and constants inside the body stay as they are.
 //! - Errors become parts of the tree, so that they are reported in the order of the code.
 
+mod canonical;
 mod conditions;
+mod ends;
 mod expressions;
+mod jumps;
 mod loops;
 mod macros;
+mod marks;
 mod places;
 mod state;
 #[cfg(test)]
 mod tests;
 
-use super::forms::{ends_with_else, take};
-use super::jumps::{Jumps, breaks_with_value, certainly_jumps, ends_in_jump, expr_jumps};
-use super::known;
+use super::forms::{start, take};
 use super::tree::*;
+use canonical::{FirstValues, in_blocks, is_number};
+use ends::{end_in_jump, have_value};
 use proc_macro2::TokenStream;
 use state::Resolver;
+use std::collections::VecDeque;
 use std::rc::Rc;
-use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::*;
 
@@ -58,30 +62,48 @@ impl Resolver {
     /// Resolves the statements of a block, and takes them out of it.
     fn body(&mut self, block: &mut Block) -> Body {
         let stmts = std::mem::take(&mut block.stmts);
+        let deferred = self.canonical.deferred.clone();
         let stmts = self.scoped(|resolver| resolver.statements(stmts));
+        self.canonical.deferred = deferred;
         Body { brace: block.brace_token, stmts }
     }
 
     fn statements(&mut self, stmts: Vec<Stmt>) -> Vec<Statement> {
         let mut out = Vec::with_capacity(stmts.len());
-        let mut after = stmts.into_iter();
+        let mut after: VecDeque<Stmt> = if self.is_as_written { stmts.into() } else { in_blocks(stmts).into() };
         // Statements after one that certainly jumps never run.
         let mut is_dead = false;
         let around = self.around;
-        while let Some(stmt) = after.next() {
-            let is_last = after.as_slice().is_empty();
-            let jumps = is_dead || certainly_jumps(&stmt);
-            let may_leave = !is_last && !jumps && Jumps::leaving(&stmt).under_construct;
-            let rest = may_leave.then(|| rest(&stmt, after.as_slice()));
+        // The statements that a jump may leave, and the starts of the rests after them.
+        let mut left = Vec::new();
+        while let Some(stmt) = self.next_statement(&mut after) {
+            let is_last = after.is_empty();
+            let first_values = FirstValues::of(&stmt, &self.canonical.deferred);
             let is_end = is_last && !is_dead && !matches!(stmt, Stmt::Expr(_, Some(_)));
+            let (at, own) = (start(&stmt), self.jumps.start());
             let kind = self.statement(stmt, is_end, is_dead);
-            // The rest may be guarded.
-            self.around += usize::from(rest.is_some());
-            out.push(Statement { kind, is_end, rest, guard: Default::default() });
-            is_dead = jumps;
+            first_values.apply(&mut self.canonical.deferred);
+            let jumps = kind.jumps();
+            is_dead |= jumps;
+            if !is_last && !is_dead && self.jumps.leaving(own).under_construct {
+                left.push((out.len(), at, self.jumps.start()));
+                // The rest may be guarded.
+                self.around += 1;
+            }
+            out.push(Statement { kind, is_end, jumps, rest: None, guard: Default::default() });
         }
         self.around = around;
+        for (i, at, start) in left {
+            let rest = &out[i + 1..];
+            let (ends_in_jump, has_value) = (end_in_jump(rest), have_value(rest));
+            let valued_breaks = self.jumps.valued_breaks(start);
+            out[i].rest = Some(RestOfBlock { at, ends_in_jump, has_value, valued_breaks });
+        }
         out
+    }
+
+    fn next_statement(&mut self, rest: &mut VecDeque<Stmt>) -> Option<Stmt> {
+        if self.is_as_written { rest.pop_front() } else { self.canonical.next_statement(&mut self.env, rest) }
     }
 
     /// Resolves a statement. A dead statement is never run.
@@ -90,9 +112,11 @@ impl Resolver {
             Stmt::Local(local) => StatementKind::Let(Box::new(self.local(local))),
             Stmt::Item(item) => StatementKind::Item(item),
             Stmt::Expr(Expr::If(e), semi) => {
-                let is_value = ends_with_else(&e) && (is_end || ((semi.is_some() || is_dead) && arms_have_values(&e)));
                 let code = self.code_of(Expr::Verbatim(TokenStream::new()), |resolver, hole| {
-                    let branch = resolver.branch(e, is_value, true);
+                    let mut branch = resolver.branch(e, true);
+                    if !is_end && !((semi.is_some() || is_dead) && branch.arms_have_values()) {
+                        branch.set_no_value();
+                    }
                     resolver.node(hole, TreeNode::If(Box::new(branch)), true);
                 });
                 StatementKind::Expr(code, semi)
@@ -124,19 +148,14 @@ impl Resolver {
             // A construct may combine several assignments into one, so that `mut` is unused.
             local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "its arms may change it")]));
         }
+        let is_number =
+            matches!(local.pat, Pat::Ident(_)) && source.as_ref().is_some_and(|init| is_number(&self.env, init));
         let declared = self.declare(|env| env.declare_let(&local.pat, source.as_deref()));
+        if is_number {
+            self.env.note_number();
+        }
         Let { syntax: local, expected, init, diverge, declared }
     }
-}
-
-/// Returns the facts about the statements after one that a jump may leave.
-fn rest(stmt: &Stmt, rest: &[Stmt]) -> RestOfBlock {
-    let has_value = match rest.last() {
-        Some(Stmt::Expr(e, None)) => !conditions::is_unit(e) && !expr_jumps(e),
-        Some(Stmt::Macro(StmtMacro { mac, semi_token: None, .. })) => !known::is_unit_macro(mac),
-        _ => false,
-    };
-    RestOfBlock { at: stmt.span(), ends_in_jump: ends_in_jump(rest), has_value, valued_breaks: breaks_with_value(rest) }
 }
 
 /// Returns a type if it can be written on a local variable.
@@ -150,15 +169,4 @@ fn nameable(ty: &Type) -> Option<Rc<Type>> {
     let mut opaque = Opaque(matches!(ty, Type::Never(_)));
     visit::Visit::visit_type(&mut opaque, ty);
     (!opaque.0).then(|| Rc::new(ty.clone()))
-}
-
-/// Returns whether an arm of an `if` ends in an expression.
-fn arms_have_values(e: &ExprIf) -> bool {
-    let ends_in_value = |b: &Block| matches!(b.stmts.last(), Some(Stmt::Expr(_, None)));
-    ends_in_value(&e.then_branch)
-        || match e.else_branch.as_ref().map(|(_, e)| &**e) {
-            Some(Expr::Block(b)) => ends_in_value(&b.block),
-            Some(Expr::If(e)) => arms_have_values(e),
-            _ => false,
-        }
 }

@@ -58,7 +58,7 @@ fn parts_are_in_the_order_of_evaluation() {
 #[test]
 fn only_variables_in_scope_have_ids() {
     assert_eq!(parts(&code("x: T", "g(x, y, m::x)")), ["pass x"]);
-    let function = tree("fn f(x: T) { { let x = 1; } if c { return; } g(x) }");
+    let function = tree("fn f(x: T) { { let x = 1; } if c { if d { return; } } g(x) }");
     let StatementKind::Expr(code, _) = &function.body.stmts[2].kind else { panic!("it is a call") };
     let [Part::Node { node: TreeNode::Variable(passed), .. }] = &code.parts[..] else { panic!("it passes a variable") };
     assert_eq!((passed.place.variable, function.variables.len(), function.parameters), (0, 2, 1));
@@ -110,9 +110,37 @@ fn a_jump_knows_which_deferred_variables_are_hidden() {
 fn the_rest_after_a_jump_is_described_by_its_form() {
     let rest = |body: &str| tree(&format!("fn f() {{ {body} }}")).body.stmts.remove(0).rest;
     let of = |body: &str| rest(body).map(|r| (r.has_value, r.ends_in_jump, r.valued_breaks));
-    assert_eq!(of("if c { return; } g() "), Some((true, false, vec![])));
-    assert_eq!(of("if c { return; } x = 1; break 'a 2;"), Some((false, true, vec!["a".to_owned()])));
+    assert_eq!(of("if c { if d { return; } } g() "), Some((true, false, vec![])));
+    assert_eq!(of("if c { if d { return; } } x = 1; break 'a 2;"), Some((false, true, vec!["a".to_owned()])));
     assert_eq!(of("if c { return; }"), None);
     assert_eq!(of("if c { g(); } h()"), None);
     assert_eq!(of("return; g()"), None);
+}
+
+#[test]
+fn the_rest_is_left_by_jumps_under_constructs() {
+    let may_leave = |text: &str| {
+        tree(&format!("fn f() {{ 'b: while b {{ {text} g(); }} }}"))
+            .body
+            .stmts
+            .pop()
+            .map(|stmt| {
+                let StatementKind::Expr(code, _) = stmt.kind else { panic!("a loop") };
+                let Some(Part::Node { node: TreeNode::While(w), .. }) = code.parts.into_iter().next() else {
+                    panic!("a loop")
+                };
+                (w.body.stmts[0].rest.is_some(), w.stops)
+            })
+            .unwrap()
+    };
+    assert_eq!(may_leave("while a { break; }"), (false, false));
+    assert_eq!(may_leave("while a { return; }"), (true, true));
+    assert_eq!(may_leave("while a { while b { break 'b; } }"), (true, true));
+    assert_eq!(may_leave("'x: while a { while b { break 'x; } }"), (false, false));
+    assert_eq!(may_leave("let Some(x) = y else { continue };"), (false, false));
+    assert_eq!(may_leave("let Some(x) = y else { break };"), (false, true));
+    assert_eq!(may_leave("if a { if c { continue 'b; } }"), (true, false));
+    assert_eq!(may_leave("'x: { if a { break 'x; } return; }"), (true, true));
+    assert_eq!(may_leave("h(|| return 1);"), (false, false));
+    assert_eq!(may_leave("loop { break; }"), (false, false));
 }

@@ -1,4 +1,7 @@
-//! Rewrites Rust to Rust before anything is staged, so that jumps and matches take fewer forms.
+//! Fewer forms of matches and jumps.
+//!
+//! Each statement and each expression is brought to canonical form when it is resolved, before
+//! those inside it.
 //!
 //! - A `match` on numbers becomes a chain of `if`s, which can be staged ([`switch`]). So do `if
 //!   let`, `while let` and `let else` with a pattern of numbers ([`lets`]). A tuple of numbers that
@@ -12,7 +15,7 @@
 //!   nothing is assigned if the jump is taken.
 //! - Long chains and long sequences of jumps become trees ([`chain`], [`depth`]).
 //!
-//! Each step preserves the semantics of the function in ordinary Rust. No step depends on types.
+//! Each form preserves the semantics of the function in ordinary Rust. None depends on types.
 
 mod chain;
 mod comparisons;
@@ -27,27 +30,28 @@ mod switch;
 #[cfg(test)]
 mod tests;
 
-use super::forms::{is_assignment, is_structured};
-use super::jumps::Jumps;
+pub(super) use comparisons::matches_arguments;
+pub(super) use constants::is_number;
+pub(super) use depth::in_blocks;
+pub(super) use first_values::FirstValues;
+
+use crate::graph::forms::{is_assignment, is_structured};
+use crate::graph::jumps::Jumps;
+use crate::graph::scope::Env;
 use chain::IfChain;
 use fresh::Fresh;
 use split::{split, value_of};
 use std::collections::VecDeque;
 use switch::Switch;
 use syn::spanned::Spanned;
-use syn::visit_mut::{self, VisitMut};
 use syn::*;
 
-/// Rewrites a body to canonical form.
-pub(super) fn canonical(signature: &Signature, body: &mut Block) {
-    constants::mark(signature, body);
-    Canonical { fresh: Fresh::default(), deferred: Vec::new() }.visit_block_mut(body);
-}
-
-struct Canonical {
+/// The state of the rewriting of one function.
+#[derive(Default)]
+pub(super) struct Canonical {
     fresh: Fresh,
     /// The variables in scope that are declared by `let x;` and not initialized yet.
-    deferred: Vec<Local>,
+    pub(super) deferred: Vec<Local>,
 }
 
 impl Canonical {
@@ -55,14 +59,8 @@ impl Canonical {
         chain.build(|at| self.fresh.chain(at))
     }
 
-    fn block(&mut self, block: &mut Block) {
-        let deferred = self.deferred.clone();
-        self.statements(block);
-        self.deferred = deferred;
-    }
-
-    fn statements(&mut self, block: &mut Block) {
-        let mut rest: VecDeque<Stmt> = depth::in_blocks(std::mem::take(&mut block.stmts)).into();
+    /// Takes the next statement of a block, in canonical form, out of the rest of the block.
+    pub(super) fn next_statement(&mut self, env: &mut Env, rest: &mut VecDeque<Stmt>) -> Option<Stmt> {
         while let Some(mut stmt) = rest.pop_front() {
             let new_label = |at| self.fresh.label("given", at);
             if let Some(stmts) = first_values::through(&stmt, &self.deferred, new_label) {
@@ -73,39 +71,37 @@ impl Canonical {
                 stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
                 continue;
             }
+            if let Stmt::Local(local) = &mut stmt {
+                constants::mark_let(env, local);
+            }
             if let Stmt::Local(local) = &mut stmt
                 && let Some(stmts) = lets::let_else(&mut self.fresh, local)
             {
                 stmts.into_iter().rev().for_each(|stmt| rest.push_front(stmt));
                 continue;
             }
-            if let Some(value) = value_of(&mut stmt)
-                && let Some(chain) = IfChain::of_long(value)
-            {
-                *value = self.chain_expr(chain);
-                rest.push_front(stmt);
-                continue;
-            }
             if let Some(value) = value_of(&mut stmt) {
+                if let Some(chain) = IfChain::of_long(value) {
+                    *value = self.chain_expr(chain);
+                    rest.push_front(stmt);
+                    continue;
+                }
+                constants::mark_expr(env, value);
                 lets::for_by_ref(value);
                 lets::while_let(&mut self.fresh, value);
-            }
-            if let Some(value) = value_of(&mut stmt)
-                && let Some(declaration) = lets::if_let(&mut self.fresh, value)
-            {
-                rest.push_front(stmt);
-                rest.push_front(declaration);
-                continue;
-            }
-            if let Some(value) = value_of(&mut stmt)
-                && let Some(switch) = Switch::of(value)
-            {
-                let scrutinee = self.fresh.helper("matched", value.span());
-                let (declaration, chain) = switch.build(scrutinee);
-                *value = self.chain_expr(chain);
-                rest.push_front(stmt);
-                rest.push_front(declaration);
-                continue;
+                if let Some(declaration) = lets::if_let(&mut self.fresh, value) {
+                    rest.push_front(stmt);
+                    rest.push_front(declaration);
+                    continue;
+                }
+                if let Some(switch) = Switch::of(value) {
+                    let scrutinee = self.fresh.helper("matched", value.span());
+                    let (declaration, chain) = switch.build(scrutinee);
+                    *value = self.chain_expr(chain);
+                    rest.push_front(stmt);
+                    rest.push_front(declaration);
+                    continue;
+                }
             }
             if let Some(value) = assigned_value(&mut stmt)
                 && is_structured(value)
@@ -120,12 +116,10 @@ impl Canonical {
                 && let Some(split) = split(&mut stmt)
             {
                 // Items are visible in the whole block.
-                let (items, rest): (Vec<_>, Vec<_>) = rest.drain(..).partition(|s| matches!(s, Stmt::Item(_)));
-                let mut joined = Expr::If(split(rest));
-                block.stmts.extend(items);
-                self.visit_expr_mut(&mut joined);
-                block.stmts.push(Stmt::Expr(joined, None));
-                return;
+                let (items, others): (Vec<_>, Vec<_>) = rest.drain(..).partition(|s| matches!(s, Stmt::Item(_)));
+                rest.extend(items);
+                rest.push_back(Stmt::Expr(Expr::If(split(others)), None));
+                continue;
             }
             // At the end of a function, a jump out of this may provide the function's value.
             if rest.is_empty()
@@ -136,24 +130,18 @@ impl Canonical {
                 stmt = parse_quote!(let #name = #e;);
                 rest.push_front(Stmt::Expr(parse_quote!(#name), None));
             }
-            self.visit_stmt_mut(&mut stmt);
-            first_values::after(&stmt, &mut self.deferred);
-            block.stmts.push(stmt);
+            return Some(stmt);
         }
+        None
     }
-}
 
-impl VisitMut for Canonical {
-    fn visit_block_mut(&mut self, block: &mut Block) {
-        self.block(block);
-    }
-    fn visit_expr_mut(&mut self, e: &mut Expr) {
+    /// Brings an expression to canonical form, but not the expressions inside it.
+    pub(super) fn expr(&mut self, env: &mut Env, e: &mut Expr) {
         if let Some(chain) = IfChain::of_long(e) {
             *e = self.chain_expr(chain);
         }
-        if let Some(comparisons) = comparisons::as_comparisons(&mut self.fresh, e) {
-            *e = comparisons;
-        }
+        self.comparison(env, e);
+        constants::mark_expr(env, e);
         lets::for_by_ref(e);
         lets::while_let(&mut self.fresh, e);
         if let Some(declaration) = lets::if_let(&mut self.fresh, e) {
@@ -177,11 +165,14 @@ impl VisitMut for Canonical {
         {
             *l.expr = switch::host_number(&l.expr);
         }
-        visit_mut::visit_expr_mut(self, e);
     }
-    fn visit_item_mut(&mut self, _: &mut Item) {}
-    fn visit_type_mut(&mut self, _: &mut Type) {}
-    fn visit_pat_mut(&mut self, _: &mut Pat) {}
+
+    /// Replaces an operand of a condition by comparisons, if it is such a test of numbers.
+    pub(super) fn comparison(&mut self, env: &Env, e: &mut Expr) {
+        if let Some(comparisons) = comparisons::as_comparisons(&mut self.fresh, env, e) {
+            *e = comparisons;
+        }
+    }
 }
 
 /// Splits `let (a, [b, c]);` into `let a; let b; let c;`.

@@ -8,12 +8,12 @@
 //! length. A variable that is used after a block is declared outside it. If that leaves too many
 //! jumps side by side, the block returns the variable.
 
+use super::super::marks::{sequence, sequence_with_value};
 use super::chain::MAX_NESTED;
 use super::patterns::{has_test, numbers};
 use crate::graph::forms::note_names;
 use crate::graph::jumps::Jumps;
 use crate::graph::known::{self, MacroKind};
-use crate::graph::marks::{sequence, sequence_with_value};
 use quote::ToTokens;
 use std::collections::{HashMap, VecDeque};
 use syn::visit::{self, Visit};
@@ -44,7 +44,7 @@ struct SequenceStmt {
 }
 
 /// Returns the statements of a block, grouped into blocks if many of them jump.
-pub(super) fn in_blocks(stmts: Vec<Stmt>) -> Vec<Stmt> {
+pub(in crate::graph::resolve) fn in_blocks(stmts: Vec<Stmt>) -> Vec<Stmt> {
     let jumps: Vec<bool> = stmts.iter().map(leaves_under_construct).collect();
     let has_macro = || stmts.iter().any(|stmt| matches!(stmt, Stmt::Item(Item::Macro(_))));
     if jumps.iter().filter(|&&j| j).count() <= MAX_NESTED || has_macro() {

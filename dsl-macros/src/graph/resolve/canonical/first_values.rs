@@ -140,20 +140,39 @@ fn labelled(l: &ExprLoop, new_label: impl FnOnce(Span) -> Lifetime) -> ExprLoop 
     l
 }
 
-/// Updates the uninitialized variables after a statement that may declare or assign some.
-pub(super) fn after(stmt: &Stmt, deferred: &mut Vec<Local>) {
-    let mut find =
-        Find { label: "", jumps: false, has_value: false, assigned: Vec::new(), given: Vec::new(), depth: 0 };
-    find.visit_stmt(stmt);
-    deferred.retain(|local| name_of(local).is_some_and(|name| !find.assigned.iter().any(|n| name == n)));
-    if let Stmt::Local(local) = stmt {
-        // A name that is declared again is another variable.
-        let mut declared = Declared(Vec::new());
-        declared.visit_pat(&local.pat);
-        deferred.retain(|local| name_of(local).is_some_and(|name| !declared.0.contains(&name.to_string())));
-        if local.init.is_none() && name_of(local).is_some() {
-            deferred.push(local.clone());
+/// The effect of a statement on the uninitialized variables.
+#[derive(Default)]
+pub(in crate::graph::resolve) struct FirstValues {
+    /// The names of variables that are assigned or declared.
+    names: Vec<String>,
+    /// The declaration of an uninitialized variable.
+    deferred: Option<Local>,
+}
+
+impl FirstValues {
+    /// Returns the effect of a statement. `deferred` are the uninitialized variables before it.
+    pub(in crate::graph::resolve) fn of(stmt: &Stmt, deferred: &[Local]) -> FirstValues {
+        let mut effect = FirstValues::default();
+        if !deferred.is_empty() {
+            let mut find =
+                Find { label: "", jumps: false, has_value: false, assigned: Vec::new(), given: Vec::new(), depth: 0 };
+            find.visit_stmt(stmt);
+            effect.names = find.assigned;
         }
+        if let Stmt::Local(local) = stmt {
+            // A name that is declared again is another variable.
+            let mut declared = Declared(std::mem::take(&mut effect.names));
+            declared.visit_pat(&local.pat);
+            effect.names = declared.0;
+            effect.deferred = (local.init.is_none() && name_of(local).is_some()).then(|| local.clone());
+        }
+        effect
+    }
+
+    /// Updates the uninitialized variables after the statement.
+    pub(in crate::graph::resolve) fn apply(self, deferred: &mut Vec<Local>) {
+        deferred.retain(|local| name_of(local).is_some_and(|name| !self.names.iter().any(|n| name == n)));
+        deferred.extend(self.deferred);
     }
 }
 

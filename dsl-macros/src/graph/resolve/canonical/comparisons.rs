@@ -1,19 +1,21 @@
 //! `matches!` with numbers and `(a..b).contains(&x)` become comparisons.
 
+use super::constants::mark;
 use super::fresh::Fresh;
 use super::patterns::{binds, has_test, names, numbers, test};
 use crate::graph::forms::has_let;
 use crate::graph::known::{self, Property};
+use crate::graph::scope::Env;
 use proc_macro2::TokenStream;
 use syn::parse::Parser;
 use syn::spanned::Spanned;
 use syn::*;
 
 /// Rewrites `matches!(x, P)` with numbers, and `(a..b).contains(&x)`, to comparisons.
-pub(super) fn as_comparisons(fresh: &mut Fresh, e: &Expr) -> Option<Expr> {
+pub(super) fn as_comparisons(fresh: &mut Fresh, env: &Env, e: &Expr) -> Option<Expr> {
     match e {
         Expr::Macro(m) if known::macro_name(&m.mac).as_deref() == Some("matches") => {
-            let (scrutinee, pat, rest) = matches_arguments.parse2(m.mac.tokens.clone()).ok()?;
+            let (scrutinee, pat, rest) = matches_arguments(env, m.mac.tokens.clone()).ok()?;
             let guard = guard_of_matches.parse2(rest).ok()?;
             let has_test = has_test(&pat, numbers(&scrutinee).as_ref())?;
             if guard.as_ref().map_or(!has_test || binds(&pat), has_let) {
@@ -56,11 +58,16 @@ pub(super) fn as_comparisons(fresh: &mut Fresh, e: &Expr) -> Option<Expr> {
     }
 }
 
-/// Parses the matched expression, the pattern and the tokens after it.
-pub(super) fn matches_arguments(input: parse::ParseStream<'_>) -> Result<(Expr, Pat, TokenStream)> {
-    let scrutinee = input.parse()?;
-    input.parse::<Token![,]>()?;
-    Ok((scrutinee, Pat::parse_multi_with_leading_vert(input)?, input.parse()?))
+/// Parses the matched expression, the pattern with its constants marked, and the tokens after it.
+pub(in crate::graph::resolve) fn matches_arguments(env: &Env, tokens: TokenStream) -> Result<(Expr, Pat, TokenStream)> {
+    let parser = |input: parse::ParseStream<'_>| {
+        let scrutinee: Expr = input.parse()?;
+        input.parse::<Token![,]>()?;
+        Ok((scrutinee, Pat::parse_multi_with_leading_vert(input)?, input.parse::<TokenStream>()?))
+    };
+    let (scrutinee, mut pat, rest) = parser.parse2(tokens)?;
+    mark(env, &scrutinee, &mut [&mut pat]);
+    Ok((scrutinee, pat, rest))
 }
 
 fn guard_of_matches(input: parse::ParseStream<'_>) -> Result<Option<Expr>> {

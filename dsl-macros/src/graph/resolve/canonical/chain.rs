@@ -5,10 +5,10 @@
 //! - Any other chain of `else if`s becomes a labeled block that its arms leave:
 //!   `'chain: { if a { break 'chain x; } .. z }`. This is a sequence of jumps.
 
+use super::super::marks::kind_of_outer;
 use super::patterns::is_number;
 use crate::graph::forms::{block_expr, block_of, comparison, is_structured};
 use crate::graph::jumps::block_jumps;
-use crate::graph::marks::kind_of_outer;
 use crate::graph::{known, names};
 use proc_macro2::{Span, TokenStream};
 use syn::spanned::Spanned;

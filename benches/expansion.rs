@@ -1,0 +1,86 @@
+//! The time that `#[graph]` needs to expand functions of the tests.
+//!
+//! `cargo run --release -p anabranch-benches --example expansion` expands each `#[graph]` function of
+//! a file several times, and prints the number of functions and the shortest time for all of them.
+//! The macro runs outside the compiler, so the time has no exchange of tokens with it. `valgrind
+//! --tool=callgrind` of the program compares two versions more exactly, because it counts
+//! instructions.
+
+#[path = "../dsl-macros/src/ctxt.rs"]
+mod ctxt;
+#[path = "../dsl-macros/src/graph/mod.rs"]
+mod graph;
+
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+use std::hint::black_box;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use syn::{ItemFn, Meta};
+
+const ROUNDS: usize = 20;
+
+const FILES: &[&str] = &[
+    "corpus_control/branches.rs",
+    "corpus_control/language.rs",
+    "corpus_control/lists.rs",
+    "corpus_control/loops.rs",
+    "corpus_control/nests.rs",
+    "corpus_control/state.rs",
+    "control_flow.rs",
+    "hidden_mutation.rs",
+    "host_code.rs",
+    "jumps.rs",
+    "long_function.rs",
+];
+
+/// Adds the functions under `#[graph]` in tokens, at any depth, each with the arguments of the macro.
+fn find(tokens: TokenStream, found: &mut Vec<(TokenStream, TokenStream)>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    for (i, token) in tokens.iter().enumerate() {
+        let arguments = match token {
+            TokenTree::Group(group) => {
+                find(group.stream(), found);
+                match syn::parse2::<Meta>(group.stream()) {
+                    Ok(Meta::List(list)) if list.path.is_ident("graph") => list.tokens,
+                    Ok(Meta::Path(path)) if path.is_ident("graph") => TokenStream::new(),
+                    _ => continue,
+                }
+            }
+            // `$(#[$attribute])* fn ..` in the rules of a macro.
+            TokenTree::Punct(p) if p.as_char() == '*' && i > 0 => match &tokens[i - 1] {
+                TokenTree::Group(group) if group.stream().to_string().replace(' ', "").ends_with("[$attribute]") => {
+                    TokenStream::new()
+                }
+                _ => continue,
+            },
+            _ => continue,
+        };
+        let is_body = |token: &TokenTree| matches!(token, TokenTree::Group(g) if g.delimiter() == Delimiter::Brace);
+        let length = tokens[i + 1..].iter().position(is_body).map_or(0, |body| body + 1);
+        let function: TokenStream = tokens[i + 1..][..length].iter().cloned().collect();
+        if syn::parse2::<ItemFn>(function.clone()).is_ok() {
+            found.push((arguments, function));
+        }
+    }
+}
+
+fn time(functions: &[(TokenStream, TokenStream)]) -> Duration {
+    let start = Instant::now();
+    for (arguments, function) in functions {
+        black_box(graph::expand(arguments.clone(), function.clone()));
+    }
+    start.elapsed()
+}
+
+fn main() {
+    println!("| file in `tests/` | functions | time |\n|---|---|---|");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests");
+    for file in FILES {
+        let text = std::fs::read_to_string(folder.join(file)).expect("the file exists");
+        let mut functions = Vec::new();
+        find(text.parse().expect("the file is Rust"), &mut functions);
+        assert!(!functions.is_empty(), "{file} has a function");
+        let shortest = (0..ROUNDS).map(|_| time(&functions)).min().expect("there are rounds");
+        println!("| `{file}` | {} | {:.2} ms |", functions.len(), shortest.as_secs_f64() * 1e3);
+    }
+}

@@ -1,0 +1,171 @@
+//! The imports between the files of a crate: paths that begin with `crate`, `super` or `self`, and
+//! paths through a child module. Tests are left out.
+
+use super::text::code_of;
+use super::{Report, Source};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A module, as a path from the crate, for example `["graph", "tree"]`.
+type ModulePath = Vec<String>;
+
+/// The modules of a crate, and those that each of them imports.
+type ImportGraph = BTreeMap<ModulePath, BTreeSet<ModulePath>>;
+
+/// No file below `folder` imports itself through others.
+pub(crate) fn circular_imports(sources: &[Source], folder: &str) -> Report {
+    let graph = imports(sources, folder);
+    let mut report = Report::default();
+    for module in graph.keys() {
+        let mut reached = BTreeSet::new();
+        let mut open: Vec<&ModulePath> = graph[module].iter().collect();
+        while let Some(next) = open.pop() {
+            if reached.insert(next) {
+                open.extend(&graph[next]);
+            }
+        }
+        report.look(!reached.contains(module), || {
+            let back = graph[module].iter().filter(|next| reaches(&graph, next, module)).map(|next| next.join("::"));
+            format!("{folder}: `{}` imports itself through {}", module.join("::"), back.collect::<Vec<_>>().join(", "))
+        });
+    }
+    report
+}
+
+fn reaches(graph: &ImportGraph, from: &ModulePath, to: &ModulePath) -> bool {
+    let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+    while let Some(next) = open.pop() {
+        if next == to {
+            return true;
+        }
+        if seen.insert(next) {
+            open.extend(&graph[next]);
+        }
+    }
+    false
+}
+
+/// No file of a folder in `order` imports one of a later folder, except `known` pairs of a module
+/// and a folder.
+pub(crate) fn upward_imports(sources: &[Source], folder: &str, order: &[&str], known: &[(&str, &str)]) -> Report {
+    let room = |module: &ModulePath| order.iter().position(|room| module.first().is_some_and(|first| first == room));
+    let mut report = Report::default();
+    for (module, imported) in imports(sources, folder) {
+        let Some(own) = room(&module) else { continue };
+        let name = module.join("::");
+        let above: BTreeSet<&str> =
+            imported.iter().filter_map(room).filter(|room| *room > own).map(|room| order[room]).collect();
+        let exceptions: BTreeSet<&str> = known.iter().filter(|(of, _)| *of == name).map(|(_, room)| *room).collect();
+        report.look(above == exceptions, || {
+            format!("{folder}: `{name}` imports {above:?} above it; known exceptions are {exceptions:?}")
+        });
+    }
+    report
+}
+
+/// Returns the imports between the files below `folder`, which is the source folder of a crate.
+fn imports(sources: &[Source], folder: &str) -> ImportGraph {
+    let is_test = |module: &ModulePath| module.last().is_some_and(|name| name == "tests" || name == "growth");
+    let files: Vec<(ModulePath, &str)> = sources
+        .iter()
+        .filter_map(|source| {
+            let path = source.path.strip_prefix(folder)?.strip_suffix(".rs")?;
+            let parts = path.split('/').filter(|part| !["mod", "lib", ""].contains(part));
+            Some((parts.map(str::to_owned).collect(), source.text.as_str()))
+        })
+        .filter(|(module, _)| !is_test(module))
+        .collect();
+    let modules: BTreeSet<&ModulePath> = files.iter().map(|(module, _)| module).collect();
+    let imports_of = |(module, text): &(ModulePath, &str)| {
+        let code = code_of(text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default());
+        let targets = paths(&code).into_iter().filter_map(|path| {
+            let mut target = absolute(&path, module, &modules)?;
+            // The file that defines a path is its longest prefix that is a module.
+            while !modules.contains(&target) {
+                target.pop()?;
+            }
+            Some(target).filter(|target| target != module)
+        });
+        (module.clone(), targets.collect())
+    };
+    files.iter().map(imports_of).collect()
+}
+
+/// Returns a path from the crate, if the path is one within it.
+fn absolute(path: &[String], module: &ModulePath, modules: &BTreeSet<&ModulePath>) -> Option<ModulePath> {
+    let (first, rest) = path.split_first()?;
+    let (mut base, mut rest) = match first.as_str() {
+        "crate" => return Some(rest.to_vec()),
+        "self" | "super" => (module.clone(), path),
+        child => {
+            let mut target = module.clone();
+            target.push(child.to_owned());
+            return modules.contains(&target).then(|| module.iter().chain(path).cloned().collect());
+        }
+    };
+    while let Some((first, after)) = rest.split_first()
+        && ["self", "super"].contains(&first.as_str())
+    {
+        if first == "super" {
+            base.pop()?;
+        }
+        rest = after;
+    }
+    base.extend_from_slice(rest);
+    Some(base)
+}
+
+/// Returns the paths in code: those of `use` declarations, with groups expanded, and others.
+fn paths(code: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut rest = code;
+    while let Some(start) = rest.find(|c: char| c.is_alphanumeric() || c == '_') {
+        rest = &rest[start..];
+        let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+        let end = rest.find(|c: char| !is_path(c)).unwrap_or(rest.len());
+        let word = &rest[..end];
+        rest = &rest[end..];
+        if word == "use" {
+            let end = rest.find(';').unwrap_or(rest.len());
+            expand(rest[..end].trim(), &mut Vec::new(), &mut found);
+            rest = &rest[end..];
+        } else if word == "pub" && rest.starts_with("(in ") {
+            rest = &rest[rest.find(')').unwrap_or(0)..];
+        } else if word.contains("::") {
+            found.push(segments(word));
+        }
+    }
+    found
+}
+
+fn segments(path: &str) -> Vec<String> {
+    path.split("::").filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+/// Adds the paths of a `use` tree after a prefix.
+fn expand(tree: &str, prefix: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    let length = prefix.len();
+    if let Some((before, group)) = tree.split_once('{') {
+        prefix.extend(segments(before.trim()));
+        let group = group.trim_end().strip_suffix('}').unwrap_or(group);
+        let (mut depth, mut start) = (0, 0);
+        for (i, c) in group.char_indices().chain([(group.len(), ',')]) {
+            match c {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                ',' if depth == 0 => {
+                    let item = group[start..i].trim();
+                    if !item.is_empty() {
+                        expand(item, prefix, found);
+                    }
+                    start = i + 1;
+                }
+                _ => {}
+            }
+        }
+    } else {
+        let path = tree.split(" as ").next().unwrap_or_default();
+        prefix.extend(segments(path.trim()).into_iter().filter(|part| part != "*"));
+        found.push(prefix.clone());
+    }
+    prefix.truncate(length);
+}
