@@ -3,17 +3,17 @@
 //! Models and their training do not need this module. The book has a chapter for each extension: an
 //! operation ([`register`]), an optimizer ([`read_var`], [`assign_var`]) and a [`Pass`].
 //!
-//! A graph is a value. It is parsed from the text form, rewritten by passes, run by the interpreter
-//! ([`interp`]), which defines the semantics, or compiled ([`Program`]):
+//! A graph is a value. It is traced from a [`Function`](crate::Function) or parsed from the text
+//! form, rewritten by passes, and compiled ([`Program`]):
 //!
 //! ```
-//! use anabranch::extend::{Pipeline, Program, interp, prim};
+//! use anabranch::extend::{Pipeline, Program, prim};
 //! use anabranch::{Graph, HostTensor};
 //!
 //! let text = "graph @f(%x: f32[2]) -> f32[2] { %0 = neg %x  %y = neg %0  return %y }";
 //! let mut graph = Graph::parse(text, "f.ir").expect("the text is a graph");
 //! let x = [HostTensor::new([2], vec![1.0f32, -3.0])];
-//! let expected = interp::run(&graph, &x, &mut vec![], interp::InterpOptions::new())?;
+//! let expected = Program::new(graph.clone())?.run(&x, &mut vec![])?;
 //!
 //! // A pass preserves the semantics: here, both negations disappear.
 //! Pipeline::standard().run(&mut graph);
@@ -23,32 +23,32 @@
 //! assert_eq!(Program::new(graph)?.run(&x, &mut vec![])?, expected);
 //! # Ok::<(), anabranch::Diagnostic>(())
 //! ```
+//!
+//! The interpreter defines the semantics. To test an operation or a pass, compare with a session
+//! that interprets its functions, `Session::builder().interpreted(true)`.
 
 #[doc(inline)]
 pub use anabranch_dsl::Buffer;
 #[doc(inline)]
 pub use anabranch_dsl::autodiff::GradNode;
 #[doc(inline)]
+pub use anabranch_dsl::format::{FormatSpec, FormatTrait, Template, TemplatePiece};
+#[doc(inline)]
 pub use anabranch_dsl::ir::{
-    Attr, AttrKind, Attrs, CallKind, ListOp, Node, NodeData, Op, Origin, Region, RegionData, StackOp, Value, ValueData,
-    ValueDef, VarDecl, VarId,
+    Attr, AttrKind, Attrs, CallKind, CallNode, Capture, CondNode, GradientInput, GraphText, ListForm, ListOp, LoopVar,
+    Node, NodeData, Op, Origin, ParamSource, Region, RegionData, Runs, StackOp, Value, ValueData, ValueDef, VarDecl,
+    VarId, WhileNode,
 };
 #[doc(inline)]
 pub use anabranch_dsl::ops::{
-    Arity, Combiner, CostCx, Coverage, Effects, Effort, EvalCx, Exactness, Grad, Halves, InferCx, Laws, OpClass,
-    OpCost, OpDef, OpError, Prim, prim, register,
+    Arity, Combiner, CostCx, Coverage, Effects, Effort, Eval, EvalCx, Exactness, Grad, Halves, Infer, InferCx, Laws,
+    OpClass, OpCost, OpDef, OpError, Prim, prim, register,
 };
 #[doc(inline)]
-pub use anabranch_dsl::passes::{Dce, Pass, Pipeline, specialize};
+pub use anabranch_dsl::passes::{Dce, Pass, Pipeline};
 #[doc(inline)]
-pub use anabranch_dsl::trace::{Named, Traced, assign_var, emit, read_var};
+pub use anabranch_dsl::trace::{assign_var, emit, read_var};
 #[doc(inline)]
 pub use anabranch_dsl::var::Path;
 #[doc(inline)]
 pub use anabranch_runtime::Program;
-
-/// The interpreter, which defines the semantics of graphs.
-pub mod interp {
-    #[doc(inline)]
-    pub use anabranch_dsl::interp::{InterpOptions, run};
-}

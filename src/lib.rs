@@ -6,16 +6,17 @@ pub use anabranch_dsl::device::IntoDevice;
 #[doc(inline)]
 pub use anabranch_dsl::format::Stream;
 #[doc(inline)]
-pub use anabranch_dsl::function::{Arguments, CallArgs, Field, GraphFn, Input, Output, Signature};
+pub use anabranch_dsl::function::{Arguments, CallArgs, Feed, Field, GraphFn, Input, Output, Results, Signature};
 #[doc(inline)]
 pub use anabranch_dsl::ops::{AttentionMask, ConvOptions, PerAxis, PoolOptions, WindowExtent};
 #[doc(inline)]
 pub use anabranch_dsl::{
-    AnyValue, AnyVar, Array, Carry, DType, DeviceConstraint, DeviceKind, DeviceName, DevicePattern, Diagnostic, Dim,
-    Element, ErrorKind, Float, Graph, HostTensor, Integer, IntoArray, IntoAxes, IntoExtents, List, ListIndex, Loc,
-    Module, Numeric, Operand, Range, Result, ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint,
-    checkpoint_loop, checkpoint_loop_every, concat, cond, custom_gradient, eval, eval_with, f16, fold_left, fold_right,
-    full, gradients, iota, map, on, range, scalar, scan, scan_reverse, stack, switch, tensor, while_loop, zeros,
+    AnyValue, AnyVar, Array, ArrayIndex, Carry, DType, DeviceConstraint, DeviceKind, DeviceName, DevicePattern,
+    Diagnostic, Dim, Element, ErrorKind, Float, Graph, HostTensor, Integer, IntoArray, IntoAxes, IntoExtents, List,
+    ListIndex, Loc, Module, Numeric, Operand, Range, Result, ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt,
+    bf16, checkpoint, checkpoint_loop, checkpoint_loop_every, concat, cond, custom_gradient, eval, eval_with, f16,
+    fold_left, fold_right, full, gradients, iota, map, on, range, scalar, scan, scan_reverse, stack, switch, tensor,
+    while_loop, zeros,
 };
 #[doc(inline)]
 pub use anabranch_dsl::{control, nn, optim, random};

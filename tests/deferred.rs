@@ -3,8 +3,6 @@
 #![deny(warnings)]
 #![allow(unused_assignments, clippy::needless_late_init, reason = "they are cases, too")]
 
-use anabranch::prelude::*;
-
 agree!(deferred_and_changed_where_it_is_given(n) over -2..6; {
     let mut y;
     if n > 1 {

@@ -6,6 +6,10 @@
 use anabranch::Array;
 use anabranch::prelude::*;
 
+#[macro_use]
+#[allow(dead_code, reason = "this program needs only a part of it")]
+mod support;
+
 /// Calls a macro with the numbers below 24.
 macro_rules! twenty_four {
     ($then:ident $($args:tt)*) => {
@@ -357,104 +361,65 @@ mod of_all_kinds {
     twenty_four! { sides kinds }
 }
 
-/// Checks that the staged and the host version agree with plain Rust.
-macro_rules! agrees {
-    ($module:ident::$name:ident over $inputs:expr) => {
-        let session = Session::new().expect("a session");
-        let compiled = session.function($module::staged::$name).expect("a function");
-        for x in $inputs {
-            let expected = $module::plain::$name(x);
-            assert_eq!($module::host::$name(x), expected, "host, {x}");
-            let interpreted = eval_with($module::staged::$name, x).unwrap_or_else(|e| panic!("{e}"));
-            assert_eq!(interpreted.item(), expected, "interpreted, {x}");
-            assert_eq!(compiled.call(x).unwrap_or_else(|e| panic!("{e}")).item(), expected, "compiled, {x}");
-        }
-    };
-}
-
 /// Runs a function on a thread with a small stack, as a server may have.
 fn on_small_stack<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     let thread = std::thread::Builder::new().stack_size(1 << 20).spawn(f).expect("a thread");
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Runs a function on all engines and a small stack, and compares each with plain Rust.
-macro_rules! on_all_engines {
-    ($module:ident::$name:ident over $inputs:expr) => {
-        on_small_stack(|| {
-            let new = || Session::builder();
-            let sessions = [
-                new(),
-                new().native_code(false),
-                new().interpreted(true),
-                new().cpus(2),
-                new().cpus(2).lower_everything(true),
-            ];
-            for (i, session) in sessions.into_iter().enumerate() {
-                let session = session.build().expect("a session");
-                let compiled = session.function($module::staged::$name).expect("a function");
-                for x in $inputs {
-                    let found = compiled.call(x).unwrap_or_else(|e| panic!("{e}"));
-                    assert_eq!(found.item(), $module::plain::$name(x), "engine {i}, {x}");
-                }
-            }
-        });
-    };
-}
-
 #[test]
 fn conditions_of_a_chain_are_tested_in_order_and_until_one_holds() {
-    agrees!(of_all_kinds::changing_conditions over [-4, 0, 1, 5, 60, 300, 779, 780, 2000]);
+    agree!(of_all_kinds::changing_conditions as plain, host over [-4, 0, 1, 5, 60, 300, 779, 780, 2000]);
 }
 
 #[test]
 fn chains_have_values() {
-    agrees!(of_all_kinds::values over -45..45);
+    agree!(of_all_kinds::values as plain, host over -45..45);
 }
 
 #[test]
 fn arms_of_a_long_chain_may_jump() {
-    agrees!(of_all_kinds::arms_that_jump over [0, 1, 5, 29, 49, 70, 90, 200]);
+    agree!(of_all_kinds::arms_that_jump as plain, host over [0, 1, 5, 29, 49, 70, 90, 200]);
 }
 
 #[test]
 fn a_loop_may_have_many_jumps() {
-    agrees!(of_all_kinds::continues over [0, 1, 39, 40, 44, 45, 100]);
-    agrees!(of_all_kinds::in_inner_loops over [0, 1, 2, 9, 30, 60, 200]);
-    agrees!(of_all_kinds::break_values over [-30, 0, 38, 39, 40, 58, 59, 190, 300]);
+    agree!(of_all_kinds::continues as plain, host over [0, 1, 39, 40, 44, 45, 100]);
+    agree!(of_all_kinds::in_inner_loops as plain, host over [0, 1, 2, 9, 30]);
+    agree!(of_all_kinds::break_values as plain, host over [-30, 0, 38, 39, 40, 58, 59, 190, 300]);
 }
 
 #[test]
 fn arms_of_a_match_may_end_a_loop() {
-    agrees!(of_all_kinds::match_with_break_values over [-1, 0, 11, 23, 24]);
-    agrees!(of_all_kinds::match_in_for over [0, 1, 7, 8, 12, 30]);
-    agrees!(of_all_kinds::arms_that_all_leave over [-9, -1, 0, 4, 6, 12, 15, 19, 20, 40]);
+    agree!(of_all_kinds::match_with_break_values as plain, host over [-1, 0, 11, 23, 24]);
+    agree!(of_all_kinds::match_in_for as plain, host over [0, 1, 7, 8, 12, 30]);
+    agree!(of_all_kinds::arms_that_all_leave as plain, host over [-9, -1, 0, 4, 6, 12, 15, 19, 20, 40]);
 }
 
 #[test]
 fn three_hundred_arms_may_end_a_loop() {
-    on_all_engines!(ended_loop::by_break over [-20, -1, 0, 150, 298, 299]);
-    on_all_engines!(ended_loop::by_break_value over [-3, 0, 200, 500]);
+    on_small_stack(|| agree!(ended_loop::by_break as plain over [-20, -1, 0, 150, 298, 299]));
+    on_small_stack(|| agree!(ended_loop::by_break_value as plain over [-3, 0, 200, 500]));
 }
 
 #[test]
 fn variables_may_stand_between_jumps() {
-    agrees!(of_all_kinds::variables_between over -10..60);
+    agree!(of_all_kinds::variables_between as plain, host over -10..60);
 }
 
 #[test]
 fn a_thousand_arms_run_on_a_small_stack() {
-    on_all_engines!(long::of_match over [-1, 0, 1, 500, 998, 999, 1000]);
+    on_small_stack(|| agree!(long::of_match as plain over [-1, 0, 1, 500, 998, 999, 1000]));
 }
 
 #[test]
 fn a_chain_of_a_thousand_runs_on_a_small_stack() {
-    on_all_engines!(long::of_else_if over [-5, 0, 1, 500, 999, 1000]);
+    on_small_stack(|| agree!(long::of_else_if as plain over [-5, 0, 1, 500, 999, 1000]));
 }
 
 #[test]
 fn three_hundred_returns_run_on_a_small_stack() {
-    on_all_engines!(sequence::of_returns over [-1, 0, 150, 299, 300]);
+    on_small_stack(|| agree!(sequence::of_returns as plain over [-1, 0, 150, 299, 300]));
 }
 
 fn cast(k: i32) -> f32 {

@@ -3,7 +3,7 @@
 //! `[[test]]` in `Cargo.toml`.
 
 #[macro_use]
-mod agree;
+mod support;
 mod bits;
 mod comparisons;
 mod control_flow;
@@ -36,6 +36,5 @@ mod sequences;
 mod sessions;
 mod several_devices;
 mod small_tensors;
-mod support;
 mod tidy;
 mod ui;

@@ -1,11 +1,11 @@
 //! The public interface of `anabranch`, as a golden file: one line for each public path, and for
-//! each member of a type or trait.
+//! each member of a type or trait. All types in signatures have a public path, and flags are not
+//! bare `bool` arguments.
 //!
 //! The list comes from rustdoc's JSON, whose format is unstable. Only its most stable fields are
 //! read, as plain JSON values; an unknown layout fails with a message that shows the format
-//! version. The run takes a minute, because rustdoc needs its own build folder, so
-//! `ANABRANCH_SLOW=1` enables it. `BLESS=1 cargo test -p anabranch-tests public_api` rewrites the
-//! file.
+//! version. The run takes a minute, because rustdoc needs its own build folder, so the test is
+//! ignored by default and `.ci/run` names it. With `BLESS=1` it rewrites the file.
 
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,17 +19,23 @@ const GOLDEN: &str = "tests/golden/public-api.txt";
 /// The facade and the crates that it re-exports from.
 const CRATES: [&str; 3] = ["anabranch", "anabranch_dsl", "anabranch_runtime"];
 
+/// The command that runs the test below.
+const COMMAND: &str = "cargo test -p anabranch-tests public_interface -- --ignored";
+
+/// Methods with a `bool` argument that is the value of a `Tensor<bool>`, not a flag.
+const VALUES: [&str; 1] = ["anabranch::extend::CondNode::branch"];
+
 #[test]
-fn public_api_is_that_of_the_golden_file() {
-    let bless = std::env::var_os("BLESS").is_some();
-    if !bless && std::env::var_os("ANABRANCH_SLOW").is_none() {
-        return;
-    }
+#[ignore = "rustdoc needs a minute: `cargo test -p anabranch-tests public_interface -- --ignored`"]
+fn public_interface_is_that_of_the_golden_file_and_names_its_types() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is in a folder of the repository");
-    let now = Docs::read(&rustdoc_json(root)).lines();
+    let docs = Docs::read(&rustdoc_json(root));
+    let exports = docs.exports();
+    let now = docs.lines(&exports);
     assert!(now.len() > 100, "rustdoc's JSON lists only {} public items", now.len());
+    docs.check_signatures(&exports);
     let golden = root.join(GOLDEN);
-    if bless {
+    if std::env::var_os("BLESS").is_some() {
         fs::write(&golden, now.iter().map(|line| format!("{line}\n")).collect::<String>()).expect("a writable file");
         return;
     }
@@ -42,7 +48,7 @@ fn public_api_is_that_of_the_golden_file() {
     assert!(
         changes.is_empty(),
         "the public interface differs from {GOLDEN}:\n{changes}If this is intended, run \
-         `BLESS=1 cargo test -p anabranch-tests public_api` and commit the file."
+         `BLESS=1 {COMMAND}` and commit the file."
     );
 }
 
@@ -74,6 +80,22 @@ enum Target {
     Item(Id),
     /// An item of a crate that is not in [`CRATES`], by its kind.
     External(String),
+}
+
+/// The public items of the facade.
+#[derive(Default)]
+struct Exports {
+    /// The paths of each item, with the number of their segments. The first is the shortest.
+    paths: BTreeMap<Id, BTreeSet<(usize, String)>>,
+    /// A line for each path, without members.
+    lines: BTreeSet<String>,
+}
+
+impl Exports {
+    /// Returns each item with its shortest path.
+    fn shortest(&self) -> impl Iterator<Item = (&Id, &str)> {
+        self.paths.iter().map(|(id, paths)| (id, &*paths.first().expect("an item was entered with a path").1))
+    }
 }
 
 /// The JSON of the crates.
@@ -158,40 +180,92 @@ impl Docs {
         }
     }
 
-    /// Returns all public paths of the first crate, sorted, and below the shortest path of a type
-    /// or trait its members.
-    fn lines(&self) -> Vec<String> {
-        let mut lines = BTreeSet::new();
-        let mut paths: BTreeMap<Id, BTreeSet<(usize, String)>> = BTreeMap::new();
+    /// Returns the public items of the first crate.
+    fn exports(&self) -> Exports {
+        let mut exports = Exports::default();
         let mut modules = vec![(CRATES[0].to_owned(), self.root(0))];
         while let Some((path, module)) = modules.pop() {
             for (name, target) in self.children(&module, is_public) {
                 let path = format!("{path}::{name}");
                 let id = match target {
                     Target::External(kind) => {
-                        lines.insert(format!("{path} ({kind})"));
+                        exports.lines.insert(format!("{path} ({kind})"));
                         continue;
                     }
                     Target::Item(id) => id,
                 };
                 let (kind, _) = self.inner(self.item(&id).unwrap_or_else(|| self.unknown(&path)));
-                lines.insert(format!("{path} ({kind})"));
+                exports.lines.insert(format!("{path} ({kind})"));
                 if kind == "module" {
                     modules.push((path, id));
                 } else {
-                    paths.entry(id).or_default().insert((path.matches("::").count(), path));
+                    exports.paths.entry(id).or_default().insert((path.matches("::").count(), path));
                 }
             }
         }
-        for (id, paths) in &paths {
-            let (_, path) = paths.first().expect("an item was entered with a path");
-            lines.extend(self.members(id).into_iter().map(|member| format!("{path}{member}")));
+        exports
+    }
+
+    /// Returns a line for each public path, sorted, and below the shortest path of a type or trait
+    /// its members.
+    fn lines(&self, exports: &Exports) -> Vec<String> {
+        let mut lines = exports.lines.clone();
+        for (id, path) in exports.shortest() {
+            lines.extend(self.members(id).into_iter().map(|(_, member)| format!("{path}{}", self.member(member))));
         }
         lines.into_iter().collect()
     }
 
+    /// Checks that the signatures of all public items name only public types, and that no argument
+    /// is a flag.
+    fn check_signatures(&self, exports: &Exports) {
+        let defined_at = |docs: usize, id: &Value| self.0[docs]["paths"][text(id)]["path"].clone();
+        let named: Vec<Value> = exports.paths.keys().map(|(docs, id)| defined_at(*docs, &Value::from(&**id))).collect();
+        let mut faults = BTreeSet::new();
+        for (id, path) in exports.shortest() {
+            let item = self.item(id).expect("an exported item");
+            let members =
+                self.members(id).into_iter().map(|(id, member)| (format!("{path}{}", self.member(member)), id, member));
+            for (path, (docs, _), item) in std::iter::once((path.to_owned(), id.clone(), item)).chain(members) {
+                let (kind, fields) = self.inner(item);
+                let mut mentioned = Vec::new();
+                match kind {
+                    "struct" | "enum" => paths_in(&fields["generics"], &mut mentioned),
+                    "variant" => {
+                        for (_, field) in self.items(docs, &Value::Array(ids_in(&fields["kind"]))) {
+                            paths_in(self.inner(field).1, &mut mentioned);
+                        }
+                    }
+                    "trait" => {
+                        paths_in(&fields["generics"], &mut mentioned);
+                        paths_in(&fields["bounds"], &mut mentioned);
+                    }
+                    _ => paths_in(fields, &mut mentioned),
+                }
+                for id in mentioned {
+                    let at = defined_at(docs, id);
+                    let ours = CRATES.iter().any(|name| at[0] == *name);
+                    // A trait that seals another has no public path on purpose.
+                    let seals = at.as_array().is_some_and(|at| at.last().is_some_and(|name| name == "Sealed"));
+                    if ours && !seals && !named.contains(&at) {
+                        faults.insert(format!("{path}: no public path names {at}"));
+                    }
+                }
+                let setter = fields["sig"]["output"]["generic"] == "Self"
+                    || text(&fields["sig"]["output"]["resolved_path"]["id"]) == id.1;
+                let flag = fields["sig"]["inputs"]
+                    .as_array()
+                    .is_some_and(|inputs| inputs.iter().any(|input| input[1]["primitive"] == "bool"));
+                if flag && !setter && !VALUES.iter().any(|value| path.starts_with(value)) {
+                    faults.insert(format!("{path}: a flag is a bare `bool`"));
+                }
+            }
+        }
+        assert!(faults.is_empty(), "{}", faults.into_iter().collect::<Vec<_>>().join("\n"));
+    }
+
     /// Returns the public fields, variants, and methods of a type, or the items of a trait.
-    fn members(&self, id: &Id) -> Vec<String> {
+    fn members(&self, id: &Id) -> Vec<(Id, &Value)> {
         let Some((kind, fields)) = self.item(id).map(|item| self.inner(item)) else { return Vec::new() };
         let mut members = match kind {
             "struct" => self.items(id.0, &Value::Array(ids_in(&fields["kind"]))),
@@ -208,11 +282,11 @@ impl Docs {
             }
         }
         let of_type = kind == "struct";
-        let visible = members.into_iter().filter(|(_, item)| {
+        members.retain(|(_, item)| {
             // Variants and the items of traits are as visible as their owner.
             !is_hidden(item) && (item["visibility"] == "public" || (!of_type && item["visibility"] == "default"))
         });
-        visible.map(|(_, item)| self.member(item)).collect()
+        members
     }
 
     /// Returns the name of a member, with the names of parameters.
@@ -237,6 +311,20 @@ fn ids_in(kind: &Value) -> Vec<Value> {
         Value::Array(all) => all.iter().flat_map(ids_in).collect(),
         Value::Object(all) => all.values().flat_map(ids_in).collect(),
         _ => Vec::new(),
+    }
+}
+
+/// Collects the ids of the types and traits that a signature or type mentions.
+fn paths_in<'a>(value: &'a Value, to: &mut Vec<&'a Value>) {
+    match value {
+        Value::Array(all) => all.iter().for_each(|value| paths_in(value, to)),
+        Value::Object(all) => {
+            if all.contains_key("path") && all.contains_key("args") {
+                to.extend(all.get("id"));
+            }
+            all.values().for_each(|value| paths_in(value, to));
+        }
+        _ => {}
     }
 }
 

@@ -1,6 +1,6 @@
 //! Tensors in host memory: constants, inputs, outputs, and the values of the interpreter.
 
-use crate::format::{FormatTrait, Spec};
+use crate::format::{FormatSpec, FormatTrait};
 use crate::memory::{self, OutOfMemory};
 use crate::{DType, Diagnostic, Element, Loc, Result, TensorType};
 use std::fmt;
@@ -246,6 +246,7 @@ impl HostTensor {
     /// assert_eq!(HostTensor::try_zeros(DType::F32, [2, 3]).map(|t| t.len()), Ok(6));
     /// assert!(HostTensor::try_zeros(DType::F32, [1 << 40, 1 << 40]).is_err());
     /// ```
+    #[doc(hidden)]
     pub fn try_zeros(dtype: DType, shape: impl Into<Vec<usize>>) -> Result<HostTensor, OutOfMemory> {
         let ty = TensorType::new(dtype, shape.into());
         memory::check(ty.n_bytes().expect("the extents are given"))?;
@@ -422,7 +423,7 @@ impl std::hash::Hash for HostTensor {
 /// abbreviated, except by `{:#}`. See [`format`](crate::format).
 impl fmt::Display for HostTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&Spec::of(f, FormatTrait::Display).show(self))
+        f.write_str(&FormatSpec::of(f, FormatTrait::Display).show(self))
     }
 }
 
@@ -678,6 +679,7 @@ pub trait ArrayIndex: Copy + fmt::Debug {
     ///
     /// # Panics
     /// Panics if there are more or fewer indices than axes.
+    #[doc(hidden)]
     #[track_caller]
     fn offset(self, shape: &[usize]) -> Result<usize, IndexOutOfBounds>;
 }

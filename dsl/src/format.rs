@@ -1,4 +1,4 @@
-//! Formatting of values as text: a [`Spec`] is one placeholder of a format string, a [`Template`]
+//! Formatting of values as text: a [`FormatSpec`] is one placeholder of a format string, a [`Template`]
 //! is a format string.
 //!
 //! The semantics are those of `std::fmt`, element by element: `{:.3}` of a tensor prints three
@@ -43,7 +43,7 @@ pub enum FormatTrait {
 
 /// A placeholder of a format string: how a value is formatted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Spec {
+pub struct FormatSpec {
     /// The formatting trait.
     pub kind: FormatTrait,
     /// The padding character. `None` means a space.
@@ -64,15 +64,15 @@ pub struct Spec {
     pub precision: Option<usize>,
 }
 
-impl Spec {
+impl FormatSpec {
     /// Returns the options of the formatter of a `fmt` method.
-    pub fn of(f: &fmt::Formatter<'_>, kind: FormatTrait) -> Spec {
+    pub fn of(f: &fmt::Formatter<'_>, kind: FormatTrait) -> FormatSpec {
         let align = f.align().map(|a| match a {
             fmt::Alignment::Left => '<',
             fmt::Alignment::Center => '^',
             fmt::Alignment::Right => '>',
         });
-        Spec {
+        FormatSpec {
             kind,
             fill: (f.fill() != ' ' && align.is_some()).then(|| f.fill()),
             align,
@@ -95,8 +95,8 @@ impl Spec {
     }
 
     /// Parses the text between the braces, without the colon.
-    fn parse(text: &str) -> Option<Spec> {
-        let mut spec = Spec::default();
+    fn parse(text: &str) -> Option<FormatSpec> {
+        let mut spec = FormatSpec::default();
         let mut rest = text;
         let is_align = |c: char| matches!(c, '<' | '^' | '>');
         let mut chars = text.chars();
@@ -163,7 +163,7 @@ impl Spec {
     }
 }
 
-impl fmt::Display for Spec {
+impl fmt::Display for FormatSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fill.filter(|_| self.align.is_some()).map_or(Ok(()), |c| f.write_char(c))?;
         self.align.map_or(Ok(()), |c| f.write_char(c))?;
@@ -185,13 +185,13 @@ impl fmt::Display for Spec {
 
 /// An element type that can be formatted.
 trait Show {
-    fn show(&self, spec: &Spec, out: &mut String);
+    fn show(&self, spec: &FormatSpec, out: &mut String);
 }
 
 macro_rules! show_numbers {
     ($($t:ty)*) => {$(
         impl Show for $t {
-            fn show(&self, spec: &Spec, out: &mut String) {
+            fn show(&self, spec: &FormatSpec, out: &mut String) {
                 let text = match (spec.kind, spec.plus, spec.precision) {
                     (FormatTrait::Display, false, None) => format!("{self}"),
                     (FormatTrait::Display, true, None) => format!("{self:+}"),
@@ -222,7 +222,7 @@ show_numbers!(f32 f64 i32 i64 u32 u8);
 macro_rules! show_halves {
     ($($t:ident)*) => {$(
         impl Show for crate::$t {
-            fn show(&self, spec: &Spec, out: &mut String) {
+            fn show(&self, spec: &FormatSpec, out: &mut String) {
                 let x = if spec.precision.is_none() { self.shortest() } else { self.to_f32() };
                 x.show(spec, out);
             }
@@ -232,13 +232,13 @@ macro_rules! show_halves {
 show_halves!(f16 bf16);
 
 impl Show for bool {
-    fn show(&self, spec: &Spec, out: &mut String) {
+    fn show(&self, spec: &FormatSpec, out: &mut String) {
         spec.pad(out, if *self { "true" } else { "false" }, false);
     }
 }
 
 struct PrintLayout<'a> {
-    spec: &'a Spec,
+    spec: &'a FormatSpec,
     whole: bool,
     rank: usize,
 }
@@ -280,7 +280,7 @@ pub enum TemplatePiece {
     /// Literal text.
     Text(String),
     /// A placeholder for the next value.
-    Value(Spec),
+    Value(FormatSpec),
 }
 
 /// A format string: text with placeholders, which are filled in order.
@@ -340,8 +340,11 @@ impl Template {
             let Some((inside, r)) = inside else {
                 return Err(format!("unmatched `{}`: write it twice to print it", &after[..1]));
             };
-            let spec =
-                if inside.is_empty() { Some(Spec::default()) } else { inside.strip_prefix(':').and_then(Spec::parse) };
+            let spec = if inside.is_empty() {
+                Some(FormatSpec::default())
+            } else {
+                inside.strip_prefix(':').and_then(FormatSpec::parse)
+            };
             pieces
                 .push(TemplatePiece::Value(spec.ok_or_else(|| format!("`{{{inside}}}` is not a valid placeholder"))?));
             rest = r;
@@ -374,7 +377,7 @@ impl fmt::Display for Template {
         for piece in &self.0 {
             match piece {
                 TemplatePiece::Text(text) => f.write_str(&text.replace('{', "{{").replace('}', "}}"))?,
-                TemplatePiece::Value(spec) if *spec == Spec::default() => f.write_str("{}")?,
+                TemplatePiece::Value(spec) if *spec == FormatSpec::default() => f.write_str("{}")?,
                 TemplatePiece::Value(spec) => write!(f, "{{:{spec}}}")?,
             }
         }

@@ -172,11 +172,13 @@ impl Arguments {
     }
 
     /// Appends a tensor.
+    #[doc(hidden)]
     pub fn push(&mut self, tensor: HostTensor) {
         self.tensors.push(tensor);
     }
 
     /// Appends the items of a sequence.
+    #[doc(hidden)]
     pub fn sequence<I: Input, X: Feed<I>>(&mut self, items: impl ExactSizeIterator<Item = X>) {
         self.lengths.push(items.len());
         items.for_each(|item| item.feed(self));
@@ -292,8 +294,10 @@ impl Inputs<'_> {
 )]
 pub trait Input: Sized {
     /// The number of tensors.
+    #[doc(hidden)]
     const LAYOUT: ParamLayout;
     /// Creates graph inputs for the next types of the signature.
+    #[doc(hidden)]
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self>;
 }
 
@@ -307,6 +311,7 @@ pub trait Input: Sized {
 )]
 pub trait Feed<I: Input> {
     /// Appends the tensors in the order in which [`Input::trace`] takes them.
+    #[doc(hidden)]
     fn feed(self, to: &mut Arguments);
 }
 
@@ -413,10 +418,12 @@ pub type Rebuild<H> = Box<dyn Fn(&mut dyn Iterator<Item = HostTensor>) -> H + Se
 pub trait Results {
     /// Appends all tensors, in the order of the function's outputs. A tensor that is replaced must
     /// keep its element type.
+    #[doc(hidden)]
     fn tensors_mut<'a>(&'a mut self, to: &mut Vec<&'a mut HostTensor>);
     /// Returns the path to the tensor `i` in the order of [`tensors_mut`](Self::tensors_mut), for
     /// messages: ``, element 1, field `w` ``. If there are fewer tensors, returns none and
     /// subtracts their number from `i`.
+    #[doc(hidden)]
     fn path_of(&self, i: &mut usize) -> Option<String>;
 }
 
@@ -466,8 +473,10 @@ pub trait Output {
     /// The type of the result on the host, with [`Array`]s for tensors.
     type Host: Results + 'static;
     /// Appends the handles of all tensors.
+    #[doc(hidden)]
     fn flatten(&self, to: &mut Vec<AnyValue>);
     /// Returns a function that creates the host value from the tensors in that order.
+    #[doc(hidden)]
     fn rebuild(&self) -> Rebuild<Self::Host>;
 }
 
@@ -546,18 +555,24 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
 )]
 pub trait Field: Sized + 'static {
     /// How many tensors it takes.
+    #[doc(hidden)]
     const LAYOUT: ParamLayout;
     /// The same on the host.
     type Host: Clone + fmt::Debug + Results + 'static;
     /// [`Input::trace`] for a named field.
+    #[doc(hidden)]
     fn trace_field(inputs: &mut Inputs<'_>, name: &'static str) -> Result<Self>;
     /// [`Input::trace`] for field `i` of a tuple struct.
+    #[doc(hidden)]
     fn trace_element(inputs: &mut Inputs<'_>, i: usize) -> Result<Self>;
     /// [`Feed::feed`].
+    #[doc(hidden)]
     fn feed(host: Self::Host, to: &mut Arguments);
     /// [`Output::flatten`].
+    #[doc(hidden)]
     fn flatten(&self, to: &mut Vec<AnyValue>);
     /// [`Output::rebuild`].
+    #[doc(hidden)]
     fn rebuild(&self) -> Rebuild<Self::Host>;
 }
 
@@ -598,8 +613,10 @@ pub trait GraphFn<Args> {
     /// The result.
     type Output: Output;
     /// The number of tensors of its parameters.
+    #[doc(hidden)]
     const PARAMETERS: ParamLayout;
     /// Calls the function with inputs created for a signature.
+    #[doc(hidden)]
     fn apply(&self, inputs: &mut Inputs<'_>) -> Result<Self::Output>;
 }
 
@@ -612,6 +629,7 @@ pub trait GraphFn<Args> {
 )]
 pub trait CallArgs<Args> {
     /// Appends the tensors of all arguments.
+    #[doc(hidden)]
     fn feed_all(self, to: &mut Arguments);
 }
 

@@ -93,11 +93,16 @@ impl Drop for StackCell {
 }
 
 impl Stack {
-    /// Creates a stack of elements, given from the bottom, optionally with endless zeros below
-    /// them.
-    pub fn new(element: TensorType, zeros_below: bool, items: impl IntoIterator<Item = HostTensor>) -> Stack {
-        let empty = Stack { element, top: None, zeros_below };
+    /// Creates a stack of elements, given from the bottom.
+    pub fn new(element: TensorType, items: impl IntoIterator<Item = HostTensor>) -> Stack {
+        let empty = Stack { element, top: None, zeros_below: false };
         items.into_iter().fold(empty, |stack, tensor| stack.push(tensor))
+    }
+
+    /// Sets whether there are endless zeros below the elements. The default is no.
+    #[must_use]
+    pub fn zeros_below(self, zeros_below: bool) -> Stack {
+        Stack { zeros_below, ..self }
     }
 
     /// Returns whether there are endless zeros below the elements.

@@ -63,7 +63,7 @@ pub mod trace;
 mod ty;
 pub mod var;
 
-pub use array::{Array, Buffer, HostTensor, IntoArray, Reclaim};
+pub use array::{Array, ArrayIndex, Buffer, HostTensor, IntoArray, Reclaim};
 pub use autodiff::{Wrt, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
 pub use control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
 pub use device::{DeviceConstraint, DeviceKind, DeviceName, DevicePattern, on};

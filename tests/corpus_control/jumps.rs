@@ -6,10 +6,9 @@
     reason = "first values given later and jumps in nests are the subject"
 )]
 
-use super::engine::{Case, check_corpus, gives};
-use super::language::Dual;
+use super::engine::check_corpus;
 
-same!(a_loop_with_a_value_in_another(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
+agree!(a_loop_with_a_value_in_another(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5]; {
     let mut i = int(0);
     let r = 'a: loop {
         let inner = loop {
@@ -25,7 +24,7 @@ same!(a_loop_with_a_value_in_another(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
     r + x
 });
 
-same!(a_match_with_jumps_as_a_value(x, n) over [0.7, 1.3], [-3, 0, 1, 2, 5, 9]; {
+agree!(a_match_with_jumps_as_a_value(x: Num, n: Int) over [0.7, 1.3], [-3, 0, 1, 2, 5, 9]; {
     let mut y = x;
     let mut i = int(-2);
     let r = loop {
@@ -43,9 +42,9 @@ same!(a_match_with_jumps_as_a_value(x, n) over [0.7, 1.3], [-3, 0, 1, 2, 5, 9]; 
     r * x
 });
 
-same!(first_values_in_arms_of_a_match(x, n) over [0.7, 1.3], [-1, 0, 1, 2, 5]; {
+agree!(first_values_in_arms_of_a_match(x: Num, n: Int) over [0.7, 1.3], [-1, 0, 1, 2, 5]; {
     let mut total = num(0.0);
-    for i in count(n) {
+    for i in up_to(n) {
         let a; let b: Num; let c;
         match i {
             0 => { a = x; b = x * x; }
@@ -58,7 +57,7 @@ same!(first_values_in_arms_of_a_match(x, n) over [0.7, 1.3], [-1, 0, 1, 2, 5]; {
     total
 });
 
-same!(a_first_value_after_a_return(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
+agree!(a_first_value_after_a_return(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5]; {
     let y; let mut z;
     if n == 0 { return x * 3.0; }
     if n > 2 { y = x * x; z = y; } else { y = x; z = x * 2.0; }
@@ -66,9 +65,9 @@ same!(a_first_value_after_a_return(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
     y * z
 });
 
-same!(a_first_value_beside_a_jump(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
+agree!(a_first_value_beside_a_jump(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5]; {
     let mut t = x;
-    for i in count(n) {
+    for i in up_to(n) {
         let c;
         c = if i == 2 { continue } else { t * x };
         t += c;
@@ -76,10 +75,10 @@ same!(a_first_value_beside_a_jump(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
     t
 });
 
-same!(a_first_value_after_a_continue(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
+agree!(a_first_value_after_a_continue(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5]; {
     let y;
     if n > 2 { y = x * x; } else if n == 1 { return x; } else { y = x * 2.0; }
-    for i in count(n) {
+    for i in up_to(n) {
         let q;
         if i == 1 { continue; }
         q = x * y;
@@ -89,9 +88,9 @@ same!(a_first_value_after_a_continue(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
     y + x
 });
 
-same!(jumps_of_every_kind_in_a_nest(x, n) over [0.7, 1.3], [0, 1, 3, 6]; {
+agree!(jumps_of_every_kind_in_a_nest(x: Num, n: Int) over [0.7, 1.3], [0, 1, 3, 6]; {
     let mut acc = num(0.0);
-    'o: for i in count(n) {
+    'o: for i in up_to(n) {
         let mut k = int(0);
         while k < 4 {
             k += 1;
@@ -99,7 +98,7 @@ same!(jumps_of_every_kind_in_a_nest(x, n) over [0.7, 1.3], [0, 1, 3, 6]; {
                 match (i + k) % 5 {
                     0 => { acc += x; continue 'o; }
                     1 if acc > 3.0 => { acc *= x; break; }
-                    2 => for j in count(k) {
+                    2 => for j in up_to(k) {
                         acc = acc * 0.5 + x;
                         if j == 2 { if acc > 1.0 { break 'o; } else { continue; } }
                         acc += x * x;
@@ -115,10 +114,10 @@ same!(jumps_of_every_kind_in_a_nest(x, n) over [0.7, 1.3], [0, 1, 3, 6]; {
     acc
 });
 
-same!(leaves_three_loops(x, n) over [0.7, 1.3], [0, 1, 2, 4, 7]; {
+agree!(leaves_three_loops(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 4, 7]; {
     let mut s = x;
-    for i in count(n) {
-        for j in count(i) {
+    for i in up_to(n) {
+        for j in up_to(i) {
             let mut k = int(0);
             loop {
                 if k > j { break; }
@@ -132,7 +131,7 @@ same!(leaves_three_loops(x, n) over [0.7, 1.3], [0, 1, 2, 4, 7]; {
     s * 2.0
 });
 
-same!(labelled_blocks_in_a_loop(x, n) over [0.7, 1.3], [-1, 0, 1, 2, 5]; {
+agree!(labelled_blocks_in_a_loop(x: Num, n: Int) over [0.7, 1.3], [-1, 0, 1, 2, 5]; {
     let mut y = x;
     let mut i = int(0);
     while i < 4 {
@@ -152,10 +151,10 @@ same!(labelled_blocks_in_a_loop(x, n) over [0.7, 1.3], [-1, 0, 1, 2, 5]; {
     y
 });
 
-same!(arrays_and_tuples_taken_apart(x, n) over [0.7, 1.3], [0, 1, 2, 3, 6]; {
+agree!(arrays_and_tuples_taken_apart(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 3, 6]; {
     let mut a = [x, x * x, num(1.0)];
     let mut t = (num(2.0), (x, num(0.5)));
-    for i in count(n) {
+    for i in up_to(n) {
         [a[0], _, a[2]] = [a[2], x, a[0] * 1.1];
         (t.0, (_, t.1.1)) = (t.1.1 + a[0], (x, t.0 * x));
         if i % 2 == 0 { std::mem::swap(&mut t.0, &mut t.1.0); }
@@ -166,7 +165,7 @@ same!(arrays_and_tuples_taken_apart(x, n) over [0.7, 1.3], [0, 1, 2, 3, 6]; {
     a[0] + a[1] * 2.0 + a[2] * 3.0 + t.0 + t.1.0 * 5.0 + t.1.1 * 7.0
 });
 
-same!(through_references(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
+agree!(through_references(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5]; {
     let mut y = x;
     let mut v = vec![x, x * 2.0, num(3.0)];
     let mut o = Some(x);
@@ -178,14 +177,14 @@ same!(through_references(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
     for e in v.iter_mut() { if *e > 1.0 { *e *= x; } }
     for e in &mut v { if n > 1 { *e += x; continue; } *e += 1.0; }
     if let Some(e) = o.as_mut() { if n == 2 { *e += x * 5.0; } }
-    if let Some(e) = &mut o { for _i in count(n) { *e *= 1.5; } }
+    if let Some(e) = &mut o { for _i in up_to(n) { *e *= 1.5; } }
     if n > 0 { v.swap(0, 1); }
     let [p, q, ..] = &mut v[..] else { return x };
     let p: &mut Num = p; let q: &mut Num = q; if n > 1 { std::mem::swap(p, q); }
     v.iter().fold(num(0.0), |a, b| a * 0.5 + *b) + y + o.unwrap()
 });
 
-same!(closures_with_jumps(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
+agree!(closures_with_jumps(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5]; {
     let f = |a: Num, k: Int| {
         if k % 2 == 0 { return a * x; }
         let (mut a, mut i) = (a, int(0));
@@ -197,13 +196,13 @@ same!(closures_with_jumps(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
         a
     };
     let mut y = x;
-    for i in count(n) { y = f(y, i); if y > 4.0 { break; } }
+    for i in up_to(n) { y = f(y, i); if y > 4.0 { break; } }
     let mut sum = num(0.0);
     if n > 0 { [1.0, 2.0].iter().for_each(|k| sum += y * *k); }
     y + sum
 });
 
-same!(integers_and_truths_decide(x, n) over [0.7, 1.3], [0, 1, 2, 5, 13]; {
+agree!(integers_and_truths_decide(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5, 13]; {
     let mut i = n;
     let mut steps = int(0);
     let mut odd = n > 3;
@@ -217,7 +216,7 @@ same!(integers_and_truths_decide(x, n) over [0.7, 1.3], [0, 1, 2, 5, 13]; {
     if odd { y * 2.0 } else { if steps > 3 { y } else { y * -1.0 } }
 });
 
-same!(host_loops_in_a_loop_of_tensors(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
+agree!(host_loops_in_a_loop_of_tensors(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5]; {
     let mut y = x;
     let mut i = int(0);
     'o: while i < n {

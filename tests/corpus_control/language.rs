@@ -5,120 +5,9 @@
 //! its gradient. Many more such bodies are compared by their values in `tests/jumps.rs` and
 //! `tests/control_flow.rs`.
 
-use super::engine::{Case, check_corpus, gives};
-use std::cmp::Ordering;
-use std::ops::{Add, AddAssign, Mul, MulAssign, Sub, SubAssign};
+use super::engine::check_corpus;
 
-/// A number with its derivative.
-#[derive(Clone, Copy, Debug)]
-pub struct Dual {
-    pub value: f64,
-    pub slope: f64,
-}
-
-impl From<f64> for Dual {
-    fn from(value: f64) -> Dual {
-        Dual { value, slope: 0.0 }
-    }
-}
-
-macro_rules! arithmetic {
-    ($($op:ident $method:ident $assign:ident $assign_method:ident: |$a:ident, $b:ident| $slope:expr;)*) => {$(
-        impl<R: Into<Dual>> $op<R> for Dual {
-            type Output = Dual;
-            fn $method(self, other: R) -> Dual {
-                let ($a, $b): (Dual, Dual) = (self, other.into());
-                Dual { value: $a.value.$method($b.value), slope: $slope }
-            }
-        }
-        impl<R: Into<Dual>> $assign<R> for Dual {
-            fn $assign_method(&mut self, other: R) {
-                *self = self.$method(other);
-            }
-        }
-    )*};
-}
-arithmetic! {
-    Add add AddAssign add_assign: |a, b| a.slope + b.slope;
-    Sub sub SubAssign sub_assign: |a, b| a.slope - b.slope;
-    Mul mul MulAssign mul_assign: |a, b| a.slope * b.value + a.value * b.slope;
-}
-
-impl PartialEq<f64> for Dual {
-    fn eq(&self, other: &f64) -> bool {
-        self.value == *other
-    }
-}
-impl PartialOrd<f64> for Dual {
-    fn partial_cmp(&self, other: &f64) -> Option<Ordering> {
-        self.value.partial_cmp(other)
-    }
-}
-
-/// Defines a function of a number and an integer on tensors and on dual numbers, and its cases for
-/// some arguments.
-macro_rules! same {
-    ($name:ident($x:ident, $n:ident) over $numbers:expr, $integers:expr; $body:block) => {
-        mod $name {
-            use super::*;
-            mod staged {
-                use anabranch::prelude::*;
-                type Num = Tensor<f64>;
-                type Int = Tensor<i32>;
-                #[allow(dead_code, reason = "not every body needs it")]
-                fn num(x: f64) -> Num {
-                    scalar(x)
-                }
-                #[allow(dead_code, reason = "not every body needs it")]
-                fn int(x: i32) -> Int {
-                    scalar(x)
-                }
-                #[allow(dead_code, reason = "not every body needs it")]
-                fn count(n: Int) -> anabranch::Range<i32> {
-                    range(n)
-                }
-                #[graph]
-                pub(super) fn f(mut $x: Num, mut $n: Int) -> Num {
-                    let _ = (&mut $x, &mut $n);
-                    $body
-                }
-            }
-            mod plain {
-                use super::Dual;
-                type Num = Dual;
-                type Int = i32;
-                #[allow(dead_code, reason = "not every body needs it")]
-                fn num(x: f64) -> Num {
-                    x.into()
-                }
-                #[allow(dead_code, reason = "not every body needs it")]
-                fn int(x: i32) -> Int {
-                    x
-                }
-                #[allow(dead_code, reason = "not every body needs it")]
-                fn count(n: Int) -> std::ops::Range<i32> {
-                    0..n
-                }
-                pub(super) fn f(mut $x: Num, mut $n: Int) -> Num {
-                    let _ = (&mut $x, &mut $n);
-                    $body
-                }
-            }
-            pub(super) fn case() -> Case {
-                let mut case = Case::new(stringify!($name));
-                for x in $numbers {
-                    for n in $integers {
-                        let Dual { value, slope } = plain::f(Dual { value: x, slope: 1.0 }, n);
-                        case = case.at(staged::f, (x, n), gives(&[value]).first(&[slope]));
-                    }
-                }
-                case
-            }
-        }
-    };
-}
-
-same!(leaves_early(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
+agree!(leaves_early(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5]; {
     if n == 0 {
         return x * 3.0;
     }
@@ -133,7 +22,7 @@ same!(leaves_early(x, n) over [0.7, 1.3], [0, 1, 2, 5]; {
     x - 1.0
 });
 
-same!(breaks_and_continues(x, n) over [0.7, 1.3], [0, 1, 2, 5, 9]; {
+agree!(breaks_and_continues(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 5, 9]; {
     let mut sum = num(0.0);
     let mut i = int(0);
     while i < n {
@@ -151,10 +40,10 @@ same!(breaks_and_continues(x, n) over [0.7, 1.3], [0, 1, 2, 5, 9]; {
     sum
 });
 
-same!(leaves_two_loops_by_a_label(x, n) over [0.9, 1.1], [0, 1, 3, 6]; {
+agree!(leaves_two_loops_by_a_label(x: Num, n: Int) over [0.9, 1.1], [0, 1, 3, 6]; {
     let mut sum = num(0.0);
-    'outer: for i in count(n) {
-        for j in count(i) {
+    'outer: for i in up_to(n) {
+        for j in up_to(i) {
             if j == 3 {
                 continue 'outer;
             }
@@ -168,7 +57,7 @@ same!(leaves_two_loops_by_a_label(x, n) over [0.9, 1.1], [0, 1, 3, 6]; {
     sum
 });
 
-same!(an_endless_loop_with_a_value(x, n) over [0.7, 1.3], [0, 1, 4]; {
+agree!(an_endless_loop_with_a_value(x: Num, n: Int) over [0.7, 1.3], [0, 1, 4]; {
     let mut i = int(0);
     let last = loop {
         x = x * 1.5;
@@ -183,9 +72,9 @@ same!(an_endless_loop_with_a_value(x, n) over [0.7, 1.3], [0, 1, 4]; {
     last + 1.0
 });
 
-same!(counted_with_a_return(x, n) over [0.7, 1.3], [0, 1, 2, 7]; {
+agree!(counted_with_a_return(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 7]; {
     let mut product = num(1.0);
-    for i in count(n) {
+    for i in up_to(n) {
         product *= x;
         if i == 4 {
             return product * 7.0;
@@ -194,7 +83,7 @@ same!(counted_with_a_return(x, n) over [0.7, 1.3], [0, 1, 2, 7]; {
     product
 });
 
-same!(initialized_later(x, n) over [0.7, 1.3], [-1, 0, 1, 2]; {
+agree!(initialized_later(x: Num, n: Int) over [0.7, 1.3], [-1, 0, 1, 2]; {
     let y;
     let z;
     if n > 0 {
@@ -207,7 +96,7 @@ same!(initialized_later(x, n) over [0.7, 1.3], [-1, 0, 1, 2]; {
     y * z
 });
 
-same!(assigned_with_a_branch_as_value(x, n) over [0.7, 1.3], [0, 1, 2, 3]; {
+agree!(assigned_with_a_branch_as_value(x: Num, n: Int) over [0.7, 1.3], [0, 1, 2, 3]; {
     let mut i = int(0);
     while i < n {
         x += if i % 2 == 0 { x * x } else { num(0.5) };
@@ -217,7 +106,7 @@ same!(assigned_with_a_branch_as_value(x, n) over [0.7, 1.3], [0, 1, 2, 3]; {
     x
 });
 
-same!(shadowed_and_taken_apart(x, n) over [0.7, 1.3], [0, 1, 3]; {
+agree!(shadowed_and_taken_apart(x: Num, n: Int) over [0.7, 1.3], [0, 1, 3]; {
     let (mut a, mut b) = (x, num(1.0));
     let mut i = int(0);
     while i < n {
@@ -232,7 +121,7 @@ same!(shadowed_and_taken_apart(x, n) over [0.7, 1.3], [0, 1, 3]; {
     a * b * x
 });
 
-same!(matched(x, n) over [0.7, 1.3], [-5, 0, 1, 2, 3, 4, 9]; {
+agree!(matched(x: Num, n: Int) over [0.7, 1.3], [-5, 0, 1, 2, 3, 4, 9]; {
     let mut y = x;
     let mut i = int(0);
     while i < 3 {
@@ -252,7 +141,7 @@ same!(matched(x, n) over [0.7, 1.3], [-5, 0, 1, 2, 3, 4, 9]; {
     y
 });
 
-same!(a_condition_that_is_a_block(x, n) over [0.7, 1.3], [0, 1, 4]; {
+agree!(a_condition_that_is_a_block(x: Num, n: Int) over [0.7, 1.3], [0, 1, 4]; {
     let mut i = int(0);
     let mut y = x;
     while { let z = y * x; z < 5.0 } && i < n {

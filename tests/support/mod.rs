@@ -6,7 +6,11 @@ use anabranch::dsl::equality::same_number;
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
 use anabranch::prelude::*;
 use engines::{Engines, Outcome};
+use std::fmt::Debug;
 
+#[macro_use]
+pub mod agree;
+pub mod dual;
 pub mod engines;
 pub mod plans;
 pub mod random_placement;
@@ -17,7 +21,34 @@ pub mod random_placement;
 /// relative error of 1e-9, or 1e-5 for `f32`, 1e-3 for `f16`, 1e-2 for `bf16`.
 #[track_caller]
 pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: &[f64]) {
-    for (engine, outputs) in run_all(f, args) {
+    check_outcomes(run_all(f, &Arguments::of(args)), expected);
+}
+
+/// Calls a function of tensors like [`check`], for each of several inputs of the same types. The
+/// results must be those of some Rust functions, which have names for messages.
+#[track_caller]
+pub fn check_against_rust<Args, A: CallArgs<Args> + Copy + Debug>(
+    staged: impl GraphFn<Args>,
+    rust: &[(&str, &dyn Fn(A) -> i32)],
+    inputs: impl IntoIterator<Item = A>,
+) {
+    let inputs: Vec<A> = inputs.into_iter().collect();
+    let first = Arguments::of(*inputs.first().expect("there is something to run"));
+    let compiled = Compiled::new(staged, &first).unwrap_or_else(|e| panic!("{e}"));
+    for input in inputs {
+        let (_, plain) = rust[0];
+        let expected = plain(input);
+        for (name, version) in rust {
+            assert_eq!(version(input), expected, "{name}, {input:?}");
+        }
+        check_outcomes(compiled.run(&Arguments::of(input)), &[expected.into()]);
+    }
+}
+
+/// Checks that all engines returned these elements.
+#[track_caller]
+fn check_outcomes(outcomes: Vec<(&'static str, Outcome)>, expected: &[f64]) {
+    for (engine, outputs) in outcomes {
         let outputs = outputs.unwrap_or_else(|e| panic!("{engine}: {e}"));
         let mut got = Vec::new();
         let mut tolerance = 1e-9;
@@ -44,7 +75,7 @@ pub fn errors_of<Args, F: GraphFn<Args>>(
     f: F,
     args: impl CallArgs<Args>,
 ) -> Vec<(&'static str, anabranch::Diagnostic)> {
-    run_all(f, args)
+    run_all(f, &Arguments::of(args))
         .into_iter()
         .map(|(engine, r)| (engine, r.err().unwrap_or_else(|| panic!("{engine}: an error was expected"))))
         .collect()
@@ -61,20 +92,40 @@ pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anab
     first
 }
 
-fn run_all<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> Vec<(&'static str, Outcome)> {
-    let arguments = Arguments::of(args);
-    let (inputs, signature) = (arguments.tensors().to_vec(), arguments.signature());
-    let traced = match trace_fn("test", &f, &signature) {
-        Ok((traced, _)) => traced,
-        Err(e) => return vec![("trace", Err(e))],
-    };
-    let verified = anabranch::dsl::ir::verify(&traced.graph);
-    assert!(verified.is_ok(), "{}\n{verified:?}", traced.graph);
-    let vars: Vec<HostTensor> = traced.vars.iter().map(|v| v.init().clone()).collect();
-    let mut outcomes = Engines::new(&traced.graph, signature.types()).run(&inputs, &vars);
-    let session = Session::new().expect("a session on the CPU");
-    outcomes.push(("session", session.function(f).and_then(|f| f.call_host(&inputs))));
-    outcomes
+fn run_all<Args, F: GraphFn<Args>>(f: F, arguments: &Arguments) -> Vec<(&'static str, Outcome)> {
+    match Compiled::new(f, arguments) {
+        Ok(compiled) => compiled.run(arguments),
+        Err(e) => vec![("trace", Err(e))],
+    }
+}
+
+/// A function compiled for every engine and by a session.
+struct Compiled<F: GraphFn<Args>, Args> {
+    engines: Engines,
+    vars: Vec<HostTensor>,
+    session: anabranch::Result<Function<F, Args>>,
+}
+
+impl<Args, F: GraphFn<Args>> Compiled<F, Args> {
+    /// Traces the function for arguments of these types. Returns the error of the trace.
+    fn new(f: F, arguments: &Arguments) -> anabranch::Result<Compiled<F, Args>> {
+        let signature = arguments.signature();
+        let (traced, _) = trace_fn("test", &f, &signature)?;
+        let verified = anabranch::dsl::ir::verify(&traced.graph);
+        assert!(verified.is_ok(), "{}\n{verified:?}", traced.graph);
+        Ok(Compiled {
+            engines: Engines::new(&traced.graph, signature.types()),
+            vars: traced.vars.iter().map(|v| v.init().clone()).collect(),
+            session: Session::new().expect("a session on the CPU").function(f),
+        })
+    }
+
+    fn run(&self, arguments: &Arguments) -> Vec<(&'static str, Outcome)> {
+        let mut outcomes = self.engines.run(arguments.tensors(), &self.vars);
+        let function = self.session.as_ref().map_err(Clone::clone);
+        outcomes.push(("session", function.and_then(|f| f.call_host(arguments.tensors()))));
+        outcomes
+    }
 }
 
 /// Returns all elements as `f64`.

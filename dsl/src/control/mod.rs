@@ -27,3 +27,6 @@ mod while_loop;
 pub use branches::{Branches, cond, switch};
 pub use rows::{fold_left, fold_right, map, scan, scan_reverse};
 pub use while_loop::while_loop;
+
+// The traits of the arguments of `cond`, of `range` and of its `step_by`.
+pub use crate::staged::{Bounds, Condition, Produces, RangeEnd};

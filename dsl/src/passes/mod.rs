@@ -116,14 +116,8 @@ impl Pipeline {
         self
     }
 
-    /// Keeps only the first `n` passes, to find a faulty pass by bisection.
-    #[must_use]
-    pub fn stop_after(mut self, n: usize) -> Pipeline {
-        self.passes.truncate(n);
-        self
-    }
-
     /// Removes the passes of the given name, to see their effect.
+    #[doc(hidden)]
     #[must_use]
     pub fn without(mut self, name: &str) -> Pipeline {
         self.passes.retain(|pass| pass.name() != name);

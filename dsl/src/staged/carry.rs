@@ -23,10 +23,12 @@ use std::rc::Rc;
 )]
 pub trait Carry: Sized {
     /// Appends the tensors, and the structure that is needed to rebuild the value from them.
+    #[doc(hidden)]
     fn flatten(&self, state: &mut FlatState);
 
     /// Takes from `state` what [`flatten`](Self::flatten) appended, with other tensors in place of
     /// the original ones.
+    #[doc(hidden)]
     fn rebuild(state: &mut Reader<'_>) -> Self;
 }
 

@@ -15,19 +15,26 @@ use crate::{AnyValue, Diagnostic, Tensor};
 pub trait Condition: Sized {
     /// The same type. If a type is no condition, the compiler reports that once, and no follow-up
     /// errors.
+    #[doc(hidden)]
     type Itself: Condition;
     /// Returns the same value.
+    #[doc(hidden)]
     fn itself(self) -> Self::Itself;
     /// The proof that tracing goes on in an arm after a jump. For a host condition it has no value,
     /// because the jump leaves the arm natively.
+    #[doc(hidden)]
     type Stays;
     /// Returns the proof if tracing goes on in this construct after a jump.
+    #[doc(hidden)]
     fn stays() -> Option<Self::Stays>;
     /// The state of an `if` with this condition.
+    #[doc(hidden)]
     type If: IfArms<Self>;
     /// The state of a `while` with this condition.
+    #[doc(hidden)]
     type While: WhileParts<Self> + Default;
     /// The state of an `&&` or `||` with this condition on the left.
+    #[doc(hidden)]
     type Lazy: LazyParts<Self>;
 }
 
@@ -156,8 +163,10 @@ impl<T: Carry> ProducedByIf for T {}
 /// Conditions under which an `if` may have a value of type `T`.
 pub trait Produces<T> {
     /// Flattens a value.
+    #[doc(hidden)]
     fn take_apart(value: &T) -> FlatState;
     /// Rebuilds a value. Returns `None` for host conditions, for which values are not flattened.
+    #[doc(hidden)]
     fn put_together(state: &FlatState) -> Option<T>;
 }
 

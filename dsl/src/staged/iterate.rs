@@ -263,8 +263,10 @@ impl<T: Element> Looping for Rows<T> {
 /// One end of a [`range`]: a scalar tensor or a host number.
 pub trait RangeEnd<T: Integer>: Copy {
     /// Returns the tensor.
+    #[doc(hidden)]
     fn bound(self) -> Tensor<T>;
     /// Returns the number of a host end.
+    #[doc(hidden)]
     fn known(self) -> Option<T>;
 }
 impl<T: Integer> RangeEnd<T> for Tensor<T> {
@@ -314,6 +316,7 @@ impl<T: Integer> Ends<T> {
 )]
 pub trait Bounds<T: Integer> {
     /// Returns the ends.
+    #[doc(hidden)]
     fn bounds(self) -> Ends<T>;
 }
 impl<T: Integer> Bounds<T> for Tensor<T> {

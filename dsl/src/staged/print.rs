@@ -12,7 +12,7 @@
 //!
 //! This module does not know the syntax of format strings, which is the compiler's.
 
-use crate::format::{FormatTrait, Spec, Stream, Template, TemplatePiece};
+use crate::format::{FormatSpec, FormatTrait, Stream, Template, TemplatePiece};
 use crate::trace::{self, AnyValue};
 use crate::{Diagnostic, Loc};
 use std::cell::RefCell;
@@ -23,7 +23,7 @@ const MARKS: [char; 2] = ['\u{FDD0}', '\u{FDD1}'];
 
 thread_local! {
     /// The tensors of the texts being formatted. Texts can be nested.
-    static SHOWN: RefCell<Vec<Vec<(AnyValue, Spec)>>> = const { RefCell::new(Vec::new()) };
+    static SHOWN: RefCell<Vec<Vec<(AnyValue, FormatSpec)>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Ends a text, even if a `fmt` method of the user panics.
@@ -51,7 +51,7 @@ pub(crate) fn is_making_text() -> bool {
 pub(crate) fn show(tensor: AnyValue, kind: FormatTrait, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
     let index = SHOWN.with_borrow_mut(|s| {
         let shown = s.last_mut()?;
-        shown.push((tensor, Spec::of(f, kind)));
+        shown.push((tensor, FormatSpec::of(f, kind)));
         Some(shown.len() - 1)
     });
     let Some(index) = index else {

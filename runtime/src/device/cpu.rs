@@ -339,7 +339,7 @@ mod tests {
         for n in [2, 3] {
             let x = vec![1.5f32; n];
             let element = TensorType::new(DType::F32, [n]);
-            let stack = Contents::Value(RuntimeValue::Stack(Stack::new(element.clone(), false, [])));
+            let stack = Contents::Value(RuntimeValue::Stack(Stack::new(element.clone(), [])));
             let list = Contents::List(Arc::new(crate::cpu::memory::list::ListStorage::new(&element)));
             let Contents::Value(RuntimeValue::Stack(stack)) = run(&push, vec![stack, tensor(&x)]) else {
                 panic!("a stack")

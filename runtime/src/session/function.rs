@@ -355,6 +355,7 @@ where
     }
 
     /// Traces the function for arguments of the given types. Returns the trace before optimization.
+    #[doc(hidden)]
     pub fn trace_for(&self, signature: impl Into<Signature>) -> Result<Traced> {
         self.trace(&signature.into().with_lengths(F::PARAMETERS)?).map(|(traced, _)| traced)
     }

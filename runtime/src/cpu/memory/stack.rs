@@ -114,7 +114,7 @@ impl StackStorage {
     /// Converts the stack to one of the interpreter.
     pub(crate) fn to_host(&self, element: &TensorType) -> interp::Stack {
         let below = self.below.clone();
-        let below = below.unwrap_or_else(|| interp::Stack::new(element.clone(), self.zeros_below, []));
+        let below = below.unwrap_or_else(|| interp::Stack::new(element.clone(), []).zeros_below(self.zeros_below));
         self.own().fold(below, |stack, tensor| stack.push(tensor))
     }
 
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn what_is_given_is_shared_until_all_of_it_changes() {
         let ty = TensorType::new(DType::I32, []);
-        let given = interp::Stack::new(ty.clone(), false, (0..4).map(HostTensor::scalar));
+        let given = interp::Stack::new(ty.clone(), (0..4).map(HostTensor::scalar));
         let mut stack = StackStorage::new(&ty);
         stack.set(given.clone());
         stack.push_number(4).unwrap();
@@ -413,7 +413,7 @@ mod tests {
         copy.zero().unwrap();
         assert_eq!(numbers(&copy.to_host(&ty)), [0; 4]);
         assert_eq!(numbers(&given), [0, 1, 2, 3], "who gave it does not notice");
-        stack.set(interp::Stack::new(ty, true, []));
+        stack.set(interp::Stack::new(ty, []).zeros_below(true));
         assert_eq!([stack.pop_number(), stack.pop_number()], [Some(0), Some(0)]);
     }
 }
