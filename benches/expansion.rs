@@ -1,7 +1,8 @@
 //! The time that `#[graph]` needs to expand functions of the tests.
 //!
-//! `cargo run --release -p anabranch-benches --example expansion` expands each `#[graph]` function of
-//! a file several times, and prints the number of functions and the shortest time for all of them.
+//! `cargo run --release -p anabranch-benches --example expansion` expands each `#[graph]` function
+//! of a file several times, and prints the number of functions and the shortest time for all of
+//! them.
 //! The macro runs outside the compiler, so the time has no exchange of tokens with it. `valgrind
 //! --tool=callgrind` of the program compares two versions more exactly, because it counts
 //! instructions.
@@ -33,7 +34,8 @@ const FILES: &[&str] = &[
     "long_function.rs",
 ];
 
-/// Adds the functions under `#[graph]` in tokens, at any depth, each with the arguments of the macro.
+/// Adds the functions under `#[graph]` in tokens, at any depth, each with the arguments of the
+/// macro.
 fn find(tokens: TokenStream, found: &mut Vec<(TokenStream, TokenStream)>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     for (i, token) in tokens.iter().enumerate() {

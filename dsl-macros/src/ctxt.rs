@@ -17,7 +17,7 @@ impl Ctxt {
         Ctxt(RefCell::new(Some(Vec::new())))
     }
 
-    /// Adds an error at the wrong tokens.
+    /// Adds an error at the given tokens.
     pub(crate) fn error(&self, at: impl ToTokens, message: impl Display) {
         self.push(syn::Error::new_spanned(at, message));
     }

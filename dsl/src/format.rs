@@ -1,5 +1,5 @@
-//! Formatting of values as text: a [`FormatSpec`] is one placeholder of a format string, a [`Template`]
-//! is a format string.
+//! Formatting of values as text: a [`FormatSpec`] is one placeholder of a format string, a
+//! [`Template`] is a format string.
 //!
 //! The semantics are those of `std::fmt`, element by element: `{:.3}` of a tensor prints three
 //! digits for each element. Elements are enclosed in nested brackets, with each row on its own

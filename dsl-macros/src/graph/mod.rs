@@ -6,10 +6,11 @@
 //! | [`analyze`] | the [`facts`] of the tree | the parts of code in order of evaluation | syntax, scopes, the emitted code |
 //! | [`emit`] | Rust of the tree and its facts | the interface of the expansion | scopes, types, why a fact holds |
 //!
-//! Each stage is a function, and hands over a value: the tree, then the tree with its facts. A stage
-//! imports the values and the files that all may use ([`forms`], [`jumps`], [`names`], [`place`],
-//! [`scope`], [`known`]), but no other stage. The files of a stage do not import one another in a
-//! circle either: a file of its own has the state that they share.
+//! Each stage is a function. `resolve` takes the syntax apart in place, leaves holes in it, and
+//! returns the tree. `analyze` fills the fact cells of the tree. `emit` fills the holes. A stage
+//! imports the tree, the facts and the files that all may use ([`forms`], [`jumps`], [`names`],
+//! [`place`], [`scope`], [`known`]), but no other stage. The files of a stage do not import one
+//! another in a circle either: a file of its own has the state that they share.
 //!
 //! A construct is found in the first stage that can decide on it, and decided on once. Whether a
 //! condition may be a tensor follows from its form, in `resolve`. What a construct carries follows

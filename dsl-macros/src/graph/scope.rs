@@ -130,9 +130,9 @@ impl Env {
         found.visit_pat(pat);
         let lent = match self.lends(source) {
             // A pattern matched with a mutable reference binds mutable references.
-            MutBorrow::Itself => !contains_reference(pat),
-            MutBorrow::Item => matches!(pat, Pat::TupleStruct(_)) && found.0.len() == 1,
-            MutBorrow::No => false,
+            LentBorrow::Itself => !contains_reference(pat),
+            LentBorrow::Item => matches!(pat, Pat::TupleStruct(_)) && found.0.len() == 1,
+            LentBorrow::No => false,
         };
         for (name, access) in found.0 {
             let access = if lent && access == Access::Plain { Access::Item } else { access };
@@ -146,8 +146,8 @@ impl Env {
             match e {
                 Expr::MethodCall(m) if method_is(&m.method, Property::SomeItems) => e = &m.receiver,
                 Expr::MethodCall(m) => break method_is(&m.method, Property::LendsItems),
-                Expr::Array(a) => break a.elems.iter().all(|e| matches!(lends(e), MutBorrow::Itself)),
-                e => break matches!(lends(e), MutBorrow::Itself),
+                Expr::Array(a) => break a.elems.iter().all(|e| matches!(lends(e), LentBorrow::Itself)),
+                e => break matches!(lends(e), LentBorrow::Itself),
             }
         };
         let item = match (pat, source) {
@@ -177,7 +177,7 @@ impl Env {
             p => (p, None),
         };
         if let Pat::Ident(PatIdent { by_ref: None, ident, mutability, subpat: None, .. }) = inner {
-            let borrowed = matches!(init.map(|e| self.lends(e)), Some(MutBorrow::Itself));
+            let borrowed = matches!(init.map(|e| self.lends(e)), Some(LentBorrow::Itself));
             let access = if borrowed || ty.is_some_and(is_mut_ref) {
                 Access::MutRef
             } else if mutability.is_some() {
@@ -201,14 +201,14 @@ impl Env {
     }
 
     /// Returns what an expression lends mutably. The name of a mutable reference lends its target.
-    fn lends(&self, expr: &Expr) -> MutBorrow {
+    fn lends(&self, expr: &Expr) -> LentBorrow {
         let name = match expr {
             Expr::Path(p) => p.path.get_ident().map(ToString::to_string),
             _ => None,
         };
         let id = name.and_then(|name| self.resolve(&name));
         match id.map(|id| self.variables[id].access) {
-            Some(Access::MutRef) => MutBorrow::Itself,
+            Some(Access::MutRef) => LentBorrow::Itself,
             _ => lends(expr),
         }
     }
@@ -324,7 +324,7 @@ pub(crate) fn changed_by_closure(e: &Expr) -> Option<String> {
 }
 
 /// The mutable borrow that an expression returns, as far as its form shows.
-enum MutBorrow {
+enum LentBorrow {
     /// `&mut place`
     Itself,
     /// `Some` of a reference to an item, for example `v.last_mut()`.
@@ -332,19 +332,19 @@ enum MutBorrow {
     No,
 }
 
-fn lends(expr: &Expr) -> MutBorrow {
+fn lends(expr: &Expr) -> LentBorrow {
     match expr {
-        Expr::Reference(r) if r.mutability.is_some() => MutBorrow::Itself,
+        Expr::Reference(r) if r.mutability.is_some() => LentBorrow::Itself,
         Expr::Paren(e) => lends(&e.expr),
         Expr::Group(e) => lends(&e.expr),
         Expr::MethodCall(m) => {
             if method_is(&m.method, Property::LendsItem) {
-                MutBorrow::Item
+                LentBorrow::Item
             } else {
-                MutBorrow::No
+                LentBorrow::No
             }
         }
-        _ => MutBorrow::No,
+        _ => LentBorrow::No,
     }
 }
 
@@ -355,7 +355,7 @@ fn unwraps_lent(expr: &Expr) -> bool {
         Expr::Try(t) => &t.expr,
         _ => return false,
     };
-    matches!(lends(inner), MutBorrow::Item)
+    matches!(lends(inner), LentBorrow::Item)
 }
 
 fn contains_reference(pat: &Pat) -> bool {

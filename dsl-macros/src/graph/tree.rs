@@ -4,8 +4,8 @@
 //! [`emit`](super::emit) turns it into code.
 //!
 //! The tree is small because most of Rust means nothing to the macro. Rust code is [`Code`]: syntax
-//! that stays as it is, with a hole for each [`TreeNode`] in it, and the list of its parts in the order
-//! in which they are evaluated. The analysis reads that list and never the syntax.
+//! that stays as it is, with a hole for each [`TreeNode`] in it, and the list of its parts in the
+//! order in which they are evaluated. The analysis reads that list.
 //!
 //! Invariants:
 //! - Each hole has a number of its own, and exactly one part of its code has that number.

@@ -156,7 +156,7 @@ impl Sequence<'_> {
 
     /// Replaces sums of matmuls by matmuls after the loop.
     fn sum_up(&mut self) {
-        let sums: Vec<Sum> = self.graph.while_of(self.node).vars().filter_map(|var| self.sum(var)).collect();
+        let sums: Vec<SummedProduct> = self.graph.while_of(self.node).vars().filter_map(|var| self.sum(var)).collect();
         let joined = self.joined_columns();
         let mut kept = StoredValues::default();
         for group in grouped(sums, &joined) {
@@ -188,7 +188,7 @@ impl Sequence<'_> {
             let left = self.add(after, prim::PERMUTE, &[left], transposed(), origin);
             let all = self.add(after, prim::MATMUL, &[left, right], Attrs::none(), origin);
             let mut start = 0;
-            for Sum { var, right, .. } in &group {
+            for SummedProduct { var, right, .. } in &group {
                 let n = matrix(self.graph.ty(*right)).expect("the operand is a matrix")[1];
                 let mut sum = match group.len() {
                     1 => all,
@@ -226,7 +226,7 @@ impl Sequence<'_> {
 
     /// Returns a loop variable as a sum of matmuls, if it is one that nothing else in the loop
     /// reads.
-    fn sum(&self, var: LoopVar) -> Option<Sum> {
+    fn sum(&self, var: LoopVar) -> Option<SummedProduct> {
         let uses = |v: Value| self.uses.get(v.index()).copied().unwrap_or(0);
         let (param, next) = (var.body_param, var.next);
         let (prim::ADD, &[a, b]) = made_by(self.graph, next)? else { return None };
@@ -239,7 +239,7 @@ impl Sequence<'_> {
         let is_read = uses(var.cond_param) > 0;
         let alone = uses(param) == 1 && uses(next) == 1 && uses(product) == 1 && uses(var.result) > 0;
         let product = self.graph.producer(product)?;
-        (!is_read && alone).then_some(Sum { var, left, right, product })
+        (!is_read && alone).then_some(SummedProduct { var, left, right, product })
     }
 
     /// Stores the rows that a value of the body has in all iterations. Returns the matrix after the
@@ -309,8 +309,8 @@ impl Sequence<'_> {
 }
 
 /// Groups sums whose right operands are all the operands of one `concat`, in its order.
-fn grouped(sums: Vec<Sum>, joined: &FxHashMap<Value, (Value, usize, usize)>) -> Vec<Vec<Sum>> {
-    let mut groups: Vec<Vec<Sum>> = Vec::new();
+fn grouped(sums: Vec<SummedProduct>, joined: &FxHashMap<Value, (Value, usize, usize)>) -> Vec<Vec<SummedProduct>> {
+    let mut groups: Vec<Vec<SummedProduct>> = Vec::new();
     let mut found: FxHashMap<(Value, Value), usize> = FxHashMap::default();
     for sum in sums {
         match joined.get(&sum.right) {
@@ -324,7 +324,7 @@ fn grouped(sums: Vec<Sum>, joined: &FxHashMap<Value, (Value, usize, usize)>) -> 
     }
     let mut complete = Vec::new();
     for mut group in groups {
-        let place = |sum: &Sum| joined.get(&sum.right).map(|&(_, i, n)| (i, n));
+        let place = |sum: &SummedProduct| joined.get(&sum.right).map(|&(_, i, n)| (i, n));
         group.sort_by_key(place);
         let is_all = group.iter().enumerate().all(|(i, sum)| place(sum) == Some((i, group.len())));
         match is_all {
@@ -336,7 +336,7 @@ fn grouped(sums: Vec<Sum>, joined: &FxHashMap<Value, (Value, usize, usize)>) -> 
 }
 
 /// A loop variable that sums `left right`.
-struct Sum {
+struct SummedProduct {
     var: LoopVar,
     left: Value,
     right: Value,

@@ -15,17 +15,17 @@ pub(crate) fn indices(n: usize, f: &(dyn Fn(usize) + Sync)) {
 /// Calls `f((i, chunk))` for the chunks of `size` elements in any order, on all threads of the
 /// pool. The last chunk may be shorter.
 pub(crate) fn chunks<T: Send>(data: &mut [T], size: usize, f: impl Fn((usize, &mut [T])) + Sync) {
-    struct Start<T>(*mut T);
+    struct SlicePtr<T>(*mut T);
     // SAFETY: it stands for a `&mut [T]` whose disjoint chunks go to threads, and `&mut [T]` is
     // `Send`.
-    unsafe impl<T: Send> Sync for Start<T> {}
-    impl<T> Start<T> {
+    unsafe impl<T: Send> Sync for SlicePtr<T> {}
+    impl<T> SlicePtr<T> {
         fn at(&self, i: usize) -> *mut T {
             self.0.wrapping_add(i)
         }
     }
 
-    let (start, len) = (Start(data.as_mut_ptr()), data.len());
+    let (start, len) = (SlicePtr(data.as_mut_ptr()), data.len());
     indices(len.div_ceil(size), &|i| {
         let first = i * size;
         // SAFETY: `i` is below the number of chunks, so the chunk is in `data`, which is borrowed

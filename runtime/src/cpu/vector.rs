@@ -100,7 +100,8 @@ pub(crate) enum InstructionSet {
     Wide,
 }
 
-/// The rows of portable tiles. Few x86-64 processors use them, so fewer kinds are compiled for these.
+/// The rows of portable tiles. Few x86-64 processors use them, so fewer kinds are compiled for
+/// these.
 const PORTABLE_ROWS: usize = if cfg!(target_arch = "x86_64") { 2 } else { 4 };
 
 impl InstructionSet {

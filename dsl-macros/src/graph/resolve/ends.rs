@@ -1,5 +1,5 @@
-//! How resolved code ends, by the form of its tree: whether it certainly jumps, and whether it has a
-//! value.
+//! How resolved code ends, by the form of its tree: whether it certainly jumps, and whether it has
+//! a value.
 
 use crate::graph::forms::is_assignment;
 use crate::graph::known;

@@ -25,7 +25,7 @@ pub(super) struct Nesting {
 }
 
 /// A loop or labeled block.
-struct JumpTarget {
+struct EnclosingTarget {
     label: Option<String>,
     is_loop: bool,
 }
@@ -35,19 +35,19 @@ struct JumpTarget {
 pub(super) struct FoundJumps {
     found: Vec<FoundJump>,
     /// The loops and labeled blocks around the current code.
-    targets: Vec<JumpTarget>,
+    targets: Vec<EnclosingTarget>,
     pub(super) nesting: Nesting,
 }
 
 /// The beginning of a piece of code.
 #[derive(Clone, Copy)]
-pub(super) struct Start {
+pub(super) struct JumpMark {
     found: usize,
     targets: usize,
     nesting: Nesting,
 }
 
-impl Start {
+impl JumpMark {
     /// Returns whether a jump leaves the code that begins here.
     fn is_left_by(&self, jump: &FoundJump) -> bool {
         jump.target.is_none_or(|target| target < self.targets)
@@ -56,13 +56,13 @@ impl Start {
 
 impl FoundJumps {
     /// Returns the beginning of the code that is resolved next.
-    pub(super) fn start(&self) -> Start {
-        Start { found: self.found.len(), targets: self.targets.len(), nesting: self.nesting }
+    pub(super) fn start(&self) -> JumpMark {
+        JumpMark { found: self.found.len(), targets: self.targets.len(), nesting: self.nesting }
     }
 
     /// Enters a loop or labeled block. Returns the start of its statements.
-    pub(super) fn enter(&mut self, label: Option<&Label>, is_loop: bool) -> Start {
-        self.targets.push(JumpTarget { label: label.map(|l| l.name.ident.to_string()), is_loop });
+    pub(super) fn enter(&mut self, label: Option<&Label>, is_loop: bool) -> JumpMark {
+        self.targets.push(EnclosingTarget { label: label.map(|l| l.name.ident.to_string()), is_loop });
         self.start()
     }
 
@@ -83,33 +83,33 @@ impl FoundJumps {
     }
 
     /// Forgets the jumps since a start, which leave nothing around it.
-    pub(super) fn forget(&mut self, start: Start) {
+    pub(super) fn forget(&mut self, start: JumpMark) {
         self.found.truncate(start.found);
     }
 
     /// Returns the jumps that leave the code since a start.
-    pub(super) fn leaving(&self, start: Start) -> Jumps {
+    pub(super) fn leaving(&self, start: JumpMark) -> Jumps {
         self.summary(start, |jump| start.is_left_by(jump))
     }
 
     /// Returns the jumps that end the loop whose body began at a start.
-    pub(super) fn ending_loop(&self, start: Start) -> Jumps {
+    pub(super) fn ending_loop(&self, start: JumpMark) -> Jumps {
         let continues = |jump: &FoundJump| jump.kind == JumpKind::Continue && jump.target == Some(start.targets - 1);
         self.summary(start, |jump| start.is_left_by(jump) && !continues(jump))
     }
 
     /// Returns whether a `break` ends the very loop whose body began at a start.
-    pub(super) fn breaks_loop(&self, start: Start) -> bool {
+    pub(super) fn breaks_loop(&self, start: JumpMark) -> bool {
         let breaks = |jump: &FoundJump| jump.kind == JumpKind::Break && jump.target == Some(start.targets - 1);
         self.summary(start, breaks).any
     }
 
     /// Returns the labels of each `break` with a value since a start.
-    pub(super) fn valued_breaks(&self, start: Start) -> Vec<String> {
+    pub(super) fn valued_breaks(&self, start: JumpMark) -> Vec<String> {
         self.found[start.found..].iter().filter_map(|jump| jump.valued.clone()).collect()
     }
 
-    fn summary(&self, start: Start, counts: impl Fn(&FoundJump) -> bool) -> Jumps {
+    fn summary(&self, start: JumpMark, counts: impl Fn(&FoundJump) -> bool) -> Jumps {
         let mut jumps = Jumps::default();
         for jump in self.found[start.found..].iter().filter(|jump| counts(jump)) {
             jumps.any = true;
@@ -120,7 +120,7 @@ impl FoundJumps {
 
     /// Notes that code after a conditional `break` in a labeled block depends on its condition. The
     /// statements of the block began at the start.
-    pub(super) fn depend_on_breaks(&mut self, start: Start) {
+    pub(super) fn depend_on_breaks(&mut self, start: JumpMark) {
         let depth = |nesting: Nesting| nesting.staged + nesting.host;
         let found = &mut self.found[start.found..];
         let is_conditional = |jump: &FoundJump| {

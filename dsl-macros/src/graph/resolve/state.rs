@@ -1,7 +1,7 @@
 //! The state of the walk over a body: the scopes, and the parts of the code that is being resolved.
 
 use super::canonical::Canonical;
-use super::jumps::{FoundJumps, Start};
+use super::jumps::{FoundJumps, JumpMark};
 use crate::graph::scope::{Env, VarId};
 use crate::graph::tree::{Code, HoleId, Part, TreeNode, hole};
 use syn::{Expr, Label};
@@ -71,7 +71,7 @@ impl Resolver {
     }
 
     /// Resolves the body of a loop. Returns its start as well.
-    pub(super) fn in_loop<T>(&mut self, label: Option<&Label>, f: impl FnOnce(&mut Self) -> T) -> (T, Start) {
+    pub(super) fn in_loop<T>(&mut self, label: Option<&Label>, f: impl FnOnce(&mut Self) -> T) -> (T, JumpMark) {
         self.in_construct(|resolver| {
             let start = resolver.jumps.enter(label, true);
             let result = f(resolver);

@@ -26,8 +26,8 @@
 //!   loop and read inside it stays unmodified through all iterations.
 //! - P4. A kernel never reads the buffer it writes, except that an elementwise kernel may read
 //!   exactly the elements it writes (in place). The first operand of a scatter-add or of a write of
-//!   a slice may be its result, into which it writes. No tensor operation that runs in parallel with
-//!   others reads or writes storage that another one writes.
+//!   a slice may be its result, into which it writes. No tensor operation that runs in parallel
+//!   with others reads or writes storage that another one writes.
 //! - P5. Inputs, constants and variables are never written while the instructions run. All
 //!   variables are updated together at the end, and only if no instruction failed. These updates
 //!   cannot fail or be interrupted.

@@ -2,8 +2,8 @@
 //!
 //! Kernels and native code take memory by index, and rely on the invariants P1 to P7 of the
 //! [module](super). A debug build verifies every plan that it compiles, before native code is made
-//! of it. The whole takes time linear in the plan, except for P2, which takes as many rounds as
-//! loops are nested, each linear in the product of blocks of code and storage.
+//! of it. Verification takes time linear in the plan, except for P2, which takes as many
+//! rounds as loops are nested, each linear in the product of blocks of code and storage.
 //!
 //! The analysis of memory (P3) is conservative in the same way as the allocator: a buffer is live
 //! from its first access in the code to its last, and to the end of each loop that reads it but
@@ -40,7 +40,7 @@ impl Plan {
         self.additions.iter().flat_map(|step| &self.steps[step.index()].operands).for_each(f);
     }
 
-    /// P1 and P6, and that all storage exists.
+    /// Checks P1 and P6, and that all storage exists.
     fn verify_indices(&self) -> Result<(), String> {
         let n = self.code.len();
         for (pc, instr) in self.code.iter().enumerate() {
@@ -76,7 +76,7 @@ impl Plan {
         }
     }
 
-    /// That buffers are inside the arena, and P7.
+    /// Checks that buffers are inside the arena, and P7.
     fn verify_buffers(&self) -> Result<(), String> {
         for (b, region) in self.regions.iter().enumerate() {
             match region {
@@ -110,7 +110,7 @@ impl Plan {
         })
     }
 
-    /// That a view is inside its base.
+    /// Checks that a view is inside its base.
     fn verify_view(&self, view: &View) -> Result<(), String> {
         if view.size() == 0 {
             return Ok(());
@@ -129,7 +129,7 @@ impl Plan {
         }
     }
 
-    /// P4 and P5 for one operation.
+    /// Checks P4 and P5 for one operation.
     fn verify_step(&self, step: &TensorOp) -> Result<(), String> {
         let operands = || step.operands.iter().enumerate();
         for (_, operand) in operands() {
@@ -161,7 +161,7 @@ impl Plan {
         Ok(())
     }
 
-    /// P4 for operations that run in parallel.
+    /// Checks P4 for operations that run in parallel.
     fn verify_parallel(&self) -> Result<(), String> {
         for (pc, instr) in self.code.iter().enumerate() {
             let Instr::RunParallel(steps) = instr else { continue };
@@ -189,7 +189,7 @@ impl Plan {
         Ok(())
     }
 
-    /// P3: the memory of live buffers is disjoint.
+    /// Checks P3: the memory of live buffers is disjoint.
     fn verify_memory(&self) -> Result<(), String> {
         let mut live: Vec<Option<(usize, usize)>> = vec![None; self.regions.len()];
         let mut loops: Vec<Range<usize>> = Vec::new();
@@ -249,7 +249,7 @@ impl Plan {
         Ok(())
     }
 
-    /// P2: storage is written before it is read on every path.
+    /// Checks P2: storage is written before it is read on every path.
     fn verify_written(&self) -> Result<(), String> {
         let n = self.code.len();
         let mut is_start = vec![false; n + 1];
@@ -265,7 +265,7 @@ impl Plan {
         if starts.len().saturating_mul(ids.words()) > MAX_WORDS {
             return Ok(());
         }
-        // What is written at the start of each block, `None` if no path to it is known.
+        // The storage written at the start of each block; `None` if no path to the block is known.
         let mut written: Vec<Option<Vec<u64>>> = vec![None; starts.len()];
         let mut at_start = vec![0; ids.words()];
         (0..self.n_constant_registers).for_each(|r| set(&mut at_start, r));
@@ -357,7 +357,7 @@ fn may_read_own_result(step: &TensorOp, i: usize, o: usize, operand: &View, out:
                 && operand.same_places(out)
         }
         Kernel::Rows(rows) => rows.may_lie_in(i, o),
-        // They only write to it.
+        // These kernels only write to the memory of their first operand.
         Kernel::ScatterAdd(_) | Kernel::WriteWindow(_) => i == 0 && operand.same_places(out),
         _ => false,
     }
