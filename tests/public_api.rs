@@ -25,6 +25,10 @@ const COMMAND: &str = "cargo test -p anabranch-tests public_interface -- --ignor
 /// Methods with a `bool` argument that is the value of a `Tensor<bool>`, not a flag.
 const VALUES: [&str; 1] = ["anabranch::extend::CondNode::branch"];
 
+/// Types whose methods are operations. On all others, a method `(self, bool) -> Self` is the setter
+/// of a builder.
+const HANDLES: [&str; 3] = ["anabranch::AnyValue::", "anabranch::List::", "anabranch::Tensor::"];
+
 #[test]
 #[ignore = "rustdoc needs a minute: `cargo test -p anabranch-tests public_interface -- --ignored`"]
 fn public_interface_is_that_of_the_golden_file_and_names_its_types() {
@@ -251,11 +255,12 @@ impl Docs {
                         faults.insert(format!("{path}: no public path names {at}"));
                     }
                 }
-                let setter = fields["sig"]["output"]["generic"] == "Self"
+                let inputs = fields["sig"]["inputs"].as_array().map_or(&[][..], Vec::as_slice);
+                let returns_own_type = fields["sig"]["output"]["generic"] == "Self"
                     || text(&fields["sig"]["output"]["resolved_path"]["id"]) == id.1;
-                let flag = fields["sig"]["inputs"]
-                    .as_array()
-                    .is_some_and(|inputs| inputs.iter().any(|input| input[1]["primitive"] == "bool"));
+                let is_handle = HANDLES.iter().any(|handle| path.starts_with(handle));
+                let setter = returns_own_type && inputs.len() == 2 && inputs[0][0] == "self" && !is_handle;
+                let flag = inputs.iter().any(|input| input[1]["primitive"] == "bool");
                 if flag && !setter && !VALUES.iter().any(|value| path.starts_with(value)) {
                     faults.insert(format!("{path}: a flag is a bare `bool`"));
                 }
