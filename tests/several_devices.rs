@@ -107,10 +107,14 @@ fn checked_last(n: Tensor<i32>) -> Tensor<i32> {
     last
 }
 
+/// A loop over two devices that never ends, and prints while it runs.
 #[graph]
 fn endless(x: Tensor) -> Tensor {
     let (mut i, mut x) = (scalar(0), x);
     while i >= 0 {
+        if i == 7 {
+            println!("running");
+        }
         x = on("/cpu:1", || x * 0.5);
         i = on("/cpu:0", || (i + 1) % 1000);
     }
@@ -118,20 +122,22 @@ fn endless(x: Tensor) -> Tensor {
 }
 
 #[test]
-fn a_loop_over_several_devices_ends_at_its_deadline_or_when_it_is_cancelled() -> Outcome {
-    let session = Session::builder().cpus(2).build()?;
+fn a_loop_over_several_devices_ends_at_its_deadline() -> Outcome {
+    let session = Session::builder().cpus(2).print_to(|_, _| ()).build()?;
     let f = session.function(endless)?;
     let error = f.call_timeout(Duration::from_millis(30), 1.0).expect_err("it does not end by itself");
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     assert!(error.to_string().contains("while i >= 0"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_loop_over_several_devices_ends_when_an_iteration_cancels_it() -> Outcome {
     let cancel = CancelHandle::new();
     let options = CallOptions::new().cancelled_by(&cancel);
-    std::thread::scope(|scope| {
-        let call = scope.spawn(|| f.call_with(&options, 1.0).expect_err("it does not end by itself").kind);
-        std::thread::sleep(Duration::from_millis(20));
-        cancel.cancel();
-        assert_eq!(call.join().expect("no panic"), ErrorKind::Cancelled);
-    });
+    let session = Session::builder().cpus(2).print_to(move |_, _| cancel.cancel()).build()?;
+    let error = session.function(endless)?.call_with(&options, 1.0).expect_err("it does not end by itself");
+    assert_eq!(error.kind, ErrorKind::Cancelled);
     Ok(())
 }
 
@@ -523,14 +529,33 @@ fn counts_to(n: Tensor<i32>) -> Tensor<i32> {
 
 #[test]
 fn a_deadline_holds_while_another_step_has_the_threads() -> Outcome {
-    let session = Session::builder().cpus(2).build()?;
-    let f = session.function(counts_to)?;
+    /// Prints in the loop, so that the print shows that the loop has its thread.
+    #[graph]
+    fn counts_and_prints(n: Tensor<i32>) -> Tensor<i32> {
+        let mut i = scalar(0);
+        on("/cpu:0", || {
+            while i != n {
+                i = (i + 1) % 1000;
+                if i == 7 {
+                    println!("running");
+                }
+            }
+        });
+        on("/cpu:1", || i * 2)
+    }
+    let (prints, printed) = std::sync::mpsc::sync_channel(1);
+    let session = Session::builder().cpus(2).print_to(move |_, _| {
+        // The first print is enough.
+        let _ = prints.try_send(());
+    });
+    let session = session.build()?;
+    let f = session.function(counts_and_prints)?;
     assert_eq!(f.call(5)?, 10);
     let cancel = CancelHandle::new();
     let options = CallOptions::new().cancelled_by(&cancel);
     std::thread::scope(|scope| {
         let endless = scope.spawn(|| f.call_with(&options, -1).expect_err("it does not end by itself").kind);
-        std::thread::sleep(Duration::from_millis(50));
+        printed.recv().expect("the loop prints");
         for _ in 0..3 {
             let error = f.call_timeout(Duration::from_millis(20), 5).expect_err("there is no free thread");
             assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
@@ -539,7 +564,7 @@ fn a_deadline_holds_while_another_step_has_the_threads() -> Outcome {
         cancel.cancel();
         assert_eq!(endless.join().expect("no panic"), ErrorKind::Cancelled);
     });
-    assert_eq!(f.call(7)?, 14);
+    assert_eq!(f.call(6)?, 12);
     Ok(())
 }
 

@@ -37,6 +37,9 @@ const LAYOUT: &[&str] = &[
     "dsl/src/ir/verify.rs",
 ];
 
+/// The tests that compare times, in long runs only.
+const TIMED: &[&str] = &["dsl/tests/scale.rs"];
+
 // The rules, applied to this repository.
 
 #[test]
@@ -47,6 +50,11 @@ fn no_source_is_unfinished() {
 #[test]
 fn only_the_runtime_is_unsafe() {
     check(unsafe_outside_runtime(&sources()));
+}
+
+#[test]
+fn no_test_sleeps_or_reads_a_clock() {
+    check(waiting_tests(&sources()));
 }
 
 #[test]
@@ -183,6 +191,23 @@ fn unsafe_outside_runtime(sources: &[Source]) -> Report {
             report.look(!words(line).any(|word| word == "unsafe"), || {
                 format!("{}:{number}: unsafe outside runtime/", source.path)
             });
+        }
+    }
+    report
+}
+
+/// No test sleeps or reads a clock, except those in [`TIMED`]: a test that waits is slow or fails by
+/// chance.
+fn waiting_tests(sources: &[Source]) -> Report {
+    let mut report = Report::default();
+    for source in sources {
+        let is_test = source.path.starts_with("tests/") || source.path.contains("/tests");
+        if !is_test || TIMED.contains(&source.path.as_str()) {
+            continue;
+        }
+        for (number, line) in (1..).zip(code_of(&source.text).lines()) {
+            let waits = words(line).any(|word| ["sleep", "Instant", "SystemTime"].contains(&word));
+            report.look(!waits, || format!("{}:{number}: a test that waits or reads a clock", source.path));
         }
     }
     report
@@ -553,6 +578,15 @@ fn unsafe_code_outside_the_runtime_is_found() {
         source("dsl-macros/tests/ui/a.rs", text),
     ]);
     check_wrong(&report, &["dsl/src/a.rs:4: unsafe outside runtime/"]);
+}
+
+#[test]
+fn a_test_that_sleeps_or_reads_a_clock_is_found() {
+    let text = "// no sleep\nlet start = Instant::now();\nthread::sleep(TICK);\nlet asleep = 1;\n";
+    let paths = ["runtime/tests/a.rs", "runtime/src/a/tests.rs", "runtime/src/a.rs", TIMED[0]];
+    let report = waiting_tests(&paths.map(|path| source(path, text)));
+    let wrong = |path, line| format!("{path}:{line}: a test that waits or reads a clock");
+    assert_eq!(report.wrong, [(paths[0], 2), (paths[0], 3), (paths[1], 2), (paths[1], 3)].map(|(p, l)| wrong(p, l)));
 }
 
 #[test]
