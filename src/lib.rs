@@ -62,6 +62,17 @@ mod book {
     mod how_to_pass {}
 }
 
+/// The READMEs of the crates that the facade re-exports from, whose examples run as doctests.
+#[cfg(doctest)]
+mod readmes {
+    #[doc = include_str!("../dsl/README.md")]
+    mod dsl {}
+    #[doc = include_str!("../dsl-macros/README.md")]
+    mod dsl_macros {}
+    #[doc = include_str!("../runtime/README.md")]
+    mod runtime {}
+}
+
 /// The names that most programs need: `use anabranch::prelude::*`.
 pub mod prelude {
     pub use crate::{AttentionMask, Carry, ConvOptions, Function, InOut, Module, PoolOptions, Session, graph};

@@ -12,7 +12,7 @@ mod imports;
 mod text;
 
 use imports::{circular_imports, upward_imports};
-use text::{cargo_command, code_of, code_spans, fenced_lines, path_of, words};
+use text::{cargo_command, code_of, code_spans, fenced_blocks, fenced_lines, path_of, words};
 
 /// Crates that would bring a device, a thread pool or a network into the language.
 const NOT_IN_DSL: &[&str] = &["rayon", "wgpu", "tokio", "quinn", "faer"];
@@ -96,8 +96,16 @@ fn examples_in_documentation_use_the_facade() {
 }
 
 #[test]
-fn good_examples_are_lines_of_the_code() {
+fn good_examples_are_quotations_of_the_code() {
     check(invented_examples(&read("CONTRIBUTING.md"), &sources()));
+}
+
+#[test]
+fn the_readme_of_each_library_has_a_tested_example() {
+    for library in ["dsl", "dsl-macros", "runtime"] {
+        let readme = format!("{library}/README.md");
+        check(untested_readme(&readme, &read(&readme), &read("src/lib.rs")));
+    }
 }
 
 #[test]
@@ -196,8 +204,8 @@ fn unsafe_outside_runtime(sources: &[Source]) -> Report {
     report
 }
 
-/// No test sleeps or reads a clock, except those in [`TIMED`]: a test that waits is slow or fails by
-/// chance.
+/// No test sleeps or reads a clock, except those in [`TIMED`]: a test that waits is slow or fails
+/// by chance.
 fn waiting_tests(sources: &[Source]) -> Report {
     let mut report = Report::default();
     for source in sources {
@@ -317,18 +325,45 @@ fn inner_crates_in_examples(sources: &[Source]) -> Report {
     report
 }
 
-/// Every line of a good example is in some source.
+/// The Rust of `document` consists of good examples, and each is in the source that its first line
+/// names, except for the indentation. Bad examples are text, since most do not compile.
 fn invented_examples(document: &str, sources: &[Source]) -> Report {
     let mut report = Report::default();
-    let mut is_good = false;
-    for line in fenced_lines(document) {
-        if line.starts_with("// GOOD") || line.starts_with("// BAD") {
-            is_good = line.starts_with("// GOOD");
-        } else if is_good {
-            let is_real = sources.iter().any(|source| source.text.contains(line));
-            report.look(is_real, || format!("no source contains `{line}`"));
+    for (language, lines) in fenced_blocks(document) {
+        let Some((first, rest)) = lines.split_first() else { continue };
+        match (language, first.strip_prefix("// GOOD, in ")) {
+            ("rust", Some(path)) => {
+                let source = sources.iter().find(|source| source.path == path);
+                let quoted = source.is_some_and(|source| quotes(&source.text, rest));
+                report.look(quoted, || format!("{path} does not contain `{}`", rest.join("\n")));
+            }
+            ("rust", None) => report.look(false, || format!("no source is named for `{first}`")),
+            _ => {}
         }
     }
+    report
+}
+
+/// Returns whether `text` contains `lines`, all indented equally.
+fn quotes(text: &str, lines: &[&str]) -> bool {
+    let all: Vec<&str> = text.lines().collect();
+    !lines.is_empty()
+        && all.windows(lines.len()).any(|window| {
+            let indentation = &window[0][..window[0].len() - window[0].trim_start().len()];
+            window.iter().zip(lines).all(|(line, quoted)| line.strip_prefix(indentation) == Some(quoted))
+        })
+}
+
+/// The README of a library has an example that uses the facade and is a doctest of it.
+fn untested_readme(path: &str, readme: &str, facade: &str) -> Report {
+    let mut report = Report::default();
+    let mut examples = fenced_blocks(readme).into_iter().filter(|(language, _)| *language == "rust");
+    report.look(examples.any(|(_, lines)| lines.iter().any(|line| line.contains("use anabranch::"))), || {
+        format!("{path}: no example that uses the facade")
+    });
+    report.look(facade.contains(&format!("#[doc = include_str!(\"../{path}\")]")), || {
+        format!("src/lib.rs does not include {path}: its examples are not tested")
+    });
     report
 }
 
@@ -529,10 +564,35 @@ fn an_inner_crate_in_an_example_is_found() {
 }
 
 #[test]
-fn a_good_example_that_is_no_line_of_the_code_is_found() {
-    let document = "```rust\n// GOOD\nf(x)\ng(x)\n// BAD\nh(x)\n```";
-    let sources = [source("dsl/src/a.rs", "    f(x);")];
-    check_wrong(&invented_examples(document, &sources), &["no source contains `g(x)`"]);
+fn a_good_example_that_is_no_quotation_is_found() {
+    let example =
+        |path: &str, lines: &str| format!("```rust\n// GOOD, in {path}\n{lines}\n```\n```text\n// BAD\nh(x)\n```\n");
+    let document = [
+        example("a.rs", "if x {\n    f(x);"),
+        example("a.rs", "f(x);\ng(x);"),
+        example("a.rs", "if x {\nf(x);"),
+        example("b.rs", "f(x);"),
+        "```rust\nf(x);\n```\n".to_owned(),
+    ];
+    let sources = [source("a.rs", "fn a() {\n    if x {\n        f(x);\n    }\n    g(x);\n}\n")];
+    let expected = [
+        "a.rs does not contain `f(x);\ng(x);`",
+        "a.rs does not contain `if x {\nf(x);`",
+        "b.rs does not contain `f(x);`",
+        "no source is named for `f(x);`",
+    ];
+    check_wrong(&invented_examples(&document.concat(), &sources), &expected);
+}
+
+#[test]
+fn a_readme_without_a_tested_example_is_found() {
+    let readme = "```rust\nuse anabranch::prelude::*;\n```\n";
+    let facade = "#[doc = include_str!(\"../a/README.md\")]";
+    check_wrong(&untested_readme("a/README.md", readme, facade), &[]);
+    let expected = "src/lib.rs does not include b/README.md: its examples are not tested";
+    check_wrong(&untested_readme("b/README.md", readme, facade), &[expected]);
+    let expected = "a/README.md: no example that uses the facade";
+    check_wrong(&untested_readme("a/README.md", "```sh\nuse anabranch::prelude::*;\n```\n", facade), &[expected]);
 }
 
 #[test]

@@ -18,6 +18,21 @@ pub(crate) fn fenced_lines(document: &str) -> impl Iterator<Item = &str> {
     by_fence(document).filter(|(_, fenced)| *fenced).map(|(line, _)| line.trim_start().trim_start_matches("$ "))
 }
 
+/// Returns the fenced blocks, each with the text after its first fence, usually a language.
+pub(crate) fn fenced_blocks(document: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut blocks = Vec::new();
+    let mut open = None;
+    for line in document.lines() {
+        match (line.trim_start().strip_prefix("```"), &mut open) {
+            (Some(language), None) => open = Some((language.trim(), Vec::new())),
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (None, Some((_, lines))) => lines.push(line),
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
 /// Returns the lines of `document` except fences, each with whether it is inside a fenced block.
 fn by_fence(document: &str) -> impl Iterator<Item = (&str, bool)> {
     let mut fenced = false;
@@ -210,4 +225,5 @@ fn spans_are_read_outside_fences_and_lines_inside() {
     let document = "a `b` and `c d`\n```sh\n$ cargo test `x`\n```\n`e`";
     assert_eq!(code_spans(document).collect::<Vec<_>>(), ["b", "c d", "e"]);
     assert_eq!(fenced_lines(document).collect::<Vec<_>>(), ["cargo test `x`"]);
+    assert_eq!(fenced_blocks(document), [("sh", vec!["$ cargo test `x`"])]);
 }
