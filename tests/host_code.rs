@@ -237,6 +237,8 @@ fn break_with_a_value() {
 }
 
 /// Defines a plain function and a graph function with the same body, and compares their results.
+/// There is no engine to compare, as in `agree!`: the values are of host types that have no
+/// tensors.
 macro_rules! equals_plain {
     ($name:ident($($arg:ident: $ty:ty),*) -> $out:ty, $($input:expr),+; $body:block) => {
         #[test]

@@ -85,55 +85,6 @@ macro_rules! thousand {
         ] }
     };
 }
-/// Defines functions on `i32` tensors, on `i32`, and in plain Rust. `$defines` is a macro that
-/// defines the functions with `#[graph]` or without an attribute.
-macro_rules! sides {
-    ($defines:ident [$($k:tt)*]) => {
-        staged_and_plain! { $defines [$($k)*] }
-        pub mod host {
-            use anabranch::prelude::graph;
-            pub type Int = i32;
-            pub fn int(x: i32) -> Int {
-                x
-            }
-            #[allow(dead_code, reason = "not all of them count")]
-            pub fn up_to(n: Int) -> std::ops::Range<Int> {
-                0..n
-            }
-            $defines! { (#[graph]) $($k)* }
-        }
-    };
-}
-
-/// Defines the versions of `sides!` except the one on `i32`.
-macro_rules! staged_and_plain {
-    ($defines:ident [$($k:tt)*]) => {
-        pub mod staged {
-            use anabranch::Range;
-            use anabranch::prelude::*;
-            pub type Int = Tensor<i32>;
-            pub fn int(x: i32) -> Int {
-                scalar(x)
-            }
-            #[allow(dead_code, reason = "not all of them count")]
-            pub fn up_to(n: Int) -> Range<i32> {
-                range(n)
-            }
-            $defines! { (#[graph]) $($k)* }
-        }
-        pub mod plain {
-            pub type Int = i32;
-            pub fn int(x: i32) -> Int {
-                x
-            }
-            #[allow(dead_code, reason = "not all of them count")]
-            pub fn up_to(n: Int) -> std::ops::Range<Int> {
-                0..n
-            }
-            $defines! { () $($k)* }
-        }
-    };
-}
 
 macro_rules! chains {
     (($(#[$attribute:meta])*) $($k:tt)*) => {
@@ -154,7 +105,7 @@ macro_rules! chains {
 }
 
 mod long {
-    thousand! { staged_and_plain chains }
+    thousand! { agree modules [staged plain] of chains }
 }
 
 macro_rules! sequences {
@@ -168,7 +119,7 @@ macro_rules! sequences {
 }
 
 mod sequence {
-    three_hundred! { staged_and_plain sequences }
+    three_hundred! { agree modules [staged plain] of sequences }
 }
 
 macro_rules! loops_that_arms_end {
@@ -201,7 +152,7 @@ macro_rules! loops_that_arms_end {
 }
 
 mod ended_loop {
-    three_hundred! { staged_and_plain loops_that_arms_end }
+    three_hundred! { agree modules [staged plain] of loops_that_arms_end }
 }
 
 macro_rules! kinds {
@@ -358,7 +309,7 @@ macro_rules! kinds {
 }
 
 mod of_all_kinds {
-    twenty_four! { sides kinds }
+    twenty_four! { agree modules [staged plain host] of kinds }
 }
 
 /// Runs a function on a thread with a small stack, as a server may have.

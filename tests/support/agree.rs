@@ -7,7 +7,30 @@
 /// `agree!(name(x: Num, n: Int) over numbers, integers; { .. })` is for `f64` and a case of the
 /// corpus, with the derivative for `x`. `agree!(module::name as plain, host over inputs)` compares
 /// the function in the module `staged` of `module` with those in its modules `plain` and `host`.
+/// Such modules are defined by `agree!(modules [staged plain host] of defines [tokens])`: the macro
+/// `defines` gets `(#[graph])` or `()`, and then the tokens.
 macro_rules! agree {
+    (modules [$($version:ident)+] of $defines:ident $tokens:tt) => {
+        $(agree! { @module $version $defines $tokens })+
+    };
+    (@module staged $defines:ident [$($tokens:tt)*]) => {
+        pub mod staged {
+            use $crate::support::agree::on_tensors::*;
+            $defines! { (#[anabranch::graph]) $($tokens)* }
+        }
+    };
+    (@module host $defines:ident [$($tokens:tt)*]) => {
+        pub mod host {
+            use $crate::support::agree::on_host::*;
+            $defines! { (#[anabranch::graph]) $($tokens)* }
+        }
+    };
+    (@module plain $defines:ident [$($tokens:tt)*]) => {
+        pub mod plain {
+            use $crate::support::agree::on_host::*;
+            $defines! { () $($tokens)* }
+        }
+    };
     ($name:ident($($arg:ident),*) over $inputs:expr; $body:block) => {
         mod $name {
             agree! { @versions ($($arg: Int),*) -> Int $body }
