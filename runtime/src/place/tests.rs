@@ -430,7 +430,10 @@ fn a_large_graph_is_spread_over_all_devices() {
     let topology = Topology::cpus(4);
     let slow = std::env::var_os("ANABRANCH_SLOW").is_some();
     let graph = large(100, if slow { 1000 } else { 40 });
+    let start = std::time::Instant::now();
     let placement = placed(&graph, &topology);
+    // For BENCHMARKS.md: no test depends on the clock.
+    println!("{} nodes placed in {:?}", graph.n_nodes(), start.elapsed());
     check_laws(&graph, &topology, &placement, true);
     assert_eq!(placement.devices(&graph).len(), 4);
     let Some(Reasons { seconds, single: Some((_, single)), .. }) = placement.reasons else { panic!("it was chosen") };
