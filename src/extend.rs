@@ -3,8 +3,8 @@
 //! Models and their training do not need this module. The book has a chapter for each extension: an
 //! operation ([`register`]), an optimizer ([`read_var`], [`assign_var`]) and a [`Pass`].
 //!
-//! A graph is a value. It is traced from a [`Function`](crate::Function) or parsed from the text
-//! form, rewritten by passes, and compiled ([`Program`]):
+//! A graph is a value. A graph is traced from a [`Function`](crate::Function) or parsed from the
+//! text form, rewritten by passes, and compiled ([`Program`]):
 //!
 //! ```
 //! use anabranch::extend::{Pipeline, Program, prim};
@@ -18,7 +18,9 @@
 //! // A pass preserves the semantics: here, both negations disappear.
 //! Pipeline::standard().run(&mut graph);
 //! let mut nodes = 0;
-//! graph.visit_nodes(graph.root(), &mut |node| nodes += usize::from(graph.node(node).op.is(prim::NEG)));
+//! graph.visit_nodes(graph.root(), &mut |node| {
+//!     nodes += usize::from(graph.node(node).op.is(prim::NEG));
+//! });
 //! assert_eq!(nodes, 0);
 //! assert_eq!(Program::new(graph)?.run(&x, &mut vec![])?, expected);
 //! # Ok::<(), anabranch::Diagnostic>(())

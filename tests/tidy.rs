@@ -17,13 +17,16 @@ use text::{cargo_command, code_of, code_spans, fenced_blocks, fenced_lines, path
 /// Crates that would bring a device, a thread pool or a network into the language.
 const NOT_IN_DSL: &[&str] = &["rayon", "wgpu", "tokio", "quinn", "faer"];
 
-/// The maximum number of lines of a file. A longer one has more than one subject.
+/// The maximum number of lines of a file. A longer file has more than one subject.
 const LONGEST_SOURCE: usize = 1_200;
+
+/// The maximum number of columns of comments and documents. rustfmt's 120 is for code.
+const WIDEST: usize = 100;
 
 /// The maximum number of lines of a file of `#[graph]`, whose stages are many small parts.
 const LONGEST_OF_GRAPH: usize = 500;
 
-/// The folders of the runtime. None imports from a later one.
+/// The folders of the runtime. No folder imports from a later folder.
 const ROOMS: &[&str] = &["cpu", "device", "place", "flow", "session"];
 
 /// The files that know the layout of constructs: those that define, build, check and print it.
@@ -37,8 +40,8 @@ const LAYOUT: &[&str] = &[
     "dsl/src/ir/verify.rs",
 ];
 
-/// The tests that compare times, in long runs only.
-const TIMED: &[&str] = &["dsl/tests/scale.rs"];
+/// A test that compares times, in long runs only, and one that prints a time for `BENCHMARKS.md`.
+const TIMED: &[&str] = &["dsl/tests/scale.rs", "runtime/src/place/tests.rs"];
 
 // The rules, applied to this repository.
 
@@ -66,6 +69,12 @@ fn the_language_depends_on_no_device_thread_or_network() {
 fn every_source_is_short() {
     check(too_long(&sources(), "", LONGEST_SOURCE));
     check(too_long(&sources(), "dsl-macros/src/graph/", LONGEST_OF_GRAPH));
+}
+
+#[test]
+fn comments_and_documents_wrap() {
+    check(too_wide(&sources(), |line| line.trim_start().starts_with("//")));
+    check(too_wide(&documents(), |_| true));
 }
 
 #[test]
@@ -258,6 +267,21 @@ fn too_long(sources: &[Source], folder: &str, longest: usize) -> Report {
     report
 }
 
+/// No line that is `text` is wider than [`WIDEST`], except rows of tables and lines with a URL.
+fn too_wide(sources: &[Source], text: impl Fn(&str) -> bool) -> Report {
+    let mut report = Report::default();
+    for source in sources {
+        for (number, line) in (1..).zip(source.text.lines()).filter(|(_, line)| text(line)) {
+            let is_row = line.trim_start_matches(['/', '!', ' ']).starts_with('|');
+            let width = line.chars().count();
+            report.look(width <= WIDEST || is_row || line.contains("://"), || {
+                format!("{}:{number}: {width} columns, more than {WIDEST}", source.path)
+            });
+        }
+    }
+    report
+}
+
 /// No string in the code of the language and the runtime is the name of an operation. A misspelled
 /// handle is a compile error, but a misspelled name would go unnoticed. Definitions and tests may
 /// use names.
@@ -420,7 +444,7 @@ fn unlisted_tests(sources: &[Source], folder: &str, main: &str, manifest: &str) 
 
 /// Checks that CI runs the commands of the README: each of its `cargo test` and `cargo run`
 /// commands is a line of `.ci/run`.
-/// Both kinds must be there. Arguments after `--` belong to the program and may differ.
+/// There must be commands of both kinds. Arguments after `--` belong to the program and may differ.
 fn commands(readme: &str, ci: &str) -> Report {
     let run_by_ci = ci_commands(ci);
     let told: BTreeSet<String> = code_spans(readme).chain(fenced_lines(readme)).filter_map(cargo_command).collect();
@@ -455,7 +479,7 @@ fn ci_commands(script: &str) -> BTreeSet<String> {
 
 // Reading the tree.
 
-/// A Rust source with its path from the root, with `/` on every system.
+/// A Rust source or document with its path from the root, with `/` on every system.
 struct Source {
     path: String,
     text: String,
@@ -475,6 +499,16 @@ fn read(path: &str) -> String {
 
 /// Returns all Rust sources of the repository, sorted by path.
 fn sources() -> Vec<Source> {
+    files(".rs")
+}
+
+/// Returns all documents of the repository, sorted by path.
+fn documents() -> Vec<Source> {
+    files(".md")
+}
+
+/// Returns the files whose names end so, sorted by path.
+fn files(end: &str) -> Vec<Source> {
     let mut sources = Vec::new();
     let mut folders = vec![root().to_owned()];
     while let Some(folder) = folders.pop() {
@@ -484,7 +518,7 @@ fn sources() -> Vec<Source> {
                 if name != "target" && !name.starts_with('.') {
                     folders.push(path);
                 }
-            } else if name.ends_with(".rs") {
+            } else if name.ends_with(end) {
                 let path = from_root(&path);
                 let text = read(&path);
                 sources.push(Source { path, text });
@@ -674,6 +708,18 @@ fn a_long_source_is_found() {
     check_wrong(
         &too_long(&[source("dsl/src/c.rs", "\n\n")], "dsl/src/", 1),
         &["dsl/src/c.rs: 2 lines, more than 1: split it by subject"],
+    );
+}
+
+#[test]
+fn a_wide_comment_is_found() {
+    let wide = |prefix: &str| format!("{prefix}{}", "x".repeat(WIDEST + 1 - prefix.len()));
+    let lines =
+        [wide("// "), wide("    //! "), wide("/// | "), wide("// https://"), wide("let x = "), "// é".repeat(25)];
+    let report = too_wide(&[source("dsl/src/a.rs", &lines.join("\n"))], |line| line.trim_start().starts_with("//"));
+    check_wrong(
+        &report,
+        &[1, 2].map(|line| format!("dsl/src/a.rs:{line}: 101 columns, more than 100")).each_ref().map(String::as_str),
     );
 }
 

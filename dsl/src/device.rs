@@ -141,7 +141,9 @@ impl FromStr for DeviceName {
 /// `/gpu`, `/peer:a`.
 ///
 /// ```text
-/// pattern = ("/peer:" (name | "*"))? ("/" ("cpu" | "gpu" | "*") (":" (number | "*"))?)?     ; one of the two at least
+/// pattern = peer | device | peer device
+/// peer    = "/peer:" (name | "*")
+/// device  = "/" ("cpu" | "gpu" | "*") (":" (number | "*"))?
 /// ```
 ///
 /// An omitted field matches anything, as does `*`.
@@ -303,7 +305,7 @@ fn is_peer_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
-/// The argument of [`on`] and [`Var::on`](crate::Var::on): a name as text, or a parsed one.
+/// The argument of [`on`] and [`Var::on`](crate::Var::on): a name as text, or a parsed name.
 pub trait IntoDevice {
     /// Returns the pattern.
     ///
@@ -370,7 +372,7 @@ impl DeviceConstraint {
 
     /// Returns the source location that specifies the constraint.
     ///
-    /// For nested scopes it is that of the innermost one.
+    /// For nested scopes, this is the location of the innermost scope.
     pub fn loc(self) -> Loc {
         self.0.loc
     }
@@ -429,8 +431,8 @@ impl Drop for DeviceScope {
 /// so `/cpu` in `/gpu:1` is any CPU. Variables are read and assigned on their own device, whatever
 /// the scope.
 ///
-/// A scope affects where something runs, never its value. It does not extend to functions that a
-/// session traces meanwhile, since such a function is traced once for all its callers.
+/// A scope affects where something runs, never its value. A scope does not extend to functions that
+/// a session traces meanwhile, since such a function is traced once for all its callers.
 ///
 /// # Errors
 /// Aborts the trace, at the caller's line, if `device` is not a valid device name. The session

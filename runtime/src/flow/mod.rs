@@ -1,7 +1,7 @@
 //! Partitioning of one graph over several devices, and the executors that run the subgraphs.
 //!
 //! ```text
-//! Graph + device of each node --partition--> Partition: a Subgraph for each device, edges between them
+//! Graph + device of each node --partition--> Partition: a Subgraph for each device, and edges
 //!                                                │
 //!              driver: threads, clock  ◀─────────┴──▶  Executor of each: a pure state machine
 //! ```
@@ -165,13 +165,13 @@ pub(crate) struct FlowNode {
     pub(crate) block: BlockId,
     /// The input slots of this node within an iteration of its frame.
     pub(crate) inputs: Range<u32>,
-    /// Number of dependencies: the inputs (one for a merge), the nodes ordered before this one, and
-    /// the activation of its block.
+    /// Number of dependencies: the inputs (one for a merge), the nodes ordered before this node,
+    /// and the activation of its block.
     pub(crate) n_dependencies: u32,
     /// The users of each result. Users of an exit are in the outer frame, users of an enter in the
-    /// inner one.
+    /// inner frame.
     pub(crate) users: Vec<Vec<Target>>,
-    /// Nodes of the same frame that run after this one without using a result.
+    /// Nodes of the same frame that run after this node without using a result.
     pub(crate) before: Vec<NodeId>,
     /// The graph node that this node was created for.
     pub(crate) origin: Option<Node>,
@@ -199,7 +199,7 @@ pub(crate) struct Frame {
     pub(crate) parent: Option<FrameId>,
     /// Index among the frames nested directly in the parent.
     pub(crate) position: u32,
-    /// Number of frames nested directly in this one.
+    /// Number of frames nested directly in this frame.
     pub(crate) n_inner: u32,
     pub(crate) nodes: Range<u32>,
     pub(crate) blocks: Range<u32>,
@@ -212,9 +212,9 @@ pub(crate) struct Frame {
     pub(crate) constants: Vec<Vec<Target>>,
     /// Maximum number of concurrent iterations.
     pub(crate) window: u32,
-    /// The other subgraphs that run the loop. Set only in the one that computes the predicate.
+    /// The other subgraphs that run the loop. Set only in the subgraph that computes the predicate.
     pub(crate) followers: Vec<SubgraphId>,
-    /// The subgraph that computes the predicate. Set only in the others.
+    /// The subgraph that computes the predicate. Set only in the other subgraphs.
     pub(crate) leader: Option<SubgraphId>,
 }
 
@@ -236,7 +236,7 @@ pub(crate) struct Subgraph {
 /// A graph that a device compiles and runs as a unit.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelGraph {
-    /// The graph to compile. Its inputs and outputs may be stacks and lists.
+    /// The graph to compile. The inputs and outputs may be stacks and lists.
     pub(crate) graph: Graph,
     /// The nodes of the whole graph in this kernel, including the constants copied into it.
     pub(crate) members: Vec<Node>,

@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// ```
 /// use anabranch::runtime::RandomPlacement;
 ///
-/// let placement = RandomPlacement { devices: 3, seed: 17, parallel_iterations: 2, ..RandomPlacement::default() };
+/// let default = RandomPlacement::default();
+/// let placement = RandomPlacement { devices: 3, seed: 17, parallel_iterations: 2, ..default };
 /// # let _ = placement;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,8 @@ impl Default for RandomPlacement {
 ///     "graph @f(%x: f32[]) -> (f32[]) { %y = exp %x  %z = mul %y, %x  return %z }",
 ///     "f.ir",
 /// );
-/// let program = RandomlyPlacedProgram::new(graph.expect("the text is right"), RandomPlacement::default())?;
+/// let graph = graph.expect("the text is right");
+/// let program = RandomlyPlacedProgram::new(graph, RandomPlacement::default())?;
 /// assert_eq!(
 ///     program.run(&[HostTensor::scalar(0.0f32)], &mut vec![])?,
 ///     [HostTensor::scalar(0.0f32)]
