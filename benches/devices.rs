@@ -2,8 +2,8 @@
 //! Learning" (EuroSys'18).
 //!
 //! `cargo bench --bench devices`. Devices are CPU devices of this process, driven by one thread,
-//! except those of `pipeline` and `unrolled`, which are simulated. These two measure how long the
-//! caller waits; the simulated times are printed at the start.
+//! except those of `pipeline` and `unrolled`, which are simulated. `pipeline` and `unrolled`
+//! measure how long the caller waits; the simulated times are printed at the start.
 
 use anabranch::prelude::*;
 use anabranch::{SessionBuilder, SimulatedDevice};
@@ -153,8 +153,8 @@ fn unrolled_time() -> Duration {
     f.profile(matrix()).expect("it runs").1.total
 }
 
-/// The evaluation of the example `digits`: of the functions of the examples, the one that placement
-/// could split over two devices.
+/// The evaluation of the example `digits`: the only function of the examples that placement could
+/// split over two devices.
 #[divan::bench(args = [1, 2])]
 fn digits_evaluation(bencher: Bencher<'_, '_>, devices: usize) {
     let (_, test) = digits::Data::load(&mut digits::Rng(3));

@@ -14,7 +14,7 @@
 
 use anabranch::prelude::*;
 
-/// 26 letters, and 0 for the positions before the first and after the last one.
+/// 26 letters, and 0 for the positions before the first and after the last letter.
 const LETTERS: usize = 27;
 const END: i32 = 0;
 /// The number of contexts: three letters encoded as one number.

@@ -3,7 +3,7 @@
 //!
 //! The solver is a staged `while`. A step of the method of Dormand and Prince (1980,
 //! <https://doi.org/10.1016/0771-050X(80)90013-3>) computes a solution of order 5 and the error of
-//! one of order 4. An `if` accepts the step or retries with a shorter one, by the usual rule
+//! one of order 4. An `if` accepts the step or retries with a shorter step, by the usual rule
 //! (Hairer, Nørsett and Wanner, Solving Ordinary Differential Equations I, section II.4). The
 //! number of steps depends on the data.
 //!
@@ -19,7 +19,7 @@ use anabranch::prelude::*;
 type S = Tensor<f64>;
 type I = Tensor<i32>;
 
-/// The stages of the method: each row has the weights of the previous slopes. The last one is the
+/// The stages of the method: each row has the weights of the previous slopes. The last row is the
 /// solution of order 5.
 const STAGES: [&[f64]; 6] = [
     &[1.0 / 5.0],
@@ -88,7 +88,7 @@ struct LotkaVolterra {
 }
 
 /// Returns the mean squared distance to observations `[n, 2]` at intervals of one time unit. The
-/// first one is the start.
+/// first observation is the start.
 #[graph]
 fn train_step(model: &LotkaVolterra, adam: &Adam, observed: S) -> (S, I, I) {
     let rates = model.log_rates.get().exp();

@@ -183,9 +183,9 @@ fn main() -> anabranch::Result<()> {
         let (mut right, mut wrong, mut zeros) = (0, 0, 0);
         let mut example = String::new();
         for _ in 0..10 {
-            // Training uses trees of 3 to 8 leaves. Smaller ones are right only if the gradient has
-            // reached the states below the root, larger ones only if the learned function can be
-            // repeated.
+            // Training uses trees of 3 to 8 leaves. Smaller trees are right only if the gradient
+            // has reached the states below the root, larger trees only if the learned function can
+            // be repeated.
             let forest = Forest::grow(&mut rng, leaves.clone());
             let (nodes, n, roots) = forest.arguments();
             let found = evaluate.call((nodes, n, roots))?;

@@ -1,7 +1,7 @@
 //! Control flow in `#[graph]`, on tensors and on host values, compared with plain Rust.
 //!
 //! Most functions are written once and made for both by a macro: the host version is the expected
-//! value of the staged one.
+//! value of the staged version.
 #![deny(warnings)]
 
 use crate::support::check;

@@ -83,7 +83,7 @@ fn a_rule_that_reads_the_result_is_right_in_second_order() {
 
 #[test]
 fn a_rule_has_a_rule_of_its_own() {
-    // y = x, dy/dx = 3 by the outer rule, whose own gradient is by the inner one: 7 for every dy.
+    // y = x, dy/dx = 3 by the outer rule, whose own gradient is by the inner rule: 7 for every dy.
     #[graph]
     fn f(x: S, w: S) -> (S, S) {
         let outer = custom_gradient(same, |x: S, _, dy: S| {

@@ -17,8 +17,8 @@ fn traced(f: impl FnOnce(Tensor) -> Tensor) -> Result<Graph, Diagnostic> {
     Ok(traced.graph)
 }
 
-/// Returns the operations of a graph that have devices, as `op@device`, in program order. It omits
-/// those without devices.
+/// Returns the operations of a graph that have devices, as `op@device`, in program order.
+/// Operations without devices are omitted.
 fn stamped(graph: &Graph) -> Vec<String> {
     let mut all = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {
@@ -106,8 +106,8 @@ fn the_gradient_of_an_operation_is_where_the_operation_is() {
         on("/cpu:3", || gradients(free, x))
     })
     .unwrap();
-    // tanh: dy (1 - y^2); exp: dz z; the square: two products. The rest gets the constraint of the
-    // gradient.
+    // tanh: dy (1 - y^2); exp: dz z; the square: two products. All other nodes get the constraint
+    // of the gradient.
     assert_eq!(count(&graph, "cos", Some("/cpu:3")), 1, "of the sine\n{graph}");
     assert!(count(&graph, "mul", Some("/cpu:2")) >= 3, "{graph}");
     assert!(count(&graph, "mul", Some("/cpu:1")) >= 1, "{graph}");

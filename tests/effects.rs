@@ -20,7 +20,7 @@ fn printed<Args, F: GraphFn<Args> + Copy, A: CallArgs<Args> + Clone>(f: F, args:
         let f = session.function(f)?;
         f.call(args.clone())?;
         let first = std::mem::take(&mut *log.lock().unwrap());
-        // Every call prints, not only the one that traces.
+        // Every call prints, not only the call that traces.
         f.call(args.clone())?;
         assert_eq!(*log.lock().unwrap(), first, "the second call prints the same");
         Ok::<_, Diagnostic>(first)

@@ -52,7 +52,7 @@ fn a_step_of_gradient_descent_changes_the_rows_that_were_read_and_holds_no_table
         };
         let step = session.function(step).unwrap().interpreted(interpreted);
         let by = whole([3, SIZE]);
-        // Row 7 is read three times: twice by one look-up and once by the other.
+        // Row 7 is read three times: twice by one look-up and once by the other look-up.
         step.call(([7, 999, 7], [7i64, 0], &by)).unwrap();
         let gradient = |i: usize| std::array::from_fn(|j| by.to_vec()[i * SIZE + j]);
         let rows = [(7, gradient(0)), (999, gradient(1)), (7, gradient(2)), (7, [-2.0; SIZE]), (0, [-2.0; SIZE])];

@@ -381,8 +381,8 @@ fn recursion_is_an_error_that_shows_the_chain() {
     shows(&error, &["`down`", "`up`", "cannot recurse"]);
 }
 
-/// Checks the error for a host loop that only the graph could end. It shows the line of the loop
-/// and says that tracing repeats the loop.
+/// Checks the error for a host loop that only the graph could end. The error shows the line of the
+/// loop and says that tracing repeats the loop.
 #[track_caller]
 fn is_endless<F: anabranch::dsl::function::GraphFn<(S,)>>(f: F, line: &str) {
     let error = trace_fn("test", &f, &[HostTensor::scalar(1.0f64).ty()]).map(|_| ()).unwrap_err();

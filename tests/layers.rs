@@ -155,7 +155,7 @@ fn running_statistics_are_not_trained() -> Outcome {
     Ok(())
 }
 
-/// The gradient includes the paths through mean and variance. It is compared with finite
+/// The gradient includes the paths through mean and variance. The gradient is compared with finite
 /// differences of the sum of `c * y` for one channel.
 #[test]
 fn the_gradient_of_batch_normalization_agrees_with_differences() -> Outcome {

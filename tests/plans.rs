@@ -1,5 +1,5 @@
-//! Golden files of the benchmarks' plans. They assume that packed matrices are padded to vectors of
-//! 8 or 16 `f32`, as on x86-64 with AVX2 or AVX-512.
+//! Golden files of the benchmarks' plans. The plans assume that packed matrices are padded to
+//! vectors of 8 or 16 `f32`, as on x86-64 with AVX2 or AVX-512.
 #![cfg(target_arch = "x86_64")]
 
 use crate::support::plans::check_plans;

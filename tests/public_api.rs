@@ -5,10 +5,10 @@
 //! The file begins with the interface with default features. The lines that an optional feature
 //! adds follow, each after its `#[cfg(feature = "..")]`.
 //!
-//! The list comes from rustdoc's JSON, whose format is unstable. It is read as plain JSON values;
-//! an unknown layout fails with a message that shows the format version. The first run takes minutes,
-//! because rustdoc needs its own build folder, so the test is ignored by default and `.ci/run`
-//! names it. With `BLESS=1` it rewrites the file.
+//! The list comes from rustdoc's JSON, whose format is unstable. The JSON is read as plain values;
+//! an unknown layout fails with a message that shows the format version. The first run takes
+//! minutes, because rustdoc needs its own build folder, so the test is ignored by default and
+//! `.ci/run` names it. With `BLESS=1` it rewrites the file.
 
 use serde_json::Value;
 use std::cell::OnceCell;
@@ -336,7 +336,7 @@ impl Docs {
         format!("{exhaustive}pub {declared}")
     }
 
-    /// Returns the types of the fields of a tuple, with `_` for private ones.
+    /// Returns the types of the fields of a tuple, with `_` for private fields.
     fn tuple(&self, docs: usize, fields: &Value) -> String {
         let Some(fields) = fields.as_array() else { self.unknown("fields of a tuple") };
         let ty = |id: &Value| match self.item(&(docs, text(id))) {
@@ -390,8 +390,8 @@ impl Docs {
         }
     }
 
-    /// Returns the implementations of public traits for public types. Those that Rust derives from
-    /// the fields (`Send`) or from a generic implementation are not among them.
+    /// Returns the implementations of public traits for public types. Implementations that Rust
+    /// derives from the fields (`Send`) or from a generic implementation are not included.
     fn implementations(&self) -> Lines {
         let mut lines = Lines::new();
         for docs in 0..CRATES.len() {

@@ -259,7 +259,7 @@ fn in_segments_of_8(x: S, w: S, n: Tensor<i32>) -> (S, Tensor<i32>) {
     (y, i)
 }
 
-/// Returns the value, the trip count, the first derivatives, and a second one.
+/// Returns the value, the trip count, the first derivatives, and a second derivative.
 fn derivatives(y: (S, Tensor<i32>), x: S, w: S) -> (S, Tensor<i32>, S, S, S) {
     let (dx, dw) = gradients(y.0, (x, w));
     (y.0, y.1, dx, dw, gradients(dx, w))
@@ -405,8 +405,8 @@ fn checkpoints_of_no_loop_are_an_error() {
 
 // Descriptions of saved values.
 
-/// Returns the last section of `explain`, with line numbers of this file relative to the first one
-/// in it.
+/// Returns the last section of `explain`, with line numbers of this file relative to the first line
+/// number in it.
 fn saved_part(text: &str) -> String {
     let from = text.find("  saved for gradients").unwrap_or_else(|| panic!("{text}"));
     let file = "tests/recompute.rs:";

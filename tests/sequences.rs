@@ -102,7 +102,7 @@ fn products_of_a_sequence_are_taken_out_of_the_loops() {
         let loss = recurrence(x, w, u);
         (loss, gradients(loss, (w, u)))
     };
-    // In the loops: the matmul of the state, and the one that propagates its cotangent.
+    // In the loops: the matmul of the state, and the matmul that propagates its cotangent.
     assert_eq!(check(with_gradients, &[&[7, 2, 3], &[3, 5], &[5, 5]]), [2, 3]);
     // As many iterations as products are merged in: of a sum of different products one leaves, so
     // they stay apart.

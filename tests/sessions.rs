@@ -315,7 +315,7 @@ fn derived_structs_are_parameters_and_results() -> Outcome {
     let half = f.call(batch.clone())?;
     assert_eq!((half.images.to_vec(), half.labels[0]), (vec![0.5, 1.5], 7));
     assert_eq!(half.weights.as_ref().map(|w| w[0]), Some(0.5));
-    // Results can be arguments again. The presence of an optional one belongs to the signature.
+    // Results can be arguments again. The presence of an optional field belongs to the signature.
     assert_eq!(f.call(half)?.images.to_vec(), [0.25, 0.75]);
     let none = f.call(BatchArrays { weights: None, ..batch.clone() })?;
     assert!(none.weights.is_none());

@@ -227,7 +227,7 @@ fn copies<'a>(timeline: &'a Timeline, link: &'a str) -> impl Iterator<Item = &'a
 
 #[test]
 fn only_the_branch_that_is_taken_gets_its_values() -> Outcome {
-    // Two experts on two devices: the large input is sent to the selected one.
+    // Two experts on two devices: the large input is sent to the selected device.
     #[graph]
     fn experts(which: Tensor<i32>, x: Tensor) -> Tensor {
         if which == 0 { on("/gpu:1", || x.tanh().sum()) } else { on("/gpu:2", || x.exp().sum()) }
@@ -325,7 +325,7 @@ fn a_function_whose_loops_may_not_run_is_refused() -> Outcome {
     Ok(())
 }
 
-/// A pipeline: each stage multiplies the output of the previous one and adds it to its state.
+/// A pipeline: each stage multiplies the output of the previous stage and adds it to its state.
 #[graph]
 fn pipeline(n: Tensor<i32>, x: Tensor, stages: usize) -> Tensor {
     let mut i = scalar(0);
@@ -411,7 +411,7 @@ fn the_layers_of_an_lstm_overlap_forward_and_backward() -> Outcome {
     Ok(())
 }
 
-/// A loop on one device, and a concurrent check on another one.
+/// A loop on one device, and a concurrent check on another device.
 #[graph]
 fn loop_beside_a_check(n: Tensor<i64>, x: Tensor) -> Tensor<i64> {
     let mut i = scalar(0i64);

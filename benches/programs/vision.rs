@@ -6,7 +6,7 @@ use anabranch::optim::{Optimizer, Sgd};
 use anabranch::prelude::*;
 use anabranch::{ConvOptions, PoolOptions};
 
-/// Filters and a bias for each.
+/// Filters, and a bias for each filter.
 #[derive(Module)]
 struct Conv {
     filters: Var,

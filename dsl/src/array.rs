@@ -318,7 +318,7 @@ impl HostTensor {
         }
     }
 
-    /// Returns the same elements with another shape of the same size. They share their memory.
+    /// Returns the same elements with another shape of the same size, in shared memory.
     ///
     /// # Panics
     /// Panics if the sizes differ; [`try_reshaped`](Self::try_reshaped) returns an error instead.
@@ -327,7 +327,7 @@ impl HostTensor {
         right(self.with_shape(shape.into()))
     }
 
-    /// Returns the same elements with another shape of the same size. They share their memory.
+    /// Returns the same elements with another shape of the same size, in shared memory.
     ///
     /// # Errors
     /// Fails if the sizes differ.
@@ -525,7 +525,7 @@ impl<T: Element> Array<T> {
         }
     }
 
-    /// Returns the same elements with another shape of the same size. They share their memory.
+    /// Returns the same elements with another shape of the same size, in shared memory.
     ///
     /// # Panics
     /// Panics if the sizes differ; [`try_reshape`](Self::try_reshape) returns an error instead.
@@ -543,7 +543,7 @@ impl<T: Element> Array<T> {
         Array::over(self.tensor.reshaped(shape))
     }
 
-    /// Returns the same elements with another shape of the same size. They share their memory.
+    /// Returns the same elements with another shape of the same size, in shared memory.
     ///
     /// # Errors
     /// Fails if the sizes differ.
@@ -739,8 +739,7 @@ fn offset_of(index: impl ArrayIndex, shape: &[usize]) -> usize {
     }
 }
 
-/// Returns the element at an index: `a[i]` for an array with one axis, `a[[i, j]]` for one with
-/// two.
+/// Returns the element at an index: `a[i]` for an array with one axis, `a[[i, j]]` for two axes.
 ///
 /// ```
 /// use anabranch::Array;

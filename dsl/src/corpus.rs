@@ -54,7 +54,7 @@ pub enum Outcome {
 }
 
 /// The seed of random tests: 0, so that every run tries the same cases. `ANABRANCH_SEED=n` sets
-/// another one, and `ANABRANCH_SEED=random` draws one and prints the command that repeats it.
+/// another seed, and `ANABRANCH_SEED=random` draws a seed and prints the command that repeats it.
 ///
 /// # Panics
 /// Panics if `ANABRANCH_SEED` is neither a number nor `random`.

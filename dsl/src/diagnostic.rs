@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 pub struct Diagnostic {
     /// The problem, in one line without a final dot.
     pub message: String,
-    /// Locations with explanations. The first one is the location of the error. A label without a
+    /// Locations with explanations. The first label is the location of the error. A label without a
     /// location is a note.
     pub labels: Vec<(Loc, String)>,
     /// Help on what to write instead.
@@ -79,7 +79,7 @@ impl Diagnostic {
         Diagnostic { message: message.into(), labels: Vec::new(), help: None, kind: ErrorKind::Invalid }
     }
 
-    /// Adds a location. The first one is the location of the error.
+    /// Adds a location. The first label is the location of the error.
     #[must_use]
     pub fn at(mut self, loc: Loc, label: impl Into<String>) -> Diagnostic {
         self.labels.push((loc, label.into()));

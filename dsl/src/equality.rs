@@ -9,7 +9,7 @@
 
 use crate::{Buffer, HostTensor, bf16, f16};
 
-/// Returns the tensor with all NaNs replaced by the same one, so that equal results are equal by
+/// Returns the tensor with all NaNs replaced by the same NaN, so that equal results are equal by
 /// `==`.
 ///
 /// ```

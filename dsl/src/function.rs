@@ -43,7 +43,7 @@ impl ParamLayout {
     /// Returns the layout of a sequence of such items.
     #[must_use]
     pub const fn sequence(self) -> ParamLayout {
-        // A sequence inside another one counts as several, because the number of tensors does
+        // A sequence inside another sequence counts as several, because the number of tensors does
         // not determine their lengths.
         ParamLayout { fixed: 0, sequences: 1 + 2 * self.sequences, per_item: self.fixed }
     }
@@ -527,7 +527,7 @@ impl<O: Output> Output for Option<O> {
     }
 }
 
-/// The result of a function that can fail while it is traced. Its error is that of the trace.
+/// The result of a function that can fail while it is traced. The error is that of the trace.
 impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     type Host = O::Host;
     fn flatten(&self, to: &mut Vec<AnyValue>) {
@@ -544,8 +544,8 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     }
 }
 
-/// A field of a struct with `#[derive(InOut)]`. The derive asks for this alone, so that the
-/// compiler reports a field that cannot be one once.
+/// A field of a struct with `#[derive(InOut)]`. The derive requires only this trait, so the
+/// compiler reports an unsuitable field once.
 #[diagnostic::on_unimplemented(
     message = "a field of a struct with `#[derive(InOut)]` cannot be a `{Self}`",
     label = "neither a tensor nor composed of tensors",
@@ -554,7 +554,7 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
             make it a tensor"
 )]
 pub trait Field: Sized + 'static {
-    /// How many tensors it takes.
+    /// The number of tensors of the field.
     #[doc(hidden)]
     const LAYOUT: ParamLayout;
     /// The same on the host.

@@ -2,9 +2,9 @@
 //!
 //! A tensor of [`struct@f16`] or [`bf16`] takes half the memory of one of `f32`. The types are for
 //! storage: **an operation on them is the operation on `f32`, rounded once**. Its operands are
-//! widened, which is exact. It computes as it does with `f32`, so a sum or a matmul accumulates in
-//! `f32`. Its result is rounded to nearest, ties to even. Each operation rounds, even if an engine
-//! fuses several. Operations that only move elements preserve their bits.
+//! widened, which is exact. The operation computes as it does with `f32`, so a sum or a matmul
+//! accumulates in `f32`. Its result is rounded to nearest, ties to even. Each operation rounds,
+//! even if an engine fuses several. Operations that only move elements preserve their bits.
 //!
 //! | type | precision | largest | smallest normal | smallest |
 //! |---|---|---|---|---|
@@ -43,8 +43,8 @@ pub trait Half: Element {
     /// Rounds to nearest, ties to even. `NaN` becomes a quiet `NaN`.
     fn rounded(x: f32) -> Self;
 
-    /// Returns the number with the fewest digits that rounds to this one, for printing. It is
-    /// finite if this one is.
+    /// Returns the number with the fewest digits that rounds to this number, for printing. The
+    /// result is finite if this number is.
     fn shortest(self) -> f32 {
         let x = self.widened();
         let digits = |n: usize| format!("{x:.n$e}").parse::<f32>().unwrap_or(x);
@@ -86,7 +86,7 @@ pub fn odd_f64(x: i64) -> f64 {
     if x.unsigned_abs() >> 53 == 0 || x & LOW == 0 {
         return x as f64;
     }
-    // Clear the low bits and set the one above them, which stands for all that are dropped.
+    // Clear the low bits and set the bit above them, which stands for all dropped bits.
     (x & !LOW | (LOW + 1)) as f64
 }
 

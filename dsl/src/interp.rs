@@ -1,8 +1,8 @@
 //! The interpreter, which defines the semantics of a graph.
 //!
 //! The interpreter runs nodes in program order, on host tensors, by
-//! [`OpDef::eval`](crate::ops::OpDef). Every other engine is tested against it. It knows no device
-//! and is never optimized.
+//! [`OpDef::eval`](crate::ops::OpDef). Every other engine is tested against it. The interpreter
+//! knows no device and is never optimized.
 
 pub mod list;
 
@@ -172,8 +172,8 @@ struct Interp<'a> {
 
 /// Runs a graph.
 ///
-/// `vars` are the values of its variables, in the order of [`Graph::vars`]. They change only if the
-/// run succeeds.
+/// `vars` are the values of its variables, in the order of [`Graph::vars`]. The variables change
+/// only if the run succeeds.
 pub fn run(
     graph: &Graph,
     inputs: &[HostTensor],

@@ -12,7 +12,7 @@ use std::marker::PhantomData;
 /// TensorFlow calls it a `TensorArray` (Yu et al., EuroSys 2018, §2.1 and §5.2).
 ///
 /// The length of a list may depend on data: a staged loop can push to it. All tensors of a list
-/// have the same rank. Extents known when the list is created apply to all of them. Others
+/// have the same rank. Extents known when the list is created apply to all of them. Unknown extents
 /// ([`Dim::Unknown`]) may differ between elements.
 ///
 /// A handle is `Copy`, and a list is a value: after `let b = a;` a push to `a` does not change `b`.
@@ -29,8 +29,8 @@ use std::marker::PhantomData;
 /// # Errors
 /// An element of another rank or with other known extents is an error during tracing. At run time,
 /// these are errors: an index out of range, a pop of an empty list, a second write, and an element
-/// whose shape differs from that of the list. They name the operation, the line, the index and the
-/// length.
+/// whose shape differs from that of the list. The errors name the operation, the line, the index
+/// and the length.
 ///
 /// ```
 /// use anabranch::prelude::*;

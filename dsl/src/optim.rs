@@ -1,8 +1,8 @@
 //! Optimizers, which update variables from their gradients.
 //!
-//! An [`Optimizer`] defines the next value of one variable; everything else is shared. Its state
-//! consists of variables that are created when a parameter is first seen, so the state is stored
-//! and saved like parameters.
+//! An [`Optimizer`] defines the next value of one variable; everything else is shared. The state of
+//! an optimizer consists of variables that are created when a parameter is first seen, so the state
+//! is stored and saved like parameters.
 //!
 //! The path of such a variable is that of the parameter in its model followed by the name of the
 //! slot: `hidden.weight.adam_m`. So a saved state still fits a model to which layers were added
@@ -12,7 +12,7 @@
 //! parameter is dropped, so is its state.
 //!
 //! Paths do not depend on the order in which an optimizer sees models. A parameter of two models,
-//! one inside the other, has its path in the outer one. If several parameters have the same
+//! one inside the other, has its path in the outer model. If several parameters have the same
 //! path, for example those of two separate models, all get a number in the order of their creation:
 //! `hidden.weight#1.adam_m`, `hidden.weight#2.adam_m`.
 //!
@@ -167,8 +167,8 @@ pub fn clip_global_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
     });
 }
 
-/// Variables that belong to other variables. They are created on first use and dropped with their
-/// owners.
+/// Variables that belong to other variables. Such variables are created on first use and dropped
+/// with their owners.
 #[derive(Debug, Default)]
 struct Slots(Arc<SlotTable>);
 
@@ -486,7 +486,7 @@ mod tests {
         sgd.prepare(&two);
         let expected = ["w#1.velocity", "w_2.velocity", "w#2.velocity"];
         assert_eq!(paths(&sgd), expected);
-        // In the other order, too, the state of one model is never taken for that of the other.
+        // With the models in reverse order, too, the state of each model is kept apart.
         let reversed = Sgd::new(0.1).momentum(0.9);
         reversed.prepare(&two);
         reversed.prepare(&one);

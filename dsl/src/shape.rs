@@ -139,7 +139,7 @@ impl Shape {
 
     /// Returns the common shape to which both are broadcast by NumPy's rule, or `None` if they do
     /// not fit. Shapes are aligned at their last axis, and an extent of 1 is repeated. If two
-    /// extents differ and neither is known, either may be 1, so the common one is unknown.
+    /// extents differ and neither is known, either may be 1, so the common extent is unknown.
     pub fn broadcast(&self, other: &Shape) -> Option<Shape> {
         let rank = self.rank().max(other.rank());
         let at = |s: &Shape, i: usize| {

@@ -29,7 +29,7 @@ impl TensorType {
         Some(self.shape.size()? as u128 * self.dtype.size() as u128)
     }
 
-    /// Whether a value of the one type may be a value of the other.
+    /// Whether a value of the first type may be a value of the second.
     pub fn compatible(&self, other: &TensorType) -> bool {
         self.dtype == other.dtype && self.shape.compatible(&other.shape)
     }
@@ -87,7 +87,7 @@ impl Type {
         }
     }
 
-    /// Returns whether a value of one type may be a value of the other.
+    /// Returns whether a value of one type may be a value of another.
     pub fn compatible(&self, other: &Type) -> bool {
         match (self, other) {
             (Type::Tensor(a), Type::Tensor(b)) | (Type::Stack(a), Type::Stack(b)) | (Type::List(a), Type::List(b)) => {

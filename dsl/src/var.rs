@@ -1,7 +1,8 @@
 //! Variables: named, typed state that outlives a step.
 //!
-//! A variable is an identity with a type and an initial value. Its current value is stored in a
-//! session, on a device. So several sessions can use the same model, each with its own state.
+//! A variable is an identity with a type and an initial value. The current value of a variable is
+//! stored in a session, on a device. So several sessions can use the same model, each with its own
+//! state.
 
 use crate::device::{self, DeviceConstraint, DevicePattern, IntoDevice};
 use crate::trace;
@@ -63,7 +64,7 @@ impl AnyVar {
         self.0.id
     }
 
-    /// Returns the name in messages and graphs. It need not be unique.
+    /// Returns the name in messages and graphs. A name need not be unique.
     pub fn name(&self) -> &str {
         &self.0.name
     }

@@ -131,7 +131,7 @@ fn passes_may_change_the_sign_of_a_nan() {
 }
 
 /// Returns the text with one change: a character or word is removed, duplicated, replaced or
-/// swapped with another one.
+/// swapped with another.
 fn edited(text: &str, index: prop::sample::Index, kind: u8, new: &str) -> String {
     let words: Vec<&str> = text.split_inclusive([' ', '\n', '(', ')', ',', '%']).collect();
     if words.is_empty() {

@@ -1,6 +1,6 @@
 //! Typed indices.
 
-/// Defines a typed index into one kind of table. It is printed as a prefix and the number.
+/// Defines a typed index into one kind of table. An index is printed as a prefix and the number.
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*

@@ -55,7 +55,8 @@ enum Pace {
 }
 
 /// Fails if steps leak memory in each of three measurements, each of which is twice as long as the
-/// one before. One-time allocations, for example at the start of a thread, affect only one.
+/// previous. One-time allocations, for example at the start of a thread, affect only one
+/// measurement.
 fn check(case: &str, pace: Pace, mut step: impl FnMut()) {
     let mut steps: isize = match pace {
         Pace::Full => match std::env::var("ANABRANCH_STEPS") {
@@ -194,7 +195,7 @@ fn steps_leave_no_memory_behind() {
     models();
 }
 
-/// Checks programs without sessions: whole ones, and randomly partitioned ones.
+/// Checks programs without sessions, both whole and randomly partitioned.
 fn parts() {
     let text = "graph @f(%x: f32[2], %n: i32[]) -> (f32[2], i32[]) {
         var @w: f32[2]

@@ -10,8 +10,8 @@ fn numbers(shape: &[usize]) -> HostTensor {
     HostTensor::new(shape, (0..n).map(|i| ((i * 37) % 1009) as f64 / 500.0 - 1.0).collect::<Vec<_>>())
 }
 
-/// Shapes whose rows are shorter and longer than a block, odd ones, empty ones, and such that are
-/// split over threads.
+/// Shapes whose rows are shorter and longer than a block, odd shapes, empty shapes, and shapes that
+/// are split over threads.
 const SHAPES: &[[usize; 2]] = &[
     [1, 1],
     [3, 1],

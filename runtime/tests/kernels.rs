@@ -143,7 +143,7 @@ fn long_reductions_and_empty_ones() {
     .expect("it runs");
 }
 
-/// The kernel of strided operands computes up to 64 rows of results together, and large ones on
+/// The kernel of strided operands computes up to 64 rows of results together, and large operands on
 /// several threads.
 #[test]
 fn reductions_with_many_results_agree_in_all_layouts() {

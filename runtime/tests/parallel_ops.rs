@@ -12,7 +12,7 @@ fn matrix(rows: usize, columns: usize, seed: usize) -> HostTensor {
     HostTensor::new([rows, columns], (0..rows * columns).map(at).collect::<Vec<_>>())
 }
 
-/// Returns the outputs, and the number of operations that run in parallel with another one.
+/// Returns the outputs, and the number of operations that run in parallel with another operation.
 /// Compares the outputs with those of the interpreter.
 fn run(text: &str, inputs: &[HostTensor]) -> (Vec<HostTensor>, usize) {
     let graph = parse(text);

@@ -84,7 +84,7 @@ fn program(c: &Choices<'_>, values: &mut Vec<AnyValue>, vars: &[AnyVar], depth: 
                 let outer = values.clone();
                 let side = |values: &mut Vec<AnyValue>| {
                     program(c, values, vars, depth + 1);
-                    // Both branches return a value of the type of `x`, a new one if possible.
+                    // Both branches return a value of the type of `x`, a new value if possible.
                     let last = *values.iter().rfind(|v| v.ty() == x.ty()).expect("x has its type");
                     vec![last, pick(c, &outer, is_float).sum()]
                 };

@@ -216,7 +216,7 @@ fn a_caught_panic_leaves_a_session_as_it_was() -> Outcome {
             assert_eq!(session.get(&w)?, 2.0);
         }
         assert_eq!(f.call(1.0)?, 6.0);
-        // The function panics in its first trace and succeeds in the next one.
+        // The function panics in its first trace and succeeds in the next trace.
         let first = AtomicUsize::new(0);
         let g = session.function(|x: Tensor| {
             assert!(first.fetch_add(1, Ordering::Relaxed) > 0, "on purpose");

@@ -3,9 +3,9 @@
 //! Most are from the tests of other systems: those of TensorFlow's `cond`, `while_loop`,
 //! `TensorArray`, `foldl`, `foldr`, `scan` and `map_fn` (`control_flow_ops_py_test.py`,
 //! `while_v2_test.py`, `cond_v2_test.py`, `functional_ops_test.py`), of AutoGraph and of JAX's
-//! `lax_control_flow_test.py`. Others are from errors that their users reported: a `NaN` from the
-//! branch that does not run, a loop without iterations, a capture that only the condition reads, a
-//! tangent that grows from zero.
+//! `lax_control_flow_test.py`. Other cases are from errors that their users reported: a `NaN` from
+//! the branch that does not run, a loop without iterations, a capture that only the condition
+//! reads, a tangent that grows from zero.
 //!
 //! A [`Case`](engine::Case) is a function, its inputs, its results, its gradient and its second
 //! derivative, all found by hand. The engines are in `engine.rs`. If a case is about syntax, the

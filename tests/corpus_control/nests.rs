@@ -210,8 +210,8 @@ fn one_loop_in_itself(x: S, n: I) -> S {
     v
 }
 
-/// One step, which is repeated by a loop and unrolled. It has a branch whose captures and results
-/// the backward pass reads.
+/// One step, which is repeated by a loop and unrolled. The step has a branch whose captures and
+/// results the backward pass reads.
 #[graph]
 fn step(v: S, x: S) -> S {
     if v > 1.0 {

@@ -115,7 +115,7 @@ fn counted_in_a_condition(v: &Var<i32>, n: I) -> (I, I) {
 }
 
 /// Two variables, of which the condition assigns one under a condition of its own, and the body the
-/// other one; `k` changes in the condition too.
+/// other variable; `k` changes in the condition too.
 #[graph]
 fn assigned_in_condition_and_body(a: &Var<f64>, b: &Var<f64>, n: I) -> (S, S, S) {
     let (mut k, mut x) = (scalar(0), scalar(0.0));

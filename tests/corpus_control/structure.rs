@@ -14,7 +14,7 @@ fn traced<Args, F: GraphFn<Args>>(f: F, types: &[TensorType]) -> Graph {
     trace_fn("f", &f, types).unwrap_or_else(|e| panic!("{e}")).0.graph
 }
 
-/// Returns all control-flow nodes, outer ones first.
+/// Returns all control-flow nodes, outer nodes first.
 fn constructs(graph: &Graph) -> Vec<Node> {
     let mut found = Vec::new();
     graph.visit_nodes(graph.root(), &mut |node| {

@@ -11,7 +11,7 @@ pub(super) struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Returns a list as an array, an absent one as an empty array.
+    /// Returns a list as an array, and an absent list as an empty array.
     fn list<'v>(&self, value: &'v Value) -> &'v [Value] {
         match value {
             Value::Null => &[],

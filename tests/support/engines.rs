@@ -52,7 +52,7 @@ impl Engines {
         self.types == types && self.traced.to_string() == traced.to_string()
     }
 
-    /// Runs every engine, and each plan twice: the second run reuses the memory of the first one.
+    /// Runs every engine, and each plan twice: the second run reuses the memory of the first run.
     /// The interpreter of the graph as it was traced comes first.
     pub fn run(&self, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
         let interpret = |graph: &Result<Graph, Diagnostic>| {

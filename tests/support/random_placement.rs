@@ -8,8 +8,8 @@ use anabranch::dsl::{Graph, HostTensor, interp};
 use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
 
 /// The partitions to try: the number of devices, and whether everything is lowered, kernels are
-/// interpreted, and devices are simulated. Interpreted ones must return the interpreter's values,
-/// bitwise except for NaNs.
+/// interpreted, and devices are simulated. Interpreted partitions must return the interpreter's
+/// values, bitwise except for NaNs.
 const CUTS: [(&str, u32, bool, bool, bool); 8] = [
     ("one device, everything lowered", 1, true, true, false),
     ("two devices", 2, false, true, false),
@@ -54,7 +54,7 @@ impl RandomPlacements {
         RandomPlacements { graph, programs }
     }
 
-    /// Returns the outcome of each partition. Compares the values of the interpreted ones.
+    /// Returns the outcome of each partition. Compares the values of interpreted partitions.
     pub fn run(&self, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
         let graph = &self.graph;
         let mut expected_vars = vars.to_vec();
@@ -64,7 +64,7 @@ impl RandomPlacements {
             let mut after = vars.to_vec();
             let outcome = program.as_ref().map_err(Clone::clone).and_then(|program| {
                 let first = program.run(inputs, &mut after)?;
-                // The second run reuses the executors of the first one.
+                // The second run reuses the executors of the first run.
                 let second = program.run(inputs, &mut vars.to_vec())?;
                 let again = one_nan_each(&second);
                 assert_eq!(one_nan_each(&first), again, "{how:?}: the second run\n{graph}");

@@ -1,11 +1,11 @@
 //! The backward pass through calls: checkpoints and custom gradients.
 //!
-//! The gradient of a checkpoint is a `recompute`. It is one region that takes the operands of the
-//! checkpoint and the cotangents of its results. It contains a copy of the checkpoint's region,
-//! without observable operations such as assertions, followed by the backward pass of that copy. So
-//! only the operands of the checkpoint are saved. Random numbers are the same, since they depend on
-//! keys, which are operands or made inside. Within the region the copy is level 0 of a separate
-//! backward pass: loops in it get their stacks there.
+//! The gradient of a checkpoint is a `recompute`. The gradient is one region that takes the
+//! operands of the checkpoint and the cotangents of its results. The `recompute` contains a copy of
+//! the checkpoint's region, without observable operations such as assertions, followed by the
+//! backward pass of that copy. So only the operands of the checkpoint are saved. Random numbers are
+//! the same, since they depend on keys, which are operands or made inside. Within the region the
+//! copy is level 0 of a separate backward pass: loops in it get their stacks there.
 
 use super::*;
 use crate::ir::{CallKind, GradientInput};
@@ -126,7 +126,7 @@ impl Sweep {
 }
 
 impl trace::Tracer {
-    /// Appends a copy of the nodes of a region to the current one, with `given` replacing its
+    /// Appends a copy of the nodes of a region to the current region, with `given` replacing its
     /// parameters.
     ///
     /// Returns the current region and the copies of the yielded values.

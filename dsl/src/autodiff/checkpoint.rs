@@ -43,8 +43,8 @@ pub fn checkpoint<Y: Carry>(body: impl FnOnce() -> Y) -> Y {
 /// for each segment, and the values it needs of only one segment at a time. For n iterations it
 /// saves at most sqrt(2n) + 1 states plus the values of sqrt(2n) + 1 iterations, instead of the
 /// values of n iterations. The body runs twice. The number of iterations need not be known. Values,
-/// gradients and effects are those of the plain loop. The call may be anywhere in the body. It
-/// applies to the innermost enclosing loop whose condition is a tensor.
+/// gradients and effects are those of the plain loop. The call may be anywhere in the body. A
+/// checkpoint applies to the innermost enclosing loop whose condition is a tensor.
 ///
 /// The two levels of checkpoints are the first step of Griewank, "Achieving logarithmic growth of
 /// temporal and spatial complexity in reverse automatic differentiation", 1992. Growing segments

@@ -7,7 +7,7 @@ use crate::{Diagnostic, Loc, Type};
 
 /// Returns the function `forward` with a custom gradient, computed by `gradient`.
 ///
-/// `gradient` takes the argument, the result and the gradient of the result. It returns the
+/// `gradient` takes the argument, the result and the gradient of the result. The rule returns the
 /// gradient of the argument, with the same structure and shapes. Several arguments or results are
 /// tuples. A tensor that is not a float has no gradient: `gradient` gets zero for such a result,
 /// and its return value for such an argument is ignored.

@@ -1,8 +1,9 @@
 //! Gradients taken in the body of an open loop, and their dependence on earlier iterations.
 //!
-//! Such a gradient covers one iteration and does not extend to earlier ones. It is correct only if
-//! the loop variables it reads do not depend on `wrt`. That is known only when the loop closes, so
-//! each of these gradients is recorded until then, with the loop variables that it reads.
+//! Such a gradient covers one iteration and does not extend to earlier iterations. The gradient is
+//! correct only if the loop variables that it reads do not depend on `wrt`. That is known only when
+//! the loop closes, so each of these gradients is recorded until then, with the loop variables that
+//! it reads.
 
 use super::activity::{activate, active_in};
 use super::{Level, Sweep};

@@ -93,7 +93,7 @@ impl Sweep {
 
     /// Restores a list of the forward region of `level` that changes in a loop.
     ///
-    /// The saved values are its elements as one tensor, and flags for the written ones.
+    /// The saved values are its elements as one tensor, and flags for written elements.
     pub(super) fn restored(&self, level: usize, list: Value) -> AnyValue {
         if graph(|g| !g.ty(list).element().shape.is_definite()) {
             trace::fail(trace::with(|t| t.list_is_not_saved(list)));

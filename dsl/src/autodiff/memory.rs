@@ -1,6 +1,6 @@
 //! A report of the values that a graph saves for its gradients.
 //!
-//! Saved values are those pushed on stacks. They are counted where they are pushed: per iteration
+//! Saved values are those pushed on stacks. A value is counted where it is pushed: per iteration
 //! of the innermost loop or, outside all loops, per execution of the enclosing branch.
 
 use crate::ir::{CallKind, Graph, Node, Op, Region, StackOp, Value};
@@ -158,7 +158,7 @@ impl SavedWalk<'_> {
         }
     }
 
-    /// Returns whether a loop iterates over the segments of another one, which has the same source
+    /// Returns whether a loop iterates over the segments of another loop, which has the same source
     /// location.
     fn has_segments(&self, node: Node) -> bool {
         let g = self.graph;

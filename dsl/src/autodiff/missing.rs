@@ -1,5 +1,5 @@
-//! The error for an operation without a gradient rule. It describes the path from the loss to
-//! `wrt`.
+//! The error for an operation without a gradient rule. The error describes the path from the loss
+//! to `wrt`.
 
 use super::*;
 

@@ -1,14 +1,15 @@
 //! Reverse-mode differentiation: a graph transformation that runs during tracing.
 //!
 //! [`gradients`] appends nodes that compute the gradient of a scalar to the graph being traced.
-//! They are ordinary nodes, so the result can be differentiated again, and engines do not
-//! distinguish them from others. Gradient rules are defined with the operations ([`Grad`]) and use
-//! only the public methods of [`AnyValue`].
+//! The nodes of a gradient are ordinary, so the result can be differentiated again, and engines do
+//! not distinguish them from others. Gradient rules are defined with the operations ([`Grad`]) and
+//! use only the public methods of [`AnyValue`].
 //!
 //! **Control flow** (Yu et al., EuroSys 2018, §5, on structured regions). The gradient of a `cond`
 //! is a `cond` on the same predicate, whose branches contain the backward pass of each branch. The
 //! gradient of a `while` is a `while` that counts the forward iterations down and runs the body's
-//! backward pass. It carries the cotangents of the loop variables and sums those of captures.
+//! backward pass. The backward loop carries the cotangents of the loop variables and sums those of
+//! captures.
 //!
 //! **Saved values.** A backward region may need values of its forward region. Captures are read
 //! from their source. Constants, views and cheap operations on captures are recomputed.
@@ -21,10 +22,10 @@
 //!
 //! **Lists.** The cotangent of a list is a list of the same type and length, in which unwritten
 //! elements are zero. A construct that captures a list takes its cotangent as an operand and
-//! returns it. Reads inside add to it in place, so the gradient of a loop that reads each element
-//! once takes time linear in their number. Rules only need indices or the length of a list. A list
-//! is saved only if a checkpoint in a loop reads elements of a list from before the checkpoint; it
-//! is then saved as one tensor and a flag per element.
+//! returns it. Reads inside the construct add to that cotangent in place, so the gradient of a loop
+//! that reads each element once takes time linear in their number. Rules only need indices or the
+//! length of a list. A list is saved only if a checkpoint in a loop reads elements of a list from
+//! before the checkpoint; it is then saved as one tensor and a flag per element.
 //!
 //! **Calls.** A checkpoint saves its operands. Its gradient is one region with a copy of its nodes
 //! and their backward pass (`calls.rs`). For a function with a custom gradient, the nodes of its
@@ -111,7 +112,7 @@ impl GradNode<'_> {
         self.sweep.map_like(self.level, self.data.operands[i])
     }
 
-    /// Returns the result, for use in the gradient. It is saved like an operand.
+    /// Returns the result, for use in the gradient. The result is saved like an operand.
     pub fn y(&self) -> AnyValue {
         self.sweep.forward_value(self.level, self.data.results[0])
     }
@@ -212,8 +213,8 @@ fn values_it_depends_on(loss: AnyValue, vars: &[AnyVar]) -> Vec<AnyValue> {
             })
         })
         .collect();
-    // A later value may have been assigned since the loss was computed: look back for the one it
-    // was computed from.
+    // A later value may have been assigned since the loss was computed: look back for the value
+    // that the loss was computed from.
     let depends = dependencies(loss);
     let used = |versions: &[AnyValue]| versions.iter().copied().find(|v| depends.contains(&v.value()));
     latest.iter().zip(&versions).map(|(&now, versions)| used(versions).unwrap_or(now)).collect()

@@ -199,8 +199,8 @@ fn operands_needed(g: &crate::Graph, values: Vec<Value>) -> Vec<Value> {
     operands
 }
 
-/// Returns whether a value is a view of an operand that is not larger. It is recomputed rather than
-/// saved.
+/// Returns whether a value is a view of an operand that is not larger. Such a value is recomputed
+/// rather than saved.
 fn is_view(graph: &crate::Graph, node: Node) -> bool {
     matches!(&graph.node(node).op, Op::Prim(def, _) if matches!(def.class, OpClass::View(Coverage::Whole)))
 }
@@ -292,7 +292,7 @@ impl trace::Tracer {
     }
 
     /// Exports a loop-invariant value through a path of constructs. Returns the result of the
-    /// outermost one, and the number of constructs in between.
+    /// outermost construct, and the number of constructs in between.
     ///
     /// The value is threaded through the path from outside, so it persists through iterations that
     /// do not reach its definition. Nothing reads the result after zero iterations.

@@ -1,4 +1,4 @@
-//! Gradients of one result of a construct with respect to another one.
+//! Gradients of one result of a construct with respect to another result.
 //!
 //! The dependence between the two is inside the construct, but a result is only the value outside
 //! it. A backward pass that starts outside would yield zero, whereas the same program without the

@@ -133,8 +133,8 @@ impl Sweep {
 
     /// Returns zeros for a stack.
     ///
-    /// If the extents of its elements are unknown, they come from the stack itself. It then has to
-    /// come from outside all forward regions, since a stack is not saved.
+    /// If the extents of its elements are unknown, they come from the stack itself. The stack then
+    /// has to come from outside all forward regions, since a stack is not saved.
     fn zeros_of_stack(&self, level: usize, v: Value, element: crate::TensorType) -> AnyValue {
         if element.shape.is_definite() {
             return stack_op(StackOp::Zeros(element), &[])[0];

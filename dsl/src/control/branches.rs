@@ -7,9 +7,9 @@ use crate::{Diagnostic, Integer, Loc, Tensor};
 /// Returns `then()` if `condition` holds, else `otherwise()`: `if` as a function.
 ///
 /// A scalar `Tensor<bool>` records a `cond` node: both closures are traced and one of them runs.
-/// Values that only the other one computes have no effect, not even on gradients. Both values must
-/// be [`Carry`](crate::Carry) with the same types and structure. With a `bool`, only one of the
-/// closures is called, during tracing, and the value may be anything.
+/// Values that only the other closure computes have no effect, not even on gradients. Both values
+/// must be [`Carry`](crate::Carry) with the same types and structure. With a `bool`, only one of
+/// the closures is called, during tracing, and the value may be anything.
 ///
 /// # Errors
 /// Aborts the trace if the condition has axes, or if the values differ in an element type, a rank
@@ -108,9 +108,9 @@ branches_of_tuples! {
 /// closures.
 ///
 /// The index is clamped, as in JAX's `lax.switch`: an index below 0 selects the first closure, one
-/// past the end the last. All closures are traced, and one runs. It is found in a tree of `cond`
-/// nodes with a logarithmic number of comparisons. All values must be [`Carry`](crate::Carry) with
-/// the same types and structure.
+/// past the end the last. All closures are traced, and one runs. The branch is found in a tree of
+/// `cond` nodes with a logarithmic number of comparisons. All values must be
+/// [`Carry`](crate::Carry) with the same types and structure.
 ///
 /// # Errors
 /// Aborts the trace if there are no closures, if the index has axes, or if the values differ, as

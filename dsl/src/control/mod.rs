@@ -11,9 +11,9 @@
 //! These functions record the same `cond` and `while` nodes as the statements do, through the same
 //! code ([`crate::staged`] flattens values, [`crate::trace`] opens and closes regions). So
 //! gradients of all orders, passes and plans need no special cases for them. Each closure is called
-//! exactly once, during tracing. It may use any tensor from outside, which becomes a capture.
-//! Values are
-//! [`Carry`]: tensors, tuples, arrays, vectors and structs of tensors with `#[derive(Carry)]`.
+//! exactly once, during tracing. A closure may use any tensor from outside, which becomes a
+//! capture. Values are [`Carry`]: tensors, tuples, arrays, vectors and structs of tensors with
+//! `#[derive(Carry)]`.
 //!
 //! Values that must have the same type and structure, for example those of two branches, are
 //! compared leaf by leaf. An error names the leaf that differs, for example `state.1.h`.

@@ -6,7 +6,7 @@
 //! lists, which are stacked after the loop. So the gradient is linear in the number of rows, too:
 //! the cotangents of the rows accumulate in one list, in place.
 //!
-//! Nothing marks a [`map`] in the graph. It is recognized by its independent iterations
+//! Nothing marks a [`map`] in the graph. A [`map`] is recognized by its independent iterations
 //! ([`crate::ir::dependence`]).
 
 use super::while_loop::record;

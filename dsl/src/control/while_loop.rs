@@ -9,10 +9,10 @@ use crate::{AnyValue, Tensor, scalar};
 ///
 /// Runs `while` as a function.
 ///
-/// The state is any [`Carry`]: tensors, tuples, arrays, structs with `#[derive(Carry)]`. It keeps
-/// its element types, shapes and structure. Both closures are called once, during tracing. Tensors
-/// from outside that they use are captured. In a function with `#[graph(max_iterations = n)]` the
-/// loop ends after `n` iterations.
+/// The state is any [`Carry`]: tensors, tuples, arrays, structs with `#[derive(Carry)]`. The state
+/// keeps its element types, shapes and structure. Both closures are called once, during tracing.
+/// Tensors from outside that they use are captured. In a function with `#[graph(max_iterations =
+/// n)]` the loop ends after `n` iterations.
 ///
 /// # Errors
 /// Aborts the trace if the condition has axes or assigns a variable, or if the body returns a state

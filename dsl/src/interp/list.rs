@@ -248,7 +248,7 @@ impl HostList {
         Ok(HostList { element, items })
     }
 
-    /// Returns a list of zeros, with the lengths and shapes of this one.
+    /// Returns a list of zeros, with the lengths and shapes of this list.
     pub fn zeros_like(&self) -> HostList {
         let zeros = |item: &Option<HostTensor>| {
             let item = item.as_ref().filter(|_| self.element.shape.known().is_none())?;

@@ -5,7 +5,7 @@ use crate::Type;
 use rustc_hash::FxHashMap;
 
 impl Graph {
-    /// Reorders or drops the results of a node. `results` are the ones that remain.
+    /// Reorders or drops the results of a node. `results` are the remaining results.
     pub fn set_results(&mut self, node: Node, results: Vec<Value>) {
         for (i, &r) in results.iter().enumerate() {
             self.values[r.index()].def = ValueDef::Result(node, i as u32);
@@ -69,8 +69,8 @@ impl Graph {
         }
     }
 
-    /// Turns the loop variables that do not stay into captures, before the others. Drops their
-    /// results and yields.
+    /// Turns the loop variables that do not stay into captures, before the other captures. Drops
+    /// the results and yields of those variables.
     pub(crate) fn retain_loop_vars(&mut self, node: Node, stays: &[bool]) {
         let (first, then): (Vec<usize>, Vec<usize>) =
             (0..self.node(node).operands.len()).partition(|&i| stays.get(i) == Some(&true));
@@ -104,8 +104,8 @@ impl Graph {
         self.retain_entry(node, &[&vec![true; n_vars], stays].concat());
     }
 
-    /// Drops parameters of all regions of a construct with the operands that they start with. Those
-    /// after the end of `stays` stay.
+    /// Drops parameters of all regions of a construct with the operands that they start with.
+    /// Operands after the end of `stays` stay.
     fn retain_entry(&mut self, node: Node, stays: &[bool]) {
         for region in self.node(node).regions.clone() {
             let params = kept(&self.region(region).params, stays);
@@ -143,10 +143,10 @@ impl Graph {
         out
     }
 
-    /// Returns a graph of some nodes of this one, from any regions and in dependency order.
+    /// Returns a graph of some nodes of this graph, from any regions and in dependency order.
     ///
     /// The inputs and outputs of the new graph may be stacks and lists, unlike those of a whole
-    /// graph. It reads and assigns no variables.
+    /// graph. The new graph reads and assigns no variables.
     ///
     /// ```
     /// use anabranch::Graph;
@@ -232,7 +232,7 @@ impl CopyMap for Vec<Value> {
     }
 }
 
-/// For the copy of a part, which may be small.
+/// A map for the copy of a part of a graph, which may be small.
 impl CopyMap for FxHashMap<Value, Value> {
     fn set(&mut self, value: Value, copy: Value) {
         self.insert(value, copy);

@@ -83,11 +83,11 @@ pub enum Op {
     List(ListOp),
     /// Runs one of two regions.
     Cond,
-    /// Runs a region as long as another one yields true.
+    /// Runs a region as long as another region yields true.
     While {
         /// The number of iterations that may run concurrently if the loop spans several devices.
         ///
-        /// `None` leaves the choice to the session. It affects no value.
+        /// `None` leaves the choice to the session. The number affects no value.
         parallel_iterations: Option<NonZeroU32>,
     },
     /// Runs its first region once, with the operands as its parameters.
@@ -230,13 +230,13 @@ pub struct NodeData {
     pub loc: Loc,
     /// The operation that the user wrote there, if the node is a part of it.
     pub written: Option<&'static str>,
-    /// The device constraint. For a node with regions, it applies to the predicate. It affects no
-    /// value.
+    /// The device constraint. For a node with regions, it applies to the predicate. A constraint
+    /// affects no value.
     pub on: Option<DeviceConstraint>,
 }
 
 impl NodeData {
-    /// Returns the properties that a node derived from this one inherits.
+    /// Returns the properties that nodes derived from this node inherit.
     pub fn origin(&self) -> Origin {
         Origin { loc: self.loc, written: self.written, on: self.on }
     }
@@ -458,7 +458,7 @@ impl Graph {
         value
     }
 
-    /// Reorders or drops the parameters of a region. `params` are the ones that remain.
+    /// Reorders or drops the parameters of a region. `params` are the remaining parameters.
     pub fn set_params(&mut self, region: Region, params: Vec<Value>) {
         for (i, &p) in params.iter().enumerate() {
             self.values[p.index()].def = ValueDef::Param(region, i as u32);
@@ -507,7 +507,7 @@ impl Graph {
         self.regions[region.index()].nodes.push(node);
     }
 
-    /// Inserts a node before another one of the same region.
+    /// Inserts a node before another node of the same region.
     pub fn insert_before(&mut self, node: Node, before: Node) {
         let region = self.nodes[before.index()].region;
         assert_eq!(self.nodes[node.index()].region, region, "insert_before: nodes of different regions");

@@ -1,9 +1,9 @@
 //! Operations on lists, known elsewhere as `TensorArray`s.
 //!
-//! A list is a value: an operation that updates one returns a new list, and the old one is
-//! unchanged. Its elements are tensors of one element type and rank. Extents that the list type
-//! leaves unknown may differ between elements. The number of elements is known only at run time.
-//! Each element is written once; an element that has not been written is zeros.
+//! A list is a value: an operation that updates a list returns a new list, and the old list is
+//! unchanged. The elements of a list are tensors of one element type and rank. Extents that the
+//! list type leaves unknown may differ between elements. The number of elements is known only at
+//! run time. Each element is written once; an element that has not been written is zeros.
 //!
 //! The cotangent of a list is a list of the same type and length, so gradients of these operations
 //! are such operations again. [`ListOp::Accumulate`], [`ListOp::Add`] and [`ListOp::ZerosLike`]
@@ -61,7 +61,7 @@ pub enum ListOp {
     Restore,
 }
 
-/// How an operation uses its list.
+/// The use that an operation makes of its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListForm {
     /// Creates a list.

@@ -108,7 +108,7 @@ pub(super) fn is_plain_name(word: &str) -> bool {
     word.starts_with(|c: char| is_word_char(c) && !c.is_ascii_digit()) && word.chars().all(is_word_char)
 }
 
-/// A name in the text form, quoted unless it is a plain one.
+/// A name in the text form, quoted unless it is plain.
 pub(crate) struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {

@@ -70,7 +70,7 @@ pub struct Capture {
     pub params: [Value; 2],
 }
 
-/// How often a region runs each time its construct runs.
+/// The number of runs of a region each time its construct runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// The gradient of a call. Differentiation copies it, so the region itself never runs.

@@ -9,8 +9,8 @@
 //! - **V2** The tables are consistent: the definition recorded for a value, the region recorded for
 //!   a node and the owner recorded for a region match where they occur. Regions form a tree below
 //!   the root.
-//! - **V3** A node has the results of its operation. Each has the type inferred from the operands,
-//!   or a less precise one (with unknown extents).
+//! - **V3** A node has the results of its operation. Each result has the type inferred from the
+//!   operands, or a less precise type (with unknown extents).
 //! - **V4** The number of operands (for a print, the placeholders of its template) and the names,
 //!   order and types of the attributes are those of the operation.
 //! - **V5** The operands of a `while` match the parameters of both regions, in number and type.
@@ -33,8 +33,9 @@
 //!   an operation matches its result type.
 //! - **V13** The operands of a call match the parameters of its regions, in number and type, and
 //!   its first region yields its results. A `custom_gradient` has a second region with additional
-//!   parameters: the results, and a cotangent for each differentiable result. It yields a cotangent
-//!   of the same type for each differentiable argument. Other calls have one region.
+//!   parameters: the results, and a cotangent for each differentiable result. The second region
+//!   yields a cotangent of the same type for each differentiable argument. Other calls have one
+//!   region.
 //!
 //! Here, a value has a type if its own type is equal to it or [fits](crate::Type::fits) it, as a
 //! more precise one.

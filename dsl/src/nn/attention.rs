@@ -38,7 +38,7 @@ impl MultiHeadAttention {
 
     /// Applies self-attention to a sequence `[batch, length, size]`.
     ///
-    /// With [`AttentionMask::Causal`] no position sees a later one.
+    /// With [`AttentionMask::Causal`] no position sees a later position.
     ///
     /// ```
     /// # use anabranch::{nn::{Init, MultiHeadAttention}, prelude::*};
@@ -52,7 +52,7 @@ impl MultiHeadAttention {
         trace::called_at(Loc::caller(), || self.attend(x, x, mask))
     }
 
-    /// Applies attention of a sequence `[batch, n, size]` to another one, `[batch, m, size]`.
+    /// Applies attention of a sequence `[batch, n, size]` to another sequence, `[batch, m, size]`.
     ///
     /// Returns `[batch, n, size]`.
     #[track_caller]

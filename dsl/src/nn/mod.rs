@@ -3,10 +3,10 @@
 //! A layer is ordinary code: its operations on tensors are traced like any others. A user's own
 //! layer is a struct with `#[derive(Module)]`.
 //!
-//! Parameters are `f32`, and a layer accepts tensors of any float type. It converts its parameters
-//! to the element type of its input, which is a no-op for `f32`, and returns a result of that type.
-//! So a model computes in `bf16` from where a tensor is cast to it, while gradients and optimizers
-//! keep the precision of `f32`; see [`halves`](crate::halves).
+//! Parameters are `f32`, and a layer accepts tensors of any float type. A layer converts its
+//! parameters to the element type of its input, which is a no-op for `f32`, and returns a result of
+//! that type. So a model computes in `bf16` from where a tensor is cast to it, while gradients and
+//! optimizers keep the precision of `f32`; see [`halves`](crate::halves).
 
 mod attention;
 mod conv;

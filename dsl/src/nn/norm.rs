@@ -43,8 +43,8 @@ impl LayerNorm {
 /// Each channel is normalized to mean 0 and variance 1 over the batch and all axes after the
 /// channels, then scaled and shifted by parameters. Everything is computed in `f32`.
 ///
-/// In training it updates running means and variances for evaluation. They are variables that
-/// optimizers ignore.
+/// In training it updates running means and variances for evaluation. The running values are
+/// variables that optimizers ignore.
 #[derive(Debug)]
 pub struct BatchNorm {
     /// The factor, `[channels]`, initially 1.
@@ -77,7 +77,7 @@ impl BatchNorm {
     }
 
     /// Normalizes `[batch, channels, ..]`: in training by the mean and variance of `x`, in
-    /// evaluation by the running ones.
+    /// evaluation by the running mean and variance.
     ///
     /// # Errors
     /// Aborts the trace if there are fewer than two axes or, in training, if extents are unknown or
@@ -116,7 +116,7 @@ impl BatchNorm {
         })
     }
 
-    /// Returns the mean and variance of each channel, and updates the running ones.
+    /// Returns the mean and variance of each channel, and updates the running values.
     fn statistics(&self, x: Tensor, here: Loc) -> (Tensor, Tensor) {
         let axes: Vec<usize> = (0..x.rank()).filter(|&a| a != 1).collect();
         let n: usize = axes.iter().map(|&a| x.dim(a as isize)).product();

@@ -149,7 +149,7 @@ attributes! {
         /// The distance between two indices, at least 1.
         step: usize,
     }
-    /// A number of indices along an axis, from one that is data.
+    /// A number of indices along an axis, from a first index that is data.
     DynamicSlice {
         /// The axis, counted from the front.
         axis: usize,

@@ -7,7 +7,7 @@
 use super::OpError;
 use crate::Shape;
 
-/// One or several axes, negative ones counted from the back: `-1`, `[0, 2]`, `&axes[..]`.
+/// One or several axes. A negative axis is counted from the back: `-1`, `[0, 2]`, `&axes[..]`.
 #[diagnostic::on_unimplemented(
     message = "a value of type `{Self}` does not specify axes",
     label = "expected axes: host integers, where negative ones count from the last axis",
@@ -37,7 +37,8 @@ macro_rules! into_axes {
 }
 into_axes!(i32 isize usize);
 
-/// The extents of a reshaped tensor. At most one is -1 and is inferred from the others.
+/// The extents of a reshaped tensor. At most one extent is -1 and is inferred from the other
+/// extents.
 pub trait IntoExtents {
     /// Returns the shape, with the inferred extent unknown.
     fn to_shape(&self) -> Shape;

@@ -9,7 +9,7 @@ use super::{OpDef, Prim};
 use crate::ir::Attrs;
 use crate::{Dim, TensorType};
 
-/// How the elements of a result depend on the elements of the operands.
+/// The dependence of the elements of a result on the elements of the operands.
 #[derive(Clone, Copy, Debug)]
 pub enum OpClass {
     /// Elementwise: an element of the result depends only on the operands' elements at the same
@@ -116,7 +116,7 @@ pub struct CostCx<'a> {
     pub result: &'a TensorType,
     /// The static arguments.
     pub attrs: &'a Attrs,
-    /// The extent to assume for an unknown one.
+    /// The value to assume for an unknown extent.
     pub unknown_extent: usize,
 }
 

@@ -1,7 +1,7 @@
 //! Comparisons, logic, and selection between two tensors.
 //!
 //! Comparisons with `NaN` are false, except for `ne`. The methods of [`Tensor`] have long names
-//! (`less`, `equal`), since the standard traits have the short ones. Inside `#[graph]` the
+//! (`less`, `equal`), since the standard traits have the short names. Inside `#[graph]` the
 //! operators work as well.
 
 use super::elementwise_binary::{broadcast_pair, stretch};

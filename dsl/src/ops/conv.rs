@@ -290,7 +290,7 @@ impl<const D: usize> ConvOptions<D> {
 
     /// Sets the padding so that the result has an element for every `stride` elements of the
     /// operand. With stride 1 both have the same extents. If the number of zeros is odd, the
-    /// additional one is at the end.
+    /// additional zero is at the end.
     #[must_use]
     pub fn same(self) -> Self {
         ConvOptions { padding: Padding::Same, ..self }
@@ -310,8 +310,8 @@ impl<const D: usize> ConvOptions<D> {
     }
 
     /// Sets the difference between the extents of a transposed convolution's result and the
-    /// smallest possible ones. It must be less than the stride. Several extents of an operand
-    /// result in the same extent of a convolution.
+    /// smallest possible extents. The difference must be less than the stride. Several extents of
+    /// an operand result in the same extent of a convolution.
     #[must_use]
     pub fn output_padding(self, output_padding: impl PerAxis<D>) -> Self {
         ConvOptions { output_padding: output_padding.per_axis(), ..self }

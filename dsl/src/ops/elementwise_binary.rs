@@ -180,8 +180,8 @@ static MINIMUM: OpDef = OpDef {
     )
 };
 
-/// Returns the cotangents of two operands: that of the result for the selected one, or half of it
-/// for each if they are equal.
+/// Returns the cotangents of two operands: that of the result for the selected operand, or half of
+/// that cotangent for each if the operands are equal.
 fn split(n: &GradNode<'_>, high: AnyValue, low: AnyValue) -> Vec<Option<AnyValue>> {
     let (zero, half, one) = (high.number(0.0), high.number(0.5), high.number(1.0));
     let first = high.gt(low).select(one, high.eq(low).select(half, zero));
@@ -229,8 +229,8 @@ pub(super) fn stretch(op: &'static str, x: AnyValue, from: &Shape, shape: &Shape
 
 /// Returns whether an extent `a` is assumed to equal the extent `b` of the common shape.
 ///
-/// An unknown extent may turn out to be 1, so it is broadcast to a known one. Two unknown extents
-/// are assumed to be equal, because most are, and a check would add two operations for each
+/// An unknown extent may turn out to be 1, so it is broadcast to a known extent. Two unknown
+/// extents are assumed to be equal, because most are, and a check would add two operations for each
 /// operation on tensors of such shapes.
 fn stays(a: &crate::Dim, b: &crate::Dim) -> bool {
     a == b || (a.known() != Some(1) && (a.known().is_some() || b.known().is_none()))
@@ -326,7 +326,7 @@ impl std::ops::Neg for AnyValue {
 impl<T: Numeric> Tensor<T> {
     /// Returns the larger of both elements, or `NaN` if one of them is.
     ///
-    /// The cotangent goes to the larger one, half to each if they are equal.
+    /// The cotangent goes to the larger element, half to each if they are equal.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -341,7 +341,7 @@ impl<T: Numeric> Tensor<T> {
 
     /// Returns the smaller of both elements, or `NaN` if one of them is.
     ///
-    /// The cotangent goes to the smaller one, half to each if they are equal.
+    /// The cotangent goes to the smaller element, half to each if they are equal.
     ///
     /// ```
     /// # use anabranch::prelude::*;

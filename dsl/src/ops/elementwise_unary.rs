@@ -206,7 +206,7 @@ rows! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     tan TAN Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.tan(), d!(|n| n.dy() * (n.y() * n.y() + 1.0));
-    /// Computes the arcsine, in `[-pi/2, pi/2]`. It is `NaN` outside `[-1, 1]`.
+    /// Computes the arcsine, in `[-pi/2, pi/2]`. The result is `NaN` outside `[-1, 1]`.
     ///
     /// ```
     /// # use anabranch::prelude::*;
@@ -214,7 +214,7 @@ rows! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     asin ASIN Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.asin(), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
-    /// Computes the arccosine, in `[0, pi]`. It is `NaN` outside `[-1, 1]`.
+    /// Computes the arccosine, in `[0, pi]`. The result is `NaN` outside `[-1, 1]`.
     ///
     /// ```
     /// # use anabranch::prelude::*;

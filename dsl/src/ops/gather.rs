@@ -1,8 +1,8 @@
 //! Gather and scatter: reading and accumulating elements at indices held in a tensor.
 //!
 //! Indices count from 0 and are checked: an index out of range fails the step with the index and
-//! the extent. Every operation that reads has a counterpart that adds at the same positions. They
-//! are each other's gradients.
+//! the extent. Every operation that reads has a counterpart that adds at the same positions. The
+//! two operations are each other's gradients.
 //!
 //! | reads | adds |
 //! |---|---|

@@ -121,8 +121,8 @@ pub enum Arity {
 pub enum Effects {
     /// No effects: the operation may be removed, repeated, merged and moved.
     Pure,
-    /// The operation may fail for some operands, for example integer division by zero. It may be
-    /// removed, but not moved to where it would not have run.
+    /// The operation may fail for some operands, for example integer division by zero. Such an
+    /// operation may be removed, but not moved to where it would not have run.
     Fallible,
     /// Reads a variable.
     ReadsState,
@@ -132,7 +132,7 @@ pub enum Effects {
     Observable,
 }
 
-/// How exactly devices and plans reproduce the reference implementation.
+/// The exactness with which devices and plans reproduce the reference implementation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exactness {
     /// The same bits, but for the sign and the payload of a NaN (see
@@ -145,7 +145,7 @@ pub enum Exactness {
     Sum(f64),
 }
 
-/// How the reference implementation of an operation treats 16-bit floats.
+/// The treatment of 16-bit floats by the reference implementation of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Halves {
     /// `eval` is not called with them: it computes with `f32`, and the result is rounded.
@@ -188,11 +188,11 @@ pub struct OpDef {
     pub eval: Eval,
     /// The gradient rule.
     pub grad: Grad,
-    /// How exactly other implementations reproduce `eval`.
+    /// The exactness with which other implementations reproduce `eval`.
     pub exactness: Exactness,
-    /// How the elements of the result depend on those of the operands.
+    /// The dependence of the elements of the result on those of the operands.
     pub class: OpClass,
-    /// How `eval` treats 16-bit floats.
+    /// The treatment of 16-bit floats by `eval`.
     pub halves: Halves,
     /// The effects besides computing the result.
     pub effects: Effects,

@@ -6,8 +6,8 @@
 //! | `avg_pool` | `avg_pool_grad` |
 //! | `max_pool`, `max_pool_pick` | `max_pool_grad` |
 //!
-//! If a window has several equal maxima, the first one is used. A NaN is larger than every number.
-//! Padding is never the maximum, and counts as zero in a mean.
+//! If a window has several equal maxima, the first maximum is used. A NaN is larger than every
+//! number. Padding is never the maximum, and counts as zero in a mean.
 
 use super::infer::Class;
 use super::number::{Number, match_float};

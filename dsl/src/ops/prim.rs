@@ -129,7 +129,7 @@ impl fmt::Display for Prim {
 
 /// Returns an iterator over all operations of the table, in reading order.
 ///
-/// Registered ones are not included.
+/// Registered operations are not included.
 pub fn all() -> impl Iterator<Item = Prim> {
     (0..BUILT_IN as u16).map(Prim)
 }

@@ -3,7 +3,7 @@
 //!
 //! A [`Key`] identifies a stream. An element of a stream is a function of the key and the position.
 //! So the numbers do not depend on when, in what order, on which device or how often they are
-//! computed. The same key yields the same numbers: make a new one for each use with
+//! computed. The same key yields the same numbers: make a new key for each use with
 //! [`Key::fold_in`] or [`Key::split`].
 //!
 //! Element `i` of a tensor of 32-bit numbers is word `i % 4` of the block with counter `i / 4`. The

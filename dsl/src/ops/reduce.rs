@@ -412,7 +412,8 @@ tensor_methods! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     prod;
-    /// Returns the products over axes. Their gradient needs the extents of the axes during tracing.
+    /// Returns the products over axes. The gradient of a product needs the extents of the axes
+    /// during tracing.
     ///
     /// ```
     /// # use anabranch::prelude::*;

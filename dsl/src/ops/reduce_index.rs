@@ -39,7 +39,7 @@ static ARGMAX: OpDef =
 static ARGMIN: OpDef =
     row("argmin", |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => first(cx, d, |x, best| x < best))));
 
-/// Returns the index of the first element that no later one beats, or of the first `NaN`.
+/// Returns the index of the first element that no later element beats, or of the first `NaN`.
 fn first<T: Number>(cx: &EvalCx<'_>, data: &[T], beats: impl Fn(T, T) -> bool) -> HostTensor {
     let (shape, axis) = (cx.operands[0].shape(), Along::of(cx.attrs).axis);
     let (starts, stride) = lanes(shape, axis);

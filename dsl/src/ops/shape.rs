@@ -158,7 +158,7 @@ static RESHAPE: OpDef = OpDef {
     laws: Laws::NONE,
 };
 
-/// Returns the product of the known extents and the names of the others, sorted.
+/// Returns the product of the known extents and the names of the other extents, sorted.
 fn factors(shape: &Shape) -> (usize, Vec<&Dim>) {
     let known = shape.dims().iter().filter_map(Dim::known).fold(1, usize::saturating_mul);
     let mut others: Vec<&Dim> = shape.dims().iter().filter(|d| d.known().is_none()).collect();
@@ -334,7 +334,7 @@ static EXTENTS: OpDef = OpDef {
     laws: Laws::NONE,
 };
 
-/// Zeros of extents given as a vector. The shape attribute contains the known ones.
+/// Zeros of extents given as a vector. The shape attribute contains the known extents.
 static ZEROS_OF: OpDef = OpDef {
     name: "zeros_of",
     arity: Arity::Exactly(1),
@@ -400,7 +400,8 @@ impl AnyValue {
         trace::emit(prim::BROADCAST_TO, &[self], Shaped { shape }.into())
     }
 
-    /// Broadcasts to the common shape of this tensor and another one, whose elements are not used.
+    /// Broadcasts to the common shape of this tensor and another tensor, whose elements are not
+    /// used.
     #[track_caller]
     pub fn broadcast_like(self, like: AnyValue) -> AnyValue {
         let (own, other) = (self.shape(), like.shape());
@@ -413,7 +414,7 @@ impl AnyValue {
         }
     }
 
-    /// Sums over the axes along which a tensor of the shape of `like` broadcasts to this one.
+    /// Sums over the axes along which a tensor of the shape of `like` broadcasts to this tensor.
     #[track_caller]
     pub fn sum_like(self, like: AnyValue) -> AnyValue {
         trace::emit(prim::SUM_LIKE, &[self, like], Attrs::none())
@@ -545,7 +546,8 @@ impl<T: Element> Tensor<T> {
     }
 
     /// Broadcasts, like [`broadcast_to`](Tensor::broadcast_to), to the common shape of this tensor
-    /// and another one, whose elements are not used. Extents of both may be unknown while tracing.
+    /// and another tensor, whose elements are not used. Extents of both may be unknown while
+    /// tracing.
     ///
     /// ```
     /// # use anabranch::prelude::*;

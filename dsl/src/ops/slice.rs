@@ -1,8 +1,8 @@
 //! Slices by ranges and by an index, and the operations that write slices back.
 //!
 //! Indices count from 0 and are checked: an index out of range fails the step with the index and
-//! the extent. Every operation that reads has a counterpart that writes at the same position. They
-//! are each other's gradients.
+//! the extent. Every operation that reads has a counterpart that writes at the same position. The
+//! two operations are each other's gradients.
 //!
 //! | reads | writes |
 //! |---|---|
@@ -283,7 +283,7 @@ impl AnyValue {
     }
 }
 
-/// An index along an axis: a host integer, negative ones counted from the back, or a scalar tensor.
+/// An index along an axis: a host integer, counted from the back if negative, or a scalar tensor.
 pub trait ScalarIndex {
     /// Returns the slice of `x` at this index, without the axis.
     #[track_caller]

@@ -49,7 +49,7 @@ impl<const D: usize> WindowExtent<D> for [usize; D] {
     }
 }
 
-/// How a tensor is continued before its windows are read.
+/// The padding of a tensor before its windows are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Padding<const D: usize> {
     /// The amount of padding before and after each axis.

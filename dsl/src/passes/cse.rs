@@ -10,9 +10,9 @@ use std::collections::hash_map::Entry;
 /// Merges equal nodes of a region, and captures of the same value.
 ///
 /// Before: verified. After: verified, and no two equal nodes of a region always compute the same
-/// value. These are constants, reads of a variable, and primitives (one that may fail has failed
-/// the first time). Operands of a commutative operation may be in any order. The first node is
-/// kept. Nodes with different device constraints are not equal.
+/// value. Such nodes are constants, reads of a variable, and primitives (one that may fail has
+/// failed the first time). Operands of a commutative operation may be in any order. The first node
+/// is kept. Nodes with different device constraints are not equal.
 ///
 /// Nodes of different regions are not merged, since a loop body may run zero times. Stacks and
 /// lists are left alone, because engines update them in place while they have one use. Tensors read
@@ -66,7 +66,7 @@ impl NodeMerger<'_> {
         self.replaced.apply(yields);
     }
 
-    /// Replaces a value by an equal one, which takes over the name if it has none.
+    /// Replaces a value by an equal value, which takes over the name if it has none.
     fn replace(&mut self, old: Value, new: Value) {
         if self.graph.value(new).name.is_none() {
             self.graph.value_mut(new).name = self.graph.value(old).name;

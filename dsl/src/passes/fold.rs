@@ -77,7 +77,7 @@ impl Folder<'_> {
         self.replaced.apply(&mut data.yields);
     }
 
-    /// Folds nodes and moves the remaining ones to `kept`, as nodes of `region`.
+    /// Folds nodes and moves the remaining nodes to `kept`, as nodes of `region`.
     fn nodes(&mut self, nodes: Vec<Node>, region: Region, kept: &mut Vec<Node>) {
         for node in nodes {
             self.graph.set_region_of(node, region);
@@ -123,7 +123,7 @@ impl Folder<'_> {
         self.constant(value).map(|t| t.data::<bool>()[0])
     }
 
-    /// Replaces a value by another one if their types are equal. Returns whether it did.
+    /// Replaces a value by another value of the same type. Returns whether it did.
     fn replace(&mut self, old: Value, new: Value) -> bool {
         let same = self.graph.ty(old) == self.graph.ty(new);
         if same {

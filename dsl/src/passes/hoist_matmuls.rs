@@ -9,7 +9,8 @@ use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType};
 use rustc_hash::FxHashMap;
 
-/// Batches the matmuls of many iterations, since one large matmul is faster than many small ones.
+/// Batches the matmuls of many iterations, since one large matmul is faster than many small
+/// matmuls.
 ///
 /// In loops with a known trip count:
 ///
@@ -20,7 +21,7 @@ use rustc_hash::FxHashMap;
 ///   form. Several sums with the same `a` become one matmul if the loop concatenates their `b`
 ///   anyway, as [`MergeProducts`](super::MergeProducts) does.
 ///
-/// Both apply to matmuls with few rows. A stored operand or result has at most 256 MiB.
+/// Both rewrites apply to matmuls with few rows. A stored operand or result has at most 256 MiB.
 ///
 /// Before: verified. After: verified. Sums of matmuls may be rounded differently. A matmul cannot
 /// fail, so running one where none ran before is not observable. The original matmuls are left
@@ -224,8 +225,7 @@ impl Sequence<'_> {
         joined
     }
 
-    /// Returns a loop variable as a sum of matmuls, if it is one that nothing else in the loop
-    /// reads.
+    /// Returns a loop variable as a sum of matmuls, if nothing else in the loop reads it.
     fn sum(&self, var: LoopVar) -> Option<SummedProduct> {
         let uses = |v: Value| self.uses.get(v.index()).copied().unwrap_or(0);
         let (param, next) = (var.body_param, var.next);

@@ -27,7 +27,8 @@ pub(super) fn operand_given_back(
     match op {
         prim::SELECT if is(0, is_true) => Some(1),
         prim::SELECT if is(0, is_false) => Some(2),
-        // These change nothing if the type stays the same. An unknown extent may change.
+        // Such an operation changes nothing if the type stays the same. An unknown extent may
+        // change.
         prim::CAST | prim::RESHAPE | prim::BROADCAST_TO if is_definite(result) && operands[0] == result => Some(0),
         prim::BROADCAST_LIKE | prim::SUM_LIKE | prim::RESHAPE_LIKE if is_definite(result) && operands[0] == result => {
             Some(0)

@@ -14,9 +14,9 @@ use std::hash::Hash;
 /// merged if every region yields equal tensors for them. Nodes that computed the others are left
 /// unused for `Dce`, and nodes that have become equal are left for `Cse`.
 ///
-/// Two variables that swap become one that the body does not change, which [`Fold`](super::Fold)
-/// handles. Stacks and lists are not merged, because engines update them in place while they have
-/// one use.
+/// Two variables that swap become one variable that the body does not change, which
+/// [`Fold`](super::Fold) handles. Stacks and lists are not merged, because engines update them in
+/// place while they have one use.
 ///
 /// The algorithm is optimistic value numbering, proved by induction over the iterations. All
 /// candidates are assumed equal, the body is numbered, and classes whose next values differ are
@@ -232,7 +232,7 @@ impl LoopVarMerger<'_> {
         self.graph.retain_results(node, &stays);
     }
 
-    /// Replaces a value by an equal one, which takes over the name if it has none.
+    /// Replaces a value by an equal value, which takes over the name if it has none.
     fn replace(&mut self, old: Value, new: Value) {
         let name = self.graph.value(old).name;
         let data = self.graph.value_mut(new);

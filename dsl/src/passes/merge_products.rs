@@ -19,7 +19,7 @@ use std::hash::Hash;
 ///
 /// Matmuls with transposed matrices are merged only if the matrices are concatenated anyway.
 /// `z a^T` and `z b^T` are usually the gradients of `x a + h b`. One of them belongs to the
-/// previous time step and the other one to the previous layer, and neither should wait for both.
+/// previous time step and the other matmul to the previous layer, and neither should wait for both.
 ///
 /// The captured matrices are concatenated before the loop, once for both forms. So a loop with a
 /// known trip count has to run at least 8 times. Matmuls with more than 256 rows stay, since one of
@@ -92,7 +92,7 @@ struct MatmulMerger<'g> {
     families: Families,
     /// The captures of concatenated matrices, by operands, axis and device constraint.
     joined: FxHashMap<(Vec<Value>, usize, Option<DeviceConstraint>), Value>,
-    /// Matmuls that have been merged into another one.
+    /// Matmuls that have been merged into another matmul.
     taken: FxHashSet<Node>,
     changed: bool,
 }
@@ -256,7 +256,7 @@ impl MatmulMerger<'_> {
             }
         }
         for mut products in groups.products {
-            // The first one in the order of nodes: all results are used after it.
+            // The first matmul in the order of nodes: all results are used after it.
             let CapturedMatmul { node: first, left, origin, .. } = products[0];
             if !self.fit(&mut products) {
                 continue;

@@ -2,13 +2,12 @@
 //!
 //! A pass takes a verified graph and leaves a verified graph with the same inputs, outputs and
 //! variables. Further guarantees are documented on each pass. [`Pipeline`] runs passes in order
-//! and, in debug builds, verifies the graph after each one.
+//! and, in debug builds, verifies the graph after each pass.
 //!
 //! All passes keep two laws: an effect happens as often and in the same order as before; and
 //! nothing runs that did not run before, since it might fail (a loop body may run zero times).
 //!
-//! A loop without effects whose results nobody uses is removed, and so is the wait for one that
-//! would never end.
+//! A loop without effects whose results nobody uses is removed, even a loop that would never end.
 //!
 //! The semantics are preserved up to [`equality`](crate::equality): a pass may change the sign and
 //! the payload of a NaN, and nothing else of a number.

@@ -37,8 +37,8 @@ impl NodeIndex {
     /// Returns the node of the index that computes the same as a mergeable `node`. Adds `node` if
     /// there is none.
     ///
-    /// `class` returns the representative of the values that equal an operand. It must not change
-    /// for operands of the nodes in the index.
+    /// `class` returns the representative of the values that equal an operand. The representative
+    /// must not change for operands of the nodes in the index.
     pub(super) fn find_or_add(&mut self, g: &Graph, node: Node, class: impl Fn(Value) -> Value) -> Option<Node> {
         let data = g.node(node);
         let operands = || operands(data, &class);

@@ -110,13 +110,13 @@ struct KeptNodes<'g> {
     live: Live<'g>,
     /// Nodes with effects in inner regions, each after the node of the root that contains it.
     inner: Vec<(Node, Node)>,
-    /// For each feed, whether anything except prints and assertions of the root depends on it.
+    /// Whether a node depends on each feed, prints and assertions of the root excepted.
     needed: Vec<bool>,
 }
 
 impl<'g> KeptNodes<'g> {
-    /// Finds out what to keep. `whole` is the graph before feeding; `params` are the fed
-    /// parameters.
+    /// Determines the nodes and values to keep. `whole` is the graph before feeding; `params` are
+    /// the fed parameters.
     fn new(whole: &Graph, g: &'g Graph, params: &[Value], assignments: Assignments) -> KeptNodes<'g> {
         let mut inner = Vec::new();
         for &node in &g.region(g.root()).nodes {
@@ -230,7 +230,8 @@ fn check_inputs(g: &Graph, inputs: &[Value], params: &[Value], values: &[bool], 
     Err(error.help("feed it, or a value between it and the fetch"))
 }
 
-/// Drops the variables that are neither read nor assigned. Returns the original ids of the others.
+/// Drops the variables that are neither read nor assigned. Returns the original ids of the
+/// remaining variables.
 fn drop_variables(g: &mut Graph) -> Vec<VarId> {
     let mut used = vec![false; g.vars.len()];
     let nodes = g.region(g.root()).nodes.clone();

@@ -62,7 +62,8 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
     Some(out.compact())
 }
 
-/// Returns the shape of a small tensor, or of the elements of a stack. It is empty for a scalar.
+/// Returns the shape of a small tensor, or of the elements of a stack. The list is empty for a
+/// scalar.
 fn small(ty: &Type) -> Option<Vec<usize>> {
     let shape = match ty {
         Type::Tensor(ty) | Type::Stack(ty) => ty.shape.known()?,
@@ -88,7 +89,7 @@ fn of_element(ty: &Type) -> Type {
 
 /// The loops and stacks to scalarize.
 struct Chosen {
-    /// The loops to scalarize, outermost ones only.
+    /// The outermost loops to scalarize.
     loops: FxHashSet<Node>,
     /// The stacks of small tensors that stay whole.
     whole_stacks: FxHashSet<Value>,

@@ -216,7 +216,7 @@ impl Sums<'_> {
         self.insert_op(Op::Prim(op, attrs), operands, at, before)
     }
 
-    /// Inserts a node with the source location and device constraint of another one. Returns its
+    /// Inserts a node with the source location and device constraint of another node. Returns its
     /// result.
     fn insert_op(&mut self, op: Op, operands: &[Value], at: Node, before: Node) -> Value {
         let (region, origin) = (self.graph.node(before).region, self.graph.node(at).origin());

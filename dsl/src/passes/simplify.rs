@@ -8,7 +8,7 @@ use crate::ops::laws::is_additive_identity;
 use crate::ops::{OpClass, Prim, prim};
 use crate::{Buffer, DType, Graph, HostTensor, Shape, Type};
 
-/// Rewrites combinations of operations into fewer or cheaper ones.
+/// Rewrites combinations of operations into fewer or cheaper operations.
 ///
 /// Before: verified. After: verified. Every value stays bitwise identical for all operands, except
 /// for the payload of a `NaN`, which no operation guarantees. No node is duplicated, and none runs
@@ -103,7 +103,7 @@ fn opposite(comparison: Prim) -> Option<(Prim, bool)> {
     })
 }
 
-/// Returns whether a type represents all values of another one.
+/// Returns whether a type represents all values of another type.
 fn holds(to: DType, from: DType) -> bool {
     use DType::{BF16, Bool, F16, F32, F64, I32, I64, U8, U32};
     match (from, to) {

@@ -189,8 +189,8 @@ impl Specializer {
     /// Infers the types of loop variables.
     ///
     /// The parameters start with the types of the initial values. Where the body yields a different
-    /// type, the variable gets the join of both, and the body is inferred again. This terminates,
-    /// since an extent that became unknown stays unknown.
+    /// type, the variable gets the join of both, and the body is inferred again. The repetition
+    /// terminates, since an extent that became unknown stays unknown.
     fn loop_types(&mut self, node: Node) -> Result<()> {
         let data = self.graph.while_of(node);
         let (cond, body) = (data.cond(), data.body());

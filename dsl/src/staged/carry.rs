@@ -10,8 +10,8 @@ use std::rc::Rc;
 /// for structs. The tensors in it become results of the branch and variables of the loop.
 ///
 /// The structure (lengths, and which options are present) is known while tracing, so both branches,
-/// and each iteration, must yield the same one. Only the `Ok` of a `Result` is carried: an `Err` is
-/// a host value and ends the trace.
+/// and each iteration, must yield the same structure. Only the `Ok` of a `Result` is carried: an
+/// `Err` is a host value and ends the trace.
 #[diagnostic::on_unimplemented(
     message = "a staged `if` or `while` cannot modify a host value of type `{Self}`",
     label = "modified under a tensor condition",
@@ -27,7 +27,7 @@ pub trait Carry: Sized {
     fn flatten(&self, state: &mut FlatState);
 
     /// Takes from `state` what [`flatten`](Self::flatten) appended, with other tensors in place of
-    /// the original ones.
+    /// the original tensors.
     #[doc(hidden)]
     fn rebuild(state: &mut Reader<'_>) -> Self;
 }

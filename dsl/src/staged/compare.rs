@@ -10,7 +10,7 @@
 //! 5. a host number and a tensor of other elements, which is an error
 //! 6. any other types, by `PartialEq` and `PartialOrd`
 //!
-//! The first one that may fit by the kinds of the types is taken. So the result is known to be a
+//! The first trait that may fit by the kinds of the types is taken. So the result is known to be a
 //! `Tensor<bool>` even if the element type is still unknown, as in `(zeros(4) < 1.0).any()`. If one
 //! side is a scalar, a side of unknown type is inferred as a scalar, as in `n == text.parse()?`. If
 //! one side is a tensor, the other may be a closure parameter of unknown type, as in
@@ -76,7 +76,7 @@ or_else! {
 /// A bound of [`PartialEq`] and [`PartialOrd`] for tensors that no two values satisfy.
 ///
 /// These traits return a `bool`, but a comparison of tensors is part of the graph. The bound makes
-/// the compiler explain this wherever the operators appear outside `#[graph]`. It is a bound on
+/// the compiler explain this wherever the operators appear outside `#[graph]`. The bound is on
 /// [`OutsideOfGraph`] because the compiler shows the message only for a bound on another type.
 #[diagnostic::on_unimplemented(
     message = "`{A}` and `{B}` cannot be compared here: tensors have values only when the graph runs",

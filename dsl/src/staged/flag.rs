@@ -2,9 +2,9 @@
 //!
 //! A jump under host conditions is made as written. Under a tensor condition both arms are traced,
 //! so it cannot be. Instead it *raises the flags* of the statements and loops that it leaves, and
-//! tracing goes on at the end of the innermost staged arm. The statements after one that may have
-//! been left are in an `if` on its flag. A loop that may have been left goes on only while its flag
-//! is down. Nested statements share a flag.
+//! tracing goes on at the end of the innermost staged arm. The statements after a statement that
+//! may have been left are in an `if` on its flag. A loop that may have been left goes on only while
+//! its flag is down. Nested statements share a flag.
 //!
 //! The types of the conditions between a flag and its jumps decide its type: it is a `Tensor<bool>`
 //! if one of them is, else a `bool`. A statement reads a flag as the conditions inside the

@@ -111,7 +111,7 @@ pub struct StagedIf {
     trace: Option<CondTrace>,
     is_unconditional: bool,
     before: Vec<FlatState>,
-    /// The values after the first arm, once the second one has begun.
+    /// The values after the first arm, once the second arm has begun.
     then: Option<Vec<FlatState>>,
 }
 
@@ -167,7 +167,7 @@ impl IfArms<Tensor<bool>> for StagedIf {
             Some(then) => (then, now),
             None => (now, std::mem::take(&mut self.before)),
         };
-        // A value that only one arm has: the other one has left, or has not assigned it.
+        // A value that only one arm has: the other arm has left, or has not assigned it.
         let mut value = [values.then, values.otherwise].map(|v| v.map(|v| (values.take_apart)(&v)));
         self.trace().select(0);
         condition::fill(&mut then, &otherwise);

@@ -206,7 +206,7 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// A bound that no type satisfies, for host iterators over values of the graph. It makes the
+/// A bound that no type satisfies, for host iterators over values of the graph. The bound makes the
 /// compiler explain every `for` over a tensor outside `#[graph]`. The bound is on [`Iterator`],
 /// through which the compiler finds [`IntoIterator`]. See [`Compares`](super::Compares).
 #[diagnostic::on_unimplemented(
@@ -424,7 +424,7 @@ no_iterator!(map filter skip take skip_while take_while);
     note = "count in the graph with `range(a..b)`, which has `step_by` and `rev`"
 )]
 pub trait HostEnd {
-    /// The same type. If a type is no such end, the compiler reports that before it compares the
+    /// The same type. If a type cannot be an end, the compiler reports that before it compares the
     /// two ends.
     type Itself;
     /// Returns the same value.

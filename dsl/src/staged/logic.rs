@@ -1,4 +1,4 @@
-//! `&&` and `||`, which compute their right side only if the left one does not decide the result.
+//! `&&` and `||`, which compute their right side only if the left side does not decide the result.
 
 use super::FlatState;
 use super::condition::{self, CarriedPlace, CarriedPlaces, Changes, Condition, LazyParts};

@@ -1,6 +1,6 @@
 //! The target of `#[graph]`'s expansion: one set of calls for host and staged control flow.
 //!
-//! The macro sees tokens, not types. It turns every `if`, `while`, `&&`, `||`, comparison,
+//! The macro sees tokens, not types. The macro turns every `if`, `while`, `&&`, `||`, comparison,
 //! assertion and print into calls of this module. The *type of the condition* selects the
 //! semantics: `bool` is ordinary Rust at trace time, `Tensor<bool>` records a `cond` or a `while`
 //! node. [`Condition`] is the trait with these two implementations.
@@ -21,12 +21,12 @@
 //! Invariants:
 //! - All calls of one construct receive the same places in the same order; `sites` names each of
 //!   them.
-//! - They include every place that a staged arm assigns: each arm starts from the values before the
-//!   construct.
+//! - These places include every place that a staged arm assigns: each arm starts from the values
+//!   before the construct.
 //! - Nothing here runs twice: a staged arm or body is entered exactly once.
 //!
-//! This module is the interface between the macro and the tracer. It is public for the expansion
-//! only and may change at any time.
+//! This module is the interface between the macro and the tracer. This module is public for the
+//! expansion only and may change at any time.
 
 mod assert;
 mod carry;

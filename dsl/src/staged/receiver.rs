@@ -1,9 +1,9 @@
 //! Methods whose names suggest that they modify nothing.
 //!
 //! `#[graph]` cannot see whether `x.round()` modifies `x`. For a number or a tensor it does not;
-//! for a user's own type it may. So if a method has the name of one that modifies nothing in the
-//! standard library and in this crate, the type of its receiver decides. If that is not a [`Known`]
-//! type, the place is carried, as for methods of other names.
+//! for a user's own type it may. So if a method has the name of a method that modifies nothing in
+//! the standard library and in this crate, the type of its receiver decides. If that is not a
+//! [`Known`] type, the place is carried, as for methods of other names.
 
 use super::condition::{CarriedPlace, Changes, Condition};
 use super::{Carry, If, Logical, While, never};
@@ -111,8 +111,8 @@ impl ChangesIf<MaybeModified> for Tensor<bool> {
 }
 
 /// The kinds of receivers. The first of these traits that a type implements determines its kind:
-/// each is implemented for one reference less than the one before, and method lookup tries them in
-/// this order.
+/// each is implemented for one reference less than the previous trait, and method lookup tries them
+/// in this order.
 pub mod kinds {
     pub use super::super::used::{CellsKind as _, HoldsKind as _, UsedKind as _};
     pub use super::{
@@ -199,7 +199,7 @@ impl<M, T: Known + ?Sized> KnownReceiver for &&&ByTrait<'_, M, T> {}
 
 /// A mutable reference to a value that has the method.
 pub trait MutReceiver {
-    /// Returns that the method may be another one.
+    /// Returns that the method may be another method of that name.
     fn kind(&self) -> UnmodifiedByTrait {
         UnmodifiedByTrait
     }
@@ -307,8 +307,8 @@ impl<B> Either<B> for MaybeModified {
     type Kind = MaybeModified;
 }
 
-/// A container, or the value that it dereferences to, in code that never runs. It provides an index
-/// of one of its items.
+/// A container, or the value that it dereferences to, in code that never runs. The trait provides
+/// an index of one of its items.
 #[derive(Debug)]
 pub struct Indexed<'a, T: ?Sized>(PhantomData<&'a T>);
 

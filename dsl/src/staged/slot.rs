@@ -2,8 +2,8 @@
 //! that of a `let` without an initializer.
 //!
 //! In the graph every value exists on every path. So a slot that is empty on one path and full on
-//! another is filled with zeros of the other's type. These are never read: code that reads the slot
-//! is under the flag of the jump that filled it.
+//! another is filled with zeros of the type on the full path. The zeros are never read: code that
+//! reads the slot is under the flag of the jump that filled it.
 
 use super::{Carry, FlatState, Reader};
 

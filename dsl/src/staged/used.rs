@@ -1,6 +1,6 @@
 //! Checks for mutable references and cells that only types reveal.
 //!
-//! `#[graph]` sees tokens only. They do not tell that `let r = first(&mut model);` creates a
+//! `#[graph]` sees tokens only. Tokens do not tell that `let r = first(&mut model);` creates a
 //! mutable reference, so a construct would not carry the changes that `r.step()` makes, and they
 //! would be made once, while tracing. So for every variable that a construct uses and that is not
 //! known to be mutable, `#[graph]` emits a check of its type in code that never runs.
@@ -36,7 +36,7 @@ pub struct InteriorMutable;
 pub struct NoMutReference;
 
 impl<T: ?Sized> Used<'_, &mut T> {
-    /// Returns the kind. This inherent method takes precedence over those of the traits.
+    /// Returns the kind. This inherent method takes precedence over the methods of the traits.
     pub fn kind(&self) -> MutReference {
         MutReference
     }
@@ -152,7 +152,7 @@ impl<K> Uses<(InteriorMutable, K)> for Tensor<bool> {}
 #[diagnostic::do_not_recommend]
 impl Uses<(MutReference, Unmodified)> for Tensor<bool> {}
 
-/// Diverges. It precedes code that is compiled but never run.
+/// Diverges. The call precedes code that is compiled but never run.
 pub fn never() -> ! {
     unreachable!("type checks are never executed")
 }

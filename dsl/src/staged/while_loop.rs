@@ -79,7 +79,7 @@ pub struct Trips {
 }
 
 impl Trips {
-    /// Takes the counter, which is the last loop variable.
+    /// Removes the counter, the last loop variable, from the parameters.
     fn taken(self, params: &mut Vec<AnyValue>) -> Trips {
         Trips { count: params.pop().expect("the counter is a loop variable"), ..self }
     }

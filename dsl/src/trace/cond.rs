@@ -23,7 +23,7 @@ impl CondTrace {
         })
     }
 
-    /// Selects the first (0) or second (1) branch as the one to which nodes are appended.
+    /// Selects the first (0) or second (1) branch as that to which nodes are appended.
     #[track_caller]
     pub fn select(&mut self, branch: usize) {
         with(|t| {

@@ -124,7 +124,8 @@ enum OpenKind {
 /// The state of an open `while`.
 #[derive(Default)]
 struct OpenWhile {
-    /// The number of loop variables that the program declared. Their parameters come first.
+    /// The number of loop variables that the program declared. The parameters of declared loop
+    /// variables come first.
     declared: usize,
     /// Parameters that are loop variables because of the tracer (variables of the function, and
     /// additions of autodiff).
@@ -137,7 +138,7 @@ struct OpenWhile {
     after_condition: Option<ConditionEffects>,
     /// Whether and how it runs in segments.
     segments: Option<Segments>,
-    /// How many iterations may run at once.
+    /// The number of iterations that may run at once.
     parallel_iterations: Option<NonZeroU32>,
 }
 
@@ -284,7 +285,7 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<AnyValue>) -> Result<Traced> {
 }
 
 /// Records that an open construct is dropped. If it was not closed before, user code has left it by
-/// `?`, which is a host jump. Its error ends the trace; code that catches it would continue inside
+/// `?`, which is a host jump. The error ends the trace; code that catches it would continue inside
 /// of the construct.
 fn abandoned(construct: usize) {
     if std::thread::panicking() {
@@ -487,7 +488,7 @@ pub(crate) fn at_origin<R>(origin: Origin, otherwise: Option<DeviceConstraint>, 
 }
 
 /// Runs `f`, which appends parts of the operation `op`: errors in them name `op`. If the operation
-/// is itself a part of another one, that one is named.
+/// is itself part of another operation, the latter is named.
 pub(crate) fn written_as<R>(op: &'static str, f: impl FnOnce() -> R) -> R {
     let before = with(|t| {
         let written = t.written.or(Some(op));
@@ -500,13 +501,13 @@ pub(crate) fn written_as<R>(op: &'static str, f: impl FnOnce() -> R) -> R {
 
 /// Runs `f`, a part of an operation that was called at `loc`, with that as the location of every
 /// node. Closures do not pass on the caller's location by themselves. If the operation is itself
-/// part of another one, the outer location stays.
+/// part of another operation, the outer location stays.
 #[track_caller]
 pub(crate) fn called_at<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
     at_loc(place(loc), f)
 }
 
-/// Runs `f` with nodes appended to the region at `depth`, not to the innermost one.
+/// Runs `f` with nodes appended to the region at `depth`, not to the innermost region.
 pub(crate) fn at_depth<R>(depth: usize, f: impl FnOnce() -> R) -> R {
     let before = with(|t| {
         assert!(depth <= t.open.len(), "no region is open at depth {depth}");

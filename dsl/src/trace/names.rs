@@ -22,8 +22,8 @@ pub struct Named {
 }
 
 impl AnyValue {
-    /// Names the value so that it can be fed and fetched; see [`Traced::value_named`]. If it has no
-    /// name yet, printing and messages use this one.
+    /// Names the value so that it can be fed and fetched; see [`Traced::value_named`]. If the value
+    /// has no name yet, printing and messages use this name.
     #[track_caller]
     pub fn named(self, name: impl AsRef<str>) -> AnyValue {
         let name = intern(name.as_ref());

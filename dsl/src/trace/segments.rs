@@ -53,8 +53,8 @@ pub(crate) fn segment_loop(segments: Segments, loc: Loc) {
 }
 
 impl Tracer {
-    /// Replaces a `while`, the last node of its region, by one that runs in segments. Returns its
-    /// results.
+    /// Replaces a `while`, the last node of its region, by a `while` that runs in segments. Returns
+    /// its results.
     pub(super) fn in_segments(&mut self, node: Node, segments: Segments) -> Vec<Value> {
         let data = self.graph.node(node).clone();
         let (cond, body) = (self.graph.while_of(node).cond(), self.graph.while_of(node).body());

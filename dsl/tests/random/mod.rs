@@ -91,7 +91,7 @@ impl Writer<'_> {
         usize::from(self.tape.next().copied().unwrap_or(0)) % n
     }
 
-    /// Returns a value of the scope, with a preference for later ones.
+    /// Returns a value of the scope, with a preference for later values.
     fn pick(&mut self, scope: &[AnyValue]) -> AnyValue {
         let back = self.choose(scope.len()).min(self.choose(scope.len()));
         scope[scope.len() - 1 - back]
@@ -163,7 +163,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns a `bool[]`: a constant, or one that depends on the inputs.
+    /// Returns a `bool[]`: a constant, or a value that depends on the inputs.
     fn predicate(&mut self, scope: &[AnyValue], holds: bool) -> AnyValue {
         if holds {
             let a = self.pick(scope).cast(DType::I32).sum();

@@ -12,7 +12,7 @@ use std::f64::consts::LN_2;
 /// Runs `f` with the widest vectors of this processor. Results are bitwise identical.
 ///
 /// Mark a closure `#[inline(always)]`: one compiled as a separate function uses only the baseline
-/// vectors. It is compiled three times on x86-64.
+/// vectors. The closure is compiled three times on x86-64.
 #[inline(always)]
 pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]

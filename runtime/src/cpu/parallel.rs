@@ -3,7 +3,7 @@
 //! These functions receive the work as a pointer. Rayon's own functions are compiled again for each
 //! closure, with all that splits and steals.
 //!
-//! The split depends on the number of threads. It must not change a result.
+//! The split depends on the number of threads. The number of threads must not change a result.
 
 use rayon::prelude::*;
 

@@ -159,8 +159,8 @@ impl Program {
 
     /// Runs the graph.
     ///
-    /// `vars` are the values of its variables in the order of [`Graph::vars`]. They change only if
-    /// the run succeeds.
+    /// `vars` are the values of its variables in the order of [`Graph::vars`]. The variables change
+    /// only if the run succeeds.
     pub fn run(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
         let run_context = RunContext::default();
         self.check_inputs(inputs)?;
@@ -273,7 +273,7 @@ impl Program {
 
     /// Runs the graph like [`run`](Self::run), and replaces `outputs`.
     ///
-    /// The memory of the replaced tensors is reused if types match, by this call or the next one.
+    /// The memory of the replaced tensors is reused if types match, by this call or the next call.
     /// So from the third of several equal calls on, the allocator is not used. If the run fails,
     /// `outputs` is unchanged.
     pub fn run_into(
@@ -333,7 +333,7 @@ impl Program {
         free.map_or_else(|| Context::new(plan).map(Box::new), Ok)
     }
 
-    /// Keeps the context of a step for a later one. The context of a failed step is dropped
+    /// Keeps the context of a step for a later step. The context of a failed step is dropped
     /// instead, because its stacks may have grown without bound.
     fn give_back(&self, cx: Box<Context>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -368,8 +368,8 @@ impl fmt::Debug for Program {
 /// the graph.
 ///
 /// A failure of the compiler is our bug: a broken invariant, which panics, or code that Cranelift
-/// rejects. It becomes an error of the call, so that other functions of the session keep working. A
-/// mistake in the graph is an error in any case.
+/// rejects. Such a failure becomes an error of the call, so that other functions of the session
+/// keep working. A mistake in the graph is an error in any case.
 fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
     let how = compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse };
     let lower = || {

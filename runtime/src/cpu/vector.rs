@@ -1,4 +1,4 @@
-//! SIMD vectors of floats, and dispatch to the widest ones that the processor supports.
+//! SIMD vectors of floats, and dispatch to the widest vectors that the processor supports.
 //!
 //! A [`Task`] is generic over the [`Vector`]. [`InstructionSet::run`] compiles it for each
 //! instruction set and runs it with one. The order of sums over lanes depends on the vector width,

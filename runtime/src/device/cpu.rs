@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-/// A CPU device, which owns some threads of this machine. They start on first use.
+/// A CPU device, which owns some threads of this machine. The threads start on first use.
 #[derive(Debug)]
 pub(crate) struct CpuDevice {
     id: DeviceId,
@@ -142,7 +142,7 @@ type Plans = HashMap<Vec<TensorType>, Arc<Program>>;
 /// variable.
 const MAX_PLANS: usize = 256;
 
-/// A graph that is computed as a unit. Its inputs and outputs may be stacks and lists.
+/// A graph that is computed as a unit. The inputs and outputs may be stacks and lists.
 #[derive(Debug)]
 pub(crate) struct CpuKernel {
     graph: Graph,
@@ -195,7 +195,7 @@ impl CpuKernel {
         })
     }
 
-    /// Returns whether the kernel should run synchronously. This affects timing, not results.
+    /// Returns whether the kernel should run synchronously. The choice affects timing, not results.
     pub(crate) fn is_short(&self) -> bool {
         match self.nanos.load(Ordering::Relaxed) {
             0 => !self.may_be_long,
@@ -203,7 +203,7 @@ impl CpuKernel {
         }
     }
 
-    /// Runs the kernel on values of a place. It ends early if the stop flag is set.
+    /// Runs the kernel on values of a place. The run ends early if the stop flag is set.
     pub(crate) fn run(
         &self,
         mut values: Vec<DeviceBuffer>,
@@ -254,7 +254,7 @@ impl CpuKernel {
         let program = Arc::new(program);
         let mut plans = lock();
         // Evict an arbitrary entry. If shapes recur in a cycle, evicting the least recently used
-        // one would always evict the next one needed.
+        // entry would always evict the entry needed next.
         if plans.len() >= MAX_PLANS
             && let Some(other) = plans.keys().next().cloned()
         {

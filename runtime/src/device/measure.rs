@@ -20,7 +20,7 @@ const SIDE: usize = 384;
 /// Elements of the added tensors, which exceed all caches.
 const LARGE: usize = 4 << 20;
 
-/// Number of operations in the chain of small ones.
+/// Number of operations in the chain of small operations.
 const CHAIN: usize = 64;
 
 /// Maximum number of runs, of which the best counts.
@@ -75,7 +75,7 @@ impl Probe {
         let ty = format!("f32{shape:?}");
         let text = format!("graph @probe(%x: {ty}) -> ({ty}) {{ {body} return %{result} }}");
         let graph = Graph::parse(&text, "probe").unwrap_or_else(|e| panic!("a probe is a graph: {}\n{text}", e[0]));
-        // Operations are measured individually, because the cost of fused ones depends on the
+        // Operations are measured individually, because the cost of fused operations depends on the
         // program.
         let options = CompileOptions { fuse: false, native: false, ..CompileOptions::default() };
         let input = HostTensor::new(shape.to_vec(), vec![1.0f32; shape.iter().product()]);
@@ -100,7 +100,7 @@ impl Probe {
     }
 
     fn best(&self, seconds: impl Fn([f64; 2]) -> f64) -> Result<f64> {
-        // The first run allocates memory that later ones reuse.
+        // The first run allocates memory that later runs reuse.
         self.run()?;
         let (begin, mut best) = (Instant::now(), f64::INFINITY);
         for _ in 0..RUNS {

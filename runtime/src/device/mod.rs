@@ -119,10 +119,10 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Returns whether its events follow a [simulated clock](simulated::SimulatedClock).
     fn is_simulated(&self) -> bool;
 
-    /// Compiles a graph without variables. Its inputs and outputs may be stacks and lists.
+    /// Compiles a graph without variables. The inputs and outputs may be stacks and lists.
     fn load(self: Arc<Self>, graph: Graph, options: program::CompileOptions) -> Result<Box<dyn LoadedKernel>>;
 
-    /// Starts copying values to another place. They arrive in the same order.
+    /// Starts copying values to another place. The values arrive in the same order.
     ///
     /// Without values, only the event is sent. Copies are requested from the device that has the
     /// values, or from the destination if they come from the host.

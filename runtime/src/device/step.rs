@@ -95,8 +95,8 @@ impl Step {
         self.waiting().remove(&ticket)
     }
 
-    /// Withdraws all work that has no thread yet and frees its inputs. It has no event, because the
-    /// thread may be busy with another step for arbitrarily long.
+    /// Withdraws all work that has no thread yet and frees its inputs. Withdrawn work has no event,
+    /// because the thread may be busy with another step for arbitrarily long.
     pub(crate) fn withdraw(&self) -> impl Iterator<Item = Ticket> + use<> {
         std::mem::take(&mut *self.waiting()).into_keys()
     }

@@ -74,8 +74,8 @@ impl Link {
 pub(crate) struct Topology {
     /// The devices, at least one, with distinct names.
     pub(crate) devices: Vec<DeviceInfo>,
-    /// Links in row-major order: from the first device to each other one, and so on. The diagonal
-    /// is unused.
+    /// Links in row-major order: from the first device to each other device, and so on. The
+    /// diagonal is unused.
     links: Vec<Link>,
     /// The link between each device and the host.
     host_links: Vec<Link>,

@@ -160,8 +160,8 @@ impl Build<'_> {
         }
     }
 
-    /// Creates the nodes of a region. `last` is the previous ordered effect; returns the new last
-    /// one.
+    /// Creates the nodes of a region. `last` is the last ordered effect before the region. Returns
+    /// the last ordered effect after it.
     fn region(&mut self, region: Region, last: Option<usize>) -> Option<usize> {
         let graph = self.cut.graph;
         let (place, mut last) = (self.cut.place(region), last);

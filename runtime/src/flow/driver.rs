@@ -1,10 +1,10 @@
 //! The driver: runs a partition on its devices.
 //!
-//! The caller's thread drives all executors in turn. It submits their actions to the devices,
-//! reports completions to them, and blocks only if nothing else is left to do. A loop of small
-//! operations over several devices therefore never waits for a thread to wake up. Long kernels of
-//! different devices, and copies between them, overlap. The driver knows only the [`Device`]
-//! interface. The step decides whether time is real or simulated.
+//! The caller's thread drives all executors in turn. That thread submits the actions of the
+//! executors to the devices, reports completions to the executors, and blocks only if nothing else
+//! is left to do. A loop of small operations over several devices therefore never waits for a
+//! thread to wake up. Long kernels of different devices, and copies between them, overlap. The
+//! driver knows only the [`Device`] interface. The step decides whether time is real or simulated.
 
 use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
 use super::{EdgeId, KernelId, Partition, Sink, Source, SubgraphId};
@@ -57,7 +57,7 @@ enum PendingOp {
     Give { part: SubgraphId, output: u32 },
 }
 
-/// Maximum number of actions of one executor before the next one's turn.
+/// Maximum number of actions of one executor before the next executor's turn.
 const TURN: usize = 64;
 
 /// Maximum wait for a device before checking the stop flag again.

@@ -2,15 +2,16 @@
 //!
 //! The executor receives events ([`start`](Executor::start), [`on_message`](Executor::on_message),
 //! [`loaded`](Executor::loaded), [`on_kernel_done`](Executor::on_kernel_done),
-//! [`on_predicate`](Executor::on_predicate)) and returns actions ([`poll`](Executor::poll)). It
-//! reads no value, since values may be in the memory of a device; the driver reads predicates for
-//! it. Its actions depend on the events and not on their timing. In whatever order completions and
-//! messages arrive, each node of a live block runs once in each iteration, with the same inputs.
+//! [`on_predicate`](Executor::on_predicate)) and returns actions ([`poll`](Executor::poll)). An
+//! executor reads no value, since values may be in the memory of a device; the driver reads
+//! predicates for it. The actions of an executor depend on the events and not on the timing. In
+//! whatever order completions and messages arrive, each node of a live block runs once in each
+//! iteration, with the same inputs.
 //!
 //! A running frame is an *instance* with a ring of iteration states, at most as many as the window
-//! of its loop. An iteration counts the unfinished nodes of its live blocks. It ends when none is
-//! left and all earlier iterations have ended. Later runs of the same loop reuse instances and
-//! their rings, so a step allocates nothing for them after warm-up.
+//! of its loop. An iteration counts the unfinished nodes of its live blocks. An iteration ends when
+//! no node is left and all earlier iterations have ended. Later runs of the same loop reuse
+//! instances and their rings, so a step allocates nothing for them after warm-up.
 
 use super::{
     BlockId, EdgeId, FlowOp, Frame, FrameId, KernelId, LoopId, NodeId, Sink, Source, Subgraph, SubgraphId, Target,
@@ -90,7 +91,7 @@ impl InstanceId {
 #[derive(Debug)]
 struct FrameInstance<V> {
     frame: FrameId,
-    /// The parent instance and the iteration in which this one began.
+    /// The parent instance and the iteration in which this instance began.
     parent: Option<(InstanceId, u64)>,
     /// The iterations around this instance.
     tag: Tag,
@@ -144,7 +145,7 @@ struct Ready {
     node: NodeId,
 }
 
-/// The executor of one subgraph. It runs one step at a time and is reusable.
+/// The executor of one subgraph. An executor runs one step at a time and is reusable.
 #[derive(Debug)]
 pub(crate) struct Executor<V> {
     part: Arc<Subgraph>,
@@ -217,7 +218,8 @@ impl<V: Clone> Executor<V> {
         self.state.finished && self.state.actions.is_empty()
     }
 
-    /// Returns the number of values, running kernels and running frames. It is zero after a step.
+    /// Returns the number of values, running kernels and running frames. The count is zero after a
+    /// step.
     pub(crate) fn n_held(&self) -> usize {
         self.state.n_held()
     }
@@ -617,7 +619,7 @@ impl<V: Clone> ExecutorState<V> {
         }
     }
 
-    /// Ends finished iterations, and the frame if the last one has ended.
+    /// Ends finished iterations, and the frame if the last iteration has ended.
     fn retire(&mut self, part: &Subgraph, instance: InstanceId) {
         let running = &mut self.instances[instance.index()];
         let frame = &part.frames[running.frame.index()];

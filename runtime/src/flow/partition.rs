@@ -1,18 +1,18 @@
 //! Partitioning: turns a graph and the device of each node into a [`Partition`].
 //!
 //! 1. *Homes*: each value is computed in one subgraph. A loop variable belongs to the subgraph that
-//!    computes its next value, a result of a conditional to one whose branch computes it. Stacks
-//!    and lists share a subgraph with all operations on them. Inputs of the graph are available
-//!    everywhere.
+//!    computes its next value, a result of a conditional to a subgraph whose branch computes it.
+//!    Stacks and lists share a subgraph with all operations on them. Inputs of the graph are
+//!    available everywhere.
 //! 2. *Uses*: which subgraph needs which value in which block. A subgraph that sends a value in a
 //!    branch participates in that branch and so needs its predicate. This step repeats until
 //!    nothing is added.
 //! 3. *Clusters*: connected nodes of one block, subgraph and level form one kernel. The level of a
 //!    node is the maximum over all paths to it of the number of times that a value changes
 //!    subgraph, passes through a lowered construct, or is used after it was also sent to another
-//!    subgraph. An ordered effect has a higher level than the previous one. Clusters therefore have
-//!    no cyclic dependencies, and a send does not wait for local users of the value. Nodes that
-//!    compute a value another subgraph waits for are separated from nodes that do not.
+//!    subgraph. An ordered effect has a higher level than the previous effect. Clusters therefore
+//!    have no cyclic dependencies, and a send does not wait for local users of the value. Nodes
+//!    that compute a value another subgraph waits for are separated from nodes that do not.
 //! 4. *Nodes*: creates the nodes block by block, then sends and receives, then connects them.
 //!
 //! A value used in a branch is sent within that branch. If two constructs that may both run need
@@ -328,7 +328,8 @@ impl<'g> Partitioner<'g> {
         self.uses.entry((value, part)).or_default().insert(place) | new
     }
 
-    /// Adds a subgraph to all constructs around a place. Returns whether it was new to one of them.
+    /// Adds a subgraph to all constructs around a place. Returns whether the subgraph was new to
+    /// one of them.
     fn join(&mut self, part: SubgraphId, place: BlockKey) -> bool {
         let (mut place, mut new) = (place, false);
         while let Some(&(outer, node)) = self.around.get(&place) {

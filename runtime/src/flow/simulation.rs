@@ -6,8 +6,8 @@
 //! of one sender may overtake each other), a kernel runs, or its completion is reported. At the end
 //!
 //! - the outputs and the printed text are the interpreter's, or an assertion failed as it did in
-//!   the interpreter. With prints it must be the same assertion; without prints any one, because
-//!   assertions alone are unordered;
+//!   the interpreter. With prints it must be the same assertion; without prints any assertion,
+//!   because assertions alone are unordered;
 //! - no value was sent twice, no message is in flight, and no executor holds anything;
 //! - no subgraph has more iteration states than its windows allow.
 //!
@@ -313,7 +313,8 @@ impl Simulation<'_> {
             if plan == Disturbance::Cancel(events) {
                 return Ok(End::Cancelled);
             }
-            // Try a random kind of event first, so that one kind can starve the others for a while.
+            // Try a random kind of event first, so that one kind can starve the other kinds for a
+            // while.
             let first = self.rng.below(4);
             let mut happened = false;
             for kind in (0..4).map(|k| (first + k) % 4) {

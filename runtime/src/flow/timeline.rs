@@ -15,7 +15,7 @@ pub struct Timeline {
     /// The time from the start of the step to its end.
     pub total: Duration,
     /// Whether the times are those of [simulated](crate::SimulatedDevice) devices, not measured
-    /// ones.
+    /// times.
     pub simulated: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Search for the device of each group among its feasible ones.
+//! Search for the device of each group among its feasible devices.
 //!
 //! Minimizing the time is NP-hard already for two equal devices without messages. This is a
 //! heuristic in the manner of list scheduling on clusters (Sarkar, "Partitioning and scheduling
@@ -8,12 +8,13 @@
 //! *clusters*. The clusters are list-scheduled, heaviest first. Then single clusters move while the
 //! estimated time of a step decreases.
 //!
-//! A loop is one cluster unless constraints inside it conflict. It is split only if that saves at
-//! least a fifth, because a loop over several devices has a cost per iteration. Finally, the result
-//! is compared with the best single device, which wins unless the gain is at least a tenth.
+//! A loop is one cluster unless constraints inside it conflict. The loop is split only if that
+//! saves at least a fifth, because a loop over several devices has a cost per iteration. Finally,
+//! the result is compared with the best single device, which wins unless the gain is at least a
+//! tenth.
 //!
-//! The search is deterministic: ties go to the first candidate. Its work is bounded by the number
-//! of nodes that estimates visit.
+//! The search is deterministic: ties go to the first candidate. The work of the search is bounded
+//! by the number of nodes that estimates visit.
 
 use super::estimate::{Estimate, Estimator};
 use super::groups::{Feasible, GroupId, Groups};
@@ -26,7 +27,7 @@ use std::cmp::Ordering;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet};
 
-/// Maximum ratio of the time on several devices to the time on the best single one.
+/// Maximum ratio of the time on several devices to the time on the best single device.
 const WORTH_SPLITTING: f64 = 0.9;
 
 /// Maximum ratio of the time with split loops to the time with whole loops.
@@ -234,7 +235,7 @@ impl Chooser<'_> {
         all
     }
 
-    /// Returns clusterings from coarse to fine. Each level refines the previous one.
+    /// Returns clusterings from coarse to fine. Each level refines the previous level.
     fn levels(&mut self, edges: &[GroupEdge], joined: &[Vec<GroupId>]) -> Vec<Vec<Cluster>> {
         let patterns = self.groups.ids().map(|g| self.feasible.pattern(g)).collect();
         let seconds = self.seconds();
@@ -244,7 +245,7 @@ impl Chooser<'_> {
                 merging.join(pair[0].index(), pair[1].index());
             }
         }
-        // Outside loops, a chain in which each node is the only user of the previous one has no
+        // Outside loops, a chain in which each node is the only user of the previous node has no
         // parallelism. In a loop, parts of a chain may work on different iterations.
         let (mut after, mut before): (HashMap<GroupId, Option<GroupId>>, HashMap<GroupId, Option<GroupId>>) =
             Default::default();
@@ -267,8 +268,8 @@ impl Chooser<'_> {
             }
         }
         // Now repeatedly merge the pair that gains least by separation, down to one cluster per
-        // device. A cluster is identified by one of its groups. The one with fewer neighbors adopts
-        // the identifier of the other.
+        // device. A cluster is identified by one of its groups. The cluster with fewer neighbors
+        // adopts the identifier of the other cluster.
         let mut near = merging.near(edges);
         let mut queue = BinaryHeap::new();
         for (&a, of_a) in &near {
@@ -367,7 +368,7 @@ impl Chooser<'_> {
                 for &c in &order {
                     let cluster = &clusters[c];
                     let at = devices[cluster.groups[0].index()];
-                    // The start may be from a finer level.
+                    // At the start, the groups of a cluster may be on different devices.
                     if cluster.groups.iter().any(|g| devices[g.index()] != at) && i + 1 < levels.len() {
                         continue;
                     }

@@ -3,9 +3,9 @@
 //!
 //! A construct whose nodes are on one device is a single task. A loop over several devices is
 //! simulated for three iterations, which pass the loop variables from one to the next. The time
-//! between the ends of the second and the third is assumed for every further iteration. Iterations
-//! thus overlap as far as their dependencies permit, a loop-invariant value is sent once, and every
-//! device waits for the predicate of each iteration.
+//! between the ends of the second and the third iteration is assumed for every further iteration.
+//! Iterations thus overlap as far as their dependencies permit, a loop-invariant value is sent
+//! once, and every device waits for the predicate of each iteration.
 
 use super::groups::{GroupId, Groups};
 use crate::device::cost::{Costs, NodeCost};
@@ -345,7 +345,8 @@ impl<'a> Estimator<'a> {
         self.moved(self.values[v.index()], device)
     }
 
-    /// Returns the time at which a value is available on a device. It is sent there at most once.
+    /// Returns the time at which a value is available on a device. A value is sent to a device at
+    /// most once.
     fn moved(&mut self, value: Whereabouts, device: DeviceId) -> f64 {
         let Whereabouts { home, ready, origin } = value;
         let Some(home) = home.filter(|&home| home != device) else { return ready };
@@ -356,7 +357,7 @@ impl<'a> Estimator<'a> {
         }
         let link = self.topology.link(home, device);
         let seconds = self.costs.bytes[origin.index()] / link.bandwidth;
-        // Both ends have overhead.
+        // Both ends of a transfer have overhead.
         self.free[home.index()] += SCHEDULED;
         self.free[device.index()] += SCHEDULED;
         let free = &mut self.link_free[home.index() * self.free.len() + device.index()];

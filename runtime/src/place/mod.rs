@@ -36,14 +36,15 @@ use groups::{Feasible, Groups};
 pub(crate) struct Placement {
     nodes: Vec<DeviceId>,
     vars: Vec<DeviceId>,
-    /// Whether each node is an ordered effect that was moved to the device of the first one.
+    /// Whether each node is an ordered effect that was moved to the device of the first ordered
+    /// effect.
     moved: Vec<bool>,
     /// The reasons, if the placement was computed.
     reasons: Option<Reasons>,
 }
 
 impl Placement {
-    /// Moves prints, and assertions in graphs with prints, to the device of the first one. Users
+    /// Moves prints, and assertions in graphs with prints, to the device of the first effect. Users
     /// thus see them in program order.
     fn new(graph: &Graph, nodes: Vec<DeviceId>, vars: Vec<DeviceId>, reasons: Option<Reasons>) -> Placement {
         let mut placement = Placement { moved: vec![false; nodes.len()], nodes, vars, reasons };
@@ -69,8 +70,8 @@ impl Placement {
         self.vars[var.index()]
     }
 
-    /// Returns the devices that have nodes or variables, in order. It is the first device if there
-    /// are none, for example in a graph that returns its inputs.
+    /// Returns the devices that have nodes or variables, in order. The result is the first device
+    /// if there are none, for example in a graph that returns its inputs.
     pub(crate) fn devices(&self, graph: &Graph) -> Vec<DeviceId> {
         let mut all = self.vars.clone();
         graph.visit_nodes(graph.root(), &mut |node| all.push(self.of(node)));

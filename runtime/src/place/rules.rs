@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 /// Placement rules in the order in which they were added.
 ///
-/// **If several rules match a name, the last one applies**, so add general rules first and their
+/// **If several rules match a name, the last rule applies**, so add general rules first and their
 /// exceptions later.
 ///
 /// In a name pattern, `*` matches any characters, and `{i}` matches a number that the device may
@@ -47,7 +47,7 @@ impl Rules {
         self.0.is_empty()
     }
 
-    /// Adds a rule, which takes precedence over earlier ones.
+    /// Adds a rule, which takes precedence over earlier rules.
     ///
     /// # Errors
     /// Fails if the pattern has an unclosed brace or a repeated word, if the device is not a valid

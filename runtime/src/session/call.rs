@@ -98,7 +98,7 @@ impl CancelHandle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the calls that have this handle, both running and later ones.
+    /// Ends the calls that have this handle, both running calls and later calls.
     pub fn cancel(&self) {
         let mut watched = self.watched();
         watched.cancelled = true;
@@ -123,7 +123,7 @@ impl CancelHandle {
     }
 }
 
-/// The deadlines of all running calls, the next one first.
+/// The deadlines of all running calls, the next deadline first.
 #[derive(Default)]
 struct Deadlines {
     deadlines: BTreeMap<(Instant, u64), Weak<StopFlag>>,

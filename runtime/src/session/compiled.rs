@@ -23,8 +23,8 @@ pub(crate) struct Compiled {
     /// The name of the function, for messages.
     name: String,
     cells: Vec<Arc<VarCell>>,
-    /// The variables of the cells. They keep the session from dropping the values as long as this
-    /// can be called.
+    /// The variables of the cells. These variables keep the session from dropping the values as
+    /// long as the function can be called.
     _vars: Vec<AnyVar>,
     lock_order: Vec<usize>,
     assigned: Vec<bool>,
@@ -103,7 +103,7 @@ impl Compiled {
 /// A cache of at most [`MAX_CACHED`] entries, most recently used first.
 pub(crate) struct Cache<T> {
     made: Mutex<Vec<Arc<T>>>,
-    /// Held while an entry is made, so that no other thread makes the same one.
+    /// Held while an entry is made, so that no other thread makes the same entry.
     making: Mutex<()>,
 }
 

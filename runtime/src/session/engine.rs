@@ -114,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// Runs a step on locked variables. They change only if it succeeds.
+    /// Runs a step on locked variables. The variables change only if the step succeeds.
     pub(crate) fn step(
         &self,
         inputs: &[HostTensor],

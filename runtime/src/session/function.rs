@@ -24,7 +24,8 @@ type HostOf<F, Args> = <<F as GraphFn<Args>>::Output as Output>::Host;
 /// A function that runs in a session, created by [`Session::function`].
 ///
 /// The first call with arguments of given types traces and compiles it. Further calls with these
-/// types run the compiled function. It keeps the 64 most recently used combinations of types.
+/// types run the compiled function. A function keeps the 64 most recently used combinations of
+/// types.
 pub struct Function<F, Args>
 where
     F: GraphFn<Args>,
@@ -79,8 +80,8 @@ where
         self.with_options(options)
     }
 
-    /// Sets whether the interpreter runs the calls. It defines the semantics of a graph and is much
-    /// slower.
+    /// Sets whether the interpreter runs the calls. The interpreter defines the semantics of a
+    /// graph and is much slower.
     #[must_use]
     pub fn interpreted(self, interpreted: bool) -> Self {
         let options = CompileOptions { interpreted, ..self.options };
@@ -205,8 +206,8 @@ where
 
     /// Calls the function like [`call`](Self::call), and replaces the results of an earlier call.
     ///
-    /// Results are computed in memory released by earlier calls like this one, and the memory of
-    /// the replaced results is released for the next one. So from the second such call on, no
+    /// Results are computed in memory released by earlier calls of the same types, and the memory
+    /// of the replaced results is released for the next call. So from the second such call on, no
     /// memory is allocated for elements. If the call fails, `results` is unchanged.
     ///
     /// # Errors
@@ -267,8 +268,8 @@ where
     /// - No variable is assigned. A fetch that depends on an assigned value is computed from that
     ///   value nevertheless. For steps that assign see [`prune_step`](Self::prune_step).
     /// - A print or an assertion stays if all its operands are fed or computed anyway, and so do
-    ///   those inside branches and loops that stay. Others are removed, with the operations that
-    ///   only they need.
+    ///   those inside branches and loops that stay. Other observable operations are removed, with
+    ///   the operations that only they need.
     ///
     /// # Errors
     /// - A name has no value, several values, or a value inside a branch or loop. The error lists
@@ -407,7 +408,7 @@ where
 enum ResultMismatch {
     /// The number of results, and of the tensors that they replace.
     Number(usize, usize),
-    /// The type of a result, and another one of the tensor that it replaces.
+    /// The type of a result, and a different type of the tensor that it replaces.
     Type { i: usize, ty: TensorType, given: TensorType },
 }
 

@@ -27,8 +27,8 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use step_threads::Teams;
 
-/// An environment in which functions run: the CPU of this machine, as one device or several. It
-/// owns the current values of variables.
+/// An environment in which functions run: the CPU of this machine, as one device or several. A
+/// session owns the current values of variables.
 ///
 /// A clone is another handle of the same session. Functions may be called from several threads at
 /// once.
@@ -165,8 +165,8 @@ impl SessionBuilder {
         SessionBuilder { print_to: Some(Arc::new(to)), ..self }
     }
 
-    /// Sets the number of CPU devices, named `/cpu:0`, `/cpu:1`, and so on. They share the cores of
-    /// this machine. The default is 1.
+    /// Sets the number of CPU devices, named `/cpu:0`, `/cpu:1`, and so on. The devices share the
+    /// cores of this machine. The default is 1.
     ///
     /// A function runs on several of them if the program asks for it ([`on`](anabranch_dsl::on),
     /// [`Var::on`], [`place`](Self::place)), or if the cost model predicts a gain.
@@ -215,7 +215,7 @@ impl SessionBuilder {
     /// milliseconds when the session is created.
     ///
     /// By default, placement assumes cores of a typical machine. A measured session may place a
-    /// function differently than another one on the same machine, and so round sums in another
+    /// function differently than another session on the same machine, and so round sums in another
     /// order. [`Function::explain`] shows the rates.
     ///
     /// ```
@@ -239,7 +239,7 @@ impl SessionBuilder {
     /// read and assign them.
     ///
     /// In the pattern, `*` matches anything and `{i}` a number, which the device may use. If
-    /// several rules match a name, the last one applies.
+    /// several rules match a name, the last rule applies.
     ///
     /// ```
     /// use anabranch::Session;
@@ -521,7 +521,7 @@ fn by_path<T>(all: &[(String, T)]) -> Result<HashMap<&str, &T>, &str> {
     Ok(of_path)
 }
 
-/// Returns the paths of variables as text, only the first ones if there are many, or `None` if
+/// Returns the paths of variables as text, only the first paths if there are many, or `None` if
 /// there are none.
 fn listed<'a>(paths: impl Iterator<Item = &'a String>) -> Option<String> {
     const SHOWN: usize = 4;

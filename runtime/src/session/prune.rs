@@ -18,7 +18,7 @@ use std::time::Duration;
 ///
 /// A pruned function is created by [`Function::prune`](crate::Function::prune) and
 /// [`Function::prune_step`](crate::Function::prune_step). A clone is another handle of the same
-/// part. It may be called from several threads at once.
+/// part. A pruned function may be called from several threads at once.
 #[derive(Clone)]
 pub struct PrunedFunction(Arc<PrunedInner>);
 
@@ -135,8 +135,8 @@ impl PrunedFunction {
         self.call_with(&CallOptions::new().timeout(duration), feeds)
     }
 
-    /// Calls the part like [`call`](Self::call), and ends the call with an error when its options
-    /// say so; see [`Function::call_with`](crate::Function::call_with).
+    /// Calls the part like [`call`](Self::call), with the deadline and the cancellation of
+    /// `options`; see [`Function::call_with`](crate::Function::call_with).
     pub fn call_with(&self, options: &CallOptions, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
         self.0.call(Some(options), feeds)
     }

@@ -4,7 +4,7 @@
 //! on others.
 //!
 //! - A session with a [limit](crate::SessionBuilder::threads) has *teams* of that many threads.
-//!   Each running step has a team to itself, so no step waits for another one of unknown duration.
+//!   Each running step has a team to itself, so no step waits for another step of unknown duration.
 //!   An idle team is kept for the next step.
 //! - A thread of the caller's rayon pool that waits for part of its own work meanwhile runs other
 //!   work of the pool. If that is another call, which locks a variable that the step below it on

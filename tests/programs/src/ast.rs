@@ -1,7 +1,7 @@
 //! Programs as trees.
 //!
 //! Both texts are printed from one tree, so it has the structure of the language that they share.
-//! Every tree of [`generate`](crate::generate), and each smaller one of [`shrink`](crate::shrink),
+//! Every tree of [`generate`](crate::generate), and each smaller tree of [`shrink`](crate::shrink),
 //! satisfies Rust's rules of scopes, labels and types; [`check`](crate::check) lists them.
 
 /// The purpose of a program, which determines the element type of its floats.
@@ -237,7 +237,7 @@ pub struct Function {
     pub result: Vec<Expr>,
 }
 
-/// A program: helpers, each of which calls only earlier ones, and the main function.
+/// A program: helpers, each of which calls only earlier helpers, and the main function.
 ///
 /// The main function takes two integers, a number of iterations, and two floats, and returns an
 /// integer and a float.
@@ -281,7 +281,7 @@ impl Expr {
         matches!(self, Expr::Int(_) | Expr::Float(_) | Expr::Bool(_) | Expr::Host(_) | Expr::FromHost(_))
     }
 
-    /// Calls `f` with every expression and block directly in this one.
+    /// Calls `f` with every expression and block directly in this block.
     pub fn parts(&mut self, f: &mut dyn FnMut(ExprOrBlock<'_>)) {
         match self {
             Expr::Int(_) | Expr::Float(_) | Expr::Bool(_) | Expr::Host(_) | Expr::Get(_) => {}
@@ -387,7 +387,7 @@ impl Stmt {
 }
 
 impl Block {
-    /// Returns whether a `break` in it leaves the loop or block `id`.
+    /// Returns whether a `break` in this block leaves the loop or block `id`.
     pub fn breaks(&mut self, id: LoopId) -> bool {
         let is_break = |s: &Stmt| matches!(s, Stmt::Break(to, _) if *to == id);
         let mut found = self.stmts.iter().any(is_break);
@@ -399,7 +399,7 @@ impl Block {
         found
     }
 
-    /// Calls `f` with every expression and block in this block, however deep, outer ones first.
+    /// Calls `f` with every expression and block in this block, however deep, the outermost first.
     pub fn walk(&mut self, f: &mut dyn FnMut(&mut ExprOrBlock<'_>)) {
         fn part(mut p: ExprOrBlock<'_>, f: &mut dyn FnMut(&mut ExprOrBlock<'_>)) {
             f(&mut p);
@@ -424,7 +424,7 @@ impl Program {
         self.helpers.iter_mut().chain([&mut self.main])
     }
 
-    /// Calls `f` with every block and expression, outer ones first.
+    /// Calls `f` with every block and expression, the outermost first.
     pub fn walk(&mut self, f: &mut dyn FnMut(&mut ExprOrBlock<'_>)) {
         for function in self.functions() {
             f(&mut ExprOrBlock::Block(&mut function.body));

@@ -1,8 +1,8 @@
 //! Runs programs on every engine and compares them with plain Rust.
 //!
-//! [`run`] is the `main` of a crate of programs. It writes a line for each program as soon as its
-//! result is known: `ok`, or `differs` with the difference. It writes `empty` for a program without
-//! an input that plain Rust can run.
+//! [`run`] is the `main` of a crate of programs. The function writes a line for each program as
+//! soon as its result is known: `ok`, or `differs` with the difference. The function writes `empty`
+//! for a program without an input that plain Rust can run.
 
 use crate::dual::Dual;
 use crate::rng::Rng;
@@ -249,7 +249,7 @@ fn outcome(outputs: &[HostTensor]) -> Outcome {
     Outcome { int: int[0], float: float(&outputs[1]), by }
 }
 
-/// The largest derivative that is compared. Larger ones depend more on rounding than on the
+/// The largest derivative that is compared. Larger derivatives depend more on rounding than on the
 /// gradient rules.
 const LARGEST_SLOPE: f64 = 1e6;
 

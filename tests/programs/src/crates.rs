@@ -24,7 +24,7 @@ pub struct Library {
 /// The outcome of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All agree.
+    /// All results agree.
     Agrees {
         /// The number of compared inputs.
         compared: usize,
@@ -33,9 +33,9 @@ pub enum Verdict {
         /// The number of lines of the graph.
         nodes: usize,
     },
-    /// There is no input that plain Rust can run.
+    /// Plain Rust can run the program on no input.
     Empty,
-    /// The difference, or the way in which the program ended.
+    /// The results differ, or the program ended early: the text says how.
     Differs(String),
     /// The error of rustc.
     Refused(String),
@@ -87,7 +87,7 @@ fn from_messages(messages: &str) -> Library {
         }
     }
     assert_eq!(library.crates.len(), 2, "cargo does not say where the libraries are: {:?}", library.crates);
-    // The dependencies of a root package of the build are in the folder of the others.
+    // The dependencies of a root package of the build are in the folder of all other dependencies.
     let deps: Vec<PathBuf> = library.folders.iter().map(|f| f.join("deps")).filter(|f| f.is_dir()).collect();
     library.folders.extend(deps);
     library
@@ -98,7 +98,7 @@ pub fn text(programs: &[Program], with_host: impl Fn(&Program) -> bool) -> Strin
     text_and_lines(programs, with_host).0
 }
 
-/// Returns the text, and the number of lines before each program and after the last one.
+/// Returns the text, and the number of lines before each program and after the last program.
 fn text_and_lines(programs: &[Program], with_host: impl Fn(&Program) -> bool) -> (String, Vec<usize>) {
     let mut text = String::from("#![allow(warnings)]\nuse anabranch_programs::compare::Case;\n");
     let mut cases = String::new();

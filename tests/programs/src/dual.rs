@@ -148,10 +148,10 @@ operators! {
 
 /// Numbers with a minimum and a maximum.
 pub trait Ordered: Copy {
-    /// Returns the smaller one.
+    /// Returns the smaller number.
     #[must_use]
     fn smaller(self, other: Self) -> Self;
-    /// Returns the larger one.
+    /// Returns the larger number.
     #[must_use]
     fn larger(self, other: Self) -> Self;
 }

@@ -255,7 +255,7 @@ impl Generator<'_> {
 
     fn place(&mut self, ty: Ty, assign: bool) -> Option<Place> {
         let places = self.places(ty, assign);
-        // Prefer later ones, which the block is more likely to use.
+        // Prefer later variables, which the block is more likely to use.
         let n = places.len();
         (n > 0).then(|| places[self.rng.below(n).max(self.rng.below(n))].clone())
     }
@@ -309,8 +309,8 @@ impl Generator<'_> {
         }
     }
 
-    /// Generates an operand. It assigns nothing that is declared outside it, even if that is in
-    /// an enclosing operand.
+    /// Generates an operand. The operand assigns nothing that is declared outside it, even if that
+    /// is in an enclosing operand.
     fn operand<T>(&mut self, f: impl FnOnce(&mut Self) -> T) -> T {
         let before = (self.pure_from, self.no_jumps);
         self.pure_from = Some(self.scope.len());
@@ -415,7 +415,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Reduces a float to the bound of stored ones.
+    /// Reduces a float to the bound of stored floats.
     fn tame(&mut self, x: Expr, bound: f64) -> Expr {
         if bound <= LARGEST {
             return x;
@@ -894,7 +894,7 @@ impl Generator<'_> {
         if targets.is_empty() {
             return None;
         }
-        // Prefer the innermost one.
+        // Prefer the innermost.
         let n = targets.len();
         let (id, value, host, is_block) = targets[self.rng.below(n).min(self.rng.below(n))];
         self.jumped |= !host;

@@ -1,8 +1,8 @@
 //! Programs as text.
 //!
-//! One text serves for both sides. It uses the types `Int`, `Float` and `Bool` and a few functions,
-//! which [`words`](crate::words) defines in a module for each side. The staged side also has the
-//! attribute `#[graph]`. A literal next to another operand is printed as it is; alone it is
+//! One text serves for both sides. The text uses the types `Int`, `Float` and `Bool` and a few
+//! functions, which [`words`](crate::words) defines in a module for each side. The staged side also
+//! has the attribute `#[graph]`. A literal next to another operand is printed as it is; alone it is
 //! converted by `int`, `float` or `truth`.
 
 use crate::ast::*;

@@ -3,7 +3,7 @@
 use crate::ast::*;
 use crate::check::is_sound;
 
-/// Returns every sound program that is this one with one simplification: statements removed,
+/// Returns every sound program that is this program with one simplification: statements removed,
 /// constructs replaced by one of their blocks, expressions by a part or a literal of their type.
 /// The smallest programs come first.
 pub fn smaller(program: &Program) -> Vec<Program> {

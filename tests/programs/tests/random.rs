@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// time.
 const IN_A_CRATE: usize = 40;
 
-/// The number of errors that are shrunk and printed. The rest are counted.
+/// The number of errors that are shrunk and printed. Further errors are counted.
 const SHOWN: usize = 3;
 
 fn folder() -> PathBuf {

@@ -1,8 +1,8 @@
 //! The parser of the text form. `docs/ir.md` has the grammar.
 //!
 //! All errors of a text are reported at once. After an invalid statement the parser continues with
-//! the next line, and reports no errors about the values that the statement would have defined. It
-//! never panics, whatever the text.
+//! the next line, and reports no errors about the values that the statement would have defined. The
+//! parser never panics, whatever the text.
 //!
 //! Types that follow from the operands may be omitted. The resulting graph has passed the
 //! [verifier](fn@super::verify). The source locations of its nodes are those of the text.

@@ -177,7 +177,7 @@ impl<'a> Parser<'a> {
         Ok((template, operands?))
     }
 
-    /// Sets the results of a node, of the written types or else of the inferred ones.
+    /// Sets the results of a node, of the written types, or else of the inferred types.
     pub(super) fn set_types(&mut self, node: Node, types: Option<Vec<Type>>, loc: Loc) -> Parse<()> {
         let types = match types {
             Some(types) => types,

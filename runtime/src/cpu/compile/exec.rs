@@ -330,7 +330,7 @@ impl Plan {
         outcome.map_err(|id| self.failure(cx, &self.steps[id.index()], foreign))
     }
 
-    /// Runs tensor operations in parallel. Returns the first one that fails.
+    /// Runs tensor operations in parallel. Returns the first operation that fails.
     fn run_all(&self, ids: &[TensorOpId], outs: &mut [&mut [u8]], sources: &Sources<'_>) -> Result<(), TensorOpId> {
         if let ([id], [out]) = (ids, &mut *outs) {
             return kernels::run(&self.steps[id.index()], out, sources).map_err(|kernels::KernelFailed| *id);

@@ -78,7 +78,8 @@ struct Traffic {
     kernels: usize,
     bytes_read: usize,
     bytes_written: usize,
-    /// Kernels some of whose tensors have unknown shapes. Their bytes are not counted.
+    /// Kernels some of whose tensors have unknown shapes. The bytes of these kernels are not
+    /// counted.
     of_unknown_shapes: usize,
 }
 

@@ -309,7 +309,7 @@ impl Finish<'_> {
         }
     }
 
-    /// Emits operations that may run in parallel. They do so if all are heavy.
+    /// Emits operations that may run in parallel. Operations run in parallel if all are heavy.
     fn steps_of_item(&mut self, steps: &[TensorOpId]) {
         if steps.len() > 1 && steps.iter().all(|step| is_heavy(&self.steps[step.index()])) {
             self.code.extend(steps.chunks(MAX_WRITTEN).map(|steps| Instr::RunParallel(steps.into())));

@@ -1,9 +1,9 @@
 //! Liveness analysis and coalescing of storage.
 //!
-//! Points in time are twice the index of an item. An item reads at `2 p`. It writes registers,
-//! stacks and slots at `2 p + 1`, because a scalar instruction reads all operands before it writes.
-//! It writes buffers at `2 p`, because a kernel reads while it writes. The live range of storage is
-//! a sorted list of closed intervals.
+//! Points in time are twice the index of an item. An item reads at `2 p`. Registers, stacks and
+//! slots are written at `2 p + 1`, because a scalar instruction reads all operands before it
+//! writes. An item writes buffers at `2 p`, because a kernel reads while it writes. The live range
+//! of storage is a sorted list of closed intervals.
 //!
 //! Live ranges follow the order of the items with two additions. Storage that is written before a
 //! loop and read inside it is live to the end of the loop, because the next iteration reads it
@@ -13,10 +13,11 @@
 //! second. Without the last hole, a branch could not modify in place a value that the other branch
 //! only reads.
 //!
-//! **Coalescing** merges two pieces of storage that are never live together. Their ranges may meet
-//! at a move from one to the other, or at an elementwise map or row kernel that computes one from
-//! the same elements of the other. Loop variables are thus updated in place, branches write their
-//! results directly, and maps overwrite operands at their last use.
+//! **Coalescing** merges two pieces of storage that are never live together. The live ranges of two
+//! values may meet at a move between them, or at an elementwise map or row kernel that computes
+//! each element of one value from the same element of the other value. Loop variables are thus
+//! updated in place, branches write their results directly, and maps overwrite operands at their
+//! last use.
 
 use super::draft::{AccessKind, Draft, Item, Move, Storage};
 use super::{Base, BufferId, Instr, Out, Reg, SlotId, StackId, TensorOp, TensorOpId, TensorOperand, View};
@@ -136,13 +137,13 @@ impl Liveness {
                 }
                 (None, &[then, otherwise]) => {
                     let b = BranchWrites { then, otherwise };
-                    // The jump after the first branch is the last point before the second one.
+                    // The jump after the first branch is the last point before the second branch.
                     vec![(start, 2 * b.then + 2), (2 * b.otherwise + offset, end[id])]
                 }
                 _ => vec![(start, end[id])],
             };
         }
-        // Outer branches come first, so that an inner one finds the interval that ends in it.
+        // Outer branches come first, so that an inner branch finds the interval that ends in it.
         for (second, id) in in_second {
             let (first, second_arm) = (draft.arms[second as usize - 1], draft.arms[second as usize]);
             let dies_here =

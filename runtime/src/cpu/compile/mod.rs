@@ -27,7 +27,7 @@
 //! - P4. A kernel never reads the buffer it writes, except that an elementwise kernel may read
 //!   exactly the elements it writes (in place). The first operand of a scatter-add or of a write of
 //!   a slice may be its result, into which it writes. No tensor operation that runs in parallel
-//!   with others reads or writes storage that another one writes.
+//!   with others reads or writes storage that one of the others writes.
 //! - P5. Inputs, constants and variables are never written while the instructions run. All
 //!   variables are updated together at the end, and only if no instruction failed. These updates
 //!   cannot fail or be interrupted.
@@ -111,7 +111,7 @@ impl TensorOperand {
 /// The destination of a tensor operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Out {
-    /// A view of a buffer. It is contiguous, except for copies.
+    /// A view of a buffer. A view is contiguous, except for copies.
     View(View),
     /// Views of several buffers, each of which covers its buffer.
     Views(Vec<View>),
@@ -284,9 +284,9 @@ pub(crate) struct Plan {
     ///
     /// Inputs and outputs of a whole graph are tensors; those of a subgraph may be stacks. Stack
     /// inputs are passed separately, with an unused tensor in their place. Stack outputs are
-    /// returned separately from the others.
+    /// returned separately from other outputs.
     pub(crate) n_stack_outputs: usize,
-    /// In-place updates of variables, in order. They run before `assigns`.
+    /// In-place updates of variables, in order. The updates run before `assigns`.
     pub(crate) updates: Vec<Update>,
     pub(crate) assigns: Vec<Assign>,
     /// The tensor operations whose last operand is added to the variable given as the first

@@ -1,7 +1,7 @@
 //! Parallel execution of heavy, independent tensor operations.
 //!
 //! A matmul of medium size is too small to be divided among all threads, and the tiles of a large
-//! one do not finish at the same time. Operations of straight-line code with at least [`HEAVY`]
+//! matmul do not finish at the same time. Operations of straight-line code with at least [`HEAVY`]
 //! multiplications, such as the query, key and value projections or the two matmuls of a gradient,
 //! are therefore merged into one item whose operations run in parallel.
 //!
@@ -83,11 +83,11 @@ impl Touched {
     }
 }
 
-/// Joins a heavy operation with independent ones before item `until`. Returns by how many items it
-/// moved.
+/// Joins a heavy operation with independent operations before item `until`. Returns by how many
+/// items it moved.
 fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &FxHashMap<Storage, usize>) -> usize {
-    // Storage written by these operations, or by an item that stays after them. Its readers stay,
-    // too.
+    // Storage written by these operations, or by an item that stays after them. The readers of that
+    // storage stay, too.
     let mut behind: FxHashSet<Storage> = Touched::by(draft, first).writes.into_iter().collect();
     // Items that may move before these operations, by the storage they write.
     let mut movable: FxHashMap<Storage, usize> = FxHashMap::default();
@@ -131,8 +131,8 @@ fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &FxHashMap<Sto
     before.len()
 }
 
-/// Returns whether an item may run earlier, if its operands permit. It only computes and cannot
-/// fail.
+/// Returns whether an item may run earlier, if its operands permit. Such an item only computes and
+/// cannot fail.
 fn moves_freely(draft: &Draft, p: usize) -> bool {
     let Item::Instr(Instr::Run(step)) = draft.items[p] else { return false };
     match &draft.step(step).kernel {

@@ -18,7 +18,7 @@
 //! it reads.
 //!
 //! A group pays off if a tensor that one of its operations reads in full is read or written by
-//! another one.
+//! another operation.
 
 use super::draft::{AccessKind, Draft, Item, Storage};
 use super::{Base, BufferId, Instr, Out, TensorOp, TensorOpId, TensorOperand, View};

@@ -15,8 +15,8 @@
 //!   elements it writes.
 //!
 //! Consecutive updates that share operands are fused: for example, the two moments and the value of
-//! Adam. They are then computed block by block, so each may read what another one writes only at
-//! the same elements.
+//! Adam. The fused updates are computed block by block, so each may read a result of another update
+//! only at the same elements.
 
 use super::draft::{AccessKind, Draft, Item, Storage};
 use super::{Assign, Base, BufferId, Instr, Out, TensorOpId, TensorOperand, Update, View};
@@ -118,7 +118,8 @@ impl StorageUses {
         })
     }
 
-    /// Returns whether a candidate can be an update together with the others, which are in order.
+    /// Returns whether a candidate can be an update together with the other updates, which are in
+    /// order.
     fn may_update(&self, draft: &Draft, candidates: &[Candidate], i: usize) -> bool {
         let this = candidates[i];
         let is_later = |p: &usize| candidates[i + 1..].binary_search_by_key(p, |c| c.item).is_ok();
@@ -145,7 +146,7 @@ impl FusedUpdates {
     fn new(draft: &Draft, c: &Candidate, new_values: &FxHashMap<BufferId, usize>) -> FusedUpdates {
         let step = draft.step(c.step);
         let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) else { panic!("only maps are updates") };
-        // Earlier updates have already written the variables whose new values this one reads.
+        // Earlier updates have already written the variables whose new values this update reads.
         let present = |operand: &TensorOperand| {
             let view = operand.view().clone();
             let var = if let Base::Buffer(b) = view.base { new_values.get(&b) } else { None };

@@ -20,7 +20,7 @@ use std::ops::Range;
 const MAX_WORDS: usize = 1 << 24;
 
 impl Plan {
-    /// Checks the invariants P1 to P7. An error names the one that is violated.
+    /// Checks the invariants P1 to P7. An error names the violated invariant.
     pub(super) fn verify(&self) -> Result<(), String> {
         self.verify_indices()?;
         self.verify_buffers()?;

@@ -1,7 +1,7 @@
 //! Chains of elementwise operations of one float type: intermediate values stay in registers.
 //!
 //! A [`Chain`] is a list of instructions for a machine with an accumulator of a few vectors. The
-//! machine executes all instructions for some elements, then for the next ones. An instruction
+//! machine executes all instructions for some elements, then for the next elements. An instruction
 //! combines the accumulator with elements in memory or with one broadcast element, or stores the
 //! accumulator. An operation on the previous value thus costs one read, no write, and one jump for
 //! several vectors.
@@ -11,7 +11,7 @@
 //! nothing is contracted to a fused multiply-add.
 //!
 //! A chain accesses the same elements of all memory, in the order of its operations. An operation
-//! may therefore write memory that an earlier one, or it itself, reads.
+//! may therefore write memory that this or an earlier operation reads.
 
 use super::elementwise::{Arg, MapOp};
 use crate::cpu::vector::{InstructionSet, Lane, PortableVector, Task, Vector};
@@ -379,7 +379,7 @@ mod tests {
         }
     }
 
-    /// Returns operations whose arguments are earlier values, mostly the last one, or one of two
+    /// Returns operations whose arguments are earlier values, mostly the last value, or one of two
     /// operands.
     fn operations(random: &mut RandomNumbers, n: usize) -> Vec<MapOp> {
         let op = |k: usize| {

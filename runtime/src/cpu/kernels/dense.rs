@@ -1,7 +1,8 @@
 //! Matmuls as parts of another kernel: on the calling thread, for any strides.
 //!
-//! A packed right matrix serves many matmuls. An unpacked one with contiguous rows is read in
-//! place. For others the transposed result is computed, with the left matrix packed: see [`gemm`].
+//! A packed right matrix serves many matmuls. An unpacked matrix with contiguous rows is read in
+//! place. For other matrices the transposed result is computed, with the left matrix packed: see
+//! [`gemm`].
 
 use super::gemm::{self, GemmBlock, Strides};
 use crate::cpu::vector::{InstructionSet, Lane};
@@ -18,7 +19,7 @@ pub(super) struct Matrix<'a, T> {
 }
 
 impl<'a, T> Matrix<'a, T> {
-    /// Creates a matrix whose first element is the first one of `data`.
+    /// Creates a matrix whose first element is that of `data`.
     ///
     /// # Panics
     /// Panics if the matrix extends beyond `data`.

@@ -1,12 +1,12 @@
 //! Fused elementwise operations on tensors, in blocks.
 //!
-//! A [`Map`] consists of an index space, strided operands, and a list of operations. It traverses
-//! the space in blocks that stay in the L1 cache. Operands that are not contiguous, or that share
-//! memory with a result, are first copied to scratch memory, so every inner loop runs over slices.
-//! Results of operations share scratch memory if their live ranges are disjoint. Consecutive cheap
-//! operations of one type form one pass over a block, a [`Chain`], which reads single elements and
-//! operands in the place of a result directly. Every other operation is a separate pass, whose
-//! operands must fill a block.
+//! A [`Map`] consists of an index space, strided operands, and a list of operations. The kernel
+//! traverses the space in blocks that stay in the L1 cache. Operands that are not contiguous, or
+//! that share memory with a result, are first copied to scratch memory, so every inner loop runs
+//! over slices. Results of operations share scratch memory if their live ranges are disjoint.
+//! Consecutive cheap operations of one type form one pass over a block, a [`Chain`], which reads
+//! single elements and operands in the place of a result directly. Every other operation is a
+//! separate pass, whose operands must fill a block.
 //!
 //! A map may have several results, each of one operation. A reduction consumes the values block by
 //! block instead.
@@ -37,8 +37,8 @@ pub(crate) const MAX_OPERANDS: usize = 16;
 pub(crate) const MAX_OPS: usize = 24;
 pub(crate) const MAX_RESULTS: usize = 4;
 
-/// Size of a thread's scratch memory in bytes: a block for each operand and operation, and one that
-/// a reduction reads.
+/// Size of a thread's scratch memory in bytes: a block for each operand and operation, and a block
+/// that a reduction reads.
 const SCRATCH: usize = (MAX_OPERANDS + MAX_OPS + 1) * BLOCK * 8;
 
 /// An argument of an operation in a [`Map`].
@@ -142,7 +142,7 @@ pub(crate) struct Map {
     passes: Vec<BlockPass>,
     /// Number of elements.
     n: usize,
-    /// The access to each operand. Its scratch block has the same index.
+    /// The access to each operand. The scratch block of an operand has the same index.
     access: Vec<Reach>,
     to: Vec<MapDest>,
     /// Operations copied to a result because other operations read them, too.
@@ -678,7 +678,7 @@ fn one_run(offset: usize, axes: &[Axis<1>], first: usize, len: usize) -> Option<
     Some(((offset as isize + start_of(row, outer)) as usize + column * stride as usize, stride))
 }
 
-/// Returns the offset of the `i`-th index of some axes from the first one.
+/// Returns the offset of the `i`-th index of some axes from the first index.
 fn start_of(mut i: usize, axes: &[Axis<1>]) -> isize {
     let mut start = 0;
     for axis in axes.iter().rev() {

@@ -7,7 +7,7 @@
 //! not pay off for few rows; then panels are read in place. The left matrix may have any strides.
 //!
 //! The result may be stored transposed: `(left * right)^T = right^T * left^T`, so either operand of
-//! a matmul can be the packed one.
+//! a matmul can be packed.
 //!
 //! An element of the result is the sum of its slab sums, in order, and the slabs depend only on the
 //! inner extent. Results therefore do not depend on blocks, tiles or the number of threads.
@@ -242,7 +242,7 @@ impl<T: Lane> Task<T> for GemmBlock<T> {
     }
 }
 
-/// Computes eight vectors of a slab of one row. Its right matrix is read only once, so it is
+/// Computes eight vectors of a slab of one row. The right matrix is read only once, so it is
 /// prefetched well in advance.
 ///
 /// # Safety

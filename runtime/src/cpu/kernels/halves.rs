@@ -117,7 +117,7 @@ mod tests {
                 assert_eq!(value.to_bits() | 0x40_0000, one.to_bits() | 0x40_0000, "{dtype} {bits:#x}");
                 assert!(value.to_bits() == one.to_bits() || one.is_nan(), "{dtype} {bits:#x}");
             }
-            // Each value, the midpoint to the next one, and the neighbors of both.
+            // Each value, the midpoint to the next value, and the neighbors of both.
             let between = values.iter().flat_map(|x| {
                 let ulp = if dtype == DType::F16 { 1 << 12 } else { 1 << 15 };
                 let at = |offset: u32| f32::from_bits(x.to_bits().wrapping_add(offset));

@@ -44,7 +44,7 @@ pub(crate) struct Matmul {
     epilogue: Option<Epilogue>,
     /// Whether the matmul is added to the last operand, which may be stored in the result's place.
     has_addend: bool,
-    /// Whether it is stored there.
+    /// Whether that operand is stored in the result's place.
     adds: bool,
 }
 
@@ -58,9 +58,9 @@ pub(crate) enum Side {
 /// The layout of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MatrixLayout {
-    /// Each row is contiguous, at this stride from the previous one.
+    /// Each row is contiguous, at this stride from the previous row.
     RowMajor { stride: usize },
-    /// Each column is contiguous, at this stride from the previous one.
+    /// Each column is contiguous, at this stride from the previous column.
     ColumnMajor { stride: usize },
 }
 
@@ -170,7 +170,7 @@ impl Matmul {
             if packed != Some(side) {
                 return view.strides[..batch].to_vec();
             }
-            // Packed matrices are contiguous, and a broadcast one is stored once.
+            // Packed matrices are contiguous, and a broadcast matrix is stored once.
             let mut strides = row_major(&distinct(view).map(|(n, _)| n).collect::<Vec<_>>());
             let len = product.pack(view).matrix_len() as isize;
             strides.iter_mut().zip(&view.strides).for_each(|(s, &of_view)| *s *= if of_view == 0 { 0 } else { len });
@@ -188,7 +188,8 @@ impl Matmul {
         Matmul { epilogue: Some(epilogue), has_addend, ..self }
     }
 
-    /// Returns the operand that the matmul is added to. It may be stored in the result's place.
+    /// Returns the operand that the matmul is added to. That operand may be stored in the result's
+    /// place.
     pub(crate) fn addend<'a>(&self, operands: &'a [TensorOperand]) -> Option<&'a View> {
         self.has_addend.then(|| operands[2].view())
     }

@@ -1,8 +1,8 @@
 //! Kernels, one family per file, with the same stems as the files of the operations.
 //!
 //! A kernel is data prepared when the plan is built: everything that does not change between steps.
-//! It reads views and writes one region. Results do not depend on the number of threads, because
-//! work is divided into parts whose sizes depend only on the shapes.
+//! A kernel reads views and writes one region. Results do not depend on the number of threads,
+//! because work is divided into parts whose sizes depend only on the shapes.
 
 pub(crate) mod attention;
 pub(crate) mod axis;

@@ -1,6 +1,6 @@
 //! Reductions over axes.
 //!
-//! The axes are divided into kept and reduced ones. If the reduced elements are contiguous, or in
+//! The axes are either kept or reduced. If the reduced elements are contiguous, or in
 //! the general case, results are computed one after another, in 16 interleaved lanes. If the kept
 //! elements are contiguous, a whole row of results is computed together. Results do not depend on
 //! the number of threads.
@@ -339,7 +339,7 @@ impl PartialResults {
     }
 }
 
-/// A reduction of a strided tensor to a dense one.
+/// A reduction of a strided tensor to a dense tensor.
 #[derive(Clone, Debug)]
 pub(crate) struct Reduce {
     reduction: Reduction,

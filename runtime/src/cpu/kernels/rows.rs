@@ -1,16 +1,16 @@
-//! Fused operations over the same rows.
+//! A kernel of fused operations that iterate over the same rows.
 //!
 //! A row consists of the elements under one index of the leading axes. Stages are elementwise
 //! chains, reductions and softmaxes of each row, chains that use reduced values, and reductions
-//! over the rows that yield columns. A normalization and its gradient consist of these. The kernel
-//! runs all stages for each block of rows, so each tensor is read from memory once, and values used
-//! only by later stages stay in scratch memory of the thread.
+//! over the rows that yield columns. A normalization and its gradient consist of such stages. The
+//! kernel runs all stages for each block of rows, so each tensor is read from memory once, and
+//! values used only by later stages stay in scratch memory of the thread.
 //!
 //! Rows are divided into chunks, and chunks into blocks, whose sizes depend only on the shapes. The
 //! reduction of a row does not depend on other rows. Columns are reduced within each chunk, then
 //! combined in the order of the chunks. Results do not depend on the number of threads.
 //!
-//! A stage may read values written by the kernel only as rows of earlier stages. It may read
+//! A stage may read values written by the kernel only as rows of earlier stages. A stage may read
 //! operands that a result overwrites, at the same elements, up to the stage that writes the result.
 
 use super::elementwise::{BLOCK, Map, Outs, with_scratch};
@@ -274,7 +274,7 @@ impl RowKernel {
         });
     }
 
-    /// Runs all stages for `n` rows. They begin `at` rows after the first one of `outs`.
+    /// Runs all stages for `n` rows. The rows begin `at` rows after the first row of `outs`.
     #[expect(clippy::too_many_arguments, reason = "rows by their numbers in the tensors and in the results")]
     fn run_block(
         &self,

@@ -1,8 +1,8 @@
 //! Lists of tensors of one shape in one growing block of memory, or of host tensors if the shape is
 //! unknown.
 //!
-//! Invariants: `words` holds the bytes of every element, zeros for unwritten ones, and `written`
-//! has one entry per element. Checks and error messages are those of the interpreter.
+//! Invariants: `words` holds the bytes of every element, zeros for unwritten elements, and
+//! `written` has one entry per element. Checks and error messages are those of the interpreter.
 
 use super::stack::{add_bytes, grow};
 use crate::cpu::element::{bytes_of, to_buffer};
@@ -36,8 +36,8 @@ impl ListStorage {
         ListStorage { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }
     }
 
-    /// Replaces this list by another one, with its elements. The type of the other list may be more
-    /// or less precise about their shapes, but the elements have the type of this list.
+    /// Replaces this list by another list, with its elements. The type of the other list may be
+    /// more or less precise about their shapes, but the elements have the type of this list.
     pub(crate) fn set(&mut self, other: ListStorage) -> std::result::Result<(), OutOfMemory> {
         if self.shape == other.shape {
             let element = std::mem::replace(&mut self.element, other.element.clone());
@@ -317,8 +317,7 @@ impl ListStorage {
         }
     }
 
-    /// Becomes a copy of a list of the same type, or of one whose shapes are known where those of
-    /// this one are not.
+    /// Becomes a copy of a list of the same type, or of a type with more known extents.
     pub(crate) fn copy_from(&mut self, other: &ListStorage) -> std::result::Result<(), OutOfMemory> {
         let bytes = other.len() * other.bytes;
         if self.is_dynamic() {

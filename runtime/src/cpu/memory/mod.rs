@@ -62,7 +62,7 @@ pub(crate) const MAX_WRITTEN: usize = 8;
 struct UnwrittenParts<'a, T> {
     /// The elements before the first part.
     before: &'a [T],
-    /// The elements after the last part. They begin at `after_start`.
+    /// The elements after the last part. These elements begin at `after_start`.
     after: &'a [T],
     after_start: usize,
     /// The pieces between parts, each with its start.

@@ -27,7 +27,8 @@ pub(crate) struct StackStorage {
     zeros_below: bool,
     /// The elements, if their shapes are unknown.
     tensors: Vec<HostTensor>,
-    /// Elements below, shared with their previous owner. Pushing and popping do not copy them.
+    /// Elements below, shared with their previous owner. Pushing and popping do not copy these
+    /// elements.
     below: Option<interp::Stack>,
 }
 
@@ -85,12 +86,12 @@ impl StackStorage {
         self.element.is_none()
     }
 
-    /// Returns the number of elements, without shared ones.
+    /// Returns the number of elements, without shared elements.
     pub(crate) fn len(&self) -> usize {
         if self.is_dynamic() { self.tensors.len() } else { self.len }
     }
 
-    /// Removes all elements, including shared ones and the zeros below.
+    /// Removes all elements, including shared elements and the zeros below.
     pub(crate) fn clear(&mut self) {
         self.len = 0;
         self.tensors.clear();

@@ -2,8 +2,8 @@
 //!
 //! A session gives each variable that it uses a cell with a lock. Before a step reads its first
 //! variable, it locks all variables of its graph in the order of their identities, for writing if
-//! it assigns them and otherwise for reading. It holds the locks until it has changed the last one.
-//! So steps are serializable and cannot deadlock.
+//! it assigns them and otherwise for reading. A step holds the locks until it has changed the last
+//! variable. So steps are serializable and cannot deadlock.
 //!
 //! A step that panics changes nothing, since variables change at its very end. The locks that it
 //! held stay usable.

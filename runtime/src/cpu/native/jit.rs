@@ -11,8 +11,8 @@ use memmap2::{Mmap, MmapMut};
 use std::io;
 use std::sync::OnceLock;
 
-/// The type of a native function. It receives the registers, the stacks and the byte of the stop
-/// flag, and returns the index of the next instruction.
+/// The type of a native function. The function receives the registers, the stacks and the byte of
+/// the stop flag, and returns the index of the next instruction.
 type NativeFn = unsafe extern "C" fn(*mut u64, *mut StackStorage, *const u8) -> u32;
 
 /// The native code of a plan.
@@ -87,8 +87,8 @@ impl Native {
         assert!(regs.len() == self.n_registers && stacks.len() == self.n_stacks, "the memory is that of another plan");
         let function = self.functions[function as usize];
         // SAFETY: the function uses `regs` and `stacks` within their lengths, which are those of
-        // the plan it was compiled for (N1). It reads the byte of the flag, which other threads
-        // change atomically. All are borrowed until it returns.
+        // the plan it was compiled for (N1). The code reads the byte of the flag, which other
+        // threads change atomically. All are borrowed until it returns.
         unsafe { function(regs.as_mut_ptr(), stacks.as_mut_ptr(), stop.address()) as usize }
     }
 }

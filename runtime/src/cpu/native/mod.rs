@@ -12,7 +12,7 @@
 //! Invariants:
 //!
 //! - N1. A function accesses only registers and stacks of its plan, by indices within their number.
-//!   In the memory of a stack, it accesses only existing elements, and reserved ones when it
+//!   In the memory of a stack, it accesses only existing elements, and reserved elements when it
 //!   pushes.
 //! - N2. Results are bitwise identical to those of the interpreter. Arithmetic is IEEE 754 without
 //!   contraction. Exponentials use the operations of `cpu::math` in the same order. Other functions
@@ -40,7 +40,7 @@ use std::fmt;
 #[cfg(not(feature = "jit"))]
 pub(crate) use without_jit::Native;
 
-/// Why a loop has no native code.
+/// The reason that a loop has no native code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhyNot {
     /// Native code was turned off.

@@ -17,7 +17,7 @@ pub(super) struct NativeLoop {
     pub(super) entry: u32,
 }
 
-/// The loops of a plan that can be native; of nested ones the outermost. The others get the reason
+/// The loops of a plan that can be native; of nested loops the outermost. The others get the reason
 /// why they cannot.
 pub(super) fn find(plan: &mut Plan) -> Vec<NativeLoop> {
     let mut loops: Vec<usize> = (0..plan.loops.len()).collect();

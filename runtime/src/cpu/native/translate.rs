@@ -595,7 +595,7 @@ impl Translation<'_> {
         self.b.import_signature(signature)
     }
 
-    // Operations. Those not defined here are called.
+    // Operations. Functions not defined here are called.
 
     fn unary(&mut self, op: ScalarOp, x: Value) -> Option<Value> {
         let (ty, d) = (machine_type(op.operand), op.operand);

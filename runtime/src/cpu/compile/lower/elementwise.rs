@@ -172,7 +172,8 @@ impl Lower<'_> {
 
     /// Returns whether recomputing an expression costs no more than reading its result.
     ///
-    /// Such an expression has a few cheap operations on one tensor of its size and on small ones.
+    /// Such an expression has a few cheap operations on one tensor of its size and on small
+    /// tensors.
     fn is_cheap(&self, expr: &Expr) -> bool {
         let size: usize = expr.shape.iter().product();
         let is_large = |v: &&View| {
@@ -294,7 +295,7 @@ impl Lower<'_> {
             let operand = if fuses { self.take_expression(v) } else { None };
             args.push(match operand {
                 Some(e) => {
-                    // Only one product can be deferred, so compute the first one now.
+                    // Only one product can be deferred, so compute the first product now.
                     if e.product.is_some() {
                         self.compute_product(&mut expr);
                     }

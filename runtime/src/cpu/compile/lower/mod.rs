@@ -2,7 +2,7 @@
 //!
 //! Structural operations (broadcast, reshape, permute, slice and others) become views at no cost.
 //! An elementwise operation whose only user is a reduction, or an elementwise operation of the same
-//! region and shape, is fused with it. Cheap ones are fused with each of several such users.
+//! region and shape, is fused with it. Cheap operations are fused with each of their users.
 //! Captures of regions use the storage of the captured values.
 
 mod additions;

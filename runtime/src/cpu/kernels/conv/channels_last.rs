@@ -164,30 +164,30 @@ impl ChannelsLast {
         out: &mut [u8],
         sources: &Sources<'_>,
     ) {
-        let behind = |first: usize, part: &mut [u8]| {
+        let finish = |first: usize, part: &mut [u8]| {
             if let Some(epilogue) = &self.epilogue {
                 epilogue.run(&operands[1..], first, part, sources);
             }
         };
         let [source, filters] = [0, 1].map(|i| sources.contiguous::<T>(operands[i].view()));
-        self.run_at(self.level, source, filters, bytemuck::cast_slice_mut(out), &behind);
+        self.run_at(self.level, source, filters, bytemuck::cast_slice_mut(out), &finish);
     }
 
-    /// Calls `behind` with each completed part of the result and the index of its first element.
+    /// Calls `finish` with each completed part of the result and the index of its first element.
     pub(super) fn run_at<T: Lane>(
         &self,
         level: InstructionSet,
         source: &[T],
         filters: &[T],
         out: &mut [T],
-        behind: &(impl Fn(usize, &mut [u8]) + Sync),
+        finish: &(impl Fn(usize, &mut [u8]) + Sync),
     ) {
         let (axis, lines) = self.boxes.lines();
         // Number of result elements per position of the axis along which images are divided.
         let line = self.result[axis + 1..].iter().product::<usize>() * self.filters;
         let image = self.result[axis] * line;
         // Images per task (several only if they are not divided), and a part of them. Axes before
-        // the divided one have one position each.
+        // the divided axis have one position each.
         let images = self.boxes.images();
         let unit = images * image;
         let part = match self.boxes.parts_of_image() {
@@ -198,7 +198,7 @@ impl ChannelsLast {
             let first = i * images;
             let of_grid = self.boxes.part(first, images.min(self.batch - first), k);
             with_room(|room| level.run(ConvTask { all: self, source, filters, out: &mut *out, part: of_grid, room }));
-            behind(i * unit + k * part, bytemuck::cast_slice_mut(out));
+            finish(i * unit + k * part, bytemuck::cast_slice_mut(out));
         };
         if self.work < PARALLEL {
             for (i, out) in out.chunks_mut(unit).enumerate() {

@@ -40,7 +40,7 @@ const GRAIN: usize = 24;
 
 impl ChannelsLastWeightGrad {
     /// Creates the kernel for `x` in the given layout and channels-last `dy`. Returns `None` if the
-    /// other method suits better.
+    /// method of `weight_grad.rs` is faster.
     pub(crate) fn new(g: &Geometry, order: MemoryLayout) -> Option<ChannelsLastWeightGrad> {
         let (channels, filters) = (g.groups * g.channels, g.groups * g.filters);
         if filters < LANES {

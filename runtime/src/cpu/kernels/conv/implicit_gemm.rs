@@ -7,8 +7,8 @@
 //! positions of a phase use the same window elements, and form a grid with step 1 in the source.
 //!
 //! Columns are the positions of several concatenated images. A *panel* holds the window elements of
-//! some columns for a block of channels. It is multiplied with all rows, in *tiles* of a few rows
-//! by a few vectors of columns whose sums stay in registers.
+//! some columns for a block of channels. The panel is multiplied with all rows, in *tiles* of a few
+//! rows by a few vectors of columns whose sums stay in registers.
 
 use super::phase::Phase;
 use super::{Geometry, LineSegment, LineSegments, PARALLEL, PARTS, Panel, divisor, inside};
@@ -119,7 +119,7 @@ impl ImplicitGemm {
     pub(crate) fn run(&self, operands: &[TensorOperand], out: &mut [u8], sources: &Sources<'_>) {
         let (source, filters) = (operands[0].view(), operands[1].view());
         let level = InstructionSet::best();
-        let behind = |first: usize, part: &mut [u8]| {
+        let finish = |first: usize, part: &mut [u8]| {
             if let Some(epilogue) = &self.epilogue {
                 epilogue.run(&operands[1..], first, part, sources);
             }
@@ -127,24 +127,24 @@ impl ImplicitGemm {
         match source.dtype {
             DType::F32 => {
                 let [source, filters] = [source, filters].map(|v| sources.contiguous::<f32>(v));
-                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out), &behind);
+                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out), &finish);
             }
             DType::F64 => {
                 let [source, filters] = [source, filters].map(|v| sources.contiguous::<f64>(v));
-                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out), &behind);
+                self.run_at(level, source, filters, bytemuck::cast_slice_mut(out), &finish);
             }
             other => panic!("a convolution of {other}"),
         }
     }
 
-    /// Calls `behind` with each completed part of the result and the index of its first element.
+    /// Calls `finish` with each completed part of the result and the index of its first element.
     pub(super) fn run_at<T: Lane>(
         &self,
         level: InstructionSet,
         source: &[T],
         filters: &[T],
         out: &mut [T],
-        behind: &(impl Fn(usize, &mut [u8]) + Sync),
+        finish: &(impl Fn(usize, &mut [u8]) + Sync),
     ) {
         let plane = size(self.result);
         let part = self.images * self.rows / self.row_parts * plane;
@@ -153,7 +153,7 @@ impl ImplicitGemm {
         }
         if self.channels == 0 {
             out.fill(T::default());
-            return behind(0, bytemuck::cast_slice_mut(out));
+            return finish(0, bytemuck::cast_slice_mut(out));
         }
         let run = |(i, out): (usize, &mut [T])| {
             // A task with several images has a single group and undivided rows.
@@ -172,7 +172,7 @@ impl ImplicitGemm {
                 first_row: row,
                 rows,
             });
-            behind(i * part, bytemuck::cast_slice_mut(out));
+            finish(i * part, bytemuck::cast_slice_mut(out));
         };
         if self.work < PARALLEL {
             out.chunks_mut(part).enumerate().for_each(run);
@@ -365,8 +365,8 @@ impl<T: Lane> RowChunk<'_, T> {
                 let row = (first * n_taps + t - from) * columns.stride + piece.column;
                 let lines = Lines { start, step: phase.step[2], apart: plane, n: end - first, lo, hi, len: piece.len };
                 // SAFETY: segments are in the order of their columns, so elements written after a
-                // segment are overwritten by the next one, or are in the last vector of the row,
-                // after all columns. The elements `lo..hi` are in the source.
+                // segment are overwritten by the next segment, or are in the last vector of the
+                // row, after all columns. The elements `lo..hi` are in the source.
                 unsafe { copy::<V>(self.source, &lines, &mut panel[row..], n_taps * columns.stride) };
             }
         }
@@ -416,7 +416,7 @@ impl<T: Lane> RowChunk<'_, T> {
         assert!(tile.places.len() * stride <= PANEL && tile.column + C * V::N <= stride);
         let filters: [*const T; R] = std::array::from_fn(|r| self.filters(tile.row + r).as_ptr());
         let to = &tile.columns.to[tile.column..tile.columns.n.min(tile.column + C * V::N)];
-        // Indices increase with the columns, so the first and last one suffice.
+        // Indices increase with the columns, so the first and the last index suffice.
         let is_dense = to.len() == C * V::N && to[to.len() - 1] - to[0] == to.len() - 1;
         // SAFETY: places are inside rows of filters, as checked when the phase was created. The
         // panel has one row per place, and the `C` vectors stay within it. Writes are inside a
@@ -501,7 +501,7 @@ impl<T: Lane> RowChunk<'_, T> {
                 let mut i = 0;
                 while i < piece.len {
                     if step == 1 && apart == 1 && i >= all_from && i < all_to && all_from + V::N <= all_to {
-                        // The last vector may overlap the previous one.
+                        // The last vector may overlap the previous vector.
                         i = i.min(all_to - V::N);
                         let out = &mut self.out[first + i..][..V::N];
                         // SAFETY: the range `i..i + V::N` is inside for each tap, so these elements
@@ -555,7 +555,7 @@ pub(super) unsafe fn copy<V: Vector>(source: &[V::T], lines: &Lines, to: &mut [V
     let fits = || first + (n - 1) * from_apart + (hi - lo).next_multiple_of(V::N) <= source.len();
     // SAFETY: a vector that starts before `len` ends before `len + V::N`, within `to`. The caller
     // guarantees the elements of the source. Where whole vectors are read, `fits` checked the
-    // elements that fill the last one.
+    // elements that fill the last vector.
     unsafe {
         if step == 1 && lo < hi && fits() {
             let mut from = source.as_ptr().add(first);

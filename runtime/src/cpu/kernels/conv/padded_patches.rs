@@ -35,7 +35,7 @@ pub(super) struct PaddedPatches {
     /// The offset of the first window. `reach` is the extent of windows minus 1.
     low: [isize; 3],
     reach: [usize; 3],
-    /// The axis along which images are divided: the first one longer than 1 in the result.
+    /// The axis along which images are divided: the first axis longer than 1 in the result.
     axis: usize,
     /// Number of positions of that axis per part. `images` is the number of images per part, which
     /// is 1 if they are divided.
@@ -195,8 +195,8 @@ impl PaddedPatches {
         self.step[2] * self.strides[2]
     }
 
-    /// Returns the elements of a part from its first position on, copied to `room` or in place.
-    /// They contain everything that its positions and terms refer to.
+    /// Returns the source elements that the positions and terms of a chunk refer to, from the first
+    /// position on: copied to `room`, or in place.
     #[inline(always)]
     pub(super) fn fill<'a, T: Lane>(&self, part: &GridChunk, source: &'a [T], room: &'a mut [T]) -> &'a [T] {
         let origin: [isize; 3] = std::array::from_fn(|i| {

@@ -296,7 +296,7 @@ impl<T: Lane> FilterChunk<'_, T> {
                 let start = (channel * plane + line) as isize + at[2];
                 let lines = Lines { start, step: g.stride[2], apart: 0, n: 1, lo, hi, len: piece.len };
                 // SAFETY: elements `lo..hi` are inside the axis, and thus in `x`. Elements written
-                // after a segment are overwritten by the next one, or by the zeros below. The
+                // after a segment are overwritten by the next segment, or by the zeros below. The
                 // caller of `run` guarantees that the processor supports the instructions.
                 unsafe { copy::<V>(self.x, &lines, &mut row[piece.column..], 0) };
             }
