@@ -1,5 +1,8 @@
 //! Long chains and long sequences of jumps: they compute the same as plain Rust, nest no deeper
-//! than a thread's stack allows, and compile quickly.
+//! than a thread's stack allows.
+//!
+//! The file is a program of its own, because compiling it takes about 40 s of CPU time in a dev
+//! build, which an edit of any other test would cost as well.
 
 #![allow(unused_assignments, reason = "what nobody reads is a case, too")]
 
