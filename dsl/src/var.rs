@@ -121,9 +121,9 @@ impl AnyVar {
 
 /// A variable with elements of type `T`. Cloning returns another handle of the same variable.
 ///
-/// Inside a graph function [`get`](Var::get) and [`set`](Var::set) read and assign it, in
+/// Inside a graph function [`get`](Var::get) and [`set`](Var::set) read and assign the variable, in
 /// program order. The function's assignments take effect together when its step ends, and not at
-/// all if it fails.
+/// all if the step fails.
 #[derive(Debug)]
 pub struct Var<T: Element = f32> {
     any: AnyVar,

@@ -21,8 +21,8 @@ pub struct SavedSite {
     pub loc: Loc,
     /// The unit in which values are counted.
     pub each: SavedPer,
-    /// Whether the values are saved while a checkpoint is recomputed. They are then kept only until
-    /// that is done.
+    /// Whether the values are saved while a checkpoint is recomputed. Such values are freed after
+    /// the recomputation.
     pub again: bool,
     /// The saved values.
     pub values: Vec<SavedValue>,

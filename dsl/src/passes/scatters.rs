@@ -11,7 +11,8 @@ use crate::ops::{Prim, prim};
 /// The rewrite makes the update of an embedding table cost in proportion to the rows that were
 /// read, not to the size of the table.
 ///
-/// A *sparse* value is zero except where rows were added to zeros. These operations produce one:
+/// A *sparse* value is zero except where rows were added to zeros. Operations that produce a sparse
+/// value:
 ///
 /// - `scatter_add` or `scatter_add_along_axis` into zeros or into a sparse value
 /// - the negation of a sparse value, its product with a scalar, or its quotient by a scalar (floats

@@ -1,9 +1,9 @@
 //! The names that a program gives to values, and lookup of values by name.
 //!
 //! A name given by `named` is stored with its line next to the graph. The graph itself has one name
-//! for each value, for printing, which may come from a parameter of some called function; of these,
-//! only the names of the graph's inputs are looked up. Whether a name is unique is checked at
-//! lookup: a layer that names its values may be called twice.
+//! for each value, for printing, which may come from a parameter of a called function. Lookup uses
+//! such a name only for inputs of the graph. Whether a name is unique is checked at lookup: a layer
+//! that names its values may be called twice.
 
 use super::{AnyValue, Traced, try_with};
 use crate::edit_distance::edit_distance;

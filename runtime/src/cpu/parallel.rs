@@ -1,7 +1,7 @@
 //! Work for several threads, in functions that are compiled once.
 //!
-//! These functions receive the work as a pointer. Rayon's own functions are compiled again for each
-//! closure, with all that splits and steals.
+//! The functions of this module receive the work as a pointer. Rayon's own functions are compiled
+//! again for each closure, with all that splits and steals.
 //!
 //! The split depends on the number of threads. The number of threads must not change a result.
 

@@ -546,7 +546,7 @@ impl<'g> Partitioner<'g> {
         // Effects run one after another.
         let mut last_effect = 0;
         for &node in &graph.region(region).nodes {
-            // These nodes have dependencies besides their operands and are never part of a larger
+            // Such nodes have dependencies besides their operands and are never part of a larger
             // cluster.
             let apart = |n: Node| self.split[n.index()] || self.ordered[n.index()];
             let own = self.part[node.index()];

@@ -357,7 +357,7 @@ fn may_read_own_result(step: &TensorOp, i: usize, o: usize, operand: &View, out:
                 && operand.same_places(out)
         }
         Kernel::Rows(rows) => rows.may_lie_in(i, o),
-        // These kernels only write to the memory of their first operand.
+        // Such kernels only write to the memory of their first operand.
         Kernel::ScatterAdd(_) | Kernel::WriteWindow(_) => i == 0 && operand.same_places(out),
         _ => false,
     }

@@ -1,8 +1,8 @@
 //! Inlined math functions in native code.
 //!
-//! These are the functions of `cpu::math`, with the same operations in the same order, on one
-//! number, so results are bitwise identical. A call would have to save and restore all vector
-//! registers of the loop.
+//! The functions of `cpu::math`, on one number. The operations and their order are the same, so
+//! results are bitwise identical. A call would have to save and restore all vector registers of the
+//! loop.
 
 use crate::cpu::math::{Constants, FACTORIALS, Real};
 use anabranch_dsl::ops::{Prim, prim};
