@@ -44,7 +44,7 @@ pub use anabranch_dsl::ir::{
 #[doc(inline)]
 pub use anabranch_dsl::ops::{
     Arity, Combiner, CostCx, Coverage, Effects, Effort, Eval, EvalCx, Exactness, Grad, Halves, Infer, InferCx, Laws,
-    OpClass, OpCost, OpDef, OpError, Prim, prim, register,
+    OpClass, OpCost, OpDef, OpError, Prim, ScalarForm, prim, register,
 };
 #[doc(inline)]
 pub use anabranch_dsl::passes::{Dce, Pass, Pipeline};

@@ -35,6 +35,7 @@ mod recompute;
 mod sequences;
 mod sessions;
 mod several_devices;
+mod shaders;
 mod small_tensors;
 mod tidy;
 mod ui;

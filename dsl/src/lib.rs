@@ -53,6 +53,8 @@ pub mod ops;
 pub mod optim;
 #[doc(hidden)]
 pub mod passes;
+#[doc(hidden)]
+pub mod scalar;
 mod shape;
 // Not hidden: in error messages, rustc writes the full paths of hidden items.
 pub mod staged;

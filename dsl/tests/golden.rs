@@ -57,6 +57,14 @@ fn check(path: &Path, expected: &str, failures: &mut Vec<String>) {
     failures.push(format!("{}:{first}", path.display()));
 }
 
+/// Compares a golden file with its expected content.
+#[track_caller]
+pub(crate) fn check_file(name: &str, expected: &str) {
+    let mut failures = Vec::new();
+    check(&root().join(name), expected, &mut failures);
+    finish(&failures);
+}
+
 #[track_caller]
 fn finish(failures: &[String]) {
     assert!(failures.is_empty(), "BLESS=1 writes what is right now.\n\n{}\n", failures.join("\n\n"));
@@ -150,6 +158,7 @@ fn operations() -> String {
         let attrs: Vec<String> = op.attrs.iter().map(|(name, kind)| format!("{name}: {kind:?}")).collect();
         let class = match op.class {
             OpClass::Contract(_) => "Contract".to_owned(),
+            OpClass::Scalar(_) => format!("Scalar({})", op.scalar_effort().expect("it is elementwise").0),
             class => format!("{class:?}"),
         };
         let gradient = match op.grad {

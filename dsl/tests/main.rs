@@ -1,5 +1,6 @@
 //! The tests of the language, in one program: each file is a module.
 
+mod accuracy;
 mod golden;
 mod laws;
 mod ops;

@@ -22,6 +22,7 @@ mod random;
 mod random_config;
 mod random_programs;
 mod results;
+mod scalar_functions;
 mod scatter;
 mod session;
 mod stacks;

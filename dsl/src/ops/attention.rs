@@ -16,9 +16,9 @@
 //! ```
 
 use super::infer::Class;
-use super::number::{Number, match_float};
+use super::number::{RealNumber, match_float};
 use super::*;
-use crate::{Dim, Float, Shape, Tensor};
+use crate::{Dim, Float, Shape, Tensor, scalar};
 
 family!(ATTENTION, ATTENTION_GRAD);
 
@@ -161,46 +161,32 @@ impl Sizes {
     }
 }
 
-/// Float functions that attention needs.
-trait AttentionFloat: Float + Number {
-    fn exp(self) -> Self;
-    fn is_finite(self) -> bool;
-    fn over_root(self, n: usize) -> Self;
-    fn divided(self, by: Self) -> Self;
-}
-macro_rules! real {
-    ($($t:ident)*) => {$(
-        impl AttentionFloat for $t {
-            fn exp(self) -> $t { $t::exp(self) }
-            fn is_finite(self) -> bool { $t::is_finite(self) }
-            fn over_root(self, n: usize) -> $t { self / (n as $t).sqrt() }
-            fn divided(self, by: $t) -> $t { self / by }
-        }
-    )*};
-}
-real!(f32 f64);
-
-fn dot<T: AttentionFloat>(a: &[T], b: &[T]) -> T {
-    a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum.plus(a.times(b)))
+/// Returns `x` divided by the root of a size.
+fn over_root<T: RealNumber>(x: T, n: usize) -> T {
+    x / x.number(n as f64).sqrt()
 }
 
-fn add_scaled<T: AttentionFloat>(to: &mut [T], x: &[T], by: T) {
-    to.iter_mut().zip(x).for_each(|(to, &x)| *to = to.plus(x.times(by)));
+fn dot<T: RealNumber>(a: &[T], b: &[T]) -> T {
+    a.iter().zip(b).fold(T::ZERO, |sum, (&a, &b)| sum + a * b)
+}
+
+fn add_scaled<T: RealNumber>(to: &mut [T], x: &[T], by: T) {
+    to.iter_mut().zip(x).for_each(|(to, &x)| *to = *to + x * by);
 }
 
 /// Returns the weights of the visible keys.
-fn weights_of<T: AttentionFloat>(q: &[T], keys: &[T]) -> Vec<T> {
-    let mut p: Vec<T> = keys.chunks_exact(q.len().max(1)).map(|k| dot(q, k).over_root(q.len())).collect();
+fn weights_of<T: RealNumber>(q: &[T], keys: &[T]) -> Vec<T> {
+    let mut p: Vec<T> = keys.chunks_exact(q.len().max(1)).map(|k| over_root(dot(q, k), q.len())).collect();
     let max = p.iter().copied().fold(T::LOWEST, T::larger);
     // As in softmax.
     let shift = if max.is_finite() { max } else { T::ZERO };
-    p.iter_mut().for_each(|s| *s = s.minus(shift).exp());
+    p.iter_mut().for_each(|s| *s = scalar::exp(*s - shift));
     let sum = p.iter().copied().fold(T::ZERO, T::plus);
-    p.iter_mut().for_each(|p| *p = p.divided(sum));
+    p.iter_mut().for_each(|p| *p = *p / sum);
     p
 }
 
-fn attention<T: AttentionFloat>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
+fn attention<T: RealNumber>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
     let (k, v) = (cx.operands[1].data::<T>(), cx.operands[2].data::<T>());
     let mut y = vec![T::ZERO; s.batch * s.n * s.width];
     for row in 0..s.batch * s.n {
@@ -213,7 +199,7 @@ fn attention<T: AttentionFloat>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
     y
 }
 
-fn gradients<T: AttentionFloat>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
+fn gradients<T: RealNumber>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
     let [k, v, g] = [1, 2, 3].map(|i| cx.operands[i].data::<T>());
     let (of_q, of_k, of_v) = (s.n * s.size, s.m * s.size, s.m * s.width);
     let mut all = vec![T::ZERO; s.batch * (of_q + of_k + of_v)];
@@ -228,7 +214,7 @@ fn gradients<T: AttentionFloat>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
             let d: Vec<T> = (0..p.len()).map(|j| dot(g, &v[j * s.width..][..s.width])).collect();
             let mean = dot(&p, &d);
             for j in 0..p.len() {
-                let r = p[j].times(d[j].minus(mean)).over_root(s.size);
+                let r = over_root(p[j] * (d[j] - mean), s.size);
                 add_scaled(&mut to_q[i * s.size..][..s.size], &k[j * s.size..][..s.size], r);
                 add_scaled(&mut to_k[j * s.size..][..s.size], q, r);
                 add_scaled(&mut to_v[j * s.width..][..s.width], g, p[j]);

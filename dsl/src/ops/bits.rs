@@ -7,57 +7,37 @@
 use super::elementwise_binary::broadcast_pair;
 use super::infer::{Class, common};
 use super::number::match_types;
+use super::scalar_functions::{Meaning, functions};
 use super::*;
 use crate::ir::Attrs;
-use crate::{HostTensor, Integer};
+use crate::{Element, HostTensor};
 
 family!(BIT_AND, BIT_OR, BIT_XOR, BIT_NOT, SHIFT_LEFT, SHIFT_RIGHT);
 
-macro_rules! match_int {
-    ($buffer:expr, $data:ident => $body:expr) => {
-        match_types!($buffer, $data: I32 I64 U32 U8 => $body)
-    };
+functions! { ($) bit_functions:
+    BIT_AND Bits |x, y| x.bit_and(y);
+    BIT_OR Bits |x, y| x.bit_or(y);
+    BIT_XOR Bits |x, y| x.bit_xor(y);
+    BIT_NOT Bits |x| x.bit_not();
+    SHIFT_LEFT Bits |x, y| x.shift_left(y);
+    SHIFT_RIGHT Bits |x, y| x.shift_right(y);
 }
 
-/// An integer as a sequence of bits.
-trait Bits: Integer {
-    fn and(self, other: Self) -> Self;
-    fn or(self, other: Self) -> Self;
-    fn xor(self, other: Self) -> Self;
-    fn inverted(self) -> Self;
-    fn shifted_left(self, count: Self) -> Self;
-    fn shifted_right(self, count: Self) -> Self;
-}
-
-macro_rules! bits {
-    ($($t:ident)*) => {$(
-        impl Bits for $t {
-            fn and(self, other: Self) -> Self { self & other }
-            fn or(self, other: Self) -> Self { self | other }
-            fn xor(self, other: Self) -> Self { self ^ other }
-            fn inverted(self) -> Self { !self }
-            fn shifted_left(self, count: Self) -> Self { self.wrapping_shl(count as u32) }
-            fn shifted_right(self, count: Self) -> Self { self.wrapping_shr(count as u32) }
-        }
-    )*};
-}
-bits!(i32 i64 u32 u8);
-
-fn zip<T: Bits>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
+fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
     cx.result(elements::zip(a, cx.operands[1].data(), f))
 }
 
 /// Returns the definition of an operation on two tensors of integers.
-const fn row(name: &'static str, eval: Eval) -> OpDef {
+const fn row(name: &'static str, meaning: &Meaning) -> OpDef {
     OpDef {
         name,
         arity: Arity::Exactly(2),
         attrs: &[],
         infer: |cx| Ok(common(cx, Class::Int)?.into()),
-        eval,
+        eval: meaning.eval,
         grad: Grad::Zero("the bits of integers have no derivative"),
         exactness: Exactness::Exact,
-        class: OpClass::Scalar(Effort::SIMPLE),
+        class: meaning.class(),
         halves: Halves::Widened,
         effects: Effects::Pure,
         laws: Laws::NONE,
@@ -73,7 +53,7 @@ static BIT_AND: OpDef = OpDef {
         absorbing: Some(laws::is_whole_zero),
         ..Laws::NONE
     },
-    ..row("bit_and", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::and))))
+    ..row("bit_and", &meaning::BIT_AND)
 };
 /// `a | b`
 static BIT_OR: OpDef = OpDef {
@@ -84,28 +64,28 @@ static BIT_OR: OpDef = OpDef {
         absorbing: Some(laws::is_all_bits),
         ..Laws::NONE
     },
-    ..row("bit_or", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::or))))
+    ..row("bit_or", &meaning::BIT_OR)
 };
 /// `a ^ b`
 static BIT_XOR: OpDef = OpDef {
     laws: Laws { commutative: true, identity: Some(laws::is_whole_zero), ..Laws::NONE },
-    ..row("bit_xor", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::xor))))
+    ..row("bit_xor", &meaning::BIT_XOR)
 };
 /// `!a`
 static BIT_NOT: OpDef = OpDef {
     laws: Laws { involution: true, ..Laws::NONE },
     arity: Arity::Exactly(1),
-    ..row("bit_not", |cx| Ok(match_int!(cx.operands[0].buffer(), a => cx.result(elements::map(a, Bits::inverted)))))
+    ..row("bit_not", &meaning::BIT_NOT)
 };
 /// `a << b`
 static SHIFT_LEFT: OpDef = OpDef {
     laws: Laws { identity: Some(laws::is_whole_zero), ..Laws::NONE },
-    ..row("shift_left", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_left))))
+    ..row("shift_left", &meaning::SHIFT_LEFT)
 };
 /// `a >> b`
 static SHIFT_RIGHT: OpDef = OpDef {
     laws: Laws { identity: Some(laws::is_whole_zero), ..Laws::NONE },
-    ..row("shift_right", |cx| Ok(match_int!(cx.operands[0].buffer(), a => zip(cx, a, Bits::shifted_right))))
+    ..row("shift_right", &meaning::SHIFT_RIGHT)
 };
 
 macro_rules! any_methods {

@@ -7,14 +7,15 @@
 use super::prim::{ADD, AND, MAXIMUM, MINIMUM, MUL, OR};
 use super::{OpDef, Prim};
 use crate::ir::Attrs;
-use crate::{Dim, TensorType};
+use crate::scalar::Expr;
+use crate::{DType, Dim, TensorType};
 
 /// The dependence of the elements of a result on the elements of the operands.
 #[derive(Clone, Copy, Debug)]
 pub enum OpClass {
     /// Elementwise: an element of the result depends only on the operands' elements at the same
     /// index. All operands have the shape of the result.
-    Scalar(Effort),
+    Scalar(ScalarForm),
     /// The elements of the first operand at other indices, which types and attributes determine. A
     /// device need not copy them.
     View(Coverage),
@@ -46,6 +47,18 @@ pub enum OpClass {
     Opaque(Effort),
 }
 
+/// The definition of an elementwise operation.
+#[derive(Clone, Copy, Debug)]
+pub enum ScalarForm {
+    /// The result is the operand.
+    Identity,
+    /// A function, recorded for operands of a type.
+    #[doc(hidden)]
+    Function(fn(DType) -> Option<Expr>),
+    /// A function that is known only by its reference implementation.
+    Estimated(Effort),
+}
+
 /// The elements of the operand that a view contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
@@ -71,9 +84,9 @@ impl Effort {
     /// A function without an instruction, such as `tanh`.
     pub const FUNCTION: Effort = Effort(24);
 
-    /// Returns whether one instruction or none is enough.
+    /// Returns whether a few instructions are enough.
     pub fn is_simple(self) -> bool {
-        self <= Effort::SIMPLE
+        self < Effort::DIVISION
     }
 }
 
@@ -162,7 +175,7 @@ impl OpDef {
     /// Returns whether a device need not copy any element: the result is a view of the first
     /// operand or known from types and attributes.
     pub fn is_free(&self) -> bool {
-        matches!(self.class, OpClass::View(_) | OpClass::Shape | OpClass::Scalar(Effort::NONE))
+        matches!(self.class, OpClass::View(_) | OpClass::Shape | OpClass::Scalar(ScalarForm::Identity))
     }
 
     /// Returns whether each element of the result is an element of some operand, which types and
@@ -194,7 +207,9 @@ impl OpDef {
     pub fn is_contraction(&self) -> bool {
         matches!(self.class, OpClass::Contract(_))
     }
+}
 
+impl Prim {
     /// Estimates the cost of running the operation once.
     pub fn cost(&self, cx: &CostCx<'_>) -> OpCost {
         let read = || cx.operands.iter().map(|ty| cx.bytes(ty)).sum::<f64>();
@@ -209,10 +224,9 @@ impl OpDef {
             OpCost { bytes_read: bytes, bytes_written: bytes, ..OpCost::default() }
         };
         match self.class {
-            OpClass::View(_) | OpClass::Shape | OpClass::Scalar(Effort::NONE) => OpCost::default(),
-            OpClass::Scalar(effort) | OpClass::Rowwise(effort) | OpClass::Random(effort) | OpClass::Opaque(effort) => {
-                by_effort(effort, n)
-            }
+            OpClass::View(_) | OpClass::Shape | OpClass::Scalar(ScalarForm::Identity) => OpCost::default(),
+            OpClass::Scalar(_) => by_effort(self.scalar_effort().expect("the operation is elementwise"), n),
+            OpClass::Rowwise(effort) | OpClass::Random(effort) | OpClass::Opaque(effort) => by_effort(effort, n),
             // Like a scatter, an update of a part is made in place.
             OpClass::Move if cx.operands.first().is_some_and(|x| *x == cx.result) => parts(),
             OpClass::Move => all(0.0, 0.0),

@@ -6,28 +6,45 @@
 
 use super::elementwise_binary::{broadcast_pair, stretch};
 use super::infer::{Class, common, shapes_differ};
-use super::number::{match_float, match_numeric};
+use super::number::match_types;
+use super::scalar_functions::{Meaning, functions};
 use super::*;
 use crate::ir::Attrs;
+use crate::scalar::Expr;
 use crate::{DType, Element, Float, HostTensor, Numeric, Operand, Tensor, match_buffer};
 
 family!(EQ, NE, LT, LE, GT, GE, AND, OR, XOR, NOT, IS_NAN, IS_FINITE, SELECT);
+
+functions! { ($) comparison_functions:
+    EQ Equality |x, y| x.equals(y);
+    NE Equality |x, y| x.equals(y).not();
+    LT Comparison |x, y| x.less(y);
+    LE Comparison |x, y| x.at_most(y);
+    GT Comparison |x, y| y.less(x);
+    GE Comparison |x, y| y.at_most(x);
+    AND Logic |x, y| x.and(y);
+    OR Logic |x, y| x.or(y);
+    XOR Logic |x, y| x.xor(y);
+    NOT Logic |x| x.not();
+    IS_NAN FloatTest |x| x.is_nan();
+    IS_FINITE FloatTest |x| x.is_finite();
+}
 
 fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> bool) -> HostTensor {
     cx.result(elements::zip(a, cx.operands[1].data(), f))
 }
 
 /// Returns the definition of an operation on two tensors of a class that results in `bool`.
-const fn row(name: &'static str, infer: Infer, eval: Eval) -> OpDef {
+const fn row(name: &'static str, infer: Infer, meaning: &Meaning) -> OpDef {
     OpDef {
         name,
         arity: Arity::Exactly(2),
         attrs: &[],
         infer,
-        eval,
+        eval: meaning.eval,
         grad: Grad::Zero("its result is a boolean"),
         exactness: Exactness::Exact,
-        class: OpClass::Scalar(Effort::SIMPLE),
+        class: meaning.class(),
         halves: Halves::Widened,
         effects: Effects::Pure,
         laws: Laws::NONE,
@@ -48,27 +65,17 @@ fn of_bools(cx: &InferCx<'_>) -> Result<Type, OpError> {
 }
 
 /// `a == b`
-static EQ: OpDef = OpDef {
-    laws: Laws { commutative: true, ..Laws::NONE },
-    ..row("eq", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a == b))))
-};
+static EQ: OpDef = OpDef { laws: Laws { commutative: true, ..Laws::NONE }, ..row("eq", of_any, &meaning::EQ) };
 /// `a != b`, which is true for `NaN`.
-static NE: OpDef = OpDef {
-    laws: Laws { commutative: true, ..Laws::NONE },
-    ..row("ne", of_any, |cx| Ok(match_buffer!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a != b))))
-};
+static NE: OpDef = OpDef { laws: Laws { commutative: true, ..Laws::NONE }, ..row("ne", of_any, &meaning::NE) };
 /// `a < b`
-static LT: OpDef =
-    row("lt", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a < b))));
+static LT: OpDef = row("lt", of_numbers, &meaning::LT);
 /// `a <= b`
-static LE: OpDef =
-    row("le", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a <= b))));
+static LE: OpDef = row("le", of_numbers, &meaning::LE);
 /// `a > b`
-static GT: OpDef =
-    row("gt", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a > b))));
+static GT: OpDef = row("gt", of_numbers, &meaning::GT);
 /// `a >= b`
-static GE: OpDef =
-    row("ge", of_numbers, |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, |a, b| a >= b))));
+static GE: OpDef = row("ge", of_numbers, &meaning::GE);
 /// `a & b`
 static AND: OpDef = OpDef {
     laws: Laws {
@@ -78,7 +85,7 @@ static AND: OpDef = OpDef {
         absorbing: Some(laws::is_false),
         ..Laws::NONE
     },
-    ..row("and", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a & b)))
+    ..row("and", of_bools, &meaning::AND)
 };
 /// `a | b`
 static OR: OpDef = OpDef {
@@ -89,33 +96,23 @@ static OR: OpDef = OpDef {
         absorbing: Some(laws::is_true),
         ..Laws::NONE
     },
-    ..row("or", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a | b)))
+    ..row("or", of_bools, &meaning::OR)
 };
 /// `a ^ b`
 static XOR: OpDef = OpDef {
     laws: Laws { commutative: true, identity: Some(laws::is_false), ..Laws::NONE },
-    ..row("xor", of_bools, |cx| Ok(zip(cx, cx.operands[0].data::<bool>(), |a, b| a ^ b)))
+    ..row("xor", of_bools, &meaning::XOR)
 };
 /// `!a`
 static NOT: OpDef = OpDef {
     laws: Laws { involution: true, ..Laws::NONE },
     arity: Arity::Exactly(1),
-    ..row("not", of_bools, |cx| Ok(cx.result(elements::map(cx.operands[0].data::<bool>(), |x| !x))))
+    ..row("not", of_bools, &meaning::NOT)
 };
 /// Whether an element is `NaN`.
-static IS_NAN: OpDef = OpDef {
-    arity: Arity::Exactly(1),
-    ..row("is_nan", of_floats, |cx| {
-        Ok(match_float!(cx.operands[0].buffer(), d => cx.result(elements::map(d, |x| x.is_nan()))))
-    })
-};
+static IS_NAN: OpDef = OpDef { arity: Arity::Exactly(1), ..row("is_nan", of_floats, &meaning::IS_NAN) };
 /// Whether an element is neither infinite nor `NaN`.
-static IS_FINITE: OpDef = OpDef {
-    arity: Arity::Exactly(1),
-    ..row("is_finite", of_floats, |cx| {
-        Ok(match_float!(cx.operands[0].buffer(), d => cx.result(elements::map(d, |x| x.is_finite()))))
-    })
-};
+static IS_FINITE: OpDef = OpDef { arity: Arity::Exactly(1), ..row("is_finite", of_floats, &meaning::IS_FINITE) };
 
 /// The second operand where the first is true, the third elsewhere.
 static SELECT: OpDef = OpDef {
@@ -145,7 +142,7 @@ static SELECT: OpDef = OpDef {
         vec![None, n.needs(1).then(first), n.needs(2).then(second)]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::Scalar(Effort::SIMPLE),
+    class: OpClass::Scalar(ScalarForm::Function(|dtype| Some(Expr::select(dtype)))),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,

@@ -5,32 +5,42 @@
 //! the error names the element.
 
 use super::infer::{Class, common, shapes_differ};
-use super::number::{Number, match_float, match_numeric};
+use super::number::Number;
+use super::scalar_functions::{Meaning, functions};
 use super::*;
 use crate::ir::Attrs;
 use crate::{Element, Float, HostTensor, Numeric, Operand, Shape, Tensor};
 
 family!(ADD, SUB, MUL, DIV, REM, NEG, POW, MAXIMUM, MINIMUM, ATAN2);
 
+functions! { ($) binary_functions:
+    ADD Numeric |x, y| x.plus(y);
+    SUB Numeric |x, y| x.minus(y);
+    MUL Numeric |x, y| x.times(y);
+    DIV Quotient |x, y| x.over(y);
+    REM Quotient |x, y| x.modulo(y);
+    NEG Numeric |x| x.negated();
+    POW Float |x, y| scalar::pow(x, y);
+    MAXIMUM Numeric |x, y| x.larger(y);
+    MINIMUM Numeric |x, y| x.smaller(y);
+    ATAN2 Float |y, x| scalar::atan2(y, x);
+}
+
 /// Applies a function to pairs of elements.
 fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
     cx.result(elements::zip(a, cx.operands[1].data(), f))
 }
 
-/// Applies a function that fails for a zero divisor.
-fn try_zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> Option<T>) -> Result<HostTensor, OpError> {
+/// Applies a division, which fails for an integer divisor of zero.
+fn divide<T: Number>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> Result<HostTensor, OpError> {
     let b = cx.operands[1].data::<T>();
-    let mut data = Vec::with_capacity(a.len());
-    for (i, (&a, &b)) in a.iter().zip(b).enumerate() {
-        let Some(y) = f(a, b) else {
-            let at = index_of(cx.operands[0].shape(), i);
-            let place = if at.is_empty() { String::new() } else { format!(" at {at:?}") };
-            return Err(OpError::new(format!("division of {a} by zero{place}"))
-                .help("replace zero divisors, for example with `(d == 0).select(1, d)`"));
-        };
-        data.push(y);
+    if let Some(i) = b.iter().position(|b| !b.is_divisor()) {
+        let at = index_of(cx.operands[0].shape(), i);
+        let place = if at.is_empty() { String::new() } else { format!(" at {at:?}") };
+        return Err(OpError::new(format!("division of {} by zero{place}", a[i]))
+            .help("replace zero divisors, for example with `(d == 0).select(1, d)`"));
     }
-    Ok(cx.result(data))
+    Ok(zip(cx, a, f))
 }
 
 /// Returns the index of the element at an offset.
@@ -44,16 +54,16 @@ pub(super) fn index_of(shape: &[usize], mut offset: usize) -> Vec<usize> {
 }
 
 /// Returns the definition of an exact and pure operation on numbers.
-const fn row(name: &'static str, eval: Eval, grad: Grad) -> OpDef {
+const fn row(name: &'static str, meaning: &Meaning, grad: Grad) -> OpDef {
     OpDef {
         name,
         arity: Arity::Exactly(2),
         attrs: &[],
         infer: |cx| Ok(common(cx, Class::Numeric)?.into()),
-        eval,
+        eval: meaning.eval,
         grad,
         exactness: Exactness::Exact,
-        class: OpClass::Scalar(Effort::SIMPLE),
+        class: meaning.class(),
         halves: Halves::Widened,
         effects: Effects::Pure,
         laws: Laws::NONE,
@@ -63,21 +73,13 @@ const fn row(name: &'static str, eval: Eval, grad: Grad) -> OpDef {
 /// `a + b`
 static ADD: OpDef = OpDef {
     laws: Laws { commutative: true, identity: Some(laws::is_additive_identity), ..Laws::NONE },
-    ..row(
-        "add",
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::plus))),
-        Grad::Rule(|n| vec![Some(n.dy()), Some(n.dy())]),
-    )
+    ..row("add", &meaning::ADD, Grad::Rule(|n| vec![Some(n.dy()), Some(n.dy())]))
 };
 
 /// `a - b`
 static SUB: OpDef = OpDef {
     laws: Laws { identity: Some(laws::subtracts_nothing), ..Laws::NONE },
-    ..row(
-        "sub",
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::minus))),
-        Grad::Rule(|n| vec![Some(n.dy()), n.needs(1).then(|| -n.dy())]),
-    )
+    ..row("sub", &meaning::SUB, Grad::Rule(|n| vec![Some(n.dy()), n.needs(1).then(|| -n.dy())]))
 };
 
 /// `a * b`
@@ -85,7 +87,7 @@ static MUL: OpDef = OpDef {
     laws: Laws { commutative: true, identity: Some(laws::is_one), absorbing: Some(laws::is_whole_zero), ..Laws::NONE },
     ..row(
         "mul",
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::times))),
+        &meaning::MUL,
         Grad::Rule(|n| vec![n.needs(0).then(|| n.dy() * n.x(1)), n.needs(1).then(|| n.dy() * n.x(0))]),
     )
 };
@@ -94,11 +96,10 @@ static MUL: OpDef = OpDef {
 static DIV: OpDef = OpDef {
     laws: Laws { identity: Some(laws::is_one), ..Laws::NONE },
     exactness: Exactness::Ulps(1),
-    class: OpClass::Scalar(Effort::DIVISION),
     effects: Effects::Fallible,
     ..row(
         "div",
-        |cx| match_numeric!(cx.operands[0].buffer(), a => try_zip(cx, a, Number::over)),
+        &meaning::DIV,
         Grad::Rule(|n| {
             let d = n.dy() / n.x(1);
             vec![Some(d), n.needs(1).then(|| -(d * n.y()))]
@@ -108,11 +109,10 @@ static DIV: OpDef = OpDef {
 
 /// `a % b`, with the sign of `a`.
 static REM: OpDef = OpDef {
-    class: OpClass::Scalar(Effort::DIVISION),
     effects: Effects::Fallible,
     ..row(
         "rem",
-        |cx| match_numeric!(cx.operands[0].buffer(), a => try_zip(cx, a, Number::modulo)),
+        &meaning::REM,
         Grad::Rule(|n| {
             // x % d = x - q d with the quotient q rounded towards zero, which is constant almost
             // everywhere.
@@ -126,21 +126,16 @@ static REM: OpDef = OpDef {
 static NEG: OpDef = OpDef {
     laws: Laws { involution: true, ..Laws::NONE },
     arity: Arity::Exactly(1),
-    ..row(
-        "neg",
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => cx.result(elements::map(d, Number::negated)))),
-        Grad::Rule(|n| vec![Some(-n.dy())]),
-    )
+    ..row("neg", &meaning::NEG, Grad::Rule(|n| vec![Some(-n.dy())]))
 };
 
 /// `a` to the power `b`.
 static POW: OpDef = OpDef {
-    class: OpClass::Scalar(Effort::FUNCTION),
     infer: |cx| Ok(common(cx, Class::Float)?.into()),
     exactness: Exactness::Ulps(16),
     ..row(
         "pow",
-        |cx| Ok(match_float!(cx.operands[0].buffer(), a => zip(cx, a, |x, y| x.powf(y)))),
+        &meaning::POW,
         Grad::Rule(|n| {
             let base = || {
                 // If the exponent is 0, the result is constant, even at 0, where x^-1 is infinite.
@@ -162,22 +157,14 @@ static POW: OpDef = OpDef {
 /// order.
 static MAXIMUM: OpDef = OpDef {
     laws: Laws { idempotent: true, ..Laws::NONE },
-    ..row(
-        "maximum",
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::larger))),
-        Grad::Rule(|n| split(n, n.x(0), n.x(1))),
-    )
+    ..row("maximum", &meaning::MAXIMUM, Grad::Rule(|n| split(n, n.x(0), n.x(1))))
 };
 
 /// The smaller element, or `NaN` if one is. The sign of the smaller of two zeros depends on their
 /// order.
 static MINIMUM: OpDef = OpDef {
     laws: Laws { idempotent: true, ..Laws::NONE },
-    ..row(
-        "minimum",
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), a => zip(cx, a, Number::smaller))),
-        Grad::Rule(|n| split(n, n.x(1), n.x(0))),
-    )
+    ..row("minimum", &meaning::MINIMUM, Grad::Rule(|n| split(n, n.x(1), n.x(0))))
 };
 
 /// Returns the cotangents of two operands: that of the result for the selected operand, or half of
@@ -190,12 +177,11 @@ fn split(n: &GradNode<'_>, high: AnyValue, low: AnyValue) -> Vec<Option<AnyValue
 
 /// The angle of the point with y-coordinate `a` and x-coordinate `b`.
 static ATAN2: OpDef = OpDef {
-    class: OpClass::Scalar(Effort::FUNCTION),
     infer: |cx| Ok(common(cx, Class::Float)?.into()),
     exactness: Exactness::Ulps(8),
     ..row(
         "atan2",
-        |cx| Ok(match_float!(cx.operands[0].buffer(), a => zip(cx, a, |y, x| y.atan2(x)))),
+        &meaning::ATAN2,
         Grad::Rule(|n| {
             let (y, x) = (n.x(0), n.x(1));
             let d = n.dy() / (y.square() + x.square());

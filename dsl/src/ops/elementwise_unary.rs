@@ -3,62 +3,26 @@
 //! Every row defines the operation, the method of [`AnyValue`] and the method of [`Tensor`].
 //! Gradients use the result rather than the operand if either will do.
 
-use super::elements::map;
 use super::infer::{Class, like_operand};
-use super::number::{Number, match_float, match_numeric};
+use super::scalar_functions::functions;
 use super::*;
 use crate::{Float, Numeric, Tensor};
 use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, PI};
 
-/// Float functions missing from the standard library.
-trait MathFloat: Float {
-    fn error_function(self) -> Self;
-    /// Rounds to the nearest integer, half to even.
-    fn rounded(self) -> Self;
-    fn sigmoid(self) -> Self;
-    fn softplus(self) -> Self;
-    fn gelu(self) -> Self;
-}
-macro_rules! real {
-    ($t:ident $erf:path, $erfc:path) => {
-        impl MathFloat for $t {
-            fn error_function(self) -> Self {
-                $erf(self)
-            }
-            fn rounded(self) -> Self {
-                self.round_ties_even()
-            }
-            fn sigmoid(self) -> Self {
-                // The exponential of a nonpositive number does not overflow.
-                let e = (-self.abs()).exp();
-                if self >= 0.0 { 1.0 / (1.0 + e) } else { e / (1.0 + e) }
-            }
-            fn softplus(self) -> Self {
-                self.larger(0.0) + (-self.abs()).exp().ln_1p()
-            }
-            fn gelu(self) -> Self {
-                // `erfc` keeps the digits that `1 + erf` loses for negative numbers.
-                0.5 * self * $erfc(-self * FRAC_1_SQRT_2 as $t)
-            }
-        }
-    };
-}
-real!(f32 libm::erff, libm::erfcf);
-real!(f64 libm::erf, libm::erfc);
-
 macro_rules! rows {
-    ($($(#[$doc:meta])* $name:ident $op:ident $bound:ident $effort:expr, $exactness:expr, |$x:ident| $e:expr, $grad:expr $(, $laws:expr)?;)*) => {
+    (($d:tt) $($(#[$doc:meta])* $name:ident $op:ident $bound:ident $exactness:expr, |$x:ident| $e:expr $(=> $far:ident)?, $grad:expr $(, $laws:expr)?;)*) => {
         family!($($op),*);
+        functions! { ($d) unary_functions: $($op $bound |$x| $e $(=> $far)?;)* }
         $(
             static $op: OpDef = OpDef {
                 name: stringify!($name),
                 arity: Arity::Exactly(1),
                 attrs: &[],
                 infer: |cx| like_operand(cx, Class::$bound),
-                eval: |cx| Ok(rows!($bound cx, |$x| $e)),
+                eval: meaning::$op.eval,
                 grad: $grad,
                 exactness: $exactness,
-                class: OpClass::Scalar($effort),
+                class: meaning::$op.class(),
                 halves: Halves::Widened,
                 effects: Effects::Pure,
                 laws: rows!(laws $($laws)?),
@@ -90,12 +54,6 @@ macro_rules! rows {
     (laws $laws:expr) => {
         $laws
     };
-    (Float $cx:ident, |$x:ident| $e:expr) => {
-        match_float!($cx.operands[0].buffer(), d => $cx.result(map(d, |$x| $e)))
-    };
-    (Numeric $cx:ident, |$x:ident| $e:expr) => {
-        match_numeric!($cx.operands[0].buffer(), d => $cx.result(map(d, |$x| $e)))
-    };
 }
 
 /// The law that an operation changes nothing the second time.
@@ -109,6 +67,7 @@ macro_rules! d {
 }
 
 rows! {
+    ($)
     /// Computes the absolute value. The derivative at 0 is 0. The absolute value of the smallest
     /// signed integer is that integer.
     ///
@@ -117,7 +76,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([-1.5, 2.0]).abs())?.as_slice(), [1.5, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    abs ABS Numeric Effort::SIMPLE, Exactness::Exact, |x| x.magnitude(), d!(|n| n.dy() * n.x(0).sign()), IDEMPOTENT;
+    abs ABS Numeric Exactness::Exact, |x| x.magnitude(), d!(|n| n.dy() * n.x(0).sign()), IDEMPOTENT;
     /// Computes the sign: -1, 0 or 1. `NaN` stays `NaN`.
     ///
     /// ```
@@ -125,7 +84,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([-3, 0, 7]).sign())?.as_slice(), [-1, 0, 1]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sign SIGN Numeric Effort::SIMPLE, Exactness::Exact, |x| x.sign(), Grad::Zero("piecewise constant"), IDEMPOTENT;
+    sign SIGN Numeric Exactness::Exact, |x| x.sign(), Grad::Zero("piecewise constant"), IDEMPOTENT;
     /// Computes `e^x`.
     ///
     /// ```
@@ -133,7 +92,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).exp())?, 1.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    exp EXP Float Effort::DIVISION, Exactness::Ulps(4), |x| x.exp(), d!(|n| n.dy() * n.y());
+    exp EXP Float Exactness::Ulps(4), |x| scalar::exp(x), d!(|n| n.dy() * n.y());
     /// Computes `e^x - 1`, accurate even near 0.
     ///
     /// ```
@@ -141,7 +100,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1e-10).expm1())?, 1e-10f32);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    expm1 EXPM1 Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.exp_m1(), d!(|n| n.dy() * (n.y() + 1.0));
+    expm1 EXPM1 Float Exactness::Ulps(4), |x| scalar::expm1(x), d!(|n| n.dy() * (n.y() + 1.0));
     /// Computes the natural logarithm: `-inf` at 0, `NaN` below.
     ///
     /// ```
@@ -149,7 +108,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1.0, 0.0]).log())?.as_slice(), [0.0, f32::NEG_INFINITY]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    log LOG Float Effort::DIVISION, Exactness::Ulps(4), |x| x.ln(), d!(|n| n.dy() / n.x(0));
+    log LOG Float Exactness::Ulps(4), |x| scalar::log(x), d!(|n| n.dy() / n.x(0));
     /// Computes `log(1 + x)`, accurate even near 0.
     ///
     /// ```
@@ -157,7 +116,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1e-10).log1p())?, 1e-10f32);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    log1p LOG1P Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.ln_1p(), d!(|n| n.dy() / (n.x(0) + 1.0));
+    log1p LOG1P Float Exactness::Ulps(4), |x| scalar::log1p(x), d!(|n| n.dy() / (n.x(0) + 1.0));
     /// Computes the square root: `NaN` below 0. The derivative at 0 is infinite.
     ///
     /// ```
@@ -165,7 +124,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([4.0, 2.25]).sqrt())?.as_slice(), [2.0, 1.5]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sqrt SQRT Float Effort::DIVISION, Exactness::Ulps(1), |x| x.sqrt(), d!(|n| n.dy() * 0.5 / n.y());
+    sqrt SQRT Float Exactness::Ulps(1), |x| x.sqrt(), d!(|n| n.dy() * 0.5 / n.y());
     /// Computes `1 / sqrt(x)`.
     ///
     /// ```
@@ -173,7 +132,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(4.0f32).rsqrt())?, 0.5);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    rsqrt RSQRT Float Effort::DIVISION, Exactness::Ulps(4), |x| 1.0 / x.sqrt(), d!(|n| n.dy() * -0.5 * (n.y() * n.y() * n.y()));
+    rsqrt RSQRT Float Exactness::Ulps(4), |x| x.number(1.0) / x.sqrt(), d!(|n| n.dy() * -0.5 * (n.y() * n.y() * n.y()));
     /// Computes `1 / x`.
     ///
     /// ```
@@ -181,7 +140,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(4.0f32).recip())?, 0.25);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    recip RECIP Float Effort::DIVISION, Exactness::Ulps(1), |x| 1.0 / x, d!(|n| -(n.dy() * (n.y() * n.y())));
+    recip RECIP Float Exactness::Ulps(1), |x| x.number(1.0) / x, d!(|n| -(n.dy() * (n.y() * n.y())));
     /// Computes the sine of an angle in radians.
     ///
     /// ```
@@ -189,7 +148,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).sin())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sin SIN Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.sin(), d!(|n| n.dy() * n.x(0).cos());
+    sin SIN Float Exactness::Ulps(4), |x| scalar::sin(x) => far_sin, d!(|n| n.dy() * n.x(0).cos());
     /// Computes the cosine of an angle in radians.
     ///
     /// ```
@@ -197,7 +156,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).cos())?, 1.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    cos COS Float Effort::FUNCTION, Exactness::Ulps(4), |x| x.cos(), d!(|n| -(n.dy() * n.x(0).sin()));
+    cos COS Float Exactness::Ulps(4), |x| scalar::cos(x) => far_cos, d!(|n| -(n.dy() * n.x(0).sin()));
     /// Computes the tangent of an angle in radians.
     ///
     /// ```
@@ -205,7 +164,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).tan())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    tan TAN Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.tan(), d!(|n| n.dy() * (n.y() * n.y() + 1.0));
+    tan TAN Float Exactness::Ulps(8), |x| scalar::tan(x) => far_tan, d!(|n| n.dy() * (n.y() * n.y() + 1.0));
     /// Computes the arcsine, in `[-pi/2, pi/2]`. The result is `NaN` outside `[-1, 1]`.
     ///
     /// ```
@@ -213,7 +172,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1.0f32).asin())?, std::f32::consts::FRAC_PI_2);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    asin ASIN Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.asin(), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
+    asin ASIN Float Exactness::Ulps(8), |x| scalar::asin(x), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
     /// Computes the arccosine, in `[0, pi]`. The result is `NaN` outside `[-1, 1]`.
     ///
     /// ```
@@ -221,7 +180,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1.0f32).acos())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    acos ACOS Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.acos(), d!(|n| -(n.dy() * (1.0 - n.x(0).square()).rsqrt()));
+    acos ACOS Float Exactness::Ulps(8), |x| scalar::acos(x), d!(|n| -(n.dy() * (1.0 - n.x(0).square()).rsqrt()));
     /// Computes the arctangent, in `(-pi/2, pi/2)`.
     ///
     /// ```
@@ -229,7 +188,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1.0f32).atan())?, std::f32::consts::FRAC_PI_4);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    atan ATAN Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.atan(), d!(|n| n.dy() / (n.x(0).square() + 1.0));
+    atan ATAN Float Exactness::Ulps(8), |x| scalar::atan(x), d!(|n| n.dy() / (n.x(0).square() + 1.0));
     /// Computes the hyperbolic sine.
     ///
     /// ```
@@ -237,7 +196,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).sinh())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sinh SINH Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.sinh(), d!(|n| n.dy() * n.x(0).cosh());
+    sinh SINH Float Exactness::Ulps(8), |x| scalar::sinh(x), d!(|n| n.dy() * n.x(0).cosh());
     /// Computes the hyperbolic cosine.
     ///
     /// ```
@@ -245,7 +204,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).cosh())?, 1.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    cosh COSH Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.cosh(), d!(|n| n.dy() * n.x(0).sinh());
+    cosh COSH Float Exactness::Ulps(8), |x| scalar::cosh(x), d!(|n| n.dy() * n.x(0).sinh());
     /// Computes the hyperbolic tangent.
     ///
     /// ```
@@ -253,7 +212,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 100.0]).tanh())?.as_slice(), [0.0, 1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    tanh TANH Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.tanh(), d!(|n| n.dy() * (1.0 - n.y() * n.y()));
+    tanh TANH Float Exactness::Ulps(8), |x| scalar::tanh(x), d!(|n| n.dy() * (1.0 - n.y() * n.y()));
     /// Computes the logistic function `1 / (1 + e^-x)`.
     ///
     /// ```
@@ -261,7 +220,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, -1000.0]).sigmoid())?.as_slice(), [0.5, 0.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sigmoid SIGMOID Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.sigmoid(), d!(|n| n.dy() * (n.y() * (1.0 - n.y())));
+    sigmoid SIGMOID Float Exactness::Ulps(8), |x| scalar::sigmoid(x), d!(|n| n.dy() * (n.y() * (1.0 - n.y())));
     /// Computes `max(x, 0)`. The derivative at 0 is 0. `NaN` stays `NaN`.
     ///
     /// ```
@@ -269,7 +228,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([-1.0, 2.0]).relu())?.as_slice(), [0.0, 2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    relu RELU Numeric Effort::SIMPLE, Exactness::Exact, |x| x.larger(Number::ZERO),
+    relu RELU Numeric Exactness::Exact, |x| x.larger(x.number(0.0)),
         d!(|n| n.y().gt(n.y().number(0.0)).select(n.dy(), n.dy().number(0.0))), IDEMPOTENT;
     /// Computes `log(1 + e^x)`, without overflow.
     ///
@@ -278,7 +237,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1000.0, -1000.0]).softplus())?.as_slice(), [1000.0, 0.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    softplus SOFTPLUS Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.softplus(), d!(|n| n.dy() * n.x(0).sigmoid());
+    softplus SOFTPLUS Float Exactness::Ulps(8), |x| scalar::softplus(x), d!(|n| n.dy() * n.x(0).sigmoid());
     /// Computes the error function, `2 / sqrt(pi)` times the integral of `e^(-t^2)` from 0 to `x`.
     ///
     /// ```
@@ -286,7 +245,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 10.0]).erf())?.as_slice(), [0.0, 1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    erf ERF Float Effort::FUNCTION, Exactness::Ulps(8), |x| x.error_function(), d!(|n| n.dy() * ((-n.x(0).square()).exp() * FRAC_2_SQRT_PI));
+    erf ERF Float Exactness::Ulps(8), |x| scalar::erf(x), d!(|n| n.dy() * ((-n.x(0).square()).exp() * FRAC_2_SQRT_PI));
     /// Computes the Gaussian error linear unit `x/2 * (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel
     /// 2016, the exact form).
     ///
@@ -297,7 +256,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 20.0]).gelu())?.as_slice(), [0.0, 20.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    gelu GELU Float Effort::FUNCTION, Exactness::Ulps(16), |x| x.gelu(), d!(|n| n.dy() * gelu_slope(n.x(0)));
+    gelu GELU Float Exactness::Ulps(16), |x| scalar::gelu(x), d!(|n| n.dy() * gelu_slope(n.x(0)));
     /// Computes `x * sigmoid(x)`, also called swish (Elfwing et al. 2017).
     ///
     /// ```
@@ -305,7 +264,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 100.0]).silu())?.as_slice(), [0.0, 100.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    silu SILU Float Effort::FUNCTION, Exactness::Ulps(8), |x| x * x.sigmoid(), d!(|n| n.dy() * silu_slope(n.x(0)));
+    silu SILU Float Exactness::Ulps(8), |x| scalar::silu(x), d!(|n| n.dy() * silu_slope(n.x(0)));
     /// Rounds down to an integer.
     ///
     /// ```
@@ -313,7 +272,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1.5, -1.5]).floor())?.as_slice(), [1.0, -2.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    floor FLOOR Float Effort::SIMPLE, Exactness::Exact, |x| x.floor(), Grad::Zero("piecewise constant"), IDEMPOTENT;
+    floor FLOOR Float Exactness::Exact, |x| x.floor(), Grad::Zero("piecewise constant"), IDEMPOTENT;
     /// Rounds up to an integer.
     ///
     /// ```
@@ -321,7 +280,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1.5, -1.5]).ceil())?.as_slice(), [2.0, -1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    ceil CEIL Float Effort::SIMPLE, Exactness::Exact, |x| x.ceil(), Grad::Zero("piecewise constant"), IDEMPOTENT;
+    ceil CEIL Float Exactness::Exact, |x| x.ceil(), Grad::Zero("piecewise constant"), IDEMPOTENT;
     /// Rounds to the nearest integer, half to even.
     ///
     /// ```
@@ -329,7 +288,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.5, 1.5, -1.2]).round())?.as_slice(), [0.0, 2.0, -1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    round ROUND Float Effort::SIMPLE, Exactness::Exact, |x| x.rounded(), Grad::Zero("piecewise constant"), IDEMPOTENT;
+    round ROUND Float Exactness::Exact, |x| x.round_ties_even(), Grad::Zero("piecewise constant"), IDEMPOTENT;
 }
 
 /// Returns the derivative of `gelu`: the standard normal distribution function at `x`, plus `x`

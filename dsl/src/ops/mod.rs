@@ -45,6 +45,7 @@ mod prim_table;
 pub mod random;
 mod reduce;
 mod reduce_index;
+mod scalar_functions;
 mod shape;
 mod slice;
 mod softmax;
@@ -52,7 +53,7 @@ mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
-pub use class::{Combiner, CostCx, Coverage, Effort, OpClass, OpCost};
+pub use class::{Combiner, CostCx, Coverage, Effort, OpClass, OpCost, ScalarForm};
 pub(crate) use evaluate::widened_attrs;
 
 pub use attention::AttentionMask;

@@ -91,6 +91,14 @@ macro_rules! family {
 pub(super) use family;
 
 impl Prim {
+    /// The number of operations of the table.
+    pub(super) const BUILT_IN: usize = BUILT_IN;
+
+    /// Returns the number of the handle.
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+
     /// Returns the definition.
     pub fn def(self) -> &'static OpDef {
         match BUILT_IN_TABLE.get(usize::from(self.0)) {

@@ -5,47 +5,24 @@
 
 use super::infer::{Class, axis_attr, reduced};
 use super::layout::lanes;
-use super::number::{Number, match_float};
+use super::number::{RealNumber, match_float};
 use super::*;
-use crate::{Float, HostTensor, Integer, Tensor};
+use crate::{Float, HostTensor, Integer, Tensor, scalar};
 
 family!(SOFTMAX, LOG_SOFTMAX, LOGSUMEXP);
 
-/// Float functions that these operations need.
-trait Exponential: Float + Number {
-    fn exp(self) -> Self;
-    fn ln(self) -> Self;
-    fn is_finite(self) -> bool;
-}
-macro_rules! exponential {
-    ($($t:ident)*) => {$(
-        impl Exponential for $t {
-            fn exp(self) -> $t {
-                $t::exp(self)
-            }
-            fn ln(self) -> $t {
-                $t::ln(self)
-            }
-            fn is_finite(self) -> bool {
-                $t::is_finite(self)
-            }
-        }
-    )*};
-}
-exponential!(f32 f64);
-
 /// Returns the shift of one slice along the axis and the sum of the exponentials of the shifted
 /// elements.
-fn shifted_sum<T: Exponential>(lane: impl Iterator<Item = T> + Clone) -> (T, T) {
+fn shifted_sum<T: RealNumber>(lane: impl Iterator<Item = T> + Clone) -> (T, T) {
     let max = lane.clone().fold(T::LOWEST, T::larger);
     // With an infinite maximum, differences would be NaN. Without a shift, the exponentials yield
     // the infinities.
     let shift = if max.is_finite() { max } else { T::ZERO };
-    (shift, lane.fold(T::ZERO, |sum, x| sum.plus(x.minus(shift).exp())))
+    (shift, lane.fold(T::ZERO, |sum, x| sum + scalar::exp(x - shift)))
 }
 
 /// Applies a function of each element and of the shift and sum of its slice along the axis.
-fn normalize<T: Exponential>(cx: &EvalCx<'_>, data: &[T], f: impl Fn(T, T, T) -> T) -> HostTensor {
+fn normalize<T: RealNumber>(cx: &EvalCx<'_>, data: &[T], f: impl Fn(T, T, T) -> T) -> HostTensor {
     let (shape, axis) = (cx.shape(), Along::of(cx.attrs).axis);
     let (starts, stride) = lanes(&shape, axis);
     let mut y = data.to_vec();
@@ -73,7 +50,7 @@ static SOFTMAX: OpDef = OpDef {
     attrs: Along::DECLARED,
     infer,
     eval: |cx| {
-        Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift).exp() / sum)))
+        Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| scalar::exp(x - shift) / sum)))
     },
     grad: Grad::Rule(|n| {
         let (y, dy) = (n.y(), n.dy());
@@ -92,7 +69,9 @@ static LOG_SOFTMAX: OpDef = OpDef {
     arity: Arity::Exactly(1),
     attrs: Along::DECLARED,
     infer,
-    eval: |cx| Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift) - sum.ln()))),
+    eval: |cx| {
+        Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift) - scalar::log(sum))))
+    },
     grad: Grad::Rule(|n| {
         let dy = n.dy();
         vec![Some(dy - n.y().exp() * dy.sum_keepdim(Along::of(n.attrs()).axis))]
@@ -116,12 +95,12 @@ static LOGSUMEXP: OpDef = OpDef {
         Ok(Type::tensor(x.dtype, reduced(&x.shape, &[axis], AlongOrKept::of(cx.attrs).keepdim)))
     },
     eval: |cx| {
-        fn sums<T: Exponential>(cx: &EvalCx<'_>, data: &[T]) -> HostTensor {
+        fn sums<T: RealNumber>(cx: &EvalCx<'_>, data: &[T]) -> HostTensor {
             let (shape, axis) = (cx.operands[0].shape(), Along::of(cx.attrs).axis);
             let (starts, stride) = lanes(shape, axis);
             let sum = |start: usize| {
                 let (shift, sum) = shifted_sum((0..shape[axis]).map(|i| data[start + i * stride]));
-                shift.plus(sum.ln())
+                shift + scalar::log(sum)
             };
             cx.result(starts.map(sum).collect())
         }

@@ -3,7 +3,7 @@
 use super::Pass;
 use crate::Graph;
 use crate::ir::{Node, Op, Region, Value};
-use crate::ops::{Effects, Effort, OpClass, Prim};
+use crate::ops::{Effects, OpClass, Prim, ScalarForm};
 use rustc_hash::FxHashMap;
 
 /// Hoists loop-invariant operations out of as many loops as possible.
@@ -87,8 +87,8 @@ enum HoistCost {
 
 fn cost(op: Prim) -> HoistCost {
     match op.class {
-        OpClass::View(_) | OpClass::Shape | OpClass::Scalar(Effort::NONE) => HoistCost::Free,
-        OpClass::Scalar(effort) if effort.is_simple() => HoistCost::Light,
+        OpClass::View(_) | OpClass::Shape | OpClass::Scalar(ScalarForm::Identity) => HoistCost::Free,
+        OpClass::Scalar(_) if op.is_simple() => HoistCost::Light,
         OpClass::Contract(_) | OpClass::Random(_) | OpClass::Rowwise(_) => HoistCost::Heavy,
         OpClass::Scalar(_)
         | OpClass::Move

@@ -4,7 +4,7 @@
 //! instruction set and runs it with one. The order of sums over lanes depends on the vector width,
 //! so results may differ between processors.
 
-use super::math::Real;
+use anabranch_dsl::scalar::Real;
 use bytemuck::Pod;
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -15,16 +15,12 @@ pub(crate) trait Lane:
     + Send
     + Sync
     + PartialOrd
-    + Real
+    + Real<Mask = bool>
     + Add<Output = Self>
     + Sub<Output = Self>
     + Mul<Output = Self>
     + Div<Output = Self>
 {
-    /// The number 1.
-    const ONE: Self;
-    /// Returns the square root.
-    fn sqrt(self) -> Self;
     /// The vector of 512 bits.
     #[cfg(target_arch = "x86_64")]
     type V512: Vector<T = Self>;
@@ -63,9 +59,11 @@ pub(crate) trait Vector: Copy {
     unsafe fn div(self, b: Self) -> Self;
     /// Returns the square root.
     unsafe fn sqrt(self) -> Self;
-    /// Returns the result of [`Real::larger`] for each lane.
+    /// Returns the result of [`Number::larger`](anabranch_dsl::scalar::Number::larger) for each
+    /// lane.
     unsafe fn larger(self, b: Self) -> Self;
-    /// Returns the result of [`Real::smaller`] for each lane.
+    /// Returns the result of [`Number::smaller`](anabranch_dsl::scalar::Number::smaller) for each
+    /// lane.
     unsafe fn smaller(self, b: Self) -> Self;
     /// Returns the sum of all lanes.
     unsafe fn sum(self) -> Self::T;
@@ -389,11 +387,6 @@ mod x86 {
 }
 
 impl Lane for f32 {
-    const ONE: f32 = 1.0;
-    #[inline(always)]
-    fn sqrt(self) -> f32 {
-        self.sqrt()
-    }
     #[cfg(target_arch = "x86_64")]
     type V512 = std::arch::x86_64::__m512;
     #[cfg(target_arch = "x86_64")]
@@ -401,11 +394,6 @@ impl Lane for f32 {
     type V128 = PortableVector<f32, 4>;
 }
 impl Lane for f64 {
-    const ONE: f64 = 1.0;
-    #[inline(always)]
-    fn sqrt(self) -> f64 {
-        self.sqrt()
-    }
     #[cfg(target_arch = "x86_64")]
     type V512 = std::arch::x86_64::__m512d;
     #[cfg(target_arch = "x86_64")]

@@ -23,6 +23,7 @@ use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane};
 use anabranch_dsl::DType;
+use anabranch_dsl::scalar::exp;
 use std::ops::{AddAssign, DivAssign, MulAssign, Range};
 
 /// Attention, or its gradients.
@@ -59,25 +60,15 @@ const PARALLEL: usize = 1 << 19;
 trait AttentionElement: Lane + CpuElement<Mem = Self> + From<f32> + AddAssign + MulAssign + DivAssign {
     /// `1 / sqrt(n)`
     fn inverse_sqrt(n: usize) -> Self;
-    /// Returns whether it is neither infinite nor `NaN`.
-    fn is_finite(self) -> bool;
 }
 impl AttentionElement for f32 {
     fn inverse_sqrt(n: usize) -> f32 {
         1.0 / (n as f32).sqrt()
     }
-    #[inline(always)]
-    fn is_finite(self) -> bool {
-        f32::is_finite(self)
-    }
 }
 impl AttentionElement for f64 {
     fn inverse_sqrt(n: usize) -> f64 {
         1.0 / (n as f64).sqrt()
-    }
-    #[inline(always)]
-    fn is_finite(self) -> bool {
-        f64::is_finite(self)
     }
 }
 
@@ -330,7 +321,7 @@ impl Attention {
                         let (p, d) = (&mut p[..visible], &mut d[..visible]);
                         if !is_one {
                             let shift = shift(largest[i]);
-                            p.iter_mut().for_each(|p| *p = (*p - shift).fast_exp());
+                            p.iter_mut().for_each(|p| *p = exp(*p - shift));
                         }
                         let (sum, mean) = (sums[i], means[i] / sums[i]);
                         for (p, d) in p.iter_mut().zip(d) {
@@ -411,8 +402,8 @@ fn exponentials<T: AttentionElement>(scores: &mut [T], largest: &mut T, sum: &mu
     *largest = fold::<T>(scores, before, T::larger);
     let shift_now = shift(*largest);
     // There was no score before, or only negative infinity.
-    let scale = if before == lowest { T::default() } else { (shift(before) - shift_now).fast_exp() };
-    scores.iter_mut().for_each(|s| *s = (*s - shift_now).fast_exp());
+    let scale = if before == lowest { T::default() } else { exp(shift(before) - shift_now) };
+    scores.iter_mut().for_each(|s| *s = exp(*s - shift_now));
     *sum = *sum * scale + fold::<T>(scores, T::default(), |a, b| a + b);
     scale
 }

@@ -6,9 +6,9 @@
 //! accumulator. An operation on the previous value thus costs one read, no write, and one jump for
 //! several vectors.
 //!
-//! Expensive operations gain nothing here, so chains contain only operations of one or two machine
-//! instructions. Each is bitwise identical to its loop in `functions` on every instruction set:
-//! nothing is contracted to a fused multiply-add.
+//! The instructions of an operation are derived from its recorded form. Expensive operations gain
+//! nothing here, so chains contain only forms of one or two primitives. Each is bitwise identical
+//! to its loop in `functions` on every instruction set.
 //!
 //! A chain accesses the same elements of all memory, in the order of its operations. An operation
 //! may therefore write memory that this or an earlier operation reads.
@@ -16,13 +16,15 @@
 use super::elementwise::{Arg, MapOp};
 use crate::cpu::vector::{InstructionSet, Lane, PortableVector, Task, Vector};
 use anabranch_dsl::DType;
-use anabranch_dsl::ops::{Prim, prim};
+use anabranch_dsl::scalar::{BinaryOp, Expr, Id, Node, UnaryOp};
 use std::mem::MaybeUninit;
 
 /// Maximum number of instructions.
 const MAX_STEPS: usize = 40;
-/// Maximum number of instructions of one operation: one load, two computations, one store.
-const STEPS_OF_OP: usize = 4;
+/// Maximum number of computations of one operation.
+const MAX_OWN_STEPS: usize = 2;
+/// Maximum number of instructions of one operation: a load, computations, a store.
+const STEPS_OF_OP: usize = MAX_OWN_STEPS + 2;
 /// Number of vectors of the accumulator.
 const VECTORS: usize = 8;
 
@@ -60,20 +62,13 @@ enum Opcode {
     SmallerFromOne,
 }
 
-/// A constant that an operation provides.
-#[derive(Clone, Copy, Debug)]
-enum ConstantOperand {
-    Zero,
-    One,
-    MinusOne,
-}
-
 /// The operand of an instruction besides the accumulator.
 #[derive(Clone, Copy, Debug)]
 enum With {
     Nothing,
     Value(Arg),
-    Number(ConstantOperand),
+    /// A constant of the operation.
+    Number(f64),
 }
 
 /// An instruction, with the opcodes for elements in memory and for one element.
@@ -103,6 +98,7 @@ pub(super) struct Chain {
 /// The opcodes of a binary operation.
 ///
 /// `straight` and `reversed` apply if the accumulator is the first or the second operand.
+#[derive(Clone, Copy)]
 struct BinaryOpcodes {
     straight: [Opcode; 2],
     reversed: [Opcode; 2],
@@ -110,40 +106,81 @@ struct BinaryOpcodes {
     twice: Option<Opcode>,
 }
 
-fn binary(op: Prim) -> Option<BinaryOpcodes> {
+/// Returns the opcodes of a primitive.
+fn opcodes(op: BinaryOp) -> Option<BinaryOpcodes> {
     use Opcode::*;
     let (straight, reversed, twice) = match op {
-        prim::ADD => ([Add, AddOne], [Add, AddOne], Some(Double)),
-        prim::MUL => ([Mul, MulOne], [Mul, MulOne], Some(Square)),
-        prim::SUB => ([Sub, SubOne], [SubFrom, SubFromOne], None),
-        prim::DIV => ([Div, DivOne], [DivFrom, DivFromOne], None),
-        prim::MAXIMUM => ([Larger, LargerOne], [LargerFrom, LargerFromOne], None),
-        prim::MINIMUM => ([Smaller, SmallerOne], [SmallerFrom, SmallerFromOne], None),
+        BinaryOp::Add => ([Add, AddOne], [Add, AddOne], Some(Double)),
+        BinaryOp::Mul => ([Mul, MulOne], [Mul, MulOne], Some(Square)),
+        BinaryOp::Sub => ([Sub, SubOne], [SubFrom, SubFromOne], None),
+        BinaryOp::Div => ([Div, DivOne], [DivFrom, DivFromOne], None),
+        BinaryOp::Larger => ([Larger, LargerOne], [LargerFrom, LargerFromOne], None),
+        BinaryOp::Smaller => ([Smaller, SmallerOne], [SmallerFrom, SmallerFromOne], None),
         _ => return None,
     };
     Some(BinaryOpcodes { straight, reversed, twice })
 }
 
-/// Returns the instructions of an operation on the accumulator alone.
-fn unary(op: Prim) -> Option<&'static [ChainInstr]> {
-    const fn of(kind: Opcode, with: With) -> ChainInstr {
-        ChainInstr { kinds: [kind, kind], with }
-    }
-    const ROOT: ChainInstr = of(Opcode::Sqrt, With::Nothing);
-    const RECIP: ChainInstr = of(Opcode::DivFromOne, With::Number(ConstantOperand::One));
-    Some(match op {
-        prim::NEG => const { &[of(Opcode::MulOne, With::Number(ConstantOperand::MinusOne))] },
-        prim::RELU => const { &[of(Opcode::LargerOne, With::Number(ConstantOperand::Zero))] },
-        prim::SQRT => const { &[ROOT] },
-        prim::RECIP => const { &[RECIP] },
-        prim::RSQRT => const { &[ROOT, RECIP] },
-        _ => return None,
-    })
+/// The instructions of an operation.
+#[derive(Clone)]
+enum Instrs {
+    /// Instructions on the accumulator alone.
+    Unary(Vec<ChainInstr>),
+    /// A primitive of two operands.
+    Binary(BinaryOpcodes),
 }
 
-/// Returns whether an operation may be part of a chain.
-fn is_simple(op: &MapOp) -> bool {
-    matches!(op.dtype, DType::F32 | DType::F64) && (binary(op.op).is_some() || unary(op.op).is_some())
+impl Instrs {
+    /// Derives the instructions of an operation, if it may be part of a chain.
+    fn of(op: &MapOp) -> Option<Instrs> {
+        if !matches!(op.dtype, DType::F32 | DType::F64) || !op.op.is_elementwise() {
+            return None;
+        }
+        Instrs::of_form(&op.op.scalar_form(op.dtype)?)
+    }
+
+    fn of_form(form: &Expr) -> Option<Instrs> {
+        let is_argument = |id: Id, i: u8| form.node(id) == Node::Argument(i);
+        if let Node::Binary(op, a, b) = form.node(form.result())
+            && is_argument(a, 0)
+            && is_argument(b, 1)
+        {
+            return opcodes(op).map(Instrs::Binary);
+        }
+        let number = |id: Id| match (form.node(id), form.dtype(id)) {
+            (Node::Constant(bits), DType::F32) => Some(f64::from(f32::from_bits(bits as u32))),
+            (Node::Constant(bits), DType::F64) => Some(f64::from_bits(bits)),
+            _ => None,
+        };
+        // From the result back to the argument.
+        let (mut instrs, mut at) = (Vec::new(), form.result());
+        while !is_argument(at, 0) {
+            let own = |opcode| ChainInstr { kinds: [opcode; 2], with: With::Nothing };
+            let with = |[_, one]: [Opcode; 2], x| ChainInstr { kinds: [one; 2], with: With::Number(x) };
+            let (instr, next) = match form.node(at) {
+                Node::Unary(UnaryOp::Sqrt, x) => (own(Opcode::Sqrt), x),
+                Node::Unary(UnaryOp::Neg, x) => (with([Opcode::Mul, Opcode::MulOne], -1.0), x),
+                Node::Binary(op, x, y) => match (number(x), number(y)) {
+                    (None, Some(y)) => (with(opcodes(op)?.straight, y), x),
+                    (Some(x), None) => (with(opcodes(op)?.reversed, x), y),
+                    _ => return None,
+                },
+                _ => return None,
+            };
+            instrs.push(instr);
+            at = next;
+        }
+        instrs.reverse();
+        (1..=MAX_OWN_STEPS).contains(&instrs.len()).then_some(Instrs::Unary(instrs))
+    }
+
+    /// Returns whether the accumulator may be both operands.
+    fn reads_twice(&self) -> bool {
+        match self {
+            Instrs::Unary(_) => true,
+            Instrs::Binary(opcodes) => opcodes.twice.is_some(),
+        }
+    }
 }
 
 impl Chain {
@@ -153,14 +190,14 @@ impl Chain {
     /// operations.
     pub(super) fn of(ops: &[MapOp], first: usize, is_kept: impl Fn(usize) -> bool) -> (Chain, usize) {
         let dtype = ops[first].dtype;
-        let like = ops[first..].iter().take_while(|op| is_simple(op) && op.dtype == dtype).count();
-        let n = like.min(MAX_STEPS / STEPS_OF_OP);
+        let alike = ops[first..].iter().take(MAX_STEPS / STEPS_OF_OP).take_while(|op| op.dtype == dtype);
+        let own: Vec<Instrs> = alike.map_while(Instrs::of).collect();
+        let n = own.len();
         let end = first + n;
-        let twice = |op: &MapOp| binary(op.op).is_some_and(|b| b.twice.is_some());
         // Whether operation `k` reads the value of operation `j` only from the accumulator.
         let finds = |k: usize, j: usize| {
             let uses = ops[k].args[..2].iter().filter(|a| **a == Arg::Result(j as u8)).count();
-            k == j + 1 && k < end && (uses < 2 || unary(ops[k].op).is_some() || twice(&ops[k]))
+            k == j + 1 && k < end && (uses < 2 || own[k - first].reads_twice())
         };
         let reads = |k: usize, j: usize| ops[k].args.contains(&Arg::Result(j as u8));
         let mut instrs = Vec::new();
@@ -168,18 +205,17 @@ impl Chain {
             let [a, b, _] = op.args;
             let is_here = |arg: Arg| k > first && arg == Arg::Result(k as u8 - 1);
             let load = ChainInstr { kinds: [Opcode::Load, Opcode::LoadOne], with: With::Value(a) };
-            if let Some(own) = unary(op.op) {
-                instrs.extend((!is_here(a)).then_some(load));
-                instrs.extend(own);
-            } else {
-                let BinaryOpcodes { straight, reversed, twice } =
-                    binary(op.op).expect("the operation can be part of a chain");
-                match (is_here(a), is_here(b), twice) {
-                    (true, true, Some(kind)) => instrs.push(ChainInstr { kinds: [kind; 2], with: With::Nothing }),
-                    (true, ..) => instrs.push(ChainInstr { kinds: straight, with: With::Value(b) }),
-                    (_, true, _) => instrs.push(ChainInstr { kinds: reversed, with: With::Value(a) }),
-                    _ => instrs.extend([load, ChainInstr { kinds: straight, with: With::Value(b) }]),
+            match &own[k - first] {
+                Instrs::Unary(own) => {
+                    instrs.extend((!is_here(a)).then_some(load));
+                    instrs.extend(own);
                 }
+                Instrs::Binary(BinaryOpcodes { straight, reversed, twice }) => match (is_here(a), is_here(b), twice) {
+                    (true, true, Some(kind)) => instrs.push(ChainInstr { kinds: [*kind; 2], with: With::Nothing }),
+                    (true, ..) => instrs.push(ChainInstr { kinds: *straight, with: With::Value(b) }),
+                    (_, true, _) => instrs.push(ChainInstr { kinds: *reversed, with: With::Value(a) }),
+                    _ => instrs.extend([load, ChainInstr { kinds: *straight, with: With::Value(b) }]),
+                },
             }
             if is_kept(k) || (k + 1..ops.len()).any(|user| reads(user, k) && !finds(user, k)) {
                 instrs.push(ChainInstr { kinds: [Opcode::Store; 2], with: With::Value(Arg::Result(k as u8)) });
@@ -211,9 +247,8 @@ impl Chain {
             let [many, one] = instr.kinds;
             let of = |x: T| BoundInstr { kind: one, at: std::ptr::null_mut(), one: x };
             step.write(match instr.with {
-                With::Nothing | With::Number(ConstantOperand::Zero) => of(T::default()),
-                With::Number(ConstantOperand::One) => of(T::ONE),
-                With::Number(ConstantOperand::MinusOne) => of(T::default() - T::ONE),
+                With::Nothing => of(T::default()),
+                With::Number(x) => of(T::default().number(x)),
                 With::Value(arg) => match place_of(arg) {
                     ElementPtr::Elements(at) => {
                         debug_assert!(at.cast::<T>().is_aligned());
@@ -355,6 +390,7 @@ mod tests {
     use super::super::elementwise::MapFn;
     use super::super::functions::function;
     use super::*;
+    use anabranch_dsl::ops::{Arity, Prim, prim};
 
     const OPS: [Prim; 11] = [
         prim::ADD,
@@ -390,7 +426,8 @@ mod tests {
                 _ => Arg::Operand(random.below(2) as u8),
             };
             let (a, b) = (arg(), arg());
-            let b = if unary(op).is_some() { a } else { b };
+            let is_unary = op.arity == Arity::Exactly(1);
+            let b = if is_unary { a } else { b };
             let function = function(op, DType::F32, DType::F32).expect("an operation on floats");
             MapOp { work: MapFn::Function(function), args: [a, b, a], dtype: DType::F32, op }
         };

@@ -34,28 +34,28 @@ pub(super) fn cast(from: DType, to: DType) -> Option<ElementFunction> {
     macro_rules! from_half {
         ($A:ty) => {
             match to {
-                DType::F32 => unary!(plain $A => f32, |x| x.to_f32()),
-                DType::F64 => unary!(plain $A => f64, |x| x.to_f32().into()),
-                DType::I32 => unary!(plain $A => i32, |x| x.to_f32() as i32),
-                DType::I64 => unary!(plain $A => i64, |x| x.to_f32() as i64),
-                DType::U32 => unary!(plain $A => u32, |x| x.to_f32() as u32),
-                DType::U8 => unary!(plain $A => u8, |x| x.to_f32() as u8),
-                DType::Bool => unary!(plain $A => bool, |x| x.to_f32() != 0.0),
-                DType::F16 => unary!(plain $A => f16, |x| f16::from_f32(x.to_f32())),
-                DType::BF16 => unary!(plain $A => bf16, |x| bf16::from_f32(x.to_f32())),
+                DType::F32 => unary!(as_is, as_is, $A => f32, |x| x.to_f32()),
+                DType::F64 => unary!(as_is, as_is, $A => f64, |x| x.to_f32().into()),
+                DType::I32 => unary!(as_is, as_is, $A => i32, |x| x.to_f32() as i32),
+                DType::I64 => unary!(as_is, as_is, $A => i64, |x| x.to_f32() as i64),
+                DType::U32 => unary!(as_is, as_is, $A => u32, |x| x.to_f32() as u32),
+                DType::U8 => unary!(as_is, as_is, $A => u8, |x| x.to_f32() as u8),
+                DType::Bool => unary!(as_is, as_is, $A => bool, |x| x.to_f32() != 0.0),
+                DType::F16 => unary!(as_is, as_is, $A => f16, |x| f16::from_f32(x.to_f32())),
+                DType::BF16 => unary!(as_is, as_is, $A => bf16, |x| bf16::from_f32(x.to_f32())),
             }
         };
     }
     macro_rules! to_half {
         ($R:ty) => {
             match from {
-                DType::F32 => unary!(plain f32 => $R, |x| <$R>::from_f32(x)),
-                DType::F64 => unary!(plain f64 => $R, |x| <$R as Float>::from_f64(x)),
-                DType::I32 => unary!(plain i32 => $R, |x| <$R as Float>::from_f64(x.into())),
-                DType::I64 => unary!(plain i64 => $R, |x| <$R as Float>::from_f64(odd_f64(x))),
-                DType::U32 => unary!(plain u32 => $R, |x| <$R as Float>::from_f64(x.into())),
-                DType::U8 => unary!(plain u8 => $R, |x| <$R as Float>::from_f64(x.into())),
-                DType::Bool => unary!(plain bool => $R, |x| <$R as Float>::from_f64(u8::from(x).into())),
+                DType::F32 => unary!(as_is, as_is, f32 => $R, |x| <$R>::from_f32(x)),
+                DType::F64 => unary!(as_is, as_is, f64 => $R, |x| <$R as Float>::from_f64(x)),
+                DType::I32 => unary!(as_is, as_is, i32 => $R, |x| <$R as Float>::from_f64(x.into())),
+                DType::I64 => unary!(as_is, as_is, i64 => $R, |x| <$R as Float>::from_f64(odd_f64(x))),
+                DType::U32 => unary!(as_is, as_is, u32 => $R, |x| <$R as Float>::from_f64(x.into())),
+                DType::U8 => unary!(as_is, as_is, u8 => $R, |x| <$R as Float>::from_f64(x.into())),
+                DType::Bool => unary!(as_is, as_is, bool => $R, |x| <$R as Float>::from_f64(u8::from(x).into())),
                 DType::F16 | DType::BF16 => return None,
             }
         };

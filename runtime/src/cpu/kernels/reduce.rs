@@ -8,11 +8,12 @@
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
-use crate::cpu::math::{Real, wide_for};
+use crate::cpu::math::wide_for;
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Combiner, Prim, prim};
+use anabranch_dsl::scalar;
 
 /// The reduction function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,8 @@ macro_rules! floats {
     ($($t:ident)*) => {$(combine! {
         Sum $t: 0.0, |a, b| a + b;
         Prod $t: 1.0, |a, b| a * b;
-        Max $t: $t::NEG_INFINITY, Real::larger;
-        Min $t: $t::INFINITY, Real::smaller;
+        Max $t: $t::NEG_INFINITY, scalar::Number::larger;
+        Min $t: $t::INFINITY, scalar::Number::smaller;
     })*};
 }
 macro_rules! ints {

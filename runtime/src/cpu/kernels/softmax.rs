@@ -6,9 +6,10 @@ use super::axis::blocks;
 use super::reduce::fold;
 use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
-use crate::cpu::math::{Real, wide};
+use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
 use anabranch_dsl::DType;
+use anabranch_dsl::scalar::{Real, exp, log};
 
 /// The function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,35 +29,20 @@ pub(crate) struct Softmax {
     inner: usize,
 }
 
-/// Arithmetic of the supported element types.
-trait SoftmaxElement: Real + CpuElement<Mem = Self> + PartialOrd + Send + Sync {
+/// A supported element type.
+trait SoftmaxElement: Real<Mask = bool> + CpuElement<Mem = Self> + PartialOrd + Send + Sync {
     const LOWEST: Self;
     const ONE: Self;
-    fn is_finite(self) -> bool;
-    fn plus(self, other: Self) -> Self;
-    fn minus(self, other: Self) -> Self;
-    fn times(self, other: Self) -> Self;
-    fn over(self, other: Self) -> Self;
 }
-macro_rules! exponential {
+macro_rules! elements {
     ($($t:ident)*) => {$(
         impl SoftmaxElement for $t {
             const LOWEST: $t = $t::NEG_INFINITY;
             const ONE: $t = 1.0;
-            #[inline(always)]
-            fn is_finite(self) -> bool { $t::is_finite(self) }
-            #[inline(always)]
-            fn plus(self, other: $t) -> $t { self + other }
-            #[inline(always)]
-            fn minus(self, other: $t) -> $t { self - other }
-            #[inline(always)]
-            fn times(self, other: $t) -> $t { self * other }
-            #[inline(always)]
-            fn over(self, other: $t) -> $t { self / other }
         }
     )*};
 }
-exponential!(f32 f64);
+elements!(f32 f64);
 
 impl Softmax {
     /// Creates the kernel for a dense operand of this shape.
@@ -120,14 +106,14 @@ impl Softmax {
             SoftmaxKind::Softmax => {
                 // The sum is between 1 and `n`, or NaN, so its reciprocal is exact to half a unit
                 // in the last place.
-                let by = T::ONE.over(exponentials(x, shift, |i, group| y[i..i + group.len()].copy_from_slice(group)));
-                y.iter_mut().for_each(|y| *y = y.times(by));
+                let by = T::ONE / exponentials(x, shift, |i, group| y[i..i + group.len()].copy_from_slice(group));
+                y.iter_mut().for_each(|y| *y = *y * by);
             }
             SoftmaxKind::LogSoftmax => {
-                let log = exponentials(x, shift, |_, _| {}).fast_ln();
-                y.iter_mut().zip(x).for_each(|(y, &x)| *y = x.minus(shift).minus(log));
+                let log_of_sum = log(exponentials(x, shift, |_, _| {}));
+                y.iter_mut().zip(x).for_each(|(y, &x)| *y = x - shift - log_of_sum);
             }
-            SoftmaxKind::LogSumExp => y[0] = shift.plus(exponentials(x, shift, |_, _| {}).fast_ln()),
+            SoftmaxKind::LogSumExp => y[0] = shift + log(exponentials(x, shift, |_, _| {})),
         }
     }
 
@@ -135,14 +121,14 @@ impl Softmax {
     fn column<T: SoftmaxElement>(&self, x: &[T], y: &mut [T], at: usize) {
         let places = || (0..self.n).map(|i| at + i * self.inner);
         let shift = shift(places().fold(T::LOWEST, |max, i| max.larger(x[i])));
-        let sum = places().fold(T::default(), |sum, i| sum.plus(x[i].minus(shift).fast_exp()));
+        let sum = places().fold(T::default(), |sum, i| sum + exp(x[i] - shift));
         match self.normal {
-            SoftmaxKind::Softmax => places().for_each(|i| y[i] = x[i].minus(shift).fast_exp().over(sum)),
+            SoftmaxKind::Softmax => places().for_each(|i| y[i] = exp(x[i] - shift) / sum),
             SoftmaxKind::LogSoftmax => {
-                let log = sum.fast_ln();
-                places().for_each(|i| y[i] = x[i].minus(shift).minus(log));
+                let log_of_sum = log(sum);
+                places().for_each(|i| y[i] = x[i] - shift - log_of_sum);
             }
-            SoftmaxKind::LogSumExp => y[at] = shift.plus(sum.fast_ln()),
+            SoftmaxKind::LogSumExp => y[at] = shift + log(sum),
         }
     }
 }
@@ -159,24 +145,24 @@ fn exponentials<T: SoftmaxElement>(x: &[T], shift: T, mut each: impl FnMut(usize
     for (k, group) in groups.iter().enumerate() {
         let mut values = [T::default(); LANES];
         for (e, x) in values.iter_mut().zip(group) {
-            *e = x.minus(shift).fast_exp();
+            *e = exp(*x - shift);
         }
         each(k * LANES, &values);
         for (lane, e) in lanes.iter_mut().zip(values) {
-            *lane = lane.plus(e);
+            *lane = *lane + e;
         }
     }
     let mut n = LANES;
     while n > 1 {
         n /= 2;
         for i in 0..n {
-            lanes[i] = lanes[i].plus(lanes[i + n]);
+            lanes[i] = lanes[i] + lanes[i + n];
         }
     }
     rest.iter().enumerate().fold(lanes[0], |sum, (i, x)| {
-        let e = x.minus(shift).fast_exp();
+        let e = exp(*x - shift);
         each(groups.len() * LANES + i, &[e]);
-        sum.plus(e)
+        sum + e
     })
 }
 

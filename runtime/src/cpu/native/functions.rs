@@ -1,154 +1,144 @@
-//! Inlined math functions in native code.
+//! Scalar functions in native code, derived from their recorded form.
 //!
-//! The functions of `cpu::math`, on one number. The operations and their order are the same, so
-//! results are bitwise identical. A call would have to save and restore all vector registers of the
-//! loop.
+//! The nodes of the form have the same operations in the same order as the functions that rustc
+//! compiles, so results are bitwise identical. Functions are inlined: a call would have to save and
+//! restore all vector registers of the loop.
 
-use crate::cpu::math::{Constants, FACTORIALS, Real};
-use anabranch_dsl::ops::{Prim, prim};
-use cranelift_codegen::ir::condcodes::FloatCC;
+use super::translate::machine_type;
+use anabranch_dsl::DType;
+use anabranch_dsl::scalar::{BinaryOp, Expr, Node, TernaryOp, UnaryOp};
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value, types};
 use cranelift_frontend::FunctionBuilder;
 
-/// A code emitter for numbers of one type.
-struct Emit<'a, 'b> {
-    b: &'a mut FunctionBuilder<'b>,
-    ty: Type,
-    constants: Constants,
+/// The values of a function in native code.
+pub(super) struct Emitted {
+    /// The value of the function.
+    pub(super) result: Value,
+    /// A value that is true if the function does not hold for its argument.
+    pub(super) far: Option<Value>,
 }
 
-/// Emits a function of `x`, which has type `ty`. Returns `None` for functions not defined here.
-pub(super) fn emit(b: &mut FunctionBuilder<'_>, op: Prim, ty: Type, x: Value) -> Option<Value> {
-    let constants = if ty == types::F32 { f32::CONSTANTS } else { f64::CONSTANTS };
-    let mut emit = Emit { b, ty, constants };
-    Some(match op {
-        prim::EXP => emit.exp(x),
-        prim::TANH => emit.tanh(x),
-        prim::SIGMOID => emit.sigmoid(x),
-        prim::SILU => {
-            let s = emit.sigmoid(x);
-            emit.mul(x, s)
-        }
-        prim::RELU => {
-            let zero = emit.number(0.0);
-            let nan = emit.b.ins().fcmp(FloatCC::Unordered, x, x);
-            let larger = emit.b.ins().fcmp(FloatCC::GreaterThan, x, zero);
-            let stays = emit.b.ins().bor(nan, larger);
-            emit.b.ins().select(stays, x, zero)
-        }
-        _ => return None,
-    })
-}
-
-impl Emit<'_, '_> {
-    fn number(&mut self, x: f64) -> Value {
-        if self.ty == types::F32 { self.b.ins().f32const(x as f32) } else { self.b.ins().f64const(x) }
-    }
-
-    fn add(&mut self, a: Value, b: Value) -> Value {
-        self.b.ins().fadd(a, b)
-    }
-
-    fn sub(&mut self, a: Value, b: Value) -> Value {
-        self.b.ins().fsub(a, b)
-    }
-
-    fn mul(&mut self, a: Value, b: Value) -> Value {
-        self.b.ins().fmul(a, b)
-    }
-
-    fn div(&mut self, a: Value, b: Value) -> Value {
-        self.b.ins().fdiv(a, b)
-    }
-
-    /// Limits `x` to `end`.
-    fn limit(&mut self, x: Value, beyond: FloatCC, end: f64) -> Value {
-        let end = self.number(end);
-        let is_beyond = self.b.ins().fcmp(beyond, x, end);
-        self.b.ins().select(is_beyond, end, x)
-    }
-
-    fn integers(&self) -> Type {
-        if self.ty == types::F32 { types::I32 } else { types::I64 }
-    }
-
-    /// Emits `Split::split`.
-    fn split(&mut self, x: Value) -> (Value, Value) {
-        let Constants { log2_e, ln2: [high, low], round, .. } = self.constants;
-        let [log2_e, round, high, low] = [log2_e, round, high, low].map(|c| self.number(c));
-        let scaled = self.mul(x, log2_e);
-        let t = self.add(scaled, round);
-        let n = self.sub(t, round);
-        let ty = self.integers();
-        let [t, round] = [t, round].map(|v| self.b.ins().bitcast(ty, MemFlagsData::new(), v));
-        let int = self.b.ins().isub(t, round);
-        let (high, low) = (self.mul(n, high), self.mul(n, low));
-        let rest = self.sub(x, high);
-        (int, self.sub(rest, low))
-    }
-
-    /// Emits `2^n`.
-    fn power(&mut self, n: Value) -> Value {
-        let biased = self.b.ins().iadd_imm_s(n, self.constants.bias);
-        let bits = self.b.ins().ishl_imm_u(biased, i64::from(self.constants.mantissa));
-        self.b.ins().bitcast(self.ty, MemFlagsData::new(), bits)
-    }
-
-    /// Emits `Split::series`.
-    fn series(&mut self, r: Value) -> Value {
-        let square = self.mul(r, r);
-        let pair = |emit: &mut Self, k: usize| {
-            let [a, b] = [FACTORIALS[k], FACTORIALS[k + 1]].map(|c| emit.number(c));
-            let product = emit.mul(b, r);
-            emit.add(a, product)
+/// Emits a function. Returns `None` if one of its primitives has no instruction.
+pub(super) fn emit(b: &mut FunctionBuilder<'_>, expr: &Expr, arguments: &[Value]) -> Option<Emitted> {
+    let mut values: Vec<Value> = Vec::with_capacity(expr.nodes().len());
+    for (node, dtype) in expr.nodes() {
+        let value = match node {
+            Node::Argument(i) => arguments[usize::from(i)],
+            Node::Constant(bits) => constant(b, bits, machine_type(dtype)),
+            Node::Unary(op, x) => unary(b, op, values[x.index()], dtype),
+            Node::Binary(op, x, y) => binary(b, op, [x, y].map(|id| values[id.index()]), expr.dtype(x))?,
+            Node::Ternary(op, x, y, z) => {
+                let [x, y, z] = [x, y, z].map(|id| values[id.index()]);
+                match op {
+                    TernaryOp::MulAdd => b.ins().fma(x, y, z),
+                    TernaryOp::Select => b.ins().select(x, y, z),
+                }
+            }
         };
-        let terms = self.constants.exp_terms;
-        let mut sum = pair(self, terms - 2);
-        for k in (0..terms / 2 - 1).rev() {
-            let pair = pair(self, 2 * k);
-            let product = self.mul(sum, square);
-            sum = self.add(product, pair);
+        values.push(value);
+    }
+    let far = expr.far().map(|far| values[far.index()]);
+    Some(Emitted { result: values[expr.result().index()], far })
+}
+
+/// Emits a constant, given by the bits of a register.
+pub(super) fn constant(b: &mut FunctionBuilder<'_>, bits: u64, ty: Type) -> Value {
+    match ty {
+        types::F64 => b.ins().f64const(f64::from_bits(bits)),
+        types::F32 => b.ins().f32const(f32::from_bits(bits as u32)),
+        _ => b.ins().iconst(ty, bits.cast_signed() & (u64::MAX >> (64 - ty.bits())).cast_signed()),
+    }
+}
+
+/// Emits a primitive of a value of type `operand`, with a result of type `result`.
+fn unary(b: &mut FunctionBuilder<'_>, op: UnaryOp, x: Value, result: DType) -> Value {
+    let (from, to) = (b.func.dfg.value_type(x), machine_type(result));
+    match op {
+        UnaryOp::Neg if result.is_float() => b.ins().fneg(x),
+        UnaryOp::Neg => b.ins().ineg(x),
+        UnaryOp::Abs if result.is_float() => b.ins().fabs(x),
+        UnaryOp::Abs => b.ins().iabs(x),
+        UnaryOp::Sqrt => b.ins().sqrt(x),
+        UnaryOp::Floor => b.ins().floor(x),
+        UnaryOp::Ceil => b.ins().ceil(x),
+        UnaryOp::Round => b.ins().nearest(x),
+        UnaryOp::Nearest | UnaryOp::NearestInt => {
+            // As on the host: adding 1.5 * 2^mantissa rounds to an integer, which is then in the
+            // low bits.
+            let shift = if from == types::F32 { u64::from(0x4b40_0000u32) } else { 0x4338_0000_0000_0000 };
+            let shift_float = constant(b, shift, from);
+            let shifted = b.ins().fadd(x, shift_float);
+            if op == UnaryOp::Nearest {
+                return b.ins().fsub(shifted, shift_float);
+            }
+            let bits = b.ins().bitcast(to, MemFlagsData::new(), shifted);
+            let shift = constant(b, shift, to);
+            b.ins().isub(bits, shift)
         }
-        let product = self.mul(square, sum);
-        self.add(r, product)
+        UnaryOp::Bits | UnaryOp::FromBits => b.ins().bitcast(to, MemFlagsData::new(), x),
+        UnaryOp::FromInt => b.ins().fcvt_from_sint(to, x),
+        UnaryOp::Not if result == DType::Bool => b.ins().bxor_imm_u(x, 1),
+        UnaryOp::Not => b.ins().bnot(x),
     }
+}
 
-    fn exp(&mut self, x: Value) -> Value {
-        let [low, high] = self.constants.exp_range;
-        let x = self.limit(x, FloatCC::GreaterThan, high);
-        let x = self.limit(x, FloatCC::LessThan, low);
-        let (n, rest) = self.split(x);
-        let half = self.b.ins().sshr_imm_u(n, 1);
-        let other = self.b.ins().isub(n, half);
-        let (half, other) = (self.power(half), self.power(other));
-        let (one, series) = (self.number(1.0), self.series(rest));
-        let sum = self.add(one, series);
-        let product = self.mul(sum, half);
-        self.mul(product, other)
-    }
-
-    fn tanh(&mut self, x: Value) -> Value {
-        let (one, two) = (self.number(1.0), self.number(2.0));
-        let size = self.b.ins().fabs(x);
-        let y = self.mul(two, size);
-        let y = self.limit(y, FloatCC::GreaterThan, self.constants.saturation);
-        let (n, rest) = self.split(y);
-        let (power, series) = (self.power(n), self.series(rest));
-        let (product, difference) = (self.mul(power, series), self.sub(power, one));
-        let less_one = self.add(product, difference);
-        let sum = self.add(less_one, two);
-        let quotient = self.div(less_one, sum);
-        self.b.ins().fcopysign(quotient, x)
-    }
-
-    fn sigmoid(&mut self, x: Value) -> Value {
-        let size = self.b.ins().fabs(x);
-        let negative = self.b.ins().fneg(size);
-        let e = self.exp(negative);
-        let (zero, one) = (self.number(0.0), self.number(1.0));
-        let is_positive = self.b.ins().fcmp(FloatCC::GreaterThanOrEqual, x, zero);
-        let above = self.b.ins().select(is_positive, one, e);
-        let below = self.add(one, e);
-        self.div(above, below)
-    }
+/// Emits a primitive of two values of type `operand`.
+fn binary(b: &mut FunctionBuilder<'_>, op: BinaryOp, [x, y]: [Value; 2], operand: DType) -> Option<Value> {
+    let signed = matches!(operand, DType::I32 | DType::I64);
+    let compare = |b: &mut FunctionBuilder<'_>, float: FloatCC, ints: [IntCC; 2]| match operand.is_float() {
+        true => b.ins().fcmp(float, x, y),
+        false => b.ins().icmp(ints[usize::from(signed)], x, y),
+    };
+    Some(match (op, operand.is_float()) {
+        (BinaryOp::Add, true) => b.ins().fadd(x, y),
+        (BinaryOp::Sub, true) => b.ins().fsub(x, y),
+        (BinaryOp::Mul, true) => b.ins().fmul(x, y),
+        (BinaryOp::Div, true) => b.ins().fdiv(x, y),
+        // A call of the function of the host.
+        (BinaryOp::Rem, true) => return None,
+        (BinaryOp::CopySign, _) => b.ins().fcopysign(x, y),
+        (BinaryOp::Larger | BinaryOp::Smaller, true) => {
+            let beyond = if op == BinaryOp::Larger { FloatCC::GreaterThan } else { FloatCC::LessThan };
+            let (nan, beyond) = (b.ins().fcmp(FloatCC::Unordered, x, x), b.ins().fcmp(beyond, x, y));
+            let first = b.ins().bor(nan, beyond);
+            b.ins().select(first, x, y)
+        }
+        (BinaryOp::Add, false) => b.ins().iadd(x, y),
+        (BinaryOp::Sub, false) => b.ins().isub(x, y),
+        (BinaryOp::Mul, false) => b.ins().imul(x, y),
+        (BinaryOp::Larger, false) if signed => b.ins().smax(x, y),
+        (BinaryOp::Larger, false) => b.ins().umax(x, y),
+        (BinaryOp::Smaller, false) if signed => b.ins().smin(x, y),
+        (BinaryOp::Smaller, false) => b.ins().umin(x, y),
+        // The divisor was checked to be nonzero.
+        (BinaryOp::Div, false) if !signed => b.ins().udiv(x, y),
+        (BinaryOp::Rem, false) if !signed => b.ins().urem(x, y),
+        (BinaryOp::Div | BinaryOp::Rem, false) => {
+            // Dividing the smallest number by -1 would trap, so handle -1 separately.
+            let minus_one = b.ins().icmp_imm_s(IntCC::Equal, y, -1);
+            let one = b.ins().iconst(machine_type(operand), 1);
+            let divisor = b.ins().select(minus_one, one, y);
+            if op == BinaryOp::Div {
+                let quotient = b.ins().sdiv(x, divisor);
+                let negated = b.ins().ineg(x);
+                b.ins().select(minus_one, negated, quotient)
+            } else {
+                // The remainder of a division by 1 is 0, as for -1.
+                b.ins().srem(x, divisor)
+            }
+        }
+        (BinaryOp::Equal, _) => compare(b, FloatCC::Equal, [IntCC::Equal; 2]),
+        (BinaryOp::Less, _) => compare(b, FloatCC::LessThan, [IntCC::UnsignedLessThan, IntCC::SignedLessThan]),
+        (BinaryOp::AtMost, _) => {
+            compare(b, FloatCC::LessThanOrEqual, [IntCC::UnsignedLessThanOrEqual, IntCC::SignedLessThanOrEqual])
+        }
+        (BinaryOp::And, _) => b.ins().band(x, y),
+        (BinaryOp::Or, _) => b.ins().bor(x, y),
+        (BinaryOp::Xor, _) => b.ins().bxor(x, y),
+        // The machine takes the count modulo the number of bits as well.
+        (BinaryOp::ShiftLeft, _) => b.ins().ishl(x, y),
+        (BinaryOp::ShiftRight, _) if signed => b.ins().sshr(x, y),
+        (BinaryOp::ShiftRight, _) => b.ins().ushr(x, y),
+    })
 }

@@ -10,14 +10,15 @@
 //! registers stay in memory and are loaded and stored at each use. An example is the gradient of a
 //! long loop body with many stacks, whose compile time would otherwise be quadratic.
 
+use super::functions::{self, Emitted};
+use super::host;
 use super::region::{NativeLoop, popped, pushed};
-use super::{functions, host};
 use crate::cpu::compile::{Instr, Plan, Reg, ScalarOp, StackId};
 use crate::cpu::memory::stack::StackStorage;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::prim;
 use cranelift_codegen::Context;
-use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     AbiParam, Block, BlockArg, InstBuilder, MemFlagsData, SigRef, Signature, Type, Value, types,
 };
@@ -98,7 +99,7 @@ fn place_of(r: Reg) -> i32 {
 }
 
 /// Returns the machine type of an element.
-fn machine_type(dtype: DType) -> Type {
+pub(super) fn machine_type(dtype: DType) -> Type {
     match dtype {
         DType::F32 => types::F32,
         DType::F64 => types::F64,
@@ -341,11 +342,7 @@ impl Translation<'_> {
 
     fn get(&mut self, r: Reg, ty: Type) -> Value {
         if let Some(bits) = self.plan.constant(r) {
-            return match ty {
-                types::F64 => self.b.ins().f64const(f64::from_bits(bits)),
-                types::F32 => self.b.ins().f32const(f32::from_bits(bits as u32)),
-                _ => self.b.ins().iconst(ty, bits.cast_signed() & (u64::MAX >> (64 - ty.bits())).cast_signed()),
-            };
+            return functions::constant(&mut self.b, bits, ty);
         }
         let bits = match self.vars.as_ref().map(|vars| vars[&r]) {
             Some(var) => {
@@ -389,10 +386,7 @@ impl Translation<'_> {
             Instr::Unary { f, dst, a } => {
                 let op = op.expect("a scalar operation has a name");
                 let x = self.get(a, machine_type(op.operand));
-                let value = self.unary(op, x).unwrap_or_else(|| {
-                    let bits = self.bits_of(x);
-                    self.call(host::unary as *const (), &[f as *const () as i64], &[bits], op.result)
-                });
+                let value = self.unary(op, f, x);
                 self.set(dst, value);
             }
             Instr::Binary { f, dst, a, b } => {
@@ -595,34 +589,33 @@ impl Translation<'_> {
         self.b.import_signature(signature)
     }
 
-    // Operations. Functions not defined here are called.
+    // Operations. Those without instructions are called.
 
-    fn unary(&mut self, op: ScalarOp, x: Value) -> Option<Value> {
-        let (ty, d) = (machine_type(op.operand), op.operand);
-        let b = &mut self.b;
-        Some(match (op.op, d.is_float()) {
-            (prim::STOP_GRADIENT, _) => x,
-            (prim::NEG, true) => b.ins().fneg(x),
-            (prim::NEG, false) => b.ins().ineg(x),
-            (prim::ABS, true) => b.ins().fabs(x),
-            (prim::SQRT, true) => b.ins().sqrt(x),
-            (prim::RECIP | prim::RSQRT, true) => {
-                let one = self.float(1.0, ty);
-                let b = &mut self.b;
-                let x = if op.op == prim::RSQRT { b.ins().sqrt(x) } else { x };
-                b.ins().fdiv(one, x)
+    fn unary(&mut self, op: ScalarOp, f: fn(u64) -> u64, x: Value) -> Value {
+        let emitted = match op.op {
+            prim::STOP_GRADIENT => return x,
+            prim::CAST => self.cast(op, x).map(|result| Emitted { result, far: None }),
+            _ => op.op.scalar_form(op.operand).and_then(|form| functions::emit(&mut self.b, &form, &[x])),
+        };
+        let call = |t: &mut Self| {
+            let bits = t.bits_of(x);
+            t.call(host::unary as *const (), &[f as *const () as i64], &[bits], op.result)
+        };
+        match emitted {
+            Some(Emitted { result, far: None }) => result,
+            Some(Emitted { result, far: Some(far) }) => {
+                let (beyond, next) = (self.b.create_block(), self.b.create_block());
+                let value = self.b.append_block_param(next, machine_type(op.result));
+                self.b.ins().brif(far, beyond, &[], next, &[BlockArg::Value(result)]);
+                self.b.set_cold_block(beyond);
+                self.b.switch_to_block(beyond);
+                let called = call(self);
+                self.b.ins().jump(next, &[BlockArg::Value(called)]);
+                self.b.switch_to_block(next);
+                value
             }
-            (prim::IS_NAN, true) => b.ins().fcmp(FloatCC::Unordered, x, x),
-            (prim::NOT, false) => b.ins().bxor_imm_u(x, 1),
-            (prim::BIT_NOT, false) => b.ins().bnot(x),
-            (prim::CAST, _) => return self.cast(op, x),
-            (name, true) => return functions::emit(&mut self.b, name, ty, x),
-            _ => return None,
-        })
-    }
-
-    fn float(&mut self, x: f64, ty: Type) -> Value {
-        if ty == types::F32 { self.b.ins().f32const(x as f32) } else { self.b.ins().f64const(x) }
+            None => call(self),
+        }
     }
 
     fn cast(&mut self, op: ScalarOp, x: Value) -> Option<Value> {
@@ -667,88 +660,11 @@ impl Translation<'_> {
     fn binary(&mut self, op: ScalarOp, f: fn(u64, u64) -> u64, x: Reg, y: Reg) -> Value {
         let ty = machine_type(op.operand);
         let (x, y) = (self.get(x, ty), self.get(y, ty));
-        self.arithmetic(op, x, y).unwrap_or_else(|| {
+        let form = op.op.scalar_form(op.operand);
+        let emitted = form.and_then(|form| functions::emit(&mut self.b, &form, &[x, y]));
+        emitted.map(|emitted| emitted.result).unwrap_or_else(|| {
             let bits = [self.bits_of(x), self.bits_of(y)];
             self.call(host::binary as *const (), &[f as *const () as i64], &bits, op.result)
-        })
-    }
-
-    fn arithmetic(&mut self, op: ScalarOp, x: Value, y: Value) -> Option<Value> {
-        let signed = matches!(op.operand, DType::I32 | DType::I64);
-        let b = &mut self.b;
-        let compare = |int: [IntCC; 2], float: FloatCC| (int[usize::from(signed)], float);
-        let comparison = match op.op {
-            prim::EQ => Some(compare([IntCC::Equal; 2], FloatCC::Equal)),
-            prim::NE => Some(compare([IntCC::NotEqual; 2], FloatCC::NotEqual)),
-            prim::LT => Some(compare([IntCC::UnsignedLessThan, IntCC::SignedLessThan], FloatCC::LessThan)),
-            prim::LE => {
-                Some(compare([IntCC::UnsignedLessThanOrEqual, IntCC::SignedLessThanOrEqual], FloatCC::LessThanOrEqual))
-            }
-            prim::GT => Some(compare([IntCC::UnsignedGreaterThan, IntCC::SignedGreaterThan], FloatCC::GreaterThan)),
-            prim::GE => Some(compare(
-                [IntCC::UnsignedGreaterThanOrEqual, IntCC::SignedGreaterThanOrEqual],
-                FloatCC::GreaterThanOrEqual,
-            )),
-            _ => None,
-        };
-        if let Some((int, float)) = comparison {
-            return Some(if op.operand.is_float() { b.ins().fcmp(float, x, y) } else { b.ins().icmp(int, x, y) });
-        }
-        Some(match (op.op, op.operand.is_float()) {
-            (prim::ADD, true) => b.ins().fadd(x, y),
-            (prim::SUB, true) => b.ins().fsub(x, y),
-            (prim::MUL, true) => b.ins().fmul(x, y),
-            (prim::DIV, true) => b.ins().fdiv(x, y),
-            (prim::MAXIMUM | prim::MINIMUM, true) => {
-                // As in the interpreter: the first operand if it is NaN, or larger or smaller,
-                // respectively.
-                let cc = if op.op == prim::MAXIMUM { FloatCC::GreaterThan } else { FloatCC::LessThan };
-                let (nan, beyond) = (b.ins().fcmp(FloatCC::Unordered, x, x), b.ins().fcmp(cc, x, y));
-                let first = b.ins().bor(nan, beyond);
-                b.ins().select(first, x, y)
-            }
-            (prim::ADD, false) => b.ins().iadd(x, y),
-            (prim::SUB, false) => b.ins().isub(x, y),
-            (prim::MUL, false) => b.ins().imul(x, y),
-            (prim::MAXIMUM, false) => {
-                if signed {
-                    b.ins().smax(x, y)
-                } else {
-                    b.ins().umax(x, y)
-                }
-            }
-            (prim::MINIMUM, false) => {
-                if signed {
-                    b.ins().smin(x, y)
-                } else {
-                    b.ins().umin(x, y)
-                }
-            }
-            // The divisor was checked to be nonzero.
-            (prim::DIV, false) if !signed => b.ins().udiv(x, y),
-            (prim::REM, false) if !signed => b.ins().urem(x, y),
-            (prim::DIV | prim::REM, false) => {
-                // Dividing the smallest number by -1 would trap, so handle -1 separately.
-                let minus_one = b.ins().icmp_imm_s(IntCC::Equal, y, -1);
-                let one = b.ins().iconst(machine_type(op.operand), 1);
-                let divisor = b.ins().select(minus_one, one, y);
-                if op.op == prim::DIV {
-                    let quotient = b.ins().sdiv(x, divisor);
-                    let negated = b.ins().ineg(x);
-                    b.ins().select(minus_one, negated, quotient)
-                } else {
-                    // The remainder of a division by 1 is 0, as for -1.
-                    b.ins().srem(x, divisor)
-                }
-            }
-            (prim::AND | prim::BIT_AND, false) => b.ins().band(x, y),
-            (prim::OR | prim::BIT_OR, false) => b.ins().bor(x, y),
-            (prim::XOR | prim::BIT_XOR, false) => b.ins().bxor(x, y),
-            // The machine takes the count modulo the number of bits as well.
-            (prim::SHIFT_LEFT, false) => b.ins().ishl(x, y),
-            (prim::SHIFT_RIGHT, false) if signed => b.ins().sshr(x, y),
-            (prim::SHIFT_RIGHT, false) => b.ins().ushr(x, y),
-            _ => return None,
         })
     }
 }

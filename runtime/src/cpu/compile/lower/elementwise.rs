@@ -10,7 +10,7 @@ use crate::cpu::kernels::map_reduce::{MapReduce, ReducedLayout};
 use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::Reduction;
 use anabranch_dsl::ir::{Attrs, Graph, Node, NodeData, Op, Value};
-use anabranch_dsl::ops::{OpClass, Prim, attributes, prim};
+use anabranch_dsl::ops::{Prim, attributes, prim};
 use anabranch_dsl::{DType, Loc, Result};
 
 /// An elementwise expression over views of one shape.
@@ -181,7 +181,7 @@ impl Lower<'_> {
             distinct > size / 8
         };
         expr.ops.len() <= 2
-            && expr.ops.iter().all(|op| matches!(op.op.class, OpClass::Scalar(effort) if effort.is_simple()))
+            && expr.ops.iter().all(|op| op.op.is_simple())
             && expr.operands.iter().filter(is_large).count() <= 1
     }
 

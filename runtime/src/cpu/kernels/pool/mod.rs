@@ -57,13 +57,11 @@ const NOWHERE: u32 = u32::MAX;
 /// An element type of pooling.
 trait PoolElement: Lane {
     fn from_count(n: usize) -> Self;
-    fn over(self, n: Self) -> Self;
 }
 macro_rules! numbers {
     ($($t:ty)*) => {$(
         impl PoolElement for $t {
             fn from_count(n: usize) -> $t { n as $t }
-            fn over(self, n: $t) -> $t { self / n }
         }
     )*};
 }

@@ -1,0 +1,269 @@
+//! Recording of scalar functions as [`Expr`].
+
+use super::{BinaryOp, Expr, Id, Integer, Mask, Node, Number, Real, TernaryOp, UnaryOp, Value, is_far};
+use crate::{DType, Element};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+/// A list of nodes that grows. Equal nodes are recorded once.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    nodes: RefCell<(Vec<(Node, DType)>, FxHashMap<(Node, DType), Id>)>,
+}
+
+impl Recorder {
+    fn push(&self, node: Node, dtype: DType) -> Id {
+        let (nodes, known) = &mut *self.nodes.borrow_mut();
+        *known.entry((node, dtype)).or_insert_with(|| {
+            nodes.push((node, dtype));
+            Id(u16::try_from(nodes.len() - 1).expect("a scalar function has few nodes"))
+        })
+    }
+
+    fn argument<T: Element>(&self, i: u8) -> Recorded<'_, T> {
+        Recorded::new(self, Node::Argument(i))
+    }
+
+    fn finish(self, result: Id, far: Option<Id>) -> Expr {
+        Expr { nodes: self.nodes.into_inner().0, result, far }
+    }
+
+    /// Records a function of one argument.
+    pub fn unary<T: Element, R>(f: impl for<'r> FnOnce(Recorded<'r, T>) -> Recorded<'r, R>) -> Expr {
+        let recorder = Recorder::default();
+        let result = f(recorder.argument(0)).id;
+        recorder.finish(result, None)
+    }
+
+    /// Records a function of one float that is not [far](is_far).
+    pub fn near<T: Element>(f: impl for<'r> FnOnce(Recorded<'r, T>) -> Recorded<'r, T>) -> Expr
+    where
+        for<'r> Recorded<'r, T>: Real<Mask = Recorded<'r, bool>>,
+    {
+        let recorder = Recorder::default();
+        let x = recorder.argument(0);
+        let (result, far) = (f(x).id, is_far(x).id);
+        recorder.finish(result, Some(far))
+    }
+
+    /// Records a function of two arguments.
+    pub fn binary<T: Element, R>(f: impl for<'r> FnOnce(Recorded<'r, T>, Recorded<'r, T>) -> Recorded<'r, R>) -> Expr {
+        let recorder = Recorder::default();
+        let result = f(recorder.argument(0), recorder.argument(1)).id;
+        recorder.finish(result, None)
+    }
+}
+
+/// A value of type `T` that is being recorded.
+pub struct Recorded<'r, T> {
+    recorder: &'r Recorder,
+    id: Id,
+    ty: PhantomData<T>,
+}
+
+impl<T> Copy for Recorded<'_, T> {}
+impl<T> Clone for Recorded<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<'r, T: Element> Recorded<'r, T> {
+    fn new(recorder: &'r Recorder, node: Node) -> Self {
+        Recorded { recorder, id: recorder.push(node, T::DTYPE), ty: PhantomData }
+    }
+    fn constant(self, bits: u64) -> Self {
+        Recorded::new(self.recorder, Node::Constant(bits))
+    }
+    fn unary<R: Element>(self, op: UnaryOp) -> Recorded<'r, R> {
+        Recorded::new(self.recorder, Node::Unary(op, self.id))
+    }
+    fn binary<R: Element>(self, op: BinaryOp, other: Self) -> Recorded<'r, R> {
+        Recorded::new(self.recorder, Node::Binary(op, self.id, other.id))
+    }
+}
+
+impl<'r, T: Element> Value for Recorded<'r, T> {
+    type Mask = Recorded<'r, bool>;
+    fn equals(self, other: Self) -> Recorded<'r, bool> {
+        self.binary(BinaryOp::Equal, other)
+    }
+}
+
+impl Mask for Recorded<'_, bool> {
+    fn and(self, other: Self) -> Self {
+        self.binary(BinaryOp::And, other)
+    }
+    fn or(self, other: Self) -> Self {
+        self.binary(BinaryOp::Or, other)
+    }
+    fn xor(self, other: Self) -> Self {
+        self.binary(BinaryOp::Xor, other)
+    }
+    fn not(self) -> Self {
+        self.unary(UnaryOp::Not)
+    }
+}
+
+/// The methods of [`Number`] for one type, whose constants have the given bits.
+macro_rules! number {
+    ($t:ident, |$x:ident| $bits:expr) => {
+        impl<'r> Number for Recorded<'r, $t> {
+            const SIGNED: bool = <$t as Number>::SIGNED;
+            fn number(self, x: f64) -> Self {
+                let $x = x as $t;
+                self.constant($bits)
+            }
+            fn plus(self, other: Self) -> Self {
+                self.binary(BinaryOp::Add, other)
+            }
+            fn minus(self, other: Self) -> Self {
+                self.binary(BinaryOp::Sub, other)
+            }
+            fn times(self, other: Self) -> Self {
+                self.binary(BinaryOp::Mul, other)
+            }
+            fn over(self, other: Self) -> Self {
+                self.binary(BinaryOp::Div, other)
+            }
+            fn modulo(self, other: Self) -> Self {
+                self.binary(BinaryOp::Rem, other)
+            }
+            fn negated(self) -> Self {
+                self.unary(UnaryOp::Neg)
+            }
+            fn magnitude(self) -> Self {
+                if Self::SIGNED { self.unary(UnaryOp::Abs) } else { self }
+            }
+            fn larger(self, other: Self) -> Self {
+                self.binary(BinaryOp::Larger, other)
+            }
+            fn smaller(self, other: Self) -> Self {
+                self.binary(BinaryOp::Smaller, other)
+            }
+            fn less(self, other: Self) -> Recorded<'r, bool> {
+                self.binary(BinaryOp::Less, other)
+            }
+            fn at_most(self, other: Self) -> Recorded<'r, bool> {
+                self.binary(BinaryOp::AtMost, other)
+            }
+            fn choose(when: Recorded<'r, bool>, a: Self, b: Self) -> Self {
+                Recorded::new(a.recorder, Node::Ternary(TernaryOp::Select, when.id, a.id, b.id))
+            }
+        }
+    };
+}
+number!(f32, |x| u64::from(x.to_bits()));
+number!(f64, |x| x.to_bits());
+number!(i32, |x| u64::from(x.cast_unsigned()));
+number!(i64, |x| x.cast_unsigned());
+number!(u32, |x| u64::from(x));
+number!(u8, |x| u64::from(x));
+
+macro_rules! real {
+    ($t:ident $int:ident) => {
+        impl Add for Recorded<'_, $t> {
+            type Output = Self;
+            fn add(self, other: Self) -> Self {
+                self.plus(other)
+            }
+        }
+        impl Sub for Recorded<'_, $t> {
+            type Output = Self;
+            fn sub(self, other: Self) -> Self {
+                self.minus(other)
+            }
+        }
+        impl Mul for Recorded<'_, $t> {
+            type Output = Self;
+            fn mul(self, other: Self) -> Self {
+                self.times(other)
+            }
+        }
+        impl Div for Recorded<'_, $t> {
+            type Output = Self;
+            fn div(self, other: Self) -> Self {
+                self.over(other)
+            }
+        }
+        impl Neg for Recorded<'_, $t> {
+            type Output = Self;
+            fn neg(self) -> Self {
+                self.negated()
+            }
+        }
+        impl<'r> Real for Recorded<'r, $t> {
+            type Format = $t;
+            type Int = Recorded<'r, $int>;
+            fn mul_add(self, b: Self, c: Self) -> Self {
+                Recorded::new(self.recorder, Node::Ternary(TernaryOp::MulAdd, self.id, b.id, c.id))
+            }
+            fn sqrt(self) -> Self {
+                self.unary(UnaryOp::Sqrt)
+            }
+            fn floor(self) -> Self {
+                self.unary(UnaryOp::Floor)
+            }
+            fn ceil(self) -> Self {
+                self.unary(UnaryOp::Ceil)
+            }
+            fn round_ties_even(self) -> Self {
+                self.unary(UnaryOp::Round)
+            }
+            fn nearest(self) -> (Self, Recorded<'r, $int>) {
+                (self.unary(UnaryOp::Nearest), self.unary(UnaryOp::NearestInt))
+            }
+            fn copysign(self, sign: Self) -> Self {
+                self.binary(BinaryOp::CopySign, sign)
+            }
+            fn bits(self) -> Recorded<'r, $int> {
+                self.unary(UnaryOp::Bits)
+            }
+            fn from_bits(bits: Recorded<'r, $int>) -> Self {
+                bits.unary(UnaryOp::FromBits)
+            }
+            fn from_int(n: Recorded<'r, $int>) -> Self {
+                n.unary(UnaryOp::FromInt)
+            }
+        }
+    };
+}
+real!(f32 i32);
+real!(f64 i64);
+
+macro_rules! integer {
+    ($($t:ident |$x:ident| $bits:expr;)*) => {$(
+        impl Integer for Recorded<'_, $t> {
+            fn integer(self, x: i64) -> Self {
+                let $x = x as $t;
+                self.constant($bits)
+            }
+            fn bit_and(self, other: Self) -> Self {
+                self.binary(BinaryOp::And, other)
+            }
+            fn bit_or(self, other: Self) -> Self {
+                self.binary(BinaryOp::Or, other)
+            }
+            fn bit_xor(self, other: Self) -> Self {
+                self.binary(BinaryOp::Xor, other)
+            }
+            fn bit_not(self) -> Self {
+                self.unary(UnaryOp::Not)
+            }
+            fn shift_left(self, count: Self) -> Self {
+                self.binary(BinaryOp::ShiftLeft, count)
+            }
+            fn shift_right(self, count: Self) -> Self {
+                self.binary(BinaryOp::ShiftRight, count)
+            }
+        }
+    )*};
+}
+integer! {
+    i32 |x| u64::from(x.cast_unsigned());
+    i64 |x| x.cast_unsigned();
+    u32 |x| u64::from(x);
+    u8 |x| u64::from(x);
+}

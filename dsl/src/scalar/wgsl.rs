@@ -1,0 +1,141 @@
+//! Printing of scalar functions in the shading language of WebGPU.
+//!
+//! WGSL lets a compiler reassociate, assume that NaN and infinity do not occur, and fuse
+//! multiplications with additions. So a function on a GPU need not yield the bits of a CPU. The
+//! printer still avoids the known traps: NaN is found by its bits, and no constant is infinite or
+//! NaN, which would be an error of the shader.
+
+use super::expr::argument_name;
+use super::{BinaryOp, Expr, Id, Node, TernaryOp, UnaryOp};
+use crate::DType;
+use std::fmt::Write;
+
+/// Declarations that printed functions use.
+pub const PRELUDE: &str = "\
+// Bits that no compiler may evaluate, since WGSL has no constants for infinity and NaN.
+var<private> infinity_bits: u32 = 0x7f800000u;
+var<private> nan_bits: u32 = 0x7fc00000u;
+
+fn is_nan(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+}
+";
+
+/// Returns the name of a type, if WGSL has it.
+fn type_name(dtype: DType) -> Option<&'static str> {
+    Some(match dtype {
+        DType::F32 => "f32",
+        DType::I32 => "i32",
+        DType::U32 => "u32",
+        DType::Bool => "bool",
+        _ => return None,
+    })
+}
+
+impl Expr {
+    /// Returns a WGSL function, to be used with the [`PRELUDE`].
+    ///
+    /// For arguments that are [far](super::is_far) it calls `builtin`. Returns `None` if WGSL lacks
+    /// one of the types.
+    pub fn to_wgsl(&self, name: &str, builtin: &str) -> Option<String> {
+        let (mut arguments, mut body) = (Vec::new(), String::new());
+        for (i, (node, dtype)) in self.nodes().enumerate() {
+            let ty = type_name(dtype)?;
+            let value = match node {
+                Node::Argument(k) => {
+                    arguments.push(format!("{}: {ty}", argument_name(k)));
+                    continue;
+                }
+                Node::Constant(_) => continue,
+                Node::Unary(op, x) => self.wgsl_unary(op, x, dtype),
+                Node::Binary(op, x, y) => self.wgsl_binary(op, x, y),
+                Node::Ternary(op, x, y, z) => {
+                    let [x, y, z] = [x, y, z].map(|id| self.wgsl_value(id));
+                    match op {
+                        TernaryOp::MulAdd => format!("fma({x}, {y}, {z})"),
+                        TernaryOp::Select => format!("select({z}, {y}, {x})"),
+                    }
+                }
+            };
+            writeln!(body, "    let v{i}: {ty} = {value};").expect("a string has room");
+        }
+        let result = self.wgsl_value(self.result());
+        let result = match self.far() {
+            Some(far) => format!("select({result}, {builtin}(x), {})", self.wgsl_value(far)),
+            None => result,
+        };
+        let ty = type_name(self.dtype(self.result()))?;
+        Some(format!("fn {name}({}) -> {ty} {{\n{body}    return {result};\n}}\n", arguments.join(", ")))
+    }
+
+    /// Returns the expression of an operand.
+    fn wgsl_value(&self, id: Id) -> String {
+        match self.node(id) {
+            Node::Argument(i) => argument_name(i).to_owned(),
+            Node::Constant(bits) => match self.dtype(id) {
+                DType::F32 => {
+                    let x = f32::from_bits(bits as u32);
+                    let sign = if x.is_sign_negative() { "-" } else { "" };
+                    match x.is_finite() {
+                        true => format!("{x:?}f"),
+                        false => format!("{sign}bitcast<f32>({}_bits)", if x.is_nan() { "nan" } else { "infinity" }),
+                    }
+                }
+                // The smallest integer has no literal.
+                DType::I32 => format!("bitcast<i32>({bits}u)"),
+                DType::U32 => format!("{bits}u"),
+                _ => (bits != 0).to_string(),
+            },
+            _ => format!("v{}", id.index()),
+        }
+    }
+
+    fn wgsl_unary(&self, op: UnaryOp, x: Id, result: DType) -> String {
+        let v = self.wgsl_value(x);
+        match op {
+            // WGSL has no negative unsigned integers.
+            UnaryOp::Neg if result == DType::U32 => format!("0u - {v}"),
+            UnaryOp::Neg => format!("-{v}"),
+            UnaryOp::Abs => format!("abs({v})"),
+            UnaryOp::Sqrt => format!("sqrt({v})"),
+            UnaryOp::Floor => format!("floor({v})"),
+            UnaryOp::Ceil => format!("ceil({v})"),
+            UnaryOp::Round | UnaryOp::Nearest => format!("round({v})"),
+            UnaryOp::NearestInt => format!("i32(round({v}))"),
+            UnaryOp::Bits => format!("bitcast<i32>({v})"),
+            UnaryOp::FromBits => format!("bitcast<f32>({v})"),
+            UnaryOp::FromInt => format!("f32({v})"),
+            UnaryOp::Not if result == DType::Bool => format!("!{v}"),
+            UnaryOp::Not => format!("~{v}"),
+        }
+    }
+
+    fn wgsl_binary(&self, op: BinaryOp, x: Id, y: Id) -> String {
+        let (dtype, a, b) = (self.dtype(x), self.wgsl_value(x), self.wgsl_value(y));
+        let is_float = dtype == DType::F32;
+        match op {
+            BinaryOp::Add => format!("{a} + {b}"),
+            BinaryOp::Sub => format!("{a} - {b}"),
+            BinaryOp::Mul => format!("{a} * {b}"),
+            BinaryOp::Div => format!("{a} / {b}"),
+            BinaryOp::Rem => format!("{a} % {b}"),
+            BinaryOp::Larger if is_float => format!("select({b}, {a}, is_nan({a}) || {a} > {b})"),
+            BinaryOp::Larger => format!("max({a}, {b})"),
+            BinaryOp::Smaller if is_float => format!("select({b}, {a}, is_nan({a}) || {a} < {b})"),
+            BinaryOp::Smaller => format!("min({a}, {b})"),
+            BinaryOp::Equal if is_float && x == y => format!("!is_nan({a})"),
+            BinaryOp::Equal => format!("{a} == {b}"),
+            BinaryOp::Less => format!("{a} < {b}"),
+            BinaryOp::AtMost => format!("{a} <= {b}"),
+            BinaryOp::And => format!("{a} & {b}"),
+            BinaryOp::Or => format!("{a} | {b}"),
+            BinaryOp::Xor if dtype == DType::Bool => format!("{a} != {b}"),
+            BinaryOp::Xor => format!("{a} ^ {b}"),
+            BinaryOp::ShiftLeft => format!("{a} << (bitcast<u32>({b}) & 31u)"),
+            BinaryOp::ShiftRight => format!("{a} >> (bitcast<u32>({b}) & 31u)"),
+            BinaryOp::CopySign => {
+                format!("bitcast<f32>((bitcast<u32>({a}) & 0x7fffffffu) | (bitcast<u32>({b}) & 0x80000000u))")
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The WGSL of scalar functions is valid, and is that of the golden file.
+
+use anabranch::dsl::ops;
+use anabranch::dsl::scalar::wgsl::PRELUDE;
+use anabranch::{DType, extend::Prim};
+use std::fs;
+
+const TYPES: [DType; 4] = [DType::F32, DType::I32, DType::U32, DType::Bool];
+
+/// Returns a shader with the functions of all elementwise operations.
+fn shader() -> String {
+    let functions =
+        |op: Prim| TYPES.map(|dtype| op.scalar_form(dtype)?.to_wgsl(&format!("{}_{dtype}", op.name), op.name));
+    let all: Vec<String> = ops::all().flat_map(functions).flatten().collect();
+    assert!(all.len() > 90, "{} functions", all.len());
+    format!("{PRELUDE}\n{}", all.join("\n"))
+}
+
+#[test]
+fn printed_functions_are_valid_shaders() {
+    let shader = shader();
+    let module = naga::front::wgsl::parse_str(&shader).unwrap_or_else(|e| panic!("{}", e.emit_to_string(&shader)));
+    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), Default::default());
+    validator.validate(&module).unwrap_or_else(|e| panic!("{}", e.emit_to_string(&shader)));
+}
+
+#[test]
+fn printed_functions_are_those_of_the_golden_file() {
+    const FILE: &str = "golden/scalar.wgsl";
+    let shader = shader();
+    if std::env::var_os("BLESS").is_some() {
+        fs::write(FILE, &shader).expect("tests run in the folder of the package");
+    }
+    let expected = fs::read_to_string(FILE).expect("there is a golden file");
+    let differs = shader.lines().zip(expected.lines()).find(|(now, file)| now != file);
+    assert!(shader == expected, "{FILE}: {differs:?}\nBLESS=1 writes the functions as they are now");
+}
