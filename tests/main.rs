@@ -10,6 +10,7 @@ mod control_flow;
 mod control_functions;
 mod corpus_control;
 mod custom_gradients;
+mod dead_values;
 mod deadlines;
 mod deferred;
 mod devices;

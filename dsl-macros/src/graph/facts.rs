@@ -110,14 +110,24 @@ pub(crate) type FunctionFacts = Option<Ident>;
 /// An `if` whose condition may be a tensor.
 pub(crate) struct IfFacts {
     pub(crate) closed: Box<Closed>,
-    pub(crate) is_value: bool,
-    /// The arms whose end is guarded by a flag and has a value.
-    pub(crate) given: [bool; 2],
-    pub(crate) expected: Option<Rc<Type>>,
-    /// The exit if all arms that ran were left.
-    pub(crate) leave: Option<Exit>,
-    /// The exit after an `if` whose arms both jump.
-    pub(crate) never_ends: Option<Exit>,
+    /// The arms that end with a value.
+    pub(crate) has_value: [bool; 2],
+    pub(crate) end: IfEnd,
+}
+
+/// The end of an `if`.
+pub(crate) enum IfEnd {
+    /// The `if` has no value.
+    Statement,
+    /// The `if` has a value, whose type may be written nearby.
+    Value {
+        expected: Option<Rc<Type>>,
+        /// The exit if all arms that ran were left.
+        leave: Option<Exit>,
+    },
+    /// Both arms certainly jump, and the exit follows. The `if` has the type of the values at the
+    /// ends of its arms, which are never computed, or else any type.
+    Never(Exit),
 }
 
 /// The guard around the statements after one that a jump leaves: an `if` on its flag.
@@ -126,13 +136,8 @@ pub(crate) struct GuardFacts {
     pub(crate) closed: Box<Closed>,
     /// The slot that has the value of the jump, if it is the value of the guard.
     pub(crate) slot: Option<Ident>,
-    pub(crate) has_value: bool,
     pub(crate) rest_has_value: bool,
-    pub(crate) expected: Option<Rc<Type>>,
-    /// The exit if all arms that ran were left.
-    pub(crate) leave: Option<Exit>,
-    /// The exit after statements that certainly jump.
-    pub(crate) never_ends: Option<Exit>,
+    pub(crate) end: IfEnd,
 }
 
 /// A flag that jumps raise.

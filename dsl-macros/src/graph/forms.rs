@@ -1,5 +1,6 @@
 //! Properties of Rust code that follow from its form.
 
+use super::known;
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::{Attribute, BinOp, Block, Expr, ExprBlock, Stmt};
@@ -27,6 +28,17 @@ pub(crate) fn is_assignment(op: &BinOp) -> bool {
             | BinOp::ShlAssign(_)
             | BinOp::ShrAssign(_)
     )
+}
+
+/// Returns whether an expression is `()` by its form.
+pub(crate) fn is_unit(e: &Expr) -> bool {
+    match e {
+        Expr::Assign(_) | Expr::While(_) | Expr::ForLoop(_) => true,
+        Expr::Binary(b) => is_assignment(&b.op),
+        Expr::If(e) => e.else_branch.is_none(),
+        Expr::Macro(m) => known::is_unit_macro(&m.mac),
+        _ => false,
+    }
 }
 
 /// Returns the location of a comparison and the name of the function that it calls.

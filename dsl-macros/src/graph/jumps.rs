@@ -1,6 +1,7 @@
 //! Jumps in Rust code: which ones leave a piece of it, and what certainly jumps.
 
-use super::forms::has_let;
+use super::forms::{has_let, is_unit};
+use super::known;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -20,6 +21,30 @@ pub(crate) fn expr_jumps(e: &Expr) -> bool {
         Expr::If(e) => block_jumps(&e.then_branch) && e.else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e)),
         Expr::Match(m) => !m.arms.is_empty() && m.arms.iter().all(|arm| expr_jumps(&arm.body)),
         Expr::Paren(e) => expr_jumps(&e.expr),
+        _ => false,
+    }
+}
+
+/// Returns whether a block that certainly jumps has a value at its end, which is never computed, but
+/// gives the block its type.
+pub(crate) fn block_has_dead_value(block: &Block) -> bool {
+    match block.stmts.last() {
+        Some(Stmt::Expr(e, None)) if expr_jumps(e) => expr_has_dead_value(e),
+        Some(Stmt::Expr(e, None)) => !is_unit(e),
+        Some(Stmt::Macro(m)) => m.semi_token.is_none() && !known::is_unit_macro(&m.mac),
+        _ => false,
+    }
+}
+
+/// Returns whether an expression that certainly jumps has a value at the end of an arm.
+pub(crate) fn expr_has_dead_value(e: &Expr) -> bool {
+    match e {
+        Expr::Block(b) => block_has_dead_value(&b.block),
+        Expr::If(e) => {
+            block_has_dead_value(&e.then_branch) || e.else_branch.as_ref().is_some_and(|(_, e)| expr_has_dead_value(e))
+        }
+        Expr::Match(m) => m.arms.iter().any(|arm| expr_has_dead_value(&arm.body)),
+        Expr::Paren(e) => expr_has_dead_value(&e.expr),
         _ => false,
     }
 }

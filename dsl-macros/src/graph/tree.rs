@@ -171,12 +171,23 @@ pub(crate) enum StatementKind {
 pub(crate) struct RestOfBlock {
     /// The statement before them.
     pub(crate) at: Span,
-    /// Whether they certainly jump, other than by a final value.
-    pub(crate) ends_in_jump: bool,
-    /// Whether they have a value.
-    pub(crate) has_value: bool,
-    /// The labels of the blocks that a `break` in them gives a value.
-    pub(crate) valued_breaks: Vec<String>,
+    /// Whether they certainly jump.
+    pub(crate) jumps: bool,
+    pub(crate) value: EndValue,
+    /// The labels of the jumps in them, and whether each jump has a value.
+    pub(crate) labels: Vec<(String, bool)>,
+}
+
+/// The value at the end of a block, as far as the form of its statements shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EndValue {
+    /// The block certainly jumps, and has no final expression with a value.
+    None,
+    /// The value may be `()`, or the block ends in arms that all jump.
+    Unknown,
+    /// There is a final expression with a value other than `()`. If the block certainly jumps, the
+    /// value is never computed, but it gives the block its type.
+    Some,
 }
 
 /// `let pattern = init else { diverge };`
@@ -209,8 +220,8 @@ pub(crate) struct StagedIfExpr {
     pub(crate) has_kind_of_outer: bool,
     /// The arms that certainly jump.
     pub(crate) jumps: [bool; 2],
-    /// The arms whose form does not exclude a value.
-    pub(crate) has_value: [bool; 2],
+    /// The values of the arms.
+    pub(crate) values: [EndValue; 2],
     pub(crate) facts: FactCell<IfFacts>,
 }
 

@@ -2,8 +2,8 @@
 
 use super::flags::RaisedFlag;
 use super::state::{Analysis, CodeContext, ConstructKind, TargetKind};
-use crate::graph::facts::{Deferred, GuardFacts, IfFacts};
-use crate::graph::tree::{IfExpr, LogicalExpr, Otherwise, RestOfBlock, StagedIfExpr, Statement};
+use crate::graph::facts::{Deferred, GuardFacts, IfEnd, IfFacts};
+use crate::graph::tree::{EndValue, IfExpr, LogicalExpr, Otherwise, RestOfBlock, StagedIfExpr, Statement};
 use syn::spanned::Spanned;
 
 impl Analysis<'_> {
@@ -34,15 +34,17 @@ impl Analysis<'_> {
         // If both arms jump, the `if` has no value, unless it ends a function or labeled block,
         // whose value the jumps provide.
         let never_ends = jumps == [true; 2] && position.tail.is_none_or(|t| self.targets[t].kind == TargetKind::Loop);
-        let is_value = is_value && !never_ends;
+        // The body of a loop is `()`.
+        let has_type = is_value && position.tail.is_none();
+        let ends_with_value = is_value && !never_ends;
         let at = branch.syntax.if_token.span;
         let type_of_outer = self.constructs.last().map(|c| c.type_by).filter(|_| staged.has_kind_of_outer);
         let index = self.open(ConstructKind::If, at, &position);
         let construct = self.innermost();
         construct.type_by = type_of_outer.unwrap_or(index);
-        construct.has_value = is_value;
+        construct.has_value = ends_with_value;
         construct.jumps = jumps;
-        let arms = position.of_arms(is_value);
+        let arms = position.of_arms(ends_with_value);
         let mut given = [self.statements(&branch.then.stmts, arms.clone()), false];
         self.other_arm();
         match &branch.otherwise {
@@ -51,10 +53,20 @@ impl Analysis<'_> {
             Some(Otherwise::If(inner)) => self.branch(inner, is_value, arms),
         }
         let closed = self.close(at);
-        let leave = (is_value && closed.labels.iter().any(Option::is_some)).then(|| self.leave(at));
         self.check_given(&closed.deferred, jumps);
-        let never_ends = never_ends.then(|| self.leave(at));
-        staged.facts.set(IfFacts { closed, is_value, given, expected: position.expected, leave, never_ends });
+        let values = staged.values;
+        let (has_value, end) = if never_ends {
+            (values.map(|value| has_type && value == EndValue::Some), IfEnd::Never(self.leave(at)))
+        } else if ends_with_value {
+            let leave = closed.labels.iter().any(Option::is_some).then(|| self.leave(at));
+            (
+                [0, 1].map(|i| values[i] != EndValue::None || given[i]),
+                IfEnd::Value { expected: position.expected, leave },
+            )
+        } else {
+            ([false; 2], IfEnd::Statement)
+        };
+        staged.facts.set(IfFacts { closed, has_value, end });
     }
 
     /// Reports variables that are used after an `if` and initialized in only one of its arms,
@@ -84,36 +96,35 @@ impl Analysis<'_> {
     ) -> bool {
         let RaisedFlag { flag, values_for } = flag;
         let at = flag.name.span();
-        // A block that certainly jumps has any type.
-        let never_ends = position.tail.is_none() && rest.ends_in_jump;
         // At the end of a function or labeled block the value of the jump is the result. A loop
         // reads its value from the slot.
         let is_value_of = |t: &usize| values_for.contains(t) && self.targets[*t].kind != TargetKind::Loop;
         let slot = position.tail.filter(is_value_of).map(|t| self.targets[t].slot.clone());
-        let gives_value = |t: usize| {
-            let target = &self.targets[t];
-            let label = target.label.as_ref().filter(|_| target.kind == TargetKind::Block);
-            label.is_some_and(|label| rest.valued_breaks.contains(label))
-        };
-        let has_value =
-            slot.is_some() || position.tail.is_some_and(gives_value) || (rest.has_value && !position.is_unit);
+        // The block that ends with the statements, and the jumps in them that end it.
+        let block = position.tail.map(|t| &self.targets[t]).filter(|target| target.kind == TargetKind::Block);
+        let own_label = block.and_then(|target| target.label.as_ref());
+        let mut to_end = rest.labels.iter().filter(|(label, _)| Some(label) == own_label).peekable();
+        let never_ends = rest.jumps && (position.tail.is_none() || (block.is_some() && to_end.peek().is_none()));
+        let gives_value = to_end.any(|(_, has_value)| *has_value);
+        let rest_is_value = rest.value == EndValue::Some && !position.is_unit;
+        // Statements that certainly jump have no value, unless they end a function or labeled
+        // block, whose value the jumps provide.
+        let has_value = slot.is_some() || gives_value || (rest_is_value && !(rest.jumps && position.tail.is_none()));
+        let never_ends = never_ends && !has_value;
         self.open(ConstructKind::If, at, &position);
         self.innermost().has_value = has_value;
         self.other_arm();
         self.statements(stmts, position.of_arms(has_value));
         let closed = self.close(at);
-        let leave = (has_value && closed.labels[1].is_some()).then(|| self.leave(at));
-        let never_ends = (never_ends && !has_value).then(|| self.leave(at));
-        stmt.guard.set(GuardFacts {
-            flag,
-            closed,
-            slot,
-            has_value,
-            rest_has_value: has_value && !rest.ends_in_jump,
-            expected: position.expected,
-            leave,
-            never_ends,
-        });
+        let (rest_has_value, end) = if never_ends {
+            (rest_is_value, IfEnd::Never(self.leave(at)))
+        } else if has_value {
+            let leave = closed.labels[1].is_some().then(|| self.leave(at));
+            (rest.value != EndValue::None, IfEnd::Value { expected: position.expected, leave })
+        } else {
+            (false, IfEnd::Statement)
+        };
+        stmt.guard.set(GuardFacts { flag, closed, slot, rest_has_value, end });
         has_value
     }
 

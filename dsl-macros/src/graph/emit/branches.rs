@@ -5,7 +5,7 @@ use super::code::with_attributes;
 use super::expressions::{checked_condition, some};
 use super::jumps::{exit_block, is_up, pass_on, slot};
 use super::output::ToRust;
-use crate::graph::facts::{Closed, Deferred, Exit, GuardFacts, IfFacts};
+use crate::graph::facts::{Closed, Deferred, Exit, GuardFacts, IfEnd, IfFacts};
 use crate::graph::names::{helper, helper_span, label, rt};
 use crate::graph::tree::{IfExpr, Otherwise, StagedIfExpr};
 use proc_macro2::{Ident, Span, TokenStream};
@@ -129,12 +129,47 @@ pub(super) fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Optio
     }
 }
 
-/// Returns an `if` without a value.
-pub(super) fn if_statement(parts: IfParts) -> Expr {
-    let (construct, at) = (parts.closed.name.clone(), parts.closed.at);
-    let (tokens, Carried { places, sites, .. }, given) = if_parts(parts, None, |i, arm, deferred| {
+/// Returns an `if`.
+fn if_expr(parts: IfParts, end: IfEnd) -> TokenStream {
+    match end {
+        IfEnd::Statement => if_statement(parts),
+        IfEnd::Value { expected, leave } => if_value(parts, expected.as_deref(), leave),
+        IfEnd::Never(exit) => if_without_end(parts, exit),
+    }
+}
+
+/// Returns an `if` that certainly jumps, and the exit after it.
+///
+/// If an arm ends with a value, the code has the type of that value.
+fn if_without_end(parts: IfParts, exit: Exit) -> TokenStream {
+    let exit = exit_block(exit);
+    if parts.arms.iter().flatten().all(|arm| arm.value == ArmValue::None) {
+        let statement = if_statement(parts);
+        return quote!(#statement #exit);
+    }
+    let value = helper("value", parts.closed.index, parts.closed.at);
+    let statement = if_statement(parts);
+    quote! {
+        let mut #value = ::core::option::Option::None;
+        #statement
+        match #value {
+            ::core::option::Option::Some(#value) => #value,
+            ::core::option::Option::None => #exit,
+        }
+    }
+}
+
+/// Returns an `if` without a value. The value at the end of an arm is assigned to a variable, which
+/// the caller declares.
+pub(super) fn if_statement(parts: IfParts) -> TokenStream {
+    let (construct, index, at) = (parts.closed.name.clone(), parts.closed.index, parts.closed.at);
+    let (value, given) = (helper("value", index, at), helper("given", index, at));
+    let (tokens, Carried { places, sites, .. }, first_values) = if_parts(parts, None, |i, arm, deferred| {
         let label = arm.label.as_ref().map(|l| quote!(#l:));
-        if deferred.is_empty() {
+        if arm.value != ArmValue::None {
+            let block = arm_block(i, &arm, deferred, Some(&given));
+            quote!(#label { #value = ::core::option::Option::Some({ #block }); })
+        } else if deferred.is_empty() {
             let stmts = &arm.block.stmts;
             quote!(#label { #(#stmts)* })
         } else {
@@ -143,14 +178,14 @@ pub(super) fn if_statement(parts: IfParts) -> Expr {
         }
     });
     let end = quote_spanned!(at=> #construct.end(#places, #sites););
-    Expr::Verbatim(quote!({ #tokens #end #given }))
+    quote!({ #tokens #end #first_values })
 }
 
 /// Returns an `if` with a value.
 ///
 /// `expected` is its type if it is written nearby. If jumps leave its arms, `leave` continues after
 /// the case that all arms that ran were left.
-fn if_value(parts: IfParts, expected: Option<&Type>, leave: Option<Exit>) -> Expr {
+fn if_value(parts: IfParts, expected: Option<&Type>, leave: Option<Exit>) -> TokenStream {
     let (construct, index, at) = (parts.closed.name.clone(), parts.closed.index, parts.closed.at);
     let value = helper("value", index, at);
     let ty = expected.map(|ty| quote!(: ::anabranch::__rt::Values<#ty>));
@@ -163,7 +198,7 @@ fn if_value(parts: IfParts, expected: Option<&Type>, leave: Option<Exit>) -> Exp
         let has_value = arm.value != ArmValue::None;
         let block = match (arm.value, deferred.is_empty()) {
             (ArmValue::None, _) => {
-                let block = arm_block(i, &without_dead_value(arm), deferred, None);
+                let block = arm_block(i, &arm, deferred, None);
                 quote!(#block ::core::option::Option::None)
             }
             (ArmValue::Maybe, _) => {
@@ -193,21 +228,10 @@ fn if_value(parts: IfParts, expected: Option<&Type>, leave: Option<Exit>) -> Exp
             })
         }
     };
-    Expr::Verbatim(match after {
+    match after {
         None => quote!({ #tokens #end }),
         Some(after) => quote!({ #tokens let #value = #end; #after #value }),
-    })
-}
-
-/// Discards the final value of an arm that jumps, because it is unreachable.
-fn without_dead_value(mut arm: Arm) -> Arm {
-    if arm.block.stmts.len() > 1
-        && let Some(syn::Stmt::Expr(e, semi @ None)) = arm.block.stmts.last_mut()
-    {
-        *e = Expr::Verbatim(quote!(let _ = #e));
-        *semi = Some(Default::default());
     }
-    arm
 }
 
 /// Returns `Some` of the value of a block. The user's braces are dropped, so that no lint reports
@@ -250,12 +274,14 @@ impl ToRust for Otherwise {
 }
 
 fn staged_if(syntax: &ExprIf, condition: Expr, then: Block, otherwise: Option<Second>, staged: StagedIfExpr) -> Expr {
-    let StagedIfExpr { jumps, has_value, facts, .. } = staged;
-    let IfFacts { mut closed, is_value, given, expected, leave, never_ends } = facts.get();
+    let StagedIfExpr { jumps, facts, .. } = staged;
+    let IfFacts { mut closed, has_value, end } = facts.get();
     let [then_label, else_label] = std::mem::take(&mut closed.labels);
-    let arm = |i: usize, block: Block, label: Option<Lifetime>| {
-        let value = ArmValue::some_if(is_value && (has_value[i] || given[i]));
-        Arm { block, label, value, ends: !jumps[i] }
+    let arm = |i: usize, block: Block, label: Option<Lifetime>| Arm {
+        block,
+        label,
+        value: ArmValue::some_if(has_value[i]),
+        ends: !jumps[i],
     };
     let otherwise = otherwise.map(|otherwise| match otherwise {
         Second::Block(block) => block,
@@ -263,15 +289,9 @@ fn staged_if(syntax: &ExprIf, condition: Expr, then: Block, otherwise: Option<Se
     });
     let arms = [Some(arm(0, then, then_label)), otherwise.map(|block| arm(1, block, else_label))];
     let parts = IfParts { closed, condition, arms };
-    let mut expansion = match is_value {
-        true => if_value(parts, expected.as_deref(), leave),
-        false => if_statement(parts),
-    };
-    if let Some(leave) = never_ends {
-        let leave = exit_block(leave);
-        expansion = Expr::Verbatim(quote!({ #expansion #leave }));
-    }
-    with_attributes(&syntax.attrs, expansion)
+    let is_block = !matches!(end, IfEnd::Never(_));
+    let expansion = if_expr(parts, end);
+    with_attributes(&syntax.attrs, Expr::Verbatim(if is_block { expansion } else { quote!({ #expansion }) }))
 }
 
 /// Returns an `if` on a certain host value.
@@ -292,8 +312,8 @@ fn host_if(mut syntax: ExprIf, condition: Expr, then: Block, otherwise: Option<S
 }
 
 /// Returns the guard around the statements after one that jumps leave.
-pub(super) fn guarded(guard: GuardFacts, stmts: Vec<Stmt>) -> Expr {
-    let GuardFacts { flag, mut closed, slot, has_value, rest_has_value, expected, leave, .. } = guard;
+pub(super) fn guarded(guard: GuardFacts, stmts: Vec<Stmt>) -> TokenStream {
+    let GuardFacts { flag, mut closed, slot, rest_has_value, end } = guard;
     let brace = token::Brace(closed.at);
     let [_, label] = std::mem::take(&mut closed.labels);
     let left_value = if slot.is_some() { ArmValue::Maybe } else { ArmValue::None };
@@ -306,9 +326,5 @@ pub(super) fn guarded(guard: GuardFacts, stmts: Vec<Stmt>) -> Expr {
         Some(Arm { block: left, label: None, value: left_value, ends: false }),
         Some(Arm { block: rest, label, value: ArmValue::some_if(rest_has_value), ends: true }),
     ];
-    let parts = IfParts { closed, condition: is_up(&flag), arms };
-    match has_value {
-        true => if_value(parts, expected.as_deref(), leave),
-        false => if_statement(parts),
-    }
+    if_expr(IfParts { closed, condition: is_up(&flag), arms }, end)
 }

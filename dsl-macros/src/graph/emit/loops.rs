@@ -197,7 +197,7 @@ fn guarded_body(mut guard: Box<Closed>, condition: Expr, body: Block) -> Block {
     let [label, _] = std::mem::take(&mut guard.labels);
     let arms = [Some(Arm { block: body, label, value: ArmValue::None, ends: true }), None];
     let parts = IfParts { closed: guard, condition, arms };
-    Block { brace_token, stmts: vec![Stmt::Expr(if_statement(parts), None)] }
+    Block { brace_token, stmts: vec![Stmt::Expr(Expr::Verbatim(if_statement(parts)), None)] }
 }
 
 /// Returns a loop that becomes a staged `while`.

@@ -1,7 +1,7 @@
 //! Statements and blocks.
 
 use super::branches::guarded;
-use super::jumps::{exit, exit_block, flag, with_slot};
+use super::jumps::{exit, flag, with_slot};
 use super::macros::{Emitted, macro_call};
 use super::output::ToRust;
 use crate::graph::facts::{FactCell, GuardFacts, SequenceFacts};
@@ -35,11 +35,9 @@ fn statements(stmts: Vec<Statement>) -> Vec<Stmt> {
 
 /// Appends the guard around `rest`, and declares its flag before the statement at `start`.
 fn put_under_flag(out: &mut Vec<Stmt>, start: usize, guard: FactCell<GuardFacts>, rest: Vec<Stmt>) {
-    let mut guard = guard.get();
+    let guard = guard.get();
     out.insert(start, Stmt::Expr(Expr::Verbatim(flag(&guard.flag)), None));
-    let never_ends = guard.never_ends.take();
-    out.push(Stmt::Expr(guarded(guard, rest), None));
-    out.extend(never_ends.map(|exit| Stmt::Expr(exit_block(exit), None)));
+    out.push(Stmt::Expr(Expr::Verbatim(guarded(guard, rest)), None));
 }
 
 /// Appends a statement to `out`.

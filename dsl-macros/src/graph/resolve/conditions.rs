@@ -1,12 +1,11 @@
 //! `if`s, and the conditions that are certainly of the host.
 
-use super::ends::end_in_jump;
 use super::marks::has_kind_of_outer;
 use super::state::Resolver;
 use crate::graph::forms::{bare, comparison, has_let, take};
 use crate::graph::known::{self, Property};
 use crate::graph::names::call;
-use crate::graph::tree::{IfExpr, Otherwise, Part, StagedIfExpr};
+use crate::graph::tree::{EndValue, IfExpr, Otherwise, Part, StagedIfExpr};
 use syn::spanned::Spanned;
 use syn::*;
 
@@ -46,10 +45,7 @@ impl Resolver {
         let staged = (!is_host).then(|| StagedIfExpr {
             has_kind_of_outer,
             jumps: [then.jumps(), otherwise.as_ref().is_some_and(Otherwise::jumps)],
-            has_value: [
-                !end_in_jump(&then.stmts),
-                !matches!(&otherwise, Some(Otherwise::Block(body)) if end_in_jump(&body.stmts)),
-            ],
+            values: [then.end_value(), otherwise.as_ref().map_or(EndValue::Unknown, Otherwise::end_value)],
             facts: Default::default(),
         });
         IfExpr { syntax: e, condition, then, otherwise, is_value, is_statement, staged }

@@ -1,9 +1,11 @@
 //! How resolved code ends, by the form of its tree: whether it certainly jumps, and whether it has
-//! a value.
+//! a value. A block may do both: a value after a jump is never computed, but has a type.
 
-use crate::graph::forms::is_assignment;
+use crate::graph::forms::is_unit;
 use crate::graph::known;
-use crate::graph::tree::{Body, Code, IfExpr, Otherwise, Part, Statement, StatementKind, TreeNode, number_of_hole};
+use crate::graph::tree::{
+    Body, Code, EndValue, IfExpr, Otherwise, Part, Statement, StatementKind, TreeNode, number_of_hole,
+};
 use syn::{Expr, StmtMacro};
 
 impl Code {
@@ -37,27 +39,34 @@ impl Code {
 
     /// Returns whether the code is `()` by its form.
     fn is_unit(&self) -> bool {
-        match &self.syntax {
-            Expr::Assign(_) => true,
-            Expr::Binary(b) => is_assignment(&b.op),
-            Expr::Macro(m) => known::is_unit_macro(&m.mac),
-            e => match self.node_in(e) {
-                Some(TreeNode::While(_) | TreeNode::HostLoop(_) | TreeNode::For(_) | TreeNode::Update(_)) => true,
-                Some(TreeNode::If(branch)) => branch.otherwise.is_none(),
-                Some(TreeNode::Macro(call)) => known::is_unit_macro(&call.0.mac),
-                _ => false,
-            },
+        match self.node_in(&self.syntax) {
+            Some(TreeNode::While(_) | TreeNode::HostLoop(_) | TreeNode::For(_) | TreeNode::Update(_)) => true,
+            Some(TreeNode::If(branch)) => branch.otherwise.is_none(),
+            Some(TreeNode::Macro(call)) => known::is_unit_macro(&call.0.mac),
+            _ => is_unit(&self.syntax),
         }
     }
 
-    /// Returns whether the code is a branch or block, whose arms have ends of their own.
-    fn has_arms(&self) -> bool {
-        matches!(self.syntax, Expr::Match(_))
-            || matches!(
-                self.node_in(&self.syntax),
-                Some(TreeNode::If(_) | TreeNode::Block(_) | TreeNode::Labeled(_) | TreeNode::Sequence(_))
-            )
+    /// Returns the value of an expression. Blocks and `if`s have the values of their ends.
+    fn end_value(&self, e: &Expr) -> EndValue {
+        match e {
+            Expr::Match(m) if self.expr_jumps(e) => of_arms(m.arms.iter().map(|arm| self.end_value(&arm.body))),
+            Expr::Paren(e) => self.end_value(&e.expr),
+            e => match self.node_in(e) {
+                Some(TreeNode::Jump(_)) => EndValue::None,
+                Some(TreeNode::Block(block)) => of_arms([block.1.end_value()]),
+                Some(TreeNode::Sequence(block)) => of_arms([block.body.end_value()]),
+                Some(TreeNode::If(branch)) => branch.end_value(),
+                _ if self.is_unit() => EndValue::Unknown,
+                _ => EndValue::Some,
+            },
+        }
     }
+}
+
+/// Returns the value of code that ends in these arms.
+fn of_arms(arms: impl IntoIterator<Item = EndValue>) -> EndValue {
+    if arms.into_iter().any(|arm| arm == EndValue::Some) { EndValue::Some } else { EndValue::Unknown }
 }
 
 impl StatementKind {
@@ -70,34 +79,43 @@ impl StatementKind {
         }
     }
 
-    /// Returns whether the statement has a value that is not `()` by its form.
-    fn has_value(&self) -> bool {
+    /// Returns the value of a block that ends with the statement.
+    fn end_value(&self) -> EndValue {
         match self {
-            StatementKind::Expr(code, None) => !code.is_unit() && !code.jumps(),
-            StatementKind::Macro(call) => {
-                matches!(&call.0, StmtMacro { mac, semi_token: None, .. } if !known::is_unit_macro(mac))
-            }
-            _ => false,
+            StatementKind::Expr(code, None) => code.end_value(&code.syntax),
+            StatementKind::Macro(call) => match &call.0 {
+                StmtMacro { mac, semi_token: None, .. } if !known::is_unit_macro(mac) => EndValue::Some,
+                _ => EndValue::Unknown,
+            },
+            _ if self.jumps() => EndValue::None,
+            _ => EndValue::Unknown,
         }
     }
 }
 
-/// Returns whether statements have a value that is not `()` by its form.
-pub(super) fn have_value(stmts: &[Statement]) -> bool {
-    stmts.last().is_some_and(|last| last.kind.has_value())
+/// Returns whether statements certainly jump.
+pub(super) fn jump(stmts: &[Statement]) -> bool {
+    stmts.iter().any(|stmt| stmt.jumps)
 }
 
-/// Returns whether statements certainly jump, other than by a final value.
-pub(super) fn end_in_jump(stmts: &[Statement]) -> bool {
-    let Some((last, before)) = stmts.split_last() else { return false };
-    let is_value = matches!(&last.kind, StatementKind::Expr(code, None) if code.has_arms());
-    before.iter().any(|stmt| stmt.jumps) || (last.jumps && !is_value)
+/// Returns the value of statements.
+pub(super) fn end_value(stmts: &[Statement]) -> EndValue {
+    let Some((last, before)) = stmts.split_last() else { return EndValue::Unknown };
+    match last.kind.end_value() {
+        EndValue::Unknown if jump(before) => EndValue::None,
+        value => value,
+    }
 }
 
 impl Body {
     /// Returns whether the block certainly jumps out of itself.
     pub(super) fn jumps(&self) -> bool {
-        self.stmts.iter().any(|stmt| stmt.jumps)
+        jump(&self.stmts)
+    }
+
+    /// Returns the value of the block.
+    pub(super) fn end_value(&self) -> EndValue {
+        end_value(&self.stmts)
     }
 
     fn ends_in_expression(&self) -> bool {
@@ -108,6 +126,13 @@ impl Body {
 impl IfExpr {
     fn jumps(&self) -> bool {
         self.then.jumps() && self.otherwise.as_ref().is_some_and(Otherwise::jumps)
+    }
+
+    fn end_value(&self) -> EndValue {
+        match &self.otherwise {
+            None => EndValue::Unknown,
+            Some(otherwise) => of_arms([self.then.end_value(), otherwise.end_value()]),
+        }
     }
 
     /// Returns whether an arm ends in an expression.
@@ -135,6 +160,14 @@ impl Otherwise {
         match self {
             Otherwise::Block(body) => body.jumps(),
             Otherwise::If(inner) => inner.jumps(),
+        }
+    }
+
+    /// Returns the value of the `else`.
+    pub(super) fn end_value(&self) -> EndValue {
+        match self {
+            Otherwise::Block(body) => body.end_value(),
+            Otherwise::If(inner) => inner.end_value(),
         }
     }
 }

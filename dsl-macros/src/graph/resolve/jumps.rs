@@ -10,8 +10,9 @@ struct FoundJump {
     /// The number of loops and labeled blocks around the one that the jump leaves or continues, or
     /// `None` if it leaves the function.
     target: Option<usize>,
-    /// The label of a `break` with a value.
-    valued: Option<String>,
+    /// The label, if there is one.
+    label: Option<String>,
+    has_value: bool,
     nesting: Nesting,
 }
 
@@ -78,8 +79,8 @@ impl FoundJumps {
             (_, None) => self.targets.iter().rposition(|target| target.is_loop),
             (_, Some(l)) => self.targets.iter().rposition(|t| t.label.as_ref().is_some_and(|label| l.ident == label)),
         };
-        let valued = label.filter(|_| has_value).map(|label| label.ident.to_string());
-        self.found.push(FoundJump { kind, target, valued, nesting: self.nesting });
+        let label = label.map(|label| label.ident.to_string());
+        self.found.push(FoundJump { kind, target, label, has_value, nesting: self.nesting });
     }
 
     /// Forgets the jumps since a start, which leave nothing around it.
@@ -104,9 +105,10 @@ impl FoundJumps {
         self.summary(start, breaks).any
     }
 
-    /// Returns the labels of each `break` with a value since a start.
-    pub(super) fn valued_breaks(&self, start: JumpMark) -> Vec<String> {
-        self.found[start.found..].iter().filter_map(|jump| jump.valued.clone()).collect()
+    /// Returns the labels of each jump since a start, and whether the jump has a value.
+    pub(super) fn labels(&self, start: JumpMark) -> Vec<(String, bool)> {
+        let jumps = self.found[start.found..].iter();
+        jumps.filter_map(|jump| Some((jump.label.clone()?, jump.has_value))).collect()
     }
 
     fn summary(&self, start: JumpMark, counts: impl Fn(&FoundJump) -> bool) -> Jumps {

@@ -25,7 +25,7 @@ mod tests;
 use super::forms::{start, take};
 use super::tree::*;
 use canonical::{FirstValues, in_blocks, is_number};
-use ends::{end_in_jump, have_value};
+use ends::{end_value, jump};
 use proc_macro2::TokenStream;
 use state::Resolver;
 use std::collections::VecDeque;
@@ -95,9 +95,9 @@ impl Resolver {
         self.around = around;
         for (i, at, start) in left {
             let rest = &out[i + 1..];
-            let (ends_in_jump, has_value) = (end_in_jump(rest), have_value(rest));
-            let valued_breaks = self.jumps.valued_breaks(start);
-            out[i].rest = Some(RestOfBlock { at, ends_in_jump, has_value, valued_breaks });
+            let (jumps, value) = (jump(rest), end_value(rest));
+            let labels = self.jumps.labels(start);
+            out[i].rest = Some(RestOfBlock { at, jumps, value, labels });
         }
         out
     }

@@ -109,9 +109,16 @@ fn a_jump_knows_which_deferred_variables_are_hidden() {
 #[test]
 fn the_rest_after_a_jump_is_described_by_its_form() {
     let rest = |body: &str| tree(&format!("fn f() {{ {body} }}")).body.stmts.remove(0).rest;
-    let of = |body: &str| rest(body).map(|r| (r.has_value, r.ends_in_jump, r.valued_breaks));
-    assert_eq!(of("if c { if d { return; } } g() "), Some((true, false, vec![])));
-    assert_eq!(of("if c { if d { return; } } x = 1; break 'a 2;"), Some((false, true, vec!["a".to_owned()])));
+    let of = |body: &str| rest(body).map(|r| (r.jumps, r.value, r.labels));
+    let exit = "if c { if d { return; } }";
+    let after = |rest: &str| of(&format!("{exit} {rest}")).unwrap();
+    assert_eq!(after("g()"), (false, EndValue::Some, vec![]));
+    assert_eq!(after("g();"), (false, EndValue::Unknown, vec![]));
+    assert_eq!(after("x = 1; break 'a 2;"), (true, EndValue::None, vec![("a".to_owned(), true)]));
+    assert_eq!(after("{ continue 'a; } 2"), (true, EndValue::Some, vec![("a".to_owned(), false)]));
+    assert_eq!(after("{ return; }"), (true, EndValue::Unknown, vec![]));
+    assert_eq!(after("{ return; 2 }"), (true, EndValue::Some, vec![]));
+    assert_eq!(after("match n { 0 => { return; 2 } _ => return }"), (true, EndValue::Some, vec![]));
     assert_eq!(of("if c { return; }"), None);
     assert_eq!(of("if c { g(); } h()"), None);
     assert_eq!(of("return; g()"), None);

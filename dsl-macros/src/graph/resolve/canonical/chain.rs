@@ -7,8 +7,8 @@
 
 use super::super::marks::kind_of_outer;
 use super::patterns::is_number;
-use crate::graph::forms::{block_expr, block_of, comparison, is_structured};
-use crate::graph::jumps::block_jumps;
+use crate::graph::forms::{block_expr, block_of, comparison, is_structured, is_unit};
+use crate::graph::jumps::{block_has_dead_value, block_jumps};
 use crate::graph::{known, names};
 use proc_macro2::{Span, TokenStream};
 use syn::spanned::Spanned;
@@ -115,7 +115,7 @@ impl IfChain {
         let mut is_left = false;
         let mut stmts: Vec<Stmt> = Vec::with_capacity(self.arms.len() + 1);
         for mut arm in self.arms {
-            if !block_jumps(&arm.then_branch) {
+            if !block_jumps(&arm.then_branch) || block_has_dead_value(&arm.then_branch) {
                 let (_, value) = name(arm.if_token.span);
                 leave_at_end(&mut arm.then_branch, &label, value);
                 is_left = true;
@@ -223,15 +223,6 @@ fn leave_at_end(arm: &mut Block, label: &Lifetime, name: Ident) {
             arm.stmts.extend(last);
             arm.stmts.push(leave(None));
         }
-    }
-}
-
-/// Returns whether a structured expression is `()` by its form.
-fn is_unit(e: &Expr) -> bool {
-    match e {
-        Expr::While(_) | Expr::ForLoop(_) => true,
-        Expr::If(e) => e.else_branch.is_none(),
-        _ => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The code after an `if` of which one arm jumps moves into the other arm.
 
 use crate::graph::forms::{block_expr, block_of, has_let, is_structured};
-use crate::graph::jumps::{block_jumps, expr_jumps};
+use crate::graph::jumps::{block_has_dead_value, block_jumps, expr_has_dead_value, expr_jumps};
 use syn::spanned::Spanned;
 use syn::*;
 
@@ -16,7 +16,18 @@ pub(super) fn split(stmt: &mut Stmt) -> Option<impl FnOnce(Vec<Stmt>) -> ExprIf>
         [block_jumps(&e.then_branch), e.else_branch.as_ref().is_some_and(|(_, e)| expr_jumps(e))],
         e.else_branch.is_some(),
     );
-    if jumps[0] == jumps[1] || (matches!(stmt, Stmt::Local(_) | Stmt::Expr(Expr::Assign(_), _)) && !has_else) {
+    if jumps[0] == jumps[1] {
+        return None;
+    }
+    // A value after a jump has the type of this `if`, and not that of the rest.
+    let has_dead_value = match &e.else_branch {
+        Some((_, second)) if jumps[1] => expr_has_dead_value(second),
+        _ => block_has_dead_value(&e.then_branch),
+    };
+    if has_dead_value && !has_else {
+        discard_value(&mut e.then_branch);
+    }
+    if (has_dead_value && has_else) || (matches!(stmt, Stmt::Local(_) | Stmt::Expr(Expr::Assign(_), _)) && !has_else) {
         return None;
     }
     let stmt = std::mem::replace(stmt, Stmt::Item(Item::Verbatim(Default::default())));
@@ -68,6 +79,15 @@ fn join(mut stmt: Stmt, first_jumps: bool, rest: Vec<Stmt>) -> ExprIf {
     e.then_branch = jumping;
     e.else_branch = Some((else_token, Box::new(block_expr(Block { brace_token: Default::default(), stmts }))));
     e
+}
+
+/// Ends the last expression of a block with a semicolon.
+fn discard_value(block: &mut Block) {
+    match block.stmts.last_mut() {
+        Some(Stmt::Expr(last, semi)) => *semi = Some(Token![;](last.span())),
+        Some(Stmt::Macro(last)) => last.semi_token = Some(Token![;](last.mac.path.span())),
+        _ => {}
+    }
 }
 
 fn declares(stmt: &Stmt) -> bool {
