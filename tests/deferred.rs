@@ -315,3 +315,41 @@ agree!(first_value_through_a_block_with_a_value(n) over -2..6; {
     };
     y * 100 + z
 });
+
+agree!(initialized_only_before_jumps(n) over 0..8; {
+    let mut sum = int(0);
+    for i in up_to(int(6)) {
+        let w;
+        let _v: Int = if i > n {
+            w = i;
+            sum += w;
+            continue;
+        } else {
+            w = i + 1;
+            sum += w;
+            break;
+        };
+    }
+    for i in up_to(int(6)) {
+        let v = {
+            let (mut w, z);
+            if i > n {
+                w = i;
+                w += 1;
+                z = vec![w];
+                sum += w + z[0];
+                continue;
+            }
+            if i == n {
+                sum += 3;
+            } else {
+                z = vec![i];
+                sum += z[0];
+                break;
+            }
+            sum + 1
+        };
+        sum += v;
+    }
+    sum
+});

@@ -96,6 +96,12 @@ impl Deferred {
         let is_outer = arm == 0 || !self.given_in[0] || self.own[0];
         self.given_in[arm] && (self.slot.is_some() || self.own[arm] || !is_outer)
     }
+
+    /// Returns whether the outer variable gets its type from the own one of an arm, since no arm
+    /// assigns the outer one.
+    pub(crate) fn is_type_of_outer(&self, arm: usize) -> bool {
+        self.slot.is_none() && self.given_in == self.own && self.own[arm] && (arm == 0 || !self.own[0])
+    }
 }
 
 /// A value that leaves a construct through the slot of a deferred variable.

@@ -123,9 +123,29 @@ pub(super) fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Optio
         quote!(#[allow(unused_mut, unused_assignments, reason = "it stands for the outer one")] let #is_mut #var;)
     });
     let given = deferred.iter().filter(|_| arm.ends).filter_map(|d| Some(pass_on(d.slot.as_ref()?, &d.var)));
-    match value {
+    let block = match value {
         None => quote!(#(#declarations)* { #(#stmts)* } #(#given)*),
         Some(value) => quote!(#(#declarations)* let #value = { #(#stmts)* }; #(#given)* #value),
+    };
+    with_types_of_outer(block, i, deferred, value)
+}
+
+/// Appends assignments that are never reached to an arm that certainly jumps. They give the types of
+/// its own variables to the outer ones.
+fn with_types_of_outer(block: TokenStream, i: usize, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
+    let typed: Vec<&Ident> = deferred.iter().filter(|d| d.is_type_of_outer(i)).map(|d| &d.var).collect();
+    if typed.is_empty() {
+        return block;
+    }
+    let own: Vec<Ident> = (0..).zip(&typed).map(|(i, var)| helper("own", i, var.span())).collect();
+    match value {
+        None => quote!(#(let #own;)* { #block #(#own = #typed;)* } #(#typed = #own;)*),
+        Some(value) => quote! {
+            #(let #own;)*
+            let #value = { let #value = { #block }; #(#own = #typed;)* #value };
+            #(#typed = #own;)*
+            #value
+        },
     }
 }
 

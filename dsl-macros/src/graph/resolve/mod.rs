@@ -145,8 +145,9 @@ impl Resolver {
             }));
             diverge = written.diverge.as_mut().map(|(_, e)| self.code(take(e)));
         } else {
-            // A construct may combine several assignments into one, so that `mut` is unused.
-            local.attrs.push(parse_quote!(#[allow(unused_mut, reason = "its arms may change it")]));
+            // A construct may combine several assignments into one, so that `mut` is unused. Arms
+            // that jump may have variables of their own instead.
+            local.attrs.push(parse_quote!(#[allow(unused_mut, unused_variables, reason = "its arms may change it")]));
         }
         let is_number =
             matches!(local.pat, Pat::Ident(_)) && source.as_ref().is_some_and(|init| is_number(&self.env, init));
