@@ -9,7 +9,7 @@
 //! Each stage is a function. `resolve` takes the syntax apart in place, leaves holes in it, and
 //! returns the tree. `analyze` fills the fact cells of the tree. `emit` fills the holes. A stage
 //! imports the tree, the facts and the files that all may use ([`forms`], [`jumps`], [`names`],
-//! [`place`], [`scope`], [`known`]), but no other stage. The files of a stage do not import one
+//! [`place`], [`variables`], [`known`]), but no other stage. The files of a stage do not import one
 //! another in a circle either: a file of its own has the state that they share.
 //!
 //! A construct is found in the first stage that can decide on it, and decided on once. Whether a
@@ -33,6 +33,7 @@ mod scope;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod variables;
 
 use crate::ctxt::Ctxt;
 use proc_macro2::{Span, TokenStream};

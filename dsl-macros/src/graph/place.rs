@@ -1,6 +1,6 @@
 //! Places: the targets of assignments.
 
-use super::scope::Access;
+use super::variables::Access;
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;

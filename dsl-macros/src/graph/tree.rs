@@ -16,7 +16,7 @@ use super::facts::{
     PanicFacts, SequenceFacts,
 };
 use super::place::{PlaceExpr, ReceiverExpr};
-use super::scope::{Hidden, VarId, Variable};
+use super::variables::{Hidden, VarId, Variable};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::ToTokens;
 use std::rc::Rc;
@@ -280,6 +280,8 @@ pub(crate) struct For {
     pub(crate) iterable: Code,
     /// Whether the iterable is a host iterator by its form.
     pub(crate) is_host: bool,
+    /// Whether the form of the iterable shows that it is one, so that no check of its type is needed.
+    pub(crate) is_iterable: bool,
     pub(crate) declared: Vec<VarId>,
     pub(crate) body: Body,
     /// Whether a jump ends the loop.
@@ -369,6 +371,9 @@ pub(crate) struct Argument {
     pub(crate) code: Code,
     /// The place that the argument borrows.
     pub(crate) borrowed: Option<LocalPlace>,
+    /// Whether the argument need not be evaluated first: it has no effects, or gets its type from
+    /// the call.
+    pub(crate) stays: bool,
 }
 
 /// `as` with a numeric type, whose operand must not be a tensor.

@@ -3,8 +3,8 @@
 use super::state::{Analysis, Changed, ConstructKind, GivenInside};
 use crate::graph::facts::UsedPlace;
 use crate::graph::place::{BindingId, Place, PlaceExpr, Projection, ReceiverExpr};
-use crate::graph::scope::Access;
 use crate::graph::tree::{Change, LocalPlace, Passed};
+use crate::graph::variables::Access;
 
 /// How an expression modifies a place that is used before it.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::state::{Analysis, CodeContext, Construct, ConstructKind, GivenInside}
 use crate::graph::facts::{Closed, Deferred};
 use crate::graph::names;
 use crate::graph::place::{BindingId, Place, PlaceExpr, Places};
-use crate::graph::scope::Access;
+use crate::graph::variables::Access;
 use proc_macro2::Span;
 
 impl Analysis<'_> {

@@ -3,8 +3,8 @@
 use super::state::{Analysis, CodeContext, ConstructKind, TargetKind, Way};
 use crate::graph::facts::{ArmExit, Exit, ExitEnd, ExitValue, FirstValue, LeftArm, NeverValue};
 use crate::graph::names;
-use crate::graph::scope::Hidden;
 use crate::graph::tree::JumpKind;
+use crate::graph::variables::Hidden;
 use proc_macro2::{Ident, Span};
 
 impl Analysis<'_> {

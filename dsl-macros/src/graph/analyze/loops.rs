@@ -6,11 +6,12 @@
 //! - A loop that is a host loop by its form stays as it is. If a jump in it is under a condition,
 //!   the rest of the loop is traced under its flag.
 
+use super::operands::is_reborrowed;
 use super::state::{Analysis, CodeContext, ConstructKind, TargetKind};
 use crate::graph::facts::{FlagLoopFacts, HostLoopFacts, LoopFacts, StagedLoopFacts, StopFacts};
 use crate::graph::names;
 use crate::graph::place::PlaceExpr;
-use crate::graph::tree::{Body, Change, Code, For, HostLoopExpr, Loop, Part, TreeNode, WhileExpr};
+use crate::graph::tree::{Body, Change, For, HostLoopExpr, Loop, WhileExpr};
 use proc_macro2::Span;
 use syn::Label;
 
@@ -95,6 +96,7 @@ impl Analysis<'_> {
     pub(super) fn for_loop(&mut self, f: &For) {
         let (at, label) = (f.syntax.for_token.span, f.syntax.label.as_ref());
         self.code(&f.iterable, CodeContext::default());
+        // A mutable reference is a host iterator.
         if f.is_host || is_reborrowed(&f.iterable) {
             self.declare(&f.declared);
             return f.facts.set(LoopFacts::Host(self.host_body(&f.body, label, f.stops_under_construct, at)));
@@ -129,13 +131,4 @@ impl Analysis<'_> {
         let slot = slot.map(|slot| (slot, position.expected));
         l.facts.set(LoopFacts::OnFlag(FlagLoopFacts { closed, label, flag, stop, slot, never_ends }));
     }
-}
-
-/// Returns whether the code is a variable that is reborrowed, which makes it a host iterator.
-fn is_reborrowed(code: &Code) -> bool {
-    let passed = |part: &Part| match part {
-        Part::Node { node: TreeNode::Variable(passed), is_value: true, .. } => Some(*passed.is_reborrowed.peek()),
-        _ => None,
-    };
-    code.parts.iter().find_map(passed).unwrap_or(false)
 }

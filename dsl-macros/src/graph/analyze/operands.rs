@@ -9,8 +9,7 @@
 use super::changes::LaterChange;
 use super::state::{Analysis, CodeContext};
 use crate::graph::facts::OperandFacts;
-use crate::graph::tree::{Call, Code, CompareExpr, LocalPlace, Part, TreeNode, UpdateExpr, number_of_hole};
-use syn::Expr;
+use crate::graph::tree::{Argument, Call, Code, CompareExpr, LocalPlace, Part, TreeNode, UpdateExpr};
 
 impl Analysis<'_> {
     fn changes_of(&self, start: usize, place: Option<&LocalPlace>) -> LaterChange {
@@ -56,24 +55,17 @@ impl Analysis<'_> {
             held.extend(&arg.borrowed);
         }
         let before = call.args.iter().enumerate().take(first_after);
-        let bound = before.filter(|(_, arg)| !stays(&arg.code)).map(|(i, _)| (i, self.index())).collect();
+        let stays = |arg: &Argument| arg.stays || is_reborrowed(&arg.code);
+        let bound = before.filter(|(_, arg)| !stays(arg)).map(|(i, _)| (i, self.index())).collect();
         call.facts.set(OperandFacts { bound, copies_left: false, is_statement: position.is_statement });
     }
 }
 
-/// Returns whether an argument need not be evaluated first: it has no effects, or gets its type
-/// from the call.
-fn stays(code: &Code) -> bool {
-    let in_hole = |part: &Part| match part {
-        Part::Node { node, .. } => match node {
-            TreeNode::Closure(_) => true,
-            TreeNode::Variable(passed) => *passed.is_reborrowed.peek(),
-            _ => false,
-        },
-        _ => false,
+/// Returns whether the code is a variable that is reborrowed. It is then no tensor.
+pub(super) fn is_reborrowed(code: &Code) -> bool {
+    let passed = |part: &Part| match part {
+        Part::Node { node: TreeNode::Variable(passed), is_value: true, .. } => Some(*passed.is_reborrowed.peek()),
+        _ => None,
     };
-    match &code.syntax {
-        Expr::Lit(_) | Expr::Reference(_) => true,
-        e => number_of_hole(e).is_some() && code.parts.iter().any(in_hole),
-    }
+    code.parts.iter().find_map(passed).unwrap_or(false)
 }

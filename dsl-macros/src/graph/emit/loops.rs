@@ -10,13 +10,12 @@ use crate::graph::facts::{
     Closed, FactCell, FlagLoopFacts, HostLoopFacts, LoopFacts, NeverValue, StagedLoopFacts, StopFacts,
 };
 use crate::graph::forms::bare;
-use crate::graph::known::is_range;
 use crate::graph::names::{condition_type, helper, helper_span, label as label_name, label_of, position, rt};
 use crate::graph::tree::{For, HostLoopExpr, Loop, WhileExpr};
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens, quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Block, Expr, ExprForLoop, ExprLoop, ExprWhile, Label, Pat, Stmt, Token, parse_quote_spanned};
+use syn::{Block, Expr, ExprForLoop, ExprLoop, ExprWhile, Label, Pat, Stmt, Token};
 
 /// The parts of a `while`.
 struct WhileCode {
@@ -107,9 +106,8 @@ fn stopped_condition(head: &Closed, (kind, stop): (&Ident, &Ident), condition: E
 }
 
 /// Returns a `for`, given the expansion of its `while`.
-fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &Expr, expansion: &Expr) -> Expr {
-    let (function, methods, iterable) = (rt(at, "looping"), rt(at, "Looping"), bare(iterable));
-    let iterable = checked_iterable(iterable);
+fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &TokenStream, expansion: &Expr) -> Expr {
+    let (function, methods) = (rt(at, "looping"), rt(at, "Looping"));
     let start = quote_spanned!(at=> #function(#iterable));
     Expr::Verbatim(quote! {
         match #start {
@@ -135,48 +133,14 @@ fn item(looping: &Ident, position: &Ident, pat: &Pat, at: Span) -> TokenStream {
     quote!(let #pat = #item;)
 }
 
-/// Returns the iterator of a `for` over host values.
-fn host_iter(at: Span, iterable: &Expr) -> Expr {
-    let (function, iterable) = (rt(at, "host_iter"), bare(iterable));
-    let iterable = checked_iterable(iterable);
-    Expr::Verbatim(quote_spanned!(at=> #function(#iterable)))
-}
-
-/// Returns the iterable of a `for`, with a check that it is one unless its form shows that.
-fn checked_iterable(iterable: &Expr) -> TokenStream {
-    fn can(e: &Expr) -> bool {
-        let is_literal = |e: &Option<Box<Expr>>| e.as_ref().is_none_or(|e| matches!(**e, Expr::Lit(_)));
-        match e {
-            Expr::Range(r) => is_literal(&r.start) && is_literal(&r.end),
-            Expr::MethodCall(m) => can(&m.receiver),
-            Expr::Paren(e) => can(&e.expr),
-            Expr::Call(c) => is_range(&c.func),
-            _ => false,
-        }
-    }
-    if can(iterable) {
+/// Returns the iterable of a `for`, with a check of its type unless `is_iterable`.
+fn checked_iterable(iterable: &Expr, is_iterable: bool) -> TokenStream {
+    let iterable = bare(iterable);
+    if is_iterable {
         return quote!(#iterable);
     }
     let check = rt(iterable.span(), "iterable");
     quote_spanned!(iterable.span()=> #check(#iterable))
-}
-
-/// Adds checks that the ends of a range are host numbers. Methods may be called on the range, as in
-/// `(a..b).rev()`.
-fn host_ends(iterator: &mut Expr) {
-    match iterator {
-        Expr::MethodCall(m) => host_ends(&mut m.receiver),
-        Expr::Paren(e) => host_ends(&mut e.expr),
-        Expr::Range(range) => {
-            for end in [&mut range.start, &mut range.end].into_iter().flatten() {
-                if !matches!(**end, Expr::Lit(_)) {
-                    let host_end = rt(end.span(), "host_end");
-                    **end = parse_quote_spanned!(end.span()=> #host_end(#end));
-                }
-            }
-        }
-        _ => {}
-    }
 }
 
 /// Counts an iteration of a host loop that only a panic ends.
@@ -259,8 +223,9 @@ impl ToRust for For {
 
     fn emit(self) -> Expr {
         let (iterable, body) = (self.iterable.emit(), self.body.emit());
+        let (at, iterable) = (iterable.span(), checked_iterable(&iterable, self.is_iterable));
         match self.facts.peek() {
-            LoopFacts::Host(_) => host_for(self.syntax, self.facts, iterable, body),
+            LoopFacts::Host(_) => host_for(self.syntax, self.facts, (iterable, at), body),
             LoopFacts::Staged(facts) => {
                 let index = facts.looping.expect("a `for` has a position");
                 staged_for(&self.syntax, index, self.facts, &iterable, body)
@@ -270,15 +235,15 @@ impl ToRust for For {
     }
 }
 
-fn host_for(mut f: ExprForLoop, facts: FactCell<LoopFacts>, mut iterable: Expr, body: Block) -> Expr {
-    host_ends(&mut iterable);
+fn host_for(mut f: ExprForLoop, facts: FactCell<LoopFacts>, (iterable, at): (TokenStream, Span), body: Block) -> Expr {
     let declaration;
     (f.body, f.label, declaration) = host_body(facts, body);
-    *f.expr = host_iter(iterable.span(), &iterable);
+    let iter = rt(at, "host_iter");
+    *f.expr = Expr::Verbatim(quote_spanned!(at=> #iter(#iterable)));
     after(declaration, Expr::ForLoop(f))
 }
 
-fn staged_for(f: &ExprForLoop, index: usize, facts: FactCell<LoopFacts>, iterable: &Expr, body: Block) -> Expr {
+fn staged_for(f: &ExprForLoop, index: usize, facts: FactCell<LoopFacts>, iterable: &TokenStream, body: Block) -> Expr {
     let at = f.for_token.span;
     let (looping, position) = (helper("looping", index, at), position(index, at));
     let item = item(&looping, &position, &f.pat, at);

@@ -10,7 +10,7 @@ use syn::{Expr, StmtMacro};
 
 impl Code {
     /// Returns the node in a hole of the syntax, if the expression is a hole.
-    fn node_in(&self, e: &Expr) -> Option<&TreeNode> {
+    pub(super) fn node_in(&self, e: &Expr) -> Option<&TreeNode> {
         let number = number_of_hole(e)?;
         self.parts.iter().find_map(|part| match part {
             Part::Node { hole, node, .. } if *hole == number => Some(node),

@@ -252,7 +252,11 @@ impl Resolver {
                 Expr::Reference(r) if r.mutability.is_none() => self.place(&r.expr),
                 _ => None,
             };
-            Argument { hole, code, borrowed }
+            let stays = match &code.syntax {
+                Expr::Lit(_) | Expr::Reference(_) => true,
+                e => matches!(code.node_in(e), Some(TreeNode::Closure(_))),
+            };
+            Argument { hole, code, borrowed, stays }
         });
         let args = args.collect();
         let receiver = match e {

@@ -4,8 +4,9 @@ use super::conditions::is_true;
 use super::state::Resolver;
 use crate::graph::forms::{has_let, take};
 use crate::graph::known;
+use crate::graph::names::call;
 use crate::graph::scope;
-use crate::graph::tree::{For, HostLoopExpr, Loop, Part, TreeNode, WhileExpr};
+use crate::graph::tree::{For, HostLoopExpr, Loop, Part, TreeNode, WhileExpr, number_of_hole};
 use syn::spanned::Spanned;
 use syn::visit::Visit;
 use syn::*;
@@ -41,6 +42,10 @@ impl Resolver {
             let declared = resolver.declare(|env| env.declare_items(&f.pat, &source));
             (declared, resolver.in_loop(f.label.as_ref(), |resolver| resolver.body_inside(&mut f.body)))
         });
+        let is_host = known::is_host_iterator(&source);
+        if is_host {
+            host_ends(&source, &mut iterable.syntax, &mut iterable.parts);
+        }
         let ends = self.jumps.ending_loop(start);
         if ends.under_construct {
             iterable.parts.splice(0..0, lazy_changes(&source).map(Part::Error));
@@ -48,7 +53,8 @@ impl Resolver {
         TreeNode::For(Box::new(For {
             syntax: f,
             iterable,
-            is_host: known::is_host_iterator(&source),
+            is_host,
+            is_iterable: is_iterable(&source),
             declared,
             body,
             stops: ends.any,
@@ -64,6 +70,47 @@ impl Resolver {
         let (stops, is_endless) = (ends.under_construct, !ends.any && !may_exit);
         let is_broken = stops && self.jumps.breaks_loop(start);
         TreeNode::Loop(Box::new(Loop { syntax: l, body, stops, is_endless, is_broken, facts: Default::default() }))
+    }
+}
+
+/// Returns whether the form of the iterable of a `for` shows that it is one.
+fn is_iterable(e: &Expr) -> bool {
+    let is_literal = |e: &Option<Box<Expr>>| e.as_ref().is_none_or(|e| matches!(**e, Expr::Lit(_)));
+    match e {
+        Expr::Range(r) => is_literal(&r.start) && is_literal(&r.end),
+        Expr::MethodCall(m) => is_iterable(&m.receiver),
+        Expr::Paren(e) => is_iterable(&e.expr),
+        Expr::Call(c) => known::is_range(&c.func),
+        _ => false,
+    }
+}
+
+/// Adds checks that the ends of a range are host numbers. Methods may be called on the range, as in
+/// `(a..b).rev()`. `source` is the iterator before it was resolved.
+fn host_ends(source: &Expr, syntax: &mut Expr, parts: &mut [Part]) {
+    match (source, syntax) {
+        (Expr::MethodCall(source), Expr::MethodCall(m)) => host_ends(&source.receiver, &mut m.receiver, parts),
+        (Expr::MethodCall(_), e) => {
+            let call = number_of_hole(e).and_then(|number| {
+                parts.iter_mut().find_map(|part| match part {
+                    Part::Node { hole, node: TreeNode::Call(call), .. } if *hole == number => Some(&mut call.call),
+                    _ => None,
+                })
+            });
+            if let Some(call) = call {
+                host_ends(source, &mut call.syntax, &mut call.parts);
+            }
+        }
+        (Expr::Paren(source), Expr::Paren(e)) => host_ends(&source.expr, &mut e.expr, parts),
+        (Expr::Range(source), Expr::Range(range)) => {
+            let ends = [(&source.start, &mut range.start), (&source.end, &mut range.end)];
+            for (source, end) in ends.into_iter().filter_map(|(source, end)| Some((source.as_ref()?, end.as_mut()?))) {
+                if !matches!(**source, Expr::Lit(_)) {
+                    **end = call(source.span(), "host_end", take(end));
+                }
+            }
+        }
+        _ => {}
     }
 }
 

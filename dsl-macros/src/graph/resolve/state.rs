@@ -2,8 +2,9 @@
 
 use super::canonical::Canonical;
 use super::jumps::{FoundJumps, JumpMark};
-use crate::graph::scope::{Env, VarId};
+use crate::graph::scope::Env;
 use crate::graph::tree::{Code, HoleId, Part, TreeNode, hole};
+use crate::graph::variables::VarId;
 use syn::{Expr, Label};
 
 /// The state of the walk over a body.

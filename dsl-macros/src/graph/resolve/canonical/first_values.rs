@@ -4,6 +4,9 @@
 //! `'a: { if c { x = 1; break 'a; } x = 2; }` becomes
 //! `x = 'a: { let x; if c { break 'a 1; } x = 2; x };`, and `loop { if c { x = 1; break; } }`
 //! becomes `x = 'a: loop { let x; if c { break 'a 1; } }`, because a jump can carry a value.
+//!
+//! All jumps of the statement are rewritten together, before any of them is resolved, because the
+//! statement has this form only if each of them fits.
 
 use crate::graph::jumps::block_jumps;
 use crate::graph::names;

@@ -16,6 +16,10 @@
 //! - Long chains and long sequences of jumps become trees ([`chain`], [`depth`]).
 //!
 //! Each form preserves the semantics of the function in ordinary Rust. None depends on types.
+//!
+//! The forms are Rust syntax and not nodes of the tree, because they are resolved and brought to
+//! canonical form like code of the user. [`marks`](super::marks) are for the few that the resolver
+//! must recognize.
 
 mod chain;
 mod comparisons;
