@@ -92,8 +92,8 @@ fn loop_options(cx: &Ctxt, arguments: TokenStream) -> Vec<TokenStream> {
     let wrong = |at: &dyn ToTokens| {
         cx.error(
             at,
-            "`#[graph]` takes the arguments `max_iterations = ..`, the largest number of iterations of each loop, \
-             and `parallel_iterations = ..`, the number of iterations that may overlap",
+            "unknown argument of `#[graph]`: write `max_iterations = N`, the largest number of iterations of each \
+             loop, or `parallel_iterations = N`, the number of iterations that may overlap",
         );
     };
     let parsed = Punctuated::<MetaNameValue, Token![,]>::parse_terminated.parse2(arguments.clone());
@@ -112,7 +112,7 @@ fn loop_options(cx: &Ctxt, arguments: TokenStream) -> Vec<TokenStream> {
             wrong(path);
         }
         if seen.contains(&path) {
-            cx.error(path, "this argument is given twice");
+            cx.error(path, format!("`{}` is given twice: remove one of the two", path.to_token_stream()));
         }
         seen.push(path);
     }
@@ -131,23 +131,23 @@ fn parse(item: TokenStream) -> syn::Result<ItemFn> {
 
 /// Rejects functions whose calls tracing cannot follow.
 fn check_signature(cx: &Ctxt, sig: &Signature) {
-    let refuse = |token: &dyn ToTokens, kind: &str| {
-        cx.error(token.to_token_stream(), format!("a `#[graph]` function cannot be {kind}"));
+    let refuse = |token: &dyn ToTokens, kind: &str, fix: &str| {
+        cx.error(token.to_token_stream(), format!("a `#[graph]` function cannot be {kind}: {fix}"));
     };
     if let Some(token) = &sig.constness {
-        refuse(token, "`const`");
+        refuse(token, "`const`", "remove `const`, because the function is traced when the program runs");
     }
     if let Some(token) = &sig.asyncness {
-        refuse(token, "`async`");
+        refuse(token, "`async`", "remove `async`, and pass the values to await as arguments");
     }
     if let Safety::Unsafe(token) = &sig.safety {
-        refuse(token, "`unsafe`");
+        refuse(token, "`unsafe`", "remove `unsafe`, and call unsafe code in a function without `#[graph]`");
     }
     if let Some(token) = &sig.abi {
-        refuse(token, "`extern`");
+        refuse(token, "`extern`", "remove the ABI, and call this function from an `extern` function");
     }
     if let Some(token) = &sig.variadic {
-        refuse(token, "variadic");
+        refuse(token, "variadic", "take a slice instead");
     }
 }
 
@@ -213,7 +213,10 @@ fn check_depth(cx: &Ctxt, body: &Block) -> bool {
     let mut find = Depth { depth: 0, too_deep: None };
     find.visit_block(body);
     if let Some(at) = find.too_deep {
-        let message = format!("`if`s and loops are nested more than {MAX_DEPTH} levels deep");
+        let message = format!(
+            "`if`s and loops are nested more than {MAX_DEPTH} levels deep: move the inner ones into another \
+             `#[graph]` function"
+        );
         cx.push(syn::Error::new(at, message));
     }
     find.too_deep.is_none()

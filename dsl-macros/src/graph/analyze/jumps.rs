@@ -108,9 +108,16 @@ impl Analysis<'_> {
             self.code(value, CodeContext::default());
         }
         let Some(target) = target else {
-            let message = match label {
-                Some(label) => format!("use of the undeclared label `{label}`"),
-                None => "`break` or `continue` outside a loop".to_owned(),
+            let message = match (label, jump.kind) {
+                (Some(label), _) => {
+                    format!("use of the undeclared label `{label}`: use the label of a loop or block around this jump")
+                }
+                (None, JumpKind::Continue) => {
+                    "`continue` outside of a loop: use `return` to leave the function".to_owned()
+                }
+                (None, _) => "`break` outside of a loop: use `return` to leave the function, or `break 'label` to \
+                              leave a block with a label"
+                    .to_owned(),
             };
             self.cx.push(syn::Error::new(jump.at, message));
             return jump.facts.set(JumpFacts::Wrong);

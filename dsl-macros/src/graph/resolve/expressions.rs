@@ -56,9 +56,9 @@ impl Resolver {
                 self.node(e, TreeNode::Async(Box::new(Async { syntax: a, body, facts: Default::default() })), is_value);
             }
             Expr::Unsafe(u) => {
-                let error =
-                    Error::new_spanned(u.unsafe_token, "a `#[graph]` function cannot contain an `unsafe` block");
-                self.parts.push(Part::Error(error));
+                let message = "a `#[graph]` function cannot contain an `unsafe` block: move it into a function \
+                               without `#[graph]`, and call that";
+                self.parts.push(Part::Error(Error::new_spanned(u.unsafe_token, message)));
             }
             Expr::Const(_) => {}
             Expr::Repeat(r) => self.expr(&mut r.expr, false),
