@@ -119,15 +119,15 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
     }
 }
 
-/// Returns a lifetime other than `'static` that a type is bound to, if there is one.
+/// Returns a lifetime in a type other than `'static`, if there is one.
 pub(crate) fn borrowed_for(ty: &syn::Type) -> Option<&syn::Lifetime> {
     #[derive(Default)]
-    struct Find<'a> {
+    struct FindLifetime<'a> {
         found: Option<&'a syn::Lifetime>,
         /// The lifetimes of `for<'a>`, which stand for any lifetime.
         any: Vec<&'a syn::Ident>,
     }
-    impl<'a> syn::visit::Visit<'a> for Find<'a> {
+    impl<'a> syn::visit::Visit<'a> for FindLifetime<'a> {
         fn visit_lifetime(&mut self, lifetime: &'a syn::Lifetime) {
             if lifetime.ident != "static" && lifetime.ident != "_" && !self.any.contains(&&lifetime.ident) {
                 self.found.get_or_insert(lifetime);
@@ -137,21 +137,21 @@ pub(crate) fn borrowed_for(ty: &syn::Type) -> Option<&syn::Lifetime> {
             self.any.push(&param.lifetime.ident);
         }
     }
-    let mut find = Find::default();
+    let mut find = FindLifetime::default();
     syn::visit::Visit::visit_type(&mut find, ty);
     find.found
 }
 
 /// Returns whether a type depends on a type parameter.
 pub(crate) fn mentions_parameter(ty: &syn::Type, generics: &syn::Generics) -> bool {
-    struct Find<'a>(&'a syn::Generics, bool);
-    impl<'a> syn::visit::Visit<'a> for Find<'_> {
+    struct FindTypeParameter<'a>(&'a syn::Generics, bool);
+    impl<'a> syn::visit::Visit<'a> for FindTypeParameter<'_> {
         fn visit_path(&mut self, path: &'a syn::Path) {
             self.1 |= self.0.type_params().any(|p| path.segments.first().is_some_and(|s| s.ident == p.ident));
             syn::visit::visit_path(self, path);
         }
     }
-    let mut find = Find(generics, false);
+    let mut find = FindTypeParameter(generics, false);
     syn::visit::Visit::visit_type(&mut find, ty);
     find.1
 }

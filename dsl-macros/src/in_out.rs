@@ -68,8 +68,8 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         };
         let label = field.ident.as_ref().map(|name| quote!(#name:));
         declared.push(quote!(#[doc = #doc] #vis #label #host));
-        // Every field gets a bound, so that the compiler reports a missing one once, at the type of
-        // the field.
+        // Every field gets a bound, so that the compiler reports a missing bound once, at the type
+        // of the field.
         let of_type = quote_spanned!(ty.span()=> ::anabranch::__rt::function::Field);
         generics.make_where_clause().predicates.push(parse_quote!(#ty: #of_type));
         let shown = match &member {

@@ -90,15 +90,15 @@ pub(crate) struct Deferred {
 impl Deferred {
     /// Returns whether an arm has its own variable.
     ///
-    /// Without a slot, the first arm that initializes the variable assigns the outer one, which
-    /// gets its type from that.
+    /// Without a slot, the first arm that initializes the variable assigns the outer variable,
+    /// whose type is inferred from this assignment.
     pub(crate) fn is_declared_in(&self, arm: usize) -> bool {
         let is_outer = arm == 0 || !self.given_in[0] || self.own[0];
         self.given_in[arm] && (self.slot.is_some() || self.own[arm] || !is_outer)
     }
 
-    /// Returns whether the outer variable gets its type from the own one of an arm, since no arm
-    /// assigns the outer one.
+    /// Returns whether the type of the outer variable is inferred from the arm's own copy, because
+    /// no arm assigns the outer variable.
     pub(crate) fn is_type_of_outer(&self, arm: usize) -> bool {
         self.slot.is_none() && self.given_in == self.own && self.own[arm] && (arm == 0 || !self.own[0])
     }
@@ -136,7 +136,7 @@ pub(crate) enum IfEnd {
     Never(Exit),
 }
 
-/// The guard around the statements after one that a jump leaves: an `if` on its flag.
+/// The guard around the statements after a statement that a jump leaves: an `if` on its flag.
 pub(crate) struct GuardFacts {
     pub(crate) flag: JumpFlag,
     pub(crate) closed: Box<Closed>,
@@ -245,9 +245,9 @@ pub(crate) struct OperandFacts {
 
 /// A jump.
 pub(crate) enum JumpFacts {
-    /// There is no such target.
+    /// The jump has no target.
     Wrong,
-    /// The jump stays, with this label if it needs one.
+    /// The jump is emitted as written, with this label if there is one.
     Native(Option<Lifetime>),
     /// The jump ends its target, and its value is the value of the arm.
     AtEnd { checks: Vec<Ident>, given: Ident, exit: Exit },
@@ -275,8 +275,8 @@ pub(crate) struct FailedArm {
     pub(crate) has_value: bool,
 }
 
-/// The way out of constructs: out of the arm of the innermost one that is staged, or else by a jump
-/// of Rust.
+/// The way out of constructs: to the end of the arm of the innermost staged construct, or by a jump
+/// of Rust if no construct is staged.
 pub(crate) struct Exit {
     pub(crate) at: Span,
     /// From the inside out.

@@ -107,8 +107,8 @@ pub(crate) fn start(stmt: &Stmt) -> Span {
     }
 }
 
-/// Returns the location of the first token of an expression. A long one is not searched for its
-/// last token.
+/// Returns the location of the first token of an expression, without a search for the last token of
+/// a long expression.
 fn start_of(e: &Expr) -> Span {
     let (attrs, label, token) = match e {
         Expr::If(e) => (&e.attrs, None, e.if_token.span),
@@ -127,7 +127,7 @@ fn start_of(e: &Expr) -> Span {
     attrs.first().map_or(token, |attr| attr.pound_token.span)
 }
 
-/// Moves the expression out and leaves an empty one.
+/// Replaces the expression by an empty one, and returns it.
 pub(crate) fn take(e: &mut Expr) -> Expr {
     std::mem::replace(e, Expr::Verbatim(TokenStream::new()))
 }

@@ -85,7 +85,7 @@ fn with_the_number_of_statements() {
     });
 }
 
-/// Checks that each increment of `n` adds at most `more` tokens more than the one before.
+/// Checks that each increment of `n` adds at most `more` tokens more than the previous increment.
 ///
 /// A jump checks whether each construct that it leaves is staged. If its jumps and those of all
 /// further increments leave the constructs that an increment adds, each increment costs slightly

@@ -1,4 +1,4 @@
-//! Jumps in Rust code: which ones leave a piece of it, and what certainly jumps.
+//! Jumps in Rust code: which jumps leave a piece of code, and which code certainly jumps.
 
 use super::forms::{has_let, is_unit};
 use super::known;
@@ -25,8 +25,8 @@ pub(crate) fn expr_jumps(e: &Expr) -> bool {
     }
 }
 
-/// Returns whether a block that certainly jumps has a value at its end, which is never computed, but
-/// gives the block its type.
+/// Returns whether a block that certainly jumps has a value at its end, which is never computed,
+/// but gives the block its type.
 pub(crate) fn block_has_dead_value(block: &Block) -> bool {
     match block.stmts.last() {
         Some(Stmt::Expr(e, None)) if expr_jumps(e) => expr_has_dead_value(e),
@@ -54,7 +54,7 @@ pub(crate) fn expr_has_dead_value(e: &Expr) -> bool {
 pub(crate) struct Jumps {
     /// Whether there is a jump.
     pub(crate) any: bool,
-    /// Whether there is one inside a construct that may be staged, for example an `if`.
+    /// Whether there is a jump inside a construct that may be staged, for example an `if`.
     pub(crate) under_construct: bool,
 }
 

@@ -6,16 +6,16 @@
 //! | [`analyze`] | the [`facts`] of the tree | the parts of code in order of evaluation | syntax, scopes, the emitted code |
 //! | [`emit`] | Rust of the tree and its facts | the interface of the expansion | scopes, types, why a fact holds |
 //!
-//! Each stage is a function. `resolve` takes the syntax apart in place, leaves holes in it, and
-//! returns the tree. `analyze` fills the fact cells of the tree. `emit` fills the holes. A stage
-//! imports the tree, the facts and the files that all may use ([`forms`], [`jumps`], [`names`],
-//! [`place`], [`variables`], [`known`]), but no other stage. The files of a stage do not import one
-//! another in a circle either: a file of its own has the state that they share.
+//! Each stage is a function. `resolve` moves code out of the syntax into the tree, leaves holes in
+//! its place, and returns the tree. `analyze` fills the fact cells of the tree. `emit` fills the
+//! holes. A stage imports the tree, the facts and the files that all may use ([`forms`], [`jumps`],
+//! [`names`], [`place`], [`variables`], [`known`]), but no other stage. The files of a stage do not
+//! import one another in a circle either: a file of its own has the state that they share.
 //!
-//! A construct is found in the first stage that can decide on it, and decided on once. Whether a
+//! Each decision about a construct is made once, in the first stage that can make it. Whether a
 //! condition may be a tensor follows from its form, in `resolve`. What a construct carries follows
-//! from the code inside it, in `analyze`. How a jump leaves it is a fact as well, because it
-//! depends on all constructs around the jump.
+//! from the code inside it, in `analyze`. How a jump leaves constructs is a fact as well, because
+//! it depends on all constructs around the jump.
 
 mod analyze;
 mod emit;

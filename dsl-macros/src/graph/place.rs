@@ -33,7 +33,7 @@ impl PlaceExpr {
         PlaceExpr { root, projections: Vec::new(), indexed: false, span }
     }
 
-    /// Returns the place that an expression names, if it is one.
+    /// Returns the place that an expression names, if it names a place.
     pub(crate) fn of(expr: &Expr) -> Option<PlaceExpr> {
         let span = expr.span();
         let mut place = match expr {
@@ -86,7 +86,7 @@ impl PlaceExpr {
         self.projections.iter().filter_map(field).collect()
     }
 
-    /// Returns whether one of two places of a variable is a part of the other.
+    /// Returns whether two places of a variable have a common part.
     pub(crate) fn overlaps(&self, other: &PlaceExpr) -> bool {
         let (a, b) = (self.fields(), other.fields());
         a.starts_with(&b) || b.starts_with(&a)
@@ -114,7 +114,7 @@ pub(crate) enum ReceiverExpr {
     Itself,
     /// An item of the place, found by an index. If the item may change, the place may.
     Item,
-    /// The receiver as it is written. The method is one that a trait declares with `&self`.
+    /// The receiver as written, of a method that a trait declares with `&self`.
     OfTrait {
         /// The method, located at the call.
         method: Ident,
@@ -175,8 +175,8 @@ pub(crate) type BindingId = usize;
 pub(crate) struct Place {
     pub(crate) written: PlaceExpr,
     pub(crate) binding: BindingId,
-    /// The values of which at least one needs a method that may modify it for the place to change.
-    /// If there are none, the place certainly changes.
+    /// The receivers of methods that may modify the place, depending on their types. If there are
+    /// no receivers, the place certainly changes.
     pub(crate) receivers: Vec<ReceiverExpr>,
 }
 
@@ -195,7 +195,7 @@ impl Place {
         matches!(access, Access::Mut | Access::Plain) && self.derefs() == 0
     }
 
-    /// Returns whether one of the places is a part of the other.
+    /// Returns whether two places have a common part.
     pub(crate) fn overlaps(&self, other: &Place) -> bool {
         self.binding == other.binding && self.written.overlaps(&other.written)
     }
@@ -247,8 +247,7 @@ impl Place {
     }
 }
 
-/// The places that a construct carries. None of them is a part of another one that certainly
-/// changes.
+/// The places that a construct carries. No place is a part of another place that certainly changes.
 #[derive(Debug, Default)]
 pub(crate) struct Places(Vec<Place>);
 
@@ -271,8 +270,8 @@ impl Places {
         self.0.push(place);
     }
 
-    /// Returns the places that contain `part` and may change. If one does, `part` is carried with
-    /// it.
+    /// Returns the places that contain `part` and may change. A place that changes carries `part`
+    /// with it.
     pub(crate) fn around<'a>(&'a self, part: &'a Place) -> impl Iterator<Item = (usize, &'a Place)> {
         self.iter().enumerate().filter(|(_, p)| !p.is_certain() && p.covers(part) && !part.covers(p))
     }

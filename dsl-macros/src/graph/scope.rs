@@ -28,7 +28,7 @@ impl Env {
         self.names.truncate(scope.0);
     }
 
-    /// Declares variables for `f` alone, and forgets them.
+    /// Runs `f`, and forgets the variables that it declares.
     pub(crate) fn tentatively(&mut self, f: impl FnOnce(&mut Env)) {
         let (scope, variables) = (self.enter(), self.variables.len());
         f(self);
@@ -237,11 +237,11 @@ impl Env {
 
 /// Returns a captured variable that a closure assigns or borrows mutably, if there is one.
 pub(crate) fn changed_by_closure(e: &Expr) -> Option<String> {
-    struct Find {
+    struct FindModifiedCapture {
         own: Vec<String>,
         found: Option<String>,
     }
-    impl Find {
+    impl FindModifiedCapture {
         fn changed(&mut self, place: &Expr) {
             let root = match place {
                 Expr::Path(p) => p.path.get_ident().map(ToString::to_string),
@@ -257,7 +257,7 @@ pub(crate) fn changed_by_closure(e: &Expr) -> Option<String> {
             }
         }
     }
-    impl<'a> Visit<'a> for Find {
+    impl<'a> Visit<'a> for FindModifiedCapture {
         fn visit_pat_ident(&mut self, p: &'a PatIdent) {
             self.own.push(p.ident.to_string());
         }
@@ -277,7 +277,7 @@ pub(crate) fn changed_by_closure(e: &Expr) -> Option<String> {
         Expr::Paren(e) => return changed_by_closure(&e.expr),
         _ => return None,
     };
-    let mut find = Find { own: Vec::new(), found: None };
+    let mut find = FindModifiedCapture { own: Vec::new(), found: None };
     find.visit_expr_closure(closure);
     find.found
 }
@@ -318,14 +318,14 @@ fn unwraps_lent(expr: &Expr) -> bool {
 }
 
 fn contains_reference(pat: &Pat) -> bool {
-    struct Find(bool);
-    impl<'a> Visit<'a> for Find {
+    struct FindReference(bool);
+    impl<'a> Visit<'a> for FindReference {
         fn visit_pat_reference(&mut self, _: &'a syn::PatReference) {
             self.0 = true;
         }
         fn visit_expr(&mut self, _: &'a Expr) {}
     }
-    let mut find = Find(false);
+    let mut find = FindReference(false);
     find.visit_pat(pat);
     find.0
 }

@@ -3,9 +3,9 @@
 //! [`resolve`](super::resolve) makes it, [`analyze`](super::analyze) fills in the [`facts`], and
 //! [`emit`](super::emit) turns it into code.
 //!
-//! The tree is small because most of Rust means nothing to the macro. Rust code is [`Code`]: syntax
-//! that stays as it is, with a hole for each [`TreeNode`] in it, and the list of its parts in the
-//! order in which they are evaluated. The analysis reads that list.
+//! The tree is small because the macro need not interpret most of Rust. Rust code is [`Code`]:
+//! syntax that stays as it is, with a hole for each [`TreeNode`] in it, and the list of its parts
+//! in the order in which they are evaluated. The analysis reads that list.
 //!
 //! Invariants:
 //! - Each hole has a number of its own, and exactly one part of its code has that number.
@@ -62,7 +62,7 @@ pub(crate) fn hole(number: HoleId) -> Expr {
     })
 }
 
-/// Returns the number of a hole, if the expression is one.
+/// Returns the number of the hole, if the expression is a hole.
 pub(crate) fn number_of_hole(e: &Expr) -> Option<HoleId> {
     let Expr::Field(ExprField { base, member: Member::Unnamed(number), .. }) = e else { return None };
     matches!(&**base, Expr::Verbatim(nothing) if nothing.is_empty()).then_some(number.index)
@@ -81,7 +81,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Returns the part of code that is itself a part of other code, whose value is another one.
+    /// Returns the part as a part of larger code, of which it is not the value.
     pub(crate) fn nested(mut self) -> Part {
         if let Part::Node { is_value, .. } | Part::Change { is_value, .. } = &mut self {
             *is_value = false;
@@ -167,7 +167,7 @@ pub(crate) enum StatementKind {
     Item(Item),
 }
 
-/// The statements after one that a jump may leave, as far as their form shows.
+/// The statements after a statement that a jump may leave, as far as their form shows.
 pub(crate) struct RestOfBlock {
     /// The statement before them.
     pub(crate) at: Span,
@@ -280,7 +280,8 @@ pub(crate) struct For {
     pub(crate) iterable: Code,
     /// Whether the iterable is a host iterator by its form.
     pub(crate) is_host: bool,
-    /// Whether the form of the iterable shows that it is one, so that no check of its type is needed.
+    /// Whether the expression is certainly iterable by its form, so that its type need not be
+    /// checked.
     pub(crate) is_iterable: bool,
     pub(crate) declared: Vec<VarId>,
     pub(crate) body: Body,

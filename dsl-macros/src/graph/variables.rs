@@ -26,8 +26,7 @@ pub(crate) struct Variable {
     pub(crate) is_bool: bool,
     /// Whether the variable is declared as a tensor or host number, whose methods are known.
     pub(crate) is_known: bool,
-    /// Whether the variable is a tensor or host number by its declared type, or by what
-    /// [`Env::note_number`](super::scope::Env::note_number) was told.
+    /// Whether the variable is a tensor or host number by its declared type or its initial value.
     pub(crate) is_number: bool,
     /// The captured variable that this variable modifies, if it is a closure.
     pub(crate) changes: Option<String>,

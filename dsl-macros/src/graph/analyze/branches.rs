@@ -84,8 +84,8 @@ impl Analysis<'_> {
         }
     }
 
-    /// Puts the statements after one that jumps leave under its flag. Returns whether the guard has
-    /// a value.
+    /// Puts the statements after a statement that jumps leave under its flag. Returns whether the
+    /// guard has a value.
     pub(super) fn guarded(
         &mut self,
         flag: RaisedFlag,

@@ -9,11 +9,12 @@ use crate::graph::variables::Access;
 /// How an expression modifies a place that is used before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaterChange {
-    /// Not at all, or in a way that the compiler accepts.
+    /// The expression does not modify the place, or the compiler accepts how it does.
     No,
-    /// By methods alone: a construct borrows the place mutably where plain Rust may only read it.
+    /// Only methods may modify the place. A construct borrows it mutably for them, where plain Rust
+    /// may only read it.
     Perhaps,
-    /// By an assignment: the earlier use has a copy.
+    /// An assignment modifies the place, so the earlier use needs a copy of the old value.
     Exact,
 }
 
@@ -105,8 +106,8 @@ impl Analysis<'_> {
 
     /// Records a variable that is passed to a function, a pattern or a part of a value.
     ///
-    /// A mutable reference is reborrowed, because its target may be modified there. A variable that
-    /// may be one by its type alone is checked.
+    /// A mutable reference is reborrowed, because its target may be modified there. A variable
+    /// whose type may be a mutable reference is checked.
     pub(super) fn passed(&mut self, passed: &Passed, skip: usize) {
         let LocalPlace { expr, variable } = &passed.place;
         let id = self.ids[*variable];

@@ -85,10 +85,11 @@ impl Analysis<'_> {
         })
     }
 
-    /// Joins the condition types that a flag shares with an enclosing flag into one for the latter.
+    /// Joins the condition types that a flag shares with an enclosing flag into one condition type
+    /// of the enclosing flag.
     ///
-    /// The list of a flag thus grows only with the constructs directly inside it. Returns the new
-    /// condition types and their members.
+    /// The list of a flag thus grows only with the constructs directly inside its statement.
+    /// Returns the new condition types and their members.
     fn join_types(&mut self, flag: &OpenFlag) -> Vec<(usize, Vec<usize>)> {
         let mut joined: Vec<(usize, Vec<usize>)> = Vec::new();
         for i in 0..self.flags.len() {

@@ -19,7 +19,7 @@ pub(super) struct Analysis<'a> {
     pub(super) ids: Vec<BindingId>,
     pub(super) bindings: Vec<Binding>,
     pub(super) constructs: Vec<Construct>,
-    /// The targets of jumps in the current function. The first one is the function itself.
+    /// The targets of jumps in the current function. The first target is the function itself.
     pub(super) targets: Vec<JumpTarget>,
     pub(super) flags: Vec<OpenFlag>,
     pub(super) sequences: Vec<OpenSequence>,
@@ -143,7 +143,8 @@ pub(super) struct Construct {
     /// The helper variable of the construct.
     pub(super) name: Ident,
     pub(super) index: usize,
-    /// The index of the construct whose condition has the same type: this one, or an enclosing one.
+    /// The index of the construct whose condition type this construct has: itself or an enclosing
+    /// construct.
     pub(super) type_by: usize,
     pub(super) kind: ConstructKind,
     /// Variables with a smaller id are declared before the construct.
@@ -250,8 +251,8 @@ pub(super) struct Way {
 
 /// The flag of a statement or loop around the current node.
 ///
-/// Nested statements share the variable of their flags if no target is between them: a jump that
-/// leaves the inner one also leaves the outer one.
+/// Nested statements share the variable of their flags if no target is between them, because a jump
+/// that leaves the inner statement also leaves the outer statement.
 pub(super) struct OpenFlag {
     pub(super) name: Ident,
     pub(super) binding: BindingId,

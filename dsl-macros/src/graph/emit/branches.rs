@@ -49,9 +49,8 @@ pub(super) struct IfParts {
 
 /// Returns an `if` up to its end, and the code after its end. `arm` emits each arm.
 ///
-/// A host condition runs one arm, and the compiler knows that: the second arm follows the first
-/// only if [`staged`] returns a value, which it cannot do for a host condition. A value may
-/// therefore be moved in both arms.
+/// A host condition runs only one arm, and the compiler sees this, because [`staged`] never returns
+/// a value for a host condition. A value may therefore be moved in both arms.
 ///
 /// [`staged`]: ../../../anabranch_dsl/staged/struct.If.html
 fn if_parts(
@@ -114,7 +113,7 @@ pub(super) fn slots(deferred: &[Deferred], here: Span) -> (TokenStream, Option<T
     (declarations, given)
 }
 
-/// Returns the block of an arm with its own variables for the deferred ones. `value` is the
+/// Returns the block of an arm with its own copies of the deferred variables. `value` is the
 /// variable for the value of the arm.
 pub(super) fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
     let stmts = &arm.block.stmts;
@@ -130,8 +129,8 @@ pub(super) fn arm_block(i: usize, arm: &Arm, deferred: &[Deferred], value: Optio
     with_types_of_outer(block, i, deferred, value)
 }
 
-/// Appends assignments that are never reached to an arm that certainly jumps. They give the types of
-/// its own variables to the outer ones.
+/// Appends assignments that are never reached to an arm that certainly jumps, so that the outer
+/// variables have the types of the arm's own variables.
 fn with_types_of_outer(block: TokenStream, i: usize, deferred: &[Deferred], value: Option<&Ident>) -> TokenStream {
     let typed: Vec<&Ident> = deferred.iter().filter(|d| d.is_type_of_outer(i)).map(|d| &d.var).collect();
     if typed.is_empty() {
@@ -331,7 +330,7 @@ fn host_if(mut syntax: ExprIf, condition: Expr, then: Block, otherwise: Option<S
     Expr::If(syntax)
 }
 
-/// Returns the guard around the statements after one that jumps leave.
+/// Returns the guard around the statements after a statement that jumps leave.
 pub(super) fn guarded(guard: GuardFacts, stmts: Vec<Stmt>) -> TokenStream {
     let GuardFacts { flag, mut closed, slot, rest_has_value, end } = guard;
     let brace = token::Brace(closed.at);

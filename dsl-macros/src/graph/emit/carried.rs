@@ -1,4 +1,4 @@
-//! The places that a construct carries, and the checks of those that it only uses.
+//! The places that a construct carries, and the checks of the places that it only uses.
 
 use crate::graph::facts::{Closed, UsedPlace};
 use crate::graph::names::{helper, helper_span, rt, site};
@@ -7,7 +7,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::Expr;
 
-/// The places that a construct carries, in the forms that its calls need.
+/// The places that a construct carries, as arguments of its calls.
 pub(super) struct Carried {
     /// `(construct.place(&mut a), (construct.place(&mut b), ()))`
     pub(super) places: TokenStream,
@@ -61,7 +61,7 @@ impl Carried {
     }
 }
 
-/// Declares, for each place that may be modified, whether it is, as inferred from its types.
+/// Infers from types which of the places that may be modified are modified.
 fn changing(places: &Places, at: Span, name: impl Fn(usize, &Place) -> Option<Ident>) -> Option<TokenStream> {
     let uncertain: Vec<_> = places.iter().enumerate().filter_map(|(i, place)| Some((place, name(i, place)?))).collect();
     if uncertain.is_empty() {

@@ -1,4 +1,4 @@
-//! Rust code: its holes are filled.
+//! Fills the holes in Rust code.
 
 use super::output::ToRust;
 use crate::graph::tree::{Code, HoleId, MacroArguments, Part, Passed, number_of_hole};
@@ -81,7 +81,7 @@ impl VisitMut for Fill {
     }
     fn visit_field_value_mut(&mut self, field: &mut FieldValue) {
         self.visit_expr_mut(&mut field.expr);
-        // `S { x }` has a name alone. A name that became another expression needs its field.
+        // `S { x }` is short for `S { x: x }`, which any other expression needs.
         if !matches!(field.expr, Expr::Path(_)) {
             field.colon_token.get_or_insert_default();
         }
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fills_a_hole_is_not_searched_for_holes() {
+    fn code_in_a_hole_is_not_searched_for_holes() {
         assert_eq!(filled("g([0], [1])", &["1", "0"]), "g(1,0)");
     }
 

@@ -47,7 +47,7 @@ pub(super) fn flag(flag: &JumpFlag) -> TokenStream {
     quote!(#declared #variable #(#joins)*)
 }
 
-/// Infers a joined condition type as that of the flag which the given ones make.
+/// Infers a joined condition type as the type of a flag with the given condition types.
 fn join_types(joined: usize, types: &[usize], at: Span) -> TokenStream {
     let (join, joined, types) = (rt(at, "join_kinds"), condition_type(joined, at), types_of(types, at));
     quote_spanned!(at=> #join(&#joined, #types);)
@@ -203,7 +203,7 @@ impl ToRust for Jump {
     }
 }
 
-/// Returns a jump of Rust with its value, and with a label if it needs one.
+/// Returns a jump of Rust with its value, and with the label `needed`, if there is one.
 fn with_label(mut jump: Expr, needed: Option<Lifetime>, value: Option<Expr>) -> Expr {
     let (label, of_jump) = match &mut jump {
         Expr::Break(b) => (Some(&mut b.label), Some(&mut b.expr)),

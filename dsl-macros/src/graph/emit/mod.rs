@@ -1,8 +1,8 @@
 //! The third stage: turns a tree with its facts into Rust.
 //!
 //! Each file has the templates of some nodes, and the code that fills them. A template knows the
-//! interface of the expansion, `anabranch::__rt`. This stage decides nothing: it reads no scopes, and
-//! a written type is only copied into a declaration.
+//! interface of the expansion, `anabranch::__rt`. This stage decides nothing: it reads no scopes,
+//! and a written type is only copied into a declaration.
 //!
 //! Invariant: code that is emitted in place of a token has the location of that token, so that
 //! messages of the compiler and of the tracer point to it.

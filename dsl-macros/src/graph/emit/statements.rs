@@ -17,7 +17,7 @@ impl ToRust for Body {
     }
 }
 
-/// Returns statements. Those after one that jumps leave are under its flag.
+/// Returns statements. If jumps leave a statement, the statements after it are under its flag.
 fn statements(stmts: Vec<Statement>) -> Vec<Stmt> {
     let mut out = Vec::with_capacity(stmts.len());
     let mut after = stmts.into_iter();

@@ -24,7 +24,7 @@ pub(crate) enum MacroKind {
     Print {
         /// Whether the macro writes to the standard error stream.
         error: bool,
-        /// Whether the macro ends the line.
+        /// Whether the macro prints a newline at the end.
         line: bool,
     },
     /// `dbg!`.

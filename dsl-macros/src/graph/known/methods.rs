@@ -24,11 +24,11 @@ pub(crate) enum Property {
     KeepsByTrait(&'static str),
     /// Returns a `bool` for every type.
     Bool,
-    /// Returns a host number. A length is none, because the length of a list is a tensor.
+    /// Returns a host number. `len` does not, because the length of a list is a tensor.
     HostNumber,
     /// Returns a host iterator.
     Iterator,
-    /// Returns a host iterator if the receiver is one.
+    /// Returns a host iterator if the receiver is a host iterator.
     Adapter,
     /// Returns an iterator over mutable references to items of the receiver.
     LendsItems,

@@ -38,9 +38,9 @@ pub(crate) fn is_number_type(ty: &Type) -> bool {
     }
 }
 
-/// Returns whether a type is a tensor, a host number, a `bool` or a reference to one.
+/// Returns whether a type is a tensor, a host number, a `bool` or a reference to such a type.
 ///
-/// The table of methods holds for these types without a look at them.
+/// The table of methods holds for these types, so that the expansion need not check them.
 pub(crate) fn has_known_methods(ty: &Type) -> bool {
     match ty {
         Type::Reference(r) => has_known_methods(&r.elem),

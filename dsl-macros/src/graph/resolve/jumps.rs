@@ -7,8 +7,8 @@ use syn::{Label, Lifetime};
 /// A jump that was resolved.
 struct FoundJump {
     kind: JumpKind,
-    /// The number of loops and labeled blocks around the one that the jump leaves or continues, or
-    /// `None` if it leaves the function.
+    /// The number of loops and labeled blocks around the target of the jump, or `None` if the jump
+    /// leaves the function.
     target: Option<usize>,
     /// The label, if there is one.
     label: Option<String>,
@@ -19,9 +19,9 @@ struct FoundJump {
 /// The number of constructs around a piece of code.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Nesting {
-    /// Those that may be staged.
+    /// The number of constructs that may be staged.
     pub(super) staged: usize,
-    /// The arms of a `match` and of an `if let`.
+    /// The number of arms of a `match` or an `if let`.
     pub(super) host: usize,
 }
 

@@ -73,7 +73,7 @@ impl Resolver {
     }
 }
 
-/// Returns whether the form of the iterable of a `for` shows that it is one.
+/// Returns whether an expression is certainly iterable by its form.
 fn is_iterable(e: &Expr) -> bool {
     let is_literal = |e: &Option<Box<Expr>>| e.as_ref().is_none_or(|e| matches!(**e, Expr::Lit(_)));
     match e {

@@ -1,6 +1,6 @@
 //! Calls of macros of the standard library.
 //!
-//! Their arguments are ordinary expressions and are resolved like any others. A format string stays
+//! Their arguments are resolved like all expressions. A format string stays
 //! as it is, because the compiler itself parses it: the expansion passes `format_args!` on, and
 //! tensors register themselves when they are formatted. All forms of placeholders therefore work,
 //! including captured names, and the compiler reports errors in them, as well as in any other

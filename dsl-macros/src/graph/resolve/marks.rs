@@ -29,7 +29,7 @@ pub(super) fn has_kind_of_outer(e: &mut ExprIf) -> bool {
     is_marked
 }
 
-/// Returns whether a block is marked as one of a long sequence.
+/// Returns whether a block is marked as a block of a long sequence.
 pub(super) fn is_sequence(block: &ExprBlock) -> bool {
     let is_mark = |attr: &Attribute| has_no_value(attr) || attr.path().is_ident("sequence_with_value");
     matches!(&block.attrs[..], [attr] if is_mark(attr))

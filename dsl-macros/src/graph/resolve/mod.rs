@@ -71,7 +71,7 @@ impl Resolver {
     fn statements(&mut self, stmts: Vec<Stmt>) -> Vec<Statement> {
         let mut out = Vec::with_capacity(stmts.len());
         let mut after: VecDeque<Stmt> = if self.is_as_written { stmts.into() } else { in_blocks(stmts).into() };
-        // Statements after one that certainly jumps never run.
+        // Statements after a statement that certainly jumps never run.
         let mut is_dead = false;
         let around = self.around;
         // The statements that a jump may leave, and the starts of the rests after them.
@@ -145,8 +145,8 @@ impl Resolver {
             }));
             diverge = written.diverge.as_mut().map(|(_, e)| self.code(take(e)));
         } else {
-            // A construct may combine several assignments into one, so that `mut` is unused. Arms
-            // that jump may have variables of their own instead.
+            // If a construct combines several assignments, `mut` is unused. If the arms have their
+            // own copies, the variable is unused.
             local.attrs.push(parse_quote!(#[allow(unused_mut, unused_variables, reason = "its arms may change it")]));
         }
         let is_number =

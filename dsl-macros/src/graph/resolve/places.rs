@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use syn::*;
 
 impl Resolver {
-    /// Returns the place of a local variable that an expression names, if it is one.
+    /// Returns the place that an expression names, if it is a place of a local variable.
     pub(super) fn place(&self, e: &Expr) -> Option<LocalPlace> {
         let expr = PlaceExpr::of(e)?;
         let variable = self.env.resolve(&expr.root.to_string())?;

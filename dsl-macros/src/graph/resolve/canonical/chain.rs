@@ -20,14 +20,14 @@ pub(super) const MAX_NESTED: usize = 16;
 /// The maximum number of arms in a leaf of a tree.
 const PER_LEAF: usize = 4;
 
-/// The arms of an `if`: those with a condition, without their `else`, and the last one.
+/// The arms of an `if`: the arms with a condition, without their `else`, and the last arm.
 pub(super) struct IfChain {
     pub(super) arms: Vec<ExprIf>,
     pub(super) last: Option<Expr>,
 }
 
 impl IfChain {
-    /// Takes an `if` apart if it is a long chain.
+    /// Moves the arms out of an `if`, if it is a long chain.
     pub(super) fn of_long(e: &mut Expr) -> Option<IfChain> {
         let mut n = 0;
         let mut next = Some(&*e);
@@ -151,7 +151,7 @@ fn one_subject(arms: &[ExprIf]) -> bool {
     arms.iter().all(|arm| subject(&arm.cond, &mut found)) && found.iter().all(|name| *name == found[0])
 }
 
-/// Returns the condition that one of the arms applies.
+/// Returns the condition that selects any of the arms.
 fn any_of(arms: &[ExprIf]) -> Expr {
     let equals: Option<Vec<i128>> = arms.iter().map(|arm| equals_number(&arm.cond)).collect();
     // Consecutive numbers are a range.

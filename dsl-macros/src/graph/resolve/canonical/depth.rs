@@ -1,7 +1,7 @@
 //! Long sequences of jumps become trees, so that they do not nest as deeply as they are long.
 //!
 //! The code after a jump moves into the other arm of its `if`. Without this module, each jump of a
-//! sequence would nest one level deeper than the one before.
+//! sequence would nest one level deeper than the previous jump.
 //!
 //! In a sequence of jumps, a few neighbors become a block, a few of these blocks another block, and
 //! so on. The code after a block is under its flag, so the depth grows with the logarithm of the
@@ -37,7 +37,7 @@ struct SequenceStmt {
     jumps: bool,
     /// The names that the statement declares for those after it.
     declares: Vec<Ident>,
-    /// The index of the last statement that uses one of the names.
+    /// The index of the last statement that uses any of the names.
     last_use: usize,
     /// Whether a block can return the declared variables.
     is_value: bool,

@@ -40,8 +40,14 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
         _ => unreachable!("the value is a labeled block or a loop"),
     };
     let label = label.as_ref()?.name.ident.to_string();
-    let mut find =
-        Find { label: &label, jumps: false, has_value: false, assigned: Vec::new(), given: Vec::new(), depth: 0 };
+    let mut find = FindAssignments {
+        label: &label,
+        jumps: false,
+        has_value: false,
+        assigned: Vec::new(),
+        given: Vec::new(),
+        depth: 0,
+    };
     find.visit_block(body);
     let given: Vec<&Local> = deferred
         .iter()
@@ -157,8 +163,14 @@ impl FirstValues {
     pub(in crate::graph::resolve) fn of(stmt: &Stmt, deferred: &[Local]) -> FirstValues {
         let mut effect = FirstValues::default();
         if !deferred.is_empty() {
-            let mut find =
-                Find { label: "", jumps: false, has_value: false, assigned: Vec::new(), given: Vec::new(), depth: 0 };
+            let mut find = FindAssignments {
+                label: "",
+                jumps: false,
+                has_value: false,
+                assigned: Vec::new(),
+                given: Vec::new(),
+                depth: 0,
+            };
             find.visit_stmt(stmt);
             effect.names = find.assigned;
         }
@@ -179,7 +191,7 @@ impl FirstValues {
     }
 }
 
-/// Returns the name that a `let` declares, if it is a single one.
+/// Returns the name that a `let` declares, if it declares only one name.
 fn name_of(local: &Local) -> Option<&Ident> {
     match &local.pat {
         Pat::Ident(p) => Some(&p.ident),
@@ -202,7 +214,7 @@ impl<'a> Visit<'a> for Declared {
 }
 
 /// A search for the assignments in a piece of code, and for the jumps that leave it by a label.
-struct Find<'a> {
+struct FindAssignments<'a> {
     label: &'a str,
     jumps: bool,
     /// Whether a jump has a value.
@@ -214,7 +226,7 @@ struct Find<'a> {
     depth: usize,
 }
 
-impl<'a> Visit<'a> for Find<'_> {
+impl<'a> Visit<'a> for FindAssignments<'_> {
     fn visit_block(&mut self, block: &'a Block) {
         let (first, jumps) = (self.assigned.len(), std::mem::take(&mut self.jumps));
         self.depth += 1;
@@ -244,7 +256,7 @@ impl<'a> Visit<'a> for Find<'_> {
     fn visit_item(&mut self, _: &'a Item) {}
 }
 
-impl Find<'_> {
+impl FindAssignments<'_> {
     fn visit_left(&mut self, left: &Expr) {
         match left {
             Expr::Path(p) => self.assigned.extend(p.path.get_ident().map(ToString::to_string)),

@@ -4,7 +4,7 @@ use crate::graph::names;
 use proc_macro2::{Ident, Span};
 use syn::Lifetime;
 
-/// The source of fresh names. No two of them have the same number.
+/// The source of fresh names. No two names have the same number.
 #[derive(Default)]
 pub(super) struct Fresh {
     last: usize,

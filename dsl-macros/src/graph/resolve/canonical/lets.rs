@@ -129,8 +129,8 @@ fn as_loop(w: &mut ExprWhile) -> ExprLoop {
 /// Returns whether an expression may modify a variable, by its form: it assigns one, borrows it
 /// mutably, or calls a method that may modify it.
 fn may_change(e: &Expr) -> bool {
-    struct Find(bool);
-    impl<'a> Visit<'a> for Find {
+    struct FindModification(bool);
+    impl<'a> Visit<'a> for FindModification {
         fn visit_expr(&mut self, e: &'a Expr) {
             self.0 |= match e {
                 Expr::Assign(_) => true,
@@ -144,7 +144,7 @@ fn may_change(e: &Expr) -> bool {
         fn visit_expr_closure(&mut self, _: &'a ExprClosure) {}
         fn visit_item(&mut self, _: &'a Item) {}
     }
-    let mut find = Find(false);
+    let mut find = FindModification(false);
     find.visit_expr(e);
     find.0
 }

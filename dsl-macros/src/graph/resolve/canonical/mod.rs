@@ -6,7 +6,7 @@
 //! - A `match` on numbers becomes a chain of `if`s, which can be staged ([`switch`]). So do `if
 //!   let`, `while let` and `let else` with a pattern of numbers ([`lets`]). A tuple of numbers that
 //!   is written in the `match` is compared item by item.
-//! - The code after an `if` of which one arm jumps moves into the other arm ([`split`]):
+//! - If one arm of an `if` jumps, the code after the `if` moves into the other arm ([`split`]):
 //!   `if c { return a; } rest` becomes `if c { return a; } else { rest }`. Most jumps therefore
 //!   need no flag, and both arms remain exclusive.
 //! - A labeled block whose jumps leave with the first value of a variable returns that value

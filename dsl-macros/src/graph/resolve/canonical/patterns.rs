@@ -19,7 +19,7 @@ pub(super) fn is_number(e: &Expr) -> bool {
     }
 }
 
-/// Returns the matched tuple, if it is written as one.
+/// Returns the matched expression, if it is a tuple expression.
 pub(super) fn numbers(matched: &Expr) -> Option<ExprTuple> {
     match matched {
         Expr::Tuple(t) => Some(t.clone()),
@@ -62,14 +62,14 @@ pub(super) fn constant(pat: &Pat) -> Option<Expr> {
 
 /// Returns whether a pattern over numbers contains a literal, so that it matches nothing else.
 pub(super) fn shows_number(pat: &Pat) -> bool {
-    struct Find(bool);
-    impl<'a> Visit<'a> for Find {
+    struct FindLiteral(bool);
+    impl<'a> Visit<'a> for FindLiteral {
         fn visit_pat(&mut self, pat: &'a Pat) {
             self.0 |= matches!(pat, Pat::Lit(_) | Pat::Range(_));
             visit::visit_pat(self, pat);
         }
     }
-    let mut find = Find(false);
+    let mut find = FindLiteral(false);
     find.visit_pat(pat);
     find.0 && has_test(pat, None) == Some(true)
 }

@@ -1,4 +1,4 @@
-//! The code after an `if` of which one arm jumps moves into the other arm.
+//! If one arm of an `if` jumps, the code after the `if` moves into the other arm.
 
 use crate::graph::forms::{block_expr, block_of, has_let, is_structured};
 use crate::graph::jumps::{block_has_dead_value, block_jumps, expr_has_dead_value, expr_jumps};
@@ -94,7 +94,7 @@ fn declares(stmt: &Stmt) -> bool {
     matches!(stmt, Stmt::Local(_) | Stmt::Item(_) | Stmt::Macro(_))
 }
 
-/// Returns the value of a statement: the expression itself, or the one that it binds or assigns.
+/// Returns the expression whose value a statement computes, binds or assigns.
 pub(super) fn value_of(stmt: &mut Stmt) -> Option<&mut Expr> {
     match stmt {
         Stmt::Local(Local { init: Some(LocalInit { expr, diverge: None, .. }), .. }) => Some(expr),
