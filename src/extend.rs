@@ -51,6 +51,6 @@ pub use anabranch_dsl::passes::{Dce, Pass, Pipeline};
 #[doc(inline)]
 pub use anabranch_dsl::trace::{assign_var, emit, read_var};
 #[doc(inline)]
-pub use anabranch_dsl::var::Path;
+pub use anabranch_dsl::var::VarPath;
 #[doc(inline)]
 pub use anabranch_runtime::Program;

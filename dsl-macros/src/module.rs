@@ -46,7 +46,7 @@ fn implement(cx: &Ctxt, input: &DeriveInput) -> TokenStream {
         impl #impl_generics ::anabranch::__rt::Module for #name #ty_generics #where_clause {
             fn visit(
                 &self,
-                __path: &mut ::anabranch::__rt::Path,
+                __path: &mut ::anabranch::__rt::VarPath,
                 __visit: &mut dyn ::core::ops::FnMut(&::core::primitive::str, &::anabranch::__rt::AnyVar),
             ) {
                 let _ = (&__path, &__visit);

@@ -38,7 +38,7 @@
 use crate::autodiff::trained_gradients;
 use crate::device::{self, DeviceScope};
 use crate::trace::{assign_var, called_at, constant, fail, note_var_path, read_var, var_path};
-use crate::var::{DropWatcher, Path};
+use crate::var::{DropWatcher, VarPath};
 use crate::{AnyValue, AnyVar, Diagnostic, HostTensor, Loc, Module, Operand, Tensor};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -228,7 +228,7 @@ impl Slots {
         std::array::from_fn(|i| slots[i].1.clone())
     }
 
-    fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+    fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
         // The visitor may create slots, so the table must be unlocked.
         let all: Vec<(String, AnyVar)> = {
             let table = self.0.lock();
@@ -311,7 +311,7 @@ impl Optimizer for Sgd {
 }
 
 impl Module for Sgd {
-    fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+    fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
         self.slots.visit(path, visit);
     }
 }
@@ -401,7 +401,7 @@ impl Optimizer for Adam {
 }
 
 impl Module for Adam {
-    fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+    fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
         path.with("steps", |p| visit(p.as_str(), &self.steps));
         self.slots.visit(path, visit);
     }
@@ -430,7 +430,7 @@ mod tests {
     }
 
     impl Module for Model {
-        fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+        fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
             self.0.iter().for_each(|(name, var)| path.with(name, |p| visit(p.as_str(), var.any())));
         }
     }

@@ -213,14 +213,14 @@ impl<T: Element> Var<T> {
 pub trait Module {
     /// Calls `visit` for every variable with its path from here, such as `layers.0.weight`, in the
     /// order of the fields.
-    fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar));
+    fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar));
 
     /// Returns all variables with their paths. A shared variable appears once, under its first
     /// path.
     fn vars(&self) -> Vec<(String, AnyVar)> {
         let mut all: Vec<(String, AnyVar)> = Vec::new();
         let mut seen = std::collections::HashSet::new();
-        self.visit(&mut Path::default(), &mut |path, var| {
+        self.visit(&mut VarPath::default(), &mut |path, var| {
             if seen.insert(var.id()) {
                 all.push((path.to_owned(), var.clone()));
             }
@@ -231,11 +231,11 @@ pub trait Module {
 
 /// The path of a variable in a tree of modules.
 #[derive(Debug, Default)]
-pub struct Path(String);
+pub struct VarPath(String);
 
-impl Path {
+impl VarPath {
     /// Runs `f` with `name` added to the path.
-    pub fn with<R>(&mut self, name: &str, f: impl FnOnce(&mut Path) -> R) -> R {
+    pub fn with<R>(&mut self, name: &str, f: impl FnOnce(&mut VarPath) -> R) -> R {
         let len = self.0.len();
         if len > 0 {
             self.0.push('.');
@@ -253,7 +253,7 @@ impl Path {
 }
 
 impl<T: Element> Module for Var<T> {
-    fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+    fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
         visit(path.as_str(), &self.any);
     }
 }
@@ -261,7 +261,7 @@ impl<T: Element> Module for Var<T> {
 macro_rules! module_by_items {
     ($([$($g:tt)*] $t:ty),*) => {$(
         impl<$($g)*> Module for $t {
-            fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+            fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
                 for (i, item) in self.iter().enumerate() {
                     path.with(&i.to_string(), |p| item.visit(p, visit));
                 }
@@ -272,7 +272,7 @@ macro_rules! module_by_items {
 module_by_items!([M: Module] Vec<M>, [M: Module, const N: usize] [M; N], [M: Module] [M]);
 
 impl<M: Module> Module for Option<M> {
-    fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+    fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
         if let Some(m) = self {
             m.visit(path, visit);
         }
@@ -282,7 +282,7 @@ impl<M: Module> Module for Option<M> {
 macro_rules! module_by_deref {
     ($($t:ty),*) => {$(
         impl<M: Module + ?Sized> Module for $t {
-            fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+            fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
                 (**self).visit(path, visit);
             }
         }
@@ -293,7 +293,7 @@ module_by_deref!(&M, Box<M>, Arc<M>);
 macro_rules! module_tuples {
     ($($($m:ident $i:tt),+;)*) => {$(
         impl<$($m: Module),+> Module for ($($m,)+) {
-            fn visit(&self, path: &mut Path, visit: &mut dyn FnMut(&str, &AnyVar)) {
+            fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
                 $(path.with(stringify!($i), |p| self.$i.visit(p, visit));)+
             }
         }

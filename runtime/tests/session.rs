@@ -305,7 +305,7 @@ fn a_layer_that_is_inserted_shifts_no_state_of_the_optimizer() -> Outcome {
     let weight = |name: &str, x: f32| (name.to_owned(), Var::<f32>::new("w", x));
     struct Net(Vec<(String, Var<f32>)>);
     impl anabranch_dsl::Module for Net {
-        fn visit(&self, path: &mut anabranch_dsl::var::Path, visit: &mut dyn FnMut(&str, &anabranch_dsl::AnyVar)) {
+        fn visit(&self, path: &mut anabranch_dsl::var::VarPath, visit: &mut dyn FnMut(&str, &anabranch_dsl::AnyVar)) {
             self.0.iter().for_each(|(name, var)| path.with(name, |p| visit(p.as_str(), var.any())));
         }
     }

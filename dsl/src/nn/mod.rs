@@ -37,7 +37,7 @@ pub enum Mode {
 macro_rules! module {
     ($name:ident: $($field:ident),*) => {
         impl $crate::Module for $name {
-            fn visit(&self, path: &mut $crate::var::Path, visit: &mut dyn FnMut(&str, &$crate::AnyVar)) {
+            fn visit(&self, path: &mut $crate::var::VarPath, visit: &mut dyn FnMut(&str, &$crate::AnyVar)) {
                 $(path.with(stringify!($field), |p| self.$field.visit(p, visit));)*
             }
         }

@@ -2,7 +2,7 @@
 
 use super::{Mode, module};
 use crate::ops::random::Key;
-use crate::var::Path;
+use crate::var::VarPath;
 use crate::{AnyVar, Array, Float, Loc, Module, Tensor, Var, trace};
 
 /// Layer normalization over the last axis (Ba, Kiros and Hinton 2016).
@@ -150,7 +150,7 @@ pub struct Dropout {
 }
 
 impl Module for Dropout {
-    fn visit(&self, _: &mut Path, _: &mut dyn FnMut(&str, &AnyVar)) {}
+    fn visit(&self, _: &mut VarPath, _: &mut dyn FnMut(&str, &AnyVar)) {}
 }
 
 impl Dropout {

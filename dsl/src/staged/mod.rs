@@ -48,7 +48,7 @@ pub use crate::function;
 pub use crate::trace::{
     CallGuard, Extent, Site, bound_loops, count_endless, enter, expect_shape, name_param, overlap_loops,
 };
-pub use crate::var::{AnyVar, Module, Path};
+pub use crate::var::{AnyVar, Module, VarPath};
 pub use assert::{Assert, Assertable, Sides, fails};
 pub(crate) use carry::Difference;
 pub use carry::{Carry, FlatState, HostValue, Reader};
