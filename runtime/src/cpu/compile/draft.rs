@@ -17,6 +17,44 @@ pub(crate) enum Storage {
     Slot(SlotId),
 }
 
+/// The number of each kind of storage, from which each piece gets an index among all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StorageIds {
+    pub(super) registers: usize,
+    pub(super) buffers: usize,
+    pub(super) stacks: usize,
+    pub(super) slots: usize,
+}
+
+impl StorageIds {
+    /// Returns the number of pieces of storage.
+    pub(super) fn len(&self) -> usize {
+        self.registers + self.buffers + self.stacks + self.slots
+    }
+
+    /// Returns the index of a piece of storage.
+    pub(super) fn of(&self, storage: Storage) -> usize {
+        match storage {
+            Storage::Reg(r) => r.index(),
+            Storage::Buffer(b) => self.registers + b.index(),
+            Storage::Stack(s) => self.registers + self.buffers + s.index(),
+            Storage::Slot(s) => self.registers + self.buffers + self.stacks + s.index(),
+        }
+    }
+
+    /// Returns the piece of storage with an index.
+    pub(super) fn storage(&self, id: usize) -> Storage {
+        let [buffers, stacks] = [self.registers, self.registers + self.buffers];
+        let slots = stacks + self.stacks;
+        match id {
+            _ if id < buffers => Storage::Reg(Reg(id as u32)),
+            _ if id < stacks => Storage::Buffer(BufferId((id - buffers) as u32)),
+            _ if id < slots => Storage::Stack(StackId((id - stacks) as u32)),
+            _ => Storage::Slot(SlotId((id - slots) as u32)),
+        }
+    }
+}
+
 /// One of several simultaneous moves.
 #[derive(Clone, Debug)]
 pub(crate) enum Move {
@@ -114,6 +152,15 @@ pub(crate) enum AccessKind {
 }
 
 impl Draft {
+    pub(super) fn storage_ids(&self) -> StorageIds {
+        StorageIds {
+            registers: self.n_regs as usize,
+            buffers: self.buffers.len(),
+            stacks: self.stacks.len(),
+            slots: self.n_slots as usize,
+        }
+    }
+
     pub(crate) fn step(&self, id: TensorOpId) -> &TensorOp {
         &self.steps[id.index()]
     }

@@ -19,8 +19,8 @@
 //! updated in place, branches write their results directly, and maps overwrite operands at their
 //! last use.
 
-use super::draft::{AccessKind, Draft, Item, Move, Storage};
-use super::{Base, BufferId, Instr, Out, Reg, SlotId, StackId, TensorOp, TensorOpId, TensorOperand, View};
+use super::draft::{AccessKind, Draft, Item, Move, Storage, StorageIds};
+use super::{Base, Instr, Out, TensorOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
@@ -30,9 +30,7 @@ type Id = usize;
 
 /// The live ranges and coalescing classes of all storage.
 pub(crate) struct Liveness {
-    n_regs: usize,
-    n_buffers: usize,
-    n_stacks: usize,
+    ids: StorageIds,
     class: Vec<u32>,
     /// The live range of each class, as sorted closed intervals.
     ranges: Vec<Vec<(u32, u32)>>,
@@ -50,19 +48,14 @@ struct BranchWrites {
 impl Liveness {
     /// Computes all live ranges. `last` is read after all items.
     pub(crate) fn new<'a>(draft: &Draft, last: impl Iterator<Item = &'a TensorOperand>) -> Liveness {
-        let n = draft.n_regs as usize + draft.buffers.len() + draft.stacks.len() + draft.n_slots as usize;
-        let mut live = Liveness {
-            n_regs: draft.n_regs as usize,
-            n_buffers: draft.buffers.len(),
-            n_stacks: draft.stacks.len(),
-            class: (0..n as u32).collect(),
-            ranges: vec![Vec::new(); n],
-            pinned: vec![false; n],
-        };
+        let ids = draft.storage_ids();
+        let n = ids.len();
+        let mut live =
+            Liveness { ids, class: (0..n as u32).collect(), ranges: vec![Vec::new(); n], pinned: vec![false; n] };
         for &(r, _) in &draft.constant_regs {
             live.pinned[r.index()] = true;
         }
-        let carried: FxHashMap<Id, u32> = draft.carried.iter().map(|&(s, l)| (live.id(s), l)).collect();
+        let carried: FxHashMap<Id, u32> = draft.carried.iter().map(|&(s, l)| (ids.of(s), l)).collect();
 
         // The first write of each piece and all moves into it, then its last read, extended to the
         // ends of the enclosing loops.
@@ -77,7 +70,7 @@ impl Liveness {
         for (p, item) in draft.items.iter().enumerate() {
             let p = p as u32;
             draft.touches(item, &mut |storage, touch| {
-                let id = live.id(storage);
+                let id = ids.of(storage);
                 if touch == AccessKind::Write {
                     first[id] = first[id].min(p);
                     end[id] = end[id].max(2 * p + live.write_offset(id));
@@ -117,7 +110,7 @@ impl Liveness {
         }
         for operand in last {
             if let Some(s) = operand.storage() {
-                let id = live.id(s);
+                let id = ids.of(s);
                 end[id] = 2 * draft.items.len() as u32;
             }
         }
@@ -160,16 +153,7 @@ impl Liveness {
     }
 
     fn write_offset(&self, id: Id) -> u32 {
-        u32::from(!(self.n_regs..self.n_regs + self.n_buffers).contains(&id))
-    }
-
-    fn id(&self, storage: Storage) -> Id {
-        match storage {
-            Storage::Reg(r) => r.index(),
-            Storage::Buffer(b) => self.n_regs + b.index(),
-            Storage::Stack(s) => self.n_regs + self.n_buffers + s.index(),
-            Storage::Slot(s) => self.n_regs + self.n_buffers + self.n_stacks + s.index(),
-        }
+        u32::from(!matches!(self.ids.storage(id), Storage::Buffer(_)))
     }
 
     fn find(&self, mut id: Id) -> Id {
@@ -180,7 +164,7 @@ impl Liveness {
     }
 
     fn class_of(&self, storage: Storage) -> Id {
-        self.find(self.id(storage))
+        self.find(self.ids.of(storage))
     }
 
     /// Returns whether two pieces of storage are coalesced.
@@ -202,13 +186,7 @@ impl Liveness {
 
     /// Returns the representative of a class as storage.
     pub(crate) fn representative(&self, storage: Storage) -> Storage {
-        let id = self.class_of(storage);
-        match storage {
-            Storage::Reg(_) => Storage::Reg(Reg(id as u32)),
-            Storage::Buffer(_) => Storage::Buffer(BufferId((id - self.n_regs) as u32)),
-            Storage::Stack(_) => Storage::Stack(StackId((id - self.n_regs - self.n_buffers) as u32)),
-            Storage::Slot(_) => Storage::Slot(SlotId((id - self.n_regs - self.n_buffers - self.n_stacks) as u32)),
-        }
+        self.ids.storage(self.class_of(storage))
     }
 
     /// Coalesces storage where that saves a move or memory: first loop variables, then other moves,

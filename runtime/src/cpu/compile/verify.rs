@@ -9,7 +9,7 @@
 //! from its first access in the code to its last, and to the end of each loop that reads it but
 //! begins after its first access.
 
-use super::draft::{AccessKind, Storage, instr_touches};
+use super::draft::{AccessKind, Storage, StorageIds, instr_touches};
 use super::{Base, BufferId, Instr, Out, Plan, TensorOp, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::memory::{ALIGN, BufferLocation, MAX_WRITTEN};
@@ -261,13 +261,19 @@ impl Plan {
         }
         is_start[n] = true;
         let starts: Vec<usize> = (0..=n).filter(|&pc| is_start[pc]).collect();
-        let ids = StorageIds::new(self);
-        if starts.len().saturating_mul(ids.words()) > MAX_WORDS {
+        let ids = StorageIds {
+            registers: self.registers.len(),
+            buffers: self.regions.len(),
+            stacks: self.stacks.len(),
+            slots: self.n_slots,
+        };
+        let words = ids.len().div_ceil(64);
+        if starts.len().saturating_mul(words) > MAX_WORDS {
             return Ok(());
         }
         // The storage written at the start of each block; `None` if no path to the block is known.
         let mut written: Vec<Option<Vec<u64>>> = vec![None; starts.len()];
-        let mut at_start = vec![0; ids.words()];
+        let mut at_start = vec![0; words];
         (0..self.n_constant_registers).for_each(|r| set(&mut at_start, r));
         written[0] = Some(at_start);
         let mut pending = BTreeSet::from([0]);
@@ -360,39 +366,6 @@ fn may_read_own_result(step: &TensorOp, i: usize, o: usize, operand: &View, out:
         // Such kernels only write to the memory of their first operand.
         Kernel::ScatterAdd(_) | Kernel::WriteWindow(_) => i == 0 && operand.same_places(out),
         _ => false,
-    }
-}
-
-/// A number for each piece of storage of a plan.
-struct StorageIds {
-    n_regs: usize,
-    n_buffers: usize,
-    n_stacks: usize,
-    n_slots: usize,
-}
-
-impl StorageIds {
-    fn new(plan: &Plan) -> StorageIds {
-        StorageIds {
-            n_regs: plan.registers.len(),
-            n_buffers: plan.regions.len(),
-            n_stacks: plan.stacks.len(),
-            n_slots: plan.n_slots,
-        }
-    }
-
-    /// Returns the length of a set of storage in words.
-    fn words(&self) -> usize {
-        (self.n_regs + self.n_buffers + self.n_stacks + self.n_slots).div_ceil(64)
-    }
-
-    fn of(&self, storage: Storage) -> usize {
-        match storage {
-            Storage::Reg(r) => r.index(),
-            Storage::Buffer(b) => self.n_regs + b.index(),
-            Storage::Stack(s) => self.n_regs + self.n_buffers + s.index(),
-            Storage::Slot(s) => self.n_regs + self.n_buffers + self.n_stacks + s.index(),
-        }
     }
 }
 
