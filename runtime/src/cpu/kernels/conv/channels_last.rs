@@ -197,7 +197,7 @@ impl ChannelsLast {
         let run = |i: usize, k: usize, out: &mut [T]| {
             let first = i * images;
             let of_grid = self.boxes.part(first, images.min(self.batch - first), k);
-            with_room(|room| level.run(ConvTask { all: self, source, filters, out: &mut *out, part: of_grid, room }));
+            with_room(|room| self.run_part(level, source, filters, out, &of_grid, room));
             finish(i * unit + k * part, bytemuck::cast_slice_mut(out));
         };
         if self.work < PARALLEL {
@@ -210,43 +210,37 @@ impl ChannelsLast {
             });
         }
     }
-}
 
-/// A task of a run.
-struct ConvTask<'a, T> {
-    all: &'a ChannelsLast,
-    source: &'a [T],
-    filters: &'a [T],
-    /// The part of the result.
-    out: &'a mut [T],
-    part: GridChunk,
-    room: &'a mut [T],
-}
-
-impl<T: Lane> Task<T> for ConvTask<'_, T> {
-    #[inline(always)]
-    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
-        let ConvTask { all, source, filters, out, part, room } = self;
-        if all.has_gaps {
+    /// Computes a part of the result.
+    fn run_part<T: Lane>(
+        &self,
+        level: InstructionSet,
+        source: &[T],
+        filters: &[T],
+        out: &mut [T],
+        part: &GridChunk,
+        room: &mut [T],
+    ) {
+        if self.has_gaps {
             out.fill(T::default());
         }
-        let left = all.boxes.fill(&part, source, room);
-        let (axis, _) = all.boxes.lines();
-        let (wide, result) = (V::N * VECTORS, out.as_mut_ptr());
-        let packed = all.filters / wide * wide + (all.filters % wide).next_multiple_of(V::N);
-        assert!(all.inner * packed <= filters.len(), "filters are packed for other tiles");
+        let left = self.boxes.fill(part, source, room);
+        let (axis, _) = self.boxes.lines();
+        let [_, wide, lanes] = level.tile::<T>();
+        let packed = self.filters / wide * wide + (self.filters % wide).next_multiple_of(lanes);
+        assert!(self.inner * packed <= filters.len(), "filters are packed for other tiles");
         let (mut from, mut to) = ([0u32; POSITIONS], [0u32; POSITIONS]);
-        for phase in &all.phases {
+        for phase in &self.phases {
             // Offsets of positions in the box and in the part of the result.
             let mut n = 0;
             let line = |g: [usize; 3], i: usize| {
                 let first = if i == axis { part.first * phase.apart[i] } else { 0 };
                 phase.first[i] + g[i] * phase.apart[i] - first
             };
-            let image_len = all.result.iter().product::<usize>();
-            let (apart, step) = (phase.apart[2], all.boxes.apart());
-            all.boxes.for_each_line(&part, phase.grid, |image, g, len, offset| {
-                let at = (line(g, 0) * all.result[1] + line(g, 1)) * all.result[2] + line(g, 2) + image * image_len;
+            let image_len = self.result.iter().product::<usize>();
+            let (apart, step) = (phase.apart[2], self.boxes.apart());
+            self.boxes.for_each_line(part, phase.grid, |image, g, len, offset| {
+                let at = (line(g, 0) * self.result[1] + line(g, 1)) * self.result[2] + line(g, 2) + image * image_len;
                 let places = from[n..n + len].iter_mut().zip(&mut to[n..n + len]);
                 for (i, (from, to)) in places.enumerate() {
                     *from = (offset + i * step) as u32;
@@ -254,164 +248,181 @@ impl<T: Lane> Task<T> for ConvTask<'_, T> {
                 }
                 n += len;
             });
+            let (from, to) = (&from[..n], &to[..n]);
             let last = phase.terms.iter().map(|t| t.left as usize).max().unwrap_or(0);
-            let farthest = from[..n].iter().max().map_or(0, |&f| f as usize);
-            let rows_of_result = to[..n].iter().max().map_or(0, |&t| t as usize + 1);
-            let lanes = if all.is_depthwise { all.filters.next_multiple_of(V::N) } else { 1 };
-            assert!(n == 0 || farthest + last + lanes <= left.len() && rows_of_result * all.filters <= out.len());
+            let farthest = from.iter().max().map_or(0, |&f| f as usize);
+            let rows_of_result = to.iter().max().map_or(0, |&t| t as usize + 1);
+            let lanes = if self.is_depthwise { self.filters.next_multiple_of(lanes) } else { 1 };
+            assert!(n == 0 || farthest + last + lanes <= left.len() && rows_of_result * self.filters <= out.len());
             let slabs = phase.terms.len().div_ceil(SLAB);
             for (s, terms) in phase.terms.chunks(phase.terms.len().div_ceil(slabs)).enumerate() {
-                for column in (0..all.filters).step_by(wide) {
-                    let columns = wide.min(all.filters - column);
-                    let right = RightPanel {
-                        panel: &filters[column * all.inner..],
-                        step: if columns == wide { wide } else { columns.next_multiple_of(V::N) },
+                for column in (0..self.filters).step_by(wide) {
+                    let product = PanelProduct {
+                        left,
+                        from,
+                        terms,
+                        panel: &filters[column * self.inner..],
+                        result: &mut *out,
+                        to,
+                        filters: self.filters,
+                        column,
+                        is_packed: true,
+                        adds: s > 0,
+                        is_depthwise: self.is_depthwise,
                     };
-                    let mut row = 0;
-                    while row < n {
-                        let from = &from[row..n];
-                        // SAFETY: window elements are in the box, rows of the result are in the
-                        // part, and the packed matrix is complete, as asserted. Terms were checked
-                        // against its rows when they were created. The processor supports the
-                        // instructions.
-                        row += unsafe {
-                            let to = |r: usize| result.add(to[row + r] as usize * all.filters + column);
-                            if all.is_depthwise {
-                                let left = LeftPanel { data: &left[column..], from };
-                                tiles::<V, ROWS, VECTORS, true>(left, terms, &right, to, columns, s > 0)
-                            } else {
-                                tiles::<V, ROWS, VECTORS, false>(
-                                    LeftPanel { data: left, from },
-                                    terms,
-                                    &right,
-                                    to,
-                                    columns,
-                                    s > 0,
-                                )
-                            }
-                        };
+                    // SAFETY: window elements are in the box, rows of the result are in the part,
+                    // and the packed matrix is complete, as asserted. Terms were checked against
+                    // its rows when they were created.
+                    unsafe { product.run_at(level) };
+                }
+            }
+        }
+    }
+}
+
+/// The product of a left matrix with a panel of the right one, in tiles.
+pub(super) struct PanelProduct<'a, T> {
+    pub(super) left: &'a [T],
+    /// The offset of each row of the left matrix.
+    pub(super) from: &'a [u32],
+    pub(super) terms: &'a [ProductTerm],
+    /// Rows of the right matrix, with the columns from `column` on.
+    pub(super) panel: &'a [T],
+    /// Rows of `filters` elements each, and the row for each row of the left matrix.
+    pub(super) result: &'a mut [T],
+    pub(super) to: &'a [u32],
+    pub(super) filters: usize,
+    pub(super) column: usize,
+    /// Whether the rows of an incomplete panel end with its last vector. Otherwise all panels are
+    /// as wide as a tile.
+    pub(super) is_packed: bool,
+    /// Whether the product is added to the result.
+    pub(super) adds: bool,
+    /// Whether each column reads its own element of the left matrix, next to that of the previous
+    /// column. Otherwise all columns read the same.
+    pub(super) is_depthwise: bool,
+}
+
+impl<T: Lane> PanelProduct<'_, T> {
+    /// Adds the product to the result, or stores it.
+    ///
+    /// # Safety
+    /// Rows and terms must refer to elements of the left matrix, or if it is depthwise, to vectors
+    /// for all columns. Terms must refer to rows of the panel, and `to` to rows of the result.
+    pub(super) unsafe fn run_at(self, level: InstructionSet) {
+        level.run(self);
+    }
+
+    /// # Safety
+    /// As for [`run_at`](Self::run_at). The processor must support the instructions of `V`.
+    #[inline(always)]
+    unsafe fn rows<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize, const EACH: bool>(&mut self) {
+        let mut row = 0;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            while row < self.from.len() {
+                row += match self.from.len() - row {
+                    n if n >= ROWS => self.columns::<V, ROWS, VECTORS, EACH>(row),
+                    n if const { ROWS > 4 } && n >= 4 => self.columns::<V, 4, VECTORS, EACH>(row),
+                    n if const { ROWS > 2 } && n >= 2 => self.columns::<V, 2, VECTORS, EACH>(row),
+                    _ => self.columns::<V, 1, VECTORS, EACH>(row),
+                }
+            }
+        }
+    }
+
+    /// Computes `R` rows. Returns `R`.
+    ///
+    /// # Safety
+    /// As for [`rows`](Self::rows).
+    #[inline(always)]
+    unsafe fn columns<V: Vector<T = T>, const R: usize, const VECTORS: usize, const EACH: bool>(
+        &mut self,
+        row: usize,
+    ) -> usize {
+        let columns = (V::N * VECTORS).min(self.filters - self.column);
+        let step = if self.is_packed { columns.next_multiple_of(V::N) } else { V::N * VECTORS };
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            if columns > V::N * (VECTORS - 1) {
+                self.tile::<V, R, VECTORS, EACH>(row, columns, step);
+            } else if const { VECTORS > 2 } && columns > V::N {
+                self.tile::<V, R, 2, EACH>(row, columns, step);
+            } else {
+                self.tile::<V, R, 1, EACH>(row, columns, step);
+            }
+        }
+        R
+    }
+
+    /// Computes `R` rows of `columns` columns. The rows of the panel have stride `step`.
+    ///
+    /// # Safety
+    /// As for [`rows`](Self::rows).
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
+    unsafe fn tile<V: Vector<T = T>, const R: usize, const C: usize, const EACH: bool>(
+        &mut self,
+        row: usize,
+        columns: usize,
+        step: usize,
+    ) {
+        let (from, to) = (&self.from[row..row + R], &self.to[row..row + R]);
+        let adds = self.adds;
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            let left = self.left.as_ptr().add(if EACH { self.column } else { 0 });
+            let result = self.result.as_mut_ptr().add(self.column);
+            let rows: [*const T; R] = std::array::from_fn(|r| left.add(from[r] as usize));
+            let to: [*mut T; R] = std::array::from_fn(|r| result.add(to[r] as usize * self.filters));
+            let panel = self.panel.as_ptr();
+            let mut sums = [[V::splat(T::default()); C]; R];
+            for term in self.terms {
+                let from = panel.add(term.right as usize * step);
+                let mut w = [V::splat(T::default()); C];
+                for c in 0..C {
+                    w[c] = V::load(from.add(c * V::N));
+                }
+                for r in 0..R {
+                    let at = rows[r].add(term.left as usize);
+                    for c in 0..C {
+                        let x = if EACH { V::load(at.add(c * V::N)) } else { V::splat(*at) };
+                        sums[r][c] = x.mul_add(w[c], sums[r][c]);
                     }
                 }
             }
-        }
-    }
-}
-
-/// The rows of the left matrix, given by the offset of each.
-#[derive(Clone, Copy)]
-pub(super) struct LeftPanel<'a, T> {
-    pub(super) data: &'a [T],
-    pub(super) from: &'a [u32],
-}
-
-/// A panel of the right matrix, with row stride `step`.
-pub(super) struct RightPanel<'a, T> {
-    pub(super) panel: &'a [T],
-    pub(super) step: usize,
-}
-
-/// Computes a tile of up to `ROWS` rows. Returns their number.
-///
-/// Row `r` of the result begins at `to(r)`. With `EACH`, column `c` uses element `c` of a left
-/// vector; otherwise all columns use the same left element.
-///
-/// # Safety
-/// Rows and terms must refer to elements of the left matrix, or with `EACH` to vectors of them.
-/// Terms must refer to rows of the panel as wide as the vectors of `columns`. That many columns of
-/// each row of the result must be writable. The processor must support the instructions of `V`.
-#[inline(always)]
-pub(super) unsafe fn tiles<V: Vector, const ROWS: usize, const VECTORS: usize, const EACH: bool>(
-    left: LeftPanel<'_, V::T>,
-    terms: &[ProductTerm],
-    right: &RightPanel<'_, V::T>,
-    to: impl Fn(usize) -> *mut V::T,
-    columns: usize,
-    adds: bool,
-) -> usize {
-    // SAFETY: guaranteed by the caller.
-    unsafe {
-        match left.from.len() {
-            n if n >= ROWS => columns_of::<V, ROWS, VECTORS, EACH>(left, terms, right, to, columns, adds),
-            n if const { ROWS > 4 } && n >= 4 => {
-                columns_of::<V, 4, VECTORS, EACH>(left, terms, right, to, columns, adds)
-            }
-            n if const { ROWS > 2 } && n >= 2 => {
-                columns_of::<V, 2, VECTORS, EACH>(left, terms, right, to, columns, adds)
-            }
-            _ => columns_of::<V, 1, VECTORS, EACH>(left, terms, right, to, columns, adds),
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn columns_of<V: Vector, const R: usize, const VECTORS: usize, const EACH: bool>(
-    left: LeftPanel<'_, V::T>,
-    terms: &[ProductTerm],
-    right: &RightPanel<'_, V::T>,
-    to: impl Fn(usize) -> *mut V::T,
-    columns: usize,
-    adds: bool,
-) -> usize {
-    let to: [*mut V::T; R] = std::array::from_fn(to);
-    // SAFETY: guaranteed by the caller of `tiles`.
-    unsafe {
-        if columns > V::N * (VECTORS - 1) {
-            tile::<V, R, VECTORS, EACH>(left, terms, right, to, columns, adds);
-        } else if const { VECTORS > 2 } && columns > V::N {
-            tile::<V, R, 2, EACH>(left, terms, right, to, columns, adds);
-        } else {
-            tile::<V, R, 1, EACH>(left, terms, right, to, columns, adds);
-        }
-    }
-    R
-}
-
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "registers are named by constant indices into several arrays")]
-unsafe fn tile<V: Vector, const R: usize, const C: usize, const EACH: bool>(
-    left: LeftPanel<'_, V::T>,
-    terms: &[ProductTerm],
-    right: &RightPanel<'_, V::T>,
-    to: [*mut V::T; R],
-    columns: usize,
-    adds: bool,
-) {
-    // SAFETY: guaranteed by the caller of `tiles`.
-    unsafe {
-        let rows: [*const V::T; R] = std::array::from_fn(|r| left.data.as_ptr().add(left.from[r] as usize));
-        let (panel, step) = (right.panel.as_ptr(), right.step);
-        let mut sums = [[V::splat(V::T::default()); C]; R];
-        for term in terms {
-            let from = panel.add(term.right as usize * step);
-            let mut w = [V::splat(V::T::default()); C];
-            for c in 0..C {
-                w[c] = V::load(from.add(c * V::N));
+            if columns == C * V::N {
+                for r in 0..R {
+                    for c in 0..C {
+                        let to = to[r].add(c * V::N);
+                        if adds { V::load(to).add(sums[r][c]).store(to) } else { sums[r][c].store(to) }
+                    }
+                }
+                return;
             }
             for r in 0..R {
-                let at = rows[r].add(term.left as usize);
+                let mut lanes = [T::default(); WIDEST];
                 for c in 0..C {
-                    let x = if EACH { V::load(at.add(c * V::N)) } else { V::splat(*at) };
-                    sums[r][c] = x.mul_add(w[c], sums[r][c]);
+                    sums[r][c].store(lanes.as_mut_ptr().add(c * V::N));
+                }
+                for (i, &sum) in lanes[..columns].iter().enumerate() {
+                    let to = to[r].add(i);
+                    *to = if adds { *to + sum } else { sum };
                 }
             }
         }
-        if columns == C * V::N {
-            for r in 0..R {
-                for c in 0..C {
-                    let to = to[r].add(c * V::N);
-                    if adds { V::load(to).add(sums[r][c]).store(to) } else { sums[r][c].store(to) }
-                }
-            }
-            return;
-        }
-        for r in 0..R {
-            let mut lanes = [V::T::default(); WIDEST];
-            for c in 0..C {
-                sums[r][c].store(lanes.as_mut_ptr().add(c * V::N));
-            }
-            for (i, &sum) in lanes[..columns].iter().enumerate() {
-                let to = to[r].add(i);
-                *to = if adds { *to + sum } else { sum };
+    }
+}
+
+impl<T: Lane> Task<T> for PanelProduct<'_, T> {
+    #[inline(always)]
+    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(mut self) {
+        // SAFETY: as for `run_at`. The processor supports the instructions of `V`.
+        unsafe {
+            if self.is_depthwise {
+                self.rows::<V, ROWS, VECTORS, true>();
+            } else {
+                self.rows::<V, ROWS, VECTORS, false>();
             }
         }
     }

@@ -7,15 +7,16 @@
 //! Images are divided among tasks, and if there are few images, places are, too. Each part of the
 //! images has a separate result `[places, filters]`. A separate operation adds them.
 
-use super::channels_last::{LeftPanel, ProductTerm, RightPanel, SLAB, WIDEST, is_depthwise, tiles};
+use super::channels_last::{PanelProduct, ProductTerm, SLAB, WIDEST, is_depthwise};
 use super::padded_patches::{POSITIONS, PaddedPatches, PatchWindows, with_room};
 use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS, Panel};
 use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
+use crate::cpu::vector::{InstructionSet, Lane};
 use anabranch_dsl::DType;
+use std::ops::Range;
 
 /// The filter gradient of a convolution of channels-last tensors.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub(crate) struct ChannelsLastWeightGrad {
     is_depthwise: bool,
     /// The offset of each place from a position.
     places: Vec<u32>,
+    /// The numbers of the places of a task.
+    row_numbers: Vec<u32>,
     /// Number of parts into which the images are divided. `rows` is the number of places per task.
     splits: usize,
     rows: usize,
@@ -60,7 +63,17 @@ impl ChannelsLastWeightGrad {
         let splits = PARTS.min(g.batch).min(PARTIAL / (places.len() * filters)).max(1);
         let parts = PARTS.div_ceil(splits);
         let rows = places.len().div_ceil(parts).next_multiple_of(GRAIN).min(places.len());
-        Some(ChannelsLastWeightGrad { boxes, batch: g.batch, grid: g.y, filters, is_depthwise, places, splits, rows })
+        Some(ChannelsLastWeightGrad {
+            boxes,
+            batch: g.batch,
+            grid: g.y,
+            filters,
+            is_depthwise,
+            places,
+            row_numbers: (0..rows as u32).collect(),
+            splits,
+            rows,
+        })
     }
 
     pub(crate) fn multiplications(&self) -> usize {
@@ -97,7 +110,7 @@ impl ChannelsLastWeightGrad {
         let run = |s: usize, part: usize, out: &mut [T]| {
             let images = s * self.batch / self.splits..(s + 1) * self.batch / self.splits;
             let places = &self.places[part * self.rows..][..out.len() / self.filters];
-            with_room(|room| level.run(WeightGradTask { all: self, x, dy, out, images, places, room }));
+            with_room(|room| self.run_part(level, [x, dy], out, images, places, room));
         };
         let of_split = |(s, out): (usize, &mut [T])| {
             parallel::chunks(out, self.rows * self.filters, |(i, out)| run(s, i, out));
@@ -110,39 +123,33 @@ impl ChannelsLastWeightGrad {
             parallel::chunks(out, split, of_split);
         }
     }
-}
 
-/// Some places, over some images.
-struct WeightGradTask<'a, T> {
-    all: &'a ChannelsLastWeightGrad,
-    x: &'a [T],
-    dy: &'a [T],
-    /// `[places, filters]`.
-    out: &'a mut [T],
-    images: std::ops::Range<usize>,
-    places: &'a [u32],
-    room: &'a mut [T],
-}
-
-impl<T: Lane> Task<T> for WeightGradTask<'_, T> {
-    #[inline(always)]
-    unsafe fn run<V: Vector<T = T>, const ROWS: usize, const VECTORS: usize>(self) {
-        let WeightGradTask { all, x, dy, out, images, places, room } = self;
-        let (filters, wide) = (all.filters, V::N * VECTORS);
-        let plane: usize = all.grid.iter().product();
-        let per_line: usize = plane / all.grid[all.boxes.lines().0];
+    /// Computes the sums of some places over some images: `out` is `[places, filters]`.
+    fn run_part<T: Lane>(
+        &self,
+        level: InstructionSet,
+        [x, dy]: [&[T]; 2],
+        out: &mut [T],
+        images: Range<usize>,
+        places: &[u32],
+        room: &mut [T],
+    ) {
+        let filters = self.filters;
+        let [_, wide, lanes] = level.tile::<T>();
+        let plane: usize = self.grid.iter().product();
+        let per_line: usize = plane / self.grid[self.boxes.lines().0];
         let last = places.iter().max().map_or(0, |&p| p as usize);
+        let rows = &self.row_numbers[..places.len()];
         assert!(wide <= WIDEST && out.len() == places.len() * filters);
-        let result = out.as_mut_ptr();
         let mut panel = Panel([T::default(); SLAB * WIDEST]);
         let mut terms = [ProductTerm { left: 0, right: 0 }; POSITIONS];
         let mut is_first = true;
-        for image in images.clone().step_by(all.boxes.images()) {
-            for n in 0..all.boxes.parts_of_image() {
-                let part = all.boxes.part(image, all.boxes.images().min(images.end - image), n);
-                let left = all.boxes.fill(&part, x, room);
-                let (mut n, step) = (0, all.boxes.apart());
-                all.boxes.for_each_line(&part, all.grid, |_, _, len, offset| {
+        for image in images.clone().step_by(self.boxes.images()) {
+            for n in 0..self.boxes.parts_of_image() {
+                let part = self.boxes.part(image, self.boxes.images().min(images.end - image), n);
+                let left = self.boxes.fill(&part, x, room);
+                let (mut n, step) = (0, self.boxes.apart());
+                self.boxes.for_each_line(&part, self.grid, |_, _, len, offset| {
                     for (i, term) in terms[n..n + len].iter_mut().enumerate() {
                         term.left = (offset + i * step) as u32;
                     }
@@ -150,7 +157,7 @@ impl<T: Lane> Task<T> for WeightGradTask<'_, T> {
                 });
                 let terms = &mut terms[..n];
                 let farthest = terms.iter().map(|t| t.left as usize).max().unwrap_or(0);
-                let lanes = if all.is_depthwise { filters.next_multiple_of(V::N) } else { 1 };
+                let lanes = if self.is_depthwise { filters.next_multiple_of(lanes) } else { 1 };
                 assert!(n == 0 || farthest + last + lanes <= left.len());
                 let dy = &dy[(image * plane + part.first * per_line) * filters..][..n * filters];
                 let slabs = n.div_ceil(SLAB).max(1);
@@ -158,42 +165,23 @@ impl<T: Lane> Task<T> for WeightGradTask<'_, T> {
                 for (terms, dy) in terms.chunks_mut(slab).zip(dy.chunks(slab * filters)) {
                     terms.iter_mut().enumerate().for_each(|(i, term)| term.right = i as u32);
                     for column in (0..filters).step_by(wide) {
-                        let columns = wide.min(filters - column);
-                        for (to, from) in panel.0.chunks_exact_mut(wide).zip(dy.chunks_exact(filters)) {
-                            let from = &from[column..column + columns];
-                            if columns == wide {
-                                // Avoids the overhead of `memcpy` calls.
-                                let (to, from) = (to.as_chunks_mut::<4>().0, from.as_chunks::<4>().0);
-                                to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-                            } else {
-                                to[..columns].copy_from_slice(from);
-                                to[columns..].fill(T::default());
-                            }
-                        }
-                        let right = RightPanel { panel: &panel.0, step: wide };
-                        let mut row = 0;
-                        while row < places.len() {
-                            let from = &places[row..];
-                            // SAFETY: window elements are in the box, as asserted. The panel has a
-                            // row for each position, and the result has a row for each place. The
-                            // processor supports the instructions.
-                            row += unsafe {
-                                let to = |r: usize| result.add((row + r) * filters + column);
-                                if all.is_depthwise {
-                                    let left = LeftPanel { data: &left[column..], from };
-                                    tiles::<V, ROWS, VECTORS, true>(left, terms, &right, to, columns, !is_first)
-                                } else {
-                                    tiles::<V, ROWS, VECTORS, false>(
-                                        LeftPanel { data: left, from },
-                                        terms,
-                                        &right,
-                                        to,
-                                        columns,
-                                        !is_first,
-                                    )
-                                }
-                            };
-                        }
+                        fill_panel(&mut panel.0, wide, dy, filters, column);
+                        let product = PanelProduct {
+                            left,
+                            from: places,
+                            terms,
+                            panel: &panel.0,
+                            result: &mut *out,
+                            to: rows,
+                            filters,
+                            column,
+                            is_packed: false,
+                            adds: !is_first,
+                            is_depthwise: self.is_depthwise,
+                        };
+                        // SAFETY: window elements are in the box, as asserted. The panel has a row
+                        // for each position, and the result has a row for each place.
+                        unsafe { product.run_at(level) };
                     }
                     is_first = false;
                 }
@@ -201,6 +189,22 @@ impl<T: Lane> Task<T> for WeightGradTask<'_, T> {
         }
         if is_first {
             out.fill(T::default());
+        }
+    }
+}
+
+/// Copies the columns of a panel from the rows of `dy`, and pads them with zeros.
+fn fill_panel<T: Lane>(panel: &mut [T], wide: usize, dy: &[T], filters: usize, column: usize) {
+    let columns = wide.min(filters - column);
+    for (to, from) in panel.chunks_exact_mut(wide).zip(dy.chunks_exact(filters)) {
+        let from = &from[column..column + columns];
+        if columns == wide {
+            // Avoids the overhead of `memcpy` calls.
+            let (to, from) = (to.as_chunks_mut::<4>().0, from.as_chunks::<4>().0);
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        } else {
+            to[..columns].copy_from_slice(from);
+            to[columns..].fill(T::default());
         }
     }
 }
