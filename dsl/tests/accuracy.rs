@@ -200,8 +200,8 @@ fn samples<F: Format>() -> impl Iterator<Item = F> {
         let sample = |i: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let mantissa = state >> (64 - F::MANTISSA);
-            let sign = i % 2 << (F::MANTISSA + if F::MANTISSA == 23 { 8 } else { 11 });
-            F::of_bits(sign | exponent << F::MANTISSA | mantissa)
+            let sign = (i % 2) << (F::MANTISSA + if F::MANTISSA == 23 { 8 } else { 11 });
+            F::of_bits(sign | (exponent << F::MANTISSA) | mantissa)
         };
         (0..2 * n).map(sample).collect::<Vec<F>>()
     })

@@ -199,7 +199,7 @@ pub trait Real:
         let pair = |k: usize| self.mul_add(self.number(coefficients[k + 1]), self.number(coefficients[k]));
         let square = self * self;
         let (mut k, mut sum) =
-            if n % 2 == 0 { (n - 2, pair(n - 2)) } else { (n - 1, self.number(coefficients[n - 1])) };
+            if n.is_multiple_of(2) { (n - 2, pair(n - 2)) } else { (n - 1, self.number(coefficients[n - 1])) };
         while k > 0 {
             k -= 2;
             sum = sum.mul_add(square, pair(k));

@@ -10,15 +10,21 @@ use std::ops::{Add, Div, Mul, Neg, Sub};
 /// A list of nodes that grows. Equal nodes are recorded once.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    nodes: RefCell<(Vec<(Node, DType)>, FxHashMap<(Node, DType), Id>)>,
+    nodes: RefCell<Nodes>,
+}
+
+#[derive(Debug, Default)]
+struct Nodes {
+    list: Vec<(Node, DType)>,
+    known: FxHashMap<(Node, DType), Id>,
 }
 
 impl Recorder {
     fn push(&self, node: Node, dtype: DType) -> Id {
-        let (nodes, known) = &mut *self.nodes.borrow_mut();
+        let Nodes { list, known } = &mut *self.nodes.borrow_mut();
         *known.entry((node, dtype)).or_insert_with(|| {
-            nodes.push((node, dtype));
-            Id(u16::try_from(nodes.len() - 1).expect("a scalar function has few nodes"))
+            list.push((node, dtype));
+            Id(u16::try_from(list.len() - 1).expect("a scalar function has few nodes"))
         })
     }
 
@@ -27,7 +33,7 @@ impl Recorder {
     }
 
     fn finish(self, result: Id, far: Option<Id>) -> Expr {
-        Expr { nodes: self.nodes.into_inner().0, result, far }
+        Expr { nodes: self.nodes.into_inner().list, result, far }
     }
 
     /// Records a function of one argument.
