@@ -1,7 +1,7 @@
 //! The WGSL of scalar functions is valid, and is that of the golden file.
 
 use anabranch::dsl::ops;
-use anabranch::dsl::scalar::wgsl::PRELUDE;
+use anabranch::dsl::scalars::wgsl::PRELUDE;
 use anabranch::{DType, extend::Prim};
 use std::fs;
 

@@ -54,7 +54,7 @@ pub mod optim;
 #[doc(hidden)]
 pub mod passes;
 #[doc(hidden)]
-pub mod scalar;
+pub mod scalars;
 mod shape;
 // Not hidden: in error messages, rustc writes the full paths of hidden items.
 pub mod staged;

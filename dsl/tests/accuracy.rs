@@ -3,7 +3,7 @@
 //! `tests/golden/accuracy.txt` has the worst error of each function, so that every change shows.
 
 use crate::golden::check_file;
-use anabranch_dsl::scalar::{self, Beyond, Real};
+use anabranch_dsl::scalars::{self, Beyond, Real};
 use astro_float_num::{BigFloat, Consts, RoundingMode, Sign};
 use std::fmt::Write;
 
@@ -223,8 +223,8 @@ fn worst<F: Format>(f: impl Fn(F) -> F, exact: Exact, c: &mut Consts) -> (f64, F
 macro_rules! rows {
     ($table:ident, $consts:ident: $($name:ident $exact:expr;)*) => {$(
         let (f32s, f64s) = (
-            worst::<f32>(|x| scalar::$name(x), $exact, &mut $consts),
-            worst::<f64>(|x| scalar::$name(x), $exact, &mut $consts),
+            worst::<f32>(|x| scalars::$name(x), $exact, &mut $consts),
+            worst::<f64>(|x| scalars::$name(x), $exact, &mut $consts),
         );
         write_row(&mut $table, stringify!($name), f32s, f64s);
     )*};
@@ -258,8 +258,8 @@ fn errors_are_those_of_the_golden_table() {
     macro_rules! angles {
         ($($name:ident $far:ident $exact:expr;)*) => {$(
             let (f32s, f64s) = (
-                worst::<f32>(|x| if scalar::is_far(x) { x.$far() } else { scalar::$name(x) }, $exact, &mut c),
-                worst::<f64>(|x| if scalar::is_far(x) { x.$far() } else { scalar::$name(x) }, $exact, &mut c),
+                worst::<f32>(|x| if scalars::is_far(x) { x.$far() } else { scalars::$name(x) }, $exact, &mut c),
+                worst::<f64>(|x| if scalars::is_far(x) { x.$far() } else { scalars::$name(x) }, $exact, &mut c),
             );
             write_row(&mut table, stringify!($name), f32s, f64s);
         )*};
@@ -279,8 +279,8 @@ fn errors_are_those_of_the_golden_table() {
                 let log = x.abs().ln(2 * BITS, NEAREST, c);
                 log.mul(&BigFloat::from_f64(f64::from($y as f32), BITS), 2 * BITS, NEAREST).exp(BITS, NEAREST, c)
             };
-            let f32s = worst::<f32>(|x| scalar::pow(x.abs(), $y), exact, &mut c);
-            let f64s = worst::<f64>(|x| scalar::pow(x.abs(), f64::from($y as f32)), exact, &mut c);
+            let f32s = worst::<f32>(|x| scalars::pow(x.abs(), $y), exact, &mut c);
+            let f64s = worst::<f64>(|x| scalars::pow(x.abs(), f64::from($y as f32)), exact, &mut c);
             write_row(&mut table, concat!("pow ", $y), f32s, f64s);
         )*};
     }

@@ -1,7 +1,7 @@
 //! Initial values of parameters.
 
 use crate::ops::random::{folded, philox, unit_f32};
-use crate::{Array, Shape, scalar};
+use crate::{Array, Shape, scalars};
 use std::cell::Cell;
 use std::f32::consts::TAU;
 
@@ -55,8 +55,8 @@ impl Init {
     pub fn normal(&self, shape: impl Into<Shape>, deviation: f32) -> Array<f32> {
         let (shape, key) = (extents(shape), self.draw());
         let n = shape.iter().product();
-        let mut data = units(folded(key, 0), n, |u| (scalar::log(1.0 - u) * -2.0).sqrt());
-        let angles = units(folded(key, 1), n, |v| scalar::cos(v * TAU));
+        let mut data = units(folded(key, 0), n, |u| (scalars::log(1.0 - u) * -2.0).sqrt());
+        let angles = units(folded(key, 1), n, |v| scalars::cos(v * TAU));
         data.iter_mut().zip(angles).for_each(|(x, cos)| *x = *x * cos * deviation);
         Array::new(shape, data)
     }

@@ -18,7 +18,7 @@
 use super::infer::Class;
 use super::number::{RealNumber, match_float};
 use super::*;
-use crate::{Dim, Float, Shape, Tensor, scalar};
+use crate::{Dim, Float, Shape, Tensor, scalars};
 
 family!(ATTENTION, ATTENTION_GRAD);
 
@@ -180,7 +180,7 @@ fn weights_of<T: RealNumber>(q: &[T], keys: &[T]) -> Vec<T> {
     let max = p.iter().copied().fold(T::LOWEST, T::larger);
     // As in softmax.
     let shift = if max.is_finite() { max } else { T::ZERO };
-    p.iter_mut().for_each(|s| *s = scalar::exp(*s - shift));
+    p.iter_mut().for_each(|s| *s = scalars::exp(*s - shift));
     let sum = p.iter().copied().fold(T::ZERO, T::plus);
     p.iter_mut().for_each(|p| *p = *p / sum);
     p

@@ -7,7 +7,7 @@
 use super::prim::{ADD, AND, MAXIMUM, MINIMUM, MUL, OR};
 use super::{OpDef, Prim};
 use crate::ir::Attrs;
-use crate::scalar::Expr;
+use crate::scalars::Expr;
 use crate::{DType, Dim, TensorType};
 
 /// The dependence of the elements of a result on the elements of the operands.

@@ -10,7 +10,7 @@ use super::number::match_types;
 use super::scalar_functions::{Meaning, functions};
 use super::*;
 use crate::ir::Attrs;
-use crate::scalar::Expr;
+use crate::scalars::Expr;
 use crate::{DType, Element, Float, HostTensor, Numeric, Operand, Tensor, match_buffer};
 
 family!(EQ, NE, LT, LE, GT, GE, AND, OR, XOR, NOT, IS_NAN, IS_FINITE, SELECT);

@@ -20,10 +20,10 @@ functions! { ($) binary_functions:
     DIV Quotient |x, y| x.over(y);
     REM Quotient |x, y| x.modulo(y);
     NEG Numeric |x| x.negated();
-    POW Float |x, y| scalar::pow(x, y);
+    POW Float |x, y| scalars::pow(x, y);
     MAXIMUM Numeric |x, y| x.larger(y);
     MINIMUM Numeric |x, y| x.smaller(y);
-    ATAN2 Float |y, x| scalar::atan2(y, x);
+    ATAN2 Float |y, x| scalars::atan2(y, x);
 }
 
 /// Applies a function to pairs of elements.

@@ -92,7 +92,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).exp())?, 1.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    exp EXP Float Exactness::Ulps(4), |x| scalar::exp(x), d!(|n| n.dy() * n.y());
+    exp EXP Float Exactness::Ulps(4), |x| scalars::exp(x), d!(|n| n.dy() * n.y());
     /// Computes `e^x - 1`, accurate even near 0.
     ///
     /// ```
@@ -100,7 +100,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1e-10).expm1())?, 1e-10f32);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    expm1 EXPM1 Float Exactness::Ulps(4), |x| scalar::expm1(x), d!(|n| n.dy() * (n.y() + 1.0));
+    expm1 EXPM1 Float Exactness::Ulps(4), |x| scalars::expm1(x), d!(|n| n.dy() * (n.y() + 1.0));
     /// Computes the natural logarithm: `-inf` at 0, `NaN` below.
     ///
     /// ```
@@ -108,7 +108,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1.0, 0.0]).log())?.as_slice(), [0.0, f32::NEG_INFINITY]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    log LOG Float Exactness::Ulps(4), |x| scalar::log(x), d!(|n| n.dy() / n.x(0));
+    log LOG Float Exactness::Ulps(4), |x| scalars::log(x), d!(|n| n.dy() / n.x(0));
     /// Computes `log(1 + x)`, accurate even near 0.
     ///
     /// ```
@@ -116,7 +116,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1e-10).log1p())?, 1e-10f32);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    log1p LOG1P Float Exactness::Ulps(4), |x| scalar::log1p(x), d!(|n| n.dy() / (n.x(0) + 1.0));
+    log1p LOG1P Float Exactness::Ulps(4), |x| scalars::log1p(x), d!(|n| n.dy() / (n.x(0) + 1.0));
     /// Computes the square root: `NaN` below 0. The derivative at 0 is infinite.
     ///
     /// ```
@@ -148,7 +148,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).sin())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sin SIN Float Exactness::Ulps(4), |x| scalar::sin(x) => far_sin, d!(|n| n.dy() * n.x(0).cos());
+    sin SIN Float Exactness::Ulps(4), |x| scalars::sin(x) => far_sin, d!(|n| n.dy() * n.x(0).cos());
     /// Computes the cosine of an angle in radians.
     ///
     /// ```
@@ -156,7 +156,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).cos())?, 1.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    cos COS Float Exactness::Ulps(4), |x| scalar::cos(x) => far_cos, d!(|n| -(n.dy() * n.x(0).sin()));
+    cos COS Float Exactness::Ulps(4), |x| scalars::cos(x) => far_cos, d!(|n| -(n.dy() * n.x(0).sin()));
     /// Computes the tangent of an angle in radians.
     ///
     /// ```
@@ -164,7 +164,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).tan())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    tan TAN Float Exactness::Ulps(8), |x| scalar::tan(x) => far_tan, d!(|n| n.dy() * (n.y() * n.y() + 1.0));
+    tan TAN Float Exactness::Ulps(8), |x| scalars::tan(x) => far_tan, d!(|n| n.dy() * (n.y() * n.y() + 1.0));
     /// Computes the arcsine, in `[-pi/2, pi/2]`. The result is `NaN` outside `[-1, 1]`.
     ///
     /// ```
@@ -172,7 +172,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1.0f32).asin())?, std::f32::consts::FRAC_PI_2);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    asin ASIN Float Exactness::Ulps(8), |x| scalar::asin(x), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
+    asin ASIN Float Exactness::Ulps(8), |x| scalars::asin(x), d!(|n| n.dy() * (1.0 - n.x(0).square()).rsqrt());
     /// Computes the arccosine, in `[0, pi]`. The result is `NaN` outside `[-1, 1]`.
     ///
     /// ```
@@ -180,7 +180,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1.0f32).acos())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    acos ACOS Float Exactness::Ulps(8), |x| scalar::acos(x), d!(|n| -(n.dy() * (1.0 - n.x(0).square()).rsqrt()));
+    acos ACOS Float Exactness::Ulps(8), |x| scalars::acos(x), d!(|n| -(n.dy() * (1.0 - n.x(0).square()).rsqrt()));
     /// Computes the arctangent, in `(-pi/2, pi/2)`.
     ///
     /// ```
@@ -188,7 +188,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(1.0f32).atan())?, std::f32::consts::FRAC_PI_4);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    atan ATAN Float Exactness::Ulps(8), |x| scalar::atan(x), d!(|n| n.dy() / (n.x(0).square() + 1.0));
+    atan ATAN Float Exactness::Ulps(8), |x| scalars::atan(x), d!(|n| n.dy() / (n.x(0).square() + 1.0));
     /// Computes the hyperbolic sine.
     ///
     /// ```
@@ -196,7 +196,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).sinh())?, 0.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sinh SINH Float Exactness::Ulps(8), |x| scalar::sinh(x), d!(|n| n.dy() * n.x(0).cosh());
+    sinh SINH Float Exactness::Ulps(8), |x| scalars::sinh(x), d!(|n| n.dy() * n.x(0).cosh());
     /// Computes the hyperbolic cosine.
     ///
     /// ```
@@ -204,7 +204,7 @@ rows! {
     /// assert_eq!(eval(|| scalar(0.0f32).cosh())?, 1.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    cosh COSH Float Exactness::Ulps(8), |x| scalar::cosh(x), d!(|n| n.dy() * n.x(0).sinh());
+    cosh COSH Float Exactness::Ulps(8), |x| scalars::cosh(x), d!(|n| n.dy() * n.x(0).sinh());
     /// Computes the hyperbolic tangent.
     ///
     /// ```
@@ -212,7 +212,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 100.0]).tanh())?.as_slice(), [0.0, 1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    tanh TANH Float Exactness::Ulps(8), |x| scalar::tanh(x), d!(|n| n.dy() * (1.0 - n.y() * n.y()));
+    tanh TANH Float Exactness::Ulps(8), |x| scalars::tanh(x), d!(|n| n.dy() * (1.0 - n.y() * n.y()));
     /// Computes the logistic function `1 / (1 + e^-x)`.
     ///
     /// ```
@@ -220,7 +220,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, -1000.0]).sigmoid())?.as_slice(), [0.5, 0.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    sigmoid SIGMOID Float Exactness::Ulps(8), |x| scalar::sigmoid(x), d!(|n| n.dy() * (n.y() * (1.0 - n.y())));
+    sigmoid SIGMOID Float Exactness::Ulps(8), |x| scalars::sigmoid(x), d!(|n| n.dy() * (n.y() * (1.0 - n.y())));
     /// Computes `max(x, 0)`. The derivative at 0 is 0. `NaN` stays `NaN`.
     ///
     /// ```
@@ -237,7 +237,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([1000.0, -1000.0]).softplus())?.as_slice(), [1000.0, 0.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    softplus SOFTPLUS Float Exactness::Ulps(8), |x| scalar::softplus(x), d!(|n| n.dy() * n.x(0).sigmoid());
+    softplus SOFTPLUS Float Exactness::Ulps(8), |x| scalars::softplus(x), d!(|n| n.dy() * n.x(0).sigmoid());
     /// Computes the error function, `2 / sqrt(pi)` times the integral of `e^(-t^2)` from 0 to `x`.
     ///
     /// ```
@@ -245,7 +245,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 10.0]).erf())?.as_slice(), [0.0, 1.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    erf ERF Float Exactness::Ulps(8), |x| scalar::erf(x), d!(|n| n.dy() * ((-n.x(0).square()).exp() * FRAC_2_SQRT_PI));
+    erf ERF Float Exactness::Ulps(8), |x| scalars::erf(x), d!(|n| n.dy() * ((-n.x(0).square()).exp() * FRAC_2_SQRT_PI));
     /// Computes the Gaussian error linear unit `x/2 * (1 + erf(x / sqrt(2)))` (Hendrycks and Gimpel
     /// 2016, the exact form).
     ///
@@ -256,7 +256,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 20.0]).gelu())?.as_slice(), [0.0, 20.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    gelu GELU Float Exactness::Ulps(16), |x| scalar::gelu(x), d!(|n| n.dy() * gelu_slope(n.x(0)));
+    gelu GELU Float Exactness::Ulps(16), |x| scalars::gelu(x), d!(|n| n.dy() * gelu_slope(n.x(0)));
     /// Computes `x * sigmoid(x)`, also called swish (Elfwing et al. 2017).
     ///
     /// ```
@@ -264,7 +264,7 @@ rows! {
     /// assert_eq!(eval(|| tensor([0.0, 100.0]).silu())?.as_slice(), [0.0, 100.0]);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    silu SILU Float Exactness::Ulps(8), |x| scalar::silu(x), d!(|n| n.dy() * silu_slope(n.x(0)));
+    silu SILU Float Exactness::Ulps(8), |x| scalars::silu(x), d!(|n| n.dy() * silu_slope(n.x(0)));
     /// Rounds down to an integer.
     ///
     /// ```

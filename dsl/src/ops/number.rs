@@ -3,7 +3,7 @@
 //! Integer arithmetic wraps, so no operation panics or differs between debug and release builds.
 //! `NaN` propagates through every operation, including maximum and minimum.
 
-use crate::{Numeric, scalar};
+use crate::{Numeric, scalars};
 
 /// Runs code generically on the elements of a buffer, which inference guarantees to have one of the
 /// listed types.
@@ -28,7 +28,7 @@ macro_rules! match_numeric {
 pub(super) use {match_float, match_numeric, match_types};
 
 /// Arithmetic of all element types except `bool`.
-pub(super) trait Number: Numeric + scalar::Number<Mask = bool> {
+pub(super) trait Number: Numeric + scalars::Number<Mask = bool> {
     const ZERO: Self;
     const ONE: Self;
     /// The smallest number of the type.
@@ -55,7 +55,7 @@ macro_rules! float_numbers {
 float_numbers!(f32 f64);
 
 /// A float that is computed with.
-pub(super) trait RealNumber: Number + scalar::Real {}
+pub(super) trait RealNumber: Number + scalars::Real {}
 impl RealNumber for f32 {}
 impl RealNumber for f64 {}
 

@@ -13,7 +13,7 @@ use super::infer::Class;
 use super::number::{Number, match_float};
 use super::window::{Padding, PerAxis, WindowExtent, Windows, check_rank, extents_for_gradient, sides};
 use super::*;
-use crate::{Dim, Float, Tensor, scalar};
+use crate::{Dim, Float, Tensor, scalars};
 
 family!(MAX_POOL, MAX_POOL_PICK, MAX_POOL_GRAD, AVG_POOL, AVG_POOL_GRAD);
 
@@ -120,8 +120,8 @@ static AVG_POOL: OpDef = OpDef {
             let mut sums = vec![Number::ZERO; y.iter().product()];
             let mut counts = vec![Number::ZERO; sums.len()];
             for_each(cx, &y, x.shape(), &mut |to, from| {
-                sums[to] = scalar::Number::plus(sums[to], d[from]);
-                counts[to] = scalar::Number::plus(counts[to], Number::ONE);
+                sums[to] = scalars::Number::plus(sums[to], d[from]);
+                counts[to] = scalars::Number::plus(counts[to], Number::ONE);
             });
             sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum = mean(cx, *sum, n));
             cx.result(sums)
@@ -161,10 +161,10 @@ static AVG_POOL_GRAD: OpDef = OpDef {
         let (dy, x) = (cx.operands[0], cx.shape());
         Ok(match_float!(dy.buffer(), d => {
             let mut counts = zeros_like(d);
-            for_each(cx, dy.shape(), &x, &mut |of, _| counts[of] = scalar::Number::plus(counts[of], Number::ONE));
+            for_each(cx, dy.shape(), &x, &mut |of, _| counts[of] = scalars::Number::plus(counts[of], Number::ONE));
             let shares: Vec<_> = d.iter().zip(counts).map(|(&dy, n)| mean(cx, dy, n)).collect();
             let mut dx = vec![Number::ZERO; x.iter().product()];
-            for_each(cx, dy.shape(), &x, &mut |from, to| dx[to] = scalar::Number::plus(dx[to], shares[from]));
+            for_each(cx, dy.shape(), &x, &mut |from, to| dx[to] = scalars::Number::plus(dx[to], shares[from]));
             cx.result(dx)
         }))
     },

@@ -1,4 +1,4 @@
-//! Definition of elementwise operations by functions of the [scalar language](crate::scalar).
+//! Definition of elementwise operations by functions of the [scalar language](crate::scalars).
 //!
 //! A row of [`functions!`] is the only place where an elementwise operation gets its meaning. The
 //! reference implementation and the recorded form are generated from it, and a macro that passes
@@ -7,7 +7,7 @@
 use super::{Effort, Eval, Prim};
 use crate::DType;
 use crate::ops::class::{OpClass, ScalarForm};
-use crate::scalar::Expr;
+use crate::scalars::Expr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The meaning of an elementwise operation.
@@ -41,7 +41,7 @@ impl Meaning {
 /// | `Logic` | one or two bools | bool |
 /// | `Bits` | one or two integers | integer |
 ///
-/// A function that ends in `=> far` does not hold for angles [beyond](crate::scalar::Beyond) its
+/// A function that ends in `=> far` does not hold for angles [beyond](crate::scalars::Beyond) its
 /// domain, for which the method `far` is called.
 macro_rules! functions {
     (($d:tt) $list:ident: $($op:ident $signature:ident |$($x:ident),+| $e:expr $(=> $far:ident)?;)*) => {
@@ -50,7 +50,7 @@ macro_rules! functions {
             #[allow(unused_imports, reason = "not all files use all parts of the language")]
             use crate::{
                 ops::{number::{match_float, match_numeric}, scalar_functions::{Meaning, forms, evals}},
-                scalar::{self, Beyond, Integer, Mask, Number, Real, Value},
+                scalars::{self, Beyond, Integer, Mask, Number, Real, Value},
             };
             $(
                 pub(super) const $op: Meaning = Meaning {
@@ -77,7 +77,7 @@ macro_rules! evals {
         |cx| Ok(match_float!(cx.operands[0].buffer(), d => cx.result(elements::map(d, |$x| $e))))
     };
     (Float |$x:ident| $e:expr => $far:ident) => {
-        evals!(Float |$x| if scalar::is_far($x) { $x.$far() } else { $e })
+        evals!(Float |$x| if scalars::is_far($x) { $x.$far() } else { $e })
     };
     (FloatTest |$x:ident| $e:expr) => {
         evals!(Float |$x| $e)
@@ -130,20 +130,20 @@ macro_rules! forms {
     (Bits |$($x:ident),+| $e:expr) => { forms!(I32 i32, I64 i64, U32 u32, U8 u8: |$($x),+| $e) };
     (Float |$x:ident| $e:expr => $far:ident) => {
         |dtype| match dtype {
-            crate::DType::F32 => Some(scalar::Recorder::near::<f32>(|$x| $e)),
-            crate::DType::F64 => Some(scalar::Recorder::near::<f64>(|$x| $e)),
+            crate::DType::F32 => Some(scalars::Recorder::near::<f32>(|$x| $e)),
+            crate::DType::F64 => Some(scalars::Recorder::near::<f64>(|$x| $e)),
             _ => None,
         }
     };
     ($($variant:ident $t:ident),+: |$x:ident| $e:expr) => {
         |dtype| match dtype {
-            $(crate::DType::$variant => Some(scalar::Recorder::unary::<$t, _>(|$x| $e)),)+
+            $(crate::DType::$variant => Some(scalars::Recorder::unary::<$t, _>(|$x| $e)),)+
             _ => None,
         }
     };
     ($($variant:ident $t:ident),+: |$x:ident, $y:ident| $e:expr) => {
         |dtype| match dtype {
-            $(crate::DType::$variant => Some(scalar::Recorder::binary::<$t, _>(|$x, $y| $e)),)+
+            $(crate::DType::$variant => Some(scalars::Recorder::binary::<$t, _>(|$x, $y| $e)),)+
             _ => None,
         }
     };
@@ -154,6 +154,7 @@ pub(super) use {evals, forms, functions};
 impl Prim {
     /// Returns the recorded form of an elementwise operation on operands of a type (for `select`,
     /// the alternatives), if there is one.
+    #[doc(hidden)]
     pub fn scalar_form(self, operand: DType) -> Option<Expr> {
         match self.class {
             OpClass::Scalar(ScalarForm::Function(record)) => record(operand),

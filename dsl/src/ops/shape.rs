@@ -5,7 +5,7 @@ use super::infer::{axes_attr, axis_attr, reduced};
 use super::layout::{broadcast_strides, offsets, strides};
 use super::number::{Number, match_numeric};
 use super::*;
-use crate::{DType, Dim, Element, HostTensor, Numeric, Shape, Tensor, scalar};
+use crate::{DType, Dim, Element, HostTensor, Numeric, Shape, Tensor, scalars};
 
 family!(
     BROADCAST_TO,
@@ -116,7 +116,7 @@ static SUM_LIKE: OpDef = OpDef {
         }
         let to = broadcast_strides(&cx.shape(), x.shape());
         Ok(match_numeric!(x.buffer(), d => {
-            cx.result(super::reduce::fold(x.shape(), to, vec![Number::ZERO; cx.ty.shape.size().unwrap_or(0)], d, scalar::Number::plus))
+            cx.result(super::reduce::fold(x.shape(), to, vec![Number::ZERO; cx.ty.shape.size().unwrap_or(0)], d, scalars::Number::plus))
         }))
     },
     grad: Grad::Rule(|n| {

@@ -7,7 +7,7 @@ use super::infer::{Class, axis_attr, reduced};
 use super::layout::lanes;
 use super::number::{RealNumber, match_float};
 use super::*;
-use crate::{Float, HostTensor, Integer, Tensor, scalar};
+use crate::{Float, HostTensor, Integer, Tensor, scalars};
 
 family!(SOFTMAX, LOG_SOFTMAX, LOGSUMEXP);
 
@@ -18,7 +18,7 @@ fn shifted_sum<T: RealNumber>(lane: impl Iterator<Item = T> + Clone) -> (T, T) {
     // With an infinite maximum, differences would be NaN. Without a shift, the exponentials yield
     // the infinities.
     let shift = if max.is_finite() { max } else { T::ZERO };
-    (shift, lane.fold(T::ZERO, |sum, x| sum + scalar::exp(x - shift)))
+    (shift, lane.fold(T::ZERO, |sum, x| sum + scalars::exp(x - shift)))
 }
 
 /// Applies a function of each element and of the shift and sum of its slice along the axis.
@@ -50,7 +50,7 @@ static SOFTMAX: OpDef = OpDef {
     attrs: Along::DECLARED,
     infer,
     eval: |cx| {
-        Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| scalar::exp(x - shift) / sum)))
+        Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| scalars::exp(x - shift) / sum)))
     },
     grad: Grad::Rule(|n| {
         let (y, dy) = (n.y(), n.dy());
@@ -70,7 +70,9 @@ static LOG_SOFTMAX: OpDef = OpDef {
     attrs: Along::DECLARED,
     infer,
     eval: |cx| {
-        Ok(match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift) - scalar::log(sum))))
+        Ok(
+            match_float!(cx.operands[0].buffer(), d => normalize(cx, d, |x, shift, sum| (x - shift) - scalars::log(sum))),
+        )
     },
     grad: Grad::Rule(|n| {
         let dy = n.dy();
@@ -100,7 +102,7 @@ static LOGSUMEXP: OpDef = OpDef {
             let (starts, stride) = lanes(shape, axis);
             let sum = |start: usize| {
                 let (shift, sum) = shifted_sum((0..shape[axis]).map(|i| data[start + i * stride]));
-                shift + scalar::log(sum)
+                shift + scalars::log(sum)
             };
             cx.result(starts.map(sum).collect())
         }

@@ -53,7 +53,7 @@ pub(crate) fn wide_for<T: Element, R>(f: impl FnOnce() -> R) -> R {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use anabranch_dsl::scalar::{exp, tanh};
+    use anabranch_dsl::scalars::{exp, tanh};
 
     #[test]
     fn wide_loops_give_the_same_bits() {

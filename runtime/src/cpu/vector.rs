@@ -4,7 +4,7 @@
 //! instruction set and runs it with one. The order of sums over lanes depends on the vector width,
 //! so results may differ between processors.
 
-use anabranch_dsl::scalar::Real;
+use anabranch_dsl::scalars::Real;
 use bytemuck::Pod;
 use std::ops::{Add, Div, Mul, Sub};
 
@@ -59,10 +59,10 @@ pub(crate) trait Vector: Copy {
     unsafe fn div(self, b: Self) -> Self;
     /// Returns the square root.
     unsafe fn sqrt(self) -> Self;
-    /// Returns the result of [`Number::larger`](anabranch_dsl::scalar::Number::larger) for each
+    /// Returns the result of [`Number::larger`](anabranch_dsl::scalars::Number::larger) for each
     /// lane.
     unsafe fn larger(self, b: Self) -> Self;
-    /// Returns the result of [`Number::smaller`](anabranch_dsl::scalar::Number::smaller) for each
+    /// Returns the result of [`Number::smaller`](anabranch_dsl::scalars::Number::smaller) for each
     /// lane.
     unsafe fn smaller(self, b: Self) -> Self;
     /// Returns the sum of all lanes.

@@ -23,7 +23,7 @@ use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane};
 use anabranch_dsl::DType;
-use anabranch_dsl::scalar::exp;
+use anabranch_dsl::scalars::exp;
 use std::ops::{AddAssign, DivAssign, MulAssign, Range};
 
 /// Attention, or its gradients.

@@ -16,7 +16,7 @@
 use super::elementwise::{Arg, MapOp};
 use crate::cpu::vector::{InstructionSet, Lane, PortableVector, Task, Vector};
 use anabranch_dsl::DType;
-use anabranch_dsl::scalar::{BinaryOp, Expr, Id, Node, UnaryOp};
+use anabranch_dsl::scalars::{BinaryOp, Expr, Id, Node, UnaryOp};
 use std::mem::MaybeUninit;
 
 /// Maximum number of instructions.

@@ -1,13 +1,13 @@
 //! Elementwise functions.
 //!
-//! The functions of the [scalar language](anabranch_dsl::scalar) are compiled here, for numbers in
+//! The functions of the [scalar language](anabranch_dsl::scalars) are compiled here, for numbers in
 //! registers and in loops over a block of elements. This file knows types and loops, but no
 //! function.
 
 use crate::cpu::element::CpuElement;
 use crate::cpu::math::{up_to_avx2, wide, wide_for};
 use anabranch_dsl::ops::{Prim, prim};
-use anabranch_dsl::scalar::{self, Beyond, Integer, Mask, Number, Value};
+use anabranch_dsl::scalars::{self, Beyond, Integer, Mask, Number, Value};
 use anabranch_dsl::{DType, bf16, f16};
 
 /// A function on registers.
@@ -156,13 +156,13 @@ macro_rules! typed {
                     const NEAR: BlockFn = unary!(wide, up_to_avx2, T => T, |$x| $e).block;
                     NEAR(out, operands);
                     let x: &[T] = bytemuck::cast_slice(operands[0]);
-                    let is_far = |x: &T| scalar::is_far(*x);
+                    let is_far = |x: &T| scalars::is_far(*x);
                     if wide(#[inline(always)] || x.iter().fold(false, |any, x| any | is_far(x))) {
                         let out: &mut [T] = bytemuck::cast_slice_mut(out);
                         out.iter_mut().zip(x).filter(|(_, x)| is_far(x)).for_each(|(out, x)| *out = x.$far());
                     }
                 },
-                ..unary!(as_is, up_to_avx2, T => T, |$x| if scalar::is_far($x) { $x.$far() } else { $e })
+                ..unary!(as_is, up_to_avx2, T => T, |$x| if scalars::is_far($x) { $x.$far() } else { $e })
             }
         })
     };

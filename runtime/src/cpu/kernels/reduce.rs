@@ -13,7 +13,7 @@ use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Combiner, Prim, prim};
-use anabranch_dsl::scalar;
+use anabranch_dsl::scalars;
 
 /// The reduction function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,8 +82,8 @@ macro_rules! floats {
     ($($t:ident)*) => {$(combine! {
         Sum $t: 0.0, |a, b| a + b;
         Prod $t: 1.0, |a, b| a * b;
-        Max $t: $t::NEG_INFINITY, scalar::Number::larger;
-        Min $t: $t::INFINITY, scalar::Number::smaller;
+        Max $t: $t::NEG_INFINITY, scalars::Number::larger;
+        Min $t: $t::INFINITY, scalars::Number::smaller;
     })*};
 }
 macro_rules! ints {

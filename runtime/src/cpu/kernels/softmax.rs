@@ -9,7 +9,7 @@ use crate::cpu::element::CpuElement;
 use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
 use anabranch_dsl::DType;
-use anabranch_dsl::scalar::{Real, exp, log};
+use anabranch_dsl::scalars::{Real, exp, log};
 
 /// The function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 
 use super::translate::machine_type;
 use anabranch_dsl::DType;
-use anabranch_dsl::scalar::{BinaryOp, Expr, Node, TernaryOp, UnaryOp};
+use anabranch_dsl::scalars::{BinaryOp, Expr, Node, TernaryOp, UnaryOp};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value, types};
 use cranelift_frontend::FunctionBuilder;
