@@ -9,7 +9,8 @@
 //!
 //! The shapes of the trees are data: one compiled function serves all of them, also trees larger
 //! than those of the training. Looks et al. (2017, <https://arxiv.org/abs/1702.02181>) make one
-//! static graph serve all trees by batching their operations by depth; here a loop does.
+//! static graph serve all trees by batching their operations by depth; this example uses
+//! a loop.
 //!
 //! `cargo run --release --example tree_rnn [-- --seed N]`
 

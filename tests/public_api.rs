@@ -516,7 +516,7 @@ impl Docs {
 /// A field, variant or method of a type, or an item of a trait.
 struct Member<'a> {
     item: &'a Value,
-    /// The `impl` that has the item.
+    /// The `impl` block that contains the item.
     of: Option<&'a Value>,
 }
 

@@ -556,7 +556,7 @@ fn what_is_the_same_is_handed_out_of_branches_and_nests_and_differentiated_again
         let dw = gradients(y, w);
         (y, dw, gradients(dw, w))
     }
-    // With an inner trip count that grows from one iteration to the next, or shrinks, down to zero.
+    // The inner trip count grows or shrinks between iterations, down to zero.
     for (x, up) in [(0.1, true), (0.9, true), (0.1, false), (0.9, false)] {
         let (y, dw, ddw) = anabranch::eval_with(|x, w| f(x, w, false, up), (x, 0.7)).unwrap();
         let expected = [y.item(), dw.item(), ddw.item()];

@@ -35,7 +35,7 @@ pub(crate) fn rt(at: Span, name: &str) -> TokenStream {
     quote_spanned!(at=> ::anabranch::__rt::#name)
 }
 
-/// Returns a call of a function of the interface, at a token.
+/// Returns a call of a function of `anabranch::__rt`, with the span of a token.
 pub(crate) fn call(at: Span, function: &str, argument: Expr) -> Expr {
     let function = rt(at, function);
     Expr::Call(ExprCall {

@@ -70,7 +70,7 @@ pub(crate) fn number_of_hole(e: &Expr) -> Option<HoleId> {
 
 /// A part of Rust code that the analysis reads.
 pub(crate) enum Part {
-    /// The node in a hole. `is_value` tells whether its value is that of the code.
+    /// A node that fills a hole in the code. `is_value` tells whether its value is that of the code.
     Node { hole: HoleId, node: TreeNode, is_value: bool },
     /// The place may be modified. `is_value` tells whether a borrow of it is the value of the code.
     Change { place: LocalPlace, how: Change, is_value: bool },
@@ -294,7 +294,7 @@ pub(crate) struct For {
 
 /// A `loop`.
 pub(crate) struct Loop {
-    /// Without its body.
+    /// The expression without its body.
     pub(crate) syntax: ExprLoop,
     pub(crate) body: Body,
     /// Whether a jump under a construct ends the loop.
@@ -308,7 +308,7 @@ pub(crate) struct Loop {
 
 /// A closure. The facts are the slot for its result, if a jump needs it.
 pub(crate) struct Closure {
-    /// Without its body.
+    /// The expression without its body.
     pub(crate) syntax: ExprClosure,
     pub(crate) declared: Vec<VarId>,
     pub(crate) at: Span,

@@ -7,7 +7,7 @@
 use super::prim::{ADD, AND, MAXIMUM, MINIMUM, MUL, OR};
 use super::{OpDef, Prim};
 use crate::ir::Attrs;
-use crate::scalars::Expr;
+use crate::scalars::ScalarExpr;
 use crate::{DType, Dim, TensorType};
 
 /// The dependence of the elements of a result on the elements of the operands.
@@ -54,7 +54,7 @@ pub enum ScalarForm {
     Identity,
     /// A function, recorded for operands of a type.
     #[doc(hidden)]
-    Function(fn(DType) -> Option<Expr>),
+    Function(fn(DType) -> Option<ScalarExpr>),
     /// A function that is known only by its reference implementation.
     Estimated(Effort),
 }

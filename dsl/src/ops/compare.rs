@@ -10,7 +10,7 @@ use super::number::match_types;
 use super::scalar_functions::{Meaning, functions};
 use super::*;
 use crate::ir::Attrs;
-use crate::scalars::Expr;
+use crate::scalars::ScalarExpr;
 use crate::{DType, Element, Float, HostTensor, Numeric, Operand, Tensor, match_buffer};
 
 family!(EQ, NE, LT, LE, GT, GE, AND, OR, XOR, NOT, IS_NAN, IS_FINITE, SELECT);
@@ -142,7 +142,7 @@ static SELECT: OpDef = OpDef {
         vec![None, n.needs(1).then(first), n.needs(2).then(second)]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::Scalar(ScalarForm::Function(|dtype| Some(Expr::select(dtype)))),
+    class: OpClass::Scalar(ScalarForm::Function(|dtype| Some(ScalarExpr::select(dtype)))),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,

@@ -28,7 +28,7 @@ macro_rules! match_numeric {
 pub(super) use {match_float, match_numeric, match_types};
 
 /// Arithmetic of all element types except `bool`.
-pub(super) trait Number: Numeric + scalars::Number<Mask = bool> {
+pub(super) trait Number: Numeric + scalars::Arithmetic<Mask = bool> {
     const ZERO: Self;
     const ONE: Self;
     /// The smallest number of the type.

@@ -120,8 +120,8 @@ static AVG_POOL: OpDef = OpDef {
             let mut sums = vec![Number::ZERO; y.iter().product()];
             let mut counts = vec![Number::ZERO; sums.len()];
             for_each(cx, &y, x.shape(), &mut |to, from| {
-                sums[to] = scalars::Number::plus(sums[to], d[from]);
-                counts[to] = scalars::Number::plus(counts[to], Number::ONE);
+                sums[to] = scalars::Arithmetic::plus(sums[to], d[from]);
+                counts[to] = scalars::Arithmetic::plus(counts[to], Number::ONE);
             });
             sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum = mean(cx, *sum, n));
             cx.result(sums)
@@ -161,10 +161,10 @@ static AVG_POOL_GRAD: OpDef = OpDef {
         let (dy, x) = (cx.operands[0], cx.shape());
         Ok(match_float!(dy.buffer(), d => {
             let mut counts = zeros_like(d);
-            for_each(cx, dy.shape(), &x, &mut |of, _| counts[of] = scalars::Number::plus(counts[of], Number::ONE));
+            for_each(cx, dy.shape(), &x, &mut |of, _| counts[of] = scalars::Arithmetic::plus(counts[of], Number::ONE));
             let shares: Vec<_> = d.iter().zip(counts).map(|(&dy, n)| mean(cx, dy, n)).collect();
             let mut dx = vec![Number::ZERO; x.iter().product()];
-            for_each(cx, dy.shape(), &x, &mut |from, to| dx[to] = scalars::Number::plus(dx[to], shares[from]));
+            for_each(cx, dy.shape(), &x, &mut |from, to| dx[to] = scalars::Arithmetic::plus(dx[to], shares[from]));
             cx.result(dx)
         }))
     },

@@ -82,7 +82,7 @@ static SUM: OpDef = OpDef {
         "sum",
         Combiner::Sum,
         |cx| infer(cx, Class::Numeric),
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, scalars::Number::plus))),
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, scalars::Arithmetic::plus))),
         Grad::Rule(|n| vec![Some(broadcast_to_operand(n, kept(n, n.dy())))]),
     )
 };
@@ -94,7 +94,7 @@ static PROD: OpDef = OpDef {
         "prod",
         Combiner::Product,
         |cx| infer(cx, Class::Numeric),
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ONE, scalars::Number::times))),
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ONE, scalars::Arithmetic::times))),
         Grad::Rule(|n| vec![Some(prod_gradient(n))]),
     )
 };
@@ -104,7 +104,7 @@ static MAX: OpDef = row(
     "max",
     Combiner::Max,
     infer_not_empty,
-    |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::LOWEST, scalars::Number::larger))),
+    |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::LOWEST, scalars::Arithmetic::larger))),
     Grad::Rule(|n| vec![Some(share(n))]),
 );
 
@@ -113,7 +113,7 @@ static MIN: OpDef = row(
     "min",
     Combiner::Min,
     infer_not_empty,
-    |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::HIGHEST, scalars::Number::smaller))),
+    |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::HIGHEST, scalars::Arithmetic::smaller))),
     Grad::Rule(|n| vec![Some(share(n))]),
 );
 

@@ -7,7 +7,7 @@
 use super::{Effort, Eval, Prim};
 use crate::DType;
 use crate::ops::class::{OpClass, ScalarForm};
-use crate::scalars::Expr;
+use crate::scalars::ScalarExpr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The meaning of an elementwise operation.
@@ -15,7 +15,7 @@ pub(super) struct Meaning {
     /// The reference implementation.
     pub(super) eval: Eval,
     /// The recorded form for operands of a type.
-    pub(super) form: fn(DType) -> Option<Expr>,
+    pub(super) form: fn(DType) -> Option<ScalarExpr>,
 }
 
 impl Meaning {
@@ -50,7 +50,7 @@ macro_rules! functions {
             #[allow(unused_imports, reason = "not all files use all parts of the language")]
             use crate::{
                 ops::{number::{match_float, match_numeric}, scalar_functions::{Meaning, forms, evals}},
-                scalars::{self, Beyond, Integer, Mask, Number, Real, Value},
+                scalars::{self, Beyond, Bitwise, Mask, Arithmetic, Real, Comparable},
             };
             $(
                 pub(super) const $op: Meaning = Meaning {
@@ -155,7 +155,7 @@ impl Prim {
     /// Returns the recorded form of an elementwise operation on operands of a type (for `select`,
     /// the alternatives), if there is one.
     #[doc(hidden)]
-    pub fn scalar_form(self, operand: DType) -> Option<Expr> {
+    pub fn scalar_form(self, operand: DType) -> Option<ScalarExpr> {
         match self.class {
             OpClass::Scalar(ScalarForm::Function(record)) => record(operand),
             _ => None,

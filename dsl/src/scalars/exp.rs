@@ -1,6 +1,6 @@
 //! The exponential and functions derived from it.
 
-use super::{Format, Integer, Number, Real, log1p};
+use super::{Arithmetic, Bitwise, Format, Real, log1p};
 
 /// The number `mantissa * 2^power`.
 #[derive(Clone, Copy)]
@@ -10,7 +10,8 @@ pub(super) struct Scaled<R: Real> {
 }
 
 impl<R: Real> Scaled<R> {
-    /// Returns the product with `x`. It is rounded once, even if it is subnormal.
+    /// Returns the product with `x`, computed before the scaling: a subnormal factor would lose
+    /// digits.
     #[inline(always)]
     pub(super) fn times(self, x: R) -> Scaled<R> {
         Scaled { mantissa: self.mantissa * x, ..self }
@@ -46,7 +47,7 @@ fn less_one<R: Real>(r: R) -> R {
     r.polynomial(R::Format::EXP).mul_add(r * r, r)
 }
 
-/// Returns `x`, limited to the range in which `e^x` is neither zero nor infinite.
+/// Returns `x`, limited to [`Format::EXP_RANGE`]. Beyond it `e^x` is zero or infinite.
 #[inline(always)]
 fn in_range<R: Real>(x: R) -> R {
     let [low, high] = R::Format::EXP_RANGE;

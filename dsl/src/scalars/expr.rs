@@ -1,40 +1,39 @@
 //! Scalar functions as data.
 
 use crate::DType;
-use std::fmt;
 
 /// A scalar function as a list of nodes, each of which refers to earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expr {
-    pub(super) nodes: Vec<(Node, DType)>,
-    pub(super) result: Id,
-    pub(super) far: Option<Id>,
+pub struct ScalarExpr {
+    pub(super) nodes: Vec<(ExprNode, DType)>,
+    pub(super) result: NodeId,
+    pub(super) far: Option<NodeId>,
 }
 
 /// The index of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Id(pub(super) u16);
+pub struct NodeId(pub(super) u16);
 
-impl Id {
+impl NodeId {
     /// Returns the index.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// A node of an [`Expr`].
+/// A node of an [`ScalarExpr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Node {
+pub enum ExprNode {
     /// An argument of the function.
     Argument(u8),
     /// A constant: the bits of the element, extended with zeros.
     Constant(u64),
     /// A function of one value.
-    Unary(UnaryOp, Id),
+    Unary(UnaryOp, NodeId),
     /// A function of two values.
-    Binary(BinaryOp, Id, Id),
+    Binary(BinaryOp, NodeId, NodeId),
     /// A function of three values.
-    Ternary(TernaryOp, Id, Id, Id),
+    Ternary(TernaryOp, NodeId, NodeId, NodeId),
 }
 
 /// A primitive with one operand. The traits of the [module](super) define the semantics.
@@ -112,76 +111,47 @@ pub enum TernaryOp {
     Select,
 }
 
-impl Expr {
+impl ScalarExpr {
     /// Returns the function that chooses the second or the third argument, of a type, by the first.
-    pub fn select(dtype: DType) -> Expr {
-        let arguments = [(0, DType::Bool), (1, dtype), (2, dtype)].map(|(i, dtype)| (Node::Argument(i), dtype));
-        let select = (Node::Ternary(TernaryOp::Select, Id(0), Id(1), Id(2)), dtype);
-        Expr { nodes: arguments.into_iter().chain([select]).collect(), result: Id(3), far: None }
+    pub fn select(dtype: DType) -> ScalarExpr {
+        let arguments = [(0, DType::Bool), (1, dtype), (2, dtype)].map(|(i, dtype)| (ExprNode::Argument(i), dtype));
+        let select = (ExprNode::Ternary(TernaryOp::Select, NodeId(0), NodeId(1), NodeId(2)), dtype);
+        ScalarExpr { nodes: arguments.into_iter().chain([select]).collect(), result: NodeId(3), far: None }
     }
 
     /// Returns the nodes with their types, in order.
-    pub fn nodes(&self) -> impl ExactSizeIterator<Item = (Node, DType)> {
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = (ExprNode, DType)> {
         self.nodes.iter().copied()
     }
 
     /// Returns a node.
-    pub fn node(&self, id: Id) -> Node {
+    pub fn node(&self, id: NodeId) -> ExprNode {
         self.nodes[id.index()].0
     }
 
     /// Returns the type of a node.
-    pub fn dtype(&self, id: Id) -> DType {
+    pub fn dtype(&self, id: NodeId) -> DType {
         self.nodes[id.index()].1
     }
 
     /// Returns the node with the value of the function.
-    pub fn result(&self) -> Id {
+    pub fn result(&self) -> NodeId {
         self.result
     }
 
     /// Returns the node that is true for arguments [beyond](super::Beyond) the function's domain.
-    pub fn far(&self) -> Option<Id> {
+    pub fn far(&self) -> Option<NodeId> {
         self.far
     }
 
     /// Returns an estimate of the instructions that the function takes, in units of an addition.
     pub fn effort(&self) -> u32 {
-        let of = |node: &(Node, DType)| match node.0 {
-            Node::Argument(_) | Node::Constant(_) | Node::Unary(UnaryOp::Bits | UnaryOp::FromBits, _) => 0,
-            Node::Unary(UnaryOp::Sqrt, _) | Node::Binary(BinaryOp::Div | BinaryOp::Rem, ..) => 8,
-            Node::Unary(..) | Node::Binary(..) | Node::Ternary(..) => 1,
+        let of = |node: &(ExprNode, DType)| match node.0 {
+            ExprNode::Argument(_) | ExprNode::Constant(_) | ExprNode::Unary(UnaryOp::Bits | UnaryOp::FromBits, _) => 0,
+            ExprNode::Unary(UnaryOp::Sqrt, _) | ExprNode::Binary(BinaryOp::Div | BinaryOp::Rem, ..) => 8,
+            ExprNode::Unary(..) | ExprNode::Binary(..) | ExprNode::Ternary(..) => 1,
         };
         self.nodes.iter().map(of).sum()
-    }
-}
-
-/// One line for each node that is not an argument or a constant.
-impl fmt::Display for Expr {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let operand = |id: Id| match self.node(id) {
-            Node::Argument(i) => argument_name(i).to_owned(),
-            Node::Constant(bits) => match self.dtype(id) {
-                DType::F32 => format!("{:?}", f32::from_bits(bits as u32)),
-                DType::F64 => format!("{:?}", f64::from_bits(bits)),
-                DType::I32 => (bits as u32).cast_signed().to_string(),
-                DType::I64 => bits.cast_signed().to_string(),
-                _ => bits.to_string(),
-            },
-            _ => format!("%{}", id.0),
-        };
-        for (i, (node, dtype)) in self.nodes.iter().enumerate() {
-            let (name, operands) = match *node {
-                Node::Argument(_) | Node::Constant(_) => continue,
-                Node::Unary(op, a) => (format!("{op:?}"), vec![a]),
-                Node::Binary(op, a, b) => (format!("{op:?}"), vec![a, b]),
-                Node::Ternary(op, a, b, c) => (format!("{op:?}"), vec![a, b, c]),
-            };
-            let operands: Vec<String> = operands.into_iter().map(operand).collect();
-            writeln!(f, "%{i}: {dtype} = {name}({})", operands.join(", "))?;
-        }
-        writeln!(f, "result {}", operand(self.result))?;
-        self.far.map_or(Ok(()), |far| writeln!(f, "far {}", operand(far)))
     }
 }
 

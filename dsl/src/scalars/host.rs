@@ -1,10 +1,10 @@
-//! The numbers of the host as interpretation of scalar functions.
+//! The primitives on numbers of the host.
 
-use super::{Integer, Mask, Number, Real, Value};
+use super::{Arithmetic, Bitwise, Comparable, Mask, Real};
 
 macro_rules! values {
     ($($t:ident)*) => {$(
-        impl Value for $t {
+        impl Comparable for $t {
             type Mask = bool;
             #[inline(always)]
             fn equals(self, other: $t) -> bool {
@@ -34,7 +34,7 @@ impl Mask for bool {
     }
 }
 
-/// The methods of [`Number`] that are the same for all types.
+/// The methods of [`Arithmetic`] that are the same for all types.
 macro_rules! comparisons {
     ($t:ident) => {
         #[inline(always)]
@@ -58,7 +58,7 @@ macro_rules! comparisons {
 
 macro_rules! real {
     ($t:ident $int:ident $bits:ident, mantissa $mantissa:literal) => {
-        impl Number for $t {
+        impl Arithmetic for $t {
             const SIGNED: bool = true;
             comparisons!($t);
             #[inline(always)]
@@ -153,7 +153,7 @@ real!(f64 i64 u64, mantissa 52);
 
 macro_rules! integer {
     ($($t:ident $signed:literal |$x:ident| $magnitude:expr;)*) => {$(
-        impl Number for $t {
+        impl Arithmetic for $t {
             const SIGNED: bool = $signed;
             comparisons!($t);
             #[inline(always)]
@@ -195,7 +195,7 @@ macro_rules! integer {
             }
         }
 
-        impl Integer for $t {
+        impl Bitwise for $t {
             #[inline(always)]
             fn integer(self, x: i64) -> $t {
                 x as $t

@@ -1,6 +1,6 @@
 //! Logarithms.
 
-use super::{Format, Integer, Mask, Number, Real};
+use super::{Arithmetic, Bitwise, Format, Mask, Real};
 
 /// A positive number as `2^n m`, with `m` between the roots of 1/2 and 2.
 pub(super) struct Split<R: Real> {

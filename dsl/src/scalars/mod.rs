@@ -1,12 +1,12 @@
 //! The language of scalar functions: the meaning of each elementwise operation, written once.
 //!
-//! A scalar function is a generic Rust function over [`Number`], [`Real`], [`Integer`] and
+//! A scalar function is a generic Rust function over [`Arithmetic`], [`Real`], [`Bitwise`] and
 //! [`Mask`], whose methods are the primitives of the language. It has several interpretations:
 //!
 //! | values | used for |
 //! |---|---|
 //! | `f32`, `f64`, `i32`, .. | the reference, constant folding, and the loops of the CPU engine, which rustc vectorizes |
-//! | [`Recorded`] | the function as data, an [`Expr`]: native code, WGSL and costs are derived from it |
+//! | [`Recorded`] | the function as data, an [`ScalarExpr`]: native code, WGSL and costs are derived from it |
 //!
 //! Every primitive is exact or correctly rounded (IEEE 754), and a function fixes their order. So
 //! all interpretations on CPUs yield the same bits, except for the sign and payload of a NaN. A
@@ -14,17 +14,19 @@
 //! [`mul_add`](Real::mul_add).
 //!
 //! # Rules for functions
-//! - No branches: [`choose`](Number::choose) selects between two values, both of which are
+//! - No branches: [`choose`](Arithmetic::choose) selects between two values, both of which are
 //!   computed.
 //! - Special values are part of the function: limits, infinities, NaN and the sign of zero.
 //! - Constants are `f64`, and rounded to the format. Polynomials are tables of [`Format`].
 //! - Functions are `#[inline(always)]`, since a call would prevent vectorization.
 //!
 //! # Invariants
-//! - **S1** A function uses primitives only, so it never calls the system's math library.
-//! - **S2** A primitive is never used outside its domain: [`nearest`](Real::nearest) on numbers
-//!   below its limit, and [`over`](Number::over) and [`modulo`](Number::modulo) on nonzero
-//!   integers. Elements for which a function would violate this are [out of its domain](Beyond).
+//! - **S1** A function uses primitives only, so its result does not depend on the system's math
+//!   library.
+//! - **S2** A result counts only if each primitive was used within its domain:
+//!   [`nearest`](Real::nearest) on numbers below its limit, and [`over`](Arithmetic::over) and
+//!   [`modulo`](Arithmetic::modulo) on nonzero integers. Results for angles that are
+//!   [far](is_far) are replaced.
 
 mod erf;
 mod exp;
@@ -40,7 +42,7 @@ pub mod wgsl;
 
 pub use erf::{erf, gelu};
 pub use exp::{cosh, exp, expm1, sigmoid, silu, sinh, softplus, tanh};
-pub use expr::{BinaryOp, Expr, Id, Node, TernaryOp, UnaryOp};
+pub use expr::{BinaryOp, ExprNode, NodeId, ScalarExpr, TernaryOp, UnaryOp};
 pub use format::Format;
 pub use inverse::{acos, asin, atan, atan2};
 pub use log::{log, log1p};
@@ -55,7 +57,7 @@ pub trait Mask: Copy {
     /// Returns whether both are true.
     #[must_use]
     fn and(self, other: Self) -> Self;
-    /// Returns whether one of both is true.
+    /// Returns whether either is true.
     #[must_use]
     fn or(self, other: Self) -> Self;
     /// Returns whether exactly one is true.
@@ -67,15 +69,15 @@ pub trait Mask: Copy {
 }
 
 /// A value that can be compared.
-pub trait Value: Copy {
+pub trait Comparable: Copy {
     /// The result of a comparison.
     type Mask: Mask;
     /// Returns whether both are equal.
     fn equals(self, other: Self) -> Self::Mask;
 }
 
-/// A number. Integer arithmetic wraps.
-pub trait Number: Value {
+/// A number. Bitwise arithmetic wraps.
+pub trait Arithmetic: Comparable {
     /// Whether the type has negative numbers.
     const SIGNED: bool;
     /// Returns a constant, rounded to the type of `self`.
@@ -135,12 +137,12 @@ pub trait Number: Value {
 
 /// A float.
 pub trait Real:
-    Number + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
+    Arithmetic + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
 {
     /// The format of the numbers.
     type Format: Format;
     /// The signed integer of the same size.
-    type Int: Integer<Mask = Self::Mask>;
+    type Int: Bitwise<Mask = Self::Mask>;
     /// Returns `self * b + c`, rounded once.
     #[must_use]
     fn mul_add(self, b: Self, c: Self) -> Self;
@@ -209,7 +211,7 @@ pub trait Real:
 }
 
 /// An integer.
-pub trait Integer: Number {
+pub trait Bitwise: Arithmetic {
     /// Returns a constant.
     #[must_use]
     fn integer(self, x: i64) -> Self;

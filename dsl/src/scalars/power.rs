@@ -6,49 +6,49 @@ use super::{Format, Mask, Real};
 
 /// An unevaluated sum of two numbers, the second of which is small.
 #[derive(Clone, Copy)]
-struct Sum<R>(R, R);
+struct DoubleWord<R>(R, R);
 
 /// Returns the product with its rounding error.
 #[inline(always)]
-fn product<R: Real>(a: R, b: R) -> Sum<R> {
+fn product<R: Real>(a: R, b: R) -> DoubleWord<R> {
     let p = a * b;
-    Sum(p, a.mul_add(b, -p))
+    DoubleWord(p, a.mul_add(b, -p))
 }
 
 /// Returns the sum of two numbers with its rounding error. The first is not smaller.
 #[inline(always)]
-fn sum<R: Real>(a: R, b: R) -> Sum<R> {
+fn sum<R: Real>(a: R, b: R) -> DoubleWord<R> {
     let s = a + b;
-    Sum(s, b - (s - a))
+    DoubleWord(s, b - (s - a))
 }
 
 /// Returns the logarithm of a positive number.
 #[inline(always)]
-fn log<R: Real>(x: R) -> Sum<R> {
+fn log<R: Real>(x: R) -> DoubleWord<R> {
     let Split { power, fraction: f } = Split::of(x);
     let n = R::from_int(power);
     // s = f / (2 + f) in two terms.
-    let Sum(d, d_low) = sum(x.number(2.0), f);
+    let DoubleWord(d, d_low) = sum(x.number(2.0), f);
     let s = f / d;
     let s_low = (s.mul_add(-d, f) - s * d_low) / d;
     // ln m = 2 s + s^3 (2/3 + s^2 q(s^2))
-    let Sum(z, z_low) = product(s, s);
+    let DoubleWord(z, z_low) = product(s, s);
     let z_low = (s + s).mul_add(s_low, z_low);
     let [third, third_low] = R::Format::TWO_THIRDS;
     let q = z * z.polynomial(&R::Format::LOG[1..]);
-    let Sum(w, w_low) = sum(x.number(third), q);
+    let DoubleWord(w, w_low) = sum(x.number(third), q);
     let w_low = w_low + x.number(third_low);
-    let Sum(c, c_low) = product(z, w);
+    let DoubleWord(c, c_low) = product(z, w);
     let c_low = z.mul_add(w_low, z_low.mul_add(w, c_low));
-    let Sum(t, t_low) = product(s, c);
+    let DoubleWord(t, t_low) = product(s, c);
     let t_low = s.mul_add(c_low, s_low.mul_add(c, t_low));
     let [high, low] = R::Format::LN_2;
-    let Sum(e, e_low) = product(n, x.number(high));
+    let DoubleWord(e, e_low) = product(n, x.number(high));
     let e_low = n.mul_add(x.number(low), e_low);
     // The sum of e, 2 s and t, largest first.
-    let Sum(a, a_low) = sum(s + s, t);
+    let DoubleWord(a, a_low) = sum(s + s, t);
     let is_near = n.equals(x.number(0.0));
-    let Sum(b, b_low) = sum(e, a);
+    let DoubleWord(b, b_low) = sum(e, a);
     let (b, b_low) = (R::choose(is_near, a, b), R::choose(is_near, x.number(0.0), b_low));
     let rest = b_low + (a_low + (e_low + (t_low + (s_low + s_low))));
     sum(b, rest)
@@ -60,8 +60,8 @@ pub fn pow<R: Real>(x: R, y: R) -> R {
     let (zero, one, infinity) = (x.number(0.0), x.number(1.0), x.number(f64::INFINITY));
     let size = x.magnitude();
     // The logarithm of a finite number other than 0.
-    let Sum(log_high, log_low) = log(size);
-    let Sum(p, p_low) = product(y, log_high);
+    let DoubleWord(log_high, log_low) = log(size);
+    let DoubleWord(p, p_low) = product(y, log_high);
     let p_low = y.mul_add(log_low, p_low);
     // An infinite product has no error term.
     let [low, high] = R::Format::EXP_RANGE;

@@ -1,6 +1,8 @@
-//! Recording of scalar functions as [`Expr`].
+//! Recording of scalar functions as [`ScalarExpr`].
 
-use super::{BinaryOp, Expr, Id, Integer, Mask, Node, Number, Real, TernaryOp, UnaryOp, Value, is_far};
+use super::{
+    Arithmetic, BinaryOp, Bitwise, Comparable, ExprNode, Mask, NodeId, Real, ScalarExpr, TernaryOp, UnaryOp, is_far,
+};
 use crate::{DType, Element};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -15,36 +17,36 @@ pub struct Recorder {
 
 #[derive(Debug, Default)]
 struct Nodes {
-    list: Vec<(Node, DType)>,
-    known: FxHashMap<(Node, DType), Id>,
+    list: Vec<(ExprNode, DType)>,
+    known: FxHashMap<(ExprNode, DType), NodeId>,
 }
 
 impl Recorder {
-    fn push(&self, node: Node, dtype: DType) -> Id {
+    fn push(&self, node: ExprNode, dtype: DType) -> NodeId {
         let Nodes { list, known } = &mut *self.nodes.borrow_mut();
         *known.entry((node, dtype)).or_insert_with(|| {
             list.push((node, dtype));
-            Id(u16::try_from(list.len() - 1).expect("a scalar function has few nodes"))
+            NodeId(u16::try_from(list.len() - 1).expect("a scalar function has few nodes"))
         })
     }
 
     fn argument<T: Element>(&self, i: u8) -> Recorded<'_, T> {
-        Recorded::new(self, Node::Argument(i))
+        Recorded::new(self, ExprNode::Argument(i))
     }
 
-    fn finish(self, result: Id, far: Option<Id>) -> Expr {
-        Expr { nodes: self.nodes.into_inner().list, result, far }
+    fn finish(self, result: NodeId, far: Option<NodeId>) -> ScalarExpr {
+        ScalarExpr { nodes: self.nodes.into_inner().list, result, far }
     }
 
     /// Records a function of one argument.
-    pub fn unary<T: Element, R>(f: impl for<'r> FnOnce(Recorded<'r, T>) -> Recorded<'r, R>) -> Expr {
+    pub fn unary<T: Element, R>(f: impl for<'r> FnOnce(Recorded<'r, T>) -> Recorded<'r, R>) -> ScalarExpr {
         let recorder = Recorder::default();
         let result = f(recorder.argument(0)).id;
         recorder.finish(result, None)
     }
 
     /// Records a function of one float that is not [far](is_far).
-    pub fn near<T: Element>(f: impl for<'r> FnOnce(Recorded<'r, T>) -> Recorded<'r, T>) -> Expr
+    pub fn near<T: Element>(f: impl for<'r> FnOnce(Recorded<'r, T>) -> Recorded<'r, T>) -> ScalarExpr
     where
         for<'r> Recorded<'r, T>: Real<Mask = Recorded<'r, bool>>,
     {
@@ -55,7 +57,9 @@ impl Recorder {
     }
 
     /// Records a function of two arguments.
-    pub fn binary<T: Element, R>(f: impl for<'r> FnOnce(Recorded<'r, T>, Recorded<'r, T>) -> Recorded<'r, R>) -> Expr {
+    pub fn binary<T: Element, R>(
+        f: impl for<'r> FnOnce(Recorded<'r, T>, Recorded<'r, T>) -> Recorded<'r, R>,
+    ) -> ScalarExpr {
         let recorder = Recorder::default();
         let result = f(recorder.argument(0), recorder.argument(1)).id;
         recorder.finish(result, None)
@@ -65,7 +69,7 @@ impl Recorder {
 /// A value of type `T` that is being recorded.
 pub struct Recorded<'r, T> {
     recorder: &'r Recorder,
-    id: Id,
+    id: NodeId,
     ty: PhantomData<T>,
 }
 
@@ -77,21 +81,21 @@ impl<T> Clone for Recorded<'_, T> {
 }
 
 impl<'r, T: Element> Recorded<'r, T> {
-    fn new(recorder: &'r Recorder, node: Node) -> Self {
+    fn new(recorder: &'r Recorder, node: ExprNode) -> Self {
         Recorded { recorder, id: recorder.push(node, T::DTYPE), ty: PhantomData }
     }
     fn constant(self, bits: u64) -> Self {
-        Recorded::new(self.recorder, Node::Constant(bits))
+        Recorded::new(self.recorder, ExprNode::Constant(bits))
     }
     fn unary<R: Element>(self, op: UnaryOp) -> Recorded<'r, R> {
-        Recorded::new(self.recorder, Node::Unary(op, self.id))
+        Recorded::new(self.recorder, ExprNode::Unary(op, self.id))
     }
     fn binary<R: Element>(self, op: BinaryOp, other: Self) -> Recorded<'r, R> {
-        Recorded::new(self.recorder, Node::Binary(op, self.id, other.id))
+        Recorded::new(self.recorder, ExprNode::Binary(op, self.id, other.id))
     }
 }
 
-impl<'r, T: Element> Value for Recorded<'r, T> {
+impl<'r, T: Element> Comparable for Recorded<'r, T> {
     type Mask = Recorded<'r, bool>;
     fn equals(self, other: Self) -> Recorded<'r, bool> {
         self.binary(BinaryOp::Equal, other)
@@ -113,11 +117,11 @@ impl Mask for Recorded<'_, bool> {
     }
 }
 
-/// The methods of [`Number`] for one type, whose constants have the given bits.
+/// The methods of [`Arithmetic`] for one type, whose constants have the given bits.
 macro_rules! number {
     ($t:ident, |$x:ident| $bits:expr) => {
-        impl<'r> Number for Recorded<'r, $t> {
-            const SIGNED: bool = <$t as Number>::SIGNED;
+        impl<'r> Arithmetic for Recorded<'r, $t> {
+            const SIGNED: bool = <$t as Arithmetic>::SIGNED;
             fn number(self, x: f64) -> Self {
                 let $x = x as $t;
                 self.constant($bits)
@@ -156,7 +160,7 @@ macro_rules! number {
                 self.binary(BinaryOp::AtMost, other)
             }
             fn choose(when: Recorded<'r, bool>, a: Self, b: Self) -> Self {
-                Recorded::new(a.recorder, Node::Ternary(TernaryOp::Select, when.id, a.id, b.id))
+                Recorded::new(a.recorder, ExprNode::Ternary(TernaryOp::Select, when.id, a.id, b.id))
             }
         }
     };
@@ -204,7 +208,7 @@ macro_rules! real {
             type Format = $t;
             type Int = Recorded<'r, $int>;
             fn mul_add(self, b: Self, c: Self) -> Self {
-                Recorded::new(self.recorder, Node::Ternary(TernaryOp::MulAdd, self.id, b.id, c.id))
+                Recorded::new(self.recorder, ExprNode::Ternary(TernaryOp::MulAdd, self.id, b.id, c.id))
             }
             fn sqrt(self) -> Self {
                 self.unary(UnaryOp::Sqrt)
@@ -241,7 +245,7 @@ real!(f64 i64);
 
 macro_rules! integer {
     ($($t:ident |$x:ident| $bits:expr;)*) => {$(
-        impl Integer for Recorded<'_, $t> {
+        impl Bitwise for Recorded<'_, $t> {
             fn integer(self, x: i64) -> Self {
                 let $x = x as $t;
                 self.constant($bits)

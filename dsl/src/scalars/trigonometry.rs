@@ -1,6 +1,6 @@
 //! Sine, cosine and tangent.
 
-use super::{Format, Integer, Mask, Number, Real};
+use super::{Arithmetic, Bitwise, Format, Mask, Real};
 
 /// Angles so large that the multiple of pi/2 to subtract has more digits than a float.
 ///

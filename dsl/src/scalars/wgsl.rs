@@ -1,12 +1,14 @@
 //! Printing of scalar functions in the shading language of WebGPU.
 //!
+//! No device uses it yet; a test validates the printed functions.
+//!
 //! WGSL lets a compiler reassociate, assume that NaN and infinity do not occur, and fuse
 //! multiplications with additions. So a function on a GPU need not yield the bits of a CPU. The
 //! printer still avoids the known traps: NaN is found by its bits, and no constant is infinite or
 //! NaN, which would be an error of the shader.
 
 use super::expr::argument_name;
-use super::{BinaryOp, Expr, Id, Node, TernaryOp, UnaryOp};
+use super::{BinaryOp, ExprNode, NodeId, ScalarExpr, TernaryOp, UnaryOp};
 use crate::DType;
 use std::fmt::Write;
 
@@ -32,7 +34,7 @@ fn type_name(dtype: DType) -> Option<&'static str> {
     })
 }
 
-impl Expr {
+impl ScalarExpr {
     /// Returns a WGSL function, to be used with the [`PRELUDE`].
     ///
     /// For arguments that are [far](super::is_far) it calls `builtin`. Returns `None` if WGSL lacks
@@ -42,14 +44,14 @@ impl Expr {
         for (i, (node, dtype)) in self.nodes().enumerate() {
             let ty = type_name(dtype)?;
             let value = match node {
-                Node::Argument(k) => {
+                ExprNode::Argument(k) => {
                     arguments.push(format!("{}: {ty}", argument_name(k)));
                     continue;
                 }
-                Node::Constant(_) => continue,
-                Node::Unary(op, x) => self.wgsl_unary(op, x, dtype),
-                Node::Binary(op, x, y) => self.wgsl_binary(op, x, y),
-                Node::Ternary(op, x, y, z) => {
+                ExprNode::Constant(_) => continue,
+                ExprNode::Unary(op, x) => self.wgsl_unary(op, x, dtype),
+                ExprNode::Binary(op, x, y) => self.wgsl_binary(op, x, y),
+                ExprNode::Ternary(op, x, y, z) => {
                     let [x, y, z] = [x, y, z].map(|id| self.wgsl_value(id));
                     match op {
                         TernaryOp::MulAdd => format!("fma({x}, {y}, {z})"),
@@ -69,10 +71,10 @@ impl Expr {
     }
 
     /// Returns the expression of an operand.
-    fn wgsl_value(&self, id: Id) -> String {
+    fn wgsl_value(&self, id: NodeId) -> String {
         match self.node(id) {
-            Node::Argument(i) => argument_name(i).to_owned(),
-            Node::Constant(bits) => match self.dtype(id) {
+            ExprNode::Argument(i) => argument_name(i).to_owned(),
+            ExprNode::Constant(bits) => match self.dtype(id) {
                 DType::F32 => {
                     let x = f32::from_bits(bits as u32);
                     let sign = if x.is_sign_negative() { "-" } else { "" };
@@ -90,7 +92,7 @@ impl Expr {
         }
     }
 
-    fn wgsl_unary(&self, op: UnaryOp, x: Id, result: DType) -> String {
+    fn wgsl_unary(&self, op: UnaryOp, x: NodeId, result: DType) -> String {
         let v = self.wgsl_value(x);
         match op {
             // WGSL has no negative unsigned integers.
@@ -110,7 +112,7 @@ impl Expr {
         }
     }
 
-    fn wgsl_binary(&self, op: BinaryOp, x: Id, y: Id) -> String {
+    fn wgsl_binary(&self, op: BinaryOp, x: NodeId, y: NodeId) -> String {
         let (dtype, a, b) = (self.dtype(x), self.wgsl_value(x), self.wgsl_value(y));
         let is_float = dtype == DType::F32;
         match op {

@@ -59,10 +59,10 @@ pub(crate) trait Vector: Copy {
     unsafe fn div(self, b: Self) -> Self;
     /// Returns the square root.
     unsafe fn sqrt(self) -> Self;
-    /// Returns the result of [`Number::larger`](anabranch_dsl::scalars::Number::larger) for each
+    /// Returns the result of [`Arithmetic::larger`](anabranch_dsl::scalars::Arithmetic::larger) for each
     /// lane.
     unsafe fn larger(self, b: Self) -> Self;
-    /// Returns the result of [`Number::smaller`](anabranch_dsl::scalars::Number::smaller) for each
+    /// Returns the result of [`Arithmetic::smaller`](anabranch_dsl::scalars::Arithmetic::smaller) for each
     /// lane.
     unsafe fn smaller(self, b: Self) -> Self;
     /// Returns the sum of all lanes.

@@ -16,7 +16,8 @@
 use super::elementwise::{Arg, MapOp};
 use crate::cpu::vector::{InstructionSet, Lane, PortableVector, Task, Vector};
 use anabranch_dsl::DType;
-use anabranch_dsl::scalars::{BinaryOp, Expr, Id, Node, UnaryOp};
+use anabranch_dsl::ops::Effort;
+use anabranch_dsl::scalars::{BinaryOp, ExprNode, NodeId, ScalarExpr, UnaryOp};
 use std::mem::MaybeUninit;
 
 /// Maximum number of instructions.
@@ -133,23 +134,26 @@ enum Instrs {
 impl Instrs {
     /// Derives the instructions of an operation, if it may be part of a chain.
     fn of(op: &MapOp) -> Option<Instrs> {
-        if !matches!(op.dtype, DType::F32 | DType::F64) || !op.op.is_elementwise() {
+        // Forms of more than two primitives are not even recorded.
+        let is_short =
+            op.op.scalar_effort().is_some_and(|effort| effort.0 <= MAX_OWN_STEPS as u32 * Effort::DIVISION.0);
+        if !is_short || !matches!(op.dtype, DType::F32 | DType::F64) {
             return None;
         }
         Instrs::of_form(&op.op.scalar_form(op.dtype)?)
     }
 
-    fn of_form(form: &Expr) -> Option<Instrs> {
-        let is_argument = |id: Id, i: u8| form.node(id) == Node::Argument(i);
-        if let Node::Binary(op, a, b) = form.node(form.result())
+    fn of_form(form: &ScalarExpr) -> Option<Instrs> {
+        let is_argument = |id: NodeId, i: u8| form.node(id) == ExprNode::Argument(i);
+        if let ExprNode::Binary(op, a, b) = form.node(form.result())
             && is_argument(a, 0)
             && is_argument(b, 1)
         {
             return opcodes(op).map(Instrs::Binary);
         }
-        let number = |id: Id| match (form.node(id), form.dtype(id)) {
-            (Node::Constant(bits), DType::F32) => Some(f64::from(f32::from_bits(bits as u32))),
-            (Node::Constant(bits), DType::F64) => Some(f64::from_bits(bits)),
+        let number = |id: NodeId| match (form.node(id), form.dtype(id)) {
+            (ExprNode::Constant(bits), DType::F32) => Some(f64::from(f32::from_bits(bits as u32))),
+            (ExprNode::Constant(bits), DType::F64) => Some(f64::from_bits(bits)),
             _ => None,
         };
         // From the result back to the argument.
@@ -158,9 +162,9 @@ impl Instrs {
             let own = |opcode| ChainInstr { kinds: [opcode; 2], with: With::Nothing };
             let with = |[_, one]: [Opcode; 2], x| ChainInstr { kinds: [one; 2], with: With::Number(x) };
             let (instr, next) = match form.node(at) {
-                Node::Unary(UnaryOp::Sqrt, x) => (own(Opcode::Sqrt), x),
-                Node::Unary(UnaryOp::Neg, x) => (with([Opcode::Mul, Opcode::MulOne], -1.0), x),
-                Node::Binary(op, x, y) => match (number(x), number(y)) {
+                ExprNode::Unary(UnaryOp::Sqrt, x) => (own(Opcode::Sqrt), x),
+                ExprNode::Unary(UnaryOp::Neg, x) => (with([Opcode::Mul, Opcode::MulOne], -1.0), x),
+                ExprNode::Binary(op, x, y) => match (number(x), number(y)) {
                     (None, Some(y)) => (with(opcodes(op)?.straight, y), x),
                     (Some(x), None) => (with(opcodes(op)?.reversed, x), y),
                     _ => return None,

@@ -1,13 +1,13 @@
 //! Elementwise functions.
 //!
 //! The functions of the [scalar language](anabranch_dsl::scalars) are compiled here, for numbers in
-//! registers and in loops over a block of elements. This file knows types and loops, but no
-//! function.
+//! registers and in loops over a block of elements. This file knows types and loops, and no function
+//! except conversions and selection.
 
 use crate::cpu::element::CpuElement;
 use crate::cpu::math::{up_to_avx2, wide, wide_for};
 use anabranch_dsl::ops::{Prim, prim};
-use anabranch_dsl::scalars::{self, Beyond, Integer, Mask, Number, Value};
+use anabranch_dsl::scalars::{self, Arithmetic, Beyond, Bitwise, Comparable, Mask};
 use anabranch_dsl::{DType, bf16, f16};
 
 /// A function on registers.

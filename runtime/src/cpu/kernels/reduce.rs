@@ -82,8 +82,8 @@ macro_rules! floats {
     ($($t:ident)*) => {$(combine! {
         Sum $t: 0.0, |a, b| a + b;
         Prod $t: 1.0, |a, b| a * b;
-        Max $t: $t::NEG_INFINITY, scalars::Number::larger;
-        Min $t: $t::INFINITY, scalars::Number::smaller;
+        Max $t: $t::NEG_INFINITY, scalars::Arithmetic::larger;
+        Min $t: $t::INFINITY, scalars::Arithmetic::smaller;
     })*};
 }
 macro_rules! ints {

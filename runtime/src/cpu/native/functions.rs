@@ -6,13 +6,13 @@
 
 use super::translate::machine_type;
 use anabranch_dsl::DType;
-use anabranch_dsl::scalars::{BinaryOp, Expr, Node, TernaryOp, UnaryOp};
+use anabranch_dsl::scalars::{BinaryOp, ExprNode, ScalarExpr, TernaryOp, UnaryOp};
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Type, Value, types};
 use cranelift_frontend::FunctionBuilder;
 
 /// The values of a function in native code.
-pub(super) struct Emitted {
+pub(super) struct EmittedFunction {
     /// The value of the function.
     pub(super) result: Value,
     /// A value that is true if the function does not hold for its argument.
@@ -20,15 +20,15 @@ pub(super) struct Emitted {
 }
 
 /// Emits a function. Returns `None` if one of its primitives has no instruction.
-pub(super) fn emit(b: &mut FunctionBuilder<'_>, expr: &Expr, arguments: &[Value]) -> Option<Emitted> {
+pub(super) fn emit(b: &mut FunctionBuilder<'_>, expr: &ScalarExpr, arguments: &[Value]) -> Option<EmittedFunction> {
     let mut values: Vec<Value> = Vec::with_capacity(expr.nodes().len());
     for (node, dtype) in expr.nodes() {
         let value = match node {
-            Node::Argument(i) => arguments[usize::from(i)],
-            Node::Constant(bits) => constant(b, bits, machine_type(dtype)),
-            Node::Unary(op, x) => unary(b, op, values[x.index()], dtype),
-            Node::Binary(op, x, y) => binary(b, op, [x, y].map(|id| values[id.index()]), expr.dtype(x))?,
-            Node::Ternary(op, x, y, z) => {
+            ExprNode::Argument(i) => arguments[usize::from(i)],
+            ExprNode::Constant(bits) => constant(b, bits, machine_type(dtype)),
+            ExprNode::Unary(op, x) => unary(b, op, values[x.index()], dtype),
+            ExprNode::Binary(op, x, y) => binary(b, op, [x, y].map(|id| values[id.index()]), expr.dtype(x))?,
+            ExprNode::Ternary(op, x, y, z) => {
                 let [x, y, z] = [x, y, z].map(|id| values[id.index()]);
                 match op {
                     TernaryOp::MulAdd => b.ins().fma(x, y, z),
@@ -39,7 +39,7 @@ pub(super) fn emit(b: &mut FunctionBuilder<'_>, expr: &Expr, arguments: &[Value]
         values.push(value);
     }
     let far = expr.far().map(|far| values[far.index()]);
-    Some(Emitted { result: values[expr.result().index()], far })
+    Some(EmittedFunction { result: values[expr.result().index()], far })
 }
 
 /// Emits a constant, given by the bits of a register.
@@ -51,7 +51,7 @@ pub(super) fn constant(b: &mut FunctionBuilder<'_>, bits: u64, ty: Type) -> Valu
     }
 }
 
-/// Emits a primitive of a value of type `operand`, with a result of type `result`.
+/// Emits a primitive of a value, with a result of type `result`.
 fn unary(b: &mut FunctionBuilder<'_>, op: UnaryOp, x: Value, result: DType) -> Value {
     let (from, to) = (b.func.dfg.value_type(x), machine_type(result));
     match op {
@@ -95,7 +95,7 @@ fn binary(b: &mut FunctionBuilder<'_>, op: BinaryOp, [x, y]: [Value; 2], operand
         (BinaryOp::Sub, true) => b.ins().fsub(x, y),
         (BinaryOp::Mul, true) => b.ins().fmul(x, y),
         (BinaryOp::Div, true) => b.ins().fdiv(x, y),
-        // A call of the function of the host.
+        // No instruction: the caller calls the function of the host.
         (BinaryOp::Rem, true) => return None,
         (BinaryOp::CopySign, _) => b.ins().fcopysign(x, y),
         (BinaryOp::Larger | BinaryOp::Smaller, true) => {

@@ -14,9 +14,9 @@
 //! - N1. A function accesses only registers and stacks of its plan, by indices within their number.
 //!   In the memory of a stack, it accesses only existing elements, and reserved elements when it
 //!   pushes.
-//! - N2. Results are bitwise identical to those of the interpreter. Arithmetic is IEEE 754 without
-//!   contraction. Exponentials use the operations of `cpu::math` in the same order. Other functions
-//!   without an instruction call the interpreter's function.
+//! - N2. Results are bitwise identical to those of the interpreter. A function consists of the
+//!   primitives of its recorded form, in the same order. A function with a primitive that has no
+//!   instruction is a call of the interpreter's function.
 //! - N3. The code lives as long as the plan and is immutable.
 //!
 //! Without the feature `jit` this crate has no Cranelift, and there is no native code: loops are

@@ -10,7 +10,7 @@
 //! registers stay in memory and are loaded and stored at each use. An example is the gradient of a
 //! long loop body with many stacks, whose compile time would otherwise be quadratic.
 
-use super::functions::{self, Emitted};
+use super::functions::{self, EmittedFunction};
 use super::host;
 use super::region::{NativeLoop, popped, pushed};
 use crate::cpu::compile::{Instr, Plan, Reg, ScalarOp, StackId};
@@ -594,7 +594,7 @@ impl Translation<'_> {
     fn unary(&mut self, op: ScalarOp, f: fn(u64) -> u64, x: Value) -> Value {
         let emitted = match op.op {
             prim::STOP_GRADIENT => return x,
-            prim::CAST => self.cast(op, x).map(|result| Emitted { result, far: None }),
+            prim::CAST => self.cast(op, x).map(|result| EmittedFunction { result, far: None }),
             _ => op.op.scalar_form(op.operand).and_then(|form| functions::emit(&mut self.b, &form, &[x])),
         };
         let call = |t: &mut Self| {
@@ -602,8 +602,8 @@ impl Translation<'_> {
             t.call(host::unary as *const (), &[f as *const () as i64], &[bits], op.result)
         };
         match emitted {
-            Some(Emitted { result, far: None }) => result,
-            Some(Emitted { result, far: Some(far) }) => {
+            Some(EmittedFunction { result, far: None }) => result,
+            Some(EmittedFunction { result, far: Some(far) }) => {
                 let (beyond, next) = (self.b.create_block(), self.b.create_block());
                 let value = self.b.append_block_param(next, machine_type(op.result));
                 self.b.ins().brif(far, beyond, &[], next, &[BlockArg::Value(result)]);
