@@ -26,7 +26,9 @@ pub(crate) fn marked(cx: &Ctxt, field: &syn::Field, attribute: &str, word: &str)
                 found = true;
                 Ok(())
             } else {
-                Err(meta.error(format!("the only argument of `#[{attribute}]` is `{word}`")))
+                Err(meta.error(format!(
+                    "unknown argument of `#[{attribute}]`: write `#[{attribute}({word})]`, or leave it out"
+                )))
             }
         });
         if let Err(error) = parsed {
@@ -182,7 +184,7 @@ mod tests {
     #[test]
     fn enums_and_unknown_arguments_are_errors() {
         assert!(derived("enum E { A }").contains("is for structs, not an enum"));
-        assert!(derived("struct S { #[carry(skip)] a: u8 }").contains("the only argument of `#[carry]` is `host`"));
+        assert!(derived("struct S { #[carry(skip)] a: u8 }").contains("unknown argument of `#[carry]`: write"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Elementwise operations without attributes yield the bits of the interpreter in loops over blocks:
-//! the order of primitives is part of a definition. `native.rs` compares native code.
+//! Elementwise operations without attributes yield the bits of the interpreter in loops over
+//! blocks: the order of primitives is part of a definition. `native.rs` compares native code.
 
 use anabranch_dsl::equality::one_nan;
 use anabranch_dsl::ir::Attrs;

@@ -124,7 +124,7 @@ fn parse(item: TokenStream) -> syn::Result<ItemFn> {
     syn::parse2(item).map_err(|error| {
         syn::Error::new(
             error.span(),
-            format!("`#[graph]` can only be used on functions and methods with a body: {error}"),
+            format!("`#[graph]` can only be used on functions and methods with a body, so move it to one: {error}"),
         )
     })
 }

@@ -70,7 +70,8 @@ pub(crate) fn number_of_hole(e: &Expr) -> Option<HoleId> {
 
 /// A part of Rust code that the analysis reads.
 pub(crate) enum Part {
-    /// A node that fills a hole in the code. `is_value` tells whether its value is that of the code.
+    /// A node that fills a hole in the code. `is_value` tells whether its value is that of the
+    /// code.
     Node { hole: HoleId, node: TreeNode, is_value: bool },
     /// The place may be modified. `is_value` tells whether a borrow of it is the value of the code.
     Change { place: LocalPlace, how: Change, is_value: bool },

@@ -59,11 +59,11 @@ pub(crate) trait Vector: Copy {
     unsafe fn div(self, b: Self) -> Self;
     /// Returns the square root.
     unsafe fn sqrt(self) -> Self;
-    /// Returns the result of [`Arithmetic::larger`](anabranch_dsl::scalars::Arithmetic::larger) for each
-    /// lane.
+    /// Returns the result of [`Arithmetic::larger`](anabranch_dsl::scalars::Arithmetic::larger) for
+    /// each lane.
     unsafe fn larger(self, b: Self) -> Self;
-    /// Returns the result of [`Arithmetic::smaller`](anabranch_dsl::scalars::Arithmetic::smaller) for each
-    /// lane.
+    /// Returns the result of [`Arithmetic::smaller`](anabranch_dsl::scalars::Arithmetic::smaller)
+    /// for each lane.
     unsafe fn smaller(self, b: Self) -> Self;
     /// Returns the sum of all lanes.
     unsafe fn sum(self) -> Self::T;

@@ -1,8 +1,8 @@
 //! Elementwise functions.
 //!
 //! The functions of the [scalar language](anabranch_dsl::scalars) are compiled here, for numbers in
-//! registers and in loops over a block of elements. This file knows types and loops, and no function
-//! except conversions and selection.
+//! registers and in loops over a block of elements. This file knows types and loops, and no
+//! function except conversions and selection.
 
 use crate::cpu::element::CpuElement;
 use crate::cpu::math::{up_to_avx2, wide, wide_for};

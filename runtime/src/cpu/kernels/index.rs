@@ -163,8 +163,8 @@ pub(crate) fn check(
     Ids::new(operands[1].view(), sources, places.extent()).map(|_| ())
 }
 
-/// Adds the third operand to the elements of `out` that the indices in the second operand select, in
-/// the order of the indices.
+/// Adds the third operand to the elements of `out` that the indices in the second operand select,
+/// in the order of the indices.
 ///
 /// Threads divide the elements, not the indices, so the order does not depend on their number.
 pub(crate) fn scatter_add(
