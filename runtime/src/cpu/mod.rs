@@ -3,8 +3,8 @@
 pub(crate) mod compile;
 pub(crate) mod element;
 pub(crate) mod kernels;
-pub(crate) mod math;
 pub(crate) mod memory;
+pub(crate) mod multiversion;
 pub(crate) mod native;
 pub(crate) mod optimize;
 pub(crate) mod parallel;

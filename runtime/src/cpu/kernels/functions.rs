@@ -5,7 +5,7 @@
 //! function except conversions and selection.
 
 use crate::cpu::element::CpuElement;
-use crate::cpu::math::{up_to_avx2, wide, wide_for};
+use crate::cpu::multiversion::{up_to_avx2, wide, wide_for};
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::scalars::{self, Arithmetic, Beyond, Bitwise, Comparable, Mask};
 use anabranch_dsl::{DType, bf16, f16};

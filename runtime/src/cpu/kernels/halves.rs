@@ -8,7 +8,7 @@
 
 use super::functions::{ElementFunction, ScalarFn, as_is, unary};
 use crate::cpu::element::CpuElement;
-use crate::cpu::math::wide;
+use crate::cpu::multiversion::wide;
 use anabranch_dsl::halves::odd_f64;
 use anabranch_dsl::{DType, Float, bf16, f16};
 use half::slice::HalfFloatSliceExt;

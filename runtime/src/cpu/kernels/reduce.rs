@@ -8,8 +8,8 @@
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
-use crate::cpu::math::wide_for;
 use crate::cpu::memory::Sources;
+use crate::cpu::multiversion::wide_for;
 use crate::cpu::parallel;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Combiner, Prim, prim};

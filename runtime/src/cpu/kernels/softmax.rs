@@ -6,8 +6,8 @@ use super::axis::blocks;
 use super::reduce::fold;
 use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
-use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
+use crate::cpu::multiversion::wide;
 use anabranch_dsl::DType;
 use anabranch_dsl::scalars::{Real, exp, log};
 

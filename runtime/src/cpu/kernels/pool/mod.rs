@@ -9,8 +9,8 @@ mod channels_last;
 
 use super::conv::{inside, three};
 use crate::cpu::compile::{MemoryLayout, TensorOperand};
-use crate::cpu::math::wide;
 use crate::cpu::memory::Sources;
+use crate::cpu::multiversion::wide;
 use crate::cpu::parallel;
 use crate::cpu::vector::Lane;
 use anabranch_dsl::DType;
