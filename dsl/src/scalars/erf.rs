@@ -39,7 +39,8 @@ pub fn erf<R: Real>(x: R) -> R {
     R::choose(square.less(x.number(0.9)), near_erf(size, square), far).copysign(x)
 }
 
-/// Returns `x` times the probability that a standard normal number is below `x`.
+/// Returns `x` times the probability that a standard normal number is below `x`, which is -0 at
+/// negative infinity.
 #[inline(always)]
 pub fn gelu<R: Real>(x: R) -> R {
     // x/2 (1 + erf(x / sqrt(2))) near 0. Elsewhere x/2 erfc(-x / sqrt(2)), since the sum would lose

@@ -144,7 +144,7 @@ pub fn sigmoid<R: Real>(x: R) -> R {
     R::choose(x.less(zero), e, one) / (one + e)
 }
 
-/// Returns `x / (1 + e^-x)`.
+/// Returns `x / (1 + e^-x)`, which is -0 at negative infinity.
 #[inline(always)]
 pub fn silu<R: Real>(x: R) -> R {
     // The product is scaled last, because the sigmoid of a large negative number is subnormal.
