@@ -159,7 +159,7 @@ fn unrolled_time() -> Duration {
 fn digits_evaluation(bencher: Bencher<'_, '_>, devices: usize) {
     let (_, test) = digits::Data::load(&mut digits::Rng(3));
     let (images, labels) = test.all();
-    let model = digits::Reader::new(1);
+    let model = digits::DigitReader::new(1);
     let session = Session::builder().cpus(devices).build().expect("a session");
     let f = session.function(|images, labels| digits::evaluate(&model, images, labels)).expect("a function");
     bencher.bench(|| f.call((&images, &labels)).expect("it runs"));

@@ -23,16 +23,16 @@ const MAX_STEPS: i32 = 6;
 const PONDER_PRICE: f32 = 0.01;
 
 #[derive(Module)]
-pub(crate) struct Reader {
+pub(crate) struct DigitReader {
     cell: Gru,
     halt: Linear,
     digit: Linear,
 }
 
-impl Reader {
-    pub(crate) fn new(seed: u64) -> Reader {
+impl DigitReader {
+    pub(crate) fn new(seed: u64) -> DigitReader {
         let init = Init::new(seed);
-        Reader {
+        DigitReader {
             // 8 pixels, and a flag for the first step of a row.
             cell: Gru::new(&init, 9, UNITS),
             halt: Linear::new(&init, UNITS, 1),
@@ -89,7 +89,7 @@ impl Reader {
 /// Runs one training step. Returns the loss and the accuracy.
 #[graph]
 pub(crate) fn train_step(
-    model: &Reader,
+    model: &DigitReader,
     adam: &Adam,
     rate: Tensor,
     images: Tensor,
@@ -106,7 +106,7 @@ pub(crate) fn train_step(
 
 /// Returns the accuracy, and the mean number of thinking steps per row.
 #[graph]
-pub(crate) fn evaluate(model: &Reader, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
+pub(crate) fn evaluate(model: &DigitReader, images: Tensor, labels: Tensor<i32>) -> (Tensor, Tensor) {
     let (logits, steps, _) = model.read(images);
     (logits.argmax(-1).equal(labels).cast().mean(), steps.mean() / 8.0)
 }
@@ -176,7 +176,7 @@ fn main() -> anabranch::Result<()> {
 
     let mut rng = Rng(seed * 2 + 1);
     let (train, test) = Data::load(&mut rng);
-    let (model, adam) = (Reader::new(seed), Adam::new(0.004));
+    let (model, adam) = (DigitReader::new(seed), Adam::new(0.004));
     let session = Session::new()?;
     let step = session.function(|rate, images, labels| train_step(&model, &adam, rate, images, labels))?;
     let check = session.function(|images, labels| evaluate(&model, images, labels))?;

@@ -183,7 +183,7 @@ struct Cell {
 }
 
 #[derive(Carry)]
-struct Stack<T: anabranch::Element> {
+struct CellStack<T: anabranch::Element> {
     cells: Vec<Cell>,
     last: Option<Tensor<T>>,
     #[carry(host)]
@@ -256,7 +256,7 @@ fn a_method_with_mut_self_may_have_the_name_of_an_operation() {
 fn derived_state_with_vectors_options_and_host_fields_is_carried() {
     #[graph]
     fn f(n: Tensor<i32>) -> (Tensor, Tensor<i32>) {
-        let mut s = Stack { cells: vec![cell(0.0, 1.0), cell(1.0, 2.0)], last: Some(scalar(0)), width: 2 };
+        let mut s = CellStack { cells: vec![cell(0.0, 1.0), cell(1.0, 2.0)], last: Some(scalar(0)), width: 2 };
         let mut i = scalar(0);
         while i < n {
             for k in 0..s.width {
@@ -447,9 +447,9 @@ mod errors_name_variable_and_line {
     fn changed_host_field() {
         #[graph]
         fn f() -> Tensor<i32> {
-            let mut s = Stack { cells: vec![], last: Some(scalar(1)), width: 2 };
+            let mut s = CellStack { cells: vec![], last: Some(scalar(1)), width: 2 };
             if scalar(1) > 0 {
-                s = Stack { cells: vec![], last: Some(scalar(1)), width: 3 };
+                s = CellStack { cells: vec![], last: Some(scalar(1)), width: 3 };
             }
             s.last.unwrap()
         }
@@ -752,16 +752,16 @@ fn a_function_can_be_generic_over_what_it_carries() {
 }
 
 #[derive(Carry, Clone)]
-struct Ends {
+struct Endpoints {
     a: Tensor<i32>,
     b: Tensor<i32>,
 }
 
-impl Ends {
+impl Endpoints {
     fn exchange(&mut self) {
         std::mem::swap(&mut self.a, &mut self.b);
     }
-    fn itself(&mut self) -> &mut Ends {
+    fn itself(&mut self) -> &mut Endpoints {
         self
     }
 }
@@ -769,14 +769,14 @@ impl Ends {
 #[test]
 fn what_a_mutable_reference_leads_to_is_carried_through_patterns() {
     #[graph]
-    fn taken_apart(ends: &mut Ends, c: Tensor<bool>) {
-        let Ends { a, b } = ends;
+    fn taken_apart(ends: &mut Endpoints, c: Tensor<bool>) {
+        let Endpoints { a, b } = ends;
         if c {
             (*a, *b) = (*b, *a);
         }
     }
     #[graph]
-    fn matched(ends: &mut Option<Ends>, c: Tensor<bool>) {
+    fn matched(ends: &mut Option<Endpoints>, c: Tensor<bool>) {
         match ends {
             Some(ends) => {
                 if c {
@@ -787,7 +787,7 @@ fn what_a_mutable_reference_leads_to_is_carried_through_patterns() {
         }
     }
     #[graph]
-    fn tested(ends: &mut Option<Ends>, c: Tensor<bool>) {
+    fn tested(ends: &mut Option<Endpoints>, c: Tensor<bool>) {
         if let Some(ends) = ends {
             if c {
                 ends.exchange();
@@ -795,20 +795,20 @@ fn what_a_mutable_reference_leads_to_is_carried_through_patterns() {
         }
     }
     #[graph]
-    fn renamed(ends: &mut Ends, c: Tensor<bool>) {
+    fn renamed(ends: &mut Endpoints, c: Tensor<bool>) {
         let same = ends;
         if c {
             same.exchange();
         }
     }
     #[graph]
-    fn declared(ends: &mut Ends, c: Tensor<bool>) {
+    fn declared(ends: &mut Endpoints, c: Tensor<bool>) {
         let same: &mut _ = ends.itself();
         if c {
             same.exchange();
         }
     }
-    type Change = fn(&mut Option<Ends>, Tensor<bool>);
+    type Change = fn(&mut Option<Endpoints>, Tensor<bool>);
     let changes: [Change; 5] = [
         |e, c| taken_apart(e.as_mut().unwrap(), c),
         matched,
@@ -819,7 +819,7 @@ fn what_a_mutable_reference_leads_to_is_carried_through_patterns() {
     for (i, change) in changes.into_iter().enumerate() {
         for c in [false, true] {
             let run = |c: Tensor<bool>| {
-                let mut ends = Some(Ends { a: scalar(1), b: scalar(2) });
+                let mut ends = Some(Endpoints { a: scalar(1), b: scalar(2) });
                 change(&mut ends, c);
                 ends.unwrap().a
             };
@@ -855,9 +855,9 @@ fn attributes_of_a_match_and_of_its_arms() {
     check(f, (3.0, 4), &[3.0]);
 }
 
-struct Code;
+struct Opcodes;
 
-impl Code {
+impl Opcodes {
     const D: i32 = 3;
     const E: i32 = 7;
 }
@@ -869,18 +869,18 @@ fn associated_constants_with_names_of_one_letter_are_patterns() {
             $(#[$attribute])*
             fn $name(x: $int, y: $int) -> $int {
                 let a = match x {
-                    Code::D => x * 2,
+                    Opcodes::D => x * 2,
                     i32::MAX => x,
                     _ => x - 1,
                 };
                 let b = match (x, y % 10) {
-                    (Code::D, 1) => y,
-                    (_, Code::E) => y * 3,
+                    (Opcodes::D, 1) => y,
+                    (_, Opcodes::E) => y * 3,
                     _ => x + y,
                 };
                 let z = x + y;
-                let c = if let Code::D | Code::E = z { z } else { -z };
-                let d = if matches!(x, Code::D | Code::E) { x } else { x + 2 };
+                let c = if let Opcodes::D | Opcodes::E = z { z } else { -z };
+                let d = if matches!(x, Opcodes::D | Opcodes::E) { x } else { x + 2 };
                 let e = if matches!(y, n if n > 2) && !matches!(x, n @ 1..=9 if n % 2 == 0) { y } else { -x };
                 a * 1000 + b * 100 + c * 10 + d + e
             }

@@ -474,7 +474,7 @@ fn a_list_is_not_printed() {
 #[test]
 fn an_argument_may_change_another_field_than_it_is_pushed_to() {
     #[derive(Clone, Carry)]
-    struct Stack {
+    struct UndoStack {
         items: List<f64>,
         left: Tensor<i32>,
         inner: Inner,
@@ -486,7 +486,7 @@ fn an_argument_may_change_another_field_than_it_is_pushed_to() {
     }
     #[graph]
     fn f(x: S, n: Tensor<i32>) -> (S, Tensor<i32>) {
-        let mut s = Stack { items: List::new(()), left: n, inner: Inner { items: List::new(()), sum: x } };
+        let mut s = UndoStack { items: List::new(()), left: n, inner: Inner { items: List::new(()), sum: x } };
         s.items.push(x + 1.0);
         s.inner.items.push(x);
         for _ in 0..3 {

@@ -19,7 +19,7 @@ use std::process::Command;
 
 mod declaration;
 
-use declaration::{Writer, where_clause};
+use declaration::{DeclarationWriter, where_clause};
 
 /// The golden file, relative to the root of the repository.
 const GOLDEN: &str = "tests/golden/public-api.txt";
@@ -108,7 +108,7 @@ fn rustdoc_json(root: &Path, features: &[&str]) -> PathBuf {
 type Id = (usize, String);
 
 /// The item that a name in a module refers to.
-enum Target {
+enum NamedItem {
     Item(Id),
     /// An item of a crate that is not in [`CRATES`], by its kind and its path there.
     External(String, String),
@@ -179,7 +179,7 @@ impl Docs {
     }
 
     /// Returns the visible items of a module with their names there.
-    fn children(&self, module: &Id, visible: fn(&Value) -> bool) -> Vec<(String, Target)> {
+    fn children(&self, module: &Id, visible: fn(&Value) -> bool) -> Vec<(String, NamedItem)> {
         let Some((_, fields)) = self.item(module).map(|item| self.inner(item)) else { return Vec::new() };
         let mut children = Vec::new();
         for (id, item) in self.items(module.0, &fields["items"]) {
@@ -189,33 +189,33 @@ impl Docs {
             match self.inner(item) {
                 ("use", fields) => match self.target(id.0, fields) {
                     // A name may also be that of a private module, which no `use` exports.
-                    Target::Item(of) if self.item(&of).is_some_and(|item| item["visibility"] != "public") => {}
-                    Target::Item(of) if fields["is_glob"] == true => children.extend(self.children(&of, visible)),
+                    NamedItem::Item(of) if self.item(&of).is_some_and(|item| item["visibility"] != "public") => {}
+                    NamedItem::Item(of) if fields["is_glob"] == true => children.extend(self.children(&of, visible)),
                     target => children.push((text(&fields["name"]), target)),
                 },
                 // Methods are listed with their types.
                 ("impl", _) => {}
-                _ => children.push((text(&item["name"]), Target::Item(id))),
+                _ => children.push((text(&item["name"]), NamedItem::Item(id))),
             }
         }
         children
     }
 
     /// Returns the item that a `use` names: of the same crate by its id, of another by its path.
-    fn target(&self, docs: usize, fields: &Value) -> Target {
+    fn target(&self, docs: usize, fields: &Value) -> NamedItem {
         let id = (docs, text(&fields["id"]));
         if self.item(&id).is_some() {
-            return Target::Item(id);
+            return NamedItem::Item(id);
         }
         let source = text(&fields["source"]);
         let mut path = source.split("::");
         match path.next().and_then(|first| CRATES.iter().position(|name| *name == first)) {
-            Some(of) => path.fold(Target::Item(self.root(of)), |module, name| {
-                let Target::Item(module) = module else { return module };
+            Some(of) => path.fold(NamedItem::Item(self.root(of)), |module, name| {
+                let NamedItem::Item(module) = module else { return module };
                 let mut children = self.children(&module, |_| true).into_iter();
                 children.find(|(child, _)| child == name).map_or_else(|| self.unknown(&source), |(_, target)| target)
             }),
-            None => Target::External(text(&self.crates[docs]["paths"][&id.1]["kind"]), source.clone()),
+            None => NamedItem::External(text(&self.crates[docs]["paths"][&id.1]["kind"]), source.clone()),
         }
     }
 
@@ -228,7 +228,7 @@ impl Docs {
                 for (name, target) in self.children(&module, is_public) {
                     let path = format!("{path}::{name}");
                     let id = match target {
-                        Target::External(kind, source) => {
+                        NamedItem::External(kind, source) => {
                             let line = match kind.as_str() {
                                 "proc_attribute" => format!("#[{path}]"),
                                 "proc_derive" => format!("#[derive({path})]"),
@@ -237,7 +237,7 @@ impl Docs {
                             exports.lines.insert((path, line));
                             continue;
                         }
-                        Target::Item(id) => id,
+                        NamedItem::Item(id) => id,
                     };
                     let (kind, _) = self.inner(self.item(&id).unwrap_or_else(|| self.unknown(&path)));
                     if kind == "module" {
@@ -298,8 +298,8 @@ impl Docs {
     }
 
     /// Returns the writer of the declarations of a crate.
-    fn writer(&self, docs: usize) -> Writer<'_> {
-        Writer { docs: self, of: docs }
+    fn writer(&self, docs: usize) -> DeclarationWriter<'_> {
+        DeclarationWriter { docs: self, of: docs }
     }
 
     /// Returns the declaration of an item that is not a member of another.
@@ -347,7 +347,7 @@ impl Docs {
     }
 
     /// Returns the declaration of a member of the type or trait `owner`.
-    fn member(&self, docs: usize, owner: &str, member: &Member) -> String {
+    fn member(&self, docs: usize, owner: &str, member: &TypeMember) -> String {
         let (kind, fields) = self.inner(member.item);
         let rust = self.writer(docs);
         let (of, predicates) = match member.of {
@@ -485,7 +485,7 @@ impl Docs {
     }
 
     /// Returns the public fields, variants, and methods of a type, or the items of a trait.
-    fn members(&self, id: &Id) -> Vec<Member<'_>> {
+    fn members(&self, id: &Id) -> Vec<TypeMember<'_>> {
         let Some((kind, fields)) = self.item(id).map(|item| self.inner(item)) else { return Vec::new() };
         let own = match kind {
             // A declaration shows all fields of a tuple.
@@ -494,18 +494,18 @@ impl Docs {
             "trait" => self.items(id.0, &fields["items"]),
             _ => Vec::new(),
         };
-        let mut members: Vec<_> = own.into_iter().map(|(_, item)| Member { item, of: None }).collect();
+        let mut members: Vec<_> = own.into_iter().map(|(_, item)| TypeMember { item, of: None }).collect();
         if let Some(impls) = fields.get("impls") {
             for (_, item) in self.items(id.0, impls) {
                 let (_, fields) = self.inner(item);
                 if fields["trait"].is_null() {
                     let items = self.items(id.0, &fields["items"]).into_iter();
-                    members.extend(items.map(|(_, item)| Member { item, of: Some(fields) }));
+                    members.extend(items.map(|(_, item)| TypeMember { item, of: Some(fields) }));
                 }
             }
         }
         let of_type = kind == "struct";
-        members.retain(|Member { item, .. }| {
+        members.retain(|TypeMember { item, .. }| {
             // Variants and the items of traits are as visible as their owner.
             !is_hidden(item) && (item["visibility"] == "public" || (!of_type && item["visibility"] == "default"))
         });
@@ -514,7 +514,7 @@ impl Docs {
 }
 
 /// A field, variant or method of a type, or an item of a trait.
-struct Member<'a> {
+struct TypeMember<'a> {
     item: &'a Value,
     /// The `impl` block that contains the item.
     of: Option<&'a Value>,

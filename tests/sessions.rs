@@ -289,7 +289,7 @@ struct Batch {
 }
 
 #[derive(InOut)]
-struct Step<T: Element>(Tensor<T>, Vec<Tensor<T>>, (Tensor<i32>, [Tensor; 2]));
+struct StepResult<T: Element>(Tensor<T>, Vec<Tensor<T>>, (Tensor<i32>, [Tensor; 2]));
 
 #[derive(InOut)]
 struct Outer<B> {
@@ -324,19 +324,19 @@ fn derived_structs_are_parameters_and_results() -> Outcome {
     f.call_into(BatchArrays { images: [4.0, 2.0].into_array(), ..batch.clone() }, &mut results)?;
     assert_eq!(results.images.to_vec(), [2.0, 1.0]);
 
-    let step = session.function(|s: Step<f64>, k: Tensor<i32>| {
-        let Step(x, all, (n, pair)) = s;
+    let step = session.function(|s: StepResult<f64>, k: Tensor<i32>| {
+        let StepResult(x, all, (n, pair)) = s;
         let sum = all.iter().fold(x, |a, &b| a + b);
-        Step(sum, all, (n * k, [pair[1], pair[0]]))
+        StepResult(sum, all, (n * k, [pair[1], pair[0]]))
     })?;
     let arrays = || {
-        StepArrays(
+        StepResultArrays(
             1.0.into_array(),
             vec![2.0.into_array(), 3.0.into_array()],
             (4.into_array(), [5.0, 6.0].map(IntoArray::into_array)),
         )
     };
-    let StepArrays(sum, all, (n, pair)) = step.call((arrays(), 2))?;
+    let StepResultArrays(sum, all, (n, pair)) = step.call((arrays(), 2))?;
     assert_eq!((sum.item(), all.len(), n.item(), pair.map(|p| p.item())), (6.0, 2, 8, [6.0, 5.0]));
 
     let outer = session.function(|o: Outer<Batch>| {

@@ -4,7 +4,7 @@
 //! checked, and the problems found. A rule that finds nothing to check fails, because an empty
 //! check always passes. A test of its own also violates each rule on purpose, on a small text.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +43,9 @@ const LAYOUT: &[&str] = &[
 /// A test that compares times, in long runs only, and one that prints a time for `BENCHMARKS.md`.
 const TIMED: &[&str] = &["dsl/tests/scale.rs", "runtime/src/place/tests.rs"];
 
+/// Type names that several files define with the same meaning.
+const SHARED_NAMES: &[&str] = &["Dual", "Native", "Rng"];
+
 // The rules, applied to this repository.
 
 #[test]
@@ -53,6 +56,11 @@ fn no_source_is_unfinished() {
 #[test]
 fn only_the_runtime_is_unsafe() {
     check(unsafe_outside_runtime(&sources()));
+}
+
+#[test]
+fn no_two_types_share_a_name() {
+    check(shared_type_names(&sources()));
 }
 
 #[test]
@@ -183,7 +191,7 @@ fn check(report: Report) {
 // The rules.
 
 /// No source contains a marker of unfinished work.
-fn unfinished(sources: &[Source]) -> Report {
+fn unfinished(sources: &[SourceFile]) -> Report {
     // Split, so that this file does not contain them.
     let markers = [concat!("todo", "!("), concat!("unimplemented", "!("), concat!("FIX", "ME")];
     let mut report = Report::default();
@@ -198,7 +206,7 @@ fn unfinished(sources: &[Source]) -> Report {
 
 /// `unsafe` appears as code only under `runtime/`. Comments, strings and the programs of
 /// compile-fail tests may name it.
-fn unsafe_outside_runtime(sources: &[Source]) -> Report {
+fn unsafe_outside_runtime(sources: &[SourceFile]) -> Report {
     let mut report = Report::default();
     for source in sources {
         if source.path.starts_with("runtime/") || source.path.contains("tests/ui/") {
@@ -213,9 +221,35 @@ fn unsafe_outside_runtime(sources: &[Source]) -> Report {
     report
 }
 
+/// No two files of the libraries and of the tests' own tools define a type of the same name, except
+/// [`SHARED_NAMES`].
+fn shared_type_names(sources: &[SourceFile]) -> Report {
+    let tools = ["tests/programs/", "tests/support/", "tests/corpus_control/"];
+    let mut report = Report::default();
+    let mut first = BTreeMap::new();
+    for source in sources {
+        let path = source.path.as_str();
+        if !path.split('/').take(2).any(|folder| folder == "src") && !tools.iter().any(|tool| path.starts_with(tool)) {
+            continue;
+        }
+        for line in source.text.lines() {
+            let mut words = words(line).skip_while(|&word| word == "pub" || word == "crate" || word == "super");
+            if line.starts_with(' ') || !matches!(words.next(), Some("struct" | "enum" | "trait")) {
+                continue;
+            }
+            let Some(name) = words.next() else { continue };
+            let other = *first.entry(name).or_insert(path);
+            report.look(other == path || SHARED_NAMES.contains(&name), || {
+                format!("{path}: `{name}` is also a type of {other}: name one by what is special about it")
+            });
+        }
+    }
+    report
+}
+
 /// No test sleeps or reads a clock, except those in [`TIMED`]: a test that waits is slow or fails
 /// by chance.
-fn waiting_tests(sources: &[Source]) -> Report {
+fn waiting_tests(sources: &[SourceFile]) -> Report {
     let mut report = Report::default();
     for source in sources {
         let is_test = source.path.starts_with("tests/") || source.path.contains("/tests");
@@ -253,7 +287,7 @@ fn heavy_dependencies(manifest: &str) -> Report {
 }
 
 /// No source below a folder is longer than `longest` lines, except data of tests.
-fn too_long(sources: &[Source], folder: &str, longest: usize) -> Report {
+fn too_long(sources: &[SourceFile], folder: &str, longest: usize) -> Report {
     let mut report = Report::default();
     for source in sources.iter().filter(|source| source.path.starts_with(folder)) {
         if source.path.contains("tests/data/") {
@@ -268,7 +302,7 @@ fn too_long(sources: &[Source], folder: &str, longest: usize) -> Report {
 }
 
 /// No line that is `text` is wider than [`WIDEST`], except rows of tables and lines with a URL.
-fn too_wide(sources: &[Source], text: impl Fn(&str) -> bool) -> Report {
+fn too_wide(sources: &[SourceFile], text: impl Fn(&str) -> bool) -> Report {
     let mut report = Report::default();
     for source in sources {
         for (number, line) in (1..).zip(source.text.lines()).filter(|(_, line)| text(line)) {
@@ -285,7 +319,7 @@ fn too_wide(sources: &[Source], text: impl Fn(&str) -> bool) -> Report {
 /// No string in the code of the language and the runtime is the name of an operation. A misspelled
 /// handle is a compile error, but a misspelled name would go unnoticed. Definitions and tests may
 /// use names.
-fn operation_names(sources: &[Source], names: &[String]) -> Report {
+fn operation_names(sources: &[SourceFile], names: &[String]) -> Report {
     let mut report = Report::default();
     for source in sources {
         let is_code = source.path.starts_with("dsl/src/") || source.path.starts_with("runtime/src/");
@@ -306,7 +340,7 @@ fn operation_names(sources: &[Source], names: &[String]) -> Report {
 
 /// Only the files in [`LAYOUT`] know which operand of a construct is which region parameter, and
 /// which region is which. All others call the accessors in `dsl/src/ir/regions.rs`.
-fn layout_of_constructs(sources: &[Source]) -> Report {
+fn layout_of_constructs(sources: &[SourceFile]) -> Report {
     let mut report = Report::default();
     for source in sources {
         let is_code = source.path.starts_with("dsl/src/") || source.path.starts_with("runtime/src/");
@@ -331,7 +365,7 @@ fn indices<'a>(line: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
 }
 
 /// Code in documentation names no crate but the facade, since users depend on no other.
-fn inner_crates_in_examples(sources: &[Source]) -> Report {
+fn inner_crates_in_examples(sources: &[SourceFile]) -> Report {
     let mut report = Report::default();
     for source in sources {
         let is_public =
@@ -351,7 +385,7 @@ fn inner_crates_in_examples(sources: &[Source]) -> Report {
 
 /// The Rust of `document` consists of good examples, and each is in the source that its first line
 /// names, except for the indentation. Bad examples are text, since most do not compile.
-fn invented_examples(document: &str, sources: &[Source]) -> Report {
+fn invented_examples(document: &str, sources: &[SourceFile]) -> Report {
     let mut report = Report::default();
     for (language, lines) in fenced_blocks(document) {
         let Some((first, rest)) = lines.split_first() else { continue };
@@ -427,7 +461,7 @@ fn unnamed_members(document: &str, members: &[String]) -> Report {
 /// Each file of a folder of tests, and each subfolder that is a module, is part of `main` or is a
 /// test program of its own in `manifest`. Any other file would not be compiled, so its tests would
 /// not run.
-fn unlisted_tests(sources: &[Source], folder: &str, main: &str, manifest: &str) -> Report {
+fn unlisted_tests(sources: &[SourceFile], folder: &str, main: &str, manifest: &str) -> Report {
     let mut report = Report::default();
     for source in sources {
         let Some(file) = source.path.strip_prefix(folder).and_then(|path| path.strip_prefix('/')) else { continue };
@@ -480,7 +514,7 @@ fn ci_commands(script: &str) -> BTreeSet<String> {
 // Reading the tree.
 
 /// A Rust source or document with its path from the root, with `/` on every system.
-struct Source {
+struct SourceFile {
     path: String,
     text: String,
 }
@@ -498,17 +532,17 @@ fn read(path: &str) -> String {
 }
 
 /// Returns all Rust sources of the repository, sorted by path.
-fn sources() -> Vec<Source> {
+fn sources() -> Vec<SourceFile> {
     files(".rs")
 }
 
 /// Returns all documents of the repository, sorted by path.
-fn documents() -> Vec<Source> {
+fn documents() -> Vec<SourceFile> {
     files(".md")
 }
 
 /// Returns the files whose names end so, sorted by path.
-fn files(end: &str) -> Vec<Source> {
+fn files(end: &str) -> Vec<SourceFile> {
     let mut sources = Vec::new();
     let mut folders = vec![root().to_owned()];
     while let Some(folder) = folders.pop() {
@@ -521,7 +555,7 @@ fn files(end: &str) -> Vec<Source> {
             } else if name.ends_with(end) {
                 let path = from_root(&path);
                 let text = read(&path);
-                sources.push(Source { path, text });
+                sources.push(SourceFile { path, text });
             }
         }
     }
@@ -575,8 +609,8 @@ fn check_wrong(report: &Report, expected: &[&str]) {
     assert_eq!(report.wrong, expected);
 }
 
-fn source(path: &str, text: &str) -> Source {
-    Source { path: path.to_owned(), text: text.to_owned() }
+fn source(path: &str, text: &str) -> SourceFile {
+    SourceFile { path: path.to_owned(), text: text.to_owned() }
 }
 
 fn strings(texts: &[&str]) -> Vec<String> {
@@ -627,6 +661,17 @@ fn a_readme_without_a_tested_example_is_found() {
     check_wrong(&untested_readme("b/README.md", readme, facade), &[expected]);
     let expected = "a/README.md: no example that uses the facade";
     check_wrong(&untested_readme("a/README.md", "```sh\nuse anabranch::prelude::*;\n```\n", facade), &[expected]);
+}
+
+#[test]
+fn a_type_name_that_two_files_define_is_found() {
+    let sources = [
+        source("dsl/src/a.rs", "pub(crate) struct Window<T> {}\nstruct Rng;"),
+        source("src/b.rs", "enum Window {}\nstruct Rng;"),
+        source("dsl/tests/c.rs", "struct Window;"),
+    ];
+    let expected = ["src/b.rs: `Window` is also a type of dsl/src/a.rs: name one by what is special about it"];
+    check_wrong(&shared_type_names(&sources), &expected);
 }
 
 #[test]

@@ -1,18 +1,18 @@
 //! Scalar loops: the cost of an iteration.
 
-use super::{Benchmark, Input};
+use super::{BenchInput, Benchmark};
 use anabranch::prelude::*;
 use anabranch::{Array, HostTensor};
 
 /// Iterations of the longest loop.
 pub const TRIPS: i32 = 100_000;
 
-fn number(x: f32) -> Input {
-    Input::Value(HostTensor::scalar(x))
+fn number(x: f32) -> BenchInput {
+    BenchInput::Value(HostTensor::scalar(x))
 }
 
-fn count(n: i32) -> Input {
-    Input::Value(HostTensor::scalar(n))
+fn count(n: i32) -> BenchInput {
+    BenchInput::Value(HostTensor::scalar(n))
 }
 
 #[graph]
@@ -100,12 +100,12 @@ pub fn gradient_of_1000_trips() -> Benchmark {
 /// A matmul of small matrices and its `tanh` in a `while` of 2,000 iterations.
 pub fn tanh_of_a_64x64_product_in_a_while() -> Benchmark {
     let x = Array::new([64, 64], (0..64 * 64).map(|i| (i % 7) as f32 * 0.01).collect());
-    let x = || Input::Value(x.host().clone());
+    let x = || BenchInput::Value(x.host().clone());
     Benchmark::new(tanh_of_product, vec![x(), x(), count(2000)])
 }
 
-fn lorenz_state() -> Input {
-    Input::Value(HostTensor::new([3], vec![1.0f32, 2.0, 3.0]))
+fn lorenz_state() -> BenchInput {
+    BenchInput::Value(HostTensor::new([3], vec![1.0f32, 2.0, 3.0]))
 }
 
 /// 1,000 steps of the Lorenz system.

@@ -21,7 +21,7 @@ pub struct Benchmark {
 }
 
 /// An input, which is made for the first call.
-pub enum Input {
+pub enum BenchInput {
     /// Normally distributed `f32` with mean 0 and this standard deviation.
     Normal(Vec<usize>, f32),
     /// These integers.
@@ -30,45 +30,45 @@ pub enum Input {
     Value(HostTensor),
 }
 
-impl Input {
+impl BenchInput {
     fn ty(&self) -> TensorType {
         match self {
-            Input::Normal(shape, _) => TensorType::new(DType::F32, shape.clone()),
-            Input::Integers(values) => TensorType::new(DType::I32, [values.len()]),
-            Input::Value(value) => value.ty(),
+            BenchInput::Normal(shape, _) => TensorType::new(DType::F32, shape.clone()),
+            BenchInput::Integers(values) => TensorType::new(DType::I32, [values.len()]),
+            BenchInput::Value(value) => value.ty(),
         }
     }
 
     fn make(&self, init: &Init) -> HostTensor {
         match self {
-            Input::Normal(shape, deviation) => init.normal(shape.clone(), *deviation).host().clone(),
-            Input::Integers(values) => HostTensor::new([values.len()], values.clone()),
-            Input::Value(value) => value.clone(),
+            BenchInput::Normal(shape, deviation) => init.normal(shape.clone(), *deviation).host().clone(),
+            BenchInput::Integers(values) => HostTensor::new([values.len()], values.clone()),
+            BenchInput::Value(value) => value.clone(),
         }
     }
 }
 
 /// Returns an input of normally distributed numbers with standard deviation 1.
-fn normal<const N: usize>(shape: [usize; N]) -> Input {
-    Input::Normal(shape.to_vec(), 1.0)
+fn normal<const N: usize>(shape: [usize; N]) -> BenchInput {
+    BenchInput::Normal(shape.to_vec(), 1.0)
 }
 
 /// Returns the labels of a batch, ten classes in turn.
-fn labels(batch: i32) -> Input {
-    Input::Integers((0..batch).map(|i| i % 10).collect())
+fn labels(batch: i32) -> BenchInput {
+    BenchInput::Integers((0..batch).map(|i| i % 10).collect())
 }
 
-fn make(inputs: &[Input]) -> Vec<HostTensor> {
+fn make(inputs: &[BenchInput]) -> Vec<HostTensor> {
     let init = Init::new(1);
     inputs.iter().map(|input| input.make(&init)).collect()
 }
 
 impl Benchmark {
     /// Creates a program that calls a function of a session.
-    fn new<Args: 'static, F: GraphFn<Args> + 'static>(f: F, inputs: Vec<Input>) -> Benchmark {
+    fn new<Args: 'static, F: GraphFn<Args> + 'static>(f: F, inputs: Vec<BenchInput>) -> Benchmark {
         let session = Session::new().expect("a session on the CPU");
         let function = Rc::new(session.function(f).expect("the function has a name"));
-        let types: Vec<TensorType> = inputs.iter().map(Input::ty).collect();
+        let types: Vec<TensorType> = inputs.iter().map(BenchInput::ty).collect();
         let explained = function.clone();
         let mut made = None;
         let call = move || {
@@ -80,9 +80,9 @@ impl Benchmark {
     }
 
     /// Creates a program that writes its results to memory that is kept from call to call.
-    fn into_kept_memory<Args: 'static, F: GraphFn<Args> + 'static>(f: F, inputs: Vec<Input>) -> Benchmark {
+    fn into_kept_memory<Args: 'static, F: GraphFn<Args> + 'static>(f: F, inputs: Vec<BenchInput>) -> Benchmark {
         let session = Session::new().expect("a session on the CPU");
-        let types: Vec<TensorType> = inputs.iter().map(Input::ty).collect();
+        let types: Vec<TensorType> = inputs.iter().map(BenchInput::ty).collect();
         let graph = session.function(f).and_then(|f| f.graph(&types));
         let program = Rc::new(graph.and_then(Program::new).unwrap_or_else(|e| panic!("{e}")));
         let explained = program.clone();

@@ -1,18 +1,18 @@
 //! Tables of vectors, and attention.
 
-use super::{Benchmark, Input, normal};
+use super::{BenchInput, Benchmark, normal};
 use anabranch::nn::{Embedding, Init, LayerNorm, Linear, MultiHeadAttention};
 use anabranch::optim::{Optimizer, Sgd};
 use anabranch::prelude::*;
 
 /// Returns 8,192 row numbers, spread over a table of 100,000.
-fn ids() -> Input {
+fn ids() -> BenchInput {
     let mut state = 1u64;
     let next = |_| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((state >> 33) % 100_000) as i32
     };
-    Input::Integers((0..8192).map(next).collect())
+    BenchInput::Integers((0..8192).map(next).collect())
 }
 
 /// 8,192 rows of a table of 100,000 vectors of 64 elements.
@@ -49,16 +49,16 @@ pub fn descent_by_a_table_of_rates_of_8192_of_100000_x_64() -> Benchmark {
 
 /// A transformer block with the normalization before attention and before the MLP.
 #[derive(Module)]
-struct Block {
+struct TransformerBlock {
     norms: [LayerNorm; 2],
     attention: MultiHeadAttention,
     up: Linear,
     down: Linear,
 }
 
-impl Block {
-    fn new(init: &Init, size: usize, heads: usize) -> Block {
-        Block {
+impl TransformerBlock {
+    fn new(init: &Init, size: usize, heads: usize) -> TransformerBlock {
+        TransformerBlock {
             norms: [LayerNorm::new(size), LayerNorm::new(size)],
             attention: MultiHeadAttention::new(init, size, heads),
             up: Linear::new(init, size, 4 * size),
@@ -76,7 +76,7 @@ impl Block {
 /// gradients of all parameters.
 pub fn transformer_4_blocks_256_forward_and_backward() -> Benchmark {
     let init = Init::new(1);
-    let blocks: Vec<Block> = (0..4).map(|_| Block::new(&init, 256, 4)).collect();
+    let blocks: Vec<TransformerBlock> = (0..4).map(|_| TransformerBlock::new(&init, 256, 4)).collect();
     let f = move |x: Tensor| {
         let y = blocks.iter().fold(x, |x, block| block.forward(x));
         let loss = (y * y).mean();

@@ -1,6 +1,6 @@
 //! Training steps of whole models.
 
-use super::{Benchmark, Input, labels, normal};
+use super::{BenchInput, Benchmark, labels, normal};
 use anabranch::HostTensor;
 use anabranch::nn::{Init, Linear, Lstm, LstmState};
 use anabranch::optim::{Adam, Optimizer, Sgd};
@@ -13,11 +13,14 @@ mod digits;
 /// The training step of the example `digits`: batch 48, both loops and their gradients, Adam.
 pub fn digits_step() -> Benchmark {
     let (train, _) = digits::Data::load(&mut digits::Rng(3));
-    let (model, adam) = (digits::Reader::new(1), Adam::new(0.004));
+    let (model, adam) = (digits::DigitReader::new(1), Adam::new(0.004));
     let step = move |rate, images, labels| digits::train_step(&model, &adam, rate, images, labels);
     let (images, labels) = train.batch(&(0..digits::BATCH).collect::<Vec<_>>(), || 0);
-    let value = |tensor: &HostTensor| Input::Value(tensor.clone());
-    Benchmark::new(step, vec![Input::Value(HostTensor::scalar(0.001f32)), value(images.host()), value(labels.host())])
+    let value = |tensor: &HostTensor| BenchInput::Value(tensor.clone());
+    Benchmark::new(
+        step,
+        vec![BenchInput::Value(HostTensor::scalar(0.001f32)), value(images.host()), value(labels.host())],
+    )
 }
 
 #[graph]

@@ -1,6 +1,6 @@
 //! Convolutions and small convolutional networks.
 
-use super::{Benchmark, Input, labels, normal};
+use super::{BenchInput, Benchmark, labels, normal};
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Optimizer, Sgd};
 use anabranch::prelude::*;
@@ -36,12 +36,12 @@ fn conv_3x3(x: Tensor, filters: Tensor) -> Tensor {
     x.conv2d(filters, ConvOptions::new().padding(1))
 }
 
-fn images() -> Input {
+fn images() -> BenchInput {
     normal([8, 64, 56, 56])
 }
 
-fn filters() -> Input {
-    Input::Normal(vec![64, 64, 3, 3], 0.05)
+fn filters() -> BenchInput {
+    BenchInput::Normal(vec![64, 64, 3, 3], 0.05)
 }
 
 /// One convolution 3×3, 64 to 64 channels, on 56×56, batch 8.
@@ -88,12 +88,12 @@ pub fn two_conv_3x3_relu_forward_backward() -> Benchmark {
     Benchmark::new(f, vec![images()])
 }
 
-fn separable_inputs() -> Vec<Input> {
+fn separable_inputs() -> Vec<BenchInput> {
     vec![
         images(),
-        Input::Normal(vec![128, 64, 1, 1], 0.1),
-        Input::Normal(vec![128, 1, 3, 3], 0.3),
-        Input::Normal(vec![64, 128, 1, 1], 0.1),
+        BenchInput::Normal(vec![128, 64, 1, 1], 0.1),
+        BenchInput::Normal(vec![128, 1, 3, 3], 0.3),
+        BenchInput::Normal(vec![64, 128, 1, 1], 0.1),
     ]
 }
 

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 /// A variable whose element type is known at run time. Cloning returns another handle of the same
 /// variable.
 #[derive(Clone, Debug)]
-pub struct AnyVar(Arc<Inner>);
+pub struct AnyVar(Arc<VarInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct VarInner {
     id: u64,
     name: String,
     ty: TensorType,
@@ -34,7 +34,7 @@ pub trait DropWatcher: Send + Sync {
     fn dropped(&self, id: u64);
 }
 
-impl Drop for Inner {
+impl Drop for VarInner {
     fn drop(&mut self) {
         let watchers = self.watchers.get_mut().unwrap_or_else(PoisonError::into_inner);
         watchers.drain(..).filter_map(|watcher| watcher.upgrade()).for_each(|watcher| watcher.dropped(self.id));
@@ -56,7 +56,7 @@ impl AnyVar {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (ty, on, watchers) = (init.ty(), device::scope(), Mutex::default());
-        AnyVar(Arc::new(Inner { id, name, ty, init, is_trained, on, watchers }))
+        AnyVar(Arc::new(VarInner { id, name, ty, init, is_trained, on, watchers }))
     }
 
     /// Returns the identity, unique in the process.

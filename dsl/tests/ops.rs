@@ -92,18 +92,18 @@ fn is_float(t: &HostTensor) -> bool {
 }
 
 /// A case as a graph whose inputs are the float inputs of the case. The other inputs are constants.
-struct Function {
+struct CaseGraph {
     graph: Graph,
     point: Vec<HostTensor>,
 }
 
-impl Function {
-    fn new(case: &Case, f: impl Fn(&[AnyValue]) -> Vec<AnyValue>) -> Function {
+impl CaseGraph {
+    fn new(case: &Case, f: impl Fn(&[AnyValue]) -> Vec<AnyValue>) -> CaseGraph {
         let point: Vec<HostTensor> = case.inputs.iter().filter(|t| is_float(t)).cloned().collect();
         let types: Vec<TensorType> = point.iter().map(HostTensor::ty).collect();
         let traced = trace::trace("gradient", || f(&parameters(&types)));
         let graph = traced.unwrap_or_else(|e| panic!("{}: {}: {e}", case.op.name, case.name)).graph;
-        Function { graph, point }
+        CaseGraph { graph, point }
     }
 
     /// Returns the outputs at `point + step * direction`.
@@ -173,8 +173,8 @@ fn gradient_cases() -> Vec<Case> {
 fn gradients_agree_with_finite_differences() {
     for case in gradient_cases() {
         let loss = |params: &[AnyValue]| weighted(&[node(&case, params)], 100);
-        let value = Function::new(&case, |params| vec![loss(params)]);
-        let gradient = Function::new(&case, |params| {
+        let value = CaseGraph::new(&case, |params| vec![loss(params)]);
+        let gradient = CaseGraph::new(&case, |params| {
             let loss = loss(params);
             anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], params)
         });
@@ -191,8 +191,8 @@ fn second_gradients_agree_with_finite_differences() {
             let loss = weighted(&[node(&case, params)], 100);
             weighted(&anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], params), 200)
         };
-        let value = Function::new(&case, |params| vec![slope(params)]);
-        let gradient = Function::new(&case, |params| {
+        let value = CaseGraph::new(&case, |params| vec![slope(params)]);
+        let gradient = CaseGraph::new(&case, |params| {
             let slope = slope(params);
             anabranch_dsl::autodiff::vjp(&[(slope, slope.number(1.0))], params)
         });

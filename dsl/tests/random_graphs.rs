@@ -1,7 +1,7 @@
 //! Properties of every graph, checked on random ones: they verify, print and parse, and passes
 //! preserve their results.
 
-use crate::random::{Program, inputs, program, without_checkpoints};
+use crate::random::{RandomGraph, inputs, program, without_checkpoints};
 use crate::random_config::config;
 use anabranch_dsl::equality::{one_nan_each, same_number};
 use anabranch_dsl::interp::{InterpOptions, run};
@@ -50,7 +50,7 @@ proptest! {
 
     #[test]
     fn what_was_traced_is_verified_and_round_trips(tape in tape()) {
-        let Program { graph, .. } = program(&tape);
+        let RandomGraph { graph, .. } = program(&tape);
         check_verified(&graph);
         check_text(&graph);
         let compact = graph.compact();
@@ -60,7 +60,7 @@ proptest! {
 
     #[test]
     fn passes_keep_what_is_computed(tape in tape()) {
-        let Program { graph, vars } = program(&tape);
+        let RandomGraph { graph, vars } = program(&tape);
         let before = results(&graph, &vars);
         let mut optimized = graph.clone();
         Pipeline::standard().checked(true).run(&mut optimized);
@@ -84,7 +84,7 @@ proptest! {
 
     #[test]
     fn specializing_keeps_what_is_computed(tape in tape()) {
-        let Program { graph, vars } = program(&tape);
+        let RandomGraph { graph, vars } = program(&tape);
         let types: Vec<_> = inputs().iter().map(HostTensor::ty).collect();
         let special = specialize(&graph, &types).unwrap_or_else(|e| panic!("{e}\n{graph}"));
         check_verified(&special);

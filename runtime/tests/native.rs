@@ -52,22 +52,22 @@ fn bits(t: &HostTensor) -> u64 {
 }
 
 /// A graph with two plans, one with native code and one without.
-struct Both {
+struct PlanPair {
     graph: Graph,
     native: Program,
     portable: Program,
 }
 
-impl Both {
+impl PlanPair {
     /// Returns `None` if nothing becomes native.
     #[track_caller]
-    fn new(text: &str) -> Option<Both> {
+    fn new(text: &str) -> Option<PlanPair> {
         let graph = Graph::parse(text, "native.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
         ir::verify(&graph).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
         let native = Program::new(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
         let portable = Program::without_native_code(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
         assert!(!portable.explain().contains("natively"), "{}", portable.explain());
-        native.explain().contains("natively").then_some(Both { graph, native, portable })
+        native.explain().contains("natively").then_some(PlanPair { graph, native, portable })
     }
 
     /// Returns the outputs, which must be bitwise identical.
@@ -91,7 +91,7 @@ impl Both {
 
 #[track_caller]
 fn run(text: &str, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
-    Both::new(text).expect("there is native code").run(inputs)
+    PlanPair::new(text).expect("there is native code").run(inputs)
 }
 
 /// Returns a loop of one iteration in which `v` becomes the result of an operation on `x` and `y`.
@@ -141,7 +141,7 @@ fn every_operation_on_every_number_is_that_of_the_plan() {
             for (result, attrs) in forms {
                 let text = one_trip(op.name, operand, result, &attrs, arity);
                 // Some operations do not apply to numbers.
-                let Some(both) = Both::new(&text) else { continue };
+                let Some(both) = PlanPair::new(&text) else { continue };
                 n += 1;
                 for x in numbers(operand) {
                     for y in if arity == 1 { numbers(operand)[..1].to_vec() } else { numbers(operand) } {
@@ -165,7 +165,7 @@ fn functions_of_many_numbers_are_those_of_the_interpreter() {
     for name in functions.map(|op| op.name).filter(|name| !matches!(*name, "is_nan" | "is_finite")) {
         for dtype in [DType::F32, DType::F64] {
             n += 1;
-            let both = Both::new(&one_trip(name, dtype, dtype, "", 1)).expect("there is native code");
+            let both = PlanPair::new(&one_trip(name, dtype, dtype, "", 1)).expect("there is native code");
             let number =
                 |x: f64| if dtype == DType::F32 { HostTensor::scalar(x as f32) } else { HostTensor::scalar(x) };
             let near = (-100..100).map(|i| f64::from(i) * 0.37);

@@ -1,6 +1,6 @@
 //! Branches, of which exactly one runs.
 
-use super::engine::{Case, check_corpus, fails, gives};
+use super::engine::{ControlCase, check_corpus, fails, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -115,61 +115,59 @@ fn nothing(p: B, x: S) -> S {
     x
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<ControlCase> {
     vec![
-        Case::new("one more or one less").at(up_or_down, (true, 10.0), gives(&[11.0]).first(&[1.0])).at(
+        ControlCase::new("one more or one less").at(up_or_down, (true, 10.0), gives(&[11.0]).first(&[1.0])).at(
             up_or_down,
             (false, 10.0),
             gives(&[9.0]).first(&[1.0]),
         ),
-        Case::new("a branch in a branch")
+        ControlCase::new("a branch in a branch")
             .at(up_twice, (true, true, 10.0), gives(&[12.0]).first(&[1.0]).second(&[0.0]))
             .at(up_twice, (true, false, 10.0), gives(&[9.0]))
             .at(up_twice, (false, true, 10.0), gives(&[8.0])),
-        Case::new("ten branches in a chain, alive for four").at(chain, (), gives(&[4.0])),
-        Case::new("the gradient is that of the branch that runs")
+        ControlCase::new("ten branches in a chain, alive for four").at(chain, (), gives(&[4.0])),
+        ControlCase::new("the gradient is that of the branch that runs")
             .at(chosen_by_a_value, (10.0, 1.0f32), gives(&[420.0]).first(&[42.0]).second(&[0.0]))
             .at(chosen_by_a_value, (10.0, 2.0f32), gives(&[30.0]).first(&[3.0]).second(&[0.0])),
         // A gradient of what came before, whose own gradient goes back there.
-        Case::new("a gradient taken in a branch")
+        ControlCase::new("a gradient taken in a branch")
             .at(gradient_inside, (10.0, 1.0f32), gives(&[980.0]).first(&[98.0]))
             .at(gradient_inside, (10.0, 2.0f32), gives(&[30.0]).first(&[3.0])),
-        Case::new("a branch that does not read what the other one reads")
+        ControlCase::new("a branch that does not read what the other one reads")
             .at(
                 product_or_constant,
                 (1.0, 2.0, 5.0, true),
                 gives(&[4.0]).first(&[4.0, 2.0, 0.0]).second(&[2.0, 2.0, 0.0]),
             )
             .at(product_or_constant, (1.0, 2.0, 5.0, false), gives(&[2.0]).first(&[0.0; 3]).second(&[0.0; 3])),
-        Case::new("a tensor given back as it was, or gathered from")
+        ControlCase::new("a tensor given back as it was, or gathered from")
             .at(itself_or_gathered, ([1.0, 42.0], true), gives(&[1.0, 42.0]).first(&[1.0, 1.0]))
             .at(itself_or_gathered, ([1.0, 42.0], false), gives(&[42.0, 42.0]).first(&[0.0, 2.0])),
-        Case::new("no NaN from the branch that does not run")
+        ControlCase::new("no NaN from the branch that does not run")
             .at(safe_root, 0.0, gives(&[1e-3]).first(&[0.0]).second(&[0.0]))
             .at(safe_root, -1.0, gives(&[1e-3]).first(&[0.0]).second(&[0.0]))
             .at(safe_root, 4.0, gives(&[2.0]).first(&[0.25]).second(&[-1.0 / 32.0])),
-        Case::new("no division by zero in the branch that does not run").at(safe_quotient, (6, 3), gives(&[2.0])).at(
-            safe_quotient,
-            (6, 0),
-            gives(&[-1.0]),
-        ),
-        Case::new("what fails in a branch fails only if it runs")
+        ControlCase::new("no division by zero in the branch that does not run")
+            .at(safe_quotient, (6, 3), gives(&[2.0]))
+            .at(safe_quotient, (6, 0), gives(&[-1.0])),
+        ControlCase::new("what fails in a branch fails only if it runs")
             .at(only_what_is_taken_is_checked, (true, 1), gives(&[1.0]))
             .at(only_what_is_taken_is_checked, (false, -1), gives(&[-1.0]))
             .at(only_what_is_taken_is_checked, (true, -1), fails("the first arm ran"))
             .at(only_what_is_taken_is_checked, (false, 1), fails("the second arm ran")),
-        Case::new("a captured tensor is the branch's value and is changed afterwards")
+        ControlCase::new("a captured tensor is the branch's value and is changed afterwards")
             .at(captured_and_changed_later, ([1.0, 2.0], true), gives(&[1.0, 2.0, 100.0, 2.0]).first(&[1.0, 2.0]))
             .at(captured_and_changed_later, ([1.0, 2.0], false), gives(&[2.0, 4.0, 100.0, 4.0]).first(&[2.0, 4.0])),
-        Case::new("two gradients of one branch are equal")
+        ControlCase::new("two gradients of one branch are equal")
             .at(twice_differentiated_alike, (2.0, true), gives(&[12.0, 12.0]).first(&[24.0]).second(&[12.0]))
             .at(twice_differentiated_alike, (2.0, false), gives(&[5.0, 5.0]).first(&[0.0])),
-        Case::new("a gradient in a branch of a branch in it")
+        ControlCase::new("a gradient in a branch of a branch in it")
             .at(gradient_of_one_arm_in_an_arm, (3.0, true, true), gives(&[18.0]).first(&[12.0]).second(&[4.0]))
             .at(gradient_of_one_arm_in_an_arm, (3.0, true, false), gives(&[9.0]).first(&[3.0]))
             .at(gradient_of_one_arm_in_an_arm, (3.0, false, true), gives(&[3.0]).first(&[1.0])),
-        Case::new("a condition with dimensions").at(elementwise_condition, 1.0, fails("bool[2], not a scalar")),
-        Case::new("a switch of eight clamps its index")
+        ControlCase::new("a condition with dimensions").at(elementwise_condition, 1.0, fails("bool[2], not a scalar")),
+        ControlCase::new("a switch of eight clamps its index")
             .at(eight, (i32::MIN, 2.0), gives(&[1.0]).first(&[0.0]).second(&[0.0]))
             .at(eight, (0, 2.0), gives(&[1.0]).first(&[0.0]))
             .at(eight, (1, 2.0), gives(&[2.0]).first(&[1.0]).second(&[0.0]))
@@ -177,10 +175,10 @@ fn cases() -> Vec<Case> {
             .at(eight, (7, 2.0), gives(&[128.0]).first(&[448.0]).second(&[1344.0]))
             .at(eight, (8, 2.0), gives(&[128.0]).first(&[448.0]))
             .at(eight, (i32::MAX, 2.0), gives(&[128.0])),
-        Case::new("values of several types")
+        ControlCase::new("values of several types")
             .at(pair_of_types, (true, 1.5, 2), gives(&[3.0, 2.0, 1.0]).first(&[2.0]))
             .at(pair_of_types, (false, 1.5, 2), gives(&[1.5, 6.0, 0.0]).first(&[1.0])),
-        Case::new("a branch of nothing").at(nothing, (true, 1.0), gives(&[1.0]).first(&[1.0])),
+        ControlCase::new("a branch of nothing").at(nothing, (true, 1.0), gives(&[1.0]).first(&[1.0])),
     ]
 }
 

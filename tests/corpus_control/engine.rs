@@ -18,7 +18,7 @@ use crate::support::{
 type S = Tensor<f64>;
 
 /// A function with control flow, and its results for some inputs.
-pub struct Case {
+pub struct ControlCase {
     pub name: &'static str,
     runs: Vec<Run>,
 }
@@ -26,12 +26,12 @@ pub struct Case {
 /// One set of inputs of a case.
 struct Run {
     /// Traces the function with this number of gradients taken.
-    traced: Box<dyn Fn(usize) -> Result<Traced, Diagnostic>>,
+    traced: Box<dyn Fn(usize) -> Result<TracedCase, Diagnostic>>,
     inputs: Vec<HostTensor>,
     expected: Expected,
 }
 
-pub struct Traced {
+pub struct TracedCase {
     pub graph: Graph,
     pub vars: Vec<HostTensor>,
 }
@@ -77,13 +77,13 @@ impl Expected {
     }
 }
 
-impl Case {
-    pub fn new(name: &'static str) -> Case {
-        Case { name, runs: Vec::new() }
+impl ControlCase {
+    pub fn new(name: &'static str) -> ControlCase {
+        ControlCase { name, runs: Vec::new() }
     }
 
     /// Adds a set of inputs.
-    pub fn at<Args: 'static, F>(mut self, f: F, args: impl CallArgs<Args>, expected: Expected) -> Case
+    pub fn at<Args: 'static, F>(mut self, f: F, args: impl CallArgs<Args>, expected: Expected) -> ControlCase
     where
         F: GraphFn<Args> + 'static,
         for<'a> Orders<'a, F>: GraphFn<Args>,
@@ -96,7 +96,7 @@ impl Case {
                 _ => trace_fn("case", &Orders { f: &f, order }, &signature)?.0,
             };
             let vars = traced.vars.iter().map(|v| v.init().clone()).collect();
-            Ok(Traced { graph: traced.graph, vars })
+            Ok(TracedCase { graph: traced.graph, vars })
         };
         self.runs.push(Run { traced: Box::new(traced), inputs, expected });
         self
@@ -134,7 +134,7 @@ impl Case {
         if self.runs.is_empty() {
             return Err("no inputs".to_owned());
         }
-        let mut compiled = Compiled::default();
+        let mut compiled = CaseEngines::default();
         for run in &self.runs {
             run.check(&mut compiled).map_err(|e| {
                 let inputs: Vec<String> = run.inputs.iter().map(HostTensor::to_string).collect();
@@ -147,13 +147,13 @@ impl Case {
 
 /// Checks every case of a corpus like [`check_all`], and compares their plans with the golden file
 /// of the corpus.
-pub fn check_corpus(name: &str, cases: &[Case], at_least: usize) {
+pub fn check_corpus(name: &str, cases: &[ControlCase], at_least: usize) {
     check_all(cases, at_least);
-    support::plans::check_plans(name, &cases.iter().flat_map(Case::plans).collect::<Vec<_>>());
+    support::plans::check_plans(name, &cases.iter().flat_map(ControlCase::plans).collect::<Vec<_>>());
 }
 
 /// Checks every case of a list and reports those that fail.
-pub fn check_all(cases: &[Case], at_least: usize) {
+pub fn check_all(cases: &[ControlCase], at_least: usize) {
     assert!(cases.len() >= at_least, "{} cases", cases.len());
     let mut names: Vec<_> = cases.iter().map(|c| c.name).collect();
     names.sort_unstable();
@@ -165,11 +165,11 @@ pub fn check_all(cases: &[Case], at_least: usize) {
 
 /// The engines of the graphs of a case, each compiled once: runs on inputs of one type share them.
 #[derive(Default)]
-struct Compiled(Vec<Engines>);
+struct CaseEngines(Vec<Engines>);
 
-impl Compiled {
+impl CaseEngines {
     /// Runs a graph on every engine, and after each pass alone.
-    fn run(&mut self, traced: &Traced, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
+    fn run(&mut self, traced: &TracedCase, inputs: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
         let types: Vec<TensorType> = inputs.iter().map(HostTensor::ty).collect();
         let i = self.0.iter().position(|engines| engines.are_of(&traced.graph, &types)).unwrap_or_else(|| {
             let engines = Engines::new(&traced.graph, &types)
@@ -187,7 +187,7 @@ impl Compiled {
 }
 
 impl Run {
-    fn check(&self, compiled: &mut Compiled) -> Result<(), String> {
+    fn check(&self, compiled: &mut CaseEngines) -> Result<(), String> {
         let values = match &self.expected.values {
             Ok(values) => values,
             Err(part) => return self.check_error(part, compiled),
@@ -204,7 +204,7 @@ impl Run {
         Ok(())
     }
 
-    fn check_error(&self, part: &str, compiled: &mut Compiled) -> Result<(), String> {
+    fn check_error(&self, part: &str, compiled: &mut CaseEngines) -> Result<(), String> {
         let outcomes = match (self.traced)(0) {
             Ok(traced) => compiled.run(&traced, &self.inputs),
             Err(e) => vec![("trace", Err(e))],
@@ -219,7 +219,7 @@ impl Run {
         Ok(())
     }
 
-    fn check_order(&self, order: usize, expected: &[f64], compiled: &mut Compiled) -> Result<(), String> {
+    fn check_order(&self, order: usize, expected: &[f64], compiled: &mut CaseEngines) -> Result<(), String> {
         let traced = (self.traced)(order).map_err(|e| e.to_string())?;
         ir::verify(&traced.graph).map_err(|e| format!("{e:?}\n{}", traced.graph))?;
         for (engine, outcome) in compiled.run(&traced, &self.inputs) {
@@ -336,13 +336,13 @@ orders! {
 fn a_wrong_case_is_found() {
     let square = |x: S| x * x;
     let stopped = |x: S| x * x.stop_gradient();
-    let wrong = |expected: Expected| Case::new("square").at(square, 3.0, expected).check().unwrap_err();
-    assert!(Case::new("square").at(square, 3.0, gives(&[9.0]).first(&[6.0]).second(&[2.0])).check().is_ok());
+    let wrong = |expected: Expected| ControlCase::new("square").at(square, 3.0, expected).check().unwrap_err();
+    assert!(ControlCase::new("square").at(square, 3.0, gives(&[9.0]).first(&[6.0]).second(&[2.0])).check().is_ok());
     assert!(wrong(gives(&[9.1])).contains("interpreter: [9.0] is not [9.1]"));
     assert!(wrong(gives(&[9.0]).first(&[5.0])).contains("gradient 1: interpreter"));
     assert!(wrong(gives(&[9.0]).second(&[1.0])).contains("gradient 2: interpreter"));
     assert!(wrong(fails("overflow")).contains("no error"));
-    let differs = Case::new("stopped").at(stopped, 3.0, gives(&[9.0]).first(&[3.0])).check().unwrap_err();
+    let differs = ControlCase::new("stopped").at(stopped, 3.0, gives(&[9.0]).first(&[3.0])).check().unwrap_err();
     assert!(differs.contains("by differences"), "{differs}");
-    assert!(Case::new("none").check().is_err());
+    assert!(ControlCase::new("none").check().is_err());
 }

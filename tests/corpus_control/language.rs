@@ -169,7 +169,7 @@ fn the_language_has_its_meaning_on_every_engine() {
 }
 
 mod rows {
-    use super::super::engine::{Case, check_corpus, gives};
+    use super::super::engine::{ControlCase, check_corpus, gives};
     use anabranch::prelude::*;
 
     type S = Tensor<f64>;
@@ -214,20 +214,19 @@ mod rows {
     fn rows_of_tensors_are_right_on_every_engine() {
         let x = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
         let none: [[f64; 2]; 0] = [];
-        let cases =
-            [
-                Case::new("until a limit")
-                    .at(until_a_limit, (x, 10.0), gives(&[30.0]).first(&[2.0, 4.0, 6.0, 8.0, 0.0, 0.0, 0.0]))
-                    .at(until_a_limit, (x, 100.0), gives(&[91.0]).first(&[2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 0.0]))
-                    .at(until_a_limit, (none, 100.0), gives(&[0.0]).first(&[0.0])),
-                Case::new("the first that fits")
-                    .at(the_first_that_fits, (x, 4.0), gives(&[9.0, 16.0]).first(&[0.0, 0.0, 6.0, 8.0, 0.0, 0.0, 0.0]))
-                    .at(the_first_that_fits, (x, 99.0), gives(&[1.0, 2.0]).first(&[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])),
-                // ((2) 3 + 3) 5 + 5
-                Case::new("pairs")
-                    .at(pairs, [[2.0, -1.0], [3.0, 5.0]], gives(&[50.0]).first(&[15.0, 0.0, 15.0, 10.0]))
-                    .at(pairs, [[-2.0, -1.0]], gives(&[0.0]).first(&[0.0, 0.0])),
-            ];
+        let cases = [
+            ControlCase::new("until a limit")
+                .at(until_a_limit, (x, 10.0), gives(&[30.0]).first(&[2.0, 4.0, 6.0, 8.0, 0.0, 0.0, 0.0]))
+                .at(until_a_limit, (x, 100.0), gives(&[91.0]).first(&[2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 0.0]))
+                .at(until_a_limit, (none, 100.0), gives(&[0.0]).first(&[0.0])),
+            ControlCase::new("the first that fits")
+                .at(the_first_that_fits, (x, 4.0), gives(&[9.0, 16.0]).first(&[0.0, 0.0, 6.0, 8.0, 0.0, 0.0, 0.0]))
+                .at(the_first_that_fits, (x, 99.0), gives(&[1.0, 2.0]).first(&[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0])),
+            // ((2) 3 + 3) 5 + 5
+            ControlCase::new("pairs")
+                .at(pairs, [[2.0, -1.0], [3.0, 5.0]], gives(&[50.0]).first(&[15.0, 0.0, 15.0, 10.0]))
+                .at(pairs, [[-2.0, -1.0]], gives(&[0.0]).first(&[0.0, 0.0])),
+        ];
         check_corpus("language_rows", &cases, 3);
     }
 }

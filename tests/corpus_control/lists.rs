@@ -1,6 +1,6 @@
 //! Lists in branches and loops, and functions that are built on lists: scans and maps.
 
-use super::engine::{Case, check_corpus, fails, gives};
+use super::engine::{ControlCase, check_corpus, fails, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -144,95 +144,95 @@ fn scan_of_scans(xs: S) -> S {
     sums.sum() * last
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<ControlCase> {
     vec![
-        Case::new("an element that nobody writes is zeros").at(
+        ControlCase::new("an element that nobody writes is zeros").at(
             one_of_three_written,
             [1.0, 2.0],
             gives(&[0.0, 0.0, 1.0, 2.0, 0.0, 0.0]).first(&[1.0, 1.0]),
         ),
-        Case::new("a second write is an error")
+        ControlCase::new("a second write is an error")
             .at(written_twice, (7.0, 2), gives(&[0.0, 7.0, 14.0]).first(&[3.0]))
             .at(written_twice, (7.0, 1), fails("written"))
             .at(written_twice, (7.0, 3), fails("3"))
             .at(written_twice, (7.0, -1), fails("-1")),
-        Case::new("an element stacked, read and joined").at(
+        ControlCase::new("an element stacked, read and joined").at(
             stacked_read_and_joined,
             ([-1.0, 1.0], [-10.0, 10.0]),
             gives(&[1.0 + 10.0 + 2.0 + 10.0 + 100.0]).first(&[21.5, 34.5, 44.0, 55.0]),
         ),
-        Case::new("a row read twice").at(
+        ControlCase::new("a row read twice").at(
             one_row_twice,
             [[1.0, 2.0], [3.0, 4.0]],
             gives(&[8.0 + 1.5]).first(&[0.5, 4.5, 0.0, 0.0]),
         ),
-        Case::new("weights of one element").at(weights_of_one_element, 2.0, gives(&[24.0]).first(&[12.0])),
-        Case::new("second order through a list").at(
+        ControlCase::new("weights of one element").at(weights_of_one_element, 2.0, gives(&[24.0]).first(&[12.0])),
+        ControlCase::new("second order through a list").at(
             square_through_a_list,
             4.0,
             gives(&[16.0]).first(&[8.0]).second(&[2.0]),
         ),
-        Case::new("pushed by one loop and popped by another").at(pushed_and_popped, 4, gives(&[34.0])).at(
+        ControlCase::new("pushed by one loop and popped by another").at(pushed_and_popped, 4, gives(&[34.0])).at(
             pushed_and_popped,
             0,
             gives(&[0.0]),
         ),
-        Case::new("a list forked before a loop")
+        ControlCase::new("a list forked before a loop")
             .at(forked, (2.0, true, 2), gives(&[2.0, 20.0, 2.0, 4.0, 4.0]).first(&[11.0 + 5.0]))
             .at(forked, (2.0, false, 2), gives(&[2.0, 20.0, 2.0, 6.0, 18.0]).first(&[11.0 + 13.0]))
             .at(forked, (2.0, true, 0), gives(&[2.0, 20.0, 2.0]).first(&[12.0])),
-        Case::new("rows read in an order, and one of them twice").at(
+        ControlCase::new("rows read in an order, and one of them twice").at(
             rows_read_in_an_order,
             ([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [1, 0, 1]),
             gives(&[18.0, 32.0]).first(&[0.0, 0.0, 12.0, 16.0, 0.0, 0.0]).second(&[0.0, 0.0, 4.0, 4.0, 0.0, 0.0]),
         ),
-        Case::new("two gradients of one list do not add up").at(
+        ControlCase::new("two gradients of one list do not add up").at(
             two_gradients,
             [2.0, 3.0],
             gives(&[12.0, 27.0, 12.0, 27.0]).first(&[24.0, 36.0]).second(&[12.0, 12.0]),
         ),
-        Case::new("a map of branches, none of which makes a NaN of the other")
+        ControlCase::new("a map of branches, none of which makes a NaN of the other")
             .at(roots, [0.0; 3], gives(&[1e-3; 3]).first(&[0.0; 3]).second(&[0.0; 3]))
             .at(
                 roots,
                 [4.0, 0.0, 16.0],
                 gives(&[2.0, 1e-3, 4.0]).first(&[0.25, 0.0, 0.125]).second(&[-1.0 / 32.0, 0.0, -1.0 / 256.0]),
             ),
-        Case::new("a map in a branch")
+        ControlCase::new("a map in a branch")
             .at(doubled_or_ones, (true, [1.0, 2.0, 3.0]), gives(&[2.0, 4.0, 6.0]).first(&[2.0; 3]))
             .at(doubled_or_ones, (false, [1.0, 2.0, 3.0]), gives(&[1.0; 3]).first(&[0.0; 3])),
-        Case::new("a loop in a map in a map").at(
+        ControlCase::new("a loop in a map in a map").at(
             nested_map,
             [[2.0, 3.0], [4.0, 5.0]],
             gives(&[2.0, 3.0, 16.0, 25.0]).first(&[1.0, 1.0, 8.0, 10.0]).second(&[0.0, 0.0, 2.0, 2.0]),
         ),
-        Case::new("a capture of a map sums its gradient").at(
+        ControlCase::new("a capture of a map sums its gradient").at(
             captured_by_a_map,
             ([1.0, 2.0, 3.0], 2.0),
             gives(&[2.0, 8.0, 18.0]).first(&[4.0, 8.0, 12.0, 14.0]).second(&[6.0, 8.0, 10.0, 12.0]),
         ),
-        Case::new("a scan").at(
+        ControlCase::new("a scan").at(
             running_products,
             [2.0, 3.0, 4.0],
             gives(&[24.0, 2.0, 6.0, 24.0]).first(&[1.0 + 3.0 + 24.0, 2.0 + 16.0, 12.0]),
         ),
-        Case::new("a scan from the right").at(
+        ControlCase::new("a scan from the right").at(
             running_products_from_the_right,
             [2.0, 3.0, 4.0],
             gives(&[24.0, 24.0, 12.0, 4.0]).first(&[24.0, 4.0 + 16.0, 1.0 + 3.0 + 12.0]),
         ),
-        Case::new("a scan without inputs").at(
+        ControlCase::new("a scan without inputs").at(
             powers,
             3.0,
             gives(&[1.0, 3.0, 9.0, 27.0]).first(&[1.0 + 6.0 + 27.0]).second(&[2.0 + 18.0]),
         ),
-        Case::new("a scan without outputs").at(
+        ControlCase::new("a scan without outputs").at(
             without_outputs,
             [1.0, 2.0, 3.0],
             gives(&[11.0]).first(&[4.0, 2.0, 1.0]),
         ),
         // ((1 + a) + (a + b) + (a b + c) + (a b c + d)) a b c d
-        Case::new("a scan in a scan").at(
+        ControlCase::new("a scan in a scan").at(
             scan_of_scans,
             [[2.0, 3.0], [4.0, 5.0]],
             gives(&[47.0 * 120.0]).first(&[4860.0, 3200.0, 2250.0, 1248.0]),

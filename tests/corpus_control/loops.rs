@@ -1,7 +1,7 @@
 //! Loops: their values, their gradients, and their trip counts, which are zero about as often as
 //! they are positive.
 
-use super::engine::{Case, check_all, check_corpus, fails, gives};
+use super::engine::{ControlCase, check_all, check_corpus, fails, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -349,54 +349,60 @@ fn invariants(x: S) -> (S, S, S) {
     while_loop(init, |(i, _, _)| i.less(5.0), |(i, one, x)| (i + one, one, x))
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<ControlCase> {
     let none: [f64; 0] = [];
     let six = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
     vec![
-        Case::new("counting").at(count_to, 10_000, gives(&[10_000.0])).at(count_to, 0, gives(&[0.0])).at(
+        ControlCase::new("counting").at(count_to, 10_000, gives(&[10_000.0])).at(count_to, 0, gives(&[0.0])).at(
             count_to,
             -1,
             gives(&[0.0]),
         ),
-        Case::new("a sum of integers").at(sum_below, 10, gives(&[45.0])).at(sum_below, 0, gives(&[0.0])),
-        Case::new("two variables that do not change").at(four_variables, (), gives(&[10_100.0])),
-        Case::new("a body that forgets its variable")
+        ControlCase::new("a sum of integers").at(sum_below, 10, gives(&[45.0])).at(sum_below, 0, gives(&[0.0])),
+        ControlCase::new("two variables that do not change").at(four_variables, (), gives(&[10_100.0])),
+        ControlCase::new("a body that forgets its variable")
             .at(a_constant_is_the_result, (10, 5.0), gives(&[12.0, 10.0]).first(&[0.0]))
             .at(a_constant_is_the_result, (0, 5.0), gives(&[5.0, 0.0]).first(&[1.0])),
-        Case::new("a state of tuples and arrays").at(nested_structure, (), gives(&[100.0, 1.0, 102.0, 3.0, 204.0])),
-        Case::new("squaring until a bound").at(squares, 2.0, gives(&[256.0]).first(&[1024.0]).second(&[3584.0])).at(
-            squares,
-            200.0,
-            gives(&[200.0]).first(&[1.0]).second(&[0.0]),
+        ControlCase::new("a state of tuples and arrays").at(
+            nested_structure,
+            (),
+            gives(&[100.0, 1.0, 102.0, 3.0, 204.0]),
         ),
-        Case::new("the square of a loop's result").at(square_of_squares, 2.0, gives(&[65_536.0]).first(&[524_288.0])),
-        Case::new("a loop's result twice").at(sum_of_squares, 2.0, gives(&[512.0]).first(&[2048.0])),
-        Case::new("a captured factor sums its gradient over the trips").at(
+        ControlCase::new("squaring until a bound")
+            .at(squares, 2.0, gives(&[256.0]).first(&[1024.0]).second(&[3584.0]))
+            .at(squares, 200.0, gives(&[200.0]).first(&[1.0]).second(&[0.0])),
+        ControlCase::new("the square of a loop's result").at(
+            square_of_squares,
+            2.0,
+            gives(&[65_536.0]).first(&[524_288.0]),
+        ),
+        ControlCase::new("a loop's result twice").at(sum_of_squares, 2.0, gives(&[512.0]).first(&[2048.0])),
+        ControlCase::new("a captured factor sums its gradient over the trips").at(
             powers,
             (2.0, 3.0),
             gives(&[162.0]).first(&[81.0, 216.0]).second(&[108.0, 324.0]),
         ),
-        Case::new("a factor carried unchanged is as good as a captured one").at(
+        ControlCase::new("a factor carried unchanged is as good as a captured one").at(
             powers_of_a_variable,
             (2.0, 3.0),
             gives(&[162.0]).first(&[81.0, 216.0]).second(&[108.0, 324.0]),
         ),
-        Case::new("what only the condition reads has no gradient").at(
+        ControlCase::new("what only the condition reads has no gradient").at(
             read_by_the_condition_only,
             (2.0, 1.0),
             gives(&[18.0]).first(&[9.0, 0.0]).second(&[0.0, 0.0]),
         ),
-        Case::new("what the body reads has one").at(
+        ControlCase::new("what the body reads has one").at(
             read_by_the_body,
             (2.0, 3.0),
             gives(&[18.0]).first(&[9.0, 12.0]).second(&[6.0, 10.0]),
         ),
-        Case::new("a loop that is never entered").at(
+        ControlCase::new("a loop that is never entered").at(
             never_entered,
             ([1.0, 2.0], 5.0),
             gives(&[2.0, 6.0]).first(&[3.0, 5.0, 0.0]).second(&[2.0, 2.0, 0.0]),
         ),
-        Case::new("zero, one, two and many trips")
+        ControlCase::new("zero, one, two and many trips")
             .at(as_often_as, (0, 2.0, 3.0), gives(&[2.0]).first(&[1.0, 0.0]).second(&[0.0, 0.0]))
             .at(as_often_as, (1, 2.0, 3.0), gives(&[8.0]).first(&[4.0, 2.0]).second(&[1.0, 1.0]))
             .at(as_often_as, (2, 2.0, 3.0), gives(&[26.0]).first(&[13.0, 14.0]).second(&[7.0, 11.0]))
@@ -405,102 +411,114 @@ fn cases() -> Vec<Case> {
                 (65, 2.0, 1.0),
                 gives(&[132.0]).first(&[66.0, 4290.0]).second(&[2145.0, 2145.0 + 183_040.0]),
             ),
-        Case::new("a number of trips that is known").at(
+        ControlCase::new("a number of trips that is known").at(
             squared_twice,
             2.0,
             gives(&[16.0]).first(&[32.0]).second(&[48.0]),
         ),
-        Case::new("second order").at(squares_below_eight, 2.0, gives(&[16.0]).first(&[32.0]).second(&[48.0])),
-        Case::new("exchanged variables")
+        ControlCase::new("second order").at(squares_below_eight, 2.0, gives(&[16.0]).first(&[32.0]).second(&[48.0])),
+        ControlCase::new("exchanged variables")
             .at(exchanged, (3, 3.0, 5.0), gives(&[5.0]).first(&[0.0, 1.0]))
             .at(exchanged, (2, 3.0, 5.0), gives(&[3.0]).first(&[1.0, 0.0]))
             .at(exchanged, (0, 3.0, 5.0), gives(&[3.0]).first(&[1.0, 0.0])),
         // x * x * (x + 1)
-        Case::new("one tensor in two variables").at(
+        ControlCase::new("one tensor in two variables").at(
             one_tensor_twice,
             2.0,
             gives(&[12.0]).first(&[16.0]).second(&[14.0]),
         ),
-        Case::new("the second of two results").at(second_of_two, 1.0, gives(&[7.0]).first(&[1.0]).second(&[0.0])),
-        Case::new("a tangent that is zero for some trips")
+        ControlCase::new("the second of two results").at(
+            second_of_two,
+            1.0,
+            gives(&[7.0]).first(&[1.0]).second(&[0.0]),
+        ),
+        ControlCase::new("a tangent that is zero for some trips")
             .at(late_tangent, (1, 3.0), gives(&[2.0]).first(&[0.0]))
             .at(late_tangent, (2, 3.0), gives(&[6.0]).first(&[1.0]))
             .at(late_tangent, (4, 3.0), gives(&[38.0]).first(&[11.0])),
-        Case::new("an integer beside a float").at(an_integer_beside, 1.0, gives(&[1024.0, 10.0]).first(&[1024.0])),
-        Case::new("a way through an integer")
+        ControlCase::new("an integer beside a float").at(
+            an_integer_beside,
+            1.0,
+            gives(&[1024.0, 10.0]).first(&[1024.0]),
+        ),
+        ControlCase::new("a way through an integer")
             .at(through_an_integer, (0, [7.0, 8.0]), gives(&[0.0]).first(&[0.0, 0.0]))
             .at(through_an_integer, (1, [7.0, 8.0]), gives(&[16.0]).first(&[1.0, 1.0])),
-        Case::new("two loops in series").at(in_series, 1.0, gives(&[1024.0]).first(&[1024.0])),
-        Case::new("two loops side by side").at(side_by_side, 1.0, gives(&[64.0]).first(&[64.0])),
-        Case::new("a loop whose gradient is stopped").at(
+        ControlCase::new("two loops in series").at(in_series, 1.0, gives(&[1024.0]).first(&[1024.0])),
+        ControlCase::new("two loops side by side").at(side_by_side, 1.0, gives(&[64.0]).first(&[64.0])),
+        ControlCase::new("a loop whose gradient is stopped").at(
             without_its_gradient,
             2.0,
             gives(&[258.0]).first(&[1.0]).second(&[0.0]).not_smooth(),
         ),
         // 3, 2 -> 13, 4 -> 185, 16: the first is (x^2 + y^2)^2 + y^4, the second y^4.
-        Case::new("the first of two results that depend on each other").at(
+        ControlCase::new("the first of two results that depend on each other").at(
             first_sum,
             (3.0, 2.0),
             gives(&[185.0]).first(&[156.0, 136.0]).second(&[172.0, 180.0]),
         ),
-        Case::new("the second of two results that depend on each other").at(
+        ControlCase::new("the second of two results that depend on each other").at(
             second_sum,
             (3.0, 2.0),
             gives(&[16.0]).first(&[0.0, 32.0]).second(&[0.0, 48.0]),
         ),
-        Case::new("both results").at(sums_of_squares, (3.0, 2.0), gives(&[185.0, 16.0]).first(&[156.0, 168.0])),
-        Case::new("both results, stopped behind the loop").at(
+        ControlCase::new("both results").at(sums_of_squares, (3.0, 2.0), gives(&[185.0, 16.0]).first(&[156.0, 168.0])),
+        ControlCase::new("both results, stopped behind the loop").at(
             stopped_behind,
             (3.0, 2.0),
             gives(&[201.0]).first(&[0.0, 0.0]).not_smooth(),
         ),
-        Case::new("a square stopped inside")
+        ControlCase::new("a square stopped inside")
             .at(stopped_inside, (3.0, 2.0), gives(&[185.0]).first(&[156.0, 0.0]).not_smooth())
             .at(
                 stopped_inside,
                 ([3.0, 4.0], [2.0, 3.0]),
                 gives(&[185.0, 706.0]).first(&[156.0, 400.0, 0.0, 0.0]).not_smooth(),
             ),
-        Case::new("rows that are added to all rows")
+        ControlCase::new("rows that are added to all rows")
             .at(rows_added, ([[1.0, 2.0], [3.0, 4.0]], 0), gives(&[4.0, 6.0]).first(&[1.0; 4]))
             .at(rows_added, ([[1.0, 2.0], [3.0, 4.0]], 1), gives(&[5.0, 8.0]).first(&[2.0, 2.0, 1.0, 1.0]))
             .at(rows_added, ([[1.0, 2.0], [3.0, 4.0]], 2), gives(&[8.5, 13.0]).first(&[2.5, 2.5, 2.0, 2.0])),
         // dh = W W 1, dW = h' (W 1)' + (h W)' 1'
-        Case::new("products of matrices").at(
+        ControlCase::new("products of matrices").at(
             products,
             ([[1.0, 1.0]], [[1.0, 2.0], [3.0, 4.0]]),
             gives(&[22.0, 32.0]).first(&[17.0, 37.0, 7.0, 11.0, 9.0, 13.0]),
         ),
-        Case::new("tensors joined in every trip").at(
+        ControlCase::new("tensors joined in every trip").at(
             joined_in_a_loop,
             ([[1.0, 2.0]], [[3.0]]),
             gives(&[12.0]).first(&[2.0, 2.0, 2.0]),
         ),
-        Case::new("no state and a condition that is false").at(no_state, 1.0, gives(&[1.0]).first(&[1.0])),
-        Case::new("a body that only checks").at(checks_only, (1.0, 3), gives(&[1.0]).first(&[1.0])).at(
+        ControlCase::new("no state and a condition that is false").at(no_state, 1.0, gives(&[1.0]).first(&[1.0])),
+        ControlCase::new("a body that only checks").at(checks_only, (1.0, 3), gives(&[1.0]).first(&[1.0])).at(
             checks_only,
             (1.0, 4),
             fails("three iterations are enough"),
         ),
-        Case::new("the condition runs once more than the body")
+        ControlCase::new("the condition runs once more than the body")
             .at(condition_is_evaluated_once_more, 3, gives(&[3.0]))
             .at(condition_is_evaluated_once_more, 4, fails("evaluated with 4")),
-        Case::new("a bound on the trips of an endless loop")
+        ControlCase::new("a bound on the trips of an endless loop")
             .at(bounded_by_and, (3, 1.0), gives(&[4.0]).first(&[1.0]))
             .at(bounded_by_and, (0, 1.0), gives(&[1.0]).first(&[1.0])),
-        Case::new("a fold")
+        ControlCase::new("a fold")
             .at(fold_doubled, (six, 0.0), gives(&[240.0]).first(&[64.0, 32.0, 16.0, 8.0, 4.0, 2.0, 64.0]))
             .at(fold_doubled, (six, 10.0), gives(&[880.0]))
             .at(fold_doubled, ([2.0, 3.0, 4.0, 5.0, 6.0], 1.0), gives(&[208.0]))
             .at(fold_doubled, (none, 3.0), gives(&[3.0]).first(&[1.0])),
-        Case::new("a fold from the right")
+        ControlCase::new("a fold from the right")
             .at(
                 fold_doubled_from_the_right,
                 (six, 10.0),
                 gives(&[1282.0]).first(&[2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0]),
             )
             .at(fold_doubled_from_the_right, ([1.0, 2.0, 3.0, 4.0, 5.0], 6.0), gives(&[450.0])),
-        Case::new("variables that come back as they were").at(invariants, 0.0, gives(&[5.0, 1.0, 0.0]).first(&[1.0])),
+        ControlCase::new("variables that come back as they were").at(
+            invariants,
+            0.0,
+            gives(&[5.0, 1.0, 0.0]).first(&[1.0]),
+        ),
     ]
 }
 
@@ -522,5 +540,5 @@ fn a_random_mask_is_the_same_backwards() {
     assert_eq!(forward, backward);
     assert!(forward.as_slice().iter().any(|&f| f < 1.0), "{forward:?}");
     let both = [forward.as_slice(), backward.as_slice()].concat();
-    check_all(&[Case::new("masks").at(factors, (x, 5), gives(&both))], 1);
+    check_all(&[ControlCase::new("masks").at(factors, (x, 5), gives(&both))], 1);
 }

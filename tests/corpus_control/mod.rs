@@ -7,9 +7,10 @@
 //! the branch that does not run, a loop without iterations, a capture that only the condition
 //! reads, a tangent that grows from zero.
 //!
-//! A [`Case`](engine::Case) is a function, its inputs, its results, its gradient and its second
-//! derivative, all found by hand. The engines are in `engine.rs`. If a case is about syntax, the
-//! function is a `#[graph]`; otherwise it is written with the functions of `anabranch::control`.
+//! A [`ControlCase`](engine::ControlCase) is a function, its inputs, its results, its gradient and
+//! its second derivative, all found by hand. The engines are in `engine.rs`. If a case is about
+//! syntax, the function is a `#[graph]`; otherwise it is written with the functions of
+//! `anabranch::control`.
 //!
 //! Other files have cases of mismatched types (`tests/control_functions.rs`, `tests/errors.rs`),
 //! host values under a staged condition (`tests/ui/`), recursion and names of variables

@@ -1,6 +1,6 @@
 //! Branches in loops, loops in branches, loops in loops, and gradients in all of them.
 
-use super::engine::{Case, check_all, check_corpus, gives};
+use super::engine::{ControlCase, check_all, check_corpus, gives};
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;
@@ -247,43 +247,47 @@ fn reads_an_outer_variable(n: I, x: S) -> S {
     outer
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<ControlCase> {
     let dual = loop_of_branch_in_loop_with_slope;
-    let branchy = [0.9, 1.1, 1.3, 1.7].into_iter().fold(Case::new("a branch in a loop in a loop"), |case, x| {
+    let branchy = [0.9, 1.1, 1.3, 1.7].into_iter().fold(ControlCase::new("a branch in a loop in a loop"), |case, x| {
         case.at(loop_of_branch_in_loop, x, gives(&[dual(x).0]).first(&[dual(x).1]))
     });
     vec![
         branchy,
-        Case::new("sums of sums").at(sums_of_sums, (), gives(&[225.0])),
-        Case::new("a branch in a loop").at(branch_in_a_loop, 1, gives(&[10.0])).at(branch_in_a_loop, 0, gives(&[10.0])),
+        ControlCase::new("sums of sums").at(sums_of_sums, (), gives(&[225.0])),
+        ControlCase::new("a branch in a loop").at(branch_in_a_loop, 1, gives(&[10.0])).at(
+            branch_in_a_loop,
+            0,
+            gives(&[10.0]),
+        ),
         // The trip count changes at integers.
-        Case::new("a loop in a branch")
+        ControlCase::new("a loop in a branch")
             .at(loop_in_a_branch, (true, 0.0), gives(&[10.0]).first(&[1.0]).not_smooth())
             .at(loop_in_a_branch, (true, 0.5), gives(&[10.5]).first(&[1.0]).second(&[0.0]))
             .at(loop_in_a_branch, (false, 0.0), gives(&[0.0]).first(&[2.0]))
             .at(loop_in_a_branch, (false, 3.0), gives(&[6.0]).first(&[2.0]).second(&[0.0])),
-        Case::new("endless loops in a branch that does not run")
+        ControlCase::new("endless loops in a branch that does not run")
             .at(endless_in_a_branch, (false, 1.0), gives(&[1.0]).first(&[1.0]))
             .at(endless_in_a_branch, (true, f64::NAN), gives(&[f64::NAN])),
-        Case::new("squared or reduced")
+        ControlCase::new("squared or reduced")
             .at(squared_or_reduced, 2.0, gives(&[256.0]).first(&[1024.0]).second(&[3584.0]))
             .at(squared_or_reduced, 7.0, gives(&[2401.0]).first(&[4.0 * 343.0]).second(&[12.0 * 49.0]).not_smooth())
             .at(squared_or_reduced, 60.0, gives(&[119.0]).first(&[1.0]).second(&[0.0])),
-        Case::new("a vector squared or reduced").at(
+        ControlCase::new("a vector squared or reduced").at(
             vector_squared_or_reduced,
             [2.0, 3.0],
             gives(&[16.0 + 20.0, 81.0 + 20.0]).first(&[32.0, 108.0]).second(&[48.0, 108.0]).not_smooth(),
         ),
-        Case::new("doubled in each trip or forgotten")
+        ControlCase::new("doubled in each trip or forgotten")
             .at(doubled_or_forgotten, (true, 1.0), gives(&[8.0]).first(&[8.0]).second(&[0.0]))
             .at(doubled_or_forgotten, (false, 1.0), gives(&[2.0]).first(&[0.0]).second(&[0.0])),
-        Case::new("the gradient of a loop in a branch")
+        ControlCase::new("the gradient of a loop in a branch")
             .at(gradient_of_a_loop_in_a_branch, (true, 1.0), gives(&[9.0]))
             .at(gradient_of_a_loop_in_a_branch, (true, 1.1), gives(&[9.0]).first(&[0.0]))
             .at(gradient_of_a_loop_in_a_branch, (false, 1.0), gives(&[1.0]).first(&[1.0])),
-        Case::new("the gradient of a loop in a loop").at(gradient_of_a_loop_in_a_loop, 1.0, gives(&[18.0])),
+        ControlCase::new("the gradient of a loop in a loop").at(gradient_of_a_loop_in_a_loop, 1.0, gives(&[18.0])),
         // Two iterations: x^4 / y^3, times y.
-        Case::new("second order through a loop in a branch")
+        ControlCase::new("second order through a loop in a branch")
             .at(
                 quotients_in_a_branch,
                 (2.0, 3.0),
@@ -294,22 +298,20 @@ fn cases() -> Vec<Case> {
             .at(quotients_in_a_branch, (2.0, 0.5), gives(&[1.0]).first(&[0.5, 2.0]).second(&[1.0, 1.0]))
             .at(quotients_in_a_branch, (0.5, 2.0), gives(&[1.0]).first(&[2.0, 0.5]).second(&[1.0, 1.0])),
         // x -> 3 x^2, twice: 27 x^4.
-        Case::new("the slope of a loop as a loop variable").at(
+        ControlCase::new("the slope of a loop as a loop variable").at(
             slope_of_a_cube_twice,
             2.0,
             gives(&[432.0]).first(&[864.0]).second(&[1296.0]),
         ),
-        Case::new("in a loop, the slope of a loop before it").at(
+        ControlCase::new("in a loop, the slope of a loop before it").at(
             slope_of_a_loop_before,
             2.0,
             gives(&[24.0]).first(&[24.0]),
         ),
-        Case::new("one loop three times").at(one_loop_in_itself, (1.0, 2), gives(&[1458.0]).first(&[1458.0])).at(
-            one_loop_in_itself,
-            (1.0, 0),
-            gives(&[2.0]).first(&[2.0]),
-        ),
-        Case::new("an inner loop that reads the outer one")
+        ControlCase::new("one loop three times")
+            .at(one_loop_in_itself, (1.0, 2), gives(&[1458.0]).first(&[1458.0]))
+            .at(one_loop_in_itself, (1.0, 0), gives(&[2.0]).first(&[2.0])),
+        ControlCase::new("an inner loop that reads the outer one")
             .at(reads_an_outer_variable, (0, 2.0), gives(&[2.0]).first(&[1.0]).second(&[0.0]))
             // x (1 + x) (1 + 2 x)
             .at(reads_an_outer_variable, (3, 2.0), gives(&[30.0]).first(&[37.0]).second(&[30.0])),
@@ -331,6 +333,6 @@ fn a_loop_has_the_derivatives_of_its_unrolled_steps() {
         };
         let (y, d, dd) = eval_with(unrolled, x).unwrap();
         let expected = gives(y.as_slice()).first(d.as_slice()).second(dd.as_slice());
-        check_all(&[Case::new("steps").at(steps_as_a_loop, (x, 4), expected)], 1);
+        check_all(&[ControlCase::new("steps").at(steps_as_a_loop, (x, 4), expected)], 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Results of a graph that is split at one of its values: one part fetches the value, and the other
 //! part is fed with it and computes the rest.
 
-use super::engine::Traced;
+use super::engine::TracedCase;
 use anabranch::dsl::ir::{Op, Value};
 use anabranch::dsl::passes::{Assignments, Pipeline, PrunedGraph, prune, specialize};
 use anabranch::dsl::{HostTensor, TensorType, interp};
@@ -14,7 +14,7 @@ const VALUES: usize = 2;
 ///
 /// The interpreter's results of both parts are bitwise identical to those of the whole graph. The
 /// second part assigns all variables that the whole graph assigns, and the first part none.
-pub fn check(traced: &Traced, inputs: &[HostTensor], whole: &[HostTensor]) -> Result<(), String> {
+pub fn check(traced: &TracedCase, inputs: &[HostTensor], whole: &[HostTensor]) -> Result<(), String> {
     let g = &traced.graph;
     let mut vars = traced.vars.clone();
     interp::run(g, inputs, &mut vars, interp::InterpOptions::default()).map_err(|e| e.to_string())?;

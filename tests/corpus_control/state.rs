@@ -1,6 +1,6 @@
 //! Variables that branches and loops read and assign.
 
-use super::engine::{Case, check_corpus, fails, gives};
+use super::engine::{ControlCase, check_corpus, fails, gives};
 use anabranch::dsl::autodiff::var_gradients;
 use anabranch::prelude::*;
 
@@ -140,11 +140,11 @@ fn assigned_in_condition_and_body(a: &Var<f64>, b: &Var<f64>, n: I) -> (S, S, S)
     (a.get(), b.get(), d)
 }
 
-fn cases() -> Vec<Case> {
+fn cases() -> Vec<ControlCase> {
     let float = |name: &str, x: f64| Var::<f64>::new(name, x);
     let int = |name: &str, x: i32| Var::<i32>::new(name, x);
     vec![
-        Case::new("read in a loop").at(
+        ControlCase::new("read in a loop").at(
             {
                 let v = float("v", 2.0);
                 move || cube(&v)
@@ -152,7 +152,7 @@ fn cases() -> Vec<Case> {
             (),
             gives(&[8.0, 12.0]),
         ),
-        Case::new("two that are assigned in program order").at(
+        ControlCase::new("two that are assigned in program order").at(
             {
                 let (a, b) = (float("a", 0.0), float("b", 0.0));
                 move || two_sums(&a, &b)
@@ -160,7 +160,7 @@ fn cases() -> Vec<Case> {
             (),
             gives(&[10.0, 55.0]),
         ),
-        Case::new("assigned by a loop in a branch")
+        ControlCase::new("assigned by a loop in a branch")
             .at(
                 {
                     let v = int("v", -1);
@@ -177,7 +177,7 @@ fn cases() -> Vec<Case> {
                 true,
                 gives(&[5.0, -1.0]),
             ),
-        Case::new("assigned in one arm and read behind it")
+        ControlCase::new("assigned in one arm and read behind it")
             .at(
                 {
                     let v = int("v", 7);
@@ -194,7 +194,7 @@ fn cases() -> Vec<Case> {
                 false,
                 gives(&[7.0]),
             ),
-        Case::new("assigned in a loop that does not read it")
+        ControlCase::new("assigned in a loop that does not read it")
             .at(
                 {
                     let v = int("v", 7);
@@ -211,7 +211,7 @@ fn cases() -> Vec<Case> {
                 0,
                 gives(&[7.0]),
             ),
-        Case::new("counted in a condition")
+        ControlCase::new("counted in a condition")
             .at(
                 {
                     let v = int("v", 7);
@@ -245,13 +245,13 @@ fn cases() -> Vec<Case> {
                     b *= 0.25;
                 }
             };
-            let case = Case::new("assigned in a condition and in the body");
+            let case = ControlCase::new("assigned in a condition and in the body");
             [0, 1, 2, 5, 50].into_iter().fold(case, |case, n| {
                 let (a, b) = (float("a", 1.0), float("b", 3.0));
                 case.at(move |n| assigned_in_condition_and_body(&a, &b, n), n, gives(&host(n)))
             })
         },
-        Case::new("descent inside of the graph").at(
+        ControlCase::new("descent inside of the graph").at(
             {
                 let v = float("v", 2.0);
                 move || descent(&v)
@@ -259,7 +259,7 @@ fn cases() -> Vec<Case> {
             (),
             gives(&[0.25]),
         ),
-        Case::new("a step that fails in an iteration")
+        ControlCase::new("a step that fails in an iteration")
             .at(
                 {
                     let v = int("v", 0);
@@ -276,7 +276,7 @@ fn cases() -> Vec<Case> {
                 4,
                 fails("the variable reached 4"),
             ),
-        Case::new("changed by an inner loop")
+        ControlCase::new("changed by an inner loop")
             // 1 in the second iteration, 2 and 3 in the third.
             .at(
                 {

@@ -4,13 +4,13 @@ use super::{Docs, text};
 use serde_json::Value;
 
 /// Writes declarations of items of one crate.
-pub(super) struct Writer<'a> {
+pub(super) struct DeclarationWriter<'a> {
     pub(super) docs: &'a Docs,
     /// The index of the crate.
     pub(super) of: usize,
 }
 
-impl Writer<'_> {
+impl DeclarationWriter<'_> {
     /// Returns a list as an array, and an absent list as an empty array.
     fn list<'v>(&self, value: &'v Value) -> &'v [Value] {
         match value {

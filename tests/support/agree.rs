@@ -47,11 +47,11 @@ macro_rules! agree {
     };
     ($name:ident($x:ident: Num, $n:ident: Int) over $numbers:expr, $integers:expr; $body:block) => {
         mod $name {
-            use $crate::corpus_control::engine::{Case, gives};
+            use $crate::corpus_control::engine::{ControlCase, gives};
             use $crate::support::dual::Dual;
             agree! { @versions ($x: Num, $n: Int) -> Num $body }
-            pub(super) fn case() -> Case {
-                let mut case = Case::new(stringify!($name));
+            pub(super) fn case() -> ControlCase {
+                let mut case = ControlCase::new(stringify!($name));
                 for x in $numbers {
                     for n in $integers {
                         let x = Dual { value: x, slope: 1.0 };

@@ -34,7 +34,7 @@ pub fn check_against_rust<Args, A: CallArgs<Args> + Copy + Debug>(
 ) {
     let inputs: Vec<A> = inputs.into_iter().collect();
     let first = Arguments::of(*inputs.first().expect("there is something to run"));
-    let compiled = Compiled::new(staged, &first).unwrap_or_else(|e| panic!("{e}"));
+    let compiled = CompiledEverywhere::new(staged, &first).unwrap_or_else(|e| panic!("{e}"));
     for input in inputs {
         let (_, plain) = rust[0];
         let expected = plain(input);
@@ -93,27 +93,27 @@ pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anab
 }
 
 fn run_all<Args, F: GraphFn<Args>>(f: F, arguments: &Arguments) -> Vec<(&'static str, Outcome)> {
-    match Compiled::new(f, arguments) {
+    match CompiledEverywhere::new(f, arguments) {
         Ok(compiled) => compiled.run(arguments),
         Err(e) => vec![("trace", Err(e))],
     }
 }
 
 /// A function compiled for every engine and by a session.
-struct Compiled<F: GraphFn<Args>, Args> {
+struct CompiledEverywhere<F: GraphFn<Args>, Args> {
     engines: Engines,
     vars: Vec<HostTensor>,
     session: anabranch::Result<Function<F, Args>>,
 }
 
-impl<Args, F: GraphFn<Args>> Compiled<F, Args> {
+impl<Args, F: GraphFn<Args>> CompiledEverywhere<F, Args> {
     /// Traces the function for arguments of these types. Returns the error of the trace.
-    fn new(f: F, arguments: &Arguments) -> anabranch::Result<Compiled<F, Args>> {
+    fn new(f: F, arguments: &Arguments) -> anabranch::Result<CompiledEverywhere<F, Args>> {
         let signature = arguments.signature();
         let (traced, _) = trace_fn("test", &f, &signature)?;
         let verified = anabranch::dsl::ir::verify(&traced.graph);
         assert!(verified.is_ok(), "{}\n{verified:?}", traced.graph);
-        Ok(Compiled {
+        Ok(CompiledEverywhere {
             engines: Engines::new(&traced.graph, signature.types()),
             vars: traced.vars.iter().map(|v| v.init().clone()).collect(),
             session: Session::new().expect("a session on the CPU").function(f),

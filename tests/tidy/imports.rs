@@ -2,7 +2,7 @@
 //! paths through a child module. Tests are left out.
 
 use super::text::code_of;
-use super::{Report, Source};
+use super::{Report, SourceFile};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A module, as a path from the crate, for example `["graph", "tree"]`.
@@ -12,7 +12,7 @@ type ModulePath = Vec<String>;
 type ImportGraph = BTreeMap<ModulePath, BTreeSet<ModulePath>>;
 
 /// No file below `folder` imports itself through others.
-pub(crate) fn circular_imports(sources: &[Source], folder: &str) -> Report {
+pub(crate) fn circular_imports(sources: &[SourceFile], folder: &str) -> Report {
     let graph = imports(sources, folder);
     let mut report = Report::default();
     for module in graph.keys() {
@@ -45,7 +45,7 @@ fn reaches(graph: &ImportGraph, from: &ModulePath, to: &ModulePath) -> bool {
 }
 
 /// No file of a folder in `order` imports one of a later folder.
-pub(crate) fn upward_imports(sources: &[Source], folder: &str, order: &[&str]) -> Report {
+pub(crate) fn upward_imports(sources: &[SourceFile], folder: &str, order: &[&str]) -> Report {
     let room = |module: &ModulePath| order.iter().position(|room| module.first().is_some_and(|first| first == room));
     let mut report = Report::default();
     for (module, imported) in imports(sources, folder) {
@@ -61,7 +61,7 @@ pub(crate) fn upward_imports(sources: &[Source], folder: &str, order: &[&str]) -
 }
 
 /// Returns the imports between the files below `folder`, which is the source folder of a crate.
-fn imports(sources: &[Source], folder: &str) -> ImportGraph {
+fn imports(sources: &[SourceFile], folder: &str) -> ImportGraph {
     let is_test = |module: &ModulePath| module.last().is_some_and(|name| name == "tests" || name == "growth");
     let files: Vec<(ModulePath, &str)> = sources
         .iter()

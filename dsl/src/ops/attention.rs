@@ -181,7 +181,7 @@ fn weights_of<T: RealNumber>(q: &[T], keys: &[T]) -> Vec<T> {
     // As in softmax.
     let shift = if max.is_finite() { max } else { T::ZERO };
     p.iter_mut().for_each(|s| *s = scalars::exp(*s - shift));
-    let sum = p.iter().copied().fold(T::ZERO, T::plus);
+    let sum = p.iter().copied().fold(T::ZERO, scalars::Arithmetic::add);
     p.iter_mut().for_each(|p| *p = *p / sum);
     p
 }

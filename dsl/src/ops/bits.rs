@@ -7,7 +7,7 @@
 use super::elementwise_binary::broadcast_pair;
 use super::infer::{Class, common};
 use super::number::match_types;
-use super::scalar_functions::{Meaning, functions};
+use super::scalar_functions::{ScalarSemantics, functions};
 use super::*;
 use crate::ir::Attrs;
 use crate::{Element, HostTensor};
@@ -28,16 +28,16 @@ fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
 }
 
 /// Returns the definition of an operation on two tensors of integers.
-const fn row(name: &'static str, meaning: &Meaning) -> OpDef {
+const fn row(name: &'static str, semantics: &ScalarSemantics) -> OpDef {
     OpDef {
         name,
         arity: Arity::Exactly(2),
         attrs: &[],
         infer: |cx| Ok(common(cx, Class::Int)?.into()),
-        eval: meaning.eval,
+        eval: semantics.eval,
         grad: Grad::Zero("the bits of integers have no derivative"),
         exactness: Exactness::Exact,
-        class: meaning.class(),
+        class: semantics.class(),
         halves: Halves::Widened,
         effects: Effects::Pure,
         laws: Laws::NONE,
@@ -53,7 +53,7 @@ static BIT_AND: OpDef = OpDef {
         absorbing: Some(laws::is_whole_zero),
         ..Laws::NONE
     },
-    ..row("bit_and", &meaning::BIT_AND)
+    ..row("bit_and", &semantics::BIT_AND)
 };
 /// `a | b`
 static BIT_OR: OpDef = OpDef {
@@ -64,28 +64,28 @@ static BIT_OR: OpDef = OpDef {
         absorbing: Some(laws::is_all_bits),
         ..Laws::NONE
     },
-    ..row("bit_or", &meaning::BIT_OR)
+    ..row("bit_or", &semantics::BIT_OR)
 };
 /// `a ^ b`
 static BIT_XOR: OpDef = OpDef {
     laws: Laws { commutative: true, identity: Some(laws::is_whole_zero), ..Laws::NONE },
-    ..row("bit_xor", &meaning::BIT_XOR)
+    ..row("bit_xor", &semantics::BIT_XOR)
 };
 /// `!a`
 static BIT_NOT: OpDef = OpDef {
     laws: Laws { involution: true, ..Laws::NONE },
     arity: Arity::Exactly(1),
-    ..row("bit_not", &meaning::BIT_NOT)
+    ..row("bit_not", &semantics::BIT_NOT)
 };
 /// `a << b`
 static SHIFT_LEFT: OpDef = OpDef {
     laws: Laws { identity: Some(laws::is_whole_zero), ..Laws::NONE },
-    ..row("shift_left", &meaning::SHIFT_LEFT)
+    ..row("shift_left", &semantics::SHIFT_LEFT)
 };
 /// `a >> b`
 static SHIFT_RIGHT: OpDef = OpDef {
     laws: Laws { identity: Some(laws::is_whole_zero), ..Laws::NONE },
-    ..row("shift_right", &meaning::SHIFT_RIGHT)
+    ..row("shift_right", &semantics::SHIFT_RIGHT)
 };
 
 macro_rules! any_methods {

@@ -7,7 +7,7 @@
 use super::elementwise_binary::{broadcast_pair, stretch};
 use super::infer::{Class, common, shapes_differ};
 use super::number::match_types;
-use super::scalar_functions::{Meaning, functions};
+use super::scalar_functions::{ScalarSemantics, functions};
 use super::*;
 use crate::ir::Attrs;
 use crate::scalars::ScalarExpr;
@@ -35,16 +35,16 @@ fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> bool) -> HostTensor 
 }
 
 /// Returns the definition of an operation on two tensors of a class that results in `bool`.
-const fn row(name: &'static str, infer: Infer, meaning: &Meaning) -> OpDef {
+const fn row(name: &'static str, infer: Infer, semantics: &ScalarSemantics) -> OpDef {
     OpDef {
         name,
         arity: Arity::Exactly(2),
         attrs: &[],
         infer,
-        eval: meaning.eval,
+        eval: semantics.eval,
         grad: Grad::Zero("its result is a boolean"),
         exactness: Exactness::Exact,
-        class: meaning.class(),
+        class: semantics.class(),
         halves: Halves::Widened,
         effects: Effects::Pure,
         laws: Laws::NONE,
@@ -65,17 +65,17 @@ fn of_bools(cx: &InferCx<'_>) -> Result<Type, OpError> {
 }
 
 /// `a == b`
-static EQ: OpDef = OpDef { laws: Laws { commutative: true, ..Laws::NONE }, ..row("eq", of_any, &meaning::EQ) };
+static EQ: OpDef = OpDef { laws: Laws { commutative: true, ..Laws::NONE }, ..row("eq", of_any, &semantics::EQ) };
 /// `a != b`, which is true for `NaN`.
-static NE: OpDef = OpDef { laws: Laws { commutative: true, ..Laws::NONE }, ..row("ne", of_any, &meaning::NE) };
+static NE: OpDef = OpDef { laws: Laws { commutative: true, ..Laws::NONE }, ..row("ne", of_any, &semantics::NE) };
 /// `a < b`
-static LT: OpDef = row("lt", of_numbers, &meaning::LT);
+static LT: OpDef = row("lt", of_numbers, &semantics::LT);
 /// `a <= b`
-static LE: OpDef = row("le", of_numbers, &meaning::LE);
+static LE: OpDef = row("le", of_numbers, &semantics::LE);
 /// `a > b`
-static GT: OpDef = row("gt", of_numbers, &meaning::GT);
+static GT: OpDef = row("gt", of_numbers, &semantics::GT);
 /// `a >= b`
-static GE: OpDef = row("ge", of_numbers, &meaning::GE);
+static GE: OpDef = row("ge", of_numbers, &semantics::GE);
 /// `a & b`
 static AND: OpDef = OpDef {
     laws: Laws {
@@ -85,7 +85,7 @@ static AND: OpDef = OpDef {
         absorbing: Some(laws::is_false),
         ..Laws::NONE
     },
-    ..row("and", of_bools, &meaning::AND)
+    ..row("and", of_bools, &semantics::AND)
 };
 /// `a | b`
 static OR: OpDef = OpDef {
@@ -96,23 +96,23 @@ static OR: OpDef = OpDef {
         absorbing: Some(laws::is_true),
         ..Laws::NONE
     },
-    ..row("or", of_bools, &meaning::OR)
+    ..row("or", of_bools, &semantics::OR)
 };
 /// `a ^ b`
 static XOR: OpDef = OpDef {
     laws: Laws { commutative: true, identity: Some(laws::is_false), ..Laws::NONE },
-    ..row("xor", of_bools, &meaning::XOR)
+    ..row("xor", of_bools, &semantics::XOR)
 };
 /// `!a`
 static NOT: OpDef = OpDef {
     laws: Laws { involution: true, ..Laws::NONE },
     arity: Arity::Exactly(1),
-    ..row("not", of_bools, &meaning::NOT)
+    ..row("not", of_bools, &semantics::NOT)
 };
 /// Whether an element is `NaN`.
-static IS_NAN: OpDef = OpDef { arity: Arity::Exactly(1), ..row("is_nan", of_floats, &meaning::IS_NAN) };
+static IS_NAN: OpDef = OpDef { arity: Arity::Exactly(1), ..row("is_nan", of_floats, &semantics::IS_NAN) };
 /// Whether an element is neither infinite nor `NaN`.
-static IS_FINITE: OpDef = OpDef { arity: Arity::Exactly(1), ..row("is_finite", of_floats, &meaning::IS_FINITE) };
+static IS_FINITE: OpDef = OpDef { arity: Arity::Exactly(1), ..row("is_finite", of_floats, &semantics::IS_FINITE) };
 
 /// The second operand where the first is true, the third elsewhere.
 static SELECT: OpDef = OpDef {

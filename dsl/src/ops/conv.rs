@@ -145,7 +145,7 @@ const FILTERS: &str = "the filters, the channels";
 /// `w` and `y`.
 fn products(cx: &EvalCx<'_>, x: &[usize], w: &[usize], y: &[usize], roles: [usize; 3]) -> HostTensor {
     fn add<T: Number>(result: &mut [T], a: &[T], b: &[T], for_each: impl Fn(&mut dyn FnMut([usize; 3]))) {
-        for_each(&mut |[r, i, j]| result[r] = result[r].plus(a[i].times(b[j])));
+        for_each(&mut |[r, i, j]| result[r] = result[r].add(a[i].mul(b[j])));
     }
     let windows = Windows::of_conv(cx.attrs);
     let groups = Conv::of(cx.attrs).groups;

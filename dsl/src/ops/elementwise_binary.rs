@@ -6,7 +6,7 @@
 
 use super::infer::{Class, common, shapes_differ};
 use super::number::Number;
-use super::scalar_functions::{Meaning, functions};
+use super::scalar_functions::{ScalarSemantics, functions};
 use super::*;
 use crate::ir::Attrs;
 use crate::{Element, Float, HostTensor, Numeric, Operand, Shape, Tensor};
@@ -14,12 +14,12 @@ use crate::{Element, Float, HostTensor, Numeric, Operand, Shape, Tensor};
 family!(ADD, SUB, MUL, DIV, REM, NEG, POW, MAXIMUM, MINIMUM, ATAN2);
 
 functions! { ($) binary_functions:
-    ADD Numeric |x, y| x.plus(y);
-    SUB Numeric |x, y| x.minus(y);
-    MUL Numeric |x, y| x.times(y);
-    DIV Quotient |x, y| x.over(y);
-    REM Quotient |x, y| x.modulo(y);
-    NEG Numeric |x| x.negated();
+    ADD Numeric |x, y| x.add(y);
+    SUB Numeric |x, y| x.sub(y);
+    MUL Numeric |x, y| x.mul(y);
+    DIV Quotient |x, y| x.div(y);
+    REM Quotient |x, y| x.rem(y);
+    NEG Numeric |x| x.neg();
     POW Float |x, y| scalars::pow(x, y);
     MAXIMUM Numeric |x, y| x.larger(y);
     MINIMUM Numeric |x, y| x.smaller(y);
@@ -54,16 +54,16 @@ pub(super) fn index_of(shape: &[usize], mut offset: usize) -> Vec<usize> {
 }
 
 /// Returns the definition of an exact and pure operation on numbers.
-const fn row(name: &'static str, meaning: &Meaning, grad: Grad) -> OpDef {
+const fn row(name: &'static str, semantics: &ScalarSemantics, grad: Grad) -> OpDef {
     OpDef {
         name,
         arity: Arity::Exactly(2),
         attrs: &[],
         infer: |cx| Ok(common(cx, Class::Numeric)?.into()),
-        eval: meaning.eval,
+        eval: semantics.eval,
         grad,
         exactness: Exactness::Exact,
-        class: meaning.class(),
+        class: semantics.class(),
         halves: Halves::Widened,
         effects: Effects::Pure,
         laws: Laws::NONE,
@@ -73,13 +73,13 @@ const fn row(name: &'static str, meaning: &Meaning, grad: Grad) -> OpDef {
 /// `a + b`
 static ADD: OpDef = OpDef {
     laws: Laws { commutative: true, identity: Some(laws::is_additive_identity), ..Laws::NONE },
-    ..row("add", &meaning::ADD, Grad::Rule(|n| vec![Some(n.dy()), Some(n.dy())]))
+    ..row("add", &semantics::ADD, Grad::Rule(|n| vec![Some(n.dy()), Some(n.dy())]))
 };
 
 /// `a - b`
 static SUB: OpDef = OpDef {
     laws: Laws { identity: Some(laws::subtracts_nothing), ..Laws::NONE },
-    ..row("sub", &meaning::SUB, Grad::Rule(|n| vec![Some(n.dy()), n.needs(1).then(|| -n.dy())]))
+    ..row("sub", &semantics::SUB, Grad::Rule(|n| vec![Some(n.dy()), n.needs(1).then(|| -n.dy())]))
 };
 
 /// `a * b`
@@ -87,7 +87,7 @@ static MUL: OpDef = OpDef {
     laws: Laws { commutative: true, identity: Some(laws::is_one), absorbing: Some(laws::is_whole_zero), ..Laws::NONE },
     ..row(
         "mul",
-        &meaning::MUL,
+        &semantics::MUL,
         Grad::Rule(|n| vec![n.needs(0).then(|| n.dy() * n.x(1)), n.needs(1).then(|| n.dy() * n.x(0))]),
     )
 };
@@ -99,7 +99,7 @@ static DIV: OpDef = OpDef {
     effects: Effects::Fallible,
     ..row(
         "div",
-        &meaning::DIV,
+        &semantics::DIV,
         Grad::Rule(|n| {
             let d = n.dy() / n.x(1);
             vec![Some(d), n.needs(1).then(|| -(d * n.y()))]
@@ -112,7 +112,7 @@ static REM: OpDef = OpDef {
     effects: Effects::Fallible,
     ..row(
         "rem",
-        &meaning::REM,
+        &semantics::REM,
         Grad::Rule(|n| {
             // x % d = x - q d with the quotient q rounded towards zero, which is constant almost
             // everywhere.
@@ -126,7 +126,7 @@ static REM: OpDef = OpDef {
 static NEG: OpDef = OpDef {
     laws: Laws { involution: true, ..Laws::NONE },
     arity: Arity::Exactly(1),
-    ..row("neg", &meaning::NEG, Grad::Rule(|n| vec![Some(-n.dy())]))
+    ..row("neg", &semantics::NEG, Grad::Rule(|n| vec![Some(-n.dy())]))
 };
 
 /// `a` to the power `b`.
@@ -135,7 +135,7 @@ static POW: OpDef = OpDef {
     exactness: Exactness::Ulps(16),
     ..row(
         "pow",
-        &meaning::POW,
+        &semantics::POW,
         Grad::Rule(|n| {
             let base = || {
                 // If the exponent is 0, the result is constant, even at 0, where x^-1 is infinite.
@@ -157,14 +157,14 @@ static POW: OpDef = OpDef {
 /// order.
 static MAXIMUM: OpDef = OpDef {
     laws: Laws { idempotent: true, ..Laws::NONE },
-    ..row("maximum", &meaning::MAXIMUM, Grad::Rule(|n| split(n, n.x(0), n.x(1))))
+    ..row("maximum", &semantics::MAXIMUM, Grad::Rule(|n| split(n, n.x(0), n.x(1))))
 };
 
 /// The smaller element, or `NaN` if one is. The sign of the smaller of two zeros depends on their
 /// order.
 static MINIMUM: OpDef = OpDef {
     laws: Laws { idempotent: true, ..Laws::NONE },
-    ..row("minimum", &meaning::MINIMUM, Grad::Rule(|n| split(n, n.x(1), n.x(0))))
+    ..row("minimum", &semantics::MINIMUM, Grad::Rule(|n| split(n, n.x(1), n.x(0))))
 };
 
 /// Returns the cotangents of two operands: that of the result for the selected operand, or half of
@@ -181,7 +181,7 @@ static ATAN2: OpDef = OpDef {
     exactness: Exactness::Ulps(8),
     ..row(
         "atan2",
-        &meaning::ATAN2,
+        &semantics::ATAN2,
         Grad::Rule(|n| {
             let (y, x) = (n.x(0), n.x(1));
             let d = n.dy() / (y.square() + x.square());

@@ -71,7 +71,7 @@ fn read_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
 fn add_at(cx: &EvalCx<'_>, at: &[usize]) -> HostTensor {
     fn add<T: Number>(into: &[T], updates: &[T], at: &[usize]) -> Vec<T> {
         let mut sums = into.to_vec();
-        at.iter().zip(updates).for_each(|(&o, &x)| sums[o] = sums[o].plus(x));
+        at.iter().zip(updates).for_each(|(&o, &x)| sums[o] = sums[o].add(x));
         sums
     }
     match_numeric!(cx.operands[0].buffer(), d => cx.result(add(d, cx.operands[2].data(), at)))

@@ -42,7 +42,7 @@ static MATMUL: OpDef = OpDef {
                     let sums = &mut y[row * n..(row + 1) * n];
                     for (j, &x) in a[row * k..(row + 1) * k].iter().enumerate() {
                         for (sum, &w) in sums.iter_mut().zip(&b[j * n..(j + 1) * n]) {
-                            *sum = sum.plus(x.times(w));
+                            *sum = sum.add(x.mul(w));
                         }
                     }
                 }

@@ -86,7 +86,7 @@ static MAX_POOL_GRAD: OpDef = OpDef {
         fn add<T: Number>(dx: &mut [T], dy: &[T], places: impl Iterator<Item = Option<usize>>) {
             for (i, &dy) in places.zip(dy) {
                 if let Some(i) = i {
-                    dx[i] = dx[i].plus(dy);
+                    dx[i] = dx[i].add(dy);
                 }
             }
         }
@@ -120,8 +120,8 @@ static AVG_POOL: OpDef = OpDef {
             let mut sums = vec![Number::ZERO; y.iter().product()];
             let mut counts = vec![Number::ZERO; sums.len()];
             for_each(cx, &y, x.shape(), &mut |to, from| {
-                sums[to] = scalars::Arithmetic::plus(sums[to], d[from]);
-                counts[to] = scalars::Arithmetic::plus(counts[to], Number::ONE);
+                sums[to] = scalars::Arithmetic::add(sums[to], d[from]);
+                counts[to] = scalars::Arithmetic::add(counts[to], Number::ONE);
             });
             sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum = mean(cx, *sum, n));
             cx.result(sums)
@@ -161,10 +161,10 @@ static AVG_POOL_GRAD: OpDef = OpDef {
         let (dy, x) = (cx.operands[0], cx.shape());
         Ok(match_float!(dy.buffer(), d => {
             let mut counts = zeros_like(d);
-            for_each(cx, dy.shape(), &x, &mut |of, _| counts[of] = scalars::Arithmetic::plus(counts[of], Number::ONE));
+            for_each(cx, dy.shape(), &x, &mut |of, _| counts[of] = scalars::Arithmetic::add(counts[of], Number::ONE));
             let shares: Vec<_> = d.iter().zip(counts).map(|(&dy, n)| mean(cx, dy, n)).collect();
             let mut dx = vec![Number::ZERO; x.iter().product()];
-            for_each(cx, dy.shape(), &x, &mut |from, to| dx[to] = scalars::Arithmetic::plus(dx[to], shares[from]));
+            for_each(cx, dy.shape(), &x, &mut |from, to| dx[to] = scalars::Arithmetic::add(dx[to], shares[from]));
             cx.result(dx)
         }))
     },
@@ -262,8 +262,8 @@ fn value<T: Number>(x: &[T], i: Option<usize>) -> T {
 fn mean<T: Number>(cx: &EvalCx<'_>, sum: T, n: T) -> T {
     let MeanPool { window, count_padding, .. } = MeanPool::of(cx.attrs);
     let size = window.iter().product();
-    let size = (0..size).fold(T::ZERO, |n, _| n.plus(T::ONE));
-    sum.over(if count_padding { size } else { n })
+    let size = (0..size).fold(T::ZERO, |n, _| n.add(T::ONE));
+    sum.div(if count_padding { size } else { n })
 }
 
 /// Options of pooling over `D` axes. By default windows are adjacent, without padding.

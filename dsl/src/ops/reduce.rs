@@ -82,7 +82,7 @@ static SUM: OpDef = OpDef {
         "sum",
         Combiner::Sum,
         |cx| infer(cx, Class::Numeric),
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, scalars::Arithmetic::plus))),
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ZERO, scalars::Arithmetic::add))),
         Grad::Rule(|n| vec![Some(broadcast_to_operand(n, kept(n, n.dy())))]),
     )
 };
@@ -94,7 +94,7 @@ static PROD: OpDef = OpDef {
         "prod",
         Combiner::Product,
         |cx| infer(cx, Class::Numeric),
-        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ONE, scalars::Arithmetic::times))),
+        |cx| Ok(match_numeric!(cx.operands[0].buffer(), d => reduce(cx, d, Number::ONE, scalars::Arithmetic::mul))),
         Grad::Rule(|n| vec![Some(prod_gradient(n))]),
     )
 };
@@ -214,7 +214,7 @@ static CUMSUM: OpDef = OpDef {
                 let mut sum = T::ZERO;
                 for i in 0..n {
                     let at = start + stride * if reverse { n - 1 - i } else { i };
-                    sum = sum.plus(data[at]);
+                    sum = sum.add(data[at]);
                     sums[at] = sum;
                 }
             }

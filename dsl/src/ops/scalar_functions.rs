@@ -1,6 +1,6 @@
 //! Definition of elementwise operations by functions of the [scalar language](crate::scalars).
 //!
-//! A row of [`functions!`] is the only place where an elementwise operation gets its meaning. The
+//! A row of [`functions!`] is the only place where an elementwise operation gets its semantics. The
 //! reference implementation and the recorded form are generated from it, and a macro that passes
 //! the rows on to engines, which compile the function for blocks of elements.
 
@@ -10,23 +10,23 @@ use crate::ops::class::{OpClass, ScalarForm};
 use crate::scalars::ScalarExpr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The meaning of an elementwise operation.
-pub(super) struct Meaning {
+/// The semantics of an elementwise operation.
+pub(super) struct ScalarSemantics {
     /// The reference implementation.
     pub(super) eval: Eval,
     /// The recorded form for operands of a type.
     pub(super) form: fn(DType) -> Option<ScalarExpr>,
 }
 
-impl Meaning {
+impl ScalarSemantics {
     /// Returns the class of the operation.
     pub(super) const fn class(&self) -> OpClass {
         OpClass::Scalar(ScalarForm::Function(self.form))
     }
 }
 
-/// Defines a module `meaning` with a [`Meaning`] for each row, and a macro `$list` that passes the
-/// rows to a macro.
+/// Defines a module `semantics` with a [`ScalarSemantics`] for each row, and a macro `$list` that
+/// passes the rows to a macro.
 ///
 /// The signature of a row determines the types of its operands and of its result:
 ///
@@ -45,15 +45,15 @@ impl Meaning {
 /// domain, for which the method `far` is called.
 macro_rules! functions {
     (($d:tt) $list:ident: $($op:ident $signature:ident |$($x:ident),+| $e:expr $(=> $far:ident)?;)*) => {
-        mod meaning {
+        mod semantics {
             use super::*;
             #[allow(unused_imports, reason = "not all files use all parts of the language")]
             use crate::{
-                ops::{number::{match_float, match_numeric}, scalar_functions::{Meaning, forms, evals}},
+                ops::{number::{match_float, match_numeric}, scalar_functions::{ScalarSemantics, forms, evals}},
                 scalars::{self, Beyond, Bitwise, Mask, Arithmetic, Real, Comparable},
             };
             $(
-                pub(super) const $op: Meaning = Meaning {
+                pub(super) const $op: ScalarSemantics = ScalarSemantics {
                     eval: evals!($signature |$($x),+| $e $(=> $far)?),
                     form: forms!($signature |$($x),+| $e $(=> $far)?),
                 };

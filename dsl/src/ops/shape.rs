@@ -116,7 +116,7 @@ static SUM_LIKE: OpDef = OpDef {
         }
         let to = broadcast_strides(&cx.shape(), x.shape());
         Ok(match_numeric!(x.buffer(), d => {
-            cx.result(super::reduce::fold(x.shape(), to, vec![Number::ZERO; cx.ty.shape.size().unwrap_or(0)], d, scalars::Arithmetic::plus))
+            cx.result(super::reduce::fold(x.shape(), to, vec![Number::ZERO; cx.ty.shape.size().unwrap_or(0)], d, scalars::Arithmetic::add))
         }))
     },
     grad: Grad::Rule(|n| {

@@ -12,7 +12,7 @@ fn complement<R: Real>(x: R, e: Scaled<R>) -> Scaled<R> {
     let (shifted, double) = (x + four, x + x + one);
     let inverse = one / (shifted * double);
     let t = (x - four) * double * inverse;
-    e.times(t.polynomial(R::Format::ERFC) * (shifted * inverse))
+    e * (t.polynomial(R::Format::ERFC) * (shifted * inverse))
 }
 
 /// Returns `e^(-factor x^2)` for an `x` whose square is finite.
@@ -49,8 +49,8 @@ pub fn gelu<R: Real>(x: R) -> R {
     let limit = R::Format::ERFC_LIMIT * std::f64::consts::SQRT_2;
     let size = x.magnitude().limited(limit);
     let scaled = size * x.number(std::f64::consts::FRAC_1_SQRT_2);
-    let above = complement(scaled, gaussian(size, 0.5).times(half));
-    let negative = above.times(x.larger(x.number(-limit))).value();
+    let above = complement(scaled, gaussian(size, 0.5) * half);
+    let negative = (above * x.larger(x.number(-limit))).value();
     let far = R::choose(x.less(zero), negative, x * (one - above.value()));
     let square = size * size * half;
     let near = x * near_erf(scaled, square).copysign(x).mul_add(half, half);

@@ -1,6 +1,7 @@
 //! The exponential and functions derived from it.
 
 use super::{Arithmetic, Bitwise, Format, Real, log1p};
+use std::ops::Mul;
 
 /// The number `mantissa * 2^power`.
 #[derive(Clone, Copy)]
@@ -10,26 +11,28 @@ pub(super) struct Scaled<R: Real> {
 }
 
 impl<R: Real> Scaled<R> {
-    /// Returns the product with `x`, computed before the scaling: a subnormal factor would lose
-    /// digits.
-    #[inline(always)]
-    pub(super) fn times(self, x: R) -> Scaled<R> {
-        Scaled { mantissa: self.mantissa * x, ..self }
-    }
-
     /// Returns the number, which may be subnormal or infinite.
     #[inline(always)]
     pub(super) fn value(self) -> R {
         // Two factors, because 2^power itself may be out of the normal range.
         let half = self.power.shift_right(self.power.integer(1));
-        self.mantissa * power_of_two(half) * power_of_two(self.power.minus(half))
+        self.mantissa * power_of_two(half) * power_of_two(self.power.sub(half))
+    }
+}
+
+impl<R: Real> Mul<R> for Scaled<R> {
+    type Output = Scaled<R>;
+    /// Returns the product, computed before the scaling: a subnormal factor would lose digits.
+    #[inline(always)]
+    fn mul(self, x: R) -> Scaled<R> {
+        Scaled { mantissa: self.mantissa * x, ..self }
     }
 }
 
 /// Returns `2^n` for an exponent of a normal number.
 #[inline(always)]
 fn power_of_two<R: Real>(n: R::Int) -> R {
-    R::from_bits(n.plus(n.integer(R::Format::BIAS)).shift_left(n.integer(R::Format::MANTISSA_BITS)))
+    R::from_bits(n.add(n.integer(R::Format::BIAS)).shift_left(n.integer(R::Format::MANTISSA_BITS)))
 }
 
 /// Returns `n` and `r` with `x = n ln 2 + r` and `|r| <= ln 2 / 2`.
@@ -80,7 +83,7 @@ pub fn exp<R: Real>(x: R) -> R {
 #[inline(always)]
 fn scaled_expm1<R: Real>(x: R, n: i64) -> R {
     let (power, rest) = split(x);
-    let factor: R = power_of_two(power.minus(power.integer(n)));
+    let factor: R = power_of_two(power.sub(power.integer(n)));
     // The subtraction is exact, or the subtrahend is negligible.
     factor.mul_add(less_one(rest), factor - x.number(1.0 / (1 << n) as f64))
 }
@@ -121,7 +124,7 @@ pub fn sinh<R: Real>(x: R) -> R {
 #[inline(always)]
 pub fn cosh<R: Real>(x: R) -> R {
     let (power, rest) = split(hyperbolic(x));
-    let factor: R = power_of_two(power.minus(power.integer(2)));
+    let factor: R = power_of_two(power.sub(power.integer(2)));
     let quarter = factor.mul_add(less_one(rest), factor);
     quarter + quarter + x.number(0.125) / quarter
 }
@@ -149,7 +152,7 @@ pub fn sigmoid<R: Real>(x: R) -> R {
 pub fn silu<R: Real>(x: R) -> R {
     // The product is scaled last, because the sigmoid of a large negative number is subnormal.
     let e = scaled_exp(-x.magnitude());
-    let numerator = e.times(x.larger(x.number(R::Format::EXP_RANGE[0])));
+    let numerator = e * x.larger(x.number(R::Format::EXP_RANGE[0]));
     R::choose(x.less(x.number(0.0)), numerator.value(), x) / (x.number(1.0) + e.value())
 }
 

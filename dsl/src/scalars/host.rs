@@ -62,27 +62,27 @@ macro_rules! real {
             const SIGNED: bool = true;
             comparisons!($t);
             #[inline(always)]
-            fn plus(self, other: $t) -> $t {
+            fn add(self, other: $t) -> $t {
                 self + other
             }
             #[inline(always)]
-            fn minus(self, other: $t) -> $t {
+            fn sub(self, other: $t) -> $t {
                 self - other
             }
             #[inline(always)]
-            fn times(self, other: $t) -> $t {
+            fn mul(self, other: $t) -> $t {
                 self * other
             }
             #[inline(always)]
-            fn over(self, other: $t) -> $t {
+            fn div(self, other: $t) -> $t {
                 self / other
             }
             #[inline(always)]
-            fn modulo(self, other: $t) -> $t {
+            fn rem(self, other: $t) -> $t {
                 self % other
             }
             #[inline(always)]
-            fn negated(self) -> $t {
+            fn neg(self) -> $t {
                 -self
             }
             #[inline(always)]
@@ -157,27 +157,27 @@ macro_rules! integer {
             const SIGNED: bool = $signed;
             comparisons!($t);
             #[inline(always)]
-            fn plus(self, other: $t) -> $t {
+            fn add(self, other: $t) -> $t {
                 self.wrapping_add(other)
             }
             #[inline(always)]
-            fn minus(self, other: $t) -> $t {
+            fn sub(self, other: $t) -> $t {
                 self.wrapping_sub(other)
             }
             #[inline(always)]
-            fn times(self, other: $t) -> $t {
+            fn mul(self, other: $t) -> $t {
                 self.wrapping_mul(other)
             }
             #[inline(always)]
-            fn over(self, other: $t) -> $t {
+            fn div(self, other: $t) -> $t {
                 self.wrapping_div(other)
             }
             #[inline(always)]
-            fn modulo(self, other: $t) -> $t {
+            fn rem(self, other: $t) -> $t {
                 self.wrapping_rem(other)
             }
             #[inline(always)]
-            fn negated(self) -> $t {
+            fn neg(self) -> $t {
                 self.wrapping_neg()
             }
             #[inline(always)]

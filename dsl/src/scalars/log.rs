@@ -20,9 +20,9 @@ impl<R: Real> Split<R> {
         let bits = normal.bits();
         let n = |x: i64| bits.integer(x);
         let mantissa = n(R::Format::MANTISSA_BITS);
-        let power = bits.minus(n(R::Format::SQRT_HALF_BITS)).shift_right(mantissa);
-        let m = R::from_bits(bits.minus(power.shift_left(mantissa)));
-        Split { power: R::Int::choose(small, power.minus(n(scale)), power), fraction: m - x.number(1.0) }
+        let power = bits.sub(n(R::Format::SQRT_HALF_BITS)).shift_right(mantissa);
+        let m = R::from_bits(bits.sub(power.shift_left(mantissa)));
+        Split { power: R::Int::choose(small, power.sub(n(scale)), power), fraction: m - x.number(1.0) }
     }
 
     /// Returns the logarithm, plus a small number.

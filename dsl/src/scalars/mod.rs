@@ -85,22 +85,22 @@ pub trait Arithmetic: Comparable {
     fn number(self, x: f64) -> Self;
     /// Returns the sum.
     #[must_use]
-    fn plus(self, other: Self) -> Self;
+    fn add(self, other: Self) -> Self;
     /// Returns the difference.
     #[must_use]
-    fn minus(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
     /// Returns the product.
     #[must_use]
-    fn times(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
     /// Returns the quotient. That of integers is rounded towards zero, and `other` is not zero.
     #[must_use]
-    fn over(self, other: Self) -> Self;
+    fn div(self, other: Self) -> Self;
     /// Returns the remainder with the sign of `self`. An integer `other` is not zero.
     #[must_use]
-    fn modulo(self, other: Self) -> Self;
+    fn rem(self, other: Self) -> Self;
     /// Returns the number with the opposite sign.
     #[must_use]
-    fn negated(self) -> Self;
+    fn neg(self) -> Self;
     /// Returns the absolute value.
     #[must_use]
     fn magnitude(self) -> Self;

@@ -126,22 +126,22 @@ macro_rules! number {
                 let $x = x as $t;
                 self.constant($bits)
             }
-            fn plus(self, other: Self) -> Self {
+            fn add(self, other: Self) -> Self {
                 self.binary(BinaryOp::Add, other)
             }
-            fn minus(self, other: Self) -> Self {
+            fn sub(self, other: Self) -> Self {
                 self.binary(BinaryOp::Sub, other)
             }
-            fn times(self, other: Self) -> Self {
+            fn mul(self, other: Self) -> Self {
                 self.binary(BinaryOp::Mul, other)
             }
-            fn over(self, other: Self) -> Self {
+            fn div(self, other: Self) -> Self {
                 self.binary(BinaryOp::Div, other)
             }
-            fn modulo(self, other: Self) -> Self {
+            fn rem(self, other: Self) -> Self {
                 self.binary(BinaryOp::Rem, other)
             }
-            fn negated(self) -> Self {
+            fn neg(self) -> Self {
                 self.unary(UnaryOp::Neg)
             }
             fn magnitude(self) -> Self {
@@ -177,31 +177,31 @@ macro_rules! real {
         impl Add for Recorded<'_, $t> {
             type Output = Self;
             fn add(self, other: Self) -> Self {
-                self.plus(other)
+                Arithmetic::add(self, other)
             }
         }
         impl Sub for Recorded<'_, $t> {
             type Output = Self;
             fn sub(self, other: Self) -> Self {
-                self.minus(other)
+                Arithmetic::sub(self, other)
             }
         }
         impl Mul for Recorded<'_, $t> {
             type Output = Self;
             fn mul(self, other: Self) -> Self {
-                self.times(other)
+                Arithmetic::mul(self, other)
             }
         }
         impl Div for Recorded<'_, $t> {
             type Output = Self;
             fn div(self, other: Self) -> Self {
-                self.over(other)
+                Arithmetic::div(self, other)
             }
         }
         impl Neg for Recorded<'_, $t> {
             type Output = Self;
             fn neg(self) -> Self {
-                self.negated()
+                Arithmetic::neg(self)
             }
         }
         impl<'r> Real for Recorded<'r, $t> {

@@ -87,7 +87,7 @@ pub fn sin<R: Real>(x: R) -> R {
 pub fn cos<R: Real>(x: R) -> R {
     let Angle { quadrant, sin, cos } = Angle::of(x.magnitude());
     let y = R::choose(quadrant.has(1), sin, cos);
-    y.negated_if(quadrant.plus(quadrant.integer(1)).has(2))
+    y.negated_if(quadrant.add(quadrant.integer(1)).has(2))
 }
 
 /// Returns the tangent of an angle that is not [far](is_far).

@@ -11,7 +11,7 @@ use anabranch_dsl::{checkpoint, checkpoint_loop, checkpoint_loop_every, custom_g
 use std::sync::Arc;
 
 /// A random graph, and initial values for its variables.
-pub(crate) struct Program {
+pub(crate) struct RandomGraph {
     pub(crate) graph: Graph,
     pub(crate) vars: Vec<HostTensor>,
 }
@@ -38,16 +38,16 @@ pub(crate) fn inputs() -> Vec<HostTensor> {
 }
 
 /// Returns the program that a tape determines.
-pub(crate) fn program(tape: &[u8]) -> Program {
+pub(crate) fn program(tape: &[u8]) -> RandomGraph {
     written(tape, true)
 }
 
 /// Returns the same program without its checkpoints, which do not affect its results.
-pub(crate) fn without_checkpoints(tape: &[u8]) -> Program {
+pub(crate) fn without_checkpoints(tape: &[u8]) -> RandomGraph {
     written(tape, false)
 }
 
-fn written(tape: &[u8], checkpoints: bool) -> Program {
+fn written(tape: &[u8], checkpoints: bool) -> RandomGraph {
     let traced = trace::trace("random", || {
         let types = [
             TensorType { dtype: DType::F32, shape: [n()].into() },
@@ -63,7 +63,7 @@ fn written(tape: &[u8], checkpoints: bool) -> Program {
             AnyVar::new("w", HostTensor::new([2], vec![1.0f32, -2.0])),
             AnyVar::new("odd name", HostTensor::scalar(3i32)),
         ];
-        let mut writer = Writer { tape: tape.iter(), vars, checkpoints };
+        let mut writer = GraphWriter { tape: tape.iter(), vars, checkpoints };
         let mut scope = inputs.clone();
         let gradient = writer.choose(2) == 1;
         writer.block(&mut scope, 3, 12);
@@ -76,16 +76,16 @@ fn written(tape: &[u8], checkpoints: bool) -> Program {
     });
     let traced = traced.unwrap_or_else(|e| panic!("a random program is not traced: {e}"));
     let vars = traced.vars.iter().map(|v| v.init().clone()).collect();
-    Program { graph: traced.graph, vars }
+    RandomGraph { graph: traced.graph, vars }
 }
 
-struct Writer<'a> {
+struct GraphWriter<'a> {
     tape: std::slice::Iter<'a, u8>,
     vars: Vec<AnyVar>,
     checkpoints: bool,
 }
 
-impl Writer<'_> {
+impl GraphWriter<'_> {
     /// Returns a number below `n` from the tape, which is padded with zeros.
     fn choose(&mut self, n: usize) -> usize {
         usize::from(self.tape.next().copied().unwrap_or(0)) % n

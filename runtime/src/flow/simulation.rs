@@ -51,8 +51,8 @@ impl Rng {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TestNumber(i64);
 
-/// Writer of random graphs in text form.
-struct Writer<'a> {
+/// GraphWriter of random graphs in text form.
+struct GraphWriter<'a> {
     rng: &'a mut Rng,
     text: String,
     n: usize,
@@ -61,7 +61,7 @@ struct Writer<'a> {
     effects: bool,
 }
 
-impl Writer<'_> {
+impl GraphWriter<'_> {
     fn name(&mut self) -> String {
         self.n += 1;
         format!("%v{}", self.n)
@@ -176,7 +176,7 @@ impl Writer<'_> {
 pub(super) fn random_graph(rng: &mut Rng) -> Graph {
     let inputs = ["%x".to_owned(), "%y".to_owned()];
     let (budget, effects) = (6 + rng.below(20), rng.below(3) == 0);
-    let mut writer = Writer { rng, text: String::new(), n: 0, budget, effects };
+    let mut writer = GraphWriter { rng, text: String::new(), n: 0, budget, effects };
     let mut known = writer.block(&inputs, 0);
     while writer.budget > 0 {
         known = writer.block(&known, 0);

@@ -440,7 +440,7 @@ struct Merging<'a> {
 
 /// A pair of clusters that may be merged, each identified by one of its groups.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Pair {
+struct ClusterPair {
     /// The squared transfer time between the clusters, divided by the product of their weights.
     ///
     /// Light clusters are merged first, and none absorbs all others (the rating of Holtgrewe,
@@ -450,16 +450,16 @@ struct Pair {
     b: usize,
 }
 
-impl Eq for Pair {}
+impl Eq for ClusterPair {}
 
-impl Ord for Pair {
-    fn cmp(&self, other: &Pair) -> Ordering {
+impl Ord for ClusterPair {
+    fn cmp(&self, other: &ClusterPair) -> Ordering {
         self.urgency.total_cmp(&other.urgency).then((other.a, other.b).cmp(&(self.a, self.b)))
     }
 }
 
-impl PartialOrd for Pair {
-    fn partial_cmp(&self, other: &Pair) -> Option<Ordering> {
+impl PartialOrd for ClusterPair {
+    fn partial_cmp(&self, other: &ClusterPair) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
@@ -490,9 +490,9 @@ impl<'a> Merging<'a> {
         self.matching.entry(pattern).or_insert_with(|| self.topology.matching(&pattern))
     }
 
-    fn pair(&mut self, a: usize, b: usize, seconds: f64) -> Pair {
+    fn pair(&mut self, a: usize, b: usize, seconds: f64) -> ClusterPair {
         let weights = self.weight[self.sets.root(a)].max(1e-9) * self.weight[self.sets.root(b)].max(1e-9);
-        Pair { urgency: seconds * seconds / weights, a: a.min(b), b: a.max(b) }
+        ClusterPair { urgency: seconds * seconds / weights, a: a.min(b), b: a.max(b) }
     }
 
     fn weight_of(&mut self, group: usize) -> f64 {

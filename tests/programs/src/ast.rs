@@ -38,7 +38,7 @@ pub enum VarTy {
 
 /// A variable. Several may have the same name, so a number identifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Var {
+pub struct Local {
     /// The number, which is different for each `let`.
     pub id: u32,
     /// The name in the text.
@@ -51,7 +51,7 @@ pub struct Var {
 
 /// A variable, or a field of a variable that is a tuple.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Assignee {
     /// The variable.
     pub id: u32,
     /// The name of the variable.
@@ -117,7 +117,7 @@ pub enum Expr {
     /// A host literal.
     Host(i32),
     /// The value of a variable.
-    Get(Place),
+    Get(Assignee),
     /// A host value as an integer of the program.
     FromHost(Box<Expr>),
     /// A function of one operand.
@@ -129,18 +129,18 @@ pub enum Expr {
     /// `a && b` or, if false, `a || b`.
     Logic(bool, Box<Expr>, Box<Expr>),
     /// `if` with a value.
-    If(Box<Expr>, Block, Block),
+    If(Box<Expr>, Stmts, Stmts),
     /// `match` on an integer with a value.
-    Match(Box<Expr>, Vec<(Pattern, Block)>, Block),
+    Match(Box<Expr>, Vec<(Pattern, Stmts)>, Stmts),
     /// A block with a value.
-    Block(Block),
+    Block(Stmts),
     /// A labelled block with a value of this type: its own, or that of a `break`.
-    Labelled(LoopId, Ty, Block),
+    Labelled(LoopId, Ty, Stmts),
     /// A call of a helper, by its number.
     Call(usize, Ty, Vec<Expr>),
     /// `loop` with the value of the `break` that ends it. The second expression is its value when
     /// its iterations are used up.
-    Loop(Loop, Box<Expr>),
+    Loop(BoundedLoop, Box<Expr>),
 }
 
 /// The pattern of a `match` arm.
@@ -165,7 +165,7 @@ impl Pattern {
 
 /// Statements, with a value if it is the block of an expression that reaches its end.
 #[derive(Clone, Debug, PartialEq, Default)]
-pub struct Block {
+pub struct Stmts {
     /// The statements.
     pub stmts: Vec<Stmt>,
     /// The value.
@@ -174,42 +174,42 @@ pub struct Block {
 
 /// A `while` or `loop` with a maximum number of iterations, which the printed text counts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Loop {
+pub struct BoundedLoop {
     /// The label of the loop.
     pub id: LoopId,
     /// The maximum number of iterations.
     pub trips: i32,
     /// The body.
-    pub body: Block,
+    pub body: Stmts,
 }
 
 /// A statement.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stmt {
     /// `let x = e;`
-    Let(Var, Expr),
+    Let(Local, Expr),
     /// `let x;`, and an `if` that initializes it in both arms.
-    LetLater(Var, Expr, Block, Block),
+    LetLater(Local, Expr, Stmts, Stmts),
     /// `let (x, y) = (e, f);` or, with a variable that is a tuple, `let t = (e, f);`
-    LetTuple(Vec<Var>, Vec<Expr>),
+    LetTuple(Vec<Local>, Vec<Expr>),
     /// `x = e;`, or `x += e;` with an operator.
-    Assign(Place, Option<Binary>, Expr),
+    Assign(Assignee, Option<Binary>, Expr),
     /// `(x, y) = (e, f);`
-    AssignTuple(Vec<Place>, Vec<Expr>),
+    AssignTuple(Vec<Assignee>, Vec<Expr>),
     /// `if`, `else if` and `else`.
-    If(Vec<(Expr, Block)>, Option<Block>),
+    If(Vec<(Expr, Stmts)>, Option<Stmts>),
     /// `match` on an integer.
-    Match(Expr, Vec<(Pattern, Block)>, Block),
+    Match(Expr, Vec<(Pattern, Stmts)>, Stmts),
     /// `while`. The flag says whether its condition starts with the count of iterations.
-    While(Expr, Loop, bool),
+    While(Expr, BoundedLoop, bool),
     /// `loop`
-    Loop(Loop),
+    Loop(BoundedLoop),
     /// `for x in range(low..high)`, or `range(high)` without a lower end.
-    Range(LoopId, Var, Option<Expr>, Expr, Block),
+    Range(LoopId, Local, Option<Expr>, Expr, Stmts),
     /// A host loop `for x in 0..n`.
-    HostFor(LoopId, Var, i32, Block),
+    HostFor(LoopId, Local, i32, Stmts),
     /// A host `if`.
-    HostIf(Expr, Block, Option<Block>),
+    HostIf(Expr, Stmts, Option<Stmts>),
     /// `break`, with a value if the loop needs one.
     Break(LoopId, Option<Expr>),
     /// `continue`
@@ -217,22 +217,22 @@ pub enum Stmt {
     /// `return`
     Return(Vec<Expr>),
     /// An inner block.
-    Block(Block),
+    Block(Stmts),
     /// A labelled block.
-    Labelled(LoopId, Block),
+    Labelled(LoopId, Stmts),
 }
 
 /// A function.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Function {
+pub struct RandomFunction {
     /// The name of the function.
     pub name: String,
     /// Parameters; all are mutable.
-    pub params: Vec<Var>,
+    pub params: Vec<Local>,
     /// The types of its results: one, or two for a pair.
     pub returns: Vec<Ty>,
     /// The statements, which end without a value.
-    pub body: Block,
+    pub body: Stmts,
     /// The values that it returns at its end.
     pub result: Vec<Expr>,
 }
@@ -242,15 +242,15 @@ pub struct Function {
 /// The main function takes two integers, a number of iterations, and two floats, and returns an
 /// integer and a float.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Program {
+pub struct RandomProgram {
     /// The seed that it was generated from.
     pub seed: u64,
     /// The purpose of the program.
     pub kind: CheckMode,
     /// Functions that it calls.
-    pub helpers: Vec<Function>,
+    pub helpers: Vec<RandomFunction>,
     /// The function that is run.
-    pub main: Function,
+    pub main: RandomFunction,
 }
 
 impl Expr {
@@ -313,7 +313,7 @@ impl Expr {
     }
 }
 
-fn value_of_one(a: &Block, b: &Block) -> Ty {
+fn value_of_one(a: &Stmts, b: &Stmts) -> Ty {
     let value = a.value.as_ref().or(b.value.as_ref());
     value.expect("one of the blocks of an expression comes to its end").ty()
 }
@@ -324,7 +324,7 @@ pub enum ExprOrBlock<'a> {
     /// An expression.
     Expr(&'a mut Expr),
     /// A block.
-    Block(&'a mut Block),
+    Block(&'a mut Stmts),
 }
 
 impl Stmt {
@@ -386,7 +386,7 @@ impl Stmt {
     }
 }
 
-impl Block {
+impl Stmts {
     /// Returns whether a `break` in this block leaves the loop or block `id`.
     pub fn breaks(&mut self, id: LoopId) -> bool {
         let is_break = |s: &Stmt| matches!(s, Stmt::Break(to, _) if *to == id);
@@ -408,7 +408,7 @@ impl Block {
                 ExprOrBlock::Block(b) => inside(b, f),
             }
         }
-        fn inside(b: &mut Block, f: &mut dyn FnMut(&mut ExprOrBlock<'_>)) {
+        fn inside(b: &mut Stmts, f: &mut dyn FnMut(&mut ExprOrBlock<'_>)) {
             for stmt in &mut b.stmts {
                 stmt.parts(&mut |p| part(p, f));
             }
@@ -418,9 +418,9 @@ impl Block {
     }
 }
 
-impl Program {
+impl RandomProgram {
     /// Returns the helpers and the main function.
-    pub fn functions(&mut self) -> impl Iterator<Item = &mut Function> {
+    pub fn functions(&mut self) -> impl Iterator<Item = &mut RandomFunction> {
         self.helpers.iter_mut().chain([&mut self.main])
     }
 
@@ -429,7 +429,7 @@ impl Program {
         for function in self.functions() {
             f(&mut ExprOrBlock::Block(&mut function.body));
             function.body.walk(f);
-            let mut result = Block::default();
+            let mut result = Stmts::default();
             for x in &mut function.result {
                 result.value = Some(Box::new(std::mem::replace(x, Expr::Int(0))));
                 result.walk(f);

@@ -8,7 +8,7 @@
 use crate::ast::*;
 
 /// Returns whether all invariants hold.
-pub fn is_sound(program: &Program) -> bool {
+pub fn is_sound(program: &RandomProgram) -> bool {
     program.helpers.iter().chain([&program.main]).all(|f| {
         let mut c = Check { scope: f.params.iter().map(|v| (v.name.clone(), v.id)).collect(), loops: Vec::new() };
         let body = f.body.stmts.iter().all(|s| c.stmt(s)) && !f.body.stmts.last().is_some_and(Stmt::is_jump);
@@ -17,13 +17,13 @@ pub fn is_sound(program: &Program) -> bool {
 }
 
 /// Returns whether at most the last statement is a jump.
-fn ends_with_jumps(b: &Block) -> bool {
+fn ends_with_jumps(b: &Stmts) -> bool {
     let all_but_last = b.stmts.len().saturating_sub(1);
     !b.stmts[..all_but_last].iter().any(Stmt::is_jump) && b.value.is_none() | !b.stmts.last().is_some_and(Stmt::is_jump)
 }
 
 /// Returns whether the block of an expression has a value or jumps.
-fn ends(b: &Block) -> bool {
+fn ends(b: &Stmts) -> bool {
     b.value.is_some() || b.stmts.last().is_some_and(Stmt::is_jump)
 }
 
@@ -33,11 +33,11 @@ struct Check {
 }
 
 impl Check {
-    fn declare(&mut self, v: &Var) {
+    fn declare(&mut self, v: &Local) {
         self.scope.push((v.name.clone(), v.id));
     }
 
-    fn place(&self, p: &Place) -> bool {
+    fn place(&self, p: &Assignee) -> bool {
         self.scope.iter().rev().find(|(name, _)| *name == p.name).is_some_and(|&(_, id)| id == p.id)
     }
 
@@ -74,14 +74,14 @@ impl Check {
         }
     }
 
-    fn block(&mut self, b: &Block) -> bool {
+    fn block(&mut self, b: &Stmts) -> bool {
         let scope = self.scope.len();
         let sound = ends_with_jumps(b) && b.stmts.iter().all(|s| self.stmt(s)) && b.value.iter().all(|x| self.expr(x));
         self.scope.truncate(scope);
         sound
     }
 
-    fn body(&mut self, id: LoopId, b: &Block) -> bool {
+    fn body(&mut self, id: LoopId, b: &Stmts) -> bool {
         self.loops.push(id);
         let sound = self.block(b);
         self.loops.pop();
@@ -89,7 +89,7 @@ impl Check {
     }
 
     /// Checks a body with a variable of its own.
-    fn body_with(&mut self, id: LoopId, v: &Var, b: &Block) -> bool {
+    fn body_with(&mut self, id: LoopId, v: &Local, b: &Stmts) -> bool {
         let scope = self.scope.len();
         self.declare(v);
         let sound = self.body(id, b);
@@ -154,20 +154,20 @@ mod tests {
     #[test]
     fn what_is_hidden_or_has_no_loop_is_found() {
         let mut p = program(1, CheckMode::Values, &Features::none());
-        let sound = |stmts: Vec<Stmt>, p: &mut Program| {
+        let sound = |stmts: Vec<Stmt>, p: &mut RandomProgram| {
             p.main.body.stmts = stmts;
             p.main.result = vec![Expr::Int(0), Expr::Float(0.0)];
             is_sound(p)
         };
         let a = p.main.params[0].clone();
-        let other = Var { id: 1_000, ..a.clone() };
+        let other = Local { id: 1_000, ..a.clone() };
         let use_a =
-            Stmt::Assign(Place { id: a.id, name: a.name.clone(), field: None, ty: Ty::Int }, None, Expr::Int(1));
+            Stmt::Assign(Assignee { id: a.id, name: a.name.clone(), field: None, ty: Ty::Int }, None, Expr::Int(1));
         assert!(sound(vec![use_a.clone()], &mut p));
         assert!(!sound(vec![Stmt::Let(other.clone(), Expr::Int(2)), use_a.clone()], &mut p));
-        let inner = Stmt::Block(Block { stmts: vec![Stmt::Let(other, Expr::Int(2))], value: None });
+        let inner = Stmt::Block(Stmts { stmts: vec![Stmt::Let(other, Expr::Int(2))], value: None });
         assert!(sound(vec![inner, use_a.clone()], &mut p));
-        let repeat = |stmts| vec![Stmt::Loop(Loop { id: 7, trips: 2, body: Block { stmts, value: None } })];
+        let repeat = |stmts| vec![Stmt::Loop(BoundedLoop { id: 7, trips: 2, body: Stmts { stmts, value: None } })];
         assert!(sound(repeat(vec![use_a.clone(), Stmt::Break(7, None)]), &mut p));
         assert!(!sound(repeat(vec![Stmt::Break(8, None)]), &mut p));
         assert!(!sound(repeat(vec![Stmt::Break(7, None), use_a]), &mut p));

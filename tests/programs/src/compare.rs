@@ -24,7 +24,7 @@ macro_rules! function {
 /// The compiled texts of a program.
 #[derive(Debug)]
 #[expect(clippy::type_complexity, reason = "what the macro writes is read as its call")]
-pub enum Case {
+pub enum CompiledProgram {
     /// With `f32`.
     Values {
         /// The seed of the inputs.
@@ -49,16 +49,16 @@ pub enum Case {
     },
 }
 
-/// Arguments of a program.
+/// ProgramInputs of a program.
 #[derive(Clone, Copy, Debug)]
-struct Arguments {
+struct ProgramInputs {
     ints: [i32; 3],
     floats: [f64; 2],
 }
 
 /// The result of a program: the integer, the float, and its derivatives if they are requested.
 #[derive(Clone, Debug)]
-struct Outcome {
+struct Computed {
     int: i32,
     float: f64,
     by: Option<[f64; 2]>,
@@ -68,7 +68,7 @@ struct Outcome {
 const TRIPS: [i32; 6] = [0, 1, 2, 7, 3, 12];
 
 /// Compares all programs, starting with the number in the first argument.
-pub fn run(cases: &[Case]) {
+pub fn run(cases: &[CompiledProgram]) {
     let first = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
     // Panics are caught and reported as differences.
     std::panic::set_hook(Box::new(|_| {}));
@@ -92,17 +92,17 @@ struct Found {
     nodes: usize,
 }
 
-fn compare(case: &Case) -> Result<Found, String> {
+fn compare(case: &CompiledProgram) -> Result<Found, String> {
     let (seed, float) = match case {
-        Case::Values { seed, .. } => (seed, DType::F32),
-        Case::Gradients { seed, .. } => (seed, DType::F64),
+        CompiledProgram::Values { seed, .. } => (seed, DType::F32),
+        CompiledProgram::Gradients { seed, .. } => (seed, DType::F64),
     };
     let ints = [TensorType::new(DType::I32, []), TensorType::new(DType::I32, []), TensorType::new(DType::I32, [])];
     let floats = [TensorType::new(float, []), TensorType::new(float, [])];
     let signature: Vec<TensorType> = ints.into_iter().chain(floats).collect();
     let traced = match case {
-        Case::Values { staged, .. } => trace_fn("program", staged, &signature).map(|(t, _)| t),
-        Case::Gradients { staged, .. } => {
+        CompiledProgram::Values { staged, .. } => trace_fn("program", staged, &signature).map(|(t, _)| t),
+        CompiledProgram::Gradients { staged, .. } => {
             let f = |a, b, n, x, y| {
                 let (int, float) = staged(a, b, n, x, y);
                 let (dx, dy) = gradients(float, (x, y));
@@ -157,7 +157,7 @@ fn compare(case: &Case) -> Result<Found, String> {
         let at = arguments(&mut rng, trips);
         let Some(expected) = plain(case, &at) else { continue };
         found.compared += 1;
-        let mut hold = |engine: &str, got: Result<Outcome, String>| match got {
+        let mut hold = |engine: &str, got: Result<Computed, String>| match got {
             Ok(got) => same(&got, &expected, &mut found)
                 .map_err(|what| format!("{engine}: {what} at {at:?}: {got:?} is not {expected:?}")),
             Err(error) => Err(format!("{engine}: {error} at {at:?}: expected {expected:?}")),
@@ -192,44 +192,44 @@ fn compare(case: &Case) -> Result<Found, String> {
     Ok(found)
 }
 
-fn arguments(rng: &mut Rng, trips: i32) -> Arguments {
+fn arguments(rng: &mut Rng, trips: i32) -> ProgramInputs {
     let float = |rng: &mut Rng| (rng.below(1 << 20) as f64 / f64::from(1 << 18) - 2.0) * 0.97;
     let (x, y) = (float(rng), float(rng));
     let ints = [rng.between(-9, 9), rng.between(-4, 12), trips];
-    Arguments { ints, floats: [x, if rng.percent(15) { x } else { y }] }
+    ProgramInputs { ints, floats: [x, if rng.percent(15) { x } else { y }] }
 }
 
 /// Returns the result of plain Rust, unless it divides the least integer by -1.
-fn plain(case: &Case, at: &Arguments) -> Option<Outcome> {
+fn plain(case: &CompiledProgram, at: &ProgramInputs) -> Option<Computed> {
     let [a, b, n] = at.ints;
     let [x, y] = at.floats;
     catch(|| match case {
-        Case::Values { plain, .. } => from_f32(plain(a, b, n, x as f32, y as f32)),
-        Case::Gradients { plain, .. } => from_dual(plain(a, b, n, Dual::input(x, 0), Dual::input(y, 1))),
+        CompiledProgram::Values { plain, .. } => from_f32(plain(a, b, n, x as f32, y as f32)),
+        CompiledProgram::Gradients { plain, .. } => from_dual(plain(a, b, n, Dual::input(x, 0), Dual::input(y, 1))),
     })
     .ok()
 }
 
-fn on_host(case: &Case, at: &Arguments) -> Option<Result<Outcome, String>> {
+fn on_host(case: &CompiledProgram, at: &ProgramInputs) -> Option<Result<Computed, String>> {
     let [a, b, n] = at.ints;
     let [x, y] = at.floats;
     match case {
-        Case::Values { host, .. } => host.map(|f| catch(|| from_f32(f(a, b, n, x as f32, y as f32)))),
-        Case::Gradients { host, .. } => {
+        CompiledProgram::Values { host, .. } => host.map(|f| catch(|| from_f32(f(a, b, n, x as f32, y as f32)))),
+        CompiledProgram::Gradients { host, .. } => {
             host.map(|f| catch(|| from_dual(f(a, b, n, Dual::input(x, 0), Dual::input(y, 1)))))
         }
     }
 }
 
-fn from_f32((int, float): (i32, f32)) -> Outcome {
-    Outcome { int, float: float.into(), by: None }
+fn from_f32((int, float): (i32, f32)) -> Computed {
+    Computed { int, float: float.into(), by: None }
 }
 
-fn from_dual((int, float): (i32, Dual)) -> Outcome {
-    Outcome { int, float: float.value, by: Some(float.by) }
+fn from_dual((int, float): (i32, Dual)) -> Computed {
+    Computed { int, float: float.value, by: Some(float.by) }
 }
 
-fn inputs(at: &Arguments, float: DType) -> Vec<HostTensor> {
+fn inputs(at: &ProgramInputs, float: DType) -> Vec<HostTensor> {
     let ints = at.ints.into_iter().map(HostTensor::scalar);
     let floats = at.floats.into_iter().map(|x| match float {
         DType::F32 => HostTensor::scalar(x as f32),
@@ -238,7 +238,7 @@ fn inputs(at: &Arguments, float: DType) -> Vec<HostTensor> {
     ints.chain(floats).collect()
 }
 
-fn outcome(outputs: &[HostTensor]) -> Outcome {
+fn outcome(outputs: &[HostTensor]) -> Computed {
     let float = |t: &HostTensor| match t.buffer() {
         Buffer::F32(d) => f64::from(d[0]),
         Buffer::F64(d) => d[0],
@@ -246,7 +246,7 @@ fn outcome(outputs: &[HostTensor]) -> Outcome {
     };
     let Buffer::I32(int) = outputs[0].buffer() else { panic!("an integer is expected, given {}", outputs[0]) };
     let by = (outputs.len() == 4).then(|| [float(&outputs[2]), float(&outputs[3])]);
-    Outcome { int: int[0], float: float(&outputs[1]), by }
+    Computed { int: int[0], float: float(&outputs[1]), by }
 }
 
 /// The largest derivative that is compared. Larger derivatives depend more on rounding than on the
@@ -254,7 +254,7 @@ fn outcome(outputs: &[HostTensor]) -> Outcome {
 const LARGEST_SLOPE: f64 = 1e6;
 
 /// Compares two results. The error names the difference.
-fn same(got: &Outcome, expected: &Outcome, found: &mut Found) -> Result<(), &'static str> {
+fn same(got: &Computed, expected: &Computed, found: &mut Found) -> Result<(), &'static str> {
     if got.int != expected.int {
         return Err("another integer");
     }

@@ -4,8 +4,8 @@
 //! for this workspace. So nothing is built twice, and no lock file or second target folder is
 //! needed.
 
-use crate::ast::{CheckMode, Program};
-use crate::print::{Side, module};
+use crate::ast::{CheckMode, RandomProgram};
+use crate::print::{Dialect, module};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -94,28 +94,28 @@ fn from_messages(messages: &str) -> Library {
 }
 
 /// Returns the text of a crate of programs.
-pub fn text(programs: &[Program], with_host: impl Fn(&Program) -> bool) -> String {
+pub fn text(programs: &[RandomProgram], with_host: impl Fn(&RandomProgram) -> bool) -> String {
     text_and_lines(programs, with_host).0
 }
 
 /// Returns the text, and the number of lines before each program and after the last program.
-fn text_and_lines(programs: &[Program], with_host: impl Fn(&Program) -> bool) -> (String, Vec<usize>) {
-    let mut text = String::from("#![allow(warnings)]\nuse anabranch_programs::compare::Case;\n");
+fn text_and_lines(programs: &[RandomProgram], with_host: impl Fn(&RandomProgram) -> bool) -> (String, Vec<usize>) {
+    let mut text = String::from("#![allow(warnings)]\nuse anabranch_programs::compare::CompiledProgram;\n");
     let mut cases = String::new();
     let mut starts = vec![2];
     for (i, p) in programs.iter().enumerate() {
         let mut part = format!("\n// Seed {}.\nmod p{i} {{\n", p.seed);
-        part += &module(p, Side::Plain);
-        part += &module(p, Side::Staged);
+        part += &module(p, Dialect::Plain);
+        part += &module(p, Dialect::Staged);
         let host = with_host(p);
         if host {
-            part += &module(p, Side::Host);
+            part += &module(p, Dialect::Host);
         }
         part += "}\n";
         let variant = if p.kind == CheckMode::Values { "Values" } else { "Gradients" };
         let host = if host { format!("Some(p{i}::host::main)") } else { "None".to_owned() };
         cases += &format!(
-            "Case::{variant} {{ seed: {}, plain: p{i}::plain::main, host: {host}, staged: p{i}::staged::main }},\n",
+            "CompiledProgram::{variant} {{ seed: {}, plain: p{i}::plain::main, host: {host}, staged: p{i}::staged::main }},\n",
             p.seed
         );
         starts.push(starts[i] + part.lines().count());
@@ -126,13 +126,13 @@ fn text_and_lines(programs: &[Program], with_host: impl Fn(&Program) -> bool) ->
 }
 
 /// Returns whether a program has the expansion over host values, which costs a third of the time.
-fn with_host(p: &Program) -> bool {
+fn with_host(p: &RandomProgram) -> bool {
     p.seed.is_multiple_of(4)
 }
 
 impl Library {
     /// Compiles and runs programs as a crate called `name` in `folder`. Returns a verdict for each.
-    pub fn verdicts(&self, folder: &Path, name: &str, programs: &[Program]) -> Vec<Verdict> {
+    pub fn verdicts(&self, folder: &Path, name: &str, programs: &[RandomProgram]) -> Vec<Verdict> {
         if programs.is_empty() {
             return Vec::new();
         }
@@ -146,7 +146,7 @@ impl Library {
         if refused.iter().all(String::is_empty) {
             return vec![Verdict::Refused(message); programs.len()];
         }
-        let others: Vec<Program> =
+        let others: Vec<RandomProgram> =
             programs.iter().zip(&refused).filter(|(_, r)| r.is_empty()).map(|(p, _)| p.clone()).collect();
         let mut verdicts = self.verdicts(folder, name, &others).into_iter();
         let or_next =
@@ -155,10 +155,10 @@ impl Library {
     }
 
     /// Returns rustc's error for a program, or `None` if there is none or it is in the plain Rust.
-    pub fn refusal(&self, folder: &Path, name: &str, program: &Program) -> Option<String> {
+    pub fn refusal(&self, folder: &Path, name: &str, program: &RandomProgram) -> Option<String> {
         let (text, starts) = text_and_lines(std::slice::from_ref(program), with_host);
         let (file, message) = self.compile(folder, name, &text, "metadata").err()?;
-        let plain = starts[0] + 1..starts[0] + 5 + module(program, Side::Plain).lines().count();
+        let plain = starts[0] + 1..starts[0] + 5 + module(program, Dialect::Plain).lines().count();
         about(&message, &file, plain).is_empty().then_some(message)
     }
 

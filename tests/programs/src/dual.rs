@@ -147,7 +147,7 @@ operators! {
 }
 
 /// Numbers with a minimum and a maximum.
-pub trait Ordered: Copy {
+pub trait MinMax: Copy {
     /// Returns the smaller number.
     #[must_use]
     fn smaller(self, other: Self) -> Self;
@@ -156,7 +156,7 @@ pub trait Ordered: Copy {
     fn larger(self, other: Self) -> Self;
 }
 
-impl Ordered for i32 {
+impl MinMax for i32 {
     fn smaller(self, other: i32) -> i32 {
         self.min(other)
     }
@@ -165,7 +165,7 @@ impl Ordered for i32 {
     }
 }
 
-impl Ordered for f32 {
+impl MinMax for f32 {
     fn smaller(self, other: f32) -> f32 {
         if self.is_nan() || self < other { self } else { other }
     }
@@ -174,7 +174,7 @@ impl Ordered for f32 {
     }
 }
 
-impl Ordered for Dual {
+impl MinMax for Dual {
     fn smaller(self, other: Dual) -> Dual {
         match self.partial_cmp(&other) {
             Some(Ordering::Equal) => self.chain2(other, other.value, [0.5, 0.5]),

@@ -98,7 +98,7 @@ impl Features {
 }
 
 /// Generates the program of a seed.
-pub fn program(seed: u64, kind: CheckMode, features: &Features) -> Program {
+pub fn program(seed: u64, kind: CheckMode, features: &Features) -> RandomProgram {
     let mut g = Generator {
         rng: Rng::new(seed),
         features,
@@ -126,12 +126,12 @@ pub fn program(seed: u64, kind: CheckMode, features: &Features) -> Program {
     let params = [("a", Ty::Int), ("b", Ty::Int), ("n", Ty::Int), ("x", Ty::Float), ("y", Ty::Float)];
     let budget = g.rng.between(8, 36);
     let main = g.function("main", &params, &[Ty::Int, Ty::Float], budget);
-    Program { seed, kind, helpers, main }
+    RandomProgram { seed, kind, helpers, main }
 }
 
 /// A declared variable.
-struct Binding {
-    var: Var,
+struct DeclaredVar {
+    var: Local,
     /// The number of staged arms and bodies around it.
     staged: u32,
 }
@@ -152,7 +152,7 @@ struct Generator<'a> {
     rng: Rng,
     features: &'a Features,
     kind: CheckMode,
-    scope: Vec<Binding>,
+    scope: Vec<DeclaredVar>,
     loops: Vec<Around>,
     /// The results of the helpers that may be called.
     helpers: Vec<Ty>,
@@ -186,18 +186,18 @@ impl Generator<'_> {
         self.next
     }
 
-    fn function(&mut self, name: &str, params: &[(&str, Ty)], returns: &[Ty], budget: i32) -> Function {
+    fn function(&mut self, name: &str, params: &[(&str, Ty)], returns: &[Ty], budget: i32) -> RandomFunction {
         self.scope.clear();
         self.jumped = false;
         self.budget = budget;
         self.returns = returns.to_vec();
         let mut declared = Vec::new();
         for &(name, ty) in params {
-            let var = Var { id: self.number(), name: name.to_owned(), ty: VarTy::One(ty), mutable: true };
-            self.scope.push(Binding { var: var.clone(), staged: 0 });
+            let var = Local { id: self.number(), name: name.to_owned(), ty: VarTy::One(ty), mutable: true };
+            self.scope.push(DeclaredVar { var: var.clone(), staged: 0 });
             declared.push(var);
         }
-        let mut body = Block::default();
+        let mut body = Stmts::default();
         while self.budget > 0 && !body.stmts.last().is_some_and(Stmt::is_jump) {
             self.stmts(&mut body, 3);
         }
@@ -206,7 +206,7 @@ impl Generator<'_> {
         }
         let result = returns.iter().map(|&ty| self.summary(ty)).collect();
         self.scope.clear();
-        Function { name: name.to_owned(), params: declared, returns: returns.to_vec(), body, result }
+        RandomFunction { name: name.to_owned(), params: declared, returns: returns.to_vec(), body, result }
     }
 
     /// Generates a value that depends on as many of the variables as possible.
@@ -230,7 +230,7 @@ impl Generator<'_> {
     // Variables.
 
     /// Returns the places of a type that can be read or assigned.
-    fn places(&self, ty: Ty, assign: bool) -> Vec<Place> {
+    fn places(&self, ty: Ty, assign: bool) -> Vec<Assignee> {
         let mut places = Vec::new();
         for (i, b) in self.scope.iter().enumerate() {
             if self.scope[i + 1..].iter().any(|later| later.var.name == b.var.name) {
@@ -241,7 +241,7 @@ impl Generator<'_> {
             if assign && !(b.var.mutable && inside && by_host) {
                 continue;
             }
-            let place = |field, ty| Place { id: b.var.id, name: b.var.name.clone(), field, ty };
+            let place = |field, ty| Assignee { id: b.var.id, name: b.var.name.clone(), field, ty };
             match &b.var.ty {
                 VarTy::One(t) if *t == ty => places.push(place(None, ty)),
                 VarTy::One(_) => {}
@@ -253,20 +253,20 @@ impl Generator<'_> {
         places
     }
 
-    fn place(&mut self, ty: Ty, assign: bool) -> Option<Place> {
+    fn place(&mut self, ty: Ty, assign: bool) -> Option<Assignee> {
         let places = self.places(ty, assign);
         // Prefer later variables, which the block is more likely to use.
         let n = places.len();
         (n > 0).then(|| places[self.rng.below(n).max(self.rng.below(n))].clone())
     }
 
-    fn var(&mut self, ty: VarTy) -> Var {
+    fn var(&mut self, ty: VarTy) -> Local {
         let mutable = self.rng.percent(75);
-        Var { id: self.number(), name: (*self.rng.pick(&NAMES)).to_owned(), ty, mutable }
+        Local { id: self.number(), name: (*self.rng.pick(&NAMES)).to_owned(), ty, mutable }
     }
 
-    fn declare(&mut self, var: &Var) {
-        self.scope.push(Binding { var: var.clone(), staged: self.staged });
+    fn declare(&mut self, var: &Local) {
+        self.scope.push(DeclaredVar { var: var.clone(), staged: self.staged });
     }
 
     // Expressions.
@@ -364,8 +364,8 @@ impl Generator<'_> {
         let Some(divisor) = self.place(Ty::Int, false) else { return self.leaf(Ty::Int) };
         let divisor = Expr::Get(divisor);
         let x = binary(Binary::Rem, self.leaf(Ty::Int), Expr::Int(100));
-        let then = Block { value: Some(Box::new(binary(Binary::Div, x, divisor.clone()))), ..Block::default() };
-        let otherwise = Block { value: Some(Box::new(self.leaf(Ty::Int))), ..Block::default() };
+        let then = Stmts { value: Some(Box::new(binary(Binary::Div, x, divisor.clone()))), ..Stmts::default() };
+        let otherwise = Stmts { value: Some(Box::new(self.leaf(Ty::Int))), ..Stmts::default() };
         Expr::If(Box::new(Expr::Compare("!=", Box::new(divisor), Box::new(Expr::Int(0)))), then, otherwise)
     }
 
@@ -601,10 +601,10 @@ impl Generator<'_> {
     // Statements.
 
     /// Generates a block in a scope of its own, in the current region.
-    fn block(&mut self, stmts: usize, value: Option<Ty>) -> Block {
+    fn block(&mut self, stmts: usize, value: Option<Ty>) -> Stmts {
         let scope = self.scope.len();
         self.depth += 1;
-        let mut block = Block::default();
+        let mut block = Stmts::default();
         let count = self.rng.below(stmts + 1);
         let allowed = value.is_none() || self.features.jump_in_value;
         let no_jumps = self.no_jumps;
@@ -622,14 +622,14 @@ impl Generator<'_> {
     }
 
     /// Generates a block under a tensor condition.
-    fn arm(&mut self, stmts: usize, value: Option<Ty>) -> Block {
+    fn arm(&mut self, stmts: usize, value: Option<Ty>) -> Stmts {
         self.staged += 1;
         let block = self.block(stmts, value);
         self.staged -= 1;
         block
     }
 
-    fn stmts(&mut self, block: &mut Block, count: usize) {
+    fn stmts(&mut self, block: &mut Stmts, count: usize) {
         for _ in 0..count {
             if self.budget <= 0 || block.stmts.last().is_some_and(Stmt::is_jump) {
                 return;
@@ -639,7 +639,7 @@ impl Generator<'_> {
         }
     }
 
-    fn stmt(&mut self, block: &mut Block) {
+    fn stmt(&mut self, block: &mut Stmts) {
         let nested = if self.depth < 4 && self.budget > 0 { 15 } else { 0 };
         let stmt = match self.rng.below(12 + nested) {
             0..=3 => self.declaration(),
@@ -676,10 +676,10 @@ impl Generator<'_> {
                 let count = self.rng.between(2, 3);
                 let tys: Vec<Ty> = (0..count).map(|_| *self.rng.pick(&types[..5])).collect();
                 let xs = tys.iter().map(|&ty| self.operand(|g| g.expr(ty, 2))).collect();
-                let vars: Vec<Var> = if self.rng.percent(50) {
+                let vars: Vec<Local> = if self.rng.percent(50) {
                     vec![self.var(VarTy::Tuple(tys))]
                 } else {
-                    let mut vars: Vec<Var> = tys.into_iter().map(|ty| self.var(VarTy::One(ty))).collect();
+                    let mut vars: Vec<Local> = tys.into_iter().map(|ty| self.var(VarTy::One(ty))).collect();
                     // A pattern binds each name only once.
                     let free: Vec<&str> =
                         NAMES.into_iter().filter(|n| vars.iter().all(|v| v.name != *n)).take(vars.len()).collect();
@@ -716,7 +716,7 @@ impl Generator<'_> {
         }
     }
 
-    fn assignment(&mut self, block: &mut Block) {
+    fn assignment(&mut self, block: &mut Stmts) {
         let ty = *self.rng.pick(&[Ty::Int, Ty::Int, Ty::Int, Ty::Float, Ty::Float, Ty::Float, Ty::Bool, Ty::Host]);
         let Some(place) = self.place(ty, true) else {
             block.stmts.push(self.declaration());
@@ -773,7 +773,7 @@ impl Generator<'_> {
         self.rng.between(1, [12, 6, 3][around])
     }
 
-    fn body(&mut self, host: bool, value: Option<Ty>, stmts: usize) -> (LoopId, Block) {
+    fn body(&mut self, host: bool, value: Option<Ty>, stmts: usize) -> (LoopId, Stmts) {
         let id = self.number();
         self.staged += u32::from(!host);
         self.loops.push(Around { id, host, staged: self.staged, value, is_block: false });
@@ -783,7 +783,7 @@ impl Generator<'_> {
         (id, body)
     }
 
-    fn labelled(&mut self, value: Option<Ty>) -> (LoopId, Block) {
+    fn labelled(&mut self, value: Option<Ty>) -> (LoopId, Stmts) {
         let id = self.number();
         self.loops.push(Around { id, host: false, staged: self.staged, value, is_block: true });
         let block = self.block(4, value);
@@ -807,16 +807,16 @@ impl Generator<'_> {
             } else {
                 body.stmts.push(step);
             }
-            return Stmt::While(c, Loop { id, trips, body }, self.rng.percent(30));
+            return Stmt::While(c, BoundedLoop { id, trips, body }, self.rng.percent(30));
         } else {
             self.operand(|g| g.truth(2))
         };
         let trips = self.trips();
         let (id, body) = self.body(false, None, 4);
-        Stmt::While(c, Loop { id, trips, body }, self.rng.percent(30))
+        Stmt::While(c, BoundedLoop { id, trips, body }, self.rng.percent(30))
     }
 
-    fn repeated(&mut self, value: Option<Ty>) -> Loop {
+    fn repeated(&mut self, value: Option<Ty>) -> BoundedLoop {
         let trips = self.trips();
         // Most loops are left by a condition at their start.
         let leave = self.rng.percent(70).then(|| {
@@ -827,19 +827,19 @@ impl Generator<'_> {
         self.jumped = true;
         let (id, mut body) = self.body(false, value, 4);
         if let Some((c, x)) = leave {
-            let leave = Stmt::If(vec![(c, Block { stmts: vec![Stmt::Break(id, x)], value: None })], None);
+            let leave = Stmt::If(vec![(c, Stmts { stmts: vec![Stmt::Break(id, x)], value: None })], None);
             body.stmts.insert(0, leave);
         }
-        Loop { id, trips, body }
+        BoundedLoop { id, trips, body }
     }
 
     fn range(&mut self) -> Stmt {
         let most = [9, 5, 3][self.loops.len().min(2)];
         let high = binary(Binary::Rem, self.operand(|g| g.int(1)), Expr::Int(most));
         let low = self.rng.percent(40).then(|| Expr::Int(self.rng.between(-1, 2)));
-        let var = Var { mutable: self.rng.percent(20), ..self.var(VarTy::One(Ty::Int)) };
+        let var = Local { mutable: self.rng.percent(20), ..self.var(VarTy::One(Ty::Int)) };
         let scope = self.scope.len();
-        self.scope.push(Binding { var: var.clone(), staged: self.staged + 1 });
+        self.scope.push(DeclaredVar { var: var.clone(), staged: self.staged + 1 });
         let (id, body) = self.body(false, None, 4);
         self.scope.truncate(scope);
         Stmt::Range(id, var, low, high, body)
@@ -847,7 +847,7 @@ impl Generator<'_> {
 
     fn host_stmt(&mut self) -> Stmt {
         if self.rng.percent(50) && self.loops.len() < 2 {
-            let var = Var { mutable: false, ..self.var(VarTy::One(Ty::Host)) };
+            let var = Local { mutable: false, ..self.var(VarTy::One(Ty::Host)) };
             let scope = self.scope.len();
             self.declare(&var);
             let trips = self.rng.between(0, 4);

@@ -1,16 +1,16 @@
 //! Programs as text.
 //!
-//! One text serves for both sides. The text uses the types `Int`, `Float` and `Bool` and a few
-//! functions, which [`words`](crate::words) defines in a module for each side. The staged side also
-//! has the attribute `#[graph]`. A literal next to another operand is printed as it is; alone it is
-//! converted by `int`, `float` or `truth`.
+//! One text serves for all dialects. The text uses the types `Int`, `Float` and `Bool` and a few
+//! functions, which [`words`](crate::words) defines in a module for each dialect. The staged
+//! dialect also has the attribute `#[graph]`. A literal next to another operand is printed as it
+//! is; alone it is converted by `int`, `float` or `truth`.
 
 use crate::ast::*;
 use std::fmt::Write;
 
 /// The module of [`words`](crate::words) that a text uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum Dialect {
     /// Plain Rust.
     Plain,
     /// `#[graph]` over tensors.
@@ -19,28 +19,28 @@ pub enum Side {
     Host,
 }
 
-impl Side {
+impl Dialect {
     /// Returns the name of its module in the text of a program.
     pub fn name(self) -> &'static str {
         match self {
-            Side::Plain => "plain",
-            Side::Staged => "staged",
-            Side::Host => "host",
+            Dialect::Plain => "plain",
+            Dialect::Staged => "staged",
+            Dialect::Host => "host",
         }
     }
 }
 
 /// Returns a module with the functions of a program.
-pub fn module(program: &Program, side: Side) -> String {
-    let (words, attribute) = match (program.kind, side) {
-        (CheckMode::Values, Side::Plain) => ("plain32", ""),
-        (CheckMode::Values, Side::Staged) => ("staged32", "#[graph]\n"),
-        (CheckMode::Values, Side::Host) => ("plain32", "#[anabranch::graph]\n"),
-        (CheckMode::Gradients, Side::Plain) => ("plain64", ""),
-        (CheckMode::Gradients, Side::Staged) => ("staged64", "#[graph]\n"),
-        (CheckMode::Gradients, Side::Host) => ("plain64", "#[anabranch::graph]\n"),
+pub fn module(program: &RandomProgram, dialect: Dialect) -> String {
+    let (words, attribute) = match (program.kind, dialect) {
+        (CheckMode::Values, Dialect::Plain) => ("plain32", ""),
+        (CheckMode::Values, Dialect::Staged) => ("staged32", "#[graph]\n"),
+        (CheckMode::Values, Dialect::Host) => ("plain32", "#[anabranch::graph]\n"),
+        (CheckMode::Gradients, Dialect::Plain) => ("plain64", ""),
+        (CheckMode::Gradients, Dialect::Staged) => ("staged64", "#[graph]\n"),
+        (CheckMode::Gradients, Dialect::Host) => ("plain64", "#[anabranch::graph]\n"),
     };
-    let mut text = format!("pub mod {} {{\nuse anabranch_programs::words::{words}::*;\n", side.name());
+    let mut text = format!("pub mod {} {{\nuse anabranch_programs::words::{words}::*;\n", dialect.name());
     for f in program.helpers.iter().chain([&program.main]) {
         text += attribute;
         text += &function(program, f);
@@ -49,8 +49,8 @@ pub fn module(program: &Program, side: Side) -> String {
 }
 
 /// Returns a function without an attribute.
-fn function(program: &Program, f: &Function) -> String {
-    let p = Printer { program, loops: Vec::new() };
+fn function(program: &RandomProgram, f: &RandomFunction) -> String {
+    let p = RustPrinter { program, loops: Vec::new() };
     let params: Vec<String> = f.params.iter().map(|v| format!("mut {}: {}", v.name, type_name(&v.ty))).collect();
     let returns: Vec<&str> = f.returns.iter().map(|&ty| scalar_type(ty)).collect();
     let returns = if returns.len() == 1 { returns[0].to_owned() } else { format!("({})", returns.join(", ")) };
@@ -86,14 +86,14 @@ enum Tail<'a> {
     Assign(&'a str),
 }
 
-struct Printer<'a> {
-    program: &'a Program,
+struct RustPrinter<'a> {
+    program: &'a RandomProgram,
     /// The enclosing loops, innermost last.
     loops: Vec<LoopId>,
 }
 
-impl Printer<'_> {
-    fn block(&mut self, b: &Block, tail: Tail<'_>) -> String {
+impl RustPrinter<'_> {
+    fn block(&mut self, b: &Stmts, tail: Tail<'_>) -> String {
         let mut text = String::new();
         for stmt in &b.stmts {
             text += &self.stmt(stmt);
@@ -213,7 +213,7 @@ impl Printer<'_> {
         }
     }
 
-    fn arms<'a>(&mut self, arms: &[(Pattern, Block)], default: &Block, tail: impl Fn() -> Tail<'a>) -> String {
+    fn arms<'a>(&mut self, arms: &[(Pattern, Stmts)], default: &Stmts, tail: impl Fn() -> Tail<'a>) -> String {
         let mut text = String::new();
         for (pattern, block) in arms {
             let pattern = self.pattern(pattern);
@@ -231,7 +231,7 @@ impl Printer<'_> {
     }
 
     /// Prints a labelled block. Every jump out of it needs a label.
-    fn labelled(&mut self, id: LoopId, b: &Block, tail: Tail<'_>) -> String {
+    fn labelled(&mut self, id: LoopId, b: &Stmts, tail: Tail<'_>) -> String {
         self.loops.push(LoopId::MAX);
         let body = self.block(b, tail);
         self.loops.pop();
@@ -240,7 +240,7 @@ impl Printer<'_> {
         format!("{label}{{\n{body}}}")
     }
 
-    fn looped(&mut self, id: LoopId, body: &Block) -> (String, String) {
+    fn looped(&mut self, id: LoopId, body: &Stmts) -> (String, String) {
         self.loops.push(id);
         let body = self.block(body, Tail::Nothing);
         self.loops.pop();
@@ -249,7 +249,7 @@ impl Printer<'_> {
         (if used { label + ": " } else { String::new() }, body)
     }
 
-    fn loop_text(&mut self, l: &Loop, last: &str) -> String {
+    fn loop_text(&mut self, l: &BoundedLoop, last: &str) -> String {
         let (label, body) = self.looped(l.id, &l.body);
         let (id, trips) = (l.id, l.trips);
         format!(
@@ -258,7 +258,7 @@ impl Printer<'_> {
     }
 
     fn stmt(&mut self, s: &Stmt) -> String {
-        let mutable = |v: &Var| if v.mutable { format!("mut {}", v.name) } else { v.name.clone() };
+        let mutable = |v: &Local| if v.mutable { format!("mut {}", v.name) } else { v.name.clone() };
         match s {
             Stmt::Let(v, x) => format!("let {} = {};", mutable(v), self.expr(x)),
             Stmt::LetLater(v, c, a, b) => {
@@ -330,7 +330,7 @@ impl Printer<'_> {
         }
     }
 
-    fn unit(&mut self, b: &Block) -> String {
+    fn unit(&mut self, b: &Stmts) -> String {
         self.block(b, Tail::Nothing)
     }
 
@@ -350,7 +350,7 @@ fn operator(op: Binary) -> &'static str {
     }
 }
 
-fn place_text(place: &Place) -> String {
+fn place_text(place: &Assignee) -> String {
     match place.field {
         None => place.name.clone(),
         Some(i) => format!("{}.{i}", place.name),

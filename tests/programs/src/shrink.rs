@@ -6,9 +6,9 @@ use crate::check::is_sound;
 /// Returns every sound program that is this program with one simplification: statements removed,
 /// constructs replaced by one of their blocks, expressions by a part or a literal of their type.
 /// The smallest programs come first.
-pub fn smaller(program: &Program) -> Vec<Program> {
+pub fn smaller(program: &RandomProgram) -> Vec<RandomProgram> {
     let size = size_of(program);
-    let mut found: Vec<(usize, Program)> = Vec::new();
+    let mut found: Vec<(usize, RandomProgram)> = Vec::new();
     for edit in 0.. {
         let mut p = program.clone();
         if !apply(&mut p, edit) {
@@ -24,7 +24,7 @@ pub fn smaller(program: &Program) -> Vec<Program> {
 }
 
 /// Returns the number of statements and expressions of a program. Complex expressions count more.
-pub fn size_of(program: &Program) -> usize {
+pub fn size_of(program: &RandomProgram) -> usize {
     let mut p = program.clone();
     let mut size = p.functions().map(|f| f.params.len()).sum();
     p.walk(&mut |part| match part {
@@ -35,7 +35,7 @@ pub fn size_of(program: &Program) -> usize {
 }
 
 /// Applies the edit with this number. Returns whether it exists.
-fn apply(program: &mut Program, edit: usize) -> bool {
+fn apply(program: &mut RandomProgram, edit: usize) -> bool {
     let mut left = edit;
     let mut done = false;
     let mut choose = |choices: usize| {
@@ -71,7 +71,7 @@ fn apply(program: &mut Program, edit: usize) -> bool {
 }
 
 /// Returns the blocks of a statement that can replace it.
-fn blocks_of(s: &Stmt) -> Vec<Block> {
+fn blocks_of(s: &Stmt) -> Vec<Stmts> {
     let mut blocks = Vec::new();
     s.clone().parts(&mut |part| {
         if let ExprOrBlock::Block(b) = part {
@@ -87,7 +87,7 @@ fn stmt_choices(s: &Stmt) -> usize {
     1 + blocks_of(s).len() + less(s).len()
 }
 
-fn edit_stmt(b: &mut Block, at: usize, n: usize) {
+fn edit_stmt(b: &mut Stmts, at: usize, n: usize) {
     let blocks = blocks_of(&b.stmts[at]);
     if n == 0 {
         b.stmts.remove(at);
@@ -163,7 +163,7 @@ mod tests {
     use crate::generate::{Features, program};
 
     /// Shrinks as long as `shows` holds.
-    fn shrunk(mut p: Program, shows: impl Fn(&Program) -> bool) -> Program {
+    fn shrunk(mut p: RandomProgram, shows: impl Fn(&RandomProgram) -> bool) -> RandomProgram {
         while let Some(next) = smaller(&p).into_iter().find(&shows) {
             p = next;
         }
@@ -174,7 +174,7 @@ mod tests {
     fn what_does_not_matter_is_left_out() {
         let mut tried = 0;
         for seed in 0..6 {
-            let loops = |p: &Program| {
+            let loops = |p: &RandomProgram| {
                 let mut n = 0;
                 p.clone().walk(&mut |part| {
                     if let ExprOrBlock::Block(b) = part {

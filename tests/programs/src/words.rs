@@ -1,4 +1,4 @@
-//! The names that the text of programs uses, with a definition for each side.
+//! The names that the text of programs uses, with a definition for each dialect.
 
 /// Plain Rust with `f32`.
 pub mod plain32 {
@@ -59,7 +59,7 @@ pub mod plain64 {
 
 /// Definitions for both plain sides.
 mod plain {
-    use crate::dual::Ordered;
+    use crate::dual::MinMax;
     use std::ops::Range;
 
     /// The integer.
@@ -71,37 +71,37 @@ mod plain {
         x
     }
     /// The smaller one.
-    pub fn smaller<T: Ordered>(a: T, b: T) -> T {
+    pub fn smaller<T: MinMax>(a: T, b: T) -> T {
         a.smaller(b)
     }
     /// The larger one.
-    pub fn larger<T: Ordered>(a: T, b: T) -> T {
+    pub fn larger<T: MinMax>(a: T, b: T) -> T {
         a.larger(b)
     }
 
     /// The argument of a `range`.
-    pub trait Bounds {
+    pub trait RangeArgument {
         /// The integers.
         fn range(self) -> Range<i32>;
     }
-    impl Bounds for i32 {
+    impl RangeArgument for i32 {
         fn range(self) -> Range<i32> {
             0..self
         }
     }
-    impl Bounds for Range<i32> {
+    impl RangeArgument for Range<i32> {
         fn range(self) -> Range<i32> {
             self
         }
     }
     // `#[graph]` passes both ends, since a `Range` of tensors looks like a host range.
-    impl Bounds for (i32, i32) {
+    impl RangeArgument for (i32, i32) {
         fn range(self) -> Range<i32> {
             self.0..self.1
         }
     }
     /// The integers of a loop.
-    pub fn range(bounds: impl Bounds) -> Range<i32> {
+    pub fn range(bounds: impl RangeArgument) -> Range<i32> {
         bounds.range()
     }
 }

@@ -11,10 +11,10 @@
 //! ```
 
 use anabranch_dsl::corpus;
-use anabranch_programs::ast::{CheckMode, Program};
+use anabranch_programs::ast::{CheckMode, RandomProgram};
 use anabranch_programs::crates::{Library, Verdict, library};
 use anabranch_programs::generate::{Features, program};
-use anabranch_programs::print::{Side, module};
+use anabranch_programs::print::{Dialect, module};
 use anabranch_programs::shrink::smaller;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ fn check(kind: CheckMode) {
         None => (corpus::seed()..).take(count).collect(),
     };
     println!("{}: seeds {} to {}", name(kind), seeds[0], seeds[seeds.len() - 1]);
-    let programs: Vec<Program> = seeds.iter().map(|&seed| program(seed, kind, &features())).collect();
+    let programs: Vec<RandomProgram> = seeds.iter().map(|&seed| program(seed, kind, &features())).collect();
     let library = library();
     let verdicts = all_verdicts(&library, kind, &programs);
     assert_eq!(verdicts.len(), programs.len());
@@ -74,7 +74,7 @@ fn check(kind: CheckMode) {
         }
     }
     println!("{compared} runs compared, {without} gradients too large, {empty} programs without a run, {nodes} nodes");
-    let wrong: Vec<(&Program, &Verdict)> = programs.iter().zip(&verdicts).filter(|(_, v)| v.is_error()).collect();
+    let wrong: Vec<(&RandomProgram, &Verdict)> = programs.iter().zip(&verdicts).filter(|(_, v)| v.is_error()).collect();
     let mut report = String::new();
     for (p, verdict) in wrong.iter().take(SHOWN) {
         report += &shown(&library, p, verdict);
@@ -89,8 +89,8 @@ fn check(kind: CheckMode) {
 }
 
 /// Compiles and runs crates on as many threads as there are processors.
-fn all_verdicts(library: &Library, kind: CheckMode, programs: &[Program]) -> Vec<Verdict> {
-    let chunks: Vec<&[Program]> = programs.chunks(IN_A_CRATE.min(programs.len().div_ceil(2))).collect();
+fn all_verdicts(library: &Library, kind: CheckMode, programs: &[RandomProgram]) -> Vec<Verdict> {
+    let chunks: Vec<&[RandomProgram]> = programs.chunks(IN_A_CRATE.min(programs.len().div_ceil(2))).collect();
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chunks.len());
     let mut found: Vec<(usize, Vec<Verdict>)> = std::thread::scope(|scope| {
@@ -116,7 +116,7 @@ const CANDIDATES: usize = 16;
 const TRIES: usize = 160;
 
 /// Returns the text of the smallest program found that still shows the same kind of error.
-fn shown(library: &Library, p: &Program, verdict: &Verdict) -> String {
+fn shown(library: &Library, p: &RandomProgram, verdict: &Verdict) -> String {
     let (mut p, mut verdict) = (p.clone(), verdict.clone());
     // Printed immediately, since shrinking takes a while.
     println!("{}:{} {}", name(p.kind), p.seed, what(&verdict));
@@ -145,7 +145,7 @@ fn shown(library: &Library, p: &Program, verdict: &Verdict) -> String {
     format!(
         "\n== {kind}, seed {seed}; repeat with\nANABRANCH_PROGRAM={kind}:{seed} cargo test -p anabranch-programs --test random -- --nocapture\n{}\n{}",
         what(&verdict),
-        module(&p, Side::Staged),
+        module(&p, Dialect::Staged),
         kind = name(p.kind),
         seed = p.seed,
     )

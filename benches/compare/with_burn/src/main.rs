@@ -113,7 +113,7 @@ fn training(cases: &Cases, tape: &Device) {
         training!(Perceptron { layers }, AdamConfig::new(), loss, tape)
     });
     cases.case("transformer_4_blocks_256_forward_and_backward", || {
-        let blocks: Vec<Block> = (0..4).map(|_| Block::new(tape)).collect();
+        let blocks: Vec<TransformerBlock> = (0..4).map(|_| TransformerBlock::new(tape)).collect();
         let x = normal([8, 128, 256], tape);
         move || {
             let y = blocks.iter().fold(x.clone(), |x, block| block.apply(x));
@@ -125,7 +125,7 @@ fn training(cases: &Cases, tape: &Device) {
 
 /// A transformer block with the normalization before attention and before the MLP.
 #[derive(Module, Debug)]
-struct Block {
+struct TransformerBlock {
     norms: [LayerNorm; 2],
     heads: Linear,
     out: Linear,
@@ -133,9 +133,9 @@ struct Block {
     down: Linear,
 }
 
-impl Block {
-    fn new(device: &Device) -> Block {
-        Block {
+impl TransformerBlock {
+    fn new(device: &Device) -> TransformerBlock {
+        TransformerBlock {
             norms: [LayerNormConfig::new(256).init(device), LayerNormConfig::new(256).init(device)],
             heads: linear(256, 768, device),
             out: linear(256, 256, device),

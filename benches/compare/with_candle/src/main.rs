@@ -105,7 +105,7 @@ fn training(cases: &Cases) {
     });
     cases.case("transformer_4_blocks_256_forward_and_backward", || {
         let (_, variables) = variables();
-        let blocks: Vec<Block> = (0..4).map(|i| Block::new(&variables.pp(i)).unwrap()).collect();
+        let blocks: Vec<TransformerBlock> = (0..4).map(|i| TransformerBlock::new(&variables.pp(i)).unwrap()).collect();
         let x = normal((8, 128, 256));
         move || {
             let y = blocks.iter().fold(x.clone(), |x, block| block.apply(&x).unwrap());
@@ -115,7 +115,7 @@ fn training(cases: &Cases) {
 }
 
 /// A transformer block with the normalization before attention and before the MLP.
-struct Block {
+struct TransformerBlock {
     norms: [LayerNorm; 2],
     heads: Linear,
     out: Linear,
@@ -123,10 +123,10 @@ struct Block {
     down: Linear,
 }
 
-impl Block {
-    fn new(variables: &VarBuilder<'_>) -> Result<Block> {
+impl TransformerBlock {
+    fn new(variables: &VarBuilder<'_>) -> Result<TransformerBlock> {
         let norm = |name| layer_norm(256, 1e-5, variables.pp(name));
-        Ok(Block {
+        Ok(TransformerBlock {
             norms: [norm("first")?, norm("second")?],
             heads: linear(256, 768, variables.pp("heads"))?,
             out: linear(256, 256, variables.pp("out"))?,

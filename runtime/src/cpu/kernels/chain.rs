@@ -21,11 +21,11 @@ use anabranch_dsl::scalars::{BinaryOp, ExprNode, NodeId, ScalarExpr, UnaryOp};
 use std::mem::MaybeUninit;
 
 /// Maximum number of instructions.
-const MAX_STEPS: usize = 40;
+const MAX_INSTRS: usize = 40;
 /// Maximum number of computations of one operation.
-const MAX_OWN_STEPS: usize = 2;
+const MAX_OWN_INSTRS: usize = 2;
 /// Maximum number of instructions of one operation: a load, computations, a store.
-const STEPS_OF_OP: usize = MAX_OWN_STEPS + 2;
+const INSTRS_PER_OP: usize = MAX_OWN_INSTRS + 2;
 /// Number of vectors of the accumulator.
 const VECTORS: usize = 8;
 
@@ -75,7 +75,7 @@ enum With {
 /// An instruction, with the opcodes for elements in memory and for one element.
 #[derive(Clone, Copy, Debug)]
 struct ChainInstr {
-    kinds: [Opcode; 2],
+    opcodes: [Opcode; 2],
     with: With,
 }
 
@@ -93,7 +93,7 @@ pub(super) enum ElementPtr {
 pub(super) struct Chain {
     instrs: Vec<ChainInstr>,
     dtype: DType,
-    level: InstructionSet,
+    instruction_set: InstructionSet,
 }
 
 /// The opcodes of a binary operation.
@@ -136,7 +136,7 @@ impl Instrs {
     fn of(op: &MapOp) -> Option<Instrs> {
         // Forms of more than two primitives are not even recorded.
         let is_short =
-            op.op.scalar_effort().is_some_and(|effort| effort.0 <= MAX_OWN_STEPS as u32 * Effort::DIVISION.0);
+            op.op.scalar_effort().is_some_and(|effort| effort.0 <= MAX_OWN_INSTRS as u32 * Effort::DIVISION.0);
         if !is_short || !matches!(op.dtype, DType::F32 | DType::F64) {
             return None;
         }
@@ -159,8 +159,8 @@ impl Instrs {
         // From the result back to the argument.
         let (mut instrs, mut at) = (Vec::new(), form.result());
         while !is_argument(at, 0) {
-            let own = |opcode| ChainInstr { kinds: [opcode; 2], with: With::Nothing };
-            let with = |[_, one]: [Opcode; 2], x| ChainInstr { kinds: [one; 2], with: With::Number(x) };
+            let own = |opcode| ChainInstr { opcodes: [opcode; 2], with: With::Nothing };
+            let with = |[_, one]: [Opcode; 2], x| ChainInstr { opcodes: [one; 2], with: With::Number(x) };
             let (instr, next) = match form.node(at) {
                 ExprNode::Unary(UnaryOp::Sqrt, x) => (own(Opcode::Sqrt), x),
                 ExprNode::Unary(UnaryOp::Neg, x) => (with([Opcode::Mul, Opcode::MulOne], -1.0), x),
@@ -175,7 +175,7 @@ impl Instrs {
             at = next;
         }
         instrs.reverse();
-        (1..=MAX_OWN_STEPS).contains(&instrs.len()).then_some(Instrs::Unary(instrs))
+        (1..=MAX_OWN_INSTRS).contains(&instrs.len()).then_some(Instrs::Unary(instrs))
     }
 
     /// Returns whether the accumulator may be both operands.
@@ -194,7 +194,7 @@ impl Chain {
     /// operations.
     pub(super) fn of(ops: &[MapOp], first: usize, is_kept: impl Fn(usize) -> bool) -> (Chain, usize) {
         let dtype = ops[first].dtype;
-        let alike = ops[first..].iter().take(MAX_STEPS / STEPS_OF_OP).take_while(|op| op.dtype == dtype);
+        let alike = ops[first..].iter().take(MAX_INSTRS / INSTRS_PER_OP).take_while(|op| op.dtype == dtype);
         let own: Vec<Instrs> = alike.map_while(Instrs::of).collect();
         let n = own.len();
         let end = first + n;
@@ -208,24 +208,26 @@ impl Chain {
         for (k, op) in ops[first..end].iter().enumerate().map(|(i, op)| (first + i, op)) {
             let [a, b, _] = op.args;
             let is_here = |arg: Arg| k > first && arg == Arg::Result(k as u8 - 1);
-            let load = ChainInstr { kinds: [Opcode::Load, Opcode::LoadOne], with: With::Value(a) };
+            let load = ChainInstr { opcodes: [Opcode::Load, Opcode::LoadOne], with: With::Value(a) };
             match &own[k - first] {
                 Instrs::Unary(own) => {
                     instrs.extend((!is_here(a)).then_some(load));
                     instrs.extend(own);
                 }
                 Instrs::Binary(BinaryOpcodes { straight, reversed, twice }) => match (is_here(a), is_here(b), twice) {
-                    (true, true, Some(kind)) => instrs.push(ChainInstr { kinds: [*kind; 2], with: With::Nothing }),
-                    (true, ..) => instrs.push(ChainInstr { kinds: *straight, with: With::Value(b) }),
-                    (_, true, _) => instrs.push(ChainInstr { kinds: *reversed, with: With::Value(a) }),
-                    _ => instrs.extend([load, ChainInstr { kinds: *straight, with: With::Value(b) }]),
+                    (true, true, Some(opcode)) => {
+                        instrs.push(ChainInstr { opcodes: [*opcode; 2], with: With::Nothing })
+                    }
+                    (true, ..) => instrs.push(ChainInstr { opcodes: *straight, with: With::Value(b) }),
+                    (_, true, _) => instrs.push(ChainInstr { opcodes: *reversed, with: With::Value(a) }),
+                    _ => instrs.extend([load, ChainInstr { opcodes: *straight, with: With::Value(b) }]),
                 },
             }
             if is_kept(k) || (k + 1..ops.len()).any(|user| reads(user, k) && !finds(user, k)) {
-                instrs.push(ChainInstr { kinds: [Opcode::Store; 2], with: With::Value(Arg::Result(k as u8)) });
+                instrs.push(ChainInstr { opcodes: [Opcode::Store; 2], with: With::Value(Arg::Result(k as u8)) });
             }
         }
-        (Chain { instrs, dtype, level: InstructionSet::best() }, n)
+        (Chain { instrs, dtype, instruction_set: InstructionSet::best() }, n)
     }
 
     /// Computes `n` elements.
@@ -246,17 +248,17 @@ impl Chain {
     /// # Safety
     /// See [`Chain::run`].
     unsafe fn run_as<T: Lane>(&self, n: usize, place_of: impl Fn(Arg) -> ElementPtr) {
-        let mut steps = [const { MaybeUninit::uninit() }; MAX_STEPS];
-        for (step, instr) in steps.iter_mut().zip(&self.instrs) {
-            let [many, one] = instr.kinds;
-            let of = |x: T| BoundInstr { kind: one, at: std::ptr::null_mut(), one: x };
-            step.write(match instr.with {
+        let mut bound = [const { MaybeUninit::uninit() }; MAX_INSTRS];
+        for (bound, instr) in bound.iter_mut().zip(&self.instrs) {
+            let [many, one] = instr.opcodes;
+            let of = |x: T| BoundInstr { opcode: one, at: std::ptr::null_mut(), one: x };
+            bound.write(match instr.with {
                 With::Nothing => of(T::default()),
                 With::Number(x) => of(T::default().number(x)),
                 With::Value(arg) => match place_of(arg) {
                     ElementPtr::Elements(at) => {
                         debug_assert!(at.cast::<T>().is_aligned());
-                        BoundInstr { kind: many, at: at.cast(), one: T::default() }
+                        BoundInstr { opcode: many, at: at.cast(), one: T::default() }
                     }
                     // SAFETY: the caller guarantees that it is readable.
                     ElementPtr::One(at) => of(unsafe { *at.cast() }),
@@ -264,22 +266,22 @@ impl Chain {
             });
         }
         // SAFETY: the first `instrs.len()` elements were written.
-        let steps = unsafe { steps[..self.instrs.len()].assume_init_ref() };
-        self.level.run(ChainTiles { steps, n });
+        let instrs = unsafe { bound[..self.instrs.len()].assume_init_ref() };
+        self.instruction_set.run(ChainTiles { instrs, n });
     }
 }
 
 /// An instruction with a resolved operand.
 #[derive(Clone, Copy)]
 struct BoundInstr<T> {
-    kind: Opcode,
+    opcode: Opcode,
     at: *mut T,
     one: T,
 }
 
 /// Instructions to run for `n` elements.
 struct ChainTiles<'a, T> {
-    steps: &'a [BoundInstr<T>],
+    instrs: &'a [BoundInstr<T>],
     n: usize,
 }
 
@@ -291,14 +293,14 @@ impl<T: Lane> Task<T> for ChainTiles<'_, T> {
         // valid for `n` elements.
         unsafe {
             while at + VECTORS * V::N <= self.n {
-                tile::<V, VECTORS>(self.steps, at);
+                tile::<V, VECTORS>(self.instrs, at);
                 at += VECTORS * V::N;
             }
             while at + V::N <= self.n {
-                tile::<V, 1>(self.steps, at);
+                tile::<V, 1>(self.instrs, at);
                 at += V::N;
             }
-            last_elements(self.steps, at..self.n);
+            last_elements(self.instrs, at..self.n);
         }
     }
 }
@@ -307,38 +309,38 @@ impl<T: Lane> Task<T> for ChainTiles<'_, T> {
 /// it is compiled once for all instruction sets.
 ///
 /// # Safety
-/// The places of the steps must be valid for these elements.
+/// The operands of the instructions must be valid for these elements.
 #[inline(never)]
-unsafe fn last_elements<T: Lane>(steps: &[BoundInstr<T>], elements: std::ops::Range<usize>) {
+unsafe fn last_elements<T: Lane>(instrs: &[BoundInstr<T>], elements: std::ops::Range<usize>) {
     for at in elements {
         // SAFETY: guaranteed by the caller. Portable vectors need no special instructions.
-        unsafe { tile::<PortableVector<T, 1>, 1>(steps, at) };
+        unsafe { tile::<PortableVector<T, 1>, 1>(instrs, at) };
     }
 }
 
 /// Executes all instructions for `W` vectors of elements from `at` on.
 ///
 /// # Safety
-/// The processor must support the instructions of `V`. The places of the steps must be valid for
-/// these elements.
+/// The processor must support the instructions of `V`. The operands of the instructions must be
+/// valid for these elements.
 #[inline(always)]
-unsafe fn tile<V: Vector, const W: usize>(steps: &[BoundInstr<V::T>], at: usize) {
+unsafe fn tile<V: Vector, const W: usize>(instrs: &[BoundInstr<V::T>], at: usize) {
     // SAFETY: guaranteed by the caller.
     unsafe {
         let mut acc = [V::splat(V::T::default()); W];
-        for step in steps {
+        for instr in instrs {
             macro_rules! many {
                 (|$a:ident, $b:ident| $e:expr) => {{
                     for i in 0..W {
                         let $a = acc[i];
-                        let $b = V::load(step.at.add(at + i * V::N));
+                        let $b = V::load(instr.at.add(at + i * V::N));
                         acc[i] = $e;
                     }
                 }};
             }
             macro_rules! one {
                 (|$a:ident, $b:ident| $e:expr) => {{
-                    let $b = V::splat(step.one);
+                    let $b = V::splat(instr.one);
                     for i in 0..W {
                         let $a = acc[i];
                         acc[i] = $e;
@@ -353,12 +355,12 @@ unsafe fn tile<V: Vector, const W: usize>(steps: &[BoundInstr<V::T>], at: usize)
                     }
                 }};
             }
-            match step.kind {
+            match instr.opcode {
                 Opcode::Load => many!(|_a, b| b),
                 Opcode::LoadOne => one!(|_a, b| b),
                 Opcode::Store => {
                     for (i, acc) in acc.iter().enumerate() {
-                        acc.store(step.at.add(at + i * V::N));
+                        acc.store(instr.at.add(at + i * V::N));
                     }
                 }
                 Opcode::Double => own!(|a| a.add(a)),
@@ -476,7 +478,7 @@ mod tests {
             let operands = [numbers(&mut random, n), numbers(&mut random, n)];
             let operands = if is_one { [operands[0].clone(), vec![operands[1][0]; n]] } else { operands };
             let expected = values_of(&ops, &operands);
-            for level in InstructionSet::all() {
+            for instruction_set in InstructionSet::all() {
                 // Values that are not stored keep a pattern that no operation yields.
                 let mut values = vec![vec![f32::from_bits(0x7fc0_1234); n]; n_ops];
                 let starts: Vec<*mut f32> = values.iter_mut().map(|v| v.as_mut_ptr()).collect();
@@ -488,7 +490,7 @@ mod tests {
                 let mut first = 0;
                 while first < n_ops {
                     let (mut chain, done) = Chain::of(&ops, first, |op| op == n_ops - 1);
-                    chain.level = level;
+                    chain.instruction_set = instruction_set;
                     assert!(done > 0);
                     // SAFETY: each place has `n` elements, except that of the single element.
                     unsafe { chain.run(n, place_of) }
@@ -497,7 +499,7 @@ mod tests {
                 let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
                 let last = n_ops - 1;
                 for (i, (a, b)) in values[last].iter().zip(&expected[last]).enumerate() {
-                    assert!(same(*a, *b), "{level:?}, element {i} of {n}: {a} is not {b}\n{ops:#?}");
+                    assert!(same(*a, *b), "{instruction_set:?}, element {i} of {n}: {a} is not {b}\n{ops:#?}");
                 }
             }
         }
@@ -518,9 +520,9 @@ mod tests {
             op(prim::SUB, [x, Arg::Result(1)]),
         ];
         let (chain, n) = Chain::of(&ops, 0, |op| op == 2);
-        let kinds: Vec<Opcode> = chain.instrs.iter().map(|i| i.kinds[0]).collect();
+        let opcodes: Vec<Opcode> = chain.instrs.iter().map(|i| i.opcodes[0]).collect();
         assert_eq!(
-            (n, &kinds[..]),
+            (n, &opcodes[..]),
             (3, &[Opcode::Load, Opcode::Sub, Opcode::Square, Opcode::SubFrom, Opcode::Store][..])
         );
         // A value that is read again later is stored.
@@ -530,6 +532,6 @@ mod tests {
             op(prim::ADD, [Arg::Result(0), Arg::Result(1)]),
         ];
         let (chain, _) = Chain::of(&ops, 0, |op| op == 2);
-        assert_eq!(chain.instrs.iter().filter(|i| i.kinds[0] == Opcode::Store).count(), 2);
+        assert_eq!(chain.instrs.iter().filter(|i| i.opcodes[0] == Opcode::Store).count(), 2);
     }
 }

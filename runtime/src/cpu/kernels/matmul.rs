@@ -37,7 +37,7 @@ pub(crate) struct Matmul {
     /// The strides of the operands that are not packed.
     at: [Strides; 2],
     /// The operand that is packed.
-    packed: Option<Side>,
+    packed: Option<ProductSide>,
     level: InstructionSet,
     /// The rows and columns of a block.
     block: [usize; 2],
@@ -50,7 +50,7 @@ pub(crate) struct Matmul {
 
 /// One of the two operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum ProductSide {
     Left,
     Right,
 }
@@ -144,12 +144,12 @@ impl Matmul {
         let layouts = [a, b].map(|view| layout(view).expect("the layout was checked before"));
         let in_rows = matches!(layouts[1], MatrixLayout::RowMajor { .. });
         let packed = match (a.dtype, kept) {
-            (DType::F32 | DType::F64, [_, true]) => Some(Side::Right),
-            (DType::F32 | DType::F64, [true, false]) if n <= FEW_ROWS => Some(Side::Left),
+            (DType::F32 | DType::F64, [_, true]) => Some(ProductSide::Right),
+            (DType::F32 | DType::F64, [true, false]) if n <= FEW_ROWS => Some(ProductSide::Left),
             (DType::F32 | DType::F64, _) => match in_rows {
                 true if m <= FEW_ROWS => None,
-                false if m <= FEW_ROWS_OF_COLUMNS => Some(Side::Left),
-                _ => Some(Side::Right),
+                false if m <= FEW_ROWS_OF_COLUMNS => Some(ProductSide::Left),
+                _ => Some(ProductSide::Right),
             },
             _ => None,
         };
@@ -166,7 +166,7 @@ impl Matmul {
             has_addend: false,
             adds: false,
         };
-        let strides = [(a, Side::Left), (b, Side::Right)].map(|(view, side)| {
+        let strides = [(a, ProductSide::Left), (b, ProductSide::Right)].map(|(view, side)| {
             if packed != Some(side) {
                 return view.strides[..batch].to_vec();
             }
@@ -219,8 +219,8 @@ impl Matmul {
     fn pack(&self, view: &View) -> Pack {
         let side = self.packed.expect("an operand is packed");
         let (columns, at) = match side {
-            Side::Left => (self.m, self.at[0].transposed()),
-            Side::Right => (self.n, self.at[1]),
+            ProductSide::Left => (self.m, self.at[0].transposed()),
+            ProductSide::Right => (self.n, self.at[1]),
         };
         let (shape, strides): (Vec<usize>, Vec<isize>) = distinct(view).unzip();
         let batch = merged(&shape, [&strides]);
@@ -230,7 +230,7 @@ impl Matmul {
     /// Returns the rows and columns that the tiles compute: those of the result or its transpose.
     fn extents(&self) -> [usize; 2] {
         match self.packed {
-            Some(Side::Left) => [self.n, self.m],
+            Some(ProductSide::Left) => [self.n, self.m],
             _ => [self.m, self.n],
         }
     }
@@ -410,7 +410,7 @@ impl<T: Lane> MatmulRun<'_, '_, T> {
             let [a, b] = [0, 1].map(|i| self.data[i].wrapping_add(start[i]));
             let y = self.result.add(in_matrix);
             match p.packed {
-                Some(Side::Left) => {
+                Some(ProductSide::Left) => {
                     let at = p.at[1].transposed();
                     let result = y.add(first[1] * p.n + first[0]);
                     (
@@ -464,7 +464,7 @@ impl<T: Lane> MatmulRun<'_, '_, T> {
         }
         let Some(epilogue) = p.epilogue.as_ref().filter(|_| !p.adds) else { return };
         let (first, [rows, columns]) = match p.packed {
-            Some(Side::Left) => ([first[1], first[0]], [columns, rows]),
+            Some(ProductSide::Left) => ([first[1], first[0]], [columns, rows]),
             _ => (first, [rows, columns]),
         };
         let (runs, len) = if columns == p.n { (1, rows * columns) } else { (rows, columns) };

@@ -17,7 +17,7 @@ use anabranch_dsl::{DType, Loc, Result};
 ///
 /// The last operation yields its result. Without operations, it is a deferred product.
 #[derive(Clone, Debug)]
-pub(super) struct Expr {
+pub(super) struct DeferredExpr {
     /// The deferred product whose result is the first operand.
     pub(super) product: Option<Box<DeferredProduct>>,
     pub(super) shape: Vec<usize>,
@@ -29,7 +29,7 @@ pub(super) struct Expr {
     pub(super) loc: Loc,
 }
 
-impl Expr {
+impl DeferredExpr {
     fn dtype(&self) -> DType {
         self.ops[self.ops.len() - 1].dtype
     }
@@ -64,7 +64,7 @@ impl Expr {
     }
 
     /// Appends another expression. Returns the argument that is its result.
-    fn add_expr(&mut self, other: Expr) -> Arg {
+    fn add_expr(&mut self, other: DeferredExpr) -> Arg {
         let operands: Vec<Arg> = other.operands.into_iter().map(|v| self.add_operand(v)).collect();
         self.product = self.product.take().or(other.product);
         if other.ops.is_empty() {
@@ -82,7 +82,7 @@ impl Expr {
     }
 
     /// Returns whether another expression fits, plus `operands` operands and one operation.
-    fn has_room(&self, other: &Expr, operands: usize) -> bool {
+    fn has_room(&self, other: &DeferredExpr, operands: usize) -> bool {
         self.operands.len() + other.operands.len() + operands <= MAX_OPERANDS
             && self.ops.len() + other.ops.len() < MAX_OPS
     }
@@ -158,7 +158,7 @@ struct Reading {
 
 impl Lower<'_> {
     /// Returns the expression of a value for one of its users.
-    fn take_expression(&mut self, v: Value) -> Option<Expr> {
+    fn take_expression(&mut self, v: Value) -> Option<DeferredExpr> {
         let place = &mut self.places[v.index()];
         match place {
             Some(LoweredValue::Expr(e)) if self.only_user[v.index()] == Users::Several => Some((**e).clone()),
@@ -174,7 +174,7 @@ impl Lower<'_> {
     ///
     /// Such an expression has a few cheap operations on one tensor of its size and on small
     /// tensors.
-    fn is_cheap(&self, expr: &Expr) -> bool {
+    fn is_cheap(&self, expr: &DeferredExpr) -> bool {
         let size: usize = expr.shape.iter().product();
         let is_large = |v: &&View| {
             let distinct = v.shape.iter().zip(&v.strides).filter(|&(_, &s)| s != 0).map(|(&n, _)| n).product::<usize>();
@@ -238,7 +238,7 @@ impl Lower<'_> {
     }
 
     /// Returns the traversal order of an expression, which is the layout of its operands.
-    fn order(&self, expr: &Expr) -> MemoryLayout {
+    fn order(&self, expr: &DeferredExpr) -> MemoryLayout {
         let is_last = |v: &View| self.order_of(v) == MemoryLayout::ChannelsLast;
         if !expr.draws() && expr.operands.iter().any(is_last) {
             MemoryLayout::ChannelsLast
@@ -281,8 +281,15 @@ impl Lower<'_> {
             return self.scalar(data, function, def, attrs).map(Some);
         }
 
-        let mut expr =
-            Expr { product: None, shape, operands: vec![], ops: vec![], def, attrs: attrs.clone(), loc: data.loc };
+        let mut expr = DeferredExpr {
+            product: None,
+            shape,
+            operands: vec![],
+            ops: vec![],
+            def,
+            attrs: attrs.clone(),
+            loc: data.loc,
+        };
         let mut args = Vec::new();
         for (i, &v) in data.operands.iter().enumerate() {
             if let Some(j) = data.operands[..i].iter().position(|&w| w == v) {
@@ -355,11 +362,11 @@ impl Lower<'_> {
         };
         let op = MapOp { work: MapFn::Random(random), args: [Arg::Operand(0); 3], dtype: ty.dtype, op: def };
         let (operands, ops, attrs, loc) = (vec![key], vec![op], attrs.clone(), data.loc);
-        Ok(Some(LoweredValue::Expr(Box::new(Expr { product: None, shape, operands, ops, def, attrs, loc }))))
+        Ok(Some(LoweredValue::Expr(Box::new(DeferredExpr { product: None, shape, operands, ops, def, attrs, loc }))))
     }
 
     /// Computes an expression into a new buffer.
-    pub(super) fn materialize(&mut self, mut expr: Expr) -> View {
+    pub(super) fn materialize(&mut self, mut expr: DeferredExpr) -> View {
         if let Some(product) = expr.product.take() {
             if product.ends_in(&expr, self.current_loop.is_some()) {
                 return self.product_and(*product, expr);

@@ -22,7 +22,7 @@ use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type};
-use elementwise::Expr;
+use elementwise::DeferredExpr;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Options of lowering.
@@ -46,7 +46,7 @@ enum LoweredValue {
     /// A stack or list.
     Stack(StackId),
     /// An elementwise expression, computed by its users.
-    Expr(Box<Expr>),
+    Expr(Box<DeferredExpr>),
 }
 
 struct Lower<'g> {

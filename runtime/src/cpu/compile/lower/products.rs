@@ -14,7 +14,7 @@
 //!
 //! A loop-invariant matrix is packed before the outermost loop in which it is invariant.
 
-use super::elementwise::{Expr, function_of};
+use super::elementwise::{DeferredExpr, function_of};
 use super::{Instr, Item, Kernel, Lower, LoweredValue, Users};
 use crate::cpu::compile::{Base, MemoryLayout, Out, SourceOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::conv::{ChannelsLast, ImplicitGemm};
@@ -81,7 +81,7 @@ impl DeferredProduct {
     ///
     /// In a loop, a small result stays in the L1 cache anyway, and a separate operation can update
     /// a loop variable in place.
-    pub(super) fn ends_in(&self, expr: &Expr, in_loop: bool) -> bool {
+    pub(super) fn ends_in(&self, expr: &DeferredExpr, in_loop: bool) -> bool {
         let is_sum = matches!(&expr.ops[..], [op] if op.op == prim::ADD);
         // Random numbers are indexed in row-major order.
         if expr.draws() && self.kind.order() != MemoryLayout::RowMajor {
@@ -125,7 +125,7 @@ impl Lower<'_> {
         if joins && is_float && may_wait && out.size() > 0 {
             let product = Some(Box::new(product));
             let (attrs, loc) = (attrs.clone(), data.loc);
-            let expr = Expr { product, shape, operands: vec![out], ops: Vec::new(), def, attrs, loc };
+            let expr = DeferredExpr { product, shape, operands: vec![out], ops: Vec::new(), def, attrs, loc };
             return LoweredValue::Expr(Box::new(expr));
         }
         self.emit_product(product, None);
@@ -133,21 +133,21 @@ impl Lower<'_> {
     }
 
     /// Computes the deferred product of an expression.
-    pub(super) fn compute_product(&mut self, expr: &mut Expr) {
+    pub(super) fn compute_product(&mut self, expr: &mut DeferredExpr) {
         if let Some(product) = expr.product.take() {
             self.emit_product(*product, None);
         }
     }
 
     /// Computes a product with an expression as its epilogue.
-    pub(super) fn product_and(&mut self, product: DeferredProduct, expr: Expr) -> View {
+    pub(super) fn product_and(&mut self, product: DeferredProduct, expr: DeferredExpr) -> View {
         let out = product.out.clone();
         self.emit_product(product, Some(expr));
         out
     }
 
     /// Emits a product. Packs operands before it or before loops.
-    pub(super) fn emit_product(&mut self, product: DeferredProduct, epilogue: Option<Expr>) {
+    pub(super) fn emit_product(&mut self, product: DeferredProduct, epilogue: Option<DeferredExpr>) {
         let DeferredProduct { kind, mut operands, out, def, attrs, loc } = product;
         let mut others = Vec::new();
         let order = kind.order();
@@ -235,7 +235,7 @@ impl Lower<'_> {
     /// Lowers the sum of a batched matmul over its batch to one matmul with a longer inner extent.
     pub(super) fn sum_of_products(
         &mut self,
-        expr: &mut Expr,
+        expr: &mut DeferredExpr,
         axes: &[usize],
         data: &NodeData,
         def: Prim,

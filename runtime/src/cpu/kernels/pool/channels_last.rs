@@ -113,11 +113,11 @@ impl Pool {
                     },
                 );
                 let count = self.count::<T>(g);
-                write(out, start(position), sums.map(|sum| sum.over(count)));
+                write(out, start(position), sums.map(|sum| sum / count));
             }
             Pooling::MeanGrad => {
                 let count = self.count::<T>(g);
-                let shares = read::<T, N>(first, start(position)).map(|dy| dy.over(count));
+                let shares = read::<T, N>(first, start(position)).map(|dy| dy / count);
                 self.window_at(
                     g,
                     #[inline(always)]

@@ -276,7 +276,7 @@ impl Pool {
                     },
                 );
                 for (i, sum) in sums.iter_mut().enumerate() {
-                    *sum = sum.over(self.count([g[0], g[1], g[2] + i]));
+                    *sum = *sum / self.count([g[0], g[1], g[2] + i]);
                 }
             },
         );
@@ -291,7 +291,7 @@ impl Pool {
             |at, n, g| {
                 let mut shares = [T::default(); BLOCK];
                 for (i, (share, dy)) in shares.iter_mut().zip(&dy[at..at + n]).enumerate() {
-                    *share = dy.over(self.count([g[0], g[1], g[2] + i]));
+                    *share = *dy / self.count([g[0], g[1], g[2] + i]);
                 }
                 self.elements(
                     g,
