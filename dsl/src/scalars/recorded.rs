@@ -22,6 +22,8 @@ struct Nodes {
 }
 
 impl Recorder {
+    // Not inlined, and neither is `record`: both would be copied into the recording of each function.
+    #[inline(never)]
     fn push(&self, node: ExprNode, dtype: DType) -> NodeId {
         let Nodes { list, known } = &mut *self.nodes.borrow_mut();
         *known.entry((node, dtype)).or_insert_with(|| {
@@ -34,35 +36,35 @@ impl Recorder {
         Recorded::new(self, ExprNode::Argument(i))
     }
 
-    fn finish(self, result: NodeId, far: Option<NodeId>) -> ScalarExpr {
-        ScalarExpr { nodes: self.nodes.into_inner().list, result, far }
+    /// Records a function that yields its result and whether its argument is far.
+    #[inline(never)]
+    fn record(f: &dyn Fn(&Recorder) -> (NodeId, Option<NodeId>)) -> ScalarExpr {
+        let recorder = Recorder::default();
+        let (result, far) = f(&recorder);
+        ScalarExpr { nodes: recorder.nodes.into_inner().list, result, far }
     }
 
     /// Records a function of one argument.
-    pub fn unary<T: Element, R>(f: impl for<'r> FnOnce(Recorded<'r, T>) -> Recorded<'r, R>) -> ScalarExpr {
-        let recorder = Recorder::default();
-        let result = f(recorder.argument(0)).id;
-        recorder.finish(result, None)
+    pub fn unary<T: Element, R>(f: impl for<'r> Fn(Recorded<'r, T>) -> Recorded<'r, R>) -> ScalarExpr {
+        Recorder::record(&|recorder| (f(recorder.argument(0)).id, None))
     }
 
     /// Records a function of one float that is not [far](is_far).
-    pub fn near<T: Element>(f: impl for<'r> FnOnce(Recorded<'r, T>) -> Recorded<'r, T>) -> ScalarExpr
+    pub fn near<T: Element>(f: impl for<'r> Fn(Recorded<'r, T>) -> Recorded<'r, T>) -> ScalarExpr
     where
         for<'r> Recorded<'r, T>: Real<Mask = Recorded<'r, bool>>,
     {
-        let recorder = Recorder::default();
-        let x = recorder.argument(0);
-        let (result, far) = (f(x).id, is_far(x).id);
-        recorder.finish(result, Some(far))
+        Recorder::record(&|recorder| {
+            let x = recorder.argument(0);
+            (f(x).id, Some(is_far(x).id))
+        })
     }
 
     /// Records a function of two arguments.
     pub fn binary<T: Element, R>(
-        f: impl for<'r> FnOnce(Recorded<'r, T>, Recorded<'r, T>) -> Recorded<'r, R>,
+        f: impl for<'r> Fn(Recorded<'r, T>, Recorded<'r, T>) -> Recorded<'r, R>,
     ) -> ScalarExpr {
-        let recorder = Recorder::default();
-        let result = f(recorder.argument(0), recorder.argument(1)).id;
-        recorder.finish(result, None)
+        Recorder::record(&|recorder| (f(recorder.argument(0), recorder.argument(1)).id, None))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Random programs are equivalent to plain Rust on every engine, with and without optimization, and
 //! have its derivatives.
 //!
-//! `ANABRANCH_SLOW=1` runs 1,000 programs of each kind, otherwise there are fewer. The first seed
-//! is that of [all random tests](corpus::seed). A program with an error is shrunk and printed with
-//! the command that repeats it. `ANABRANCH_FEATURES` is a list of the constructs that programs may
-//! have, separated by commas; by default all are.
+//! `ANABRANCH_SLOW=1` runs 160 programs of each kind, otherwise there are fewer, and
+//! `ANABRANCH_PROGRAMS=n` runs `n`. The first seed is that of [all random tests](corpus::seed). A
+//! program with an error is shrunk and printed with the command that repeats it.
+//! `ANABRANCH_FEATURES` is a list of the constructs that programs may have, separated by commas; by
+//! default all are.
 //!
 //! ```sh
 //! ANABRANCH_PROGRAM=values:17 cargo test -p anabranch-programs --test random -- --nocapture
@@ -51,12 +52,20 @@ fn only(kind: CheckMode) -> Option<Result<u64, ()>> {
     Some(if wanted_kind == name(kind) { Ok(seed.parse().expect("the seed is a number")) } else { Err(()) })
 }
 
+/// Returns the number of programs of each kind.
+fn count() -> usize {
+    match std::env::var("ANABRANCH_PROGRAMS") {
+        Ok(n) => n.parse().expect("`ANABRANCH_PROGRAMS` is a number"),
+        Err(_) if std::env::var_os("ANABRANCH_SLOW").is_some() => 160,
+        Err(_) => 30,
+    }
+}
+
 fn check(kind: CheckMode) {
-    let count = if std::env::var_os("ANABRANCH_SLOW").is_some() { 1_000 } else { 30 };
     let seeds: Vec<u64> = match only(kind) {
         Some(Ok(seed)) => vec![seed],
         Some(Err(())) => return,
-        None => (corpus::seed()..).take(count).collect(),
+        None => (corpus::seed()..).take(count()).collect(),
     };
     println!("{}: seeds {} to {}", name(kind), seeds[0], seeds[seeds.len() - 1]);
     let programs: Vec<RandomProgram> = seeds.iter().map(|&seed| program(seed, kind, &features())).collect();
