@@ -1,7 +1,7 @@
 //! Interfaces for extending anabranch: operations, optimizers, passes, and graphs as values.
 //!
 //! Models and their training do not need this module. The book has a chapter for each extension: an
-//! operation ([`register`]), an optimizer ([`read_var`], [`assign_var`]) and a [`Pass`].
+//! operation ([`register_unary`], [`register`]), an optimizer ([`read_var`], [`assign_var`]) and a [`Pass`].
 //!
 //! A graph is a value. A graph is traced from a [`Function`](crate::Function) or parsed from the
 //! text form, rewritten by passes, and compiled ([`Program`]):
@@ -43,8 +43,8 @@ pub use anabranch_dsl::ir::{
 };
 #[doc(inline)]
 pub use anabranch_dsl::ops::{
-    Arity, Combiner, CostCx, Coverage, Effects, Effort, Eval, EvalCx, Exactness, Grad, Halves, Infer, InferCx, Laws,
-    OpClass, OpCost, OpDef, OpError, Prim, ScalarForm, prim, register,
+    Arity, BinaryFunction, Combiner, CostCx, Coverage, Effects, Effort, Eval, EvalCx, Exactness, Grad, Halves, Infer,
+    InferCx, Laws, OpClass, OpCost, OpDef, OpError, Prim, ScalarForm, UnaryFunction, prim, register,
 };
 #[doc(inline)]
 pub use anabranch_dsl::passes::{Dce, Pass, Pipeline};
@@ -53,4 +53,18 @@ pub use anabranch_dsl::trace::{assign_var, emit, read_var};
 #[doc(inline)]
 pub use anabranch_dsl::var::VarPath;
 #[doc(inline)]
-pub use anabranch_runtime::Program;
+pub use anabranch_runtime::{Program, register_binary, register_unary};
+
+/// The language of scalar functions, in which [`UnaryFunction`] and [`BinaryFunction`] are written:
+/// primitives that are exact or correctly rounded, and functions composed of them.
+///
+/// A function has no branches: [`Arithmetic::choose`](scalars::Arithmetic::choose) selects between
+/// two values. Every engine on CPUs yields the same bits, as the function fixes the order of its
+/// primitives.
+pub mod scalars {
+    #[doc(inline)]
+    pub use anabranch_dsl::scalars::{
+        Arithmetic, Bitwise, Comparable, Format, Mask, Real, acos, asin, atan, atan2, cosh, erf, exp, expm1, gelu, log,
+        log1p, pow, sigmoid, silu, sinh, softplus, tanh,
+    };
+}

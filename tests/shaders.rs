@@ -1,8 +1,9 @@
 //! The WGSL of scalar functions is valid, and is that of the golden file.
 
+use anabranch::DType;
 use anabranch::dsl::ops;
 use anabranch::dsl::scalars::wgsl::PRELUDE;
-use anabranch::{DType, extend::Prim};
+use anabranch::extend::{Grad, Prim, UnaryFunction, scalars::Real};
 use std::fs;
 
 const TYPES: [DType; 4] = [DType::F32, DType::I32, DType::U32, DType::Bool];
@@ -22,6 +23,27 @@ fn printed_functions_are_valid_shaders() {
     let module = naga::front::wgsl::parse_str(&shader).unwrap_or_else(|e| panic!("{}", e.emit_to_string(&shader)));
     let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), Default::default());
     validator.validate(&module).unwrap_or_else(|e| panic!("{}", e.emit_to_string(&shader)));
+}
+
+/// A function of another crate.
+struct Softsign;
+
+impl UnaryFunction for Softsign {
+    const NAME: &'static str = "shaders.softsign";
+    const GRAD: Grad = Grad::Missing("no test asks for it");
+
+    #[inline(always)]
+    fn eval<R: Real>(x: R) -> R {
+        x / (x.number(1.0) + x.magnitude())
+    }
+}
+
+#[test]
+fn the_function_of_another_crate_is_printed() {
+    let op = anabranch::extend::register_unary::<Softsign>().expect("the first of its name");
+    let shader = op.scalar_form(DType::F32).expect("it is defined for f32").to_wgsl("softsign", "none");
+    let body = shader.expect("WGSL has f32");
+    assert!(body.starts_with("fn softsign(x: f32) -> f32 {") && body.contains("abs(x)"), "{body}");
 }
 
 #[test]

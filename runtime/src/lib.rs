@@ -24,6 +24,7 @@ mod id;
 mod place;
 mod session;
 
+pub use cpu::kernels::functions::{register_binary, register_unary};
 pub use cpu::program::Program;
 pub use device::SimulatedDevice;
 #[cfg(feature = "testing")]

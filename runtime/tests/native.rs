@@ -7,6 +7,8 @@ use anabranch_dsl::ops::{self, Arity, InferCx};
 use anabranch_dsl::{Buffer, DType, Graph, HostTensor, Type, bf16, f16, interp, ir};
 use anabranch_runtime::Program;
 
+use crate::support::functions::REGISTERED;
+
 const TYPES: [DType; 9] = DType::ALL;
 
 /// Returns numbers at the ends of a type's range and in between.
@@ -160,7 +162,9 @@ fn every_operation_on_every_number_is_that_of_the_plan() {
 
 #[test]
 fn functions_of_many_numbers_are_those_of_the_interpreter() {
-    let functions = ops::all().filter(|op| op.arity == Arity::Exactly(1) && op.scalar_form(DType::F32).is_some());
+    let functions = ops::all()
+        .chain(*REGISTERED)
+        .filter(|op| op.arity == Arity::Exactly(1) && op.scalar_form(DType::F32).is_some());
     let mut n = 0;
     for name in functions.map(|op| op.name).filter(|name| !matches!(*name, "is_nan" | "is_finite")) {
         for dtype in [DType::F32, DType::F64] {

@@ -7,6 +7,8 @@ use anabranch_dsl::ops::{self, Arity, InferCx, Prim};
 use anabranch_dsl::{DType, Graph, HostTensor, Type, interp};
 use anabranch_runtime::Program;
 
+use crate::support::functions::REGISTERED;
+
 /// Returns floats of all magnitudes, and those at which functions have limits.
 fn floats() -> Vec<f64> {
     let near = (-400..400).map(|i| f64::from(i) * 0.37);
@@ -59,11 +61,11 @@ fn partners(x: &HostTensor) -> HostTensor {
 
 const TYPES: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
 
-/// Returns the elementwise operations with a recorded form, with the types of their operands and of
+/// Returns the elementwise operations with a recorded form, also registered ones, with the types of their operands and of
 /// their result.
 fn operations() -> Vec<(Prim, DType, DType)> {
     let attrs = Attrs::none();
-    let all = ops::all().flat_map(|op| TYPES.map(|dtype| (op, dtype)));
+    let all = ops::all().chain(*REGISTERED).flat_map(|op| TYPES.map(|dtype| (op, dtype)));
     let recorded = all.filter(|(op, dtype)| op.attrs.is_empty() && op.scalar_form(*dtype).is_some());
     let typed = recorded.filter_map(|(op, dtype)| {
         let Arity::Exactly(n @ 1..=2) = op.arity else { return None };
@@ -89,6 +91,14 @@ fn assert_same_bits(got: &HostTensor, expected: &HostTensor, what: &str) {
 /// Returns the elements as text.
 fn elements(x: &HostTensor) -> Vec<String> {
     anabranch_dsl::match_buffer!(x.buffer(), data => data.iter().map(|x| format!("{x:?}")).collect())
+}
+
+#[test]
+fn loops_of_registered_functions_are_compiled() {
+    let graph = "graph @f(%x: f32[64]) -> f32[64] { %y = tests.elu %x : f32[64] return %y }";
+    assert_eq!(REGISTERED.len(), 2);
+    let program = Program::new(Graph::parse(graph, "elu.ir").unwrap()).unwrap();
+    assert!(!program.explain().contains("reference"), "{}", program.explain());
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod cast;
 mod class;
 mod compare;
 mod conv;
+mod custom;
 mod elements;
 mod elementwise_binary;
 mod elementwise_unary;
@@ -58,6 +59,7 @@ pub(crate) use evaluate::widened_attrs;
 
 pub use attention::AttentionMask;
 pub use conv::ConvOptions;
+pub use custom::{BinaryFunction, UnaryFunction};
 pub use join::{concat, stack};
 pub use laws::Laws;
 pub use pool::PoolOptions;

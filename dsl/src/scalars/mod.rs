@@ -24,8 +24,8 @@
 //! - **S1** A function uses primitives only, so its result does not depend on the system's math
 //!   library.
 //! - **S2** A result counts only if each primitive was used within its domain:
-//!   [`nearest`](Real::nearest) on numbers below its limit, and [`over`](Arithmetic::over) and
-//!   [`modulo`](Arithmetic::modulo) on nonzero integers. Results for angles that are
+//!   [`nearest`](Real::nearest) on numbers below its limit, and [`div`](Arithmetic::div) and
+//!   [`rem`](Arithmetic::rem) on nonzero integers. Results for angles that are
 //!   [far](is_far) are replaced.
 
 mod erf;

@@ -1,5 +1,7 @@
 //! Control flow without the macro, and the comparison of the plan with the interpreter.
 
+pub mod functions;
+
 use anabranch_dsl::equality::{one_nan_each, same_number};
 use anabranch_dsl::ops::PoolOptions;
 use anabranch_dsl::trace::{self, CondTrace, Traced, WhileTrace};

@@ -1,14 +1,16 @@
 //! Elementwise functions.
 //!
 //! The functions of the [scalar language](anabranch_dsl::scalars) are compiled here, for numbers in
-//! registers and in loops over a block of elements. This file knows types and loops, and no
-//! function except conversions and selection.
+//! registers and in loops over a block of elements, those of other crates when they are registered.
+//! This file knows types and loops, and no function except conversions and selection.
 
 use crate::cpu::element::CpuElement;
 use crate::cpu::multiversion::{up_to_avx2, wide, wide_for};
-use anabranch_dsl::ops::{Prim, prim};
+use anabranch_dsl::ops::{self, BinaryFunction, OpDef, Prim, UnaryFunction, prim};
 use anabranch_dsl::scalars::{self, Arithmetic, Beyond, Bitwise, Comparable, Mask};
-use anabranch_dsl::{DType, bf16, f16};
+use anabranch_dsl::{DType, Result, bf16, f16};
+use rustc_hash::FxHashMap;
+use std::sync::{LazyLock, PoisonError, RwLock};
 
 /// A function on registers.
 #[derive(Clone, Copy, Debug)]
@@ -238,8 +240,70 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Elemen
             _ => select!(u8),
         }),
         prim::CAST => cast(operand, result),
-        _ => None,
+        _ => {
+            let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
+            registered.get(&op).and_then(|compiled| compiled(operand))
+        }
     }
+}
+
+/// The compiled functions of other crates, by their type.
+static REGISTERED: LazyLock<RwLock<FxHashMap<Prim, fn(DType) -> Option<ElementFunction>>>> =
+    LazyLock::new(RwLock::default);
+
+/// Registers an elementwise operation of one float for this process, and compiles it for the loops
+/// of the CPU.
+///
+/// ```
+/// use anabranch::extend::scalars::Real;
+/// use anabranch::extend::{Attrs, Grad, Prim, UnaryFunction, emit, register_unary};
+/// use anabranch::prelude::*;
+/// use std::sync::LazyLock;
+///
+/// /// `x / (1 + |x|)`
+/// struct Softsign;
+///
+/// impl UnaryFunction for Softsign {
+///     const NAME: &'static str = "my_crate.softsign";
+///     const GRAD: Grad = Grad::Rule(|n| vec![Some(n.dy() / (n.x(0).abs() + 1.0).square())]);
+///
+///     #[inline(always)]
+///     fn eval<R: Real>(x: R) -> R {
+///         x / (x.number(1.0) + x.magnitude())
+///     }
+/// }
+///
+/// static SOFTSIGN: LazyLock<Prim> = LazyLock::new(|| register_unary::<Softsign>().unwrap());
+///
+/// fn softsign(x: Tensor) -> Tensor {
+///     Tensor::from_any(emit(*SOFTSIGN, &[x.untyped()], Attrs::none()))
+/// }
+///
+/// assert_eq!(eval(|| softsign(tensor([1.0, -3.0])))?.as_slice(), [0.5, -0.75]);
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
+///
+/// # Errors
+/// Fails if the name has no dot or is registered already.
+pub fn register_unary<F: UnaryFunction>() -> Result<Prim> {
+    let op = ops::register(OpDef::unary::<F>())?;
+    compile(op, |dtype| typed!(Float dtype, |x| F::eval(x)));
+    Ok(op)
+}
+
+/// Registers an elementwise operation of two floats for this process, and compiles it for the loops
+/// of the CPU, like [`register_unary`].
+///
+/// # Errors
+/// Fails if the name has no dot or is registered already.
+pub fn register_binary<F: BinaryFunction>() -> Result<Prim> {
+    let op = ops::register(OpDef::binary::<F>())?;
+    compile(op, |dtype| typed!(Float dtype, |x, y| F::eval(x, y)));
+    Ok(op)
+}
+
+fn compile(op: Prim, compiled: fn(DType) -> Option<ElementFunction>) {
+    REGISTERED.write().unwrap_or_else(PoisonError::into_inner).insert(op, compiled);
 }
 
 /// Adds the check that the second operand is not zero.
