@@ -143,7 +143,7 @@ impl trace::Tracer {
         leave: &dyn Fn(&Op) -> bool,
     ) -> (Region, Vec<Value>) {
         let here = self.region_of_depth(self.depth_now());
-        let yields = self.graph.copy_into(from, here, given, leave);
+        let yields = self.graph.copy_region(from, here, given, leave);
         (here, yields)
     }
 }

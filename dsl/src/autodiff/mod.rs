@@ -56,7 +56,7 @@ mod unreached;
 use crate::ir::{Attrs, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
 use crate::ops::Grad;
 use crate::trace::{self, AnyValue, CondTrace, WhileTrace};
-use crate::{AnyVar, DType, DeviceConstraint, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type, device};
+use crate::{AnyVar, DeviceConstraint, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type, device};
 use activity::active_in;
 pub use checkpoint::{checkpoint, checkpoint_loop, checkpoint_loop_every};
 pub use custom::custom_gradient;
@@ -435,7 +435,7 @@ fn zeros_like(like: AnyValue) -> AnyValue {
 }
 
 fn stack_op(op: StackOp, operands: &[AnyValue]) -> Vec<AnyValue> {
-    trace::try_with(|t| t.emit_stack(op, operands))
+    trace::try_with(|t| t.emit(Op::Stack(op), operands, Loc::UNKNOWN).map(|node| t.results(node)))
 }
 
 fn graph<R>(f: impl FnOnce(&mut crate::Graph) -> R) -> R {

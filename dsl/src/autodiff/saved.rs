@@ -2,8 +2,7 @@
 //! on a stack.
 
 use super::*;
-use crate::ir::{Origin, ParamSource};
-use crate::ops::attributes::Shaped;
+use crate::ir::{InsertPoint, ParamSource};
 use crate::ops::{Coverage, Effects, OpClass, prim};
 
 impl Sweep {
@@ -247,18 +246,8 @@ impl trace::Tracer {
         if let Some(&v) = self.autodiff.queries.get(&key) {
             return v;
         }
-        let g = &mut self.graph;
-        let (region, origin) = (g.region_of(of), g.origin(of));
-        let node = g.make_node(region, op, vec![of], [], origin);
-        let types = crate::ir::result_types(g, node).unwrap_or_else(|e| panic!("a query fits any value: {e:?}"));
-        let v = g.add_result(node, types.into_iter().next().expect("a query has a result"));
-        let at = match g.producer(of) {
-            Some(maker) => {
-                1 + g.region(region).nodes.iter().rposition(|&n| n == maker).expect("the node is in its region")
-            }
-            None => 0,
-        };
-        g.region_mut(region).nodes.insert(at, node);
+        let (at, origin) = (self.graph.after_value(of), self.graph.origin(of));
+        let v = self.graph.at(at, origin).emit(op, &[of]);
         self.autodiff.queries.insert(key, v);
         v
     }
@@ -269,24 +258,13 @@ impl trace::Tracer {
         if let Some(&v) = self.autodiff.trips.get(&node) {
             return v;
         }
-        let ty = Type::tensor(DType::I32, ());
-        let (region, origin) = (self.graph.node(node).region, self.graph.node(node).origin());
-        let constant = |g: &mut crate::Graph, region, x: i32| {
-            g.make_node(region, Op::Constant(HostTensor::scalar(x)), vec![], [Type::tensor(DType::I32, ())], origin)
-        };
-        let zero = constant(&mut self.graph, region, 0);
-        self.graph.insert_before(zero, node);
-        let zero = self.graph.node(zero).results[0];
-        let (param, result) = self.graph.add_loop_var(node, zero);
-        let body = self.graph.while_of(node).body();
-        let one = constant(&mut self.graph, body, 1);
-        self.graph.append(one);
-        let one = self.graph.node(one).results[0];
-        let add = Op::Prim(prim::ADD, Attrs::none());
-        let sum = self.graph.make_node(body, add, vec![param, one], [ty], origin);
-        self.graph.append(sum);
-        let sum = self.graph.node(sum).results[0];
-        self.graph.region_mut(body).yields.push(sum);
+        let (origin, body) = (self.graph.node(node).origin(), self.graph.while_of(node).body());
+        let graph = &mut self.graph;
+        let zero = graph.at(InsertPoint::Before(node), origin).constant(HostTensor::scalar(0i32));
+        let (param, result) = graph.add_loop_var(node, zero);
+        let one = graph.at(InsertPoint::End(body), origin).constant(HostTensor::scalar(1i32));
+        let sum = graph.prim(prim::ADD, &[param, one], Attrs::none());
+        graph.region_mut(body).yields.push(sum);
         self.autodiff.trips.insert(node, result);
         result
     }
@@ -303,30 +281,17 @@ impl trace::Tracer {
             return (last, n.expect("the result is of a construct around the value") + 1);
         }
         let n = path.len();
-        let region = self.graph.node(path[n - 1].0).region;
         path.reverse();
+        let ty = self.graph.ty(v).element().clone();
+        // Unknown extents are 0 at first, and may become any others: the type keeps them unknown.
+        let known = |d: &crate::Dim| if *d == crate::Dim::Unknown { crate::Dim::Known(0) } else { d.clone() };
+        let (zero, shape) = (HostTensor::zeros(ty.dtype, []), ty.shape.dims().iter().map(known).collect());
         let origin = self.graph.origin(v);
-        let zeros = self.empty(region, self.graph.ty(v).element().clone(), path[0].0, origin);
+        let zeros = self.graph.at(InsertPoint::Before(path[0].0), origin).fill(zero, &shape);
+        self.graph.value_mut(zeros).ty = ty.into();
         let last = self.thread_through(&path, zeros, |_, _| v);
         self.autodiff.last.insert(v, last);
         (last, n)
-    }
-
-    /// Inserts a tensor of zeros before a node. Unknown extents become 0.
-    fn empty(&mut self, region: Region, ty: crate::TensorType, before: Node, origin: Origin) -> Value {
-        let scalar = HostTensor::zeros(ty.dtype, vec![]);
-        let node = self.graph.make_node(region, Op::Constant(scalar), vec![], [Type::tensor(ty.dtype, ())], origin);
-        self.graph.insert_before(node, before);
-        let zero = self.graph.node(node).results[0];
-        if ty.rank() == 0 {
-            return zero;
-        }
-        let known = |d: &crate::Dim| if *d == crate::Dim::Unknown { crate::Dim::Known(0) } else { d.clone() };
-        let shape = ty.shape.dims().iter().map(known).collect::<crate::Shape>();
-        let broadcast = Op::Prim(prim::BROADCAST_TO, Shaped { shape }.into());
-        let node = self.graph.make_node(region, broadcast, vec![zero], [ty.into()], origin);
-        self.graph.insert_before(node, before);
-        self.graph.node(node).results[0]
     }
 
     /// Threads a value through constructs, outermost first, each with its region that leads
@@ -398,14 +363,11 @@ impl trace::Tracer {
             Type::Stack(_) => return Err(stacks_are_not_saved(self.graph.loc(v))),
         };
         let origin = self.graph.origin(v);
-        let ty = Type::Stack(element.clone());
-        let new = self.graph.make_node(base, Op::Stack(StackOp::New(element)), vec![], [ty.clone()], origin);
-        self.graph.insert_before(new, path[0].0);
+        let new = Op::Stack(StackOp::New(element));
+        let new = self.graph.at(InsertPoint::Before(path[0].0), origin).emit(new, &[]);
         let (_, innermost) = path[path.len() - 1];
-        let stack = self.thread_through(&path, self.graph.node(new).results[0], |t, stack| {
-            let push = t.graph.make_node(innermost, Op::Stack(StackOp::Push), vec![stack, v], [ty], origin);
-            t.graph.append(push);
-            t.graph.node(push).results[0]
+        let stack = self.thread_through(&path, new, |t, stack| {
+            t.graph.at(InsertPoint::End(innermost), origin).emit(Op::Stack(StackOp::Push), &[stack, v])
         });
         self.autodiff.stacks.insert((v, base), stack);
         Ok(self.any(stack))

@@ -1,7 +1,8 @@
 //! Graph edits that passes share.
 
-use super::{CallKind, Capture, Graph, LoopVar, Node, NodeData, Op, Region, RegionData, Value, ValueData, ValueDef};
-use crate::Type;
+use super::{
+    CallKind, Capture, Graph, GraphBuilder, LoopVar, Node, NodeData, Op, Region, RegionData, Value, ValueData, ValueDef,
+};
 use rustc_hash::FxHashMap;
 
 impl Graph {
@@ -138,9 +139,9 @@ impl Graph {
         let mut out = Graph { vars: self.vars.clone(), ..Graph::new(self.name.clone()) };
         out.nodes.reserve(self.n_nodes());
         out.values.reserve(self.n_values());
-        let root = out.root();
-        self.copy_region(self.root(), &mut out, root, &mut vec![NO_COPY; self.n_values()]);
-        out
+        let (mut out, root) = (GraphBuilder::new(out), self.root());
+        self.copy_region(root, &mut out, root, &mut vec![NO_COPY; self.n_values()]);
+        out.into_graph()
     }
 
     /// Returns a graph of some nodes of this graph, from any regions and in dependency order.
@@ -163,7 +164,7 @@ impl Graph {
     /// ```
     #[must_use]
     pub fn extract(&self, name: &str, nodes: &[Node], inputs: &[Value], outputs: &[Value]) -> Graph {
-        let mut out = Graph::new(name);
+        let mut out = GraphBuilder::new(Graph::new(name));
         let root = out.root();
         let mut map: FxHashMap<Value, Value> = FxHashMap::default();
         for &v in inputs {
@@ -172,12 +173,12 @@ impl Graph {
         }
         self.copy_listed(nodes, &mut out, root, &mut map);
         out.region_mut(root).yields = outputs.iter().map(|v| map[v]).collect();
-        out
+        out.into_graph()
     }
 
     /// Copies a region of a verified graph into an empty region of another graph. `map` maps each
     /// value to its copy.
-    fn copy_region(&self, from: Region, out: &mut Graph, to: Region, map: &mut impl CopyMap) {
+    fn copy_region(&self, from: Region, out: &mut GraphBuilder, to: Region, map: &mut impl CopyMap) {
         let data = self.region(from);
         for &p in &data.params {
             let ValueData { ty, name, .. } = self.value(p);
@@ -189,16 +190,12 @@ impl Graph {
     }
 
     /// Appends copies of nodes to a region of another graph.
-    fn copy_listed(&self, nodes: &[Node], out: &mut Graph, to: Region, map: &mut impl CopyMap) {
+    fn copy_listed(&self, nodes: &[Node], out: &mut GraphBuilder, to: Region, map: &mut impl CopyMap) {
         for &node in nodes {
-            let data = self.node(node);
-            let NodeData { op, operands, results, regions, .. } = data;
-            let types = results.iter().map(|&r| self.ty(r).clone());
+            let NodeData { operands, results, regions, .. } = self.node(node);
             let operands = operands.iter().map(|&v| map.copy_of(v)).collect();
-            let copy = out.make_node(to, op.clone(), operands, types, data.origin());
-            for (i, &r) in results.iter().enumerate() {
-                let result = out.node(copy).results[i];
-                out.value_mut(result).name = self.value(r).name;
+            let copy = out.copy_from(self, node, operands, to);
+            for (&r, &result) in results.iter().zip(&out.node(copy).results) {
                 map.set(r, result);
             }
             let copies: Vec<Region> = regions.iter().map(|_| out.add_region()).collect();
@@ -206,7 +203,6 @@ impl Graph {
                 self.copy_region(inner, out, copy, map);
             }
             out.set_regions(copy, copies);
-            out.append(copy);
         }
     }
 }
@@ -242,105 +238,8 @@ impl CopyMap for FxHashMap<Value, Value> {
     }
 }
 
-impl Graph {
-    /// Appends copies of the nodes of a region to another region of the same graph.
-    ///
-    /// `given` maps the first parameters to the values that replace them. Operations for which
-    /// `leave` is true are left out; they must have no results. Returns the copies of the yielded
-    /// values.
-    pub(crate) fn copy_into(
-        &mut self,
-        from: Region,
-        to: Region,
-        given: FxHashMap<Value, Value>,
-        leave: &dyn Fn(&Op) -> bool,
-    ) -> Vec<Value> {
-        let mut map = given;
-        self.copy_nodes(from, to, &mut map, leave)
-    }
-
-    fn copy_nodes(
-        &mut self,
-        from: Region,
-        to: Region,
-        map: &mut FxHashMap<Value, Value>,
-        leave: &dyn Fn(&Op) -> bool,
-    ) -> Vec<Value> {
-        let copied = |values: &[Value], map: &FxHashMap<Value, Value>| values.iter().map(|v| map[v]).collect();
-        for node in self.region(from).nodes.clone() {
-            let origin = self.node(node).origin();
-            let NodeData { op, operands, results, regions, .. } = self.node(node).clone();
-            if leave(&op) {
-                assert!(results.is_empty(), "{}: removed nodes have no results", op.name());
-                continue;
-            }
-            let types: Vec<Type> = results.iter().map(|&r| self.ty(r).clone()).collect();
-            let copy = self.make_node(to, op, copied(&operands, map), types, origin);
-            for (i, &r) in results.iter().enumerate() {
-                let result = self.node(copy).results[i];
-                self.value_mut(result).name = self.value(r).name;
-                map.insert(r, result);
-            }
-            let mut copies = Vec::with_capacity(regions.len());
-            for (i, &inner) in regions.iter().enumerate() {
-                let copy = self.add_region();
-                for p in self.region(inner).params.clone() {
-                    let ValueData { ty, name, .. } = self.value(p).clone();
-                    let param = self.add_param(copy, ty, name);
-                    map.insert(p, param);
-                }
-                // The gradient of a call has not run yet: copy all of it.
-                let keep_all = |_: &Op| false;
-                let of_gradient = i > 0 && matches!(self.node(node).op, Op::Call(_));
-                let leave = if of_gradient { &keep_all } else { leave };
-                let yields = self.copy_nodes(inner, copy, map, leave);
-                self.region_mut(copy).yields = yields;
-                copies.push(copy);
-            }
-            self.set_regions(copy, copies);
-            self.append(copy);
-        }
-        copied(&self.region(from).yields, map)
-    }
-}
-
 /// Returns the values that stay, which include all values after the end of `stays`.
 fn kept(values: &[Value], stays: &[bool]) -> Vec<Value> {
     let stays = stays.iter().chain(std::iter::repeat(&true));
     values.iter().zip(stays).filter(|(_, stays)| **stays).map(|(&v, _)| v).collect()
-}
-
-/// A map from replaced values to their replacements.
-#[derive(Debug)]
-pub(crate) struct Replacements(Vec<Option<Value>>);
-
-impl Replacements {
-    /// Creates an empty map.
-    pub(crate) fn new(graph: &Graph) -> Replacements {
-        Replacements(vec![None; graph.n_values()])
-    }
-
-    /// Replaces `old` by `new`. `old` must not be replaced already.
-    pub(crate) fn replace(&mut self, old: Value, new: Value) {
-        let new = self.get(new);
-        debug_assert_ne!(old, new, "a value replaced by itself");
-        self.0[old.index()] = Some(new);
-    }
-
-    /// Returns the current replacement of a value. Replacements are resolved when recorded, so
-    /// chains stay short.
-    pub(crate) fn get(&self, value: Value) -> Value {
-        let mut value = value;
-        while let Some(new) = self.0.get(value.index()).copied().flatten() {
-            value = new;
-        }
-        value
-    }
-
-    /// Applies the replacements to a list of uses.
-    pub(crate) fn apply(&self, uses: &mut [Value]) {
-        for v in uses {
-            *v = self.get(*v);
-        }
-    }
 }

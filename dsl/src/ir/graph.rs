@@ -466,24 +466,6 @@ impl Graph {
         self.regions[region.index()].params = params;
     }
 
-    /// Creates a node of `region` without adding it to the list of nodes.
-    pub fn make_node(
-        &mut self,
-        region: Region,
-        op: Op,
-        operands: Vec<Value>,
-        result_types: impl IntoIterator<Item = Type>,
-        origin: impl Into<Origin>,
-    ) -> Node {
-        let Origin { loc, written, on } = origin.into();
-        let node = Node::from_index(self.nodes.len());
-        self.nodes.push(NodeData { op, operands, results: Vec::new(), regions: Vec::new(), region, loc, written, on });
-        for ty in result_types {
-            self.add_result(node, ty);
-        }
-        node
-    }
-
     /// Appends a result to a node.
     pub fn add_result(&mut self, node: Node, ty: Type) -> Value {
         let value = Value::from_index(self.values.len());
@@ -501,19 +483,10 @@ impl Graph {
         self.nodes[node.index()].regions = regions;
     }
 
-    /// Appends a node to its region.
+    /// Appends a node to the list of its region, from which it was taken.
     pub fn append(&mut self, node: Node) {
         let region = self.nodes[node.index()].region;
         self.regions[region.index()].nodes.push(node);
-    }
-
-    /// Inserts a node before another node of the same region.
-    pub fn insert_before(&mut self, node: Node, before: Node) {
-        let region = self.nodes[before.index()].region;
-        assert_eq!(self.nodes[node.index()].region, region, "insert_before: nodes of different regions");
-        let list = &mut self.regions[region.index()].nodes;
-        let at = list.iter().rposition(|&n| n == before).expect("insert_before: the node is not in its region");
-        list.insert(at, node);
     }
 
     /// Calls `f` for every node of a region and its inner regions, in program order.

@@ -1,6 +1,6 @@
 //! Inference of result types, used by the verifier, the parser and passes.
 
-use super::{Attr, AttrKind, Attrs, CallKind, Graph, Node, Op, StackOp};
+use super::{Attr, AttrKind, Attrs, CallKind, Graph, Node, Op, Region, StackOp, Value};
 use crate::ops::{Arity, InferCx, OpError, Prim};
 use crate::{DType, Shape, TensorType, Type};
 
@@ -104,10 +104,18 @@ pub(crate) fn check_arity(op: &Op, given: usize) -> Result<(), Broken> {
 pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     let data = graph.node(node);
     check_arity(&data.op, data.operands.len())?;
-    let operands: Vec<&Type> = data.operands.iter().map(|&v| graph.ty(v)).collect();
-    match &data.op {
+    if let Op::Prim(def, attrs) = &data.op {
+        check_attrs(*def, attrs)?;
+    }
+    infer(graph, &data.op, &data.operands, &data.regions)
+}
+
+/// Infers the result types of a node that may not exist yet, whose attributes are valid.
+pub(crate) fn infer(graph: &Graph, op: &Op, operands: &[Value], regions: &[Region]) -> Result<Vec<Type>, Broken> {
+    check_arity(op, operands.len())?;
+    let operands: Vec<&Type> = operands.iter().map(|&v| graph.ty(v)).collect();
+    match op {
         Op::Prim(def, attrs) => {
-            check_attrs(*def, attrs)?;
             if let Some(i) = operands.iter().position(|t| t.as_tensor().is_none()) {
                 let invariant = if matches!(operands[i], Type::Stack(_)) { 10 } else { 12 };
                 return Err(broken(invariant, format!("operand {} is {}", i + 1, operands[i].kind())));
@@ -117,11 +125,8 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
                 let error = if error.label.is_empty() { error.label(types.join(", ")) } else { error };
                 Broken { invariant: 3, error }
             })?;
-            if is_countable(&ty.element().shape) {
-                Ok(vec![ty])
-            } else {
-                Err(broken(3, format!("{ty} has more elements than can be counted in memory")))
-            }
+            check_countable(&ty)?;
+            Ok(vec![ty])
         }
         Op::Constant(tensor) => Ok(vec![tensor.ty().into()]),
         Op::Read(var) => match graph.vars.get(var.index()) {
@@ -130,20 +135,36 @@ pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broke
         },
         Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => Ok(vec![]),
         Op::Stack(op) => stack_types(op, &operands),
-        Op::List(op) => op.result_types(&operands),
-        Op::Cond => cond_types(graph, node),
+        Op::List(op) => {
+            let types = op.result_types(&operands)?;
+            types.iter().try_for_each(check_countable)?;
+            Ok(types)
+        }
+        Op::Cond => cond_types(graph, regions),
         Op::While { .. } => {
-            let body = data.regions.get(1).map(|&r| graph.region(r));
+            let body = regions.get(1).map(|&r| graph.region(r));
             let body = body.ok_or_else(|| broken(5, "a loop must have two regions"))?;
             let carried = body.params.get(..body.yields.len());
             let carried = carried.ok_or_else(|| broken(5, "the body yields more values than it has parameters"))?;
             Ok(carried.iter().map(|&p| graph.ty(p).clone()).collect())
         }
         Op::Call(_) => {
-            let body = data.regions.first().ok_or_else(|| broken(13, "a call must have a region"))?;
+            let body = regions.first().ok_or_else(|| broken(13, "a call must have a region"))?;
             Ok(graph.region(*body).yields.iter().map(|&y| graph.ty(y).clone()).collect())
         }
     }
+}
+
+/// Checks that the number of elements of a result is representable.
+fn check_countable(ty: &Type) -> Result<(), Broken> {
+    if is_countable(&ty.element().shape) {
+        return Ok(());
+    }
+    let extents = ty.element().shape.dims().iter().filter_map(crate::Dim::known);
+    let bytes = extents.fold(ty.element().dtype.size() as u128, |bytes, n| bytes.saturating_mul(n as u128));
+    let subject = if matches!(ty, Type::Tensor(_)) { "the result has" } else { "an element has" };
+    let message = format!("{subject} at least {bytes} bytes, more than any memory can hold");
+    Err(Broken { invariant: 3, error: OpError::new(message).label(ty.to_string()) })
 }
 
 fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
@@ -182,15 +203,15 @@ fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
     }
 }
 
-fn cond_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
-    let [then, otherwise] = graph.node(node).regions[..] else {
+fn cond_types(graph: &Graph, regions: &[Region]) -> Result<Vec<Type>, Broken> {
+    let &[then, otherwise] = regions else {
         return Err(broken(6, "a cond must have two regions"));
     };
     let (a, b) = (&graph.region(then).yields, &graph.region(otherwise).yields);
     if a.len() != b.len() {
         return Err(broken(6, format!("one branch yields {}, but the other {}", count(a.len(), "value"), b.len())));
     }
-    let join = |(i, (&x, &y)): (usize, (&super::Value, &super::Value))| {
+    let join = |(i, (&x, &y)): (usize, (&Value, &Value))| {
         let (x, y) = (graph.ty(x), graph.ty(y));
         let differ = || broken(6, format!("value {} is {x} in one branch, but {y} in the other", i + 1));
         // Either branch may run, so extents may differ, except those of stack elements.

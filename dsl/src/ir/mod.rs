@@ -23,6 +23,7 @@
 //! The order of the nodes in a region is program order. Nodes with effects run in that order.
 
 mod attrs;
+pub(crate) mod builder;
 pub mod dependence;
 mod edit;
 mod graph;
@@ -36,12 +37,12 @@ mod regions;
 pub mod verify;
 
 pub use attrs::{Attr, AttrKind, Attrs};
-pub(crate) use edit::Replacements;
+pub use builder::{GraphBuilder, InsertPoint};
 pub use graph::{
     CallKind, Graph, Node, NodeData, Op, Origin, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl,
     VarId,
 };
-pub(crate) use infer::{Broken, count, is_countable, result_types};
+pub(crate) use infer::{Broken, count, result_types};
 pub(crate) use lex::intern;
 pub use list::{ListForm, ListOp};
 pub(crate) use literal::Quoted;

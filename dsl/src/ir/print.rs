@@ -465,7 +465,7 @@ impl StackOp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{DType, Loc};
+    use crate::ir::GraphBuilder;
 
     #[test]
     fn places_are_comments() {
@@ -490,13 +490,9 @@ mod tests {
 
     /// Returns the text of a graph whose values have the given names.
     fn text_of_names(names: &[&'static str]) -> String {
-        let mut graph = Graph::new("f");
-        let root = graph.root();
+        let mut graph = GraphBuilder::new(Graph::new("f"));
         for &name in names {
-            let ty = Type::tensor(DType::F32, ());
-            let node = graph.make_node(root, Op::Constant(HostTensor::scalar(0.0f32)), vec![], [ty], Loc::UNKNOWN);
-            graph.append(node);
-            let value = graph.node(node).results[0];
+            let value = graph.constant(HostTensor::scalar(0.0f32));
             graph.value_mut(value).name = Some(name);
         }
         graph.to_string()

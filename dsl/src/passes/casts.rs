@@ -1,10 +1,10 @@
 //! Conversions to and from 16-bit floats: hoisting and widening.
 
 use super::Pass;
-use crate::ir::{Node, Op, Origin, Region, Replacements, Value, ValueDef};
+use crate::ir::{GraphBuilder, InsertPoint, Node, Op, Origin, Region, Value};
 use crate::ops::attributes::Cast;
 use crate::ops::{converted, prim, widened_attrs};
-use crate::{DType, DeviceConstraint, Graph, TensorType, Type};
+use crate::{DType, DeviceConstraint, Graph};
 use rustc_hash::FxHashMap;
 
 /// Hoists conversions of captured values to or from a 16-bit float out of loops.
@@ -53,14 +53,11 @@ impl Pass for Widen {
 }
 
 struct CastRewriter<'g> {
-    graph: &'g mut Graph,
+    graph: &'g mut GraphBuilder,
     /// Whether operations are widened. Conversions are hoisted in either case.
     widen: bool,
     /// The conversions made so far, by operand, element type and device constraint.
     converted: FxHashMap<(Value, DType, Option<DeviceConstraint>), Value>,
-    replaced: Replacements,
-    /// The regions around the current node, outermost first, with the nodes kept so far.
-    open: Vec<(Region, Vec<Node>)>,
     changed: bool,
 }
 
@@ -70,35 +67,24 @@ impl CastRewriter<'_> {
         if !has_halves {
             return false;
         }
-        let replaced = Replacements::new(graph);
-        let mut rewrite =
-            CastRewriter { graph, widen, converted: FxHashMap::default(), replaced, open: Vec::new(), changed: false };
-        rewrite.region(rewrite.graph.root());
-        rewrite.changed
+        GraphBuilder::edit(graph, |graph| {
+            let mut rewrite = CastRewriter { graph, widen, converted: FxHashMap::default(), changed: false };
+            rewrite.region(rewrite.graph.root());
+            rewrite.changed
+        })
     }
 
     fn region(&mut self, region: Region) {
-        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
-        self.open.push((region, Vec::with_capacity(nodes.len())));
-        for node in nodes {
-            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+        for node in self.graph.take_nodes(region) {
+            self.graph.update_operands(node);
             for inner in self.graph.node(node).regions.clone() {
                 self.region(inner);
             }
             if self.stays(node) {
-                self.keep(region, node);
+                self.graph.append(node);
             }
         }
-        let (_, kept) = self.open.pop().expect("the region was opened above");
-        let data = self.graph.region_mut(region);
-        data.nodes = kept;
-        self.replaced.apply(&mut data.yields);
-    }
-
-    /// Appends a node to an open region.
-    fn keep(&mut self, region: Region, node: Node) {
-        let open = self.open.iter_mut().rev().find(|(r, _)| *r == region);
-        open.expect("values are used in their region or, through captures, inside it").1.push(node);
+        self.graph.update_yields(region);
     }
 
     fn dtype(&self, v: Value) -> DType {
@@ -116,7 +102,7 @@ impl CastRewriter<'_> {
         }
         if def == prim::CAST && self.is_of_loop(operands[0]) {
             let converted = self.converted(operands[0], self.dtype(result), origin);
-            self.replaced.replace(result, converted);
+            self.graph.replace(result, converted);
             self.changed = true;
             return false;
         }
@@ -128,24 +114,16 @@ impl CastRewriter<'_> {
             .iter()
             .map(|&v| if self.dtype(v).is_half() { self.converted(v, DType::F32, origin) } else { v })
             .collect();
-        let op = Op::Prim(def, widened_attrs(&attrs));
-        if !self.dtype(result).is_half() {
-            let data = self.graph.node_mut(node);
-            (data.op, data.operands) = (op, wide);
-            return true;
-        }
-        let ty = self.with_dtype(result, DType::F32);
-        let inner = self.graph.make_node(region, op, wide, [ty], origin);
-        self.keep(region, inner);
-        let computed = self.graph.node(inner).results[0];
-        let rounding = cast(self.dtype(result));
+        let attrs = widened_attrs(&attrs);
+        let (op, operands) = if self.dtype(result).is_half() {
+            let computed = self.graph.at(InsertPoint::End(region), origin).prim(def, &wide, attrs);
+            (Op::Prim(prim::CAST, Cast { dtype: self.dtype(result) }.into()), vec![computed])
+        } else {
+            (Op::Prim(def, attrs), wide)
+        };
         let data = self.graph.node_mut(node);
-        (data.op, data.operands) = (rounding, vec![computed]);
+        (data.op, data.operands) = (op, operands);
         true
-    }
-
-    fn with_dtype(&self, v: Value, dtype: DType) -> Type {
-        TensorType { dtype, shape: self.graph.ty(v).element().shape.clone() }.into()
     }
 
     /// Returns the value that a parameter captures and the node that owns the region.
@@ -206,25 +184,15 @@ impl CastRewriter<'_> {
     }
 
     fn convert_here(&mut self, v: Value, dtype: DType, origin: Origin) -> Value {
-        let region = match self.graph.value(v).def {
-            ValueDef::Param(region, _) => region,
-            ValueDef::Result(node, _) => self.graph.node(node).region,
-        };
         let constant = self.graph.producer(v).and_then(|node| match &self.graph.node(node).op {
             Op::Constant(tensor) => Some(converted(tensor, dtype)),
             _ => None,
         });
-        let ty = self.with_dtype(v, dtype);
-        let node = match constant {
-            Some(tensor) => self.graph.make_node(region, Op::Constant(tensor), vec![], [ty], origin),
-            None => self.graph.make_node(region, cast(dtype), vec![v], [ty], origin),
-        };
-        self.keep(region, node);
-        self.graph.node(node).results[0]
+        let here = InsertPoint::End(self.graph.region_of(v));
+        let graph = self.graph.at(here, origin);
+        match constant {
+            Some(tensor) => graph.constant(tensor),
+            None => graph.prim(prim::CAST, &[v], Cast { dtype }),
+        }
     }
-}
-
-fn cast(to: DType) -> Op {
-    let def = prim::CAST;
-    Op::Prim(def, Cast { dtype: to }.into())
 }

@@ -3,7 +3,7 @@
 use super::Pass;
 use super::node_index::{NodeIndex, is_mergeable};
 use crate::Graph;
-use crate::ir::{CallKind, Node, Op, Region, Replacements, Value};
+use crate::ir::{CallKind, GraphBuilder, Node, Op, Region, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
 
@@ -26,26 +26,25 @@ impl Pass for Cse {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        let replaced = Replacements::new(graph);
-        let mut cse = NodeMerger { graph, replaced, changed: false };
-        cse.region(cse.graph.root());
-        cse.changed
+        GraphBuilder::edit(graph, |graph| {
+            let mut cse = NodeMerger { graph, changed: false };
+            cse.region(cse.graph.root());
+            cse.changed
+        })
     }
 }
 
 struct NodeMerger<'g> {
-    graph: &'g mut Graph,
-    replaced: Replacements,
+    graph: &'g mut GraphBuilder,
     changed: bool,
 }
 
 impl NodeMerger<'_> {
     fn region(&mut self, region: Region) {
-        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
+        let nodes = self.graph.take_nodes(region);
         let mut index = NodeIndex::with_capacity(nodes.len());
-        let mut kept = Vec::with_capacity(nodes.len());
         for node in nodes {
-            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            self.graph.update_operands(node);
             self.captures(node);
             for inner in self.graph.node(node).regions.clone() {
                 self.region(inner);
@@ -59,19 +58,14 @@ impl NodeMerger<'_> {
                     continue;
                 }
             }
-            kept.push(node);
+            self.graph.append(node);
         }
-        self.graph.region_mut(region).nodes = kept;
-        let yields = &mut self.graph.region_mut(region).yields;
-        self.replaced.apply(yields);
+        self.graph.update_yields(region);
     }
 
     /// Replaces a value by an equal value, which takes over the name if it has none.
     fn replace(&mut self, old: Value, new: Value) {
-        if self.graph.value(new).name.is_none() {
-            self.graph.value_mut(new).name = self.graph.value(old).name;
-        }
-        self.replaced.replace(old, new);
+        self.graph.replace_named(old, new);
         self.changed = true;
     }
 

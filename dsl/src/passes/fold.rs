@@ -2,7 +2,7 @@
 
 use super::Pass;
 use super::{identity, trips};
-use crate::ir::{Attrs, CallKind, LoopVar, Node, Op, Region, Replacements, Value, ValueDef};
+use crate::ir::{Attrs, CallKind, GraphBuilder, InsertPoint, LoopVar, Node, Op, Region, Value, ValueDef};
 use crate::ops::{Effects, EvalCx, OpClass, Prim, prim};
 use crate::{DType, Graph, HostTensor, Type, match_buffer};
 
@@ -39,12 +39,13 @@ impl Pass for Fold {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        let replaced = Replacements::new(graph);
         let facts = vec![Fact::Unknown; graph.n_values()];
         let uses = graph.use_counts();
-        let mut folder = Folder { graph, replaced, facts, uses, changed: false };
-        folder.region(folder.graph.root());
-        folder.changed
+        GraphBuilder::edit(graph, |graph| {
+            let mut folder = Folder { graph, facts, uses, changed: false };
+            folder.region(folder.graph.root());
+            folder.changed
+        })
     }
 }
 
@@ -59,8 +60,7 @@ enum Fact {
 }
 
 struct Folder<'g> {
-    graph: &'g mut Graph,
-    replaced: Replacements,
+    graph: &'g mut GraphBuilder,
     facts: Vec<Fact>,
     /// The number of uses of each value at the start.
     uses: Vec<u32>,
@@ -69,19 +69,16 @@ struct Folder<'g> {
 
 impl Folder<'_> {
     fn region(&mut self, region: Region) {
-        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
-        let mut kept = Vec::with_capacity(nodes.len());
-        self.nodes(nodes, region, &mut kept);
-        let data = self.graph.region_mut(region);
-        data.nodes = kept;
-        self.replaced.apply(&mut data.yields);
+        let nodes = self.graph.take_nodes(region);
+        self.nodes(nodes, region);
+        self.graph.update_yields(region);
     }
 
-    /// Folds nodes and moves the remaining nodes to `kept`, as nodes of `region`.
-    fn nodes(&mut self, nodes: Vec<Node>, region: Region, kept: &mut Vec<Node>) {
+    /// Folds nodes and appends the remaining nodes to `region`.
+    fn nodes(&mut self, nodes: Vec<Node>, region: Region) {
         for node in nodes {
             self.graph.set_region_of(node, region);
-            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            self.graph.update_operands(node);
             let stays = match self.graph.node(node).op.clone() {
                 Op::Constant(tensor) => {
                     let result = self.graph.node(node).results[0];
@@ -89,13 +86,13 @@ impl Folder<'_> {
                     true
                 }
                 Op::Prim(def, attrs) => self.prim(node, def, &attrs),
-                Op::Cond => self.cond(node, region, kept),
-                Op::While { .. } => self.while_loop(node, kept),
+                Op::Cond => self.cond(node, region),
+                Op::While { .. } => self.while_loop(node),
                 Op::Call(kind) => self.call(node, kind),
                 Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Stack(_) | Op::List(_) => true,
             };
             if stays {
-                kept.push(node);
+                self.graph.append(node);
             } else {
                 self.changed = true;
             }
@@ -127,7 +124,7 @@ impl Folder<'_> {
     fn replace(&mut self, old: Value, new: Value) -> bool {
         let same = self.graph.ty(old) == self.graph.ty(new);
         if same {
-            self.replaced.replace(old, new);
+            self.graph.replace(old, new);
         }
         same
     }
@@ -212,7 +209,7 @@ impl Folder<'_> {
         (tensor.ty() == *ty).then_some(tensor)
     }
 
-    fn cond(&mut self, node: Node, region: Region, kept: &mut Vec<Node>) -> bool {
+    fn cond(&mut self, node: Node, region: Region) -> bool {
         let data = self.graph.node(node).clone();
         let cond = self.graph.cond_of(node);
         if let Some(truth) = self.truth(cond.predicate()) {
@@ -220,14 +217,12 @@ impl Folder<'_> {
             let branch = self.graph.region(taken).clone();
             let same = |(&r, &y): (&Value, &Value)| self.graph.ty(r) == self.graph.ty(y);
             if data.results.iter().zip(&branch.yields).all(same) {
-                for (param, outer) in self.graph.captures_in(taken) {
-                    self.replaced.replace(param, outer);
+                for (param, outer) in self.graph.captures_in(taken).collect::<Vec<_>>() {
+                    self.graph.replace(param, outer);
                 }
-                self.nodes(branch.nodes, region, kept);
+                self.nodes(branch.nodes, region);
                 for (&r, &y) in data.results.iter().zip(&branch.yields) {
-                    let y = self.replaced.get(y);
-                    self.take_name(y, r);
-                    self.replaced.replace(r, y);
+                    self.graph.replace_named(r, y);
                 }
                 return false;
             }
@@ -246,13 +241,6 @@ impl Folder<'_> {
         for (param, outer) in self.graph.captures_in(region) {
             self.facts[param.index()] = self.facts[outer.index()].clone();
         }
-    }
-
-    /// Gives an unnamed value the user's name of the value that it replaces.
-    fn take_name(&mut self, value: Value, replaced: Value) {
-        let name = self.graph.value(replaced).name;
-        let data = self.graph.value_mut(value);
-        data.name = data.name.or(name);
     }
 
     /// Replaces results of a `cond` that are the same capture in both branches.
@@ -286,32 +274,32 @@ impl Folder<'_> {
         true
     }
 
-    fn while_loop(&mut self, node: Node, kept: &mut Vec<Node>) -> bool {
+    fn while_loop(&mut self, node: Node) -> bool {
         let data = self.graph.node(node).clone();
         for &inner in &data.regions {
             self.captured_facts(inner);
             self.region(inner);
         }
         let construct = self.graph.while_of(node);
-        let (cond, inits) = (construct.cond(), construct.inits());
+        let (cond, inits) = (construct.cond(), construct.inits().to_vec());
         let never = self.truth(construct.predicate()) == Some(false);
         let silent =
             self.graph.region(cond).nodes.iter().all(|&n| self.graph.node(n).op.effects() <= Effects::Fallible);
         let plain = self.graph.region(cond).nodes.iter().all(|&n| self.graph.node(n).regions.is_empty());
         let same = |(&r, &v): (&Value, &Value)| self.graph.ty(r) == self.graph.ty(v);
-        if never && silent && plain && data.results.iter().zip(inits).all(same) {
-            for (&r, &v) in data.results.iter().zip(inits) {
-                self.replaced.replace(r, v);
+        if never && silent && plain && data.results.iter().zip(&inits).all(same) {
+            for (&r, &v) in data.results.iter().zip(&inits) {
+                self.graph.replace(r, v);
             }
             return false;
         }
-        self.count(node, kept);
+        self.count(node);
         self.capture_invariants(node);
         true
     }
 
     /// Replaces the final values of counters by constants, if the trip count is known.
-    fn count(&mut self, node: Node, kept: &mut Vec<Node>) {
+    fn count(&mut self, node: Node) {
         let Some(trips) = trips::trips(self.graph, node) else { return };
         let (region, origin) = (self.graph.node(node).region, self.graph.node(node).origin());
         let vars: Vec<LoopVar> = self.graph.while_of(node).vars().collect();
@@ -323,18 +311,14 @@ impl Folder<'_> {
             let (first, step) = (trips::integer(self.graph, var.init), trips::step(self.graph, var));
             let (Some(first), Some(step)) = (first, step) else { continue };
             let Some(last) = trips.checked_mul(step).and_then(|way| first.checked_add(way)) else { continue };
-            let ty = self.graph.ty(result).clone();
-            let last = match (ty.element().dtype, i32::try_from(last)) {
+            let last = match (self.graph.ty(result).element().dtype, i32::try_from(last)) {
                 (DType::I64, _) => HostTensor::scalar(last),
                 (DType::I32, Ok(last)) => HostTensor::scalar(last),
                 _ => continue,
             };
-            let constant = self.graph.make_node(region, Op::Constant(last.clone()), vec![], [ty], origin);
-            let value = self.graph.node(constant).results[0];
+            let constant = self.graph.at(InsertPoint::End(region), origin).constant(last.clone());
             self.facts.push(Fact::Constant(last));
-            self.take_name(value, result);
-            self.replaced.replace(result, value);
-            kept.push(constant);
+            self.graph.replace_named(result, constant);
             self.changed = true;
         }
     }
@@ -350,7 +334,7 @@ impl Folder<'_> {
         self.changed = true;
         self.graph.retain_loop_vars(node, &stays);
         for (var, _) in vars.iter().zip(stays).filter(|(_, stays)| !stays) {
-            self.replaced.replace(var.result, var.init);
+            self.graph.replace(var.result, var.init);
         }
     }
 }

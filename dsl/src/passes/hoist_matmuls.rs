@@ -1,11 +1,11 @@
 //! Batching of matmuls in loops over sequences.
 
-use super::build::{self, InsertPoint, columns, first_axis, matrix, shape, transposed};
+use super::matrix::{columns, matrix, transposed};
 use super::trips::trips;
 use super::{Pass, has_product, made_by};
-use crate::ir::{Attrs, ListOp, LoopVar, Node, Op, Origin, Region, Replacements, Value};
-use crate::ops::attributes::{Along, DynamicSlice};
-use crate::ops::{Prim, prim};
+use crate::ir::{Attrs, GraphBuilder, InsertPoint, ListOp, LoopVar, Node, Op, Origin, Region, Value};
+use crate::ops::attributes::{Along, DynamicSlice, Shaped};
+use crate::ops::prim;
 use crate::{Graph, HostTensor, TensorType};
 use rustc_hash::FxHashMap;
 
@@ -47,52 +47,45 @@ impl Pass for HoistMatmuls {
                 loops.push(node);
             }
         });
-        let mut changed = false;
-        // Inner loops first, since their hoisted nodes end up in the body of the outer loop.
-        for node in loops.into_iter().rev() {
-            if !has_product(graph, node) {
-                continue;
+        GraphBuilder::edit(graph, |graph| {
+            let mut changed = false;
+            // Inner loops first, since their hoisted nodes end up in the body of the outer loop.
+            for node in loops.into_iter().rev() {
+                if !has_product(graph, node) {
+                    continue;
+                }
+                let Some(trips) = trips(graph, node).and_then(|n| usize::try_from(n).ok()).filter(|&n| n >= 2) else {
+                    continue;
+                };
+                let (uses, after) = (graph.use_counts(), InsertPoint::After(node));
+                let mut sequence = Sequence { graph, node, trips, uses, after, changed: false };
+                sequence.hoist();
+                sequence.sum_up();
+                if sequence.changed {
+                    graph.update_region(graph.root());
+                    changed = true;
+                }
             }
-            let Some(trips) = trips(graph, node).and_then(|n| usize::try_from(n).ok()).filter(|&n| n >= 2) else {
-                continue;
-            };
-            let uses = graph.use_counts();
-            let replaced = Replacements::new(graph);
-            let first_new = graph.n_nodes();
-            let mut sequence = Sequence { graph, node, trips, uses, first_new, replaced, changed: false };
-            sequence.hoist();
-            sequence.sum_up();
-            changed |= sequence.finish();
-        }
-        changed
+            changed
+        })
     }
 }
 
 /// A loop with a known trip count.
 struct Sequence<'g> {
-    graph: &'g mut Graph,
+    graph: &'g mut GraphBuilder,
     node: Node,
     trips: usize,
     /// The number of uses of each value before the rewrite.
     uses: Vec<u32>,
-    /// The index of the first node that this pass added.
-    first_new: usize,
-    replaced: Replacements,
+    /// The position after the loop and after the nodes already added there.
+    after: InsertPoint,
     changed: bool,
 }
 
 impl Sequence<'_> {
     fn body(&self) -> Region {
         self.graph.while_of(self.node).body()
-    }
-
-    /// Adds a primitive operation. Returns its result.
-    fn add(&mut self, at: InsertPoint, op: Prim, operands: &[Value], attrs: Attrs, origin: Origin) -> Value {
-        build::add(self.graph, at, op, operands, attrs, origin)
-    }
-
-    fn add_constant(&mut self, at: InsertPoint, tensor: HostTensor, origin: Origin) -> Value {
-        build::add_node(self.graph, at, Op::Constant(tensor), &[], origin)
     }
 
     /// Returns the value that a parameter of the body captures, if it is a capture.
@@ -124,16 +117,16 @@ impl Sequence<'_> {
             if rows > MAX_ROWS || bytes > MAX_BYTES || 2 * self.trips < n {
                 continue;
             }
-            let before = InsertPoint::Before(self.node);
-            let w = if is_transposed { self.add(before, prim::PERMUTE, &[w], transposed(), origin) } else { w };
-            let all = self.add(before, prim::RESHAPE, &[all], shape(&[n * rows, depth]), origin);
-            let products = self.add(before, prim::MATMUL, &[all, w], Attrs::none(), origin);
-            let products = self.add(before, prim::RESHAPE, &[products], shape(&[n, rows, columns]), origin);
-            let [_, products] = self.graph.add_capture(self.node, products).params;
-            let at = InsertPoint::Before(product);
-            let own = self.add(at, prim::DYNAMIC_SLICE, &[products, index], first_axis(Some(1)), origin);
-            let own = self.add(at, prim::RESHAPE, &[own], shape(&[rows, columns]), origin);
-            self.replaced.replace(result, own);
+            let graph = self.graph.at(InsertPoint::Before(self.node), origin);
+            let w = if is_transposed { graph.prim(prim::PERMUTE, &[w], transposed()) } else { w };
+            let all = graph.prim(prim::RESHAPE, &[all], Shaped { shape: [n * rows, depth].into() });
+            let products = graph.prim(prim::MATMUL, &[all, w], Attrs::none());
+            let products = graph.prim(prim::RESHAPE, &[products], Shaped { shape: [n, rows, columns].into() });
+            let [_, products] = graph.add_capture(self.node, products).params;
+            let graph = graph.at(InsertPoint::Before(product), origin);
+            let own = graph.prim(prim::DYNAMIC_SLICE, &[products, index], DynamicSlice { axis: 0, size: 1 });
+            let own = graph.prim(prim::RESHAPE, &[own], Shaped { shape: [rows, columns].into() });
+            graph.replace(result, own);
             self.changed = true;
         }
     }
@@ -181,27 +174,28 @@ impl Sequence<'_> {
             // Corresponding rows of both operands are aligned along the first axis.
             let left = match made_by(self.graph, left) {
                 Some((prim::PERMUTE, &[rows])) => rows,
-                _ => self.add(end, prim::PERMUTE, &[left], transposed(), origin),
+                _ => self.graph.at(end, origin).prim(prim::PERMUTE, &[left], transposed()),
             };
             let left = self.keep(&mut kept, left, origin);
             let right = self.keep(&mut kept, right, origin);
-            let after = self.after();
-            let left = self.add(after, prim::PERMUTE, &[left], transposed(), origin);
-            let all = self.add(after, prim::MATMUL, &[left, right], Attrs::none(), origin);
+            let graph = self.graph.at(self.after, origin);
+            let left = graph.prim(prim::PERMUTE, &[left], transposed());
+            let all = graph.prim(prim::MATMUL, &[left, right], Attrs::none());
             let mut start = 0;
             for SummedProduct { var, right, .. } in &group {
-                let n = matrix(self.graph.ty(*right)).expect("the operand is a matrix")[1];
+                let n = matrix(graph.ty(*right)).expect("the operand is a matrix")[1];
                 let mut sum = match group.len() {
                     1 => all,
-                    _ => self.add(after, prim::SLICE, &[all], columns(start, n), origin),
+                    _ => graph.prim(prim::SLICE, &[all], columns(start, n)),
                 };
                 start += n;
-                if !super::is_zero(self.graph, var.init) {
-                    sum = self.add(after, prim::ADD, &[var.init, sum], Attrs::none(), origin);
+                if !super::is_zero(graph, var.init) {
+                    sum = graph.prim(prim::ADD, &[var.init, sum], Attrs::none());
                 }
-                self.replaced.replace(var.result, sum);
-                self.graph.set_next(*var, var.body_param);
+                graph.replace(var.result, sum);
+                graph.set_next(*var, var.body_param);
             }
+            self.after = graph.point();
             self.changed = true;
         }
     }
@@ -256,20 +250,21 @@ impl Sequence<'_> {
         let start = match kept.iteration {
             Some(iteration) => iteration,
             None => {
-                let zero = self.add_constant(before, HostTensor::scalar(0i32), origin);
+                let zero = self.graph.at(before, origin).constant(HostTensor::scalar(0i32));
                 let (iteration, _) = self.graph.add_loop_var(self.node, zero);
-                let one = self.add_constant(end, HostTensor::scalar(1i32), origin);
-                let next = self.add(end, prim::ADD, &[iteration, one], Attrs::none(), origin);
+                let one = self.graph.at(end, origin).constant(HostTensor::scalar(1i32));
+                let next = self.graph.prim(prim::ADD, &[iteration, one], Attrs::none());
                 self.yield_also(next);
                 *kept.iteration.insert(iteration)
             }
         };
-        let by = self.add_constant(end, HostTensor::scalar(depth as i32), origin);
-        let start = self.add(end, prim::MUL, &[start, by], Attrs::none(), origin);
-        let zero = self.add_constant(before, HostTensor::zeros(dtype, []), origin);
-        let zeros = self.add(before, prim::BROADCAST_TO, &[zero], shape(&[self.trips * depth, columns]), origin);
+        let by = self.graph.at(end, origin).constant(HostTensor::scalar(depth as i32));
+        let start = self.graph.prim(prim::MUL, &[start, by], Attrs::none());
+        let all = [self.trips * depth, columns].into();
+        let zeros = self.graph.at(before, origin).fill(HostTensor::zeros(dtype, []), &all);
         let (all, result) = self.graph.add_loop_var(self.node, zeros);
-        let next = self.add(end, prim::DYNAMIC_UPDATE_SLICE, &[all, rows, start], first_axis(None), origin);
+        let rows_at = Along { axis: 0 };
+        let next = self.graph.at(end, origin).prim(prim::DYNAMIC_UPDATE_SLICE, &[all, rows, start], rows_at);
         self.yield_also(next);
         kept.matrices.insert(rows, result);
         result
@@ -278,33 +273,6 @@ impl Sequence<'_> {
     fn yield_also(&mut self, v: Value) {
         let body = self.body();
         self.graph.region_mut(body).yields.push(v);
-    }
-
-    /// Returns the position after the loop and after the nodes already inserted there.
-    fn after(&self) -> InsertPoint {
-        let region = self.graph.node(self.node).region;
-        let nodes = &self.graph.region(region).nodes;
-        let at = nodes.iter().position(|&n| n == self.node).expect("the loop is in its region");
-        match nodes[at + 1..].iter().find(|&&n| n.index() < self.first_new) {
-            Some(&next) => InsertPoint::Before(next),
-            None => InsertPoint::End(region),
-        }
-    }
-
-    /// Applies the replacements. Returns whether anything changed.
-    fn finish(self) -> bool {
-        let Sequence { graph, replaced, changed, .. } = self;
-        if changed {
-            let mut regions = vec![graph.root()];
-            while let Some(region) = regions.pop() {
-                for node in graph.region(region).nodes.clone() {
-                    replaced.apply(&mut graph.node_mut(node).operands);
-                    regions.extend(&graph.node(node).regions);
-                }
-                replaced.apply(&mut graph.region_mut(region).yields);
-            }
-        }
-        changed
     }
 }
 

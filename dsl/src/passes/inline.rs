@@ -2,7 +2,7 @@
 
 use super::Pass;
 use crate::Graph;
-use crate::ir::{CallKind, Node, Op, Region, Replacements, Value};
+use crate::ir::{CallKind, GraphBuilder, Node, Op, Region, Value};
 
 /// Replaces a `custom_gradient` by the nodes of its forward region.
 ///
@@ -20,27 +20,24 @@ impl Pass for Inline {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        let replaced = Replacements::new(graph);
-        let mut inliner = Inliner { graph, replaced, changed: false };
-        inliner.region(inliner.graph.root());
-        inliner.changed
+        GraphBuilder::edit(graph, |graph| {
+            let mut inliner = Inliner { graph, changed: false };
+            inliner.region(inliner.graph.root());
+            inliner.changed
+        })
     }
 }
 
 struct Inliner<'g> {
-    graph: &'g mut Graph,
-    replaced: Replacements,
+    graph: &'g mut GraphBuilder,
     changed: bool,
 }
 
 impl Inliner<'_> {
     fn region(&mut self, region: Region) {
-        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
-        let mut kept = Vec::with_capacity(nodes.len());
-        self.nodes(nodes, region, &mut kept);
-        let data = self.graph.region_mut(region);
-        data.nodes = kept;
-        self.replaced.apply(&mut data.yields);
+        let nodes = self.graph.take_nodes(region);
+        self.nodes(nodes, region);
+        self.graph.update_yields(region);
     }
 
     /// Returns whether the operands and results of a call have the types of the forward region.
@@ -51,26 +48,22 @@ impl Inliner<'_> {
         self.graph.entry(forward).all(same) && self.graph.node(node).results.iter().copied().zip(yields).all(same)
     }
 
-    /// Moves nodes to `kept`, as nodes of `region`.
-    fn nodes(&mut self, nodes: Vec<Node>, region: Region, kept: &mut Vec<Node>) {
+    /// Appends nodes to `region`.
+    fn nodes(&mut self, nodes: Vec<Node>, region: Region) {
         for node in nodes {
             self.graph.set_region_of(node, region);
-            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            self.graph.update_operands(node);
             let data = self.graph.node(node).clone();
             match data.op {
                 Op::Call(CallKind::CustomGradient { .. }) if self.keeps_types(node) => {
                     let inner = self.graph.call_of(node).forward();
                     let forward = self.graph.region(inner).clone();
-                    for (param, outer) in self.graph.entry(inner) {
-                        self.replaced.replace(param, outer);
+                    for (param, outer) in self.graph.entry(inner).collect::<Vec<_>>() {
+                        self.graph.replace(param, outer);
                     }
-                    self.nodes(forward.nodes, region, kept);
+                    self.nodes(forward.nodes, region);
                     for (&r, &y) in data.results.iter().zip(&forward.yields) {
-                        let name = self.graph.value(r).name;
-                        let y = self.replaced.get(y);
-                        let named = self.graph.value_mut(y);
-                        named.name = named.name.or(name);
-                        self.replaced.replace(r, y);
+                        self.graph.replace_named(r, y);
                     }
                     self.changed = true;
                 }
@@ -78,7 +71,7 @@ impl Inliner<'_> {
                     for inner in data.regions {
                         self.region(inner);
                     }
-                    kept.push(node);
+                    self.graph.append(node);
                 }
             }
         }

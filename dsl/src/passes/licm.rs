@@ -2,7 +2,7 @@
 
 use super::Pass;
 use crate::Graph;
-use crate::ir::{Node, Op, Region, Value};
+use crate::ir::{GraphBuilder, Node, Op, Region, Value};
 use crate::ops::{Effects, OpClass, Prim, ScalarForm};
 use rustc_hash::FxHashMap;
 
@@ -45,22 +45,24 @@ impl Pass for Licm {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        let mut motion = Motion {
-            graph,
-            invariants: Vec::new(),
-            used_inside: Vec::new(),
-            used_outside: Vec::new(),
-            outside: Vec::new(),
-            changed: false,
-        };
-        motion.region(motion.graph.root());
-        motion.changed
+        GraphBuilder::edit(graph, |graph| {
+            let mut motion = Motion {
+                graph,
+                invariants: Vec::new(),
+                used_inside: Vec::new(),
+                used_outside: Vec::new(),
+                outside: Vec::new(),
+                changed: false,
+            };
+            motion.region(motion.graph.root());
+            motion.changed
+        })
     }
 }
 
 /// The state of the pass. All tables are indexed by value; a value belongs to one loop at a time.
 struct Motion<'g> {
-    graph: &'g mut Graph,
+    graph: &'g mut GraphBuilder,
     /// For each loop-invariant value, the number of bytes read to compute it.
     invariants: Vec<Option<usize>>,
     /// Whether an operation that stays in the loop uses the value.
@@ -105,24 +107,21 @@ fn cost(op: Prim) -> HoistCost {
 impl Motion<'_> {
     /// Processes inner loops first, since their hoisted nodes end up in the body of the outer loop.
     fn region(&mut self, region: Region) {
-        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
-        let mut listed = Vec::with_capacity(nodes.len());
-        for node in nodes {
+        for node in self.graph.take_nodes(region) {
             for inner in self.graph.node(node).regions.clone() {
                 self.region(inner);
             }
             if self.graph.as_while(node).is_some() {
                 for inner in self.graph.node(node).regions.clone() {
-                    self.empty(node, inner, &mut listed);
+                    self.empty(node, inner);
                 }
             }
-            listed.push(node);
+            self.graph.append(node);
         }
-        self.graph.region_mut(region).nodes = listed;
     }
 
-    /// Hoists nodes out of a region of a loop into `before`, the nodes before the loop.
-    fn empty(&mut self, owner: Node, region: Region, before: &mut Vec<Node>) {
+    /// Hoists nodes out of a region of a loop, to the end of the nodes before the loop.
+    fn empty(&mut self, owner: Node, region: Region) {
         let n = self.graph.n_values();
         self.invariants.resize(n, None);
         self.used_inside.resize(n, false);
@@ -145,9 +144,9 @@ impl Motion<'_> {
             let is_used = |by: &[bool]| self.graph.node(node).results.iter().any(|r| by[r.index()]);
             match (moves || is_used(&self.used_outside), !moves && is_used(&self.used_inside)) {
                 (false, _) => left.push(node),
-                (true, false) => self.move_out(owner, node, before),
+                (true, false) => self.move_out(owner, node),
                 (true, true) => {
-                    self.copy_out(owner, node, before);
+                    self.copy_out(owner, node);
                     left.push(node);
                 }
             }
@@ -244,7 +243,7 @@ impl Motion<'_> {
         self.graph.node(node).operands.iter().map(outer).collect()
     }
 
-    fn move_out(&mut self, owner: Node, node: Node, before: &mut Vec<Node>) {
+    fn move_out(&mut self, owner: Node, node: Node) {
         let operands = self.outer_operands(node);
         let region = self.graph.node(owner).region;
         self.graph.set_region_of(node, region);
@@ -256,22 +255,15 @@ impl Motion<'_> {
             self.used_inside[result.index()] = false;
             self.used_outside[result.index()] = false;
         }
-        before.push(node);
+        self.graph.append(node);
     }
 
-    fn copy_out(&mut self, owner: Node, node: Node, before: &mut Vec<Node>) {
-        let operands = self.outer_operands(node);
-        let data = self.graph.node(node);
-        let (op, origin, results) = (data.op.clone(), data.origin(), data.results.clone());
-        let types: Vec<_> = results.iter().map(|&r| self.graph.ty(r).clone()).collect();
-        let region = self.graph.node(owner).region;
-        let copy = self.graph.make_node(region, op, operands, types, origin);
-        for (i, &result) in results.iter().enumerate() {
-            let outer = self.graph.node(copy).results[i];
-            self.graph.value_mut(outer).name = self.graph.value(result).name;
+    fn copy_out(&mut self, owner: Node, node: Node) {
+        let (operands, region) = (self.outer_operands(node), self.graph.node(owner).region);
+        let copy = self.graph.copy(node, operands, region);
+        for (&result, &outer) in self.graph.node(node).results.iter().zip(&self.graph.node(copy).results) {
             self.outside[result.index()] = Some(outer);
         }
-        before.push(copy);
     }
 
     /// Captures the hoisted values that the remaining nodes use.

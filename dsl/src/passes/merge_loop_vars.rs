@@ -3,7 +3,7 @@
 use super::Pass;
 use super::node_index::{NodeIndex, is_mergeable};
 use crate::Graph;
-use crate::ir::{CallKind, Node, Op, Region, Replacements, Value};
+use crate::ir::{CallKind, GraphBuilder, Node, Op, Region, Value};
 use rustc_hash::FxHashMap;
 use std::hash::Hash;
 
@@ -52,10 +52,11 @@ impl Pass for MergeLoopVars {
             return false;
         }
         let first = numbering.first;
-        let replaced = Replacements::new(graph);
-        let mut merge = LoopVarMerger { graph, first, replaced, changed: false };
-        merge.region(merge.graph.root());
-        merge.changed
+        GraphBuilder::edit(graph, |graph| {
+            let mut merge = LoopVarMerger { graph, first, changed: false };
+            merge.region(merge.graph.root());
+            merge.changed
+        })
     }
 }
 
@@ -189,16 +190,15 @@ impl ValueNumbering<'_> {
 }
 
 struct LoopVarMerger<'g> {
-    graph: &'g mut Graph,
+    graph: &'g mut GraphBuilder,
     first: Vec<Value>,
-    replaced: Replacements,
     changed: bool,
 }
 
 impl LoopVarMerger<'_> {
     fn region(&mut self, region: Region) {
         for node in self.graph.region(region).nodes.clone() {
-            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            self.graph.update_operands(node);
             let is_whole = matches!(self.graph.node(node).op, Op::Call(CallKind::CustomGradient { .. }));
             let regions = self.graph.node(node).regions.clone();
             if !regions.is_empty() && !is_whole {
@@ -208,7 +208,7 @@ impl LoopVarMerger<'_> {
                 self.region(inner);
             }
         }
-        self.replaced.apply(&mut self.graph.region_mut(region).yields);
+        self.graph.update_yields(region);
     }
 
     /// Drops results that another result replaces, with their parameters, yields and operands.
@@ -222,21 +222,13 @@ impl LoopVarMerger<'_> {
         let place: FxHashMap<Value, usize> = results.iter().enumerate().map(|(i, &r)| (r, i)).collect();
         for (i, &r) in results.iter().enumerate().filter(|(i, _)| !stays[*i]) {
             let first = self.first[r.index()];
-            self.replace(r, first);
+            self.graph.replace_named(r, first);
             if let Some(data) = self.graph.as_while(node) {
                 let (old, new) = (data.var(i), data.var(place[&first]));
-                self.replace(old.cond_param, new.cond_param);
-                self.replace(old.body_param, new.body_param);
+                self.graph.replace_named(old.cond_param, new.cond_param);
+                self.graph.replace_named(old.body_param, new.body_param);
             }
         }
         self.graph.retain_results(node, &stays);
-    }
-
-    /// Replaces a value by an equal value, which takes over the name if it has none.
-    fn replace(&mut self, old: Value, new: Value) {
-        let name = self.graph.value(old).name;
-        let data = self.graph.value_mut(new);
-        data.name = data.name.or(name);
-        self.replaced.replace(old, new);
     }
 }

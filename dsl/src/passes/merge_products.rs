@@ -1,9 +1,10 @@
 //! Merging of matmuls that share an operand, for example those of the gates of a recurrent cell.
 
-use super::build::{InsertPoint, add, along, columns, matrix, transposed};
+use super::matrix::{columns, matrix, transposed};
 use super::trips::trips;
 use super::{Pass, has_product, made_by};
-use crate::ir::{Attrs, Node, Op, Origin, Region, Replacements, Value};
+use crate::ir::{Attrs, GraphBuilder, InsertPoint, Node, Op, Origin, Region, Value};
+use crate::ops::attributes::Along;
 use crate::ops::prim;
 use crate::{DType, DeviceConstraint, Graph};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -58,38 +59,42 @@ impl Pass for MergeProducts {
             }
         });
         let (mut changed, mut families) = (false, Families::of(graph));
-        for node in loops {
-            if !has_product(graph, node) || trips(graph, node).is_some_and(|n| n < MIN_TRIPS) {
-                continue;
+        GraphBuilder::edit(graph, |graph| {
+            for node in loops {
+                if !has_product(graph, node) || trips(graph, node).is_some_and(|n| n < MIN_TRIPS) {
+                    continue;
+                }
+                let uses = graph.use_counts();
+                let mut merge = MatmulMerger {
+                    graph,
+                    node,
+                    uses,
+                    families: &mut families,
+                    joined: FxHashMap::default(),
+                    taken: FxHashSet::default(),
+                    changed: false,
+                };
+                merge.shared_operands();
+                merge.sums();
+                if merge.changed {
+                    // Replaced values are used in the body only, since regions are closed.
+                    let body = merge.body();
+                    graph.update_region(body);
+                    changed = true;
+                }
             }
-            let (uses, replaced) = (graph.use_counts(), Replacements::new(graph));
-            let mut merge = MatmulMerger {
-                graph,
-                node,
-                uses,
-                replaced,
-                families,
-                joined: FxHashMap::default(),
-                taken: FxHashSet::default(),
-                changed: false,
-            };
-            merge.shared_operands();
-            merge.sums();
-            families = std::mem::take(&mut merge.families);
-            changed |= merge.finish();
-        }
+        });
         changed
     }
 }
 
 /// The state of the pass for one loop.
 struct MatmulMerger<'g> {
-    graph: &'g mut Graph,
+    graph: &'g mut GraphBuilder,
     node: Node,
     /// The number of uses of each value before the rewrite.
     uses: Vec<u32>,
-    replaced: Replacements,
-    families: Families,
+    families: &'g mut Families,
     /// The captures of concatenated matrices, by operands, axis and device constraint.
     joined: FxHashMap<(Vec<Value>, usize, Option<DeviceConstraint>), Value>,
     /// Matmuls that have been merged into another matmul.
@@ -236,12 +241,16 @@ impl MatmulMerger<'_> {
             Some(&captured) => captured,
             None => {
                 self.families.add(self.graph, &key.0);
-                let all = add(self.graph, InsertPoint::Before(self.node), prim::CONCAT, &key.0, along(axis), origin);
+                let before = self.graph.at(InsertPoint::Before(self.node), origin);
+                let all = before.prim(prim::CONCAT, &key.0, Along { axis });
                 let [_, captured] = self.graph.add_capture(self.node, all).params;
                 *self.joined.entry(key).or_insert(captured)
             }
         };
-        if is_transposed { add(self.graph, at, prim::PERMUTE, &[captured], transposed(), origin) } else { captured }
+        if !is_transposed {
+            return captured;
+        }
+        self.graph.at(at, origin).prim(prim::PERMUTE, &[captured], transposed())
     }
 
     /// Merges matmuls with the same left operand.
@@ -263,13 +272,13 @@ impl MatmulMerger<'_> {
             }
             let at = InsertPoint::Before(first);
             let right = self.join(&products, 1, at);
-            let all = add(self.graph, at, prim::MATMUL, &[left, right], Attrs::none(), origin);
+            let all = self.graph.at(at, origin).prim(prim::MATMUL, &[left, right], Attrs::none());
             let mut start = 0;
             for CapturedMatmul { node, columns: n, origin, .. } in products {
-                let own = add(self.graph, at, prim::SLICE, &[all], columns(start, n), origin);
+                let own = self.graph.at(at, origin).prim(prim::SLICE, &[all], columns(start, n));
                 start += n;
                 let result = self.graph.node(node).results[0];
-                self.replaced.replace(result, own);
+                self.graph.replace(result, own);
                 self.taken.insert(node);
             }
             self.changed = true;
@@ -325,9 +334,9 @@ impl MatmulMerger<'_> {
             }
             let origin = products[0].origin;
             let lefts: Vec<Value> = products.iter().map(|p| p.left).collect();
-            let left = add(self.graph, at, prim::CONCAT, &lefts, along(1), origin);
+            let left = self.graph.at(at, origin).prim(prim::CONCAT, &lefts, Along { axis: 1 });
             let right = self.join(&products, 0, at);
-            merged.push(add(self.graph, at, prim::MATMUL, &[left, right], Attrs::none(), origin));
+            merged.push(self.graph.at(at, origin).prim(prim::MATMUL, &[left, right], Attrs::none()));
             self.taken.extend(products.iter().map(|p| p.node));
             changed = true;
         }
@@ -337,22 +346,9 @@ impl MatmulMerger<'_> {
         // The matmuls come last, so that one of them can accumulate into the other terms.
         let mut terms = others.into_iter().chain(merged);
         let first = terms.next().expect("a sum has terms");
-        let new = terms.fold(first, |sum, term| add(self.graph, at, prim::ADD, &[sum, term], Attrs::none(), origin));
-        self.replaced.replace(sum, new);
+        let graph = self.graph.at(at, origin);
+        let new = terms.fold(first, |sum, term| graph.prim(prim::ADD, &[sum, term], Attrs::none()));
+        graph.replace(sum, new);
         self.changed = true;
-    }
-
-    /// Applies the replacements. Returns whether anything changed.
-    fn finish(self) -> bool {
-        let MatmulMerger { graph, node, replaced, changed, .. } = self;
-        if changed {
-            // Replaced values are used in the body only, since regions are closed.
-            let body = graph.while_of(node).body();
-            for inner in graph.region(body).nodes.clone() {
-                replaced.apply(&mut graph.node_mut(inner).operands);
-            }
-            replaced.apply(&mut graph.region_mut(body).yields);
-        }
-        changed
     }
 }

@@ -16,7 +16,6 @@ use crate::ir::{Node, Op, Value, verify};
 use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType, Type};
 
-mod build;
 mod casts;
 mod cse;
 mod dce;
@@ -25,6 +24,7 @@ mod hoist_matmuls;
 mod identity;
 mod inline;
 mod licm;
+mod matrix;
 mod merge_loop_vars;
 mod merge_products;
 mod node_index;

@@ -1,7 +1,7 @@
 //! Pruning a graph to the computation between given values.
 
 use super::dce::{Live, sweep};
-use crate::ir::{Node, Op, Replacements, Value, VarId, verify};
+use crate::ir::{GraphBuilder, Node, Op, Value, VarId, verify};
 use crate::ops::Effects;
 use crate::{Diagnostic, Graph, Result};
 
@@ -66,10 +66,9 @@ pub struct PrunedGraph {
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Assignments) -> Result<PrunedGraph> {
-    let mut g = graph.clone();
+    let mut g = GraphBuilder::new(graph.clone());
     let root = g.root();
     let inputs = graph.inputs().to_vec();
-    let mut replaced = Replacements::new(&g);
     let mut params = Vec::new();
     for &value in feeds {
         assert_eq!(g.region_of(value), root, "{value} is fed inside a construct");
@@ -77,16 +76,14 @@ pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Ass
             params.push(value);
             continue;
         }
-        let param = g.add_param(root, g.ty(value).clone(), g.value(value).name);
-        replaced.replace(value, param);
+        let data = g.value(value).clone();
+        let param = g.add_param(root, data.ty, data.name);
+        g.replace(value, param);
         params.push(param);
     }
-    for node in g.region(root).nodes.clone() {
-        replaced.apply(&mut g.node_mut(node).operands);
-    }
-    let mut outputs = fetches.to_vec();
-    replaced.apply(&mut outputs);
-    g.region_mut(root).yields = outputs;
+    g.region_mut(root).yields = fetches.to_vec();
+    g.update_region(root);
+    let mut g = g.into_graph();
 
     let kept = KeptNodes::new(graph, &g, &params, assignments);
     let needed = kept.needed;

@@ -1,10 +1,10 @@
 //! Scalarization of small tensors in loops.
 
 use super::{Cse, Dce, Fold, Pass};
-use crate::ir::{Attrs, Node, Op, Origin, Region, StackOp, Value, ValueData};
-use crate::ops::attributes::{Reduced, Slice};
+use crate::ir::{Attrs, GraphBuilder, InsertPoint, Node, Op, Origin, Region, StackOp, Value, ValueData};
+use crate::ops::attributes::{Along, Reduced, Shaped, Slice};
 use crate::ops::{Combiner, Effects, EvalCx, Prim, prim};
-use crate::{DType, Graph, HostTensor, TensorType, Type, match_buffer};
+use crate::{DType, Graph, HostTensor, Shape, TensorType, Type, match_buffer};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Splits the tensors of loops that only use small tensors into their elements.
@@ -50,12 +50,12 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
     if loops.is_empty() {
         return None;
     }
-    let out = Graph { vars: graph.vars.clone(), ..Graph::new(graph.name.clone()) };
+    let out = GraphBuilder::new(Graph { vars: graph.vars.clone(), ..Graph::new(graph.name.clone()) });
     let (whole, parts) = (FxHashMap::default(), FxHashMap::default());
     let mut rewrite = ScalarizedCopy { from: graph, out, loops, whole_stacks, whole, parts };
     let root = rewrite.out.root();
     rewrite.region(graph.root(), root);
-    let mut out = rewrite.out;
+    let mut out = rewrite.out.into_graph();
     Fold.run(&mut out);
     Cse.run(&mut out);
     Dce.run(&mut out);
@@ -202,7 +202,7 @@ fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option
 /// A copy of the graph in progress, with loops scalarized.
 struct ScalarizedCopy<'g> {
     from: &'g Graph,
-    out: Graph,
+    out: GraphBuilder,
     loops: FxHashSet<Node>,
     whole_stacks: FxHashSet<Value>,
     /// The copies of whole values, and of their elements in row-major order. A value may have both.
@@ -230,19 +230,13 @@ impl ScalarizedCopy<'_> {
                 continue;
             }
             let operands = data.operands.iter().map(|&v| self.whole(v, to)).collect();
-            let types = data.results.iter().map(|&r| g.ty(r).clone());
-            let copy = self.out.make_node(to, data.op.clone(), operands, types, data.origin());
-            for (i, &r) in data.results.iter().enumerate() {
-                let result = self.out.node(copy).results[i];
-                self.out.value_mut(result).name = g.value(r).name;
-                self.whole.insert(r, result);
-            }
+            let copy = self.out.copy_from(g, node, operands, to);
+            self.whole.extend(data.results.iter().copied().zip(self.out.node(copy).results.iter().copied()));
             let copies: Vec<Region> = data.regions.iter().map(|_| self.out.add_region()).collect();
             for (&inner, &copy) in data.regions.iter().zip(&copies) {
                 self.region(inner, copy);
             }
             self.out.set_regions(copy, copies);
-            self.out.append(copy);
         }
         let yields = g.region(from).yields.iter().map(|&v| self.whole(v, to)).collect();
         self.out.region_mut(to).yields = yields;
@@ -272,21 +266,9 @@ impl ScalarizedCopy<'_> {
         self.parts.insert(v, parts);
     }
 
-    /// Appends an operation with one result.
-    fn add(&mut self, to: Region, op: Op, operands: Vec<Value>, ty: Type, origin: Origin) -> Value {
-        let node = self.out.make_node(to, op, operands, [ty], origin);
-        self.out.append(node);
-        self.out.node(node).results[0]
-    }
-
-    /// Appends a primitive operation on scalars.
-    fn prim(&mut self, to: Region, op: Prim, operands: Vec<Value>, dtype: DType, origin: Origin) -> Value {
-        self.add(to, Op::Prim(op, Attrs::none()), operands, Type::tensor(dtype, [0; 0]), origin)
-    }
-
-    fn zero(&mut self, to: Region, dtype: DType, origin: Origin) -> Value {
-        let zero = HostTensor::zeros(dtype, []);
-        self.add(to, Op::Constant(zero), vec![], Type::tensor(dtype, [0; 0]), origin)
+    /// Returns the builder at the end of a region.
+    fn at(&mut self, to: Region, origin: Origin) -> &mut GraphBuilder {
+        self.out.at(InsertPoint::End(to), origin)
     }
 
     /// Returns the copy of a whole value, joined from its elements if necessary.
@@ -295,23 +277,12 @@ impl ScalarizedCopy<'_> {
             return copy;
         }
         let (ty, origin) = (self.from.ty(v).element().clone(), self.from.origin(v));
-        let one = TensorType::new(ty.dtype, [1]);
-        let rows = self.parts[&v].clone().into_iter().map(|part| self.reshape(to, part, one.clone(), origin)).collect();
-        let all = TensorType::new(ty.dtype, [n_elements(self.from.ty(v))]);
-        let concat = Op::Prim(prim::CONCAT, super::build::along(0));
-        let joined = self.add(to, concat, rows, all.into(), origin);
-        let whole = self.reshape(to, joined, ty, origin);
+        let out = self.out.at(InsertPoint::End(to), origin);
+        let rows: Vec<Value> = self.parts[&v].iter().map(|&part| reshape(out, part, &[1].into())).collect();
+        let joined = out.prim(prim::CONCAT, &rows, Along { axis: 0 });
+        let whole = reshape(out, joined, &ty.shape);
         self.whole.insert(v, whole);
         whole
-    }
-
-    fn reshape(&mut self, to: Region, v: Value, ty: TensorType, origin: Origin) -> Value {
-        if *self.out.ty(v).element() == ty {
-            return v;
-        }
-        let shape = ty.shape.known().expect("small tensors have known shapes");
-        let reshape = Op::Prim(prim::RESHAPE, super::build::shape(&shape));
-        self.add(to, reshape, vec![v], ty.into(), origin)
     }
 
     /// Returns the elements of a value, split if necessary.
@@ -320,7 +291,7 @@ impl ScalarizedCopy<'_> {
             return parts.clone();
         }
         let g = self.from;
-        let (n, dtype, origin) = (n_elements(g.ty(v)), g.ty(v).element().dtype, g.origin(v));
+        let (n, origin) = (n_elements(g.ty(v)), g.origin(v));
         let op = g.producer(v).map(|node| (&g.node(node).op, &g.node(node).operands));
         let parts = match op {
             _ if !is_apart(g.ty(v)) => vec![self.whole[&v]],
@@ -329,15 +300,13 @@ impl ScalarizedCopy<'_> {
                 vec![self.whole[&operands[0]]; n]
             }
             _ => {
-                let whole = self.whole[&v];
-                let all = self.reshape(to, whole, TensorType::new(dtype, [n]), origin);
-                let slice = prim::SLICE;
-                let element = |rewrite: &mut Self, i: usize| {
-                    let at = Slice { axis: 0, start: i, end: i + 1, step: 1 }.into();
-                    let one = rewrite.add(to, Op::Prim(slice, at), vec![all], Type::tensor(dtype, [1]), origin);
-                    rewrite.reshape(to, one, TensorType::new(dtype, [0; 0]), origin)
+                let out = self.out.at(InsertPoint::End(to), origin);
+                let all = reshape(out, self.whole[&v], &[n].into());
+                let element = |i: usize| {
+                    let one = out.prim(prim::SLICE, &[all], Slice { axis: 0, start: i, end: i + 1, step: 1 });
+                    reshape(out, one, &[0; 0].into())
                 };
-                (0..n).map(|i| element(self, i)).collect()
+                (0..n).map(element).collect()
             }
         };
         self.parts.insert(v, parts.clone());
@@ -348,8 +317,8 @@ impl ScalarizedCopy<'_> {
     fn constants(&mut self, to: Region, tensor: &HostTensor, origin: Origin) -> Vec<Value> {
         let elements: Vec<HostTensor> =
             match_buffer!(tensor.buffer(), d => d.iter().map(|&x| HostTensor::scalar(x)).collect());
-        let ty = Type::tensor(tensor.dtype(), [0; 0]);
-        elements.into_iter().map(|x| self.add(to, Op::Constant(x), vec![], ty.clone(), origin)).collect()
+        let out = self.at(to, origin);
+        elements.into_iter().map(|x| out.constant(x)).collect()
     }
 
     /// Copies a node with its operands and results split.
@@ -377,8 +346,7 @@ impl ScalarizedCopy<'_> {
                 let mut results = vec![Vec::new(); data.results.len()];
                 for i in 0..n_elements(g.ty(data.results[0])) {
                     let operands = operands.iter().map(|parts| parts[i]).collect();
-                    let copy = self.out.make_node(to, Op::Stack(op.clone()), operands, types.clone(), origin);
-                    self.out.append(copy);
+                    let copy = self.at(to, origin).insert(Op::Stack(op.clone()), operands, types.clone());
                     results.iter_mut().zip(&self.out.node(copy).results).for_each(|(all, &r)| all.push(r));
                 }
                 data.results.iter().zip(results).for_each(|(&r, parts)| self.keep(r, parts));
@@ -386,13 +354,12 @@ impl ScalarizedCopy<'_> {
             op => {
                 let counts: Vec<usize> = data.results.iter().map(|&r| n_elements(g.ty(r))).collect();
                 let types = data.results.iter().zip(&counts).flat_map(|(&r, &n)| vec![of_element(g.ty(r)); n]);
-                let copy = self.out.make_node(to, op.clone(), operands.concat(), types.collect::<Vec<_>>(), origin);
+                let copy = self.at(to, origin).insert(op.clone(), operands.concat(), types);
                 let copies: Vec<Region> = data.regions.iter().map(|_| self.out.add_region()).collect();
                 for (&inner, &copy) in data.regions.iter().zip(&copies) {
                     self.region_apart(inner, copy);
                 }
                 self.out.set_regions(copy, copies);
-                self.out.append(copy);
                 let mut results = self.out.node(copy).results.clone().into_iter();
                 for (&r, n) in data.results.iter().zip(counts) {
                     let parts = results.by_ref().take(n).collect();
@@ -409,22 +376,23 @@ impl ScalarizedCopy<'_> {
         let shapes: Vec<Vec<usize>> =
             data.operands.iter().map(|&v| small(self.from.ty(v)).expect("the type was checked before")).collect();
         let n = n_elements(self.from.ty(data.results[0]));
-        let element = Type::tensor(ty.dtype, [0; 0]);
+        let out = self.at(to, origin);
         if def.is_elementwise() {
             let one = |i: usize| {
-                let operands = operands.iter().map(|parts| parts[i]).collect();
-                self.add(to, Op::Prim(def, attrs.clone()), operands, element.clone(), origin)
+                let operands: Vec<Value> = operands.iter().map(|parts| parts[i]).collect();
+                out.prim(def, &operands, attrs.clone())
             };
             return (0..n).map(one).collect();
         }
+        let zero = HostTensor::zeros(ty.dtype, []);
         if let Some(combine) = def.reduces_by().map(Combiner::prim) {
             // A sum starts with zero, which turns `-0.0` into `0.0`, unless it has a single term.
-            let start = (combine == prim::ADD && n < operands[0].len()).then(|| self.zero(to, ty.dtype, origin));
+            let start = (combine == prim::ADD && n < operands[0].len()).then(|| out.constant(zero));
             let mut results: Vec<Option<Value>> = vec![start; n];
             for (&x, i) in operands[0].iter().zip(reduced_to(def, attrs, &shapes, ty)) {
                 results[i] = Some(match results[i] {
                     None => x,
-                    Some(so_far) => self.prim(to, combine, vec![so_far, x], ty.dtype, origin),
+                    Some(so_far) => out.prim(combine, &[so_far, x], Attrs::none()),
                 });
             }
             return results.into_iter().map(|r| r.expect("each result has elements")).collect();
@@ -435,10 +403,10 @@ impl ScalarizedCopy<'_> {
             let mut results = Vec::new();
             for (row, column) in (0..operands[0].len() / k).flat_map(|row| (0..n).map(move |column| (row, column))) {
                 let products = (0..k).map(|j| (operands[0][row * k + j], operands[1][(row / m * k + j) * n + column]));
-                let zero = self.zero(to, ty.dtype, origin);
+                let zero = out.constant(zero.clone());
                 results.push(products.fold(zero, |sum, (a, b)| {
-                    let product = self.prim(to, prim::MUL, vec![a, b], ty.dtype, origin);
-                    self.prim(to, prim::ADD, vec![sum, product], ty.dtype, origin)
+                    let product = out.prim(prim::MUL, &[a, b], Attrs::none());
+                    out.prim(prim::ADD, &[sum, product], Attrs::none())
                 }));
             }
             return results;
@@ -463,6 +431,14 @@ impl ScalarizedCopy<'_> {
     }
 }
 
+/// Adds a reshape of a tensor, unless the tensor has the shape.
+fn reshape(out: &mut GraphBuilder, v: Value, shape: &Shape) -> Value {
+    if out.ty(v).element().shape == *shape {
+        return v;
+    }
+    out.prim(prim::RESHAPE, &[v], Shaped { shape: shape.clone() })
+}
+
 /// Evaluates an operation that cannot fail.
 fn evaluated(def: Prim, attrs: &Attrs, operands: &[HostTensor], ty: &TensorType) -> HostTensor {
     let operands: Vec<&HostTensor> = operands.iter().collect();
@@ -485,6 +461,6 @@ fn reduced_to(def: Prim, attrs: &Attrs, shapes: &[Vec<usize>], ty: &TensorType) 
     let places = HostTensor::new(kept, (0..n as i32).collect::<Vec<_>>());
     let spread = prim::BROADCAST_TO;
     let ty = TensorType::new(DType::I32, from.as_slice());
-    let spread = evaluated(spread, &super::build::shape(from), &[places], &ty);
+    let spread = evaluated(spread, &Shaped { shape: from.as_slice().into() }.into(), &[places], &ty);
     spread.data::<i32>().iter().map(|&i| i as usize).collect()
 }

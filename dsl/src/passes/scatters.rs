@@ -2,7 +2,7 @@
 
 use super::{Pass, is_zero, made_by};
 use crate::Graph;
-use crate::ir::{Attrs, Node, Op, Region, Replacements, Value};
+use crate::ir::{Attrs, GraphBuilder, InsertPoint, Node, Region, Value};
 use crate::ops::attributes::Shaped;
 use crate::ops::{Prim, prim};
 
@@ -40,21 +40,21 @@ impl Pass for Scatters {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        let replaced = Replacements::new(graph);
         let is_sparse = vec![false; graph.n_values()];
         // A term shared by several sums is added to each of them. The budget limits this
         // duplication.
         let budget = 64 + graph.n_nodes();
-        let mut pass = Sums { graph, is_sparse, replaced, budget, changed: false };
-        pass.region(pass.graph.root());
-        pass.changed
+        GraphBuilder::edit(graph, |graph| {
+            let mut pass = Sums { graph, is_sparse, budget, changed: false };
+            pass.region(pass.graph.root());
+            pass.changed
+        })
     }
 }
 
 struct Sums<'g> {
-    graph: &'g mut Graph,
+    graph: &'g mut GraphBuilder,
     is_sparse: Vec<bool>,
-    replaced: Replacements,
     /// The number of terms that may still be added.
     budget: usize,
     changed: bool,
@@ -77,13 +77,13 @@ struct ScatterTerm {
 impl Sums<'_> {
     fn region(&mut self, region: Region) {
         for node in self.graph.region(region).nodes.clone() {
-            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            self.graph.update_operands(node);
             self.node(node);
             for inner in self.graph.node(node).regions.clone() {
                 self.region(inner);
             }
         }
-        self.replaced.apply(&mut self.graph.region_mut(region).yields);
+        self.graph.update_yields(region);
     }
 
     fn is_sparse(&self, v: Value) -> bool {
@@ -141,21 +141,22 @@ impl Sums<'_> {
         for ScatterTerm { scatter, changes } in terms {
             let data = self.graph.node(scatter);
             let (op, ids, mut rows) = (data.op.clone(), data.operands[1], data.operands[2]);
+            let origin = data.origin();
+            let graph = self.graph.at(InsertPoint::Before(node), origin);
             for change in changes.into_iter().rev() {
                 rows = match change {
-                    RowChange::Negate => self.insert(prim::NEG, &[rows], Attrs::none(), scatter, node),
+                    RowChange::Negate => graph.prim(prim::NEG, &[rows], Attrs::none()),
                     RowChange::Scale(name, by) => {
-                        let shape = self.graph.ty(rows).element().shape.clone();
-                        let attrs = Shaped { shape }.into();
-                        let by = self.insert(prim::BROADCAST_TO, &[by], attrs, scatter, node);
-                        self.insert(name, &[rows, by], Attrs::none(), scatter, node)
+                        let shape = graph.ty(rows).element().shape.clone();
+                        let by = graph.prim(prim::BROADCAST_TO, &[by], Shaped { shape });
+                        graph.prim(name, &[rows, by], Attrs::none())
                     }
                 };
             }
-            sum = self.insert_op(op, &[sum, ids, rows], scatter, node);
+            sum = graph.emit(op, &[sum, ids, rows]);
         }
         let result = self.graph.node(node).results[0];
-        self.replaced.replace(result, sum);
+        self.graph.replace(result, sum);
         self.changed = true;
     }
 
@@ -210,21 +211,5 @@ impl Sums<'_> {
         let changed = terms.iter().filter(|term| !term.changes.is_empty());
         let rows: Option<usize> = changed.map(|term| size(self.graph.node(term.scatter).operands[2])).sum();
         matches!((rows, size(sum)), (Some(rows), Some(sum)) if rows <= sum)
-    }
-
-    /// Inserts a primitive operation before a node. Returns its result.
-    fn insert(&mut self, op: Prim, operands: &[Value], attrs: Attrs, at: Node, before: Node) -> Value {
-        self.insert_op(Op::Prim(op, attrs), operands, at, before)
-    }
-
-    /// Inserts a node with the source location and device constraint of another node. Returns its
-    /// result.
-    fn insert_op(&mut self, op: Op, operands: &[Value], at: Node, before: Node) -> Value {
-        let (region, origin) = (self.graph.node(before).region, self.graph.node(at).origin());
-        let node = self.graph.make_node(region, op, operands.to_vec(), [], origin);
-        let types = crate::ir::result_types(self.graph, node).unwrap_or_else(|e| panic!("scatters: {e:?}"));
-        let result = self.graph.add_result(node, types.into_iter().next().expect("the operation has a result"));
-        self.graph.insert_before(node, before);
-        result
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Pass;
 use super::made_by;
-use crate::ir::{Attrs, Node, Op, Region, Replacements, Value, ValueDef};
+use crate::ir::{Attrs, GraphBuilder, InsertPoint, Node, Op, Region, Value, ValueDef};
 use crate::ops::attributes::{Axes, Cast, Shaped};
 use crate::ops::laws::is_additive_identity;
 use crate::ops::{OpClass, Prim, prim};
@@ -52,16 +52,16 @@ impl Pass for Simplify {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        let replaced = Replacements::new(graph);
-        let mut algebra = Algebra { graph, replaced, changed: false };
-        algebra.region(algebra.graph.root());
-        algebra.changed
+        GraphBuilder::edit(graph, |graph| {
+            let mut algebra = Algebra { graph, changed: false };
+            algebra.region(algebra.graph.root());
+            algebra.changed
+        })
     }
 }
 
 struct Algebra<'g> {
-    graph: &'g mut Graph,
-    replaced: Replacements,
+    graph: &'g mut GraphBuilder,
     changed: bool,
 }
 
@@ -139,40 +139,33 @@ fn exact_inverse(d: &HostTensor) -> Option<HostTensor> {
 
 impl Algebra<'_> {
     fn region(&mut self, region: Region) {
-        let nodes = std::mem::take(&mut self.graph.region_mut(region).nodes);
-        let mut kept = Vec::with_capacity(nodes.len());
-        for node in nodes {
-            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+        for node in self.graph.take_nodes(region) {
+            self.graph.update_operands(node);
             for inner in self.graph.node(node).regions.clone() {
                 self.region(inner);
             }
-            if self.node(node, &mut kept) {
-                kept.push(node);
+            if self.node(node) {
+                self.graph.append(node);
             }
         }
-        let data = self.graph.region_mut(region);
-        data.nodes = kept;
-        self.replaced.apply(&mut data.yields);
+        self.graph.update_yields(region);
     }
 
     /// Applies rules to a node. Returns whether the node is kept.
-    fn node(&mut self, node: Node, kept: &mut Vec<Node>) -> bool {
+    fn node(&mut self, node: Node) -> bool {
         for _ in 0..MAX_STEPS {
             let Some(simpler) = self.rule(node) else { return true };
             let result = self.graph.node(node).results[0];
             let did = match simpler {
                 Simpler::Value(v) if self.graph.ty(v) == self.graph.ty(result) => {
                     self.changed = true;
-                    let name = self.graph.value(result).name;
-                    let data = self.graph.value_mut(v);
-                    data.name = data.name.or(name);
-                    self.replaced.replace(result, v);
+                    self.graph.replace_named(result, v);
                     return false;
                 }
                 Simpler::Value(_) => false,
                 Simpler::Op(name, attrs, operands) => self.rewrite(node, name, attrs, operands),
-                Fill(scalar) => self.fill(node, scalar, kept),
-                Times(v, scalar) => self.times(node, v, scalar, kept),
+                Fill(scalar) => self.fill(node, scalar),
+                Times(v, scalar) => self.times(node, v, scalar),
             };
             if !did {
                 return true;
@@ -199,7 +192,7 @@ impl Algebra<'_> {
     }
 
     /// Turns a node into a broadcast scalar.
-    fn fill(&mut self, node: Node, scalar: HostTensor, kept: &mut Vec<Node>) -> bool {
+    fn fill(&mut self, node: Node, scalar: HostTensor) -> bool {
         let data = self.graph.node(node);
         let Type::Tensor(ty) = self.graph.ty(data.results[0]).clone() else { return false };
         if ty.dtype != scalar.dtype() || !ty.shape.is_definite() {
@@ -211,32 +204,21 @@ impl Algebra<'_> {
             data.operands.clear();
             return true;
         }
-        let scalar = self.constant(node, scalar, kept);
+        let scalar = self.before(node).constant(scalar);
         self.rewrite(node, prim::BROADCAST_TO, shape(&ty.shape), vec![scalar])
     }
 
-    /// Adds a constant before a node.
-    fn constant(&mut self, node: Node, scalar: HostTensor, kept: &mut Vec<Node>) -> Value {
+    /// Returns the builder at the position of a node, with the origin of the node.
+    fn before(&mut self, node: Node) -> &mut GraphBuilder {
         let data = self.graph.node(node);
-        let (region, origin, ty) = (data.region, data.origin(), Type::Tensor(scalar.ty()));
-        let constant = self.graph.make_node(region, Op::Constant(scalar), vec![], [ty], origin);
-        kept.push(constant);
-        self.graph.node(constant).results[0]
+        let (region, origin) = (data.region, data.origin());
+        self.graph.at(InsertPoint::End(region), origin)
     }
 
     /// Turns a node into the product of a value and a scalar.
-    fn times(&mut self, node: Node, v: Value, scalar: HostTensor, kept: &mut Vec<Node>) -> bool {
-        let Type::Tensor(ty) = self.graph.ty(v).clone() else { return false };
-        let mut factor = self.constant(node, scalar, kept);
-        if ty.shape.rank() > 0 {
-            let data = self.graph.node(node);
-            let (region, origin) = (data.region, data.origin());
-            let def = prim::BROADCAST_TO;
-            let stretched =
-                self.graph.make_node(region, Op::Prim(def, shape(&ty.shape)), vec![factor], [Type::Tensor(ty)], origin);
-            kept.push(stretched);
-            factor = self.graph.node(stretched).results[0];
-        }
+    fn times(&mut self, node: Node, v: Value, scalar: HostTensor) -> bool {
+        let shape = self.graph.ty(v).element().shape.clone();
+        let factor = self.before(node).fill(scalar, &shape);
         self.rewrite(node, prim::MUL, Attrs::none(), vec![v, factor])
     }
 

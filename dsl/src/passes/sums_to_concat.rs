@@ -2,7 +2,7 @@
 
 use super::Pass;
 use crate::Graph;
-use crate::ir::{Node, Op, Region, Replacements, Value};
+use crate::ir::{GraphBuilder, InsertPoint, Node, Op, Region, Value};
 use crate::ops::attributes::{Along, SliceTarget};
 use crate::ops::prim;
 use rustc_hash::FxHashMap;
@@ -24,17 +24,17 @@ impl Pass for SumsToConcat {
 
     fn run(&self, graph: &mut Graph) -> bool {
         let uses = graph.use_counts();
-        let replaced = Replacements::new(graph);
-        let mut join = SumJoiner { graph, uses, replaced, sums: FxHashMap::default(), changed: false };
-        join.region(join.graph.root());
-        join.changed
+        GraphBuilder::edit(graph, |graph| {
+            let mut join = SumJoiner { graph, uses, sums: FxHashMap::default(), changed: false };
+            join.region(join.graph.root());
+            join.changed
+        })
     }
 }
 
 struct SumJoiner<'g> {
-    graph: &'g mut Graph,
+    graph: &'g mut GraphBuilder,
     uses: Vec<u32>,
-    replaced: Replacements,
     /// The sums and padded slices that are used once. A larger sum takes their terms over.
     sums: FxHashMap<Value, PaddedSum>,
     changed: bool,
@@ -58,13 +58,13 @@ impl SumJoiner<'_> {
     fn region(&mut self, region: Region) {
         let nodes = self.graph.region(region).nodes.clone();
         for node in nodes {
-            self.replaced.apply(&mut self.graph.node_mut(node).operands);
+            self.graph.update_operands(node);
             self.node(node);
             for inner in self.graph.node(node).regions.clone() {
                 self.region(inner);
             }
         }
-        self.replaced.apply(&mut self.graph.region_mut(region).yields);
+        self.graph.update_yields(region);
     }
 
     fn node(&mut self, node: Node) {
@@ -121,14 +121,11 @@ impl SumJoiner<'_> {
 
     fn join(&mut self, node: Node, sum: PaddedSum) {
         let data = self.graph.node(node);
-        let (region, origin, result) = (data.region, data.origin(), data.results[0]);
-        let ty = self.graph.ty(result).clone();
-        let attrs = Along { axis: sum.axis }.into();
-        let operands = sum.terms.iter().map(|term| term.value).collect();
-        let concat = self.graph.make_node(region, Op::Prim(prim::CONCAT, attrs), operands, [ty], origin);
-        self.graph.insert_before(concat, node);
-        let joined = self.graph.node(concat).results[0];
-        self.replaced.replace(result, joined);
+        let (origin, result) = (data.origin(), data.results[0]);
+        let terms: Vec<Value> = sum.terms.iter().map(|term| term.value).collect();
+        let here = self.graph.at(InsertPoint::Before(node), origin);
+        let joined = here.prim(prim::CONCAT, &terms, Along { axis: sum.axis });
+        self.graph.replace(result, joined);
         self.changed = true;
     }
 }

@@ -86,7 +86,7 @@ impl CallTrace {
             t.graph.region_mut(forward).yields = self.results;
             t.graph.region_mut(gradient).yields = gradients;
             let kind = CallKind::CustomGradient { args: self.args };
-            let node = t.append(Op::Call(kind), c.outer, types, c.loc);
+            let node = t.here(c.loc).insert(Op::Call(kind), c.outer, types);
             t.graph.set_regions(node, c.regions.to_vec());
             Ok(t.graph.node(node).results.iter().map(|&r| t.any(r)).collect())
         })
@@ -136,7 +136,7 @@ impl Tracer {
         let names: Vec<_> = inner.iter().map(|&v| self.graph.value(v).name).collect();
         let [forward, _] = c.regions;
         self.graph.region_mut(forward).yields = inner;
-        let node = self.append(Op::Call(kind), c.outer, types, c.loc);
+        let node = self.here(c.loc).insert(Op::Call(kind), c.outer, types);
         self.graph.set_regions(node, vec![forward]);
         let made = self.graph.node(node).results.clone();
         for (&r, name) in made.iter().zip(names) {

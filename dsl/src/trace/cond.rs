@@ -154,7 +154,7 @@ impl Tracer {
         self.graph.region_mut(r1).yields = y1;
         let operands = std::iter::once(cond.pred).chain(c.outer.iter().copied()).collect();
         let loc = if c.loc.is_known() { c.loc } else { loc };
-        let node = self.append(Op::Cond, operands, types, loc);
+        let node = self.here(loc).insert(Op::Cond, operands, types);
         self.graph.set_regions(node, vec![r0, r1]);
         let results: Vec<Value> = results
             .into_iter()

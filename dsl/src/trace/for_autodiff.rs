@@ -1,4 +1,4 @@
-//! The interface of a trace for autodiff: open regions, and nodes of stacks.
+//! The interface of a trace for autodiff: open regions.
 
 use super::*;
 
@@ -41,24 +41,5 @@ impl Tracer {
             return false;
         };
         matches!(&c.kind, OpenKind::While(open) if open.is_carried(i as usize))
-    }
-
-    /// Appends a stack operation whose operands are valid.
-    pub(crate) fn emit_stack(&mut self, op: crate::ir::StackOp, operands: &[AnyValue]) -> Result<Vec<AnyValue>> {
-        use crate::ir::StackOp;
-        let values = operands.iter().map(|&a| self.resolve(a, Loc::UNKNOWN)).collect::<Result<Vec<_>>>()?;
-        let stack = values.first().map(|&v| self.graph.ty(v).clone());
-        let types = match (&op, stack) {
-            (StackOp::New(element) | StackOp::Zeros(element), _) => vec![Type::Stack(element.clone())],
-            (StackOp::Pop, Some(Type::Stack(element))) => {
-                vec![Type::Stack(element.clone()), Type::Tensor(element)]
-            }
-            (StackOp::Push | StackOp::ZerosLike | StackOp::Add, Some(stack @ Type::Stack(_))) => {
-                vec![stack]
-            }
-            (op, ty) => panic!("{op:?} of {ty:?}"),
-        };
-        let node = self.append(Op::Stack(op), values, types, Loc::UNKNOWN);
-        Ok(self.graph.node(node).results.iter().map(|&v| self.any(v)).collect())
     }
 }

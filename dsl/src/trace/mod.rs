@@ -31,8 +31,8 @@ mod while_loop;
 
 use crate::device::{self, DeviceConstraint, DeviceScope};
 use crate::format::{Stream, Template, TemplatePiece};
-use crate::ir::{Graph, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId, is_countable};
-use crate::ops::{InferCx, Prim};
+use crate::ir::{Graph, GraphBuilder, InsertPoint, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId};
+use crate::ops::Prim;
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
 pub(crate) use call::max_iterations;
@@ -195,7 +195,7 @@ struct VarState {
 /// The trace of one function.
 pub(crate) struct Tracer {
     id: u32,
-    pub(crate) graph: Graph,
+    pub(crate) graph: GraphBuilder,
     open: Vec<OpenConstruct>,
     /// Nodes are appended to the region at this depth: 0 is the root, `open.len()` the innermost.
     depth: usize,
@@ -275,7 +275,7 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<AnyValue>) -> Result<Traced> {
     match outcome {
         Ok(result) => result.map(|()| {
             let tracer = tracer.expect("the tracer stays while it traces");
-            Traced { graph: tracer.graph, vars: tracer.vars, names: tracer.names }
+            Traced { graph: tracer.graph.into_graph(), vars: tracer.vars, names: tracer.names }
         }),
         Err(payload) => match payload.downcast::<Abort>() {
             Ok(abort) => Err(abort.0),
@@ -358,26 +358,17 @@ pub fn input(ty: TensorType, name: Option<&'static str>) -> AnyValue {
 #[track_caller]
 pub fn emit(def: Prim, operands: &[AnyValue], attrs: Attrs) -> AnyValue {
     let loc = Loc::caller();
-    try_with(|t| t.emit(def, operands, attrs, loc))
+    try_with(|t| {
+        let node = t.emit(Op::Prim(def, attrs), operands, loc)?;
+        Ok(t.any(t.graph.node(node).results[0]))
+    })
 }
 
 /// Appends an operation on lists. Errors in the operands end the trace at the caller's location.
 #[track_caller]
 pub(crate) fn emit_list(op: ListOp, operands: &[AnyValue]) -> Vec<AnyValue> {
     let loc = Loc::caller();
-    try_with(|t| t.emit_list(op, operands, loc))
-}
-
-/// Checks that the number of elements of an operation's result is representable.
-fn check_size(op: &str, ty: &Type, loc: Loc) -> Result<()> {
-    if is_countable(&ty.element().shape) {
-        return Ok(());
-    }
-    let extents = ty.element().shape.dims().iter().filter_map(crate::Dim::known);
-    let bytes = extents.fold(ty.element().dtype.size() as u128, |bytes, n| bytes.saturating_mul(n as u128));
-    let what = if matches!(ty, Type::Tensor(_)) { "the result has" } else { "an element has" };
-    let message = format!("{op}: {what} at least {bytes} bytes, more than any memory can hold");
-    Err(Diagnostic::new(message).at(loc, ty.to_string()))
+    try_with(|t| t.emit(Op::List(op), operands, loc).map(|node| t.results(node)))
 }
 
 /// Appends a constant.
@@ -421,10 +412,8 @@ pub fn assert_showing(cond: AnyValue, message: Template, values: &[AnyValue]) {
         if *t.graph.ty(v) != Type::tensor(DType::Bool, ()) {
             return Err(Diagnostic::new(format!("assert!: the condition is {}, not bool", t.graph.ty(v))).at(loc, ""));
         }
-        let shown = values.iter().map(|&v| t.resolve(v, loc)).collect::<Result<Vec<_>>>()?;
         t.count_assertion(t.loc_override.unwrap_or(loc))?;
-        t.append(Op::Assert { message }, [vec![v], shown].concat(), [], loc);
-        Ok(())
+        t.emit(Op::Assert { message }, &[&[cond], values].concat(), loc).map(|_| ())
     });
 }
 
@@ -432,11 +421,7 @@ pub fn assert_showing(cond: AnyValue, message: Template, values: &[AnyValue]) {
 #[track_caller]
 pub fn print(stream: Stream, template: Template, values: &[AnyValue]) {
     let loc = Loc::caller();
-    try_with(|t| {
-        let values = values.iter().map(|&v| t.resolve(v, loc)).collect::<Result<Vec<_>>>()?;
-        t.append(Op::Print { stream, template }, values, [], loc);
-        Ok(())
-    });
+    try_with(|t| t.emit(Op::Print { stream, template }, values, loc).map(|_| ()));
 }
 
 /// Returns whether a staged `if`, `while`, `&&` or `||` is open, so that the code being traced may
@@ -568,7 +553,7 @@ impl Tracer {
     fn new(name: &str) -> Tracer {
         Tracer {
             id: NEXT_TRACE.fetch_add(1, Ordering::Relaxed),
-            graph: Graph::new(name),
+            graph: GraphBuilder::new(Graph::new(name)),
             open: Vec::new(),
             depth: 0,
             vars: Vec::new(),
@@ -671,48 +656,24 @@ impl Tracer {
         self.open[construct].outer.len() - 1
     }
 
-    /// Appends a node to the current region.
-    pub(crate) fn append(
-        &mut self,
-        op: Op,
-        operands: Vec<Value>,
-        results: impl IntoIterator<Item = Type>,
-        loc: Loc,
-    ) -> Node {
+    /// Returns the builder at the end of the current region.
+    pub(crate) fn here(&mut self, loc: Loc) -> &mut GraphBuilder {
         let region = self.region_at(self.depth);
         let loc = self.loc_override.unwrap_or(loc);
-        let origin = Origin { loc, written: self.written, on: device::scope() };
-        let node = self.graph.make_node(region, op, operands, results, origin);
-        self.graph.append(node);
-        node
+        self.graph.at(InsertPoint::End(region), Origin { loc, written: self.written, on: device::scope() })
     }
 
-    fn emit(&mut self, def: Prim, operands: &[AnyValue], attrs: Attrs, loc: Loc) -> Result<AnyValue> {
+    /// Appends an operation to the current region. Errors in the operands are at `loc`.
+    pub(crate) fn emit(&mut self, op: Op, operands: &[AnyValue], loc: Loc) -> Result<Node> {
         let loc = self.loc_override.unwrap_or(loc);
         let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
-        let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
-        let ty = (def.infer)(&InferCx { operands: &types, attrs: &attrs }).map_err(|e| {
-            let mut diagnostic = e.at(def.name, loc);
-            if diagnostic.labels[0].1.is_empty() {
-                let types: Vec<_> = types.iter().map(|t| t.to_string()).collect();
-                diagnostic.labels[0].1 = types.join(", ");
-            }
-            diagnostic
-        })?;
-        check_size(def.name, &ty, loc)?;
-        let node = self.append(Op::Prim(def, attrs), values, [ty], loc);
-        Ok(self.any(self.graph.node(node).results[0]))
+        let name = op.name();
+        self.here(loc).try_emit(op, values).map_err(|error| error.at(name, loc))
     }
 
-    /// Appends an operation on lists. Errors in the operands are at `loc`.
-    fn emit_list(&mut self, op: ListOp, operands: &[AnyValue], loc: Loc) -> Result<Vec<AnyValue>> {
-        let loc = self.loc_override.unwrap_or(loc);
-        let values = operands.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
-        let types: Vec<&Type> = values.iter().map(|&v| self.graph.ty(v)).collect();
-        let types = op.result_types(&types).map_err(|broken| broken.error.at(op.name(), loc))?;
-        types.iter().try_for_each(|ty| check_size(op.name(), ty, loc))?;
-        let node = self.append(Op::List(op), values, types, loc);
-        Ok(self.graph.node(node).results.iter().map(|&v| self.any(v)).collect())
+    /// Returns handles of the results of a node.
+    pub(crate) fn results(&self, node: Node) -> Vec<AnyValue> {
+        self.graph.node(node).results.iter().map(|&v| self.any(v)).collect()
     }
 
     fn constant(&mut self, tensor: HostTensor, loc: Loc) -> AnyValue {
@@ -721,8 +682,7 @@ impl Tracer {
         if is_scalar && let Some(&v) = self.scalars.get(&(region, device::scope(), tensor.clone())) {
             return self.any(v);
         }
-        let node = self.append(Op::Constant(tensor.clone()), vec![], [tensor.ty().into()], loc);
-        let value = self.graph.node(node).results[0];
+        let value = self.here(loc).constant(tensor.clone());
         if is_scalar {
             self.scalars.insert((region, device::scope(), tensor), value);
         }
@@ -775,7 +735,8 @@ impl Tracer {
         self.graph.region_mut(root).yields = outputs;
         for (i, state) in self.var_state.clone().into_iter().enumerate() {
             if state.current != state.read {
-                self.append(Op::Assign(VarId::from_index(i)), vec![state.current], [], Loc::UNKNOWN);
+                let assign = Op::Assign(VarId::from_index(i));
+                self.here(Loc::UNKNOWN).insert(assign, vec![state.current], []);
             }
         }
         Ok(())

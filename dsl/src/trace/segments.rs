@@ -62,7 +62,7 @@ impl Tracer {
         assert_eq!(self.graph.region_mut(region).nodes.pop(), Some(node), "the loop is the last node");
         let state_params = self.graph.region(body).params.clone();
         let names: Vec<Option<&'static str>> = state_params.iter().map(|&p| self.graph.value(p).name).collect();
-        let at = Builder { origin: data.origin() };
+        let at = LoopOrigin(data.origin());
         let first = at.copy(self, cond, region, &data.operands)[0];
         let length = at.int(self, region, if let Segments::Of(n) = segments { n } else { 1 });
 
@@ -124,29 +124,21 @@ impl Tracer {
 }
 
 /// Appends nodes to regions, all with the location and the device constraint of the loop.
-struct Builder {
-    origin: Origin,
-}
+struct LoopOrigin(Origin);
 
-impl Builder {
-    fn node(&self, t: &mut Tracer, region: Region, op: Op, operands: &[Value], types: Vec<Type>) -> Node {
-        let node = t.graph.make_node(region, op, operands.to_vec(), types, self.origin);
-        t.graph.append(node);
-        node
+impl LoopOrigin {
+    /// Returns the builder at the end of a region.
+    fn at<'t>(&self, t: &'t mut Tracer, region: Region) -> &'t mut GraphBuilder {
+        t.graph.at(InsertPoint::End(region), self.0)
     }
 
     fn int(&self, t: &mut Tracer, region: Region, x: i32) -> Value {
-        let op = Op::Constant(HostTensor::scalar(x));
-        let node = self.node(t, region, op, &[], vec![Type::tensor(DType::I32, ())]);
-        t.graph.node(node).results[0]
+        self.at(t, region).constant(HostTensor::scalar(x))
     }
 
     /// Appends an operation on two scalars. Returns its result.
     fn prim(&self, t: &mut Tracer, region: Region, op: Prim, operands: &[Value]) -> Value {
-        let types: Vec<&Type> = operands.iter().map(|&v| t.graph.ty(v)).collect();
-        let ty = (op.infer)(&InferCx { operands: &types, attrs: &Attrs::none() }).expect("scalars of one type");
-        let node = self.node(t, region, Op::Prim(op, Attrs::none()), operands, vec![ty]);
-        t.graph.node(node).results[0]
+        self.at(t, region).prim(op, operands, Attrs::none())
     }
 
     /// Appends a node with regions, whose first parameters determine the types and names of the
@@ -164,8 +156,8 @@ impl Builder {
         let first = *regions.first().expect("the node has regions");
         let params = t.graph.region(first).params.clone();
         let params: Vec<Value> = params[..1].iter().chain(&params[1 + skipped..]).take(n).copied().collect();
-        let types = params.iter().map(|&p| t.graph.ty(p).clone()).collect();
-        let node = self.node(t, region, op, operands, types);
+        let types: Vec<Type> = params.iter().map(|&p| t.graph.ty(p).clone()).collect();
+        let node = self.at(t, region).insert(op, operands.to_vec(), types);
         t.graph.set_regions(node, regions.to_vec());
         let results = t.graph.node(node).results.clone();
         for (&r, p) in results.iter().zip(params) {
@@ -178,6 +170,6 @@ impl Builder {
     fn copy(&self, t: &mut Tracer, from: Region, to: Region, given: &[Value]) -> Vec<Value> {
         let params = t.graph.region(from).params.iter().copied();
         let given = params.zip(given.iter().copied()).collect();
-        t.graph.copy_into(from, to, given, &|_| false)
+        t.graph.copy_region(from, to, given, &|_| false)
     }
 }

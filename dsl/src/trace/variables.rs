@@ -32,10 +32,9 @@ impl Tracer {
         let depth = std::mem::replace(&mut self.depth, 0);
         // The read is on the device of the variable, whatever the scope.
         let scope = DeviceScope::enter(None);
-        let node = self.append(Op::Read(id), vec![], [var.ty().clone().into()], loc);
+        let read = self.here(loc).emit(Op::Read(id), &[]);
         drop(scope);
         self.depth = depth;
-        let read = self.graph.node(node).results[0];
         self.var_state.push(VarState { read, current: read });
         self.var_versions.push(vec![read]);
         id

@@ -152,7 +152,7 @@ impl Tracer {
         let given = params.zip(given).collect();
         let yields = std::mem::replace(&mut self.graph.region_mut(cond).yields, now.to_vec());
         let is_effect = |op: &Op| op.effects() >= Effects::WritesState;
-        let again = self.graph.copy_into(cond, to, given, &is_effect);
+        let again = self.graph.copy_region(cond, to, given, &is_effect);
         self.graph.region_mut(cond).yields = yields;
         again
     }
@@ -255,7 +255,8 @@ impl Tracer {
         let operands = order.iter().map(|&i| c.outer[i]).collect();
         let types: Vec<Type> = changing.iter().map(|&(i, _)| self.graph.ty(c.outer[i]).clone()).collect();
         let loc = if c.loc.is_known() { c.loc } else { loc };
-        let node = self.append(Op::While { parallel_iterations: open.parallel_iterations }, operands, types, loc);
+        let node = Op::While { parallel_iterations: open.parallel_iterations };
+        let node = self.here(loc).insert(node, operands, types);
         self.graph.set_regions(node, vec![cond, body]);
         let made = match open.segments {
             None => self.graph.node(node).results.clone(),

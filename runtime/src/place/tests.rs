@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::device::Link;
-use anabranch_dsl::ir::Op;
+use anabranch_dsl::ir::{GraphBuilder, Op};
 use anabranch_dsl::ops::prim;
 use anabranch_dsl::{TensorType, corpus, trace};
 use std::fmt::Write;
@@ -406,23 +406,20 @@ fn an_explanation_is_a_table_of_nodes_and_of_what_crosses() {
 
 /// Returns a graph of many chains of matmuls, with occasional links between neighbors.
 fn large(chains: usize, n: usize) -> Graph {
-    let mut graph = Graph::new("large");
+    let mut graph = GraphBuilder::new(Graph::new("large"));
     let ty = anabranch_dsl::Type::tensor(anabranch_dsl::DType::F32, [64usize, 64]);
     let root = graph.root();
-    let x = graph.add_param(root, ty.clone(), Some("x"));
+    let x = graph.add_param(root, ty, Some("x"));
     let [matmul, add] = [prim::MATMUL, prim::ADD];
     let mut ends = vec![x; chains];
     for i in 0..n {
         for c in 0..chains {
             let (op, other) = if i % 16 == 15 { (add, ends[(c + 1) % chains]) } else { (matmul, ends[c]) };
-            let op = Op::Prim(op, anabranch_dsl::ir::Attrs::none());
-            let node = graph.make_node(root, op, vec![ends[c], other], [ty.clone()], anabranch_dsl::Loc::UNKNOWN);
-            graph.append(node);
-            ends[c] = graph.node(node).results[0];
+            ends[c] = graph.prim(op, &[ends[c], other], anabranch_dsl::ir::Attrs::none());
         }
     }
     graph.region_mut(root).yields = ends;
-    graph
+    graph.into_graph()
 }
 
 #[test]

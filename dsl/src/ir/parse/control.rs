@@ -2,7 +2,7 @@
 
 use super::{Param, Parse, Parser, StatementFailed, Symbol};
 use crate::ir::lex::Tok;
-use crate::ir::{CallKind, Node, Op, Origin, Region, Value};
+use crate::ir::{CallKind, InsertPoint, Node, Op, Origin, Region, Value};
 use crate::{Loc, Type};
 use rustc_hash::FxHashMap;
 use std::num::NonZeroU32;
@@ -77,10 +77,8 @@ impl<'a> Parser<'a> {
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
-        let node = self.graph.make_node(region, Op::Cond, operands, [], Origin { loc, on, ..Origin::UNKNOWN });
-        self.graph.set_regions(node, regions);
-        self.set_types(node, annotation, loc)?;
-        Ok(node)
+        self.graph.at(InsertPoint::End(region), Origin { loc, on, ..Origin::UNKNOWN });
+        self.add(Op::Cond, operands, regions, annotation, loc)
     }
 
     fn skip_region(&mut self) {
@@ -153,10 +151,8 @@ impl<'a> Parser<'a> {
         }
         let regions = regions.into_iter().collect::<Parse<Vec<_>>>();
         let (operands, regions) = (operands?, regions?);
-        let node = self.graph.make_node(region, Op::Call(kind), operands, [], Origin { loc, on, ..Origin::UNKNOWN });
-        self.graph.set_regions(node, regions);
-        self.set_types(node, annotation, loc)?;
-        Ok(node)
+        self.graph.at(InsertPoint::End(region), Origin { loc, on, ..Origin::UNKNOWN });
+        self.add(Op::Call(kind), operands, regions, annotation, loc)
     }
 
     fn parallel_iterations(&mut self) -> Parse<Option<NonZeroU32>> {
@@ -190,14 +186,8 @@ impl<'a> Parser<'a> {
             let params = &self.graph.region(regions[1]).params[..n_vars];
             params.iter().map(|&p| self.graph.ty(p).clone()).collect()
         });
-        let node = self.graph.make_node(
-            region,
-            Op::While { parallel_iterations },
-            operands,
-            types,
-            Origin { loc, on, ..Origin::UNKNOWN },
-        );
-        self.graph.set_regions(node, regions);
+        self.graph.at(InsertPoint::End(region), Origin { loc, on, ..Origin::UNKNOWN });
+        let node = self.add(Op::While { parallel_iterations }, operands, regions, Some(types), loc)?;
         if self.graph.node(node).results.len() != n_vars {
             let n = self.graph.node(node).results.len();
             return Err(self.error(loc, format!("V5: while: {n_vars} loop variables, but {n} results")));

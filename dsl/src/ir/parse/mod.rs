@@ -13,7 +13,7 @@ mod statement;
 
 use super::infer::is_countable;
 use super::lex::{Tok, Token, intern, lex};
-use super::{Graph, Region, Value, VarDecl, VarId};
+use super::{Graph, GraphBuilder, Region, Value, VarDecl, VarId};
 use crate::{DType, DeviceConstraint, Diagnostic, Dim, Loc, Shape, TensorType, Type};
 use rustc_hash::FxHashMap;
 
@@ -39,7 +39,7 @@ impl Graph {
         let mut parser = Parser {
             tokens,
             at: 0,
-            graph: Graph::new(""),
+            graph: GraphBuilder::new(Graph::new("")),
             scopes: vec![FxHashMap::default()],
             vars: FxHashMap::default(),
             errors,
@@ -53,7 +53,7 @@ impl Graph {
             return Err(parser.errors);
         }
         super::verify(&parser.graph)?;
-        Ok(parser.graph)
+        Ok(parser.graph.into_graph())
     }
 }
 
@@ -75,7 +75,7 @@ enum Symbol {
 struct Parser<'a> {
     tokens: Vec<Token<'a>>,
     at: usize,
-    graph: Graph,
+    graph: GraphBuilder,
     /// The names of each open region, the root first.
     scopes: Vec<FxHashMap<&'a str, Symbol>>,
     vars: FxHashMap<String, VarId>,
@@ -332,7 +332,8 @@ impl<'a> Parser<'a> {
         for p in params {
             match p.ty {
                 Some(ty) => {
-                    let value = self.graph.add_param(self.graph.root(), ty, None);
+                    let root = self.graph.root();
+                    let value = self.graph.add_param(root, ty, None);
                     self.define(p.name, p.loc, Symbol::Value(value, p.loc));
                 }
                 None => {

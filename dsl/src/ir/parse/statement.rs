@@ -3,10 +3,10 @@
 use super::{Parse, Parser, StatementFailed, Symbol};
 use crate::edit_distance::edit_distance;
 use crate::format::{Stream, Template};
-use crate::ir::infer::{check_attrs, count, kind_name, result_types};
+use crate::ir::infer::{check_attrs, count, infer, kind_name};
 use crate::ir::lex::Tok;
 use crate::ir::literal::Literal;
-use crate::ir::{Attr, AttrKind, Attrs, CallKind, ListOp, Node, Op, Region, StackOp, Value};
+use crate::ir::{Attr, AttrKind, Attrs, CallKind, InsertPoint, ListOp, Node, Op, Region, StackOp, Value};
 use crate::ops::{self, Prim};
 use crate::{Diagnostic, Loc, Type};
 
@@ -45,7 +45,6 @@ impl<'a> Parser<'a> {
         let node = node.and_then(|()| self.operation(region, loc, names.len()));
         match node {
             Ok(node) => {
-                self.graph.append(node);
                 let results = self.graph.node(node).results.clone();
                 for (&(name, loc), value) in names.iter().zip(results) {
                     self.define(name, loc, Symbol::Value(value, loc));
@@ -85,25 +84,25 @@ impl<'a> Parser<'a> {
     }
 
     fn simple(&mut self, region: Region, name: &str, loc: Loc, op_loc: Loc) -> Parse<Node> {
+        // The annotation of an operation that cannot be read without it.
+        let mut types = None;
         let (op, operands) = match name {
             "constant" => {
                 let elements = self.elements()?;
-                let types = self.annotation()?;
+                types = self.annotation()?;
                 let Some([Type::Tensor(ty)]) = types.as_deref() else {
                     return Err(self.error(op_loc, "a constant needs its type, as `: f32[2]`"));
                 };
                 let tensor = elements.tensor(ty).map_err(|(loc, message)| self.error(loc, message))?;
-                let node = self.graph.make_node(region, Op::Constant(tensor), vec![], [ty.clone().into()], loc);
-                return Ok(node);
+                (Op::Constant(tensor), vec![])
             }
             "stack_new" | "stack_zeros" => {
-                let types = self.annotation()?;
+                types = self.annotation()?;
                 let Some([Type::Stack(element)]) = types.as_deref() else {
                     return Err(self.error(op_loc, "a new stack needs its type, as `: stack<f32[2]>`"));
                 };
                 let make = if name == "stack_new" { StackOp::New } else { StackOp::Zeros };
-                let op = Op::Stack(make(element.clone()));
-                return Ok(self.graph.make_node(region, op, vec![], [Type::Stack(element.clone())], loc));
+                (Op::Stack(make(element.clone())), vec![])
             }
             "read" => (Op::Read(self.var()?), vec![]),
             "assign" => {
@@ -119,14 +118,12 @@ impl<'a> Parser<'a> {
             "print" => self.print()?,
             _ if ListOp::parsed(name, None).is_some() => {
                 let operands = self.operands()?;
-                let types = self.annotation()?;
+                types = self.annotation()?;
                 if name == "list_new" && !matches!(types.as_deref(), Some([Type::List(_)])) {
                     return Err(self.error(op_loc, "a new list needs its type, as `: list<f32[2]>`"));
                 }
                 let op = ListOp::parsed(name, types.as_deref()).expect("there is an operation of this name");
-                let node = self.graph.make_node(region, Op::List(op), operands, [], loc);
-                self.set_types(node, types, op_loc)?;
-                return Ok(node);
+                (Op::List(op), operands)
             }
             _ => match (StackOp::by_name(name), ops::by_name(name)) {
                 (Some(op), _) => (Op::Stack(op), self.operands()?),
@@ -147,10 +144,9 @@ impl<'a> Parser<'a> {
                 }
             },
         };
-        let types = self.annotation()?;
-        let node = self.graph.make_node(region, op, operands, [], loc);
-        self.set_types(node, types, op_loc)?;
-        Ok(node)
+        let types = if types.is_some() { types } else { self.annotation()? };
+        self.graph.at(InsertPoint::End(region), loc);
+        self.add(op, operands, vec![], types, op_loc)
     }
 
     /// Parses `print stdout "x = {}", %x`.
@@ -177,22 +173,28 @@ impl<'a> Parser<'a> {
         Ok((template, operands?))
     }
 
-    /// Sets the results of a node, of the written types, or else of the inferred types.
-    pub(super) fn set_types(&mut self, node: Node, types: Option<Vec<Type>>, loc: Loc) -> Parse<()> {
+    /// Adds a node whose results have the written types, or else the inferred types.
+    pub(super) fn add(
+        &mut self,
+        op: Op,
+        operands: Vec<Value>,
+        regions: Vec<Region>,
+        types: Option<Vec<Type>>,
+        loc: Loc,
+    ) -> Parse<Node> {
         let types = match types {
             Some(types) => types,
-            None if matches!(self.graph.node(node).op, Op::Assign(_) | Op::Assert { .. } | Op::Print { .. }) => vec![],
-            None => result_types(&self.graph, node).map_err(|broken| {
-                let mut error = broken.error.at(self.graph.node(node).op.name(), loc);
+            None if matches!(op, Op::Assign(_) | Op::Assert { .. } | Op::Print { .. }) => vec![],
+            None => infer(&self.graph, &op, &operands, &regions).map_err(|broken| {
+                let mut error = broken.error.at(op.name(), loc);
                 error.message = format!("V{}: {}", broken.invariant, error.message);
                 self.errors.push(error);
                 StatementFailed
             })?,
         };
-        for ty in types {
-            self.graph.add_result(node, ty);
-        }
-        Ok(())
+        let node = self.graph.insert(op, operands, types);
+        self.graph.set_regions(node, regions);
+        Ok(node)
     }
 
     // Attributes.
