@@ -16,7 +16,7 @@ pub(super) fn active_in(t: &trace::Tracer, wrt: &[Value]) -> FxHashSet<Value> {
                 }
             }
         }
-        activate(&t.graph, t.region_of_depth(depth), &mut active);
+        activate(&t.graph, t.graph.region_at(depth), &mut active);
     }
     active
 }

@@ -142,7 +142,7 @@ impl trace::Tracer {
         given: FxHashMap<Value, Value>,
         leave: &dyn Fn(&Op) -> bool,
     ) -> (Region, Vec<Value>) {
-        let here = self.region_of_depth(self.depth_now());
+        let here = self.graph.region_at(self.depth_now());
         let yields = self.graph.copy_region(from, here, given, leave);
         (here, yields)
     }

@@ -57,7 +57,7 @@ fn loop_variables_read(t: &Tracer, of: FxHashSet<Value>) -> FxHashSet<Value> {
     let sweep = Sweep::new(active_in(t, &variables), FxHashSet::default(), None, root);
     let mut reached = of;
     for depth in (0..=t.depth_now()).rev() {
-        let region = t.region_of_depth(depth);
+        let region = t.graph.region_at(depth);
         reached = sweep.reached(&t.graph, region, &mut reached.into_iter());
         if depth > 0 {
             let outer = t.open_params(depth).into_iter();
@@ -86,7 +86,7 @@ impl Tracer {
                     break;
                 }
             }
-            let outside: Vec<_> = (0..depth).map(|d| self.region_of_depth(d)).collect();
+            let outside: Vec<_> = (0..depth).map(|d| self.graph.region_at(d)).collect();
             let wrt = gradient.wrt.iter().copied();
             let wrt: Vec<_> = wrt.filter(|&v| outside.contains(&self.graph.region_of(v))).collect();
             let mut active = active_in(self, &wrt);
@@ -98,7 +98,7 @@ impl Tracer {
                 if active.len() == before {
                     break;
                 }
-                activate(&self.graph, self.region_of_depth(depth), &mut active);
+                activate(&self.graph, self.graph.region_at(depth), &mut active);
             }
             let way = carried.iter().find(|(p, _)| read_here.contains(p) && active.contains(p));
             if let Some(&(param, _)) = way {

@@ -310,7 +310,7 @@ fn dependencies(of: AnyValue) -> FxHashSet<Value> {
             }
             match t.graph.value(v).def {
                 ValueDef::Result(node, _) => todo.extend(&t.graph.node(node).operands),
-                ValueDef::Param(region, i) => todo.extend(t.open_outer(region, i as usize)),
+                ValueDef::Param(..) => todo.extend(t.graph.outside(v)),
             }
         }
         seen
@@ -411,7 +411,7 @@ fn differentiate(outputs: &[(AnyValue, AnyValue)], wrt: &[AnyValue], loc: Loc) -
     }
     // Visits the open regions, innermost first. Cotangents of their parameters propagate outwards.
     for depth in (0..=here).rev() {
-        let region = trace::with(|t| t.region_of_depth(depth));
+        let region = trace::with(|t| t.graph.region_at(depth));
         sweep.region(0, region, &mut cot);
         if depth > 0 {
             sweep.leave_open(depth, &mut cot, loc);

@@ -161,7 +161,7 @@ impl Unreached<'_> {
                     _ => inside.chain(data.operands.iter().copied()).collect(),
                 }
             }
-            ValueDef::Param(region, i) => match (self.t.open_outer(region, i as usize), graph.source_of(v)) {
+            ValueDef::Param(..) => match (graph.outside(v), graph.source_of(v)) {
                 (Some(outer), _) | (None, ParamSource::Capture(outer)) => vec![outer],
                 (None, ParamSource::LoopVar(var)) => vec![var.next, var.init],
                 (None, ParamSource::Input(_) | ParamSource::Own { .. }) => vec![],

@@ -17,6 +17,7 @@
 //! origin.
 
 use super::infer::infer;
+use super::open::OpenRegions;
 use super::{Attrs, Graph, Node, NodeData, Op, Origin, Region, Value, ValueDef};
 use crate::ops::attributes::Shaped;
 use crate::ops::{OpError, Prim, prim};
@@ -39,8 +40,12 @@ pub enum InsertPoint {
 #[derive(Debug)]
 pub struct GraphBuilder {
     graph: Graph,
-    point: InsertPoint,
-    origin: Origin,
+    pub(super) point: InsertPoint,
+    pub(super) origin: Origin,
+    /// The constructs whose regions are being built, outermost first.
+    pub(super) open: Vec<OpenRegions>,
+    /// The region around the open constructs.
+    pub(super) base: Region,
     /// The replacement of each value, if it has one. Values after the end have none.
     replaced: Vec<Option<Value>>,
 }
@@ -60,8 +65,9 @@ impl DerefMut for GraphBuilder {
 impl GraphBuilder {
     /// Creates a builder that adds nodes at the end of the graph.
     pub fn new(graph: Graph) -> GraphBuilder {
-        let point = InsertPoint::End(graph.root());
-        GraphBuilder { graph, point, origin: Origin::UNKNOWN, replaced: Vec::new() }
+        let base = graph.root();
+        let (point, origin) = (InsertPoint::End(base), Origin::UNKNOWN);
+        GraphBuilder { graph, point, origin, open: Vec::new(), base, replaced: Vec::new() }
     }
 
     /// Calls `f` with a builder of a graph.
@@ -102,24 +108,19 @@ impl GraphBuilder {
     }
 
     /// Returns the region of the next node.
-    fn region_here(&self) -> Region {
+    pub fn region_here(&self) -> Region {
         match self.point {
             InsertPoint::Before(node) | InsertPoint::After(node) => self.graph.node(node).region,
             InsertPoint::End(region) => region,
         }
     }
 
-    /// Adds a node without regions.
+    /// Adds a node without regions. Operands from outside an open construct are captured.
     ///
     /// # Errors
     /// Fails if the operation does not admit the operands. Nothing is added then.
-    pub fn try_emit(&mut self, op: Op, operands: Vec<Value>) -> Result<Node, OpError> {
-        let region = self.region_here();
-        debug_assert!(
-            operands.iter().all(|&v| self.graph.region_of(v) == region),
-            "{}: an operand is a value of another region",
-            op.name()
-        );
+    pub fn try_emit(&mut self, op: Op, mut operands: Vec<Value>) -> Result<Node, OpError> {
+        operands.iter_mut().for_each(|v| *v = self.capture(*v));
         let types = infer(&self.graph, &op, &operands, &[]).map_err(|broken| broken.error)?;
         Ok(self.insert(op, operands, types))
     }
@@ -225,7 +226,7 @@ impl GraphBuilder {
     ///
     /// `given` maps the first parameters to the values that replace them. Operations for which
     /// `leave` is true are left out; they must have no results. Returns the copies of the yielded
-    /// values.
+    /// values. The position of the next node stays.
     pub(crate) fn copy_region(
         &mut self,
         from: Region,
@@ -233,7 +234,10 @@ impl GraphBuilder {
         mut given: FxHashMap<Value, Value>,
         leave: &dyn Fn(&Op) -> bool,
     ) -> Vec<Value> {
-        self.copy_nodes(from, to, &mut given, leave)
+        let before = (self.point, self.origin);
+        let yields = self.copy_nodes(from, to, &mut given, leave);
+        (self.point, self.origin) = before;
+        yields
     }
 
     fn copy_nodes(

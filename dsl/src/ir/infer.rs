@@ -214,11 +214,18 @@ fn cond_types(graph: &Graph, regions: &[Region]) -> Result<Vec<Type>, Broken> {
     let join = |(i, (&x, &y)): (usize, (&Value, &Value))| {
         let (x, y) = (graph.ty(x), graph.ty(y));
         let differ = || broken(6, format!("value {} is {x} in one branch, but {y} in the other", i + 1));
-        // Either branch may run, so extents may differ, except those of stack elements.
-        let stacks_differ = matches!(x, Type::Stack(_)) && !x.compatible(y);
-        x.join(y).filter(|_| !stacks_differ).ok_or_else(differ)
+        either(x, y).ok_or_else(differ)
     };
     a.iter().zip(b).enumerate().map(join).collect()
+}
+
+/// Returns the type of a value that has one of two types, if there is one.
+///
+/// Either branch may run, so an extent is known only if both types have the same. Those of stack
+/// elements may not differ.
+pub(crate) fn either(x: &Type, y: &Type) -> Option<Type> {
+    let stacks_differ = matches!(x, Type::Stack(_)) && !x.compatible(y);
+    x.join(y).filter(|_| !stacks_differ)
 }
 
 /// Returns whether a type is `bool[]`.

@@ -31,6 +31,7 @@ mod infer;
 mod lex;
 mod list;
 mod literal;
+mod open;
 mod parse;
 mod print;
 mod regions;
@@ -42,7 +43,7 @@ pub use graph::{
     CallKind, Graph, Node, NodeData, Op, Origin, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl,
     VarId,
 };
-pub(crate) use infer::{Broken, count, result_types};
+pub(crate) use infer::{Broken, count, either, result_types};
 pub(crate) use lex::intern;
 pub use list::{ListForm, ListOp};
 pub(crate) use literal::Quoted;

@@ -31,7 +31,7 @@ impl CallTrace {
             t.open_construct(OpenKind::Call { own: Vec::new() }, loc)?;
             let construct = t.open.len() - 1;
             for &v in &args {
-                t.add_construct_param(construct, v, None);
+                t.graph.add_open_param(construct, v, None);
             }
             let params = t.params_of(construct, 0, args.len());
             Ok((CallTrace { construct, args: args.len(), results: Vec::new() }, params))
@@ -52,9 +52,8 @@ impl CallTrace {
         let loc = Loc::caller();
         try_with(|t| {
             self.results = t.yields_of_call(self.construct, yields, loc)?;
-            let c = &mut t.open[self.construct];
-            c.current = 1;
-            let [_, region] = c.regions;
+            t.graph.select(self.construct, 1);
+            let [_, region] = t.graph.opened(self.construct).regions;
             let own = |t: &mut Tracer, result: Value| {
                 let data = t.graph.value(result).clone();
                 // The parameter gets its position when the call closes and all captures are known.
@@ -77,18 +76,13 @@ impl CallTrace {
         let loc = Loc::caller();
         try_with(|t| {
             let gradients = t.yields_of_call(self.construct, gradients, loc)?;
-            let mut c = t.open.pop().expect("the construct is open");
-            t.depth -= 1;
-            let [forward, gradient] = c.regions;
+            let [_, gradient] = t.graph.opened(self.construct).regions;
+            let mut c = t.pop_construct();
             let params = t.graph.region(gradient).params.iter().chain(&*own_params(&mut c.kind)).copied().collect();
             t.graph.set_params(gradient, params);
-            let types: Vec<Type> = self.results.iter().map(|&r| t.graph.ty(r).clone()).collect();
-            t.graph.region_mut(forward).yields = self.results;
-            t.graph.region_mut(gradient).yields = gradients;
             let kind = CallKind::CustomGradient { args: self.args };
-            let node = t.here(c.loc).insert(Op::Call(kind), c.outer, types);
-            t.graph.set_regions(node, c.regions.to_vec());
-            Ok(t.graph.node(node).results.iter().map(|&r| t.any(r)).collect())
+            let node = t.here(c.loc).close(Op::Call(kind), None, [self.results, gradients]);
+            Ok(t.results(node))
         })
     }
 }
@@ -106,7 +100,7 @@ impl Tracer {
         assert_eq!(self.open.len(), construct + 1, "an inner construct was left open");
         let yields = yields.iter().map(|&y| self.resolve(y, loc)).collect::<Result<Vec<_>>>()?;
         let c = &self.open[construct];
-        if let Some(&id) = c.var_values[c.current].keys().min() {
+        if let Some(&id) = c.var_values[self.graph.opened(construct).current].keys().min() {
             let name = &self.graph.vars[id.index()].name;
             let message = format!("a function with a custom gradient cannot assign the variable `{name}`");
             return Err(Diagnostic::new(message)
@@ -123,21 +117,12 @@ impl Tracer {
             self.open[call.construct].var_values[0].iter().map(|(&id, &v)| (id, v)).collect();
         written.sort_by_key(|&(id, _)| id);
         values.extend(written.iter().map(|&(_, v)| v));
-        let c = self.open.pop().expect("the construct is open");
-        self.depth -= 1;
+        let c = self.pop_construct();
         // An argument that is returned unmodified is the value outside.
-        let outside = |v: Value| match self.graph.value(v).def {
-            ValueDef::Param(_, i) => Some(c.outer[i as usize]),
-            ValueDef::Result(..) => None,
-        };
-        let given_back: Vec<Option<Value>> = values.iter().map(|&v| outside(v)).collect();
+        let given_back: Vec<Option<Value>> = values.iter().map(|&v| self.graph.outside(v)).collect();
         let inner: Vec<Value> = values.iter().zip(&given_back).filter(|(_, o)| o.is_none()).map(|(&v, _)| v).collect();
-        let types: Vec<Type> = inner.iter().map(|&v| self.graph.ty(v).clone()).collect();
         let names: Vec<_> = inner.iter().map(|&v| self.graph.value(v).name).collect();
-        let [forward, _] = c.regions;
-        self.graph.region_mut(forward).yields = inner;
-        let node = self.here(c.loc).insert(Op::Call(kind), c.outer, types);
-        self.graph.set_regions(node, vec![forward]);
+        let node = self.here(c.loc).close(Op::Call(kind), None, [inner]);
         let made = self.graph.node(node).results.clone();
         for (&r, name) in made.iter().zip(names) {
             self.graph.value_mut(r).name = name;

@@ -1,6 +1,7 @@
 //! Recording of `cond`, and the errors for arms whose values do not match.
 
 use super::*;
+use crate::ir::either;
 use crate::{Tensor, scalar};
 
 /// An open `cond`: the tracing side of a staged `if`.
@@ -28,7 +29,7 @@ impl CondTrace {
     pub fn select(&mut self, branch: usize) {
         with(|t| {
             assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
-            t.open[self.construct].current = branch;
+            t.graph.select(self.construct, branch);
         });
     }
 
@@ -94,7 +95,7 @@ impl Tracer {
         assert_eq!(then.len(), otherwise.len(), "the branches of a cond yield different numbers of values");
         assert_eq!(self.open.len(), cond.construct + 1, "an inner construct was left open");
         let depth = self.open.len();
-        let [r0, r1] = self.open[cond.construct].regions;
+        let [r0, r1] = self.graph.opened(cond.construct).regions;
         let mut sides = [Vec::new(), Vec::new()];
         for (side, (region, values)) in [(r0, then), (r1, otherwise)].into_iter().enumerate() {
             for &any in values {
@@ -121,7 +122,7 @@ impl Tracer {
 
         // A result that both branches yield unmodified is the value outside.
         let mut results = Vec::new();
-        let (mut yields, mut types) = ([Vec::new(), Vec::new()], Vec::new());
+        let mut yields = [Vec::new(), Vec::new()];
         for (i, (&x, &y)) in a.iter().zip(&b).enumerate() {
             let param = |v: Value| match self.graph.value(v).def {
                 ValueDef::Param(r, p) if r == r0 || r == r1 => Some(p),
@@ -130,32 +131,22 @@ impl Tracer {
             if let (Some(p), Some(q)) = (param(x), param(y))
                 && p == q
             {
-                results.push(Err(self.open[cond.construct].outer[p as usize]));
+                results.push(Err(self.graph.opened(cond.construct).outer[p as usize]));
                 continue;
             }
-            let (tx, ty) = (self.graph.ty(x).clone(), self.graph.ty(y).clone());
-            let stacks_differ = matches!(tx, Type::Stack(_)) && !tx.compatible(&ty);
-            let common = tx.join(&ty).filter(|_| !stacks_differ);
-            let Some(common) = common else {
+            let (tx, ty) = (self.graph.ty(x), self.graph.ty(y));
+            if either(tx, ty).is_none() {
                 let words = ["in one branch", "in the other"];
-                let (x, y) = ((&tx, self.origin(x)), (&ty, self.origin(y)));
+                let (x, y) = ((tx, self.origin(x)), (ty, self.origin(y)));
                 return Err(mismatch("here", sites.get(i), x, y, words).or_at(self.open[cond.construct].loc));
-            };
-            results.push(Ok(types.len()));
+            }
+            results.push(Ok(yields[0].len()));
             yields[0].push(x);
             yields[1].push(y);
-            // Either branch may run, so an extent is known only if both have the same.
-            types.push(common);
         }
-        let c = self.open.pop().expect("the construct is open");
-        self.depth -= 1;
-        let [y0, y1] = yields;
-        self.graph.region_mut(r0).yields = y0;
-        self.graph.region_mut(r1).yields = y1;
-        let operands = std::iter::once(cond.pred).chain(c.outer.iter().copied()).collect();
+        let c = self.pop_construct();
         let loc = if c.loc.is_known() { c.loc } else { loc };
-        let node = self.here(loc).insert(Op::Cond, operands, types);
-        self.graph.set_regions(node, vec![r0, r1]);
+        let node = self.here(loc).close(Op::Cond, Some(cond.pred), yields);
         let results: Vec<Value> = results
             .into_iter()
             .map(|r| match r {

@@ -8,7 +8,7 @@ impl Tracer {
         self.check_trace(any, loc)?;
         // A value of an open region is differentiated where it is: the sweep visits all open
         // regions.
-        let open = (0..=self.depth).any(|d| self.region_at(d) == self.graph.region_of(any.value));
+        let open = (0..=self.depth).any(|d| self.graph.region_at(d) == self.graph.region_of(any.value));
         if open { Ok(any.value) } else { self.resolve(any, loc) }
     }
 
@@ -16,21 +16,11 @@ impl Tracer {
         self.depth
     }
 
-    /// Returns the region at `depth` to which nodes are appended.
-    pub(crate) fn region_of_depth(&self, depth: usize) -> Region {
-        self.region_at(depth)
-    }
-
     /// Returns the parameters of the current region of the open construct at `depth`, each with the
     /// value outside.
     pub(crate) fn open_params(&self, depth: usize) -> Vec<(Value, Value)> {
-        let params = &self.graph.region(self.region_at(depth)).params;
-        params.iter().copied().zip(self.open[depth - 1].outer.iter().copied()).collect()
-    }
-
-    /// Returns the value outside for a parameter of an open region.
-    pub(crate) fn open_outer(&self, region: Region, param: usize) -> Option<Value> {
-        self.open.iter().find(|c| c.regions.contains(&region)).and_then(|c| c.outer.get(param).copied())
+        let params = &self.graph.region(self.graph.region_at(depth)).params;
+        params.iter().copied().zip(self.graph.opened(depth - 1).outer.iter().copied()).collect()
     }
 
     /// Returns whether a parameter of the open construct at `depth` is a loop variable or may

@@ -142,19 +142,10 @@ struct OpenWhile {
     parallel_iterations: Option<NonZeroU32>,
 }
 
-/// A control-flow construct whose regions are open.
+/// The trace of a control-flow construct whose regions are open.
 struct OpenConstruct {
     kind: OpenKind,
     loc: Loc,
-    /// The regions: then and else, cond and body, or the region of a call and of its custom
-    /// gradient.
-    regions: [Region; 2],
-    /// The index of the region to which nodes are appended.
-    current: usize,
-    /// The value outside for each parameter. The parameters of both regions have this order.
-    outer: Vec<Value>,
-    /// The parameter of each captured value.
-    captures: FxHashMap<Value, usize>,
     /// The current values of variables assigned in the regions.
     var_values: [FxHashMap<VarId, Value>; 2],
 }
@@ -196,6 +187,7 @@ struct VarState {
 pub(crate) struct Tracer {
     id: u32,
     pub(crate) graph: GraphBuilder,
+    /// The open constructs of the builder.
     open: Vec<OpenConstruct>,
     /// Nodes are appended to the region at this depth: 0 is the root, `open.len()` the innermost.
     depth: usize,
@@ -587,14 +579,6 @@ impl Tracer {
             .help("a tensor is a symbol of the traced function: pass values between calls as arguments and results"))
     }
 
-    /// Returns the region at `depth` to which nodes are appended.
-    fn region_at(&self, depth: usize) -> Region {
-        match depth.checked_sub(1) {
-            None => self.graph.root(),
-            Some(i) => self.open[i].regions[self.open[i].current],
-        }
-    }
-
     /// Returns the value that `any` has in the current region, capturing it if necessary.
     pub(crate) fn resolve(&mut self, any: AnyValue, loc: Loc) -> Result<Value> {
         self.check_trace(any, loc)?;
@@ -602,15 +586,12 @@ impl Tracer {
     }
 
     fn resolve_at(&mut self, value: Value, depth: usize, loc: Loc) -> Result<Value> {
-        self.resolve_in(value, depth, self.region_at(depth), loc)
+        self.resolve_in(value, depth, self.graph.region_at(depth), loc)
     }
 
     /// Resolves a value in `region`, which is one of the regions of the construct at `depth`.
     fn resolve_in(&mut self, value: Value, depth: usize, region: Region, loc: Loc) -> Result<Value> {
-        if self.graph.region_of(value) == region {
-            return Ok(value);
-        }
-        if depth == 0 {
+        self.graph.seen_in(value, depth, region).ok_or_else(|| {
             let owner = self.graph.region(self.graph.region_of(value)).owner;
             let (place, help) = match owner.map(|n| &self.graph.node(n).op) {
                 Some(Op::Call(kind)) => {
@@ -620,45 +601,24 @@ impl Tracer {
                     ("a branch or loop body".to_owned(), "assign it to a variable declared before the `if` or `while`")
                 }
             };
-            return Err(Diagnostic::new(format!("a tensor of {place} is used outside it"))
+            Diagnostic::new(format!("a tensor of {place} is used outside it"))
                 .at(loc, "used here")
                 .at(self.graph.loc(value), "created here")
-                .help(help));
-        }
-        let outer = self.resolve_at(value, depth - 1, loc)?;
-        let index = match self.open[depth - 1].captures.get(&outer) {
-            Some(&i) => i,
-            None => {
-                let i = self.add_construct_param(depth - 1, outer, None);
-                self.open[depth - 1].captures.insert(outer, i);
-                i
-            }
-        };
-        Ok(self.graph.region(region).params[index])
+                .help(help)
+        })
     }
 
     /// Returns the location that created a value, or for a parameter that of the value outside.
     fn origin(&self, value: Value) -> Loc {
-        let ValueDef::Param(region, i) = self.graph.value(value).def else {
-            return self.graph.loc(value);
-        };
-        self.open_outer(region, i as usize).map_or(Loc::UNKNOWN, |outer| self.origin(outer))
-    }
-
-    /// Adds a parameter for `outer` to both regions of an open construct.
-    fn add_construct_param(&mut self, construct: usize, outer: Value, name: Option<&'static str>) -> usize {
-        let ty = self.graph.ty(outer).clone();
-        let name = name.or(self.graph.value(outer).name);
-        for region in self.open[construct].regions {
-            self.graph.add_param(region, ty.clone(), name);
+        match self.graph.value(value).def {
+            ValueDef::Result(..) => self.graph.loc(value),
+            ValueDef::Param(..) => self.graph.outside(value).map_or(Loc::UNKNOWN, |outer| self.origin(outer)),
         }
-        self.open[construct].outer.push(outer);
-        self.open[construct].outer.len() - 1
     }
 
     /// Returns the builder at the end of the current region.
     pub(crate) fn here(&mut self, loc: Loc) -> &mut GraphBuilder {
-        let region = self.region_at(self.depth);
+        let region = self.graph.region_at(self.depth);
         let loc = self.loc_override.unwrap_or(loc);
         self.graph.at(InsertPoint::End(region), Origin { loc, written: self.written, on: device::scope() })
     }
@@ -677,7 +637,7 @@ impl Tracer {
     }
 
     fn constant(&mut self, tensor: HostTensor, loc: Loc) -> AnyValue {
-        let region = self.region_at(self.depth);
+        let region = self.graph.region_at(self.depth);
         let is_scalar = tensor.rank() == 0;
         if is_scalar && let Some(&v) = self.scalars.get(&(region, device::scope(), tensor.clone())) {
             return self.any(v);
@@ -694,18 +654,18 @@ impl Tracer {
         if self.open.len() == MAX_OPEN {
             return Err(self.too_deep(self.loc_override.unwrap_or(loc)));
         }
-        let regions = [self.graph.add_region(), self.graph.add_region()];
-        self.open.push(OpenConstruct {
-            kind,
-            loc: self.loc_override.unwrap_or(loc),
-            regions,
-            current: 0,
-            outer: Vec::new(),
-            captures: FxHashMap::default(),
-            var_values: Default::default(),
-        });
+        self.graph.open();
+        let loc = self.loc_override.unwrap_or(loc);
+        self.open.push(OpenConstruct { kind, loc, var_values: Default::default() });
         self.depth += 1;
         Ok(())
+    }
+
+    /// Ends the trace of the innermost construct, which the caller closes next. Nodes are appended
+    /// outside.
+    fn pop_construct(&mut self) -> OpenConstruct {
+        self.depth = self.open.len() - 1;
+        self.open.pop().expect("the construct is open")
     }
 
     /// Returns the error of constructs that are nested too deeply.

@@ -56,7 +56,7 @@ impl Tracer {
             return self.var_state[id.index()].current;
         }
         let c = &self.open[depth - 1];
-        if let Some(&v) = c.var_values[c.current].get(&id) {
+        if let Some(&v) = c.var_values[self.graph.opened(depth - 1).current].get(&id) {
             return v;
         }
         let OpenKind::While(open) = &c.kind else {
@@ -67,18 +67,18 @@ impl Tracer {
             Some(&i) => i,
             None => {
                 let outer = self.var_at(id, depth - 1);
-                let i = self.add_construct_param(depth - 1, outer, None);
+                let i = self.graph.add_open_param(depth - 1, outer, None);
                 let open = self.open[depth - 1].as_while();
                 open.extra.push(i);
                 open.var_params.insert(id, i);
-                for region in self.open[depth - 1].regions {
+                for region in self.graph.opened(depth - 1).regions {
                     let version = self.graph.region(region).params[i];
                     self.var_versions[id.index()].push(version);
                 }
                 i
             }
         };
-        self.graph.region(self.region_at(depth)).params[index]
+        self.graph.region(self.graph.region_at(depth)).params[index]
     }
 
     pub(super) fn assign_var(&mut self, var: &AnyVar, value: AnyValue, loc: Loc) -> Result<()> {
@@ -100,7 +100,7 @@ impl Tracer {
         match depth.checked_sub(1) {
             None => self.var_state[id.index()].current = value,
             Some(i) => {
-                let current = self.open[i].current;
+                let current = self.graph.opened(i).current;
                 self.open[i].var_values[current].insert(id, value);
             }
         }
@@ -108,7 +108,7 @@ impl Tracer {
 
     /// Returns the values of a variable that are visible now, latest first.
     pub(crate) fn visible_versions(&self, id: VarId) -> Vec<Value> {
-        let visible: Vec<Region> = (0..=self.depth).map(|d| self.region_at(d)).collect();
+        let visible: Vec<Region> = (0..=self.depth).map(|d| self.graph.region_at(d)).collect();
         let versions = self.var_versions[id.index()].iter().rev();
         versions.copied().filter(|&v| visible.contains(&self.graph.region_of(v))).collect()
     }

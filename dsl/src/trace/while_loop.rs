@@ -24,7 +24,7 @@ impl WhileTrace {
             t.open_construct(OpenKind::While(open), loc)?;
             let construct = t.open.len() - 1;
             for (i, &v) in init.iter().enumerate() {
-                t.add_construct_param(construct, v, sites.get(i).map(|s| s.name));
+                t.graph.add_open_param(construct, v, sites.get(i).map(|s| s.name));
             }
             let params = t.params_of(construct, 0, init.len());
             Ok((WhileTrace { construct }, params))
@@ -52,13 +52,14 @@ impl WhileTrace {
             assert_eq!(t.open.len(), self.construct + 1, "an inner construct was left open");
             let pred = t.predicate(pred, "while", loc)?;
             let mut values = now.iter().map(|&a| t.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
+            let [cond, body] = t.graph.opened(self.construct).regions;
+            t.graph.select(self.construct, 1);
             let c = &mut t.open[self.construct];
             c.as_while().pred = Some(pred);
-            c.current = 1;
             let mut vars: Vec<(VarId, Value)> = c.var_values[0].iter().map(|(&id, &v)| (id, v)).collect();
             vars.sort();
             values.extend(vars.iter().map(|&(_, v)| v));
-            let ([cond, body], declared) = (c.regions, c.as_while().declared);
+            let declared = c.as_while().declared;
             let mut start = Vec::new();
             if !values.is_empty() {
                 start = t.repeat_condition(cond, &values, t.graph.region(body).params.clone(), body);
@@ -90,9 +91,9 @@ impl WhileTrace {
                 t.check_trace(init, loc)?;
                 t.resolve_at(init.value, self.construct, loc)?
             };
-            let i = t.add_construct_param(self.construct, outer, None);
+            let i = t.graph.add_open_param(self.construct, outer, None);
             t.open[self.construct].as_while().extra.push(i);
-            let [_, body] = t.open[self.construct].regions;
+            let [_, body] = t.graph.opened(self.construct).regions;
             Ok(t.any(t.graph.region(body).params[i]))
         })
     }
@@ -141,7 +142,7 @@ fn changed_axes(before: &Type, after: &Type) -> Option<String> {
 
 impl Tracer {
     pub(super) fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<AnyValue> {
-        let params = &self.graph.region(self.open[construct].regions[which]).params;
+        let params = &self.graph.region(self.graph.opened(construct).regions[which]).params;
         params[..n].iter().map(|&p| self.any(p)).collect()
     }
 
@@ -172,8 +173,7 @@ impl Tracer {
             self.open[construct].as_while().declared,
             "there is one next value for each loop variable"
         );
-        let depth = self.open.len();
-        let [cond, body] = self.open[construct].regions;
+        let [cond, body] = self.graph.opened(construct).regions;
         let next = next.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
         let extra_next = extra.iter().map(|&a| self.resolve(a, loc)).collect::<Result<Vec<_>>>()?;
 
@@ -199,6 +199,7 @@ impl Tracer {
 
         // Variables that change are results; the others are captures.
         let c = &self.open[construct];
+        let outer = &self.graph.opened(construct).outer;
         let OpenKind::While(open) = &c.kind else { panic!("the construct is a `while`") };
         let mut changing = Vec::new();
         let mut results = Vec::new();
@@ -208,19 +209,19 @@ impl Tracer {
                     r == body
                         && (p as usize == i || {
                             let p = p as usize;
-                            !open.is_carried(p) && c.outer[p] == c.outer[i]
+                            !open.is_carried(p) && outer[p] == outer[i]
                         })
                 }
                 ValueDef::Result(..) => false,
             };
             if unchanged {
-                results.push(Err(c.outer[i]));
+                results.push(Err(outer[i]));
                 continue;
             }
-            let (before, after) = (self.graph.ty(c.outer[i]), self.graph.ty(value));
+            let (before, after) = (self.graph.ty(outer[i]), self.graph.ty(value));
             if !after.fits(before) {
                 let words = ["before the loop", "after one iteration"];
-                let (x, y) = ((before, self.origin(c.outer[i])), (after, self.origin(value)));
+                let (x, y) = ((before, self.origin(outer[i])), (after, self.origin(value)));
                 let site = if k < next.len() { sites.get(k) } else { None };
                 let error = mismatch("after one iteration", site, x, y, words).or_at(c.loc);
                 return Err(match changed_axes(before, after) {
@@ -237,27 +238,13 @@ impl Tracer {
             results.push(Ok(changing.len()));
             changing.push((i, value));
         }
-        let c = self.open.pop().expect("the construct is open");
+        let c = self.pop_construct();
         let OpenKind::While(open) = c.kind else { panic!("the construct is a `while`") };
-        self.depth = depth - 1;
-
-        // Loop variables first, then captures.
-        let is_changing = |i: usize| changing.iter().any(|&(j, _)| j == i);
-        let order: Vec<usize> =
-            changing.iter().map(|&(i, _)| i).chain((0..c.outer.len()).filter(|&i| !is_changing(i))).collect();
-        for region in c.regions {
-            let params = &self.graph.region(region).params;
-            let params = order.iter().map(|&i| params[i]).collect();
-            self.graph.set_params(region, params);
-        }
-        self.graph.region_mut(cond).yields = vec![open.pred.expect("begin_body was called")];
-        self.graph.region_mut(body).yields = changing.iter().map(|&(_, v)| v).collect();
-        let operands = order.iter().map(|&i| c.outer[i]).collect();
-        let types: Vec<Type> = changing.iter().map(|&(i, _)| self.graph.ty(c.outer[i]).clone()).collect();
+        let predicate = open.pred.expect("begin_body was called");
         let loc = if c.loc.is_known() { c.loc } else { loc };
-        let node = Op::While { parallel_iterations: open.parallel_iterations };
-        let node = self.here(loc).insert(node, operands, types);
-        self.graph.set_regions(node, vec![cond, body]);
+        let node = self.here(loc).close_while(open.parallel_iterations, predicate, &changing);
+        let captured = self.graph.captured(node).to_vec();
+        let region = self.graph.node(node).region;
         let made = match open.segments {
             None => self.graph.node(node).results.clone(),
             Some(segments) => self.in_segments(node, segments),
@@ -269,16 +256,13 @@ impl Tracer {
                 Err(outer) => outer,
             })
             .collect();
-        let mut final_values = c.outer.clone();
-        carried.iter().zip(&results).for_each(|(&(i, _), &r)| final_values[i] = r);
         for (&(id, i), &value) in vars.iter().zip(&results[n_results..]) {
-            if is_changing(i) {
+            if changing.iter().any(|&(j, _)| j == i) {
                 self.set_var(id, self.depth, value);
             }
         }
         if let Some(ConditionEffects { values, vars }) = &open.after_condition {
-            let given = order.iter().map(|&i| final_values[i]).collect();
-            let mut after = self.repeat_condition(cond, values, given, self.graph.node(node).region);
+            let mut after = self.repeat_condition(cond, values, [made, captured].concat(), region);
             for (&id, value) in vars.iter().zip(after.split_off(values.len() - vars.len())) {
                 self.set_var(id, self.depth, value);
             }
