@@ -40,6 +40,9 @@ const LAYOUT: &[&str] = &[
     "dsl/src/ir/verify.rs",
 ];
 
+/// The files that define the table of nodes, and that add nodes to it.
+const NODE_TABLE: &[&str] = &["dsl/src/ir/graph.rs", "dsl/src/ir/builder.rs"];
+
 /// A test that compares times, in long runs only, and one that prints a time for `BENCHMARKS.md`.
 const TIMED: &[&str] = &["dsl/tests/scale.rs", "runtime/src/place/tests.rs"];
 
@@ -105,6 +108,11 @@ fn operations_are_handles_and_not_names() {
 #[test]
 fn few_files_know_the_layout_of_constructs() {
     check(layout_of_constructs(&sources()));
+}
+
+#[test]
+fn nodes_are_created_in_the_builder_alone() {
+    check(created_nodes(&sources()));
 }
 
 #[test]
@@ -354,6 +362,21 @@ fn layout_of_constructs(sources: &[SourceFile]) -> Report {
             let knows = indices(line, "regions[").any(is_constant)
                 || indices(line, "operands[").chain(indices(line, "params[")).any(is_shifted);
             report.look(!knows, || format!("{}:{number}: ask `dsl/src/ir/regions.rs`: {}", source.path, line.trim()));
+        }
+    }
+    report
+}
+
+/// Only the files in [`NODE_TABLE`] create nodes of a graph. All others call a `GraphBuilder`.
+fn created_nodes(sources: &[SourceFile]) -> Report {
+    let mut report = Report::default();
+    for source in sources.iter().filter(|source| source.path.starts_with("dsl/src/")) {
+        if NODE_TABLE.contains(&source.path.as_str()) {
+            continue;
+        }
+        for (number, line) in (1..).zip(code_of(&source.text).lines()) {
+            let creates = words(line).any(|word| word == "push_node");
+            report.look(!creates, || format!("{}:{number}: use a `GraphBuilder`: {}", source.path, line.trim()));
         }
     }
     report
@@ -693,6 +716,14 @@ fn index_arithmetic_on_a_construct_is_found() {
         "runtime/src/flow/build.rs:4: ask `dsl/src/ir/regions.rs`: let v = data.operands[i as usize + 1];",
     ];
     check_wrong(&layout_of_constructs(&sources), &expected);
+}
+
+#[test]
+fn a_node_created_outside_the_builder_is_found() {
+    let text = "// push_node\nlet node = graph.push_node(data);\n";
+    let sources = [source("dsl/src/passes/a.rs", text), source("dsl/src/ir/builder.rs", text)];
+    let expected = "dsl/src/passes/a.rs:2: use a `GraphBuilder`: let node = graph.push_node(data);";
+    check_wrong(&created_nodes(&sources), &[expected]);
 }
 
 #[test]

@@ -246,8 +246,7 @@ impl trace::Tracer {
         if let Some(&v) = self.autodiff.queries.get(&key) {
             return v;
         }
-        let (at, origin) = (self.graph.after_value(of), self.graph.origin(of));
-        let v = self.graph.at(at, origin).emit(op, &[of]);
+        let v = self.graph.after(of).emit(op, &[of]);
         self.autodiff.queries.insert(key, v);
         v
     }
@@ -260,7 +259,7 @@ impl trace::Tracer {
         }
         let (origin, body) = (self.graph.node(node).origin(), self.graph.while_of(node).body());
         let graph = &mut self.graph;
-        let zero = graph.at(InsertPoint::Before(node), origin).constant(HostTensor::scalar(0i32));
+        let zero = graph.before(node).constant(HostTensor::scalar(0i32));
         let (param, result) = graph.add_loop_var(node, zero);
         let one = graph.at(InsertPoint::End(body), origin).constant(HostTensor::scalar(1i32));
         let sum = graph.prim(prim::ADD, &[param, one], Attrs::none());

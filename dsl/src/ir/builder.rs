@@ -22,7 +22,6 @@ use super::{Attrs, Graph, Node, NodeData, Op, Origin, Region, Value, ValueDef};
 use crate::ops::attributes::Shaped;
 use crate::ops::{OpError, Prim, prim};
 use crate::{HostTensor, Shape, Type};
-use rustc_hash::FxHashMap;
 use std::ops::{Deref, DerefMut};
 
 /// A position at which nodes are added to a region.
@@ -36,7 +35,29 @@ pub enum InsertPoint {
     End(Region),
 }
 
-/// A graph to which nodes are added: see the module `builder` of the graph.
+/// A graph to which nodes are added at a position, with an [`Origin`] and inferred types.
+///
+/// Passes edit a graph with it. Values of enclosing regions that a construct uses are captured.
+///
+/// ```
+/// use anabranch::Graph;
+/// use anabranch::extend::{Attrs, GraphBuilder, prim};
+///
+/// let text = "graph @f(%x: f32[2]) -> f32[2] { %y = exp %x  %z = neg %y  return %z }";
+/// let mut graph = Graph::parse(text, "f.ir").expect("the text is right");
+/// GraphBuilder::edit(&mut graph, |graph| {
+///     let z = graph.outputs()[0];
+///     let neg = graph.producer(z).expect("the output is a result");
+///     let y = graph.node(neg).operands[0];
+///     let tanh = graph.before(neg).prim(prim::TANH, &[y], Attrs::none());
+///     graph.replace(z, tanh);
+///     graph.update_region(graph.root());
+/// });
+/// let expected = "graph @f(%x: f32[2]) -> f32[2] {
+///     %y = exp %x  %t = tanh %y  %z = neg %y  return %t
+/// }";
+/// assert!(graph.same_structure(&Graph::parse(expected, "f.ir").expect("the text is right")));
+/// ```
 #[derive(Debug)]
 pub struct GraphBuilder {
     graph: Graph,
@@ -70,7 +91,7 @@ impl GraphBuilder {
         GraphBuilder { graph, point, origin, open: Vec::new(), base, replaced: Vec::new() }
     }
 
-    /// Calls `f` with a builder of a graph.
+    /// Calls `f` with a builder of a graph. If `f` panics, the graph is left empty.
     pub fn edit<R>(graph: &mut Graph, f: impl FnOnce(&mut GraphBuilder) -> R) -> R {
         let mut builder = GraphBuilder::new(std::mem::replace(graph, Graph::new("")));
         let result = f(&mut builder);
@@ -91,20 +112,27 @@ impl GraphBuilder {
         self
     }
 
-    /// Returns the position of the next node.
-    pub fn point(&self) -> InsertPoint {
-        self.point
+    /// Continues before a node, with its origin.
+    pub fn before(&mut self, node: Node) -> &mut GraphBuilder {
+        let origin = self.graph.node(node).origin();
+        self.at(InsertPoint::Before(node), origin)
     }
 
-    /// Returns the first position at which a value can be used.
-    pub fn after_value(&self, value: Value) -> InsertPoint {
-        match self.graph.value(value).def {
+    /// Continues at the first position at which a value can be used, with its origin.
+    pub fn after(&mut self, value: Value) -> &mut GraphBuilder {
+        let point = match self.graph.value(value).def {
             ValueDef::Result(node, _) => InsertPoint::After(node),
             ValueDef::Param(region, _) => {
                 let first = self.graph.region(region).nodes.first();
                 first.map_or(InsertPoint::End(region), |&node| InsertPoint::Before(node))
             }
-        }
+        };
+        self.at(point, self.graph.origin(value))
+    }
+
+    /// Returns the position of the next node.
+    pub fn point(&self) -> InsertPoint {
+        self.point
     }
 
     /// Returns the region of the next node.
@@ -161,13 +189,22 @@ impl GraphBuilder {
         self.prim(prim::BROADCAST_TO, &[scalar], Shaped { shape: shape.clone() })
     }
 
+    /// Adds a tensor of the shape of `like` of which every element is `scalar`, and returns it.
+    pub fn fill_like(&mut self, scalar: HostTensor, like: Value) -> Value {
+        let shape = self.graph.ty(like).element().shape.clone();
+        if shape.is_definite() {
+            return self.fill(scalar, &shape);
+        }
+        let scalar = self.constant(scalar);
+        self.prim(prim::BROADCAST_LIKE, &[scalar, like], Attrs::none())
+    }
+
     /// Adds a node with results of the given types, which inference would yield.
     pub(crate) fn insert(&mut self, op: Op, operands: Vec<Value>, types: impl IntoIterator<Item = Type>) -> Node {
         let region = self.region_here();
         let Origin { loc, written, on } = self.origin;
-        let node = Node::from_index(self.graph.nodes.len());
         let (results, regions) = (Vec::new(), Vec::new());
-        self.graph.nodes.push(NodeData { op, operands, results, regions, region, loc, written, on });
+        let node = self.graph.push_node(NodeData { op, operands, results, regions, region, loc, written, on });
         for ty in types {
             self.graph.add_result(node, ty);
         }
@@ -187,96 +224,6 @@ impl GraphBuilder {
             InsertPoint::End(_) => nodes.push(node),
         }
         node
-    }
-
-    // Copies.
-
-    /// Appends a copy of a node to a region, without its regions: the operation, its origin, and
-    /// the types and names of its results.
-    pub(crate) fn copy(&mut self, node: Node, operands: Vec<Value>, to: Region) -> Node {
-        let data = self.graph.node(node);
-        let (op, origin) = (data.op.clone(), data.origin());
-        let result = |&r: &Value| (self.graph.ty(r).clone(), self.graph.value(r).name);
-        let results: Vec<_> = data.results.iter().map(result).collect();
-        self.at(InsertPoint::End(to), origin).insert_copy(op, operands, results.into_iter())
-    }
-
-    /// Appends a copy of a node of another graph, like [`GraphBuilder::copy`].
-    pub(crate) fn copy_from(&mut self, graph: &Graph, node: Node, operands: Vec<Value>, to: Region) -> Node {
-        let data = graph.node(node);
-        let results = data.results.iter().map(|&r| (graph.ty(r).clone(), graph.value(r).name));
-        self.at(InsertPoint::End(to), data.origin()).insert_copy(data.op.clone(), operands, results)
-    }
-
-    fn insert_copy(
-        &mut self,
-        op: Op,
-        operands: Vec<Value>,
-        results: impl Iterator<Item = (Type, Option<&'static str>)>,
-    ) -> Node {
-        let copy = self.insert(op, operands, []);
-        for (ty, name) in results {
-            let result = self.graph.add_result(copy, ty);
-            self.graph.value_mut(result).name = name;
-        }
-        copy
-    }
-
-    /// Appends copies of the nodes of a region to another region.
-    ///
-    /// `given` maps the first parameters to the values that replace them. Operations for which
-    /// `leave` is true are left out; they must have no results. Returns the copies of the yielded
-    /// values. The position of the next node stays.
-    pub(crate) fn copy_region(
-        &mut self,
-        from: Region,
-        to: Region,
-        mut given: FxHashMap<Value, Value>,
-        leave: &dyn Fn(&Op) -> bool,
-    ) -> Vec<Value> {
-        let before = (self.point, self.origin);
-        let yields = self.copy_nodes(from, to, &mut given, leave);
-        (self.point, self.origin) = before;
-        yields
-    }
-
-    fn copy_nodes(
-        &mut self,
-        from: Region,
-        to: Region,
-        map: &mut FxHashMap<Value, Value>,
-        leave: &dyn Fn(&Op) -> bool,
-    ) -> Vec<Value> {
-        let copied = |values: &[Value], map: &FxHashMap<Value, Value>| values.iter().map(|v| map[v]).collect();
-        for node in self.graph.region(from).nodes.clone() {
-            let NodeData { op, operands, results, regions, .. } = self.graph.node(node);
-            if leave(op) {
-                assert!(results.is_empty(), "{}: removed nodes have no results", op.name());
-                continue;
-            }
-            let (operands, regions) = (copied(operands, map), regions.clone());
-            let copy = self.copy(node, operands, to);
-            map.extend(
-                self.graph.node(node).results.iter().copied().zip(self.graph.node(copy).results.iter().copied()),
-            );
-            let mut copies = Vec::with_capacity(regions.len());
-            for (i, &inner) in regions.iter().enumerate() {
-                let copy = self.graph.add_region();
-                for p in self.graph.region(inner).params.clone() {
-                    let param = self.graph.value(p).clone();
-                    map.insert(p, self.graph.add_param(copy, param.ty, param.name));
-                }
-                // The gradient of a call has not run yet: copy all of it.
-                let keep_all = |_: &Op| false;
-                let of_gradient = i > 0 && matches!(self.graph.node(node).op, Op::Call(_));
-                let leave = if of_gradient { &keep_all } else { leave };
-                let yields = self.copy_nodes(inner, copy, map, leave);
-                self.graph.region_mut(copy).yields = yields;
-                copies.push(copy);
-            }
-            self.graph.set_regions(copy, copies);
-        }
-        copied(&self.graph.region(from).yields, map)
     }
 
     // Replacing values.
@@ -342,5 +289,103 @@ impl GraphBuilder {
         let nodes = &mut self.graph.region_mut(region).nodes;
         let capacity = nodes.len();
         std::mem::replace(nodes, Vec::with_capacity(capacity))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::attributes::Along;
+
+    /// Asserts that `edit` turns one graph into the other.
+    #[track_caller]
+    fn builds(before: &str, edit: impl FnOnce(&mut GraphBuilder), after: &str) {
+        let parsed = |text: &str| Graph::parse(text, "f.ir").unwrap();
+        let mut graph = parsed(before);
+        GraphBuilder::edit(&mut graph, edit);
+        crate::ir::verify(&graph).unwrap();
+        assert!(graph.same_structure(&parsed(after)), "{graph}");
+    }
+
+    #[test]
+    fn nodes_added_at_one_position_keep_their_order() {
+        builds(
+            "graph @f(%x: f32[]) -> f32[] { %y = exp %x  %z = neg %y  return %z }",
+            |b| {
+                let [x, z] = [b.inputs()[0], b.outputs()[0]];
+                let [exp, neg] = b.region(b.root()).nodes[..] else { panic!("there are two nodes") };
+                let y = b.node(exp).results[0];
+                let a = b.after(y).prim(prim::TANH, &[y], Attrs::none());
+                b.prim(prim::ABS, &[a], Attrs::none());
+                let c = b.before(neg).prim(prim::SIN, &[y], Attrs::none());
+                b.prim(prim::COS, &[c], Attrs::none());
+                b.after(x).prim(prim::SQRT, &[x], Attrs::none());
+                b.after(z).prim(prim::LOG, &[z], Attrs::none());
+            },
+            "graph @f(%x: f32[]) -> f32[] {
+                %0 = sqrt %x
+                %y = exp %x
+                %1 = tanh %y
+                %2 = abs %1
+                %3 = sin %y
+                %4 = cos %3
+                %z = neg %y
+                %5 = log %z
+                return %z
+            }",
+        );
+    }
+
+    #[test]
+    fn a_scalar_is_broadcast_to_the_shape_of_a_value() {
+        builds(
+            "graph @f(%x: f32[], %y: f32[2], %z: f32[?]) -> f32[] { return %x }",
+            |b| {
+                let like = b.inputs().to_vec();
+                like.into_iter().for_each(|v| _ = b.fill_like(HostTensor::scalar(2.0f32), v));
+            },
+            "graph @f(%x: f32[], %y: f32[2], %z: f32[?]) -> f32[] {
+                %0 = constant 2.0 : f32[]
+                %1 = constant 2.0 : f32[]
+                %2 = broadcast_to %1 {shape=[2]}
+                %3 = constant 2.0 : f32[]
+                %4 = broadcast_like %3, %z
+                return %x
+            }",
+        );
+    }
+
+    #[test]
+    fn an_operation_that_does_not_admit_its_operands_is_not_added() {
+        let mut graph = Graph::parse("graph @f(%x: f32[2], %y: f32[3]) -> f32[2] { return %x }", "f.ir").unwrap();
+        let error = GraphBuilder::edit(&mut graph, |b| {
+            let operands = b.inputs().to_vec();
+            b.try_emit(Op::Prim(prim::ADD, Attrs::none()), operands).unwrap_err()
+        });
+        assert_eq!(error.label, "f32[2] with f32[3]");
+        assert_eq!((graph.n_nodes(), graph.region(graph.root()).nodes.len()), (0, 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "concat")]
+    fn an_operation_that_must_fit_panics_if_it_does_not() {
+        let mut b = GraphBuilder::new(Graph::new("f"));
+        let [x, y] = [1.0f32, 2.0].map(|x| b.constant(HostTensor::scalar(x)));
+        b.prim(prim::CONCAT, &[x, y], Along { axis: 0 });
+    }
+
+    #[test]
+    fn replaced_values_are_replaced_by_the_last_replacement() {
+        builds(
+            "graph @f(%x: f32[]) -> f32[] { %y = exp %x  %z = neg %y  %w = abs %z  return %w }",
+            |b| {
+                let nodes = b.region(b.root()).nodes.clone();
+                let [x, y, z] = [b.inputs()[0], b.node(nodes[0]).results[0], b.node(nodes[1]).results[0]];
+                b.replace(z, y);
+                b.replace(y, x);
+                b.update_region(b.root());
+            },
+            "graph @f(%x: f32[]) -> f32[] { %y = exp %x  %z = neg %x  %w = abs %x  return %w }",
+        );
     }
 }

@@ -1,9 +1,6 @@
 //! Graph edits that passes share.
 
-use super::{
-    CallKind, Capture, Graph, GraphBuilder, LoopVar, Node, NodeData, Op, Region, RegionData, Value, ValueData, ValueDef,
-};
-use rustc_hash::FxHashMap;
+use super::{CallKind, Capture, Graph, LoopVar, Node, Op, Region, Value, ValueDef};
 
 impl Graph {
     /// Reorders or drops the results of a node. `results` are the remaining results.
@@ -131,110 +128,6 @@ impl Graph {
             data.yields.iter().for_each(|v| counts[v.index()] += 1);
         }
         counts
-    }
-
-    /// Returns a copy of the graph without unreachable entities. Ids change.
-    #[must_use]
-    pub fn compact(&self) -> Graph {
-        let mut out = Graph { vars: self.vars.clone(), ..Graph::new(self.name.clone()) };
-        out.nodes.reserve(self.n_nodes());
-        out.values.reserve(self.n_values());
-        let (mut out, root) = (GraphBuilder::new(out), self.root());
-        self.copy_region(root, &mut out, root, &mut vec![NO_COPY; self.n_values()]);
-        out.into_graph()
-    }
-
-    /// Returns a graph of some nodes of this graph, from any regions and in dependency order.
-    ///
-    /// The inputs and outputs of the new graph may be stacks and lists, unlike those of a whole
-    /// graph. The new graph reads and assigns no variables.
-    ///
-    /// ```
-    /// use anabranch::Graph;
-    ///
-    /// let text =
-    ///     "graph @f(%x: f32[]) -> f32[] { %a = exp %x  %b = tanh %a  %c = neg %b  return %c }";
-    /// let graph = Graph::parse(text, "f.ir").expect("the text is right");
-    /// let nodes = &graph.region(graph.root()).nodes;
-    /// let [a, b] = [0, 1].map(|i| graph.node(nodes[i]).results[0]);
-    /// let part = graph.extract("part", &[nodes[1]], &[a], &[b]);
-    /// let expected =
-    ///     Graph::parse("graph @part(%a: f32[]) -> f32[] { %b = tanh %a  return %b }", "part.ir");
-    /// assert!(part.same_structure(&expected.expect("the text is right")));
-    /// ```
-    #[must_use]
-    pub fn extract(&self, name: &str, nodes: &[Node], inputs: &[Value], outputs: &[Value]) -> Graph {
-        let mut out = GraphBuilder::new(Graph::new(name));
-        let root = out.root();
-        let mut map: FxHashMap<Value, Value> = FxHashMap::default();
-        for &v in inputs {
-            let ValueData { ty, name, .. } = self.value(v);
-            map.insert(v, out.add_param(root, ty.clone(), *name));
-        }
-        self.copy_listed(nodes, &mut out, root, &mut map);
-        out.region_mut(root).yields = outputs.iter().map(|v| map[v]).collect();
-        out.into_graph()
-    }
-
-    /// Copies a region of a verified graph into an empty region of another graph. `map` maps each
-    /// value to its copy.
-    fn copy_region(&self, from: Region, out: &mut GraphBuilder, to: Region, map: &mut impl CopyMap) {
-        let data = self.region(from);
-        for &p in &data.params {
-            let ValueData { ty, name, .. } = self.value(p);
-            map.set(p, out.add_param(to, ty.clone(), *name));
-        }
-        self.copy_listed(&data.nodes, out, to, map);
-        let RegionData { yields: to, .. } = out.region_mut(to);
-        *to = data.yields.iter().map(|&v| map.copy_of(v)).collect();
-    }
-
-    /// Appends copies of nodes to a region of another graph.
-    fn copy_listed(&self, nodes: &[Node], out: &mut GraphBuilder, to: Region, map: &mut impl CopyMap) {
-        for &node in nodes {
-            let NodeData { operands, results, regions, .. } = self.node(node);
-            let operands = operands.iter().map(|&v| map.copy_of(v)).collect();
-            let copy = out.copy_from(self, node, operands, to);
-            for (&r, &result) in results.iter().zip(&out.node(copy).results) {
-                map.set(r, result);
-            }
-            let copies: Vec<Region> = regions.iter().map(|_| out.add_region()).collect();
-            for (&inner, &copy) in regions.iter().zip(&copies) {
-                self.copy_region(inner, out, copy, map);
-            }
-            out.set_regions(copy, copies);
-        }
-    }
-}
-
-/// The copy of each value that was copied.
-trait CopyMap {
-    fn set(&mut self, value: Value, copy: Value);
-    fn copy_of(&self, value: Value) -> Value;
-}
-
-/// The entry of a value without a copy. No graph has that many values.
-const NO_COPY: Value = Value(u32::MAX);
-
-/// For the copy of a whole graph: indexed by value.
-impl CopyMap for Vec<Value> {
-    fn set(&mut self, value: Value, copy: Value) {
-        self[value.index()] = copy;
-    }
-    fn copy_of(&self, value: Value) -> Value {
-        let copy = self[value.index()];
-        debug_assert_ne!(copy, NO_COPY, "{value} is used before it is defined");
-        copy
-    }
-}
-
-/// A map for the copy of a part of a graph, which may be small.
-impl CopyMap for FxHashMap<Value, Value> {
-    fn set(&mut self, value: Value, copy: Value) {
-        self.insert(value, copy);
-    }
-    fn copy_of(&self, value: Value) -> Value {
-        self[&value]
     }
 }
 

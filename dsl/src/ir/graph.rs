@@ -321,9 +321,9 @@ pub struct Graph {
     pub name: String,
     /// The variables that the graph uses.
     pub vars: Vec<VarDecl>,
-    pub(crate) nodes: Vec<NodeData>,
-    pub(crate) values: Vec<ValueData>,
-    pub(crate) regions: Vec<RegionData>,
+    pub(super) nodes: Vec<NodeData>,
+    pub(super) values: Vec<ValueData>,
+    pub(super) regions: Vec<RegionData>,
 }
 
 impl Graph {
@@ -464,6 +464,12 @@ impl Graph {
             self.values[p.index()].def = ValueDef::Param(region, i as u32);
         }
         self.regions[region.index()].params = params;
+    }
+
+    /// Adds a node to the table and to no region. Only the builder calls this.
+    pub(super) fn push_node(&mut self, data: NodeData) -> Node {
+        self.nodes.push(data);
+        Node::from_index(self.nodes.len() - 1)
     }
 
     /// Appends a result to a node.

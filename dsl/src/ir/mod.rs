@@ -24,6 +24,7 @@
 
 mod attrs;
 pub(crate) mod builder;
+mod copy;
 pub mod dependence;
 mod edit;
 mod graph;

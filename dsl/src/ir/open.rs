@@ -224,13 +224,16 @@ impl GraphBuilder {
 
     /// Adds a call without a custom gradient. `body` gets the captured values `args` and returns
     /// the results. Other values from outside are captured.
+    ///
+    /// # Panics
+    /// Panics if `kind` has a custom gradient, which is a second region.
     pub fn call(
         &mut self,
         kind: CallKind,
         args: &[Value],
         body: impl FnOnce(&mut GraphBuilder, &[Value]) -> Vec<Value>,
     ) -> Node {
-        assert!(!matches!(kind, CallKind::CustomGradient { .. }), "a custom gradient has a second region");
+        assert!(!matches!(kind, CallKind::CustomGradient { .. }), "{} has a second region", kind.name());
         let outside = self.enter(args);
         let args = self.build(0, &outside);
         let results = body(self, &args);

@@ -6,8 +6,8 @@
 //! | `while` | initial values, captures | loop variables, captures | `cond`: the predicate; `body`: the next values, also the results |
 //! | call | arguments and captures | the same; for a gradient also results and cotangents | forward: the results; gradient: cotangents of arguments |
 //!
-//! Passes, gradients and engines ask these accessors. Only the edits, the verifier, type inference,
-//! the text form and the tracer, which builds constructs, also know the layout.
+//! Passes, gradients and engines ask these accessors. Only the edits, the builder, the verifier,
+//! type inference and the text form also know the layout.
 
 use super::{CallKind, Graph, Node, NodeData, Op, Region, Value, ValueDef};
 

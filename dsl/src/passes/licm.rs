@@ -260,7 +260,7 @@ impl Motion<'_> {
 
     fn copy_out(&mut self, owner: Node, node: Node) {
         let (operands, region) = (self.outer_operands(node), self.graph.node(owner).region);
-        let copy = self.graph.copy(node, operands, region);
+        let copy = self.graph.copy(None, node, operands, region);
         for (&result, &outer) in self.graph.node(node).results.iter().zip(&self.graph.node(copy).results) {
             self.outside[result.index()] = Some(outer);
         }

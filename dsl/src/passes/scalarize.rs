@@ -50,7 +50,8 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
     if loops.is_empty() {
         return None;
     }
-    let out = GraphBuilder::new(Graph { vars: graph.vars.clone(), ..Graph::new(graph.name.clone()) });
+    let mut out = GraphBuilder::new(Graph::new(graph.name.clone()));
+    out.vars.clone_from(&graph.vars);
     let (whole, parts) = (FxHashMap::default(), FxHashMap::default());
     let mut rewrite = ScalarizedCopy { from: graph, out, loops, whole_stacks, whole, parts };
     let root = rewrite.out.root();
@@ -230,7 +231,7 @@ impl ScalarizedCopy<'_> {
                 continue;
             }
             let operands = data.operands.iter().map(|&v| self.whole(v, to)).collect();
-            let copy = self.out.copy_from(g, node, operands, to);
+            let copy = self.out.copy(Some(g), node, operands, to);
             self.whole.extend(data.results.iter().copied().zip(self.out.node(copy).results.iter().copied()));
             let copies: Vec<Region> = data.regions.iter().map(|_| self.out.add_region()).collect();
             for (&inner, &copy) in data.regions.iter().zip(&copies) {
@@ -266,7 +267,7 @@ impl ScalarizedCopy<'_> {
         self.parts.insert(v, parts);
     }
 
-    /// Returns the builder at the end of a region.
+    /// Continues at the end of a region.
     fn at(&mut self, to: Region, origin: Origin) -> &mut GraphBuilder {
         self.out.at(InsertPoint::End(to), origin)
     }

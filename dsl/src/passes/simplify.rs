@@ -208,7 +208,7 @@ impl Algebra<'_> {
         self.rewrite(node, prim::BROADCAST_TO, shape(&ty.shape), vec![scalar])
     }
 
-    /// Returns the builder at the position of a node, with the origin of the node.
+    /// Continues before a node, which was taken from its region, with its origin.
     fn before(&mut self, node: Node) -> &mut GraphBuilder {
         let data = self.graph.node(node);
         let (region, origin) = (data.region, data.origin());
@@ -217,8 +217,7 @@ impl Algebra<'_> {
 
     /// Turns a node into the product of a value and a scalar.
     fn times(&mut self, node: Node, v: Value, scalar: HostTensor) -> bool {
-        let shape = self.graph.ty(v).element().shape.clone();
-        let factor = self.before(node).fill(scalar, &shape);
+        let factor = self.before(node).fill_like(scalar, v);
         self.rewrite(node, prim::MUL, Attrs::none(), vec![v, factor])
     }
 

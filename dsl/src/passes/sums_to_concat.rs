@@ -2,7 +2,7 @@
 
 use super::Pass;
 use crate::Graph;
-use crate::ir::{GraphBuilder, InsertPoint, Node, Op, Region, Value};
+use crate::ir::{GraphBuilder, Node, Op, Region, Value};
 use crate::ops::attributes::{Along, SliceTarget};
 use crate::ops::prim;
 use rustc_hash::FxHashMap;
@@ -120,11 +120,9 @@ impl SumJoiner<'_> {
     }
 
     fn join(&mut self, node: Node, sum: PaddedSum) {
-        let data = self.graph.node(node);
-        let (origin, result) = (data.origin(), data.results[0]);
+        let result = self.graph.node(node).results[0];
         let terms: Vec<Value> = sum.terms.iter().map(|term| term.value).collect();
-        let here = self.graph.at(InsertPoint::Before(node), origin);
-        let joined = here.prim(prim::CONCAT, &terms, Along { axis: sum.axis });
+        let joined = self.graph.before(node).prim(prim::CONCAT, &terms, Along { axis: sum.axis });
         self.graph.replace(result, joined);
         self.changed = true;
     }

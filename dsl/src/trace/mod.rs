@@ -616,7 +616,7 @@ impl Tracer {
         }
     }
 
-    /// Returns the builder at the end of the current region.
+    /// Continues at the end of the current region, with the origin of a node that is traced now.
     pub(crate) fn here(&mut self, loc: Loc) -> &mut GraphBuilder {
         let region = self.graph.region_at(self.depth);
         let loc = self.loc_override.unwrap_or(loc);

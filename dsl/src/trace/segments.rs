@@ -84,6 +84,7 @@ impl Tracer {
                     let inner = b.while_loop(
                         &[&[given[0], zero], &given[2..n + 2]].concat(),
                         |b, vars| {
+                            // The length is the last capture, after those of the loop.
                             b.capture_all(captures);
                             let shorter = b.prim(prim::LT, &[vars[1], length], Attrs::none());
                             b.prim(prim::AND, &[vars[0], shorter], Attrs::none())
