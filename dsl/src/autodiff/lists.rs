@@ -56,7 +56,7 @@ impl Sweep {
             }
             ListOp::Concat(_) => {
                 let dy = only(cot);
-                let extents = trace::with(|t| t.query(operands[0], Op::List(ListOp::Extents)));
+                let extents = added(|values, g| values.query(g, operands[0], Op::List(ListOp::Extents)));
                 let extents = self.forward_value(level, extents);
                 let dl = emit(ListOp::Split(first_extent(operands[0])), &[dy, extents]);
                 self.add(cot, operands[0], dl, Some(node));
@@ -87,7 +87,7 @@ impl Sweep {
     }
 
     fn length(&self, level: usize, list: Value) -> AnyValue {
-        let len = trace::with(|t| t.query(list, Op::List(ListOp::Len)));
+        let len = added(|values, g| values.query(g, list, Op::List(ListOp::Len)));
         self.forward_value(level, len)
     }
 
@@ -96,12 +96,12 @@ impl Sweep {
     /// The saved values are its elements as one tensor, and flags for written elements.
     pub(super) fn restored(&self, level: usize, list: Value) -> AnyValue {
         if graph(|g| !g.ty(list).element().shape.is_definite()) {
-            trace::fail(trace::with(|t| t.list_is_not_saved(list)));
+            trace::fail(graph(|g| added::list_is_not_saved(g, list)));
         }
         let depth = self.levels.borrow()[level].depth;
         let parts = [ListOp::Stack(crate::Dim::Unknown), ListOp::Written];
         let parts = parts.map(|op| {
-            let part = trace::with(|t| t.query(list, Op::List(op)));
+            let part = added(|values, g| values.query(g, list, Op::List(op)));
             self.forward_value(level, part)
         });
         trace::at_depth(depth, || trace::emit_list(ListOp::Restore, &parts)[0])

@@ -41,6 +41,7 @@
 //! region being traced for it.
 
 mod activity;
+mod added;
 mod calls;
 mod checkpoint;
 mod custom;
@@ -53,32 +54,17 @@ mod siblings;
 mod sweep;
 mod unreached;
 
-use crate::ir::{Attrs, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
+use crate::ir::{Attrs, GraphBuilder, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
 use crate::ops::Grad;
 use crate::trace::{self, AnyValue, CondTrace, WhileTrace};
 use crate::{AnyVar, DeviceConstraint, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type, device};
 use activity::active_in;
+pub(crate) use added::AddedValues;
 pub use checkpoint::{checkpoint, checkpoint_loop, checkpoint_loop_every};
 pub use custom::custom_gradient;
 pub use memory::{Saved, SavedPer, SavedSite, SavedValue, saved};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
-
-/// Values that autodiff has added to the control flow of a graph, recorded so that each is added
-/// once.
-#[derive(Debug, Default)]
-pub(crate) struct AddedValues {
-    /// The result of a `while` that counts its iterations.
-    trips: FxHashMap<Node, Value>,
-    /// The stack of a saved value, as seen from an enclosing region.
-    stacks: FxHashMap<(Value, Region), Value>,
-    /// Operations applied to a value where it is defined, by operation name.
-    queries: FxHashMap<(Value, &'static str), Value>,
-    /// The loop result that exports a loop-invariant value.
-    last: FxHashMap<Value, Value>,
-    /// Gradients in the bodies of loops that are still open.
-    of_one_iteration: Vec<earlier::OpenLoopGradient>,
-}
 
 /// The node for which a gradient rule is evaluated.
 pub struct GradNode<'a> {
@@ -436,6 +422,11 @@ fn zeros_like(like: AnyValue) -> AnyValue {
 
 fn stack_op(op: StackOp, operands: &[AnyValue]) -> Vec<AnyValue> {
     trace::try_with(|t| t.emit(Op::Stack(op), operands, Loc::UNKNOWN).map(|node| t.results(node)))
+}
+
+/// Calls `f` with the values added to the graph that is being traced, and with the graph.
+fn added<R>(f: impl FnOnce(&mut AddedValues, &mut GraphBuilder) -> R) -> R {
+    trace::with(|t| f(&mut t.autodiff, &mut t.graph))
 }
 
 fn graph<R>(f: impl FnOnce(&mut crate::Graph) -> R) -> R {

@@ -2,7 +2,7 @@
 //! on a stack.
 
 use super::*;
-use crate::ir::{InsertPoint, ParamSource};
+use crate::ir::ParamSource;
 use crate::ops::{Coverage, Effects, OpClass, prim};
 
 impl Sweep {
@@ -34,7 +34,7 @@ impl Sweep {
             }
             SavedFrom::Last => {
                 let path = self.path_out(v);
-                let (last, levels_up) = trace::with(|t| t.export_invariant(v, path));
+                let (last, levels_up) = added(|values, g| values.export_invariant(g, v, path));
                 self.forward_value(level - levels_up, last)
             }
             SavedFrom::Saved if graph(|g| matches!(g.ty(v), Type::List(_))) => self.restored(level, v),
@@ -61,7 +61,7 @@ impl Sweep {
         let ty = graph(|g| g.ty(v).element().clone());
         let depth = self.levels.borrow()[level].depth;
         if !ty.shape.is_definite() {
-            let extents = trace::with(|t| t.query(v, Op::Prim(prim::EXTENTS, Attrs::none())));
+            let extents = added(|values, g| values.query(g, v, Op::Prim(prim::EXTENTS, Attrs::none())));
             let extents = self.forward_value(level, extents);
             return trace::at_depth(depth, || extents.zeros_of(&ty));
         }
@@ -155,7 +155,7 @@ impl Sweep {
     /// Returns the stack of a saved value as seen by the backward region of `level`.
     fn thread(&self, level: usize, saved: Value) -> AnyValue {
         if level == 0 {
-            return trace::try_with(|t| t.save(saved));
+            return trace::try_with(|t| t.autodiff.save(&mut t.graph, saved).map(|stack| t.any(stack)));
         }
         let known = self.levels.borrow_mut()[level].thread(saved).map(|t| t.current);
         if let Some(known) = known {
@@ -222,153 +222,5 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
                 && data.operands.iter().all(|&x| is_cheap(graph, x, fuel - 1))
         }
         _ => false,
-    }
-}
-
-/// Returns the error for zeros of a stack that another loop saved, if their extents are known only
-/// at run time.
-pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
-    Diagnostic::new(
-        "gradients: to differentiate a gradient taken in a loop, the values saved by an inner loop need known \
-         extents",
-    )
-    .at(loc, "this saved value has unknown extents")
-    .help("give it known extents, or take the gradient outside the loop")
-}
-
-impl trace::Tracer {
-    /// Returns the result of an operation without attributes on a value, inserted right after its
-    /// definition.
-    ///
-    /// Later, a list may have been updated in place, and a tensor may have been freed.
-    pub(super) fn query(&mut self, of: Value, op: Op) -> Value {
-        let key = (of, op.name());
-        if let Some(&v) = self.autodiff.queries.get(&key) {
-            return v;
-        }
-        let v = self.graph.after(of).emit(op, &[of]);
-        self.autodiff.queries.insert(key, v);
-        v
-    }
-
-    /// Returns the trip count of a `while`, as a value of the region that contains it. The first
-    /// call adds a counter.
-    pub(super) fn count_trips(&mut self, node: Node) -> Value {
-        if let Some(&v) = self.autodiff.trips.get(&node) {
-            return v;
-        }
-        let (origin, body) = (self.graph.node(node).origin(), self.graph.while_of(node).body());
-        let graph = &mut self.graph;
-        let zero = graph.before(node).constant(HostTensor::scalar(0i32));
-        let (param, result) = graph.add_loop_var(node, zero);
-        let one = graph.at(InsertPoint::End(body), origin).constant(HostTensor::scalar(1i32));
-        let sum = graph.prim(prim::ADD, &[param, one], Attrs::none());
-        graph.region_mut(body).yields.push(sum);
-        self.autodiff.trips.insert(node, result);
-        result
-    }
-
-    /// Exports a loop-invariant value through a path of constructs. Returns the result of the
-    /// outermost construct, and the number of constructs in between.
-    ///
-    /// The value is threaded through the path from outside, so it persists through iterations that
-    /// do not reach its definition. Nothing reads the result after zero iterations.
-    fn export_invariant(&mut self, v: Value, mut path: Vec<(Node, Region)>) -> (Value, usize) {
-        if let Some(&last) = self.autodiff.last.get(&v) {
-            let to = self.graph.region_of(last);
-            let n = path.iter().position(|&(node, _)| self.graph.node(node).region == to);
-            return (last, n.expect("the result is of a construct around the value") + 1);
-        }
-        let n = path.len();
-        path.reverse();
-        let ty = self.graph.ty(v).element().clone();
-        // Unknown extents are 0 at first, and may become any others: the type keeps them unknown.
-        let known = |d: &crate::Dim| if *d == crate::Dim::Unknown { crate::Dim::Known(0) } else { d.clone() };
-        let (zero, shape) = (HostTensor::zeros(ty.dtype, []), ty.shape.dims().iter().map(known).collect());
-        let origin = self.graph.origin(v);
-        let zeros = self.graph.at(InsertPoint::Before(path[0].0), origin).fill(zero, &shape);
-        self.graph.value_mut(zeros).ty = ty.into();
-        let last = self.thread_through(&path, zeros, |_, _| v);
-        self.autodiff.last.insert(v, last);
-        (last, n)
-    }
-
-    /// Threads a value through constructs, outermost first, each with its region that leads
-    /// inwards.
-    ///
-    /// `innermost` computes the yield of the last region from its parameter. Returns the result of
-    /// the first construct.
-    fn thread_through(
-        &mut self,
-        path: &[(Node, Region)],
-        init: Value,
-        innermost: impl FnOnce(&mut Self, Value) -> Value,
-    ) -> Value {
-        let mut value = init;
-        let mut results = Vec::new();
-        for &(node, region) in path {
-            let (param, result) = match self.graph.node(node).op {
-                Op::While { .. } => self.graph.add_loop_var(node, value),
-                Op::Cond => self.graph.add_cond_result(node, value, region),
-                ref op => panic!("{} is swept as a copy: nothing in it is saved", op.name()),
-            };
-            results.push(result);
-            value = param;
-        }
-        let inner = innermost(self, value);
-        let yields = results[1..].iter().copied().chain([inner]);
-        for (&(_, region), value) in path.iter().zip(yields) {
-            self.graph.region_mut(region).yields.push(value);
-        }
-        results[0]
-    }
-
-    /// Returns the error for a list that a checkpoint in a loop reads, and that cannot be saved as
-    /// one tensor.
-    pub(super) fn list_is_not_saved(&self, list: Value) -> Diagnostic {
-        let data = self.graph.value(list);
-        let name = data.name.map_or_else(|| "a list".to_owned(), |name| format!("the list `{name}`"));
-        let region = self.graph.region(self.graph.region_of(list));
-        let loc = region.owner.map_or(self.graph.loc(list), |owner| self.graph.node(owner).loc);
-        Diagnostic::new(format!(
-            "gradients: a checkpoint saves the elements of {name}, which is modified in a loop, but their extents \
-             are unknown"
-        ))
-        .at(loc, "in this loop")
-        .help("use list elements with known extents, or remove `checkpoint_loop` and `checkpoint`")
-    }
-
-    /// Returns the stack to which the executions of an inner region push `v`, as a handle in the
-    /// open region.
-    ///
-    /// The first call adds the stack to every construct in between.
-    fn save(&mut self, v: Value) -> Result<AnyValue, Diagnostic> {
-        // The constructs in between, innermost first, each with its region that leads to `v`.
-        let mut path: Vec<(Node, Region)> = Vec::new();
-        let mut region = self.graph.region_of(v);
-        while let Some(owner) = self.graph.region(region).owner {
-            path.push((owner, region));
-            region = self.graph.node(owner).region;
-        }
-        let base = region;
-        // An owner is set when its construct closes, so the search ends at an open region.
-        if let Some(&stack) = self.autodiff.stacks.get(&(v, base)) {
-            return Ok(self.any(stack));
-        }
-        path.reverse();
-        let element = match self.graph.ty(v).clone() {
-            Type::Tensor(element) => element,
-            Type::List(_) => unreachable!("lists are saved as tensors"),
-            Type::Stack(_) => return Err(stacks_are_not_saved(self.graph.loc(v))),
-        };
-        let origin = self.graph.origin(v);
-        let new = Op::Stack(StackOp::New(element));
-        let new = self.graph.at(InsertPoint::Before(path[0].0), origin).emit(new, &[]);
-        let (_, innermost) = path[path.len() - 1];
-        let stack = self.thread_through(&path, new, |t, stack| {
-            t.graph.at(InsertPoint::End(innermost), origin).emit(Op::Stack(StackOp::Push), &[stack, v])
-        });
-        self.autodiff.stacks.insert((v, base), stack);
-        Ok(self.any(stack))
     }
 }

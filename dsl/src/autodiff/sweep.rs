@@ -144,7 +144,7 @@ impl Sweep {
         }
         match self.origin(v) {
             SavedFrom::Outside(outer) => self.zeros_of_stack(level - 1, outer, element),
-            _ => trace::fail(super::saved::stacks_are_not_saved(graph(|g| g.loc(v)))),
+            _ => trace::fail(super::added::stacks_are_not_saved(graph(|g| g.loc(v)))),
         }
     }
 
@@ -208,7 +208,7 @@ impl Sweep {
         // The captured lists, by parameter of the body.
         let lists = all.iter().zip(self.captured_lists(&outer));
         let lists: FxHashMap<Value, Value> = lists.filter_map(|(&(param, _), list)| Some((param, list?))).collect();
-        let trips = trace::with(|t| t.count_trips(node));
+        let trips = added(|values, g| values.count_trips(g, node));
         let trips = self.forward_value(level, trips);
 
         // The loop variables of the backward loop: the iterations left, then the cotangents of the
