@@ -168,7 +168,7 @@ pub(super) fn list_is_not_saved(graph: &Graph, list: Value) -> Diagnostic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::verify;
+    use crate::ir::builder::builds;
 
     const LOOP: &str = "graph @f(%x: f32[], %n: f32[], %p: bool[]) -> f32[] {
         %y = while (%s = %x | %n = %n, %p = %p) cond {
@@ -190,14 +190,12 @@ mod tests {
     /// the other graph.
     #[track_caller]
     fn adds_once(add: impl Fn(&mut AddedValues, &mut GraphBuilder) -> Value, after: &str) {
-        let mut graph = Graph::parse(LOOP, "f.ir").unwrap();
         let mut values = AddedValues::default();
-        GraphBuilder::edit(&mut graph, |b| {
+        let twice = |b: &mut GraphBuilder| {
             let first = add(&mut values, b);
             assert_eq!(add(&mut values, b), first);
-        });
-        verify(&graph).unwrap();
-        assert!(graph.same_structure(&Graph::parse(after, "f.ir").unwrap()), "{graph}");
+        };
+        builds(LOOP, twice, after);
     }
 
     /// Returns the value that one branch in the body computes.

@@ -292,20 +292,21 @@ impl GraphBuilder {
     }
 }
 
+/// Asserts that `edit` turns one graph into another.
+#[cfg(test)]
+#[track_caller]
+pub(crate) fn builds(before: &str, edit: impl FnOnce(&mut GraphBuilder), after: &str) {
+    let parsed = |text: &str| Graph::parse(text, "f.ir").unwrap();
+    let mut graph = parsed(before);
+    GraphBuilder::edit(&mut graph, edit);
+    super::verify(&graph).unwrap();
+    assert!(graph.same_structure(&parsed(after)), "{graph}");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ops::attributes::Along;
-
-    /// Asserts that `edit` turns one graph into the other.
-    #[track_caller]
-    fn builds(before: &str, edit: impl FnOnce(&mut GraphBuilder), after: &str) {
-        let parsed = |text: &str| Graph::parse(text, "f.ir").unwrap();
-        let mut graph = parsed(before);
-        GraphBuilder::edit(&mut graph, edit);
-        crate::ir::verify(&graph).unwrap();
-        assert!(graph.same_structure(&parsed(after)), "{graph}");
-    }
 
     #[test]
     fn nodes_added_at_one_position_keep_their_order() {

@@ -275,22 +275,10 @@ impl GraphBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ir::{Attrs, verify};
+    use crate::ir::Attrs;
+    use crate::ir::builder::builds;
     use crate::ops::prim;
     use crate::{Graph, HostTensor};
-
-    fn parsed(text: &str) -> Graph {
-        Graph::parse(text, "f.ir").unwrap()
-    }
-
-    /// Asserts that `edit` turns one graph into the other.
-    #[track_caller]
-    fn builds(before: &str, edit: impl FnOnce(&mut GraphBuilder), after: &str) {
-        let mut graph = parsed(before);
-        GraphBuilder::edit(&mut graph, edit);
-        verify(&graph).unwrap();
-        assert!(graph.same_structure(&parsed(after)), "{graph}");
-    }
 
     const NONE: fn() -> Attrs = Attrs::none;
 
