@@ -6,17 +6,11 @@ use crate::ir::{CallKind, LoopVar};
 
 /// Returns the values that depend differentiably on `wrt`, in the open regions and all inner
 /// regions.
-pub(super) fn active_in(t: &trace::Tracer, wrt: &[Value]) -> FxHashSet<Value> {
+pub(super) fn active_in(graph: &GraphBuilder, wrt: &[Value]) -> FxHashSet<Value> {
     let mut active: FxHashSet<Value> = wrt.iter().copied().collect();
-    for depth in 0..=t.depth_now() {
-        if depth > 0 {
-            for (param, outer) in t.open_params(depth) {
-                if active.contains(&outer) {
-                    active.insert(param);
-                }
-            }
-        }
-        activate(&t.graph, t.graph.region_at(depth), &mut active);
+    for depth in 0..=graph.depth() {
+        pass_on(graph.open_params(depth).into_iter(), &mut active);
+        activate(graph, graph.region_at(depth), &mut active);
     }
     active
 }

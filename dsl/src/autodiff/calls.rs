@@ -35,10 +35,10 @@ impl Sweep {
         let (call, params) = CallTrace::begin(&given);
         let (operands, gradients) = params.split_at(n);
 
-        let (region, outputs) = trace::with(|t| {
-            let values: Vec<Value> = operands.iter().map(|p| p.value()).collect();
-            let seen_once = |op: &Op| op.effects() >= Effects::Observable;
-            t.copy_here(inner, &values, &seen_once)
+        let (region, outputs) = added(|_, graph| {
+            let params = graph.region(inner).params.iter().copied();
+            let values = params.zip(operands.iter().map(|p| p.value())).collect();
+            copy_here(graph, inner, values, &|op| op.effects() >= Effects::Observable)
         });
         let is_active =
             |&(p, &v): &(&AnyValue, &Value)| self.is_active(v) && graph(|g| g.ty(p.value()).is_differentiable());
@@ -87,7 +87,7 @@ impl Sweep {
             };
             given.insert(param, trace::try_with(|t| t.resolve(seen, data.loc)));
         }
-        let parts = trace::with(|t| t.copy_mapped_here(gradient, given, &|_| false).1);
+        let (_, parts) = added(|_, graph| copy_here(graph, gradient, given, &|_| false));
         let takes: Vec<Value> = graph(|g| {
             let args = g.call_of(node).args().iter();
             args.copied().filter(|&v| g.ty(v).is_differentiable()).collect()
@@ -125,25 +125,14 @@ impl Sweep {
     }
 }
 
-impl trace::Tracer {
-    /// Appends a copy of the nodes of a region to the current region, with `given` replacing its
-    /// parameters.
-    ///
-    /// Returns the current region and the copies of the yielded values.
-    fn copy_here(&mut self, from: Region, given: &[Value], leave: &dyn Fn(&Op) -> bool) -> (Region, Vec<Value>) {
-        let params = self.graph.region(from).params.iter().copied();
-        let given = params.zip(given.iter().copied()).collect();
-        self.copy_mapped_here(from, given, leave)
-    }
-
-    fn copy_mapped_here(
-        &mut self,
-        from: Region,
-        given: FxHashMap<Value, Value>,
-        leave: &dyn Fn(&Op) -> bool,
-    ) -> (Region, Vec<Value>) {
-        let here = self.graph.region_at(self.depth_now());
-        let yields = self.graph.copy_region(from, here, given, leave);
-        (here, yields)
-    }
+/// Appends a copy of the nodes of a region to the innermost region, with `given` replacing its
+/// parameters. Returns the innermost region and the copies of the yielded values.
+fn copy_here(
+    graph: &mut GraphBuilder,
+    from: Region,
+    given: FxHashMap<Value, Value>,
+    leave_out: &dyn Fn(&Op) -> bool,
+) -> (Region, Vec<Value>) {
+    let here = graph.region_at(graph.depth());
+    (here, graph.copy_region(from, here, given, leave_out))
 }

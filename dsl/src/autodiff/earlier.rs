@@ -42,10 +42,10 @@ pub(super) fn error(name: Option<&'static str>, loc: Loc) -> Diagnostic {
 
 /// Returns the loop variables of open loops on which `of` depends differentiably.
 fn loop_variables_read(t: &Tracer, of: FxHashSet<Value>) -> FxHashSet<Value> {
-    let depths = 1..=t.depth_now();
+    let depths = 1..=t.graph.depth();
     let variables: Vec<Value> = depths
         .flat_map(|depth| {
-            let params = t.open_params(depth).into_iter().map(|(param, _)| param);
+            let params = t.graph.open_params(depth).into_iter().map(|(param, _)| param);
             params.filter(move |&p| t.is_open_carried(depth, p))
         })
         .filter(|&p| t.graph.ty(p).is_differentiable())
@@ -54,16 +54,14 @@ fn loop_variables_read(t: &Tracer, of: FxHashSet<Value>) -> FxHashSet<Value> {
         return FxHashSet::default();
     }
     let root = Level::new(t.graph.root(), 0, None);
-    let sweep = Sweep::new(active_in(t, &variables), FxHashSet::default(), None, root);
+    let sweep = Sweep::new(active_in(&t.graph, &variables), FxHashSet::default(), None, root);
     let mut reached = of;
-    for depth in (0..=t.depth_now()).rev() {
+    for depth in (0..=t.graph.depth()).rev() {
         let region = t.graph.region_at(depth);
         reached = sweep.reached(&t.graph, region, &mut reached.into_iter());
-        if depth > 0 {
-            let outer = t.open_params(depth).into_iter();
-            let outer: Vec<_> = outer.filter(|(p, _)| reached.contains(p)).collect();
-            reached.extend(outer.into_iter().map(|(_, outer)| outer));
-        }
+        let outer = t.graph.open_params(depth).into_iter();
+        let outer: Vec<_> = outer.filter(|(p, _)| reached.contains(p)).collect();
+        reached.extend(outer.into_iter().map(|(_, outer)| outer));
     }
     variables.into_iter().filter(|v| reached.contains(v)).collect()
 }
@@ -73,7 +71,7 @@ impl Tracer {
     ///
     /// `carried` holds the loop variables and their next values.
     pub(crate) fn check_gradients_of_one_iteration(&mut self, carried: &[(Value, Value)]) -> Result<(), Diagnostic> {
-        let depth = self.depth_now();
+        let depth = self.graph.depth();
         for mut gradient in std::mem::take(&mut self.autodiff.of_one_iteration) {
             let read_here = gradient.reads.clone();
             // The next values of these loop variables may in turn read other loop variables.
@@ -89,7 +87,7 @@ impl Tracer {
             let outside: Vec<_> = (0..depth).map(|d| self.graph.region_at(d)).collect();
             let wrt = gradient.wrt.iter().copied();
             let wrt: Vec<_> = wrt.filter(|&v| outside.contains(&self.graph.region_of(v))).collect();
-            let mut active = active_in(self, &wrt);
+            let mut active = active_in(&self.graph, &wrt);
             loop {
                 let active_next = carried.iter().filter(|(_, next)| active.contains(next));
                 let params: Vec<Value> = active_next.map(|&(p, _)| p).collect();

@@ -387,8 +387,8 @@ fn differentiate(outputs: &[(AnyValue, AnyValue)], wrt: &[AnyValue], loc: Loc) -
     if here > 0 {
         earlier::remember(losses.iter().copied(), &wrt_values, loc);
     }
-    trace::try_with(|t| siblings::check(t, &losses, &wrt_values, loc));
-    let active = trace::with(|t| active_in(t, &wrt_values));
+    trace::try_with(|t| siblings::check(&t.graph, &losses, &wrt_values, loc));
+    let active = trace::with(|t| active_in(&t.graph, &wrt_values));
     let root = Level::new(Region::from_index(0), here, None);
     let sweep = Sweep::new(active, wrt_values.iter().copied().collect(), device::scope(), root);
     let mut cot = Cotangents::default();

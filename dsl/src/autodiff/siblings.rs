@@ -5,22 +5,21 @@
 //! construct yields the derivative. So this is an error.
 
 use super::activity::{activate, active_in};
-use crate::ir::{CallKind, Node, Op, Value, ValueDef};
-use crate::trace::Tracer;
+use crate::ir::{CallKind, GraphBuilder, Node, Op, Value, ValueDef};
 use crate::{Diagnostic, Loc};
 
 /// Rejects a gradient whose loss depends on a value of `wrt` inside the construct that computes it.
-pub(super) fn check(t: &Tracer, losses: &[Value], wrt: &[Value], loc: Loc) -> Result<(), Diagnostic> {
+pub(super) fn check(graph: &GraphBuilder, losses: &[Value], wrt: &[Value], loc: Loc) -> Result<(), Diagnostic> {
     for &v in wrt {
-        let ValueDef::Result(node, i) = t.graph.value(v).def else { continue };
-        let siblings = computed_from(t, node, i as usize);
+        let ValueDef::Result(node, i) = graph.value(v).def else { continue };
+        let siblings = computed_from(graph, node, i as usize);
         if siblings.is_empty() {
             continue;
         }
-        let active = active_in(t, &siblings);
+        let active = active_in(graph, &siblings);
         if losses.iter().any(|loss| active.contains(loss)) {
-            let data = t.graph.node(node);
-            let name = t.graph.value(v).name.map_or_else(|| "a value".to_owned(), |name| format!("`{name}`"));
+            let data = graph.node(node);
+            let name = graph.value(v).name.map_or_else(|| "a value".to_owned(), |name| format!("`{name}`"));
             let what = match data.op {
                 Op::Cond => "branch",
                 Op::While { .. } => "loop",
@@ -41,19 +40,19 @@ pub(super) fn check(t: &Tracer, losses: &[Value], wrt: &[Value], loc: Loc) -> Re
 }
 
 /// Returns the other results of a construct that depend on one of its results.
-fn computed_from(t: &Tracer, node: Node, result: usize) -> Vec<Value> {
-    let data = t.graph.node(node);
+fn computed_from(graph: &GraphBuilder, node: Node, result: usize) -> Vec<Value> {
+    let data = graph.node(node);
     if matches!(data.op, Op::Call(CallKind::CustomGradient { .. })) {
         return Vec::new();
     }
     let mut found = Vec::new();
-    for &region in t.graph.result_regions(node) {
-        let yields = &t.graph.region(region).yields;
+    for &region in graph.result_regions(node) {
+        let yields = &graph.region(region).yields;
         let own = yields[result];
         // A value that only passes through is not computed by the construct.
-        let passes = matches!(t.graph.value(own).def, ValueDef::Param(..));
+        let passes = matches!(graph.value(own).def, ValueDef::Param(..));
         let mut active = [own].into_iter().collect();
-        activate(&t.graph, region, &mut active);
+        activate(graph, region, &mut active);
         for (j, y) in yields.iter().enumerate() {
             let alias = passes && *y == own;
             if j != result && active.contains(y) && !alias && !found.contains(&data.results[j]) {

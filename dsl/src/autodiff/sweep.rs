@@ -289,7 +289,7 @@ impl Sweep {
 
     /// Propagates the cotangents of the parameters of an open construct to the outer values.
     pub(super) fn leave_open(&self, depth: usize, cot: &mut Cotangents, loc: Loc) {
-        let params = trace::with(|t| t.open_params(depth));
+        let params = trace::with(|t| t.graph.open_params(depth));
         for (param, outer) in params {
             let Some(&d) = cot.get(&param) else { continue };
             let (carried, name) = trace::with(|t| (t.is_open_carried(depth, param), t.graph.value(param).name));

@@ -13,8 +13,8 @@ pub(super) fn check(loss: AnyValue, vars: &[AnyVar], wrt: &[AnyValue], loc: Loc)
         let see = |t: &mut Tracer, a: AnyValue| t.resolve_for_gradient(a, loc);
         let loss = see(t, loss)?;
         let wrt = wrt.iter().map(|&w| see(t, w)).collect::<crate::Result<Vec<Value>>>()?;
-        let active = active_in(t, &wrt);
-        Ok((!active.contains(&loss)).then(|| Unreached { t, loss, wrt, active }.error(vars, loc)))
+        let active = active_in(&t.graph, &wrt);
+        Ok((!active.contains(&loss)).then(|| Unreached { graph: &t.graph, loss, wrt, active }.error(vars, loc)))
     });
     if let Some(error) = error {
         trace::fail(error);
@@ -22,8 +22,8 @@ pub(super) fn check(loss: AnyValue, vars: &[AnyVar], wrt: &[AnyValue], loc: Loc)
 }
 
 /// A loss from which no gradient reaches the variables.
-struct Unreached<'t> {
-    t: &'t Tracer,
+struct Unreached<'g> {
+    graph: &'g GraphBuilder,
     loss: Value,
     wrt: Vec<Value>,
     /// The values that depend on the variables through operations with gradients.
@@ -33,7 +33,7 @@ struct Unreached<'t> {
 impl Unreached<'_> {
     fn error(&self, vars: &[AnyVar], loc: Loc) -> Diagnostic {
         let loss = self.name(self.loss);
-        let at_loss = self.t.graph.loc(self.loss);
+        let at_loss = self.graph.loc(self.loss);
         if vars.is_empty() {
             return Diagnostic::new("gradients: the model has no trained variables")
                 .at(loc, "differentiated here")
@@ -50,8 +50,8 @@ impl Unreached<'_> {
             });
         };
         let blocked = *to_node.last().expect("a path has an end");
-        let node = self.t.graph.producer(blocked).expect("the blocked value is the result of an operation");
-        let data = self.t.graph.node(node);
+        let node = self.graph.producer(blocked).expect("the blocked value is the result of an operation");
+        let data = self.graph.node(node);
         let operand = data.operands.iter().copied().find(|v| self.active.contains(v));
         let operand = operand.expect("an operand depends on a variable");
         let to_var = self.path(operand, |v| self.wrt.contains(&v), |v| self.active.contains(&v)).unwrap_or_default();
@@ -60,9 +60,9 @@ impl Unreached<'_> {
         let why = match &data.op {
             Op::Prim(def, _) => match def.grad {
                 Grad::Zero(why) | Grad::Missing(why) => why.to_owned(),
-                Grad::Rule(_) => format!("its result is {}", self.t.graph.ty(blocked)),
+                Grad::Rule(_) => format!("its result is {}", self.graph.ty(blocked)),
             },
-            _ => format!("its result is {}", self.t.graph.ty(blocked)),
+            _ => format!("its result is {}", self.graph.ty(blocked)),
         };
         let through = to_node.iter().chain(&to_var).filter_map(|&v| self.operation(v));
         let steps: Vec<String> = std::iter::once("loss".to_owned())
@@ -81,7 +81,7 @@ impl Unreached<'_> {
 
     /// Returns the name of a value or of the operation that computes it.
     fn name(&self, v: Value) -> String {
-        match (self.t.graph.value(v).name, self.operation(v)) {
+        match (self.graph.value(v).name, self.operation(v)) {
             (Some(name), _) => format!("`{name}`"),
             (None, Some(operation)) => format!("(a result of `{operation}`)"),
             (None, None) => "(a parameter)".to_owned(),
@@ -90,14 +90,14 @@ impl Unreached<'_> {
 
     /// Returns the operation that computes a value, or `None` for a variable, which has a name.
     fn operation(&self, v: Value) -> Option<&'static str> {
-        let op = &self.t.graph.node(self.t.graph.producer(v)?).op;
+        let op = &self.graph.node(self.graph.producer(v)?).op;
         (!matches!(op, Op::Read(_))).then(|| op.name())
     }
 
     /// Returns whether `v` is computed from the variables by an operation without a gradient.
     fn is_blocked(&self, v: Value) -> bool {
-        let Some(node) = self.t.graph.producer(v).filter(|_| !self.active.contains(&v)) else { return false };
-        let data = self.t.graph.node(node);
+        let Some(node) = self.graph.producer(v).filter(|_| !self.active.contains(&v)) else { return false };
+        let data = self.graph.node(node);
         let computes = matches!(data.op, Op::Prim(..) | Op::List(_) | Op::Stack(_));
         computes && data.operands.iter().any(|v| self.active.contains(v))
     }
@@ -108,9 +108,9 @@ impl Unreached<'_> {
         self.path(
             self.loss,
             |v| {
-                let op = self.t.graph.producer(v).map(|node| &self.t.graph.node(node).op);
+                let op = self.graph.producer(v).map(|node| &self.graph.node(node).op);
                 if let Some(Op::Read(var)) = op {
-                    names.push(format!("`{}`", self.t.graph.vars[var.index()].name));
+                    names.push(format!("`{}`", self.graph.vars[var.index()].name));
                 }
                 false
             },
@@ -149,7 +149,7 @@ impl Unreached<'_> {
     /// Returns the direct dependencies of a value: operands, or the values outside or inside a
     /// construct.
     fn sources(&self, v: Value) -> Vec<Value> {
-        let graph = &self.t.graph;
+        let graph = self.graph;
         match graph.value(v).def {
             ValueDef::Result(node, i) => {
                 let (data, i) = (graph.node(node), i as usize);

@@ -64,6 +64,19 @@ impl GraphBuilder {
         }
     }
 
+    /// Returns the number of open constructs, which is the depth of the innermost region.
+    pub(crate) fn depth(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Returns the parameters of the current region at a depth, each with the value outside. The
+    /// outermost region has none.
+    pub(crate) fn open_params(&self, depth: usize) -> Vec<(Value, Value)> {
+        let Some(construct) = depth.checked_sub(1) else { return Vec::new() };
+        let params = &self.region(self.region_at(depth)).params;
+        params.iter().copied().zip(self.open[construct].outer.iter().copied()).collect()
+    }
+
     /// Returns the value outside for a parameter of an open construct.
     pub(crate) fn outside(&self, param: Value) -> Option<Value> {
         let ValueDef::Param(region, i) = self.value(param).def else { return None };

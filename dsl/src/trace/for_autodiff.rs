@@ -12,17 +12,6 @@ impl Tracer {
         if open { Ok(any.value) } else { self.resolve(any, loc) }
     }
 
-    pub(crate) fn depth_now(&self) -> usize {
-        self.depth
-    }
-
-    /// Returns the parameters of the current region of the open construct at `depth`, each with the
-    /// value outside.
-    pub(crate) fn open_params(&self, depth: usize) -> Vec<(Value, Value)> {
-        let params = &self.graph.region(self.graph.region_at(depth)).params;
-        params.iter().copied().zip(self.graph.opened(depth - 1).outer.iter().copied()).collect()
-    }
-
     /// Returns whether a parameter of the open construct at `depth` is a loop variable or may
     /// become one.
     pub(crate) fn is_open_carried(&self, depth: usize, param: Value) -> bool {
