@@ -91,9 +91,9 @@ impl GraphBuilder {
         GraphBuilder { graph, point, origin, open: Vec::new(), base, replaced: Vec::new() }
     }
 
-    /// Calls `f` with a builder of a graph. If `f` panics, the graph is left empty.
+    /// Calls `f` with a builder of a graph. If `f` panics, the graph is lost.
     pub fn edit<R>(graph: &mut Graph, f: impl FnOnce(&mut GraphBuilder) -> R) -> R {
-        let mut builder = GraphBuilder::new(std::mem::replace(graph, Graph::new("")));
+        let mut builder = GraphBuilder::new(graph.take());
         let result = f(&mut builder);
         *graph = builder.into_graph();
         result
@@ -260,6 +260,9 @@ impl GraphBuilder {
 
     /// Replaces values among the operands of a node.
     pub fn update_operands(&mut self, node: Node) {
+        if self.replaced.is_empty() {
+            return;
+        }
         let mut operands = std::mem::take(&mut self.graph.node_mut(node).operands);
         operands.iter_mut().for_each(|v| *v = self.replacement(*v));
         self.graph.node_mut(node).operands = operands;

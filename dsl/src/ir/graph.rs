@@ -338,6 +338,13 @@ impl Graph {
         }
     }
 
+    /// Moves the graph out. What is left has no root: the caller replaces it.
+    pub(super) fn take(&mut self) -> Graph {
+        let name = String::new();
+        let empty = Graph { name, vars: vec![], nodes: vec![], values: vec![], regions: vec![] };
+        std::mem::replace(self, empty)
+    }
+
     /// Returns the outermost region. Its parameters are the inputs, and it yields the outputs.
     pub fn root(&self) -> Region {
         Region(0)

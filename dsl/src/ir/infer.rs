@@ -32,14 +32,13 @@ pub(crate) fn is_countable(shape: &Shape) -> bool {
 
 /// Checks attributes against those that the operation declares.
 pub(crate) fn check_attrs(def: Prim, attrs: &Attrs) -> Result<(), Broken> {
-    let names: Vec<&str> = attrs.iter().map(|(name, _)| name).collect();
-    let expected: Vec<&str> = def.attrs.iter().map(|(name, _)| *name).collect();
-    if names != expected {
-        let list = |names: &[&str]| {
+    let (names, expected) = (|| attrs.iter().map(|(name, _)| name), || def.attrs.iter().map(|(name, _)| *name));
+    if !names().eq(expected()) {
+        let list = |names: Vec<&str>| {
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         };
-        let message = format!("the attributes are {}, expected {}", list(&names), list(&expected));
-        return Err(broken(4, message));
+        let (names, expected) = (list(names().collect()), list(expected().collect()));
+        return Err(broken(4, format!("the attributes are {names}, expected {expected}")));
     }
     for ((name, attr), (_, kind)) in attrs.iter().zip(def.attrs) {
         if !kind.admits(attr) {
@@ -103,7 +102,6 @@ pub(crate) fn check_arity(op: &Op, given: usize) -> Result<(), Broken> {
 /// Infers the types of a node's results from its operands and regions, as precisely as possible.
 pub(crate) fn result_types(graph: &Graph, node: Node) -> Result<Vec<Type>, Broken> {
     let data = graph.node(node);
-    check_arity(&data.op, data.operands.len())?;
     if let Op::Prim(def, attrs) = &data.op {
         check_attrs(*def, attrs)?;
     }
