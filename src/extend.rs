@@ -1,7 +1,8 @@
 //! Interfaces for extending anabranch: operations, optimizers, passes, and graphs as values.
 //!
 //! Models and their training do not need this module. The book has a chapter for each extension: an
-//! operation ([`register_unary`], [`register`]), an optimizer ([`read_var`], [`assign_var`]) and a [`Pass`].
+//! operation ([`register_unary`], [`register`]), an optimizer ([`read_var`], [`assign_var`]) and a
+//! [`Pass`].
 //!
 //! A graph is a value. A graph is traced from a [`Function`](crate::Function) or parsed from the
 //! text form, rewritten by passes, and compiled ([`Program`]):

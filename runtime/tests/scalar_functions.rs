@@ -61,8 +61,8 @@ fn partners(x: &HostTensor) -> HostTensor {
 
 const TYPES: [DType; 7] = [DType::F32, DType::F64, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
 
-/// Returns the elementwise operations with a recorded form, also registered ones, with the types of their operands and of
-/// their result.
+/// Returns the elementwise operations with a recorded form, also registered ones, with the types of
+/// their operands and of their result.
 fn operations() -> Vec<(Prim, DType, DType)> {
     let attrs = Attrs::none();
     let all = ops::all().chain(*REGISTERED).flat_map(|op| TYPES.map(|dtype| (op, dtype)));

@@ -22,7 +22,8 @@ struct Nodes {
 }
 
 impl Recorder {
-    // Not inlined, and neither is `record`: both would be copied into the recording of each function.
+    // Not inlined, and neither is `record`: both would be copied into the recording of each
+    // function.
     #[inline(never)]
     fn push(&self, node: ExprNode, dtype: DType) -> NodeId {
         let Nodes { list, known } = &mut *self.nodes.borrow_mut();

@@ -247,9 +247,11 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Elemen
     }
 }
 
-/// The compiled functions of other crates, by their type.
-static REGISTERED: LazyLock<RwLock<FxHashMap<Prim, fn(DType) -> Option<ElementFunction>>>> =
-    LazyLock::new(RwLock::default);
+/// The function of an operation for each type that it was compiled for.
+type CompiledFunction = fn(DType) -> Option<ElementFunction>;
+
+/// The functions of other crates.
+static REGISTERED: LazyLock<RwLock<FxHashMap<Prim, CompiledFunction>>> = LazyLock::new(RwLock::default);
 
 /// Registers an elementwise operation of one float for this process, and compiles it for the loops
 /// of the CPU.
@@ -302,7 +304,7 @@ pub fn register_binary<F: BinaryFunction>() -> Result<Prim> {
     Ok(op)
 }
 
-fn compile(op: Prim, compiled: fn(DType) -> Option<ElementFunction>) {
+fn compile(op: Prim, compiled: CompiledFunction) {
     REGISTERED.write().unwrap_or_else(PoisonError::into_inner).insert(op, compiled);
 }
 
