@@ -229,12 +229,14 @@ fn waiting_for_a_variable_ends_too() {
     }
     let endless = session.function(|x: Tensor<i32>| endless(&w, x)).unwrap();
     let read = session.function(|| w.get()).unwrap();
+    let write = session.function(|x: Tensor<i32>| w.set(x)).unwrap();
     let cancel = CancelHandle::new();
     let options = CallOptions::new().cancelled_by(&cancel);
     std::thread::scope(|scope| {
         let running = scope.spawn(|| endless.call_with(&options, 1).unwrap_err());
         begins.recv().unwrap();
-        assert_eq!(read.call_timeout(SOON, ()).unwrap_err().kind, ErrorKind::DeadlineExceeded);
+        assert_eq!(write.call_timeout(SOON, 5).unwrap_err().kind, ErrorKind::DeadlineExceeded);
+        assert_eq!(read.call(()).unwrap(), 0, "a step that assigns nothing does not wait");
         cancel.cancel();
         assert_eq!(running.join().unwrap().kind, ErrorKind::Cancelled);
     });

@@ -4,8 +4,7 @@ use crate::cpu::compile::{self, Context, Plan, StackOrList};
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
-use crate::cpu::memory::variables::Guard;
-use crate::cpu::memory::{Vars, VarsMut};
+use crate::cpu::memory::{Variables, Vars};
 use crate::cpu::native::Native;
 use anabranch_dsl::interp::{self, RunContext, RuntimeValue};
 use anabranch_dsl::ir::dependence;
@@ -169,7 +168,7 @@ impl Program {
         };
         let mut cx = self.context(plan)?;
         plan.run(&mut cx, inputs, Vars::Tensors(vars), run_context, &self.results)?;
-        let outputs = plan.finish(&mut cx, inputs, VarsMut::Tensors(vars), &self.results);
+        let outputs = plan.finish(&mut cx, inputs, &mut vars[..], &self.results);
         self.give_back(cx);
         Ok(outputs)
     }
@@ -206,9 +205,8 @@ impl Program {
             tensors.push(tensor);
             cx.stack_inputs.push(held);
         }
-        let mut none = Vec::new();
-        plan.run(&mut cx, &tensors, Vars::Tensors(&none), run_context, &self.results)?;
-        let mut outputs = plan.finish(&mut cx, &tensors, VarsMut::Tensors(&mut none), &self.results).into_iter();
+        plan.run(&mut cx, &tensors, Vars::Tensors(&[]), run_context, &self.results)?;
+        let mut outputs = plan.finish(&mut cx, &tensors, &mut [][..], &self.results).into_iter();
         let mut held = cx.stack_outputs.drain(..);
         values.extend(self.graph.outputs().iter().map(|&v| match self.graph.ty(v) {
             Type::Tensor(_) => {
@@ -225,36 +223,36 @@ impl Program {
         Ok(())
     }
 
-    /// Runs the graph on locked variables.
+    /// Runs the graph on the variables of a session.
     pub(crate) fn step(
         &self,
         inputs: &[HostTensor],
-        vars: &mut [Guard<'_>],
+        vars: &mut impl Variables,
         run_context: RunContext<'_>,
     ) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
-            let mut values: Vec<HostTensor> = vars.iter().map(|g| g.tensor().clone()).collect();
+            let mut values = vars.values().to_vec();
             let outputs = self.interpret(inputs, &mut values, run_context)?;
-            for (guard, value) in vars.iter_mut().zip(values) {
-                if let Guard::Write(tensor) = guard {
-                    **tensor = value;
+            vars.commit(|mut vars| {
+                for (i, value) in values.into_iter().enumerate() {
+                    *vars.tensor_mut(i) = value;
                 }
-            }
+            });
             return Ok(outputs);
         };
         let mut cx = self.context(plan)?;
-        plan.run(&mut cx, inputs, Vars::Locked(vars), run_context, &self.results)?;
-        let outputs = plan.finish(&mut cx, inputs, VarsMut::Locked(vars), &self.results);
+        plan.run(&mut cx, inputs, vars.values(), run_context, &self.results)?;
+        let outputs = plan.finish(&mut cx, inputs, vars, &self.results);
         self.give_back(cx);
         Ok(outputs)
     }
 
-    /// Runs the graph on locked variables, and replaces other tensors by its outputs.
+    /// Runs the graph on the variables of a session, and replaces other tensors by its outputs.
     pub(crate) fn step_into(
         &self,
         inputs: &[HostTensor],
-        vars: &mut [Guard<'_>],
+        vars: &mut impl Variables,
         run_context: RunContext<'_>,
         outputs: &mut [&mut HostTensor],
     ) -> Result<()> {
@@ -265,8 +263,8 @@ impl Program {
         };
         self.check_inputs(inputs)?;
         let mut cx = self.context(plan)?;
-        plan.run(&mut cx, inputs, Vars::Locked(vars), run_context, &self.results)?;
-        plan.finish_into(&mut cx, inputs, VarsMut::Locked(vars), &self.results, outputs);
+        plan.run(&mut cx, inputs, vars.values(), run_context, &self.results)?;
+        plan.finish_into(&mut cx, inputs, vars, &self.results, outputs);
         self.give_back(cx);
         Ok(())
     }
@@ -291,7 +289,7 @@ impl Program {
         let mut cx = self.context(plan)?;
         plan.run(&mut cx, inputs, Vars::Tensors(vars), run_context, &self.results)?;
         outputs.resize_with(plan.outputs.len(), || HostTensor::zeros(DType::U8, [0]));
-        plan.finish_into(&mut cx, inputs, VarsMut::Tensors(vars), &self.results, outputs);
+        plan.finish_into(&mut cx, inputs, &mut vars[..], &self.results, outputs);
         self.give_back(cx);
         Ok(())
     }

@@ -26,6 +26,7 @@ pub(crate) mod measure;
 mod simulated;
 mod step;
 mod topology;
+pub(crate) mod variables;
 
 pub(crate) use cpu::{CpuDevice, is_thread_of_device};
 pub use simulated::SimulatedDevice;

@@ -115,7 +115,7 @@ impl Driver {
     pub(crate) fn step(
         &self,
         inputs: &[HostTensor],
-        vars: &[HostTensor],
+        vars: &[Arc<HostTensor>],
         print: PrintTo,
         stop: Arc<StopFlag>,
         timeline: Option<&mut Timeline>,
@@ -201,7 +201,7 @@ impl Driver {
 struct StepRun<'a> {
     driver: &'a Driver,
     inputs: &'a [HostTensor],
-    vars: &'a [HostTensor],
+    vars: &'a [Arc<HostTensor>],
     step: Arc<Step>,
     executors: Vec<Executor<DeviceBuffer>>,
     pending: Pending,
@@ -337,7 +337,8 @@ impl StepRun<'_> {
                         copy(Some(DeviceBuffer::of_tensor(MemorySpace::Host, self.inputs[i as usize].clone())), here)
                     }
                     Source::Var(var) => {
-                        Progress::Complete(vector(Some(DeviceBuffer::of_tensor(here, self.vars[var.index()].clone()))))
+                        let value = HostTensor::clone(&self.vars[var.index()]);
+                        Progress::Complete(vector(Some(DeviceBuffer::of_tensor(here, value))))
                     }
                 };
                 (PendingOp::Load { part, task }, progress)

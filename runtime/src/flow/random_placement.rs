@@ -103,7 +103,8 @@ impl RandomlyPlacedProgram {
     /// Runs the graph; see [`Program::run`](crate::Program::run).
     pub fn run(&self, inputs: &[HostTensor], vars: &mut [HostTensor]) -> Result<Vec<HostTensor>> {
         let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
-        let given = self.0.step(inputs, vars, print, Arc::default(), None)?;
+        let values: Vec<Arc<HostTensor>> = vars.iter().cloned().map(Arc::new).collect();
+        let given = self.0.step(inputs, &values, print, Arc::default(), None)?;
         for (var, tensor) in given.assigned {
             vars[var.index()] = tensor;
         }

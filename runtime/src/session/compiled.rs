@@ -4,8 +4,8 @@
 //! This module does not know the caller's representation of inputs and outputs: here both are lists
 //! of tensors.
 
-use crate::cpu::memory::variables::{self, Guard, VarCell};
 use crate::cpu::program::CompileOptions;
+use crate::device::variables::{StepVars, VarAccess, VarSet};
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
 use crate::session::engine::{Engine, StepCx};
@@ -22,12 +22,10 @@ pub(crate) struct Compiled {
     pub(crate) signature: Vec<TensorType>,
     /// The name of the function, for messages.
     name: String,
-    cells: Vec<Arc<VarCell>>,
-    /// The variables of the cells. These variables keep the session from dropping the values as
-    /// long as the function can be called.
-    _vars: Vec<AnyVar>,
-    lock_order: Vec<usize>,
-    assigned: Vec<bool>,
+    vars: VarSet,
+    /// The variables of the set. These handles keep the session from dropping the values as long as
+    /// the function can be called.
+    _handles: Vec<AnyVar>,
 }
 
 impl Compiled {
@@ -41,17 +39,15 @@ impl Compiled {
         options: CompileOptions,
     ) -> Result<Compiled> {
         let name = graph.name.clone();
-        let cells = session.state.cells(vars);
         let graph = crate::cpu::optimize::optimize(graph, signature, options)?;
-        let assigned = assigned(&graph);
         let state = &session.state;
+        let set = state.set(vars.iter().zip(accesses(&graph)));
         let paths: Vec<Option<String>> = {
             let paths = state.paths();
             vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
         };
         let engine = Engine::new(graph, &session.devices, &paths, options, state.results.clone())?;
-        let lock_order = variables::lock_order(&cells);
-        Ok(Compiled { engine, signature: signature.to_vec(), name, cells, _vars: vars.to_vec(), lock_order, assigned })
+        Ok(Compiled { engine, signature: signature.to_vec(), name, vars: set, _handles: vars.to_vec() })
     }
 
     /// Returns whether inputs have the types that it was compiled for.
@@ -71,32 +67,31 @@ impl Compiled {
         inputs: &[HostTensor],
         call: Option<&RunningCall>,
     ) -> Result<Vec<HostTensor>> {
-        self.locked(session, call, |guards, cx| self.engine.step(inputs, guards, cx))
+        self.with_vars(session, call, |vars, cx| self.engine.step(inputs, vars, cx))
     }
 
-    /// Calls `f` with the variables locked, unless the call ends before.
-    pub(crate) fn locked<T: Send>(
+    /// Calls `f` with the variables of a step, unless the call ends before.
+    pub(crate) fn with_vars<T: Send>(
         &self,
         session: &Session,
         call: Option<&RunningCall>,
-        f: impl FnOnce(&mut [Guard<'_>], &StepCx<'_>) -> Result<T> + Send,
+        f: impl FnOnce(&mut StepVars<'_>, &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
-        let run = |guards: &mut [Guard<'_>], cx: StepCx<'_>| match self.engine.may_split() {
-            true => step_threads::run(session.teams.as_deref(), guards, |guards| f(guards, &cx)),
-            false => f(guards, &cx),
+        let stop = call.map(|call| &call.flag);
+        let _locks = match stop {
+            None => Some(self.vars.lock()),
+            Some(stop) => self.vars.lock_unless(stop),
         };
-        let print = &session.print_to;
-        let Compiled { cells, lock_order, assigned, .. } = self;
-        let Some(call) = call else {
-            let mut guards = variables::lock(cells, lock_order, assigned);
-            return run(&mut guards, StepCx { print, stop: None });
-        };
-        let guards = variables::lock_unless(cells, lock_order, assigned, &call.flag);
-        let (Some(mut guards), None) = (guards, call.flag.get()) else {
-            let kind = call.flag.get().expect("waiting for variables ends early only if the flag is set");
+        // Without the locks, the flag is set.
+        if let Some(kind) = stop.and_then(|stop| stop.get()) {
             return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
-        };
-        run(&mut guards, StepCx { print, stop: Some(&call.flag) })
+        }
+        let cx = StepCx { print: &session.print_to, stop };
+        let step = || f(&mut self.vars.snapshot(), &cx);
+        match self.engine.may_split() {
+            true => step_threads::run(session.teams.as_deref(), self.vars.assigns(), step),
+            false => step(),
+        }
     }
 }
 
@@ -158,13 +153,13 @@ pub(crate) fn begin(options: Option<&CallOptions>) -> Result<Option<RunningCall>
     options.map(CallOptions::begin).transpose()
 }
 
-/// Returns for each variable of a graph whether it is assigned.
-fn assigned(graph: &Graph) -> Vec<bool> {
-    let mut assigned = vec![false; graph.vars.len()];
+/// Returns the access of a graph to each of its variables.
+fn accesses(graph: &Graph) -> Vec<VarAccess> {
+    let mut accesses = vec![VarAccess::Read; graph.vars.len()];
     graph.visit_nodes(graph.root(), &mut |node| {
         if let Op::Assign(var) = graph.node(node).op {
-            assigned[var.index()] = true;
+            accesses[var.index()] = VarAccess::Assign;
         }
     });
-    assigned
+    accesses
 }

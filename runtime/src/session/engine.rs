@@ -1,9 +1,9 @@
 //! The engine of a compiled function: a plan for one device, or subgraphs for several.
 
 use crate::cpu::memory::results::ResultPool;
-use crate::cpu::memory::variables::Guard;
 use crate::cpu::program::{CompileOptions, Program};
 use crate::device::PrintTo;
+use crate::device::variables::StepVars;
 use crate::flow;
 use crate::flow::driver::Driver;
 use crate::flow::timeline::{Span, Timeline};
@@ -114,11 +114,11 @@ impl Engine {
         }
     }
 
-    /// Runs a step on locked variables. The variables change only if the step succeeds.
+    /// Runs a step. The variables change only if the step succeeds.
     pub(crate) fn step(
         &self,
         inputs: &[HostTensor],
-        vars: &mut [Guard<'_>],
+        vars: &mut StepVars<'_>,
         cx: &StepCx<'_>,
     ) -> Result<Vec<HostTensor>> {
         match self {
@@ -133,7 +133,7 @@ impl Engine {
     pub(crate) fn step_into(
         &self,
         inputs: &[HostTensor],
-        vars: &mut [Guard<'_>],
+        vars: &mut StepVars<'_>,
         cx: &StepCx<'_>,
         outputs: &mut [&mut HostTensor],
     ) -> Result<()> {
@@ -153,7 +153,7 @@ impl Engine {
     pub(crate) fn profile(
         &self,
         inputs: &[HostTensor],
-        vars: &mut [Guard<'_>],
+        vars: &mut StepVars<'_>,
         cx: &StepCx<'_>,
     ) -> Result<(Vec<HostTensor>, Timeline)> {
         let mut timeline = Timeline::default();
@@ -228,17 +228,17 @@ impl MultiDevice {
     fn step(
         &self,
         inputs: &[HostTensor],
-        vars: &mut [Guard<'_>],
+        vars: &mut StepVars<'_>,
         cx: &StepCx<'_>,
         timeline: Option<&mut Timeline>,
     ) -> Result<Vec<HostTensor>> {
-        let before: Vec<HostTensor> = vars.iter().map(|guard| guard.tensor().clone()).collect();
         let stop = cx.stop.cloned().unwrap_or_default();
-        let given = self.driver.step(inputs, &before, cx.print.clone(), stop, timeline)?;
-        drop(before);
-        for (var, tensor) in given.assigned {
-            *vars[var.index()].tensor_mut() = tensor;
-        }
+        let given = self.driver.step(inputs, vars.snapshot(), cx.print.clone(), stop, timeline)?;
+        vars.write(|values| {
+            for (var, tensor) in given.assigned {
+                values[var.index()] = Arc::new(tensor);
+            }
+        });
         Ok(given.outputs)
     }
 }

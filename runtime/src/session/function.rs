@@ -1,8 +1,8 @@
 //! Functions of a session: traced and compiled once for each combination of argument types, then
 //! run.
 
-use crate::cpu::memory::variables::Guard;
 use crate::cpu::program::CompileOptions;
+use crate::device::variables::StepVars;
 use crate::flow::timeline::Timeline;
 use crate::session::Session;
 use crate::session::call::CallOptions;
@@ -163,7 +163,7 @@ where
     ///
     /// A call ends between two operations, or before the next iteration of a loop, which the error
     /// names. Then no variable has changed, and the memory of the step is freed. Waiting for
-    /// variables that another call holds also ends. Tracing and compiling, which the first call
+    /// another call that assigns the same variables also ends. Tracing and compiling, which the first call
     /// with arguments of some types does, are finished first.
     pub fn call_with(&self, options: &CallOptions, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
         self.call_in(Some(options), args)
@@ -199,8 +199,8 @@ where
         let arguments = Arguments::of(args);
         let Typed { compiled, rebuild, .. } = &*self.compiled(&arguments)?;
         let inputs = arguments.tensors();
-        let profile = |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.profile(inputs, guards, cx);
-        let (outputs, timeline) = compiled.locked(&self.session, None, profile)?;
+        let profile = |vars: &mut StepVars<'_>, cx: &StepCx<'_>| compiled.engine.profile(inputs, vars, cx);
+        let (outputs, timeline) = compiled.with_vars(&self.session, None, profile)?;
         Ok((rebuild(&mut outputs.into_iter()), timeline))
     }
 
@@ -234,9 +234,8 @@ where
         if let Err(wrong) = check_results(compiled.engine.graph(), &tensors) {
             return Err(wrong.diagnostic(&self.name, results));
         }
-        let step =
-            |guards: &mut [Guard<'_>], cx: &StepCx<'_>| compiled.engine.step_into(inputs, guards, cx, &mut tensors);
-        compiled.locked(&self.session, None, step)
+        let step = |vars: &mut StepVars<'_>, cx: &StepCx<'_>| compiled.engine.step_into(inputs, vars, cx, &mut tensors);
+        compiled.with_vars(&self.session, None, step)
     }
 
     /// Calls the function with tensors in the order of its parameters, whose types are checked at

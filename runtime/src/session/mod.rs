@@ -9,8 +9,8 @@ pub(crate) mod prune;
 mod step_threads;
 mod unoptimized;
 
-use crate::cpu::memory::variables::{self, VarStore};
 use crate::cpu::program::CompileOptions;
+use crate::device::variables::{VarAccess, VarStore};
 use crate::device::{PrintTo, SimulatedDevice};
 use crate::flow;
 use crate::place::Rules;
@@ -407,8 +407,8 @@ impl Session {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn get<T: Element>(&self, var: &Var<T>) -> Result<Array<T>> {
-        let tensor = self.state.cell(var.any()).read().clone();
-        Ok(Array::from_host(tensor).expect("a variable keeps its element type"))
+        let tensor = self.state.cell(var.any()).snapshot();
+        Ok(Array::from_host(HostTensor::clone(&tensor)).expect("a variable keeps its element type"))
     }
 
     /// Sets a variable to a value of its type.
@@ -418,17 +418,29 @@ impl Session {
 
     fn set_any(&self, var: &AnyVar, value: HostTensor) -> Result<()> {
         check_value(var.name(), var, &value)?;
-        *self.state.cell(var).write() = value;
+        self.assign([(var, value)]);
         Ok(())
+    }
+
+    /// Assigns variables in a step of its own.
+    fn assign<'a>(&self, new: impl IntoIterator<Item = (&'a AnyVar, HostTensor)>) {
+        let (vars, new): (Vec<&AnyVar>, Vec<HostTensor>) = new.into_iter().unzip();
+        let set = self.state.set(vars.into_iter().map(|var| (var, VarAccess::Assign)));
+        let _locks = set.lock();
+        set.snapshot().write(|values| {
+            for (value, new) in values.iter_mut().zip(new) {
+                *value = Arc::new(new);
+            }
+        });
     }
 
     /// Returns the current values of all variables of a module with their paths, as they are
     /// between two steps.
     pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
-        let cells = self.state.cells(&vars);
-        let guards = variables::lock(&cells, &variables::lock_order(&cells), &vec![false; cells.len()]);
-        paths.into_iter().zip(guards.iter().map(|g| g.tensor().clone())).collect()
+        let set = self.state.set(vars.iter().map(|var| (var, VarAccess::Read)));
+        let values = set.snapshot();
+        paths.into_iter().zip(values.snapshot().iter().map(|value| HostTensor::clone(value))).collect()
     }
 
     /// Sets all variables of a module to values that are found by their paths. If there is an
@@ -501,11 +513,7 @@ impl Session {
         for ((path, var), value) in vars.iter().zip(&found) {
             check_value(path, var, value)?;
         }
-        let cells = self.state.cells(vars.iter().map(|(_, v)| v));
-        let mut guards = variables::lock(&cells, &variables::lock_order(&cells), &vec![true; cells.len()]);
-        for (guard, value) in guards.iter_mut().zip(found) {
-            *guard.tensor_mut() = value.clone();
-        }
+        self.assign(vars.iter().map(|(_, var)| var).zip(found.into_iter().cloned()));
         Ok(())
     }
 }

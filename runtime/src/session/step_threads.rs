@@ -7,12 +7,11 @@
 //!   Each running step has a team to itself, so no step waits for another step of unknown duration.
 //!   An idle team is kept for the next step.
 //! - A thread of the caller's rayon pool that waits for part of its own work meanwhile runs other
-//!   work of the pool. If that is another call, which locks a variable that the step below it on
-//!   the stack holds, both wait forever. So a step with variables runs on threads that only run
-//!   steps whose variables are already locked, and the caller's thread waits for it without running
+//!   work of the pool. If that is another call, which waits for a variable that the step below it
+//!   on the stack assigns, both wait forever. So a step that assigns something runs on threads that
+//!   only run steps that hold their locks, and the caller's thread waits for it without running
 //!   other work.
 
-use crate::cpu::memory::variables::Guard;
 use crate::device;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -74,63 +73,44 @@ impl Teams {
     }
 }
 
-/// A step's locked variables, lent to another thread.
-struct SendGuards<'a, 'g>(&'a mut [Guard<'g>]);
-
-// SAFETY: a guard is bound to its thread because it must be dropped there. Only the reference goes
-// to another thread, in `run_on`, which returns after that thread has finished. A guard cannot be
-// moved out of the reference, because there is no other to put in its place. The tensors behind the
-// guards are `Send`.
-unsafe impl Send for SendGuards<'_, '_> {}
-
 /// Runs a step whose kernels may be split for several threads.
 ///
-/// If its session has `teams`, the step runs on one of them. Otherwise it runs on threads that take
-/// up no other work while variables are locked.
+/// If its session has `teams`, the step runs on one of them. If it holds locks, it runs on threads
+/// that take up no other work in the meantime.
 pub(crate) fn run<R: Send>(
     teams: Option<&Teams>,
-    guards: &mut [Guard<'_>],
-    step: impl FnOnce(&mut [Guard<'_>]) -> Result<R> + Send,
+    holds_locks: bool,
+    step: impl FnOnce() -> Result<R> + Send,
 ) -> Result<R> {
     // A kernel that calls a function waits for it. Devices have threads of their own, whose number
     // respects the limit.
     if device::is_thread_of_device() || teams.is_some_and(|teams| teams.id == TEAMS.get()) {
-        return step(guards);
+        return step();
     }
     if let Some(teams) = teams {
         let team = teams.take()?;
-        let outcome = run_on(&team, guards, step);
+        let outcome = run_on(&team, step);
         teams.give_back(team);
         return outcome;
     }
-    let is_in_pool = rayon::current_thread_index().is_some() && !guards.is_empty();
+    let is_in_pool = rayon::current_thread_index().is_some() && holds_locks;
     match is_in_pool.then(threads).flatten() {
-        Some(threads) => run_on(threads, guards, step),
-        None => step(guards),
+        Some(threads) => run_on(threads, step),
+        None => step(),
     }
 }
 
 /// Runs a step on other threads. The calling thread waits and runs no other work in the meantime.
-fn run_on<R: Send>(
-    threads: &ThreadPool,
-    guards: &mut [Guard<'_>],
-    step: impl FnOnce(&mut [Guard<'_>]) -> R + Send,
-) -> R {
-    let lent = SendGuards(guards);
-    let run = move || {
-        // All of it is moved here: the compiler would not know that a field alone is `Send`.
-        let SendGuards(guards) = { lent };
-        step(guards)
-    };
+fn run_on<R: Send>(threads: &ThreadPool, step: impl FnOnce() -> R + Send) -> R {
     if rayon::current_thread_index().is_none() {
-        return threads.install(run);
+        return threads.install(step);
     }
     // The new thread belongs to no pool, so it waits without running other work.
-    let outcome = std::thread::scope(|scope| scope.spawn(|| threads.install(run)).join());
+    let outcome = std::thread::scope(|scope| scope.spawn(|| threads.install(step)).join());
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Returns the threads of steps with variables that are called from a pool, or `None` if the system
+/// Returns the threads of steps with locks that are called from a pool, or `None` if the system
 /// cannot start them.
 fn threads() -> Option<&'static ThreadPool> {
     static THREADS: OnceLock<Option<ThreadPool>> = OnceLock::new();

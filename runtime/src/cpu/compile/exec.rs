@@ -11,7 +11,9 @@ use crate::cpu::kernels::{self, Kernel, reference};
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::{NoMemory, StackStorage};
-use crate::cpu::memory::{Arena, BufferLocation, ExternalTensors, MAX_WRITTEN, Memory, Sources, Vars, VarsMut};
+use crate::cpu::memory::{
+    Arena, BufferLocation, ExternalTensors, MAX_WRITTEN, Memory, Sources, Variables, Vars, VarsMut,
+};
 use crate::cpu::parallel;
 use anabranch_dsl::interp::{self, RunContext};
 use anabranch_dsl::memory::OutOfMemory;
@@ -506,10 +508,10 @@ impl Plan {
         &self,
         cx: &mut Context,
         inputs: &[HostTensor],
-        vars: VarsMut<'_, '_>,
+        vars: &mut (impl Variables + ?Sized),
         pool: &Arc<ResultPool>,
     ) -> Vec<HostTensor> {
-        let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.shared() };
+        let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.values() };
         if self.results.is_empty() {
             let outputs = self.outputs.iter().map(|(operand, _)| self.host(cx, operand, foreign)).collect();
             self.commit(cx, inputs, vars);
@@ -536,11 +538,11 @@ impl Plan {
         &self,
         cx: &mut Context,
         inputs: &[HostTensor],
-        vars: VarsMut<'_, '_>,
+        vars: &mut (impl Variables + ?Sized),
         pool: &Arc<ResultPool>,
         to: &mut [impl BorrowMut<HostTensor>],
     ) {
-        let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.shared() };
+        let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.values() };
         assert_eq!(to.len(), self.outputs.len(), "there is a tensor for each output");
         for (i, ((operand, _), to)) in self.outputs.iter().zip(&mut *to).enumerate() {
             let to: &mut HostTensor = to.borrow_mut();
@@ -580,7 +582,14 @@ impl Plan {
     }
 
     /// Commits the new values of variables.
-    fn commit(&self, cx: &mut Context, inputs: &[HostTensor], mut vars: VarsMut<'_, '_>) {
+    fn commit(&self, cx: &mut Context, inputs: &[HostTensor], vars: &mut (impl Variables + ?Sized)) {
+        let assigns = !(self.updates.is_empty() && self.assigns.is_empty() && self.additions.is_empty());
+        if assigns {
+            vars.commit(|vars| self.write_vars(cx, inputs, vars));
+        }
+    }
+
+    fn write_vars(&self, cx: &mut Context, inputs: &[HostTensor], mut vars: VarsMut<'_>) {
         for update in &self.updates {
             // Variables that are being written are swapped with placeholders.
             for (spare, &var) in cx.spare.iter_mut().zip(&update.vars) {
@@ -603,7 +612,13 @@ impl Plan {
                 TensorOperand::View(v) if v.is_contiguous() => {
                     let size = v.dtype.size();
                     let bytes = &cx.sources(self, foreign).bytes(v.base)[v.offset * size..][..v.n_bytes()];
-                    write_buffer(tensor.buffer_mut(), bytes);
+                    match tensor.own_buffer_mut() {
+                        Some(buffer) => write_buffer(buffer, bytes),
+                        // Somebody holds the old value.
+                        None => {
+                            *tensor = HostTensor::from_buffer(tensor.shape().to_vec(), to_buffer(v.dtype, bytes));
+                        }
+                    }
                 }
                 other => {
                     let new = self.host(cx, other, foreign);

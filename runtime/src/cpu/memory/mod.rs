@@ -9,13 +9,12 @@
 pub(crate) mod list;
 pub(crate) mod results;
 pub(crate) mod stack;
-pub(crate) mod variables;
 
 use crate::cpu::compile::{Base, BufferId, View};
 use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, to_buffer};
 use anabranch_dsl::{Buffer, HostTensor, match_dtype};
 use std::ops::Range;
-use variables::Guard;
+use std::sync::Arc;
 
 /// The alignment of every buffer: a cache line, which is also the widest vector.
 pub(crate) const ALIGN: usize = 64;
@@ -145,40 +144,67 @@ pub(crate) struct ExternalTensors<'a> {
 pub(crate) enum Vars<'a> {
     /// The values.
     Tensors(&'a [HostTensor]),
-    /// The values in a session, locked.
-    Locked(&'a [Guard<'a>]),
+    /// The values in a session.
+    Snapshot(&'a [Arc<HostTensor>]),
 }
 
 impl<'a> Vars<'a> {
     fn get(self, i: usize) -> &'a HostTensor {
         match self {
             Vars::Tensors(t) => &t[i],
-            Vars::Locked(guards) => guards[i].tensor(),
+            Vars::Snapshot(t) => &t[i],
+        }
+    }
+
+    /// Returns a handle of each value.
+    pub(crate) fn to_vec(self) -> Vec<HostTensor> {
+        match self {
+            Vars::Tensors(t) => t.to_vec(),
+            Vars::Snapshot(t) => t.iter().map(|t| HostTensor::clone(t)).collect(),
         }
     }
 }
 
 /// Mutable access to the variables of a step, for the commit.
-pub(crate) enum VarsMut<'a, 'g> {
+pub(crate) enum VarsMut<'a> {
     /// The values.
     Tensors(&'a mut [HostTensor]),
-    /// The values in a session, locked.
-    Locked(&'a mut [Guard<'g>]),
+    /// The values in a session. Those that others hold, too, keep their elements.
+    Shared(&'a mut [Arc<HostTensor>]),
 }
 
-impl VarsMut<'_, '_> {
+impl VarsMut<'_> {
     pub(crate) fn shared(&self) -> Vars<'_> {
         match self {
             VarsMut::Tensors(t) => Vars::Tensors(t),
-            VarsMut::Locked(guards) => Vars::Locked(guards),
+            VarsMut::Shared(t) => Vars::Snapshot(t),
         }
     }
 
     pub(crate) fn tensor_mut(&mut self, i: usize) -> &mut HostTensor {
         match self {
             VarsMut::Tensors(t) => &mut t[i],
-            VarsMut::Locked(guards) => guards[i].tensor_mut(),
+            VarsMut::Shared(t) => Arc::make_mut(&mut t[i]),
         }
+    }
+}
+
+/// The variables of a step: the values that it reads, and access for its commit.
+pub(crate) trait Variables {
+    /// Returns the values that the step reads.
+    fn values(&self) -> Vars<'_>;
+
+    /// Calls `write` once, to write the new values. No other step sees some of them only.
+    fn commit(&mut self, write: impl FnOnce(VarsMut<'_>));
+}
+
+impl Variables for [HostTensor] {
+    fn values(&self) -> Vars<'_> {
+        Vars::Tensors(self)
+    }
+
+    fn commit(&mut self, write: impl FnOnce(VarsMut<'_>)) {
+        write(VarsMut::Tensors(self));
     }
 }
 

@@ -1,0 +1,372 @@
+//! The current values of the variables of a session, and how steps see and change them.
+//!
+//! A session gives each variable that it uses a cell. Steps are transactions:
+//!
+//! - A step reads a *snapshot*: the values of all its variables at one moment, shared and immutable.
+//!   A step that assigns nothing takes its snapshot at its begin. It waits for no running step, and
+//!   no step waits for it.
+//! - A step that assigns something holds *step locks* from before its snapshot to its end: shared
+//!   for a variable that it only reads, exclusive for one that it assigns. So such steps exclude
+//!   each other if one assigns a variable that the other reads or assigns.
+//! - New values are written at the *commit*, after all work of the step has succeeded. The commit
+//!   locks the values of all assigned variables, for as long as it writes them. A value that nobody
+//!   else holds is updated in place; otherwise the commit writes new memory, and the holder keeps
+//!   the old value.
+//!
+//! Steps are serializable. The order is that of their *points*: the commit of a step that assigns
+//! something, and the snapshot of any other step. A commit and a snapshot lock all values that they
+//! touch at once, so a snapshot has all new values of an earlier commit and none of a later one. The
+//! step locks keep the values that an assigning step has read until its commit.
+//!
+//! Step locks are acquired in the order of the variables' identities, and so are locks of values.
+//! No step lock is acquired while a value is locked, so steps cannot deadlock.
+//!
+//! A step that fails, is stopped or panics changes nothing, and its locks stay usable.
+
+use crate::cpu::memory::results::ResultPool;
+use crate::cpu::memory::{Variables, Vars, VarsMut};
+use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::var::DropWatcher;
+use anabranch_dsl::{AnyVar, HostTensor};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::sync::{
+    Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+    TryLockResult, Weak,
+};
+use std::time::Duration;
+
+/// The value of one variable in one session.
+#[derive(Debug)]
+pub(crate) struct VarCell {
+    /// The identity of the variable.
+    id: u64,
+    /// Held by steps that assign variables.
+    step: RwLock<()>,
+    /// Locked only while a snapshot or a commit accesses it.
+    value: RwLock<Arc<HostTensor>>,
+}
+
+impl VarCell {
+    fn read(&self) -> RwLockReadGuard<'_, Arc<HostTensor>> {
+        self.value.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Arc<HostTensor>> {
+        self.value.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the current value.
+    pub(crate) fn snapshot(&self) -> Arc<HostTensor> {
+        self.read().clone()
+    }
+
+    fn lock_step(&self, access: VarAccess) -> StepGuard<'_> {
+        match access {
+            VarAccess::Read => StepGuard::Shared(self.step.read().unwrap_or_else(PoisonError::into_inner)),
+            VarAccess::Assign => StepGuard::Exclusive(self.step.write().unwrap_or_else(PoisonError::into_inner)),
+        }
+    }
+
+    /// Acquires the step lock if no other step prevents it.
+    fn try_lock_step(&self, access: VarAccess) -> Option<StepGuard<'_>> {
+        fn got<T>(outcome: TryLockResult<T>) -> Option<T> {
+            match outcome {
+                Ok(guard) => Some(guard),
+                Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            }
+        }
+        match access {
+            VarAccess::Read => got(self.step.try_read()).map(StepGuard::Shared),
+            VarAccess::Assign => got(self.step.try_write()).map(StepGuard::Exclusive),
+        }
+    }
+}
+
+/// The values of all variables that a session has used and that still have a handle, and the memory
+/// of results.
+#[derive(Debug, Default)]
+pub(crate) struct VarStore {
+    cells: Mutex<HashMap<u64, Arc<VarCell>>>,
+    /// The paths of variables for placement rules, by identity.
+    paths: Mutex<HashMap<u64, String>>,
+    /// Memory of results that callers have dropped.
+    pub(crate) results: Arc<ResultPool>,
+}
+
+impl DropWatcher for VarStore {
+    /// Drops the value, so that a session does not grow with every model that it has seen.
+    fn dropped(&self, id: u64) {
+        let cell = self.lock_cells().remove(&id);
+        let path = self.paths().remove(&id);
+        drop((cell, path));
+    }
+}
+
+impl VarStore {
+    fn lock_cells(&self) -> MutexGuard<'_, HashMap<u64, Arc<VarCell>>> {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the paths of variables, by identity. No handle of a variable may be dropped while
+    /// they are locked.
+    pub(crate) fn paths(&self) -> MutexGuard<'_, HashMap<u64, String>> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the paths of variables, for placement rules.
+    pub(crate) fn name(self: &Arc<VarStore>, vars: &[(String, AnyVar)]) {
+        for (path, var) in vars {
+            var.watch(self.watcher());
+            self.paths().insert(var.id(), path.clone());
+        }
+    }
+
+    fn watcher(self: &Arc<VarStore>) -> Weak<dyn DropWatcher> {
+        Arc::<VarStore>::downgrade(self)
+    }
+
+    /// Returns the cell of a variable. A new cell has the variable's initial value.
+    pub(crate) fn cell(self: &Arc<VarStore>, var: &AnyVar) -> Arc<VarCell> {
+        let new = || {
+            var.watch(self.watcher());
+            let value = RwLock::new(Arc::new(var.init().clone()));
+            Arc::new(VarCell { id: var.id(), step: RwLock::default(), value })
+        };
+        self.lock_cells().entry(var.id()).or_insert_with(new).clone()
+    }
+
+    /// Returns the cells of variables as a set, with the access that a step has to each.
+    pub(crate) fn set<'a>(self: &Arc<VarStore>, vars: impl IntoIterator<Item = (&'a AnyVar, VarAccess)>) -> VarSet {
+        let mut cells = Vec::new();
+        let mut access = Vec::new();
+        for (var, a) in vars {
+            cells.push(self.cell(var));
+            access.push(a);
+        }
+        let mut order: Vec<usize> = (0..cells.len()).collect();
+        order.sort_by_key(|&i| cells[i].id);
+        let assigns = access.contains(&VarAccess::Assign);
+        VarSet { cells, access, order, assigns }
+    }
+}
+
+/// The access of a step to a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VarAccess {
+    Read,
+    Assign,
+}
+
+/// The variables of a graph, in its order.
+#[derive(Debug)]
+pub(crate) struct VarSet {
+    cells: Vec<Arc<VarCell>>,
+    access: Vec<VarAccess>,
+    /// The indices of the variables in the order of their identities.
+    order: Vec<usize>,
+    /// Whether some variable is assigned.
+    assigns: bool,
+}
+
+/// The step lock of one variable.
+#[expect(dead_code, reason = "a guard is only dropped")]
+enum StepGuard<'a> {
+    Shared(RwLockReadGuard<'a, ()>),
+    Exclusive(RwLockWriteGuard<'a, ()>),
+}
+
+/// The step locks of a step that assigns something.
+pub(crate) struct StepLocks<'a>(#[expect(dead_code, reason = "guards are only dropped")] Guards<StepGuard<'a>>);
+
+type Guards<T> = SmallVec<[T; 4]>;
+
+/// The time between attempts to lock a variable, in a step that may be stopped.
+const BETWEEN_TRIES: Duration = Duration::from_micros(200);
+
+impl VarSet {
+    /// Returns whether a step assigns some variable.
+    pub(crate) fn assigns(&self) -> bool {
+        self.assigns
+    }
+
+    /// Waits for all step locks. A step that assigns nothing needs none.
+    pub(crate) fn lock(&self) -> StepLocks<'_> {
+        let order = if self.assigns { &self.order[..] } else { &[] };
+        StepLocks(order.iter().map(|&i| self.cells[i].lock_step(self.access[i])).collect())
+    }
+
+    /// Acquires step locks like [`lock`](Self::lock), unless `stop` is set before all are free.
+    pub(crate) fn lock_unless(&self, stop: &StopFlag) -> Option<StepLocks<'_>> {
+        let order = if self.assigns { &self.order[..] } else { &[] };
+        let mut guards = Guards::new();
+        for &i in order {
+            let guard = loop {
+                if let Some(guard) = self.cells[i].try_lock_step(self.access[i]) {
+                    break guard;
+                }
+                if stop.is_set() {
+                    return None;
+                }
+                std::thread::sleep(BETWEEN_TRIES);
+            };
+            guards.push(guard);
+        }
+        Some(StepLocks(guards))
+    }
+
+    /// Returns the values of the variables at one moment.
+    ///
+    /// A step that assigns something calls it with its step locks held, which keep the values.
+    pub(crate) fn snapshot(&self) -> StepVars<'_> {
+        let values = match &self.cells[..] {
+            cells if cells.len() < 2 || self.assigns => cells.iter().map(|cell| cell.snapshot()).collect(),
+            cells => {
+                let locked: Guards<_> = self.order.iter().map(|&i| cells[i].read()).collect();
+                let mut values: Guards<Option<Arc<HostTensor>>> = cells.iter().map(|_| None).collect();
+                for (&i, value) in self.order.iter().zip(&locked) {
+                    values[i] = Some(Arc::clone(value));
+                }
+                values.into_iter().map(|value| value.expect("the order has every variable")).collect()
+            }
+        };
+        StepVars { set: self, values }
+    }
+}
+
+/// The variables of a running step.
+pub(crate) struct StepVars<'a> {
+    set: &'a VarSet,
+    /// The snapshot of each variable, in the order of the graph.
+    values: SmallVec<[Arc<HostTensor>; 4]>,
+}
+
+impl StepVars<'_> {
+    /// Returns the values that the step reads.
+    pub(crate) fn snapshot(&self) -> &[Arc<HostTensor>] {
+        &self.values
+    }
+
+    /// Calls `write` with the assigned variables locked.
+    ///
+    /// An assigned value that nobody else holds has one owner then, so that it can be changed in
+    /// place. Changes of other variables have no effect.
+    pub(crate) fn write<R>(&mut self, write: impl FnOnce(&mut [Arc<HostTensor>]) -> R) -> R {
+        if !self.set.assigns {
+            return write(&mut self.values);
+        }
+        let VarSet { cells, access, order, .. } = self.set;
+        let assigned = order.iter().filter(|&&i| access[i] == VarAccess::Assign);
+        let locked = assigned.map(|&i| (i, cells[i].write())).collect();
+        let mut commit = Commit { values: &mut self.values, locked };
+        commit.swap();
+        write(commit.values)
+    }
+}
+
+impl Variables for StepVars<'_> {
+    fn values(&self) -> Vars<'_> {
+        Vars::Snapshot(&self.values)
+    }
+
+    fn commit(&mut self, write: impl FnOnce(VarsMut<'_>)) {
+        self.write(|values| write(VarsMut::Shared(values)));
+    }
+}
+
+/// The locked values of assigned variables. While they are written, the cells have placeholders.
+struct Commit<'v, 'a> {
+    values: &'v mut [Arc<HostTensor>],
+    locked: Guards<(usize, RwLockWriteGuard<'a, Arc<HostTensor>>)>,
+}
+
+/// The content of a cell while its value is written.
+static PLACEHOLDER: LazyLock<Arc<HostTensor>> = LazyLock::new(|| Arc::new(HostTensor::scalar(false)));
+
+impl Commit<'_, '_> {
+    /// Replaces the snapshots by the values of the cells.
+    fn swap(&mut self) {
+        for (i, cell) in &mut self.locked {
+            self.values[*i] = PLACEHOLDER.clone();
+            std::mem::swap(&mut self.values[*i], cell);
+        }
+    }
+}
+
+impl Drop for Commit<'_, '_> {
+    /// Returns the values to the cells, also if the writer panics.
+    fn drop(&mut self) {
+        for (i, cell) in &mut self.locked {
+            std::mem::swap(&mut self.values[*i], cell);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn var(name: &str) -> AnyVar {
+        AnyVar::new(name, HostTensor::scalar(1.0f32))
+    }
+
+    #[test]
+    fn values_and_paths_of_dropped_variables_are_dropped() {
+        let state = Arc::new(VarStore::default());
+        let (named, dropped) = (var("named"), var("dropped"));
+        state.name(&[("model.named".to_owned(), named.clone()), ("model.dropped".to_owned(), dropped.clone())]);
+        let set = state.set([(&named, VarAccess::Assign), (&dropped, VarAccess::Read)]);
+        set.snapshot().write(|values| values[0] = Arc::new(HostTensor::scalar(2.0f32)));
+        drop(dropped);
+        assert_eq!(state.lock_cells().keys().collect::<Vec<_>>(), [&named.id()]);
+        assert_eq!(state.paths().values().collect::<Vec<_>>(), ["model.named"]);
+        assert_eq!(*state.cell(&named).snapshot(), HostTensor::scalar(2.0f32));
+        // A running step keeps its cells. The variable may outlive the session.
+        assert_eq!(*set.snapshot().snapshot()[1], HostTensor::scalar(1.0f32));
+        drop(state);
+        drop(named);
+    }
+
+    #[test]
+    fn a_value_that_nobody_holds_is_written_in_place() {
+        let state = Arc::new(VarStore::default());
+        let w = var("w");
+        // The initial value belongs to the variable.
+        let set = state.set([(&w, VarAccess::Assign)]);
+        let address = || set.cells[0].read().data::<f32>().as_ptr();
+        let add = |by: f32| {
+            set.snapshot().write(|values| {
+                let data = Arc::make_mut(&mut values[0]).buffer_mut();
+                let anabranch_dsl::Buffer::F32(data) = data else { panic!("a variable of numbers") };
+                data[0] += by;
+            });
+        };
+        add(1.0);
+        let first = address();
+        add(1.0);
+        assert_eq!(address(), first, "nobody else holds the value");
+        let held = set.cells[0].snapshot();
+        add(1.0);
+        assert_ne!(address(), first, "a holder keeps the old value");
+        assert_eq!((held.data::<f32>()[0], set.cells[0].snapshot().data::<f32>()[0]), (3.0, 4.0));
+    }
+
+    #[test]
+    fn a_panic_during_the_commit_leaves_values_in_the_cells() {
+        let state = Arc::new(VarStore::default());
+        let (v, w) = (var("v"), var("w"));
+        let set = state.set([(&v, VarAccess::Assign), (&w, VarAccess::Assign)]);
+        let write = || {
+            let _locks = set.lock();
+            set.snapshot().write(|values| {
+                values[0] = Arc::new(HostTensor::scalar(5.0f32));
+                panic!("on purpose");
+            })
+        };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).is_err());
+        let now = set.snapshot();
+        assert_eq!(now.snapshot().iter().map(|t| t.data::<f32>()[0]).collect::<Vec<_>>(), [5.0, 1.0]);
+        drop(set.lock());
+    }
+}
