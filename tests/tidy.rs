@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 mod imports;
 mod text;
 
-use imports::{circular_imports, upward_imports};
+use imports::{circular_imports, imports_past_the_door, upward_imports};
 use text::{cargo_command, code_of, code_spans, fenced_blocks, fenced_lines, path_of, words};
 
 /// Crates that would bring a device, a thread pool or a network into the language.
@@ -96,6 +96,11 @@ fn no_files_of_the_macros_import_each_other_in_a_circle() {
 #[test]
 fn folders_of_the_runtime_import_downwards() {
     check(upward_imports(&sources(), "runtime/src/", ROOMS));
+}
+
+#[test]
+fn only_devices_know_the_engines() {
+    check(imports_past_the_door(&sources(), "runtime/src/", "cpu", "device"));
 }
 
 #[test]
@@ -829,6 +834,20 @@ fn an_import_from_a_later_folder_is_found() {
     let expected = ["m/src/: `low::a` imports from high", "m/src/: `low::b` imports from high"];
     check_wrong(&upward_imports(&sources, "m/src/", &["low", "high"]), &expected);
     check_wrong(&upward_imports(&sources, "m/src/", &["high", "mid"]), &[]);
+}
+
+#[test]
+fn an_import_past_the_door_is_found() {
+    let sources = [
+        source("m/src/lib.rs", "pub use inner::T;"),
+        source("m/src/inner/mod.rs", "use crate::inner::a;"),
+        source("m/src/inner/a.rs", "use super::T;"),
+        source("m/src/door.rs", "pub use crate::inner::T;"),
+        source("m/src/outer/a.rs", "use crate::door::T;"),
+        source("m/src/outer/b.rs", "fn f(x: crate::inner::a::T) {}"),
+    ];
+    let found = imports_past_the_door(&sources, "m/src/", "inner", "door");
+    check_wrong(&found, &["m/src/: `outer::b` imports from inner, past door"]);
 }
 
 #[test]

@@ -27,9 +27,9 @@ mod session;
 pub use cpu::kernels::functions::{register_binary, register_unary};
 pub use cpu::program::Program;
 pub use device::SimulatedDevice;
+pub use device::timeline::{Span, Timeline};
 #[cfg(feature = "testing")]
 pub use flow::random_placement::{RandomPlacement, RandomlyPlacedProgram};
-pub use flow::timeline::{Span, Timeline};
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;
 pub use session::prune::PrunedFunction;

@@ -60,6 +60,18 @@ pub(crate) fn upward_imports(sources: &[SourceFile], folder: &str, order: &[&str
     report
 }
 
+/// No file imports from the folder `inner`, except those of `inner`, of `door` and the root.
+pub(crate) fn imports_past_the_door(sources: &[SourceFile], folder: &str, inner: &str, door: &str) -> Report {
+    let room_of = |module: &ModulePath| module.first().cloned();
+    let mut report = Report::default();
+    for (module, imported) in imports(sources, folder) {
+        let Some(own) = room_of(&module).filter(|own| own != inner && own != door) else { continue };
+        let past = imported.iter().any(|target| room_of(target).is_some_and(|room| room == inner && room != own));
+        report.look(!past, || format!("{folder}: `{}` imports from {inner}, past {door}", module.join("::")));
+    }
+    report
+}
+
 /// Returns the imports between the files below `folder`, which is the source folder of a crate.
 fn imports(sources: &[SourceFile], folder: &str) -> ImportGraph {
     let is_test = |module: &ModulePath| module.last().is_some_and(|name| name == "tests" || name == "growth");

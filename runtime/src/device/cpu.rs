@@ -1,7 +1,10 @@
 //! CPU devices: thread pools that compute in host memory.
 
 use super::DeviceId;
+use super::executable::Executable;
+use super::whole::WholeGraph;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of};
+use crate::cpu::memory::results::ResultPool;
 use crate::cpu::optimize::optimize;
 use crate::cpu::program::{CompileOptions, Contents, Program};
 use anabranch_dsl::device::DeviceName;
@@ -21,6 +24,8 @@ pub(crate) struct CpuDevice {
     name: Option<DeviceName>,
     n_threads: usize,
     threads: OnceLock<rayon::ThreadPool>,
+    /// Memory of results that callers have dropped.
+    results: Arc<ResultPool>,
 }
 
 thread_local! {
@@ -44,7 +49,13 @@ pub(super) fn run_queued_task() -> bool {
 impl CpuDevice {
     /// Creates a device with `n_threads` threads. Without a name, errors do not mention it.
     pub(crate) fn new(id: DeviceId, name: Option<DeviceName>, n_threads: usize) -> CpuDevice {
-        CpuDevice { id, name, n_threads: n_threads.max(1), threads: OnceLock::new() }
+        CpuDevice { id, name, n_threads: n_threads.max(1), threads: OnceLock::new(), results: Arc::default() }
+    }
+
+    /// Compiles a whole graph, or prepares it for the interpreter if `options` say so.
+    pub(crate) fn whole(&self, graph: Graph, options: CompileOptions) -> Result<Box<dyn Executable>> {
+        let program = Program::with_results(graph, options, self.results.clone())?;
+        Ok(Box::new(WholeGraph::new(program, self.name)))
     }
 
     pub(super) fn place(&self) -> MemorySpace {
@@ -76,6 +87,10 @@ impl Device for CpuDevice {
 
     fn is_simulated(&self) -> bool {
         false
+    }
+
+    fn compile(self: Arc<Self>, graph: &Graph, options: CompileOptions) -> Result<Option<Box<dyn Executable>>> {
+        self.whole(graph.clone(), options).map(Some)
     }
 
     fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {

@@ -1,7 +1,11 @@
 //! Devices: run kernels and own their results.
 //!
-//! The interface is asynchronous, as GPUs and devices of other processes require. A device *loads*
-//! a graph once. During a step, work is *enqueued*: runs of a [`LoadedKernel`], or a
+//! Everything above this folder speaks to a [`Device`] and to what it compiles. A device *compiles*
+//! a whole graph with its variables to an [`Executable`], whose runs are steps; subgraphs on
+//! several devices are an [`Executable`], too.
+//!
+//! The interface for subgraphs is asynchronous, as GPUs and devices of other processes require. A
+//! device *loads* a graph once. During a step, work is *enqueued*: runs of a [`LoadedKernel`], or a
 //! [copy](Device::copy) of a value to the place of its use. Work that completes synchronously
 //! returns [`Progress::Complete`]. Otherwise the [`Step`] later receives an [`Event`] with the
 //! [`Ticket`] of the work. Computation and transfers thus overlap.
@@ -22,18 +26,24 @@
 
 pub(crate) mod cost;
 mod cpu;
+mod executable;
 pub(crate) mod measure;
 mod simulated;
 mod step;
+pub(crate) mod timeline;
 mod topology;
 pub(crate) mod variables;
+mod whole;
 
+pub(crate) use crate::cpu::optimize::optimize;
+pub(crate) use crate::cpu::program::CompileOptions;
 pub(crate) use cpu::{CpuDevice, is_thread_of_device};
+pub(crate) use executable::{Crossing, Executable, StepCx};
 pub use simulated::SimulatedDevice;
 pub(crate) use step::{Event, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 
-use crate::cpu::program::{self, Contents};
+use crate::cpu::program::Contents;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::RuntimeValue;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
@@ -120,8 +130,14 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Returns whether its events follow a [simulated clock](simulated::SimulatedClock).
     fn is_simulated(&self) -> bool;
 
+    /// Compiles a whole graph for steps on the calling thread. Returns `None` if the device runs
+    /// graphs in parts only, by [`load`](Self::load).
+    fn compile(self: Arc<Self>, _graph: &Graph, _options: CompileOptions) -> Result<Option<Box<dyn Executable>>> {
+        Ok(None)
+    }
+
     /// Compiles a graph without variables. The inputs and outputs may be stacks and lists.
-    fn load(self: Arc<Self>, graph: Graph, options: program::CompileOptions) -> Result<Box<dyn LoadedKernel>>;
+    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>>;
 
     /// Starts copying values to another place. The values arrive in the same order.
     ///

@@ -2,9 +2,9 @@
 //!
 //! A session gives each variable that it uses a cell. Steps are transactions:
 //!
-//! - A step reads a *snapshot*: the values of all its variables at one moment, shared and immutable.
-//!   A step that assigns nothing takes its snapshot at its begin. It waits for no running step, and
-//!   no step waits for it.
+//! - A step reads a *snapshot*: the values of all its variables at one moment, shared and
+//!   immutable. A step that assigns nothing takes its snapshot at its begin. It waits for no
+//!   running step, and no step waits for it.
 //! - A step that assigns something holds *step locks* from before its snapshot to its end: shared
 //!   for a variable that it only reads, exclusive for one that it assigns. So such steps exclude
 //!   each other if one assigns a variable that the other reads or assigns.
@@ -15,15 +15,14 @@
 //!
 //! Steps are serializable. The order is that of their *points*: the commit of a step that assigns
 //! something, and the snapshot of any other step. A commit and a snapshot lock all values that they
-//! touch at once, so a snapshot has all new values of an earlier commit and none of a later one. The
-//! step locks keep the values that an assigning step has read until its commit.
+//! touch at once, so a snapshot has all new values of an earlier commit and none of a later one.
+//! The step locks keep the values that an assigning step has read until its commit.
 //!
 //! Step locks are acquired in the order of the variables' identities, and so are locks of values.
 //! No step lock is acquired while a value is locked, so steps cannot deadlock.
 //!
 //! A step that fails, is stopped or panics changes nothing, and its locks stay usable.
 
-use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::{Variables, Vars, VarsMut};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::var::DropWatcher;
@@ -84,15 +83,12 @@ impl VarCell {
     }
 }
 
-/// The values of all variables that a session has used and that still have a handle, and the memory
-/// of results.
+/// The values of all variables that a session has used and that still have a handle.
 #[derive(Debug, Default)]
 pub(crate) struct VarStore {
     cells: Mutex<HashMap<u64, Arc<VarCell>>>,
     /// The paths of variables for placement rules, by identity.
     paths: Mutex<HashMap<u64, String>>,
-    /// Memory of results that callers have dropped.
-    pub(crate) results: Arc<ResultPool>,
 }
 
 impl DropWatcher for VarStore {

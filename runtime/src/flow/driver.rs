@@ -8,12 +8,12 @@
 
 use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
 use super::{EdgeId, KernelId, Partition, Sink, Source, SubgraphId};
-use crate::cpu::program;
-use crate::device::PrintTo;
+use crate::device::timeline::{Span, Timeline};
+use crate::device::variables::StepVars;
 use crate::device::{
-    Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, error_on, name_of,
+    CompileOptions, Crossing, Device, DeviceBuffer, Event, Executable, LoadedKernel, MemorySpace, PrintTo, Progress,
+    Step, StepCx, Ticket, error_on, name_of,
 };
-use crate::flow::timeline::{Span, Timeline};
 use anabranch_dsl::interp::{StopFlag, stopped};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
@@ -72,7 +72,7 @@ impl Driver {
         graph: Graph,
         partition: Partition,
         devices: &[Arc<dyn Device>],
-        options: program::CompileOptions,
+        options: CompileOptions,
     ) -> Result<Driver> {
         let devices: Vec<Arc<dyn Device>> =
             partition.parts.iter().map(|part| devices[part.device.index()].clone()).collect();
@@ -83,6 +83,7 @@ impl Driver {
         Ok(Driver { kernels: kernels.collect::<Result<_>>()?, devices, graph, partition, free: Mutex::default() })
     }
 
+    #[cfg(feature = "testing")]
     pub(crate) fn partition(&self) -> &Partition {
         &self.partition
     }
@@ -112,7 +113,7 @@ impl Driver {
 
     /// Runs a step without changing any outside state. `stop` cancels the step and is also set if
     /// it fails. If `timeline` is given, it receives the spans of the step.
-    pub(crate) fn step(
+    pub(crate) fn run(
         &self,
         inputs: &[HostTensor],
         vars: &[Arc<HostTensor>],
@@ -194,6 +195,60 @@ impl Driver {
             (kind, _) => self.stopped(kind, node),
         };
         error_on(&*self.devices[part.index()], error)
+    }
+}
+
+impl Driver {
+    /// Runs a step and commits it.
+    fn step_in(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut StepVars<'_>,
+        cx: &StepCx<'_>,
+        timeline: Option<&mut Timeline>,
+    ) -> Result<Vec<HostTensor>> {
+        let stop = cx.stop.cloned().unwrap_or_default();
+        let given = self.run(inputs, vars.snapshot(), cx.print.clone(), stop, timeline)?;
+        vars.write(|values| {
+            for (var, tensor) in given.assigned {
+                values[var.index()] = Arc::new(tensor);
+            }
+        });
+        Ok(given.outputs)
+    }
+}
+
+impl Executable for Driver {
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    fn may_split(&self) -> bool {
+        true
+    }
+
+    fn step(&self, inputs: &[HostTensor], vars: &mut StepVars<'_>, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
+        self.step_in(inputs, vars, cx, None)
+    }
+
+    fn profile(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut StepVars<'_>,
+        cx: &StepCx<'_>,
+    ) -> Result<(Vec<HostTensor>, Timeline)> {
+        let mut timeline = Timeline::default();
+        let outputs = self.step_in(inputs, vars, cx, Some(&mut timeline))?;
+        Ok((outputs, timeline))
+    }
+
+    fn crossings(&self) -> Vec<Crossing> {
+        self.partition.crossings().collect()
+    }
+
+    fn explain(&self) -> String {
+        let names: Vec<String> = self.devices.iter().map(|device| name_of(&**device)).collect();
+        self.partition.explain(&self.graph, &names)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Textual representation of a partition.
 
 use super::{FlowOp, Frame, Partition, Subgraph, SubgraphId};
-use crate::place::Crossing;
+use crate::device::Crossing;
 use anabranch_dsl::Graph;
 use std::fmt::Write;
 
@@ -17,18 +17,18 @@ impl Partition {
         })
     }
 
-    /// Lists the kernels, transfers and loops of each subgraph.
-    pub(crate) fn explain(&self, graph: &Graph, devices: &[String]) -> String {
+    /// Lists the kernels, transfers and loops of each subgraph. `devices` are the names of their
+    /// devices.
+    pub(super) fn explain(&self, graph: &Graph, devices: &[String]) -> String {
         let mut text = String::new();
         for (p, part) in self.parts.iter().enumerate() {
-            let name = &devices[part.device.index()];
+            let name = &devices[p];
             let _ = writeln!(text, "part {p} on {name}: {} nodes, {} kernels", part.nodes.len(), part.kernels.len());
             self.nodes(graph, part, &mut text);
         }
         for (i, info) in self.loops.iter().enumerate() {
             let members = self.parts.iter().enumerate().filter(|(_, p)| p.frame_of[i].is_some());
-            let names: Vec<String> =
-                members.map(|(p, part)| format!("part {p} ({})", devices[part.device.index()])).collect();
+            let names: Vec<String> = members.map(|(p, _)| format!("part {p} ({})", devices[p])).collect();
             let loc = graph.node(info.node).loc;
             let window =
                 self.parts[info.leader.index()].frame_of[i].map(|f| &self.parts[info.leader.index()].frames[f.index()]);

@@ -52,7 +52,6 @@ pub(crate) mod random_placement;
 mod reconstruct;
 #[cfg(test)]
 mod simulation;
-pub(crate) mod timeline;
 
 use crate::device::DeviceId;
 use crate::id::id;

@@ -1,8 +1,6 @@
 //! A graph that runs on several devices at once.
 
-use crate::cpu::program::CompileOptions;
-use crate::device::DeviceId;
-use crate::device::{CpuDevice, Device, SimulatedDevice};
+use crate::device::{CompileOptions, CpuDevice, Device, DeviceId, SimulatedDevice};
 use crate::flow;
 use crate::flow::driver::Driver;
 use crate::place::place_at_random;
@@ -104,7 +102,7 @@ impl RandomlyPlacedProgram {
     pub fn run(&self, inputs: &[HostTensor], vars: &mut [HostTensor]) -> Result<Vec<HostTensor>> {
         let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
         let values: Vec<Arc<HostTensor>> = vars.iter().cloned().map(Arc::new).collect();
-        let given = self.0.step(inputs, &values, print, Arc::default(), None)?;
+        let given = self.0.run(inputs, &values, print, Arc::default(), None)?;
         for (var, tensor) in given.assigned {
             vars[var.index()] = tensor;
         }

@@ -5,7 +5,7 @@ use super::Placement;
 use super::choose::{Choice, PlacementReason};
 use super::groups::{Feasible, Groups};
 use crate::device::cost::Costs;
-use crate::device::{DeviceId, Topology};
+use crate::device::{Crossing, DeviceId, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -37,15 +37,6 @@ impl Reasons {
             single: choice.single.map(|(d, e)| (d, e.seconds)),
         }
     }
-}
-
-/// A transfer of a value between devices, on each execution of a region.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Crossing {
-    pub(crate) from: DeviceId,
-    pub(crate) to: DeviceId,
-    pub(crate) value: Value,
-    pub(crate) sent_in: Region,
 }
 
 impl Placement {

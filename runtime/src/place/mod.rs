@@ -18,7 +18,6 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use explain::Crossing;
 pub(crate) use rules::Rules;
 
 use crate::device::cost::Costs;

@@ -4,11 +4,11 @@
 //! This module does not know the caller's representation of inputs and outputs: here both are lists
 //! of tensors.
 
-use crate::cpu::program::CompileOptions;
 use crate::device::variables::{StepVars, VarAccess, VarSet};
+use crate::device::{CompileOptions, StepCx, optimize};
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
-use crate::session::engine::{Engine, StepCx};
+use crate::session::placed::PlacedGraph;
 use crate::session::step_threads;
 use anabranch_dsl::interp;
 use anabranch_dsl::ir::Op;
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A graph compiled for given input types.
 pub(crate) struct Compiled {
-    pub(crate) engine: Engine,
+    pub(crate) graph: PlacedGraph,
     /// The types of its inputs.
     pub(crate) signature: Vec<TensorType>,
     /// The name of the function, for messages.
@@ -39,15 +39,15 @@ impl Compiled {
         options: CompileOptions,
     ) -> Result<Compiled> {
         let name = graph.name.clone();
-        let graph = crate::cpu::optimize::optimize(graph, signature, options)?;
+        let graph = optimize(graph, signature, options)?;
         let state = &session.state;
         let set = state.set(vars.iter().zip(accesses(&graph)));
         let paths: Vec<Option<String>> = {
             let paths = state.paths();
             vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
         };
-        let engine = Engine::new(graph, &session.devices, &paths, options, state.results.clone())?;
-        Ok(Compiled { engine, signature: signature.to_vec(), name, vars: set, _handles: vars.to_vec() })
+        let graph = PlacedGraph::new(graph, &session.devices, &paths, options)?;
+        Ok(Compiled { graph, signature: signature.to_vec(), name, vars: set, _handles: vars.to_vec() })
     }
 
     /// Returns whether inputs have the types that it was compiled for.
@@ -67,7 +67,7 @@ impl Compiled {
         inputs: &[HostTensor],
         call: Option<&RunningCall>,
     ) -> Result<Vec<HostTensor>> {
-        self.with_vars(session, call, |vars, cx| self.engine.step(inputs, vars, cx))
+        self.with_vars(session, call, |vars, cx| self.graph.step(inputs, vars, cx))
     }
 
     /// Calls `f` with the variables of a step, unless the call ends before.
@@ -88,7 +88,7 @@ impl Compiled {
         }
         let cx = StepCx { print: &session.print_to, stop };
         let step = || f(&mut self.vars.snapshot(), &cx);
-        match self.engine.may_split() {
+        match self.graph.may_split() {
             true => step_threads::run(session.teams.as_deref(), self.vars.assigns(), step),
             false => step(),
         }

@@ -13,8 +13,8 @@ pub(crate) struct Devices {
     pub(crate) topology: Topology,
     /// The devices of the topology, in the same order.
     pub(crate) all: Vec<Arc<dyn Device>>,
-    /// Whether the devices are simulated.
-    pub(crate) is_simulated: bool,
+    /// The CPU that interprets graphs.
+    pub(crate) host: Arc<CpuDevice>,
     /// The placement rules for variables.
     pub(crate) rules: Rules,
     /// The options of the partitioner.
@@ -39,8 +39,9 @@ impl Devices {
         rules.check(&topology)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / topology.devices.len()).max(1);
-        let all: Vec<Arc<dyn Device>> = if is_simulated {
-            SimulatedDevice::devices(&topology, true)
+        let (all, host): (Vec<Arc<dyn Device>>, _) = if is_simulated {
+            let host = CpuDevice::new(DeviceId::from_index(0), None, cores);
+            (SimulatedDevice::devices(&topology, true), Arc::new(host))
         } else {
             topology.alone = cores as f64 / threads as f64;
             let threads = limit.map_or(threads, |limit| limit / topology.devices.len());
@@ -49,15 +50,11 @@ impl Devices {
             if measure && cpus.len() > 1 {
                 topology = measure::measured(&topology, &cpus[0])?;
             }
-            cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>).collect()
+            let host = cpus[0].clone();
+            (cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>).collect(), host)
         };
         // Simulated time of a loop must include all of its iterations, however many there are.
         let flow = flow::PartitionOptions { lower_control: is_simulated, ..flow };
-        Ok(Devices { topology, all, is_simulated, rules, flow })
-    }
-
-    /// Returns whether there is a single real device and nothing to place.
-    pub(crate) fn is_one(&self) -> bool {
-        self.topology.devices.len() == 1 && !self.is_simulated && !self.flow.lower_everything
+        Ok(Devices { topology, all, host, rules, flow })
     }
 }

@@ -1,13 +1,12 @@
 //! Functions of a session: traced and compiled once for each combination of argument types, then
 //! run.
 
-use crate::cpu::program::CompileOptions;
+use crate::device::timeline::Timeline;
 use crate::device::variables::StepVars;
-use crate::flow::timeline::Timeline;
+use crate::device::{CompileOptions, StepCx};
 use crate::session::Session;
 use crate::session::call::CallOptions;
 use crate::session::compiled::{Cache, Compiled, begin};
-use crate::session::engine::StepCx;
 use crate::session::prune::{PruneKey, PrunedFunction};
 use anabranch_dsl::function::{Arguments, CallArgs, GraphFn, Output, Rebuild, Results, Signature, name_of, trace_fn};
 use anabranch_dsl::passes::Assignments;
@@ -163,8 +162,8 @@ where
     ///
     /// A call ends between two operations, or before the next iteration of a loop, which the error
     /// names. Then no variable has changed, and the memory of the step is freed. Waiting for
-    /// another call that assigns the same variables also ends. Tracing and compiling, which the first call
-    /// with arguments of some types does, are finished first.
+    /// another call that assigns the same variables also ends. Tracing and compiling, which the
+    /// first call with arguments of some types does, are finished first.
     pub fn call_with(&self, options: &CallOptions, args: impl CallArgs<Args>) -> Result<HostOf<F, Args>> {
         self.call_in(Some(options), args)
     }
@@ -199,7 +198,7 @@ where
         let arguments = Arguments::of(args);
         let Typed { compiled, rebuild, .. } = &*self.compiled(&arguments)?;
         let inputs = arguments.tensors();
-        let profile = |vars: &mut StepVars<'_>, cx: &StepCx<'_>| compiled.engine.profile(inputs, vars, cx);
+        let profile = |vars: &mut StepVars<'_>, cx: &StepCx<'_>| compiled.graph.profile(inputs, vars, cx);
         let (outputs, timeline) = compiled.with_vars(&self.session, None, profile)?;
         Ok((rebuild(&mut outputs.into_iter()), timeline))
     }
@@ -231,10 +230,10 @@ where
         let (compiled, inputs) = (&self.compiled(&arguments)?.compiled, arguments.tensors());
         let mut tensors = Vec::new();
         results.tensors_mut(&mut tensors);
-        if let Err(wrong) = check_results(compiled.engine.graph(), &tensors) {
+        if let Err(wrong) = check_results(compiled.graph.graph(), &tensors) {
             return Err(wrong.diagnostic(&self.name, results));
         }
-        let step = |vars: &mut StepVars<'_>, cx: &StepCx<'_>| compiled.engine.step_into(inputs, vars, cx, &mut tensors);
+        let step = |vars: &mut StepVars<'_>, cx: &StepCx<'_>| compiled.graph.step_into(inputs, vars, cx, &mut tensors);
         compiled.with_vars(&self.session, None, step)
     }
 
@@ -362,7 +361,7 @@ where
 
     /// Returns the graph that is compiled for arguments of the given types.
     pub fn graph(&self, signature: impl Into<Signature>) -> Result<Graph> {
-        Ok(self.compiled_for(signature.into())?.compiled.engine.graph().clone())
+        Ok(self.compiled_for(signature.into())?.compiled.graph.graph().clone())
     }
 
     /// Returns the plan for arguments of the given types as text.
@@ -371,7 +370,7 @@ where
     /// other; and for each loop and branch the values that it saves for a gradient, with name,
     /// type, line and bytes per iteration.
     pub fn explain(&self, signature: impl Into<Signature>) -> Result<String> {
-        Ok(self.compiled_for(signature.into())?.compiled.engine.explain(&self.session.devices))
+        Ok(self.compiled_for(signature.into())?.compiled.graph.explain(&self.session.devices))
     }
 
     fn compiled(&self, arguments: &Arguments) -> Result<Arc<Typed<HostOf<F, Args>>>> {

@@ -3,15 +3,14 @@
 pub(crate) mod call;
 mod compiled;
 mod devices;
-mod engine;
 pub(crate) mod function;
+mod placed;
 pub(crate) mod prune;
 mod step_threads;
 mod unoptimized;
 
-use crate::cpu::program::CompileOptions;
 use crate::device::variables::{VarAccess, VarStore};
-use crate::device::{PrintTo, SimulatedDevice};
+use crate::device::{CompileOptions, PrintTo, SimulatedDevice};
 use crate::flow;
 use crate::place::Rules;
 use anabranch_dsl::device::DeviceName;

@@ -1,6 +1,6 @@
 //! Pruned functions: parts of a function that compute some of its values from others.
 
-use crate::cpu::program::CompileOptions;
+use crate::device::CompileOptions;
 use crate::session::Session;
 use crate::session::call::CallOptions;
 use crate::session::compiled::{Cache, Compiled, begin};
@@ -154,7 +154,7 @@ impl PrunedFunction {
             return Err(Diagnostic::new(message).help("feed and fetch values whose extents follow from the signature"));
         }
         let compiled = self.0.compiled_for(&self.feed_types())?;
-        Ok(compiled.engine.explain(&self.0.session.devices))
+        Ok(compiled.graph.explain(&self.0.session.devices))
     }
 }
 

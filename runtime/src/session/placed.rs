@@ -1,0 +1,127 @@
+//! Graphs that were placed on the devices of a session and compiled.
+
+use crate::device::timeline::Timeline;
+use crate::device::variables::StepVars;
+use crate::device::{CompileOptions, Executable, StepCx};
+use crate::flow::{self, driver::Driver};
+use crate::place::{self, Placement};
+use crate::session::devices::Devices;
+use anabranch_dsl::device::DeviceName;
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
+
+/// A placed and compiled graph.
+#[derive(Debug)]
+pub(crate) struct PlacedGraph {
+    executable: Box<dyn Executable>,
+    /// The placement, if there was a choice.
+    placement: Option<Placement>,
+    /// The only device, if there were others.
+    on: Option<DeviceName>,
+}
+
+impl PlacedGraph {
+    /// Places and compiles a graph whose inputs have known shapes. `paths` are the paths of its
+    /// variables for placement rules, in their order.
+    ///
+    /// A graph on a single device is compiled by that device. If the device runs no whole graphs,
+    /// or if the graph is on several devices, it is partitioned.
+    pub(crate) fn new(
+        graph: Graph,
+        devices: &Devices,
+        paths: &[Option<String>],
+        options: CompileOptions,
+    ) -> Result<PlacedGraph> {
+        let nothing_asked = devices.rules.is_empty() && !asks_for_devices(&graph);
+        let whole = !devices.flow.lower_everything;
+        if options.interpreted {
+            if !nothing_asked {
+                // Checks the device constraints; the interpreter needs no device.
+                place::place(&graph, &devices.topology, &devices.rules, paths)?;
+            }
+            let executable = devices.host.whole(graph, options)?;
+            return Ok(PlacedGraph { executable, placement: None, on: None });
+        }
+        if let [only] = &devices.all[..]
+            && nothing_asked
+            && whole
+            && let Some(executable) = only.clone().compile(&graph, options)?
+        {
+            return Ok(PlacedGraph { executable, placement: None, on: None });
+        }
+        let placement = place::place(&graph, &devices.topology, &devices.rules, paths)?;
+        if let [id] = placement.devices(&graph)[..]
+            && whole
+            && let Some(executable) = devices.all[id.index()].clone().compile(&graph, options)?
+        {
+            let choice = devices.all.len() > 1;
+            let on = choice.then(|| devices.topology.device(id).name);
+            return Ok(PlacedGraph { executable, placement: choice.then_some(placement), on });
+        }
+        let partition = flow::partition(&graph, &placement, devices.flow);
+        let driver = Driver::new(graph, partition, &devices.all, options)?;
+        Ok(PlacedGraph { executable: Box::new(driver), placement: Some(placement), on: None })
+    }
+
+    /// Returns the graph.
+    pub(crate) fn graph(&self) -> &Graph {
+        self.executable.graph()
+    }
+
+    /// Returns whether several threads may compute a step.
+    pub(crate) fn may_split(&self) -> bool {
+        self.executable.may_split()
+    }
+
+    /// Runs a step. The variables change only if the step succeeds.
+    pub(crate) fn step(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut StepVars<'_>,
+        cx: &StepCx<'_>,
+    ) -> Result<Vec<HostTensor>> {
+        self.executable.step(inputs, vars, cx).map_err(|e| self.error(e))
+    }
+
+    /// Runs a step like [`step`](Self::step), and replaces other tensors by its outputs.
+    pub(crate) fn step_into(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut StepVars<'_>,
+        cx: &StepCx<'_>,
+        outputs: &mut [&mut HostTensor],
+    ) -> Result<()> {
+        self.executable.step_into(inputs, vars, cx, outputs).map_err(|e| self.error(e))
+    }
+
+    /// Runs a step like [`step`](Self::step) and records a timeline.
+    pub(crate) fn profile(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut StepVars<'_>,
+        cx: &StepCx<'_>,
+    ) -> Result<(Vec<HostTensor>, Timeline)> {
+        self.executable.profile(inputs, vars, cx).map_err(|e| self.error(e))
+    }
+
+    /// Returns the placement, if there was a choice, and the compiled graph as text.
+    pub(crate) fn explain(&self, devices: &Devices) -> String {
+        let crossings = self.executable.crossings().into_iter();
+        let placed = self.placement.as_ref().map(|p| p.explain(self.graph(), &devices.topology, crossings));
+        placed.unwrap_or_default() + &self.executable.explain()
+    }
+
+    /// Adds the device to an error.
+    fn error(&self, error: Diagnostic) -> Diagnostic {
+        match self.on {
+            Some(name) => error.at(Loc::UNKNOWN, format!("on {name}")),
+            None => error,
+        }
+    }
+}
+
+/// Returns whether a graph has device constraints.
+fn asks_for_devices(graph: &Graph) -> bool {
+    let mut asks = graph.vars.iter().any(|v| v.on.is_some());
+    graph.visit_nodes(graph.root(), &mut |node| asks |= graph.node(node).on.is_some());
+    asks
+}
