@@ -8,17 +8,20 @@ use anabranch::dsl::{Graph, HostTensor, interp};
 use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
 
 /// The partitions to try: the number of devices, and whether everything is lowered, kernels are
-/// interpreted, and devices are simulated. Interpreted partitions must return the interpreter's
-/// values, bitwise except for NaNs.
-const CUTS: [(&str, u32, bool, bool, bool); 8] = [
-    ("one device, everything lowered", 1, true, true, false),
-    ("two devices", 2, false, true, false),
-    ("two devices, everything lowered", 2, true, true, false),
-    ("three devices", 3, false, true, false),
-    ("three devices, everything lowered", 3, true, true, false),
-    ("three devices, compiled", 3, false, false, false),
-    ("three simulated devices", 3, false, true, true),
-    ("two simulated devices, everything lowered", 2, true, true, true),
+/// interpreted, devices are simulated, and the number of opaque devices. Interpreted partitions
+/// must return the interpreter's values, bitwise except for NaNs.
+const CUTS: [(&str, u32, bool, bool, bool, u32); 11] = [
+    ("one device, everything lowered", 1, true, true, false, 0),
+    ("two devices", 2, false, true, false, 0),
+    ("two devices, everything lowered", 2, true, true, false, 0),
+    ("three devices", 3, false, true, false, 0),
+    ("three devices, everything lowered", 3, true, true, false, 0),
+    ("three devices, compiled", 3, false, false, false, 0),
+    ("three simulated devices", 3, false, true, true, 0),
+    ("two simulated devices, everything lowered", 2, true, true, true, 0),
+    ("an opaque device", 1, false, true, false, 1),
+    ("two opaque devices, everything lowered", 2, true, true, false, 2),
+    ("two opaque devices and a CPU", 3, false, true, false, 2),
 ];
 
 /// The numbers of concurrent loop iterations. Each partition gets one of them, which alternates
@@ -38,7 +41,7 @@ impl RandomPlacements {
         let seed = text.bytes().fold(0, |seed: u64, b| seed.wrapping_mul(31).wrapping_add(b.into()));
         let mut programs = Vec::new();
         let all = std::env::var_os("ANABRANCH_SLOW").is_some();
-        for (i, (name, devices, lower_everything, interpreted, simulated)) in CUTS.into_iter().enumerate() {
+        for (i, (name, devices, lower_everything, interpreted, simulated, opaque)) in CUTS.into_iter().enumerate() {
             if !all && !(i as u64 + seed).is_multiple_of(3) {
                 continue;
             }
@@ -46,8 +49,15 @@ impl RandomPlacements {
                 if !all && k != (i + (seed >> 32) as usize) % WINDOWS.len() {
                     continue;
                 }
-                let how =
-                    RandomPlacement { devices, seed, parallel_iterations, lower_everything, interpreted, simulated };
+                let how = RandomPlacement {
+                    devices,
+                    seed,
+                    parallel_iterations,
+                    lower_everything,
+                    interpreted,
+                    simulated,
+                    opaque,
+                };
                 programs.push((name, how, RandomlyPlacedProgram::new(graph.clone(), how)));
             }
         }

@@ -174,18 +174,20 @@ impl Program {
     }
 
     /// Runs a graph without variables whose inputs and outputs may be stacks and lists. `values`
-    /// are first the inputs, then the outputs, in a type that `open` unpacks and `close` creates.
+    /// are first the inputs, then the outputs, in a type that `open` unpacks and `close` creates
+    /// from a value and its type.
     pub(crate) fn run_part<B>(
         &self,
         values: &mut Vec<B>,
         open: impl Fn(B) -> Contents,
-        close: impl Fn(Contents) -> B,
+        close: impl Fn(Contents, &Type) -> B,
         run_context: RunContext<'_>,
     ) -> Result<()> {
         let Some(plan) = &self.plan else {
             let inputs: Vec<RuntimeValue> = values.drain(..).map(|value| open(value).into_value()).collect();
             let outputs = interp::run_data(&self.graph, &inputs, &mut vec![], self.interpreter_options(), run_context)?;
-            values.extend(outputs.into_iter().map(|datum| close(Contents::Value(datum))));
+            let types = self.graph.outputs().iter().map(|&v| self.graph.ty(v));
+            values.extend(outputs.into_iter().zip(types).map(|(datum, ty)| close(Contents::Value(datum), ty)));
             return Ok(());
         };
         let mut cx = self.context(plan)?;
@@ -208,14 +210,18 @@ impl Program {
         plan.run(&mut cx, &tensors, Vars::Tensors(&[]), run_context, &self.results)?;
         let mut outputs = plan.finish(&mut cx, &tensors, &mut [][..], &self.results).into_iter();
         let mut held = cx.stack_outputs.drain(..);
-        values.extend(self.graph.outputs().iter().map(|&v| match self.graph.ty(v) {
-            Type::Tensor(_) => {
-                close(Contents::Value(RuntimeValue::Tensor(outputs.next().expect("the plan returned its tensors"))))
-            }
-            _ => close(match held.next().flatten().expect("the plan returned its stacks") {
-                StackOrList::Stack(stack) => Contents::Value(RuntimeValue::Stack(stack)),
-                StackOrList::List(list) => Contents::List(Arc::new(list)),
-            }),
+        values.extend(self.graph.outputs().iter().map(|&v| {
+            let ty = self.graph.ty(v);
+            let contents = match ty {
+                Type::Tensor(_) => {
+                    Contents::Value(RuntimeValue::Tensor(outputs.next().expect("the plan returned its tensors")))
+                }
+                _ => match held.next().flatten().expect("the plan returned its stacks") {
+                    StackOrList::Stack(stack) => Contents::Value(RuntimeValue::Stack(stack)),
+                    StackOrList::List(list) => Contents::List(Arc::new(list)),
+                },
+            };
+            close(contents, ty)
         }));
         drop(held);
         cx.stacks.iter_mut().for_each(StackStorage::release);
@@ -488,7 +494,12 @@ mod tests {
             let has_native_code = program.plan.as_ref().is_some_and(|plan| plan.native.is_some());
             assert_eq!(has_native_code, cfg!(feature = "jit") && stage.is_none(), "{stage:?}");
             let mut values = vec![RuntimeValue::Tensor(HostTensor::scalar(3))];
-            let part = program.run_part(&mut values, Contents::Value, Contents::into_value, RunContext::default());
+            let part = program.run_part(
+                &mut values,
+                Contents::Value,
+                |contents, _| contents.into_value(),
+                RunContext::default(),
+            );
             part.unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(values[0].as_tensor(), Some(&HostTensor::scalar(256)), "{stage:?}: as a part of a graph");
         }

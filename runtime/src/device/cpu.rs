@@ -6,11 +6,11 @@ use super::whole::WholeGraph;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of};
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::optimize::optimize;
-use crate::cpu::program::{CompileOptions, Contents, Program};
+use crate::cpu::program::{CompileOptions, Program};
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::interp::{RunContext, RuntimeValue};
+use anabranch_dsl::interp::RunContext;
 use anabranch_dsl::ir::Value;
-use anabranch_dsl::{Diagnostic, ErrorKind, Graph, Result, TensorType, passes};
+use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result, TensorType, Type, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,6 +81,10 @@ impl CpuDevice {
 }
 
 impl Device for CpuDevice {
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
     fn name(&self) -> Option<DeviceName> {
         self.name
     }
@@ -97,11 +101,45 @@ impl Device for CpuDevice {
         Ok(Box::new(Loaded::new(CpuKernel::new(graph, options)?, self)))
     }
 
-    /// Completes immediately: CPU devices share host memory, and buffers are immutable.
-    fn copy(&self, mut values: Vec<DeviceBuffer>, to: MemorySpace, _: &Arc<Step>, _: Ticket) -> Progress {
-        values.iter_mut().for_each(|value| value.place = to);
-        Progress::Complete(values)
+    fn shares_host_memory(&self) -> bool {
+        true
     }
+
+    // Copies complete immediately: CPU devices share host memory, and buffers are immutable.
+
+    fn upload(&self, values: Vec<DeviceBuffer>, _: &Arc<Step>, _: Ticket) -> Progress {
+        Progress::Complete(moved(values, self.place()))
+    }
+
+    fn download(&self, values: Vec<DeviceBuffer>, _: &Arc<Step>, _: Ticket) -> Progress {
+        Progress::Complete(moved(values, MemorySpace::Host))
+    }
+
+    fn copy(
+        &self,
+        values: Vec<DeviceBuffer>,
+        to: &dyn Device,
+        _: &Arc<Step>,
+        _: Ticket,
+    ) -> std::result::Result<Progress, Vec<DeviceBuffer>> {
+        match to.shares_host_memory() {
+            true => Ok(Progress::Complete(moved(values, MemorySpace::Device(to.id())))),
+            false => Err(values),
+        }
+    }
+
+    fn store(&self, value: HostTensor) -> Result<DeviceBuffer> {
+        Ok(DeviceBuffer::of_tensor(self.place(), value))
+    }
+
+    fn fetch(&self, value: DeviceBuffer) -> Result<HostTensor> {
+        Ok(value.into_tensor(self.place()))
+    }
+}
+
+/// Makes values in host memory part of another space that has it.
+pub(super) fn moved(values: Vec<DeviceBuffer>, to: MemorySpace) -> Vec<DeviceBuffer> {
+    values.into_iter().map(|value| value.moved_to(to)).collect()
 }
 
 /// A kernel loaded on a CPU device.
@@ -228,13 +266,14 @@ impl CpuKernel {
         // After the first four, every 16th run is timed.
         let runs = self.runs.fetch_add(1, Ordering::Relaxed);
         let timed = (runs < 4 || runs.is_multiple_of(16)).then(Instant::now);
-        let (open, close) = (|buffer: DeviceBuffer| buffer.at(place), |contents| DeviceBuffer::new(place, contents));
+        let open = |buffer: DeviceBuffer| buffer.into_contents(place);
+        let close = |contents, ty: &Type| DeviceBuffer::of_contents(place, contents, ty);
         match &self.how {
             How::Known(program) => program.run_part(&mut values, open, close, run_context)?,
             How::BySignature(plans) => {
                 let params = values.iter().zip(self.graph.inputs());
-                let signature = params.map(|(buffer, &v)| match &buffer.contents {
-                    Contents::Value(RuntimeValue::Tensor(tensor)) => tensor.ty(),
+                let signature = params.map(|(buffer, &v)| match buffer.ty() {
+                    Type::Tensor(ty) => ty,
                     _ => self.graph.ty(v).element().clone(),
                 });
                 let program = self.plan_for(plans, signature.collect())?;
@@ -283,10 +322,11 @@ impl CpuKernel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::program::Contents;
     use crate::flow;
     use crate::place::place_at_random;
-    use anabranch_dsl::interp::Stack;
-    use anabranch_dsl::{DType, HostTensor};
+    use anabranch_dsl::DType;
+    use anabranch_dsl::interp::{RuntimeValue, Stack};
 
     const HERE: MemorySpace = MemorySpace::Host;
 
@@ -302,8 +342,9 @@ mod tests {
     }
 
     fn run(kernel: &CpuKernel, inputs: Vec<Contents>) -> Contents {
-        let inputs = inputs.into_iter().map(|contents| DeviceBuffer::new(HERE, contents)).collect();
-        kernel.run(inputs, HERE, RunContext::default()).unwrap().remove(0).at(HERE)
+        let params = inputs.into_iter().zip(kernel.graph.inputs());
+        let inputs = params.map(|(value, &v)| DeviceBuffer::of_contents(HERE, value, kernel.graph.ty(v))).collect();
+        kernel.run(inputs, HERE, RunContext::default()).unwrap().remove(0).into_contents(HERE)
     }
 
     fn index(i: i32) -> Contents {

@@ -5,17 +5,19 @@
 //! several devices are an [`Executable`], too.
 //!
 //! The interface for subgraphs is asynchronous, as GPUs and devices of other processes require. A
-//! device *loads* a graph once. During a step, work is *enqueued*: runs of a [`LoadedKernel`], or a
-//! [copy](Device::copy) of a value to the place of its use. Work that completes synchronously
-//! returns [`Progress::Complete`]. Otherwise the [`Step`] later receives an [`Event`] with the
-//! [`Ticket`] of the work. Computation and transfers thus overlap.
+//! device *loads* a graph once. During a step, work is *enqueued*: runs of a [`LoadedKernel`],
+//! [uploads](Device::upload) from the host, [downloads](Device::download) to it, and
+//! [copies](Device::copy) to other devices. Work that completes synchronously returns
+//! [`Progress::Complete`]. Otherwise the [`Step`] later receives an [`Event`] with the [`Ticket`]
+//! of the work. Computation and transfers thus overlap.
 //!
 //! Invariants:
 //!
 //! - D1. A [`DeviceBuffer`] belongs to a [`MemorySpace`], a device or the host, and is used only
-//!   there. A copy brings it to another place. It is immutable.
-//! - D2. Work is complete when its results may be used by other work of that place. Only a copy to
-//!   the host makes a value readable by the host.
+//!   there. Uploads, downloads and copies bring it to another space. It is immutable.
+//! - D2. Work is complete when its results may be used by other work of that space. Only a download
+//!   makes a value readable by the host. An error may be reported after the completion, by the
+//!   [fence](Device::fence) of the step.
 //! - D3. Each ticket has one event, or none if its work completed synchronously or is withdrawn. An
 //!   error is also an outcome of an event.
 //! - D4. Work ends soon after the step's stop flag is set, and is withdrawn if it still waits for a
@@ -24,10 +26,14 @@
 //!
 //! Devices must not depend on partitions, frames or iterations, which belong to the executors.
 
+mod buffer;
 pub(crate) mod cost;
 mod cpu;
 mod executable;
+mod host_memory;
 pub(crate) mod measure;
+#[cfg(any(test, feature = "testing"))]
+mod opaque;
 mod simulated;
 mod step;
 pub(crate) mod timeline;
@@ -37,81 +43,19 @@ mod whole;
 
 pub(crate) use crate::cpu::optimize::optimize;
 pub(crate) use crate::cpu::program::CompileOptions;
+pub(crate) use buffer::{DeviceBuffer, DeviceMemory, MemorySpace};
 pub(crate) use cpu::{CpuDevice, is_thread_of_device};
 pub(crate) use executable::{Crossing, Executable, StepCx};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use opaque::OpaqueDevice;
 pub use simulated::SimulatedDevice;
 pub(crate) use step::{Event, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 
-use crate::cpu::program::Contents;
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::interp::RuntimeValue;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
-
-/// The memory in which a value is stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum MemorySpace {
-    /// The memory of this process, which holds the tensors of callers.
-    Host,
-    Device(DeviceId),
-}
-
-/// A value at a place. Clones share its memory.
-///
-/// All current devices compute in host memory, which is thus the memory of every buffer.
-#[derive(Clone, Debug)]
-pub(crate) struct DeviceBuffer {
-    place: MemorySpace,
-    contents: Contents,
-}
-
-impl DeviceBuffer {
-    /// Returns a buffer for a tensor that is already at a place.
-    pub(crate) fn of_tensor(place: MemorySpace, tensor: HostTensor) -> DeviceBuffer {
-        DeviceBuffer::new(place, Contents::Value(RuntimeValue::Tensor(tensor)))
-    }
-
-    /// Returns a buffer for a value that is already at a place.
-    fn new(place: MemorySpace, contents: Contents) -> DeviceBuffer {
-        DeviceBuffer { place, contents }
-    }
-
-    /// Returns the contents, for use at `place`.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the buffer is at another place.
-    fn at(self, place: MemorySpace) -> Contents {
-        assert_eq!(self.place, place, "a value is used in its own memory space");
-        self.contents
-    }
-
-    /// Returns the new value of a variable, which stays on its device. All current devices keep
-    /// variables in host memory.
-    pub(crate) fn resident(self) -> HostTensor {
-        let Contents::Value(RuntimeValue::Tensor(tensor)) = self.contents else { panic!("a variable is a tensor") };
-        tensor
-    }
-
-    /// Returns the tensor of a host buffer.
-    pub(crate) fn into_host(self) -> HostTensor {
-        let contents = self.at(MemorySpace::Host);
-        let Contents::Value(RuntimeValue::Tensor(tensor)) = contents else {
-            panic!("only tensors are read by the host")
-        };
-        tensor
-    }
-
-    /// Returns the length in bytes, or 0 for stacks and lists, which never leave their device.
-    fn n_bytes(&self) -> usize {
-        match &self.contents {
-            Contents::Value(RuntimeValue::Tensor(t)) => t.shape().iter().product::<usize>() * t.dtype().size(),
-            _ => 0,
-        }
-    }
-}
 
 /// The state of enqueued work.
 #[derive(Debug)]
@@ -124,6 +68,9 @@ pub(crate) enum Progress {
 
 /// A device. Several steps may use it concurrently.
 pub(crate) trait Device: Debug + Send + Sync {
+    /// Returns the index among the devices of the session.
+    fn id(&self) -> DeviceId;
+
     /// Returns the name, or `None` for devices that errors do not mention.
     fn name(&self) -> Option<DeviceName>;
 
@@ -139,11 +86,42 @@ pub(crate) trait Device: Debug + Send + Sync {
     /// Compiles a graph without variables. The inputs and outputs may be stacks and lists.
     fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>>;
 
-    /// Starts copying values to another place. The values arrive in the same order.
+    /// Returns whether the device computes in host memory, so that nothing is copied between it and
+    /// others of this kind.
+    fn shares_host_memory(&self) -> bool {
+        false
+    }
+
+    /// Starts copying values from the host to the device. The values arrive in the same order.
+    fn upload(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress;
+
+    /// Starts copying tensors of the device to the host. The values arrive in the same order.
+    fn download(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress;
+
+    /// Starts copying values of the device to another device. The values arrive in the same order.
+    /// Without values, only the event is sent.
     ///
-    /// Without values, only the event is sent. Copies are requested from the device that has the
-    /// values, or from the destination if they come from the host.
-    fn copy(&self, values: Vec<DeviceBuffer>, to: MemorySpace, step: &Arc<Step>, ticket: Ticket) -> Progress;
+    /// Returns the values if there is no way from one device to the other. They are then downloaded
+    /// and uploaded.
+    fn copy(
+        &self,
+        values: Vec<DeviceBuffer>,
+        to: &dyn Device,
+        step: &Arc<Step>,
+        ticket: Ticket,
+    ) -> std::result::Result<Progress, Vec<DeviceBuffer>>;
+
+    /// Waits for all work of a step on this device. A failure that was not known when the work
+    /// completed is an error now. The step commits nothing before all its fences are complete.
+    fn fence(&self, _step: &Arc<Step>, _ticket: Ticket) -> Result<Progress> {
+        Ok(Progress::Complete(Vec::new()))
+    }
+
+    /// Stores the value of a variable on the device, outside of any step.
+    fn store(&self, value: HostTensor) -> Result<DeviceBuffer>;
+
+    /// Returns the value of a variable on the device, outside of any step.
+    fn fetch(&self, value: DeviceBuffer) -> Result<HostTensor>;
 }
 
 /// A graph loaded on a device.

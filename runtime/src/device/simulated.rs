@@ -6,12 +6,12 @@
 //! time, then of creation, so every run is the same.
 
 use super::cost::kernel_seconds;
-use super::cpu::CpuKernel;
+use super::cpu::{CpuKernel, moved};
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket};
 use super::{DeviceId, DeviceInfo, Link, Topology};
 use crate::cpu::program::CompileOptions;
 use anabranch_dsl::device::{DeviceName, LOCAL};
-use anabranch_dsl::{Diagnostic, Graph, Result};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -136,16 +136,25 @@ struct ClockedDevice {
 }
 
 impl ClockedDevice {
-    /// Reserves a link for a transfer. Returns the times of its start and end.
-    fn transfer(&self, n_bytes: usize, to: MemorySpace, clock: &mut SimulatedClock) -> (f64, f64) {
-        let here = MemorySpace::Device(self.id);
-        let (way, link) = match to {
-            MemorySpace::Device(to) if to == self.id => ((MemorySpace::Host, here), self.topology.host_link(self.id)),
-            MemorySpace::Device(to) => ((here, MemorySpace::Device(to)), self.topology.link(self.id, to)),
-            MemorySpace::Host => ((here, MemorySpace::Host), self.topology.host_link(self.id)),
-        };
-        let (begin, sent) = clock.take(way, n_bytes as f64 / link.bandwidth);
-        (begin, sent + link.latency)
+    fn place(&self) -> MemorySpace {
+        MemorySpace::Device(self.id)
+    }
+
+    /// Starts a transfer over a link.
+    fn transfer(
+        &self,
+        values: Vec<DeviceBuffer>,
+        [from, to]: [MemorySpace; 2],
+        link: Link,
+        step: &Step,
+        ticket: Ticket,
+    ) -> Progress {
+        let n_bytes: u64 = values.iter().map(DeviceBuffer::n_bytes).sum();
+        with_clock(step, |clock| {
+            let (begin, sent) = clock.take((from, to), n_bytes as f64 / link.bandwidth);
+            clock.at(sent + link.latency, begin, ticket, Ok(moved(values, to)));
+        });
+        Progress::Later
     }
 }
 
@@ -155,6 +164,10 @@ fn with_clock<T>(step: &Step, f: impl FnOnce(&mut SimulatedClock) -> T) -> T {
 }
 
 impl Device for ClockedDevice {
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
     fn name(&self) -> Option<DeviceName> {
         self.name
     }
@@ -168,13 +181,34 @@ impl Device for ClockedDevice {
         Ok(Box::new(ClockedKernel { kernel: CpuKernel::new(graph, options)?, seconds, device: self.id }))
     }
 
-    fn copy(&self, mut values: Vec<DeviceBuffer>, to: MemorySpace, step: &Arc<Step>, ticket: Ticket) -> Progress {
-        with_clock(step, |clock| {
-            let (begin, end) = self.transfer(values.iter().map(DeviceBuffer::n_bytes).sum(), to, clock);
-            values.iter_mut().for_each(|value| value.place = to);
-            clock.at(end, begin, ticket, Ok(values));
-        });
-        Progress::Later
+    fn upload(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {
+        self.transfer(values, [MemorySpace::Host, self.place()], self.topology.host_link(self.id), step, ticket)
+    }
+
+    fn download(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {
+        self.transfer(values, [self.place(), MemorySpace::Host], self.topology.host_link(self.id), step, ticket)
+    }
+
+    fn copy(
+        &self,
+        values: Vec<DeviceBuffer>,
+        to: &dyn Device,
+        step: &Arc<Step>,
+        ticket: Ticket,
+    ) -> std::result::Result<Progress, Vec<DeviceBuffer>> {
+        if !to.is_simulated() {
+            return Err(values);
+        }
+        let link = self.topology.link(self.id, to.id());
+        Ok(self.transfer(values, [self.place(), MemorySpace::Device(to.id())], link, step, ticket))
+    }
+
+    fn store(&self, value: HostTensor) -> Result<DeviceBuffer> {
+        Ok(DeviceBuffer::of_tensor(self.place(), value))
+    }
+
+    fn fetch(&self, value: DeviceBuffer) -> Result<HostTensor> {
+        Ok(value.into_tensor(self.place()))
     }
 }
 

@@ -46,6 +46,9 @@ pub(crate) struct Step {
     more: Condvar,
     /// The clock of simulated devices, with their future events.
     clock: Option<Mutex<SimulatedClock>>,
+    /// The events of opaque devices.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) late_events: super::opaque::LateEvents,
 }
 
 impl Step {
@@ -59,6 +62,8 @@ impl Step {
             events: Mutex::default(),
             more: Condvar::new(),
             clock,
+            #[cfg(any(test, feature = "testing"))]
+            late_events: Default::default(),
         })
     }
 
@@ -128,6 +133,10 @@ impl Step {
             if let Some(event) = self.event() {
                 return Some(event);
             }
+        }
+        #[cfg(any(test, feature = "testing"))]
+        if let Some(event) = self.late_events.take() {
+            return Some(event);
         }
         let wait = self.more.wait_timeout_while(self.events(), at_most, |events| events.is_empty());
         wait.unwrap_or_else(PoisonError::into_inner).0.pop_front()

@@ -11,8 +11,8 @@ use super::{EdgeId, KernelId, Partition, Sink, Source, SubgraphId};
 use crate::device::timeline::{Span, Timeline};
 use crate::device::variables::StepVars;
 use crate::device::{
-    CompileOptions, Crossing, Device, DeviceBuffer, Event, Executable, LoadedKernel, MemorySpace, PrintTo, Progress,
-    Step, StepCx, Ticket, error_on, name_of,
+    CompileOptions, Crossing, Device, DeviceBuffer, Event, Executable, LoadedKernel, PrintTo, Progress, Step, StepCx,
+    Ticket, error_on, name_of,
 };
 use anabranch_dsl::interp::{StopFlag, stopped};
 use anabranch_dsl::ir::{Node, VarId};
@@ -51,10 +51,15 @@ enum PendingOp {
     Read { part: SubgraphId, task: TaskId },
     /// A transfer of a value to another subgraph.
     Send { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
+    /// The first leg of a transfer between devices without a way from one to the other: to the
+    /// host.
+    SendToHost { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
     /// A transfer of any other message to another subgraph.
     Tell { from: SubgraphId, to: SubgraphId, message: DeviceMessage<DeviceBuffer> },
     /// A copy of a step output to the host.
     Give { part: SubgraphId, output: u32 },
+    /// The fence of a device at the end of the step.
+    Fence { part: SubgraphId },
 }
 
 /// Maximum number of actions of one executor before the next executor's turn.
@@ -103,12 +108,12 @@ impl Driver {
         self.partition.parts[part.index()].kernels[kernel.index()].members.last().copied()
     }
 
-    fn place(&self, part: SubgraphId) -> MemorySpace {
-        MemorySpace::Device(self.partition.parts[part.index()].device)
+    fn device(&self, part: SubgraphId) -> &dyn Device {
+        &*self.devices[part.index()]
     }
 
     fn name(&self, part: SubgraphId) -> String {
-        name_of(&*self.devices[part.index()])
+        name_of(self.device(part))
     }
 
     /// Runs a step without changing any outside state. `stop` cancels the step and is also set if
@@ -138,6 +143,7 @@ impl Driver {
             spare: Vec::new(),
             outputs: vec![None; self.graph.outputs().len()],
             assigned: Vec::new(),
+            is_fenced: false,
             last: None,
             spans: timeline.is_some().then(Vec::new),
         };
@@ -159,7 +165,7 @@ impl Driver {
             spans.sort_by_key(|s| s.begin);
             *timeline = Timeline { spans, total, simulated };
         }
-        Ok(run.given())
+        run.given()
     }
 
     /// Returns the locations of the loops around a node, innermost first.
@@ -194,7 +200,7 @@ impl Driver {
             }
             (kind, _) => self.stopped(kind, node),
         };
-        error_on(&*self.devices[part.index()], error)
+        error_on(self.device(part), error)
     }
 }
 
@@ -263,7 +269,10 @@ struct StepRun<'a> {
     /// Empty vectors for reuse.
     spare: Vec<Vec<DeviceBuffer>>,
     outputs: Vec<Option<HostTensor>>,
-    assigned: Vec<(VarId, HostTensor)>,
+    /// The new values of variables, each with the subgraph that assigned it.
+    assigned: Vec<(SubgraphId, VarId, DeviceBuffer)>,
+    /// Whether the fences of the devices were requested.
+    is_fenced: bool,
     /// The node that ran last.
     last: Option<Node>,
     /// The recorded spans, if a timeline was requested.
@@ -323,7 +332,11 @@ impl StepRun<'_> {
             }
             if self.pending.len() == 0 {
                 assert!(self.executors.iter().all(Executor::is_finished), "a step is stuck\n{}", self.driver.graph);
-                return Ok(());
+                if self.is_fenced {
+                    return Ok(());
+                }
+                self.fence()?;
+                continue;
             }
             // The step waits for the running kernel, so a stop is reported there.
             let running = self.pending.work.iter().flatten().find_map(|work| match *work {
@@ -373,10 +386,21 @@ impl StepRun<'_> {
         }
     }
 
+    /// Requests the fences of all devices. Nothing is committed before they are complete.
+    fn fence(&mut self) -> Result<()> {
+        self.is_fenced = true;
+        for part in (0..self.executors.len() as u32).map(SubgraphId) {
+            let ticket = self.pending.ticket();
+            let device = self.driver.device(part);
+            let progress = device.fence(&self.step, ticket).map_err(|e| error_on(device, e))?;
+            self.begun(ticket, PendingOp::Fence { part }, progress);
+        }
+        Ok(())
+    }
+
     /// Submits an action of an executor to its device.
     fn act(&mut self, part: SubgraphId, action: Action<DeviceBuffer>) -> Result<()> {
-        let (driver, device) = (self.driver, &self.driver.devices[part.index()]);
-        let here = driver.place(part);
+        let (driver, device) = (self.driver, self.driver.device(part));
         let ticket = self.pending.ticket();
         let begin = self.spans.as_ref().map(|_| self.step.now());
         let mut vector = |value: Option<DeviceBuffer>| {
@@ -384,16 +408,16 @@ impl StepRun<'_> {
             values.extend(value);
             values
         };
-        let mut copy = |value, to| device.copy(vector(value), to, &self.step, ticket);
         let (work, progress) = match action {
             Action::Load { task, source } => {
                 let progress = match source {
                     Source::Input(i) => {
-                        copy(Some(DeviceBuffer::of_tensor(MemorySpace::Host, self.inputs[i as usize].clone())), here)
+                        let input = DeviceBuffer::from_host(self.inputs[i as usize].clone());
+                        device.upload(vector(Some(input)), &self.step, ticket)
                     }
                     Source::Var(var) => {
-                        let value = HostTensor::clone(&self.vars[var.index()]);
-                        Progress::Complete(vector(Some(DeviceBuffer::of_tensor(here, value))))
+                        let value = device.store(HostTensor::clone(&self.vars[var.index()]));
+                        Progress::Complete(vector(Some(value.map_err(|e| error_on(device, e))?)))
                     }
                 };
                 (PendingOp::Load { part, task }, progress)
@@ -406,32 +430,43 @@ impl StepRun<'_> {
                 (PendingOp::Run { part, task, kernel }, progress)
             }
             Action::Read { task, predicate } => {
-                (PendingOp::Read { part, task }, copy(Some(predicate), MemorySpace::Host))
+                (PendingOp::Read { part, task }, device.download(vector(Some(predicate)), &self.step, ticket))
             }
             Action::Send { to, message: DeviceMessage::Value { edge, tag, value } } => {
-                (PendingOp::Send { from: part, to, edge, tag }, copy(Some(value), driver.place(to)))
+                match device.copy(vector(Some(value)), driver.device(to), &self.step, ticket) {
+                    Ok(progress) => (PendingOp::Send { from: part, to, edge, tag }, progress),
+                    Err(values) => {
+                        let progress = device.download(values, &self.step, ticket);
+                        (PendingOp::SendToHost { from: part, to, edge, tag }, progress)
+                    }
+                }
             }
-            Action::Send { to, message } => (PendingOp::Tell { from: part, to, message }, copy(None, driver.place(to))),
+            Action::Send { to, message } => {
+                let progress = device.copy(vector(None), driver.device(to), &self.step, ticket);
+                (PendingOp::Tell { from: part, to, message }, progress.unwrap_or_else(Progress::Complete))
+            }
             Action::Give { sink: Sink::Assign(var), value } => {
-                self.assigned.push((var, value.resident()));
+                self.assigned.push((part, var, value));
                 return Ok(());
             }
             Action::Give { sink: Sink::Output(i), value } => {
-                (PendingOp::Give { part, output: i }, copy(Some(value), MemorySpace::Host))
+                (PendingOp::Give { part, output: i }, device.download(vector(Some(value)), &self.step, ticket))
             }
         };
+        // A kernel that completed synchronously is timed here. A synchronous copy takes no time.
+        if let (Some(begin), PendingOp::Run { .. }, Progress::Complete(_)) = (begin, &work, &progress) {
+            self.span(&work, begin, self.step.now());
+        }
+        self.begun(ticket, work, progress);
+        Ok(())
+    }
+
+    /// Registers an operation that has begun, or handles its completion.
+    fn begun(&mut self, ticket: Ticket, work: PendingOp, progress: Progress) {
         match progress {
-            Progress::Complete(values) => {
-                // A kernel that completed synchronously is timed here. A synchronous copy takes no
-                // time.
-                if let (Some(begin), PendingOp::Run { .. }) = (begin, &work) {
-                    self.span(&work, begin, self.step.now());
-                }
-                self.completed(work, values);
-            }
+            Progress::Complete(values) => self.completed(work, values),
             Progress::Later => self.pending.add(ticket, work),
         }
-        Ok(())
     }
 
     /// Handles an event of a device.
@@ -440,6 +475,7 @@ impl StepRun<'_> {
         let outcome = event.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let values = outcome.map_err(|error| match work {
             PendingOp::Run { part, kernel, .. } => self.driver.kernel_error(part, kernel, error),
+            PendingOp::Fence { part } => error_on(self.driver.device(part), error),
             _ => error,
         })?;
         self.span(&work, event.begin, event.end);
@@ -449,6 +485,11 @@ impl StepRun<'_> {
 
     /// Reports the completion of an operation to its executor.
     fn completed(&mut self, work: PendingOp, mut values: Vec<DeviceBuffer>) {
+        if let PendingOp::SendToHost { from, to, edge, tag } = work {
+            let ticket = self.pending.ticket();
+            let progress = self.driver.device(to).upload(values, &self.step, ticket);
+            return self.begun(ticket, PendingOp::Send { from, to, edge, tag }, progress);
+        }
         let executors = &mut self.executors;
         let mut value = || values.pop().expect("a value was copied");
         match work {
@@ -461,6 +502,8 @@ impl StepRun<'_> {
             PendingOp::Tell { from, to, message } => executors[to.index()].on_message(from, message),
             PendingOp::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
             PendingOp::Load { part, task } => executors[part.index()].loaded(task, value()),
+            PendingOp::Fence { .. } => {}
+            PendingOp::SendToHost { .. } => panic!("the second leg has begun"),
             PendingOp::Run { part, task, .. } => return executors[part.index()].on_kernel_done(task, values),
         }
         self.spare.push(values);
@@ -477,7 +520,7 @@ impl StepRun<'_> {
                 let iterations = self.executors[part.index()].tag_of(*task);
                 (driver.name(*part), driver.kernel_name(*part, *kernel), loc, iterations)
             }
-            PendingOp::Send { from, to, edge, tag } => {
+            PendingOp::Send { from, to, edge, tag } | PendingOp::SendToHost { from, to, edge, tag } => {
                 let value = driver.partition.edges[edge.index()].value;
                 let way = format!("{} -> {}", driver.name(*from), driver.name(*to));
                 (way, value.to_string(), Loc::UNKNOWN, tag.clone())
@@ -494,14 +537,19 @@ impl StepRun<'_> {
                 let way = format!("{} -> host", driver.name(*part));
                 (way, format!("output {output}"), Loc::UNKNOWN, Tag::new())
             }
-            PendingOp::Tell { .. } => return,
+            PendingOp::Tell { .. } | PendingOp::Fence { .. } => return,
         };
         spans.push(Span { device, name, loc, iterations: iterations.to_vec(), begin, end });
     }
 
-    fn given(mut self) -> StepResults {
+    fn given(mut self) -> Result<StepResults> {
         let outputs = self.outputs.drain(..).map(|output| output.expect("the subgraphs compute all outputs")).collect();
-        StepResults { outputs, assigned: std::mem::take(&mut self.assigned) }
+        let assigned = std::mem::take(&mut self.assigned).into_iter();
+        let fetched = assigned.map(|(part, var, value)| {
+            let device = self.driver.device(part);
+            Ok((var, device.fetch(value).map_err(|e| error_on(device, e))?))
+        });
+        Ok(StepResults { outputs, assigned: fetched.collect::<Result<_>>()? })
     }
 }
 
@@ -509,5 +557,54 @@ impl Drop for StepRun<'_> {
     /// Stops and awaits pending operations, however the step ends.
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::variables::{VarAccess, VarStore};
+    use crate::device::{CpuDevice, DeviceId, OpaqueDevice};
+    use crate::place::place_at_random;
+    use anabranch_dsl::AnyVar;
+
+    /// A graph that assigns a variable and asserts that its input is positive, on devices that
+    /// report failed assertions by their fences only.
+    #[test]
+    fn a_late_failure_stops_the_commit() {
+        let text = "graph @late(%x: f32[]) -> f32[] {
+            var @w: f32[]
+            %w = read @w : f32[]
+            %0 = constant 0.0 : f32[]
+            %p = gt %x, %0 : bool[]
+            assert %p, \"not positive\"
+            %y = add %w, %x : f32[]
+            assign @w, %y
+            return %y
+        }";
+        let graph = Graph::parse(text, "late.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let stores = Arc::new(VarStore::default());
+        for seed in 0..20 {
+            let opaque = |i| OpaqueDevice::new(DeviceId::from_index(i), None, seed).failing_late();
+            let cpu = CpuDevice::new(DeviceId::from_index(2), None, 1);
+            let devices: [Arc<dyn Device>; 3] = [Arc::new(opaque(0)), Arc::new(opaque(1)), Arc::new(cpu)];
+            let placement = place_at_random(&graph, 3, seed);
+            let partition = super::super::partition(&graph, &placement, Default::default());
+            let driver = Driver::new(graph.clone(), partition, &devices, CompileOptions::default());
+            let driver = driver.unwrap_or_else(|e| panic!("{e}"));
+            let w = AnyVar::new("w", HostTensor::scalar(1.0f32));
+            let set = stores.set([(&w, VarAccess::Assign)]);
+            let print: PrintTo = Arc::new(|_, _| ());
+            let step = |x: f32| {
+                let cx = StepCx { print: &print, stop: None };
+                driver.step(&[HostTensor::scalar(x)], &mut set.snapshot(), &cx)
+            };
+            let value = || set.snapshot().snapshot()[0].data::<f32>()[0];
+            assert_eq!(step(2.0).map_err(|e| e.message), Ok(vec![HostTensor::scalar(3.0f32)]), "seed {seed}");
+            let error = step(-1.0).expect_err("the assertion fails");
+            assert_eq!((error.kind, value()), (ErrorKind::AssertionFailed, 3.0), "seed {seed}: {error}");
+            assert!(step(1.0).is_ok(), "seed {seed}");
+            assert_eq!(value(), 4.0, "seed {seed}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! A graph that runs on several devices at once.
 
-use crate::device::{CompileOptions, CpuDevice, Device, DeviceId, SimulatedDevice};
+use crate::device::{CompileOptions, CpuDevice, Device, DeviceId, OpaqueDevice, SimulatedDevice};
 use crate::flow;
 use crate::flow::driver::Driver;
 use crate::place::place_at_random;
@@ -33,6 +33,10 @@ pub struct RandomPlacement {
     /// Whether devices are [simulated](crate::SimulatedDevice): results, predicates and transfers
     /// then arrive later, as events.
     pub simulated: bool,
+    /// The number of devices whose memory the host cannot see, and which complete work late and in
+    /// a random order. The other devices are CPUs. Without
+    /// effect on simulated devices.
+    pub opaque: u32,
 }
 
 impl Default for RandomPlacement {
@@ -44,6 +48,7 @@ impl Default for RandomPlacement {
             lower_everything: false,
             interpreted: false,
             simulated: false,
+            opaque: 0,
         }
     }
 }
@@ -84,8 +89,14 @@ impl RandomlyPlacedProgram {
             let gpus: Vec<_> = (0..n).map(|i| SimulatedDevice::new(&format!("/gpu:{i}"))).collect();
             SimulatedDevice::devices(&SimulatedDevice::topology(&gpus)?, false)
         } else {
-            let cpu = |i| Arc::new(CpuDevice::new(DeviceId::from_index(i), None, 1)) as Arc<dyn Device>;
-            (0..n).map(cpu).collect()
+            let device = |i| -> Arc<dyn Device> {
+                let id = DeviceId::from_index(i);
+                match i < how.opaque as usize {
+                    true => Arc::new(OpaqueDevice::new(id, None, how.seed.rotate_left(i as u32))),
+                    false => Arc::new(CpuDevice::new(id, None, 1)),
+                }
+            };
+            (0..n).map(device).collect()
         };
         let placement = place_at_random(&graph, n, how.seed);
         let options = flow::PartitionOptions {

@@ -137,6 +137,8 @@ fn compare(case: &CompiledProgram) -> Result<Found, String> {
         lower_everything: seed % 2 == 0,
         interpreted: true,
         simulated: seed % 5 == 4,
+        // None, some or all of the devices.
+        opaque: (seed / 5 % 4) as u32,
     };
     let scatter = |how| RandomlyPlacedProgram::new(optimized.clone(), how).map_err(|e| format!("{how:?}: {e}"));
     let scattered_compiled = scatter(RandomPlacement { interpreted: false, ..how })?;

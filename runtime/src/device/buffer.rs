@@ -1,0 +1,77 @@
+//! Values in the memory of a device.
+//!
+//! A [`DeviceBuffer`] tells everybody where a value is, its type and its bytes. Its memory is
+//! opaque: a handle that only the device of its space can open. Invariants:
+//!
+//! - M1. A buffer is immutable, and a clone shares its memory.
+//! - M2. A buffer is opened in its own [`MemorySpace`] only. A device that copies a buffer to
+//!   another space makes memory of the kind that the other space has.
+//! - M3. The bytes include those of stacks and lists, so that budgets can count them.
+//!
+//! This module must not know any kind of memory.
+
+use super::DeviceId;
+use anabranch_dsl::Type;
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// The memory in which a value is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum MemorySpace {
+    /// The memory of this process, which holds the tensors of callers.
+    Host,
+    Device(DeviceId),
+}
+
+/// A handle of the memory of a value, in the form of one kind of device.
+pub(crate) trait DeviceMemory: Any + Debug + Send + Sync {
+    /// Returns the type of the value.
+    fn ty(&self) -> Type;
+
+    /// Returns the length in bytes.
+    fn n_bytes(&self) -> u64;
+}
+
+/// A value in a memory space. Clones share its memory.
+#[derive(Clone, Debug)]
+pub(crate) struct DeviceBuffer {
+    space: MemorySpace,
+    memory: Arc<dyn DeviceMemory>,
+}
+
+impl DeviceBuffer {
+    /// Returns a buffer for memory of a space.
+    pub(super) fn new(space: MemorySpace, memory: impl DeviceMemory) -> DeviceBuffer {
+        DeviceBuffer { space, memory: Arc::new(memory) }
+    }
+
+    /// Returns the type of the value.
+    pub(crate) fn ty(&self) -> Type {
+        self.memory.ty()
+    }
+
+    /// Returns the length of the value in bytes.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        self.memory.n_bytes()
+    }
+
+    /// Returns the same memory as part of another space, which must be able to open it.
+    pub(super) fn moved_to(self, space: MemorySpace) -> DeviceBuffer {
+        DeviceBuffer { space, ..self }
+    }
+
+    /// Opens the memory, if it is of kind `M`; otherwise returns the buffer.
+    ///
+    /// # Panics
+    /// Panics if the buffer is in another space than `space`.
+    pub(super) fn open<M: DeviceMemory>(self, space: MemorySpace) -> Result<Arc<M>, DeviceBuffer> {
+        assert_eq!(self.space, space, "a value of type {} is used in its own memory space", self.ty());
+        let is_of_kind = (&*self.memory as &dyn Any).is::<M>();
+        if !is_of_kind {
+            return Err(self);
+        }
+        let memory: Arc<dyn Any + Send + Sync> = self.memory;
+        Ok(memory.downcast().expect("the kind was checked"))
+    }
+}

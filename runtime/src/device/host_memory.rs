@@ -1,0 +1,86 @@
+//! Values in the memory of this process: tensors of callers, and all values of devices that compute
+//! there.
+
+use super::{DeviceBuffer, DeviceMemory, MemorySpace};
+use crate::cpu::program::Contents;
+use anabranch_dsl::interp::RuntimeValue;
+use anabranch_dsl::{HostTensor, Type};
+use std::sync::Arc;
+
+impl DeviceMemory for HostTensor {
+    fn ty(&self) -> Type {
+        Type::Tensor(HostTensor::ty(self))
+    }
+
+    fn n_bytes(&self) -> u64 {
+        bytes_of(self)
+    }
+}
+
+/// A stack or list.
+#[derive(Clone, Debug)]
+struct Container {
+    ty: Type,
+    contents: Contents,
+}
+
+impl DeviceMemory for Container {
+    fn ty(&self) -> Type {
+        self.ty.clone()
+    }
+
+    fn n_bytes(&self) -> u64 {
+        match self.contents.clone().into_value() {
+            RuntimeValue::Tensor(tensor) => bytes_of(&tensor),
+            RuntimeValue::Stack(stack) => stack.items().iter().map(bytes_of).sum(),
+            RuntimeValue::List(list) => list.items().flatten().map(bytes_of).sum(),
+        }
+    }
+}
+
+fn bytes_of(tensor: &HostTensor) -> u64 {
+    (tensor.len() * tensor.dtype().size()) as u64
+}
+
+impl DeviceBuffer {
+    /// Returns a buffer of a tensor in host memory, in a space that has this memory.
+    pub(super) fn of_tensor(space: MemorySpace, tensor: HostTensor) -> DeviceBuffer {
+        DeviceBuffer::new(space, tensor)
+    }
+
+    /// Returns a buffer for the tensor of a caller.
+    pub(crate) fn from_host(tensor: HostTensor) -> DeviceBuffer {
+        DeviceBuffer::new(MemorySpace::Host, tensor)
+    }
+
+    /// Returns the tensor of a buffer on the host.
+    pub(crate) fn into_host(self) -> HostTensor {
+        self.into_tensor(MemorySpace::Host)
+    }
+
+    /// Returns the tensor of a buffer in a space that has host memory.
+    pub(super) fn into_tensor(self, space: MemorySpace) -> HostTensor {
+        let tensor = self.open::<HostTensor>(space);
+        Arc::unwrap_or_clone(tensor.unwrap_or_else(|other| panic!("{} is no tensor in host memory", other.ty())))
+    }
+
+    /// Returns a buffer of a value of this type.
+    pub(super) fn of_contents(space: MemorySpace, contents: Contents, ty: &Type) -> DeviceBuffer {
+        match contents {
+            Contents::Value(RuntimeValue::Tensor(tensor)) => DeviceBuffer::new(space, tensor),
+            contents => DeviceBuffer::new(space, Container { ty: ty.clone(), contents }),
+        }
+    }
+
+    /// Returns the value of a buffer in a space that has host memory.
+    pub(super) fn into_contents(self, space: MemorySpace) -> Contents {
+        match self.open::<HostTensor>(space) {
+            Ok(tensor) => Contents::Value(RuntimeValue::Tensor(Arc::unwrap_or_clone(tensor))),
+            Err(other) => {
+                let container = other.open::<Container>(space);
+                let container = container.unwrap_or_else(|other| panic!("{} is not in host memory", other.ty()));
+                Arc::unwrap_or_clone(container).contents
+            }
+        }
+    }
+}
