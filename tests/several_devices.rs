@@ -4,7 +4,7 @@
 use anabranch::nn::{Init, Linear, Lstm};
 use anabranch::optim::{Optimizer, Sgd};
 use anabranch::prelude::*;
-use anabranch::{CallOptions, CancelHandle, ErrorKind, SimulatedDevice, Timeline};
+use anabranch::{CallOptions, CancelHandle, DType, ErrorKind, SimulatedDevice, TensorType, Timeline};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn a_loop_over_three_devices_has_the_values_of_plain_rust() -> Outcome {
             let (i, a, b) = f.call(n)?;
             assert_eq!((i.item(), a.item(), b.item()), plain_sums(n), "{n} trips, {parallel_iterations} at once");
         }
-        let text = f.explain(&[anabranch::TensorType::new(anabranch::DType::I32, [])])?;
+        let text = f.explain(&[TensorType::new(DType::I32, [])])?;
         for part in ["part 0 on /cpu:0", "part 1 on /cpu:1", "part 2 on /cpu:2", "part 0 computes its predicate"] {
             assert!(text.contains(part), "no `{part}` in\n{text}");
         }
@@ -295,8 +295,7 @@ fn a_function_says_how_many_iterations_of_its_loops_overlap() -> Outcome {
     let f = session.function(outer)?;
     let (y, dx) = f.call((3, 2.0))?;
     assert_eq!((y.item(), dx.item()), (2.0 + 3.0 * 8.0, 1.0 + 3.0 * 3.0 * 4.0));
-    let types =
-        [anabranch::TensorType::new(anabranch::DType::I32, []), anabranch::TensorType::new(anabranch::DType::F32, [])];
+    let types = [TensorType::new(DType::I32, []), TensorType::new(DType::F32, [])];
     let text = f.graph(&types)?.to_string();
     for (says, loops) in [("parallel_iterations 2 ", 2), ("parallel_iterations 5 ", 2)] {
         assert_eq!(text.matches(says).count(), loops, "the loop and that of its gradient in\n{text}");
@@ -648,7 +647,7 @@ fn what_is_explained_is_what_runs() -> Outcome {
         i
     }
     let session = Session::builder().cpus(2).print_to(|_, _| ()).build()?;
-    let text = session.function(says)?.explain(&[anabranch::TensorType::new(anabranch::DType::I32, [])])?;
+    let text = session.function(says)?.explain(&[TensorType::new(DType::I32, [])])?;
     let prints: Vec<&str> = text.lines().filter(|line| line.trim_start().starts_with("print")).take(2).collect();
     assert!(prints.len() == 2 && prints.iter().all(|line| line.contains("/cpu:0")), "{text}");
     assert!(prints[1].ends_with("with the first print, to keep their order"), "{text}");
@@ -767,7 +766,7 @@ fn what_is_all_on_one_of_several_devices_says_where() -> Outcome {
     let f = session.function(|n: Tensor<i32>| on("/cpu:1", || checked(n)))?;
     let error = f.call(7).expect_err("it is too large").to_string();
     assert!(error.contains("assertion failed: n is 7") && error.contains("note: on /cpu:1"), "{error}");
-    let text = f.explain(&[anabranch::TensorType::new(anabranch::DType::I32, [])])?;
+    let text = f.explain(&[TensorType::new(DType::I32, [])])?;
     assert!(text.contains("placement of `") && text.contains("plan of `"), "{text}");
     let alone = Session::new()?.function(checked)?;
     let error = alone.call(7).expect_err("it is too large").to_string();
@@ -795,10 +794,7 @@ fn an_explanation_shows_all_that_crosses() -> Outcome {
         if p { on("/cpu:1", || y.sin()) } else { on("/cpu:0", || y.cos()) }
     }
     let session = Session::builder().cpus(2).build()?;
-    let types = [
-        anabranch::TensorType::new(anabranch::DType::F32, [1000]),
-        anabranch::TensorType::new(anabranch::DType::I32, []),
-    ];
+    let types = [TensorType::new(DType::F32, [1000]), TensorType::new(DType::I32, [])];
     let text = session.function(f)?.explain(&types)?;
     let table = text.split("part 0").next().unwrap_or_default();
     let (there, back) = table.split_once("/cpu:1 -> /cpu:0:").unwrap_or_else(|| panic!("nothing goes back: {text}"));
@@ -869,5 +865,41 @@ fn a_variable_may_become_a_constant() -> Outcome {
     let session = Session::builder().cpus(2).build()?;
     assert_eq!(session.function(reset)?.call(2.0)?, 3.0);
     assert_eq!((session.get(&count)?.item(), session.get(&sum)?.item()), (0.0, 3.0));
+    Ok(())
+}
+
+#[test]
+fn a_variable_stays_on_the_device_of_its_first_function() -> Outcome {
+    for (first, second) in [("/gpu:0", "/gpu:1"), ("/gpu:1", "/gpu:0")] {
+        let session = Session::builder().simulated(gpus(2)).build()?;
+        let w = Var::<f32>::new("w", [1.0, 2.0]);
+        let train = session.function(|by: Tensor| on(first, || w.set(w.get() + by)))?;
+        let scaled = session.function(|x: Tensor| on(second, || w.get() * x))?;
+        train.call(1.0)?;
+        let text = scaled.explain(&[TensorType::new(DType::F32, [])])?;
+        let line = text.lines().find(|line| line.contains("@w ")).unwrap_or_else(|| panic!("{text}"));
+        assert!(line.contains(first) && line.contains("its home since an earlier function"), "{text}");
+        assert!(text.contains(&format!("{first} -> {second}")), "{text}");
+        assert_eq!(scaled.call(2.0)?.to_vec(), [4.0, 6.0]);
+        session.set(&w, [5.0, 6.0])?;
+        train.call(1.0)?;
+        assert_eq!((scaled.call(1.0)?.to_vec(), session.get(&w)?.to_vec()), (vec![6.0, 7.0], vec![6.0, 7.0]));
+        // The interpreter reads and assigns the variable at its home.
+        let double = session.function(|| w.set(w.get() * 2.0))?.interpreted(true);
+        double.call(())?;
+        assert_eq!(scaled.call(1.0)?.to_vec(), [12.0, 14.0]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_rule_that_comes_after_the_first_function_cannot_move_a_variable() -> Outcome {
+    let session = Session::builder().cpus(2).place("late.*", "/cpu:1").build()?;
+    let model = (Var::<f32>::new("w", 1.0), Var::<f32>::new("v", 1.0));
+    session.function(|| on("/cpu:0", || model.0.get() * 2.0))?.call(())?;
+    session.name_variables("late", &model);
+    let error = session.function(|| model.0.get() + model.1.get())?.call(()).unwrap_err();
+    assert!(error.message.contains("no device matches /cpu:0 and /cpu:1"), "{error}");
+    assert!(error.to_string().contains("`w`, which an earlier function placed"), "{error}");
     Ok(())
 }

@@ -161,7 +161,17 @@ impl Program {
     /// `vars` are the values of its variables in the order of [`Graph::vars`]. The variables change
     /// only if the run succeeds.
     pub fn run(&self, inputs: &[HostTensor], vars: &mut Vec<HostTensor>) -> Result<Vec<HostTensor>> {
-        let run_context = RunContext::default();
+        self.run_in(inputs, vars, RunContext::default())
+    }
+
+    /// Runs the graph like [`run`](Self::run), for a caller with its own print callback and stop
+    /// flag.
+    pub(crate) fn run_in(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut Vec<HostTensor>,
+        run_context: RunContext<'_>,
+    ) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
         let Some(plan) = &self.plan else {
             return self.interpret(inputs, vars, run_context);
@@ -229,7 +239,16 @@ impl Program {
         Ok(())
     }
 
-    /// Runs the graph on the variables of a session.
+    /// Returns whether the interpreter runs the graph.
+    pub(crate) fn is_interpreted(&self) -> bool {
+        self.plan.is_none()
+    }
+
+    fn plan(&self) -> &Plan {
+        self.plan.as_ref().unwrap_or_else(|| panic!("`{}` is interpreted", self.graph.name))
+    }
+
+    /// Runs the plan on the variables of a session.
     pub(crate) fn step(
         &self,
         inputs: &[HostTensor],
@@ -237,16 +256,7 @@ impl Program {
         run_context: RunContext<'_>,
     ) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
-        let Some(plan) = &self.plan else {
-            let mut values = vars.values().to_vec();
-            let outputs = self.interpret(inputs, &mut values, run_context)?;
-            vars.commit(|mut vars| {
-                for (i, value) in values.into_iter().enumerate() {
-                    *vars.tensor_mut(i) = value;
-                }
-            });
-            return Ok(outputs);
-        };
+        let plan = self.plan();
         let mut cx = self.context(plan)?;
         plan.run(&mut cx, inputs, vars.values(), run_context, &self.results)?;
         let outputs = plan.finish(&mut cx, inputs, vars, &self.results);
@@ -254,7 +264,7 @@ impl Program {
         Ok(outputs)
     }
 
-    /// Runs the graph on the variables of a session, and replaces other tensors by its outputs.
+    /// Runs the plan on the variables of a session, and replaces other tensors by its outputs.
     pub(crate) fn step_into(
         &self,
         inputs: &[HostTensor],
@@ -262,11 +272,7 @@ impl Program {
         run_context: RunContext<'_>,
         outputs: &mut [&mut HostTensor],
     ) -> Result<()> {
-        let Some(plan) = &self.plan else {
-            let new = self.step(inputs, vars, run_context)?;
-            outputs.iter_mut().zip(new).for_each(|(to, new)| **to = new);
-            return Ok(());
-        };
+        let plan = self.plan();
         self.check_inputs(inputs)?;
         let mut cx = self.context(plan)?;
         plan.run(&mut cx, inputs, vars.values(), run_context, &self.results)?;

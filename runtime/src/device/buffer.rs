@@ -46,6 +46,16 @@ impl DeviceBuffer {
         DeviceBuffer { space, memory: Arc::new(memory) }
     }
 
+    /// Returns a buffer that shares memory of a space.
+    pub(super) fn from_memory(space: MemorySpace, memory: Arc<dyn DeviceMemory>) -> DeviceBuffer {
+        DeviceBuffer { space, memory }
+    }
+
+    /// Returns the space that stores the value.
+    pub(crate) fn space(&self) -> MemorySpace {
+        self.space
+    }
+
     /// Returns the type of the value.
     pub(crate) fn ty(&self) -> Type {
         self.memory.ty()

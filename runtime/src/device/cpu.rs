@@ -55,7 +55,7 @@ impl CpuDevice {
     /// Compiles a whole graph, or prepares it for the interpreter if `options` say so.
     pub(crate) fn whole(&self, graph: Graph, options: CompileOptions) -> Result<Box<dyn Executable>> {
         let program = Program::with_results(graph, options, self.results.clone())?;
-        Ok(Box::new(WholeGraph::new(program, self.name)))
+        Ok(Box::new(WholeGraph::new(program, self.place(), self.name)))
     }
 
     pub(super) fn place(&self) -> MemorySpace {

@@ -22,15 +22,20 @@
 //! No step lock is acquired while a value is locked, so steps cannot deadlock.
 //!
 //! A step that fails, is stopped or panics changes nothing, and its locks stay usable.
+//!
+//! A variable has one *home* for each session: the device on which the first function that uses it
+//! is placed. From then on its value is a buffer of that device, every function accesses it there,
+//! and the host receives it only on request. Before, and if only the interpreter has used the
+//! variable, its value is on the host.
 
-use crate::cpu::memory::{Variables, Vars, VarsMut};
+use super::{Device, DeviceBuffer, DeviceId, MemorySpace};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::var::DropWatcher;
-use anabranch_dsl::{AnyVar, HostTensor};
+use anabranch_dsl::{AnyVar, HostTensor, Result};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::{
-    Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+    Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
     TryLockResult, Weak,
 };
 use std::time::Duration;
@@ -42,22 +47,55 @@ pub(crate) struct VarCell {
     id: u64,
     /// Held by steps that assign variables.
     step: RwLock<()>,
-    /// Locked only while a snapshot or a commit accesses it.
-    value: RwLock<Arc<HostTensor>>,
+    /// A buffer of the home, or of the host without one. Locked only while a snapshot or a commit
+    /// accesses it.
+    value: RwLock<DeviceBuffer>,
+    /// Set while the value is locked.
+    home: OnceLock<Arc<dyn Device>>,
 }
 
 impl VarCell {
-    fn read(&self) -> RwLockReadGuard<'_, Arc<HostTensor>> {
+    fn read(&self) -> RwLockReadGuard<'_, DeviceBuffer> {
         self.value.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Arc<HostTensor>> {
+    fn write(&self) -> RwLockWriteGuard<'_, DeviceBuffer> {
         self.value.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the current value.
-    pub(crate) fn snapshot(&self) -> Arc<HostTensor> {
+    fn snapshot(&self) -> DeviceBuffer {
         self.read().clone()
+    }
+
+    /// Returns the current value on the host.
+    pub(crate) fn get(&self) -> Result<HostTensor> {
+        self.fetch(self.snapshot())
+    }
+
+    /// Returns a value of the variable on the host.
+    fn fetch(&self, value: DeviceBuffer) -> Result<HostTensor> {
+        match value.space() {
+            MemorySpace::Host => Ok(value.into_host()),
+            MemorySpace::Device(_) => self.home.get().expect("the value is at home").fetch(value),
+        }
+    }
+
+    /// Stores a value for the variable on its home.
+    fn store(&self, value: HostTensor) -> Result<DeviceBuffer> {
+        match self.home.get() {
+            Some(home) => home.store(value),
+            None => Ok(DeviceBuffer::from_host(value)),
+        }
+    }
+
+    /// Makes a device the home, unless there is one. Returns whether the device is the home.
+    fn settle(&self, device: &Arc<dyn Device>) -> Result<bool> {
+        let mut value = self.write();
+        if self.home.get().is_none() {
+            *value = device.store(value.clone().into_host())?;
+            self.home.get_or_init(|| device.clone());
+        }
+        Ok(self.home.get().is_some_and(|home| home.id() == device.id()))
     }
 
     fn lock_step(&self, access: VarAccess) -> StepGuard<'_> {
@@ -127,8 +165,8 @@ impl VarStore {
     pub(crate) fn cell(self: &Arc<VarStore>, var: &AnyVar) -> Arc<VarCell> {
         let new = || {
             var.watch(self.watcher());
-            let value = RwLock::new(Arc::new(var.init().clone()));
-            Arc::new(VarCell { id: var.id(), step: RwLock::default(), value })
+            let value = RwLock::new(DeviceBuffer::from_host(var.init().clone()));
+            Arc::new(VarCell { id: var.id(), step: RwLock::default(), value, home: OnceLock::new() })
         };
         self.lock_cells().entry(var.id()).or_insert_with(new).clone()
     }
@@ -212,6 +250,33 @@ impl VarSet {
         Some(StepLocks(guards))
     }
 
+    /// Returns the home of each variable that has one.
+    pub(crate) fn homes(&self) -> Vec<Option<DeviceId>> {
+        (0..self.cells.len()).map(|i| self.home(i)).collect()
+    }
+
+    fn home(&self, i: usize) -> Option<DeviceId> {
+        self.cells[i].home.get().map(|home| home.id())
+    }
+
+    /// Makes devices the homes of the variables that have none. Returns whether all variables are
+    /// at home on these devices now: another thread may have been faster.
+    pub(crate) fn settle<'a>(&self, devices: impl IntoIterator<Item = &'a Arc<dyn Device>>) -> Result<bool> {
+        let mut settled = true;
+        for (cell, device) in self.cells.iter().zip(devices) {
+            settled &= cell.settle(device)?;
+        }
+        Ok(settled)
+    }
+
+    /// Assigns all variables in a step of its own.
+    pub(crate) fn assign(&self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
+        let _locks = self.lock();
+        let new: Vec<HostTensor> = new.into_iter().collect();
+        let mut vars = self.snapshot();
+        vars.store_and_write(new)
+    }
+
     /// Returns the values of the variables at one moment.
     ///
     /// A step that assigns something calls it with its step locks held, which keep the values.
@@ -220,9 +285,9 @@ impl VarSet {
             cells if cells.len() < 2 || self.assigns => cells.iter().map(|cell| cell.snapshot()).collect(),
             cells => {
                 let locked: Guards<_> = self.order.iter().map(|&i| cells[i].read()).collect();
-                let mut values: Guards<Option<Arc<HostTensor>>> = cells.iter().map(|_| None).collect();
+                let mut values: Guards<Option<DeviceBuffer>> = cells.iter().map(|_| None).collect();
                 for (&i, value) in self.order.iter().zip(&locked) {
-                    values[i] = Some(Arc::clone(value));
+                    values[i] = Some(DeviceBuffer::clone(value));
                 }
                 values.into_iter().map(|value| value.expect("the order has every variable")).collect()
             }
@@ -235,50 +300,69 @@ impl VarSet {
 pub(crate) struct StepVars<'a> {
     set: &'a VarSet,
     /// The snapshot of each variable, in the order of the graph.
-    values: SmallVec<[Arc<HostTensor>; 4]>,
+    values: SmallVec<[DeviceBuffer; 4]>,
 }
 
 impl StepVars<'_> {
     /// Returns the values that the step reads.
-    pub(crate) fn snapshot(&self) -> &[Arc<HostTensor>] {
+    pub(crate) fn snapshot(&self) -> &[DeviceBuffer] {
         &self.values
+    }
+
+    /// Returns the values that the step reads, on the host.
+    pub(crate) fn to_host(&self) -> Result<Vec<HostTensor>> {
+        self.set.cells.iter().zip(&self.values).map(|(cell, value)| cell.fetch(value.clone())).collect()
+    }
+
+    /// Writes new values from the host to the assigned variables.
+    pub(crate) fn store_and_write(&mut self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
+        let VarSet { cells, access, .. } = self.set;
+        let new: Vec<(usize, HostTensor)> =
+            new.into_iter().enumerate().filter(|(i, _)| access[*i] == VarAccess::Assign).collect();
+        loop {
+            let homes = self.set.homes();
+            let stored: Vec<(usize, DeviceBuffer)> =
+                new.iter().map(|(i, value)| Ok((*i, cells[*i].store(value.clone())?))).collect::<Result<_>>()?;
+            let set = self.set;
+            let is_written = self.write(|values| {
+                // A function may have placed a variable after its new value was stored.
+                let is_at_home = stored.iter().all(|(i, _)| homes[*i] == set.home(*i));
+                if is_at_home {
+                    stored.into_iter().for_each(|(i, value)| values[i] = value);
+                }
+                is_at_home
+            });
+            if is_written {
+                return Ok(());
+            }
+        }
     }
 
     /// Calls `write` with the assigned variables locked.
     ///
-    /// An assigned value that nobody else holds has one owner then, so that it can be changed in
-    /// place. Changes of other variables have no effect.
-    pub(crate) fn write<R>(&mut self, write: impl FnOnce(&mut [Arc<HostTensor>]) -> R) -> R {
+    /// The memory of an assigned value that nobody else holds has one owner then, so that it can be
+    /// changed in place. Changes of other variables have no effect.
+    pub(crate) fn write<R>(&mut self, write: impl FnOnce(&mut [DeviceBuffer]) -> R) -> R {
         if !self.set.assigns {
             return write(&mut self.values);
         }
-        let VarSet { cells, access, order, .. } = self.set;
-        let assigned = order.iter().filter(|&&i| access[i] == VarAccess::Assign);
-        let locked = assigned.map(|&i| (i, cells[i].write())).collect();
+        let assigned = self.set.order.iter().filter(|&&i| self.set.access[i] == VarAccess::Assign);
+        let locked = assigned.map(|&i| (i, self.set.cells[i].write())).collect();
         let mut commit = Commit { values: &mut self.values, locked };
         commit.swap();
         write(commit.values)
     }
 }
 
-impl Variables for StepVars<'_> {
-    fn values(&self) -> Vars<'_> {
-        Vars::Snapshot(&self.values)
-    }
-
-    fn commit(&mut self, write: impl FnOnce(VarsMut<'_>)) {
-        self.write(|values| write(VarsMut::Shared(values)));
-    }
-}
-
 /// The locked values of assigned variables. While they are written, the cells have placeholders.
 struct Commit<'v, 'a> {
-    values: &'v mut [Arc<HostTensor>],
-    locked: Guards<(usize, RwLockWriteGuard<'a, Arc<HostTensor>>)>,
+    values: &'v mut [DeviceBuffer],
+    locked: Guards<(usize, RwLockWriteGuard<'a, DeviceBuffer>)>,
 }
 
 /// The content of a cell while its value is written.
-static PLACEHOLDER: LazyLock<Arc<HostTensor>> = LazyLock::new(|| Arc::new(HostTensor::scalar(false)));
+pub(super) static PLACEHOLDER: LazyLock<DeviceBuffer> =
+    LazyLock::new(|| DeviceBuffer::from_host(HostTensor::scalar(false)));
 
 impl Commit<'_, '_> {
     /// Replaces the snapshots by the values of the cells.
@@ -313,39 +397,15 @@ mod tests {
         let (named, dropped) = (var("named"), var("dropped"));
         state.name(&[("model.named".to_owned(), named.clone()), ("model.dropped".to_owned(), dropped.clone())]);
         let set = state.set([(&named, VarAccess::Assign), (&dropped, VarAccess::Read)]);
-        set.snapshot().write(|values| values[0] = Arc::new(HostTensor::scalar(2.0f32)));
+        set.snapshot().write(|values| values[0] = DeviceBuffer::from_host(HostTensor::scalar(2.0f32)));
         drop(dropped);
         assert_eq!(state.lock_cells().keys().collect::<Vec<_>>(), [&named.id()]);
         assert_eq!(state.paths().values().collect::<Vec<_>>(), ["model.named"]);
-        assert_eq!(*state.cell(&named).snapshot(), HostTensor::scalar(2.0f32));
+        assert_eq!(state.cell(&named).get(), Ok(HostTensor::scalar(2.0f32)));
         // A running step keeps its cells. The variable may outlive the session.
-        assert_eq!(*set.snapshot().snapshot()[1], HostTensor::scalar(1.0f32));
+        assert_eq!(set.snapshot().to_host().map(|v| v[1].clone()), Ok(HostTensor::scalar(1.0f32)));
         drop(state);
         drop(named);
-    }
-
-    #[test]
-    fn a_value_that_nobody_holds_is_written_in_place() {
-        let state = Arc::new(VarStore::default());
-        let w = var("w");
-        // The initial value belongs to the variable.
-        let set = state.set([(&w, VarAccess::Assign)]);
-        let address = || set.cells[0].read().data::<f32>().as_ptr();
-        let add = |by: f32| {
-            set.snapshot().write(|values| {
-                let data = Arc::make_mut(&mut values[0]).buffer_mut();
-                let anabranch_dsl::Buffer::F32(data) = data else { panic!("a variable of numbers") };
-                data[0] += by;
-            });
-        };
-        add(1.0);
-        let first = address();
-        add(1.0);
-        assert_eq!(address(), first, "nobody else holds the value");
-        let held = set.cells[0].snapshot();
-        add(1.0);
-        assert_ne!(address(), first, "a holder keeps the old value");
-        assert_eq!((held.data::<f32>()[0], set.cells[0].snapshot().data::<f32>()[0]), (3.0, 4.0));
     }
 
     #[test]
@@ -356,13 +416,13 @@ mod tests {
         let write = || {
             let _locks = set.lock();
             set.snapshot().write(|values| {
-                values[0] = Arc::new(HostTensor::scalar(5.0f32));
+                values[0] = DeviceBuffer::from_host(HostTensor::scalar(5.0f32));
                 panic!("on purpose");
             })
         };
         assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).is_err());
-        let now = set.snapshot();
-        assert_eq!(now.snapshot().iter().map(|t| t.data::<f32>()[0]).collect::<Vec<_>>(), [5.0, 1.0]);
+        let now = set.snapshot().to_host().unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(now.iter().map(|t| t.data::<f32>()[0]).collect::<Vec<_>>(), [5.0, 1.0]);
         drop(set.lock());
     }
 }

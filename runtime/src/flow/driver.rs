@@ -36,8 +36,8 @@ pub(crate) struct Driver {
 #[derive(Debug)]
 pub(crate) struct StepResults {
     pub(crate) outputs: Vec<HostTensor>,
-    /// The new values of variables.
-    pub(crate) assigned: Vec<(VarId, HostTensor)>,
+    /// The new values of variables, on the devices that assigned them.
+    pub(crate) assigned: Vec<(VarId, DeviceBuffer)>,
 }
 
 /// A pending operation and its purpose.
@@ -121,7 +121,7 @@ impl Driver {
     pub(crate) fn run(
         &self,
         inputs: &[HostTensor],
-        vars: &[Arc<HostTensor>],
+        vars: &[DeviceBuffer],
         print: PrintTo,
         stop: Arc<StopFlag>,
         timeline: Option<&mut Timeline>,
@@ -165,7 +165,7 @@ impl Driver {
             spans.sort_by_key(|s| s.begin);
             *timeline = Timeline { spans, total, simulated };
         }
-        run.given()
+        Ok(run.given())
     }
 
     /// Returns the locations of the loops around a node, innermost first.
@@ -216,8 +216,8 @@ impl Driver {
         let stop = cx.stop.cloned().unwrap_or_default();
         let given = self.run(inputs, vars.snapshot(), cx.print.clone(), stop, timeline)?;
         vars.write(|values| {
-            for (var, tensor) in given.assigned {
-                values[var.index()] = Arc::new(tensor);
+            for (var, value) in given.assigned {
+                values[var.index()] = value;
             }
         });
         Ok(given.outputs)
@@ -262,15 +262,14 @@ impl Executable for Driver {
 struct StepRun<'a> {
     driver: &'a Driver,
     inputs: &'a [HostTensor],
-    vars: &'a [Arc<HostTensor>],
+    vars: &'a [DeviceBuffer],
     step: Arc<Step>,
     executors: Vec<Executor<DeviceBuffer>>,
     pending: Pending,
     /// Empty vectors for reuse.
     spare: Vec<Vec<DeviceBuffer>>,
     outputs: Vec<Option<HostTensor>>,
-    /// The new values of variables, each with the subgraph that assigned it.
-    assigned: Vec<(SubgraphId, VarId, DeviceBuffer)>,
+    assigned: Vec<(VarId, DeviceBuffer)>,
     /// Whether the fences of the devices were requested.
     is_fenced: bool,
     /// The node that ran last.
@@ -415,10 +414,7 @@ impl StepRun<'_> {
                         let input = DeviceBuffer::from_host(self.inputs[i as usize].clone());
                         device.upload(vector(Some(input)), &self.step, ticket)
                     }
-                    Source::Var(var) => {
-                        let value = device.store(HostTensor::clone(&self.vars[var.index()]));
-                        Progress::Complete(vector(Some(value.map_err(|e| error_on(device, e))?)))
-                    }
+                    Source::Var(var) => Progress::Complete(vector(Some(self.vars[var.index()].clone()))),
                 };
                 (PendingOp::Load { part, task }, progress)
             }
@@ -446,7 +442,7 @@ impl StepRun<'_> {
                 (PendingOp::Tell { from: part, to, message }, progress.unwrap_or_else(Progress::Complete))
             }
             Action::Give { sink: Sink::Assign(var), value } => {
-                self.assigned.push((part, var, value));
+                self.assigned.push((var, value));
                 return Ok(());
             }
             Action::Give { sink: Sink::Output(i), value } => {
@@ -542,14 +538,9 @@ impl StepRun<'_> {
         spans.push(Span { device, name, loc, iterations: iterations.to_vec(), begin, end });
     }
 
-    fn given(mut self) -> Result<StepResults> {
+    fn given(mut self) -> StepResults {
         let outputs = self.outputs.drain(..).map(|output| output.expect("the subgraphs compute all outputs")).collect();
-        let assigned = std::mem::take(&mut self.assigned).into_iter();
-        let fetched = assigned.map(|(part, var, value)| {
-            let device = self.driver.device(part);
-            Ok((var, device.fetch(value).map_err(|e| error_on(device, e))?))
-        });
-        Ok(StepResults { outputs, assigned: fetched.collect::<Result<_>>()? })
+        StepResults { outputs, assigned: std::mem::take(&mut self.assigned) }
     }
 }
 
@@ -594,12 +585,14 @@ mod tests {
             let driver = driver.unwrap_or_else(|e| panic!("{e}"));
             let w = AnyVar::new("w", HostTensor::scalar(1.0f32));
             let set = stores.set([(&w, VarAccess::Assign)]);
+            let home = &devices[placement.of_var(VarId::from_index(0)).index()];
+            assert_eq!(set.settle([home]).map_err(|e| e.message), Ok(true));
             let print: PrintTo = Arc::new(|_, _| ());
             let step = |x: f32| {
                 let cx = StepCx { print: &print, stop: None };
                 driver.step(&[HostTensor::scalar(x)], &mut set.snapshot(), &cx)
             };
-            let value = || set.snapshot().snapshot()[0].data::<f32>()[0];
+            let value = || stores.cell(&w).get().map_or_else(|e| panic!("{e}"), |w| w.data::<f32>()[0]);
             assert_eq!(step(2.0).map_err(|e| e.message), Ok(vec![HostTensor::scalar(3.0f32)]), "seed {seed}");
             let error = step(-1.0).expect_err("the assertion fails");
             assert_eq!((error.kind, value()), (ErrorKind::AssertionFailed, 3.0), "seed {seed}: {error}");

@@ -1,10 +1,11 @@
 //! A graph that runs on several devices at once.
 
-use crate::device::{CompileOptions, CpuDevice, Device, DeviceId, OpaqueDevice, SimulatedDevice};
+use crate::device::{CompileOptions, CpuDevice, Device, DeviceBuffer, DeviceId, OpaqueDevice, SimulatedDevice};
 use crate::flow;
 use crate::flow::driver::Driver;
 use crate::place::place_at_random;
 use anabranch_dsl::format::Stream;
+use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -73,11 +74,15 @@ impl Default for RandomPlacement {
 /// );
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
-pub struct RandomlyPlacedProgram(Driver);
+pub struct RandomlyPlacedProgram {
+    driver: Driver,
+    /// The home of each variable.
+    homes: Vec<Arc<dyn Device>>,
+}
 
 impl fmt::Debug for RandomlyPlacedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RandomlyPlacedProgram").field("partition", self.0.partition()).finish_non_exhaustive()
+        f.debug_struct("RandomlyPlacedProgram").field("partition", self.driver.partition()).finish_non_exhaustive()
     }
 }
 
@@ -106,16 +111,19 @@ impl RandomlyPlacedProgram {
         };
         let partition = flow::partition(&graph, &placement, options);
         let options = CompileOptions { interpreted: how.interpreted, ..CompileOptions::default() };
-        Ok(RandomlyPlacedProgram(Driver::new(graph, partition, &devices, options)?))
+        let vars = (0..graph.vars.len()).map(VarId::from_index);
+        let homes = vars.map(|var| devices[placement.of_var(var).index()].clone()).collect();
+        Ok(RandomlyPlacedProgram { driver: Driver::new(graph, partition, &devices, options)?, homes })
     }
 
     /// Runs the graph; see [`Program::run`](crate::Program::run).
     pub fn run(&self, inputs: &[HostTensor], vars: &mut [HostTensor]) -> Result<Vec<HostTensor>> {
         let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
-        let values: Vec<Arc<HostTensor>> = vars.iter().cloned().map(Arc::new).collect();
-        let given = self.0.run(inputs, &values, print, Arc::default(), None)?;
-        for (var, tensor) in given.assigned {
-            vars[var.index()] = tensor;
+        let stored = self.homes.iter().zip(&*vars).map(|(home, value)| home.store(value.clone()));
+        let values: Vec<DeviceBuffer> = stored.collect::<Result<_>>()?;
+        let given = self.driver.run(inputs, &values, print, Arc::default(), None)?;
+        for (var, value) in given.assigned {
+            vars[var.index()] = self.homes[var.index()].fetch(value)?;
         }
         Ok(given.outputs)
     }

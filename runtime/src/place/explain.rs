@@ -1,9 +1,9 @@
 //! Textual representation of a placement: the device of each node and the reason, estimates, and
 //! transfers.
 
-use super::Placement;
 use super::choose::{Choice, PlacementReason};
 use super::groups::{Feasible, Groups};
+use super::{PlacedVars, Placement};
 use crate::device::cost::Costs;
 use crate::device::{Crossing, DeviceId, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
@@ -17,12 +17,20 @@ pub(super) struct Reasons {
     why: Vec<String>,
     /// The group of each node.
     groups: Vec<Option<usize>>,
+    /// Whether each variable had a home before.
+    homes: Vec<bool>,
     pub(super) seconds: f64,
     pub(super) single: Option<(DeviceId, f64)>,
 }
 
 impl Reasons {
-    pub(super) fn new(graph: &Graph, groups: &Groups, feasible: &Feasible, choice: &Choice) -> Reasons {
+    pub(super) fn new(
+        graph: &Graph,
+        groups: &Groups,
+        feasible: &Feasible,
+        choice: &Choice,
+        vars: PlacedVars<'_>,
+    ) -> Reasons {
         let asked = |g: usize| feasible.causes[g].iter().map(|c| c.brief(graph)).collect::<Vec<_>>().join("; ");
         let why = choice.why.iter().enumerate().map(|(g, why)| match why {
             PlacementReason::Asked => asked(g),
@@ -33,6 +41,7 @@ impl Reasons {
         Reasons {
             why: why.collect(),
             groups: (0..graph.n_nodes()).map(|n| groups.of(Node::from_index(n)).map(|g| g.index())).collect(),
+            homes: (0..graph.vars.len()).map(|i| vars.homes.get(i).is_some_and(Option::is_some)).collect(),
             seconds: choice.estimate.seconds,
             single: choice.single.map(|(d, e)| (d, e.seconds)),
         }
@@ -56,7 +65,9 @@ impl Placement {
         for (i, var) in graph.vars.iter().enumerate() {
             let device = topology.device(self.vars[i]).name.to_string();
             let bytes = var.ty.shape.size().unwrap_or(0) * var.ty.dtype.size();
-            rows.push([format!("@{}", var.name), device, size(bytes as f64), String::new()]);
+            let had_home = self.reasons.as_ref().is_some_and(|reasons| reasons.homes[i]);
+            let why = if had_home { "its home since an earlier function" } else { "" };
+            rows.push([format!("@{}", var.name), device, size(bytes as f64), why.to_owned()]);
         }
         self.rows(graph, topology, &costs, graph.root(), 0, &mut rows);
         let mut text = format!("placement of `{}` on {}\n", graph.name, topology.names());

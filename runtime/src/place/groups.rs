@@ -13,6 +13,7 @@
 //! which yield to mandatory ones: the scope around a loop does not determine where its condition is
 //! computed, and a list does not move because an element is read elsewhere.
 
+use super::PlacedVars;
 use super::rules::Rules;
 use crate::device::{DeviceId, Topology};
 use crate::disjoint_sets::DisjointSets;
@@ -134,13 +135,15 @@ pub(super) enum ConstraintSource {
     Var(VarId, DeviceConstraint),
     /// A rule of the session, with its text.
     Rule(VarId, String, DevicePattern),
+    /// An earlier function, which placed the variable.
+    Home(VarId, DevicePattern),
 }
 
 impl ConstraintSource {
     fn devices(&self) -> DevicePattern {
         match self {
             ConstraintSource::Scope(_, on) | ConstraintSource::Var(_, on) => on.devices(),
-            ConstraintSource::Rule(_, _, devices) => *devices,
+            ConstraintSource::Rule(_, _, devices) | ConstraintSource::Home(_, devices) => *devices,
         }
     }
 
@@ -162,6 +165,9 @@ impl ConstraintSource {
             ConstraintSource::Rule(var, rule, _) => {
                 (Loc::UNKNOWN, format!("{devices} for the variable `{}` by {rule}", name(var)))
             }
+            ConstraintSource::Home(var, _) => {
+                (Loc::UNKNOWN, format!("{devices} for the variable `{}`, which an earlier function placed", name(var)))
+            }
         }
     }
 
@@ -172,6 +178,7 @@ impl ConstraintSource {
             ConstraintSource::Scope(_, on) => format!("on {} at {}", on.devices(), on.loc()),
             ConstraintSource::Var(var, on) => format!("`{}` on {} at {}", name(var), on.devices(), on.loc()),
             ConstraintSource::Rule(var, rule, _) => format!("`{}` by {rule}", name(var)),
+            ConstraintSource::Home(var, _) => format!("the home of `{}`", name(var)),
         }
     }
 }
@@ -197,7 +204,7 @@ impl Feasible {
         groups: &Groups,
         topology: &Topology,
         rules: &Rules,
-        paths: &[Option<String>],
+        vars: PlacedVars<'_>,
     ) -> Result<Feasible> {
         rules.check(topology)?;
         let mut all = Feasible {
@@ -208,9 +215,12 @@ impl Feasible {
         for (i, decl) in graph.vars.iter().enumerate() {
             let var = VarId::from_index(i);
             let group = groups.of_var(var);
-            let path = paths.get(i).and_then(|path| path.as_deref()).unwrap_or(&decl.name);
+            let home = vars.homes.get(i).copied().flatten();
+            let home = home.map(|home| ConstraintSource::Home(var, pattern_of(topology, home)));
+            let path = vars.paths.get(i).and_then(|path| path.as_deref()).unwrap_or(&decl.name);
             let rule = rules.of(path)?.map(|(devices, rule)| ConstraintSource::Rule(var, rule, devices));
-            for cause in decl.on.map(|on| ConstraintSource::Var(var, on)).into_iter().chain(rule) {
+            let asked = decl.on.map(|on| ConstraintSource::Var(var, on));
+            for cause in home.into_iter().chain(asked).chain(rule) {
                 all.add(group, cause, Strength::Holds, graph, topology)?;
             }
         }
@@ -220,7 +230,12 @@ impl Feasible {
                 let data = graph.node(node);
                 let (Some(on), Some(group)) = (data.on, groups.of(node)) else { continue };
                 let cause = ConstraintSource::Scope(node, on);
-                match rank(&data.op) {
+                let is_at_home = |var: VarId| vars.homes.get(var.index()).is_some_and(Option::is_some);
+                let rank = match data.op {
+                    Op::Read(var) | Op::Assign(var) if is_at_home(var) => Some(1),
+                    ref op => rank(op),
+                };
+                match rank {
                     None => all.add(group, cause, Strength::Holds, graph, topology)?,
                     Some(rank) => wishes[rank].push((group, cause)),
                 }
@@ -281,6 +296,11 @@ impl Feasible {
             }
         }
     }
+}
+
+/// Returns the pattern that matches one device, as its name is written.
+fn pattern_of(topology: &Topology, device: DeviceId) -> DevicePattern {
+    topology.device(device).name.to_string().parse().expect("a name is a pattern")
 }
 
 /// The treatment of a constraint that conflicts with others.

@@ -23,9 +23,7 @@ pub(crate) use rules::Rules;
 use crate::device::cost::Costs;
 use crate::device::{DeviceId, Topology};
 use anabranch_dsl::Result;
-#[cfg(test)]
-use anabranch_dsl::ir::VarId;
-use anabranch_dsl::ir::{Graph, Node, Op};
+use anabranch_dsl::ir::{Graph, Node, Op, VarId};
 use anabranch_dsl::ops::Effects;
 use explain::Reasons;
 use groups::{Feasible, Groups};
@@ -64,7 +62,6 @@ impl Placement {
     }
 
     /// Returns the device of a variable and of all nodes that read or assign it.
-    #[cfg(test)]
     pub(crate) fn of_var(&self, var: VarId) -> DeviceId {
         self.vars[var.index()]
     }
@@ -83,26 +80,35 @@ impl Placement {
     }
 }
 
+/// Facts about the variables of a graph, in its order. Variables beyond the end have none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PlacedVars<'a> {
+    /// The names to which rules apply. A variable without one has its declared name.
+    pub(crate) paths: &'a [Option<String>],
+    /// The devices on which earlier functions placed variables.
+    pub(crate) homes: &'a [Option<DeviceId>],
+}
+
 /// Places a graph.
 ///
 /// Constraints of the graph, the rules and the variables hold. Everything else is placed to
 /// minimize the estimated time of a step: on the best single device, unless several are faster by
 /// at least a tenth.
 ///
-/// `paths` are the names to which rules apply, one per variable in order. A variable beyond the end
-/// of `paths`, or whose path is `None`, has its declared name.
+/// A variable that has a home stays there; scopes around its reads and assignments are then only
+/// preferences.
 ///
 /// # Errors
 /// Fails if a constraint matches no device, or if the constraints of nodes that share a device have
 /// no device in common. The error shows all merged constraints.
-pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, paths: &[Option<String>]) -> Result<Placement> {
+pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, vars: PlacedVars<'_>) -> Result<Placement> {
     let groups = Groups::new(graph);
-    let feasible = Feasible::new(graph, &groups, topology, rules, paths)?;
+    let feasible = Feasible::new(graph, &groups, topology, rules, vars)?;
     let costs = Costs::new(graph);
     let choice = choose::choose(graph, &groups, &feasible, topology, &costs);
-    let (nodes, vars) = groups.spread(&choice.devices);
-    let reasons = Some(Reasons::new(graph, &groups, &feasible, &choice));
-    Ok(Placement::new(graph, nodes, vars, reasons))
+    let (nodes, devices_of_vars) = groups.spread(&choice.devices);
+    let reasons = Some(Reasons::new(graph, &groups, &feasible, &choice, vars));
+    Ok(Placement::new(graph, nodes, devices_of_vars, reasons))
 }
 
 /// Returns the observable effects in program order, or none if nothing is printed. Assertions alone

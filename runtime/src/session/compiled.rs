@@ -46,7 +46,7 @@ impl Compiled {
             let paths = state.paths();
             vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
         };
-        let graph = PlacedGraph::new(graph, &session.devices, &paths, options)?;
+        let graph = PlacedGraph::new(graph, &session.devices, &set, &paths, options)?;
         Ok(Compiled { graph, signature: signature.to_vec(), name, vars: set, _handles: vars.to_vec() })
     }
 

@@ -406,8 +406,8 @@ impl Session {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn get<T: Element>(&self, var: &Var<T>) -> Result<Array<T>> {
-        let tensor = self.state.cell(var.any()).snapshot();
-        Ok(Array::from_host(HostTensor::clone(&tensor)).expect("a variable keeps its element type"))
+        let tensor = self.state.cell(var.any()).get()?;
+        Ok(Array::from_host(tensor).expect("a variable keeps its element type"))
     }
 
     /// Sets a variable to a value of its type.
@@ -417,20 +417,13 @@ impl Session {
 
     fn set_any(&self, var: &AnyVar, value: HostTensor) -> Result<()> {
         check_value(var.name(), var, &value)?;
-        self.assign([(var, value)]);
-        Ok(())
+        self.assign([(var, value)])
     }
 
     /// Assigns variables in a step of its own.
-    fn assign<'a>(&self, new: impl IntoIterator<Item = (&'a AnyVar, HostTensor)>) {
+    fn assign<'a>(&self, new: impl IntoIterator<Item = (&'a AnyVar, HostTensor)>) -> Result<()> {
         let (vars, new): (Vec<&AnyVar>, Vec<HostTensor>) = new.into_iter().unzip();
-        let set = self.state.set(vars.into_iter().map(|var| (var, VarAccess::Assign)));
-        let _locks = set.lock();
-        set.snapshot().write(|values| {
-            for (value, new) in values.iter_mut().zip(new) {
-                *value = Arc::new(new);
-            }
-        });
+        self.state.set(vars.into_iter().map(|var| (var, VarAccess::Assign))).assign(new)
     }
 
     /// Returns the current values of all variables of a module with their paths, as they are
@@ -438,8 +431,8 @@ impl Session {
     pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
         let set = self.state.set(vars.iter().map(|var| (var, VarAccess::Read)));
-        let values = set.snapshot();
-        paths.into_iter().zip(values.snapshot().iter().map(|value| HostTensor::clone(value))).collect()
+        let values = set.snapshot().to_host().unwrap_or_else(|e| panic!("a variable cannot be read: {e}"));
+        paths.into_iter().zip(values).collect()
     }
 
     /// Sets all variables of a module to values that are found by their paths. If there is an
@@ -512,8 +505,7 @@ impl Session {
         for ((path, var), value) in vars.iter().zip(&found) {
             check_value(path, var, value)?;
         }
-        self.assign(vars.iter().map(|(_, var)| var).zip(found.into_iter().cloned()));
-        Ok(())
+        self.assign(vars.iter().map(|(_, var)| var).zip(found.into_iter().cloned()))
     }
 }
 

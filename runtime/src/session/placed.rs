@@ -1,12 +1,13 @@
 //! Graphs that were placed on the devices of a session and compiled.
 
 use crate::device::timeline::Timeline;
-use crate::device::variables::StepVars;
-use crate::device::{CompileOptions, Executable, StepCx};
+use crate::device::variables::{StepVars, VarSet};
+use crate::device::{CompileOptions, DeviceId, Executable, StepCx};
 use crate::flow::{self, driver::Driver};
-use crate::place::{self, Placement};
+use crate::place::{self, PlacedVars, Placement};
 use crate::session::devices::Devices;
 use anabranch_dsl::device::DeviceName;
+use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 
 /// A placed and compiled graph.
@@ -21,45 +22,67 @@ pub(crate) struct PlacedGraph {
 
 impl PlacedGraph {
     /// Places and compiles a graph whose inputs have known shapes. `paths` are the paths of its
-    /// variables for placement rules, in their order.
+    /// variables `vars` for placement rules, in their order.
     ///
     /// A graph on a single device is compiled by that device. If the device runs no whole graphs,
     /// or if the graph is on several devices, it is partitioned.
     pub(crate) fn new(
         graph: Graph,
         devices: &Devices,
+        vars: &VarSet,
         paths: &[Option<String>],
         options: CompileOptions,
     ) -> Result<PlacedGraph> {
-        let nothing_asked = devices.rules.is_empty() && !asks_for_devices(&graph);
+        loop {
+            let (placed, homes) = PlacedGraph::at_homes(&graph, devices, &vars.homes(), paths, options)?;
+            // Another function may have placed a variable elsewhere in the meantime.
+            if vars.settle(homes.iter().map(|home| &devices.all[home.index()]))? {
+                return Ok(placed);
+            }
+        }
+    }
+
+    /// Places and compiles a graph whose variables have these homes. Returns the homes that all of
+    /// its variables have then, or none for the interpreter.
+    fn at_homes(
+        graph: &Graph,
+        devices: &Devices,
+        homes: &[Option<DeviceId>],
+        paths: &[Option<String>],
+        options: CompileOptions,
+    ) -> Result<(PlacedGraph, Vec<DeviceId>)> {
+        let place = || place::place(graph, &devices.topology, &devices.rules, PlacedVars { paths, homes });
+        let nothing_asked = devices.rules.is_empty() && !asks_for_devices(graph);
         let whole = !devices.flow.lower_everything;
         if options.interpreted {
             if !nothing_asked {
                 // Checks the device constraints; the interpreter needs no device.
-                place::place(&graph, &devices.topology, &devices.rules, paths)?;
+                place()?;
             }
-            let executable = devices.host.whole(graph, options)?;
-            return Ok(PlacedGraph { executable, placement: None, on: None });
+            let executable = devices.host.whole(graph.clone(), options)?;
+            return Ok((PlacedGraph { executable, placement: None, on: None }, Vec::new()));
         }
         if let [only] = &devices.all[..]
             && nothing_asked
             && whole
-            && let Some(executable) = only.clone().compile(&graph, options)?
+            && let Some(executable) = only.clone().compile(graph, options)?
         {
-            return Ok(PlacedGraph { executable, placement: None, on: None });
+            let homes = vec![only.id(); graph.vars.len()];
+            return Ok((PlacedGraph { executable, placement: None, on: None }, homes));
         }
-        let placement = place::place(&graph, &devices.topology, &devices.rules, paths)?;
-        if let [id] = placement.devices(&graph)[..]
+        let placement = place()?;
+        let homes = (0..graph.vars.len()).map(|i| placement.of_var(VarId::from_index(i))).collect();
+        if let [id] = placement.devices(graph)[..]
             && whole
-            && let Some(executable) = devices.all[id.index()].clone().compile(&graph, options)?
+            && let Some(executable) = devices.all[id.index()].clone().compile(graph, options)?
         {
             let choice = devices.all.len() > 1;
             let on = choice.then(|| devices.topology.device(id).name);
-            return Ok(PlacedGraph { executable, placement: choice.then_some(placement), on });
+            return Ok((PlacedGraph { executable, placement: choice.then_some(placement), on }, homes));
         }
-        let partition = flow::partition(&graph, &placement, devices.flow);
-        let driver = Driver::new(graph, partition, &devices.all, options)?;
-        Ok(PlacedGraph { executable: Box::new(driver), placement: Some(placement), on: None })
+        let partition = flow::partition(graph, &placement, devices.flow);
+        let driver = Driver::new(graph.clone(), partition, &devices.all, options)?;
+        Ok((PlacedGraph { executable: Box::new(driver), placement: Some(placement), on: None }, homes))
     }
 
     /// Returns the graph.

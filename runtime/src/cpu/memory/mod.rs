@@ -155,14 +155,6 @@ impl<'a> Vars<'a> {
             Vars::Snapshot(t) => &t[i],
         }
     }
-
-    /// Returns a handle of each value.
-    pub(crate) fn to_vec(self) -> Vec<HostTensor> {
-        match self {
-            Vars::Tensors(t) => t.to_vec(),
-            Vars::Snapshot(t) => t.iter().map(|t| HostTensor::clone(t)).collect(),
-        }
-    }
 }
 
 /// Mutable access to the variables of a step, for the commit.
