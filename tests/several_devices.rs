@@ -4,7 +4,7 @@
 use anabranch::nn::{Init, Linear, Lstm};
 use anabranch::optim::{Optimizer, Sgd};
 use anabranch::prelude::*;
-use anabranch::{CallOptions, CancelHandle, DType, ErrorKind, SimulatedDevice, TensorType, Timeline};
+use anabranch::{CallOptions, CancelHandle, DType, ErrorKind, SimulatedDevice, TensorType, Timeline, control};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -901,5 +901,119 @@ fn a_rule_that_comes_after_the_first_function_cannot_move_a_variable() -> Outcom
     let error = session.function(|| model.0.get() + model.1.get())?.call(()).unwrap_err();
     assert!(error.message.contains("no device matches /cpu:0 and /cpu:1"), "{error}");
     assert!(error.to_string().contains("`w`, which an earlier function placed"), "{error}");
+    Ok(())
+}
+
+/// Returns the losses and the final weights of a training whose model and optimizer are on some
+/// devices.
+fn trained_on(session: &Session, [first, second]: [&str; 2]) -> anabranch::Result<(Vec<f32>, Vec<f32>)> {
+    let init = Init::new(5);
+    let (a, b, sgd) = (Linear::new(&init, 3, 4), Linear::new(&init, 4, 1), Sgd::new(0.1).momentum(0.5));
+    let step = session.function(|x: Tensor, n: Tensor<i32>| {
+        let start = (on(first, || a.forward(x)), scalar(0));
+        let (h, _) = control::while_loop(start, |(_, i)| i.less(n), |(h, i)| (on(second, || h.tanh()), i + 1));
+        let loss = on(second, || b.forward(h)).square().mean();
+        sgd.minimize(loss, &(&a, &b));
+        loss
+    })?;
+    let x = [[0.5, -1.0, 2.0], [1.0, 0.25, -0.5]];
+    let losses = (0..4).map(|i| Ok(step.call((x, i % 3))?.item())).collect::<anabranch::Result<_>>()?;
+    Ok((losses, session.get(&a.weight)?.to_vec()))
+}
+
+#[test]
+fn variables_live_in_memory_that_the_host_cannot_see() -> Outcome {
+    let (losses, weights) = trained_on(&Session::builder().interpreted(true).build()?, ["/cpu:0"; 2])?;
+    for on in [["/gpu:0", "/gpu:0"], ["/gpu:0", "/gpu:1"], ["/gpu:1", "/cpu:0"], ["/cpu:0", "/gpu:0"]] {
+        let session = Session::builder().opaque_devices(2).build()?;
+        let (got, got_weights) = trained_on(&session, on)?;
+        let near = |a: &[f32], b: &[f32]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5);
+        assert!(near(&got, &losses) && near(&got_weights, &weights), "{on:?}: {got:?}, {losses:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_step_that_fails_leaves_variables_of_opaque_devices_as_they_were() -> Outcome {
+    let session = Session::builder().opaque_devices(1).build()?;
+    let w = Var::<f32>::new("w", [1.0, 2.0]);
+    let step = session.function(|x: Tensor| {
+        on("/gpu:0", || w.set(w.get() * x));
+        on("/gpu:0", || anabranch::dsl::staged::Assert::new(x.greater(0.0)))
+            .check(anabranch::dsl::staged::message(format_args!("{x}")));
+        w.get()
+    })?;
+    assert_eq!(step.call(2.0)?.to_vec(), [2.0, 4.0]);
+    let held = session.get(&w)?;
+    assert_eq!(step.call(-1.0).unwrap_err().kind, ErrorKind::AssertionFailed);
+    assert_eq!(session.get(&w)?, held);
+    session.set(&w, [5.0, 6.0])?;
+    assert_eq!(step.call(1.0)?.to_vec(), [5.0, 6.0]);
+    Ok(())
+}
+
+#[test]
+fn unsupported_operations_go_to_a_cpu() -> Outcome {
+    let printed = Arc::new(Mutex::new(String::new()));
+    let to = printed.clone();
+    let builder = Session::builder().opaque_devices(1);
+    let session = builder.print_to(move |_, text| to.lock().unwrap().push_str(text)).build()?;
+    #[graph]
+    fn mixed(x: Tensor) -> Tensor {
+        on("/gpu:0", || {
+            let y = x + 1.0;
+            println!("{y}");
+            (y.cast::<f64>() * 0.5).cast::<f32>() + y
+        })
+    }
+    let f = session.function(mixed)?;
+    assert_eq!(f.call(3.0)?, 6.0);
+    assert_eq!(*printed.lock().unwrap(), "4\n");
+    let text = f.explain(&[TensorType::new(DType::F32, [])])?;
+    let row = |op: &str| text.lines().find(|line| line.contains(op)).unwrap_or_else(|| panic!("{text}")).to_owned();
+    assert!(row(" print ").contains("/cpu:0") && row(" print ").contains("/gpu:0 cannot print"), "{text}");
+    assert!(row(" mul ").contains("/cpu:0") && row(" mul ").contains("/gpu:0 has no f64"), "{text}");
+    assert!(row("add at").contains("/gpu:0"), "{text}");
+    // A function without constraints may run there, too.
+    let sum = session.function(|x: Tensor<f64>| (x * 2.0).sum())?;
+    assert_eq!(sum.call([1.0, 2.0])?, 6.0);
+    Ok(())
+}
+
+#[test]
+fn a_function_on_one_device_runs_on_that_device() -> Outcome {
+    let session = Session::builder().opaque_devices(2).build()?;
+    let w = Var::<f32>::new("w", 1.0).on("/gpu:1");
+    let f = session.function(|x: Tensor| on("/gpu:1", || w.set(w.get() + x)))?;
+    let ((), timeline) = f.profile(2.0)?;
+    assert!(timeline.spans.iter().any(|span| span.device == "/gpu:1"), "{timeline}");
+    assert!(timeline.spans.iter().all(|span| ["/gpu:1", "host -> /gpu:1"].contains(&&*span.device)), "{timeline}");
+    assert_eq!(session.get(&w)?, 3.0);
+    Ok(())
+}
+
+#[test]
+fn functions_compiled_at_once_agree_on_the_home_of_a_variable() -> Outcome {
+    let types = [TensorType::new(DType::F32, [])];
+    for _ in 0..8 {
+        let session = Session::builder().simulated(gpus(2)).build()?;
+        let w = Var::<f32>::new("w", 3.0);
+        let start = std::sync::Barrier::new(2);
+        let texts = std::thread::scope(|scope| {
+            let threads = ["/gpu:0", "/gpu:1"].map(|device| {
+                let (session, w, start, types) = (&session, &w, &start, &types);
+                scope.spawn(move || -> anabranch::Result<String> {
+                    let f = session.function(|x: Tensor| on(device, || w.get() * x))?;
+                    start.wait();
+                    assert_eq!(f.call(2.0)?, 6.0);
+                    f.explain(types)
+                })
+            });
+            threads.map(|thread| thread.join().expect("a call does not panic"))
+        });
+        let [first, second] = texts;
+        let home = |text: &str| text.lines().find(|line| line.contains("@w ")).map(|line| line.contains("/gpu:0"));
+        assert_eq!(home(&first?), home(&second?));
+    }
     Ok(())
 }

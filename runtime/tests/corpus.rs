@@ -4,7 +4,7 @@ use crate::support::while_loop;
 use anabranch_dsl::corpus::{self, Outcome, cases, parameters};
 use anabranch_dsl::passes::Pipeline;
 use anabranch_dsl::{Graph, HostTensor, Result, TensorType, trace};
-use anabranch_runtime::Program;
+use anabranch_runtime::{Program, RandomPlacement, RandomlyPlacedProgram};
 
 fn run(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
     let program = Program::new(graph.clone())?;
@@ -32,6 +32,14 @@ fn every_case_with_all_parts_of_the_compiler_off() {
 #[test]
 fn every_case_without_native_code() {
     corpus::check(|graph, inputs| Program::without_native_code(graph.clone())?.run(inputs, &mut vec![]));
+}
+
+#[test]
+fn every_case_on_devices_whose_memory_the_host_cannot_see() {
+    for (devices, opaque, lower_everything) in [(1, 1, false), (2, 2, true), (2, 1, true)] {
+        let how = RandomPlacement { devices, opaque, lower_everything, seed: 3, ..RandomPlacement::default() };
+        corpus::check(|graph, inputs| RandomlyPlacedProgram::new(graph.clone(), how)?.run(inputs, &mut []));
+    }
 }
 
 #[test]

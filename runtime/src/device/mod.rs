@@ -53,7 +53,8 @@ pub(crate) use step::{Event, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
+use anabranch_dsl::ir::Op;
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, Type};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -66,6 +67,18 @@ pub(crate) enum Progress {
     Later,
 }
 
+/// Whether a device runs an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Support {
+    Yes,
+    /// No, with the reason as the predicate of a sentence about the device: `has no f64`.
+    #[cfg_attr(
+        not(any(test, feature = "testing")),
+        expect(dead_code, reason = "CPUs and simulated devices run everything")
+    )]
+    No(String),
+}
+
 /// A device. Several steps may use it concurrently.
 pub(crate) trait Device: Debug + Send + Sync {
     /// Returns the index among the devices of the session.
@@ -76,6 +89,14 @@ pub(crate) trait Device: Debug + Send + Sync {
 
     /// Returns whether its events follow a [simulated clock](simulated::SimulatedClock).
     fn is_simulated(&self) -> bool;
+
+    /// Returns whether the device runs an operation on operands and results of these types.
+    ///
+    /// Placement asks this for every node. Reads and assignments of variables, constants, branches
+    /// and loops are supported by every device.
+    fn supports(&self, _op: &Op, _operands: &[&Type], _results: &[&Type]) -> Support {
+        Support::Yes
+    }
 
     /// Compiles a whole graph for steps on the calling thread. Returns `None` if the device runs
     /// graphs in parts only, by [`load`](Self::load).

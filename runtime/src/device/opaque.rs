@@ -5,13 +5,14 @@
 //! - Uploads, downloads, kernels and fences complete late: after everything else that the step
 //!   could do, in a random order that follows from a seed.
 //! - There is no way from one of them to any other device but through the host.
-//! - The interpreter runs the kernels.
+//! - The interpreter runs the kernels. There are none for prints and for `f64`, as on many GPUs.
 
 use super::{CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace};
-use super::{Progress, Step, Ticket};
+use super::{Progress, Step, Support, Ticket};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{self, InterpOptions, RuntimeValue};
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result, Type};
+use anabranch_dsl::ir::Op;
+use anabranch_dsl::{DType, Diagnostic, Graph, HostTensor, Result, Type};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A device whose memory the host cannot see.
@@ -95,6 +96,16 @@ impl Device for OpaqueDevice {
 
     fn is_simulated(&self) -> bool {
         false
+    }
+
+    fn supports(&self, op: &Op, operands: &[&Type], results: &[&Type]) -> Support {
+        if let Op::Print { .. } = op {
+            return Support::No("cannot print".to_owned());
+        }
+        if operands.iter().chain(results).any(|ty| ty.element().dtype == DType::F64) {
+            return Support::No("has no f64".to_owned());
+        }
+        Support::Yes
     }
 
     fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {

@@ -99,9 +99,17 @@ impl Topology {
         Topology { devices, links, host_links, alone: 1.0 }
     }
 
+    /// Returns CPU devices of this process, then GPUs of the same rates, for tests.
+    pub(crate) fn with_gpus(cpus: usize, gpus: usize) -> Topology {
+        let gpu = |i| DeviceInfo { name: DeviceName::local(DeviceKind::Gpu, i), ..DeviceInfo::cpu(i) };
+        let devices = (0..cpus as u32).map(DeviceInfo::cpu).chain((0..gpus as u32).map(gpu));
+        Topology::new(devices.collect(), |_, _| Link::LOCAL)
+    }
+
     /// Returns `n` equal CPU devices of this process.
+    #[cfg(test)]
     pub(crate) fn cpus(n: usize) -> Topology {
-        Topology::new((0..n as u32).map(DeviceInfo::cpu).collect(), |_, _| Link::LOCAL)
+        Topology::with_gpus(n, 0)
     }
 
     /// Returns the topology with `link` between each device and the host.

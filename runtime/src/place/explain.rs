@@ -3,7 +3,7 @@
 
 use super::choose::{Choice, PlacementReason};
 use super::groups::{Feasible, Groups};
-use super::{PlacedVars, Placement};
+use super::{Outside, Placement};
 use crate::device::cost::Costs;
 use crate::device::{Crossing, DeviceId, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
@@ -29,7 +29,7 @@ impl Reasons {
         groups: &Groups,
         feasible: &Feasible,
         choice: &Choice,
-        vars: PlacedVars<'_>,
+        outside: Outside<'_>,
     ) -> Reasons {
         let asked = |g: usize| feasible.causes[g].iter().map(|c| c.brief(graph)).collect::<Vec<_>>().join("; ");
         let why = choice.why.iter().enumerate().map(|(g, why)| match why {
@@ -41,7 +41,7 @@ impl Reasons {
         Reasons {
             why: why.collect(),
             groups: (0..graph.n_nodes()).map(|n| groups.of(Node::from_index(n)).map(|g| g.index())).collect(),
-            homes: (0..graph.vars.len()).map(|i| vars.homes.get(i).is_some_and(Option::is_some)).collect(),
+            homes: (0..graph.vars.len()).map(|i| outside.homes.get(i).is_some_and(Option::is_some)).collect(),
             seconds: choice.estimate.seconds,
             single: choice.single.map(|(d, e)| (d, e.seconds)),
         }

@@ -13,12 +13,12 @@
 //! which yield to mandatory ones: the scope around a loop does not determine where its condition is
 //! computed, and a list does not move because an element is read elsewhere.
 
-use super::PlacedVars;
+use super::Outside;
 use super::rules::Rules;
-use crate::device::{DeviceId, Topology};
+use crate::device::{DeviceId, Support, Topology};
 use crate::disjoint_sets::DisjointSets;
 use crate::id::id;
-use anabranch_dsl::device::{DeviceConstraint, DevicePattern};
+use anabranch_dsl::device::{DeviceConstraint, DeviceName, DevicePattern};
 use anabranch_dsl::ir::{Graph, ListOp, Node, Op, StackOp, Value, VarId};
 use anabranch_dsl::{Diagnostic, Loc, Result, Type};
 use std::collections::HashMap;
@@ -137,6 +137,8 @@ pub(super) enum ConstraintSource {
     Rule(VarId, String, DevicePattern),
     /// An earlier function, which placed the variable.
     Home(VarId, DevicePattern),
+    /// A device that does not run the node, with the reason.
+    Unsupported { node: Node, device: DeviceName, reason: String, instead: DevicePattern },
 }
 
 impl ConstraintSource {
@@ -144,6 +146,7 @@ impl ConstraintSource {
         match self {
             ConstraintSource::Scope(_, on) | ConstraintSource::Var(_, on) => on.devices(),
             ConstraintSource::Rule(_, _, devices) | ConstraintSource::Home(_, devices) => *devices,
+            ConstraintSource::Unsupported { instead, .. } => *instead,
         }
     }
 
@@ -168,6 +171,10 @@ impl ConstraintSource {
             ConstraintSource::Home(var, _) => {
                 (Loc::UNKNOWN, format!("{devices} for the variable `{}`, which an earlier function placed", name(var)))
             }
+            ConstraintSource::Unsupported { node, .. } => {
+                let brief = self.brief(graph);
+                (graph.node(*node).loc, format!("{devices} for `{}`: {brief}", graph.node(*node).op.name()))
+            }
         }
     }
 
@@ -179,6 +186,7 @@ impl ConstraintSource {
             ConstraintSource::Var(var, on) => format!("`{}` on {} at {}", name(var), on.devices(), on.loc()),
             ConstraintSource::Rule(var, rule, _) => format!("`{}` by {rule}", name(var)),
             ConstraintSource::Home(var, _) => format!("the home of `{}`", name(var)),
+            ConstraintSource::Unsupported { device, reason, .. } => format!("{device} {reason}"),
         }
     }
 }
@@ -204,7 +212,7 @@ impl Feasible {
         groups: &Groups,
         topology: &Topology,
         rules: &Rules,
-        vars: PlacedVars<'_>,
+        outside: Outside<'_>,
     ) -> Result<Feasible> {
         rules.check(topology)?;
         let mut all = Feasible {
@@ -215,9 +223,9 @@ impl Feasible {
         for (i, decl) in graph.vars.iter().enumerate() {
             let var = VarId::from_index(i);
             let group = groups.of_var(var);
-            let home = vars.homes.get(i).copied().flatten();
+            let home = outside.homes.get(i).copied().flatten();
             let home = home.map(|home| ConstraintSource::Home(var, pattern_of(topology, home)));
-            let path = vars.paths.get(i).and_then(|path| path.as_deref()).unwrap_or(&decl.name);
+            let path = outside.paths.get(i).and_then(|path| path.as_deref()).unwrap_or(&decl.name);
             let rule = rules.of(path)?.map(|(devices, rule)| ConstraintSource::Rule(var, rule, devices));
             let asked = decl.on.map(|on| ConstraintSource::Var(var, on));
             for cause in home.into_iter().chain(asked).chain(rule) {
@@ -230,7 +238,7 @@ impl Feasible {
                 let data = graph.node(node);
                 let (Some(on), Some(group)) = (data.on, groups.of(node)) else { continue };
                 let cause = ConstraintSource::Scope(node, on);
-                let is_at_home = |var: VarId| vars.homes.get(var.index()).is_some_and(Option::is_some);
+                let is_at_home = |var: VarId| outside.homes.get(var.index()).is_some_and(Option::is_some);
                 let rank = match data.op {
                     Op::Read(var) | Op::Assign(var) if is_at_home(var) => Some(1),
                     ref op => rank(op),
@@ -244,7 +252,52 @@ impl Feasible {
         for (group, cause) in wishes.into_iter().flatten() {
             all.add(group, cause, Strength::Wish, graph, topology)?;
         }
+        if let Some(supports) = outside.supports {
+            for group in groups.ids() {
+                all.exclude(group, &groups.members[group.index()], topology, supports, graph)?;
+            }
+        }
         Ok(all)
+    }
+
+    /// Restricts a group to devices that run all of its nodes: if some device that constraints
+    /// allow does not, to the CPUs, also against the constraints.
+    fn exclude(
+        &mut self,
+        group: GroupId,
+        members: &[Node],
+        topology: &Topology,
+        supports: &dyn Fn(DeviceId, Node) -> Support,
+        graph: &Graph,
+    ) -> Result<()> {
+        let unsupported = |device: DeviceId| {
+            members.iter().find_map(|&node| match supports(device, node) {
+                Support::Yes => None,
+                Support::No(reason) => Some((node, device, reason)),
+            })
+        };
+        let Some((node, device, reason)) = self.of(group).iter().find_map(|&device| unsupported(device)) else {
+            return Ok(());
+        };
+        let i = group.index();
+        let runs = |pattern: &DevicePattern| {
+            let devices = topology.matching(pattern);
+            !devices.is_empty() && devices.into_iter().all(|device| unsupported(device).is_none())
+        };
+        let cpus: DevicePattern = "/cpu".parse().expect("a pattern");
+        let allowed = self.patterns[i].merge(&cpus).into_iter();
+        let exact = self.of(group).iter().map(|&device| pattern_of(topology, device));
+        let Some(instead) = allowed.chain(exact).chain([cpus]).find(|pattern| runs(pattern)) else {
+            let data = graph.node(node);
+            let name = topology.device(device).name;
+            let message = format!("no device runs `{}`: {name} {reason}", data.op.name());
+            return Err(Diagnostic::new(message).at(data.loc, "").help(format!("available: {}", topology.names())));
+        };
+        self.devices.entry(instead).or_insert_with(|| topology.matching(&instead));
+        self.patterns[i] = instead;
+        let device = topology.device(device).name;
+        self.causes[i].push(ConstraintSource::Unsupported { node, device, reason, instead });
+        Ok(())
     }
 
     /// Returns the merged constraint of a group.

@@ -21,7 +21,7 @@ mod tests;
 pub(crate) use rules::Rules;
 
 use crate::device::cost::Costs;
-use crate::device::{DeviceId, Topology};
+use crate::device::{DeviceId, Support, Topology};
 use anabranch_dsl::Result;
 use anabranch_dsl::ir::{Graph, Node, Op, VarId};
 use anabranch_dsl::ops::Effects;
@@ -41,12 +41,13 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Moves prints, and assertions in graphs with prints, to the device of the first effect. Users
-    /// thus see them in program order.
+    /// Moves prints, and assertions in graphs with prints, to the device of the first print, which
+    /// can print. Users thus see them in program order.
     fn new(graph: &Graph, nodes: Vec<DeviceId>, vars: Vec<DeviceId>, reasons: Option<Reasons>) -> Placement {
         let mut placement = Placement { moved: vec![false; nodes.len()], nodes, vars, reasons };
         let effects = ordered_effects(graph);
-        if let Some(first) = effects.first() {
+        let is_print = |effect: &&Node| matches!(graph.node(**effect).op, Op::Print { .. });
+        if let Some(first) = effects.iter().find(is_print) {
             let device = placement.of(*first);
             for effect in &effects {
                 placement.moved[effect.index()] = placement.of(*effect) != device;
@@ -80,13 +81,16 @@ impl Placement {
     }
 }
 
-/// Facts about the variables of a graph, in its order. Variables beyond the end have none.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PlacedVars<'a> {
-    /// The names to which rules apply. A variable without one has its declared name.
+/// Facts about a graph that its nodes do not show. Those about variables are in the order of the
+/// graph; variables beyond the end have none.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Outside<'a> {
+    /// The names of variables to which rules apply. A variable without one has its declared name.
     pub(crate) paths: &'a [Option<String>],
     /// The devices on which earlier functions placed variables.
     pub(crate) homes: &'a [Option<DeviceId>],
+    /// Returns whether a device runs a node. Without it, every device runs all nodes.
+    pub(crate) supports: Option<&'a dyn Fn(DeviceId, Node) -> Support>,
 }
 
 /// Places a graph.
@@ -96,18 +100,18 @@ pub(crate) struct PlacedVars<'a> {
 /// at least a tenth.
 ///
 /// A variable that has a home stays there; scopes around its reads and assignments are then only
-/// preferences.
+/// preferences. A node goes to a CPU if a device that it may be on does not run it.
 ///
 /// # Errors
 /// Fails if a constraint matches no device, or if the constraints of nodes that share a device have
 /// no device in common. The error shows all merged constraints.
-pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, vars: PlacedVars<'_>) -> Result<Placement> {
+pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, outside: Outside<'_>) -> Result<Placement> {
     let groups = Groups::new(graph);
-    let feasible = Feasible::new(graph, &groups, topology, rules, vars)?;
+    let feasible = Feasible::new(graph, &groups, topology, rules, outside)?;
     let costs = Costs::new(graph);
     let choice = choose::choose(graph, &groups, &feasible, topology, &costs);
     let (nodes, devices_of_vars) = groups.spread(&choice.devices);
-    let reasons = Some(Reasons::new(graph, &groups, &feasible, &choice, vars));
+    let reasons = Some(Reasons::new(graph, &groups, &feasible, &choice, outside));
     Ok(Placement::new(graph, nodes, devices_of_vars, reasons))
 }
 

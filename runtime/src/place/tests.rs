@@ -16,7 +16,7 @@ fn parse(text: &str) -> Graph {
 }
 
 fn placed(graph: &Graph, topology: &Topology) -> Placement {
-    place(graph, topology, &Rules::new(), PlacedVars::default()).unwrap_or_else(|e| panic!("{e}"))
+    place(graph, topology, &Rules::new(), Outside::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Returns the device of the node that computes a named value.
@@ -318,7 +318,7 @@ fn constraints_hold_and_wishes_give_way() {
     // The first constraint on the stack is that of the push, then that of the pop. The list has
     // only that of `list_stack`.
     assert_eq!([of("stack"), of("pushed"), of("rest"), of("list"), of("written"), of("total")], [0, 0, 0, 2, 2, 2]);
-    let one = place(&graph, &Topology::cpus(1), &Rules::new(), PlacedVars::default()).unwrap_err();
+    let one = place(&graph, &Topology::cpus(1), &Rules::new(), Outside::default()).unwrap_err();
     assert_eq!(one.message, "there is no device /cpu:1");
 }
 
@@ -339,7 +339,7 @@ fn rules_place_variables_by_name_and_by_path() {
     let rules = Rules::new().with("*", "/cpu:1").unwrap().with("model.layer{i}.*", "/cpu:{i}").unwrap();
     let topology = Topology::cpus(3);
     let paths = [Some("model.layer2.weight".to_owned()), None];
-    let placement = place(&graph, &topology, &rules, PlacedVars { paths: &paths, homes: &[] }).unwrap();
+    let placement = place(&graph, &topology, &rules, Outside { paths: &paths, ..Outside::default() }).unwrap();
     assert_eq!([0, 1].map(|v| placement.of_var(VarId::from_index(v)).index()), [2, 1]);
     check_laws(&graph, &topology, &placement, true);
 }
@@ -348,7 +348,7 @@ fn rules_place_variables_by_name_and_by_path() {
 #[track_caller]
 fn error_of(text: &str, topology: &Topology, rules: &Rules, paths: &[Option<String>]) -> String {
     let error =
-        place(&parse(text), topology, rules, PlacedVars { paths, homes: &[] }).expect_err("it cannot be placed");
+        place(&parse(text), topology, rules, Outside { paths, ..Outside::default() }).expect_err("it cannot be placed");
     error.to_string()
 }
 

@@ -70,6 +70,7 @@ pub struct SessionBuilder {
     threads: Option<usize>,
     measure: bool,
     simulated: Option<Vec<SimulatedDevice>>,
+    opaque: usize,
     rules: Vec<(String, String)>,
     flow: flow::PartitionOptions,
 }
@@ -234,6 +235,14 @@ impl SessionBuilder {
         SessionBuilder { simulated: Some(devices.into_iter().collect()), ..self }
     }
 
+    /// Adds `n` devices `/gpu:0`, `/gpu:1`, and so on, whose memory the host cannot see, which
+    /// complete work late and in a random order, and which have no kernels for prints and for
+    /// `f64`. They are slow, and meant for comparisons.
+    #[cfg(feature = "testing")]
+    pub fn opaque_devices(self, n: usize) -> SessionBuilder {
+        SessionBuilder { opaque: n, ..self }
+    }
+
     /// Places the variables whose names match a pattern on a device, along with the operations that
     /// read and assign them.
     ///
@@ -314,6 +323,7 @@ impl SessionBuilder {
             self.cpus.unwrap_or(1),
             self.threads,
             self.simulated.as_deref().unwrap_or_default(),
+            self.opaque,
             self.measure,
             rules,
             self.flow,

@@ -4,11 +4,12 @@ use crate::device::timeline::Timeline;
 use crate::device::variables::{StepVars, VarSet};
 use crate::device::{CompileOptions, DeviceId, Executable, StepCx};
 use crate::flow::{self, driver::Driver};
-use crate::place::{self, PlacedVars, Placement};
+use crate::place::{self, Outside, Placement};
 use crate::session::devices::Devices;
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::ir::VarId;
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
+use anabranch_dsl::ir::{Node, Value, VarId};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, Type};
+use smallvec::SmallVec;
 
 /// A placed and compiled graph.
 #[derive(Debug)]
@@ -51,7 +52,13 @@ impl PlacedGraph {
         paths: &[Option<String>],
         options: CompileOptions,
     ) -> Result<(PlacedGraph, Vec<DeviceId>)> {
-        let place = || place::place(graph, &devices.topology, &devices.rules, PlacedVars { paths, homes });
+        let supports = |device: DeviceId, node: Node| {
+            let data = graph.node(node);
+            let types = |values: &[Value]| values.iter().map(|&v| graph.ty(v)).collect::<SmallVec<[&Type; 4]>>();
+            devices.all[device.index()].supports(&data.op, &types(&data.operands), &types(&data.results))
+        };
+        let outside = Outside { paths, homes, supports: Some(&supports) };
+        let place = || place::place(graph, &devices.topology, &devices.rules, outside);
         let nothing_asked = devices.rules.is_empty() && !asks_for_devices(graph);
         let whole = !devices.flow.lower_everything;
         if options.interpreted {
