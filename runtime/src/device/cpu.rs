@@ -342,9 +342,13 @@ mod tests {
     }
 
     fn run(kernel: &CpuKernel, inputs: Vec<Contents>) -> Contents {
+        run_buffer(kernel, inputs).into_contents(HERE)
+    }
+
+    fn run_buffer(kernel: &CpuKernel, inputs: Vec<Contents>) -> DeviceBuffer {
         let params = inputs.into_iter().zip(kernel.graph.inputs());
         let inputs = params.map(|(value, &v)| DeviceBuffer::of_contents(HERE, value, kernel.graph.ty(v))).collect();
-        kernel.run(inputs, HERE, RunContext::default()).unwrap().remove(0).into_contents(HERE)
+        kernel.run(inputs, HERE, RunContext::default()).unwrap().remove(0)
     }
 
     fn index(i: i32) -> Contents {
@@ -383,6 +387,24 @@ mod tests {
         }
         let Contents::List(whole) = &list else { panic!("a plan has lists of its own form") };
         assert_eq!((Arc::strong_count(whole), rows(&list).len()), (1, 2_004));
+    }
+
+    #[test]
+    fn buffers_of_stacks_and_lists_know_their_types_and_bytes() {
+        let text = "graph @held(%x: f32[2]) -> (f32[2], f32[2]) { %n = constant 3 : i32[]  %i = constant 1 : i32[]
+             %s = stack_new : stack<f32[2]>  %t = push %s, %x  %u, %v = pop %t
+             %a = list_new %n : list<f32[2]>  %b = list_push %a, %x  %w = list_read %b, %i  return %v, %w }";
+        let [new, push, list_new, list_push] =
+            ["stack_new", "push", "list_new", "list_push"].map(|op| kernel(text, op));
+        let one = run_buffer(&push, vec![run(&new, vec![]), tensor(&[1.0, 2.0])]);
+        let two = run_buffer(&push, vec![one.clone().into_contents(HERE), tensor(&[3.0, 4.0])]);
+        let element = TensorType::new(DType::F32, [2]);
+        assert_eq!((one.n_bytes(), two.n_bytes(), two.ty()), (8, 16, Type::Stack(element.clone())));
+        let list = run_buffer(&list_push, vec![run(&list_new, vec![index(3)]), tensor(&[1.0, 2.0])]);
+        assert_eq!((list.n_bytes(), list.ty()), (32, Type::List(element.clone())));
+        // A list of the interpreter has the same bytes.
+        let hosted = Contents::Value(list.clone().into_contents(HERE).into_value());
+        assert_eq!(DeviceBuffer::of_contents(HERE, hosted, &list.ty()).n_bytes(), 32);
     }
 
     #[test]

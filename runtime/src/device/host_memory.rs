@@ -30,11 +30,26 @@ impl DeviceMemory for Container {
     }
 
     fn n_bytes(&self) -> u64 {
-        match self.contents.clone().into_value() {
-            RuntimeValue::Tensor(tensor) => bytes_of(&tensor),
-            RuntimeValue::Stack(stack) => stack.items().iter().map(bytes_of).sum(),
-            RuntimeValue::List(list) => list.items().flatten().map(bytes_of).sum(),
+        match &self.contents {
+            Contents::Value(value) => bytes_of_value(value),
+            Contents::List(list) => match list.element().n_bytes() {
+                Some(bytes) => list.len() as u64 * bytes as u64,
+                None => bytes_of_value(&self.contents.clone().into_value()),
+            },
         }
+    }
+}
+
+/// Returns the length of a value in bytes.
+pub(super) fn bytes_of_value(value: &RuntimeValue) -> u64 {
+    match value {
+        RuntimeValue::Tensor(tensor) => bytes_of(tensor),
+        RuntimeValue::Stack(stack) => stack.items().iter().map(bytes_of).sum(),
+        RuntimeValue::List(list) => match list.element().n_bytes() {
+            // Elements that are not written are zeros.
+            Some(bytes) => list.len() as u64 * bytes as u64,
+            None => list.items().flatten().map(bytes_of).sum(),
+        },
     }
 }
 

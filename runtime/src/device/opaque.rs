@@ -7,6 +7,7 @@
 //! - There is no way from one of them to any other device but through the host.
 //! - The interpreter runs the kernels. There are none for prints and for `f64`, as on many GPUs.
 
+use super::host_memory::bytes_of_value;
 use super::{CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace};
 use super::{Progress, Step, Support, Ticket};
 use anabranch_dsl::device::DeviceName;
@@ -38,12 +39,7 @@ impl DeviceMemory for OpaqueMemory {
     }
 
     fn n_bytes(&self) -> u64 {
-        let bytes = |t: &HostTensor| (t.len() * t.dtype().size()) as u64;
-        match &self.value {
-            RuntimeValue::Tensor(tensor) => bytes(tensor),
-            RuntimeValue::Stack(stack) => stack.items().iter().map(bytes).sum(),
-            RuntimeValue::List(list) => list.items().flatten().map(bytes).sum(),
-        }
+        bytes_of_value(&self.value)
     }
 }
 
