@@ -27,6 +27,8 @@
 //! is placed. From then on its value is a buffer of that device, every function accesses it there,
 //! and the host receives it only on request. Before, and if only the interpreter has used the
 //! variable, its value is on the host.
+//!
+//! This module must not know graphs, functions or engines.
 
 use super::{Device, DeviceBuffer, DeviceId, MemorySpace};
 use anabranch_dsl::interp::StopFlag;
@@ -35,7 +37,7 @@ use anabranch_dsl::{AnyVar, HostTensor, Result};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::{
-    Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
     TryLockResult, Weak,
 };
 use std::time::Duration;
@@ -48,23 +50,23 @@ pub(crate) struct VarCell {
     /// Held by steps that assign variables.
     step: RwLock<()>,
     /// A buffer of the home, or of the host without one. Locked only while a snapshot or a commit
-    /// accesses it.
-    value: RwLock<DeviceBuffer>,
+    /// accesses it. A commit takes the value out while it writes.
+    value: RwLock<Option<DeviceBuffer>>,
     /// Set while the value is locked.
     home: OnceLock<Arc<dyn Device>>,
 }
 
 impl VarCell {
-    fn read(&self) -> RwLockReadGuard<'_, DeviceBuffer> {
+    fn read(&self) -> RwLockReadGuard<'_, Option<DeviceBuffer>> {
         self.value.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, DeviceBuffer> {
+    fn write(&self) -> RwLockWriteGuard<'_, Option<DeviceBuffer>> {
         self.value.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn snapshot(&self) -> DeviceBuffer {
-        self.read().clone()
+        value_of(&self.read())
     }
 
     /// Returns the current value on the host.
@@ -92,7 +94,7 @@ impl VarCell {
     fn settle(&self, device: &Arc<dyn Device>) -> Result<bool> {
         let mut value = self.write();
         if self.home.get().is_none() {
-            *value = device.store(value.clone().into_host())?;
+            *value = Some(device.store(value_of(&value).into_host())?);
             self.home.get_or_init(|| device.clone());
         }
         Ok(self.home.get().is_some_and(|home| home.id() == device.id()))
@@ -119,6 +121,11 @@ impl VarCell {
             VarAccess::Assign => got(self.step.try_write()).map(StepGuard::Exclusive),
         }
     }
+}
+
+/// Returns the value in a cell that no commit writes.
+fn value_of(locked: &Option<DeviceBuffer>) -> DeviceBuffer {
+    locked.clone().expect("a commit returns the values that it takes out")
 }
 
 /// The values of all variables that a session has used and that still have a handle.
@@ -165,7 +172,7 @@ impl VarStore {
     pub(crate) fn cell(self: &Arc<VarStore>, var: &AnyVar) -> Arc<VarCell> {
         let new = || {
             var.watch(self.watcher());
-            let value = RwLock::new(DeviceBuffer::from_host(var.init().clone()));
+            let value = RwLock::new(Some(DeviceBuffer::from_host(var.init().clone())));
             Arc::new(VarCell { id: var.id(), step: RwLock::default(), value, home: OnceLock::new() })
         };
         self.lock_cells().entry(var.id()).or_insert_with(new).clone()
@@ -212,9 +219,10 @@ enum StepGuard<'a> {
 }
 
 /// The step locks of a step that assigns something.
-pub(crate) struct StepLocks<'a>(#[expect(dead_code, reason = "guards are only dropped")] Guards<StepGuard<'a>>);
+pub(crate) struct StepLocks<'a>(#[expect(dead_code, reason = "guards are only dropped")] PerVar<StepGuard<'a>>);
 
-type Guards<T> = SmallVec<[T; 4]>;
+/// Entries of the variables of a step.
+pub(super) type PerVar<T> = SmallVec<[T; 2]>;
 
 /// The time between attempts to lock a variable, in a step that may be stopped.
 const BETWEEN_TRIES: Duration = Duration::from_micros(200);
@@ -234,7 +242,7 @@ impl VarSet {
     /// Acquires step locks like [`lock`](Self::lock), unless `stop` is set before all are free.
     pub(crate) fn lock_unless(&self, stop: &StopFlag) -> Option<StepLocks<'_>> {
         let order = if self.assigns { &self.order[..] } else { &[] };
-        let mut guards = Guards::new();
+        let mut guards = PerVar::new();
         for &i in order {
             let guard = loop {
                 if let Some(guard) = self.cells[i].try_lock_step(self.access[i]) {
@@ -274,7 +282,7 @@ impl VarSet {
         let _locks = self.lock();
         let new: Vec<HostTensor> = new.into_iter().collect();
         let mut vars = self.snapshot();
-        vars.store_and_write(new)
+        vars.store_and_commit(new)
     }
 
     /// Returns the values of the variables at one moment.
@@ -284,10 +292,10 @@ impl VarSet {
         let values = match &self.cells[..] {
             cells if cells.len() < 2 || self.assigns => cells.iter().map(|cell| cell.snapshot()).collect(),
             cells => {
-                let locked: Guards<_> = self.order.iter().map(|&i| cells[i].read()).collect();
-                let mut values: Guards<Option<DeviceBuffer>> = cells.iter().map(|_| None).collect();
+                let locked: PerVar<_> = self.order.iter().map(|&i| cells[i].read()).collect();
+                let mut values: PerVar<Option<DeviceBuffer>> = cells.iter().map(|_| None).collect();
                 for (&i, value) in self.order.iter().zip(&locked) {
-                    values[i] = Some(DeviceBuffer::clone(value));
+                    values[i] = Some(value_of(value));
                 }
                 values.into_iter().map(|value| value.expect("the order has every variable")).collect()
             }
@@ -300,7 +308,7 @@ impl VarSet {
 pub(crate) struct StepVars<'a> {
     set: &'a VarSet,
     /// The snapshot of each variable, in the order of the graph.
-    values: SmallVec<[DeviceBuffer; 4]>,
+    values: PerVar<DeviceBuffer>,
 }
 
 impl StepVars<'_> {
@@ -314,74 +322,56 @@ impl StepVars<'_> {
         self.set.cells.iter().zip(&self.values).map(|(cell, value)| cell.fetch(value.clone())).collect()
     }
 
-    /// Writes new values from the host to the assigned variables.
-    pub(crate) fn store_and_write(&mut self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
+    /// Removes the values that the step reads.
+    pub(super) fn take(&mut self) -> PerVar<DeviceBuffer> {
+        std::mem::take(&mut self.values)
+    }
+
+    /// Commits new values from the host to the assigned variables.
+    pub(crate) fn store_and_commit(&mut self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
         let VarSet { cells, access, .. } = self.set;
         let new: Vec<(usize, HostTensor)> =
             new.into_iter().enumerate().filter(|(i, _)| access[*i] == VarAccess::Assign).collect();
         loop {
             let homes = self.set.homes();
-            let stored: Vec<(usize, DeviceBuffer)> =
-                new.iter().map(|(i, value)| Ok((*i, cells[*i].store(value.clone())?))).collect::<Result<_>>()?;
-            let set = self.set;
-            let is_written = self.write(|values| {
-                // A function may have placed a variable after its new value was stored.
-                let is_at_home = stored.iter().all(|(i, _)| homes[*i] == set.home(*i));
-                if is_at_home {
-                    stored.into_iter().for_each(|(i, value)| values[i] = value);
-                }
-                is_at_home
-            });
-            if is_written {
+            let stored = new.iter().map(|(i, value)| cells[*i].store(value.clone()));
+            let stored: Vec<DeviceBuffer> = stored.collect::<Result<_>>()?;
+            let mut locked = self.lock_assigned();
+            // A function may have placed a variable after its new value was stored.
+            if locked.iter().all(|(i, _)| homes[*i] == self.set.home(*i)) {
+                locked.iter_mut().zip(stored).for_each(|((_, cell), value)| **cell = Some(value));
                 return Ok(());
             }
         }
     }
 
-    /// Calls `write` with the assigned variables locked.
-    ///
-    /// The memory of an assigned value that nobody else holds has one owner then, so that it can be
-    /// changed in place. Changes of other variables have no effect.
-    pub(crate) fn write<R>(&mut self, write: impl FnOnce(&mut [DeviceBuffer]) -> R) -> R {
+    /// Commits new values to assigned variables.
+    pub(crate) fn commit(&mut self, new: impl IntoIterator<Item = (usize, DeviceBuffer)>) {
+        let mut values: PerVar<Option<DeviceBuffer>> = self.set.cells.iter().map(|_| None).collect();
+        new.into_iter().for_each(|(i, value)| values[i] = Some(value));
+        for (i, cell) in &mut self.lock_assigned() {
+            if let Some(value) = values[*i].take() {
+                **cell = Some(value);
+            }
+        }
+    }
+
+    /// Locks the values of the assigned variables, all at once. Returns them with their indices, in
+    /// the order of the graph.
+    pub(super) fn lock_assigned(&self) -> PerVar<(usize, LockedValue<'_>)> {
         if !self.set.assigns {
-            return write(&mut self.values);
+            return PerVar::new();
         }
         let assigned = self.set.order.iter().filter(|&&i| self.set.access[i] == VarAccess::Assign);
-        let locked = assigned.map(|&i| (i, self.set.cells[i].write())).collect();
-        let mut commit = Commit { values: &mut self.values, locked };
-        commit.swap();
-        write(commit.values)
+        let mut locked: PerVar<_> = assigned.map(|&i| (i, self.set.cells[i].write())).collect();
+        locked.sort_unstable_by_key(|(i, _)| *i);
+        locked
     }
 }
 
-/// The locked values of assigned variables. While they are written, the cells have placeholders.
-struct Commit<'v, 'a> {
-    values: &'v mut [DeviceBuffer],
-    locked: Guards<(usize, RwLockWriteGuard<'a, DeviceBuffer>)>,
-}
-
-/// The content of a cell while its value is written.
-pub(super) static PLACEHOLDER: LazyLock<DeviceBuffer> =
-    LazyLock::new(|| DeviceBuffer::from_host(HostTensor::scalar(false)));
-
-impl Commit<'_, '_> {
-    /// Replaces the snapshots by the values of the cells.
-    fn swap(&mut self) {
-        for (i, cell) in &mut self.locked {
-            self.values[*i] = PLACEHOLDER.clone();
-            std::mem::swap(&mut self.values[*i], cell);
-        }
-    }
-}
-
-impl Drop for Commit<'_, '_> {
-    /// Returns the values to the cells, also if the writer panics.
-    fn drop(&mut self) {
-        for (i, cell) in &mut self.locked {
-            std::mem::swap(&mut self.values[*i], cell);
-        }
-    }
-}
+/// The value of an assigned variable during the commit. A writer that takes it out returns it, or
+/// another one, before the lock is released.
+pub(super) type LockedValue<'a> = RwLockWriteGuard<'a, Option<DeviceBuffer>>;
 
 #[cfg(test)]
 mod tests {
@@ -397,7 +387,7 @@ mod tests {
         let (named, dropped) = (var("named"), var("dropped"));
         state.name(&[("model.named".to_owned(), named.clone()), ("model.dropped".to_owned(), dropped.clone())]);
         let set = state.set([(&named, VarAccess::Assign), (&dropped, VarAccess::Read)]);
-        set.snapshot().write(|values| values[0] = DeviceBuffer::from_host(HostTensor::scalar(2.0f32)));
+        set.snapshot().commit([(0, DeviceBuffer::from_host(HostTensor::scalar(2.0f32)))]);
         drop(dropped);
         assert_eq!(state.lock_cells().keys().collect::<Vec<_>>(), [&named.id()]);
         assert_eq!(state.paths().values().collect::<Vec<_>>(), ["model.named"]);
@@ -406,23 +396,5 @@ mod tests {
         assert_eq!(set.snapshot().to_host().map(|v| v[1].clone()), Ok(HostTensor::scalar(1.0f32)));
         drop(state);
         drop(named);
-    }
-
-    #[test]
-    fn a_panic_during_the_commit_leaves_values_in_the_cells() {
-        let state = Arc::new(VarStore::default());
-        let (v, w) = (var("v"), var("w"));
-        let set = state.set([(&v, VarAccess::Assign), (&w, VarAccess::Assign)]);
-        let write = || {
-            let _locks = set.lock();
-            set.snapshot().write(|values| {
-                values[0] = DeviceBuffer::from_host(HostTensor::scalar(5.0f32));
-                panic!("on purpose");
-            })
-        };
-        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).is_err());
-        let now = set.snapshot().to_host().unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(now.iter().map(|t| t.data::<f32>()[0]).collect::<Vec<_>>(), [5.0, 1.0]);
-        drop(set.lock());
     }
 }

@@ -2,14 +2,13 @@
 
 use super::executable::{Executable, StepCx};
 use super::timeline::{Span, Timeline};
-use super::variables::{PLACEHOLDER, StepVars};
+use super::variables::{LockedValue, PerVar, StepVars};
 use super::{DeviceBuffer, MemorySpace};
 use crate::cpu::memory::{Variables, Vars, VarsMut};
 use crate::cpu::program::Program;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::Value;
 use anabranch_dsl::{Graph, HostTensor, Loc, Result};
-use smallvec::SmallVec;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -37,7 +36,7 @@ impl WholeGraph {
     fn interpret(&self, inputs: &[HostTensor], vars: &mut StepVars<'_>, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
         let mut values = vars.to_host()?;
         let outputs = self.program.run_in(inputs, &mut values, cx.run_context())?;
-        vars.store_and_write(values)?;
+        vars.store_and_commit(values)?;
         Ok(outputs)
     }
 }
@@ -45,13 +44,13 @@ impl WholeGraph {
 /// The variables of a step, opened as tensors in host memory.
 struct HostVars<'s, 'a> {
     space: MemorySpace,
-    vars: &'s mut StepVars<'a>,
-    values: SmallVec<[Arc<HostTensor>; 4]>,
+    vars: &'s StepVars<'a>,
+    values: PerVar<Arc<HostTensor>>,
 }
 
 impl<'s, 'a> HostVars<'s, 'a> {
     fn new(space: MemorySpace, vars: &'s mut StepVars<'a>) -> HostVars<'s, 'a> {
-        let values = vars.snapshot().iter().map(|value| opened(value.clone(), space)).collect();
+        let values = vars.take().into_iter().map(|value| opened(value, space)).collect();
         HostVars { space, vars, values }
     }
 }
@@ -66,29 +65,31 @@ impl Variables for HostVars<'_, '_> {
     }
 
     fn commit(&mut self, write: impl FnOnce(VarsMut<'_>)) {
-        let HostVars { space, vars, values } = self;
-        vars.write(|buffers| {
-            for (value, buffer) in values.iter_mut().zip(&mut *buffers) {
-                *value = opened(std::mem::replace(buffer, PLACEHOLDER.clone()), *space);
-            }
-            let opened = OpenedVars { space: *space, buffers, values };
-            write(VarsMut::Shared(opened.values));
-        });
+        let mut commit = Commit { space: self.space, values: &mut self.values, locked: self.vars.lock_assigned() };
+        for (i, cell) in &mut commit.locked {
+            // The handle of the snapshot goes, so that a value that nobody else holds has one owner.
+            commit.values[*i] = opened(cell.take().expect("the value is in its cell"), commit.space);
+        }
+        write(VarsMut::Shared(commit.values));
     }
 }
 
-/// Variables that are written as tensors.
-struct OpenedVars<'v> {
+/// The assigned variables of a step, locked and opened.
+struct Commit<'v, 'a> {
     space: MemorySpace,
-    buffers: &'v mut [DeviceBuffer],
-    values: &'v mut SmallVec<[Arc<HostTensor>; 4]>,
+    values: &'v mut PerVar<Arc<HostTensor>>,
+    /// The cells of assigned variables, in the order of `values`.
+    locked: PerVar<(usize, LockedValue<'a>)>,
 }
 
-impl Drop for OpenedVars<'_> {
-    /// Returns the tensors to the buffers, also if the writer panics.
+impl Drop for Commit<'_, '_> {
+    /// Returns the values to the cells, also if the writer panics.
     fn drop(&mut self) {
-        for (buffer, value) in self.buffers.iter_mut().zip(self.values.drain(..)) {
-            *buffer = DeviceBuffer::from_memory(self.space, value);
+        let mut locked = self.locked.iter_mut().peekable();
+        for (i, value) in self.values.drain(..).enumerate() {
+            if let Some((_, cell)) = locked.next_if(|(of, _)| *of == i) {
+                **cell = Some(DeviceBuffer::from_memory(self.space, value));
+            }
         }
     }
 }
@@ -158,4 +159,40 @@ fn has_large_values(graph: &Graph) -> bool {
     let mut found = graph.inputs().iter().any(is_large);
     graph.visit_nodes(graph.root(), &mut |node| found |= graph.node(node).results.iter().any(is_large));
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::variables::{VarAccess, VarStore};
+    use crate::device::{CpuDevice, Device, DeviceId};
+    use anabranch_dsl::{AnyVar, Buffer};
+
+    #[test]
+    fn a_panic_during_the_commit_returns_the_values() {
+        let (stores, device) = (Arc::new(VarStore::default()), CpuDevice::new(DeviceId::from_index(0), None, 1));
+        let (space, device) = (device.place(), Arc::new(device) as Arc<dyn Device>);
+        let [v, w, only_read] = ["v", "w", "r"].map(|name| AnyVar::new(name, HostTensor::scalar(1.0f32)));
+        let access = [VarAccess::Assign, VarAccess::Read, VarAccess::Assign];
+        let set = stores.set([&w, &only_read, &v].into_iter().zip(access));
+        assert_eq!(set.settle([&device; 3]).map_err(|e| e.message), Ok(true));
+        let commit = |new: f32, panics: bool| {
+            let _locks = set.lock();
+            HostVars::new(space, &mut set.snapshot()).commit(|mut vars| {
+                for i in [0, 2] {
+                    let Buffer::F32(data) = vars.tensor_mut(i).buffer_mut() else { panic!("a variable of numbers") };
+                    data[0] += new;
+                    assert!(!panics, "on purpose");
+                }
+            });
+        };
+        let values = || [&v, &w, &only_read].map(|var| stores.cell(var).get().map(|t| t.data::<f32>()[0]));
+        commit(1.0, false);
+        assert_eq!(values(), [Ok(2.0), Ok(2.0), Ok(1.0)]);
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| commit(5.0, true)));
+        assert!(panic.is_err());
+        assert_eq!(values(), [Ok(2.0), Ok(7.0), Ok(1.0)]);
+        commit(1.0, false);
+        assert_eq!(values(), [Ok(3.0), Ok(8.0), Ok(1.0)]);
+    }
 }

@@ -215,11 +215,7 @@ impl Driver {
     ) -> Result<Vec<HostTensor>> {
         let stop = cx.stop.cloned().unwrap_or_default();
         let given = self.run(inputs, vars.snapshot(), cx.print.clone(), stop, timeline)?;
-        vars.write(|values| {
-            for (var, value) in given.assigned {
-                values[var.index()] = value;
-            }
-        });
+        vars.commit(given.assigned.into_iter().map(|(var, value)| (var.index(), value)));
         Ok(given.outputs)
     }
 }
