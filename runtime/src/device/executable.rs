@@ -3,7 +3,7 @@
 //! An [`Executable`] is the only form in which sessions run graphs: a whole graph that one device
 //! has compiled, or subgraphs on several devices. Invariants:
 //!
-//! - E1. A step reads the snapshot of its variables, and writes new values only when all of its
+//! - E1. A step takes one snapshot of its variables, and commits new values only when all of its
 //!   work has succeeded.
 //! - E2. A step that fails changes neither variables nor the tensors that its outputs replace.
 //! - E3. A step returns when none of its work runs any more.
@@ -14,7 +14,7 @@
 //! outputs, or which steps exclude each other.
 
 use super::timeline::Timeline;
-use super::variables::StepVars;
+use super::variables::VarSet;
 use super::{DeviceId, PrintTo};
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use anabranch_dsl::ir::{Region, Value};
@@ -57,13 +57,13 @@ pub(crate) trait Executable: Debug + Send + Sync {
     fn may_split(&self) -> bool;
 
     /// Runs a step on the calling thread.
-    fn step(&self, inputs: &[HostTensor], vars: &mut StepVars<'_>, cx: &StepCx<'_>) -> Result<Vec<HostTensor>>;
+    fn step(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<Vec<HostTensor>>;
 
     /// Runs a step like [`step`](Self::step), and replaces other tensors by its outputs.
     fn step_into(
         &self,
         inputs: &[HostTensor],
-        vars: &mut StepVars<'_>,
+        vars: &VarSet,
         cx: &StepCx<'_>,
         outputs: &mut [&mut HostTensor],
     ) -> Result<()> {
@@ -73,12 +73,7 @@ pub(crate) trait Executable: Debug + Send + Sync {
     }
 
     /// Runs a step like [`step`](Self::step) and records a timeline.
-    fn profile(
-        &self,
-        inputs: &[HostTensor],
-        vars: &mut StepVars<'_>,
-        cx: &StepCx<'_>,
-    ) -> Result<(Vec<HostTensor>, Timeline)>;
+    fn profile(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<(Vec<HostTensor>, Timeline)>;
 
     /// Returns the transfers between devices.
     fn crossings(&self) -> Vec<Crossing> {

@@ -66,7 +66,7 @@ impl VarCell {
     }
 
     fn snapshot(&self) -> DeviceBuffer {
-        value_of(&self.read())
+        value_in(&self.read()).clone()
     }
 
     /// Returns the current value on the host.
@@ -94,7 +94,7 @@ impl VarCell {
     fn settle(&self, device: &Arc<dyn Device>) -> Result<bool> {
         let mut value = self.write();
         if self.home.get().is_none() {
-            *value = Some(device.store(value_of(&value).into_host())?);
+            *value = Some(device.store(value_in(&value).clone().into_host())?);
             self.home.get_or_init(|| device.clone());
         }
         Ok(self.home.get().is_some_and(|home| home.id() == device.id()))
@@ -124,8 +124,8 @@ impl VarCell {
 }
 
 /// Returns the value in a cell that no commit writes.
-fn value_of(locked: &Option<DeviceBuffer>) -> DeviceBuffer {
-    locked.clone().expect("a commit returns the values that it takes out")
+fn value_in(locked: &Option<DeviceBuffer>) -> &DeviceBuffer {
+    locked.as_ref().expect("a commit returns the values that it takes out")
 }
 
 /// The values of all variables that a session has used and that still have a handle.
@@ -188,8 +188,10 @@ impl VarStore {
         }
         let mut order: Vec<usize> = (0..cells.len()).collect();
         order.sort_by_key(|&i| cells[i].id);
+        let mut ranks = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(rank, &i)| ranks[i] = rank);
         let assigns = access.contains(&VarAccess::Assign);
-        VarSet { cells, access, order, assigns }
+        VarSet { cells, access, order, ranks, assigns }
     }
 }
 
@@ -207,6 +209,8 @@ pub(crate) struct VarSet {
     access: Vec<VarAccess>,
     /// The indices of the variables in the order of their identities.
     order: Vec<usize>,
+    /// The position of each variable in that order.
+    ranks: Vec<usize>,
     /// Whether some variable is assigned.
     assigns: bool,
 }
@@ -233,17 +237,15 @@ impl VarSet {
         self.assigns
     }
 
-    /// Waits for all step locks. A step that assigns nothing needs none.
+    /// Waits for all step locks. Only a step that assigns something needs them.
     pub(crate) fn lock(&self) -> StepLocks<'_> {
-        let order = if self.assigns { &self.order[..] } else { &[] };
-        StepLocks(order.iter().map(|&i| self.cells[i].lock_step(self.access[i])).collect())
+        StepLocks(self.order.iter().map(|&i| self.cells[i].lock_step(self.access[i])).collect())
     }
 
     /// Acquires step locks like [`lock`](Self::lock), unless `stop` is set before all are free.
     pub(crate) fn lock_unless(&self, stop: &StopFlag) -> Option<StepLocks<'_>> {
-        let order = if self.assigns { &self.order[..] } else { &[] };
         let mut guards = PerVar::new();
-        for &i in order {
+        for &i in &self.order {
             let guard = loop {
                 if let Some(guard) = self.cells[i].try_lock_step(self.access[i]) {
                     break guard;
@@ -280,65 +282,43 @@ impl VarSet {
     /// Assigns all variables in a step of its own.
     pub(crate) fn assign(&self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
         let _locks = self.lock();
-        let new: Vec<HostTensor> = new.into_iter().collect();
-        let mut vars = self.snapshot();
-        vars.store_and_commit(new)
+        self.store_and_commit(new)
     }
 
-    /// Returns the values of the variables at one moment.
+    /// Takes a snapshot: returns what `open` makes of the values of the variables at one moment.
     ///
-    /// A step that assigns something calls it with its step locks held, which keep the values.
-    pub(crate) fn snapshot(&self) -> StepVars<'_> {
-        let values = match &self.cells[..] {
-            cells if cells.len() < 2 || self.assigns => cells.iter().map(|cell| cell.snapshot()).collect(),
-            cells => {
-                let locked: PerVar<_> = self.order.iter().map(|&i| cells[i].read()).collect();
-                let mut values: PerVar<Option<DeviceBuffer>> = cells.iter().map(|_| None).collect();
-                for (&i, value) in self.order.iter().zip(&locked) {
-                    values[i] = Some(value_of(value));
-                }
-                values.into_iter().map(|value| value.expect("the order has every variable")).collect()
-            }
-        };
-        StepVars { set: self, values }
-    }
-}
-
-/// The variables of a running step.
-pub(crate) struct StepVars<'a> {
-    set: &'a VarSet,
-    /// The snapshot of each variable, in the order of the graph.
-    values: PerVar<DeviceBuffer>,
-}
-
-impl StepVars<'_> {
-    /// Returns the values that the step reads.
-    pub(crate) fn snapshot(&self) -> &[DeviceBuffer] {
-        &self.values
+    /// A step calls it once, at its begin. If it assigns something, it holds its step locks, which
+    /// keep the values.
+    pub(crate) fn snapshot<T>(&self, open: impl Fn(&DeviceBuffer) -> T) -> PerVar<T> {
+        if self.cells.is_empty() {
+            return PerVar::new();
+        }
+        let open = |locked: &Option<DeviceBuffer>| open(value_in(locked));
+        if self.cells.len() == 1 || self.assigns {
+            return self.cells.iter().map(|cell| open(&cell.read())).collect();
+        }
+        let locked: PerVar<_> = self.order.iter().map(|&i| self.cells[i].read()).collect();
+        self.ranks.iter().map(|&rank| open(&locked[rank])).collect()
     }
 
-    /// Returns the values that the step reads, on the host.
+    /// Returns the values of the variables at one moment, on the host.
     pub(crate) fn to_host(&self) -> Result<Vec<HostTensor>> {
-        self.set.cells.iter().zip(&self.values).map(|(cell, value)| cell.fetch(value.clone())).collect()
-    }
-
-    /// Removes the values that the step reads.
-    pub(super) fn take(&mut self) -> PerVar<DeviceBuffer> {
-        std::mem::take(&mut self.values)
+        let values = self.snapshot(DeviceBuffer::clone);
+        self.cells.iter().zip(values).map(|(cell, value)| cell.fetch(value)).collect()
     }
 
     /// Commits new values from the host to the assigned variables.
-    pub(crate) fn store_and_commit(&mut self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
-        let VarSet { cells, access, .. } = self.set;
+    pub(crate) fn store_and_commit(&self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
+        let VarSet { cells, access, .. } = self;
         let new: Vec<(usize, HostTensor)> =
             new.into_iter().enumerate().filter(|(i, _)| access[*i] == VarAccess::Assign).collect();
         loop {
-            let homes = self.set.homes();
+            let homes = self.homes();
             let stored = new.iter().map(|(i, value)| cells[*i].store(value.clone()));
             let stored: Vec<DeviceBuffer> = stored.collect::<Result<_>>()?;
             let mut locked = self.lock_assigned();
             // A function may have placed a variable after its new value was stored.
-            if locked.iter().all(|(i, _)| homes[*i] == self.set.home(*i)) {
+            if locked.iter().all(|(i, _)| homes[*i] == self.home(*i)) {
                 locked.iter_mut().zip(stored).for_each(|((_, cell), value)| **cell = Some(value));
                 return Ok(());
             }
@@ -346,8 +326,8 @@ impl StepVars<'_> {
     }
 
     /// Commits new values to assigned variables.
-    pub(crate) fn commit(&mut self, new: impl IntoIterator<Item = (usize, DeviceBuffer)>) {
-        let mut values: PerVar<Option<DeviceBuffer>> = self.set.cells.iter().map(|_| None).collect();
+    pub(crate) fn commit(&self, new: impl IntoIterator<Item = (usize, DeviceBuffer)>) {
+        let mut values: PerVar<Option<DeviceBuffer>> = self.cells.iter().map(|_| None).collect();
         new.into_iter().for_each(|(i, value)| values[i] = Some(value));
         for (i, cell) in &mut self.lock_assigned() {
             if let Some(value) = values[*i].take() {
@@ -359,11 +339,11 @@ impl StepVars<'_> {
     /// Locks the values of the assigned variables, all at once. Returns them with their indices, in
     /// the order of the graph.
     pub(super) fn lock_assigned(&self) -> PerVar<(usize, LockedValue<'_>)> {
-        if !self.set.assigns {
+        if !self.assigns {
             return PerVar::new();
         }
-        let assigned = self.set.order.iter().filter(|&&i| self.set.access[i] == VarAccess::Assign);
-        let mut locked: PerVar<_> = assigned.map(|&i| (i, self.set.cells[i].write())).collect();
+        let assigned = self.order.iter().filter(|&&i| self.access[i] == VarAccess::Assign);
+        let mut locked: PerVar<_> = assigned.map(|&i| (i, self.cells[i].write())).collect();
         locked.sort_unstable_by_key(|(i, _)| *i);
         locked
     }
@@ -387,13 +367,13 @@ mod tests {
         let (named, dropped) = (var("named"), var("dropped"));
         state.name(&[("model.named".to_owned(), named.clone()), ("model.dropped".to_owned(), dropped.clone())]);
         let set = state.set([(&named, VarAccess::Assign), (&dropped, VarAccess::Read)]);
-        set.snapshot().commit([(0, DeviceBuffer::from_host(HostTensor::scalar(2.0f32)))]);
+        set.commit([(0, DeviceBuffer::from_host(HostTensor::scalar(2.0f32)))]);
         drop(dropped);
         assert_eq!(state.lock_cells().keys().collect::<Vec<_>>(), [&named.id()]);
         assert_eq!(state.paths().values().collect::<Vec<_>>(), ["model.named"]);
         assert_eq!(state.cell(&named).get(), Ok(HostTensor::scalar(2.0f32)));
         // A running step keeps its cells. The variable may outlive the session.
-        assert_eq!(set.snapshot().to_host().map(|v| v[1].clone()), Ok(HostTensor::scalar(1.0f32)));
+        assert_eq!(set.to_host().map(|v| v[1].clone()), Ok(HostTensor::scalar(1.0f32)));
         drop(state);
         drop(named);
     }

@@ -2,7 +2,7 @@
 
 use super::executable::{Executable, StepCx};
 use super::timeline::{Span, Timeline};
-use super::variables::{LockedValue, PerVar, StepVars};
+use super::variables::{LockedValue, PerVar, VarSet};
 use super::{DeviceBuffer, MemorySpace};
 use crate::cpu::memory::{Variables, Vars, VarsMut};
 use crate::cpu::program::Program;
@@ -33,7 +33,7 @@ impl WholeGraph {
     }
 
     /// Runs a step in the interpreter, which reads variables wherever they are at home.
-    fn interpret(&self, inputs: &[HostTensor], vars: &mut StepVars<'_>, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
+    fn interpret(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
         let mut values = vars.to_host()?;
         let outputs = self.program.run_in(inputs, &mut values, cx.run_context())?;
         vars.store_and_commit(values)?;
@@ -42,16 +42,15 @@ impl WholeGraph {
 }
 
 /// The variables of a step, opened as tensors in host memory.
-struct HostVars<'s, 'a> {
+struct HostVars<'a> {
     space: MemorySpace,
-    vars: &'s StepVars<'a>,
+    vars: &'a VarSet,
     values: PerVar<Arc<HostTensor>>,
 }
 
-impl<'s, 'a> HostVars<'s, 'a> {
-    fn new(space: MemorySpace, vars: &'s mut StepVars<'a>) -> HostVars<'s, 'a> {
-        let values = vars.take().into_iter().map(|value| opened(value, space)).collect();
-        HostVars { space, vars, values }
+impl<'a> HostVars<'a> {
+    fn new(space: MemorySpace, vars: &'a VarSet) -> HostVars<'a> {
+        HostVars { space, vars, values: vars.snapshot(|value| opened(value.clone(), space)) }
     }
 }
 
@@ -59,7 +58,7 @@ fn opened(value: DeviceBuffer, space: MemorySpace) -> Arc<HostTensor> {
     value.open(space).unwrap_or_else(|other| panic!("a variable is a tensor, not {}", other.ty()))
 }
 
-impl Variables for HostVars<'_, '_> {
+impl Variables for HostVars<'_> {
     fn values(&self) -> Vars<'_> {
         Vars::Snapshot(&self.values)
     }
@@ -67,7 +66,8 @@ impl Variables for HostVars<'_, '_> {
     fn commit(&mut self, write: impl FnOnce(VarsMut<'_>)) {
         let mut commit = Commit { space: self.space, values: &mut self.values, locked: self.vars.lock_assigned() };
         for (i, cell) in &mut commit.locked {
-            // The handle of the snapshot goes, so that a value that nobody else holds has one owner.
+            // The handle of the snapshot goes, so that a value that nobody else holds has one
+            // owner.
             commit.values[*i] = opened(cell.take().expect("the value is in its cell"), commit.space);
         }
         write(VarsMut::Shared(commit.values));
@@ -103,7 +103,7 @@ impl Executable for WholeGraph {
         self.may_split
     }
 
-    fn step(&self, inputs: &[HostTensor], vars: &mut StepVars<'_>, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
+    fn step(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
         match self.program.is_interpreted() {
             true => self.interpret(inputs, vars, cx),
             false => self.program.step(inputs, &mut HostVars::new(self.space, vars), cx.run_context()),
@@ -113,7 +113,7 @@ impl Executable for WholeGraph {
     fn step_into(
         &self,
         inputs: &[HostTensor],
-        vars: &mut StepVars<'_>,
+        vars: &VarSet,
         cx: &StepCx<'_>,
         outputs: &mut [&mut HostTensor],
     ) -> Result<()> {
@@ -125,12 +125,7 @@ impl Executable for WholeGraph {
         self.program.step_into(inputs, &mut HostVars::new(self.space, vars), cx.run_context(), outputs)
     }
 
-    fn profile(
-        &self,
-        inputs: &[HostTensor],
-        vars: &mut StepVars<'_>,
-        cx: &StepCx<'_>,
-    ) -> Result<(Vec<HostTensor>, Timeline)> {
+    fn profile(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<(Vec<HostTensor>, Timeline)> {
         let begin = Instant::now();
         let outputs = self.step(inputs, vars, cx)?;
         let total = begin.elapsed();
@@ -178,7 +173,7 @@ mod tests {
         assert_eq!(set.settle([&device; 3]).map_err(|e| e.message), Ok(true));
         let commit = |new: f32, panics: bool| {
             let _locks = set.lock();
-            HostVars::new(space, &mut set.snapshot()).commit(|mut vars| {
+            HostVars::new(space, &set).commit(|mut vars| {
                 for i in [0, 2] {
                     let Buffer::F32(data) = vars.tensor_mut(i).buffer_mut() else { panic!("a variable of numbers") };
                     data[0] += new;

@@ -9,7 +9,7 @@
 use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
 use super::{EdgeId, KernelId, Partition, Sink, Source, SubgraphId};
 use crate::device::timeline::{Span, Timeline};
-use crate::device::variables::StepVars;
+use crate::device::variables::VarSet;
 use crate::device::{
     CompileOptions, Crossing, Device, DeviceBuffer, Event, Executable, LoadedKernel, PrintTo, Progress, Step, StepCx,
     Ticket, error_on, name_of,
@@ -209,12 +209,12 @@ impl Driver {
     fn step_in(
         &self,
         inputs: &[HostTensor],
-        vars: &mut StepVars<'_>,
+        vars: &VarSet,
         cx: &StepCx<'_>,
         timeline: Option<&mut Timeline>,
     ) -> Result<Vec<HostTensor>> {
         let stop = cx.stop.cloned().unwrap_or_default();
-        let given = self.run(inputs, vars.snapshot(), cx.print.clone(), stop, timeline)?;
+        let given = self.run(inputs, &vars.snapshot(DeviceBuffer::clone), cx.print.clone(), stop, timeline)?;
         vars.commit(given.assigned.into_iter().map(|(var, value)| (var.index(), value)));
         Ok(given.outputs)
     }
@@ -229,16 +229,11 @@ impl Executable for Driver {
         true
     }
 
-    fn step(&self, inputs: &[HostTensor], vars: &mut StepVars<'_>, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
+    fn step(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
         self.step_in(inputs, vars, cx, None)
     }
 
-    fn profile(
-        &self,
-        inputs: &[HostTensor],
-        vars: &mut StepVars<'_>,
-        cx: &StepCx<'_>,
-    ) -> Result<(Vec<HostTensor>, Timeline)> {
+    fn profile(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<(Vec<HostTensor>, Timeline)> {
         let mut timeline = Timeline::default();
         let outputs = self.step_in(inputs, vars, cx, Some(&mut timeline))?;
         Ok((outputs, timeline))
@@ -586,7 +581,7 @@ mod tests {
             let print: PrintTo = Arc::new(|_, _| ());
             let step = |x: f32| {
                 let cx = StepCx { print: &print, stop: None };
-                driver.step(&[HostTensor::scalar(x)], &mut set.snapshot(), &cx)
+                driver.step(&[HostTensor::scalar(x)], &set, &cx)
             };
             let value = || stores.cell(&w).get().map_or_else(|e| panic!("{e}"), |w| w.data::<f32>()[0]);
             assert_eq!(step(2.0).map_err(|e| e.message), Ok(vec![HostTensor::scalar(3.0f32)]), "seed {seed}");

@@ -4,7 +4,7 @@
 //! This module does not know the caller's representation of inputs and outputs: here both are lists
 //! of tensors.
 
-use crate::device::variables::{StepVars, VarAccess, VarSet};
+use crate::device::variables::{VarAccess, VarSet};
 use crate::device::{CompileOptions, StepCx, optimize};
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
@@ -75,19 +75,20 @@ impl Compiled {
         &self,
         session: &Session,
         call: Option<&RunningCall>,
-        f: impl FnOnce(&mut StepVars<'_>, &StepCx<'_>) -> Result<T> + Send,
+        f: impl FnOnce(&VarSet, &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
         let stop = call.map(|call| &call.flag);
         let _locks = match stop {
+            _ if !self.vars.assigns() => None,
             None => Some(self.vars.lock()),
             Some(stop) => self.vars.lock_unless(stop),
         };
-        // Without the locks, the flag is set.
+        // If the locks were not acquired, the flag is set.
         if let Some(kind) = stop.and_then(|stop| stop.get()) {
             return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
         }
         let cx = StepCx { print: &session.print_to, stop };
-        let step = || f(&mut self.vars.snapshot(), &cx);
+        let step = || f(&self.vars, &cx);
         match self.graph.may_split() {
             true => step_threads::run(session.teams.as_deref(), self.vars.assigns(), step),
             false => step(),

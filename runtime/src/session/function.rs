@@ -2,7 +2,7 @@
 //! run.
 
 use crate::device::timeline::Timeline;
-use crate::device::variables::StepVars;
+use crate::device::variables::VarSet;
 use crate::device::{CompileOptions, StepCx};
 use crate::session::Session;
 use crate::session::call::CallOptions;
@@ -198,7 +198,7 @@ where
         let arguments = Arguments::of(args);
         let Typed { compiled, rebuild, .. } = &*self.compiled(&arguments)?;
         let inputs = arguments.tensors();
-        let profile = |vars: &mut StepVars<'_>, cx: &StepCx<'_>| compiled.graph.profile(inputs, vars, cx);
+        let profile = |vars: &VarSet, cx: &StepCx<'_>| compiled.graph.profile(inputs, vars, cx);
         let (outputs, timeline) = compiled.with_vars(&self.session, None, profile)?;
         Ok((rebuild(&mut outputs.into_iter()), timeline))
     }
@@ -233,7 +233,7 @@ where
         if let Err(wrong) = check_results(compiled.graph.graph(), &tensors) {
             return Err(wrong.diagnostic(&self.name, results));
         }
-        let step = |vars: &mut StepVars<'_>, cx: &StepCx<'_>| compiled.graph.step_into(inputs, vars, cx, &mut tensors);
+        let step = |vars: &VarSet, cx: &StepCx<'_>| compiled.graph.step_into(inputs, vars, cx, &mut tensors);
         compiled.with_vars(&self.session, None, step)
     }
 

@@ -444,7 +444,7 @@ impl Session {
     pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
         let set = self.state.set(vars.iter().map(|var| (var, VarAccess::Read)));
-        let values = set.snapshot().to_host().unwrap_or_else(|e| panic!("a variable cannot be read: {e}"));
+        let values = set.to_host().unwrap_or_else(|e| panic!("a variable cannot be read: {e}"));
         paths.into_iter().zip(values).collect()
     }
 

@@ -1,7 +1,7 @@
 //! Graphs that were placed on the devices of a session and compiled.
 
 use crate::device::timeline::Timeline;
-use crate::device::variables::{StepVars, VarSet};
+use crate::device::variables::VarSet;
 use crate::device::{CompileOptions, DeviceId, Executable, StepCx};
 use crate::flow::{self, driver::Driver};
 use crate::place::{self, Outside, Placement};
@@ -103,12 +103,7 @@ impl PlacedGraph {
     }
 
     /// Runs a step. The variables change only if the step succeeds.
-    pub(crate) fn step(
-        &self,
-        inputs: &[HostTensor],
-        vars: &mut StepVars<'_>,
-        cx: &StepCx<'_>,
-    ) -> Result<Vec<HostTensor>> {
+    pub(crate) fn step(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
         self.executable.step(inputs, vars, cx).map_err(|e| self.error(e))
     }
 
@@ -116,7 +111,7 @@ impl PlacedGraph {
     pub(crate) fn step_into(
         &self,
         inputs: &[HostTensor],
-        vars: &mut StepVars<'_>,
+        vars: &VarSet,
         cx: &StepCx<'_>,
         outputs: &mut [&mut HostTensor],
     ) -> Result<()> {
@@ -127,7 +122,7 @@ impl PlacedGraph {
     pub(crate) fn profile(
         &self,
         inputs: &[HostTensor],
-        vars: &mut StepVars<'_>,
+        vars: &VarSet,
         cx: &StepCx<'_>,
     ) -> Result<(Vec<HostTensor>, Timeline)> {
         self.executable.profile(inputs, vars, cx).map_err(|e| self.error(e))
