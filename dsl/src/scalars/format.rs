@@ -4,13 +4,14 @@
 //! the largest ones of the function that the polynomial is part of, relative to the value of the
 //! function, without rounding.
 
-/// A float format.
+/// A float format. The constants that only functions of this crate need are hidden.
 pub trait Format {
     /// The number of bits of the mantissa, without the leading one.
     const MANTISSA_BITS: i64;
     /// The bias of the exponent.
     const BIAS: i64;
     /// The bits of the square root of 1/2.
+    #[doc(hidden)]
     const SQRT_HALF_BITS: i64;
     /// The distance of 1 from the next larger number.
     const EPSILON: f64;
@@ -19,36 +20,52 @@ pub trait Format {
     /// The largest number.
     const MAX: f64;
     /// The logarithm of a power of two that turns subnormal numbers into normal ones.
+    #[doc(hidden)]
     const SUBNORMAL_SCALE: i64;
     /// A range outside of which `x e^x` is zero or infinite.
+    #[doc(hidden)]
     const EXP_RANGE: [f64; 2];
     /// The number above which `tanh(x / 2)` is 1.
+    #[doc(hidden)]
     const TANH_LIMIT: f64;
     /// The number above which `erfc` is 0.
+    #[doc(hidden)]
     const ERFC_LIMIT: f64;
     /// The largest number from which multiples of pi/2 are subtracted with three terms.
+    #[doc(hidden)]
     const SIN_LIMIT: f64;
     /// ln 2 in two terms.
+    #[doc(hidden)]
     const LN_2: [f64; 2];
     /// pi/2 in three terms.
+    #[doc(hidden)]
     const FRAC_PI_2: [f64; 3];
     /// 2/3 in two terms.
+    #[doc(hidden)]
     const TWO_THIRDS: [f64; 2];
     /// `(e^x - 1 - x) / x^2` for `|x| <= ln(2) / 2`.
+    #[doc(hidden)]
     const EXP: &'static [f64];
     /// `(2 atanh(x) - 2 x) / x^3` in `x^2`, for `|x| <= (sqrt(2) - 1) / (sqrt(2) + 1)`.
+    #[doc(hidden)]
     const LOG: &'static [f64];
     /// `(sin(x) - x) / x^3` in `x^2`, for `|x| <= pi/4`.
+    #[doc(hidden)]
     const SIN: &'static [f64];
     /// `(cos(x) - 1 + x^2 / 2) / x^4` in `x^2`, for `|x| <= pi/4`.
+    #[doc(hidden)]
     const COS: &'static [f64];
     /// `(asin(x) - x) / x^3` in `x^2`, for `|x| <= 1/2`.
+    #[doc(hidden)]
     const ASIN: &'static [f64];
     /// `(atan(x) - x) / x^3` in `x^2`, for `|x| <= tan(pi/8)`.
+    #[doc(hidden)]
     const ATAN: &'static [f64];
     /// `erf(x) / x - 1` in `x^2`, for `x^2 <= 0.9`.
+    #[doc(hidden)]
     const ERF: &'static [f64];
     /// `(1 + 2 x) e^(x^2) erfc(x)` in `(x - 4) / (x + 4)`, for `0 <= x <= ERFC_LIMIT`.
+    #[doc(hidden)]
     const ERFC: &'static [f64];
 }
 
