@@ -1,6 +1,6 @@
 //! The public interface of `anabranch`, as a golden file: one line for each declaration, in Rust's
 //! words and sorted by path. Paths in signatures are relative to `anabranch`. All types in
-//! signatures have a public path, and flags are not bare `bool` arguments.
+//! signatures have a public path, and only setters of builders have flags as bare `bool` arguments.
 //!
 //! The file begins with the interface with default features. The lines that an optional feature
 //! adds follow, each after its `#[cfg(feature = "..")]`.

@@ -47,7 +47,7 @@ const NODE_TABLE: &[&str] = &["dsl/src/ir/graph.rs", "dsl/src/ir/builder.rs"];
 const TIMED: &[&str] = &["dsl/tests/scale.rs", "runtime/src/place/tests.rs"];
 
 /// Type names that several files define with the same meaning.
-const SHARED_NAMES: &[&str] = &["Dual", "Native", "Rng"];
+const SHARED_NAMES: &[&str] = &["Dual", "Rng"];
 
 // The rules, applied to this repository.
 

@@ -194,7 +194,7 @@ impl HostTensor {
     #[track_caller]
     pub fn try_new<T: Element>(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Result<HostTensor> {
         let (shape, here) = (shape.into(), Loc::caller());
-        check_count(&shape, data.len()).map_err(|message| Diagnostic::new(message).at(here, ""))?;
+        check_count(&shape, data.len()).map_err(|message| Diagnostic::new(message).at(here, "created here"))?;
         Ok(HostTensor::from_parts(shape, T::into_buffer(data), None))
     }
 
@@ -334,7 +334,7 @@ impl HostTensor {
     #[track_caller]
     pub fn try_reshaped(&self, shape: impl Into<Vec<usize>>) -> Result<HostTensor> {
         let here = Loc::caller();
-        self.with_shape(shape.into()).map_err(|message| Diagnostic::new(message).at(here, ""))
+        self.with_shape(shape.into()).map_err(|message| Diagnostic::new(message).at(here, "reshaped here"))
     }
 
     fn with_shape(&self, shape: Vec<usize>) -> Result<HostTensor, String> {

@@ -293,11 +293,10 @@ fn parsed(text: &str) -> Result<DevicePattern, String> {
 fn index(text: Option<&str>) -> Result<Option<u32>, String> {
     match text {
         None | Some("*") => Ok(None),
-        Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => match digits.parse() {
-            Ok(index) => Ok(Some(index)),
-            Err(_) => Err(format!("`{digits}` is not a device index")),
+        Some(digits) => match digits.parse() {
+            Ok(number) if digits.bytes().all(|b| b.is_ascii_digit()) => Ok(Some(number)),
+            _ => Err(format!("`{digits}` is not the number of a device, such as 0, or `*`")),
         },
-        Some(other) => Err(format!("`{other}` is not a device index")),
     }
 }
 
@@ -307,7 +306,7 @@ fn is_peer_name(name: &str) -> bool {
 
 /// The argument of [`on`] and [`Var::on`](crate::Var::on): a name as text, or a parsed name.
 pub trait IntoDevice {
-    /// Returns the pattern.
+    /// Returns the pattern that a text or name stands for.
     ///
     /// # Errors
     /// Fails if the text is not a valid device name.
@@ -566,9 +565,9 @@ mod tests {
             ("cpu:0", "it does not start with `/`"),
             ("/", "\"\" is not a device kind, expected `cpu` or `gpu`"),
             ("/tpu:0", "\"tpu\" is not a device kind, expected `cpu` or `gpu`"),
-            ("/cpu:", "`` is not a device index"),
-            ("/cpu:-1", "`-1` is not a device index"),
-            ("/cpu:4294967296", "`4294967296` is not a device index"),
+            ("/cpu:", "`` is not the number of a device, such as 0, or `*`"),
+            ("/cpu:-1", "`-1` is not the number of a device, such as 0, or `*`"),
+            ("/cpu:4294967296", "`4294967296` is not the number of a device, such as 0, or `*`"),
             ("/cpu:0/gpu:0", "the kind must come last, but `/gpu:0` follows it"),
             ("/cpu:0/peer:a", "the peer must come first"),
             ("/peer", "`peer` must be followed by `:` and a name"),

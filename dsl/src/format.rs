@@ -301,7 +301,7 @@ impl Template {
         template
     }
 
-    /// Returns the pieces.
+    /// Returns the text and the placeholders, in order.
     pub fn pieces(&self) -> &[TemplatePiece] {
         &self.0
     }

@@ -399,7 +399,8 @@ impl Interp<'_> {
                     self.trips += 1;
                     if self.options.max_iterations.is_some_and(|max| self.trips > max) {
                         let message = format!("a call ran more than {} loop iterations", self.trips - 1);
-                        return Err(Diagnostic::new(message).at(data.loc, "in this loop"));
+                        let error = Diagnostic::new(message).at(data.loc, "in this loop");
+                        return Err(error.help("if that is intended, raise `InterpOptions::max_iterations`"));
                     }
                     self.bind(&graph.region(body).params, state.clone());
                     self.region(body)?;

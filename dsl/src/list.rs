@@ -76,7 +76,7 @@ impl<T: Element> std::fmt::Debug for List<T> {
 
 /// An index into a list, or a length: a host number or a scalar tensor.
 pub trait ListIndex: Copy {
-    /// Returns the scalar tensor.
+    /// Returns the index as a scalar tensor.
     fn into_index(self) -> Tensor<i32>;
 }
 impl ListIndex for Tensor<i32> {
@@ -223,7 +223,7 @@ impl<T: Element> List<T> {
         Tensor::from_any(self.update(ListOp::Pop, &[]).expect("a pop returns an element"))
     }
 
-    /// Returns an element.
+    /// Returns the element at an index.
     ///
     /// # Errors
     /// Fails at run time if the index is negative or not less than the length.

@@ -113,7 +113,8 @@ pub trait Optimizer {
         called_at(here, || {
             let rate = rate.into_tensor().untyped();
             if rate.rank() > 0 {
-                fail(Diagnostic::new("the learning rate is not a scalar").at(here, rate.ty().to_string()));
+                let error = Diagnostic::new("the learning rate is not a scalar").at(here, rate.ty().to_string());
+                fail(error.help("pass a number, or a tensor without axes"));
             }
             let step = self.begin();
             for (var, grad) in gradients {

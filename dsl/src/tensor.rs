@@ -152,7 +152,7 @@ pub fn zeros<T: Numeric>(shape: impl Into<Shape>) -> Tensor<T> {
     note = "convert a tensor with `.cast()` and a host number with `as`; dereference a reference with `*x`"
 )]
 pub trait Operand<T: Element>: Copy {
-    /// Returns the tensor.
+    /// Returns the operand as a tensor of element type `T`.
     fn into_tensor(self) -> Tensor<T>;
 }
 #[diagnostic::do_not_recommend]

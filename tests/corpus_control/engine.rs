@@ -276,7 +276,7 @@ pub struct Orders<'a, F> {
     order: usize,
 }
 
-/// Some tensors of any types.
+/// Tensors whose element types may differ.
 pub struct Tensors(Vec<AnyValue>);
 
 impl Output for Tensors {

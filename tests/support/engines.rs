@@ -8,8 +8,8 @@ use anabranch_runtime::Program;
 
 pub type Outcome = Result<Vec<HostTensor>, Diagnostic>;
 
-/// A graph compiled once for every engine and inputs of one type: interpreted and as a plan, as
-/// traced and after the passes, each part of the compiler disabled once, and over several devices.
+/// A graph, compiled for inputs of one type by every engine: the interpreter and the plan, each
+/// before and after the passes, plans with one part of the compiler disabled, and several devices.
 pub struct Engines {
     types: Vec<TensorType>,
     traced: Graph,

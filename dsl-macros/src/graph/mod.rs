@@ -3,7 +3,7 @@
 //! | stage | makes | knows | must never know |
 //! |---|---|---|---|
 //! | [`resolve`] | the [`tree`] of Rust, in fewer forms | scopes, written types, what is [`known`] by name | flags, slots, carried places |
-//! | [`analyze`] | the [`facts`] of the tree | the parts of code in order of evaluation | syntax, scopes, the emitted code |
+//! | [`analyze`] | the [`facts`] of the tree | the parts of code in order of evaluation | expressions of Rust, scopes, the emitted code |
 //! | [`emit`] | Rust of the tree and its facts | the interface of the expansion | scopes, types, why a fact holds |
 //!
 //! Each stage is a function. `resolve` moves code out of the syntax into the tree, leaves holes in

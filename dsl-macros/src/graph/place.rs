@@ -86,7 +86,7 @@ impl PlaceExpr {
         self.projections.iter().filter_map(field).collect()
     }
 
-    /// Returns whether two places of a variable have a common part.
+    /// Returns whether two places of a variable overlap.
     pub(crate) fn overlaps(&self, other: &PlaceExpr) -> bool {
         let (a, b) = (self.fields(), other.fields());
         a.starts_with(&b) || b.starts_with(&a)

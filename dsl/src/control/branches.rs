@@ -136,7 +136,9 @@ pub fn switch<I: Integer, T: Carry>(index: Tensor<I>, branches: impl Branches<T>
     let mut branches: Vec<Option<Branch<'_, T>>> = branches.into_list().into_iter().map(Some).collect();
     if branches.is_empty() {
         trace::fail(
-            Diagnostic::new("a `switch` has no branches").at(Loc::caller(), "an index selects one of the branches"),
+            Diagnostic::new("a `switch` has no branches")
+                .at(Loc::caller(), "an index selects one of the branches")
+                .help("pass at least one closure"),
         );
     }
     if index.rank() > 0 {

@@ -32,7 +32,7 @@ pub(crate) struct OpenRegions {
 }
 
 /// The state of a builder outside a construct.
-struct Outside {
+struct OuterPosition {
     point: InsertPoint,
     origin: Origin,
     base: Region,
@@ -255,9 +255,9 @@ impl GraphBuilder {
     }
 
     /// Opens a construct whose first parameters are `values`.
-    fn enter(&mut self, values: &[Value]) -> Outside {
+    fn enter(&mut self, values: &[Value]) -> OuterPosition {
         let values = self.capture_all(values);
-        let outside = Outside { point: self.point, origin: self.origin, base: self.base };
+        let outside = OuterPosition { point: self.point, origin: self.origin, base: self.base };
         if self.open.is_empty() {
             self.base = self.region_here();
         }
@@ -270,7 +270,7 @@ impl GraphBuilder {
     }
 
     /// Continues at the end of a region of the innermost construct. Returns its parameters.
-    fn build(&mut self, region: usize, outside: &Outside) -> Vec<Value> {
+    fn build(&mut self, region: usize, outside: &OuterPosition) -> Vec<Value> {
         let construct = self.open.len() - 1;
         self.select(construct, region);
         let region = self.region_at(construct + 1);
@@ -279,7 +279,7 @@ impl GraphBuilder {
     }
 
     /// Continues at the position before the construct.
-    fn leave(&mut self, outside: Outside) -> &mut GraphBuilder {
+    fn leave(&mut self, outside: OuterPosition) -> &mut GraphBuilder {
         self.base = outside.base;
         self.at(outside.point, outside.origin)
     }

@@ -101,7 +101,8 @@ impl BatchNorm {
                 let label = x.untyped().tensor_type().to_string();
                 trace::fail(
                     crate::Diagnostic::new("BatchNorm: the input has no channel axis after the batch axis")
-                        .at(here, label),
+                        .at(here, label)
+                        .help("pass a tensor of shape [batch, channels, ..]"),
                 );
             }
             let mut per_channel = vec![1; rank];
@@ -126,7 +127,8 @@ impl BatchNorm {
                 crate::Diagnostic::new(format!(
                     "BatchNorm: training needs at least 2 elements in a channel, but there are {n}"
                 ))
-                .at(here, label),
+                .at(here, label)
+                .help("pass a larger batch, or `Mode::Evaluation`"),
             );
         }
         let any = x.untyped();

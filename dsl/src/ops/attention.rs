@@ -110,10 +110,12 @@ fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
     Class::Float.check(q)?;
     let label = || format!("{q} with keys {k} and values {v}");
     if q.rank() < 2 || k.rank() != q.rank() || v.rank() != q.rank() {
-        return Err(OpError::new("the ranks must be equal and at least 2").label(label()));
+        let error = OpError::new(format!("the ranks are {}, {} and {}", q.rank(), k.rank(), v.rank()));
+        return Err(error.label(label()).help("queries, keys and values have the same rank, at least 2"));
     }
     if k.dtype != q.dtype || v.dtype != q.dtype {
-        return Err(OpError::new("element types differ").label(label()).help("convert them with `.cast()`"));
+        let error = OpError::new(format!("element types differ, {}, {} and {}", q.dtype, k.dtype, v.dtype));
+        return Err(error.label(label()).help("convert them with `.cast()`"));
     }
     let last = q.rank() - 2;
     let part = |ty: &TensorType, range: std::ops::Range<usize>| Shape::from(&ty.shape.dims()[range]);

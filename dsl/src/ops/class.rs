@@ -108,7 +108,7 @@ pub enum Combiner {
 }
 
 impl Combiner {
-    /// Returns the elementwise operation.
+    /// Returns the elementwise operation that combines two elements.
     pub fn prim(self) -> Prim {
         match self {
             Combiner::Sum => ADD,

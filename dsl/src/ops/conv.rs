@@ -66,8 +66,8 @@ static CONV_INPUT_GRAD: OpDef = OpDef {
         let (dy, dw) = (y.shape.dims(), w.shape.dims());
         let label = format!("{y} with filters {w}");
         if !dy[1].compatible(&dw[0]) {
-            let error = OpError::new(format!("{} channels, but {} filters", dy[1], dw[0]));
-            return Err(error.label(label));
+            let error = OpError::new(format!("the input has {} channels, but the filters are for {}", dy[1], dw[0]));
+            return Err(error.label(label).help("there is a filter for each channel of the input"));
         }
         let channels = match dw[1].known() {
             Some(n) => Dim::Known(n * groups),
@@ -195,7 +195,8 @@ fn check_filters(channels: &Dim, filters: &Dim, seen: Option<&Dim>, groups: usiz
         if let Some(n) = n.known()
             && n % groups != 0
         {
-            return Err(OpError::new(format!("{n} {what} cannot be divided into {groups} groups")).label(label));
+            let error = OpError::new(format!("{n} {what} cannot be divided into {groups} groups")).label(label);
+            return Err(error.help("the number of groups divides both channels and filters"));
         }
     }
     if let (Some(n), Some(seen)) = (channels.known(), seen.and_then(Dim::known))

@@ -29,7 +29,7 @@ static CONCAT: OpDef = OpDef {
             let aligned = part.shape.with_extent(axis, Dim::Unknown);
             if !aligned.compatible(&common.shape) {
                 let message = format!("shapes {} and {} differ in more than axis {axis}", first.shape, part.shape);
-                return Err(OpError::new(message).label(label()));
+                return Err(OpError::new(message).label(label()).help("all other axes need equal extents"));
             }
             common.shape = common.shape.with_extent(axis, Dim::Unknown).meet(&aligned);
             extent = extent.and_then(|n| Some(n + part.shape.dims()[axis].known()?));

@@ -139,7 +139,8 @@ fn matrices(a: AnyValue, b: AnyValue) -> AnyValue {
     let (ba, bb) = (batch(sa), batch(sb));
     let Some(common) = ba.broadcast(&bb) else {
         let error = OpError::new(format!("batch dimensions {ba} and {bb} cannot be broadcast together"));
-        refuse("matmul", error.label(format!("{ta} times {tb}")));
+        let help = "each pair of leading extents is equal, or one of them is 1";
+        refuse("matmul", error.label(format!("{ta} times {tb}")).help(help));
     };
     let stretch = |x: AnyValue, own: &Shape, matrix: &Shape, other: AnyValue| {
         if *own == common {

@@ -168,7 +168,8 @@ pub fn register(def: OpDef) -> Result<Prim> {
     }
     let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
     if registered.iter().any(|other| other.name == def.name) {
-        return Err(Diagnostic::new(format!("an operation named `{}` is already registered", def.name)));
+        let error = Diagnostic::new(format!("an operation named `{}` is already registered", def.name));
+        return Err(error.help("register it once, in a `static` with `LazyLock`, or choose another name"));
     }
     let number = u16::try_from(registered.len()).ok().and_then(|n| FIRST_REGISTERED.checked_add(n));
     let number = number.ok_or_else(|| Diagnostic::new("the maximum of 32,768 operations is already registered"))?;

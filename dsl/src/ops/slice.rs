@@ -95,11 +95,13 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     let axis = axis_attr(cx, x)?;
     let error = |message: String| OpError::new(message).label(format!("{part} into {x}"));
     if x.dtype != part.dtype {
-        return Err(error(format!("element types differ, {} and {}", x.dtype, part.dtype)));
+        let error = error(format!("element types differ, {} and {}", x.dtype, part.dtype));
+        return Err(error.help("convert the part with `.cast()`"));
     }
     let fits = x.rank() == part.rank() && part.shape.with_extent(axis, Dim::Unknown).compatible(&x.shape);
     if !fits {
-        return Err(error(format!("shapes {} and {} differ in more than axis {axis}", x.shape, part.shape)));
+        let error = error(format!("shapes {} and {} differ in more than axis {axis}", x.shape, part.shape));
+        return Err(error.help("both need the same rank, and equal extents of all other axes"));
     }
     if let (Some(n), Some(m)) = (x.shape.dims()[axis].known(), part.shape.dims()[axis].known())
         && m > n

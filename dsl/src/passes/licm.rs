@@ -204,8 +204,7 @@ impl Motion<'_> {
         is_worth
     }
 
-    /// Returns whether a node may run where it did not run before, judging by its operations and
-    /// types.
+    /// Returns whether a node cannot fail, so that it may run where it did not run before.
     fn cannot_fail(&self, node: Node) -> bool {
         let data = self.graph.node(node);
         // Unknown extents are checked at run time, which may fail.

@@ -41,7 +41,7 @@ pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
     let params = graph.inputs().to_vec();
     if params.len() != inputs.len() {
         let (takes, given) = (params.len(), inputs.len());
-        return Err(Diagnostic::new(format!("`{}` takes {takes} inputs, given {given}", graph.name)));
+        return Err(Diagnostic::new(format!("`{}` takes {takes} inputs, but got {given}", graph.name)));
     }
     let mut s = Specializer { graph: graph.compact(), dims: FxHashMap::default() };
     let params = s.graph.inputs().to_vec();
@@ -173,13 +173,14 @@ impl Specializer {
         self.region(gradient)
     }
 
-    /// Gives the parameters of an inner region the types of the values that they start with.
+    /// Sets the types of the parameters of an inner region to those of the values that they start
+    /// with.
     fn enter(&mut self, region: Region) {
         let entry = self.graph.entry(region).collect();
         self.give(entry);
     }
 
-    /// Gives each first value the type of the second.
+    /// Sets the type of each first value to that of the second.
     fn give(&mut self, pairs: Vec<(Value, Value)>) {
         for (param, value) in pairs {
             self.graph.value_mut(param).ty = self.graph.ty(value).clone();
@@ -203,7 +204,7 @@ impl Specializer {
                 let (before, after) = (self.graph.ty(p), self.graph.ty(next));
                 let Some(joined) = before.join(after) else {
                     let message = format!("a loop variable is {before} before an iteration and {after} after it");
-                    return Err(Diagnostic::new(message).at(self.graph.node(node).loc, ""));
+                    return Err(Diagnostic::new(message).at(self.graph.node(node).loc, "in this loop"));
                 };
                 if joined != *before {
                     stable = false;

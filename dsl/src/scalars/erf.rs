@@ -30,7 +30,7 @@ fn near_erf<R: Real>(x: R, square: R) -> R {
     x.mul_add(square.polynomial(R::Format::ERF), x)
 }
 
-/// Returns the error function.
+/// Returns the error function of `x`.
 #[inline(always)]
 pub fn erf<R: Real>(x: R) -> R {
     let size = x.magnitude().limited(R::Format::ERFC_LIMIT);

@@ -15,7 +15,7 @@ pub struct ScalarExpr {
 pub struct NodeId(pub(super) u16);
 
 impl NodeId {
-    /// Returns the index.
+    /// Returns the position in the list of nodes.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -124,7 +124,7 @@ impl ScalarExpr {
         self.nodes.iter().copied()
     }
 
-    /// Returns a node.
+    /// Returns the node with the given number.
     pub fn node(&self, id: NodeId) -> ExprNode {
         self.nodes[id.index()].0
     }

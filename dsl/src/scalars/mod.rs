@@ -63,7 +63,7 @@ pub trait Mask: Copy {
     /// Returns whether exactly one is true.
     #[must_use]
     fn xor(self, other: Self) -> Self;
-    /// Returns the opposite.
+    /// Returns the negation.
     #[must_use]
     fn not(self) -> Self;
 }
@@ -212,7 +212,7 @@ pub trait Real:
 
 /// An integer.
 pub trait Bitwise: Arithmetic {
-    /// Returns a constant.
+    /// Returns a constant of the type of `self`.
     #[must_use]
     fn integer(self, x: i64) -> Self;
     /// Returns `self & other`.

@@ -89,7 +89,7 @@ or_else! {
 pub trait Compares<A: ?Sized, B: ?Sized> {
     /// Returns whether they are equal.
     fn is_equal(a: &A, b: &B) -> bool;
-    /// Returns their order.
+    /// Returns the order of two host values.
     fn order(a: &A, b: &B) -> Option<Ordering>;
 }
 
@@ -168,7 +168,7 @@ methods_of_the_host!(eq ne lt le gt ge);
 pub trait TensorRef {
     /// The type of the elements.
     type Element: Element;
-    /// Returns the tensor.
+    /// Returns the operand as a tensor.
     fn tensor(&self) -> Tensor<Self::Element>;
 }
 impl<T: Element> TensorRef for Tensor<T> {
@@ -353,7 +353,7 @@ pub struct CastOperand<V>(pub V);
     note = "write `x.cast::<{N}>()` for a tensor with elements of type `{N}`"
 )]
 pub trait ConvertedByAs<N> {
-    /// Returns the number.
+    /// Returns the operand, converted to `N`.
     fn number(self) -> N;
 }
 

@@ -166,7 +166,7 @@ impl<T: Element> Iterable for List<T> {
             x.index(i, 0); .. }}`"
 )]
 pub trait HostRows<T: Element> {
-    /// Returns the rows.
+    /// Returns the rows along the first axis.
     fn rows(self) -> std::vec::IntoIter<Tensor<T>>;
 }
 
@@ -262,7 +262,7 @@ impl<T: Element> Looping for Rows<T> {
 
 /// One end of a [`range`]: a scalar tensor or a host number.
 pub trait RangeEnd<T: Integer>: Copy {
-    /// Returns the tensor.
+    /// Returns the tensor whose rows are the items.
     #[doc(hidden)]
     fn bound(self) -> Tensor<T>;
     /// Returns the number of a host end.
@@ -315,7 +315,7 @@ impl<T: Integer> Ends<T> {
             `range(scalar(3))`"
 )]
 pub trait Bounds<T: Integer> {
-    /// Returns the ends.
+    /// Returns both ends of the range.
     #[doc(hidden)]
     fn bounds(self) -> Ends<T>;
 }
@@ -381,7 +381,7 @@ pub struct Range<T: Integer = i32> {
     note = "for a loop that is unrolled while tracing, iterate over host numbers: `for i in 0..3`"
 )]
 pub trait HostCounts<T> {
-    /// Returns the numbers.
+    /// Returns the numbers of the range.
     fn counts(self) -> std::vec::IntoIter<Tensor<T>>
     where
         T: Element;

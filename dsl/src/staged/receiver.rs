@@ -331,7 +331,7 @@ where
 pub trait IndexedByKey: Sized {
     /// The type of a key.
     type Key;
-    /// Returns an index.
+    /// Returns the number of a host value as an index.
     fn index(self) -> Self::Key {
         never()
     }

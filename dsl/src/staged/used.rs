@@ -44,7 +44,7 @@ impl<T: ?Sized> Used<'_, &mut T> {
 
 /// The kind of a place that holds mutable references.
 pub trait HoldsKind {
-    /// Returns the kind.
+    /// Returns the marker for types that contain mutable references.
     fn kind(&self) -> MutReferences {
         MutReferences
     }
@@ -92,7 +92,7 @@ cells! {
 
 /// The kind of a place that is a cell or holds some.
 pub trait CellsKind {
-    /// Returns the kind.
+    /// Returns the marker for types that contain a cell.
     fn kind(&self) -> InteriorMutable {
         InteriorMutable
     }
@@ -102,7 +102,7 @@ impl<T: Cells + ?Sized> CellsKind for Used<'_, T> {}
 
 /// The kind of a place that is no mutable reference.
 pub trait UsedKind {
-    /// Returns the kind.
+    /// Returns the marker for types without mutable references.
     fn kind(&self) -> NoMutReference;
 }
 

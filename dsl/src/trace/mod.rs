@@ -116,7 +116,7 @@ enum OpenKind {
     Cond,
     While(OpenWhile),
     Call {
-        /// Parameters of the gradient region without a value outside.
+        /// The parameters of the gradient region that correspond to no value outside of it.
         own: Vec<Value>,
     },
 }
@@ -402,7 +402,8 @@ pub fn assert_showing(cond: AnyValue, message: Template, values: &[AnyValue]) {
     try_with(|t| {
         let v = t.resolve(cond, loc)?;
         if *t.graph.ty(v) != Type::tensor(DType::Bool, ()) {
-            return Err(Diagnostic::new(format!("assert!: the condition is {}, not bool", t.graph.ty(v))).at(loc, ""));
+            let error = Diagnostic::new(format!("assert!: the condition is {}, not bool", t.graph.ty(v)));
+            return Err(error.at(loc, "asserted here").help("compare it, as in `x != 0`"));
         }
         t.count_assertion(t.loc_override.unwrap_or(loc))?;
         t.emit(Op::Assert { message }, &[&[cond], values].concat(), loc).map(|_| ())

@@ -32,7 +32,7 @@ impl AnyValue {
             t.check_trace(self, loc)?;
             let positions = ["input ", "result "].iter().any(|p| name.strip_prefix(p).is_some_and(is_number));
             if name.is_empty() || positions {
-                let error = Diagnostic::new(format!("`{name}` is a reserved name")).at(loc, "");
+                let error = Diagnostic::new(format!("`{name}` is a reserved name")).at(loc, "named here");
                 return Err(error.help("`input 0`, `result 0` and so on name parameters and results"));
             }
             t.names.push(Named { name, value: self.value, loc });

@@ -126,7 +126,7 @@ fn int(b: &mut GraphBuilder, x: i32) -> Value {
 }
 
 /// Copies the nodes of a region to the end of the current region, with values for its parameters.
-/// Returns the yields.
+/// Returns what the region yields.
 fn copy(b: &mut GraphBuilder, from: Region, given: &[Value]) -> Vec<Value> {
     let given = b.region(from).params.iter().copied().zip(given.iter().copied()).collect();
     b.copy_region(from, b.region_here(), given, &|_| false)

@@ -151,7 +151,7 @@ impl Program {
         Ok(Program { graph, plan, options, results, free: Mutex::default() })
     }
 
-    /// Returns the graph.
+    /// Returns the graph as it was optimized and compiled.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }

@@ -50,7 +50,7 @@ pub(crate) struct Crossing {
 
 /// A compiled graph with variables.
 pub(crate) trait Executable: Debug + Send + Sync {
-    /// Returns the graph.
+    /// Returns the graph that is compiled.
     fn graph(&self) -> &Graph;
 
     /// Returns whether several threads may compute a step.

@@ -95,9 +95,8 @@ impl SimulatedDevice {
             [("flops", self.flops), ("bandwidth", self.bandwidth), ("link bandwidth", self.link_bandwidth)]
         {
             if !(rate.is_finite() && rate > 0.0) {
-                return Err(Diagnostic::new(format!(
-                    "the simulated device {name}: {what} is {rate}, not a positive rate"
-                )));
+                let message = format!("the simulated device {name}: {what} is {rate}, not a positive rate");
+                return Err(Diagnostic::new(message).help("rates are finite numbers above 0"));
             }
         }
         Ok(DeviceInfo { name, flops: self.flops, bandwidth: self.bandwidth, launch: self.launch.as_secs_f64() })
@@ -108,7 +107,8 @@ impl SimulatedDevice {
         let infos = devices.iter().map(SimulatedDevice::info).collect::<Result<Vec<_>>>()?;
         for (i, info) in infos.iter().enumerate() {
             if infos[..i].iter().any(|other| other.name == info.name) {
-                return Err(Diagnostic::new(format!("two simulated devices have the name {}", info.name)));
+                let error = Diagnostic::new(format!("two simulated devices have the name {}", info.name));
+                return Err(error.help("give each device a number of its own, such as `/gpu:0` and `/gpu:1`"));
             }
         }
         let link = |from: DeviceId| {

@@ -190,7 +190,7 @@ impl<V: Clone> Executor<V> {
         Executor { part, state }
     }
 
-    /// Returns the subgraph.
+    /// Returns the subgraph that the executor runs.
     #[cfg(test)]
     pub(crate) fn part(&self) -> &Subgraph {
         &self.part

@@ -56,7 +56,7 @@ impl Default for RandomPlacement {
 
 /// A graph that runs on several devices of this process, each node on a randomly chosen one.
 ///
-/// The placement is for tests: values do not depend on the choice.
+/// For tests: results must be the same for every placement.
 ///
 /// ```
 /// use anabranch::{Graph, HostTensor};

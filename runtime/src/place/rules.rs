@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(
             error.message,
             "the rule \"*.layer{i}.*\" on the variable `a.layer99999999999.w`: \"/gpu:99999999999\" is not a valid \
-             device name: `99999999999` is not a device index"
+             device name: `99999999999` is not the number of a device, such as 0, or `*`"
         );
     }
 

@@ -50,7 +50,7 @@ impl Compiled {
         Ok(Compiled { graph, signature: signature.to_vec(), name, vars: set, _handles: vars.to_vec() })
     }
 
-    /// Returns whether inputs have the types that it was compiled for.
+    /// Returns whether inputs have the types of the signature.
     pub(crate) fn accepts(&self, inputs: &[HostTensor]) -> bool {
         self.signature.len() == inputs.len()
             && self.signature.iter().zip(inputs).all(|(ty, t)| {

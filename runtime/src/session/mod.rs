@@ -125,15 +125,15 @@ impl SessionBuilder {
     }
 
     /// Sets whether operations are fused into one pass over memory, and variables updated in place.
-    /// The default is true. Otherwise operations run one after the other, for comparisons. Sums may
-    /// be rounded in another order.
+    /// The default is true. Without fusion, operations run one after the other, and sums may be
+    /// rounded in another order.
     #[cfg(feature = "testing")]
     pub fn fusion(self, fuse: bool) -> SessionBuilder {
         SessionBuilder { run: CompileOptions { fuse, ..self.run }, ..self }
     }
 
     /// Sets whether matmuls in loops over sequences are merged and hoisted. The default is true.
-    /// Otherwise they stay as written, for comparisons. Sums may be rounded in another order.
+    /// Otherwise they stay as written, and sums may be rounded in another order.
     #[cfg(feature = "testing")]
     pub fn hoisting(self, hoist: bool) -> SessionBuilder {
         SessionBuilder { run: CompileOptions { hoist, ..self.run }, ..self }

@@ -92,7 +92,7 @@ impl PlacedGraph {
         Ok((PlacedGraph { executable: Box::new(driver), placement: Some(placement), on: None }, homes))
     }
 
-    /// Returns the graph.
+    /// Returns the graph that is compiled.
     pub(crate) fn graph(&self) -> &Graph {
         self.executable.graph()
     }

@@ -243,7 +243,7 @@ pub struct RandomFunction {
 /// integer and a float.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomProgram {
-    /// The seed that it was generated from.
+    /// The seed of the program.
     pub seed: u64,
     /// The purpose of the program.
     pub kind: CheckMode,

@@ -148,7 +148,7 @@ impl TransformerBlock {
     }
 }
 
-/// Layer normalization in single operations: candle's own kernel has no gradient.
+/// Layer normalization composed of single operations: candle's own kernel has no gradient.
 fn normalized(norm: &LayerNorm, x: &Tensor) -> Result<Tensor> {
     let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
     let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;

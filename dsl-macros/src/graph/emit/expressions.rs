@@ -71,7 +71,7 @@ fn with_operands(e: &mut Expr, operands: Vec<(Ident, Expr)>, is_statement: bool)
     *e = Expr::Verbatim(quote!(#whole));
 }
 
-/// Returns a comparison.
+/// Returns the call of `function` that compares `left` and `right`.
 fn compare(at: Span, function: &str, left: &Expr, right: &Expr) -> Expr {
     let (compare, method) = (rt(at, "compare"), Ident::new(function, at));
     let (left, right) = (borrow(left), borrow(right));

@@ -113,7 +113,7 @@ impl Resolver {
         (first..self.env.next_id()).collect()
     }
 
-    /// Returns a new hole.
+    /// Returns a new hole and the expression that marks its place.
     pub(super) fn hole(&mut self) -> (HoleId, Expr) {
         let number = self.next_hole;
         self.next_hole += 1;

@@ -278,7 +278,7 @@ impl Map {
         self.ops.iter().map(|op| op.op.def().name)
     }
 
-    /// Returns the operations.
+    /// Returns the operations for each element, in order.
     pub(crate) fn ops(&self) -> &[MapOp] {
         &self.ops
     }

@@ -247,7 +247,7 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Elemen
     }
 }
 
-/// The function of an operation for each type that it was compiled for.
+/// A function, compiled for several types of operands.
 type CompiledFunction = fn(DType) -> Option<ElementFunction>;
 
 /// The functions of other crates.

@@ -99,7 +99,7 @@ impl ListStorage {
         self.shape.as_ref().expect("the shape is known")
     }
 
-    /// Returns the element type.
+    /// Returns the common type of the elements.
     pub(crate) fn element(&self) -> &TensorType {
         &self.element
     }

@@ -90,7 +90,7 @@ mod without_jit {
     pub(crate) enum Native {}
 
     impl Native {
-        /// Says of the loops that could be native why they are not.
+        /// Records for each loop that could be native why it is not.
         pub(crate) fn compile(plan: &mut Plan) -> Result<Option<Native>, String> {
             let regions = region::find(plan);
             region::refuse(plan, &regions, WhyNot::Feature);

@@ -52,7 +52,7 @@ fn region(plan: &Plan, code: &Range<u32>) -> Result<NativeLoop, WhyNot> {
     }
 }
 
-/// Gives the loops of regions the reason why they are not native.
+/// Records for the loops of regions why they are not native.
 pub(super) fn refuse(plan: &mut Plan, regions: &[NativeLoop], why: WhyNot) {
     for place in &mut plan.loops {
         if regions.iter().any(|region| region.code.contains(&place.code.start)) {

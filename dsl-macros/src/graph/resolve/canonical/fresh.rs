@@ -16,12 +16,12 @@ impl Fresh {
         self.last
     }
 
-    /// Returns a variable.
+    /// Returns a name of a helper variable that no other code uses.
     pub(super) fn helper(&mut self, name: &str, at: Span) -> Ident {
         names::helper(name, self.index(), at)
     }
 
-    /// Returns a label.
+    /// Returns a label that no other code uses.
     pub(super) fn label(&mut self, name: &str, at: Span) -> Lifetime {
         names::label(name, self.index(), at)
     }
