@@ -113,3 +113,31 @@ fn results_do_not_depend_on_the_threads_of_the_session() -> anabranch_dsl::Resul
     }
     Ok(())
 }
+
+/// A step from a plain thread needs threads for its kernels and its commit. Calls that wait for its
+/// variables on all threads of rayon's own pool must not keep them.
+#[test]
+fn a_step_of_a_plain_thread_ends_beside_calls_on_all_threads_of_the_global_pool() -> anabranch_dsl::Result<()> {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let n = 1 << 18;
+        let w = Var::<f32>::new("w", vec![0.0f32; n]);
+        let session = Session::new().expect("the default devices exist");
+        let train = session.function(|x: Tensor| w.set(w.get() * 0.5 + x)).expect("it is a graph function");
+        let predict = session.function(|x: Tensor| w.get().sum() + x).expect("it is a graph function");
+        let x = Array::new([n], vec![1.0f32; n]);
+        std::thread::scope(|scope| {
+            let calls = scope.spawn(|| (0..300).for_each(|_| train.call(&x).expect("it runs")));
+            (0..600).into_par_iter().for_each(|i| match i % 3 {
+                0 => train.call(&x).expect("it runs"),
+                _ => assert!(predict.call(1.0).expect("it runs").as_slice()[0] >= 1.0),
+            });
+            calls.join().expect("no call fails");
+        });
+        done.send(session.get(&w).expect("it has a value").as_slice()[0]).expect("the test waits");
+    });
+    // Two seconds are usual.
+    let value = is_done.recv_timeout(std::time::Duration::from_secs(120)).expect("no call waits forever");
+    assert_eq!(value, 2.0);
+    Ok(())
+}

@@ -9,8 +9,7 @@
 //! - A new node uses only values of its own region, and its results have the types that inference
 //!   yields. Only copies, and nodes that the text form annotates, have given types.
 //! - Nodes that are added one after another at the same position are in this order in the graph.
-//! - A replaced value is replaced once. Replacements are resolved when recorded, so chains stay
-//!   short.
+//! - A replaced value is replaced once, by another value.
 //!
 //! A builder knows the operations and their inference. It must never know who uses it: nothing of a
 //! trace, of variables, names or calls, of gradients, or of devices beyond the constraint in an
@@ -146,7 +145,8 @@ impl GraphBuilder {
     /// Adds a node without regions. Operands from outside an open construct are captured.
     ///
     /// # Errors
-    /// Fails if the operation does not admit the operands. Nothing is added then.
+    /// Fails if the operation does not admit the operands. No node is added then, but captures
+    /// stay.
     pub fn try_emit(&mut self, op: Op, mut operands: Vec<Value>) -> Result<Node, OpError> {
         operands.iter_mut().for_each(|v| *v = self.capture(*v));
         let types = infer(&self.graph, &op, &operands, &[]).map_err(|broken| broken.error)?;
@@ -229,14 +229,18 @@ impl GraphBuilder {
     // Replacing values.
 
     /// Replaces `old` by `new` in all uses that [`GraphBuilder::update_operands`] and
-    /// [`GraphBuilder::update_yields`] visit from now on. `old` must not be replaced already.
+    /// [`GraphBuilder::update_yields`] visit from now on.
+    ///
+    /// # Panics
+    /// Panics if `old` is replaced already, or if `new` was replaced by `old`.
     pub fn replace(&mut self, old: Value, new: Value) {
         let new = self.replacement(new);
-        debug_assert_ne!(old, new, "a value replaced by itself");
+        assert_ne!(old, new, "a value replaced by itself");
         if self.replaced.len() <= old.index() {
             self.replaced.resize(self.graph.n_values(), None);
         }
-        self.replaced[old.index()] = Some(new);
+        let before = self.replaced[old.index()].replace(new);
+        assert_eq!(before, None, "a value replaced twice");
     }
 
     /// Replaces a value like [`GraphBuilder::replace`]. The new value takes over the user's name if

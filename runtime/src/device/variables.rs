@@ -3,12 +3,12 @@
 //! A session gives each variable that it uses a cell. Steps are transactions:
 //!
 //! - A step reads a *snapshot*: the values of all its variables at one moment, shared and
-//!   immutable. A step that assigns nothing takes its snapshot at its begin. It waits for no
-//!   running step, and no step waits for it.
+//!   immutable. A step that assigns nothing takes its snapshot at its begin. It waits for another
+//!   step at most during its commit, and delays a commit at most while it takes the snapshot.
 //! - A step that assigns something holds *step locks* from before its snapshot to its end: shared
 //!   for a variable that it only reads, exclusive for one that it assigns. So such steps exclude
 //!   each other if one assigns a variable that the other reads or assigns.
-//! - New values are written at the *commit*, after all work of the step has succeeded. The commit
+//! - New values are written at the *commit*, after all work that can fail has succeeded. The commit
 //!   locks the values of all assigned variables, for as long as it writes them. A value that nobody
 //!   else holds is updated in place; otherwise the commit writes new memory, and the holder keeps
 //!   the old value.
@@ -19,9 +19,12 @@
 //! The step locks keep the values that an assigning step has read until its commit.
 //!
 //! Step locks are acquired in the order of the variables' identities, and so are locks of values.
-//! No step lock is acquired while a value is locked, so steps cannot deadlock.
+//! No step lock is acquired while a value is locked, so steps cannot deadlock. The exception is a
+//! call from inside a step, by its print callback: it must not assign a variable that the step
+//! uses.
 //!
-//! A step that fails, is stopped or panics changes nothing, and its locks stay usable.
+//! A step that fails, is stopped or panics before its commit changes nothing, and its locks stay
+//! usable.
 //!
 //! A variable has one *home* for each session: the device on which the first function that uses it
 //! is placed. From then on its value is a buffer of that device, every function accesses it there,

@@ -30,10 +30,10 @@ use step_threads::Teams;
 /// session owns the current values of variables.
 ///
 /// A clone is another handle of the same session. Functions may be called from several threads at
-/// once. Calls are atomic and serializable: a call that assigns no variable sees all variables as
-/// they were when it began and waits for no other call, and calls that assign variables wait for
-/// each other if one assigns a variable that the other uses. A variable stays on the device of the
-/// first function that uses it.
+/// once. Calls are atomic and serializable. A call that assigns no variable sees all variables as
+/// they were when it began, and waits for another call at most while that call writes its new
+/// values. Calls that assign variables wait for each other if one assigns a variable that the other
+/// uses. A variable stays on the device of the first function that uses it.
 ///
 /// ```
 /// use anabranch::prelude::*;

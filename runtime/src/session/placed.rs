@@ -2,12 +2,12 @@
 
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{CompileOptions, DeviceId, Executable, StepCx};
+use crate::device::{CompileOptions, Device, DeviceId, Executable, StepCx, Support, name_of};
 use crate::flow::{self, driver::Driver};
 use crate::place::{self, Outside, Placement};
 use crate::session::devices::Devices;
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::ir::{Node, Value, VarId};
+use anabranch_dsl::ir::{Node, Op, Value, VarId};
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, Type};
 use smallvec::SmallVec;
 
@@ -35,7 +35,13 @@ impl PlacedGraph {
         options: CompileOptions,
     ) -> Result<PlacedGraph> {
         loop {
-            let (placed, homes) = PlacedGraph::at_homes(&graph, devices, &vars.homes(), paths, options)?;
+            let before = vars.homes();
+            let (placed, homes) = PlacedGraph::at_homes(&graph, devices, &before, paths, options)?;
+            for (i, (before, now)) in before.iter().zip(&homes).enumerate() {
+                if let Some(before) = before.filter(|before| before != now) {
+                    return Err(cannot_stay(&graph.vars[i].name, &*devices.all[before.index()]));
+                }
+            }
             // Another function may have placed a variable elsewhere in the meantime.
             if vars.settle(homes.iter().map(|home| &devices.all[home.index()]))? {
                 return Ok(placed);
@@ -54,6 +60,13 @@ impl PlacedGraph {
     ) -> Result<(PlacedGraph, Vec<DeviceId>)> {
         let supports = |device: DeviceId, node: Node| {
             let data = graph.node(node);
+            // Every device has variables, and control flow belongs to no device.
+            if matches!(
+                data.op,
+                Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Cond | Op::While { .. } | Op::Call(_)
+            ) {
+                return Support::Yes;
+            }
             let types = |values: &[Value]| values.iter().map(|&v| graph.ty(v)).collect::<SmallVec<[&Type; 4]>>();
             devices.all[device.index()].supports(&data.op, &types(&data.operands), &types(&data.results))
         };
@@ -142,6 +155,13 @@ impl PlacedGraph {
             None => error,
         }
     }
+}
+
+/// The error of a function whose operations on a variable do not run on the home of the variable.
+fn cannot_stay(name: &str, home: &dyn Device) -> Diagnostic {
+    let home = name_of(home);
+    Diagnostic::new(format!("the variable `{name}` is on {home}, which does not run an operation on its value"))
+        .help("place the variable on a CPU before its first use, for example by `Var::on(\"/cpu:0\")`")
 }
 
 /// Returns whether a graph has device constraints.

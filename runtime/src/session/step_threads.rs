@@ -6,11 +6,12 @@
 //! - A session with a [limit](crate::SessionBuilder::threads) has *teams* of that many threads.
 //!   Each running step has a team to itself, so no step waits for another step of unknown duration.
 //!   An idle team is kept for the next step.
-//! - A thread of the caller's rayon pool that waits for part of its own work meanwhile runs other
-//!   work of the pool. If that is another call, which waits for a variable that the step below it
-//!   on the stack assigns, both wait forever. So a step that assigns something runs on threads that
-//!   only run steps that hold their locks, and the caller's thread waits for it without running
-//!   other work.
+//! - A thread of a rayon pool that waits for part of its own work meanwhile runs other work of the
+//!   pool. If that is another call, which waits for a variable that the step below it on the stack
+//!   assigns, both wait forever. So do a step that needs threads of the pool and calls on all of
+//!   these threads that wait for its variables. So a step that assigns something runs on threads
+//!   that only run steps that hold their locks, and the caller's thread waits for it without
+//!   running other work.
 
 use crate::device;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
@@ -93,8 +94,7 @@ pub(crate) fn run<R: Send>(
         teams.give_back(team);
         return outcome;
     }
-    let is_in_pool = rayon::current_thread_index().is_some() && holds_locks;
-    match is_in_pool.then(threads).flatten() {
+    match holds_locks.then(threads).flatten() {
         Some(threads) => run_on(threads, step),
         None => step(),
     }
@@ -110,10 +110,15 @@ fn run_on<R: Send>(threads: &ThreadPool, step: impl FnOnce() -> R + Send) -> R {
     outcome.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
-/// Returns the threads of steps with locks that are called from a pool, or `None` if the system
-/// cannot start them.
+/// Returns the threads of steps with locks, or `None` if the system cannot start them.
 fn threads() -> Option<&'static ThreadPool> {
     static THREADS: OnceLock<Option<ThreadPool>> = OnceLock::new();
     let name = |i| format!("step thread {i}");
-    THREADS.get_or_init(|| ThreadPoolBuilder::new().thread_name(name).build().ok()).as_ref()
+    let start = || {
+        // As many as rayon's own, if the caller's thread does not belong to another pool. 0 stands
+        // for the default.
+        let n = if rayon::current_thread_index().is_none() { rayon::current_num_threads() } else { 0 };
+        ThreadPoolBuilder::new().num_threads(n).thread_name(name).build().ok()
+    };
+    THREADS.get_or_init(start).as_ref()
 }

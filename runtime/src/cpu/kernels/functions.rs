@@ -288,9 +288,7 @@ static REGISTERED: LazyLock<RwLock<FxHashMap<Prim, CompiledFunction>>> = LazyLoc
 /// # Errors
 /// Fails if the name has no dot or is registered already.
 pub fn register_unary<F: UnaryFunction>() -> Result<Prim> {
-    let op = ops::register(OpDef::unary::<F>())?;
-    compile(op, |dtype| typed!(Float dtype, |x| F::eval(x)));
-    Ok(op)
+    register(OpDef::unary::<F>(), |dtype| typed!(Float dtype, |x| F::eval(x)))
 }
 
 /// Registers an elementwise operation of two floats for this process, and compiles it for the loops
@@ -299,13 +297,15 @@ pub fn register_unary<F: UnaryFunction>() -> Result<Prim> {
 /// # Errors
 /// Fails if the name has no dot or is registered already.
 pub fn register_binary<F: BinaryFunction>() -> Result<Prim> {
-    let op = ops::register(OpDef::binary::<F>())?;
-    compile(op, |dtype| typed!(Float dtype, |x, y| F::eval(x, y)));
-    Ok(op)
+    register(OpDef::binary::<F>(), |dtype| typed!(Float dtype, |x, y| F::eval(x, y)))
 }
 
-fn compile(op: Prim, compiled: CompiledFunction) {
-    REGISTERED.write().unwrap_or_else(PoisonError::into_inner).insert(op, compiled);
+fn register(def: OpDef, compiled: CompiledFunction) -> Result<Prim> {
+    // Locked before the operation has its name, by which another thread could use it.
+    let mut registered = REGISTERED.write().unwrap_or_else(PoisonError::into_inner);
+    let op = ops::register(def)?;
+    registered.insert(op, compiled);
+    Ok(op)
 }
 
 /// Adds the check that the second operand is not zero.
