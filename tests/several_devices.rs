@@ -993,6 +993,20 @@ fn a_function_on_one_device_runs_on_that_device() -> Outcome {
 }
 
 #[test]
+fn a_variable_stays_at_home_where_operations_of_its_functions_do_not_run() -> Outcome {
+    let session = Session::builder().opaque_devices(1).build()?;
+    let flag = Var::<bool>::new("flag", true).on("/gpu:0");
+    session.function(|| flag.set(!flag.get()))?.call(())?;
+    // The device has no `f64`. The branch decides by the variable, so both are in one group.
+    let f = session.function(|x: Tensor<f64>| cond(flag.get(), || x * 2.0, || x + 1.0))?;
+    assert_eq!(f.call(3.0)?, 4.0);
+    let w = Var::<f64>::new("w", 1.0).on("/gpu:0");
+    assert_eq!(session.function(|| w.get())?.call(())?, 1.0);
+    assert_eq!(session.function(|| w.get() * 2.0)?.call(())?, 2.0);
+    Ok(())
+}
+
+#[test]
 fn functions_compiled_at_once_agree_on_the_home_of_a_variable() -> Outcome {
     let types = [TensorType::new(DType::F32, [])];
     for _ in 0..8 {

@@ -3,9 +3,12 @@
 
 use anabranch_dsl::equality::one_nan;
 use anabranch_dsl::ir::Attrs;
-use anabranch_dsl::ops::{self, Arity, InferCx, Prim};
-use anabranch_dsl::{DType, Graph, HostTensor, Type, interp};
-use anabranch_runtime::Program;
+use anabranch_dsl::ops::{self, Arity, Grad, InferCx, Prim, UnaryFunction};
+use anabranch_dsl::scalars::Real;
+use anabranch_dsl::{DType, Graph, HostTensor, Tensor, Type, Var, interp, trace};
+use anabranch_runtime::{Program, Session};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::support::functions::REGISTERED;
 
@@ -125,4 +128,37 @@ fn loops_over_blocks_yield_the_bits_of_the_interpreter() {
         let got = program.run(&inputs, &mut vec![]).unwrap_or_else(|e| panic!("{e}"));
         assert_same_bits(&got[0], &expected[0], &format!("{} of {operand}", op.name));
     }
+}
+
+/// Whether [`Panics`] panics.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+/// Twice a number, with a fault.
+struct Panics;
+
+impl UnaryFunction for Panics {
+    const NAME: &'static str = "tests.panics";
+    const GRAD: Grad = Grad::Missing("no test asks for it");
+
+    #[inline(always)]
+    fn eval<R: Real>(x: R) -> R {
+        assert!(!ARMED.load(Ordering::Relaxed), "on purpose");
+        x + x
+    }
+}
+
+#[test]
+fn a_function_that_panics_during_a_commit_leaves_the_variable_in_its_place() {
+    let op = anabranch_runtime::register_unary::<Panics>().expect("the first of its name");
+    let w = Var::<f32>::new("w", [1.0, 2.0, 3.0]);
+    let session = Session::new().expect("the default devices exist");
+    let step = session.function(|| w.set(Tensor::from_any(trace::emit(op, &[w.get().untyped()], Attrs::none()))));
+    let step = step.expect("it is a graph function");
+    step.call(()).expect("it runs");
+    assert_eq!(session.get(&w).expect("it has a value").to_vec(), [2.0, 4.0, 6.0]);
+    ARMED.store(true, Ordering::Relaxed);
+    assert!(catch_unwind(AssertUnwindSafe(|| step.call(()))).is_err());
+    ARMED.store(false, Ordering::Relaxed);
+    step.call(()).expect("it runs again");
+    assert_eq!(session.get(&w).expect("it has a value").to_vec(), [4.0, 8.0, 12.0]);
 }

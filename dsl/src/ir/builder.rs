@@ -383,6 +383,15 @@ mod tests {
     }
 
     #[test]
+    #[should_panic(expected = "a value replaced twice")]
+    fn a_value_is_replaced_once() {
+        let mut b = GraphBuilder::new(Graph::new("f"));
+        let [x, y, z] = [1.0f32, 2.0, 3.0].map(|x| b.constant(HostTensor::scalar(x)));
+        b.replace(x, y);
+        b.replace(x, z);
+    }
+
+    #[test]
     fn replaced_values_are_replaced_by_the_last_replacement() {
         builds(
             "graph @f(%x: f32[]) -> f32[] { %y = exp %x  %z = neg %y  %w = abs %z  return %w }",

@@ -257,10 +257,24 @@ impl GraphBuilder {
     /// Opens a construct whose first parameters are `values`.
     fn enter(&mut self, values: &[Value]) -> OuterPosition {
         let values = self.capture_all(values);
-        let outside = OuterPosition { point: self.point, origin: self.origin, base: self.base };
+        let region = self.region_here();
+        // Nodes that are added after the same node meanwhile must precede the construct.
+        let point = match self.point {
+            InsertPoint::After(previous) => {
+                let mut nodes = self.region(region).nodes.iter().copied().skip_while(|&n| n != previous);
+                nodes.nth(1).map_or(InsertPoint::End(region), InsertPoint::Before)
+            }
+            point => point,
+        };
+        let outside = OuterPosition { point, origin: self.origin, base: self.base };
         if self.open.is_empty() {
-            self.base = self.region_here();
+            self.base = region;
         }
+        assert_eq!(
+            self.region_at(self.depth()),
+            region,
+            "a construct is opened outside of the one that is being built"
+        );
         self.open();
         let construct = self.open.len() - 1;
         for v in values {
@@ -355,6 +369,44 @@ mod tests {
             b.region_mut(region).yields = b.node(node).results.clone();
         };
         builds(before, edit, after);
+    }
+
+    #[test]
+    fn a_node_that_is_added_outside_meanwhile_precedes_the_construct() {
+        builds(
+            "graph @f(%x: f32[]) -> f32[] { %y = exp %x  %z = neg %y  return %z }",
+            |b| {
+                let y = b.node(b.region(b.root()).nodes[0]).results[0];
+                b.after(y);
+                let node = b.call(CallKind::Checkpoint, &[], |b, _| {
+                    let here = b.point();
+                    let t = b.after(y).prim(prim::TANH, &[y], NONE());
+                    vec![b.at(here, Origin::UNKNOWN).prim(prim::ABS, &[t], NONE())]
+                });
+                let after = b.prim(prim::NEG, &b.node(node).results.clone(), NONE());
+                let root = b.root();
+                b.region_mut(root).yields = vec![after];
+            },
+            "graph @f(%x: f32[]) -> f32[] {
+                %y = exp %x
+                %t = tanh %y
+                %c = checkpoint (%t = %t) body { %a = abs %t  yield %a }
+                %n = neg %c
+                %z = neg %y
+                return %n
+            }",
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of the one that is being built")]
+    fn a_construct_is_opened_inside_the_one_that_is_being_built() {
+        let mut b = GraphBuilder::new(Graph::new("f"));
+        let root = b.root();
+        b.call(CallKind::Checkpoint, &[], |b, _| {
+            b.at(InsertPoint::End(root), Origin::UNKNOWN).call(CallKind::Checkpoint, &[], |_, _| vec![]);
+            vec![]
+        });
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::{DeviceBuffer, DeviceMemory, MemorySpace};
 use crate::cpu::program::Contents;
 use anabranch_dsl::interp::RuntimeValue;
-use anabranch_dsl::{HostTensor, Type};
+use anabranch_dsl::{HostTensor, TensorType, Type};
 use std::sync::Arc;
 
 impl DeviceMemory for HostTensor {
@@ -32,9 +32,9 @@ impl DeviceMemory for Container {
     fn n_bytes(&self) -> u64 {
         match &self.contents {
             Contents::Value(value) => bytes_of_value(value),
-            Contents::List(list) => match list.element().n_bytes() {
-                Some(bytes) => list.len() as u64 * bytes as u64,
-                None => bytes_of_value(&self.contents.clone().into_value()),
+            Contents::List(list) => match list.as_host() {
+                Some(host) => bytes_of_list(host.element(), host.len(), host.items()),
+                None => bytes_of_list(list.element(), list.len(), std::iter::empty()),
             },
         }
     }
@@ -45,11 +45,16 @@ pub(super) fn bytes_of_value(value: &RuntimeValue) -> u64 {
     match value {
         RuntimeValue::Tensor(tensor) => bytes_of(tensor),
         RuntimeValue::Stack(stack) => stack.items().iter().map(bytes_of).sum(),
-        RuntimeValue::List(list) => match list.element().n_bytes() {
-            // Elements that are not written are zeros.
-            Some(bytes) => list.len() as u64 * bytes as u64,
-            None => list.items().flatten().map(bytes_of).sum(),
-        },
+        RuntimeValue::List(list) => bytes_of_list(list.element(), list.len(), list.items()),
+    }
+}
+
+/// Returns the length of a list in bytes. Elements that are not written are zeros, which count if
+/// their extents are known.
+fn bytes_of_list<'a>(element: &TensorType, len: usize, items: impl Iterator<Item = Option<&'a HostTensor>>) -> u64 {
+    match element.n_bytes() {
+        Some(bytes) => len as u64 * bytes as u64,
+        None => items.flatten().map(bytes_of).sum(),
     }
 }
 

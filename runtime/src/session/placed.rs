@@ -2,7 +2,7 @@
 
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{CompileOptions, Device, DeviceId, Executable, StepCx, Support, name_of};
+use crate::device::{CompileOptions, DeviceId, Executable, StepCx, Support};
 use crate::flow::{self, driver::Driver};
 use crate::place::{self, Outside, Placement};
 use crate::session::devices::Devices;
@@ -37,11 +37,8 @@ impl PlacedGraph {
         loop {
             let before = vars.homes();
             let (placed, homes) = PlacedGraph::at_homes(&graph, devices, &before, paths, options)?;
-            for (i, (before, now)) in before.iter().zip(&homes).enumerate() {
-                if let Some(before) = before.filter(|before| before != now) {
-                    return Err(cannot_stay(&graph.vars[i].name, &*devices.all[before.index()]));
-                }
-            }
+            let stay = before.iter().zip(&homes).all(|(before, now)| before.is_none_or(|before| before == *now));
+            assert!(stay, "placement leaves variables at home");
             // Another function may have placed a variable elsewhere in the meantime.
             if vars.settle(homes.iter().map(|home| &devices.all[home.index()]))? {
                 return Ok(placed);
@@ -155,13 +152,6 @@ impl PlacedGraph {
             None => error,
         }
     }
-}
-
-/// The error of a function whose operations on a variable do not run on the home of the variable.
-fn cannot_stay(name: &str, home: &dyn Device) -> Diagnostic {
-    let home = name_of(home);
-    Diagnostic::new(format!("the variable `{name}` is on {home}, which does not run an operation on its value"))
-        .help("place the variable on a CPU before its first use, for example by `Var::on(\"/cpu:0\")`")
 }
 
 /// Returns whether a graph has device constraints.

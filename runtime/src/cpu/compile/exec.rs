@@ -20,6 +20,7 @@ use anabranch_dsl::memory::OutOfMemory;
 use anabranch_dsl::passes::Limit;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type, memory};
 use std::borrow::BorrowMut;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 /// The memory of a running step, reused by later steps of the same plan.
@@ -598,12 +599,16 @@ impl Plan {
             let mut spare = std::mem::take(&mut cx.spare);
             let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.shared() };
             let outs = spare.iter_mut().take(update.vars.len()).map(|t| bytes_of_mut(t.buffer_mut()));
-            let outcome = update.map.run(&update.operands, outs, &cx.sources(self, foreign));
-            outcome.unwrap_or_else(|kernels::KernelFailed| panic!("an update of variables cannot fail"));
+            // A function of another crate may panic. The variables must not stay placeholders then.
+            let run = || update.map.run(&update.operands, outs, &cx.sources(self, foreign));
+            let outcome = catch_unwind(AssertUnwindSafe(run));
             cx.spare = spare;
             for (spare, &var) in cx.spare.iter_mut().zip(&update.vars) {
                 std::mem::swap(spare, vars.tensor_mut(var));
             }
+            outcome
+                .unwrap_or_else(|panic| resume_unwind(panic))
+                .unwrap_or_else(|kernels::KernelFailed| panic!("an update of variables cannot fail"));
         }
         let foreign = ExternalTensors { inputs, constants: &self.constants, vars: Vars::Tensors(&[]) };
         for assign in &self.assigns {

@@ -85,6 +85,11 @@ impl ListStorage {
         self.shape.is_none()
     }
 
+    /// Returns the list of host tensors, if the shape of the elements is unknown.
+    pub(crate) fn as_host(&self) -> Option<&HostList> {
+        self.is_dynamic().then_some(&self.host)
+    }
+
     /// Returns the number of elements of a list of known shape.
     pub(crate) fn len(&self) -> usize {
         self.written.len()
