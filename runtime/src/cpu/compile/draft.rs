@@ -85,7 +85,7 @@ pub(crate) enum Item {
     /// Simultaneous moves: all sources are read before any destination is written.
     Moves(Vec<Move>),
     /// Independent tensor operations: those before a loop, or [heavy ones](super::parallel_ops).
-    Steps(Vec<TensorOpId>),
+    Ops(Vec<TensorOpId>),
 }
 
 /// The items of a loop, from the first of its body to the jump back.
@@ -119,7 +119,7 @@ pub(crate) struct DraftArm {
 pub(crate) struct Draft {
     pub(crate) items: Vec<Item>,
     /// The register operation of each item, or `None` for other items.
-    pub(crate) ops: Vec<Option<ScalarOp>>,
+    pub(crate) scalar_ops: Vec<Option<ScalarOp>>,
     /// The innermost loop around each item.
     pub(crate) item_loops: Vec<Option<u32>>,
     pub(crate) loops: Vec<DraftLoop>,
@@ -129,7 +129,7 @@ pub(crate) struct Draft {
     pub(crate) arms: Vec<DraftArm>,
     /// The item after each label.
     pub(crate) labels: Vec<u32>,
-    pub(crate) steps: Vec<TensorOp>,
+    pub(crate) tensor_ops: Vec<TensorOp>,
     pub(crate) n_regs: u32,
     /// Registers that hold constants.
     pub(crate) constant_regs: Vec<(Reg, u64)>,
@@ -161,8 +161,8 @@ impl Draft {
         }
     }
 
-    pub(crate) fn step(&self, id: TensorOpId) -> &TensorOp {
-        &self.steps[id.index()]
+    pub(crate) fn op(&self, id: TensorOpId) -> &TensorOp {
+        &self.tensor_ops[id.index()]
     }
 
     /// Calls `f` for all storage that an item reads, then for all that it writes.
@@ -181,16 +181,16 @@ impl Draft {
                     f(m.destination(), AccessKind::Write);
                 }
             }
-            Item::Steps(steps) => {
-                steps.iter().for_each(|&step| step_touches(&self.steps, step, f, AccessKind::Write));
+            Item::Ops(ops) => {
+                ops.iter().for_each(|&op| op_touches(&self.tensor_ops, op, f, AccessKind::Write));
             }
-            Item::Instr(instr) => instr_touches(&self.steps, instr, f),
+            Item::Instr(instr) => instr_touches(&self.tensor_ops, instr, f),
         }
     }
 }
 
 /// Calls `f` for all storage that an instruction reads, then for all that it writes.
-pub(super) fn instr_touches(steps: &[TensorOp], instr: &Instr, f: &mut dyn FnMut(Storage, AccessKind)) {
+pub(super) fn instr_touches(ops: &[TensorOp], instr: &Instr, f: &mut dyn FnMut(Storage, AccessKind)) {
     use AccessKind::{Read, Write};
     match instr {
         Instr::Unary { dst, a, .. } => {
@@ -205,8 +205,8 @@ pub(super) fn instr_touches(steps: &[TensorOp], instr: &Instr, f: &mut dyn FnMut
             [a, b, c].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
             f(Storage::Reg(*dst), Write);
         }
-        Instr::Require { step, .. } => {
-            let operands = &steps[step.index()].operands;
+        Instr::Require { op, .. } => {
+            let operands = &ops[op.index()].operands;
             operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, Read));
         }
         Instr::JumpCompare { a, b, .. } => [a, b].into_iter().for_each(|r| f(Storage::Reg(*r), Read)),
@@ -216,13 +216,13 @@ pub(super) fn instr_touches(steps: &[TensorOp], instr: &Instr, f: &mut dyn FnMut
         }
         Instr::Jump { .. } | Instr::Native { .. } => {}
         Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } => f(Storage::Reg(*cond), Read),
-        Instr::Assert { cond, step } => {
+        Instr::Assert { cond, op } => {
             f(Storage::Reg(*cond), Read);
-            step_touches(steps, *step, f, Write);
+            op_touches(ops, *op, f, Write);
         }
-        Instr::Run(step) => step_touches(steps, *step, f, Write),
-        Instr::RunParallel(together) => together.iter().for_each(|&step| step_touches(steps, step, f, Write)),
-        Instr::CheckFinite(step) => step_touches(steps, *step, f, Read),
+        Instr::Run(op) => op_touches(ops, *op, f, Write),
+        Instr::RunParallel(together) => together.iter().for_each(|&op| op_touches(ops, op, f, Write)),
+        Instr::CheckFinite(op) => op_touches(ops, *op, f, Read),
         Instr::StackNew(s) | Instr::StackZeros(s) | Instr::StackInput { stack: s, .. } => {
             f(Storage::Stack(*s), Write);
         }
@@ -236,9 +236,9 @@ pub(super) fn instr_touches(steps: &[TensorOp], instr: &Instr, f: &mut dyn FnMut
             f(Storage::Stack(*stack), Read);
             f(Storage::Stack(*stack), Write);
         }
-        Instr::StackPush { stack, step } | Instr::StackPop { stack, step } => {
+        Instr::StackPush { stack, op } | Instr::StackPop { stack, op } => {
             f(Storage::Stack(*stack), Read);
-            step_touches(steps, *step, f, Write);
+            op_touches(ops, *op, f, Write);
             f(Storage::Stack(*stack), Write);
         }
         Instr::StackZero(s) => {
@@ -250,16 +250,16 @@ pub(super) fn instr_touches(steps: &[TensorOp], instr: &Instr, f: &mut dyn FnMut
             f(Storage::Stack(*src), Read);
             f(Storage::Stack(*dst), Write);
         }
-        Instr::List { list, other, step } => {
-            let Kernel::List(op) = &steps[step.index()].kernel else { panic!("a list without an operation") };
-            if op.form() != ListForm::Make {
+        Instr::List { list, other, op } => {
+            let Kernel::List(list_op) = &ops[op.index()].kernel else { panic!("a list without an operation") };
+            if list_op.form() != ListForm::Make {
                 f(Storage::Stack(*list), Read);
             }
             if let Some(other) = other {
                 f(Storage::Stack(*other), Read);
             }
-            step_touches(steps, *step, f, Write);
-            if op.form() != ListForm::Query {
+            op_touches(ops, *op, f, Write);
+            if list_op.form() != ListForm::Query {
                 f(Storage::Stack(*list), Write);
             }
         }
@@ -270,10 +270,10 @@ pub(super) fn instr_touches(steps: &[TensorOp], instr: &Instr, f: &mut dyn FnMut
     }
 }
 
-fn step_touches(steps: &[TensorOp], step: TensorOpId, f: &mut dyn FnMut(Storage, AccessKind), out: AccessKind) {
-    let step = &steps[step.index()];
-    step.operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, AccessKind::Read));
-    step.out.storage().for_each(|s| f(s, out));
+fn op_touches(ops: &[TensorOp], op: TensorOpId, f: &mut dyn FnMut(Storage, AccessKind), out: AccessKind) {
+    let op = &ops[op.index()];
+    op.operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, AccessKind::Read));
+    op.out.storage().for_each(|s| f(s, out));
 }
 
 impl Move {

@@ -132,9 +132,9 @@ impl Plan {
         let error = Diagnostic::new(format!("out of memory: `{}` needs {bytes} bytes", self.name))
             .of_kind(ErrorKind::ResourceExhausted);
         let views =
-            self.steps.iter().filter_map(|step| if let Out::View(v) = &step.out { Some((step, v)) } else { None });
+            self.tensor_ops.iter().filter_map(|op| if let Out::View(v) = &op.out { Some((op, v)) } else { None });
         match views.max_by_key(|(_, view)| view.n_bytes()) {
-            Some((step, view)) => error.at(step.loc, format!("the largest value: {}{:?}", view.dtype, view.shape)),
+            Some((op, view)) => error.at(op.loc, format!("the largest value: {}{:?}", view.dtype, view.shape)),
             None => error,
         }
     }
@@ -167,18 +167,18 @@ impl Plan {
                     pc = native.run(*function, &mut cx.regs, &mut cx.stacks, run_context.stop);
                     continue;
                 }
-                Instr::Run(step) => self.step(cx, &self.steps[step.index()], foreign, run_context)?,
-                Instr::RunParallel(steps) => self.together(cx, steps, foreign)?,
-                Instr::Require { step, .. } => {
-                    return Err(self.failure(cx, &self.steps[step.index()], foreign));
+                Instr::Run(op) => self.run_op(cx, &self.tensor_ops[op.index()], foreign, run_context)?,
+                Instr::RunParallel(ops) => self.together(cx, ops, foreign)?,
+                Instr::Require { op, .. } => {
+                    return Err(self.failure(cx, &self.tensor_ops[op.index()], foreign));
                 }
-                Instr::Assert { step, .. } => {
-                    let step = &self.steps[step.index()];
-                    let Kernel::Assert(message) = &step.kernel else { panic!("an assertion without a message") };
-                    let message = message.render(&self.operands(cx, step, foreign)?);
-                    return Err(interp::assertion_failed(&message, step.loc));
+                Instr::Assert { op, .. } => {
+                    let op = &self.tensor_ops[op.index()];
+                    let Kernel::Assert(message) = &op.kernel else { panic!("an assertion without a message") };
+                    let message = message.render(&self.operands(cx, op, foreign)?);
+                    return Err(interp::assertion_failed(&message, op.loc));
                 }
-                Instr::CheckFinite(step) => self.check_finite(cx, &self.steps[step.index()], foreign)?,
+                Instr::CheckFinite(op) => self.check_finite(cx, &self.tensor_ops[op.index()], foreign)?,
                 Instr::StackNew(s) => cx.stacks[s.index()].clear(),
                 Instr::StackZeros(s) => cx.stacks[s.index()].set_zeros(),
                 Instr::StackInput { stack, input } => {
@@ -208,23 +208,23 @@ impl Plan {
                 Instr::StackMove { dst, src, take } => {
                     move_stack(&mut cx.stacks, *dst, *src, *take).map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
                 }
-                Instr::List { list, other, step } => {
-                    self.list_op(cx, *list, *other, &self.steps[step.index()], foreign)?;
+                Instr::List { list, other, op } => {
+                    self.list_op(cx, *list, *other, &self.tensor_ops[op.index()], foreign)?;
                 }
                 Instr::StackReserve { stack, pushed } => {
                     cx.stacks[stack.index()].prepare(pushed.elements(&cx.regs));
                 }
-                Instr::StackPush { stack, step } => self.push(cx, *stack, &self.steps[step.index()], foreign)?,
-                Instr::StackPop { stack, step } => self.pop(cx, *stack, &self.steps[step.index()])?,
+                Instr::StackPush { stack, op } => self.push(cx, *stack, &self.tensor_ops[op.index()], foreign)?,
+                Instr::StackPop { stack, op } => self.pop(cx, *stack, &self.tensor_ops[op.index()])?,
                 Instr::StackZero(s) => {
                     cx.stacks[s.index()].zero().map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
                 }
-                Instr::StackAdd { dst, src, step } => {
+                Instr::StackAdd { dst, src, op } => {
                     let [dst, src] = cx
                         .stacks
                         .get_disjoint_mut([dst.index(), src.index()])
                         .expect("a stack is not added to itself in place");
-                    let loc = self.steps[step.index()].loc;
+                    let loc = self.tensor_ops[op.index()].loc;
                     src.own_all().and(dst.own_all()).map_err(|e| self.no_memory(e, loc))?;
                     if !dst.is_addable(src) {
                         let message = format!("stacks of {} and {} elements cannot be added", dst.len(), src.len());
@@ -251,69 +251,69 @@ impl Plan {
         let mut around: Vec<&LoopSpan> = self.loops.iter().filter(|l| l.code.contains(&(pc as u32))).collect();
         around.sort_by_key(|l| l.code.len());
         let next = match self.code[pc] {
-            Instr::Run(step) | Instr::Assert { step, .. } | Instr::Require { step, .. } => self.steps[step.index()].loc,
-            Instr::RunParallel(ref steps) => self.steps[steps[0].index()].loc,
+            Instr::Run(op) | Instr::Assert { op, .. } | Instr::Require { op, .. } => self.tensor_ops[op.index()].loc,
+            Instr::RunParallel(ref ops) => self.tensor_ops[ops[0].index()].loc,
             _ => Loc::UNKNOWN,
         };
         interp::stopped(kind, &self.name, around.iter().map(|l| l.loc), next)
     }
 
-    fn step(
+    fn run_op(
         &self,
         cx: &mut Context,
-        step: &TensorOp,
+        op: &TensorOp,
         foreign: ExternalTensors<'_>,
         run_context: RunContext<'_>,
     ) -> Result<()> {
-        match &step.kernel {
+        match &op.kernel {
             Kernel::Print(stream, template) => {
-                (run_context.print)(*stream, &template.render(&self.operands(cx, step, foreign)?));
+                (run_context.print)(*stream, &template.render(&self.operands(cx, op, foreign)?));
                 Ok(())
             }
             Kernel::Reference => {
-                let operands = self.operands(cx, step, foreign)?;
-                let result = reference::eval(step, &operands)?;
-                self.store(cx, step, result)
+                let operands = self.operands(cx, op, foreign)?;
+                let result = reference::eval(op, &operands)?;
+                self.store(cx, op, result)
             }
             Kernel::AddAtEnd(places) => {
-                let outcome = index::check(places, &step.operands, &cx.sources(self, foreign));
-                outcome.map_err(|kernels::KernelFailed| self.failure(cx, step, foreign))
+                let outcome = index::check(places, &op.operands, &cx.sources(self, foreign));
+                outcome.map_err(|kernels::KernelFailed| self.failure(cx, op, foreign))
             }
             Kernel::ToSlot | Kernel::FromSlot => {
-                let tensor = self.try_host(cx, step, &step.operands[0], foreign)?;
-                self.store(cx, step, tensor)
+                let tensor = self.try_host(cx, op, &op.operands[0], foreign)?;
+                self.store(cx, op, tensor)
             }
             _ => {
-                let outcome = match &step.out {
+                let outcome = match &op.out {
                     Out::Views(outs) => {
-                        let Kernel::Rows(rows) = &step.kernel else { panic!("`{}` has one result", step.name) };
+                        let Kernel::Rows(rows) = &op.kernel else { panic!("`{}` has one result", op.name) };
                         let mut buffers = [BufferId(0); MAX_WRITTEN];
                         for (buffer, out) in buffers.iter_mut().zip(outs) {
-                            let Base::Buffer(b) = out.base else { panic!("a step writes {:?}", out.base) };
+                            let Base::Buffer(b) = out.base else { panic!("an operation writes {:?}", out.base) };
                             *buffer = b;
                         }
                         let mut memory = cx.memory(self, foreign);
                         memory.with_split(&buffers[..outs.len()], |outs, sources| {
-                            rows.run(&step.operands, outs, sources);
+                            rows.run(&op.operands, outs, sources);
                         });
                         Ok(())
                     }
                     Out::View(out) => {
-                        let Base::Buffer(b) = out.base else { panic!("a step writes {:?}", out.base) };
+                        let Base::Buffer(b) = out.base else { panic!("an operation writes {:?}", out.base) };
                         let mut memory = cx.memory(self, foreign);
                         let (out, sources) = memory.split(b);
-                        kernels::run(step, out, &sources)
+                        kernels::run(op, out, &sources)
                     }
                     Out::Reg(r, dtype) => {
                         let mut element = [0u64];
                         let out = &mut bytemuck::cast_slice_mut(&mut element)[..dtype.size()];
-                        let outcome = kernels::run(step, out, &cx.sources(self, foreign));
+                        let outcome = kernels::run(op, out, &cx.sources(self, foreign));
                         cx.regs[r.index()] = element[0];
                         outcome
                     }
-                    Out::Slot(_) | Out::Nothing => panic!("`{}` writes no bytes", step.name),
+                    Out::Slot(_) | Out::Nothing => panic!("`{}` writes no bytes", op.name),
                 };
-                outcome.map_err(|kernels::KernelFailed| self.failure(cx, step, foreign))
+                outcome.map_err(|kernels::KernelFailed| self.failure(cx, op, foreign))
             }
         }
     }
@@ -322,7 +322,7 @@ impl Plan {
     fn together(&self, cx: &mut Context, ids: &[TensorOpId], foreign: ExternalTensors<'_>) -> Result<()> {
         let mut buffers = [BufferId(0); MAX_WRITTEN];
         for (buffer, id) in buffers.iter_mut().zip(ids) {
-            let Out::View(View { base: Base::Buffer(b), .. }) = self.steps[id.index()].out else {
+            let Out::View(View { base: Base::Buffer(b), .. }) = self.tensor_ops[id.index()].out else {
                 panic!("{id:?} writes no view of a buffer")
             };
             *buffer = b;
@@ -330,13 +330,13 @@ impl Plan {
         let mut memory = cx.memory(self, foreign);
         let outcome = memory
             .with_split(&buffers[..ids.len()], |mut outs, sources| self.run_all(ids, &mut outs[..ids.len()], sources));
-        outcome.map_err(|id| self.failure(cx, &self.steps[id.index()], foreign))
+        outcome.map_err(|id| self.failure(cx, &self.tensor_ops[id.index()], foreign))
     }
 
     /// Runs tensor operations in parallel. Returns the first operation that fails.
     fn run_all(&self, ids: &[TensorOpId], outs: &mut [&mut [u8]], sources: &Sources<'_>) -> Result<(), TensorOpId> {
         if let ([id], [out]) = (ids, &mut *outs) {
-            return kernels::run(&self.steps[id.index()], out, sources).map_err(|kernels::KernelFailed| *id);
+            return kernels::run(&self.tensor_ops[id.index()], out, sources).map_err(|kernels::KernelFailed| *id);
         }
         let half = ids.len() / 2;
         let (first, second) = (ids.split_at(half), outs.split_at_mut(half));
@@ -362,18 +362,18 @@ impl Plan {
         }
     }
 
-    /// Returns an operand of a step as a separate tensor, if there is memory for it: a view may
+    /// Returns an operand of an operation as a separate tensor, if there is memory for it: a view may
     /// have far more elements than the tensor it refers to.
     fn try_host(
         &self,
         cx: &Context,
-        step: &TensorOp,
+        op: &TensorOp,
         operand: &TensorOperand,
         foreign: ExternalTensors<'_>,
     ) -> Result<HostTensor> {
         if let TensorOperand::View(v) = operand {
             let ty = TensorType::new(v.dtype, &v.shape[..]);
-            let no_memory = |m| Diagnostic::new(format!("{}: {ty} needs {m}", step.name)).at(step.loc, "");
+            let no_memory = |m| Diagnostic::new(format!("{}: {ty} needs {m}", op.name)).at(op.loc, "");
             memory::check(v.n_bytes() as u128).map_err(no_memory)?;
         }
         Ok(self.host(cx, operand, foreign))
@@ -382,34 +382,34 @@ impl Plan {
     pub(super) fn operands(
         &self,
         cx: &Context,
-        step: &TensorOp,
+        op: &TensorOp,
         foreign: ExternalTensors<'_>,
     ) -> Result<Vec<HostTensor>> {
-        step.operands.iter().map(|o| self.try_host(cx, step, o, foreign)).collect()
+        op.operands.iter().map(|o| self.try_host(cx, op, o, foreign)).collect()
     }
 
     /// Returns the reference implementation's error for an operation whose kernel failed.
-    fn failure(&self, cx: &Context, step: &TensorOp, foreign: ExternalTensors<'_>) -> Diagnostic {
-        match self.operands(cx, step, foreign).and_then(|operands| reference::eval(step, &operands)) {
+    fn failure(&self, cx: &Context, op: &TensorOp, foreign: ExternalTensors<'_>) -> Diagnostic {
+        match self.operands(cx, op, foreign).and_then(|operands| reference::eval(op, &operands)) {
             Err(error) => error,
-            Ok(_) => panic!("the kernel of `{}` failed where its reference does not", step.name),
+            Ok(_) => panic!("the kernel of `{}` failed where its reference does not", op.name),
         }
     }
 
     /// Writes a host tensor to the destination of an operation.
-    pub(super) fn store(&self, cx: &mut Context, step: &TensorOp, tensor: HostTensor) -> Result<()> {
-        match &step.out {
+    pub(super) fn store(&self, cx: &mut Context, op: &TensorOp, tensor: HostTensor) -> Result<()> {
+        match &op.out {
             Out::Slot(s) => cx.slots[s.index()] = Some(tensor),
             Out::Reg(r, _) => {
-                fits(step, &tensor, &[])?;
+                fits(op, &tensor, &[])?;
                 cx.regs[r.index()] = scalar_to_reg(&tensor);
             }
             Out::View(v) => {
-                fits(step, &tensor, &v.shape)?;
-                let Base::Buffer(b) = v.base else { panic!("a step writes {:?}", v.base) };
+                fits(op, &tensor, &v.shape)?;
+                let Base::Buffer(b) = v.base else { panic!("an operation writes {:?}", v.base) };
                 self.buffer_mut(cx, b).copy_from_slice(bytes_of(tensor.buffer()));
             }
-            Out::Nothing | Out::Views(_) => panic!("`{}` has not one result", step.name),
+            Out::Nothing | Out::Views(_) => panic!("`{}` has not one result", op.name),
         }
         Ok(())
     }
@@ -425,8 +425,8 @@ impl Plan {
         }
     }
 
-    fn check_finite(&self, cx: &Context, step: &TensorOp, foreign: ExternalTensors<'_>) -> Result<()> {
-        let result = match &step.out {
+    fn check_finite(&self, cx: &Context, op: &TensorOp, foreign: ExternalTensors<'_>) -> Result<()> {
+        let result = match &op.out {
             Out::View(v) => cx.sources(self, foreign).host(v),
             Out::Slot(s) => slot(cx, *s).clone(),
             Out::Reg(r, dtype) => cx.sources(self, foreign).host(&reg_view(*r, *dtype)),
@@ -435,7 +435,7 @@ impl Plan {
         if interp::is_finite(&result) {
             return Ok(());
         }
-        reference::check_finite(step, &self.operands(cx, step, foreign)?, &result)
+        reference::check_finite(op, &self.operands(cx, op, foreign)?, &result)
     }
 
     /// The error of a list whose copy does not fit into memory.
@@ -456,19 +456,19 @@ impl Plan {
         .help("put the body into a `checkpoint`, call `checkpoint_loop`, or run fewer iterations")
     }
 
-    fn push(&self, cx: &mut Context, stack: StackId, step: &TensorOp, foreign: ExternalTensors<'_>) -> Result<()> {
+    fn push(&self, cx: &mut Context, stack: StackId, op: &TensorOp, foreign: ExternalTensors<'_>) -> Result<()> {
         let mut to = std::mem::take(&mut cx.stacks[stack.index()]);
-        let outcome = match &step.operands[0] {
+        let outcome = match &op.operands[0] {
             TensorOperand::View(v) if !to.is_dynamic() => {
-                to.push(v, &cx.sources(self, foreign)).map_err(|e| self.no_memory(e, step.loc))
+                to.push(v, &cx.sources(self, foreign)).map_err(|e| self.no_memory(e, op.loc))
             }
-            operand => self.try_host(cx, step, operand, foreign).and_then(|tensor| {
+            operand => self.try_host(cx, op, operand, foreign).and_then(|tensor| {
                 let element = self.stacks[stack.index()].element();
                 if element.compatible(&tensor.ty()) {
-                    to.push_host(tensor).map_err(|e| self.no_memory(e, step.loc))
+                    to.push_host(tensor).map_err(|e| self.no_memory(e, op.loc))
                 } else {
                     let message = format!("{} cannot be pushed to a stack of {element}", tensor.ty());
-                    Err(Diagnostic::new(message).at(step.loc, ""))
+                    Err(Diagnostic::new(message).at(op.loc, ""))
                 }
             }),
         };
@@ -476,17 +476,17 @@ impl Plan {
         outcome
     }
 
-    fn pop(&self, cx: &mut Context, stack: StackId, step: &TensorOp) -> Result<()> {
+    fn pop(&self, cx: &mut Context, stack: StackId, op: &TensorOp) -> Result<()> {
         if !cx.stacks[stack.index()].is_poppable() {
-            return Err(Diagnostic::new("pop from an empty stack").at(step.loc, ""));
+            return Err(Diagnostic::new("pop from an empty stack").at(op.loc, ""));
         }
         if cx.stacks[stack.index()].is_dynamic() {
             let tensor = cx.stacks[stack.index()].pop_host();
-            return self.store(cx, step, tensor);
+            return self.store(cx, op, tensor);
         }
-        match &step.out {
+        match &op.out {
             Out::View(v) => {
-                let Base::Buffer(b) = v.base else { panic!("a step writes {:?}", v.base) };
+                let Base::Buffer(b) = v.base else { panic!("an operation writes {:?}", v.base) };
                 let Context { arena, results, stacks, .. } = cx;
                 stacks[stack.index()].pop(self.region_mut(arena, results, b));
             }
@@ -633,13 +633,11 @@ impl Plan {
             }
         }
         for &id in &self.additions {
-            let step = &self.steps[id.index()];
-            let Kernel::AddAtEnd(places) = &step.kernel else {
-                panic!("{id:?} is not an addition at the end of a step")
-            };
-            let Base::Var(var) = step.operands[0].view().base else { panic!("{id:?} adds to no variable") };
+            let op = &self.tensor_ops[id.index()];
+            let Kernel::AddAtEnd(places) = &op.kernel else { panic!("{id:?} is not an addition at the end of a step") };
+            let Base::Var(var) = op.operands[0].view().base else { panic!("{id:?} adds to no variable") };
             let table = bytes_of_mut(vars.tensor_mut(var as usize).buffer_mut());
-            let added = index::scatter_add(places, &step.operands, table, &cx.sources(self, foreign));
+            let added = index::scatter_add(places, &op.operands, table, &cx.sources(self, foreign));
             added.unwrap_or_else(|kernels::KernelFailed| panic!("the places were checked"));
         }
     }
@@ -650,12 +648,12 @@ pub(super) fn slot(cx: &Context, s: SlotId) -> &HostTensor {
 }
 
 /// Fails if a result does not have the inferred shape.
-fn fits(step: &TensorOp, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
+fn fits(op: &TensorOp, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
     if tensor.shape() == shape {
         return Ok(());
     }
     let expected = TensorType::new(tensor.dtype(), shape);
-    Err(Diagnostic::new(format!("{}: the result is {}, not {expected}", step.name, tensor.ty())).at(step.loc, ""))
+    Err(Diagnostic::new(format!("{}: the result is {}, not {expected}", op.name, tensor.ty())).at(op.loc, ""))
 }
 
 /// Returns an empty list for a list type, or `None` for a stack.

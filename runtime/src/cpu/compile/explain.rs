@@ -34,7 +34,7 @@ impl fmt::Display for Plan {
         writeln!(f, "  inputs ({})", inputs.join(", "))?;
         for (i, instr) in self.code.iter().enumerate() {
             write!(f, "{i:>5}  ")?;
-            self.instr(f, instr, self.ops[i].map_or("", |op| op.op.def().name))?;
+            self.instr(f, instr, self.scalar_ops[i].map_or("", |op| op.op.def().name))?;
             writeln!(f)?;
         }
         for LoopSpan { code, loc, not_native } in &self.loops {
@@ -62,7 +62,7 @@ impl fmt::Display for Plan {
             writeln!(f, "  variable {} = {}", assign.var, Shown(&assign.value))?;
         }
         for &id in &self.additions {
-            let [table, ids, rows] = &self.steps[id.index()].operands[..] else {
+            let [table, ids, rows] = &self.tensor_ops[id.index()].operands[..] else {
                 panic!("an addition has three operands")
             };
             writeln!(f, "  {} += {} at {}", Shown(table), Shown(rows), Shown(ids))?;
@@ -84,7 +84,7 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn add_step(&mut self, TensorOp { operands, out, .. }: &TensorOp) {
+    fn add_op(&mut self, TensorOp { operands, out, .. }: &TensorOp) {
         self.kernels += 1;
         let read = bytes_of_all(operands);
         let written = match out {
@@ -144,7 +144,7 @@ impl Plan {
                 Instr::RunParallel(ids) => ids,
                 _ => &[],
             };
-            ids.iter().for_each(|id| work.add_step(&self.steps[id.index()]));
+            ids.iter().for_each(|id| work.add_op(&self.tensor_ops[id.index()]));
         }
         self.updates.iter().for_each(|update| work.add_update(update));
         work
@@ -155,8 +155,8 @@ impl Plan {
             Instr::Unary { dst, a, .. } => write!(f, "{dst:?} = {name} {a:?}"),
             Instr::Binary { dst, a, b, .. } => write!(f, "{dst:?} = {name} {a:?}, {b:?}"),
             Instr::Select { dst, a, b, c } => write!(f, "{dst:?} = select {a:?}, {b:?}, {c:?}"),
-            Instr::Require { a, step, .. } => {
-                write!(f, "check {a:?} for {}", self.steps[step.index()].name)
+            Instr::Require { a, op, .. } => {
+                write!(f, "check {a:?} for {}", self.tensor_ops[op.index()].name)
             }
             Instr::JumpCompare { a, b, to, when, .. } => {
                 write!(f, "{} {name} {a:?}, {b:?} jump {to}", if *when { "if" } else { "unless" })
@@ -166,14 +166,14 @@ impl Plan {
             Instr::Native { entry, .. } => write!(f, "jump {entry}, natively"),
             Instr::JumpIf { cond, to } => write!(f, "if {cond:?} jump {to}"),
             Instr::JumpUnless { cond, to } => write!(f, "unless {cond:?} jump {to}"),
-            Instr::Run(step) => self.step_text(f, *step),
-            Instr::RunParallel(steps) => steps.iter().enumerate().try_for_each(|(i, &step)| {
+            Instr::Run(op) => self.op_text(f, *op),
+            Instr::RunParallel(ops) => ops.iter().enumerate().try_for_each(|(i, &op)| {
                 f.write_str(if i > 0 { "\n       and " } else { "" })?;
-                self.step_text(f, step)
+                self.op_text(f, op)
             }),
             Instr::Assert { cond, .. } => write!(f, "assert {cond:?}"),
-            Instr::CheckFinite(step) => {
-                write!(f, "check {}", ShownOut(&self.steps[step.index()].out))
+            Instr::CheckFinite(op) => {
+                write!(f, "check {}", ShownOut(&self.tensor_ops[op.index()].out))
             }
             Instr::StackNew(s) => write!(f, "{s:?} = empty"),
             Instr::StackZeros(s) => write!(f, "{s:?} = zeros without end"),
@@ -185,16 +185,16 @@ impl Plan {
             Instr::StackReserve { stack, pushed } => {
                 write!(f, "room in {stack:?} for {} in each iteration from {:?} on", pushed.in_each, pushed.first)
             }
-            Instr::StackPush { stack, step } => {
-                write!(f, "push {stack:?}, {}", Shown(&self.steps[step.index()].operands[0]))
+            Instr::StackPush { stack, op } => {
+                write!(f, "push {stack:?}, {}", Shown(&self.tensor_ops[op.index()].operands[0]))
             }
-            Instr::StackPop { stack, step } => {
-                write!(f, "{} = pop {stack:?}", ShownOut(&self.steps[step.index()].out))
+            Instr::StackPop { stack, op } => {
+                write!(f, "{} = pop {stack:?}", ShownOut(&self.tensor_ops[op.index()].out))
             }
             Instr::StackZero(s) => write!(f, "{s:?} = zeros"),
             Instr::StackAdd { dst, src, .. } => write!(f, "{dst:?} += {src:?}"),
-            Instr::List { list, other, step } => {
-                self.step_text(f, *step)?;
+            Instr::List { list, other, op } => {
+                self.op_text(f, *op)?;
                 write!(f, " of {list:?}")?;
                 other.map_or(Ok(()), |other| write!(f, " and {other:?}"))
             }
@@ -202,8 +202,8 @@ impl Plan {
         }
     }
 
-    fn step_text(&self, f: &mut fmt::Formatter<'_>, id: TensorOpId) -> fmt::Result {
-        let TensorOp { kernel, operands, out, name, loc, .. } = &self.steps[id.index()];
+    fn op_text(&self, f: &mut fmt::Formatter<'_>, id: TensorOpId) -> fmt::Result {
+        let TensorOp { kernel, operands, out, name, loc, .. } = &self.tensor_ops[id.index()];
         match kernel {
             Kernel::AddAtEnd(_) => write!(f, "check the places of")?,
             _ => write!(f, "{} =", ShownOut(out))?,

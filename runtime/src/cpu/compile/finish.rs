@@ -41,9 +41,9 @@ struct Finish<'a> {
     /// The element size of each buffer in bytes, or 0 if its views disagree.
     element_sizes: Vec<usize>,
     stack_types: Vec<Type>,
-    steps: Vec<TensorOp>,
+    tensor_ops: Vec<TensorOp>,
     code: Vec<Instr>,
-    ops: Vec<Option<ScalarOp>>,
+    scalar_ops: Vec<Option<ScalarOp>>,
     /// The comparison fused with the following jump.
     compared: Option<ScalarOp>,
     /// Whether a label precedes each item.
@@ -57,7 +57,7 @@ fn last<'a>(
     assigns: &'a [Assign],
     updates: &'a [Update],
 ) -> impl Iterator<Item = &'a TensorOperand> {
-    let at_end = draft.additions.iter().flat_map(|&step| &draft.step(step).operands);
+    let at_end = draft.additions.iter().flat_map(|&op| &draft.op(op).operands);
     let last = outputs.iter().map(|(o, _)| o).chain(assigns.iter().map(|a| &a.value));
     last.chain(updates.iter().flat_map(|u| &u.operands)).chain(at_end)
 }
@@ -80,7 +80,7 @@ pub(super) fn finish(
     let mut live = Liveness::new(&draft, last(&draft, &outputs, &assigns, &updates));
     live.coalesce(&draft);
 
-    let steps = std::mem::take(&mut draft.steps);
+    let ops = std::mem::take(&mut draft.tensor_ops);
     let constants = std::mem::take(&mut draft.constants);
     let mut finish = Finish {
         draft: &draft,
@@ -92,9 +92,9 @@ pub(super) fn finish(
         requests: Vec::new(),
         element_sizes: Vec::new(),
         stack_types: Vec::new(),
-        steps: Vec::new(),
+        tensor_ops: Vec::new(),
         code: Vec::new(),
-        ops: Vec::new(),
+        scalar_ops: Vec::new(),
         compared: None,
         labelled: vec![false; draft.items.len() + 1],
     };
@@ -103,7 +103,7 @@ pub(super) fn finish(
     for &(r, _) in &draft.constant_regs {
         finish.reg(r);
     }
-    finish.steps = steps.into_iter().map(|s| finish.step(s)).collect();
+    finish.tensor_ops = ops.into_iter().map(|op| finish.op(op)).collect();
 
     // The index of the first instruction of each item.
     let mut starts = Vec::with_capacity(draft.items.len() + 1);
@@ -112,7 +112,7 @@ pub(super) fn finish(
         finish.item(p);
     }
     starts.push(finish.code.len() as u32);
-    finish.ops.resize(finish.code.len(), None);
+    finish.scalar_ops.resize(finish.code.len(), None);
     for instr in &mut finish.code {
         if let Instr::Jump { to }
         | Instr::JumpIf { to, .. }
@@ -152,8 +152,8 @@ pub(super) fn finish(
     }
     Ok(Plan {
         code: finish.code,
-        ops: finish.ops,
-        steps: finish.steps,
+        scalar_ops: finish.scalar_ops,
+        tensor_ops: finish.tensor_ops,
         loops,
         regions,
         results,
@@ -233,33 +233,33 @@ impl Finish<'_> {
         }
     }
 
-    fn step(&mut self, mut step: TensorOp) -> TensorOp {
-        step.operands = step.operands.into_iter().map(|o| self.operand(o)).collect();
-        step.out = match step.out {
+    fn op(&mut self, mut op: TensorOp) -> TensorOp {
+        op.operands = op.operands.into_iter().map(|o| self.operand(o)).collect();
+        op.out = match op.out {
             Out::View(v) => Out::View(self.view(v)),
             Out::Views(views) => Out::Views(views.into_iter().map(|v| self.view(v)).collect()),
             Out::Reg(r, dtype) => Out::Reg(self.reg(r), dtype),
             Out::Slot(s) => Out::Slot(self.slot(s)),
             Out::Nothing => Out::Nothing,
         };
-        match (&step.kernel, &step.out) {
-            (Kernel::Map(map), Out::View(out)) => step.kernel = Kernel::Map(map.placed(&step.operands, out)),
+        match (&op.kernel, &op.out) {
+            (Kernel::Map(map), Out::View(out)) => op.kernel = Kernel::Map(map.placed(&op.operands, out)),
             (Kernel::Matmul(product), Out::View(out)) => {
-                step.kernel = Kernel::Matmul(product.placed(&step.operands, out));
+                op.kernel = Kernel::Matmul(product.placed(&op.operands, out));
             }
             _ => {}
         }
-        if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
-            step.kernel = Kernel::Rows(rows.placed(&step.operands, outs));
+        if let (Kernel::Rows(rows), Out::Views(outs)) = (&op.kernel, &op.out) {
+            op.kernel = Kernel::Rows(rows.placed(&op.operands, outs));
         }
-        step
+        op
     }
 
     fn item(&mut self, p: usize) {
         let draft = self.draft;
         match &draft.items[p] {
             Item::Moves(moves) => self.moves(p, moves),
-            Item::Steps(steps) => self.steps_of_item(steps),
+            Item::Ops(ops) => self.ops_of_item(ops),
             Item::Instr(instr) => {
                 let instr = match instr.clone() {
                     Instr::Unary { f, dst, a } => Instr::Unary { f, dst: self.reg(dst), a: self.reg(a) },
@@ -269,12 +269,12 @@ impl Finish<'_> {
                     Instr::Select { dst, a, b, c } => {
                         Instr::Select { dst: self.reg(dst), a: self.reg(a), b: self.reg(b), c: self.reg(c) }
                     }
-                    Instr::Require { valid, a, step } => Instr::Require { valid, a: self.reg(a), step },
+                    Instr::Require { valid, a, op } => Instr::Require { valid, a: self.reg(a), op },
                     Instr::JumpCompare { .. } => panic!("comparisons and jumps are joined here"),
                     Instr::Move { dst, src } => Instr::Move { dst: self.reg(dst), src: self.reg(src) },
                     Instr::JumpIf { cond, to } => self.jump(p, cond, to, true),
                     Instr::JumpUnless { cond, to } => self.jump(p, cond, to, false),
-                    Instr::Assert { cond, step } => Instr::Assert { cond: self.reg(cond), step },
+                    Instr::Assert { cond, op } => Instr::Assert { cond: self.reg(cond), op },
                     Instr::StackNew(s) => Instr::StackNew(self.stack(s)),
                     Instr::StackZeros(s) => Instr::StackZeros(self.stack(s)),
                     Instr::StackInput { stack, input } => Instr::StackInput { stack: self.stack(stack), input },
@@ -287,14 +287,14 @@ impl Finish<'_> {
                         pushed.limit = pushed.limit.map(|r| self.reg(r));
                         Instr::StackReserve { stack: self.stack(stack), pushed }
                     }
-                    Instr::StackPush { stack, step } => Instr::StackPush { stack: self.stack(stack), step },
-                    Instr::StackPop { stack, step } => Instr::StackPop { stack: self.stack(stack), step },
+                    Instr::StackPush { stack, op } => Instr::StackPush { stack: self.stack(stack), op },
+                    Instr::StackPop { stack, op } => Instr::StackPop { stack: self.stack(stack), op },
                     Instr::StackZero(s) => Instr::StackZero(self.stack(s)),
-                    Instr::StackAdd { dst, src, step } => {
-                        Instr::StackAdd { dst: self.stack(dst), src: self.stack(src), step }
+                    Instr::StackAdd { dst, src, op } => {
+                        Instr::StackAdd { dst: self.stack(dst), src: self.stack(src), op }
                     }
-                    Instr::List { list, other, step } => {
-                        Instr::List { list: self.stack(list), other: other.map(|o| self.stack(o)), step }
+                    Instr::List { list, other, op } => {
+                        Instr::List { list: self.stack(list), other: other.map(|o| self.stack(o)), op }
                     }
                     Instr::SlotMove { dst, src } => Instr::SlotMove { dst: self.slot(dst), src: self.slot(src) },
                     other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::RunParallel(_) | Instr::CheckFinite(_)) => {
@@ -303,18 +303,18 @@ impl Finish<'_> {
                     Instr::Native { .. } => panic!("native code is made of the plan"),
                 };
                 self.code.push(instr);
-                self.ops.resize(self.code.len() - 1, None);
-                self.ops.push(self.compared.take().or(draft.ops[p]));
+                self.scalar_ops.resize(self.code.len() - 1, None);
+                self.scalar_ops.push(self.compared.take().or(draft.scalar_ops[p]));
             }
         }
     }
 
     /// Emits operations that may run in parallel. Operations run in parallel if all are heavy.
-    fn steps_of_item(&mut self, steps: &[TensorOpId]) {
-        if steps.len() > 1 && steps.iter().all(|step| is_heavy(&self.steps[step.index()])) {
-            self.code.extend(steps.chunks(MAX_WRITTEN).map(|steps| Instr::RunParallel(steps.into())));
+    fn ops_of_item(&mut self, ops: &[TensorOpId]) {
+        if ops.len() > 1 && ops.iter().all(|op| is_heavy(&self.tensor_ops[op.index()])) {
+            self.code.extend(ops.chunks(MAX_WRITTEN).map(|ops| Instr::RunParallel(ops.into())));
         } else {
-            self.code.extend(steps.iter().map(|&step| Instr::Run(step)));
+            self.code.extend(ops.iter().map(|&op| Instr::Run(op)));
         }
     }
 
@@ -330,7 +330,7 @@ impl Finish<'_> {
             && dst == compared
         {
             self.code.pop();
-            self.compared = self.ops.pop().flatten();
+            self.compared = self.scalar_ops.pop().flatten();
             return Instr::JumpCompare { f, a, b, to, when };
         }
         if when { Instr::JumpIf { cond: compared, to } } else { Instr::JumpUnless { cond: compared, to } }
@@ -448,8 +448,8 @@ impl Finish<'_> {
     fn copy(&mut self, src: View, dst: View) {
         let kernel = Kernel::Copy(Copy::new(&src, &dst));
         let (operands, out) = (vec![TensorOperand::View(src)], Out::View(dst));
-        self.steps.push(TensorOp { kernel, operands, out, meaning: None, name: "move", loc: Loc::UNKNOWN });
-        self.code.push(Instr::Run(TensorOpId(self.steps.len() as u32 - 1)));
+        self.tensor_ops.push(TensorOp { kernel, operands, out, meaning: None, name: "move", loc: Loc::UNKNOWN });
+        self.code.push(Instr::Run(TensorOpId(self.tensor_ops.len() as u32 - 1)));
     }
 
     /// Returns an index that belongs to no class of the draft. Its key is beyond the draft's

@@ -38,27 +38,27 @@ impl Plan {
         cx: &mut Context,
         list: StackId,
         other: Option<StackId>,
-        step: &TensorOp,
+        tensor_op: &TensorOp,
         foreign: ExternalTensors<'_>,
     ) -> Result<()> {
-        let Kernel::List(op) = &step.kernel else { panic!("`{}` is no operation on lists", step.name) };
+        let Kernel::List(op) = &tensor_op.kernel else { panic!("`{}` is no operation on lists", tensor_op.name) };
         let mut target = cx.lists[list.index()].take().unwrap_or_else(|| panic!("{list:?} is no list"));
         let outcome = match other {
             Some(other) => {
                 let other = cx.lists[other.index()].as_ref().expect("the lists are different");
-                target.with_other(op, other, step.loc)
+                target.with_other(op, other, tensor_op.loc)
             }
             None if target.is_dynamic() => {
-                let found = self.operands(cx, step, foreign);
-                let found = found.and_then(|operands| target.on_host(op, &operands, step.loc));
+                let found = self.operands(cx, tensor_op, foreign);
+                let found = found.and_then(|operands| target.on_host(op, &operands, tensor_op.loc));
                 found.and_then(|found| match found {
-                    Some(tensor) => self.store(cx, step, tensor),
+                    Some(tensor) => self.store(cx, tensor_op, tensor),
                     None => Ok(()),
                 })
             }
             None => {
                 let mut scratch = std::mem::take(&mut cx.scratch);
-                let outcome = self.on_bytes(cx, &mut target, &mut scratch, op, step, foreign);
+                let outcome = self.on_bytes(cx, &mut target, &mut scratch, op, tensor_op, foreign);
                 cx.scratch = scratch;
                 outcome
             }
@@ -74,13 +74,13 @@ impl Plan {
         list: &mut ListStorage,
         scratch: &mut Scratch,
         op: &ListOp,
-        step: &TensorOp,
+        tensor_op: &TensorOp,
         foreign: ExternalTensors<'_>,
     ) -> Result<()> {
         let (indices, data) = roles(op);
         let Scratch { indices: numbers, words } = scratch;
         numbers.clear();
-        match indices.map(|i| &step.operands[i]) {
+        match indices.map(|i| &tensor_op.operands[i]) {
             Some(TensorOperand::View(v)) if v.dtype == DType::Bool => {
                 let from = cx.sources(self, foreign).elements::<bool>(v.base);
                 numbers.extend(v.offsets().map(|at| i32::from(from[at])));
@@ -96,21 +96,21 @@ impl Plan {
             None => {}
         }
         if op.form() == ListForm::Query {
-            return self.found(cx, list, op, numbers, step);
+            return self.found(cx, list, op, numbers, tensor_op);
         }
         if *op == ListOp::Pop {
-            return match &step.out {
+            return match &tensor_op.out {
                 Out::View(View { base: Base::Buffer(b), .. }) => {
                     let to = self.buffer_mut(cx, *b);
-                    list.pop(op, step.loc, |from| to.copy_from_slice(from))
+                    list.pop(op, tensor_op.loc, |from| to.copy_from_slice(from))
                 }
-                Out::Reg(r, _) => list.pop(op, step.loc, |from| cx.regs[r.index()] = to_word(from)),
-                Out::Nothing => list.pop(op, step.loc, |_| {}),
+                Out::Reg(r, _) => list.pop(op, tensor_op.loc, |from| cx.regs[r.index()] = to_word(from)),
+                Out::Nothing => list.pop(op, tensor_op.loc, |_| {}),
                 out => panic!("an element of known shape goes to {out:?}"),
             };
         }
-        let Some(data) = data.map(|i| &step.operands[i]) else {
-            return list.update(op, numbers, &[], step.loc);
+        let Some(data) = data.map(|i| &tensor_op.operands[i]) else {
+            return list.update(op, numbers, &[], tensor_op.loc);
         };
         if let ListOp::Unstack = op {
             numbers.push(match data {
@@ -121,13 +121,13 @@ impl Plan {
         match data {
             TensorOperand::View(v) => {
                 let sources = cx.sources(self, foreign);
-                self.check_rows(list, op, numbers, step, &v.shape)?;
-                list.update(op, numbers, contiguous(v, &sources, words), step.loc)
+                self.check_rows(list, op, numbers, tensor_op, &v.shape)?;
+                list.update(op, numbers, contiguous(v, &sources, words), tensor_op.loc)
             }
             TensorOperand::Slot(s) => {
                 let tensor = super::exec::slot(cx, *s);
-                self.check_rows(list, op, numbers, step, tensor.shape())?;
-                list.update(op, numbers, bytes_of(tensor.buffer()), step.loc)
+                self.check_rows(list, op, numbers, tensor_op, tensor.shape())?;
+                list.update(op, numbers, bytes_of(tensor.buffer()), tensor_op.loc)
             }
         }
     }
@@ -138,7 +138,7 @@ impl Plan {
         list: &ListStorage,
         op: &ListOp,
         indices: &[i32],
-        step: &TensorOp,
+        tensor_op: &TensorOp,
         shape: &[usize],
     ) -> Result<()> {
         let element = list.element();
@@ -147,16 +147,16 @@ impl Plan {
             ListOp::Push | ListOp::Write => shape,
             ListOp::Scatter | ListOp::Accumulate if shape.len() > expected.len() => {
                 if shape[0] != indices.len() {
-                    let message = format!("{}: {} indices, but {} values", step.name, indices.len(), shape[0]);
-                    return Err(Diagnostic::new(message).at(step.loc, ""));
+                    let message = format!("{}: {} indices, but {} values", tensor_op.name, indices.len(), shape[0]);
+                    return Err(Diagnostic::new(message).at(tensor_op.loc, ""));
                 }
                 &shape[1..]
             }
             ListOp::Accumulate => shape,
             ListOp::Unstack | ListOp::Restore => &shape[1..],
             ListOp::Split(_) => {
-                meaning::check_parts(op, indices, shape[0], &expected[0].into(), step.loc)?;
-                return self.check_rest(list, step, shape);
+                meaning::check_parts(op, indices, shape[0], &expected[0].into(), tensor_op.loc)?;
+                return self.check_rest(list, tensor_op, shape);
             }
             _ => return Ok(()),
         };
@@ -166,42 +166,51 @@ impl Plan {
         let at = match op {
             ListOp::Push => list.len(),
             ListOp::Unstack | ListOp::Restore => 0,
-            _ => meaning::check_index(op, indices[0], list.len(), step.loc)?,
+            _ => meaning::check_index(op, indices[0], list.len(), tensor_op.loc)?,
         };
         let given = TensorType::new(element.dtype, given);
-        Err(meaning::wrong_shape(op, &given, element, at, step.loc))
+        Err(meaning::wrong_shape(op, &given, element, at, tensor_op.loc))
     }
 
     /// Checks the other extents of a tensor that is split along its first axis.
-    fn check_rest(&self, list: &ListStorage, step: &TensorOp, shape: &[usize]) -> Result<()> {
+    fn check_rest(&self, list: &ListStorage, tensor_op: &TensorOp, shape: &[usize]) -> Result<()> {
         let expected = list.shape();
         if shape[1..] == expected[1..] {
             return Ok(());
         }
         let given = TensorType::new(list.element().dtype, [&expected[..1], &shape[1..]].concat());
-        Err(meaning::wrong_shape(&ListOp::Split(expected[0].into()), &given, list.element(), 0, step.loc))
+        Err(meaning::wrong_shape(&ListOp::Split(expected[0].into()), &given, list.element(), 0, tensor_op.loc))
     }
 
-    fn found(&self, cx: &mut Context, list: &ListStorage, op: &ListOp, indices: &[i32], step: &TensorOp) -> Result<()> {
-        match &step.out {
-            Out::View(View { base: Base::Buffer(b), .. }) => list.query(op, indices, step.loc, self.buffer_mut(cx, *b)),
+    fn found(
+        &self,
+        cx: &mut Context,
+        list: &ListStorage,
+        op: &ListOp,
+        indices: &[i32],
+        tensor_op: &TensorOp,
+    ) -> Result<()> {
+        match &tensor_op.out {
+            Out::View(View { base: Base::Buffer(b), .. }) => {
+                list.query(op, indices, tensor_op.loc, self.buffer_mut(cx, *b))
+            }
             Out::Reg(r, dtype) => {
                 let mut element = [0u64];
-                list.query(op, indices, step.loc, &mut bytemuck::cast_slice_mut(&mut element)[..dtype.size()])?;
+                list.query(op, indices, tensor_op.loc, &mut bytemuck::cast_slice_mut(&mut element)[..dtype.size()])?;
                 cx.regs[r.index()] = element[0];
                 Ok(())
             }
             Out::Slot(s) => {
-                let (shape, dtype) = (list.query_shape(op, indices, step.loc)?, list.query_dtype(op));
-                meaning::check_memory(op, &TensorType::new(dtype, shape.clone()), step.loc)?;
+                let (shape, dtype) = (list.query_shape(op, indices, tensor_op.loc)?, list.query_dtype(op));
+                meaning::check_memory(op, &TensorType::new(dtype, shape.clone()), tensor_op.loc)?;
                 let n: usize = shape.iter().product();
                 let mut words = vec![0u64; (n * dtype.size()).div_ceil(8)];
                 let bytes = &mut bytemuck::cast_slice_mut(&mut words)[..n * dtype.size()];
-                list.query(op, indices, step.loc, bytes)?;
+                list.query(op, indices, tensor_op.loc, bytes)?;
                 cx.slots[s.index()] = Some(HostTensor::from_buffer(shape, to_buffer(dtype, bytes)));
                 Ok(())
             }
-            out => panic!("`{}` writes {out:?}", step.name),
+            out => panic!("`{}` writes {out:?}", tensor_op.name),
         }
     }
 }

@@ -199,19 +199,19 @@ impl Liveness {
         for p in 0..draft.items.len() {
             self.coalesce_moves(draft, p);
         }
-        for step in draft.items.iter().flat_map(steps_of) {
-            let step = draft.step(*step);
-            if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
+        for op in draft.items.iter().flat_map(ops_of) {
+            let op = draft.op(*op);
+            if let (Kernel::Rows(rows), Out::Views(outs)) = (&op.kernel, &op.out) {
                 for (o, out) in outs.iter().enumerate() {
-                    (0..step.operands.len()).any(|i| {
-                        let operand = step.operands[i].view().storage();
+                    (0..op.operands.len()).any(|i| {
+                        let operand = op.operands[i].view().storage();
                         let fits = matches!(operand, Some(Storage::Buffer(_))) && rows.may_lie_in(i, o);
                         fits && self.union(draft, operand.expect("a buffer"), out.storage().expect("a buffer"))
                     });
                 }
             }
-            let Out::View(out) = &step.out else { continue };
-            for v in overwritten(step) {
+            let Out::View(out) = &op.out else { continue };
+            for v in overwritten(op) {
                 if matches!(v.base, Base::Buffer(_))
                     && self.union(draft, v.storage().expect("a buffer"), out.storage().expect("a buffer"))
                 {
@@ -304,12 +304,11 @@ impl Liveness {
                 _ => false,
             }),
             Some(item) => {
-                let writes =
-                    |step: &&TensorOpId| draft.step(**step).out.storage().any(|out| self.class_of(out) == begins);
-                let Some(writer) = steps_of(item).iter().find(writes) else { return false };
-                let others = steps_of(item).iter().filter(|&step| step != writer);
-                self.may_write_over(draft.step(*writer), ends, begins)
-                    && others.map(|&step| draft.step(step)).all(|other| {
+                let writes = |op: &&TensorOpId| draft.op(**op).out.storage().any(|out| self.class_of(out) == begins);
+                let Some(writer) = ops_of(item).iter().find(writes) else { return false };
+                let others = ops_of(item).iter().filter(|&op| op != writer);
+                self.may_write_over(draft.op(*writer), ends, begins)
+                    && others.map(|&op| draft.op(op)).all(|other| {
                         let mut all =
                             other.operands.iter().filter_map(TensorOperand::storage).chain(other.out.storage());
                         all.all(|s| self.class_of(s) != ends)
@@ -320,21 +319,21 @@ impl Liveness {
     }
 
     /// Returns whether an operation may read `ends` and write `begins` in the same storage.
-    fn may_write_over(&self, step: &TensorOp, ends: Id, begins: Id) -> bool {
+    fn may_write_over(&self, op: &TensorOp, ends: Id, begins: Id) -> bool {
         let class = |v: &View| v.storage().map(|s| self.class_of(s));
-        if let (Kernel::Rows(rows), Out::Views(outs)) = (&step.kernel, &step.out) {
+        if let (Kernel::Rows(rows), Out::Views(outs)) = (&op.kernel, &op.out) {
             let Some(o) = outs.iter().position(|out| class(out) == Some(begins)) else { return false };
-            return step.operands.iter().enumerate().all(|(i, operand)| {
+            return op.operands.iter().enumerate().all(|(i, operand)| {
                 let view = operand.view();
                 class(view) != Some(ends) || (rows.may_lie_in(i, o) && is_all_of(view, &outs[o]))
             });
         }
-        let Out::View(out) = &step.out else { return false };
-        overwritten(step).next().is_some()
+        let Out::View(out) = &op.out else { return false };
+        overwritten(op).next().is_some()
             && class(out) == Some(begins)
-            && step.operands.iter().all(|operand| match operand {
+            && op.operands.iter().all(|operand| match operand {
                 TensorOperand::View(v) => {
-                    class(v) != Some(ends) || is_all_of(v, out) && overwritten(step).any(|o| std::ptr::eq(o, v))
+                    class(v) != Some(ends) || is_all_of(v, out) && overwritten(op).any(|o| std::ptr::eq(o, v))
                 }
                 TensorOperand::Slot(_) => false,
             })
@@ -352,19 +351,19 @@ impl Liveness {
 }
 
 /// Returns the tensor operations of an item.
-fn steps_of(item: &Item) -> &[TensorOpId] {
+fn ops_of(item: &Item) -> &[TensorOpId] {
     match item {
-        Item::Instr(Instr::Run(step)) => std::slice::from_ref(step),
-        Item::Steps(steps) => steps,
+        Item::Instr(Instr::Run(op)) => std::slice::from_ref(op),
+        Item::Ops(ops) => ops,
         _ => &[],
     }
 }
 
 /// Returns the operands that an operation may overwrite if they are laid out like its result.
-fn overwritten(step: &TensorOp) -> impl Iterator<Item = &View> {
-    let (all, addend) = match &step.kernel {
-        Kernel::Map(_) => (&step.operands[..], None),
-        Kernel::Matmul(product) => (&[][..], product.addend(&step.operands)),
+fn overwritten(op: &TensorOp) -> impl Iterator<Item = &View> {
+    let (all, addend) = match &op.kernel {
+        Kernel::Map(_) => (&op.operands[..], None),
+        Kernel::Matmul(product) => (&[][..], product.addend(&op.operands)),
         _ => (&[][..], None),
     };
     let views = all.iter().filter_map(|operand| if let TensorOperand::View(v) = operand { Some(v) } else { None });

@@ -85,8 +85,8 @@ id! {
     SlotId, "d"
 }
 id! {
-    /// Index of a tensor operation in [`Plan::steps`].
-    TensorOpId, "step"
+    /// Index of a tensor operation in [`Plan::tensor_ops`].
+    TensorOpId, "op"
 }
 
 /// An operand of a tensor operation.
@@ -164,7 +164,7 @@ pub(crate) enum Instr {
     /// `dst = a ? b : c`
     Select { dst: Reg, a: Reg, b: Reg, c: Reg },
     /// Fails with the error of the graph operation unless the register holds a valid operand.
-    Require { valid: fn(u64) -> bool, a: Reg, step: TensorOpId },
+    Require { valid: fn(u64) -> bool, a: Reg, op: TensorOpId },
     /// `dst = src`
     Move { dst: Reg, src: Reg },
     /// Jumps.
@@ -184,7 +184,7 @@ pub(crate) enum Instr {
     /// each of which writes one view.
     RunParallel(Box<[TensorOpId]>),
     /// Fails unless the register is true.
-    Assert { cond: Reg, step: TensorOpId },
+    Assert { cond: Reg, op: TensorOpId },
     /// Fails if the value is not finite although all of its operands are.
     CheckFinite(TensorOpId),
     /// Empties a stack.
@@ -200,15 +200,15 @@ pub(crate) enum Instr {
     /// Reserves capacity for the elements that a loop will push.
     StackReserve { stack: StackId, pushed: Box<PushCount> },
     /// Pushes the operand of a tensor operation.
-    StackPush { stack: StackId, step: TensorOpId },
+    StackPush { stack: StackId, op: TensorOpId },
     /// Pops into the output of a tensor operation. Fails if the stack is empty.
-    StackPop { stack: StackId, step: TensorOpId },
+    StackPop { stack: StackId, op: TensorOpId },
     /// Sets all elements of a stack to zero.
     StackZero(StackId),
     /// Adds another stack of the same length elementwise.
-    StackAdd { dst: StackId, src: StackId, step: TensorOpId },
+    StackAdd { dst: StackId, src: StackId, op: TensorOpId },
     /// Runs the list operation that the kernel specifies. Some take a second list.
-    List { list: StackId, other: Option<StackId>, step: TensorOpId },
+    List { list: StackId, other: Option<StackId>, op: TensorOpId },
     /// Shares the tensor of a slot.
     SlotMove { dst: SlotId, src: SlotId },
 }
@@ -261,8 +261,8 @@ pub(crate) struct LoopSpan {
 pub(crate) struct Plan {
     pub(crate) code: Vec<Instr>,
     /// The register operation of each instruction, or `None` for other instructions.
-    pub(crate) ops: Vec<Option<ScalarOp>>,
-    pub(crate) steps: Vec<TensorOp>,
+    pub(crate) scalar_ops: Vec<Option<ScalarOp>>,
+    pub(crate) tensor_ops: Vec<TensorOp>,
     pub(crate) loops: Vec<LoopSpan>,
     /// The location of each buffer.
     pub(crate) regions: Vec<BufferLocation>,

@@ -23,7 +23,7 @@ const HEAVY: usize = 1 << 20;
 const REACH: usize = 24;
 
 /// Merges operations that may run in parallel into items.
-pub(super) fn join_steps(draft: &mut Draft) {
+pub(super) fn join_ops(draft: &mut Draft) {
     let mut writes: FxHashMap<Storage, usize> = FxHashMap::default();
     for item in &draft.items {
         draft.touches(item, &mut |storage, touch| {
@@ -37,8 +37,7 @@ pub(super) fn join_steps(draft: &mut Draft) {
     let mut ends = vec![false; draft.items.len() + 1];
     draft.labels.iter().for_each(|&l| ends[l as usize] = true);
     for (p, item) in draft.items.iter().enumerate() {
-        if let Item::Steps(_) | Item::Instr(Instr::Jump { .. } | Instr::JumpIf { .. } | Instr::JumpUnless { .. }) = item
-        {
+        if let Item::Ops(_) | Item::Instr(Instr::Jump { .. } | Instr::JumpIf { .. } | Instr::JumpUnless { .. }) = item {
             ends[p] = true;
         }
     }
@@ -54,14 +53,14 @@ pub(super) fn join_steps(draft: &mut Draft) {
 }
 
 /// Returns whether an operation is worth its own thread.
-pub(super) fn is_heavy(step: &TensorOp) -> bool {
-    step.kernel.multiplications() >= HEAVY
+pub(super) fn is_heavy(op: &TensorOp) -> bool {
+    op.kernel.multiplications() >= HEAVY
 }
 
 /// Returns the heavy operation of an item, or `None` for any other item.
 fn heavy(draft: &Draft, p: usize) -> Option<TensorOpId> {
     match draft.items[p] {
-        Item::Instr(Instr::Run(step)) if is_heavy(draft.step(step)) => Some(step),
+        Item::Instr(Instr::Run(op)) if is_heavy(draft.op(op)) => Some(op),
         _ => None,
     }
 }
@@ -91,7 +90,7 @@ fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &FxHashMap<Sto
     let mut behind: FxHashSet<Storage> = Touched::by(draft, first).writes.into_iter().collect();
     // Items that may move before these operations, by the storage they write.
     let mut movable: FxHashMap<Storage, usize> = FxHashMap::default();
-    let mut steps = vec![first];
+    let mut ops = vec![first];
     let mut before: Vec<usize> = Vec::new();
     for p in first + 1..until {
         let touched = Touched::by(draft, p);
@@ -99,7 +98,7 @@ fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &FxHashMap<Sto
         let moves = moves_freely(draft, p)
             && touched.writes.iter().all(once)
             && !touched.reads.iter().any(|s| behind.contains(s));
-        if moves && heavy(draft, p).is_some() && steps.len() < MAX_WRITTEN {
+        if moves && heavy(draft, p).is_some() && ops.len() < MAX_WRITTEN {
             let mut needed: Vec<usize> = touched.reads.iter().filter_map(|s| movable.get(s).copied()).collect();
             while let Some(q) = needed.pop() {
                 if !before.contains(&q) {
@@ -107,7 +106,7 @@ fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &FxHashMap<Sto
                     needed.extend(Touched::by(draft, q).reads.iter().filter_map(|s| movable.get(s).copied()));
                 }
             }
-            steps.push(p);
+            ops.push(p);
             behind.extend(touched.writes);
         } else if moves && heavy(draft, p).is_none() {
             movable.extend(touched.writes.into_iter().map(|s| (s, p)));
@@ -115,18 +114,18 @@ fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &FxHashMap<Sto
             behind.extend(touched.writes);
         }
     }
-    let &[_, .., last] = &steps[..] else { return 0 };
+    let &[_, .., last] = &ops[..] else { return 0 };
     before.sort_unstable();
-    let joined = steps.iter().map(|&p| heavy(draft, p).expect("the cost was computed above")).collect();
-    let stay = (first..=last).filter(|p| !steps.contains(p) && !before.contains(p));
+    let joined = ops.iter().map(|&p| heavy(draft, p).expect("the cost was computed above")).collect();
+    let stay = (first..=last).filter(|p| !ops.contains(p) && !before.contains(p));
     let order: Vec<usize> = before.iter().copied().chain(stay).collect();
-    let moved = order.iter().map(|&p| (draft.items[p].clone(), draft.ops[p])).collect::<Vec<_>>();
+    let moved = order.iter().map(|&p| (draft.items[p].clone(), draft.scalar_ops[p])).collect::<Vec<_>>();
     let (moved_before, stayed) = moved.split_at(before.len());
-    let empty = std::iter::repeat_n((Item::Moves(Vec::new()), None), steps.len() - 1);
+    let empty = std::iter::repeat_n((Item::Moves(Vec::new()), None), ops.len() - 1);
     let all =
-        moved_before.iter().cloned().chain([(Item::Steps(joined), None)]).chain(stayed.iter().cloned()).chain(empty);
+        moved_before.iter().cloned().chain([(Item::Ops(joined), None)]).chain(stayed.iter().cloned()).chain(empty);
     for (p, (item, op)) in (first..=last).zip(all) {
-        (draft.items[p], draft.ops[p]) = (item, op);
+        (draft.items[p], draft.scalar_ops[p]) = (item, op);
     }
     before.len()
 }
@@ -134,8 +133,8 @@ fn join_at(draft: &mut Draft, first: usize, until: usize, writes: &FxHashMap<Sto
 /// Returns whether an item may run earlier, if its operands permit. Such an item only computes and
 /// cannot fail.
 fn moves_freely(draft: &Draft, p: usize) -> bool {
-    let Item::Instr(Instr::Run(step)) = draft.items[p] else { return false };
-    match &draft.step(step).kernel {
+    let Item::Instr(Instr::Run(op)) = draft.items[p] else { return false };
+    match &draft.op(op).kernel {
         Kernel::Map(map) => map.is_total(),
         Kernel::Copy(_) | Kernel::Reduce(_) | Kernel::MapReduce(_) | Kernel::Rows(_) | Kernel::Pack(_) => true,
         kernel => kernel.multiplications() > 0,

@@ -57,7 +57,7 @@ pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a Te
             group.close(draft, &reads);
         }
         let member = match draft.items[p] {
-            Item::Instr(Instr::Run(step)) => Member::of(draft, p, step, &writes),
+            Item::Instr(Instr::Run(op)) => Member::of(draft, p, op, &writes),
             _ => None,
         };
         if let Some(member) = member {
@@ -90,7 +90,7 @@ enum Role {
 #[derive(Clone, Debug)]
 struct Member {
     item: usize,
-    step: TensorOpId,
+    op: TensorOpId,
     role: Role,
     out: View,
     /// The operands it reads.
@@ -99,10 +99,10 @@ struct Member {
 
 impl Member {
     fn of(draft: &Draft, item: usize, id: TensorOpId, writes: &FxHashMap<BufferId, usize>) -> Option<Member> {
-        let step = draft.step(id);
-        let Out::View(out) = &step.out else { return None };
-        let (role, n_read) = match &step.kernel {
-            Kernel::Map(map) if map.is_total() => (Role::Elements { n: out.size() }, step.operands.len()),
+        let op = draft.op(id);
+        let Out::View(out) = &op.out else { return None };
+        let (role, n_read) = match &op.kernel {
+            Kernel::Map(map) if map.is_total() => (Role::Elements { n: out.size() }, op.operands.len()),
             Kernel::MapReduce(reduce) => {
                 let role = match reduce.layout() {
                     ReducedLayout::Trailing { n } => Role::PerRow { rows: out.size(), width: n, result: 1 },
@@ -124,15 +124,9 @@ impl Member {
         };
         let Base::Buffer(b) = out.base else { return None };
         let is_whole = out.is_contiguous() && out.offset == 0 && out.n_bytes() == draft.buffers[b.index()];
-        let views: Vec<View> = step.operands[..n_read].iter().map(|o| o.view().clone()).collect();
+        let views: Vec<View> = op.operands[..n_read].iter().map(|o| o.view().clone()).collect();
         // Values modified in a loop have several writers.
-        (fits && is_whole && writes.get(&b) == Some(&1)).then(|| Member {
-            item,
-            step: id,
-            role,
-            out: out.clone(),
-            views,
-        })
+        (fits && is_whole && writes.get(&b) == Some(&1)).then(|| Member { item, op: id, role, out: out.clone(), views })
     }
 
     /// Returns the number of result elements per row, or `None` if the operation does not fit a
@@ -271,7 +265,7 @@ impl Group {
         let mut reads_inside: FxHashMap<BufferId, usize> = FxHashMap::default();
         for member in &self.members {
             // Unused operands count too, as in `reads`.
-            for operand in &draft.step(member.step).operands {
+            for operand in &draft.op(member.op).operands {
                 if let Some(Storage::Buffer(b)) = operand.storage() {
                     *reads_inside.entry(b).or_default() += 1;
                 }
@@ -311,7 +305,7 @@ impl Group {
                 }
             };
             let inputs = member.views.iter().map(input).collect();
-            let work = match &draft.step(member.step).kernel {
+            let work = match &draft.op(member.op).kernel {
                 Kernel::Map(map) => StageKind::Map(map.clone()),
                 Kernel::MapReduce(reduce) => StageKind::Reduce(reduce.clone()),
                 Kernel::Softmax(softmax) => StageKind::Softmax(*softmax),
@@ -340,18 +334,18 @@ impl Group {
             });
         }
         let last = &self.members[self.members.len() - 1];
-        let TensorOp { name, loc, .. } = *draft.step(last.step);
+        let TensorOp { name, loc, .. } = *draft.op(last.op);
         let kernel = Kernel::Rows(RowKernel::new(rows, width, stages));
         let operands = operands.into_iter().map(TensorOperand::View).collect();
         for member in &self.members {
             draft.items[member.item] = Item::Moves(Vec::new());
-            draft.ops[member.item] = None;
-            let step = &mut draft.steps[member.step.index()];
-            (step.kernel, step.operands, step.out) = (Kernel::Data, Vec::new(), Out::Nothing);
+            draft.scalar_ops[member.item] = None;
+            let op = &mut draft.tensor_ops[member.op.index()];
+            (op.kernel, op.operands, op.out) = (Kernel::Data, Vec::new(), Out::Nothing);
         }
-        draft.items[last.item] = Item::Instr(Instr::Run(last.step));
+        draft.items[last.item] = Item::Instr(Instr::Run(last.op));
         let out = Out::Views(outs);
-        draft.steps[last.step.index()] = TensorOp { kernel, operands, out, meaning: None, name, loc };
+        draft.tensor_ops[last.op.index()] = TensorOp { kernel, operands, out, meaning: None, name, loc };
     }
 }
 

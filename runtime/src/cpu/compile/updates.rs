@@ -29,7 +29,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     item: usize,
-    step: TensorOpId,
+    op: TensorOpId,
     buffer: BufferId,
     var: usize,
 }
@@ -52,8 +52,8 @@ pub(super) fn updates(
     for c in &candidates {
         let pass = FusedUpdates::new(draft, c, &new_values);
         draft.items[c.item] = Item::Moves(Vec::new());
-        let step = &mut draft.steps[c.step.index()];
-        (step.kernel, step.operands, step.out) = (Kernel::Data, Vec::new(), Out::Nothing);
+        let op = &mut draft.tensor_ops[c.op.index()];
+        (op.kernel, op.operands, op.out) = (Kernel::Data, Vec::new(), Out::Nothing);
         let rest = match passes.last_mut() {
             Some(last) => last.join(pass),
             None => Some(pass),
@@ -102,20 +102,15 @@ impl StorageUses {
         let TensorOperand::View(value) = &assign.value else { return None };
         let Base::Buffer(buffer) = value.base else { return None };
         let &(item, 1) = self.written.get(&Storage::Buffer(buffer))? else { return None };
-        let Item::Instr(Instr::Run(step)) = draft.items[item] else { return None };
-        let (Kernel::Map(map), Out::View(out)) = (&draft.step(step).kernel, &draft.step(step).out) else { return None };
+        let Item::Instr(Instr::Run(op)) = draft.items[item] else { return None };
+        let (Kernel::Map(map), Out::View(out)) = (&draft.op(op).kernel, &draft.op(op).out) else { return None };
         let is_whole = value.is_contiguous() && value.offset == 0 && value.size() == out.size();
         let is_outside = draft.item_loops[item].is_none() && draft.item_arms[item].is_none();
         let stay = |operand: &TensorOperand| {
             operand.storage().is_none_or(|s| self.written.get(&s).is_none_or(|&(last, _)| last < item))
         };
         let fits = is_whole && is_outside && map.is_total() && out.dtype != DType::Bool && out.size() > 0;
-        (fits && draft.step(step).operands.iter().all(stay)).then_some(Candidate {
-            item,
-            step,
-            buffer,
-            var: assign.var,
-        })
+        (fits && draft.op(op).operands.iter().all(stay)).then_some(Candidate { item, op, buffer, var: assign.var })
     }
 
     /// Returns whether a candidate can be an update together with the other updates, which are in
@@ -124,12 +119,12 @@ impl StorageUses {
         let this = candidates[i];
         let is_later = |p: &usize| candidates[i + 1..].binary_search_by_key(p, |c| c.item).is_ok();
         let old = |o: &&TensorOperand| o.view().base == Base::Var(this.var as u32);
-        let step = draft.step(this.step);
-        let Out::View(out) = &step.out else { panic!("the result of a map is a tensor") };
+        let op = draft.op(this.op);
+        let Out::View(out) = &op.out else { panic!("the result of a map is a tensor") };
         let place = View { base: Base::Var(this.var as u32), ..out.clone() };
         self.readers.get(&this.buffer).is_none_or(|items| items.iter().all(is_later))
-            && step.operands.iter().filter(old).all(|o| o.view().same_places(&place))
-            && candidates[i + 1..].iter().all(|c| !draft.step(c.step).operands.iter().any(|o| old(&o)))
+            && op.operands.iter().filter(old).all(|o| o.view().same_places(&place))
+            && candidates[i + 1..].iter().all(|c| !draft.op(c.op).operands.iter().any(|o| old(&o)))
     }
 }
 
@@ -144,8 +139,8 @@ struct FusedUpdates {
 
 impl FusedUpdates {
     fn new(draft: &Draft, c: &Candidate, new_values: &FxHashMap<BufferId, usize>) -> FusedUpdates {
-        let step = draft.step(c.step);
-        let (Kernel::Map(map), Out::View(out)) = (&step.kernel, &step.out) else { panic!("only maps are updates") };
+        let op = draft.op(c.op);
+        let (Kernel::Map(map), Out::View(out)) = (&op.kernel, &op.out) else { panic!("only maps are updates") };
         // Earlier updates have already written the variables whose new values this update reads.
         let present = |operand: &TensorOperand| {
             let view = operand.view().clone();
@@ -155,9 +150,9 @@ impl FusedUpdates {
         };
         FusedUpdates {
             ops: map.ops().to_vec(),
-            operands: step.operands.iter().map(present).collect(),
+            operands: op.operands.iter().map(present).collect(),
             results: vec![(map.ops().len() - 1, View { base: Base::Var(c.var as u32), ..out.clone() })],
-            loc: step.loc,
+            loc: op.loc,
         }
     }
 

@@ -24,8 +24,8 @@ impl Plan {
     pub(super) fn verify(&self) -> Result<(), String> {
         self.verify_indices()?;
         self.verify_buffers()?;
-        for (i, step) in self.steps.iter().enumerate() {
-            self.verify_step(step).map_err(|e| format!("{e}, in step {i}, `{}`", step.name))?;
+        for (i, op) in self.tensor_ops.iter().enumerate() {
+            self.verify_op(op).map_err(|e| format!("{e}, in operation {i}, `{}`", op.name))?;
         }
         self.verify_parallel()?;
         self.verify_memory()?;
@@ -37,7 +37,7 @@ impl Plan {
         self.outputs.iter().for_each(|(o, _)| f(o));
         self.assigns.iter().for_each(|a| f(&a.value));
         self.updates.iter().flat_map(|u| &u.operands).for_each(&mut *f);
-        self.additions.iter().flat_map(|step| &self.steps[step.index()].operands).for_each(f);
+        self.additions.iter().flat_map(|op| &self.tensor_ops[op.index()].operands).for_each(f);
     }
 
     /// Checks P1 and P6, and that all storage exists.
@@ -50,7 +50,7 @@ impl Plan {
                 return Err(format!("P1: instruction {pc} jumps to {to} of {n}"));
             }
             let mut error = None;
-            instr_touches(&self.steps, instr, &mut |storage, kind| {
+            instr_touches(&self.tensor_ops, instr, &mut |storage, kind| {
                 if !self.exists(storage) {
                     error.get_or_insert(format!("P1: instruction {pc} uses {storage:?}, which does not exist"));
                 }
@@ -130,14 +130,14 @@ impl Plan {
     }
 
     /// Checks P4 and P5 for one operation.
-    fn verify_step(&self, step: &TensorOp) -> Result<(), String> {
-        let operands = || step.operands.iter().enumerate();
+    fn verify_op(&self, op: &TensorOp) -> Result<(), String> {
+        let operands = || op.operands.iter().enumerate();
         for (_, operand) in operands() {
             if let TensorOperand::View(v) = operand {
                 self.verify_view(v)?;
             }
         }
-        let outs: &[View] = match &step.out {
+        let outs: &[View] = match &op.out {
             Out::View(v) => std::slice::from_ref(v),
             Out::Views(views) => views,
             Out::Reg(..) | Out::Slot(_) | Out::Nothing => &[],
@@ -153,7 +153,7 @@ impl Plan {
             }
             for (i, operand) in operands() {
                 let TensorOperand::View(v) = operand else { continue };
-                if v.base == out.base && v.size() > 0 && !may_read_own_result(step, i, o, v, out) {
+                if v.base == out.base && v.size() > 0 && !may_read_own_result(op, i, o, v, out) {
                     return Err(format!("P4: operand {i} is read from {b:?} while that is written"));
                 }
             }
@@ -164,10 +164,10 @@ impl Plan {
     /// Checks P4 for operations that run in parallel.
     fn verify_parallel(&self) -> Result<(), String> {
         for (pc, instr) in self.code.iter().enumerate() {
-            let Instr::RunParallel(steps) = instr else { continue };
+            let Instr::RunParallel(ops) = instr else { continue };
             let mut writer: BTreeMap<BufferId, usize> = BTreeMap::new();
-            for (i, step) in steps.iter().enumerate() {
-                for storage in self.steps[step.index()].out.storage() {
+            for (i, op) in ops.iter().enumerate() {
+                for storage in self.tensor_ops[op.index()].out.storage() {
                     let Storage::Buffer(b) = storage else {
                         return Err(format!("P4: {storage:?} is written in parallel by instruction {pc}"));
                     };
@@ -176,8 +176,8 @@ impl Plan {
                     }
                 }
             }
-            for (i, step) in steps.iter().enumerate() {
-                for operand in &self.steps[step.index()].operands {
+            for (i, op) in ops.iter().enumerate() {
+                for operand in &self.tensor_ops[op.index()].operands {
                     if let Some(Storage::Buffer(b)) = operand.storage()
                         && writer.get(&b).is_some_and(|&writer| writer != i)
                     {
@@ -200,7 +200,7 @@ impl Plan {
         for (pc, instr) in self.code.iter().enumerate() {
             loops.retain(|l| l.contains(&pc));
             loops.extend(starts.remove(&pc).into_iter().flatten());
-            instr_touches(&self.steps, instr, &mut |storage, kind| {
+            instr_touches(&self.tensor_ops, instr, &mut |storage, kind| {
                 let Storage::Buffer(b) = storage else { return };
                 let (first, last) = live[b.index()].get_or_insert((pc, pc));
                 *last = (*last).max(pc);
@@ -281,7 +281,7 @@ impl Plan {
             let mut now = written[block].clone().expect("a path leads to a pending block");
             let end = starts.get(block + 1).copied().unwrap_or(n);
             for instr in &self.code[starts[block]..end] {
-                instr_touches(&self.steps, instr, &mut |storage, kind| {
+                instr_touches(&self.tensor_ops, instr, &mut |storage, kind| {
                     if kind == AccessKind::Write {
                         set(&mut now, ids.of(storage));
                     }
@@ -316,7 +316,7 @@ impl Plan {
             let end = starts.get(block + 1).copied().unwrap_or(n);
             let mut error = None;
             for (pc, instr) in (start..).zip(&self.code[start..end]) {
-                instr_touches(&self.steps, instr, &mut |storage, kind| match kind {
+                instr_touches(&self.tensor_ops, instr, &mut |storage, kind| match kind {
                     AccessKind::Write => set(&mut now, ids.of(storage)),
                     AccessKind::Read if !is_set(&now, ids.of(storage)) => {
                         error.get_or_insert(format!("P2: instruction {pc} reads {storage:?} before it is written"));
@@ -355,12 +355,11 @@ fn is_buffer(view: &View, b: usize) -> bool {
 }
 
 /// Returns whether an operation may read operand `i` from the memory to which it writes result `o`.
-fn may_read_own_result(step: &TensorOp, i: usize, o: usize, operand: &View, out: &View) -> bool {
-    match &step.kernel {
+fn may_read_own_result(op: &TensorOp, i: usize, o: usize, operand: &View, out: &View) -> bool {
+    match &op.kernel {
         Kernel::Map(_) => operand.same_places(out),
         Kernel::Matmul(product) => {
-            product.addend(&step.operands).is_some_and(|addend| std::ptr::eq(addend, operand))
-                && operand.same_places(out)
+            product.addend(&op.operands).is_some_and(|addend| std::ptr::eq(addend, operand)) && operand.same_places(out)
         }
         Kernel::Rows(rows) => rows.may_lie_in(i, o),
         // Such kernels only write to the memory of their first operand.
@@ -383,14 +382,14 @@ mod tests {
     use super::*;
     use anabranch_dsl::Graph;
 
-    /// Returns the plan of a graph without fusion, so that each operation is a step.
+    /// Returns the plan of a graph without fusion, so that each operation runs by itself.
     fn plan(text: &str) -> Plan {
         let graph = Graph::parse(text, "f.ir").expect("the text is right");
         lower(&graph, LowerOptions { check_finite: false, fuse: false }).expect("the graph has a plan")
     }
 
-    /// Returns a plan of three steps over buffers, the last of which is a result.
-    fn three_steps() -> Plan {
+    /// Returns a plan of three operations over buffers, the last of which is a result.
+    fn three_ops() -> Plan {
         plan(
             "graph @f(%x: f32[4, 4]) -> f32[4, 4] {
                 %a = matmul %x, %x
@@ -409,17 +408,17 @@ mod tests {
         assert!(parts.iter().all(|part| error.contains(part)), "{error}: no {parts:?}");
     }
 
-    fn out(plan: &mut Plan, step: usize) -> &mut View {
-        match &mut plan.steps[step].out {
+    fn out(plan: &mut Plan, op: usize) -> &mut View {
+        match &mut plan.tensor_ops[op].out {
             Out::View(view) => view,
-            other => panic!("step {step} writes {other:?}"),
+            other => panic!("operation {op} writes {other:?}"),
         }
     }
 
-    fn operand(plan: &mut Plan, step: usize, i: usize) -> &mut View {
-        match &mut plan.steps[step].operands[i] {
+    fn operand(plan: &mut Plan, op: usize, i: usize) -> &mut View {
+        match &mut plan.tensor_ops[op].operands[i] {
             TensorOperand::View(view) => view,
-            TensorOperand::Slot(slot) => panic!("step {step} reads {slot:?}"),
+            TensorOperand::Slot(slot) => panic!("operation {op} reads {slot:?}"),
         }
     }
 
@@ -457,14 +456,14 @@ mod tests {
     #[test]
     fn storage_exists() {
         let missing = |plan: &mut Plan| plan.code.push(Instr::SlotMove { dst: SlotId(0), src: SlotId(7) });
-        check_broken(three_steps(), missing, &["P1", "does not exist"]);
+        check_broken(three_ops(), missing, &["P1", "does not exist"]);
         let output = |plan: &mut Plan| plan.outputs[0].0 = TensorOperand::Slot(SlotId(3));
-        check_broken(three_steps(), output, &["P1", "read at the end"]);
+        check_broken(three_ops(), output, &["P1", "read at the end"]);
     }
 
     #[test]
     fn storage_is_written_before_it_is_read() {
-        check_broken(three_steps(), |plan| plan.code.swap(0, 1), &["P2", "instruction 0"]);
+        check_broken(three_ops(), |plan| plan.code.swap(0, 1), &["P2", "instruction 0"]);
         let last = plan("graph @f(%x: f32[4]) -> (f32[4], f32[4]) { %a = exp %x  %b = neg %x  return %a, %b }");
         check_broken(last, |plan| plan.code.truncate(1), &["P2", "at the end"]);
     }
@@ -476,11 +475,11 @@ mod tests {
                 (0..plan.regions.len()).filter(|&b| matches!(plan.regions[b], BufferLocation::Arena(_))).collect();
             plan.regions[arena[1]] = plan.regions[arena[0]].clone();
         };
-        check_broken(three_steps(), overlap, &["P3", "overlap"]);
-        check_broken(three_steps(), |plan| plan.arena_bytes = 64, &["P3", "of 64 bytes"]);
-        check_broken(three_steps(), |plan| operand(plan, 0, 0).offset = 1, &["P3", "Input(0)"]);
-        check_broken(three_steps(), |plan| operand(plan, 0, 0).strides = vec![-4, 1], &["P3", "from element -12"]);
-        check_broken(three_steps(), |plan| out(plan, 0).shape = vec![5, 4], &["P3", "to byte 80 of 64"]);
+        check_broken(three_ops(), overlap, &["P3", "overlap"]);
+        check_broken(three_ops(), |plan| plan.arena_bytes = 64, &["P3", "of 64 bytes"]);
+        check_broken(three_ops(), |plan| operand(plan, 0, 0).offset = 1, &["P3", "Input(0)"]);
+        check_broken(three_ops(), |plan| operand(plan, 0, 0).strides = vec![-4, 1], &["P3", "from element -12"]);
+        check_broken(three_ops(), |plan| out(plan, 0).shape = vec![5, 4], &["P3", "to byte 80 of 64"]);
     }
 
     /// The memory of a value that a loop reads is not reused in the loop after the last read.
@@ -503,9 +502,10 @@ mod tests {
             return %y
         }";
         let reuse = |plan: &mut Plan| {
-            let matmuls: Vec<usize> = (0..plan.steps.len()).filter(|&i| plan.steps[i].name == "matmul").collect();
+            let matmuls: Vec<usize> =
+                (0..plan.tensor_ops.len()).filter(|&i| plan.tensor_ops[i].name == "matmul").collect();
             let [a, _, c, _] = matmuls[..] else { panic!("there are four matmuls") };
-            let [a, c] = [a, c].map(|step| match out(plan, step).base {
+            let [a, c] = [a, c].map(|op| match out(plan, op).base {
                 Base::Buffer(b) => b.index(),
                 other => panic!("a matmul writes {other:?}"),
             });
@@ -520,21 +520,21 @@ mod tests {
             let base = out(plan, 1).base;
             operand(plan, 1, 0).base = base;
         };
-        check_broken(three_steps(), own, &["P4", "while that is written"]);
+        check_broken(three_ops(), own, &["P4", "while that is written"]);
     }
 
     #[test]
     fn parallel_operations_are_independent() {
-        let both = |plan: &mut Plan, steps: [u32; 2]| {
-            plan.code = vec![Instr::RunParallel(steps.map(TensorOpId).into())];
+        let both = |plan: &mut Plan, ops: [u32; 2]| {
+            plan.code = vec![Instr::RunParallel(ops.map(TensorOpId).into())];
         };
-        check_broken(three_steps(), |plan| both(plan, [0, 1]), &["P4", "read and written in parallel"]);
-        check_broken(three_steps(), |plan| both(plan, [0, 0]), &["P4", "written twice in parallel"]);
+        check_broken(three_ops(), |plan| both(plan, [0, 1]), &["P4", "read and written in parallel"]);
+        check_broken(three_ops(), |plan| both(plan, [0, 0]), &["P4", "written twice in parallel"]);
     }
 
     #[test]
     fn inputs_are_not_written() {
-        check_broken(three_steps(), |plan| out(plan, 0).base = Base::Input(0), &["P5", "Input(0)"]);
+        check_broken(three_ops(), |plan| out(plan, 0).base = Base::Input(0), &["P5", "Input(0)"]);
     }
 
     #[test]
@@ -543,6 +543,6 @@ mod tests {
             let (TensorOperand::View(view), _) = &mut plan.outputs[0] else { panic!("the output is a view") };
             (view.shape, view.strides) = (vec![4, 2], vec![4, 1]);
         };
-        check_broken(three_steps(), part, &["P7"]);
+        check_broken(three_ops(), part, &["P7"]);
     }
 }

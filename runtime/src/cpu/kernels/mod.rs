@@ -118,9 +118,9 @@ pub(crate) struct KernelFailed;
 
 /// Runs the kernel of an operation into `out`: the whole buffer, or the bytes of a register's
 /// element.
-pub(crate) fn run(step: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Result<(), KernelFailed> {
-    let operands = &step.operands[..];
-    match &step.kernel {
+pub(crate) fn run(op: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Result<(), KernelFailed> {
+    let operands = &op.operands[..];
+    match &op.kernel {
         Kernel::Map(map) => return map.run(operands, [out], sources),
         Kernel::Copy(copy) => copy.run(operands[0].view(), out, sources),
         Kernel::Reduce(reduce) => reduce.run(operands[0].view(), out, sources),
@@ -155,7 +155,7 @@ pub(crate) fn run(step: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Res
         | Kernel::ToSlot
         | Kernel::FromSlot
         | Kernel::Reference => {
-            panic!("`{}` has no kernel over bytes", step.name)
+            panic!("`{}` has no kernel over bytes", op.name)
         }
     }
     Ok(())

@@ -73,8 +73,8 @@ fn is_native(plan: &Plan, instr: &Instr, code: &Range<u32>) -> bool {
         | Instr::JumpCompare { to, .. } => stays(to),
         Instr::StackNew(s) | Instr::StackZeros(s) => is_stack(s),
         Instr::StackMove { dst, src, .. } => is_stack(dst) && is_stack(src),
-        Instr::StackPush { stack, step } => is_of_numbers(plan, stack) && pushed(plan, step).is_some(),
-        Instr::StackPop { stack, step } => is_of_numbers(plan, stack) && popped(plan, step).is_some(),
+        Instr::StackPush { stack, op } => is_of_numbers(plan, stack) && pushed(plan, op).is_some(),
+        Instr::StackPop { stack, op } => is_of_numbers(plan, stack) && popped(plan, op).is_some(),
         _ => false,
     }
 }
@@ -84,8 +84,8 @@ fn is_of_numbers(plan: &Plan, s: StackId) -> bool {
 }
 
 /// Returns the pushed register with its type.
-pub(super) fn pushed(plan: &Plan, step: TensorOpId) -> Option<(Reg, DType)> {
-    match &plan.steps[step.index()].operands[..] {
+pub(super) fn pushed(plan: &Plan, op: TensorOpId) -> Option<(Reg, DType)> {
+    match &plan.tensor_ops[op.index()].operands[..] {
         [TensorOperand::View(v)] => match v.base {
             Base::Reg(r) => Some((r, v.dtype)),
             _ => None,
@@ -95,8 +95,8 @@ pub(super) fn pushed(plan: &Plan, step: TensorOpId) -> Option<(Reg, DType)> {
 }
 
 /// Returns the register that receives the popped number, with its type.
-pub(super) fn popped(plan: &Plan, step: TensorOpId) -> Option<(Reg, DType)> {
-    match plan.steps[step.index()].out {
+pub(super) fn popped(plan: &Plan, op: TensorOpId) -> Option<(Reg, DType)> {
+    match plan.tensor_ops[op.index()].out {
         Out::Reg(r, dtype) => Some((r, dtype)),
         _ => None,
     }

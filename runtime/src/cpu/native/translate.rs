@@ -175,7 +175,7 @@ impl Classes<'_> {
 fn register_types(plan: &Plan, region: &NativeLoop) -> FxHashMap<Reg, Type> {
     let mut classes =
         Classes { plan, parent: FxHashMap::default(), asked: FxHashMap::default(), moved: FxHashSet::default() };
-    let op = |i: u32| plan.ops[i as usize].map(|op| (machine_type(op.operand), machine_type(op.result)));
+    let op = |i: u32| plan.scalar_ops[i as usize].map(|op| (machine_type(op.operand), machine_type(op.result)));
     for i in region.code.clone() {
         match plan.code[i as usize] {
             Instr::Unary { dst, a, .. } => {
@@ -200,18 +200,18 @@ fn register_types(plan: &Plan, region: &NativeLoop) -> FxHashMap<Reg, Type> {
                 classes.join(dst, c);
             }
             Instr::Move { dst, src } => classes.join(dst, src),
-            Instr::Require { a, step, .. } => {
-                classes.ask(a, machine_type(plan.steps[step.index()].operands[1].view().dtype));
+            Instr::Require { a, op, .. } => {
+                classes.ask(a, machine_type(plan.tensor_ops[op.index()].operands[1].view().dtype));
             }
             Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } | Instr::Assert { cond, .. } => {
                 classes.ask(cond, types::I8);
             }
-            Instr::StackPush { step, .. } => {
-                let (r, dtype) = pushed(plan, step).expect("a native push has a scalar operand");
+            Instr::StackPush { op, .. } => {
+                let (r, dtype) = pushed(plan, op).expect("a native push has a scalar operand");
                 classes.ask(r, machine_type(dtype));
             }
-            Instr::StackPop { step, .. } => {
-                let (r, dtype) = popped(plan, step).expect("a native pop has a scalar result");
+            Instr::StackPop { op, .. } => {
+                let (r, dtype) = popped(plan, op).expect("a native pop has a scalar result");
                 classes.ask(r, machine_type(dtype));
             }
             _ => {}
@@ -295,7 +295,7 @@ impl Translation<'_> {
             | Instr::Binary { dst, .. }
             | Instr::Select { dst, .. }
             | Instr::Move { dst, .. } => Some(dst),
-            Instr::StackPop { step, .. } => popped(self.plan, step).map(|(r, _)| r),
+            Instr::StackPop { op, .. } => popped(self.plan, op).map(|(r, _)| r),
             _ => None,
         }
     }
@@ -381,7 +381,7 @@ impl Translation<'_> {
             // Unreachable code.
             return;
         }
-        let op = self.plan.ops[i as usize];
+        let op = self.plan.scalar_ops[i as usize];
         match self.plan.code[i as usize] {
             Instr::Unary { f, dst, a } => {
                 let op = op.expect("a scalar operation has a name");
@@ -404,9 +404,9 @@ impl Translation<'_> {
                 let value = self.get(src, self.types[&dst]);
                 self.set(dst, value);
             }
-            Instr::Require { a, step, .. } => {
+            Instr::Require { a, op, .. } => {
                 // The only requirement on a number is that it is not zero.
-                let value = self.get(a, machine_type(self.plan.steps[step.index()].operands[1].view().dtype));
+                let value = self.get(a, machine_type(self.plan.tensor_ops[op.index()].operands[1].view().dtype));
                 self.unless_exit(value, i);
             }
             Instr::Assert { cond, .. } => {
@@ -435,13 +435,13 @@ impl Translation<'_> {
                 let done = self.call_with(host::move_stack as *const (), &args, Some(types::I8));
                 self.unless_exit(done.expect("the function returns whether there was memory"), i);
             }
-            Instr::StackPush { stack, step } => {
-                let (r, dtype) = pushed(self.plan, step).expect("a native push has a scalar operand");
+            Instr::StackPush { stack, op } => {
+                let (r, dtype) = pushed(self.plan, op).expect("a native push has a scalar operand");
                 let value = self.get(r, machine_type(dtype));
                 self.push(stack, value, dtype, i);
             }
-            Instr::StackPop { stack, step } => {
-                let (r, dtype) = popped(self.plan, step).expect("a native pop has a scalar result");
+            Instr::StackPop { stack, op } => {
+                let (r, dtype) = popped(self.plan, op).expect("a native pop has a scalar result");
                 let value = self.pop(stack, r, dtype, i);
                 self.set(r, value);
             }

@@ -72,9 +72,9 @@ impl Lower<'_> {
         };
         let operands = [table, ids, rows].map(TensorOperand::View).into();
         let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
-        let step = self.add_step(Kernel::AddAtEnd(places), operands, Out::Nothing, Some(meaning), def.name, data.loc);
-        self.emit(Instr::Run(step));
-        self.draft.additions.push(step);
+        let op = self.add_op(Kernel::AddAtEnd(places), operands, Out::Nothing, Some(meaning), def.name, data.loc);
+        self.emit(Instr::Run(op));
+        self.draft.additions.push(op);
         Ok(())
     }
 
@@ -85,8 +85,8 @@ impl Lower<'_> {
             slot @ TensorOperand::Slot(_) => {
                 let ty = self.graph.ty(value).element();
                 let view = self.new_buffer(ty.dtype, ty.shape.known().expect("the shape was checked before"));
-                let step = self.add_step(Kernel::FromSlot, vec![slot], Out::View(view.clone()), None, "copy", loc);
-                self.emit(Instr::Run(step));
+                let op = self.add_op(Kernel::FromSlot, vec![slot], Out::View(view.clone()), None, "copy", loc);
+                self.emit(Instr::Run(op));
                 view
             }
         };

@@ -57,7 +57,7 @@ impl Lower<'_> {
         let captures = graph.captured(node).iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         // Buffers allocated so far are loop-invariant.
         let (before, n_buffers) = (self.here(), self.draft.buffers.len() as u32);
-        self.emit_item(Item::Steps(Vec::new()));
+        self.emit_item(Item::Ops(Vec::new()));
         let carried: Vec<LoweredValue> = data.results.iter().map(|&r| self.new_place(graph.ty(r))).collect();
         self.move_all(&carried, construct.inits(), data.loc)?;
         let vars = construct.vars().map(|var| [var.cond_param, var.body_param]);
@@ -134,8 +134,8 @@ impl Lower<'_> {
             {
                 let operand = self.operand(y)?;
                 let slot = self.new_slot();
-                let step = self.add_step(Kernel::ToSlot, vec![operand], Out::Slot(slot), None, "copy", data.loc);
-                self.emit(Instr::Run(step));
+                let op = self.add_op(Kernel::ToSlot, vec![operand], Out::Slot(slot), None, "copy", data.loc);
+                self.emit(Instr::Run(op));
                 place = LoweredValue::Slot(slot);
             }
             results.push(place);
@@ -163,8 +163,8 @@ impl Lower<'_> {
                 (LoweredValue::Slot(dst), LoweredValue::View(_) | LoweredValue::Reg(_)) => {
                     let operand = self.operand(value)?;
                     let src = self.new_slot();
-                    let step = self.add_step(Kernel::ToSlot, vec![operand], Out::Slot(src), None, "copy", loc);
-                    self.emit(Instr::Run(step));
+                    let op = self.add_op(Kernel::ToSlot, vec![operand], Out::Slot(src), None, "copy", loc);
+                    self.emit(Instr::Run(op));
                     Move::Slot { dst, src }
                 }
                 (LoweredValue::View(dst), LoweredValue::Slot(src)) => {
@@ -181,8 +181,8 @@ impl Lower<'_> {
 
     /// Copies the tensor of a slot to a place of known shape. Another shape is a run-time error.
     fn unpack(&mut self, operand: TensorOperand, out: Out, loc: Loc) {
-        let step = self.add_step(Kernel::FromSlot, vec![operand], out, None, "copy", loc);
-        self.emit(Instr::Run(step));
+        let op = self.add_op(Kernel::FromSlot, vec![operand], out, None, "copy", loc);
+        self.emit(Instr::Run(op));
     }
 
     pub(super) fn stack_op(&mut self, node: Node, op: &StackOp) -> Result<()> {
@@ -213,20 +213,20 @@ impl Lower<'_> {
                 let around = graph.region(data.region).owner.map_or(Loc::UNKNOWN, |owner| graph.node(owner).loc);
                 let places = [data.loc, graph.loc(data.operands[1]), around];
                 let loc = places.into_iter().find(|loc| loc.is_known()).unwrap_or(Loc::UNKNOWN);
-                let step = self.add_step(Kernel::Data, vec![operand], Out::Nothing, None, name, loc);
-                self.emit(Instr::StackPush { stack, step });
+                let op = self.add_op(Kernel::Data, vec![operand], Out::Nothing, None, name, loc);
+                self.emit(Instr::StackPush { stack, op });
             }
             StackOp::Pop => {
                 let (top, out) = self.new_out(data.results[1]);
-                let step = self.add_step(Kernel::Data, vec![], out, None, name, data.loc);
-                self.emit(Instr::StackPop { stack, step });
+                let op = self.add_op(Kernel::Data, vec![], out, None, name, data.loc);
+                self.emit(Instr::StackPop { stack, op });
                 self.places[data.results[1].index()] = Some(top);
             }
             StackOp::ZerosLike => self.emit(Instr::StackZero(stack)),
             StackOp::Add => {
                 let LoweredValue::Stack(src) = others[0] else { panic!("the second operand of {name} is no stack") };
-                let step = self.add_step(Kernel::Data, vec![], Out::Nothing, None, name, data.loc);
-                self.emit(Instr::StackAdd { dst: stack, src, step });
+                let op = self.add_op(Kernel::Data, vec![], Out::Nothing, None, name, data.loc);
+                self.emit(Instr::StackAdd { dst: stack, src, op });
             }
         }
         self.places[data.results[0].index()] = Some(LoweredValue::Stack(stack));
@@ -275,8 +275,8 @@ impl Lower<'_> {
             }
         };
         let other = lists.pop().filter(|_| op.form() != ListForm::Query);
-        let step = self.add_step(Kernel::List(op.clone()), operands, out, None, op.name(), data.loc);
-        self.emit(Instr::List { list, other, step });
+        let id = self.add_op(Kernel::List(op.clone()), operands, out, None, op.name(), data.loc);
+        self.emit(Instr::List { list, other, op: id });
         if op.form() != ListForm::Query {
             self.places[data.results[0].index()] = Some(LoweredValue::Stack(list));
         }

@@ -386,10 +386,10 @@ impl Lower<'_> {
         let kernel = Kernel::Map(Map::new(expr.ops, &operands, &out));
         let meaning = SourceOp { def: expr.def, attrs: expr.attrs, name: expr.def.name };
         let name = expr.def.name;
-        let step = self.add_step(kernel, operands, Out::View(out), Some(meaning), name, expr.loc);
-        self.emit(Instr::Run(step));
+        let op = self.add_op(kernel, operands, Out::View(out), Some(meaning), name, expr.loc);
+        self.emit(Instr::Run(op));
         if self.options.check_finite {
-            self.emit(Instr::CheckFinite(step));
+            self.emit(Instr::CheckFinite(op));
         }
         result
     }
@@ -398,16 +398,16 @@ impl Lower<'_> {
         let regs = data.operands.iter().map(|&v| self.reg(v)).collect::<Result<Vec<_>>>()?;
         let reg = |i: usize| regs.get(i).copied().unwrap_or(regs[0]);
         let (dst, a, b, c) = (self.new_reg(), reg(0), reg(1), reg(2));
-        let needs_step = function.check.is_some() || self.options.check_finite;
-        let step = needs_step.then(|| {
+        let needs_op = function.check.is_some() || self.options.check_finite;
+        let op = needs_op.then(|| {
             let operand = |(&r, &v)| TensorOperand::View(reg_view(r, self.graph.ty(v).element().dtype));
             let operands = regs.iter().zip(&data.operands).map(operand).collect();
             let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
             let out = Out::Reg(dst, self.graph.ty(data.results[0]).element().dtype);
-            self.add_step(Kernel::Data, operands, out, Some(meaning), def.name, data.loc)
+            self.add_op(Kernel::Data, operands, out, Some(meaning), def.name, data.loc)
         });
-        if let (Some(check), Some(step)) = (function.check, step) {
-            self.emit(Instr::Require { valid: check.scalar, a: b, step });
+        if let (Some(check), Some(op)) = (function.check, op) {
+            self.emit(Instr::Require { valid: check.scalar, a: b, op });
         }
         let instr = match function.scalar {
             ScalarFn::Unary(f) => Instr::Unary { f, dst, a },
@@ -416,9 +416,9 @@ impl Lower<'_> {
         };
         let operand = data.operands[usize::from(def == prim::SELECT)];
         let [operand, result] = [operand, data.results[0]].map(|v| self.graph.ty(v).element().dtype);
-        self.emit_op(instr, ScalarOp { op: def, operand, result });
-        if let (true, Some(step)) = (self.options.check_finite, step) {
-            self.emit(Instr::CheckFinite(step));
+        self.emit_scalar_op(instr, ScalarOp { op: def, operand, result });
+        if let (true, Some(op)) = (self.options.check_finite, op) {
+            self.emit(Instr::CheckFinite(op));
         }
         Ok(LoweredValue::Reg(dst))
     }

@@ -118,7 +118,7 @@ pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
     if options.fuse {
         super::finish::join(&mut lower.draft, &outputs, &assigns, &updates);
     }
-    super::parallel_ops::join_steps(&mut lower.draft);
+    super::parallel_ops::join_ops(&mut lower.draft);
     let plan = super::finish::finish(lower.draft, graph.name.clone(), inputs, outputs, assigns, updates)?;
     let plan = Plan { n_stack_outputs, ..plan };
     if cfg!(debug_assertions)
@@ -260,15 +260,14 @@ impl Lower<'_> {
             Op::Assert { message } => {
                 let cond = self.reg(data.operands[0])?;
                 let shown = data.operands[1..].iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
-                let step =
-                    self.add_step(Kernel::Assert(message.clone()), shown, Out::Nothing, None, "assert", data.loc);
-                self.emit(Instr::Assert { cond, step });
+                let op = self.add_op(Kernel::Assert(message.clone()), shown, Out::Nothing, None, "assert", data.loc);
+                self.emit(Instr::Assert { cond, op });
             }
             Op::Print { stream, template } => {
                 let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
                 let kernel = Kernel::Print(*stream, template.clone());
-                let step = self.add_step(kernel, operands, Out::Nothing, None, "print", data.loc);
-                self.emit(Instr::Run(step));
+                let op = self.add_op(kernel, operands, Out::Nothing, None, "print", data.loc);
+                self.emit(Instr::Run(op));
             }
             Op::Stack(op) => self.stack_op(node, op)?,
             Op::List(op) => self.list_op(node, op)?,
@@ -322,8 +321,8 @@ impl Lower<'_> {
             return LoweredValue::Reg(r);
         }
         let (dst, dtype) = (self.new_reg(), view.dtype);
-        let step = self.add_step(Kernel::Load, vec![TensorOperand::View(view)], Out::Reg(dst, dtype), None, name, loc);
-        self.emit(Instr::Run(step));
+        let op = self.add_op(Kernel::Load, vec![TensorOperand::View(view)], Out::Reg(dst, dtype), None, name, loc);
+        self.emit(Instr::Run(op));
         LoweredValue::Reg(dst)
     }
 
@@ -397,14 +396,14 @@ impl Lower<'_> {
     }
 
     /// Emits a register operation.
-    fn emit_op(&mut self, instr: Instr, op: ScalarOp) {
+    fn emit_scalar_op(&mut self, instr: Instr, op: ScalarOp) {
         self.emit(instr);
-        *self.draft.ops.last_mut().expect("an item was added") = Some(op);
+        *self.draft.scalar_ops.last_mut().expect("an item was added") = Some(op);
     }
 
     fn emit_item(&mut self, item: Item) {
         self.draft.items.push(item);
-        self.draft.ops.push(None);
+        self.draft.scalar_ops.push(None);
         self.draft.item_loops.push(self.current_loop);
         self.draft.item_arms.push(self.current_arm);
     }
@@ -445,7 +444,7 @@ impl Lower<'_> {
         id
     }
 
-    fn add_step(
+    fn add_op(
         &mut self,
         kernel: Kernel,
         operands: Vec<TensorOperand>,
@@ -455,8 +454,8 @@ impl Lower<'_> {
         loc: Loc,
     ) -> TensorOpId {
         let meaning = meaning.map(Box::new);
-        self.draft.steps.push(TensorOp { kernel, operands, out, meaning, name, loc });
-        TensorOpId(self.draft.steps.len() as u32 - 1)
+        self.draft.tensor_ops.push(TensorOp { kernel, operands, out, meaning, name, loc });
+        TensorOpId(self.draft.tensor_ops.len() as u32 - 1)
     }
 
     /// Copies a view to a new buffer.
@@ -469,8 +468,8 @@ impl Lower<'_> {
     /// Copies a view to a part of a buffer.
     fn copy_to(&mut self, from: &View, to: View, name: &'static str, loc: Loc) {
         let kernel = Kernel::Copy(Copy::new(from, &to));
-        let step = self.add_step(kernel, vec![TensorOperand::View(from.clone())], Out::View(to), None, name, loc);
-        self.emit(Instr::Run(step));
+        let op = self.add_op(kernel, vec![TensorOperand::View(from.clone())], Out::View(to), None, name, loc);
+        self.emit(Instr::Run(op));
     }
 
     /// Returns a value as an operand of an operation that requires row-major layout. Only

@@ -325,11 +325,10 @@ impl Lower<'_> {
         }
         let dtype = self.graph.ty(data.results[0]).element().dtype;
         let parts = self.new_buffer(dtype, [vec![kernel.splits()], shape].concat());
-        let step =
-            self.add_step(Kernel::ConvWeights(kernel), operands, Out::View(parts.clone()), None, def.name, data.loc);
-        self.emit(Instr::Run(step));
+        let op = self.add_op(Kernel::ConvWeights(kernel), operands, Out::View(parts.clone()), None, def.name, data.loc);
+        self.emit(Instr::Run(op));
         if self.options.check_finite {
-            self.emit(Instr::CheckFinite(step));
+            self.emit(Instr::CheckFinite(op));
         }
         let sum = Kernel::Reduce(Reduce::new(Reduction::Sum, &parts, &[0]));
         self.run_kernel_on(sum, vec![TensorOperand::View(parts)], data, def, attrs)
@@ -354,10 +353,10 @@ impl Lower<'_> {
         let parts = if splits == 1 { out.clone() } else { self.new_buffer(dtype, vec![splits, size, shape[0]]) };
         let operands = vec![TensorOperand::View(x), TensorOperand::View(dy)];
         let kernel = Kernel::ChannelsLastWeights(kernel);
-        let mut steps = vec![self.add_step(kernel, operands, Out::View(parts.clone()), None, def.name, data.loc)];
+        let mut ops = vec![self.add_op(kernel, operands, Out::View(parts.clone()), None, def.name, data.loc)];
         if splits > 1 {
             let sum = Kernel::Reduce(Reduce::new(Reduction::Sum, &parts, &[0]));
-            steps.push(self.add_step(
+            ops.push(self.add_op(
                 sum,
                 vec![TensorOperand::View(parts)],
                 Out::View(out.clone()),
@@ -366,10 +365,10 @@ impl Lower<'_> {
                 data.loc,
             ));
         }
-        for step in steps {
-            self.emit(Instr::Run(step));
+        for op in ops {
+            self.emit(Instr::Run(op));
             if self.options.check_finite {
-                self.emit(Instr::CheckFinite(step));
+                self.emit(Instr::CheckFinite(op));
             }
         }
         let rows = self.contiguous(out.permute(&[1, 0]), def.name, data.loc);
@@ -388,8 +387,8 @@ impl Lower<'_> {
         let out = operands[0].clone();
         let operands = operands.into_iter().map(TensorOperand::View).collect();
         let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
-        let step = self.add_step(kernel, operands, Out::View(out.clone()), Some(meaning), def.name, data.loc);
-        self.emit(Instr::Run(step));
+        let op = self.add_op(kernel, operands, Out::View(out.clone()), Some(meaning), def.name, data.loc);
+        self.emit(Instr::Run(op));
         LoweredValue::View(out)
     }
 
@@ -417,10 +416,10 @@ impl Lower<'_> {
         attrs: &Attrs,
     ) {
         let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
-        let step = self.add_step(kernel, operands, out, Some(meaning), def.name, data.loc);
-        self.emit(Instr::Run(step));
+        let op = self.add_op(kernel, operands, out, Some(meaning), def.name, data.loc);
+        self.emit(Instr::Run(op));
         if self.options.check_finite {
-            self.emit(Instr::CheckFinite(step));
+            self.emit(Instr::CheckFinite(op));
         }
     }
 

@@ -188,10 +188,10 @@ impl Lower<'_> {
         };
         let operands = operands.into_iter().map(TensorOperand::View).chain(others).collect();
         let meaning = SourceOp { def, attrs, name: def.name };
-        let step = self.add_step(kernel, operands, Out::View(out), Some(meaning), def.name, loc);
-        self.emit(Instr::Run(step));
+        let op = self.add_op(kernel, operands, Out::View(out), Some(meaning), def.name, loc);
+        self.emit(Instr::Run(op));
         if self.options.check_finite {
-            self.emit(Instr::CheckFinite(step));
+            self.emit(Instr::CheckFinite(op));
         }
     }
 
@@ -219,15 +219,15 @@ impl Lower<'_> {
         let to = self.new_buffer(view.dtype, vec![pack.len()]);
         let operands = vec![TensorOperand::View(view.clone())];
         let kernel = Kernel::Pack(pack.clone());
-        let step: TensorOpId = self.add_step(kernel, operands, Out::View(to.clone()), None, name, loc);
+        let op: TensorOpId = self.add_op(kernel, operands, Out::View(to.clone()), None, name, loc);
         match l {
             Some(l) => {
                 let before = self.draft.loops[l as usize].before as usize;
-                let Item::Steps(steps) = &mut self.draft.items[before] else { panic!("no place before a loop") };
-                steps.push(step);
+                let Item::Ops(ops) = &mut self.draft.items[before] else { panic!("no place before a loop") };
+                ops.push(op);
                 self.packed.push((l, Packed { view: view.clone(), pack, to: to.clone() }));
             }
-            None => self.emit(Instr::Run(step)),
+            None => self.emit(Instr::Run(op)),
         }
         to
     }
