@@ -7,6 +7,7 @@
 pub mod list;
 
 use crate::format::Stream;
+use crate::fusion::{self, Fusion, KernelId, NodePart};
 use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
 use crate::memory::OutOfMemory;
 use crate::ops::{EvalCx, InferCx, prim};
@@ -160,6 +161,8 @@ impl RuntimeValue {
 
 struct Interp<'a> {
     graph: &'a Graph,
+    /// The kernels that compute nodes, if they are run, too.
+    fusion: Option<&'a Fusion>,
     env: Vec<Option<RuntimeValue>>,
     vars: Vec<HostTensor>,
     dims: HashMap<Arc<str>, usize>,
@@ -208,9 +211,7 @@ pub fn run_in(
     run_context: RunContext<'_>,
 ) -> Result<Vec<HostTensor>> {
     let data: Vec<RuntimeValue> = inputs.iter().cloned().map(RuntimeValue::Tensor).collect();
-    let outputs = run_data(graph, &data, vars, options, run_context)?;
-    let tensor = |d| if let RuntimeValue::Tensor(t) = d { t } else { panic!("an output of a graph is a tensor") };
-    Ok(outputs.into_iter().map(tensor).collect())
+    Ok(tensors(run_data(graph, &data, vars, options, run_context)?))
 }
 
 /// Runs a graph like [`run_in`], with inputs and outputs that may also be stacks and lists, as
@@ -222,8 +223,38 @@ pub fn run_data(
     options: InterpOptions,
     run_context: RunContext<'_>,
 ) -> Result<Vec<RuntimeValue>> {
+    run_parts(graph, None, inputs, vars, options, run_context)
+}
+
+/// Runs a graph like [`run`], where kernels compute the nodes that they contain.
+pub fn run_fused(
+    graph: &Graph,
+    fusion: &Fusion,
+    inputs: &[HostTensor],
+    vars: &mut Vec<HostTensor>,
+    options: InterpOptions,
+) -> Result<Vec<HostTensor>> {
+    let data: Vec<RuntimeValue> = inputs.iter().cloned().map(RuntimeValue::Tensor).collect();
+    let outputs = run_parts(graph, Some(fusion), &data, vars, options, RunContext::default())?;
+    Ok(tensors(outputs))
+}
+
+fn tensors(outputs: Vec<RuntimeValue>) -> Vec<HostTensor> {
+    let tensor = |d| if let RuntimeValue::Tensor(t) = d { t } else { panic!("an output of a graph is a tensor") };
+    outputs.into_iter().map(tensor).collect()
+}
+
+fn run_parts(
+    graph: &Graph,
+    fusion: Option<&Fusion>,
+    inputs: &[RuntimeValue],
+    vars: &mut Vec<HostTensor>,
+    options: InterpOptions,
+    run_context: RunContext<'_>,
+) -> Result<Vec<RuntimeValue>> {
     let mut interp = Interp {
         graph,
+        fusion,
         env: vec![None; graph.n_values()],
         vars: vars.clone(),
         dims: HashMap::new(),
@@ -319,7 +350,23 @@ impl Interp<'_> {
 
     fn region(&mut self, region: Region) -> Result<()> {
         let graph = self.graph;
-        graph.region(region).nodes.iter().try_for_each(|&n| self.node(n))
+        for &node in &graph.region(region).nodes {
+            match self.fusion.map_or(NodePart::Alone, |fusion| fusion.part(node)) {
+                NodePart::Alone => self.node(node)?,
+                NodePart::Inside => {}
+                NodePart::Kernel(id) => self.kernel(id)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn kernel(&mut self, id: KernelId) -> Result<()> {
+        let kernel = self.fusion.expect("the kernel is one of a fusion").kernel(id);
+        let outputs = fusion::run(self.graph, kernel, &|v| self.tensor(v))?;
+        for (i, output) in outputs.into_iter().enumerate() {
+            self.env[kernel.output(self.graph, i).index()] = Some(RuntimeValue::Tensor(output));
+        }
+        Ok(())
     }
 
     /// Fails if the run must stop before the node at `next`.

@@ -38,6 +38,8 @@ pub mod equality;
 pub mod format;
 pub mod function;
 #[doc(hidden)]
+pub mod fusion;
+#[doc(hidden)]
 pub mod halves;
 #[doc(hidden)]
 pub mod interp;

@@ -6,12 +6,14 @@
 //! | `verify` | a graph that breaks the invariant in its name, with all errors after the lines |
 //! | `passes/<pass>` | a graph, and after the line `; ---- after <pass>` the output of the pass |
 //! | `passes/specialize` | the same, with the types of the inputs in the first line: `; inputs: f32[2]` |
+//! | `kernels` | a graph, and after the line `; ---- kernels` its fused kernels |
 //! | `operations.txt` | a table of the facts that the definition of each operation states |
 //!
 //! Lines that begin with `;` at the start of a file describe it.
 //! `BLESS=1 cargo test -p anabranch-dsl golden` writes the current output to the files; read the
 //! difference before committing it.
 
+use anabranch_dsl::fusion::{EveryFusion, Fusion};
 use anabranch_dsl::ir::verify;
 use anabranch_dsl::ops::{self, Grad, OpClass};
 use anabranch_dsl::passes::{
@@ -135,6 +137,23 @@ fn the_example_of_the_page_on_the_text_form_is_its_own_printed_form() {
         page.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).expect("the page has an example");
     let graph = Graph::parse(example, "docs/ir.md").unwrap_or_else(|e| panic!("{}", e[0]));
     assert_eq!(graph.to_string(), example);
+}
+
+#[test]
+fn kernels_are_as_recorded() {
+    let files = files("kernels");
+    assert!(files.len() >= 9, "only {} files were found", files.len());
+    let mut failures = Vec::new();
+    for path in &files {
+        let found = fs::read_to_string(path).unwrap();
+        let source = found.split("; ---- kernels").next().expect("a file begins with a graph");
+        let graph = Graph::parse(source, &path.display().to_string()).unwrap_or_else(|e| panic!("{}", e[0]));
+        let fusion = Fusion::find(&graph, &EveryFusion);
+        let kernels: Vec<String> = fusion.kernels().iter().map(|kernel| kernel.text(&graph).to_string()).collect();
+        let header = split_header(source).0;
+        check(path, &format!("{header}{graph}; ---- kernels\n{}", kernels.join("\n")), &mut failures);
+    }
+    finish(&failures);
 }
 
 /// Returns a row for each operation: its name, its attributes and the facts that it states.

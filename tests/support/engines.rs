@@ -1,6 +1,7 @@
 //! The engines: each of them runs a graph and must return what the others return.
 
 use super::random_placement::RandomPlacements;
+use anabranch::dsl::fusion::{EveryFusion, Fusion, FusionTarget, NoFusion};
 use anabranch::dsl::passes::{Pass, Pipeline, specialize};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp};
 use anabranch::{Diagnostic, dsl::equality::one_nan_each};
@@ -14,6 +15,8 @@ pub struct Engines {
     types: Vec<TensorType>,
     traced: Graph,
     interpreted: Vec<(&'static str, Result<Graph, Diagnostic>)>,
+    /// The kernels of the optimized graph, which the interpreter runs.
+    fused: Vec<(&'static str, Result<(Graph, Fusion), Diagnostic>)>,
     planned: Vec<(&'static str, Result<Program, Diagnostic>)>,
     placed: Result<RandomPlacements, Diagnostic>,
 }
@@ -22,11 +25,16 @@ impl Engines {
     pub fn new(traced: &Graph, types: &[TensorType]) -> Engines {
         let passed = |pipeline| optimize(traced, types, pipeline);
         let optimized = passed(Pipeline::standard());
+        let fused = |target: &dyn FusionTarget| optimized.clone().map(|graph| with_kernels(graph, target));
         let without_hoisting = Pipeline::standard().without("merge_products").without("hoist_matmuls");
         Engines {
             types: types.to_vec(),
             traced: traced.clone(),
             interpreted: vec![("interpreter", Ok(traced.clone())), ("interpreter after all passes", optimized.clone())],
+            fused: vec![
+                ("interpreter of fused kernels", fused(&EveryFusion)),
+                ("interpreter of elementwise kernels", fused(&NoFusion)),
+            ],
             planned: vec![
                 ("plan of the graph as it was traced", Program::new(traced.clone())),
                 ("plan after all passes", optimized.clone().and_then(Program::new)),
@@ -72,6 +80,13 @@ impl Engines {
             first
         };
         let mut outcomes: Vec<_> = self.interpreted.iter().map(|(name, graph)| (*name, interpret(graph))).collect();
+        outcomes.extend(self.fused.iter().map(|(name, fused)| {
+            let run = |(graph, fusion): &(Graph, Fusion)| {
+                let options = interp::InterpOptions::default();
+                interp::run_fused(graph, fusion, inputs, &mut vars.to_vec(), options)
+            };
+            (*name, fused.as_ref().map_err(Clone::clone).and_then(run))
+        }));
         outcomes.extend(self.planned.iter().map(|(name, program)| (*name, run_plan(name, program))));
         match &self.placed {
             Ok(placements) => outcomes.extend(placements.run(inputs, vars)),
@@ -86,4 +101,15 @@ fn optimize(traced: &Graph, types: &[TensorType], pipeline: Pipeline) -> Result<
         pipeline.run(&mut graph);
         graph
     })
+}
+
+/// Finds the kernels of a graph and checks their invariants.
+fn with_kernels(graph: Graph, target: &dyn FusionTarget) -> (Graph, Fusion) {
+    let fusion = Fusion::find(&graph, target);
+    for kernel in fusion.kernels() {
+        if let Err(broken) = kernel.verify(&graph) {
+            panic!("{broken}\n{}\n{graph}", kernel.text(&graph));
+        }
+    }
+    (graph, fusion)
 }

@@ -5,7 +5,7 @@
 //! every other operation of that class.
 
 use super::prim::{ADD, AND, MAXIMUM, MINIMUM, MUL, OR};
-use super::{OpDef, Prim};
+use super::{Effects, OpDef, Prim};
 use crate::ir::Attrs;
 use crate::scalars::ScalarExpr;
 use crate::{DType, Dim, TensorType};
@@ -170,6 +170,12 @@ impl OpDef {
     /// all operands have the shape of the result.
     pub fn is_elementwise(&self) -> bool {
         matches!(self.class, OpClass::Scalar(_))
+    }
+
+    /// Returns whether the elementwise operation may fail on operands of a type. Those on floats
+    /// have a result for all operands.
+    pub fn can_fail(&self, operand: DType) -> bool {
+        self.effects != Effects::Pure && !operand.is_float()
     }
 
     /// Returns whether a device need not copy any element: the result is a view of the first

@@ -42,6 +42,7 @@ mod draft;
 mod exec;
 mod explain;
 mod finish;
+mod fuse;
 mod lists;
 mod liveness;
 mod lower;

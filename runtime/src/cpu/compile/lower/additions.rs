@@ -6,9 +6,10 @@
 //! proportional to the number of rows, and a failing step leaves the variable unmodified. Indices
 //! are checked where the operation is in the program.
 
-use super::{Kernel, Lower, Users};
+use super::{Kernel, Lower};
 use crate::cpu::compile::{Base, Instr, Out, SourceOp, TensorOperand, View};
 use crate::cpu::kernels::index::IndexPattern;
+use anabranch_dsl::fusion::Users;
 use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
 use anabranch_dsl::ops::attributes::Along;
 use anabranch_dsl::ops::{Prim, prim};
@@ -80,16 +81,7 @@ impl Lower<'_> {
 
     /// Returns a value as a contiguous view that keeps its value until variables are updated.
     fn kept(&mut self, value: Value, name: &'static str, loc: Loc) -> Result<View> {
-        let view = match self.operand(value)? {
-            TensorOperand::View(view) => view,
-            slot @ TensorOperand::Slot(_) => {
-                let ty = self.graph.ty(value).element();
-                let view = self.new_buffer(ty.dtype, ty.shape.known().expect("the shape was checked before"));
-                let op = self.add_op(Kernel::FromSlot, vec![slot], Out::View(view.clone()), None, "copy", loc);
-                self.emit(Instr::Run(op));
-                view
-            }
-        };
+        let view = self.known_view(value)?;
         let in_variable = matches!(view.base, Base::Var(_));
         Ok(if in_variable { self.copied(&view, name, loc) } else { self.contiguous(view, name, loc) })
     }

@@ -75,7 +75,6 @@ impl Lower<'_> {
                 LoweredValue::View(v) => v.storage().expect("loop variables are stored in buffers"),
                 LoweredValue::Slot(s) => Storage::Slot(*s),
                 LoweredValue::Stack(s) => Storage::Stack(*s),
-                LoweredValue::Expr(_) => unreachable!("new places are storage"),
             };
             self.draft.carried.push((storage, id));
         }
@@ -241,7 +240,7 @@ impl Lower<'_> {
             LoweredValue::Reg(r) => Out::Reg(*r, ty.element().dtype),
             LoweredValue::View(v) => Out::View(v.clone()),
             LoweredValue::Slot(s) => Out::Slot(*s),
-            LoweredValue::Stack(_) | LoweredValue::Expr(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
+            LoweredValue::Stack(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
         };
         (place, out)
     }

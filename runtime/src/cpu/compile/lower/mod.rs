@@ -1,8 +1,7 @@
 //! Lowering of a graph to the draft of a plan, in one traversal in program order.
 //!
 //! Structural operations (broadcast, reshape, permute, slice and others) become views at no cost.
-//! An elementwise operation whose only user is a reduction, or an elementwise operation of the same
-//! region and shape, is fused with it. Cheap operations are fused with each of their users.
+//! Fused kernels are found before, on the graph (see [`Fusion`]); lowering selects loops for them.
 //! Captures of regions use the storage of the captured values.
 
 mod additions;
@@ -12,6 +11,7 @@ mod prim;
 mod products;
 
 use super::draft::{Draft, DraftArm, DraftLoop, Item, Move};
+use super::fuse::CpuFusion;
 use super::updates::updates;
 use super::{
     Assign, Base, BufferId, Instr, MemoryLayout, Out, Plan, Reg, ScalarOp, SlotId, SourceOp, StackId, TensorOp,
@@ -20,9 +20,9 @@ use super::{
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
+use anabranch_dsl::fusion::{Fusion, NodePart, users};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type};
-use elementwise::DeferredExpr;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Options of lowering.
@@ -45,8 +45,6 @@ enum LoweredValue {
     Slot(SlotId),
     /// A stack or list.
     Stack(StackId),
-    /// An elementwise expression, computed by its users.
-    Expr(Box<DeferredExpr>),
 }
 
 struct Lower<'g> {
@@ -54,12 +52,8 @@ struct Lower<'g> {
     options: LowerOptions,
     draft: Draft,
     places: Vec<Option<LoweredValue>>,
-    /// The users of each value. A yield counts as a use by no node.
-    only_user: Vec<Users>,
-    /// Whether all users of a value can compute it while reading it.
-    repeatable: Vec<bool>,
-    /// Whether a variable is assigned the value, or the result of elementwise operations on it.
-    assigned_later: Vec<bool>,
+    /// The kernels of the graph.
+    fusion: &'g Fusion,
     /// Matrices packed before a loop, with that loop.
     packed: Vec<(u32, products::Packed)>,
     /// Buffers in channels-last layout.
@@ -75,32 +69,28 @@ struct Lower<'g> {
     current_arm: Option<u32>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Users {
-    None,
-    Only(Node),
-    Several,
-}
-
 /// Lowers a graph to a plan. Values of unknown shape are stored in slots.
 pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
-    let only_user = users(graph);
+    let fusion = Fusion::find(graph, &CpuFusion { options });
+    if cfg!(debug_assertions) {
+        for kernel in fusion.kernels() {
+            kernel.verify(graph).unwrap_or_else(|error| panic!("a kernel is broken: {error}\n{}", kernel.text(graph)));
+        }
+    }
     // With `check_finite`, every value is computed at its node.
     let additions = if options.check_finite || !options.fuse {
         FxHashMap::default()
     } else {
-        additions::additions(graph, &only_user)
+        additions::additions(graph, &users(graph))
     };
     let mut lower = Lower {
         graph,
         options,
         draft: Draft::default(),
         places: vec![None; graph.n_values()],
-        repeatable: elementwise::repeatable(graph, &only_user),
-        assigned_later: products::assigned_later(graph),
+        fusion: &fusion,
         packed: Vec::new(),
         channels_last: FxHashSet::default(),
-        only_user,
         additions,
         constant_regs: FxHashMap::default(),
         assigned: vec![None; graph.vars.len()],
@@ -127,28 +117,6 @@ pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
         panic!("the plan is broken: {error}\n{plan}");
     }
     Ok(plan)
-}
-
-/// Returns the users of each value.
-fn users(graph: &Graph) -> Vec<Users> {
-    let mut users = vec![Users::None; graph.n_values()];
-    let mut regions = vec![graph.root()];
-    while let Some(region) = regions.pop() {
-        let data = graph.region(region);
-        for &node in &data.nodes {
-            for v in &graph.node(node).operands {
-                let user = &mut users[v.index()];
-                *user = match *user {
-                    Users::None => Users::Only(node),
-                    Users::Only(other) if other == node => Users::Only(node),
-                    _ => Users::Several,
-                };
-            }
-            regions.extend(&graph.node(node).regions);
-        }
-        data.yields.iter().for_each(|v| users[v.index()] = Users::Several);
-    }
-    users
 }
 
 impl Lower<'_> {
@@ -214,7 +182,11 @@ impl Lower<'_> {
 
     fn region(&mut self, region: Region) -> Result<()> {
         let graph = self.graph;
-        graph.region(region).nodes.iter().try_for_each(|&n| self.node(n))
+        graph.region(region).nodes.iter().try_for_each(|&node| match self.fusion.part(node) {
+            NodePart::Alone => self.node(node),
+            NodePart::Inside => Ok(()),
+            NodePart::Kernel(id) => self.fused(id),
+        })
     }
 
     fn node(&mut self, node: Node) -> Result<()> {
@@ -280,16 +252,10 @@ impl Lower<'_> {
 
     // Places.
 
-    /// Returns the storage of a value. Computes it if it is an expression.
+    /// Returns the storage of a value.
     fn place(&mut self, value: Value) -> Result<LoweredValue> {
         let place = self.places[value.index()].clone();
-        let place = place.unwrap_or_else(|| panic!("{value} of `{}` is used before it is defined", self.graph.name));
-        let LoweredValue::Expr(expr) = place else {
-            return Ok(place);
-        };
-        let place = LoweredValue::View(self.materialize(*expr));
-        self.places[value.index()] = Some(place.clone());
-        Ok(place)
+        Ok(place.unwrap_or_else(|| panic!("{value} of `{}` is used before it is defined", self.graph.name)))
     }
 
     /// Returns a value as an operand of a tensor operation.
@@ -298,10 +264,22 @@ impl Lower<'_> {
             LoweredValue::Reg(r) => TensorOperand::View(reg_view(r, self.graph.ty(value).element().dtype)),
             LoweredValue::View(v) => TensorOperand::View(v),
             LoweredValue::Slot(s) => TensorOperand::Slot(s),
-            LoweredValue::Stack(_) | LoweredValue::Expr(_) => {
-                panic!("{value} of `{}` is no tensor", self.graph.name)
-            }
+            LoweredValue::Stack(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
         })
+    }
+
+    /// Returns a value of known shape as a view. One in a slot is copied to a buffer.
+    fn known_view(&mut self, value: Value) -> Result<View> {
+        let slot = match self.operand(value)? {
+            TensorOperand::View(view) => return Ok(view),
+            slot @ TensorOperand::Slot(_) => slot,
+        };
+        let ty = self.graph.ty(value).element();
+        let view = self.new_buffer(ty.dtype, ty.shape.known().expect("the shape is known"));
+        let loc = self.graph.loc(value);
+        let op = self.add_op(Kernel::FromSlot, vec![slot], Out::View(view.clone()), None, "copy", loc);
+        self.emit(Instr::Run(op));
+        Ok(view)
     }
 
     /// Returns the register of a value of rank 0.

@@ -1,21 +1,20 @@
 //! Lowering of primitive operations to views, kernels or the reference implementation.
 
-use super::elementwise::reduced;
-use super::products::ProductKernel;
 use super::{Copy, Kernel, Lower, LoweredValue, Move};
+use crate::cpu::compile::fuse::function_of;
 use crate::cpu::compile::{Instr, MemoryLayout, Out, SourceOp, TensorOperand, View};
 use crate::cpu::kernels::attention::Attention;
 use crate::cpu::kernels::axis::{AxisKernel, AxisOp};
-use crate::cpu::kernels::conv::{ChannelsLast, ChannelsLastWeightGrad, Geometry, ImplicitGemm, LANES, WeightGrad};
+use crate::cpu::kernels::conv::{ChannelsLastWeightGrad, Geometry, LANES, WeightGrad};
 use crate::cpu::kernels::index::{DynamicSliceCopy, IndexPattern};
-use crate::cpu::kernels::matmul::Matmul;
 use crate::cpu::kernels::pool::{Pool, Pooling};
 use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Softmax, SoftmaxKind};
+use anabranch_dsl::fusion::reduced_axes;
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
 use anabranch_dsl::ops::{EvalCx, Prim, attributes, prim};
-use anabranch_dsl::{HostTensor, Loc, Result, Type};
+use anabranch_dsl::{HostTensor, Result, Type};
 
 impl Lower<'_> {
     /// Lowers a primitive operation.
@@ -37,18 +36,13 @@ impl Lower<'_> {
         if let Some(place) = self.structural(data, def, attrs)? {
             return Ok(place);
         }
+        let is_scalar = |v: Value| graph.ty(v).element().rank() == 0;
         let is_half = |&v: &Value| self.graph.ty(v).element().dtype.is_half();
         if def.widens() && data.operands.iter().chain(&data.results).any(is_half) {
             return self.reference(data, def, attrs);
         }
-        if let Some(place) = self.elementwise(node, def, attrs)? {
-            return Ok(place);
-        }
-        if let Some(place) = self.reduction(data, def, attrs)? {
-            return Ok(place);
-        }
-        if let Some(place) = self.drawn(data, def, attrs)? {
-            return Ok(place);
+        if let Some(function) = function_of(graph, data).filter(|_| is_scalar(data.results[0])) {
+            return self.scalar(data, function, def, attrs);
         }
         if let Some(place) = self.kernel(data, def, attrs)? {
             return Ok(place);
@@ -139,7 +133,8 @@ impl Lower<'_> {
         let shape = self.shape_of(data.results[0]);
         let kernel = match def {
             prim::SUM | prim::PROD | prim::MAX | prim::MIN | prim::ALL | prim::ANY | prim::SUM_LIKE => {
-                let (reduction, axes) = reduced(self.graph, data).expect("the reduction has known shapes");
+                let reduction = Reduction::of(def).expect("the operation is a reduction");
+                let axes = reduced_axes(self.graph, data).expect("the reduction has known shapes");
                 Kernel::Reduce(Reduce::new(reduction, &operands[0], &axes))
             }
             prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => {
@@ -159,29 +154,6 @@ impl Lower<'_> {
                 };
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 Kernel::Axis(AxisKernel::new(along, &operands[0].shape, attributes::Along::of(attrs).axis))
-            }
-            prim::MATMUL => {
-                for view in &mut operands {
-                    if !Matmul::takes(view) {
-                        *view = self.copied(view, def.name, data.loc);
-                    }
-                }
-                return Ok(Some(self.product(ProductKernel::Matmul, operands, data, def, attrs)));
-            }
-            prim::CONV => {
-                let geometry = Geometry::new(&operands[0].shape, &operands[1].shape, &shape, attrs);
-                operands[1] = self.contiguous(operands[1].clone(), def.name, data.loc);
-                let last = ChannelsLast::conv(&geometry, operands[0].order());
-                let kind = self.convolution(last, || ImplicitGemm::conv(&geometry), &mut operands, def.name, data.loc);
-                return Ok(Some(self.product(kind, operands, data, def, attrs)));
-            }
-            prim::CONV_INPUT_GRAD => {
-                let geometry = Geometry::new(&shape, &operands[1].shape, &operands[0].shape, attrs);
-                operands[1] = self.channels_first(&operands[1], &geometry, def.name, data.loc);
-                let last = ChannelsLast::transpose(&geometry, operands[0].order());
-                let kind =
-                    self.convolution(last, || ImplicitGemm::transpose(&geometry), &mut operands, def.name, data.loc);
-                return Ok(Some(self.product(kind, operands, data, def, attrs)));
             }
             prim::CONV_WEIGHT_GRAD => return self.conv_weights(operands, shape, data, def, attrs).map(Some),
             prim::MAX_POOL | prim::MAX_POOL_PICK | prim::MAX_POOL_GRAD | prim::AVG_POOL | prim::AVG_POOL_GRAD => {
@@ -262,36 +234,6 @@ impl Lower<'_> {
         };
         let operands = operands.into_iter().map(TensorOperand::View).collect();
         self.run_kernel_on(kernel, operands, data, def, attrs).map(Some)
-    }
-
-    /// Selects the kernel of a convolution, and converts its source to the layout that it reads.
-    fn convolution(
-        &mut self,
-        last: Option<ChannelsLast>,
-        other: impl FnOnce() -> ImplicitGemm,
-        operands: &mut [View],
-        name: &'static str,
-        loc: Loc,
-    ) -> ProductKernel {
-        let order = if last.is_some() && self.options.fuse { operands[0].order() } else { MemoryLayout::RowMajor };
-        operands[0] = self.arranged(&operands[0], order, name, loc);
-        match last.filter(|_| self.options.fuse) {
-            Some(conv) => {
-                let pack = conv.pack(operands[1].dtype);
-                ProductKernel::ChannelsLast(Box::new(conv), pack)
-            }
-            None => ProductKernel::Conv(Box::new(other())),
-        }
-    }
-
-    /// Permutes filters `[groups * filters, channels, ..]` to
-    /// `[groups, channels, filters, window]`.
-    fn channels_first(&mut self, w: &View, g: &Geometry, name: &'static str, loc: Loc) -> View {
-        let w = self.contiguous(w.clone(), name, loc);
-        let parts = w
-            .reshape(&[g.groups, g.filters, g.channels, g.window()])
-            .expect("a contiguous tensor can have any shape of its size");
-        self.contiguous(parts.permute(&[0, 2, 1, 3]), name, loc)
     }
 
     /// Lowers the filter gradient of a convolution: partial sums over parts of the batch, then
@@ -392,7 +334,7 @@ impl Lower<'_> {
         LoweredValue::View(out)
     }
 
-    pub(super) fn view_of(&mut self, data: &NodeData, i: usize) -> Result<View> {
+    fn view_of(&mut self, data: &NodeData, i: usize) -> Result<View> {
         match self.operand(data.operands[i])? {
             TensorOperand::View(v) => Ok(v),
             TensorOperand::Slot(s) => panic!("{s:?} where shapes are known"),
@@ -438,7 +380,7 @@ impl Lower<'_> {
             LoweredValue::Reg(r) => Out::Reg(*r, ty.element().dtype),
             LoweredValue::View(v) => Out::View(v.clone()),
             LoweredValue::Slot(s) => Out::Slot(*s),
-            LoweredValue::Stack(_) | LoweredValue::Expr(_) => panic!("the result of {} is a tensor", def.name),
+            LoweredValue::Stack(_) => panic!("the result of {} is a tensor", def.name),
         };
         self.run_kernel_to(kernel, operands, out, data, def, attrs);
         Ok(place)

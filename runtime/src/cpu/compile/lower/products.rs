@@ -1,35 +1,25 @@
 //! Matmuls and convolutions with their epilogues.
 //!
-//! A matmul whose only user is elementwise is deferred: it becomes an expression without operations
-//! whose first operand is the result buffer. Elementwise operations join it as they join any other
-//! expression. When its value is needed, the matmul is computed with these operations as its
-//! *epilogue*. If an epilogue does not fit, because a reduction absorbs the operations or the
-//! result has another type, the matmul runs before them. Matmuls that contribute to the new value
-//! of a variable are not deferred, because that value is computed in place.
-//!
-//! Operands are never computed inside a matmul. A separate pass over an operand is cheap relative
-//! to the `2 n` operations per element of the matmul, which reads each element once per panel, and
-//! gradients usually read the operand again. Transposed and sliced operands are read in place, and
-//! convolutions gather their windows while packing.
+//! The elementwise stages of a kernel after its product become the *epilogue* of the product, which
+//! overwrites each part of the result while it is in cache. Transposed and sliced operands are read
+//! in place, and convolutions gather their windows while packing.
 //!
 //! A loop-invariant matrix is packed before the outermost loop in which it is invariant.
 
-use super::elementwise::{DeferredExpr, function_of};
-use super::{Instr, Item, Kernel, Lower, LoweredValue, Users};
+use super::elementwise::ElementExpr;
+use super::{Instr, Item, Kernel, Lower, LoweredValue};
 use crate::cpu::compile::{Base, MemoryLayout, Out, SourceOp, TensorOpId, TensorOperand, View};
-use crate::cpu::kernels::conv::{ChannelsLast, ImplicitGemm};
+use crate::cpu::kernels::conv::{ChannelsLast, Geometry, ImplicitGemm};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::{Matmul, Pack};
-use anabranch_dsl::ir::{Attrs, Graph, NodeData, Op};
+use anabranch_dsl::fusion::{FusedKernel, KernelStage};
+use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::{Prim, prim};
-use anabranch_dsl::{DType, Loc, Result};
-
-/// Maximum size in bytes of a result that stays in the L1 cache.
-const SMALL: usize = 1 << 15;
+use anabranch_dsl::{Loc, Result};
 
 /// The kernel of a product: a matmul or a convolution.
 #[derive(Clone, Debug)]
-pub(super) enum ProductKernel {
+enum ProductKernel {
     Matmul,
     Conv(Box<ImplicitGemm>),
     /// A convolution to a channels-last result. The second operand must be packed.
@@ -42,14 +32,14 @@ impl ProductKernel {
     }
 }
 
-/// A deferred matmul or convolution.
+/// A matmul or convolution of operands that its kernel accepts.
 #[derive(Clone, Debug)]
-pub(super) struct DeferredProduct {
+struct Product<'g> {
     kind: ProductKernel,
     operands: [View; 2],
     out: View,
     def: Prim,
-    attrs: Attrs,
+    attrs: &'g Attrs,
     loc: Loc,
 }
 
@@ -62,97 +52,92 @@ pub(super) struct Packed {
     to: View,
 }
 
-/// Returns for each value whether a variable is assigned it, or the result of elementwise
-/// operations on it.
-pub(super) fn assigned_later(graph: &Graph) -> Vec<bool> {
-    let mut assigned = vec![false; graph.n_values()];
-    for &node in graph.region(graph.root()).nodes.iter().rev() {
-        let data = graph.node(node);
-        let is_part = function_of(graph, data).is_some() && assigned[data.results[0].index()];
-        if is_part || matches!(data.op, Op::Assign(_)) {
-            data.operands.iter().for_each(|v| assigned[v.index()] = true);
-        }
-    }
-    assigned
-}
-
-impl DeferredProduct {
-    /// Returns whether the operations of an expression can and should be the epilogue.
-    ///
-    /// In a loop, a small result stays in the L1 cache anyway, and a separate operation can update
-    /// a loop variable in place.
-    pub(super) fn ends_in(&self, expr: &DeferredExpr, in_loop: bool) -> bool {
-        let is_sum = matches!(&expr.ops[..], [op] if op.op == prim::ADD);
-        // Random numbers are indexed in row-major order.
-        if expr.draws() && self.kind.order() != MemoryLayout::RowMajor {
-            return false;
-        }
-        let pays = !in_loop || is_sum || self.out.n_bytes() > SMALL;
-        pays && expr.ops.last().is_some_and(|op| op.dtype == self.out.dtype)
-    }
-}
-
-impl Lower<'_> {
-    /// Lowers a matmul or convolution of two operands that its kernel accepts.
-    pub(super) fn product(
-        &mut self,
-        kind: ProductKernel,
-        operands: Vec<View>,
-        data: &NodeData,
-        def: Prim,
-        attrs: &Attrs,
-    ) -> LoweredValue {
-        let [a, b] = <[View; 2]>::try_from(operands).expect("a product has two operands");
-        let value = data.results[0];
-        let ty = self.graph.ty(value).element();
-        let shape = ty.shape.known().expect("the shapes are known");
-        let out = self.new_buffer_in(kind.order(), ty.dtype, &shape);
-        let product =
-            DeferredProduct { kind, operands: [a, b], out: out.clone(), def, attrs: attrs.clone(), loc: data.loc };
-        let joins = match self.only_user[value.index()] {
-            Users::Only(user) => {
-                let user = self.graph.node(user);
-                let result = user.results.first().map(|&r| self.graph.ty(r).element().shape.known());
-                let is_elementwise =
-                    function_of(self.graph, user).is_some() && result.flatten().as_ref() == Some(&shape);
-                let is_sum = matches!(&user.op, Op::Prim(def, _) if matches!(*def, prim::SUM | prim::SUM_LIKE));
-                is_elementwise || is_sum && shape.len() > 2
-            }
-            _ => false,
-        };
-        let is_float = matches!(ty.dtype, DType::F32 | DType::F64);
-        let may_wait = self.options.fuse && !self.options.check_finite && !self.assigned_later[value.index()];
-        if joins && is_float && may_wait && out.size() > 0 {
-            let product = Some(Box::new(product));
-            let (attrs, loc) = (attrs.clone(), data.loc);
-            let expr = DeferredExpr { product, shape, operands: vec![out], ops: Vec::new(), def, attrs, loc };
-            return LoweredValue::Expr(Box::new(expr));
-        }
-        self.emit_product(product, None);
-        LoweredValue::View(out)
-    }
-
-    /// Computes the deferred product of an expression.
-    pub(super) fn compute_product(&mut self, expr: &mut DeferredExpr) {
-        if let Some(product) = expr.product.take() {
-            self.emit_product(*product, None);
-        }
-    }
-
-    /// Computes a product with an expression as its epilogue.
-    pub(super) fn product_and(&mut self, product: DeferredProduct, expr: DeferredExpr) -> View {
+impl<'g> Lower<'g> {
+    /// Lowers a product and the elementwise stages after it.
+    pub(super) fn product(&mut self, kernel: &FusedKernel, stage: &KernelStage) -> Result<View> {
+        let product = self.product_of(stage)?;
         let out = product.out.clone();
+        if kernel.stages.len() == 1 {
+            self.emit_product(product, None);
+            return Ok(out);
+        }
+        let expr = self.expression(kernel, Some(&out))?;
+        // Random numbers are indexed in row-major order.
+        if kernel.draws() && product.kind.order() != MemoryLayout::RowMajor {
+            self.emit_product(product, None);
+            return Ok(self.map(expr, &kernel.stages[kernel.stages.len() - 1]));
+        }
         self.emit_product(product, Some(expr));
-        out
+        Ok(out)
     }
 
+    /// Returns the kernel of a product, with its operands in the layout that the kernel reads.
+    fn product_of(&mut self, stage: &KernelStage) -> Result<Product<'g>> {
+        let (data, def, attrs) = self.stage_op(stage);
+        let mut operands = [self.known_view(data.operands[0])?, self.known_view(data.operands[1])?];
+        let ty = self.graph.ty(data.results[0]).element();
+        let shape = ty.shape.known().expect("the shapes are known");
+        let kind = match def {
+            prim::MATMUL => {
+                for view in &mut operands {
+                    if !Matmul::takes(view) {
+                        *view = self.copied(view, def.name, data.loc);
+                    }
+                }
+                ProductKernel::Matmul
+            }
+            prim::CONV => {
+                let geometry = Geometry::new(&operands[0].shape, &operands[1].shape, &shape, attrs);
+                operands[1] = self.contiguous(operands[1].clone(), def.name, data.loc);
+                let last = ChannelsLast::conv(&geometry, operands[0].order());
+                self.convolution(last, || ImplicitGemm::conv(&geometry), &mut operands, def.name, data.loc)
+            }
+            _ => {
+                let geometry = Geometry::new(&shape, &operands[1].shape, &operands[0].shape, attrs);
+                operands[1] = self.channels_first(&operands[1], &geometry, def.name, data.loc);
+                let last = ChannelsLast::transpose(&geometry, operands[0].order());
+                self.convolution(last, || ImplicitGemm::transpose(&geometry), &mut operands, def.name, data.loc)
+            }
+        };
+        let out = self.new_buffer_in(kind.order(), ty.dtype, &shape);
+        Ok(Product { kind, operands, out, def, attrs, loc: data.loc })
+    }
+
+    /// Selects the kernel of a convolution, and converts its source to the layout that it reads.
+    fn convolution(
+        &mut self,
+        last: Option<ChannelsLast>,
+        other: impl FnOnce() -> ImplicitGemm,
+        operands: &mut [View; 2],
+        name: &'static str,
+        loc: Loc,
+    ) -> ProductKernel {
+        let order = if last.is_some() && self.options.fuse { operands[0].order() } else { MemoryLayout::RowMajor };
+        operands[0] = self.arranged(&operands[0], order, name, loc);
+        match last.filter(|_| self.options.fuse) {
+            Some(conv) => {
+                let pack = conv.pack(operands[1].dtype);
+                ProductKernel::ChannelsLast(Box::new(conv), pack)
+            }
+            None => ProductKernel::Conv(Box::new(other())),
+        }
+    }
+
+    /// Permutes filters `[groups * filters, channels, ..]` to
+    /// `[groups, channels, filters, window]`.
+    fn channels_first(&mut self, w: &View, g: &Geometry, name: &'static str, loc: Loc) -> View {
+        let w = self.contiguous(w.clone(), name, loc);
+        let parts = w
+            .reshape(&[g.groups, g.filters, g.channels, g.window()])
+            .expect("a contiguous tensor can have any shape of its size");
+        self.contiguous(parts.permute(&[0, 2, 1, 3]), name, loc)
+    }
     /// Emits a product. Packs operands before it or before loops.
-    pub(super) fn emit_product(&mut self, product: DeferredProduct, epilogue: Option<DeferredExpr>) {
-        let DeferredProduct { kind, mut operands, out, def, attrs, loc } = product;
+    fn emit_product(&mut self, product: Product<'g>, epilogue: Option<ElementExpr>) {
+        let Product { kind, mut operands, out, def, attrs, loc } = product;
         let mut others = Vec::new();
         let order = kind.order();
-        let epilogue = epilogue.map(|mut expr| {
-            expr.put_first(&out);
+        let epilogue = epilogue.map(|expr| {
             let all: Vec<TensorOperand> =
                 expr.operands.iter().map(|v| TensorOperand::View(v.arranged(order))).collect();
             others.extend_from_slice(&all[1..]);
@@ -187,7 +172,7 @@ impl Lower<'_> {
             }
         };
         let operands = operands.into_iter().map(TensorOperand::View).chain(others).collect();
-        let meaning = SourceOp { def, attrs, name: def.name };
+        let meaning = SourceOp { def, attrs: attrs.clone(), name: def.name };
         let op = self.add_op(kernel, operands, Out::View(out), Some(meaning), def.name, loc);
         self.emit(Instr::Run(op));
         if self.options.check_finite {
@@ -232,21 +217,16 @@ impl Lower<'_> {
         to
     }
 
-    /// Lowers the sum of a batched matmul over its batch to one matmul with a longer inner extent.
+    /// Lowers the sum of a batched matmul over its batch to one matmul with a longer inner extent,
+    /// if the operands can be read as such.
     pub(super) fn sum_of_products(
         &mut self,
-        expr: &mut DeferredExpr,
-        axes: &[usize],
-        data: &NodeData,
-        def: Prim,
-    ) -> Result<Option<LoweredValue>> {
-        let batch = expr.shape.len() - 2;
-        let Some(product) = expr.product.take_if(|p| {
-            let is_sum = matches!(p.kind, ProductKernel::Matmul) && matches!(def, prim::SUM | prim::SUM_LIKE);
-            is_sum && axes.iter().copied().eq(0..batch)
-        }) else {
-            return Ok(None);
-        };
+        kernel: &FusedKernel,
+        stage: &KernelStage,
+        sum: &KernelStage,
+    ) -> Result<LoweredValue> {
+        let product = self.product_of(stage)?;
+        let batch = kernel.axes.len() - 2;
         let [a, b] = &product.operands;
         let extents = &a.shape[..batch];
         let (m, k, n) = (a.shape[batch], a.shape[batch + 1], b.shape[batch + 1]);
@@ -254,14 +234,15 @@ impl Lower<'_> {
         let order: Vec<usize> = [batch].into_iter().chain(0..batch).chain([batch + 1]).collect();
         let joined = a.permute(&order).reshape(&[m, k]).zip(b.reshape(&[k, n]));
         let Some((a, b)) = joined.filter(|(a, b)| Matmul::takes(a) && Matmul::takes(b)) else {
-            expr.product = Some(product);
-            return Ok(None);
+            let operands = vec![product.out.clone()];
+            self.emit_product(product, None);
+            return self.reduction_of(ElementExpr { shape: kernel.axes.clone(), operands, ops: Vec::new() }, sum);
         };
-        let ty = self.graph.ty(data.results[0]).element();
+        let ty = self.graph.ty(self.graph.node(sum.node).results[0]).element();
         let shape = ty.shape.known().expect("the shapes are known");
         let out = self.new_buffer(ty.dtype, vec![m, n]);
         let result = out.reshape(&shape).expect("a contiguous tensor can have any shape of its size");
-        self.emit_product(DeferredProduct { operands: [a, b], out, ..*product }, None);
-        Ok(Some(LoweredValue::View(result)))
+        self.emit_product(Product { operands: [a, b], out, ..product }, None);
+        Ok(LoweredValue::View(result))
     }
 }

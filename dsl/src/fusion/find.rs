@@ -1,0 +1,568 @@
+//! Finding the kernels of a graph, in one traversal in program order.
+//!
+//! An elementwise operation whose only user is an elementwise operation of the same shape, or a
+//! reduction, waits in a kernel that its user continues. A cheap operation with several such users
+//! is computed by each of them. The kernel ends where a value is needed in memory: at operations
+//! that are no stage, regions, yields and reshapes.
+//!
+//! A product whose only user is elementwise waits, too, so that the operations become its epilogue.
+//! Products that contribute to the new value of a variable do not wait: that value is computed at
+//! the end of the step, in place, and an elementwise kernel can do that. Operands are never
+//! computed inside a product. A separate pass over an operand is cheap relative to the `2 n`
+//! operations per element of the product, and gradients usually read the operand again.
+//!
+//! Random numbers are drawn inside the kernel that is their only user.
+
+use super::access::{through_views, varies_along};
+use super::{
+    AxisSet, Coord, FusedKernel, Fusion, KernelId, KernelInput, KernelStage, NodePart, StageSource, StageWork, Users,
+    users,
+};
+use crate::ir::{Graph, Node, NodeData, Op, Region, Value};
+use crate::ops::{OpClass, Prim, attributes, prim};
+use rustc_hash::FxHashMap;
+
+/// The answers of a device to what it computes and fuses.
+pub trait FusionTarget {
+    /// Returns whether the device computes a node, whose shapes are known, as a stage of a kernel.
+    fn computes(&self, graph: &Graph, node: Node) -> bool;
+
+    /// Returns whether kernels may have several stages.
+    fn fuses(&self) -> bool {
+        true
+    }
+
+    /// Returns the largest number of inputs of a kernel without a product.
+    fn max_inputs(&self) -> usize;
+
+    /// Returns the largest number of elementwise stages of a kernel.
+    fn max_operations(&self) -> usize;
+
+    /// Returns whether a reduction over axes of a shape can be a stage.
+    fn reduces(&self, shape: &[usize], over: AxisSet) -> bool;
+
+    /// Returns whether the stages of a kernel after its product should be the epilogue of the
+    /// product.
+    fn has_epilogue(&self, graph: &Graph, kernel: &FusedKernel, is_in_loop: bool) -> bool;
+
+    /// Returns whether the sum of a batch of matmuls over that batch can be one kernel.
+    fn sums_batches(&self) -> bool;
+}
+
+/// The target of which every kernel has one stage: an elementwise operation.
+#[derive(Clone, Copy, Debug)]
+pub struct NoFusion;
+
+impl FusionTarget for NoFusion {
+    fn computes(&self, graph: &Graph, node: Node) -> bool {
+        matches!(&graph.node(node).op, Op::Prim(op, _) if op.is_elementwise())
+    }
+
+    fn fuses(&self) -> bool {
+        false
+    }
+
+    fn max_inputs(&self) -> usize {
+        usize::MAX
+    }
+
+    fn max_operations(&self) -> usize {
+        1
+    }
+
+    fn reduces(&self, _shape: &[usize], _over: AxisSet) -> bool {
+        false
+    }
+
+    fn has_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
+        false
+    }
+
+    fn sums_batches(&self) -> bool {
+        false
+    }
+}
+
+/// The target that fuses wherever the invariants permit.
+#[derive(Clone, Copy, Debug)]
+pub struct EveryFusion;
+
+impl FusionTarget for EveryFusion {
+    fn computes(&self, graph: &Graph, node: Node) -> bool {
+        let Op::Prim(op, _) = graph.node(node).op else { return false };
+        let is_product = matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD);
+        is_product || matches!(op.class, OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_))
+    }
+
+    fn max_inputs(&self) -> usize {
+        usize::MAX
+    }
+
+    fn max_operations(&self) -> usize {
+        usize::MAX
+    }
+
+    fn reduces(&self, _shape: &[usize], _over: AxisSet) -> bool {
+        true
+    }
+
+    fn has_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
+        true
+    }
+
+    fn sums_batches(&self) -> bool {
+        true
+    }
+}
+
+impl Fusion {
+    /// Groups the nodes of a graph into kernels for a device.
+    pub fn find(graph: &Graph, target: &dyn FusionTarget) -> Fusion {
+        let mut finder = Finder {
+            graph,
+            target,
+            users: users(graph),
+            repeatable: Vec::new(),
+            assigned_later: assigned_later(graph),
+            waiting: FxHashMap::default(),
+            loops: 0,
+            fusion: Fusion { kernels: Vec::new(), parts: vec![NodePart::Alone; graph.n_nodes()] },
+        };
+        if target.fuses() {
+            finder.repeatable = finder.repeatable();
+        }
+        finder.region(graph.root());
+        debug_assert!(
+            finder.waiting.keys().all(|v| finder.users[v.index()] == Users::Several),
+            "an only user takes the value or ends its kernel"
+        );
+        finder.fusion
+    }
+}
+
+/// Returns for each value whether a variable is assigned it, or the result of elementwise
+/// operations on it.
+fn assigned_later(graph: &Graph) -> Vec<bool> {
+    let mut assigned = vec![false; graph.n_values()];
+    for &node in graph.region(graph.root()).nodes.iter().rev() {
+        let data = graph.node(node);
+        let is_part = matches!(&data.op, Op::Prim(op, _) if op.is_elementwise() && assigned[data.results[0].index()]);
+        if is_part || matches!(data.op, Op::Assign(_)) {
+            data.operands.iter().for_each(|v| assigned[v.index()] = true);
+        }
+    }
+    assigned
+}
+
+/// Returns the axes that a reduction of a known shape reduces, or `None` for other operations and
+/// unknown shapes.
+pub fn reduced_axes(graph: &Graph, node: &NodeData) -> Option<Vec<usize>> {
+    let Op::Prim(op, attrs) = &node.op else { return None };
+    op.reduces_by()?;
+    if op != prim::SUM_LIKE {
+        return Some(attributes::Reduced::of(attrs).axes);
+    }
+    let shape = |v: Value| graph.ty(v).element().shape.known();
+    let (from, to) = (shape(node.operands[0])?, shape(node.results[0])?);
+    let missing = from.len() - to.len();
+    Some((0..from.len()).filter(|&a| a < missing || to[a - missing] != from[a]).collect())
+}
+
+struct Finder<'a> {
+    graph: &'a Graph,
+    target: &'a dyn FusionTarget,
+    users: Vec<Users>,
+    /// Whether a value has several users, all of which can compute it while reading it.
+    repeatable: Vec<bool>,
+    /// Whether a variable is assigned the value, or the result of elementwise operations on it.
+    assigned_later: Vec<bool>,
+    /// The kernels that end in a value and that the users of the value may continue.
+    waiting: FxHashMap<Value, FusedKernel>,
+    /// The number of loops around the region.
+    loops: usize,
+    fusion: Fusion,
+}
+
+impl Finder<'_> {
+    fn shape(&self, value: Value) -> Option<Vec<usize>> {
+        self.graph.ty(value).element().shape.known()
+    }
+
+    /// Returns the operation of a node that can be a stage.
+    fn stage_op(&self, node: Node) -> Option<Prim> {
+        let data = self.graph.node(node);
+        let Op::Prim(op, _) = data.op else { return None };
+        let is_known = |&v: &Value| self.graph.ty(v).element().shape.size().is_some();
+        let known = data.operands.iter().chain(&data.results).all(is_known);
+        (known && !data.operands.is_empty() && self.target.computes(self.graph, node)).then_some(op)
+    }
+
+    /// Returns whether a node can compute an elementwise operand of a shape while reading it.
+    fn takes(&self, user: Node, value: Value, shape: &[usize]) -> bool {
+        let Some(op) = self.stage_op(user) else { return false };
+        let data = self.graph.node(user);
+        match op.class {
+            OpClass::Scalar(_) => !self.can_fail(data, op) && self.shape(data.results[0]).as_deref() == Some(shape),
+            OpClass::Reduce(_) => {
+                let over = reduced_axes(self.graph, data).map(|axes| axes.into_iter().collect());
+                data.operands[0] == value && over.is_some_and(|over| self.target.reduces(shape, over))
+            }
+            _ => false,
+        }
+    }
+
+    fn can_fail(&self, data: &NodeData, op: Prim) -> bool {
+        op.can_fail(self.graph.ty(data.results[0]).element().dtype)
+    }
+
+    fn repeatable(&self) -> Vec<bool> {
+        let graph = self.graph;
+        let mut repeatable: Vec<bool> = self.users.iter().map(|u| *u == Users::Several).collect();
+        graph.visit_nodes(graph.root(), &mut |node| {
+            let data = graph.node(node);
+            for &v in &data.operands {
+                if repeatable[v.index()] {
+                    let is_beside = graph.producer(v).is_some_and(|p| {
+                        let producer = graph.node(p);
+                        let is_elementwise = matches!(&producer.op, Op::Prim(op, _) if op.is_elementwise());
+                        is_elementwise && producer.region == data.region
+                    });
+                    let shape = if is_beside { self.shape(v) } else { None };
+                    repeatable[v.index()] = shape.is_some_and(|shape| self.takes(node, v, &shape));
+                }
+            }
+            for &region in &data.regions {
+                graph.region(region).yields.iter().for_each(|v| repeatable[v.index()] = false);
+            }
+        });
+        graph.region(graph.root()).yields.iter().for_each(|v| repeatable[v.index()] = false);
+        repeatable
+    }
+
+    fn region(&mut self, region: Region) {
+        let graph = self.graph;
+        graph.region(region).nodes.iter().for_each(|&node| self.node(node));
+    }
+
+    fn node(&mut self, node: Node) {
+        let data = self.graph.node(node);
+        if let Some(op) = self.stage_op(node) {
+            match op.class {
+                OpClass::Scalar(_) => return self.elementwise(node, data, op),
+                OpClass::Reduce(_) if self.reduction(node, data) => return,
+                OpClass::Contract(_) => return self.product(node, data),
+                OpClass::Random(_) if self.draw(node, data) => return,
+                _ => {}
+            }
+        }
+        data.operands.iter().for_each(|&v| self.end(v));
+        let is_loop = matches!(data.op, Op::While { .. });
+        self.loops += usize::from(is_loop);
+        self.graph.running_regions(node).for_each(|region| self.region(region));
+        self.loops -= usize::from(is_loop);
+    }
+
+    fn elementwise(&mut self, node: Node, data: &NodeData, op: Prim) {
+        let value = data.results[0];
+        let shape = self.shape(value).expect("the shapes are known");
+        let can_fail = self.can_fail(data, op);
+        let mut kernel = FusedKernel { axes: shape.clone(), ..FusedKernel::default() };
+        let mut sources: Vec<StageSource> = Vec::new();
+        for (i, &v) in data.operands.iter().enumerate() {
+            if let Some(j) = data.operands[..i].iter().position(|&w| w == v) {
+                sources.push(sources[j]);
+                continue;
+            }
+            let left = data.operands.len() - i - 1;
+            let fits = |e: &FusedKernel| !can_fail && self.has_room(&kernel, e, left);
+            // A kernel has one product, so earlier ones are computed by themselves.
+            let product = |v: &Value| self.waiting.get(v).and_then(FusedKernel::product);
+            let mut others = data.operands.iter().skip(i + 1).filter(|w| **w != v);
+            let is_earlier = product(&v).is_some() && others.any(|w| product(w).is_some());
+            let is_product = self.waiting.get(&v).is_some_and(|e| e.stages.len() == 1);
+            let source = if self.waiting.get(&v).is_some_and(fits) && !(is_earlier && is_product) {
+                let mut before = self.take(v);
+                if is_earlier {
+                    self.detach_product(&mut before);
+                }
+                kernel.append(before, &mut sources)
+            } else {
+                self.read(&mut kernel, v)
+            };
+            sources.push(source);
+        }
+        let along = AxisSet::first(shape.len());
+        kernel.stages.push(KernelStage { node, work: StageWork::Map, sources, along });
+        let waits = match self.users[value.index()] {
+            Users::Only(user) => self.takes(user, value, &shape),
+            Users::Several => {
+                self.repeatable.get(value.index()) == Some(&true)
+                    && kernel.product().is_none()
+                    && self.is_cheap(&kernel)
+            }
+            Users::None => false,
+        };
+        if waits && !can_fail && self.target.fuses() {
+            self.waiting.insert(value, kernel);
+        } else {
+            self.close(kernel);
+        }
+    }
+
+    /// Returns whether a kernel can compute another one, read `left` more inputs, and compute one
+    /// more operation.
+    fn has_room(&self, kernel: &FusedKernel, other: &FusedKernel, left: usize) -> bool {
+        let [a, b] = [kernel, other].map(FusedKernel::epilogue_sizes);
+        a[0] + b[0] + left <= self.target.max_inputs() && a[1] + b[1] < self.target.max_operations()
+    }
+
+    /// Returns whether recomputing a kernel costs no more than reading its result: it has a few
+    /// cheap operations on one tensor of its size and on small tensors.
+    fn is_cheap(&self, kernel: &FusedKernel) -> bool {
+        let size: usize = kernel.axes.iter().product();
+        let is_large = |input: &&KernelInput| {
+            let axes = input.map.as_deref().map(varies_along).unwrap_or_default();
+            axes.iter().map(|axis| kernel.axes[axis]).product::<usize>() > size / 8
+        };
+        let is_simple =
+            |stage: &KernelStage| matches!(&self.graph.node(stage.node).op, Op::Prim(op, _) if op.is_simple());
+        kernel.stages.len() <= 2
+            && kernel.stages.iter().all(is_simple)
+            && kernel.inputs.iter().filter(is_large).count() <= 1
+    }
+
+    /// Adds a reduction, unless the device has no stage for it.
+    fn reduction(&mut self, node: Node, data: &NodeData) -> bool {
+        let v = data.operands[0];
+        let shape = self.shape(v).expect("the shapes are known");
+        let over: AxisSet = reduced_axes(self.graph, data).into_iter().flatten().collect();
+        if !self.target.reduces(&shape, over) {
+            return false;
+        }
+        data.operands[1..].iter().for_each(|&v| self.end(v));
+        let OpClass::Reduce(by) = self.graph_op(data).class else { panic!("a reduction has a combiner") };
+        let mut kernel;
+        let source;
+        if self.waiting.contains_key(&v) {
+            kernel = self.take(v);
+            if kernel.product().is_some() {
+                let batch = shape.len() - 2;
+                let is_sum = kernel.stages.len() == 1
+                    && self.graph_op(self.graph.node(kernel.stages[0].node)) == prim::MATMUL
+                    && matches!(self.graph_op(data), prim::SUM | prim::SUM_LIKE)
+                    && over == AxisSet::first(batch);
+                if !(is_sum && self.target.sums_batches()) {
+                    self.detach_product(&mut kernel);
+                }
+            }
+            source = kernel.last();
+        } else {
+            kernel = FusedKernel { axes: shape.clone(), ..FusedKernel::default() };
+            source = self.read(&mut kernel, v);
+        }
+        let along = AxisSet::first(shape.len()).without(over);
+        let (work, sources) = (StageWork::Reduce { over, by }, vec![source]);
+        kernel.stages.push(KernelStage { node, work, sources, along });
+        self.close(kernel);
+        true
+    }
+
+    fn product(&mut self, node: Node, data: &NodeData) {
+        let value = data.results[0];
+        let shape = self.shape(value).expect("the shapes are known");
+        let mut kernel = FusedKernel { axes: shape.clone(), ..FusedKernel::default() };
+        let sources = data.operands.iter().map(|&v| self.read_whole(&mut kernel, v)).collect();
+        let along = AxisSet::first(shape.len());
+        kernel.stages.push(KernelStage { node, work: StageWork::Product, sources, along });
+        let joins = match self.users[value.index()] {
+            Users::Only(user) => {
+                let is_sum = matches!(self.graph.node(user).op, Op::Prim(prim::SUM | prim::SUM_LIKE, _));
+                let is_elementwise = matches!(&self.graph.node(user).op, Op::Prim(op, _) if op.is_elementwise());
+                let has_shape = || self.takes(user, value, &shape);
+                is_elementwise && has_shape() || is_sum && shape.len() > 2 && self.stage_op(user).is_some()
+            }
+            _ => false,
+        };
+        let ty = self.graph.ty(value).element();
+        let may_wait = ty.dtype.is_float() && self.target.fuses() && !self.assigned_later[value.index()];
+        if joins && may_wait && !shape.contains(&0) {
+            self.waiting.insert(value, kernel);
+        } else {
+            self.close(kernel);
+        }
+    }
+
+    /// Adds random numbers to the kernel of their only user, unless there is none.
+    fn draw(&mut self, node: Node, data: &NodeData) -> bool {
+        let value = data.results[0];
+        let shape = self.shape(value).expect("the shapes are known");
+        let Users::Only(user) = self.users[value.index()] else { return false };
+        let is_draw = matches!(self.graph_op(data), prim::RANDOM_BITS | prim::RANDOM_UNIFORM);
+        if !is_draw || !self.target.fuses() || shape.is_empty() || !self.takes(user, value, &shape) {
+            return false;
+        }
+        let mut kernel = FusedKernel { axes: shape.clone(), ..FusedKernel::default() };
+        let sources = vec![self.read_whole(&mut kernel, data.operands[0])];
+        let along = AxisSet::first(shape.len());
+        kernel.stages.push(KernelStage { node, work: StageWork::Draw, sources, along });
+        self.waiting.insert(value, kernel);
+        true
+    }
+
+    fn graph_op(&self, data: &NodeData) -> Prim {
+        if let Op::Prim(op, _) = data.op { op } else { panic!("a stage is a primitive operation") }
+    }
+
+    /// Returns the kernel that ends in a value, to be continued by a user.
+    fn take(&mut self, v: Value) -> FusedKernel {
+        match self.users[v.index()] {
+            Users::Several => self.waiting.get(&v).cloned(),
+            _ => self.waiting.remove(&v),
+        }
+        .expect("the value waits")
+    }
+
+    /// Adds an input that is read at the index of the kernel.
+    fn read(&mut self, kernel: &mut FusedKernel, v: Value) -> StageSource {
+        self.end(v);
+        let map = (0..kernel.axes.len()).map(Coord::axis).collect();
+        let (value, map) = through_views(self.graph, v, map);
+        kernel.add_input(KernelInput { value, map: Some(map) })
+    }
+
+    /// Adds an input that is read whole.
+    fn read_whole(&mut self, kernel: &mut FusedKernel, value: Value) -> StageSource {
+        self.end(value);
+        kernel.add_input(KernelInput { value, map: None })
+    }
+
+    /// Ends the kernel of a value if it waits, since the value is needed in memory.
+    fn end(&mut self, v: Value) {
+        if let Some(kernel) = self.waiting.remove(&v) {
+            self.close(kernel);
+        }
+    }
+
+    /// Ends the kernel, which writes its last stage.
+    fn close(&mut self, mut kernel: FusedKernel) {
+        let is_sum = matches!(kernel.stages.last(), Some(KernelStage { work: StageWork::Reduce { .. }, .. }));
+        let has_stages = kernel.product().is_some() && kernel.stages.len() > 1;
+        if has_stages && !is_sum && !self.target.has_epilogue(self.graph, &kernel, self.loops > 0) {
+            self.detach_product(&mut kernel);
+        }
+        let last = kernel.stages.len() - 1;
+        kernel.outputs.push(last);
+        for stage in &kernel.stages[..last] {
+            let part = &mut self.fusion.parts[stage.node.index()];
+            if *part == NodePart::Alone {
+                *part = NodePart::Inside;
+            }
+        }
+        let id = KernelId(self.fusion.kernels.len() as u32);
+        self.fusion.parts[kernel.stages[last].node.index()] = NodePart::Kernel(id);
+        self.fusion.kernels.push(kernel);
+    }
+
+    /// Computes the product of a kernel in a kernel of its own, whose result the rest reads.
+    fn detach_product(&mut self, kernel: &mut FusedKernel) {
+        if kernel.product().is_none() {
+            return;
+        }
+        let whole = std::mem::take(kernel);
+        kernel.axes.clone_from(&whole.axes);
+        let mut stages = whole.stages.into_iter();
+        let product = stages.next().expect("the product is the first stage");
+        let value = self.graph.node(product.node).results[0];
+        let map = (0..whole.axes.len()).map(Coord::axis).collect();
+        let result = kernel.add_input(KernelInput { value, map: Some(map) });
+        let mut alone = FusedKernel { axes: whole.axes, ..FusedKernel::default() };
+        let mut stages: Vec<KernelStage> = stages.collect();
+        let input = |kernel: &mut FusedKernel, i: usize| kernel.add_input(whole.inputs[i].clone());
+        let mut product = product;
+        for source in &mut product.sources {
+            if let StageSource::Input(i) = *source {
+                *source = input(&mut alone, i);
+            }
+        }
+        for source in stages.iter_mut().flat_map(|stage| &mut stage.sources) {
+            *source = match *source {
+                StageSource::Input(i) => input(kernel, i),
+                StageSource::Stage(0) => result,
+                StageSource::Stage(i) => StageSource::Stage(i - 1),
+            };
+        }
+        alone.stages.push(product);
+        kernel.stages = stages;
+        self.close(alone);
+    }
+}
+
+impl FusedKernel {
+    /// Returns the number of inputs and of operations. The result of a product counts as an input,
+    /// and its operands do not.
+    fn epilogue_sizes(&self) -> [usize; 2] {
+        let Some(product) = self.product() else { return [self.inputs.len(), self.stages.len()] };
+        let is_operand = |i: &usize| product.sources.contains(&StageSource::Input(*i));
+        let of_product = (0..self.inputs.len()).filter(is_operand).count();
+        [self.inputs.len() - of_product + 1, self.stages.len() - 1]
+    }
+
+    fn add_input(&mut self, input: KernelInput) -> StageSource {
+        let i = self.inputs.iter().position(|other| *other == input).unwrap_or_else(|| {
+            self.inputs.push(input);
+            self.inputs.len() - 1
+        });
+        StageSource::Input(i)
+    }
+
+    /// Returns the value of the last stage. A kernel without stages has one input.
+    fn last(&self) -> StageSource {
+        match self.stages.len() {
+            0 => StageSource::Input(0),
+            n => StageSource::Stage(n - 1),
+        }
+    }
+
+    /// Appends a kernel with the same axes, before or after the stages of this one, and returns its
+    /// last value. `sources` refer to this kernel and stay valid.
+    fn append(&mut self, other: FusedKernel, sources: &mut [StageSource]) -> StageSource {
+        debug_assert_eq!(self.axes, other.axes, "only kernels of the same axes are joined");
+        if other.product().is_none() || self.stages.is_empty() && self.inputs.is_empty() {
+            let stages = self.add_kernel(other);
+            return *stages.last().expect("a kernel that waits has stages");
+        }
+        // The product stays the first stage.
+        let this = std::mem::replace(self, other);
+        let last = self.last();
+        let inputs: Vec<StageSource> = this.inputs.iter().map(|input| self.add_input(input.clone())).collect();
+        let stages = self.add_kernel(this);
+        for source in sources {
+            *source = match *source {
+                StageSource::Input(i) => inputs[i],
+                StageSource::Stage(i) => stages[i],
+            };
+        }
+        last
+    }
+
+    /// Adds the stages of another kernel, and returns where each of them is now.
+    fn add_kernel(&mut self, other: FusedKernel) -> Vec<StageSource> {
+        let inputs: Vec<StageSource> = other.inputs.into_iter().map(|input| self.add_input(input)).collect();
+        let mut stages: Vec<StageSource> = Vec::with_capacity(other.stages.len());
+        for mut stage in other.stages {
+            if let Some(i) = self.stages.iter().position(|s| s.node == stage.node) {
+                stages.push(StageSource::Stage(i));
+                continue;
+            }
+            for source in &mut stage.sources {
+                *source = match *source {
+                    StageSource::Input(i) => inputs[i],
+                    StageSource::Stage(i) => stages[i],
+                };
+            }
+            self.stages.push(stage);
+            stages.push(StageSource::Stage(self.stages.len() - 1));
+        }
+        stages
+    }
+}

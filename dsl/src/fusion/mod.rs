@@ -1,0 +1,248 @@
+//! Fused kernels: parts of a graph that a device computes in one pass over its elements.
+//!
+//! [`Fusion::find`] groups the nodes of a graph into kernels, for one device at a time. The graph
+//! stays as it is; a [`Fusion`] says for each node whether it is computed by itself, inside a
+//! kernel, or is the last node of a kernel, where the kernel runs. A device compiles each
+//! [`FusedKernel`] from this one description: the CPU chooses loops and tiles, a GPU prints a
+//! shader, and the interpreter runs it stage by stage ([`run`]).
+//!
+//! The index space of a kernel is a set of axes **without a memory order**. The value of a stage
+//! varies along a subset of them: per element, per row, per column, or not at all. A broadcast is a
+//! value that does not vary along an axis, and a reduction is a stage that removes axes.
+//!
+//! ```text
+//! kernel [4096, 1024]
+//!   in x = %x [a0, a1]
+//!   in g = %g [a1]
+//!   s [a0] = sum of x over a1
+//!   out %y [a0, a1] = mul s, g
+//! ```
+//!
+//! Only inputs have access maps ([`Coord`]): broadcasts, slices, flips and permutations of the
+//! graph become coordinates of the tensor that they read. Maps contain no division, so a reshape,
+//! which is free in memory, ends a kernel.
+//!
+//! # Invariants
+//!
+//! [`FusedKernel::verify`] checks them:
+//!
+//! - **K1** A stage reads values that vary along a subset of its axes, at its own index. Those that
+//!   it reduces count as its axes.
+//! - **K2** The value of a reduction varies along the axes of its operand without those that it
+//!   reduces.
+//! - **K3** All coordinates are within the extents of the tensor.
+//! - **K4** A stage that can fail is the only stage of its kernel, so that its error names the
+//!   operation.
+//! - **K5** A stage reads earlier stages only. Every stage is read by a later one or is an output.
+//! - **K6** No two outputs are the same value, and every element of an output is written once.
+//! - **K7** A product is the first stage, and there is at most one.
+//!
+//! # Limits
+//!
+//! A description knows operations, types and extents. It must never know devices, memory layouts,
+//! strides, tiles or threads: what a device can and should fuse is the answer of its
+//! [`FusionTarget`].
+
+mod access;
+mod find;
+mod print;
+mod run;
+mod users;
+mod verify;
+
+pub use access::Coord;
+pub use find::{EveryFusion, FusionTarget, NoFusion, reduced_axes};
+pub use print::KernelText;
+pub use run::run;
+pub use users::{Users, users};
+
+use crate::ir::{Graph, Node, Value};
+use crate::ops::Combiner;
+
+/// A set of axes of a kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AxisSet(u32);
+
+impl AxisSet {
+    /// The largest number of axes of a kernel.
+    pub const MAX_AXES: usize = 32;
+
+    /// Returns the first `n` axes.
+    ///
+    /// # Panics
+    /// Panics if `n` exceeds [`AxisSet::MAX_AXES`].
+    pub fn first(n: usize) -> AxisSet {
+        assert!(n <= AxisSet::MAX_AXES, "a kernel has at most {} axes", AxisSet::MAX_AXES);
+        AxisSet(u32::MAX.checked_shr((AxisSet::MAX_AXES - n) as u32).unwrap_or(0))
+    }
+
+    /// Returns whether the set contains an axis.
+    pub fn contains(self, axis: usize) -> bool {
+        axis < AxisSet::MAX_AXES && self.0 >> axis & 1 == 1
+    }
+
+    /// Returns whether all axes are in the other set.
+    pub fn is_subset(self, of: AxisSet) -> bool {
+        self.0 & !of.0 == 0
+    }
+
+    /// Returns the axes of both sets.
+    #[must_use]
+    pub fn union(self, other: AxisSet) -> AxisSet {
+        AxisSet(self.0 | other.0)
+    }
+
+    /// Returns the axes that are not in the other set.
+    #[must_use]
+    pub fn without(self, other: AxisSet) -> AxisSet {
+        AxisSet(self.0 & !other.0)
+    }
+
+    /// Returns whether there is no axis.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns the number of axes.
+    pub fn len(self) -> usize {
+        self.0.count_ones() as usize
+    }
+
+    /// Returns the axes, ascending.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..AxisSet::MAX_AXES).filter(move |&axis| self.contains(axis))
+    }
+}
+
+impl FromIterator<usize> for AxisSet {
+    /// # Panics
+    /// Panics if an axis exceeds [`AxisSet::MAX_AXES`].
+    fn from_iter<I: IntoIterator<Item = usize>>(axes: I) -> AxisSet {
+        axes.into_iter().fold(AxisSet::default(), |set, axis| {
+            assert!(axis < AxisSet::MAX_AXES, "a kernel has at most {} axes", AxisSet::MAX_AXES);
+            AxisSet(set.0 | 1 << axis)
+        })
+    }
+}
+
+/// A tensor that a kernel reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelInput {
+    /// The tensor, a value of the graph.
+    pub value: Value,
+    /// The elements that are read, or `None` if a stage reads the whole tensor in an order of its
+    /// own: the operand of a product, or the key of random numbers.
+    pub map: Option<Vec<Coord>>,
+}
+
+/// The origin of an operand of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StageSource {
+    /// An input of the kernel, at the index of the stage.
+    Input(usize),
+    /// The value of an earlier stage.
+    Stage(usize),
+}
+
+/// The work of a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StageWork {
+    /// The elementwise operation of the node.
+    Map,
+    /// Combines the elements of its operand along some axes.
+    Reduce {
+        /// The axes that are reduced.
+        over: AxisSet,
+        /// The function that combines two elements.
+        by: Combiner,
+    },
+    /// The matmul or convolution of the node, whose operands are read whole.
+    Product,
+    /// The random numbers of the node, numbered by the row-major index in the shape of its result.
+    /// The key is read whole.
+    Draw,
+}
+
+/// A stage of a kernel: one operation of the graph.
+#[derive(Clone, Debug)]
+pub struct KernelStage {
+    /// The node that the stage computes. Its operation, attributes and location are those of the
+    /// stage.
+    pub node: Node,
+    /// The work.
+    pub work: StageWork,
+    /// The operands, in the order of the operation.
+    pub sources: Vec<StageSource>,
+    /// The axes along which the value varies, which are those of extents other than 1 of the node's
+    /// result, in order.
+    pub along: AxisSet,
+}
+
+/// A fused kernel; see the [module](self).
+#[derive(Clone, Debug, Default)]
+pub struct FusedKernel {
+    /// The extents of the axes.
+    pub axes: Vec<usize>,
+    /// The tensors that the kernel reads.
+    pub inputs: Vec<KernelInput>,
+    /// The stages, in an order in which they can be computed.
+    pub stages: Vec<KernelStage>,
+    /// The stages whose values the kernel writes.
+    pub outputs: Vec<usize>,
+}
+
+impl FusedKernel {
+    /// Returns the graph value that an output is.
+    pub fn output(&self, graph: &Graph, output: usize) -> Value {
+        graph.node(self.stages[self.outputs[output]].node).results[0]
+    }
+
+    /// Returns the stage of a product, if the kernel has one.
+    pub fn product(&self) -> Option<&KernelStage> {
+        self.stages.first().filter(|stage| stage.work == StageWork::Product)
+    }
+
+    /// Returns whether a stage draws random numbers.
+    pub fn draws(&self) -> bool {
+        self.stages.iter().any(|stage| stage.work == StageWork::Draw)
+    }
+}
+
+/// An index into the kernels of a [`Fusion`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KernelId(u32);
+
+/// The part of a node in a [`Fusion`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodePart {
+    /// The node runs by itself.
+    Alone,
+    /// Only kernels compute the node, each for itself.
+    Inside,
+    /// The node is the last one of a kernel, which runs here.
+    Kernel(KernelId),
+}
+
+/// The kernels of a graph; see the [module](self).
+#[derive(Clone, Debug)]
+pub struct Fusion {
+    kernels: Vec<FusedKernel>,
+    parts: Vec<NodePart>,
+}
+
+impl Fusion {
+    /// Returns the part of a node.
+    pub fn part(&self, node: Node) -> NodePart {
+        self.parts[node.index()]
+    }
+
+    /// Returns a kernel.
+    pub fn kernel(&self, id: KernelId) -> &FusedKernel {
+        &self.kernels[id.0 as usize]
+    }
+
+    /// Returns all kernels.
+    pub fn kernels(&self) -> &[FusedKernel] {
+        &self.kernels
+    }
+}

@@ -1,0 +1,82 @@
+//! What the CPU fuses: its answers to the pass that finds kernels.
+//!
+//! - Functions of elements: those that have loops. 16-bit floats have loops for a few operations
+//!   only, and all others are computed by the reference.
+//! - Sizes: an elementwise kernel has a fixed number of operands and operations.
+//! - Reductions: over leading or trailing axes, whose elements are contiguous or one row apart.
+//!   Others are computed without their operand's operations.
+//! - Epilogues: in a loop, a small result stays in the L1 cache anyway, and a separate kernel can
+//!   update a loop variable in place. So only a sum, which a product can begin with, is worth it
+//!   there.
+//! - With a check of finite values, every value is computed at its node.
+
+use super::LowerOptions;
+use crate::cpu::kernels::elementwise::{MAX_OPERANDS, MAX_OPS};
+use crate::cpu::kernels::functions::{ElementFunction, function};
+use crate::cpu::kernels::map_reduce::ReducedLayout;
+use anabranch_dsl::fusion::{AxisSet, FusedKernel, FusionTarget};
+use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Value};
+use anabranch_dsl::ops::{OpClass, prim};
+
+/// Maximum size in bytes of a result that stays in the L1 cache.
+const SMALL: u128 = 1 << 15;
+
+/// The CPU as the target of fusion.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CpuFusion {
+    pub(super) options: LowerOptions,
+}
+
+/// Returns the elementwise function of a node, or `None` for any other node.
+pub(super) fn function_of(graph: &Graph, node: &NodeData) -> Option<ElementFunction> {
+    let Op::Prim(op, _) = &node.op else { return None };
+    let dtype = |v: Value| graph.ty(v).element().dtype;
+    // `select` chooses from its second and third operand.
+    let operand = dtype(*node.operands.get(usize::from(op == prim::SELECT))?);
+    function(*op, operand, dtype(node.results[0]))
+}
+
+impl FusionTarget for CpuFusion {
+    fn computes(&self, graph: &Graph, node: Node) -> bool {
+        let data = graph.node(node);
+        let Op::Prim(op, _) = data.op else { return false };
+        let is_half = |&v: &Value| graph.ty(v).element().dtype.is_half();
+        if op.widens() && data.operands.iter().chain(&data.results).any(is_half) {
+            return false;
+        }
+        match op.class {
+            // Registers hold values of rank 0.
+            OpClass::Scalar(_) => graph.ty(data.results[0]).element().rank() > 0 && function_of(graph, data).is_some(),
+            OpClass::Contract(_) => matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD),
+            OpClass::Reduce(_) | OpClass::Random(_) => self.options.fuse,
+            _ => false,
+        }
+    }
+
+    fn fuses(&self) -> bool {
+        self.options.fuse && !self.options.check_finite
+    }
+
+    fn max_inputs(&self) -> usize {
+        MAX_OPERANDS
+    }
+
+    fn max_operations(&self) -> usize {
+        MAX_OPS
+    }
+
+    fn reduces(&self, shape: &[usize], over: AxisSet) -> bool {
+        ReducedLayout::of(shape, &over.iter().collect::<Vec<_>>()).is_some()
+    }
+
+    fn has_epilogue(&self, graph: &Graph, kernel: &FusedKernel, is_in_loop: bool) -> bool {
+        let ty = |stage: usize| graph.ty(graph.node(kernel.stages[stage].node).results[0]).element();
+        let is_sum = kernel.stages.len() == 2 && graph.node(kernel.stages[1].node).op.is(prim::ADD);
+        let is_small = ty(0).n_bytes().is_some_and(|n| n <= SMALL);
+        (!is_in_loop || is_sum || !is_small) && ty(kernel.stages.len() - 1).dtype == ty(0).dtype
+    }
+
+    fn sums_batches(&self) -> bool {
+        true
+    }
+}
