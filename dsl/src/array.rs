@@ -194,7 +194,10 @@ impl HostTensor {
     #[track_caller]
     pub fn try_new<T: Element>(shape: impl Into<Vec<usize>>, data: Vec<T>) -> Result<HostTensor> {
         let (shape, here) = (shape.into(), Loc::caller());
-        check_count(&shape, data.len()).map_err(|message| Diagnostic::new(message).at(here, "created here"))?;
+        check_count(&shape, data.len()).map_err(|message| {
+            let help = "pass as many elements as the product of the extents";
+            Diagnostic::new(message).at(here, "created here").help(help)
+        })?;
         Ok(HostTensor::from_parts(shape, T::into_buffer(data), None))
     }
 
@@ -334,7 +337,10 @@ impl HostTensor {
     #[track_caller]
     pub fn try_reshaped(&self, shape: impl Into<Vec<usize>>) -> Result<HostTensor> {
         let here = Loc::caller();
-        self.with_shape(shape.into()).map_err(|message| Diagnostic::new(message).at(here, "reshaped here"))
+        self.with_shape(shape.into()).map_err(|message| {
+            let help = "the product of the extents must stay the same";
+            Diagnostic::new(message).at(here, "reshaped here").help(help)
+        })
     }
 
     fn with_shape(&self, shape: Vec<usize>) -> Result<HostTensor, String> {

@@ -117,7 +117,8 @@ impl Signature {
                     let message = format!(
                         "the function takes {fixed} tensors and {per_item} for each item of a sequence, but got {n}"
                     );
-                    return Err(Diagnostic::new(message));
+                    let help = format!("list {fixed} types, and {per_item} more for each item");
+                    return Err(Diagnostic::new(message).help(help));
                 };
                 vec![items / layout.per_item]
             }
@@ -315,6 +316,9 @@ pub trait Feed<I: Input> {
     fn feed(self, to: &mut Arguments);
 }
 
+/// The help if a signature has too few or too many types.
+const ONE_TYPE_EACH: &str = "a signature lists one type for each tensor of the parameters, in their order";
+
 impl<T: Element> Input for Tensor<T> {
     const LAYOUT: ParamLayout = ParamLayout::TENSOR;
     fn trace(inputs: &mut Inputs<'_>) -> Result<Self> {
@@ -323,12 +327,13 @@ impl<T: Element> Input for Tensor<T> {
         let Some(ty) = inputs.types.next() else {
             let (least, position) = (count(i + 1, "tensor"), inputs.position());
             let message = format!("the function takes at least {least}, but got {i}: {position} is missing");
-            return Err(Diagnostic::new(message));
+            return Err(Diagnostic::new(message).help(ONE_TYPE_EACH));
         };
         if ty.dtype != T::DTYPE {
             let position = inputs.position();
             let message = format!("input {i} ({position}) has elements of type {}, but got {ty}", T::DTYPE);
-            return Err(Diagnostic::new(message));
+            let expected = TensorType::new(T::DTYPE, ty.shape.clone());
+            return Err(Diagnostic::new(message).help(format!("give this input the type {expected}")));
         }
         Ok(Tensor::from_any(trace::input(ty.clone(), None)))
     }
@@ -393,7 +398,8 @@ impl<I: Input> Input for Option<I> {
             0 | 1 => Ok(items.pop()),
             n => {
                 let position = inputs.position();
-                Err(Diagnostic::new(format!("{position} is an `Option` and takes at most one value, but got {n}")))
+                let message = format!("{position} is an `Option` and takes at most one value, but got {n}");
+                Err(Diagnostic::new(message).help("use a `Vec` for several values"))
             }
         }
     }
@@ -775,7 +781,7 @@ pub fn trace_fn<Args, F: GraphFn<Args>>(
         if inputs.types.len() > 0 {
             let (takes, given) = (inputs.taken, signature.types.len());
             let takes = count(takes, "tensor");
-            trace::fail(Diagnostic::new(format!("the function takes {takes}, but got {given}")));
+            trace::fail(Diagnostic::new(format!("the function takes {takes}, but got {given}")).help(ONE_TYPE_EACH));
         }
         let mut outputs = Vec::new();
         output.flatten(&mut outputs);

@@ -9,7 +9,7 @@ pub mod list;
 use crate::format::Stream;
 use crate::fusion::{self, Fusion, KernelId, NodePart};
 use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
-use crate::memory::OutOfMemory;
+use crate::memory::{OutOfMemory, SMALLER};
 use crate::ops::{EvalCx, InferCx, prim};
 pub use crate::stop::{StopFlag, stopped};
 use crate::{Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, Shape, TensorType, Type};
@@ -265,7 +265,8 @@ fn run_parts(
     };
     if inputs.len() != graph.inputs().len() {
         let (expected, given) = (graph.inputs().len(), inputs.len());
-        return Err(Diagnostic::new(format!("`{}` takes {expected} inputs, but got {given}", graph.name)));
+        let message = format!("`{}` takes {expected} inputs, but got {given}", graph.name);
+        return Err(Diagnostic::new(message).help("pass one value for each input, in their order"));
     }
     for (i, (&param, input)) in graph.inputs().iter().zip(inputs).enumerate() {
         match input {
@@ -481,7 +482,7 @@ impl Interp<'_> {
                 let stack = self.stack(operands[0]);
                 let Some((below, top)) = stack.pop() else {
                     let shape = stack.element.shape.known().filter(|_| stack.zeros_below);
-                    let Some(shape) = shape else { return Err(Diagnostic::new("pop from an empty stack").at(loc, "")) };
+                    let Some(shape) = shape else { return Err(empty_stack(loc)) };
                     let zeros = HostTensor::try_zeros(stack.element.dtype, shape);
                     let zeros = zeros.map_err(|missing| no_memory("pop", &stack.element, missing, loc))?;
                     return Ok(vec![RuntimeValue::Stack(stack.clone()), RuntimeValue::Tensor(zeros)]);
@@ -502,8 +503,7 @@ impl Interp<'_> {
                 let longer = if x.len() < y.len() { b } else { a };
                 let shorter = if x.len() < y.len() { a } else { b };
                 if x.len() != y.len() && !shorter.zeros_below {
-                    let message = format!("stacks of {} and {} elements cannot be added", x.len(), y.len());
-                    return Err(Diagnostic::new(message).at(loc, ""));
+                    return Err(stacks_differ(x.len(), y.len(), loc));
                 }
                 let add = prim::ADD;
                 let sum = |(x, y): (&HostTensor, &HostTensor)| {
@@ -559,10 +559,11 @@ impl Interp<'_> {
 }
 
 /// Returns the error of an operation for whose result there is no memory.
-fn no_memory(op: &str, ty: &TensorType, missing: OutOfMemory, loc: Loc) -> Diagnostic {
+pub fn no_memory(op: &str, ty: &TensorType, missing: OutOfMemory, loc: Loc) -> Diagnostic {
     Diagnostic::new(format!("{op}: out of memory: {ty} needs {} bytes", missing.bytes))
         .of_kind(ErrorKind::ResourceExhausted)
-        .at(loc, "")
+        .at(loc, "computed here")
+        .help(SMALLER)
 }
 
 /// Returns whether all elements are finite. Integers always are.
@@ -574,6 +575,17 @@ pub fn is_finite(t: &HostTensor) -> bool {
         crate::Buffer::BF16(d) => d.iter().all(|x| x.is_finite()),
         _ => true,
     }
+}
+
+/// Returns the error of a pop from a stack without elements, which is the same for every engine.
+pub fn empty_stack(loc: Loc) -> Diagnostic {
+    Diagnostic::new("pop from an empty stack").at(loc, "there are more pops than pushes")
+}
+
+/// Returns the error of a sum of stacks of different lengths, which is the same for every engine.
+pub fn stacks_differ(a: usize, b: usize, loc: Loc) -> Diagnostic {
+    let message = format!("stacks of {a} and {b} elements cannot be added");
+    Diagnostic::new(message).at(loc, "their lengths differ")
 }
 
 /// Returns the error of a failed assertion, which is the same for every engine.
@@ -588,4 +600,5 @@ pub fn not_finite(op: &str, loc: Loc) -> Diagnostic {
     Diagnostic::new(format!("{op}: produced a non-finite value from finite operands"))
         .of_kind(ErrorKind::AssertionFailed)
         .at(loc, "NaN or infinity produced here")
+        .help("print the operands; common causes are division by 0, the logarithm of 0 and the overflow of `exp`")
 }

@@ -11,6 +11,9 @@ use std::fmt;
 /// time.
 const LARGE: u128 = 1 << 26;
 
+/// The help of errors about values that do not fit in memory.
+pub const SMALLER: &str = "use smaller tensors, for example a smaller batch";
+
 /// The error that there is no memory for this many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {

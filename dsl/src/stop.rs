@@ -81,5 +81,11 @@ pub fn stopped(kind: ErrorKind, graph: &str, loops: impl IntoIterator<Item = Loc
         let label = if error.labels.is_empty() { "this loop was running" } else { "inside this one" };
         error = error.at(place, label);
     }
-    if error.labels.is_empty() { error.at(next, "this would have run next") } else { error }
+    if error.labels.is_empty() {
+        error = error.at(next, "this would have run next");
+    }
+    match kind {
+        ErrorKind::DeadlineExceeded => error.help("no variable has changed; call again with a later deadline"),
+        _ => error,
+    }
 }

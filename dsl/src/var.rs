@@ -314,5 +314,6 @@ pub fn check_value(name: &str, var: &AnyVar, value: &HostTensor) -> Result<()> {
     if value.ty() == *var.ty() {
         return Ok(());
     }
-    Err(Diagnostic::new(format!("the variable `{name}` is {}, but the value is {}", var.ty(), value.ty())))
+    let message = format!("the variable `{name}` is {}, but the value is {}", var.ty(), value.ty());
+    Err(Diagnostic::new(message).help("a variable keeps the element type and the shape of its initial value"))
 }

@@ -6,7 +6,7 @@
 //! Invariant: a written element has the element type of the list and a shape that its type allows.
 
 use crate::ir::ListOp;
-use crate::memory::{self, OutOfMemory};
+use crate::memory::{self, OutOfMemory, SMALLER};
 use crate::ops::{EvalCx, prim};
 use crate::{Buffer, DType, Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, TensorType, match_buffer};
 
@@ -45,21 +45,28 @@ pub fn written_twice(op: &ListOp, index: i32, len: usize, loc: Loc) -> Diagnosti
 /// Returns the error of an element whose shape the type of the list does not allow.
 pub fn wrong_shape(op: &ListOp, given: &TensorType, element: &TensorType, index: usize, loc: Loc) -> Diagnostic {
     error(op, format_args!("element {index} is {given}, but the list has elements of type {element}"), loc)
+        .help("an extent of `Dim::Unknown` in the shape of a list matches elements of any extent")
 }
 
 /// Returns the error of reading an element of an empty list.
 pub fn empty(op: &ListOp, loc: Loc) -> Diagnostic {
-    error(op, "the list is empty", loc)
+    error(op, "the list is empty", loc).help("check that `list.len()` is greater than 0")
 }
 
 /// Returns the error of a list of negative length.
 pub fn negative_length(op: &ListOp, len: i32, loc: Loc) -> Diagnostic {
-    error(op, format_args!("the length {len} of a list is negative"), loc)
+    error(op, format_args!("the length {len} of a list is negative"), loc).help("a length is at least 0")
 }
 
 /// Returns the error of lists of different lengths.
 pub fn lengths_differ(op: &ListOp, a: usize, b: usize, loc: Loc) -> Diagnostic {
     error(op, format_args!("the lengths differ, {a} and {b}"), loc)
+}
+
+/// Returns the error of indices and values of different numbers.
+pub fn wrong_count(op: &ListOp, indices: usize, values: usize, loc: Loc) -> Diagnostic {
+    error(op, format_args!("{indices} indices, but {values} values"), loc)
+        .help("pass one index for each slice of the values along axis 0")
 }
 
 /// Returns the error of a result whose extent is not that of the operation.
@@ -75,25 +82,27 @@ pub fn wrong_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Dia
 /// Returns the error of parts whose extents do not add up to that of the axis.
 pub fn wrong_parts(op: &ListOp, sum: i64, extent: usize, loc: Loc) -> Diagnostic {
     error(op, format_args!("the parts sum to {sum}, but the axis has extent {extent}"), loc)
+        .help("split into parts that cover the whole axis")
 }
 
 /// Returns the error of a part of negative extent.
 pub fn negative_part(op: &ListOp, part: i32, index: usize, loc: Loc) -> Diagnostic {
-    error(op, format_args!("part {index} has the negative extent {part}"), loc)
+    error(op, format_args!("part {index} has the negative extent {part}"), loc).help("an extent is at least 0")
 }
 
 /// Returns the error of a list of `len` elements, for which there is no memory.
 pub fn too_many(op: &ListOp, len: usize, element: &TensorType, missing: OutOfMemory, loc: Loc) -> Diagnostic {
     let mut error = exhausted(op, format_args!("out of memory: {len} elements need {} bytes", missing.bytes), loc);
     error.labels[0].1 = format!("the elements: {element}");
-    error
+    error.help("use a shorter list or smaller elements")
 }
 
 /// Checks that there is memory for a tensor that an operation makes of elements.
 pub fn check_memory(op: &ListOp, result: &TensorType, loc: Loc) -> Result<()> {
     let bytes = result.n_bytes().expect("the shape of a result is known");
-    memory::check(bytes)
-        .map_err(|missing| exhausted(op, format_args!("out of memory: {result} needs {} bytes", missing.bytes), loc))
+    memory::check(bytes).map_err(|missing| {
+        exhausted(op, format_args!("out of memory: {result} needs {} bytes", missing.bytes), loc).help(SMALLER)
+    })
 }
 
 /// Returns the index if it is in range for a list of this length.
@@ -384,8 +393,7 @@ impl HostList {
         }
         let n = indices.len();
         if values.shape()[0] != n {
-            let message = format_args!("{n} indices, but {} values", values.shape()[0]);
-            return Err(error(op, message, loc));
+            return Err(wrong_count(op, n, values.shape()[0], loc));
         }
         Ok((0..n).map(|i| rows(values, i, 1, values.shape()[1..].to_vec())).collect())
     }

@@ -104,6 +104,9 @@ fn scores(cx: &CostCx<'_>) -> f64 {
     cx.elements(cx.operands[0]) * keys
 }
 
+/// The shapes of the operands, for the help of errors.
+const SHAPES: &str = "the shapes are [.., n, size] for queries, [.., m, size] for keys and [.., m, width] for values";
+
 /// Returns the leading axes and the extents `n`, `m`, `size` and `width`, if the operands match.
 fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
     let (q, k, v) = (cx.tensor(0)?, cx.tensor(1)?, cx.tensor(2)?);
@@ -121,13 +124,13 @@ fn checked(cx: &InferCx<'_>) -> Result<[Shape; 5], OpError> {
     let part = |ty: &TensorType, range: std::ops::Range<usize>| Shape::from(&ty.shape.dims()[range]);
     let matched = |what: &str, a: Shape, b: Shape| match a.compatible(&b) {
         true => Ok(a.meet(&b)),
-        false => Err(OpError::new(format!("{what} differ, {a} and {b}")).label(label())),
+        false => Err(OpError::new(format!("{what} differ, {a} and {b}")).label(label()).help(SHAPES)),
     };
     let batch = matched("leading axes", part(q, 0..last), part(k, 0..last))?;
     let batch = matched("leading axes", batch, part(v, 0..last))?;
     let size = matched("sizes of queries and keys", part(q, last + 1..last + 2), part(k, last + 1..last + 2))?;
     if size.dims()[0].known() == Some(0) {
-        return Err(OpError::new("queries and keys have no elements").label(label()));
+        return Err(OpError::new("queries and keys have no elements").label(label()).help(SHAPES));
     }
     let m = matched("numbers of keys and values", part(k, last..last + 1), part(v, last..last + 1))?;
     let n = part(q, last..last + 1);
@@ -301,7 +304,7 @@ impl AnyValue {
         let label = format!("{q} with keys {k}");
         if q.rank() < 2 || k.rank() < 2 || v.rank() < 2 {
             let error = OpError::new("queries, keys and values must be matrices, or batches of matrices");
-            refuse(op, error.label(format!("{label} and values {v}")));
+            refuse(op, error.label(format!("{label} and values {v}")).help(SHAPES));
         }
         if causal && self.dim(-2) != keys.dim(-2) {
             let error = OpError::new(format!("{} queries, but {} keys", self.dim(-2), keys.dim(-2)));

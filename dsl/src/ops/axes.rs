@@ -94,12 +94,31 @@ pub(super) fn axis(axis: isize, rank: usize) -> Result<usize, OpError> {
     })
 }
 
+/// Returns the help for an index that is out of bounds.
+pub(super) fn indices(extent: usize) -> String {
+    match extent.checked_sub(1) {
+        None => "the axis has no elements".to_owned(),
+        Some(last) => format!("indices are 0 to {last}"),
+    }
+}
+
+/// Returns the help for a host index that is out of bounds, which may count from the end.
+pub(super) fn host_indices(extent: usize) -> String {
+    match extent {
+        0 => indices(0),
+        n => format!("{}, or -1 to -{n} counted from the end", indices(n)),
+    }
+}
+
 /// Returns axes counted from the front, ascending and without duplicates.
 pub(super) fn axes(axes: &[isize], rank: usize) -> Result<Vec<usize>, OpError> {
     let mut counted = axes.iter().map(|&a| axis(a, rank)).collect::<Result<Vec<_>, _>>()?;
     counted.sort_unstable();
     match counted.windows(2).find(|w| w[0] == w[1]) {
-        Some(twice) => Err(OpError::new(format!("axis {} is given twice in {axes:?}", twice[0]))),
+        Some(twice) => {
+            let error = OpError::new(format!("axis {} is given twice in {axes:?}", twice[0]));
+            Err(error.help("list each axis once; negative axes count from the last"))
+        }
         None => Ok(counted),
     }
 }

@@ -176,7 +176,11 @@ fn products(cx: &EvalCx<'_>, x: &[usize], w: &[usize], y: &[usize], roles: [usiz
 fn checked(cx: &InferCx<'_>) -> Result<(Windows, usize), OpError> {
     let Conv { strides, padding, dilation, groups } = Conv::of(cx.attrs);
     let windows = Windows::checked(strides, &padding, dilation)?;
-    if groups == 0 { Err(OpError::new("`groups` is 0, but must be at least 1")) } else { Ok((windows, groups)) }
+    if groups == 0 {
+        let error = OpError::new("`groups` is 0, but must be at least 1");
+        return Err(error.help("use 1 group to connect all channels with all filters"));
+    }
+    Ok((windows, groups))
 }
 
 fn check_operands(a: &TensorType, b: &TensorType, windows: &Windows) -> Result<(), OpError> {
@@ -334,7 +338,8 @@ impl AnyValue {
     #[track_caller]
     pub fn conv<const D: usize>(self, w: AnyValue, options: &ConvOptions<D>) -> AnyValue {
         if options.output_padding != [0; D] {
-            refuse("conv", OpError::new("only transposed convolutions have output padding"));
+            let error = OpError::new("only transposed convolutions have output padding");
+            refuse("conv", error.help("use `padding` to pad the input"));
         }
         let (x, filters) = (self.tensor_type(), w.tensor_type());
         let window = filters.shape.dims().get(2..).unwrap_or_default();
@@ -352,7 +357,9 @@ impl AnyValue {
         };
         if y.rank() != D + 2 || filters.rank() != D + 2 {
             let error = OpError::new(format!("the ranks are {} and {}, not {}", y.rank(), filters.rank(), D + 2));
-            refuse(op, error.label(format!("{y} with filters {filters}")));
+            let help =
+                "the shapes are [batch, channels, ..] for the input and [channels, filters / groups, ..] for filters";
+            refuse(op, error.label(format!("{y} with filters {filters}")).help(help));
         }
         let extent = |i: usize| {
             let (Some(n), Some(k)) = (y.shape.dims()[2 + i].known(), filters.shape.dims()[2 + i].known()) else {
@@ -363,13 +370,15 @@ impl AnyValue {
             let (stride, more) = (options.stride[i], options.output_padding[i]);
             if more >= stride.max(1) {
                 let error = OpError::new(format!("output padding {more} is not less than the stride {stride}"));
-                refuse(op, error.label(format!("axis {}", 2 + i)));
+                let help = "output padding selects one of `stride` possible extents of the result";
+                refuse(op, error.label(format!("axis {}", 2 + i)).help(help));
             }
             let (steps, reach) = (n.saturating_sub(1), options.dilation[i].saturating_mul(k.saturating_sub(1)));
             let full = stride.saturating_mul(steps).saturating_add(reach).saturating_add(1 + more);
             let Some(extent) = full.checked_sub(padding[i].0.saturating_add(padding[i].1)) else {
                 let error = OpError::new(format!("padding {:?} exceeds the {full} elements", padding[i]));
-                refuse(op, error.label(format!("axis {} of {y}", 2 + i)));
+                let help = "the padding of a transposed convolution is removed from its result";
+                refuse(op, error.label(format!("axis {} of {y}", 2 + i)).help(help));
             };
             Dim::Known(extent)
         };

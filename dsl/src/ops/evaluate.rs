@@ -24,7 +24,7 @@ impl OpDef {
         let has_memory = |ty: &TensorType| {
             memory::check(ty.n_bytes().unwrap_or(0)).map_err(|missing| OpError {
                 kind: ErrorKind::ResourceExhausted,
-                ..OpError::new(format!("out of memory: {ty} needs {} bytes", missing.bytes))
+                ..OpError::new(format!("out of memory: {ty} needs {} bytes", missing.bytes)).help(memory::SMALLER)
             })
         };
         has_memory(cx.ty)?;

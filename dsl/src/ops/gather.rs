@@ -31,7 +31,7 @@ fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, O
             let at = super::elementwise_binary::index_of(ids.shape(), i);
             let place = if at.is_empty() { String::new() } else { format!(" at {at:?}") };
             let message = format!("index {id}{place} is out of bounds for axis {axis} of extent {extent}");
-            Err(OpError::new(message))
+            Err(OpError::new(message).help(super::axes::indices(extent)))
         }
     };
     numbers(ids).iter().enumerate().map(check).collect()
@@ -142,7 +142,7 @@ fn check_updates(x: &TensorType, read: &Shape, updates: &TensorType) -> Result<(
     }
     if !updates.shape.compatible(read) {
         let error = OpError::new(format!("the updates have shape {}, not {read}", updates.shape));
-        return Err(error.label(format!("{updates} into {x}")));
+        return Err(error.label(format!("{updates} into {x}")).help("each index needs one slice of the updates"));
     }
     Ok(())
 }

@@ -81,7 +81,11 @@ fn shapes_not_broadcast(a: &TensorType, b: &TensorType) -> OpError {
 pub(super) fn check_scalar(cx: &InferCx<'_>, i: usize, class: Class, what: &str) -> Result<(), OpError> {
     let ty = cx.tensor(i)?;
     class.check(ty)?;
-    if ty.rank() == 0 { Ok(()) } else { Err(OpError::new(format!("the {what} is {ty}, not a scalar"))) }
+    if ty.rank() == 0 {
+        return Ok(());
+    }
+    let error = OpError::new(format!("the {what} is {ty}, not a scalar"));
+    Err(error.label(ty.to_string()).help("select one element with `.index(i, axis)`"))
 }
 
 /// Returns an attribute that is an axis of a tensor.

@@ -140,7 +140,12 @@ impl AnyValue {
     /// See [`concat()`].
     #[track_caller]
     pub fn concat(parts: &[AnyValue], axis: isize) -> AnyValue {
-        let Some(first) = parts.first() else { refuse("concat", OpError::new("expected at least one tensor")) };
+        let Some(first) = parts.first() else {
+            refuse(
+                "concat",
+                OpError::new("expected at least one tensor").help("use `zeros` for a result without elements"),
+            )
+        };
         let axis = first.axis("concat", axis);
         trace::emit(prim::CONCAT, parts, Along { axis }.into())
     }
@@ -156,7 +161,12 @@ impl AnyValue {
     /// See [`stack`].
     #[track_caller]
     pub fn stack(parts: &[AnyValue], axis: isize) -> AnyValue {
-        let Some(first) = parts.first() else { refuse("stack", OpError::new("expected at least one tensor")) };
+        let Some(first) = parts.first() else {
+            refuse(
+                "stack",
+                OpError::new("expected at least one tensor").help("use `zeros` for a result without elements"),
+            )
+        };
         let rank = first.rank() + 1;
         let axis = accept("stack", super::axes::axis(axis, rank));
         let unsqueeze = || parts.iter().map(|p| p.unsqueeze(axis as isize)).collect();

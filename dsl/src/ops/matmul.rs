@@ -20,7 +20,8 @@ static MATMUL: OpDef = OpDef {
         let (a, b) = (cx.tensor(0)?, cx.tensor(1)?);
         if a.rank() < 2 || a.rank() != b.rank() {
             let message = format!("ranks {} and {} must be equal and at least 2", a.rank(), b.rank());
-            return Err(OpError::new(message).label(format!("{a} times {b}")));
+            let help = "the operands are matrices [m, k] and [k, n], or batches of them with equal leading axes";
+            return Err(OpError::new(message).label(format!("{a} times {b}")).help(help));
         }
         check_matrices(a, b)?;
         let batch = a.rank() - 2;
@@ -28,7 +29,7 @@ static MATMUL: OpDef = OpDef {
         let (ba, bb) = (Shape::from(&da[..batch]), Shape::from(&db[..batch]));
         if !ba.compatible(&bb) {
             let error = OpError::new(format!("batch dimensions differ, {ba} and {bb}"));
-            return Err(error.label(format!("{a} times {b}")));
+            return Err(error.label(format!("{a} times {b}")).help("all axes but the last two have equal extents"));
         }
         let matrix = [da[batch].clone(), db[batch + 1].clone()];
         Ok(Type::tensor(a.dtype, [ba.meet(&bb).dims(), &matrix].concat()))

@@ -21,7 +21,8 @@ impl AnyValue {
     pub fn dropout(self, rate: f64, key: random::Key) -> AnyValue {
         if !(0.0..1.0).contains(&rate) {
             let error = OpError::new(format!("the rate {rate} must be at least 0 and less than 1"));
-            refuse("dropout", error.label(self.tensor_type().to_string()));
+            let help = "the rate is the share of elements that become 0, such as 0.1";
+            refuse("dropout", error.label(self.tensor_type().to_string()).help(help));
         }
         if rate == 0.0 {
             return self;

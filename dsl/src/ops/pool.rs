@@ -192,7 +192,8 @@ fn check(cx: &InferCx<'_>, x: &TensorType) -> Result<(Windows, Vec<Dim>), OpErro
     check_rank(x, &windows, "")?;
     for (&extent, &(low, high)) in window.iter().zip(&windows.padding) {
         if extent < 1 {
-            return Err(OpError::new(format!("window {window:?} has an extent less than 1")));
+            let error = OpError::new(format!("window {window:?} has an extent less than 1"));
+            return Err(error.label(x.to_string()).help("an extent of 1 leaves an axis unchanged"));
         }
         if low.max(high) >= extent {
             let error = OpError::new(format!("padding {} is too large for a window of extent {extent}", low.max(high)));
@@ -364,7 +365,7 @@ impl AnyValue {
                 "rank {} is less than 3: expected the batch, the channels and at least one more axis",
                 ty.rank()
             ));
-            refuse(op, error.label(ty.to_string()));
+            refuse(op, error.label(ty.to_string()).help("insert missing axes with `.unsqueeze(axis)`"));
         }
         (2..ty.rank() as isize).collect()
     }

@@ -172,7 +172,10 @@ pub fn register(def: OpDef) -> Result<Prim> {
         return Err(error.help("register it once, in a `static` with `LazyLock`, or choose another name"));
     }
     let number = u16::try_from(registered.len()).ok().and_then(|n| FIRST_REGISTERED.checked_add(n));
-    let number = number.ok_or_else(|| Diagnostic::new("the maximum of 32,768 operations is already registered"))?;
+    let number = number.ok_or_else(|| {
+        let error = Diagnostic::new("the maximum of 32,768 operations is already registered");
+        error.help("register each operation once, in a `static` with `LazyLock`")
+    })?;
     registered.push(Box::leak(Box::new(def)));
     Ok(Prim(number))
 }

@@ -18,7 +18,8 @@ const fn row(name: &'static str, eval: Eval) -> OpDef {
             Class::Numeric.check(x)?;
             let axis = axis_attr(cx, x)?;
             if x.shape.dims()[axis] == Dim::Known(0) {
-                return Err(OpError::new(format!("there are no elements along axis {axis}")).label(x.to_string()));
+                let error = OpError::new(format!("there are no elements along axis {axis}")).label(x.to_string());
+                return Err(error.help("the index of the largest or smallest element needs at least one element"));
             }
             Ok(Type::tensor(DType::I32, reduced(&x.shape, &[axis], false)))
         },

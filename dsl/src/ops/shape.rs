@@ -213,7 +213,8 @@ static RESHAPE_LIKE: OpDef = OpDef {
         {
             let error =
                 OpError::new(format!("cannot reshape {} to {}: the element counts differ", x.shape, like.shape));
-            return Err(error.label(format!("{x} to the shape of {like}")));
+            let help = "the products of the extents must be equal";
+            return Err(error.label(format!("{x} to the shape of {like}")).help(help));
         }
         Ok(Type::tensor(x.dtype, &like.shape))
     },

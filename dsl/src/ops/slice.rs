@@ -64,12 +64,14 @@ static SLICE: OpDef = OpDef {
             );
         }
         if end < start {
-            return Err(error(format!("the range {start}..{end} ends before it starts")));
+            let error = error(format!("the range {start}..{end} ends before it starts"));
+            return Err(error.help("reverse an axis with `.flip(axis)`"));
         }
         if let Some(n) = x.shape.dims()[axis].known()
             && end > n
         {
-            return Err(error(format!("the range {start}..{end} is out of bounds for axis {axis} of extent {n}")));
+            let error = error(format!("the range {start}..{end} is out of bounds for axis {axis} of extent {n}"));
+            return Err(error.help(format!("a range ends at {n} or before")));
         }
         let n = (end - start).div_ceil(step);
         Ok(Type::tensor(x.dtype, x.shape.with_extent(axis, Dim::Known(n))))
@@ -126,7 +128,8 @@ static UPDATE_SLICE: OpDef = OpDef {
             return Err(OpError::new(format!(
                 "the start is {start} and the step is {step}, but the step must be at least 1"
             ))
-            .label(label));
+            .label(label)
+            .help("a step of 1 writes adjacent elements"));
         }
         if let (Some(n), Some(m)) = (ty.shape.dims()[axis].known(), part.shape.dims()[axis].known())
             && m > 0
@@ -134,7 +137,7 @@ static UPDATE_SLICE: OpDef = OpDef {
         {
             let message =
                 format!("{m} elements from {start} with step {step} do not fit into axis {axis} of extent {n}");
-            return Err(OpError::new(message).label(label));
+            return Err(OpError::new(message).label(label).help("write fewer elements, or start earlier"));
         }
         Ok(ty.into())
     },
@@ -173,11 +176,17 @@ fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usi
     match usize::try_from(start) {
         Ok(s) if s + size <= extent => Ok(s),
         _ if size == 1 => {
-            Err(OpError::new(format!("index {start} is out of bounds for axis {axis} of extent {extent}")))
+            let error = OpError::new(format!("index {start} is out of bounds for axis {axis} of extent {extent}"));
+            Err(error.help(super::axes::indices(extent)))
         }
         _ => {
             let end = start.saturating_add(size as i64);
-            Err(OpError::new(format!("the range {start}..{end} is out of bounds for axis {axis} of extent {extent}")))
+            let message = format!("the range {start}..{end} is out of bounds for axis {axis} of extent {extent}");
+            let help = match extent.checked_sub(size) {
+                None | Some(0) => "the range must start at 0".to_owned(),
+                Some(last) => format!("{size} elements start at 0 to {last}"),
+            };
+            Err(OpError::new(message).help(help))
         }
     }
 }
@@ -195,7 +204,8 @@ static DYNAMIC_SLICE: OpDef = OpDef {
         if n.is_some_and(|n| size > n) {
             let extent = &x.shape.dims()[axis];
             let message = format!("a part of extent {size} does not fit into axis {axis} of extent {extent}");
-            return Err(OpError::new(message).label(x.to_string()));
+            let help = "use a smaller part, or pad the tensor with `.pad(..)`";
+            return Err(OpError::new(message).label(x.to_string()).help(help));
         }
         Ok(Type::tensor(x.dtype, x.shape.with_extent(axis, Dim::Known(size))))
     },
@@ -305,7 +315,7 @@ impl ScalarIndex for usize {
             && self >= n
         {
             let error = OpError::new(format!("index {self} is out of bounds for axis {axis} of extent {n}"));
-            refuse("index", error.label(x.ty().to_string()));
+            refuse("index", error.label(x.ty().to_string()).help(super::axes::host_indices(n)));
         }
         x.slice(axis, self, self + 1).squeeze(axis)
     }
@@ -319,7 +329,7 @@ impl ScalarIndex for i32 {
         let n = x.dim(axis);
         let Some(index) = n.checked_sub(self.unsigned_abs() as usize) else {
             let error = OpError::new(format!("index {self} is out of bounds for axis {axis} of extent {n}"));
-            refuse("index", error.label(x.ty().to_string()));
+            refuse("index", error.label(x.ty().to_string()).help(super::axes::host_indices(n)));
         };
         index.choose(x, axis)
     }

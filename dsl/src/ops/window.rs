@@ -135,14 +135,17 @@ impl Windows {
     pub(super) fn checked(strides: Vec<usize>, padding: &[usize], dilation: Vec<usize>) -> Result<Windows, OpError> {
         let n = strides.len();
         if !(1..=3).contains(&n) {
-            return Err(OpError::new(format!("windows must have 1 to 3 axes, not {n}")));
+            let error = OpError::new(format!("windows must have 1 to 3 axes, not {n}"));
+            return Err(error.help("give a stride for each axis of the window"));
         }
         if dilation.len() != n || padding.len() != 2 * n {
-            return Err(OpError::new("strides, padding and dilation must have the same number of axes"));
+            let error = OpError::new("strides, padding and dilation must have the same number of axes");
+            return Err(error.help("padding has two numbers for each axis: before and after"));
         }
         for (name, numbers) in [("strides", &strides), ("dilation", &dilation)] {
             if numbers.contains(&0) {
-                return Err(OpError::new(format!("{name} {numbers:?} must be at least 1")));
+                let error = OpError::new(format!("{name} {numbers:?} must be at least 1"));
+                return Err(error.help("1 is the default"));
             }
         }
         Ok(Windows::new(strides, padding, dilation))
@@ -166,8 +169,8 @@ impl Windows {
     pub(super) fn counts(&self, x: &[Dim], window: &[Dim], ty: &TensorType) -> Result<Vec<Dim>, OpError> {
         let count = |i: usize| match (&x[i], &window[i]) {
             (_, Dim::Known(0)) => {
-                Err(OpError::new(format!("the window has extent 0 along axis {}", ty.rank() - self.rank() + i))
-                    .label(ty.to_string()))
+                let error = OpError::new(format!("the window has extent 0 along axis {}", ty.rank() - self.rank() + i));
+                Err(error.label(ty.to_string()).help("the extents of a window are at least 1"))
             }
             (Dim::Known(n), Dim::Known(k)) => match self.count(i, *n, *k) {
                 Some(count) => Ok(Dim::Known(count)),
@@ -254,5 +257,5 @@ pub(super) fn check_rank(ty: &TensorType, windows: &Windows, before: &str) -> Re
         }
         _ => return Ok(()),
     };
-    Err(error.label(ty.to_string()))
+    Err(error.label(ty.to_string()).help("insert missing axes with `.unsqueeze(axis)`"))
 }

@@ -41,7 +41,8 @@ pub fn specialize(graph: &Graph, inputs: &[TensorType]) -> Result<Graph> {
     let params = graph.inputs().to_vec();
     if params.len() != inputs.len() {
         let (takes, given) = (params.len(), inputs.len());
-        return Err(Diagnostic::new(format!("`{}` takes {takes} inputs, but got {given}", graph.name)));
+        let message = format!("`{}` takes {takes} inputs, but got {given}", graph.name);
+        return Err(Diagnostic::new(message).help("pass one type for each input, in their order"));
     }
     let mut s = Specializer { graph: graph.compact(), dims: FxHashMap::default() };
     let params = s.graph.inputs().to_vec();
@@ -204,7 +205,8 @@ impl Specializer {
                 let (before, after) = (self.graph.ty(p), self.graph.ty(next));
                 let Some(joined) = before.join(after) else {
                     let message = format!("a loop variable is {before} before an iteration and {after} after it");
-                    return Err(Diagnostic::new(message).at(self.graph.node(node).loc, "in this loop"));
+                    let error = Diagnostic::new(message).at(self.graph.node(node).loc, "in this loop");
+                    return Err(error.help("a loop variable keeps its element type and its rank"));
                 };
                 if joined != *before {
                     stable = false;

@@ -323,7 +323,8 @@ impl Program {
         let name = &self.graph.name;
         let expected = self.graph.inputs().len();
         if inputs.len() != expected {
-            return Err(Diagnostic::new(format!("`{name}` takes {expected} inputs, but got {}", inputs.len())));
+            let message = format!("`{name}` takes {expected} inputs, but got {}", inputs.len());
+            return Err(Diagnostic::new(message).help("pass one tensor for each input, in their order"));
         }
         for (i, (&param, input)) in self.graph.inputs().iter().zip(inputs).enumerate() {
             let ty = self.graph.ty(param).element();
@@ -332,7 +333,8 @@ impl Program {
                 && ty.shape.dims().iter().zip(input.shape()).all(|(d, &n)| *d == Dim::Known(n));
             if !same {
                 let param = self.graph.value(param).name.map_or_else(|| format!("input {i}"), |n| format!("`{n}`"));
-                return Err(Diagnostic::new(format!("`{name}`: {param} is {ty}, but got {}", input.ty())));
+                let message = format!("`{name}`: {param} is {ty}, but got {}", input.ty());
+                return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
             }
         }
         Ok(())

@@ -3,14 +3,14 @@
 use super::DeviceId;
 use super::executable::Executable;
 use super::whole::WholeGraph;
-use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of};
+use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of, no_threads};
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::optimize::optimize;
 use crate::cpu::program::{CompileOptions, Program};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::RunContext;
 use anabranch_dsl::ir::Value;
-use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result, TensorType, Type, passes};
+use anabranch_dsl::{Graph, HostTensor, Result, TensorType, Type, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,10 +72,7 @@ impl CpuDevice {
             .thread_name(move |i| format!("{name} thread {i}"))
             .start_handler(|_| IS_DEVICE.set(true))
             .build()
-            .map_err(|e| {
-                Diagnostic::new(format!("could not start the threads of {}: {e}", name_of(self)))
-                    .of_kind(ErrorKind::ResourceExhausted)
-            })?;
+            .map_err(|e| no_threads(format_args!("the threads of {}", name_of(self)), e))?;
         Ok(self.threads.get_or_init(|| threads))
     }
 }

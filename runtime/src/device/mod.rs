@@ -54,8 +54,8 @@ pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::Op;
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, Type};
-use std::fmt::Debug;
+use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result, Type};
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 /// The state of enqueued work.
@@ -150,6 +150,13 @@ pub(crate) trait LoadedKernel: Debug + Send + Sync {
     /// Starts a run on values of the device. Errors that occur synchronously may be returned
     /// immediately.
     fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress>;
+}
+
+/// Returns the error of threads that cannot be started.
+pub(crate) fn no_threads(threads: impl fmt::Display, error: impl fmt::Display) -> Diagnostic {
+    Diagnostic::new(format!("could not start {threads}: {error}"))
+        .of_kind(ErrorKind::ResourceExhausted)
+        .help("the process has reached its limit of threads or memory: use fewer sessions, or raise the limit")
 }
 
 /// Returns the name of a device for messages.

@@ -54,7 +54,8 @@ impl Rules {
     /// name, or if it uses a word that the pattern does not have.
     pub(crate) fn with(mut self, names: &str, device: &str) -> Result<Rules> {
         let wrong = |why: String| Diagnostic::new(format!("the rule {names:?} -> {device:?}: {why}"));
-        let pieces = pieces(names).map_err(wrong)?;
+        let pieces = pieces(names)
+            .map_err(|why| wrong(why).help("each number in a name has its own word, as in \"layer{l}.head{h}.*\""))?;
         let mut example = device.to_owned();
         for piece in &pieces {
             if let PatternPiece::Number(word) = piece {

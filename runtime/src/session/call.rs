@@ -4,8 +4,9 @@
 //! its calls. One thread of the process, started by the first deadline, sets those whose deadline
 //! has passed. So a loop polls one byte, however its call may be ended.
 
+use crate::device::no_threads;
 use anabranch_dsl::interp::StopFlag;
-use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+use anabranch_dsl::{ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -146,10 +147,7 @@ impl Deadline {
         let mut clock = clock();
         if !clock.runs {
             let thread = std::thread::Builder::new().name("anabranch-deadlines".to_owned()).spawn(watch_the_clock);
-            thread.map_err(|e| {
-                Diagnostic::new(format!("could not start the thread that watches deadlines: {e}"))
-                    .of_kind(ErrorKind::ResourceExhausted)
-            })?;
+            thread.map_err(|e| no_threads("the thread that watches deadlines", e))?;
             clock.runs = true;
         }
         let id = clock.next_id;

@@ -309,7 +309,8 @@ impl SessionBuilder {
             return Err(Diagnostic::new(message).help(format!("set `threads` to at least 1 and at most {MAX_THREADS}")));
         }
         if self.simulated.as_ref().is_some_and(Vec::is_empty) {
-            return Err(Diagnostic::new("a session needs at least one simulated device, but the list is empty"));
+            let error = Diagnostic::new("a session needs at least one simulated device, but the list is empty");
+            return Err(error.help("add a device, or use `cpus` for devices of this machine"));
         }
         if self.cpus.is_some() && self.simulated.is_some() {
             let message = "a session cannot have both CPU devices and simulated devices, because their clocks differ";
@@ -484,8 +485,10 @@ impl Session {
     /// ```
     pub fn load_state(&self, module: &impl Module, values: &[(String, HostTensor)]) -> Result<()> {
         let vars = module.vars();
-        let value_of = by_path(values)
-            .map_err(|path| Diagnostic::new(format!("there are two values for the variable `{path}`")))?;
+        let value_of = by_path(values).map_err(|path| {
+            let error = Diagnostic::new(format!("there are two values for the variable `{path}`"));
+            error.help("pass each path once")
+        })?;
         let var_of = by_path(&vars).map_err(|path| {
             Diagnostic::new(format!("two variables of the module have the path `{path}`"))
                 .help("values are identified by their paths: give the parts of the module different names")

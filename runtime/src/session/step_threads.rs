@@ -14,7 +14,7 @@
 //!   running other work.
 
 use crate::device;
-use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+use anabranch_dsl::Result;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use std::cell::Cell;
 use std::panic::resume_unwind;
@@ -59,10 +59,7 @@ impl Teams {
         let team =
             ThreadPoolBuilder::new().num_threads(self.n).thread_name(move |i| format!("session {id} thread {i}"));
         let team = team.start_handler(move |_| TEAMS.set(id)).build();
-        team.map_err(|e| {
-            Diagnostic::new(format!("could not start the threads of a session: {e}"))
-                .of_kind(ErrorKind::ResourceExhausted)
-        })
+        team.map_err(|e| device::no_threads("the threads of a session", e))
     }
 
     /// Keeps a team for the next step.

@@ -16,7 +16,7 @@ use crate::cpu::memory::{
 };
 use crate::cpu::parallel;
 use anabranch_dsl::interp::{self, RunContext};
-use anabranch_dsl::memory::OutOfMemory;
+use anabranch_dsl::memory::{OutOfMemory, SMALLER};
 use anabranch_dsl::passes::Limit;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type, memory};
 use std::borrow::BorrowMut;
@@ -137,6 +137,7 @@ impl Plan {
             Some((op, view)) => error.at(op.loc, format!("the largest value: {}{:?}", view.dtype, view.shape)),
             None => error,
         }
+        .help(SMALLER)
     }
 
     /// Runs the instructions. Afterwards the context holds the outputs and the new values of
@@ -227,8 +228,7 @@ impl Plan {
                     let loc = self.tensor_ops[op.index()].loc;
                     src.own_all().and(dst.own_all()).map_err(|e| self.no_memory(e, loc))?;
                     if !dst.is_addable(src) {
-                        let message = format!("stacks of {} and {} elements cannot be added", dst.len(), src.len());
-                        return Err(Diagnostic::new(message).at(loc, ""));
+                        return Err(interp::stacks_differ(dst.len(), src.len(), loc));
                     }
                     dst.add(src).map_err(|e| self.no_memory(e, loc))?;
                 }
@@ -362,8 +362,8 @@ impl Plan {
         }
     }
 
-    /// Returns an operand of an operation as a separate tensor, if there is memory for it: a view may
-    /// have far more elements than the tensor it refers to.
+    /// Returns an operand as a separate tensor, if there is memory for it: a view may have far more
+    /// elements than the tensor it refers to.
     fn try_host(
         &self,
         cx: &Context,
@@ -373,8 +373,7 @@ impl Plan {
     ) -> Result<HostTensor> {
         if let TensorOperand::View(v) = operand {
             let ty = TensorType::new(v.dtype, &v.shape[..]);
-            let no_memory = |m| Diagnostic::new(format!("{}: {ty} needs {m}", op.name)).at(op.loc, "");
-            memory::check(v.n_bytes() as u128).map_err(no_memory)?;
+            memory::check(v.n_bytes() as u128).map_err(|missing| interp::no_memory(op.name, &ty, missing, op.loc))?;
         }
         Ok(self.host(cx, operand, foreign))
     }
@@ -468,7 +467,7 @@ impl Plan {
                     to.push_host(tensor).map_err(|e| self.no_memory(e, op.loc))
                 } else {
                     let message = format!("{} cannot be pushed to a stack of {element}", tensor.ty());
-                    Err(Diagnostic::new(message).at(op.loc, ""))
+                    Err(Diagnostic::new(message).at(op.loc, "pushed here"))
                 }
             }),
         };
@@ -478,7 +477,7 @@ impl Plan {
 
     fn pop(&self, cx: &mut Context, stack: StackId, op: &TensorOp) -> Result<()> {
         if !cx.stacks[stack.index()].is_poppable() {
-            return Err(Diagnostic::new("pop from an empty stack").at(op.loc, ""));
+            return Err(interp::empty_stack(op.loc));
         }
         if cx.stacks[stack.index()].is_dynamic() {
             let tensor = cx.stacks[stack.index()].pop_host();
@@ -653,7 +652,8 @@ fn fits(op: &TensorOp, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
         return Ok(());
     }
     let expected = TensorType::new(tensor.dtype(), shape);
-    Err(Diagnostic::new(format!("{}: the result is {}, not {expected}", op.name, tensor.ty())).at(op.loc, ""))
+    let message = format!("{}: the result is {}, not {expected}", op.name, tensor.ty());
+    Err(Diagnostic::new(message).at(op.loc, format!("expected {expected}")))
 }
 
 /// Returns an empty list for a list type, or `None` for a stack.

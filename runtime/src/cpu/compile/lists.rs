@@ -11,7 +11,7 @@ use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::{ExternalTensors, Sources};
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::ir::{ListForm, ListOp};
-use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result, TensorType};
+use anabranch_dsl::{Buffer, DType, HostTensor, Result, TensorType};
 
 /// Temporary memory for operands.
 #[derive(Debug, Default)]
@@ -147,8 +147,7 @@ impl Plan {
             ListOp::Push | ListOp::Write => shape,
             ListOp::Scatter | ListOp::Accumulate if shape.len() > expected.len() => {
                 if shape[0] != indices.len() {
-                    let message = format!("{}: {} indices, but {} values", tensor_op.name, indices.len(), shape[0]);
-                    return Err(Diagnostic::new(message).at(tensor_op.loc, ""));
+                    return Err(meaning::wrong_count(op, indices.len(), shape[0], tensor_op.loc));
                 }
                 &shape[1..]
             }
