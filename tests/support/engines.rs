@@ -2,9 +2,10 @@
 
 use super::random_placement::RandomPlacements;
 use anabranch::dsl::fusion::{EveryFusion, Fusion, FusionTarget, NoFusion};
-use anabranch::dsl::passes::{Pass, Pipeline, specialize};
+use anabranch::dsl::passes::{Pass, Pipeline};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp};
 use anabranch::{Diagnostic, dsl::equality::one_nan_each};
+use anabranch_programs::plans::{Plans, optimize};
 use anabranch_runtime::Program;
 
 pub type Outcome = Result<Vec<HostTensor>, Diagnostic>;
@@ -23,10 +24,8 @@ pub struct Engines {
 
 impl Engines {
     pub fn new(traced: &Graph, types: &[TensorType]) -> Engines {
-        let passed = |pipeline| optimize(traced, types, pipeline);
-        let optimized = passed(Pipeline::standard());
+        let Plans { optimized, all } = Plans::new(traced, types);
         let fused = |target: &dyn FusionTarget| optimized.clone().map(|graph| with_kernels(graph, target));
-        let without_hoisting = Pipeline::standard().without("merge_products").without("hoist_matmuls");
         Engines {
             types: types.to_vec(),
             traced: traced.clone(),
@@ -35,15 +34,7 @@ impl Engines {
                 ("interpreter of fused kernels", fused(&EveryFusion)),
                 ("interpreter of elementwise kernels", fused(&NoFusion)),
             ],
-            planned: vec![
-                ("plan of the graph as it was traced", Program::new(traced.clone())),
-                ("plan after all passes", optimized.clone().and_then(Program::new)),
-                ("plan without fusion", optimized.clone().and_then(Program::without_fusion)),
-                ("plan without native code", optimized.clone().and_then(Program::without_native_code)),
-                ("plan without hoisting", passed(without_hoisting).and_then(Program::new)),
-                ("plan without passes and native code", Program::without_native_code(traced.clone())),
-                ("plan without any of them", Program::unoptimized(traced.clone())),
-            ],
+            planned: all,
             placed: optimized.map(RandomPlacements::new),
         }
     }
@@ -94,13 +85,6 @@ impl Engines {
         }
         outcomes
     }
-}
-
-fn optimize(traced: &Graph, types: &[TensorType], pipeline: Pipeline) -> Result<Graph, Diagnostic> {
-    specialize(traced, types).map(|mut graph| {
-        pipeline.run(&mut graph);
-        graph
-    })
 }
 
 /// Finds the kernels of a graph and checks their invariants.

@@ -5,11 +5,11 @@
 //! for a program without an input that plain Rust can run.
 
 use crate::dual::Dual;
+use crate::plans::Plans;
 use crate::rng::Rng;
 use anabranch::dsl::equality::{one_nan_each, same_number};
-use anabranch::dsl::passes::{Pipeline, specialize};
 use anabranch::dsl::{Buffer, function::trace_fn, interp, ir};
-use anabranch::{DType, Graph, HostTensor, Tensor, TensorType, gradients};
+use anabranch::{DType, HostTensor, Tensor, TensorType, gradients};
 use anabranch_runtime::{Program, RandomPlacement, RandomlyPlacedProgram};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -113,21 +113,11 @@ fn compare(case: &CompiledProgram) -> Result<Found, String> {
     };
     let traced = traced.map_err(|e| format!("tracing: {e}"))?;
     ir::verify(&traced.graph).map_err(|e| format!("the trace is broken: {e:?}\n{}", traced.graph))?;
-    let mut optimized = specialize(&traced.graph, &signature).map_err(|e| format!("specializing: {e}"))?;
-    Pipeline::standard().checked(true).run(&mut optimized);
-    let mut unhoisted = specialize(&traced.graph, &signature).map_err(|e| format!("specializing: {e}"))?;
-    Pipeline::standard().without("merge_products").without("hoist_matmuls").checked(true).run(&mut unhoisted);
-    let compile = |graph: &Graph, by: fn(Graph) -> anabranch::dsl::Result<Program>| {
-        by(graph.clone()).map_err(|e| format!("compiling: {e}"))
-    };
-    let plans = [
-        ("plan", compile(&traced.graph, Program::new)?),
-        ("plan, optimized", compile(&optimized, Program::new)?),
-        ("plan without fusion", compile(&optimized, Program::without_fusion)?),
-        ("plan without native code", compile(&optimized, Program::without_native_code)?),
-        ("plan without hoisting", compile(&unhoisted, Program::new)?),
-        ("plan without any of them", compile(&unhoisted, Program::unoptimized)?),
-    ];
+    let Plans { optimized, all } = Plans::new(&traced.graph, &signature);
+    let optimized = optimized.map_err(|e| format!("specializing: {e}"))?;
+    let compiled =
+        |(name, program): (_, anabranch::Result<Program>)| Ok((name, program.map_err(|e| format!("{name}: {e}"))?));
+    let plans = all.into_iter().map(compiled).collect::<Result<Vec<_>, String>>()?;
     // Each program has its own random partition, and each of its nodes is on one of up to three
     // devices.
     let how = RandomPlacement {

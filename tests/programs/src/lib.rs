@@ -17,6 +17,7 @@ pub mod compare;
 pub mod crates;
 pub mod dual;
 pub mod generate;
+pub mod plans;
 pub mod print;
 pub mod rng;
 pub mod shrink;
