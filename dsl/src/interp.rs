@@ -214,8 +214,8 @@ pub fn run_in(
     Ok(tensors(run_data(graph, &data, vars, options, run_context)?))
 }
 
-/// Runs a graph like [`run_in`], with inputs and outputs that may also be stacks and lists, as
-/// those of a part of a graph.
+/// Runs a graph like [`run_in`]. Its inputs and outputs may also be stacks and lists, because a
+/// subgraph can have such inputs and outputs.
 pub fn run_data(
     graph: &Graph,
     inputs: &[RuntimeValue],

@@ -37,7 +37,7 @@ impl StopFlag {
         let code = match kind {
             ErrorKind::Cancelled => CANCELLED,
             ErrorKind::DeadlineExceeded => DEADLINE_EXCEEDED,
-            _ => panic!("{kind:?} is no reason to stop"),
+            _ => panic!("{kind:?} is not a reason to stop"),
         };
         // The flag publishes no other data, so relaxed ordering suffices. A flag that is set keeps
         // its reason.

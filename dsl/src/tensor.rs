@@ -90,7 +90,7 @@ impl<T: Element> Tensor<T> {
         self.any.rank()
     }
 
-    /// Returns the extent of an axis as a host value. Negative axes count from the back.
+    /// Returns the extent of an axis as a host value. Negative axes count from the end.
     ///
     /// An extent that is unknown during tracing is an error.
     #[track_caller]

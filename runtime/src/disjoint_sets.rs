@@ -46,7 +46,7 @@ mod tests {
         sets.join(5, 3);
         sets.join(2, 2);
         assert_eq!(roots(&mut sets), [0, 1, 2, 3, 4, 3, 4]);
-        // Join through members that are no roots, in either order, and repeat a join.
+        // Join through members that are not roots, in either order, and repeat a join.
         sets.join(6, 5);
         sets.join(1, 6);
         sets.join(4, 3);

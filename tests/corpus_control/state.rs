@@ -114,8 +114,8 @@ fn counted_in_a_condition(v: &Var<i32>, n: I) -> (I, I) {
     (v.get(), seen)
 }
 
-/// Two variables, of which the condition assigns one under a condition of its own, and the body the
-/// other variable; `k` changes in the condition too.
+/// The condition assigns one variable in a branch, and the body assigns the other one. The
+/// condition also changes `k`.
 #[graph]
 fn assigned_in_condition_and_body(a: &Var<f64>, b: &Var<f64>, n: I) -> (S, S, S) {
     let (mut k, mut x) = (scalar(0), scalar(0.0));

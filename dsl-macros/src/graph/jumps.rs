@@ -25,8 +25,8 @@ pub(crate) fn expr_jumps(e: &Expr) -> bool {
     }
 }
 
-/// Returns whether a block that certainly jumps has a value at its end, which is never computed,
-/// but gives the block its type.
+/// Returns whether a block that certainly jumps ends in a value. The value is never computed, but
+/// determines the type of the block.
 pub(crate) fn block_has_dead_value(block: &Block) -> bool {
     match block.stmts.last() {
         Some(Stmt::Expr(e, None)) if expr_jumps(e) => expr_has_dead_value(e),

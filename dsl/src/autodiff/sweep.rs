@@ -225,7 +225,7 @@ impl Sweep {
         init.extend(vars.iter().map(of_var));
         init.extend(captures.iter().map(of_capture));
         let (mut bwd, params) = WhileTrace::begin(&init, &[]);
-        let Op::While { parallel_iterations } = data.op else { panic!("{} is no loop", data.op.name()) };
+        let Op::While { parallel_iterations } = data.op else { panic!("{} is not a loop", data.op.name()) };
         bwd.set_parallel_iterations(parallel_iterations);
         let int = |x: i32| trace::constant(HostTensor::scalar(x));
         let params_in_body = bwd.begin_body(params[0].gt(int(0)));

@@ -260,7 +260,7 @@ impl Graph {
     /// # Panics
     /// Panics if the node is another operation.
     pub fn while_of(&self, node: Node) -> WhileNode<'_> {
-        self.as_while(node).unwrap_or_else(|| panic!("{} is no loop", self.node(node).op.name()))
+        self.as_while(node).unwrap_or_else(|| panic!("{} is not a loop", self.node(node).op.name()))
     }
 
     /// Returns a node that is a branch.
@@ -268,7 +268,7 @@ impl Graph {
     /// # Panics
     /// Panics if the node is another operation.
     pub fn cond_of(&self, node: Node) -> CondNode<'_> {
-        self.as_cond(node).unwrap_or_else(|| panic!("{} is no branch", self.node(node).op.name()))
+        self.as_cond(node).unwrap_or_else(|| panic!("{} is not a branch", self.node(node).op.name()))
     }
 
     /// Returns a node that is a call.
@@ -276,7 +276,7 @@ impl Graph {
     /// # Panics
     /// Panics if the node is another operation.
     pub fn call_of(&self, node: Node) -> CallNode<'_> {
-        self.as_call(node).unwrap_or_else(|| panic!("{} is no call", self.node(node).op.name()))
+        self.as_call(node).unwrap_or_else(|| panic!("{} is not a call", self.node(node).op.name()))
     }
 
     /// Returns the predicate of a branch or loop: an operand of the branch, or a value in the
@@ -294,7 +294,7 @@ impl Graph {
     /// # Panics
     /// Panics if the value is a result of a node.
     pub fn source_of(&self, param: Value) -> ParamSource {
-        let ValueDef::Param(region, i) = self.value(param).def else { panic!("{param} is no region parameter") };
+        let ValueDef::Param(region, i) = self.value(param).def else { panic!("{param} is not a region parameter") };
         let i = i as usize;
         let Some(node) = self.region(region).owner else { return ParamSource::Input(i) };
         let entry = self.entry_values(node);
@@ -320,7 +320,7 @@ impl Graph {
     /// loop variables, then captures.
     ///
     /// # Panics
-    /// Panics if the node is no construct.
+    /// Panics if the node is not a construct.
     pub fn entry_values(&self, node: Node) -> &[Value] {
         let data = self.node(node);
         match data.op {
@@ -333,7 +333,7 @@ impl Graph {
     /// Returns the values that a construct captures. For a call, these are all its operands.
     ///
     /// # Panics
-    /// Panics if the node is no construct.
+    /// Panics if the node is not a construct.
     pub fn captured(&self, node: Node) -> &[Value] {
         &self.entry_values(node)[self.n_loop_vars(node)..]
     }

@@ -119,7 +119,7 @@ attributes! {
     Reduced {
         /// The axes, counted from the front, ascending.
         axes: Vec<usize>,
-        /// Whether the axes stay, with extent 1.
+        /// Whether the reduced axes are kept, with extent 1.
         keepdim: bool,
     }
     /// One of the tensors that were concatenated.

@@ -1,13 +1,13 @@
 //! Axes as users specify them, and as attributes store them.
 //!
-//! Users count axes from the front (0, 1, ...) or from the back (-1, -2, ...). Attributes hold them
+//! Users count axes from the front (0, 1, ...) or from the end (-1, -2, ...). Attributes hold them
 //! counted from the front, ascending and without duplicates. The methods of
 //! [`AnyValue`](crate::AnyValue) convert them.
 
 use super::OpError;
 use crate::Shape;
 
-/// One or several axes. A negative axis is counted from the back: `-1`, `[0, 2]`, `&axes[..]`.
+/// One or several axes. A negative axis is counted from the end: `-1`, `[0, 2]`, `&axes[..]`.
 #[diagnostic::on_unimplemented(
     message = "a value of type `{Self}` does not specify axes",
     label = "expected axes: host integers, where negative ones count from the last axis",

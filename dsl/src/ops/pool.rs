@@ -356,7 +356,7 @@ impl AnyValue {
         self.mean_axis(&self.axes_behind_channels("global_avg_pool")[..])
     }
 
-    /// Returns the axes after the batch and the channels, of which there is at least one.
+    /// Returns the axes after the batch and the channels. Fails if there are none.
     #[track_caller]
     fn axes_behind_channels(self, op: &str) -> Vec<isize> {
         let ty = self.tensor_type();

@@ -295,7 +295,7 @@ impl AnyValue {
     }
 }
 
-/// An index along an axis: a host integer, counted from the back if negative, or a scalar tensor.
+/// An index along an axis: a host integer, counted from the end if negative, or a scalar tensor.
 pub trait ScalarIndex {
     /// Returns the slice of `x` at this index, without the axis.
     #[track_caller]
@@ -413,7 +413,7 @@ impl<T: Element> Tensor<T> {
 
     /// Returns the slice at one index along an axis, without that axis.
     ///
-    /// A host index is counted from the back if negative. A scalar tensor that is out of range
+    /// A host index is counted from the end if negative. A scalar tensor that is out of range
     /// fails the step.
     ///
     /// ```

@@ -270,7 +270,7 @@ macro_rules! comparisons {
         )*}
 
         impl<L: HostNumber, R: TensorRef> CompareNumber<'_, L, R> {$(
-            #[doc = concat!("`a ", stringify!($operator), " b` for a number that is no element of the tensor.")]
+            #[doc = concat!("`a ", stringify!($operator), " b` for a number that is not an element of the tensor.")]
             #[track_caller]
             pub fn $name(&self) -> Tensor<bool>
             where

@@ -13,8 +13,8 @@ use crate::{AnyValue, Diagnostic, Tensor};
     note = "compare it, as in `x != 0`"
 )]
 pub trait Condition: Sized {
-    /// The same type. If a type is no condition, the compiler reports that once, and no follow-up
-    /// errors.
+    /// The same type. If a type is not a condition, the compiler reports that once, and no
+    /// follow-up errors.
     #[doc(hidden)]
     type Itself: Condition;
     /// Returns the same value.

@@ -100,7 +100,7 @@ pub trait CellsKind {
 
 impl<T: Cells + ?Sized> CellsKind for Used<'_, T> {}
 
-/// The kind of a place that is no mutable reference.
+/// The kind of a place that is not a mutable reference.
 pub trait UsedKind {
     /// Returns the marker for types without mutable references.
     fn kind(&self) -> NoMutReference;

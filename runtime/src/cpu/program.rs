@@ -86,7 +86,7 @@ impl Contents {
                 list.set_host(&host);
                 list
             }
-            Contents::Value(other) => panic!("{other:?} is no list"),
+            Contents::Value(other) => panic!("{other:?} is not a list"),
         }
     }
 }

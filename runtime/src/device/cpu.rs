@@ -357,7 +357,7 @@ mod tests {
     }
 
     fn rows(list: &Contents) -> Vec<Option<Vec<f32>>> {
-        let RuntimeValue::List(list) = list.clone().into_value() else { panic!("{list:?} is no list") };
+        let RuntimeValue::List(list) = list.clone().into_value() else { panic!("{list:?} is not a list") };
         list.items().map(|item| item.map(|t| t.data::<f32>().to_vec())).collect()
     }
 

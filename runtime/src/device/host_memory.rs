@@ -81,7 +81,7 @@ impl DeviceBuffer {
     /// Returns the tensor of a buffer in a space that has host memory.
     pub(super) fn into_tensor(self, space: MemorySpace) -> HostTensor {
         let tensor = self.open::<HostTensor>(space);
-        Arc::unwrap_or_clone(tensor.unwrap_or_else(|other| panic!("{} is no tensor in host memory", other.ty())))
+        Arc::unwrap_or_clone(tensor.unwrap_or_else(|other| panic!("{} is not a tensor in host memory", other.ty())))
     }
 
     /// Returns a buffer of a value of this type.

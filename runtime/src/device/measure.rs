@@ -23,7 +23,7 @@ const LARGE: usize = 4 << 20;
 /// Number of operations in the chain of small operations.
 const CHAIN: usize = 64;
 
-/// Maximum number of runs, of which the best counts.
+/// The maximum number of runs. The fastest one counts.
 const RUNS: usize = 8;
 
 /// Time after which no further run begins.

@@ -238,9 +238,9 @@ impl SessionBuilder {
         SessionBuilder { simulated: Some(devices.into_iter().collect()), ..self }
     }
 
-    /// Adds `n` devices `/gpu:0`, `/gpu:1`, and so on, whose memory the host cannot see, which
-    /// complete work late and in a random order, and which have no kernels for prints and for
-    /// `f64`. They are slow, and meant for comparisons.
+    /// Adds `n` devices for comparisons of engines: `/gpu:0`, `/gpu:1`, and so on. The host cannot
+    /// read their memory. They complete work late and in a random order, and have no kernels for
+    /// prints and for `f64`. They are slow.
     #[cfg(feature = "testing")]
     pub fn opaque_devices(self, n: usize) -> SessionBuilder {
         SessionBuilder { opaque: n, ..self }

@@ -83,7 +83,7 @@ pub enum Unary {
     ToInt,
 }
 
-/// Operators of two operands of one type.
+/// Binary operators whose operands have the same type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binary {
     /// `+`

@@ -12,7 +12,7 @@ fn tree(function: &str) -> FunctionTree {
 fn only(mut body: Body) -> Code {
     match body.stmts.remove(0).kind {
         StatementKind::Expr(code, _) => code,
-        _ => panic!("the statement is no expression"),
+        _ => panic!("the statement is not an expression"),
     }
 }
 

@@ -192,7 +192,7 @@ impl Plan {
                         (StackOrList::List(given), Some(list)) => {
                             list.set(given).map_err(|missing| self.no_memory_for_list(missing))?
                         }
-                        (StackOrList::List(_), None) => panic!("{stack:?} is no list"),
+                        (StackOrList::List(_), None) => panic!("{stack:?} is not a list"),
                     }
                 }
                 Instr::StackOutput { stack, output } => {

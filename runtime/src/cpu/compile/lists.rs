@@ -41,8 +41,8 @@ impl Plan {
         tensor_op: &TensorOp,
         foreign: ExternalTensors<'_>,
     ) -> Result<()> {
-        let Kernel::List(op) = &tensor_op.kernel else { panic!("`{}` is no operation on lists", tensor_op.name) };
-        let mut target = cx.lists[list.index()].take().unwrap_or_else(|| panic!("{list:?} is no list"));
+        let Kernel::List(op) = &tensor_op.kernel else { panic!("`{}` is not an operation on lists", tensor_op.name) };
+        let mut target = cx.lists[list.index()].take().unwrap_or_else(|| panic!("{list:?} is not a list"));
         let outcome = match other {
             Some(other) => {
                 let other = cx.lists[other.index()].as_ref().expect("the lists are different");

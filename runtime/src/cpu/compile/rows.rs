@@ -309,7 +309,7 @@ impl Group {
                 Kernel::Map(map) => StageKind::Map(map.clone()),
                 Kernel::MapReduce(reduce) => StageKind::Reduce(reduce.clone()),
                 Kernel::Softmax(softmax) => StageKind::Softmax(*softmax),
-                other => panic!("{other:?} is no member of a group"),
+                other => panic!("{other:?} is not a member of a group"),
             };
             let to = if let Role::Columns { .. } = member.role {
                 let chunks = vec![RowKernel::n_chunks(rows, width), width];

@@ -88,7 +88,7 @@ impl Plan {
                     let view = self.results.get(*i as usize).map(|&o| &self.outputs[o].0);
                     let is_whole = |view: &View| view.offset == 0 && view.is_contiguous();
                     if !matches!(view, Some(TensorOperand::View(v)) if is_buffer(v, b) && is_whole(v)) {
-                        return Err(format!("P7: buffer {b} is no output, but in the memory of output {i}"));
+                        return Err(format!("P7: buffer {b} is not an output, but in the memory of output {i}"));
                     }
                 }
             }

@@ -85,7 +85,7 @@ mod without_jit {
     use crate::cpu::memory::stack::StackStorage;
     use anabranch_dsl::interp::StopFlag;
 
-    /// The native code of a plan, of which there is none.
+    /// The native code of a plan, in a build without native code.
     #[derive(Debug)]
     pub(crate) enum Native {}
 

@@ -198,7 +198,7 @@ impl Lower<'_> {
         // at the last use.
         let others = data.operands[1..].iter().map(|&v| self.place(v)).collect::<Result<Vec<_>>>()?;
         let LoweredValue::Stack(src) = self.place(data.operands[0])? else {
-            panic!("the operand of {} is no stack", op_name(op))
+            panic!("the operand of {} is not a stack", op_name(op))
         };
         let stack = self.new_stack(graph.ty(data.results[0]).clone());
         self.emit_item(Item::Moves(vec![Move::Stack { dst: stack, src }]));
@@ -223,7 +223,7 @@ impl Lower<'_> {
             }
             StackOp::ZerosLike => self.emit(Instr::StackZero(stack)),
             StackOp::Add => {
-                let LoweredValue::Stack(src) = others[0] else { panic!("the second operand of {name} is no stack") };
+                let LoweredValue::Stack(src) = others[0] else { panic!("the second operand of {name} is not a stack") };
                 let op = self.add_op(Kernel::Data, vec![], Out::Nothing, None, name, data.loc);
                 self.emit(Instr::StackAdd { dst: stack, src, op });
             }
@@ -240,7 +240,7 @@ impl Lower<'_> {
             LoweredValue::Reg(r) => Out::Reg(*r, ty.element().dtype),
             LoweredValue::View(v) => Out::View(v.clone()),
             LoweredValue::Slot(s) => Out::Slot(*s),
-            LoweredValue::Stack(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
+            LoweredValue::Stack(_) => panic!("{value} of `{}` is not a tensor", self.graph.name),
         };
         (place, out)
     }

@@ -146,7 +146,7 @@ impl Lower<'_> {
         let graph = self.graph;
         let mut outputs: Vec<StackId> = Vec::new();
         for &v in graph.outputs().iter().filter(|&&v| !matches!(graph.ty(v), Type::Tensor(_))) {
-            let Some(LoweredValue::Stack(stack)) = self.places[v.index()] else { panic!("{v} is no stack") };
+            let Some(LoweredValue::Stack(stack)) = self.places[v.index()] else { panic!("{v} is not a stack") };
             outputs.push(stack);
         }
         // Returning a list moves it, so a second output of the same list is a copy.
@@ -264,7 +264,7 @@ impl Lower<'_> {
             LoweredValue::Reg(r) => TensorOperand::View(reg_view(r, self.graph.ty(value).element().dtype)),
             LoweredValue::View(v) => TensorOperand::View(v),
             LoweredValue::Slot(s) => TensorOperand::Slot(s),
-            LoweredValue::Stack(_) => panic!("{value} of `{}` is no tensor", self.graph.name),
+            LoweredValue::Stack(_) => panic!("{value} of `{}` is not a tensor", self.graph.name),
         })
     }
 

@@ -65,7 +65,7 @@ pub(super) struct PatchWindows<'a> {
     pub(super) result: [usize; 3],
     pub(super) step: [usize; 3],
     pub(super) taps: &'a [[isize; 3]],
-    /// Whether vectors of channels are read, the last of which may extend beyond the box.
+    /// Whether channels are read as vectors, so that the last vector may extend beyond the box.
     pub(super) has_rest: bool,
 }
 
