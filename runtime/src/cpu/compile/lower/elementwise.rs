@@ -139,19 +139,27 @@ impl<'g> Lower<'g> {
 
     /// Lowers a reduction over leading or trailing axes, fused with the elementwise operations that
     /// compute its operand.
-    pub(super) fn reduction(&mut self, kernel: &FusedKernel, stage: &KernelStage) -> Result<LoweredValue> {
+    fn reduction(&mut self, kernel: &FusedKernel, stage: &KernelStage) -> Result<LoweredValue> {
         let expr = self.expression(kernel, None)?;
-        self.reduction_of(expr, stage)
+        let (data, def, attrs) = self.stage_op(stage);
+        let place = self.reduction_of(expr, data, def, attrs)?;
+        Ok(place.expect("a stage reduces leading or trailing axes"))
     }
 
-    /// Lowers a reduction of an expression. Without operations, the first operand is reduced.
-    pub(super) fn reduction_of(&mut self, expr: ElementExpr, stage: &KernelStage) -> Result<LoweredValue> {
-        let (data, def, attrs) = self.stage_op(stage);
+    /// Lowers a reduction of an expression, if it reduces leading or trailing axes in memory order or
+    /// in row-major order. Without operations, the first operand is reduced.
+    pub(super) fn reduction_of(
+        &mut self,
+        expr: ElementExpr,
+        data: &NodeData,
+        def: Prim,
+        attrs: &Attrs,
+    ) -> Result<Option<LoweredValue>> {
         let ElementExpr { shape, mut operands, ops } = expr;
         let axes = reduced_axes(self.graph, data).expect("the reduction has known shapes");
         let keeps_rank = self.graph.ty(data.results[0]).element().rank() == shape.len();
         let order = if ops.is_empty() { self.order_of(&operands[0]) } else { self.order(&operands, &ops) };
-        let Reading { order, layout, kept } = reading(order, &shape, &axes, keeps_rank);
+        let Some(Reading { order, layout, kept }) = reading(order, &shape, &axes, keeps_rank) else { return Ok(None) };
         let dtype = self.graph.ty(data.operands[0]).element().dtype;
         let n = shape.iter().product();
         if ops.is_empty() {
@@ -168,14 +176,14 @@ impl<'g> Lower<'g> {
         let reduction = Reduction::of(def).expect("the stage is a reduction");
         let kernel = Kernel::MapReduce(MapReduce::new(reduction, map, dtype, layout));
         if kept.is_sorted() {
-            return self.run_kernel_on(kernel, operands, data, def, attrs);
+            return self.run_kernel_on(kernel, operands, data, def, attrs).map(Some);
         }
         let dtype = self.graph.ty(data.results[0]).element().dtype;
         let out = self.new_buffer(dtype, kept.iter().map(|&a| shape[a]).collect());
         self.run_kernel_to(kernel, operands, Out::View(out.clone()), data, def, attrs);
         let mut axes: Vec<usize> = (0..kept.len()).collect();
         axes.sort_unstable_by_key(|&i| kept[i]);
-        Ok(LoweredValue::View(out.permute(&axes)))
+        Ok(Some(LoweredValue::View(out.permute(&axes))))
     }
 
     /// Returns the layout that the plan chose for a view. Permutations of the graph count as
@@ -252,7 +260,7 @@ impl<'g> Lower<'g> {
 
 /// Returns the traversal of a reduction over leading or trailing axes: in memory order if that is
 /// possible, else in row-major order.
-fn reading(order: MemoryLayout, shape: &[usize], axes: &[usize], keeps_rank: bool) -> Reading {
+fn reading(order: MemoryLayout, shape: &[usize], axes: &[usize], keeps_rank: bool) -> Option<Reading> {
     let in_order = |order: MemoryLayout| {
         let of_memory = order.axes(shape.len());
         let shape: Vec<usize> = of_memory.iter().map(|&a| shape[a]).collect();
@@ -261,5 +269,35 @@ fn reading(order: MemoryLayout, shape: &[usize], axes: &[usize], keeps_rank: boo
         let layout = ReducedLayout::of(&shape, &reduced).filter(|_| kept.is_sorted() || !keeps_rank)?;
         Some(Reading { order, layout, kept })
     };
-    in_order(order).or_else(|| in_order(MemoryLayout::RowMajor)).expect("leading or trailing axes are reduced")
+    in_order(order).or_else(|| in_order(MemoryLayout::RowMajor))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::compile::{LowerOptions, Plan, lower};
+    use crate::cpu::kernels::Kernel;
+    use crate::cpu::kernels::map_reduce::ReducedLayout;
+    use anabranch_dsl::Graph;
+
+    fn plan(text: &str) -> Plan {
+        let graph = Graph::parse(text, "f.ir").unwrap();
+        lower(&graph, LowerOptions { check_finite: false, fuse: true }).unwrap()
+    }
+
+    #[test]
+    fn sums_over_all_but_the_channels_follow_channels_last() {
+        let plan = plan(
+            "graph @f(%x: f32[8, 64, 14, 14], %w: f32[64, 64, 3, 3]) -> f32[64] {
+                %y = conv %x, %w {strides=[1, 1], padding=[1, 1, 1, 1], dilation=[1, 1], groups=1}
+                %s = sum %y {axes=[0, 2, 3], keepdim=false}
+                return %s
+            }",
+        );
+        let layouts: Vec<ReducedLayout> = plan
+            .tensor_ops
+            .iter()
+            .filter_map(|op| if let Kernel::MapReduce(reduce) = &op.kernel { Some(reduce.layout()) } else { None })
+            .collect();
+        assert_eq!(layouts, [ReducedLayout::Leading { n: 8 * 14 * 14, row: 64 }], "{plan}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Lowering of primitive operations to views, kernels or the reference implementation.
 
+use super::elementwise::ElementExpr;
 use super::{Copy, Kernel, Lower, LoweredValue, Move};
 use crate::cpu::compile::fuse::function_of;
 use crate::cpu::compile::{Instr, MemoryLayout, Out, SourceOp, TensorOperand, View};
@@ -43,6 +44,16 @@ impl Lower<'_> {
         }
         if let Some(function) = function_of(graph, data).filter(|_| is_scalar(data.results[0])) {
             return self.scalar(data, function, def, attrs);
+        }
+        if self.options.fuse && Reduction::of(def).is_some() {
+            let expr = ElementExpr {
+                shape: self.shape_of(data.operands[0]),
+                operands: vec![self.view_of(data, 0)?],
+                ops: Vec::new(),
+            };
+            if let Some(place) = self.reduction_of(expr, data, def, attrs)? {
+                return Ok(place);
+            }
         }
         if let Some(place) = self.kernel(data, def, attrs)? {
             return Ok(place);

@@ -236,7 +236,9 @@ impl<'g> Lower<'g> {
         let Some((a, b)) = joined.filter(|(a, b)| Matmul::takes(a) && Matmul::takes(b)) else {
             let operands = vec![product.out.clone()];
             self.emit_product(product, None);
-            return self.reduction_of(ElementExpr { shape: kernel.axes.clone(), operands, ops: Vec::new() }, sum);
+            let expr = ElementExpr { shape: kernel.axes.clone(), operands, ops: Vec::new() };
+            let (data, def, attrs) = self.stage_op(sum);
+            return Ok(self.reduction_of(expr, data, def, attrs)?.expect("the leading axes are reduced"));
         };
         let ty = self.graph.ty(self.graph.node(sum.node).results[0]).element();
         let shape = ty.shape.known().expect("the shapes are known");
