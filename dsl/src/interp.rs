@@ -44,13 +44,16 @@ impl InterpOptions {
     }
 }
 
-/// The host side of a run: the print callback and the stop flag.
+/// The surroundings of a run: the print callback, the stop flag and the kernels.
 #[derive(Clone, Copy)]
 pub struct RunContext<'a> {
     /// Receives the text of each print, in program order.
     pub print: &'a dyn Fn(Stream, &str),
     /// Ends the run with an error soon after it is set.
     pub stop: &'a StopFlag,
+    /// The fused kernels of the graph, which then compute their nodes. Without them, and with a check
+    /// of finite values, the interpreter computes node by node.
+    pub fusion: Option<&'a Fusion>,
 }
 
 static NEVER: StopFlag = StopFlag::new();
@@ -58,7 +61,7 @@ static NEVER: StopFlag = StopFlag::new();
 impl Default for RunContext<'_> {
     /// Prints to the streams of this process, and never stops the run.
     fn default() -> Self {
-        RunContext { print: &Stream::write, stop: &NEVER }
+        RunContext { print: &Stream::write, stop: &NEVER, fusion: None }
     }
 }
 
@@ -161,8 +164,6 @@ impl RuntimeValue {
 
 struct Interp<'a> {
     graph: &'a Graph,
-    /// The kernels that compute nodes, if they are run, too.
-    fusion: Option<&'a Fusion>,
     env: Vec<Option<RuntimeValue>>,
     vars: Vec<HostTensor>,
     dims: HashMap<Arc<str>, usize>,
@@ -211,7 +212,9 @@ pub fn run_in(
     run_context: RunContext<'_>,
 ) -> Result<Vec<HostTensor>> {
     let data: Vec<RuntimeValue> = inputs.iter().cloned().map(RuntimeValue::Tensor).collect();
-    Ok(tensors(run_data(graph, &data, vars, options, run_context)?))
+    let outputs = run_data(graph, &data, vars, options, run_context)?;
+    let tensor = |d| if let RuntimeValue::Tensor(t) = d { t } else { panic!("an output of a graph is a tensor") };
+    Ok(outputs.into_iter().map(tensor).collect())
 }
 
 /// Runs a graph like [`run_in`]. Its inputs and outputs may also be stacks and lists, because a
@@ -223,38 +226,8 @@ pub fn run_data(
     options: InterpOptions,
     run_context: RunContext<'_>,
 ) -> Result<Vec<RuntimeValue>> {
-    run_parts(graph, None, inputs, vars, options, run_context)
-}
-
-/// Runs a graph like [`run`], where kernels compute the nodes that they contain.
-pub fn run_fused(
-    graph: &Graph,
-    fusion: &Fusion,
-    inputs: &[HostTensor],
-    vars: &mut Vec<HostTensor>,
-    options: InterpOptions,
-) -> Result<Vec<HostTensor>> {
-    let data: Vec<RuntimeValue> = inputs.iter().cloned().map(RuntimeValue::Tensor).collect();
-    let outputs = run_parts(graph, Some(fusion), &data, vars, options, RunContext::default())?;
-    Ok(tensors(outputs))
-}
-
-fn tensors(outputs: Vec<RuntimeValue>) -> Vec<HostTensor> {
-    let tensor = |d| if let RuntimeValue::Tensor(t) = d { t } else { panic!("an output of a graph is a tensor") };
-    outputs.into_iter().map(tensor).collect()
-}
-
-fn run_parts(
-    graph: &Graph,
-    fusion: Option<&Fusion>,
-    inputs: &[RuntimeValue],
-    vars: &mut Vec<HostTensor>,
-    options: InterpOptions,
-    run_context: RunContext<'_>,
-) -> Result<Vec<RuntimeValue>> {
     let mut interp = Interp {
         graph,
-        fusion,
         env: vec![None; graph.n_values()],
         vars: vars.clone(),
         dims: HashMap::new(),
@@ -351,8 +324,9 @@ impl Interp<'_> {
 
     fn region(&mut self, region: Region) -> Result<()> {
         let graph = self.graph;
+        let fusion = self.run_context.fusion.filter(|_| !self.options.check_finite);
         for &node in &graph.region(region).nodes {
-            match self.fusion.map_or(NodePart::Alone, |fusion| fusion.part(node)) {
+            match fusion.map_or(NodePart::Alone, |fusion| fusion.part(node)) {
                 NodePart::Alone => self.node(node)?,
                 NodePart::Inside => {}
                 NodePart::Kernel(id) => self.kernel(id)?,
@@ -362,7 +336,7 @@ impl Interp<'_> {
     }
 
     fn kernel(&mut self, id: KernelId) -> Result<()> {
-        let kernel = self.fusion.expect("the kernel is one of a fusion").kernel(id);
+        let kernel = self.run_context.fusion.expect("the kernel is one of a fusion").kernel(id);
         let outputs = fusion::run(self.graph, kernel, &|v| self.tensor(v))?;
         for (i, output) in outputs.into_iter().enumerate() {
             self.env[kernel.output(self.graph, i).index()] = Some(RuntimeValue::Tensor(output));

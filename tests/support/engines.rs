@@ -73,8 +73,8 @@ impl Engines {
         let mut outcomes: Vec<_> = self.interpreted.iter().map(|(name, graph)| (*name, interpret(graph))).collect();
         outcomes.extend(self.fused.iter().map(|(name, fused)| {
             let run = |(graph, fusion): &(Graph, Fusion)| {
-                let options = interp::InterpOptions::default();
-                interp::run_fused(graph, fusion, inputs, &mut vars.to_vec(), options)
+                let context = interp::RunContext { fusion: Some(fusion), ..Default::default() };
+                interp::run_in(graph, inputs, &mut vars.to_vec(), interp::InterpOptions::default(), context)
             };
             (*name, fused.as_ref().map_err(Clone::clone).and_then(run))
         }));

@@ -3,7 +3,7 @@
 use super::{AxisSet, Coord, FusedKernel, StageSource, StageWork};
 use crate::ir::{Attrs, Graph, Op, Value};
 use crate::ops::attributes::Reduced;
-use crate::ops::{EvalCx, Prim, prim};
+use crate::ops::{EvalCx, Prim, has_memory, prim};
 use crate::{Element, HostTensor, Result, TensorType, match_buffer};
 
 /// Runs a kernel by the reference implementations of its operations, and returns its outputs.
@@ -34,6 +34,10 @@ pub fn run<'t>(
                 read(kernel, &values[i].reshaped(extents), &map, along)
             }
         };
+        // An operand may be a broadcast tensor with far more elements than the tensor that it reads.
+        let extents: Vec<usize> = along.iter().map(|axis| kernel.axes[axis]).collect();
+        let read = TensorType::new(graph.ty(data.operands[0]).element().dtype, extents);
+        has_memory(&read).map_err(|e| e.at(data.name_in_errors(), data.loc))?;
         let operands: Vec<HostTensor> = stage.sources.iter().map(operand).collect();
         let operands: Vec<&HostTensor> = operands.iter().collect();
         let evaluate = |op: Prim, attrs: &Attrs, ty: &TensorType| {

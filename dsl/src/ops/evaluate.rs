@@ -21,12 +21,6 @@ impl OpDef {
     /// Returns the error of the operation, or an error if there is not enough memory for a large
     /// result.
     pub fn evaluate(&self, cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
-        let has_memory = |ty: &TensorType| {
-            memory::check(ty.n_bytes().unwrap_or(0)).map_err(|missing| OpError {
-                kind: ErrorKind::ResourceExhausted,
-                ..OpError::new(format!("out of memory: {ty} needs {} bytes", missing.bytes)).help(memory::SMALLER)
-            })
-        };
         has_memory(cx.ty)?;
         let has_halves = cx.ty.dtype.is_half() || cx.operands.iter().any(|t| t.dtype().is_half());
         if !has_halves || !self.widens() {
@@ -42,6 +36,14 @@ impl OpDef {
         let result = (self.eval)(&EvalCx { operands: &operands, attrs: &attrs, ty: &ty })?;
         Ok(converted(&result, cx.ty.dtype))
     }
+}
+
+/// Returns an error if there is not enough memory for a large tensor.
+pub(crate) fn has_memory(ty: &TensorType) -> Result<(), OpError> {
+    memory::check(ty.n_bytes().unwrap_or(0)).map_err(|missing| OpError {
+        kind: ErrorKind::ResourceExhausted,
+        ..OpError::new(format!("out of memory: {ty} needs {} bytes", missing.bytes)).help(memory::SMALLER)
+    })
 }
 
 /// Returns the type in which elements of a type are computed.

@@ -55,7 +55,7 @@ mod window;
 pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
 pub use class::{Combiner, CostCx, Coverage, Effort, OpClass, OpCost, ScalarForm};
-pub(crate) use evaluate::widened_attrs;
+pub(crate) use evaluate::{has_memory, widened_attrs};
 
 pub use attention::AttentionMask;
 pub use conv::ConvOptions;

@@ -35,7 +35,7 @@ static NEVER: StopFlag = StopFlag::new();
 impl StepCx<'_> {
     /// Returns the host side of a run on the calling thread.
     pub(crate) fn run_context(&self) -> RunContext<'_> {
-        RunContext { print: &**self.print, stop: self.stop.map_or(&NEVER, |stop| stop) }
+        RunContext { print: &**self.print, stop: self.stop.map_or(&NEVER, |stop| stop), fusion: None }
     }
 }
 

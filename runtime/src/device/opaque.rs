@@ -5,13 +5,15 @@
 //! - Uploads, downloads, kernels and fences complete late: after everything else that the step
 //!   could do, in a random order that follows from a seed.
 //! - There is no way from one of them to any other device but through the host.
-//! - The interpreter runs the kernels. There are none for prints and for `f64`, as on many GPUs.
+//! - It computes fused kernels from their descriptions, which the interpreter runs, as it runs
+//!   nodes that are in no kernel. There is nothing for prints and for `f64`, as on many GPUs.
 
 use super::host_memory::bytes_of_value;
 use super::{CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace};
 use super::{Progress, Step, Support, Ticket};
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::interp::{self, InterpOptions, RuntimeValue};
+use anabranch_dsl::fusion::{EveryFusion, Fusion};
+use anabranch_dsl::interp::{self, InterpOptions, RunContext, RuntimeValue};
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{DType, Diagnostic, Graph, HostTensor, Result, Type};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -106,7 +108,8 @@ impl Device for OpaqueDevice {
 
     fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
         let options = InterpOptions::new().check_finite(options.check_finite);
-        Ok(Box::new(OpaqueKernel { graph, options, device: self }))
+        let fusion = Fusion::find(&graph, &EveryFusion);
+        Ok(Box::new(OpaqueKernel { graph, fusion, options, device: self }))
     }
 
     fn upload(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {
@@ -150,6 +153,7 @@ impl Device for OpaqueDevice {
 #[derive(Debug)]
 struct OpaqueKernel {
     graph: Graph,
+    fusion: Fusion,
     options: InterpOptions,
     device: Arc<OpaqueDevice>,
 }
@@ -157,7 +161,8 @@ struct OpaqueKernel {
 impl LoadedKernel for OpaqueKernel {
     fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         let inputs: Vec<RuntimeValue> = inputs.into_iter().map(|input| self.device.open(input).value.clone()).collect();
-        let outputs = interp::run_data(&self.graph, &inputs, &mut Vec::new(), self.options, step.run_context());
+        let context = RunContext { fusion: Some(&self.fusion), ..step.run_context() };
+        let outputs = interp::run_data(&self.graph, &inputs, &mut Vec::new(), self.options, context);
         let outcome = outputs.map(|outputs| {
             let types = self.graph.outputs().iter().map(|&v| self.graph.ty(v));
             let buffer = |(value, ty): (RuntimeValue, &Type)| match value {

@@ -69,7 +69,7 @@ impl Step {
 
     /// Returns the host side of a run for kernels of this step.
     pub(crate) fn run_context(&self) -> RunContext<'_> {
-        RunContext { print: &*self.print, stop: &self.stop }
+        RunContext { print: &*self.print, stop: &self.stop, fusion: None }
     }
 
     /// Returns the time since the step began.
