@@ -44,8 +44,8 @@ pub use anabranch_dsl::ir::{
 };
 #[doc(inline)]
 pub use anabranch_dsl::ops::{
-    Arity, BinaryFunction, Combiner, CostCx, Coverage, Effects, Effort, Eval, EvalCx, Exactness, Grad, Halves, Infer,
-    InferCx, Laws, OpClass, OpCost, OpDef, OpError, Prim, ScalarForm, UnaryFunction, prim, register,
+    Aliasing, Arity, BinaryFunction, Combiner, CostCx, Coverage, Effects, Effort, Eval, EvalCx, Exactness, Grad,
+    Halves, Infer, InferCx, Laws, OpClass, OpCost, OpDef, OpError, Prim, ScalarForm, UnaryFunction, prim, register,
 };
 #[doc(inline)]
 pub use anabranch_dsl::passes::{Dce, Pass, Pipeline};

@@ -171,7 +171,8 @@ fn operations() -> String {
         stated.join(", ")
     };
     let mut rows = vec![
-        ["operation", "class", "exactness", "halves", "effects", "laws", "gradient", "attributes"].map(str::to_owned),
+        ["operation", "class", "aliasing", "exactness", "halves", "effects", "laws", "gradient", "attributes"]
+            .map(str::to_owned),
     ];
     rows.extend(ops::all().map(|op| {
         let attrs: Vec<String> = op.attrs.iter().map(|(name, kind)| format!("{name}: {kind:?}")).collect();
@@ -186,13 +187,14 @@ fn operations() -> String {
             Grad::Missing(reason) => format!("missing: {reason}"),
         };
         let (exactness, halves, effects) = (op.exactness, op.halves, op.effects);
-        let facts = [format!("{exactness:?}"), format!("{halves:?}"), format!("{effects:?}")];
-        let [exactness, halves, effects] = facts;
-        [op.name.to_owned(), class, exactness, halves, effects, laws(op), gradient, attrs.join(", ")]
+        let aliasing = op.aliasing();
+        let facts = [format!("{aliasing:?}"), format!("{exactness:?}"), format!("{halves:?}"), format!("{effects:?}")];
+        let [aliasing, exactness, halves, effects] = facts;
+        [op.name.to_owned(), class, aliasing, exactness, halves, effects, laws(op), gradient, attrs.join(", ")]
     }));
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0) + 2;
-    let widths: [usize; 8] = std::array::from_fn(width);
-    let line = |row: &[String; 8]| {
+    let widths: [usize; 9] = std::array::from_fn(width);
+    let line = |row: &[String; 9]| {
         let cells: String = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
         format!("{}\n", cells.trim_end())
     };

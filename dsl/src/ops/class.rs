@@ -22,6 +22,9 @@ pub enum OpClass {
     /// Each element of the result is an element of an operand. Types and attributes determine which
     /// one.
     Move,
+    /// The first operand with elements replaced by those of other operands. Types and attributes
+    /// determine which ones.
+    Update,
     /// Combines the elements of the first operand along some of its axes.
     Reduce(Combiner),
     /// Combines, for each index along an axis, the elements up to it.
@@ -66,6 +69,20 @@ pub enum Coverage {
     Whole,
     /// Some of them.
     Part,
+}
+
+/// The memory that the result of an operation may share with an operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aliasing {
+    /// None: the result has memory of its own.
+    Nothing,
+    /// That of the first operand, at any time: the result is a view of it, and neither changes.
+    View,
+    /// That of the first operand, if nothing else uses the operand: some of its elements are changed.
+    Update,
+    /// That of any operand of the same size, if nothing else uses the operand: each element of the
+    /// result overwrites the element at its index.
+    Elementwise,
 }
 
 /// An estimate of the instructions for one element, in units of an addition.
@@ -181,13 +198,23 @@ impl OpDef {
     /// Returns whether a device need not copy any element: the result is a view of the first
     /// operand or known from types and attributes.
     pub fn is_free(&self) -> bool {
-        matches!(self.class, OpClass::View(_) | OpClass::Shape | OpClass::Scalar(ScalarForm::Identity))
+        self.aliasing() == Aliasing::View || matches!(self.class, OpClass::Shape)
+    }
+
+    /// Returns the memory that the result may share with an operand.
+    pub fn aliasing(&self) -> Aliasing {
+        match self.class {
+            OpClass::View(_) | OpClass::Scalar(ScalarForm::Identity) => Aliasing::View,
+            OpClass::Update | OpClass::Scatter(_) => Aliasing::Update,
+            OpClass::Scalar(_) => Aliasing::Elementwise,
+            _ => Aliasing::Nothing,
+        }
     }
 
     /// Returns whether each element of the result is an element of some operand, which types and
     /// attributes determine.
     pub fn only_moves(&self) -> bool {
-        matches!(self.class, OpClass::View(_) | OpClass::Move)
+        matches!(self.class, OpClass::View(_) | OpClass::Move | OpClass::Update)
     }
 
     /// Returns whether the result depends on the elements of an operand, and not on its shape
@@ -233,8 +260,6 @@ impl Prim {
             OpClass::View(_) | OpClass::Shape | OpClass::Scalar(ScalarForm::Identity) => OpCost::default(),
             OpClass::Scalar(_) => by_effort(self.scalar_effort().expect("the operation is elementwise"), n),
             OpClass::Rowwise(effort) | OpClass::Random(effort) | OpClass::Opaque(effort) => by_effort(effort, n),
-            // Like a scatter, an update of a part is made in place.
-            OpClass::Move if cx.operands.first().is_some_and(|x| *x == cx.result) => parts(),
             OpClass::Move => all(0.0, 0.0),
             OpClass::Reduce(_) | OpClass::Scan(_) | OpClass::Search | OpClass::Window(_) => {
                 all(cx.operands.first().map_or(0.0, |x| cx.elements(x)), 0.0)
@@ -242,7 +267,8 @@ impl Prim {
             OpClass::Contract(multiplications) => all(2.0 * multiplications(cx), 0.0),
             // Only a part of the first operand is read.
             OpClass::Gather => OpCost { bytes_read: written, bytes_written: written, ..OpCost::default() },
-            OpClass::Scatter(_) => parts(),
+            // Made in place.
+            OpClass::Update | OpClass::Scatter(_) => parts(),
         }
     }
 }

@@ -54,7 +54,7 @@ mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
-pub use class::{Combiner, CostCx, Coverage, Effort, OpClass, OpCost, ScalarForm};
+pub use class::{Aliasing, Combiner, CostCx, Coverage, Effort, OpClass, OpCost, ScalarForm};
 pub(crate) use evaluate::{has_memory, widened_attrs};
 
 pub use attention::AttentionMask;

@@ -155,7 +155,7 @@ static UPDATE_SLICE: OpDef = OpDef {
         vec![n.needs(0).then(whole), n.needs(1).then(part)]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::Move,
+    class: OpClass::Update,
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,

@@ -94,6 +94,7 @@ fn cost(op: Prim) -> HoistCost {
         OpClass::Contract(_) | OpClass::Random(_) | OpClass::Rowwise(_) => HoistCost::Heavy,
         OpClass::Scalar(_)
         | OpClass::Move
+        | OpClass::Update
         | OpClass::Reduce(_)
         | OpClass::Scan(_)
         | OpClass::Search

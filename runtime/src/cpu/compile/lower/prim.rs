@@ -14,7 +14,7 @@ use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Softmax, SoftmaxKind};
 use anabranch_dsl::fusion::reduced_axes;
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
-use anabranch_dsl::ops::{EvalCx, Prim, attributes, prim};
+use anabranch_dsl::ops::{Aliasing, EvalCx, Prim, attributes, prim};
 use anabranch_dsl::{HostTensor, Result, Type};
 
 impl Lower<'_> {
@@ -121,7 +121,7 @@ impl Lower<'_> {
             prim::UPDATE_SLICE => {
                 let attributes::SliceTarget { axis, start, step } = attributes::SliceTarget::of(attrs);
                 let part = self.view_of(data, 1)?;
-                let out = self.changeable(data)?;
+                let out = self.changeable(data, def)?;
                 self.copy_to(&part, out.slice(axis, start, part.shape[axis], step as isize), def.name, data.loc);
                 out
             }
@@ -131,7 +131,8 @@ impl Lower<'_> {
     }
 
     /// Returns a mutable buffer with the first operand: at its last use, the operand itself.
-    fn changeable(&mut self, data: &NodeData) -> Result<View> {
+    fn changeable(&mut self, data: &NodeData, def: Prim) -> Result<View> {
+        debug_assert_eq!(def.aliasing(), Aliasing::Update, "{} does not change its first operand", def.name);
         let src = self.view_of(data, 0)?;
         let dst = self.new_buffer(src.dtype, src.shape.clone());
         self.emit_moves(vec![Move::Tensor { dst: dst.clone(), src }]);
@@ -215,7 +216,7 @@ impl Lower<'_> {
                 for view in &mut operands[1..] {
                     *view = self.contiguous(view.clone(), def.name, data.loc);
                 }
-                operands[0] = self.changeable(data)?;
+                operands[0] = self.changeable(data, def)?;
                 let kernel = Kernel::ScatterAdd(places(def, &operands[0], &operands[1], attrs));
                 return Ok(Some(self.change(kernel, operands, data, def, attrs)));
             }
@@ -228,7 +229,7 @@ impl Lower<'_> {
             prim::DYNAMIC_UPDATE_SLICE => {
                 let axis = attributes::Along::of(attrs).axis;
                 let size = operands[1].shape[axis];
-                operands[0] = self.changeable(data)?;
+                operands[0] = self.changeable(data, def)?;
                 let copy = Copy::new(&operands[1], &operands[0].slice(axis, 0, size, 1));
                 let kernel = Kernel::WriteWindow(DynamicSliceCopy::new(copy, &operands[0], axis, size));
                 return Ok(Some(self.change(kernel, operands, data, def, attrs)));
