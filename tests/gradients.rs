@@ -254,6 +254,22 @@ fn an_operation_that_a_rule_uses_wrongly_is_an_error_at_the_forward_operation() 
 // Gradients that are rejected.
 
 #[test]
+fn a_backward_pass_that_is_nested_too_deeply_is_an_error() {
+    fn deep(n: usize, inside: &dyn Fn() -> S) -> S {
+        if n == 0 { inside() } else { anabranch::checkpoint(|| deep(n - 1, inside)) }
+    }
+    let error = error_of(
+        |x: S| {
+            let y = deep(70, &|| x.exp());
+            deep(70, &|| gradients(y, x))
+        },
+        1.0,
+    );
+    assert!(error.message.contains("nested more than 128 levels deep"), "{error}");
+    assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
+}
+
+#[test]
 fn a_way_through_the_loop_around_is_an_error() {
     #[graph]
     fn f(x: S) -> S {

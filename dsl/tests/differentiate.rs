@@ -171,6 +171,25 @@ fn nodes_of_a_gradient_derive_their_place_from_the_forward_nodes() {
 }
 
 #[test]
+fn branches_are_differentiated_as_deep_as_they_are_read() {
+    let mut inner = "%y = exp %x  yield %y".to_owned();
+    for _ in 0..126 {
+        inner = format!("%y = cond %p, %x, %p then (%x, %p) {{ {inner} }} else (%x, %p) {{ yield %x }}  yield %y");
+    }
+    let text = format!(
+        "graph @f(%x: f64[], %p: bool[]) -> f64[] {{
+            %y = cond %p, %x, %p then (%x, %p) {{ {inner} }} else (%x, %p) {{ yield %x }}
+            return %y
+        }}"
+    );
+    let mut graph = parsed(&text);
+    let (x, y) = (graph.inputs()[0], graph.outputs()[0]);
+    let dx = differentiate(&mut graph, &[(y, x)], &[x], Origin::UNKNOWN).unwrap();
+    assert!(graph.producer(dx[0]).is_some());
+    verify(&graph).unwrap();
+}
+
+#[test]
 fn a_value_on_which_nothing_depends_has_a_gradient_of_zeros() {
     let mut graph = parsed("graph @f(%x: f64[2], %y: f64[3]) -> f64[2] { return %x }");
     let (x, y) = (graph.inputs()[0], graph.inputs()[1]);

@@ -57,8 +57,9 @@ mod siblings;
 mod sweep;
 
 use crate::diagnostic::{Abort, abort};
-use crate::ir::ValueDef;
-use crate::ir::{Attrs, Graph, GraphBuilder, InsertPoint, ListOp, Node, NodeData, Op, Origin, Region, StackOp, Value};
+use crate::ir::{
+    Attrs, Graph, GraphBuilder, InsertPoint, ListOp, Node, NodeData, Op, Origin, Region, StackOp, Value, ValueDef,
+};
 use crate::ops::{ForwardNode, Grad, GradNode, GradValue, InGraph};
 use crate::{Diagnostic, HostTensor, Loc, Result, Type};
 use activity::Active;
@@ -78,7 +79,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 ///
 /// # Errors
 /// Fails if an operation on a path from some `y` to `wrt` has no gradient, or if zeros are needed
-/// whose extents are known only when the graph runs.
+/// whose extents are known only when the graph runs. The graph then has some nodes that nothing
+/// uses.
+///
+/// # Panics
+/// Panics if a value is not of the outermost region.
 ///
 /// ```
 /// use anabranch::Graph;
@@ -104,6 +109,10 @@ pub fn differentiate(
     wrt: &[Value],
     at: Origin,
 ) -> Result<Vec<Value>> {
+    let given = cotangents.iter().flat_map(|&(y, dy)| [y, dy]).chain(wrt.iter().copied());
+    for v in given {
+        assert_eq!(graph.region_of(v), graph.root(), "{v} is not of the outermost region");
+    }
     GraphBuilder::edit(graph, |builder| differentiate_in(builder, &mut AddedValues::default(), cotangents, wrt, at))
 }
 
