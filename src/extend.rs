@@ -33,7 +33,7 @@
 #[doc(inline)]
 pub use anabranch_dsl::Buffer;
 #[doc(inline)]
-pub use anabranch_dsl::autodiff::GradNode;
+pub use anabranch_dsl::autodiff::differentiate;
 #[doc(inline)]
 pub use anabranch_dsl::format::{FormatSpec, FormatTrait, Template, TemplatePiece};
 #[doc(inline)]
@@ -45,12 +45,13 @@ pub use anabranch_dsl::ir::{
 #[doc(inline)]
 pub use anabranch_dsl::ops::{
     Aliasing, Arity, BinaryFunction, Combiner, CostCx, Coverage, Effects, Effort, Eval, EvalCx, Exactness, Grad,
-    Halves, Infer, InferCx, Laws, OpClass, OpCost, OpDef, OpError, Prim, ScalarForm, UnaryFunction, prim, register,
+    GradNode, GradRule, GradValue, Halves, InGraph, InTrace, Infer, InferCx, Laws, OpClass, OpCost, OpDef, OpError,
+    Prim, ScalarForm, UnaryFunction, ValueCx, emit, prim, register,
 };
 #[doc(inline)]
 pub use anabranch_dsl::passes::{Dce, Pass, Pipeline};
 #[doc(inline)]
-pub use anabranch_dsl::trace::{assign_var, emit, read_var};
+pub use anabranch_dsl::trace::{assign_var, read_var};
 #[doc(inline)]
 pub use anabranch_dsl::var::VarPath;
 #[doc(inline)]

@@ -1,9 +1,10 @@
 //! `on`: the device constraints of nodes are preserved through control flow, gradients and passes,
 //! and do not change any value.
 
+use anabranch::AnyValue;
 use anabranch::dsl::ir::{Graph, Op};
 use anabranch::dsl::passes::{Pipeline, specialize};
-use anabranch::dsl::trace::{self, AnyValue};
+use anabranch::dsl::trace;
 use anabranch::dsl::{TensorType, interp};
 use anabranch::prelude::*;
 use anabranch::{Diagnostic, HostTensor, optim, optim::Optimizer};

@@ -4,9 +4,14 @@
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
 use crate::support::{check, error_of};
+use anabranch::extend::{
+    Arity, Attrs, Effects, Effort, Exactness, Grad, GradRule, Halves, Laws, OpClass, OpDef, Origin, Prim, ValueCx,
+    differentiate, emit, register,
+};
 use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
-use anabranch::{DType, IntoArray, List};
+use anabranch::{AnyValue, DType, Graph, HostTensor, IntoArray, List};
+use std::sync::LazyLock;
 
 type S = Tensor<f64>;
 
@@ -140,10 +145,7 @@ fn a_second_gradient_saves_nothing_again() {
 
 #[test]
 fn an_operation_without_a_rule_is_named_with_its_line_and_the_way() {
-    use anabranch::dsl::ir::Attrs;
-    use anabranch::dsl::ops::{self, Arity, Effects, Effort, Exactness, Grad, Halves, Laws, OpClass, OpDef, Prim};
-    use std::sync::LazyLock;
-    static STRANGE: LazyLock<Prim> = LazyLock::new(|| ops::register(DEFINITION).unwrap());
+    static STRANGE: LazyLock<Prim> = LazyLock::new(|| register(DEFINITION).unwrap());
     const DEFINITION: OpDef = OpDef {
         name: "test.strange",
         arity: Arity::Exactly(1),
@@ -159,7 +161,7 @@ fn an_operation_without_a_rule_is_named_with_its_line_and_the_way() {
     };
     #[track_caller]
     fn strange(x: S) -> S {
-        Tensor::from_any(anabranch::dsl::trace::emit(*STRANGE, &[x.untyped()], Attrs::none()))
+        Tensor::from_any(emit(*STRANGE, &[x.untyped()], Attrs::none()))
     }
     #[graph]
     fn f(x: S) -> S {
@@ -181,7 +183,91 @@ fn an_operation_without_a_rule_is_named_with_its_line_and_the_way() {
     }
 }
 
+/// An operation of one operand that doubles it, with a gradient rule.
+const fn doubling(name: &'static str, grad: GradRule) -> OpDef {
+    OpDef {
+        name,
+        arity: Arity::Exactly(1),
+        attrs: &[],
+        infer: |cx| Ok(cx.operands[0].clone()),
+        eval: |cx| {
+            let x = cx.operands[0];
+            Ok(HostTensor::new(x.shape(), x.data::<f64>().iter().map(|x| 2.0 * x).collect::<Vec<f64>>()))
+        },
+        grad: Grad::Rule(grad),
+        exactness: Exactness::Exact,
+        class: OpClass::Opaque(Effort::SIMPLE),
+        halves: Halves::Widened,
+        effects: Effects::Pure,
+        laws: Laws::NONE,
+    }
+}
+
+#[test]
+fn the_rule_of_a_registered_operation_works_with_and_without_a_trace() {
+    static DOUBLED: LazyLock<Prim> =
+        LazyLock::new(|| register(doubling("test.doubled", |n| vec![Some(doubled(n.dy()))])).unwrap());
+    fn doubled<C: ValueCx>(x: AnyValue<C>) -> AnyValue<C> {
+        emit(*DOUBLED, &[x], Attrs::none())
+    }
+    let y = |x: S| S::from_any(doubled(x.untyped()));
+    let slope = anabranch::eval_with(|x: S| gradients(gradients(y(x) * x, x), x), 3.0).unwrap();
+    assert_eq!(slope, 4.0);
+
+    LazyLock::force(&DOUBLED);
+    let text = "graph @f(%x: f64[2], %dy: f64[2]) -> f64[2] { %y = test.doubled %x  return %y }";
+    let mut graph = Graph::parse(text, "f.ir").unwrap();
+    let (x, dy, y) = (graph.inputs()[0], graph.inputs()[1], graph.outputs()[0]);
+    let dx = differentiate(&mut graph, &[(y, dy)], &[x], Origin::UNKNOWN).unwrap();
+    let root = graph.root();
+    graph.region_mut(root).yields = dx;
+    let expected = "graph @f(%x: f64[2], %dy: f64[2]) -> f64[2] {
+        %y = test.doubled %x  %dx = test.doubled %dy  return %dx
+    }";
+    assert!(graph.same_structure(&Graph::parse(expected, "f.ir").unwrap()), "{graph}");
+}
+
+#[test]
+fn an_operation_that_a_rule_uses_wrongly_is_an_error_at_the_forward_operation() {
+    static WRONG: LazyLock<Prim> = LazyLock::new(|| {
+        register(doubling("test.wrong", |n| vec![Some(n.dy().sum_axis(3) + n.dy().unsqueeze(0).matmul(n.dy()))]))
+            .unwrap()
+    });
+    #[track_caller]
+    fn wrong(x: S) -> S {
+        S::from_any(emit(*WRONG, &[x.untyped()], Attrs::none()))
+    }
+    let error = error_of(|x: S| gradients(wrong(x), x), 1.0).to_string();
+    for part in ["sum_axis", "gradients(wrong(x), x)"] {
+        assert!(error.contains(part), "no `{part}` in:\n{error}");
+    }
+
+    // The graph stays usable.
+    let text = "graph @f(%x: f64[]) -> f64[] { %y = test.wrong %x  return %y }";
+    let mut graph = Graph::parse(text, "f.ir").unwrap();
+    let (x, y) = (graph.inputs()[0], graph.outputs()[0]);
+    let error = differentiate(&mut graph, &[(y, x)], &[x], Origin::UNKNOWN).unwrap_err();
+    assert!(error.message.starts_with("sum_axis"), "{error}");
+    assert!(graph.same_structure(&Graph::parse(text, "f.ir").unwrap()), "{graph}");
+}
+
 // Gradients that are rejected.
+
+#[test]
+fn a_backward_pass_that_is_nested_too_deeply_is_an_error() {
+    fn deep(n: usize, inside: &dyn Fn() -> S) -> S {
+        if n == 0 { inside() } else { anabranch::checkpoint(|| deep(n - 1, inside)) }
+    }
+    let error = error_of(
+        |x: S| {
+            let y = deep(70, &|| x.exp());
+            deep(70, &|| gradients(y, x))
+        },
+        1.0,
+    );
+    assert!(error.message.contains("nested more than 128 levels deep"), "{error}");
+    assert!(error.to_string().contains("tests/gradients.rs"), "{error}");
+}
 
 #[test]
 fn a_way_through_the_loop_around_is_an_error() {

@@ -2,6 +2,7 @@
 
 use crate::Loc;
 use std::fmt;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 
 /// An error message with source locations, and help on what to write instead.
@@ -99,10 +100,30 @@ impl Diagnostic {
         Diagnostic { kind, ..self }
     }
 
+    /// Adds a location if the error has none.
+    pub(crate) fn or_at(mut self, loc: Loc) -> Diagnostic {
+        if self.loc().is_none() {
+            let label = if self.labels.is_empty() { String::new() } else { self.labels.remove(0).1 };
+            self.labels.insert(0, (loc, label));
+        }
+        self
+    }
+
     /// Returns the location of the error.
     pub fn loc(&self) -> Option<Loc> {
         self.labels.first().map(|(loc, _)| *loc).filter(|l| l.is_known())
     }
+}
+
+/// The payload of a panic that is an error of the user's program.
+pub(crate) struct Abort(pub(crate) Diagnostic);
+
+/// Unwinds with an error, without printing anything, to the caller that turns it into a result.
+pub(crate) fn abort(error: Diagnostic) -> ! {
+    if cfg!(panic = "abort") {
+        eprintln!("{error}");
+    }
+    resume_unwind(Box::new(Abort(error)))
 }
 
 impl std::error::Error for Diagnostic {}

@@ -1,7 +1,8 @@
 //! Functions over tensors as values: their parameters, results and traces.
 
 use crate::ir::{VarId, count};
-use crate::trace::{self, AnyValue, Traced};
+use crate::ops::AnyValue;
+use crate::trace::{self, Traced};
 use crate::{Array, Diagnostic, Dim, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType, interp};
 use std::fmt;
 

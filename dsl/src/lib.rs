@@ -28,6 +28,7 @@ pub mod control;
 #[cfg(feature = "corpus")]
 #[doc(hidden)]
 pub mod corpus;
+pub mod derivatives;
 pub mod device;
 mod diagnostic;
 mod dtype;
@@ -68,9 +69,9 @@ mod ty;
 pub mod var;
 
 pub use array::{Array, ArrayIndex, Buffer, HostTensor, IntoArray, Reclaim};
-pub use autodiff::{Wrt, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
 pub use control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
-pub use device::{DeviceConstraint, DeviceKind, DeviceName, DevicePattern, on};
+pub use derivatives::{Wrt, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
+pub use device::{DeviceConstraint, DeviceKind, DeviceName, DevicePattern};
 pub use diagnostic::{Diagnostic, ErrorKind, Result};
 pub use dtype::{DType, Element, Float, Integer, Numeric};
 pub use function::{eval, eval_with};
@@ -78,11 +79,11 @@ pub use halves::{bf16, f16};
 pub use ir::Graph;
 pub use list::{List, ListIndex};
 pub use loc::Loc;
-pub use ops::{IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
+pub use ops::{AnyValue, IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
 pub use shape::{Dim, Shape};
 pub use staged::{Carry, Range, range};
 pub use tensor::{Finds, IndexedByBrackets, Operand, Tensor, full, scalar, tensor, zeros};
-pub use trace::AnyValue;
+pub use trace::on;
 pub use ty::{TensorType, Type};
 pub use var::{AnyVar, Module, Var};
 

@@ -1,9 +1,10 @@
 //! `List<T>`: lists of tensors whose length is known only at run time.
 
-use crate::autodiff::Wrt;
+use crate::derivatives::Wrt;
 use crate::ir::ListOp;
+use crate::ops::AnyValue;
 use crate::staged::{FlatState, Reader};
-use crate::trace::{self, AnyValue};
+use crate::trace;
 use crate::{Carry, Diagnostic, Dim, Element, Float, Loc, Operand, Shape, Tensor, TensorType, Type};
 use std::marker::PhantomData;
 

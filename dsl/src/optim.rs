@@ -35,9 +35,10 @@
 //! assert_eq!(adam.vars().len(), 1);
 //! ```
 
-use crate::autodiff::trained_gradients;
-use crate::device::{self, DeviceScope};
-use crate::trace::{assign_var, called_at, constant, fail, note_var_path, read_var, var_path};
+use crate::derivatives::trained_gradients;
+use crate::trace::{
+    DeviceScope, assign_var, called_at, constant, device_scope, fail, note_var_path, read_var, var_path,
+};
 use crate::var::{DropWatcher, VarPath};
 use crate::{AnyValue, AnyVar, Diagnostic, HostTensor, Loc, Module, Operand, Tensor};
 use std::collections::BTreeMap;
@@ -119,7 +120,7 @@ pub trait Optimizer {
             let step = self.begin();
             for (var, grad) in gradients {
                 // An update is computed on the device of the variable.
-                let _scope = DeviceScope::enter(var.devices().or(device::scope()));
+                let _scope = DeviceScope::enter(var.devices().or(device_scope()));
                 let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
                 assign_var(var, next);
             }

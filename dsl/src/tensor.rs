@@ -1,10 +1,8 @@
 //! `Tensor<T>`, the main type of model code.
 
-use crate::format::FormatTrait;
-use crate::trace::{self, AnyValue};
-use crate::{Array, Element, Float, HostTensor, Integer, IntoArray, Numeric, Shape, bf16, f16, staged};
+use crate::ops::{AnyValue, InTrace, ValueCx};
+use crate::{Array, Element, Float, HostTensor, Integer, IntoArray, Numeric, Shape, bf16, f16};
 use std::convert::Infallible;
-use std::fmt;
 use std::marker::PhantomData;
 use std::ops;
 
@@ -35,31 +33,6 @@ impl<T: Element> Clone for Tensor<T> {
     }
 }
 impl<T: Element> Copy for Tensor<T> {}
-
-/// In `println!` and `dbg!` of a graph function, formats the values at run time. Elsewhere, formats
-/// the number and type of the symbol.
-impl<T: Element> fmt::Debug for Tensor<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if staged::show(self.any, FormatTrait::Debug, f)? {
-            return Ok(());
-        }
-        write!(f, "{}: ", self.any.value())?;
-        if trace::is_tracing() { write!(f, "{}", self.any.ty()) } else { write!(f, "{}", T::DTYPE) }
-    }
-}
-
-macro_rules! show_values {
-    ($($kind:ident)*) => {$(
-        /// In `println!` of a graph function, formats the values at run time. Elsewhere it is an
-        /// error, since there are no values.
-        impl<T: Element> fmt::$kind for Tensor<T> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                if staged::show(self.any, FormatTrait::$kind, f)? { Ok(()) } else { staged::fail_without_value() }
-            }
-        }
-    )*};
-}
-show_values!(Display LowerExp UpperExp);
 
 impl<T: Element> Tensor<T> {
     /// Wraps an untyped handle.
@@ -121,20 +94,20 @@ impl<T: Element> Tensor<T> {
 /// Returns a constant scalar tensor.
 #[track_caller]
 pub fn scalar<T: Element>(x: T) -> Tensor<T> {
-    Tensor::from_any(trace::constant(HostTensor::scalar(x)))
+    Tensor::from_any(InTrace::current().constant(HostTensor::scalar(x)))
 }
 
 /// Returns a constant tensor from a scalar, a slice, nested arrays, or an [`Array`].
 #[track_caller]
 pub fn tensor<T: Element>(x: impl IntoArray<T>) -> Tensor<T> {
     let array: Array<T> = x.into_array();
-    Tensor::from_any(trace::constant(array.into_host()))
+    Tensor::from_any(InTrace::current().constant(array.into_host()))
 }
 
 /// Returns a tensor with every element equal to `x`.
 #[track_caller]
 pub fn full<T: Element>(shape: impl Into<Shape>, x: T) -> Tensor<T> {
-    Tensor::from_any(trace::constant(HostTensor::scalar(x)).broadcast_to(shape))
+    Tensor::from_any(InTrace::current().constant(HostTensor::scalar(x)).broadcast_to(shape))
 }
 
 /// Returns a tensor of zeros.

@@ -4,7 +4,7 @@
 //! stored in a session, on a device. So several sessions can use the same model, each with its own
 //! state.
 
-use crate::device::{self, DeviceConstraint, DevicePattern, IntoDevice};
+use crate::device::{DeviceConstraint, DevicePattern, IntoDevice};
 use crate::trace;
 use crate::{Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Result, Tensor, TensorType};
 use std::marker::PhantomData;
@@ -55,7 +55,7 @@ impl AnyVar {
     fn with(name: String, init: HostTensor, is_trained: bool) -> AnyVar {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (ty, on, watchers) = (init.ty(), device::scope(), Mutex::default());
+        let (ty, on, watchers) = (init.ty(), trace::device_scope(), Mutex::default());
         AnyVar(Arc::new(VarInner { id, name, ty, init, is_trained, on, watchers }))
     }
 
@@ -172,7 +172,7 @@ impl<T: Element> Var<T> {
     #[must_use]
     pub fn on(self, device: impl IntoDevice) -> Var<T> {
         let loc = Loc::caller();
-        let devices = device::named_at(device, loc);
+        let devices = trace::named_at(device, loc);
         if !self.any.is_only_handle() {
             let message = format!("the variable `{}` is already in use", self.any.name());
             trace::fail(

@@ -1,6 +1,7 @@
 //! The tests of the language, in one program: each file is a module.
 
 mod accuracy;
+mod differentiate;
 mod golden;
 mod laws;
 mod ops;

@@ -6,7 +6,7 @@ use anabranch_dsl::ops::{self, Arity, Grad, InferCx, random};
 use anabranch_dsl::{AnyValue, Dim, HostTensor, Result, TensorType, Type, interp, trace};
 use std::collections::BTreeSet;
 
-fn interpret(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
+pub(crate) fn interpret(graph: &Graph, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
     interp::run(graph, inputs, &mut Vec::new(), interp::InterpOptions::default())
 }
 
@@ -82,7 +82,7 @@ fn inference_knows_no_more_than_it_is_told() {
 // Gradients.
 
 /// Returns deterministic numbers in [-1, 1).
-fn noise(like: &HostTensor, stream: u32) -> HostTensor {
+pub(crate) fn noise(like: &HostTensor, stream: u32) -> HostTensor {
     let words: Vec<u32> = random::words([stream, 0], 2 * like.len()).collect();
     HostTensor::new(like.shape(), words.chunks_exact(2).map(|w| 2.0 * random::unit_f64(w[0], w[1]) - 1.0).collect())
 }
@@ -125,6 +125,16 @@ impl CaseGraph {
     }
 }
 
+/// Returns the graph of a case, whose inputs are its float inputs, and these inputs.
+pub(crate) fn value_graph(case: &Case) -> (Graph, Vec<HostTensor>) {
+    let CaseGraph { graph, point } = CaseGraph::new(case, |params| vec![node(case, params)]);
+    (graph, point)
+}
+
+pub(crate) fn name_of(case: &Case) -> String {
+    format!("{}: {}", case.op.name, case.name)
+}
+
 /// Adds the node of a case, with its float inputs replaced by parameters.
 fn node(case: &Case, params: &[AnyValue]) -> AnyValue {
     let mut params = params.iter();
@@ -146,7 +156,7 @@ fn weighted(values: &[AnyValue], stream: u32) -> AnyValue {
     values.iter().enumerate().map(part).reduce(AnyValue::add).expect("at least one value")
 }
 
-fn dot(a: &[HostTensor], b: &[HostTensor]) -> f64 {
+pub(crate) fn dot(a: &[HostTensor], b: &[HostTensor]) -> f64 {
     let product = |(a, b): (&HostTensor, &HostTensor)| -> f64 {
         a.data::<f64>().iter().zip(b.data::<f64>()).map(|(a, b)| a * b).sum()
     };
@@ -154,17 +164,13 @@ fn dot(a: &[HostTensor], b: &[HostTensor]) -> f64 {
 }
 
 #[track_caller]
-fn agree(case: &Case, what: &str, by_rule: f64, by_difference: f64) {
+pub(crate) fn agree(name: &str, what: &str, by_rule: f64, by_difference: f64) {
     let scale = by_rule.abs().max(by_difference.abs()).max(1.0);
     let near = (by_rule - by_difference).abs() <= 1e-7 * scale;
-    assert!(
-        near,
-        "{}: {}: {what} gradient: {by_rule} by rule, {by_difference} by differences",
-        case.op.name, case.name
-    );
+    assert!(near, "{name}: {what} gradient: {by_rule} by rule, {by_difference} by differences");
 }
 
-fn gradient_cases() -> Vec<Case> {
+pub(crate) fn gradient_cases() -> Vec<Case> {
     let is_half = |c: &Case| c.inputs.iter().any(|t| t.dtype().is_half());
     cases().into_iter().filter(|c| c.grad && !is_half(c)).map(|c| c.in_f64()).collect()
 }
@@ -176,11 +182,11 @@ fn gradients_agree_with_finite_differences() {
         let value = CaseGraph::new(&case, |params| vec![loss(params)]);
         let gradient = CaseGraph::new(&case, |params| {
             let loss = loss(params);
-            anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], params)
+            anabranch_dsl::derivatives::vjp(&[(loss, loss.number(1.0))], params)
         });
         let direction: Vec<HostTensor> = value.point.iter().zip(0..).map(|(x, i)| noise(x, i)).collect();
         let by_rule = dot(&gradient.at(0.0, &direction), &direction);
-        agree(&case, "first", by_rule, value.slope(&direction));
+        agree(&name_of(&case), "first", by_rule, value.slope(&direction));
     }
 }
 
@@ -189,16 +195,16 @@ fn second_gradients_agree_with_finite_differences() {
     for case in gradient_cases() {
         let slope = |params: &[AnyValue]| {
             let loss = weighted(&[node(&case, params)], 100);
-            weighted(&anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], params), 200)
+            weighted(&anabranch_dsl::derivatives::vjp(&[(loss, loss.number(1.0))], params), 200)
         };
         let value = CaseGraph::new(&case, |params| vec![slope(params)]);
         let gradient = CaseGraph::new(&case, |params| {
             let slope = slope(params);
-            anabranch_dsl::autodiff::vjp(&[(slope, slope.number(1.0))], params)
+            anabranch_dsl::derivatives::vjp(&[(slope, slope.number(1.0))], params)
         });
         let direction: Vec<HostTensor> = value.point.iter().zip(0..).map(|(x, i)| noise(x, i)).collect();
         let by_rule = dot(&gradient.at(0.0, &direction), &direction);
-        agree(&case, "second", by_rule, value.slope(&direction));
+        agree(&name_of(&case), "second", by_rule, value.slope(&direction));
     }
 }
 
@@ -256,7 +262,7 @@ fn unknown_extents_are_those_of_the_data() {
         let (x, w) = (trace::input(unknown(2), None), trace::input(unknown(1), None));
         let y = (x.mul(w) + 1.0).mean();
         let mut outputs = vec![y];
-        outputs.extend(anabranch_dsl::autodiff::vjp(&[(y, y.number(1.0))], &[x, w]));
+        outputs.extend(anabranch_dsl::derivatives::vjp(&[(y, y.number(1.0))], &[x, w]));
         outputs
     });
     let graph = traced.unwrap_or_else(|e| panic!("{e}")).graph;

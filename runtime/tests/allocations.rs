@@ -4,7 +4,7 @@
 mod support;
 
 use anabranch_dsl::ops::{AttentionMask, ConvOptions, PoolOptions};
-use anabranch_dsl::{AnyValue, DType, Graph, HostTensor, autodiff, trace};
+use anabranch_dsl::{AnyValue, DType, Graph, HostTensor, derivatives, trace};
 use anabranch_runtime::Program;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -88,7 +88,7 @@ fn a_loop_over_tensors_and_its_gradient_take_no_memory() {
             },
         );
         let loss = r[0].mul(r[0]).sum();
-        let gradient = autodiff::vjp(&[(loss, loss.number(1.0))], &[x[0]]);
+        let gradient = derivatives::vjp(&[(loss, loss.number(1.0))], &[x[0]]);
         [vec![loss], gradient].concat()
     });
     assert_eq!(n, 0);
@@ -106,7 +106,7 @@ fn of_first_run(trips: i32, is_up: bool) -> usize {
             |s| vec![s[0].mul(s[0]).sin(), s[1].mul(s[1]).tanh(), s[2].add(constant(step))],
         );
         let loss = r[0].add(r[1].sum());
-        autodiff::vjp(&[(loss, loss.number(1.0))], &x[..2])
+        derivatives::vjp(&[(loss, loss.number(1.0))], &x[..2])
     });
     let program = Program::new(traced.graph).unwrap_or_else(|e| panic!("{e}"));
     let before = COUNT.get();
@@ -135,7 +135,7 @@ fn a_layer_norm_and_its_gradients_take_no_memory() {
     let n = of_third_run(&[numbers(&[60, 700]), numbers(&[700]), numbers(&[700])], |x| {
         let y = x[0].layer_norm(x[1], x[2], 1e-5);
         let loss = y.mul(y.softmax(-1)).sum();
-        [vec![y, loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
+        [vec![y, loss], derivatives::vjp(&[(loss, loss.number(1.0))], x)].concat()
     });
     assert_eq!(n, 0);
 }
@@ -150,7 +150,7 @@ fn convolutions_pooling_and_their_gradients_take_no_memory() {
         let y = x[0].conv(x[1], &ConvOptions::<2>::new().padding(1).stride([2, 1]));
         let pooled = y.max_pool(&PoolOptions::new(2)).avg_pool(&PoolOptions::new([2]).padding(1));
         let loss = pooled.mul(pooled).sum();
-        [vec![loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
+        [vec![loss], derivatives::vjp(&[(loss, loss.number(1.0))], x)].concat()
     });
     assert_eq!(n, 0);
 }
@@ -211,7 +211,7 @@ fn a_step_of_mixed_precision_takes_no_memory() {
             |s| vec![s[0].matmul(w.cast(DType::BF16)).tanh(), s[1].add(constant(1))],
         );
         let loss = r[0].cast(DType::F32).square().sum();
-        let slope = autodiff::vjp(&[(loss, loss.number(1.0))], &[w])[0];
+        let slope = derivatives::vjp(&[(loss, loss.number(1.0))], &[w])[0];
         trace::assign_var(&var, w - slope * 0.01);
         vec![loss]
     });
@@ -224,7 +224,7 @@ fn attention_and_its_gradients_take_no_memory() {
     let n = of_third_run(&[x], |x| {
         let y = x[0].scaled_dot_product_attention(x[0], x[0], AttentionMask::Causal);
         let loss = y.mul(y).sum();
-        [vec![loss], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
+        [vec![loss], derivatives::vjp(&[(loss, loss.number(1.0))], x)].concat()
     });
     assert_eq!(n, 0);
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{check, check_f32, check_threads, traced};
 use anabranch_dsl::ops::AttentionMask;
-use anabranch_dsl::{AnyValue, DType, HostTensor, autodiff};
+use anabranch_dsl::{AnyValue, DType, HostTensor, derivatives};
 use anabranch_runtime::Program;
 
 /// Returns irregular numbers around zero.
@@ -19,7 +19,7 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
 fn all(x: &[AnyValue], mask: AttentionMask) -> Vec<AnyValue> {
     let y = x[0].scaled_dot_product_attention(x[1], x[2], mask);
     let loss = y.mul(y).mul(y + 1.0).sum();
-    [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], x)].concat()
+    [vec![y], derivatives::vjp(&[(loss, loss.number(1.0))], x)].concat()
 }
 
 /// Checks queries `[.., n, size]`, keys `[.., m, size]` and values `[.., m, width]`.

@@ -5,13 +5,13 @@
 use crate::support::{branch, check, check_f32, check_threads, numbers, pooled, traced, while_loop};
 use anabranch_dsl::ops::random::Key;
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
-use anabranch_dsl::{AnyValue, DType, HostTensor, autodiff, trace};
+use anabranch_dsl::{AnyValue, DType, HostTensor, derivatives, trace};
 use anabranch_runtime::Program;
 
 /// Returns `y` and the gradients of a loss that depends differently on each element.
 fn with_gradients(y: AnyValue, of: &[AnyValue]) -> Vec<AnyValue> {
     let loss = y.mul(y).mul(y + 1.0).sum();
-    [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], of)].concat()
+    [vec![y], derivatives::vjp(&[(loss, loss.number(1.0))], of)].concat()
 }
 
 /// Returns the same elements with the second axis last in memory.
@@ -145,8 +145,8 @@ fn the_place_of_a_maximum_is_that_of_the_reference() {
         let options = PoolOptions::new(3).stride(2).padding(1);
         let (x, other) = (last(x[0]), last(x[1]));
         let y = x.max_pool(&options);
-        let to_x = autodiff::vjp(&[(y, other.max_pool(&options))], &[x])[0];
-        let picked = autodiff::vjp(&[(to_x.mul(other).sum(), x.number(1.0).sum())], &[other])[0];
+        let to_x = derivatives::vjp(&[(y, other.max_pool(&options))], &[x])[0];
+        let picked = derivatives::vjp(&[(to_x.mul(other).sum(), x.number(1.0).sum())], &[other])[0];
         vec![y, to_x, picked]
     })
     .expect("it runs");
@@ -311,7 +311,7 @@ fn permuted_tensors_are_in_row_major_order() {
     let f = |x: &[AnyValue]| {
         let r = trace::read_var(&w);
         let loss = r.permute([0, 2, 1]).cumsum(1).mul(x[0]).sum();
-        let g = autodiff::vjp(&[(loss, loss.number(1.0))], &[r])[0];
+        let g = derivatives::vjp(&[(loss, loss.number(1.0))], &[r])[0];
         trace::assign_var(&w, r.sub(g * 0.1));
         vec![loss]
     };

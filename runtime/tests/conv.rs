@@ -3,14 +3,14 @@
 
 use crate::support::{check, check_f32, check_threads, numbers, pooled, traced};
 use anabranch_dsl::ops::{ConvOptions, PoolOptions};
-use anabranch_dsl::{AnyValue, DType, HostTensor, autodiff};
+use anabranch_dsl::{AnyValue, DType, HostTensor, derivatives};
 use anabranch_runtime::Program;
 
 /// Returns a convolution and its gradients, for a loss that depends differently on each element.
 fn all<const D: usize>(x: AnyValue, w: AnyValue, options: ConvOptions<D>) -> Vec<AnyValue> {
     let y = x.conv(w, &options);
     let loss = y.mul(y).mul(y + 1.0).sum();
-    [vec![y], autodiff::vjp(&[(loss, loss.number(1.0))], &[x, w])].concat()
+    [vec![y], derivatives::vjp(&[(loss, loss.number(1.0))], &[x, w])].concat()
 }
 
 #[track_caller]
@@ -112,7 +112,7 @@ fn second_gradients() {
         let options = ConvOptions::<2>::new().groups(2).stride([2, 1]).padding(1);
         let first = all(x[0], x[1], options);
         let slope = first[1].mul(first[1]).sum().add(first[2].mul(first[2]).sum());
-        autodiff::vjp(&[(slope, slope.number(1.0))], x)
+        derivatives::vjp(&[(slope, slope.number(1.0))], x)
     })
     .expect("it runs");
 }
@@ -124,7 +124,7 @@ fn threads_change_nothing() {
     let graph = traced(&inputs, |x| {
         let mut results = all(x[0], x[1], ConvOptions::<2>::new().padding(1));
         let pooled = results[0].max_pool(&PoolOptions::new(3).stride(2)).sum();
-        results.extend(autodiff::vjp(&[(pooled, pooled.number(1.0))], &[x[0]]));
+        results.extend(derivatives::vjp(&[(pooled, pooled.number(1.0))], &[x[0]]));
         results
     });
     let program = Program::new(graph.graph).unwrap_or_else(|e| panic!("{e}"));
@@ -164,8 +164,8 @@ fn the_place_of_a_maximum_is_that_of_the_reference() {
     check(&inputs, |x| {
         let (row, plane) = (PoolOptions::new([4]).stride(3).padding(2), PoolOptions::new(3).stride(2).padding(1));
         let (a, b) = (x[0].max_pool(&row), x[1].max_pool(&plane));
-        let back = autodiff::vjp(&[(a, a.number(1.0).broadcast_to(a.shape()))], &[x[0]]);
-        let planes = autodiff::vjp(&[(b, x[2].max_pool(&plane))], &[x[1]]);
+        let back = derivatives::vjp(&[(a, a.number(1.0).broadcast_to(a.shape()))], &[x[0]]);
+        let planes = derivatives::vjp(&[(b, x[2].max_pool(&plane))], &[x[1]]);
         [vec![a, b], back, planes].concat()
     })
     .expect("it runs");

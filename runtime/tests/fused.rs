@@ -2,7 +2,7 @@
 
 use crate::support::{check, check_threads, traced};
 use anabranch_dsl::trace::constant;
-use anabranch_dsl::{AnyValue, HostTensor, autodiff};
+use anabranch_dsl::{AnyValue, HostTensor, derivatives};
 use anabranch_runtime::Program;
 
 fn numbers(shape: &[usize]) -> HostTensor {
@@ -88,7 +88,7 @@ fn normalizations_and_their_gradients_are_what_they_were() {
             let p = x[0].softmax(-1);
             let loss = y.mul(x[3]).sum().add(p.mul(x[3]).sum());
             let entropy = x[0].log_softmax(-1).mul(x[3]).sum_axis(1).mean();
-            let gradients = autodiff::vjp(&[(loss, loss.number(1.0)), (entropy, entropy.number(1.0))], &x[..3]);
+            let gradients = derivatives::vjp(&[(loss, loss.number(1.0)), (entropy, entropy.number(1.0))], &x[..3]);
             [vec![y, loss, entropy], gradients].concat()
         };
         check(&inputs, f).unwrap_or_else(|e| panic!("{shape:?}: {e}"));
@@ -140,7 +140,7 @@ fn normalizations(x: &[AnyValue]) -> Vec<AnyValue> {
     let loss = p.mul(x[3]).sum();
     [
         vec![y, p, x[0].sub(x[0].max_keepdim(-1).broadcast_like(x[0])).log_softmax(-1).logsumexp(-1)],
-        autodiff::vjp(&[(loss, loss.number(1.0))], &x[..3]),
+        derivatives::vjp(&[(loss, loss.number(1.0))], &x[..3]),
     ]
     .concat()
 }

@@ -1,7 +1,7 @@
 //! Gradients through control flow: stacks in the plan, against the interpreter.
 
 use crate::support::{branch, check, while_loop};
-use anabranch_dsl::{AnyValue, DType, HostTensor, autodiff, trace};
+use anabranch_dsl::{AnyValue, DType, HostTensor, derivatives, trace};
 
 fn floats(shape: &[usize]) -> HostTensor {
     let n: usize = shape.iter().product();
@@ -17,9 +17,9 @@ fn constant(x: i32) -> AnyValue {
 /// Returns `loss`, its gradients with respect to `wrt`, and the gradients of the sum of these.
 fn two_orders(loss: AnyValue, wrt: &[AnyValue]) -> Vec<AnyValue> {
     let one = || loss.number(1.0);
-    let first = autodiff::vjp(&[(loss, one())], wrt);
+    let first = derivatives::vjp(&[(loss, one())], wrt);
     let total = first.iter().map(|d| d.mul(*d).sum()).reduce(AnyValue::add).expect("some gradients");
-    let second = autodiff::vjp(&[(total, one())], wrt);
+    let second = derivatives::vjp(&[(total, one())], wrt);
     [vec![loss], first, second].concat()
 }
 

@@ -164,7 +164,7 @@ fn loops_carry_16_bit_floats() {
                 |s| vec![s[0].gt(x[1]).select(s[0] * 1.5, s[0] + 0.1), s[1].add(one)],
             );
             let loss = r[0].cast(DType::F32).sum();
-            let slopes = anabranch_dsl::autodiff::vjp(&[(loss, loss.number(1.0))], &[x[0], x[1]]);
+            let slopes = anabranch_dsl::derivatives::vjp(&[(loss, loss.number(1.0))], &[x[0], x[1]]);
             [vec![r[0], r[1], scalar[0]], slopes].concat()
         });
     }

@@ -3,7 +3,7 @@
 
 use crate::random_config::config;
 use crate::support::{branch, check_traced, traced, while_loop};
-use anabranch_dsl::{AnyValue, AnyVar, DType, HostTensor, Type, autodiff, trace};
+use anabranch_dsl::{AnyValue, AnyVar, DType, HostTensor, Type, derivatives, trace};
 use proptest::prelude::*;
 
 /// Random choices that determine a program.
@@ -134,7 +134,7 @@ fn run(bytes: &[u8], with_gradient: bool) {
         let mut outputs: Vec<AnyValue> = values.iter().rev().take(5).copied().collect();
         if with_gradient {
             let loss = outputs.iter().filter(|v| is_float(v)).map(|v| v.sum()).reduce(AnyValue::add).expect("a number");
-            outputs.extend(autodiff::vjp(&[(loss, loss.number(1.0))], x));
+            outputs.extend(derivatives::vjp(&[(loss, loss.number(1.0))], x));
         }
         outputs
     });

@@ -1,7 +1,7 @@
 //! Variables that branches and loops read and assign.
 
 use super::engine::{ControlCase, check_corpus, fails, gives};
-use anabranch::dsl::autodiff::var_gradients;
+use anabranch::dsl::derivatives::var_gradients;
 use anabranch::prelude::*;
 
 type S = Tensor<f64>;

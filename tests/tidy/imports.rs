@@ -44,16 +44,19 @@ fn reaches(graph: &ImportGraph, from: &ModulePath, to: &ModulePath) -> bool {
     false
 }
 
-/// No file of a folder in `order` imports one of a later folder.
-pub(crate) fn upward_imports(sources: &[SourceFile], folder: &str, order: &[&str]) -> Report {
-    let room = |module: &ModulePath| order.iter().position(|room| module.first().is_some_and(|first| first == room));
+/// No file or folder of a level imports one of a later level. Those of one level may import each
+/// other.
+pub(crate) fn upward_imports(sources: &[SourceFile], folder: &str, levels: &[&[&str]]) -> Report {
+    let level = |module: &ModulePath| {
+        levels.iter().position(|level| module.first().is_some_and(|first| level.contains(&first.as_str())))
+    };
     let mut report = Report::default();
     for (module, imported) in imports(sources, folder) {
-        let Some(own) = room(&module) else { continue };
-        let above: BTreeSet<&str> =
-            imported.iter().filter_map(room).filter(|room| *room > own).map(|room| order[room]).collect();
+        let Some(own) = level(&module) else { continue };
+        let above: BTreeSet<&String> =
+            imported.iter().filter(|target| level(target) > Some(own)).filter_map(|target| target.first()).collect();
         report.look(above.is_empty(), || {
-            let above: Vec<&str> = above.iter().copied().collect();
+            let above: Vec<&str> = above.iter().map(|name| name.as_str()).collect();
             format!("{folder}: `{}` imports from {}", module.join("::"), above.join(", "))
         });
     }
@@ -85,10 +88,19 @@ fn imports(sources: &[SourceFile], folder: &str) -> ImportGraph {
         .filter(|(module, _)| !is_test(module))
         .collect();
     let modules: BTreeSet<&ModulePath> = files.iter().map(|(module, _)| module).collect();
+    // The names that the root re-exports, and where from.
+    let root = files.iter().filter(|(module, _)| module.is_empty()).flat_map(|(_, text)| paths(&code_of(text)));
+    let exported: BTreeMap<String, ModulePath> = root.filter_map(|path| Some((path.last()?.clone(), path))).collect();
     let imports_of = |(module, text): &(ModulePath, &str)| {
         let code = code_of(text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default());
         let targets = paths(&code).into_iter().filter_map(|path| {
             let mut target = absolute(&path, module, &modules)?;
+            if let [name, ..] = &target[..]
+                && !modules.contains(&vec![name.clone()])
+                && let Some(path) = exported.get(name)
+            {
+                target = absolute(path, &Vec::new(), &modules)?;
+            }
             // The file that defines a path is its longest prefix that is a module.
             while !modules.contains(&target) {
                 target.pop()?;

@@ -6,7 +6,7 @@ use crate::ir::{CallKind, LoopVar};
 
 /// Returns the values that depend differentiably on `wrt`, in the open regions and all inner
 /// regions.
-pub(super) fn active_in(graph: &GraphBuilder, wrt: &[Value]) -> FxHashSet<Value> {
+pub(crate) fn active_in(graph: &GraphBuilder, wrt: &[Value]) -> FxHashSet<Value> {
     let mut active: FxHashSet<Value> = wrt.iter().copied().collect();
     for depth in 0..=graph.depth() {
         pass_on(graph.open_params(depth).into_iter(), &mut active);
@@ -69,9 +69,18 @@ fn pass_on(pairs: impl Iterator<Item = (Value, Value)>, active: &mut FxHashSet<V
     is_new
 }
 
-impl Sweep {
+impl Sweep<'_> {
     pub(super) fn is_active(&self, v: Value) -> bool {
-        self.active.contains(&v)
+        self.active.0.contains(&v)
+    }
+}
+
+/// The values that depend differentiably on `wrt`.
+pub(super) struct Active(pub(super) FxHashSet<Value>);
+
+impl Active {
+    fn contains(&self, v: Value) -> bool {
+        self.0.contains(&v)
     }
 
     /// Returns the values of `region` that get a cotangent if `seeds` do.
@@ -81,7 +90,7 @@ impl Sweep {
         region: Region,
         seeds: &mut dyn Iterator<Item = Value>,
     ) -> FxHashSet<Value> {
-        let mut reached: FxHashSet<Value> = seeds.filter(|&v| self.is_active(v)).collect();
+        let mut reached: FxHashSet<Value> = seeds.filter(|&v| self.contains(v)).collect();
         for &node in graph.region(region).nodes.iter().rev() {
             let data = graph.node(node);
             if !data.results.iter().any(|r| reached.contains(r)) {
@@ -109,7 +118,7 @@ impl Sweep {
                 Op::Call(CallKind::CustomGradient { .. }) => graph.call_of(node).args().to_vec(),
                 Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => vec![],
             };
-            reached.extend(operands.into_iter().filter(|&v| self.is_active(v)));
+            reached.extend(operands.into_iter().filter(|&v| self.contains(v)));
         }
         reached
     }
@@ -127,7 +136,7 @@ impl Sweep {
         let data = graph.while_of(node);
         let params = &graph.region(data.body()).params;
         let seeds = data.vars().filter(|var| is_seed(var.result)).map(|var| var.body_param);
-        let mut hit: FxHashSet<Value> = seeds.filter(|&param| self.is_active(param)).collect();
+        let mut hit: FxHashSet<Value> = seeds.filter(|&param| self.contains(param)).collect();
         loop {
             let mut seeds = data.vars().filter(|var| hit.contains(&var.body_param)).map(|var| var.next);
             let inner = self.reached(graph, data.body(), &mut seeds);

@@ -10,44 +10,44 @@
 use super::*;
 use crate::ir::{CallKind, GradientInput};
 use crate::ops::Effects;
-use crate::trace::CallTrace;
 
-impl Sweep {
-    pub(super) fn call(&self, level: usize, kind: CallKind, node: Node, data: &NodeData, cot: &mut Cotangents) {
+impl<'g> Sweep<'g> {
+    pub(super) fn call(&self, level: usize, kind: CallKind, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {
         match kind {
             CallKind::Checkpoint | CallKind::Recompute => self.recompute(level, node, data, cot),
             CallKind::CustomGradient { .. } => self.custom_gradient(level, node, data, cot),
         }
     }
 
-    fn recompute(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let seeds: Vec<(usize, AnyValue)> =
+    fn recompute(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {
+        let seeds: Vec<(usize, GradValue<'g>)> =
             data.results.iter().enumerate().filter_map(|(i, r)| Some((i, *cot.get(r)?))).collect();
-        let inner = graph(|g| g.call_of(node).forward());
-        let start = |(param, v): (Value, Value)| match graph(|g| g.ty(v).clone()) {
+        let inner = self.graph(|g| g.call_of(node).forward());
+        let start = |(param, v): (Value, Value)| match self.graph(|g| g.ty(v).clone()) {
             Type::List(_) => self.start(level, v, inner, param),
             _ => self.forward_value(level, v),
         };
-        let entry: Vec<(Value, Value)> = graph(|g| g.entry(inner).collect());
-        let mut given: Vec<AnyValue> = entry.into_iter().map(start).collect();
+        let entry: Vec<(Value, Value)> = self.graph(|g| g.entry(inner).collect());
+        let mut given: Vec<GradValue<'g>> = entry.into_iter().map(start).collect();
         let n = given.len();
         given.extend(seeds.iter().map(|&(_, d)| d));
-        let (call, params) = CallTrace::begin(&given);
+        let params = self.open_call(&given);
         let (operands, gradients) = params.split_at(n);
 
-        let (region, outputs) = added(|_, graph| {
+        let (region, outputs) = self.added(|_, graph| {
             let params = graph.region(inner).params.iter().copied();
             let values = params.zip(operands.iter().map(|p| p.value())).collect();
             copy_here(graph, inner, values, &|op| op.effects() >= Effects::Observable)
         });
-        let is_active =
-            |&(p, &v): &(&AnyValue, &Value)| self.is_active(v) && graph(|g| g.ty(p.value()).is_differentiable());
+        let is_active = |&(p, &v): &(&GradValue<'g>, &Value)| {
+            self.is_active(v) && self.graph(|g| g.ty(p.value()).is_differentiable())
+        };
         let wrt = operands.iter().zip(&data.operands).filter(is_active).map(|(p, _)| p.value());
         let wrt: FxHashSet<Value> = wrt.collect();
         let mut active = wrt.clone();
-        graph(|g| activity::activate(g, region, &mut active));
-        let root = Level::new(region, trace::depth(), None);
-        let inner = Sweep::new(active, wrt, self.on, root);
+        self.graph(|g| activity::activate(g, region, &mut active));
+        let root = Level::new(region, self.graph(|g| g.depth()), None);
+        let inner = Sweep::new(self.context, self.added, Active(active), wrt, self.at, root);
         let mut inner_cot = Cotangents::default();
         for (&(i, _), &d) in seeds.iter().zip(gradients) {
             inner.add(&mut inner_cot, outputs[i], d, None);
@@ -55,19 +55,19 @@ impl Sweep {
         inner.region(0, region, &mut inner_cot);
 
         let parts = operands.iter().map(|p| inner_cot.get(&p.value()).copied());
-        let reached: Vec<(Value, AnyValue)> =
+        let reached: Vec<(Value, GradValue<'g>)> =
             data.operands.iter().zip(parts).filter_map(|(&v, part)| Some((v, part?))).collect();
-        let yields: Vec<AnyValue> = reached.iter().map(|&(_, part)| part).collect();
-        let results = call.end(CallKind::Recompute, &yields);
+        let yields: Vec<GradValue<'g>> = reached.iter().map(|&(_, part)| part).collect();
+        let results = self.close_call(CallKind::Recompute, &yields);
         for (&(v, _), d) in reached.iter().zip(results) {
             self.add(cot, v, d, Some(node));
         }
     }
 
-    fn custom_gradient(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
+    fn custom_gradient(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {
         self.refuse_captured(node, data.loc);
         // Map only the values that the gradient reads.
-        let (gradient, inputs, read) = graph(|g| {
+        let (gradient, inputs, read) = self.graph(|g| {
             let call = g.call_of(node);
             let gradient = call.gradient().expect("a call with a custom gradient has a gradient region");
             let region = g.region(gradient);
@@ -85,23 +85,22 @@ impl Sweep {
                     cot.get(&result).copied().unwrap_or_else(|| self.zeros_of_type(level, result))
                 }
             };
-            given.insert(param, trace::try_with(|t| t.resolve(seen, data.loc)));
+            given.insert(param, self.graph(|g| g.capture(seen.value())));
         }
-        let (_, parts) = added(|_, graph| copy_here(graph, gradient, given, &|_| false));
-        let takes: Vec<Value> = graph(|g| {
+        let (_, parts) = self.added(|_, graph| copy_here(graph, gradient, given, &|_| false));
+        let takes: Vec<Value> = self.graph(|g| {
             let args = g.call_of(node).args().iter();
             args.copied().filter(|&v| g.ty(v).is_differentiable()).collect()
         });
         for (v, part) in takes.into_iter().zip(parts) {
-            let part = trace::with(|t| t.any(part));
-            self.add(cot, v, part, Some(node));
+            self.add(cot, v, self.value(part), Some(node));
         }
     }
 
     /// Rejects gradients of captures of the forward function, which a custom gradient does not
     /// provide.
     fn refuse_captured(&self, node: Node, loc: Loc) {
-        let found = graph(|g| {
+        let found = self.graph(|g| {
             let call = g.call_of(node);
             call.captures().filter(|&(_, v)| self.is_active(v)).find(|&(p, _)| {
                 let mut active = FxHashSet::from_iter([p]);
@@ -110,18 +109,16 @@ impl Sweep {
             })
         });
         let Some((p, v)) = found else { return };
-        let name = graph(|g| g.value(p).name.map_or_else(|| "a tensor".to_owned(), |n| format!("`{n}`")));
+        let name = self.graph(|g| g.value(p).name.map_or_else(|| "a tensor".to_owned(), |n| format!("`{n}`")));
         let mut error = Diagnostic::new(format!(
             "custom_gradient: the function captures {name}, for which a gradient is requested"
         ))
         .at(loc, "the gradient defined here covers only the arguments");
-        let made = graph(|g| g.loc(v));
+        let made = self.graph(|g| g.loc(v));
         if made.is_known() {
             error = error.at(made, "created here");
         }
-        trace::fail(
-            error.help("pass it as an argument and return its gradient too, or cut the path with `stop_gradient()`"),
-        )
+        abort(error.help("pass it as an argument and return its gradient too, or cut the path with `stop_gradient()`"))
     }
 }
 

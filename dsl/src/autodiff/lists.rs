@@ -6,20 +6,20 @@
 use super::saved::SavedFrom;
 use super::*;
 
-impl Sweep {
+impl<'g> Sweep<'g> {
     /// Runs the backward pass of an operation on lists.
     ///
     /// All reads of a cotangent come before it is passed on, so that it can be updated in place.
-    pub(super) fn list(&self, level: usize, op: &ListOp, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let d = |i: usize, cot: &Cotangents| cot.get(&data.results[i]).copied();
-        let only = |cot: &Cotangents| d(0, cot).expect("an operation with one result gets its cotangent");
+    pub(super) fn list(&self, level: usize, op: &ListOp, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {
+        let d = |i: usize, cot: &Cotangents<'g>| cot.get(&data.results[i]).copied();
+        let only = |cot: &Cotangents<'g>| d(0, cot).expect("an operation with one result gets its cotangent");
         let operands = &data.operands;
-        let first_extent = |v: Value| graph(|g| g.ty(v).element().shape.dims()[0].clone());
-        let emit = |op: ListOp, operands: &[AnyValue]| trace::emit_list(op, operands)[0];
+        let first_extent = |v: Value| self.graph(|g| g.ty(v).element().shape.dims()[0].clone());
+        let emit = |op: ListOp, operands: &[GradValue<'g>]| self.list_op(op, operands)[0];
         match op {
             ListOp::New(_) | ListOp::ZerosLike | ListOp::Len | ListOp::Extents | ListOp::Written => {}
             ListOp::Push => {
-                let popped = trace::emit_list(ListOp::Pop, &[only(cot)]);
+                let popped = self.list_op(ListOp::Pop, &[only(cot)]);
                 self.add(cot, operands[0], popped[0], Some(node));
                 self.add_fitted(cot, operands[1], popped[1], node);
             }
@@ -56,7 +56,7 @@ impl Sweep {
             }
             ListOp::Concat(_) => {
                 let dy = only(cot);
-                let extents = added(|values, g| values.query(g, operands[0], Op::List(ListOp::Extents)));
+                let extents = self.added(|values, g| values.query(g, operands[0], Op::List(ListOp::Extents)));
                 let extents = self.forward_value(level, extents);
                 let dl = emit(ListOp::Split(first_extent(operands[0])), &[dy, extents]);
                 self.add(cot, operands[0], dl, Some(node));
@@ -77,69 +77,69 @@ impl Sweep {
     ///
     /// If only its length matters there, it is a new list of this length, so that the list itself
     /// is neither saved nor kept alive.
-    pub(super) fn start(&self, level: usize, list: Value, region: Region, param: Value) -> AnyValue {
-        if graph(|g| elements_matter(g, region, param)) {
+    pub(super) fn start(&self, level: usize, list: Value, region: Region, param: Value) -> GradValue<'g> {
+        if self.graph(|g| elements_matter(g, region, param)) {
             return self.forward_value(level, list);
         }
-        let element = graph(|g| g.ty(list).element().clone());
+        let element = self.graph(|g| g.ty(list).element().clone());
         let len = self.length(level, list);
-        trace::emit_list(ListOp::New(element), &[len])[0]
+        self.list_op(ListOp::New(element), &[len])[0]
     }
 
-    fn length(&self, level: usize, list: Value) -> AnyValue {
-        let len = added(|values, g| values.query(g, list, Op::List(ListOp::Len)));
+    fn length(&self, level: usize, list: Value) -> GradValue<'g> {
+        let len = self.added(|values, g| values.query(g, list, Op::List(ListOp::Len)));
         self.forward_value(level, len)
     }
 
     /// Restores a list of the forward region of `level` that changes in a loop.
     ///
     /// The saved values are its elements as one tensor, and flags for written elements.
-    pub(super) fn restored(&self, level: usize, list: Value) -> AnyValue {
-        if graph(|g| !g.ty(list).element().shape.is_definite()) {
-            trace::fail(graph(|g| added::list_is_not_saved(g, list)));
+    pub(super) fn restored(&self, level: usize, list: Value) -> GradValue<'g> {
+        if self.graph(|g| !g.ty(list).element().shape.is_definite()) {
+            abort(self.graph(|g| added::list_is_not_saved(g, list)));
         }
         let depth = self.levels.borrow()[level].depth;
         let parts = [ListOp::Stack(crate::Dim::Unknown), ListOp::Written];
         let parts = parts.map(|op| {
-            let part = added(|values, g| values.query(g, list, Op::List(op)));
+            let part = self.added(|values, g| values.query(g, list, Op::List(op)));
             self.forward_value(level, part)
         });
-        trace::at_depth(depth, || trace::emit_list(ListOp::Restore, &parts)[0])
+        self.at_depth(depth, || self.list_op(ListOp::Restore, &parts)[0])
     }
 
     /// Adds a list element to the cotangent of a tensor, whose extents may be known while those of
     /// the list are not.
-    fn add_fitted(&self, cot: &mut Cotangents, v: Value, dv: AnyValue, node: Node) {
+    fn add_fitted(&self, cot: &mut Cotangents<'g>, v: Value, dv: GradValue<'g>, node: Node) {
         if !self.is_active(v) {
             return;
         }
-        let shape = graph(|g| g.ty(v).element().shape.clone());
+        let shape = self.graph(|g| g.ty(v).element().shape.clone());
         let dv = if shape.is_definite() && dv.shape() != shape { dv.broadcast_to(shape) } else { dv };
         self.add(cot, v, dv, Some(node));
     }
 
     /// Returns zeros for a list: a new list of its length, so that the list itself need not be kept
     /// alive.
-    pub(super) fn zeros_of_list(&self, level: usize, v: Value) -> AnyValue {
+    pub(super) fn zeros_of_list(&self, level: usize, v: Value) -> GradValue<'g> {
         if level > 0
             && let SavedFrom::Outside(outer) = self.origin(v)
         {
             return self.zeros_of_list(level - 1, outer);
         }
-        let element = graph(|g| g.ty(v).element().clone());
+        let element = self.graph(|g| g.ty(v).element().clone());
         if element.shape.is_definite() {
             let len = self.length(level, v);
-            return trace::emit_list(ListOp::New(element), &[len])[0];
+            return self.list_op(ListOp::New(element), &[len])[0];
         }
         if level == 0 {
-            return zeros_like(trace::with(|t| t.any(v)));
+            return self.value(v).zeros_like();
         }
-        trace::fail(
+        abort(
             Diagnostic::new(format!(
                 "gradients: the gradient needs zeros for the elements of a list, {element}, whose extents are \
                  unknown here"
             ))
-            .at(graph(|g| g.loc(v)), "the list")
+            .at(self.graph(|g| g.loc(v)), "the list")
             .help("use list elements with known extents"),
         )
     }
@@ -148,7 +148,7 @@ impl Sweep {
     /// cotangents as operands.
     pub(super) fn captured_lists(&self, captures: &[Value]) -> Vec<Option<Value>> {
         let mut seen = FxHashSet::default();
-        let is_list = |v: Value| graph(|g| matches!(g.ty(v), Type::List(_)));
+        let is_list = |v: Value| self.graph(|g| matches!(g.ty(v), Type::List(_)));
         captures.iter().map(|&v| (self.is_active(v) && is_list(v) && seen.insert(v)).then_some(v)).collect()
     }
 
@@ -156,8 +156,8 @@ impl Sweep {
     /// adds to all others.
     pub(super) fn propagate_results(
         &self,
-        cot: &mut Cotangents,
-        parts: impl Iterator<Item = (Value, AnyValue, bool)> + Clone,
+        cot: &mut Cotangents<'g>,
+        parts: impl Iterator<Item = (Value, GradValue<'g>, bool)> + Clone,
         node: Node,
     ) {
         for (v, d, _) in parts.clone().filter(|&(.., whole)| whole) {

@@ -3,38 +3,38 @@
 
 use super::*;
 
-impl Sweep {
+impl<'g> Sweep<'g> {
     pub(super) fn missing(&self, def: crate::ops::Prim, why: &str, node: Node, data: &NodeData) -> ! {
         let came_from = self.came_from.borrow();
         let mut to_loss = Vec::new();
         let mut at = node;
-        trace::with(|t| {
-            while let Some(&next) = t.graph.node(at).results.iter().find_map(|r| came_from.get(r)) {
+        self.graph(|g| {
+            while let Some(&next) = g.node(at).results.iter().find_map(|r| came_from.get(r)) {
                 if next == at || to_loss.len() > 20 {
                     break;
                 }
                 at = next;
-                to_loss.push(t.graph.node(at).op.name());
+                to_loss.push(g.node(at).op.name());
             }
         });
         let mut to_wrt = Vec::new();
-        trace::with(|t| {
+        self.graph(|g| {
             let mut at = data.operands.iter().copied().find(|&v| self.is_active(v));
             while let Some(v) = at {
                 let done = self.wrt.contains(&v) || to_wrt.len() > 20;
-                if let Some(name) = t.graph.value(v).name
-                    && (done || t.graph.producer(v).is_none())
+                if let Some(name) = g.value(v).name
+                    && (done || g.producer(v).is_none())
                 {
                     to_wrt.push(format!("`{name}`"));
                 }
-                at = if done { None } else { self.comes_from(&t.graph, v, &mut to_wrt) };
+                at = if done { None } else { self.comes_from(g, v, &mut to_wrt) };
             }
         });
         let mut path = vec!["loss".to_owned()];
         path.extend(to_loss.iter().rev().map(|s| (*s).to_owned()));
         path.push(def.name.to_owned());
         path.extend(to_wrt);
-        trace::fail(
+        abort(
             Diagnostic::new(format!("gradients: `{}` has no gradient: {why}", def.name))
                 .at(data.loc, "the gradient is needed here")
                 .help(format!("the path is {}; use `stop_gradient()` to cut it", path.join(" <- "))),

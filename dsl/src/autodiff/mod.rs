@@ -1,9 +1,13 @@
-//! Reverse-mode differentiation: a graph transformation that runs during tracing.
+//! Reverse-mode differentiation: a graph transformation.
 //!
-//! [`gradients`] appends nodes that compute the gradient of a scalar to the graph being traced.
-//! The nodes of a gradient are ordinary, so the result can be differentiated again, and engines do
-//! not distinguish them from others. Gradient rules are defined with the operations ([`Grad`]) and
-//! use only the public methods of [`AnyValue`].
+//! [`differentiate`] appends nodes that compute gradients to a graph; a trace appends them to the
+//! graph that it is recording. The nodes of a gradient are ordinary, so the result can be
+//! differentiated again, and engines do not distinguish them from others. Gradient rules are
+//! defined with the operations ([`Grad`]) and use only the public methods of [`GradValue`].
+//!
+//! **The builder.** All nodes are added through one [`GraphBuilder`], which the values of rules
+//! borrow ([`InGraph`]). It is borrowed for one step at a time: no borrow outlives a call of a
+//! method of a value. An error ends the differentiation by unwinding to its start.
 //!
 //! **Control flow** (Yu et al., EuroSys 2018, §5, on structured regions). The gradient of a `cond`
 //! is a `cond` on the same predicate, whose branches contain the backward pass of each branch. The
@@ -42,9 +46,8 @@
 
 mod activity;
 mod added;
+mod backward;
 mod calls;
-mod checkpoint;
-mod custom;
 mod earlier;
 mod lists;
 mod memory;
@@ -52,281 +55,129 @@ mod missing;
 mod saved;
 mod siblings;
 mod sweep;
-mod unreached;
 
-use crate::ir::{Attrs, GraphBuilder, ListOp, Node, NodeData, Op, Region, StackOp, Value, ValueDef};
-use crate::ops::Grad;
-use crate::trace::{self, AnyValue, CondTrace, WhileTrace};
-use crate::{AnyVar, DeviceConstraint, Diagnostic, Float, HostTensor, Loc, Tensor, TensorType, Type, device};
-use activity::active_in;
+use crate::diagnostic::{Abort, abort};
+use crate::ir::{
+    Attrs, Graph, GraphBuilder, InsertPoint, ListOp, Node, NodeData, Op, Origin, Region, StackOp, Value, ValueDef,
+};
+use crate::ops::{ForwardNode, Grad, GradNode, GradValue, InGraph};
+use crate::{Diagnostic, HostTensor, Loc, Result, Type};
+use activity::Active;
+pub(crate) use activity::active_in;
 pub(crate) use added::AddedValues;
-pub use checkpoint::{checkpoint, checkpoint_loop, checkpoint_loop_every};
-pub use custom::custom_gradient;
+use backward::BackwardLoop;
 pub use memory::{Saved, SavedPer, SavedSite, SavedValue, saved};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// The node for which a gradient rule is evaluated.
-pub struct GradNode<'a> {
-    sweep: &'a Sweep,
-    level: usize,
-    data: &'a NodeData,
-    attrs: &'a Attrs,
-    types: Vec<TensorType>,
-    result_type: TensorType,
-    dy: AnyValue,
-}
-
-impl GradNode<'_> {
-    /// Returns the cotangent of the result.
-    pub fn dy(&self) -> AnyValue {
-        self.dy
-    }
-
-    /// Returns operand `i`, for use in the gradient.
-    ///
-    /// If the node is in a loop, this makes the loop save the operand, so request only what is
-    /// needed.
-    pub fn x(&self, i: usize) -> AnyValue {
-        self.sweep.forward_value(self.level, self.data.operands[i])
-    }
-
-    /// Returns a tensor of the shape of operand `i`, whose elements must not be used.
-    ///
-    /// A loop saves at most its extents.
-    pub fn like(&self, i: usize) -> AnyValue {
-        self.sweep.map_like(self.level, self.data.operands[i])
-    }
-
-    /// Returns the result, for use in the gradient. The result is saved like an operand.
-    pub fn y(&self) -> AnyValue {
-        self.sweep.forward_value(self.level, self.data.results[0])
-    }
-
-    /// Returns the type of operand `i`.
-    pub fn ty(&self, i: usize) -> &TensorType {
-        &self.types[i]
-    }
-
-    /// Returns the type of the result.
-    pub fn result_ty(&self) -> &TensorType {
-        &self.result_type
-    }
-
-    /// Returns the number of operands.
-    pub fn n_operands(&self) -> usize {
-        self.data.operands.len()
-    }
-
-    /// Returns the static arguments of the operation.
-    pub fn attrs(&self) -> &Attrs {
-        self.attrs
-    }
-
-    /// Returns whether the cotangent of operand `i` is needed.
-    ///
-    /// A rule may return `None` for it otherwise.
-    pub fn needs(&self, i: usize) -> bool {
-        self.sweep.active.contains(&self.data.operands[i])
-    }
-}
-
-/// Returns the gradients of a scalar with respect to tensors.
+/// Appends the gradients of a graph's values to it: for each value of `wrt` the gradient of the sum
+/// of `sum(dy * y)` over all pairs `(y, dy)` of `cotangents`. Returns the gradients.
 ///
-/// `wrt` is a tensor, or a tuple, array or vector of tensors. The result has the same structure and
-/// the same shapes. The gradient with respect to a tensor on which `loss` does not depend is zero.
+/// All values are of the outermost region, and so are the new nodes, at its end. A node that
+/// belongs to no forward node has the origin `at`.
 ///
 /// # Errors
-/// Aborts the trace if
+/// Fails if an operation on a path from some `y` to `wrt` has no gradient, or if zeros are needed
+/// whose extents are known only when the graph runs. The graph then has some nodes that nothing
+/// uses.
 ///
-/// - `loss` is not a scalar;
-/// - an operation on the path from the loss to `wrt` has no gradient rule;
-/// - the path goes through the loop variables of a loop whose body is being traced;
-/// - the path is inside a branch or loop that computes both `loss` and `wrt`;
-/// - zeros are needed whose extents are known only at run time.
+/// # Panics
+/// Panics if a value is not of the outermost region.
 ///
 /// ```
-/// use anabranch::prelude::*;
+/// use anabranch::Graph;
+/// use anabranch::extend::{GraphBuilder, Origin, differentiate};
 ///
-/// let dx = eval(|| {
-///     let x = scalar(3.0f32);
-///     gradients(x * x * x, x)
-/// })?;
-/// assert_eq!(dx, 27.0);
+/// let text = "graph @f(%x: f32[], %dy: f32[]) -> f32[] { %y = sin %x  return %y }";
+/// let mut graph = Graph::parse(text, "f.ir").expect("the text is right");
+/// let (x, dy, y) = (graph.inputs()[0], graph.inputs()[1], graph.outputs()[0]);
+/// let dx = differentiate(&mut graph, &[(y, dy)], &[x], Origin::UNKNOWN)?;
+/// GraphBuilder::edit(&mut graph, |graph| {
+///     graph.replace(y, dx[0]);
+///     graph.update_yields(graph.root());
+/// });
+/// let expected = "graph @f(%x: f32[], %dy: f32[]) -> f32[] {
+///     %y = sin %x  %0 = cos %x  %1 = mul %dy, %0  return %1
+/// }";
+/// assert!(graph.same_structure(&Graph::parse(expected, "f.ir").expect("the text is right")));
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
-#[track_caller]
-pub fn gradients<T: Float, W: Wrt>(loss: Tensor<T>, wrt: W) -> W {
-    let loc = Loc::caller();
-    let mut tensors = Vec::new();
-    wrt.tensors(&mut tensors);
-    let grads = scalar_gradients(loss.untyped(), &tensors, loc);
-    wrt.rebuild(&mut grads.into_iter())
+pub fn differentiate(
+    graph: &mut Graph,
+    cotangents: &[(Value, Value)],
+    wrt: &[Value],
+    at: Origin,
+) -> Result<Vec<Value>> {
+    let given = cotangents.iter().flat_map(|&(y, dy)| [y, dy]).chain(wrt.iter().copied());
+    for v in given {
+        assert_eq!(graph.region_of(v), graph.root(), "{v} is not of the outermost region");
+    }
+    GraphBuilder::edit(graph, |builder| differentiate_in(builder, &mut AddedValues::default(), cotangents, wrt, at))
 }
 
-/// Returns the gradients of a scalar with respect to variables.
+/// Appends gradients like [`differentiate`] to the innermost region that is being built. The values
+/// are of the regions that are being built.
 ///
-/// Each is taken with respect to the latest value of the variable on which the loss depends.
-#[track_caller]
-pub fn var_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<AnyValue> {
-    let loc = Loc::caller();
-    let wrt = values_it_depends_on(loss.untyped(), vars);
-    scalar_gradients(loss.untyped(), &wrt, loc)
-}
-
-/// [`var_gradients`] with respect to the trained variables of a model, of which at least one must
-/// get a gradient.
-#[track_caller]
-pub(crate) fn trained_gradients<T: Float>(loss: Tensor<T>, vars: &[AnyVar]) -> Vec<AnyValue> {
-    let loc = Loc::caller();
-    check_scalar(loss.untyped(), loc);
-    let wrt = values_it_depends_on(loss.untyped(), vars);
-    unreached::check(loss.untyped(), vars, &wrt, loc);
-    scalar_gradients(loss.untyped(), &wrt, loc)
-}
-
-/// For each variable the latest of its values on which `loss` depends, or its present value if
-/// there is none.
-#[track_caller]
-fn values_it_depends_on(loss: AnyValue, vars: &[AnyVar]) -> Vec<AnyValue> {
-    let latest: Vec<AnyValue> = vars.iter().map(trace::read_var).collect();
-    let versions: Vec<Vec<AnyValue>> = vars
-        .iter()
-        .map(|var| {
-            trace::with(|t| {
-                let id = t.known_var(var).expect("the variable was just read");
-                t.visible_versions(id).into_iter().map(|v| t.any(v)).collect()
-            })
-        })
-        .collect();
-    // A later value may have been assigned since the loss was computed: look back for the value
-    // that the loss was computed from.
-    let depends = dependencies(loss);
-    let used = |versions: &[AnyValue]| versions.iter().copied().find(|v| depends.contains(&v.value()));
-    latest.iter().zip(&versions).map(|(&now, versions)| used(versions).unwrap_or(now)).collect()
-}
-
-/// Returns vector-Jacobian products: the gradient of the sum of `sum(dy * y)` over all pairs, for
-/// every tensor of `wrt`.
-///
-/// `y` need not be scalar.
-#[track_caller]
-pub fn vjp(outputs: &[(AnyValue, AnyValue)], wrt: &[AnyValue]) -> Vec<AnyValue> {
-    differentiate(outputs, wrt, Loc::caller())
-}
-
-/// Values with respect to which gradients can be taken.
-pub trait Wrt {
-    /// Appends all tensors.
-    fn tensors(&self, to: &mut Vec<AnyValue>);
-    /// Returns the same structure with other tensors.
-    fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self;
-}
-
-impl<T: Float> Wrt for Tensor<T> {
-    fn tensors(&self, to: &mut Vec<AnyValue>) {
-        to.push(self.untyped());
+/// `added` are the values that earlier gradients have added to the graph.
+pub(crate) fn differentiate_in(
+    builder: &mut GraphBuilder,
+    added: &mut AddedValues,
+    cotangents: &[(Value, Value)],
+    wrt: &[Value],
+    at: Origin,
+) -> Result<Vec<Value>> {
+    let losses: Vec<Value> = cotangents.iter().map(|&(y, _)| y).collect();
+    let here = builder.depth();
+    if here > 0 {
+        earlier::remember(builder, added, losses.iter().copied(), wrt, at.loc);
     }
-    fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
-        Tensor::from_any(from.next().expect("there is one gradient for each tensor"))
-    }
-}
-impl<W: Wrt, const N: usize> Wrt for [W; N] {
-    fn tensors(&self, to: &mut Vec<AnyValue>) {
-        self.iter().for_each(|w| w.tensors(to));
-    }
-    fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
-        std::array::from_fn(|i| self[i].rebuild(from))
-    }
-}
-impl<W: Wrt> Wrt for Vec<W> {
-    fn tensors(&self, to: &mut Vec<AnyValue>) {
-        self.iter().for_each(|w| w.tensors(to));
-    }
-    fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
-        self.iter().map(|w| w.rebuild(from)).collect()
-    }
-}
-macro_rules! wrt_tuples {
-    ($($($w:ident $i:tt),+;)*) => {$(
-        impl<$($w: Wrt),+> Wrt for ($($w,)+) {
-            fn tensors(&self, to: &mut Vec<AnyValue>) {
-                $(self.$i.tensors(to);)+
-            }
-            fn rebuild(&self, from: &mut dyn Iterator<Item = AnyValue>) -> Self {
-                ($(self.$i.rebuild(from),)+)
-            }
-        }
-    )*};
-}
-wrt_tuples! {
-    A 0;
-    A 0, B 1;
-    A 0, B 1, C 2;
-    A 0, B 1, C 2, D 3;
-    A 0, B 1, C 2, D 3, E 4;
-    A 0, B 1, C 2, D 3, E 4, F 5;
-}
+    siblings::check(builder, &losses, wrt, at.loc)?;
+    let active = Active(active_in(builder, wrt));
+    let region = builder.region_at(here);
+    builder.at(InsertPoint::End(region), at);
 
-fn check_scalar(loss: AnyValue, loc: Loc) {
-    let ty = loss.tensor_type();
-    if ty.rank() != 0 || !ty.dtype.is_float() {
-        trace::fail(
-            Diagnostic::new(format!("gradients: the loss is {ty}, not a scalar float"))
-                .at(loc, "differentiated here")
-                .help("reduce it first, with `.sum()` or `.mean()`"),
-        );
-    }
-}
-
-fn scalar_gradients(loss: AnyValue, wrt: &[AnyValue], loc: Loc) -> Vec<AnyValue> {
-    check_scalar(loss, loc);
-    let one = trace::at_loc(loc, || trace::constant(HostTensor::scalar(1.0f64)).cast(loss.dtype()));
-    differentiate(&[(loss, one)], wrt, loc)
-}
-
-/// Returns all values of the open regions on which `of` depends.
-fn dependencies(of: AnyValue) -> FxHashSet<Value> {
-    trace::with(|t| {
-        let mut seen = FxHashSet::default();
-        let mut todo = vec![of.value()];
-        while let Some(v) = todo.pop() {
-            if !seen.insert(v) {
-                continue;
-            }
-            match t.graph.value(v).def {
-                ValueDef::Result(node, _) => todo.extend(&t.graph.node(node).operands),
-                ValueDef::Param(..) => todo.extend(t.graph.outside(v)),
-            }
-        }
-        seen
+    let empty = GraphBuilder::new(Graph::new(""));
+    let (cell, values) = (RefCell::new(std::mem::replace(builder, empty)), RefCell::new(std::mem::take(added)));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let root = Level::new(Region::from_index(0), here, None);
+        let context = InGraph { builder: &cell };
+        let sweep = Sweep::new(context, &values, active, wrt.iter().copied().collect(), at, root);
+        sweep.gradients(cotangents, wrt, here)
+    }));
+    *builder = cell.into_inner();
+    *added = values.into_inner();
+    outcome.or_else(|payload| match payload.downcast::<Abort>() {
+        // An operation that a rule uses wrongly is at the node whose rule it is.
+        Ok(error) => Err(error.0.or_at(builder.next_origin().loc)),
+        Err(panic) => resume_unwind(panic),
     })
 }
 
 /// The cotangents collected for the values of one forward region.
-type Cotangents = FxHashMap<Value, AnyValue>;
+type Cotangents<'g> = FxHashMap<Value, GradValue<'g>>;
 
 /// A forward region and the backward region that is being traced for it.
-struct Level {
+struct Level<'g> {
     fwd: Region,
     /// The depth of the backward region.
     depth: usize,
     /// Forward values as seen by the backward region.
-    map: FxHashMap<Value, AnyValue>,
+    map: FxHashMap<Value, GradValue<'g>>,
     /// The stacks carried through the backward region, in order of their addition.
-    threads: Vec<ThreadedStack>,
+    threads: Vec<ThreadedStack<'g>>,
     /// The index of the stack of each saved value.
     thread_of: FxHashMap<Value, usize>,
-    /// The trace of the backward loop, if this is one.
-    bwd: Option<WhileTrace>,
+    /// The backward loop, if this is one.
+    bwd: Option<BackwardLoop>,
 }
 
-impl Level {
-    fn new(fwd: Region, depth: usize, bwd: Option<WhileTrace>) -> Level {
+impl<'g> Level<'g> {
+    fn new(fwd: Region, depth: usize, bwd: Option<BackwardLoop>) -> Level<'g> {
         Level { fwd, depth, map: FxHashMap::default(), threads: Vec::new(), thread_of: FxHashMap::default(), bwd }
     }
 
-    fn thread(&mut self, saved: Value) -> Option<&mut ThreadedStack> {
+    fn thread(&mut self, saved: Value) -> Option<&mut ThreadedStack<'g>> {
         let &i = self.thread_of.get(&saved)?;
         Some(&mut self.threads[i])
     }
@@ -334,101 +185,69 @@ impl Level {
 
 /// A stack of saved values carried through a backward region.
 #[derive(Clone, Copy)]
-struct ThreadedStack {
+struct ThreadedStack<'g> {
     /// The forward value that was saved.
     saved: Value,
     /// The stack outside the backward construct.
-    outer: AnyValue,
+    outer: GradValue<'g>,
     /// The current state of the stack.
-    current: AnyValue,
+    current: GradValue<'g>,
 }
 
 /// The state of one gradient.
-struct Sweep {
+struct Sweep<'g> {
+    context: InGraph<'g>,
+    added: &'g RefCell<AddedValues>,
     /// The values that depend differentiably on `wrt`.
-    active: FxHashSet<Value>,
-    levels: RefCell<Vec<Level>>,
+    active: Active,
+    levels: RefCell<Vec<Level<'g>>>,
     /// The node through which the first cotangent of each value came.
     came_from: RefCell<FxHashMap<Value, Node>>,
     wrt: FxHashSet<Value>,
-    /// The device scope of the gradient call, used if a forward node has no constraint.
-    on: Option<DeviceConstraint>,
+    /// The origin of nodes that belong to no forward node. Its device constraint is that of the
+    /// nodes of forward nodes without one.
+    at: Origin,
     /// The loop-invariant values of each region queried so far.
     invariant: RefCell<FxHashMap<Region, FxHashSet<Value>>>,
 }
 
-impl Sweep {
-    fn new(active: FxHashSet<Value>, wrt: FxHashSet<Value>, on: Option<DeviceConstraint>, root: Level) -> Sweep {
+impl<'g> Sweep<'g> {
+    fn new(
+        context: InGraph<'g>,
+        added: &'g RefCell<AddedValues>,
+        active: Active,
+        wrt: FxHashSet<Value>,
+        at: Origin,
+        root: Level<'g>,
+    ) -> Sweep<'g> {
         Sweep {
+            context,
+            added,
             active,
             levels: RefCell::new(vec![root]),
             came_from: RefCell::default(),
             wrt,
-            on,
+            at,
             invariant: RefCell::default(),
         }
     }
-}
 
-fn differentiate(outputs: &[(AnyValue, AnyValue)], wrt: &[AnyValue], loc: Loc) -> Vec<AnyValue> {
-    // Resolves a value in the current region.
-    let see = |a: AnyValue| {
-        trace::try_with(|t| {
-            let v = t.resolve_for_gradient(a, loc)?;
-            Ok(v)
-        })
-    };
-    let wrt_values: Vec<Value> = wrt.iter().map(|&w| see(w)).collect();
-    let seeds: Vec<(Value, AnyValue)> = outputs.iter().map(|&(y, dy)| (see(y), dy)).collect();
-
-    let losses: Vec<Value> = seeds.iter().map(|&(y, _)| y).collect();
-
-    let here = trace::depth();
-    if here > 0 {
-        earlier::remember(losses.iter().copied(), &wrt_values, loc);
-    }
-    trace::try_with(|t| siblings::check(&t.graph, &losses, &wrt_values, loc));
-    let active = trace::with(|t| active_in(&t.graph, &wrt_values));
-    let root = Level::new(Region::from_index(0), here, None);
-    let sweep = Sweep::new(active, wrt_values.iter().copied().collect(), device::scope(), root);
-    let mut cot = Cotangents::default();
-    for (y, dy) in seeds {
-        sweep.add(&mut cot, y, dy, None);
-    }
-    // Visits the open regions, innermost first. Cotangents of their parameters propagate outwards.
-    for depth in (0..=here).rev() {
-        let region = trace::with(|t| t.graph.region_at(depth));
-        sweep.region(0, region, &mut cot);
-        if depth > 0 {
-            sweep.leave_open(depth, &mut cot, loc);
+    /// Returns the gradients. `here` is the depth of the innermost region that is being built.
+    fn gradients(&self, cotangents: &[(Value, Value)], wrt: &[Value], here: usize) -> Vec<Value> {
+        let mut cot = Cotangents::default();
+        for &(y, dy) in cotangents {
+            self.add(&mut cot, y, self.value(dy), None);
         }
-    }
-    let gradients = wrt_values.iter().map(|v| cot.get(v).copied());
-    let zeros = |v: Value| trace::at_loc(loc, || zeros_like(trace::with(|t| t.any(v))));
-    gradients.zip(&wrt_values).map(|(g, &v)| g.unwrap_or_else(|| zeros(v))).collect()
-}
-
-/// Returns zeros of the type of a value that is visible here.
-fn zeros_like(like: AnyValue) -> AnyValue {
-    match like.ty() {
-        Type::Tensor(ty) => {
-            let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));
-            if ty.shape.is_definite() { zero.broadcast_to(ty.shape) } else { zero.broadcast_like(like) }
+        // Visits the open regions, innermost first. Cotangents of their parameters propagate
+        // outwards.
+        for depth in (0..=here).rev() {
+            let region = self.graph(|g| g.region_at(depth));
+            self.region(0, region, &mut cot);
+            if depth > 0 {
+                self.leave_open(depth, &mut cot);
+            }
         }
-        Type::Stack(_) => stack_op(StackOp::ZerosLike, &[like])[0],
-        Type::List(_) => trace::emit_list(ListOp::ZerosLike, &[like])[0],
+        let gradient = |v: &Value| cot.get(v).copied().unwrap_or_else(|| self.value(*v).zeros_like());
+        wrt.iter().map(|v| gradient(v).value()).collect()
     }
-}
-
-fn stack_op(op: StackOp, operands: &[AnyValue]) -> Vec<AnyValue> {
-    trace::try_with(|t| t.emit(Op::Stack(op), operands, Loc::UNKNOWN).map(|node| t.results(node)))
-}
-
-/// Calls `f` with the values added to the graph that is being traced, and with the graph.
-fn added<R>(f: impl FnOnce(&mut AddedValues, &mut GraphBuilder) -> R) -> R {
-    trace::with(|t| f(&mut t.autodiff, &mut t.graph))
-}
-
-fn graph<R>(f: impl FnOnce(&mut crate::Graph) -> R) -> R {
-    trace::with(|t| f(&mut t.graph))
 }

@@ -3,13 +3,13 @@
 
 use super::*;
 use crate::ir::ParamSource;
-use crate::ops::{Coverage, Effects, OpClass, prim};
+use crate::ops::{Coverage, Effects, OpClass, ValueCx, prim};
 
-impl Sweep {
+impl<'g> Sweep<'g> {
     /// Returns a value of the forward region of `level` as seen by its backward region.
-    pub(super) fn forward_value(&self, level: usize, v: Value) -> AnyValue {
+    pub(super) fn forward_value(&self, level: usize, v: Value) -> GradValue<'g> {
         if level == 0 {
-            return trace::with(|t| t.any(v));
+            return self.value(v);
         }
         let (known, depth, fwd) = {
             let levels = self.levels.borrow();
@@ -19,28 +19,28 @@ impl Sweep {
         if let Some(known) = known {
             return known;
         }
-        assert_eq!(graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
+        assert_eq!(self.graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
         let mapped = match self.origin(v) {
             SavedFrom::Outside(outer) => self.forward_value(level - 1, outer),
             SavedFrom::Again(data) => {
                 let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if !def.reads_elements_of(i));
                 let operand = |(i, &x)| if is_like(i) { self.map_like(level, x) } else { self.forward_value(level, x) };
-                let operands: Vec<AnyValue> = data.operands.iter().enumerate().map(operand).collect();
-                trace::at_depth(depth, || match &data.op {
-                    Op::Constant(t) => trace::constant(t.clone()),
-                    Op::Prim(def, attrs) => trace::emit(*def, &operands, attrs.clone()),
+                let operands: Vec<GradValue<'g>> = data.operands.iter().enumerate().map(operand).collect();
+                self.at_depth(depth, || match &data.op {
+                    Op::Constant(t) => self.constant(t.clone()),
+                    Op::Prim(def, attrs) => self.context.emit(*def, &operands, attrs.clone()),
                     op => unreachable!("{} is not recomputed", op.name()),
                 })
             }
             SavedFrom::Last => {
                 let path = self.path_out(v);
-                let (last, levels_up) = added(|values, g| values.export_invariant(g, v, path));
+                let (last, levels_up) = self.added(|values, g| values.export_invariant(g, v, path));
                 self.forward_value(level - levels_up, last)
             }
-            SavedFrom::Saved if graph(|g| matches!(g.ty(v), Type::List(_))) => self.restored(level, v),
+            SavedFrom::Saved if self.graph(|g| matches!(g.ty(v), Type::List(_))) => self.restored(level, v),
             SavedFrom::Saved => {
                 let stack = self.thread(level, v);
-                let popped = trace::at_depth(depth, || stack_op(StackOp::Pop, &[stack]));
+                let popped = self.at_depth(depth, || self.stack_op(StackOp::Pop, &[stack]));
                 let mut levels = self.levels.borrow_mut();
                 levels[level].thread(v).expect("the stack passes through here").current = popped[0];
                 popped[1]
@@ -54,23 +54,23 @@ impl Sweep {
     ///
     /// If the value would have to be saved, it is replaced by zeros, and at most its extents are
     /// saved.
-    pub(super) fn map_like(&self, level: usize, v: Value) -> AnyValue {
+    pub(super) fn map_like(&self, level: usize, v: Value) -> GradValue<'g> {
         if level == 0 || !matches!(self.origin(v), SavedFrom::Saved) {
             return self.forward_value(level, v);
         }
-        let ty = graph(|g| g.ty(v).element().clone());
+        let ty = self.graph(|g| g.ty(v).element().clone());
         let depth = self.levels.borrow()[level].depth;
         if !ty.shape.is_definite() {
-            let extents = added(|values, g| values.query(g, v, Op::Prim(prim::EXTENTS, Attrs::none())));
+            let extents = self.added(|values, g| values.query(g, v, Op::Prim(prim::EXTENTS, Attrs::none())));
             let extents = self.forward_value(level, extents);
-            return trace::at_depth(depth, || extents.zeros_of(&ty));
+            return self.at_depth(depth, || extents.zeros_of(&ty));
         }
-        trace::at_depth(depth, || trace::constant(HostTensor::zeros(ty.dtype, vec![])).broadcast_to(ty.shape))
+        self.at_depth(depth, || self.constant(HostTensor::zeros(ty.dtype, vec![])).broadcast_to(ty.shape))
     }
 
     /// Returns how a backward region obtains a value of its forward region.
     pub(super) fn origin(&self, v: Value) -> SavedFrom {
-        graph(|g| match g.value(v).def {
+        self.graph(|g| match g.value(v).def {
             ValueDef::Param(..) => match g.source_of(v) {
                 ParamSource::Capture(outer) => SavedFrom::Outside(outer),
                 ParamSource::LoopVar(_) => SavedFrom::Saved,
@@ -93,7 +93,7 @@ impl Sweep {
     /// Returns the path of constructs, innermost first, from a loop-invariant value to the
     /// outermost loop in which it is invariant.
     fn path_out(&self, v: Value) -> Vec<(Node, Region)> {
-        graph(|g| {
+        self.graph(|g| {
             let mut path = Vec::new();
             let (mut region, mut out) = (g.region_of(v), 0);
             let mut needs = vec![v];
@@ -153,9 +153,9 @@ impl Sweep {
     }
 
     /// Returns the stack of a saved value as seen by the backward region of `level`.
-    fn thread(&self, level: usize, saved: Value) -> AnyValue {
+    fn thread(&self, level: usize, saved: Value) -> GradValue<'g> {
         if level == 0 {
-            return trace::try_with(|t| t.autodiff.save(&mut t.graph, saved).map(|stack| t.any(stack)));
+            return self.value(self.added(|values, g| values.save(g, saved)).unwrap_or_else(|error| abort(error)));
         }
         let known = self.levels.borrow_mut()[level].thread(saved).map(|t| t.current);
         if let Some(known) = known {
@@ -163,7 +163,7 @@ impl Sweep {
         }
         let outer = self.thread(level - 1, saved);
         let mut bwd = self.levels.borrow_mut()[level].bwd.take();
-        let current = bwd.as_mut().map_or(outer, |bwd| bwd.add_carried(outer));
+        let current = bwd.as_mut().map_or(outer, |bwd| self.add_loop_var(bwd, outer));
         let mut levels = self.levels.borrow_mut();
         levels[level].bwd = bwd;
         let n = levels[level].threads.len();

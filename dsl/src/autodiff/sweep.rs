@@ -5,9 +5,9 @@ use super::*;
 use crate::Dim;
 use crate::ir::LoopVar;
 
-impl Sweep {
+impl<'g> Sweep<'g> {
     /// Adds to the cotangent of a forward value.
-    pub(super) fn add(&self, cot: &mut Cotangents, v: Value, dv: AnyValue, from: Option<Node>) {
+    pub(super) fn add(&self, cot: &mut Cotangents<'g>, v: Value, dv: GradValue<'g>, from: Option<Node>) {
         if !self.is_active(v) {
             return;
         }
@@ -18,30 +18,31 @@ impl Sweep {
             None => dv,
             Some(&old) => match old.ty() {
                 Type::Tensor(_) => old.add(dv),
-                Type::Stack(_) => stack_op(StackOp::Add, &[old, dv])[0],
-                Type::List(_) => trace::emit_list(ListOp::Add, &[old, dv])[0],
+                Type::Stack(_) => self.stack_op(StackOp::Add, &[old, dv])[0],
+                Type::List(_) => self.list_op(ListOp::Add, &[old, dv])[0],
             },
         };
         cot.insert(v, sum);
     }
 
     /// Runs the backward pass over the nodes of a forward region.
-    pub(super) fn region(&self, level: usize, region: Region, cot: &mut Cotangents) {
-        let nodes = graph(|g| g.region(region).nodes.clone());
+    pub(super) fn region(&self, level: usize, region: Region, cot: &mut Cotangents<'g>) {
+        let nodes = self.graph(|g| g.region(region).nodes.clone());
         for node in nodes.into_iter().rev() {
-            let data = graph(|g| {
+            let data = self.graph(|g| {
                 let data = g.node(node);
                 let wanted = data.results.iter().any(|r| cot.contains_key(r))
                     && data.operands.iter().any(|&v| self.is_active(v));
                 wanted.then(|| data.clone())
             });
             if let Some(data) = data {
-                trace::at_origin(data.origin(), self.on, || self.node(level, node, &data, cot));
+                let origin = Origin { on: data.on.or(self.at.on), ..data.origin() };
+                self.context.with_origin(origin, || self.node(level, node, &data, cot));
             }
         }
     }
 
-    fn node(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
+    fn node(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {
         match &data.op {
             Op::Prim(def, attrs) => {
                 let Some(&dy) = cot.get(&data.results[0]) else {
@@ -52,21 +53,19 @@ impl Sweep {
                     Grad::Zero(_) => return,
                     Grad::Missing(why) => self.missing(*def, why, node, data),
                 };
-                let element = |v: &Value| graph(|g| g.ty(*v).element().clone());
-                let grad_node = GradNode {
-                    sweep: self,
-                    level,
-                    data,
+                let element = |v: &Value| self.graph(|g| g.ty(*v).element().clone());
+                let forward = Forward { sweep: self, level, data };
+                let parts = rule(&GradNode {
+                    forward: &forward,
                     attrs,
                     types: data.operands.iter().map(element).collect(),
                     result_type: element(&data.results[0]),
-                    dy,
-                };
-                let parts = rule(&grad_node);
+                    dy: dy.value(),
+                });
                 assert_eq!(parts.len(), data.operands.len(), "{}: one gradient for each operand", def.name);
                 for (&v, part) in data.operands.iter().zip(parts) {
                     if let Some(part) = part {
-                        self.add(cot, v, part, Some(node));
+                        self.add(cot, v, self.value(part.value()), Some(node));
                     }
                 }
             }
@@ -79,19 +78,19 @@ impl Sweep {
         }
     }
 
-    fn stack(&self, level: usize, op: &StackOp, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let d = |i: usize, cot: &Cotangents| cot.get(&data.results[i]).copied();
+    fn stack(&self, level: usize, op: &StackOp, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {
+        let d = |i: usize, cot: &Cotangents<'g>| cot.get(&data.results[i]).copied();
         match op {
             StackOp::Push => {
                 let ds = d(0, cot).expect("a push has one result");
-                let popped = stack_op(StackOp::Pop, &[ds]);
+                let popped = self.stack_op(StackOp::Pop, &[ds]);
                 self.add(cot, data.operands[0], popped[0], Some(node));
                 self.add(cot, data.operands[1], popped[1], Some(node));
             }
             StackOp::Pop => {
                 let below = d(0, cot).unwrap_or_else(|| self.zeros_left(level, data.results[0]));
                 let top = d(1, cot).unwrap_or_else(|| self.zeros_of_type(level, data.results[1]));
-                let pushed = stack_op(StackOp::Push, &[below, top])[0];
+                let pushed = self.stack_op(StackOp::Push, &[below, top])[0];
                 self.add(cot, data.operands[0], pushed, Some(node));
             }
             StackOp::Add => {
@@ -104,15 +103,15 @@ impl Sweep {
     }
 
     /// Returns zeros of the type of a forward value, which is used only if its extents are unknown.
-    pub(super) fn zeros_of_type(&self, level: usize, v: Value) -> AnyValue {
-        let ty = graph(|g| g.ty(v).clone());
+    pub(super) fn zeros_of_type(&self, level: usize, v: Value) -> GradValue<'g> {
+        let ty = self.graph(|g| g.ty(v).clone());
         match &ty {
             Type::Tensor(t) if t.shape.is_definite() => {
-                trace::constant(HostTensor::zeros(t.dtype, vec![])).broadcast_to(t.shape.clone())
+                self.constant(HostTensor::zeros(t.dtype, vec![])).broadcast_to(t.shape.clone())
             }
             Type::Stack(element) => self.zeros_of_stack(level, v, element.clone()),
             Type::List(_) => self.zeros_of_list(level, v),
-            Type::Tensor(_) => zeros_like(self.map_like(level, v)),
+            Type::Tensor(_) => self.map_like(level, v).zeros_like(),
         }
     }
 
@@ -122,10 +121,10 @@ impl Sweep {
     /// backward construct pops everything pushed since the stack was created; otherwise it would
     /// pass the stack on, which would give it a cotangent. So inside another construct, where the
     /// stack itself is not available, the stack is empty.
-    fn zeros_left(&self, level: usize, v: Value) -> AnyValue {
-        match graph(|g| g.ty(v).clone()) {
+    fn zeros_left(&self, level: usize, v: Value) -> GradValue<'g> {
+        match self.graph(|g| g.ty(v).clone()) {
             Type::Stack(element) if level > 0 && !element.shape.is_definite() => {
-                stack_op(StackOp::New(element), &[])[0]
+                self.stack_op(StackOp::New(element), &[])[0]
             }
             _ => self.zeros_of_type(level, v),
         }
@@ -135,33 +134,33 @@ impl Sweep {
     ///
     /// If the extents of its elements are unknown, they come from the stack itself. The stack then
     /// has to come from outside all forward regions, since a stack is not saved.
-    fn zeros_of_stack(&self, level: usize, v: Value, element: crate::TensorType) -> AnyValue {
+    fn zeros_of_stack(&self, level: usize, v: Value, element: crate::TensorType) -> GradValue<'g> {
         if element.shape.is_definite() {
-            return stack_op(StackOp::Zeros(element), &[])[0];
+            return self.stack_op(StackOp::Zeros(element), &[])[0];
         }
         if level == 0 {
-            return zeros_like(trace::with(|t| t.any(v)));
+            return self.value(v).zeros_like();
         }
         match self.origin(v) {
             SavedFrom::Outside(outer) => self.zeros_of_stack(level - 1, outer, element),
-            _ => trace::fail(super::added::stacks_are_not_saved(graph(|g| g.loc(v)))),
+            _ => abort(super::added::stacks_are_not_saved(self.graph(|g| g.loc(v)))),
         }
     }
 
-    fn cond(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let (predicate, branches, captures) = graph(|g| {
+    fn cond(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {
+        let (predicate, branches, captures) = self.graph(|g| {
             let cond = g.cond_of(node);
             (cond.predicate(), cond.branches(), g.captured(node).to_vec())
         });
-        let regions = graph(|g| branches.map(|branch| g.region(branch).clone()));
+        let regions = self.graph(|g| branches.map(|branch| g.region(branch).clone()));
         let pred = self.forward_value(level, predicate);
-        let lists: Vec<Option<AnyValue>> =
+        let lists: Vec<Option<GradValue<'g>>> =
             self.captured_lists(&captures).into_iter().map(|l| l.and_then(|v| cot.get(&v).copied())).collect();
-        let mut bwd = CondTrace::begin(pred);
-        let mut parts: [Vec<Option<AnyValue>>; 2] = Default::default();
-        let mut threads: [Vec<ThreadedStack>; 2] = Default::default();
+        let pred = self.open_cond(pred);
+        let mut parts: [Vec<Option<GradValue<'g>>>; 2] = Default::default();
+        let mut threads: [Vec<ThreadedStack<'g>>; 2] = Default::default();
         for (arm, region) in regions.iter().enumerate() {
-            bwd.select(arm);
+            self.select(arm);
             self.push_level(branches[arm], None);
             let mut arm_cot = Cotangents::default();
             arm_cot.extend(region.params.iter().zip(&lists).filter_map(|(&p, &d)| Some((p, d?))));
@@ -179,7 +178,7 @@ impl Sweep {
             (0..captures.len()).filter(|&i| parts[0][i] != lists[i] || parts[1][i] != lists[i]).collect();
         let mut sides = [Vec::new(), Vec::new()];
         for (arm, side) in sides.iter_mut().enumerate() {
-            bwd.select(arm);
+            self.select(arm);
             side.extend(wanted.iter().map(|&i| parts[arm][i].unwrap_or_else(|| self.zeros_left(level, captures[i]))));
         }
         for (arm, arm_threads) in threads.iter().enumerate() {
@@ -188,7 +187,7 @@ impl Sweep {
                 sides[1 - arm].push(thread.outer);
             }
         }
-        let results = bwd.end(&sides[0], &sides[1], &[]);
+        let results = self.close_cond(pred, sides);
         self.propagate_results(
             cot,
             wanted.iter().zip(&results).map(|(&i, &d)| (captures[i], d, lists[i].is_some())),
@@ -198,9 +197,9 @@ impl Sweep {
         self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
     }
 
-    fn while_loop(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents) {
-        let (vars, captures) = graph(|g| self.reached_in_loop(g, node, |result| cot.contains_key(&result)));
-        let (body, all): (Region, Vec<(Value, Value)>) = graph(|g| {
+    fn while_loop(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {
+        let (vars, captures) = self.graph(|g| self.active.reached_in_loop(g, node, |result| cot.contains_key(&result)));
+        let (body, all): (Region, Vec<(Value, Value)>) = self.graph(|g| {
             let body = g.while_of(node).body();
             (body, g.captures_in(body).collect())
         });
@@ -208,14 +207,14 @@ impl Sweep {
         // The captured lists, by parameter of the body.
         let lists = all.iter().zip(self.captured_lists(&outer));
         let lists: FxHashMap<Value, Value> = lists.filter_map(|(&(param, _), list)| Some((param, list?))).collect();
-        let trips = added(|values, g| values.count_trips(g, node));
+        let trips = self.added(|values, g| values.count_trips(g, node));
         let trips = self.forward_value(level, trips);
 
         // The loop variables of the backward loop: the iterations left, then the cotangents of the
         // reached values.
         let of_var = |var: &LoopVar| {
             let d = cot.get(&var.result).copied().unwrap_or_else(|| self.zeros_left(level, var.result));
-            as_general(d, &graph(|g| g.ty(var.result).clone()))
+            as_general(d, &self.graph(|g| g.ty(var.result).clone()))
         };
         let of_capture = |(param, outer): &(Value, Value)| {
             let known = lists.get(param).and_then(|list| cot.get(list).copied());
@@ -224,17 +223,14 @@ impl Sweep {
         let mut init = vec![trips];
         init.extend(vars.iter().map(of_var));
         init.extend(captures.iter().map(of_capture));
-        let (mut bwd, params) = WhileTrace::begin(&init, &[]);
-        let Op::While { parallel_iterations } = data.op else { panic!("{} is not a loop", data.op.name()) };
-        bwd.set_parallel_iterations(parallel_iterations);
-        let int = |x: i32| trace::constant(HostTensor::scalar(x));
-        let params_in_body = bwd.begin_body(params[0].gt(int(0)));
+        let int = |x: i32| self.constant(HostTensor::scalar(x));
+        let (bwd, params_in_body) = self.open_while(&init, |params| params[0].gt(int(0)));
         let (left, cotangents) = params_in_body.split_first().expect("the remaining trip count is a loop variable");
         let left = left.sub(int(1));
         let (of_vars, of_captures) = cotangents.split_at(vars.len());
         self.push_level(body, Some(bwd));
         let mut body_cot = Cotangents::default();
-        let is_list = |d: AnyValue| matches!(d.ty(), Type::List(_));
+        let is_list = |d: GradValue<'g>| matches!(d.ty(), Type::List(_));
         for (&(param, _), &d) in captures.iter().zip(of_captures).filter(|(_, d)| is_list(**d)) {
             body_cot.insert(param, d);
         }
@@ -252,33 +248,35 @@ impl Sweep {
                 None => d,
                 // The previous cotangent is included already.
                 Some(part) if is_list(d) => part,
-                Some(part) if matches!(d.ty(), Type::Stack(_)) => stack_op(StackOp::Add, &[d, part])[0],
+                Some(part) if matches!(d.ty(), Type::Stack(_)) => self.stack_op(StackOp::Add, &[d, part])[0],
                 Some(part) => d.add(part),
             });
         }
         let Level { threads, bwd, .. } = self.pop_level();
         let bwd = bwd.expect("the level is that of a loop");
-        let extra: Vec<AnyValue> = threads.iter().map(|t| t.current).collect();
-        let results = bwd.end_with(&next, &extra, &[]);
+        let Op::While { parallel_iterations } = data.op else { panic!("{} is not a loop", data.op.name()) };
+        let vars_of_loop = next.len();
+        next.extend(threads.iter().map(|t| t.current));
+        let results = self.close_while(&bwd, parallel_iterations, &next);
         let of_vars = vars.iter().map(|var| (var.init, false));
         let of_captures = captures.iter().map(|(param, outer)| (*outer, lists.contains_key(param)));
         let parts = of_vars.chain(of_captures).zip(&results[1..]);
         self.propagate_results(cot, parts.map(|((v, is_list), &d)| (v, d, is_list)), node);
-        let after = threads.iter().zip(&results[next.len()..]);
+        let after = threads.iter().zip(&results[vars_of_loop..]);
         self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
     }
 
-    pub(super) fn push_level(&self, fwd: Region, bwd: Option<WhileTrace>) {
-        self.levels.borrow_mut().push(Level::new(fwd, trace::depth(), bwd));
+    pub(super) fn push_level(&self, fwd: Region, bwd: Option<BackwardLoop>) {
+        self.levels.borrow_mut().push(Level::new(fwd, self.graph(|g| g.depth()), bwd));
     }
 
-    pub(super) fn pop_level(&self) -> Level {
+    pub(super) fn pop_level(&self) -> Level<'g> {
         self.levels.borrow_mut().pop().expect("levels are pushed and popped in pairs")
     }
 
     /// Updates the current stacks of an enclosing level to the results of a closed backward
     /// construct.
-    fn hand_back(&self, level: usize, results: impl Iterator<Item = (Value, AnyValue)>) {
+    fn hand_back(&self, level: usize, results: impl Iterator<Item = (Value, GradValue<'g>)>) {
         let mut levels = self.levels.borrow_mut();
         for (saved, stack) in results {
             if let Some(thread) = levels[level].thread(saved) {
@@ -288,23 +286,48 @@ impl Sweep {
     }
 
     /// Propagates the cotangents of the parameters of an open construct to the outer values.
-    pub(super) fn leave_open(&self, depth: usize, cot: &mut Cotangents, loc: Loc) {
-        let params = trace::with(|t| t.graph.open_params(depth));
+    pub(super) fn leave_open(&self, depth: usize, cot: &mut Cotangents<'g>) {
+        let params = self.graph(|g| g.open_params(depth));
         for (param, outer) in params {
             let Some(&d) = cot.get(&param) else { continue };
-            let (carried, name) = trace::with(|t| (t.is_open_carried(depth, param), t.graph.value(param).name));
+            let (carried, name) = self.graph(|g| (g.is_open_var(depth, param), g.value(param).name));
             if !carried {
                 self.add(cot, outer, d, None);
             } else if self.is_active(outer) {
-                trace::fail(earlier::error(name, loc));
+                abort(earlier::error(name, self.at.loc));
             }
         }
     }
 }
 
+/// A forward node, as a gradient rule sees it.
+struct Forward<'a, 'g> {
+    sweep: &'a Sweep<'g>,
+    level: usize,
+    data: &'a NodeData,
+}
+
+impl ForwardNode for Forward<'_, '_> {
+    fn builder(&self) -> &RefCell<GraphBuilder> {
+        self.sweep.context.builder
+    }
+    fn operand(&self, i: usize) -> Value {
+        self.sweep.forward_value(self.level, self.data.operands[i]).value()
+    }
+    fn like(&self, i: usize) -> Value {
+        self.sweep.map_like(self.level, self.data.operands[i]).value()
+    }
+    fn result(&self) -> Value {
+        self.sweep.forward_value(self.level, self.data.results[0]).value()
+    }
+    fn needs(&self, i: usize) -> bool {
+        self.sweep.is_active(self.data.operands[i])
+    }
+}
+
 /// Makes extents of a cotangent unknown if those of its loop variable are, since they may change in
 /// the loop.
-fn as_general(d: AnyValue, ty: &Type) -> AnyValue {
+fn as_general<'g>(d: GradValue<'g>, ty: &Type) -> GradValue<'g> {
     let (Type::Tensor(own), Type::Tensor(ty)) = (d.ty(), ty) else { return d };
     let pairs = own.shape.dims().iter().zip(ty.shape.dims()).enumerate();
     let axes: Vec<usize> =

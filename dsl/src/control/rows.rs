@@ -11,8 +11,9 @@
 
 use super::while_loop::record;
 use crate::ir::ListOp;
+use crate::ops::AnyValue;
 use crate::staged::{Carry, FlatState};
-use crate::trace::{self, AnyValue, WhileTrace};
+use crate::trace::{self, WhileTrace};
 use crate::{DType, Diagnostic, Dim, Loc, Tensor, Type, scalar};
 
 /// The order in which rows are visited.

@@ -20,7 +20,8 @@ use super::open::OpenRegions;
 use super::{Attrs, Graph, Node, NodeData, Op, Origin, Region, Value, ValueDef};
 use crate::ops::attributes::Shaped;
 use crate::ops::{OpError, Prim, prim};
-use crate::{HostTensor, Shape, Type};
+use crate::{DeviceConstraint, HostTensor, Shape, Type};
+use rustc_hash::FxHashMap;
 use std::ops::{Deref, DerefMut};
 
 /// A position at which nodes are added to a region.
@@ -68,6 +69,8 @@ pub struct GraphBuilder {
     pub(super) base: Region,
     /// The replacement of each value, if it has one. Values after the end have none.
     replaced: Vec<Option<Value>>,
+    /// The scalar constants that later nodes of their region may use, too.
+    scalars: FxHashMap<(Region, Option<DeviceConstraint>, HostTensor), Value>,
 }
 
 impl Deref for GraphBuilder {
@@ -87,7 +90,15 @@ impl GraphBuilder {
     pub fn new(graph: Graph) -> GraphBuilder {
         let base = graph.root();
         let (point, origin) = (InsertPoint::End(base), Origin::UNKNOWN);
-        GraphBuilder { graph, point, origin, open: Vec::new(), base, replaced: Vec::new() }
+        GraphBuilder {
+            graph,
+            point,
+            origin,
+            open: Vec::new(),
+            base,
+            replaced: Vec::new(),
+            scalars: FxHashMap::default(),
+        }
     }
 
     /// Calls `f` with a builder of a graph. If `f` panics, the graph is lost.
@@ -134,6 +145,11 @@ impl GraphBuilder {
         self.point
     }
 
+    /// Returns the origin of the next node.
+    pub fn next_origin(&self) -> Origin {
+        self.origin
+    }
+
     /// Returns the region of the next node.
     pub fn region_here(&self) -> Region {
         match self.point {
@@ -175,6 +191,25 @@ impl GraphBuilder {
     /// Adds a constant and returns it.
     pub fn constant(&mut self, tensor: HostTensor) -> Value {
         self.emit(Op::Constant(tensor), &[])
+    }
+
+    /// Returns a constant at the end of a region. Equal scalars on one device are one node.
+    ///
+    /// # Panics
+    /// Panics if the position is not the end of a region: a constant that was added there may come
+    /// later.
+    pub(crate) fn shared_constant(&mut self, tensor: HostTensor) -> Value {
+        let InsertPoint::End(region) = self.point else { panic!("a constant is shared with later nodes only") };
+        if tensor.rank() > 0 {
+            return self.constant(tensor);
+        }
+        let key = (region, self.origin.on, tensor);
+        if let Some(&v) = self.scalars.get(&key) {
+            return v;
+        }
+        let value = self.constant(key.2.clone());
+        self.scalars.insert(key, value);
+        value
     }
 
     /// Adds a tensor of which every element is `scalar`, and returns it.

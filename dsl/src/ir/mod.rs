@@ -48,6 +48,7 @@ pub(crate) use infer::{Broken, count, either, result_types};
 pub(crate) use lex::intern;
 pub use list::{ListForm, ListOp};
 pub(crate) use literal::Quoted;
+pub(crate) use open::MAX_OPEN;
 pub use print::GraphText;
 pub use regions::{CallNode, Capture, CondNode, GradientInput, LoopVar, ParamSource, Runs, WhileNode};
 pub use verify::verify;

@@ -17,6 +17,13 @@ use super::{CallKind, GraphBuilder, Node, Op, Origin, Region, Value, ValueDef};
 use rustc_hash::FxHashMap;
 use std::num::NonZeroU32;
 
+/// The maximum nesting depth of open constructs.
+///
+/// A deeper nest is recursion, and tracing it would overflow the stack. Programs without recursion
+/// stay far below this limit. A thread's stack of 2 MiB suffices for this depth and for everything
+/// that traverses the graph later, even in a build without optimization.
+pub(crate) const MAX_OPEN: usize = 128;
+
 /// The regions of an open construct.
 #[derive(Debug)]
 pub(crate) struct OpenRegions {
@@ -27,6 +34,8 @@ pub(crate) struct OpenRegions {
     pub(crate) current: usize,
     /// The value outside for each parameter.
     pub(crate) outer: Vec<Value>,
+    /// The positions of the parameters that are loop variables, or may become some.
+    vars: Vec<usize>,
     /// The parameter of each captured value.
     captures: FxHashMap<Value, usize>,
 }
@@ -42,7 +51,13 @@ impl GraphBuilder {
     /// Opens a construct. The first region is current.
     pub(crate) fn open(&mut self) {
         let regions = [self.add_region(), self.add_region()];
-        self.open.push(OpenRegions { regions, current: 0, outer: Vec::new(), captures: FxHashMap::default() });
+        self.open.push(OpenRegions {
+            regions,
+            current: 0,
+            outer: Vec::new(),
+            vars: Vec::new(),
+            captures: FxHashMap::default(),
+        });
     }
 
     /// Returns an open construct, counted from the outermost.
@@ -94,6 +109,32 @@ impl GraphBuilder {
         let outer_values = &mut self.open[construct].outer;
         outer_values.push(outer);
         outer_values.len() - 1
+    }
+
+    /// Adds a parameter that is a loop variable or may become one, like
+    /// [`GraphBuilder::add_open_param`].
+    pub(crate) fn add_open_var(&mut self, construct: usize, outer: Value, name: Option<&'static str>) -> usize {
+        let i = self.add_open_param(construct, outer, name);
+        self.open[construct].vars.push(i);
+        i
+    }
+
+    /// Returns whether a parameter of the open construct at a depth is a loop variable or may
+    /// become one.
+    pub(crate) fn is_open_var(&self, depth: usize, param: Value) -> bool {
+        let ValueDef::Param(_, i) = self.value(param).def else { return false };
+        self.open[depth - 1].vars.contains(&(i as usize))
+    }
+
+    /// Returns the value outside for a loop variable of the innermost construct if the body does
+    /// not change it.
+    pub(crate) fn unchanged(&self, var: usize, next: Value) -> Option<Value> {
+        let OpenRegions { regions, outer, vars, .. } = self.open.last().expect("a construct is open");
+        let ValueDef::Param(region, i) = self.value(next).def else { return None };
+        let i = i as usize;
+        let [_, body] = *regions;
+        let is_same = region == body && (i == var || (!vars.contains(&i) && outer[i] == outer[var]));
+        is_same.then_some(outer[var])
     }
 
     /// Returns a value as seen in the current region at a depth, or `None` if the value is of no
@@ -187,6 +228,56 @@ impl GraphBuilder {
         self.open[construct].outer = outer;
         let nexts = vars.iter().map(|&(_, next)| next).collect();
         self.close(Op::While { parallel_iterations }, None, [vec![predicate], nexts])
+    }
+
+    /// Closes the innermost construct as a loop, like [`GraphBuilder::close_while`]. Returns the
+    /// values of the loop variables after it. One that the body does not change is a capture.
+    pub(crate) fn close_loop(
+        &mut self,
+        parallel_iterations: Option<NonZeroU32>,
+        predicate: Value,
+        vars: &[(usize, Value)],
+    ) -> Vec<Value> {
+        let outside: Vec<Option<Value>> = vars.iter().map(|&(i, next)| self.unchanged(i, next)).collect();
+        let changing = vars.iter().zip(&outside).filter(|(_, outside)| outside.is_none());
+        let changing: Vec<(usize, Value)> = changing.map(|(&var, _)| var).collect();
+        let node = self.close_while(parallel_iterations, predicate, &changing);
+        self.results_or(node, outside)
+    }
+
+    /// Closes the innermost construct as a branch. Returns a value for each pair of values of the
+    /// branches. A value that neither branch changes is the value outside.
+    pub(crate) fn close_cond(&mut self, predicate: Value, values: [Vec<Value>; 2]) -> Vec<Value> {
+        let OpenRegions { regions, outer, .. } = self.open.last().expect("a construct is open");
+        let param = |v: Value| match self.value(v).def {
+            ValueDef::Param(region, i) if regions.contains(&region) => Some(i as usize),
+            _ => None,
+        };
+        let same = |(&x, &y): (&Value, &Value)| param(x).filter(|_| param(x) == param(y)).map(|i| outer[i]);
+        let outside: Vec<Option<Value>> = values[0].iter().zip(&values[1]).map(same).collect();
+        let yields = values.map(|values| changed(&values, &outside));
+        let node = self.close(Op::Cond, Some(predicate), yields);
+        self.results_or(node, outside)
+    }
+
+    /// Closes the innermost construct as a call with one region. Returns a value for each value of
+    /// the region. One from outside is that value.
+    pub(crate) fn close_call(&mut self, kind: CallKind, values: &[Value]) -> Vec<Value> {
+        let outside: Vec<Option<Value>> = values.iter().map(|&v| self.outside(v)).collect();
+        let yields = changed(values, &outside);
+        let names: Vec<_> = yields.iter().map(|&v| self.value(v).name).collect();
+        let node = self.close(Op::Call(kind), None, [yields]);
+        let results = self.node(node).results.clone();
+        for (&r, name) in results.iter().zip(names) {
+            self.value_mut(r).name = name;
+        }
+        self.results_or(node, outside)
+    }
+
+    /// Returns the values outside, and the next result of a node where there is none.
+    fn results_or(&self, node: Node, outside: Vec<Option<Value>>) -> Vec<Value> {
+        let mut results = self.node(node).results.iter().copied();
+        outside.into_iter().map(|v| v.or_else(|| results.next()).expect("there is a result for each value")).collect()
     }
 
     // Constructs as functions.
@@ -297,6 +388,11 @@ impl GraphBuilder {
         self.base = outside.base;
         self.at(outside.point, outside.origin)
     }
+}
+
+/// Returns the values that are not those outside.
+fn changed(values: &[Value], outside: &[Option<Value>]) -> Vec<Value> {
+    values.iter().zip(outside).filter(|(_, outside)| outside.is_none()).map(|(&v, _)| v).collect()
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@
 
 use super::infer::Class;
 use super::number::{RealNumber, match_float};
+use super::shape::positions;
 use super::*;
-use crate::{Dim, Float, Shape, Tensor, scalars};
+use crate::{DType, Dim, Float, Shape, Tensor, scalars};
 
 family!(ATTENTION, ATTENTION_GRAD);
 
@@ -37,7 +38,7 @@ static ATTENTION: OpDef = OpDef {
     },
     eval: |cx| Ok(match_float!(cx.operands[0].buffer(), q => cx.result(attention(&Sizes::of(cx), q, cx)))),
     grad: Grad::Rule(|n| {
-        let packed = trace::emit(prim::ATTENTION_GRAD, &[n.x(0), n.x(1), n.x(2), n.dy()], n.attrs().clone());
+        let packed = emit(prim::ATTENTION_GRAD, &[n.x(0), n.x(1), n.x(2), n.dy()], n.attrs().clone());
         let parts = parts_of(packed, [n.ty(0), n.ty(1), n.ty(2)]);
         parts.into_iter().enumerate().map(|(i, part)| n.needs(i).then_some(part)).collect()
     }),
@@ -230,7 +231,7 @@ fn gradients<T: RealNumber>(s: &Sizes, q: &[T], cx: &EvalCx<'_>) -> Vec<T> {
 }
 
 /// Splits the packed result of `attention_grad`, or its cotangent, into its three parts.
-fn parts_of(packed: AnyValue, types: [&TensorType; 3]) -> [AnyValue; 3] {
+fn parts_of<C: ValueCx>(packed: AnyValue<C>, types: [&TensorType; 3]) -> [AnyValue<C>; 3] {
     let mut start = 0;
     types.map(|ty| {
         let matrix = ty.shape.dims()[ty.rank() - 2..].iter().map(|d| d.known().expect("attention is of known extents"));
@@ -242,19 +243,18 @@ fn parts_of(packed: AnyValue, types: [&TensorType; 3]) -> [AnyValue; 3] {
 }
 
 /// Returns the factor of the scores.
-fn scale(queries: AnyValue) -> f64 {
+fn scale<C: ValueCx>(queries: AnyValue<C>) -> f64 {
     1.0 / (queries.dim(-1) as f64).sqrt()
 }
 
 /// Computes the weights of all keys with other operations.
-fn weights(queries: AnyValue, keys: AnyValue, causal: bool) -> AnyValue {
+fn weights<C: ValueCx>(queries: AnyValue<C>, keys: AnyValue<C>, causal: bool) -> AnyValue<C> {
     let scores = queries.matmul(keys.transpose(-2, -1)) / (queries.dim(-1) as f64).sqrt();
     let scores = match causal {
         false => scores,
         true => {
             let n = queries.dim(-2);
-            let row = Tensor::<i32>::iota([n, n], 0).untyped();
-            let column = Tensor::<i32>::iota([n, n], 1).untyped();
+            let [row, column] = [0, 1].map(|axis| positions(queries.context(), Shape::from([n, n]), axis, DType::I32));
             column.gt(row).select(scores.number(f64::NEG_INFINITY), scores)
         }
     };
@@ -262,7 +262,7 @@ fn weights(queries: AnyValue, keys: AnyValue, causal: bool) -> AnyValue {
 }
 
 /// Broadcasts queries, keys and values to equal leading axes, if `attention` supports their types.
-fn matched(operands: [AnyValue; 3]) -> Option<[AnyValue; 3]> {
+fn matched<C: ValueCx>(operands: [AnyValue<C>; 3]) -> Option<[AnyValue<C>; 3]> {
     let types = operands.map(AnyValue::tensor_type);
     let leading = |ty: &TensorType| Shape::from(&ty.shape.dims()[..ty.rank() - 2]);
     let is_known = |ty: &TensorType| ty.shape.dims()[ty.rank() - 2..].iter().all(|d| d.known().is_some_and(|n| n > 0));
@@ -273,11 +273,11 @@ fn matched(operands: [AnyValue; 3]) -> Option<[AnyValue; 3]> {
     if types.iter().all(|ty| leading(ty) == common) {
         return Some(operands);
     }
-    let stretched = |(x, ty): (AnyValue, &TensorType)| {
+    let stretched = |(x, ty): (AnyValue<C>, &TensorType)| {
         let matrix = &ty.shape.dims()[ty.rank() - 2..];
         x.broadcast_to([common.dims(), matrix].concat())
     };
-    let all: Vec<AnyValue> = operands
+    let all: Vec<AnyValue<C>> = operands
         .into_iter()
         .zip(&types)
         .map(|pair| if common.is_definite() { Some(stretched(pair)) } else { None })
@@ -294,21 +294,26 @@ pub enum AttentionMask {
     Causal,
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::scaled_dot_product_attention`].
     #[track_caller]
-    pub fn scaled_dot_product_attention(self, keys: AnyValue, values: AnyValue, mask: AttentionMask) -> AnyValue {
+    pub fn scaled_dot_product_attention(
+        self,
+        keys: AnyValue<C>,
+        values: AnyValue<C>,
+        mask: AttentionMask,
+    ) -> AnyValue<C> {
         let causal = mask == AttentionMask::Causal;
         let op = "scaled_dot_product_attention";
         let (q, k, v) = (self.tensor_type(), keys.tensor_type(), values.tensor_type());
         let label = format!("{q} with keys {k}");
         if q.rank() < 2 || k.rank() < 2 || v.rank() < 2 {
             let error = OpError::new("queries, keys and values must be matrices, or batches of matrices");
-            refuse(op, error.label(format!("{label} and values {v}")).help(SHAPES));
+            refuse::<C>(op, error.label(format!("{label} and values {v}")).help(SHAPES));
         }
         if causal && self.dim(-2) != keys.dim(-2) {
             let error = OpError::new(format!("{} queries, but {} keys", self.dim(-2), keys.dim(-2)));
-            refuse(op, error.label(label).help("the causal mask needs equal numbers of queries and keys"));
+            refuse::<C>(op, error.label(label).help("the causal mask needs equal numbers of queries and keys"));
         }
         let fits = |a: &TensorType, i: usize, b: &TensorType, j: usize| {
             a.shape.dims()[a.rank() - i].compatible(&b.shape.dims()[b.rank() - j]) && a.dtype == b.dtype
@@ -316,9 +321,9 @@ impl AnyValue {
         // The matmuls report operands that do not match.
         if fits(&q, 1, &k, 1)
             && fits(&k, 2, &v, 2)
-            && let Some(operands) = trace::called_at(Loc::caller(), || matched([self, keys, values]))
+            && let Some(operands) = self.context().called_at(Loc::caller(), || matched([self, keys, values]))
         {
-            return trace::emit(prim::ATTENTION, &operands, Attention { causal }.into());
+            return emit(prim::ATTENTION, &operands, Attention { causal }.into());
         }
         weights(self, keys, causal).matmul(values)
     }

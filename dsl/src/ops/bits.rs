@@ -90,13 +90,13 @@ static SHIFT_RIGHT: OpDef = OpDef {
 
 macro_rules! any_methods {
     ($($(#[$doc:meta])* $name:ident $op:ident;)*) => {
-        impl AnyValue {
+        impl<C: ValueCx> AnyValue<C> {
             $(
                 $(#[$doc])*
                 #[track_caller]
-                pub fn $name(self, other: AnyValue) -> AnyValue {
+                pub fn $name(self, other: AnyValue<C>) -> AnyValue<C> {
                     let (a, b) = broadcast_pair(stringify!($name), self, other);
-                    trace::emit(prim::$op, &[a, b], Attrs::none())
+                    emit(prim::$op, &[a, b], Attrs::none())
                 }
             )*
         }
@@ -117,10 +117,10 @@ any_methods! {
     shift_right SHIFT_RIGHT;
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// Computes `!a` of integers.
     #[track_caller]
-    pub fn bit_not(self) -> AnyValue {
-        trace::emit(prim::BIT_NOT, &[self], Attrs::none())
+    pub fn bit_not(self) -> AnyValue<C> {
+        emit(prim::BIT_NOT, &[self], Attrs::none())
     }
 }

@@ -122,20 +122,20 @@ static STOP_GRADIENT: OpDef = OpDef {
     laws: Laws::NONE,
 };
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::cast`]. Returns the tensor itself if it already has the type.
     #[track_caller]
-    pub fn cast(self, dtype: DType) -> AnyValue {
+    pub fn cast(self, dtype: DType) -> AnyValue<C> {
         if self.dtype() == dtype {
             return self;
         }
-        trace::emit(prim::CAST, &[self], Cast { dtype }.into())
+        emit(prim::CAST, &[self], Cast { dtype }.into())
     }
 
     /// See [`Tensor::stop_gradient`].
     #[track_caller]
-    pub fn stop_gradient(self) -> AnyValue {
-        trace::emit(prim::STOP_GRADIENT, &[self], Attrs::none())
+    pub fn stop_gradient(self) -> AnyValue<C> {
+        emit(prim::STOP_GRADIENT, &[self], Attrs::none())
     }
 }
 

@@ -150,13 +150,13 @@ static SELECT: OpDef = OpDef {
 
 macro_rules! any_methods {
     ($($name:ident $op:ident;)*) => {
-        impl AnyValue {
+        impl<C: ValueCx> AnyValue<C> {
             $(
                 #[doc = concat!("The operation `", stringify!($name), "` on both operands, broadcast to their common shape.")]
                 #[track_caller]
-                pub fn $name(self, other: AnyValue) -> AnyValue {
+                pub fn $name(self, other: AnyValue<C>) -> AnyValue<C> {
                     let (a, b) = broadcast_pair(stringify!($name), self, other);
-                    trace::emit(prim::$op, &[a, b], Attrs::none())
+                    emit(prim::$op, &[a, b], Attrs::none())
                 }
             )*
         }
@@ -174,36 +174,36 @@ any_methods! {
     xor XOR;
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// Negates the truth values.
     #[track_caller]
     #[expect(clippy::should_implement_trait, reason = "a graph operation, not the operator of the host")]
-    pub fn not(self) -> AnyValue {
-        trace::emit(prim::NOT, &[self], Attrs::none())
+    pub fn not(self) -> AnyValue<C> {
+        emit(prim::NOT, &[self], Attrs::none())
     }
 
     /// See [`Tensor::is_nan`].
     #[track_caller]
-    pub fn is_nan(self) -> AnyValue {
-        trace::emit(prim::IS_NAN, &[self], Attrs::none())
+    pub fn is_nan(self) -> AnyValue<C> {
+        emit(prim::IS_NAN, &[self], Attrs::none())
     }
 
     /// See [`Tensor::is_finite`].
     #[track_caller]
-    pub fn is_finite(self) -> AnyValue {
-        trace::emit(prim::IS_FINITE, &[self], Attrs::none())
+    pub fn is_finite(self) -> AnyValue<C> {
+        emit(prim::IS_FINITE, &[self], Attrs::none())
     }
 
     /// Selects `a` where this is true and `b` elsewhere, all three broadcast to their common shape.
     #[track_caller]
-    pub fn select(self, a: AnyValue, b: AnyValue) -> AnyValue {
+    pub fn select(self, a: AnyValue<C>, b: AnyValue<C>) -> AnyValue<C> {
         let (a, b) = broadcast_pair("select", a, b);
         let (tc, ta) = (self.tensor_type(), a.tensor_type());
-        let Some(shape) = tc.shape.broadcast(&ta.shape) else { refuse("select", shapes_differ(&tc, &ta)) };
+        let Some(shape) = tc.shape.broadcast(&ta.shape) else { refuse::<C>("select", shapes_differ(&tc, &ta)) };
         let b = stretch("select", b, &b.shape(), &shape, self);
         let cond = stretch("select", self, &tc.shape, &shape, a);
         let a = stretch("select", a, &ta.shape, &shape, self);
-        trace::emit(prim::SELECT, &[cond, a, b], Attrs::none())
+        emit(prim::SELECT, &[cond, a, b], Attrs::none())
     }
 }
 

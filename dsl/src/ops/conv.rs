@@ -333,72 +333,75 @@ impl<const D: usize> ConvOptions<D> {
     }
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::conv2d`].
     #[track_caller]
-    pub fn conv<const D: usize>(self, w: AnyValue, options: &ConvOptions<D>) -> AnyValue {
+    pub fn conv<const D: usize>(self, w: AnyValue<C>, options: &ConvOptions<D>) -> AnyValue<C> {
         if options.output_padding != [0; D] {
             let error = OpError::new("only transposed convolutions have output padding");
-            refuse("conv", error.help("use `padding` to pad the input"));
+            refuse::<C>("conv", error.help("use `padding` to pad the input"));
         }
         let (x, filters) = (self.tensor_type(), w.tensor_type());
         let window = filters.shape.dims().get(2..).unwrap_or_default();
-        let padding = options.padding.of("conv", &x, window, options.stride, options.dilation);
-        trace::emit(prim::CONV, &[self, w], options.attrs(padding).into())
+        let padding = options.padding.of::<C>("conv", &x, window, options.stride, options.dilation);
+        emit(prim::CONV, &[self, w], options.attrs(padding).into())
     }
 
     /// See [`Tensor::conv_transpose2d`].
     #[track_caller]
-    pub fn conv_transpose<const D: usize>(self, w: AnyValue, options: &ConvOptions<D>) -> AnyValue {
+    pub fn conv_transpose<const D: usize>(self, w: AnyValue<C>, options: &ConvOptions<D>) -> AnyValue<C> {
         let op = "conv_transpose";
         let (y, filters) = (self.tensor_type(), w.tensor_type());
         let Padding::Sides(padding) = options.padding else {
-            refuse(op, OpError::new("`same` padding is not supported here").help("specify the padding of each side"));
+            refuse::<C>(
+                op,
+                OpError::new("`same` padding is not supported here").help("specify the padding of each side"),
+            );
         };
         if y.rank() != D + 2 || filters.rank() != D + 2 {
             let error = OpError::new(format!("the ranks are {} and {}, not {}", y.rank(), filters.rank(), D + 2));
             let help =
                 "the shapes are [batch, channels, ..] for the input and [channels, filters / groups, ..] for filters";
-            refuse(op, error.label(format!("{y} with filters {filters}")).help(help));
+            refuse::<C>(op, error.label(format!("{y} with filters {filters}")).help(help));
         }
         let extent = |i: usize| {
             let (Some(n), Some(k)) = (y.shape.dims()[2 + i].known(), filters.shape.dims()[2 + i].known()) else {
                 let error = OpError::new(format!("the extents of axis {} must be known", 2 + i));
                 let label = format!("{y} with filters {filters}");
-                refuse(op, error.label(label).help("give the function a concrete signature"));
+                refuse::<C>(op, error.label(label).help("give the function a concrete signature"));
             };
             let (stride, more) = (options.stride[i], options.output_padding[i]);
             if more >= stride.max(1) {
                 let error = OpError::new(format!("output padding {more} is not less than the stride {stride}"));
                 let help = "output padding selects one of `stride` possible extents of the result";
-                refuse(op, error.label(format!("axis {}", 2 + i)).help(help));
+                refuse::<C>(op, error.label(format!("axis {}", 2 + i)).help(help));
             }
             let (steps, reach) = (n.saturating_sub(1), options.dilation[i].saturating_mul(k.saturating_sub(1)));
             let full = stride.saturating_mul(steps).saturating_add(reach).saturating_add(1 + more);
             let Some(extent) = full.checked_sub(padding[i].0.saturating_add(padding[i].1)) else {
                 let error = OpError::new(format!("padding {:?} exceeds the {full} elements", padding[i]));
                 let help = "the padding of a transposed convolution is removed from its result";
-                refuse(op, error.label(format!("axis {} of {y}", 2 + i)).help(help));
+                refuse::<C>(op, error.label(format!("axis {} of {y}", 2 + i)).help(help));
             };
             Dim::Known(extent)
         };
         let extents = (0..D).map(extent).collect();
-        trace::emit(prim::CONV_INPUT_GRAD, &[self, w], options.attrs(padding).input_grad(extents).into())
+        emit(prim::CONV_INPUT_GRAD, &[self, w], options.attrs(padding).input_grad(extents).into())
     }
 
     #[track_caller]
-    fn conv_with(self, w: AnyValue, attrs: &Attrs) -> AnyValue {
-        trace::emit(prim::CONV, &[self, w], Conv::of(attrs).into())
+    fn conv_with(self, w: AnyValue<C>, attrs: &Attrs) -> AnyValue<C> {
+        emit(prim::CONV, &[self, w], Conv::of(attrs).into())
     }
 
     #[track_caller]
-    fn conv_input_grad(self, w: AnyValue, attrs: &Attrs, extents: Shape) -> AnyValue {
-        trace::emit(prim::CONV_INPUT_GRAD, &[self, w], Conv::of(attrs).input_grad(extents).into())
+    fn conv_input_grad(self, w: AnyValue<C>, attrs: &Attrs, extents: Shape) -> AnyValue<C> {
+        emit(prim::CONV_INPUT_GRAD, &[self, w], Conv::of(attrs).input_grad(extents).into())
     }
 
     #[track_caller]
-    fn conv_weight_grad(self, dy: AnyValue, attrs: &Attrs, kernel: Shape) -> AnyValue {
-        trace::emit(prim::CONV_WEIGHT_GRAD, &[self, dy], Conv::of(attrs).weight_grad(kernel).into())
+    fn conv_weight_grad(self, dy: AnyValue<C>, attrs: &Attrs, kernel: Shape) -> AnyValue<C> {
+        emit(prim::CONV_WEIGHT_GRAD, &[self, dy], Conv::of(attrs).weight_grad(kernel).into())
     }
 }
 

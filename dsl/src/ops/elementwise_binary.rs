@@ -169,7 +169,7 @@ static MINIMUM: OpDef = OpDef {
 
 /// Returns the cotangents of two operands: that of the result for the selected operand, or half of
 /// that cotangent for each if the operands are equal.
-fn split(n: &GradNode<'_>, high: AnyValue, low: AnyValue) -> Vec<Option<AnyValue>> {
+fn split<'g>(n: &GradNode<'g>, high: GradValue<'g>, low: GradValue<'g>) -> Vec<Option<GradValue<'g>>> {
     let (zero, half, one) = (high.number(0.0), high.number(0.5), high.number(1.0));
     let first = high.gt(low).select(one, high.eq(low).select(half, zero));
     vec![Some(n.dy() * first), Some(n.dy() * (1.0 - first))]
@@ -192,25 +192,34 @@ static ATAN2: OpDef = OpDef {
 
 /// Returns two operands broadcast to their common shape. The error names `op`.
 #[track_caller]
-pub(super) fn broadcast_pair(op: &'static str, a: AnyValue, b: AnyValue) -> (AnyValue, AnyValue) {
+pub(super) fn broadcast_pair<C: ValueCx>(
+    op: &'static str,
+    a: AnyValue<C>,
+    b: AnyValue<C>,
+) -> (AnyValue<C>, AnyValue<C>) {
     let (ta, tb) = (a.tensor_type(), b.tensor_type());
     if ta.shape == tb.shape {
         return (a, b);
     }
-    let Some(shape) = ta.shape.broadcast(&tb.shape) else { super::refuse(op, shapes_differ(&ta, &tb)) };
+    let Some(shape) = ta.shape.broadcast(&tb.shape) else { refuse::<C>(op, shapes_differ(&ta, &tb)) };
     (stretch(op, a, &ta.shape, &shape, b), stretch(op, b, &tb.shape, &shape, a))
 }
 
 /// Broadcasts `x`, an operand of `op`, to `shape`, the common shape of it and `other`.
 #[track_caller]
-pub(super) fn stretch(op: &'static str, x: AnyValue, from: &Shape, shape: &Shape, other: AnyValue) -> AnyValue {
+pub(super) fn stretch<C: ValueCx>(
+    op: &'static str,
+    x: AnyValue<C>,
+    from: &Shape,
+    shape: &Shape,
+    other: AnyValue<C>,
+) -> AnyValue<C> {
     if from.rank() == shape.rank() && from.dims().iter().zip(shape.dims()).all(|(a, b)| stays(a, b)) {
         return x;
     }
     let loc = Loc::caller();
-    trace::written_as(op, || {
-        trace::called_at(loc, || if shape.is_definite() { x.broadcast_to(shape) } else { x.broadcast_like(other) })
-    })
+    let stretched = || if shape.is_definite() { x.broadcast_to(shape) } else { x.broadcast_like(other) };
+    x.context().written_as(op, || x.context().called_at(loc, stretched))
 }
 
 /// Returns whether an extent `a` is assumed to equal the extent `b` of the common shape.
@@ -224,14 +233,14 @@ fn stays(a: &crate::Dim, b: &crate::Dim) -> bool {
 
 macro_rules! any_methods {
     ($($(#[$lint:meta])* $name:ident $op:ident;)*) => {
-        impl AnyValue {
+        impl<C: ValueCx> AnyValue<C> {
             $(
                 #[doc = concat!("The operation `", stringify!($name), "` on both operands, broadcast to their common shape.")]
                 #[track_caller]
                 $(#[$lint])*
-                pub fn $name(self, other: AnyValue) -> AnyValue {
+                pub fn $name(self, other: AnyValue<C>) -> AnyValue<C> {
                     let (a, b) = broadcast_pair(stringify!($name), self, other);
-                    trace::emit(prim::$op, &[a, b], Attrs::none())
+                    emit(prim::$op, &[a, b], Attrs::none())
                 }
             )*
         }
@@ -254,41 +263,41 @@ any_methods! {
     atan2 ATAN2;
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// Negates the elements.
     #[track_caller]
     #[expect(clippy::should_implement_trait, reason = "the trait is implemented with it")]
-    pub fn neg(self) -> AnyValue {
-        trace::emit(prim::NEG, &[self], Attrs::none())
+    pub fn neg(self) -> AnyValue<C> {
+        emit(prim::NEG, &[self], Attrs::none())
     }
 
     /// Returns a scalar constant of the element type of this tensor.
     #[track_caller]
-    pub fn number(self, x: f64) -> AnyValue {
-        trace::constant(super::cast::scalar_of(self.dtype(), x))
+    pub fn number(self, x: f64) -> AnyValue<C> {
+        self.context().constant(super::cast::scalar_of(self.dtype(), x))
     }
 }
 
 macro_rules! operators {
     ($($op:ident $method:ident;)*) => {$(
-        impl std::ops::$op for AnyValue {
-            type Output = AnyValue;
+        impl<C: ValueCx> std::ops::$op for AnyValue<C> {
+            type Output = AnyValue<C>;
             #[track_caller]
-            fn $method(self, other: AnyValue) -> AnyValue {
+            fn $method(self, other: AnyValue<C>) -> AnyValue<C> {
                 AnyValue::$method(self, other)
             }
         }
-        impl std::ops::$op<f64> for AnyValue {
-            type Output = AnyValue;
+        impl<C: ValueCx> std::ops::$op<f64> for AnyValue<C> {
+            type Output = AnyValue<C>;
             #[track_caller]
-            fn $method(self, other: f64) -> AnyValue {
+            fn $method(self, other: f64) -> AnyValue<C> {
                 AnyValue::$method(self, self.number(other))
             }
         }
-        impl std::ops::$op<AnyValue> for f64 {
-            type Output = AnyValue;
+        impl<C: ValueCx> std::ops::$op<AnyValue<C>> for f64 {
+            type Output = AnyValue<C>;
             #[track_caller]
-            fn $method(self, other: AnyValue) -> AnyValue {
+            fn $method(self, other: AnyValue<C>) -> AnyValue<C> {
                 AnyValue::$method(other.number(self), other)
             }
         }
@@ -301,10 +310,10 @@ operators! {
     Div div;
     Rem rem;
 }
-impl std::ops::Neg for AnyValue {
-    type Output = AnyValue;
+impl<C: ValueCx> std::ops::Neg for AnyValue<C> {
+    type Output = AnyValue<C>;
     #[track_caller]
-    fn neg(self) -> AnyValue {
+    fn neg(self) -> AnyValue<C> {
         AnyValue::neg(self)
     }
 }

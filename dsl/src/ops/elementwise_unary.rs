@@ -28,12 +28,12 @@ macro_rules! rows {
                 laws: rows!(laws $($laws)?),
             };
         )*
-        impl AnyValue {
+        impl<C: ValueCx> AnyValue<C> {
             $(
                 #[doc = concat!("See [`Tensor::", stringify!($name), "`].")]
                 #[track_caller]
-                pub fn $name(self) -> AnyValue {
-                    trace::emit(prim::$op, &[self], Attrs::none())
+                pub fn $name(self) -> AnyValue<C> {
+                    emit(prim::$op, &[self], Attrs::none())
                 }
             )*
         }
@@ -293,20 +293,20 @@ rows! {
 
 /// Returns the derivative of `gelu`: the standard normal distribution function at `x`, plus `x`
 /// times the density.
-fn gelu_slope(x: AnyValue) -> AnyValue {
+fn gelu_slope<C: ValueCx>(x: AnyValue<C>) -> AnyValue<C> {
     let below = ((x * FRAC_1_SQRT_2).erf() + 1.0) * 0.5;
     below + x * ((x.square() * -0.5).exp() * (1.0 / (2.0 * PI).sqrt()))
 }
 
-fn silu_slope(x: AnyValue) -> AnyValue {
+fn silu_slope<C: ValueCx>(x: AnyValue<C>) -> AnyValue<C> {
     let s = x.sigmoid();
     s * (1.0 + x * (1.0 - s))
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::square`].
     #[track_caller]
-    pub fn square(self) -> AnyValue {
+    pub fn square(self) -> AnyValue<C> {
         self.mul(self)
     }
 }

@@ -13,6 +13,7 @@ use super::elements::read;
 use super::infer::{Class, axis_attr, zeros};
 use super::layout::{offsets, strides};
 use super::number::{Number, match_numeric};
+use super::shape::positions;
 use super::*;
 use crate::{DType, Dim, Element, HostTensor, Integer, Numeric, Shape, Tensor};
 
@@ -212,39 +213,39 @@ static SCATTER_ADD_ALONG_AXIS: OpDef = OpDef {
     effects: Effects::Fallible,
     laws: Laws::NONE,
 };
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::take`].
     #[track_caller]
-    pub fn take(self, ids: AnyValue, axis: isize) -> AnyValue {
+    pub fn take(self, ids: AnyValue<C>, axis: isize) -> AnyValue<C> {
         let axis = self.axis("take", axis);
-        trace::emit(prim::TAKE, &[self, ids], Along { axis }.into())
+        emit(prim::TAKE, &[self, ids], Along { axis }.into())
     }
 
     /// See [`Tensor::scatter_add`].
     #[track_caller]
-    pub fn scatter_add(self, ids: AnyValue, updates: AnyValue, axis: isize) -> AnyValue {
+    pub fn scatter_add(self, ids: AnyValue<C>, updates: AnyValue<C>, axis: isize) -> AnyValue<C> {
         let axis = self.axis("scatter_add", axis);
-        trace::emit(prim::SCATTER_ADD, &[self, ids, updates], Along { axis }.into())
+        emit(prim::SCATTER_ADD, &[self, ids, updates], Along { axis }.into())
     }
 
     /// See [`Tensor::take_along_axis`].
     #[track_caller]
-    pub fn take_along_axis(self, ids: AnyValue, axis: isize) -> AnyValue {
+    pub fn take_along_axis(self, ids: AnyValue<C>, axis: isize) -> AnyValue<C> {
         let axis = self.axis("take_along_axis", axis);
-        trace::emit(prim::TAKE_ALONG_AXIS, &[self, ids], Along { axis }.into())
+        emit(prim::TAKE_ALONG_AXIS, &[self, ids], Along { axis }.into())
     }
 
     /// See [`Tensor::scatter_add_along_axis`].
     #[track_caller]
-    pub fn scatter_add_along_axis(self, ids: AnyValue, updates: AnyValue, axis: isize) -> AnyValue {
+    pub fn scatter_add_along_axis(self, ids: AnyValue<C>, updates: AnyValue<C>, axis: isize) -> AnyValue<C> {
         let axis = self.axis("scatter_add_along_axis", axis);
-        trace::emit(prim::SCATTER_ADD_ALONG_AXIS, &[self, ids, updates], Along { axis }.into())
+        emit(prim::SCATTER_ADD_ALONG_AXIS, &[self, ids, updates], Along { axis }.into())
     }
 
     /// See [`Tensor::one_hot`].
     #[track_caller]
-    pub fn one_hot(self, n: usize, dtype: DType) -> AnyValue {
-        let places = Tensor::<i64>::iota([n], 0).untyped().cast(self.dtype());
+    pub fn one_hot(self, n: usize, dtype: DType) -> AnyValue<C> {
+        let places = positions(self.context(), Shape::from([n]), 0, DType::I64).cast(self.dtype());
         self.unsqueeze(-1).eq(places).cast(dtype)
     }
 }

@@ -1,7 +1,7 @@
 //! Shape rules that several families share.
 
-use super::{Along, Axes, GradNode, InferCx, OpError};
-use crate::{AnyValue, DType, Dim, HostTensor, Shape, TensorType, Type, trace};
+use super::{Along, Axes, GradNode, GradValue, InferCx, OpError, ValueCx};
+use crate::{DType, Dim, HostTensor, Shape, TensorType, Type};
 
 /// A class of element types that an operation takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,8 +111,8 @@ pub(super) fn reduced(shape: &Shape, axes: &[usize], keepdim: bool) -> Shape {
 
 /// Returns zeros of the type of an operand. The operand itself is used only if its extents are
 /// unknown.
-pub(super) fn zeros(n: &GradNode<'_>, i: usize) -> AnyValue {
+pub(super) fn zeros<'g>(n: &GradNode<'g>, i: usize) -> GradValue<'g> {
     let ty = n.ty(i);
-    let zero = trace::constant(HostTensor::zeros(ty.dtype, vec![]));
+    let zero = n.dy().context().constant(HostTensor::zeros(ty.dtype, vec![]));
     if ty.shape.is_definite() { zero.broadcast_to(&ty.shape) } else { zero.broadcast_like(n.like(i)) }
 }

@@ -121,7 +121,7 @@ static CONCAT_PART: OpDef = OpDef {
     grad: Grad::Rule(|n| {
         let Part { axis, part } = Part::of(n.attrs());
         let piece = |i: usize| {
-            let zero = || trace::constant(HostTensor::zeros(n.ty(0).dtype, vec![])).broadcast_like(n.like(i));
+            let zero = || n.dy().context().constant(HostTensor::zeros(n.ty(0).dtype, vec![])).broadcast_like(n.like(i));
             if i == part + 1 { n.dy() } else { zero() }
         };
         let mut grads = vec![None; n.n_operands()];
@@ -136,47 +136,47 @@ static CONCAT_PART: OpDef = OpDef {
     laws: Laws::NONE,
 };
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`concat()`].
     #[track_caller]
-    pub fn concat(parts: &[AnyValue], axis: isize) -> AnyValue {
+    pub fn concat(parts: &[AnyValue<C>], axis: isize) -> AnyValue<C> {
         let Some(first) = parts.first() else {
-            refuse(
+            refuse::<C>(
                 "concat",
                 OpError::new("expected at least one tensor").help("use `zeros` for a result without elements"),
             )
         };
         let axis = first.axis("concat", axis);
-        trace::emit(prim::CONCAT, parts, Along { axis }.into())
+        emit(prim::CONCAT, parts, Along { axis }.into())
     }
 
     /// Returns the slice of this tensor at the position that the given part would have in the
     /// concatenation of `parts`.
     #[track_caller]
-    pub(crate) fn concat_part(self, parts: &[AnyValue], axis: usize, part: usize) -> AnyValue {
-        let operands: Vec<AnyValue> = std::iter::once(self).chain(parts.iter().copied()).collect();
-        trace::emit(prim::CONCAT_PART, &operands, Part { axis, part }.into())
+    pub(crate) fn concat_part(self, parts: &[AnyValue<C>], axis: usize, part: usize) -> AnyValue<C> {
+        let operands: Vec<AnyValue<C>> = std::iter::once(self).chain(parts.iter().copied()).collect();
+        emit(prim::CONCAT_PART, &operands, Part { axis, part }.into())
     }
 
     /// See [`stack`].
     #[track_caller]
-    pub fn stack(parts: &[AnyValue], axis: isize) -> AnyValue {
+    pub fn stack(parts: &[AnyValue<C>], axis: isize) -> AnyValue<C> {
         let Some(first) = parts.first() else {
-            refuse(
+            refuse::<C>(
                 "stack",
                 OpError::new("expected at least one tensor").help("use `zeros` for a result without elements"),
             )
         };
         let rank = first.rank() + 1;
-        let axis = accept("stack", super::axes::axis(axis, rank));
+        let axis = accept::<C, _>("stack", super::axes::axis(axis, rank));
         let unsqueeze = || parts.iter().map(|p| p.unsqueeze(axis as isize)).collect();
-        let parts: Vec<AnyValue> = trace::called_at(Loc::caller(), unsqueeze);
+        let parts: Vec<AnyValue<C>> = first.context().called_at(Loc::caller(), unsqueeze);
         AnyValue::concat(&parts, axis as isize)
     }
 
     /// See [`Tensor::pad`].
     #[track_caller]
-    pub fn pad(self, axis: isize, before: usize, after: usize, value: AnyValue) -> AnyValue {
+    pub fn pad(self, axis: isize, before: usize, after: usize, value: AnyValue<C>) -> AnyValue<C> {
         let axis = self.axis("pad", axis);
         let shape = self.shape();
         let filled = |n: usize| shape.with_extent(axis, Dim::Known(n));

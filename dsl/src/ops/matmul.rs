@@ -98,15 +98,15 @@ fn check_matrices(a: &TensorType, b: &TensorType) -> Result<(), OpError> {
     })
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::matmul`].
     #[track_caller]
-    pub fn matmul(self, other: AnyValue) -> AnyValue {
+    pub fn matmul(self, other: AnyValue<C>) -> AnyValue<C> {
         let (ta, tb) = (self.tensor_type(), other.tensor_type());
         if ta.rank() == 0 || tb.rank() == 0 {
             let error =
                 OpError::new("an operand is a scalar, not a vector or matrix").label(format!("{ta} times {tb}"));
-            refuse("matmul", error.help("multiply with `*`"));
+            refuse::<C>("matmul", error.help("multiply with `*`"));
         }
         let (row, column) = (ta.rank() == 1, tb.rank() == 1);
         let a = if row { self.unsqueeze(0) } else { self };
@@ -120,12 +120,12 @@ impl AnyValue {
 }
 
 #[track_caller]
-fn matrices(a: AnyValue, b: AnyValue) -> AnyValue {
+fn matrices<C: ValueCx>(a: AnyValue<C>, b: AnyValue<C>) -> AnyValue<C> {
     let (ta, tb) = (a.tensor_type(), b.tensor_type());
-    accept("matmul", check_matrices(&ta, &tb));
+    accept::<C, _>("matmul", check_matrices(&ta, &tb));
     let (sa, sb) = (&ta.shape, &tb.shape);
     if sa.rank() == 2 && sb.rank() == 2 {
-        return trace::emit(prim::MATMUL, &[a, b], Attrs::none());
+        return emit(prim::MATMUL, &[a, b], Attrs::none());
     }
     let rows = &sa.dims()[..sa.rank() - 1];
     let n_unknown = rows.iter().filter(|d| **d == Dim::Unknown).count();
@@ -133,7 +133,7 @@ fn matrices(a: AnyValue, b: AnyValue) -> AnyValue {
         // One matrix for the whole batch: the leading axes become rows of one large matrix.
         let all_rows = rows.iter().map(Dim::known).product::<Option<usize>>().map_or(Dim::Unknown, Dim::Known);
         let flat = a.reshape(Shape::from([all_rows, sa.dims()[sa.rank() - 1].clone()]));
-        let y = trace::emit(prim::MATMUL, &[flat, b], Attrs::none());
+        let y = emit(prim::MATMUL, &[flat, b], Attrs::none());
         return y.reshape(Shape::from([rows, &sb.dims()[1..]].concat()));
     }
     let batch = |s: &Shape| Shape::from(&s.dims()[..s.rank() - 2]);
@@ -141,9 +141,9 @@ fn matrices(a: AnyValue, b: AnyValue) -> AnyValue {
     let Some(common) = ba.broadcast(&bb) else {
         let error = OpError::new(format!("batch dimensions {ba} and {bb} cannot be broadcast together"));
         let help = "each pair of leading extents is equal, or one of them is 1";
-        refuse("matmul", error.label(format!("{ta} times {tb}")).help(help));
+        refuse::<C>("matmul", error.label(format!("{ta} times {tb}")).help(help));
     };
-    let stretch = |x: AnyValue, own: &Shape, matrix: &Shape, other: AnyValue| {
+    let stretch = |x: AnyValue<C>, own: &Shape, matrix: &Shape, other: AnyValue<C>| {
         if *own == common {
             x
         } else if common.is_definite() {
@@ -157,8 +157,8 @@ fn matrices(a: AnyValue, b: AnyValue) -> AnyValue {
     };
     let stretched = || [stretch(a, &ba, sa, b), stretch(b, &bb, sb, a)];
     let loc = Loc::caller();
-    let operands = trace::written_as("matmul", || trace::called_at(loc, stretched));
-    trace::emit(prim::MATMUL, &operands, Attrs::none())
+    let operands = a.context().written_as("matmul", || a.context().called_at(loc, stretched));
+    emit(prim::MATMUL, &operands, Attrs::none())
 }
 
 impl<T: Numeric> Tensor<T> {

@@ -13,9 +13,8 @@
 //! Operands of elementwise operations have equal shapes: broadcasting is an operation of its own,
 //! which the methods of [`AnyValue`] insert. So gradients and kernels do not handle broadcasting.
 
-use crate::autodiff::GradNode;
 use crate::ir::{AttrKind, Attrs};
-use crate::{AnyValue, Diagnostic, Element, ErrorKind, HostTensor, Loc, TensorType, Type, trace};
+use crate::{Diagnostic, Element, ErrorKind, HostTensor, Loc, TensorType, Type};
 use attributes::*;
 use prim_table::family;
 
@@ -33,6 +32,7 @@ mod elementwise_binary;
 mod elementwise_unary;
 mod evaluate;
 mod gather;
+mod grad;
 mod infer;
 mod join;
 pub(crate) mod laws;
@@ -50,6 +50,7 @@ mod scalar_functions;
 mod shape;
 mod slice;
 mod softmax;
+mod value;
 mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
@@ -60,12 +61,15 @@ pub(crate) use evaluate::{has_memory, widened_attrs};
 pub use attention::AttentionMask;
 pub use conv::ConvOptions;
 pub use custom::{BinaryFunction, UnaryFunction};
+pub(crate) use grad::ForwardNode;
+pub use grad::{Grad, GradNode, GradRule};
 pub use join::{concat, stack};
 pub use laws::Laws;
 pub use pool::PoolOptions;
 pub use prim_table::{Prim, all, by_name, register};
 pub use shape::iota;
 pub use slice::ScalarIndex;
+pub use value::{AnyValue, GradValue, InGraph, InTrace, ValueCx, emit};
 pub use window::{PerAxis, WindowExtent};
 
 /// The families, in reading order.
@@ -155,18 +159,6 @@ pub enum Halves {
     Widened,
     /// `eval` accepts them, because it only moves elements or rounds by itself.
     Direct,
-}
-
-/// The gradient rule of an operation.
-#[derive(Clone, Copy)]
-pub enum Grad {
-    /// Returns the cotangent of each operand, or `None` for an operand without one.
-    Rule(fn(&GradNode<'_>) -> Vec<Option<AnyValue>>),
-    /// The derivative is zero almost everywhere, or the operands have no gradients, for this
-    /// reason.
-    Zero(&'static str),
-    /// There is no rule, for this reason. Taking a gradient is an error.
-    Missing(&'static str),
 }
 
 /// The type of [`OpDef::infer`].
@@ -290,17 +282,17 @@ impl OpError {
     }
 }
 
-/// Aborts the trace with an error of the operation `op` at the caller's location.
+/// Ends the trace or the differentiation with an error of the operation `op`.
 #[track_caller]
-fn refuse(op: &str, error: OpError) -> ! {
-    trace::fail(error.at(op, trace::place(Loc::caller())))
+fn refuse<C: ValueCx>(op: &str, error: OpError) -> ! {
+    C::refuse(op, error)
 }
 
-/// Returns the result of a check, or aborts the trace with its error, like [`refuse`].
+/// Returns the result of a check, or ends with its error, like [`refuse`].
 #[track_caller]
-fn accept<T>(op: &str, checked: Result<T, OpError>) -> T {
+fn accept<C: ValueCx, T>(op: &str, checked: Result<T, OpError>) -> T {
     match checked {
         Ok(found) => found,
-        Err(error) => refuse(op, error),
+        Err(error) => refuse::<C>(op, error),
     }
 }

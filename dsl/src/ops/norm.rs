@@ -3,10 +3,10 @@
 use super::*;
 use crate::{DType, Float, Tensor};
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::layer_norm`].
     #[track_caller]
-    pub fn layer_norm(self, scale: AnyValue, bias: AnyValue, epsilon: f64) -> AnyValue {
+    pub fn layer_norm(self, scale: AnyValue<C>, bias: AnyValue<C>, epsilon: f64) -> AnyValue<C> {
         if self.dtype().is_half() {
             let [x, scale, bias] = [self, scale, bias].map(|x| x.cast(DType::F32));
             return x.layer_norm(scale, bias, epsilon).cast(self.dtype());
@@ -15,19 +15,22 @@ impl AnyValue {
         let deviation = (difference.square().mean_keepdim(-1) + epsilon).rsqrt();
         difference * deviation * scale + bias
     }
+}
 
+impl AnyValue {
     /// See [`Tensor::dropout`].
     #[track_caller]
     pub fn dropout(self, rate: f64, key: random::Key) -> AnyValue {
         if !(0.0..1.0).contains(&rate) {
             let error = OpError::new(format!("the rate {rate} must be at least 0 and less than 1"));
             let help = "the rate is the share of elements that become 0, such as 0.1";
-            refuse("dropout", error.label(self.tensor_type().to_string()).help(help));
+            refuse::<InTrace>("dropout", error.label(self.tensor_type().to_string()).help(help));
         }
         if rate == 0.0 {
             return self;
         }
-        let kept = key.uniform::<f32>(self.shape()).untyped().ge(trace::constant(HostTensor::scalar(rate as f32)));
+        let kept =
+            key.uniform::<f32>(self.shape()).untyped().ge(self.context().constant(HostTensor::scalar(rate as f32)));
         kept.select(self * (1.0 / (1.0 - rate)), self.number(0.0))
     }
 }

@@ -130,7 +130,7 @@ static AVG_POOL: OpDef = OpDef {
     grad: Grad::Rule(|n| {
         let first = n.ty(0).rank() - Pool::of(n.attrs()).window.len();
         let extents = extents_for_gradient("avg_pool", n.ty(0), first);
-        vec![Some(trace::emit(prim::AVG_POOL_GRAD, &[n.dy()], MeanPool::of(n.attrs()).grad(extents).into()))]
+        vec![Some(emit(prim::AVG_POOL_GRAD, &[n.dy()], MeanPool::of(n.attrs()).grad(extents).into()))]
     }),
     exactness: Exactness::Sum(1.0),
     class: OpClass::Window(Combiner::Sum),
@@ -168,7 +168,7 @@ static AVG_POOL_GRAD: OpDef = OpDef {
             cx.result(dx)
         }))
     },
-    grad: Grad::Rule(|n| vec![Some(trace::emit(prim::AVG_POOL, &[n.dy()], MeanPool::of(n.attrs()).into()))]),
+    grad: Grad::Rule(|n| vec![Some(emit(prim::AVG_POOL, &[n.dy()], MeanPool::of(n.attrs()).into()))]),
     exactness: Exactness::Sum(1.0),
     class: OpClass::Opaque(Effort::SIMPLE),
     halves: Halves::Widened,
@@ -322,37 +322,37 @@ impl<const D: usize> PoolOptions<D> {
     }
 
     #[track_caller]
-    fn attrs(&self, op: &str, x: &TensorType) -> Pool {
+    fn attrs<C: ValueCx>(&self, op: &str, x: &TensorType) -> Pool {
         let window = self.window.map(Dim::Known);
-        let padding = self.padding.of(op, x, &window, self.stride, [1; D]);
+        let padding = self.padding.of::<C>(op, x, &window, self.stride, [1; D]);
         Pool { window: self.window.to_vec(), strides: self.stride.to_vec(), padding: sides(padding) }
     }
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::max_pool`].
     #[track_caller]
-    pub fn max_pool<const D: usize>(self, options: &PoolOptions<D>) -> AnyValue {
-        trace::emit(prim::MAX_POOL, &[self], options.attrs("max_pool", &self.tensor_type()).into())
+    pub fn max_pool<const D: usize>(self, options: &PoolOptions<D>) -> AnyValue<C> {
+        emit(prim::MAX_POOL, &[self], options.attrs::<C>("max_pool", &self.tensor_type()).into())
     }
 
     /// See [`Tensor::avg_pool`].
     #[track_caller]
-    pub fn avg_pool<const D: usize>(self, options: &PoolOptions<D>) -> AnyValue {
-        let Pool { window, strides, padding } = options.attrs("avg_pool", &self.tensor_type());
+    pub fn avg_pool<const D: usize>(self, options: &PoolOptions<D>) -> AnyValue<C> {
+        let Pool { window, strides, padding } = options.attrs::<C>("avg_pool", &self.tensor_type());
         let attrs = MeanPool { window, strides, padding, count_padding: options.count_padding };
-        trace::emit(prim::AVG_POOL, &[self], attrs.into())
+        emit(prim::AVG_POOL, &[self], attrs.into())
     }
 
     /// See [`Tensor::global_max_pool`].
     #[track_caller]
-    pub fn global_max_pool(self) -> AnyValue {
+    pub fn global_max_pool(self) -> AnyValue<C> {
         self.max_axis(&self.axes_behind_channels("global_max_pool")[..])
     }
 
     /// See [`Tensor::global_avg_pool`].
     #[track_caller]
-    pub fn global_avg_pool(self) -> AnyValue {
+    pub fn global_avg_pool(self) -> AnyValue<C> {
         self.mean_axis(&self.axes_behind_channels("global_avg_pool")[..])
     }
 
@@ -365,19 +365,19 @@ impl AnyValue {
                 "rank {} is less than 3: expected the batch, the channels and at least one more axis",
                 ty.rank()
             ));
-            refuse(op, error.label(ty.to_string()).help("insert missing axes with `.unsqueeze(axis)`"));
+            refuse::<C>(op, error.label(ty.to_string()).help("insert missing axes with `.unsqueeze(axis)`"));
         }
         (2..ty.rank() as isize).collect()
     }
 
     #[track_caller]
-    fn max_pool_grad(self, dy: AnyValue, attrs: &Attrs) -> AnyValue {
-        trace::emit(prim::MAX_POOL_GRAD, &[self, dy], attrs.clone())
+    fn max_pool_grad(self, dy: AnyValue<C>, attrs: &Attrs) -> AnyValue<C> {
+        emit(prim::MAX_POOL_GRAD, &[self, dy], attrs.clone())
     }
 
     #[track_caller]
-    fn max_pool_pick(self, g: AnyValue, attrs: &Attrs) -> AnyValue {
-        trace::emit(prim::MAX_POOL_PICK, &[self, g], attrs.clone())
+    fn max_pool_pick(self, g: AnyValue<C>, attrs: &Attrs) -> AnyValue<C> {
+        emit(prim::MAX_POOL_PICK, &[self, g], attrs.clone())
     }
 }
 

@@ -12,7 +12,6 @@
 
 use super::infer::{Class, check_scalar};
 use super::*;
-use crate::staged::{Carry, FlatState, Reader};
 use crate::{DType, Float, Integer, Operand, Shape, Tensor, bf16, f16};
 
 family!(RANDOM_BITS, RANDOM_UNIFORM, RANDOM_FOLD_IN);
@@ -184,7 +183,11 @@ impl Key {
     /// Creates the key of a seed.
     #[track_caller]
     pub fn new(seed: u64) -> Key {
-        Key { tensor: crate::tensor([seed as u32, (seed >> 32) as u32]) }
+        Key {
+            tensor: Tensor::from_any(
+                InTrace::current().constant(HostTensor::new([2], vec![seed as u32, (seed >> 32) as u32])),
+            ),
+        }
     }
 
     /// Creates a key from its tensor, of shape `[2]`.
@@ -203,7 +206,7 @@ impl Key {
     #[must_use]
     pub fn fold_in<I: Integer>(self, number: impl Operand<I>) -> Key {
         let operands = [self.tensor.untyped(), number.into_tensor().untyped()];
-        Key { tensor: Tensor::from_any(trace::emit(prim::RANDOM_FOLD_IN, &operands, Attrs::none())) }
+        Key { tensor: Tensor::from_any(emit(prim::RANDOM_FOLD_IN, &operands, Attrs::none())) }
     }
 
     /// Derives `n` keys, those of the numbers 0 to `n - 1`.
@@ -211,7 +214,7 @@ impl Key {
     #[must_use]
     pub fn split(self, n: usize) -> Vec<Key> {
         let keys = || (0..n).map(|i| self.fold_in(i as i64)).collect();
-        trace::called_at(Loc::caller(), keys)
+        self.tensor.untyped().context().called_at(Loc::caller(), keys)
     }
 
     /// Returns uniform 32-bit numbers.
@@ -227,7 +230,7 @@ impl Key {
     #[track_caller]
     pub fn bits(self, shape: impl Into<Shape>) -> Tensor<u32> {
         let attrs = Shaped { shape: shape.into() }.into();
-        Tensor::from_any(trace::emit(prim::RANDOM_BITS, &[self.tensor.untyped()], attrs))
+        Tensor::from_any(emit(prim::RANDOM_BITS, &[self.tensor.untyped()], attrs))
     }
 
     /// Returns uniform numbers in `[0, 1)`: multiples of 2^-24 for `f32`, 2^-53 for `f64`, 2^-11
@@ -242,7 +245,7 @@ impl Key {
     #[track_caller]
     pub fn uniform<T: Float>(self, shape: impl Into<Shape>) -> Tensor<T> {
         let attrs = Typed { shape: shape.into(), dtype: T::DTYPE }.into();
-        Tensor::from_any(trace::emit(prim::RANDOM_UNIFORM, &[self.tensor.untyped()], attrs))
+        Tensor::from_any(emit(prim::RANDOM_UNIFORM, &[self.tensor.untyped()], attrs))
     }
 
     /// Returns normal numbers of mean 0 and variance 1: `sqrt(-2 log(1 - u)) cos(2 pi v)` of two
@@ -277,16 +280,6 @@ impl Key {
     #[track_caller]
     pub fn bernoulli<T: Float>(self, p: impl Operand<T>, shape: impl Into<Shape>) -> Tensor<bool> {
         self.uniform::<T>(shape).less(p)
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl Carry for Key {
-    fn flatten(&self, state: &mut FlatState) {
-        Carry::flatten(&self.tensor, state);
-    }
-    fn rebuild(state: &mut Reader<'_>) -> Self {
-        Key { tensor: Carry::rebuild(state) }
     }
 }
 

@@ -136,20 +136,20 @@ static ANY: OpDef = row(
 );
 
 /// Reshapes a tensor of the result's type to keep the reduced axes.
-fn kept(n: &GradNode<'_>, of: AnyValue) -> AnyValue {
+fn kept<'g>(n: &GradNode<'g>, of: GradValue<'g>) -> GradValue<'g> {
     let Reduced { axes, keepdim } = Reduced::of(n.attrs());
     if keepdim { of } else { of.reshape(reduced(&n.ty(0).shape, &axes, true)) }
 }
 
 /// Broadcasts a tensor with the reduced axes kept to the shape of the operand.
-fn broadcast_to_operand(n: &GradNode<'_>, kept: AnyValue) -> AnyValue {
+fn broadcast_to_operand<'g>(n: &GradNode<'g>, kept: GradValue<'g>) -> GradValue<'g> {
     let shape = &n.ty(0).shape;
     if shape.is_definite() { kept.broadcast_to(shape) } else { kept.broadcast_like(n.like(0)) }
 }
 
 /// Implements the gradient rule of an extremum: divides the cotangent equally among the elements
 /// equal to it.
-fn share(n: &GradNode<'_>) -> AnyValue {
+fn share<'g>(n: &GradNode<'g>) -> GradValue<'g> {
     let taken = n.x(0).eq(kept(n, n.y()));
     let count = taken.cast(n.ty(0).dtype).sum_keepdim(Reduced::of(n.attrs()).axes);
     taken.select(kept(n, n.dy()) / count, n.dy().number(0.0))
@@ -160,9 +160,9 @@ fn share(n: &GradNode<'_>) -> AnyValue {
 ///
 /// The elements are multiplied pairwise, half with half, until one is left. The gradient descends
 /// this tree.
-fn prod_gradient(n: &GradNode<'_>) -> AnyValue {
+fn prod_gradient<'g>(n: &GradNode<'g>) -> GradValue<'g> {
     let axes = Reduced::of(n.attrs()).axes;
-    let mut levels: Vec<(AnyValue, usize, usize)> = Vec::new();
+    let mut levels: Vec<(GradValue<'g>, usize, usize)> = Vec::new();
     let mut x = n.x(0);
     for &axis in &axes {
         let mut length = x.dim(axis as isize);
@@ -236,23 +236,23 @@ static CUMSUM: OpDef = OpDef {
 
 macro_rules! any_methods {
     ($($all:ident $axis:ident $kept:ident $op:ident;)*) => {
-        impl AnyValue {
+        impl<C: ValueCx> AnyValue<C> {
             $(
                 #[doc = concat!("See [`Tensor::", stringify!($all), "`].")]
                 #[track_caller]
-                pub fn $all(self) -> AnyValue {
+                pub fn $all(self) -> AnyValue<C> {
                     self.over(prim::$op, &self.all_axes(), false)
                 }
 
                 #[doc = concat!("See [`Tensor::", stringify!($axis), "`].")]
                 #[track_caller]
-                pub fn $axis(self, axes: impl IntoAxes) -> AnyValue {
+                pub fn $axis(self, axes: impl IntoAxes) -> AnyValue<C> {
                     self.over(prim::$op, &self.axes(stringify!($axis), axes), false)
                 }
 
                 #[doc = concat!("See [`Tensor::", stringify!($kept), "`].")]
                 #[track_caller]
-                pub fn $kept(self, axes: impl IntoAxes) -> AnyValue {
+                pub fn $kept(self, axes: impl IntoAxes) -> AnyValue<C> {
                     self.over(prim::$op, &self.axes(stringify!($kept), axes), true)
                 }
             )*
@@ -268,10 +268,10 @@ any_methods! {
     any any_axis any_keepdim ANY;
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     #[track_caller]
-    fn over(self, op: Prim, axes: &[usize], keepdim: bool) -> AnyValue {
-        trace::emit(op, &[self], Reduced { axes: axes.to_vec(), keepdim }.into())
+    fn over(self, op: Prim, axes: &[usize], keepdim: bool) -> AnyValue<C> {
+        emit(op, &[self], Reduced { axes: axes.to_vec(), keepdim }.into())
     }
 
     fn all_axes(self) -> Vec<usize> {
@@ -280,24 +280,24 @@ impl AnyValue {
 
     /// See [`Tensor::mean`].
     #[track_caller]
-    pub fn mean(self) -> AnyValue {
+    pub fn mean(self) -> AnyValue<C> {
         self.mean_over(&self.all_axes(), false)
     }
 
     /// See [`Tensor::mean_axis`].
     #[track_caller]
-    pub fn mean_axis(self, axes: impl IntoAxes) -> AnyValue {
+    pub fn mean_axis(self, axes: impl IntoAxes) -> AnyValue<C> {
         self.mean_over(&self.axes("mean_axis", axes), false)
     }
 
     /// See [`Tensor::mean_keepdim`].
     #[track_caller]
-    pub fn mean_keepdim(self, axes: impl IntoAxes) -> AnyValue {
+    pub fn mean_keepdim(self, axes: impl IntoAxes) -> AnyValue<C> {
         self.mean_over(&self.axes("mean_keepdim", axes), true)
     }
 
     #[track_caller]
-    fn mean_over(self, axes: &[usize], keepdim: bool) -> AnyValue {
+    fn mean_over(self, axes: &[usize], keepdim: bool) -> AnyValue<C> {
         if self.dtype().is_half() {
             // The sum may overflow even if the mean does not.
             return self.cast(DType::F32).mean_over(axes, keepdim).cast(self.dtype());
@@ -313,24 +313,24 @@ impl AnyValue {
 
     /// See [`Tensor::var`].
     #[track_caller]
-    pub fn var(self) -> AnyValue {
+    pub fn var(self) -> AnyValue<C> {
         self.var_over(&self.all_axes(), false)
     }
 
     /// See [`Tensor::var_axis`].
     #[track_caller]
-    pub fn var_axis(self, axes: impl IntoAxes) -> AnyValue {
+    pub fn var_axis(self, axes: impl IntoAxes) -> AnyValue<C> {
         self.var_over(&self.axes("var_axis", axes), false)
     }
 
     /// See [`Tensor::var_keepdim`].
     #[track_caller]
-    pub fn var_keepdim(self, axes: impl IntoAxes) -> AnyValue {
+    pub fn var_keepdim(self, axes: impl IntoAxes) -> AnyValue<C> {
         self.var_over(&self.axes("var_keepdim", axes), true)
     }
 
     #[track_caller]
-    fn var_over(self, axes: &[usize], keepdim: bool) -> AnyValue {
+    fn var_over(self, axes: &[usize], keepdim: bool) -> AnyValue<C> {
         if self.dtype().is_half() {
             return self.cast(DType::F32).var_over(axes, keepdim).cast(self.dtype());
         }
@@ -340,14 +340,14 @@ impl AnyValue {
 
     /// See [`Tensor::cumsum`].
     #[track_caller]
-    pub fn cumsum(self, axis: isize) -> AnyValue {
+    pub fn cumsum(self, axis: isize) -> AnyValue<C> {
         let axis = self.axis("cumsum", axis);
         self.running_sum(axis, false)
     }
 
     #[track_caller]
-    fn running_sum(self, axis: usize, reverse: bool) -> AnyValue {
-        trace::emit(prim::CUMSUM, &[self], RunningSum { axis, reverse }.into())
+    fn running_sum(self, axis: usize, reverse: bool) -> AnyValue<C> {
+        emit(prim::CUMSUM, &[self], RunningSum { axis, reverse }.into())
     }
 }
 

@@ -57,19 +57,19 @@ fn first<T: Number>(cx: &EvalCx<'_>, data: &[T], beats: impl Fn(T, T) -> bool) -
     cx.result(starts.map(best_of).collect())
 }
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::argmax`].
     #[track_caller]
-    pub fn argmax(self, axis: isize) -> AnyValue {
+    pub fn argmax(self, axis: isize) -> AnyValue<C> {
         let axis = self.axis("argmax", axis);
-        trace::emit(prim::ARGMAX, &[self], Along { axis }.into())
+        emit(prim::ARGMAX, &[self], Along { axis }.into())
     }
 
     /// See [`Tensor::argmin`].
     #[track_caller]
-    pub fn argmin(self, axis: isize) -> AnyValue {
+    pub fn argmin(self, axis: isize) -> AnyValue<C> {
         let axis = self.axis("argmin", axis);
-        trace::emit(prim::ARGMIN, &[self], Along { axis }.into())
+        emit(prim::ARGMIN, &[self], Along { axis }.into())
     }
 }
 

@@ -79,7 +79,7 @@ static BROADCAST_LIKE: OpDef = OpDef {
 };
 
 /// Implements the gradient rule of broadcasting: sums over the copies of every element.
-fn gather_stretched(n: &GradNode<'_>) -> AnyValue {
+fn gather_stretched<'g>(n: &GradNode<'g>) -> GradValue<'g> {
     let (from, to) = (&n.ty(0).shape, &n.result_ty().shape);
     let missing = to.rank() - from.rank();
     let pairs = || from.dims().iter().zip(&to.dims()[missing..]);
@@ -390,82 +390,82 @@ static IOTA: OpDef = OpDef {
     laws: Laws::NONE,
 };
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::broadcast_to`].
     #[track_caller]
-    pub fn broadcast_to(self, shape: impl Into<Shape>) -> AnyValue {
+    pub fn broadcast_to(self, shape: impl Into<Shape>) -> AnyValue<C> {
         let shape = shape.into();
         if self.shape() == shape && shape.is_definite() {
             return self;
         }
-        trace::emit(prim::BROADCAST_TO, &[self], Shaped { shape }.into())
+        emit(prim::BROADCAST_TO, &[self], Shaped { shape }.into())
     }
 
     /// Broadcasts to the common shape of this tensor and another tensor, whose elements are not
     /// used.
     #[track_caller]
-    pub fn broadcast_like(self, like: AnyValue) -> AnyValue {
+    pub fn broadcast_like(self, like: AnyValue<C>) -> AnyValue<C> {
         let (own, other) = (self.shape(), like.shape());
         if own == other && own.is_definite() {
             return self;
         }
         match own.broadcast(&other) {
             Some(shape) if shape.is_definite() => self.broadcast_to(shape),
-            _ => trace::emit(prim::BROADCAST_LIKE, &[self, like], Attrs::none()),
+            _ => emit(prim::BROADCAST_LIKE, &[self, like], Attrs::none()),
         }
     }
 
     /// Sums over the axes along which a tensor of the shape of `like` broadcasts to this tensor.
     #[track_caller]
-    pub fn sum_like(self, like: AnyValue) -> AnyValue {
-        trace::emit(prim::SUM_LIKE, &[self, like], Attrs::none())
+    pub fn sum_like(self, like: AnyValue<C>) -> AnyValue<C> {
+        emit(prim::SUM_LIKE, &[self, like], Attrs::none())
     }
 
     /// See [`Tensor::reshape`]. An unknown extent of the shape is inferred.
     #[track_caller]
-    pub fn reshape(self, shape: impl IntoExtents) -> AnyValue {
+    pub fn reshape(self, shape: impl IntoExtents) -> AnyValue<C> {
         let shape = shape.to_shape();
         if self.shape() == shape && shape.is_definite() {
             return self;
         }
         // The inferred extent is recorded if it is known already.
         let shape = reshaped(&self.shape(), &shape).unwrap_or(shape);
-        trace::emit(prim::RESHAPE, &[self], Shaped { shape }.into())
+        emit(prim::RESHAPE, &[self], Shaped { shape }.into())
     }
 
     /// See [`Tensor::with_dynamic`].
     #[track_caller]
-    pub fn with_dynamic(self, axes: impl IntoAxes) -> AnyValue {
+    pub fn with_dynamic(self, axes: impl IntoAxes) -> AnyValue<C> {
         let axes = self.axes("with_dynamic", axes);
-        trace::emit(prim::WITH_DYNAMIC, &[self], Axes { axes }.into())
+        emit(prim::WITH_DYNAMIC, &[self], Axes { axes }.into())
     }
 
     /// Returns zeros of a type, with this vector as extents.
     #[track_caller]
-    pub(crate) fn zeros_of(self, ty: &TensorType) -> AnyValue {
+    pub(crate) fn zeros_of(self, ty: &TensorType) -> AnyValue<C> {
         let attrs = Typed { shape: ty.shape.clone(), dtype: ty.dtype }.into();
-        trace::emit(prim::ZEROS_OF, &[self], attrs)
+        emit(prim::ZEROS_OF, &[self], attrs)
     }
 
     /// Returns the elements with the shape of another tensor of the same size.
     #[track_caller]
-    pub fn reshape_like(self, like: AnyValue) -> AnyValue {
-        trace::emit(prim::RESHAPE_LIKE, &[self, like], Attrs::none())
+    pub fn reshape_like(self, like: AnyValue<C>) -> AnyValue<C> {
+        emit(prim::RESHAPE_LIKE, &[self, like], Attrs::none())
     }
 
     /// See [`Tensor::permute`].
     #[track_caller]
-    pub fn permute(self, axes: impl IntoAxes) -> AnyValue {
+    pub fn permute(self, axes: impl IntoAxes) -> AnyValue<C> {
         let rank = self.rank();
         let counted: Result<Vec<usize>, OpError> =
             axes.to_axes().into_iter().map(|a| super::axes::axis(a, rank)).collect();
-        let counted = accept("permute", counted.map_err(|e| e.label(self.ty().to_string())));
-        trace::emit(prim::PERMUTE, &[self], Axes { axes: counted }.into())
+        let counted = accept::<C, _>("permute", counted.map_err(|e| e.label(self.ty().to_string())));
+        emit(prim::PERMUTE, &[self], Axes { axes: counted }.into())
     }
 
     /// See [`Tensor::transpose`].
     #[track_caller]
-    pub fn transpose(self, a: isize, b: isize) -> AnyValue {
+    pub fn transpose(self, a: isize, b: isize) -> AnyValue<C> {
         let mut order: Vec<usize> = (0..self.rank()).collect();
         let (a, b) = (self.axis("transpose", a), self.axis("transpose", b));
         order.swap(a, b);
@@ -474,29 +474,32 @@ impl AnyValue {
 
     /// See [`Tensor::flip`].
     #[track_caller]
-    pub fn flip(self, axes: impl IntoAxes) -> AnyValue {
+    pub fn flip(self, axes: impl IntoAxes) -> AnyValue<C> {
         let axes = self.axes("flip", axes);
-        trace::emit(prim::FLIP, &[self], Axes { axes }.into())
+        emit(prim::FLIP, &[self], Axes { axes }.into())
     }
 
     /// See [`Tensor::unsqueeze`].
     #[track_caller]
-    pub fn unsqueeze(self, axis: isize) -> AnyValue {
+    pub fn unsqueeze(self, axis: isize) -> AnyValue<C> {
         let mut dims = self.shape().dims().to_vec();
         let at = super::axes::axis(axis, dims.len() + 1);
-        let at = accept("unsqueeze", at.map_err(|e| e.label(self.ty().to_string())));
+        let at = accept::<C, _>("unsqueeze", at.map_err(|e| e.label(self.ty().to_string())));
         dims.insert(at, Dim::Known(1));
         self.reshape(Shape::from(dims))
     }
 
     /// See [`Tensor::squeeze`].
     #[track_caller]
-    pub fn squeeze(self, axis: isize) -> AnyValue {
+    pub fn squeeze(self, axis: isize) -> AnyValue<C> {
         let shape = self.shape();
         let at = self.axis("squeeze", axis);
         if !shape.dims()[at].compatible(&Dim::Known(1)) {
             let error = OpError::new(format!("the extent of axis {at} is {}, not 1", shape.dims()[at]));
-            refuse("squeeze", error.label(self.ty().to_string()).help("select one element with `.index(i, axis)`"));
+            refuse::<C>(
+                "squeeze",
+                error.label(self.ty().to_string()).help("select one element with `.index(i, axis)`"),
+            );
         }
         self.reshape(reduced(&shape, &[at], false))
     }
@@ -510,21 +513,21 @@ impl AnyValue {
             let error = OpError::new(format!("the extent of axis {at} is not known while tracing"));
             error.label(self.ty().to_string()).help("give the function a concrete signature")
         });
-        accept("dim", extent)
+        accept::<C, _>("dim", extent)
     }
 
     /// Returns an axis counted from the front. The error names `op`.
     #[track_caller]
     pub(super) fn axis(self, op: &str, axis: isize) -> usize {
         let axis = super::axes::axis(axis, self.rank());
-        accept(op, axis.map_err(|e| e.label(self.ty().to_string())))
+        accept::<C, _>(op, axis.map_err(|e| e.label(self.ty().to_string())))
     }
 
     /// Returns axes counted from the front. The error names `op`.
     #[track_caller]
     pub(super) fn axes(self, op: &str, axes: impl IntoAxes) -> Vec<usize> {
         let axes = super::axes::axes(&axes.to_axes(), self.rank());
-        accept(op, axes.map_err(|e| e.label(self.ty().to_string())))
+        accept::<C, _>(op, axes.map_err(|e| e.label(self.ty().to_string())))
     }
 }
 
@@ -703,9 +706,15 @@ impl<T: Numeric> Tensor<T> {
     #[track_caller]
     pub fn iota(shape: impl Into<Shape>, axis: isize) -> Tensor<T> {
         let shape = shape.into();
-        let axis = accept("iota", super::axes::axis(axis, shape.rank()));
-        Tensor::from_any(trace::emit(prim::IOTA, &[], Iota { shape, axis, dtype: T::DTYPE }.into()))
+        let axis = accept::<InTrace, _>("iota", super::axes::axis(axis, shape.rank()));
+        Tensor::from_any(positions(InTrace::current(), shape, axis, T::DTYPE))
     }
+}
+
+/// Counts along an axis of a shape.
+#[track_caller]
+pub(super) fn positions<C: ValueCx>(context: C, shape: Shape, axis: usize, dtype: DType) -> AnyValue<C> {
+    context.emit(prim::IOTA, &[], Iota { shape, axis, dtype }.into())
 }
 
 /// Returns the numbers 0 to `n - 1`.

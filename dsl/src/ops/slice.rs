@@ -165,7 +165,7 @@ static UPDATE_SLICE: OpDef = OpDef {
 fn extent_for_gradient(op: &str, ty: &TensorType, axis: usize) -> usize {
     ty.shape.dims()[axis].known().unwrap_or_else(|| {
         let error = OpError::new(format!("the gradient needs a known extent of axis {axis}")).label(ty.to_string());
-        refuse(op, error.help("give the function a concrete signature"))
+        refuse::<InGraph<'_>>(op, error.help("give the function a concrete signature"))
     })
 }
 
@@ -249,49 +249,49 @@ static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     effects: Effects::Fallible,
     laws: Laws::NONE,
 };
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::slice`].
     #[track_caller]
-    pub fn slice(self, axis: isize, start: usize, end: usize) -> AnyValue {
+    pub fn slice(self, axis: isize, start: usize, end: usize) -> AnyValue<C> {
         self.slice_step(axis, start, end, 1)
     }
 
     /// See [`Tensor::slice_step`].
     #[track_caller]
-    pub fn slice_step(self, axis: isize, start: usize, end: usize, step: usize) -> AnyValue {
+    pub fn slice_step(self, axis: isize, start: usize, end: usize, step: usize) -> AnyValue<C> {
         let axis = self.axis("slice", axis);
         self.ranged(axis, start, end, step)
     }
 
     #[track_caller]
-    fn ranged(self, axis: usize, start: usize, end: usize, step: usize) -> AnyValue {
-        trace::emit(prim::SLICE, &[self], Slice { axis, start, end, step }.into())
+    fn ranged(self, axis: usize, start: usize, end: usize, step: usize) -> AnyValue<C> {
+        emit(prim::SLICE, &[self], Slice { axis, start, end, step }.into())
     }
 
     /// See [`Tensor::update_slice`].
     #[track_caller]
-    pub fn update_slice(self, part: AnyValue, axis: isize, start: usize) -> AnyValue {
+    pub fn update_slice(self, part: AnyValue<C>, axis: isize, start: usize) -> AnyValue<C> {
         let axis = self.axis("update_slice", axis);
         self.written(part, axis, start, 1)
     }
 
     #[track_caller]
-    fn written(self, part: AnyValue, axis: usize, start: usize, step: usize) -> AnyValue {
-        trace::emit(prim::UPDATE_SLICE, &[self, part], SliceTarget { axis, start, step }.into())
+    fn written(self, part: AnyValue<C>, axis: usize, start: usize, step: usize) -> AnyValue<C> {
+        emit(prim::UPDATE_SLICE, &[self, part], SliceTarget { axis, start, step }.into())
     }
 
     /// See [`Tensor::slice_at`].
     #[track_caller]
-    pub fn slice_at(self, start: AnyValue, axis: isize, size: usize) -> AnyValue {
+    pub fn slice_at(self, start: AnyValue<C>, axis: isize, size: usize) -> AnyValue<C> {
         let axis = self.axis("dynamic_slice", axis);
-        trace::emit(prim::DYNAMIC_SLICE, &[self, start], DynamicSlice { axis, size }.into())
+        emit(prim::DYNAMIC_SLICE, &[self, start], DynamicSlice { axis, size }.into())
     }
 
     /// See [`Tensor::update_slice_at`].
     #[track_caller]
-    pub fn update_slice_at(self, part: AnyValue, start: AnyValue, axis: isize) -> AnyValue {
+    pub fn update_slice_at(self, part: AnyValue<C>, start: AnyValue<C>, axis: isize) -> AnyValue<C> {
         let axis = self.axis("dynamic_update_slice", axis);
-        trace::emit(prim::DYNAMIC_UPDATE_SLICE, &[self, part, start], Along { axis }.into())
+        emit(prim::DYNAMIC_UPDATE_SLICE, &[self, part, start], Along { axis }.into())
     }
 }
 
@@ -315,7 +315,7 @@ impl ScalarIndex for usize {
             && self >= n
         {
             let error = OpError::new(format!("index {self} is out of bounds for axis {axis} of extent {n}"));
-            refuse("index", error.label(x.ty().to_string()).help(super::axes::host_indices(n)));
+            refuse::<InTrace>("index", error.label(x.ty().to_string()).help(super::axes::host_indices(n)));
         }
         x.slice(axis, self, self + 1).squeeze(axis)
     }
@@ -329,7 +329,7 @@ impl ScalarIndex for i32 {
         let n = x.dim(axis);
         let Some(index) = n.checked_sub(self.unsigned_abs() as usize) else {
             let error = OpError::new(format!("index {self} is out of bounds for axis {axis} of extent {n}"));
-            refuse("index", error.label(x.ty().to_string()).help(super::axes::host_indices(n)));
+            refuse::<InTrace>("index", error.label(x.ty().to_string()).help(super::axes::host_indices(n)));
         };
         index.choose(x, axis)
     }

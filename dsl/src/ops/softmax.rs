@@ -120,47 +120,47 @@ static LOGSUMEXP: OpDef = OpDef {
     laws: Laws::NONE,
 };
 
-impl AnyValue {
+impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::softmax`].
     #[track_caller]
-    pub fn softmax(self, axis: isize) -> AnyValue {
+    pub fn softmax(self, axis: isize) -> AnyValue<C> {
         let axis = self.axis("softmax", axis);
-        trace::emit(prim::SOFTMAX, &[self], Along { axis }.into())
+        emit(prim::SOFTMAX, &[self], Along { axis }.into())
     }
 
     /// See [`Tensor::log_softmax`].
     #[track_caller]
-    pub fn log_softmax(self, axis: isize) -> AnyValue {
+    pub fn log_softmax(self, axis: isize) -> AnyValue<C> {
         let axis = self.axis("log_softmax", axis);
-        trace::emit(prim::LOG_SOFTMAX, &[self], Along { axis }.into())
+        emit(prim::LOG_SOFTMAX, &[self], Along { axis }.into())
     }
 
     /// See [`Tensor::logsumexp`].
     #[track_caller]
-    pub fn logsumexp(self, axis: isize) -> AnyValue {
+    pub fn logsumexp(self, axis: isize) -> AnyValue<C> {
         self.logsumexp_over(self.axis("logsumexp", axis), false)
     }
 
     /// See [`Tensor::logsumexp_keepdim`].
     #[track_caller]
-    pub fn logsumexp_keepdim(self, axis: isize) -> AnyValue {
+    pub fn logsumexp_keepdim(self, axis: isize) -> AnyValue<C> {
         self.logsumexp_over(self.axis("logsumexp_keepdim", axis), true)
     }
 
     #[track_caller]
-    fn logsumexp_over(self, axis: usize, keepdim: bool) -> AnyValue {
-        trace::emit(prim::LOGSUMEXP, &[self], AlongOrKept { axis, keepdim }.into())
+    fn logsumexp_over(self, axis: usize, keepdim: bool) -> AnyValue<C> {
+        emit(prim::LOGSUMEXP, &[self], AlongOrKept { axis, keepdim }.into())
     }
 
     /// See [`Tensor::cross_entropy`].
     #[track_caller]
-    pub fn cross_entropy(self, ids: AnyValue) -> AnyValue {
+    pub fn cross_entropy(self, ids: AnyValue<C>) -> AnyValue<C> {
         let (logits, labels) = (self.tensor_type(), ids.tensor_type());
         let examples = logits.shape.dims().split_last().map(|(_, rest)| crate::Shape::from(rest));
         if !examples.is_some_and(|s| s.compatible(&labels.shape)) {
             let error = OpError::new("one label is needed for each row of logits");
             let help = "labels must have one axis less than logits: [..] and [.., classes]";
-            refuse("cross_entropy", error.label(format!("{logits} with {labels}")).help(help));
+            refuse::<C>("cross_entropy", error.label(format!("{logits} with {labels}")).help(help));
         }
         self.log_softmax(-1).take_along_axis(ids.unsqueeze(-1), -1).squeeze(-1).neg()
     }

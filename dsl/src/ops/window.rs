@@ -5,7 +5,7 @@
 //! is element `i * stride + j * dilation - low` of the tensor, or padding if there is no such
 //! element.
 
-use super::{Attrs, Conv, OpError, Pool, refuse};
+use super::{Attrs, Conv, InGraph, OpError, Pool, ValueCx, refuse};
 use crate::{Dim, Shape, TensorType};
 
 /// A number for each of `D` axes: `2` is the same for all, `[2, 1]` differs per axis.
@@ -67,7 +67,7 @@ impl<const D: usize> Padding<D> {
     ///
     /// If the total is odd, the extra element is padded at the end.
     #[track_caller]
-    pub(super) fn of(
+    pub(super) fn of<C: ValueCx>(
         self,
         op: &str,
         x: &TensorType,
@@ -91,7 +91,7 @@ impl<const D: usize> Padding<D> {
                 }
                 _ => {
                     let error = OpError::new(format!("`same` padding needs a known extent of axis {}", first + i));
-                    refuse(op, error.label(x.to_string()).help("specify the padding of each side"))
+                    refuse::<C>(op, error.label(x.to_string()).help("specify the padding of each side"))
                 }
             };
             (total / 2, total - total / 2)
@@ -241,7 +241,7 @@ pub(super) fn extents_for_gradient(op: &str, ty: &TensorType, from: usize) -> Sh
     let extents = Shape::from(&ty.shape.dims()[from..]);
     if !extents.is_definite() {
         let error = OpError::new(format!("the gradient needs known extents, not {extents}")).label(ty.to_string());
-        refuse(op, error.help("give the function a concrete signature"));
+        refuse::<InGraph<'_>>(op, error.help("give the function a concrete signature"));
     }
     extents
 }

@@ -1,5 +1,6 @@
 //! Values that can cross a staged branch or loop.
 
+use crate::random::Key;
 use crate::{AnyValue, Diagnostic, Element, Tensor, Var, trace};
 use std::fmt;
 use std::rc::Rc;
@@ -426,6 +427,16 @@ impl<T: Element> Carry for Var<T> {
     }
     fn rebuild(state: &mut Reader<'_>) -> Self {
         state.host::<Identity<T>>().0
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Carry for Key {
+    fn flatten(&self, state: &mut FlatState) {
+        Carry::flatten(&self.into_tensor(), state);
+    }
+    fn rebuild(state: &mut Reader<'_>) -> Self {
+        Key::from_tensor(Carry::rebuild(state))
     }
 }
 

@@ -70,8 +70,8 @@ pub use iterate::{
 };
 pub use jump::*;
 pub use logic::{Lazy, Logical, StagedLazy};
+pub(crate) use print::is_making_text;
 pub use print::{Message, dbg, dbg_here, message, print};
-pub(crate) use print::{fail_without_value, is_making_text, show};
 pub use receiver::{
     ByTrait, Called, ChangesIf, CloneMethod, Decided, Either, Indexed, IndexedBy, IndexedByKey, IndexedByPosition,
     ItemOf, Known, KnownItems, MayChange, MaybeModified, NotByMutReference, NotCalled, Receiver, SharedMethod,

@@ -13,8 +13,9 @@
 //! This module does not know the syntax of format strings, which is the compiler's.
 
 use crate::format::{FormatSpec, FormatTrait, Stream, Template, TemplatePiece};
-use crate::trace::{self, AnyValue};
-use crate::{Diagnostic, Loc};
+use crate::ops::AnyValue;
+use crate::trace;
+use crate::{Diagnostic, Element, Loc, Tensor};
 use std::cell::RefCell;
 use std::fmt;
 
@@ -48,7 +49,7 @@ pub(crate) fn is_making_text() -> bool {
 }
 
 /// Writes a mark for a tensor. Returns whether there is a text to write it to.
-pub(crate) fn show(tensor: AnyValue, kind: FormatTrait, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+fn show(tensor: AnyValue, kind: FormatTrait, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
     let index = SHOWN.with_borrow_mut(|s| {
         let shown = s.last_mut()?;
         shown.push((tensor, FormatSpec::of(f, kind)));
@@ -61,8 +62,33 @@ pub(crate) fn show(tensor: AnyValue, kind: FormatTrait, f: &mut fmt::Formatter<'
     Ok(true)
 }
 
+/// In `println!` and `dbg!` of a graph function, formats the values at run time. Elsewhere, formats
+/// the number and type of the symbol.
+impl<T: Element> fmt::Debug for Tensor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if show(self.untyped(), FormatTrait::Debug, f)? {
+            return Ok(());
+        }
+        write!(f, "{}: ", self.untyped().value())?;
+        if trace::is_tracing() { write!(f, "{}", self.untyped().ty()) } else { write!(f, "{}", T::DTYPE) }
+    }
+}
+
+macro_rules! show_values {
+    ($($kind:ident)*) => {$(
+        /// In `println!` of a graph function, formats the values at run time. Elsewhere it is an
+        /// error, since there are no values.
+        impl<T: Element> fmt::$kind for Tensor<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                if show(self.untyped(), FormatTrait::$kind, f)? { Ok(()) } else { fail_without_value() }
+            }
+        }
+    )*};
+}
+show_values!(Display LowerExp UpperExp);
+
 /// Fails because a tensor is formatted while tracing.
-pub(crate) fn fail_without_value() -> ! {
+fn fail_without_value() -> ! {
     let error = Diagnostic::new("a tensor cannot be formatted while it has no value")
         .at(Loc::UNKNOWN, "a `Tensor` is a symbol while its function is traced")
         .help("print it with `println!` or `dbg!` in a `#[graph]` function, or return it and format the result");

@@ -125,7 +125,7 @@ pub fn name_param(param: AnyValue, name: &'static str) {
 /// Checks a parameter of the graph function that was just entered against its `#[shape(..)]`.
 pub fn expect_shape(param: AnyValue, name: &'static str, extents: &[Extent], site: Site) {
     try_with(|t| {
-        let ty = t.graph.ty(param.value).element().clone();
+        let ty = t.graph.ty(param.value()).element().clone();
         let call = t.calls.last_mut().expect("a graph function is entered before its parameters are checked");
         let mut fits = ty.rank() == extents.len();
         let mut because = String::new();

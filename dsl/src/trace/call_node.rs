@@ -118,20 +118,7 @@ impl Tracer {
         written.sort_by_key(|&(id, _)| id);
         values.extend(written.iter().map(|&(_, v)| v));
         let c = self.pop_construct();
-        // An argument that is returned unmodified is the value outside.
-        let given_back: Vec<Option<Value>> = values.iter().map(|&v| self.graph.outside(v)).collect();
-        let inner: Vec<Value> = values.iter().zip(&given_back).filter(|(_, o)| o.is_none()).map(|(&v, _)| v).collect();
-        let names: Vec<_> = inner.iter().map(|&v| self.graph.value(v).name).collect();
-        let node = self.here(c.loc).close(Op::Call(kind), None, [inner]);
-        let made = self.graph.node(node).results.clone();
-        for (&r, name) in made.iter().zip(names) {
-            self.graph.value_mut(r).name = name;
-        }
-        let mut made = made.into_iter();
-        let results: Vec<Value> = given_back
-            .into_iter()
-            .map(|o| o.or_else(|| made.next()).expect("there is a result for each value"))
-            .collect();
+        let results = self.here(c.loc).close_call(kind, &values);
         for (&(id, _), &value) in written.iter().zip(&results[yields.len()..]) {
             self.set_var(id, self.depth, value);
         }

@@ -46,7 +46,7 @@ impl CondTrace {
 /// Returns whether a value is this constant.
 #[track_caller]
 pub(crate) fn is_constant(any: AnyValue, constant: &HostTensor) -> bool {
-    with(|t| match t.graph.value(any.value).def {
+    with(|t| match t.graph.value(any.value()).def {
         ValueDef::Result(node, _) => matches!(&t.graph.node(node).op, Op::Constant(c) if c == constant),
         ValueDef::Param(..) => false,
     })
@@ -56,14 +56,14 @@ pub(crate) fn is_constant(any: AnyValue, constant: &HostTensor) -> bool {
 #[track_caller]
 pub(crate) fn unconditional() -> Tensor<bool> {
     let holds = scalar(true);
-    with(|t| t.unconditional = Some(holds.untyped().value));
+    with(|t| t.unconditional = Some(holds.untyped().value()));
     holds
 }
 
 /// Returns whether the next `if` is unconditional, if it is on this condition. Clears the mark.
 #[track_caller]
 pub(crate) fn take_unconditional(condition: AnyValue) -> bool {
-    with(|t| t.unconditional.take() == Some(condition.value))
+    with(|t| t.unconditional.take() == Some(condition.value()))
 }
 
 impl Drop for CondTrace {
@@ -100,7 +100,7 @@ impl Tracer {
         for (side, (region, values)) in [(r0, then), (r1, otherwise)].into_iter().enumerate() {
             for &any in values {
                 self.check_trace(any, loc)?;
-                let value = self.resolve_in(any.value, depth, region, loc)?;
+                let value = self.resolve_in(any.value(), depth, region, loc)?;
                 sides[side].push(value);
             }
         }
@@ -118,42 +118,17 @@ impl Tracer {
                 sides[side].push(value);
             }
         }
-        let [a, b] = sides;
-
-        // A result that both branches yield unmodified is the value outside.
-        let mut results = Vec::new();
-        let mut yields = [Vec::new(), Vec::new()];
-        for (i, (&x, &y)) in a.iter().zip(&b).enumerate() {
-            let param = |v: Value| match self.graph.value(v).def {
-                ValueDef::Param(r, p) if r == r0 || r == r1 => Some(p),
-                _ => None,
-            };
-            if let (Some(p), Some(q)) = (param(x), param(y))
-                && p == q
-            {
-                results.push(Err(self.graph.opened(cond.construct).outer[p as usize]));
-                continue;
-            }
+        for (i, (&x, &y)) in sides[0].iter().zip(&sides[1]).enumerate() {
             let (tx, ty) = (self.graph.ty(x), self.graph.ty(y));
             if either(tx, ty).is_none() {
                 let words = ["in one branch", "in the other"];
                 let (x, y) = ((tx, self.origin(x)), (ty, self.origin(y)));
                 return Err(mismatch("here", sites.get(i), x, y, words).or_at(self.open[cond.construct].loc));
             }
-            results.push(Ok(yields[0].len()));
-            yields[0].push(x);
-            yields[1].push(y);
         }
         let c = self.pop_construct();
         let loc = if c.loc.is_known() { c.loc } else { loc };
-        let node = self.here(loc).close(Op::Cond, Some(cond.pred), yields);
-        let results: Vec<Value> = results
-            .into_iter()
-            .map(|r| match r {
-                Ok(i) => self.graph.node(node).results[i],
-                Err(outer) => outer,
-            })
-            .collect();
+        let results = self.here(loc).close_cond(cond.pred, sides);
         for (&id, &value) in written.iter().zip(&results[then.len()..]) {
             self.set_var(id, self.depth, value);
         }
@@ -186,15 +161,4 @@ pub(super) fn mismatch(
         d = d.at(before.1, format!("{} here", before.0));
     }
     d.help(help)
-}
-
-impl Diagnostic {
-    /// Adds a location if the error has none.
-    pub(super) fn or_at(mut self, loc: Loc) -> Diagnostic {
-        if self.loc().is_none() {
-            let label = if self.labels.is_empty() { String::new() } else { self.labels.remove(0).1 };
-            self.labels.insert(0, (loc, label));
-        }
-        self
-    }
 }

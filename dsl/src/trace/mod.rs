@@ -22,24 +22,29 @@
 mod call;
 mod call_node;
 mod cond;
+mod device_scope;
 mod endless;
-mod for_autodiff;
 mod names;
 mod segments;
 mod variables;
 mod while_loop;
 
-use crate::device::{self, DeviceConstraint, DeviceScope};
+use crate::diagnostic::{Abort, abort};
 use crate::format::{Stream, Template, TemplatePiece};
-use crate::ir::{Graph, GraphBuilder, InsertPoint, ListOp, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId};
-use crate::ops::Prim;
+use crate::ir::{
+    Graph, GraphBuilder, InsertPoint, ListOp, MAX_OPEN, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId,
+};
+pub use crate::ops::emit;
+use crate::ops::{AnyValue, InTrace, OpError, Prim, ValueCx};
 use crate::var::AnyVar;
-use crate::{DType, Diagnostic, HostTensor, Loc, Result, Shape, TensorType, Type, ir::Attrs};
+use crate::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type, ir::Attrs};
 pub(crate) use call::max_iterations;
 pub use call::{CallGuard, Extent, bound_loops, enter, expect_shape, name_param, overlap_loops};
 pub(crate) use call_node::CallTrace;
 pub use cond::CondTrace;
 pub(crate) use cond::{is_constant, take_unconditional, unconditional};
+pub use device_scope::on;
+pub(crate) use device_scope::{DeviceScope, device_scope, named_at};
 pub use endless::count_endless;
 pub(crate) use endless::count_unrolled;
 pub use names::Named;
@@ -54,15 +59,6 @@ use std::cell::RefCell;
 use std::num::NonZeroU32;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-
-/// An untyped handle of a value in the active trace of this thread.
-///
-/// [`Tensor`](crate::Tensor) adds an element type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AnyValue {
-    trace: u32,
-    value: Value,
-}
 
 /// The name of a carried variable, and the location of its modification, as `#[graph]` saw them.
 #[derive(Clone, Copy, Debug)]
@@ -150,13 +146,6 @@ struct OpenConstruct {
     var_values: [FxHashMap<VarId, Value>; 2],
 }
 
-impl OpenWhile {
-    /// Returns whether a parameter is a loop variable or may become one.
-    fn is_carried(&self, param: usize) -> bool {
-        param < self.declared || self.extra.contains(&param)
-    }
-}
-
 impl OpenConstruct {
     /// Returns the state of a `while`.
     fn as_while(&mut self) -> &mut OpenWhile {
@@ -200,12 +189,11 @@ pub(crate) struct Tracer {
     /// All values of each variable, oldest first.
     pub(crate) var_versions: Vec<Vec<Value>>,
     /// The values that autodiff has added to the control flow of this graph.
-    pub(crate) autodiff: crate::autodiff::AddedValues,
+    pub(crate) added: crate::autodiff::AddedValues,
     /// The location for nodes of derived rules, if it is not the caller's.
     loc_override: Option<Loc>,
     /// The operation that the nodes are parts of.
     written: Option<&'static str>,
-    scalars: FxHashMap<(Region, Option<DeviceConstraint>, HostTensor), Value>,
     calls: Vec<OpenCall>,
     /// The number of times that loops and assertions were traced.
     repetitions: Repetitions,
@@ -215,21 +203,11 @@ pub(crate) struct Tracer {
     unconditional: Option<Value>,
 }
 
-/// The maximum nesting depth of open constructs.
-///
-/// A deeper nest is recursion, and tracing it would overflow the stack. Programs without recursion
-/// stay far below this limit. A thread's stack of 2 MiB suffices for this depth and for everything
-/// that traverses the graph later, even in a build without optimization.
-const MAX_OPEN: usize = 128;
-
 thread_local! {
     static TRACER: RefCell<Option<Tracer>> = const { RefCell::new(None) };
 }
 
 static NEXT_TRACE: AtomicU32 = AtomicU32::new(0);
-
-/// The payload that [`fail`] unwinds with.
-struct Abort(Diagnostic);
 
 /// Ends the trace with an error.
 ///
@@ -238,10 +216,7 @@ struct Abort(Diagnostic);
 #[track_caller]
 pub fn fail(error: Diagnostic) -> ! {
     if TRACER.with_borrow(|t| t.is_some()) {
-        if cfg!(panic = "abort") {
-            eprintln!("{error}");
-        }
-        resume_unwind(Box::new(Abort(error)))
+        abort(error)
     }
     panic_any(error.to_string())
 }
@@ -346,16 +321,6 @@ pub fn input(ty: TensorType, name: Option<&'static str>) -> AnyValue {
     })
 }
 
-/// Appends an operation. Errors in the operands end the trace at the caller's location.
-#[track_caller]
-pub fn emit(def: Prim, operands: &[AnyValue], attrs: Attrs) -> AnyValue {
-    let loc = Loc::caller();
-    try_with(|t| {
-        let node = t.emit(Op::Prim(def, attrs), operands, loc)?;
-        Ok(t.any(t.graph.node(node).results[0]))
-    })
-}
-
 /// Appends an operation on lists. Errors in the operands end the trace at the caller's location.
 #[track_caller]
 pub(crate) fn emit_list(op: ListOp, operands: &[AnyValue]) -> Vec<AnyValue> {
@@ -454,29 +419,6 @@ pub(crate) fn at_loc<R>(loc: Loc, f: impl FnOnce() -> R) -> R {
     r
 }
 
-/// Runs `f` with the location and device constraint of a node for every node that it creates. If
-/// the node has no constraint, they get `otherwise`.
-#[track_caller]
-pub(crate) fn at_origin<R>(origin: Origin, otherwise: Option<DeviceConstraint>, f: impl FnOnce() -> R) -> R {
-    let _scope = DeviceScope::enter(origin.on.or(otherwise));
-    let before = with(|t| std::mem::replace(&mut t.written, origin.written));
-    let r = at_loc(origin.loc, f);
-    with(|t| t.written = before);
-    r
-}
-
-/// Runs `f`, which appends parts of the operation `op`: errors in them name `op`. If the operation
-/// is itself part of another operation, the latter is named.
-pub(crate) fn written_as<R>(op: &'static str, f: impl FnOnce() -> R) -> R {
-    let before = with(|t| {
-        let written = t.written.or(Some(op));
-        std::mem::replace(&mut t.written, written)
-    });
-    let r = f();
-    with(|t| t.written = before);
-    r
-}
-
 /// Runs `f`, a part of an operation that was called at `loc`, with that as the location of every
 /// node. Closures do not pass on the caller's location by themselves. If the operation is itself
 /// part of another operation, the outer location stays.
@@ -501,44 +443,52 @@ pub(crate) fn depth() -> usize {
     with(|t| t.depth)
 }
 
-impl AnyValue {
-    /// Returns the type of the value.
-    #[track_caller]
-    pub fn ty(self) -> Type {
+impl ValueCx for InTrace {
+    fn current() -> InTrace {
+        with(|t| InTrace { trace: t.id })
+    }
+
+    fn emit(self, op: Prim, operands: &[AnyValue], attrs: Attrs) -> AnyValue {
         let loc = Loc::caller();
         try_with(|t| {
-            t.check_trace(self, loc)?;
-            Ok(t.graph.ty(self.value).clone())
+            let node = t.emit(Op::Prim(op, attrs), operands, loc)?;
+            Ok(t.any(t.graph.node(node).results[0]))
         })
     }
 
-    /// Returns the type of the tensor.
-    #[track_caller]
-    pub fn tensor_type(self) -> TensorType {
-        self.ty().as_tensor().expect("a user's handle is a tensor").clone()
+    fn emit_all(self, op: Op, operands: &[AnyValue]) -> Vec<AnyValue> {
+        let loc = Loc::caller();
+        try_with(|t| t.emit(op, operands, loc).map(|node| t.results(node)))
     }
 
-    /// Returns the shape.
-    #[track_caller]
-    pub fn shape(self) -> Shape {
-        self.tensor_type().shape
+    fn constant(self, tensor: HostTensor) -> AnyValue {
+        constant(tensor)
     }
 
-    /// Returns the element type.
-    #[track_caller]
-    pub fn dtype(self) -> DType {
-        self.ty().element().dtype
+    fn type_of(self, value: Value) -> Type {
+        let loc = Loc::caller();
+        try_with(|t| {
+            t.check_trace(AnyValue::new(value, self), loc)?;
+            Ok(t.graph.ty(value).clone())
+        })
     }
 
-    /// Returns the number of axes.
-    #[track_caller]
-    pub fn rank(self) -> usize {
-        self.shape().rank()
+    fn written_as<R>(self, op: &'static str, f: impl FnOnce() -> R) -> R {
+        let before = with(|t| {
+            let written = t.written.or(Some(op));
+            std::mem::replace(&mut t.written, written)
+        });
+        let r = f();
+        with(|t| t.written = before);
+        r
     }
 
-    /// Returns the value in the graph being traced.
-    pub fn value(self) -> Value {
-        self.value
+    fn called_at<R>(self, loc: Loc, f: impl FnOnce() -> R) -> R {
+        called_at(loc, f)
+    }
+
+    fn refuse(op: &str, error: OpError) -> ! {
+        fail(error.at(op, place(Loc::caller())))
     }
 }
 
@@ -555,10 +505,9 @@ impl Tracer {
             var_paths: FxHashMap::default(),
             var_state: Vec::new(),
             var_versions: Vec::new(),
-            autodiff: Default::default(),
+            added: Default::default(),
             loc_override: None,
             written: None,
-            scalars: FxHashMap::default(),
             calls: Vec::new(),
             repetitions: Repetitions::default(),
             abandoned: None,
@@ -568,11 +517,11 @@ impl Tracer {
 
     /// Returns a handle of a value.
     pub(crate) fn any(&self, value: Value) -> AnyValue {
-        AnyValue { trace: self.id, value }
+        AnyValue::new(value, InTrace { trace: self.id })
     }
 
     fn check_trace(&self, any: AnyValue, loc: Loc) -> Result<()> {
-        if any.trace == self.id {
+        if any.context().trace == self.id {
             return Ok(());
         }
         Err(Diagnostic::new("a tensor is used outside the trace that created it")
@@ -583,7 +532,7 @@ impl Tracer {
     /// Returns the value that `any` has in the current region, capturing it if necessary.
     pub(crate) fn resolve(&mut self, any: AnyValue, loc: Loc) -> Result<Value> {
         self.check_trace(any, loc)?;
-        self.resolve_at(any.value, self.depth, loc)
+        self.resolve_at(any.value(), self.depth, loc)
     }
 
     fn resolve_at(&mut self, value: Value, depth: usize, loc: Loc) -> Result<Value> {
@@ -617,11 +566,25 @@ impl Tracer {
         }
     }
 
+    /// Returns the value that `any` has for a gradient that is taken now.
+    pub(crate) fn resolve_for_gradient(&mut self, any: AnyValue, loc: Loc) -> Result<Value> {
+        self.check_trace(any, loc)?;
+        // A value of an open region is differentiated where it is: the sweep visits all open
+        // regions.
+        let open = (0..=self.depth).any(|d| self.graph.region_at(d) == self.graph.region_of(any.value()));
+        if open { Ok(any.value()) } else { self.resolve(any, loc) }
+    }
+
+    /// Returns the origin of a node that is traced now, for `loc`.
+    pub(crate) fn origin_at(&self, loc: Loc) -> Origin {
+        Origin { loc, written: self.written, on: device_scope() }
+    }
+
     /// Continues at the end of the current region, with the origin of a node that is traced now.
     pub(crate) fn here(&mut self, loc: Loc) -> &mut GraphBuilder {
         let region = self.graph.region_at(self.depth);
-        let loc = self.loc_override.unwrap_or(loc);
-        self.graph.at(InsertPoint::End(region), Origin { loc, written: self.written, on: device::scope() })
+        let origin = self.origin_at(self.loc_override.unwrap_or(loc));
+        self.graph.at(InsertPoint::End(region), origin)
     }
 
     /// Appends an operation to the current region. Errors in the operands are at `loc`.
@@ -638,15 +601,7 @@ impl Tracer {
     }
 
     fn constant(&mut self, tensor: HostTensor, loc: Loc) -> AnyValue {
-        let region = self.graph.region_at(self.depth);
-        let is_scalar = tensor.rank() == 0;
-        if is_scalar && let Some(&v) = self.scalars.get(&(region, device::scope(), tensor.clone())) {
-            return self.any(v);
-        }
-        let value = self.here(loc).constant(tensor.clone());
-        if is_scalar {
-            self.scalars.insert((region, device::scope(), tensor), value);
-        }
+        let value = self.here(loc).shared_constant(tensor);
         self.any(value)
     }
 

@@ -35,7 +35,7 @@ impl AnyValue {
                 let error = Diagnostic::new(format!("`{name}` is a reserved name")).at(loc, "named here");
                 return Err(error.help("`input 0`, `result 0` and so on name parameters and results"));
             }
-            t.names.push(Named { name, value: self.value, loc });
+            t.names.push(Named { name, value: self.value(), loc });
             Ok(())
         });
         self.described(name)
@@ -44,7 +44,7 @@ impl AnyValue {
     /// Names the value for printing and messages, if it has no name.
     pub(super) fn described(self, name: &'static str) -> AnyValue {
         super::with(|t| {
-            let data = t.graph.value_mut(self.value);
+            let data = t.graph.value_mut(self.value());
             data.name = data.name.or(Some(name));
         });
         self

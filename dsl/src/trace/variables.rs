@@ -1,7 +1,6 @@
 //! Variables, threaded as values through the regions of a trace.
 
 use super::*;
-use crate::device::DeviceScope;
 
 /// Records the path of a variable in the model whose gradients are taken, until the trace ends.
 #[track_caller]
@@ -67,7 +66,7 @@ impl Tracer {
             Some(&i) => i,
             None => {
                 let outer = self.var_at(id, depth - 1);
-                let i = self.graph.add_open_param(depth - 1, outer, None);
+                let i = self.graph.add_open_var(depth - 1, outer, None);
                 let open = self.open[depth - 1].as_while();
                 open.extra.push(i);
                 open.var_params.insert(id, i);

@@ -3,7 +3,6 @@
 use super::cond::mismatch;
 use super::*;
 use crate::ops::Effects;
-use std::num::NonZeroU32;
 
 /// An open `while`: the tracing side of a staged loop.
 #[must_use]
@@ -24,7 +23,7 @@ impl WhileTrace {
             t.open_construct(OpenKind::While(open), loc)?;
             let construct = t.open.len() - 1;
             for (i, &v) in init.iter().enumerate() {
-                t.graph.add_open_param(construct, v, sites.get(i).map(|s| s.name));
+                t.graph.add_open_var(construct, v, sites.get(i).map(|s| s.name));
             }
             let params = t.params_of(construct, 0, init.len());
             Ok((WhileTrace { construct }, params))
@@ -73,15 +72,6 @@ impl WhileTrace {
         })
     }
 
-    /// Sets how many iterations may run at once, instead of the number of the function being
-    /// traced.
-    pub(crate) fn set_parallel_iterations(&mut self, n: Option<NonZeroU32>) {
-        try_with(|t| {
-            t.open[self.construct].as_while().parallel_iterations = n;
-            Ok(())
-        });
-    }
-
     /// Adds a loop variable while the body is open. Returns its value in the body.
     #[track_caller]
     pub(crate) fn add_carried(&mut self, init: AnyValue) -> AnyValue {
@@ -89,9 +79,9 @@ impl WhileTrace {
         try_with(|t| {
             let outer = {
                 t.check_trace(init, loc)?;
-                t.resolve_at(init.value, self.construct, loc)?
+                t.resolve_at(init.value(), self.construct, loc)?
             };
-            let i = t.graph.add_open_param(self.construct, outer, None);
+            let i = t.graph.add_open_var(self.construct, outer, None);
             t.open[self.construct].as_while().extra.push(i);
             let [_, body] = t.graph.opened(self.construct).regions;
             Ok(t.any(t.graph.region(body).params[i]))
@@ -195,27 +185,16 @@ impl Tracer {
         let regions = [cond, body].map(|region| self.graph.region(region).params.clone());
         let of_params: Vec<(Value, Value)> =
             regions.iter().flat_map(|params| carried.iter().map(|&(i, next)| (params[i], next))).collect();
-        self.check_gradients_of_one_iteration(&of_params)?;
+        self.added.check_gradients_of_one_iteration(&self.graph, &of_params)?;
 
         // Variables that change are results; the others are captures.
         let c = &self.open[construct];
         let outer = &self.graph.opened(construct).outer;
-        let OpenKind::While(open) = &c.kind else { panic!("the construct is a `while`") };
         let mut changing = Vec::new();
         let mut results = Vec::new();
         for (k, &(i, value)) in carried.iter().enumerate() {
-            let unchanged = match self.graph.value(value).def {
-                ValueDef::Param(r, p) => {
-                    r == body
-                        && (p as usize == i || {
-                            let p = p as usize;
-                            !open.is_carried(p) && outer[p] == outer[i]
-                        })
-                }
-                ValueDef::Result(..) => false,
-            };
-            if unchanged {
-                results.push(Err(outer[i]));
+            if let Some(outer) = self.graph.unchanged(i, value) {
+                results.push(Err(outer));
                 continue;
             }
             let (before, after) = (self.graph.ty(outer[i]), self.graph.ty(value));

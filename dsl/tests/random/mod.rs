@@ -4,8 +4,9 @@
 //! A tape of bytes determines a program, so that a failing program shrinks to a small one. Loops
 //! are bounded, and nothing in a program fails at run time, so results can be compared.
 
+use anabranch_dsl::AnyValue;
 use anabranch_dsl::ir::Graph;
-use anabranch_dsl::trace::{self, AnyValue, CondTrace, WhileTrace};
+use anabranch_dsl::trace::{self, CondTrace, WhileTrace};
 use anabranch_dsl::{AnyVar, DType, Dim, HostTensor, Tensor, TensorType};
 use anabranch_dsl::{checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients, on};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ pub mod functions;
 use anabranch_dsl::equality::{one_nan_each, same_number};
 use anabranch_dsl::ops::PoolOptions;
 use anabranch_dsl::trace::{self, CondTrace, Traced, WhileTrace};
-use anabranch_dsl::{AnyValue, Buffer, DType, HostTensor, TensorType, autodiff, interp};
+use anabranch_dsl::{AnyValue, Buffer, DType, HostTensor, TensorType, derivatives, interp};
 use anabranch_runtime::Program;
 
 /// Builds a staged loop over untyped handles.
@@ -163,9 +163,9 @@ pub fn pooled<const D: usize>(x: AnyValue, options: &PoolOptions<D>) -> Vec<AnyV
     let mut results = Vec::new();
     for y in [x.max_pool(options), x.avg_pool(options), x.avg_pool(&options.count_padding(false))] {
         let loss = y.mul(y).mul(y + 1.0).sum();
-        let dx = autodiff::vjp(&[(loss, loss.number(1.0))], &[x])[0];
+        let dx = derivatives::vjp(&[(loss, loss.number(1.0))], &[x])[0];
         let slope = dx.mul(dx).sum();
-        results.extend([y, dx, autodiff::vjp(&[(slope, slope.number(1.0))], &[x])[0]]);
+        results.extend([y, dx, derivatives::vjp(&[(slope, slope.number(1.0))], &[x])[0]]);
     }
     results
 }

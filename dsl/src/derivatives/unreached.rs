@@ -1,9 +1,11 @@
 //! Errors of a loss from which no gradient reaches a model. Training would silently change nothing.
 
-use super::activity::active_in;
 use super::*;
-use crate::ir::ParamSource;
+use crate::autodiff::active_in;
+use crate::ir::{GraphBuilder, Op, ParamSource};
+use crate::ops::Grad;
 use crate::trace::Tracer;
+use rustc_hash::FxHashMap;
 use std::collections::VecDeque;
 
 /// Fails if no gradient of `loss` reaches any of `vars`, the trained variables of a model. `wrt`

@@ -1,8 +1,8 @@
 //! The user interface of custom gradients.
 
-use super::zeros_like;
+use crate::ops::AnyValue;
 use crate::staged::{Carry, FlatState};
-use crate::trace::{self, AnyValue, CallTrace};
+use crate::trace::{self, CallTrace};
 use crate::{Diagnostic, Loc, Type};
 
 /// Returns the function `forward` with a custom gradient, computed by `gradient`.
@@ -46,7 +46,7 @@ pub fn custom_gradient<X: Carry, Y: Carry>(
         let (mut call, params) = trace::called_at(loc, || CallTrace::begin(x.tensors()));
         let y = FlatState::of(&forward(x.with_tensors(&mut params.into_iter()).rebuild()));
         let params = call.begin_gradient(y.tensors());
-        let zeros = |(dy, y): (Option<AnyValue>, &AnyValue)| dy.unwrap_or_else(|| zeros_like(*y));
+        let zeros = |(dy, y): (Option<AnyValue>, &AnyValue)| dy.unwrap_or_else(|| y.zeros_like());
         let dy: Vec<AnyValue> = params.gradients.into_iter().zip(&params.results).map(zeros).collect();
         let inside = |state: &FlatState, tensors: Vec<AnyValue>| state.with_tensors(&mut tensors.into_iter());
         let given = inside(&x, params.args);
