@@ -41,7 +41,7 @@ fn plain_read_10_000_000(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// `e = a * b + c + d`: four tensors read and one written, as `tanh(a * b + c) * d - a` does.
+/// `e = a * b + c + d`: reads four tensors and writes one, like `tanh(a * b + c) * d - a`.
 #[divan::bench]
 fn plain_triad_10_000_000(bencher: Bencher<'_, '_>) {
     let [a, b, c, d] = [1, 2, 3, 4].map(|seed| numbers([LONG], seed));

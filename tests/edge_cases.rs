@@ -23,6 +23,13 @@ fn attention_over_no_matrices_has_gradients() -> anabranch::Result<()> {
     Ok(())
 }
 
+#[test]
+fn tensors_may_have_many_axes() {
+    let shape: Vec<usize> = (0..40).map(|axis| if axis % 20 == 0 { 2 } else { 1 }).collect();
+    let x = Array::new(shape, vec![1.0f32, 2.0, 3.0, 4.0]);
+    check(|x: Tensor| (-(x * 2.0 - 1.0), (x * x).sum()), x, &[-1.0, -3.0, -5.0, -7.0, 30.0]);
+}
+
 #[graph]
 fn list_of(n: Tensor<i32>) -> Tensor<i32> {
     let list = List::<f32>::with_len(n, [1 << 24]);

@@ -213,7 +213,7 @@ fn arms_that_do_not_end() {
 }
 
 #[graph]
-fn labelled_blocks_and_loops(n: i32) -> i32 {
+fn labeled_blocks_and_loops(n: i32) -> i32 {
     let found = 'search: {
         for i in 0..n {
             if i * i > 20 {
@@ -233,7 +233,7 @@ fn labelled_blocks_and_loops(n: i32) -> i32 {
 
 #[test]
 fn break_with_a_value() {
-    assert_eq!([labelled_blocks_and_loops(3), labelled_blocks_and_loops(20)], [9, 9]);
+    assert_eq!([labeled_blocks_and_loops(3), labeled_blocks_and_loops(20)], [9, 9]);
 }
 
 /// Defines a plain function and a graph function with the same body, and compares their results.

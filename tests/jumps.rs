@@ -277,7 +277,7 @@ agree!(match_with_jumps(n) over 0..12; {
     sum
 });
 
-agree!(labelled_block(n) over -3..6; {
+agree!(labeled_block(n) over -3..6; {
     let x = 'a: {
         if n < 0 {
             break 'a n * 2;
@@ -935,7 +935,7 @@ agree!(both_arms_left_by_host_conditions(n) over -2..7; {
     sum
 });
 
-agree!(a_labelled_block_left_before_a_return(n) over -1..4; {
+agree!(a_labeled_block_left_before_a_return(n) over -1..4; {
     'a: {
         for i in count(0, n) {
             if i == 1 {
@@ -975,7 +975,7 @@ agree!(what_stands_behind_a_block_that_jumps(n) over -1..3; {
     n * 2
 });
 
-agree!(a_labelled_block_given_its_value_behind_what_may_return(n) over -2..5; {
+agree!(a_labeled_block_given_its_value_behind_what_may_return(n) over -2..5; {
     let x = 'b: {
         if n > 2 {
             n += 1;

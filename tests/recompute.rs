@@ -573,7 +573,7 @@ fn what_is_the_same_is_handed_out_of_branches_and_nests_and_differentiated_again
 }
 
 #[test]
-fn in_a_nest_that_a_labelled_break_leaves_with_a_list_in_second_order() {
+fn in_a_nest_that_a_labeled_break_leaves_with_a_list_in_second_order() {
     #[graph]
     fn f(x: S, n: Tensor<i32>) -> (S, S) {
         let mut l = List::new(());

@@ -46,11 +46,11 @@ pub(crate) fn struct_fields<'a>(cx: &Ctxt, input: &'a DeriveInput, derive: &str)
         Data::Union(data) => (&data.union_token, "a union"),
     };
     let why = match derive {
-        "Carry" => "its variant would have to be decided while tracing; use a struct, or `Option`",
-        "InOut" => "its variant would have to be known while tracing; use a struct, or `Option`",
-        _ => "its variables must not depend on its variant; use a struct",
+        "Carry" => "whose variant would have to be decided while tracing: use a struct, or `Option`",
+        "InOut" => "whose variant would have to be known while tracing: use a struct, or `Option`",
+        _ => "because the variables must not depend on the variant: use a struct",
     };
-    cx.error(quote!(#token), format!("`#[derive({derive})]` is for structs, not {kind}: {why}"));
+    cx.error(quote!(#token), format!("`#[derive({derive})]` is for structs, not {kind}, {why}"));
     None
 }
 

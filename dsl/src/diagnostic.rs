@@ -151,7 +151,8 @@ impl fmt::Display for Diagnostic {
                         .collect();
                     writeln!(f, "{:width$} |", "")?;
                     writeln!(f, "{:width$} | {line}", loc.line)?;
-                    writeln!(f, "{:width$} | {indent}^ {label}", "")?;
+                    let space = if label.is_empty() { "" } else { " " };
+                    writeln!(f, "{:width$} | {indent}^{space}{label}", "")?;
                 }
                 None if !label.is_empty() => writeln!(f, "{:width$} | {label}", "")?,
                 None => {}
@@ -177,4 +178,16 @@ fn source_line(loc: &Loc) -> Option<String> {
         find(&std::env::current_dir().ok()?).or_else(|| find(Path::new(&std::env::var_os("CARGO_MANIFEST_DIR")?)))?;
     let text = std::fs::read_to_string(path).ok()?;
     text.lines().nth(loc.line as usize - 1).map(|l| l.trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_a_rendered_error_ends_in_a_space() {
+        let text = Diagnostic::new("wrong").at(Loc::caller(), "").at(Loc::caller(), "here").to_string();
+        assert!(text.contains("^\n") && text.contains("^ here\n"), "{text}");
+        assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
+    }
 }

@@ -540,7 +540,14 @@ impl<O: Output, E: std::fmt::Display> Output for std::result::Result<O, E> {
     fn flatten(&self, to: &mut Vec<AnyValue>) {
         match self {
             Ok(output) => output.flatten(to),
-            Err(error) => trace::fail(Diagnostic::new(error.to_string())),
+            Err(error) => {
+                let text = error.to_string();
+                // A rendered diagnostic may have help of its own.
+                let has_help = text.contains("= help: ");
+                let error = Diagnostic::new(text);
+                let help = "the function returned this error while it was traced";
+                trace::fail(if has_help { error } else { error.help(help) })
+            }
         }
     }
     fn rebuild(&self) -> Rebuild<O::Host> {

@@ -7,7 +7,7 @@
 pub mod list;
 
 use crate::format::Stream;
-use crate::fusion::{self, Fusion, KernelId, NodePart};
+use crate::fusion::{self, Fusion, KernelId, NodeRole};
 use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
 use crate::memory::{OutOfMemory, SMALLER};
 use crate::ops::{EvalCx, InferCx, prim};
@@ -51,8 +51,8 @@ pub struct RunContext<'a> {
     pub print: &'a dyn Fn(Stream, &str),
     /// Ends the run with an error soon after it is set.
     pub stop: &'a StopFlag,
-    /// The fused kernels of the graph, which then compute their nodes. Without them, and with a check
-    /// of finite values, the interpreter computes node by node.
+    /// The fused kernels of the graph, which then compute their nodes. Without them, and with a
+    /// check of finite values, the interpreter computes node by node.
     pub fusion: Option<&'a Fusion>,
 }
 
@@ -326,10 +326,10 @@ impl Interp<'_> {
         let graph = self.graph;
         let fusion = self.run_context.fusion.filter(|_| !self.options.check_finite);
         for &node in &graph.region(region).nodes {
-            match fusion.map_or(NodePart::Alone, |fusion| fusion.part(node)) {
-                NodePart::Alone => self.node(node)?,
-                NodePart::Inside => {}
-                NodePart::Kernel(id) => self.kernel(id)?,
+            match fusion.map_or(NodeRole::Alone, |fusion| fusion.role(node)) {
+                NodeRole::Alone => self.node(node)?,
+                NodeRole::Inside => {}
+                NodeRole::Kernel(id) => self.kernel(id)?,
             }
         }
         Ok(())
@@ -337,7 +337,7 @@ impl Interp<'_> {
 
     fn kernel(&mut self, id: KernelId) -> Result<()> {
         let kernel = self.run_context.fusion.expect("the kernel is one of a fusion").kernel(id);
-        let outputs = fusion::run(self.graph, kernel, &|v| self.tensor(v))?;
+        let outputs = fusion::run_kernel(self.graph, kernel, &|v| self.tensor(v))?;
         for (i, output) in outputs.into_iter().enumerate() {
             self.env[kernel.output(self.graph, i).index()] = Some(RuntimeValue::Tensor(output));
         }

@@ -13,7 +13,7 @@
 //! `BLESS=1 cargo test -p anabranch-dsl golden` writes the current output to the files; read the
 //! difference before committing it.
 
-use anabranch_dsl::fusion::{EveryFusion, Fusion};
+use anabranch_dsl::fusion::{FuseEverything, Fusion};
 use anabranch_dsl::ir::verify;
 use anabranch_dsl::ops::{self, Grad, OpClass};
 use anabranch_dsl::passes::{
@@ -148,7 +148,7 @@ fn kernels_are_as_recorded() {
         let found = fs::read_to_string(path).unwrap();
         let source = found.split("; ---- kernels").next().expect("a file begins with a graph");
         let graph = Graph::parse(source, &path.display().to_string()).unwrap_or_else(|e| panic!("{}", e[0]));
-        let fusion = Fusion::find(&graph, &EveryFusion);
+        let fusion = Fusion::find(&graph, &FuseEverything);
         let kernels: Vec<String> = fusion.kernels().iter().map(|kernel| kernel.text(&graph).to_string()).collect();
         let header = split_header(source).0;
         check(path, &format!("{header}{graph}; ---- kernels\n{}", kernels.join("\n")), &mut failures);

@@ -260,7 +260,7 @@ fn stopped_inside(x: S, y: S) -> S {
 fn rows_added(x: S, n: I) -> S {
     let (mut v, mut i) = (x, scalar(0));
     while i < n {
-        // A gradient that was broadcast comes back into the loop variable.
+        // The gradient of `sum_axis` is broadcast. Each iteration adds the gradient of `row` to it.
         v = v + v.row(i) * 0.5;
         i += 1;
     }

@@ -1,7 +1,7 @@
 //! The engines: each of them runs a graph and must return what the others return.
 
 use super::random_placement::RandomPlacements;
-use anabranch::dsl::fusion::{EveryFusion, Fusion, FusionTarget, NoFusion};
+use anabranch::dsl::fusion::{FuseEverything, FuseNothing, Fusion, FusionTarget};
 use anabranch::dsl::passes::{Pass, Pipeline};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp};
 use anabranch::{Diagnostic, dsl::equality::one_nan_each};
@@ -31,8 +31,8 @@ impl Engines {
             traced: traced.clone(),
             interpreted: vec![("interpreter", Ok(traced.clone())), ("interpreter after all passes", optimized.clone())],
             fused: vec![
-                ("interpreter of fused kernels", fused(&EveryFusion)),
-                ("interpreter of elementwise kernels", fused(&NoFusion)),
+                ("interpreter of fused kernels", fused(&FuseEverything)),
+                ("interpreter of elementwise kernels", fused(&FuseNothing)),
             ],
             planned: all,
             placed: optimized.map(RandomPlacements::new),

@@ -138,7 +138,7 @@ fn with_the_depth_of_jumps() {
 
 /// Checks that no level repeats the work of the levels inside it, or this would not end.
 #[test]
-fn in_time_with_the_depth_of_labelled_blocks() {
+fn in_time_with_the_depth_of_labeled_blocks() {
     sizes(&nested(&["y = 'a: { if x > 1 { break 'a y; } _ y };"], "y += 1;", 30));
 }
 

@@ -122,10 +122,8 @@ fn loop_options(cx: &Ctxt, arguments: TokenStream) -> Vec<TokenStream> {
 /// Parses the function.
 fn parse(item: TokenStream) -> syn::Result<ItemFn> {
     syn::parse2(item).map_err(|error| {
-        syn::Error::new(
-            error.span(),
-            format!("`#[graph]` can only be used on functions and methods with a body, so move it to one: {error}"),
-        )
+        let message = format!("`#[graph]` is for functions and methods with a body ({error}): move it to one");
+        syn::Error::new(error.span(), message)
     })
 }
 

@@ -451,7 +451,8 @@ pub(crate) enum MacroCall {
     Dbg(Span, Vec<(TokenStream, Code)>),
     /// A macro that panics. There are no facts if it is under no construct.
     Panic(Ident, FactCell<PanicFacts>),
-    /// A macro that runs once, while tracing. The facts are the constructs that must allow it.
+    /// A macro that runs once, while tracing. The facts name the constructs around it that must
+    /// permit it.
     Opaque(Span, FactCell<Vec<Ident>>),
 }
 

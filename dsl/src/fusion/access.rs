@@ -47,7 +47,7 @@ pub(super) fn varies_along(map: &[Coord]) -> AxisSet {
 }
 
 /// Returns the tensor of which a value is a view, and the coordinates of its element for an element
-/// of the value. Reshapes and operations that are no views end the search.
+/// of the value. Reshapes and operations other than views end the search.
 pub(super) fn through_views(graph: &Graph, mut value: Value, mut map: Vec<Coord>) -> (Value, Vec<Coord>) {
     while let Some(node) = graph.producer(value)
         && let data = graph.node(node)

@@ -2,8 +2,9 @@
 //!
 //! An elementwise operation whose only user is an elementwise operation of the same shape, or a
 //! reduction, waits in a kernel that its user continues. A cheap operation with several such users
-//! is computed by each of them. The kernel ends where a value is needed in memory: at operations
-//! that are no stage, regions, yields and reshapes.
+//! is computed by each of them. A kernel ends at a reduction, at an operation that can fail, and
+//! where a value is needed in memory: at operations that are not stages, regions, yields and
+//! reshapes.
 //!
 //! A product whose only user is elementwise waits, too, so that the operations become its epilogue.
 //! Products that contribute to the new value of a variable do not wait: that value is computed at
@@ -15,7 +16,7 @@
 
 use super::access::{through_views, varies_along};
 use super::{
-    AxisSet, Coord, FusedKernel, Fusion, KernelId, KernelInput, KernelStage, NodePart, StageSource, StageWork, Users,
+    AxisSet, Coord, FusedKernel, Fusion, KernelId, KernelInput, KernelStage, NodeRole, StageSource, StageWork, Users,
     users,
 };
 use crate::ir::{Graph, Node, NodeData, Op, Region, Value};
@@ -32,7 +33,8 @@ pub trait FusionTarget {
         true
     }
 
-    /// Returns the largest number of inputs of a kernel without a product.
+    /// Returns the largest number of tensors that the elementwise stages of a kernel read. The
+    /// result of a product counts as one.
     fn max_inputs(&self) -> usize;
 
     /// Returns the largest number of elementwise stages of a kernel.
@@ -43,17 +45,17 @@ pub trait FusionTarget {
 
     /// Returns whether the stages of a kernel after its product should be the epilogue of the
     /// product.
-    fn has_epilogue(&self, graph: &Graph, kernel: &FusedKernel, is_in_loop: bool) -> bool;
+    fn fuses_epilogue(&self, graph: &Graph, kernel: &FusedKernel, is_in_loop: bool) -> bool;
 
     /// Returns whether the sum of a batch of matmuls over that batch can be one kernel.
     fn sums_batches(&self) -> bool;
 }
 
-/// The target of which every kernel has one stage: an elementwise operation.
+/// The target for which each kernel is one elementwise operation.
 #[derive(Clone, Copy, Debug)]
-pub struct NoFusion;
+pub struct FuseNothing;
 
-impl FusionTarget for NoFusion {
+impl FusionTarget for FuseNothing {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         matches!(&graph.node(node).op, Op::Prim(op, _) if op.is_elementwise())
     }
@@ -74,7 +76,7 @@ impl FusionTarget for NoFusion {
         false
     }
 
-    fn has_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
+    fn fuses_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
         false
     }
 
@@ -83,11 +85,11 @@ impl FusionTarget for NoFusion {
     }
 }
 
-/// The target that fuses wherever the invariants permit.
+/// The target that computes every stage and never declines a fusion.
 #[derive(Clone, Copy, Debug)]
-pub struct EveryFusion;
+pub struct FuseEverything;
 
-impl FusionTarget for EveryFusion {
+impl FusionTarget for FuseEverything {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
         let is_product = matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD);
@@ -106,7 +108,7 @@ impl FusionTarget for EveryFusion {
         true
     }
 
-    fn has_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
+    fn fuses_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
         true
     }
 
@@ -126,7 +128,7 @@ impl Fusion {
             assigned_later: assigned_later(graph),
             waiting: FxHashMap::default(),
             loops: 0,
-            fusion: Fusion { kernels: Vec::new(), parts: vec![NodePart::Alone; graph.n_nodes()] },
+            fusion: Fusion { kernels: Vec::new(), roles: vec![NodeRole::Alone; graph.n_nodes()] },
         };
         if target.fuses() {
             finder.repeatable = finder.repeatable();
@@ -192,9 +194,12 @@ impl Finder<'_> {
     fn stage_op(&self, node: Node) -> Option<Prim> {
         let data = self.graph.node(node);
         let Op::Prim(op, _) = data.op else { return None };
-        let is_known = |&v: &Value| self.graph.ty(v).element().shape.size().is_some();
-        let known = data.operands.iter().chain(&data.results).all(is_known);
-        (known && !data.operands.is_empty() && self.target.computes(self.graph, node)).then_some(op)
+        let fits = |&v: &Value| {
+            let shape = &self.graph.ty(v).element().shape;
+            shape.size().is_some() && shape.rank() <= AxisSet::MAX_AXES
+        };
+        let fit = data.operands.iter().chain(&data.results).all(fits);
+        (fit && !data.operands.is_empty() && self.target.computes(self.graph, node)).then_some(op)
     }
 
     /// Returns whether a node can compute an elementwise operand of a shape while reading it.
@@ -340,7 +345,7 @@ impl Finder<'_> {
             return false;
         }
         data.operands[1..].iter().for_each(|&v| self.end(v));
-        let OpClass::Reduce(by) = self.graph_op(data).class else { panic!("a reduction has a combiner") };
+        let OpClass::Reduce(by) = self.prim_of(data).class else { panic!("a reduction has a combiner") };
         let mut kernel;
         let source;
         if self.waiting.contains_key(&v) {
@@ -348,8 +353,8 @@ impl Finder<'_> {
             if kernel.product().is_some() {
                 let batch = shape.len() - 2;
                 let is_sum = kernel.stages.len() == 1
-                    && self.graph_op(self.graph.node(kernel.stages[0].node)) == prim::MATMUL
-                    && matches!(self.graph_op(data), prim::SUM | prim::SUM_LIKE)
+                    && self.prim_of(self.graph.node(kernel.stages[0].node)) == prim::MATMUL
+                    && matches!(self.prim_of(data), prim::SUM | prim::SUM_LIKE)
                     && over == AxisSet::first(batch);
                 if !(is_sum && self.target.sums_batches()) {
                     self.detach_product(&mut kernel);
@@ -397,7 +402,7 @@ impl Finder<'_> {
         let value = data.results[0];
         let shape = self.shape(value).expect("the shapes are known");
         let Users::Only(user) = self.users[value.index()] else { return false };
-        let is_draw = matches!(self.graph_op(data), prim::RANDOM_BITS | prim::RANDOM_UNIFORM);
+        let is_draw = matches!(self.prim_of(data), prim::RANDOM_BITS | prim::RANDOM_UNIFORM);
         if !is_draw || !self.target.fuses() || shape.is_empty() || !self.takes(user, value, &shape) {
             return false;
         }
@@ -409,7 +414,7 @@ impl Finder<'_> {
         true
     }
 
-    fn graph_op(&self, data: &NodeData) -> Prim {
+    fn prim_of(&self, data: &NodeData) -> Prim {
         if let Op::Prim(op, _) = data.op { op } else { panic!("a stage is a primitive operation") }
     }
 
@@ -447,19 +452,19 @@ impl Finder<'_> {
     fn close(&mut self, mut kernel: FusedKernel) {
         let is_sum = matches!(kernel.stages.last(), Some(KernelStage { work: StageWork::Reduce { .. }, .. }));
         let has_stages = kernel.product().is_some() && kernel.stages.len() > 1;
-        if has_stages && !is_sum && !self.target.has_epilogue(self.graph, &kernel, self.loops > 0) {
+        if has_stages && !is_sum && !self.target.fuses_epilogue(self.graph, &kernel, self.loops > 0) {
             self.detach_product(&mut kernel);
         }
         let last = kernel.stages.len() - 1;
         kernel.outputs.push(last);
         for stage in &kernel.stages[..last] {
-            let part = &mut self.fusion.parts[stage.node.index()];
-            if *part == NodePart::Alone {
-                *part = NodePart::Inside;
+            let role = &mut self.fusion.roles[stage.node.index()];
+            if *role == NodeRole::Alone {
+                *role = NodeRole::Inside;
             }
         }
         let id = KernelId(self.fusion.kernels.len() as u32);
-        self.fusion.parts[kernel.stages[last].node.index()] = NodePart::Kernel(id);
+        self.fusion.roles[kernel.stages[last].node.index()] = NodeRole::Kernel(id);
         self.fusion.kernels.push(kernel);
     }
 

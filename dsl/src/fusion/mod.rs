@@ -3,28 +3,28 @@
 //! [`Fusion::find`] groups the nodes of a graph into kernels, for one device at a time. The graph
 //! stays as it is; a [`Fusion`] says for each node whether it is computed by itself, inside a
 //! kernel, or is the last node of a kernel, where the kernel runs. A device compiles each
-//! [`FusedKernel`] from this one description: the CPU chooses loops and tiles, a GPU prints a
-//! shader, and the interpreter runs it stage by stage ([`run`]).
+//! [`FusedKernel`] from this one description: the CPU chooses loops and tiles, a device with
+//! shaders prints one, and the interpreter runs it stage by stage ([`run_kernel`]).
 //!
 //! The index space of a kernel is a set of axes **without a memory order**. The value of a stage
 //! varies along a subset of them: per element, per row, per column, or not at all. A broadcast is a
 //! value that does not vary along an axis, and a reduction is a stage that removes axes.
 //!
 //! ```text
-//! kernel [4096, 1024]
-//!   in x = %x [a0, a1]
-//!   in g = %g [a1]
-//!   s [a0] = sum of x over a1
-//!   out %y [a0, a1] = mul s, g
+//! kernel [64, 32]
+//!   in x f32[64, 32] at [a0, a1]
+//!   in g f32[32] at [a1]
+//!   y f32 [a0, a1] = mul x, g
+//!   out s f32 [a0] = sum of y over a1
 //! ```
 //!
-//! Only inputs have access maps ([`Coord`]): broadcasts, slices, flips and permutations of the
-//! graph become coordinates of the tensor that they read. Maps contain no division, so a reshape,
-//! which is free in memory, ends a kernel.
+//! Only inputs have access maps ([`Coord`]): broadcasts, slices, flips, permutations and parts of a
+//! `concat` become coordinates of the tensor that they read. Maps contain no division, so a
+//! reshape, which is free in memory, ends a kernel.
 //!
 //! # Invariants
 //!
-//! [`FusedKernel::verify`] checks them:
+//! [`FusedKernel::verify`] checks that
 //!
 //! - **K1** A stage reads values that vary along a subset of its axes, at its own index. Those that
 //!   it reduces count as its axes.
@@ -34,7 +34,7 @@
 //! - **K4** A stage that can fail is the only stage of its kernel, so that its error names the
 //!   operation.
 //! - **K5** A stage reads earlier stages only. Every stage is read by a later one or is an output.
-//! - **K6** No two outputs are the same value, and every element of an output is written once.
+//! - **K6** No two outputs are the same value.
 //! - **K7** A product is the first stage, and there is at most one.
 //!
 //! # Limits
@@ -51,9 +51,9 @@ mod users;
 mod verify;
 
 pub use access::Coord;
-pub use find::{EveryFusion, FusionTarget, NoFusion, reduced_axes};
+pub use find::{FuseEverything, FuseNothing, FusionTarget, reduced_axes};
 pub use print::KernelText;
-pub use run::run;
+pub use run::run_kernel;
 pub use users::{Users, users};
 
 use crate::ir::{Graph, Node, Value};
@@ -144,7 +144,7 @@ pub enum StageSource {
     Stage(usize),
 }
 
-/// The work of a stage.
+/// How a stage computes its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageWork {
     /// The elementwise operation of the node.
@@ -169,12 +169,12 @@ pub struct KernelStage {
     /// The node that the stage computes. Its operation, attributes and location are those of the
     /// stage.
     pub node: Node,
-    /// The work.
+    /// How the stage computes its value.
     pub work: StageWork,
     /// The operands, in the order of the operation.
     pub sources: Vec<StageSource>,
-    /// The axes along which the value varies, which are those of extents other than 1 of the node's
-    /// result, in order.
+    /// The axes along which the value varies. Their extents, in order, are those of the node's
+    /// result, in which a reduction may keep axes of extent 1.
     pub along: AxisSet,
 }
 
@@ -212,12 +212,12 @@ impl FusedKernel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelId(u32);
 
-/// The part of a node in a [`Fusion`].
+/// How a node of a graph with kernels is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodePart {
+pub enum NodeRole {
     /// The node runs by itself.
     Alone,
-    /// Only kernels compute the node, each for itself.
+    /// Only kernels compute the node, each of them anew.
     Inside,
     /// The node is the last one of a kernel, which runs here.
     Kernel(KernelId),
@@ -227,13 +227,13 @@ pub enum NodePart {
 #[derive(Clone, Debug)]
 pub struct Fusion {
     kernels: Vec<FusedKernel>,
-    parts: Vec<NodePart>,
+    roles: Vec<NodeRole>,
 }
 
 impl Fusion {
-    /// Returns the part of a node.
-    pub fn part(&self, node: Node) -> NodePart {
-        self.parts[node.index()]
+    /// Returns how a node is computed.
+    pub fn role(&self, node: Node) -> NodeRole {
+        self.roles[node.index()]
     }
 
     /// Returns a kernel.

@@ -29,8 +29,10 @@ impl FusedKernel {
 /// Returns the name of each value: that of the user, or a letter and the index.
 fn names(graph: &Graph, letter: char, values: impl Iterator<Item = Value>, taken: &mut Vec<String>) -> Vec<String> {
     let name = |(i, value): (usize, Value)| {
-        let user = graph.value(value).name.filter(|user| !taken.iter().any(|t| t == user));
-        let name = user.map_or_else(|| format!("{letter}{i}"), str::to_owned);
+        let is_free = |name: &String| !taken.contains(name);
+        let user = graph.value(value).name.map(str::to_owned).filter(is_free);
+        let numbered = || (i..).map(|i| format!("{letter}{i}")).find(is_free).expect("some number is free");
+        let name = user.unwrap_or_else(numbered);
         taken.push(name.clone());
         name
     };
@@ -71,7 +73,7 @@ impl Display for KernelText<'_> {
         let stages = names(graph, 's', results, &mut taken);
         for (i, stage) in kernel.stages.iter().enumerate() {
             let data = graph.node(stage.node);
-            let Op::Prim(op, attrs) = &data.op else { return write!(f, "  {} is no stage", data.op.name()) };
+            let Op::Prim(op, attrs) = &data.op else { return write!(f, "  {} is not a stage", data.op.name()) };
             let source = |source: &StageSource| match *source {
                 StageSource::Input(i) => inputs[i].as_str(),
                 StageSource::Stage(i) => stages[i].as_str(),
@@ -87,5 +89,25 @@ impl Display for KernelText<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{FuseEverything, Fusion};
+    use super::*;
+
+    #[test]
+    fn names_in_a_kernel_are_distinct() {
+        let text = "graph @f(%x1: f32[2], %0: f32[2]) -> f32[2] { %1 = mul %0, %x1  %s = add %1, %x1  return %s }";
+        let graph = Graph::parse(text, "f.ir").unwrap();
+        let fusion = Fusion::find(&graph, &FuseEverything);
+        let expected = "kernel [2]\n  in x0 f32[2] at [a0]\n  in x1 f32[2] at [a0]\n  \
+                        s0 f32 [a0] = mul x0, x1\n  out s f32 [a0] = add s0, x1\n";
+        assert_eq!(fusion.kernels()[0].text(&graph).to_string(), expected);
+        let text = "graph @f(%x1: f32[2], %0: f32[2]) -> f32[2] { %1 = mul %x1, %0  return %1 }";
+        let graph = Graph::parse(text, "f.ir").unwrap();
+        let fusion = Fusion::find(&graph, &FuseEverything);
+        assert!(fusion.kernels()[0].text(&graph).to_string().contains("mul x1, x2"));
     }
 }

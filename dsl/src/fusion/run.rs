@@ -10,7 +10,7 @@ use crate::{Element, HostTensor, Result, TensorType, match_buffer};
 ///
 /// # Errors
 /// Returns the error of an operation, at its location in the source.
-pub fn run<'t>(
+pub fn run_kernel<'t>(
     graph: &Graph,
     kernel: &FusedKernel,
     tensor: &dyn Fn(Value) -> &'t HostTensor,
@@ -34,7 +34,8 @@ pub fn run<'t>(
                 read(kernel, &values[i].reshaped(extents), &map, along)
             }
         };
-        // An operand may be a broadcast tensor with far more elements than the tensor that it reads.
+        // An operand may be a broadcast tensor with far more elements than the tensor that it
+        // reads.
         let extents: Vec<usize> = along.iter().map(|axis| kernel.axes[axis]).collect();
         let read = TensorType::new(graph.ty(data.operands[0]).element().dtype, extents);
         has_memory(&read).map_err(|e| e.at(data.name_in_errors(), data.loc))?;

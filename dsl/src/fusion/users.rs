@@ -2,7 +2,7 @@
 
 use crate::ir::{Graph, Node};
 
-/// The users of a value. A region that yields the value counts as a user that is no node.
+/// The users of a value. A region that yields the value counts as a user, but not as a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Users {
     /// Nothing uses the value.

@@ -45,6 +45,11 @@ impl FusedKernel {
                         (None, StageWork::Product | StageWork::Draw) => AxisSet::default(),
                         _ => return Err(format!("K1: stage {s} does not read input {i} in the way of its work")),
                     },
+                    StageSource::Stage(i)
+                        if self.stages[i].along.without(reduced) != stage.along && !reduced.is_empty() =>
+                    {
+                        return Err(format!("K2: stage {s} does not keep the axes of its operand"));
+                    }
                     StageSource::Stage(i) => {
                         is_read[i] = true;
                         self.stages[i].along
@@ -60,7 +65,7 @@ impl FusedKernel {
             if stage.along.without(reduced) != stage.along {
                 return Err(format!("K2: stage {s} varies along an axis that it reduces"));
             }
-            let Op::Prim(op, _) = &data.op else { return Err(format!("stage {s} is no primitive operation")) };
+            let Op::Prim(op, _) = &data.op else { return Err(format!("stage {s} is not a primitive operation")) };
             let can_fail = stage.work == StageWork::Map && op.can_fail(graph.ty(data.results[0]).element().dtype);
             if can_fail && self.stages.len() > 1 {
                 return Err(format!("K4: stage {s} can fail and is not the only stage"));
@@ -92,7 +97,7 @@ impl FusedKernel {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Coord, EveryFusion, Fusion, KernelInput, KernelStage};
+    use super::super::{Coord, FuseEverything, Fusion, KernelInput, KernelStage};
     use super::*;
 
     const SUM_OF_PRODUCT: &str = "graph @f(%x: f32[6, 4], %g: f32[4]) -> f32[6] {
@@ -111,7 +116,8 @@ mod tests {
     #[track_caller]
     fn breaks(text: &str, invariant: &str, change: impl FnOnce(&mut FusedKernel)) {
         let graph = Graph::parse(text, "f.ir").unwrap();
-        let [kernel] = Fusion::find(&graph, &EveryFusion).kernels().to_vec().try_into().expect("there is one kernel");
+        let [kernel] =
+            Fusion::find(&graph, &FuseEverything).kernels().to_vec().try_into().expect("there is one kernel");
         assert_eq!(kernel.verify(&graph), Ok(()));
         let mut broken = kernel;
         change(&mut broken);
@@ -130,6 +136,7 @@ mod tests {
     fn a_reduction_removes_the_axes_that_it_reduces() {
         breaks(SUM_OF_PRODUCT, "K2", |k| k.stages[1].along = AxisSet::first(2));
         breaks(SUM_OF_PRODUCT, "K2", |k| k.axes[0] = 5);
+        breaks(SUM_OF_PRODUCT, "K2", |k| k.stages[1].along = AxisSet::default());
     }
 
     #[test]
@@ -144,7 +151,7 @@ mod tests {
     fn an_operation_that_can_fail_is_alone() {
         let text = "graph @f(%x: i32[6], %y: i32[6]) -> i32[6] { %z = mul %x, %y  %s = add %z, %x  return %s }";
         let graph = Graph::parse(text, "f.ir").unwrap();
-        let mut kernel = Fusion::find(&graph, &EveryFusion).kernels()[0].clone();
+        let mut kernel = Fusion::find(&graph, &FuseEverything).kernels()[0].clone();
         assert_eq!(kernel.verify(&graph), Ok(()));
         let other = Graph::parse(&text.replace("mul", "div"), "f.ir").unwrap();
         assert!(kernel.verify(&other).expect_err("a division can fail").starts_with("K4"));

@@ -21,7 +21,7 @@ pub struct HostList {
 
 /// Returns the error of a list operation.
 fn error(op: &ListOp, message: impl std::fmt::Display, loc: Loc) -> Diagnostic {
-    Diagnostic::new(format!("{}: {message}", op.name())).at(loc, "")
+    Diagnostic::new(format!("{}: {message}", op.name())).at(loc, "in this operation")
 }
 
 /// Returns the error of a list operation for which there is not enough memory.
@@ -60,7 +60,7 @@ pub fn negative_length(op: &ListOp, len: i32, loc: Loc) -> Diagnostic {
 
 /// Returns the error of lists of different lengths.
 pub fn lengths_differ(op: &ListOp, a: usize, b: usize, loc: Loc) -> Diagnostic {
-    error(op, format_args!("the lengths differ, {a} and {b}"), loc)
+    error(op, format_args!("the lengths differ, {a} and {b}"), loc).help("both must have the same length")
 }
 
 /// Returns the error of indices and values of different numbers.
@@ -71,12 +71,14 @@ pub fn wrong_count(op: &ListOp, indices: usize, values: usize, loc: Loc) -> Diag
 
 /// Returns the error of a result whose extent is not that of the operation.
 pub fn wrong_extent(op: &ListOp, extent: usize, expected: &Dim, loc: Loc) -> Diagnostic {
-    let what = match op {
-        ListOp::Split(_) => "a part has extent",
-        ListOp::Concat(_) => "the elements have the total extent",
-        _ => "the length is",
+    let (what, help) = match op {
+        ListOp::Split(_) => ("a part has extent", "each part needs the extent that the type of the list has"),
+        ListOp::Concat(_) => {
+            ("the elements have the total extent", "the result needs the sum of the extents of the elements")
+        }
+        _ => ("the length is", "pass the number that the list has, or use `stack()`, which accepts every length"),
     };
-    error(op, format_args!("{what} {extent}, not {expected}"), loc)
+    error(op, format_args!("{what} {extent}, not {expected}"), loc).help(help)
 }
 
 /// Returns the error of parts whose extents do not add up to that of the axis.
@@ -135,7 +137,7 @@ fn rows(tensor: &HostTensor, start: usize, n: usize, shape: Vec<usize>) -> HostT
     match_buffer!(tensor.buffer(), d => HostTensor::new(shape, d[range].to_vec()))
 }
 
-/// An element that is read: its shape, and its tensor, or `None` for an unwritten element, which is
+/// The shape and the tensor of an element that is read. `None` is an unwritten element, which is
 /// zeros.
 #[derive(Clone, Copy)]
 struct ListElement<'a> {
@@ -427,7 +429,9 @@ impl HostList {
             (None, None) => {
                 let n = self.len();
                 let message = format_args!("element {i} of a list of {n} is not written, and its shape is unknown");
-                Err(error(op, message, loc).help(format!("the elements are {}", self.element)))
+                let mut error = error(op, message, loc);
+                error.labels[0].1 = format!("the elements: {}", self.element);
+                Err(error.help("write the element before it is read, or give the list a known shape"))
             }
         }
     }
@@ -449,7 +453,12 @@ impl HostList {
 
     fn shapes_differ(&self, op: &ListOp, items: &[ListElement<'_>], i: usize, loc: Loc) -> Diagnostic {
         let ty = |item: &ListElement<'_>| TensorType::new(self.element.dtype, item.shape);
-        error(op, format_args!("element {i} is {}, but element 0 is {}", ty(&items[i]), ty(&items[0])), loc)
+        let help = match op {
+            ListOp::Gather => "`gather` needs elements of equal shape",
+            ListOp::Concat(_) => "`concat` needs elements that differ only in axis 0",
+            _ => "`stack` needs elements of equal shape; `concat` joins elements that differ in axis 0",
+        };
+        error(op, format_args!("element {i} is {}, but element 0 is {}", ty(&items[i]), ty(&items[0])), loc).help(help)
     }
 
     /// Returns the extents of an element from an axis on, for a list without elements.
@@ -457,7 +466,7 @@ impl HostList {
         let known = self.element.shape.dims()[from..].iter().map(Dim::known).collect::<Option<Vec<_>>>();
         known.ok_or_else(|| {
             let message = format_args!("the list is empty, and the shape of {} is unknown", self.element);
-            error(op, message, loc)
+            error(op, message, loc).help("give the list a shape with known extents, or push an element first")
         })
     }
 }

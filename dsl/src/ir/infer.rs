@@ -2,7 +2,7 @@
 
 use super::{Attr, AttrKind, Attrs, CallKind, Graph, Node, Op, Region, StackOp, Value};
 use crate::ops::{Arity, InferCx, OpError, Prim};
-use crate::{DType, Shape, TensorType, Type};
+use crate::{DType, Shape, TensorType, Type, memory};
 
 /// Maximum elements of a tensor of known extents, so that sizes and their sums cannot overflow.
 pub(crate) const MAX_ELEMENTS: usize = 1 << 40;
@@ -162,7 +162,7 @@ fn check_countable(ty: &Type) -> Result<(), Broken> {
     let bytes = extents.fold(ty.element().dtype.size() as u128, |bytes, n| bytes.saturating_mul(n as u128));
     let subject = if matches!(ty, Type::Tensor(_)) { "the result has" } else { "an element has" };
     let message = format!("{subject} at least {bytes} bytes, more than any memory can hold");
-    Err(Broken { invariant: 3, error: OpError::new(message).label(ty.to_string()) })
+    Err(Broken { invariant: 3, error: OpError::new(message).label(ty.to_string()).help(memory::SMALLER) })
 }
 
 fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {

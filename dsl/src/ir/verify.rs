@@ -226,7 +226,8 @@ impl<'a> Verifier<'a> {
             return true;
         };
         let message = format!("V1: {user}: {} is defined {place}", self.describe(value));
-        let mut error = Diagnostic::new(message).at(loc, "");
+        // A label without a location would be a note.
+        let mut error = Diagnostic::new(message).at(loc, if loc.is_known() { "used here" } else { "" });
         if g.loc(value).is_known() {
             error = error.at(g.loc(value), "defined here");
         }

@@ -62,7 +62,7 @@ static ATTENTION_GRAD: OpDef = OpDef {
         let of_result = Shape::from([batch.dims(), n.dims(), width.dims()].concat());
         if g.dtype != cx.tensor(0)?.dtype || !g.shape.compatible(&of_result) {
             let error = OpError::new(format!("the gradient must have the shape of the result, {of_result}"));
-            return Err(error.label(g.to_string()));
+            return Err(error.label(g.to_string()).help("the last operand is the cotangent of the result"));
         }
         let known = |s: &Shape| s.dims()[0].known();
         let elements = || Some(known(&n)? * known(&size)? + known(&m)? * (known(&size)? + known(&width)?));

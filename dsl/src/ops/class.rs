@@ -78,7 +78,8 @@ pub enum Aliasing {
     Nothing,
     /// That of the first operand, at any time: the result is a view of it, and neither changes.
     View,
-    /// That of the first operand, if nothing else uses the operand: some of its elements are changed.
+    /// That of the first operand, if nothing else uses the operand: some of its elements are
+    /// changed.
     Update,
     /// That of any operand of the same size, if nothing else uses the operand: each element of the
     /// result overwrites the element at its index.
@@ -189,10 +190,10 @@ impl OpDef {
         matches!(self.class, OpClass::Scalar(_))
     }
 
-    /// Returns whether the elementwise operation may fail on operands of a type. Those on floats
+    /// Returns whether the elementwise operation may fail on elements of a type. Those on floats
     /// have a result for all operands.
-    pub fn can_fail(&self, operand: DType) -> bool {
-        self.effects != Effects::Pure && !operand.is_float()
+    pub fn can_fail(&self, dtype: DType) -> bool {
+        self.effects != Effects::Pure && !dtype.is_float()
     }
 
     /// Returns whether a device need not copy any element: the result is a view of the first

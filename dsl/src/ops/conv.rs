@@ -106,7 +106,8 @@ static CONV_WEIGHT_GRAD: OpDef = OpDef {
         let (dx, dy) = (x.shape.dims(), y.shape.dims());
         let label = format!("{x} with {y}");
         if !dx[0].compatible(&dy[0]) {
-            return Err(OpError::new(format!("batch extents differ, {} and {}", dx[0], dy[0])).label(label));
+            let error = OpError::new(format!("batch extents differ, {} and {}", dx[0], dy[0]));
+            return Err(error.label(label).help("both operands need equal extents of axis 0"));
         }
         check_filters(&dx[1], &dy[1], None, groups, &label)?;
         let channels = match dx[1].known() {
@@ -221,7 +222,8 @@ fn extents(name: &str, extents: Shape, windows: &Windows) -> Result<Vec<Dim>, Op
     if extents.rank() == windows.rank() {
         return Ok(extents.dims().to_vec());
     }
-    Err(OpError::new(format!("{name} {extents} do not match windows of rank {}", windows.rank())))
+    let error = OpError::new(format!("{name} {extents} do not match windows of rank {}", windows.rank()));
+    Err(error.help("give one extent for each axis of the windows"))
 }
 
 fn with_axes(first: &Dim, second: &Dim, more: &[Dim]) -> Shape {
@@ -236,7 +238,8 @@ fn check_positions(windows: &Windows, x: &TensorType, w: &[Dim], y: &TensorType)
         return Ok(());
     }
     let error = OpError::new(format!("a convolution of {x} has output extents {counts}, not {given}"));
-    Err(error.label(y.to_string()))
+    let help = "extents, strides, padding and dilation are those of the convolution whose gradient this is";
+    Err(error.label(y.to_string()).help(help))
 }
 
 /// Options of a convolution over `D` axes. By default stride and dilation are 1, without padding,

@@ -24,7 +24,7 @@ impl OpDef {
         has_memory(cx.ty)?;
         let has_halves = cx.ty.dtype.is_half() || cx.operands.iter().any(|t| t.dtype().is_half());
         if !has_halves || !self.widens() {
-            return (self.eval)(cx);
+            return (self.eval)(cx).map_err(|error| labeled(error, cx));
         }
         let wide_type = |ty: TensorType| TensorType { dtype: widened(ty.dtype), ..ty };
         let wide_types = cx.operands.iter().map(|t| t.ty()).chain([cx.ty.clone()]).map(wide_type);
@@ -33,9 +33,19 @@ impl OpDef {
         let operands: Vec<&HostTensor> = wide.iter().collect();
         let attrs = widened_attrs(cx.attrs);
         let ty = wide_type(cx.ty.clone());
-        let result = (self.eval)(&EvalCx { operands: &operands, attrs: &attrs, ty: &ty })?;
+        let result = (self.eval)(&EvalCx { operands: &operands, attrs: &attrs, ty: &ty });
+        let result = result.map_err(|error| labeled(error, cx))?;
         Ok(converted(&result, cx.ty.dtype))
     }
+}
+
+/// Labels an error with the types of the operands, if it has no label.
+fn labeled(error: OpError, cx: &EvalCx<'_>) -> OpError {
+    if !error.label.is_empty() {
+        return error;
+    }
+    let types: Vec<String> = cx.operands.iter().map(|t| t.ty().to_string()).collect();
+    error.label(types.join(", "))
 }
 
 /// Returns an error if there is not enough memory for a large tensor.

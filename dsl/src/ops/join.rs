@@ -91,7 +91,8 @@ static CONCAT_PART: OpDef = OpDef {
         let axis = super::infer::axis_attr(cx, whole)?;
         let Part { part, .. } = Part::of(cx.attrs);
         if part + 1 >= cx.operands.len() {
-            return Err(OpError::new(format!("part {part} is out of bounds for {} parts", cx.operands.len() - 1)));
+            let error = OpError::new(format!("part {part} is out of bounds for {} parts", cx.operands.len() - 1));
+            return Err(error.help("parts count from 0"));
         }
         let mut extent = Some(0);
         for i in 1..cx.operands.len() {
@@ -104,7 +105,8 @@ static CONCAT_PART: OpDef = OpDef {
         if let (Some(parts), Some(n)) = (extent, whole.shape.dims()[axis].known())
             && parts != n
         {
-            return Err(OpError::new(format!("the extents of the parts along axis {axis} sum to {parts}, not {n}")));
+            let error = OpError::new(format!("the extents of the parts along axis {axis} sum to {parts}, not {n}"));
+            return Err(error.help("pass all parts, which together have the extent of the first operand"));
         }
         Ok(Type::tensor(whole.dtype, &cx.tensor(part + 1)?.shape))
     },

@@ -214,9 +214,10 @@ impl<'a> InferCx<'a> {
     ///
     /// Only stack and list operations take anything else.
     pub fn tensor(&self, i: usize) -> Result<&'a TensorType, OpError> {
-        self.operands[i]
-            .as_tensor()
-            .ok_or_else(|| OpError::new(format!("operand {} is {}", i + 1, self.operands[i].kind())))
+        self.operands[i].as_tensor().ok_or_else(|| {
+            OpError::new(format!("operand {} is {}", i + 1, self.operands[i].kind()))
+                .help("pass a tensor, for example an element of it")
+        })
     }
 }
 

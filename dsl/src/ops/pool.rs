@@ -149,7 +149,8 @@ static AVG_POOL_GRAD: OpDef = OpDef {
         let (windows, window) = check(cx, dy)?;
         let MeanPoolGrad { extents, .. } = MeanPoolGrad::of(cx.attrs);
         if extents.rank() != windows.rank() {
-            return Err(OpError::new(format!("extents {extents} do not match windows of rank {}", windows.rank())));
+            let error = OpError::new(format!("extents {extents} do not match windows of rank {}", windows.rank()));
+            return Err(error.help("give one extent for each axis of the windows"));
         }
         let before = &dy.shape.dims()[..dy.rank() - windows.rank()];
         let shape = before.iter().chain(extents.dims()).cloned().collect();
@@ -183,11 +184,9 @@ fn check(cx: &InferCx<'_>, x: &TensorType) -> Result<(Windows, Vec<Dim>), OpErro
     let dilation = vec![1; strides.len()];
     let windows = Windows::checked(strides, &padding, dilation)?;
     if window.len() != windows.rank() {
-        return Err(OpError::new(format!(
-            "the window has rank {}, but the strides have rank {}",
-            window.len(),
-            windows.rank()
-        )));
+        let (window, strides) = (window.len(), windows.rank());
+        let error = OpError::new(format!("the window has rank {window}, but the strides have rank {strides}"));
+        return Err(error.help("give a stride for each axis of the window"));
     }
     check_rank(x, &windows, "")?;
     for (&extent, &(low, high)) in window.iter().zip(&windows.padding) {
@@ -216,7 +215,8 @@ fn check_pooled(pooled: &TensorType, given: &TensorType) -> Result<(), OpError> 
     if pooled.compatible(given) {
         return Ok(());
     }
-    Err(OpError::new(format!("the result of pooling is {pooled}, not {given}")).label(given.to_string()))
+    let error = OpError::new(format!("the result of pooling is {pooled}, not {given}")).label(given.to_string());
+    Err(error.help("extents, window, strides and padding are those of the pooling whose gradient this is"))
 }
 
 /// Calls `f(position, element)` with the offsets in the pooled and the other tensor, for each

@@ -105,7 +105,8 @@ static SUM_LIKE: OpDef = OpDef {
         super::infer::Class::Numeric.check(x)?;
         if !like.shape.broadcasts_to(&x.shape) {
             let label = format!("{x} to the shape of {like}");
-            return Err(OpError::new(format!("{} cannot be broadcast to {}", like.shape, x.shape)).label(label));
+            let error = OpError::new(format!("{} cannot be broadcast to {}", like.shape, x.shape)).label(label);
+            return Err(error.help("shapes are aligned at their last axis; only an extent of 1 is broadcast"));
         }
         Ok(Type::tensor(x.dtype, &like.shape))
     },
@@ -343,7 +344,8 @@ static ZEROS_OF: OpDef = OpDef {
     infer: |cx| {
         let (extents, Typed { shape, dtype }) = (cx.tensor(0)?, Typed::of(cx.attrs));
         if !extents.compatible(&TensorType::new(DType::I64, [shape.rank()])) {
-            return Err(OpError::new(format!("the extents of {shape} must be i64[{}], not {extents}", shape.rank())));
+            let error = OpError::new(format!("the extents of {shape} must be i64[{}], not {extents}", shape.rank()));
+            return Err(error.help("pass one extent for each axis, as `extents` returns them"));
         }
         Ok(Type::tensor(dtype, shape))
     },
@@ -352,7 +354,8 @@ static ZEROS_OF: OpDef = OpDef {
         let shape: Option<Vec<usize>> = extents.iter().map(|&n| usize::try_from(n).ok()).collect();
         match shape.filter(|s| cx.ty.shape.compatible(&Shape::from(s.as_slice()))) {
             Some(shape) => Ok(HostTensor::zeros(cx.ty.dtype, shape)),
-            None => Err(OpError::new(format!("{extents:?} are not valid extents of {}", cx.ty))),
+            None => Err(OpError::new(format!("{extents:?} are not valid extents of {}", cx.ty))
+                .help("no extent may be negative or differ from a known one")),
         }
     },
     grad: Grad::Zero("zeros do not depend on their extents"),

@@ -108,7 +108,8 @@ fn infer_update(cx: &InferCx<'_>) -> Result<(TensorType, usize), OpError> {
     if let (Some(n), Some(m)) = (x.shape.dims()[axis].known(), part.shape.dims()[axis].known())
         && m > n
     {
-        return Err(error(format!("a part of extent {m} does not fit into axis {axis} of extent {n}")));
+        let error = error(format!("a part of extent {m} does not fit into axis {axis} of extent {n}"));
+        return Err(error.help("make the part at most as long as the axis"));
     }
     let shape = x.shape.meet(&part.shape.with_extent(axis, Dim::Unknown));
     Ok((TensorType { dtype: x.dtype, shape }, axis))

@@ -43,7 +43,8 @@ use crate::{Buffer, DType, Graph, HostTensor, Shape, Type};
 #[derive(Clone, Copy, Debug)]
 pub struct Simplify;
 
-/// Maximum rewrites of one node in one run. Rules make nodes simpler, so few are enough.
+/// The largest number of rewrites of one node in one run. Each rewrite makes the node simpler, so
+/// few are needed.
 const MAX_STEPS: usize = 8;
 
 impl Pass for Simplify {

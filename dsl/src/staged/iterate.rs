@@ -475,7 +475,7 @@ impl Carry for Position {
 /// The bounds are computed once, before the loop. An empty range runs the body zero times. A range
 /// up to the largest number of its type, such as `range(250u8..=n)`, runs as often as on the host.
 ///
-/// The example is in the language of `#[graph]`, which is in the crate `anabranch`:
+/// The example uses `#[graph]` of the crate `anabranch`:
 ///
 /// ```text
 /// #[graph]

@@ -156,6 +156,7 @@ pub fn expect_shape(param: AnyValue, name: &'static str, extents: &[Extent], sit
         let message = format!("`{}`: the parameter `{name}` is {expected}, but got {ty}", call.name);
         let error =
             Diagnostic::new(message).at(site.loc(), format!("expected {expected}")).at(call.loc, "in this function");
-        Err(if because.is_empty() { error } else { error.help(because) })
+        let help = "pass a tensor of this shape, or change `#[shape(..)]`";
+        Err(error.help(if because.is_empty() { help.to_owned() } else { format!("{because}: {help}") }))
     });
 }

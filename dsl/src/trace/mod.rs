@@ -281,8 +281,8 @@ pub(crate) fn with<R>(f: impl FnOnce(&mut Tracer) -> R) -> R {
     result.expect("`access` calls its argument")
 }
 
-/// Calls `f` with the active tracer. Most callers are small: the checks and errors are compiled
-/// once, not with each of them.
+/// Calls `f` with the active tracer. There are many small callers, so the checks and errors are
+/// compiled once here.
 #[track_caller]
 fn access(f: &mut dyn FnMut(&mut Tracer)) {
     let loc = Loc::caller();

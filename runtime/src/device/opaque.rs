@@ -12,7 +12,7 @@ use super::host_memory::bytes_of_value;
 use super::{CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace};
 use super::{Progress, Step, Support, Ticket};
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::fusion::{EveryFusion, Fusion};
+use anabranch_dsl::fusion::{FuseEverything, Fusion};
 use anabranch_dsl::interp::{self, InterpOptions, RunContext, RuntimeValue};
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{DType, Diagnostic, Graph, HostTensor, Result, Type};
@@ -108,7 +108,7 @@ impl Device for OpaqueDevice {
 
     fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
         let options = InterpOptions::new().check_finite(options.check_finite);
-        let fusion = Fusion::find(&graph, &EveryFusion);
+        let fusion = Fusion::find(&graph, &FuseEverything);
         Ok(Box::new(OpaqueKernel { graph, fusion, options, device: self }))
     }
 

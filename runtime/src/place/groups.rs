@@ -291,7 +291,8 @@ impl Feasible {
             let data = graph.node(node);
             let name = topology.device(device).name;
             let message = format!("no device runs `{}`: {name} {reason}", data.op.name());
-            return Err(Diagnostic::new(message).at(data.loc, "").help(format!("available: {}", topology.names())));
+            let error = Diagnostic::new(message).at(data.loc, "this operation");
+            return Err(error.help(format!("available: {}", topology.names())));
         };
         self.devices.entry(instead).or_insert_with(|| topology.matching(&instead));
         self.patterns[i] = instead;

@@ -177,8 +177,10 @@ impl PrunedInner {
         if feeds.len() != names.len() {
             let listed: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
             let message = format!("wrong number of feeds for `{name}`: expected {}, got {}", names.len(), feeds.len());
-            let error = Diagnostic::new(message);
-            return Err(if names.is_empty() { error } else { error.help(format!("feed {}", listed.join(", "))) });
+            return Err(Diagnostic::new(message).help(match names.is_empty() {
+                true => "pass `&[]`, because nothing is fed".to_owned(),
+                false => format!("feed {}", listed.join(", ")),
+            }));
         }
         for ((feed, given), &v) in names.iter().zip(feeds).zip(self.graph.inputs()) {
             let (expected, given) = (self.graph.ty(v).element(), given.ty());

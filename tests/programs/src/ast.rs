@@ -134,8 +134,8 @@ pub enum Expr {
     Match(Box<Expr>, Vec<(Pattern, Stmts)>, Stmts),
     /// A block with a value.
     Block(Stmts),
-    /// A labelled block with a value of this type: its own, or that of a `break`.
-    Labelled(LoopId, Ty, Stmts),
+    /// A labeled block with a value of this type: its own, or that of a `break`.
+    Labeled(LoopId, Ty, Stmts),
     /// A call of a helper, by its number.
     Call(usize, Ty, Vec<Expr>),
     /// `loop` with the value of the `break` that ends it. The second expression is its value when
@@ -218,8 +218,8 @@ pub enum Stmt {
     Return(Vec<Expr>),
     /// An inner block.
     Block(Stmts),
-    /// A labelled block.
-    Labelled(LoopId, Stmts),
+    /// A labeled block.
+    Labeled(LoopId, Stmts),
 }
 
 /// A function.
@@ -271,7 +271,7 @@ impl Expr {
                 value_of_one(first, default)
             }
             Expr::Block(b) => value_of_one(b, b),
-            Expr::Call(_, ty, _) | Expr::Labelled(_, ty, _) => *ty,
+            Expr::Call(_, ty, _) | Expr::Labeled(_, ty, _) => *ty,
             Expr::Loop(_, last) => last.ty(),
         }
     }
@@ -303,7 +303,7 @@ impl Expr {
                 }
                 f(ExprOrBlock::Block(default));
             }
-            Expr::Block(b) | Expr::Labelled(_, _, b) => f(ExprOrBlock::Block(b)),
+            Expr::Block(b) | Expr::Labeled(_, _, b) => f(ExprOrBlock::Block(b)),
             Expr::Call(_, _, args) => args.iter_mut().for_each(|x| f(ExprOrBlock::Expr(x))),
             Expr::Loop(l, last) => {
                 f(ExprOrBlock::Expr(last));
@@ -365,7 +365,7 @@ impl Stmt {
                 f(ExprOrBlock::Expr(high));
                 f(ExprOrBlock::Block(body));
             }
-            Stmt::HostFor(_, _, _, body) | Stmt::Block(body) | Stmt::Labelled(_, body) => f(ExprOrBlock::Block(body)),
+            Stmt::HostFor(_, _, _, body) | Stmt::Block(body) | Stmt::Labeled(_, body) => f(ExprOrBlock::Block(body)),
             Stmt::HostIf(c, a, b) => {
                 f(ExprOrBlock::Expr(c));
                 f(ExprOrBlock::Block(a));

@@ -61,7 +61,7 @@ impl Check {
                     && self.block(default)
             }
             Expr::Block(b) => b.value.is_some() && self.block(b),
-            Expr::Labelled(id, _, b) => ends(b) && self.body(*id, b),
+            Expr::Labeled(id, _, b) => ends(b) && self.body(*id, b),
             Expr::Call(_, _, args) => args.iter().all(|x| self.expr(x)),
             Expr::Loop(l, last) => self.expr(last) && self.body(l.id, &l.body),
         }
@@ -133,7 +133,7 @@ impl Check {
             Stmt::Continue(id) => self.loops.contains(id),
             Stmt::Return(xs) => xs.iter().all(|x| self.expr(x)),
             Stmt::Block(b) => self.block(b),
-            Stmt::Labelled(id, b) => self.body(*id, b),
+            Stmt::Labeled(id, b) => self.body(*id, b),
         }
     }
 }

@@ -33,8 +33,8 @@ pub struct Features {
     pub range: bool,
     /// `match` on integers.
     pub matches: bool,
-    /// Labelled blocks.
-    pub labelled: bool,
+    /// Labeled blocks.
+    pub labeled: bool,
     /// Guards in `match`.
     pub guards: bool,
     /// `let x;`, initialized in both arms of an `if`.
@@ -51,7 +51,7 @@ impl Features {
             jump_in_value: true,
             range: true,
             matches: true,
-            labelled: true,
+            labeled: true,
             guards: true,
             let_later: true,
         }
@@ -72,7 +72,7 @@ impl Features {
                 "range" => &mut features.range,
                 "matches" => &mut features.matches,
                 "let_later" => &mut features.let_later,
-                "labelled" => &mut features.labelled,
+                "labeled" => &mut features.labeled,
                 "guards" => &mut features.guards,
                 other => panic!("there is no feature {other}"),
             };
@@ -91,7 +91,7 @@ impl Features {
             range: false,
             matches: false,
             let_later: false,
-            labelled: false,
+            labeled: false,
             guards: false,
         }
     }
@@ -144,7 +144,7 @@ struct Around {
     staged: u32,
     /// The type of the value of its `break`s.
     value: Option<Ty>,
-    /// Whether it is a labelled block, which has no `continue`.
+    /// Whether it is a labeled block, which has no `continue`.
     is_block: bool,
 }
 
@@ -542,14 +542,14 @@ impl Generator<'_> {
                 let last = self.operand(|g| g.expr(ty, 1));
                 Expr::Loop(self.repeated(Some(ty)), Box::new(last))
             }
-            7 if self.features.labelled && self.pure_from.is_none() && !self.no_jumps => {
-                let (id, mut block) = self.labelled(Some(ty));
+            7 if self.features.labeled && self.pure_from.is_none() && !self.no_jumps => {
+                let (id, mut block) = self.labeled(Some(ty));
                 if block.value.is_none() && !block.breaks(id) {
                     // Nothing else would determine its type.
                     block.stmts.pop();
                     block.value = Some(Box::new(self.literal(ty)));
                 }
-                Expr::Labelled(id, ty, block)
+                Expr::Labeled(id, ty, block)
             }
             _ if !fitting.is_empty() => {
                 let helper = *self.rng.pick(&fitting);
@@ -660,9 +660,9 @@ impl Generator<'_> {
             }
             24 => self.host_stmt(),
             25 => Stmt::Block(self.block(3, None)),
-            26 if self.features.labelled && !self.no_jumps => {
-                let (id, block) = self.labelled(None);
-                Stmt::Labelled(id, block)
+            26 if self.features.labeled && !self.no_jumps => {
+                let (id, block) = self.labeled(None);
+                Stmt::Labeled(id, block)
             }
             _ => self.if_stmt(),
         };
@@ -783,7 +783,7 @@ impl Generator<'_> {
         (id, body)
     }
 
-    fn labelled(&mut self, value: Option<Ty>) -> (LoopId, Stmts) {
+    fn labeled(&mut self, value: Option<Ty>) -> (LoopId, Stmts) {
         let id = self.number();
         self.loops.push(Around { id, host: false, staged: self.staged, value, is_block: true });
         let block = self.block(4, value);

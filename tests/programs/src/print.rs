@@ -153,7 +153,7 @@ impl RustPrinter<'_> {
                 format!("match {x} {{\n{}}}", self.arms(arms, default, || Tail::Value))
             }
             Expr::Block(b) => format!("{{\n{}}}", self.block(b, Tail::Value)),
-            Expr::Labelled(id, _, b) => self.labelled(*id, b, Tail::Value),
+            Expr::Labeled(id, _, b) => self.labeled(*id, b, Tail::Value),
             Expr::Call(helper, _, args) => format!("{}({})", self.program.helpers[*helper].name, self.list(args)),
             Expr::Loop(l, last) => {
                 let last = self.expr(last);
@@ -208,7 +208,7 @@ impl RustPrinter<'_> {
     /// Prints an expression before a block, in parentheses if it begins or ends with a block.
     fn condition(&mut self, x: &Expr) -> String {
         match x {
-            Expr::If(..) | Expr::Match(..) | Expr::Block(_) | Expr::Labelled(..) | Expr::Loop(..) => self.operand(x),
+            Expr::If(..) | Expr::Match(..) | Expr::Block(_) | Expr::Labeled(..) | Expr::Loop(..) => self.operand(x),
             _ => self.expr(x),
         }
     }
@@ -230,8 +230,8 @@ impl RustPrinter<'_> {
         }
     }
 
-    /// Prints a labelled block. Every jump out of it needs a label.
-    fn labelled(&mut self, id: LoopId, b: &Stmts, tail: Tail<'_>) -> String {
+    /// Prints a labeled block. Every jump out of it needs a label.
+    fn labeled(&mut self, id: LoopId, b: &Stmts, tail: Tail<'_>) -> String {
         self.loops.push(LoopId::MAX);
         let body = self.block(b, tail);
         self.loops.pop();
@@ -326,7 +326,7 @@ impl RustPrinter<'_> {
             Stmt::Continue(id) => format!("continue{};", self.label(*id)),
             Stmt::Return(xs) => format!("return {};", self.results(xs)),
             Stmt::Block(b) => format!("{{\n{}}}", self.unit(b)),
-            Stmt::Labelled(id, b) => self.labelled(*id, b, Tail::Nothing),
+            Stmt::Labeled(id, b) => self.labeled(*id, b, Tail::Nothing),
         }
     }
 

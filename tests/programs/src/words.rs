@@ -100,7 +100,7 @@ mod plain {
             self.0..self.1
         }
     }
-    /// The integers of a loop.
+    /// Returns the integers over which a loop runs.
     pub fn range(bounds: impl RangeArgument) -> Range<i32> {
         bounds.range()
     }

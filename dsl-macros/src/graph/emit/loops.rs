@@ -120,7 +120,7 @@ fn for_loop(looping: &Ident, position: &Ident, at: Span, iterable: &TokenStream,
     })
 }
 
-/// Returns the test for another item of a `for`.
+/// Returns the test whether a `for` has another item.
 fn another(looping: &Ident, position: &Ident, at: Span) -> Expr {
     let methods = rt(at, "Looping");
     Expr::Verbatim(quote_spanned!(at=> #methods::test(&mut #looping, &#position)))

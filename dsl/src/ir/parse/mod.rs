@@ -209,12 +209,13 @@ impl<'a> Parser<'a> {
         let scope = self.scopes.last_mut().expect("the root's scope is open");
         match scope.insert(name, symbol) {
             Some(Symbol::Value(_, first)) => {
-                let error = Diagnostic::new(format!("`%{name}` is defined twice")).at(loc, "");
+                let error = Diagnostic::new(format!("`%{name}` is defined twice")).at(loc, "the second definition");
                 self.errors.push(error.at(first, "the first definition"));
             }
             Some(Symbol::Undefined(error)) => {
                 let error = &mut self.errors[error];
                 error.message = format!("`%{name}` is used before it is defined");
+                error.labels[0].1 = "used here".to_owned();
                 error.labels.push((loc, "defined here".to_owned()));
             }
             Some(Symbol::Broken) | None => {}

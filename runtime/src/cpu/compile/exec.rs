@@ -467,7 +467,9 @@ impl Plan {
                     to.push_host(tensor).map_err(|e| self.no_memory(e, op.loc))
                 } else {
                     let message = format!("{} cannot be pushed to a stack of {element}", tensor.ty());
-                    Err(Diagnostic::new(message).at(op.loc, "pushed here"))
+                    Err(Diagnostic::new(message)
+                        .at(op.loc, "pushed here")
+                        .help("push tensors of the type of the elements"))
                 }
             }),
         };
@@ -653,7 +655,9 @@ fn fits(op: &TensorOp, tensor: &HostTensor, shape: &[usize]) -> Result<()> {
     }
     let expected = TensorType::new(tensor.dtype(), shape);
     let message = format!("{}: the result is {}, not {expected}", op.name, tensor.ty());
-    Err(Diagnostic::new(message).at(op.loc, format!("expected {expected}")))
+    Err(Diagnostic::new(message)
+        .at(op.loc, format!("expected {expected}"))
+        .help("`infer` and `eval` of an operation must agree on the shape"))
 }
 
 /// Returns an empty list for a list type, or `None` for a stack.

@@ -47,7 +47,7 @@ struct Finish<'a> {
     /// The comparison fused with the following jump.
     compared: Option<ScalarOp>,
     /// Whether a label precedes each item.
-    labelled: Vec<bool>,
+    labeled: Vec<bool>,
 }
 
 /// Returns the operands read after all items.
@@ -96,9 +96,9 @@ pub(super) fn finish(
         code: Vec::new(),
         scalar_ops: Vec::new(),
         compared: None,
-        labelled: vec![false; draft.items.len() + 1],
+        labeled: vec![false; draft.items.len() + 1],
     };
-    draft.labels.iter().for_each(|&l| finish.labelled[l as usize] = true);
+    draft.labels.iter().for_each(|&l| finish.labeled[l as usize] = true);
     // Registers of constants come first.
     for &(r, _) in &draft.constant_regs {
         finish.reg(r);
@@ -323,7 +323,7 @@ impl Finish<'_> {
         let compared = self.reg(cond);
         let joins = p > 0
             && matches!(self.draft.items[p - 1], Item::Instr(Instr::Binary { .. }))
-            && !self.labelled[p]
+            && !self.labeled[p]
             && !self.live.is_live_after(Storage::Reg(cond), p);
         if let Some(&Instr::Binary { f, dst, a, b }) = self.code.last()
             && joins

@@ -1,4 +1,5 @@
-//! What the CPU fuses: its answers to the pass that finds kernels.
+//! The answers of the CPU to [`Fusion::find`](anabranch_dsl::fusion::Fusion::find): the operations
+//! that it computes and fuses.
 //!
 //! - Functions of elements: those that have loops. 16-bit floats have loops for a few operations
 //!   only, and all others are computed by the reference.
@@ -19,7 +20,7 @@ use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::{OpClass, prim};
 
 /// Maximum size in bytes of a result that stays in the L1 cache.
-const SMALL: u128 = 1 << 15;
+const SMALL_BYTES: u128 = 1 << 15;
 
 /// The CPU as the target of fusion.
 #[derive(Clone, Copy, Debug)]
@@ -69,10 +70,10 @@ impl FusionTarget for CpuFusion {
         ReducedLayout::of(shape, &over.iter().collect::<Vec<_>>()).is_some()
     }
 
-    fn has_epilogue(&self, graph: &Graph, kernel: &FusedKernel, is_in_loop: bool) -> bool {
+    fn fuses_epilogue(&self, graph: &Graph, kernel: &FusedKernel, is_in_loop: bool) -> bool {
         let ty = |stage: usize| graph.ty(graph.node(kernel.stages[stage].node).results[0]).element();
         let is_sum = kernel.stages.len() == 2 && graph.node(kernel.stages[1].node).op.is(prim::ADD);
-        let is_small = ty(0).n_bytes().is_some_and(|n| n <= SMALL);
+        let is_small = ty(0).n_bytes().is_some_and(|n| n <= SMALL_BYTES);
         (!is_in_loop || is_sum || !is_small) && ty(kernel.stages.len() - 1).dtype == ty(0).dtype
     }
 

@@ -24,7 +24,9 @@ use super::draft::{AccessKind, Draft, Item, Storage};
 use super::{Base, BufferId, Instr, Out, TensorOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::map_reduce::ReducedLayout;
-use crate::cpu::kernels::rows::{MAX_STAGES, MAX_WIDTH, RowKernel, Stage, StageDest, StageInput, StageKind};
+use crate::cpu::kernels::rows::{
+    MAX_STAGES, MAX_WIDTH, RowKernel, RowStage, RowStageDest, RowStageInput, RowStageKind,
+};
 use crate::cpu::memory::MAX_WRITTEN;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -47,13 +49,13 @@ pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a Te
             *reads.entry(b).or_default() += 1;
         }
     }
-    let mut labelled = vec![false; draft.items.len() + 1];
-    draft.labels.iter().for_each(|&l| labelled[l as usize] = true);
+    let mut labeled = vec![false; draft.items.len() + 1];
+    draft.labels.iter().for_each(|&l| labeled[l as usize] = true);
     let mut group = Group::default();
-    for (p, &is_labelled) in labelled.iter().enumerate().take(draft.items.len()) {
+    for (p, &is_labeled) in labeled.iter().enumerate().take(draft.items.len()) {
         let is_jump =
             matches!(draft.items[p], Item::Instr(Instr::Jump { .. } | Instr::JumpIf { .. } | Instr::JumpUnless { .. }));
-        if is_labelled || is_jump {
+        if is_labeled || is_jump {
             group.close(draft, &reads);
         }
         let member = match draft.items[p] {
@@ -292,23 +294,23 @@ impl Group {
             self.members.pop();
             inside = self.inside(draft, reads);
         }
-        let (mut outs, mut operands, mut stages): (Vec<View>, Vec<View>, Vec<Stage>) = Default::default();
+        let (mut outs, mut operands, mut stages): (Vec<View>, Vec<View>, Vec<RowStage>) = Default::default();
         for (member, &inside) in self.members.iter().zip(&inside) {
             let input = |view: &View| match view.storage().and_then(|s| self.written.get(&s)) {
-                Some(&stage) => StageInput::Value(stage as u8),
+                Some(&stage) => RowStageInput::Value(stage as u8),
                 None => {
                     let i = operands.iter().position(|v| v == view).unwrap_or_else(|| {
                         operands.push(view.clone());
                         operands.len() - 1
                     });
-                    StageInput::Operand(i as u8)
+                    RowStageInput::Operand(i as u8)
                 }
             };
             let inputs = member.views.iter().map(input).collect();
             let work = match &draft.op(member.op).kernel {
-                Kernel::Map(map) => StageKind::Map(map.clone()),
-                Kernel::MapReduce(reduce) => StageKind::Reduce(reduce.clone()),
-                Kernel::Softmax(softmax) => StageKind::Softmax(*softmax),
+                Kernel::Map(map) => RowStageKind::Map(map.clone()),
+                Kernel::MapReduce(reduce) => RowStageKind::Reduce(reduce.clone()),
+                Kernel::Softmax(softmax) => RowStageKind::Softmax(*softmax),
                 other => panic!("{other:?} is not a member of a group"),
             };
             let to = if let Role::Columns { .. } = member.role {
@@ -317,14 +319,14 @@ impl Group {
                 let chunks = View::whole(Base::Buffer(b), member.out.dtype, chunks);
                 draft.buffers.push(chunks.n_bytes());
                 outs.extend([chunks, member.out.clone()]);
-                StageDest::Columns { chunks: outs.len() as u8 - 2, out: outs.len() as u8 - 1 }
+                RowStageDest::Columns { chunks: outs.len() as u8 - 2, out: outs.len() as u8 - 1 }
             } else if inside {
-                StageDest::Scratch
+                RowStageDest::Scratch
             } else {
                 outs.push(member.out.clone());
-                StageDest::Out(outs.len() as u8 - 1)
+                RowStageDest::Out(outs.len() as u8 - 1)
             };
-            stages.push(Stage {
+            stages.push(RowStage {
                 work,
                 views: member.views.clone(),
                 inputs,

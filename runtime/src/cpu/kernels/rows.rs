@@ -39,7 +39,7 @@ const BLOCK_BYTES: usize = 1 << 18;
 
 /// The computation of a stage.
 #[derive(Clone, Debug)]
-pub(crate) enum StageKind {
+pub(crate) enum RowStageKind {
     /// An elementwise chain.
     Map(Map),
     /// A reduction of each row or over the rows.
@@ -50,7 +50,7 @@ pub(crate) enum StageKind {
 
 /// The location of an operand of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StageInput {
+pub(crate) enum RowStageInput {
     /// An operand of the kernel.
     Operand(u8),
     /// The result of an earlier stage.
@@ -61,7 +61,7 @@ pub(crate) enum StageInput {
 
 /// The destination of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StageDest {
+pub(crate) enum RowStageDest {
     /// A result of the kernel.
     Out(u8),
     /// Scratch memory.
@@ -73,22 +73,22 @@ pub(crate) enum StageDest {
 
 /// A stage of a row kernel.
 #[derive(Clone, Debug)]
-pub(crate) struct Stage {
-    pub(crate) work: StageKind,
+pub(crate) struct RowStage {
+    pub(crate) work: RowStageKind,
     /// The operands as views over all rows. `inputs` are their locations.
     pub(crate) views: Vec<View>,
-    pub(crate) inputs: Vec<StageInput>,
-    pub(crate) to: StageDest,
+    pub(crate) inputs: Vec<RowStageInput>,
+    pub(crate) to: RowStageDest,
     /// Number of result elements per row, or in total for columns.
     pub(crate) width: usize,
     /// Size of an element in bytes.
     pub(crate) size: usize,
 }
 
-impl Stage {
+impl RowStage {
     /// Returns the size of the result per row in bytes.
     fn row_bytes(&self) -> usize {
-        if let StageDest::Columns { .. } = self.to { 0 } else { self.width * self.size }
+        if let RowStageDest::Columns { .. } = self.to { 0 } else { self.width * self.size }
     }
 }
 
@@ -97,7 +97,7 @@ impl Stage {
 pub(crate) struct RowKernel {
     n_rows: usize,
     width: usize,
-    stages: Vec<Stage>,
+    stages: Vec<RowStage>,
     /// Number of rows per chunk. `block` is the number per block.
     chunk: usize,
     block: usize,
@@ -124,21 +124,21 @@ impl RowKernel {
     ///
     /// The stages hold ordinary kernels. Operands that are results of other stages are made local
     /// here.
-    pub(crate) fn new(n_rows: usize, width: usize, stages: Vec<Stage>) -> RowKernel {
+    pub(crate) fn new(n_rows: usize, width: usize, stages: Vec<RowStage>) -> RowKernel {
         assert!(stages.len() <= MAX_STAGES && n_rows > 0 && width > 0);
-        let has_columns = stages.iter().any(|s| matches!(s.to, StageDest::Columns { .. }));
+        let has_columns = stages.iter().any(|s| matches!(s.to, RowStageDest::Columns { .. }));
         let mut rows = RowKernel { n_rows, width, stages, chunk: 0, block: 0, scratch: 0 };
         rows.chunk = rows_of_chunk(n_rows, width, has_columns);
         let mut seen = Vec::new();
-        let mut bytes: usize = rows.stages.iter().map(Stage::row_bytes).sum();
+        let mut bytes: usize = rows.stages.iter().map(RowStage::row_bytes).sum();
         for (view, input) in rows.stages.iter().flat_map(|s| s.views.iter().zip(&s.inputs)) {
-            if view.size() == n_rows * width && matches!(input, StageInput::Operand(_)) && !seen.contains(input) {
+            if view.size() == n_rows * width && matches!(input, RowStageInput::Operand(_)) && !seen.contains(input) {
                 seen.push(*input);
                 bytes += width * view.dtype.size();
             }
         }
         rows.block = (BLOCK_BYTES / bytes.max(1)).clamp(1, rows.chunk);
-        let in_scratch = rows.stages.iter().filter(|s| s.to == StageDest::Scratch);
+        let in_scratch = rows.stages.iter().filter(|s| s.to == RowStageDest::Scratch);
         rows.scratch = in_scratch.map(|s| (rows.block * s.row_bytes()).next_multiple_of(64)).sum();
         for k in 0..rows.stages.len() {
             rows.prepare(k);
@@ -150,28 +150,28 @@ impl RowKernel {
     fn prepare(&mut self, k: usize) {
         let stage = &mut self.stages[k];
         let operands: Vec<TensorOperand> = stage.views.iter().cloned().map(TensorOperand::View).collect();
-        let local: Vec<bool> = stage.inputs.iter().map(|i| !matches!(i, StageInput::Operand(_))).collect();
-        let in_place: Vec<bool> = stage.inputs.iter().map(|i| *i == StageInput::Before(k as u8)).collect();
+        let local: Vec<bool> = stage.inputs.iter().map(|i| !matches!(i, RowStageInput::Operand(_))).collect();
+        let in_place: Vec<bool> = stage.inputs.iter().map(|i| *i == RowStageInput::Before(k as u8)).collect();
         match &mut stage.work {
-            StageKind::Map(map) => {
+            RowStageKind::Map(map) => {
                 *map = Map::over_rows(map.ops().to_vec(), &operands, map.n(), &local, Some(&in_place));
             }
-            StageKind::Reduce(reduce) => *reduce = reduce.over_rows(&operands, &local),
-            StageKind::Softmax(_) => {}
+            RowStageKind::Reduce(reduce) => *reduce = reduce.over_rows(&operands, &local),
+            RowStageKind::Softmax(_) => {}
         }
     }
 
     /// Returns the same kernel after storage was allocated to operands and results.
     pub(crate) fn placed(&self, operands: &[TensorOperand], outs: &[View]) -> RowKernel {
         let mut stages = self.stages.clone();
-        let writer = |out: usize| self.stages.iter().position(|s| s.to == StageDest::Out(out as u8));
+        let writer = |out: usize| self.stages.iter().position(|s| s.to == RowStageDest::Out(out as u8));
         for stage in &mut stages {
             for input in &mut stage.inputs {
-                if let StageInput::Operand(i) = *input
+                if let RowStageInput::Operand(i) = *input
                     && let Some(out) = outs.iter().position(|o| o.base == operands[i as usize].view().base)
                 {
                     let writer = writer(out).expect("only row stages have rows as output");
-                    *input = StageInput::Before(writer as u8);
+                    *input = RowStageInput::Before(writer as u8);
                 }
             }
         }
@@ -181,12 +181,12 @@ impl RowKernel {
     /// Returns whether an operand may share the buffer of a result: all of its rows are read in
     /// order, and none after the corresponding row of the result is written.
     pub(crate) fn may_lie_in(&self, operand: usize, out: usize) -> bool {
-        let Some(writer) = self.stages.iter().position(|s| s.to == StageDest::Out(out as u8)) else { return false };
+        let Some(writer) = self.stages.iter().position(|s| s.to == RowStageDest::Out(out as u8)) else { return false };
         self.stages.iter().enumerate().all(|(k, stage)| {
             stage.views.iter().zip(&stage.inputs).all(|(view, input)| {
                 let is_rows = view.is_contiguous() && view.offset == 0 && view.size() == self.n_rows * self.width;
-                let may_read = k < writer || (k == writer && matches!(stage.work, StageKind::Map(_)));
-                *input != StageInput::Operand(operand as u8) || (is_rows && may_read)
+                let may_read = k < writer || (k == writer && matches!(stage.work, RowStageKind::Map(_)));
+                *input != RowStageInput::Operand(operand as u8) || (is_rows && may_read)
             })
         }) && self.stages[writer].width == self.width
     }
@@ -194,16 +194,16 @@ impl RowKernel {
     /// Returns the names of the operations in order.
     pub(crate) fn names(&self) -> impl Iterator<Item = String> {
         self.stages.iter().map(|stage| match &stage.work {
-            StageKind::Map(map) => map.names().collect::<Vec<_>>().join("."),
-            StageKind::Reduce(reduce) => reduce.names().chain([reduce.name()]).collect::<Vec<_>>().join("."),
-            StageKind::Softmax(_) => prim::SOFTMAX.to_string(),
+            RowStageKind::Map(map) => map.names().collect::<Vec<_>>().join("."),
+            RowStageKind::Reduce(reduce) => reduce.names().chain([reduce.name()]).collect::<Vec<_>>().join("."),
+            RowStageKind::Softmax(_) => prim::SOFTMAX.to_string(),
         })
     }
 
     pub(crate) fn run(&self, operands: &[TensorOperand], mut outs: [&mut [u8]; MAX_WRITTEN], sources: &Sources<'_>) {
         let mut finals: [&mut [u8]; MAX_WRITTEN] = Default::default();
         for stage in &self.stages {
-            if let StageDest::Columns { out, .. } = stage.to {
+            if let RowStageDest::Columns { out, .. } = stage.to {
                 finals[out as usize] = std::mem::take(&mut outs[out as usize]);
             }
         }
@@ -212,7 +212,7 @@ impl RowKernel {
         outs.iter_mut().zip(&mut parts).for_each(|(out, part)| *part = &mut **out);
         self.run_chunks(operands, 0..n_chunks, parts, sources);
         for stage in &self.stages {
-            if let (StageDest::Columns { chunks, out }, StageKind::Reduce(reduce)) = (stage.to, &stage.work) {
+            if let (RowStageDest::Columns { chunks, out }, RowStageKind::Reduce(reduce)) = (stage.to, &stage.work) {
                 reduce
                     .join_columns(&outs[chunks as usize][..n_chunks * stage.width * stage.size], finals[out as usize]);
             }
@@ -221,9 +221,9 @@ impl RowKernel {
 
     /// Returns the size in bytes of a result for `n` rows in `n_chunks` chunks.
     fn out_bytes(&self, out: usize, n: usize, n_chunks: usize) -> usize {
-        let bytes = |stage: &Stage| match stage.to {
-            StageDest::Out(o) if o as usize == out => Some(n * stage.row_bytes()),
-            StageDest::Columns { chunks, .. } if chunks as usize == out => Some(n_chunks * stage.width * stage.size),
+        let bytes = |stage: &RowStage| match stage.to {
+            RowStageDest::Out(o) if o as usize == out => Some(n * stage.row_bytes()),
+            RowStageDest::Columns { chunks, .. } if chunks as usize == out => Some(n_chunks * stage.width * stage.size),
             _ => None,
         };
         self.stages.iter().find_map(bytes).unwrap_or(0)
@@ -262,7 +262,7 @@ impl RowKernel {
         sources: &Sources<'_>,
     ) {
         for stage in &self.stages {
-            if let (StageDest::Columns { chunks, .. }, StageKind::Reduce(reduce)) = (stage.to, &stage.work) {
+            if let (RowStageDest::Columns { chunks, .. }, RowStageKind::Reduce(reduce)) = (stage.to, &stage.work) {
                 reduce.clear_columns(&mut outs[chunks as usize][..stage.width * stage.size]);
             }
         }
@@ -294,11 +294,11 @@ impl RowKernel {
         let mut values: [&mut [u8]; MAX_STAGES] = Default::default();
         for (value, stage) in values.iter_mut().zip(&self.stages) {
             *value = match stage.to {
-                StageDest::Out(out) => std::mem::take(&mut of_block[out as usize]),
-                StageDest::Columns { chunks, .. } => {
+                RowStageDest::Out(out) => std::mem::take(&mut of_block[out as usize]),
+                RowStageDest::Columns { chunks, .. } => {
                     &mut std::mem::take(&mut of_block[chunks as usize])[..stage.width * stage.size]
                 }
-                StageDest::Scratch => {
+                RowStageDest::Scratch => {
                     let bytes = n * stage.row_bytes();
                     let (mine, rest) = std::mem::take(&mut scratch).split_at_mut(bytes.next_multiple_of(64));
                     scratch = rest;
@@ -311,13 +311,13 @@ impl RowKernel {
             let (out, later) = rest.split_first_mut().expect("there is a value of each stage");
             let bytes_of = |i: usize| -> &[u8] {
                 match stage.inputs[i] {
-                    StageInput::Operand(j) => sources.bytes(operands[j as usize].view().base),
-                    StageInput::Value(s) => &*done[s as usize],
-                    StageInput::Before(s) => &*later[s as usize - k - 1],
+                    RowStageInput::Operand(j) => sources.bytes(operands[j as usize].view().base),
+                    RowStageInput::Value(s) => &*done[s as usize],
+                    RowStageInput::Before(s) => &*later[s as usize - k - 1],
                 }
             };
             match &stage.work {
-                StageKind::Map(map) => with_scratch(|scratch| {
+                RowStageKind::Map(map) => with_scratch(|scratch| {
                     let (base, n) = (first * stage.width, n * stage.width);
                     let walk = map.begin(n, base, bytes_of, scratch);
                     let mut outs: Outs<'_> = Default::default();
@@ -325,12 +325,12 @@ impl RowKernel {
                     let outcome = map.walk_blocks(&walk, base, n, &mut outs, scratch);
                     outcome.unwrap_or_else(|_| panic!("fused operations cannot fail"));
                 }),
-                StageKind::Reduce(reduce) => reduce.run_rows(OfRows { bytes_of: &bytes_of, first, n, out }),
-                StageKind::Softmax(softmax) => {
+                RowStageKind::Reduce(reduce) => reduce.run_rows(OfRows { bytes_of: &bytes_of, first, n, out }),
+                RowStageKind::Softmax(softmax) => {
                     let view = &stage.views[0];
                     let row = self.width * view.dtype.size();
                     let start = match stage.inputs[0] {
-                        StageInput::Operand(_) => view.offset * view.dtype.size() + first * row,
+                        RowStageInput::Operand(_) => view.offset * view.dtype.size() + first * row,
                         _ => 0,
                     };
                     softmax.run_rows(view.dtype, &bytes_of(0)[start..][..n * row], out);

@@ -27,7 +27,7 @@ pub(super) fn through(stmt: &Stmt, deferred: &[Local], new_label: impl FnOnce(Sp
     }
     let mut whole = match stmt {
         Stmt::Expr(Expr::Block(b), _) if b.label.is_some() => Expr::Block(b.clone()),
-        Stmt::Expr(Expr::Loop(l), _) => Expr::Loop(labelled(l, new_label)),
+        Stmt::Expr(Expr::Loop(l), _) => Expr::Loop(labeled(l, new_label)),
         Stmt::Local(local @ Local { init: Some(LocalInit { expr, diverge: None, .. }), .. }) => match &**expr {
             Expr::Block(b) if b.label.is_some() && !is_made_here(&local.pat) => Expr::Block(b.clone()),
             _ => return None,
@@ -125,7 +125,7 @@ fn is_named(code: TokenStream, name: &Ident) -> bool {
 }
 
 /// Returns the loop with a label on itself and on each `break` out of it.
-fn labelled(l: &ExprLoop, new_label: impl FnOnce(Span) -> Lifetime) -> ExprLoop {
+fn labeled(l: &ExprLoop, new_label: impl FnOnce(Span) -> Lifetime) -> ExprLoop {
     struct AddLabel<'a>(&'a Lifetime);
     impl VisitMut for AddLabel<'_> {
         fn visit_expr_mut(&mut self, e: &mut Expr) {

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 
 /// Returns the nodes that become additions at the end of the step, with the index of their
 /// variable: the scatter operations and the assignment of the result.
-pub(super) fn additions(graph: &Graph, only_user: &[Users]) -> FxHashMap<Node, usize> {
+pub(super) fn additions(graph: &Graph, users: &[Users]) -> FxHashMap<Node, usize> {
     let mut touched = vec![[0; 2]; graph.vars.len()];
     graph.visit_nodes(graph.root(), &mut |node| match graph.node(node).op {
         Op::Read(var) => touched[var.index()][0] += 1,
@@ -30,7 +30,7 @@ pub(super) fn additions(graph: &Graph, only_user: &[Users]) -> FxHashMap<Node, u
         let data = graph.node(node);
         if let Op::Assign(var) = data.op
             && touched[var.index()] == [1, 1]
-            && let Some(chain) = chain(graph, only_user, node, data.operands[0])
+            && let Some(chain) = chain(graph, users, node, data.operands[0])
             && graph.producer(chain.1).is_some_and(|read| graph.node(read).op == Op::Read(var))
         {
             found.extend(chain.0.into_iter().chain([node]).map(|node| (node, var.index())));
@@ -41,14 +41,14 @@ pub(super) fn additions(graph: &Graph, only_user: &[Users]) -> FxHashMap<Node, u
 
 /// Returns a chain of scatter operations, each applied to the result of the next, and the operand
 /// of the last. `value` is the result of the first, and `user` its only user.
-fn chain(graph: &Graph, only_user: &[Users], mut user: Node, mut value: Value) -> Option<(Vec<Node>, Value)> {
+fn chain(graph: &Graph, users: &[Users], mut user: Node, mut value: Value) -> Option<(Vec<Node>, Value)> {
     let mut chain = Vec::new();
     while let Some(node) = graph.producer(value)
         && let Op::Prim(def, _) = &graph.node(node).op
         && matches!(*def, prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS)
     {
         let is_known = |&v: &Value| graph.ty(v).element().shape.known().is_some();
-        if only_user[value.index()] != Users::Only(user) || !graph.node(node).operands.iter().all(is_known) {
+        if users[value.index()] != Users::Only(user) || !graph.node(node).operands.iter().all(is_known) {
             return None;
         }
         chain.push(node);

@@ -33,7 +33,7 @@ impl ElementExpr {
 }
 
 /// The traversal of a reduction.
-struct Reading {
+struct ReductionOrder {
     order: MemoryLayout,
     layout: ReducedLayout,
     /// The axes of the result in memory order.
@@ -146,8 +146,8 @@ impl<'g> Lower<'g> {
         Ok(place.expect("a stage reduces leading or trailing axes"))
     }
 
-    /// Lowers a reduction of an expression, if it reduces leading or trailing axes in memory order or
-    /// in row-major order. Without operations, the first operand is reduced.
+    /// Lowers a reduction of an expression, if it reduces leading or trailing axes in memory order
+    /// or in row-major order. Without operations, the first operand is reduced.
     pub(super) fn reduction_of(
         &mut self,
         expr: ElementExpr,
@@ -159,7 +159,9 @@ impl<'g> Lower<'g> {
         let axes = reduced_axes(self.graph, data).expect("the reduction has known shapes");
         let keeps_rank = self.graph.ty(data.results[0]).element().rank() == shape.len();
         let order = if ops.is_empty() { self.order_of(&operands[0]) } else { self.order(&operands, &ops) };
-        let Some(Reading { order, layout, kept }) = reading(order, &shape, &axes, keeps_rank) else { return Ok(None) };
+        let Some(ReductionOrder { order, layout, kept }) = reading(order, &shape, &axes, keeps_rank) else {
+            return Ok(None);
+        };
         let dtype = self.graph.ty(data.operands[0]).element().dtype;
         let n = shape.iter().product();
         if ops.is_empty() {
@@ -260,14 +262,14 @@ impl<'g> Lower<'g> {
 
 /// Returns the traversal of a reduction over leading or trailing axes: in memory order if that is
 /// possible, else in row-major order.
-fn reading(order: MemoryLayout, shape: &[usize], axes: &[usize], keeps_rank: bool) -> Option<Reading> {
+fn reading(order: MemoryLayout, shape: &[usize], axes: &[usize], keeps_rank: bool) -> Option<ReductionOrder> {
     let in_order = |order: MemoryLayout| {
         let of_memory = order.axes(shape.len());
         let shape: Vec<usize> = of_memory.iter().map(|&a| shape[a]).collect();
         let reduced: Vec<usize> = (0..shape.len()).filter(|&i| axes.contains(&of_memory[i])).collect();
         let kept: Vec<usize> = of_memory.into_iter().filter(|a| !axes.contains(a)).collect();
         let layout = ReducedLayout::of(&shape, &reduced).filter(|_| kept.is_sorted() || !keeps_rank)?;
-        Some(Reading { order, layout, kept })
+        Some(ReductionOrder { order, layout, kept })
     };
     in_order(order).or_else(|| in_order(MemoryLayout::RowMajor))
 }

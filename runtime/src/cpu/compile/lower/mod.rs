@@ -20,7 +20,7 @@ use super::{
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
-use anabranch_dsl::fusion::{Fusion, NodePart, users};
+use anabranch_dsl::fusion::{Fusion, NodeRole, users};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -182,10 +182,10 @@ impl Lower<'_> {
 
     fn region(&mut self, region: Region) -> Result<()> {
         let graph = self.graph;
-        graph.region(region).nodes.iter().try_for_each(|&node| match self.fusion.part(node) {
-            NodePart::Alone => self.node(node),
-            NodePart::Inside => Ok(()),
-            NodePart::Kernel(id) => self.fused(id),
+        graph.region(region).nodes.iter().try_for_each(|&node| match self.fusion.role(node) {
+            NodeRole::Alone => self.node(node),
+            NodeRole::Inside => Ok(()),
+            NodeRole::Kernel(id) => self.fused(id),
         })
     }
 
