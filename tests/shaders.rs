@@ -1,12 +1,16 @@
 //! The WGSL of scalar functions and of fused kernels is valid, and is that of the golden files.
 
+use crate::support::{numbers, wgsl};
 use anabranch::DType;
+use anabranch::dsl::equality::same_number;
 use anabranch::dsl::fusion::{
-    AxisSet, Coord, EveryFusion, FusedKernel, Fusion, KernelInput, KernelStage, NotPrinted, StageSource, StageWork,
+    self, AxisSet, Coord, EveryFusion, FusedKernel, Fusion, KernelInput, KernelShader, KernelStage, NotPrinted,
+    StageSource, StageWork,
 };
+use anabranch::dsl::ir::Value;
 use anabranch::dsl::ops::{self, Combiner};
 use anabranch::dsl::scalars::wgsl::PRELUDE;
-use anabranch::dsl::{Graph, corpus};
+use anabranch::dsl::{Graph, HostTensor, TensorType, corpus};
 use anabranch::extend::{Grad, Prim, UnaryFunction, scalars::Real};
 use std::collections::BTreeMap;
 use std::fs;
@@ -90,12 +94,58 @@ fn golden_graphs(folder: &str) -> Vec<(PathBuf, Graph)> {
     paths.into_iter().map(graph).collect()
 }
 
-/// Returns the shader of a kernel, which is valid, or the reason why there is none.
+/// Returns the shader of a kernel, or the reason why there is none. The shader is valid, and if the
+/// kernel is small, has the results of the kernel.
 fn printed(graph: &Graph, kernel: &FusedKernel) -> Result<String, NotPrinted> {
     let shader = kernel.to_wgsl(graph)?;
     validate(&shader.code);
     assert!(shader.workgroups.iter().all(|n| (1..=65_535).contains(n)), "{:?}", shader.workgroups);
+    if kernel.axes.iter().product::<usize>() <= LARGEST {
+        check_results(graph, kernel, &shader);
+    }
     Ok(shader.code)
+}
+
+/// The largest number of elements of a kernel whose results are compared.
+const LARGEST: usize = 4096;
+
+/// Runs a shader on arbitrary inputs, and compares its results with those of the kernel.
+fn check_results(graph: &Graph, kernel: &FusedKernel, shader: &KernelShader) {
+    let n_inputs = shader.bindings.len() - kernel.outputs.len();
+    let ty = |value: Value| graph.ty(value).element();
+    let tensors: Vec<HostTensor> =
+        shader.bindings[..n_inputs].iter().enumerate().map(|(i, &value)| arbitrary(ty(value), i)).collect();
+    let tensor = |value: Value| {
+        let i = shader.bindings.iter().position(|&v| v == value).expect("every input has a binding");
+        &tensors[i]
+    };
+    let expected = fusion::run(graph, kernel, &tensor).unwrap_or_else(|e| panic!("{e}"));
+    let outputs: Vec<(DType, usize)> = expected.iter().map(|t| (t.dtype(), t.len())).collect();
+    let inputs: Vec<&HostTensor> = tensors.iter().collect();
+    let found = wgsl::run(&shader.code, shader.workgroups, &inputs, &outputs);
+    // The threads of a row reduce its elements in another order.
+    let tolerance = if kernel.stages.iter().all(|stage| stage.work == StageWork::Map) { 0.0 } else { 1e-4 };
+    for (expected, found) in expected.into_iter().zip(found) {
+        let found = HostTensor::from_buffer(expected.shape().to_vec(), found);
+        for (&x, &y) in numbers(&expected).iter().zip(&numbers(&found)) {
+            let is_close = same_number(x, y) || (x - y).abs() <= tolerance * x.abs().max(1.0);
+            assert!(is_close, "{expected}\n{found}\nof {inputs:?}\n{}", shader.code);
+        }
+    }
+}
+
+/// Returns a tensor of a type, with small numbers.
+fn arbitrary(ty: &TensorType, seed: usize) -> HostTensor {
+    let shape = ty.shape.known().expect("the shapes of a kernel are known");
+    let n = shape.iter().product();
+    let numbers: Vec<i32> = (0..n).map(|i| (i * 37 + seed * 11) as i32 % 41 - 20).collect();
+    match ty.dtype {
+        DType::F32 => HostTensor::new(shape, numbers.into_iter().map(|i| i as f32 * 0.1).collect::<Vec<f32>>()),
+        DType::I32 => HostTensor::new(shape, numbers),
+        DType::U32 => HostTensor::new(shape, numbers.into_iter().map(|i| i as u32).collect::<Vec<u32>>()),
+        DType::Bool => HostTensor::new(shape, numbers.into_iter().map(|i| i % 3 == 0).collect::<Vec<bool>>()),
+        other => panic!("WGSL has no {other}"),
+    }
 }
 
 #[test]
@@ -166,7 +216,7 @@ pub fn check_kernels<'a>(graphs: impl IntoIterator<Item = &'a Graph>) {
 }
 
 /// Returns the graph of a softmax and its kernel, which has two reductions, one after the other.
-fn softmax() -> (Graph, FusedKernel) {
+fn softmax(rows: usize, columns: usize) -> (Graph, FusedKernel) {
     let text = "graph @softmax(%x: f32[4096, 1000], %mask: bool[1000]) -> (f32[4096, 1000], f32[4096, 1]) {
         %low = constant -1e9 : f32[]
         %all_low = broadcast_to %low {shape=[4096, 1000]}
@@ -182,9 +232,10 @@ fn softmax() -> (Graph, FusedKernel) {
         %log = log %total
         return %y, %log
     }";
-    let graph = Graph::parse(text, "softmax.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+    let text = text.replace("4096", &rows.to_string()).replace("1000", &columns.to_string());
+    let graph = Graph::parse(&text, "softmax.ir").unwrap_or_else(|e| panic!("{}", e[0]));
     let value = |name: &str| {
-        let mut values = (0..graph.n_values()).map(anabranch::dsl::ir::Value::from_index);
+        let mut values = (0..graph.n_values()).map(Value::from_index);
         values.find(|&v| graph.value(v).name == Some(name)).expect("the graph has the value")
     };
     let node = |name: &str| graph.producer(value(name)).expect("a node computes the value");
@@ -203,7 +254,7 @@ fn softmax() -> (Graph, FusedKernel) {
     let input = |name: &str, map: &[Coord]| KernelInput { value: value(name), map: Some(map.to_vec()) };
     use StageSource::{Input, Stage};
     let kernel = FusedKernel {
-        axes: vec![4096, 1000],
+        axes: vec![rows, columns],
         inputs: vec![
             input("mask", &[Coord::axis(1)]),
             input("x", &[Coord::axis(0), Coord::axis(1)]),
@@ -226,15 +277,20 @@ fn softmax() -> (Graph, FusedKernel) {
 
 #[test]
 fn a_kernel_with_two_reductions_reads_each_row_three_times() {
-    let (graph, kernel) = softmax();
+    let (graph, kernel) = softmax(4096, 1000);
     let shader = printed(&graph, &kernel).unwrap_or_else(|why| panic!("{why}"));
     assert_eq!(shader.matches("for (var i = thread").count(), 3);
     check_golden(Path::new("golden/kernels/softmax.wgsl"), &shader);
+    // The results of small kernels are compared.
+    for (rows, columns) in [(1, 1), (3, 5), (2, 700)] {
+        let (graph, kernel) = softmax(rows, columns);
+        printed(&graph, &kernel).unwrap_or_else(|why| panic!("{why}"));
+    }
 }
 
 #[test]
 fn a_kernel_that_no_template_fits_has_a_reason() {
-    let (graph, kernel) = softmax();
+    let (graph, kernel) = softmax(4096, 1000);
     let reason = |change: &dyn Fn(&mut FusedKernel)| {
         let mut kernel = kernel.clone();
         change(&mut kernel);

@@ -12,7 +12,7 @@
 //! fixed order in workgroup memory. Then all threads have the result. Stages that read it run in a
 //! second loop over the row, which computes earlier stages again instead of storing them.
 //!
-//! No device uses the shaders yet; tests validate them.
+//! No device uses the shaders yet. Tests validate them, and compare the results of small kernels.
 //!
 //! # Memory
 //!
