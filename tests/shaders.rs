@@ -1,10 +1,20 @@
-//! The WGSL of scalar functions is valid, and is that of the golden file.
+//! The WGSL of scalar functions and of fused kernels is valid, and is that of the golden files.
 
+use crate::support::{numbers, wgsl};
 use anabranch::DType;
-use anabranch::dsl::ops;
+use anabranch::dsl::equality::same_number;
+use anabranch::dsl::fusion::{
+    self, AxisSet, Coord, FuseEverything, FusedKernel, Fusion, KernelInput, KernelShader, KernelStage, NotPrinted,
+    StageSource, StageWork,
+};
+use anabranch::dsl::ir::Value;
+use anabranch::dsl::ops::{self, Combiner};
 use anabranch::dsl::scalars::wgsl::PRELUDE;
+use anabranch::dsl::{Graph, HostTensor, TensorType, corpus};
 use anabranch::extend::{Grad, Prim, UnaryFunction, scalars::Real};
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 const TYPES: [DType; 4] = [DType::F32, DType::I32, DType::U32, DType::Bool];
 
@@ -19,10 +29,17 @@ fn shader() -> String {
 
 #[test]
 fn printed_functions_are_valid_shaders() {
-    let shader = shader();
-    let module = naga::front::wgsl::parse_str(&shader).unwrap_or_else(|e| panic!("{}", e.emit_to_string(&shader)));
+    validate(&shader());
+}
+
+/// # Panics
+/// Panics with the message of the compiler if a shader is invalid.
+#[track_caller]
+fn validate(shader: &str) {
+    let module =
+        naga::front::wgsl::parse_str(shader).unwrap_or_else(|e| panic!("{}\n{shader}", e.emit_to_string(shader)));
     let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), Default::default());
-    validator.validate(&module).unwrap_or_else(|e| panic!("{}", e.emit_to_string(&shader)));
+    validator.validate(&module).unwrap_or_else(|e| panic!("{}\n{shader}", e.emit_to_string(shader)));
 }
 
 /// A function of another crate.
@@ -48,12 +65,242 @@ fn the_function_of_another_crate_is_printed() {
 
 #[test]
 fn printed_functions_are_those_of_the_golden_file() {
-    const FILE: &str = "golden/scalar.wgsl";
-    let shader = shader();
+    check_golden(Path::new("golden/scalar.wgsl"), &shader());
+}
+
+#[track_caller]
+fn check_golden(path: &Path, shader: &str) {
     if std::env::var_os("BLESS").is_some() {
-        fs::write(FILE, &shader).expect("tests run in the folder of the package");
+        fs::write(path, shader).expect("tests run in the folder of the package");
     }
-    let expected = fs::read_to_string(FILE).expect("there is a golden file");
+    let expected = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let differs = shader.lines().zip(expected.lines()).find(|(now, file)| now != file);
-    assert!(shader == expected, "{FILE}: {differs:?}\nBLESS=1 writes the functions as they are now");
+    assert!(shader == expected, "{}: {differs:?}\nBLESS=1 writes the shaders as they are now", path.display());
+}
+
+/// Returns the graphs in the golden files of a folder, with their paths.
+fn golden_graphs(folder: &str) -> Vec<(PathBuf, Graph)> {
+    let entries = fs::read_dir(Path::new("golden").join(folder)).expect("tests run in the folder of the package");
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry of a readable folder").path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|e| e == "ir"));
+    paths.sort();
+    assert!(!paths.is_empty(), "{folder} has no graphs");
+    let graph = |path: PathBuf| {
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let source = text.split("; ----").next().expect("a file begins with a graph");
+        let graph = Graph::parse(source, &path.display().to_string()).unwrap_or_else(|e| panic!("{}", e[0]));
+        (path, graph)
+    };
+    paths.into_iter().map(graph).collect()
+}
+
+/// Returns the shader of a kernel, or the reason why there is none. The shader is valid, and if the
+/// kernel is small, has the results of the kernel.
+fn printed(graph: &Graph, kernel: &FusedKernel) -> Result<String, NotPrinted> {
+    let shader = kernel.to_wgsl(graph)?;
+    validate(&shader.code);
+    assert!(shader.workgroups.iter().all(|n| (1..=65_535).contains(n)), "{:?}", shader.workgroups);
+    if kernel.axes.iter().product::<usize>() <= LARGEST {
+        check_results(graph, kernel, &shader);
+    }
+    Ok(shader.code)
+}
+
+/// The largest number of elements of a kernel whose results are compared.
+const LARGEST: usize = 4096;
+
+/// Runs a shader on arbitrary inputs, and compares its results with those of the kernel.
+fn check_results(graph: &Graph, kernel: &FusedKernel, shader: &KernelShader) {
+    let n_inputs = shader.bindings.len() - kernel.outputs.len();
+    let ty = |value: Value| graph.ty(value).element();
+    let tensors: Vec<HostTensor> =
+        shader.bindings[..n_inputs].iter().enumerate().map(|(i, &value)| arbitrary(ty(value), i)).collect();
+    let tensor = |value: Value| {
+        let i = shader.bindings.iter().position(|&v| v == value).expect("every input has a binding");
+        &tensors[i]
+    };
+    let expected = fusion::run_kernel(graph, kernel, &tensor).unwrap_or_else(|e| panic!("{e}"));
+    let outputs: Vec<(DType, usize)> = expected.iter().map(|t| (t.dtype(), t.len())).collect();
+    let inputs: Vec<&HostTensor> = tensors.iter().collect();
+    let found = wgsl::run(&shader.code, shader.workgroups, &inputs, &outputs);
+    // The threads of a row reduce its elements in another order.
+    let tolerance = if kernel.stages.iter().all(|stage| stage.work == StageWork::Map) { 0.0 } else { 1e-4 };
+    for (expected, found) in expected.into_iter().zip(found) {
+        let found = HostTensor::from_buffer(expected.shape().to_vec(), found);
+        for (&x, &y) in numbers(&expected).iter().zip(&numbers(&found)) {
+            let is_close = same_number(x, y) || (x - y).abs() <= tolerance * x.abs().max(1.0);
+            assert!(is_close, "{expected}\n{found}\nof {inputs:?}\n{}", shader.code);
+        }
+    }
+}
+
+/// Returns a tensor of a type, with small numbers.
+fn arbitrary(ty: &TensorType, seed: usize) -> HostTensor {
+    let shape = ty.shape.known().expect("the shapes of a kernel are known");
+    let n = shape.iter().product();
+    let numbers: Vec<i32> = (0..n).map(|i| (i * 37 + seed * 11) as i32 % 41 - 20).collect();
+    match ty.dtype {
+        DType::F32 => HostTensor::new(shape, numbers.into_iter().map(|i| i as f32 * 0.1).collect::<Vec<f32>>()),
+        DType::I32 => HostTensor::new(shape, numbers),
+        DType::U32 => HostTensor::new(shape, numbers.into_iter().map(|i| i as u32).collect::<Vec<u32>>()),
+        DType::Bool => HostTensor::new(shape, numbers.into_iter().map(|i| i % 3 == 0).collect::<Vec<bool>>()),
+        other => panic!("WGSL has no {other}"),
+    }
+}
+
+#[test]
+fn shaders_of_kernels_are_those_of_the_golden_files() {
+    for (path, graph) in golden_graphs("kernels") {
+        let fusion = Fusion::find(&graph, &FuseEverything);
+        let text = |kernel: &FusedKernel| match printed(&graph, kernel) {
+            Ok(code) => code,
+            Err(why) => format!("// Not printed: {why}.\n"),
+        };
+        let shaders: Vec<String> = fusion.kernels().iter().map(text).collect();
+        check_golden(&path.with_extension("wgsl"), &shaders.join("\n"));
+    }
+}
+
+/// Counts of kernels by the reason why they have no shader. `None` counts shaders.
+type Counts = BTreeMap<Option<NotPrinted>, usize>;
+
+/// Counts the kernels of some graphs, after the check of their shaders.
+fn counts<'a>(graphs: impl IntoIterator<Item = &'a Graph>) -> Counts {
+    let mut counts = Counts::new();
+    for graph in graphs {
+        for kernel in Fusion::find(graph, &FuseEverything).kernels() {
+            *counts.entry(printed(graph, kernel).err()).or_default() += 1;
+        }
+    }
+    counts
+}
+
+/// Asserts the number of shaders, and that kernels without one have a reason of a kind.
+#[track_caller]
+fn check_counts(counts: &Counts, at_least: usize, is_expected: impl Fn(&NotPrinted) -> bool) {
+    assert!(counts.get(&None).is_some_and(|&n| n >= at_least), "{counts:?}");
+    let unexpected: Vec<_> = counts.keys().flatten().filter(|why| !is_expected(why)).collect();
+    assert!(unexpected.is_empty(), "{unexpected:?} in {counts:?}");
+}
+
+#[test]
+fn kernels_of_operations_have_shaders_or_reasons() {
+    let graphs: Vec<Graph> = corpus::cases().iter().filter_map(|case| case.graph().ok()).collect();
+    check_counts(&counts(&graphs), 250, |why| {
+        use NotPrinted::{CanFail, NoElements, Product, Type};
+        matches!(why, Product(_) | Type(_) | CanFail(_) | NoElements)
+    });
+}
+
+#[test]
+fn kernels_of_benchmarks_have_shaders_or_reasons() {
+    let programs = anabranch_benches::ALL.iter().flat_map(|(_, programs)| *programs);
+    let graphs: Vec<Graph> = programs.map(|(_, program)| program().graph()).collect();
+    let counts = counts(&graphs);
+    check_counts(&counts, 550, |why| matches!(why, NotPrinted::Product(_) | NotPrinted::Buffers(_)));
+    let large: usize =
+        counts.iter().filter(|(why, _)| matches!(why, Some(NotPrinted::Buffers(_)))).map(|(_, n)| n).sum();
+    assert_eq!(large, 2, "kernels with too many tensors: {counts:?}");
+}
+
+/// Checks that every kernel of some graphs has a shader or a reason, with `f32` for `f64`, which
+/// WGSL lacks.
+pub fn check_kernels<'a>(graphs: impl IntoIterator<Item = &'a Graph>) {
+    let narrow = |graph: &Graph| {
+        let text = graph.to_string().replace("f64", "f32");
+        Graph::parse(&text, "narrow.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]))
+    };
+    let graphs: Vec<Graph> = graphs.into_iter().map(narrow).collect();
+    let counts = counts(&graphs);
+    check_counts(&counts, 1, |why| !matches!(why, NotPrinted::NoFunction(..)));
+}
+
+/// Returns the graph of a softmax and its kernel, which has two reductions, one after the other.
+fn softmax(rows: usize, columns: usize) -> (Graph, FusedKernel) {
+    let text = "graph @softmax(%x: f32[4096, 1000], %mask: bool[1000]) -> (f32[4096, 1000], f32[4096, 1]) {
+        %low = constant -1e9 : f32[]
+        %all_low = broadcast_to %low {shape=[4096, 1000]}
+        %kept = broadcast_to %mask {shape=[4096, 1000]}
+        %masked = select %kept, %x, %all_low
+        %largest = max %masked {axes=[1], keepdim=true}
+        %each_largest = broadcast_to %largest {shape=[4096, 1000]}
+        %less = sub %masked, %each_largest
+        %e = exp %less
+        %total = sum %e {axes=[1], keepdim=true}
+        %each_total = broadcast_to %total {shape=[4096, 1000]}
+        %y = div %e, %each_total
+        %log = log %total
+        return %y, %log
+    }";
+    let text = text.replace("4096", &rows.to_string()).replace("1000", &columns.to_string());
+    let graph = Graph::parse(&text, "softmax.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+    let value = |name: &str| {
+        let mut values = (0..graph.n_values()).map(Value::from_index);
+        values.find(|&v| graph.value(v).name == Some(name)).expect("the graph has the value")
+    };
+    let node = |name: &str| graph.producer(value(name)).expect("a node computes the value");
+    let (both, row) = (AxisSet::first(2), AxisSet::first(1));
+    let over = both.without(row);
+    let stage = |name: &str, work: StageWork, sources: &[StageSource], along: AxisSet| KernelStage {
+        node: node(name),
+        work,
+        sources: sources.to_vec(),
+        along,
+    };
+    let map = |name: &str, sources: &[StageSource]| stage(name, StageWork::Map, sources, both);
+    let reduce = |name: &str, of: usize, by: Combiner| {
+        stage(name, StageWork::Reduce { over, by }, &[StageSource::Stage(of)], row)
+    };
+    let input = |name: &str, map: &[Coord]| KernelInput { value: value(name), map: Some(map.to_vec()) };
+    use StageSource::{Input, Stage};
+    let kernel = FusedKernel {
+        axes: vec![rows, columns],
+        inputs: vec![
+            input("mask", &[Coord::axis(1)]),
+            input("x", &[Coord::axis(0), Coord::axis(1)]),
+            input("low", &[]),
+        ],
+        stages: vec![
+            map("masked", &[Input(0), Input(1), Input(2)]),
+            reduce("largest", 0, Combiner::Max),
+            map("less", &[Stage(0), Stage(1)]),
+            map("e", &[Stage(2)]),
+            reduce("total", 3, Combiner::Sum),
+            map("y", &[Stage(3), Stage(4)]),
+            stage("log", StageWork::Map, &[Stage(4)], row),
+        ],
+        outputs: vec![5, 6],
+    };
+    assert_eq!(kernel.verify(&graph), Ok(()));
+    (graph, kernel)
+}
+
+#[test]
+fn a_kernel_with_two_reductions_reads_each_row_three_times() {
+    let (graph, kernel) = softmax(4096, 1000);
+    let shader = printed(&graph, &kernel).unwrap_or_else(|why| panic!("{why}"));
+    assert_eq!(shader.matches("for (var i = thread").count(), 3);
+    check_golden(Path::new("golden/kernels/softmax.wgsl"), &shader);
+    // The results of small kernels are compared.
+    for (rows, columns) in [(1, 1), (3, 5), (2, 700)] {
+        let (graph, kernel) = softmax(rows, columns);
+        printed(&graph, &kernel).unwrap_or_else(|why| panic!("{why}"));
+    }
+}
+
+#[test]
+fn a_kernel_that_no_template_fits_has_a_reason() {
+    let (graph, kernel) = softmax(4096, 1000);
+    let reason = |change: &dyn Fn(&mut FusedKernel)| {
+        let mut kernel = kernel.clone();
+        change(&mut kernel);
+        printed(&graph, &kernel).expect_err("no template fits").to_string()
+    };
+    let columns = |kernel: &mut FusedKernel| {
+        let over = AxisSet::first(1);
+        kernel.stages[4].work = StageWork::Reduce { over, by: Combiner::Sum };
+    };
+    assert_eq!(reason(&columns), "its reductions are over different axes");
+    assert_eq!(reason(&|kernel| kernel.axes = vec![1 << 20, 1 << 20]), "its indices do not fit into 31 bits");
+    assert_eq!(reason(&|kernel| kernel.axes[0] = 0), "it has no elements");
 }

@@ -3,7 +3,7 @@
 
 use anabranch::GraphFn;
 use anabranch::nn::Init;
-use anabranch::{DType, HostTensor, Session, TensorType};
+use anabranch::{DType, Graph, HostTensor, Session, TensorType};
 use anabranch_runtime::Program;
 use std::hint::black_box;
 use std::rc::Rc;
@@ -18,6 +18,7 @@ pub mod vision;
 pub struct Benchmark {
     call: Box<dyn FnMut()>,
     explain: Box<dyn Fn() -> String>,
+    graph: Box<dyn Fn() -> Graph>,
 }
 
 /// An input, which is made for the first call.
@@ -69,14 +70,16 @@ impl Benchmark {
         let session = Session::new().expect("a session on the CPU");
         let function = Rc::new(session.function(f).expect("the function has a name"));
         let types: Vec<TensorType> = inputs.iter().map(BenchInput::ty).collect();
-        let explained = function.clone();
+        let [explained, of_graph] = [function.clone(), function.clone()];
+        let types_of_graph = types.clone();
         let mut made = None;
         let call = move || {
             let inputs = made.get_or_insert_with(|| make(&inputs));
             black_box(function.call_host(black_box(inputs)).unwrap_or_else(|e| panic!("{e}")));
         };
         let explain = move || explained.explain(&types).unwrap_or_else(|e| panic!("{e}"));
-        Benchmark { call: Box::new(call), explain: Box::new(explain) }
+        let graph = move || of_graph.graph(&types_of_graph).unwrap_or_else(|e| panic!("{e}"));
+        Benchmark { call: Box::new(call), explain: Box::new(explain), graph: Box::new(graph) }
     }
 
     /// Creates a program that writes its results to memory that is kept from call to call.
@@ -85,13 +88,14 @@ impl Benchmark {
         let types: Vec<TensorType> = inputs.iter().map(BenchInput::ty).collect();
         let graph = session.function(f).and_then(|f| f.graph(&types));
         let program = Rc::new(graph.and_then(Program::new).unwrap_or_else(|e| panic!("{e}")));
-        let explained = program.clone();
+        let [explained, of_graph] = [program.clone(), program.clone()];
         let (mut made, mut outputs) = (None, Vec::new());
         let call = move || {
             let inputs = made.get_or_insert_with(|| make(&inputs));
             program.run_into(inputs, &mut Vec::new(), &mut outputs).unwrap_or_else(|e| panic!("{e}"));
         };
-        Benchmark { call: Box::new(call), explain: Box::new(move || explained.explain()) }
+        let (explain, graph) = (move || explained.explain(), move || of_graph.graph().clone());
+        Benchmark { call: Box::new(call), explain: Box::new(explain), graph: Box::new(graph) }
     }
 
     /// Makes the inputs and runs the program once, so that a measurement has neither in it.
@@ -109,6 +113,11 @@ impl Benchmark {
     /// Returns the plan as text.
     pub fn explain(&self) -> String {
         (self.explain)()
+    }
+
+    /// Returns the graph that is compiled.
+    pub fn graph(&self) -> Graph {
+        (self.graph)()
     }
 }
 

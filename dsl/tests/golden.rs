@@ -6,7 +6,7 @@
 //! | `verify` | a graph that breaks the invariant in its name, with all errors after the lines |
 //! | `passes/<pass>` | a graph, and after the line `; ---- after <pass>` the output of the pass |
 //! | `passes/specialize` | the same, with the types of the inputs in the first line: `; inputs: f32[2]` |
-//! | `kernels` | a graph, and after the line `; ---- kernels` its fused kernels |
+//! | `kernels` | a graph, and after the line `; ---- kernels` its fused kernels, whose shaders are in the file `.wgsl` |
 //! | `operations.txt` | a table of the facts that the definition of each operation states |
 //!
 //! Lines that begin with `;` at the start of a file describe it.
@@ -28,10 +28,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden")
 }
 
-/// Returns the golden files of a folder, sorted by name.
+/// Returns the golden files of a folder, sorted by name. The shaders beside them have a test of
+/// their own.
 fn files(folder: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(root().join(folder)).unwrap_or_else(|e| panic!("{folder}: {e}"));
     let mut files: Vec<PathBuf> = entries.map(|e| e.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_none_or(|e| e != "wgsl"));
     files.sort();
     for file in &files {
         assert_eq!(file.extension().and_then(|e| e.to_str()), Some("ir"), "{}: not a golden file", file.display());

@@ -102,31 +102,27 @@ impl ControlCase {
         self
     }
 
-    /// Returns the plans of the runs and of their gradients as text, each with a title. Runs on
-    /// inputs of one type share a plan.
-    pub fn plans(&self) -> Vec<(String, String)> {
-        let mut plans: Vec<(String, String)> = Vec::new();
-        let mut planned: HashSet<(String, Vec<TensorType>)> = HashSet::new();
+    /// Returns the optimized graphs of the runs and of their gradients, each with a title. Runs on
+    /// inputs of one type share a graph.
+    fn graphs(&self) -> Vec<(String, Graph)> {
+        let mut graphs: Vec<(String, Graph)> = Vec::new();
+        let mut seen: HashSet<(String, Vec<TensorType>)> = HashSet::new();
         for (i, run) in self.runs.iter().enumerate() {
             let orders = 1 + usize::from(run.expected.first.is_some()) + usize::from(run.expected.second.is_some());
             for order in 0..orders {
                 // A case may be about an error of the trace.
                 let Ok(traced) = (run.traced)(order) else { continue };
                 let types: Vec<TensorType> = run.inputs.iter().map(HostTensor::ty).collect();
-                if !planned.insert((traced.graph.to_string(), types.clone())) {
+                if !seen.insert((traced.graph.to_string(), types.clone())) {
                     continue;
                 }
                 let Ok(mut graph) = specialize(&traced.graph, &types) else { continue };
                 Pipeline::standard().run(&mut graph);
-                let Ok(program) = Program::new(graph) else { continue };
                 let gradient = ["", ", gradient", ", second gradient"][order];
-                let plan = program.explain();
-                if plans.iter().all(|(_, other)| *other != plan) {
-                    plans.push((format!("{}, run {i}{gradient}", self.name), plan));
-                }
+                graphs.push((format!("{}, run {i}{gradient}", self.name), graph));
             }
         }
-        plans
+        graphs
     }
 
     /// Returns the problem of the case, if there is one.
@@ -145,11 +141,26 @@ impl ControlCase {
     }
 }
 
-/// Checks every case of a corpus like [`check_all`], and compares their plans with the golden file
-/// of the corpus.
+/// Checks every case of a corpus like [`check_all`], compares their plans with the golden file of
+/// the corpus, and prints their kernels as shaders.
 pub fn check_corpus(name: &str, cases: &[ControlCase], at_least: usize) {
     check_all(cases, at_least);
-    support::plans::check_plans(name, &cases.iter().flat_map(ControlCase::plans).collect::<Vec<_>>());
+    let graphs: Vec<_> = cases.iter().map(ControlCase::graphs).collect();
+    support::plans::check_plans(name, &graphs.iter().flat_map(|of_case| plans(of_case)).collect::<Vec<_>>());
+    crate::shaders::check_kernels(graphs.iter().flatten().map(|(_, graph)| graph));
+}
+
+/// Returns the different plans of the graphs of a case as text, each with a title.
+fn plans(graphs: &[(String, Graph)]) -> Vec<(String, String)> {
+    let mut plans: Vec<(String, String)> = Vec::new();
+    for (title, graph) in graphs {
+        let Ok(program) = Program::new(graph.clone()) else { continue };
+        let plan = program.explain();
+        if plans.iter().all(|(_, other)| *other != plan) {
+            plans.push((title.clone(), plan));
+        }
+    }
+    plans
 }
 
 /// Checks every case of a list and reports those that fail.

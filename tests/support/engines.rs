@@ -10,6 +10,9 @@ use anabranch_runtime::Program;
 
 pub type Outcome = Result<Vec<HostTensor>, Diagnostic>;
 
+/// A graph with its kernels.
+type FusedGraph = (Graph, Fusion);
+
 /// A graph, compiled for inputs of one type by every engine: the interpreter and the plan, each
 /// before and after the passes, plans with one part of the compiler disabled, and several devices.
 pub struct Engines {
@@ -17,7 +20,7 @@ pub struct Engines {
     traced: Graph,
     interpreted: Vec<(&'static str, Result<Graph, Diagnostic>)>,
     /// The kernels of the optimized graph, which the interpreter runs.
-    fused: Vec<(&'static str, Result<(Graph, Fusion), Diagnostic>)>,
+    fused: Vec<(&'static str, Result<FusedGraph, Diagnostic>)>,
     planned: Vec<(&'static str, Result<Program, Diagnostic>)>,
     placed: Result<RandomPlacements, Diagnostic>,
 }
@@ -72,7 +75,7 @@ impl Engines {
         };
         let mut outcomes: Vec<_> = self.interpreted.iter().map(|(name, graph)| (*name, interpret(graph))).collect();
         outcomes.extend(self.fused.iter().map(|(name, fused)| {
-            let run = |(graph, fusion): &(Graph, Fusion)| {
+            let run = |(graph, fusion): &FusedGraph| {
                 let context = interp::RunContext { fusion: Some(fusion), ..Default::default() };
                 interp::run_in(graph, inputs, &mut vars.to_vec(), interp::InterpOptions::default(), context)
             };
@@ -88,7 +91,7 @@ impl Engines {
 }
 
 /// Finds the kernels of a graph and checks their invariants.
-fn with_kernels(graph: Graph, target: &dyn FusionTarget) -> (Graph, Fusion) {
+fn with_kernels(graph: Graph, target: &dyn FusionTarget) -> FusedGraph {
     let fusion = Fusion::find(&graph, target);
     for kernel in fusion.kernels() {
         if let Err(broken) = kernel.verify(&graph) {

@@ -49,12 +49,14 @@ mod print;
 mod run;
 mod users;
 mod verify;
+mod wgsl;
 
 pub use access::Coord;
 pub use find::{FuseEverything, FuseNothing, FusionTarget, reduced_axes};
 pub use print::KernelText;
 pub use run::run_kernel;
 pub use users::{Users, users};
+pub use wgsl::{KernelShader, NotPrinted};
 
 use crate::ir::{Graph, Node, Value};
 use crate::ops::Combiner;

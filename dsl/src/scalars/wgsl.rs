@@ -24,7 +24,7 @@ fn is_nan(x: f32) -> bool {
 ";
 
 /// Returns the name of a type, if WGSL has it.
-fn type_name(dtype: DType) -> Option<&'static str> {
+pub(crate) fn type_name(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::F32 => "f32",
         DType::I32 => "i32",

@@ -1,0 +1,596 @@
+//! Printing of kernels as compute shaders in the shading language of WebGPU.
+//!
+//! There are two templates:
+//!
+//! | template | kernels | threads |
+//! |---|---|---|
+//! | *flat* | without reductions | one for each element |
+//! | *rows* | with reductions over the same axes | a workgroup for each index of the other axes |
+//!
+//! A *row* is the set of elements with the same index along the axes that are kept. The threads of
+//! its workgroup take its elements in turns, and combine what each of them has reduced in a tree of
+//! fixed order in workgroup memory. Then all threads have the result. Stages that read it run in a
+//! second loop over the row, which computes earlier stages again instead of storing them.
+//!
+//! No device uses the shaders yet. Tests validate them, and compare the results of small kernels.
+//!
+//! # Memory
+//!
+//! Tensors are contiguous and row-major. A `bool` is a `u32` in memory, 0 or 1, since WGSL has no
+//! smaller type there. An index has at most 31 bits, so that a loop over indices ends.
+
+use super::access::varies_along;
+use super::{AxisSet, Coord, FusedKernel, KernelStage, StageSource, StageWork};
+use crate::DType;
+use crate::ir::{Graph, Op, Value};
+use crate::ops::{Combiner, OpClass, Prim, ScalarForm, prim};
+use crate::scalars::wgsl::{PRELUDE, type_name};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Write};
+
+/// The threads of a workgroup of the flat template, and the most of a workgroup of the other one.
+const THREADS: [usize; 2] = [64, 256];
+
+/// The number of workgroups along one axis that every device supports.
+const MAX_GROUPS: usize = 65_535;
+
+/// The number of storage buffers that every device supports.
+const MAX_BUFFERS: usize = 8;
+
+/// The functions of random numbers: the word of a stream at an index.
+const RANDOM: &str = "\
+fn high_product(a: u32, b: u32) -> u32 {
+    let low = (a & 0xffffu) * (b & 0xffffu);
+    let middle = (a >> 16u) * (b & 0xffffu) + (low >> 16u);
+    let rest = (a & 0xffffu) * (b >> 16u) + (middle & 0xffffu);
+    return (a >> 16u) * (b >> 16u) + (middle >> 16u) + (rest >> 16u);
+}
+
+fn random_word(key: vec2<u32>, index: u32) -> u32 {
+    var round_key = key;
+    var counter = vec4<u32>(index / 4u, 0u, 0u, 0u);
+    for (var round = 0u; round < 10u; round++) {
+        let high = vec2<u32>(high_product(0xd2511f53u, counter.x), high_product(0xcd9e8d57u, counter.z));
+        let low = vec2<u32>(0xd2511f53u * counter.x, 0xcd9e8d57u * counter.z);
+        counter = vec4<u32>(high.y ^ counter.y ^ round_key.x, low.y, high.x ^ counter.w ^ round_key.y, low.x);
+        round_key += vec2<u32>(0x9e3779b9u, 0xbb67ae85u);
+    }
+    return counter[index % 4u];
+}
+";
+
+/// Conversions that saturate, with 0 for NaN.
+const I32_OF_F32: &str = "\
+fn i32_of_f32(x: f32) -> i32 {
+    let inside = i32(clamp(x, -2147483648.0f, 2147483520.0f));
+    return select(select(inside, 2147483647i, x >= 2147483648.0f), 0i, is_nan(x));
+}
+";
+const U32_OF_F32: &str = "\
+fn u32_of_f32(x: f32) -> u32 {
+    let inside = u32(clamp(x, 0.0f, 4294967040.0f));
+    return select(select(inside, 4294967295u, x >= 4294967296.0f), 0u, is_nan(x));
+}
+";
+
+/// A kernel as a shader with the entry point `main`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelShader {
+    /// The text.
+    pub code: String,
+    /// The tensors of the bindings of group 0, in order: the inputs, then the outputs.
+    pub bindings: Vec<Value>,
+    /// The number of workgroups along the first two axes.
+    pub workgroups: [usize; 2],
+}
+
+/// The reason why a kernel is not printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NotPrinted {
+    /// A product has no template.
+    Product(Prim),
+    /// WGSL lacks the element type.
+    Type(DType),
+    /// A shader cannot report the error of an operation.
+    CanFail(Prim),
+    /// The operation has no recorded form for the type.
+    NoFunction(Prim, DType),
+    /// The reductions are over different axes.
+    SeveralReductions,
+    /// An index does not fit into 31 bits.
+    TooLarge,
+    /// The kernel needs more buffers than every device supports.
+    Buffers(usize),
+    /// There is nothing to compute.
+    NoElements,
+}
+
+impl Display for NotPrinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotPrinted::Product(op) => write!(f, "there is no template for `{op}`"),
+            NotPrinted::Type(dtype) => write!(f, "WGSL has no {dtype}"),
+            NotPrinted::CanFail(op) => write!(f, "a shader cannot report the error of `{op}`"),
+            NotPrinted::NoFunction(op, dtype) => write!(f, "`{op}` has no recorded form for {dtype}"),
+            NotPrinted::SeveralReductions => write!(f, "its reductions are over different axes"),
+            NotPrinted::TooLarge => write!(f, "its indices do not fit into 31 bits"),
+            NotPrinted::Buffers(n) => write!(f, "it needs {n} buffers, but a shader may have only {MAX_BUFFERS}"),
+            NotPrinted::NoElements => write!(f, "it has no elements"),
+        }
+    }
+}
+
+impl std::error::Error for NotPrinted {}
+
+impl FusedKernel {
+    /// Returns the kernel as a compute shader.
+    ///
+    /// # Errors
+    /// Returns the reason if no template fits or if WGSL lacks a type.
+    pub fn to_wgsl(&self, graph: &Graph) -> Result<KernelShader, NotPrinted> {
+        let printer = Printer::new(graph, self)?;
+        match printer.reduced.is_empty() && printer.levels.iter().all(|&level| level == 0) {
+            true => printer.flat(),
+            false => printer.rows(),
+        }
+    }
+}
+
+/// The state of printing one kernel.
+struct Printer<'a> {
+    graph: &'a Graph,
+    kernel: &'a FusedKernel,
+    /// The tensors of the bindings. Inputs with the same tensor share one.
+    bindings: Vec<Value>,
+    /// The axes that reductions reduce.
+    reduced: AxisSet,
+    /// For each stage the number of reductions, one after another, that its value depends on.
+    levels: Vec<usize>,
+    /// The functions that the shader calls, by name.
+    functions: BTreeMap<String, String>,
+    /// The lines of the entry point.
+    body: String,
+    indentation: usize,
+}
+
+impl<'a> Printer<'a> {
+    fn new(graph: &'a Graph, kernel: &'a FusedKernel) -> Result<Printer<'a>, NotPrinted> {
+        let mut reduced = None;
+        let mut levels: Vec<usize> = Vec::new();
+        for stage in &kernel.stages {
+            let level = |source: &StageSource| if let StageSource::Stage(i) = source { levels[*i] } else { 0 };
+            let level = stage.sources.iter().map(level).max().unwrap_or(0);
+            levels.push(match stage.work {
+                StageWork::Product => return Err(NotPrinted::Product(op_of(graph, stage))),
+                StageWork::Map | StageWork::Draw => level,
+                StageWork::Reduce { over, .. } => {
+                    if reduced.is_some_and(|others| others != over) {
+                        return Err(NotPrinted::SeveralReductions);
+                    }
+                    reduced = Some(over);
+                    level + 1
+                }
+            });
+        }
+        let mut bindings: Vec<Value> = Vec::new();
+        for input in &kernel.inputs {
+            if !bindings.contains(&input.value) {
+                bindings.push(input.value);
+            }
+        }
+        bindings.extend((0..kernel.outputs.len()).map(|o| kernel.output(graph, o)));
+        if bindings.len() > MAX_BUFFERS {
+            return Err(NotPrinted::Buffers(bindings.len()));
+        }
+        let sizes = bindings.iter().map(|&v| graph.ty(v).element().shape.size().expect("the shapes are known"));
+        let size = kernel.axes.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
+        if sizes.chain([size.unwrap_or(usize::MAX)]).any(|n| i32::try_from(n).is_err()) {
+            return Err(NotPrinted::TooLarge);
+        }
+        let (functions, body) = (BTreeMap::new(), String::new());
+        let reduced = reduced.unwrap_or_default();
+        Ok(Printer { graph, kernel, bindings, reduced, levels, functions, body, indentation: 1 })
+    }
+
+    /// Prints one thread for each element.
+    fn flat(mut self) -> Result<KernelShader, NotPrinted> {
+        let all = AxisSet::first(self.kernel.axes.len());
+        let n = self.extent(all);
+        if n == 0 {
+            return Err(NotPrinted::NoElements);
+        }
+        let threads = THREADS[0];
+        self.line(format_args!("let i = (group.x + group.y * groups.x) * {threads}u + thread;"));
+        self.line(format_args!("if i >= {n}u {{ return; }}"));
+        self.unravel("i", all);
+        for i in self.inputs_of(0..self.kernel.stages.len()) {
+            self.load(i);
+        }
+        for s in 0..self.kernel.stages.len() {
+            self.stage(s)?;
+        }
+        for o in 0..self.kernel.outputs.len() {
+            self.store(o, all, None);
+        }
+        self.finish(n.div_ceil(threads), threads)
+    }
+
+    /// Prints one workgroup for each row.
+    fn rows(mut self) -> Result<KernelShader, NotPrinted> {
+        let kept = AxisSet::first(self.kernel.axes.len()).without(self.reduced);
+        let (n_rows, n) = (self.extent(kept), self.extent(self.reduced));
+        if n_rows == 0 {
+            return Err(NotPrinted::NoElements);
+        }
+        let threads = n.next_power_of_two().clamp(1, THREADS[1]);
+        self.line(format_args!("let row = group.x + group.y * groups.x;"));
+        self.line(format_args!("if row >= {n_rows}u {{ return; }}"));
+        self.unravel("row", kept);
+        for i in self.inputs_of(0..self.kernel.stages.len()) {
+            if self.is_of_row(StageSource::Input(i)) {
+                self.load(i);
+            }
+        }
+        for level in 0..=self.levels.iter().copied().max().unwrap_or(0) {
+            self.level(level, kept, n, threads)?;
+        }
+        for o in 0..self.kernel.outputs.len() {
+            if self.is_of_row(StageSource::Stage(self.kernel.outputs[o])) {
+                self.store(o, kept, Some("thread == 0u"));
+            }
+        }
+        self.finish(n_rows, threads)
+    }
+
+    /// Prints what depends on `level` reductions: the stages of the row, then a loop over its
+    /// elements, and then the reductions that the loop has begun.
+    fn level(&mut self, level: usize, kept: AxisSet, n: usize, threads: usize) -> Result<(), NotPrinted> {
+        let kernel = self.kernel;
+        for s in 0..kernel.stages.len() {
+            let is_reduction = matches!(kernel.stages[s].work, StageWork::Reduce { .. });
+            if self.levels[s] == level && !is_reduction && self.is_of_row(StageSource::Stage(s)) {
+                self.stage(s)?;
+            }
+        }
+        let mut reductions = Vec::new();
+        for (s, stage) in kernel.stages.iter().enumerate() {
+            if let StageWork::Reduce { by, .. } = stage.work
+                && self.levels[s] == level + 1
+            {
+                let dtype = self.dtype(s);
+                let combine = self.function(by.prim(), dtype)?;
+                let identity = identity(by, dtype).ok_or(NotPrinted::NoFunction(by.prim(), dtype))?;
+                self.line(format_args!("var r{s}: {} = {identity};", self.type_of(s)?));
+                reductions.push((s, combine));
+            }
+        }
+        let outputs: Vec<usize> = (0..kernel.outputs.len())
+            .filter(|&o| {
+                let s = kernel.outputs[o];
+                self.levels[s] == level && !self.is_of_row(StageSource::Stage(s))
+            })
+            .collect();
+        if reductions.is_empty() && outputs.is_empty() {
+            return Ok(());
+        }
+        self.line(format_args!("for (var i = thread; i < {n}u; i += {threads}u) {{"));
+        self.indentation += 1;
+        self.unravel("i", self.reduced);
+        let targets = reductions.iter().map(|&(s, _)| s).chain(outputs.iter().map(|&o| kernel.outputs[o]));
+        let needed = self.needed(targets.collect());
+        for i in self.inputs_of(needed.iter().copied()) {
+            if !self.is_of_row(StageSource::Input(i)) {
+                self.load(i);
+            }
+        }
+        for &s in &needed {
+            match reductions.iter().find(|(r, _)| *r == s) {
+                Some((_, combine)) => {
+                    let operand = self.source(kernel.stages[s].sources[0]);
+                    self.line(format_args!("r{s} = {combine}(r{s}, {operand});"));
+                }
+                None => self.stage(s)?,
+            }
+        }
+        for o in outputs {
+            self.store(o, kept.union(self.reduced), None);
+        }
+        self.indentation -= 1;
+        self.line(format_args!("}}"));
+        for (s, combine) in reductions {
+            let tree = self.tree(&combine, self.dtype(s), threads)?;
+            self.line(format_args!("let s{s} = {tree}(thread, r{s});"));
+        }
+        Ok(())
+    }
+
+    /// Returns the stages that a loop over a row computes for some stages, in order: those, and the
+    /// stages of elements that they read.
+    fn needed(&self, mut targets: Vec<usize>) -> Vec<usize> {
+        let mut needed = vec![false; self.kernel.stages.len()];
+        while let Some(s) = targets.pop() {
+            if needed[s] {
+                continue;
+            }
+            needed[s] = true;
+            for source in &self.kernel.stages[s].sources {
+                if let StageSource::Stage(i) = *source
+                    && !self.is_of_row(*source)
+                {
+                    targets.push(i);
+                }
+            }
+        }
+        (0..needed.len()).filter(|&s| needed[s]).collect()
+    }
+
+    /// Returns the inputs that stages read by element, in order.
+    fn inputs_of(&self, stages: impl IntoIterator<Item = usize>) -> Vec<usize> {
+        let sources = stages.into_iter().flat_map(|s| &self.kernel.stages[s].sources);
+        let mut inputs: Vec<usize> = sources
+            .filter_map(|source| if let StageSource::Input(i) = *source { Some(i) } else { None })
+            .filter(|&i| self.kernel.inputs[i].map.is_some())
+            .collect();
+        inputs.sort_unstable();
+        inputs.dedup();
+        inputs
+    }
+
+    /// Returns whether a value is the same for all elements of a row.
+    fn is_of_row(&self, source: StageSource) -> bool {
+        let along = match source {
+            StageSource::Input(i) => self.kernel.inputs[i].map.as_deref().map(varies_along).unwrap_or_default(),
+            StageSource::Stage(s) => self.kernel.stages[s].along,
+        };
+        along.without(self.reduced) == along
+    }
+
+    /// Returns the number of indices along some axes.
+    fn extent(&self, axes: AxisSet) -> usize {
+        axes.iter().map(|axis| self.kernel.axes[axis]).product()
+    }
+
+    fn dtype(&self, stage: usize) -> DType {
+        let result = self.graph.node(self.kernel.stages[stage].node).results[0];
+        self.graph.ty(result).element().dtype
+    }
+
+    fn type_of(&self, stage: usize) -> Result<&'static str, NotPrinted> {
+        let dtype = self.dtype(stage);
+        type_name(dtype).ok_or(NotPrinted::Type(dtype))
+    }
+
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        writeln!(self.body, "{:1$}{line}", "", 4 * self.indentation).expect("a string takes all text");
+    }
+
+    /// Prints the indices along some axes, as variables, from their row-major index. An axis of
+    /// extent 1 has no variable.
+    fn unravel(&mut self, from: &str, axes: AxisSet) {
+        let mut axes: Vec<usize> = axes.iter().filter(|&axis| self.kernel.axes[axis] != 1).collect();
+        let mut stride = 1;
+        axes.reverse();
+        for (i, &axis) in axes.iter().enumerate() {
+            let extent = self.kernel.axes[axis].max(1);
+            let rest = if stride == 1 { from.to_owned() } else { format!("{from} / {stride}u") };
+            match i + 1 == axes.len() {
+                true => self.line(format_args!("let a{axis} = {rest};")),
+                false => self.line(format_args!("let a{axis} = {rest} % {extent}u;")),
+            }
+            stride *= extent;
+        }
+    }
+
+    /// Returns the row-major index of an element of a tensor. Differences of `u32` wrap, and the
+    /// index itself is never negative.
+    fn index(&self, map: &[Coord], extents: &[usize]) -> String {
+        let (mut first, mut stride) = (0, 1);
+        let mut factors = vec![0; self.kernel.axes.len()];
+        for (coord, &extent) in map.iter().zip(extents).rev() {
+            first += stride * coord.offset;
+            if let Some((axis, scale)) = coord.term
+                && self.kernel.axes[axis] != 1
+            {
+                factors[axis] += stride as isize * scale;
+            }
+            stride *= extent;
+        }
+        let term = |(axis, &factor): (usize, &isize)| match factor.unsigned_abs() {
+            1 => format!("a{axis}"),
+            factor => format!("a{axis} * {factor}u"),
+        };
+        let terms = |sign: isize| factors.iter().enumerate().filter(move |(_, factor)| factor.signum() == sign);
+        let mut sum: Vec<String> = terms(1).map(term).collect();
+        if first > 0 || sum.is_empty() {
+            sum.push(format!("{first}u"));
+        }
+        terms(-1).map(term).fold(sum.join(" + "), |sum, term| format!("{sum} - {term}"))
+    }
+
+    /// Returns the index of an element of a value that varies along some axes.
+    fn index_along(&self, along: AxisSet) -> String {
+        let (map, extents): (Vec<Coord>, Vec<usize>) =
+            along.iter().map(|axis| (Coord::axis(axis), self.kernel.axes[axis])).unzip();
+        self.index(&map, &extents)
+    }
+
+    fn binding(&self, value: Value) -> usize {
+        self.bindings.iter().position(|&v| v == value).expect("every tensor has a binding")
+    }
+
+    /// Prints the read of an input.
+    fn load(&mut self, input: usize) {
+        let input_of = &self.kernel.inputs[input];
+        let map = input_of.map.as_ref().expect("an input that is read by element has a map");
+        let ty = self.graph.ty(input_of.value).element();
+        let extents = ty.shape.known().expect("the shapes are known");
+        let element = format!("t{}[{}]", self.binding(input_of.value), self.index(map, &extents));
+        match ty.dtype {
+            DType::Bool => self.line(format_args!("let x{input} = {element} != 0u;")),
+            _ => self.line(format_args!("let x{input} = {element};")),
+        }
+    }
+
+    /// Prints the write of an output. `axes` are those with an index here. One of the threads that
+    /// have the same element writes it.
+    fn store(&mut self, output: usize, axes: AxisSet, condition: Option<&str>) {
+        let stage = self.kernel.outputs[output];
+        let along = self.kernel.stages[stage].along;
+        let repeated = axes.without(along).iter().filter(|&axis| self.kernel.axes[axis] != 1);
+        let conditions: Vec<String> =
+            condition.map(str::to_owned).into_iter().chain(repeated.map(|axis| format!("a{axis} == 0u"))).collect();
+        let t = self.binding(self.kernel.output(self.graph, output));
+        let value = if self.dtype(stage) == DType::Bool { format!("u32(s{stage})") } else { format!("s{stage}") };
+        let write = format!("t{t}[{}] = {value};", self.index_along(along));
+        match conditions.is_empty() {
+            true => self.line(format_args!("{write}")),
+            false => self.line(format_args!("if {} {{ {write} }}", conditions.join(" && "))),
+        }
+    }
+
+    fn source(&self, source: StageSource) -> String {
+        match source {
+            StageSource::Input(i) => format!("x{i}"),
+            StageSource::Stage(s) => format!("s{s}"),
+        }
+    }
+
+    /// Prints a stage that is no reduction.
+    fn stage(&mut self, s: usize) -> Result<(), NotPrinted> {
+        let stage = &self.kernel.stages[s];
+        let (ty, data) = (self.type_of(s)?, self.graph.node(stage.node));
+        let op = op_of(self.graph, stage);
+        let value = if stage.work == StageWork::Draw {
+            self.functions.insert("random_word".to_owned(), RANDOM.to_owned());
+            let key = self.binding(data.operands[0]);
+            let index = self.index_along(stage.along);
+            let word = format!("random_word(vec2<u32>(t{key}[0], t{key}[1]), {index})");
+            if op == prim::RANDOM_BITS { word } else { format!("f32({word} >> 8u) * 0x1p-24f") }
+        } else {
+            let operand = self.graph.ty(data.operands[0]).element().dtype;
+            let sources: Vec<String> = stage.sources.iter().map(|&source| self.source(source)).collect();
+            match op.class {
+                OpClass::Scalar(ScalarForm::Identity) => sources[0].clone(),
+                _ if op == prim::CAST => self.cast(&sources[0], operand, self.dtype(s))?,
+                _ if op.can_fail(operand) => return Err(NotPrinted::CanFail(op)),
+                _ => {
+                    let dtype = if op == prim::SELECT { self.dtype(s) } else { operand };
+                    format!("{}({})", self.function(op, dtype)?, sources.join(", "))
+                }
+            }
+        };
+        self.line(format_args!("let s{s}: {ty} = {value};"));
+        Ok(())
+    }
+
+    /// Returns the name of the function of an elementwise operation.
+    fn function(&mut self, op: Prim, dtype: DType) -> Result<String, NotPrinted> {
+        type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
+        let name = format!("{}_{dtype}", op.name.replace('.', "_"));
+        if !self.functions.contains_key(&name) {
+            let form = op.scalar_form(dtype).ok_or(NotPrinted::NoFunction(op, dtype))?;
+            let text = form.to_wgsl(&name, op.name).ok_or(NotPrinted::Type(dtype))?;
+            self.functions.insert(name.clone(), text);
+        }
+        Ok(name)
+    }
+
+    /// Returns the value converted to another type.
+    fn cast(&mut self, x: &str, from: DType, to: DType) -> Result<String, NotPrinted> {
+        let ty = type_name(to).ok_or(NotPrinted::Type(to))?;
+        Ok(match (from, to) {
+            (DType::F32, DType::I32 | DType::U32) => {
+                let name = format!("{ty}_of_f32");
+                let text = if to == DType::I32 { I32_OF_F32 } else { U32_OF_F32 };
+                self.functions.insert(name.clone(), text.to_owned());
+                format!("{name}({x})")
+            }
+            _ => format!("{ty}({x})"),
+        })
+    }
+
+    /// Returns the name of the function that combines a value of each thread.
+    fn tree(&mut self, combine: &str, dtype: DType, threads: usize) -> Result<String, NotPrinted> {
+        let ty = type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
+        let name = format!("tree_{combine}");
+        let partial = format!("partial_{ty}");
+        self.functions.insert(partial.clone(), format!("var<workgroup> {partial}: array<{ty}, {threads}>;\n"));
+        let text = format!(
+            "\
+fn {name}(thread: u32, x: {ty}) -> {ty} {{
+    {partial}[thread] = x;
+    for (var half = {}u; half > 0u; half >>= 1u) {{
+        workgroupBarrier();
+        if thread < half {{ {partial}[thread] = {combine}({partial}[thread], {partial}[thread + half]); }}
+    }}
+    workgroupBarrier();
+    let result = {partial}[0];
+    workgroupBarrier();
+    return result;
+}}
+",
+            threads / 2
+        );
+        self.functions.insert(name.clone(), text);
+        Ok(name)
+    }
+
+    /// Returns the shader of the lines printed so far.
+    fn finish(self, n_groups: usize, threads: usize) -> Result<KernelShader, NotPrinted> {
+        let mut code = String::new();
+        for line in self.kernel.text(self.graph).to_string().lines() {
+            code += &format!("// {line}\n");
+        }
+        code += &format!("\n{PRELUDE}\n");
+        for text in self.functions.values() {
+            code += &format!("{text}\n");
+        }
+        let n_inputs = self.bindings.len() - self.kernel.outputs.len();
+        for (i, &value) in self.bindings.iter().enumerate() {
+            let dtype = self.graph.ty(value).element().dtype;
+            let ty = if dtype == DType::Bool { Some("u32") } else { type_name(dtype) };
+            let ty = ty.ok_or(NotPrinted::Type(dtype))?;
+            let access = if i < n_inputs { "read" } else { "read_write" };
+            code += &format!("@group(0) @binding({i}) var<storage, {access}> t{i}: array<{ty}>;\n");
+        }
+        code += &format!(
+            "
+@compute @workgroup_size({threads})
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {{
+{}}}
+",
+            self.body
+        );
+        let workgroups = [n_groups.min(MAX_GROUPS), n_groups.div_ceil(MAX_GROUPS)];
+        Ok(KernelShader { code, bindings: self.bindings, workgroups })
+    }
+}
+
+fn op_of(graph: &Graph, stage: &KernelStage) -> Prim {
+    let Op::Prim(op, _) = graph.node(stage.node).op else { panic!("a stage is a primitive operation") };
+    op
+}
+
+/// Returns the value that a reduction starts with, if it is defined for the type.
+fn identity(by: Combiner, dtype: DType) -> Option<&'static str> {
+    Some(match (by, dtype) {
+        (Combiner::Sum, DType::F32) => "0.0f",
+        (Combiner::Sum, DType::I32) => "0i",
+        (Combiner::Sum | Combiner::Max, DType::U32) => "0u",
+        (Combiner::Product, DType::F32) => "1.0f",
+        (Combiner::Product, DType::I32) => "1i",
+        (Combiner::Product, DType::U32) => "1u",
+        (Combiner::Max, DType::F32) => "-bitcast<f32>(infinity_bits)",
+        (Combiner::Max, DType::I32) => "bitcast<i32>(0x80000000u)",
+        (Combiner::Min, DType::F32) => "bitcast<f32>(infinity_bits)",
+        (Combiner::Min, DType::I32) => "2147483647i",
+        (Combiner::Min, DType::U32) => "4294967295u",
+        (Combiner::And, DType::Bool) => "true",
+        (Combiner::Or, DType::Bool) => "false",
+        _ => return None,
+    })
+}

@@ -1,0 +1,1 @@
+// Not printed: there is no template for `matmul`.

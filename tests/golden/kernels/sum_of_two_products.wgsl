@@ -1,0 +1,3 @@
+// Not printed: there is no template for `matmul`.
+
+// Not printed: there is no template for `matmul`.
