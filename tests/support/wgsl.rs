@@ -9,16 +9,16 @@ use naga::{BinaryOperator, BuiltIn, Expression, Handle, Literal, MathFunction, S
 use naga::{Binding, Block, Function, Module, TypeInner};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Number {
+enum ShaderNumber {
     F32(f32),
     I32(i32),
     U32(u32),
     Bool(bool),
 }
-use Number::{Bool, F32, I32, U32};
+use ShaderNumber::{Bool, F32, I32, U32};
 
 /// A number, or the elements of a vector or an array.
-type Numbers = Vec<Number>;
+type Numbers = Vec<ShaderNumber>;
 
 /// Runs the entry point of a shader. The tensors of its bindings are `inputs`, then outputs of the
 /// given types, which are returned.
@@ -41,7 +41,7 @@ pub fn run(shader: &str, workgroups: [usize; 2], inputs: &[&HostTensor], outputs
             let arguments = (0..n_threads)
                 .map(|t| entry.function.arguments.iter().map(|a| argument(t, a.binding.as_ref())).collect())
                 .collect();
-            let mut group = Group { module: &module, storage: &mut storage, globals: Vec::new(), n_threads };
+            let mut group = Workgroup { module: &module, storage: &mut storage, globals: Vec::new(), n_threads };
             group.globals = (0..n_threads).map(|_| group.initial()).collect();
             group.call(&entry.function, arguments, &(0..n_threads).collect::<Vec<_>>());
         }
@@ -59,7 +59,7 @@ fn numbers(buffer: &Buffer) -> Numbers {
     }
 }
 
-fn buffer(all: &[Number], dtype: DType) -> Buffer {
+fn buffer(all: &[ShaderNumber], dtype: DType) -> Buffer {
     match dtype {
         DType::F32 => Buffer::F32(all.iter().map(|&x| if let F32(x) = x { x } else { panic!("{x:?}") }).collect()),
         DType::I32 => Buffer::I32(all.iter().map(|&x| if let I32(x) = x { x } else { panic!("{x:?}") }).collect()),
@@ -69,7 +69,7 @@ fn buffer(all: &[Number], dtype: DType) -> Buffer {
     }
 }
 
-fn index(x: Number) -> usize {
+fn index(x: ShaderNumber) -> usize {
     match x {
         U32(x) => x as usize,
         I32(x) => usize::try_from(x).expect("an index is not negative"),
@@ -79,13 +79,13 @@ fn index(x: Number) -> usize {
 
 /// The place of a variable, or of one of its elements.
 #[derive(Clone, Copy)]
-struct Place {
-    variable: Variable,
+struct ShaderPlace {
+    variable: ShaderVariable,
     element: Option<usize>,
 }
 
 #[derive(Clone, Copy)]
-enum Variable {
+enum ShaderVariable {
     Global(Handle<naga::GlobalVariable>),
     Local(Handle<naga::LocalVariable>),
 }
@@ -100,7 +100,7 @@ enum Next {
 }
 
 /// The state of a function call, for each thread of the workgroup.
-struct Frame<'f> {
+struct CallFrame<'f> {
     function: &'f Function,
     arguments: Vec<Vec<Numbers>>,
     locals: Vec<Vec<Numbers>>,
@@ -108,14 +108,14 @@ struct Frame<'f> {
     next: Vec<Next>,
 }
 
-impl Frame<'_> {
+impl CallFrame<'_> {
     /// Returns those of some threads that go on with the next statement.
     fn running(&self, threads: &[usize]) -> Vec<usize> {
         threads.iter().copied().filter(|&t| self.next[t] == Next::Statement).collect()
     }
 }
 
-struct Group<'m, 's> {
+struct Workgroup<'m, 's> {
     module: &'m Module,
     /// The tensors of the bindings.
     storage: &'s mut [Numbers],
@@ -124,7 +124,7 @@ struct Group<'m, 's> {
     n_threads: usize,
 }
 
-impl<'m> Group<'m, '_> {
+impl<'m> Workgroup<'m, '_> {
     fn initial(&self) -> Vec<Numbers> {
         let value = |variable: &naga::GlobalVariable| match variable.init {
             Some(init) => self.constant(init),
@@ -168,7 +168,7 @@ impl<'m> Group<'m, '_> {
         threads: &[usize],
     ) -> Vec<Option<Numbers>> {
         let locals = function.local_variables.iter().map(|(_, local)| self.zero(local.ty)).collect();
-        let mut frame = Frame {
+        let mut frame = CallFrame {
             function,
             arguments,
             locals: vec![locals; self.n_threads],
@@ -186,7 +186,7 @@ impl<'m> Group<'m, '_> {
         frame.next.into_iter().map(result).collect()
     }
 
-    fn block(&mut self, frame: &mut Frame<'m>, block: &'m Block, threads: &[usize]) {
+    fn block(&mut self, frame: &mut CallFrame<'m>, block: &'m Block, threads: &[usize]) {
         for statement in block.iter() {
             let threads = frame.running(threads);
             if !threads.is_empty() {
@@ -195,7 +195,7 @@ impl<'m> Group<'m, '_> {
         }
     }
 
-    fn statement(&mut self, frame: &mut Frame<'m>, statement: &'m Statement, threads: &[usize]) {
+    fn statement(&mut self, frame: &mut CallFrame<'m>, statement: &'m Statement, threads: &[usize]) {
         match statement {
             Statement::Emit(range) => {
                 for &t in threads {
@@ -248,8 +248,8 @@ impl<'m> Group<'m, '_> {
                     let value = self.value(frame, t, *value);
                     let place = self.place(frame, t, *pointer);
                     let variable = match place.variable {
-                        Variable::Local(v) => &mut frame.locals[t][v.index()],
-                        Variable::Global(v) => self.global(t, v),
+                        ShaderVariable::Local(v) => &mut frame.locals[t][v.index()],
+                        ShaderVariable::Global(v) => self.global(t, v),
                     };
                     match place.element {
                         Some(i) => variable[i] = value[0],
@@ -281,18 +281,19 @@ impl<'m> Group<'m, '_> {
     }
 
     /// Returns the place that a pointer refers to.
-    fn place(&self, frame: &Frame<'_>, t: usize, pointer: Handle<Expression>) -> Place {
-        let element = |base: Handle<Expression>, i: usize| Place { element: Some(i), ..self.place(frame, t, base) };
+    fn place(&self, frame: &CallFrame<'_>, t: usize, pointer: Handle<Expression>) -> ShaderPlace {
+        let element =
+            |base: Handle<Expression>, i: usize| ShaderPlace { element: Some(i), ..self.place(frame, t, base) };
         match frame.function.expressions[pointer] {
-            Expression::GlobalVariable(v) => Place { variable: Variable::Global(v), element: None },
-            Expression::LocalVariable(v) => Place { variable: Variable::Local(v), element: None },
+            Expression::GlobalVariable(v) => ShaderPlace { variable: ShaderVariable::Global(v), element: None },
+            Expression::LocalVariable(v) => ShaderPlace { variable: ShaderVariable::Local(v), element: None },
             Expression::AccessIndex { base, index } => element(base, index as usize),
             Expression::Access { base, index: i } => element(base, index(self.value(frame, t, i)[0])),
             ref other => panic!("{other:?} is not a pointer"),
         }
     }
 
-    fn value(&self, frame: &Frame<'_>, t: usize, e: Handle<Expression>) -> Numbers {
+    fn value(&self, frame: &CallFrame<'_>, t: usize, e: Handle<Expression>) -> Numbers {
         if let Some(value) = &frame.values[t][e.index()] {
             return value.clone();
         }
@@ -307,10 +308,10 @@ impl<'m> Group<'m, '_> {
             Expression::AccessIndex { base, index } => vec![value(base)[index as usize]],
             Expression::FunctionArgument(i) => frame.arguments[t][i as usize].clone(),
             Expression::Load { pointer } => {
-                let Place { variable, element } = self.place(frame, t, pointer);
+                let ShaderPlace { variable, element } = self.place(frame, t, pointer);
                 let variable = match variable {
-                    Variable::Local(v) => &frame.locals[t][v.index()],
-                    Variable::Global(v) => match &self.module.global_variables[v] {
+                    ShaderVariable::Local(v) => &frame.locals[t][v.index()],
+                    ShaderVariable::Global(v) => match &self.module.global_variables[v] {
                         naga::GlobalVariable { binding: Some(binding), .. } => &self.storage[binding.binding as usize],
                         naga::GlobalVariable { space: naga::AddressSpace::WorkGroup, .. } => {
                             &self.globals[0][v.index()]
@@ -328,7 +329,7 @@ impl<'m> Group<'m, '_> {
                 value(if value(condition) == [Bool(true)] { accept } else { reject })
             }
             Expression::Math { fun, arg, arg1, arg2, .. } => {
-                let arguments: Vec<Number> =
+                let arguments: Vec<ShaderNumber> =
                     [Some(arg), arg1, arg2].into_iter().flatten().map(|e| value(e)[0]).collect();
                 vec![math(fun, &arguments)]
             }
@@ -350,7 +351,7 @@ fn is_pointer(function: &Function, e: Handle<Expression>) -> bool {
     }
 }
 
-fn number(literal: Literal) -> Number {
+fn number(literal: Literal) -> ShaderNumber {
     match literal {
         Literal::F32(x) => F32(x),
         Literal::I32(x) => I32(x),
@@ -360,7 +361,7 @@ fn number(literal: Literal) -> Number {
     }
 }
 
-fn unary(op: UnaryOperator, x: Number) -> Number {
+fn unary(op: UnaryOperator, x: ShaderNumber) -> ShaderNumber {
     match (op, x) {
         (UnaryOperator::Negate, F32(x)) => F32(-x),
         (UnaryOperator::Negate, I32(x)) => I32(x.wrapping_neg()),
@@ -371,7 +372,7 @@ fn unary(op: UnaryOperator, x: Number) -> Number {
     }
 }
 
-fn binary(op: BinaryOperator, x: Number, y: Number) -> Number {
+fn binary(op: BinaryOperator, x: ShaderNumber, y: ShaderNumber) -> ShaderNumber {
     use BinaryOperator as B;
     match (op, x, y) {
         (B::Equal, ..) => return Bool(x == y),
@@ -435,7 +436,7 @@ fn binary(op: BinaryOperator, x: Number, y: Number) -> Number {
     }
 }
 
-fn math(function: MathFunction, arguments: &[Number]) -> Number {
+fn math(function: MathFunction, arguments: &[ShaderNumber]) -> ShaderNumber {
     use MathFunction as M;
     match (function, arguments) {
         (M::Abs, &[F32(x)]) => F32(x.abs()),
@@ -458,7 +459,7 @@ fn math(function: MathFunction, arguments: &[Number]) -> Number {
     }
 }
 
-fn converted(x: Number, to: ScalarKind) -> Number {
+fn converted(x: ShaderNumber, to: ScalarKind) -> ShaderNumber {
     match (x, to) {
         (F32(x), ScalarKind::Float) => F32(x),
         (F32(x), ScalarKind::Sint) => I32(x as i32),
@@ -481,7 +482,7 @@ fn converted(x: Number, to: ScalarKind) -> Number {
 }
 
 /// Returns the bits of a number as another type.
-fn cast(x: Number, to: ScalarKind) -> Number {
+fn cast(x: ShaderNumber, to: ScalarKind) -> ShaderNumber {
     let bits = match x {
         F32(x) => x.to_bits(),
         I32(x) => x as u32,

@@ -128,7 +128,7 @@ impl FusedKernel {
     /// # Errors
     /// Returns the reason if no template fits or if WGSL lacks a type.
     pub fn to_wgsl(&self, graph: &Graph) -> Result<KernelShader, NotPrinted> {
-        let printer = Printer::new(graph, self)?;
+        let printer = ShaderPrinter::new(graph, self)?;
         match printer.reduced.is_empty() && printer.levels.iter().all(|&level| level == 0) {
             true => printer.flat(),
             false => printer.rows(),
@@ -137,7 +137,7 @@ impl FusedKernel {
 }
 
 /// The state of printing one kernel.
-struct Printer<'a> {
+struct ShaderPrinter<'a> {
     graph: &'a Graph,
     kernel: &'a FusedKernel,
     /// The tensors of the bindings. Inputs with the same tensor share one.
@@ -153,8 +153,8 @@ struct Printer<'a> {
     indentation: usize,
 }
 
-impl<'a> Printer<'a> {
-    fn new(graph: &'a Graph, kernel: &'a FusedKernel) -> Result<Printer<'a>, NotPrinted> {
+impl<'a> ShaderPrinter<'a> {
+    fn new(graph: &'a Graph, kernel: &'a FusedKernel) -> Result<ShaderPrinter<'a>, NotPrinted> {
         let mut reduced = None;
         let mut levels: Vec<usize> = Vec::new();
         for stage in &kernel.stages {
@@ -189,7 +189,7 @@ impl<'a> Printer<'a> {
         }
         let (functions, body) = (BTreeMap::new(), String::new());
         let reduced = reduced.unwrap_or_default();
-        Ok(Printer { graph, kernel, bindings, reduced, levels, functions, body, indentation: 1 })
+        Ok(ShaderPrinter { graph, kernel, bindings, reduced, levels, functions, body, indentation: 1 })
     }
 
     /// Prints one thread for each element.
