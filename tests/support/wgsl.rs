@@ -95,7 +95,7 @@ enum ShaderVariable {
 enum Next {
     Statement,
     EndOfLoop,
-    NextIteration,
+    Iteration,
     Caller(Option<Numbers>),
 }
 
@@ -217,7 +217,7 @@ impl<'m> Workgroup<'m, '_> {
                 while !inside.is_empty() {
                     self.block(frame, body, &inside);
                     for &t in &inside {
-                        if frame.next[t] == Next::NextIteration {
+                        if frame.next[t] == Next::Iteration {
                             frame.next[t] = Next::Statement;
                         }
                     }
@@ -234,7 +234,7 @@ impl<'m> Workgroup<'m, '_> {
                 }
             }
             Statement::Break => threads.iter().for_each(|&t| frame.next[t] = Next::EndOfLoop),
-            Statement::Continue => threads.iter().for_each(|&t| frame.next[t] = Next::NextIteration),
+            Statement::Continue => threads.iter().for_each(|&t| frame.next[t] = Next::Iteration),
             Statement::Return { value } => {
                 for &t in threads {
                     frame.next[t] = Next::Caller(value.map(|e| self.value(frame, t, e)));
