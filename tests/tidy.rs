@@ -32,7 +32,7 @@ const RUNTIME_LEVELS: &[&[&str]] = &[&["cpu"], &["device"], &["place"], &["flow"
 /// Files and folders of the language, in levels. Below the tracer, nothing knows of a trace.
 const LANGUAGE_LEVELS: &[&[&str]] = &[
     &["ir", "ops", "tensor", "device", "scalars"],
-    &["autodiff", "interp", "passes"],
+    &["autodiff", "fusion", "interp", "passes"],
     &["trace", "var"],
     &["function"],
     &["staged"],

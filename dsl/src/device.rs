@@ -303,7 +303,8 @@ fn is_peer_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'))
 }
 
-/// The argument of [`on`] and [`Var::on`](crate::Var::on): a name as text, or a parsed name.
+/// The argument of [`on`](crate::on) and [`Var::on`](crate::Var::on): a name as text, or a parsed
+/// name.
 pub trait IntoDevice {
     /// Returns the pattern that a text or name stands for.
     ///

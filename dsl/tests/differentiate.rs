@@ -199,3 +199,46 @@ fn a_value_on_which_nothing_depends_has_a_gradient_of_zeros() {
     let inputs = [2, 3].map(|n| HostTensor::zeros(DType::F64, [n]));
     assert_eq!(interpret(&graph, &inputs).unwrap(), [HostTensor::zeros(DType::F64, [3])]);
 }
+
+#[test]
+fn operations_on_lists_in_text_are_differentiated_twice() {
+    let text = "graph @f(%x: f64[3, 2], %w: f64[2]) -> (f64[2], f64[3, 2]) {
+        %zero = constant 0 : i32[]
+        %one = constant 1 : i32[]
+        %three = constant 3 : i32[]
+        %ids = constant [2, 0] : i32[2]
+        %parts = constant [1, 2] : i32[2]
+        %in = list_unstack %x
+        %none = list_new %zero : list<f64[2]>
+        %out, %last, %n = while (%out = %none, %s = %w, %i = %zero | %in = %in, %three = %three) cond {
+            %more = lt %i, %three
+            yield %more
+        } body {
+            %a = list_read %in, %i
+            %b = mul %a, %s
+            %c = sin %b
+            %d = list_push %out, %c
+            %one = constant 1 : i32[]
+            %j = add %i, %one
+            yield %d, %c, %j
+        }
+        %rest, %top = list_pop %out
+        %two = list_gather %in, %ids
+        %some = list_new %three : list<f64[2]>
+        %written = list_scatter %some, %ids, %two
+        %first = list_read %rest, %zero
+        %full = list_write %written, %one, %first
+        %sum = list_add %full, %in
+        %split = list_split %x, %parts
+        %back = list_concat %split : f64[3, 2]
+        %a = list_stack %sum : f64[?, 2]
+        %b = mul %back, %back
+        %c = mul %top, %last
+        %d = mul %a, %b
+        return %c, %d
+    }";
+    let numbers = |stream: u32, shape: &[usize]| noise(&HostTensor::zeros(DType::F64, shape), stream);
+    let point = [numbers(1, &[3, 2]), numbers(2, &[2])];
+    let first = gradient("lists", "first", text, &point);
+    gradient("lists", "second", &first, &point);
+}

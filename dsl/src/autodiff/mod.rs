@@ -37,8 +37,8 @@
 //! segments, each in a checkpoint; the tracer builds it when the loop closes.
 //!
 //! **Devices.** A node made for a forward node inherits its device constraint
-//! ([`DeviceConstraint`]), so it runs on the same device. If there is none, the node gets the
-//! constraint of the scope in which the gradient is taken.
+//! ([`DeviceConstraint`](crate::DeviceConstraint)), so it runs on the same device. If there is
+//! none, the node gets the constraint of the scope in which the gradient is taken.
 //!
 //! **Levels.** Level 0 consists of the regions that are open when the gradient is taken, whose
 //! values need no saving. Level `k` is the `k`-th nested forward region, paired with the backward
