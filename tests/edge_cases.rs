@@ -24,6 +24,21 @@ fn attention_over_no_matrices_has_gradients() -> anabranch::Result<()> {
 }
 
 #[test]
+fn empty_parts_of_flipped_tensors_have_values_and_gradients() {
+    let x = || Array::new([3], vec![1.0f32, 2.0, 3.0]);
+    let none = || Array::<f32>::new([0], vec![]);
+    check(|x: Tensor| (-x.flip(0).slice(0, 3, 3), (x.flip(0).slice(0, 3, 3) * 2.0).sum()), x(), &[0.0]);
+    let gradient = |x: Tensor, y: Tensor| {
+        let joined = concat(&[x, y], 0).flip(0);
+        let (dx, dy) = gradients((joined * joined).sum(), (x, y));
+        (dx * 2.0, dy * 2.0)
+    };
+    check(gradient, (x(), none()), &[4.0, 8.0, 12.0]);
+    let matrix = |x: Tensor| -x.flip(0).reshape([2, 3]).slice(0, 2, 2);
+    check(matrix, Array::new([6], vec![1.0f32; 6]), &[]);
+}
+
+#[test]
 fn tensors_may_have_many_axes() {
     let shape: Vec<usize> = (0..40).map(|axis| if axis % 20 == 0 { 2 } else { 1 }).collect();
     let x = Array::new(shape, vec![1.0f32, 2.0, 3.0, 4.0]);

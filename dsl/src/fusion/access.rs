@@ -47,16 +47,18 @@ pub(super) fn varies_along(map: &[Coord]) -> AxisSet {
 }
 
 /// Returns the tensor of which a value is a view, and the coordinates of its element for an element
-/// of the value. Reshapes and operations other than views end the search.
+/// of the value. Reshapes and operations other than views end the search, and so do views without
+/// elements, which may begin outside of what they view.
 pub(super) fn through_views(graph: &Graph, mut value: Value, mut map: Vec<Coord>) -> (Value, Vec<Coord>) {
     while let Some(node) = graph.producer(value)
         && let data = graph.node(node)
         && let Op::Prim(op, attrs) = &data.op
         && let Some(shape) = graph.ty(data.operands[0]).element().shape.known()
+        && let Some(result) = graph.ty(value).element().shape.known()
+        && !result.contains(&0)
     {
         match *op {
             prim::BROADCAST_TO | prim::BROADCAST_LIKE => {
-                let Some(result) = graph.ty(value).element().shape.known() else { return (value, map) };
                 map.drain(..map.len() - shape.len());
                 let repeats = shape.iter().zip(&result[result.len() - shape.len()..]).map(|(from, to)| from != to);
                 map.iter_mut().zip(repeats).filter(|(_, repeats)| *repeats).for_each(|(coord, _)| *coord = Coord::ZERO);
@@ -67,10 +69,7 @@ pub(super) fn through_views(graph: &Graph, mut value: Value, mut map: Vec<Coord>
                 map = of_operand;
             }
             prim::FLIP => {
-                for axis in Axes::of(attrs).axes {
-                    let Some(last) = shape[axis].checked_sub(1) else { return (value, map) };
-                    map[axis] = map[axis].then(last, -1);
-                }
+                Axes::of(attrs).axes.into_iter().for_each(|axis| map[axis] = map[axis].then(shape[axis] - 1, -1));
             }
             prim::SLICE => {
                 let Slice { axis, start, step, .. } = Slice::of(attrs);

@@ -532,7 +532,11 @@ impl FusedKernel {
     /// last value. `sources` refer to this kernel and stay valid.
     fn append(&mut self, other: FusedKernel, sources: &mut [StageSource]) -> StageSource {
         debug_assert_eq!(self.axes, other.axes, "only kernels of the same axes are joined");
-        if other.product().is_none() || self.stages.is_empty() && self.inputs.is_empty() {
+        if self.stages.is_empty() && self.inputs.is_empty() {
+            *self = other;
+            return self.last();
+        }
+        if other.product().is_none() {
             let stages = self.add_kernel(other);
             return *stages.last().expect("a kernel that waits has stages");
         }

@@ -9,16 +9,20 @@
 use super::{Kernel, Lower};
 use crate::cpu::compile::{Base, Instr, Out, SourceOp, TensorOperand, View};
 use crate::cpu::kernels::index::IndexPattern;
-use anabranch_dsl::fusion::Users;
+use anabranch_dsl::fusion::{Users, users};
 use anabranch_dsl::ir::{Attrs, Graph, Node, Op, Value};
 use anabranch_dsl::ops::attributes::Along;
 use anabranch_dsl::ops::{Prim, prim};
 use anabranch_dsl::{Loc, Result};
 use rustc_hash::FxHashMap;
+use std::cell::LazyCell;
 
 /// Returns the nodes that become additions at the end of the step, with the index of their
 /// variable: the scatter operations and the assignment of the result.
-pub(super) fn additions(graph: &Graph, users: &[Users]) -> FxHashMap<Node, usize> {
+pub(super) fn additions(graph: &Graph) -> FxHashMap<Node, usize> {
+    // Most graphs add no rows to a variable.
+    let users = LazyCell::new(|| users(graph));
+    let users_of = |value: Value| users[value.index()];
     let mut touched = vec![[0; 2]; graph.vars.len()];
     graph.visit_nodes(graph.root(), &mut |node| match graph.node(node).op {
         Op::Read(var) => touched[var.index()][0] += 1,
@@ -30,7 +34,7 @@ pub(super) fn additions(graph: &Graph, users: &[Users]) -> FxHashMap<Node, usize
         let data = graph.node(node);
         if let Op::Assign(var) = data.op
             && touched[var.index()] == [1, 1]
-            && let Some(chain) = chain(graph, users, node, data.operands[0])
+            && let Some(chain) = chain(graph, &users_of, node, data.operands[0])
             && graph.producer(chain.1).is_some_and(|read| graph.node(read).op == Op::Read(var))
         {
             found.extend(chain.0.into_iter().chain([node]).map(|node| (node, var.index())));
@@ -41,14 +45,19 @@ pub(super) fn additions(graph: &Graph, users: &[Users]) -> FxHashMap<Node, usize
 
 /// Returns a chain of scatter operations, each applied to the result of the next, and the operand
 /// of the last. `value` is the result of the first, and `user` its only user.
-fn chain(graph: &Graph, users: &[Users], mut user: Node, mut value: Value) -> Option<(Vec<Node>, Value)> {
+fn chain(
+    graph: &Graph,
+    users_of: &dyn Fn(Value) -> Users,
+    mut user: Node,
+    mut value: Value,
+) -> Option<(Vec<Node>, Value)> {
     let mut chain = Vec::new();
     while let Some(node) = graph.producer(value)
         && let Op::Prim(def, _) = &graph.node(node).op
         && matches!(*def, prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS)
     {
         let is_known = |&v: &Value| graph.ty(v).element().shape.known().is_some();
-        if users[value.index()] != Users::Only(user) || !graph.node(node).operands.iter().all(is_known) {
+        if users_of(value) != Users::Only(user) || !graph.node(node).operands.iter().all(is_known) {
             return None;
         }
         chain.push(node);

@@ -73,9 +73,13 @@ impl<'g> Lower<'g> {
         let mut stages: Vec<Option<Arg>> = Vec::with_capacity(kernel.stages.len());
         let mut inputs: Vec<Option<Arg>> = Vec::with_capacity(kernel.inputs.len());
         let result = product.map(|view| expr.add_operand(view.clone()));
-        for input in &kernel.inputs {
+        for (i, input) in kernel.inputs.iter().enumerate() {
+            let draws =
+                |stage: &KernelStage| stage.work == StageWork::Draw && stage.sources.contains(&StageSource::Input(i));
             inputs.push(match &input.map {
                 Some(_) => Some(expr.add_operand(self.input(kernel, input)?)),
+                None if kernel.stages.iter().any(draws) => Some(expr.add_operand(self.key(input.value, &expr.shape)?)),
+                // An operand of the product.
                 None => None,
             });
         }
@@ -96,12 +100,8 @@ impl<'g> Lower<'g> {
                 StageSource::Input(i) => inputs[i],
                 StageSource::Stage(i) => stages[i],
             };
-            let args: Vec<Arg> = if stage.work == StageWork::Draw {
-                let key = self.key(data.operands[0], &expr.shape)?;
-                vec![expr.add_operand(key)]
-            } else {
-                stage.sources.iter().map(|source| arg(source).expect("the source is an operand")).collect()
-            };
+            let args: Vec<Arg> =
+                stage.sources.iter().map(|source| arg(source).expect("the source is an operand")).collect();
             let args = std::array::from_fn(|i| args.get(i).copied().unwrap_or(args[0]));
             stages.push(Some(Arg::Result(expr.ops.len() as u8)));
             expr.ops.push(MapOp { work, args, dtype, op: def });
@@ -301,5 +301,21 @@ mod tests {
             .filter_map(|op| if let Kernel::MapReduce(reduce) = &op.kernel { Some(reduce.layout()) } else { None })
             .collect();
         assert_eq!(layouts, [ReducedLayout::Leading { n: 8 * 14 * 14, row: 64 }], "{plan}");
+    }
+
+    #[test]
+    fn a_key_at_an_odd_offset_is_copied_once() {
+        let plan = plan(
+            "graph @f(%words: u32[3]) -> f32[4] {
+                %key = slice %words {axis=0, start=1, end=3, step=1}
+                %u = random_uniform %key {shape=[4], dtype=f32}
+                %b = random_bits %key {shape=[4]}
+                %x = cast %b {dtype=f32}
+                %y = add %u, %x
+                return %y
+            }",
+        );
+        let is_copy = |kernel: &&Kernel| matches!(kernel, Kernel::Copy(_));
+        assert_eq!(plan.tensor_ops.iter().map(|op| &op.kernel).filter(is_copy).count(), 1, "{plan}");
     }
 }

@@ -20,7 +20,7 @@ use super::{
 use crate::cpu::element::scalar_to_reg;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
-use anabranch_dsl::fusion::{Fusion, NodeRole, users};
+use anabranch_dsl::fusion::{Fusion, NodeRole};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -78,11 +78,8 @@ pub(crate) fn lower(graph: &Graph, options: LowerOptions) -> Result<Plan> {
         }
     }
     // With `check_finite`, every value is computed at its node.
-    let additions = if options.check_finite || !options.fuse {
-        FxHashMap::default()
-    } else {
-        additions::additions(graph, &users(graph))
-    };
+    let additions =
+        if options.check_finite || !options.fuse { FxHashMap::default() } else { additions::additions(graph) };
     let mut lower = Lower {
         graph,
         options,

@@ -132,6 +132,7 @@ impl<'g> Lower<'g> {
             .expect("a contiguous tensor can have any shape of its size");
         self.contiguous(parts.permute(&[0, 2, 1, 3]), name, loc)
     }
+
     /// Emits a product. Packs operands before it or before loops.
     fn emit_product(&mut self, product: Product<'g>, epilogue: Option<ElementExpr>) {
         let Product { kind, mut operands, out, def, attrs, loc } = product;
