@@ -106,15 +106,10 @@ impl Step {
         std::mem::take(&mut *self.waiting()).into_keys()
     }
 
-    /// Records the completion of work. If it failed, stops the rest of the step.
+    /// Records the completion of work.
     pub(super) fn complete(&self, event: Event) {
-        let failed = !matches!(event.outcome, Ok(Ok(_)));
         self.events().push_back(event);
         self.more.notify_one();
-        if failed {
-            // The event is already queued, so whoever sees the flag finds the cause.
-            self.stop.stop(anabranch_dsl::ErrorKind::Cancelled);
-        }
     }
 
     /// Returns the next event, if there is one. Events of a simulated clock occur only in

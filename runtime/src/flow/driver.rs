@@ -15,8 +15,10 @@ use crate::device::{
     Ticket, error_on, name_of,
 };
 use anabranch_dsl::interp::{StopFlag, stopped};
-use anabranch_dsl::ir::{Node, VarId};
+use anabranch_dsl::ir::{Node, RegionData, VarId};
+use anabranch_dsl::passes::trips;
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
+use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -62,6 +64,20 @@ enum PendingOp {
     Fence { part: SubgraphId },
 }
 
+/// A kernel that failed.
+#[derive(Debug)]
+struct Failure {
+    /// The node that failed, and its position.
+    node: Node,
+    position: Position,
+    error: Diagnostic,
+}
+
+/// The position of a node in a sequential run: the index in its region of each enclosing node,
+/// outermost first, with the iteration and the region entered, and then its own index. Positions
+/// compare lexicographically.
+type Position = SmallVec<[u64; 8]>;
+
 /// Maximum number of actions of one executor before the next executor's turn.
 const TURN: usize = 64;
 
@@ -95,7 +111,7 @@ impl Driver {
 
     /// Returns a readable list of the operations in a kernel.
     fn kernel_name(&self, part: SubgraphId, kernel: KernelId) -> String {
-        let members = &self.partition.parts[part.index()].kernels[kernel.index()].members;
+        let members = self.members(part, kernel);
         let mut names: Vec<&str> = members.iter().map(|&n| self.graph.node(n).op.name()).collect();
         names.retain(|&name| name != "constant" || members.len() == 1);
         let more = names.len().saturating_sub(4);
@@ -103,9 +119,14 @@ impl Driver {
         if more > 0 { format!("{text} and {more} more") } else { text }
     }
 
+    /// Returns the nodes of a kernel.
+    fn members(&self, part: SubgraphId, kernel: KernelId) -> &[Node] {
+        &self.partition.parts[part.index()].kernels[kernel.index()].members
+    }
+
     /// Returns the last node of a kernel.
     fn last_node(&self, part: SubgraphId, kernel: KernelId) -> Option<Node> {
-        self.partition.parts[part.index()].kernels[kernel.index()].members.last().copied()
+        self.members(part, kernel).last().copied()
     }
 
     fn device(&self, part: SubgraphId) -> &dyn Device {
@@ -145,9 +166,11 @@ impl Driver {
             assigned: Vec::new(),
             is_fenced: false,
             last: None,
+            failure: None,
             spans: timeline.is_some().then(Vec::new),
         };
-        let outcome = run.drive().map_err(|error| run.first_error(error));
+        let outcome = run.drive();
+        let outcome = run.failure.take().map_or(outcome, |failure| Err(failure.error));
         let total = run.step.now();
         run.end();
         let mut executors = std::mem::take(&mut run.executors);
@@ -168,23 +191,47 @@ impl Driver {
         Ok(run.given())
     }
 
-    /// Returns the locations of the loops around a node, innermost first.
-    fn loops_around(&self, node: Node) -> Vec<Loc> {
-        let mut loops = Vec::new();
-        let mut region = self.graph.node(node).region;
-        while let Some(owner) = self.graph.region(region).owner {
-            let data = self.graph.node(owner);
-            if self.graph.as_while(owner).is_some() {
-                loops.push(data.loc);
-            }
-            region = data.region;
+    /// Returns the position of a node in a sequential run. `tag` has the iterations of the loops
+    /// around it.
+    fn position(&self, node: Node, tag: &[u64]) -> Position {
+        let region = self.graph.node(node).region;
+        let RegionData { nodes, owner, .. } = self.graph.region(region);
+        let mut position = Position::new();
+        if let Some(owner) = *owner {
+            let (iteration, tag) = match (self.graph.as_while(owner), tag) {
+                (Some(_), [around @ .., iteration]) => (Some(*iteration), around),
+                _ => (None, tag),
+            };
+            position = self.position(owner, tag);
+            position.extend(iteration);
+            let regions = &self.graph.node(owner).regions;
+            position.push(regions.iter().position(|&r| r == region).expect("an owner has its regions") as u64);
         }
-        loops
+        position.push(nodes.iter().position(|&n| n == node).expect("a region has its nodes") as u64);
+        position
+    }
+
+    /// Returns the loops around a node, innermost first.
+    fn loops_around(&self, node: Node) -> impl Iterator<Item = Node> {
+        let owner = |&n: &Node| self.graph.region(self.graph.node(n).region).owner;
+        std::iter::successors(owner(&node), owner).filter(|&n| self.graph.as_while(n).is_some())
+    }
+
+    /// Returns whether nodes certainly end: all loops in them have known trip counts, and so have
+    /// the loops around them that are not around the other node.
+    fn ends_beside(&self, nodes: &[Node], other: Node) -> bool {
+        let has_known_trips = |n: Node| self.graph.as_while(n).is_none() || trips(&self.graph, n).is_some();
+        let mut ends = nodes.iter().all(|&n| has_known_trips(n));
+        for &region in nodes.iter().flat_map(|&n| &self.graph.node(n).regions) {
+            self.graph.visit_nodes(region, &mut |n| ends &= has_known_trips(n));
+        }
+        let around_other: Vec<Node> = self.loops_around(other).collect();
+        ends && self.loops_around(nodes[0]).all(|n| around_other.contains(&n) || has_known_trips(n))
     }
 
     /// Returns the error of a call that was stopped while running `node`.
     fn stopped(&self, kind: ErrorKind, node: Option<Node>) -> Diagnostic {
-        let loops = node.map(|n| self.loops_around(n)).unwrap_or_default();
+        let loops = node.into_iter().flat_map(|n| self.loops_around(n)).map(|n| self.graph.node(n).loc);
         stopped(kind, &self.graph.name, loops, node.map_or(Loc::UNKNOWN, |n| self.graph.node(n).loc))
     }
 
@@ -196,7 +243,8 @@ impl Driver {
             (kind, _) if !kind.is_stop() => error,
             // A loop inside was running.
             (_, Some(node)) if known => {
-                self.loops_around(node).into_iter().fold(error, |e, loc| e.at(loc, "inside this one"))
+                let loops = self.loops_around(node).map(|n| self.graph.node(n).loc);
+                loops.fold(error, |e, loc| e.at(loc, "inside this one"))
             }
             (kind, _) => self.stopped(kind, node),
         };
@@ -265,6 +313,8 @@ struct StepRun<'a> {
     is_fenced: bool,
     /// The node that ran last.
     last: Option<Node>,
+    /// Of the failures found so far, the one that a sequential run finds first.
+    failure: Option<Failure>,
     /// The recorded spans, if a timeline was requested.
     spans: Option<Vec<Span>>,
 }
@@ -310,6 +360,11 @@ impl StepRun<'_> {
                     let Some(action) = self.executors[part].poll() else { break };
                     idle = false;
                     self.check_stop()?;
+                    if let Action::Run { task, kernel, .. } = action
+                        && !self.matters(SubgraphId(part as u32), task, kernel)
+                    {
+                        continue;
+                    }
                     self.act(SubgraphId(part as u32), action)?;
                 }
             }
@@ -319,6 +374,9 @@ impl StepRun<'_> {
             }
             if !idle {
                 continue;
+            }
+            if self.has_failed() {
+                return Ok(());
             }
             if self.pending.len() == 0 {
                 assert!(self.executors.iter().all(Executor::is_finished), "a step is stuck\n{}", self.driver.graph);
@@ -347,18 +405,42 @@ impl StepRun<'_> {
         Err(self.driver.stopped(kind, self.last))
     }
 
-    /// Returns the error to report. If the step was stopped, an unhandled event may hold its cause.
-    fn first_error(&mut self, error: Diagnostic) -> Diagnostic {
-        while error.kind.is_stop()
-            && let Some(event) = self.step.event()
-        {
-            if let Err(earlier) = self.happened(event)
-                && !earlier.kind.is_stop()
-            {
-                return earlier;
-            }
+    /// Handles the failure of a kernel. The step reports the failure that a sequential run finds
+    /// first, so that its error does not depend on the timing: kernels that come before this one
+    /// still run. Loops of unknown trip count are not waited for. If the call was stopped, returns
+    /// that error.
+    fn failed(&mut self, part: SubgraphId, task: TaskId, kernel: KernelId, error: Diagnostic) -> Result<()> {
+        let driver = self.driver;
+        let error = driver.kernel_error(part, kernel, error);
+        if error.kind.is_stop() {
+            return Err(error);
         }
-        error
+        let members = driver.members(part, kernel);
+        let failing = members.iter().find(|&&n| Some(driver.graph.node(n).loc) == error.loc());
+        let node = *failing.unwrap_or(&members[0]);
+        let position = driver.position(node, &self.executors[part.index()].tag_of(task));
+        if self.failure.as_ref().is_none_or(|earlier| position < earlier.position) {
+            self.failure = Some(Failure { node, position, error });
+        }
+        Ok(())
+    }
+
+    /// Returns whether a kernel matters: no kernel has failed, or this one comes before it and
+    /// certainly ends.
+    fn matters(&self, part: SubgraphId, task: TaskId, kernel: KernelId) -> bool {
+        let Some(failure) = &self.failure else { return true };
+        let members = self.driver.members(part, kernel);
+        let tag = self.executors[part.index()].tag_of(task);
+        self.driver.position(members[0], &tag) < failure.position && self.driver.ends_beside(members, failure.node)
+    }
+
+    /// Returns whether the step has failed and no pending operation can change its error.
+    fn has_failed(&self) -> bool {
+        self.failure.is_some()
+            && !self.pending.work.iter().flatten().any(|work| match *work {
+                PendingOp::Run { part, task, kernel } => self.matters(part, task, kernel),
+                _ => true,
+            })
     }
 
     /// Stops all pending operations and waits until their memory is released.
@@ -412,9 +494,10 @@ impl StepRun<'_> {
             Action::Run { task, kernel, inputs } => {
                 self.last = driver.last_node(part, kernel);
                 let loaded = &driver.kernels[part.index()][kernel.index()];
-                let progress =
-                    loaded.enqueue(inputs, &self.step, ticket).map_err(|e| driver.kernel_error(part, kernel, e))?;
-                (PendingOp::Run { part, task, kernel }, progress)
+                match loaded.enqueue(inputs, &self.step, ticket) {
+                    Ok(progress) => (PendingOp::Run { part, task, kernel }, progress),
+                    Err(error) => return self.failed(part, task, kernel, error),
+                }
             }
             Action::Read { task, predicate } => {
                 (PendingOp::Read { part, task }, device.download(vector(Some(predicate)), &self.step, ticket))
@@ -460,11 +543,12 @@ impl StepRun<'_> {
     fn happened(&mut self, event: Event) -> Result<()> {
         let work = self.pending.take(event.ticket);
         let outcome = event.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let values = outcome.map_err(|error| match work {
-            PendingOp::Run { part, kernel, .. } => self.driver.kernel_error(part, kernel, error),
-            PendingOp::Fence { part } => error_on(self.driver.device(part), error),
-            _ => error,
-        })?;
+        let values = match (outcome, &work) {
+            (Ok(values), _) => values,
+            (Err(error), &PendingOp::Run { part, task, kernel }) => return self.failed(part, task, kernel, error),
+            (Err(error), &PendingOp::Fence { part }) => return Err(error_on(self.driver.device(part), error)),
+            (Err(error), _) => return Err(error),
+        };
         self.span(&work, event.begin, event.end);
         self.completed(work, values);
         Ok(())
