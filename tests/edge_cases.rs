@@ -39,6 +39,21 @@ fn empty_parts_of_flipped_tensors_have_values_and_gradients() {
 }
 
 #[test]
+fn a_kernel_reads_indices_that_an_operation_without_operands_makes() {
+    #[graph]
+    fn one_at_a_time(n: Tensor<i32>) -> Tensor<i32> {
+        let (mut squares, mut i) = (zeros([1000]), scalar(0));
+        while i < n {
+            squares += (iota(1000) == i).cast() * i * i;
+            i += 1;
+        }
+        squares
+    }
+    let expected: Vec<f64> = (0..1000).map(|i| if i < 4 { f64::from(i * i) } else { 0.0 }).collect();
+    check(one_at_a_time, 4, &expected);
+}
+
+#[test]
 fn tensors_may_have_many_axes() {
     let shape: Vec<usize> = (0..40).map(|axis| if axis % 20 == 0 { 2 } else { 1 }).collect();
     let x = Array::new(shape, vec![1.0f32, 2.0, 3.0, 4.0]);

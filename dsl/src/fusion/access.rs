@@ -53,7 +53,8 @@ pub(super) fn through_views(graph: &Graph, mut value: Value, mut map: Vec<Coord>
     while let Some(node) = graph.producer(value)
         && let data = graph.node(node)
         && let Op::Prim(op, attrs) = &data.op
-        && let Some(shape) = graph.ty(data.operands[0]).element().shape.known()
+        && let Some(&operand) = data.operands.first()
+        && let Some(shape) = graph.ty(operand).element().shape.known()
         && let Some(result) = graph.ty(value).element().shape.known()
         && !result.contains(&0)
     {
@@ -84,7 +85,7 @@ pub(super) fn through_views(graph: &Graph, mut value: Value, mut map: Vec<Coord>
             }
             _ => return (value, map),
         }
-        value = data.operands[0];
+        value = operand;
     }
     (value, map)
 }
