@@ -46,6 +46,13 @@ pub(super) fn varies_along(map: &[Coord]) -> AxisSet {
     map.iter().filter_map(|coord| coord.term).map(|(axis, _)| axis).collect()
 }
 
+/// Returns the tensor of which a value of known shape is a view, and the coordinates of its element
+/// for an element of the value. A value that is no view is a view of itself.
+pub fn viewed(graph: &Graph, value: Value) -> (Value, Vec<Coord>) {
+    let rank = graph.ty(value).element().shape.rank();
+    through_views(graph, value, (0..rank).map(Coord::axis).collect())
+}
+
 /// Returns the tensor of which a value is a view, and the coordinates of its element for an element
 /// of the value. Reshapes and operations other than views end the search, and so do views without
 /// elements, which may begin outside of what they view.

@@ -51,12 +51,12 @@ mod users;
 mod verify;
 mod wgsl;
 
-pub use access::Coord;
+pub use access::{Coord, viewed};
 pub use find::{FuseEverything, FuseNothing, FusionTarget, reduced_axes};
 pub use print::KernelText;
 pub use run::run_kernel;
 pub use users::{Users, users};
-pub use wgsl::{KernelShader, NotPrinted};
+pub use wgsl::{KernelShader, NotPrinted, functions_to_wgsl, node_to_wgsl, stage_to_wgsl};
 
 use crate::ir::{Graph, Node, Value};
 use crate::ops::Combiner;

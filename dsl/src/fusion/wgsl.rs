@@ -12,17 +12,15 @@
 //! fixed order in workgroup memory. Then all threads have the result. Stages that read it run in a
 //! second loop over the row, which computes earlier stages again instead of storing them.
 //!
-//! No device uses the shaders yet. Tests validate them, and compare the results of small kernels.
-//!
 //! # Memory
 //!
 //! Tensors are contiguous and row-major. A `bool` is a `u32` in memory, 0 or 1, since WGSL has no
 //! smaller type there. An index has at most 31 bits, so that a loop over indices ends.
 
-use super::access::varies_along;
-use super::{AxisSet, Coord, FusedKernel, KernelStage, StageSource, StageWork};
+use super::access::{varies_along, viewed};
+use super::{AxisSet, Coord, FusedKernel, KernelInput, KernelStage, StageSource, StageWork};
 use crate::DType;
-use crate::ir::{Graph, Op, Value};
+use crate::ir::{Graph, Node, Op, Value};
 use crate::ops::{Combiner, OpClass, Prim, ScalarForm, prim};
 use crate::scalars::wgsl::{PRELUDE, type_name};
 use std::collections::BTreeMap;
@@ -133,6 +131,69 @@ impl FusedKernel {
             true => printer.flat(),
             false => printer.rows(),
         }
+    }
+}
+
+/// Returns a node that is in no kernel as a compute shader: a view, which the shader copies, or
+/// random numbers.
+///
+/// # Errors
+/// Returns the reason if WGSL lacks a type, or if the tensor is too large.
+///
+/// # Panics
+/// Panics if the node is another operation, or if a shape is not known.
+pub fn node_to_wgsl(graph: &Graph, node: Node) -> Result<KernelShader, NotPrinted> {
+    let data = graph.node(node);
+    let Op::Prim(op, _) = data.op else { panic!("{node} is a primitive operation") };
+    let axes = graph.ty(data.results[0]).element().shape.known().expect("the shape is known");
+    let along = AxisSet::first(axes.len());
+    let (input, work) = match op.class {
+        OpClass::View(_) => {
+            let (value, map) = viewed(graph, data.results[0]);
+            (KernelInput { value, map: Some(map) }, StageWork::Map)
+        }
+        OpClass::Random(_) => (KernelInput { value: data.operands[0], map: None }, StageWork::Draw),
+        _ => panic!("`{op}` is neither a view nor random numbers"),
+    };
+    let stage = KernelStage { node, work, sources: vec![StageSource::Input(0)], along };
+    let kernel = FusedKernel { axes, inputs: vec![input], stages: vec![stage], outputs: vec![0] };
+    ShaderPrinter::new(graph, &kernel)?.flat()
+}
+
+/// Returns shader functions for elementwise operations on `f32`, each named for its operation as in
+/// `exp_f32`, with the functions and variables that they use.
+///
+/// # Panics
+/// Panics if an operation has no recorded form.
+pub fn functions_to_wgsl(ops: &[Prim]) -> String {
+    ops.iter().fold(PRELUDE.to_owned(), |text, op| {
+        let form = op.scalar_form(DType::F32).expect("the operation has a recorded form");
+        let function = form.to_wgsl(&format!("{}_f32", op.name), op.name);
+        text + "\n" + &function.expect("WGSL has f32")
+    })
+}
+
+/// Returns whether a stage of an operation can be printed.
+///
+/// # Errors
+/// Returns the reason if WGSL lacks a type, or a shader cannot report the error of the operation.
+pub fn stage_to_wgsl(op: Prim, operand: DType, result: DType) -> Result<(), NotPrinted> {
+    for dtype in [operand, result] {
+        type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
+    }
+    match op.class {
+        OpClass::Reduce(by) => identity(by, operand).map(|_| ()).ok_or(NotPrinted::NoFunction(op, operand)),
+        OpClass::Scalar(_) if op.can_fail(operand) => Err(NotPrinted::CanFail(op)),
+        OpClass::Scalar(ScalarForm::Identity) => Ok(()),
+        OpClass::Scalar(_) if op == prim::CAST => Ok(()),
+        OpClass::Scalar(_) => {
+            let dtype = if op == prim::SELECT { result } else { operand };
+            let form = op.scalar_form(dtype).ok_or(NotPrinted::NoFunction(op, dtype))?;
+            form.to_wgsl("f", op.name).map(|_| ()).ok_or(NotPrinted::Type(dtype))
+        }
+        OpClass::View(_) => Ok(()),
+        OpClass::Random(_) if matches!(op, prim::RANDOM_BITS | prim::RANDOM_UNIFORM) => Ok(()),
+        _ => Err(NotPrinted::NoFunction(op, operand)),
     }
 }
 
@@ -470,7 +531,7 @@ impl<'a> ShaderPrinter<'a> {
             let operand = self.graph.ty(data.operands[0]).element().dtype;
             let sources: Vec<String> = stage.sources.iter().map(|&source| self.source(source)).collect();
             match op.class {
-                OpClass::Scalar(ScalarForm::Identity) => sources[0].clone(),
+                OpClass::Scalar(ScalarForm::Identity) | OpClass::View(_) => sources[0].clone(),
                 _ if op == prim::CAST => self.cast(&sources[0], operand, self.dtype(s))?,
                 _ if op.can_fail(operand) => return Err(NotPrinted::CanFail(op)),
                 _ => {
