@@ -27,6 +27,10 @@ pub use anabranch_runtime::{
     CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Span, Timeline,
 };
 
+#[cfg(feature = "gpu")]
+#[doc(inline)]
+pub use anabranch_runtime::{GpuAdapter, gpu_adapters};
+
 // The crates themselves, for tests and benchmarks.
 #[cfg(feature = "testing")]
 #[doc(hidden)]

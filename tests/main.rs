@@ -19,6 +19,7 @@ mod effects;
 mod embeddings;
 mod errors;
 mod example_data;
+mod gpu;
 mod gradients;
 mod halves;
 mod hidden_mutation;

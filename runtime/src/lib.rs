@@ -20,6 +20,8 @@ mod cpu;
 mod device;
 mod disjoint_sets;
 mod flow;
+#[cfg(feature = "gpu")]
+mod gpu;
 mod id;
 mod place;
 mod session;
@@ -30,6 +32,8 @@ pub use device::SimulatedDevice;
 pub use device::timeline::{Span, Timeline};
 #[cfg(feature = "testing")]
 pub use flow::random_placement::{RandomPlacement, RandomlyPlacedProgram};
+#[cfg(feature = "gpu")]
+pub use gpu::{GpuAdapter, gpu_adapters};
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;
 pub use session::prune::PrunedFunction;

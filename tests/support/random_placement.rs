@@ -57,9 +57,16 @@ impl RandomPlacements {
                     interpreted,
                     simulated,
                     opaque,
+                    gpus: 0,
                 };
                 programs.push((name, how, RandomlyPlacedProgram::new(graph.clone(), how)));
             }
+        }
+        if std::env::var_os("ANABRANCH_GPU").is_some() {
+            let gpus = RandomPlacement::MAX_GPUS;
+            let how =
+                RandomPlacement { devices: gpus + 1, seed, parallel_iterations: 2, gpus, ..RandomPlacement::default() };
+            programs.push(("two GPUs and a CPU", how, RandomlyPlacedProgram::new(graph.clone(), how)));
         }
         RandomPlacements { graph, programs }
     }

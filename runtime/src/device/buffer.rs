@@ -42,7 +42,7 @@ pub(crate) struct DeviceBuffer {
 
 impl DeviceBuffer {
     /// Returns a buffer for memory of a space.
-    pub(super) fn new(space: MemorySpace, memory: impl DeviceMemory) -> DeviceBuffer {
+    pub(crate) fn new(space: MemorySpace, memory: impl DeviceMemory) -> DeviceBuffer {
         DeviceBuffer { space, memory: Arc::new(memory) }
     }
 
@@ -75,7 +75,7 @@ impl DeviceBuffer {
     ///
     /// # Panics
     /// Panics if the buffer is in another space than `space`.
-    pub(super) fn open<M: DeviceMemory>(self, space: MemorySpace) -> Result<Arc<M>, DeviceBuffer> {
+    pub(crate) fn open<M: DeviceMemory>(self, space: MemorySpace) -> Result<Arc<M>, DeviceBuffer> {
         assert_eq!(self.space, space, "a value of type {} is used in its own memory space", self.ty());
         let is_of_kind = (&*self.memory as &dyn Any).is::<M>();
         if !is_of_kind {

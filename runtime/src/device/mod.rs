@@ -53,8 +53,9 @@ pub(crate) use step::{Event, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
 
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::ir::Op;
+use anabranch_dsl::ir::{Node, Op, Value};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result, Type};
+use smallvec::SmallVec;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 
@@ -92,10 +93,16 @@ pub(crate) trait Device: Debug + Send + Sync {
 
     /// Returns whether the device runs an operation on operands and results of these types.
     ///
-    /// Placement asks this for every node. Reads and assignments of variables, constants, branches
-    /// and loops are supported by every device.
+    /// Placement asks this for every node, also for variables, constants, branches and loops.
     fn supports(&self, _op: &Op, _operands: &[&Type], _results: &[&Type]) -> Support {
         Support::Yes
+    }
+
+    /// Returns whether the device runs a node of a graph.
+    fn supports_node(&self, graph: &Graph, node: Node) -> Support {
+        let data = graph.node(node);
+        let types = |values: &[Value]| values.iter().map(|&v| graph.ty(v)).collect::<SmallVec<[&Type; 4]>>();
+        self.supports(&data.op, &types(&data.operands), &types(&data.results))
     }
 
     /// Compiles a whole graph for steps on the calling thread. Returns `None` if the device runs

@@ -6,7 +6,8 @@
 //!   could do, in a random order that follows from a seed.
 //! - There is no way from one of them to any other device but through the host.
 //! - It computes fused kernels from their descriptions, which the interpreter runs, as it runs
-//!   nodes that are in no kernel. There is nothing for prints and for `f64`, as on many GPUs.
+//!   nodes that are in no kernel. There is nothing for prints and for `f64`, as on many GPUs,
+//!   but it keeps values of any type.
 
 use super::host_memory::bytes_of_value;
 use super::{CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace};
@@ -100,7 +101,9 @@ impl Device for OpaqueDevice {
         if let Op::Print { .. } = op {
             return Support::No("cannot print".to_owned());
         }
-        if operands.iter().chain(results).any(|ty| ty.element().dtype == DType::F64) {
+        let keeps =
+            matches!(op, Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Cond | Op::While { .. } | Op::Call(_));
+        if !keeps && operands.iter().chain(results).any(|ty| ty.element().dtype == DType::F64) {
             return Support::No("has no f64".to_owned());
         }
         Support::Yes

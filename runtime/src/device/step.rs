@@ -91,12 +91,12 @@ impl Step {
     }
 
     /// Registers work that waits for a thread, with its inputs.
-    pub(super) fn wait_for_thread(&self, ticket: Ticket, inputs: Vec<DeviceBuffer>) {
+    pub(crate) fn wait_for_thread(&self, ticket: Ticket, inputs: Vec<DeviceBuffer>) {
         self.waiting().insert(ticket, inputs);
     }
 
     /// Returns the inputs of work that now has a thread, or `None` if it was withdrawn.
-    pub(super) fn begin(&self, ticket: Ticket) -> Option<Vec<DeviceBuffer>> {
+    pub(crate) fn begin(&self, ticket: Ticket) -> Option<Vec<DeviceBuffer>> {
         self.waiting().remove(&ticket)
     }
 
@@ -107,7 +107,7 @@ impl Step {
     }
 
     /// Records the completion of work.
-    pub(super) fn complete(&self, event: Event) {
+    pub(crate) fn complete(&self, event: Event) {
         self.events().push_back(event);
         self.more.notify_one();
     }

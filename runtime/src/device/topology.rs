@@ -50,6 +50,19 @@ impl DeviceInfo {
     pub(crate) fn cpu(index: u32) -> DeviceInfo {
         DeviceInfo { name: DeviceName::local(DeviceKind::Cpu, index), flops: 100e9, bandwidth: 15e9, launch: 0.2e-6 }
     }
+
+    /// Returns a GPU with default rates, or a driver that computes on the CPU.
+    ///
+    /// The rates are round numbers of a current GPU with the kernels of this crate, and of a
+    /// software driver on two cores. They are assumed, not measured.
+    #[cfg_attr(not(feature = "gpu"), expect(dead_code, reason = "only sessions with GPUs have it"))]
+    pub(crate) fn gpu(is_software: bool) -> DeviceInfo {
+        let name = DeviceName::local(DeviceKind::Gpu, 0);
+        match is_software {
+            true => DeviceInfo { name, flops: 5e9, bandwidth: 2e9, launch: 20e-6 },
+            false => DeviceInfo { name, flops: 2e12, bandwidth: 300e9, launch: 5e-6 },
+        }
+    }
 }
 
 /// The speed of transfers from one device to another.
@@ -67,6 +80,9 @@ impl Link {
     /// Values are passed by reference and read from shared memory or the cache of another core. The
     /// latency is that of a channel to a sleeping thread.
     pub(crate) const LOCAL: Link = Link { bandwidth: 10e9, latency: 10e-6 };
+
+    /// The assumed link between a GPU and another device: a bus, and a thread that waits.
+    pub(crate) const GPU: Link = Link { bandwidth: 8e9, latency: 30e-6 };
 }
 
 /// The devices of a session and the links between them.
@@ -100,6 +116,7 @@ impl Topology {
     }
 
     /// Returns CPU devices of this process, then GPUs of the same rates, for tests.
+    #[cfg(test)]
     pub(crate) fn with_gpus(cpus: usize, gpus: usize) -> Topology {
         let gpu = |i| DeviceInfo { name: DeviceName::local(DeviceKind::Gpu, i), ..DeviceInfo::cpu(i) };
         let devices = (0..cpus as u32).map(DeviceInfo::cpu).chain((0..gpus as u32).map(gpu));

@@ -64,6 +64,20 @@ enum PendingOp {
     Fence { part: SubgraphId },
 }
 
+impl PendingOp {
+    /// Returns the subgraph whose device does the work.
+    fn part(&self) -> SubgraphId {
+        match *self {
+            PendingOp::Load { part, .. }
+            | PendingOp::Run { part, .. }
+            | PendingOp::Read { part, .. }
+            | PendingOp::Give { part, .. }
+            | PendingOp::Fence { part } => part,
+            PendingOp::Send { from, .. } | PendingOp::SendToHost { from, .. } | PendingOp::Tell { from, .. } => from,
+        }
+    }
+}
+
 /// A kernel that failed.
 #[derive(Debug)]
 struct Failure {
@@ -546,8 +560,7 @@ impl StepRun<'_> {
         let values = match (outcome, &work) {
             (Ok(values), _) => values,
             (Err(error), &PendingOp::Run { part, task, kernel }) => return self.failed(part, task, kernel, error),
-            (Err(error), &PendingOp::Fence { part }) => return Err(error_on(self.driver.device(part), error)),
-            (Err(error), _) => return Err(error),
+            (Err(error), work) => return Err(error_on(self.driver.device(work.part()), error)),
         };
         self.span(&work, event.begin, event.end);
         self.completed(work, values);

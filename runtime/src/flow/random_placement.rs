@@ -1,9 +1,11 @@
 //! A graph that runs on several devices at once.
 
-use crate::device::{CompileOptions, CpuDevice, Device, DeviceBuffer, DeviceId, OpaqueDevice, SimulatedDevice};
+use crate::device::{
+    CompileOptions, CpuDevice, Device, DeviceBuffer, DeviceId, OpaqueDevice, SimulatedDevice, Support,
+};
 use crate::flow;
 use crate::flow::driver::Driver;
-use crate::place::place_at_random;
+use crate::place::place_at_random_where;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Graph, HostTensor, Result};
@@ -38,6 +40,24 @@ pub struct RandomPlacement {
     /// a random order. The other devices are CPUs. Without
     /// effect on simulated devices.
     pub opaque: u32,
+    /// The number of GPUs, at most [`RandomPlacement::MAX_GPUS`], which all programs share: devices
+    /// on the first adapter of this machine. They come first. Nodes without a shader go to the last
+    /// device, which should not be a GPU. Without effect if devices are simulated.
+    #[cfg(feature = "gpu")]
+    pub gpus: u32,
+}
+
+impl RandomPlacement {
+    /// The most GPUs.
+    #[cfg(feature = "gpu")]
+    pub const MAX_GPUS: u32 = 2;
+
+    fn has_gpu(&self) -> bool {
+        #[cfg(feature = "gpu")]
+        return self.gpus > 0 && !self.simulated;
+        #[cfg(not(feature = "gpu"))]
+        false
+    }
 }
 
 impl Default for RandomPlacement {
@@ -50,6 +70,8 @@ impl Default for RandomPlacement {
             interpreted: false,
             simulated: false,
             opaque: 0,
+            #[cfg(feature = "gpu")]
+            gpus: 0,
         }
     }
 }
@@ -80,6 +102,25 @@ pub struct RandomlyPlacedProgram {
     homes: Vec<Arc<dyn Device>>,
 }
 
+/// Returns the GPUs of this process.
+///
+/// # Panics
+/// Panics if this machine has no adapter.
+#[cfg(feature = "gpu")]
+fn shared_gpus() -> &'static [Arc<dyn Device>] {
+    use crate::gpu::{GpuDevice, gpu_adapters};
+    use anabranch_dsl::device::{DeviceKind, DeviceName};
+    static SHARED: std::sync::OnceLock<Vec<Arc<dyn Device>>> = std::sync::OnceLock::new();
+    SHARED.get_or_init(|| {
+        let adapter = gpu_adapters().into_iter().next().expect("this machine has an adapter");
+        let open = |i: u32| -> Arc<dyn Device> {
+            let (id, name) = (DeviceId::from_index(i as usize), DeviceName::local(DeviceKind::Gpu, i));
+            Arc::new(GpuDevice::open(id, name, &adapter).unwrap_or_else(|e| panic!("{e}")))
+        };
+        (0..RandomPlacement::MAX_GPUS).map(open).collect()
+    })
+}
+
 impl fmt::Debug for RandomlyPlacedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RandomlyPlacedProgram").field("partition", self.driver.partition()).finish_non_exhaustive()
@@ -96,6 +137,10 @@ impl RandomlyPlacedProgram {
         } else {
             let device = |i| -> Arc<dyn Device> {
                 let id = DeviceId::from_index(i);
+                #[cfg(feature = "gpu")]
+                if i < how.gpus as usize {
+                    return shared_gpus()[i].clone();
+                }
                 match i < how.opaque as usize {
                     true => Arc::new(OpaqueDevice::new(id, None, how.seed.rotate_left(i as u32))),
                     false => Arc::new(CpuDevice::new(id, None, 1)),
@@ -103,7 +148,12 @@ impl RandomlyPlacedProgram {
             };
             (0..n).map(device).collect()
         };
-        let placement = place_at_random(&graph, n, how.seed);
+        // Devices for tests run everything.
+        let supports = |device: DeviceId, node| match how.has_gpu() {
+            true => devices[device.index()].supports_node(&graph, node) == Support::Yes,
+            false => true,
+        };
+        let placement = place_at_random_where(&graph, n, how.seed, supports);
         let options = flow::PartitionOptions {
             lower_everything: how.lower_everything,
             lower_control: how.simulated,

@@ -137,8 +137,20 @@ pub(crate) fn place_all_on(graph: &Graph, device: DeviceId) -> Placement {
 
 /// Places each colocation group on a pseudorandom one of `n_devices` devices and ignores
 /// constraints.
-#[cfg(any(test, feature = "testing"))]
+#[cfg(test)]
 pub(crate) fn place_at_random(graph: &Graph, n_devices: usize, seed: u64) -> Placement {
+    place_at_random_where(graph, n_devices, seed, |_, _| true)
+}
+
+/// Places each colocation group on a pseudorandom one of `n_devices` devices, or on the last one if
+/// that does not support all of its nodes. Ignores constraints.
+#[cfg(any(test, feature = "testing"))]
+pub(crate) fn place_at_random_where(
+    graph: &Graph,
+    n_devices: usize,
+    seed: u64,
+    supports: impl Fn(DeviceId, Node) -> bool,
+) -> Placement {
     assert!(n_devices > 0, "a session has a device");
     let groups = Groups::new(graph);
     let device = |i: usize| {
@@ -147,7 +159,9 @@ pub(crate) fn place_at_random(graph: &Graph, n_devices: usize, seed: u64) -> Pla
         let mut z = seed.wrapping_add((i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        DeviceId::from_index(((z ^ (z >> 31)) % n_devices as u64) as usize)
+        let device = DeviceId::from_index(((z ^ (z >> 31)) % n_devices as u64) as usize);
+        let is_supported = groups.members[i].iter().all(|&node| supports(device, node));
+        if is_supported { device } else { DeviceId::from_index(n_devices - 1) }
     };
     let devices: Vec<DeviceId> = (0..groups.len()).map(device).collect();
     let (nodes, vars) = groups.spread(&devices);

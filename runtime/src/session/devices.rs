@@ -1,21 +1,47 @@
 //! The devices of a session.
 
 use crate::device::{CpuDevice, Device, SimulatedDevice, measure};
-use crate::device::{DeviceId, Topology};
+use crate::device::{DeviceId, DeviceInfo, Link, Topology};
 use crate::flow;
 use crate::place::Rules;
 use anabranch_dsl::Result;
+use anabranch_dsl::device::{DeviceKind, DeviceName};
 use std::sync::Arc;
 
-/// Returns a device of the topology with memory that the host cannot see.
-#[cfg(feature = "testing")]
-fn opaque_device(id: DeviceId, topology: &Topology) -> Arc<dyn Device> {
-    Arc::new(crate::device::OpaqueDevice::new(id, Some(topology.device(id).name), id.index() as u64))
+/// A device with memory of its own, which is called a GPU.
+#[derive(Clone, Debug)]
+pub(crate) enum Gpu {
+    #[cfg(feature = "gpu")]
+    Adapter(Box<crate::gpu::GpuAdapter>),
+    /// A device for tests, whose memory the host cannot see.
+    #[cfg(feature = "testing")]
+    Opaque,
 }
 
-#[cfg(not(feature = "testing"))]
-fn opaque_device(id: DeviceId, _: &Topology) -> Arc<dyn Device> {
-    panic!("{id:?}: only tests have opaque devices")
+#[cfg_attr(
+    not(any(feature = "gpu", feature = "testing")),
+    expect(unused_variables, reason = "without these features there is no such device")
+)]
+impl Gpu {
+    /// Returns the name and rates of the device at an index.
+    fn info(&self, index: u32) -> DeviceInfo {
+        let name = DeviceName::local(DeviceKind::Gpu, index);
+        match *self {
+            #[cfg(feature = "gpu")]
+            Gpu::Adapter(ref adapter) => DeviceInfo { name, ..DeviceInfo::gpu(adapter.is_software()) },
+            #[cfg(feature = "testing")]
+            Gpu::Opaque => DeviceInfo { name, ..DeviceInfo::cpu(index) },
+        }
+    }
+
+    fn open(&self, id: DeviceId, name: DeviceName) -> Result<Arc<dyn Device>> {
+        match *self {
+            #[cfg(feature = "gpu")]
+            Gpu::Adapter(ref adapter) => Ok(Arc::new(crate::gpu::GpuDevice::open(id, name, adapter)?)),
+            #[cfg(feature = "testing")]
+            Gpu::Opaque => Ok(Arc::new(crate::device::OpaqueDevice::new(id, Some(name), id.index() as u64))),
+        }
+    }
 }
 
 /// The devices of a session, with its placement rules and partitioning options.
@@ -34,21 +60,31 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// Creates `n` CPU devices that share the cores of this machine, or `limit` of the cores. If
-    /// there are simulated devices, creates those instead. Adds `opaque` devices to the CPUs, for
-    /// tests. If `measure` is set, measures the rates of several CPU devices. The limit changes no
-    /// estimate, so placement and results do not depend on it.
+    /// there are simulated devices, creates those instead. Adds `gpus` to the CPUs. If `measure` is
+    /// set, measures the rates of several CPU devices. The limit changes no estimate, so placement
+    /// and results do not depend on it.
     pub(crate) fn new(
         n: usize,
         limit: Option<usize>,
         simulated: &[SimulatedDevice],
-        opaque: usize,
+        gpus: &[Gpu],
         measure: bool,
         rules: Rules,
         flow: flow::PartitionOptions,
     ) -> Result<Devices> {
         let is_simulated = !simulated.is_empty();
-        let cpus = || Topology::with_gpus(n, opaque);
-        let mut topology = if is_simulated { SimulatedDevice::topology(simulated)? } else { cpus() };
+        let mut topology = match is_simulated {
+            true => SimulatedDevice::topology(simulated)?,
+            false => {
+                let is_cpu = |id: DeviceId| id.index() < n;
+                let link = |from, to| if is_cpu(from) && is_cpu(to) { Link::LOCAL } else { Link::GPU };
+                let devices = (0..n as u32)
+                    .map(DeviceInfo::cpu)
+                    .chain(gpus.iter().zip(0..).map(|(gpu, i)| gpu.info(i)))
+                    .collect();
+                Topology::new(devices, link).with_host_links(|id| link(id, DeviceId::from_index(0)))
+            }
+        };
         rules.check(&topology)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = (cores / n).max(1);
@@ -60,12 +96,14 @@ impl Devices {
             let threads = limit.map_or(threads, |limit| limit / n);
             let cpu = |id: DeviceId| CpuDevice::new(id, Some(topology.device(id).name), threads);
             let cpus: Vec<_> = topology.ids().take(n).map(|id| Arc::new(cpu(id))).collect();
-            if measure && cpus.len() > 1 {
+            if measure && cpus.len() > 1 && gpus.is_empty() {
                 topology = measure::measured(&topology, &cpus[0])?;
             }
             let host = cpus[0].clone();
             let cpus = cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>);
-            (cpus.chain(topology.ids().skip(n).map(|id| opaque_device(id, &topology))).collect(), host)
+            let open = |(gpu, id): (&Gpu, DeviceId)| gpu.open(id, topology.device(id).name);
+            let gpus = gpus.iter().zip(topology.ids().skip(n)).map(open).collect::<Result<Vec<_>>>()?;
+            (cpus.chain(gpus).collect(), host)
         };
         // Simulated time of a loop must include all of its iterations, however many there are.
         let flow = flow::PartitionOptions { lower_control: is_simulated, ..flow };

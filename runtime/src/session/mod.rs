@@ -18,7 +18,7 @@ use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
 use anabranch_dsl::var::check_value;
 use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Module, Result, Var};
-use devices::Devices;
+use devices::{Devices, Gpu};
 use function::Function;
 use std::collections::HashMap;
 use std::fmt;
@@ -73,7 +73,7 @@ pub struct SessionBuilder {
     threads: Option<usize>,
     measure: bool,
     simulated: Option<Vec<SimulatedDevice>>,
-    opaque: usize,
+    gpus: Vec<Gpu>,
     rules: Vec<(String, String)>,
     flow: flow::PartitionOptions,
 }
@@ -238,12 +238,33 @@ impl SessionBuilder {
         SessionBuilder { simulated: Some(devices.into_iter().collect()), ..self }
     }
 
+    /// Adds a GPU. The first is `/gpu:0`, the next `/gpu:1`, and so on; an adapter may be added
+    /// several times. The session still has its CPU devices, which run what has no shader.
+    ///
+    /// ```
+    /// use anabranch::prelude::*;
+    /// use anabranch::{Session, gpu_adapters};
+    ///
+    /// // This machine may have none.
+    /// let Some(adapter) = gpu_adapters().into_iter().next() else { return Ok(()) };
+    /// let session = Session::builder().gpu(&adapter).build()?;
+    /// let f = session.function(|x: Tensor| on("/gpu:0", || (x * 2.0).sum()))?;
+    /// assert_eq!(f.call([1.0, 2.0])?, 6.0);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    #[cfg(feature = "gpu")]
+    pub fn gpu(mut self, adapter: &crate::gpu::GpuAdapter) -> SessionBuilder {
+        self.gpus.push(Gpu::Adapter(Box::new(adapter.clone())));
+        self
+    }
+
     /// Adds `n` devices for comparisons of engines: `/gpu:0`, `/gpu:1`, and so on. The host cannot
     /// read their memory. They complete work late and in a random order, and have no kernels for
     /// prints and for `f64`. They are slow.
     #[cfg(feature = "testing")]
-    pub fn opaque_devices(self, n: usize) -> SessionBuilder {
-        SessionBuilder { opaque: n, ..self }
+    pub fn opaque_devices(mut self, n: usize) -> SessionBuilder {
+        self.gpus.extend(std::iter::repeat_n(Gpu::Opaque, n));
+        self
     }
 
     /// Places the variables whose names match a pattern on a device, along with the operations that
@@ -327,7 +348,7 @@ impl SessionBuilder {
             self.cpus.unwrap_or(1),
             self.threads,
             self.simulated.as_deref().unwrap_or_default(),
-            self.opaque,
+            &self.gpus,
             self.measure,
             rules,
             self.flow,

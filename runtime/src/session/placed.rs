@@ -2,14 +2,13 @@
 
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{CompileOptions, DeviceId, Executable, StepCx, Support};
+use crate::device::{CompileOptions, DeviceId, Executable, StepCx};
 use crate::flow::{self, driver::Driver};
 use crate::place::{self, Outside, Placement};
 use crate::session::devices::Devices;
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::ir::{Node, Op, Value, VarId};
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result, Type};
-use smallvec::SmallVec;
+use anabranch_dsl::ir::{Node, VarId};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Loc, Result};
 
 /// A placed and compiled graph.
 #[derive(Debug)]
@@ -55,18 +54,7 @@ impl PlacedGraph {
         paths: &[Option<String>],
         options: CompileOptions,
     ) -> Result<(PlacedGraph, Vec<DeviceId>)> {
-        let supports = |device: DeviceId, node: Node| {
-            let data = graph.node(node);
-            // Every device has variables, and control flow belongs to no device.
-            if matches!(
-                data.op,
-                Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Cond | Op::While { .. } | Op::Call(_)
-            ) {
-                return Support::Yes;
-            }
-            let types = |values: &[Value]| values.iter().map(|&v| graph.ty(v)).collect::<SmallVec<[&Type; 4]>>();
-            devices.all[device.index()].supports(&data.op, &types(&data.operands), &types(&data.results))
-        };
+        let supports = |device: DeviceId, node: Node| devices.all[device.index()].supports_node(graph, node);
         let outside = Outside { paths, homes, supports: Some(&supports) };
         let place = || place::place(graph, &devices.topology, &devices.rules, outside);
         let nothing_asked = devices.rules.is_empty() && !asks_for_devices(graph);

@@ -129,6 +129,7 @@ fn compare(case: &CompiledProgram) -> Result<Found, String> {
         simulated: seed % 5 == 4,
         // None, some or all of the devices.
         opaque: (seed / 5 % 4) as u32,
+        ..RandomPlacement::default()
     };
     let scatter = |how| RandomlyPlacedProgram::new(optimized.clone(), how).map_err(|e| format!("{how:?}: {e}"));
     let scattered_compiled = scatter(RandomPlacement { interpreted: false, ..how })?;

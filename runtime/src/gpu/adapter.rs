@@ -1,0 +1,91 @@
+//! The adapters of this machine.
+
+use std::fmt;
+
+/// A device that wgpu can open: a GPU, or a driver that computes on the CPU.
+///
+/// ```no_run
+/// for adapter in anabranch::gpu_adapters() {
+///     println!("{adapter}");
+/// }
+/// ```
+#[derive(Clone)]
+pub struct GpuAdapter {
+    adapter: wgpu::Adapter,
+    info: wgpu::AdapterInfo,
+}
+
+impl GpuAdapter {
+    /// Returns the name, as the driver reports it.
+    pub fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    /// Returns the name and version of the driver.
+    pub fn driver(&self) -> String {
+        format!("{} {}", self.info.driver, self.info.driver_info).trim().to_owned()
+    }
+
+    /// Returns the interface through which the device is used: `Vulkan`, `Metal` or `Dx12`.
+    pub fn backend(&self) -> String {
+        format!("{:?}", self.info.backend)
+    }
+
+    /// Returns whether the driver computes on the CPU.
+    pub fn is_software(&self) -> bool {
+        self.info.device_type == wgpu::DeviceType::Cpu
+    }
+
+    /// Returns the largest number of bytes of a tensor.
+    pub fn max_tensor_bytes(&self) -> u64 {
+        let limits = self.adapter.limits();
+        limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)
+    }
+
+    /// Returns why the device cannot be used, if it cannot.
+    pub(super) fn missing(&self) -> Option<&'static str> {
+        let limits = self.adapter.limits();
+        if !self.adapter.features().contains(wgpu::Features::IMMEDIATES) || limits.max_immediate_size < 128 {
+            Some("it has no immediates of 128 bytes")
+        } else if limits.max_compute_invocations_per_workgroup < 256 {
+            Some("its workgroups have less than 256 threads")
+        } else {
+            None
+        }
+    }
+
+    pub(super) fn wgpu(&self) -> &wgpu::Adapter {
+        &self.adapter
+    }
+}
+
+impl fmt::Display for GpuAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.name(), self.backend(), self.driver())
+    }
+}
+
+impl fmt::Debug for GpuAdapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Returns the adapters of this machine, GPUs before drivers that compute on the CPU.
+pub fn gpu_adapters() -> Vec<GpuAdapter> {
+    let mut description = wgpu::InstanceDescriptor::new_without_display_handle();
+    // Indirect dispatches are not used, and validation of shaders is not optional.
+    description.flags = wgpu::InstanceFlags::empty();
+    let instance = wgpu::Instance::new(description);
+    let found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
+    let mut adapters: Vec<GpuAdapter> =
+        found.into_iter().map(|adapter| GpuAdapter { info: adapter.get_info(), adapter }).collect();
+    adapters.sort_by_key(|adapter| match adapter.info.device_type {
+        wgpu::DeviceType::DiscreteGpu => 0,
+        wgpu::DeviceType::IntegratedGpu => 1,
+        wgpu::DeviceType::VirtualGpu => 2,
+        wgpu::DeviceType::Other => 3,
+        wgpu::DeviceType::Cpu => 4,
+    });
+    adapters
+}

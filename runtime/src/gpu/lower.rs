@@ -1,0 +1,397 @@
+//! Lowering of a graph to a program: a list of shaders and transfers for each region.
+//!
+//! Fused kernels become one shader each. Views that no kernel reads through are copied where they
+//! are needed in memory; reshapes share it.
+
+use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, Transfer};
+use super::queue::{GpuQueue, Shared};
+use crate::device::CompileOptions;
+use anabranch_dsl::fusion::{AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, NodeRole};
+use anabranch_dsl::fusion::{FuseNothing, functions_to_wgsl, node_to_wgsl, viewed};
+use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, Value};
+use anabranch_dsl::ops::attributes::{Along, AlongOrKept, SliceTarget};
+use anabranch_dsl::ops::{EvalCx, OpClass, Prim, prim};
+use anabranch_dsl::{Diagnostic, ErrorKind, Result, TensorType};
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+
+const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
+const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
+const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
+
+/// The rows and columns of a product that a workgroup computes.
+const TILE: usize = 32;
+
+/// The threads of a workgroup of `copy_part.wgsl`.
+const THREADS: usize = 64;
+
+/// The number of workgroups along one axis that every device supports.
+const MAX_GROUPS: usize = 65_535;
+
+/// The kernels of a GPU: elementwise operations and the reduction that reads them.
+struct GpuTarget;
+
+impl FusionTarget for GpuTarget {
+    fn computes(&self, graph: &Graph, node: Node) -> bool {
+        let Op::Prim(op, _) = graph.node(node).op else { return false };
+        matches!(op.class, OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_))
+    }
+
+    /// A shader has eight bindings: these, and the results.
+    fn max_inputs(&self) -> usize {
+        6
+    }
+
+    fn max_operations(&self) -> usize {
+        64
+    }
+
+    fn reduces(&self, _shape: &[usize], _over: AxisSet) -> bool {
+        true
+    }
+
+    fn fuses_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
+        false
+    }
+
+    fn sums_batches(&self) -> bool {
+        false
+    }
+}
+
+/// The kernels of single operations.
+struct Unfused;
+
+impl FusionTarget for Unfused {
+    fn computes(&self, graph: &Graph, node: Node) -> bool {
+        GpuTarget.computes(graph, node)
+    }
+
+    fn fuses(&self) -> bool {
+        FuseNothing.fuses()
+    }
+
+    fn max_inputs(&self) -> usize {
+        usize::MAX
+    }
+
+    fn max_operations(&self) -> usize {
+        1
+    }
+
+    fn reduces(&self, shape: &[usize], over: AxisSet) -> bool {
+        GpuTarget.reduces(shape, over)
+    }
+
+    fn fuses_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
+        false
+    }
+
+    fn sums_batches(&self) -> bool {
+        false
+    }
+}
+
+/// Lowers a graph whose operations the device supports.
+pub(super) fn lower(graph: Graph, _options: CompileOptions, queue: &GpuQueue) -> Result<GpuProgram> {
+    let fused = Fusion::find(&graph, &GpuTarget);
+    let is_printed = fused.kernels().iter().all(|kernel| kernel.to_wgsl(&graph).is_ok() || kernel.axes.contains(&0));
+    let fusion = if is_printed { fused } else { Fusion::find(&graph, &Unfused) };
+    let root = {
+        let mut lower = GpuLowering { graph: &graph, fusion: &fusion, queue, shared: queue.shared() };
+        lower.region(graph.root())?
+    };
+    Ok(GpuProgram::from_parts(graph, root))
+}
+
+struct GpuLowering<'a> {
+    graph: &'a Graph,
+    fusion: &'a Fusion,
+    queue: &'a GpuQueue,
+    shared: &'a Arc<Shared>,
+}
+
+/// A region while it is lowered.
+#[derive(Default)]
+struct OpenRegion {
+    ops: Vec<GpuOp>,
+    /// The values in memory.
+    in_memory: FxHashSet<Value>,
+}
+
+impl GpuLowering<'_> {
+    fn region(&mut self, region: Region) -> Result<RegionProgram> {
+        let data = self.graph.region(region);
+        let mut open = OpenRegion::default();
+        open.in_memory.extend(data.params.iter().copied());
+        for &node in &data.nodes {
+            self.node(&mut open, node)?;
+        }
+        for &value in &data.yields {
+            self.require(&mut open, value)?;
+        }
+        Ok(RegionProgram::new(data.params.clone(), open.ops, data.yields.clone()))
+    }
+
+    fn ty(&self, value: Value) -> &TensorType {
+        self.graph.ty(value).element()
+    }
+
+    fn shape(&self, value: Value) -> Vec<usize> {
+        self.ty(value).shape.known().expect("the device runs operations of known shapes only")
+    }
+
+    /// Makes sure that a value is in memory: a view is copied, and a reshape shares its memory.
+    fn require(&mut self, open: &mut OpenRegion, value: Value) -> Result<()> {
+        if open.in_memory.contains(&value) {
+            return Ok(());
+        }
+        let node = self.graph.producer(value).expect("parameters are in memory");
+        let data = self.graph.node(node);
+        let Op::Prim(op, _) = data.op else { panic!("{node} has put its results into memory") };
+        assert!(matches!(op.class, OpClass::View(_)), "`{op}` has put its result into memory");
+        if matches!(op, prim::RESHAPE | prim::RESHAPE_LIKE | prim::WITH_DYNAMIC) {
+            self.require(open, data.operands[0])?;
+            open.ops.push(GpuOp::Transfer(Transfer::Share { from: data.operands[0], to: value }));
+            open.in_memory.insert(value);
+            return Ok(());
+        }
+        if self.shape(value).contains(&0) {
+            self.allocate(open, value);
+            return Ok(());
+        }
+        let shader = node_to_wgsl(self.graph, node).map_err(|reason| self.no_shader(data, &reason))?;
+        self.shader(open, shader, 1)
+    }
+
+    fn allocate(&mut self, open: &mut OpenRegion, value: Value) {
+        open.ops.push(GpuOp::Transfer(Transfer::Zeros { to: value }));
+        open.in_memory.insert(value);
+    }
+
+    fn no_shader(&self, data: &NodeData, reason: &dyn std::fmt::Display) -> Diagnostic {
+        let message = format!("`{}` has no shader: {reason}", data.op.name());
+        Diagnostic::new(message).of_kind(ErrorKind::Internal).at(data.loc, "this operation")
+    }
+
+    /// Adds a printed shader.
+    fn shader(&mut self, open: &mut OpenRegion, shader: KernelShader, n_outputs: usize) -> Result<()> {
+        let n_inputs = shader.bindings.len() - n_outputs;
+        let [x, y] = shader.workgroups.map(|n| n as u32);
+        let (inputs, outputs) = shader.bindings.split_at(n_inputs);
+        self.dispatch(open, shader.code, inputs, outputs, [x, y, 1], Vec::new())
+    }
+
+    fn dispatch(
+        &mut self,
+        open: &mut OpenRegion,
+        code: String,
+        inputs: &[Value],
+        outputs: &[Value],
+        workgroups: [u32; 3],
+        parameters: Vec<u32>,
+    ) -> Result<()> {
+        for &input in inputs {
+            self.require(open, input)?;
+        }
+        let shader = self.shared.shaders.get(&self.shared.device, code, [inputs.len(), outputs.len()])?;
+        open.in_memory.extend(outputs.iter().copied());
+        let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
+        open.ops.push(GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters }));
+        Ok(())
+    }
+
+    fn node(&mut self, open: &mut OpenRegion, node: Node) -> Result<()> {
+        let data = self.graph.node(node);
+        match self.fusion.role(node) {
+            NodeRole::Inside => return Ok(()),
+            NodeRole::Kernel(id) => return self.kernel(open, data, self.fusion.kernel(id)),
+            NodeRole::Alone => {}
+        }
+        match &data.op {
+            Op::Prim(op, _) => return self.primitive(open, node, data, *op),
+            Op::Constant(tensor) => {
+                let tensor = tensor.clone();
+                let stored = self.queue.call(move |recorder| recorder.upload(&tensor))?;
+                open.ops.push(GpuOp::Transfer(Transfer::Constant { tensor: stored, to: data.results[0] }));
+            }
+            Op::Stack(op) => {
+                data.operands.iter().try_for_each(|&v| self.require(open, v))?;
+                open.ops.push(GpuOp::Stack(op.clone(), node));
+            }
+            Op::Cond | Op::While { .. } | Op::Call(_) => {
+                data.operands.iter().try_for_each(|&v| self.require(open, v))?;
+                open.ops.push(if let Some(construct) = self.graph.as_while(node) {
+                    GpuOp::While { node, cond: self.region(construct.cond())?, body: self.region(construct.body())? }
+                } else if let Some(construct) = self.graph.as_cond(node) {
+                    let [then, otherwise] = construct.branches();
+                    GpuOp::Cond(node, [self.region(then)?, self.region(otherwise)?])
+                } else {
+                    let call = self.graph.as_call(node).expect("the other constructs are calls");
+                    GpuOp::Call(node, self.region(call.forward())?)
+                });
+            }
+            op => panic!("placement puts no `{}` on a GPU", op.name()),
+        }
+        open.in_memory.extend(data.results.iter().copied());
+        Ok(())
+    }
+
+    fn kernel(&mut self, open: &mut OpenRegion, data: &NodeData, kernel: &FusedKernel) -> Result<()> {
+        let outputs: Vec<Value> = (0..kernel.outputs.len()).map(|o| kernel.output(self.graph, o)).collect();
+        if outputs.iter().all(|&v| self.shape(v).contains(&0)) {
+            outputs.into_iter().for_each(|v| self.allocate(open, v));
+            return Ok(());
+        }
+        let shader = kernel.to_wgsl(self.graph).map_err(|reason| self.no_shader(data, &reason))?;
+        self.shader(open, shader, kernel.outputs.len())
+    }
+
+    fn primitive(&mut self, open: &mut OpenRegion, node: Node, data: &NodeData, op: Prim) -> Result<()> {
+        let result = data.results[0];
+        let shape = self.shape(result);
+        if matches!(op.class, OpClass::View(_)) {
+            // Copied where it is needed in memory.
+            return Ok(());
+        }
+        if shape.contains(&0) {
+            self.allocate(open, result);
+            return Ok(());
+        }
+        match op.class {
+            OpClass::Random(_) => {
+                let shader = node_to_wgsl(self.graph, node).map_err(|reason| self.no_shader(data, &reason))?;
+                return self.shader(open, shader, 1);
+            }
+            OpClass::Rowwise(_) => return self.softmax(open, data, op),
+            _ => {}
+        }
+        match op {
+            prim::MATMUL => self.matmul(open, data),
+            prim::CONCAT => {
+                let axis = Along::of(attrs_of(data)).axis;
+                self.allocate_uninitialized(open, result);
+                let mut start = 0;
+                for &part in &data.operands {
+                    self.copy_part(open, part, result, axis, [start, 1])?;
+                    start += self.shape(part)[axis];
+                }
+                Ok(())
+            }
+            prim::UPDATE_SLICE => {
+                let SliceTarget { axis, start, step } = SliceTarget::of(attrs_of(data));
+                self.require(open, data.operands[0])?;
+                open.ops.push(GpuOp::Transfer(Transfer::Copy { from: data.operands[0], to: result }));
+                open.in_memory.insert(result);
+                self.copy_part(open, data.operands[1], result, axis, [start, step])
+            }
+            prim::IOTA => {
+                let cx = EvalCx { operands: &[], attrs: attrs_of(data), ty: self.ty(result) };
+                let tensor = op.evaluate(&cx).map_err(|e| e.at(data.name_in_errors(), data.loc))?;
+                let stored = self.queue.call(move |recorder| recorder.upload(&tensor))?;
+                open.ops.push(GpuOp::Transfer(Transfer::Constant { tensor: stored, to: result }));
+                open.in_memory.insert(result);
+                Ok(())
+            }
+            _ => panic!("placement puts no `{op}` on a GPU"),
+        }
+    }
+
+    fn allocate_uninitialized(&mut self, open: &mut OpenRegion, value: Value) {
+        open.ops.push(GpuOp::Transfer(Transfer::Uninitialized { to: value }));
+        open.in_memory.insert(value);
+    }
+
+    /// Writes a tensor to a part of another one, from an index along an axis and with a step.
+    fn copy_part(
+        &mut self,
+        open: &mut OpenRegion,
+        part: Value,
+        whole: Value,
+        axis: usize,
+        [start, step]: [usize; 2],
+    ) -> Result<()> {
+        let (shape, extent) = (self.shape(part), self.shape(whole)[axis]);
+        let size: usize = shape.iter().product();
+        if size == 0 {
+            return Ok(());
+        }
+        let inner: usize = shape[axis + 1..].iter().product();
+        let parameters = [size, shape[axis], inner, extent, start, step].map(|n| n as u32).to_vec();
+        self.dispatch(open, COPY_PART.to_owned(), &[part], &[whole], groups(size.div_ceil(THREADS)), parameters)
+    }
+
+    fn softmax(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
+        let (x, y) = (data.operands[0], data.results[0]);
+        let (axis, result) = match op {
+            prim::SOFTMAX => (Along::of(attrs_of(data)).axis, 0),
+            prim::LOG_SOFTMAX => (Along::of(attrs_of(data)).axis, 1),
+            prim::LOGSUMEXP => (AlongOrKept::of(attrs_of(data)).axis, 2),
+            _ => panic!("`{op}` is a softmax"),
+        };
+        let shape = self.shape(x);
+        let inner: usize = shape[axis + 1..].iter().product();
+        let rows = shape[..axis].iter().product::<usize>() * inner;
+        let code = functions_to_wgsl(&[prim::EXP, prim::LOG]) + SOFTMAX;
+        let parameters = [rows, shape[axis], inner, result].map(|n| n as u32).to_vec();
+        self.dispatch(open, code, &[x], &[y], groups(rows), parameters)
+    }
+
+    fn matmul(&mut self, open: &mut OpenRegion, data: &NodeData) -> Result<()> {
+        let result = self.shape(data.results[0]);
+        let batch = result.len() - 2;
+        let (m, n) = (result[batch], result[batch + 1]);
+        let k = self.shape(data.operands[0])[batch + 1];
+        let n_products: usize = result[..batch].iter().product();
+        let mut parameters = vec![m as u32, n as u32, k as u32, 0];
+        let mut inputs = Vec::new();
+        for &operand in &data.operands {
+            let (value, layout) = self.matrices(operand, batch);
+            inputs.push(value);
+            parameters.extend(layout);
+        }
+        let groups = [n.div_ceil(TILE), m.div_ceil(TILE), n_products];
+        if groups.iter().any(|&n| n > MAX_GROUPS) {
+            let error = Diagnostic::new("a product is too large for one dispatch");
+            return Err(error.at(data.loc, "this product").help("place it on a CPU, or split it into parts"));
+        }
+        self.dispatch(open, MATMUL.to_owned(), &inputs, &data.results, groups.map(|n| n as u32), parameters)
+    }
+
+    /// Returns the tensor from which a product reads an operand, with its offset and the strides of
+    /// the batch, the rows and the columns. A view is read through if one stride is enough for the
+    /// batch; otherwise it is copied.
+    fn matrices(&self, operand: Value, batch: usize) -> (Value, [u32; 4]) {
+        let shape = self.shape(operand);
+        let (base, map) = viewed(self.graph, operand);
+        let extents = self.shape(base);
+        let mut strides = vec![0isize; shape.len()];
+        let (mut offset, mut stride) = (0, 1);
+        for (coord, &extent) in map.iter().zip(&extents).rev() {
+            offset += stride * coord.offset;
+            if let Some((axis, scale)) = coord.term {
+                strides[axis] += stride as isize * scale;
+            }
+            stride *= extent;
+        }
+        let axes: Vec<usize> = (0..batch).filter(|&axis| shape[axis] != 1).collect();
+        let is_one_axis = axes.windows(2).all(|pair| strides[pair[0]] == strides[pair[1]] * shape[pair[1]] as isize);
+        let of_batch = axes.last().map_or(0, |&axis| strides[axis]);
+        let all = [of_batch, strides[batch], strides[batch + 1]];
+        if is_one_axis && all.iter().all(|&stride| stride >= 0) {
+            return (base, [offset as u32, all[0] as u32, all[1] as u32, all[2] as u32]);
+        }
+        let [rows, columns] = [shape[batch], shape[batch + 1]].map(|n| n as u32);
+        (operand, [0, rows * columns, columns, 1])
+    }
+}
+
+fn attrs_of(data: &NodeData) -> &anabranch_dsl::ir::Attrs {
+    let Op::Prim(_, attrs) = &data.op else { panic!("the node is a primitive operation") };
+    attrs
+}
+
+/// Returns workgroups along two axes.
+fn groups(n: usize) -> [u32; 3] {
+    [n.min(MAX_GROUPS) as u32, n.div_ceil(MAX_GROUPS) as u32, 1]
+}

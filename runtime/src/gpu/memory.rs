@@ -1,0 +1,161 @@
+//! Values in the memory of a GPU, and the reuse of their memory.
+
+use crate::device::DeviceMemory;
+use anabranch_dsl::Type;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A value in the memory of a GPU.
+#[derive(Debug)]
+pub(super) struct GpuMemory {
+    pub(super) ty: Type,
+    pub(super) value: GpuValue,
+}
+
+impl DeviceMemory for GpuMemory {
+    fn ty(&self) -> Type {
+        self.ty.clone()
+    }
+
+    fn n_bytes(&self) -> u64 {
+        match &self.value {
+            GpuValue::Tensor(tensor) => tensor.n_bytes,
+            GpuValue::Stack(stack) => stack.items().map(|tensor| tensor.n_bytes).sum(),
+        }
+    }
+}
+
+/// The memory of a value. Clones share it.
+#[derive(Clone, Debug)]
+pub(super) enum GpuValue {
+    Tensor(Arc<GpuTensor>),
+    Stack(GpuStack),
+}
+
+/// A stack: the host has its structure, the device its tensors. A push shares the elements below.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GpuStack(Option<Arc<StackEntry>>);
+
+#[derive(Debug)]
+struct StackEntry {
+    top: Arc<GpuTensor>,
+    below: GpuStack,
+}
+
+impl GpuStack {
+    pub(super) fn push(&self, top: Arc<GpuTensor>) -> GpuStack {
+        GpuStack(Some(Arc::new(StackEntry { top, below: self.clone() })))
+    }
+
+    /// Returns the stack below the top, and the top.
+    pub(super) fn pop(&self) -> Option<(GpuStack, Arc<GpuTensor>)> {
+        self.0.as_ref().map(|entry| (entry.below.clone(), entry.top.clone()))
+    }
+
+    /// Returns the tensors from the top.
+    fn items(&self) -> impl Iterator<Item = &Arc<GpuTensor>> {
+        let entries = std::iter::successors(self.0.as_deref(), |entry| entry.below.0.as_deref());
+        entries.map(|entry| &entry.top)
+    }
+}
+
+impl Drop for GpuStack {
+    /// Drops entries one after another: a recursion over a deep stack would need too much stack.
+    fn drop(&mut self) {
+        let mut next = self.0.take();
+        while let Some(mut entry) = next.and_then(Arc::into_inner) {
+            next = entry.below.0.take();
+        }
+    }
+}
+
+/// A tensor in the memory of a GPU. When it is dropped, its memory may be used again, since later
+/// commands take effect after the earlier ones that use it.
+#[derive(Debug)]
+pub(super) struct GpuTensor {
+    buffer: Option<wgpu::Buffer>,
+    /// The bytes of the elements. The buffer may be larger.
+    n_bytes: u64,
+    pool: Arc<BufferPool>,
+}
+
+impl GpuTensor {
+    pub(super) fn buffer(&self) -> &wgpu::Buffer {
+        self.buffer.as_ref().expect("a tensor has its buffer until it is dropped")
+    }
+
+    /// Returns the bytes of the elements.
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    /// Returns the bytes to bind or copy. They are never 0.
+    pub(super) fn bound_bytes(&self) -> u64 {
+        self.n_bytes.max(4)
+    }
+}
+
+impl Drop for GpuTensor {
+    fn drop(&mut self) {
+        self.pool.free(self.buffer.take().expect("a tensor has its buffer until it is dropped"));
+    }
+}
+
+/// Buffers of a device that no tensor has, by size.
+#[derive(Debug, Default)]
+pub(super) struct BufferPool {
+    free: Mutex<BTreeMap<u64, Vec<wgpu::Buffer>>>,
+}
+
+impl BufferPool {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Vec<wgpu::Buffer>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a tensor with elements of `n_bytes` bytes, which have any values. `create` makes a
+    /// buffer of a given size.
+    ///
+    /// # Errors
+    /// Returns the error of `create`.
+    pub(super) fn tensor<E>(
+        self: &Arc<Self>,
+        n_bytes: u64,
+        create: impl FnOnce(u64) -> Result<wgpu::Buffer, E>,
+    ) -> Result<GpuTensor, E> {
+        let size = size_class(n_bytes);
+        let buffer = self.lock().get_mut(&size).and_then(Vec::pop);
+        let buffer = buffer.map_or_else(|| create(size), Ok)?;
+        Ok(GpuTensor { buffer: Some(buffer), n_bytes, pool: self.clone() })
+    }
+
+    fn free(&self, buffer: wgpu::Buffer) {
+        self.lock().entry(buffer.size()).or_default().push(buffer);
+    }
+
+    /// Drops all buffers that no tensor has.
+    pub(super) fn clear(&self) {
+        self.lock().clear();
+    }
+}
+
+/// Returns the size of a buffer for a number of bytes: one of four sizes between two powers of two,
+/// so that few sizes are used and at most a fifth is lost.
+fn size_class(n_bytes: u64) -> u64 {
+    let n_bytes = n_bytes.max(256);
+    let quarter = (n_bytes.next_power_of_two() / 8).max(64);
+    n_bytes.div_ceil(quarter) * quarter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_classes_hold_their_bytes_and_waste_at_most_a_quarter() {
+        for n in (0..5000).chain([1 << 20, (1 << 20) + 1, 3 << 29]) {
+            let size = size_class(n);
+            assert!(size >= n && size.is_multiple_of(64) && size <= (n.max(256) * 5).div_ceil(4), "{n}: {size}");
+            assert_eq!(size_class(size), size, "{n}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! GPUs, through wgpu: Vulkan, Metal and DX12.
+//!
+//! A [`GpuDevice`] is a [`Device`] with memory of its own. One thread per device owns its queue: it
+//! records commands, submits them, and waits for values that are read back. Everything else sends
+//! it jobs, which run in the order in which they are sent.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `adapter.rs` | the adapters of this machine |
+//! | `queue.rs` | the thread, its commands, and transfers |
+//! | `memory.rs` | tensors in the memory of the device, and their reuse |
+//! | `shader.rs` | compiled shaders |
+//! | `support.rs` | the operations that the device runs |
+//! | `lower.rs` | graphs as programs: shaders in order, with branches and loops |
+//! | `program.rs` | runs of programs |
+//!
+//! Shaders of elementwise operations, reductions, views and random numbers are printed from fused
+//! kernels (`fusion` in the language); those in the folder `shaders/` are written by hand. An
+//! operation that has neither runs on a CPU, where placement puts it.
+//!
+//! # Invariants
+//!
+//! - G1. Commands take effect in the order of their jobs: the queue is in order, and uploads are
+//!   commands like others. Memory of a dropped tensor can therefore be used again at once.
+//! - G2. A tensor is contiguous and row-major, and padded to words of 32 bits. A `bool` is such a
+//!   word, 0 or 1. Shaders compute with elements of 32 bits; tensors of other types are only kept.
+//! - G3. No dispatch has an output that is also one of its inputs.
+//!
+//! # Errors
+//!
+//! What the driver reports becomes an error of the step that is running, with the name of the
+//! device: a shader that is not accepted, missing memory, a lost device. Other devices go on.
+
+mod adapter;
+mod lower;
+mod memory;
+mod program;
+mod queue;
+mod shader;
+mod support;
+
+pub use adapter::{GpuAdapter, gpu_adapters};
+
+use crate::device::{
+    CompileOptions, Device, DeviceBuffer, DeviceId, Event, LoadedKernel, MemorySpace, Progress, Step, Support, Ticket,
+};
+use anabranch_dsl::device::DeviceName;
+use anabranch_dsl::ir::Op;
+use anabranch_dsl::{Graph, HostTensor, Result, Type};
+use memory::{GpuMemory, GpuValue};
+use program::GpuProgram;
+use queue::{CommandRecorder, GpuQueue};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// A GPU, or another device with a driver that wgpu knows.
+#[derive(Debug)]
+pub(crate) struct GpuDevice {
+    id: DeviceId,
+    name: DeviceName,
+    queue: GpuQueue,
+}
+
+impl GpuDevice {
+    /// Opens an adapter and starts its thread.
+    ///
+    /// # Errors
+    /// Fails if the driver refuses the device.
+    pub(crate) fn open(id: DeviceId, name: DeviceName, adapter: &GpuAdapter) -> Result<GpuDevice> {
+        Ok(GpuDevice { id, name, queue: GpuQueue::open(name, adapter)? })
+    }
+
+    fn space(&self) -> MemorySpace {
+        MemorySpace::Device(self.id)
+    }
+
+    /// Sends work of a step on some values to the thread.
+    fn enqueue(
+        &self,
+        values: Vec<DeviceBuffer>,
+        step: &Arc<Step>,
+        ticket: Ticket,
+        work: impl FnOnce(&mut CommandRecorder, Vec<DeviceBuffer>, &Step) -> Result<Vec<DeviceBuffer>> + Send + 'static,
+    ) {
+        let step = step.clone();
+        step.wait_for_thread(ticket, values);
+        self.queue.send(move |recorder| {
+            let Some(values) = step.begin(ticket) else { return };
+            let begin = step.now();
+            let run = || {
+                let results = work(recorder, values, &step)?;
+                recorder.check()?;
+                Ok(results)
+            };
+            let outcome = catch_unwind(AssertUnwindSafe(run));
+            step.complete(Event { ticket, outcome, begin, end: step.now() });
+        });
+    }
+}
+
+/// Opens a value of a device.
+fn open(space: MemorySpace, buffer: DeviceBuffer) -> Arc<GpuMemory> {
+    let memory = buffer.open::<GpuMemory>(space);
+    memory.unwrap_or_else(|other| panic!("{} is not in the memory of a GPU", other.ty()))
+}
+
+/// Copies a tensor to the device.
+fn store(space: MemorySpace, recorder: &mut CommandRecorder, tensor: &HostTensor) -> Result<DeviceBuffer> {
+    let value = GpuValue::Tensor(recorder.upload(tensor)?);
+    Ok(DeviceBuffer::new(space, GpuMemory { ty: Type::Tensor(tensor.ty()), value }))
+}
+
+/// Copies a tensor of the device to the host.
+fn fetch(space: MemorySpace, recorder: &mut CommandRecorder, buffer: DeviceBuffer) -> Result<HostTensor> {
+    let memory = open(space, buffer);
+    let GpuValue::Tensor(tensor) = &memory.value else { panic!("only tensors leave a device, not {}", memory.ty) };
+    let ty = memory.ty.as_tensor().expect("the value is a tensor");
+    recorder.download(tensor, ty)
+}
+
+impl Device for GpuDevice {
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    fn name(&self) -> Option<DeviceName> {
+        Some(self.name)
+    }
+
+    fn is_simulated(&self) -> bool {
+        false
+    }
+
+    fn supports(&self, op: &Op, operands: &[&Type], results: &[&Type]) -> Support {
+        support::supports(op, operands, results, self.queue.shared().max_binding)
+    }
+
+    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
+        let program = GpuProgram::new(graph, options, &self.queue)?;
+        Ok(Box::new(GpuKernel { program: Arc::new(program), device: self }))
+    }
+
+    fn upload(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {
+        let space = self.space();
+        self.enqueue(values, step, ticket, move |recorder, values, _| {
+            values.into_iter().map(|value| store(space, recorder, &value.into_host())).collect()
+        });
+        Progress::Later
+    }
+
+    fn download(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {
+        let space = self.space();
+        self.enqueue(values, step, ticket, move |recorder, values, _| {
+            values.into_iter().map(|value| fetch(space, recorder, value).map(DeviceBuffer::from_host)).collect()
+        });
+        Progress::Later
+    }
+
+    fn copy(
+        &self,
+        values: Vec<DeviceBuffer>,
+        _: &dyn Device,
+        _: &Arc<Step>,
+        _: Ticket,
+    ) -> std::result::Result<Progress, Vec<DeviceBuffer>> {
+        Err(values)
+    }
+
+    fn fence(&self, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
+        self.enqueue(Vec::new(), step, ticket, |recorder, _, _| {
+            recorder.finish()?;
+            Ok(Vec::new())
+        });
+        Ok(Progress::Later)
+    }
+
+    fn store(&self, value: HostTensor) -> Result<DeviceBuffer> {
+        let space = self.space();
+        self.queue.call(move |recorder| store(space, recorder, &value))
+    }
+
+    fn fetch(&self, value: DeviceBuffer) -> Result<HostTensor> {
+        let space = self.space();
+        self.queue.call(move |recorder| fetch(space, recorder, value))
+    }
+}
+
+/// A graph loaded on a GPU.
+#[derive(Debug)]
+struct GpuKernel {
+    program: Arc<GpuProgram>,
+    device: Arc<GpuDevice>,
+}
+
+impl LoadedKernel for GpuKernel {
+    fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
+        let (program, space) = (self.program.clone(), self.device.space());
+        self.device.enqueue(inputs, step, ticket, move |recorder, inputs, step| {
+            let inputs = inputs.into_iter().map(|input| open(space, input).value.clone());
+            let outputs = program.run(recorder, inputs, &step.run_context())?;
+            let types = program.output_types().cloned();
+            Ok(outputs
+                .into_iter()
+                .zip(types)
+                .map(|(value, ty)| DeviceBuffer::new(space, GpuMemory { ty, value }))
+                .collect())
+        });
+        Ok(Progress::Later)
+    }
+}

@@ -1,0 +1,294 @@
+//! Programs of a device, and their runs.
+//!
+//! A branch or loop is driven by the thread of the device, which reads the predicate back.
+
+use super::lower;
+use super::memory::{GpuStack, GpuTensor, GpuValue};
+use super::queue::{CommandRecorder, GpuQueue};
+use super::shader::CompiledShader;
+use crate::device::CompileOptions;
+use anabranch_dsl::interp::{RunContext, stopped};
+use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
+use anabranch_dsl::{Diagnostic, ErrorKind, Result, Type};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// A compiled graph.
+#[derive(Debug)]
+pub(super) struct GpuProgram {
+    graph: Graph,
+    root: RegionProgram,
+}
+
+/// A compiled region.
+#[derive(Debug)]
+pub(super) struct RegionProgram {
+    params: Vec<Value>,
+    ops: Vec<GpuOp>,
+    /// After each operation, the values that are not used any more.
+    dead: Vec<Vec<Value>>,
+    yields: Vec<Value>,
+}
+
+/// An operation of a program.
+#[derive(Debug)]
+pub(super) enum GpuOp {
+    Dispatch(Dispatch),
+    Transfer(Transfer),
+    Stack(StackOp, Node),
+    Cond(Node, [RegionProgram; 2]),
+    While { node: Node, cond: RegionProgram, body: RegionProgram },
+    Call(Node, RegionProgram),
+}
+
+/// A run of a shader. An output that is in memory already is written in part.
+#[derive(Debug)]
+pub(super) struct Dispatch {
+    pub(super) shader: Arc<CompiledShader>,
+    pub(super) inputs: Vec<Value>,
+    pub(super) outputs: Vec<Value>,
+    pub(super) workgroups: [u32; 3],
+    pub(super) parameters: Vec<u32>,
+}
+
+/// A value that needs no shader.
+#[derive(Debug)]
+pub(super) enum Transfer {
+    /// A value that shares the memory of another one.
+    Share { from: Value, to: Value },
+    /// A copy.
+    Copy { from: Value, to: Value },
+    /// Zeros.
+    Zeros { to: Value },
+    /// Memory for a tensor of which dispatches write all parts.
+    Uninitialized { to: Value },
+    /// A constant, which the program keeps in memory.
+    Constant { tensor: Arc<GpuTensor>, to: Value },
+}
+
+impl GpuOp {
+    fn reads(&self, graph: &Graph) -> Vec<Value> {
+        match self {
+            // Outputs that are written in part are in memory before.
+            GpuOp::Dispatch(dispatch) => [&dispatch.inputs[..], &dispatch.outputs].concat(),
+            GpuOp::Transfer(Transfer::Share { from, to } | Transfer::Copy { from, to }) => vec![*from, *to],
+            GpuOp::Transfer(
+                Transfer::Zeros { to } | Transfer::Uninitialized { to } | Transfer::Constant { to, .. },
+            ) => {
+                vec![*to]
+            }
+            GpuOp::Stack(_, node) | GpuOp::Cond(node, _) | GpuOp::While { node, .. } | GpuOp::Call(node, _) => {
+                let data = graph.node(*node);
+                [&data.operands[..], &data.results].concat()
+            }
+        }
+    }
+}
+
+impl RegionProgram {
+    pub(super) fn new(params: Vec<Value>, ops: Vec<GpuOp>, yields: Vec<Value>) -> RegionProgram {
+        RegionProgram { params, ops, dead: Vec::new(), yields }
+    }
+
+    /// Finds the last use of each value.
+    fn find_dead(&mut self, graph: &Graph) {
+        let mut last: FxHashMap<Value, usize> = FxHashMap::default();
+        for (i, op) in self.ops.iter_mut().enumerate() {
+            last.extend(op.reads(graph).into_iter().map(|v| (v, i)));
+            match op {
+                GpuOp::Cond(_, branches) => branches.iter_mut().for_each(|region| region.find_dead(graph)),
+                GpuOp::While { cond, body, .. } => [cond, body].into_iter().for_each(|region| region.find_dead(graph)),
+                GpuOp::Call(_, region) => region.find_dead(graph),
+                GpuOp::Dispatch(_) | GpuOp::Transfer(_) | GpuOp::Stack(..) => {}
+            }
+        }
+        self.dead = vec![Vec::new(); self.ops.len()];
+        for (value, i) in last {
+            if !self.yields.contains(&value) {
+                self.dead[i].push(value);
+            }
+        }
+    }
+}
+
+impl GpuProgram {
+    /// Compiles a graph whose operations the device supports.
+    ///
+    /// # Errors
+    /// Fails if the driver does not accept a shader.
+    pub(super) fn new(graph: Graph, options: CompileOptions, queue: &GpuQueue) -> Result<GpuProgram> {
+        lower::lower(graph, options, queue)
+    }
+
+    pub(super) fn from_parts(graph: Graph, mut root: RegionProgram) -> GpuProgram {
+        root.find_dead(&graph);
+        GpuProgram { graph, root }
+    }
+
+    /// Returns the types of the outputs.
+    pub(super) fn output_types(&self) -> impl Iterator<Item = &Type> {
+        self.graph.outputs().iter().map(|&v| self.graph.ty(v))
+    }
+
+    /// Runs the program.
+    ///
+    /// # Errors
+    /// Fails if the device has no memory left or is lost, or if the step is stopped.
+    pub(super) fn run(
+        &self,
+        recorder: &mut CommandRecorder,
+        inputs: impl Iterator<Item = GpuValue>,
+        cx: &RunContext<'_>,
+    ) -> Result<Vec<GpuValue>> {
+        let mut run = ProgramRun { graph: &self.graph, recorder, cx, values: vec![None; self.graph.n_values()] };
+        run.region(&self.root, inputs.collect())
+    }
+}
+
+struct ProgramRun<'a> {
+    graph: &'a Graph,
+    recorder: &'a mut CommandRecorder,
+    cx: &'a RunContext<'a>,
+    values: Vec<Option<GpuValue>>,
+}
+
+impl ProgramRun<'_> {
+    fn value(&self, value: Value) -> &GpuValue {
+        self.values[value.index()].as_ref().expect("a value is computed before it is used")
+    }
+
+    fn tensor(&self, value: Value) -> Arc<GpuTensor> {
+        let GpuValue::Tensor(tensor) = self.value(value) else { panic!("{value} is a tensor") };
+        tensor.clone()
+    }
+
+    fn stack(&self, value: Value) -> GpuStack {
+        let GpuValue::Stack(stack) = self.value(value) else { panic!("{value} is a stack") };
+        stack.clone()
+    }
+
+    fn set(&mut self, value: Value, to: GpuValue) {
+        self.values[value.index()] = Some(to);
+    }
+
+    /// Allocates the memory of a tensor.
+    fn allocate(&mut self, value: Value) -> Result<Arc<GpuTensor>> {
+        let ty = self.graph.ty(value).element();
+        let size = ty.shape.size().expect("the device runs operations of known shapes only");
+        let tensor = self.recorder.tensor(4 * size as u64)?;
+        self.set(value, GpuValue::Tensor(tensor.clone()));
+        Ok(tensor)
+    }
+
+    fn region(&mut self, program: &RegionProgram, arguments: Vec<GpuValue>) -> Result<Vec<GpuValue>> {
+        for (&param, argument) in program.params.iter().zip(arguments) {
+            self.set(param, argument);
+        }
+        for (op, dead) in program.ops.iter().zip(&program.dead) {
+            self.op(op)?;
+            for value in dead {
+                self.values[value.index()] = None;
+            }
+        }
+        let results = program.yields.iter().map(|&v| self.value(v).clone()).collect();
+        for value in program.yields.iter().chain(&program.params) {
+            self.values[value.index()] = None;
+        }
+        Ok(results)
+    }
+
+    fn op(&mut self, op: &GpuOp) -> Result<()> {
+        match op {
+            GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters }) => {
+                let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
+                for &output in outputs {
+                    tensors.push(match &self.values[output.index()] {
+                        Some(GpuValue::Tensor(tensor)) => tensor.clone(),
+                        _ => self.allocate(output)?,
+                    });
+                }
+                self.recorder.dispatch(shader, &tensors, *workgroups, parameters);
+            }
+            GpuOp::Transfer(Transfer::Share { from, to }) => self.set(*to, self.value(*from).clone()),
+            GpuOp::Transfer(Transfer::Copy { from, to }) => {
+                let (from, to) = (self.tensor(*from), self.allocate(*to)?);
+                self.recorder.copy(&from, &to);
+            }
+            GpuOp::Transfer(Transfer::Zeros { to }) => {
+                let tensor = self.allocate(*to)?;
+                self.recorder.clear(&tensor);
+            }
+            GpuOp::Transfer(Transfer::Uninitialized { to }) => drop(self.allocate(*to)?),
+            GpuOp::Transfer(Transfer::Constant { tensor, to }) => self.set(*to, GpuValue::Tensor(tensor.clone())),
+            GpuOp::Stack(op, node) => self.stack_op(op, *node)?,
+            GpuOp::Cond(node, [then, otherwise]) => {
+                let mut operands = self.operands(*node);
+                let captures = operands.split_off(1);
+                let branch = if self.predicate(&operands[0])? { then } else { otherwise };
+                let results = self.region(branch, captures)?;
+                self.set_results(*node, results);
+            }
+            GpuOp::While { node, cond, body } => self.repeat(*node, cond, body)?,
+            GpuOp::Call(node, region) => {
+                let results = self.region(region, self.operands(*node))?;
+                self.set_results(*node, results);
+            }
+        }
+        Ok(())
+    }
+
+    fn stack_op(&mut self, op: &StackOp, node: Node) -> Result<()> {
+        let data = self.graph.node(node);
+        match op {
+            StackOp::New(_) => self.set(data.results[0], GpuValue::Stack(GpuStack::default())),
+            StackOp::Push => {
+                let stack = self.stack(data.operands[0]).push(self.tensor(data.operands[1]));
+                self.set(data.results[0], GpuValue::Stack(stack));
+            }
+            StackOp::Pop => {
+                let Some((below, top)) = self.stack(data.operands[0]).pop() else {
+                    let error = Diagnostic::new("a value is taken from an empty stack").of_kind(ErrorKind::Internal);
+                    return Err(error.at(data.loc, "the values of this loop"));
+                };
+                self.set(data.results[0], GpuValue::Stack(below));
+                self.set(data.results[1], GpuValue::Tensor(top));
+            }
+            StackOp::Zeros(_) | StackOp::ZerosLike | StackOp::Add => panic!("placement puts no {op:?} on a GPU"),
+        }
+        Ok(())
+    }
+
+    fn predicate(&mut self, value: &GpuValue) -> Result<bool> {
+        let GpuValue::Tensor(tensor) = value else { panic!("a predicate is a tensor") };
+        self.recorder.download_bool(tensor)
+    }
+
+    fn operands(&self, node: Node) -> Vec<GpuValue> {
+        self.graph.node(node).operands.iter().map(|&v| self.value(v).clone()).collect()
+    }
+
+    fn set_results(&mut self, node: Node, results: Vec<GpuValue>) {
+        for (&result, value) in self.graph.node(node).results.iter().zip(results) {
+            self.set(result, value);
+        }
+    }
+
+    fn repeat(&mut self, node: Node, cond: &RegionProgram, body: &RegionProgram) -> Result<()> {
+        let mut state = self.operands(node);
+        let captures = state.split_off(self.graph.while_of(node).n_vars());
+        loop {
+            if let Some(kind) = self.cx.stop.get() {
+                let loc = self.graph.node(node).loc;
+                return Err(stopped(kind, &self.graph.name, [loc], loc));
+            }
+            let arguments: Vec<GpuValue> = state.iter().chain(&captures).cloned().collect();
+            let predicate = self.region(cond, arguments.clone())?;
+            if !self.predicate(&predicate[0])? {
+                break;
+            }
+            state = self.region(body, arguments)?;
+        }
+        self.set_results(node, state);
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! GPUs, through whatever driver this machine has.
+//!
+//! With `ANABRANCH_GPU`, all tests of engines also place each node on one of two GPUs or on a CPU.
+//! Without it, and without an adapter, the tests of this file pass without a check.
+
+use anabranch::dsl::DType;
+use anabranch::prelude::*;
+use anabranch::{Array, ErrorKind, GpuAdapter, Session, gpu_adapters};
+use std::time::Duration;
+
+type Outcome = anabranch::Result<()>;
+
+/// Returns an adapter, if this machine has one.
+fn adapter() -> Option<GpuAdapter> {
+    let adapter = gpu_adapters().into_iter().next();
+    assert!(adapter.is_some() || std::env::var_os("ANABRANCH_GPU").is_none(), "this machine has no adapter");
+    adapter
+}
+
+/// Returns a session with `n` GPUs, if this machine has an adapter.
+fn session(n: usize) -> anabranch::Result<Option<Session>> {
+    let Some(adapter) = adapter() else { return Ok(None) };
+    (0..n).fold(Session::builder(), |builder, _| builder.gpu(&adapter)).build().map(Some)
+}
+
+fn numbers(n: usize) -> Vec<f32> {
+    (0..n).map(|i| (i * 7 % 11) as f32 / 11.0 - 0.5).collect()
+}
+
+#[track_caller]
+fn assert_near(a: &Array<f32>, b: &Array<f32>) {
+    assert_eq!(a.shape(), b.shape());
+    for (a, b) in a.iter().zip(b.iter()) {
+        assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} and {b}");
+    }
+}
+
+#[test]
+fn an_adapter_is_named_with_its_driver_and_limits() {
+    let Some(adapter) = adapter() else { return };
+    assert!(!adapter.name().is_empty() && adapter.max_tensor_bytes() >= 128 << 20, "{adapter}");
+    assert!(adapter.to_string().contains(&adapter.backend()), "{adapter}");
+}
+
+#[test]
+fn kernels_views_products_and_softmax_run_there() -> Outcome {
+    fn model(x: Tensor, w: Tensor) -> (Tensor, Tensor) {
+        let y = (x.matmul(w) + 1.0).tanh();
+        let z = y.transpose(0, 1).matmul(y.slice(1, 0, 8)).softmax(1);
+        (y / (y * y).sum_keepdim(1).sqrt(), concat(&[z.flip(0), z], 1).cumsum(0))
+    }
+    let Some(session) = session(1)? else { return Ok(()) };
+    let f = session.function(|x, w| on("/gpu:0", || model(x, w)))?;
+    let expected = Session::new()?.function(model)?;
+    let (x, w) = (Array::new([33, 17], numbers(33 * 17)), Array::new([17, 40], numbers(17 * 40)));
+    let (a, b) = (f.call((&x, &w))?, expected.call((&x, &w))?);
+    assert_near(&a.0, &b.0);
+    assert_near(&a.1, &b.1);
+    // Sums along an axis have no shader yet, so they run on the CPU.
+    let (_, timeline) = f.profile((&x, &w))?;
+    let runs = |device: &str, op: &str| timeline.spans.iter().any(|s| s.device == device && s.name.contains(op));
+    assert!(runs("/gpu:0", "matmul") && runs("/gpu:0", "tanh") && runs("/cpu:0", "cumsum"), "{timeline:?}");
+    assert!(!runs("/gpu:0", "cumsum"), "{timeline:?}");
+    Ok(())
+}
+
+#[test]
+fn a_model_is_trained_there_and_its_variables_stay_there() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
+    let cpu = Session::new()?;
+    let train = |session: &Session, device: &'static str| -> anabranch::Result<(Vec<f32>, f32)> {
+        let w = on(device, || Var::new("w", Array::new([4, 3], numbers(12))));
+        let step = session.function(|x: Tensor, y: Tensor| {
+            on(device, || {
+                let error = x.matmul(w.get()).tanh() - y;
+                let loss = (error * error).mean();
+                let dw = gradients(loss, w.get());
+                w.set(w.get() - dw * 0.1);
+                loss
+            })
+        })?;
+        let (x, y) = (Array::new([8, 4], numbers(32)), Array::new([8, 3], numbers(24)));
+        let losses = (0..20).map(|_| step.call((&x, &y)).map(|loss| loss.item()));
+        let losses = losses.collect::<anabranch::Result<Vec<f32>>>()?;
+        assert!(losses[19] < losses[0], "{losses:?}");
+        Ok((losses, session.get(&w)?.iter().sum()))
+    };
+    let (there, here) = (train(&session, "/gpu:0")?, train(&cpu, "/cpu:0")?);
+    assert!(there.0.iter().zip(&here.0).all(|(a, b)| (a - b).abs() < 1e-5), "{there:?} and {here:?}");
+    assert!((there.1 - here.1).abs() < 1e-4, "{there:?} and {here:?}");
+    Ok(())
+}
+
+#[test]
+fn a_loop_and_its_gradient_run_there_until_the_data_or_the_deadline_ends_it() -> Outcome {
+    #[graph]
+    fn root(x: Tensor, limit: Tensor) -> (Tensor, Tensor) {
+        on("/gpu:0", || {
+            let (mut y, mut i) = (x, scalar(0.0f32));
+            while i < limit {
+                y = (y + x / y) * 0.5;
+                i += 1.0;
+            }
+            (y, gradients(y, x))
+        })
+    }
+    let Some(session) = session(1)? else { return Ok(()) };
+    let f = session.function(root)?;
+    let (y, dx) = f.call((2.0, 20.0))?;
+    assert!((y.item() - 2f32.sqrt()).abs() < 1e-6 && (dx.item() - 0.5 / 2f32.sqrt()).abs() < 1e-6, "{y} {dx}");
+    let error = f.call_timeout(Duration::from_millis(50), (2.0, f32::INFINITY)).expect_err("it does not end");
+    assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
+    assert_eq!(f.call((2.0, 20.0))?.0.item(), y.item());
+    Ok(())
+}
+
+#[test]
+fn two_devices_of_one_adapter_work_on_one_graph() -> Outcome {
+    let Some(session) = session(2)? else { return Ok(()) };
+    let f = session.function(|x: Tensor| {
+        let y = on("/gpu:0", || x.exp());
+        let z = on("/gpu:1", || (y * 2.0).sum());
+        on("/cpu:0", || z + 1.0)
+    })?;
+    assert_eq!(f.call([0.0; 6])?, 13.0);
+    assert_eq!(session.devices().len(), 3);
+    Ok(())
+}
+
+#[test]
+fn a_failed_check_leaves_variables_of_a_gpu_as_they_were() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
+    let w = on("/gpu:0", || Var::new("w", 1.0f32));
+    #[graph]
+    fn add(w: &Var, x: Tensor) -> Tensor {
+        let y = on("/gpu:0", || w.get() + x);
+        assert!(y < 10.0, "{y} is too large");
+        w.set(y);
+        y
+    }
+    let f = session.function(|x| add(&w, x))?;
+    assert_eq!(f.call(2.0)?, 3.0);
+    let error = f.call(20.0).expect_err("the check fails");
+    assert_eq!((error.kind, &*error.message), (ErrorKind::AssertionFailed, "assertion failed: 23 is too large"));
+    assert_eq!(session.get(&w)?, 3.0);
+    Ok(())
+}
+
+#[test]
+fn values_of_types_without_shaders_pass_through() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
+    let w = on("/gpu:0", || Var::new("w", vec![0.5f64, 0.25]));
+    let b = on("/gpu:0", || Var::new("b", vec![true, false, true]));
+    let f = session.function(|x: Tensor<f64>| {
+        w.set(w.get() + x);
+        (w.get(), b.get(), on("/gpu:0", || tensor([1u8, 2, 3])))
+    })?;
+    let (w, b, bytes) = f.call(1.0)?;
+    assert_eq!((w.to_vec(), b.to_vec(), bytes.to_vec()), (vec![1.5, 1.25], vec![true, false, true], vec![1, 2, 3]));
+    assert_eq!(w.host().dtype(), DType::F64);
+    Ok(())
+}
+
+#[test]
+fn tensors_without_elements_and_sums_of_nothing() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
+    let f = session.function(|x: Tensor| on("/gpu:0", || (x * 2.0, x.sum(), x.reshape([3, 0]).sum_axis(1))))?;
+    let (doubled, sum, sums) = f.call(Array::<f32>::new([0], vec![]))?;
+    assert_eq!((doubled.len(), sum.item(), sums.to_vec()), (0, 0.0, vec![0.0; 3]));
+    Ok(())
+}
