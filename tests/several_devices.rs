@@ -440,6 +440,31 @@ fn an_error_is_seen_beside_a_loop_that_does_not_end() -> Outcome {
 }
 
 #[test]
+fn of_several_failures_the_first_one_of_the_program_is_reported() -> Outcome {
+    #[graph]
+    fn checks(x: Tensor, y: Tensor) -> Tensor {
+        let mut z = on("/cpu:1", || x + 1.0);
+        on("/cpu:0", || assert!(y > 0.0, "the first"));
+        on("/cpu:1", || {
+            if z > 0.0 {
+                assert!(x > 9.0, "the second");
+                z = z * 2.0;
+            }
+        });
+        z
+    }
+    let session = Session::builder().cpus(2).build()?;
+    let f = session.function(checks)?;
+    for _ in 0..20 {
+        let error = f.call((1.0, -1.0)).expect_err("both checks fail");
+        assert_eq!(error.message, "assertion failed: the first");
+    }
+    assert_eq!(f.call((1.0, 1.0)).expect_err("one check fails").message, "assertion failed: the second");
+    assert_eq!(f.call((10.0, 1.0))?, 22.0);
+    Ok(())
+}
+
+#[test]
 fn a_print_in_a_construct_that_has_a_result_is_no_obstacle() -> Outcome {
     #[graph]
     fn says(x: Tensor) -> Tensor {

@@ -15,12 +15,11 @@ use crate::device::{
     Ticket, error_on, name_of,
 };
 use anabranch_dsl::interp::{StopFlag, stopped};
-use anabranch_dsl::ir::{Node, RegionData, VarId};
-use anabranch_dsl::passes::trips;
+use anabranch_dsl::ir::{Node, Op, RegionData, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A partition with its compiled kernels, and executors for steps.
 #[derive(Debug)]
@@ -81,10 +80,10 @@ impl PendingOp {
 /// A kernel that failed.
 #[derive(Debug)]
 struct Failure {
-    /// The node that failed, and its position.
-    node: Node,
     position: Position,
     error: Diagnostic,
+    /// The time of the first failure of the step.
+    since: Instant,
 }
 
 /// The position of a node in a sequential run: the index in its region of each enclosing node,
@@ -97,6 +96,10 @@ const TURN: usize = 64;
 
 /// Maximum wait for a device before checking the stop flag again.
 const PATIENCE: Duration = Duration::from_millis(2);
+
+/// Maximum time for which a step that has failed looks for failures that come earlier. Kernels
+/// before the failed one may never end, or wait for a thread that is busy.
+const FAILURE_PATIENCE: Duration = Duration::from_millis(100);
 
 /// Maximum number of idle executor sets kept for reuse.
 const MAX_FREE: usize = 16;
@@ -138,6 +141,28 @@ impl Driver {
         &self.partition.parts[part.index()].kernels[kernel.index()].members
     }
 
+    /// Returns the first node of a kernel. Copies of constants have no place of their own.
+    fn first_node(&self, part: SubgraphId, kernel: KernelId) -> Node {
+        let members = self.members(part, kernel);
+        let is_computed = |n: &&Node| !matches!(self.graph.node(**n).op, Op::Constant(_));
+        *members.iter().find(is_computed).unwrap_or(&members[0])
+    }
+
+    /// Returns the node of a kernel that has failed at a location: the one there, or the construct
+    /// around it.
+    fn failing_node(&self, part: SubgraphId, kernel: KernelId, loc: Option<Loc>) -> Node {
+        let is_there = |n: Node| Some(self.graph.node(n).loc) == loc;
+        let contains = |n: &&Node| {
+            let mut found = is_there(**n);
+            for &region in &self.graph.node(**n).regions {
+                self.graph.visit_nodes(region, &mut |inner| found |= is_there(inner));
+            }
+            found
+        };
+        let members = self.members(part, kernel);
+        *members.iter().find(contains).unwrap_or(&members[members.len() - 1])
+    }
+
     /// Returns the last node of a kernel.
     fn last_node(&self, part: SubgraphId, kernel: KernelId) -> Option<Node> {
         self.members(part, kernel).last().copied()
@@ -151,8 +176,8 @@ impl Driver {
         name_of(self.device(part))
     }
 
-    /// Runs a step without changing any outside state. `stop` cancels the step and is also set if
-    /// it fails. If `timeline` is given, it receives the spans of the step.
+    /// Runs a step without changing any outside state. `stop` cancels the step, and is set at the end
+    /// of a step that fails. If `timeline` is given, it receives the spans of the step.
     pub(crate) fn run(
         &self,
         inputs: &[HostTensor],
@@ -229,18 +254,6 @@ impl Driver {
     fn loops_around(&self, node: Node) -> impl Iterator<Item = Node> {
         let owner = |&n: &Node| self.graph.region(self.graph.node(n).region).owner;
         std::iter::successors(owner(&node), owner).filter(|&n| self.graph.as_while(n).is_some())
-    }
-
-    /// Returns whether nodes certainly end: all loops in them have known trip counts, and so have
-    /// the loops around them that are not around the other node.
-    fn ends_beside(&self, nodes: &[Node], other: Node) -> bool {
-        let has_known_trips = |n: Node| self.graph.as_while(n).is_none() || trips(&self.graph, n).is_some();
-        let mut ends = nodes.iter().all(|&n| has_known_trips(n));
-        for &region in nodes.iter().flat_map(|&n| &self.graph.node(n).regions) {
-            self.graph.visit_nodes(region, &mut |n| ends &= has_known_trips(n));
-        }
-        let around_other: Vec<Node> = self.loops_around(other).collect();
-        ends && self.loops_around(nodes[0]).all(|n| around_other.contains(&n) || has_known_trips(n))
     }
 
     /// Returns the error of a call that was stopped while running `node`.
@@ -375,7 +388,7 @@ impl StepRun<'_> {
                     idle = false;
                     self.check_stop()?;
                     if let Action::Run { task, kernel, .. } = action
-                        && !self.matters(SubgraphId(part as u32), task, kernel)
+                        && !self.is_before_failure(SubgraphId(part as u32), task, kernel)
                     {
                         continue;
                     }
@@ -385,6 +398,10 @@ impl StepRun<'_> {
             while let Some(event) = self.step.event() {
                 idle = false;
                 self.happened(event)?;
+            }
+            // Without a pause, a loop that never ends would keep the step busy.
+            if self.failure.as_ref().is_some_and(|failure| failure.since.elapsed() > FAILURE_PATIENCE) {
+                return Ok(());
             }
             if !idle {
                 continue;
@@ -419,42 +436,38 @@ impl StepRun<'_> {
         Err(self.driver.stopped(kind, self.last))
     }
 
-    /// Handles the failure of a kernel. The step reports the failure that a sequential run finds
-    /// first, so that its error does not depend on the timing: kernels that come before this one
-    /// still run. Loops of unknown trip count are not waited for. If the call was stopped, returns
-    /// that error.
+    /// Handles the failure of a kernel: kernels that a sequential run would have run before still
+    /// run for a while, since one of them may fail, too. Returns the error if the call was stopped.
     fn failed(&mut self, part: SubgraphId, task: TaskId, kernel: KernelId, error: Diagnostic) -> Result<()> {
         let driver = self.driver;
         let error = driver.kernel_error(part, kernel, error);
         if error.kind.is_stop() {
             return Err(error);
         }
-        let members = driver.members(part, kernel);
-        let failing = members.iter().find(|&&n| Some(driver.graph.node(n).loc) == error.loc());
-        let node = *failing.unwrap_or(&members[0]);
+        let node = driver.failing_node(part, kernel, error.loc());
         let position = driver.position(node, &self.executors[part.index()].tag_of(task));
+        let since = self.failure.as_ref().map_or_else(Instant::now, |failure| failure.since);
         if self.failure.as_ref().is_none_or(|earlier| position < earlier.position) {
-            self.failure = Some(Failure { node, position, error });
+            self.failure = Some(Failure { position, error, since });
         }
         Ok(())
     }
 
-    /// Returns whether a kernel matters: no kernel has failed, or this one comes before it and
-    /// certainly ends.
-    fn matters(&self, part: SubgraphId, task: TaskId, kernel: KernelId) -> bool {
-        let Some(failure) = &self.failure else { return true };
-        let members = self.driver.members(part, kernel);
-        let tag = self.executors[part.index()].tag_of(task);
-        self.driver.position(members[0], &tag) < failure.position && self.driver.ends_beside(members, failure.node)
+    /// Returns whether a sequential run runs a kernel before the one that failed, if one has.
+    fn is_before_failure(&self, part: SubgraphId, task: TaskId, kernel: KernelId) -> bool {
+        self.failure.as_ref().is_none_or(|failure| {
+            let node = self.driver.first_node(part, kernel);
+            self.driver.position(node, &self.executors[part.index()].tag_of(task)) < failure.position
+        })
     }
 
     /// Returns whether the step has failed and no pending operation can change its error.
     fn has_failed(&self) -> bool {
-        self.failure.is_some()
-            && !self.pending.work.iter().flatten().any(|work| match *work {
-                PendingOp::Run { part, task, kernel } => self.matters(part, task, kernel),
-                _ => true,
-            })
+        let may_change = |work: &PendingOp| match *work {
+            PendingOp::Run { part, task, kernel } => self.is_before_failure(part, task, kernel),
+            _ => true,
+        };
+        self.failure.is_some() && !self.pending.work.iter().flatten().any(may_change)
     }
 
     /// Stops all pending operations and waits until their memory is released.
