@@ -9,20 +9,23 @@ use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, NodeRole};
 use anabranch_dsl::fusion::{FuseNothing, functions_to_wgsl, node_to_wgsl, viewed};
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, Value};
-use anabranch_dsl::ops::attributes::{Along, AlongOrKept, SliceTarget};
+use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, RunningSum, SliceTarget};
 use anabranch_dsl::ops::{EvalCx, OpClass, Prim, prim};
-use anabranch_dsl::{Diagnostic, ErrorKind, Result, TensorType};
+use anabranch_dsl::{DType, Diagnostic, ErrorKind, Result, TensorType};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
 const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
+const CONV: &str = include_str!("../../../shaders/conv.wgsl");
+const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
+const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
 const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
 
 /// The rows and columns of a product that a workgroup computes.
 const TILE: usize = 32;
 
-/// The threads of a workgroup of `copy_part.wgsl`.
+/// The threads of a workgroup whose threads compute one element or row each.
 const THREADS: usize = 64;
 
 /// The number of workgroups along one axis that every device supports.
@@ -264,10 +267,19 @@ impl GpuLowering<'_> {
                 return self.shader(open, shader, 1);
             }
             OpClass::Rowwise(_) => return self.softmax(open, data, op),
+            OpClass::Scan(_) => {
+                let RunningSum { axis, reverse } = RunningSum::of(attrs_of(data));
+                return self.rows(open, data, CUMSUM, axis, u32::from(reverse));
+            }
+            OpClass::Search => {
+                let axis = Along::of(attrs_of(data)).axis;
+                return self.rows(open, data, SEARCH, axis, u32::from(op == prim::ARGMIN));
+            }
             _ => {}
         }
         match op {
             prim::MATMUL => self.matmul(open, data),
+            prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => self.convolution(open, data, op),
             prim::CONCAT => {
                 let axis = Along::of(attrs_of(data)).axis;
                 self.allocate_uninitialized(open, result);
@@ -321,6 +333,22 @@ impl GpuLowering<'_> {
         self.dispatch(open, COPY_PART.to_owned(), &[part], &[whole], groups(size.div_ceil(THREADS)), parameters)
     }
 
+    /// Adds a shader in which each thread takes a row of the operand along an axis.
+    fn rows(&mut self, open: &mut OpenRegion, data: &NodeData, code: &str, axis: usize, how: u32) -> Result<()> {
+        let x = data.operands[0];
+        let (shape, dtype) = (self.shape(x), self.ty(x).dtype);
+        let inner: usize = shape[axis + 1..].iter().product();
+        let rows = shape[..axis].iter().product::<usize>() * inner;
+        let is_nan = match dtype {
+            DType::F32 => "(bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u",
+            _ => "false",
+        };
+        let head =
+            format!("alias Element = {dtype};\nfn is_nan_element(x: Element) -> bool {{ return {is_nan}; }}\n\n");
+        let parameters = vec![rows as u32, shape[axis] as u32, inner as u32, how];
+        self.dispatch(open, head + code, &[x], &data.results, groups(rows.div_ceil(THREADS)), parameters)
+    }
+
     fn softmax(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
         let (x, y) = (data.operands[0], data.results[0]);
         let (axis, result) = match op {
@@ -335,6 +363,30 @@ impl GpuLowering<'_> {
         let code = functions_to_wgsl(&[prim::EXP, prim::LOG]) + SOFTMAX;
         let parameters = [rows, shape[axis], inner, result].map(|n| n as u32).to_vec();
         self.dispatch(open, code, &[x], &[y], groups(rows), parameters)
+    }
+
+    fn convolution(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
+        let Conv { strides, padding, dilation, groups: n_groups } = Conv::of(attrs_of(data));
+        let (a, b) = (self.shape(data.operands[0]), self.shape(data.operands[1]));
+        let result = self.shape(data.results[0]);
+        let size: usize = result.iter().product();
+        let (role, x, w, y) = match op {
+            prim::CONV => (0, a, b, result),
+            prim::CONV_INPUT_GRAD => (1, result, b, a),
+            _ => (2, a, result, b),
+        };
+        let mut parameters = vec![size, w[0], x[1], w[1], w[0] / n_groups, x[0]];
+        // Padding has two numbers for each axis: before and after.
+        let before: Vec<usize> = padding.into_iter().step_by(2).collect();
+        let axes: [(&[usize], usize); 6] =
+            [(&x[2..], 1), (&w[2..], 1), (&y[2..], 1), (&strides, 1), (&before, 0), (&dilation, 1)];
+        for (numbers, missing) in axes {
+            parameters.extend(std::iter::repeat_n(missing, 3 - numbers.len()));
+            parameters.extend(numbers);
+        }
+        let code = format!("const RESULT = {role}u;\n\n{CONV}");
+        let parameters = parameters.into_iter().map(|n| n as u32).collect();
+        self.dispatch(open, code, &data.operands, &data.results, groups(size.div_ceil(THREADS)), parameters)
     }
 
     fn matmul(&mut self, open: &mut OpenRegion, data: &NodeData) -> Result<()> {

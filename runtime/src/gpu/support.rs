@@ -2,9 +2,13 @@
 
 use crate::device::Support;
 use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
-use anabranch_dsl::ir::{CallKind, Op, StackOp};
+use anabranch_dsl::ir::{Attrs, CallKind, Op, StackOp};
+use anabranch_dsl::ops::attributes::Conv;
 use anabranch_dsl::ops::{OpClass, Prim, prim};
 use anabranch_dsl::{DType, Type};
+
+/// The largest stride, padding or dilation: products of indices then fit into 31 bits.
+const MAX_STEP: usize = 1 << 12;
 
 /// Returns whether a GPU runs an operation on operands and results of these types. A tensor has at
 /// most `max_bytes` bytes.
@@ -21,7 +25,7 @@ pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], max_bytes
         Op::Call(CallKind::CustomGradient { .. }) => Some("runs no functions with a gradient of their own".to_owned()),
         Op::Call(_) => return Support::Yes,
         Op::Stack(_) => None,
-        Op::Prim(op, _) => primitive(*op, operands, results),
+        Op::Prim(op, attrs) => primitive(*op, attrs, operands, results),
     };
     let reason = reason.or_else(|| operands.iter().chain(results).find_map(|ty| type_reason(ty, max_bytes)));
     reason.map_or(Support::Yes, Support::No)
@@ -42,7 +46,7 @@ fn type_reason(ty: &Type, max_bytes: u64) -> Option<String> {
 }
 
 /// Returns why a GPU has no shader for a primitive operation.
-fn primitive(op: Prim, operands: &[&Type], results: &[&Type]) -> Option<String> {
+fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> Option<String> {
     let result = results[0].element();
     let operand = operands.first().map_or(result, |ty| ty.element());
     let has_shader = match op.class {
@@ -50,8 +54,14 @@ fn primitive(op: Prim, operands: &[&Type], results: &[&Type]) -> Option<String> 
             stage_to_wgsl(op, operand.dtype, result.dtype).is_ok()
         }
         OpClass::Rowwise(_) => true,
+        OpClass::Scan(_) | OpClass::Search => operand.dtype != DType::Bool,
         _ => match op {
             prim::MATMUL => result.dtype == DType::F32,
+            prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => {
+                let Conv { strides, padding, dilation, .. } = Conv::of(attrs);
+                let is_small = strides.iter().chain(&padding).chain(&dilation).all(|&n| n <= MAX_STEP);
+                result.dtype == DType::F32 && is_small
+            }
             prim::CONCAT | prim::UPDATE_SLICE | prim::IOTA => true,
             _ => false,
         },
