@@ -448,7 +448,7 @@ fn of_several_failures_the_first_one_of_the_program_is_reported() -> Outcome {
         on("/cpu:1", || {
             if z > 0.0 {
                 assert!(x > 9.0, "the second");
-                z = z * 2.0;
+                z *= 2.0;
             }
         });
         z

@@ -209,6 +209,8 @@ struct ShaderPrinter<'a> {
     levels: Vec<usize>,
     /// The functions that the shader calls, by name.
     functions: BTreeMap<String, String>,
+    /// The operations of the user that it calls.
+    custom: Vec<Prim>,
     /// The lines of the entry point.
     body: String,
     indentation: usize,
@@ -248,9 +250,9 @@ impl<'a> ShaderPrinter<'a> {
         if sizes.chain([size.unwrap_or(usize::MAX)]).any(|n| i32::try_from(n).is_err()) {
             return Err(NotPrinted::TooLarge);
         }
-        let (functions, body) = (BTreeMap::new(), String::new());
+        let (functions, custom, body) = (BTreeMap::new(), Vec::new(), String::new());
         let reduced = reduced.unwrap_or_default();
-        Ok(ShaderPrinter { graph, kernel, bindings, reduced, levels, functions, body, indentation: 1 })
+        Ok(ShaderPrinter { graph, kernel, bindings, reduced, levels, functions, custom, body, indentation: 1 })
     }
 
     /// Prints one thread for each element.
@@ -547,7 +549,18 @@ impl<'a> ShaderPrinter<'a> {
     /// Returns the name of the function of an elementwise operation.
     fn function(&mut self, op: Prim, dtype: DType) -> Result<String, NotPrinted> {
         type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
-        let name = format!("{}_{dtype}", op.name.replace('.', "_"));
+        // The names of a user's operations may have any characters.
+        let name = match op.name.contains('.') {
+            true => {
+                let known = self.custom.iter().position(|custom| *custom == op);
+                let index = known.unwrap_or_else(|| {
+                    self.custom.push(op);
+                    self.custom.len() - 1
+                });
+                format!("custom{index}_{dtype}")
+            }
+            false => format!("{}_{dtype}", op.name),
+        };
         if !self.functions.contains_key(&name) {
             let form = op.scalar_form(dtype).ok_or(NotPrinted::NoFunction(op, dtype))?;
             let text = form.to_wgsl(&name, op.name).ok_or(NotPrinted::Type(dtype))?;

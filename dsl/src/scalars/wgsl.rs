@@ -1,6 +1,6 @@
 //! Printing of scalar functions in the shading language of WebGPU.
 //!
-//! No device uses it yet; a test validates the printed functions.
+//! A test validates the printed functions.
 //!
 //! WGSL lets a compiler reassociate, assume that NaN and infinity do not occur, and fuse
 //! multiplications with additions. So a function on a GPU need not yield the bits of a CPU. The

@@ -55,6 +55,8 @@ enum PendingOp {
     /// The first leg of a transfer between devices without a way from one to the other: to the
     /// host.
     SendToHost { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
+    /// The second leg.
+    SendFromHost { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
     /// A transfer of any other message to another subgraph.
     Tell { from: SubgraphId, to: SubgraphId, message: DeviceMessage<DeviceBuffer> },
     /// A copy of a step output to the host.
@@ -71,7 +73,8 @@ impl PendingOp {
             | PendingOp::Run { part, .. }
             | PendingOp::Read { part, .. }
             | PendingOp::Give { part, .. }
-            | PendingOp::Fence { part } => part,
+            | PendingOp::Fence { part }
+            | PendingOp::SendFromHost { to: part, .. } => part,
             PendingOp::Send { from, .. } | PendingOp::SendToHost { from, .. } | PendingOp::Tell { from, .. } => from,
         }
     }
@@ -585,7 +588,7 @@ impl StepRun<'_> {
         if let PendingOp::SendToHost { from, to, edge, tag } = work {
             let ticket = self.pending.ticket();
             let progress = self.driver.device(to).upload(values, &self.step, ticket);
-            return self.begun(ticket, PendingOp::Send { from, to, edge, tag }, progress);
+            return self.begun(ticket, PendingOp::SendFromHost { from, to, edge, tag }, progress);
         }
         let executors = &mut self.executors;
         let mut value = || values.pop().expect("a value was copied");
@@ -593,7 +596,7 @@ impl StepRun<'_> {
             PendingOp::Read { part, task } => {
                 executors[part.index()].on_predicate(task, value().into_host().data::<bool>()[0])
             }
-            PendingOp::Send { from, to, edge, tag } => {
+            PendingOp::Send { from, to, edge, tag } | PendingOp::SendFromHost { from, to, edge, tag } => {
                 executors[to.index()].on_message(from, DeviceMessage::Value { edge, tag, value: value() });
             }
             PendingOp::Tell { from, to, message } => executors[to.index()].on_message(from, message),
@@ -617,7 +620,9 @@ impl StepRun<'_> {
                 let iterations = self.executors[part.index()].tag_of(*task);
                 (driver.name(*part), driver.kernel_name(*part, *kernel), loc, iterations)
             }
-            PendingOp::Send { from, to, edge, tag } | PendingOp::SendToHost { from, to, edge, tag } => {
+            PendingOp::Send { from, to, edge, tag }
+            | PendingOp::SendToHost { from, to, edge, tag }
+            | PendingOp::SendFromHost { from, to, edge, tag } => {
                 let value = driver.partition.edges[edge.index()].value;
                 let way = format!("{} -> {}", driver.name(*from), driver.name(*to));
                 (way, value.to_string(), Loc::UNKNOWN, tag.clone())
