@@ -5,7 +5,7 @@
 
 use anabranch::dsl::DType;
 use anabranch::prelude::*;
-use anabranch::{Array, ErrorKind, GpuAdapter, Session, gpu_adapters};
+use anabranch::{Array, ErrorKind, GpuAdapter, Session, SimulatedDevice, gpu_adapters};
 use std::time::Duration;
 
 type Outcome = anabranch::Result<()>;
@@ -191,4 +191,44 @@ fn convolutions_over_three_axes_with_groups_have_gradients_there() -> Outcome {
     let (_, timeline) = f.profile((&x, &w))?;
     assert!(timeline.spans.iter().all(|span| span.device != "/cpu:0"), "{timeline:?}");
     Ok(())
+}
+
+#[test]
+fn the_check_of_finite_values_names_the_operation() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let session = Session::builder().gpu(&adapter).check_finite(true).build()?;
+    let f = session.function(|x: Tensor| on("/gpu:0", || concat(&[(x * 2.0).log() + 1.0, x], 0)))?;
+    assert_eq!(f.call([0.5, 0.5])?.to_vec(), [1.0, 1.0, 0.5, 0.5]);
+    let error = f.call([0.5, 0.0]).expect_err("the logarithm of zero is infinite");
+    assert!(error.kind == ErrorKind::AssertionFailed && error.message.starts_with("log: "), "{error}");
+    Ok(())
+}
+
+#[test]
+fn what_has_no_shader_runs_on_a_cpu() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
+    // A branch whose results have unknown shapes.
+    let f = session.function(|x: Tensor, y: Tensor| {
+        on("/gpu:0", || {
+            let (a, b) = (x.with_dynamic(0), y.with_dynamic(0));
+            cond(x.sum().greater(0.0), || a, || b)
+        })
+    })?;
+    assert_eq!(f.call(([1.0, 2.0], [3.0, 4.0]))?.to_vec(), [1.0, 2.0]);
+    assert_eq!(f.call(([-1.0, -2.0], [3.0, 4.0]))?.to_vec(), [3.0, 4.0]);
+    // A remainder, which shaders compute inexactly.
+    let f = session.function(|x: Tensor| on("/gpu:0", || x % 3.0))?;
+    assert_eq!(f.call(5e7)?, 2.0);
+    // More products than a dispatch has workgroups.
+    let f = session.function(|x: Tensor| on("/gpu:0", || x.matmul(x).sum()))?;
+    assert_eq!(f.call(Array::new([70_000, 2, 2], vec![0.5; 280_000]))?, 140_000.0);
+    Ok(())
+}
+
+#[test]
+fn gpus_and_simulated_devices_are_refused() {
+    let Some(adapter) = adapter() else { return };
+    let builder = Session::builder().simulated([SimulatedDevice::new("/gpu:0")]).gpu(&adapter);
+    let error = builder.build().expect_err("their clocks differ");
+    assert!(error.message.contains("both GPUs and simulated devices"), "{error}");
 }

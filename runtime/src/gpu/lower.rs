@@ -5,6 +5,7 @@
 
 use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, Transfer};
 use super::queue::{GpuQueue, Shared};
+use super::support::{MAX_GROUPS, product_groups};
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, NodeRole};
 use anabranch_dsl::fusion::{FuseNothing, functions_to_wgsl, node_to_wgsl, viewed};
@@ -22,14 +23,8 @@ const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
 const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
 const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
 
-/// The rows and columns of a product that a workgroup computes.
-const TILE: usize = 32;
-
 /// The threads of a workgroup whose threads compute one element or row each.
 const THREADS: usize = 64;
-
-/// The number of workgroups along one axis that every device supports.
-const MAX_GROUPS: usize = 65_535;
 
 /// The kernels of a GPU: elementwise operations and the reduction that reads them.
 struct GpuTarget;
@@ -96,12 +91,14 @@ impl FusionTarget for Unfused {
 }
 
 /// Lowers a graph whose operations the device supports.
-pub(super) fn lower(graph: Graph, _options: CompileOptions, queue: &GpuQueue) -> Result<GpuProgram> {
+pub(super) fn lower(graph: Graph, options: CompileOptions, queue: &GpuQueue) -> Result<GpuProgram> {
     let fused = Fusion::find(&graph, &GpuTarget);
-    let is_printed = fused.kernels().iter().all(|kernel| kernel.to_wgsl(&graph).is_ok() || kernel.axes.contains(&0));
+    let is_printed = !options.check_finite
+        && fused.kernels().iter().all(|kernel| kernel.to_wgsl(&graph).is_ok() || kernel.axes.contains(&0));
     let fusion = if is_printed { fused } else { Fusion::find(&graph, &Unfused) };
     let root = {
-        let mut lower = GpuLowering { graph: &graph, fusion: &fusion, queue, shared: queue.shared() };
+        let shared = queue.shared();
+        let mut lower = GpuLowering { graph: &graph, fusion: &fusion, queue, shared, options, node: None };
         lower.region(graph.root())?
     };
     Ok(GpuProgram::from_parts(graph, root))
@@ -112,6 +109,9 @@ struct GpuLowering<'a> {
     fusion: &'a Fusion,
     queue: &'a GpuQueue,
     shared: &'a Arc<Shared>,
+    options: CompileOptions,
+    /// The node that is lowered.
+    node: Option<Node>,
 }
 
 /// A region while it is lowered.
@@ -200,12 +200,16 @@ impl GpuLowering<'_> {
         let shader = self.shared.shaders.get(&self.shared.device, code, [inputs.len(), outputs.len()])?;
         open.in_memory.extend(outputs.iter().copied());
         let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
-        open.ops.push(GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters }));
+        // Memory that is written in part has any values.
+        let computes = |n: &Node| !matches!(&self.graph.node(*n).op, Op::Prim(op, _) if op.only_moves());
+        let checked = self.node.filter(|n| self.options.check_finite && computes(n));
+        open.ops.push(GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked }));
         Ok(())
     }
 
     fn node(&mut self, open: &mut OpenRegion, node: Node) -> Result<()> {
         let data = self.graph.node(node);
+        self.node = Some(node);
         match self.fusion.role(node) {
             NodeRole::Inside => return Ok(()),
             NodeRole::Kernel(id) => return self.kernel(open, data, self.fusion.kernel(id)),
@@ -394,7 +398,6 @@ impl GpuLowering<'_> {
         let batch = result.len() - 2;
         let (m, n) = (result[batch], result[batch + 1]);
         let k = self.shape(data.operands[0])[batch + 1];
-        let n_products: usize = result[..batch].iter().product();
         let mut parameters = vec![m as u32, n as u32, k as u32, 0];
         let mut inputs = Vec::new();
         for &operand in &data.operands {
@@ -402,12 +405,8 @@ impl GpuLowering<'_> {
             inputs.push(value);
             parameters.extend(layout);
         }
-        let groups = [n.div_ceil(TILE), m.div_ceil(TILE), n_products];
-        if groups.iter().any(|&n| n > MAX_GROUPS) {
-            let error = Diagnostic::new("a product is too large for one dispatch");
-            return Err(error.at(data.loc, "this product").help("place it on a CPU, or split it into parts"));
-        }
-        self.dispatch(open, MATMUL.to_owned(), &inputs, &data.results, groups.map(|n| n as u32), parameters)
+        let groups = product_groups(self.ty(data.results[0])).expect("placement puts larger products on a CPU");
+        self.dispatch(open, MATMUL.to_owned(), &inputs, &data.results, groups, parameters)
     }
 
     /// Returns the tensor from which a product reads an operand, with its offset and the strides of

@@ -3,7 +3,7 @@
 use crate::device::DeviceMemory;
 use anabranch_dsl::Type;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A value in the memory of a GPU.
 #[derive(Debug)]
@@ -104,37 +104,64 @@ impl Drop for GpuTensor {
 /// Buffers of a device that no tensor has, by size.
 #[derive(Debug, Default)]
 pub(super) struct BufferPool {
-    free: Mutex<BTreeMap<u64, Vec<wgpu::Buffer>>>,
+    free: Mutex<FreeBuffers>,
+}
+
+/// The maximum number of bytes that a pool keeps.
+const MAX_FREE_BYTES: u64 = 1 << 30;
+
+#[derive(Debug, Default)]
+struct FreeBuffers {
+    by_size: BTreeMap<u64, Vec<wgpu::Buffer>>,
+    n_bytes: u64,
+}
+
+impl FreeBuffers {
+    fn take(&mut self, size: u64) -> Option<wgpu::Buffer> {
+        let buffer = self.by_size.get_mut(&size)?.pop()?;
+        self.n_bytes -= size;
+        Some(buffer)
+    }
+
+    /// Adds a buffer. Drops others if there is too much.
+    fn add(&mut self, buffer: wgpu::Buffer) {
+        if self.n_bytes + buffer.size() > MAX_FREE_BYTES {
+            *self = FreeBuffers::default();
+        }
+        self.n_bytes += buffer.size();
+        self.by_size.entry(buffer.size()).or_default().push(buffer);
+    }
 }
 
 impl BufferPool {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Vec<wgpu::Buffer>>> {
+    fn lock(&self) -> MutexGuard<'_, FreeBuffers> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a tensor with elements of `n_bytes` bytes, which have any values. `create` makes a
-    /// buffer of a given size.
+    /// buffer of a given size, at most `max_size`.
     ///
     /// # Errors
     /// Returns the error of `create`.
     pub(super) fn tensor<E>(
         self: &Arc<Self>,
         n_bytes: u64,
+        max_size: u64,
         create: impl FnOnce(u64) -> Result<wgpu::Buffer, E>,
     ) -> Result<GpuTensor, E> {
-        let size = size_class(n_bytes);
-        let buffer = self.lock().get_mut(&size).and_then(Vec::pop);
+        let size = size_class(n_bytes).min(max_size / 4 * 4).max(n_bytes.next_multiple_of(4));
+        let buffer = self.lock().take(size);
         let buffer = buffer.map_or_else(|| create(size), Ok)?;
         Ok(GpuTensor { buffer: Some(buffer), n_bytes, pool: self.clone() })
     }
 
     fn free(&self, buffer: wgpu::Buffer) {
-        self.lock().entry(buffer.size()).or_default().push(buffer);
+        self.lock().add(buffer);
     }
 
     /// Drops all buffers that no tensor has.
     pub(super) fn clear(&self) {
-        self.lock().clear();
+        *self.lock() = FreeBuffers::default();
     }
 }
 

@@ -28,8 +28,9 @@
 //!
 //! # Errors
 //!
-//! What the driver reports becomes an error of the step that is running, with the name of the
-//! device: a shader that is not accepted, missing memory, a lost device. Other devices go on.
+//! A shader that is not accepted and missing memory are errors of the graph or step that needs them,
+//! with the name of the device. A lost device, and any other error of the driver, is an error of all
+//! later work of the device. Other devices go on.
 
 mod adapter;
 mod lower;
@@ -43,6 +44,7 @@ pub use adapter::{GpuAdapter, gpu_adapters};
 
 use crate::device::{
     CompileOptions, Device, DeviceBuffer, DeviceId, Event, LoadedKernel, MemorySpace, Progress, Step, Support, Ticket,
+    error_on,
 };
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::Op;
@@ -88,9 +90,8 @@ impl GpuDevice {
             let Some(values) = step.begin(ticket) else { return };
             let begin = step.now();
             let run = || {
-                let results = work(recorder, values, &step)?;
-                recorder.check()?;
-                Ok(results)
+                let results = work(recorder, values, &step);
+                recorder.check().and(results)
             };
             let outcome = catch_unwind(AssertUnwindSafe(run));
             step.complete(Event { ticket, outcome, begin, end: step.now() });
@@ -136,7 +137,7 @@ impl Device for GpuDevice {
     }
 
     fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
-        let program = GpuProgram::new(graph, options, &self.queue)?;
+        let program = GpuProgram::new(graph, options, &self.queue).map_err(|e| error_on(&*self, e))?;
         Ok(Box::new(GpuKernel { program: Arc::new(program), device: self }))
     }
 
@@ -176,12 +177,12 @@ impl Device for GpuDevice {
 
     fn store(&self, value: HostTensor) -> Result<DeviceBuffer> {
         let space = self.space();
-        self.queue.call(move |recorder| store(space, recorder, &value))
+        self.queue.call(move |recorder| store(space, recorder, &value)).map_err(|e| error_on(self, e))
     }
 
     fn fetch(&self, value: DeviceBuffer) -> Result<HostTensor> {
         let space = self.space();
-        self.queue.call(move |recorder| fetch(space, recorder, value))
+        self.queue.call(move |recorder| fetch(space, recorder, value)).map_err(|e| error_on(self, e))
     }
 }
 

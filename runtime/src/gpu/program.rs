@@ -7,9 +7,9 @@ use super::memory::{GpuStack, GpuTensor, GpuValue};
 use super::queue::{CommandRecorder, GpuQueue};
 use super::shader::CompiledShader;
 use crate::device::CompileOptions;
-use anabranch_dsl::interp::{RunContext, stopped};
+use anabranch_dsl::interp::{RunContext, not_finite, stopped};
 use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
-use anabranch_dsl::{Diagnostic, ErrorKind, Result, Type};
+use anabranch_dsl::{DType, Diagnostic, ErrorKind, Result, Type};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -49,6 +49,8 @@ pub(super) struct Dispatch {
     pub(super) outputs: Vec<Value>,
     pub(super) workgroups: [u32; 3],
     pub(super) parameters: Vec<u32>,
+    /// The node of which the results are checked for values that are not finite, if they are.
+    pub(super) checked: Option<Node>,
 }
 
 /// A value that needs no shader.
@@ -199,7 +201,7 @@ impl ProgramRun<'_> {
 
     fn op(&mut self, op: &GpuOp) -> Result<()> {
         match op {
-            GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters }) => {
+            GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked }) => {
                 let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
                 for &output in outputs {
                     tensors.push(match &self.values[output.index()] {
@@ -208,6 +210,13 @@ impl ProgramRun<'_> {
                     });
                 }
                 self.recorder.dispatch(shader, &tensors, *workgroups, parameters);
+                if let Some(node) = *checked
+                    && !self.are_finite(outputs)?
+                    && self.are_finite(inputs)?
+                {
+                    let data = self.graph.node(node);
+                    return Err(not_finite(data.op.name(), data.loc));
+                }
             }
             GpuOp::Transfer(Transfer::Share { from, to }) => self.set(*to, self.value(*from).clone()),
             GpuOp::Transfer(Transfer::Copy { from, to }) => {
@@ -256,6 +265,21 @@ impl ProgramRun<'_> {
             StackOp::Zeros(_) | StackOp::ZerosLike | StackOp::Add => panic!("placement puts no {op:?} on a GPU"),
         }
         Ok(())
+    }
+
+    /// Returns whether all elements of some tensors are finite.
+    fn are_finite(&mut self, values: &[Value]) -> Result<bool> {
+        for &value in values {
+            let ty = self.graph.ty(value).element();
+            if ty.dtype == DType::F32 {
+                let tensor = self.tensor(value);
+                let elements = self.recorder.download(&tensor, ty)?;
+                if !elements.data::<f32>().iter().all(|x| x.is_finite()) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
     }
 
     fn predicate(&mut self, value: &GpuValue) -> Result<bool> {

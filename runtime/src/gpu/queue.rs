@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::JoinHandle;
 
 /// Work for the thread of a device.
 type Job = Box<dyn FnOnce(&mut CommandRecorder) + Send>;
@@ -24,16 +25,21 @@ pub(super) struct Shared {
     pub(super) shaders: ShaderCache,
     /// The largest number of bytes that a shader can bind.
     pub(super) max_binding: u64,
+    /// The largest number of bytes of a buffer.
+    max_buffer: u64,
     name: DeviceName,
     pool: Arc<BufferPool>,
-    /// What the driver has reported since the last job.
+    /// The first error that the driver reported outside of a scope. The device then stays unusable,
+    /// since commands may be lost.
     failure: Arc<Mutex<Option<Diagnostic>>>,
 }
 
-/// The queue of a device: sends jobs to its thread. The thread ends when the queue is dropped and
-/// all jobs are done.
+/// The queue of a device: sends jobs to its thread. When the queue is dropped, the thread does the
+/// jobs that it has, and ends.
 pub(super) struct GpuQueue {
-    jobs: mpsc::Sender<Job>,
+    /// `None` while the queue is dropped.
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
     shared: Arc<Shared>,
 }
 
@@ -68,14 +74,13 @@ impl GpuQueue {
         let report = failure.clone();
         device.set_device_lost_callback(move |reason, message| {
             if reason != wgpu::DeviceLostReason::Destroyed {
-                let error = Diagnostic::new(format!("the device is lost: {message}"));
-                let help = "the driver has ended the device: create a new session, which opens it again";
-                fail(&report, error.of_kind(ErrorKind::ResourceExhausted).help(help));
+                fail(&report, lost(&message));
             }
         });
         let shared = Arc::new(Shared {
             shaders: ShaderCache::default(),
             max_binding: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            max_buffer: limits.max_buffer_size,
             name,
             pool: Arc::default(),
             failure,
@@ -92,8 +97,8 @@ impl GpuQueue {
         };
         let thread = std::thread::Builder::new().name(name.to_string());
         let started = thread.spawn(move || recorder.run(&received));
-        started.map_err(|error| no_threads(format_args!("the thread of {name}"), error))?;
-        Ok(GpuQueue { jobs, shared })
+        let thread = started.map_err(|error| no_threads(format_args!("the thread of {name}"), error))?;
+        Ok(GpuQueue { jobs: Some(jobs), thread: Some(thread), shared })
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -102,7 +107,8 @@ impl GpuQueue {
 
     /// Sends a job, which runs after all earlier ones.
     pub(super) fn send(&self, job: impl FnOnce(&mut CommandRecorder) + Send + 'static) {
-        self.jobs.send(Box::new(job)).expect("the thread runs as long as the queue exists");
+        let jobs = self.jobs.as_ref().expect("the queue is not dropped");
+        jobs.send(Box::new(job)).expect("the thread runs as long as the queue exists");
     }
 
     /// Sends a job and waits for its result.
@@ -112,7 +118,8 @@ impl GpuQueue {
     ) -> Result<T> {
         let (result, received) = mpsc::channel();
         self.send(move |recorder| {
-            let outcome = job(recorder).and_then(|value| recorder.check().map(|()| value));
+            let outcome = job(recorder);
+            let outcome = recorder.check().and(outcome);
             // Nobody waits if the caller panicked.
             let _ = result.send(outcome);
         });
@@ -120,9 +127,26 @@ impl GpuQueue {
     }
 }
 
+impl Drop for GpuQueue {
+    /// Waits for the thread, so that the driver is idle when a process ends.
+    fn drop(&mut self) {
+        self.jobs = None;
+        // The last owner may be a job.
+        if let Some(thread) = self.thread.take().filter(|thread| thread.thread().id() != std::thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Records a failure, unless an earlier one is recorded.
 fn fail(failure: &Mutex<Option<Diagnostic>>, error: Diagnostic) {
     failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+}
+
+/// Returns the error of a device that the driver has ended.
+fn lost(reason: &dyn fmt::Display) -> Diagnostic {
+    let error = Diagnostic::new(format!("the device is lost: {reason}")).of_kind(ErrorKind::ResourceExhausted);
+    error.help("create a new session, which opens the device again")
 }
 
 /// Returns an error of the driver.
@@ -207,9 +231,9 @@ impl CommandRecorder {
         }
     }
 
-    /// Returns what the driver has reported since the last call as an error.
-    pub(super) fn check(&mut self) -> Result<()> {
-        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// Fails if the driver has reported an error.
+    pub(super) fn check(&self) -> Result<()> {
+        let failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         failure.map_or(Ok(()), Err)
     }
 
@@ -231,27 +255,29 @@ impl CommandRecorder {
     /// Waits until the device has done everything.
     pub(super) fn finish(&mut self) -> Result<()> {
         self.submit();
-        let done = self.shared.device.poll(wgpu::PollType::wait_indefinitely());
-        done.map(|_| ()).map_err(|error| {
-            let error = Diagnostic::new(format!("the device does not answer: {error}"));
-            error.of_kind(ErrorKind::ResourceExhausted).help("it may be lost: create a new session")
-        })
+        let device = &self.shared.device;
+        // wgpu panics if the device is lost.
+        let done = catch_unwind(AssertUnwindSafe(|| device.poll(wgpu::PollType::wait_indefinitely())));
+        if !matches!(done, Ok(Ok(_))) {
+            fail(&self.shared.failure, lost(&"it does not answer"));
+        }
+        self.check()
     }
 
     /// Returns a tensor with any elements.
     pub(super) fn tensor(&mut self, n_bytes: u64) -> Result<Arc<GpuTensor>> {
         let shared = self.shared.clone();
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        shared.pool.tensor(n_bytes, |size| self.buffer(size, usage)).map(Arc::new)
+        shared.pool.tensor(n_bytes, shared.max_buffer, |size| self.buffer(size, usage, false)).map(Arc::new)
     }
 
     /// Creates a buffer. If there is no memory, frees what is not used and tries again.
-    fn buffer(&mut self, size: u64, usage: wgpu::BufferUsages) -> Result<wgpu::Buffer> {
+    fn buffer(&mut self, size: u64, usage: wgpu::BufferUsages, mapped_at_creation: bool) -> Result<wgpu::Buffer> {
         for attempt in 0..2 {
             let device = &self.shared.device;
             let scopes = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation];
             let scopes = scopes.map(|filter| device.push_error_scope(filter));
-            let description = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
+            let description = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation };
             let buffer = device.create_buffer(&description);
             let [memory, validation] = scopes;
             // Scopes end in the reverse order.
@@ -272,12 +298,8 @@ impl CommandRecorder {
         let bytes = bytes_of(tensor.buffer());
         let to = self.tensor(bytes.len() as u64)?;
         if !bytes.is_empty() {
-            let from = self.shared.device.create_buffer(&wgpu::BufferDescriptor {
-                label: None,
-                size: bytes.len() as u64,
-                usage: wgpu::BufferUsages::COPY_SRC,
-                mapped_at_creation: true,
-            });
+            let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
+            let from = self.buffer(bytes.len() as u64, usage, true)?;
             match from.get_mapped_range_mut(..) {
                 Ok(mut mapped) => mapped.copy_from_slice(&bytes),
                 Err(error) => return Err(not_mapped(&error)),
@@ -298,7 +320,7 @@ impl CommandRecorder {
         }
         let pool = self.staging.clone();
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let staging = pool.tensor(n_bytes, |size| self.buffer(size, usage))?;
+        let staging = pool.tensor(n_bytes, self.shared.max_buffer, |size| self.buffer(size, usage, false))?;
         self.encoder().copy_buffer_to_buffer(tensor.buffer(), 0, staging.buffer(), 0, n_bytes);
         self.submit();
         let (mapped, is_mapped) = mpsc::channel();

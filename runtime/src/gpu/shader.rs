@@ -2,7 +2,7 @@
 
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The bytes of the parameters that a dispatch passes to its shader, at most.
 const IMMEDIATES: u32 = 128;
@@ -17,7 +17,8 @@ pub(super) struct CompiledShader {
 /// The shaders compiled for a device, by their text.
 #[derive(Debug, Default)]
 pub(super) struct ShaderCache {
-    compiled: Mutex<HashMap<String, Arc<CompiledShader>>>,
+    /// A shader is dropped with the last program that runs it.
+    compiled: Mutex<HashMap<String, Weak<CompiledShader>>>,
 }
 
 impl ShaderCache {
@@ -33,10 +34,12 @@ impl ShaderCache {
         [n_inputs, n_outputs]: [usize; 2],
     ) -> Result<Arc<CompiledShader>> {
         let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pipeline) = compiled.get(&code) {
-            return Ok(pipeline.clone());
+        if let Some(shader) = compiled.get(&code).and_then(Weak::upgrade) {
+            return Ok(shader);
         }
-        let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+        compiled.retain(|_, shader| shader.strong_count() > 0);
+        let filters = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Internal, wgpu::ErrorFilter::Validation];
+        let scopes = filters.map(|filter| device.push_error_scope(filter));
         let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: None,
             source: wgpu::ShaderSource::Wgsl(code.as_str().into()),
@@ -70,12 +73,14 @@ impl ShaderCache {
             compilation_options,
             cache: None,
         });
-        if let Some(error) = pollster::block_on(scope.pop()) {
+        // Scopes end in the reverse order.
+        let errors = scopes.into_iter().rev().map(|scope| pollster::block_on(scope.pop())).collect::<Vec<_>>();
+        if let Some(error) = errors.into_iter().flatten().next() {
             let message = format!("the driver does not accept a shader: {error}\n{code}");
             return Err(Diagnostic::new(message).of_kind(ErrorKind::Internal));
         }
-        let pipeline = Arc::new(CompiledShader { pipeline, layout });
-        compiled.insert(code, pipeline.clone());
-        Ok(pipeline)
+        let shader = Arc::new(CompiledShader { pipeline, layout });
+        compiled.insert(code, Arc::downgrade(&shader));
+        Ok(shader)
     }
 }

@@ -5,7 +5,13 @@ use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
 use anabranch_dsl::ir::{Attrs, CallKind, Op, StackOp};
 use anabranch_dsl::ops::attributes::Conv;
 use anabranch_dsl::ops::{OpClass, Prim, prim};
-use anabranch_dsl::{DType, Type};
+use anabranch_dsl::{DType, TensorType, Type};
+
+/// The rows and columns of a product that a workgroup of `matmul.wgsl` computes.
+const TILE: usize = 32;
+
+/// The number of workgroups along one axis that every device supports.
+pub(super) const MAX_GROUPS: usize = 65_535;
 
 /// The largest stride, padding or dilation: products of indices then fit into 31 bits.
 const MAX_STEP: usize = 1 << 12;
@@ -20,10 +26,14 @@ pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], max_bytes
         Op::Stack(StackOp::Zeros(_) | StackOp::ZerosLike | StackOp::Add) => {
             Some("does not compute with whole stacks".to_owned())
         }
-        // The device keeps values of any type.
-        Op::Read(_) | Op::Assign(_) | Op::Constant(_) | Op::Cond | Op::While { .. } => return Support::Yes,
-        Op::Call(CallKind::CustomGradient { .. }) => Some("runs no functions with a gradient of their own".to_owned()),
-        Op::Call(_) => return Support::Yes,
+        // The device keeps values of any type, but of known shapes.
+        Op::Read(_) | Op::Assign(_) | Op::Constant(_) | Op::Cond | Op::While { .. } | Op::Call(_) => {
+            let has_gradient = matches!(op, Op::Call(CallKind::CustomGradient { .. }));
+            let reason = has_gradient.then(|| "runs no functions with a gradient of their own".to_owned());
+            let mut types = operands.iter().chain(results);
+            let reason = reason.or_else(|| types.find_map(|ty| size_reason(ty, max_bytes)));
+            return reason.map_or(Support::Yes, Support::No);
+        }
         Op::Stack(_) => None,
         Op::Prim(op, attrs) => primitive(*op, attrs, operands, results),
     };
@@ -37,12 +47,27 @@ fn type_reason(ty: &Type, max_bytes: u64) -> Option<String> {
     if !matches!(element.dtype, DType::F32 | DType::I32 | DType::U32 | DType::Bool) {
         return Some(format!("has no {}", element.dtype));
     }
+    size_reason(ty, max_bytes)
+}
+
+/// Returns why the shape of a value is unknown or too large.
+fn size_reason(ty: &Type, max_bytes: u64) -> Option<String> {
+    let element = ty.element();
     let Some(size) = element.shape.size() else { return Some("needs known shapes".to_owned()) };
-    let is_large = size as u64 > max_bytes / 4 || i32::try_from(size).is_err();
+    let is_large =
+        (size as u64).saturating_mul(element.dtype.size().max(4) as u64) > max_bytes || i32::try_from(size).is_err();
     if is_large || element.shape.rank() > AxisSet::MAX_AXES {
         return Some(format!("has no tensors of {max_bytes} bytes or of more than {} axes", AxisSet::MAX_AXES));
     }
     None
+}
+
+/// Returns the workgroups of a product, unless they are more than every device supports.
+pub(super) fn product_groups(result: &TensorType) -> Option<[u32; 3]> {
+    let shape = result.shape.known()?;
+    let (batch, matrix) = shape.split_at(shape.len() - 2);
+    let groups = [matrix[1].div_ceil(TILE), matrix[0].div_ceil(TILE), batch.iter().product()];
+    groups.iter().all(|&n| n <= MAX_GROUPS).then(|| groups.map(|n| n as u32))
 }
 
 /// Returns why a GPU has no shader for a primitive operation.
@@ -50,13 +75,17 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
     let result = results[0].element();
     let operand = operands.first().map_or(result, |ty| ty.element());
     let has_shader = match op.class {
-        OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_) | OpClass::View(_) => {
-            stage_to_wgsl(op, operand.dtype, result.dtype).is_ok()
-        }
-        OpClass::Rowwise(_) => true,
-        OpClass::Scan(_) | OpClass::Search => operand.dtype != DType::Bool,
+        // A shader's remainder is not exact.
+        OpClass::Scalar(_) if op == prim::REM => false,
+        OpClass::Scalar(_) | OpClass::Reduce(_) => stage_to_wgsl(op, operand.dtype, result.dtype).is_ok(),
+        // Other operations are listed: a user's operation may be of any class.
         _ => match op {
-            prim::MATMUL => result.dtype == DType::F32,
+            prim::RESHAPE | prim::RESHAPE_LIKE | prim::WITH_DYNAMIC => true,
+            prim::BROADCAST_TO | prim::BROADCAST_LIKE | prim::PERMUTE | prim::FLIP | prim::SLICE => true,
+            prim::CONCAT_PART | prim::RANDOM_BITS | prim::RANDOM_UNIFORM => true,
+            prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => true,
+            prim::CUMSUM | prim::ARGMAX | prim::ARGMIN => operand.dtype != DType::Bool,
+            prim::MATMUL => result.dtype == DType::F32 && product_groups(result).is_some(),
             prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => {
                 let Conv { strides, padding, dilation, .. } = Conv::of(attrs);
                 let is_small = strides.iter().chain(&padding).chain(&dilation).all(|&n| n <= MAX_STEP);

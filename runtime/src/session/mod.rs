@@ -337,6 +337,10 @@ impl SessionBuilder {
             let message = "a session cannot have both CPU devices and simulated devices, because their clocks differ";
             return Err(Diagnostic::new(message).help("remove the call of `cpus`"));
         }
+        if !self.gpus.is_empty() && self.simulated.is_some() {
+            let message = "a session cannot have both GPUs and simulated devices, because their clocks differ";
+            return Err(Diagnostic::new(message).help("remove the call of `simulated`"));
+        }
         if self.flow.parallel_iterations == 0 {
             return Err(Diagnostic::new("`parallel_iterations` is 0").help("use at least 1"));
         }
