@@ -179,8 +179,8 @@ impl Driver {
         name_of(self.device(part))
     }
 
-    /// Runs a step without changing any outside state. `stop` cancels the step, and is set at the end
-    /// of a step that fails. If `timeline` is given, it receives the spans of the step.
+    /// Runs a step without changing any outside state. `stop` cancels the step, and is set at the
+    /// end of a step that fails. If `timeline` is given, it receives the spans of the step.
     pub(crate) fn run(
         &self,
         inputs: &[HostTensor],

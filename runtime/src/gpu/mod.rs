@@ -28,9 +28,9 @@
 //!
 //! # Errors
 //!
-//! A shader that is not accepted and missing memory are errors of the graph or step that needs them,
-//! with the name of the device. A lost device, and any other error of the driver, is an error of all
-//! later work of the device. Other devices go on.
+//! A shader that is not accepted and missing memory are errors of the graph or step that needs
+//! them, with the name of the device. A lost device, and any other error of the driver, is an error
+//! of all later work of the device. Other devices go on.
 
 mod adapter;
 mod lower;
