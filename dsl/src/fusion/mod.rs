@@ -56,7 +56,7 @@ pub use find::{FuseEverything, FuseNothing, FusionTarget, reduced_axes};
 pub use print::KernelText;
 pub use run::run_kernel;
 pub use users::{Users, users};
-pub use wgsl::{KernelShader, NotPrinted, functions_to_wgsl, node_to_wgsl, stage_to_wgsl};
+pub use wgsl::{KernelShader, MAX_WORKGROUPS, NotPrinted, functions_to_wgsl, node_to_wgsl, stage_to_wgsl};
 
 use crate::ir::{Graph, Node, Value};
 use crate::ops::Combiner;

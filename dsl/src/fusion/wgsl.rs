@@ -30,7 +30,7 @@ use std::fmt::{self, Display, Write};
 const THREADS: [usize; 2] = [64, 256];
 
 /// The number of workgroups along one axis that every device supports.
-const MAX_GROUPS: usize = 65_535;
+pub const MAX_WORKGROUPS: usize = 65_535;
 
 /// The number of storage buffers that every device supports.
 const MAX_BUFFERS: usize = 8;
@@ -639,7 +639,7 @@ fn main(
 ",
             self.body
         );
-        let workgroups = [n_groups.min(MAX_GROUPS), n_groups.div_ceil(MAX_GROUPS)];
+        let workgroups = [n_groups.min(MAX_WORKGROUPS), n_groups.div_ceil(MAX_WORKGROUPS)];
         Ok(KernelShader { code, bindings: self.bindings, workgroups })
     }
 }

@@ -402,15 +402,11 @@ impl StepRun<'_> {
                 idle = false;
                 self.happened(event)?;
             }
-            // Without a pause, a loop that never ends would keep the step busy.
-            if self.failure.as_ref().is_some_and(|failure| failure.since.elapsed() > FAILURE_PATIENCE) {
+            if self.has_failed(idle) {
                 return Ok(());
             }
             if !idle {
                 continue;
-            }
-            if self.has_failed() {
-                return Ok(());
             }
             if self.pending.len() == 0 {
                 assert!(self.executors.iter().all(Executor::is_finished), "a step is stuck\n{}", self.driver.graph);
@@ -464,13 +460,15 @@ impl StepRun<'_> {
         })
     }
 
-    /// Returns whether the step has failed and no pending operation can change its error.
-    fn has_failed(&self) -> bool {
+    /// Returns whether the step has failed and is over: its executors are idle and no pending
+    /// operation can change its error, or it has looked for other failures long enough.
+    fn has_failed(&self, idle: bool) -> bool {
+        let Some(failure) = &self.failure else { return false };
         let may_change = |work: &PendingOp| match *work {
             PendingOp::Run { part, task, kernel } => self.is_before_failure(part, task, kernel),
             _ => true,
         };
-        self.failure.is_some() && !self.pending.work.iter().flatten().any(may_change)
+        failure.since.elapsed() > FAILURE_PATIENCE || idle && !self.pending.work.iter().flatten().any(may_change)
     }
 
     /// Stops all pending operations and waits until their memory is released.

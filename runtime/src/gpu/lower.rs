@@ -5,10 +5,10 @@
 
 use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, Transfer};
 use super::queue::{GpuQueue, Shared};
-use super::support::{MAX_GROUPS, product_groups};
+use super::support::product_groups;
 use crate::device::CompileOptions;
-use anabranch_dsl::fusion::{AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, NodeRole};
-use anabranch_dsl::fusion::{FuseNothing, functions_to_wgsl, node_to_wgsl, viewed};
+use anabranch_dsl::fusion::{AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, MAX_WORKGROUPS, NodeRole};
+use anabranch_dsl::fusion::{functions_to_wgsl, node_to_wgsl, viewed};
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, Value};
 use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, RunningSum, SliceTarget};
 use anabranch_dsl::ops::{EvalCx, OpClass, Prim, prim};
@@ -26,13 +26,20 @@ const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
 /// The threads of a workgroup whose threads compute one element or row each.
 const THREADS: usize = 64;
 
-/// The kernels of a GPU: elementwise operations and the reduction that reads them.
-struct GpuTarget;
+/// The kernels of a GPU: elementwise operations and the reduction that reads them, or each of them
+/// alone.
+struct GpuTarget {
+    fuses: bool,
+}
 
 impl FusionTarget for GpuTarget {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
         matches!(op.class, OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_))
+    }
+
+    fn fuses(&self) -> bool {
+        self.fuses
     }
 
     /// A shader has eight bindings: these, and the results.
@@ -57,45 +64,14 @@ impl FusionTarget for GpuTarget {
     }
 }
 
-/// The kernels of single operations.
-struct Unfused;
-
-impl FusionTarget for Unfused {
-    fn computes(&self, graph: &Graph, node: Node) -> bool {
-        GpuTarget.computes(graph, node)
-    }
-
-    fn fuses(&self) -> bool {
-        FuseNothing.fuses()
-    }
-
-    fn max_inputs(&self) -> usize {
-        usize::MAX
-    }
-
-    fn max_operations(&self) -> usize {
-        1
-    }
-
-    fn reduces(&self, shape: &[usize], over: AxisSet) -> bool {
-        GpuTarget.reduces(shape, over)
-    }
-
-    fn fuses_epilogue(&self, _graph: &Graph, _kernel: &FusedKernel, _is_in_loop: bool) -> bool {
-        false
-    }
-
-    fn sums_batches(&self) -> bool {
-        false
-    }
-}
-
 /// Lowers a graph whose operations the device supports.
 pub(super) fn lower(graph: Graph, options: CompileOptions, queue: &GpuQueue) -> Result<GpuProgram> {
-    let fused = Fusion::find(&graph, &GpuTarget);
-    let is_printed = !options.check_finite
-        && fused.kernels().iter().all(|kernel| kernel.to_wgsl(&graph).is_ok() || kernel.axes.contains(&0));
-    let fusion = if is_printed { fused } else { Fusion::find(&graph, &Unfused) };
+    // A check of finite values looks at the result of each operation.
+    let mut fusion = Fusion::find(&graph, &GpuTarget { fuses: !options.check_finite });
+    let has_shader = |kernel: &FusedKernel| kernel.axes.contains(&0) || kernel.to_wgsl(&graph).is_ok();
+    if !fusion.kernels().iter().all(has_shader) {
+        fusion = Fusion::find(&graph, &GpuTarget { fuses: false });
+    }
     let root = {
         let shared = queue.shared();
         let mut lower = GpuLowering { graph: &graph, fusion: &fusion, queue, shared, options, node: None };
@@ -444,5 +420,5 @@ fn attrs_of(data: &NodeData) -> &anabranch_dsl::ir::Attrs {
 
 /// Returns workgroups along two axes.
 fn groups(n: usize) -> [u32; 3] {
-    [n.min(MAX_GROUPS) as u32, n.div_ceil(MAX_GROUPS) as u32, 1]
+    [n.min(MAX_WORKGROUPS) as u32, n.div_ceil(MAX_WORKGROUPS) as u32, 1]
 }

@@ -1,7 +1,7 @@
 //! The operations that a GPU runs.
 
 use crate::device::Support;
-use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
+use anabranch_dsl::fusion::{AxisSet, MAX_WORKGROUPS, stage_to_wgsl};
 use anabranch_dsl::ir::{Attrs, CallKind, Op, StackOp};
 use anabranch_dsl::ops::attributes::Conv;
 use anabranch_dsl::ops::{OpClass, Prim, prim};
@@ -9,9 +9,6 @@ use anabranch_dsl::{DType, TensorType, Type};
 
 /// The rows and columns of a product that a workgroup of `matmul.wgsl` computes.
 const TILE: usize = 32;
-
-/// The number of workgroups along one axis that every device supports.
-pub(super) const MAX_GROUPS: usize = 65_535;
 
 /// The largest stride, padding or dilation: products of indices then fit into 31 bits.
 const MAX_STEP: usize = 1 << 12;
@@ -67,7 +64,7 @@ pub(super) fn product_groups(result: &TensorType) -> Option<[u32; 3]> {
     let shape = result.shape.known()?;
     let (batch, matrix) = shape.split_at(shape.len() - 2);
     let groups = [matrix[1].div_ceil(TILE), matrix[0].div_ceil(TILE), batch.iter().product()];
-    groups.iter().all(|&n| n <= MAX_GROUPS).then(|| groups.map(|n| n as u32))
+    groups.iter().all(|&n| n <= MAX_WORKGROUPS).then(|| groups.map(|n| n as u32))
 }
 
 /// Returns why a GPU has no shader for a primitive operation.
