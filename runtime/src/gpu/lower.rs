@@ -195,7 +195,7 @@ impl GpuLowering<'_> {
             Op::Prim(op, _) => return self.primitive(open, node, data, *op),
             Op::Constant(tensor) => {
                 let tensor = tensor.clone();
-                let stored = self.queue.call(move |recorder| recorder.upload(&tensor))?;
+                let stored = self.queue.call(async move |recorder| recorder.upload(&tensor))?;
                 open.ops.push(GpuOp::Transfer(Transfer::Constant { tensor: stored, to: data.results[0] }));
             }
             Op::Stack(op) => {
@@ -280,7 +280,7 @@ impl GpuLowering<'_> {
             prim::IOTA => {
                 let cx = EvalCx { operands: &[], attrs: attrs_of(data), ty: self.ty(result) };
                 let tensor = op.evaluate(&cx).map_err(|e| e.at(data.name_in_errors(), data.loc))?;
-                let stored = self.queue.call(move |recorder| recorder.upload(&tensor))?;
+                let stored = self.queue.call(async move |recorder| recorder.upload(&tensor))?;
                 open.ops.push(GpuOp::Transfer(Transfer::Constant { tensor: stored, to: result }));
                 open.in_memory.insert(result);
                 Ok(())

@@ -2,7 +2,7 @@
 //!
 //! A [`GpuDevice`] is a [`Device`] with memory of its own. One thread per device owns its queue: it
 //! records commands, submits them, and waits for values that are read back. Everything else sends
-//! it jobs, which run in the order in which they are sent.
+//! it jobs, which begin in the order in which they are sent. A job that waits gives way to others.
 //!
 //! | file | contents |
 //! |---|---|
@@ -20,8 +20,9 @@
 //!
 //! # Invariants
 //!
-//! - G1. Commands take effect in the order of their jobs: the queue is in order, and uploads are
-//!   commands like others. Memory of a dropped tensor can therefore be used again at once.
+//! - G1. Commands take effect in the order in which they are recorded: the queue is in order, and
+//!   uploads are commands like others. Memory of a dropped tensor can therefore be used again at
+//!   once.
 //! - G2. A tensor is contiguous and row-major, and padded to words of 32 bits. A `bool` is such a
 //!   word, 0 or 1. Shaders compute with elements of 32 bits; tensors of other types are only kept.
 //! - G3. No dispatch has an output that is also one of its inputs.
@@ -51,8 +52,7 @@ use anabranch_dsl::ir::Op;
 use anabranch_dsl::{Graph, HostTensor, Result, Type};
 use memory::{GpuMemory, GpuValue};
 use program::GpuProgram;
-use queue::{CommandRecorder, GpuQueue};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use queue::{CommandRecorder, GpuQueue, caught};
 use std::sync::Arc;
 
 /// A GPU, or another device with a driver that wgpu knows.
@@ -82,18 +82,18 @@ impl GpuDevice {
         values: Vec<DeviceBuffer>,
         step: &Arc<Step>,
         ticket: Ticket,
-        work: impl FnOnce(&mut CommandRecorder, Vec<DeviceBuffer>, &Step) -> Result<Vec<DeviceBuffer>> + Send + 'static,
+        work: impl AsyncFnOnce(&CommandRecorder, Vec<DeviceBuffer>, &Step) -> Result<Vec<DeviceBuffer>> + Send + 'static,
     ) {
         let step = step.clone();
         step.wait_for_thread(ticket, values);
-        self.queue.send(move |recorder| {
+        self.queue.send(async move |recorder| {
             let Some(values) = step.begin(ticket) else { return };
             let begin = step.now();
-            let run = || {
-                let results = work(recorder, values, &step);
+            let results = async {
+                let results = work(recorder, values, &step).await;
                 recorder.check().and(results)
             };
-            let outcome = catch_unwind(AssertUnwindSafe(run));
+            let outcome = caught(results).await;
             step.complete(Event { ticket, outcome, begin, end: step.now() });
         });
     }
@@ -106,17 +106,22 @@ fn open(space: MemorySpace, buffer: DeviceBuffer) -> Arc<GpuMemory> {
 }
 
 /// Copies a tensor to the device.
-fn store(space: MemorySpace, recorder: &mut CommandRecorder, tensor: &HostTensor) -> Result<DeviceBuffer> {
+fn store(space: MemorySpace, recorder: &CommandRecorder, tensor: &HostTensor) -> Result<DeviceBuffer> {
     let value = GpuValue::Tensor(recorder.upload(tensor)?);
     Ok(DeviceBuffer::new(space, GpuMemory { ty: Type::Tensor(tensor.ty()), value }))
 }
 
-/// Copies a tensor of the device to the host.
-fn fetch(space: MemorySpace, recorder: &mut CommandRecorder, buffer: DeviceBuffer) -> Result<HostTensor> {
-    let memory = open(space, buffer);
-    let GpuValue::Tensor(tensor) = &memory.value else { panic!("only tensors leave a device, not {}", memory.ty) };
-    let ty = memory.ty.as_tensor().expect("the value is a tensor");
-    recorder.download(tensor, ty)
+/// Copies tensors of the device to the host.
+async fn fetch(space: MemorySpace, recorder: &CommandRecorder, buffers: Vec<DeviceBuffer>) -> Result<Vec<HostTensor>> {
+    let memory: Vec<Arc<GpuMemory>> = buffers.into_iter().map(|buffer| open(space, buffer)).collect();
+    let tensor = |memory: &'_ Arc<GpuMemory>| {
+        let GpuValue::Tensor(tensor) = &memory.value else { panic!("only tensors leave a device, not {}", memory.ty) };
+        tensor.clone()
+    };
+    let tensors: Vec<_> = memory.iter().map(tensor).collect();
+    let types = memory.iter().map(|memory| memory.ty.element());
+    let typed: Vec<_> = tensors.iter().map(|tensor| &**tensor).zip(types).collect();
+    recorder.download(&typed).await
 }
 
 impl Device for GpuDevice {
@@ -143,7 +148,7 @@ impl Device for GpuDevice {
 
     fn upload(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {
         let space = self.space();
-        self.enqueue(values, step, ticket, move |recorder, values, _| {
+        self.enqueue(values, step, ticket, async move |recorder, values, _| {
             values.into_iter().map(|value| store(space, recorder, &value.into_host())).collect()
         });
         Progress::Later
@@ -151,8 +156,9 @@ impl Device for GpuDevice {
 
     fn download(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {
         let space = self.space();
-        self.enqueue(values, step, ticket, move |recorder, values, _| {
-            values.into_iter().map(|value| fetch(space, recorder, value).map(DeviceBuffer::from_host)).collect()
+        self.enqueue(values, step, ticket, async move |recorder, values, _| {
+            let fetched = fetch(space, recorder, values).await?;
+            Ok(fetched.into_iter().map(DeviceBuffer::from_host).collect())
         });
         Progress::Later
     }
@@ -168,8 +174,8 @@ impl Device for GpuDevice {
     }
 
     fn fence(&self, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
-        self.enqueue(Vec::new(), step, ticket, |recorder, _, _| {
-            recorder.finish()?;
+        self.enqueue(Vec::new(), step, ticket, async |recorder, _, _| {
+            recorder.finish().await?;
             Ok(Vec::new())
         });
         Ok(Progress::Later)
@@ -177,12 +183,13 @@ impl Device for GpuDevice {
 
     fn store(&self, value: HostTensor) -> Result<DeviceBuffer> {
         let space = self.space();
-        self.queue.call(move |recorder| store(space, recorder, &value)).map_err(|e| error_on(self, e))
+        self.queue.call(async move |recorder| store(space, recorder, &value)).map_err(|e| error_on(self, e))
     }
 
     fn fetch(&self, value: DeviceBuffer) -> Result<HostTensor> {
         let space = self.space();
-        self.queue.call(move |recorder| fetch(space, recorder, value)).map_err(|e| error_on(self, e))
+        let fetched = self.queue.call(async move |recorder| fetch(space, recorder, vec![value]).await);
+        fetched.map(|mut tensors| tensors.remove(0)).map_err(|e| error_on(self, e))
     }
 }
 
@@ -196,9 +203,9 @@ struct GpuKernel {
 impl LoadedKernel for GpuKernel {
     fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         let (program, space) = (self.program.clone(), self.device.space());
-        self.device.enqueue(inputs, step, ticket, move |recorder, inputs, step| {
+        self.device.enqueue(inputs, step, ticket, async move |recorder, inputs, step| {
             let inputs = inputs.into_iter().map(|input| open(space, input).value.clone());
-            let outputs = program.run(recorder, inputs, &step.run_context())?;
+            let outputs = program.run(recorder, inputs, &step.run_context()).await?;
             let types = program.output_types().cloned();
             Ok(outputs
                 .into_iter()

@@ -9,7 +9,7 @@ use super::shader::CompiledShader;
 use crate::device::CompileOptions;
 use anabranch_dsl::interp::{RunContext, not_finite, stopped};
 use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
-use anabranch_dsl::{DType, Diagnostic, ErrorKind, Result, Type};
+use anabranch_dsl::{DType, Diagnostic, ErrorKind, Result, TensorType, Type};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -136,20 +136,20 @@ impl GpuProgram {
     ///
     /// # Errors
     /// Fails if the device has no memory left or is lost, or if the step is stopped.
-    pub(super) fn run(
+    pub(super) async fn run(
         &self,
-        recorder: &mut CommandRecorder,
+        recorder: &CommandRecorder,
         inputs: impl Iterator<Item = GpuValue>,
         cx: &RunContext<'_>,
     ) -> Result<Vec<GpuValue>> {
         let mut run = ProgramRun { graph: &self.graph, recorder, cx, values: vec![None; self.graph.n_values()] };
-        run.region(&self.root, inputs.collect())
+        run.region(&self.root, inputs.collect()).await
     }
 }
 
 struct ProgramRun<'a> {
     graph: &'a Graph,
-    recorder: &'a mut CommandRecorder,
+    recorder: &'a CommandRecorder,
     cx: &'a RunContext<'a>,
     values: Vec<Option<GpuValue>>,
 }
@@ -182,12 +182,12 @@ impl ProgramRun<'_> {
         Ok(tensor)
     }
 
-    fn region(&mut self, program: &RegionProgram, arguments: Vec<GpuValue>) -> Result<Vec<GpuValue>> {
+    async fn region(&mut self, program: &RegionProgram, arguments: Vec<GpuValue>) -> Result<Vec<GpuValue>> {
         for (&param, argument) in program.params.iter().zip(arguments) {
             self.set(param, argument);
         }
         for (op, dead) in program.ops.iter().zip(&program.dead) {
-            self.op(op)?;
+            self.op(op).await?;
             for value in dead {
                 self.values[value.index()] = None;
             }
@@ -199,7 +199,7 @@ impl ProgramRun<'_> {
         Ok(results)
     }
 
-    fn op(&mut self, op: &GpuOp) -> Result<()> {
+    async fn op(&mut self, op: &GpuOp) -> Result<()> {
         match op {
             GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked }) => {
                 let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
@@ -211,8 +211,8 @@ impl ProgramRun<'_> {
                 }
                 self.recorder.dispatch(shader, &tensors, *workgroups, parameters);
                 if let Some(node) = *checked
-                    && !self.are_finite(outputs)?
-                    && self.are_finite(inputs)?
+                    && !self.are_finite(outputs).await?
+                    && self.are_finite(inputs).await?
                 {
                     let data = self.graph.node(node);
                     return Err(not_finite(data.op.name(), data.loc));
@@ -233,13 +233,13 @@ impl ProgramRun<'_> {
             GpuOp::Cond(node, [then, otherwise]) => {
                 let mut operands = self.operands(*node);
                 let captures = operands.split_off(1);
-                let branch = if self.predicate(&operands[0])? { then } else { otherwise };
-                let results = self.region(branch, captures)?;
+                let branch = if self.predicate(&operands[0]).await? { then } else { otherwise };
+                let results = Box::pin(self.region(branch, captures)).await?;
                 self.set_results(*node, results);
             }
-            GpuOp::While { node, cond, body } => self.repeat(*node, cond, body)?,
+            GpuOp::While { node, cond, body } => Box::pin(self.repeat(*node, cond, body)).await?,
             GpuOp::Call(node, region) => {
-                let results = self.region(region, self.operands(*node))?;
+                let results = Box::pin(self.region(region, self.operands(*node))).await?;
                 self.set_results(*node, results);
             }
         }
@@ -268,13 +268,13 @@ impl ProgramRun<'_> {
     }
 
     /// Returns whether all elements of some tensors are finite.
-    fn are_finite(&mut self, values: &[Value]) -> Result<bool> {
+    async fn are_finite(&mut self, values: &[Value]) -> Result<bool> {
         for &value in values {
             let ty = self.graph.ty(value).element();
             if ty.dtype == DType::F32 {
                 let tensor = self.tensor(value);
-                let elements = self.recorder.download(&tensor, ty)?;
-                if !elements.data::<f32>().iter().all(|x| x.is_finite()) {
+                let elements = self.recorder.download(&[(&tensor, ty)]).await?;
+                if !elements[0].data::<f32>().iter().all(|x| x.is_finite()) {
                     return Ok(false);
                 }
             }
@@ -282,9 +282,11 @@ impl ProgramRun<'_> {
         Ok(true)
     }
 
-    fn predicate(&mut self, value: &GpuValue) -> Result<bool> {
+    /// Reads a predicate back.
+    async fn predicate(&self, value: &GpuValue) -> Result<bool> {
         let GpuValue::Tensor(tensor) = value else { panic!("a predicate is a tensor") };
-        self.recorder.download_bool(tensor)
+        let predicate = self.recorder.download(&[(tensor, &TensorType::new(DType::Bool, []))]).await?;
+        Ok(predicate[0].data::<bool>()[0])
     }
 
     fn operands(&self, node: Node) -> Vec<GpuValue> {
@@ -297,7 +299,7 @@ impl ProgramRun<'_> {
         }
     }
 
-    fn repeat(&mut self, node: Node, cond: &RegionProgram, body: &RegionProgram) -> Result<()> {
+    async fn repeat(&mut self, node: Node, cond: &RegionProgram, body: &RegionProgram) -> Result<()> {
         let mut state = self.operands(node);
         let captures = state.split_off(self.graph.while_of(node).n_vars());
         loop {
@@ -306,11 +308,11 @@ impl ProgramRun<'_> {
                 return Err(stopped(kind, &self.graph.name, [loc], loc));
             }
             let arguments: Vec<GpuValue> = state.iter().chain(&captures).cloned().collect();
-            let predicate = self.region(cond, arguments.clone())?;
-            if !self.predicate(&predicate[0])? {
+            let predicate = self.region(cond, arguments.clone()).await?;
+            if !self.predicate(&predicate[0]).await? {
                 break;
             }
-            state = self.region(body, arguments)?;
+            state = self.region(body, arguments).await?;
         }
         self.set_results(node, state);
         Ok(())

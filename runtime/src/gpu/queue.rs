@@ -7,13 +7,22 @@ use crate::device::no_threads;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Result, TensorType};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
+/// Work that the thread of a device has begun.
+type Task = Pin<Box<dyn Future<Output = ()>>>;
+
 /// Work for the thread of a device.
-type Job = Box<dyn FnOnce(&mut CommandRecorder) + Send>;
+type Job = Box<dyn FnOnce(Rc<CommandRecorder>) -> Task + Send>;
 
 /// The number of commands after which they are submitted, so that the device begins to work.
 const MAX_COMMANDS: usize = 256;
@@ -87,16 +96,9 @@ impl GpuQueue {
             device,
         });
         let (jobs, received) = mpsc::channel();
-        let mut recorder = CommandRecorder {
-            shared: shared.clone(),
-            queue,
-            staging: Arc::default(),
-            encoder: None,
-            pass: None,
-            n_commands: 0,
-        };
+        let of_thread = shared.clone();
         let thread = std::thread::Builder::new().name(name.to_string());
-        let started = thread.spawn(move || recorder.run(&received));
+        let started = thread.spawn(move || Rc::new(CommandRecorder::new(of_thread, queue)).run(&received));
         let thread = started.map_err(|error| no_threads(format_args!("the thread of {name}"), error))?;
         Ok(GpuQueue { jobs: Some(jobs), thread: Some(thread), shared })
     }
@@ -105,20 +107,21 @@ impl GpuQueue {
         &self.shared
     }
 
-    /// Sends a job, which runs after all earlier ones.
-    pub(super) fn send(&self, job: impl FnOnce(&mut CommandRecorder) + Send + 'static) {
+    /// Sends a job, which begins after all earlier ones have begun.
+    pub(super) fn send(&self, job: impl AsyncFnOnce(&CommandRecorder) + Send + 'static) {
         let jobs = self.jobs.as_ref().expect("the queue is not dropped");
-        jobs.send(Box::new(job)).expect("the thread runs as long as the queue exists");
+        let job: Job = Box::new(move |recorder| Box::pin(async move { job(&recorder).await }));
+        jobs.send(job).expect("the thread runs as long as the queue exists");
     }
 
     /// Sends a job and waits for its result.
     pub(super) fn call<T: Send + 'static>(
         &self,
-        job: impl FnOnce(&mut CommandRecorder) -> Result<T> + Send + 'static,
+        job: impl AsyncFnOnce(&CommandRecorder) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (result, received) = mpsc::channel();
-        self.send(move |recorder| {
-            let outcome = job(recorder);
+        self.send(async move |recorder| {
+            let outcome = job(recorder).await;
             let outcome = recorder.check().and(outcome);
             // Nobody waits if the caller panicked.
             let _ = result.send(outcome);
@@ -203,32 +206,92 @@ fn not_mapped(error: &dyn fmt::Display) -> Diagnostic {
     error.of_kind(ErrorKind::ResourceExhausted).help("the device may be lost: create a new session")
 }
 
+/// Runs a future to its end, also if that is a panic.
+pub(super) async fn caught<T>(future: impl Future<Output = T>) -> std::thread::Result<T> {
+    let mut future = std::pin::pin!(future);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}
+
 /// The commands of a device, recorded by its thread.
+///
+/// Work on the thread is asynchronous: while it waits for a value of the device, other work goes
+/// on.
 pub(super) struct CommandRecorder {
     pub(super) shared: Arc<Shared>,
     queue: wgpu::Queue,
     /// Buffers of the host for values that are read back.
     staging: Arc<BufferPool>,
+    open: RefCell<OpenCommands>,
+}
+
+/// The commands since the last submission.
+#[derive(Default)]
+struct OpenCommands {
     encoder: Option<wgpu::CommandEncoder>,
     /// The open pass of the encoder. It is dropped before the encoder is used otherwise.
     pass: Option<wgpu::ComputePass<'static>>,
-    /// The number of commands since the last submission.
-    n_commands: usize,
+    n: usize,
+}
+
+impl OpenCommands {
+    fn encoder(&mut self, device: &wgpu::Device) -> &mut wgpu::CommandEncoder {
+        self.pass = None;
+        self.encoder.get_or_insert_with(|| device.create_command_encoder(&Default::default()))
+    }
 }
 
 impl CommandRecorder {
+    fn new(shared: Arc<Shared>, queue: wgpu::Queue) -> CommandRecorder {
+        CommandRecorder { shared, queue, staging: Arc::default(), open: RefCell::default() }
+    }
+
     /// Runs jobs until the queue is dropped.
-    fn run(&mut self, jobs: &mpsc::Receiver<Job>) {
-        while let Ok(job) = jobs.recv() {
-            let mut next = Some(job);
-            while let Some(job) = next {
+    fn run(self: Rc<Self>, jobs: &mpsc::Receiver<Job>) {
+        let mut tasks: Vec<Task> = Vec::new();
+        loop {
+            if tasks.is_empty() {
+                self.submit();
+                let Ok(job) = jobs.recv() else { return };
+                tasks.push(job(self.clone()));
+            }
+            tasks.extend(jobs.try_iter().map(|job| job(self.clone())));
+            // Tasks are few, and asking them whether they can go on is cheap.
+            let mut cx = Context::from_waker(Waker::noop());
+            tasks.retain_mut(|task| {
                 // A panic of a step is resumed where its event is handled, and a caller notices
                 // that its job has no result. The thread goes on.
-                let _ = catch_unwind(AssertUnwindSafe(|| job(self)));
-                next = jobs.try_recv().ok();
+                let poll = catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(&mut cx)));
+                matches!(poll, Ok(Poll::Pending))
+            });
+            if !tasks.is_empty() {
+                self.wait();
             }
-            self.submit();
         }
+    }
+
+    /// Submits what is recorded, and blocks until the device has done it.
+    fn wait(&self) {
+        self.submit();
+        let device = &self.shared.device;
+        // wgpu panics if the device is lost.
+        let done = catch_unwind(AssertUnwindSafe(|| device.poll(wgpu::PollType::wait_indefinitely())));
+        if !matches!(done, Ok(Ok(_))) {
+            fail(&self.shared.failure, lost(&"it does not answer"));
+        }
+    }
+
+    /// Waits until a callback has sent a message, while other work goes on.
+    async fn received<T>(&self, message: &mpsc::Receiver<T>) -> Result<T> {
+        poll_fn(|_| match message.try_recv() {
+            Ok(message) => Poll::Ready(Ok(message)),
+            Err(TryRecvError::Empty) => self.check().map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending),
+            Err(TryRecvError::Disconnected) => Poll::Ready(Err(lost(&"it does not answer"))),
+        })
+        .await
     }
 
     /// Fails if the driver has reported an error.
@@ -237,42 +300,41 @@ impl CommandRecorder {
         failure.map_or(Ok(()), Err)
     }
 
-    fn encoder(&mut self) -> &mut wgpu::CommandEncoder {
-        self.pass = None;
-        let device = &self.shared.device;
-        self.encoder.get_or_insert_with(|| device.create_command_encoder(&Default::default()))
+    /// Records a command outside of compute passes.
+    fn record(&self, command: impl FnOnce(&mut wgpu::CommandEncoder)) {
+        command(self.open.borrow_mut().encoder(&self.shared.device));
+        self.count();
     }
 
     /// Submits what is recorded.
-    pub(super) fn submit(&mut self) {
-        self.pass = None;
-        if let Some(encoder) = self.encoder.take() {
+    pub(super) fn submit(&self) {
+        let open = std::mem::take(&mut *self.open.borrow_mut());
+        drop(open.pass);
+        if let Some(encoder) = open.encoder {
             self.queue.submit([encoder.finish()]);
         }
-        self.n_commands = 0;
     }
 
-    /// Waits until the device has done everything.
-    pub(super) fn finish(&mut self) -> Result<()> {
+    /// Waits until the device has done everything that is recorded.
+    pub(super) async fn finish(&self) -> Result<()> {
         self.submit();
-        let device = &self.shared.device;
-        // wgpu panics if the device is lost.
-        let done = catch_unwind(AssertUnwindSafe(|| device.poll(wgpu::PollType::wait_indefinitely())));
-        if !matches!(done, Ok(Ok(_))) {
-            fail(&self.shared.failure, lost(&"it does not answer"));
-        }
+        let (done, is_done) = mpsc::channel();
+        self.queue.on_submitted_work_done(move || {
+            let _ = done.send(());
+        });
+        self.received(&is_done).await?;
         self.check()
     }
 
     /// Returns a tensor with any elements.
-    pub(super) fn tensor(&mut self, n_bytes: u64) -> Result<Arc<GpuTensor>> {
-        let shared = self.shared.clone();
+    pub(super) fn tensor(&self, n_bytes: u64) -> Result<Arc<GpuTensor>> {
+        let shared = &self.shared;
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         shared.pool.tensor(n_bytes, shared.max_buffer, |size| self.buffer(size, usage, false)).map(Arc::new)
     }
 
     /// Creates a buffer. If there is no memory, frees what is not used and tries again.
-    fn buffer(&mut self, size: u64, usage: wgpu::BufferUsages, mapped_at_creation: bool) -> Result<wgpu::Buffer> {
+    fn buffer(&self, size: u64, usage: wgpu::BufferUsages, mapped_at_creation: bool) -> Result<wgpu::Buffer> {
         for attempt in 0..2 {
             let device = &self.shared.device;
             let scopes = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation];
@@ -288,13 +350,14 @@ impl CommandRecorder {
             }
             self.shared.pool.clear();
             self.staging.clear();
-            self.finish()?;
+            self.wait();
+            self.check()?;
         }
         unreachable!("the second attempt returns")
     }
 
     /// Copies a tensor to the device.
-    pub(super) fn upload(&mut self, tensor: &HostTensor) -> Result<Arc<GpuTensor>> {
+    pub(super) fn upload(&self, tensor: &HostTensor) -> Result<Arc<GpuTensor>> {
         let bytes = bytes_of(tensor.buffer());
         let to = self.tensor(bytes.len() as u64)?;
         if !bytes.is_empty() {
@@ -305,69 +368,77 @@ impl CommandRecorder {
                 Err(error) => return Err(not_mapped(&error)),
             }
             from.unmap();
-            self.encoder().copy_buffer_to_buffer(&from, 0, to.buffer(), 0, bytes.len() as u64);
-            self.count();
+            self.record(|encoder| encoder.copy_buffer_to_buffer(&from, 0, to.buffer(), 0, bytes.len() as u64));
         }
         Ok(to)
     }
 
-    /// Copies a tensor to the host, after everything that is recorded.
-    pub(super) fn download(&mut self, tensor: &GpuTensor, ty: &TensorType) -> Result<HostTensor> {
-        let shape = ty.shape.known().expect("a tensor of a device has a known shape");
-        let n_bytes = tensor.n_bytes();
-        if n_bytes == 0 {
-            return Ok(HostTensor::zeros(ty.dtype, shape));
+    /// Copies tensors to the host, after everything that is recorded.
+    pub(super) async fn download(&self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<Vec<HostTensor>> {
+        let mut copies = Vec::new();
+        for (tensor, _) in tensors {
+            let n_bytes = tensor.n_bytes();
+            let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+            let staging =
+                self.staging.tensor(n_bytes, self.shared.max_buffer, |size| self.buffer(size, usage, false))?;
+            if n_bytes > 0 {
+                self.record(|encoder| encoder.copy_buffer_to_buffer(tensor.buffer(), 0, staging.buffer(), 0, n_bytes));
+            }
+            copies.push(staging);
         }
-        let pool = self.staging.clone();
-        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        let staging = pool.tensor(n_bytes, self.shared.max_buffer, |size| self.buffer(size, usage, false))?;
-        self.encoder().copy_buffer_to_buffer(tensor.buffer(), 0, staging.buffer(), 0, n_bytes);
         self.submit();
-        let (mapped, is_mapped) = mpsc::channel();
-        staging.buffer().map_async(wgpu::MapMode::Read, 0..n_bytes, move |outcome| {
-            let _ = mapped.send(outcome);
-        });
-        self.finish()?;
-        is_mapped.recv().map_err(|error| not_mapped(&error))?.map_err(|error| not_mapped(&error))?;
-        let data = {
-            let view = staging.buffer().get_mapped_range(0..n_bytes).map_err(|error| not_mapped(&error))?;
-            of_bytes(ty.dtype, shape.iter().product(), &view)
-        };
-        staging.buffer().unmap();
-        Ok(HostTensor::from_buffer(shape, data))
+        let mapped: Vec<_> = copies.iter().map(|staging| self.map(staging)).collect();
+        let mut downloaded = Vec::new();
+        for ((staging, (_, ty)), is_mapped) in copies.iter().zip(tensors).zip(mapped) {
+            let shape = ty.shape.known().expect("a tensor of a device has a known shape");
+            let Some(is_mapped) = is_mapped else {
+                downloaded.push(HostTensor::zeros(ty.dtype, shape));
+                continue;
+            };
+            self.received(&is_mapped).await?.map_err(|error| not_mapped(&error))?;
+            let view = staging.buffer().get_mapped_range(0..staging.n_bytes()).map_err(|error| not_mapped(&error))?;
+            let data = of_bytes(ty.dtype, shape.iter().product(), &view);
+            drop(view);
+            staging.buffer().unmap();
+            downloaded.push(HostTensor::from_buffer(shape, data));
+        }
+        Ok(downloaded)
     }
 
-    /// Copies a `bool` to the host, after everything that is recorded.
-    pub(super) fn download_bool(&mut self, tensor: &GpuTensor) -> Result<bool> {
-        let predicate = self.download(tensor, &TensorType::new(DType::Bool, []))?;
-        Ok(predicate.data::<bool>()[0])
+    /// Starts mapping a buffer for reading, unless it has no bytes.
+    fn map(&self, staging: &GpuTensor) -> Option<mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>> {
+        (staging.n_bytes() > 0).then(|| {
+            let (mapped, is_mapped) = mpsc::channel();
+            staging.buffer().map_async(wgpu::MapMode::Read, 0..staging.n_bytes(), move |outcome| {
+                let _ = mapped.send(outcome);
+            });
+            is_mapped
+        })
     }
 
     /// Sets all elements to zero.
-    pub(super) fn clear(&mut self, tensor: &GpuTensor) {
+    pub(super) fn clear(&self, tensor: &GpuTensor) {
         if tensor.n_bytes() > 0 {
-            self.encoder().clear_buffer(tensor.buffer(), 0, Some(tensor.n_bytes()));
-            self.count();
+            self.record(|encoder| encoder.clear_buffer(tensor.buffer(), 0, Some(tensor.n_bytes())));
         }
     }
 
     /// Copies the elements of a tensor to another one of the same size.
-    pub(super) fn copy(&mut self, from: &GpuTensor, to: &GpuTensor) {
+    pub(super) fn copy(&self, from: &GpuTensor, to: &GpuTensor) {
         if from.n_bytes() > 0 {
-            self.encoder().copy_buffer_to_buffer(from.buffer(), 0, to.buffer(), 0, from.n_bytes());
-            self.count();
+            self.record(|encoder| encoder.copy_buffer_to_buffer(from.buffer(), 0, to.buffer(), 0, from.n_bytes()));
         }
     }
 
     /// Runs a shader on tensors, which are bound in order, with some parameters.
     pub(super) fn dispatch(
-        &mut self,
+        &self,
         shader: &CompiledShader,
         tensors: &[Arc<GpuTensor>],
         workgroups: [u32; 3],
         parameters: &[u32],
     ) {
-        let shared = self.shared.clone();
+        let device = &self.shared.device;
         let entries: Vec<wgpu::BindGroupEntry<'_>> = tensors
             .iter()
             .enumerate()
@@ -380,15 +451,16 @@ impl CommandRecorder {
                 }),
             })
             .collect();
-        let group = shared.device.create_bind_group(&wgpu::BindGroupDescriptor {
+        let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
             layout: &shader.layout,
             entries: &entries,
         });
-        if self.pass.is_none() {
-            self.pass = Some(self.encoder().begin_compute_pass(&Default::default()).forget_lifetime());
+        let mut open = self.open.borrow_mut();
+        if open.pass.is_none() {
+            open.pass = Some(open.encoder(device).begin_compute_pass(&Default::default()).forget_lifetime());
         }
-        let pass = self.pass.as_mut().expect("the pass is open");
+        let pass = open.pass.as_mut().expect("the pass is open");
         pass.set_pipeline(&shader.pipeline);
         pass.set_bind_group(0, &group, &[]);
         if !parameters.is_empty() {
@@ -396,12 +468,17 @@ impl CommandRecorder {
         }
         let [x, y, z] = workgroups;
         pass.dispatch_workgroups(x, y, z);
+        drop(open);
         self.count();
     }
 
-    fn count(&mut self) {
-        self.n_commands += 1;
-        if self.n_commands >= MAX_COMMANDS {
+    fn count(&self) {
+        let n = {
+            let mut open = self.open.borrow_mut();
+            open.n += 1;
+            open.n
+        };
+        if n >= MAX_COMMANDS {
             self.submit();
         }
     }
