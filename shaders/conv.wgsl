@@ -2,8 +2,8 @@
 // images `x` [batch, channels, ..], filters `w` [filters, channels / groups, ..] and positions `y`
 // [batch, filters, ..]. A thread computes one element. Missing axes have extent 1.
 //
-// The constant `RESULT` is put before this text: 0 for `y`, 1 for `x` and 2 for `w`. The operands
-// are the other two, in this order: `x`, `w`; `y`, `w`; `x`, `y`.
+// The text of `extents.wgsl` is put before this one, and the constant `RESULT`: 0 for `y`, 1 for `x`
+// and 2 for `w`. The operands are the other two, in this order: `x`, `w`; `y`, `w`; `x`, `y`.
 
 struct Params {
     size: u32,
@@ -32,14 +32,6 @@ fn y_extents() -> vec3<u32> { return vec3<u32>(p.y0, p.y1, p.y2); }
 fn strides() -> vec3<u32> { return vec3<u32>(p.stride0, p.stride1, p.stride2); }
 fn padding() -> vec3<u32> { return vec3<u32>(p.padding0, p.padding1, p.padding2); }
 fn dilation() -> vec3<u32> { return vec3<u32>(p.dilation0, p.dilation1, p.dilation2); }
-
-fn size_of(extents: vec3<u32>) -> u32 { return extents.x * extents.y * extents.z; }
-fn index_in(extents: vec3<u32>, offset: u32) -> vec3<u32> {
-    return vec3<u32>(offset / (extents.y * extents.z), offset / extents.z % extents.y, offset % extents.z);
-}
-fn offset_in(extents: vec3<u32>, index: vec3<u32>) -> u32 {
-    return (index.x * extents.y + index.y) * extents.z + index.z;
-}
 
 // The offset of an element in its plane, and whether there is such an element.
 struct Element {

@@ -5,7 +5,7 @@
 
 use anabranch::dsl::DType;
 use anabranch::prelude::*;
-use anabranch::{Array, ErrorKind, GpuAdapter, Session, SimulatedDevice, gpu_adapters};
+use anabranch::{Array, ErrorKind, GpuAdapter, PoolOptions, Session, SimulatedDevice, gpu_adapters};
 use std::time::Duration;
 
 type Outcome = anabranch::Result<()>;
@@ -190,6 +190,61 @@ fn convolutions_over_three_axes_with_groups_have_gradients_there() -> Outcome {
     assert_near(&a.2, &b.2);
     let (_, timeline) = f.profile((&x, &w))?;
     assert!(timeline.spans.iter().all(|span| span.device != "/cpu:0"), "{timeline:?}");
+    Ok(())
+}
+
+/// Compares poolings of a tensor with those on the CPU, and the operations of their gradients.
+fn check_pooling<const D: usize>(session: &Session, x: Array<f32>, options: PoolOptions<D>) -> Outcome {
+    let model = move |x: Tensor| {
+        let (largest, mean) = (x.max_pool(options), x.avg_pool(options));
+        let weights = (mean * 3.0).sin();
+        let (dx, d_mean) = (gradients((largest * weights).sum(), x), gradients((mean * mean).sum(), x));
+        let picked = gradients((dx * x.cos()).sum(), weights);
+        (largest, mean, dx, d_mean, picked)
+    };
+    let f = session.function(move |x| on("/gpu:0", || model(x)))?;
+    let (a, b) = (f.call(&x)?, Session::new()?.function(model)?.call(&x)?);
+    let bits = |x: &Array<f32>| x.iter().map(|x| if x.is_nan() { f32::NAN } else { *x }.to_bits()).collect::<Vec<_>>();
+    assert_eq!((a.0.shape(), bits(&a.0)), (b.0.shape(), bits(&b.0)), "{options:?}");
+    for (a, b) in [(&a.1, &b.1), (&a.2, &b.2), (&a.3, &b.3), (&a.4, &b.4)] {
+        assert_near(a, b);
+    }
+    let (_, timeline) = f.profile(&x)?;
+    assert!(timeline.spans.iter().all(|span| span.device != "/cpu:0"), "{timeline:?}");
+    Ok(())
+}
+
+#[test]
+fn poolings_and_their_gradients_run_there() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
+    let image = Array::new([2, 3, 7, 6], numbers(2 * 3 * 7 * 6));
+    check_pooling(&session, image.clone(), PoolOptions::new(2))?;
+    check_pooling(&session, image.clone(), PoolOptions::new([3, 2]).stride([2, 1]).padding([1, 0]))?;
+    check_pooling(&session, image.clone(), PoolOptions::new(3).stride(1).same().count_padding(false))?;
+    // Elements in no window, and padding on one side.
+    check_pooling(&session, image.clone(), PoolOptions::new([2, 1]).stride([3, 4]).padding_sides([(0, 1), (0, 0)]))?;
+    check_pooling(&session, image, PoolOptions::new([4]).stride([3]).padding([2]))?;
+    let volume = Array::new([2, 4, 5, 6], numbers(2 * 4 * 5 * 6));
+    check_pooling(&session, volume, PoolOptions::new([2, 3, 2]).stride([1, 2, 3]).padding([0, 1, 1]))?;
+    // Equal maxima, zeros of both signs, and infinities.
+    let ties = [0.0, -0.0, 0.0, f32::NEG_INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY, 2.0, 2.0, f32::INFINITY];
+    let f = session.function(|x: Tensor| {
+        on("/gpu:0", || {
+            let y = x.max_pool(PoolOptions::new([3]));
+            (y, gradients(y.sum(), x))
+        })
+    })?;
+    let (y, dx) = f.call(ties)?;
+    let bits: Vec<u32> = y.iter().map(|y| y.to_bits()).collect();
+    assert_eq!(bits, [0.0, f32::NEG_INFINITY, f32::INFINITY].map(f32::to_bits));
+    assert_eq!(dx.to_vec(), [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+    // The first NaN is the maximum.
+    let (y, dx) = f.call([1.0, f32::NAN, f32::NAN, f32::NAN, f32::INFINITY, 3.0])?;
+    assert!(y.iter().all(|y| y.is_nan()), "{y}");
+    assert_eq!(dx.to_vec(), [0.0, 1.0, 0.0, 1.0, 0.0, 0.0]);
+    // Without images nothing is computed.
+    let f = session.function(|x: Tensor| on("/gpu:0", || x.avg_pool(PoolOptions::new(2)).exp()))?;
+    assert_eq!(f.call(Array::<f32>::new([0, 3, 4, 4], vec![]))?.shape(), [0, 3, 2, 2]);
     Ok(())
 }
 

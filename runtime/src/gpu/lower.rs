@@ -3,25 +3,19 @@
 //! Fused kernels become one shader each. Views that no kernel reads through are copied where they
 //! are needed in memory; reshapes share it.
 
+use super::handwritten::{self, COPY_PART, CUMSUM, MATMUL, SEARCH};
 use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, Transfer};
 use super::queue::{GpuQueue, Shared};
 use super::support::product_groups;
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, MAX_WORKGROUPS, NodeRole};
-use anabranch_dsl::fusion::{functions_to_wgsl, node_to_wgsl, viewed};
+use anabranch_dsl::fusion::{node_to_wgsl, viewed};
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, Value};
-use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, RunningSum, SliceTarget};
+use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, MeanPool, Pool, RunningSum, SliceTarget};
 use anabranch_dsl::ops::{EvalCx, OpClass, Prim, prim};
-use anabranch_dsl::{DType, Diagnostic, ErrorKind, Result, TensorType};
+use anabranch_dsl::{Diagnostic, ErrorKind, Result, TensorType};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
-
-const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
-const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
-const CONV: &str = include_str!("../../../shaders/conv.wgsl");
-const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
-const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
-const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
 
 /// The threads of a workgroup whose threads compute one element or row each.
 const THREADS: usize = 64;
@@ -260,6 +254,9 @@ impl GpuLowering<'_> {
         match op {
             prim::MATMUL => self.matmul(open, data),
             prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => self.convolution(open, data, op),
+            prim::MAX_POOL | prim::MAX_POOL_PICK | prim::MAX_POOL_GRAD | prim::AVG_POOL | prim::AVG_POOL_GRAD => {
+                self.pooling(open, data, op)
+            }
             prim::CONCAT => {
                 let axis = Along::of(attrs_of(data)).axis;
                 self.allocate_uninitialized(open, result);
@@ -316,17 +313,12 @@ impl GpuLowering<'_> {
     /// Adds a shader in which each thread takes a row of the operand along an axis.
     fn rows(&mut self, open: &mut OpenRegion, data: &NodeData, code: &str, axis: usize, how: u32) -> Result<()> {
         let x = data.operands[0];
-        let (shape, dtype) = (self.shape(x), self.ty(x).dtype);
+        let shape = self.shape(x);
         let inner: usize = shape[axis + 1..].iter().product();
         let rows = shape[..axis].iter().product::<usize>() * inner;
-        let is_nan = match dtype {
-            DType::F32 => "(bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u",
-            _ => "false",
-        };
-        let head =
-            format!("alias Element = {dtype};\nfn is_nan_element(x: Element) -> bool {{ return {is_nan}; }}\n\n");
+        let code = handwritten::rows(code, self.ty(x).dtype);
         let parameters = vec![rows as u32, shape[axis] as u32, inner as u32, how];
-        self.dispatch(open, head + code, &[x], &data.results, groups(rows.div_ceil(THREADS)), parameters)
+        self.dispatch(open, code, &[x], &data.results, groups(rows.div_ceil(THREADS)), parameters)
     }
 
     fn softmax(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
@@ -340,9 +332,8 @@ impl GpuLowering<'_> {
         let shape = self.shape(x);
         let inner: usize = shape[axis + 1..].iter().product();
         let rows = shape[..axis].iter().product::<usize>() * inner;
-        let code = functions_to_wgsl(&[prim::EXP, prim::LOG]) + SOFTMAX;
         let parameters = [rows, shape[axis], inner, result].map(|n| n as u32).to_vec();
-        self.dispatch(open, code, &[x], &[y], groups(rows), parameters)
+        self.dispatch(open, handwritten::softmax(), &[x], &[y], groups(rows), parameters)
     }
 
     fn convolution(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
@@ -358,15 +349,42 @@ impl GpuLowering<'_> {
         let mut parameters = vec![size, w[0], x[1], w[1], w[0] / n_groups, x[0]];
         // Padding has two numbers for each axis: before and after.
         let before: Vec<usize> = padding.into_iter().step_by(2).collect();
-        let axes: [(&[usize], usize); 6] =
-            [(&x[2..], 1), (&w[2..], 1), (&y[2..], 1), (&strides, 1), (&before, 0), (&dilation, 1)];
-        for (numbers, missing) in axes {
-            parameters.extend(std::iter::repeat_n(missing, 3 - numbers.len()));
-            parameters.extend(numbers);
+        for extents in [&x[2..], &w[2..], &y[2..], &strides] {
+            parameters.extend(along_three_axes(extents, 1));
         }
-        let code = format!("const RESULT = {role}u;\n\n{CONV}");
+        parameters.extend(along_three_axes(&before, 0));
+        parameters.extend(along_three_axes(&dilation, 1));
+        let code = handwritten::convolution(role);
         let parameters = parameters.into_iter().map(|n| n as u32).collect();
         self.dispatch(open, code, &data.operands, &data.results, groups(size.div_ceil(THREADS)), parameters)
+    }
+
+    fn pooling(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
+        let Pool { window, strides, padding } = Pool::of(attrs_of(data));
+        let (operand, result) = (data.operands[0], data.results[0]);
+        let (role, x, y) = match op {
+            prim::MAX_POOL => (0, operand, result),
+            prim::MAX_POOL_PICK => (1, operand, result),
+            prim::MAX_POOL_GRAD => (2, operand, data.operands[1]),
+            prim::AVG_POOL => (3, operand, result),
+            _ => (4, result, operand),
+        };
+        let is_mean = matches!(op, prim::AVG_POOL | prim::AVG_POOL_GRAD);
+        let counts_padding = is_mean && MeanPool::of(attrs_of(data)).count_padding;
+        let size: usize = self.shape(result).iter().product();
+        let [x, y] = [x, y].map(|value| self.shape(value));
+        let first = x.len() - window.len();
+        let mut parameters = vec![size, usize::from(counts_padding)];
+        for extents in [&x[first..], &window, &y[first..], &strides] {
+            parameters.extend(along_three_axes(extents, 1));
+        }
+        let before: Vec<usize> = padding.into_iter().step_by(2).collect();
+        parameters.extend(along_three_axes(&before, 0));
+        // A single operand is bound twice.
+        let inputs = [operand, *data.operands.last().expect("a pooling has an operand")];
+        let parameters = parameters.into_iter().map(|n| n as u32).collect();
+        let code = handwritten::pooling(role);
+        self.dispatch(open, code, &inputs, &data.results, groups(size.div_ceil(THREADS)), parameters)
     }
 
     fn matmul(&mut self, open: &mut OpenRegion, data: &NodeData) -> Result<()> {
@@ -416,6 +434,13 @@ impl GpuLowering<'_> {
 fn attrs_of(data: &NodeData) -> &anabranch_dsl::ir::Attrs {
     let Op::Prim(_, attrs) = &data.op else { panic!("the node is a primitive operation") };
     attrs
+}
+
+/// Returns numbers of the last axes for three axes, of which the first may be `missing`.
+fn along_three_axes(numbers: &[usize], missing: usize) -> [usize; 3] {
+    let mut all = [missing; 3];
+    all[3 - numbers.len()..].copy_from_slice(numbers);
+    all
 }
 
 /// Returns workgroups along two axes.

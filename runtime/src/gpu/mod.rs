@@ -10,6 +10,7 @@
 //! | `queue.rs` | the thread, its commands, and transfers |
 //! | `memory.rs` | tensors in the memory of the device, and their reuse |
 //! | `shader.rs` | compiled shaders |
+//! | `handwritten.rs` | the texts of shaders that are written by hand |
 //! | `support.rs` | the operations that the device runs |
 //! | `lower.rs` | graphs as programs: shaders in order, with branches and loops |
 //! | `program.rs` | runs of programs |
@@ -34,6 +35,7 @@
 //! of all later work of the device. Other devices go on.
 
 mod adapter;
+mod handwritten;
 mod lower;
 mod memory;
 mod program;

@@ -3,7 +3,7 @@
 use crate::device::Support;
 use anabranch_dsl::fusion::{AxisSet, MAX_WORKGROUPS, stage_to_wgsl};
 use anabranch_dsl::ir::{Attrs, CallKind, Op, StackOp};
-use anabranch_dsl::ops::attributes::Conv;
+use anabranch_dsl::ops::attributes::{Conv, Pool};
 use anabranch_dsl::ops::{OpClass, Prim, prim};
 use anabranch_dsl::{DType, TensorType, Type};
 
@@ -87,6 +87,14 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
                 let Conv { strides, padding, dilation, .. } = Conv::of(attrs);
                 let is_small = strides.iter().chain(&padding).chain(&dilation).all(|&n| n <= MAX_STEP);
                 result.dtype == DType::F32 && is_small
+            }
+            prim::MAX_POOL | prim::MAX_POOL_PICK | prim::MAX_POOL_GRAD | prim::AVG_POOL | prim::AVG_POOL_GRAD => {
+                let Pool { window, strides, padding } = Pool::of(attrs);
+                let is_small = strides.iter().chain(&padding).all(|&n| n <= MAX_STEP);
+                // Windows of no element but padding, and sizes that f32 does not represent.
+                let has_elements = operand.shape.size().is_some_and(|n| n > 0);
+                let is_exact = window.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).is_some_and(|n| n <= 1 << 24);
+                result.dtype == DType::F32 && is_small && has_elements && is_exact
             }
             prim::CONCAT | prim::UPDATE_SLICE | prim::IOTA => true,
             _ => false,

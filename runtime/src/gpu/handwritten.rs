@@ -1,0 +1,80 @@
+//! The shaders of the folder `shaders/`, each with the text that is put before it.
+
+use anabranch_dsl::DType;
+use anabranch_dsl::fusion::functions_to_wgsl;
+use anabranch_dsl::ops::prim;
+
+pub(super) const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
+pub(super) const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
+pub(super) const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
+pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
+
+const CONV: &str = include_str!("../../../shaders/conv.wgsl");
+const EXTENTS: &str = include_str!("../../../shaders/extents.wgsl");
+const POOL: &str = include_str!("../../../shaders/pool.wgsl");
+const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
+
+/// Returns a shader in which each thread takes a row with elements of a type: [`CUMSUM`] or
+/// [`SEARCH`].
+pub(super) fn rows(shader: &str, dtype: DType) -> String {
+    let is_nan = match dtype {
+        DType::F32 => "(bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u",
+        _ => "false",
+    };
+    format!("alias Element = {dtype};\nfn is_nan_element(x: Element) -> bool {{ return {is_nan}; }}\n\n{shader}")
+}
+
+/// Returns the shader of softmax and of the operations like it.
+pub(super) fn softmax() -> String {
+    functions_to_wgsl(&[prim::EXP, prim::LOG]) + SOFTMAX
+}
+
+/// Returns the shader of a convolution. `result` is a number in `conv.wgsl`.
+pub(super) fn convolution(result: u32) -> String {
+    windows(result, CONV)
+}
+
+/// Returns the shader of a pooling. `result` is a number in `pool.wgsl`.
+pub(super) fn pooling(result: u32) -> String {
+    windows(result, POOL)
+}
+
+fn windows(result: u32, shader: &str) -> String {
+    format!("{EXTENTS}\nconst RESULT = {result}u;\n\n{shader}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use wgpu::naga;
+
+    /// Returns all shaders, with everything that is put before them.
+    fn all() -> Vec<String> {
+        let mut all = vec![COPY_PART.to_owned(), MATMUL.to_owned(), softmax()];
+        for dtype in [DType::F32, DType::I32, DType::U32] {
+            all.extend([CUMSUM, SEARCH].map(|shader| rows(shader, dtype)));
+        }
+        all.extend((0..3).map(convolution));
+        all.extend((0..5).map(pooling));
+        all
+    }
+
+    #[test]
+    fn all_files_of_the_folder_are_valid_shaders() {
+        let all = all();
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../shaders");
+        let paths = fs::read_dir(folder).expect("the folder is in the repository").map(|entry| entry.map(|e| e.path()));
+        for path in paths.map(|path| path.expect("the folder can be read")) {
+            let text = fs::read_to_string(&path).expect("the file is text");
+            assert!(all.iter().any(|shader| shader.contains(&text)), "{} is not checked", path.display());
+        }
+        for shader in &all {
+            let module = naga::front::wgsl::parse_str(shader)
+                .unwrap_or_else(|e| panic!("{}\n{shader}", e.emit_to_string(shader)));
+            let capabilities = naga::valid::Capabilities::IMMEDIATES;
+            let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities);
+            validator.validate(&module).unwrap_or_else(|e| panic!("{}\n{shader}", e.emit_to_string(shader)));
+        }
+    }
+}
