@@ -3,6 +3,7 @@
 //! With `ANABRANCH_GPU`, all tests of engines also place each node on one of two GPUs or on a CPU.
 //! Without it, and without an adapter, the tests of this file pass without a check.
 
+use anabranch::dsl::ops::random::Key;
 use anabranch::dsl::DType;
 use anabranch::prelude::*;
 use anabranch::{Array, ErrorKind, GpuAdapter, PoolOptions, Session, SimulatedDevice, gpu_adapters};
@@ -245,6 +246,24 @@ fn poolings_and_their_gradients_run_there() -> Outcome {
     // Without images nothing is computed.
     let f = session.function(|x: Tensor| on("/gpu:0", || x.avg_pool(PoolOptions::new(2)).exp()))?;
     assert_eq!(f.call(Array::<f32>::new([0, 3, 4, 4], vec![]))?.shape(), [0, 3, 2, 2]);
+    Ok(())
+}
+
+#[test]
+fn derived_keys_are_those_of_the_cpu() -> Outcome {
+    fn model(key: Tensor<u32>, i: Tensor<i32>, n: Tensor<u32>) -> (Tensor<u32>, Tensor<u32>, Tensor) {
+        let key = Key::from_tensor(key);
+        let (a, b) = (key.fold_in(i), key.fold_in(n));
+        (a.into_tensor(), b.into_tensor(), a.fold_in(n).uniform([5]))
+    }
+    let Some(session) = session(1)? else { return Ok(()) };
+    let f = session.function(|key, i, n| on("/gpu:0", || model(key, i, n)))?;
+    let expected = Session::new()?.function(model)?;
+    for (i, n) in [(0, 1), (-1, u32::MAX), (i32::MIN, 1 << 31), (i32::MAX, 0)] {
+        assert_eq!(f.call(([7u32, 1 << 31], i, n))?, expected.call(([7u32, 1 << 31], i, n))?, "{i} and {n}");
+    }
+    let (_, timeline) = f.profile(([7u32, 9], 1, 2u32))?;
+    assert!(timeline.spans.iter().all(|span| span.device != "/cpu:0"), "{timeline:?}");
     Ok(())
 }
 

@@ -44,16 +44,29 @@ fn high_product(a: u32, b: u32) -> u32 {
     return (a >> 16u) * (b >> 16u) + (middle >> 16u) + (rest >> 16u);
 }
 
-fn random_word(key: vec2<u32>, index: u32) -> u32 {
+fn philox(first: vec4<u32>, key: vec2<u32>) -> vec4<u32> {
+    var counter = first;
     var round_key = key;
-    var counter = vec4<u32>(index / 4u, 0u, 0u, 0u);
     for (var round = 0u; round < 10u; round++) {
         let high = vec2<u32>(high_product(0xd2511f53u, counter.x), high_product(0xcd9e8d57u, counter.z));
         let low = vec2<u32>(0xd2511f53u * counter.x, 0xcd9e8d57u * counter.z);
         counter = vec4<u32>(high.y ^ counter.y ^ round_key.x, low.y, high.x ^ counter.w ^ round_key.y, low.x);
         round_key += vec2<u32>(0x9e3779b9u, 0xbb67ae85u);
     }
-    return counter[index % 4u];
+    return counter;
+}
+
+fn random_word(key: vec2<u32>, index: u32) -> u32 {
+    let block = philox(vec4<u32>(index / 4u, 0u, 0u, 0u), key);
+    return block[index % 4u];
+}
+";
+
+/// The word at an index of the key derived from a key and a number of 64 bits.
+const FOLDED: &str = "\
+fn folded_word(key: vec2<u32>, number: vec2<u32>, index: u32) -> u32 {
+    let block = philox(vec4<u32>(number, 0u, 1u), key);
+    return block[index];
 }
 ";
 
@@ -147,16 +160,20 @@ pub fn node_to_wgsl(graph: &Graph, node: Node) -> Result<KernelShader, NotPrinte
     let Op::Prim(op, _) = data.op else { panic!("{node} is a primitive operation") };
     let axes = graph.ty(data.results[0]).element().shape.known().expect("the shape is known");
     let along = AxisSet::first(axes.len());
-    let (input, work) = match op.class {
+    let (inputs, work) = match op.class {
         OpClass::View(_) => {
             let (value, map) = viewed(graph, data.results[0]);
-            (KernelInput { value, map: Some(map) }, StageWork::Map)
+            (vec![KernelInput { value, map: Some(map) }], StageWork::Map)
         }
-        OpClass::Random(_) => (KernelInput { value: data.operands[0], map: None }, StageWork::Draw),
+        OpClass::Random(_) => {
+            let whole = |&value: &Value| KernelInput { value, map: None };
+            (data.operands.iter().map(whole).collect(), StageWork::Draw)
+        }
         _ => panic!("`{op}` is neither a view nor random numbers"),
     };
-    let stage = KernelStage { node, work, sources: vec![StageSource::Input(0)], along };
-    let kernel = FusedKernel { axes, inputs: vec![input], stages: vec![stage], outputs: vec![0] };
+    let sources = (0..inputs.len()).map(StageSource::Input).collect();
+    let stage = KernelStage { node, work, sources, along };
+    let kernel = FusedKernel { axes, inputs, stages: vec![stage], outputs: vec![0] };
     ShaderPrinter::new(graph, &kernel)?.flat()
 }
 
@@ -527,8 +544,15 @@ impl<'a> ShaderPrinter<'a> {
             self.functions.insert("random_word".to_owned(), RANDOM.to_owned());
             let key = self.binding(data.operands[0]);
             let index = self.index_along(stage.along);
-            let word = format!("random_word(vec2<u32>(t{key}[0], t{key}[1]), {index})");
-            if op == prim::RANDOM_BITS { word } else { format!("f32({word} >> 8u) * 0x1p-24f") }
+            let key = format!("vec2<u32>(t{key}[0], t{key}[1])");
+            match op {
+                prim::RANDOM_BITS => format!("random_word({key}, {index})"),
+                prim::RANDOM_UNIFORM => format!("f32(random_word({key}, {index}) >> 8u) * 0x1p-24f"),
+                _ => {
+                    self.functions.insert("folded_word".to_owned(), FOLDED.to_owned());
+                    format!("folded_word({key}, {}, {index})", self.words(data.operands[1])?)
+                }
+            }
         } else {
             let operand = self.graph.ty(data.operands[0]).element().dtype;
             let sources: Vec<String> = stage.sources.iter().map(|&source| self.source(source)).collect();
@@ -544,6 +568,16 @@ impl<'a> ShaderPrinter<'a> {
         };
         self.line(format_args!("let s{s}: {ty} = {value};"));
         Ok(())
+    }
+
+    /// Returns an integer as the two words of 64 bits, the lower one first.
+    fn words(&self, integer: Value) -> Result<String, NotPrinted> {
+        let t = self.binding(integer);
+        match self.graph.ty(integer).element().dtype {
+            DType::U32 => Ok(format!("vec2<u32>(t{t}[0], 0u)")),
+            DType::I32 => Ok(format!("vec2<u32>(u32(t{t}[0]), u32(t{t}[0] >> 31u))")),
+            dtype => Err(NotPrinted::Type(dtype)),
+        }
     }
 
     /// Returns the name of the function of an elementwise operation.

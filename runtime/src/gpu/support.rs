@@ -80,6 +80,7 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
             prim::RESHAPE | prim::RESHAPE_LIKE | prim::WITH_DYNAMIC => true,
             prim::BROADCAST_TO | prim::BROADCAST_LIKE | prim::PERMUTE | prim::FLIP | prim::SLICE => true,
             prim::CONCAT_PART | prim::RANDOM_BITS | prim::RANDOM_UNIFORM => true,
+            prim::RANDOM_FOLD_IN => matches!(operands[1].element().dtype, DType::I32 | DType::U32),
             prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => true,
             prim::CUMSUM | prim::ARGMAX | prim::ARGMIN => operand.dtype != DType::Bool,
             prim::MATMUL => result.dtype == DType::F32 && product_groups(result).is_some(),

@@ -24,16 +24,21 @@ fn high_product(a: u32, b: u32) -> u32 {
     return (a >> 16u) * (b >> 16u) + (middle >> 16u) + (rest >> 16u);
 }
 
-fn random_word(key: vec2<u32>, index: u32) -> u32 {
+fn philox(first: vec4<u32>, key: vec2<u32>) -> vec4<u32> {
+    var counter = first;
     var round_key = key;
-    var counter = vec4<u32>(index / 4u, 0u, 0u, 0u);
     for (var round = 0u; round < 10u; round++) {
         let high = vec2<u32>(high_product(0xd2511f53u, counter.x), high_product(0xcd9e8d57u, counter.z));
         let low = vec2<u32>(0xd2511f53u * counter.x, 0xcd9e8d57u * counter.z);
         counter = vec4<u32>(high.y ^ counter.y ^ round_key.x, low.y, high.x ^ counter.w ^ round_key.y, low.x);
         round_key += vec2<u32>(0x9e3779b9u, 0xbb67ae85u);
     }
-    return counter[index % 4u];
+    return counter;
+}
+
+fn random_word(key: vec2<u32>, index: u32) -> u32 {
+    let block = philox(vec4<u32>(index / 4u, 0u, 0u, 0u), key);
+    return block[index % 4u];
 }
 
 @group(0) @binding(0) var<storage, read> t0: array<f32>;
