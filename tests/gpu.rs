@@ -4,9 +4,10 @@
 //! Without it, and without an adapter, the tests of this file pass without a check.
 
 use anabranch::dsl::ops::random::Key;
-use anabranch::dsl::DType;
+use anabranch::dsl::{DType, Graph, HostTensor, interp};
 use anabranch::prelude::*;
 use anabranch::{Array, ErrorKind, GpuAdapter, PoolOptions, Session, SimulatedDevice, gpu_adapters};
+use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
 use std::time::Duration;
 
 type Outcome = anabranch::Result<()>;
@@ -265,6 +266,92 @@ fn derived_keys_are_those_of_the_cpu() -> Outcome {
     let (_, timeline) = f.profile(([7u32, 9], 1, 2u32))?;
     assert!(timeline.spans.iter().all(|span| span.device != "/cpu:0"), "{timeline:?}");
     Ok(())
+}
+
+/// Runs a graph with all nodes on a GPU, or each on a random device with a GPU for two of three.
+/// Compares the results with those of the interpreter.
+fn check_graph(text: &str, inputs: &[HostTensor]) -> anabranch::Result<Vec<HostTensor>> {
+    let graph = Graph::parse(text, "gpu.ir").unwrap_or_else(|e| panic!("{}", e[0]));
+    let expected = interp::run(&graph, inputs, &mut vec![], interp::InterpOptions::default());
+    for (devices, gpus, seed) in [(1, 1, 0), (3, 2, 0), (3, 2, 1), (3, 2, 2)] {
+        let how = RandomPlacement { devices, gpus, seed, ..RandomPlacement::default() };
+        let results = RandomlyPlacedProgram::new(graph.clone(), how).and_then(|p| p.run(inputs, &mut vec![]));
+        let message = |r: &anabranch::Result<Vec<HostTensor>>| r.clone().map_err(|e| e.message.clone());
+        assert_eq!(message(&results), message(&expected), "{how:?}\n{text}");
+    }
+    expected
+}
+
+#[test]
+fn stacks_of_zeros_and_sums_of_stacks_are_those_of_the_interpreter() {
+    if adapter().is_none() {
+        return;
+    }
+    let inputs = [HostTensor::new([2], vec![1.0f32, 2.0]), HostTensor::new([2], vec![10.0f32, 3.0])];
+    let stacks = "
+        %zeros = stack_zeros : stack<f32[2]>
+        %short = push %zeros, %x
+        %empty = stack_new : stack<f32[2]>
+        %one = push %empty, %x
+        %two = push %one, %y
+        %long = push %two, %y
+        %like = stack_zeros_like %long";
+    let operations = [
+        "stack_add %short, %long",
+        "stack_add %long, %short",
+        "stack_add %long, %long",
+        "stack_add %long, %like",
+        "stack_add %zeros, %long",
+        "push %short, %y",
+        "stack_zeros_like %short",
+        "stack_add %short, %zeros",
+        // These have too few elements.
+        "stack_add %one, %long",
+        "stack_add %one, %short",
+    ];
+    let run = |operation: &str| {
+        let text = format!(
+            "graph @f(%x: f32[2], %y: f32[2]) -> (f32[2], f32[2], f32[2]) {{
+                {stacks}
+                %s0 = {operation}
+                %s1, %a = pop %s0
+                %s2, %b = pop %s1
+                %s3, %c = pop %s2
+                return %a, %b, %c
+            }}"
+        );
+        check_graph(&text, &inputs)
+    };
+    let errors = operations.map(|operation| run(operation).err().map(|e| e.message));
+    assert!(errors[..8].iter().all(Option::is_none), "{errors:?}");
+    assert_eq!(errors[8].as_deref(), Some("stacks of 1 and 3 elements cannot be added"));
+    assert_eq!(errors[9].as_deref(), Some("pop from an empty stack"));
+}
+
+#[test]
+fn calls_with_a_custom_gradient_run_there_if_all_of_them_can() {
+    if adapter().is_none() {
+        return;
+    }
+    let inputs = [HostTensor::new([2], vec![7.5f32, -2.0]), HostTensor::new([2], vec![2.0f32, 3.0])];
+    for op in ["mul", "rem"] {
+        let text = format!(
+            "graph @f(%x: f32[2], %y: f32[2]) -> f32[2] {{
+                %0 = add %x, %y
+                %z = custom_gradient (%x = %0 | %y = %y) : f32[2] forward {{
+                    %1 = {op} %x, %y
+                    %2 = neg %1
+                    yield %2
+                }} gradient (%z: f32[2], %dz: f32[2]) {{
+                    %3 = {op} %dz, %z
+                    yield %3
+                }}
+                %4 = mul %z, %x
+                return %4
+            }}"
+        );
+        check_graph(&text, &inputs).unwrap_or_else(|e| panic!("{e}"));
+    }
 }
 
 #[test]

@@ -9,10 +9,16 @@ pub(super) const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
 pub(super) const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
 pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
 
+const ADD: &str = include_str!("../../../shaders/add.wgsl");
 const CONV: &str = include_str!("../../../shaders/conv.wgsl");
 const EXTENTS: &str = include_str!("../../../shaders/extents.wgsl");
 const POOL: &str = include_str!("../../../shaders/pool.wgsl");
 const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
+
+/// Returns the shader of the sum of two tensors with elements of a type.
+pub(super) fn add(dtype: DType) -> String {
+    format!("alias Element = {dtype};\n\n{ADD}")
+}
 
 /// Returns a shader in which each thread takes a row with elements of a type: [`CUMSUM`] or
 /// [`SEARCH`].
@@ -53,6 +59,7 @@ mod tests {
     fn all() -> Vec<String> {
         let mut all = vec![COPY_PART.to_owned(), MATMUL.to_owned(), softmax()];
         for dtype in [DType::F32, DType::I32, DType::U32] {
+            all.push(add(dtype));
             all.extend([CUMSUM, SEARCH].map(|shader| rows(shader, dtype)));
         }
         all.extend((0..3).map(convolution));

@@ -4,13 +4,13 @@
 //! are needed in memory; reshapes share it.
 
 use super::handwritten::{self, COPY_PART, CUMSUM, MATMUL, SEARCH};
-use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, Transfer};
+use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, StackSum, Transfer};
 use super::queue::{GpuQueue, Shared};
 use super::support::product_groups;
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, MAX_WORKGROUPS, NodeRole};
 use anabranch_dsl::fusion::{node_to_wgsl, viewed};
-use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, Value};
+use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, StackOp, Value};
 use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, MeanPool, Pool, RunningSum, SliceTarget};
 use anabranch_dsl::ops::{EvalCx, OpClass, Prim, prim};
 use anabranch_dsl::{Diagnostic, ErrorKind, Result, TensorType};
@@ -191,6 +191,13 @@ impl GpuLowering<'_> {
                 let tensor = tensor.clone();
                 let stored = self.queue.call(async move |recorder| recorder.upload(&tensor))?;
                 open.ops.push(GpuOp::Transfer(Transfer::Constant { tensor: stored, to: data.results[0] }));
+            }
+            Op::Stack(StackOp::Add) => {
+                let element = self.ty(data.results[0]).dtype;
+                let shader = self.shared.shaders.get(&self.shared.device, handwritten::add(element), [2, 1])?;
+                let size: usize = self.shape(data.results[0]).iter().product();
+                let workgroups = groups(size.div_ceil(THREADS));
+                open.ops.push(GpuOp::AddStacks(node, StackSum { shader, workgroups, size: size as u32 }));
             }
             Op::Stack(op) => {
                 data.operands.iter().try_for_each(|&v| self.require(open, v))?;

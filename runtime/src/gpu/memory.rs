@@ -33,38 +33,53 @@ pub(super) enum GpuValue {
 }
 
 /// A stack: the host has its structure, the device its tensors. A push shares the elements below.
-#[derive(Clone, Debug, Default)]
-pub(super) struct GpuStack(Option<Arc<StackEntry>>);
+#[derive(Clone, Debug)]
+pub(super) struct GpuStack {
+    top: Option<Arc<StackEntry>>,
+    zeros_below: bool,
+}
 
 #[derive(Debug)]
 struct StackEntry {
-    top: Arc<GpuTensor>,
-    below: GpuStack,
+    tensor: Arc<GpuTensor>,
+    below: Option<Arc<StackEntry>>,
 }
 
 impl GpuStack {
-    pub(super) fn push(&self, top: Arc<GpuTensor>) -> GpuStack {
-        GpuStack(Some(Arc::new(StackEntry { top, below: self.clone() })))
+    /// Creates a stack of elements, given from the bottom. `zeros_below` tells whether there are
+    /// endless zeros below them.
+    pub(super) fn new(items: impl IntoIterator<Item = Arc<GpuTensor>>, zeros_below: bool) -> GpuStack {
+        items.into_iter().fold(GpuStack { top: None, zeros_below }, |stack, tensor| stack.push(tensor))
     }
 
-    /// Returns the stack below the top, and the top.
+    /// Returns whether there are endless zeros below the elements.
+    pub(super) fn has_zeros_below(&self) -> bool {
+        self.zeros_below
+    }
+
+    pub(super) fn push(&self, tensor: Arc<GpuTensor>) -> GpuStack {
+        GpuStack { top: Some(Arc::new(StackEntry { tensor, below: self.top.clone() })), ..*self }
+    }
+
+    /// Returns the stack below the top, and the top. Endless zeros do not count.
     pub(super) fn pop(&self) -> Option<(GpuStack, Arc<GpuTensor>)> {
-        self.0.as_ref().map(|entry| (entry.below.clone(), entry.top.clone()))
+        let top = self.top.as_ref()?;
+        Some((GpuStack { top: top.below.clone(), ..*self }, top.tensor.clone()))
     }
 
     /// Returns the tensors from the top.
-    fn items(&self) -> impl Iterator<Item = &Arc<GpuTensor>> {
-        let entries = std::iter::successors(self.0.as_deref(), |entry| entry.below.0.as_deref());
-        entries.map(|entry| &entry.top)
+    pub(super) fn items(&self) -> impl Iterator<Item = &Arc<GpuTensor>> {
+        let entries = std::iter::successors(self.top.as_deref(), |entry| entry.below.as_deref());
+        entries.map(|entry| &entry.tensor)
     }
 }
 
-impl Drop for GpuStack {
+impl Drop for StackEntry {
     /// Drops entries one after another: a recursion over a deep stack would need too much stack.
     fn drop(&mut self) {
-        let mut next = self.0.take();
+        let mut next = self.below.take();
         while let Some(mut entry) = next.and_then(Arc::into_inner) {
-            next = entry.below.0.take();
+            next = entry.below.take();
         }
     }
 }

@@ -7,9 +7,9 @@ use super::memory::{GpuStack, GpuTensor, GpuValue};
 use super::queue::{CommandRecorder, GpuQueue};
 use super::shader::CompiledShader;
 use crate::device::CompileOptions;
-use anabranch_dsl::interp::{RunContext, not_finite, stopped};
+use anabranch_dsl::interp::{RunContext, empty_stack, not_finite, stacks_differ, stopped};
 use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
-use anabranch_dsl::{DType, Diagnostic, ErrorKind, Result, TensorType, Type};
+use anabranch_dsl::{DType, Result, TensorType, Type};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -35,9 +35,15 @@ pub(super) struct RegionProgram {
 pub(super) enum GpuOp {
     Dispatch(Dispatch),
     Transfer(Transfer),
+    /// An operation on stacks that is not their sum.
     Stack(StackOp, Node),
+    AddStacks(Node, StackSum),
     Cond(Node, [RegionProgram; 2]),
-    While { node: Node, cond: RegionProgram, body: RegionProgram },
+    While {
+        node: Node,
+        cond: RegionProgram,
+        body: RegionProgram,
+    },
     Call(Node, RegionProgram),
 }
 
@@ -51,6 +57,15 @@ pub(super) struct Dispatch {
     pub(super) parameters: Vec<u32>,
     /// The node of which the results are checked for values that are not finite, if they are.
     pub(super) checked: Option<Node>,
+}
+
+/// The sum of two stacks, with a run of a shader for each element.
+#[derive(Debug)]
+pub(super) struct StackSum {
+    pub(super) shader: Arc<CompiledShader>,
+    pub(super) workgroups: [u32; 3],
+    /// The number of elements of a tensor.
+    pub(super) size: u32,
 }
 
 /// A value that needs no shader.
@@ -79,7 +94,11 @@ impl GpuOp {
             ) => {
                 vec![*to]
             }
-            GpuOp::Stack(_, node) | GpuOp::Cond(node, _) | GpuOp::While { node, .. } | GpuOp::Call(node, _) => {
+            GpuOp::Stack(_, node)
+            | GpuOp::AddStacks(node, _)
+            | GpuOp::Cond(node, _)
+            | GpuOp::While { node, .. }
+            | GpuOp::Call(node, _) => {
                 let data = graph.node(*node);
                 [&data.operands[..], &data.results].concat()
             }
@@ -101,7 +120,7 @@ impl RegionProgram {
                 GpuOp::Cond(_, branches) => branches.iter_mut().for_each(|region| region.find_dead(graph)),
                 GpuOp::While { cond, body, .. } => [cond, body].into_iter().for_each(|region| region.find_dead(graph)),
                 GpuOp::Call(_, region) => region.find_dead(graph),
-                GpuOp::Dispatch(_) | GpuOp::Transfer(_) | GpuOp::Stack(..) => {}
+                GpuOp::Dispatch(_) | GpuOp::Transfer(_) | GpuOp::Stack(..) | GpuOp::AddStacks(..) => {}
             }
         }
         self.dead = vec![Vec::new(); self.ops.len()];
@@ -175,11 +194,16 @@ impl ProgramRun<'_> {
 
     /// Allocates the memory of a tensor.
     fn allocate(&mut self, value: Value) -> Result<Arc<GpuTensor>> {
-        let ty = self.graph.ty(value).element();
-        let size = ty.shape.size().expect("the device runs operations of known shapes only");
-        let tensor = self.recorder.tensor(4 * size as u64)?;
+        let tensor = self.memory(value)?;
         self.set(value, GpuValue::Tensor(tensor.clone()));
         Ok(tensor)
+    }
+
+    /// Returns memory for a tensor or for an element of a stack.
+    fn memory(&mut self, value: Value) -> Result<Arc<GpuTensor>> {
+        let ty = self.graph.ty(value).element();
+        let size = ty.shape.size().expect("the device runs operations of known shapes only");
+        self.recorder.tensor(4 * size as u64)
     }
 
     async fn region(&mut self, program: &RegionProgram, arguments: Vec<GpuValue>) -> Result<Vec<GpuValue>> {
@@ -230,6 +254,7 @@ impl ProgramRun<'_> {
             GpuOp::Transfer(Transfer::Uninitialized { to }) => drop(self.allocate(*to)?),
             GpuOp::Transfer(Transfer::Constant { tensor, to }) => self.set(*to, GpuValue::Tensor(tensor.clone())),
             GpuOp::Stack(op, node) => self.stack_op(op, *node)?,
+            GpuOp::AddStacks(node, sum) => self.add_stacks(*node, sum)?,
             GpuOp::Cond(node, [then, otherwise]) => {
                 let mut operands = self.operands(*node);
                 let captures = operands.split_off(1);
@@ -249,21 +274,63 @@ impl ProgramRun<'_> {
     fn stack_op(&mut self, op: &StackOp, node: Node) -> Result<()> {
         let data = self.graph.node(node);
         match op {
-            StackOp::New(_) => self.set(data.results[0], GpuValue::Stack(GpuStack::default())),
+            StackOp::New(_) | StackOp::Zeros(_) => {
+                let stack = GpuStack::new([], matches!(op, StackOp::Zeros(_)));
+                self.set(data.results[0], GpuValue::Stack(stack));
+            }
             StackOp::Push => {
                 let stack = self.stack(data.operands[0]).push(self.tensor(data.operands[1]));
                 self.set(data.results[0], GpuValue::Stack(stack));
             }
             StackOp::Pop => {
-                let Some((below, top)) = self.stack(data.operands[0]).pop() else {
-                    let error = Diagnostic::new("a value is taken from an empty stack").of_kind(ErrorKind::Internal);
-                    return Err(error.at(data.loc, "the values of this loop"));
+                let stack = self.stack(data.operands[0]);
+                let (below, top) = match stack.pop() {
+                    Some(popped) => popped,
+                    None if stack.has_zeros_below() => (stack, self.zeros(data.results[1])?),
+                    None => return Err(empty_stack(data.loc)),
                 };
                 self.set(data.results[0], GpuValue::Stack(below));
                 self.set(data.results[1], GpuValue::Tensor(top));
             }
-            StackOp::Zeros(_) | StackOp::ZerosLike | StackOp::Add => panic!("placement puts no {op:?} on a GPU"),
+            StackOp::ZerosLike => {
+                let stack = self.stack(data.operands[0]);
+                // The elements have the same shape.
+                let zeros = self.zeros(data.results[0])?;
+                let items = stack.items().map(|_| zeros.clone());
+                let stack = GpuStack::new(items, stack.has_zeros_below());
+                self.set(data.results[0], GpuValue::Stack(stack));
+            }
+            StackOp::Add => panic!("a sum of stacks has a shader"),
         }
+        Ok(())
+    }
+
+    /// Returns zeros of the type of a tensor or of the elements of a stack.
+    fn zeros(&mut self, value: Value) -> Result<Arc<GpuTensor>> {
+        let tensor = self.memory(value)?;
+        self.recorder.clear(&tensor);
+        Ok(tensor)
+    }
+
+    /// Adds the elements of two stacks from the top. The shorter one may have zeros below.
+    fn add_stacks(&mut self, node: Node, sum: &StackSum) -> Result<()> {
+        let data = self.graph.node(node);
+        let [a, b] = [0, 1].map(|i| self.stack(data.operands[i]));
+        let [n_a, n_b] = [&a, &b].map(|stack| stack.items().count());
+        let (longer, shorter) = if n_a < n_b { (&b, &a) } else { (&a, &b) };
+        if n_a != n_b && !shorter.has_zeros_below() {
+            return Err(stacks_differ(n_a, n_b, data.loc));
+        }
+        let mut items = Vec::new();
+        for (x, y) in a.items().zip(b.items()) {
+            let tensors = [x.clone(), y.clone(), self.memory(data.results[0])?];
+            self.recorder.dispatch(&sum.shader, &tensors, sum.workgroups, &[sum.size]);
+            let [_, _, result] = tensors;
+            items.push(result);
+        }
+        items.extend(longer.items().skip(n_a.min(n_b)).cloned());
+        let zeros_below = a.has_zeros_below() && b.has_zeros_below();
+        self.set(data.results[0], GpuValue::Stack(GpuStack::new(items.into_iter().rev(), zeros_below)));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::device::Support;
 use anabranch_dsl::fusion::{AxisSet, MAX_WORKGROUPS, stage_to_wgsl};
-use anabranch_dsl::ir::{Attrs, CallKind, Op, StackOp};
+use anabranch_dsl::ir::{Attrs, Op};
 use anabranch_dsl::ops::attributes::{Conv, Pool};
 use anabranch_dsl::ops::{OpClass, Prim, prim};
 use anabranch_dsl::{DType, TensorType, Type};
@@ -20,15 +20,9 @@ pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], max_bytes
         Op::Print { .. } => Some("cannot print".to_owned()),
         Op::Assert { .. } => Some("cannot report a failed assertion".to_owned()),
         Op::List(_) => Some("has no lists".to_owned()),
-        Op::Stack(StackOp::Zeros(_) | StackOp::ZerosLike | StackOp::Add) => {
-            Some("does not compute with whole stacks".to_owned())
-        }
         // The device keeps values of any type, but of known shapes.
         Op::Read(_) | Op::Assign(_) | Op::Constant(_) | Op::Cond | Op::While { .. } | Op::Call(_) => {
-            let has_gradient = matches!(op, Op::Call(CallKind::CustomGradient { .. }));
-            let reason = has_gradient.then(|| "runs no functions with a gradient of their own".to_owned());
-            let mut types = operands.iter().chain(results);
-            let reason = reason.or_else(|| types.find_map(|ty| size_reason(ty, max_bytes)));
+            let reason = operands.iter().chain(results).find_map(|ty| size_reason(ty, max_bytes));
             return reason.map_or(Support::Yes, Support::No);
         }
         Op::Stack(_) => None,

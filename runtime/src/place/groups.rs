@@ -4,6 +4,8 @@
 //! Nodes always share a device if
 //! - they read or assign the same variable, because the variable has one device;
 //! - one is a branch or loop and the other computes its predicate;
+//! - one is a call of a function with a custom gradient and the other is inside, because such a call
+//!   is not divided;
 //! - they access the same stack or list, through all branches and loops that carry it, because
 //!   these are modified in place.
 //!
@@ -19,7 +21,7 @@ use crate::device::{DeviceId, Support, Topology};
 use crate::disjoint_sets::DisjointSets;
 use crate::id::id;
 use anabranch_dsl::device::{DeviceConstraint, DeviceName, DevicePattern};
-use anabranch_dsl::ir::{Graph, ListOp, Node, Op, StackOp, Value, VarId};
+use anabranch_dsl::ir::{CallKind, Graph, ListOp, Node, Op, StackOp, Value, VarId};
 use anabranch_dsl::{Diagnostic, Loc, Result, Type};
 use std::collections::HashMap;
 
@@ -71,6 +73,10 @@ impl Groups {
             }
             if let Some(construct) = graph.as_while(node) {
                 construct.vars().for_each(|var| same(var.body_param, var.next));
+            }
+            if let Op::Call(CallKind::CustomGradient { .. }) = data.op {
+                let forward = graph.call_of(node).forward();
+                graph.visit_nodes(forward, &mut |inner| sets.join(node.index(), inner.index()));
             }
             if data.regions.is_empty() {
                 for v in data.operands.iter().chain(&data.results).filter(|v| is_container(v)) {
