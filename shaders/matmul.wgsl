@@ -1,7 +1,5 @@
-// Products of two batches of matrices with elements of type f32.
-//
-// A thread computes 4 by 4 elements of the result in registers, and a workgroup 32 by 32. Operands
-// may have any strides, so a transposed matrix is not copied.
+// Products of two batches of matrices with elements of type f32: what the kernels share. This text
+// is put before each of them. Operands may have any strides, so a transposed matrix is not copied.
 
 struct Operand {
     offset: u32,
@@ -15,7 +13,9 @@ struct Params {
     m: u32,
     n: u32,
     k: u32,
-    padding: u32,
+    // The strides of the result.
+    row_stride: u32,
+    column_stride: u32,
     a: Operand,
     b: Operand,
 }
@@ -25,36 +25,28 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> c: array<f32>;
 var<immediate> p: Params;
 
-@compute @workgroup_size(8, 8)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) local: vec3<u32>) {
-    let row = (group.y * 8u + local.y) * 4u;
-    let column = (group.x * 8u + local.x) * 4u;
-    if row >= p.m || column >= p.n { return; }
-    // Rows and columns beyond the end repeat the last one, and are not written.
-    let rows = min(vec4<u32>(row, row + 1u, row + 2u, row + 3u), vec4<u32>(p.m - 1u));
-    let columns = min(vec4<u32>(column, column + 1u, column + 2u, column + 3u), vec4<u32>(p.n - 1u));
-    var of_a = p.a.offset + group.z * p.a.batch_stride + rows * p.a.row_stride;
-    var of_b = p.b.offset + group.z * p.b.batch_stride + columns * p.b.column_stride;
-    var sum0 = vec4<f32>();
-    var sum1 = vec4<f32>();
-    var sum2 = vec4<f32>();
-    var sum3 = vec4<f32>();
-    for (var i = 0u; i < p.k; i++) {
-        let x = vec4<f32>(a[of_a.x], a[of_a.y], a[of_a.z], a[of_a.w]);
-        let y = vec4<f32>(b[of_b.x], b[of_b.y], b[of_b.z], b[of_b.w]);
-        sum0 += x.x * y;
-        sum1 += x.y * y;
-        sum2 += x.z * y;
-        sum3 += x.w * y;
-        of_a += p.a.column_stride;
-        of_b += p.b.row_stride;
-    }
-    let first = (group.z * p.m + row) * p.n + column;
-    let width = min(p.n - column, 4u);
-    for (var j = 0u; j < width; j++) {
-        c[first + j] = sum0[j];
-        if row + 1u < p.m { c[first + p.n + j] = sum1[j]; }
-        if row + 2u < p.m { c[first + 2u * p.n + j] = sum2[j]; }
-        if row + 3u < p.m { c[first + 3u * p.n + j] = sum3[j]; }
-    }
+// Four indices from the first one on.
+fn four(first: u32, step: u32) -> vec4<u32> {
+    return vec4<u32>(first, first + step, first + 2u * step, first + 3u * step);
+}
+
+// The offsets of the first elements of four rows. Rows beyond the end repeat the last one, and are
+// not stored.
+fn offsets_of_rows(batch: u32, rows: vec4<u32>) -> vec4<u32> {
+    return p.a.offset + batch * p.a.batch_stride + min(rows, vec4<u32>(p.m - 1u)) * p.a.row_stride;
+}
+
+// The offsets of the first elements of four columns, like those of rows.
+fn offsets_of_columns(batch: u32, columns: vec4<u32>) -> vec4<u32> {
+    return p.b.offset + batch * p.b.batch_stride + min(columns, vec4<u32>(p.n - 1u)) * p.b.column_stride;
+}
+
+// Stores elements of a row, except those beyond the end.
+fn store(batch: u32, row: u32, columns: vec4<u32>, values: vec4<f32>) {
+    if row >= p.m { return; }
+    let first = batch * p.m * p.n + row * p.row_stride;
+    if columns.x < p.n { c[first + columns.x * p.column_stride] = values.x; }
+    if columns.y < p.n { c[first + columns.y * p.column_stride] = values.y; }
+    if columns.z < p.n { c[first + columns.z * p.column_stride] = values.z; }
+    if columns.w < p.n { c[first + columns.w * p.column_stride] = values.w; }
 }

@@ -68,6 +68,22 @@ fn kernels_views_products_and_softmax_run_there() -> Outcome {
 }
 
 #[test]
+fn products_of_few_rows_or_columns_run_there() -> Outcome {
+    fn model(x: Tensor, w: Tensor) -> (Tensor, Tensor, Tensor) {
+        let y = x.matmul(w);
+        (y, w.transpose(0, 1).matmul(x.transpose(0, 1)), w.slice(1, 1, 2).transpose(0, 1).matmul(w))
+    }
+    let Some(session) = session(1)? else { return Ok(()) };
+    let f = session.function(|x, w| on("/gpu:0", || model(x, w)))?;
+    let (x, w) = (Array::new([70, 300], numbers(70 * 300)), Array::new([300, 3], numbers(300 * 3)));
+    let (a, b) = (f.call((&x, &w))?, Session::new()?.function(model)?.call((&x, &w))?);
+    assert_near(&a.0, &b.0);
+    assert_near(&a.1, &b.1);
+    assert_near(&a.2, &b.2);
+    Ok(())
+}
+
+#[test]
 fn a_model_is_trained_there_and_its_variables_stay_there() -> Outcome {
     let Some(session) = session(1)? else { return Ok(()) };
     let cpu = Session::new()?;

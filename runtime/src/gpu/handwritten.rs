@@ -6,12 +6,15 @@ use anabranch_dsl::ops::prim;
 
 pub(super) const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
 pub(super) const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
-pub(super) const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
 pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
 
 const ADD: &str = include_str!("../../../shaders/add.wgsl");
 const CONV: &str = include_str!("../../../shaders/conv.wgsl");
 const EXTENTS: &str = include_str!("../../../shaders/extents.wgsl");
+const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
+const MATMUL_REGISTERS: &str = include_str!("../../../shaders/matmul_registers.wgsl");
+const MATMUL_TILED: &str = include_str!("../../../shaders/matmul_tiled.wgsl");
+const MATMUL_VECTOR: &str = include_str!("../../../shaders/matmul_vector.wgsl");
 const POOL: &str = include_str!("../../../shaders/pool.wgsl");
 const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
 
@@ -28,6 +31,21 @@ pub(super) fn rows(shader: &str, dtype: DType) -> String {
         _ => "false",
     };
     format!("alias Element = {dtype};\nfn is_nan_element(x: Element) -> bool {{ return {is_nan}; }}\n\n{shader}")
+}
+
+/// Returns the kernel of products without shared memory.
+pub(super) fn matmul_registers() -> String {
+    format!("{MATMUL}\n{MATMUL_REGISTERS}")
+}
+
+/// Returns the kernel of products through shared memory.
+pub(super) fn matmul_tiled() -> String {
+    format!("{MATMUL}\n{MATMUL_TILED}")
+}
+
+/// Returns the kernel of products with few rows.
+pub(super) fn matmul_vector() -> String {
+    format!("{MATMUL}\n{MATMUL_VECTOR}")
 }
 
 /// Returns the shader of softmax and of the operations like it.
@@ -57,7 +75,7 @@ mod tests {
 
     /// Returns all shaders, with everything that is put before them.
     fn all() -> Vec<String> {
-        let mut all = vec![COPY_PART.to_owned(), MATMUL.to_owned(), softmax()];
+        let mut all = vec![COPY_PART.to_owned(), softmax(), matmul_registers(), matmul_tiled(), matmul_vector()];
         for dtype in [DType::F32, DType::I32, DType::U32] {
             all.push(add(dtype));
             all.extend([CUMSUM, SEARCH].map(|shader| rows(shader, dtype)));

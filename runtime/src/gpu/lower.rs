@@ -3,10 +3,10 @@
 //! Fused kernels become one shader each. Views that no kernel reads through are copied where they
 //! are needed in memory; reshapes share it.
 
-use super::handwritten::{self, COPY_PART, CUMSUM, MATMUL, SEARCH};
+use super::handwritten::{self, COPY_PART, CUMSUM, SEARCH};
+use super::product::{BatchedProduct, MatrixBatch, ProductShader};
 use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, StackSum, Transfer};
 use super::queue::{GpuQueue, Shared};
-use super::support::product_groups;
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, MAX_WORKGROUPS, NodeRole};
 use anabranch_dsl::fusion::{node_to_wgsl, viewed};
@@ -399,21 +399,16 @@ impl GpuLowering<'_> {
         let batch = result.len() - 2;
         let (m, n) = (result[batch], result[batch + 1]);
         let k = self.shape(data.operands[0])[batch + 1];
-        let mut parameters = vec![m as u32, n as u32, k as u32, 0];
-        let mut inputs = Vec::new();
-        for &operand in &data.operands {
-            let (value, layout) = self.matrices(operand, batch);
-            inputs.push(value);
-            parameters.extend(layout);
-        }
-        let groups = product_groups(self.ty(data.results[0])).expect("placement puts larger products on a CPU");
-        self.dispatch(open, MATMUL.to_owned(), &inputs, &data.results, groups, parameters)
+        let [a, b] = [0, 1].map(|i| self.matrices(data.operands[i], batch));
+        let product = BatchedProduct { batch: result[..batch].iter().product(), m, n, k, a, b };
+        let kernel = ProductShader::choose([m, n, k], self.shared.is_software);
+        let (inputs, workgroups, parameters) = product.dispatch(kernel);
+        self.dispatch(open, kernel.shader(), &inputs, &data.results, workgroups, parameters)
     }
 
-    /// Returns the tensor from which a product reads an operand, with its offset and the strides of
-    /// the batch, the rows and the columns. A view is read through if one stride is enough for the
-    /// batch; otherwise it is copied.
-    fn matrices(&self, operand: Value, batch: usize) -> (Value, [u32; 4]) {
+    /// Returns where a product reads an operand. A view is read through if one stride is enough for
+    /// the batch; otherwise it is copied.
+    fn matrices(&self, operand: Value, batch: usize) -> MatrixBatch {
         let shape = self.shape(operand);
         let (base, map) = viewed(self.graph, operand);
         let extents = self.shape(base);
@@ -431,10 +426,10 @@ impl GpuLowering<'_> {
         let of_batch = axes.last().map_or(0, |&axis| strides[axis]);
         let all = [of_batch, strides[batch], strides[batch + 1]];
         if is_one_axis && all.iter().all(|&stride| stride >= 0) {
-            return (base, [offset as u32, all[0] as u32, all[1] as u32, all[2] as u32]);
+            return MatrixBatch { tensor: base, offset: offset as u32, strides: all.map(|stride| stride as u32) };
         }
         let [rows, columns] = [shape[batch], shape[batch + 1]].map(|n| n as u32);
-        (operand, [0, rows * columns, columns, 1])
+        MatrixBatch { tensor: operand, offset: 0, strides: [rows * columns, columns, 1] }
     }
 }
 

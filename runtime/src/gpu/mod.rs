@@ -13,6 +13,7 @@
 //! | `handwritten.rs` | the texts of shaders that are written by hand |
 //! | `support.rs` | the operations that the device runs |
 //! | `lower.rs` | graphs as programs: shaders in order, with branches and loops |
+//! | `product.rs` | products of matrices: the choice of a kernel, and its parameters |
 //! | `program.rs` | runs of programs |
 //!
 //! Shaders of elementwise operations, reductions, views and random numbers are printed from fused
@@ -38,6 +39,7 @@ mod adapter;
 mod handwritten;
 mod lower;
 mod memory;
+mod product;
 mod program;
 mod queue;
 mod shader;

@@ -34,6 +34,8 @@ pub(super) struct Shared {
     pub(super) shaders: ShaderCache,
     /// The largest number of bytes that a shader can bind.
     pub(super) max_binding: u64,
+    /// Whether the driver computes on the CPU.
+    pub(super) is_software: bool,
     /// The largest number of bytes of a buffer.
     max_buffer: u64,
     name: DeviceName,
@@ -89,6 +91,7 @@ impl GpuQueue {
         let shared = Arc::new(Shared {
             shaders: ShaderCache::default(),
             max_binding: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            is_software: adapter.is_software(),
             max_buffer: limits.max_buffer_size,
             name,
             pool: Arc::default(),

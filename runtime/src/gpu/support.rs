@@ -1,14 +1,12 @@
 //! The operations that a GPU runs.
 
+use super::product;
 use crate::device::Support;
-use anabranch_dsl::fusion::{AxisSet, MAX_WORKGROUPS, stage_to_wgsl};
+use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
 use anabranch_dsl::ir::{Attrs, Op};
 use anabranch_dsl::ops::attributes::{Conv, Pool};
 use anabranch_dsl::ops::{OpClass, Prim, prim};
-use anabranch_dsl::{DType, TensorType, Type};
-
-/// The rows and columns of a product that a workgroup of `matmul.wgsl` computes.
-const TILE: usize = 32;
+use anabranch_dsl::{DType, Type};
 
 /// The largest stride, padding or dilation: products of indices then fit into 31 bits.
 const MAX_STEP: usize = 1 << 12;
@@ -53,14 +51,6 @@ fn size_reason(ty: &Type, max_bytes: u64) -> Option<String> {
     None
 }
 
-/// Returns the workgroups of a product, unless they are more than every device supports.
-pub(super) fn product_groups(result: &TensorType) -> Option<[u32; 3]> {
-    let shape = result.shape.known()?;
-    let (batch, matrix) = shape.split_at(shape.len() - 2);
-    let groups = [matrix[1].div_ceil(TILE), matrix[0].div_ceil(TILE), batch.iter().product()];
-    groups.iter().all(|&n| n <= MAX_WORKGROUPS).then(|| groups.map(|n| n as u32))
-}
-
 /// Returns why a GPU has no shader for a primitive operation.
 fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> Option<String> {
     let result = results[0].element();
@@ -77,7 +67,7 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
             prim::RANDOM_FOLD_IN => matches!(operands[1].element().dtype, DType::I32 | DType::U32),
             prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => true,
             prim::CUMSUM | prim::ARGMAX | prim::ARGMIN => operand.dtype != DType::Bool,
-            prim::MATMUL => result.dtype == DType::F32 && product_groups(result).is_some(),
+            prim::MATMUL => result.dtype == DType::F32 && product::has_kernel(result),
             prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => {
                 let Conv { strides, padding, dilation, .. } = Conv::of(attrs);
                 let is_small = strides.iter().chain(&padding).chain(&dilation).all(|&n| n <= MAX_STEP);

@@ -4,8 +4,8 @@
 //! Nodes always share a device if
 //! - they read or assign the same variable, because the variable has one device;
 //! - one is a branch or loop and the other computes its predicate;
-//! - one is a call of a function with a custom gradient and the other is inside, because such a call
-//!   is not divided;
+//! - one is a call of a function with a custom gradient and the other is inside, because such a
+//!   call is not divided;
 //! - they access the same stack or list, through all branches and loops that carry it, because
 //!   these are modified in place.
 //!
