@@ -4,13 +4,13 @@ use crate::support::{numbers, wgsl};
 use anabranch::DType;
 use anabranch::dsl::equality::same_number;
 use anabranch::dsl::fusion::{
-    self, AxisSet, Coord, FuseEverything, FusedKernel, Fusion, KernelInput, KernelShader, KernelStage, NotPrinted,
-    StageSource, StageWork,
+    self, AxisSet, Coord, FuseEverything, FusedKernel, Fusion, KernelInput, KernelShader, KernelStage, LOOP_STATES,
+    LoopShader, NotPrinted, StageSource, StageWork,
 };
-use anabranch::dsl::ir::Value;
+use anabranch::dsl::ir::{Node, Value};
 use anabranch::dsl::ops::{self, Combiner};
 use anabranch::dsl::scalars::wgsl::PRELUDE;
-use anabranch::dsl::{Graph, HostTensor, TensorType, corpus};
+use anabranch::dsl::{Buffer, Graph, HostTensor, TensorType, corpus, interp};
 use anabranch::extend::{Grad, Prim, UnaryFunction, scalars::Real};
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,8 @@ fn printed_functions_are_valid_shaders() {
 fn validate(shader: &str) {
     let module =
         naga::front::wgsl::parse_str(shader).unwrap_or_else(|e| panic!("{}\n{shader}", e.emit_to_string(shader)));
-    let mut validator = naga::valid::Validator::new(naga::valid::ValidationFlags::all(), Default::default());
+    let mut validator =
+        naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::IMMEDIATES);
     validator.validate(&module).unwrap_or_else(|e| panic!("{}\n{shader}", e.emit_to_string(shader)));
 }
 
@@ -119,10 +120,20 @@ fn check_results(graph: &Graph, kernel: &FusedKernel, shader: &KernelShader) {
         let i = shader.bindings.iter().position(|&v| v == value).expect("every input has a binding");
         &tensors[i]
     };
-    let expected = fusion::run_kernel(graph, kernel, &tensor).unwrap_or_else(|e| panic!("{e}"));
-    let outputs: Vec<(DType, usize)> = expected.iter().map(|t| (t.dtype(), t.len())).collect();
+    let outputs = (0..kernel.outputs.len()).map(|o| ty(kernel.output(graph, o)));
+    let outputs = outputs.map(|ty| (ty.dtype, ty.shape.size().expect("the shapes of a kernel are known")));
+    let outputs: Vec<(DType, usize)> = outputs.chain(shader.can_fail.then_some((DType::U32, 1))).collect();
     let inputs: Vec<&HostTensor> = tensors.iter().collect();
-    let found = wgsl::run(&shader.code, shader.workgroups, &inputs, &outputs);
+    let mut found = wgsl::run(&shader.code, shader.workgroups, &inputs, &outputs);
+    let has_failed = shader.can_fail && matches!(found.pop(), Some(Buffer::U32(word)) if word != [0]);
+    let expected = match fusion::run_kernel(graph, kernel, &tensor) {
+        Ok(expected) => expected,
+        Err(error) => {
+            assert!(has_failed, "{error}\n{}", shader.code);
+            return;
+        }
+    };
+    assert!(!has_failed, "it has no error\n{}", shader.code);
     // The threads of a row reduce its elements in another order.
     let tolerance = if kernel.stages.iter().all(|stage| stage.work == StageWork::Map) { 0.0 } else { 1e-4 };
     for (expected, found) in expected.into_iter().zip(found) {
@@ -159,6 +170,55 @@ fn shaders_of_kernels_are_those_of_the_golden_files() {
         let shaders: Vec<String> = fusion.kernels().iter().map(text).collect();
         check_golden(&path.with_extension("wgsl"), &shaders.join("\n"));
     }
+}
+
+/// Returns the only `while` at the top of a graph.
+fn loop_of(graph: &Graph) -> Node {
+    let nodes = &graph.region(graph.root()).nodes;
+    *nodes.iter().find(|&&node| graph.as_while(node).is_some()).expect("the graph has a loop")
+}
+
+#[test]
+fn shaders_of_loops_are_those_of_the_golden_files() {
+    for (path, graph) in golden_graphs("loops") {
+        let shader = LoopShader::new(&graph, loop_of(&graph)).unwrap_or_else(|why| panic!("{why}"));
+        validate(&shader.code);
+        check_golden(&path.with_extension("wgsl"), &shader.code);
+    }
+}
+
+#[test]
+fn loops_run_until_they_end_or_fail() {
+    let graphs = golden_graphs("loops");
+    let graph = |name: &str| &graphs.iter().find(|(_, graph)| graph.name == name).expect("there is such a graph").1;
+    // The words after a run: the state, the loop variables and the captures.
+    let run = |name: &str, words: &[u32]| -> Vec<u32> {
+        let shader = LoopShader::new(graph(name), loop_of(graph(name))).unwrap_or_else(|why| panic!("{why}"));
+        let words = HostTensor::new([words.len()], words.to_vec());
+        let Buffer::U32(after) = wgsl::run_in_place(&shader.code, &words) else { panic!("the words stay words") };
+        after
+    };
+    let [ends, goes_on, stuck] = LOOP_STATES;
+    assert_eq!(run("collatz", &[9, 27, 0, 1, 2, 3, 0])[..3], [ends, 1, 111]);
+    assert_eq!(run("collatz", &[9, 1, 0, 1, 2, 3, 0])[..3], [ends, 1, 0]);
+    // With 0 and 1 for 1 and 3, the loop never ends.
+    assert_eq!(run("collatz", &[9, 1, 0, 0, 2, 1, 0])[..2], [goes_on, 1]);
+    let nested = |n: u32, flag: u32| {
+        let words = [0, 1f32.to_bits(), 0.5f32.to_bits(), 0, n, 1, 0.5f32.to_bits(), flag];
+        run("nested", &words)
+    };
+    let inputs = |n: i32| [HostTensor::scalar(1f32), HostTensor::new([1], vec![n]), HostTensor::scalar(true)];
+    for n in [0, 1, 2, 5] {
+        let expected = interp::run(graph("nested"), &inputs(n), &mut Vec::new(), Default::default())
+            .unwrap_or_else(|e| panic!("{e}"));
+        let after = nested(n as u32, 1);
+        let found: Vec<f32> = after[1..3].iter().map(|&word| f32::from_bits(word)).collect();
+        assert_eq!((after[0], after[3]), (ends, n as u32));
+        for (expected, found) in expected.iter().zip(found) {
+            assert!((expected.data::<f32>()[0] - found).abs() < 1e-5, "{expected} and {found}");
+        }
+    }
+    assert_eq!(nested(3, 0)[..4], [stuck, 1f32.to_bits(), 0.5f32.to_bits(), 0]);
 }
 
 /// Counts of kernels by the reason why they have no shader. `None` counts shaders.

@@ -23,9 +23,21 @@ type Numbers = Vec<ShaderNumber>;
 /// Runs the entry point of a shader. The tensors of its bindings are `inputs`, then outputs of the
 /// given types, which are returned.
 pub fn run(shader: &str, workgroups: [usize; 2], inputs: &[&HostTensor], outputs: &[(DType, usize)]) -> Vec<Buffer> {
-    let module = naga::front::wgsl::parse_str(shader).expect("the shader is valid");
     let mut storage: Vec<Numbers> = inputs.iter().map(|t| numbers(t.buffer())).collect();
     storage.extend(outputs.iter().map(|&(dtype, n)| numbers(&Buffer::zeros(dtype, n))));
+    run_on(shader, workgroups, &mut storage);
+    storage[inputs.len()..].iter().zip(outputs).map(|(all, &(dtype, _))| buffer(all, dtype)).collect()
+}
+
+/// Runs one workgroup of a shader whose only binding is a tensor, and returns the tensor after it.
+pub fn run_in_place(shader: &str, tensor: &HostTensor) -> Buffer {
+    let mut storage = vec![numbers(tensor.buffer())];
+    run_on(shader, [1, 1], &mut storage);
+    buffer(&storage[0], tensor.dtype())
+}
+
+fn run_on(shader: &str, workgroups: [usize; 2], storage: &mut [Numbers]) {
+    let module = naga::front::wgsl::parse_str(shader).expect("the shader is valid");
     let entry = &module.entry_points[0];
     let n_threads = entry.workgroup_size[0] as usize;
     for y in 0..workgroups[1] {
@@ -41,12 +53,11 @@ pub fn run(shader: &str, workgroups: [usize; 2], inputs: &[&HostTensor], outputs
             let arguments = (0..n_threads)
                 .map(|t| entry.function.arguments.iter().map(|a| argument(t, a.binding.as_ref())).collect())
                 .collect();
-            let mut group = Workgroup { module: &module, storage: &mut storage, globals: Vec::new(), n_threads };
+            let mut group = Workgroup { module: &module, storage, globals: Vec::new(), n_threads };
             group.globals = (0..n_threads).map(|_| group.initial()).collect();
             group.call(&entry.function, arguments, &(0..n_threads).collect::<Vec<_>>());
         }
     }
-    storage[inputs.len()..].iter().zip(outputs).map(|(all, &(dtype, _))| buffer(all, dtype)).collect()
 }
 
 fn numbers(buffer: &Buffer) -> Numbers {
@@ -128,6 +139,8 @@ impl<'m> Workgroup<'m, '_> {
     fn initial(&self) -> Vec<Numbers> {
         let value = |variable: &naga::GlobalVariable| match variable.init {
             Some(init) => self.constant(init),
+            // The number of the only check.
+            None if variable.space == naga::AddressSpace::Immediate => vec![U32(1)],
             None => self.zero(variable.ty),
         };
         self.module.global_variables.iter().map(|(_, variable)| value(variable)).collect()
@@ -255,6 +268,16 @@ impl<'m> Workgroup<'m, '_> {
                         Some(i) => variable[i] = value[0],
                         None => *variable = value,
                     }
+                }
+            }
+            Statement::Atomic { pointer, fun: naga::AtomicFunction::Max, value, .. } => {
+                for &t in threads {
+                    let value = index(self.value(frame, t, *value)[0]);
+                    let ShaderVariable::Global(v) = self.place(frame, t, *pointer).variable else {
+                        panic!("an atomic variable is global")
+                    };
+                    let variable = self.global(t, v);
+                    variable[0] = U32(index(variable[0]).max(value) as u32);
                 }
             }
             Statement::Call { function, arguments, result } => {
@@ -396,6 +419,9 @@ fn binary(op: BinaryOperator, x: ShaderNumber, y: ShaderNumber) -> ShaderNumber 
             B::Add => I32(a.wrapping_add(b)),
             B::Subtract => I32(a.wrapping_sub(b)),
             B::Multiply => I32(a.wrapping_mul(b)),
+            // As WGSL defines them for a divisor of zero and for overflow.
+            B::Divide => I32(a.checked_div(b).unwrap_or(a)),
+            B::Modulo => I32(a.checked_rem(b).unwrap_or(0)),
             B::And => I32(a & b),
             B::InclusiveOr => I32(a | b),
             B::ExclusiveOr => I32(a ^ b),
@@ -409,8 +435,8 @@ fn binary(op: BinaryOperator, x: ShaderNumber, y: ShaderNumber) -> ShaderNumber 
             B::Add => U32(a.wrapping_add(b)),
             B::Subtract => U32(a.wrapping_sub(b)),
             B::Multiply => U32(a.wrapping_mul(b)),
-            B::Divide => U32(a / b),
-            B::Modulo => U32(a % b),
+            B::Divide => U32(a.checked_div(b).unwrap_or(a)),
+            B::Modulo => U32(a.checked_rem(b).unwrap_or(0)),
             B::And => U32(a & b),
             B::InclusiveOr => U32(a | b),
             B::ExclusiveOr => U32(a ^ b),

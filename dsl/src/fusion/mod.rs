@@ -47,6 +47,7 @@ mod access;
 mod find;
 mod print;
 mod run;
+mod scalar_loop;
 mod users;
 mod verify;
 mod wgsl;
@@ -55,6 +56,7 @@ pub use access::{Coord, viewed};
 pub use find::{FuseEverything, FuseNothing, FusionTarget, reduced_axes};
 pub use print::KernelText;
 pub use run::run_kernel;
+pub use scalar_loop::{LOOP_STATES, LoopShader, MAX_LOOP_STEPS};
 pub use users::{Users, users};
 pub use wgsl::{KernelShader, MAX_WORKGROUPS, NotPrinted, functions_to_wgsl, node_to_wgsl, stage_to_wgsl};
 

@@ -16,6 +16,11 @@
 //!
 //! Tensors are contiguous and row-major. A `bool` is a `u32` in memory, 0 or 1, since WGSL has no
 //! smaller type there. An index has at most 31 bits, so that a loop over indices ends.
+//!
+//! # Errors
+//!
+//! A shader cannot fail. Where an integer is divided by zero, it writes the number of the check to
+//! the word `failure` unless an earlier check has failed: [`KernelShader::can_fail`].
 
 use super::access::{varies_along, viewed};
 use super::{AxisSet, Coord, FusedKernel, KernelInput, KernelStage, StageSource, StageWork};
@@ -93,6 +98,9 @@ pub struct KernelShader {
     pub bindings: Vec<Value>,
     /// The number of workgroups along the first two axes.
     pub workgroups: [usize; 2],
+    /// Whether the shader reports errors. It then has one more binding, a word that is 0 at first,
+    /// and an immediate word. An error raises the first word to the immediate one.
+    pub can_fail: bool,
 }
 
 /// The reason why a kernel is not printed.
@@ -114,6 +122,8 @@ pub enum NotPrinted {
     Buffers(usize),
     /// There is nothing to compute.
     NoElements,
+    /// A loop is not one over scalars.
+    SeveralElements,
 }
 
 impl Display for NotPrinted {
@@ -127,6 +137,7 @@ impl Display for NotPrinted {
             NotPrinted::TooLarge => write!(f, "its indices do not fit into 31 bits"),
             NotPrinted::Buffers(n) => write!(f, "it needs {n} buffers, but a shader may have only {MAX_BUFFERS}"),
             NotPrinted::NoElements => write!(f, "it has no elements"),
+            NotPrinted::SeveralElements => write!(f, "it is not a loop over scalars"),
         }
     }
 }
@@ -200,7 +211,7 @@ pub fn stage_to_wgsl(op: Prim, operand: DType, result: DType) -> Result<(), NotP
     }
     match op.class {
         OpClass::Reduce(by) => identity(by, operand).map(|_| ()).ok_or(NotPrinted::NoFunction(op, operand)),
-        OpClass::Scalar(_) if op.can_fail(operand) => Err(NotPrinted::CanFail(op)),
+        OpClass::Scalar(_) if op.can_fail(operand) && !is_quotient(op) => Err(NotPrinted::CanFail(op)),
         OpClass::Scalar(ScalarForm::Identity) => Ok(()),
         OpClass::Scalar(_) if op == prim::CAST => Ok(()),
         OpClass::Scalar(_) => {
@@ -214,6 +225,54 @@ pub fn stage_to_wgsl(op: Prim, operand: DType, result: DType) -> Result<(), NotP
     }
 }
 
+/// The functions that a shader calls.
+#[derive(Default)]
+pub(super) struct ShaderFunctions {
+    /// The functions by name.
+    pub(super) texts: BTreeMap<String, String>,
+    /// The operations of the user.
+    custom: Vec<Prim>,
+}
+
+impl ShaderFunctions {
+    /// Returns the name of the function of an elementwise operation.
+    pub(super) fn function(&mut self, op: Prim, dtype: DType) -> Result<String, NotPrinted> {
+        type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
+        // The names of a user's operations may have any characters.
+        let name = match op.name.contains('.') {
+            true => {
+                let known = self.custom.iter().position(|custom| *custom == op);
+                let index = known.unwrap_or_else(|| {
+                    self.custom.push(op);
+                    self.custom.len() - 1
+                });
+                format!("custom{index}_{dtype}")
+            }
+            false => format!("{}_{dtype}", op.name),
+        };
+        if !self.texts.contains_key(&name) {
+            let form = op.scalar_form(dtype).ok_or(NotPrinted::NoFunction(op, dtype))?;
+            let text = form.to_wgsl(&name, op.name).ok_or(NotPrinted::Type(dtype))?;
+            self.texts.insert(name.clone(), text);
+        }
+        Ok(name)
+    }
+
+    /// Returns the value converted to another type.
+    pub(super) fn cast(&mut self, x: &str, from: DType, to: DType) -> Result<String, NotPrinted> {
+        let ty = type_name(to).ok_or(NotPrinted::Type(to))?;
+        Ok(match (from, to) {
+            (DType::F32, DType::I32 | DType::U32) => {
+                let name = format!("{ty}_of_f32");
+                let text = if to == DType::I32 { I32_OF_F32 } else { U32_OF_F32 };
+                self.texts.insert(name.clone(), text.to_owned());
+                format!("{name}({x})")
+            }
+            _ => format!("{ty}({x})"),
+        })
+    }
+}
+
 /// The state of printing one kernel.
 struct ShaderPrinter<'a> {
     graph: &'a Graph,
@@ -224,10 +283,8 @@ struct ShaderPrinter<'a> {
     reduced: AxisSet,
     /// For each stage the number of reductions, one after another, that its value depends on.
     levels: Vec<usize>,
-    /// The functions that the shader calls, by name.
-    functions: BTreeMap<String, String>,
-    /// The operations of the user that it calls.
-    custom: Vec<Prim>,
+    functions: ShaderFunctions,
+    can_fail: bool,
     /// The lines of the entry point.
     body: String,
     indentation: usize,
@@ -267,9 +324,9 @@ impl<'a> ShaderPrinter<'a> {
         if sizes.chain([size.unwrap_or(usize::MAX)]).any(|n| i32::try_from(n).is_err()) {
             return Err(NotPrinted::TooLarge);
         }
-        let (functions, custom, body) = (BTreeMap::new(), Vec::new(), String::new());
+        let (functions, can_fail, body) = (ShaderFunctions::default(), false, String::new());
         let reduced = reduced.unwrap_or_default();
-        Ok(ShaderPrinter { graph, kernel, bindings, reduced, levels, functions, custom, body, indentation: 1 })
+        Ok(ShaderPrinter { graph, kernel, bindings, reduced, levels, functions, can_fail, body, indentation: 1 })
     }
 
     /// Prints one thread for each element.
@@ -338,7 +395,7 @@ impl<'a> ShaderPrinter<'a> {
                 && self.levels[s] == level + 1
             {
                 let dtype = self.dtype(s);
-                let combine = self.function(by.prim(), dtype)?;
+                let combine = self.functions.function(by.prim(), dtype)?;
                 let identity = identity(by, dtype).ok_or(NotPrinted::NoFunction(by.prim(), dtype))?;
                 self.line(format_args!("var r{s}: {} = {identity};", self.type_of(s)?));
                 reductions.push((s, combine));
@@ -541,7 +598,7 @@ impl<'a> ShaderPrinter<'a> {
         let (ty, data) = (self.type_of(s)?, self.graph.node(stage.node));
         let op = op_of(self.graph, stage);
         let value = if stage.work == StageWork::Draw {
-            self.functions.insert("random_word".to_owned(), RANDOM.to_owned());
+            self.functions.texts.insert("random_word".to_owned(), RANDOM.to_owned());
             let key = self.binding(data.operands[0]);
             let index = self.index_along(stage.along);
             let key = format!("vec2<u32>(t{key}[0], t{key}[1])");
@@ -549,7 +606,7 @@ impl<'a> ShaderPrinter<'a> {
                 prim::RANDOM_BITS => format!("random_word({key}, {index})"),
                 prim::RANDOM_UNIFORM => format!("f32(random_word({key}, {index}) >> 8u) * 0x1p-24f"),
                 _ => {
-                    self.functions.insert("folded_word".to_owned(), FOLDED.to_owned());
+                    self.functions.texts.insert("folded_word".to_owned(), FOLDED.to_owned());
                     format!("folded_word({key}, {}, {index})", self.words(data.operands[1])?)
                 }
             }
@@ -558,11 +615,15 @@ impl<'a> ShaderPrinter<'a> {
             let sources: Vec<String> = stage.sources.iter().map(|&source| self.source(source)).collect();
             match op.class {
                 OpClass::Scalar(ScalarForm::Identity) | OpClass::View(_) => sources[0].clone(),
-                _ if op == prim::CAST => self.cast(&sources[0], operand, self.dtype(s))?,
-                _ if op.can_fail(operand) => return Err(NotPrinted::CanFail(op)),
+                _ if op == prim::CAST => self.functions.cast(&sources[0], operand, self.dtype(s))?,
+                _ if op.can_fail(operand) && !is_quotient(op) => return Err(NotPrinted::CanFail(op)),
                 _ => {
+                    if op.can_fail(operand) {
+                        self.can_fail = true;
+                        self.line(format_args!("if {} == 0 {{ atomicMax(&failure, check); }}", sources[1]));
+                    }
                     let dtype = if op == prim::SELECT { self.dtype(s) } else { operand };
-                    format!("{}({})", self.function(op, dtype)?, sources.join(", "))
+                    format!("{}({})", self.functions.function(op, dtype)?, sources.join(", "))
                 }
             }
         };
@@ -580,49 +641,12 @@ impl<'a> ShaderPrinter<'a> {
         }
     }
 
-    /// Returns the name of the function of an elementwise operation.
-    fn function(&mut self, op: Prim, dtype: DType) -> Result<String, NotPrinted> {
-        type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
-        // The names of a user's operations may have any characters.
-        let name = match op.name.contains('.') {
-            true => {
-                let known = self.custom.iter().position(|custom| *custom == op);
-                let index = known.unwrap_or_else(|| {
-                    self.custom.push(op);
-                    self.custom.len() - 1
-                });
-                format!("custom{index}_{dtype}")
-            }
-            false => format!("{}_{dtype}", op.name),
-        };
-        if !self.functions.contains_key(&name) {
-            let form = op.scalar_form(dtype).ok_or(NotPrinted::NoFunction(op, dtype))?;
-            let text = form.to_wgsl(&name, op.name).ok_or(NotPrinted::Type(dtype))?;
-            self.functions.insert(name.clone(), text);
-        }
-        Ok(name)
-    }
-
-    /// Returns the value converted to another type.
-    fn cast(&mut self, x: &str, from: DType, to: DType) -> Result<String, NotPrinted> {
-        let ty = type_name(to).ok_or(NotPrinted::Type(to))?;
-        Ok(match (from, to) {
-            (DType::F32, DType::I32 | DType::U32) => {
-                let name = format!("{ty}_of_f32");
-                let text = if to == DType::I32 { I32_OF_F32 } else { U32_OF_F32 };
-                self.functions.insert(name.clone(), text.to_owned());
-                format!("{name}({x})")
-            }
-            _ => format!("{ty}({x})"),
-        })
-    }
-
     /// Returns the name of the function that combines a value of each thread.
     fn tree(&mut self, combine: &str, dtype: DType, threads: usize) -> Result<String, NotPrinted> {
         let ty = type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
         let name = format!("tree_{combine}");
         let partial = format!("partial_{ty}");
-        self.functions.insert(partial.clone(), format!("var<workgroup> {partial}: array<{ty}, {threads}>;\n"));
+        self.functions.texts.insert(partial.clone(), format!("var<workgroup> {partial}: array<{ty}, {threads}>;\n"));
         let text = format!(
             "\
 fn {name}(thread: u32, x: {ty}) -> {ty} {{
@@ -639,7 +663,7 @@ fn {name}(thread: u32, x: {ty}) -> {ty} {{
 ",
             threads / 2
         );
-        self.functions.insert(name.clone(), text);
+        self.functions.texts.insert(name.clone(), text);
         Ok(name)
     }
 
@@ -650,7 +674,7 @@ fn {name}(thread: u32, x: {ty}) -> {ty} {{
             code += &format!("// {line}\n");
         }
         code += &format!("\n{PRELUDE}\n");
-        for text in self.functions.values() {
+        for text in self.functions.texts.values() {
             code += &format!("{text}\n");
         }
         let n_inputs = self.bindings.len() - self.kernel.outputs.len();
@@ -660,6 +684,11 @@ fn {name}(thread: u32, x: {ty}) -> {ty} {{
             let ty = ty.ok_or(NotPrinted::Type(dtype))?;
             let access = if i < n_inputs { "read" } else { "read_write" };
             code += &format!("@group(0) @binding({i}) var<storage, {access}> t{i}: array<{ty}>;\n");
+        }
+        if self.can_fail {
+            let binding = self.bindings.len();
+            code += &format!("@group(0) @binding({binding}) var<storage, read_write> failure: atomic<u32>;\n");
+            code += "var<immediate> check: u32;\n";
         }
         code += &format!(
             "
@@ -674,8 +703,13 @@ fn main(
             self.body
         );
         let workgroups = [n_groups.min(MAX_WORKGROUPS), n_groups.div_ceil(MAX_WORKGROUPS)];
-        Ok(KernelShader { code, bindings: self.bindings, workgroups })
+        Ok(KernelShader { code, bindings: self.bindings, workgroups, can_fail: self.can_fail })
     }
+}
+
+/// Returns whether an operation fails for a second operand of zero, if that is an integer.
+pub(super) fn is_quotient(op: Prim) -> bool {
+    matches!(op, prim::DIV | prim::REM)
 }
 
 fn op_of(graph: &Graph, stage: &KernelStage) -> Prim {

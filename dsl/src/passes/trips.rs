@@ -47,7 +47,8 @@ pub struct CountedLoop {
     is_below: bool,
     /// Whether the body also runs at the limit.
     is_inclusive: bool,
-    dtype: DType,
+    /// The element type of the counter.
+    pub dtype: DType,
 }
 
 /// The limit of a counted loop.

@@ -115,7 +115,7 @@ fn shared_gpus() -> &'static [Arc<dyn Device>] {
         let adapter = gpu_adapters().into_iter().next().expect("this machine has an adapter");
         let open = |i: u32| -> Arc<dyn Device> {
             let (id, name) = (DeviceId::from_index(i as usize), DeviceName::local(DeviceKind::Gpu, i));
-            Arc::new(GpuDevice::open(id, name, &adapter).unwrap_or_else(|e| panic!("{e}")))
+            Arc::new(GpuDevice::open(id, name, &adapter).unwrap_or_else(|e| panic!("{e}")).unmentioned())
         };
         (0..RandomPlacement::MAX_GPUS).map(open).collect()
     })

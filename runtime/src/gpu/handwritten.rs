@@ -4,6 +4,7 @@ use anabranch_dsl::DType;
 use anabranch_dsl::fusion::functions_to_wgsl;
 use anabranch_dsl::ops::prim;
 
+pub(super) const CHECK: &str = include_str!("../../../shaders/check.wgsl");
 pub(super) const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
 pub(super) const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
 pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
@@ -11,12 +12,16 @@ pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
 const ADD: &str = include_str!("../../../shaders/add.wgsl");
 const CONV: &str = include_str!("../../../shaders/conv.wgsl");
 const EXTENTS: &str = include_str!("../../../shaders/extents.wgsl");
+const GATHER: &str = include_str!("../../../shaders/gather.wgsl");
+const INDICES: &str = include_str!("../../../shaders/indices.wgsl");
 const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
 const MATMUL_REGISTERS: &str = include_str!("../../../shaders/matmul_registers.wgsl");
 const MATMUL_TILED: &str = include_str!("../../../shaders/matmul_tiled.wgsl");
 const MATMUL_VECTOR: &str = include_str!("../../../shaders/matmul_vector.wgsl");
 const POOL: &str = include_str!("../../../shaders/pool.wgsl");
+const SCATTER: &str = include_str!("../../../shaders/scatter.wgsl");
 const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
+const UPDATE: &str = include_str!("../../../shaders/update.wgsl");
 
 /// Returns the shader of the sum of two tensors with elements of a type.
 pub(super) fn add(dtype: DType) -> String {
@@ -53,6 +58,36 @@ pub(super) fn softmax() -> String {
     functions_to_wgsl(&[prim::EXP, prim::LOG]) + SOFTMAX
 }
 
+/// How the indices of an operation follow from a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Indices {
+    /// An index for all rows.
+    OneForAllRows,
+    /// An index for each element.
+    OneForEachElement,
+    /// Consecutive indices from a start.
+    FromStart,
+}
+
+/// Returns the shader that reads elements at indices.
+pub(super) fn gather(indices: Indices) -> String {
+    at_indices(indices, GATHER)
+}
+
+/// Returns the shader that adds elements of a type at indices.
+pub(super) fn scatter(indices: Indices, dtype: DType) -> String {
+    at_indices(indices, &format!("alias Element = {dtype};\n\n{SCATTER}"))
+}
+
+/// Returns the shader that writes elements at indices.
+pub(super) fn update(indices: Indices) -> String {
+    at_indices(indices, UPDATE)
+}
+
+fn at_indices(indices: Indices, shader: &str) -> String {
+    format!("const INDICES = {}u;\n\n{INDICES}\n{shader}", indices as u32)
+}
+
 /// Returns the shader of a convolution. `result` is a number in `conv.wgsl`.
 pub(super) fn convolution(result: u32) -> String {
     windows(result, CONV)
@@ -75,10 +110,20 @@ mod tests {
 
     /// Returns all shaders, with everything that is put before them.
     fn all() -> Vec<String> {
-        let mut all = vec![COPY_PART.to_owned(), softmax(), matmul_registers(), matmul_tiled(), matmul_vector()];
+        let mut all = vec![
+            CHECK.to_owned(),
+            COPY_PART.to_owned(),
+            softmax(),
+            matmul_registers(),
+            matmul_tiled(),
+            matmul_vector(),
+        ];
         for dtype in [DType::F32, DType::I32, DType::U32] {
             all.push(add(dtype));
             all.extend([CUMSUM, SEARCH].map(|shader| rows(shader, dtype)));
+        }
+        for indices in [Indices::OneForAllRows, Indices::OneForEachElement, Indices::FromStart] {
+            all.extend([gather(indices), update(indices), scatter(indices, DType::F32), scatter(indices, DType::I32)]);
         }
         all.extend((0..3).map(convolution));
         all.extend((0..5).map(pooling));

@@ -3,16 +3,19 @@
 //! Fused kernels become one shader each. Views that no kernel reads through are copied where they
 //! are needed in memory; reshapes share it.
 
-use super::handwritten::{self, COPY_PART, CUMSUM, SEARCH};
+use super::handwritten::{self, CHECK, COPY_PART, CUMSUM, Indices, SEARCH};
 use super::product::{BatchedProduct, MatrixBatch, ProductShader};
-use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, StackSum, Transfer};
+use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, ScalarLoop, ShaderCheck, StackSum, Transfer};
 use super::queue::{GpuQueue, Shared};
 use crate::device::CompileOptions;
-use anabranch_dsl::fusion::{AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, MAX_WORKGROUPS, NodeRole};
+use anabranch_dsl::fusion::{
+    AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, LoopShader, MAX_WORKGROUPS, NodeRole,
+};
 use anabranch_dsl::fusion::{node_to_wgsl, viewed};
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, StackOp, Value};
 use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, MeanPool, Pool, RunningSum, SliceTarget};
-use anabranch_dsl::ops::{EvalCx, OpClass, Prim, prim};
+use anabranch_dsl::ops::{Effects, EvalCx, OpClass, Prim, prim};
+use anabranch_dsl::passes;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result, TensorType};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
@@ -92,6 +95,25 @@ struct OpenRegion {
     in_memory: FxHashSet<Value>,
 }
 
+/// The text of a shader.
+struct ShaderCode {
+    text: String,
+    /// Whether the shader reports errors.
+    can_fail: bool,
+}
+
+impl ShaderCode {
+    fn failing(text: impl Into<String>) -> ShaderCode {
+        ShaderCode { text: text.into(), can_fail: true }
+    }
+}
+
+impl From<String> for ShaderCode {
+    fn from(text: String) -> ShaderCode {
+        ShaderCode { text, can_fail: false }
+    }
+}
+
 impl GpuLowering<'_> {
     fn region(&mut self, region: Region) -> Result<RegionProgram> {
         let data = self.graph.region(region);
@@ -112,6 +134,10 @@ impl GpuLowering<'_> {
 
     fn shape(&self, value: Value) -> Vec<usize> {
         self.ty(value).shape.known().expect("the device runs operations of known shapes only")
+    }
+
+    fn size(&self, value: Value) -> usize {
+        self.shape(value).iter().product()
     }
 
     /// Makes sure that a value is in memory: a view is copied, and a reshape shares its memory.
@@ -152,13 +178,15 @@ impl GpuLowering<'_> {
         let n_inputs = shader.bindings.len() - n_outputs;
         let [x, y] = shader.workgroups.map(|n| n as u32);
         let (inputs, outputs) = shader.bindings.split_at(n_inputs);
-        self.dispatch(open, shader.code, inputs, outputs, [x, y, 1], Vec::new())
+        let code = ShaderCode { text: shader.code, can_fail: shader.can_fail };
+        self.dispatch(open, code, inputs, outputs, [x, y, 1], Vec::new())
     }
 
+    /// Adds a shader, which gets the number of its check as last parameter if it can fail.
     fn dispatch(
         &mut self,
         open: &mut OpenRegion,
-        code: String,
+        code: impl Into<ShaderCode>,
         inputs: &[Value],
         outputs: &[Value],
         workgroups: [u32; 3],
@@ -167,14 +195,35 @@ impl GpuLowering<'_> {
         for &input in inputs {
             self.require(open, input)?;
         }
-        let shader = self.shared.shaders.get(&self.shared.device, code, [inputs.len(), outputs.len()])?;
+        let ShaderCode { text, can_fail } = code.into();
+        let check = can_fail.then(|| self.check());
+        for &operand in check.iter().flat_map(|check| &check.operands) {
+            self.require(open, operand)?;
+        }
+        let n_outputs = outputs.len() + usize::from(can_fail);
+        let shader = self.shared.shaders.get(&self.shared.device, text, [inputs.len(), n_outputs])?;
         open.in_memory.extend(outputs.iter().copied());
         let (inputs, outputs) = (inputs.to_vec(), outputs.to_vec());
         // Memory that is written in part has any values.
         let computes = |n: &Node| !matches!(&self.graph.node(*n).op, Op::Prim(op, _) if op.only_moves());
         let checked = self.node.filter(|n| self.options.check_finite && computes(n));
-        open.ops.push(GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked }));
+        open.ops.push(GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check }));
         Ok(())
+    }
+
+    /// Returns the check of the node that is lowered.
+    fn check(&self) -> ShaderCheck {
+        let node = self.node.expect("a shader that can fail belongs to a node");
+        let data = self.graph.node(node);
+        let operands = match &data.op {
+            Op::Assert { .. } | Op::Prim(prim::DIV | prim::REM, _) => 0..data.operands.len(),
+            // Only the indices decide.
+            Op::Prim(prim::TAKE | prim::TAKE_ALONG_AXIS | prim::DYNAMIC_SLICE, _) => 1..2,
+            Op::Prim(prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS, _) => 1..2,
+            Op::Prim(prim::DYNAMIC_UPDATE_SLICE, _) => 2..3,
+            op => panic!("`{}` makes no check", op.name()),
+        };
+        ShaderCheck { node, first: operands.start, operands: data.operands[operands].into() }
     }
 
     fn node(&mut self, open: &mut OpenRegion, node: Node) -> Result<()> {
@@ -206,7 +255,18 @@ impl GpuLowering<'_> {
             Op::Cond | Op::While { .. } | Op::Call(_) => {
                 data.operands.iter().try_for_each(|&v| self.require(open, v))?;
                 open.ops.push(if let Some(construct) = self.graph.as_while(node) {
-                    GpuOp::While { node, cond: self.region(construct.cond())?, body: self.region(construct.body())? }
+                    let (cond, body) = (construct.cond(), construct.body());
+                    // A condition that is not pure runs each time.
+                    let is_pure = |&n: &Node| self.graph.node(n).op.effects() == Effects::Pure;
+                    let counts = self.graph.region(cond).nodes.iter().all(is_pure);
+                    let counted = passes::count(self.graph, node).filter(|_| counts);
+                    let on_device = LoopShader::new(self.graph, node).ok().filter(|_| !self.options.check_finite);
+                    let on_device = on_device.map(|LoopShader { code, n_words }| {
+                        let shader = self.shared.shaders.get(&self.shared.device, code, [0, 1])?;
+                        Ok(ScalarLoop { shader, n_words })
+                    });
+                    let on_device = on_device.transpose()?;
+                    GpuOp::While { node, cond: self.region(cond)?, body: self.region(body)?, counted, on_device }
                 } else if let Some(construct) = self.graph.as_cond(node) {
                     let [then, otherwise] = construct.branches();
                     GpuOp::Cond(node, [self.region(then)?, self.region(otherwise)?])
@@ -214,6 +274,10 @@ impl GpuLowering<'_> {
                     let call = self.graph.as_call(node).expect("the other constructs are calls");
                     GpuOp::Call(node, self.region(call.forward())?)
                 });
+            }
+            Op::Assert { .. } => {
+                let code = ShaderCode::failing(CHECK);
+                return self.dispatch(open, code, &data.operands[..1], &[], [1; 3], Vec::new());
             }
             op => panic!("placement puts no `{}` on a GPU", op.name()),
         }
@@ -281,6 +345,10 @@ impl GpuLowering<'_> {
                 open.in_memory.insert(result);
                 self.copy_part(open, data.operands[1], result, axis, [start, step])
             }
+            prim::TAKE | prim::TAKE_ALONG_AXIS | prim::DYNAMIC_SLICE => self.gather(open, data, op),
+            prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS | prim::DYNAMIC_UPDATE_SLICE => {
+                self.scatter(open, data, op)
+            }
             prim::IOTA => {
                 let cx = EvalCx { operands: &[], attrs: attrs_of(data), ty: self.ty(result) };
                 let tensor = op.evaluate(&cx).map_err(|e| e.at(data.name_in_errors(), data.loc))?;
@@ -291,6 +359,49 @@ impl GpuLowering<'_> {
             }
             _ => panic!("placement puts no `{op}` on a GPU"),
         }
+    }
+
+    /// Reads elements at indices.
+    fn gather(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
+        let (x, ids) = (data.operands[0], data.operands[1]);
+        let axis = Along::of(attrs_of(data)).axis;
+        let (extents, n_ids, size) = (self.shape(x), self.size(ids), self.size(data.results[0]));
+        let inner: usize = extents[axis + 1..].iter().product();
+        let outer: usize = extents[..axis].iter().product();
+        let (indices, length) = match op {
+            prim::TAKE => (Indices::OneForAllRows, n_ids),
+            prim::TAKE_ALONG_AXIS => (Indices::OneForEachElement, size / outer / inner),
+            _ => (Indices::FromStart, size / outer / inner),
+        };
+        let parameters = [size, length, inner, extents[axis], 1].map(|n| n as u32).to_vec();
+        let code = ShaderCode::failing(handwritten::gather(indices));
+        self.dispatch(open, code, &[ids, x], &data.results, groups(size.div_ceil(THREADS)), parameters)
+    }
+
+    /// Adds elements at indices to a copy of the first operand, or writes them there.
+    fn scatter(&mut self, open: &mut OpenRegion, data: &NodeData, op: Prim) -> Result<()> {
+        let (x, y, axis) = (data.operands[0], data.results[0], Along::of(attrs_of(data)).axis);
+        self.require(open, x)?;
+        open.ops.push(GpuOp::Transfer(Transfer::Copy { from: x, to: y }));
+        open.in_memory.insert(y);
+        let (adds, [ids, updates]) = match op {
+            prim::DYNAMIC_UPDATE_SLICE => (false, [data.operands[2], data.operands[1]]),
+            _ => (true, [data.operands[1], data.operands[2]]),
+        };
+        let extents = self.shape(x);
+        let inner: usize = extents[axis + 1..].iter().product();
+        let columns = extents[..axis].iter().product::<usize>() * inner;
+        let length = self.size(updates) / columns;
+        // Enough parts of columns for many threads.
+        let parts = if adds { (4096 / columns).clamp(1, extents[axis].min(64)) } else { 1 };
+        let (code, size) = match op {
+            prim::DYNAMIC_UPDATE_SLICE => (handwritten::update(Indices::FromStart), self.size(updates)),
+            prim::SCATTER_ADD => (handwritten::scatter(Indices::OneForAllRows, self.ty(x).dtype), columns * parts),
+            _ => (handwritten::scatter(Indices::OneForEachElement, self.ty(x).dtype), columns * parts),
+        };
+        let parameters = [size, length, inner, extents[axis], parts].map(|n| n as u32).to_vec();
+        let code = ShaderCode::failing(code);
+        self.dispatch(open, code, &[ids, updates], &[y], groups(size.div_ceil(THREADS)), parameters)
     }
 
     fn allocate_uninitialized(&mut self, open: &mut OpenRegion, value: Value) {

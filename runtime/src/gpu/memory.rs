@@ -1,7 +1,7 @@
 //! Values in the memory of a GPU, and the reuse of their memory.
 
 use crate::device::DeviceMemory;
-use anabranch_dsl::Type;
+use anabranch_dsl::{HostTensor, Type};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -91,6 +91,8 @@ pub(super) struct GpuTensor {
     buffer: Option<wgpu::Buffer>,
     /// The bytes of the elements. The buffer may be larger.
     n_bytes: u64,
+    /// The only element, if the host has uploaded it.
+    known: Option<HostTensor>,
     pool: Arc<BufferPool>,
 }
 
@@ -102,6 +104,16 @@ impl GpuTensor {
     /// Returns the bytes of the elements.
     pub(super) fn n_bytes(&self) -> u64 {
         self.n_bytes
+    }
+
+    /// Returns the only element, if the host knows it.
+    pub(super) fn known(&self) -> Option<&HostTensor> {
+        self.known.as_ref()
+    }
+
+    /// Notes what has been uploaded, if that is one element.
+    pub(super) fn remember(&mut self, uploaded: &HostTensor) {
+        self.known = (uploaded.len() == 1).then(|| uploaded.clone());
     }
 
     /// Returns the bytes to bind or copy. They are never 0.
@@ -167,7 +179,7 @@ impl BufferPool {
         let size = size_class(n_bytes).min(max_size / 4 * 4).max(n_bytes.next_multiple_of(4));
         let buffer = self.lock().take(size);
         let buffer = buffer.map_or_else(|| create(size), Ok)?;
-        Ok(GpuTensor { buffer: Some(buffer), n_bytes, pool: self.clone() })
+        Ok(GpuTensor { buffer: Some(buffer), n_bytes, known: None, pool: self.clone() })
     }
 
     fn free(&self, buffer: wgpu::Buffer) {

@@ -63,7 +63,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct GpuDevice {
     id: DeviceId,
-    name: DeviceName,
+    /// The name for errors, if they mention the device.
+    name: Option<DeviceName>,
     queue: GpuQueue,
 }
 
@@ -73,7 +74,13 @@ impl GpuDevice {
     /// # Errors
     /// Fails if the driver refuses the device.
     pub(crate) fn open(id: DeviceId, name: DeviceName, adapter: &GpuAdapter) -> Result<GpuDevice> {
-        Ok(GpuDevice { id, name, queue: GpuQueue::open(name, adapter)? })
+        Ok(GpuDevice { id, name: Some(name), queue: GpuQueue::open(name, adapter)? })
+    }
+
+    /// Lets errors not mention the device.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn unmentioned(self) -> GpuDevice {
+        GpuDevice { name: None, ..self }
     }
 
     fn space(&self) -> MemorySpace {
@@ -134,7 +141,7 @@ impl Device for GpuDevice {
     }
 
     fn name(&self) -> Option<DeviceName> {
-        Some(self.name)
+        self.name
     }
 
     fn is_simulated(&self) -> bool {
@@ -142,7 +149,7 @@ impl Device for GpuDevice {
     }
 
     fn supports(&self, op: &Op, operands: &[&Type], results: &[&Type]) -> Support {
-        support::supports(op, operands, results, self.queue.shared().max_binding)
+        support::supports(op, operands, results, &self.queue.shared().limits)
     }
 
     fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {

@@ -218,7 +218,7 @@ mod tests {
         let shared = queue.shared();
         let shader = shared.shaders.get(&shared.device, kernel.shader(), [2, 1]).unwrap_or_else(|e| panic!("{e}"));
         let size = product.batch * product.m * product.n;
-        let result = queue.call(move |recorder| {
+        let result = queue.call(async move |recorder| {
             let (inputs, workgroups, parameters) = product.dispatch(kernel);
             let mut tensors = Vec::new();
             for input in inputs {
@@ -228,8 +228,8 @@ mod tests {
             let result = recorder.tensor(4 * size as u64)?;
             tensors.push(Arc::clone(&result));
             recorder.dispatch(&shader, &tensors, workgroups, &parameters);
-            recorder.download(&result, &TensorType::new(DType::F32, [size]))
+            recorder.download(&[(&result, &TensorType::new(DType::F32, [size]))]).await
         });
-        result.unwrap_or_else(|e| panic!("{e}")).data::<f32>().to_vec()
+        result.unwrap_or_else(|e| panic!("{e}"))[0].data::<f32>().to_vec()
     }
 }

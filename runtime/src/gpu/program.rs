@@ -1,16 +1,22 @@
 //! Programs of a device, and their runs.
 //!
-//! A branch or loop is driven by the thread of the device, which reads the predicate back.
+//! A branch or loop is driven by the thread of the device. A loop that counts is recorded ahead of
+//! the device; for others, the predicate is read back, unless the host has uploaded it. A loop over
+//! scalars is a shader that runs many iterations.
 
 use super::lower;
 use super::memory::{GpuStack, GpuTensor, GpuValue};
 use super::queue::{CommandRecorder, GpuQueue};
 use super::shader::CompiledShader;
 use crate::device::CompileOptions;
-use anabranch_dsl::interp::{RunContext, empty_stack, not_finite, stacks_differ, stopped};
-use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
-use anabranch_dsl::{DType, Result, TensorType, Type};
+use anabranch_dsl::fusion::LOOP_STATES;
+use anabranch_dsl::interp::{RunContext, assertion_failed, empty_stack, not_finite, stacks_differ, stopped};
+use anabranch_dsl::ir::{Graph, Node, Op, StackOp, Value};
+use anabranch_dsl::ops::EvalCx;
+use anabranch_dsl::passes::{CountedLoop, Limit};
+use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result, TensorType, Type};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A compiled graph.
@@ -43,6 +49,10 @@ pub(super) enum GpuOp {
         node: Node,
         cond: RegionProgram,
         body: RegionProgram,
+        /// The counter of the loop, if its condition only compares one.
+        counted: Option<CountedLoop>,
+        /// The shader that runs many iterations, if it is a loop over scalars.
+        on_device: Option<ScalarLoop>,
     },
     Call(Node, RegionProgram),
 }
@@ -57,7 +67,36 @@ pub(super) struct Dispatch {
     pub(super) parameters: Vec<u32>,
     /// The node of which the results are checked for values that are not finite, if they are.
     pub(super) checked: Option<Node>,
+    /// The error that the shader may report.
+    pub(super) check: Option<ShaderCheck>,
 }
+
+/// A loop that a shader runs by itself, with its state in an array of words.
+#[derive(Debug)]
+pub(super) struct ScalarLoop {
+    pub(super) shader: Arc<CompiledShader>,
+    pub(super) n_words: usize,
+}
+
+/// The error that a shader may report: that of a node. Its last binding is the word of the run for
+/// failures, and its last parameter the number of the check.
+#[derive(Clone, Debug)]
+pub(super) struct ShaderCheck {
+    pub(super) node: Node,
+    /// The operands from which the error follows, and the index of the first of them.
+    pub(super) operands: SmallVec<[Value; 2]>,
+    pub(super) first: usize,
+}
+
+/// A check of a run whose outcome is not known yet.
+struct OpenCheck<'a> {
+    check: &'a ShaderCheck,
+    /// The operands of the check.
+    operands: Vec<Arc<GpuTensor>>,
+}
+
+/// The number of bytes that open checks keep in memory before their outcome is asked for.
+const MAX_CHECKED_BYTES: u64 = 64 << 20;
 
 /// The sum of two stacks, with a run of a shader for each element.
 #[derive(Debug)]
@@ -87,7 +126,10 @@ impl GpuOp {
     fn reads(&self, graph: &Graph) -> Vec<Value> {
         match self {
             // Outputs that are written in part are in memory before.
-            GpuOp::Dispatch(dispatch) => [&dispatch.inputs[..], &dispatch.outputs].concat(),
+            GpuOp::Dispatch(dispatch) => {
+                let checked = dispatch.check.iter().flat_map(|check| &check.operands);
+                dispatch.inputs.iter().chain(&dispatch.outputs).chain(checked).copied().collect()
+            }
             GpuOp::Transfer(Transfer::Share { from, to } | Transfer::Copy { from, to }) => vec![*from, *to],
             GpuOp::Transfer(
                 Transfer::Zeros { to } | Transfer::Uninitialized { to } | Transfer::Constant { to, .. },
@@ -161,8 +203,12 @@ impl GpuProgram {
         inputs: impl Iterator<Item = GpuValue>,
         cx: &RunContext<'_>,
     ) -> Result<Vec<GpuValue>> {
-        let mut run = ProgramRun { graph: &self.graph, recorder, cx, values: vec![None; self.graph.n_values()] };
-        run.region(&self.root, inputs.collect()).await
+        let values = vec![None; self.graph.n_values()];
+        let (graph, checks) = (&self.graph, OpenChecks::default());
+        let mut run = ProgramRun { graph, recorder, cx, values, checks };
+        let results = run.region(&self.root, inputs.collect()).await?;
+        run.settle().await?;
+        Ok(results)
     }
 }
 
@@ -171,9 +217,21 @@ struct ProgramRun<'a> {
     recorder: &'a CommandRecorder,
     cx: &'a RunContext<'a>,
     values: Vec<Option<GpuValue>>,
+    checks: OpenChecks<'a>,
 }
 
-impl ProgramRun<'_> {
+/// The checks of a run whose outcome is not known yet, in the order of the program.
+#[derive(Default)]
+struct OpenChecks<'a> {
+    open: Vec<OpenCheck<'a>>,
+    /// The bytes of their operands.
+    n_bytes: u64,
+    /// The word of failures: 0, or the number of the first check that has failed. Earlier checks
+    /// have larger numbers.
+    failure: Option<Arc<GpuTensor>>,
+}
+
+impl<'a> ProgramRun<'a> {
     fn value(&self, value: Value) -> &GpuValue {
         self.values[value.index()].as_ref().expect("a value is computed before it is used")
     }
@@ -206,7 +264,7 @@ impl ProgramRun<'_> {
         self.recorder.tensor(4 * size as u64)
     }
 
-    async fn region(&mut self, program: &RegionProgram, arguments: Vec<GpuValue>) -> Result<Vec<GpuValue>> {
+    async fn region(&mut self, program: &'a RegionProgram, arguments: Vec<GpuValue>) -> Result<Vec<GpuValue>> {
         for (&param, argument) in program.params.iter().zip(arguments) {
             self.set(param, argument);
         }
@@ -223,9 +281,9 @@ impl ProgramRun<'_> {
         Ok(results)
     }
 
-    async fn op(&mut self, op: &GpuOp) -> Result<()> {
+    async fn op(&mut self, op: &'a GpuOp) -> Result<()> {
         match op {
-            GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked }) => {
+            GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check }) => {
                 let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
                 for &output in outputs {
                     tensors.push(match &self.values[output.index()] {
@@ -233,7 +291,17 @@ impl ProgramRun<'_> {
                         _ => self.allocate(output)?,
                     });
                 }
-                self.recorder.dispatch(shader, &tensors, *workgroups, parameters);
+                if let Some(check) = check {
+                    let (failure, number) = self.open_check(check)?;
+                    tensors.push(failure);
+                    let parameters = [&parameters[..], &[number]].concat();
+                    self.recorder.dispatch(shader, &tensors, *workgroups, &parameters);
+                    if self.checks.n_bytes > MAX_CHECKED_BYTES {
+                        self.settle().await?;
+                    }
+                } else {
+                    self.recorder.dispatch(shader, &tensors, *workgroups, parameters);
+                }
                 if let Some(node) = *checked
                     && !self.are_finite(outputs).await?
                     && self.are_finite(inputs).await?
@@ -262,7 +330,25 @@ impl ProgramRun<'_> {
                 let results = Box::pin(self.region(branch, captures)).await?;
                 self.set_results(*node, results);
             }
-            GpuOp::While { node, cond, body } => Box::pin(self.repeat(*node, cond, body)).await?,
+            GpuOp::While { node, cond, body, counted, on_device } => {
+                let mut state = self.operands(*node);
+                let captures = state.split_off(self.graph.while_of(*node).n_vars());
+                if let Some(scalar_loop) = on_device
+                    && self.repeat_on_device(*node, scalar_loop, &mut state, &captures).await?
+                {
+                    self.set_results(*node, state);
+                    return Ok(());
+                }
+                let trips = match counted {
+                    Some(counted) => self.trips(counted, &state).await?,
+                    None => None,
+                };
+                let state = match trips {
+                    Some(n) => Box::pin(self.repeat(*node, n, body, state, &captures)).await?,
+                    None => Box::pin(self.repeat_while(*node, [cond, body], state, &captures)).await?,
+                };
+                self.set_results(*node, state);
+            }
             GpuOp::Call(node, region) => {
                 let results = Box::pin(self.region(region, self.operands(*node))).await?;
                 self.set_results(*node, results);
@@ -350,10 +436,75 @@ impl ProgramRun<'_> {
     }
 
     /// Reads a predicate back.
-    async fn predicate(&self, value: &GpuValue) -> Result<bool> {
+    async fn predicate(&mut self, value: &GpuValue) -> Result<bool> {
         let GpuValue::Tensor(tensor) = value else { panic!("a predicate is a tensor") };
-        let predicate = self.recorder.download(&[(tensor, &TensorType::new(DType::Bool, []))]).await?;
+        if let Some(known) = tensor.known() {
+            return Ok(known.data::<bool>()[0]);
+        }
+        let predicate = self.download(&[(tensor, &TensorType::new(DType::Bool, []))]).await?;
         Ok(predicate[0].data::<bool>()[0])
+    }
+
+    /// Opens a check. Returns the word of failures and the number of the check.
+    fn open_check(&mut self, check: &'a ShaderCheck) -> Result<(Arc<GpuTensor>, u32)> {
+        let operands: Vec<Arc<GpuTensor>> = check.operands.iter().map(|&v| self.tensor(v)).collect();
+        let failure = match &self.checks.failure {
+            Some(failure) => failure.clone(),
+            None => {
+                let failure = self.recorder.tensor(4)?;
+                self.recorder.clear(&failure);
+                self.checks.failure.insert(failure).clone()
+            }
+        };
+        self.checks.n_bytes += operands.iter().map(|tensor| tensor.n_bytes()).sum::<u64>();
+        self.checks.open.push(OpenCheck { check, operands });
+        Ok((failure, u32::MAX - (self.checks.open.len() - 1) as u32))
+    }
+
+    /// Waits for the outcome of all open checks.
+    async fn settle(&mut self) -> Result<()> {
+        self.download(&[]).await.map(drop)
+    }
+
+    /// Copies tensors to the host, and fails if a check has failed that the program makes before.
+    async fn download(&mut self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<Vec<HostTensor>> {
+        let open = std::mem::take(&mut self.checks.open);
+        self.checks.n_bytes = 0;
+        let (failure, word) = (self.checks.failure.clone(), TensorType::new(DType::U32, []));
+        let failure = failure.as_deref().filter(|_| !open.is_empty()).map(|tensor| (tensor, &word));
+        let tensors: Vec<_> = tensors.iter().copied().chain(failure).collect();
+        let mut downloaded = if tensors.is_empty() { Vec::new() } else { self.recorder.download(&tensors).await? };
+        if failure.is_some() {
+            let number = downloaded.pop().expect("the word is the last tensor").data::<u32>()[0];
+            if number != 0 {
+                return Err(self.failure(&open[(u32::MAX - number) as usize]).await?);
+            }
+        }
+        Ok(downloaded)
+    }
+
+    /// Returns the error of a failed check: that of the operation on the host.
+    async fn failure(&self, failed: &OpenCheck<'_>) -> Result<Diagnostic> {
+        let data = self.graph.node(failed.check.node);
+        let types = failed.check.operands.iter().map(|&v| self.graph.ty(v).element());
+        let tensors: Vec<_> = failed.operands.iter().map(|tensor| &**tensor).zip(types).collect();
+        let known = self.recorder.download(&tensors).await?;
+        let (op, attrs) = match &data.op {
+            Op::Assert { message } => return Ok(assertion_failed(&message.render(&known[1..]), data.loc)),
+            Op::Prim(op, attrs) => (op, attrs),
+            op => panic!("`{}` makes no check", op.name()),
+        };
+        // The error does not depend on the elements of the other operands.
+        let zeros = data.operands.iter().map(|&v| {
+            let ty = self.graph.ty(v).element();
+            HostTensor::zeros(ty.dtype, ty.shape.known().expect("the shapes are known"))
+        });
+        let mut operands: Vec<HostTensor> = zeros.collect();
+        operands.splice(failed.check.first..failed.check.first + known.len(), known);
+        let operands: Vec<&HostTensor> = operands.iter().collect();
+        let ty = self.graph.ty(data.results[0]).element();
+        let error = op.evaluate(&EvalCx { operands: &operands, attrs, ty }).expect_err("the check has failed");
+        Ok(error.at(data.name_in_errors(), data.loc))
     }
 
     fn operands(&self, node: Node) -> Vec<GpuValue> {
@@ -366,22 +517,102 @@ impl ProgramRun<'_> {
         }
     }
 
-    async fn repeat(&mut self, node: Node, cond: &RegionProgram, body: &RegionProgram) -> Result<()> {
-        let mut state = self.operands(node);
-        let captures = state.split_off(self.graph.while_of(node).n_vars());
-        loop {
-            if let Some(kind) = self.cx.stop.get() {
-                let loc = self.graph.node(node).loc;
-                return Err(stopped(kind, &self.graph.name, [loc], loc));
+    /// Returns how often a counted loop runs. Reads its bounds if the host does not know them.
+    async fn trips(&mut self, counted: &CountedLoop, state: &[GpuValue]) -> Result<Option<i64>> {
+        let integer = |tensor: &HostTensor| match tensor.buffer() {
+            Buffer::I32(x) => i64::from(x[0]),
+            Buffer::I64(x) => x[0],
+            other => panic!("a counter is an integer, not {}", other.dtype()),
+        };
+        let GpuValue::Tensor(first) = &state[counted.variable] else { panic!("a counter is a tensor") };
+        let (limit, constant) = match counted.limit {
+            Limit::Number(n) => (None, n),
+            Limit::Before(value) => (Some(self.tensor(value)), 0),
+        };
+        let bounds: Vec<&GpuTensor> = [Some(&**first), limit.as_deref()].into_iter().flatten().collect();
+        let known: Option<Vec<i64>> = bounds.iter().map(|bound| bound.known().map(integer)).collect();
+        let bounds = match known {
+            Some(known) => known,
+            None => {
+                let ty = TensorType::new(counted.dtype, []);
+                let bounds: Vec<_> = bounds.into_iter().map(|bound| (bound, &ty)).collect();
+                self.download(&bounds).await?.iter().map(integer).collect()
             }
-            let arguments: Vec<GpuValue> = state.iter().chain(&captures).cloned().collect();
+        };
+        Ok(counted.trips(bounds[0], bounds.get(1).copied().unwrap_or(constant)))
+    }
+
+    /// Fails if the step is to stop.
+    fn check_stop(&self, node: Node) -> Result<()> {
+        let loc = self.graph.node(node).loc;
+        self.cx.stop.get().map_or(Ok(()), |kind| Err(stopped(kind, &self.graph.name, [loc], loc)))
+    }
+
+    /// Runs a loop over scalars by its shader. Returns whether it has ended. If it has not, the
+    /// state is that before an iteration that the shader cannot run.
+    async fn repeat_on_device(
+        &mut self,
+        node: Node,
+        ScalarLoop { shader, n_words }: &ScalarLoop,
+        state: &mut [GpuValue],
+        captures: &[GpuValue],
+    ) -> Result<bool> {
+        let words = self.recorder.tensor(4 * *n_words as u64)?;
+        for (i, operand) in state.iter().chain(captures).enumerate() {
+            let GpuValue::Tensor(tensor) = operand else { panic!("the operands are scalars") };
+            self.recorder.copy_words([tensor, &words], [0, i + 1], 1);
+        }
+        let [ends, goes_on, _] = LOOP_STATES;
+        let mut reached = goes_on;
+        while reached == goes_on {
+            self.check_stop(node)?;
+            self.recorder.dispatch(shader, &[words.clone()], [1; 3], &[]);
+            let after = self.download(&[(&words, &TensorType::new(DType::U32, [*n_words]))]).await?;
+            reached = after[0].data::<u32>()[0];
+        }
+        for (i, variable) in state.iter_mut().enumerate() {
+            let value = self.recorder.tensor(4)?;
+            self.recorder.copy_words([&words, &value], [i + 1, 0], 1);
+            *variable = GpuValue::Tensor(value);
+        }
+        Ok(reached == ends)
+    }
+
+    /// Runs a loop a number of times, ahead of the device.
+    async fn repeat(
+        &mut self,
+        node: Node,
+        trips: i64,
+        body: &'a RegionProgram,
+        mut state: Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<Vec<GpuValue>> {
+        for _ in 0..trips {
+            self.check_stop(node)?;
+            self.recorder.keep_pace().await?;
+            state.extend_from_slice(captures);
+            state = self.region(body, state).await?;
+        }
+        Ok(state)
+    }
+
+    /// Runs a loop while its condition holds, which is read back each time.
+    async fn repeat_while(
+        &mut self,
+        node: Node,
+        [cond, body]: [&'a RegionProgram; 2],
+        mut state: Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<Vec<GpuValue>> {
+        loop {
+            self.check_stop(node)?;
+            let mut arguments = state.clone();
+            arguments.extend_from_slice(captures);
             let predicate = self.region(cond, arguments.clone()).await?;
             if !self.predicate(&predicate[0]).await? {
-                break;
+                return Ok(state);
             }
             state = self.region(body, arguments).await?;
         }
-        self.set_results(node, state);
-        Ok(())
     }
 }

@@ -3,11 +3,12 @@
 use super::GpuAdapter;
 use super::memory::{BufferPool, GpuTensor};
 use super::shader::{CompiledShader, ShaderCache};
+use super::support::SizeLimits;
 use crate::device::no_threads;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Result, TensorType};
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,13 +28,15 @@ type Job = Box<dyn FnOnce(Rc<CommandRecorder>) -> Task + Send>;
 /// The number of commands after which they are submitted, so that the device begins to work.
 const MAX_COMMANDS: usize = 256;
 
+/// The number of submissions after which a loop that needs no value of the device waits for it.
+const MAX_SUBMITTED: usize = 16;
+
 /// The parts of a device that any thread may use.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) device: wgpu::Device,
     pub(super) shaders: ShaderCache,
-    /// The largest number of bytes that a shader can bind.
-    pub(super) max_binding: u64,
+    pub(super) limits: SizeLimits,
     /// Whether the driver computes on the CPU.
     pub(super) is_software: bool,
     /// The largest number of bytes of a buffer.
@@ -90,7 +93,11 @@ impl GpuQueue {
         });
         let shared = Arc::new(Shared {
             shaders: ShaderCache::default(),
-            max_binding: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+            limits: SizeLimits {
+                max_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
+                // Mesa's driver for CPUs ends all loops of a thread after 65,535 iterations.
+                max_iterations: adapter.is_software().then_some(1 << 15),
+            },
             is_software: adapter.is_software(),
             max_buffer: limits.max_buffer_size,
             name,
@@ -229,6 +236,8 @@ pub(super) struct CommandRecorder {
     /// Buffers of the host for values that are read back.
     staging: Arc<BufferPool>,
     open: RefCell<OpenCommands>,
+    /// The number of submissions since the thread has last waited for the device.
+    n_submitted: Cell<usize>,
 }
 
 /// The commands since the last submission.
@@ -249,7 +258,7 @@ impl OpenCommands {
 
 impl CommandRecorder {
     fn new(shared: Arc<Shared>, queue: wgpu::Queue) -> CommandRecorder {
-        CommandRecorder { shared, queue, staging: Arc::default(), open: RefCell::default() }
+        CommandRecorder { shared, queue, staging: Arc::default(), open: RefCell::default(), n_submitted: Cell::new(0) }
     }
 
     /// Runs jobs until the queue is dropped.
@@ -315,12 +324,19 @@ impl CommandRecorder {
         drop(open.pass);
         if let Some(encoder) = open.encoder {
             self.queue.submit([encoder.finish()]);
+            self.n_submitted.set(self.n_submitted.get() + 1);
         }
+    }
+
+    /// Waits for the device if much that is recorded is not done yet, and lets other work go on.
+    pub(super) async fn keep_pace(&self) -> Result<()> {
+        if self.n_submitted.get() > MAX_SUBMITTED { self.finish().await } else { Ok(()) }
     }
 
     /// Waits until the device has done everything that is recorded.
     pub(super) async fn finish(&self) -> Result<()> {
         self.submit();
+        self.n_submitted.set(0);
         let (done, is_done) = mpsc::channel();
         self.queue.on_submitted_work_done(move || {
             let _ = done.send(());
@@ -331,9 +347,13 @@ impl CommandRecorder {
 
     /// Returns a tensor with any elements.
     pub(super) fn tensor(&self, n_bytes: u64) -> Result<Arc<GpuTensor>> {
+        self.memory(n_bytes).map(Arc::new)
+    }
+
+    fn memory(&self, n_bytes: u64) -> Result<GpuTensor> {
         let shared = &self.shared;
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        shared.pool.tensor(n_bytes, shared.max_buffer, |size| self.buffer(size, usage, false)).map(Arc::new)
+        shared.pool.tensor(n_bytes, shared.max_buffer, |size| self.buffer(size, usage, false))
     }
 
     /// Creates a buffer. If there is no memory, frees what is not used and tries again.
@@ -362,7 +382,8 @@ impl CommandRecorder {
     /// Copies a tensor to the device.
     pub(super) fn upload(&self, tensor: &HostTensor) -> Result<Arc<GpuTensor>> {
         let bytes = bytes_of(tensor.buffer());
-        let to = self.tensor(bytes.len() as u64)?;
+        let mut to = self.memory(bytes.len() as u64)?;
+        to.remember(tensor);
         if !bytes.is_empty() {
             let usage = wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC;
             let from = self.buffer(bytes.len() as u64, usage, true)?;
@@ -373,7 +394,7 @@ impl CommandRecorder {
             from.unmap();
             self.record(|encoder| encoder.copy_buffer_to_buffer(&from, 0, to.buffer(), 0, bytes.len() as u64));
         }
-        Ok(to)
+        Ok(Arc::new(to))
     }
 
     /// Copies tensors to the host, after everything that is recorded.
@@ -428,8 +449,14 @@ impl CommandRecorder {
 
     /// Copies the elements of a tensor to another one of the same size.
     pub(super) fn copy(&self, from: &GpuTensor, to: &GpuTensor) {
-        if from.n_bytes() > 0 {
-            self.record(|encoder| encoder.copy_buffer_to_buffer(from.buffer(), 0, to.buffer(), 0, from.n_bytes()));
+        self.copy_words([from, to], [0, 0], from.n_bytes() / 4);
+    }
+
+    /// Copies some words of a tensor to another one, each from an index on.
+    pub(super) fn copy_words(&self, [from, to]: [&GpuTensor; 2], starts: [usize; 2], n: u64) {
+        if n > 0 {
+            let [start, target] = starts.map(|i| 4 * i as u64);
+            self.record(|encoder| encoder.copy_buffer_to_buffer(from.buffer(), start, to.buffer(), target, 4 * n));
         }
     }
 

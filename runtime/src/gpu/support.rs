@@ -5,21 +5,35 @@ use crate::device::Support;
 use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
 use anabranch_dsl::ir::{Attrs, Op};
 use anabranch_dsl::ops::attributes::{Conv, Pool};
-use anabranch_dsl::ops::{OpClass, Prim, prim};
-use anabranch_dsl::{DType, Type};
+use anabranch_dsl::ops::{CostCx, OpClass, Prim, prim};
+use anabranch_dsl::{DType, Dim, TensorType, Type};
 
 /// The largest stride, padding or dilation: products of indices then fit into 31 bits.
 const MAX_STEP: usize = 1 << 12;
 
-/// Returns whether a GPU runs an operation on operands and results of these types. A tensor has at
-/// most `max_bytes` bytes.
-pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], max_bytes: u64) -> Support {
+/// The sizes that a device supports.
+#[derive(Debug)]
+pub(super) struct SizeLimits {
+    /// The largest number of bytes that a shader can bind.
+    pub(super) max_bytes: u64,
+    /// The number of iterations of a loop of a thread, if the driver ends it after some of them.
+    pub(super) max_iterations: Option<usize>,
+}
+
+/// Returns whether a GPU runs an operation on operands and results of these types.
+pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &SizeLimits) -> Support {
+    let max_bytes = limits.max_bytes;
     let reason = match op {
         Op::Print { .. } => Some("cannot print".to_owned()),
-        Op::Assert { .. } => Some("cannot report a failed assertion".to_owned()),
         Op::List(_) => Some("has no lists".to_owned()),
         // The device keeps values of any type, but of known shapes.
-        Op::Read(_) | Op::Assign(_) | Op::Constant(_) | Op::Cond | Op::While { .. } | Op::Call(_) => {
+        Op::Read(_)
+        | Op::Assign(_)
+        | Op::Constant(_)
+        | Op::Assert { .. }
+        | Op::Cond
+        | Op::While { .. }
+        | Op::Call(_) => {
             let reason = operands.iter().chain(results).find_map(|ty| size_reason(ty, max_bytes));
             return reason.map_or(Support::Yes, Support::No);
         }
@@ -27,6 +41,11 @@ pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], max_bytes
         Op::Prim(op, attrs) => primitive(*op, attrs, operands, results),
     };
     let reason = reason.or_else(|| operands.iter().chain(results).find_map(|ty| type_reason(ty, max_bytes)));
+    let reason = reason.or_else(|| {
+        let Op::Prim(op, attrs) = op else { return None };
+        let most = limits.max_iterations?;
+        (longest_loop(*op, attrs, operands, results) > most).then(|| format!("ends loops after {most} iterations"))
+    });
     reason.map_or(Support::Yes, Support::No)
 }
 
@@ -51,13 +70,41 @@ fn size_reason(ty: &Type, max_bytes: u64) -> Option<String> {
     None
 }
 
+/// Estimates the iterations of the loops that a thread runs for an operation on known shapes.
+fn longest_loop(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> usize {
+    let size = |ty: &Type| ty.element().shape.size().unwrap_or(0);
+    let Some(&first) = operands.first() else { return 0 };
+    let longest_axis = || first.element().shape.dims().iter().filter_map(Dim::known).max().unwrap_or(0);
+    match op.class {
+        OpClass::Reduce(_) => size(first) / size(results[0]).max(1) / 256,
+        OpClass::Rowwise(_) => 3 * longest_axis() / 64,
+        OpClass::Scan(_) | OpClass::Search => longest_axis(),
+        OpClass::Contract(multiplications) => {
+            let operands: Vec<&TensorType> = operands.iter().map(|ty| ty.element()).collect();
+            let cx = CostCx { operands: &operands, result: results[0].element(), attrs, unknown_extent: 1 };
+            2 * (multiplications(&cx) / size(results[0]).max(1) as f64) as usize
+        }
+        OpClass::Scatter(Some(_)) => size(operands[1]),
+        _ if matches!(op, prim::MAX_POOL | prim::MAX_POOL_PICK | prim::AVG_POOL | prim::AVG_POOL_GRAD) => {
+            Pool::of(attrs).window.iter().product()
+        }
+        // It searches each window around an element.
+        _ if op == prim::MAX_POOL_GRAD => Pool::of(attrs).window.iter().product::<usize>().saturating_pow(2),
+        _ => 0,
+    }
+}
+
+fn has_elements(ty: &Type) -> bool {
+    ty.element().shape.size().is_some_and(|n| n > 0)
+}
+
 /// Returns why a GPU has no shader for a primitive operation.
 fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> Option<String> {
     let result = results[0].element();
     let operand = operands.first().map_or(result, |ty| ty.element());
     let has_shader = match op.class {
         // A shader's remainder is not exact.
-        OpClass::Scalar(_) if op == prim::REM => false,
+        OpClass::Scalar(_) if op == prim::REM && operand.dtype.is_float() => false,
         OpClass::Scalar(_) | OpClass::Reduce(_) => stage_to_wgsl(op, operand.dtype, result.dtype).is_ok(),
         // Other operations are listed: a user's operation may be of any class.
         _ => match op {
@@ -77,11 +124,15 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
                 let Pool { window, strides, padding } = Pool::of(attrs);
                 let is_small = strides.iter().chain(&padding).all(|&n| n <= MAX_STEP);
                 // Windows of no element but padding, and sizes that f32 does not represent.
-                let has_elements = operand.shape.size().is_some_and(|n| n > 0);
                 let is_exact = window.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).is_some_and(|n| n <= 1 << 24);
-                result.dtype == DType::F32 && is_small && has_elements && is_exact
+                result.dtype == DType::F32 && is_small && has_elements(operands[0]) && is_exact
             }
             prim::CONCAT | prim::UPDATE_SLICE | prim::IOTA => true,
+            // Without elements, an index can still be out of bounds.
+            prim::TAKE | prim::TAKE_ALONG_AXIS | prim::DYNAMIC_SLICE => operands.iter().all(|ty| has_elements(ty)),
+            prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS | prim::DYNAMIC_UPDATE_SLICE => {
+                operands.iter().all(|ty| has_elements(ty))
+            }
             _ => false,
         },
     };
