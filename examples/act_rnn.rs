@@ -144,7 +144,7 @@ type Counts = [(f32, f32, f32); SIZE];
 /// held-out sequences.
 fn train(price: f32, rounds: usize, seed: u64) -> anabranch::Result<(f32, Counts)> {
     let (model, adam) = (Ponderer::new(seed), Adam::new(0.01));
-    let session = Session::new()?;
+    let session = Session::from_args()?;
     let step = session.function(|rate, price, x, odd| train_step(&model, &adam, rate, price, x, odd))?;
     let answer = session.function(|x: Tensor| {
         map(x, |x| {

@@ -125,11 +125,13 @@ fn model(text: &str) -> Array<f64> {
 }
 
 fn main() -> anabranch::Result<()> {
-    let given: Vec<String> = std::env::args().skip(1).filter(|a| a.bytes().all(|b| b.is_ascii_alphabetic())).collect();
+    let args: Vec<String> = std::env::args().collect();
+    let words = args.windows(2).filter(|pair| !pair[0].starts_with("--")).map(|pair| pair[1].clone());
+    let given: Vec<String> = words.filter(|word| word.bytes().all(|b| b.is_ascii_alphabetic())).collect();
     let own = given.is_empty();
     let given = if own { ["", "ac", "con", "le", "pre", "th", "un"].map(str::to_owned).to_vec() } else { given };
     let table = model(include_str!("data/charters.txt"));
-    let session = Session::new()?;
+    let session = Session::from_args()?;
     println!("{:>10} {:>6}  {:<18} {:>8} {:>14} {:>6}", "beginning", "width", "word", "log p", "steps", "open");
     let mut improved = 0;
     for beginning in &given {

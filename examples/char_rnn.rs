@@ -77,7 +77,7 @@ fn main() -> anabranch::Result<()> {
     let (entries, init) = (alphabet.len() + 1, Init::new(1));
     let (embed, cell) = (Embedding::new(&init, entries, 32), Lstm::new(&init, 32, 96));
     let (model, adam) = (CharRnn { embed, cell, out: Linear::new(&init, 96, entries) }, Adam::new(0.004));
-    let session = Session::new()?;
+    let session = Session::from_args()?;
     let step = session.function(|text, lengths| train_step(&model, &adam, text, lengths))?;
     for round in 0..rounds {
         let (mut codes, mut lengths) = (Vec::new(), Vec::new());

@@ -15,7 +15,7 @@ fn collatz(mut n: Tensor<i64>) -> Tensor<i64> {
 }
 
 fn main() -> anabranch::Result<()> {
-    let session = Session::new()?;
+    let session = Session::from_args()?;
     let collatz = session.function(collatz)?;
     let given: Vec<i64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).filter(|&n| n > 0).collect();
     for n in if given.is_empty() { vec![1, 27, 97, 871, 6171, 837_799] } else { given } {

@@ -177,7 +177,7 @@ fn main() -> anabranch::Result<()> {
     let mut rng = Rng(seed * 2 + 1);
     let (train, test) = Data::load(&mut rng);
     let (model, adam) = (DigitReader::new(seed), Adam::new(0.004));
-    let session = Session::new()?;
+    let session = Session::from_args()?;
     let step = session.function(|rate, images, labels| train_step(&model, &adam, rate, images, labels))?;
     let check = session.function(|images, labels| evaluate(&model, images, labels))?;
 

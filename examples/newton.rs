@@ -30,7 +30,7 @@ fn derivatives(a: Tensor<f64>) -> (Tensor<f64>, Tensor<f64>, Tensor<f64>, Tensor
 }
 
 fn main() -> anabranch::Result<()> {
-    let session = Session::new()?;
+    let session = Session::from_args()?;
     let derivatives = session.function(derivatives)?;
     let given: Vec<f64> = std::env::args().skip(1).filter_map(|a| a.parse().ok()).filter(|&a| a > 0.0).collect();
     println!("{:>10} {:>14} {:>14} {:>14} {:>10}", "a", "sqrt(a)", "d/da", "d2/da2", "iterations");

@@ -129,7 +129,7 @@ fn observe(rates: [f64; 4], n: usize) -> Vec<[f64; 2]> {
 }
 
 fn main() -> anabranch::Result<()> {
-    let session = Session::new()?;
+    let session = Session::from_args()?;
 
     println!("x'' = -w^2 x with w = 2, to the time 5: errors of the position and of its derivatives");
     let header = ["tolerance", "accepted", "rejected", "x", "dx/dw", "dx/dx(0)", "dx/dv(0)", "dx/dt"];

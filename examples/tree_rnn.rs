@@ -156,7 +156,7 @@ fn main() -> anabranch::Result<()> {
     let seed = args.iter().position(|a| a == "--seed").and_then(|i| args.get(i + 1)?.parse().ok()).unwrap_or(1);
 
     let (model, adam) = (TreeLstm::new(&Init::new(seed)), Adam::new(0.01));
-    let session = Session::new()?;
+    let session = Session::from_args()?;
     let traces = Cell::new(0);
     let step = session.function(|nodes, n, roots, values| train_step(&model, &adam, nodes, n, roots, values))?;
     let evaluate = session.function(|nodes, n, roots| {

@@ -141,6 +141,8 @@ pub(super) enum ConstraintSource {
     Var(VarId, DeviceConstraint),
     /// A rule of the session, with its text.
     Rule(VarId, String, DevicePattern),
+    /// The session, for everything that is not constrained otherwise.
+    Default(DevicePattern),
     /// An earlier function, which placed the variable.
     Home(VarId, DevicePattern),
     /// A device that does not run the node, with the reason.
@@ -151,7 +153,9 @@ impl ConstraintSource {
     fn devices(&self) -> DevicePattern {
         match self {
             ConstraintSource::Scope(_, on) | ConstraintSource::Var(_, on) => on.devices(),
-            ConstraintSource::Rule(_, _, devices) | ConstraintSource::Home(_, devices) => *devices,
+            ConstraintSource::Rule(_, _, devices)
+            | ConstraintSource::Home(_, devices)
+            | ConstraintSource::Default(devices) => *devices,
             ConstraintSource::Unsupported { instead, .. } => *instead,
         }
     }
@@ -174,6 +178,7 @@ impl ConstraintSource {
             ConstraintSource::Rule(var, rule, _) => {
                 (Loc::UNKNOWN, format!("{devices} for the variable `{}` by {rule}", name(var)))
             }
+            ConstraintSource::Default(_) => (Loc::UNKNOWN, format!("{devices}, the device of the session")),
             ConstraintSource::Home(var, _) => {
                 (Loc::UNKNOWN, format!("{devices} for the variable `{}`, which an earlier function placed", name(var)))
             }
@@ -191,6 +196,7 @@ impl ConstraintSource {
             ConstraintSource::Scope(_, on) => format!("on {} at {}", on.devices(), on.loc()),
             ConstraintSource::Var(var, on) => format!("`{}` on {} at {}", name(var), on.devices(), on.loc()),
             ConstraintSource::Rule(var, rule, _) => format!("`{}` by {rule}", name(var)),
+            ConstraintSource::Default(_) => "the device of the session".to_owned(),
             ConstraintSource::Home(var, _) => format!("the home of `{}`", name(var)),
             ConstraintSource::Unsupported { device, reason, .. } => format!("{device} {reason}"),
         }
@@ -257,6 +263,11 @@ impl Feasible {
         }
         for (group, cause) in wishes.into_iter().flatten() {
             all.add(group, cause, Strength::Wish, graph, topology)?;
+        }
+        if let Some(default) = rules.default_device() {
+            for group in groups.ids().filter(|group| all.causes[group.index()].is_empty()).collect::<Vec<_>>() {
+                all.add(group, ConstraintSource::Default(default), Strength::Wish, graph, topology)?;
+            }
         }
         if let Some(supports) = outside.supports {
             for group in groups.ids() {

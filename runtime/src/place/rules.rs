@@ -19,7 +19,11 @@ use std::collections::HashSet;
 /// "model.cell.layer{i}.*"  "/gpu:{i}"
 /// ```
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rules(Vec<Rule>);
+pub(crate) struct Rules {
+    list: Vec<Rule>,
+    /// The devices of everything that no rule and no scope constrains.
+    default: Option<DevicePattern>,
+}
 
 #[derive(Clone, Debug)]
 struct Rule {
@@ -44,7 +48,17 @@ impl Rules {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.list.is_empty() && self.default.is_none()
+    }
+
+    /// Sets the devices of everything that no rule and no scope constrains.
+    pub(crate) fn with_default(self, default: Option<DevicePattern>) -> Rules {
+        Rules { default, ..self }
+    }
+
+    /// Returns the devices of everything that no rule and no scope constrains.
+    pub(crate) fn default_device(&self) -> Option<DevicePattern> {
+        self.default
     }
 
     /// Adds a rule, which takes precedence over earlier rules.
@@ -70,7 +84,7 @@ impl Rules {
         if let Err(error) = example.parse::<DevicePattern>() {
             return Err(Diagnostic { message: wrong(error.message.clone()).message, ..error });
         }
-        self.0.push(Rule { names: names.to_owned(), pieces, device: device.to_owned() });
+        self.list.push(Rule { names: names.to_owned(), pieces, device: device.to_owned() });
         Ok(self)
     }
 
@@ -79,7 +93,7 @@ impl Rules {
     /// # Errors
     /// Fails if a number in the name is too large for a device index.
     pub(crate) fn of(&self, name: &str) -> Result<Option<(DevicePattern, String)>> {
-        for rule in self.0.iter().rev() {
+        for rule in self.list.iter().rev() {
             let mut numbers = Vec::new();
             if fits(&rule.pieces, name, &mut numbers, &mut HashSet::new()) {
                 let mut device = rule.device.clone();
@@ -96,9 +110,13 @@ impl Rules {
         Ok(None)
     }
 
-    /// Fails if a rule whose device contains no word matches no device.
+    /// Fails if the default or a rule whose device contains no word matches no device.
     pub(crate) fn check(&self, topology: &Topology) -> Result<()> {
-        for rule in &self.0 {
+        if let Some(default) = self.default.filter(|default| topology.matching(default).is_empty()) {
+            let message = format!("the session has no device {default}");
+            return Err(Diagnostic::new(message).help(format!("available: {}", topology.names())));
+        }
+        for rule in &self.list {
             // A word in braces stands for any number, and a peer name that contains one for any
             // peer.
             let open = |part: &str| match part.split_once(':') {

@@ -1,6 +1,7 @@
 //! Sessions, which compile functions and own the values of variables.
 
 pub(crate) mod call;
+mod chosen;
 mod compiled;
 mod devices;
 pub(crate) mod function;
@@ -75,6 +76,8 @@ pub struct SessionBuilder {
     simulated: Option<Vec<SimulatedDevice>>,
     gpus: Vec<Gpu>,
     rules: Vec<(String, String)>,
+    /// The device of everything that is not constrained otherwise.
+    default: Option<String>,
     flow: flow::PartitionOptions,
 }
 
@@ -267,6 +270,25 @@ impl SessionBuilder {
         self
     }
 
+    /// Runs everything on a device that [`on`](anabranch_dsl::on), [`Var::on`](anabranch_dsl::Var::on)
+    /// and [`place`](Self::place) do not place otherwise. What the device does not run runs on a CPU.
+    ///
+    /// ```
+    /// use anabranch::Session;
+    /// use anabranch::prelude::*;
+    ///
+    /// let session = Session::builder().cpus(2).device("/cpu:1").build()?;
+    /// let f = session.function(|x: Tensor| x * 2.0)?;
+    /// assert_eq!(f.call(1.0)?, 2.0);
+    /// assert!(f.explain().to_string().contains("/cpu:1"));
+    /// let error = Session::builder().device("/gpu:0").build().unwrap_err();
+    /// assert_eq!(error.message, "the session has no device /gpu:0");
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    pub fn device(self, device: &str) -> SessionBuilder {
+        SessionBuilder { default: Some(device.to_owned()), ..self }
+    }
+
     /// Places the variables whose names match a pattern on a device, along with the operations that
     /// read and assign them.
     ///
@@ -348,6 +370,8 @@ impl SessionBuilder {
         for (names, device) in &self.rules {
             rules = rules.with(names, device)?;
         }
+        let default = self.default.map(|device| device.parse()).transpose()?;
+        let rules = rules.with_default(default);
         let devices = Devices::new(
             self.cpus.unwrap_or(1),
             self.threads,
@@ -376,6 +400,30 @@ impl Session {
     /// Returns the default settings of a session.
     pub fn builder() -> SessionBuilder {
         SessionBuilder::default()
+    }
+
+    /// Creates the session of a program that lets its user choose the device: with the option
+    /// `--device` or the environment variable `ANABRANCH_DEVICE`, whose value is `cpu`, `gpu`, or
+    /// `gpu:1` for the second adapter. Without them, this is [`new`](Self::new).
+    ///
+    /// What a GPU does not run runs on a CPU.
+    ///
+    /// # Errors
+    /// Fails if the value is none of these, if the machine has no such adapter, or if the library
+    /// was built without the feature `gpu`.
+    ///
+    /// ```
+    /// use anabranch::{Session, prelude::*};
+    ///
+    /// let session = Session::from_args()?;
+    /// assert_eq!(session.function(|x: Tensor| x + 1.0)?.call(1.0)?, 2.0);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    pub fn from_args() -> Result<Session> {
+        match chosen::device_of_program()? {
+            None => Session::new(),
+            Some(device) => chosen::builder(&device)?.build(),
+        }
     }
 
     /// Creates a function that runs in this session.
