@@ -198,13 +198,37 @@ fn loops_that_count_have_gradients_there() -> Outcome {
 }
 
 #[test]
+fn many_steps_need_no_more_memory_than_one() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    // Steps of some 20 KB.
+    let adapter = adapter.with_memory_budget(64 << 10);
+    let session = Session::builder().gpu(&adapter).device("/gpu:0").build()?;
+    let w = Var::new("w", vec![0.0f32; 1000]);
+    let f = session.function(|x: Tensor| {
+        w.set((w.get() + x.tanh()) * 0.5);
+        (w.get() * x).sum()
+    })?;
+    let x = Array::new([1000], numbers(1000));
+    let first = f.call(&x)?;
+    for _ in 0..500 {
+        f.call(&x)?;
+    }
+    assert!(first.item().is_finite());
+    let large = session.function(|x: Tensor| x.broadcast_to([100, 1000]) + 1.0)?;
+    let error = large.call(&x).expect_err("the budget is smaller");
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted);
+    assert!(error.message.contains("exceeds the budget of 65536 bytes"), "{error}");
+    f.call(&x).map(drop)
+}
+
+#[test]
 fn an_endless_loop_lets_other_calls_pass() -> Outcome {
     #[graph]
     fn endless(x: Tensor) -> Tensor {
         on("/gpu:0", || {
             let mut y = x;
             while y < 2.0 {
-                y = y * 0.5;
+                y *= 0.5;
             }
             y
         })

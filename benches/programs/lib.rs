@@ -65,9 +65,10 @@ fn make(inputs: &[BenchInput]) -> Vec<HostTensor> {
 }
 
 impl Benchmark {
-    /// Creates a program that calls a function of a session.
+    /// Creates a program that calls a function of a session, on the device that
+    /// [`Session::from_args`] chooses.
     fn new<Args: 'static, F: GraphFn<Args> + 'static>(f: F, inputs: Vec<BenchInput>) -> Benchmark {
-        let session = Session::new().expect("a session on the CPU");
+        let session = Session::from_args().unwrap_or_else(|e| panic!("{e}"));
         let function = Rc::new(session.function(f).expect("the function has a name"));
         let types: Vec<TensorType> = inputs.iter().map(BenchInput::ty).collect();
         let [explained, of_graph] = [function.clone(), function.clone()];

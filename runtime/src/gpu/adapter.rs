@@ -13,6 +13,7 @@ use std::fmt;
 pub struct GpuAdapter {
     adapter: wgpu::Adapter,
     info: wgpu::AdapterInfo,
+    memory_budget: Option<u64>,
 }
 
 impl GpuAdapter {
@@ -40,6 +41,19 @@ impl GpuAdapter {
     pub fn max_tensor_bytes(&self) -> u64 {
         let limits = self.adapter.limits();
         limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)
+    }
+
+    /// Limits the bytes of the tensors of a device that is opened with the returned adapter.
+    ///
+    /// A step that needs more fails, and later steps can use what it frees. Without a budget, the
+    /// driver decides.
+    #[must_use]
+    pub fn with_memory_budget(self, bytes: u64) -> GpuAdapter {
+        GpuAdapter { memory_budget: Some(bytes), ..self }
+    }
+
+    pub(super) fn memory_budget(&self) -> Option<u64> {
+        self.memory_budget
     }
 
     /// Returns why the device cannot be used, if it cannot.
@@ -78,8 +92,10 @@ pub fn gpu_adapters() -> Vec<GpuAdapter> {
     description.flags = wgpu::InstanceFlags::empty();
     let instance = wgpu::Instance::new(description);
     let found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
-    let mut adapters: Vec<GpuAdapter> =
-        found.into_iter().map(|adapter| GpuAdapter { info: adapter.get_info(), adapter }).collect();
+    let mut adapters: Vec<GpuAdapter> = found
+        .into_iter()
+        .map(|adapter| GpuAdapter { info: adapter.get_info(), adapter, memory_budget: None })
+        .collect();
     adapters.sort_by_key(|adapter| match adapter.info.device_type {
         wgpu::DeviceType::DiscreteGpu => 0,
         wgpu::DeviceType::IntegratedGpu => 1,

@@ -128,7 +128,7 @@ impl Drop for GpuTensor {
     }
 }
 
-/// Buffers of a device that no tensor has, by size.
+/// The buffers of a device: those that no tensor has, by size, and the bytes of all.
 #[derive(Debug, Default)]
 pub(super) struct BufferPool {
     free: Mutex<FreeBuffers>,
@@ -141,6 +141,8 @@ const MAX_FREE_BYTES: u64 = 1 << 30;
 struct FreeBuffers {
     by_size: BTreeMap<u64, Vec<wgpu::Buffer>>,
     n_bytes: u64,
+    /// The bytes of all buffers, also of those that tensors have.
+    n_allocated: u64,
 }
 
 impl FreeBuffers {
@@ -153,10 +155,17 @@ impl FreeBuffers {
     /// Adds a buffer. Drops others if there is too much.
     fn add(&mut self, buffer: wgpu::Buffer) {
         if self.n_bytes + buffer.size() > MAX_FREE_BYTES {
-            *self = FreeBuffers::default();
+            self.clear();
         }
         self.n_bytes += buffer.size();
         self.by_size.entry(buffer.size()).or_default().push(buffer);
+    }
+}
+
+impl FreeBuffers {
+    /// Drops all buffers.
+    fn clear(&mut self) {
+        *self = FreeBuffers { n_allocated: self.n_allocated - self.n_bytes, ..FreeBuffers::default() };
     }
 }
 
@@ -177,8 +186,15 @@ impl BufferPool {
         create: impl FnOnce(u64) -> Result<wgpu::Buffer, E>,
     ) -> Result<GpuTensor, E> {
         let size = size_class(n_bytes).min(max_size / 4 * 4).max(n_bytes.next_multiple_of(4));
-        let buffer = self.lock().take(size);
-        let buffer = buffer.map_or_else(|| create(size), Ok)?;
+        let free = self.lock().take(size);
+        let buffer = match free {
+            Some(buffer) => buffer,
+            None => {
+                let buffer = create(size)?;
+                self.lock().n_allocated += size;
+                buffer
+            }
+        };
         Ok(GpuTensor { buffer: Some(buffer), n_bytes, known: None, pool: self.clone() })
     }
 
@@ -186,9 +202,14 @@ impl BufferPool {
         self.lock().add(buffer);
     }
 
+    /// Returns the bytes of all buffers.
+    pub(super) fn n_allocated(&self) -> u64 {
+        self.lock().n_allocated
+    }
+
     /// Drops all buffers that no tensor has.
     pub(super) fn clear(&self) {
-        *self.lock() = FreeBuffers::default();
+        self.lock().clear();
     }
 }
 

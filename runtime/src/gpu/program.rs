@@ -566,7 +566,7 @@ impl<'a> ProgramRun<'a> {
         let mut reached = goes_on;
         while reached == goes_on {
             self.check_stop(node)?;
-            self.recorder.dispatch(shader, &[words.clone()], [1; 3], &[]);
+            self.recorder.dispatch(shader, std::slice::from_ref(&words), [1; 3], &[]);
             let after = self.download(&[(&words, &TensorType::new(DType::U32, [*n_words]))]).await?;
             reached = after[0].data::<u32>()[0];
         }

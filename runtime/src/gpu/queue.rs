@@ -41,6 +41,8 @@ pub(super) struct Shared {
     pub(super) is_software: bool,
     /// The largest number of bytes of a buffer.
     max_buffer: u64,
+    /// The largest number of bytes of all tensors, if it is limited.
+    memory_budget: Option<u64>,
     name: DeviceName,
     pool: Arc<BufferPool>,
     /// The first error that the driver reported outside of a scope. The device then stays unusable,
@@ -100,6 +102,7 @@ impl GpuQueue {
             },
             is_software: adapter.is_software(),
             max_buffer: limits.max_buffer_size,
+            memory_budget: adapter.memory_budget(),
             name,
             pool: Arc::default(),
             failure,
@@ -353,7 +356,27 @@ impl CommandRecorder {
     fn memory(&self, n_bytes: u64) -> Result<GpuTensor> {
         let shared = &self.shared;
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
-        shared.pool.tensor(n_bytes, shared.max_buffer, |size| self.buffer(size, usage, false))
+        shared.pool.tensor(n_bytes, shared.max_buffer, |size| {
+            self.check_budget(size)?;
+            self.buffer(size, usage, false)
+        })
+    }
+
+    /// Fails if one more buffer exceeds the budget of the device, also without those that are free.
+    fn check_budget(&self, size: u64) -> Result<()> {
+        let Some(budget) = self.shared.memory_budget else { return Ok(()) };
+        let pool = &self.shared.pool;
+        if pool.n_allocated() + size > budget {
+            pool.clear();
+        }
+        let n_allocated = pool.n_allocated();
+        if n_allocated + size <= budget {
+            return Ok(());
+        }
+        let message =
+            format!("a tensor of {size} bytes exceeds the budget of {budget} bytes, of which {n_allocated} are in use");
+        let error = Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted);
+        Err(error.help("use smaller batches or a larger budget, or place a part of the graph on a CPU"))
     }
 
     /// Creates a buffer. If there is no memory, frees what is not used and tries again.

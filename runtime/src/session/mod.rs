@@ -218,7 +218,7 @@ impl SessionBuilder {
     }
 
     /// Sets whether the speed of several CPU devices is measured, which takes some tens of
-    /// milliseconds when the session is created.
+    /// milliseconds when the session is created. It has no effect on a session with GPUs.
     ///
     /// By default, placement assumes cores of a typical machine. A measured session may place a
     /// function differently than another session on the same machine, and so round sums in another

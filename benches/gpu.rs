@@ -1,0 +1,121 @@
+//! Loops and kernels on the first GPU.
+//!
+//! `cargo bench -p anabranch-benches --features gpu --bench gpu`. A driver that computes on the CPU
+//! shows regressions, but not how fast a GPU is.
+//!
+//! Other benchmarks run on a GPU, too, as in
+//! `ANABRANCH_DEVICE=gpu cargo bench -p anabranch-benches --features gpu --bench training`.
+
+use anabranch::prelude::*;
+use anabranch::{Array, GpuAdapter, Session, gpu_adapters};
+use divan::Bencher;
+use divan::counter::{BytesCount, ItemsCount};
+
+fn main() {
+    println!("on {}", adapter());
+    divan::main();
+}
+
+fn adapter() -> GpuAdapter {
+    gpu_adapters().into_iter().next().expect("this machine has an adapter")
+}
+
+fn session() -> Session {
+    Session::builder().gpu(&adapter()).device("/gpu:0").build().expect("a session")
+}
+
+fn ones(shape: impl Into<Vec<usize>>) -> Array<f32> {
+    let shape = shape.into();
+    let n = shape.iter().product();
+    Array::new(shape, vec![1.0; n])
+}
+
+const TRIPS: i32 = 1_000;
+
+/// A loop that counts, with one shader for each iteration, recorded ahead of the device.
+#[divan::bench]
+fn loop_that_counts(bencher: Bencher<'_, '_>) {
+    #[graph]
+    fn count(x: Tensor, n: Tensor<i32>) -> Tensor {
+        let (mut y, mut i) = (x, scalar(0));
+        while i < n {
+            y = (y * 0.5).sin();
+            i += 1;
+        }
+        y
+    }
+    let f = session().function(count).expect("a function");
+    let x = ones([1000]);
+    bencher.counter(ItemsCount::new(TRIPS as usize)).bench_local(|| f.call((&x, TRIPS)).expect("it runs"));
+}
+
+/// A loop whose condition is read back after each iteration.
+#[divan::bench]
+fn loop_driven_by_the_host(bencher: Bencher<'_, '_>) {
+    #[graph]
+    fn grow(x: Tensor, limit: Tensor) -> Tensor {
+        let mut y = x;
+        while y.sum() < limit {
+            y += 1.0;
+        }
+        y
+    }
+    let f = session().function(grow).expect("a function");
+    let (x, limit) = (ones([1000]), 1000.0 * (TRIPS + 1) as f32 - 1.0);
+    bencher.counter(ItemsCount::new(TRIPS as usize)).bench_local(|| f.call((&x, limit)).expect("it runs"));
+}
+
+/// A loop over scalars whose condition depends on data, in one shader.
+#[divan::bench]
+fn loop_over_scalars(bencher: Bencher<'_, '_>) {
+    #[graph]
+    fn grow(x: Tensor, limit: Tensor) -> Tensor {
+        let mut y = x;
+        while y < limit {
+            y += 1.0;
+        }
+        y
+    }
+    let f = session().function(grow).expect("a function");
+    bencher
+        .counter(ItemsCount::new(TRIPS as usize))
+        .bench_local(|| f.call((1.0, (TRIPS + 1) as f32)).expect("it runs"));
+}
+
+/// Products of square matrices, counted by their multiplications and additions.
+#[divan::bench(args = [256, 512, 1024, 2048, 4096], sample_count = 5, sample_size = 1)]
+fn matmul(bencher: Bencher<'_, '_>, n: usize) {
+    // A driver that computes on the CPU takes seconds for the larger ones.
+    if n > 1024 && adapter().is_software() {
+        return;
+    }
+    let session = session();
+    let a = Var::new("a", ones([n, n]));
+    let f = session.function(|| a.get().matmul(a.get()).slice(0, 0, 1)).expect("a function");
+    f.call(()).expect("it runs");
+    bencher.counter(ItemsCount::new(2 * n * n * n)).bench_local(|| f.call(()).expect("it runs"));
+}
+
+/// Runs a function of four million elements, counted by the bytes that it must read and write.
+fn of_elements(bencher: Bencher<'_, '_>, n_tensors: usize, f: impl Fn(Tensor) -> Tensor + 'static) {
+    let session = session();
+    let x = Var::new("x", ones([2048, 2048]));
+    let f = session.function(move || x.set(f(x.get()))).expect("a function");
+    f.call(()).expect("it runs");
+    bencher.counter(BytesCount::new(n_tensors * 4 * 2048 * 2048)).bench_local(|| f.call(()).expect("it runs"));
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn elementwise(bencher: Bencher<'_, '_>) {
+    of_elements(bencher, 2, |x| x * 0.5 + 0.5);
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn softmax(bencher: Bencher<'_, '_>) {
+    of_elements(bencher, 2, |x| x.softmax(-1));
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn layer_norm(bencher: Bencher<'_, '_>) {
+    of_elements(bencher, 2, |x| x.layer_norm(x.row(0), x.row(1), 1e-5));
+}
