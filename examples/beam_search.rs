@@ -126,7 +126,7 @@ fn model(text: &str) -> Array<f64> {
 
 fn main() -> anabranch::Result<()> {
     let args: Vec<String> = std::env::args().collect();
-    let words = args.windows(2).filter(|pair| !pair[0].starts_with("--")).map(|pair| pair[1].clone());
+    let words = args.windows(2).filter(|pair| pair[0] != "--device").map(|pair| pair[1].clone());
     let given: Vec<String> = words.filter(|word| word.bytes().all(|b| b.is_ascii_alphabetic())).collect();
     let own = given.is_empty();
     let given = if own { ["", "ac", "con", "le", "pre", "th", "un"].map(str::to_owned).to_vec() } else { given };

@@ -1,6 +1,6 @@
 // Indices along the middle axis of a tensor [outer, extent, inner], which another tensor [outer,
 // length, inner] has for its elements. The constant `INDICES` is put before this text: how they
-// follow from the tensor `ids`. An index out of bounds is one that a check reports.
+// follow from the tensor `ids`.
 
 const ONE_FOR_ALL_ROWS = 0u;
 const ONE_FOR_EACH_ELEMENT = 1u;
@@ -19,7 +19,8 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> failure: atomic<u32>;
 var<immediate> p: Params;
 
-// The index for an element. A negative number is a large one here.
+// The index for an element. A negative number is a large one here. Consecutive indices that do not
+// all fit are `extent`.
 fn index_for(outer: u32, along: u32, inner: u32) -> u32 {
     switch INDICES {
         case ONE_FOR_ALL_ROWS: { return ids[along]; }

@@ -112,7 +112,7 @@ fn the_first_failed_check_of_a_program_is_its_error() -> Outcome {
     let Some(session) = session(1)? else { return Ok(()) };
     let there = session.function(|x, ids| on("/gpu:0", || model(x, ids)))?;
     let here = Session::new()?.function(model)?;
-    for x in [[1, 2, 3, 4], [i32::MIN, -1, 7, -3], [1, 2, 0, 4], [1, 2, 3, 0]] {
+    for x in [[1, 2, 3, 4], [i32::MIN, -1, 7, -3], [7, i32::MIN, -1, 1], [1, 2, 0, 4], [1, 2, 3, 0]] {
         for ids in [[0, 1, 3], [1, 4, 0], [-1, 0, 0], [2, 200, 1], [0, 1, i32::MAX]] {
             let arguments = (Array::new([x.len()], x.to_vec()), Array::new([ids.len()], ids.to_vec()));
             match (there.call((&arguments.0, &arguments.1)), here.call((&arguments.0, &arguments.1))) {
@@ -222,24 +222,76 @@ fn many_steps_need_no_more_memory_than_one() -> Outcome {
 }
 
 #[test]
+fn what_a_shader_would_not_notice_fails_there() -> Outcome {
+    // An assertion in a branch of a condition, and a part without elements.
+    #[graph]
+    fn counted(x: Tensor, n: Tensor<i32>) -> Tensor {
+        let (mut y, mut i) = (x, scalar(0));
+        while {
+            if n > 5 {
+                assert!(i < 3, "{i} is too large");
+            }
+            i < n
+        } {
+            y = (y * 0.5).sin();
+            i += 1;
+        }
+        y
+    }
+    let Some(session) = session(1)? else { return Ok(()) };
+    let f = session.function(|x, n| on("/gpu:0", || counted(x, n)))?;
+    let x = Array::new([4], numbers(4));
+    f.call((&x, 4))?;
+    assert_eq!(f.call((&x, 6)).expect_err("it asserts").message, "assertion failed: 3 is too large");
+    let part = |x: Tensor, at: Tensor<i32>| x.slice_at(at, 0, 0);
+    let f = session.function(move |x, at| on("/gpu:0", || part(x, at)))?;
+    let expected = Session::new()?.function(part)?;
+    assert_eq!(f.call((&x, 4))?.len(), 0);
+    let [there, here] = [f.call((&x, 5)), expected.call((&x, 5))].map(|result| result.expect_err("it does not fit"));
+    assert_eq!(there.message, here.message);
+    Ok(())
+}
+
+#[test]
 fn an_endless_loop_lets_other_calls_pass() -> Outcome {
     #[graph]
-    fn endless(x: Tensor) -> Tensor {
-        on("/gpu:0", || {
-            let mut y = x;
-            while y < 2.0 {
-                y *= 0.5;
-            }
-            y
-        })
+    fn of_scalars(x: Tensor) -> Tensor {
+        let mut y = x;
+        while y < 2.0 {
+            y *= 0.5;
+        }
+        y
     }
+    #[graph]
+    fn of_data(x: Tensor) -> Tensor {
+        let mut y = x.broadcast_to([100]);
+        while y.sum() < 1000.0 {
+            y *= 0.5;
+        }
+        y
+    }
+    #[graph]
+    fn of_the_host(x: Tensor, go: Tensor<bool>) -> Tensor {
+        let mut y = x.broadcast_to([100]);
+        while go {
+            y *= 0.5;
+        }
+        y
+    }
+    passes_others(of_scalars)?;
+    passes_others(of_data)?;
+    passes_others(|x| of_the_host(x, scalar(true)))
+}
+
+/// Asserts that other calls pass an endless one on the same device.
+fn passes_others(endless: impl Fn(Tensor) -> Tensor + Sync + Send + 'static) -> Outcome {
     let Some(session) = session(1)? else { return Ok(()) };
     let w = on("/gpu:0", || Var::new("w", 1.0f32));
     let add = session.function(|x: Tensor| {
         w.set(w.get() + x);
         w.get()
     })?;
-    let f = session.function(endless)?;
+    let f = session.function(move |x| on("/gpu:0", || endless(x)))?;
     let cancel = CancelHandle::new();
     let options = CallOptions::new().cancelled_by(&cancel);
     std::thread::scope(|scope| {

@@ -5,7 +5,7 @@ use anabranch::DType;
 use anabranch::dsl::equality::same_number;
 use anabranch::dsl::fusion::{
     self, AxisSet, Coord, FuseEverything, FusedKernel, Fusion, KernelInput, KernelShader, KernelStage, LOOP_STATES,
-    LoopShader, NotPrinted, StageSource, StageWork,
+    LoopShader, MAX_LOOP_STEPS, NotPrinted, StageSource, StageWork,
 };
 use anabranch::dsl::ir::{Node, Value};
 use anabranch::dsl::ops::{self, Combiner};
@@ -218,6 +218,11 @@ fn loops_run_until_they_end_or_fail() {
             assert!((expected.data::<f32>()[0] - found).abs() < 1e-5, "{expected} and {found}");
         }
     }
+    // n, 0, 1, and the iterations of the loops in the condition and in the body.
+    let condition = |inner, outer| run("condition", &[0, 0, 3, 0, 1, inner, outer])[..2].to_vec();
+    assert_eq!(condition(4, 5), [ends, 3]);
+    assert_eq!((condition(4, MAX_LOOP_STEPS), condition(MAX_LOOP_STEPS, 5)), (vec![stuck, 0], vec![stuck, 0]));
+    assert_eq!(condition(MAX_LOOP_STEPS / 2, 5), [goes_on, 1]);
     assert_eq!(nested(3, 0)[..4], [stuck, 1f32.to_bits(), 0.5f32.to_bits(), 0]);
 }
 

@@ -1,17 +1,17 @@
 //! Printing of loops over scalars as compute shaders, which run many iterations without the host.
 //!
-//! A loop has a shader if every value in it has one element and every operation is elementwise or a
-//! view; branches and loops inside it become those of the shader. One thread runs the loop.
+//! A loop has a shader if every value in it has one element, and if it has only elementwise
+//! operations, views, constants, assertions, branches and loops. One thread runs the loop.
 //!
 //! # Steps
 //!
 //! A shader that never ends would occupy a device forever. So a run ends after [`MAX_LOOP_STEPS`]
-//! steps, with the state that the loop then has, and its caller runs it again. A step is a check of
-//! a condition, also of that of an inner loop. A run whose steps end inside of an inner loop ends
-//! with the state before that iteration of the outer loop. If the iteration alone takes too many
-//! steps, the run is stuck. It is also stuck if the iteration fails: if an integer is divided by
-//! zero, or an assertion does not hold. The caller then runs the iteration in another way, which
-//! finds the error.
+//! steps, with the state that the loop then has, and its caller runs it again. A step is an
+//! iteration, also one of an inner loop, or the end of an inner loop. A run whose steps end inside
+//! of an inner loop ends with the state before that iteration of the outer loop. If the iteration
+//! alone takes too many steps, the run is stuck. It is also stuck if the iteration fails: if an
+//! integer is divided by zero, or an assertion does not hold. The caller then runs the iteration in
+//! another way, which finds the error.
 //!
 //! # Memory
 //!
@@ -19,7 +19,7 @@
 //! [`LOOP_STATES`], and those after it are the operands of the node, of which the shader changes
 //! the loop variables.
 
-use super::wgsl::{NotPrinted, ShaderFunctions, is_quotient};
+use super::wgsl::{NotPrinted, ShaderFunctions, is_nonzero, is_quotient};
 use crate::ir::{Graph, Node, Op, Region, Value};
 use crate::ops::{OpClass, ScalarForm, prim};
 use crate::scalars::wgsl::{PRELUDE, type_name};
@@ -144,22 +144,20 @@ impl LoopPrinter<'_> {
     /// Prints the loop of the shader, whose variables and captures have names.
     fn outer_loop(&mut self, node: Node, operands: &[String]) -> Result<(), NotPrinted> {
         let data = self.graph.while_of(node);
+        let [ends, _, stuck] = LOOP_STATES;
+        // The iteration of an inner loop that has ended a long run begins again in another run.
+        let leave = format!("if steps < {MAX_LOOP_STEPS}u || is_first {{ state = {stuck}u; }}");
         self.block(format_args!("loop {{"), |printer| {
+            printer.line(format_args!("let is_first = steps == 0u;"));
             printer.region(data.cond(), operands)?;
             let predicate = printer.name(data.predicate());
-            let [ends, _, stuck] = LOOP_STATES;
-            printer.line(format_args!("if is_stuck {{ state = {stuck}u; break; }}"));
+            printer.line(format_args!("if is_stuck {{ {leave} break; }}"));
             printer.line(format_args!("if !({predicate}) {{ state = {ends}u; break; }}"));
             printer.line(format_args!("if steps >= {MAX_LOOP_STEPS}u {{ break; }}"));
-            printer.line(format_args!("let is_first = steps == 0u;"));
             printer.line(format_args!("steps++;"));
             printer.region(data.body(), operands)?;
-            // Inner loops that have ended a long run go on in another one.
-            printer.line(format_args!("if is_stuck {{"));
-            printer.line(format_args!("    if steps < {MAX_LOOP_STEPS}u || is_first {{ state = {stuck}u; }}"));
-            printer.line(format_args!("    break;"));
-            printer.line(format_args!("}}"));
-            printer.assign(data.nexts(), operands)
+            printer.line(format_args!("if is_stuck {{ {leave} break; }}"));
+            printer.assign(data.nexts(), &operands[..data.n_vars()])
         })
     }
 
@@ -197,7 +195,7 @@ impl LoopPrinter<'_> {
             let name = self.name(next);
             self.line(format_args!("let next{i} = {name};"));
         }
-        for (i, variable) in variables.iter().take(nexts.len()).enumerate() {
+        for (i, variable) in variables.iter().enumerate() {
             self.line(format_args!("{variable} = next{i};"));
         }
         Ok(())
@@ -278,7 +276,7 @@ impl LoopPrinter<'_> {
                     if !is_quotient(op) {
                         return Err(NotPrinted::CanFail(op));
                     }
-                    if !self.is_nonzero(data.operands[1]) {
+                    if !is_nonzero(self.graph, data.operands[1]) {
                         self.line(format_args!("is_stuck = is_stuck || {} == 0;", operands[1]));
                     }
                 }
@@ -291,20 +289,6 @@ impl LoopPrinter<'_> {
         self.line(format_args!("let {name}: {ty} = {value};"));
         self.names.insert(result, name);
         Ok(())
-    }
-
-    /// Returns whether a value is a constant that is not zero, or a capture of one.
-    fn is_nonzero(&self, value: Value) -> bool {
-        let outside = std::iter::successors(Some(value), |&v| self.graph.captured_by(v));
-        let constants = outside.filter_map(|v| self.graph.producer(v)).map(|node| &self.graph.node(node).op);
-        constants.into_iter().any(|op| match op {
-            Op::Constant(tensor) => match tensor.buffer() {
-                Buffer::I32(x) => x[0] != 0,
-                Buffer::U32(x) => x[0] != 0,
-                _ => false,
-            },
-            _ => false,
-        })
     }
 }
 

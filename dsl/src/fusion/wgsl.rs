@@ -24,10 +24,10 @@
 
 use super::access::{varies_along, viewed};
 use super::{AxisSet, Coord, FusedKernel, KernelInput, KernelStage, StageSource, StageWork};
-use crate::DType;
 use crate::ir::{Graph, Node, Op, Value};
 use crate::ops::{Combiner, OpClass, Prim, ScalarForm, prim};
 use crate::scalars::wgsl::{PRELUDE, type_name};
+use crate::{Buffer, DType};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write};
 
@@ -99,7 +99,7 @@ pub struct KernelShader {
     /// The number of workgroups along the first two axes.
     pub workgroups: [usize; 2],
     /// Whether the shader reports errors. It then has one more binding, a word that is 0 at first,
-    /// and an immediate word. An error raises the first word to the immediate one.
+    /// and an immediate word, the number of the check. An error raises the word to that number.
     pub can_fail: bool,
 }
 
@@ -618,7 +618,7 @@ impl<'a> ShaderPrinter<'a> {
                 _ if op == prim::CAST => self.functions.cast(&sources[0], operand, self.dtype(s))?,
                 _ if op.can_fail(operand) && !is_quotient(op) => return Err(NotPrinted::CanFail(op)),
                 _ => {
-                    if op.can_fail(operand) {
+                    if op.can_fail(operand) && !is_nonzero(self.graph, data.operands[1]) {
                         self.can_fail = true;
                         self.line(format_args!("if {} == 0 {{ atomicMax(&failure, check); }}", sources[1]));
                     }
@@ -710,6 +710,24 @@ fn main(
 /// Returns whether an operation fails for a second operand of zero, if that is an integer.
 pub(super) fn is_quotient(op: Prim) -> bool {
     matches!(op, prim::DIV | prim::REM)
+}
+
+/// Returns whether a value consists of constant integers that are not zero.
+pub(super) fn is_nonzero(graph: &Graph, value: Value) -> bool {
+    let mut next = Some(value);
+    while let Some(value) = next {
+        let (base, _) = viewed(graph, value);
+        if let Some(node) = graph.producer(base) {
+            let Op::Constant(tensor) = &graph.node(node).op else { return false };
+            return match tensor.buffer() {
+                Buffer::I32(x) => !x.contains(&0),
+                Buffer::U32(x) => !x.contains(&0),
+                _ => false,
+            };
+        }
+        next = graph.captured_by(base);
+    }
+    false
 }
 
 fn op_of(graph: &Graph, stage: &KernelStage) -> Prim {

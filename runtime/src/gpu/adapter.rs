@@ -45,8 +45,9 @@ impl GpuAdapter {
 
     /// Limits the bytes of the tensors of a device that is opened with the returned adapter.
     ///
-    /// A step that needs more fails, and later steps can use what it frees. Without a budget, the
-    /// driver decides.
+    /// Each tensor counts with the size of its buffer, which is up to a quarter larger and at least
+    /// 256 bytes. A step that needs more fails, and later steps can use what it frees. Without a
+    /// budget, the driver decides.
     #[must_use]
     pub fn with_memory_budget(self, bytes: u64) -> GpuAdapter {
         GpuAdapter { memory_budget: Some(bytes), ..self }

@@ -257,8 +257,8 @@ impl GpuLowering<'_> {
                 open.ops.push(if let Some(construct) = self.graph.as_while(node) {
                     let (cond, body) = (construct.cond(), construct.body());
                     // A condition that is not pure runs each time.
-                    let is_pure = |&n: &Node| self.graph.node(n).op.effects() == Effects::Pure;
-                    let counts = self.graph.region(cond).nodes.iter().all(is_pure);
+                    let mut counts = true;
+                    self.graph.visit_nodes(cond, &mut |n| counts &= self.graph.node(n).op.effects() == Effects::Pure);
                     let counted = passes::count(self.graph, node).filter(|_| counts);
                     let on_device = LoopShader::new(self.graph, node).ok().filter(|_| !self.options.check_finite);
                     let on_device = on_device.map(|LoopShader { code, n_words }| {

@@ -106,6 +106,11 @@ impl GpuTensor {
         self.n_bytes
     }
 
+    /// Returns the bytes of the buffer.
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        self.buffer().size()
+    }
+
     /// Returns the only element, if the host knows it.
     pub(super) fn known(&self) -> Option<&HostTensor> {
         self.known.as_ref()
@@ -160,9 +165,7 @@ impl FreeBuffers {
         self.n_bytes += buffer.size();
         self.by_size.entry(buffer.size()).or_default().push(buffer);
     }
-}
 
-impl FreeBuffers {
     /// Drops all buffers.
     fn clear(&mut self) {
         *self = FreeBuffers { n_allocated: self.n_allocated - self.n_bytes, ..FreeBuffers::default() };

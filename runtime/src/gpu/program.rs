@@ -78,8 +78,8 @@ pub(super) struct ScalarLoop {
     pub(super) n_words: usize,
 }
 
-/// The error that a shader may report: that of a node. Its last binding is the word of the run for
-/// failures, and its last parameter the number of the check.
+/// The error that a shader may report: that of a node. The last binding of the shader is the word
+/// of the run for failures, and its last parameter the number of the check.
 #[derive(Clone, Debug)]
 pub(super) struct ShaderCheck {
     pub(super) node: Node,
@@ -97,6 +97,9 @@ struct OpenCheck<'a> {
 
 /// The number of bytes that open checks keep in memory before their outcome is asked for.
 const MAX_CHECKED_BYTES: u64 = 64 << 20;
+
+/// The number of open checks after which their outcome is asked for.
+const MAX_OPEN_CHECKS: usize = 256;
 
 /// The sum of two stacks, with a run of a shader for each element.
 #[derive(Debug)]
@@ -196,7 +199,8 @@ impl GpuProgram {
     /// Runs the program.
     ///
     /// # Errors
-    /// Fails if the device has no memory left or is lost, or if the step is stopped.
+    /// Fails if an operation fails, if the device has no memory left or is lost, or if the step is
+    /// stopped.
     pub(super) async fn run(
         &self,
         recorder: &CommandRecorder,
@@ -206,9 +210,12 @@ impl GpuProgram {
         let values = vec![None; self.graph.n_values()];
         let (graph, checks) = (&self.graph, OpenChecks::default());
         let mut run = ProgramRun { graph, recorder, cx, values, checks };
-        let results = run.region(&self.root, inputs.collect()).await?;
-        run.settle().await?;
-        Ok(results)
+        let results = run.region(&self.root, inputs.collect()).await;
+        // A check that was made before another failure has failed before it.
+        match results {
+            Err(error) if error.kind.is_stop() => Err(error),
+            results => run.settle().await.and(results),
+        }
     }
 }
 
@@ -296,7 +303,7 @@ impl<'a> ProgramRun<'a> {
                     tensors.push(failure);
                     let parameters = [&parameters[..], &[number]].concat();
                     self.recorder.dispatch(shader, &tensors, *workgroups, &parameters);
-                    if self.checks.n_bytes > MAX_CHECKED_BYTES {
+                    if self.checks.n_bytes > MAX_CHECKED_BYTES || self.checks.open.len() >= MAX_OPEN_CHECKS {
                         self.settle().await?;
                     }
                 } else {
@@ -333,9 +340,12 @@ impl<'a> ProgramRun<'a> {
             GpuOp::While { node, cond, body, counted, on_device } => {
                 let mut state = self.operands(*node);
                 let captures = state.split_off(self.graph.while_of(*node).n_vars());
-                if let Some(scalar_loop) = on_device
-                    && self.repeat_on_device(*node, scalar_loop, &mut state, &captures).await?
-                {
+                if let Some(scalar_loop) = on_device {
+                    // The shader is stuck before an iteration, which runs by itself.
+                    while !self.repeat_on_device(*node, scalar_loop, &mut state, &captures).await?
+                        && Box::pin(self.iterate(*node, [cond, body], &mut state, &captures)).await?
+                    {
+                    }
                     self.set_results(*node, state);
                     return Ok(());
                 }
@@ -456,7 +466,7 @@ impl<'a> ProgramRun<'a> {
                 self.checks.failure.insert(failure).clone()
             }
         };
-        self.checks.n_bytes += operands.iter().map(|tensor| tensor.n_bytes()).sum::<u64>();
+        self.checks.n_bytes += operands.iter().map(|tensor| tensor.allocated_bytes()).sum::<u64>();
         self.checks.open.push(OpenCheck { check, operands });
         Ok((failure, u32::MAX - (self.checks.open.len() - 1) as u32))
     }
@@ -604,15 +614,27 @@ impl<'a> ProgramRun<'a> {
         mut state: Vec<GpuValue>,
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
-        loop {
-            self.check_stop(node)?;
-            let mut arguments = state.clone();
-            arguments.extend_from_slice(captures);
-            let predicate = self.region(cond, arguments.clone()).await?;
-            if !self.predicate(&predicate[0]).await? {
-                return Ok(state);
-            }
-            state = self.region(body, arguments).await?;
+        while self.iterate(node, [cond, body], &mut state, captures).await? {}
+        Ok(state)
+    }
+
+    /// Runs an iteration of a loop. Returns whether its condition held.
+    async fn iterate(
+        &mut self,
+        node: Node,
+        [cond, body]: [&'a RegionProgram; 2],
+        state: &mut Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<bool> {
+        self.check_stop(node)?;
+        self.recorder.keep_pace().await?;
+        let mut arguments = state.clone();
+        arguments.extend_from_slice(captures);
+        let predicate = self.region(cond, arguments.clone()).await?;
+        let holds = self.predicate(&predicate[0]).await?;
+        if holds {
+            *state = self.region(body, arguments).await?;
         }
+        Ok(holds)
     }
 }

@@ -31,6 +31,9 @@ const MAX_COMMANDS: usize = 256;
 /// The number of submissions after which a loop that needs no value of the device waits for it.
 const MAX_SUBMITTED: usize = 16;
 
+/// The number of iterations after which it waits, also if they record little.
+const MAX_ITERATIONS: usize = 4096;
+
 /// The parts of a device that any thread may use.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -241,6 +244,8 @@ pub(super) struct CommandRecorder {
     open: RefCell<OpenCommands>,
     /// The number of submissions since the thread has last waited for the device.
     n_submitted: Cell<usize>,
+    /// The number of iterations of loops since then.
+    n_iterations: Cell<usize>,
 }
 
 /// The commands since the last submission.
@@ -261,7 +266,14 @@ impl OpenCommands {
 
 impl CommandRecorder {
     fn new(shared: Arc<Shared>, queue: wgpu::Queue) -> CommandRecorder {
-        CommandRecorder { shared, queue, staging: Arc::default(), open: RefCell::default(), n_submitted: Cell::new(0) }
+        CommandRecorder {
+            shared,
+            queue,
+            staging: Arc::default(),
+            open: RefCell::default(),
+            n_submitted: Cell::new(0),
+            n_iterations: Cell::new(0),
+        }
     }
 
     /// Runs jobs until the queue is dropped.
@@ -297,6 +309,8 @@ impl CommandRecorder {
         if !matches!(done, Ok(Ok(_))) {
             fail(&self.shared.failure, lost(&"it does not answer"));
         }
+        self.n_submitted.set(0);
+        self.n_iterations.set(0);
     }
 
     /// Waits until a callback has sent a message, while other work goes on.
@@ -331,15 +345,17 @@ impl CommandRecorder {
         }
     }
 
-    /// Waits for the device if much that is recorded is not done yet, and lets other work go on.
+    /// Called for each iteration of a loop: waits for the device if the loop is far ahead of it, so
+    /// that other work goes on.
     pub(super) async fn keep_pace(&self) -> Result<()> {
-        if self.n_submitted.get() > MAX_SUBMITTED { self.finish().await } else { Ok(()) }
+        self.n_iterations.set(self.n_iterations.get() + 1);
+        let is_ahead = self.n_submitted.get() > MAX_SUBMITTED || self.n_iterations.get() > MAX_ITERATIONS;
+        if is_ahead { self.finish().await } else { Ok(()) }
     }
 
     /// Waits until the device has done everything that is recorded.
     pub(super) async fn finish(&self) -> Result<()> {
         self.submit();
-        self.n_submitted.set(0);
         let (done, is_done) = mpsc::channel();
         self.queue.on_submitted_work_done(move || {
             let _ = done.send(());
@@ -374,7 +390,7 @@ impl CommandRecorder {
             return Ok(());
         }
         let message =
-            format!("a tensor of {size} bytes exceeds the budget of {budget} bytes, of which {n_allocated} are in use");
+            format!("a buffer of {size} bytes exceeds the budget of {budget} bytes, of which {n_allocated} are in use");
         let error = Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted);
         Err(error.help("use smaller batches or a larger budget, or place a part of the graph on a CPU"))
     }

@@ -129,10 +129,12 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
             }
             prim::CONCAT | prim::UPDATE_SLICE | prim::IOTA => true,
             // Without elements, an index can still be out of bounds.
-            prim::TAKE | prim::TAKE_ALONG_AXIS | prim::DYNAMIC_SLICE => operands.iter().all(|ty| has_elements(ty)),
-            prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS | prim::DYNAMIC_UPDATE_SLICE => {
-                operands.iter().all(|ty| has_elements(ty))
-            }
+            prim::TAKE
+            | prim::TAKE_ALONG_AXIS
+            | prim::DYNAMIC_SLICE
+            | prim::SCATTER_ADD
+            | prim::SCATTER_ADD_ALONG_AXIS
+            | prim::DYNAMIC_UPDATE_SLICE => operands.iter().chain(results).all(|ty| has_elements(ty)),
             _ => false,
         },
     };

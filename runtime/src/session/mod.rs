@@ -270,8 +270,9 @@ impl SessionBuilder {
         self
     }
 
-    /// Runs everything on a device that [`on`](anabranch_dsl::on), [`Var::on`](anabranch_dsl::Var::on)
-    /// and [`place`](Self::place) do not place otherwise. What the device does not run runs on a CPU.
+    /// Runs everything on a device, except what [`on`](anabranch_dsl::on),
+    /// [`Var::on`](anabranch_dsl::Var::on) and [`place`](Self::place) put elsewhere. A CPU runs
+    /// what the device does not run.
     ///
     /// ```
     /// use anabranch::Session;

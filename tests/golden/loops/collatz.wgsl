@@ -51,11 +51,11 @@ fn main() {
     var w5: i32 = bitcast<i32>(words[6]);
     var state = 1u;
     loop {
+        let is_first = steps == 0u;
         let v11: bool = gt_i32(w0, w2);
-        if is_stuck { state = 2u; break; }
+        if is_stuck { if steps < 32768u || is_first { state = 2u; } break; }
         if !(v11) { state = 0u; break; }
         if steps >= 32768u { break; }
-        let is_first = steps == 0u;
         steps++;
         let v18: i32 = div_i32(w0, w3);
         let v19: i32 = rem_i32(w0, w3);
@@ -70,10 +70,7 @@ fn main() {
             v31 = v30;
         }
         let v32: i32 = add_i32(w1, w2);
-        if is_stuck {
-            if steps < 32768u || is_first { state = 2u; }
-            break;
-        }
+        if is_stuck { if steps < 32768u || is_first { state = 2u; } break; }
         let next0 = v31;
         let next1 = v32;
         w0 = next0;

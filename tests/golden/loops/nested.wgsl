@@ -93,11 +93,11 @@ fn main() {
     var w6: bool = words[7] != 0u;
     var state = 1u;
     loop {
+        let is_first = steps == 0u;
         let v13: bool = lt_i32(w2, w3);
-        if is_stuck { state = 2u; break; }
+        if is_stuck { if steps < 32768u || is_first { state = 2u; } break; }
         if !(v13) { state = 0u; break; }
         if steps >= 32768u { break; }
-        let is_first = steps == 0u;
         steps++;
         is_stuck = is_stuck || !(w6);
         let v22: i32 = sub_i32(w3, w2);
@@ -122,10 +122,7 @@ fn main() {
             v43 = next1;
         }
         let v44: i32 = add_i32(w2, w4);
-        if is_stuck {
-            if steps < 32768u || is_first { state = 2u; }
-            break;
-        }
+        if is_stuck { if steps < 32768u || is_first { state = 2u; } break; }
         let next0 = w1;
         let next1 = v42;
         let next2 = v44;

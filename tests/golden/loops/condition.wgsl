@@ -1,0 +1,73 @@
+// Bits that no compiler may evaluate, since WGSL has no constants for infinity and NaN.
+var<private> infinity_bits: u32 = 0x7f800000u;
+var<private> nan_bits: u32 = 0x7fc00000u;
+
+fn is_nan(x: f32) -> bool {
+    return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+fn add_i32(x: i32, y: i32) -> i32 {
+    let v2: i32 = x + y;
+    return v2;
+}
+
+fn lt_i32(x: i32, y: i32) -> bool {
+    let v2: bool = x < y;
+    return v2;
+}
+
+fn mul_i32(x: i32, y: i32) -> i32 {
+    let v2: i32 = x * y;
+    return v2;
+}
+
+@group(0) @binding(0) var<storage, read_write> words: array<u32>;
+// The number of steps, and whether the iteration fails or takes too many of them.
+var<private> steps: u32;
+var<private> is_stuck: bool;
+
+@compute @workgroup_size(1)
+fn main() {
+    var w0: i32 = bitcast<i32>(words[1]);
+    var w1: i32 = bitcast<i32>(words[2]);
+    var w2: i32 = bitcast<i32>(words[3]);
+    var w3: i32 = bitcast<i32>(words[4]);
+    var w4: i32 = bitcast<i32>(words[5]);
+    var w5: i32 = bitcast<i32>(words[6]);
+    var state = 1u;
+    loop {
+        let is_first = steps == 0u;
+        var v19: i32 = w2;
+        loop {
+            is_stuck = is_stuck || steps >= 32768u;
+            steps++;
+            let v14: bool = lt_i32(v19, w4);
+            if is_stuck || !(v14) { break; }
+            let v18: i32 = add_i32(v19, w3);
+            let next0 = v18;
+            v19 = next0;
+        }
+        let v20: i32 = mul_i32(w0, v19);
+        let v21: bool = lt_i32(w0, w1);
+        if is_stuck { if steps < 32768u || is_first { state = 2u; } break; }
+        if !(v21) { state = 0u; break; }
+        if steps >= 32768u { break; }
+        steps++;
+        var v36: i32 = w2;
+        loop {
+            is_stuck = is_stuck || steps >= 32768u;
+            steps++;
+            let v31: bool = lt_i32(v36, w5);
+            if is_stuck || !(v31) { break; }
+            let v35: i32 = add_i32(v36, w3);
+            let next0 = v35;
+            v36 = next0;
+        }
+        let v37: i32 = add_i32(w0, w3);
+        if is_stuck { if steps < 32768u || is_first { state = 2u; } break; }
+        let next0 = v37;
+        w0 = next0;
+    }
+    words[1] = bitcast<u32>(w0);
+    words[0] = state;
+}
