@@ -275,13 +275,14 @@ impl SessionBuilder {
     /// what the device does not run.
     ///
     /// ```
-    /// use anabranch::Session;
     /// use anabranch::prelude::*;
+    /// use anabranch::{DType, Session, TensorType};
     ///
     /// let session = Session::builder().cpus(2).device("/cpu:1").build()?;
     /// let f = session.function(|x: Tensor| x * 2.0)?;
     /// assert_eq!(f.call(1.0)?, 2.0);
-    /// assert!(f.explain().to_string().contains("/cpu:1"));
+    /// let number = [TensorType::new(DType::F32, [])];
+    /// assert!(f.explain(&number)?.contains("/cpu:1"));
     /// let error = Session::builder().device("/gpu:0").build().unwrap_err();
     /// assert_eq!(error.message, "the session has no device /gpu:0");
     /// # Ok::<(), anabranch::Diagnostic>(())
