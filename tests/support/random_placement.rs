@@ -7,22 +7,32 @@ use anabranch::dsl::equality::one_nan_each;
 use anabranch::dsl::{Graph, HostTensor, interp};
 use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
 
-/// The partitions to try: the number of devices, and whether everything is lowered, kernels are
-/// interpreted, devices are simulated, and the number of opaque devices. Interpreted partitions
-/// must return the interpreter's values, bitwise except for NaNs.
-const CUTS: [(&str, u32, bool, bool, bool, u32); 11] = [
-    ("one device, everything lowered", 1, true, true, false, 0),
-    ("two devices", 2, false, true, false, 0),
-    ("two devices, everything lowered", 2, true, true, false, 0),
-    ("three devices", 3, false, true, false, 0),
-    ("three devices, everything lowered", 3, true, true, false, 0),
-    ("three devices, compiled", 3, false, false, false, 0),
-    ("three simulated devices", 3, false, true, true, 0),
-    ("two simulated devices, everything lowered", 2, true, true, true, 0),
-    ("an opaque device", 1, false, true, false, 1),
-    ("two opaque devices, everything lowered", 2, true, true, false, 2),
-    ("two opaque devices and a CPU", 3, false, true, false, 2),
-];
+/// The partitions to try. Those with interpreted kernels must return the interpreter's values,
+/// bitwise except for NaNs.
+fn cuts() -> [(&'static str, RandomPlacement); 15] {
+    let on = |devices| RandomPlacement { devices, interpreted: true, ..RandomPlacement::default() };
+    let lowered = |how| RandomPlacement { lower_everything: true, ..how };
+    let simulated = |how| RandomPlacement { simulated: true, ..how };
+    let opaque = |n, how| RandomPlacement { opaque: n, ..how };
+    let processes = |n, how| RandomPlacement { processes: n, ..how };
+    [
+        ("one device, everything lowered", lowered(on(1))),
+        ("two devices", on(2)),
+        ("two devices, everything lowered", lowered(on(2))),
+        ("three devices", on(3)),
+        ("three devices, everything lowered", lowered(on(3))),
+        ("three devices, compiled", RandomPlacement { interpreted: false, ..on(3) }),
+        ("three simulated devices", simulated(on(3))),
+        ("two simulated devices, everything lowered", simulated(lowered(on(2)))),
+        ("an opaque device", opaque(1, on(1))),
+        ("two opaque devices, everything lowered", opaque(2, lowered(on(2)))),
+        ("two opaque devices and a CPU", opaque(2, on(3))),
+        ("two processes", processes(2, on(2))),
+        ("two processes, everything lowered", processes(2, lowered(on(2)))),
+        ("three processes", processes(3, on(3))),
+        ("five devices in three processes, one of them opaque", processes(3, opaque(1, on(5)))),
+    ]
+}
 
 /// The numbers of concurrent loop iterations. Each partition gets one of them, which alternates
 /// over the graphs, and all with `ANABRANCH_SLOW`.
@@ -41,7 +51,7 @@ impl RandomPlacements {
         let seed = text.bytes().fold(0, |seed: u64, b| seed.wrapping_mul(31).wrapping_add(b.into()));
         let mut programs = Vec::new();
         let all = std::env::var_os("ANABRANCH_SLOW").is_some();
-        for (i, (name, devices, lower_everything, interpreted, simulated, opaque)) in CUTS.into_iter().enumerate() {
+        for (i, (name, cut)) in cuts().into_iter().enumerate() {
             if !all && !(i as u64 + seed).is_multiple_of(3) {
                 continue;
             }
@@ -49,16 +59,7 @@ impl RandomPlacements {
                 if !all && k != (i + (seed >> 32) as usize) % WINDOWS.len() {
                     continue;
                 }
-                let how = RandomPlacement {
-                    devices,
-                    seed,
-                    parallel_iterations,
-                    lower_everything,
-                    interpreted,
-                    simulated,
-                    opaque,
-                    gpus: 0,
-                };
+                let how = RandomPlacement { seed, parallel_iterations, ..cut };
                 programs.push((name, how, RandomlyPlacedProgram::new(graph.clone(), how)));
             }
         }

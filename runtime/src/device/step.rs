@@ -33,6 +33,13 @@ pub(crate) struct Event {
     pub(crate) end: Duration,
 }
 
+#[derive(Default)]
+struct Events {
+    queue: VecDeque<Event>,
+    /// Whether something else has happened that the next wait must not wait for.
+    is_woken: bool,
+}
+
 /// A running step.
 pub(crate) struct Step {
     print: PrintTo,
@@ -42,7 +49,7 @@ pub(crate) struct Step {
     /// The inputs of work that waits for a thread.
     waiting: Mutex<BTreeMap<Ticket, Vec<DeviceBuffer>>>,
     /// Events not handled yet.
-    events: Mutex<VecDeque<Event>>,
+    events: Mutex<Events>,
     more: Condvar,
     /// The clock of simulated devices, with their future events.
     clock: Option<Mutex<SimulatedClock>>,
@@ -82,7 +89,7 @@ impl Step {
         self.clock.as_ref().map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {
+    fn events(&self) -> MutexGuard<'_, Events> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -108,14 +115,25 @@ impl Step {
 
     /// Records the completion of work.
     pub(crate) fn complete(&self, event: Event) {
-        self.events().push_back(event);
+        self.events().queue.push_back(event);
         self.more.notify_one();
+    }
+
+    /// Ends the current or the next wait, without an event.
+    pub(crate) fn wake(&self) {
+        self.events().is_woken = true;
+        self.more.notify_one();
+    }
+
+    /// Prints text.
+    pub(crate) fn print(&self, stream: Stream, text: &str) {
+        (self.print)(stream, text);
     }
 
     /// Returns the next event, if there is one. Events of a simulated clock occur only in
     /// [`wait`](Self::wait).
     pub(crate) fn event(&self) -> Option<Event> {
-        self.events().pop_front()
+        self.events().queue.pop_front()
     }
 
     /// Waits for the next event for at most the given time. A simulated clock advances to its next
@@ -133,8 +151,11 @@ impl Step {
         if let Some(event) = self.late_events.take() {
             return Some(event);
         }
-        let wait = self.more.wait_timeout_while(self.events(), at_most, |events| events.is_empty());
-        wait.unwrap_or_else(PoisonError::into_inner).0.pop_front()
+        let is_idle = |events: &mut Events| events.queue.is_empty() && !events.is_woken;
+        let wait = self.more.wait_timeout_while(self.events(), at_most, is_idle);
+        let mut events = wait.unwrap_or_else(PoisonError::into_inner).0;
+        events.is_woken = false;
+        events.queue.pop_front()
     }
 }
 

@@ -13,6 +13,8 @@
 //! no node is left and all earlier iterations have ended. Later runs of the same loop reuse
 //! instances and their rings, so a step allocates nothing for them after warm-up.
 
+mod gate;
+
 use super::{
     BlockId, EdgeId, FlowOp, Frame, FrameId, KernelId, LoopId, NodeId, Sink, Source, Subgraph, SubgraphId, Target,
 };

@@ -39,19 +39,25 @@
 //! - F5. Observable effects (prints, and assertions in graphs that print) are on one device, in
 //!   program order.
 //!
-//! Only `driver` deals with threads, clocks or sockets.
+//! Only `driver` and `step_run` deal with threads and clocks. Nothing here knows sockets: other
+//! processes are behind [`remote`].
 
 mod build;
+pub(crate) mod distributed;
 pub(crate) mod driver;
 pub(crate) mod executor;
 mod explain;
+#[cfg(feature = "testing")]
+mod in_one_process;
 mod partition;
 #[cfg(feature = "testing")]
 pub(crate) mod random_placement;
 #[cfg(test)]
 mod reconstruct;
+pub(crate) mod remote;
 #[cfg(test)]
 mod simulation;
+mod step_run;
 
 use crate::device::DeviceId;
 use crate::id::id;

@@ -5,6 +5,9 @@ use crate::device::{
 };
 use crate::flow;
 use crate::flow::driver::Driver;
+use crate::flow::in_one_process;
+use crate::flow::remote::{ProcessId, Processes};
+use crate::flow::step_run::StepInputs;
 use crate::place::place_at_random_where;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::ir::VarId;
@@ -36,6 +39,9 @@ pub struct RandomPlacement {
     /// Whether devices are [simulated](crate::SimulatedDevice): results, predicates and transfers
     /// then arrive later, as events.
     pub simulated: bool,
+    /// The number of processes that the devices belong to, in turn. They are simulated: a thread each,
+    /// which exchange messages. Without effect on simulated devices.
+    pub processes: u32,
     /// The number of devices whose memory the host cannot see, and which complete work late and in
     /// a random order. The other devices are CPUs. Without
     /// effect on simulated devices.
@@ -69,6 +75,7 @@ impl Default for RandomPlacement {
             lower_everything: false,
             interpreted: false,
             simulated: false,
+            processes: 1,
             opaque: 0,
             #[cfg(feature = "gpu")]
             gpus: 0,
@@ -97,7 +104,8 @@ impl Default for RandomPlacement {
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct RandomlyPlacedProgram {
-    driver: Driver,
+    /// The driver of each process.
+    drivers: Vec<Driver>,
     /// The home of each variable.
     homes: Vec<Arc<dyn Device>>,
 }
@@ -123,7 +131,7 @@ fn shared_gpus() -> &'static [Arc<dyn Device>] {
 
 impl fmt::Debug for RandomlyPlacedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RandomlyPlacedProgram").field("partition", self.driver.partition()).finish_non_exhaustive()
+        f.debug_struct("RandomlyPlacedProgram").field("partition", self.drivers[0].partition()).finish_non_exhaustive()
     }
 }
 
@@ -163,7 +171,13 @@ impl RandomlyPlacedProgram {
         let options = CompileOptions { interpreted: how.interpreted, ..CompileOptions::default() };
         let vars = (0..graph.vars.len()).map(VarId::from_index);
         let homes = vars.map(|var| devices[placement.of_var(var).index()].clone()).collect();
-        Ok(RandomlyPlacedProgram { driver: Driver::new(graph, partition, &devices, options)?, homes })
+        let n_processes = if how.simulated { 1 } else { how.processes.max(1) };
+        let process_of = (0..how.devices).map(|device| ProcessId(device % n_processes)).collect::<Vec<_>>();
+        let driver = |process| {
+            let processes = Processes::new(ProcessId(process), process_of.clone());
+            Driver::new(graph.clone(), partition.clone(), &devices, processes, options)
+        };
+        Ok(RandomlyPlacedProgram { drivers: (0..n_processes).map(driver).collect::<Result<_>>()?, homes })
     }
 
     /// Runs the graph; see [`Program::run`](crate::Program::run).
@@ -171,10 +185,15 @@ impl RandomlyPlacedProgram {
         let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
         let stored = self.homes.iter().zip(&*vars).map(|(home, value)| home.store(value.clone()));
         let values: Vec<DeviceBuffer> = stored.collect::<Result<_>>()?;
-        let given = self.driver.run(inputs, &values, print, Arc::default(), None)?;
-        for (var, value) in given.assigned {
+        let step_inputs = StepInputs { inputs, var: &|var| values[var.index()].clone() };
+        let results = match &self.drivers[..] {
+            [driver] => driver.run(step_inputs, print, Arc::default(), None, None),
+            drivers => in_one_process::run(drivers, inputs, &values, print),
+        };
+        let results = results.map_err(|failure| failure.error)?;
+        for (var, value) in results.assigned {
             vars[var.index()] = self.homes[var.index()].fetch(value)?;
         }
-        Ok(given.outputs)
+        Ok(results.outputs.into_iter().map(|output| output.expect("the subgraphs compute all outputs")).collect())
     }
 }

@@ -3,6 +3,8 @@
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
 use crate::device::{CompileOptions, DeviceId, Executable, StepCx};
+use crate::flow::distributed::DistributedGraph;
+use crate::flow::remote::Processes;
 use crate::flow::{self, driver::Driver};
 use crate::place::{self, Outside, Placement};
 use crate::session::devices::Devices;
@@ -86,8 +88,9 @@ impl PlacedGraph {
             return Ok((PlacedGraph { executable, placement: choice.then_some(placement), on }, homes));
         }
         let partition = flow::partition(graph, &placement, devices.flow);
-        let driver = Driver::new(graph.clone(), partition, &devices.all, options)?;
-        Ok((PlacedGraph { executable: Box::new(driver), placement: Some(placement), on: None }, homes))
+        let driver = Driver::new(graph.clone(), partition, &devices.all, Processes::only_caller(), options)?;
+        let executable = Box::new(DistributedGraph::new(driver, None));
+        Ok((PlacedGraph { executable, placement: Some(placement), on: None }, homes))
     }
 
     /// Returns the graph that is compiled.

@@ -1,0 +1,141 @@
+//! Several processes of a step, simulated in one: a driver for each, on a thread of its own, with
+//! mailboxes in memory. For tests of all that does not need sockets.
+
+use super::SubgraphId;
+use super::driver::{Driver, StepResults};
+use super::executor::DeviceMessage;
+use super::remote::{Arrival, Mailbox, Others, ProcessId, StepFailure};
+use super::step_run::StepInputs;
+use crate::device::{DeviceBuffer, PrintTo};
+use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::ir::VarId;
+use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Result};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The receiver of one process.
+#[derive(Debug)]
+enum Inbox {
+    /// The process has not begun the step. What has arrived waits.
+    Closed(Vec<Arrival>),
+    Open(Arc<Mailbox>),
+}
+
+/// The processes of one step.
+#[derive(Debug)]
+struct Cluster {
+    inboxes: Vec<Mutex<Inbox>>,
+    stops: Vec<Arc<StopFlag>>,
+    assigned: Mutex<Vec<(VarId, DeviceBuffer)>>,
+}
+
+impl Cluster {
+    fn inbox(&self, process: ProcessId) -> MutexGuard<'_, Inbox> {
+        self.inboxes[process.0 as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn deliver(&self, process: ProcessId, arrival: Arrival) {
+        match &mut *self.inbox(process) {
+            Inbox::Closed(waiting) => waiting.push(arrival),
+            Inbox::Open(mailbox) => mailbox.push(arrival),
+        }
+    }
+
+    fn open(&self, process: ProcessId, mailbox: &Arc<Mailbox>) {
+        let before = std::mem::replace(&mut *self.inbox(process), Inbox::Open(mailbox.clone()));
+        let Inbox::Closed(waiting) = before else { panic!("a process begins a step once") };
+        waiting.into_iter().for_each(|arrival| mailbox.push(arrival));
+    }
+
+    /// Runs a participant and reports its end.
+    fn participate(self: &Arc<Self>, process: ProcessId, driver: &Driver, vars: &[DeviceBuffer]) {
+        let this = self.clone();
+        let print: PrintTo = Arc::new(move |stream, text: &str| {
+            this.deliver(ProcessId::CALLER, Arrival::Print { stream, text: text.to_owned() });
+        });
+        let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
+            self.open(process, mailbox);
+            Ok(Box::new(ProcessView { own: process, cluster: self.clone() }))
+        };
+        let inputs = StepInputs { inputs: &[], var: &|var| vars[var.index()].clone() };
+        let end = match driver.run(inputs, print, self.stops[process.0 as usize].clone(), Some(&begin), None) {
+            Ok(StepResults { outputs, assigned }) => {
+                for (index, tensor) in (0..).zip(outputs) {
+                    if let Some(tensor) = tensor {
+                        self.deliver(ProcessId::CALLER, Arrival::Output { index, tensor });
+                    }
+                }
+                self.assigned.lock().unwrap_or_else(PoisonError::into_inner).extend(assigned);
+                Arrival::Ended { process }
+            }
+            Err(failure) => Arrival::Failed { process, failure },
+        };
+        self.deliver(ProcessId::CALLER, end);
+    }
+}
+
+/// The cluster as one process sees it.
+#[derive(Debug)]
+struct ProcessView {
+    own: ProcessId,
+    cluster: Arc<Cluster>,
+}
+
+impl Others for ProcessView {
+    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+        self.cluster.deliver(process, Arrival::Message { process: self.own, from, to, message });
+    }
+
+    fn awaited(&self) -> Vec<ProcessId> {
+        let n = self.cluster.inboxes.len() as u32;
+        (1..n).map(ProcessId).filter(|_| self.own == ProcessId::CALLER).collect()
+    }
+
+    fn assigned(&mut self) -> Vec<(VarId, DeviceBuffer)> {
+        match self.own {
+            ProcessId::CALLER => {
+                std::mem::take(&mut *self.cluster.assigned.lock().unwrap_or_else(PoisonError::into_inner))
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn abort(&mut self) {
+        if self.own == ProcessId::CALLER {
+            self.cluster.stops.iter().skip(1).for_each(|stop| stop.stop(ErrorKind::Cancelled));
+        }
+    }
+}
+
+/// Runs a step of a program whose first driver is the caller's and whose other drivers are those of
+/// participants.
+pub(super) fn run(
+    drivers: &[Driver],
+    inputs: &[HostTensor],
+    vars: &[DeviceBuffer],
+    print: PrintTo,
+) -> Result<StepResults, StepFailure> {
+    let cluster = Arc::new(Cluster {
+        inboxes: drivers.iter().map(|_| Mutex::new(Inbox::Closed(Vec::new()))).collect(),
+        stops: drivers.iter().map(|_| Arc::default()).collect(),
+        assigned: Mutex::default(),
+    });
+    std::thread::scope(|scope| {
+        let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
+            cluster.open(ProcessId::CALLER, mailbox);
+            for (process, driver) in (0..).map(ProcessId).zip(drivers).skip(1) {
+                let cluster = cluster.clone();
+                let thread = std::thread::Builder::new();
+                let spawned = thread.spawn_scoped(scope, move || cluster.participate(process, driver, vars));
+                spawned.map_err(|e| Diagnostic::new(format!("a participant has no thread: {e}")))?;
+            }
+            for (index, input) in (0..).zip(inputs) {
+                for process in (1..drivers.len() as u32).map(ProcessId) {
+                    cluster.deliver(process, Arrival::Input { index, tensor: input.clone() });
+                }
+            }
+            Ok(Box::new(ProcessView { own: ProcessId::CALLER, cluster: cluster.clone() }))
+        };
+        let step_inputs = StepInputs { inputs, var: &|var| vars[var.index()].clone() };
+        drivers[0].run(step_inputs, print, cluster.stops[0].clone(), Some(&begin), None)
+    })
+}

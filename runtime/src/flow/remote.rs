@@ -1,0 +1,207 @@
+//! A step whose subgraphs run in several processes, as one of these processes sees it.
+//!
+//! The process that called the function begins the step in all others and ends it: it is the
+//! *caller*. The others are *participants*. Each process runs the executors of its own subgraphs.
+//! [`Others`] sends messages to subgraphs of other processes, and a [`Mailbox`] receives theirs.
+//!
+//! Invariants:
+//!
+//! - R1. Values travel as tensors in host memory. Each process brings them to its devices.
+//! - R2. What arrives is not trusted: a message that the step does not expect fails the step
+//!   ([`Executor::admit`](super::executor::Executor::admit)).
+//! - R3. A participant reports its end once, when all of its subgraphs have ended and all fences of
+//!   its devices are complete, or when it has failed. The caller commits when all participants have
+//!   ended without a failure.
+//! - R4. A mailbox is bound to one step. Whatever arrives after the step is dropped.
+//!
+//! This module must not know sockets, addresses or encodings.
+
+use super::executor::DeviceMessage;
+use super::{Edge, Partition, SubgraphId};
+use crate::device::{DeviceBuffer, DeviceId, Step};
+use anabranch_dsl::format::Stream;
+use anabranch_dsl::ir::VarId;
+use anabranch_dsl::{Diagnostic, HostTensor, Result};
+use smallvec::SmallVec;
+use std::collections::VecDeque;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The position of a node in a sequential run: the index in its region of each enclosing node,
+/// outermost first, with the iteration and the region entered, and then its own index. Positions
+/// compare lexicographically.
+pub(crate) type Position = SmallVec<[u64; 8]>;
+
+/// A process among those that run a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ProcessId(pub(crate) u32);
+
+impl ProcessId {
+    /// The process that calls the function.
+    pub(crate) const CALLER: ProcessId = ProcessId(0);
+}
+
+/// The processes of the devices of a program.
+#[derive(Clone, Debug)]
+pub(crate) struct Processes {
+    /// The process that runs this code.
+    pub(crate) own: ProcessId,
+    of_device: Vec<ProcessId>,
+}
+
+impl Processes {
+    /// Returns the map for devices that are all in this process, the caller.
+    pub(crate) fn only_caller() -> Processes {
+        Processes { own: ProcessId::CALLER, of_device: Vec::new() }
+    }
+
+    /// Returns the map for devices with these processes, in order, as `own` sees it.
+    pub(crate) fn new(own: ProcessId, of_device: Vec<ProcessId>) -> Processes {
+        Processes { own, of_device }
+    }
+
+    /// Returns the process of a device.
+    pub(crate) fn of(&self, device: DeviceId) -> ProcessId {
+        self.of_device.get(device.index()).copied().unwrap_or(ProcessId::CALLER)
+    }
+
+    /// Returns whether a device is in this process.
+    pub(crate) fn is_here(&self, device: DeviceId) -> bool {
+        self.of(device) == self.own
+    }
+}
+
+/// The failure of a step in one process.
+#[derive(Clone, Debug)]
+pub(crate) struct StepFailure {
+    /// The position of the operation, if one failed.
+    pub(crate) position: Option<Position>,
+    pub(crate) error: Diagnostic,
+}
+
+impl From<Diagnostic> for StepFailure {
+    fn from(error: Diagnostic) -> StepFailure {
+        StepFailure { position: None, error }
+    }
+}
+
+/// What arrives from another process during a step.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    /// A message from a subgraph of `process` to a subgraph of this process.
+    Message { process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor> },
+    /// At a participant: an input of the graph.
+    Input { index: u32, tensor: HostTensor },
+    /// At the caller: an output of the graph.
+    Output { index: u32, tensor: HostTensor },
+    /// At the caller: text that a participant printed.
+    Print { stream: Stream, text: String },
+    /// At the caller: a participant has ended, and all of its outputs have arrived.
+    Ended { process: ProcessId },
+    /// At the caller: a participant has failed. It has ended, too.
+    Failed { process: ProcessId, failure: StepFailure },
+    /// Another process is lost or misbehaves, so the step cannot end.
+    Lost(Diagnostic),
+}
+
+/// The receiver of a step.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    arrivals: Mutex<VecDeque<Arrival>>,
+    step: Arc<Step>,
+}
+
+impl Mailbox {
+    pub(crate) fn new(step: Arc<Step>) -> Mailbox {
+        Mailbox { arrivals: Mutex::default(), step }
+    }
+
+    fn arrivals(&self) -> MutexGuard<'_, VecDeque<Arrival>> {
+        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an arrival, from any thread.
+    pub(crate) fn push(&self, arrival: Arrival) {
+        self.arrivals().push_back(arrival);
+        self.step.wake();
+    }
+
+    /// Returns the next arrival.
+    pub(crate) fn pop(&self) -> Option<Arrival> {
+        self.arrivals().pop_front()
+    }
+
+    /// Returns the step.
+    pub(crate) fn step(&self) -> &Arc<Step> {
+        &self.step
+    }
+}
+
+/// The other processes of a running step. It is dropped at the end of the step.
+pub(crate) trait Others: Debug + Send {
+    /// Sends a message from a subgraph of this process to a subgraph of another process.
+    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>);
+
+    /// Returns the participants whose end this process awaits: all for the caller, none for a
+    /// participant.
+    fn awaited(&self) -> Vec<ProcessId>;
+
+    /// Returns the new values of variables that other processes have assigned, as buffers of their
+    /// devices. It is called once, at the commit.
+    fn assigned(&mut self) -> Vec<(VarId, DeviceBuffer)>;
+
+    /// Ends the step everywhere, because it has failed here or elsewhere.
+    fn abort(&mut self);
+}
+
+/// The other processes that run subgraphs of a program, as the caller sees them.
+pub(crate) trait OtherProcesses: Debug + Send + Sync {
+    /// Begins a step in all other processes. Their messages go to the mailbox.
+    fn begin(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>>;
+}
+
+/// Checks the parts of a message that do not depend on the progress of the step.
+///
+/// # Errors
+/// Fails if the sender or the receiver is wrong, or if a value has the wrong type. The error is the
+/// predicate of a sentence about the message.
+pub(crate) fn check_message(
+    partition: &Partition,
+    processes: &Processes,
+    process: ProcessId,
+    (from, to): (SubgraphId, SubgraphId),
+    message: &DeviceMessage<HostTensor>,
+) -> Result<(), String> {
+    let part = |id: SubgraphId| partition.parts.get(id.index());
+    let (Some(sender), Some(receiver)) = (part(from), part(to)) else {
+        return Err("names a subgraph that does not exist".to_owned());
+    };
+    if processes.of(sender.device) != process || process == processes.own {
+        return Err("does not come from the process that it names".to_owned());
+    }
+    if !processes.is_here(receiver.device) {
+        return Err("is for another process".to_owned());
+    }
+    match message {
+        DeviceMessage::Value { edge, value, .. } => {
+            let Some(Edge { from: expected_from, to: expected_to, ty, .. }) = partition.edges.get(edge.index()) else {
+                return Err("names an edge that does not exist".to_owned());
+            };
+            if (*expected_from, *expected_to) != (from, to) {
+                return Err("is on an edge between other subgraphs".to_owned());
+            }
+            let expected = ty.as_tensor().ok_or("is on an edge of a value that is no tensor")?;
+            match expected.compatible(&value.ty()) {
+                true => Ok(()),
+                false => Err(format!("has a value of type {} instead of {expected}", value.ty())),
+            }
+        }
+        DeviceMessage::Credit { of, .. } => match partition.loops.get(of.index()) {
+            None => Err("names a loop that does not exist".to_owned()),
+            Some(of) if of.leader != to => {
+                Err("reports iterations to a process that does not wait for them".to_owned())
+            }
+            Some(_) => Ok(()),
+        },
+    }
+}

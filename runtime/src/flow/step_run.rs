@@ -1,0 +1,606 @@
+//! A running step: what the driver does with the actions of executors, the events of devices and
+//! the arrivals from other processes.
+
+use super::driver::Driver;
+use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
+use super::remote::{Arrival, Mailbox, Others, Position, ProcessId, StepFailure, check_message};
+use super::{EdgeId, KernelId, Sink, Source, SubgraphId};
+use crate::device::timeline::Span;
+use crate::device::{DeviceBuffer, Event, Progress, Step, Ticket, error_on};
+use anabranch_dsl::ir::{Node, VarId};
+use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a step reads.
+#[derive(Clone, Copy)]
+pub(crate) struct StepInputs<'a> {
+    /// The inputs of the graph. A participant has none at first: they arrive.
+    pub(crate) inputs: &'a [HostTensor],
+    /// Returns the value of a variable on a device of this process.
+    pub(crate) var: &'a dyn Fn(VarId) -> DeviceBuffer,
+}
+
+/// The other processes of a step.
+#[derive(Debug)]
+pub(super) struct OtherSide {
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) others: Box<dyn Others>,
+    /// The participants that have not ended.
+    pub(super) awaited: Vec<ProcessId>,
+}
+
+/// A pending operation and its purpose.
+#[derive(Debug)]
+pub(super) enum PendingOp {
+    /// A copy of a step input to the device of a subgraph.
+    Load { part: SubgraphId, task: TaskId },
+    /// A kernel running on a device.
+    Run { part: SubgraphId, task: TaskId, kernel: KernelId },
+    /// A copy of a predicate to the host.
+    Read { part: SubgraphId, task: TaskId },
+    /// A transfer of a value to another subgraph.
+    Send { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
+    /// The first leg of a transfer between devices without a way from one to the other: to the
+    /// host.
+    SendToHost { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
+    /// The second leg.
+    SendFromHost { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
+    /// A copy to the host of a value for another process.
+    SendAway { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
+    /// A transfer of any other message to another subgraph.
+    Tell { from: SubgraphId, to: SubgraphId, message: DeviceMessage<DeviceBuffer> },
+    /// A copy of a step output to the host.
+    Give { part: SubgraphId, output: u32 },
+    /// The fence of a device at the end of the step.
+    Fence { part: SubgraphId },
+}
+
+impl PendingOp {
+    /// Returns the subgraph whose device does the work.
+    fn part(&self) -> SubgraphId {
+        match *self {
+            PendingOp::Load { part, .. }
+            | PendingOp::Run { part, .. }
+            | PendingOp::Read { part, .. }
+            | PendingOp::Give { part, .. }
+            | PendingOp::Fence { part }
+            | PendingOp::SendFromHost { to: part, .. } => part,
+            PendingOp::Send { from, .. }
+            | PendingOp::SendToHost { from, .. }
+            | PendingOp::SendAway { from, .. }
+            | PendingOp::Tell { from, .. } => from,
+        }
+    }
+}
+
+/// A kernel that failed, here or in another process.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) position: Position,
+    pub(super) error: Diagnostic,
+    /// The time of the first failure of the step.
+    since: Instant,
+}
+
+/// Maximum number of actions of one executor before the next executor's turn.
+const TURN: usize = 64;
+
+/// Maximum wait for a device before checking the stop flag again.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+/// Maximum time for which a step that has failed looks for failures that come earlier. Kernels
+/// before the failed one may never end, or wait for a thread that is busy.
+const FAILURE_PATIENCE: Duration = Duration::from_millis(100);
+
+/// A running step.
+pub(super) struct StepRun<'a> {
+    driver: &'a Driver,
+    inputs: StepInputs<'a>,
+    /// At a participant: the inputs of the graph that have arrived.
+    arrived: Vec<Option<HostTensor>>,
+    /// The loads of inputs that have not arrived.
+    loads: Vec<(u32, SubgraphId, TaskId)>,
+    pub(super) step: Arc<Step>,
+    pub(super) others: Option<OtherSide>,
+    /// The executors of the subgraphs of this process.
+    pub(super) executors: Vec<Option<Executor<DeviceBuffer>>>,
+    pending: Pending,
+    /// Empty vectors for reuse.
+    spare: Vec<Vec<DeviceBuffer>>,
+    pub(super) outputs: Vec<Option<HostTensor>>,
+    pub(super) assigned: Vec<(VarId, DeviceBuffer)>,
+    /// Whether the fences of the devices were requested.
+    is_fenced: bool,
+    /// The node that ran last.
+    last: Option<Node>,
+    /// Of the failures found so far, the one that a sequential run finds first.
+    pub(super) failure: Option<Failure>,
+    /// The recorded spans, if a timeline was requested.
+    pub(super) spans: Option<Vec<Span>>,
+}
+
+/// The pending operations by ticket.
+#[derive(Debug, Default)]
+struct Pending {
+    work: Vec<Option<PendingOp>>,
+    free: Vec<u32>,
+}
+
+impl Pending {
+    /// Returns a ticket that no pending operation has.
+    fn ticket(&self) -> Ticket {
+        Ticket(self.free.last().copied().unwrap_or(self.work.len() as u32))
+    }
+
+    /// Registers a pending operation, whose completion is an event with `ticket`.
+    fn add(&mut self, ticket: Ticket, work: PendingOp) {
+        self.free.pop();
+        if ticket.index() == self.work.len() {
+            self.work.push(None);
+        }
+        self.work[ticket.index()] = Some(work);
+    }
+
+    fn take(&mut self, ticket: Ticket) -> PendingOp {
+        self.free.push(ticket.0);
+        self.work[ticket.index()].take().expect("pending work has exactly one event")
+    }
+
+    fn len(&self) -> usize {
+        self.work.len() - self.free.len()
+    }
+}
+
+impl<'a> StepRun<'a> {
+    pub(super) fn new(
+        driver: &'a Driver,
+        inputs: StepInputs<'a>,
+        step: Arc<Step>,
+        others: Option<OtherSide>,
+        executors: Vec<Option<Executor<DeviceBuffer>>>,
+        spans: Option<Vec<Span>>,
+    ) -> StepRun<'a> {
+        StepRun {
+            driver,
+            inputs,
+            arrived: Vec::new(),
+            loads: Vec::new(),
+            step,
+            others,
+            executors,
+            pending: Pending::default(),
+            spare: Vec::new(),
+            outputs: vec![None; driver.graph.outputs().len()],
+            assigned: Vec::new(),
+            is_fenced: false,
+            last: None,
+            failure: None,
+            spans,
+        }
+    }
+
+    fn executor(&mut self, part: SubgraphId) -> &mut Executor<DeviceBuffer> {
+        self.executors[part.index()].as_mut().expect("the subgraph is in this process")
+    }
+
+    fn tag_of(&self, part: SubgraphId, task: TaskId) -> Tag {
+        self.executors[part.index()].as_ref().expect("the subgraph is in this process").tag_of(task)
+    }
+
+    /// Runs the step to its end, or to a failure.
+    pub(super) fn drive(&mut self) -> Result<()> {
+        loop {
+            let mut idle = true;
+            for part in 0..self.executors.len() {
+                for _ in 0..TURN {
+                    let Some(executor) = &mut self.executors[part] else { break };
+                    let Some(action) = executor.poll() else { break };
+                    idle = false;
+                    self.check_stop()?;
+                    if let Action::Run { task, kernel, .. } = action
+                        && !self.is_before_failure(SubgraphId(part as u32), task, kernel)
+                    {
+                        continue;
+                    }
+                    self.act(SubgraphId(part as u32), action)?;
+                }
+            }
+            while let Some(event) = self.step.event() {
+                idle = false;
+                self.happened(event)?;
+            }
+            while let Some(arrival) = self.others.as_ref().and_then(|other| other.mailbox.pop()) {
+                idle = false;
+                self.arrived(arrival)?;
+            }
+            if self.has_failed(idle) {
+                return Ok(());
+            }
+            if !idle {
+                continue;
+            }
+            if self.pending.len() == 0 && self.executors.iter().flatten().all(Executor::is_finished) {
+                if !self.is_fenced {
+                    self.fence()?;
+                    continue;
+                }
+                if self.others.as_ref().is_none_or(|other| other.awaited.is_empty()) {
+                    return Ok(());
+                }
+            }
+            assert!(self.pending.len() > 0 || self.others.is_some(), "a step is stuck\n{}", self.driver.graph);
+            // The step waits for the running kernel, so a stop is reported there.
+            let running = self.pending.work.iter().flatten().find_map(|work| match *work {
+                PendingOp::Run { part, kernel, .. } => self.driver.last_node(part, kernel),
+                _ => None,
+            });
+            self.last = running.or(self.last);
+            if let Some(event) = self.step.wait(PATIENCE) {
+                self.happened(event)?;
+            }
+            self.check_stop()?;
+        }
+    }
+
+    /// Fails if the call is to stop.
+    fn check_stop(&self) -> Result<()> {
+        let Some(kind) = self.step.stop.get() else { return Ok(()) };
+        Err(self.driver.stopped(kind, self.last))
+    }
+
+    /// Handles the failure of a kernel: kernels that a sequential run would have run before still
+    /// run for a while, since one of them may fail, too. Returns the error if the call was stopped.
+    fn failed(&mut self, part: SubgraphId, task: TaskId, kernel: KernelId, error: Diagnostic) -> Result<()> {
+        let driver = self.driver;
+        let error = driver.kernel_error(part, kernel, error);
+        if error.kind.is_stop() {
+            return Err(error);
+        }
+        let node = driver.failing_node(part, kernel, error.loc());
+        let position = driver.position(node, &self.tag_of(part, task));
+        self.failed_at(position, error);
+        Ok(())
+    }
+
+    /// Keeps a failure if it is the first in the order of a sequential run.
+    fn failed_at(&mut self, position: Position, error: Diagnostic) {
+        let since = self.failure.as_ref().map_or_else(Instant::now, |failure| failure.since);
+        if self.failure.as_ref().is_none_or(|earlier| position < earlier.position) {
+            self.failure = Some(Failure { position, error, since });
+        }
+    }
+
+    /// Returns whether a sequential run runs a kernel before the one that failed, if one has.
+    fn is_before_failure(&self, part: SubgraphId, task: TaskId, kernel: KernelId) -> bool {
+        self.failure.as_ref().is_none_or(|failure| {
+            let node = self.driver.first_node(part, kernel);
+            self.driver.position(node, &self.tag_of(part, task)) < failure.position
+        })
+    }
+
+    /// Returns whether the step has failed and is over: its executors are idle and no pending
+    /// operation can change its error, or it has looked for other failures long enough.
+    ///
+    /// What other processes still send may run kernels that come earlier. A participant waits for
+    /// it as long as for its own kernels, and the caller, which then hears of the failures of
+    /// participants, twice as long.
+    fn has_failed(&self, idle: bool) -> bool {
+        let Some(failure) = &self.failure else { return false };
+        if let Some(other) = &self.others {
+            return match other.others.awaited()[..] {
+                [] => failure.since.elapsed() > FAILURE_PATIENCE,
+                _ => other.awaited.is_empty() && idle || failure.since.elapsed() > 2 * FAILURE_PATIENCE,
+            };
+        }
+        let may_change = |work: &PendingOp| match *work {
+            PendingOp::Run { part, task, kernel } => self.is_before_failure(part, task, kernel),
+            _ => true,
+        };
+        failure.since.elapsed() > FAILURE_PATIENCE || idle && !self.pending.work.iter().flatten().any(may_change)
+    }
+
+    /// Stops all pending operations and waits until their memory is released.
+    pub(super) fn end(&mut self) {
+        if self.pending.len() > 0 {
+            self.step.stop.stop(ErrorKind::Cancelled);
+            for ticket in self.step.withdraw() {
+                self.pending.take(ticket);
+            }
+        }
+        while self.pending.len() > 0 {
+            if let Some(event) = self.step.wait(PATIENCE) {
+                self.pending.take(event.ticket);
+            }
+        }
+    }
+
+    /// Requests the fences of all devices. Nothing is committed before they are complete.
+    fn fence(&mut self) -> Result<()> {
+        self.is_fenced = true;
+        for part in (0..self.executors.len() as u32).map(SubgraphId) {
+            if self.executors[part.index()].is_none() {
+                continue;
+            }
+            let ticket = self.pending.ticket();
+            let device = self.driver.device(part);
+            let progress = device.fence(&self.step, ticket).map_err(|e| error_on(device, e))?;
+            self.begun(ticket, PendingOp::Fence { part }, progress)?;
+        }
+        Ok(())
+    }
+
+    /// Submits an action of an executor to its device.
+    fn act(&mut self, part: SubgraphId, action: Action<DeviceBuffer>) -> Result<()> {
+        let (driver, device) = (self.driver, self.driver.device(part));
+        let ticket = self.pending.ticket();
+        let begin = self.spans.as_ref().map(|_| self.step.now());
+        let mut vector = |value: Option<DeviceBuffer>| {
+            let mut values = self.spare.pop().unwrap_or_default();
+            values.extend(value);
+            values
+        };
+        let (work, progress) = match action {
+            Action::Load { task, source } => {
+                let progress = match source {
+                    Source::Input(i) => {
+                        let given = self.inputs.inputs.get(i as usize);
+                        let Some(input) = given.or_else(|| self.arrived.get(i as usize)?.as_ref()) else {
+                            self.loads.push((i, part, task));
+                            return Ok(());
+                        };
+                        device.upload(vector(Some(DeviceBuffer::from_host(input.clone()))), &self.step, ticket)
+                    }
+                    Source::Var(var) => Progress::Complete(vector(Some((self.inputs.var)(var)))),
+                };
+                (PendingOp::Load { part, task }, progress)
+            }
+            Action::Run { task, kernel, inputs } => {
+                self.last = driver.last_node(part, kernel);
+                let loaded = &driver.kernels[part.index()][kernel.index()];
+                match loaded.enqueue(inputs, &self.step, ticket) {
+                    Ok(progress) => (PendingOp::Run { part, task, kernel }, progress),
+                    Err(error) => return self.failed(part, task, kernel, error),
+                }
+            }
+            Action::Read { task, predicate } => {
+                (PendingOp::Read { part, task }, device.download(vector(Some(predicate)), &self.step, ticket))
+            }
+            Action::Send { to, message: DeviceMessage::Value { edge, tag, value } } if !driver.is_here(to) => {
+                let progress = device.download(vector(Some(value)), &self.step, ticket);
+                (PendingOp::SendAway { from: part, to, edge, tag }, progress)
+            }
+            Action::Send { to, message: DeviceMessage::Credit { of, tag, finished } } if !driver.is_here(to) => {
+                self.send_away(part, to, DeviceMessage::Credit { of, tag, finished });
+                return Ok(());
+            }
+            Action::Send { to, message: DeviceMessage::Value { edge, tag, value } } => {
+                match device.copy(vector(Some(value)), driver.device(to), &self.step, ticket) {
+                    Ok(progress) => (PendingOp::Send { from: part, to, edge, tag }, progress),
+                    Err(values) => {
+                        let progress = device.download(values, &self.step, ticket);
+                        (PendingOp::SendToHost { from: part, to, edge, tag }, progress)
+                    }
+                }
+            }
+            Action::Send { to, message } => {
+                let progress = device.copy(vector(None), driver.device(to), &self.step, ticket);
+                (PendingOp::Tell { from: part, to, message }, progress.unwrap_or_else(Progress::Complete))
+            }
+            Action::Give { sink: Sink::Assign(var), value } => {
+                self.assigned.push((var, value));
+                return Ok(());
+            }
+            Action::Give { sink: Sink::Output(i), value } => {
+                (PendingOp::Give { part, output: i }, device.download(vector(Some(value)), &self.step, ticket))
+            }
+        };
+        // A kernel that completed synchronously is timed here. A synchronous copy takes no time.
+        if let (Some(begin), PendingOp::Run { .. }, Progress::Complete(_)) = (begin, &work, &progress) {
+            self.span(&work, begin, self.step.now());
+        }
+        self.begun(ticket, work, progress)
+    }
+
+    /// Sends a message to a subgraph of another process.
+    fn send_away(&self, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+        let other = self.others.as_ref().expect("the subgraph is in another process");
+        other.others.send(self.driver.process_of(to), from, to, message);
+    }
+
+    /// Registers an operation that has begun, or handles its completion.
+    fn begun(&mut self, ticket: Ticket, work: PendingOp, progress: Progress) -> Result<()> {
+        match progress {
+            Progress::Complete(values) => self.completed(work, values),
+            Progress::Later => {
+                self.pending.add(ticket, work);
+                Ok(())
+            }
+        }
+    }
+
+    /// Handles an event of a device.
+    fn happened(&mut self, event: Event) -> Result<()> {
+        let work = self.pending.take(event.ticket);
+        let outcome = event.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let values = match (outcome, &work) {
+            (Ok(values), _) => values,
+            (Err(error), &PendingOp::Run { part, task, kernel }) => return self.failed(part, task, kernel, error),
+            (Err(error), work) => return Err(error_on(self.driver.device(work.part()), error)),
+        };
+        self.span(&work, event.begin, event.end);
+        self.completed(work, values)
+    }
+
+    /// Handles what has arrived from another process.
+    fn arrived(&mut self, arrival: Arrival) -> Result<()> {
+        let driver = self.driver;
+        match arrival {
+            Arrival::Message { process, from, to, message } => {
+                check_message(&driver.partition, &driver.processes, process, (from, to), &message)
+                    .map_err(|wrong| driver.violation(process, "a message", &wrong))?;
+                match message {
+                    DeviceMessage::Value { edge, tag, value } => {
+                        let ticket = self.pending.ticket();
+                        let values = vec![DeviceBuffer::from_host(value)];
+                        let progress = driver.device(to).upload(values, &self.step, ticket);
+                        self.begun(ticket, PendingOp::SendFromHost { from, to, edge, tag }, progress)
+                    }
+                    DeviceMessage::Credit { of, tag, finished } => {
+                        self.deliver(from, to, DeviceMessage::Credit { of, tag, finished })
+                    }
+                }
+            }
+            Arrival::Input { index, tensor } => {
+                let i = index as usize;
+                let input = driver.graph.inputs().get(i).map(|&input| driver.graph.ty(input).element());
+                self.arrived.resize(driver.graph.inputs().len(), None);
+                if input.is_none_or(|ty| !ty.compatible(&tensor.ty())) || self.arrived[i].is_some() {
+                    return Err(driver.violation(ProcessId::CALLER, "an input", "is none that the step waits for"));
+                }
+                self.arrived[i] = Some(tensor.clone());
+                let waiting = std::mem::take(&mut self.loads);
+                for (waits_for, part, task) in waiting {
+                    if waits_for != index {
+                        self.loads.push((waits_for, part, task));
+                        continue;
+                    }
+                    let ticket = self.pending.ticket();
+                    let values = vec![DeviceBuffer::from_host(tensor.clone())];
+                    let progress = driver.device(part).upload(values, &self.step, ticket);
+                    self.begun(ticket, PendingOp::Load { part, task }, progress)?;
+                }
+                Ok(())
+            }
+            Arrival::Output { index, tensor } => {
+                let output = driver.graph.outputs().get(index as usize);
+                let fits = output.is_some_and(|&output| driver.graph.ty(output).element().compatible(&tensor.ty()));
+                if !fits || self.outputs[index as usize].is_some() {
+                    return Err(Diagnostic::new("a peer sent an output that the step does not wait for"));
+                }
+                self.outputs[index as usize] = Some(tensor);
+                Ok(())
+            }
+            Arrival::Print { stream, text } => {
+                self.step.print(stream, &text);
+                Ok(())
+            }
+            Arrival::Ended { process } => {
+                self.ended(process);
+                Ok(())
+            }
+            Arrival::Failed { process, failure: StepFailure { position, error } } => {
+                self.ended(process);
+                match position {
+                    Some(position) if !error.kind.is_stop() => self.failed_at(position, error),
+                    _ => return Err(error),
+                }
+                Ok(())
+            }
+            Arrival::Lost(error) => Err(error),
+        }
+    }
+
+    /// Notes that a participant has ended.
+    fn ended(&mut self, process: ProcessId) {
+        if let Some(other) = &mut self.others {
+            other.awaited.retain(|&awaited| awaited != process);
+        }
+    }
+
+    /// Gives a message to an executor. A message of another process passes its gate.
+    fn deliver(&mut self, from: SubgraphId, to: SubgraphId, message: DeviceMessage<DeviceBuffer>) -> Result<()> {
+        let driver = self.driver;
+        let executor = self.executor(to);
+        if !driver.is_here(from) {
+            let admitted = executor.admit(from, &message);
+            admitted.map_err(|wrong| driver.violation(driver.process_of(from), "a message", wrong))?;
+        }
+        executor.on_message(from, message);
+        Ok(())
+    }
+
+    /// Reports the completion of an operation to its executor.
+    fn completed(&mut self, work: PendingOp, mut values: Vec<DeviceBuffer>) -> Result<()> {
+        if let PendingOp::SendToHost { from, to, edge, tag } = work {
+            let ticket = self.pending.ticket();
+            let progress = self.driver.device(to).upload(values, &self.step, ticket);
+            return self.begun(ticket, PendingOp::SendFromHost { from, to, edge, tag }, progress);
+        }
+        let mut value = || values.pop().expect("a value was copied");
+        match work {
+            PendingOp::Read { part, task } => {
+                let truth = value().into_host().data::<bool>()[0];
+                self.executor(part).on_predicate(task, truth);
+            }
+            PendingOp::Send { from, to, edge, tag } | PendingOp::SendFromHost { from, to, edge, tag } => {
+                let message = DeviceMessage::Value { edge, tag, value: value() };
+                self.deliver(from, to, message)?;
+            }
+            PendingOp::SendAway { from, to, edge, tag } => {
+                self.send_away(from, to, DeviceMessage::Value { edge, tag, value: value().into_host() });
+            }
+            PendingOp::Tell { from, to, message } => self.executor(to).on_message(from, message),
+            PendingOp::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
+            PendingOp::Load { part, task } => {
+                let value = value();
+                self.executor(part).loaded(task, value);
+            }
+            PendingOp::Fence { .. } => {}
+            PendingOp::SendToHost { .. } => panic!("the second leg has begun"),
+            PendingOp::Run { part, task, .. } => {
+                self.executor(part).on_kernel_done(task, values);
+                return Ok(());
+            }
+        }
+        self.spare.push(values);
+        Ok(())
+    }
+
+    /// Records a span if a timeline was requested.
+    fn span(&mut self, work: &PendingOp, begin: Duration, end: Duration) {
+        let driver = self.driver;
+        let Some(spans) = &mut self.spans else { return };
+        let executors = &self.executors;
+        let tag_of = |part: &SubgraphId, task: &TaskId| {
+            executors[part.index()].as_ref().expect("the subgraph is in this process").tag_of(*task)
+        };
+        let graph = &driver.graph;
+        let (device, name, loc, iterations) = match work {
+            PendingOp::Run { part, task, kernel } => {
+                let loc = driver.last_node(*part, *kernel).map_or(Loc::UNKNOWN, |n| graph.node(n).loc);
+                let iterations = tag_of(part, task);
+                (driver.name(*part), driver.kernel_name(*part, *kernel), loc, iterations)
+            }
+            PendingOp::Send { from, to, edge, tag }
+            | PendingOp::SendToHost { from, to, edge, tag }
+            | PendingOp::SendAway { from, to, edge, tag }
+            | PendingOp::SendFromHost { from, to, edge, tag } => {
+                let value = driver.partition.edges[edge.index()].value;
+                let way = format!("{} -> {}", driver.name(*from), driver.name(*to));
+                (way, value.to_string(), Loc::UNKNOWN, tag.clone())
+            }
+            PendingOp::Load { part, task } => {
+                let iterations = tag_of(part, task);
+                (format!("host -> {}", driver.name(*part)), "an input".to_owned(), Loc::UNKNOWN, iterations)
+            }
+            PendingOp::Read { part, task } => {
+                let iterations = tag_of(part, task);
+                (format!("{} -> host", driver.name(*part)), "a predicate".to_owned(), Loc::UNKNOWN, iterations)
+            }
+            PendingOp::Give { part, output } => {
+                let way = format!("{} -> host", driver.name(*part));
+                (way, format!("output {output}"), Loc::UNKNOWN, Tag::new())
+            }
+            PendingOp::Tell { .. } | PendingOp::Fence { .. } => return,
+        };
+        spans.push(Span { device, name, loc, iterations: iterations.to_vec(), begin, end });
+    }
+}
+
+impl Drop for StepRun<'_> {
+    /// Stops and awaits pending operations, however the step ends.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
