@@ -11,13 +11,16 @@
 //! - no value was sent twice, no message is in flight, and no executor holds anything;
 //! - no subgraph has more iteration states than its windows allow.
 //!
+//! All messages of correct executors pass the gate. In some steps a hostile process sends others,
+//! which the gate rejects, or which end as errors or wrong values, never as a panic.
+//!
 //! If an assertion, a failing kernel or the caller ends the step early, then nothing is held
 //! either, the error is that of the kernel, and the executors run the next step normally. To repeat
 //! a failing seed, run `ANABRANCH_SCHEDULE=n cargo test -p anabranch-runtime --lib schedules`.
 //! `ANABRANCH_SLOW=1` runs 120,000 schedules.
 
 use super::executor::{Action, DeviceMessage, Executor, TaskId};
-use super::{KernelGraph, KernelId, Partition, PartitionOptions, Sink, Source, SubgraphId, partition};
+use super::{EdgeId, KernelGraph, KernelId, LoopId, Partition, PartitionOptions, Sink, Source, SubgraphId, partition};
 use crate::place::{ordered_effects, place_at_random};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{self, RunContext, StopFlag};
@@ -268,10 +271,15 @@ enum Disturbance {
     Cancel(usize),
     /// The device fails when it runs the kernel with this number.
     Fail(usize),
+    /// A hostile process sends messages of its own.
+    Lie,
 }
 
 /// The error of a failing device.
 const DEVICE_FAILED: &str = "the device failed";
+
+/// The error of a correct message that comes after a lie that was believed.
+const REFUSED: &str = "a message was refused";
 
 /// The way in which a step ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -303,6 +311,9 @@ struct Simulation<'a> {
     printed: String,
     given: BTreeMap<Sink, TestNumber>,
     sent: HashSet<String>,
+    /// The lies that the gates have admitted and rejected.
+    believed: usize,
+    rejected: usize,
 }
 
 impl Simulation<'_> {
@@ -355,7 +366,18 @@ impl Simulation<'_> {
         match self.work[kind].swap_remove(i) {
             Work::Load(part, task, value) => self.executors[part].loaded(task, value),
             Work::Read(part, task, value) => self.executors[part].on_predicate(task, value.0 != 0),
-            Work::Message(from, to, message) => self.executors[to.index()].on_message(from, message),
+            Work::Message(from, to, message) => {
+                if plan == Disturbance::Lie {
+                    for _ in 0..self.rng.below(3) {
+                        self.lie(&message);
+                    }
+                }
+                if let Err(wrong) = self.executors[to.index()].admit(from, &message) {
+                    assert_eq!(plan, Disturbance::Lie, "{message:?} from {from:?} to {to:?} {wrong}");
+                    return Err(REFUSED.to_owned());
+                }
+                self.executors[to.index()].on_message(from, message);
+            }
             Work::Kernel(part, task, kernel, inputs) => {
                 self.n_kernels += 1;
                 if plan == Disturbance::Fail(self.n_kernels) {
@@ -368,6 +390,45 @@ impl Simulation<'_> {
             Work::Ran(part, task, results) => self.executors[part].on_kernel_done(task, results),
         }
         Ok(true)
+    }
+
+    /// Sends a random message that resembles another one, if the gate admits it.
+    fn lie(&mut self, like: &DeviceMessage<TestNumber>) {
+        let (DeviceMessage::Value { tag, .. } | DeviceMessage::Credit { tag, .. }) = like;
+        let mut tag = tag.clone();
+        match self.rng.below(5) {
+            0 => tag.push(self.rng.below(3) as u64),
+            1 => drop(tag.pop()),
+            2 => tag.iter_mut().for_each(|k| *k = k.wrapping_add(self.rng.below(5) as u64).wrapping_sub(2)),
+            _ => {}
+        }
+        let message = match (like, self.rng.below(4)) {
+            (DeviceMessage::Value { edge, value, .. }, 1..) => {
+                DeviceMessage::Value { edge: *edge, tag, value: TestNumber(1 - value.0) }
+            }
+            (DeviceMessage::Credit { of, finished, .. }, 1..) => {
+                DeviceMessage::Credit { of: *of, tag, finished: finished + self.rng.below(40) as u64 }
+            }
+            _ => match self.rng.below(2) {
+                0 => {
+                    let edge = EdgeId(self.rng.below(self.partition.edges.len() + 1) as u32);
+                    DeviceMessage::Value { edge, tag, value: TestNumber(1) }
+                }
+                _ => {
+                    let of = LoopId(self.rng.below(self.partition.loops.len() + 1) as u32);
+                    DeviceMessage::Credit { of, tag, finished: self.rng.below(40) as u64 }
+                }
+            },
+        };
+        let (from, to) = (self.rng.below(self.executors.len()), self.rng.below(self.executors.len()));
+        let from = SubgraphId(from as u32);
+        match self.executors[to].admit(from, &message) {
+            Ok(()) => {
+                self.believed += 1;
+                self.executors[to].on_message(from, message);
+            }
+            Err(_) => self.rejected += 1,
+        }
     }
 
     /// Polls the executors for one action.
@@ -420,6 +481,8 @@ struct Seen {
     assertions: usize,
     failures: usize,
     cancelled: usize,
+    lies: usize,
+    believed: usize,
 }
 
 impl std::ops::Add for Seen {
@@ -433,6 +496,8 @@ impl std::ops::Add for Seen {
             assertions: self.assertions + other.assertions,
             failures: self.failures + other.failures,
             cancelled: self.cancelled + other.cancelled,
+            lies: self.lies + other.lies,
+            believed: self.believed + other.believed,
         }
     }
 }
@@ -456,6 +521,7 @@ fn schedules(seed: u64) -> Result<Seen, String> {
         let plan = match rng.below(8) {
             0 => Disturbance::Cancel(1 + rng.below(200)),
             1 => Disturbance::Fail(1 + rng.below(60)),
+            2 => Disturbance::Lie,
             _ => Disturbance::Nothing,
         };
         executors.iter_mut().for_each(Executor::start);
@@ -469,9 +535,22 @@ fn schedules(seed: u64) -> Result<Seen, String> {
             printed: String::new(),
             given: BTreeMap::new(),
             sent: HashSet::new(),
+            believed: 0,
+            rejected: 0,
         };
         let wrong = |e: String| format!("{e}\nstep {step}, {plan:?}, {options:?}, {n} devices\n{graph}");
-        let end = simulation.run(plan).map_err(wrong)?;
+        let end = simulation.run(plan);
+        if plan == Disturbance::Lie {
+            seen.lies += simulation.rejected;
+            seen.believed += simulation.believed;
+        }
+        // After a lie that was believed, anything may happen but a panic.
+        if simulation.believed > 0 {
+            executors = simulation.executors;
+            executors.iter_mut().for_each(Executor::abandon);
+            continue;
+        }
+        let end = end.map_err(wrong)?;
         let given: Vec<i64> = simulation.given.values().map(|n| n.0).collect();
         let printed = simulation.printed;
         seen.messages += simulation.sent.len();
@@ -536,6 +615,8 @@ fn schedules_end_with_the_interpreters_values() {
     let seen = outcomes.into_iter().filter_map(|(_, r)| r.ok()).fold(Seen::default(), |a, b| a + b);
     let enough = seen.messages > seen.graphs * STEPS
         && seen.prints > seen.graphs
-        && [seen.assertions, seen.failures, seen.cancelled].iter().all(|&n| n > seen.graphs / 2);
+        && [seen.assertions, seen.failures, seen.cancelled, seen.lies, seen.believed]
+            .iter()
+            .all(|&n| n > seen.graphs / 2);
     assert!(enough || seen.graphs == 1, "{seen:?} is too little to say anything");
 }
