@@ -195,7 +195,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             | PeerFrame::Input { .. } => Ok(()),
         },
         Frame::ToCaller { frame, .. } => match frame {
-            CallerFrame::OpenFailed { error: e }
+            CallerFrame::OpenFailed { error: e, .. }
             | CallerFrame::Refused { error: e, .. }
             | CallerFrame::RequestFailed { error: e, .. } => error(e),
             CallerFrame::Failed { failure, .. } => fault(failure),
@@ -279,8 +279,8 @@ impl<T> CallerFrame<T> {
             CallerFrame::Fetched { request, tensor } => CallerFrame::Fetched { request, tensor: f(tensor)? },
             CallerFrame::Output { step, index, tensor } => CallerFrame::Output { step, index, tensor: f(tensor)? },
             CallerFrame::Message(message) => CallerFrame::Message(message.map(f)?),
-            CallerFrame::Opened { limits } => CallerFrame::Opened { limits },
-            CallerFrame::OpenFailed { error } => CallerFrame::OpenFailed { error },
+            CallerFrame::Opened { attempt, limits } => CallerFrame::Opened { attempt, limits },
+            CallerFrame::OpenFailed { attempt, error } => CallerFrame::OpenFailed { attempt, error },
             CallerFrame::Registered { program, cut } => CallerFrame::Registered { program, cut },
             CallerFrame::Refused { program, error } => CallerFrame::Refused { program, error },
             CallerFrame::Stored { request } => CallerFrame::Stored { request },

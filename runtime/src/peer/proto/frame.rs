@@ -182,9 +182,11 @@ pub(crate) enum PeerFrame<T = HostTensor, B = Arc<[u8]>> {
 pub(crate) enum CallerFrame<T = HostTensor> {
     /// All needed links are up.
     Opened {
+        attempt: u64,
         limits: SessionLimits,
     },
     OpenFailed {
+        attempt: u64,
         error: WireError,
     },
     Registered {
@@ -241,6 +243,8 @@ pub(crate) enum CallerFrame<T = HostTensor> {
 /// Opens a session at a peer, or tells it new addresses and asks it to restore lost links.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Open {
+    /// The number of this attempt, for the answer.
+    pub(crate) attempt: u64,
     /// The receiver.
     pub(crate) you: ProcessNumber,
     /// All processes. The owner is the first.
@@ -256,6 +260,8 @@ pub(crate) struct ProcessEntry {
     pub(crate) node: PeerKey,
     /// The address at which other peers reach the process. The owner needs none.
     pub(crate) addr: Option<SocketAddr>,
+    /// Whether the receiver needs a link to the process. It does not if the process is lost.
+    pub(crate) is_needed: bool,
 }
 
 /// What a peer grants a session.

@@ -15,6 +15,7 @@
 //!
 //! This folder must not know sockets, clocks, threads, randomness, devices or graphs.
 
+pub(crate) mod caller;
 pub(crate) mod codec;
 pub(crate) mod frame;
 pub(crate) mod host;

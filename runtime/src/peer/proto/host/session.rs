@@ -1,16 +1,13 @@
-//! The sessions of a host: opening, links to other participants, programs and values.
+//! The sessions of a host, and the links to their participants.
 
-use super::{CallerFrame, Host, HostLink, HostOutput, LinkNumber, Open, ProgramKey, RequestKey, SessionSlot};
-use super::{WorkKey, exhausted, invalid, reply};
+use super::{CallerFrame, Host, HostLink, HostOutput, LinkNumber, Open, ProgramKey, SessionSlot};
+use super::{exhausted, invalid, reply};
 use crate::peer::proto::Time;
-use crate::peer::proto::frame::{Digest, OWNER, PeerKey, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber};
+use crate::peer::proto::frame::{OWNER, PeerKey, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber};
 use crate::peer::proto::frame::{SessionId, SessionLimits, StepNumber, StepProgress, ValueId, WireError};
 use crate::peer::proto::frame::{WireErrorKind, prefix};
 use crate::peer::proto::host::step::{EarlyFrames, HostStep};
-use crate::peer::proto::payload::tensor_bytes;
-use anabranch_dsl::HostTensor;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest and the longest failure timeout that a peer accepts.
@@ -28,6 +25,8 @@ pub(super) struct HostSession {
     pub(super) link: LinkNumber,
     pub(super) you: ProcessNumber,
     pub(super) members: Vec<Member>,
+    /// The last attempt of the owner to open the session.
+    attempt: u64,
     /// When opening, or restoring links, fails.
     opening: Option<Time>,
     /// Whether all links were up once.
@@ -39,7 +38,7 @@ pub(super) struct HostSession {
     pub(super) values: BTreeMap<ValueId, HostValue>,
     pub(super) value_bytes: u64,
     /// The values of the requests that are being answered.
-    requests: BTreeMap<RequestNumber, ValueId>,
+    pub(super) requests: BTreeMap<RequestNumber, ValueId>,
     pub(super) last_started: StepNumber,
     pub(super) steps: BTreeMap<StepNumber, HostStep>,
     /// Frames of steps that have not begun. `None` if they were too many.
@@ -69,7 +68,7 @@ enum DialState {
 pub(super) struct HostProgram {
     pub(super) key: ProgramKey,
     pub(super) is_loaded: bool,
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 /// A value of a session.
@@ -121,7 +120,7 @@ impl Host {
             return Err("a session whose table of processes is wrong".to_owned());
         }
         let failed = |error: WireError, out: &mut Vec<HostOutput>| {
-            let frame = CallerFrame::OpenFailed { error };
+            let frame = CallerFrame::OpenFailed { attempt: open.attempt, error };
             out.push(HostOutput::Send { link, frame: super::Frame::ToCaller { session: id, frame } });
             Ok(())
         };
@@ -170,6 +169,7 @@ impl Host {
             link,
             you: open.you,
             members: (0..).zip(&open.processes).map(member).collect(),
+            attempt: open.attempt,
             opening: Some(now + failure_timeout),
             is_open: false,
             failure_timeout,
@@ -206,9 +206,10 @@ impl Host {
             return Err("a session opened again with other processes".to_owned());
         }
         for (member, entry) in session.members.iter_mut().zip(open.processes) {
-            member.entry.addr = entry.addr;
+            member.entry = entry;
         }
         session.failure_timeout = failure_timeout;
+        session.attempt = open.attempt;
         session.opening = Some(now + failure_timeout);
         session.skip(before(open.first_step));
         self.connect(now, slot, out);
@@ -230,7 +231,7 @@ impl Host {
         let you = session.you;
         let mut missing = false;
         for (process, member) in (0..).map(ProcessNumber).zip(&mut session.members) {
-            if process == you || member.link.is_some() {
+            if process == you || member.link.is_some() || !member.entry.is_needed {
                 continue;
             }
             let up = self.links.iter().rfind(|(_, link)| link.node == member.entry.node && link.name.is_some());
@@ -265,7 +266,7 @@ impl Host {
                 body_bytes: self.limits.body_bytes,
                 steps: self.limits.steps as u32,
             };
-            reply(session, CallerFrame::Opened { limits }, out);
+            reply(session, CallerFrame::Opened { attempt: session.attempt, limits }, out);
         }
     }
 
@@ -329,12 +330,12 @@ impl Host {
         match session.opening {
             Some(deadline) if deadline <= now => {
                 session.opening = None;
-                let missing = session.peers().filter(|(_, member)| member.link.is_none());
+                let missing = session.peers().filter(|(_, member)| member.link.is_none() && member.entry.is_needed);
                 let missing: Vec<String> = missing.map(|(_, member)| why_missing(member)).collect();
                 let error = exhausted_link(&self.hello.name, &missing);
                 session.members.iter_mut().for_each(|member| member.dial = DialState::None);
-                let is_open = session.is_open;
-                reply(&self.sessions[&slot], CallerFrame::OpenFailed { error }, out);
+                let (is_open, attempt) = (session.is_open, session.attempt);
+                reply(&self.sessions[&slot], CallerFrame::OpenFailed { attempt, error }, out);
                 if !is_open {
                     self.drop_session(now, slot, "the session did not open", out);
                 }
@@ -356,186 +357,6 @@ impl Host {
         }
         out.push(HostOutput::DropSession { session: slot });
         self.note_idle_links(now);
-    }
-
-    pub(super) fn register(
-        &mut self,
-        slot: SessionSlot,
-        program: ProgramNumber,
-        digest: Digest,
-        bytes: Arc<[u8]>,
-        out: &mut Vec<HostOutput>,
-    ) {
-        let key = ProgramKey { session: slot, program, registration: self.next_number() };
-        let work = self.work_of(self.sessions[&slot].owner);
-        let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let len = bytes.len() as u64;
-        let refusal = if session.programs.contains_key(&program) {
-            Some(invalid("the program is registered already"))
-        } else if session.programs.len() >= self.limits.programs || work >= self.limits.work {
-            Some(exhausted(format!("a session can register at most {} programs at the peer", self.limits.programs)))
-        } else if len > self.limits.program_bytes - session.program_bytes {
-            Some(exhausted("the programs of the session are larger than the peer allows"))
-        } else {
-            None
-        };
-        if let Some(error) = refusal {
-            return reply(session, CallerFrame::Refused { program, error }, out);
-        }
-        session.programs.insert(program, HostProgram { key, is_loaded: false, bytes: len });
-        session.program_bytes += len;
-        self.work.insert(WorkKey::Load(key), session.owner);
-        out.push(HostOutput::Load { key, digest, bytes });
-    }
-
-    pub(super) fn loaded(&mut self, key: ProgramKey, outcome: Result<Digest, WireError>, out: &mut Vec<HostOutput>) {
-        if self.work.remove(&WorkKey::Load(key)).is_none() {
-            return;
-        }
-        let Some(session) = self.sessions.get_mut(&key.session) else { return };
-        let program = key.program;
-        let Some(state) = session.programs.get_mut(&program).filter(|state| state.key == key) else {
-            // It was unregistered in the meantime.
-            return out.push(HostOutput::Unload { key });
-        };
-        match outcome {
-            Ok(cut) => {
-                state.is_loaded = true;
-                reply(session, CallerFrame::Registered { program, cut }, out);
-            }
-            Err(error) => {
-                session.program_bytes -= state.bytes;
-                session.programs.remove(&program);
-                reply(session, CallerFrame::Refused { program, error }, out);
-            }
-        }
-    }
-
-    pub(super) fn unregister(&mut self, slot: SessionSlot, program: ProgramNumber, out: &mut Vec<HostOutput>) {
-        let session = self.sessions.get_mut(&slot).expect("the session exists");
-        if let Some(state) = session.programs.remove(&program) {
-            session.program_bytes -= state.bytes;
-            if state.is_loaded {
-                out.push(HostOutput::Unload { key: state.key });
-            }
-        }
-    }
-
-    pub(super) fn store(
-        &mut self,
-        slot: SessionSlot,
-        request: RequestNumber,
-        value: ValueId,
-        tensor: HostTensor,
-        out: &mut Vec<HostOutput>,
-    ) {
-        let work = self.work_of(self.sessions[&slot].owner);
-        let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let bytes = tensor_bytes(&tensor);
-        let refusal = if session.values.contains_key(&value) || session.requests.contains_key(&request) {
-            Some(invalid("the number of the value or of the request is in use"))
-        } else if session.values.len() >= self.limits.values || bytes > self.limits.value_bytes - session.value_bytes {
-            Some(exhausted(format!("the session's variables exceed the {} bytes at the peer", self.limits.value_bytes)))
-        } else if work >= self.limits.work {
-            Some(exhausted("too many requests at once"))
-        } else {
-            None
-        };
-        if let Some(error) = refusal {
-            return reply(session, CallerFrame::RequestFailed { request, error }, out);
-        }
-        session.values.insert(value, HostValue { bytes, is_stored: false });
-        session.value_bytes += bytes;
-        session.requests.insert(request, value);
-        let key = RequestKey { session: slot, request };
-        self.work.insert(WorkKey::Request(key), session.owner);
-        out.push(HostOutput::StoreValue { key, value, tensor });
-    }
-
-    pub(super) fn stored(&mut self, key: RequestKey, outcome: Result<(), WireError>, out: &mut Vec<HostOutput>) {
-        let Some(session) = self.answer(key) else { return };
-        let (request, value) = (key.request, session.requests.remove(&key.request).expect("the request exists"));
-        match (outcome, session.values.get_mut(&value)) {
-            (Ok(()), Some(state)) => {
-                state.is_stored = true;
-                reply(session, CallerFrame::Stored { request }, out);
-            }
-            (Ok(()), None) => {
-                out.push(HostOutput::DropValues { session: key.session, values: vec![value] });
-                let error = WireError::new(WireErrorKind::Cancelled, "the value was released");
-                reply(session, CallerFrame::RequestFailed { request, error }, out);
-            }
-            (Err(error), _) => {
-                session.drop_value(value);
-                reply(session, CallerFrame::RequestFailed { request, error }, out);
-            }
-        }
-    }
-
-    pub(super) fn fetch(
-        &mut self,
-        slot: SessionSlot,
-        request: RequestNumber,
-        value: ValueId,
-        out: &mut Vec<HostOutput>,
-    ) {
-        let work = self.work_of(self.sessions[&slot].owner);
-        let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let refusal = if !session.values.get(&value).is_some_and(|state| state.is_stored) {
-            Some(invalid("the peer does not have the value"))
-        } else if session.requests.contains_key(&request) {
-            Some(invalid("the number of the request is in use"))
-        } else if work >= self.limits.work {
-            Some(exhausted("too many requests at once"))
-        } else {
-            None
-        };
-        if let Some(error) = refusal {
-            return reply(session, CallerFrame::RequestFailed { request, error }, out);
-        }
-        session.requests.insert(request, value);
-        let key = RequestKey { session: slot, request };
-        self.work.insert(WorkKey::Request(key), session.owner);
-        out.push(HostOutput::FetchValue { key, value });
-    }
-
-    pub(super) fn fetched(
-        &mut self,
-        key: RequestKey,
-        outcome: Result<HostTensor, WireError>,
-        out: &mut Vec<HostOutput>,
-    ) {
-        let Some(session) = self.answer(key) else { return };
-        let request = key.request;
-        session.requests.remove(&request);
-        let frame = match outcome {
-            Ok(tensor) => CallerFrame::Fetched { request, tensor },
-            Err(error) => CallerFrame::RequestFailed { request, error },
-        };
-        reply(session, frame, out);
-    }
-
-    /// Notes that work for a request is done. Returns its session if it is still open.
-    fn answer(&mut self, key: RequestKey) -> Option<&mut HostSession> {
-        self.work.remove(&WorkKey::Request(key))?;
-        self.sessions.get_mut(&key.session)
-    }
-
-    pub(super) fn release(&mut self, slot: SessionSlot, values: Vec<ValueId>, out: &mut Vec<HostOutput>) {
-        let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let stored: Vec<ValueId> = values.into_iter().filter(|&value| session.drop_value(value)).collect();
-        if !stored.is_empty() {
-            out.push(HostOutput::DropValues { session: slot, values: stored });
-        }
-    }
-}
-
-impl HostSession {
-    /// Forgets a value. Returns whether it was stored.
-    fn drop_value(&mut self, value: ValueId) -> bool {
-        let Some(state) = self.values.remove(&value) else { return false };
-        self.value_bytes -= state.bytes;
-        state.is_stored
     }
 }
 
