@@ -1,0 +1,126 @@
+//! The beginning of steps.
+
+use super::step::CallerStep;
+use super::{Caller, CallerOutput, HostTensor, NewValue, OWNER, PeerFrame, ProcessNumber, ProgramNumber};
+use super::{ProgramState, StepNumber, Time, ValueId, WireError, unavailable};
+use crate::peer::proto::codec::{MAX_INPUTS, MAX_VARS};
+use crate::peer::proto::frame::Start;
+use crate::peer::proto::payload::tensor_bytes;
+use std::time::Duration;
+
+/// A step to begin.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StepPlan {
+    pub(crate) program: ProgramNumber,
+    /// The peers that take part, in ascending order.
+    pub(crate) participants: Vec<ProcessNumber>,
+    pub(crate) deadline: Option<Duration>,
+    /// The variables that a peer reads, with their values.
+    pub(crate) reads: Vec<(ProcessNumber, u32, ValueId)>,
+    /// The variables that a peer assigns.
+    pub(crate) assigns: Vec<(ProcessNumber, u32)>,
+    /// The inputs of the graph that a peer needs.
+    pub(crate) inputs: Vec<(ProcessNumber, u32, HostTensor)>,
+}
+
+/// Why a step cannot begin.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum BeginError {
+    /// These variables were lost with their peers.
+    LostVariables(Vec<(ProcessNumber, u32)>),
+    Unavailable(WireError),
+}
+
+impl Caller {
+    /// Begins a step at its participants. The process runs its own part, and reports its end by
+    /// [`end_local`](Self::end_local).
+    pub(crate) fn begin(
+        &mut self,
+        now: Time,
+        plan: StepPlan,
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<StepNumber, BeginError> {
+        self.check_plan(&plan)?;
+        self.last_step += 1;
+        let step = StepNumber(self.last_step);
+        let mut assigns = Vec::new();
+        for &(process, variable) in &plan.assigns {
+            assigns.push(NewValue { process, variable, value: self.new_value() });
+        }
+        let deadline = plan.deadline.map(|deadline| now.saturating_add(deadline));
+        let all: Vec<ProcessNumber> = [OWNER].into_iter().chain(plan.participants.iter().copied()).collect();
+        for &process in &plan.participants {
+            let of = |of: ProcessNumber| of == process;
+            let start = Start {
+                step,
+                program: plan.program,
+                participants: all.clone(),
+                deadline_ms: plan.deadline.map(|deadline| u32::try_from(deadline.as_millis()).unwrap_or(u32::MAX)),
+                vars: plan.reads.iter().filter(|read| of(read.0)).map(|&(_, var, value)| (var, value)).collect(),
+                assigns: assigns.iter().filter(|new| of(new.process)).map(|new| (new.variable, new.value)).collect(),
+                inputs: plan.inputs.iter().filter(|input| of(input.0)).map(|input| input.1).collect(),
+            };
+            self.send_to(process, PeerFrame::Start(start), out);
+        }
+        for (process, index, tensor) in plan.inputs {
+            self.send_to(process, PeerFrame::Input { step, index, tensor }, out);
+        }
+        let state = CallerStep::new(now, step, &plan.participants, assigns, deadline);
+        self.steps.insert(step, state);
+        Ok(step)
+    }
+
+    fn check_plan(&self, plan: &StepPlan) -> Result<(), BeginError> {
+        let unavailable = |message: String| Err(BeginError::Unavailable(unavailable(message)));
+        if self.is_closed {
+            return unavailable("the session is closed".to_owned());
+        }
+        let of_participants = |process: &ProcessNumber| plan.participants.contains(process);
+        assert!(
+            plan.participants.is_sorted_by(|a, b| a < b)
+                && plan.reads.iter().map(|read| &read.0).all(of_participants)
+                && plan.assigns.iter().map(|assign| &assign.0).all(of_participants)
+                && plan.inputs.iter().map(|input| &input.0).all(of_participants),
+            "the plan names processes that do not take part: {plan:?}"
+        );
+        let lost: Vec<(ProcessNumber, u32)> = plan
+            .reads
+            .iter()
+            .filter(|(process, _, value)| !self.has_value(*process, *value))
+            .map(|&(process, variable, _)| (process, variable))
+            .collect();
+        if !lost.is_empty() {
+            return Err(BeginError::LostVariables(lost));
+        }
+        for &process in &plan.participants {
+            let Some(peer) = self.peer(process) else {
+                return unavailable(format!("there is no process {process}"));
+            };
+            if let Some(error) = peer.why_unavailable() {
+                return Err(BeginError::Unavailable(error));
+            }
+            let name = peer.name();
+            if let Some(reason) = &peer.leaving {
+                return unavailable(format!("{name} is leaving: {reason}"));
+            }
+            if let Some(&other) = peer.unlinked.iter().find(|other| plan.participants.contains(other)) {
+                return unavailable(format!("{name} has lost the link to {}", self.name(other)));
+            }
+            if !matches!(self.program(process, plan.program), Some(ProgramState::Ready { .. })) {
+                return unavailable(format!("the program is not loaded at {name}"));
+            }
+            let limit = peer.limits.map_or(u64::MAX, |limits| limits.body_bytes);
+            let mut inputs = plan.inputs.iter().filter(|input| input.0 == process);
+            if let Some((_, index, _)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
+                return unavailable(format!("input {index} is larger than {name} allows"));
+            }
+            let vars = plan.reads.iter().filter(|read| read.0 == process).count()
+                + plan.assigns.iter().filter(|assign| assign.0 == process).count();
+            let inputs = plan.inputs.iter().filter(|input| input.0 == process).count();
+            if vars > MAX_VARS || inputs > MAX_INPUTS {
+                return unavailable(format!("a step uses {vars} variables and {inputs} inputs at {name}"));
+            }
+        }
+        Ok(())
+    }
+}

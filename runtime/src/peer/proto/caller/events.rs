@@ -1,0 +1,148 @@
+//! The events of a session at its owner, and the actions that it requests.
+
+use crate::peer::proto::frame::{Digest, Frame, Hello, PeerKey, PrintStream, ProcessNumber, ProgramNumber};
+use crate::peer::proto::frame::{RequestNumber, SessionId, StepFault, StepMessage, StepNumber, ValueId, WireError};
+use crate::peer::proto::{LinkNumber, Time};
+use anabranch_dsl::HostTensor;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Settings of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CallerOptions {
+    /// A random number.
+    pub(crate) session: SessionId,
+    /// How long a peer may be silent.
+    pub(crate) failure_timeout: Duration,
+    /// How long a step may go on without progress while some operation is running.
+    pub(crate) busy_timeout: Duration,
+}
+
+/// A peer of a session.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerAddress {
+    /// A name for messages.
+    pub(crate) name: String,
+    pub(crate) node: PeerKey,
+    pub(crate) addr: SocketAddr,
+}
+
+/// An event at the owner of a session.
+#[derive(Debug)]
+pub(crate) enum CallerInput {
+    /// A link is up, and the process at its other side has introduced itself.
+    Linked {
+        link: LinkNumber,
+        node: PeerKey,
+        hello: Hello,
+    },
+    /// A frame of a link. Frames of other sessions are ignored.
+    Frame {
+        link: LinkNumber,
+        frame: Frame,
+    },
+    LinkLost {
+        link: LinkNumber,
+        loss: LinkLoss,
+    },
+    Tick,
+}
+
+/// Why a link is lost.
+#[derive(Clone, Debug)]
+pub(crate) enum LinkLoss {
+    /// The other side closed it.
+    Closed(String),
+    /// The other side does not answer: the process, its machine or the network is down.
+    TimedOut,
+    /// This side closed it.
+    Local(String),
+}
+
+/// An action requested of the process.
+#[derive(Debug)]
+pub(crate) enum CallerOutput {
+    Send {
+        link: LinkNumber,
+        frame: Frame,
+    },
+    /// Close a link. The caller treats it as lost.
+    CloseLink {
+        link: LinkNumber,
+        reason: String,
+    },
+    /// All peers have answered to [`Caller::open`]. Those that failed are named, with the reason.
+    Opened {
+        failed: Vec<(ProcessNumber, WireError)>,
+    },
+    /// The state of a program has changed ([`Caller::program`]).
+    ProgramChanged {
+        process: ProcessNumber,
+        program: ProgramNumber,
+    },
+    /// A request is answered. A fetch yields a tensor.
+    RequestDone {
+        request: RequestNumber,
+        outcome: Result<Option<HostTensor>, WireError>,
+    },
+    /// What arrived for a step, in order.
+    Arrived {
+        step: StepNumber,
+        arrival: CallerArrival,
+    },
+    /// A step is done. The new values of variables are those to commit.
+    StepDone {
+        step: StepNumber,
+        outcome: Result<Vec<NewValue>, StepFault>,
+    },
+    PeerLost {
+        process: ProcessNumber,
+        error: WireError,
+    },
+}
+
+/// What arrives for a step at the owner of its session.
+#[derive(Debug)]
+pub(crate) enum CallerArrival {
+    Message(StepMessage),
+    Output {
+        index: u32,
+        tensor: HostTensor,
+    },
+    Print {
+        stream: PrintStream,
+        text: String,
+    },
+    /// The participant has ended, and all of its outputs have arrived.
+    Ended {
+        process: ProcessNumber,
+    },
+    /// The step fails. It is being aborted everywhere.
+    Failed {
+        process: ProcessNumber,
+        failure: StepFault,
+    },
+}
+
+/// The state of a program at a peer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum ProgramState {
+    Loading {
+        deadline: Time,
+    },
+    /// The peer has cut the program, with this digest.
+    Ready {
+        cut: Digest,
+    },
+    Refused {
+        error: WireError,
+    },
+}
+
+/// The new value of a variable at a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NewValue {
+    pub(crate) process: ProcessNumber,
+    pub(crate) variable: u32,
+    pub(crate) value: ValueId,
+}

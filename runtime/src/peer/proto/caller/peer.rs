@@ -1,0 +1,412 @@
+//! The peers of a session: opening, programs, values and requests.
+
+use super::{Answer, Arc, Caller, CallerOptions, CallerOutput, Digest, Hello, LinkNumber, PeerAddress, PeerFrame};
+use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramState, RequestNumber, SessionLimits, Time, ValueId};
+use super::{WireError, WireErrorKind, prefix, seconds, unavailable};
+use crate::peer::proto::codec::MAX_RELEASED;
+use crate::peer::proto::frame::MAX_TEXT;
+use crate::peer::proto::payload::tensor_bytes;
+use anabranch_dsl::HostTensor;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A peer as the owner of a session sees it.
+#[derive(Debug)]
+pub(super) struct CallerPeer {
+    pub(super) address: PeerAddress,
+    pub(super) link: Option<LinkNumber>,
+    incarnation: Option<u64>,
+    pub(super) phase: PeerPhase,
+    /// Why the peer was lost last, for messages.
+    lost: Option<String>,
+    /// Why the peer is about to leave.
+    pub(super) leaving: Option<String>,
+    pub(super) last_heard: Time,
+    pub(super) limits: Option<SessionLimits>,
+    programs: BTreeMap<ProgramNumber, ProgramState>,
+    pub(super) values: BTreeSet<ValueId>,
+    /// The processes to which the peer has no link.
+    pub(super) unlinked: BTreeSet<ProcessNumber>,
+}
+
+/// How far a peer is in opening the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerPhase {
+    NotOpen,
+    Opening { deadline: Time, was_open: bool },
+    Open,
+}
+
+/// A request that is not answered.
+#[derive(Debug)]
+pub(super) struct Request {
+    process: ProcessNumber,
+    pub(super) kind: RequestKind,
+    pub(super) deadline: Time,
+    /// Whether nobody waits for the answer.
+    pub(super) is_abandoned: bool,
+}
+
+/// The kind of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RequestKind {
+    Store(ValueId),
+    Fetch,
+}
+
+impl CallerPeer {
+    pub(super) fn new(address: PeerAddress) -> CallerPeer {
+        CallerPeer {
+            address,
+            link: None,
+            incarnation: None,
+            phase: PeerPhase::NotOpen,
+            lost: None,
+            leaving: None,
+            last_heard: Time::ZERO,
+            limits: None,
+            programs: BTreeMap::new(),
+            values: BTreeSet::new(),
+            unlinked: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("`{}` ({}, {})", prefix(&self.address.name, 200), self.address.node, self.address.addr)
+    }
+
+    /// Returns whether the peer has the session, perhaps without links to all others.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.phase, PeerPhase::Open | PeerPhase::Opening { was_open: true, .. })
+    }
+
+    pub(super) fn open_link(&self) -> Option<LinkNumber> {
+        self.link.filter(|_| self.is_open())
+    }
+
+    /// Returns why nothing can be asked of the peer, if so.
+    pub(super) fn why_unavailable(&self) -> Option<WireError> {
+        let name = self.name();
+        match (&self.link, &self.lost) {
+            (None, Some(lost)) => Some(unavailable(format!("{name} was lost: {lost}"))),
+            (None, None) => Some(unavailable(format!("{name} is not connected"))),
+            (Some(_), _) if !self.is_open() => Some(unavailable(format!("the session is not open at {name}"))),
+            _ => None,
+        }
+    }
+
+    /// Forgets what the peer held. Returns the programs whose state has changed.
+    pub(super) fn forget(&mut self) -> impl Iterator<Item = ProgramNumber> + use<> {
+        self.phase = PeerPhase::NotOpen;
+        self.limits = None;
+        self.values.clear();
+        self.unlinked.clear();
+        std::mem::take(&mut self.programs).into_keys()
+    }
+
+    pub(super) fn deadlines(&self, options: &CallerOptions) -> impl Iterator<Item = Time> {
+        let silent = (self.phase != PeerPhase::NotOpen).then_some(self.last_heard + options.failure_timeout);
+        let opening = match self.phase {
+            PeerPhase::Opening { deadline, .. } => Some(deadline),
+            _ => None,
+        };
+        let loading = self.programs.values().filter_map(|program| match program {
+            ProgramState::Loading { deadline } => Some(*deadline),
+            _ => None,
+        });
+        silent.into_iter().chain(opening).chain(loading)
+    }
+}
+
+impl Caller {
+    pub(super) fn linked(
+        &mut self,
+        now: Time,
+        link: LinkNumber,
+        node: PeerKey,
+        hello: &Hello,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        let mut peers = self.processes().zip(&self.peers);
+        let Some((process, peer)) = peers.find(|(_, peer)| peer.address.node == node) else { return };
+        if peer.link.is_some() {
+            if peer.incarnation == Some(hello.incarnation) {
+                return;
+            }
+            self.peer_lost(now, process, "the process was started again", out);
+        }
+        let peer = self.peer_mut(process).expect("the process is a peer");
+        peer.link = Some(link);
+        peer.incarnation = Some(hello.incarnation);
+        peer.leaving = None;
+        peer.last_heard = now;
+    }
+
+    /// Handles the loss of a peer: of its link, or of its trust.
+    pub(super) fn peer_lost(&mut self, now: Time, process: ProcessNumber, why: &str, out: &mut Vec<CallerOutput>) {
+        let peer = self.peer_mut(process).expect("the process is a peer");
+        peer.link = None;
+        peer.lost = Some(why.to_owned());
+        let was_opening = matches!(peer.phase, PeerPhase::Opening { .. });
+        let message = match &peer.leaving {
+            Some(reason) => format!("{} has left: {reason}", peer.name()),
+            None => format!("lost {}: {why}", peer.name()),
+        };
+        let error = unavailable(message);
+        let programs = peer.forget();
+        out.push(CallerOutput::PeerLost { process, error: error.clone() });
+        programs.for_each(|program| out.push(CallerOutput::ProgramChanged { process, program }));
+        let requests: Vec<RequestNumber> =
+            self.requests.iter().filter(|(_, request)| request.process == process).map(|(&number, _)| number).collect();
+        for request in requests {
+            let state = self.requests.remove(&request).expect("the request exists");
+            if !state.is_abandoned {
+                out.push(CallerOutput::RequestDone { request, outcome: Err(error.clone()) });
+            }
+        }
+        self.fail_steps_of(now, process, &error, out);
+        if was_opening {
+            self.note_open_failure(process, error);
+            self.settle_opening(out);
+        }
+    }
+
+    pub(super) fn opened(&mut self, process: ProcessNumber, limits: SessionLimits, out: &mut Vec<CallerOutput>) {
+        let peer = self.peer_mut(process).expect("the process is a peer");
+        if matches!(peer.phase, PeerPhase::Opening { .. }) {
+            peer.phase = PeerPhase::Open;
+            peer.limits = Some(limits);
+            peer.unlinked.clear();
+            self.settle_opening(out);
+        }
+    }
+
+    pub(super) fn open_failed(&mut self, process: ProcessNumber, error: WireError, out: &mut Vec<CallerOutput>) {
+        let peer = self.peer_mut(process).expect("the process is a peer");
+        let PeerPhase::Opening { was_open, .. } = peer.phase else { return };
+        peer.phase = if was_open { PeerPhase::Open } else { PeerPhase::NotOpen };
+        let message = format!("the session does not open at {}: {}", peer.name(), error.message);
+        self.note_open_failure(process, WireError { message: prefix(&message, MAX_TEXT).to_owned(), ..error });
+        self.settle_opening(out);
+    }
+
+    fn note_open_failure(&mut self, process: ProcessNumber, error: WireError) {
+        if let Some(failed) = &mut self.opening {
+            failed.push((process, error));
+        }
+    }
+
+    /// Reports the outcome of opening when all peers have answered.
+    pub(super) fn settle_opening(&mut self, out: &mut Vec<CallerOutput>) {
+        if self.peers.iter().any(|peer| matches!(peer.phase, PeerPhase::Opening { .. })) {
+            return;
+        }
+        if let Some(failed) = self.opening.take() {
+            out.push(CallerOutput::Opened { failed });
+        }
+    }
+
+    /// Registers a program at a peer, once. Returns its state. [`CallerOutput::ProgramChanged`] says
+    /// when to look again. `None` means that the peer is not available any more.
+    pub(crate) fn register(
+        &mut self,
+        process: ProcessNumber,
+        program: ProgramNumber,
+        bytes: &Arc<[u8]>,
+        digest: Digest,
+        deadline: Time,
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<ProgramState, WireError> {
+        let peer = self.peer_mut(process).ok_or_else(|| unavailable("there is no such peer"))?;
+        if let Some(error) = peer.why_unavailable() {
+            return Err(error);
+        }
+        if let Some(state) = peer.programs.get(&program) {
+            return Ok(state.clone());
+        }
+        if peer.limits.is_some_and(|limits| bytes.len() as u64 > limits.body_bytes.min(limits.program_bytes)) {
+            return Err(unavailable(format!("the program is larger than {} allows", peer.name())));
+        }
+        let state = ProgramState::Loading { deadline };
+        peer.programs.insert(program, state.clone());
+        self.send_to(process, PeerFrame::Register { program, digest, bytes: bytes.clone() }, out);
+        Ok(state)
+    }
+
+    /// Returns the state of a program at a peer.
+    pub(crate) fn program(&self, process: ProcessNumber, program: ProgramNumber) -> Option<&ProgramState> {
+        self.peer(process)?.programs.get(&program)
+    }
+
+    /// Drops a program at all peers. Steps that run it go on.
+    pub(crate) fn unregister(&mut self, program: ProgramNumber, out: &mut Vec<CallerOutput>) {
+        for process in self.processes() {
+            let peer = self.peer_mut(process).expect("the process is a peer");
+            if peer.programs.remove(&program).is_some() {
+                self.send_to(process, PeerFrame::Unregister { program }, out);
+            }
+        }
+    }
+
+    pub(super) fn registered(
+        &mut self,
+        process: ProcessNumber,
+        program: ProgramNumber,
+        outcome: Result<Digest, WireError>,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        let peer = self.peer_mut(process).expect("the process is a peer");
+        // Otherwise it was unregistered in the meantime.
+        if let Some(state @ ProgramState::Loading { .. }) = peer.programs.get_mut(&program) {
+            *state = match outcome {
+                Ok(cut) => ProgramState::Ready { cut },
+                Err(error) => ProgramState::Refused { error },
+            };
+            out.push(CallerOutput::ProgramChanged { process, program });
+        }
+    }
+
+    /// Stores a tensor as a new value at a peer. It may be read after the request has succeeded.
+    pub(crate) fn store(
+        &mut self,
+        process: ProcessNumber,
+        tensor: HostTensor,
+        deadline: Time,
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<(RequestNumber, ValueId), WireError> {
+        let peer = self.peer(process).ok_or_else(|| unavailable("there is no such peer"))?;
+        if let Some(error) = peer.why_unavailable() {
+            return Err(error);
+        }
+        let bytes = tensor_bytes(&tensor);
+        if peer.limits.is_some_and(|limits| bytes > limits.body_bytes.min(limits.value_bytes)) {
+            return Err(unavailable(format!("a tensor of {bytes} bytes is larger than {} allows", peer.name())));
+        }
+        let value = self.new_value();
+        let request = self.request(process, RequestKind::Store(value), deadline);
+        self.send_to(process, PeerFrame::Store { request, value, tensor }, out);
+        Ok((request, value))
+    }
+
+    /// Fetches a value of a peer.
+    pub(crate) fn fetch(
+        &mut self,
+        process: ProcessNumber,
+        value: ValueId,
+        deadline: Time,
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<RequestNumber, WireError> {
+        let peer = self.peer(process).ok_or_else(|| unavailable("there is no such peer"))?;
+        if let Some(error) = peer.why_unavailable() {
+            return Err(error);
+        }
+        if !peer.values.contains(&value) {
+            return Err(unavailable(format!("the value was lost with {}", peer.name())));
+        }
+        let request = self.request(process, RequestKind::Fetch, deadline);
+        self.send_to(process, PeerFrame::Fetch { request, value }, out);
+        Ok(request)
+    }
+
+    /// Releases values that this process does not hold any more.
+    pub(crate) fn release(&mut self, process: ProcessNumber, mut values: Vec<ValueId>, out: &mut Vec<CallerOutput>) {
+        if let Some(peer) = self.peer_mut(process) {
+            values.retain(|value| peer.values.remove(value));
+        }
+        self.send_release(process, &values, out);
+    }
+
+    pub(super) fn send_release(&self, process: ProcessNumber, values: &[ValueId], out: &mut Vec<CallerOutput>) {
+        for values in values.chunks(MAX_RELEASED) {
+            self.send_to(process, PeerFrame::Release { values: values.to_vec() }, out);
+        }
+    }
+
+    pub(super) fn new_value(&mut self) -> ValueId {
+        self.last_value += 1;
+        ValueId(self.last_value)
+    }
+
+    fn request(&mut self, process: ProcessNumber, kind: RequestKind, deadline: Time) -> RequestNumber {
+        self.last_request += 1;
+        let number = RequestNumber(self.last_request);
+        self.requests.insert(number, Request { process, kind, deadline, is_abandoned: false });
+        number
+    }
+
+    pub(super) fn answered(
+        &mut self,
+        process: ProcessNumber,
+        number: RequestNumber,
+        answer: Answer,
+        out: &mut Vec<CallerOutput>,
+    ) -> Result<(), String> {
+        let request = match self.requests.remove(&number) {
+            Some(request) if request.process == process => request,
+            _ => return Err("it answered a request that was not made".to_owned()),
+        };
+        let outcome = match (request.kind, answer) {
+            (RequestKind::Store(value), Answer::Stored) if request.is_abandoned => {
+                self.send_release(process, &[value], out);
+                return Ok(());
+            }
+            (RequestKind::Store(value), Answer::Stored) => {
+                self.peer_mut(process).expect("the process is a peer").values.insert(value);
+                Ok(None)
+            }
+            (RequestKind::Fetch, Answer::Fetched(tensor)) => Ok(Some(tensor)),
+            (_, Answer::Failed(error)) => Err(error),
+            _ => return Err("it gave a wrong answer to a request".to_owned()),
+        };
+        if !request.is_abandoned {
+            out.push(CallerOutput::RequestDone { request: number, outcome });
+        }
+        Ok(())
+    }
+
+    pub(super) fn tick_peers(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
+        let timeout = self.options.failure_timeout;
+        for process in self.processes() {
+            let peer = self.peer_mut(process).expect("the process is a peer");
+            if peer.phase == PeerPhase::NotOpen {
+                continue;
+            }
+            let silent = now.saturating_sub(peer.last_heard);
+            let is_late = matches!(peer.phase, PeerPhase::Opening { deadline, .. } if deadline <= now);
+            if silent >= timeout || is_late {
+                let why = match is_late && silent < timeout {
+                    true => "it did not open the session in time".to_owned(),
+                    false => format!("it is connected, but sent nothing for {}", seconds(silent)),
+                };
+                if let Some(link) = peer.link {
+                    out.push(CallerOutput::CloseLink { link, reason: why.clone() });
+                }
+                self.peer_lost(now, process, &why, out);
+                continue;
+            }
+            let is_due = |state: &ProgramState| matches!(state, ProgramState::Loading { deadline } if *deadline <= now);
+            let due: Vec<ProgramNumber> =
+                peer.programs.iter().filter(|(_, state)| is_due(state)).map(|(&program, _)| program).collect();
+            for program in due {
+                let peer = self.peer_mut(process).expect("the process is a peer");
+                let message = format!("{} did not load the program before the deadline", peer.name());
+                let error = WireError::new(WireErrorKind::DeadlineExceeded, message);
+                peer.programs.insert(program, ProgramState::Refused { error });
+                self.send_to(process, PeerFrame::Unregister { program }, out);
+                out.push(CallerOutput::ProgramChanged { process, program });
+            }
+        }
+    }
+
+    pub(super) fn tick_requests(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
+        let is_due = |request: &Request| !request.is_abandoned && request.deadline <= now;
+        let due = self.requests.iter().filter(|(_, request)| is_due(request));
+        let due: Vec<(RequestNumber, ProcessNumber)> =
+            due.map(|(&number, request)| (number, request.process)).collect();
+        for (request, process) in due {
+            self.requests.get_mut(&request).expect("the request exists").is_abandoned = true;
+            let message = format!("{} did not answer before the deadline", self.name(process));
+            let outcome = Err(WireError::new(WireErrorKind::DeadlineExceeded, message));
+            out.push(CallerOutput::RequestDone { request, outcome });
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! The steps of a session at its owner.
+
+use super::{Caller, CallerArrival, CallerOptions, CallerOutput, NewValue, OWNER, PeerFrame, ProcessNumber};
+use super::{StepFault, StepNumber, Time, ValueId, WireError, WireErrorKind, prefix, seconds};
+use crate::peer::proto::frame::StepProgress;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// How long a step that has failed waits for failures that come earlier, and for the others to end.
+pub(super) const FAILURE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// A step in flight.
+#[derive(Debug)]
+pub(super) struct CallerStep {
+    participants: Vec<Participant>,
+    local: Local,
+    assigns: Vec<NewValue>,
+    begun: Time,
+    deadline: Option<Time>,
+    failure: Option<Failure>,
+}
+
+#[derive(Debug)]
+struct Participant {
+    process: ProcessNumber,
+    /// The number of outputs that the participant announced at its end.
+    ended: Option<u32>,
+    /// Whether nothing more is awaited.
+    is_done: bool,
+    outputs: BTreeSet<u32>,
+    prints: u64,
+    progress: StepProgress,
+    progress_at: Time,
+}
+
+/// The part of a step that runs in this process.
+#[derive(Debug)]
+struct Local {
+    is_done: bool,
+    progress: StepProgress,
+    progress_at: Time,
+}
+
+/// The failure of a step that is not done yet.
+#[derive(Debug)]
+struct Failure {
+    rank: Rank,
+    fault: StepFault,
+    until: Time,
+}
+
+/// The order of failures. The first is reported.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Position(Vec<u64>),
+    LostPeer,
+    Other,
+    /// A consequence of the abort.
+    Aborted,
+}
+
+impl CallerStep {
+    /// Creates the state of a step that has just begun. Processes are busy until they say otherwise.
+    pub(super) fn new(
+        now: Time,
+        step: StepNumber,
+        participants: &[ProcessNumber],
+        assigns: Vec<NewValue>,
+        deadline: Option<Time>,
+    ) -> CallerStep {
+        let progress = StepProgress { step, done: 0, is_busy: true };
+        let participant = |&process| Participant {
+            process,
+            ended: None,
+            is_done: false,
+            outputs: BTreeSet::new(),
+            prints: 0,
+            progress,
+            progress_at: now,
+        };
+        let participants = participants.iter().map(participant).collect();
+        let local = Local { is_done: false, progress, progress_at: now };
+        CallerStep { participants, local, assigns, begun: now, deadline, failure: None }
+    }
+
+    /// Returns when the step last made progress anywhere.
+    fn last_progress(&self) -> Time {
+        let others = self.participants.iter().filter(|participant| !participant.is_done);
+        others.map(|participant| participant.progress_at).fold(self.local.progress_at, Time::max)
+    }
+
+    /// Returns whether an operation is running somewhere.
+    fn is_busy(&self) -> bool {
+        let mut others = self.participants.iter().filter(|participant| !participant.is_done);
+        (!self.local.is_done && self.local.progress.is_busy) || others.any(|participant| participant.progress.is_busy)
+    }
+
+    /// Returns when the step fails if it makes no progress.
+    fn stuck_at(&self, options: &CallerOptions) -> Time {
+        let patience = if self.is_busy() { options.busy_timeout } else { options.failure_timeout * 2 };
+        self.last_progress().saturating_add(patience)
+    }
+
+    pub(super) fn next_deadline(&self, options: &CallerOptions) -> Time {
+        match &self.failure {
+            Some(failure) => failure.until,
+            None => self.deadline.into_iter().fold(self.stuck_at(options), Time::min),
+        }
+    }
+
+    fn participant(&mut self, process: ProcessNumber) -> Option<&mut Participant> {
+        self.participants.iter_mut().find(|participant| participant.process == process)
+    }
+}
+
+impl Caller {
+    /// Notes that the part of a step in this process has ended, or failed.
+    pub(crate) fn end_local(
+        &mut self,
+        now: Time,
+        step: StepNumber,
+        outcome: Result<(), StepFault>,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        let Some(state) = self.steps.get_mut(&step) else { return };
+        state.local.is_done = true;
+        if let Err(failure) = outcome {
+            let is_stop = failure.error.kind == WireErrorKind::Cancelled && state.failure.is_some();
+            self.fail(now, step, OWNER, rank_of(&failure, is_stop), failure, out);
+        }
+        self.settle(step, out);
+    }
+
+    /// Notes the progress of the part of a step in this process.
+    pub(crate) fn progressed(&mut self, now: Time, step: StepNumber, done: u64, is_busy: bool) {
+        if let Some(state) = self.steps.get_mut(&step) {
+            let progress = StepProgress { step, done, is_busy };
+            if state.local.progress != progress {
+                state.local.progress = progress;
+                state.local.progress_at = now;
+            }
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self, now: Time, process: ProcessNumber, steps: &[StepProgress]) {
+        for progress in steps {
+            let Some(state) = self.steps.get_mut(&progress.step) else { continue };
+            if let Some(participant) = state.participant(process)
+                && participant.progress != *progress
+            {
+                participant.progress = *progress;
+                participant.progress_at = now;
+            }
+        }
+    }
+
+    /// Passes on what a participant sent for a step.
+    pub(super) fn step_arrived(
+        &mut self,
+        now: Time,
+        process: ProcessNumber,
+        step: StepNumber,
+        arrival: CallerArrival,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        let Some(state) = self.steps.get_mut(&step).filter(|state| state.failure.is_none()) else { return };
+        let Some(participant) = state.participant(process) else { return };
+        participant.progress_at = now;
+        let is_expected = match &arrival {
+            CallerArrival::Output { index, .. } => {
+                participant.outputs.insert(*index)
+                    && participant.ended.is_none_or(|n| participant.outputs.len() <= n as usize)
+            }
+            _ => !participant.is_done,
+        };
+        if !is_expected {
+            let fault = StepFault::new(WireErrorKind::Internal, format!("{} sent too much", self.name(process)));
+            return self.fail(now, step, process, Rank::Other, fault, out);
+        }
+        out.push(CallerOutput::Arrived { step, arrival });
+        self.participant_done(process, step, out);
+        self.settle(step, out);
+    }
+
+    pub(super) fn printed(
+        &mut self,
+        now: Time,
+        process: ProcessNumber,
+        step: StepNumber,
+        number: u64,
+        arrival: CallerArrival,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        let Some(state) = self.steps.get_mut(&step) else { return };
+        let Some(participant) = state.participant(process) else { return };
+        if participant.prints != number || participant.ended.is_some() {
+            let fault = StepFault::new(WireErrorKind::Internal, format!("{} lost a print", self.name(process)));
+            return self.fail(now, step, process, Rank::Other, fault, out);
+        }
+        participant.prints += 1;
+        participant.progress_at = now;
+        // Prints that happened before a failure are shown.
+        out.push(CallerOutput::Arrived { step, arrival });
+    }
+
+    pub(super) fn participant_ended(
+        &mut self,
+        now: Time,
+        process: ProcessNumber,
+        step: StepNumber,
+        outputs: u32,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        let Some(state) = self.steps.get_mut(&step) else { return };
+        let is_failing = state.failure.is_some();
+        let Some(participant) = state.participant(process) else { return };
+        if participant.ended.replace(outputs).is_some() || participant.outputs.len() > outputs as usize {
+            let fault = StepFault::new(WireErrorKind::Internal, format!("{} sent too much", self.name(process)));
+            self.fail(now, step, process, Rank::Other, fault, out);
+        } else {
+            participant.progress_at = now;
+            // The outputs of a step that fails are not awaited.
+            participant.is_done |= is_failing;
+            self.participant_done(process, step, out);
+        }
+        self.settle(step, out);
+    }
+
+    /// Notes that a participant is done if it has ended and its outputs have arrived.
+    fn participant_done(&mut self, process: ProcessNumber, step: StepNumber, out: &mut Vec<CallerOutput>) {
+        let Some(state) = self.steps.get_mut(&step) else { return };
+        let Some(participant) = state.participant(process) else { return };
+        if !participant.is_done && participant.ended == Some(participant.outputs.len() as u32) {
+            participant.is_done = true;
+            out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Ended { process } });
+        }
+    }
+
+    pub(super) fn participant_failed(
+        &mut self,
+        now: Time,
+        process: ProcessNumber,
+        step: StepNumber,
+        failure: StepFault,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        let Some(state) = self.steps.get_mut(&step) else { return };
+        let is_failing = state.failure.is_some();
+        let Some(participant) = state.participant(process) else { return };
+        participant.is_done = true;
+        let is_stop = is_failing && failure.error.kind == WireErrorKind::Cancelled;
+        self.fail(now, step, process, rank_of(&failure, is_stop), failure, out);
+        self.settle(step, out);
+    }
+
+    /// Fails the steps in which a lost peer takes part.
+    pub(super) fn fail_steps_of(
+        &mut self,
+        now: Time,
+        process: ProcessNumber,
+        error: &WireError,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        let steps: Vec<StepNumber> = self.steps.keys().copied().collect();
+        for step in steps {
+            let state = self.steps.get_mut(&step).expect("the step exists");
+            let begun = state.begun;
+            let Some(participant) = state.participant(process) else { continue };
+            // What it has stored is lost, even if it had ended.
+            participant.is_done = true;
+            let awaited = match participant.ended {
+                None => "its end".to_owned(),
+                Some(n) if (participant.outputs.len() as u32) < n => {
+                    format!("{} of its {n} outputs", n - participant.outputs.len() as u32)
+                }
+                Some(_) => "the other participants".to_owned(),
+            };
+            let message = format!(
+                "{}; step {step} was waiting for {awaited} since {}, and the last progress was {} ago, after {} operations",
+                prefix(&error.message, 2_000),
+                seconds(now.saturating_sub(begun)),
+                seconds(now.saturating_sub(participant.progress_at)),
+                participant.progress.done,
+            );
+            let fault = StepFault::new(error.kind, message);
+            self.fail(now, step, process, Rank::LostPeer, fault, out);
+            self.settle(step, out);
+        }
+    }
+
+    /// Notes a failure, and aborts the step at all participants if it is the first.
+    fn fail(
+        &mut self,
+        now: Time,
+        step: StepNumber,
+        process: ProcessNumber,
+        rank: Rank,
+        fault: StepFault,
+        out: &mut Vec<CallerOutput>,
+    ) {
+        let Some(state) = self.steps.get_mut(&step) else { return };
+        if let Some(known) = &mut state.failure {
+            if rank < known.rank {
+                known.rank = rank;
+                known.fault = fault;
+            }
+            return;
+        }
+        let reason = prefix(&fault.error.message, 1_000).to_owned();
+        out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Failed { process, failure: fault.clone() } });
+        state.failure = Some(Failure { rank, fault, until: now + FAILURE_PATIENCE });
+        let mut running = Vec::new();
+        for participant in &mut state.participants {
+            if participant.ended.is_some() {
+                // Its outputs are not awaited any more.
+                participant.is_done = true;
+            } else if !participant.is_done {
+                running.push(participant.process);
+            }
+        }
+        for process in running {
+            self.send_to(process, PeerFrame::Abort { step, reason: reason.clone() }, out);
+        }
+    }
+
+    /// Ends a step if nothing more is awaited.
+    fn settle(&mut self, step: StepNumber, out: &mut Vec<CallerOutput>) {
+        let Some(state) = self.steps.get(&step) else { return };
+        if state.local.is_done && state.participants.iter().all(|participant| participant.is_done) {
+            self.finish(step, out);
+        }
+    }
+
+    fn finish(&mut self, step: StepNumber, out: &mut Vec<CallerOutput>) {
+        let state = self.steps.remove(&step).expect("the step exists");
+        let outcome = match state.failure {
+            None => {
+                for new in &state.assigns {
+                    self.peer_mut(new.process).expect("the process is a peer").values.insert(new.value);
+                }
+                Ok(state.assigns)
+            }
+            Some(failure) => {
+                for participant in &state.participants {
+                    let of = state.assigns.iter().filter(|new| new.process == participant.process);
+                    let values: Vec<ValueId> = of.map(|new| new.value).collect();
+                    self.send_release(participant.process, &values, out);
+                }
+                Err(failure.fault)
+            }
+        };
+        out.push(CallerOutput::StepDone { step, outcome });
+    }
+
+    pub(super) fn tick_steps(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
+        let due = self.steps.iter().filter(|(_, state)| state.next_deadline(&self.options) <= now);
+        let due: Vec<StepNumber> = due.map(|(&step, _)| step).collect();
+        for step in due {
+            let state = &self.steps[&step];
+            if state.failure.is_some() {
+                self.finish(step, out);
+                continue;
+            }
+            let fault = match state.deadline {
+                Some(deadline) if deadline <= now => {
+                    StepFault::new(WireErrorKind::DeadlineExceeded, "the deadline of the call has passed")
+                }
+                _ => self.why_stuck(now, step),
+            };
+            self.fail(now, step, OWNER, Rank::Other, fault, out);
+            self.settle(step, out);
+        }
+    }
+
+    fn why_stuck(&self, now: Time, step: StepNumber) -> StepFault {
+        let state = &self.steps[&step];
+        let mut message =
+            format!("step {step} made no progress for {}", seconds(now.saturating_sub(state.last_progress())));
+        for participant in state.participants.iter().filter(|participant| !participant.is_done).take(8) {
+            let does = match (participant.ended, participant.progress.is_busy) {
+                (Some(n), _) => format!("sent {} of {n} outputs", participant.outputs.len()),
+                (None, true) => "runs an operation".to_owned(),
+                (None, false) => "waits for messages".to_owned(),
+            };
+            message +=
+                &format!("; {} {does} after {} operations", self.name(participant.process), participant.progress.done);
+        }
+        StepFault::new(WireErrorKind::DeadlineExceeded, message)
+    }
+}
+
+fn rank_of(failure: &StepFault, is_stop: bool) -> Rank {
+    match &failure.position {
+        Some(position) => Rank::Position(position.clone()),
+        None if is_stop => Rank::Aborted,
+        None => Rank::Other,
+    }
+}

@@ -1,0 +1,418 @@
+//! The frames that processes exchange.
+//!
+//! A [`Frame`] is about a link, or goes to a peer ([`PeerFrame`]), or goes to the owner of a session
+//! ([`CallerFrame`]). A process that serves its devices and also owns sessions can thus tell which
+//! of its two sides a frame is for.
+//!
+//! Invariants:
+//!
+//! - A frame holds at most one payload: a tensor `T`, or the bytes `B` of a program. In memory these
+//!   are the payloads themselves. In an encoded head they are descriptions (`codec`).
+//! - Step numbers and value ids are counted up in each session and never reused, so a number alone
+//!   tells a late frame from a current one.
+//! - A source location never crosses. Labels name nodes of the graph by number.
+//!
+//! This module must not know sockets, graphs or devices.
+
+use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// Defines an id as a number.
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($repr:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub(crate) struct $name(pub(crate) $repr);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+number! {
+    /// A session: a random number that its owner chose.
+    SessionId(u64)
+}
+number! {
+    /// Index of a process in the table of a session. The owner is 0.
+    ProcessNumber(u32)
+}
+number! {
+    /// A program of a session.
+    ProgramNumber(u32)
+}
+number! {
+    /// A step of a session. Later steps have higher numbers.
+    StepNumber(u64)
+}
+number! {
+    /// A value of a variable at a peer. A value never changes.
+    ValueId(u64)
+}
+number! {
+    /// A request of a session that is answered once.
+    RequestNumber(u64)
+}
+
+/// The process that owns a session.
+pub(crate) const OWNER: ProcessNumber = ProcessNumber(0);
+
+/// The public key of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(crate) struct PeerKey(pub(crate) [u8; 32]);
+
+impl fmt::Display for PeerKey {
+    /// Writes the first 8 hex digits.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for PeerKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A digest of a program, or of the way in which a process cuts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) struct Digest(pub(crate) [u8; 32]);
+
+/// A frame. The defaults are the payloads in memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Frame<T = HostTensor, B = Arc<[u8]>> {
+    Link(LinkFrame),
+    /// From the owner of a session, or from a participant, to a peer.
+    ToPeer {
+        session: SessionId,
+        frame: PeerFrame<T, B>,
+    },
+    /// From a peer to the owner of a session.
+    ToCaller {
+        session: SessionId,
+        frame: CallerFrame<T>,
+    },
+}
+
+/// A frame about the link itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum LinkFrame {
+    /// The first frame of each side.
+    Hello(Hello),
+    /// The sender begins nothing new. It closes the link when its steps have ended.
+    Leave {
+        reason: String,
+    },
+    /// Asks for a report.
+    Status,
+    StatusReport(StatusReport),
+}
+
+/// The description of a process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(crate) name: String,
+    /// A number that differs for each start of the process.
+    pub(crate) incarnation: u64,
+    pub(crate) devices: Vec<DeviceEntry>,
+}
+
+/// A device that a peer offers, with its rates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DeviceEntry {
+    /// The kind in device names, for example `cpu`.
+    pub(crate) kind: String,
+    pub(crate) index: u32,
+    /// Operations per second.
+    pub(crate) flops: f64,
+    /// Bytes per second.
+    pub(crate) bandwidth: f64,
+    /// Seconds to start a kernel.
+    pub(crate) launch: f64,
+}
+
+/// The load of a peer, and the steps of the sessions that the asking node owns.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StatusReport {
+    pub(crate) usage: Usage,
+    pub(crate) steps: Vec<(SessionId, StepProgress)>,
+}
+
+/// What a peer holds for all sessions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Usage {
+    pub(crate) sessions: u64,
+    pub(crate) programs: u64,
+    pub(crate) program_bytes: u64,
+    pub(crate) values: u64,
+    pub(crate) value_bytes: u64,
+    /// Bytes of frames that wait for their step to begin.
+    pub(crate) buffered_bytes: u64,
+    /// Bytes of payloads that are being received.
+    pub(crate) incoming_bytes: u64,
+    pub(crate) steps: u64,
+    /// Loads, steps and requests that run in this process, also those of closed sessions.
+    pub(crate) work: u64,
+}
+
+/// A frame to a peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum PeerFrame<T = HostTensor, B = Arc<[u8]>> {
+    Open(Open),
+    Close,
+    Register { program: ProgramNumber, digest: Digest, bytes: B },
+    Unregister { program: ProgramNumber },
+    Store { request: RequestNumber, value: ValueId, tensor: T },
+    Fetch { request: RequestNumber, value: ValueId },
+    Release { values: Vec<ValueId> },
+    Start(Start),
+    Input { step: StepNumber, index: u32, tensor: T },
+    Abort { step: StepNumber, reason: String },
+    Message(StepMessage<T>),
+}
+
+/// A frame to the owner of a session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum CallerFrame<T = HostTensor> {
+    /// All needed links are up.
+    Opened {
+        attempt: u64,
+        limits: SessionLimits,
+    },
+    OpenFailed {
+        attempt: u64,
+        error: WireError,
+    },
+    Registered {
+        program: ProgramNumber,
+        cut: Digest,
+    },
+    Refused {
+        program: ProgramNumber,
+        error: WireError,
+    },
+    Stored {
+        request: RequestNumber,
+    },
+    Fetched {
+        request: RequestNumber,
+        tensor: T,
+    },
+    RequestFailed {
+        request: RequestNumber,
+        error: WireError,
+    },
+    /// The sender is alive, and this is the progress of the steps that it runs.
+    Heartbeat {
+        steps: Vec<StepProgress>,
+    },
+    /// The sender has no link to a process of the session any more.
+    Unlinked {
+        process: ProcessNumber,
+    },
+    Message(StepMessage<T>),
+    Output {
+        step: StepNumber,
+        index: u32,
+        tensor: T,
+    },
+    Print {
+        step: StepNumber,
+        number: u64,
+        stream: PrintStream,
+        text: String,
+    },
+    /// The participant has ended after sending this many outputs. Its assignments are stored.
+    Ended {
+        step: StepNumber,
+        outputs: u32,
+    },
+    /// The participant has ended by a failure. It has stored nothing.
+    Failed {
+        step: StepNumber,
+        failure: StepFault,
+    },
+}
+
+/// Opens a session at a peer, or tells it new addresses and asks it to restore lost links.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Open {
+    /// The number of this attempt, for the answer.
+    pub(crate) attempt: u64,
+    /// The receiver.
+    pub(crate) you: ProcessNumber,
+    /// All processes. The owner is the first.
+    pub(crate) processes: Vec<ProcessEntry>,
+    pub(crate) failure_timeout_ms: u32,
+    /// Steps with lower numbers will not begin.
+    pub(crate) first_step: StepNumber,
+}
+
+/// A process of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ProcessEntry {
+    pub(crate) node: PeerKey,
+    /// The address at which other peers reach the process. The owner needs none.
+    pub(crate) addr: Option<SocketAddr>,
+    /// Whether the receiver needs a link to the process. It does not if the process is lost.
+    pub(crate) is_needed: bool,
+}
+
+/// What a peer grants a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SessionLimits {
+    pub(crate) programs: u32,
+    pub(crate) program_bytes: u64,
+    pub(crate) value_bytes: u64,
+    /// The largest payload.
+    pub(crate) body_bytes: u64,
+    pub(crate) steps: u32,
+}
+
+/// Begins a step at a participant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Start {
+    pub(crate) step: StepNumber,
+    pub(crate) program: ProgramNumber,
+    /// All processes that take part, in ascending order. The owner always does.
+    pub(crate) participants: Vec<ProcessNumber>,
+    pub(crate) deadline_ms: Option<u32>,
+    /// The variables that the step reads, with their values.
+    pub(crate) vars: Vec<(u32, ValueId)>,
+    /// The variables that the step assigns, with the ids of the new values.
+    pub(crate) assigns: Vec<(u32, ValueId)>,
+    /// The inputs of the graph that arrive as [`PeerFrame::Input`].
+    pub(crate) inputs: Vec<u32>,
+}
+
+/// A message from a part of a program to a part in another process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StepMessage<T = HostTensor> {
+    pub(crate) step: StepNumber,
+    pub(crate) from: ProcessNumber,
+    pub(crate) from_part: u32,
+    pub(crate) to_part: u32,
+    pub(crate) message: PartMessage<T>,
+}
+
+/// The contents of a [`StepMessage`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum PartMessage<T = HostTensor> {
+    Value { edge: u32, tag: Vec<u64>, tensor: T },
+    Credit { of: u32, tag: Vec<u64>, finished: u64 },
+}
+
+/// How far a participant is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StepProgress {
+    pub(crate) step: StepNumber,
+    /// A count that rises with each operation done.
+    pub(crate) done: u64,
+    /// Whether an operation is running. Otherwise the participant waits for messages.
+    pub(crate) is_busy: bool,
+}
+
+/// The stream of a print.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PrintStream {
+    Stdout,
+    Stderr,
+}
+
+/// The failure of a step in one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StepFault {
+    /// The position of the operation that failed, if one did. Positions compare lexicographically.
+    pub(crate) position: Option<Vec<u64>>,
+    pub(crate) error: WireError,
+}
+
+/// An error that crosses processes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WireError {
+    pub(crate) kind: WireErrorKind,
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
+    /// Nodes of the graph with explanations. A label without a node is a note.
+    pub(crate) labels: Vec<(Option<u32>, String)>,
+}
+
+/// The kind of a [`WireError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WireErrorKind {
+    Invalid,
+    AssertionFailed,
+    DeadlineExceeded,
+    Cancelled,
+    ResourceExhausted,
+    Internal,
+}
+
+/// Maximum bytes of a text in an error, a reason or a name of a device.
+pub(crate) const MAX_TEXT: usize = 4_096;
+
+/// Maximum number of labels of an error.
+pub(crate) const MAX_LABELS: usize = 8;
+
+/// Returns the longest prefix of at most `max` bytes that ends at a character boundary.
+pub(crate) fn prefix(text: &str, max: usize) -> &str {
+    &text[..text.floor_char_boundary(max)]
+}
+
+impl WireError {
+    pub(crate) fn new(kind: WireErrorKind, message: impl AsRef<str>) -> WireError {
+        WireError { kind, message: prefix(message.as_ref(), MAX_TEXT).to_owned(), help: None, labels: Vec::new() }
+    }
+
+    /// Sets what to do about the error.
+    pub(crate) fn help(self, help: impl AsRef<str>) -> WireError {
+        WireError { help: Some(prefix(help.as_ref(), MAX_TEXT).to_owned()), ..self }
+    }
+
+    /// Converts an error for another process. `node` returns the node whose number a location is.
+    /// The texts of all other labels cross as notes.
+    pub(crate) fn from_diagnostic(error: &Diagnostic, node: impl Fn(Loc) -> Option<u32>) -> WireError {
+        let kind = match error.kind {
+            ErrorKind::Invalid => WireErrorKind::Invalid,
+            ErrorKind::AssertionFailed => WireErrorKind::AssertionFailed,
+            ErrorKind::DeadlineExceeded => WireErrorKind::DeadlineExceeded,
+            ErrorKind::Cancelled => WireErrorKind::Cancelled,
+            ErrorKind::ResourceExhausted => WireErrorKind::ResourceExhausted,
+            _ => WireErrorKind::Internal,
+        };
+        let labels = error.labels.iter().take(MAX_LABELS);
+        WireError {
+            kind,
+            message: prefix(&error.message, MAX_TEXT).to_owned(),
+            help: error.help.as_deref().map(|help| prefix(help, MAX_TEXT).to_owned()),
+            labels: labels.map(|(loc, text)| (node(*loc), prefix(text, MAX_TEXT).to_owned())).collect(),
+        }
+    }
+
+    /// Converts an error of another process. `loc` returns the location of a node.
+    pub(crate) fn into_diagnostic(self, loc: impl Fn(u32) -> Loc) -> Diagnostic {
+        let kind = match self.kind {
+            WireErrorKind::Invalid => ErrorKind::Invalid,
+            WireErrorKind::AssertionFailed => ErrorKind::AssertionFailed,
+            WireErrorKind::DeadlineExceeded => ErrorKind::DeadlineExceeded,
+            WireErrorKind::Cancelled => ErrorKind::Cancelled,
+            WireErrorKind::ResourceExhausted => ErrorKind::ResourceExhausted,
+            WireErrorKind::Internal => ErrorKind::Internal,
+        };
+        let labels = self.labels.into_iter().map(|(node, text)| (node.map_or(Loc::UNKNOWN, &loc), text));
+        Diagnostic { message: self.message, labels: labels.collect(), help: self.help, kind }
+    }
+}
+
+impl StepFault {
+    /// Creates a failure that is not of an operation.
+    pub(crate) fn new(kind: WireErrorKind, message: impl AsRef<str>) -> StepFault {
+        StepFault { position: None, error: WireError::new(kind, message) }
+    }
+}

@@ -1,0 +1,239 @@
+//! The events of a host, and the actions that it requests.
+
+use crate::peer::proto::frame::{
+    Digest, Frame, Hello, PeerKey, ProcessNumber, ProgramNumber, RequestNumber, SessionId,
+};
+use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
+use crate::peer::proto::{LinkNumber, Time};
+use anabranch_dsl::HostTensor;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// The limits of a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HostLimits {
+    /// Sessions of one owner.
+    pub(crate) sessions: usize,
+    /// Loads, steps and requests that run for one owner.
+    pub(crate) work: usize,
+    /// Programs of a session, and their bytes.
+    pub(crate) programs: usize,
+    pub(crate) program_bytes: u64,
+    /// Values of a session, and their bytes.
+    pub(crate) values: usize,
+    pub(crate) value_bytes: u64,
+    /// Bytes of the frames of a session that wait for their step.
+    pub(crate) buffered_bytes: u64,
+    /// Steps of a session that run.
+    pub(crate) steps: usize,
+    /// Bytes of one payload, and of the payloads of one link that are being received.
+    pub(crate) body_bytes: u64,
+    pub(crate) incoming_bytes: u64,
+}
+
+impl Default for HostLimits {
+    fn default() -> HostLimits {
+        HostLimits {
+            sessions: 8,
+            work: 256,
+            programs: 256,
+            program_bytes: 1 << 30,
+            values: 65_536,
+            value_bytes: 16 << 30,
+            buffered_bytes: 256 << 20,
+            steps: 32,
+            body_bytes: 4 << 30,
+            incoming_bytes: 8 << 30,
+        }
+    }
+}
+
+/// A session at a host. Numbers are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SessionSlot(pub(crate) u64);
+
+/// A program at a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ProgramKey {
+    pub(crate) session: SessionSlot,
+    pub(crate) program: ProgramNumber,
+    /// Differs if a number is registered again.
+    pub(crate) registration: u64,
+}
+
+/// A step at a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct StepKey {
+    pub(crate) session: SessionSlot,
+    pub(crate) step: StepNumber,
+}
+
+/// A request at a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct RequestKey {
+    pub(crate) session: SessionSlot,
+    pub(crate) request: RequestNumber,
+}
+
+/// An event at a host.
+#[derive(Debug)]
+pub(crate) enum HostInput {
+    /// A link exists. `is_introduced` says that the node is known only from sessions.
+    Linked {
+        link: LinkNumber,
+        node: PeerKey,
+        is_introduced: bool,
+    },
+    /// A frame arrived, with a body of this many bytes that [`Host::admit`] has admitted.
+    Frame {
+        link: LinkNumber,
+        frame: Frame,
+        body: u64,
+    },
+    LinkLost {
+        link: LinkNumber,
+        reason: String,
+    },
+    /// The outcome of [`HostOutput::Dial`]. The link itself is reported by `Linked`.
+    Dialed {
+        session: SessionSlot,
+        process: ProcessNumber,
+        outcome: Result<(), String>,
+    },
+    /// The outcome of [`HostOutput::Load`]: how this process cuts the program.
+    Loaded {
+        key: ProgramKey,
+        outcome: Result<Digest, WireError>,
+    },
+    Stored {
+        key: RequestKey,
+        outcome: Result<(), WireError>,
+    },
+    Fetched {
+        key: RequestKey,
+        outcome: Result<HostTensor, WireError>,
+    },
+    /// The progress of a step, for the next heartbeat.
+    Progressed {
+        key: StepKey,
+        done: u64,
+        is_busy: bool,
+    },
+    /// A step has ended. Its outputs and prints have been sent.
+    StepEnded {
+        key: StepKey,
+        outcome: Result<StepEnd, StepFault>,
+    },
+    /// Begin nothing new, and report when all work is done.
+    Leave {
+        reason: String,
+    },
+    Tick,
+}
+
+/// The results of a step at a participant.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StepEnd {
+    /// Number of outputs sent.
+    pub(crate) outputs: u32,
+    /// The variables assigned, with the bytes of their new values.
+    pub(crate) assigned: Vec<(u32, u64)>,
+}
+
+/// An action requested of the process.
+#[derive(Debug)]
+pub(crate) enum HostOutput {
+    Send {
+        link: LinkNumber,
+        frame: Frame,
+    },
+    /// Close a link whose other side broke the protocol, or that is not used. The host treats it as
+    /// lost.
+    CloseLink {
+        link: LinkNumber,
+        reason: String,
+    },
+    /// The other side of a link has introduced itself.
+    Greeted {
+        link: LinkNumber,
+        node: PeerKey,
+        hello: Hello,
+    },
+    /// The other side of a link will begin nothing new.
+    Leaving {
+        link: LinkNumber,
+        reason: String,
+    },
+    StatusReported {
+        link: LinkNumber,
+        report: StatusReport,
+    },
+    Dial {
+        session: SessionSlot,
+        process: ProcessNumber,
+        node: PeerKey,
+        addr: SocketAddr,
+    },
+    Load {
+        key: ProgramKey,
+        digest: Digest,
+        bytes: Arc<[u8]>,
+    },
+    Unload {
+        key: ProgramKey,
+    },
+    StoreValue {
+        key: RequestKey,
+        value: ValueId,
+        tensor: HostTensor,
+    },
+    FetchValue {
+        key: RequestKey,
+        value: ValueId,
+    },
+    DropValues {
+        session: SessionSlot,
+        values: Vec<ValueId>,
+    },
+    Begin(Box<Begin>),
+    Deliver {
+        key: StepKey,
+        arrival: HostArrival,
+    },
+    /// End a step early. Its end must still be reported.
+    Stop {
+        key: StepKey,
+        reason: WireError,
+    },
+    /// The step is over. Store the new values of these variables, or none of them.
+    Finish {
+        key: StepKey,
+        keep: Option<Vec<(u32, ValueId)>>,
+    },
+    DropSession {
+        session: SessionSlot,
+    },
+    /// After `Leave`: all work is done.
+    Idle,
+}
+
+/// A step to begin.
+#[derive(Debug)]
+pub(crate) struct Begin {
+    pub(crate) key: StepKey,
+    pub(crate) session: SessionId,
+    pub(crate) program: ProgramKey,
+    /// This process.
+    pub(crate) you: ProcessNumber,
+    /// The links to the other participants.
+    pub(crate) routes: Vec<(ProcessNumber, LinkNumber)>,
+    pub(crate) start: Start,
+    pub(crate) deadline: Option<Time>,
+}
+
+/// What arrives for a running step.
+#[derive(Debug)]
+pub(crate) enum HostArrival {
+    Message(StepMessage),
+    Input { index: u32, tensor: HostTensor },
+}

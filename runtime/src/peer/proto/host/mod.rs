@@ -1,0 +1,339 @@
+//! A peer process: all of its links, and the sessions that other nodes opened at it.
+//!
+//! [`Host::handle`] takes what happened and returns what to do: frames to send, work to begin. Each
+//! process has one host, also a process that only owns sessions: the host exchanges the first
+//! frames of all links.
+//!
+//! Invariants:
+//!
+//! - H1. A session obeys only the link that opened it. A message of a step must come from a link to
+//!   the node of the process that it names as its sender. No frame can name another owner's session.
+//! - H2. A message or input for a step that has not begun waits. The bytes that wait are limited per
+//!   session. Starts arrive in order, so a step below the last that started is over, and what
+//!   arrives for it is dropped.
+//! - H3. A participant's values are stored if and only if it reports that it ended. A step that was
+//!   stopped stores nothing.
+//! - H4. A lost link ends the sessions that it opened at once. All of their state is dropped. If it
+//!   leads to another participant, the steps with this participant fail, and their owner hears why.
+//! - H5. Everything that a session holds is limited ([`HostLimits`]). Work that is still running for
+//!   closed sessions counts against the limits of its owner.
+//! - H6. A session is bound to one number ([`SessionSlot`]) that is never reused, so late results of
+//!   local work never reach a newer session.
+//! - H7. The outputs are a function of the inputs. Nothing depends on the order of a hash table.
+//!
+//! What the process does with an output: it sends frames in the order in which they were returned.
+//! It keeps the results of a step until [`HostOutput::Finish`] says whether to store them. After
+//! [`HostOutput::DropSession`] it drops all values and programs of the session, and the results of
+//! work that is still running for it.
+
+mod events;
+mod session;
+mod step;
+mod values;
+
+use super::codec::{Destination, MAX_STEPS};
+use super::frame::{CallerFrame, Frame, Hello, LinkFrame, Open, PeerFrame, PeerKey};
+use super::frame::{SessionId, Start, StatusReport, StepFault, StepMessage};
+use super::frame::{StepNumber, Usage, WireError, WireErrorKind};
+use super::{LinkNumber, Time};
+pub(crate) use events::{Begin, HostArrival, HostInput, HostLimits, HostOutput};
+pub(crate) use events::{ProgramKey, RequestKey, SessionSlot, StepEnd, StepKey};
+use session::HostSession;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How long an introduced link stays without a session.
+const IDLE_LINK: Duration = Duration::from_secs(10);
+
+/// Local work that is running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum WorkKey {
+    Load(ProgramKey),
+    Step(StepKey),
+    Request(RequestKey),
+}
+
+#[derive(Debug)]
+struct HostLink {
+    node: PeerKey,
+    name: Option<String>,
+    is_introduced: bool,
+    incoming_bytes: u64,
+    /// When the last session that used the link ended.
+    idle_since: Option<Time>,
+}
+
+/// The state of a peer process.
+#[derive(Debug)]
+pub(crate) struct Host {
+    node: PeerKey,
+    hello: Hello,
+    limits: HostLimits,
+    links: BTreeMap<LinkNumber, HostLink>,
+    sessions: BTreeMap<SessionSlot, HostSession>,
+    by_id: BTreeMap<SessionId, SessionSlot>,
+    /// The local work that is running, with its owner.
+    work: BTreeMap<WorkKey, PeerKey>,
+    next_number: u64,
+    /// Why the process leaves, and whether it has reported that its work is done.
+    leaving: Option<(String, bool)>,
+}
+
+impl Host {
+    pub(crate) fn new(node: PeerKey, hello: Hello, limits: HostLimits) -> Host {
+        let limits = HostLimits { steps: limits.steps.min(MAX_STEPS), ..limits };
+        Host {
+            node,
+            hello,
+            limits,
+            links: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            work: BTreeMap::new(),
+            next_number: 0,
+            leaving: None,
+        }
+    }
+
+    /// Returns whether a session has introduced a node.
+    pub(crate) fn introduced(&self, node: &PeerKey) -> bool {
+        self.sessions.values().any(|session| session.members.iter().any(|member| member.entry.node == *node))
+    }
+
+    /// Decides whether a link may send a body of this many bytes, before memory is taken for it.
+    pub(crate) fn admit(&mut self, link: LinkNumber, to: Destination, len: u64) -> Result<(), String> {
+        let Destination::Peer(_) = to else { return Ok(()) };
+        let Some(state) = self.links.get_mut(&link) else { return Err("the link is closed".to_owned()) };
+        if state.name.is_none() {
+            return Err("a frame before the first".to_owned());
+        }
+        let incoming = state.incoming_bytes.saturating_add(len);
+        if len > self.limits.body_bytes || incoming > self.limits.incoming_bytes {
+            return Err(format!("a payload of {len} bytes is more than this peer receives"));
+        }
+        state.incoming_bytes = incoming;
+        Ok(())
+    }
+
+    /// Returns what the host holds.
+    pub(crate) fn usage(&self) -> Usage {
+        let mut usage =
+            Usage { sessions: self.sessions.len() as u64, work: self.work.len() as u64, ..Usage::default() };
+        for session in self.sessions.values() {
+            usage.programs += session.programs.len() as u64;
+            usage.program_bytes += session.program_bytes;
+            usage.values += session.values.len() as u64;
+            usage.value_bytes += session.value_bytes;
+            usage.buffered_bytes += session.buffered_bytes;
+            usage.steps += session.steps.len() as u64;
+        }
+        usage.incoming_bytes = self.links.values().map(|link| link.incoming_bytes).sum();
+        usage
+    }
+
+    /// Returns when the host next needs [`HostInput::Tick`].
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        let idle = self.links.values().filter_map(|link| link.idle_since).map(|since| since + IDLE_LINK);
+        idle.chain(self.sessions.values().map(HostSession::next_deadline)).min()
+    }
+
+    /// Handles an event. Appends what is to be done.
+    pub(crate) fn handle(&mut self, now: Time, input: HostInput, out: &mut Vec<HostOutput>) {
+        match input {
+            HostInput::Linked { link, node, is_introduced } => self.linked(now, link, node, is_introduced, out),
+            HostInput::Frame { link, frame, body } => {
+                let Some(state) = self.links.get_mut(&link) else { return };
+                state.incoming_bytes = state.incoming_bytes.saturating_sub(body);
+                if let Err(reason) = self.on_frame(now, link, frame, out) {
+                    out.push(HostOutput::CloseLink { link, reason: reason.clone() });
+                    self.link_lost(now, link, &reason, out);
+                }
+            }
+            HostInput::LinkLost { link, reason } => self.link_lost(now, link, &reason, out),
+            HostInput::Dialed { session, process, outcome } => self.dialed(now, session, process, outcome, out),
+            HostInput::Loaded { key, outcome } => self.loaded(key, outcome, out),
+            HostInput::Stored { key, outcome } => self.stored(key, outcome, out),
+            HostInput::Fetched { key, outcome } => self.fetched(key, outcome, out),
+            HostInput::Progressed { key, done, is_busy } => self.progressed(key, done, is_busy),
+            HostInput::StepEnded { key, outcome } => self.step_ended(key, outcome, out),
+            HostInput::Leave { reason } => self.leave(reason, out),
+            HostInput::Tick => self.tick(now, out),
+        }
+        if let Some((_, is_reported @ false)) = &mut self.leaving
+            && self.work.is_empty()
+        {
+            *is_reported = true;
+            out.push(HostOutput::Idle);
+        }
+    }
+
+    fn linked(&mut self, now: Time, link: LinkNumber, node: PeerKey, is_introduced: bool, out: &mut Vec<HostOutput>) {
+        let idle_since = is_introduced.then_some(now);
+        self.links.insert(link, HostLink { node, name: None, is_introduced, incoming_bytes: 0, idle_since });
+        out.push(HostOutput::Send { link, frame: Frame::Link(LinkFrame::Hello(self.hello.clone())) });
+        if let Some((reason, _)) = &self.leaving {
+            out.push(HostOutput::Send { link, frame: Frame::Link(LinkFrame::Leave { reason: reason.clone() }) });
+        }
+    }
+
+    fn on_frame(&mut self, now: Time, link: LinkNumber, frame: Frame, out: &mut Vec<HostOutput>) -> Result<(), String> {
+        let node = self.links[&link].node;
+        match frame {
+            Frame::Link(LinkFrame::Hello(hello)) => {
+                let state = self.links.get_mut(&link).expect("the link exists");
+                if state.name.replace(hello.name.clone()).is_some() {
+                    return Err("the process introduced itself twice".to_owned());
+                }
+                out.push(HostOutput::Greeted { link, node, hello });
+                self.connect_all(now, out);
+                Ok(())
+            }
+            _ if self.links[&link].name.is_none() => Err("a frame before the first".to_owned()),
+            Frame::Link(LinkFrame::Leave { reason }) => {
+                out.push(HostOutput::Leaving { link, reason });
+                Ok(())
+            }
+            Frame::Link(LinkFrame::Status) => {
+                let report = LinkFrame::StatusReport(self.status(node));
+                out.push(HostOutput::Send { link, frame: Frame::Link(report) });
+                Ok(())
+            }
+            Frame::Link(LinkFrame::StatusReport(report)) => {
+                out.push(HostOutput::StatusReported { link, report });
+                Ok(())
+            }
+            Frame::ToPeer { session, frame } => self.on_session_frame(now, link, session, frame, out),
+            // The owner's side of this process has it.
+            Frame::ToCaller { .. } => Ok(()),
+        }
+    }
+
+    fn on_session_frame(
+        &mut self,
+        now: Time,
+        link: LinkNumber,
+        id: SessionId,
+        frame: PeerFrame,
+        out: &mut Vec<HostOutput>,
+    ) -> Result<(), String> {
+        let node = self.links[&link].node;
+        let slot = self.by_id.get(&id).copied();
+        match (frame, slot) {
+            (PeerFrame::Open(open), _) => self.open(now, link, id, open, out),
+            // The session has been closed or dropped.
+            (_, None) => Ok(()),
+            (PeerFrame::Message(message), Some(slot)) => self.on_message(slot, node, message, out),
+            (frame, Some(slot)) => {
+                let session = &self.sessions[&slot];
+                if session.link != link {
+                    // A late frame on an older link of the owner.
+                    return if session.owner == node {
+                        Ok(())
+                    } else {
+                        Err("this session has another owner".to_owned())
+                    };
+                }
+                self.on_owner_frame(now, slot, frame, out)
+            }
+        }
+    }
+
+    fn on_owner_frame(
+        &mut self,
+        now: Time,
+        slot: SessionSlot,
+        frame: PeerFrame,
+        out: &mut Vec<HostOutput>,
+    ) -> Result<(), String> {
+        match frame {
+            PeerFrame::Close => self.drop_session(now, slot, "the session is closed", out),
+            PeerFrame::Register { program, digest, bytes } => self.register(slot, program, digest, bytes, out),
+            PeerFrame::Unregister { program } => self.unregister(slot, program, out),
+            PeerFrame::Store { request, value, tensor } => self.store(slot, request, value, tensor, out),
+            PeerFrame::Fetch { request, value } => self.fetch(slot, request, value, out),
+            PeerFrame::Release { values } => self.release(slot, values, out),
+            PeerFrame::Start(start) => return self.start(now, slot, start, out),
+            PeerFrame::Input { step, index, tensor } => {
+                return self.arrived(slot, step, HostArrival::Input { index, tensor }, out);
+            }
+            PeerFrame::Abort { step, reason } => self.abort(slot, step, &reason, out),
+            PeerFrame::Open(_) | PeerFrame::Message(_) => unreachable!("handled for all links"),
+        }
+        Ok(())
+    }
+
+    fn status(&self, node: PeerKey) -> StatusReport {
+        let own = self.sessions.values().filter(|session| session.owner == node);
+        let steps = own.flat_map(|session| session.progress().into_iter().map(|step| (session.id, step)));
+        StatusReport { usage: self.usage(), steps: steps.take(MAX_STEPS).collect() }
+    }
+
+    fn link_lost(&mut self, now: Time, link: LinkNumber, reason: &str, out: &mut Vec<HostOutput>) {
+        let Some(lost) = self.links.remove(&link) else { return };
+        let slots: Vec<SessionSlot> = self.sessions.keys().copied().collect();
+        for slot in slots {
+            if self.sessions[&slot].link == link {
+                self.drop_session(now, slot, "the link to the owner is lost", out);
+            } else {
+                self.unlink(now, slot, link, &lost, reason, out);
+            }
+        }
+    }
+
+    fn leave(&mut self, reason: String, out: &mut Vec<HostOutput>) {
+        if self.leaving.is_some() {
+            return;
+        }
+        for &link in self.links.keys() {
+            out.push(HostOutput::Send { link, frame: Frame::Link(LinkFrame::Leave { reason: reason.clone() }) });
+        }
+        self.leaving = Some((reason, false));
+    }
+
+    fn tick(&mut self, now: Time, out: &mut Vec<HostOutput>) {
+        let slots: Vec<SessionSlot> = self.sessions.keys().copied().collect();
+        for slot in slots {
+            self.tick_session(now, slot, out);
+        }
+        let idle = |link: &HostLink| link.idle_since.is_some_and(|since| since + IDLE_LINK <= now);
+        let idle: Vec<LinkNumber> = self.links.iter().filter(|(_, state)| idle(state)).map(|(&link, _)| link).collect();
+        for link in idle {
+            let reason = "no session uses the link";
+            out.push(HostOutput::CloseLink { link, reason: reason.to_owned() });
+            self.link_lost(now, link, reason, out);
+        }
+    }
+
+    /// Notes which of the introduced links are idle.
+    fn note_idle_links(&mut self, now: Time) {
+        for (number, link) in self.links.iter_mut().filter(|(_, link)| link.is_introduced) {
+            let used = self.sessions.values().any(|session| {
+                session.link == *number || session.members.iter().any(|member| member.entry.node == link.node)
+            });
+            link.idle_since = if used { None } else { link.idle_since.or(Some(now)) };
+        }
+    }
+
+    /// Returns the number of work items that run for an owner.
+    fn work_of(&self, owner: PeerKey) -> usize {
+        self.work.values().filter(|&&of| of == owner).count()
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+}
+
+/// Sends a frame to the owner of a session.
+fn reply(session: &HostSession, frame: CallerFrame, out: &mut Vec<HostOutput>) {
+    out.push(HostOutput::Send { link: session.link, frame: Frame::ToCaller { session: session.id, frame } });
+}
+
+fn exhausted(message: impl AsRef<str>) -> WireError {
+    WireError::new(WireErrorKind::ResourceExhausted, message)
+}
+
+fn invalid(message: impl AsRef<str>) -> WireError {
+    WireError::new(WireErrorKind::Invalid, message)
+}

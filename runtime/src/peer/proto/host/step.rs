@@ -1,0 +1,334 @@
+//! The steps of a host.
+
+use super::session::HostSession;
+use super::{Begin, CallerFrame, Host, HostArrival, HostOutput, SessionSlot, Start, StepEnd, StepFault, StepKey};
+use super::{StepMessage, StepNumber, WorkKey, exhausted, invalid, reply};
+use crate::peer::proto::Time;
+use crate::peer::proto::frame::{OWNER, PartMessage, PeerKey, ProcessNumber, StepProgress, ValueId};
+use crate::peer::proto::frame::{WireError, WireErrorKind, prefix};
+use crate::peer::proto::host::session::HostValue;
+use crate::peer::proto::payload::tensor_bytes;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The bytes that a waiting frame counts in addition to its payload.
+const FRAME_BYTES: u64 = 512;
+
+/// Maximum number of steps whose frames wait.
+const MAX_EARLY_STEPS: usize = 256;
+
+/// A step that is running.
+#[derive(Debug)]
+pub(super) struct HostStep {
+    participants: Vec<ProcessNumber>,
+    assigns: Vec<(u32, ValueId)>,
+    /// The inputs that have not arrived.
+    inputs: BTreeSet<u32>,
+    pub(super) deadline: Option<Time>,
+    pub(super) progress: StepProgress,
+    /// Whether the process was told to end the step. Nothing is delivered any more.
+    pub(super) is_stopped: bool,
+    /// Whether the owner knows the outcome.
+    pub(super) is_reported: bool,
+}
+
+/// Frames of a step that has not begun.
+#[derive(Debug, Default)]
+pub(super) struct EarlyFrames {
+    arrivals: Vec<HostArrival>,
+    bytes: u64,
+}
+
+impl HostSession {
+    /// Notes that no further steps up to `last` will begin.
+    pub(super) fn skip(&mut self, last: StepNumber) {
+        self.last_started = self.last_started.max(last);
+        while let Some(early) = self.early.first_entry().filter(|early| *early.key() <= self.last_started) {
+            self.buffered_bytes -= early.remove().map_or(0, |frames| frames.bytes);
+        }
+    }
+
+    /// Reports the failure of a step and stops it. It is over when the process reports its end.
+    fn fail_step(&mut self, key: StepKey, error: WireError, out: &mut Vec<HostOutput>) {
+        let Some(step) = self.steps.get_mut(&key.step) else { return };
+        let is_new = !std::mem::replace(&mut step.is_reported, true);
+        let stops = !std::mem::replace(&mut step.is_stopped, true);
+        if is_new {
+            let failure = StepFault { position: None, error: error.clone() };
+            reply(self, CallerFrame::Failed { step: key.step, failure }, out);
+        }
+        if stops {
+            out.push(HostOutput::Stop { key, reason: error });
+        }
+    }
+}
+
+impl Host {
+    pub(super) fn start(
+        &mut self,
+        now: Time,
+        slot: SessionSlot,
+        start: Start,
+        out: &mut Vec<HostOutput>,
+    ) -> Result<(), String> {
+        let work = self.work_of(self.sessions[&slot].owner);
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let step = start.step;
+        if step <= session.last_started {
+            return Err("steps that start out of order".to_owned());
+        }
+        let mut participants = start.participants.iter();
+        if !start.participants.is_sorted_by(|a, b| a < b)
+            || participants.next() != Some(&OWNER)
+            || !start.participants.contains(&session.you)
+            || start.participants.last().is_none_or(|last| last.0 as usize >= session.members.len())
+        {
+            return Err("a step whose participants are wrong".to_owned());
+        }
+        let early = session.early.remove(&step);
+        session.skip(step);
+        let early = match early {
+            Some(Some(frames)) => {
+                session.buffered_bytes -= frames.bytes;
+                Ok(frames.arrivals)
+            }
+            Some(None) => Err(exhausted("more messages arrived before the step began than the peer can keep")),
+            None => Ok(Vec::new()),
+        };
+        let is_full = session.steps.len() >= self.limits.steps || work >= self.limits.work;
+        let checked = early.and_then(|early| check_start(session, &start, is_full).map(|routes| (early, routes)));
+        let (early, (program, routes)) = match checked {
+            Ok(checked) => checked,
+            Err(error) => {
+                let failure = StepFault { position: None, error };
+                reply(session, CallerFrame::Failed { step, failure }, out);
+                return Ok(());
+            }
+        };
+        let deadline = start.deadline_ms.map(|ms| now + Duration::from_millis(ms.into()));
+        let running = HostStep {
+            participants: start.participants.clone(),
+            assigns: start.assigns.clone(),
+            inputs: start.inputs.iter().copied().collect(),
+            deadline,
+            progress: StepProgress { step, ..StepProgress::default() },
+            is_stopped: false,
+            is_reported: false,
+        };
+        session.steps.insert(step, running);
+        let key = StepKey { session: slot, step };
+        self.work.insert(WorkKey::Step(key), session.owner);
+        let (you, id) = (session.you, session.id);
+        out.push(HostOutput::Begin(Box::new(Begin { key, session: id, program, you, routes, start, deadline })));
+        for arrival in early {
+            self.deliver(key, arrival, out);
+        }
+        Ok(())
+    }
+
+    /// Handles a message from another participant, or from the owner.
+    pub(super) fn on_message(
+        &mut self,
+        slot: SessionSlot,
+        node: PeerKey,
+        message: StepMessage,
+        out: &mut Vec<HostOutput>,
+    ) -> Result<(), String> {
+        let session = &self.sessions[&slot];
+        let sender = session.members.get(message.from.0 as usize).map(|member| member.entry.node);
+        if sender != Some(node) || message.from == session.you {
+            return Err(format!("a message in the name of process {}", message.from));
+        }
+        self.arrived(slot, message.step, HostArrival::Message(message), out)
+    }
+
+    /// Delivers what arrives for a step, or keeps it until the step begins.
+    pub(super) fn arrived(
+        &mut self,
+        slot: SessionSlot,
+        step: StepNumber,
+        arrival: HostArrival,
+        out: &mut Vec<HostOutput>,
+    ) -> Result<(), String> {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        if step <= session.last_started {
+            self.deliver(StepKey { session: slot, step }, arrival, out);
+            return Ok(());
+        }
+        if session.early.len() >= MAX_EARLY_STEPS && !session.early.contains_key(&step) {
+            return Err("messages for too many steps that have not begun".to_owned());
+        }
+        let bytes = FRAME_BYTES + bytes_of(&arrival);
+        let entry = session.early.entry(step).or_insert_with(|| Some(EarlyFrames::default()));
+        if let Some(frames) = entry {
+            if bytes > self.limits.buffered_bytes - session.buffered_bytes {
+                // The step fails when it starts.
+                session.buffered_bytes -= frames.bytes;
+                *entry = None;
+            } else {
+                frames.bytes += bytes;
+                session.buffered_bytes += bytes;
+                frames.arrivals.push(arrival);
+            }
+        }
+        Ok(())
+    }
+
+    /// Delivers what arrives for a step that runs. Whatever is late is dropped.
+    fn deliver(&mut self, key: StepKey, arrival: HostArrival, out: &mut Vec<HostOutput>) {
+        let Some(session) = self.sessions.get_mut(&key.session) else { return };
+        let Some(step) = session.steps.get_mut(&key.step).filter(|step| !step.is_stopped) else { return };
+        let is_expected = match &arrival {
+            HostArrival::Input { index, .. } => step.inputs.remove(index),
+            HostArrival::Message(message) => step.participants.contains(&message.from),
+        };
+        if is_expected {
+            out.push(HostOutput::Deliver { key, arrival });
+        } else {
+            let what = match arrival {
+                HostArrival::Input { index, .. } => format!("input {index}"),
+                HostArrival::Message(message) => format!("a message of process {}", message.from),
+            };
+            session.fail_step(key, invalid(format!("the step received {what}, which it does not expect")), out);
+        }
+    }
+
+    pub(super) fn abort(&mut self, slot: SessionSlot, step: StepNumber, reason: &str, out: &mut Vec<HostOutput>) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let Some(running) = session.steps.get_mut(&step).filter(|running| !running.is_stopped) else { return };
+        running.is_stopped = true;
+        // The end is reported when it is known: an operation that comes earlier may have failed.
+        let reason = WireError::new(WireErrorKind::Cancelled, prefix(reason, 1_000));
+        out.push(HostOutput::Stop { key: StepKey { session: slot, step }, reason });
+    }
+
+    pub(super) fn progressed(&mut self, key: StepKey, done: u64, is_busy: bool) {
+        if let Some(session) = self.sessions.get_mut(&key.session)
+            && let Some(step) = session.steps.get_mut(&key.step)
+        {
+            step.progress = StepProgress { step: key.step, done, is_busy };
+        }
+    }
+
+    pub(super) fn step_ended(&mut self, key: StepKey, outcome: Result<StepEnd, StepFault>, out: &mut Vec<HostOutput>) {
+        if self.work.remove(&WorkKey::Step(key)).is_none() {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&key.session) else { return };
+        let Some(step) = session.steps.remove(&key.step) else { return };
+        let outcome = match outcome {
+            Ok(_) if step.is_stopped => Err(StepFault::new(WireErrorKind::Cancelled, "the step was aborted")),
+            Ok(end) => keep(session, &self.limits, &step, end).map_err(|error| StepFault { position: None, error }),
+            Err(failure) => Err(failure),
+        };
+        let (keep, frame) = match outcome {
+            Ok(outputs) => (Some(step.assigns), CallerFrame::Ended { step: key.step, outputs }),
+            Err(failure) => (None, CallerFrame::Failed { step: key.step, failure }),
+        };
+        out.push(HostOutput::Finish { key, keep });
+        if !step.is_reported {
+            reply(session, frame, out);
+        }
+    }
+
+    /// Fails the steps of a session in which a process takes part.
+    pub(super) fn fail_steps_with(
+        &mut self,
+        slot: SessionSlot,
+        process: ProcessNumber,
+        message: &str,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let with = session.steps.iter().filter(|(_, step)| step.participants.contains(&process));
+        let with: Vec<StepNumber> = with.map(|(&step, _)| step).collect();
+        for step in with {
+            let error = WireError::new(WireErrorKind::ResourceExhausted, message);
+            session.fail_step(StepKey { session: slot, step }, error, out);
+        }
+    }
+
+    /// Fails the steps whose deadline has passed.
+    pub(super) fn check_deadlines(&mut self, now: Time, slot: SessionSlot, out: &mut Vec<HostOutput>) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let is_due = |deadline: Option<Time>| deadline.is_some_and(|at| at <= now);
+        let due = session.steps.iter().filter(|(_, step)| !step.is_reported && is_due(step.deadline));
+        let due: Vec<StepNumber> = due.map(|(&step, _)| step).collect();
+        for step in due {
+            let error = WireError::new(WireErrorKind::DeadlineExceeded, "the deadline of the call has passed");
+            session.fail_step(StepKey { session: slot, step }, error, out);
+        }
+    }
+}
+
+/// The links to the other participants of a step.
+type Routes = Vec<(ProcessNumber, super::LinkNumber)>;
+
+/// Checks that a step can begin.
+fn check_start(session: &HostSession, start: &Start, is_full: bool) -> Result<(super::ProgramKey, Routes), WireError> {
+    if is_full {
+        return Err(exhausted("too many steps run at once"));
+    }
+    let program = session.programs.get(&start.program).filter(|program| program.is_loaded);
+    let program = program.ok_or_else(|| invalid("the program is not registered at the peer"))?.key;
+    let is_stored = |value: &ValueId| session.values.get(value).is_some_and(|state: &HostValue| state.is_stored);
+    if let Some((variable, _)) = start.vars.iter().find(|(_, value)| !is_stored(value)) {
+        return Err(invalid(format!("the peer has no value of variable {variable}")));
+    }
+    let running = session.steps.values().flat_map(|step| &step.assigns);
+    let mut taken: BTreeSet<ValueId> = running.map(|&(_, value)| value).collect();
+    if start.assigns.iter().any(|&(_, value)| session.values.contains_key(&value) || !taken.insert(value)) {
+        return Err(invalid("the id of a new value is in use"));
+    }
+    let others = start.participants.iter().filter(|&&process| process != session.you);
+    let routes = others.map(|&process| match session.members[process.0 as usize].link {
+        Some(link) => Ok((process, link)),
+        None => {
+            let entry = &session.members[process.0 as usize].entry;
+            let message = format!("there is no link to process {process} ({})", entry.node);
+            Err(WireError::new(WireErrorKind::ResourceExhausted, message))
+        }
+    });
+    Ok((program, routes.collect::<Result<_, _>>()?))
+}
+
+/// Stores the assignments of a step. Returns the number of its outputs.
+fn keep(
+    session: &mut HostSession,
+    limits: &super::HostLimits,
+    step: &HostStep,
+    end: StepEnd,
+) -> Result<u32, WireError> {
+    let mut bytes = 0u64;
+    for &(variable, value) in &step.assigns {
+        let Some((_, len)) = end.assigned.iter().find(|(assigned, _)| *assigned == variable) else {
+            let message = format!("the program does not assign variable {variable}");
+            return Err(WireError::new(WireErrorKind::Internal, message));
+        };
+        if session.values.contains_key(&value) {
+            return Err(invalid("the id of a new value is in use"));
+        }
+        bytes = bytes.saturating_add(*len);
+    }
+    let values = session.values.len() + step.assigns.len();
+    if bytes > limits.value_bytes - session.value_bytes || values > limits.values {
+        let message = format!("the session's variables exceed the {} bytes at the peer", limits.value_bytes);
+        return Err(exhausted(message));
+    }
+    session.value_bytes += bytes;
+    for &(variable, value) in &step.assigns {
+        let len = end.assigned.iter().find(|(assigned, _)| *assigned == variable).map_or(0, |(_, len)| *len);
+        session.values.insert(value, HostValue { bytes: len, is_stored: true });
+    }
+    Ok(end.outputs)
+}
+
+fn bytes_of(arrival: &HostArrival) -> u64 {
+    match arrival {
+        HostArrival::Input { tensor, .. } => tensor_bytes(tensor),
+        HostArrival::Message(message) => match &message.message {
+            PartMessage::Value { tag, tensor, .. } => tensor_bytes(tensor) + size_of_val(&tag[..]) as u64,
+            PartMessage::Credit { tag, .. } => size_of_val(&tag[..]) as u64,
+        },
+    }
+}

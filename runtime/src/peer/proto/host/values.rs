@@ -1,0 +1,190 @@
+//! The programs and values of the sessions of a host.
+
+use super::session::{HostProgram, HostSession, HostValue};
+use super::{CallerFrame, Host, HostOutput, ProgramKey, RequestKey, SessionSlot, WorkKey, exhausted, invalid, reply};
+use crate::peer::proto::frame::{Digest, ProgramNumber, RequestNumber, ValueId, WireError, WireErrorKind};
+use crate::peer::proto::payload::tensor_bytes;
+use anabranch_dsl::HostTensor;
+use std::sync::Arc;
+
+impl Host {
+    pub(super) fn register(
+        &mut self,
+        slot: SessionSlot,
+        program: ProgramNumber,
+        digest: Digest,
+        bytes: Arc<[u8]>,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let key = ProgramKey { session: slot, program, registration: self.next_number() };
+        let work = self.work_of(self.sessions[&slot].owner);
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let len = bytes.len() as u64;
+        let refusal = if session.programs.contains_key(&program) {
+            Some(invalid("the program is registered already"))
+        } else if session.programs.len() >= self.limits.programs || work >= self.limits.work {
+            Some(exhausted(format!("a session can register at most {} programs at the peer", self.limits.programs)))
+        } else if len > self.limits.program_bytes - session.program_bytes {
+            Some(exhausted("the programs of the session are larger than the peer allows"))
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            return reply(session, CallerFrame::Refused { program, error }, out);
+        }
+        session.programs.insert(program, HostProgram { key, is_loaded: false, bytes: len });
+        session.program_bytes += len;
+        self.work.insert(WorkKey::Load(key), session.owner);
+        out.push(HostOutput::Load { key, digest, bytes });
+    }
+
+    pub(super) fn loaded(&mut self, key: ProgramKey, outcome: Result<Digest, WireError>, out: &mut Vec<HostOutput>) {
+        if self.work.remove(&WorkKey::Load(key)).is_none() {
+            return;
+        }
+        let Some(session) = self.sessions.get_mut(&key.session) else { return };
+        let program = key.program;
+        let Some(state) = session.programs.get_mut(&program).filter(|state| state.key == key) else {
+            // It was unregistered in the meantime.
+            return out.push(HostOutput::Unload { key });
+        };
+        match outcome {
+            Ok(cut) => {
+                state.is_loaded = true;
+                reply(session, CallerFrame::Registered { program, cut }, out);
+            }
+            Err(error) => {
+                session.program_bytes -= state.bytes;
+                session.programs.remove(&program);
+                reply(session, CallerFrame::Refused { program, error }, out);
+            }
+        }
+    }
+
+    pub(super) fn unregister(&mut self, slot: SessionSlot, program: ProgramNumber, out: &mut Vec<HostOutput>) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        if let Some(state) = session.programs.remove(&program) {
+            session.program_bytes -= state.bytes;
+            if state.is_loaded {
+                out.push(HostOutput::Unload { key: state.key });
+            }
+        }
+    }
+
+    pub(super) fn store(
+        &mut self,
+        slot: SessionSlot,
+        request: RequestNumber,
+        value: ValueId,
+        tensor: HostTensor,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let work = self.work_of(self.sessions[&slot].owner);
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let bytes = tensor_bytes(&tensor);
+        let refusal = if session.values.contains_key(&value) || session.requests.contains_key(&request) {
+            Some(invalid("the number of the value or of the request is in use"))
+        } else if session.values.len() >= self.limits.values || bytes > self.limits.value_bytes - session.value_bytes {
+            Some(exhausted(format!("the session's variables exceed the {} bytes at the peer", self.limits.value_bytes)))
+        } else if work >= self.limits.work {
+            Some(exhausted("too many requests at once"))
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            return reply(session, CallerFrame::RequestFailed { request, error }, out);
+        }
+        session.values.insert(value, HostValue { bytes, is_stored: false });
+        session.value_bytes += bytes;
+        session.requests.insert(request, value);
+        let key = RequestKey { session: slot, request };
+        self.work.insert(WorkKey::Request(key), session.owner);
+        out.push(HostOutput::StoreValue { key, value, tensor });
+    }
+
+    pub(super) fn stored(&mut self, key: RequestKey, outcome: Result<(), WireError>, out: &mut Vec<HostOutput>) {
+        let Some(session) = self.answer(key) else { return };
+        let (request, value) = (key.request, session.requests.remove(&key.request).expect("the request exists"));
+        match (outcome, session.values.get_mut(&value)) {
+            (Ok(()), Some(state)) => {
+                state.is_stored = true;
+                reply(session, CallerFrame::Stored { request }, out);
+            }
+            (Ok(()), None) => {
+                out.push(HostOutput::DropValues { session: key.session, values: vec![value] });
+                let error = WireError::new(WireErrorKind::Cancelled, "the value was released");
+                reply(session, CallerFrame::RequestFailed { request, error }, out);
+            }
+            (Err(error), _) => {
+                session.drop_value(value);
+                reply(session, CallerFrame::RequestFailed { request, error }, out);
+            }
+        }
+    }
+
+    pub(super) fn fetch(
+        &mut self,
+        slot: SessionSlot,
+        request: RequestNumber,
+        value: ValueId,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let work = self.work_of(self.sessions[&slot].owner);
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let refusal = if !session.values.get(&value).is_some_and(|state| state.is_stored) {
+            Some(invalid("the peer does not have the value"))
+        } else if session.requests.contains_key(&request) {
+            Some(invalid("the number of the request is in use"))
+        } else if work >= self.limits.work {
+            Some(exhausted("too many requests at once"))
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            return reply(session, CallerFrame::RequestFailed { request, error }, out);
+        }
+        session.requests.insert(request, value);
+        let key = RequestKey { session: slot, request };
+        self.work.insert(WorkKey::Request(key), session.owner);
+        out.push(HostOutput::FetchValue { key, value });
+    }
+
+    pub(super) fn fetched(
+        &mut self,
+        key: RequestKey,
+        outcome: Result<HostTensor, WireError>,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let Some(session) = self.answer(key) else { return };
+        let request = key.request;
+        session.requests.remove(&request);
+        let frame = match outcome {
+            Ok(tensor) => CallerFrame::Fetched { request, tensor },
+            Err(error) => CallerFrame::RequestFailed { request, error },
+        };
+        reply(session, frame, out);
+    }
+
+    /// Notes that work for a request is done. Returns its session if it is still open.
+    fn answer(&mut self, key: RequestKey) -> Option<&mut HostSession> {
+        self.work.remove(&WorkKey::Request(key))?;
+        self.sessions.get_mut(&key.session)
+    }
+
+    pub(super) fn release(&mut self, slot: SessionSlot, values: Vec<ValueId>, out: &mut Vec<HostOutput>) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let stored: Vec<ValueId> = values.into_iter().filter(|&value| session.drop_value(value)).collect();
+        if !stored.is_empty() {
+            out.push(HostOutput::DropValues { session: slot, values: stored });
+        }
+    }
+}
+
+impl HostSession {
+    /// Forgets a value. Returns whether it was stored.
+    fn drop_value(&mut self, value: ValueId) -> bool {
+        let Some(state) = self.values.remove(&value) else { return false };
+        self.value_bytes -= state.bytes;
+        state.is_stored
+    }
+}

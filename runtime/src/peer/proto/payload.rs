@@ -1,0 +1,232 @@
+//! The payloads of frames: tensors and bytes, and their descriptions in an encoded head.
+//!
+//! Invariants:
+//!
+//! - A tensor is described by its element type, its extents and its bytes, little-endian and in
+//!   row-major order. The number of bytes is checked before anything is allocated for them.
+//! - A payload of up to [`INLINE`] bytes is part of the head. A larger one is the body of the frame.
+
+use anabranch_dsl::{Buffer, DType, Element, HostTensor, memory};
+use bytemuck::Pod;
+use serde::de::{Error, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::sync::Arc;
+
+/// Maximum bytes of a payload in a head.
+pub(crate) const INLINE: usize = 8 << 10;
+
+/// Maximum bytes of a payload.
+pub(crate) const MAX_BODY: u64 = 16 << 30;
+
+/// Maximum rank of a tensor.
+pub(crate) const MAX_RANK: usize = 32;
+
+/// The payload of a frame that is sent after its head. Its bytes are those of the tensor itself.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    Tensor(HostTensor),
+    Bytes(Arc<[u8]>),
+}
+
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Body::Tensor(tensor) => native_bytes(tensor),
+            Body::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// The description of a tensor in a head.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TensorHead {
+    /// Index in [`DType::ALL`].
+    dtype: u8,
+    shape: Vec<u64>,
+    bytes: BytesHead,
+}
+
+/// The description of bytes in a head.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum BytesHead {
+    Inline(InlineBytes),
+    /// The bytes are the body, of this length.
+    Body(u64),
+}
+
+/// Bytes in a head.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct InlineBytes(Vec<u8>);
+
+impl Serialize for InlineBytes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for InlineBytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<InlineBytes, D::Error> {
+        struct BytesVisitor;
+
+        impl Visitor<'_> for BytesVisitor {
+            type Value = InlineBytes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "at most {INLINE} bytes")
+            }
+
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<InlineBytes, E> {
+                if bytes.len() > INLINE {
+                    return Err(E::invalid_length(bytes.len(), &self));
+                }
+                Ok(InlineBytes(bytes.to_owned()))
+            }
+        }
+        deserializer.deserialize_bytes(BytesVisitor)
+    }
+}
+
+impl BytesHead {
+    /// Returns the length of the body.
+    pub(crate) fn body_len(&self) -> Option<u64> {
+        match self {
+            BytesHead::Inline(_) => None,
+            BytesHead::Body(len) => Some(*len),
+        }
+    }
+
+    /// Returns the bytes. `body` is the body of the frame.
+    fn take(self, body: &mut Option<Vec<u8>>) -> Result<Vec<u8>, String> {
+        match (self, body.take()) {
+            (BytesHead::Inline(bytes), None) => Ok(bytes.0),
+            (BytesHead::Body(len), Some(bytes)) if bytes.len() as u64 == len => Ok(bytes),
+            (BytesHead::Body(len), Some(bytes)) => Err(format!("a body of {} bytes, not {len}", bytes.len())),
+            (BytesHead::Body(_), None) => Err("the body is missing".to_owned()),
+            (BytesHead::Inline(_), Some(_)) => Err("a body that the head does not announce".to_owned()),
+        }
+    }
+}
+
+impl TensorHead {
+    /// Returns the length of the body.
+    pub(crate) fn body_len(&self) -> Option<u64> {
+        self.bytes.body_len()
+    }
+
+    /// Checks that the number of bytes is that of the elements. Returns the element type, the
+    /// extents and the number of bytes.
+    pub(crate) fn check(&self) -> Result<(DType, Vec<usize>, u64), String> {
+        let dtype = *DType::ALL.get(usize::from(self.dtype)).ok_or("an unknown element type")?;
+        if self.shape.len() > MAX_RANK {
+            return Err(format!("a tensor of rank {}", self.shape.len()));
+        }
+        let expected = match self.shape.contains(&0) {
+            true => Some(0),
+            false => self.shape.iter().try_fold(dtype.size() as u64, |n, &extent| n.checked_mul(extent)),
+        };
+        let bytes = match &self.bytes {
+            BytesHead::Inline(bytes) => bytes.0.len() as u64,
+            BytesHead::Body(len) => *len,
+        };
+        if expected != Some(bytes) {
+            return Err(format!("{bytes} bytes for a tensor {dtype}{:?}", self.shape));
+        }
+        let shape = self.shape.iter().map(|&extent| usize::try_from(extent)).collect::<Result<_, _>>();
+        Ok((dtype, shape.map_err(|_| "an extent that is too large")?, bytes))
+    }
+}
+
+/// Describes bytes. Those that are too many for a head become the body.
+pub(crate) fn describe_bytes(bytes: Arc<[u8]>, body: &mut Option<Body>) -> BytesHead {
+    if bytes.len() <= INLINE {
+        return BytesHead::Inline(InlineBytes(bytes.to_vec()));
+    }
+    let len = bytes.len() as u64;
+    *body = Some(Body::Bytes(bytes));
+    BytesHead::Body(len)
+}
+
+/// Describes a tensor. Elements that are too many for a head become the body, without a copy.
+pub(crate) fn describe_tensor(tensor: HostTensor, body: &mut Option<Body>) -> TensorHead {
+    let dtype = tensor.dtype();
+    let index = DType::ALL.iter().position(|&d| d == dtype).expect("the list has all element types");
+    let shape = tensor.shape().iter().map(|&extent| extent as u64).collect();
+    let bytes = if cfg!(target_endian = "big") {
+        let mut bytes = native_bytes(&tensor).to_vec();
+        reverse_elements(&mut bytes, dtype.size());
+        describe_bytes(bytes.into(), body)
+    } else {
+        let bytes = native_bytes(&tensor);
+        let len = bytes.len();
+        if len <= INLINE {
+            BytesHead::Inline(InlineBytes(bytes.to_vec()))
+        } else {
+            *body = Some(Body::Tensor(tensor));
+            BytesHead::Body(len as u64)
+        }
+    };
+    TensorHead { dtype: index as u8, shape, bytes }
+}
+
+/// Restores bytes.
+pub(crate) fn restore_bytes(head: BytesHead, body: &mut Option<Vec<u8>>) -> Result<Arc<[u8]>, String> {
+    head.take(body).map(Arc::from)
+}
+
+/// Restores a tensor.
+pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<Vec<u8>>) -> Result<HostTensor, String> {
+    let (dtype, shape, len) = head.check()?;
+    let mut bytes = head.bytes.take(body)?;
+    memory::check(len.into()).map_err(|error| error.to_string())?;
+    if cfg!(target_endian = "big") {
+        reverse_elements(&mut bytes, dtype.size());
+    }
+    let buffer = match dtype {
+        DType::F32 => elements::<f32>(&bytes),
+        DType::F64 => elements::<f64>(&bytes),
+        DType::F16 => elements::<half::f16>(&bytes),
+        DType::BF16 => elements::<half::bf16>(&bytes),
+        DType::I32 => elements::<i32>(&bytes),
+        DType::I64 => elements::<i64>(&bytes),
+        DType::U32 => elements::<u32>(&bytes),
+        DType::U8 => Buffer::U8(bytes),
+        DType::Bool if bytes.iter().all(|&byte| byte <= 1) => {
+            Buffer::Bool(bytes.iter().map(|&byte| byte == 1).collect())
+        }
+        DType::Bool => return Err("a boolean that is neither 0 nor 1".to_owned()),
+    };
+    Ok(HostTensor::from_buffer(shape, buffer))
+}
+
+/// Returns the number of bytes of the elements.
+pub(crate) fn tensor_bytes(tensor: &HostTensor) -> u64 {
+    (tensor.len() * tensor.dtype().size()) as u64
+}
+
+/// Copies bytes to memory that is aligned for the elements. The number of bytes is a multiple of
+/// the size of an element.
+fn elements<T: Element + Pod>(bytes: &[u8]) -> Buffer {
+    let mut elements = vec![T::zeroed(); bytes.len() / size_of::<T>()];
+    bytemuck::cast_slice_mut(&mut elements).copy_from_slice(bytes);
+    T::into_buffer(elements)
+}
+
+fn native_bytes(tensor: &HostTensor) -> &[u8] {
+    match tensor.buffer() {
+        Buffer::F32(data) => bytemuck::cast_slice(data),
+        Buffer::F64(data) => bytemuck::cast_slice(data),
+        Buffer::F16(data) => bytemuck::cast_slice(data),
+        Buffer::BF16(data) => bytemuck::cast_slice(data),
+        Buffer::I32(data) => bytemuck::cast_slice(data),
+        Buffer::I64(data) => bytemuck::cast_slice(data),
+        Buffer::U32(data) => bytemuck::cast_slice(data),
+        Buffer::U8(data) => data,
+        Buffer::Bool(data) => bytemuck::cast_slice(data),
+    }
+}
+
+/// Converts elements between the byte order of this machine and little-endian.
+fn reverse_elements(bytes: &mut [u8], size: usize) {
+    bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+}
