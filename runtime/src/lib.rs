@@ -23,6 +23,8 @@ mod flow;
 #[cfg(feature = "gpu")]
 mod gpu;
 mod id;
+#[cfg(feature = "peers")]
+mod peer;
 mod place;
 mod session;
 
