@@ -40,6 +40,8 @@ mod endpoint;
 mod key;
 mod link;
 mod link_test;
+#[cfg(test)]
+mod measure;
 mod profile;
 mod socket;
 #[cfg(test)]

@@ -110,3 +110,31 @@ fn a_side_that_does_not_read_loses_the_link() {
     assert_eq!(there.stats().queued_bytes, 0);
     drop(stop);
 }
+
+#[test]
+fn a_link_test_measures_both_directions() {
+    let (client, server, there, back) = linked_pair();
+    let report = client.net.test_link(&there).unwrap();
+    assert!(report.latency() > Duration::ZERO && report.bandwidth() > 0.0);
+    assert!(report.sent_per_second > 0.0 && report.received_per_second > 0.0);
+    assert!(report.to_string().contains(&report.verdict()));
+    // Both sides may test at the same time.
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| server.net.test_link(&back));
+        client.net.test_link(&there).unwrap();
+        other.join().unwrap().unwrap();
+    });
+    // The layer above sees nothing of it.
+    assert!(client.events.try_recv().is_err());
+    there.close(CloseCode(300), "");
+    assert!(client.net.test_link(&there).is_err());
+}
+
+#[test]
+fn a_timer_calls_on_the_thread_of_the_net() {
+    let node = Setup::default().start();
+    let (sender, receiver) = channel();
+    let call = move || sender.send(std::thread::current().name().map(str::to_owned)).unwrap();
+    node.net.after(Duration::from_millis(1), Box::new(call));
+    assert_eq!(receiver.recv_timeout(PATIENCE).unwrap().as_deref(), Some("anabranch-net"));
+}

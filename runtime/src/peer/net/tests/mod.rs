@@ -2,7 +2,9 @@
 
 mod bulk;
 mod frames;
+mod hostile;
 mod identity;
+mod tokens;
 
 use super::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
 use anabranch_dsl::Diagnostic;
