@@ -1,0 +1,239 @@
+//! Sending bodies: which chunk is next, and whether the other side has room for it.
+
+use super::super::link::Link;
+use super::super::link::lock;
+use super::super::wire::{ChunkHeader, Credit, Greeting, TransferHead, chunks_of};
+use bytes::Bytes;
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+
+/// The maximum number of bodies that wait to be sent on a link.
+const MAX_QUEUED_BODIES: usize = 1 << 16;
+
+/// Priorities lie between its negative and itself: those of control streams are higher.
+const HIGHEST_PRIORITY: i32 = 1 << 30;
+
+/// A body that is sent or waits to be.
+pub(in super::super) struct OutgoingBody {
+    priority: i32,
+    /// The order of `send_bulk`.
+    sequence: u64,
+    is_test: bool,
+    head: Vec<u8>,
+    frames_before: u64,
+    body: Bytes,
+    /// The number of the transfer, if it has begun.
+    transfer: u64,
+    next_chunk: u32,
+}
+
+impl OutgoingBody {
+    pub(in super::super) fn new(head: Vec<u8>, frames_before: u64, body: Bytes, priority: i32) -> OutgoingBody {
+        OutgoingBody {
+            priority: priority.clamp(-HIGHEST_PRIORITY, HIGHEST_PRIORITY),
+            sequence: 0,
+            is_test: false,
+            head,
+            frames_before,
+            body,
+            transfer: 0,
+            next_chunk: 0,
+        }
+    }
+
+    /// A body that the other side only measures.
+    pub(in super::super) fn test(number: u64, body: Bytes) -> OutgoingBody {
+        let head = number.to_le_bytes().to_vec();
+        OutgoingBody { is_test: true, ..OutgoingBody::new(head, 0, body, -HIGHEST_PRIORITY) }
+    }
+
+    fn len(&self) -> u64 {
+        self.body.len() as u64
+    }
+
+    fn header(&self) -> ChunkHeader {
+        ChunkHeader {
+            is_test: self.is_test,
+            transfer: self.transfer,
+            chunk: self.next_chunk,
+            total: self.body.len() as u64,
+        }
+    }
+}
+
+// Heaps yield the highest priority, and of equal ones the oldest.
+impl Ord for OutgoingBody {
+    fn cmp(&self, other: &OutgoingBody) -> Ordering {
+        (self.priority, Reverse(self.sequence)).cmp(&(other.priority, Reverse(other.sequence)))
+    }
+}
+
+impl PartialOrd for OutgoingBody {
+    fn partial_cmp(&self, other: &OutgoingBody) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for OutgoingBody {
+    fn eq(&self, other: &OutgoingBody) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for OutgoingBody {}
+
+/// A chunk to be sent now.
+struct OutgoingChunk {
+    priority: i32,
+    /// The header, for a first chunk the head, and the bytes.
+    pieces: [Bytes; 3],
+}
+
+/// The bodies that a link has to send, and the room that the other side has for them.
+///
+/// - `begun` holds the transfers of which some chunks were sent, `waiting` those without any.
+/// - What was sent minus what the other side reported never exceeds a limit.
+pub(in super::super) struct BodyQueue {
+    waiting: BinaryHeap<OutgoingBody>,
+    begun: BinaryHeap<OutgoingBody>,
+    sequence: u64,
+    /// Bytes of chunks, transfers begun, and the sum of their lengths.
+    sent: Credit,
+    /// The same, as the other side has reported them.
+    credit: Credit,
+    window: u64,
+    open_bytes: u64,
+    open_transfers: u64,
+    is_closed: bool,
+}
+
+impl BodyQueue {
+    pub(in super::super) fn new(greeting: &Greeting, send_limit: u64) -> BodyQueue {
+        BodyQueue {
+            waiting: BinaryHeap::new(),
+            begun: BinaryHeap::new(),
+            sequence: 0,
+            sent: Credit::default(),
+            credit: Credit::default(),
+            window: greeting.window.min(send_limit),
+            open_bytes: greeting.open_bytes,
+            open_transfers: u64::from(greeting.open_transfers),
+            is_closed: false,
+        }
+    }
+
+    pub(in super::super) fn push(&mut self, mut body: OutgoingBody) -> Result<(), String> {
+        if self.is_closed {
+            return Ok(());
+        }
+        if self.waiting.len() == MAX_QUEUED_BODIES {
+            return Err(format!("more than {MAX_QUEUED_BODIES} bodies wait to be sent"));
+        }
+        body.sequence = self.sequence;
+        self.sequence += 1;
+        self.waiting.push(body);
+        Ok(())
+    }
+
+    /// Adds what the other side has received. Totals that were never sent are a violation.
+    pub(in super::super) fn add_credit(&mut self, credit: Credit) -> Result<(), String> {
+        let between = |low: u64, value: u64, high: u64| (low..=high).contains(&value);
+        let is_valid = between(self.credit.bytes, credit.bytes, self.sent.bytes)
+            && between(self.credit.transfers, credit.transfers, self.sent.transfers)
+            && between(self.credit.transfer_bytes, credit.transfer_bytes, self.sent.transfer_bytes);
+        if !is_valid {
+            return Err("it reported bodies that were not sent".to_owned());
+        }
+        self.credit = credit;
+        Ok(())
+    }
+
+    pub(in super::super) fn clear(&mut self) {
+        self.is_closed = true;
+        self.waiting.clear();
+        self.begun.clear();
+    }
+
+    /// Returns the bodies that wait, also if only in part.
+    #[cfg(test)]
+    pub(in super::super) fn len(&self) -> usize {
+        self.waiting.len() + self.begun.len()
+    }
+
+    /// Returns whether there is a chunk to send and room for it.
+    fn has_next(&self) -> bool {
+        self.choice().is_some()
+    }
+
+    /// Returns whether the next chunk begins a transfer, if there is one that may be sent.
+    fn choice(&self) -> Option<bool> {
+        let waiting = self.waiting.peek().filter(|body| self.may_begin(body));
+        let (body, begins) = match (waiting, self.begun.peek()) {
+            (Some(waiting), Some(begun)) if waiting > begun => (waiting, true),
+            // A transfer that has begun takes room, so it must be able to end.
+            (_, Some(begun)) => (begun, false),
+            (Some(waiting), None) => (waiting, true),
+            (None, None) => return None,
+        };
+        let in_flight = self.sent.bytes - self.credit.bytes;
+        (in_flight + body.header().len() <= self.window).then_some(begins)
+    }
+
+    fn may_begin(&self, body: &OutgoingBody) -> bool {
+        let open = self.sent.transfer_bytes - self.credit.transfer_bytes;
+        self.sent.transfers - self.credit.transfers < self.open_transfers && open + body.len() <= self.open_bytes
+    }
+
+    fn next(&mut self) -> Option<OutgoingChunk> {
+        let begins = self.choice()?;
+        let mut body = if begins { self.waiting.pop()? } else { self.begun.pop()? };
+        let mut head = Bytes::new();
+        if begins {
+            body.transfer = self.sent.transfers;
+            self.sent.transfers += 1;
+            self.sent.transfer_bytes += body.len();
+        }
+        let header = body.header();
+        let mut prefix = header.encode();
+        if header.chunk == 0 {
+            let head_len = body.head.len() as u32;
+            prefix.extend(TransferHead { frames_before: body.frames_before, head_len }.encode());
+            head = std::mem::take(&mut body.head).into();
+        }
+        let (offset, len) = (header.offset() as usize, header.len() as usize);
+        let chunk = OutgoingChunk {
+            priority: body.priority,
+            pieces: [prefix.into(), head, body.body.slice(offset..offset + len)],
+        };
+        self.sent.bytes += len as u64;
+        body.next_chunk += 1;
+        if body.next_chunk < chunks_of(header.total) {
+            self.begun.push(body);
+        }
+        Some(chunk)
+    }
+}
+
+/// Sends chunks while there are some and the other side has room. Ends with the connection.
+pub(in super::super) async fn send_bodies(link: Link) {
+    loop {
+        while !lock(&link.0.body_queue).has_next() {
+            link.0.body_queued.notified().await;
+        }
+        let Ok(mut stream) = link.0.connection.open_uni().await else { return };
+        // A body of higher priority may have been queued meanwhile.
+        let next = lock(&link.0.body_queue).next();
+        let Some(mut chunk) = next else {
+            // The link is closing. The other side would take the end of an empty stream for a chunk.
+            link.0.connection.closed().await;
+            return;
+        };
+        if chunk.priority != 0 && stream.set_priority(chunk.priority).is_err() {
+            return;
+        }
+        if stream.write_all_chunks(&mut chunk.pieces).await.is_err() {
+            return;
+        }
+        let _ = stream.finish();
+    }
+}

@@ -1,0 +1,470 @@
+//! A link: one connection to another node, with frames in order and bodies beside them.
+//!
+//! - Sending never waits. A frame is written into QUIC by the sending thread if nothing waits
+//!   before it; otherwise it is queued, and the task [`flush`] writes the queue.
+//! - Frames arrive in the order in which they were sent, bodies after the frames before them.
+//! - `lost` is called once, after `connected`, and no other event of the link follows it.
+//! - The first reason for the end of a link is the one that is reported.
+
+use super::bulk::incoming::IncomingBodies;
+use super::bulk::outgoing::{BodyQueue, OutgoingBody};
+use super::key::NodeId;
+use super::link_test::LinkTests;
+use super::profile::NetSettings;
+use super::wire::{
+    ControlFrame, FrameSplitter, Greeting, MAX_BODY, MAX_FRAME, application_prefix, printable, shortened,
+};
+use super::{CloseCode, LinkLost, NetEvents};
+use bytes::Bytes;
+use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+
+/// The maximum number of bytes of frames that wait because the other side does not read.
+const MAX_QUEUED: usize = 16 << 20;
+
+/// How long an orderly close waits for the other side.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The number of reads after which a reader lets other tasks run.
+const READS_AT_ONCE: usize = 16;
+
+/// The priority of the control stream. Bodies have lower ones.
+pub(super) const CONTROL_PRIORITY: i32 = i32::MAX;
+
+/// The number of a link, unique within a [`Net`](super::Net).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LinkId(pub(super) u64);
+
+impl fmt::Display for LinkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "link {}", self.0)
+    }
+}
+
+/// Counters of a link, for logs and statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LinkStats {
+    /// The smoothed round-trip time.
+    pub(crate) rtt: Duration,
+    /// The lowest round-trip time that was seen.
+    pub(crate) min_rtt: Duration,
+    /// Bytes that may be sent before an acknowledgment.
+    pub(crate) congestion_window: u64,
+    /// How often congestion was detected.
+    pub(crate) congestion_events: u64,
+    /// Packets that were sent.
+    pub(crate) sent_packets: u64,
+    /// Packets that were lost and sent again.
+    pub(crate) lost_packets: u64,
+    /// The UDP payload in use.
+    pub(crate) mtu: u16,
+    /// Bytes sent in UDP packets.
+    pub(crate) sent_bytes: u64,
+    /// Bytes received in UDP packets.
+    pub(crate) received_bytes: u64,
+    /// Frames of the layer above that were sent.
+    pub(crate) sent_frames: u64,
+    /// Frames of the layer above that were received.
+    pub(crate) received_frames: u64,
+    /// Bytes of frames that wait to be sent.
+    pub(crate) queued_bytes: usize,
+}
+
+/// A connection to another node. A clone is the same link.
+#[derive(Clone)]
+pub(crate) struct Link(pub(super) Arc<LinkState>);
+
+/// The streams and facts that the greetings of both sides established.
+pub(super) struct Established {
+    pub(super) connection: Connection,
+    pub(super) node: NodeId,
+    pub(super) send: SendStream,
+    pub(super) receive: RecvStream,
+    /// The greeting of the other side.
+    pub(super) greeting: Greeting,
+}
+
+pub(super) struct LinkState {
+    id: LinkId,
+    node: NodeId,
+    pub(super) connection: Connection,
+    pub(super) events: Arc<dyn NetEvents>,
+    pub(super) settings: NetSettings,
+    pub(super) runtime: Handle,
+    outbox: Mutex<Outbox>,
+    /// Wakes the task that writes the queue.
+    queued: Notify,
+    /// Frames of the layer above that were handed to it.
+    pub(super) received_frames: AtomicU64,
+    pub(super) body_queue: Mutex<BodyQueue>,
+    /// Wakes the task that sends bodies.
+    pub(super) body_queued: Notify,
+    pub(super) incoming: Mutex<IncomingBodies>,
+    /// Wakes the readers of chunks that wait for frames or for the first chunk of their transfer.
+    pub(super) progressed: Notify,
+    pub(super) tests: Mutex<LinkTests>,
+    /// The reason for the end, if this side ends the link or the other side announced it.
+    end: Mutex<Option<LinkLost>>,
+    /// Whether no event may follow but `lost`.
+    silent: AtomicBool,
+}
+
+/// Locks a mutex. What it guards is consistent even after a panic.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The frames that wait to be written to the control stream.
+struct Outbox {
+    stream: SendStream,
+    queue: VecDeque<Bytes>,
+    queued_bytes: usize,
+    /// Frames of the layer above that were written or queued.
+    sent_frames: u64,
+    is_closed: bool,
+}
+
+impl Outbox {
+    /// Writes until the queue is empty or QUIC takes no more.
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WriteError>> {
+        let mut pieces: [Bytes; 16] = Default::default();
+        while !self.queue.is_empty() {
+            let count = self.queue.len().min(pieces.len());
+            for (piece, queued) in pieces.iter_mut().zip(&self.queue) {
+                *piece = queued.clone();
+            }
+            let written = ready!(pin!(self.stream.write_chunks(&mut pieces[..count])).poll(context))?;
+            self.queued_bytes -= written.bytes;
+            self.queue.drain(..written.chunks);
+            if let (Some(first), Some(rest)) = (self.queue.front_mut(), pieces[..count].get(written.chunks)) {
+                // The only piece that may have been written in part.
+                *first = rest.clone();
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Link {
+    /// Creates the link of an admitted connection. Nothing is received before [`start`].
+    pub(super) fn new(
+        id: LinkId,
+        established: Established,
+        events: Arc<dyn NetEvents>,
+        settings: NetSettings,
+        runtime: Handle,
+    ) -> (Link, RecvStream) {
+        let Established { connection, node, send, receive, greeting } = established;
+        let outbox = Outbox { stream: send, queue: VecDeque::new(), queued_bytes: 0, sent_frames: 0, is_closed: false };
+        let state = LinkState {
+            id,
+            node,
+            connection,
+            events,
+            settings,
+            runtime,
+            outbox: Mutex::new(outbox),
+            queued: Notify::new(),
+            received_frames: AtomicU64::new(0),
+            body_queue: Mutex::new(BodyQueue::new(&greeting, settings.send_limit())),
+            body_queued: Notify::new(),
+            incoming: Mutex::new(IncomingBodies::new(settings.bulk_window)),
+            progressed: Notify::new(),
+            tests: Mutex::default(),
+            end: Mutex::new(None),
+            silent: AtomicBool::new(false),
+        };
+        (Link(Arc::new(state)), receive)
+    }
+
+    /// Announces the link, and runs it until it is reported as lost. Then `ended` is called.
+    pub(super) fn start(&self, receive: RecvStream, ended: impl FnOnce() + Send + 'static) {
+        let state = &self.0;
+        state.events.connected(self);
+        let tasks = [
+            state.runtime.spawn(flush(self.clone())),
+            state.runtime.spawn(super::bulk::outgoing::send_bodies(self.clone())),
+            state.runtime.spawn(super::bulk::incoming::receive_bodies(self.clone())),
+            state.runtime.spawn(super::bulk::incoming::watch_progress(self.clone())),
+        ];
+        let link = self.clone();
+        state.runtime.spawn(async move {
+            let outcome = read_control(&link, receive).await;
+            if let Err(violation) = outcome {
+                link.violated(violation);
+            }
+            let error = link.0.connection.closed().await;
+            link.0.silent.store(true, Ordering::Relaxed);
+            for task in tasks {
+                task.abort();
+            }
+            lock(&link.0.outbox).close();
+            link.release_bodies();
+            let why = link.end_reason(error);
+            link.0.events.lost(&link, why);
+            ended();
+        });
+    }
+
+    /// Returns the number of the link.
+    pub(crate) fn id(&self) -> LinkId {
+        self.0.id
+    }
+
+    /// Returns the node at the other end.
+    pub(crate) fn node(&self) -> NodeId {
+        self.0.node
+    }
+
+    /// Returns the address of the node at the other end.
+    pub(crate) fn addr(&self) -> SocketAddr {
+        canonical(self.0.connection.remote_address())
+    }
+
+    /// Sends a frame of at most [`MAX_FRAME`] bytes. Frames of a link arrive in order. Never waits:
+    /// if the other side does not read and the queue is full, the link is closed.
+    pub(crate) fn send(&self, head: Vec<u8>) {
+        if head.len() > MAX_FRAME {
+            return self.violated(format!("a frame of {} bytes was to be sent, more than {MAX_FRAME}", head.len()));
+        }
+        let prefix = application_prefix(head.len());
+        if head.len() <= 4096 {
+            // One small copy is cheaper than two pieces.
+            let mut frame = Vec::with_capacity(prefix.len() + head.len());
+            frame.extend_from_slice(&prefix);
+            frame.extend_from_slice(&head);
+            self.write([frame.into()], true);
+        } else {
+            self.write([Bytes::copy_from_slice(&prefix), head.into()], true);
+        }
+    }
+
+    /// Sends a frame of the link itself.
+    pub(super) fn send_control(&self, frame: &ControlFrame<'_>) {
+        self.write([frame.encode().into()], false);
+    }
+
+    fn write<const N: usize>(&self, pieces: [Bytes; N], is_application: bool) {
+        let mut outbox = lock(&self.0.outbox);
+        if outbox.is_closed {
+            return;
+        }
+        outbox.sent_frames += u64::from(is_application);
+        let was_empty = outbox.queue.is_empty();
+        outbox.queued_bytes += pieces.iter().map(Bytes::len).sum::<usize>();
+        outbox.queue.extend(pieces);
+        if was_empty {
+            let context = &mut Context::from_waker(Waker::noop());
+            match outbox.poll_write(context) {
+                Poll::Ready(Ok(())) => return,
+                // The connection has ended, and the link is about to be reported as lost.
+                Poll::Ready(Err(_)) => return outbox.close(),
+                Poll::Pending => self.0.queued.notify_one(),
+            }
+        }
+        if outbox.queued_bytes > MAX_QUEUED {
+            outbox.close();
+            drop(outbox);
+            self.violated(format!("more than {MAX_QUEUED} bytes wait to be sent: the other side does not read"));
+        }
+    }
+
+    /// Sends a head of at most [`MAX_FRAME`] bytes and a body of at most [`MAX_BODY`]. Bodies of
+    /// higher priority are sent first; within a priority they are begun in order. A body arrives
+    /// after the frames that were sent before it, and perhaps after later ones.
+    pub(crate) fn send_bulk(&self, head: Vec<u8>, body: Bytes, priority: i32) {
+        if head.len() > MAX_FRAME || body.len() as u64 > MAX_BODY {
+            let (head, body) = (head.len(), body.len());
+            return self.violated(format!(
+                "a head of {head} bytes and a body of {body} were to be sent, more than {MAX_FRAME} or {MAX_BODY}"
+            ));
+        }
+        let frames_before = lock(&self.0.outbox).sent_frames;
+        self.queue_body(OutgoingBody::new(head, frames_before, body, priority));
+    }
+
+    pub(super) fn queue_body(&self, body: OutgoingBody) {
+        if self.is_silent() {
+            return;
+        }
+        match lock(&self.0.body_queue).push(body) {
+            Ok(()) => self.0.body_queued.notify_one(),
+            Err(reason) => self.violated(reason),
+        }
+    }
+
+    /// Closes the link once the other side has received the frames that were sent before, or after
+    /// a second. Bodies that have not arrived are dropped.
+    pub(crate) fn close(&self, code: CloseCode, reason: &str) {
+        if !self.set_end(LinkLost::Local) {
+            return;
+        }
+        self.0.silent.store(true, Ordering::Relaxed);
+        self.send_control(&ControlFrame::Closing { code: code.0, reason: reason.to_owned() });
+        lock(&self.0.outbox).is_closed = true;
+        self.release_bodies();
+        let (connection, reason) = (self.0.connection.clone(), shortened(reason).to_owned());
+        self.0.runtime.spawn(async move {
+            // The other side closes the connection when it has read the frame.
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.closed()).await;
+            connection.close(VarInt::from_u32(code.0), reason.as_bytes());
+        });
+    }
+
+    /// Closes the link at once, since one side broke a rule.
+    pub(super) fn violated(&self, what: String) {
+        if self.set_end(LinkLost::Violation(what.clone())) {
+            self.0.silent.store(true, Ordering::Relaxed);
+            self.0.connection.close(VarInt::from_u32(CloseCode::VIOLATION.0), shortened(&what).as_bytes());
+        }
+    }
+
+    /// Returns counters of the link.
+    pub(crate) fn stats(&self) -> LinkStats {
+        let stats = self.0.connection.stats();
+        let outbox = lock(&self.0.outbox);
+        LinkStats {
+            rtt: stats.path.rtt,
+            min_rtt: stats.path.min_rtt,
+            congestion_window: stats.path.cwnd,
+            congestion_events: stats.path.congestion_events,
+            sent_packets: stats.path.sent_packets,
+            lost_packets: stats.path.lost_packets,
+            mtu: stats.path.current_mtu,
+            sent_bytes: stats.udp_tx.bytes,
+            received_bytes: stats.udp_rx.bytes,
+            sent_frames: outbox.sent_frames,
+            received_frames: self.0.received_frames.load(Ordering::Relaxed),
+            queued_bytes: outbox.queued_bytes,
+        }
+    }
+
+    /// Returns whether the link has ended or is about to: nothing that arrives counts any more.
+    pub(super) fn is_silent(&self) -> bool {
+        self.0.silent.load(Ordering::Relaxed)
+    }
+
+    /// Records the reason for the end. Returns false if there was one.
+    fn set_end(&self, why: LinkLost) -> bool {
+        let mut end = lock(&self.0.end);
+        let is_first = end.is_none() && self.0.connection.close_reason().is_none();
+        if is_first {
+            *end = Some(why);
+        }
+        is_first
+    }
+
+    fn end_reason(&self, error: ConnectionError) -> LinkLost {
+        if let Some(why) = lock(&self.0.end).take() {
+            return why;
+        }
+        match error {
+            ConnectionError::ApplicationClosed(close) => LinkLost::Closed {
+                code: CloseCode(close.error_code.into_inner().try_into().unwrap_or(u32::MAX)),
+                reason: printable(shortened(&String::from_utf8_lossy(&close.reason))),
+            },
+            ConnectionError::TimedOut => LinkLost::TimedOut,
+            // The other process was replaced by one that does not know this connection.
+            ConnectionError::Reset => LinkLost::TimedOut,
+            ConnectionError::LocallyClosed => LinkLost::Local,
+            error => LinkLost::Violation(printable(&error.to_string())),
+        }
+    }
+
+    /// Frees the bodies of a link that ends, even while handles to it remain.
+    fn release_bodies(&self) {
+        lock(&self.0.body_queue).clear();
+        lock(&self.0.incoming).clear();
+        lock(&self.0.tests).clear();
+        self.0.progressed.notify_waiters();
+    }
+
+    /// Handles a frame of the control stream.
+    fn handle(&self, bytes: &[u8]) -> Result<(), String> {
+        let frame = ControlFrame::decode(bytes)?;
+        if self.is_silent() && !matches!(frame, ControlFrame::Closing { .. }) {
+            return Ok(());
+        }
+        match frame {
+            ControlFrame::Application(head) => {
+                self.0.events.frame(self, head)?;
+                self.0.received_frames.fetch_add(1, Ordering::Relaxed);
+                self.0.progressed.notify_waiters();
+            }
+            ControlFrame::Credit(credit) => {
+                lock(&self.0.body_queue).add_credit(credit)?;
+                self.0.body_queued.notify_one();
+            }
+            ControlFrame::Closing { code, reason } => {
+                self.set_end(LinkLost::Closed { code: CloseCode(code), reason });
+                self.0.silent.store(true, Ordering::Relaxed);
+                self.0.connection.close(VarInt::from_u32(code), b"");
+            }
+            ControlFrame::Greeting(_) => return Err("a second greeting".to_owned()),
+            ControlFrame::Ping(number) => self.send_control(&ControlFrame::Pong(number)),
+            ControlFrame::Pong(number) => lock(&self.0.tests).pong(number),
+            ControlFrame::TestRequest { number, bytes } => self.serve_test(number, bytes)?,
+            ControlFrame::TestResult { number, elapsed } => lock(&self.0.tests).result(number, elapsed),
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({}, node {})", self.0.id.0, self.0.node.short())
+    }
+}
+
+impl Outbox {
+    /// Drops the queue. An orderly close only sets `is_closed`, until the queue is written.
+    fn close(&mut self) {
+        self.is_closed = true;
+        self.queue.clear();
+        self.queued_bytes = 0;
+    }
+}
+
+/// Writes queued frames as QUIC takes them.
+async fn flush(link: Link) {
+    loop {
+        link.0.queued.notified().await;
+        let written = poll_fn(|context| lock(&link.0.outbox).poll_write(context)).await;
+        if written.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads the control stream to its end. An error is a violation.
+async fn read_control(link: &Link, mut stream: RecvStream) -> Result<(), String> {
+    let mut frames = FrameSplitter::default();
+    let mut reads = 0;
+    loop {
+        match stream.read_chunk(MAX_FRAME, true).await {
+            Ok(Some(chunk)) => frames.split(chunk.bytes, |frame| link.handle(frame))?,
+            Ok(None) => return Err("the control stream ended without a reason".to_owned()),
+            Err(ReadError::ConnectionLost(_)) => return Ok(()),
+            Err(error) => return Err(format!("the control stream failed: {error}")),
+        }
+        reads += 1;
+        if reads % READS_AT_ONCE == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Returns an IPv4 address as such, also if an IPv6 socket received from it.
+pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
+    SocketAddr::new(addr.ip().to_canonical(), addr.port())
+}

@@ -1,0 +1,233 @@
+//! A test of a link: its round-trip time, its throughput both ways, and a verdict.
+//!
+//! The test runs beside everything else on the link, with the lowest priority.
+
+use super::bulk::outgoing::OutgoingBody;
+use super::link::{Link, LinkStats, lock};
+use super::profile::Profile;
+use super::socket::SocketBuffers;
+use super::wire::ControlFrame;
+use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+/// The number of pings, of which the fastest counts.
+const PINGS: usize = 16;
+
+/// The maximum length of a test body that another node may ask for.
+const MAX_TEST: u64 = 64 << 20;
+
+/// Tests in progress on a link.
+#[derive(Default)]
+pub(super) struct LinkTests {
+    number: u64,
+    pings: HashMap<u64, oneshot::Sender<()>>,
+    /// Test bodies that this side sent for itself.
+    sent: HashMap<u64, oneshot::Sender<Duration>>,
+    /// Test bodies that this side asked for.
+    requested: HashMap<u64, oneshot::Sender<Duration>>,
+    /// The test body that the other side asked for.
+    serving: Option<u64>,
+}
+
+impl LinkTests {
+    fn next(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    pub(super) fn pong(&mut self, number: u64) {
+        if let Some(done) = self.pings.remove(&number) {
+            // A receiver that is gone has run out of time.
+            let _ = done.send(());
+        }
+    }
+
+    pub(super) fn result(&mut self, number: u64, elapsed: Duration) {
+        // Numbers of the two sides are independent, so the one that is being served is looked at
+        // only if this side sent no such body for itself.
+        if let Some(done) = self.sent.remove(&number) {
+            let _ = done.send(elapsed);
+        } else if self.serving == Some(number) {
+            self.serving = None;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.pings.clear();
+        self.sent.clear();
+        self.requested.clear();
+    }
+}
+
+/// The results of the test of a link.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkReport {
+    /// The lowest round-trip time of a frame of a few bytes.
+    pub(crate) rtt: Duration,
+    /// Bytes per second from this node to the other.
+    pub(crate) sent_per_second: f64,
+    /// Bytes per second from the other node to this one.
+    pub(crate) received_per_second: f64,
+    /// The socket buffers of this node.
+    pub(crate) buffers: SocketBuffers,
+    /// The counters of the link after the test.
+    pub(crate) stats: LinkStats,
+    profile: Profile,
+}
+
+impl LinkReport {
+    /// Returns the time that a small message takes, for placement.
+    pub(crate) fn latency(&self) -> Duration {
+        self.rtt / 2
+    }
+
+    /// Returns the bytes per second of the slower direction, for placement.
+    pub(crate) fn bandwidth(&self) -> f64 {
+        self.sent_per_second.min(self.received_per_second)
+    }
+
+    /// Returns the judgement of the link in a sentence.
+    pub(crate) fn verdict(&self) -> String {
+        let stats = &self.stats;
+        if let Some(warning) = self.buffers.warning() {
+            return warning;
+        }
+        if stats.sent_packets > 1000 && stats.lost_packets * 50 > stats.sent_packets {
+            let percent = 100.0 * stats.lost_packets as f64 / stats.sent_packets as f64;
+            return format!("{percent:.1} % of the packets are lost: the network or the other node is overloaded");
+        }
+        let limit = match self.profile {
+            Profile::Loopback => Duration::from_millis(2),
+            Profile::Lan => Duration::from_millis(10),
+            Profile::Wan => Duration::MAX,
+        };
+        if self.rtt > limit {
+            let rtt = self.rtt;
+            return format!("a round trip of {rtt:.1?} is long for the profile `{}`: choose another", self.profile);
+        }
+        "the link is as fast as its profile expects".to_owned()
+    }
+}
+
+impl fmt::Display for LinkReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gigabits = |bytes: f64| bytes * 8e-9;
+        write!(
+            f,
+            "round trip {:.1?}, {:.2} Gbit/s there, {:.2} Gbit/s back, packets of {} bytes, {} of {} lost, socket \
+             buffers of {} KiB: {}",
+            self.rtt,
+            gigabits(self.sent_per_second),
+            gigabits(self.received_per_second),
+            self.stats.mtu,
+            self.stats.lost_packets,
+            self.stats.sent_packets,
+            self.buffers.receive.min(self.buffers.send) >> 10,
+            self.verdict(),
+        )
+    }
+}
+
+impl Link {
+    /// Tests the link. Takes a fraction of a second on a fast network, and a multiple of the
+    /// failure timeout at most.
+    pub(super) async fn test(&self, buffers: SocketBuffers) -> Result<LinkReport> {
+        let profile = self.0.settings.profile;
+        let bytes: u64 = if profile == Profile::Wan { 4 << 20 } else { 16 << 20 };
+        let mut rtt = Duration::MAX;
+        for _ in 0..PINGS {
+            rtt = rtt.min(self.ping().await?);
+        }
+        // The first body also finds out how much the network takes at a time.
+        self.send_test(bytes / 4).await?;
+        let sent = self.send_test(bytes).await?;
+        let received = self.request_test(bytes).await?;
+        let rate = |elapsed: Duration| bytes as f64 / elapsed.as_secs_f64().max(1e-9);
+        Ok(LinkReport {
+            rtt,
+            sent_per_second: rate(sent),
+            received_per_second: rate(received),
+            buffers,
+            stats: self.stats(),
+            profile,
+        })
+    }
+
+    async fn ping(&self) -> Result<Duration> {
+        let (done, pong) = oneshot::channel();
+        let number = {
+            let mut tests = lock(&self.0.tests);
+            let number = tests.next();
+            tests.pings.insert(number, done);
+            number
+        };
+        let start = Instant::now();
+        self.send_control(&ControlFrame::Ping(number));
+        self.answer(pong).await?;
+        Ok(start.elapsed())
+    }
+
+    async fn send_test(&self, bytes: u64) -> Result<Duration> {
+        let (done, result) = oneshot::channel();
+        let number = {
+            let mut tests = lock(&self.0.tests);
+            let number = tests.next();
+            tests.sent.insert(number, done);
+            number
+        };
+        self.queue_body(OutgoingBody::test(number, zeros(bytes)));
+        self.answer(result).await
+    }
+
+    async fn request_test(&self, bytes: u64) -> Result<Duration> {
+        let (done, result) = oneshot::channel();
+        let number = {
+            let mut tests = lock(&self.0.tests);
+            let number = tests.next();
+            tests.requested.insert(number, done);
+            number
+        };
+        self.send_control(&ControlFrame::TestRequest { number, bytes });
+        self.answer(result).await
+    }
+
+    async fn answer<T>(&self, result: oneshot::Receiver<T>) -> Result<T> {
+        match timeout(4 * self.0.settings.failure_timeout, result).await {
+            Ok(Ok(value)) if !self.is_silent() => Ok(value),
+            Ok(_) => Err(Diagnostic::new(format!("the link to {} ended during its test", self.addr()))),
+            Err(_) => Err(Diagnostic::new(format!("the test of the link to {} took too long", self.addr()))
+                .of_kind(ErrorKind::DeadlineExceeded)),
+        }
+    }
+
+    /// Sends the test body that the other side asked for.
+    pub(super) fn serve_test(&self, number: u64, bytes: u64) -> Result<(), String> {
+        if bytes > MAX_TEST {
+            return Err(format!("it asked for a test of {bytes} bytes"));
+        }
+        if lock(&self.0.tests).serving.replace(number).is_some() {
+            return Err("it asked for two tests at a time".to_owned());
+        }
+        self.queue_body(OutgoingBody::test(number, zeros(bytes)));
+        Ok(())
+    }
+
+    /// Reports a test body that has arrived.
+    pub(super) fn test_received(&self, head: &[u8], elapsed: Duration) -> Result<(), String> {
+        let number = u64::from_le_bytes(head.try_into().map_err(|_| "a test body with a wrong head")?);
+        if let Some(done) = lock(&self.0.tests).requested.remove(&number) {
+            let _ = done.send(elapsed);
+        }
+        self.send_control(&ControlFrame::TestResult { number, elapsed });
+        Ok(())
+    }
+}
+
+fn zeros(bytes: u64) -> Bytes {
+    vec![0; bytes as usize].into()
+}
