@@ -1,14 +1,17 @@
 //! Errors that point at the user's source.
 
 use crate::Loc;
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// An error message with source locations, and help on what to write instead.
 ///
 /// [`Display`](fmt::Display) renders it with the source lines at its locations, if the files can be
-/// read:
+/// read. Only the files of Rust source are read: an error in the text form of a graph has its lines
+/// with it, since a text may have the name of any file.
 ///
 /// ```text
 /// error: matmul: inner dimensions differ, 784 and 10
@@ -29,6 +32,8 @@ pub struct Diagnostic {
     pub help: Option<String>,
     /// The kind of the error, for programs.
     pub kind: ErrorKind,
+    /// The lines of a parsed text at the locations of the labels.
+    pub(crate) quoted: Vec<(Loc, Arc<str>)>,
 }
 
 /// The kinds of errors that a program may want to distinguish. For example, a server responds to
@@ -77,7 +82,8 @@ pub type Result<T, E = Diagnostic> = std::result::Result<T, E>;
 impl Diagnostic {
     /// Creates an error without a location, of the kind [`Invalid`](ErrorKind::Invalid).
     pub fn new(message: impl Into<String>) -> Diagnostic {
-        Diagnostic { message: message.into(), labels: Vec::new(), help: None, kind: ErrorKind::Invalid }
+        let (message, kind) = (message.into(), ErrorKind::Invalid);
+        Diagnostic { message, labels: Vec::new(), help: None, kind, quoted: Vec::new() }
     }
 
     /// Adds a location. The first label is the location of the error.
@@ -107,6 +113,29 @@ impl Diagnostic {
             self.labels.insert(0, (loc, label));
         }
         self
+    }
+
+    /// Returns the errors in a text with its lines. `file` is the name of the text in locations.
+    pub(crate) fn quoting(errors: Vec<Diagnostic>, file: &str, text: &str) -> Vec<Diagnostic> {
+        let lines: Vec<&str> = text.lines().collect();
+        // Errors of one line share it, since it may be long.
+        let mut shared: HashMap<u32, Option<Arc<str>>> = HashMap::new();
+        let mut line = |loc: Loc| {
+            let at = || (loc.line as usize).checked_sub(1).and_then(|i| lines.get(i));
+            shared.entry(loc.line).or_insert_with(|| at().map(|line| line.trim_end().into())).clone()
+        };
+        let quote = |mut error: Diagnostic| {
+            let locs = error.labels.iter().map(|(loc, _)| *loc).filter(|loc| loc.file == file);
+            error.quoted = locs.filter_map(|loc| Some((loc, line(loc)?))).collect();
+            error
+        };
+        errors.into_iter().map(quote).collect()
+    }
+
+    /// Returns the source line at a location, if there is one.
+    fn source_line(&self, loc: Loc) -> Option<Arc<str>> {
+        let quoted = self.quoted.iter().find(|(at, _)| *at == loc).map(|(_, line)| line.clone());
+        quoted.or_else(|| line_of_file(loc))
     }
 
     /// Returns the location of the error.
@@ -142,7 +171,7 @@ impl fmt::Display for Diagnostic {
         let width = labels.iter().map(|(l, _)| l.line.to_string().len()).max().unwrap_or(1);
         for (i, (loc, label)) in labels.iter().enumerate() {
             writeln!(f, "{:width$}{} {loc}", "", if i == 0 { "-->" } else { ":::" })?;
-            match source_line(loc) {
+            match self.source_line(*loc) {
                 Some(line) => {
                     let indent: String = line
                         .chars()
@@ -168,26 +197,73 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Returns the source line at `loc`, if its file can be found.
+/// Returns the line at `loc` of a file of Rust source, if the file can be found.
 ///
 /// The compiler's paths are relative to the workspace root, while tests run in their package's
 /// folder. So the parent folders are searched as well.
-fn source_line(loc: &Loc) -> Option<String> {
+fn line_of_file(loc: Loc) -> Option<Arc<str>> {
+    if !loc.is_in_file() {
+        return None;
+    }
     let find = |base: &Path| base.ancestors().map(|dir| dir.join(loc.file)).find(|p| p.is_file());
     let path: PathBuf =
         find(&std::env::current_dir().ok()?).or_else(|| find(Path::new(&std::env::var_os("CARGO_MANIFEST_DIR")?)))?;
     let text = std::fs::read_to_string(path).ok()?;
-    text.lines().nth(loc.line as usize - 1).map(|l| l.trim_end().to_owned())
+    text.lines().nth(loc.line as usize - 1).map(|line| line.trim_end().into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interp::{self, InterpOptions};
+    use crate::{Graph, HostTensor};
 
     #[test]
     fn no_line_of_a_rendered_error_ends_in_a_space() {
         let text = Diagnostic::new("wrong").at(Loc::caller(), "").at(Loc::caller(), "here").to_string();
         assert!(text.contains("^\n") && text.contains("^ here\n"), "{text}");
         assert!(text.lines().all(|line| line == line.trim_end()), "{text}");
+    }
+
+    /// The first line of this file.
+    fn first_line() -> &'static str {
+        include_str!("diagnostic.rs").lines().next().expect("this file has lines")
+    }
+
+    #[test]
+    fn errors_in_a_text_quote_the_text_and_not_a_file_of_its_name() {
+        let wrong = "graph @f(%x: f32[]) -> f32[] {\n    %y = tahn %x\n    return %y\n}";
+        for name in [file!(), concat!(env!("CARGO_MANIFEST_DIR"), "/src/diagnostic.rs")] {
+            // The file can be found: an error in Rust source shows its line.
+            let in_rust = Diagnostic::new("wrong").at(Loc { file: name, line: 1, column: 1 }, "").to_string();
+            assert!(in_rust.contains(first_line()), "{in_rust}");
+
+            let errors = Graph::parse(wrong, name).unwrap_err();
+            let rendered = errors[0].to_string();
+            assert!(rendered.contains("2 |     %y = tahn %x\n  |          ^\n"), "{rendered}");
+            // Invariants are checked after parsing.
+            let errors = Graph::parse("graph @f() { %s = stack_new : stack<f32[]>  return %s }", name).unwrap_err();
+            let rendered = errors[0].to_string();
+            assert!(rendered.contains("V11") && rendered.contains("1 | graph @f() {"), "{rendered}");
+            assert!(!rendered.contains(first_line()), "{rendered}");
+        }
+    }
+
+    #[test]
+    fn errors_of_a_run_read_no_file_with_the_name_of_the_graph() {
+        let text = "graph @f(%x: i32[]) -> i32[] { %y = div %x, %x  return %y }";
+        let graph = Graph::parse(text, file!()).unwrap();
+        let zero = [HostTensor::scalar(0)];
+        let error = interp::run(&graph, &zero, &mut vec![], InterpOptions::default()).unwrap_err().to_string();
+        assert!(error.contains(&format!("--> {}:1:32\n", file!())), "{error}");
+        assert!(!error.contains(first_line()), "{error}");
+    }
+
+    #[test]
+    fn many_errors_in_one_line_share_it() {
+        let text = format!("graph @f() {{ {} return }}", "%a = nothing %b ".repeat(1000));
+        let errors = Graph::parse(&text, "long.ir").unwrap_err();
+        let quoted: Vec<_> = errors.iter().flat_map(|e| &e.quoted).collect();
+        assert!(!quoted.is_empty() && quoted.iter().all(|(_, line)| Arc::ptr_eq(line, &quoted[0].1)), "{}", errors[0]);
     }
 }

@@ -1,5 +1,6 @@
 //! Source locations.
 
+use crate::ir::is_interned;
 use std::fmt;
 use std::panic::Location;
 
@@ -30,6 +31,12 @@ impl Loc {
     /// Returns whether the location is known.
     pub fn is_known(self) -> bool {
         self.line > 0
+    }
+
+    /// Returns whether the location may be in a file whose lines errors show: its name is one that
+    /// the compiler recorded. The name of a parsed text is interned and may be any.
+    pub(crate) fn is_in_file(self) -> bool {
+        self.is_known() && !is_interned(self.file)
     }
 
     /// Whether it is a place in the source of this crate, which says nothing to a user.

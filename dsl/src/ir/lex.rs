@@ -50,17 +50,25 @@ pub(super) struct Token<'a> {
     pub(super) first: bool,
 }
 
+static INTERNED: LazyLock<Mutex<FxHashSet<&'static str>>> = LazyLock::new(Mutex::default);
+
 /// Interns a string for the lifetime of the program, so that names of files and values can be
 /// `Copy`.
 pub(crate) fn intern(text: &str) -> &'static str {
-    static ALL: LazyLock<Mutex<FxHashSet<&'static str>>> = LazyLock::new(Mutex::default);
-    let mut all = ALL.lock().unwrap_or_else(|e| e.into_inner());
+    let mut all = INTERNED.lock().unwrap_or_else(|e| e.into_inner());
     if let Some(known) = all.get(text) {
         return known;
     }
     let new: &'static str = Box::leak(text.into());
     all.insert(new);
     new
+}
+
+/// Returns whether this very string was returned by [`intern`]. An equal string of the program, for
+/// example the name of a file that the compiler recorded, was not.
+pub(crate) fn is_interned(text: &'static str) -> bool {
+    let all = INTERNED.lock().unwrap_or_else(|e| e.into_inner());
+    all.get(text).is_some_and(|known| std::ptr::eq(*known, text))
 }
 
 /// Splits a text into tokens, of which the last is [`Tok::End`]. Also returns the errors.

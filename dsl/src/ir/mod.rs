@@ -45,7 +45,7 @@ pub use graph::{
     VarId,
 };
 pub(crate) use infer::{Broken, count, either, result_types};
-pub(crate) use lex::intern;
+pub(crate) use lex::{intern, is_interned};
 pub use list::{ListForm, ListOp};
 pub(crate) use literal::Quoted;
 pub(crate) use open::MAX_OPEN;

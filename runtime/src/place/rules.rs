@@ -81,8 +81,9 @@ impl Rules {
             let help = format!("a word in the device must appear in the pattern, as in \"layer{{{word}}}.*\"");
             return Err(wrong(format!("the pattern has no `{{{word}}}`")).help(help));
         }
-        if let Err(error) = example.parse::<DevicePattern>() {
-            return Err(Diagnostic { message: wrong(error.message.clone()).message, ..error });
+        if let Err(mut error) = example.parse::<DevicePattern>() {
+            error.message = wrong(error.message.clone()).message;
+            return Err(error);
         }
         self.list.push(Rule { names: names.to_owned(), pieces, device: device.to_owned() });
         Ok(self)
@@ -100,9 +101,9 @@ impl Rules {
                 for (word, number) in &numbers {
                     device = device.replace(&format!("{{{word}}}"), number);
                 }
-                let pattern = device.parse::<DevicePattern>().map_err(|error| {
-                    let message = format!("the rule {:?} on the variable `{name}`: {}", rule.names, error.message);
-                    Diagnostic { message, ..error }
+                let pattern = device.parse::<DevicePattern>().map_err(|mut error| {
+                    error.message = format!("the rule {:?} on the variable `{name}`: {}", rule.names, error.message);
+                    error
                 })?;
                 return Ok(Some((pattern, format!("the rule {:?} -> {:?}", rule.names, rule.device))));
             }

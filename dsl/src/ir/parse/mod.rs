@@ -18,7 +18,8 @@ use crate::{DType, DeviceConstraint, Diagnostic, Dim, Loc, Shape, TensorType, Ty
 use rustc_hash::FxHashMap;
 
 impl Graph {
-    /// Parses and verifies the text form of a graph. `file` names the text in messages.
+    /// Parses and verifies the text form of a graph. `file` names the text in messages, and need not
+    /// be a file: it is never read.
     ///
     /// # Errors
     /// Returns all errors in the text, in order.
@@ -35,7 +36,12 @@ impl Graph {
     /// assert_eq!(errors[0].message, "there is no operation `tahn`");
     /// ```
     pub fn parse(text: &str, file: &str) -> Result<Graph, Vec<Diagnostic>> {
-        let (tokens, errors) = lex(text, intern(file));
+        let file = intern(file);
+        Graph::parse_in(text, file).map_err(|errors| Diagnostic::quoting(errors, file, text))
+    }
+
+    fn parse_in(text: &str, file: &'static str) -> Result<Graph, Vec<Diagnostic>> {
+        let (tokens, errors) = lex(text, file);
         let mut parser = Parser {
             tokens,
             at: 0,
