@@ -27,6 +27,9 @@ pub use anabranch_runtime::{
     CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Span, Timeline,
 };
 
+#[cfg(feature = "peers")]
+#[doc(inline)]
+pub use anabranch_runtime::peers;
 #[cfg(feature = "gpu")]
 #[doc(inline)]
 pub use anabranch_runtime::{GpuAdapter, gpu_adapters};

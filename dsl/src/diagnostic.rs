@@ -45,6 +45,7 @@ pub struct Diagnostic {
 /// | [`AssertionFailed`](ErrorKind::AssertionFailed) | the data, as the program checks it | with other data |
 /// | [`DeadlineExceeded`](ErrorKind::DeadlineExceeded), [`Cancelled`](ErrorKind::Cancelled) | the caller's time limit or request | yes |
 /// | [`ResourceExhausted`](ErrorKind::ResourceExhausted) | the machine, or an input that is too large | with less, or later |
+/// | [`Unavailable`](ErrorKind::Unavailable) | another process, or the way to it | later, or with other processes |
 /// | [`Internal`](ErrorKind::Internal) | a bug in anabranch: please report it | no |
 ///
 /// In each of these cases the session stays usable, and no variable has changed.
@@ -65,6 +66,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The machine lacks a resource, such as memory for a value or a thread.
     ResourceExhausted,
+    /// Another process is lost, unreachable or does not respond, or the values that it kept are lost.
+    Unavailable,
     /// A bug in anabranch: a valid program cannot be compiled.
     Internal,
 }

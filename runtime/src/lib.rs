@@ -36,6 +36,11 @@ pub use device::timeline::{Span, Timeline};
 pub use flow::random_placement::{RandomPlacement, RandomlyPlacedProgram};
 #[cfg(feature = "gpu")]
 pub use gpu::{GpuAdapter, gpu_adapters};
+/// Sessions over several processes: peers, their keys and their addresses.
+#[cfg(feature = "peers")]
+pub mod peers {
+    pub use crate::peer::{JoinToken, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
+}
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;
 pub use session::prune::PrunedFunction;

@@ -7,6 +7,7 @@ use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,9 @@ pub(crate) struct Step {
     begin: Instant,
     /// The inputs of work that waits for a thread.
     waiting: Mutex<BTreeMap<Ticket, Vec<DeviceBuffer>>>,
+    /// A count that rises with each operation begun, and whether an operation is running.
+    n_begun: AtomicU64,
+    is_busy: AtomicBool,
     /// Events not handled yet.
     events: Mutex<Events>,
     more: Condvar,
@@ -65,6 +69,8 @@ impl Step {
             print,
             stop,
             begin: Instant::now(),
+            n_begun: AtomicU64::new(0),
+            is_busy: AtomicBool::new(true),
             waiting: Mutex::default(),
             events: Mutex::default(),
             more: Condvar::new(),
@@ -117,6 +123,22 @@ impl Step {
     pub(crate) fn complete(&self, event: Event) {
         self.events().queue.push_back(event);
         self.more.notify_one();
+    }
+
+    /// Counts an operation.
+    pub(crate) fn progressed(&self) {
+        self.n_begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sets whether an operation is running. Otherwise the step waits for other processes.
+    pub(crate) fn set_busy(&self, is_busy: bool) {
+        self.is_busy.store(is_busy, Ordering::Relaxed);
+    }
+
+    /// Returns the number of operations begun, and whether an operation is running.
+    #[cfg(feature = "peers")]
+    pub(crate) fn progress(&self) -> (u64, bool) {
+        (self.n_begun.load(Ordering::Relaxed), self.is_busy.load(Ordering::Relaxed))
     }
 
     /// Ends the current or the next wait, without an event.

@@ -81,6 +81,11 @@ impl Link {
     /// latency is that of a channel to a sleeping thread.
     pub(crate) const LOCAL: Link = Link { bandwidth: 10e9, latency: 10e-6 };
 
+    /// The assumed link between two processes: a local network of 10 Gbit/s, of which encryption on
+    /// one core leaves about half.
+    #[cfg(feature = "peers")]
+    pub(crate) const PEER: Link = Link { bandwidth: 0.6e9, latency: 100e-6 };
+
     /// The assumed link between a GPU and another device: a bus, and a thread that waits.
     pub(crate) const GPU: Link = Link { bandwidth: 8e9, latency: 30e-6 };
 }

@@ -1,11 +1,12 @@
 //! A partitioned graph with variables, as the process that calls it sees it.
 
+use super::SubgraphId;
 use super::driver::Driver;
 use super::remote::{Mailbox, OtherProcesses};
 use super::step_run::StepInputs;
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{Crossing, DeviceBuffer, Executable, StepCx, name_of};
+use crate::device::{Crossing, DeviceBuffer, Executable, StepCx};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result};
 use std::sync::Arc;
 
@@ -73,8 +74,8 @@ impl Executable for DistributedGraph {
     }
 
     fn explain(&self) -> String {
-        let Driver { devices, partition, graph, .. } = &self.driver;
-        let names: Vec<String> = devices.iter().map(|device| name_of(&**device)).collect();
-        partition.explain(graph, &names)
+        let parts = (0..self.driver.partition.parts.len() as u32).map(SubgraphId);
+        let names: Vec<String> = parts.map(|part| self.driver.name(part)).collect();
+        self.driver.partition.explain(&self.driver.graph, &names)
     }
 }

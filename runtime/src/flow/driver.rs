@@ -12,9 +12,14 @@
 use super::executor::Executor;
 use super::remote::{Mailbox, Others, Position, ProcessId, Processes, StepFailure};
 use super::step_run::{OtherSide, StepInputs, StepRun};
+#[cfg(feature = "peers")]
+use super::{FlowOp, Source};
 use super::{KernelId, Partition, SubgraphId};
+#[cfg(feature = "peers")]
+use crate::device::DeviceId;
 use crate::device::timeline::Timeline;
-use crate::device::{CompileOptions, Device, DeviceBuffer, LoadedKernel, PrintTo, Step, error_on, name_of};
+use crate::device::{CompileOptions, Device, DeviceBuffer, LoadedKernel, PrintTo, Step};
+use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, stopped};
 use anabranch_dsl::ir::{Node, Op, RegionData, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
@@ -30,6 +35,8 @@ pub(crate) struct Driver {
     pub(super) kernels: Vec<Vec<Box<dyn LoadedKernel>>>,
     /// The device of each subgraph.
     pub(super) devices: Vec<Arc<dyn Device>>,
+    /// The name of each of these devices for messages, if they mention it.
+    pub(super) names: Vec<Option<DeviceName>>,
     /// Idle executors of finished steps.
     free: Mutex<Vec<Vec<Option<Executor<DeviceBuffer>>>>>,
 }
@@ -65,7 +72,34 @@ impl Driver {
             kernels.map(|k| device.clone().load(k.graph.clone(), options)).collect::<Result<Vec<_>>>()
         });
         let kernels = kernels.collect::<Result<_>>()?;
-        Ok(Driver { kernels, devices, processes, graph, partition, free: Mutex::default() })
+        let names = devices.iter().map(|device| device.name()).collect();
+        Ok(Driver { kernels, devices, names, processes, graph, partition, free: Mutex::default() })
+    }
+
+    /// Returns the variables that the subgraphs of this process read.
+    #[cfg(feature = "peers")]
+    pub(crate) fn reads(&self) -> impl Iterator<Item = VarId> {
+        let here = self.partition.parts.iter().filter(|part| self.processes.is_here(part.device));
+        here.flat_map(|part| &part.nodes).filter_map(|node| match node.op {
+            FlowOp::Source(Source::Var(var)) => Some(var),
+            _ => None,
+        })
+    }
+
+    /// Sets the names of the devices that messages mention. A participant calls its devices by the
+    /// names that they have for the caller.
+    #[cfg(feature = "peers")]
+    pub(crate) fn with_names(self, name: impl Fn(DeviceId) -> DeviceName) -> Driver {
+        let names = self.partition.parts.iter().map(|part| Some(name(part.device))).collect();
+        Driver { names, ..self }
+    }
+
+    /// Adds the name of the device of a subgraph to an error.
+    pub(super) fn error_on(&self, part: SubgraphId, error: Diagnostic) -> Diagnostic {
+        match self.names[part.index()] {
+            Some(name) => error.at(Loc::UNKNOWN, format!("on {name}")),
+            None => error,
+        }
     }
 
     /// Returns the process that runs a subgraph.
@@ -130,7 +164,7 @@ impl Driver {
     }
 
     pub(super) fn name(&self, part: SubgraphId) -> String {
-        name_of(self.device(part))
+        self.names[part.index()].map_or_else(|| "a device".to_owned(), |name| name.to_string())
     }
 
     /// Runs a step without changing any outside state. `stop` cancels the step, and is set at the
@@ -176,11 +210,15 @@ impl Driver {
             assert!(run.others.is_some(), "a step leaves nothing behind");
             outcome = Err(Diagnostic::new("a peer sent a value that the step does not use").into());
         }
-        if outcome.is_err() {
+        let mut assigned = std::mem::take(&mut run.assigned);
+        if let (Ok(()), Some(other)) = (&outcome, &mut run.others) {
+            outcome = other.others.ended().map(|elsewhere| assigned.extend(elsewhere));
+        } else if let Err(failure) = outcome {
             executors.iter_mut().flatten().for_each(Executor::abandon);
-            if let Some(other) = &mut run.others {
-                other.others.abort();
-            }
+            outcome = Err(match &mut run.others {
+                Some(other) => other.others.failed(failure),
+                None => failure,
+            });
         }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {
@@ -192,18 +230,14 @@ impl Driver {
             spans.sort_by_key(|s| s.begin);
             *timeline = Timeline { spans, total, simulated };
         }
-        let (outputs, mut assigned) = (std::mem::take(&mut run.outputs), std::mem::take(&mut run.assigned));
-        if let Some(other) = &mut run.others {
-            assigned.extend(other.others.assigned());
-        }
-        Ok(StepResults { outputs, assigned })
+        Ok(StepResults { outputs: std::mem::take(&mut run.outputs), assigned })
     }
 
     /// Returns the error of a process that sent something that no correct process sends.
     pub(super) fn violation(&self, process: ProcessId, what: &str, wrong: &str) -> Diagnostic {
         let device = self.partition.parts.iter().position(|part| self.processes.of(part.device) == process);
         let from = match (process, device) {
-            (_, Some(part)) => format!("the process of {}", name_of(&*self.devices[part])),
+            (_, Some(part)) => format!("the process of {}", self.name(SubgraphId(part as u32))),
             (ProcessId::CALLER, None) => "the process that called the function".to_owned(),
             (ProcessId(number), None) => format!("process {number}"),
         };
@@ -257,7 +291,7 @@ impl Driver {
             }
             (kind, _) => self.stopped(kind, node),
         };
-        error_on(self.device(part), error)
+        self.error_on(part, error)
     }
 }
 

@@ -17,6 +17,20 @@ impl Partition {
         })
     }
 
+    /// Returns all of the partition as text, for the comparison of partitions of one graph.
+    #[cfg(feature = "peers")]
+    pub(crate) fn description(&self) -> String {
+        let mut text = format!("{:?}\n{:?}\n", self.edges, self.loops);
+        for Subgraph { device, nodes, blocks, frames, frame_of, kernels, receivers: _ } in
+            self.parts.iter().map(|p| &**p)
+        {
+            // The receivers are also among the nodes.
+            let members: Vec<_> = kernels.iter().map(|kernel| &kernel.members).collect();
+            let _ = writeln!(text, "{device:?}\n{nodes:?}\n{blocks:?}\n{frames:?}\n{frame_of:?}\n{members:?}");
+        }
+        text
+    }
+
     /// Lists the kernels, transfers and loops of each subgraph. `devices` are the names of their
     /// devices.
     pub(super) fn explain(&self, graph: &Graph, devices: &[String]) -> String {

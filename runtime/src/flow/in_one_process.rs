@@ -4,21 +4,13 @@
 use super::SubgraphId;
 use super::driver::{Driver, StepResults};
 use super::executor::DeviceMessage;
-use super::remote::{Arrival, Mailbox, Others, ProcessId, StepFailure};
+use super::remote::{Arrival, Inbox, Mailbox, Others, ProcessId, StepFailure};
 use super::step_run::StepInputs;
 use crate::device::{DeviceBuffer, PrintTo};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Result};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// The receiver of one process.
-#[derive(Debug)]
-enum Inbox {
-    /// The process has not begun the step. What has arrived waits.
-    Closed(Vec<Arrival>),
-    Open(Arc<Mailbox>),
-}
 
 /// The processes of one step.
 #[derive(Debug)]
@@ -34,16 +26,7 @@ impl Cluster {
     }
 
     fn deliver(&self, process: ProcessId, arrival: Arrival) {
-        match &mut *self.inbox(process) {
-            Inbox::Closed(waiting) => waiting.push(arrival),
-            Inbox::Open(mailbox) => mailbox.push(arrival),
-        }
-    }
-
-    fn open(&self, process: ProcessId, mailbox: &Arc<Mailbox>) {
-        let before = std::mem::replace(&mut *self.inbox(process), Inbox::Open(mailbox.clone()));
-        let Inbox::Closed(waiting) = before else { panic!("a process begins a step once") };
-        waiting.into_iter().for_each(|arrival| mailbox.push(arrival));
+        self.inbox(process).push(arrival);
     }
 
     /// Runs a participant and reports its end.
@@ -53,7 +36,7 @@ impl Cluster {
             this.deliver(ProcessId::CALLER, Arrival::Print { stream, text: text.to_owned() });
         });
         let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
-            self.open(process, mailbox);
+            self.inbox(process).open(mailbox);
             Ok(Box::new(ProcessView { own: process, cluster: self.clone() }))
         };
         let inputs = StepInputs { inputs: &[], var: &|var| vars[var.index()].clone() };
@@ -90,19 +73,19 @@ impl Others for ProcessView {
         (1..n).map(ProcessId).filter(|_| self.own == ProcessId::CALLER).collect()
     }
 
-    fn assigned(&mut self) -> Vec<(VarId, DeviceBuffer)> {
-        match self.own {
-            ProcessId::CALLER => {
-                std::mem::take(&mut *self.cluster.assigned.lock().unwrap_or_else(PoisonError::into_inner))
-            }
+    fn ended(&mut self) -> Result<Vec<(VarId, DeviceBuffer)>, StepFailure> {
+        let mut assigned = self.cluster.assigned.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(match self.own {
+            ProcessId::CALLER => std::mem::take(&mut *assigned),
             _ => Vec::new(),
-        }
+        })
     }
 
-    fn abort(&mut self) {
+    fn failed(&mut self, failure: StepFailure) -> StepFailure {
         if self.own == ProcessId::CALLER {
             self.cluster.stops.iter().skip(1).for_each(|stop| stop.stop(ErrorKind::Cancelled));
         }
+        failure
     }
 }
 
@@ -115,13 +98,13 @@ pub(super) fn run(
     print: PrintTo,
 ) -> Result<StepResults, StepFailure> {
     let cluster = Arc::new(Cluster {
-        inboxes: drivers.iter().map(|_| Mutex::new(Inbox::Closed(Vec::new()))).collect(),
+        inboxes: drivers.iter().map(|_| Mutex::default()).collect(),
         stops: drivers.iter().map(|_| Arc::default()).collect(),
         assigned: Mutex::default(),
     });
     std::thread::scope(|scope| {
         let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
-            cluster.open(ProcessId::CALLER, mailbox);
+            cluster.inbox(ProcessId::CALLER).open(mailbox);
             for (process, driver) in (0..).map(ProcessId).zip(drivers).skip(1) {
                 let cluster = cluster.clone();
                 let thread = std::thread::Builder::new();

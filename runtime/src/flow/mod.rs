@@ -57,7 +57,7 @@ mod reconstruct;
 pub(crate) mod remote;
 #[cfg(test)]
 mod simulation;
-mod step_run;
+pub(crate) mod step_run;
 
 use crate::device::DeviceId;
 use crate::id::id;

@@ -137,6 +137,36 @@ impl Mailbox {
     }
 }
 
+/// The place where arrivals for a step wait until the step has a mailbox.
+#[derive(Debug)]
+pub(crate) enum Inbox {
+    /// The step has not begun here.
+    Closed(Vec<Arrival>),
+    Open(Arc<Mailbox>),
+}
+
+impl Default for Inbox {
+    fn default() -> Inbox {
+        Inbox::Closed(Vec::new())
+    }
+}
+
+impl Inbox {
+    pub(crate) fn push(&mut self, arrival: Arrival) {
+        match self {
+            Inbox::Closed(waiting) => waiting.push(arrival),
+            Inbox::Open(mailbox) => mailbox.push(arrival),
+        }
+    }
+
+    /// Opens the inbox, once, and passes on what has arrived.
+    pub(crate) fn open(&mut self, mailbox: &Arc<Mailbox>) {
+        let before = std::mem::replace(self, Inbox::Open(mailbox.clone()));
+        let Inbox::Closed(waiting) = before else { panic!("a process begins a step once") };
+        waiting.into_iter().for_each(|arrival| mailbox.push(arrival));
+    }
+}
+
 /// The other processes of a running step. It is dropped at the end of the step.
 pub(crate) trait Others: Debug + Send {
     /// Sends a message from a subgraph of this process to a subgraph of another process.
@@ -146,12 +176,16 @@ pub(crate) trait Others: Debug + Send {
     /// participant.
     fn awaited(&self) -> Vec<ProcessId>;
 
-    /// Returns the new values of variables that other processes have assigned, as buffers of their
-    /// devices. It is called once, at the commit.
-    fn assigned(&mut self) -> Vec<(VarId, DeviceBuffer)>;
+    /// Ends the step, which has succeeded here and in all awaited processes. Returns the new values
+    /// of variables that other processes have assigned, as buffers of their devices.
+    ///
+    /// # Errors
+    /// Fails if one of them was lost in the meantime.
+    fn ended(&mut self) -> Result<Vec<(VarId, DeviceBuffer)>, StepFailure>;
 
-    /// Ends the step everywhere, because it has failed here or elsewhere.
-    fn abort(&mut self);
+    /// Ends the step everywhere, because it has failed here. Returns the failure to report: another
+    /// process may have failed earlier in the order of a sequential run.
+    fn failed(&mut self, failure: StepFailure) -> StepFailure;
 }
 
 /// The other processes that run subgraphs of a program, as the caller sees them.

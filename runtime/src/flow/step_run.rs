@@ -6,7 +6,7 @@ use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
 use super::remote::{Arrival, Mailbox, Others, Position, ProcessId, StepFailure, check_message};
 use super::{EdgeId, KernelId, Sink, Source, SubgraphId};
 use crate::device::timeline::Span;
-use crate::device::{DeviceBuffer, Event, Progress, Step, Ticket, error_on};
+use crate::device::{DeviceBuffer, Event, Progress, Step, Ticket};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result};
 use std::sync::Arc;
@@ -197,6 +197,7 @@ impl<'a> StepRun<'a> {
                     let Some(executor) = &mut self.executors[part] else { break };
                     let Some(action) = executor.poll() else { break };
                     idle = false;
+                    self.step.progressed();
                     self.check_stop()?;
                     if let Action::Run { task, kernel, .. } = action
                         && !self.is_before_failure(SubgraphId(part as u32), task, kernel)
@@ -236,9 +237,11 @@ impl<'a> StepRun<'a> {
                 _ => None,
             });
             self.last = running.or(self.last);
+            self.step.set_busy(self.pending.len() > 0);
             if let Some(event) = self.step.wait(PATIENCE) {
                 self.happened(event)?;
             }
+            self.step.set_busy(true);
             self.check_stop()?;
         }
     }
@@ -324,7 +327,7 @@ impl<'a> StepRun<'a> {
             }
             let ticket = self.pending.ticket();
             let device = self.driver.device(part);
-            let progress = device.fence(&self.step, ticket).map_err(|e| error_on(device, e))?;
+            let progress = device.fence(&self.step, ticket).map_err(|e| self.driver.error_on(part, e))?;
             self.begun(ticket, PendingOp::Fence { part }, progress)?;
         }
         Ok(())
@@ -426,7 +429,7 @@ impl<'a> StepRun<'a> {
         let values = match (outcome, &work) {
             (Ok(values), _) => values,
             (Err(error), &PendingOp::Run { part, task, kernel }) => return self.failed(part, task, kernel, error),
-            (Err(error), work) => return Err(error_on(self.driver.device(work.part()), error)),
+            (Err(error), work) => return Err(self.driver.error_on(work.part(), error)),
         };
         self.span(&work, event.begin, event.end);
         self.completed(work, values)

@@ -135,6 +135,12 @@ async fn fetch(space: MemorySpace, recorder: &CommandRecorder, buffers: Vec<Devi
     recorder.download(&typed).await
 }
 
+/// Returns whether a GPU whose limits are not known runs an operation.
+#[cfg(feature = "peers")]
+pub(crate) fn supports_by_default(op: &Op, operands: &[&Type], results: &[&Type]) -> Support {
+    support::supports(op, operands, results, &support::SizeLimits::SMALLEST)
+}
+
 impl Device for GpuDevice {
     fn id(&self) -> DeviceId {
         self.id

@@ -20,6 +20,13 @@ pub(super) struct SizeLimits {
     pub(super) max_iterations: Option<usize>,
 }
 
+#[cfg(feature = "peers")]
+impl SizeLimits {
+    /// The limits of the smallest devices: the smallest binding that WebGPU allows, and a driver that
+    /// ends long loops.
+    pub(super) const SMALLEST: SizeLimits = SizeLimits { max_bytes: 128 << 20, max_iterations: Some(1 << 16) };
+}
+
 /// Returns whether a GPU runs an operation on operands and results of these types.
 pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &SizeLimits) -> Support {
     let max_bytes = limits.max_bytes;

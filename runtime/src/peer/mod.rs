@@ -1,11 +1,65 @@
 //! Sessions over several processes.
 //!
-//! | folder | contents | knows |
+//! A process that serves its devices is a [`Peer`]. A session that names peers can place nodes and
+//! variables on their devices, `/peer:0/cpu:0` and so on. The process of the session is the
+//! *caller* of its functions. Each process runs its own subgraphs, and peers send values to each
+//! other directly.
+//!
+//! ```text
+//! session ── cluster, remote_step ── proto::Caller ┐            ┌ proto::Host ── server, participant
+//!                                                  ├ node ─ net ┤
+//!                    (user threads)                ┘            └                (worker threads)
+//! ```
+//!
+//! | path | contents | knows |
 //! |---|---|---|
 //! | `proto/` | frames, and the state machines of peers and of sessions | time as a number, and nothing of the system |
 //! | `net/` | links between nodes: keys, TLS, QUIC | bytes |
+//! | `node.rs` | what connects links and state machines | no graph |
+//! | `program.rs` | a placed graph as bytes, and its cut | no socket |
+//! | `server.rs`, `participant.rs`, `workers.rs` | the work of a peer | frames |
+//! | `cluster.rs`, `remote_step.rs`, `remote_device.rs` | the peers of a session, their values and steps | frames |
+//!
+//! Invariants:
+//!
+//! - P1. **Values never change.** A value of a variable at a peer has a number that the caller chose.
+//!   A step reads values by number and stores what it assigns under new numbers. The caller commits
+//!   by holding the new numbers in place of the old ones, after all participants have ended. So a
+//!   step is never half committed, and a lost peer cannot leave an outcome unknown.
+//! - P2. **Nothing that arrives is trusted.** Each layer checks what it knows: the net proves keys and
+//!   bounds sizes, the protocol checks who may say what when, programs are verified, and the gate of
+//!   each executor admits only messages that a correct process sends.
+//! - P3. **Every wait has a limit and an owner.** All limits follow from one failure timeout.
+//! - P4. **Each process cuts a program for itself**, and the digests of the cuts are compared.
 
-#[allow(dead_code, unused_imports, reason = "used by the layers that are built on it")]
+mod address;
+mod cluster;
 mod net;
-#[expect(dead_code, reason = "sessions do not use other processes yet")]
+mod node;
+mod participant;
+mod program;
 mod proto;
+mod remote_device;
+mod remote_step;
+mod serve;
+mod server;
+mod session;
+mod workers;
+
+pub use address::PeerAddress;
+pub(crate) use cluster::ClusterOptions;
+pub use net::{JoinToken, NodeId, NodeKey, Profile};
+pub use serve::{Peer, PeerOptions, PeerStatus};
+pub(crate) use session::RemoteDevices;
+
+use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+
+/// Returns a random number, for names that nobody should guess or choose twice.
+fn random_number() -> Result<u64> {
+    use ring::rand::SecureRandom;
+    let mut bytes = [0; 8];
+    ring::rand::SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| Diagnostic::new("the system has no random numbers").of_kind(ErrorKind::ResourceExhausted))?;
+    Ok(u64::from_le_bytes(bytes))
+}

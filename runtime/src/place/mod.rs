@@ -57,6 +57,49 @@ impl Placement {
         placement
     }
 
+    /// Returns a placement that another process has computed.
+    ///
+    /// # Errors
+    /// Fails if a device does not exist, or if nodes that must share a device do not.
+    #[cfg(feature = "peers")]
+    pub(crate) fn computed_elsewhere(
+        graph: &Graph,
+        n_devices: usize,
+        nodes: Vec<DeviceId>,
+        vars: Vec<DeviceId>,
+    ) -> Result<Placement> {
+        let wrong = |what: &str| Err(anabranch_dsl::Diagnostic::new(format!("a placement {what}")));
+        if nodes.len() != graph.n_nodes() || vars.len() != graph.vars.len() {
+            return wrong("is of another graph");
+        }
+        if nodes.iter().chain(&vars).any(|device| device.index() >= n_devices) {
+            return wrong("names a device that does not exist");
+        }
+        // Ordered effects share a device, whatever groups they are in.
+        let effects = ordered_effects(graph);
+        let agree = |mut devices: &mut dyn Iterator<Item = DeviceId>| {
+            let first = devices.next();
+            (&mut devices).all(|device| Some(device) == first)
+        };
+        let of = |node: &Node| nodes[node.index()];
+        let groups = Groups::new(graph);
+        let is_whole = (0..).zip(&groups.members).all(|(i, members)| {
+            let of_vars =
+                (0..vars.len()).filter(|&v| groups.of_var(VarId::from_index(v)).index() == i).map(|v| vars[v]);
+            agree(&mut members.iter().filter(|node| !effects.contains(node)).map(of).chain(of_vars))
+        });
+        if !is_whole || !agree(&mut effects.iter().map(of)) {
+            return wrong("separates nodes that share a device");
+        }
+        Ok(Placement { moved: vec![false; nodes.len()], nodes, vars, reasons: None })
+    }
+
+    /// Returns the device of each node and of each variable.
+    #[cfg(feature = "peers")]
+    pub(crate) fn devices_of_all(&self) -> (&[DeviceId], &[DeviceId]) {
+        (&self.nodes, &self.vars)
+    }
+
     /// Returns the device of a node.
     pub(crate) fn of(&self, node: Node) -> DeviceId {
         self.nodes[node.index()]

@@ -3,6 +3,9 @@
 use crate::device::{CpuDevice, Device, SimulatedDevice, measure};
 use crate::device::{DeviceId, DeviceInfo, Link, Topology};
 use crate::flow;
+use crate::flow::remote::{ProcessId, Processes};
+#[cfg(feature = "peers")]
+use crate::peer::RemoteDevices;
 use crate::place::Rules;
 use anabranch_dsl::Result;
 use anabranch_dsl::device::{DeviceKind, DeviceName};
@@ -56,12 +59,17 @@ pub(crate) struct Devices {
     pub(crate) rules: Rules,
     /// The options of the partitioner.
     pub(crate) flow: flow::PartitionOptions,
+    /// The process of each device.
+    pub(crate) processes: Processes,
+    /// The devices of other processes.
+    #[cfg(feature = "peers")]
+    pub(crate) remote: Option<RemoteDevices>,
 }
 
 impl Devices {
     /// Creates `n` CPU devices that share the cores of this machine, or `limit` of the cores. If
     /// there are simulated devices, creates those instead. Adds `gpus` to the CPUs. If `measure` is
-    /// set, measures the rates of several CPU devices. The limit changes no estimate, so placement
+    /// set, measures the rates of several CPU devices. Devices of peers come last. The limit changes no estimate, so placement
     /// and results do not depend on it.
     pub(crate) fn new(
         n: usize,
@@ -71,16 +79,37 @@ impl Devices {
         measure: bool,
         rules: Rules,
         flow: flow::PartitionOptions,
+        #[cfg(feature = "peers")] remote: Option<RemoteDevices>,
     ) -> Result<Devices> {
         let is_simulated = !simulated.is_empty();
+        let n_local = n + gpus.len();
+        #[cfg(feature = "peers")]
+        let (remote_infos, process_of, link_between) = {
+            let infos: Vec<DeviceInfo> = remote.iter().flat_map(|remote| remote.infos()).collect();
+            let remote = remote.as_ref();
+            let process = move |id: DeviceId| match (remote, id.index().checked_sub(n_local)) {
+                (Some(remote), Some(index)) => remote.process(index),
+                _ => ProcessId::CALLER,
+            };
+            let between = move |from, to| remote.map_or(Link::LOCAL, |remote| remote.link(from, to));
+            (infos, process, between)
+        };
+        #[cfg(not(feature = "peers"))]
+        let (remote_infos, process_of, link_between) =
+            (Vec::new(), |_: DeviceId| ProcessId::CALLER, |_: ProcessId, _: ProcessId| Link::LOCAL);
         let mut topology = match is_simulated {
             true => SimulatedDevice::topology(simulated)?,
             false => {
-                let is_cpu = |id: DeviceId| id.index() < n;
-                let link = |from, to| if is_cpu(from) && is_cpu(to) { Link::LOCAL } else { Link::GPU };
+                let is_gpu = |id: DeviceId| (n..n_local).contains(&id.index());
+                let link = |from, to| match (process_of(from), process_of(to)) {
+                    (a, b) if a != b => link_between(a, b),
+                    _ if is_gpu(from) || is_gpu(to) => Link::GPU,
+                    _ => Link::LOCAL,
+                };
                 let devices = (0..n as u32)
                     .map(DeviceInfo::cpu)
                     .chain(gpus.iter().zip(0..).map(|(gpu, i)| gpu.info(i)))
+                    .chain(remote_infos)
                     .collect();
                 Topology::new(devices, link).with_host_links(|id| link(id, DeviceId::from_index(0)))
             }
@@ -103,10 +132,24 @@ impl Devices {
             let cpus = cpus.into_iter().map(|cpu| cpu as Arc<dyn Device>);
             let open = |(gpu, id): (&Gpu, DeviceId)| gpu.open(id, topology.device(id).name);
             let gpus = gpus.iter().zip(topology.ids().skip(n)).map(open).collect::<Result<Vec<_>>>()?;
-            (cpus.chain(gpus).collect(), host)
+            #[cfg_attr(not(feature = "peers"), expect(unused_mut, reason = "devices of peers are added to it"))]
+            let mut all: Vec<Arc<dyn Device>> = cpus.chain(gpus).collect();
+            #[cfg(feature = "peers")]
+            all.extend(remote.iter().flat_map(|remote| remote.open(n_local)));
+            (all, host)
         };
+        let processes = Processes::new(ProcessId::CALLER, topology.ids().map(process_of).collect());
         // Simulated time of a loop must include all of its iterations, however many there are.
         let flow = flow::PartitionOptions { lower_control: is_simulated, ..flow };
-        Ok(Devices { topology, all, host, rules, flow })
+        Ok(Devices {
+            topology,
+            all,
+            host,
+            rules,
+            flow,
+            processes,
+            #[cfg(feature = "peers")]
+            remote,
+        })
     }
 }

@@ -79,6 +79,8 @@ pub struct SessionBuilder {
     /// The device of everything that is not constrained otherwise.
     default: Option<String>,
     flow: flow::PartitionOptions,
+    #[cfg(feature = "peers")]
+    cluster: crate::peer::ClusterOptions,
 }
 
 impl fmt::Debug for SessionBuilder {
@@ -218,7 +220,8 @@ impl SessionBuilder {
     }
 
     /// Sets whether the speed of several CPU devices is measured, which takes some tens of
-    /// milliseconds when the session is created. It has no effect on a session with GPUs.
+    /// milliseconds when the session is created. It has no effect on CPUs of a session with GPUs.
+    /// The links to [peers](Self::peer) are measured, too, which takes longer.
     ///
     /// By default, placement assumes cores of a typical machine. A measured session may place a
     /// function differently than another session on the same machine, and so round sums in another
@@ -267,6 +270,45 @@ impl SessionBuilder {
     #[cfg(feature = "testing")]
     pub fn opaque_devices(mut self, n: usize) -> SessionBuilder {
         self.gpus.extend(std::iter::repeat_n(Gpu::Opaque, n));
+        self
+    }
+
+    /// Adds a peer: another process, which [serves](crate::peers::Peer) its devices. Those of the first
+    /// peer are `/peer:0/cpu:0` and so on, those of the next `/peer:1/cpu:0`.
+    ///
+    /// Functions, variables and rules name devices of peers like any others. Peers exchange values
+    /// directly. Values of variables stay at their peer until they are asked for. If a peer is lost,
+    /// so are the values that it kept; calls that need the peer fail with an error of the kind
+    /// [`Unavailable`](anabranch_dsl::ErrorKind::Unavailable) until it is back.
+    ///
+    /// A peer runs the programs of its sessions. Only peers whose keys you know can be used, and
+    /// a peer admits only keys that its operator has allowed.
+    #[cfg(feature = "peers")]
+    pub fn peer(mut self, address: crate::peers::PeerAddress) -> SessionBuilder {
+        self.cluster.peers.push(address);
+        self
+    }
+
+    /// Sets the key with which the session proves to its peers who it is. Without one it has a new
+    /// key, which only a [join token](crate::peers::PeerAddress::with_token) admits.
+    #[cfg(feature = "peers")]
+    pub fn node_key(mut self, key: crate::peers::NodeKey) -> SessionBuilder {
+        self.cluster.key = Some(key);
+        self
+    }
+
+    /// Sets the kind of network between the session and its peers.
+    #[cfg(feature = "peers")]
+    pub fn network(mut self, profile: crate::peers::Profile) -> SessionBuilder {
+        self.cluster.profile = profile;
+        self
+    }
+
+    /// Sets how long a peer may fail to respond until calls that wait for it fail. The default is 10 s.
+    /// All time limits between processes follow from it.
+    #[cfg(feature = "peers")]
+    pub fn failure_timeout(mut self, timeout: std::time::Duration) -> SessionBuilder {
+        self.cluster.failure_timeout = timeout;
         self
     }
 
@@ -372,8 +414,10 @@ impl SessionBuilder {
         for (names, device) in &self.rules {
             rules = rules.with(names, device)?;
         }
-        let default = self.default.map(|device| device.parse()).transpose()?;
+        let default = self.default.as_ref().map(|device| device.parse()).transpose()?;
         let rules = rules.with_default(default);
+        #[cfg(feature = "peers")]
+        let remote = self.remote_devices()?;
         let devices = Devices::new(
             self.cpus.unwrap_or(1),
             self.threads,
@@ -382,6 +426,8 @@ impl SessionBuilder {
             self.measure,
             rules,
             self.flow,
+            #[cfg(feature = "peers")]
+            remote,
         )?;
         Ok(Session {
             state: Arc::default(),
@@ -390,6 +436,22 @@ impl SessionBuilder {
             teams: self.threads.map(|n| Arc::new(Teams::new(n))),
             print_to: self.print_to.unwrap_or_else(|| Arc::new(|stream: Stream, text: &str| stream.write(text))),
         })
+    }
+}
+
+#[cfg(feature = "peers")]
+impl SessionBuilder {
+    /// Connects to the peers, if there are any.
+    fn remote_devices(&self) -> Result<Option<crate::peer::RemoteDevices>> {
+        if self.cluster.peers.is_empty() {
+            return Ok(None);
+        }
+        if self.simulated.is_some() {
+            let message = "a session cannot have both peers and simulated devices, because their clocks differ";
+            return Err(Diagnostic::new(message).help("remove the call of `simulated`"));
+        }
+        let options = crate::peer::ClusterOptions { measure: self.measure, ..self.cluster.clone() };
+        crate::peer::RemoteDevices::connect(options).map(Some)
     }
 }
 

@@ -4,7 +4,6 @@ use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
 use crate::device::{CompileOptions, DeviceId, Executable, StepCx};
 use crate::flow::distributed::DistributedGraph;
-use crate::flow::remote::Processes;
 use crate::flow::{self, driver::Driver};
 use crate::place::{self, Outside, Placement};
 use crate::session::devices::Devices;
@@ -87,9 +86,7 @@ impl PlacedGraph {
             let on = choice.then(|| devices.topology.device(id).name);
             return Ok((PlacedGraph { executable, placement: choice.then_some(placement), on }, homes));
         }
-        let partition = flow::partition(graph, &placement, devices.flow);
-        let driver = Driver::new(graph.clone(), partition, &devices.all, Processes::only_caller(), options)?;
-        let executable = Box::new(DistributedGraph::new(driver, None));
+        let executable = Box::new(distributed(graph, &placement, devices, options)?);
         Ok((PlacedGraph { executable, placement: Some(placement), on: None }, homes))
     }
 
@@ -143,6 +140,24 @@ impl PlacedGraph {
             None => error,
         }
     }
+}
+
+/// Cuts a placed graph, and compiles it for its devices.
+fn distributed(
+    graph: &Graph,
+    placement: &Placement,
+    devices: &Devices,
+    options: CompileOptions,
+) -> Result<DistributedGraph> {
+    #[cfg(feature = "peers")]
+    if let Some(remote) = &devices.remote
+        && placement.devices(graph).iter().any(|&device| !devices.processes.is_here(device))
+    {
+        return remote.compile(graph, placement, &devices.all, &devices.processes, devices.flow, options);
+    }
+    let partition = flow::partition(graph, placement, devices.flow);
+    let driver = Driver::new(graph.clone(), partition, &devices.all, devices.processes.clone(), options)?;
+    Ok(DistributedGraph::new(driver, None))
 }
 
 /// Returns whether a graph has device constraints.

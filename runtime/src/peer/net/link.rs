@@ -43,7 +43,7 @@ pub(super) const CONTROL_PRIORITY: i32 = i32::MAX;
 
 /// The number of a link, unique within a [`Net`](super::Net).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LinkId(pub(super) u64);
+pub(crate) struct LinkId(pub(crate) u64);
 
 impl fmt::Display for LinkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

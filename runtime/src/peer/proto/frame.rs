@@ -351,6 +351,7 @@ pub(crate) enum WireErrorKind {
     DeadlineExceeded,
     Cancelled,
     ResourceExhausted,
+    Unavailable,
     Internal,
 }
 
@@ -384,6 +385,7 @@ impl WireError {
             ErrorKind::DeadlineExceeded => WireErrorKind::DeadlineExceeded,
             ErrorKind::Cancelled => WireErrorKind::Cancelled,
             ErrorKind::ResourceExhausted => WireErrorKind::ResourceExhausted,
+            ErrorKind::Unavailable => WireErrorKind::Unavailable,
             _ => WireErrorKind::Internal,
         };
         let labels = error.labels.iter().take(MAX_LABELS);
@@ -403,10 +405,13 @@ impl WireError {
             WireErrorKind::DeadlineExceeded => ErrorKind::DeadlineExceeded,
             WireErrorKind::Cancelled => ErrorKind::Cancelled,
             WireErrorKind::ResourceExhausted => ErrorKind::ResourceExhausted,
+            WireErrorKind::Unavailable => ErrorKind::Unavailable,
             WireErrorKind::Internal => ErrorKind::Internal,
         };
         let labels = self.labels.into_iter().map(|(node, text)| (node.map_or(Loc::UNKNOWN, &loc), text));
-        Diagnostic { message: self.message, labels: labels.collect(), help: self.help, kind }
+        let mut error = Diagnostic::new(self.message).of_kind(kind);
+        (error.labels, error.help) = (labels.collect(), self.help);
+        error
     }
 }
 

@@ -85,6 +85,19 @@ impl Caller {
         self.peer(process).and_then(CallerPeer::open_link)
     }
 
+    /// Returns whether there is a link to a peer, on which it has introduced itself.
+    pub(crate) fn is_linked(&self, process: ProcessNumber) -> bool {
+        self.peer(process).is_some_and(|peer| peer.link.is_some())
+    }
+
+    /// Returns whether peers have opened the session, and have links to each other.
+    pub(crate) fn is_ready(&self, processes: &[ProcessNumber]) -> bool {
+        processes.iter().all(|&process| {
+            let peer = self.peer(process);
+            peer.is_some_and(|peer| peer.is_open() && !processes.iter().any(|other| peer.unlinked.contains(other)))
+        })
+    }
+
     /// Returns the name, the key and the address of a process, for messages.
     pub(crate) fn name(&self, process: ProcessNumber) -> String {
         self.peer(process).map_or_else(|| "the caller".to_owned(), CallerPeer::name)

@@ -32,7 +32,7 @@ mod step;
 mod values;
 
 use super::codec::{Destination, MAX_STEPS};
-use super::frame::{CallerFrame, Frame, Hello, LinkFrame, Open, PeerFrame, PeerKey};
+use super::frame::{CallerFrame, Frame, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessNumber};
 use super::frame::{SessionId, Start, StatusReport, StepFault, StepMessage};
 use super::frame::{StepNumber, Usage, WireError, WireErrorKind};
 use super::{LinkNumber, Time};
@@ -113,6 +113,11 @@ impl Host {
         }
         state.incoming_bytes = incoming;
         Ok(())
+    }
+
+    /// Returns the process that this one is in a session.
+    pub(crate) fn process_in(&self, slot: SessionSlot) -> Option<ProcessNumber> {
+        self.sessions.get(&slot).map(|session| session.you)
     }
 
     /// Returns what the host holds.

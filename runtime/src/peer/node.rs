@@ -1,0 +1,398 @@
+//! A process in the network: its links, and what connects them to the state machines.
+//!
+//! A [`Node`] passes what the net reports to the [`Host`] and to the session that the process owns, and
+//! does what these return. Invariants:
+//!
+//! - N1. Each state machine has one lock. Its outputs are handled in order while it is locked, so
+//!   frames leave in the order in which they were returned. Nothing that is done for an output
+//!   waits: work runs on other threads.
+//! - N2. The lock of the host is never taken while that of a session is held. The host may take the
+//!   session's.
+//! - N3. State machines get a tick at the time that they ask for.
+
+use super::cluster::Cluster;
+use super::net::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
+use super::proto::caller::{CallerInput, LinkLoss};
+use super::proto::codec::{Destination, announce, decode, encode};
+use super::proto::frame::{Frame, Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport};
+use super::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
+use super::proto::payload::Body;
+use super::proto::{LinkNumber, Time};
+use super::server::Server;
+use crate::flow::remote::ProcessId;
+use anabranch_dsl::Result;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// The code with which a process closes links that are not needed or broke the protocol.
+const CLOSED_BY_PROTOCOL: CloseCode = CloseCode(256);
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A process with links to others.
+pub(super) struct Node {
+    start: Instant,
+    net: OnceLock<Arc<Net>>,
+    links: Mutex<BTreeMap<LinkNumber, Link>>,
+    host: Mutex<Host>,
+    /// The nodes that may connect.
+    allowed: Mutex<BTreeSet<NodeId>>,
+    /// What the process offers to others, if anything.
+    server: OnceLock<Weak<Server>>,
+    /// The session that the process owns.
+    cluster: OnceLock<Weak<Cluster>>,
+    /// The time of the next tick that is set.
+    next_tick: Mutex<Option<Time>>,
+    /// How other processes describe themselves, by link, and reports on their state.
+    hellos: Mutex<BTreeMap<LinkNumber, Hello>>,
+    reports: Mutex<VecDeque<(LinkNumber, StatusReport)>>,
+    reported: Condvar,
+    /// Set when all work is done after the process said that it leaves.
+    is_idle: Mutex<bool>,
+    idle: Condvar,
+}
+
+/// The net's handle of a node.
+struct Events(Weak<Node>);
+
+/// Returns the number of a link for the state machines.
+pub(super) fn number_of(link: &Link) -> LinkNumber {
+    LinkNumber(link.id().0)
+}
+
+pub(super) fn key_of(node: &NodeId) -> PeerKey {
+    PeerKey(*node.as_bytes())
+}
+
+/// Sends a frame. Returns the link's error if the frame cannot be encoded.
+pub(super) fn send(link: &Link, frame: Frame) {
+    match encode(frame) {
+        Ok(encoded) => match encoded.body {
+            None => link.send(encoded.head),
+            Some(body) => link.send_bulk(encoded.head, bytes_of(body), 0),
+        },
+        Err(error) => link.close(CLOSED_BY_PROTOCOL, &format!("a frame cannot be encoded: {error}")),
+    }
+}
+
+/// Returns the bytes of a body without copying them.
+fn bytes_of(body: Body) -> Bytes {
+    Bytes::from_owner(body)
+}
+
+impl Node {
+    /// Joins the network with a key. `hello` describes the process to others.
+    pub(super) fn bind(key: &NodeKey, options: NetOptions, hello: Hello, limits: HostLimits) -> Result<Arc<Node>> {
+        Node::bind_with(key, options, hello, limits, |_| ()).map(|(node, ())| node)
+    }
+
+    /// Joins the network like [`bind`](Self::bind), after a preparation of the node.
+    pub(super) fn bind_with<T>(
+        key: &NodeKey,
+        options: NetOptions,
+        hello: Hello,
+        limits: HostLimits,
+        prepare: impl FnOnce(&Arc<Node>) -> T,
+    ) -> Result<(Arc<Node>, T)> {
+        let node = Arc::new(Node {
+            start: Instant::now(),
+            net: OnceLock::new(),
+            links: Mutex::default(),
+            host: Mutex::new(Host::new(key_of(&key.id()), hello, limits)),
+            allowed: Mutex::default(),
+            server: OnceLock::new(),
+            cluster: OnceLock::new(),
+            next_tick: Mutex::new(None),
+            hellos: Mutex::default(),
+            reports: Mutex::default(),
+            reported: Condvar::new(),
+            is_idle: Mutex::new(false),
+            idle: Condvar::new(),
+        });
+        let prepared = prepare(&node);
+        let net = Net::bind(key, options, Arc::new(Events(Arc::downgrade(&node))))?;
+        let _ = node.net.set(net);
+        Ok((node, prepared))
+    }
+
+    pub(super) fn net(&self) -> &Arc<Net> {
+        // The first events may come before `bind` has returned.
+        self.net.wait()
+    }
+
+    pub(super) fn allow(&self, node: NodeId) {
+        lock(&self.allowed).insert(node);
+    }
+
+    /// Sets what the process offers. Nothing must have arrived yet.
+    pub(super) fn serve(&self, server: &Arc<Server>) {
+        let _ = self.server.set(Arc::downgrade(server));
+    }
+
+    /// Sets the session of the process.
+    pub(super) fn own(&self, cluster: &Arc<Cluster>) {
+        let _ = self.cluster.set(Arc::downgrade(cluster));
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.start.elapsed()
+    }
+
+    pub(super) fn link(&self, number: LinkNumber) -> Option<Link> {
+        lock(&self.links).get(&number).cloned()
+    }
+
+    /// Sends a frame on a link, unless the link is lost.
+    pub(super) fn send(&self, number: LinkNumber, frame: Frame) {
+        if let Some(link) = self.link(number) {
+            send(&link, frame);
+        }
+    }
+
+    pub(super) fn close_link(&self, number: LinkNumber, reason: &str) {
+        if let Some(link) = self.link(number) {
+            link.close(CLOSED_BY_PROTOCOL, reason);
+        }
+    }
+
+    fn cluster(&self) -> Option<Arc<Cluster>> {
+        self.cluster.get()?.upgrade()
+    }
+
+    fn server(&self) -> Option<Arc<Server>> {
+        self.server.get()?.upgrade()
+    }
+
+    /// Returns the process that this process is in a session of another.
+    pub(super) fn process_in(&self, session: SessionSlot) -> Option<ProcessId> {
+        lock(&self.host).process_in(session).map(|ProcessNumber(number)| ProcessId(number))
+    }
+
+    /// Passes an event to the host, and does what it returns.
+    pub(super) fn host(self: &Arc<Node>, input: HostInput) {
+        let mut host = lock(&self.host);
+        let mut inputs = VecDeque::from([input]);
+        let mut outputs = Vec::new();
+        while let Some(input) = inputs.pop_front() {
+            host.handle(self.now(), input, &mut outputs);
+            for output in outputs.drain(..) {
+                self.on_output(output, &mut inputs);
+            }
+        }
+        let deadline = host.next_deadline();
+        drop(host);
+        self.set_tick(deadline);
+    }
+
+    fn on_output(self: &Arc<Node>, output: HostOutput, inputs: &mut VecDeque<HostInput>) {
+        match output {
+            HostOutput::Send { link, frame } => self.send(link, frame),
+            HostOutput::CloseLink { link, reason } => self.close_link(link, &reason),
+            HostOutput::Greeted { link, node, hello } => {
+                lock(&self.hellos).insert(link, hello.clone());
+                if let Some(cluster) = self.cluster() {
+                    cluster.on_input(CallerInput::Linked { link, node, hello });
+                }
+            }
+            HostOutput::Leaving { link, reason } => {
+                if let Some(cluster) = self.cluster() {
+                    let frame = Frame::Link(LinkFrame::Leave { reason });
+                    cluster.on_input(CallerInput::Frame { link, frame });
+                }
+            }
+            HostOutput::StatusReported { link, report } => {
+                let mut reports = lock(&self.reports);
+                reports.push_back((link, report));
+                let excess = reports.len().saturating_sub(64);
+                reports.drain(..excess);
+                drop(reports);
+                self.reported.notify_all();
+            }
+            HostOutput::Dial { session, process, node, addr } => {
+                let (this, id) = (Arc::downgrade(self), NodeId::from(node.0));
+                let done = move |link: Result<Link>| {
+                    let Some(this) = this.upgrade() else { return };
+                    let outcome = link.map(|_| ()).map_err(|error| error.message);
+                    this.host(HostInput::Dialed { session, process, outcome });
+                };
+                self.net().connect_later(addr, id, Box::new(done));
+            }
+            HostOutput::Idle => {
+                *lock(&self.is_idle) = true;
+                self.idle.notify_all();
+            }
+            work => {
+                let server = self.server().expect("only a process that serves has work");
+                server.on_output(work, inputs);
+            }
+        }
+    }
+
+    /// Sets a tick for this time, unless there is an earlier one.
+    pub(super) fn set_tick(self: &Arc<Node>, at: Option<Time>) {
+        let Some(at) = at else { return };
+        let mut next = lock(&self.next_tick);
+        if next.is_some_and(|next| next <= at) {
+            return;
+        }
+        *next = Some(at);
+        drop(next);
+        let this = Arc::downgrade(self);
+        // Times in the past are due a little later, so that a deadline that stays does not spin.
+        let wait = at.saturating_sub(self.now()).max(Duration::from_millis(1));
+        let tick = move || {
+            let Some(this) = this.upgrade() else { return };
+            let mut next = lock(&this.next_tick);
+            // A tick for an earlier time may have been set since, and has then made this one again.
+            if *next != Some(at) {
+                return;
+            }
+            *next = None;
+            drop(next);
+            this.tick();
+        };
+        self.net().after(wait, Box::new(tick));
+    }
+
+    fn tick(self: &Arc<Node>) {
+        if let Some(server) = self.server() {
+            for progress in server.progress() {
+                self.host(progress);
+            }
+        }
+        self.host(HostInput::Tick);
+        if let Some(cluster) = self.cluster() {
+            cluster.on_input(CallerInput::Tick);
+        }
+    }
+
+    /// Says that the process begins nothing new, and waits until its work is done.
+    pub(super) fn leave(self: &Arc<Node>, reason: &str, at_most: Duration) {
+        self.host(HostInput::Leave { reason: reason.to_owned() });
+        let idle = lock(&self.is_idle);
+        let wait = self.idle.wait_timeout_while(idle, at_most, |idle| !*idle);
+        drop(wait.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Asks a process for its state.
+    pub(super) fn status(&self, link: &Link, at_most: Duration) -> Option<(Hello, StatusReport)> {
+        let number = number_of(link);
+        let mut reports = lock(&self.reports);
+        send(link, Frame::Link(LinkFrame::Status));
+        let is_missing =
+            |reports: &mut VecDeque<(LinkNumber, StatusReport)>| reports.iter().all(|(of, _)| *of != number);
+        let wait = self.reported.wait_timeout_while(reports, at_most, is_missing);
+        reports = wait.unwrap_or_else(PoisonError::into_inner).0;
+        let at = reports.iter().position(|(of, _)| *of == number)?;
+        let (_, report) = reports.remove(at)?;
+        // The description came before, since frames keep their order.
+        Some((lock(&self.hellos).get(&number)?.clone(), report))
+    }
+
+    fn on_frame(self: &Arc<Node>, link: &Link, head: &[u8], body: Option<Vec<u8>>) -> Result<(), String> {
+        let len = body.as_ref().map_or(0, Vec::len) as u64;
+        let frame = decode(head, body).map_err(|error| error.to_string())?;
+        let link = number_of(link);
+        match frame {
+            Frame::ToCaller { .. } => {
+                if let Some(cluster) = self.cluster() {
+                    cluster.on_input(CallerInput::Frame { link, frame });
+                }
+            }
+            frame => self.host(HostInput::Frame { link, frame, body: len }),
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Node").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(net) = self.net.get() {
+            net.shutdown();
+        }
+    }
+}
+
+impl Events {
+    fn node(&self) -> Option<Arc<Node>> {
+        self.0.upgrade()
+    }
+}
+
+impl NetEvents for Events {
+    fn allows(&self, node: &NodeId) -> bool {
+        self.node().is_some_and(|this| {
+            let allowed = lock(&this.allowed).contains(node);
+            allowed || lock(&this.host).introduced(&key_of(node))
+        })
+    }
+
+    fn joined(&self, node: &NodeId) {
+        if let Some(this) = self.node() {
+            this.allow(*node);
+            if let Some(server) = this.server() {
+                server.joined(*node);
+            }
+        }
+    }
+
+    fn refused(&self, addr: SocketAddr, why: &anabranch_dsl::Diagnostic) {
+        if let Some(server) = self.node().and_then(|this| this.server()) {
+            server.refused(addr, why);
+        }
+    }
+
+    fn connected(&self, link: &Link) {
+        let Some(this) = self.node() else { return };
+        lock(&this.links).insert(number_of(link), link.clone());
+        let is_introduced = !lock(&this.allowed).contains(&link.node());
+        this.host(HostInput::Linked { link: number_of(link), node: key_of(&link.node()), is_introduced });
+    }
+
+    fn frame(&self, link: &Link, head: &[u8]) -> Result<(), String> {
+        self.node().map_or(Ok(()), |this| this.on_frame(link, head, None))
+    }
+
+    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<(), String> {
+        let Some(this) = self.node() else { return Ok(()) };
+        let to = announce(head, len).map_err(|error| error.to_string())?;
+        if let Destination::Caller(session) = to
+            && this.cluster().is_none_or(|cluster| cluster.session() != session)
+        {
+            return Err("this process does not own the session".to_owned());
+        }
+        lock(&this.host).admit(number_of(link), to, len)
+    }
+
+    fn bulk(&self, link: &Link, head: &[u8], body: Vec<u8>) -> Result<(), String> {
+        self.node().map_or(Ok(()), |this| this.on_frame(link, head, Some(body)))
+    }
+
+    fn lost(&self, link: &Link, why: LinkLost) {
+        let Some(this) = self.node() else { return };
+        let number = number_of(link);
+        lock(&this.links).remove(&number);
+        lock(&this.hellos).remove(&number);
+        let (reason, loss) = match why {
+            LinkLost::Closed { reason, .. } => (format!("it was closed: {reason}"), LinkLoss::Closed(reason)),
+            LinkLost::TimedOut => ("it timed out".to_owned(), LinkLoss::TimedOut),
+            LinkLost::Violation(what) => (what.clone(), LinkLoss::Local(what)),
+            LinkLost::Local => ("it was closed here".to_owned(), LinkLoss::Local("it was not needed".to_owned())),
+        };
+        this.host(HostInput::LinkLost { link: number, reason });
+        if let Some(cluster) = this.cluster() {
+            cluster.on_input(CallerInput::LinkLost { link: number, loss });
+        }
+    }
+}

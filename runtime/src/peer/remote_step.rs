@@ -1,0 +1,323 @@
+//! Programs that run partly at peers, and their steps, at the process that calls them.
+
+use super::cluster::{CallerStep, Cluster, State, failure, from_wire};
+use super::net::Link;
+use super::node::send;
+use super::participant::{self, step_message};
+use super::program::ProgramSpec;
+use super::proto::Time;
+use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramState, StepPlan};
+use super::proto::frame::{Digest, Frame, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber};
+use super::remote_device::RemoteValue;
+use crate::device::{DeviceBuffer, DeviceId, MemorySpace};
+use crate::flow::executor::DeviceMessage;
+use crate::flow::remote::{Mailbox, OtherProcesses, Others, ProcessId, StepFailure};
+use crate::flow::{FlowOp, Partition, Sink, Source, SubgraphId};
+use anabranch_dsl::ir::{Node, VarId};
+use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a peer may take to load a program.
+const LOADING: Duration = Duration::from_secs(600);
+
+/// How long a failed step waits for the other processes.
+const END_OF_FAILED: Duration = Duration::from_secs(2);
+
+/// A variable at a peer.
+#[derive(Clone, Debug)]
+struct RemoteVar {
+    name: String,
+    process: ProcessNumber,
+    device: DeviceId,
+    ty: Type,
+    is_read: bool,
+    is_assigned: bool,
+}
+
+/// A program that runs partly at peers.
+pub(super) struct RemoteProgram {
+    cluster: Arc<Cluster>,
+    number: ProgramNumber,
+    bytes: Arc<[u8]>,
+    digest: Digest,
+    /// The digest of this process's cut.
+    cut: Digest,
+    participants: Vec<ProcessNumber>,
+    /// The variables at peers, by number.
+    vars: Vec<(u32, RemoteVar)>,
+    /// The inputs that each peer needs.
+    inputs: Vec<(ProcessNumber, u32)>,
+    locs: Arc<Vec<Loc>>,
+}
+
+impl fmt::Debug for RemoteProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteProgram").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// What the peers read and write in a step.
+struct Uses {
+    participants: BTreeSet<ProcessNumber>,
+    inputs: BTreeSet<(ProcessNumber, u32)>,
+    reads: BTreeSet<u32>,
+    assigns: BTreeSet<u32>,
+}
+
+impl Uses {
+    fn of(partition: &Partition, process_of: impl Fn(DeviceId) -> ProcessId) -> Uses {
+        let (participants, inputs) = (BTreeSet::new(), BTreeSet::new());
+        let mut uses = Uses { participants, inputs, reads: BTreeSet::new(), assigns: BTreeSet::new() };
+        for part in &partition.parts {
+            let ProcessId(process) = process_of(part.device);
+            let process = ProcessNumber(process);
+            if process == OWNER {
+                continue;
+            }
+            uses.participants.insert(process);
+            for node in &part.nodes {
+                match node.op {
+                    FlowOp::Source(Source::Input(input)) => drop(uses.inputs.insert((process, input))),
+                    FlowOp::Source(Source::Var(var)) => drop(uses.reads.insert(var.index() as u32)),
+                    FlowOp::Sink(Sink::Assign(var)) => drop(uses.assigns.insert(var.index() as u32)),
+                    _ => {}
+                }
+            }
+        }
+        uses
+    }
+}
+
+impl RemoteProgram {
+    /// Registers a program at the peers that take part, and waits until they have loaded it.
+    pub(super) fn new(cluster: &Arc<Cluster>, spec: &ProgramSpec) -> Result<RemoteProgram> {
+        let bytes: Arc<[u8]> = spec.encode().into();
+        let (partition, cut) = spec.cut();
+        let uses = Uses::of(&partition, |device| spec.devices[device.index()].process);
+        let graph = &spec.graph;
+        let vars = (0..).zip(graph.vars.iter().zip(spec.devices_of_vars())).map(|(i, (var, device))| {
+            let ProcessId(process) = spec.devices[device.index()].process;
+            let (is_read, is_assigned) = (uses.reads.contains(&i), uses.assigns.contains(&i));
+            let (name, ty) = (var.name.clone(), Type::Tensor(var.ty.clone()));
+            (i, RemoteVar { name, process: ProcessNumber(process), device, ty, is_read, is_assigned })
+        });
+        let program = RemoteProgram {
+            cluster: cluster.clone(),
+            number: ProgramNumber(cluster.next_program()),
+            digest: super::program::digest(&bytes),
+            bytes,
+            cut,
+            participants: uses.participants.into_iter().collect(),
+            vars: vars.filter(|(_, var)| var.process != OWNER && (var.is_read || var.is_assigned)).collect(),
+            inputs: uses.inputs.into_iter().collect(),
+            locs: Arc::new((0..graph.n_nodes()).map(|i| graph.node(Node::from_index(i)).loc).collect()),
+        };
+        program.ensure_loaded()?;
+        Ok(program)
+    }
+
+    /// Registers the program where it is not registered, and waits until all peers have loaded it.
+    fn ensure_loaded(&self) -> Result<()> {
+        self.cluster.connect_if_lost(&self.participants)?;
+        for &process in &self.participants {
+            let register = |state: &mut State, now: Time, outputs: &mut Vec<CallerOutput>| {
+                let Self { number, bytes, digest, .. } = self;
+                state.caller.register(process, *number, bytes, *digest, now + LOADING, outputs)
+            };
+            self.cluster.with(register).map_err(from_wire)?;
+        }
+        for &process in &self.participants {
+            let loaded = self.cluster.wait(LOADING, |state| match state.caller.program(process, self.number) {
+                Some(ProgramState::Loading { .. }) => None,
+                Some(ProgramState::Ready { cut }) => Some(Ok(*cut)),
+                Some(ProgramState::Refused { error }) => Some(Err(Some(error.clone()))),
+                None => Some(Err(None)),
+            });
+            let cut = match loaded {
+                Some(Ok(cut)) => cut,
+                Some(Err(Some(error))) => {
+                    let fault = super::proto::frame::StepFault { position: None, error };
+                    return Err(failure(fault, &self.locs).error.at(Loc::UNKNOWN, self.name(process)));
+                }
+                Some(Err(None)) | None => {
+                    let message = format!("{} was lost while it loaded a program", self.name(process));
+                    return Err(Diagnostic::new(message).of_kind(ErrorKind::Unavailable));
+                }
+            };
+            if cut != self.cut {
+                let message = format!("{} divides the program in another way than this process", self.name(process));
+                return Err(Diagnostic::new(message)
+                    .of_kind(ErrorKind::Internal)
+                    .help("all processes must run the same version of anabranch"));
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, process: ProcessNumber) -> String {
+        self.cluster.name(process)
+    }
+
+    fn plan(&self, inputs: &[HostTensor], vars: &[DeviceBuffer]) -> StepPlan {
+        let value = |number: u32, var: &RemoteVar| {
+            let value = vars[number as usize].clone().open::<RemoteValue>(MemorySpace::Device(var.device));
+            value.unwrap_or_else(|other| panic!("a variable of type {} is at no peer", other.ty())).handle.value
+        };
+        let reads = self.vars.iter().filter(|(_, var)| var.is_read);
+        let assigns = self.vars.iter().filter(|(_, var)| var.is_assigned);
+        StepPlan {
+            program: self.number,
+            participants: self.participants.clone(),
+            deadline: None,
+            reads: reads.map(|(number, var)| (var.process, *number, value(*number, var))).collect(),
+            assigns: assigns.map(|(number, var)| (var.process, *number)).collect(),
+            inputs: self.inputs.iter().map(|&(process, i)| (process, i, inputs[i as usize].clone())).collect(),
+        }
+    }
+
+    fn begin_error(&self, error: BeginError) -> Diagnostic {
+        match error {
+            BeginError::Unavailable(error) => from_wire(error),
+            BeginError::LostVariables(lost) => {
+                let name = |number: &u32| {
+                    let found = self.vars.iter().find(|(of, _)| of == number);
+                    found.map_or_else(String::new, |(_, var)| format!("`{}`", var.name))
+                };
+                let mut names: Vec<String> = lost.iter().map(|(_, number)| name(number)).collect();
+                names.dedup();
+                let peers: BTreeSet<ProcessNumber> = lost.iter().map(|(process, _)| *process).collect();
+                let peers: Vec<String> = peers.into_iter().map(|process| self.name(process)).collect();
+                let message =
+                    format!("the values of the variables {} were lost with {}", names.join(", "), peers.join(" and "));
+                Diagnostic::new(message)
+                    .of_kind(ErrorKind::Unavailable)
+                    .help("set them again, with `session.set` or `session.load_state`")
+            }
+        }
+    }
+}
+
+impl Drop for RemoteProgram {
+    fn drop(&mut self) {
+        self.cluster.with(|state, _, outputs| state.caller.unregister(self.number, outputs));
+    }
+}
+
+impl OtherProcesses for RemoteProgram {
+    fn begin(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>> {
+        let begin = || {
+            self.cluster.with(|state, now, outputs| {
+                let step = state.caller.begin(now, self.plan(inputs, vars), outputs)?;
+                let entry = CallerStep { mailbox: mailbox.clone(), locs: self.locs.clone(), done: None };
+                state.steps.insert(step, entry);
+                let link = |&process: &ProcessNumber| Some((process, state.caller.link(process)?));
+                let links: Vec<_> = self.participants.iter().filter_map(link).collect();
+                Ok((step, links))
+            })
+        };
+        let (step, links) = match begin() {
+            Ok(begun) => begun,
+            Err(error @ BeginError::LostVariables(_)) => return Err(self.begin_error(error)),
+            // A peer was lost. It may be back.
+            Err(BeginError::Unavailable(_)) => {
+                self.ensure_loaded()?;
+                begin().map_err(|error| self.begin_error(error))?
+            }
+        };
+        let links = links.into_iter().filter_map(|(process, link)| Some((process, self.cluster.node.link(link)?)));
+        Ok(Box::new(BegunStep {
+            cluster: self.cluster.clone(),
+            session: self.cluster.session(),
+            step,
+            links: links.collect(),
+            participants: self.participants.clone(),
+            vars: self.vars.clone(),
+            locs: self.locs.clone(),
+        }))
+    }
+}
+
+/// A step that this process has begun at peers.
+struct BegunStep {
+    cluster: Arc<Cluster>,
+    session: SessionId,
+    step: StepNumber,
+    links: Vec<(ProcessNumber, Link)>,
+    participants: Vec<ProcessNumber>,
+    vars: Vec<(u32, RemoteVar)>,
+    locs: Arc<Vec<Loc>>,
+}
+
+impl fmt::Debug for BegunStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BegunStep").field("step", &self.step).finish_non_exhaustive()
+    }
+}
+
+impl BegunStep {
+    fn end_local(&self, outcome: Result<(), &StepFailure>) {
+        let outcome = outcome.map_err(participant::fault);
+        self.cluster.with(|state, now, outputs| state.caller.end_local(now, self.step, outcome, outputs));
+    }
+}
+
+impl Others for BegunStep {
+    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+        if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
+            let message = step_message(self.step, OWNER, from, to, message);
+            send(link, Frame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
+        }
+    }
+
+    fn awaited(&self) -> Vec<ProcessId> {
+        self.participants.iter().map(|process| ProcessId(process.0)).collect()
+    }
+
+    fn ended(&mut self) -> Result<Vec<(VarId, DeviceBuffer)>, StepFailure> {
+        self.end_local(Ok(()));
+        // All participants have ended, so the step is done, unless one was lost just now.
+        let done = self.cluster.wait(END_OF_FAILED, |state| state.steps.get_mut(&self.step)?.done.take());
+        match done {
+            Some(Ok(new)) => Ok(new.into_iter().map(|new| self.assigned(new)).collect()),
+            Some(Err(fault)) => Err(failure(fault, &self.locs)),
+            None => {
+                Err(Diagnostic::new("a step did not end after all processes had").of_kind(ErrorKind::Internal).into())
+            }
+        }
+    }
+
+    fn failed(&mut self, own: StepFailure) -> StepFailure {
+        self.end_local(Err(&own));
+        let done = self.cluster.wait(END_OF_FAILED, |state| state.steps.get_mut(&self.step)?.done.take());
+        match done {
+            // The error itself, which may have more to say than what crosses processes.
+            Some(Err(fault)) if participant::fault(&own).error == fault.error => own,
+            Some(Err(fault)) if !own.error.kind.is_stop() => failure(fault, &self.locs),
+            _ => own,
+        }
+    }
+}
+
+impl BegunStep {
+    fn assigned(&self, NewValue { variable, process, value }: NewValue) -> (VarId, DeviceBuffer) {
+        let (_, var) = self.vars.iter().find(|(number, _)| *number == variable).expect("the step assigns the variable");
+        let n_bytes = var.ty.element().n_bytes().unwrap_or(0) as u64;
+        let memory = RemoteValue { ty: var.ty.clone(), n_bytes, handle: self.cluster.handle(process, value) };
+        (VarId::from_index(variable as usize), DeviceBuffer::new(MemorySpace::Device(var.device), memory))
+    }
+}
+
+impl Drop for BegunStep {
+    fn drop(&mut self) {
+        self.cluster.with(|state, now, outputs| {
+            // A step that ended in no other way was abandoned by a panic.
+            if state.steps.remove(&self.step).is_some_and(|step| step.done.is_none()) {
+                let stopped = Diagnostic::new("the caller has abandoned the step").of_kind(ErrorKind::Cancelled);
+                state.caller.end_local(now, self.step, Err(participant::fault(&stopped.into())), outputs);
+            }
+        });
+    }
+}

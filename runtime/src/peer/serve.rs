@@ -1,0 +1,347 @@
+//! A process that offers its devices to sessions of other processes.
+
+use super::address::PeerAddress;
+use super::net::{JoinToken, Net, NetOptions, NodeId, NodeKey, Profile};
+use super::node::Node;
+use super::proto::frame::{DeviceEntry, Hello, StatusReport};
+use super::proto::host::HostLimits;
+use super::random_number;
+use super::server::{OfferedDevice, Server};
+use crate::device::{CpuDevice, Device, DeviceId, DeviceInfo};
+use anabranch_dsl::device::{DeviceKind, DeviceName};
+use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Settings of a [`Peer`].
+#[must_use]
+pub struct PeerOptions {
+    key: NodeKey,
+    name: String,
+    listen: SocketAddr,
+    allowed: Vec<NodeId>,
+    tokens: Vec<JoinToken>,
+    cpus: u32,
+    threads: Option<usize>,
+    #[cfg(feature = "gpu")]
+    gpus: Vec<crate::gpu::GpuAdapter>,
+    profile: Profile,
+    failure_timeout: Duration,
+    limits: HostLimits,
+    on_event: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+impl fmt::Debug for PeerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerOptions").field("name", &self.name).field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+/// The maximum number of CPU devices of a peer.
+const MAX_CPUS: u32 = 60;
+
+impl PeerOptions {
+    /// Creates the settings of a peer that listens on all addresses of this machine, at a free port,
+    /// and offers one CPU device. Nobody may connect to it yet.
+    pub fn new(key: NodeKey) -> PeerOptions {
+        PeerOptions {
+            key,
+            name: "a peer".to_owned(),
+            listen: SocketAddr::from(([0, 0, 0, 0], 0)),
+            allowed: Vec::new(),
+            tokens: Vec::new(),
+            cpus: 1,
+            threads: None,
+            #[cfg(feature = "gpu")]
+            gpus: Vec::new(),
+            profile: Profile::default(),
+            failure_timeout: Duration::from_secs(10),
+            limits: HostLimits::default(),
+            on_event: Box::new(|_| ()),
+        }
+    }
+
+    /// Sets the name, for messages.
+    pub fn name(self, name: &str) -> PeerOptions {
+        PeerOptions { name: name.to_owned(), ..self }
+    }
+
+    /// Sets the address at which the peer listens, over UDP.
+    pub fn listen(self, addr: SocketAddr) -> PeerOptions {
+        PeerOptions { listen: addr, ..self }
+    }
+
+    /// Lets the node with this key open sessions. Whoever may do so can run any graph on the devices
+    /// of this peer, within its limits.
+    pub fn allow(mut self, node: NodeId) -> PeerOptions {
+        self.allowed.push(node);
+        self
+    }
+
+    /// Lets one node whose key is not known open sessions: the first that proves to know the token.
+    pub fn token(mut self, token: JoinToken) -> PeerOptions {
+        self.tokens.push(token);
+        self
+    }
+
+    /// Sets the number of CPU devices, which share the cores of this machine.
+    pub fn cpus(self, n: u32) -> PeerOptions {
+        PeerOptions { cpus: n, ..self }
+    }
+
+    /// Limits the threads of all CPU devices together.
+    pub fn threads(self, n: usize) -> PeerOptions {
+        PeerOptions { threads: Some(n), ..self }
+    }
+
+    /// Offers a GPU.
+    #[cfg(feature = "gpu")]
+    pub fn gpu(mut self, adapter: &crate::gpu::GpuAdapter) -> PeerOptions {
+        self.gpus.push(adapter.clone());
+        self
+    }
+
+    /// Sets the kind of network. All processes of a session should have the same.
+    pub fn profile(self, profile: Profile) -> PeerOptions {
+        PeerOptions { profile, ..self }
+    }
+
+    /// Sets how long another process may fail to respond. The default is 10 s, and a link on which
+    /// nothing arrives is lost after half of it.
+    pub fn failure_timeout(self, timeout: Duration) -> PeerOptions {
+        PeerOptions { failure_timeout: timeout, ..self }
+    }
+
+    /// Limits the bytes of variables that each session may keep at this peer. The default is 16 GiB.
+    pub fn memory(mut self, bytes: u64) -> PeerOptions {
+        self.limits.value_bytes = bytes;
+        self
+    }
+
+    /// Sets a receiver of what an operator may want to see: who joined, and who was refused.
+    pub fn on_event(self, receive: impl Fn(&str) + Send + Sync + 'static) -> PeerOptions {
+        PeerOptions { on_event: Box::new(receive), ..self }
+    }
+}
+
+/// A process that offers its devices to sessions of other processes, until it is dropped.
+///
+/// A session uses it by its [address](Peer::address). Both processes prove their keys to each other,
+/// and all traffic is encrypted (QUIC with TLS 1.3).
+///
+/// ```
+/// use anabranch::peers::{NodeKey, Peer, PeerOptions, Profile};
+/// use anabranch::{Session, prelude::*};
+///
+/// // In one process:
+/// let (key_of_peer, key_of_session) = (NodeKey::generate()?, NodeKey::generate()?);
+/// let listen = "127.0.0.1:0".parse().unwrap();
+/// let options = PeerOptions::new(key_of_peer).listen(listen).profile(Profile::Loopback);
+/// let peer = Peer::serve(options.allow(key_of_session.id()))?;
+///
+/// // In another:
+/// let session = Session::builder()
+///     .node_key(key_of_session)
+///     .network(Profile::Loopback)
+///     .peer(peer.address())
+///     .build()?;
+/// let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0) + 1.0)?;
+/// assert_eq!(f.call([1.0, 2.0])?.as_slice(), [3.0, 5.0]);
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
+pub struct Peer {
+    node: Arc<Node>,
+    _server: Arc<Server>,
+    address: PeerAddress,
+    devices: Vec<DeviceName>,
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer").field("address", &self.address).field("devices", &self.devices).finish_non_exhaustive()
+    }
+}
+
+impl Peer {
+    /// Begins to serve. The work is done on threads of the peer.
+    ///
+    /// # Errors
+    /// Fails if the address is in use, if a device cannot be opened, or if there are no devices or
+    /// more than 60 CPU devices.
+    pub fn serve(options: PeerOptions) -> Result<Peer> {
+        if options.cpus > MAX_CPUS {
+            let message = format!("a peer can have at most {MAX_CPUS} CPU devices, not {}", options.cpus);
+            return Err(Diagnostic::new(message).help("all CPU devices share the cores of one machine"));
+        }
+        let (devices, infos) = devices(&options)?;
+        if devices.is_empty() {
+            return Err(Diagnostic::new("a peer needs at least one device").help("set `cpus` to at least 1"));
+        }
+        let entry = |info: &DeviceInfo| DeviceEntry {
+            kind: info.name.kind().name().to_owned(),
+            index: info.name.index(),
+            flops: info.flops,
+            bandwidth: info.bandwidth,
+            launch: info.launch,
+        };
+        let hello = Hello {
+            name: options.name.clone(),
+            incarnation: random_number()?,
+            devices: infos.iter().map(entry).collect(),
+        };
+        let net = NetOptions {
+            listen: Some(options.listen),
+            profile: options.profile,
+            failure_timeout: options.failure_timeout,
+            tokens: options.tokens,
+            ..NetOptions::default()
+        };
+        let names = infos.iter().map(|info| info.name).collect();
+        let prepared = |node: &Arc<Node>| {
+            options.allowed.iter().for_each(|&allowed| node.allow(allowed));
+            let server = Server::new(node, devices, options.on_event);
+            node.serve(&server);
+            server
+        };
+        let (node, server) = Node::bind_with(&options.key, net, hello, options.limits, prepared)?;
+        let address = PeerAddress::new(options.key.id(), node.net().local_addr());
+        Ok(Peer { node, _server: server, address, devices: names })
+    }
+
+    /// Returns the key of the peer and where it listens. A peer that listens on all addresses of its
+    /// machine does not know which of them others can reach: use [`PeerAddress::new`] with that.
+    pub fn address(&self) -> PeerAddress {
+        self.address.clone()
+    }
+
+    /// Returns the names of the devices that it offers, as they are called here.
+    pub fn devices(&self) -> &[DeviceName] {
+        &self.devices
+    }
+
+    /// Returns the settings of its network, and a warning if the system grants less than they ask for.
+    pub fn network(&self) -> (String, Option<String>) {
+        let net: &Arc<Net> = self.node.net();
+        (net.settings(), net.warning())
+    }
+
+    /// Lets one more node whose key is not known open sessions.
+    pub fn accept_token(&self, token: JoinToken) -> Result<()> {
+        self.node.net().accept_token(token)
+    }
+
+    /// Tells all sessions that the peer leaves, waits until the steps that run here have ended, for
+    /// `at_most` that long, and ends.
+    pub fn leave(self, reason: &str, at_most: Duration) {
+        self.node.leave(reason, at_most);
+    }
+}
+
+/// Opens the devices that a peer offers.
+fn devices(options: &PeerOptions) -> Result<(Vec<OfferedDevice>, Vec<DeviceInfo>)> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = options.threads.unwrap_or(cores) / options.cpus.max(1) as usize;
+    let cpu = |index: u32| {
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::new(DeviceId::from_index(index as usize), None, threads));
+        (OfferedDevice { kind: DeviceKind::Cpu, index, device }, DeviceInfo::cpu(index))
+    };
+    #[cfg_attr(not(feature = "gpu"), expect(unused_mut, reason = "GPUs are added to it"))]
+    let mut all: Vec<(OfferedDevice, DeviceInfo)> = (0..options.cpus).map(cpu).collect();
+    #[cfg(feature = "gpu")]
+    for (adapter, index) in options.gpus.iter().zip(0..) {
+        let name = DeviceName::local(DeviceKind::Gpu, index);
+        let device = crate::gpu::GpuDevice::open(DeviceId::from_index(all.len()), name, adapter)?;
+        let device = OfferedDevice { kind: DeviceKind::Gpu, index, device: Arc::new(device) };
+        all.push((device, DeviceInfo { name, ..DeviceInfo::gpu(adapter.is_software()) }));
+    }
+    Ok(all.into_iter().unzip())
+}
+
+/// The state of a peer, as it reports it to a node that may open sessions.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PeerStatus {
+    /// The name of the peer.
+    pub name: String,
+    /// The devices that it offers.
+    pub devices: Vec<String>,
+    /// The sessions that are open, of all owners.
+    pub sessions: u64,
+    /// The programs that are loaded.
+    pub programs: u64,
+    /// The values of variables, and their bytes.
+    pub values: (u64, u64),
+    /// The steps in flight.
+    pub steps: u64,
+    /// Bytes of messages that wait for their step to begin.
+    pub buffered_bytes: u64,
+    /// The steps of the asking node's sessions: their numbers, the operations that they have begun,
+    /// and whether an operation is running. Otherwise the step waits for messages.
+    pub own_steps: Vec<(u64, u64, bool)>,
+    /// The smoothed round-trip time of the link.
+    pub round_trip: Duration,
+    /// The packets sent on the link, and those that were lost.
+    pub packets: (u64, u64),
+}
+
+impl PeerStatus {
+    /// Asks a peer for its state.
+    ///
+    /// # Errors
+    /// Fails if the peer cannot be reached, does not allow the key, or does not answer.
+    ///
+    /// ```no_run
+    /// use anabranch::peers::{NodeKey, PeerStatus, Profile};
+    /// use std::time::Duration;
+    ///
+    /// let key = NodeKey::load("session.key")?;
+    /// let address = "8f3a…@10.0.0.2:7700".parse()?;
+    /// println!("{}", PeerStatus::ask(&key, &address, Profile::Lan, Duration::from_secs(10))?);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    pub fn ask(key: &NodeKey, address: &PeerAddress, profile: Profile, timeout: Duration) -> Result<PeerStatus> {
+        let net = NetOptions { profile, failure_timeout: timeout, ..NetOptions::default() };
+        let hello = Hello { name: "a visitor".to_owned(), incarnation: random_number()?, devices: Vec::new() };
+        let node = Node::bind(key, net, hello, HostLimits::default())?;
+        let link = node.net().connect(address.socket_addr(), Some(address.node()), address.token())?;
+        let answer = node.status(&link, timeout);
+        let (hello, report) = answer.ok_or_else(|| {
+            let message = format!("the peer {address} does not answer");
+            Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
+        })?;
+        let StatusReport { usage, steps } = report;
+        let stats = link.stats();
+        Ok(PeerStatus {
+            name: hello.name,
+            devices: hello.devices.iter().map(|device| format!("/{}:{}", device.kind, device.index)).collect(),
+            sessions: usage.sessions,
+            programs: usage.programs,
+            values: (usage.values, usage.value_bytes),
+            steps: usage.steps,
+            buffered_bytes: usage.buffered_bytes,
+            own_steps: steps.iter().map(|(_, step)| (step.step.0, step.done, step.is_busy)).collect(),
+            round_trip: stats.rtt,
+            packets: (stats.sent_packets, stats.lost_packets),
+        })
+    }
+}
+
+impl fmt::Display for PeerStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.name, self.devices.join(", "))?;
+        writeln!(f, "  sessions {}, programs {}, steps in flight {}", self.sessions, self.programs, self.steps)?;
+        writeln!(
+            f,
+            "  values {} ({} bytes), waiting messages {} bytes",
+            self.values.0, self.values.1, self.buffered_bytes
+        )?;
+        for (step, begun, is_busy) in &self.own_steps {
+            let does = if *is_busy { "runs an operation" } else { "waits for messages" };
+            writeln!(f, "  step {step} {does}, after {begun} operations")?;
+        }
+        let (sent, lost) = self.packets;
+        write!(f, "  link: round trip {:?}, {lost} of {sent} packets lost", self.round_trip)
+    }
+}

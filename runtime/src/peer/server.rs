@@ -1,0 +1,301 @@
+//! The work of a peer: it loads programs, keeps values, and runs its part of steps.
+//!
+//! The protocol decides what may happen; this module does it. Invariants:
+//!
+//! - S1. Nothing here waits on the thread of the net. Programs are loaded and steps run on
+//!   [`Workers`].
+//! - S2. All state belongs to a session slot. When the session is dropped, so is its state, and work
+//!   that still runs for it leaves nothing.
+//! - S3. A panic in a program of another process ends its step or its loading with an error, and
+//!   nothing else.
+
+use super::node::{Node, lock};
+use super::participant::{self, RunningStep};
+use super::program::{ProgramSpec, digest, panicked};
+use super::proto::frame::{Digest, ValueId, WireError, WireErrorKind};
+use super::proto::host::{HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, StepKey};
+use super::workers::Workers;
+use crate::device::{Device, DeviceBuffer};
+use crate::flow::driver::Driver;
+use crate::flow::remote::{Arrival, ProcessId};
+use anabranch_dsl::device::DeviceKind;
+use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, Weak};
+
+/// A device that a peer offers.
+#[derive(Clone, Debug)]
+pub(super) struct OfferedDevice {
+    pub(super) kind: DeviceKind,
+    pub(super) index: u32,
+    pub(super) device: Arc<dyn Device>,
+}
+
+/// A program that a peer has loaded.
+#[derive(Debug)]
+pub(super) struct LoadedProgram {
+    pub(super) driver: Driver,
+    /// For each variable its type, and its device if the device is of this peer.
+    pub(super) vars: Vec<(Type, Option<Arc<dyn Device>>)>,
+}
+
+/// A value of a variable. It waits in host memory until a step shows its device.
+#[derive(Clone, Debug)]
+enum PeerValue {
+    Host(HostTensor),
+    Device(Arc<dyn Device>, DeviceBuffer),
+}
+
+/// What a peer does for other processes.
+pub(super) struct Server {
+    node: Weak<Node>,
+    devices: Vec<OfferedDevice>,
+    workers: Arc<Workers>,
+    state: Mutex<State>,
+    on_event: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    loading: BTreeSet<ProgramKey>,
+    programs: BTreeMap<ProgramKey, Arc<LoadedProgram>>,
+    values: BTreeMap<(SessionSlot, ValueId), Arc<Mutex<PeerValue>>>,
+    steps: BTreeMap<StepKey, Arc<RunningStep>>,
+    /// The new values of variables of steps that have ended.
+    assigned: BTreeMap<StepKey, Vec<(u32, Arc<dyn Device>, DeviceBuffer)>>,
+}
+
+/// Converts an error for another process.
+pub(super) fn to_wire(error: &Diagnostic) -> WireError {
+    WireError::from_diagnostic(error, |loc: Loc| loc.node().map(|node| node.index() as u32))
+}
+
+impl Server {
+    pub(super) fn new(
+        node: &Arc<Node>,
+        devices: Vec<OfferedDevice>,
+        on_event: Box<dyn Fn(&str) + Send + Sync>,
+    ) -> Arc<Server> {
+        let workers = Arc::default();
+        Arc::new(Server { node: Arc::downgrade(node), devices, workers, state: Mutex::default(), on_event })
+    }
+
+    pub(super) fn joined(&self, node: super::net::NodeId) {
+        (self.on_event)(&format!("{node} has joined with a token"));
+    }
+
+    pub(super) fn refused(&self, addr: SocketAddr, why: &Diagnostic) {
+        (self.on_event)(&format!("refused {addr}: {}", why.message));
+    }
+
+    fn device(&self, kind: DeviceKind, index: u32) -> Option<Arc<dyn Device>> {
+        let found = self.devices.iter().find(|offered| (offered.kind, offered.index) == (kind, index));
+        found.map(|offered| offered.device.clone())
+    }
+
+    /// Reports an event to the protocol.
+    fn report(&self, input: HostInput) {
+        if let Some(node) = self.node.upgrade() {
+            node.host(input);
+        }
+    }
+
+    /// Does what the protocol asks for. Called while the host is locked.
+    pub(super) fn on_output(self: &Arc<Server>, output: HostOutput, inputs: &mut VecDeque<HostInput>) {
+        match output {
+            HostOutput::Load { key, digest, bytes } => {
+                lock(&self.state).loading.insert(key);
+                let this = self.clone();
+                let job = move || {
+                    let outcome = this.load(key, digest, &bytes).map_err(|error| to_wire(&error));
+                    this.report(HostInput::Loaded { key, outcome });
+                };
+                if let Err(error) = self.workers.run(Box::new(job)) {
+                    lock(&self.state).loading.remove(&key);
+                    inputs.push_back(HostInput::Loaded { key, outcome: Err(no_thread(&error)) });
+                }
+            }
+            HostOutput::Unload { key } => {
+                let mut state = lock(&self.state);
+                state.loading.remove(&key);
+                state.programs.remove(&key);
+            }
+            HostOutput::StoreValue { key, value, tensor } => {
+                let kept = Arc::new(Mutex::new(PeerValue::Host(tensor)));
+                lock(&self.state).values.insert((key.session, value), kept);
+                inputs.push_back(HostInput::Stored { key, outcome: Ok(()) });
+            }
+            HostOutput::FetchValue { key, value } => {
+                let kept = lock(&self.state).values.get(&(key.session, value)).cloned();
+                let Some(kept) = kept else {
+                    let outcome = Err(WireError::new(WireErrorKind::Internal, "the value does not exist"));
+                    return inputs.push_back(HostInput::Fetched { key, outcome });
+                };
+                let this = self.clone();
+                let job = move || {
+                    let value = lock(&kept).clone();
+                    let outcome = match value {
+                        PeerValue::Host(tensor) => Ok(tensor),
+                        PeerValue::Device(device, buffer) => device.fetch(buffer).map_err(|error| to_wire(&error)),
+                    };
+                    this.report(HostInput::Fetched { key, outcome });
+                };
+                if let Err(error) = self.workers.run(Box::new(job)) {
+                    inputs.push_back(HostInput::Fetched { key, outcome: Err(no_thread(&error)) });
+                }
+            }
+            HostOutput::DropValues { session, values } => {
+                let mut state = lock(&self.state);
+                values.iter().for_each(|&value| drop(state.values.remove(&(session, value))));
+            }
+            HostOutput::Begin(begin) => {
+                let key = begin.key;
+                let step = Arc::new(RunningStep::default());
+                lock(&self.state).steps.insert(key, step.clone());
+                let this = self.clone();
+                let job = move || {
+                    let run = || participant::run(&this, *begin, &step);
+                    let outcome = catch_unwind(AssertUnwindSafe(run));
+                    let outcome = outcome.unwrap_or_else(|_| Err(participant::fault(&panicked("ran").into())));
+                    this.report(HostInput::StepEnded { key, outcome });
+                };
+                if let Err(error) = self.workers.run(Box::new(job)) {
+                    let fault = super::proto::frame::StepFault { position: None, error: no_thread(&error) };
+                    inputs.push_back(HostInput::StepEnded { key, outcome: Err(fault) });
+                }
+            }
+            HostOutput::Deliver { key, arrival } => {
+                let Some(step) = lock(&self.state).steps.get(&key).cloned() else { return };
+                lock(&step.inbox).push(match arrival {
+                    HostArrival::Message(message) => participant::message(message),
+                    HostArrival::Input { index, tensor } => Arrival::Input { index, tensor },
+                });
+            }
+            HostOutput::Stop { key, reason } => {
+                if let Some(step) = lock(&self.state).steps.get(&key) {
+                    step.stop.stop(match reason.kind {
+                        WireErrorKind::DeadlineExceeded => ErrorKind::DeadlineExceeded,
+                        _ => ErrorKind::Cancelled,
+                    });
+                }
+            }
+            HostOutput::Finish { key, keep } => {
+                let mut state = lock(&self.state);
+                state.steps.remove(&key);
+                let assigned = state.assigned.remove(&key).unwrap_or_default();
+                for (var, value) in keep.unwrap_or_default() {
+                    if let Some((_, device, buffer)) = assigned.iter().find(|(assigned, ..)| *assigned == var) {
+                        let kept = PeerValue::Device(device.clone(), buffer.clone());
+                        state.values.insert((key.session, value), Arc::new(Mutex::new(kept)));
+                    }
+                }
+            }
+            HostOutput::DropSession { session } => {
+                let mut state = lock(&self.state);
+                state.loading.retain(|key| key.session != session);
+                state.programs.retain(|key, _| key.session != session);
+                state.values.retain(|(of, _), _| *of != session);
+                state.assigned.retain(|key, _| key.session != session);
+                for (_, step) in state.steps.iter().filter(|(key, _)| key.session == session) {
+                    step.stop.stop(ErrorKind::Cancelled);
+                }
+                state.steps.retain(|key, _| key.session != session);
+            }
+            other => panic!("{other:?} is not work"),
+        }
+    }
+
+    fn load(&self, key: ProgramKey, expected: Digest, bytes: &[u8]) -> Result<Digest> {
+        let load = || {
+            if digest(bytes) != expected {
+                return Err(Diagnostic::new("a program does not have its digest").of_kind(ErrorKind::Internal));
+            }
+            let spec = ProgramSpec::decode(bytes)?;
+            let own = self.process_in(key.session)?;
+            let vars = spec.devices_of_vars().into_iter().zip(&spec.graph.vars).map(|(device, var)| {
+                let device = spec.devices[device.index()];
+                let here = (device.process == own).then(|| self.device(device.name.kind(), device.name.index()));
+                (Type::Tensor(var.ty.clone()), here.flatten())
+            });
+            let vars = vars.collect();
+            let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
+            let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index))?;
+            Ok((LoadedProgram { driver: driver.with_names(|device| names[device.index()]), vars }, cut))
+        };
+        let loaded = catch_unwind(AssertUnwindSafe(load));
+        let (program, cut) = loaded.unwrap_or_else(|_| Err(panicked("loaded")))?;
+        let mut state = lock(&self.state);
+        // Otherwise the program was unloaded in the meantime.
+        if state.loading.remove(&key) {
+            state.programs.insert(key, Arc::new(program));
+        }
+        Ok(cut)
+    }
+
+    /// Returns the process that this peer is in a session.
+    fn process_in(&self, session: SessionSlot) -> Result<ProcessId> {
+        let process = self.node.upgrade().and_then(|node| node.process_in(session));
+        process.ok_or_else(|| Diagnostic::new("the session is closed").of_kind(ErrorKind::Cancelled))
+    }
+
+    pub(super) fn program(&self, key: ProgramKey) -> Option<Arc<LoadedProgram>> {
+        lock(&self.state).programs.get(&key).cloned()
+    }
+
+    /// Returns a value on the device of its variable, and brings it there if necessary.
+    pub(super) fn value(
+        &self,
+        session: SessionSlot,
+        value: ValueId,
+        ty: &Type,
+        on: &Arc<dyn Device>,
+    ) -> Result<DeviceBuffer> {
+        let wrong = |what: &str| Err(Diagnostic::new(what).of_kind(ErrorKind::Internal));
+        let Some(kept) = lock(&self.state).values.get(&(session, value)).cloned() else {
+            return wrong("a step reads a value that does not exist");
+        };
+        let mut kept = lock(&kept);
+        if let PeerValue::Host(tensor) = &*kept {
+            if !ty.compatible(&Type::Tensor(tensor.ty())) {
+                return wrong("a step reads a value of another type");
+            }
+            *kept = PeerValue::Device(on.clone(), on.store(tensor.clone())?);
+        }
+        match &*kept {
+            PeerValue::Device(device, buffer) if device.id() == on.id() && ty.compatible(&buffer.ty()) => {
+                Ok(buffer.clone())
+            }
+            _ => wrong("a step reads a value of another type or device"),
+        }
+    }
+
+    /// Keeps the new values of a step until the protocol says whether they are stored.
+    pub(super) fn keep(&self, key: StepKey, assigned: Vec<(u32, Arc<dyn Device>, DeviceBuffer)>) {
+        let mut state = lock(&self.state);
+        // Otherwise the session was dropped.
+        if state.steps.contains_key(&key) {
+            state.assigned.insert(key, assigned);
+        }
+    }
+
+    pub(super) fn node(&self) -> Option<Arc<Node>> {
+        self.node.upgrade()
+    }
+
+    /// Returns the progress of all running steps.
+    pub(super) fn progress(&self) -> Vec<HostInput> {
+        let state = lock(&self.state);
+        let of = |(&key, step): (&StepKey, &Arc<RunningStep>)| {
+            let (done, is_busy) = step.step.get()?.progress();
+            Some(HostInput::Progressed { key, done, is_busy })
+        };
+        state.steps.iter().filter_map(of).collect()
+    }
+}
+
+/// Returns the error of work that got no thread.
+fn no_thread(error: &std::io::Error) -> WireError {
+    WireError::new(WireErrorKind::ResourceExhausted, format!("the peer has no thread for this: {error}"))
+}

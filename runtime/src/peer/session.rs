@@ -1,0 +1,122 @@
+//! The devices of peers, for a session.
+
+use super::address::PeerAddress;
+use super::cluster::{Cluster, ClusterOptions, ValuesAt};
+use super::program::{ProgramDevice, ProgramSpec, name_of_device};
+use super::remote_device::RemoteDevice;
+use super::remote_step::RemoteProgram;
+use crate::device::{CompileOptions, Device, DeviceId, DeviceInfo, Link};
+use crate::flow::PartitionOptions;
+use crate::flow::distributed::DistributedGraph;
+use crate::flow::remote::{ProcessId, Processes};
+use crate::place::Placement;
+use anabranch_dsl::device::DeviceKind;
+use anabranch_dsl::{Diagnostic, ErrorKind, Graph, Result};
+use std::sync::Arc;
+
+/// The devices of a session's peers.
+#[derive(Debug)]
+pub(crate) struct RemoteDevices {
+    cluster: Arc<Cluster>,
+    /// The devices of peers, in order.
+    infos: Vec<(ProcessId, DeviceInfo)>,
+    /// The link to each peer, as placement sees it.
+    links: Vec<Link>,
+}
+
+impl RemoteDevices {
+    /// Connects to the peers of a session.
+    pub(crate) fn connect(options: ClusterOptions) -> Result<RemoteDevices> {
+        let measure = options.measure;
+        let names: Vec<PeerAddress> = options.peers.clone();
+        let cluster = Cluster::connect(options)?;
+        let (mut infos, mut links) = (Vec::new(), Vec::new());
+        for (process, address) in (1..=cluster.len() as u32).map(ProcessId).zip(names) {
+            let hello = cluster.hello(process).ok_or_else(|| {
+                Diagnostic::new(format!("the peer {address} was lost")).of_kind(ErrorKind::Unavailable)
+            })?;
+            for device in hello.devices {
+                let kind = DeviceKind::ALL.into_iter().find(|kind| kind.name() == device.kind);
+                let rates = [device.flops, device.bandwidth, device.launch];
+                let (Some(kind), true) = (kind, rates.iter().all(|rate| rate.is_finite() && *rate > 0.0)) else {
+                    let message = format!("the peer {address} offers a device that this version does not know");
+                    return Err(Diagnostic::new(message).help("both must run the same version of anabranch"));
+                };
+                let name = name_of_device(process, kind, device.index);
+                let [flops, bandwidth, launch] = rates;
+                infos.push((process, DeviceInfo { name, flops, bandwidth, launch }));
+            }
+            links.push(match measure {
+                true => {
+                    let report = cluster.test_link(process)?;
+                    Link { bandwidth: report.bandwidth(), latency: report.latency().as_secs_f64() }
+                }
+                false => Link::PEER,
+            });
+        }
+        Ok(RemoteDevices { cluster, infos, links })
+    }
+
+    /// Returns the names and rates of the devices.
+    pub(crate) fn infos(&self) -> impl Iterator<Item = DeviceInfo> {
+        self.infos.iter().map(|(_, info)| *info)
+    }
+
+    /// Returns the process of the device at an index among those of peers.
+    pub(crate) fn process(&self, index: usize) -> ProcessId {
+        self.infos[index].0
+    }
+
+    /// Returns the link between two processes, or between a peer and the caller.
+    pub(crate) fn link(&self, from: ProcessId, to: ProcessId) -> Link {
+        let of = |ProcessId(process): ProcessId| (process > 0).then(|| self.links[process as usize - 1]);
+        match (of(from), of(to)) {
+            (Some(a), Some(b)) => Link { bandwidth: a.bandwidth.min(b.bandwidth), latency: a.latency.max(b.latency) },
+            (Some(link), None) | (None, Some(link)) => link,
+            (None, None) => Link::LOCAL,
+        }
+    }
+
+    /// Opens the devices. `first` is the number of devices of the caller.
+    pub(crate) fn open(&self, first: usize) -> Vec<Arc<dyn Device>> {
+        let device = |(i, &(process, info)): (usize, &(ProcessId, DeviceInfo))| -> Arc<dyn Device> {
+            let id = DeviceId::from_index(first + i);
+            let values = ValuesAt { cluster: self.cluster.clone(), process, device: id };
+            Arc::new(RemoteDevice::new(id, info.name, Arc::new(values)))
+        };
+        self.infos.iter().enumerate().map(device).collect()
+    }
+
+    /// Compiles a placed graph that is partly at peers. `devices` are all devices of the session.
+    pub(crate) fn compile(
+        &self,
+        graph: &Graph,
+        placement: &Placement,
+        devices: &[Arc<dyn Device>],
+        processes: &Processes,
+        flow: PartitionOptions,
+        options: CompileOptions,
+    ) -> Result<DistributedGraph> {
+        let device = |(i, device): (usize, &Arc<dyn Device>)| ProgramDevice {
+            process: processes.of(DeviceId::from_index(i)),
+            name: device.name().expect("devices of a session have names"),
+        };
+        let spec = ProgramSpec {
+            graph: graph.clone(),
+            placement: placement.clone(),
+            devices: devices.iter().enumerate().map(device).collect(),
+            flow,
+            options,
+        };
+        let program = RemoteProgram::new(&self.cluster, &spec)?;
+        let local = |kind: DeviceKind, index: u32| {
+            let of_caller = |device: &&Arc<dyn Device>| {
+                processes.of(device.id()) == ProcessId::CALLER
+                    && device.name().is_some_and(|name| (name.kind(), name.index()) == (kind, index))
+            };
+            devices.iter().find(of_caller).cloned()
+        };
+        let (driver, _) = spec.load(ProcessId::CALLER, local)?;
+        Ok(DistributedGraph::new(driver, Some(Arc::new(program))))
+    }
+}
