@@ -27,6 +27,9 @@ const MAX_ELEMENTS: usize = 1000;
 /// The number of items printed at each end of a long axis.
 const EDGE: usize = 3;
 
+/// The maximum width and precision. With more, the standard library panics.
+pub(crate) const MAX_WIDTH: usize = u16::MAX as usize;
+
 /// The formatting trait that prints an element.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FormatTrait {
@@ -58,9 +61,9 @@ pub struct FormatSpec {
     pub alternate: bool,
     /// `0`: pad with zeros.
     pub zero: bool,
-    /// The minimum number of characters of an element.
+    /// The minimum number of characters of an element, at most 65,535.
     pub width: Option<usize>,
-    /// The number of digits after the decimal point.
+    /// The number of digits after the decimal point, at most 65,535.
     pub precision: Option<usize>,
 }
 
@@ -123,7 +126,7 @@ impl FormatSpec {
             let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
             let (digits, after) = rest.split_at(end);
             *rest = after;
-            if digits.is_empty() { Some(None) } else { digits.parse().ok().map(Some) }
+            if digits.is_empty() { Some(None) } else { digits.parse().ok().filter(|&n| n <= MAX_WIDTH).map(Some) }
         };
         spec.width = number(&mut rest)?;
         if let Some(r) = rest.strip_prefix('.') {
@@ -467,7 +470,7 @@ mod tests {
 
     #[test]
     fn what_is_no_template_is_refused() {
-        for text in ["{", "}", "a } b", "{x}", "{:x}", "{:.}", "{0}"] {
+        for text in ["{", "}", "a } b", "{x}", "{:x}", "{:.}", "{0}", "{:65536}", "{:.65536}"] {
             assert!(Template::parse(text).is_err(), "{text}");
         }
     }

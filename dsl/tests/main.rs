@@ -11,3 +11,4 @@ mod random;
 mod random_config;
 mod random_graphs;
 mod scale;
+mod wire;

@@ -2,6 +2,7 @@
 
 use super::random_placement::RandomPlacements;
 use anabranch::dsl::fusion::{FuseEverything, FuseNothing, Fusion, FusionTarget};
+use anabranch::dsl::ir::wire::{WireLimits, decode, encode};
 use anabranch::dsl::passes::{Pass, Pipeline};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp};
 use anabranch::{Diagnostic, dsl::equality::one_nan_each};
@@ -14,7 +15,8 @@ pub type Outcome = Result<Vec<HostTensor>, Diagnostic>;
 type FusedGraph = (Graph, Fusion);
 
 /// A graph, compiled for inputs of one type by every engine: the interpreter and the plan, each
-/// before and after the passes, plans with one part of the compiler disabled, and several devices.
+/// before and after the passes, the interpreter also of the graph's wire form, plans with one part
+/// of the compiler disabled, and several devices.
 pub struct Engines {
     types: Vec<TensorType>,
     traced: Graph,
@@ -32,7 +34,15 @@ impl Engines {
         Engines {
             types: types.to_vec(),
             traced: traced.clone(),
-            interpreted: vec![("interpreter", Ok(traced.clone())), ("interpreter after all passes", optimized.clone())],
+            interpreted: vec![
+                ("interpreter", Ok(traced.clone())),
+                ("interpreter of the wire form", Ok(through_wire(traced))),
+                ("interpreter after all passes", optimized.clone()),
+                (
+                    "interpreter of the wire form after all passes",
+                    optimized.as_ref().map(through_wire).map_err(Clone::clone),
+                ),
+            ],
             fused: vec![
                 ("interpreter of fused kernels", fused(&FuseEverything)),
                 ("interpreter of elementwise kernels", fused(&FuseNothing)),
@@ -88,6 +98,16 @@ impl Engines {
         }
         outcomes
     }
+}
+
+/// Returns the graph that another process would get.
+fn through_wire(graph: &Graph) -> Graph {
+    let bytes = encode(graph);
+    let decoded = decode(&bytes, &WireLimits::default()).unwrap_or_else(|e| panic!("{e}\n{graph}"));
+    let size = |g: &Graph| (g.n_nodes(), g.n_values(), g.n_regions());
+    assert_eq!(size(&decoded), size(graph), "{graph}");
+    assert_eq!(encode(&decoded), bytes, "{graph}");
+    decoded
 }
 
 /// Finds the kernels of a graph and checks their invariants.

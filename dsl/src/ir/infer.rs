@@ -7,6 +7,9 @@ use crate::{DType, Shape, TensorType, Type, memory};
 /// Maximum elements of a tensor of known extents, so that sizes and their sums cannot overflow.
 pub(crate) const MAX_ELEMENTS: usize = 1 << 40;
 
+/// Maximum operands whose types an error shows. There may be thousands of them.
+const MAX_SHOWN: usize = 16;
+
 /// An error of a node, and the invariant of [`verify`](fn@super::verify) that it violates.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
@@ -119,7 +122,10 @@ pub(crate) fn infer(graph: &Graph, op: &Op, operands: &[Value], regions: &[Regio
                 return Err(broken(invariant, format!("operand {} is {}", i + 1, operands[i].kind())));
             }
             let ty = (def.infer)(&InferCx { operands: &operands, attrs }).map_err(|error| {
-                let types: Vec<String> = operands.iter().map(|t| t.to_string()).collect();
+                let mut types: Vec<String> = operands.iter().take(MAX_SHOWN).map(|t| t.to_string()).collect();
+                if operands.len() > MAX_SHOWN {
+                    types.push("...".to_owned());
+                }
                 let error = if error.label.is_empty() { error.label(types.join(", ")) } else { error };
                 Broken { invariant: 3, error }
             })?;

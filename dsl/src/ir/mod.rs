@@ -17,8 +17,8 @@
 //! [`WhileNode`], [`CondNode`] and [`CallNode`] are views of such nodes that know this layout, and
 //! [`Graph::source_of`] says where the values of a region parameter come from.
 //!
-//! Graphs print and parse as text ([`Graph::parse`], `docs/ir.md`). [`verify()`] checks their
-//! invariants.
+//! Graphs print and parse as text ([`Graph::parse`], `docs/ir.md`). The feature `wire` adds a binary
+//! form, for other processes. [`verify()`] checks the invariants of graphs.
 //!
 //! The order of the nodes in a region is program order. Nodes with effects run in that order.
 
@@ -37,6 +37,8 @@ mod parse;
 mod print;
 mod regions;
 pub mod verify;
+#[cfg(feature = "wire")]
+pub mod wire;
 
 pub use attrs::{Attr, AttrKind, Attrs};
 pub use builder::{GraphBuilder, InsertPoint};

@@ -44,19 +44,35 @@ use super::infer::{broken, check_arity, count, is_countable, is_predicate, resul
 use super::{Broken, CallKind, Graph, ListOp, Node, Op, Region, Value, ValueDef};
 use crate::{Diagnostic, Loc, Type};
 use rustc_hash::FxHashSet;
+use std::collections::HashSet;
 
 /// Checks the invariants of the [module](mod@self).
 ///
 /// # Errors
 /// Returns all violations, ordered by source location.
 pub fn verify(graph: &Graph) -> Result<(), Vec<Diagnostic>> {
-    let mut v = Verifier { graph, errors: Vec::new() };
+    violations(graph, usize::MAX)
+}
+
+/// Checks the invariants of the [module](mod@self) until one is violated.
+///
+/// All violations of a graph may take much more memory than the graph, since each message shows
+/// types.
+#[cfg(feature = "wire")]
+pub(super) fn verify_first(graph: &Graph) -> Result<(), Diagnostic> {
+    violations(graph, 1).map_err(|mut errors| errors.swap_remove(0))
+}
+
+fn violations(graph: &Graph, max: usize) -> Result<(), Vec<Diagnostic>> {
+    let mut v = Verifier { graph, errors: Vec::new(), max };
     v.tables();
     // The remaining checks follow ids, which are valid from here on.
     if v.errors.is_empty() {
         v.interface();
         v.region(graph.root(), &mut vec![false; graph.n_values()]);
-        v.effects();
+        if !v.is_done() {
+            v.effects();
+        }
     }
     if v.errors.is_empty() {
         return Ok(());
@@ -68,9 +84,15 @@ pub fn verify(graph: &Graph) -> Result<(), Vec<Diagnostic>> {
 struct Verifier<'a> {
     graph: &'a Graph,
     errors: Vec<Diagnostic>,
+    /// The number of errors after which the verifier stops, soon.
+    max: usize,
 }
 
 impl<'a> Verifier<'a> {
+    fn is_done(&self) -> bool {
+        self.errors.len() >= self.max
+    }
+
     fn error(&mut self, invariant: u8, loc: Loc, message: impl std::fmt::Display) {
         self.errors.push(Diagnostic::new(format!("V{invariant}: {message}")).at(loc, ""));
     }
@@ -108,6 +130,9 @@ impl<'a> Verifier<'a> {
             }
             self.ids(&g.region(region).yields, loc);
             for &node in &g.region(region).nodes {
+                if self.is_done() {
+                    return;
+                }
                 let Some(seen) = nodes.get_mut(node.index()) else {
                     self.error(2, loc, format_args!("{region} holds {node}, which does not exist"));
                     continue;
@@ -167,8 +192,12 @@ impl<'a> Verifier<'a> {
 
     fn interface(&mut self) {
         let g = self.graph;
-        let mut names = FxHashSet::default();
+        // Names may come from anywhere, also from someone who knows the faster hasher.
+        let mut names = HashSet::new();
         for var in &g.vars {
+            if self.is_done() {
+                return;
+            }
             if !names.insert(&var.name) {
                 self.error(8, Loc::UNKNOWN, format_args!("the variable `{}` is declared twice", var.name));
             }
@@ -179,7 +208,7 @@ impl<'a> Verifier<'a> {
         }
         for (what, values) in [("input", g.inputs()), ("output", g.outputs())] {
             for (i, &v) in values.iter().enumerate() {
-                if g.ty(v).as_tensor().is_none() {
+                if !self.is_done() && g.ty(v).as_tensor().is_none() {
                     self.error(11, g.loc(v), format_args!("{what} {i} is {}, not a tensor", g.ty(v)));
                 }
             }
@@ -197,10 +226,16 @@ impl<'a> Verifier<'a> {
         for &node in &data.nodes {
             let mut closed = true;
             for &v in &g.node(node).operands {
+                if self.is_done() {
+                    return;
+                }
                 closed &= self.is_defined(v, region, g.node(node).loc, g.node(node).op.name(), defined);
             }
             for &inner in &g.node(node).regions {
                 self.region(inner, defined);
+            }
+            if self.is_done() {
+                return;
             }
             if closed {
                 self.node(node);
@@ -212,6 +247,9 @@ impl<'a> Verifier<'a> {
         let loc = data.owner.map(|n| g.node(n).loc).unwrap_or(Loc::UNKNOWN);
         let end = if data.owner.is_some() { "yield" } else { "return" };
         for &v in &data.yields {
+            if self.is_done() {
+                return;
+            }
             self.is_defined(v, region, loc, end, defined);
         }
     }
@@ -269,6 +307,9 @@ impl<'a> Verifier<'a> {
             return;
         }
         for (i, (&r, ty)) in data.results.iter().zip(types).enumerate() {
+            if self.is_done() {
+                return;
+            }
             let has = g.ty(r);
             let exact = matches!(
                 data.op,
@@ -421,7 +462,11 @@ impl<'a> Verifier<'a> {
         let g = self.graph;
         let mut assigned = FxHashSet::default();
         let mut errors = Vec::new();
+        let room = self.max - self.errors.len();
         g.visit_nodes(g.root(), &mut |node| {
+            if errors.len() >= room {
+                return;
+            }
             let data = g.node(node);
             let (Op::Read(var) | Op::Assign(var)) = data.op else {
                 return;

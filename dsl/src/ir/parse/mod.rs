@@ -18,8 +18,8 @@ use crate::{DType, DeviceConstraint, Diagnostic, Dim, Loc, Shape, TensorType, Ty
 use rustc_hash::FxHashMap;
 
 impl Graph {
-    /// Parses and verifies the text form of a graph. `file` names the text in messages, and need not
-    /// be a file: it is never read.
+    /// Parses and verifies the text form of a graph. `file` names the text in messages, and need
+    /// not be a file: it is never read.
     ///
     /// # Errors
     /// Returns all errors in the text, in order.

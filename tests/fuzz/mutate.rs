@@ -1,0 +1,74 @@
+//! Runs the bodies of the targets on seeded mutations: `mutate TARGET INPUTS [SEED]`.
+//!
+//! `mutate TARGET seeds FOLDER` writes the valid inputs to a folder, for example `corpus/graph`,
+//! from which the fuzzer starts.
+
+#[path = "bodies/graph.rs"]
+mod graph;
+mod mutations;
+
+use anabranch_dsl::Graph;
+use anabranch_dsl::ir::wire;
+use mutations::Mutator;
+use std::path::Path;
+
+/// A target: its name, its body and its valid inputs.
+type Target = (&'static str, fn(&[u8]) -> bool, fn() -> Vec<Vec<u8>>);
+
+const TARGETS: &[Target] = &[("graph", graph::run, graphs)];
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let number = |i: usize, default: u64| args.get(i).map_or(default, |n| n.parse().expect("a number"));
+    let target = TARGETS.iter().find(|(name, ..)| args.first().is_some_and(|arg| arg == name));
+    let Some((name, run, seeds)) = target else {
+        let names: Vec<&str> = TARGETS.iter().map(|(name, ..)| *name).collect();
+        eprintln!("mutate TARGET INPUTS [SEED], with one of the targets {}", names.join(", "));
+        std::process::exit(2);
+    };
+    if let [_, word, folder] = &args[..]
+        && word == "seeds"
+    {
+        std::fs::create_dir_all(folder).expect("the folder can be made");
+        for (i, seed) in seeds().iter().enumerate() {
+            std::fs::write(Path::new(folder).join(i.to_string()), seed).expect("the folder can be written");
+        }
+        return;
+    }
+    let (inputs, seed, seeds) = (number(1, 100_000), number(2, 0), seeds());
+    let mut mutator = Mutator::new(seed);
+    let (mut input, mut accepted) = (Vec::new(), 0u64);
+    for i in 0..inputs {
+        mutator.mutate(&seeds, &mut input);
+        let outcome = std::panic::catch_unwind(|| run(&input));
+        let Ok(valid) = outcome else {
+            let hex: String = input.iter().map(|b| format!("{b:02x}")).collect();
+            eprintln!("{name}: input {i} of seed {seed} panics:\n{hex}");
+            std::process::exit(1);
+        };
+        accepted += u64::from(valid);
+    }
+    println!("{name}: {inputs} inputs from {} valid ones, {accepted} accepted, no panic", seeds.len());
+}
+
+/// Returns the golden graphs in wire form.
+fn graphs() -> Vec<Vec<u8>> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden")];
+    let mut graphs = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+        paths.sort();
+        for path in paths {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "ir") {
+                let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                let source = text.split("; ----").next().unwrap_or_default();
+                graphs.extend(Graph::parse(source, "golden.ir").map(|graph| wire::encode(&graph)));
+            }
+        }
+    }
+    assert!(graphs.len() > 50, "only {} graphs were found", graphs.len());
+    graphs
+}
