@@ -20,6 +20,8 @@ pub(crate) mod codec;
 pub(crate) mod frame;
 pub(crate) mod host;
 pub(crate) mod payload;
+#[cfg(test)]
+mod simulation;
 
 use std::time::Duration;
 

@@ -29,7 +29,7 @@ use super::frame::{ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, Se
 use super::frame::{StepNumber, ValueId, WireError, WireErrorKind, prefix};
 use super::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
-#[expect(unused_imports, reason = "sessions do not use other processes yet")]
+#[cfg_attr(not(test), expect(unused_imports, reason = "sessions do not use other processes yet"))]
 pub(crate) use begin::{BeginError, StepPlan};
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};
 pub(crate) use events::{LinkLoss, NewValue, PeerAddress, ProgramState};
@@ -98,6 +98,12 @@ impl Caller {
     /// Returns whether a value is known to exist at a peer.
     pub(crate) fn has_value(&self, process: ProcessNumber, value: ValueId) -> bool {
         self.peer(process).is_some_and(|peer| peer.values.contains(&value))
+    }
+
+    /// Returns the values that are known to exist at a peer.
+    #[cfg(test)]
+    pub(crate) fn values(&self, process: ProcessNumber) -> Vec<ValueId> {
+        self.peer(process).map_or_else(Vec::new, |peer| peer.values.iter().copied().collect())
     }
 
     /// Returns the number of steps and requests in flight.

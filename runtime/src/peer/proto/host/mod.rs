@@ -131,6 +131,13 @@ impl Host {
         usage
     }
 
+    /// Returns the values of a session.
+    #[cfg(test)]
+    pub(crate) fn values(&self, session: SessionId) -> Option<Vec<super::frame::ValueId>> {
+        let slot = self.by_id.get(&session)?;
+        Some(self.sessions[slot].values.keys().copied().collect())
+    }
+
     /// Returns when the host next needs [`HostInput::Tick`].
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let idle = self.links.values().filter_map(|link| link.idle_since).map(|since| since + IDLE_LINK);

@@ -232,11 +232,13 @@ impl Host {
         let mut missing = false;
         for (process, member) in (0..).map(ProcessNumber).zip(&mut session.members) {
             if process == you || member.link.is_some() || !member.entry.is_needed {
+                member.dial = DialState::None;
                 continue;
             }
             let up = self.links.iter().rfind(|(_, link)| link.node == member.entry.node && link.name.is_some());
             if let Some((&link, _)) = up {
                 member.link = Some(link);
+                member.dial = DialState::None;
                 continue;
             }
             missing = true;
