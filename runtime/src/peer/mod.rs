@@ -6,3 +6,6 @@
 
 #[expect(dead_code, reason = "sessions do not use other processes yet")]
 mod proto;
+
+#[cfg(feature = "testing")]
+pub use proto::hostile::fuzz_frame;

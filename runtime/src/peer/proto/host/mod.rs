@@ -134,8 +134,10 @@ impl Host {
     /// Returns the values of a session.
     #[cfg(test)]
     pub(crate) fn values(&self, session: SessionId) -> Option<Vec<super::frame::ValueId>> {
-        let slot = self.by_id.get(&session)?;
-        Some(self.sessions[slot].values.keys().copied().collect())
+        let session = &self.sessions[self.by_id.get(&session)?];
+        assert_eq!(session.values.values().map(|value| value.bytes).sum::<u64>(), session.value_bytes);
+        assert!(session.early.keys().all(|&step| step > session.last_started));
+        Some(session.values.keys().copied().collect())
     }
 
     /// Returns when the host next needs [`HostInput::Tick`].

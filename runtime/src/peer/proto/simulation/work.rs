@@ -235,8 +235,13 @@ impl Cluster {
     }
 
     pub(super) fn advance(&mut self, node: usize, number: u64) {
+        let ends_well = self.rng.below(3) == 0;
         let Some(run) = self.nodes[node].runs.get_mut(&number) else { return };
         run.is_scheduled = false;
+        if run.is_stopped && ends_well {
+            // It had ended already when it was told to stop.
+            return self.end_run(node, number, Ok(()));
+        }
         if run.is_stopped {
             let position = run.fails_at.clone().filter(|_| run.done > 2);
             let error = WireError::new(WireErrorKind::Cancelled, "stopped");
