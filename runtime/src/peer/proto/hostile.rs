@@ -110,8 +110,8 @@ impl Victims {
         self.last_link += 1;
         let link = LinkNumber(self.last_link);
         self.links[index] = link;
-        self.to_host(HostInput::Linked { link, node: key(index as u8 + 1), is_introduced: false });
-        self.to_host(HostInput::Frame { link, frame: Frame::Link(LinkFrame::Hello(hello())), body: 0 });
+        self.inform_host(HostInput::Linked { link, node: key(index as u8 + 1), is_introduced: false });
+        self.inform_host(HostInput::Frame { link, frame: Frame::Link(LinkFrame::Hello(hello())), body: 0 });
         if index == 0 {
             self.next_step = 1;
             let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: n < 2 };
@@ -131,7 +131,7 @@ impl Victims {
     }
 
     fn send(&mut self, link: LinkNumber, frame: PeerFrame) {
-        self.to_host(HostInput::Frame { link, frame: Frame::ToPeer { session: SESSIONS[0], frame }, body: 0 });
+        self.inform_host(HostInput::Frame { link, frame: Frame::ToPeer { session: SESSIONS[0], frame }, body: 0 });
     }
 
     /// Connects to the owner again, and opens its session.
@@ -139,7 +139,7 @@ impl Victims {
         self.last_link += 1;
         let link = LinkNumber(self.last_link);
         self.peer_links[index] = link;
-        self.to_caller(|caller, now, out| {
+        self.with_caller(|caller, now, out| {
             caller.handle(now, CallerInput::Linked { link, node: key(index as u8 + 1), hello: hello() }, out);
             caller.open(now, out);
         });
@@ -151,7 +151,7 @@ impl Victims {
         }
         for (process, link) in (1..).map(ProcessNumber).zip(self.peer_links) {
             let program = ProgramNumber(0);
-            self.to_caller(|caller, now, out| {
+            self.with_caller(|caller, now, out| {
                 let deadline = now + Duration::from_secs(9);
                 let _ = caller.register(process, program, &vec![0; 9].into(), Digest([0; 32]), deadline, out);
             });
@@ -162,13 +162,13 @@ impl Victims {
 
     fn answer(&mut self, link: LinkNumber, frame: CallerFrame) {
         let frame = Frame::ToCaller { session: SESSIONS[1], frame };
-        self.to_caller(|caller, now, out| caller.handle(now, CallerInput::Frame { link, frame }, out));
+        self.with_caller(|caller, now, out| caller.handle(now, CallerInput::Frame { link, frame }, out));
     }
 
     /// Lets the user of the owner begin something.
     fn act(&mut self) {
         let peers = [ProcessNumber(1), ProcessNumber(2)];
-        self.to_caller(|caller, now, out| {
+        self.with_caller(|caller, now, out| {
             let deadline = now + Duration::from_secs(2);
             let plan = StepPlan {
                 participants: peers.to_vec(),
@@ -189,7 +189,7 @@ impl Victims {
         });
     }
 
-    fn to_caller(&mut self, f: impl FnOnce(&mut Caller, Time, &mut Vec<CallerOutput>)) {
+    fn with_caller(&mut self, f: impl FnOnce(&mut Caller, Time, &mut Vec<CallerOutput>)) {
         let mut out = Vec::new();
         f(&mut self.caller, self.now, &mut out);
         let mut closed = Vec::new();
@@ -220,7 +220,7 @@ impl Victims {
         }
     }
 
-    fn to_host(&mut self, input: HostInput) {
+    fn inform_host(&mut self, input: HostInput) {
         let mut out = Vec::new();
         self.host.handle(self.now, input, &mut out);
         self.check();
@@ -255,7 +255,7 @@ impl Victims {
                 _ => {}
             }
         }
-        inputs.into_iter().for_each(|input| self.to_host(input));
+        inputs.into_iter().for_each(|input| self.inform_host(input));
         self.reached.closed += closed.len();
         for link in closed {
             if let Some(index) = self.links.iter().position(|&known| known == link) {
@@ -309,9 +309,9 @@ impl Victims {
         if let Frame::ToCaller { .. } | Frame::Link(LinkFrame::Leave { .. }) = &frame {
             let link = self.peer_links[usize::from(link) % 2];
             let frame = frame.clone();
-            self.to_caller(|caller, now, out| caller.handle(now, CallerInput::Frame { link, frame }, out));
+            self.with_caller(|caller, now, out| caller.handle(now, CallerInput::Frame { link, frame }, out));
         }
-        self.to_host(HostInput::Frame { link: on_host, frame, body });
+        self.inform_host(HostInput::Frame { link: on_host, frame, body });
     }
 
     /// Lets some time pass, or a link be lost.
@@ -320,20 +320,20 @@ impl Victims {
             0..5 => self.now += Duration::from_millis(u64::from(what)),
             5 => {
                 let link = self.links[usize::from(what / 8) % 3];
-                self.to_host(HostInput::LinkLost { link, reason: "lost".to_owned() });
+                self.inform_host(HostInput::LinkLost { link, reason: "lost".to_owned() });
                 self.link(usize::from(what / 8) % 3);
             }
             6 => {
                 let index = usize::from(what / 8) % 2;
                 let link = self.peer_links[index];
                 let loss = LinkLoss::TimedOut;
-                self.to_caller(|caller, now, out| caller.handle(now, CallerInput::LinkLost { link, loss }, out));
+                self.with_caller(|caller, now, out| caller.handle(now, CallerInput::LinkLost { link, loss }, out));
                 self.link_peer(index);
             }
             _ => self.act(),
         }
-        self.to_host(HostInput::Tick);
-        self.to_caller(|caller, now, out| caller.handle(now, CallerInput::Tick, out));
+        self.inform_host(HostInput::Tick);
+        self.with_caller(|caller, now, out| caller.handle(now, CallerInput::Tick, out));
     }
 }
 

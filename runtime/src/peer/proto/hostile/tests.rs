@@ -296,3 +296,101 @@ fn errors_cross_without_locations() {
     assert_eq!(back.labels[0].0, Loc { file: "graph", line: 3, column: 1 });
     assert!(!back.labels[1].0.is_known() && back.help.as_deref() == Some("help"));
 }
+
+/// Sends a frame for the session of the host. Returns whether the link was closed.
+fn is_closed_for(victims: &mut Victims, link: usize, frame: PeerFrame) -> bool {
+    let before = victims.links[link];
+    victims.frame(link as u8, Frame::ToPeer { session: SESSIONS[0], frame }, 0);
+    victims.links[link] != before
+}
+
+#[test]
+fn only_the_link_that_opened_a_session_commands_it() {
+    let mut victims = Victims::new();
+    let usage = victims.host.usage();
+    assert_eq!((usage.sessions, usage.programs), (1, 1));
+    let start = Start {
+        step: StepNumber(1),
+        program: ProgramNumber(0),
+        participants: vec![OWNER, ProcessNumber(1)],
+        deadline_ms: None,
+        vars: Vec::new(),
+        assigns: Vec::new(),
+        inputs: Vec::new(),
+    };
+    let frames = [
+        PeerFrame::Close,
+        PeerFrame::Unregister { program: ProgramNumber(0) },
+        PeerFrame::Store { request: RequestNumber(1), value: ValueId(1), tensor: HostTensor::scalar(1.0f32) },
+        PeerFrame::Start(start),
+        PeerFrame::Abort { step: StepNumber(1), reason: String::new() },
+    ];
+    for frame in frames {
+        // Another participant, and a stranger.
+        for link in [1, 2] {
+            assert!(is_closed_for(&mut victims, link, frame.clone()), "{frame:?}");
+        }
+    }
+    assert_eq!(victims.host.usage(), usage);
+}
+
+#[test]
+fn a_message_must_come_from_the_process_that_it_names() {
+    let mut victims = Victims::new();
+    let mut message = |link: usize, from: u32| {
+        let message = PartMessage::Credit { of: 0, tag: Vec::new(), finished: 1 };
+        let (step, from) = (StepNumber(1), ProcessNumber(from));
+        let message = StepMessage { step, from, from_part: 0, to_part: 0, message };
+        is_closed_for(&mut victims, link, PeerFrame::Message(message))
+    };
+    assert!(!message(1, 2), "the link of process 2 may send in its name");
+    assert!(message(1, 0) && message(1, 1) && message(1, 7));
+    assert!(message(2, 2), "a stranger may not");
+    assert!(!message(0, 0) && message(0, 2));
+}
+
+#[test]
+fn the_id_of_a_session_cannot_be_taken_over() {
+    let mut victims = Victims::new();
+    let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: false };
+    let open = |processes: Vec<ProcessEntry>| {
+        let you = ProcessNumber(1);
+        PeerFrame::Open(Open { attempt: 1, you, processes, failure_timeout_ms: 1_000, first_step: StepNumber(1) })
+    };
+    let usage = victims.host.usage();
+    // In the name of the owner, and in its own name.
+    assert!(is_closed_for(&mut victims, 2, open(vec![entry(1), entry(0)])));
+    assert!(!is_closed_for(&mut victims, 2, open(vec![entry(3), entry(0)])));
+    assert_eq!(victims.host.usage(), usage);
+    assert!(!is_closed_for(&mut victims, 0, PeerFrame::Fetch { request: RequestNumber(1), value: ValueId(9) }));
+}
+
+#[test]
+fn messages_of_a_step_that_was_skipped_are_dropped() {
+    let mut victims = Victims::new();
+    let message = |step: u64| {
+        let message = PartMessage::Credit { of: 0, tag: Vec::new(), finished: 1 };
+        let (step, from) = (StepNumber(step), ProcessNumber(2));
+        PeerFrame::Message(StepMessage { step, from, from_part: 0, to_part: 0, message })
+    };
+    for step in 1..4 {
+        assert!(!is_closed_for(&mut victims, 1, message(step)));
+    }
+    let waiting = victims.host.usage().buffered_bytes;
+    let start = Start {
+        step: StepNumber(2),
+        program: ProgramNumber(7),
+        participants: vec![OWNER, ProcessNumber(1)],
+        deadline_ms: None,
+        vars: Vec::new(),
+        assigns: Vec::new(),
+        inputs: Vec::new(),
+    };
+    // The program is unknown, so step 2 fails. Step 1 cannot begin any more. Step 3 can.
+    assert!(!is_closed_for(&mut victims, 0, PeerFrame::Start(start)));
+    assert_eq!(victims.host.usage().buffered_bytes, waiting / 3);
+    // A late message is dropped.
+    assert!(!is_closed_for(&mut victims, 1, message(1)));
+    assert_eq!(victims.host.usage().buffered_bytes, waiting / 3);
+    assert_eq!(victims.host.usage().steps, 0);
+}

@@ -40,20 +40,20 @@ pub(super) enum Dialer {
 
 /// A connection between two processes.
 #[derive(Debug)]
-struct Connection {
-    sides: [Side; 2],
-    is_cut: bool,
+pub(super) struct Connection {
+    pub(super) sides: [Side; 2],
+    pub(super) is_cut: bool,
     latency: usize,
     /// When the last control frame in each direction arrives. Control frames keep their order.
     last_arrival: [Time; 2],
 }
 
 #[derive(Debug)]
-struct Side {
-    node: usize,
+pub(super) struct Side {
+    pub(super) node: usize,
     incarnation: u64,
     link: LinkNumber,
-    is_lost: bool,
+    pub(super) is_lost: bool,
 }
 
 /// A process.
@@ -65,13 +65,13 @@ pub(super) struct Node {
     pub(super) host: Host,
     pub(super) user: Option<User>,
     /// Each link's connection, and the side of it that this process is.
-    links: BTreeMap<LinkNumber, (usize, usize)>,
+    pub(super) links: BTreeMap<LinkNumber, (usize, usize)>,
     pub(super) runs: BTreeMap<u64, Run>,
     /// The values of variables, with their contents.
     pub(super) values: BTreeMap<(SessionSlot, ValueId), i64>,
     /// The process handles nothing before this time.
-    frozen_until: Time,
-    tick_at: Option<Time>,
+    pub(super) frozen_until: Time,
+    pub(super) tick_at: Option<Time>,
 }
 
 /// The whole simulation.
@@ -82,11 +82,11 @@ pub(super) struct Cluster {
     queue: BTreeMap<(Time, u64), Event>,
     n_events: u64,
     pub(super) nodes: Vec<Node>,
-    connections: Vec<Connection>,
+    pub(super) connections: Vec<Connection>,
     next_link: u64,
     pub(super) next_run: u64,
     /// Pairs of nodes that cannot reach each other until some time.
-    blocked: BTreeMap<(usize, usize), Time>,
+    pub(super) blocked: BTreeMap<(usize, usize), Time>,
     /// Messages between peers that were delivered, to be replayed after a reconnection.
     old: Vec<(usize, usize, Frame)>,
     /// The steps that each participant has ended and stored.
@@ -140,7 +140,7 @@ impl Cluster {
         index
     }
 
-    fn new_host(&self, index: usize, key: PeerKey, incarnation: u64) -> Host {
+    pub(super) fn new_host(&self, index: usize, key: PeerKey, incarnation: u64) -> Host {
         let hello = Hello { name: format!("node{index}"), incarnation, devices: Vec::new() };
         Host::new(key, hello, self.limits)
     }
@@ -167,7 +167,7 @@ impl Cluster {
 
     /// Handles the next event. Returns whether there was one.
     pub(super) fn step(&mut self) -> bool {
-        let Some(((time, _), event)) = self.queue.pop_first() else { return false };
+        let Some(((time, number), event)) = self.queue.pop_first() else { return false };
         self.now = time;
         if self.n_events > 100_000 {
             let next: Vec<String> = self.queue.iter().take(5).map(|event| format!("{event:?}")).collect();
@@ -177,7 +177,8 @@ impl Cluster {
         if let Some(node) = self.node_of(&event)
             && self.nodes[node].frozen_until > self.now
         {
-            self.at(self.nodes[node].frozen_until, event);
+            // With its number, it comes before events that were planned later.
+            self.queue.insert((self.nodes[node].frozen_until, number), event);
             return true;
         }
         self.handle(event);
@@ -205,14 +206,14 @@ impl Cluster {
                 }
                 self.nodes[node].links.remove(&link);
                 self.note(|| format!("node{node} loses link {}: {loss:?}", link.0));
-                self.to_host(node, HostInput::LinkLost { link, reason: format!("{loss:?}") });
-                self.to_caller(node, CallerInput::LinkLost { link, loss });
+                self.inform_host(node, HostInput::LinkLost { link, reason: format!("{loss:?}") });
+                self.inform_caller(node, CallerInput::LinkLost { link, loss });
             }
             Event::Dial { from, incarnation, to, by } if self.nodes[from].incarnation == incarnation => {
                 self.dial(from, to, by);
             }
             Event::Host { node, incarnation, input } if self.nodes[node].incarnation == incarnation => {
-                self.to_host(node, input);
+                self.inform_host(node, input);
             }
             Event::Advance { node, incarnation, run } if self.nodes[node].incarnation == incarnation => {
                 self.advance(node, run);
@@ -224,8 +225,8 @@ impl Cluster {
                     return;
                 }
                 self.report_progress(node);
-                self.to_host(node, HostInput::Tick);
-                self.to_caller(node, CallerInput::Tick);
+                self.inform_host(node, HostInput::Tick);
+                self.inform_caller(node, CallerInput::Tick);
                 self.plan_tick(node);
             }
             Event::Replay { from, to, link } => self.replay(from, to, link),
@@ -248,7 +249,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn to_host(&mut self, node: usize, input: HostInput) {
+    pub(super) fn inform_host(&mut self, node: usize, input: HostInput) {
         let mut out = Vec::new();
         self.nodes[node].host.handle(self.now, input, &mut out);
         self.check_usage(node);
@@ -256,7 +257,7 @@ impl Cluster {
         self.plan_tick(node);
     }
 
-    pub(super) fn to_caller(&mut self, node: usize, input: CallerInput) {
+    pub(super) fn inform_caller(&mut self, node: usize, input: CallerInput) {
         let Some(user) = self.nodes[node].user.as_mut().filter(|user| !user.is_dead) else { return };
         let mut out = Vec::new();
         user.caller.handle(self.now, input, &mut out);
@@ -311,13 +312,15 @@ impl Cluster {
             self.connections.push(Connection { sides, is_cut: false, latency, last_arrival: [self.now; 2] });
             self.note(|| format!("node{from} connects to node{to}: links {} {}", links[0].0, links[1].0));
             let peer_key = self.nodes[to].key;
-            self.to_host(from, HostInput::Linked { link: links[0], node: peer_key, is_introduced: !is_owner });
-            self.to_host(to, HostInput::Linked { link: links[1], node: key, is_introduced: !is_owner });
+            self.inform_host(from, HostInput::Linked { link: links[0], node: peer_key, is_introduced: !is_owner });
+            self.inform_host(to, HostInput::Linked { link: links[1], node: key, is_introduced: !is_owner });
             self.after(300, Event::Replay { from, to, link: links[0] });
         }
         match by {
             Dialer::Owner => {}
-            Dialer::Host { session, process } => self.to_host(from, HostInput::Dialed { session, process, outcome }),
+            Dialer::Host { session, process } => {
+                self.inform_host(from, HostInput::Dialed { session, process, outcome })
+            }
         }
     }
 
@@ -396,9 +399,9 @@ impl Cluster {
         match decode(head, body) {
             Err(error) => self.wrong(format!("a frame cannot be decoded: {error}")),
             Ok(frame @ (Frame::ToCaller { .. } | Frame::Link(LinkFrame::Leave { .. }))) => {
-                self.to_caller(node, CallerInput::Frame { link, frame });
+                self.inform_caller(node, CallerInput::Frame { link, frame });
             }
-            Ok(frame) => self.to_host(node, HostInput::Frame { link, frame, body: len }),
+            Ok(frame) => self.inform_host(node, HostInput::Frame { link, frame, body: len }),
         }
     }
 
@@ -417,91 +420,13 @@ impl Cluster {
         self.after(latency, Event::Lost { connection, side: 1 - side, loss });
     }
 
-    /// Cuts a connection. Each side learns it at some time within the failure timeout.
-    fn cut(&mut self, connection: usize) {
-        if std::mem::replace(&mut self.connections[connection].is_cut, true) {
-            return;
-        }
-        for side in 0..2 {
-            let delay = [self.rng.below(50), self.rng.below(1_500)][self.rng.below(2)];
-            self.after(delay, Event::Lost { connection, side, loss: LinkLoss::TimedOut });
-        }
-    }
-
-    /// Starts a process again, with nothing in its memory.
-    fn restart(&mut self, node: usize) {
-        let links: Vec<(usize, usize)> = std::mem::take(&mut self.nodes[node].links).into_values().collect();
-        for (connection, side) in links {
-            self.connections[connection].is_cut = true;
-            self.connections[connection].sides[side].is_lost = true;
-            let delay = [self.rng.below(50), self.rng.below(1_500)][self.rng.below(2)];
-            let loss = if delay < 50 { LinkLoss::Closed("reset".to_owned()) } else { LinkLoss::TimedOut };
-            self.after(delay, Event::Lost { connection, side: 1 - side, loss });
-        }
-        let incarnation = self.nodes[node].incarnation + 1;
-        let host = self.new_host(node, self.nodes[node].key, incarnation);
-        let state = &mut self.nodes[node];
-        state.incarnation = incarnation;
-        state.host = host;
-        state.runs.clear();
-        state.values.clear();
-        state.frozen_until = Time::ZERO;
-        state.tick_at = None;
-        // A user does not come back: its session dies with it.
-        if let Some(user) = &mut state.user {
-            user.is_dead = true;
-        }
-    }
-
-    fn disturb(&mut self) {
-        if self.disturbances == 0 {
-            return;
-        }
-        self.disturbances -= 1;
-        let node = self.rng.below(self.nodes.len());
-        let what = self.rng.below(6);
-        self.note(|| format!("disturbance {what} of node{node}"));
-        self.seen.disturbances += 1;
-        match what {
-            0 | 1 if !self.connections.is_empty() => {
-                let connection = self.rng.below(self.connections.len());
-                self.cut(connection);
-            }
-            2 => {
-                let other = self.rng.below(self.nodes.len());
-                let pair = (node.min(other), node.max(other));
-                let until = self.now + ms(self.rng.below(3_000));
-                self.blocked.insert(pair, until);
-                let between = |connection: &Connection| {
-                    let nodes = [connection.sides[0].node, connection.sides[1].node];
-                    nodes.contains(&node) && nodes.contains(&other) && node != other
-                };
-                let cut: Vec<usize> =
-                    (0..self.connections.len()).filter(|&index| between(&self.connections[index])).collect();
-                cut.into_iter().for_each(|connection| self.cut(connection));
-            }
-            3 => self.restart(node),
-            // An owner that is frozen cannot keep its own bounds.
-            4 if self.nodes[node].user.is_none() => {
-                self.nodes[node].frozen_until =
-                    self.now + ms([self.rng.below(300), self.rng.below(4_000)][self.rng.below(2)]);
-            }
-            5 if self.nodes[node].user.is_none() && self.rng.below(3) == 0 => {
-                self.to_host(node, HostInput::Leave { reason: "maintenance".to_owned() });
-            }
-            _ => {}
-        }
-        let delay = self.rng.below(3_000);
-        self.after(delay, Event::Disturb);
-    }
-
     /// Reports an output of a host that is about links.
     pub(super) fn link_acts(&mut self, node: usize, output: HostOutput) {
         match output {
             HostOutput::Send { link, frame } => self.send(node, link, frame),
             HostOutput::CloseLink { link, reason } => self.close(node, link, &reason),
             HostOutput::Greeted { link, node: key, hello } => {
-                self.to_caller(node, CallerInput::Linked { link, node: key, hello });
+                self.inform_caller(node, CallerInput::Linked { link, node: key, hello });
             }
             HostOutput::Dial { session, process, node: key, .. } => {
                 let Some(to) = self.nodes.iter().position(|other| other.key == key) else { return };

@@ -22,6 +22,7 @@
 //! `ANABRANCH_SLOW=1` runs 100,000 seeds.
 
 mod cluster;
+mod disturb;
 mod user;
 mod work;
 
@@ -88,8 +89,11 @@ counters! {
     }
 }
 
-/// Runs the cluster of a seed. Returns what happened, and a hash of all frames.
-fn run(seed: u64, with_trace: bool) -> Result<(Seen, u64), String> {
+/// What happened in a cluster, and a hash of all frames; or what went wrong.
+type Outcome = Result<(Seen, u64), String>;
+
+/// Runs the cluster of a seed.
+fn run(seed: u64, with_trace: bool) -> Outcome {
     let mut rng = Rng(mix(seed, 1));
     let mut limits = HostLimits { incoming_bytes: 1 << 30, body_bytes: 1 << 20, ..HostLimits::default() };
     if rng.below(3) == 0 {
@@ -165,8 +169,7 @@ fn clusters_keep_the_invariants() {
         outcome.unwrap_or_else(|e| Err(e.downcast_ref::<String>().cloned().unwrap_or_else(|| "a panic".to_owned())))
     };
     use rayon::prelude::*;
-    let outcomes: Vec<(u64, Result<(Seen, u64), String>)> =
-        seeds.into_par_iter().map(|seed| (seed, try_run(seed))).collect();
+    let outcomes: Vec<(u64, Outcome)> = seeds.into_par_iter().map(|seed| (seed, try_run(seed))).collect();
     let wrong: Vec<_> = outcomes.iter().filter_map(|(seed, r)| r.as_ref().err().map(|e| (seed, e))).collect();
     if let Some((seed, e)) = wrong.first() {
         let repeat =

@@ -297,7 +297,7 @@ impl Cluster {
             StepEnd { outputs, assigned: assigns.iter().map(|&variable| (variable, 8)).collect() }
         });
         // Whether the results are kept is decided by `Finish`.
-        self.to_host(node, HostInput::StepEnded { key, outcome: input });
+        self.inform_host(node, HostInput::StepEnded { key, outcome: input });
         self.nodes[node].runs.remove(&number);
     }
 
@@ -320,7 +320,7 @@ impl Cluster {
         let now: Time = self.now;
         for (key, step, done, is_busy) in progress {
             match (key, &mut self.nodes[node].user) {
-                (Some(key), _) => self.to_host(node, HostInput::Progressed { key, done, is_busy }),
+                (Some(key), _) => self.inform_host(node, HostInput::Progressed { key, done, is_busy }),
                 (None, Some(user)) => user.caller.progressed(now, step, done, is_busy),
                 (None, None) => {}
             }
