@@ -6,7 +6,7 @@
 
 use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, LinkLoss, PeerAddress, StepPlan};
 use super::codec::{Destination, announce, decode, encode};
-use super::frame::{CallerFrame, Digest, Frame, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, ProcessEntry};
+use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
 use super::frame::{ProcessNumber, ProgramNumber, SessionId, SessionLimits, StepNumber};
 use super::host::{Host, HostInput, HostLimits, HostOutput, StepEnd};
 use super::{LinkNumber, Time};
@@ -111,7 +111,7 @@ impl Victims {
         let link = LinkNumber(self.last_link);
         self.links[index] = link;
         self.inform_host(HostInput::Linked { link, node: key(index as u8 + 1), is_introduced: false });
-        self.inform_host(HostInput::Frame { link, frame: Frame::Link(LinkFrame::Hello(hello())), body: 0 });
+        self.inform_host(HostInput::Frame { link, frame: WireFrame::Link(LinkFrame::Hello(hello())), body: 0 });
         if index == 0 {
             self.next_step = 1;
             let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: n < 2 };
@@ -131,7 +131,7 @@ impl Victims {
     }
 
     fn send(&mut self, link: LinkNumber, frame: PeerFrame) {
-        self.inform_host(HostInput::Frame { link, frame: Frame::ToPeer { session: SESSIONS[0], frame }, body: 0 });
+        self.inform_host(HostInput::Frame { link, frame: WireFrame::ToPeer { session: SESSIONS[0], frame }, body: 0 });
     }
 
     /// Connects to the owner again, and opens its session.
@@ -161,7 +161,7 @@ impl Victims {
     }
 
     fn answer(&mut self, link: LinkNumber, frame: CallerFrame) {
-        let frame = Frame::ToCaller { session: SESSIONS[1], frame };
+        let frame = WireFrame::ToCaller { session: SESSIONS[1], frame };
         self.with_caller(|caller, now, out| caller.handle(now, CallerInput::Frame { link, frame }, out));
     }
 
@@ -196,13 +196,13 @@ impl Victims {
         for output in out {
             match output {
                 CallerOutput::Send { frame, .. } => {
-                    if let Frame::ToPeer { frame: PeerFrame::Open(open), .. } = &frame {
+                    if let WireFrame::ToPeer { frame: PeerFrame::Open(open), .. } = &frame {
                         self.attempt = open.attempt;
                     }
-                    if let Frame::ToPeer { frame: PeerFrame::Start(start), .. } = &frame {
+                    if let WireFrame::ToPeer { frame: PeerFrame::Start(start), .. } = &frame {
                         self.last_step = start.step.0;
                     }
-                    if let Frame::ToPeer { frame: PeerFrame::Store { request, .. }, .. } = &frame {
+                    if let WireFrame::ToPeer { frame: PeerFrame::Store { request, .. }, .. } = &frame {
                         self.last_request = request.0;
                     }
                     encode(frame).expect("what an owner sends can be encoded");
@@ -234,7 +234,8 @@ impl Victims {
             }
             self.reached.delivered += usize::from(matches!(output, HostOutput::Deliver { .. }));
             self.reached.stored += usize::from(matches!(output, HostOutput::StoreValue { .. }));
-            let opened = |frame: &Frame| matches!(frame, Frame::ToCaller { frame: CallerFrame::Opened { .. }, .. });
+            let opened =
+                |frame: &WireFrame| matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Opened { .. }, .. });
             self.is_open |= matches!(&output, HostOutput::Send { frame, .. } if opened(frame));
             let ends = !self.n_outputs.is_multiple_of(3);
             match output {
@@ -304,9 +305,9 @@ impl Victims {
         }
     }
 
-    fn frame(&mut self, link: u8, frame: Frame, body: u64) {
+    fn frame(&mut self, link: u8, frame: WireFrame, body: u64) {
         let on_host = self.links[usize::from(link) % 3];
-        if let Frame::ToCaller { .. } | Frame::Link(LinkFrame::Leave { .. }) = &frame {
+        if let WireFrame::ToCaller { .. } | WireFrame::Link(LinkFrame::Leave { .. }) = &frame {
             let link = self.peer_links[usize::from(link) % 2];
             let frame = frame.clone();
             self.with_caller(|caller, now, out| caller.handle(now, CallerInput::Frame { link, frame }, out));

@@ -63,7 +63,7 @@ impl Rng {
     }
 
     /// Returns a random frame. Most of them are near to what the victims expect on this link.
-    fn frame(&mut self, victims: &Victims, link: u8) -> Frame {
+    fn frame(&mut self, victims: &Victims, link: u8) -> WireFrame {
         let session = SESSIONS[usize::from(self.below(16) == 0)];
         let (likely, wild) = (self.below(32) > 0, self.number());
         let step = StepNumber(if likely { victims.next_step + [0, 0, 1, 2][self.below(4)] } else { wild });
@@ -82,10 +82,10 @@ impl Rng {
         let value = ValueId(self.number());
         let index = self.number() as u32;
         let frame = match choice {
-            0 => return Frame::Link(LinkFrame::Hello(hello())),
-            1 => return Frame::Link(LinkFrame::Leave { reason: self.text() }),
-            2 => return Frame::Link(LinkFrame::Status),
-            3 => return Frame::Link(LinkFrame::StatusReport(StatusReport::default())),
+            0 => return WireFrame::Link(LinkFrame::Hello(hello())),
+            1 => return WireFrame::Link(LinkFrame::Leave { reason: self.text() }),
+            2 => return WireFrame::Link(LinkFrame::Status),
+            3 => return WireFrame::Link(LinkFrame::StatusReport(StatusReport::default())),
             4 => {
                 let entry = |rng: &mut Rng| {
                     let addr = SocketAddr::from(([10, 0, 0, 1], 1));
@@ -149,10 +149,10 @@ impl Rng {
                         CallerFrame::Print { step: own_step, number, stream: PrintStream::Stderr, text }
                     }
                 };
-                return Frame::ToCaller { session: SESSIONS[1], frame };
+                return WireFrame::ToCaller { session: SESSIONS[1], frame };
             }
         };
-        Frame::ToPeer { session, frame }
+        WireFrame::ToPeer { session, frame }
     }
 
     /// Changes some bytes.
@@ -262,7 +262,7 @@ fn frames_survive_encoding() {
 fn frames_that_say_something_wrong_are_rejected() {
     let store = |tensor: HostTensor| {
         let frame = PeerFrame::Store { request: RequestNumber(1), value: ValueId(1), tensor };
-        encode(Frame::ToPeer { session: SESSIONS[0], frame }).expect("the frame can be encoded")
+        encode(WireFrame::ToPeer { session: SESSIONS[0], frame }).expect("the frame can be encoded")
     };
     let error = |head: &[u8], body: Option<Vec<u8>>| decode(head, body).expect_err("the frame is wrong").0;
     let bools = store(HostTensor::new(vec![2], vec![true, false]));
@@ -300,7 +300,7 @@ fn errors_cross_without_locations() {
 /// Sends a frame for the session of the host. Returns whether the link was closed.
 fn is_closed_for(victims: &mut Victims, link: usize, frame: PeerFrame) -> bool {
     let before = victims.links[link];
-    victims.frame(link as u8, Frame::ToPeer { session: SESSIONS[0], frame }, 0);
+    victims.frame(link as u8, WireFrame::ToPeer { session: SESSIONS[0], frame }, 0);
     victims.links[link] != before
 }
 

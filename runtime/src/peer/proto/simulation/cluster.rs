@@ -1,12 +1,14 @@
 //! A cluster on virtual time: processes, connections, and what goes wrong with them.
 
 use super::user::User;
-use super::work::Run;
+use super::work::PartRun;
 use super::{Rng, Seen, mix};
 use crate::peer::proto::caller::{CallerInput, LinkLoss};
 use crate::peer::proto::codec::{announce, decode, encode};
 use crate::peer::proto::frame::ValueId;
-use crate::peer::proto::frame::{Frame, Hello, LinkFrame, PeerFrame, PeerKey, ProcessNumber, SessionId, StepNumber};
+use crate::peer::proto::frame::{
+    Hello, LinkFrame, PeerFrame, PeerKey, ProcessNumber, SessionId, StepNumber, WireFrame,
+};
 use crate::peer::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
 use crate::peer::proto::{LinkNumber, Time};
 use std::collections::BTreeMap;
@@ -19,7 +21,7 @@ pub(super) fn ms(ms: usize) -> Duration {
 
 /// An event of the simulation. Most belong to one incarnation of a process.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum ClusterEvent {
     Frame { connection: usize, to: usize, head: Vec<u8>, body: Option<Vec<u8>> },
     Lost { connection: usize, side: usize, loss: LinkLoss },
     Dial { from: usize, incarnation: u64, to: usize, by: Dialer },
@@ -66,7 +68,7 @@ pub(super) struct Node {
     pub(super) user: Option<User>,
     /// Each link's connection, and the side of it that this process is.
     pub(super) links: BTreeMap<LinkNumber, (usize, usize)>,
-    pub(super) runs: BTreeMap<u64, Run>,
+    pub(super) runs: BTreeMap<u64, PartRun>,
     /// The values of variables, with their contents.
     pub(super) values: BTreeMap<(SessionSlot, ValueId), i64>,
     /// The process handles nothing before this time.
@@ -76,10 +78,10 @@ pub(super) struct Node {
 
 /// The whole simulation.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(super) struct PeerCluster {
     pub(super) rng: Rng,
     pub(super) now: Time,
-    queue: BTreeMap<(Time, u64), Event>,
+    queue: BTreeMap<(Time, u64), ClusterEvent>,
     n_events: u64,
     pub(super) nodes: Vec<Node>,
     pub(super) connections: Vec<Connection>,
@@ -88,7 +90,7 @@ pub(super) struct Cluster {
     /// Pairs of nodes that cannot reach each other until some time.
     pub(super) blocked: BTreeMap<(usize, usize), Time>,
     /// Messages between peers that were delivered, to be replayed after a reconnection.
-    old: Vec<(usize, usize, Frame)>,
+    old: Vec<(usize, usize, WireFrame)>,
     /// The steps that each participant has ended and stored.
     pub(super) kept: BTreeMap<(SessionId, StepNumber), Vec<ProcessNumber>>,
     pub(super) limits: HostLimits,
@@ -99,9 +101,9 @@ pub(super) struct Cluster {
     pub(super) wrong: Option<String>,
 }
 
-impl Cluster {
-    pub(super) fn new(seed: u64, limits: HostLimits, with_trace: bool) -> Cluster {
-        Cluster {
+impl PeerCluster {
+    pub(super) fn new(seed: u64, limits: HostLimits, with_trace: bool) -> PeerCluster {
+        PeerCluster {
             rng: Rng(seed),
             now: ms(1_000),
             queue: BTreeMap::new(),
@@ -156,12 +158,12 @@ impl Cluster {
         self.wrong.get_or_insert(what);
     }
 
-    pub(super) fn at(&mut self, time: Time, event: Event) {
+    pub(super) fn at(&mut self, time: Time, event: ClusterEvent) {
         self.n_events += 1;
         self.queue.insert((time.max(self.now), self.n_events), event);
     }
 
-    pub(super) fn after(&mut self, delay: usize, event: Event) {
+    pub(super) fn after(&mut self, delay: usize, event: ClusterEvent) {
         self.at(self.now + ms(delay), event);
     }
 
@@ -185,20 +187,22 @@ impl Cluster {
         self.wrong.is_none()
     }
 
-    fn node_of(&self, event: &Event) -> Option<usize> {
+    fn node_of(&self, event: &ClusterEvent) -> Option<usize> {
         match event {
-            Event::Frame { connection, to, .. } => Some(self.connections[*connection].sides[*to].node),
-            Event::Lost { connection, side, .. } => Some(self.connections[*connection].sides[*side].node),
-            Event::Host { node, .. } | Event::Advance { node, .. } | Event::User { node, .. } => Some(*node),
-            Event::Tick { node, .. } => Some(*node),
-            Event::Dial { .. } | Event::Replay { .. } | Event::Disturb => None,
+            ClusterEvent::Frame { connection, to, .. } => Some(self.connections[*connection].sides[*to].node),
+            ClusterEvent::Lost { connection, side, .. } => Some(self.connections[*connection].sides[*side].node),
+            ClusterEvent::Host { node, .. } | ClusterEvent::Advance { node, .. } | ClusterEvent::User { node, .. } => {
+                Some(*node)
+            }
+            ClusterEvent::Tick { node, .. } => Some(*node),
+            ClusterEvent::Dial { .. } | ClusterEvent::Replay { .. } | ClusterEvent::Disturb => None,
         }
     }
 
-    fn handle(&mut self, event: Event) {
+    fn handle(&mut self, event: ClusterEvent) {
         match event {
-            Event::Frame { connection, to, head, body } => self.deliver(connection, to, &head, body),
-            Event::Lost { connection, side, loss } => {
+            ClusterEvent::Frame { connection, to, head, body } => self.deliver(connection, to, &head, body),
+            ClusterEvent::Lost { connection, side, loss } => {
                 let side = &mut self.connections[connection].sides[side];
                 let (node, incarnation, link) = (side.node, side.incarnation, side.link);
                 if std::mem::replace(&mut side.is_lost, true) || self.nodes[node].incarnation != incarnation {
@@ -209,17 +213,19 @@ impl Cluster {
                 self.inform_host(node, HostInput::LinkLost { link, reason: format!("{loss:?}") });
                 self.inform_caller(node, CallerInput::LinkLost { link, loss });
             }
-            Event::Dial { from, incarnation, to, by } if self.nodes[from].incarnation == incarnation => {
+            ClusterEvent::Dial { from, incarnation, to, by } if self.nodes[from].incarnation == incarnation => {
                 self.dial(from, to, by);
             }
-            Event::Host { node, incarnation, input } if self.nodes[node].incarnation == incarnation => {
+            ClusterEvent::Host { node, incarnation, input } if self.nodes[node].incarnation == incarnation => {
                 self.inform_host(node, input);
             }
-            Event::Advance { node, incarnation, run } if self.nodes[node].incarnation == incarnation => {
+            ClusterEvent::Advance { node, incarnation, run } if self.nodes[node].incarnation == incarnation => {
                 self.advance(node, run);
             }
-            Event::User { node, incarnation } if self.nodes[node].incarnation == incarnation => self.user_acts(node),
-            Event::Tick { node, incarnation } if self.nodes[node].incarnation == incarnation => {
+            ClusterEvent::User { node, incarnation } if self.nodes[node].incarnation == incarnation => {
+                self.user_acts(node)
+            }
+            ClusterEvent::Tick { node, incarnation } if self.nodes[node].incarnation == incarnation => {
                 // Another tick may have been planned instead.
                 if self.nodes[node].tick_at.take_if(|at| *at <= self.now).is_none() {
                     return;
@@ -229,8 +235,8 @@ impl Cluster {
                 self.inform_caller(node, CallerInput::Tick);
                 self.plan_tick(node);
             }
-            Event::Replay { from, to, link } => self.replay(from, to, link),
-            Event::Disturb => self.disturb(),
+            ClusterEvent::Replay { from, to, link } => self.replay(from, to, link),
+            ClusterEvent::Disturb => self.disturb(),
             // Of an earlier incarnation.
             _ => {}
         }
@@ -245,7 +251,7 @@ impl Cluster {
         if state.tick_at.is_none_or(|at| next < at) {
             state.tick_at = Some(next);
             let incarnation = state.incarnation;
-            self.at(next, Event::Tick { node, incarnation });
+            self.at(next, ClusterEvent::Tick { node, incarnation });
         }
     }
 
@@ -314,7 +320,7 @@ impl Cluster {
             let peer_key = self.nodes[to].key;
             self.inform_host(from, HostInput::Linked { link: links[0], node: peer_key, is_introduced: !is_owner });
             self.inform_host(to, HostInput::Linked { link: links[1], node: key, is_introduced: !is_owner });
-            self.after(300, Event::Replay { from, to, link: links[0] });
+            self.after(300, ClusterEvent::Replay { from, to, link: links[0] });
         }
         match by {
             Dialer::Owner => {}
@@ -330,7 +336,7 @@ impl Cluster {
         for (a, b, frame) in old {
             if (a, b) != (from, to) {
                 self.old.push((a, b, frame));
-            } else if let Frame::ToPeer { session, frame: PeerFrame::Message(message) } = &frame {
+            } else if let WireFrame::ToPeer { session, frame: PeerFrame::Message(message) } = &frame {
                 let running =
                     self.nodes[to].runs.values().any(|run| (run.session, run.step) == (*session, message.step));
                 let mut users = self.nodes.iter().filter_map(|node| node.user.as_ref());
@@ -343,14 +349,14 @@ impl Cluster {
     }
 
     /// Sends a frame.
-    pub(super) fn send(&mut self, node: usize, link: LinkNumber, frame: Frame) {
+    pub(super) fn send(&mut self, node: usize, link: LinkNumber, frame: WireFrame) {
         let Some(&(connection, side)) = self.nodes[node].links.get(&link) else { return };
         let state = &mut self.connections[connection];
         let other = state.sides[1 - side].node;
         if state.is_cut {
             return;
         }
-        if let Frame::ToPeer { frame: PeerFrame::Message(message), .. } = &frame
+        if let WireFrame::ToPeer { frame: PeerFrame::Message(message), .. } = &frame
             && message.from.0 > 0
             && self.old.len() < 8
         {
@@ -378,7 +384,7 @@ impl Cluster {
         if body.is_none() {
             self.connections[connection].last_arrival[side] = at;
         }
-        self.at(at, Event::Frame { connection, to: 1 - side, head: encoded.head, body });
+        self.at(at, ClusterEvent::Frame { connection, to: 1 - side, head: encoded.head, body });
     }
 
     fn deliver(&mut self, connection: usize, to: usize, head: &[u8], body: Option<Vec<u8>>) {
@@ -398,7 +404,7 @@ impl Cluster {
         }
         match decode(head, body) {
             Err(error) => self.wrong(format!("a frame cannot be decoded: {error}")),
-            Ok(frame @ (Frame::ToCaller { .. } | Frame::Link(LinkFrame::Leave { .. }))) => {
+            Ok(frame @ (WireFrame::ToCaller { .. } | WireFrame::Link(LinkFrame::Leave { .. }))) => {
                 self.inform_caller(node, CallerInput::Frame { link, frame });
             }
             Ok(frame) => self.inform_host(node, HostInput::Frame { link, frame, body: len }),
@@ -415,9 +421,9 @@ impl Cluster {
         self.connections[connection].is_cut = true;
         let latency = self.connections[connection].latency;
         let loss = LinkLoss::Local(reason.to_owned());
-        self.after(0, Event::Lost { connection, side, loss });
+        self.after(0, ClusterEvent::Lost { connection, side, loss });
         let loss = LinkLoss::Closed(reason.to_owned());
-        self.after(latency, Event::Lost { connection, side: 1 - side, loss });
+        self.after(latency, ClusterEvent::Lost { connection, side: 1 - side, loss });
     }
 
     /// Reports an output of a host that is about links.
@@ -433,7 +439,7 @@ impl Cluster {
                 let delay = 1 + self.rng.below(60);
                 let incarnation = self.nodes[node].incarnation;
                 let by = Dialer::Host { session, process };
-                self.after(delay, Event::Dial { from: node, incarnation, to, by });
+                self.after(delay, ClusterEvent::Dial { from: node, incarnation, to, by });
             }
             _ => {}
         }

@@ -1,11 +1,11 @@
 //! What goes wrong in a cluster.
 
-use super::cluster::{Cluster, Connection, Event, ms};
+use super::cluster::{ClusterEvent, Connection, PeerCluster, ms};
 use crate::peer::proto::Time;
 use crate::peer::proto::caller::LinkLoss;
 use crate::peer::proto::host::HostInput;
 
-impl Cluster {
+impl PeerCluster {
     /// Cuts a connection. Each side learns it at some time within the failure timeout.
     fn cut(&mut self, connection: usize) {
         if std::mem::replace(&mut self.connections[connection].is_cut, true) {
@@ -13,7 +13,7 @@ impl Cluster {
         }
         for side in 0..2 {
             let delay = [self.rng.below(50), self.rng.below(1_500)][self.rng.below(2)];
-            self.after(delay, Event::Lost { connection, side, loss: LinkLoss::TimedOut });
+            self.after(delay, ClusterEvent::Lost { connection, side, loss: LinkLoss::TimedOut });
         }
     }
 
@@ -25,7 +25,7 @@ impl Cluster {
             self.connections[connection].sides[side].is_lost = true;
             let delay = [self.rng.below(50), self.rng.below(1_500)][self.rng.below(2)];
             let loss = if delay < 50 { LinkLoss::Closed("reset".to_owned()) } else { LinkLoss::TimedOut };
-            self.after(delay, Event::Lost { connection, side: 1 - side, loss });
+            self.after(delay, ClusterEvent::Lost { connection, side: 1 - side, loss });
         }
         let incarnation = self.nodes[node].incarnation + 1;
         let host = self.new_host(node, self.nodes[node].key, incarnation);
@@ -82,6 +82,6 @@ impl Cluster {
             _ => {}
         }
         let delay = self.rng.below(3_000);
-        self.after(delay, Event::Disturb);
+        self.after(delay, ClusterEvent::Disturb);
     }
 }

@@ -1,15 +1,15 @@
 //! Simulation of whole clusters under many schedules, on virtual time.
 //!
-//! Each seed determines a cluster of one to three owners of sessions and one to four peers, what the
-//! users do, and what goes wrong: connections are cut, nodes cannot reach each other, processes are
-//! started again, freeze, or leave; programs are refused, operations fail or never end, messages are
-//! never sent, limits are reached. Control frames of a connection keep their order. Frames with a
-//! body overtake them or lag. Each frame is encoded and decoded.
+//! Each seed determines a cluster of one to three owners of sessions and one to four peers, what
+//! the users do, and what goes wrong: connections are cut, nodes cannot reach each other, processes
+//! are started again, freeze, or leave; programs are refused, operations fail or never end,
+//! messages are never sent, limits are reached. Control frames of a connection keep their order.
+//! Frames with a body overtake them or lag. Each frame is encoded and decoded.
 //!
 //! At each event, and at the end,
 //!
-//! - a step is committed only if all participants have ended it and all of its outputs have arrived,
-//!   and it is done once, within its bound;
+//! - a step is committed only if all participants have ended it and all of its outputs have
+//!   arrived, and it is done once, within its bound;
 //! - a message is delivered once, to the step and the incarnation that it was sent to;
 //! - no process accuses another of breaking the protocol, and none exceeds its limits;
 //! - a session that was quiet for some time has exactly the values at its peers that its owner
@@ -30,7 +30,7 @@ use super::caller::{Caller, CallerOptions, PeerAddress};
 use super::frame::{SessionId, Usage};
 use super::host::HostLimits;
 use anabranch_dsl::corpus;
-use cluster::{Cluster, Event, ms};
+use cluster::{ClusterEvent, PeerCluster, ms};
 use user::User;
 
 /// Random number generator (SplitMix64).
@@ -102,7 +102,7 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
         limits.steps = 2;
         limits.buffered_bytes = 2_000;
     }
-    let mut cluster = Cluster::new(seed, limits, with_trace);
+    let mut cluster = PeerCluster::new(seed, limits, with_trace);
     let (owners, peers) = (1 + rng.below(3), 1 + rng.below(4));
     for index in 0..owners + peers {
         let node = cluster.add_node();
@@ -121,11 +121,11 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
         let addresses = chosen.iter().map(address).collect();
         let caller = Caller::new(cluster.nodes[node].key, options, addresses);
         cluster.nodes[node].user = Some(User::new(caller, chosen, 10 + rng.below(50)));
-        cluster.after(rng.below(200), Event::User { node, incarnation: 1 });
+        cluster.after(rng.below(200), ClusterEvent::User { node, incarnation: 1 });
     }
     if rng.below(4) > 0 {
         cluster.disturbances = rng.below(6);
-        cluster.after(rng.below(2_000), Event::Disturb);
+        cluster.after(rng.below(2_000), ClusterEvent::Disturb);
     }
     while cluster.step() {}
     check_end(&mut cluster);
@@ -141,7 +141,7 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
 }
 
 /// Checks that nothing is left when all sessions are closed or dead.
-fn check_end(cluster: &mut Cluster) {
+fn check_end(cluster: &mut PeerCluster) {
     for node in 0..cluster.nodes.len() {
         let (usage, runs) = (cluster.nodes[node].host.usage(), cluster.nodes[node].runs.len());
         let values = cluster.nodes[node].values.len();

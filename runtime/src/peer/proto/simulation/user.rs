@@ -1,7 +1,7 @@
 //! The users of sessions: each owner connects, opens, registers, stores, begins steps, and closes.
 
-use super::cluster::{Cluster, Dialer, Event, ms};
-use super::work::{Run, n_outputs, receive, stamp, stamp_of, tensor_of};
+use super::cluster::{ClusterEvent, Dialer, PeerCluster, ms};
+use super::work::{PartRun, n_outputs, receive, stamp, stamp_of, tensor_of};
 use crate::peer::proto::Time;
 use crate::peer::proto::caller::{BeginError, Caller, CallerArrival, CallerOutput, NewValue, ProgramState, StepPlan};
 use crate::peer::proto::frame::{Digest, OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId};
@@ -38,8 +38,8 @@ struct UserStep {
     local_ended: bool,
 }
 
-/// The time within which any step ends: busy steps without progress end after 5 s, and there are few
-/// operations to make progress.
+/// The time within which any step ends: busy steps without progress end after 5 s, and there are
+/// few operations to make progress.
 const BOUND: usize = 40_000;
 
 impl User {
@@ -64,7 +64,7 @@ impl User {
     }
 }
 
-impl Cluster {
+impl PeerCluster {
     /// Calls a method of a session, and does what it asks for.
     fn call<R>(&mut self, node: usize, f: impl FnOnce(&mut Caller, Time, &mut Vec<CallerOutput>) -> R) -> R {
         let mut out = Vec::new();
@@ -106,7 +106,7 @@ impl Cluster {
         }
         let delay = 1 + [self.rng.below(40), self.rng.below(800)][usize::from(self.rng.below(4) == 0)];
         let incarnation = self.nodes[node].incarnation;
-        self.after(delay, Event::User { node, incarnation });
+        self.after(delay, ClusterEvent::User { node, incarnation });
     }
 
     fn any_program(&mut self) -> ProgramNumber {
@@ -126,7 +126,7 @@ impl Cluster {
         let incarnation = self.nodes[node].incarnation;
         for to in closed {
             let delay = 1 + self.rng.below(60);
-            self.after(delay, Event::Dial { from: node, incarnation, to, by: Dialer::Owner });
+            self.after(delay, ClusterEvent::Dial { from: node, incarnation, to, by: Dialer::Owner });
         }
         let user = self.user(node);
         if !user.is_opening || self.rng.below(4) == 0 {
@@ -229,7 +229,7 @@ impl Cluster {
                 };
                 user.steps.insert(step, state);
                 let all: Vec<ProcessNumber> = [OWNER].into_iter().chain(participants).collect();
-                let run = Run::new(self, session, step, OWNER, &all, routes);
+                let run = PartRun::new(self, session, step, OWNER, &all, routes);
                 self.add_run(node, run);
                 self.seen.begun += 1;
             }

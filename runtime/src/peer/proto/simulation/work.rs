@@ -1,10 +1,10 @@
 //! The work of processes, as a stand-in: it takes some time, exchanges the messages of a plan, and
 //! sometimes fails.
 
-use super::cluster::{Cluster, Event, ms};
+use super::cluster::{ClusterEvent, PeerCluster, ms};
 use super::mix;
 use crate::peer::proto::frame::WireErrorKind;
-use crate::peer::proto::frame::{CallerFrame, Digest, Frame, OWNER, PartMessage, PeerFrame, PrintStream};
+use crate::peer::proto::frame::{CallerFrame, Digest, OWNER, PartMessage, PeerFrame, PrintStream, WireFrame};
 use crate::peer::proto::frame::{ProcessNumber, SessionId, StepFault, StepMessage, StepNumber, WireError};
 use crate::peer::proto::host::{Begin, HostArrival, HostInput, HostOutput, StepEnd, StepKey};
 use crate::peer::proto::{LinkNumber, Time};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// The part of a step that one process runs.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct PartRun {
     pub(super) session: SessionId,
     pub(super) step: StepNumber,
     pub(super) process: ProcessNumber,
@@ -62,15 +62,15 @@ pub(super) fn n_outputs(session: SessionId, step: StepNumber, process: ProcessNu
     (stamp(session, step, [2, process.0.into(), 0]) as u64 % 3) as u32
 }
 
-impl Run {
+impl PartRun {
     pub(super) fn new(
-        cluster: &mut Cluster,
+        cluster: &mut PeerCluster,
         session: SessionId,
         step: StepNumber,
         process: ProcessNumber,
         participants: &[ProcessNumber],
         routes: Vec<(ProcessNumber, LinkNumber)>,
-    ) -> Run {
+    ) -> PartRun {
         let mut to_send = Vec::new();
         let mut missing = BTreeSet::new();
         for &other in participants {
@@ -85,7 +85,7 @@ impl Run {
         let fails_at = (rng.below(15) == 0).then(|| vec![rng.below(5) as u64, rng.below(5) as u64]);
         let hangs = rng.below(60) == 0;
         let outputs = if process == OWNER { 0 } else { n_outputs(session, step, process) };
-        Run {
+        PartRun {
             session,
             step,
             process,
@@ -114,7 +114,7 @@ impl Run {
     }
 }
 
-impl Cluster {
+impl PeerCluster {
     /// Does what a host asks for.
     pub(super) fn host_acts(&mut self, node: usize, output: HostOutput) {
         match output {
@@ -188,12 +188,12 @@ impl Cluster {
 
     fn later(&mut self, node: usize, delay: usize, input: HostInput) {
         let incarnation = self.nodes[node].incarnation;
-        self.after(delay, Event::Host { node, incarnation, input });
+        self.after(delay, ClusterEvent::Host { node, incarnation, input });
     }
 
     fn begin_run(&mut self, node: usize, begin: Begin) {
         let Begin { key, session, you, routes, start, .. } = begin;
-        let mut run = Run::new(self, session, start.step, you, &start.participants, routes);
+        let mut run = PartRun::new(self, session, start.step, you, &start.participants, routes);
         run.key = Some(key);
         run.missing_inputs = start.inputs.iter().copied().collect();
         run.assigns = start.assigns.iter().map(|assign| assign.0).collect();
@@ -205,7 +205,7 @@ impl Cluster {
         self.add_run(node, run);
     }
 
-    pub(super) fn add_run(&mut self, node: usize, run: Run) {
+    pub(super) fn add_run(&mut self, node: usize, run: PartRun) {
         self.next_run += 1;
         let number = self.next_run;
         self.nodes[node].runs.insert(number, run);
@@ -223,7 +223,7 @@ impl Cluster {
         if !run.is_scheduled && !run.is_stopped && run.can_advance() {
             run.is_scheduled = true;
             let incarnation = state.incarnation;
-            self.after(delay, Event::Advance { node, incarnation, run: number });
+            self.after(delay, ClusterEvent::Advance { node, incarnation, run: number });
         }
     }
 
@@ -231,7 +231,7 @@ impl Cluster {
     pub(super) fn stop_run(&mut self, node: usize, number: u64) {
         let delay = [self.rng.below(20), self.rng.below(2_000)][usize::from(self.rng.below(6) == 0)];
         let incarnation = self.nodes[node].incarnation;
-        self.after(delay, Event::Advance { node, incarnation, run: number });
+        self.after(delay, ClusterEvent::Advance { node, incarnation, run: number });
     }
 
     pub(super) fn advance(&mut self, node: usize, number: u64) {
@@ -259,8 +259,8 @@ impl Cluster {
             let message =
                 StepMessage { step, from, from_part: from.0, to_part: to.0, message: part(session, step, from, to, k) };
             let frame = match to {
-                OWNER => Frame::ToCaller { session, frame: CallerFrame::Message(message) },
-                _ => Frame::ToPeer { session, frame: PeerFrame::Message(message) },
+                OWNER => WireFrame::ToCaller { session, frame: CallerFrame::Message(message) },
+                _ => WireFrame::ToPeer { session, frame: PeerFrame::Message(message) },
             };
             match link {
                 Some(link) => self.send(node, link, frame),
@@ -285,13 +285,13 @@ impl Cluster {
         let (outputs, assigns, to_owner) = (run.outputs, run.assigns.clone(), run.routes[0].1);
         let input = outcome.map(|()| {
             let print = CallerFrame::Print { step, number: 0, stream: PrintStream::Stdout, text: "done".to_owned() };
-            self.send(node, to_owner, Frame::ToCaller { session, frame: print });
+            self.send(node, to_owner, WireFrame::ToCaller { session, frame: print });
             for index in 0..outputs {
                 let tensor = tensor_of(stamp(session, step, [3, process.0.into(), index.into()]));
                 self.send(
                     node,
                     to_owner,
-                    Frame::ToCaller { session, frame: CallerFrame::Output { step, index, tensor } },
+                    WireFrame::ToCaller { session, frame: CallerFrame::Output { step, index, tensor } },
                 );
             }
             StepEnd { outputs, assigned: assigns.iter().map(|&variable| (variable, 8)).collect() }
@@ -334,7 +334,7 @@ fn part(session: SessionId, step: StepNumber, from: ProcessNumber, to: ProcessNu
 }
 
 /// Notes a message. Returns whether it is expected, and new.
-pub(super) fn receive(run: &mut Run, message: &StepMessage) -> bool {
+pub(super) fn receive(run: &mut PartRun, message: &StepMessage) -> bool {
     let PartMessage::Value { tag, .. } = &message.message else { return false };
     message.step == run.step
         && message.message == part(run.session, run.step, message.from, run.process, tag[0])
