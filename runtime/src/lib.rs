@@ -28,6 +28,13 @@ mod peer;
 mod place;
 mod session;
 
+/// The bodies of fuzz targets.
+#[cfg(all(feature = "peers", feature = "testing"))]
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::peer::fuzz_frame;
+}
+
 pub use cpu::kernels::functions::{register_binary, register_unary};
 pub use cpu::program::Program;
 pub use device::SimulatedDevice;

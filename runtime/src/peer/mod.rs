@@ -48,6 +48,8 @@ mod workers;
 
 pub use address::PeerAddress;
 pub(crate) use cluster::ClusterOptions;
+#[cfg(feature = "testing")]
+pub use proto::hostile::fuzz_frame;
 pub use net::{JoinToken, NodeId, NodeKey, Profile};
 pub use serve::{Peer, PeerOptions, PeerStatus};
 pub(crate) use session::RemoteDevices;

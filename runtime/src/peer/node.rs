@@ -14,9 +14,9 @@ use super::cluster::Cluster;
 use super::net::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Destination, announce, decode, encode};
-use super::proto::frame::{Frame, Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport};
+use super::proto::frame::{WireFrame, Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport};
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
-use super::proto::payload::Body;
+use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
 use super::server::Server;
 use crate::flow::remote::ProcessId;
@@ -70,7 +70,7 @@ pub(super) fn key_of(node: &NodeId) -> PeerKey {
 }
 
 /// Sends a frame. Returns the link's error if the frame cannot be encoded.
-pub(super) fn send(link: &Link, frame: Frame) {
+pub(super) fn send(link: &Link, frame: WireFrame) {
     match encode(frame) {
         Ok(encoded) => match encoded.body {
             None => link.send(encoded.head),
@@ -81,7 +81,7 @@ pub(super) fn send(link: &Link, frame: Frame) {
 }
 
 /// Returns the bytes of a body without copying them.
-fn bytes_of(body: Body) -> Bytes {
+fn bytes_of(body: FrameBody) -> Bytes {
     Bytes::from_owner(body)
 }
 
@@ -148,7 +148,7 @@ impl Node {
     }
 
     /// Sends a frame on a link, unless the link is lost.
-    pub(super) fn send(&self, number: LinkNumber, frame: Frame) {
+    pub(super) fn send(&self, number: LinkNumber, frame: WireFrame) {
         if let Some(link) = self.link(number) {
             send(&link, frame);
         }
@@ -201,7 +201,7 @@ impl Node {
             }
             HostOutput::Leaving { link, reason } => {
                 if let Some(cluster) = self.cluster() {
-                    let frame = Frame::Link(LinkFrame::Leave { reason });
+                    let frame = WireFrame::Link(LinkFrame::Leave { reason });
                     cluster.on_input(CallerInput::Frame { link, frame });
                 }
             }
@@ -283,7 +283,7 @@ impl Node {
     pub(super) fn status(&self, link: &Link, at_most: Duration) -> Option<(Hello, StatusReport)> {
         let number = number_of(link);
         let mut reports = lock(&self.reports);
-        send(link, Frame::Link(LinkFrame::Status));
+        send(link, WireFrame::Link(LinkFrame::Status));
         let is_missing =
             |reports: &mut VecDeque<(LinkNumber, StatusReport)>| reports.iter().all(|(of, _)| *of != number);
         let wait = self.reported.wait_timeout_while(reports, at_most, is_missing);
@@ -299,7 +299,7 @@ impl Node {
         let frame = decode(head, body).map_err(|error| error.to_string())?;
         let link = number_of(link);
         match frame {
-            Frame::ToCaller { .. } => {
+            WireFrame::ToCaller { .. } => {
                 if let Some(cluster) = self.cluster() {
                     cluster.on_input(CallerInput::Frame { link, frame });
                 }

@@ -4,7 +4,7 @@ use super::net::Link;
 use super::node::{Node, lock, send};
 use super::proto::codec::pieces;
 use super::proto::frame::{
-    CallerFrame, Frame, OWNER, PartMessage, PeerFrame, PrintStream, ProcessNumber, SessionId, StepFault, StepMessage,
+    CallerFrame, WireFrame, OWNER, PartMessage, PeerFrame, PrintStream, ProcessNumber, SessionId, StepFault, StepMessage,
     StepNumber,
 };
 use super::proto::host::{Begin, StepEnd};
@@ -86,7 +86,7 @@ impl Routes {
     /// Sends a frame to the owner of the session. Without a link the step is being stopped.
     fn send_to_owner(&self, frame: CallerFrame) {
         if let Some((_, link)) = self.links.iter().find(|(process, _)| *process == OWNER) {
-            send(link, Frame::ToCaller { session: self.session, frame });
+            send(link, WireFrame::ToCaller { session: self.session, frame });
         }
     }
 }
@@ -97,7 +97,7 @@ impl Others for Routes {
         if process == ProcessId::CALLER {
             self.send_to_owner(CallerFrame::Message(message));
         } else if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
-            send(link, Frame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
+            send(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
         }
     }
 

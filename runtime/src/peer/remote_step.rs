@@ -7,7 +7,7 @@ use super::participant::{self, step_message};
 use super::program::ProgramSpec;
 use super::proto::Time;
 use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramState, StepPlan};
-use super::proto::frame::{Digest, Frame, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber};
+use super::proto::frame::{Digest, WireFrame, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber};
 use super::remote_device::RemoteValue;
 use crate::device::{DeviceBuffer, DeviceId, MemorySpace};
 use crate::flow::executor::DeviceMessage;
@@ -268,7 +268,7 @@ impl Others for BegunStep {
     fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
         if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
             let message = step_message(self.step, OWNER, from, to, message);
-            send(link, Frame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
+            send(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
         }
     }
 

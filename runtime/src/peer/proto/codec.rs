@@ -22,9 +22,9 @@
 //! | [`MAX_RELEASED`] | values of a release |
 //! | [`MAX_STEPS`] | steps of a heartbeat or a report |
 
-use super::frame::{CallerFrame, Frame, LinkFrame, MAX_LABELS, MAX_TEXT};
+use super::frame::{CallerFrame, LinkFrame, MAX_LABELS, MAX_TEXT, WireFrame};
 use super::frame::{PartMessage, PeerFrame, SessionId, StepFault, StepMessage, WireError};
-use super::payload::{Body, BytesHead, TensorHead};
+use super::payload::{BytesHead, FrameBody, TensorHead};
 use super::payload::{INLINE, MAX_BODY};
 use super::payload::{describe_bytes, describe_tensor, restore_bytes, restore_tensor};
 use std::fmt;
@@ -46,13 +46,13 @@ pub(crate) const MAX_RELEASED: usize = 4_096;
 pub(crate) const MAX_STEPS: usize = 1_024;
 
 /// A frame in an encoded head.
-type HeadFrame = Frame<TensorHead, BytesHead>;
+type HeadFrame = WireFrame<TensorHead, BytesHead>;
 
 /// An encoded frame.
 #[derive(Clone, Debug)]
 pub(crate) struct Encoded {
     pub(crate) head: Vec<u8>,
-    pub(crate) body: Option<Body>,
+    pub(crate) body: Option<FrameBody>,
 }
 
 /// A frame that cannot be encoded or decoded, and why.
@@ -73,7 +73,7 @@ pub(crate) enum Destination {
 }
 
 /// Encodes a frame. Large payloads are not copied.
-pub(crate) fn encode(frame: Frame) -> Result<Encoded, CodecError> {
+pub(crate) fn encode(frame: WireFrame) -> Result<Encoded, CodecError> {
     let mut body = None;
     // Both closures of `map` write to the body. A frame has one payload, so only one is called.
     let cell = std::cell::RefCell::new(&mut body);
@@ -90,7 +90,7 @@ pub(crate) fn encode(frame: Frame) -> Result<Encoded, CodecError> {
 }
 
 /// Decodes a frame.
-pub(crate) fn decode(head: &[u8], body: Option<Vec<u8>>) -> Result<Frame, CodecError> {
+pub(crate) fn decode(head: &[u8], body: Option<Vec<u8>>) -> Result<WireFrame, CodecError> {
     let wire = decode_head(head)?;
     let body = std::cell::RefCell::new(body);
     let frame = wire.map(
@@ -110,9 +110,9 @@ pub(crate) fn announce(head: &[u8], len: u64) -> Result<Destination, CodecError>
         return Err(CodecError(format!("a body of {len} bytes that the head does not announce")));
     }
     match wire {
-        Frame::ToPeer { session, .. } => Ok(Destination::Peer(session)),
-        Frame::ToCaller { session, .. } => Ok(Destination::Caller(session)),
-        Frame::Link(_) => Err(CodecError("a body for a link".to_owned())),
+        WireFrame::ToPeer { session, .. } => Ok(Destination::Peer(session)),
+        WireFrame::ToCaller { session, .. } => Ok(Destination::Caller(session)),
+        WireFrame::Link(_) => Err(CodecError("a body for a link".to_owned())),
     }
 }
 
@@ -169,15 +169,15 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
         return Err(CodecError("a body of this length is not sent".to_owned()));
     }
     match frame {
-        Frame::Link(LinkFrame::Hello(hello)) => {
+        WireFrame::Link(LinkFrame::Hello(hello)) => {
             text(&hello.name)?;
             within("devices", hello.devices.len(), MAX_DEVICES)?;
             hello.devices.iter().try_for_each(|device| text(&device.kind))
         }
-        Frame::Link(LinkFrame::Leave { reason }) => text(reason),
-        Frame::Link(LinkFrame::Status) => Ok(()),
-        Frame::Link(LinkFrame::StatusReport(report)) => within("steps", report.steps.len(), MAX_STEPS),
-        Frame::ToPeer { frame, .. } => match frame {
+        WireFrame::Link(LinkFrame::Leave { reason }) => text(reason),
+        WireFrame::Link(LinkFrame::Status) => Ok(()),
+        WireFrame::Link(LinkFrame::StatusReport(report)) => within("steps", report.steps.len(), MAX_STEPS),
+        WireFrame::ToPeer { frame, .. } => match frame {
             PeerFrame::Open(open) => within("processes", open.processes.len(), MAX_PROCESSES),
             PeerFrame::Release { values } => within("values", values.len(), MAX_RELEASED),
             PeerFrame::Start(start) => {
@@ -194,7 +194,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             | PeerFrame::Fetch { .. }
             | PeerFrame::Input { .. } => Ok(()),
         },
-        Frame::ToCaller { frame, .. } => match frame {
+        WireFrame::ToCaller { frame, .. } => match frame {
             CallerFrame::OpenFailed { error: e, .. }
             | CallerFrame::Refused { error: e, .. }
             | CallerFrame::RequestFailed { error: e, .. } => error(e),
@@ -214,14 +214,14 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
 }
 
 /// Returns the tensor of a frame.
-fn tensor_of<T, B>(frame: &Frame<T, B>) -> Option<&T> {
+fn tensor_of<T, B>(frame: &WireFrame<T, B>) -> Option<&T> {
     match frame {
-        Frame::ToPeer { frame: PeerFrame::Store { tensor, .. } | PeerFrame::Input { tensor, .. }, .. }
-        | Frame::ToCaller { frame: CallerFrame::Fetched { tensor, .. } | CallerFrame::Output { tensor, .. }, .. } => {
-            Some(tensor)
-        }
-        Frame::ToPeer { frame: PeerFrame::Message(message), .. }
-        | Frame::ToCaller { frame: CallerFrame::Message(message), .. } => match &message.message {
+        WireFrame::ToPeer { frame: PeerFrame::Store { tensor, .. } | PeerFrame::Input { tensor, .. }, .. }
+        | WireFrame::ToCaller {
+            frame: CallerFrame::Fetched { tensor, .. } | CallerFrame::Output { tensor, .. }, ..
+        } => Some(tensor),
+        WireFrame::ToPeer { frame: PeerFrame::Message(message), .. }
+        | WireFrame::ToCaller { frame: CallerFrame::Message(message), .. } => match &message.message {
             PartMessage::Value { tensor, .. } => Some(tensor),
             PartMessage::Credit { .. } => None,
         },
@@ -231,22 +231,22 @@ fn tensor_of<T, B>(frame: &Frame<T, B>) -> Option<&T> {
 
 fn body_len(frame: &HeadFrame) -> Option<u64> {
     match frame {
-        Frame::ToPeer { frame: PeerFrame::Register { bytes, .. }, .. } => bytes.body_len(),
+        WireFrame::ToPeer { frame: PeerFrame::Register { bytes, .. }, .. } => bytes.body_len(),
         _ => tensor_of(frame)?.body_len(),
     }
 }
 
-impl<T, B> Frame<T, B> {
+impl<T, B> WireFrame<T, B> {
     /// Replaces the payload.
     fn map<T2, B2>(
         self,
         tensor: impl FnOnce(T) -> Result<T2, CodecError>,
         bytes: impl FnOnce(B) -> Result<B2, CodecError>,
-    ) -> Result<Frame<T2, B2>, CodecError> {
+    ) -> Result<WireFrame<T2, B2>, CodecError> {
         Ok(match self {
-            Frame::Link(frame) => Frame::Link(frame),
-            Frame::ToPeer { session, frame } => Frame::ToPeer { session, frame: frame.map(tensor, bytes)? },
-            Frame::ToCaller { session, frame } => Frame::ToCaller { session, frame: frame.map(tensor)? },
+            WireFrame::Link(frame) => WireFrame::Link(frame),
+            WireFrame::ToPeer { session, frame } => WireFrame::ToPeer { session, frame: frame.map(tensor, bytes)? },
+            WireFrame::ToCaller { session, frame } => WireFrame::ToCaller { session, frame: frame.map(tensor)? },
         })
     }
 }

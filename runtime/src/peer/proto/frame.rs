@@ -1,13 +1,13 @@
 //! The frames that processes exchange.
 //!
-//! A [`Frame`] is about a link, or goes to a peer ([`PeerFrame`]), or goes to the owner of a session
-//! ([`CallerFrame`]). A process that serves its devices and also owns sessions can thus tell which
-//! of its two sides a frame is for.
+//! A [`WireFrame`] is about a link, or goes to a peer ([`PeerFrame`]), or goes to the owner of a
+//! session ([`CallerFrame`]). A process that serves its devices and also owns sessions can thus
+//! tell which of its two sides a frame is for.
 //!
 //! Invariants:
 //!
-//! - A frame holds at most one payload: a tensor `T`, or the bytes `B` of a program. In memory these
-//!   are the payloads themselves. In an encoded head they are descriptions (`codec`).
+//! - A frame holds at most one payload: a tensor `T`, or the bytes `B` of a program. In memory
+//!   these are the payloads themselves. In an encoded head they are descriptions (`codec`).
 //! - Step numbers and value ids are counted up in each session and never reused, so a number alone
 //!   tells a late frame from a current one.
 //! - A source location never crosses. Labels name nodes of the graph by number.
@@ -86,7 +86,7 @@ pub(crate) struct Digest(pub(crate) [u8; 32]);
 
 /// A frame. The defaults are the payloads in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Frame<T = HostTensor, B = Arc<[u8]>> {
+pub(crate) enum WireFrame<T = HostTensor, B = Arc<[u8]>> {
     Link(LinkFrame),
     /// From the owner of a session, or from a participant, to a peer.
     ToPeer {

@@ -19,7 +19,11 @@ pub(crate) mod caller;
 pub(crate) mod codec;
 pub(crate) mod frame;
 pub(crate) mod host;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod hostile;
 pub(crate) mod payload;
+#[cfg(test)]
+mod simulation;
 
 use std::time::Duration;
 

@@ -4,7 +4,8 @@
 //!
 //! - A tensor is described by its element type, its extents and its bytes, little-endian and in
 //!   row-major order. The number of bytes is checked before anything is allocated for them.
-//! - A payload of up to [`INLINE`] bytes is part of the head. A larger one is the body of the frame.
+//! - A payload of up to [`INLINE`] bytes is part of the head. A larger one is the body of the
+//!   frame.
 
 use anabranch_dsl::{Buffer, DType, Element, HostTensor, memory};
 use bytemuck::Pod;
@@ -24,16 +25,16 @@ pub(crate) const MAX_RANK: usize = 32;
 
 /// The payload of a frame that is sent after its head. Its bytes are those of the tensor itself.
 #[derive(Clone, Debug)]
-pub(crate) enum Body {
+pub(crate) enum FrameBody {
     Tensor(HostTensor),
     Bytes(Arc<[u8]>),
 }
 
-impl AsRef<[u8]> for Body {
+impl AsRef<[u8]> for FrameBody {
     fn as_ref(&self) -> &[u8] {
         match self {
-            Body::Tensor(tensor) => native_bytes(tensor),
-            Body::Bytes(bytes) => bytes,
+            FrameBody::Tensor(tensor) => native_bytes(tensor),
+            FrameBody::Bytes(bytes) => bytes,
         }
     }
 }
@@ -138,17 +139,17 @@ impl TensorHead {
 }
 
 /// Describes bytes. Those that are too many for a head become the body.
-pub(crate) fn describe_bytes(bytes: Arc<[u8]>, body: &mut Option<Body>) -> BytesHead {
+pub(crate) fn describe_bytes(bytes: Arc<[u8]>, body: &mut Option<FrameBody>) -> BytesHead {
     if bytes.len() <= INLINE {
         return BytesHead::Inline(InlineBytes(bytes.to_vec()));
     }
     let len = bytes.len() as u64;
-    *body = Some(Body::Bytes(bytes));
+    *body = Some(FrameBody::Bytes(bytes));
     BytesHead::Body(len)
 }
 
 /// Describes a tensor. Elements that are too many for a head become the body, without a copy.
-pub(crate) fn describe_tensor(tensor: HostTensor, body: &mut Option<Body>) -> TensorHead {
+pub(crate) fn describe_tensor(tensor: HostTensor, body: &mut Option<FrameBody>) -> TensorHead {
     let dtype = tensor.dtype();
     let index = DType::ALL.iter().position(|&d| d == dtype).expect("the list has all element types");
     let shape = tensor.shape().iter().map(|&extent| extent as u64).collect();
@@ -162,7 +163,7 @@ pub(crate) fn describe_tensor(tensor: HostTensor, body: &mut Option<Body>) -> Te
         if len <= INLINE {
             BytesHead::Inline(InlineBytes(bytes.to_vec()))
         } else {
-            *body = Some(Body::Tensor(tensor));
+            *body = Some(FrameBody::Tensor(tensor));
             BytesHead::Body(len as u64)
         }
     };

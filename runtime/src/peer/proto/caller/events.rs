@@ -1,6 +1,6 @@
 //! The events of a session at its owner, and the actions that it requests.
 
-use crate::peer::proto::frame::{Digest, Frame, Hello, PeerKey, PrintStream, ProcessNumber, ProgramNumber};
+use crate::peer::proto::frame::{Digest, Hello, PeerKey, PrintStream, ProcessNumber, ProgramNumber, WireFrame};
 use crate::peer::proto::frame::{RequestNumber, SessionId, StepFault, StepMessage, StepNumber, ValueId, WireError};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
@@ -39,7 +39,7 @@ pub(crate) enum CallerInput {
     /// A frame of a link. Frames of other sessions are ignored.
     Frame {
         link: LinkNumber,
-        frame: Frame,
+        frame: WireFrame,
     },
     LinkLost {
         link: LinkNumber,
@@ -64,7 +64,7 @@ pub(crate) enum LinkLoss {
 pub(crate) enum CallerOutput {
     Send {
         link: LinkNumber,
-        frame: Frame,
+        frame: WireFrame,
     },
     /// Close a link. The caller treats it as lost.
     CloseLink {

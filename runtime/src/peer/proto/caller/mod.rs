@@ -10,7 +10,8 @@
 //! - C1. A step is done once. It succeeds only if this process and all participants have ended, and
 //!   all outputs that they announced have arrived. Only then are its assignments in effect.
 //! - C2. Of several failures of a step the one with the earliest position is its error. A failed
-//!   step is aborted at all other participants, and ends within [`FAILURE_PATIENCE`](step::FAILURE_PATIENCE).
+//!   step is aborted at all other participants, and ends within
+//!   [`FAILURE_PATIENCE`](step::FAILURE_PATIENCE).
 //! - C3. A peer whose link is lost has lost the session, with all values. A step that reads a lost
 //!   value fails before it begins anywhere.
 //! - C4. Every wait ends: at its deadline, or when the peer is lost. A peer is lost if its link is,
@@ -24,16 +25,16 @@ mod events;
 mod peer;
 mod step;
 
-use super::frame::{CallerFrame, Digest, Frame, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey};
+use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, WireFrame};
 use super::frame::{ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, SessionId, SessionLimits, StepFault};
 use super::frame::{StepNumber, ValueId, WireError, WireErrorKind, prefix};
 use super::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
-#[expect(unused_imports, reason = "sessions do not use other processes yet")]
+#[cfg_attr(not(test), expect(unused_imports, reason = "sessions do not use other processes yet"))]
 pub(crate) use begin::{BeginError, StepPlan};
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};
 pub(crate) use events::{LinkLoss, NewValue, PeerAddress, ProgramState};
-use peer::{CallerPeer, PeerPhase, Request};
+use peer::{CallerPeer, PeerPhase, PendingRequest};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +52,7 @@ pub(crate) struct Caller {
     /// The number of the last attempt to open the session.
     attempt: u64,
     steps: BTreeMap<StepNumber, CallerStep>,
-    requests: BTreeMap<RequestNumber, Request>,
+    requests: BTreeMap<RequestNumber, PendingRequest>,
     last_step: u64,
     last_request: u64,
     last_value: u64,
@@ -113,6 +114,12 @@ impl Caller {
         self.peer(process).is_some_and(|peer| peer.values.contains(&value))
     }
 
+    /// Returns the values that are known to exist at a peer.
+    #[cfg(test)]
+    pub(crate) fn values(&self, process: ProcessNumber) -> Vec<ValueId> {
+        self.peer(process).map_or_else(Vec::new, |peer| peer.values.iter().copied().collect())
+    }
+
     /// Returns the number of steps and requests in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.steps.len() + self.requests.values().filter(|request| !request.is_abandoned).count()
@@ -130,8 +137,8 @@ impl Caller {
         (1..=self.peers.len() as u32).map(ProcessNumber)
     }
 
-    /// Opens the session at all peers that are linked, or opens it again after some were lost. Those
-    /// that have it already keep what they hold and restore their links to the others.
+    /// Opens the session at all peers that are linked, or opens it again after some were lost.
+    /// Those that have it already keep what they hold and restore their links to the others.
     pub(crate) fn open(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
         if self.is_closed {
             return;
@@ -228,16 +235,16 @@ impl Caller {
         &mut self,
         now: Time,
         process: ProcessNumber,
-        frame: Frame,
+        frame: WireFrame,
         out: &mut Vec<CallerOutput>,
     ) -> Result<(), String> {
         let peer = self.peer_mut(process).expect("the link leads to a peer");
         let frame = match frame {
-            Frame::Link(LinkFrame::Leave { reason }) => {
+            WireFrame::Link(LinkFrame::Leave { reason }) => {
                 peer.leaving = Some(prefix(&reason, 1_000).to_owned());
                 return Ok(());
             }
-            Frame::ToCaller { session, frame } if session == self.options.session => frame,
+            WireFrame::ToCaller { session, frame } if session == self.options.session => frame,
             _ => return Ok(()),
         };
         let current_attempt = self.attempt;
@@ -300,7 +307,7 @@ impl Caller {
     }
 
     fn send(&self, link: LinkNumber, frame: PeerFrame, out: &mut Vec<CallerOutput>) {
-        out.push(CallerOutput::Send { link, frame: Frame::ToPeer { session: self.options.session, frame } });
+        out.push(CallerOutput::Send { link, frame: WireFrame::ToPeer { session: self.options.session, frame } });
     }
 
     /// Sends a frame to a peer that has opened the session.

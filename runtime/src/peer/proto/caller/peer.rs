@@ -38,7 +38,7 @@ pub(super) enum PeerPhase {
 
 /// A request that is not answered.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct PendingRequest {
     process: ProcessNumber,
     pub(super) kind: RequestKind,
     pub(super) deadline: Time,
@@ -205,8 +205,8 @@ impl Caller {
         }
     }
 
-    /// Registers a program at a peer, once. Returns its state. [`CallerOutput::ProgramChanged`] says
-    /// when to look again. `None` means that the peer is not available any more.
+    /// Registers a program at a peer, once. Returns its state. [`CallerOutput::ProgramChanged`]
+    /// says when to look again. `None` means that the peer is not available any more.
     pub(crate) fn register(
         &mut self,
         process: ProcessNumber,
@@ -329,7 +329,7 @@ impl Caller {
     fn request(&mut self, process: ProcessNumber, kind: RequestKind, deadline: Time) -> RequestNumber {
         self.last_request += 1;
         let number = RequestNumber(self.last_request);
-        self.requests.insert(number, Request { process, kind, deadline, is_abandoned: false });
+        self.requests.insert(number, PendingRequest { process, kind, deadline, is_abandoned: false });
         number
     }
 
@@ -398,7 +398,7 @@ impl Caller {
     }
 
     pub(super) fn tick_requests(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
-        let is_due = |request: &Request| !request.is_abandoned && request.deadline <= now;
+        let is_due = |request: &PendingRequest| !request.is_abandoned && request.deadline <= now;
         let due = self.requests.iter().filter(|(_, request)| is_due(request));
         let due: Vec<(RequestNumber, ProcessNumber)> =
             due.map(|(&number, request)| (number, request.process)).collect();

@@ -13,11 +13,11 @@ pub(super) const FAILURE_PATIENCE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct CallerStep {
     participants: Vec<Participant>,
-    local: Local,
+    local: LocalPart,
     assigns: Vec<NewValue>,
     begun: Time,
     deadline: Option<Time>,
-    failure: Option<Failure>,
+    failure: Option<PendingFailure>,
 }
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ struct Participant {
 
 /// The part of a step that runs in this process.
 #[derive(Debug)]
-struct Local {
+struct LocalPart {
     is_done: bool,
     progress: StepProgress,
     progress_at: Time,
@@ -43,7 +43,7 @@ struct Local {
 
 /// The failure of a step that is not done yet.
 #[derive(Debug)]
-struct Failure {
+struct PendingFailure {
     rank: Rank,
     fault: StepFault,
     until: Time,
@@ -60,7 +60,8 @@ enum Rank {
 }
 
 impl CallerStep {
-    /// Creates the state of a step that has just begun. Processes are busy until they say otherwise.
+    /// Creates the state of a step that has just begun. Processes are busy until they say
+    /// otherwise.
     pub(super) fn new(
         now: Time,
         step: StepNumber,
@@ -79,7 +80,7 @@ impl CallerStep {
             progress_at: now,
         };
         let participants = participants.iter().map(participant).collect();
-        let local = Local { is_done: false, progress, progress_at: now };
+        let local = LocalPart { is_done: false, progress, progress_at: now };
         CallerStep { participants, local, assigns, begun: now, deadline, failure: None }
     }
 
@@ -171,7 +172,8 @@ impl Caller {
                 participant.outputs.insert(*index)
                     && participant.ended.is_none_or(|n| participant.outputs.len() <= n as usize)
             }
-            _ => !participant.is_done,
+            // A message with a body may arrive after the participant has ended.
+            _ => true,
         };
         if !is_expected {
             let fault = StepFault::new(WireErrorKind::Internal, format!("{} sent too much", self.name(process)));
@@ -308,7 +310,7 @@ impl Caller {
         }
         let reason = prefix(&fault.error.message, 1_000).to_owned();
         out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Failed { process, failure: fault.clone() } });
-        state.failure = Some(Failure { rank, fault, until: now + FAILURE_PATIENCE });
+        state.failure = Some(PendingFailure { rank, fault, until: now + FAILURE_PATIENCE });
         let mut running = Vec::new();
         for participant in &mut state.participants {
             if participant.ended.is_some() {

@@ -1,7 +1,7 @@
 //! The events of a host, and the actions that it requests.
 
 use crate::peer::proto::frame::{
-    Digest, Frame, Hello, PeerKey, ProcessNumber, ProgramNumber, RequestNumber, SessionId,
+    Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, RequestNumber, SessionId, WireFrame,
 };
 use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
 use crate::peer::proto::{LinkNumber, Time};
@@ -87,7 +87,7 @@ pub(crate) enum HostInput {
     /// A frame arrived, with a body of this many bytes that [`Host::admit`] has admitted.
     Frame {
         link: LinkNumber,
-        frame: Frame,
+        frame: WireFrame,
         body: u64,
     },
     LinkLost {
@@ -145,7 +145,7 @@ pub(crate) struct StepEnd {
 pub(crate) enum HostOutput {
     Send {
         link: LinkNumber,
-        frame: Frame,
+        frame: WireFrame,
     },
     /// Close a link whose other side broke the protocol, or that is not used. The host treats it as
     /// lost.

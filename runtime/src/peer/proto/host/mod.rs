@@ -7,18 +7,19 @@
 //! Invariants:
 //!
 //! - H1. A session obeys only the link that opened it. A message of a step must come from a link to
-//!   the node of the process that it names as its sender. No frame can name another owner's session.
-//! - H2. A message or input for a step that has not begun waits. The bytes that wait are limited per
-//!   session. Starts arrive in order, so a step below the last that started is over, and what
+//!   the node of the process that it names as its sender. No frame can name another owner's
+//!   session.
+//! - H2. A message or input for a step that has not begun waits. The bytes that wait are limited
+//!   per session. Starts arrive in order, so a step below the last that started is over, and what
 //!   arrives for it is dropped.
 //! - H3. A participant's values are stored if and only if it reports that it ended. A step that was
 //!   stopped stores nothing.
 //! - H4. A lost link ends the sessions that it opened at once. All of their state is dropped. If it
 //!   leads to another participant, the steps with this participant fail, and their owner hears why.
-//! - H5. Everything that a session holds is limited ([`HostLimits`]). Work that is still running for
-//!   closed sessions counts against the limits of its owner.
-//! - H6. A session is bound to one number ([`SessionSlot`]) that is never reused, so late results of
-//!   local work never reach a newer session.
+//! - H5. Everything that a session holds is limited ([`HostLimits`]). Work that is still running
+//!   for closed sessions counts against the limits of its owner.
+//! - H6. A session is bound to one number ([`SessionSlot`]) that is never reused, so late results
+//!   of local work never reach a newer session.
 //! - H7. The outputs are a function of the inputs. Nothing depends on the order of a hash table.
 //!
 //! What the process does with an output: it sends frames in the order in which they were returned.
@@ -32,7 +33,7 @@ mod step;
 mod values;
 
 use super::codec::{Destination, MAX_STEPS};
-use super::frame::{CallerFrame, Frame, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessNumber};
+use super::frame::{CallerFrame, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessNumber, WireFrame};
 use super::frame::{SessionId, Start, StatusReport, StepFault, StepMessage};
 use super::frame::{StepNumber, Usage, WireError, WireErrorKind};
 use super::{LinkNumber, Time};
@@ -136,6 +137,15 @@ impl Host {
         usage
     }
 
+    /// Returns the values of a session.
+    #[cfg(test)]
+    pub(crate) fn values(&self, session: SessionId) -> Option<Vec<super::frame::ValueId>> {
+        let session = &self.sessions[self.by_id.get(&session)?];
+        assert_eq!(session.values.values().map(|value| value.bytes).sum::<u64>(), session.value_bytes);
+        assert!(session.early.keys().all(|&step| step > session.last_started));
+        Some(session.values.keys().copied().collect())
+    }
+
     /// Returns when the host next needs [`HostInput::Tick`].
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let idle = self.links.values().filter_map(|link| link.idle_since).map(|since| since + IDLE_LINK);
@@ -175,16 +185,22 @@ impl Host {
     fn linked(&mut self, now: Time, link: LinkNumber, node: PeerKey, is_introduced: bool, out: &mut Vec<HostOutput>) {
         let idle_since = is_introduced.then_some(now);
         self.links.insert(link, HostLink { node, name: None, is_introduced, incoming_bytes: 0, idle_since });
-        out.push(HostOutput::Send { link, frame: Frame::Link(LinkFrame::Hello(self.hello.clone())) });
+        out.push(HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::Hello(self.hello.clone())) });
         if let Some((reason, _)) = &self.leaving {
-            out.push(HostOutput::Send { link, frame: Frame::Link(LinkFrame::Leave { reason: reason.clone() }) });
+            out.push(HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::Leave { reason: reason.clone() }) });
         }
     }
 
-    fn on_frame(&mut self, now: Time, link: LinkNumber, frame: Frame, out: &mut Vec<HostOutput>) -> Result<(), String> {
+    fn on_frame(
+        &mut self,
+        now: Time,
+        link: LinkNumber,
+        frame: WireFrame,
+        out: &mut Vec<HostOutput>,
+    ) -> Result<(), String> {
         let node = self.links[&link].node;
         match frame {
-            Frame::Link(LinkFrame::Hello(hello)) => {
+            WireFrame::Link(LinkFrame::Hello(hello)) => {
                 let state = self.links.get_mut(&link).expect("the link exists");
                 if state.name.replace(hello.name.clone()).is_some() {
                     return Err("the process introduced itself twice".to_owned());
@@ -194,22 +210,22 @@ impl Host {
                 Ok(())
             }
             _ if self.links[&link].name.is_none() => Err("a frame before the first".to_owned()),
-            Frame::Link(LinkFrame::Leave { reason }) => {
+            WireFrame::Link(LinkFrame::Leave { reason }) => {
                 out.push(HostOutput::Leaving { link, reason });
                 Ok(())
             }
-            Frame::Link(LinkFrame::Status) => {
+            WireFrame::Link(LinkFrame::Status) => {
                 let report = LinkFrame::StatusReport(self.status(node));
-                out.push(HostOutput::Send { link, frame: Frame::Link(report) });
+                out.push(HostOutput::Send { link, frame: WireFrame::Link(report) });
                 Ok(())
             }
-            Frame::Link(LinkFrame::StatusReport(report)) => {
+            WireFrame::Link(LinkFrame::StatusReport(report)) => {
                 out.push(HostOutput::StatusReported { link, report });
                 Ok(())
             }
-            Frame::ToPeer { session, frame } => self.on_session_frame(now, link, session, frame, out),
+            WireFrame::ToPeer { session, frame } => self.on_session_frame(now, link, session, frame, out),
             // The owner's side of this process has it.
-            Frame::ToCaller { .. } => Ok(()),
+            WireFrame::ToCaller { .. } => Ok(()),
         }
     }
 
@@ -290,7 +306,7 @@ impl Host {
             return;
         }
         for &link in self.links.keys() {
-            out.push(HostOutput::Send { link, frame: Frame::Link(LinkFrame::Leave { reason: reason.clone() }) });
+            out.push(HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::Leave { reason: reason.clone() }) });
         }
         self.leaving = Some((reason, false));
     }
@@ -332,7 +348,7 @@ impl Host {
 
 /// Sends a frame to the owner of a session.
 fn reply(session: &HostSession, frame: CallerFrame, out: &mut Vec<HostOutput>) {
-    out.push(HostOutput::Send { link: session.link, frame: Frame::ToCaller { session: session.id, frame } });
+    out.push(HostOutput::Send { link: session.link, frame: WireFrame::ToCaller { session: session.id, frame } });
 }
 
 fn exhausted(message: impl AsRef<str>) -> WireError {

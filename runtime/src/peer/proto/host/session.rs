@@ -24,7 +24,7 @@ pub(super) struct HostSession {
     /// The link that opened the session.
     pub(super) link: LinkNumber,
     pub(super) you: ProcessNumber,
-    pub(super) members: Vec<Member>,
+    pub(super) members: Vec<SessionMember>,
     /// The last attempt of the owner to open the session.
     attempt: u64,
     /// When opening, or restoring links, fails.
@@ -35,7 +35,7 @@ pub(super) struct HostSession {
     heartbeat_at: Time,
     pub(super) programs: BTreeMap<ProgramNumber, HostProgram>,
     pub(super) program_bytes: u64,
-    pub(super) values: BTreeMap<ValueId, HostValue>,
+    pub(super) values: BTreeMap<ValueId, StoredValue>,
     pub(super) value_bytes: u64,
     /// The values of the requests that are being answered.
     pub(super) requests: BTreeMap<RequestNumber, ValueId>,
@@ -48,7 +48,7 @@ pub(super) struct HostSession {
 
 /// A process of a session.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct SessionMember {
     pub(super) entry: ProcessEntry,
     pub(super) link: Option<LinkNumber>,
     dial: DialState,
@@ -73,7 +73,7 @@ pub(super) struct HostProgram {
 
 /// A value of a session.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HostValue {
+pub(super) struct StoredValue {
     pub(super) bytes: u64,
     pub(super) is_stored: bool,
 }
@@ -93,7 +93,7 @@ impl HostSession {
     }
 
     /// Returns the others that take part, except the owner.
-    fn peers(&self) -> impl Iterator<Item = (ProcessNumber, &Member)> {
+    fn peers(&self) -> impl Iterator<Item = (ProcessNumber, &SessionMember)> {
         let you = self.you;
         let members = (0..).map(ProcessNumber).zip(&self.members);
         members.filter(move |&(process, _)| process != OWNER && process != you)
@@ -121,7 +121,7 @@ impl Host {
         }
         let failed = |error: WireError, out: &mut Vec<HostOutput>| {
             let frame = CallerFrame::OpenFailed { attempt: open.attempt, error };
-            out.push(HostOutput::Send { link, frame: super::Frame::ToCaller { session: id, frame } });
+            out.push(HostOutput::Send { link, frame: super::WireFrame::ToCaller { session: id, frame } });
             Ok(())
         };
         if nodes.len() < open.processes.len() {
@@ -157,7 +157,7 @@ impl Host {
             return failed(exhausted("work of closed sessions is still running at the peer"), out);
         }
         let slot = SessionSlot(self.next_number());
-        let member = |(process, &entry): (u32, &ProcessEntry)| Member {
+        let member = |(process, &entry): (u32, &ProcessEntry)| SessionMember {
             entry,
             link: (process == OWNER.0).then_some(link),
             dial: DialState::None,
@@ -225,18 +225,21 @@ impl Host {
         }
     }
 
-    /// Uses links that exist, dials processes with higher numbers, and reports when all links are up.
+    /// Uses links that exist, dials processes with higher numbers, and reports when all links are
+    /// up.
     fn connect(&mut self, now: Time, slot: SessionSlot, out: &mut Vec<HostOutput>) {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         let you = session.you;
         let mut missing = false;
         for (process, member) in (0..).map(ProcessNumber).zip(&mut session.members) {
             if process == you || member.link.is_some() || !member.entry.is_needed {
+                member.dial = DialState::None;
                 continue;
             }
             let up = self.links.iter().rfind(|(_, link)| link.node == member.entry.node && link.name.is_some());
             if let Some((&link, _)) = up {
                 member.link = Some(link);
+                member.dial = DialState::None;
                 continue;
             }
             missing = true;
@@ -371,7 +374,7 @@ fn named(name: Option<&str>, entry: &ProcessEntry) -> String {
     format!("{} ({}, {addr})", prefix(name.unwrap_or("a peer"), 200), entry.node)
 }
 
-fn why_missing(member: &Member) -> String {
+fn why_missing(member: &SessionMember) -> String {
     let reason = member.reason.as_deref().unwrap_or("it did not connect in time");
     format!("{}: {}", named(None, &member.entry), prefix(reason, 200))
 }

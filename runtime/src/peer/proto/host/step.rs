@@ -6,7 +6,7 @@ use super::{StepMessage, StepNumber, WorkKey, exhausted, invalid, reply};
 use crate::peer::proto::Time;
 use crate::peer::proto::frame::{OWNER, PartMessage, PeerKey, ProcessNumber, StepProgress, ValueId};
 use crate::peer::proto::frame::{WireError, WireErrorKind, prefix};
-use crate::peer::proto::host::session::HostValue;
+use crate::peer::proto::host::session::StoredValue;
 use crate::peer::proto::payload::tensor_bytes;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -271,7 +271,7 @@ fn check_start(session: &HostSession, start: &Start, is_full: bool) -> Result<(s
     }
     let program = session.programs.get(&start.program).filter(|program| program.is_loaded);
     let program = program.ok_or_else(|| invalid("the program is not registered at the peer"))?.key;
-    let is_stored = |value: &ValueId| session.values.get(value).is_some_and(|state: &HostValue| state.is_stored);
+    let is_stored = |value: &ValueId| session.values.get(value).is_some_and(|state: &StoredValue| state.is_stored);
     if let Some((variable, _)) = start.vars.iter().find(|(_, value)| !is_stored(value)) {
         return Err(invalid(format!("the peer has no value of variable {variable}")));
     }
@@ -318,7 +318,7 @@ fn keep(
     session.value_bytes += bytes;
     for &(variable, value) in &step.assigns {
         let len = end.assigned.iter().find(|(assigned, _)| *assigned == variable).map_or(0, |(_, len)| *len);
-        session.values.insert(value, HostValue { bytes: len, is_stored: true });
+        session.values.insert(value, StoredValue { bytes: len, is_stored: true });
     }
     Ok(end.outputs)
 }

@@ -1,6 +1,6 @@
 //! The programs and values of the sessions of a host.
 
-use super::session::{HostProgram, HostSession, HostValue};
+use super::session::{HostProgram, HostSession, StoredValue};
 use super::{CallerFrame, Host, HostOutput, ProgramKey, RequestKey, SessionSlot, WorkKey, exhausted, invalid, reply};
 use crate::peer::proto::frame::{Digest, ProgramNumber, RequestNumber, ValueId, WireError, WireErrorKind};
 use crate::peer::proto::payload::tensor_bytes;
@@ -94,7 +94,7 @@ impl Host {
         if let Some(error) = refusal {
             return reply(session, CallerFrame::RequestFailed { request, error }, out);
         }
-        session.values.insert(value, HostValue { bytes, is_stored: false });
+        session.values.insert(value, StoredValue { bytes, is_stored: false });
         session.value_bytes += bytes;
         session.requests.insert(request, value);
         let key = RequestKey { session: slot, request };

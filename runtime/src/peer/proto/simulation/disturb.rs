@@ -1,0 +1,87 @@
+//! What goes wrong in a cluster.
+
+use super::cluster::{ClusterEvent, Connection, PeerCluster, ms};
+use crate::peer::proto::Time;
+use crate::peer::proto::caller::LinkLoss;
+use crate::peer::proto::host::HostInput;
+
+impl PeerCluster {
+    /// Cuts a connection. Each side learns it at some time within the failure timeout.
+    fn cut(&mut self, connection: usize) {
+        if std::mem::replace(&mut self.connections[connection].is_cut, true) {
+            return;
+        }
+        for side in 0..2 {
+            let delay = [self.rng.below(50), self.rng.below(1_500)][self.rng.below(2)];
+            self.after(delay, ClusterEvent::Lost { connection, side, loss: LinkLoss::TimedOut });
+        }
+    }
+
+    /// Starts a process again, with nothing in its memory.
+    fn restart(&mut self, node: usize) {
+        let links: Vec<(usize, usize)> = std::mem::take(&mut self.nodes[node].links).into_values().collect();
+        for (connection, side) in links {
+            self.connections[connection].is_cut = true;
+            self.connections[connection].sides[side].is_lost = true;
+            let delay = [self.rng.below(50), self.rng.below(1_500)][self.rng.below(2)];
+            let loss = if delay < 50 { LinkLoss::Closed("reset".to_owned()) } else { LinkLoss::TimedOut };
+            self.after(delay, ClusterEvent::Lost { connection, side: 1 - side, loss });
+        }
+        let incarnation = self.nodes[node].incarnation + 1;
+        let host = self.new_host(node, self.nodes[node].key, incarnation);
+        let state = &mut self.nodes[node];
+        state.incarnation = incarnation;
+        state.host = host;
+        state.runs.clear();
+        state.values.clear();
+        state.frozen_until = Time::ZERO;
+        state.tick_at = None;
+        // A user does not come back: its session dies with it.
+        if let Some(user) = &mut state.user {
+            user.is_dead = true;
+        }
+    }
+
+    pub(super) fn disturb(&mut self) {
+        if self.disturbances == 0 {
+            return;
+        }
+        self.disturbances -= 1;
+        let node = self.rng.below(self.nodes.len());
+        let what = self.rng.below(6);
+        self.note(|| format!("disturbance {what} of node{node}"));
+        self.seen.disturbances += 1;
+        match what {
+            0 | 1 if !self.connections.is_empty() => {
+                let connection = self.rng.below(self.connections.len());
+                self.cut(connection);
+            }
+            2 => {
+                let other = self.rng.below(self.nodes.len());
+                let pair = (node.min(other), node.max(other));
+                let until = self.now + ms(self.rng.below(3_000));
+                self.blocked.insert(pair, until);
+                let between = |connection: &Connection| {
+                    let nodes = [connection.sides[0].node, connection.sides[1].node];
+                    nodes.contains(&node) && nodes.contains(&other) && node != other
+                };
+                let cut: Vec<usize> =
+                    (0..self.connections.len()).filter(|&index| between(&self.connections[index])).collect();
+                cut.into_iter().for_each(|connection| self.cut(connection));
+            }
+            3 => self.restart(node),
+            // An owner that is frozen cannot keep its own bounds.
+            4 if self.nodes[node].user.is_none() => {
+                let span = [self.rng.below(300), self.rng.below(4_000)][self.rng.below(2)];
+                let until = &mut self.nodes[node].frozen_until;
+                *until = (*until).max(self.now + ms(span));
+            }
+            5 if self.nodes[node].user.is_none() && self.rng.below(3) == 0 => {
+                self.inform_host(node, HostInput::Leave { reason: "maintenance".to_owned() });
+            }
+            _ => {}
+        }
+        let delay = self.rng.below(3_000);
+        self.after(delay, ClusterEvent::Disturb);
+    }
+}
