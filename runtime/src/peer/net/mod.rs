@@ -43,6 +43,8 @@ mod link_test;
 #[cfg(test)]
 mod measure;
 mod profile;
+#[cfg(test)]
+mod simulation;
 mod socket;
 #[cfg(test)]
 mod tests;

@@ -113,8 +113,9 @@ impl NetSettings {
             .stream_receive_window(VarInt::from_u32(2 * CHUNK as u32))
             .receive_window(receive_window)
             .send_window(2 * self.send_limit() + CONTROL_WINDOW)
-            // One chunk after the other, instead of a bit of each.
-            .send_fairness(false)
+            // Without fairness, QUIC ends a stream that it has begun before one of higher priority.
+            // Chunks have different priorities, so they are sent one after the other all the same.
+            .send_fairness(true)
             .initial_rtt(self.initial_rtt)
             .initial_mtu(self.initial_mtu)
             .mtu_discovery_config(Some(mtu))

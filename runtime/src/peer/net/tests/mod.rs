@@ -4,6 +4,7 @@ mod bulk;
 mod frames;
 mod hostile;
 mod identity;
+mod simulated;
 mod tokens;
 
 use super::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
