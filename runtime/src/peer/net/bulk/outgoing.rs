@@ -230,7 +230,7 @@ pub(in super::super) async fn send_bodies(link: Link) {
         // A body of higher priority may have been queued meanwhile.
         let next = lock(&link.0.body_queue).next();
         let Some(mut chunk) = next else {
-            // The link is closing. The other side would take the end of an empty stream for a chunk.
+            // The link is closing. The other side would take the end of this stream for a chunk.
             link.0.connection.closed().await;
             return;
         };

@@ -10,15 +10,15 @@ use bytes::Bytes;
 struct SimulatedNode {
     core: Arc<NetCore>,
     addr: SocketAddr,
-    recorder: Arc<Recorder>,
-    events: Receiver<Event>,
+    recorder: Arc<EventRecorder>,
+    events: Receiver<NetEvent>,
     id: NodeId,
 }
 
 impl SimulatedNode {
     fn start(network: &Network, port: u16, profile: Profile) -> SimulatedNode {
         let (sender, events) = channel();
-        let recorder = Arc::new(Recorder {
+        let recorder = Arc::new(EventRecorder {
             allowed: Mutex::default(),
             events: Mutex::new(sender),
             on_frame: Box::new(|_, _| Ok(())),
@@ -32,7 +32,7 @@ impl SimulatedNode {
     }
 
     /// Returns the next event, within a virtual minute.
-    async fn next(&self) -> Event {
+    async fn next(&self) -> NetEvent {
         for _ in 0..600_000 {
             if let Ok(event) = self.events.try_recv() {
                 return event;
@@ -44,14 +44,14 @@ impl SimulatedNode {
 
     async fn linked(&self) -> Link {
         match self.next().await {
-            Event::Connected(link) => link,
+            NetEvent::Connected(link) => link,
             other => panic!("{other:?} instead of a link"),
         }
     }
 
     async fn lost(&self) -> LinkLost {
         loop {
-            if let Event::Lost(why) = self.next().await {
+            if let NetEvent::Lost(why) = self.next().await {
                 return why;
             }
         }
@@ -84,13 +84,13 @@ fn frames_and_bodies_arrive_over_a_bad_network() {
                 let (mut frames, mut bodies) = (0, [false; 40]);
                 while frames < 40 || bodies.contains(&false) {
                     match node.next().await {
-                        Event::Frame(frame) => {
+                        NetEvent::Frame(frame) => {
                             assert_eq!(frame, vec![frames; usize::from(frames) * 100]);
                             frames += 1;
                         }
                         // Frames 0 to i were sent before body i.
-                        Event::Begins(head, _) => assert!(head[0] < frames),
-                        Event::Bulk(head, body) => {
+                        NetEvent::Begins(head, _) => assert!(head[0] < frames),
+                        NetEvent::Bulk(head, body) => {
                             assert!(body == pattern(usize::from(head[0]) * 9000, u64::from(head[0])));
                             assert!(!std::mem::replace(&mut bodies[usize::from(head[0])], true));
                         }
@@ -139,13 +139,13 @@ fn a_short_outage_does_not_end_a_link() {
         network.cut_off(&[client.addr, server.addr]);
         there.send(vec![1]);
         there.send_bulk(vec![2], pattern(5_000_000, 3).into(), 0);
-        // Probes are sent after twice the time each, so a link needs the time again that it was cut.
+        // Each probe waits twice as long as the one before, so the next may come after 3 s.
         pass(Duration::from_millis(1500)).await;
         assert!(server.events.try_recv().is_err());
         network.cut_off(&[]);
-        assert!(matches!(server.next().await, Event::Frame(frame) if frame == [1]));
-        assert!(matches!(server.next().await, Event::Begins(..)));
-        assert!(matches!(server.next().await, Event::Bulk(_, body) if body == pattern(5_000_000, 3)));
+        assert!(matches!(server.next().await, NetEvent::Frame(frame) if frame == [1]));
+        assert!(matches!(server.next().await, NetEvent::Begins(..)));
+        assert!(matches!(server.next().await, NetEvent::Bulk(_, body) if body == pattern(5_000_000, 3)));
     });
 }
 
@@ -172,13 +172,13 @@ fn frames_do_not_wait_behind_bodies() {
     simulate(async {
         let (_client, server, there, _back) = pair(&Network::new(1, SLOW), Profile::Lan).await;
         there.send_bulk(Vec::new(), vec![1; 50_000_000].into(), 0);
-        assert!(matches!(server.next().await, Event::Begins(..)));
+        assert!(matches!(server.next().await, NetEvent::Begins(..)));
         let mut worst = Duration::ZERO;
         for i in 0..50_u8 {
             pass(Duration::from_millis(20)).await;
             there.send(vec![i]);
             let (event, after) = timed(server.next()).await;
-            assert!(matches!(event, Event::Frame(frame) if frame == [i]), "the body needs four seconds");
+            assert!(matches!(event, NetEvent::Frame(frame) if frame == [i]), "the body needs four seconds");
             worst = worst.max(after);
         }
         // A trip and the queue take 15 ms, a chunk of the body 160 ms.
@@ -193,12 +193,12 @@ fn bodies_of_higher_priority_overtake_others() {
         for (name, priority, len) in [(0, 0, 20_000_000), (1, -5, 3_000_000), (2, 7, 3_000_000), (3, 7, 3_000_000)] {
             there.send_bulk(vec![name], vec![name; len].into(), priority);
             if name == 0 {
-                assert!(matches!(server.next().await, Event::Begins(..)));
+                assert!(matches!(server.next().await, NetEvent::Begins(..)));
             }
         }
         let mut order = Vec::new();
         while order.len() < 4 {
-            if let Event::Bulk(head, _) = server.next().await {
+            if let NetEvent::Bulk(head, _) = server.next().await {
                 order.extend(head);
             }
         }
@@ -213,7 +213,7 @@ fn packets_grow_to_what_the_network_takes() {
             let weather = Weather { mtu, ..Weather::FAIR };
             let (_client, server, there, _back) = pair(&Network::new(1, weather), profile).await;
             there.send_bulk(Vec::new(), vec![1; 10_000_000].into(), 0);
-            while !matches!(server.next().await, Event::Bulk(..)) {}
+            while !matches!(server.next().await, NetEvent::Bulk(..)) {}
             pass(Duration::from_secs(2)).await;
             let found = usize::from(there.stats().mtu);
             assert!((least..=mtu).contains(&found), "{found}");
@@ -231,7 +231,7 @@ fn a_body_that_never_ends_ends_the_link() {
         let head = super::super::wire::TransferHead { frames_before: 0, head_len: 0 };
         let mut stream = there.0.connection.open_uni().await.unwrap();
         stream.write_all(&[header.encode(), head.encode()].concat()).await.unwrap();
-        assert!(matches!(server.next().await, Event::Begins(..)));
+        assert!(matches!(server.next().await, NetEvent::Begins(..)));
         let (lost, after) = timed(server.lost()).await;
         assert_eq!(lost, LinkLost::Violation("a body began and did not end".to_owned()));
         assert!(after < Duration::from_secs(25), "{after:?}");
