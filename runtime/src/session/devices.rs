@@ -1,7 +1,7 @@
 //! The devices of a session.
 
 use crate::device::{CpuDevice, Device, SimulatedDevice, measure};
-use crate::device::{DeviceId, DeviceInfo, Link, Topology};
+use crate::device::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 use crate::flow;
 use crate::place::Rules;
 use anabranch_dsl::Result;
@@ -77,7 +77,7 @@ impl Devices {
             true => SimulatedDevice::topology(simulated)?,
             false => {
                 let is_cpu = |id: DeviceId| id.index() < n;
-                let link = |from, to| if is_cpu(from) && is_cpu(to) { Link::LOCAL } else { Link::GPU };
+                let link = |from, to| if is_cpu(from) && is_cpu(to) { LinkSpeed::LOCAL } else { LinkSpeed::GPU };
                 let devices = (0..n as u32)
                     .map(DeviceInfo::cpu)
                     .chain(gpus.iter().zip(0..).map(|(gpu, i)| gpu.info(i)))
