@@ -53,7 +53,8 @@ pub(super) const MAX_CHUNK_STREAMS: u32 = 512;
 impl NetSettings {
     pub(super) fn new(profile: Profile, failure_timeout: Duration) -> NetSettings {
         let (max_mtu, initial_mtu, rtt_ms, initial_window, bulk_window, socket_buffer) = match profile {
-            Profile::Loopback => (LOOPBACK_MTU, LOOPBACK_MTU, 10, 1 << 20, 16 << 20, 8 << 20),
+            // A small window stays within the socket's buffer, where packets would be lost.
+            Profile::Loopback => (LOOPBACK_MTU, LOOPBACK_MTU, 10, 1 << 20, 4 << 20, 8 << 20),
             // 9000 bytes of an Ethernet jumbo frame, less the headers of IPv4 and UDP.
             Profile::Lan => (8972, 1200, 20, 1 << 20, 32 << 20, 8 << 20),
             // 1500 bytes, less those of IPv6 and UDP.
