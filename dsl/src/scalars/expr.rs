@@ -6,15 +6,15 @@ use crate::DType;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalarExpr {
     pub(super) nodes: Vec<(ExprNode, DType)>,
-    pub(super) result: NodeId,
-    pub(super) far: Option<NodeId>,
+    pub(super) result: ExprNodeId,
+    pub(super) far: Option<ExprNodeId>,
 }
 
 /// The index of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NodeId(pub(super) u16);
+pub struct ExprNodeId(pub(super) u16);
 
-impl NodeId {
+impl ExprNodeId {
     /// Returns the position in the list of nodes.
     pub fn index(self) -> usize {
         usize::from(self.0)
@@ -29,11 +29,11 @@ pub enum ExprNode {
     /// A constant: the bits of the element, extended with zeros.
     Constant(u64),
     /// A function of one value.
-    Unary(UnaryOp, NodeId),
+    Unary(UnaryOp, ExprNodeId),
     /// A function of two values.
-    Binary(BinaryOp, NodeId, NodeId),
+    Binary(BinaryOp, ExprNodeId, ExprNodeId),
     /// A function of three values.
-    Ternary(TernaryOp, NodeId, NodeId, NodeId),
+    Ternary(TernaryOp, ExprNodeId, ExprNodeId, ExprNodeId),
 }
 
 /// A primitive with one operand. The traits of the [module](super) define the semantics.
@@ -115,8 +115,8 @@ impl ScalarExpr {
     /// Returns the function that chooses the second or the third argument, of a type, by the first.
     pub fn select(dtype: DType) -> ScalarExpr {
         let arguments = [(0, DType::Bool), (1, dtype), (2, dtype)].map(|(i, dtype)| (ExprNode::Argument(i), dtype));
-        let select = (ExprNode::Ternary(TernaryOp::Select, NodeId(0), NodeId(1), NodeId(2)), dtype);
-        ScalarExpr { nodes: arguments.into_iter().chain([select]).collect(), result: NodeId(3), far: None }
+        let select = (ExprNode::Ternary(TernaryOp::Select, ExprNodeId(0), ExprNodeId(1), ExprNodeId(2)), dtype);
+        ScalarExpr { nodes: arguments.into_iter().chain([select]).collect(), result: ExprNodeId(3), far: None }
     }
 
     /// Returns the nodes with their types, in order.
@@ -125,22 +125,22 @@ impl ScalarExpr {
     }
 
     /// Returns the node with the given number.
-    pub fn node(&self, id: NodeId) -> ExprNode {
+    pub fn node(&self, id: ExprNodeId) -> ExprNode {
         self.nodes[id.index()].0
     }
 
     /// Returns the type of a node.
-    pub fn dtype(&self, id: NodeId) -> DType {
+    pub fn dtype(&self, id: ExprNodeId) -> DType {
         self.nodes[id.index()].1
     }
 
     /// Returns the node with the value of the function.
-    pub fn result(&self) -> NodeId {
+    pub fn result(&self) -> ExprNodeId {
         self.result
     }
 
     /// Returns the node that is true for arguments [beyond](super::Beyond) the function's domain.
-    pub fn far(&self) -> Option<NodeId> {
+    pub fn far(&self) -> Option<ExprNodeId> {
         self.far
     }
 

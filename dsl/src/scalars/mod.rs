@@ -42,7 +42,7 @@ pub mod wgsl;
 
 pub use erf::{erf, gelu};
 pub use exp::{cosh, exp, expm1, sigmoid, silu, sinh, softplus, tanh};
-pub use expr::{BinaryOp, ExprNode, NodeId, ScalarExpr, TernaryOp, UnaryOp};
+pub use expr::{BinaryOp, ExprNode, ExprNodeId, ScalarExpr, TernaryOp, UnaryOp};
 pub use format::Format;
 pub use inverse::{acos, asin, atan, atan2};
 pub use log::{log, log1p};

@@ -1,7 +1,7 @@
 //! Recording of scalar functions as [`ScalarExpr`].
 
 use super::{
-    Arithmetic, BinaryOp, Bitwise, Comparable, ExprNode, Mask, NodeId, Real, ScalarExpr, TernaryOp, UnaryOp, is_far,
+    Arithmetic, BinaryOp, Bitwise, Comparable, ExprNode, ExprNodeId, Mask, Real, ScalarExpr, TernaryOp, UnaryOp, is_far,
 };
 use crate::{DType, Element};
 use rustc_hash::FxHashMap;
@@ -18,18 +18,18 @@ pub struct Recorder {
 #[derive(Debug, Default)]
 struct Nodes {
     list: Vec<(ExprNode, DType)>,
-    known: FxHashMap<(ExprNode, DType), NodeId>,
+    known: FxHashMap<(ExprNode, DType), ExprNodeId>,
 }
 
 impl Recorder {
     // Not inlined, and neither is `record`: both would be copied into the recording of each
     // function.
     #[inline(never)]
-    fn push(&self, node: ExprNode, dtype: DType) -> NodeId {
+    fn push(&self, node: ExprNode, dtype: DType) -> ExprNodeId {
         let Nodes { list, known } = &mut *self.nodes.borrow_mut();
         *known.entry((node, dtype)).or_insert_with(|| {
             list.push((node, dtype));
-            NodeId(u16::try_from(list.len() - 1).expect("a scalar function has few nodes"))
+            ExprNodeId(u16::try_from(list.len() - 1).expect("a scalar function has few nodes"))
         })
     }
 
@@ -39,7 +39,7 @@ impl Recorder {
 
     /// Records a function that yields its result and whether its argument is far.
     #[inline(never)]
-    fn record(f: &dyn Fn(&Recorder) -> (NodeId, Option<NodeId>)) -> ScalarExpr {
+    fn record(f: &dyn Fn(&Recorder) -> (ExprNodeId, Option<ExprNodeId>)) -> ScalarExpr {
         let recorder = Recorder::default();
         let (result, far) = f(&recorder);
         ScalarExpr { nodes: recorder.nodes.into_inner().list, result, far }
@@ -72,7 +72,7 @@ impl Recorder {
 /// A value of type `T` that is being recorded.
 pub struct Recorded<'r, T> {
     recorder: &'r Recorder,
-    id: NodeId,
+    id: ExprNodeId,
     ty: PhantomData<T>,
 }
 

@@ -8,7 +8,7 @@
 //! NaN, which would be an error of the shader.
 
 use super::expr::argument_name;
-use super::{BinaryOp, ExprNode, NodeId, ScalarExpr, TernaryOp, UnaryOp};
+use super::{BinaryOp, ExprNode, ExprNodeId, ScalarExpr, TernaryOp, UnaryOp};
 use crate::DType;
 use std::fmt::Write;
 
@@ -71,7 +71,7 @@ impl ScalarExpr {
     }
 
     /// Returns the expression of an operand.
-    fn wgsl_value(&self, id: NodeId) -> String {
+    fn wgsl_value(&self, id: ExprNodeId) -> String {
         match self.node(id) {
             ExprNode::Argument(i) => argument_name(i).to_owned(),
             ExprNode::Constant(bits) => match self.dtype(id) {
@@ -92,7 +92,7 @@ impl ScalarExpr {
         }
     }
 
-    fn wgsl_unary(&self, op: UnaryOp, x: NodeId, result: DType) -> String {
+    fn wgsl_unary(&self, op: UnaryOp, x: ExprNodeId, result: DType) -> String {
         let v = self.wgsl_value(x);
         match op {
             // WGSL has no negative unsigned integers.
@@ -112,7 +112,7 @@ impl ScalarExpr {
         }
     }
 
-    fn wgsl_binary(&self, op: BinaryOp, x: NodeId, y: NodeId) -> String {
+    fn wgsl_binary(&self, op: BinaryOp, x: ExprNodeId, y: ExprNodeId) -> String {
         let (dtype, a, b) = (self.dtype(x), self.wgsl_value(x), self.wgsl_value(y));
         let is_float = dtype == DType::F32;
         match op {

@@ -8,7 +8,7 @@
 
 use super::cpu::{CpuKernel, Loaded};
 use super::{CpuDevice, DeviceBuffer, Step, Ticket};
-use super::{DeviceInfo, Link, Topology};
+use super::{DeviceInfo, LinkSpeed, Topology};
 use crate::cpu::program::CompileOptions;
 use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
@@ -49,13 +49,13 @@ pub(crate) fn measured(topology: &Topology, device: &Arc<CpuDevice>) -> Result<T
     };
     let info =
         |d: &DeviceInfo| DeviceInfo { flops: rates.flops, bandwidth: rates.bandwidth, launch: rates.launch, ..*d };
-    let link = Link { bandwidth: rates.bandwidth, latency: rates.latency };
+    let link = LinkSpeed { bandwidth: rates.bandwidth, latency: rates.latency };
     let mut measured = Topology::new(topology.devices.iter().map(info).collect(), |_, _| link);
     measured.alone = topology.alone;
     Ok(measured)
 }
 
-/// The measured rates, as in [`DeviceInfo`] and [`Link`].
+/// The measured rates, as in [`DeviceInfo`] and [`LinkSpeed`].
 struct Rates {
     flops: f64,
     bandwidth: f64,

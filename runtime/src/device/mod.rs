@@ -50,7 +50,7 @@ pub(crate) use executable::{Crossing, Executable, StepCx};
 pub(crate) use opaque::OpaqueDevice;
 pub use simulated::SimulatedDevice;
 pub(crate) use step::{Event, PrintTo, Step, Ticket};
-pub(crate) use topology::{DeviceId, DeviceInfo, Link, Topology};
+pub(crate) use topology::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::{Node, Op, Value};

@@ -8,7 +8,7 @@
 use super::cost::kernel_seconds;
 use super::cpu::{CpuKernel, moved};
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket};
-use super::{DeviceId, DeviceInfo, Link, Topology};
+use super::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 use crate::cpu::program::CompileOptions;
 use anabranch_dsl::device::{DeviceName, LOCAL};
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result};
@@ -113,7 +113,7 @@ impl SimulatedDevice {
         }
         let link = |from: DeviceId| {
             let from = &devices[from.index()];
-            Link { bandwidth: from.link_bandwidth, latency: from.link_latency.as_secs_f64() }
+            LinkSpeed { bandwidth: from.link_bandwidth, latency: from.link_latency.as_secs_f64() }
         };
         Ok(Topology::new(infos, |from, _| link(from)).with_host_links(link))
     }
@@ -145,7 +145,7 @@ impl ClockedDevice {
         &self,
         values: Vec<DeviceBuffer>,
         [from, to]: [MemorySpace; 2],
-        link: Link,
+        link: LinkSpeed,
         step: &Step,
         ticket: Ticket,
     ) -> Progress {

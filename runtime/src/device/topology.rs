@@ -67,27 +67,27 @@ impl DeviceInfo {
 
 /// The speed of transfers from one device to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Link {
+pub(crate) struct LinkSpeed {
     /// Bytes per second.
     pub(crate) bandwidth: f64,
     /// Fixed time of a message in seconds, including the wake-up of the receiver.
     pub(crate) latency: f64,
 }
 
-impl Link {
+impl LinkSpeed {
     /// The link between CPU devices of one process.
     ///
     /// Values are passed by reference and read from shared memory or the cache of another core. The
     /// latency is that of a channel to a sleeping thread.
-    pub(crate) const LOCAL: Link = Link { bandwidth: 10e9, latency: 10e-6 };
+    pub(crate) const LOCAL: LinkSpeed = LinkSpeed { bandwidth: 10e9, latency: 10e-6 };
 
     /// The assumed link between two processes: a local network of 10 Gbit/s, of which encryption on
     /// one core leaves about half.
     #[cfg(feature = "peers")]
-    pub(crate) const PEER: Link = Link { bandwidth: 0.6e9, latency: 100e-6 };
+    pub(crate) const PEER: LinkSpeed = LinkSpeed { bandwidth: 0.6e9, latency: 100e-6 };
 
     /// The assumed link between a GPU and another device: a bus, and a thread that waits.
-    pub(crate) const GPU: Link = Link { bandwidth: 8e9, latency: 30e-6 };
+    pub(crate) const GPU: LinkSpeed = LinkSpeed { bandwidth: 8e9, latency: 30e-6 };
 }
 
 /// The devices of a session and the links between them.
@@ -97,9 +97,9 @@ pub(crate) struct Topology {
     pub(crate) devices: Vec<DeviceInfo>,
     /// Links in row-major order: from the first device to each other device, and so on. The
     /// diagonal is unused.
-    links: Vec<Link>,
+    links: Vec<LinkSpeed>,
     /// The link between each device and the host.
-    host_links: Vec<Link>,
+    host_links: Vec<LinkSpeed>,
     /// Speedup of parallel operations if one device runs the whole graph and thus has all cores.
     pub(crate) alone: f64,
 }
@@ -109,14 +109,14 @@ impl Topology {
     ///
     /// # Panics
     /// Panics if there is no device, or if two have the same name.
-    pub(crate) fn new(devices: Vec<DeviceInfo>, link: impl Fn(DeviceId, DeviceId) -> Link) -> Topology {
+    pub(crate) fn new(devices: Vec<DeviceInfo>, link: impl Fn(DeviceId, DeviceId) -> LinkSpeed) -> Topology {
         assert!(!devices.is_empty(), "a session has a device");
         for (i, d) in devices.iter().enumerate() {
             assert!(devices[..i].iter().all(|e| e.name != d.name), "two devices have the name {}", d.name);
         }
         let ids = || (0..devices.len()).map(DeviceId::from_index);
         let links = ids().flat_map(|from| ids().map(move |to| (from, to))).map(|(from, to)| link(from, to)).collect();
-        let host_links = vec![Link::LOCAL; devices.len()];
+        let host_links = vec![LinkSpeed::LOCAL; devices.len()];
         Topology { devices, links, host_links, alone: 1.0 }
     }
 
@@ -125,7 +125,7 @@ impl Topology {
     pub(crate) fn with_gpus(cpus: usize, gpus: usize) -> Topology {
         let gpu = |i| DeviceInfo { name: DeviceName::local(DeviceKind::Gpu, i), ..DeviceInfo::cpu(i) };
         let devices = (0..cpus as u32).map(DeviceInfo::cpu).chain((0..gpus as u32).map(gpu));
-        Topology::new(devices.collect(), |_, _| Link::LOCAL)
+        Topology::new(devices.collect(), |_, _| LinkSpeed::LOCAL)
     }
 
     /// Returns `n` equal CPU devices of this process.
@@ -136,7 +136,7 @@ impl Topology {
 
     /// Returns the topology with `link` between each device and the host.
     #[must_use]
-    pub(crate) fn with_host_links(mut self, link: impl Fn(DeviceId) -> Link) -> Topology {
+    pub(crate) fn with_host_links(mut self, link: impl Fn(DeviceId) -> LinkSpeed) -> Topology {
         self.host_links = self.ids().map(link).collect();
         self
     }
@@ -152,12 +152,12 @@ impl Topology {
     }
 
     /// Returns the link from one device to another.
-    pub(crate) fn link(&self, from: DeviceId, to: DeviceId) -> Link {
+    pub(crate) fn link(&self, from: DeviceId, to: DeviceId) -> LinkSpeed {
         self.links[from.index() * self.devices.len() + to.index()]
     }
 
     /// Returns the link between a device and the host.
-    pub(crate) fn host_link(&self, of: DeviceId) -> Link {
+    pub(crate) fn host_link(&self, of: DeviceId) -> LinkSpeed {
         self.host_links[of.index()]
     }
 

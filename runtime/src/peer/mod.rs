@@ -48,9 +48,9 @@ mod workers;
 
 pub use address::PeerAddress;
 pub(crate) use cluster::ClusterOptions;
+pub use net::{JoinToken, NodeId, NodeKey, Profile};
 #[cfg(feature = "testing")]
 pub use proto::hostile::fuzz_frame;
-pub use net::{JoinToken, NodeId, NodeKey, Profile};
 pub use serve::{Peer, PeerOptions, PeerStatus};
 pub(crate) use session::RemoteDevices;
 

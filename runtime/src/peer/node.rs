@@ -14,7 +14,7 @@ use super::cluster::Cluster;
 use super::net::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Destination, announce, decode, encode};
-use super::proto::frame::{WireFrame, Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport};
+use super::proto::frame::{Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport, WireFrame};
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};

@@ -4,8 +4,8 @@ use super::net::Link;
 use super::node::{Node, lock, send};
 use super::proto::codec::pieces;
 use super::proto::frame::{
-    CallerFrame, WireFrame, OWNER, PartMessage, PeerFrame, PrintStream, ProcessNumber, SessionId, StepFault, StepMessage,
-    StepNumber,
+    CallerFrame, OWNER, PartMessage, PeerFrame, PrintStream, ProcessNumber, SessionId, StepFault, StepMessage,
+    StepNumber, WireFrame,
 };
 use super::proto::host::{Begin, StepEnd};
 use super::server::{Server, to_wire};

@@ -7,7 +7,7 @@ use super::participant::{self, step_message};
 use super::program::ProgramSpec;
 use super::proto::Time;
 use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramState, StepPlan};
-use super::proto::frame::{Digest, WireFrame, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber};
+use super::proto::frame::{Digest, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber, WireFrame};
 use super::remote_device::RemoteValue;
 use crate::device::{DeviceBuffer, DeviceId, MemorySpace};
 use crate::flow::executor::DeviceMessage;

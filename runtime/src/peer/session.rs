@@ -5,7 +5,7 @@ use super::cluster::{Cluster, ClusterOptions, ValuesAt};
 use super::program::{ProgramDevice, ProgramSpec, name_of_device};
 use super::remote_device::RemoteDevice;
 use super::remote_step::RemoteProgram;
-use crate::device::{CompileOptions, Device, DeviceId, DeviceInfo, Link};
+use crate::device::{CompileOptions, Device, DeviceId, DeviceInfo, LinkSpeed};
 use crate::flow::PartitionOptions;
 use crate::flow::distributed::DistributedGraph;
 use crate::flow::remote::{ProcessId, Processes};
@@ -21,7 +21,7 @@ pub(crate) struct RemoteDevices {
     /// The devices of peers, in order.
     infos: Vec<(ProcessId, DeviceInfo)>,
     /// The link to each peer, as placement sees it.
-    links: Vec<Link>,
+    links: Vec<LinkSpeed>,
 }
 
 impl RemoteDevices {
@@ -49,9 +49,9 @@ impl RemoteDevices {
             links.push(match measure {
                 true => {
                     let report = cluster.test_link(process)?;
-                    Link { bandwidth: report.bandwidth(), latency: report.latency().as_secs_f64() }
+                    LinkSpeed { bandwidth: report.bandwidth(), latency: report.latency().as_secs_f64() }
                 }
-                false => Link::PEER,
+                false => LinkSpeed::PEER,
             });
         }
         Ok(RemoteDevices { cluster, infos, links })
@@ -68,12 +68,14 @@ impl RemoteDevices {
     }
 
     /// Returns the link between two processes, or between a peer and the caller.
-    pub(crate) fn link(&self, from: ProcessId, to: ProcessId) -> Link {
+    pub(crate) fn link(&self, from: ProcessId, to: ProcessId) -> LinkSpeed {
         let of = |ProcessId(process): ProcessId| (process > 0).then(|| self.links[process as usize - 1]);
         match (of(from), of(to)) {
-            (Some(a), Some(b)) => Link { bandwidth: a.bandwidth.min(b.bandwidth), latency: a.latency.max(b.latency) },
+            (Some(a), Some(b)) => {
+                LinkSpeed { bandwidth: a.bandwidth.min(b.bandwidth), latency: a.latency.max(b.latency) }
+            }
             (Some(link), None) | (None, Some(link)) => link,
-            (None, None) => Link::LOCAL,
+            (None, None) => LinkSpeed::LOCAL,
         }
     }
 

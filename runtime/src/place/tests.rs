@@ -1,7 +1,7 @@
 //! Placement of small and of model-like graphs.
 
 use super::*;
-use crate::device::Link;
+use crate::device::LinkSpeed;
 use anabranch_dsl::ir::{GraphBuilder, Op};
 use anabranch_dsl::ops::prim;
 use anabranch_dsl::{TensorType, corpus, trace};
@@ -127,11 +127,11 @@ fn the_best_single_device_is_the_fastest() {
     let mut devices = Topology::cpus(3).devices;
     devices[1].flops *= 20.0;
     devices[1].bandwidth *= 20.0;
-    let topology = Topology::new(devices, |_, _| Link::LOCAL);
+    let topology = Topology::new(devices, |_, _| LinkSpeed::LOCAL);
     let graph = chains(1, 4, 512);
     assert_eq!(placed(&graph, &topology).devices(&graph), [DeviceId::from_index(1)]);
     // With a slow link, nothing is split.
-    let slow = Link { bandwidth: 1e6, latency: 1e-3 };
+    let slow = LinkSpeed { bandwidth: 1e6, latency: 1e-3 };
     let graph = chains(2, 1, 256);
     let topology = Topology::new(Topology::cpus(2).devices, |_, _| slow);
     assert_eq!(placed(&graph, &topology).devices(&graph).len(), 1);

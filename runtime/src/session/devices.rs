@@ -1,7 +1,7 @@
 //! The devices of a session.
 
 use crate::device::{CpuDevice, Device, SimulatedDevice, measure};
-use crate::device::{DeviceId, DeviceInfo, Link, Topology};
+use crate::device::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 use crate::flow;
 use crate::flow::remote::{ProcessId, Processes};
 #[cfg(feature = "peers")]
@@ -91,20 +91,20 @@ impl Devices {
                 (Some(remote), Some(index)) => remote.process(index),
                 _ => ProcessId::CALLER,
             };
-            let between = move |from, to| remote.map_or(Link::LOCAL, |remote| remote.link(from, to));
+            let between = move |from, to| remote.map_or(LinkSpeed::LOCAL, |remote| remote.link(from, to));
             (infos, process, between)
         };
         #[cfg(not(feature = "peers"))]
         let (remote_infos, process_of, link_between) =
-            (Vec::new(), |_: DeviceId| ProcessId::CALLER, |_: ProcessId, _: ProcessId| Link::LOCAL);
+            (Vec::new(), |_: DeviceId| ProcessId::CALLER, |_: ProcessId, _: ProcessId| LinkSpeed::LOCAL);
         let mut topology = match is_simulated {
             true => SimulatedDevice::topology(simulated)?,
             false => {
                 let is_gpu = |id: DeviceId| (n..n_local).contains(&id.index());
                 let link = |from, to| match (process_of(from), process_of(to)) {
                     (a, b) if a != b => link_between(a, b),
-                    _ if is_gpu(from) || is_gpu(to) => Link::GPU,
-                    _ => Link::LOCAL,
+                    _ if is_gpu(from) || is_gpu(to) => LinkSpeed::GPU,
+                    _ => LinkSpeed::LOCAL,
                 };
                 let devices = (0..n as u32)
                     .map(DeviceInfo::cpu)

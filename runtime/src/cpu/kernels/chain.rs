@@ -17,7 +17,7 @@ use super::elementwise::{Arg, MapOp};
 use crate::cpu::vector::{InstructionSet, Lane, PortableVector, Task, Vector};
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::Effort;
-use anabranch_dsl::scalars::{BinaryOp, ExprNode, NodeId, ScalarExpr, UnaryOp};
+use anabranch_dsl::scalars::{BinaryOp, ExprNode, ExprNodeId, ScalarExpr, UnaryOp};
 use std::mem::MaybeUninit;
 
 /// Maximum number of instructions.
@@ -144,14 +144,14 @@ impl Instrs {
     }
 
     fn of_form(form: &ScalarExpr) -> Option<Instrs> {
-        let is_argument = |id: NodeId, i: u8| form.node(id) == ExprNode::Argument(i);
+        let is_argument = |id: ExprNodeId, i: u8| form.node(id) == ExprNode::Argument(i);
         if let ExprNode::Binary(op, a, b) = form.node(form.result())
             && is_argument(a, 0)
             && is_argument(b, 1)
         {
             return opcodes(op).map(Instrs::Binary);
         }
-        let number = |id: NodeId| match (form.node(id), form.dtype(id)) {
+        let number = |id: ExprNodeId| match (form.node(id), form.dtype(id)) {
             (ExprNode::Constant(bits), DType::F32) => Some(f64::from(f32::from_bits(bits as u32))),
             (ExprNode::Constant(bits), DType::F64) => Some(f64::from_bits(bits)),
             _ => None,

@@ -24,7 +24,7 @@
 //! | frame, head of a body | 64 KiB |
 //! | body | 4 GiB |
 //! | bodies received at a time on a link | 256, 8 GiB |
-//! | bytes of bodies on their way | 16, 32 or 64 MiB, by profile |
+//! | bytes of bodies on their way to a link | 4, 32 or 64 MiB, by profile |
 //! | frames that wait to be sent on a link | 16 MiB |
 //! | bodies that wait to be sent on a link | 65,536 |
 //! | connections that are not admitted yet | [`NetOptions::max_handshakes`], 4 KiB each |
@@ -43,6 +43,8 @@ mod link_test;
 #[cfg(test)]
 mod measure;
 mod profile;
+#[cfg(test)]
+mod simulation;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -52,11 +54,10 @@ mod wire;
 
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
-pub(crate) use link::{Link, LinkId, LinkStats};
+pub(crate) use link::Link;
 pub(crate) use link_test::LinkReport;
 pub use profile::Profile;
 pub use token::JoinToken;
-pub(crate) use wire::{MAX_BODY, MAX_FRAME};
 
 use anabranch_dsl::Diagnostic;
 use std::net::SocketAddr;

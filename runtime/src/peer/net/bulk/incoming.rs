@@ -39,8 +39,6 @@ pub(in super::super) struct IncomingBodies {
     reported: Credit,
     /// The number of chunk streams that are being read.
     readers: u32,
-    /// Grows whenever bytes of bodies arrive.
-    progress: u64,
 }
 
 /// The maximum number of transfers that begin before an earlier one does.
@@ -64,7 +62,6 @@ impl IncomingBodies {
             received: Credit::default(),
             reported: Credit::default(),
             readers: 0,
-            progress: 0,
         }
     }
 
@@ -120,7 +117,7 @@ impl IncomingBodies {
 
     /// Copies bytes of a claimed chunk.
     fn write(&mut self, transfer: u64, at: u64, bytes: &[u8]) {
-        self.progress += 1;
+        self.received.bytes += bytes.len() as u64;
         if let Some(body) = self.open.get_mut(&transfer)
             && !body.is_test
         {
@@ -128,9 +125,8 @@ impl IncomingBodies {
         }
     }
 
-    /// Counts a chunk that was read.
+    /// Counts a chunk that was read to its end.
     fn end_chunk(&mut self, header: &ChunkHeader) -> AfterChunk {
-        self.received.bytes += header.len();
         let Some(body) = self.open.get_mut(&header.transfer) else { return AfterChunk::Nothing };
         body.missing -= 1;
         if body.missing > 0 {
@@ -179,7 +175,7 @@ pub(in super::super) async fn watch_progress(link: Link) {
         tokio::time::sleep(interval).await;
         let now = {
             let incoming = lock(&link.0.incoming);
-            (incoming.readers > 0 || !incoming.open.is_empty()).then_some((incoming.progress, incoming.announced))
+            (incoming.readers > 0 || !incoming.open.is_empty()).then_some((incoming.received, incoming.announced))
         };
         stalled = if now.is_some() && now == before { stalled + 1 } else { 0 };
         if stalled >= 3 {
@@ -207,13 +203,19 @@ async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Optio
     while at < end {
         let mut batch: [Bytes; 32] = Default::default();
         let count = pieces.some(&mut batch).await?;
-        let mut incoming = lock(&link.0.incoming);
-        for piece in &batch[..count] {
-            if piece.len() as u64 > end - at {
-                return Err(Some("a chunk is longer than its header says".to_owned()));
+        let credit = {
+            let mut incoming = lock(&link.0.incoming);
+            for piece in &batch[..count] {
+                if piece.len() as u64 > end - at {
+                    return Err(Some("a chunk is longer than its header says".to_owned()));
+                }
+                incoming.write(header.transfer, at, piece);
+                at += piece.len() as u64;
             }
-            incoming.write(header.transfer, at, piece);
-            at += piece.len() as u64;
+            incoming.report(None)
+        };
+        if let Some(credit) = credit {
+            link.send_control(&ControlFrame::Credit(credit));
         }
     }
     pieces.end().await?;

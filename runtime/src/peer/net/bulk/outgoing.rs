@@ -10,8 +10,18 @@ use std::collections::BinaryHeap;
 /// The maximum number of bodies that wait to be sent on a link.
 const MAX_QUEUED_BODIES: usize = 1 << 16;
 
-/// Priorities lie between its negative and itself: those of control streams are higher.
-const HIGHEST_PRIORITY: i32 = 1 << 30;
+/// The bits of a stream's priority that order the chunks of bodies of equal priority.
+const ORDER_BITS: u32 = 21;
+
+/// The highest priority of a body that the priorities of streams distinguish. Its negative is the
+/// lowest. Beyond, bodies are begun in the right order, and their first chunks sent in turn.
+const HIGHEST_PRIORITY: i32 = (1 << (30 - ORDER_BITS)) - 1;
+
+/// Returns the priority of the stream of a chunk: the lower, the later it was begun.
+fn stream_priority(body_priority: i32, chunk: u64) -> i32 {
+    let order = (1 << ORDER_BITS) - 1 - (chunk % (1 << ORDER_BITS)) as i32;
+    (body_priority.clamp(-HIGHEST_PRIORITY, HIGHEST_PRIORITY) << ORDER_BITS) + order
+}
 
 /// A body that is sent or waits to be.
 pub(in super::super) struct OutgoingBody {
@@ -29,22 +39,13 @@ pub(in super::super) struct OutgoingBody {
 
 impl OutgoingBody {
     pub(in super::super) fn new(head: Vec<u8>, frames_before: u64, body: Bytes, priority: i32) -> OutgoingBody {
-        OutgoingBody {
-            priority: priority.clamp(-HIGHEST_PRIORITY, HIGHEST_PRIORITY),
-            sequence: 0,
-            is_test: false,
-            head,
-            frames_before,
-            body,
-            transfer: 0,
-            next_chunk: 0,
-        }
+        OutgoingBody { priority, sequence: 0, is_test: false, head, frames_before, body, transfer: 0, next_chunk: 0 }
     }
 
     /// A body that the other side only measures.
     pub(in super::super) fn test(number: u64, body: Bytes) -> OutgoingBody {
         let head = number.to_le_bytes().to_vec();
-        OutgoingBody { is_test: true, ..OutgoingBody::new(head, 0, body, -HIGHEST_PRIORITY) }
+        OutgoingBody { is_test: true, ..OutgoingBody::new(head, 0, body, i32::MIN) }
     }
 
     fn len(&self) -> u64 {
@@ -84,6 +85,7 @@ impl Eq for OutgoingBody {}
 
 /// A chunk to be sent now.
 struct OutgoingChunk {
+    /// The priority of its stream.
     priority: i32,
     /// The header, for a first chunk the head, and the bytes.
     pieces: [Bytes; 3],
@@ -97,6 +99,8 @@ pub(in super::super) struct BodyQueue {
     waiting: BinaryHeap<OutgoingBody>,
     begun: BinaryHeap<OutgoingBody>,
     sequence: u64,
+    /// The number of chunks that were sent.
+    chunks: u64,
     /// Bytes of chunks, transfers begun, and the sum of their lengths.
     sent: Credit,
     /// The same, as the other side has reported them.
@@ -113,6 +117,7 @@ impl BodyQueue {
             waiting: BinaryHeap::new(),
             begun: BinaryHeap::new(),
             sequence: 0,
+            chunks: 0,
             sent: Credit::default(),
             credit: Credit::default(),
             window: greeting.window.min(send_limit),
@@ -202,9 +207,10 @@ impl BodyQueue {
         }
         let (offset, len) = (header.offset() as usize, header.len() as usize);
         let chunk = OutgoingChunk {
-            priority: body.priority,
+            priority: stream_priority(body.priority, self.chunks),
             pieces: [prefix.into(), head, body.body.slice(offset..offset + len)],
         };
+        self.chunks += 1;
         self.sent.bytes += len as u64;
         body.next_chunk += 1;
         if body.next_chunk < chunks_of(header.total) {
@@ -224,11 +230,11 @@ pub(in super::super) async fn send_bodies(link: Link) {
         // A body of higher priority may have been queued meanwhile.
         let next = lock(&link.0.body_queue).next();
         let Some(mut chunk) = next else {
-            // The link is closing. The other side would take the end of an empty stream for a chunk.
+            // The link is closing. The other side would take the end of this stream for a chunk.
             link.0.connection.closed().await;
             return;
         };
-        if chunk.priority != 0 && stream.set_priority(chunk.priority).is_err() {
+        if stream.set_priority(chunk.priority).is_err() {
             return;
         }
         if stream.write_all_chunks(&mut chunk.pieces).await.is_err() {

@@ -11,7 +11,9 @@ fn bodies_of_all_lengths_arrive() {
     for (i, len) in [0, 1, 5000, chunk - 1, chunk, chunk + 1, 20_000_000].into_iter().enumerate() {
         let body = pattern(len, i as u64);
         there.send_bulk(vec![i as u8; i * 1000], body.clone().into(), 0);
-        assert!(matches!(server.next(), Event::Begins(head, total) if head.len() == i * 1000 && total == len as u64));
+        assert!(
+            matches!(server.next(), NetEvent::Begins(head, total) if head.len() == i * 1000 && total == len as u64)
+        );
         let (head, received) = server.body();
         assert!(head == vec![i as u8; i * 1000] && received == body, "{len} bytes");
     }
@@ -31,12 +33,12 @@ fn bodies_and_frames_go_both_ways_at_once() {
         let (mut frames, mut bodies) = (Vec::new(), Vec::new());
         while bodies.len() < 10 || frames.len() < 10 {
             match node.next() {
-                Event::Frame(head) => frames.extend(head),
-                Event::Bulk(head, received) => {
+                NetEvent::Frame(head) => frames.extend(head),
+                NetEvent::Bulk(head, received) => {
                     assert!(received == body);
                     bodies.extend(head);
                 }
-                Event::Begins(..) => {}
+                NetEvent::Begins(..) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -70,9 +72,9 @@ fn no_body_overtakes_the_frames_before_it() {
     let (mut frames, mut bodies) = (0, 0);
     while bodies < 200 {
         match server.next() {
-            Event::Frame(_) => frames += 1,
-            Event::Begins(head, _) => assert!(u32::from(head[0]) < frames),
-            Event::Bulk(..) => bodies += 1,
+            NetEvent::Frame(_) => frames += 1,
+            NetEvent::Begins(head, _) => assert!(u32::from(head[0]) < frames),
+            NetEvent::Bulk(..) => bodies += 1,
             other => panic!("{other:?}"),
         }
     }

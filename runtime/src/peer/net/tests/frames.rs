@@ -67,7 +67,7 @@ fn dropping_a_net_closes_its_links_and_ends_its_thread() {
     let core = client.net.core_for_tests();
     drop(client.net);
     assert!(matches!(server.lost(), LinkLost::Closed { code: CloseCode::SHUTDOWN, .. }));
-    assert!(matches!(client.events.recv(), Ok(Event::Lost(LinkLost::Local))));
+    assert!(matches!(client.events.recv(), Ok(NetEvent::Lost(LinkLost::Local))));
     // The thread owned the runtime, whose tasks owned the rest.
     drop((there, back));
     assert!(core.upgrade().is_none());

@@ -53,7 +53,9 @@ fn greeting() -> Vec<u8> {
 /// Connects an allowed node that breaks a rule, and returns how its link ended. The streams that
 /// `offence` returns stay open.
 fn offend(offence: impl FnOnce(&Hostile, &mut SendStream) -> Vec<SendStream>) -> String {
-    let server = Setup::default().start();
+    let mut setup = Setup::default();
+    setup.options.profile = Profile::Lan;
+    let server = setup.start();
     let key = NodeKey::generate().unwrap();
     server.recorder.allowed.lock().unwrap().insert(key.id());
     let hostile = Hostile::connect(&server, &key);
@@ -178,8 +180,8 @@ fn chunks_of_another_length_than_their_header_says_end_the_link() {
 #[test]
 fn more_at_a_time_than_allowed_ends_the_link() {
     // Headers alone, without the bytes that they announce.
-    let what = offend(|hostile, _| (0..9).map(|i| hostile.send(&first_chunk(header(i, 0, CHUNK), 0))).collect());
-    check(what, "more than 16777216 bytes of bodies on their way");
+    let what = offend(|hostile, _| (0..17).map(|i| hostile.send(&first_chunk(header(i, 0, CHUNK), 0))).collect());
+    check(what, "more than 33554432 bytes of bodies on their way");
     let what = offend(|hostile, _| (0..257).map(|i| hostile.send(&first_chunk(header(i, 0, 1), 0))).collect());
     check(what, "more bodies at a time than were allowed");
 }

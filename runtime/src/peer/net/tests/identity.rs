@@ -83,17 +83,17 @@ fn ids_are_read_as_they_are_printed() {
 }
 
 /// A new folder, removed at the end.
-struct Folder(std::path::PathBuf);
+struct KeyFolder(std::path::PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl KeyFolder {
+    fn new(name: &str) -> KeyFolder {
         let path = std::env::temp_dir().join(format!("anabranch-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        KeyFolder(path)
     }
 }
 
-impl Drop for Folder {
+impl Drop for KeyFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -101,7 +101,7 @@ impl Drop for Folder {
 
 #[test]
 fn a_saved_key_is_private_and_is_never_replaced() {
-    let folder = Folder::new("keys");
+    let folder = KeyFolder::new("keys");
     let path = folder.0.join("node.key");
     let key = NodeKey::generate().unwrap();
     key.save(&path).unwrap();
@@ -124,7 +124,7 @@ fn a_saved_key_is_private_and_is_never_replaced() {
 #[test]
 fn a_key_that_others_can_read_is_rejected() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = Folder::new("modes");
+    let folder = KeyFolder::new("modes");
     let path = folder.0.join("node.key");
     NodeKey::generate().unwrap().save(&path).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);

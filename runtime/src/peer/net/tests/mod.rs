@@ -4,6 +4,7 @@ mod bulk;
 mod frames;
 mod hostile;
 mod identity;
+mod simulated;
 mod tokens;
 
 use super::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
@@ -19,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An event of a net, recorded.
 #[derive(Debug)]
-enum Event {
+enum NetEvent {
     Joined(NodeId),
     Refused(Diagnostic),
     Connected(Link),
@@ -33,65 +34,65 @@ enum Event {
 type Answer = Box<dyn Fn(&Link, &[u8]) -> Result<(), String> + Send + Sync>;
 
 /// Records the events of a net.
-struct Recorder {
+struct EventRecorder {
     allowed: Mutex<HashSet<NodeId>>,
-    events: Mutex<Sender<Event>>,
+    events: Mutex<Sender<NetEvent>>,
     on_frame: Answer,
     on_begin: Answer,
 }
 
-impl Recorder {
-    fn record(&self, event: Event) {
+impl EventRecorder {
+    fn record(&self, event: NetEvent) {
         // A test that is over does not read the rest.
         let _ = self.events.lock().unwrap().send(event);
     }
 }
 
-impl NetEvents for Recorder {
+impl NetEvents for EventRecorder {
     fn allows(&self, node: &NodeId) -> bool {
         self.allowed.lock().unwrap().contains(node)
     }
 
     fn joined(&self, node: &NodeId) {
         self.allowed.lock().unwrap().insert(*node);
-        self.record(Event::Joined(*node));
+        self.record(NetEvent::Joined(*node));
     }
 
     fn refused(&self, _: SocketAddr, why: &Diagnostic) {
-        self.record(Event::Refused(why.clone()));
+        self.record(NetEvent::Refused(why.clone()));
     }
 
     fn connected(&self, link: &Link) {
-        self.record(Event::Connected(link.clone()));
+        self.record(NetEvent::Connected(link.clone()));
     }
 
     fn frame(&self, link: &Link, head: &[u8]) -> Result<(), String> {
         (self.on_frame)(link, head)?;
-        self.record(Event::Frame(head.to_vec()));
+        self.record(NetEvent::Frame(head.to_vec()));
         Ok(())
     }
 
     fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<(), String> {
         (self.on_begin)(link, head)?;
-        self.record(Event::Begins(head.to_vec(), len));
+        self.record(NetEvent::Begins(head.to_vec(), len));
         Ok(())
     }
 
     fn bulk(&self, _: &Link, head: &[u8], body: Vec<u8>) -> Result<(), String> {
-        self.record(Event::Bulk(head.to_vec(), body));
+        self.record(NetEvent::Bulk(head.to_vec(), body));
         Ok(())
     }
 
     fn lost(&self, _: &Link, why: LinkLost) {
-        self.record(Event::Lost(why));
+        self.record(NetEvent::Lost(why));
     }
 }
 
 /// A node of a test: its net and its recorded events.
 struct TestNode {
     net: Arc<Net>,
-    recorder: Arc<Recorder>,
-    events: Receiver<Event>,
+    recorder: Arc<EventRecorder>,
+    events: Receiver<NetEvent>,
     id: NodeId,
 }
 
@@ -120,7 +121,7 @@ impl Default for Setup {
 impl Setup {
     fn start(self) -> TestNode {
         let (sender, events) = channel();
-        let recorder = Arc::new(Recorder {
+        let recorder = Arc::new(EventRecorder {
             allowed: Mutex::default(),
             events: Mutex::new(sender),
             on_frame: self.on_frame,
@@ -142,7 +143,7 @@ impl TestNode {
     }
 
     #[track_caller]
-    fn next(&self) -> Event {
+    fn next(&self) -> NetEvent {
         self.events.recv_timeout(PATIENCE).expect("an event")
     }
 
@@ -150,7 +151,7 @@ impl TestNode {
     #[track_caller]
     fn linked(&self) -> Link {
         match self.next() {
-            Event::Connected(link) => link,
+            NetEvent::Connected(link) => link,
             other => panic!("{other:?} instead of a link"),
         }
     }
@@ -159,7 +160,7 @@ impl TestNode {
     #[track_caller]
     fn frame(&self) -> Vec<u8> {
         match self.next() {
-            Event::Frame(head) => head,
+            NetEvent::Frame(head) => head,
             other => panic!("{other:?} instead of a frame"),
         }
     }
@@ -169,8 +170,8 @@ impl TestNode {
     fn body(&self) -> (Vec<u8>, Vec<u8>) {
         loop {
             match self.next() {
-                Event::Bulk(head, body) => return (head, body),
-                Event::Lost(why) => panic!("{why:?} instead of a body"),
+                NetEvent::Bulk(head, body) => return (head, body),
+                NetEvent::Lost(why) => panic!("{why:?} instead of a body"),
                 _ => {}
             }
         }
@@ -180,7 +181,7 @@ impl TestNode {
     #[track_caller]
     fn lost(&self) -> LinkLost {
         loop {
-            if let Event::Lost(why) = self.next() {
+            if let NetEvent::Lost(why) = self.next() {
                 return why;
             }
         }
@@ -190,7 +191,7 @@ impl TestNode {
     #[track_caller]
     fn refused(&self) -> Diagnostic {
         match self.next() {
-            Event::Refused(why) => why,
+            NetEvent::Refused(why) => why,
             other => panic!("{other:?} instead of a refusal"),
         }
     }

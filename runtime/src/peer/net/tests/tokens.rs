@@ -19,7 +19,7 @@ fn a_token_admits_an_unknown_node_which_is_known_from_then_on() {
     let token: JoinToken = token.to_string().parse().unwrap();
     let link = client.net.connect(server.addr(), None, Some(token.clone())).unwrap();
     assert_eq!(link.node(), server.id);
-    assert!(matches!(server.next(), Event::Joined(node) if node == client.id));
+    assert!(matches!(server.next(), NetEvent::Joined(node) if node == client.id));
     server.linked().send(b"welcome".to_vec());
     client.linked();
     assert_eq!(client.frame(), b"welcome");
@@ -38,7 +38,7 @@ fn a_token_admits_one_node_only() {
     first.net.connect(server.addr(), None, Some(token.clone())).unwrap();
     let error = second.net.connect(server.addr(), None, Some(token)).unwrap_err().to_string();
     assert!(error.contains(&format!("its join token was used by node {}", first.id)), "{error}");
-    assert!(matches!(server.next(), Event::Joined(_)));
+    assert!(matches!(server.next(), NetEvent::Joined(_)));
     server.linked();
     assert!(server.refused().to_string().contains("each node needs a token of its own"));
 }

@@ -1,0 +1,252 @@
+//! Links over a simulated network, in virtual time: loss, reordering, cuts, slow lines.
+
+use super::*;
+use crate::peer::net::endpoint::NetCore;
+use crate::peer::net::profile::NetSettings;
+use crate::peer::net::simulation::{Network, Weather, pass, simulate, timed};
+use bytes::Bytes;
+
+/// A node on a simulated network.
+struct SimulatedNode {
+    core: Arc<NetCore>,
+    addr: SocketAddr,
+    recorder: Arc<EventRecorder>,
+    events: Receiver<NetEvent>,
+    id: NodeId,
+}
+
+impl SimulatedNode {
+    fn start(network: &Network, port: u16, profile: Profile) -> SimulatedNode {
+        let (sender, events) = channel();
+        let recorder = Arc::new(EventRecorder {
+            allowed: Mutex::default(),
+            events: Mutex::new(sender),
+            on_frame: Box::new(|_, _| Ok(())),
+            on_begin: Box::new(|_, _| Ok(())),
+        });
+        let key = NodeKey::generate().unwrap();
+        let options = NetOptions { profile, ..NetOptions::default() };
+        let events_of: Arc<dyn NetEvents> = recorder.clone();
+        let (core, addr) = network.start(port, &key, options, events_of);
+        SimulatedNode { core, addr, recorder, events, id: key.id() }
+    }
+
+    /// Returns the next event, within a virtual minute.
+    async fn next(&self) -> NetEvent {
+        for _ in 0..600_000 {
+            if let Ok(event) = self.events.try_recv() {
+                return event;
+            }
+            pass(Duration::from_micros(100)).await;
+        }
+        panic!("no event in a minute");
+    }
+
+    async fn linked(&self) -> Link {
+        match self.next().await {
+            NetEvent::Connected(link) => link,
+            other => panic!("{other:?} instead of a link"),
+        }
+    }
+
+    async fn lost(&self) -> LinkLost {
+        loop {
+            if let NetEvent::Lost(why) = self.next().await {
+                return why;
+            }
+        }
+    }
+}
+
+/// Two linked nodes on a network, and the link as each of them has it.
+async fn pair(network: &Network, profile: Profile) -> (SimulatedNode, SimulatedNode, Link, Link) {
+    let [client, server] = [1, 2].map(|port| SimulatedNode::start(network, port, profile));
+    server.recorder.allowed.lock().unwrap().insert(client.id);
+    let there = client.core.connect(server.addr, Some(server.id), None).await.unwrap();
+    client.linked().await;
+    let back = server.linked().await;
+    (client, server, there, back)
+}
+
+#[test]
+fn frames_and_bodies_arrive_over_a_bad_network() {
+    for seed in 0..6 {
+        let bad = Weather { jitter: Duration::from_millis(5), loss: 0.03, ..Weather::FAIR };
+        simulate(async {
+            let (client, server, there, back) = pair(&Network::new(seed, bad), Profile::Wan).await;
+            for i in 0..40_u8 {
+                for link in [&there, &back] {
+                    link.send(vec![i; usize::from(i) * 100]);
+                    link.send_bulk(vec![i], pattern(usize::from(i) * 9000, u64::from(i)).into(), i32::from(i % 4));
+                }
+            }
+            for node in [&client, &server] {
+                let (mut frames, mut bodies) = (0, [false; 40]);
+                while frames < 40 || bodies.contains(&false) {
+                    match node.next().await {
+                        NetEvent::Frame(frame) => {
+                            assert_eq!(frame, vec![frames; usize::from(frames) * 100]);
+                            frames += 1;
+                        }
+                        // Frames 0 to i were sent before body i.
+                        NetEvent::Begins(head, _) => assert!(head[0] < frames),
+                        NetEvent::Bulk(head, body) => {
+                            assert!(body == pattern(usize::from(head[0]) * 9000, u64::from(head[0])));
+                            assert!(!std::mem::replace(&mut bodies[usize::from(head[0])], true));
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            }
+            assert!(there.stats().lost_packets > 0);
+        });
+    }
+}
+
+#[test]
+fn a_dead_node_is_found_within_six_seconds() {
+    // Both directions cut, or only one of them.
+    for cut in [[true, true], [true, false], [false, true]] {
+        simulate(async {
+            let network = Network::new(1, Weather::FAIR);
+            let (client, server, there, _back) = pair(&network, Profile::Lan).await;
+            let ends = [client.addr, server.addr];
+            pass(Duration::from_secs(100)).await;
+            assert!(client.events.try_recv().is_err() && server.events.try_recv().is_err(), "an idle link stays");
+            network.cut_off(&ends.into_iter().zip(cut).filter(|(_, cut)| *cut).map(|(end, _)| end).collect::<Vec<_>>());
+            // Who hears nothing finds out. The other still hears it until then.
+            let (deaf, other) = if cut[0] { (&client, &server) } else { (&server, &client) };
+            let (lost, after) = timed(deaf.lost()).await;
+            assert_eq!(lost, LinkLost::TimedOut);
+            assert!(after > Duration::from_secs(4) && after < Duration::from_secs(6), "{after:?}");
+            let (lost, later) = timed(other.lost()).await;
+            assert_eq!(lost, LinkLost::TimedOut);
+            assert!(after + later < Duration::from_secs(if cut[0] && cut[1] { 6 } else { 10 }), "{after:?} {later:?}");
+            // Nothing happens, and nothing is kept.
+            there.send(vec![1; 1000]);
+            there.send_bulk(Vec::new(), Bytes::from(vec![1; 1000]), 0);
+            there.close(CloseCode(300), "");
+            assert_eq!(there.stats().queued_bytes, 0);
+        });
+    }
+}
+
+#[test]
+fn a_short_outage_does_not_end_a_link() {
+    simulate(async {
+        let network = Network::new(1, Weather::FAIR);
+        let (client, server, there, _back) = pair(&network, Profile::Lan).await;
+        network.cut_off(&[client.addr, server.addr]);
+        there.send(vec![1]);
+        there.send_bulk(vec![2], pattern(5_000_000, 3).into(), 0);
+        // Each probe waits twice as long as the one before, so the next may come after 3 s.
+        pass(Duration::from_millis(1500)).await;
+        assert!(server.events.try_recv().is_err());
+        network.cut_off(&[]);
+        assert!(matches!(server.next().await, NetEvent::Frame(frame) if frame == [1]));
+        assert!(matches!(server.next().await, NetEvent::Begins(..)));
+        assert!(matches!(server.next().await, NetEvent::Bulk(_, body) if body == pattern(5_000_000, 3)));
+    });
+}
+
+#[test]
+fn connecting_without_an_answer_ends_in_time() {
+    simulate(async {
+        let network = Network::new(1, Weather::FAIR);
+        let [client, server] = [1, 2].map(|port| SimulatedNode::start(&network, port, Profile::Lan));
+        // Also if only the answers are lost.
+        for cut in [server.addr, client.addr] {
+            network.cut_off(&[cut]);
+            let (result, after) = timed(client.core.connect(server.addr, Some(server.id), None)).await;
+            assert!(result.unwrap_err().to_string().contains("UDP got no answer within 5s"));
+            assert!(after < Duration::from_secs(6), "{after:?}");
+        }
+    });
+}
+
+/// A line of 100 Mbit/s and 5 ms, whose queue is as long as the line.
+const SLOW: Weather = Weather { delay: Duration::from_millis(5), rate: 12.5e6, queue: 125e3, ..Weather::FAIR };
+
+#[test]
+fn frames_do_not_wait_behind_bodies() {
+    simulate(async {
+        let (_client, server, there, _back) = pair(&Network::new(1, SLOW), Profile::Lan).await;
+        there.send_bulk(Vec::new(), vec![1; 50_000_000].into(), 0);
+        assert!(matches!(server.next().await, NetEvent::Begins(..)));
+        let mut worst = Duration::ZERO;
+        for i in 0..50_u8 {
+            pass(Duration::from_millis(20)).await;
+            there.send(vec![i]);
+            let (event, after) = timed(server.next()).await;
+            assert!(matches!(event, NetEvent::Frame(frame) if frame == [i]), "the body needs four seconds");
+            worst = worst.max(after);
+        }
+        // A trip and the queue take 15 ms, a chunk of the body 160 ms.
+        assert!(worst < Duration::from_millis(50), "{worst:?}");
+    });
+}
+
+#[test]
+fn bodies_of_higher_priority_overtake_others() {
+    simulate(async {
+        let (_client, server, there, _back) = pair(&Network::new(1, SLOW), Profile::Lan).await;
+        for (name, priority, len) in [(0, 0, 20_000_000), (1, -5, 3_000_000), (2, 7, 3_000_000), (3, 7, 3_000_000)] {
+            there.send_bulk(vec![name], vec![name; len].into(), priority);
+            if name == 0 {
+                assert!(matches!(server.next().await, NetEvent::Begins(..)));
+            }
+        }
+        let mut order = Vec::new();
+        while order.len() < 4 {
+            if let NetEvent::Bulk(head, _) = server.next().await {
+                order.extend(head);
+            }
+        }
+        assert_eq!(order, [2, 3, 0, 1]);
+    });
+}
+
+#[test]
+fn packets_grow_to_what_the_network_takes() {
+    for (mtu, profile, least) in [(8972, Profile::Lan, 8900), (1472, Profile::Lan, 1400), (1472, Profile::Wan, 1452)] {
+        simulate(async {
+            let weather = Weather { mtu, ..Weather::FAIR };
+            let (_client, server, there, _back) = pair(&Network::new(1, weather), profile).await;
+            there.send_bulk(Vec::new(), vec![1; 10_000_000].into(), 0);
+            while !matches!(server.next().await, NetEvent::Bulk(..)) {}
+            pass(Duration::from_secs(2)).await;
+            let found = usize::from(there.stats().mtu);
+            assert!((least..=mtu).contains(&found), "{found}");
+        });
+    }
+}
+
+#[test]
+fn a_body_that_never_ends_ends_the_link() {
+    simulate(async {
+        let network = Network::new(1, Weather::FAIR);
+        let (_client, server, there, _back) = pair(&network, Profile::Lan).await;
+        // The first chunk of two, from a stream that the link knows nothing of.
+        let header = super::super::wire::ChunkHeader { is_test: false, transfer: 0, chunk: 0, total: 3_000_000 };
+        let head = super::super::wire::TransferHead { frames_before: 0, head_len: 0 };
+        let mut stream = there.0.connection.open_uni().await.unwrap();
+        stream.write_all(&[header.encode(), head.encode()].concat()).await.unwrap();
+        assert!(matches!(server.next().await, NetEvent::Begins(..)));
+        let (lost, after) = timed(server.lost()).await;
+        assert_eq!(lost, LinkLost::Violation("a body began and did not end".to_owned()));
+        assert!(after < Duration::from_secs(25), "{after:?}");
+    });
+}
+
+#[test]
+fn time_limits_follow_from_the_failure_timeout() {
+    for profile in [Profile::Loopback, Profile::Lan, Profile::Wan] {
+        for seconds in [1, 10, 60] {
+            let settings = NetSettings::new(profile, Duration::from_secs(seconds));
+            assert!(2 * settings.keep_alive() < settings.idle_timeout());
+            assert!(settings.idle_timeout() + settings.keep_alive() < settings.failure_timeout.mul_f64(0.6));
+            assert!(settings.connect_timeout() < settings.failure_timeout);
+            assert!(settings.to_string().starts_with(&format!("profile {profile}: ")));
+        }
+    }
+}
