@@ -54,7 +54,7 @@ pub(crate) use topology::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::{Node, Op, Value};
-use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result, Type};
+use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result, Type};
 use smallvec::SmallVec;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
@@ -169,12 +169,4 @@ pub(crate) fn no_threads(threads: impl fmt::Display, error: impl fmt::Display) -
 /// Returns the name of a device for messages.
 pub(crate) fn name_of(device: &dyn Device) -> String {
     device.name().map_or_else(|| "a device".to_owned(), |name| name.to_string())
-}
-
-/// Adds the name of a device to an error.
-pub(crate) fn error_on(device: &dyn Device, error: Diagnostic) -> Diagnostic {
-    match device.name() {
-        Some(name) => error.at(Loc::UNKNOWN, format!("on {name}")),
-        None => error,
-    }
 }

@@ -51,6 +51,7 @@ pub(crate) struct Processes {
 
 impl Processes {
     /// Returns the map for devices that are all in this process, the caller.
+    #[cfg(test)]
     pub(crate) fn only_caller() -> Processes {
         Processes { own: ProcessId::CALLER, of_device: Vec::new() }
     }

@@ -118,6 +118,7 @@ impl Net {
     }
 
     /// Returns the id of this node.
+    #[cfg(test)]
     pub(crate) fn id(&self) -> NodeId {
         self.core.own
     }

@@ -76,6 +76,7 @@ pub(crate) enum CallerOutput {
         failed: Vec<(ProcessNumber, WireError)>,
     },
     /// The state of a program has changed ([`Caller::program`]).
+    #[cfg_attr(not(test), expect(dead_code, reason = "a process looks at all programs that it waits for"))]
     ProgramChanged {
         process: ProcessNumber,
         program: ProgramNumber,
@@ -95,6 +96,7 @@ pub(crate) enum CallerOutput {
         step: StepNumber,
         outcome: Result<Vec<NewValue>, StepFault>,
     },
+    #[cfg_attr(not(test), expect(dead_code, reason = "the steps and requests of the peer fail with the error"))]
     PeerLost {
         process: ProcessNumber,
         error: WireError,

@@ -26,11 +26,10 @@ mod peer;
 mod step;
 
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, WireFrame};
-use super::frame::{ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, SessionId, SessionLimits, StepFault};
+use super::frame::{ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, SessionLimits, StepFault};
 use super::frame::{StepNumber, ValueId, WireError, WireErrorKind, prefix};
 use super::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
-#[cfg_attr(not(test), expect(unused_imports, reason = "sessions do not use other processes yet"))]
 pub(crate) use begin::{BeginError, StepPlan};
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};
 pub(crate) use events::{LinkLoss, NewValue, PeerAddress, ProgramState};
@@ -77,7 +76,8 @@ impl Caller {
     }
 
     /// Returns the id of the session.
-    pub(crate) fn session(&self) -> SessionId {
+    #[cfg(test)]
+    pub(crate) fn session(&self) -> super::frame::SessionId {
         self.options.session
     }
 
@@ -105,6 +105,7 @@ impl Caller {
     }
 
     /// Returns what a peer grants the session, if it is open there.
+    #[cfg(test)]
     pub(crate) fn limits(&self, process: ProcessNumber) -> Option<SessionLimits> {
         self.peer(process)?.limits
     }
