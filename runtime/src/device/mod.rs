@@ -170,3 +170,12 @@ pub(crate) fn no_threads(threads: impl fmt::Display, error: impl fmt::Display) -
 pub(crate) fn name_of(device: &dyn Device) -> String {
     device.name().map_or_else(|| "a device".to_owned(), |name| name.to_string())
 }
+
+/// Adds the name of a device to an error.
+#[cfg(feature = "gpu")]
+pub(crate) fn error_on(device: &dyn Device, error: Diagnostic) -> Diagnostic {
+    match device.name() {
+        Some(name) => error.at(anabranch_dsl::Loc::UNKNOWN, format!("on {name}")),
+        None => error,
+    }
+}

@@ -6,7 +6,7 @@ use crate::device::{
 };
 use anabranch_dsl::device::{DeviceKind, DeviceName};
 use anabranch_dsl::ir::Op;
-use anabranch_dsl::{DType, Graph, HostTensor, Result, Type};
+use anabranch_dsl::{Graph, HostTensor, Result, Type};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ impl Device for RemoteDevice {
         return crate::gpu::supports_by_default(op, operands, results);
         #[cfg(not(feature = "gpu"))]
         {
-            let _ = (op, operands, results, DType::F32);
+            let _ = (op, operands, results);
             Support::No("is a GPU, and this program was built without the feature `gpu`".to_owned())
         }
     }
