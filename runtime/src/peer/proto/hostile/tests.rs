@@ -66,7 +66,7 @@ impl Rng {
     fn frame(&mut self, victims: &Victims, link: u8) -> WireFrame {
         let session = SESSIONS[usize::from(self.below(16) == 0)];
         let (likely, wild) = (self.below(32) > 0, self.number());
-        let step = StepNumber(if likely { victims.next_step + [0, 0, 1, 2][self.below(4)] } else { wild });
+        let step = StepNumber(if likely { victims.next_step.wrapping_add([0, 0, 1, 2][self.below(4)]) } else { wild });
         let running = StepNumber(if likely { victims.next_step.saturating_sub(self.below(2) as u64) } else { wild });
         let own_step = StepNumber(if likely { victims.last_step.saturating_sub(self.below(2) as u64) } else { wild });
         let own_request = RequestNumber(if likely { victims.last_request } else { wild });
