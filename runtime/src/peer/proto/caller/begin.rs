@@ -2,7 +2,7 @@
 
 use super::step::CallerStep;
 use super::{Caller, CallerOutput, HostTensor, NewValue, OWNER, PeerFrame, ProcessNumber, ProgramNumber};
-use super::{ProgramState, StepNumber, Time, ValueId, WireError, unavailable};
+use super::{ProgramState, StepNumber, Time, ValueId, WireError, too_large, unavailable};
 use crate::peer::proto::codec::{MAX_INPUTS, MAX_VARS};
 use crate::peer::proto::frame::Start;
 use crate::peer::proto::payload::tensor_bytes;
@@ -112,7 +112,7 @@ impl Caller {
             let limit = peer.limits.map_or(u64::MAX, |limits| limits.body_bytes);
             let mut inputs = plan.inputs.iter().filter(|input| input.0 == process);
             if let Some((_, index, _)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
-                return unavailable(format!("input {index} is larger than {name} allows"));
+                return Err(BeginError::Unavailable(too_large(format!("input {index} is larger than {name} allows"))));
             }
             let vars = plan.reads.iter().filter(|read| read.0 == process).count()
                 + plan.assigns.iter().filter(|assign| assign.0 == process).count();

@@ -122,6 +122,7 @@ impl Caller {
     }
 
     /// Returns the number of steps and requests in flight.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn in_flight(&self) -> usize {
         self.steps.len() + self.requests.values().filter(|request| !request.is_abandoned).count()
     }
@@ -328,6 +329,11 @@ enum Answer {
 }
 
 fn unavailable(message: impl AsRef<str>) -> WireError {
+    WireError::new(WireErrorKind::Unavailable, message)
+}
+
+/// Returns the error of something that is larger than a peer allows.
+fn too_large(message: impl AsRef<str>) -> WireError {
     WireError::new(WireErrorKind::ResourceExhausted, message)
 }
 

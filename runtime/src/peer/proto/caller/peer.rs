@@ -2,7 +2,7 @@
 
 use super::{Answer, Arc, Caller, CallerOptions, CallerOutput, Digest, Hello, LinkNumber, PeerAddress, PeerFrame};
 use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramState, RequestNumber, SessionLimits, Time, ValueId};
-use super::{WireError, WireErrorKind, prefix, seconds, unavailable};
+use super::{WireError, WireErrorKind, prefix, seconds, too_large, unavailable};
 use crate::peer::proto::codec::MAX_RELEASED;
 use crate::peer::proto::frame::MAX_TEXT;
 use crate::peer::proto::payload::tensor_bytes;
@@ -224,7 +224,7 @@ impl Caller {
             return Ok(state.clone());
         }
         if peer.limits.is_some_and(|limits| bytes.len() as u64 > limits.body_bytes.min(limits.program_bytes)) {
-            return Err(unavailable(format!("the program is larger than {} allows", peer.name())));
+            return Err(too_large(format!("the program is larger than {} allows", peer.name())));
         }
         let state = ProgramState::Loading { deadline };
         peer.programs.insert(program, state.clone());
@@ -279,7 +279,7 @@ impl Caller {
         }
         let bytes = tensor_bytes(&tensor);
         if peer.limits.is_some_and(|limits| bytes > limits.body_bytes.min(limits.value_bytes)) {
-            return Err(unavailable(format!("a tensor of {bytes} bytes is larger than {} allows", peer.name())));
+            return Err(too_large(format!("a tensor of {bytes} bytes is larger than {} allows", peer.name())));
         }
         let value = self.new_value();
         let request = self.request(process, RequestKind::Store(value), deadline);

@@ -381,6 +381,6 @@ fn why_missing(member: &SessionMember) -> String {
 
 fn exhausted_link(name: &str, missing: &[String]) -> WireError {
     let message = format!("`{}` has no link to {}", prefix(name, 200), missing.join(", nor to "));
-    WireError::new(WireErrorKind::ResourceExhausted, message)
+    WireError::new(WireErrorKind::Unavailable, message)
         .help("peers connect to each other: check that their addresses can be reached from all of them")
 }

@@ -243,7 +243,7 @@ impl Host {
         let with = session.steps.iter().filter(|(_, step)| step.participants.contains(&process));
         let with: Vec<StepNumber> = with.map(|(&step, _)| step).collect();
         for step in with {
-            let error = WireError::new(WireErrorKind::ResourceExhausted, message);
+            let error = WireError::new(WireErrorKind::Unavailable, message);
             session.fail_step(StepKey { session: slot, step }, error, out);
         }
     }
@@ -286,7 +286,7 @@ fn check_start(session: &HostSession, start: &Start, is_full: bool) -> Result<(s
         None => {
             let entry = &session.members[process.0 as usize].entry;
             let message = format!("there is no link to process {process} ({})", entry.node);
-            Err(WireError::new(WireErrorKind::ResourceExhausted, message))
+            Err(WireError::new(WireErrorKind::Unavailable, message))
         }
     });
     Ok((program, routes.collect::<Result<_, _>>()?))
