@@ -28,11 +28,11 @@ mod peer;
 mod place;
 mod session;
 
-/// The bodies of fuzz targets.
+/// The bodies of fuzz targets, and what benchmarks compare with.
 #[cfg(all(feature = "peers", feature = "testing"))]
 #[doc(hidden)]
 pub mod testing {
-    pub use crate::peer::fuzz_frame;
+    pub use crate::peer::{BareQuic, fuzz_frame};
 }
 
 pub use cpu::kernels::functions::{register_binary, register_unary};

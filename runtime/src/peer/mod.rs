@@ -49,10 +49,10 @@ mod workers;
 pub use address::PeerAddress;
 pub(crate) use cluster::ClusterOptions;
 pub use net::{JoinToken, NodeId, NodeKey, Profile};
-#[cfg(feature = "testing")]
-pub use proto::hostile::fuzz_frame;
 pub use serve::{Peer, PeerOptions, PeerStatus};
 pub(crate) use session::RemoteDevices;
+#[cfg(feature = "testing")]
+pub use {net::BareQuic, proto::hostile::fuzz_frame};
 
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 

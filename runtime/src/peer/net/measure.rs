@@ -4,17 +4,14 @@
 //!
 //! Both ends are in this process, each with a thread of its own, so processor time counts both.
 
+use super::bare::BareQuic;
 use super::profile::NetSettings;
-use super::socket::{self, BatchLimit};
-use super::tls::{PROTOCOL, Tls};
 use super::{Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
 use bytes::Bytes;
-use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, Runtime, ServerConfig};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
-use std::thread;
 use std::time::{Duration, Instant};
 
 const PINGS: usize = 1000;
@@ -74,82 +71,6 @@ fn meter(profile: Profile, is_server: bool) -> (Arc<Net>, Arc<Meter>, Receiver<(
     (net, meter, arrivals, key.id())
 }
 
-/// Runs bare QUIC on a thread of its own, and returns its endpoint there.
-fn bare_endpoint(profile: Profile) -> (tokio::runtime::Handle, Endpoint, ClientConfig) {
-    let settings = NetSettings::new(profile, Duration::from_secs(10));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
-    let handle = runtime.handle().clone();
-    let endpoint = {
-        let _entered = runtime.enter();
-        let tls = Tls::new(&NodeKey::generate().unwrap(), PROTOCOL).unwrap();
-        let mut server = ServerConfig::with_crypto(Arc::new(tls.server(Arc::new(|_| Ok(()))).unwrap()));
-        server.transport_config(Arc::new(settings.transport(false)));
-        let mut config = EndpointConfig::default();
-        config.max_udp_payload_size(settings.max_mtu).unwrap();
-        let listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let (socket, _) = socket::open(listen, settings.socket_buffer).unwrap();
-        let quic = Arc::new(quinn::TokioRuntime);
-        let socket = Arc::new(BatchLimit::new(quic.wrap_udp_socket(socket).unwrap(), settings.max_mtu));
-        let mut client = ClientConfig::new(Arc::new(tls.client(Arc::new(|_| Ok(()))).unwrap()));
-        client.transport_config(Arc::new(settings.transport(false)));
-        (Endpoint::new_with_abstract_socket(config, Some(server), socket, quic).unwrap(), client)
-    };
-    thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
-    (handle, endpoint.0, endpoint.1)
-}
-
-/// Two ends of bare QUIC: the client sends what it is told, and the server answers.
-struct Bare {
-    handle: tokio::runtime::Handle,
-    connection: Connection,
-}
-
-impl Bare {
-    fn connect(profile: Profile) -> Bare {
-        let (server_handle, server, _) = bare_endpoint(profile);
-        let (handle, client, config) = bare_endpoint(profile);
-        let addr = server.local_addr().unwrap();
-        server_handle.spawn(async move {
-            let connection = server.accept().await.unwrap().await.unwrap();
-            let mut answers = connection.open_uni().await.unwrap();
-            answers.write_all(&[0]).await.unwrap();
-            let mut pings = connection.accept_uni().await.unwrap();
-            let bodies = connection.clone();
-            let mut body_answers = connection.open_uni().await.unwrap();
-            tokio::spawn(async move {
-                while let Ok(mut stream) = bodies.accept_uni().await {
-                    let mut len = [0; 8];
-                    stream.read_exact(&mut len).await.unwrap();
-                    let mut body = vec![0; u64::from_le_bytes(len) as usize];
-                    let (mut at, mut pieces): (_, [Bytes; 32]) = (0, Default::default());
-                    while let Some(count) = stream.read_chunks(&mut pieces).await.unwrap() {
-                        for piece in &pieces[..count] {
-                            body[at..at + piece.len()].copy_from_slice(piece);
-                            at += piece.len();
-                        }
-                    }
-                    assert_eq!(body.last(), Some(&7));
-                    body_answers.write_all(&[1]).await.unwrap();
-                }
-            });
-            let mut frame = [0; 64];
-            while pings.read_exact(&mut frame).await.is_ok() {
-                answers.write_all(&frame).await.unwrap();
-            }
-        });
-        let connection =
-            handle.block_on(async { client.connect_with(config, addr, "anabranch").unwrap().await.unwrap() });
-        Bare { handle, connection }
-    }
-
-    /// Runs `f` on the thread of the client.
-    fn run<F: Future<Output: Send + 'static> + Send + 'static>(&self, f: F) -> F::Output {
-        let (done, result) = sync_channel(1);
-        self.handle.spawn(async move { done.send(f.await).unwrap() });
-        result.recv().unwrap()
-    }
-}
-
 /// Processor seconds of this process.
 fn processor_time() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
@@ -176,31 +97,10 @@ fn links_beside_bare_quic() {
     let (server, _, _, id) = meter(profile, true);
     let (client, events, arrivals, _) = meter(profile, false);
     let link = client.connect(server.local_addr(), Some(id), None).unwrap();
-    let bare = Bare::connect(profile);
-    // Streams of bare QUIC that stay open: pings, their answers, and answers to bodies.
-    let connection = bare.connection.clone();
-    let (pings, answers) = bare.run(async move {
-        let mut pings = connection.open_uni().await.unwrap();
-        pings.write_all(&[0; 64]).await.unwrap();
-        let mut answers = connection.accept_uni().await.unwrap();
-        answers.read_exact(&mut [0; 65]).await.unwrap();
-        (pings, answers)
-    });
-    let mut ping_streams = Some((pings, answers));
-
+    let mut bare = BareQuic::connect(profile);
     let (mut bare_rtt, mut link_rtt, mut outer_rtt) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (mut pings, mut answers) = ping_streams.take().unwrap();
-        let (elapsed, streams) = bare.run(async move {
-            let start = Instant::now();
-            let mut frame = [0; 64];
-            for _ in 0..PINGS {
-                pings.write_all(&frame).await.unwrap();
-                answers.read_exact(&mut frame).await.unwrap();
-            }
-            (start.elapsed(), (pings, answers))
-        });
-        ping_streams = Some(streams);
+        let elapsed = bare.ping_pongs(PINGS);
         bare_rtt.push(elapsed.as_secs_f64() / PINGS as f64 * 1e6);
 
         events.pongs_left.store(PINGS, Ordering::Relaxed);
@@ -226,8 +126,6 @@ fn links_beside_bare_quic() {
         );
     }
 
-    let connection = bare.connection.clone();
-    let mut body_answers = None;
     for (megabytes, count) in [(1, 32), (16, 4), (100_usize, 1)] {
         let len = megabytes * 1_000_000;
         let mut body = vec![1; len];
@@ -235,24 +133,8 @@ fn links_beside_bare_quic() {
         let body = Bytes::from(body);
         let (mut bare_s, mut link_s, mut bare_cpu, mut link_cpu) = (Vec::new(), Vec::new(), 0.0, 0.0);
         for _ in 0..ROUNDS {
-            let (connection, body_there, open) = (connection.clone(), body.clone(), body_answers.take());
             let processor = processor_time();
-            let (elapsed, open) = bare.run(async move {
-                let start = Instant::now();
-                let mut answers = open;
-                for _ in 0..count {
-                    let mut stream = connection.open_uni().await.unwrap();
-                    let len = Bytes::copy_from_slice(&(body_there.len() as u64).to_le_bytes());
-                    stream.write_all_chunks(&mut [len, body_there.clone()]).await.unwrap();
-                    stream.finish().unwrap();
-                    if answers.is_none() {
-                        answers = Some(connection.accept_uni().await.unwrap());
-                    }
-                    answers.as_mut().unwrap().read_exact(&mut [0]).await.unwrap();
-                }
-                (start.elapsed(), answers)
-            });
-            body_answers = open;
+            let elapsed = bare.send(&body, count);
             bare_cpu += processor_time() - processor;
             bare_s.push(elapsed.as_secs_f64() / count as f64);
 
@@ -278,6 +160,5 @@ fn links_beside_bare_quic() {
     }
     let stats = link.stats();
     println!("{stats:?}");
-    println!("{:?}", bare.connection.stats().path);
     println!("{}", client.test_link(&link).unwrap());
 }

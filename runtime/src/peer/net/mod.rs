@@ -34,6 +34,8 @@
 //! - What arrives never panics. An offence against the rules ends the link with an explanation.
 
 mod admission;
+#[cfg(any(test, feature = "testing"))]
+mod bare;
 mod bulk;
 mod connect_error;
 mod endpoint;
@@ -52,6 +54,8 @@ mod tls;
 mod token;
 mod wire;
 
+#[cfg(feature = "testing")]
+pub use bare::BareQuic;
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
 pub(crate) use link::Link;

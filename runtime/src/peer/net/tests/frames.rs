@@ -1,7 +1,7 @@
 //! Frames, their order, and the ends of links.
 
 use super::*;
-use crate::peer::net::MAX_FRAME;
+use crate::peer::net::wire::MAX_FRAME;
 
 #[test]
 fn frames_arrive_in_order_both_ways() {

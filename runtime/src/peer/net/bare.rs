@@ -1,0 +1,148 @@
+//! QUIC without links: what a measurement of links and steps is compared with.
+
+use super::profile::NetSettings;
+use super::socket::{self, BatchLimit};
+use super::tls::{PROTOCOL, Tls};
+use super::{NodeKey, Profile};
+use bytes::Bytes;
+use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, RecvStream, Runtime, SendStream, ServerConfig};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Runs bare QUIC on a thread of its own, and returns its endpoint there.
+fn bare_endpoint(profile: Profile) -> (tokio::runtime::Handle, Endpoint, ClientConfig) {
+    let settings = NetSettings::new(profile, Duration::from_secs(10));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
+    let handle = runtime.handle().clone();
+    let endpoint = {
+        let _entered = runtime.enter();
+        let tls = Tls::new(&NodeKey::generate().unwrap(), PROTOCOL).unwrap();
+        let mut server = ServerConfig::with_crypto(Arc::new(tls.server(Arc::new(|_| Ok(()))).unwrap()));
+        server.transport_config(Arc::new(settings.transport(false)));
+        let mut config = EndpointConfig::default();
+        config.max_udp_payload_size(settings.max_mtu).unwrap();
+        let listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let (socket, _) = socket::open(listen, settings.socket_buffer).unwrap();
+        let quic = Arc::new(quinn::TokioRuntime);
+        let socket = Arc::new(BatchLimit::new(quic.wrap_udp_socket(socket).unwrap(), settings.max_mtu));
+        let mut client = ClientConfig::new(Arc::new(tls.client(Arc::new(|_| Ok(()))).unwrap()));
+        client.transport_config(Arc::new(settings.transport(false)));
+        (Endpoint::new_with_abstract_socket(config, Some(server), socket, quic).unwrap(), client)
+    };
+    thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+    (handle, endpoint.0, endpoint.1)
+}
+
+/// Two ends of bare QUIC on this machine, with the settings of links: the client sends what it is
+/// told, and the server answers. Each end has a thread.
+#[doc(hidden)]
+pub struct BareQuic {
+    handle: tokio::runtime::Handle,
+    connection: Connection,
+    /// The streams of pings and of their answers.
+    pings: Option<(SendStream, RecvStream)>,
+    /// The stream of answers to bodies.
+    body_answers: Option<RecvStream>,
+}
+
+#[allow(clippy::unwrap_used, reason = "a measurement that fails panics")]
+impl BareQuic {
+    /// Connects the two ends.
+    ///
+    /// # Panics
+    /// Panics if this machine cannot connect to itself.
+    pub fn connect(profile: Profile) -> BareQuic {
+        let (server_handle, server, _) = bare_endpoint(profile);
+        let (handle, client, config) = bare_endpoint(profile);
+        let addr = server.local_addr().unwrap();
+        server_handle.spawn(async move {
+            let connection = server.accept().await.unwrap().await.unwrap();
+            let mut answers = connection.open_uni().await.unwrap();
+            answers.write_all(&[0]).await.unwrap();
+            let mut pings = connection.accept_uni().await.unwrap();
+            let bodies = connection.clone();
+            let mut body_answers = connection.open_uni().await.unwrap();
+            tokio::spawn(async move {
+                while let Ok(mut stream) = bodies.accept_uni().await {
+                    let mut len = [0; 8];
+                    stream.read_exact(&mut len).await.unwrap();
+                    let mut body = vec![0; u64::from_le_bytes(len) as usize];
+                    let (mut at, mut pieces): (_, [Bytes; 32]) = (0, Default::default());
+                    while let Some(count) = stream.read_chunks(&mut pieces).await.unwrap() {
+                        for piece in &pieces[..count] {
+                            body[at..at + piece.len()].copy_from_slice(piece);
+                            at += piece.len();
+                        }
+                    }
+                    assert_eq!(body.last(), Some(&7));
+                    body_answers.write_all(&[1]).await.unwrap();
+                }
+            });
+            let mut frame = [0; 64];
+            while pings.read_exact(&mut frame).await.is_ok() {
+                answers.write_all(&frame).await.unwrap();
+            }
+        });
+        let connection =
+            handle.block_on(async { client.connect_with(config, addr, "anabranch").unwrap().await.unwrap() });
+        let mut bare = BareQuic { handle, connection, pings: None, body_answers: None };
+        let connection = bare.connection.clone();
+        bare.pings = Some(bare.run(async move {
+            let mut pings = connection.open_uni().await.unwrap();
+            pings.write_all(&[0; 64]).await.unwrap();
+            let mut answers = connection.accept_uni().await.unwrap();
+            answers.read_exact(&mut [0; 65]).await.unwrap();
+            (pings, answers)
+        }));
+        bare
+    }
+
+    /// Sends 64 bytes there and back, `n` times. Returns the time of all.
+    pub fn ping_pongs(&mut self, n: usize) -> Duration {
+        let (mut pings, mut answers) = self.pings.take().unwrap();
+        let (elapsed, streams) = self.run(async move {
+            let start = Instant::now();
+            let mut frame = [0; 64];
+            for _ in 0..n {
+                pings.write_all(&frame).await.unwrap();
+                answers.read_exact(&mut frame).await.unwrap();
+            }
+            (start.elapsed(), (pings, answers))
+        });
+        self.pings = Some(streams);
+        elapsed
+    }
+
+    /// Sends a body whose last byte is 7, `n` times, each after the answer to the one before. Returns
+    /// the time of all.
+    pub fn send(&mut self, body: &Bytes, n: usize) -> Duration {
+        let (connection, body, answers) = (self.connection.clone(), body.clone(), self.body_answers.take());
+        let (elapsed, answers) = self.run(async move {
+            let start = Instant::now();
+            let mut answers = answers;
+            for _ in 0..n {
+                let mut stream = connection.open_uni().await.unwrap();
+                let len = Bytes::copy_from_slice(&(body.len() as u64).to_le_bytes());
+                stream.write_all_chunks(&mut [len, body.clone()]).await.unwrap();
+                stream.finish().unwrap();
+                if answers.is_none() {
+                    answers = Some(connection.accept_uni().await.unwrap());
+                }
+                answers.as_mut().unwrap().read_exact(&mut [0]).await.unwrap();
+            }
+            (start.elapsed(), answers)
+        });
+        self.body_answers = answers;
+        elapsed
+    }
+
+    /// Runs `f` on the thread of the client.
+    fn run<F: Future<Output: Send + 'static> + Send + 'static>(&self, f: F) -> F::Output {
+        let (done, result) = sync_channel(1);
+        self.handle.spawn(async move { done.send(f.await).unwrap() });
+        result.recv().unwrap()
+    }
+}
