@@ -17,8 +17,8 @@
 //! [`WhileNode`], [`CondNode`] and [`CallNode`] are views of such nodes that know this layout, and
 //! [`Graph::source_of`] says where the values of a region parameter come from.
 //!
-//! Graphs print and parse as text ([`Graph::parse`], `docs/ir.md`). The feature `wire` adds a binary
-//! form, for other processes. [`verify()`] checks the invariants of graphs.
+//! Graphs print and parse as text ([`Graph::parse`], `docs/ir.md`). The feature `wire` adds a
+//! binary form, for other processes. [`verify()`] checks the invariants of graphs.
 //!
 //! The order of the nodes in a region is program order. Nodes with effects run in that order.
 
