@@ -133,6 +133,21 @@ pub(super) fn failure(fault: StepFault, locs: &[Loc]) -> StepFailure {
     StepFailure { position, error: fault.error.into_diagnostic(loc) }
 }
 
+/// Checks that no two peers are one.
+fn check_different(peers: &[PeerAddress]) -> Result<()> {
+    for (j, peer) in peers.iter().enumerate() {
+        if let Some(i) = peers[..j].iter().position(|other| other.node() == peer.node()) {
+            let is_same = peers[i].socket_addr() == peer.socket_addr();
+            let message = format!("`/peer:{i}` and `/peer:{j}` have the same key, {}", peer.node());
+            return Err(Diagnostic::new(message).help(match is_same {
+                true => "add each peer once; its address names all of its devices",
+                false => "give each process a key of its own: with a copied key, it claims to be the other",
+            }));
+        }
+    }
+    Ok(())
+}
+
 impl Cluster {
     /// Connects to the peers and opens a session at each of them.
     pub(crate) fn connect(options: ClusterOptions) -> Result<Arc<Cluster>> {
@@ -141,6 +156,7 @@ impl Cluster {
             None => NodeKey::generate()?,
         };
         let peers = options.peers;
+        check_different(&peers)?;
         let net =
             NetOptions { profile: options.profile, failure_timeout: options.failure_timeout, ..NetOptions::default() };
         let hello = Hello { name: "a session".to_owned(), incarnation: random_number()?, devices: Vec::new() };

@@ -4,6 +4,8 @@ pub(crate) mod call;
 mod chosen;
 mod compiled;
 mod devices;
+#[cfg(feature = "peers")]
+mod environment;
 pub(crate) mod function;
 mod placed;
 pub(crate) mod prune;

@@ -1,0 +1,195 @@
+//! A program with peers on this machine, all of which end together.
+//!
+//! - The peers hold the other ends of pipes of this process and end when these close, so they end
+//!   also if this process is killed.
+//! - The peers are in a process group of their own: Ctrl-C reaches the program, not them.
+
+use crate::Failure;
+use crate::arguments::{Arguments, UsageError};
+use crate::peer::seconds_of;
+use crate::signals::{EndRequest, end_requests};
+use anabranch::Diagnostic;
+use anabranch::peers::{NodeId, NodeKey, PeerAddress};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+pub(crate) const USAGE: &str = "\
+usage: anabranch launch -n N [OPTION]... -- PROGRAM [ARGUMENT]...
+
+Starts N peers on this machine, runs PROGRAM, and ends the peers when it ends, in any way. The exit
+status is that of PROGRAM. In PROGRAM, `Session::builder().peers_of_environment()` uses the peers,
+by the variables ANABRANCH_PEERS and ANABRANCH_NODE_KEY.
+
+  -n N                 the number of peers
+  --cpus N             the number of CPU devices of each peer; by default 1
+  --threads N          the number of threads of each peer; by default one for each core
+  --failure-timeout S  how long another process may fail to respond; by default 10
+";
+
+/// How often the processes are looked after.
+const TICK: Duration = Duration::from_millis(20);
+
+/// How long peers may take to end before they are killed.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The peers, each with its number and whether its end was reported. They end when this is dropped.
+struct Peers(Vec<(Child, bool)>);
+
+impl Peers {
+    fn start(n: usize, options: &[String], session: NodeId) -> Result<(Peers, Vec<PeerAddress>), Diagnostic> {
+        let fail = |error: std::io::Error| Diagnostic::new(format!("cannot start a peer: {error}"));
+        let this = std::env::current_exe().map_err(fail)?;
+        let mut peers = Peers(Vec::new());
+        for i in 0..n {
+            let mut command = Command::new(&this);
+            command.args(["peer", "--listen", "127.0.0.1:0", "--temporary-key", "--profile", "loopback"]);
+            command.args(["--until-stdin-closes", "--quiet", "--name", &format!("peer {i}")]);
+            command.args(["--allow", &session.to_string()]).args(options);
+            command.stdin(Stdio::piped()).stdout(Stdio::piped());
+            #[cfg(unix)]
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+            peers.0.push((command.spawn().map_err(fail)?, false));
+        }
+        let mut addresses = Vec::new();
+        for (i, (peer, _)) in peers.0.iter_mut().enumerate() {
+            let mut line = String::new();
+            if let Some(out) = &mut peer.stdout {
+                // A peer that fails closes it.
+                BufReader::new(out).read_line(&mut line).map_err(fail)?;
+            }
+            let address = line.trim().parse();
+            addresses.push(address.map_err(|_| Diagnostic::new(format!("peer {i} did not start")))?);
+        }
+        Ok((peers, addresses))
+    }
+
+    /// Reports peers that have ended since the last call.
+    fn report_ended(&mut self) {
+        for (i, (peer, is_reported)) in self.0.iter_mut().enumerate() {
+            if let (false, Ok(Some(status))) = (*is_reported, peer.try_wait()) {
+                eprintln!("anabranch launch: peer {i} has ended: {status}");
+                *is_reported = true;
+            }
+        }
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(|(peer, _)| drop(peer.stdin.take()));
+        let until = Instant::now() + GRACE;
+        for (peer, _) in &mut self.0 {
+            while matches!(peer.try_wait(), Ok(None)) {
+                if Instant::now() >= until {
+                    let _ = peer.kill();
+                    let _ = peer.wait();
+                    break;
+                }
+                std::thread::sleep(TICK);
+            }
+        }
+    }
+}
+
+/// A folder for the key of the session, which is removed when this is dropped.
+struct KeyFolder(PathBuf);
+
+impl KeyFolder {
+    /// Makes a folder that only this user can read. Its name is a public key that nobody knew.
+    fn create(id: NodeId) -> Result<KeyFolder, Diagnostic> {
+        let path = std::env::temp_dir().join(format!("anabranch-{}-{}", std::process::id(), id.short()));
+        #[cfg_attr(not(unix), expect(unused_mut, reason = "only Unix has a mode to set"))]
+        let mut builder = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        let made = builder.create(&path);
+        made.map_err(|error| Diagnostic::new(format!("cannot make the folder {}: {error}", path.display())))?;
+        Ok(KeyFolder(path))
+    }
+
+    fn key(&self) -> PathBuf {
+        self.0.join("session.key")
+    }
+}
+
+impl Drop for KeyFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn run(mut given: Arguments) -> Result<ExitCode, Failure> {
+    let n = given.option::<usize>("-n")?.ok_or_else(|| UsageError("`-n N` is missing".to_owned()))?;
+    let mut options = Vec::new();
+    for option in ["--cpus", "--threads"] {
+        if let Some(n) = given.option::<u32>(option)? {
+            options.extend([option.to_owned(), n.to_string()]);
+        }
+    }
+    if let Some(timeout) = seconds_of(&mut given, "--failure-timeout")? {
+        options.extend(["--failure-timeout".to_owned(), timeout.as_secs_f64().to_string()]);
+    }
+    let program = given.program().filter(|program| !program.is_empty());
+    given.end()?;
+    let program = program.ok_or_else(|| UsageError("`-- PROGRAM` is missing".to_owned()))?;
+
+    let requests = end_requests(false)?;
+    let key = NodeKey::generate()?;
+    let folder = KeyFolder::create(key.id())?;
+    key.save(folder.key())?;
+    let (mut peers, addresses) = Peers::start(n, &options, key.id())?;
+    let status = run_program(&program, &addresses, &folder.key(), &mut peers, &requests)?;
+    Ok(exit_code(status))
+}
+
+fn run_program(
+    program: &[String],
+    addresses: &[PeerAddress],
+    key: &Path,
+    peers: &mut Peers,
+    requests: &Receiver<EndRequest>,
+) -> Result<ExitStatus, Diagnostic> {
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).env("ANABRANCH_PEERS", addresses.join(",")).env("ANABRANCH_NODE_KEY", key);
+    let fail = |error: std::io::Error| Diagnostic::new(format!("cannot run `{}`: {error}", program[0]));
+    let mut child = command.spawn().map_err(fail)?;
+    let mut is_asked = false;
+    loop {
+        if let Some(status) = child.try_wait().map_err(fail)? {
+            return Ok(status);
+        }
+        peers.report_ended();
+        // A terminal sends Ctrl-C to the program, too, which decides what to do.
+        if let Ok(EndRequest::Terminate) = requests.recv_timeout(TICK) {
+            if is_asked || !terminate(&child) {
+                child.kill().map_err(fail)?;
+            }
+            is_asked = true;
+        }
+    }
+}
+
+/// Asks a process to end. Returns whether that was possible.
+#[cfg(unix)]
+fn terminate(child: &Child) -> bool {
+    use rustix::process::{Pid, Signal, kill_process};
+    kill_process(Pid::from_child(child), Signal::TERM).is_ok()
+}
+
+#[cfg(not(unix))]
+fn terminate(_: &Child) -> bool {
+    false
+}
+
+/// Returns the exit code of a program. That of a killed program is 128 and the signal, as in shells.
+fn exit_code(status: ExitStatus) -> ExitCode {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return ExitCode::from(128 + signal as u8);
+    }
+    status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
+}

@@ -1,0 +1,95 @@
+//! The program `anabranch`: keys of nodes, peers, and their state.
+//!
+//! Standard output has only what other programs read: keys, addresses and states. Messages for
+//! people go to standard error. The exit status is 0, 1 after a failure, 2 after wrong arguments,
+//! and that of the launched program after `launch`.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod keys;
+mod launch;
+mod peer;
+mod signals;
+mod status;
+
+use anabranch::Diagnostic;
+use arguments::{Arguments, UsageError};
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+Devices of other processes for sessions of anabranch.
+
+usage: anabranch COMMAND [OPTION]...
+
+  keys PATH       makes the key of a node in a new file, and prints its public key
+  peer            offers the devices of this machine to sessions of other processes
+  status PEER...  prints the state of peers
+  launch          runs a program with peers on this machine
+
+`anabranch COMMAND --help` lists the options of a command.
+";
+
+/// The end of a command that did not succeed.
+enum Failure {
+    Usage(UsageError),
+    Error(Box<Diagnostic>),
+}
+
+impl From<UsageError> for Failure {
+    fn from(error: UsageError) -> Failure {
+        Failure::Usage(error)
+    }
+}
+
+impl From<Diagnostic> for Failure {
+    fn from(error: Diagnostic) -> Failure {
+        Failure::Error(Box::new(error))
+    }
+}
+
+/// A command. It takes its arguments without its name.
+type Run = fn(Arguments) -> Result<ExitCode, Failure>;
+
+fn main() -> ExitCode {
+    let mut given = Arguments::new(std::env::args().skip(1));
+    let command = given.positional().unwrap_or_default();
+    let (usage, run): (&str, Run) = match command.as_str() {
+        "keys" => (keys::USAGE, keys::run),
+        "peer" => (peer::USAGE, peer::run),
+        "status" => (status::USAGE, status::run),
+        "launch" => (launch::USAGE, launch::run),
+        "" if given.has("--version") => {
+            println!("anabranch {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        "help" => return print(USAGE),
+        "" if given.has("--help") || given.has("-h") => return print(USAGE),
+        other => {
+            match other {
+                "" => eprint!("anabranch: a command is missing\n\n{USAGE}"),
+                _ => eprint!("anabranch: there is no command `{other}`\n\n{USAGE}"),
+            }
+            return ExitCode::from(2);
+        }
+    };
+    if given.has("--help") || given.has("-h") {
+        return print(usage);
+    }
+    match run(given) {
+        Ok(code) => code,
+        Err(Failure::Usage(error)) => {
+            eprintln!("anabranch {command}: {error}\n`anabranch {command} --help` lists the options");
+            ExitCode::from(2)
+        }
+        Err(Failure::Error(error)) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn print(usage: &str) -> ExitCode {
+    print!("{usage}");
+    ExitCode::SUCCESS
+}

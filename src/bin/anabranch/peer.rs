@@ -1,0 +1,227 @@
+//! A peer, which serves until it is asked to end.
+
+use crate::Failure;
+use crate::arguments::{Arguments, UsageError};
+use crate::keys::key_of;
+use crate::signals::end_requests;
+use anabranch::Diagnostic;
+use anabranch::peers::{JoinToken, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, Profile};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub(crate) const USAGE: &str = "\
+usage: anabranch peer --listen HOST:PORT [OPTION]...
+
+Offers the devices of this machine to sessions of other processes, until SIGTERM or Ctrl-C. Then
+steps that run end first; a second signal ends the peer at once. Prints the address of the peer,
+KEY@HOST:PORT, and with `--token` a join token in a second line.
+
+  --listen HOST:PORT   where the peer listens, over UDP; port 0 is a free one
+  --key PATH           the key of the peer, made if there is none; by default that of this user
+  --temporary-key      a new key, which is not kept
+  --allow KEY          lets the node with this public key open sessions; may be repeated
+  --allow-file PATH    allows the public keys in a file, one in each line; `#` begins a comment
+  --token [SECONDS]    makes a join token, which admits one node whose key is not known; it expires
+                       after SECONDS, by default 600
+  --cpus N             the number of CPU devices; by default 1
+  --threads N          the number of threads of all CPU devices; by default one for each core
+  --gpu                offers all GPUs
+  --profile PROFILE    the kind of network: loopback, lan (the default) or wan
+  --failure-timeout S  how long another process may fail to respond; by default 10
+  --memory BYTES       how much memory the variables of each session may use; by default 16 GiB
+  --name NAME          the name of the peer, for messages; by default that of this machine
+  --until-stdin-closes ends also when standard input ends
+  --quiet              prints no settings
+
+Who is allowed to open a session can run any graph of anabranch on the devices of this peer.
+";
+
+/// How long steps may run after the peer was asked to end.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// How long they may if the process that the peer belongs to has ended.
+const GRACE_OF_ORPHANS: Duration = Duration::from_secs(1);
+
+/// How long join tokens are valid.
+const TOKEN_SECONDS: u64 = 600;
+
+/// Takes the option `--profile`.
+pub(crate) fn profile_of(given: &mut Arguments) -> Result<Profile, UsageError> {
+    match given.option::<String>("--profile")?.as_deref() {
+        None => Ok(Profile::default()),
+        Some("loopback") => Ok(Profile::Loopback),
+        Some("lan") => Ok(Profile::Lan),
+        Some("wan") => Ok(Profile::Wan),
+        Some(other) => Err(UsageError(format!("`--profile {other}`: use `loopback`, `lan` or `wan`"))),
+    }
+}
+
+/// Takes an option that is a number of seconds.
+pub(crate) fn seconds_of(given: &mut Arguments, option: &str) -> Result<Option<Duration>, UsageError> {
+    let Some(seconds) = given.option::<f64>(option)? else { return Ok(None) };
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(duration) if !duration.is_zero() => Ok(Some(duration)),
+        _ => Err(UsageError(format!("`{option} {seconds}` is not a number of seconds above 0"))),
+    }
+}
+
+/// The settings that the options of a peer stand for.
+struct Settings {
+    options: PeerOptions,
+    key: NodeId,
+    token: Option<JoinToken>,
+    is_open: bool,
+    until_stdin_closes: bool,
+    quiet: bool,
+}
+
+fn settings(mut given: Arguments) -> Result<Settings, Failure> {
+    let listen = given.option::<String>("--listen")?;
+    let mut allowed = given.every::<NodeId>("--allow")?;
+    for path in given.every::<PathBuf>("--allow-file")? {
+        allowed.extend(keys_in(&path)?);
+    }
+    let token = given.option_or("--token", TOKEN_SECONDS);
+    let (cpus, threads) = (given.option::<u32>("--cpus")?, given.option::<usize>("--threads")?);
+    let gpu = given.has("--gpu");
+    let profile = profile_of(&mut given)?;
+    let failure_timeout = seconds_of(&mut given, "--failure-timeout")?;
+    let memory = given.option::<u64>("--memory")?;
+    let name = given.option::<String>("--name")?;
+    let (until_stdin_closes, quiet) = (given.has("--until-stdin-closes"), given.has("--quiet"));
+    let key = match given.has("--temporary-key") {
+        true => NodeKey::generate()?,
+        false => key_of(&mut given)?,
+    };
+    given.end()?;
+    let listen = listen.ok_or_else(|| UsageError("`--listen HOST:PORT` is missing".to_owned()))?;
+    let listen = address(&listen).map_err(|error| UsageError(format!("`--listen {listen}`: {error}")))?;
+
+    let id = key.id();
+    let name = name.unwrap_or_else(|| host_name().unwrap_or_else(|| format!("peer {}", id.short())));
+    let mut options = PeerOptions::new(key).name(&name).listen(listen).profile(profile);
+    options = cpus.into_iter().fold(options, PeerOptions::cpus);
+    options = threads.into_iter().fold(options, PeerOptions::threads);
+    options = failure_timeout.into_iter().fold(options, PeerOptions::failure_timeout);
+    options = memory.into_iter().fold(options, PeerOptions::memory);
+    if gpu {
+        options = with_gpus(options)?;
+    }
+    let token = token.map(|seconds| JoinToken::generate(Duration::from_secs(seconds))).transpose()?;
+    let is_open = !allowed.is_empty() || token.is_some();
+    options = allowed.into_iter().fold(options, PeerOptions::allow);
+    options = token.iter().cloned().fold(options, PeerOptions::token);
+    options = options.on_event(say);
+    Ok(Settings { options, key: id, token, is_open, until_stdin_closes, quiet })
+}
+
+pub(crate) fn run(given: Arguments) -> Result<ExitCode, Failure> {
+    let Settings { options, key, token, is_open, until_stdin_closes, quiet } = settings(given)?;
+    // Before anything is printed, so that who reads it can end this process.
+    let requests = end_requests(until_stdin_closes)?;
+    let peer = Peer::serve(options)?;
+    let (network, warning) = peer.network();
+    if !quiet {
+        let devices: Vec<String> = peer.devices().iter().map(ToString::to_string).collect();
+        say(&format!("offers {}; {network}", devices.join(", ")));
+    }
+    warning.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    if !is_open {
+        say("warning: nobody may connect; allow a key with `--allow`, or make a join token with `--token`");
+    }
+    let mut lines = format!("{}\n", PeerAddress::new(key, reachable(peer.address().socket_addr())));
+    if let Some(token) = token {
+        lines += &format!("{token}\n");
+    }
+    let mut out = std::io::stdout().lock();
+    let printed = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
+    drop(out);
+    printed.map_err(|error| Diagnostic::new(format!("cannot print the address of the peer: {error}")))?;
+
+    let Ok(request) = requests.recv() else {
+        return Err(Diagnostic::new("signals of the system are lost").into());
+    };
+    let is_orphan = request == crate::signals::EndRequest::StdinClosed;
+    if !quiet {
+        say("ends when the steps that run here have ended");
+    }
+    let (left, end) = std::sync::mpsc::channel();
+    let leave = move || {
+        peer.leave("it was asked to end", if is_orphan { GRACE_OF_ORPHANS } else { GRACE });
+        let _ = left.send(());
+    };
+    let leaving = std::thread::spawn(leave);
+    loop {
+        if end.recv_timeout(Duration::from_millis(20)) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            // The thread has ended or panicked.
+            return Ok(if leaving.join().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        if requests.try_recv().is_ok() {
+            say("ends now, before its steps have ended");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+}
+
+/// Prints a line for people. Who does not listen misses it.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "anabranch peer: {line}");
+}
+
+/// Reads public keys, one in each line.
+fn keys_in(path: &Path) -> Result<Vec<NodeId>, Diagnostic> {
+    let fail = |error: String| Diagnostic::new(format!("cannot read the keys in {}: {error}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| fail(error.to_string()))?;
+    let mut keys = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let key = line.split('#').next().unwrap_or_default().trim();
+        if !key.is_empty() {
+            let key = key.parse::<NodeId>();
+            keys.push(key.map_err(|error| fail(format!("line {number}: {}", error.message)))?);
+        }
+    }
+    Ok(keys)
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|error| error.to_string())?;
+    found.next().ok_or_else(|| "the host has no address".to_owned())
+}
+
+/// Returns an address at which other machines may reach this one, if the peer listens on all.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    if !listen.ip().is_unspecified() {
+        return listen;
+    }
+    // Nothing is sent: the system says which of its addresses it would send from.
+    let route = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
+        socket.local_addr().ok()
+    };
+    let ip = route().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |addr| addr.ip());
+    SocketAddr::new(ip, listen.port())
+}
+
+/// Returns the name of this machine, where the system keeps it in a file.
+fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+#[cfg(feature = "gpu")]
+fn with_gpus(options: PeerOptions) -> Result<PeerOptions, Failure> {
+    let adapters = anabranch::gpu_adapters();
+    if adapters.is_empty() {
+        return Err(Diagnostic::new("this machine has no GPU that anabranch can use").into());
+    }
+    Ok(adapters.iter().fold(options, |options, adapter| options.gpu(adapter)))
+}
+
+#[cfg(not(feature = "gpu"))]
+fn with_gpus(_: PeerOptions) -> Result<PeerOptions, Failure> {
+    Err(UsageError("`--gpu`: this program was built without the feature `gpu`".to_owned()).into())
+}

@@ -1,0 +1,51 @@
+//! The state of peers.
+
+use crate::Failure;
+use crate::arguments::{Arguments, UsageError};
+use crate::keys::key_of;
+use crate::peer::{profile_of, seconds_of};
+use anabranch::peers::{JoinToken, PeerAddress, PeerStatus};
+use std::process::ExitCode;
+use std::time::Duration;
+
+pub(crate) const USAGE: &str = "\
+usage: anabranch status PEER... [OPTION]...
+
+Prints the state of each PEER, which is KEY@HOST:PORT. The exit status is 1 if a peer did not
+answer.
+
+  --key PATH          the key with which this program proves who it is; by default that of this user
+  --token TOKEN       a join token, for peers that do not allow the key
+  --profile PROFILE   the kind of network: loopback, lan (the default) or wan
+  --timeout SECONDS   how long a peer may take to answer; by default 10
+";
+
+pub(crate) fn run(mut given: Arguments) -> Result<ExitCode, Failure> {
+    let profile = profile_of(&mut given)?;
+    let timeout = seconds_of(&mut given, "--timeout")?.unwrap_or(Duration::from_secs(10));
+    let token = given.option::<JoinToken>("--token")?;
+    let key = key_of(&mut given)?;
+    let mut peers = Vec::new();
+    while let Some(peer) = given.positional() {
+        let peer: PeerAddress = peer.parse()?;
+        peers.push(match &token {
+            Some(token) => peer.with_token(token.clone()),
+            None => peer,
+        });
+    }
+    given.end()?;
+    if peers.is_empty() {
+        return Err(UsageError("the address of a peer is missing: KEY@HOST:PORT".to_owned()).into());
+    }
+    let mut code = ExitCode::SUCCESS;
+    for peer in peers {
+        match PeerStatus::ask(&key, &peer, profile, timeout) {
+            Ok(status) => println!("{peer}\n{status}"),
+            Err(error) => {
+                eprintln!("{error}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
+}

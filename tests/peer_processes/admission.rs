@@ -1,0 +1,147 @@
+//! Who may use a peer, and what else arrives at it.
+
+use crate::processes::{FAILURE_TIMEOUT, PeerProcess, ProcessTest, bounded, until};
+use anabranch::peers::{JoinToken, NodeKey, PeerAddress, Profile};
+use anabranch::prelude::*;
+use anabranch::{Diagnostic, Session, SessionBuilder};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+fn with_key(key: NodeKey, address: PeerAddress) -> SessionBuilder {
+    let builder = Session::builder().network(Profile::Loopback).failure_timeout(FAILURE_TIMEOUT);
+    builder.node_key(key).peer(address)
+}
+
+fn new_key() -> NodeKey {
+    NodeKey::generate().expect("the system has random numbers")
+}
+
+#[track_caller]
+fn assert_says(error: &Diagnostic, parts: &[&str]) {
+    let text = error.to_string();
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is missing: {text}");
+    }
+}
+
+#[test]
+fn a_peer_with_another_key_than_its_address_is_an_error() {
+    bounded("wrong_key", |test| {
+        let peer = test.peer("a");
+        let other = PeerAddress::new(new_key().id(), peer.addr());
+        let error = with_key(test.key.clone(), other).build().expect_err("the peer has another key");
+        assert_says(&error, &[&peer.addr().to_string(), &peer.address.node().to_string()]);
+        test.session([&peer]);
+    });
+}
+
+#[test]
+fn a_key_that_is_not_allowed_is_refused_by_both_sides() {
+    bounded("not_allowed", |test| {
+        let peer = test.peer("a");
+        let key = new_key();
+        let error = with_key(key.clone(), peer.address.clone()).build().expect_err("the key is not allowed");
+        assert_says(&error, &["allow", &peer.addr().to_string()]);
+        until("the peer says who was refused", || peer.process.errors().contains("refused"));
+        let errors = peer.process.errors();
+        assert!(errors.contains(&key.id().to_string()), "the operator needs the key: {errors}");
+    });
+}
+
+/// Returns the token that a peer has printed.
+fn token_of(peer: &PeerProcess) -> JoinToken {
+    peer.process.line_of_output(1).parse().expect("the second line is a token")
+}
+
+fn open(test: &ProcessTest) -> (PeerProcess, JoinToken) {
+    let peer = test.peer_with("a", &["--token"]);
+    let token = token_of(&peer);
+    (peer, token)
+}
+
+#[test]
+fn a_token_admits_one_key() {
+    bounded("token", |test| {
+        let (peer, token) = open(test);
+        let address = peer.address.clone().with_token(token.clone());
+        let first = new_key();
+        let session = with_key(first.clone(), address.clone()).build().expect("the token is new");
+        let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0)).expect("the function can be traced");
+        assert_eq!(f.call(2.0).expect("the peer runs"), 4.0);
+        assert!(peer.process.errors().contains("has joined"), "{}", peer.process.errors());
+        with_key(new_key(), address).build().expect_err("another node has used the token");
+        drop((f, session));
+        with_key(first, peer.address.clone()).build().expect("the key is known now");
+    });
+}
+
+#[test]
+fn an_expired_token_admits_nobody() {
+    bounded("expired_token", |test| {
+        let peer = test.peer_with("a", &["--token", "1"]);
+        let token = token_of(&peer);
+        until("the token expires", || token.is_expired());
+        let error = with_key(new_key(), peer.address.clone().with_token(token)).build();
+        assert_says(&error.expect_err("the token has expired"), &["token", &peer.addr().to_string()]);
+    });
+}
+
+#[test]
+fn two_peers_with_one_key_are_an_error() {
+    bounded("one_key", |test| {
+        let (first, second) = (test.peer("a"), test.peer("a"));
+        assert_eq!(first.address.node(), second.address.node());
+        let error = test.builder([&first, &second]).build().expect_err("both have one key");
+        assert_says(&error, &["/peer:0", "/peer:1", "key"]);
+    });
+}
+
+#[test]
+fn one_peer_twice_is_an_error() {
+    bounded("one_address", |test| {
+        let peer = test.peer("a");
+        let error = test.builder([&peer, &peer]).build().expect_err("both are one peer");
+        assert_says(&error, &["/peer:0", "/peer:1", "key"]);
+    });
+}
+
+#[test]
+fn garbage_does_not_disturb_a_session() {
+    bounded("garbage", |test| {
+        let peer = test.peer("a");
+        let session = test.session([&peer]);
+        let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0)).expect("the function can be traced");
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let socket = UdpSocket::bind("127.0.0.1:0").expect("a port is free");
+                let mut state = 1u64;
+                let mut packet = [0; 1200];
+                // Short and long headers of QUIC, and others.
+                for round in 0..20_000 {
+                    for byte in &mut packet {
+                        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                        *byte = (state >> 56) as u8;
+                    }
+                    packet[0] = [0x40, 0xc0, 0x00, packet[0]][round % 4];
+                    packet[1..5].copy_from_slice(&(round as u32 / 4 % 2).to_be_bytes());
+                    let len = 1 + round % packet.len();
+                    let _ = socket.send_to(&packet[..len], peer.addr());
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+            for i in 0..200 {
+                assert_eq!(f.call(i as f32).expect("the session goes on"), 2.0 * i as f32);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let others = thread::spawn({
+            let (key, address) = (test.key.clone(), peer.address.clone());
+            move || with_key(key, address).build().map(|_| ())
+        });
+        others.join().expect("a session does not panic").expect("the peer admits sessions");
+    });
+}

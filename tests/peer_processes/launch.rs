@@ -1,0 +1,85 @@
+//! `anabranch launch`.
+
+use crate::processes::{ANABRANCH, bounded, until};
+use anabranch::Session;
+use anabranch::peers::PeerAddress;
+use anabranch::prelude::*;
+use rustix::process::Signal;
+use std::net::UdpSocket;
+use std::process::Command;
+
+/// A program that `launch` runs.
+#[test]
+#[ignore = "the program of another test"]
+fn launched() {
+    let session = Session::builder().peers_of_environment().expect("the launcher sets peers");
+    let session = session.build().expect("the peers run");
+    let names: Vec<String> = session.devices().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["/cpu:0", "/peer:0/cpu:0", "/peer:0/cpu:1", "/peer:1/cpu:0", "/peer:1/cpu:1"]);
+    let f = session.function(|x: Tensor| {
+        let y = on("/peer:0/cpu:1", || x * 2.0);
+        on("/peer:1/cpu:0", || y + 1.0)
+    });
+    assert_eq!(f.expect("the function can be traced").call(3.0).expect("the peers run"), 7.0);
+}
+
+fn launch(n: usize) -> Command {
+    let mut command = Command::new(ANABRANCH);
+    command.args(["launch", "-n", &n.to_string(), "--threads", "1", "--cpus", "2", "--"]);
+    command
+}
+
+/// Waits until nobody listens at the addresses that a launched program has printed.
+#[track_caller]
+fn until_ended(addresses: &str) {
+    let addresses: Vec<PeerAddress> = addresses.split(',').map(|peer| peer.parse().expect("an address")).collect();
+    assert_eq!(addresses.len(), 2);
+    until("the peers end", || addresses.iter().all(|peer| UdpSocket::bind(peer.socket_addr()).is_ok()));
+}
+
+#[test]
+fn launch_runs_a_program_with_peers() {
+    bounded("launch", |test| {
+        let mut command = launch(2);
+        command.arg(std::env::current_exe().expect("the system names this program"));
+        let launched = test.start(command.args(["--ignored", "--exact", "launch::launched"]));
+        let status = launched.wait();
+        assert_eq!(status.code(), Some(0), "{}{}", launched.output(), launched.errors());
+    });
+}
+
+#[test]
+fn launch_returns_the_exit_code_and_ends_the_peers() {
+    bounded("exit_code", |test| {
+        let launched =
+            test.start(launch(2).args(["sh", "-c", "echo $ANABRANCH_PEERS; ls -l $ANABRANCH_NODE_KEY; exit 7"]));
+        assert_eq!(launched.wait().code(), Some(7), "{}", launched.errors());
+        assert!(launched.line_of_output(1).starts_with("-rw-------"), "{}", launched.output());
+        until_ended(&launched.line_of_output(0));
+        let missing = test.start(launch(1).arg("/no/such/program"));
+        assert_eq!(missing.wait().code(), Some(1));
+        assert!(missing.errors().contains("/no/such/program"), "{}", missing.errors());
+    });
+}
+
+#[test]
+fn peers_of_a_killed_launcher_end() {
+    bounded("killed_launcher", |test| {
+        // Ends when its standard input, which is that of the launcher, closes.
+        let launched = test.start(launch(2).args(["sh", "-c", "echo $ANABRANCH_PEERS; read line"]));
+        let addresses = launched.line_of_output(0);
+        launched.kill();
+        until_ended(&addresses);
+    });
+}
+
+#[test]
+fn a_launcher_passes_sigterm_on() {
+    bounded("terminated_launcher", |test| {
+        let launched = test.start(launch(2).args(["sh", "-c", "echo $ANABRANCH_PEERS; read line"]));
+        let addresses = launched.line_of_output(0);
+        launched.send(Signal::TERM);
+        assert_eq!(launched.wait().code(), Some(128 + 15), "{}", launched.errors());
+        until_ended(&addresses);
+    });
+}

@@ -1,0 +1,62 @@
+//! Memory over many steps.
+
+use crate::processes::{bounded, is_slow};
+use anabranch::prelude::*;
+use rustix::process::{Pid, getpid};
+
+/// Returns the resident memory of a process, in bytes.
+fn resident(pid: Pid) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
+}
+
+/// A program of its own, since other tests would grow this process.
+#[test]
+#[ignore = "the program of another test"]
+fn many_steps() {
+    let session = anabranch::Session::builder().peers_of_environment().expect("the test sets peers");
+    let session = session.build().expect("the peer runs");
+    let v = on("/peer:0/cpu:0", || Var::<f32>::new("v", [0.0; 1000]));
+    let step = session.function(|x: Tensor| {
+        v.set(v.get() + x);
+        v.get().sum()
+    });
+    let step = step.expect("the function can be traced");
+    let peer = std::env::var("ANABRANCH_TEST_PEER").expect("the test names the process").parse();
+    let peer = peer.ok().and_then(Pid::from_raw).expect("the test names the process");
+    let n = if is_slow() { 10_000 } else { 500 };
+    let mut sizes = Vec::new();
+    for i in 1..=n {
+        assert_eq!(step.call([1.0; 1000]).expect("the peer runs"), 1000.0 * i as f32);
+        if i == n / 5 || i == n {
+            sizes.push([getpid(), peer].map(|pid| resident(pid).expect("this system has /proc")));
+        }
+    }
+    for (before, after) in sizes[0].iter().zip(sizes[1]) {
+        println!("{before} bytes after {} steps, {after} after {n}", n / 5);
+        // Every step that kept its 4 KB would add this much.
+        let kept = 4_000 * (n as u64 - n as u64 / 5);
+        assert!(after < before + kept / 4 + (1 << 20), "{before} bytes became {after}");
+    }
+}
+
+#[test]
+fn many_steps_do_not_grow_their_processes() {
+    if resident(getpid()).is_none() {
+        return println!("skipped: this system has no /proc");
+    }
+    bounded("many_steps", |test| {
+        let peer = test.peer("a");
+        test.key.save(test.path("session.key")).expect("the folder can be written");
+        let mut caller = std::process::Command::new(std::env::current_exe().expect("the system names this program"));
+        caller.args(["--ignored", "--exact", "--nocapture", "memory::many_steps"]);
+        caller.env("ANABRANCH_PEERS", peer.address.to_string());
+        caller.env("ANABRANCH_TEST_PEER", peer.process.pid.as_raw_nonzero().to_string());
+        let caller = test.start(caller.env("ANABRANCH_NODE_KEY", test.path("session.key")));
+        let status = crate::processes::until_some("the steps end", || caller.ended());
+        assert!(status.success(), "{}{}", caller.output(), caller.errors());
+        println!("{}", caller.output());
+        test.until_empty(&peer);
+    });
+}

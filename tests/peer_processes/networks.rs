@@ -1,0 +1,1 @@
+//! Slow and broken links, between namespaces of the network.
