@@ -12,16 +12,54 @@ use anabranch::nn::{Embedding, Init, Linear, Lstm};
 use anabranch::optim::{Adam, Optimizer, clip_global_norm, model_gradients};
 use anabranch::{prelude::*, random::Key};
 
-const LONGEST: usize = 120;
+pub const LONGEST: usize = 120;
 /// The code of the positions before the first and after the last character. The other codes start
 /// at 1.
 const END: i32 = 0;
 
 #[derive(Module)]
-struct CharRnn {
-    embed: Embedding,
-    cell: Lstm,
-    out: Linear,
+pub struct CharRnn {
+    pub embed: Embedding,
+    pub cell: Lstm,
+    pub out: Linear,
+}
+
+impl CharRnn {
+    pub fn new(entries: usize) -> CharRnn {
+        let init = Init::new(1);
+        let (embed, cell) = (Embedding::new(&init, entries, 32), Lstm::new(&init, 32, 96));
+        CharRnn { embed, cell, out: Linear::new(&init, 96, entries) }
+    }
+}
+
+/// Sentences of a text without their line breaks. The code of a character is its position in the
+/// alphabet.
+pub struct Sentences {
+    sentences: Vec<String>,
+    pub alphabet: Vec<char>,
+}
+
+impl Sentences {
+    pub fn new() -> Sentences {
+        let text = include_str!("data/charters.txt").split_whitespace().collect::<Vec<_>>().join(" ");
+        let sentences = text.split_inclusive(['.', ';']).map(str::trim).filter(|s| s.len() > 20);
+        let alphabet = text.chars().collect::<std::collections::BTreeSet<_>>();
+        Sentences { sentences: sentences.map(str::to_owned).collect(), alphabet: alphabet.into_iter().collect() }
+    }
+
+    /// Returns the codes `[batch, LONGEST]` and the lengths of the sentences of a round.
+    pub fn batch(&self, batch: usize, round: usize) -> (Array<i32>, Vec<i32>) {
+        let code = |c: char| self.alphabet.binary_search(&c).map_or(END, |i| i as i32 + 1);
+        let (mut codes, mut lengths) = (Vec::new(), Vec::new());
+        for i in 0..batch {
+            let sentence = self.sentences[(round * batch + i) % self.sentences.len()].chars().map(code);
+            let start = codes.len();
+            codes.extend([END].into_iter().chain(sentence).take(LONGEST - 1).chain([END]));
+            lengths.push((codes.len() - start) as i32);
+            codes.resize(start + LONGEST, END);
+        }
+        (Array::new([batch, LONGEST], codes), lengths)
+    }
 }
 
 /// Returns the mean loss per character of sentences `[batch, LONGEST]` with the given lengths.
@@ -40,7 +78,7 @@ fn loss(model: &CharRnn, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
 }
 
 #[graph]
-fn train_step(model: &CharRnn, adam: &Adam, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
+pub fn train_step(model: &CharRnn, adam: &Adam, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
     let loss = loss(model, text, lengths);
     let mut gradients = model_gradients(loss, model);
     clip_global_norm(&mut gradients, 1.0);
@@ -68,27 +106,12 @@ fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> Tensor<i32
 
 fn main() -> anabranch::Result<()> {
     let (batch, rounds) = if std::env::args().any(|a| a == "--small") { (8, 20) } else { (32, 600) };
-    // Sentences without their line breaks. The code of a character is its position in the alphabet.
-    let text = include_str!("data/charters.txt").split_whitespace().collect::<Vec<_>>().join(" ");
-    let sentences: Vec<&str> = text.split_inclusive(['.', ';']).map(str::trim).filter(|s| s.len() > 20).collect();
-    let alphabet: Vec<char> = text.chars().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
-    let code = |c: char| alphabet.binary_search(&c).map_or(END, |i| i as i32 + 1);
-
-    let (entries, init) = (alphabet.len() + 1, Init::new(1));
-    let (embed, cell) = (Embedding::new(&init, entries, 32), Lstm::new(&init, 32, 96));
-    let (model, adam) = (CharRnn { embed, cell, out: Linear::new(&init, 96, entries) }, Adam::new(0.004));
+    let text = Sentences::new();
+    let (model, adam) = (CharRnn::new(text.alphabet.len() + 1), Adam::new(0.004));
     let session = Session::from_args()?;
     let step = session.function(|text, lengths| train_step(&model, &adam, text, lengths))?;
     for round in 0..rounds {
-        let (mut codes, mut lengths) = (Vec::new(), Vec::new());
-        for i in 0..batch {
-            let sentence = sentences[(round * batch + i) % sentences.len()].chars().map(code);
-            let start = codes.len();
-            codes.extend([END].into_iter().chain(sentence).take(LONGEST - 1).chain([END]));
-            lengths.push((codes.len() - start) as i32);
-            codes.resize(start + LONGEST, END);
-        }
-        let loss = step.call((Array::new([batch, LONGEST], codes), lengths))?;
+        let loss = step.call(text.batch(batch, round))?;
         if (round + 1) % (rounds / 10) == 0 {
             println!("{:>4} of {rounds}: loss {:.3} per character", round + 1, loss.item());
         }
@@ -96,7 +119,10 @@ fn main() -> anabranch::Result<()> {
     let sample = session.function(|seed, temperature| sample(&model, seed, temperature))?;
     for i in 0..3 {
         let codes = sample.call((i, 0.6))?.to_vec();
-        println!("> {}", codes.iter().filter(|&&c| c != END).map(|&c| alphabet[c as usize - 1]).collect::<String>());
+        println!(
+            "> {}",
+            codes.iter().filter(|&&c| c != END).map(|&c| text.alphabet[c as usize - 1]).collect::<String>()
+        );
     }
     Ok(())
 }

@@ -40,6 +40,15 @@ impl SessionBuilder {
         self.peers_of(|name| std::env::var_os(name).filter(|value| !value.is_empty()))
     }
 
+    /// Returns the number of peers that were added.
+    ///
+    /// ```
+    /// assert_eq!(anabranch::Session::builder().n_peers(), 0);
+    /// ```
+    pub fn n_peers(&self) -> usize {
+        self.cluster.peers.len()
+    }
+
     fn peers_of(mut self, variable: impl Fn(&str) -> Option<OsString>) -> Result<SessionBuilder> {
         let in_variable = |name: &str, error: Diagnostic| {
             let help = format!("the environment variable {name} says so");
