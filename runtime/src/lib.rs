@@ -27,6 +27,7 @@ mod id;
 mod peer;
 mod place;
 mod session;
+mod spin;
 
 /// The bodies of fuzz targets, and what benchmarks compare with.
 #[cfg(all(feature = "peers", feature = "testing"))]

@@ -87,7 +87,7 @@ impl Probe {
     /// Runs the kernel on the device. Returns the seconds of the run, and those until its
     /// completion was known.
     fn run(&self) -> Result<[f64; 2]> {
-        let step = Step::new(Arc::new(|_, _| ()), Arc::default(), false);
+        let step = Step::new(Arc::new(|_, _| ()), Arc::default(), false, false);
         self.kernel.enqueue_on_thread(vec![self.input.clone()], &step, Ticket(0))?;
         let event = loop {
             if let Some(event) = step.wait(Duration::from_secs(1)) {

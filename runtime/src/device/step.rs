@@ -2,6 +2,7 @@
 
 use super::simulated::SimulatedClock;
 use super::{DeviceBuffer, cpu};
+use crate::spin::spin;
 use anabranch_dsl::Result;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{RunContext, StopFlag};
@@ -52,6 +53,8 @@ pub(crate) struct Step {
     /// A count that rises with each operation begun, and whether an operation is running.
     n_begun: AtomicU64,
     is_busy: AtomicBool,
+    /// Whether a wait looks for events for a while before it sleeps.
+    spins: bool,
     /// Events not handled yet.
     events: Mutex<Events>,
     more: Condvar,
@@ -63,7 +66,8 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    pub(crate) fn new(print: PrintTo, stop: Arc<StopFlag>, simulated: bool) -> Arc<Step> {
+    /// Creates a step. `spins` says whether it waits for other processes, whose answers come soon.
+    pub(crate) fn new(print: PrintTo, stop: Arc<StopFlag>, simulated: bool, spins: bool) -> Arc<Step> {
         let clock = simulated.then(Mutex::default);
         Arc::new(Step {
             print,
@@ -71,6 +75,7 @@ impl Step {
             begin: Instant::now(),
             n_begun: AtomicU64::new(0),
             is_busy: AtomicBool::new(true),
+            spins,
             waiting: Mutex::default(),
             events: Mutex::default(),
             more: Condvar::new(),
@@ -172,6 +177,10 @@ impl Step {
         #[cfg(any(test, feature = "testing"))]
         if let Some(event) = self.late_events.take() {
             return Some(event);
+        }
+        if self.spins {
+            let happened = |events: &Events| !events.queue.is_empty() || events.is_woken;
+            spin(|| happened(&self.events()).then_some(()));
         }
         let is_idle = |events: &mut Events| events.queue.is_empty() && !events.is_woken;
         let wait = self.more.wait_timeout_while(self.events(), at_most, is_idle);

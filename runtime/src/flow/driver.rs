@@ -180,7 +180,7 @@ impl Driver {
         timeline: Option<&mut Timeline>,
     ) -> Result<StepResults, StepFailure> {
         let simulated = self.devices.iter().any(|d| d.is_simulated());
-        let step = Step::new(print, stop, simulated);
+        let step = Step::new(print, stop, simulated, begin.is_some());
         let others = match begin {
             None => None,
             Some(begin) => {

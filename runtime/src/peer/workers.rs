@@ -1,5 +1,6 @@
 //! Threads that run work of other processes.
 
+use crate::spin::spin;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -43,7 +44,7 @@ fn work(workers: &Weak<Workers>, first: Job) {
         let Some(workers) = workers.upgrade() else { return };
         workers.idle.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
         drop(workers);
-        match next.recv() {
+        match spin(|| next.try_recv().ok()).map_or_else(|| next.recv(), Ok) {
             Ok(received) => job = received,
             Err(_) => return,
         }
