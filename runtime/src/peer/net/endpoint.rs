@@ -117,12 +117,6 @@ impl Net {
         self.addr
     }
 
-    /// Returns the id of this node.
-    #[cfg(test)]
-    pub(crate) fn id(&self) -> NodeId {
-        self.core.own
-    }
-
     /// Returns the settings in words, to be printed at the start.
     pub(crate) fn settings(&self) -> String {
         self.core.settings.to_string()

@@ -159,12 +159,6 @@ impl BodyQueue {
         self.begun.clear();
     }
 
-    /// Returns the bodies that wait, also if only in part.
-    #[cfg(test)]
-    pub(in super::super) fn len(&self) -> usize {
-        self.waiting.len() + self.begun.len()
-    }
-
     /// Returns whether there is a chunk to send and room for it.
     fn has_next(&self) -> bool {
         self.choice().is_some()

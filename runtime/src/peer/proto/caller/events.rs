@@ -96,7 +96,7 @@ pub(crate) enum CallerOutput {
         step: StepNumber,
         outcome: Result<Vec<NewValue>, StepFault>,
     },
-    #[cfg_attr(not(test), expect(dead_code, reason = "the steps and requests of the peer fail with the error"))]
+    #[expect(dead_code, reason = "the steps and requests of the peer fail with the error")]
     PeerLost {
         process: ProcessNumber,
         error: WireError,

@@ -104,12 +104,6 @@ impl Caller {
         self.peer(process).map_or_else(|| "the caller".to_owned(), CallerPeer::name)
     }
 
-    /// Returns what a peer grants the session, if it is open there.
-    #[cfg(test)]
-    pub(crate) fn limits(&self, process: ProcessNumber) -> Option<SessionLimits> {
-        self.peer(process)?.limits
-    }
-
     /// Returns whether a value is known to exist at a peer.
     pub(crate) fn has_value(&self, process: ProcessNumber, value: ValueId) -> bool {
         self.peer(process).is_some_and(|peer| peer.values.contains(&value))

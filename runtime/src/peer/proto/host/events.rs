@@ -228,7 +228,7 @@ pub(crate) struct Begin {
     /// The links to the other participants.
     pub(crate) routes: Vec<(ProcessNumber, LinkNumber)>,
     pub(crate) start: Start,
-    #[cfg_attr(not(test), expect(dead_code, reason = "the host stops the step at the deadline"))]
+    #[expect(dead_code, reason = "the host stops the step at the deadline")]
     pub(crate) deadline: Option<Time>,
 }
 
