@@ -59,6 +59,9 @@ mod book {
     mod training {}
     #[doc = include_str!("../docs/src/sessions.md")]
     mod sessions {}
+    #[cfg(feature = "peers")]
+    #[doc = include_str!("../docs/src/peers.md")]
+    mod peers {}
     #[doc = include_str!("../docs/src/how-to-layer.md")]
     mod how_to_layer {}
     #[doc = include_str!("../docs/src/how-to-optimizer.md")]

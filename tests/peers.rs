@@ -1,5 +1,5 @@
 //! Sessions with peers. The peers are in the process of the test, with sockets of their own; what
-//! takes other processes is in `peer_processes.rs`.
+//! takes other processes is in `peer_processes/`.
 
 use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, Profile};
 use anabranch::prelude::*;

@@ -54,8 +54,14 @@ const LAYOUT: &[&str] = &[
 /// The files that define the table of nodes, and that add nodes to it.
 const NODE_TABLE: &[&str] = &["dsl/src/ir/graph.rs", "dsl/src/ir/builder.rs"];
 
-/// A test that compares times, in long runs only, and one that prints a time for `BENCHMARKS.md`.
-const TIMED: &[&str] = &["dsl/tests/scale.rs", "runtime/src/place/tests.rs"];
+/// A test that compares times, in long runs only, one that prints a time for `BENCHMARKS.md`, and
+/// tests of other processes, which are asked until they answer, and must be lost in time.
+const TIMED: &[&str] = &[
+    "dsl/tests/scale.rs",
+    "runtime/src/place/tests.rs",
+    "tests/peer_processes/failures.rs",
+    "tests/peer_processes/processes.rs",
+];
 
 /// Type names that several files define with the same meaning.
 const SHARED_NAMES: &[&str] = &["Dual", "Rng"];

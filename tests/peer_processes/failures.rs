@@ -92,7 +92,7 @@ fn a_peer_killed_between_two_steps_leaves_the_other_variables_as_they_were() {
         let session = test.session(&peers);
         let a = on("/peer:0/cpu:0", || Var::<f32>::new("a", 1.0));
         let b = on("/peer:1/cpu:0", || Var::<f32>::new("b", 2.0));
-        let c = on("/cpu:0", || Var::<f32>::new("c", 3.0));
+        let c = on("/peer:local/cpu:0", || Var::<f32>::new("c", 3.0));
         let step = session.function(|x: Tensor| {
             a.set(a.get() + x);
             b.set(b.get() + x);

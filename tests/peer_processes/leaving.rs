@@ -34,7 +34,8 @@ fn a_peer_that_is_asked_to_end_ends_its_steps_first() {
             }
             *printed += 1;
         };
-        let session = test.builder([&*peer]).device("/cpu:0").print_to(print).build().expect("the peer runs");
+        let session =
+            test.builder([&*peer]).device("/peer:local/cpu:0").print_to(print).build().expect("the peer runs");
         let f = session.function(count).expect("the function can be traced");
         assert_eq!(f.call(100).expect("the step ends first"), 100);
         assert_eq!(*printed.lock().expect("no print panics"), 100);

@@ -1,1 +1,116 @@
-//! Slow and broken links, between namespaces of the network.
+//! Slow and broken networks: the peer is in a namespace of its own. Skipped if this process may not
+//! make one.
+
+use crate::processes::{ANABRANCH, FAILURE_TIMEOUT, PeerProcess, ProcessTest, bounded, spin, until};
+use anabranch::peers::Profile;
+use anabranch::prelude::*;
+use anabranch::{ErrorKind, Session};
+use std::process::{Command, Stdio};
+use std::thread;
+
+/// A namespace with a link to that of this process. Removed when it is dropped.
+struct Namespace {
+    name: String,
+    /// The end of the link in the namespace of this process.
+    device: String,
+    addr: String,
+}
+
+/// Runs a command of iproute2. Returns whether it succeeded.
+fn run(command: &str) -> bool {
+    let mut words = command.split(' ');
+    let mut command = Command::new(words.next().expect("there is a word"));
+    let status = command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+impl Namespace {
+    /// Makes a namespace. `number` differs between tests.
+    fn create(number: u8) -> Option<Namespace> {
+        let id = std::process::id();
+        let (name, device) = (format!("anabranch-{id}-{number}"), format!("ab{id}-{number}"));
+        // Addresses for tests of networks (RFC 2544), four for each test of each process.
+        let (third, fourth) = (id % 256, u32::from(number) * 4);
+        let [here, addr] = [1, 2].map(|end| format!("198.18.{third}.{}", fourth + end));
+        if !run(&format!("ip netns add {name}")) {
+            return None;
+        }
+        let namespace = Namespace { name, device, addr };
+        let (name, device, addr) = (&namespace.name, &namespace.device, &namespace.addr);
+        let is_made = [
+            format!("ip link add {device} type veth peer name peer netns {name}"),
+            format!("ip addr add {here}/30 dev {device}"),
+            format!("ip link set {device} up"),
+            format!("ip -n {name} addr add {addr}/30 dev peer"),
+            format!("ip -n {name} link set peer up"),
+        ];
+        is_made.iter().all(|command| run(command)).then_some(namespace)
+    }
+
+    /// Starts a peer in the namespace.
+    fn peer(&self, test: &ProcessTest) -> PeerProcess {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, ANABRANCH]);
+        let (at, timeout) = (format!("{}:0", self.addr), FAILURE_TIMEOUT.as_secs().to_string());
+        test.peer_by(command, Profile::Wan, "a", &at, &timeout, &[test.key.id()], &[])
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        run(&format!("ip link del {}", self.device));
+        run(&format!("ip netns del {}", self.name));
+    }
+}
+
+/// Runs a test with a peer in a namespace.
+fn with_namespace(name: &str, number: u8, test: impl FnOnce(&ProcessTest, &Namespace, &PeerProcess) + Send + 'static) {
+    let Some(namespace) = Namespace::create(number) else {
+        return println!("{name}: skipped, as this process may make no network namespace with `ip netns`");
+    };
+    bounded(name, move |context| test(context, &namespace, &namespace.peer(context)));
+}
+
+fn session(test: &ProcessTest, peer: &PeerProcess) -> Session {
+    test.builder([peer]).network(Profile::Wan).build().expect("the peer runs")
+}
+
+#[test]
+fn a_link_that_goes_down_is_lost_and_found_again() {
+    with_namespace("link_down", 0, |test, namespace, peer| {
+        let session = session(test, peer);
+        let f = session.function(|n: Tensor<i64>| on("/peer:0/cpu:0", || spin(n)));
+        let f = f.expect("the function can be traced");
+        assert_eq!(f.call(5).expect("the peer runs"), 5);
+        let call = thread::spawn(move || (f.call(i64::MAX), f));
+        until("the step runs", || test.status(peer).steps == 1);
+        assert!(run(&format!("ip link set {} down", namespace.device)));
+        let (result, f) = call.join().expect("a call does not panic");
+        let error = result.expect_err("the link is down");
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains(&peer.addr().to_string()), "{error}");
+        assert!(run(&format!("ip link set {} up", namespace.device)));
+        until("the peer ends the step", || test.status(peer).steps == 0);
+        assert_eq!(f.call(5).expect("the link is up"), 5);
+    });
+}
+
+#[test]
+fn a_slow_link_is_not_lost() {
+    with_namespace("slow_link", 1, |test, namespace, peer| {
+        let session = session(test, peer);
+        let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0));
+        let f = f.expect("the function can be traced");
+        assert_eq!(f.call([1.0, 2.0]).expect("the peer runs").as_slice(), [2.0, 4.0]);
+        let slow = "root tbf rate 64kbit burst 4kb latency 400ms";
+        let is_slow = run(&format!("tc qdisc add dev {} {slow}", namespace.device))
+            && run(&format!("tc -n {} qdisc add dev peer {slow}", namespace.name));
+        if !is_slow {
+            return println!("slow_link: skipped, as this system has no `tbf`");
+        }
+        // 20 KB there and back take at least 5 s, longer than the failure timeout.
+        let x: Vec<f32> = (0..5_000).map(|i| i as f32).collect();
+        let doubled: Vec<f32> = x.iter().map(|x| x * 2.0).collect();
+        assert_eq!(f.call(x).expect("the link is slow, but works").as_slice(), doubled);
+    });
+}

@@ -120,16 +120,37 @@ impl ProcessTest {
 
     /// Starts a peer that allows these keys.
     pub fn peer_at(&self, name: &str, at: &str, timeout: &str, allow: &[NodeId], options: &[&str]) -> PeerProcess {
-        let mut command = Command::new(ANABRANCH);
+        let command = Command::new(ANABRANCH);
+        self.peer_by(command, Profile::Loopback, name, at, timeout, allow, options)
+    }
+
+    /// Starts a peer by a command that runs the program.
+    #[expect(clippy::too_many_arguments, reason = "these are the options of the program")]
+    pub fn peer_by(
+        &self,
+        mut command: Command,
+        profile: Profile,
+        name: &str,
+        at: &str,
+        timeout: &str,
+        allow: &[NodeId],
+        options: &[&str],
+    ) -> PeerProcess {
         let key = self.path(name);
-        command.args(["peer", "--profile", "loopback", "--threads", "1", "--until-stdin-closes"]);
+        let kind = match profile {
+            Profile::Loopback => "loopback",
+            Profile::Lan => "lan",
+            Profile::Wan => "wan",
+        };
+        command.args(["peer", "--profile", kind, "--threads", "1", "--until-stdin-closes"]);
         command.args(["--listen", at, "--failure-timeout", timeout, "--name", name]).arg("--key").arg(key);
         for allowed in allow.iter().chain([&self.monitor.id()]) {
             command.args(["--allow", &allowed.to_string()]);
         }
         let process = self.start(command.args(options));
         let line = process.line_of_output(0);
-        PeerProcess { process, address: line.parse().expect("the peer prints its address"), name: name.to_owned() }
+        let address = line.parse().expect("the peer prints its address");
+        PeerProcess { process, address, profile, name: name.to_owned() }
     }
 
     /// Starts a peer again that has ended, with its key and at its address.
@@ -162,9 +183,9 @@ impl ProcessTest {
 
     /// Returns a function that asks a peer for its state.
     pub fn status_of(&self, peer: &PeerProcess) -> impl Fn() -> PeerStatus + Send + Sync + use<> {
-        let (key, address) = (self.monitor.clone(), peer.address.clone());
+        let (key, address, profile) = (self.monitor.clone(), peer.address.clone(), peer.profile);
         move || {
-            let status = PeerStatus::ask(&key, &address, Profile::Loopback, Duration::from_secs(10));
+            let status = PeerStatus::ask(&key, &address, profile, Duration::from_secs(10));
             status.unwrap_or_else(|error| panic!("{address} tells its state: {error}"))
         }
     }
@@ -255,6 +276,7 @@ impl Process {
 pub struct PeerProcess {
     pub process: Process,
     pub address: PeerAddress,
+    profile: Profile,
     name: String,
 }
 

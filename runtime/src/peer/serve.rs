@@ -232,8 +232,8 @@ impl Peer {
         self.node.net().accept_token(token)
     }
 
-    /// Tells all sessions that the peer leaves, waits until the steps that run here have ended, for
-    /// `at_most` that long, and ends.
+    /// Tells all sessions that the peer leaves, waits until they need nothing more from it, for
+    /// `at_most` that long, and ends. Steps that it takes part in end first, with all processes.
     pub fn leave(self, reason: &str, at_most: Duration) {
         self.node.leave(reason, at_most);
     }

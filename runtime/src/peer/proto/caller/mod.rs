@@ -221,6 +221,7 @@ impl Caller {
             }
             CallerInput::Tick => self.tick(now, out),
         }
+        self.release_leaving(now, out);
     }
 
     fn process_of(&self, link: LinkNumber) -> Option<ProcessNumber> {

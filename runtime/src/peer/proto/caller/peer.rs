@@ -170,6 +170,21 @@ impl Caller {
         }
     }
 
+    /// Lets peers that leave go, when no step and no request needs them any more. Only this process
+    /// knows: a peer whose part of a step has ended does not know whether the step has.
+    pub(super) fn release_leaving(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
+        for process in self.processes() {
+            let peer = &self.peers[process.0 as usize - 1];
+            let (Some(link), Some(_)) = (peer.link, &peer.leaving) else { continue };
+            let is_needed = self.steps.values().any(|step| step.involves(process))
+                || self.requests.values().any(|request| request.process == process && !request.is_abandoned);
+            if !is_needed {
+                self.peer_lost(now, process, "it leaves", out);
+                out.push(CallerOutput::CloseLink { link, reason: "the peer leaves".to_owned() });
+            }
+        }
+    }
+
     pub(super) fn opened(&mut self, process: ProcessNumber, limits: SessionLimits, out: &mut Vec<CallerOutput>) {
         let peer = self.peer_mut(process).expect("the process is a peer");
         if matches!(peer.phase, PeerPhase::Opening { .. }) {

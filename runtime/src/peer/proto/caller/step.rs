@@ -109,6 +109,10 @@ impl CallerStep {
         }
     }
 
+    pub(super) fn involves(&self, process: ProcessNumber) -> bool {
+        self.participants.iter().any(|participant| participant.process == process)
+    }
+
     fn participant(&mut self, process: ProcessNumber) -> Option<&mut Participant> {
         self.participants.iter_mut().find(|participant| participant.process == process)
     }
@@ -130,6 +134,7 @@ impl Caller {
             self.fail(now, step, OWNER, rank_of(&failure, is_stop), failure, out);
         }
         self.settle(step, out);
+        self.release_leaving(now, out);
     }
 
     /// Notes the progress of the part of a step in this process.

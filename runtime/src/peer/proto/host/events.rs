@@ -124,7 +124,8 @@ pub(crate) enum HostInput {
         key: StepKey,
         outcome: Result<StepEnd, StepFault>,
     },
-    /// Begin nothing new, and report when all work is done.
+    /// Begin nothing new, and report when all work is done and all sessions have ended: their
+    /// owners end them when they need nothing more from this process.
     Leave {
         reason: String,
     },
@@ -213,7 +214,7 @@ pub(crate) enum HostOutput {
     DropSession {
         session: SessionSlot,
     },
-    /// After `Leave`: all work is done.
+    /// After `Leave`: all work is done, and no session is open.
     Idle,
 }
 

@@ -176,6 +176,7 @@ impl Host {
         }
         if let Some((_, is_reported @ false)) = &mut self.leaving
             && self.work.is_empty()
+            && self.sessions.is_empty()
         {
             *is_reported = true;
             out.push(HostOutput::Idle);

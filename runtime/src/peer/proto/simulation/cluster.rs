@@ -413,7 +413,7 @@ impl PeerCluster {
 
     /// Closes a connection from one side.
     pub(super) fn close(&mut self, node: usize, link: LinkNumber, reason: &str) {
-        let honest = ["no session uses", "sent nothing for", "did not open the session in time"];
+        let honest = ["no session uses", "sent nothing for", "did not open the session in time", "the peer leaves"];
         if !honest.iter().any(|text| reason.contains(text)) {
             self.wrong(format!("node{node} closes a link: {reason}"));
         }
