@@ -1,4 +1,5 @@
-//! Trains the model of `char_rnn` on several machines: the embedding on one peer, the cell on another.
+//! Trains the model of `char_rnn` on several machines: the embedding on one peer, the cell on
+//! another.
 //!
 //! On one machine, with two peers as processes of their own:
 //!

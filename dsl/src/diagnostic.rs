@@ -66,7 +66,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The machine lacks a resource, such as memory for a value or a thread.
     ResourceExhausted,
-    /// Another process is lost, unreachable or does not respond, or the values that it kept are lost.
+    /// Another process is lost, unreachable or does not respond, or the values that it kept are
+    /// lost.
     Unavailable,
     /// A bug in anabranch: a valid program cannot be compiled.
     Internal,

@@ -4,7 +4,7 @@
 use super::SubgraphId;
 use super::driver::{Driver, StepResults};
 use super::executor::DeviceMessage;
-use super::remote::{Arrival, Inbox, Mailbox, Others, ProcessId, StepFailure};
+use super::remote::{Arrival, Mailbox, Others, ProcessId, StepFailure, StepInbox};
 use super::step_run::StepInputs;
 use crate::device::{DeviceBuffer, PrintTo};
 use anabranch_dsl::interp::StopFlag;
@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The processes of one step.
 #[derive(Debug)]
-struct Cluster {
-    inboxes: Vec<Mutex<Inbox>>,
+struct ThreadCluster {
+    inboxes: Vec<Mutex<StepInbox>>,
     stops: Vec<Arc<StopFlag>>,
     assigned: Mutex<Vec<(VarId, DeviceBuffer)>>,
 }
 
-impl Cluster {
-    fn inbox(&self, process: ProcessId) -> MutexGuard<'_, Inbox> {
+impl ThreadCluster {
+    fn inbox(&self, process: ProcessId) -> MutexGuard<'_, StepInbox> {
         self.inboxes[process.0 as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -60,7 +60,7 @@ impl Cluster {
 #[derive(Debug)]
 struct ProcessView {
     own: ProcessId,
-    cluster: Arc<Cluster>,
+    cluster: Arc<ThreadCluster>,
 }
 
 impl Others for ProcessView {
@@ -97,7 +97,7 @@ pub(super) fn run(
     vars: &[DeviceBuffer],
     print: PrintTo,
 ) -> Result<StepResults, StepFailure> {
-    let cluster = Arc::new(Cluster {
+    let cluster = Arc::new(ThreadCluster {
         inboxes: drivers.iter().map(|_| Mutex::default()).collect(),
         stops: drivers.iter().map(|_| Arc::default()).collect(),
         assigned: Mutex::default(),

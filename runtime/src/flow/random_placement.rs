@@ -39,8 +39,8 @@ pub struct RandomPlacement {
     /// Whether devices are [simulated](crate::SimulatedDevice): results, predicates and transfers
     /// then arrive later, as events.
     pub simulated: bool,
-    /// The number of processes that the devices belong to, in turn. They are simulated: a thread each,
-    /// which exchange messages. Without effect on simulated devices.
+    /// The number of processes that the devices belong to, in turn. They are simulated: a thread
+    /// each, which exchange messages. Without effect on simulated devices.
     pub processes: u32,
     /// The number of devices whose memory the host cannot see, and which complete work late and in
     /// a random order. The other devices are CPUs. Without

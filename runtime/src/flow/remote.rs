@@ -140,30 +140,30 @@ impl Mailbox {
 
 /// The place where arrivals for a step wait until the step has a mailbox.
 #[derive(Debug)]
-pub(crate) enum Inbox {
+pub(crate) enum StepInbox {
     /// The step has not begun here.
     Closed(Vec<Arrival>),
     Open(Arc<Mailbox>),
 }
 
-impl Default for Inbox {
-    fn default() -> Inbox {
-        Inbox::Closed(Vec::new())
+impl Default for StepInbox {
+    fn default() -> StepInbox {
+        StepInbox::Closed(Vec::new())
     }
 }
 
-impl Inbox {
+impl StepInbox {
     pub(crate) fn push(&mut self, arrival: Arrival) {
         match self {
-            Inbox::Closed(waiting) => waiting.push(arrival),
-            Inbox::Open(mailbox) => mailbox.push(arrival),
+            StepInbox::Closed(waiting) => waiting.push(arrival),
+            StepInbox::Open(mailbox) => mailbox.push(arrival),
         }
     }
 
     /// Opens the inbox, once, and passes on what has arrived.
     pub(crate) fn open(&mut self, mailbox: &Arc<Mailbox>) {
-        let before = std::mem::replace(self, Inbox::Open(mailbox.clone()));
-        let Inbox::Closed(waiting) = before else { panic!("a process begins a step once") };
+        let before = std::mem::replace(self, StepInbox::Open(mailbox.clone()));
+        let StepInbox::Closed(waiting) = before else { panic!("a process begins a step once") };
         waiting.into_iter().for_each(|arrival| mailbox.push(arrival));
     }
 }

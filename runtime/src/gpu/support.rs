@@ -22,8 +22,8 @@ pub(super) struct SizeLimits {
 
 #[cfg(feature = "peers")]
 impl SizeLimits {
-    /// The limits of the smallest devices: the smallest binding that WebGPU allows, and a driver that
-    /// ends long loops.
+    /// The limits of the smallest devices: the smallest binding that WebGPU allows, and a driver
+    /// that ends long loops.
     pub(super) const SMALLEST: SizeLimits = SizeLimits { max_bytes: 128 << 20, max_iterations: Some(1 << 16) };
 }
 

@@ -1,7 +1,8 @@
 //! The peers of a session, as the process that owns the session sees them.
 //!
-//! A [`Cluster`] connects to the peers, asks them for values of variables, and registers programs.
-//! User threads wait here for answers; the thread of the net passes on what arrives. Invariants:
+//! A [`PeerCluster`] connects to the peers, asks them for values of variables, and registers
+//! programs. User threads wait here for answers; the thread of the net passes on what arrives.
+//! Invariants:
 //!
 //! - K1. No wait is without a limit. The limits follow from the failure timeout.
 //! - K2. A value lives at its peer as long as its [`ValueHandle`] lives here. Handles that are
@@ -12,9 +13,7 @@ use super::net::{Link, LinkReport, NetOptions, NodeKey, Profile};
 use super::node::{Node, key_of, lock};
 use super::participant;
 use super::proto::Time;
-use super::proto::caller::{
-    Caller, CallerArrival, CallerInput, CallerOptions, CallerOutput, NewValue, PeerAddress as CallerAddress,
-};
+use super::proto::caller::{Caller, CallerArrival, CallerInput, CallerOptions, CallerOutput, KnownPeer, NewValue};
 use super::proto::frame::{
     Hello, PeerKey, PrintStream, ProcessNumber, RequestNumber, SessionId, StepFault, StepNumber,
 };
@@ -62,12 +61,12 @@ impl Default for ClusterOptions {
 }
 
 /// A session's peers.
-pub(crate) struct Cluster {
+pub(crate) struct PeerCluster {
     pub(super) node: Arc<Node>,
     session: SessionId,
     failure_timeout: Duration,
     peers: Vec<PeerAddress>,
-    state: Mutex<State>,
+    state: Mutex<ClusterState>,
     changed: Condvar,
     /// Values whose handles were dropped.
     released: Mutex<Vec<(ProcessNumber, ValueId)>>,
@@ -77,9 +76,9 @@ pub(crate) struct Cluster {
 }
 
 /// What user threads wait for.
-pub(super) struct State {
+pub(super) struct ClusterState {
     pub(super) caller: Caller,
-    pub(super) steps: BTreeMap<StepNumber, CallerStep>,
+    pub(super) steps: BTreeMap<StepNumber, AwaitedStep>,
     answers: BTreeMap<RequestNumber, Result<Option<HostTensor>, WireError>>,
     /// The peers that failed to open the session, once all have answered.
     opened: Option<Vec<(ProcessNumber, WireError)>>,
@@ -87,7 +86,7 @@ pub(super) struct State {
 }
 
 /// A step that this process has begun.
-pub(super) struct CallerStep {
+pub(super) struct AwaitedStep {
     pub(super) mailbox: Arc<Mailbox>,
     /// The location of each node of the graph.
     pub(super) locs: Arc<Vec<Loc>>,
@@ -96,7 +95,7 @@ pub(super) struct CallerStep {
 
 /// The right to a value at a peer. The value is released when it is dropped.
 pub(super) struct ValueHandle {
-    cluster: Weak<Cluster>,
+    cluster: Weak<PeerCluster>,
     pub(super) process: ProcessNumber,
     pub(super) value: ValueId,
 }
@@ -115,9 +114,9 @@ impl Drop for ValueHandle {
     }
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for PeerCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cluster").field("peers", &self.peers).finish_non_exhaustive()
+        f.debug_struct("PeerCluster").field("peers", &self.peers).finish_non_exhaustive()
     }
 }
 
@@ -148,9 +147,9 @@ fn check_different(peers: &[PeerAddress]) -> Result<()> {
     Ok(())
 }
 
-impl Cluster {
+impl PeerCluster {
     /// Connects to the peers and opens a session at each of them.
-    pub(crate) fn connect(options: ClusterOptions) -> Result<Arc<Cluster>> {
+    pub(crate) fn connect(options: ClusterOptions) -> Result<Arc<PeerCluster>> {
         let key = match options.key {
             Some(key) => key,
             None => NodeKey::generate()?,
@@ -166,15 +165,20 @@ impl Cluster {
         let session = SessionId(random_number()?);
         let caller_options =
             CallerOptions { session, failure_timeout: options.failure_timeout, busy_timeout: BUSY_TIMEOUT };
-        let addresses = (0..).zip(&peers).map(|(i, peer): (u32, _)| CallerAddress {
+        let addresses = (0..).zip(&peers).map(|(i, peer): (u32, _)| KnownPeer {
             name: format!("/peer:{i}"),
             node: key_of(&peer.node()),
             addr: peer.socket_addr(),
         });
         let caller = Caller::new(key_of(&key.id()), caller_options, addresses.collect());
-        let state =
-            State { caller, steps: BTreeMap::new(), answers: BTreeMap::new(), opened: None, hellos: BTreeMap::new() };
-        let cluster = Arc::new(Cluster {
+        let state = ClusterState {
+            caller,
+            steps: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            opened: None,
+            hellos: BTreeMap::new(),
+        };
+        let cluster = Arc::new(PeerCluster {
             node,
             session,
             failure_timeout: options.failure_timeout,
@@ -222,12 +226,12 @@ impl Cluster {
         self.node.net().test_link(&link)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ClusterState> {
         lock(&self.state)
     }
 
     /// Calls a function of the protocol, and does what it returns.
-    pub(super) fn with<R>(&self, f: impl FnOnce(&mut State, Time, &mut Vec<CallerOutput>) -> R) -> R {
+    pub(super) fn with<R>(&self, f: impl FnOnce(&mut ClusterState, Time, &mut Vec<CallerOutput>) -> R) -> R {
         let released = std::mem::take(&mut *lock(&self.released));
         let mut state = self.state();
         let mut outputs = Vec::new();
@@ -257,7 +261,7 @@ impl Cluster {
                     self.changed.notify_all();
                 }
                 CallerInput::Tick => {
-                    let State { caller, steps, .. } = state;
+                    let ClusterState { caller, steps, .. } = state;
                     for (&number, step) in steps.iter() {
                         let (done, is_busy) = step.mailbox.step().progress();
                         caller.progressed(now, number, done, is_busy);
@@ -269,7 +273,7 @@ impl Cluster {
         });
     }
 
-    fn on_output(&self, state: &mut State, output: CallerOutput) {
+    fn on_output(&self, state: &mut ClusterState, output: CallerOutput) {
         match output {
             CallerOutput::Send { link, frame } => return self.node.send(link, frame),
             CallerOutput::CloseLink { link, reason } => return self.node.close_link(link, &reason),
@@ -297,7 +301,7 @@ impl Cluster {
     }
 
     /// Waits until `f` returns a value. Returns `None` if it takes too long.
-    pub(super) fn wait<T>(&self, at_most: Duration, mut f: impl FnMut(&mut State) -> Option<T>) -> Option<T> {
+    pub(super) fn wait<T>(&self, at_most: Duration, mut f: impl FnMut(&mut ClusterState) -> Option<T>) -> Option<T> {
         let until = Instant::now() + at_most;
         let mut state = self.state();
         loop {
@@ -331,7 +335,7 @@ impl Cluster {
     /// Connects to peers that are not connected, and opens the session at them.
     pub(super) fn connect_to(&self, wanted: &[ProcessNumber]) -> Result<()> {
         let _connecting = lock(&self.connecting);
-        let is_linked = |state: &mut State, process| state.caller.is_linked(process).then_some(());
+        let is_linked = |state: &mut ClusterState, process| state.caller.is_linked(process).then_some(());
         for &process in wanted {
             if is_linked(&mut self.state(), process).is_some() {
                 continue;
@@ -375,13 +379,13 @@ impl Cluster {
         self.failure_timeout * 2 + Duration::from_secs(n_bytes / SLOWEST)
     }
 
-    /// Sends a request, and waits for its answer. If the peer was lost, connects to it again and asks
-    /// once more.
+    /// Sends a request, and waits for its answer. If the peer was lost, connects to it again and
+    /// asks once more.
     fn request<T>(
         &self,
         process: ProcessNumber,
         n_bytes: u64,
-        mut ask: impl FnMut(&mut State, Time, &mut Vec<CallerOutput>) -> Result<(RequestNumber, T), WireError>,
+        mut ask: impl FnMut(&mut ClusterState, Time, &mut Vec<CallerOutput>) -> Result<(RequestNumber, T), WireError>,
     ) -> Result<(Option<HostTensor>, T)> {
         let time = self.time_for(n_bytes);
         let (request, value) = match self.with(|state, now, outputs| ask(state, now + time, outputs)) {
@@ -398,12 +402,12 @@ impl Cluster {
     }
 
     /// Returns the handle of a new value at a peer.
-    pub(super) fn handle(self: &Arc<Cluster>, process: ProcessNumber, value: ValueId) -> ValueHandle {
+    pub(super) fn handle(self: &Arc<PeerCluster>, process: ProcessNumber, value: ValueId) -> ValueHandle {
         ValueHandle { cluster: Arc::downgrade(self), process, value }
     }
 }
 
-impl Drop for Cluster {
+impl Drop for PeerCluster {
     fn drop(&mut self) {
         let mut outputs = Vec::new();
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -418,7 +422,7 @@ impl Drop for Cluster {
 
 /// The values of variables at one peer.
 pub(super) struct ValuesAt {
-    pub(super) cluster: Arc<Cluster>,
+    pub(super) cluster: Arc<PeerCluster>,
     pub(super) process: ProcessId,
     pub(super) device: DeviceId,
 }
@@ -434,7 +438,7 @@ impl RemoteValues for ValuesAt {
         let process = ProcessNumber(self.process.0);
         let ty = Type::Tensor(value.ty());
         let n_bytes = (value.len() * value.dtype().size()) as u64;
-        let ask = |state: &mut State, deadline: Time, outputs: &mut Vec<CallerOutput>| {
+        let ask = |state: &mut ClusterState, deadline: Time, outputs: &mut Vec<CallerOutput>| {
             state.caller.store(process, value.clone(), deadline, outputs)
         };
         let (_, value) = self.cluster.request(process, n_bytes, ask)?;
@@ -443,7 +447,7 @@ impl RemoteValues for ValuesAt {
 
     fn fetch(&self, value: &RemoteValue) -> Result<HostTensor> {
         let process = ProcessNumber(self.process.0);
-        let ask = |state: &mut State, deadline: Time, outputs: &mut Vec<CallerOutput>| {
+        let ask = |state: &mut ClusterState, deadline: Time, outputs: &mut Vec<CallerOutput>| {
             let request = state.caller.fetch(process, value.handle.value, deadline, outputs)?;
             Ok((request, ()))
         };

@@ -6,9 +6,9 @@
 //! other directly.
 //!
 //! ```text
-//! session ── cluster, remote_step ── proto::Caller ┐            ┌ proto::Host ── server, participant
-//!                                                  ├ node ─ net ┤
-//!                    (user threads)                ┘            └                (worker threads)
+//! session ── cluster, remote_step ── proto::Caller ┐            ┌ proto::Host ── server,
+//! participant ├ node ─ net ┤ (user threads)                ┘            └                (worker
+//! threads)
 //! ```
 //!
 //! | path | contents | knows |
@@ -22,13 +22,13 @@
 //!
 //! Invariants:
 //!
-//! - P1. **Values never change.** A value of a variable at a peer has a number that the caller chose.
-//!   A step reads values by number and stores what it assigns under new numbers. The caller commits
-//!   by holding the new numbers in place of the old ones, after all participants have ended. So a
-//!   step is never half committed, and a lost peer cannot leave an outcome unknown.
-//! - P2. **Nothing that arrives is trusted.** Each layer checks what it knows: the net proves keys and
-//!   bounds sizes, the protocol checks who may say what when, programs are verified, and the gate of
-//!   each executor admits only messages that a correct process sends.
+//! - P1. **Values never change.** A value of a variable at a peer has a number that the caller
+//!   chose. A step reads values by number and stores what it assigns under new numbers. The caller
+//!   commits by holding the new numbers in place of the old ones, after all participants have
+//!   ended. So a step is never half committed, and a lost peer cannot leave an outcome unknown.
+//! - P2. **Nothing that arrives is trusted.** Each layer checks what it knows: the net proves keys
+//!   and bounds sizes, the protocol checks who may say what when, programs are verified, and the
+//!   gate of each executor admits only messages that a correct process sends.
 //! - P3. **Every wait has a limit and an owner.** All limits follow from one failure timeout.
 //! - P4. **Each process cuts a program for itself**, and the digests of the cuts are compared.
 

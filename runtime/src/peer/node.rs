@@ -1,7 +1,7 @@
 //! A process in the network: its links, and what connects them to the state machines.
 //!
-//! A [`Node`] passes what the net reports to the [`Host`] and to the session that the process owns, and
-//! does what these return. Invariants:
+//! A [`Node`] passes what the net reports to the [`Host`] and to the session that the process owns,
+//! and does what these return. Invariants:
 //!
 //! - N1. Each state machine has one lock. Its outputs are handled in order while it is locked, so
 //!   frames leave in the order in which they were returned. Nothing that is done for an output
@@ -10,7 +10,7 @@
 //!   session's.
 //! - N3. State machines get a tick at the time that they ask for.
 
-use super::cluster::Cluster;
+use super::cluster::PeerCluster;
 use super::net::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Destination, announce, decode, encode};
@@ -45,7 +45,7 @@ pub(super) struct Node {
     /// What the process offers to others, if anything.
     server: OnceLock<Weak<Server>>,
     /// The session that the process owns.
-    cluster: OnceLock<Weak<Cluster>>,
+    cluster: OnceLock<Weak<PeerCluster>>,
     /// The time of the next tick that is set.
     next_tick: Mutex<Option<Time>>,
     /// How other processes describe themselves, by link, and reports on their state.
@@ -58,7 +58,7 @@ pub(super) struct Node {
 }
 
 /// The net's handle of a node.
-struct Events(Weak<Node>);
+struct NodeEvents(Weak<Node>);
 
 /// Returns the number of a link for the state machines.
 pub(super) fn number_of(link: &Link) -> LinkNumber {
@@ -115,7 +115,7 @@ impl Node {
             idle: Condvar::new(),
         });
         let prepared = prepare(&node);
-        let net = Net::bind(key, options, Arc::new(Events(Arc::downgrade(&node))))?;
+        let net = Net::bind(key, options, Arc::new(NodeEvents(Arc::downgrade(&node))))?;
         let _ = node.net.set(net);
         Ok((node, prepared))
     }
@@ -135,7 +135,7 @@ impl Node {
     }
 
     /// Sets the session of the process.
-    pub(super) fn own(&self, cluster: &Arc<Cluster>) {
+    pub(super) fn own(&self, cluster: &Arc<PeerCluster>) {
         let _ = self.cluster.set(Arc::downgrade(cluster));
     }
 
@@ -160,7 +160,7 @@ impl Node {
         }
     }
 
-    fn cluster(&self) -> Option<Arc<Cluster>> {
+    fn cluster(&self) -> Option<Arc<PeerCluster>> {
         self.cluster.get()?.upgrade()
     }
 
@@ -324,13 +324,13 @@ impl Drop for Node {
     }
 }
 
-impl Events {
+impl NodeEvents {
     fn node(&self) -> Option<Arc<Node>> {
         self.0.upgrade()
     }
 }
 
-impl NetEvents for Events {
+impl NetEvents for NodeEvents {
     fn allows(&self, node: &NodeId) -> bool {
         self.node().is_some_and(|this| {
             let allowed = lock(&this.allowed).contains(node);

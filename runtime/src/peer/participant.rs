@@ -11,7 +11,7 @@ use super::proto::host::{Begin, StepEnd};
 use super::server::{Server, to_wire};
 use crate::device::{DeviceBuffer, PrintTo, Step};
 use crate::flow::executor::DeviceMessage;
-use crate::flow::remote::{Arrival, Inbox, Mailbox, Others, ProcessId, StepFailure};
+use crate::flow::remote::{Arrival, Mailbox, Others, ProcessId, StepFailure, StepInbox};
 use crate::flow::step_run::StepInputs;
 use crate::flow::{EdgeId, LoopId, SubgraphId};
 use anabranch_dsl::format::Stream;
@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 /// A step that runs at this peer.
 #[derive(Debug, Default)]
 pub(super) struct RunningStep {
-    pub(super) inbox: Mutex<Inbox>,
+    pub(super) inbox: Mutex<StepInbox>,
     pub(super) stop: Arc<StopFlag>,
     /// Set when the step has begun to run.
     pub(super) step: OnceLock<Arc<Step>>,

@@ -80,8 +80,8 @@ impl Device for RemoteDevice {
         false
     }
 
-    /// A GPU of a peer gets the operations that GPUs have shaders for. What it cannot do all the same
-    /// is an error of the peer when it loads the program.
+    /// A GPU of a peer gets the operations that GPUs have shaders for. What it cannot do all the
+    /// same is an error of the peer when it loads the program.
     fn supports(&self, op: &Op, operands: &[&Type], results: &[&Type]) -> Support {
         if self.name.kind() == DeviceKind::Cpu {
             return Support::Yes;

@@ -1,6 +1,6 @@
 //! Programs that run partly at peers, and their steps, at the process that calls them.
 
-use super::cluster::{CallerStep, Cluster, State, failure, from_wire};
+use super::cluster::{AwaitedStep, ClusterState, PeerCluster, failure, from_wire};
 use super::net::Link;
 use super::node::send;
 use super::participant::{self, step_message};
@@ -39,7 +39,7 @@ struct RemoteVar {
 
 /// A program that runs partly at peers.
 pub(super) struct RemoteProgram {
-    cluster: Arc<Cluster>,
+    cluster: Arc<PeerCluster>,
     number: ProgramNumber,
     bytes: Arc<[u8]>,
     digest: Digest,
@@ -60,17 +60,17 @@ impl fmt::Debug for RemoteProgram {
 }
 
 /// What the peers read and write in a step.
-struct Uses {
+struct PeerUses {
     participants: BTreeSet<ProcessNumber>,
     inputs: BTreeSet<(ProcessNumber, u32)>,
     reads: BTreeSet<u32>,
     assigns: BTreeSet<u32>,
 }
 
-impl Uses {
-    fn of(partition: &Partition, process_of: impl Fn(DeviceId) -> ProcessId) -> Uses {
+impl PeerUses {
+    fn of(partition: &Partition, process_of: impl Fn(DeviceId) -> ProcessId) -> PeerUses {
         let (participants, inputs) = (BTreeSet::new(), BTreeSet::new());
-        let mut uses = Uses { participants, inputs, reads: BTreeSet::new(), assigns: BTreeSet::new() };
+        let mut uses = PeerUses { participants, inputs, reads: BTreeSet::new(), assigns: BTreeSet::new() };
         for part in &partition.parts {
             let ProcessId(process) = process_of(part.device);
             let process = ProcessNumber(process);
@@ -93,10 +93,10 @@ impl Uses {
 
 impl RemoteProgram {
     /// Registers a program at the peers that take part, and waits until they have loaded it.
-    pub(super) fn new(cluster: &Arc<Cluster>, spec: &ProgramSpec) -> Result<RemoteProgram> {
+    pub(super) fn new(cluster: &Arc<PeerCluster>, spec: &ProgramSpec) -> Result<RemoteProgram> {
         let bytes: Arc<[u8]> = spec.encode().into();
         let (partition, cut) = spec.cut();
-        let uses = Uses::of(&partition, |device| spec.devices[device.index()].process);
+        let uses = PeerUses::of(&partition, |device| spec.devices[device.index()].process);
         let graph = &spec.graph;
         let vars = (0..).zip(graph.vars.iter().zip(spec.devices_of_vars())).map(|(i, (var, device))| {
             let ProcessId(process) = spec.devices[device.index()].process;
@@ -123,7 +123,7 @@ impl RemoteProgram {
     fn ensure_loaded(&self) -> Result<()> {
         self.cluster.connect_if_lost(&self.participants)?;
         for &process in &self.participants {
-            let register = |state: &mut State, now: Time, outputs: &mut Vec<CallerOutput>| {
+            let register = |state: &mut ClusterState, now: Time, outputs: &mut Vec<CallerOutput>| {
                 let Self { number, bytes, digest, .. } = self;
                 state.caller.register(process, *number, bytes, *digest, now + LOADING, outputs)
             };
@@ -211,7 +211,7 @@ impl OtherProcesses for RemoteProgram {
         let begin = || {
             self.cluster.with(|state, now, outputs| {
                 let step = state.caller.begin(now, self.plan(inputs, vars), outputs)?;
-                let entry = CallerStep { mailbox: mailbox.clone(), locs: self.locs.clone(), done: None };
+                let entry = AwaitedStep { mailbox: mailbox.clone(), locs: self.locs.clone(), done: None };
                 state.steps.insert(step, entry);
                 let link = |&process: &ProcessNumber| Some((process, state.caller.link(process)?));
                 let links: Vec<_> = self.participants.iter().filter_map(link).collect();
@@ -242,7 +242,7 @@ impl OtherProcesses for RemoteProgram {
 
 /// A step that this process has begun at peers.
 struct BegunStep {
-    cluster: Arc<Cluster>,
+    cluster: Arc<PeerCluster>,
     session: SessionId,
     step: StepNumber,
     links: Vec<(ProcessNumber, Link)>,

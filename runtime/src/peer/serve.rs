@@ -43,8 +43,8 @@ impl fmt::Debug for PeerOptions {
 const MAX_CPUS: u32 = 60;
 
 impl PeerOptions {
-    /// Creates the settings of a peer that listens on all addresses of this machine, at a free port,
-    /// and offers one CPU device. Nobody may connect to it yet.
+    /// Creates the settings of a peer that listens on all addresses of this machine, at a free
+    /// port, and offers one CPU device. Nobody may connect to it yet.
     pub fn new(key: NodeKey) -> PeerOptions {
         PeerOptions {
             key,
@@ -73,8 +73,8 @@ impl PeerOptions {
         PeerOptions { listen: addr, ..self }
     }
 
-    /// Lets the node with this key open sessions. Whoever may do so can run any graph on the devices
-    /// of this peer, within its limits.
+    /// Lets the node with this key open sessions. Whoever may do so can run any graph on the
+    /// devices of this peer, within its limits.
     pub fn allow(mut self, node: NodeId) -> PeerOptions {
         self.allowed.push(node);
         self
@@ -114,7 +114,8 @@ impl PeerOptions {
         PeerOptions { failure_timeout: timeout, ..self }
     }
 
-    /// Limits the bytes of variables that each session may keep at this peer. The default is 16 GiB.
+    /// Limits the bytes of variables that each session may keep at this peer. The default is 16
+    /// GiB.
     pub fn memory(mut self, bytes: u64) -> PeerOptions {
         self.limits.value_bytes = bytes;
         self
@@ -128,8 +129,8 @@ impl PeerOptions {
 
 /// A process that offers its devices to sessions of other processes, until it is dropped.
 ///
-/// A session uses it by its [address](Peer::address). Both processes prove their keys to each other,
-/// and all traffic is encrypted (QUIC with TLS 1.3).
+/// A session uses it by its [address](Peer::address). Both processes prove their keys to each
+/// other, and all traffic is encrypted (QUIC with TLS 1.3).
 ///
 /// ```
 /// use anabranch::peers::{NodeKey, Peer, PeerOptions, Profile};
@@ -210,8 +211,9 @@ impl Peer {
         Ok(Peer { node, _server: server, address, devices: names })
     }
 
-    /// Returns the key of the peer and where it listens. A peer that listens on all addresses of its
-    /// machine does not know which of them others can reach: use [`PeerAddress::new`] with that.
+    /// Returns the key of the peer and where it listens. A peer that listens on all addresses of
+    /// its machine does not know which of them others can reach: use [`PeerAddress::new`] with
+    /// that.
     pub fn address(&self) -> PeerAddress {
         self.address.clone()
     }
@@ -221,7 +223,8 @@ impl Peer {
         &self.devices
     }
 
-    /// Returns the settings of its network, and a warning if the system grants less than they ask for.
+    /// Returns the settings of its network, and a warning if the system grants less than they ask
+    /// for.
     pub fn network(&self) -> (String, Option<String>) {
         let net: &Arc<Net> = self.node.net();
         (net.settings(), net.warning())

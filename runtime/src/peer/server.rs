@@ -4,8 +4,8 @@
 //!
 //! - S1. Nothing here waits on the thread of the net. Programs are loaded and steps run on
 //!   [`Workers`].
-//! - S2. All state belongs to a session slot. When the session is dropped, so is its state, and work
-//!   that still runs for it leaves nothing.
+//! - S2. All state belongs to a session slot. When the session is dropped, so is its state, and
+//!   work that still runs for it leaves nothing.
 //! - S3. A panic in a program of another process ends its step or its loading with an error, and
 //!   nothing else.
 
@@ -53,12 +53,12 @@ pub(super) struct Server {
     node: Weak<Node>,
     devices: Vec<OfferedDevice>,
     workers: Arc<Workers>,
-    state: Mutex<State>,
+    state: Mutex<ServerState>,
     on_event: Box<dyn Fn(&str) + Send + Sync>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServerState {
     loading: BTreeSet<ProgramKey>,
     programs: BTreeMap<ProgramKey, Arc<LoadedProgram>>,
     values: BTreeMap<(SessionSlot, ValueId), Arc<Mutex<PeerValue>>>,

@@ -1,7 +1,7 @@
 //! The devices of peers, for a session.
 
 use super::address::PeerAddress;
-use super::cluster::{Cluster, ClusterOptions, ValuesAt};
+use super::cluster::{ClusterOptions, PeerCluster, ValuesAt};
 use super::program::{ProgramDevice, ProgramSpec, name_of_device};
 use super::remote_device::RemoteDevice;
 use super::remote_step::RemoteProgram;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The devices of a session's peers.
 #[derive(Debug)]
 pub(crate) struct RemoteDevices {
-    cluster: Arc<Cluster>,
+    cluster: Arc<PeerCluster>,
     /// The devices of peers, in order.
     infos: Vec<(ProcessId, DeviceInfo)>,
     /// The link to each peer, as placement sees it.
@@ -29,7 +29,7 @@ impl RemoteDevices {
     pub(crate) fn connect(options: ClusterOptions) -> Result<RemoteDevices> {
         let measure = options.measure;
         let names: Vec<PeerAddress> = options.peers.clone();
-        let cluster = Cluster::connect(options)?;
+        let cluster = PeerCluster::connect(options)?;
         let (mut infos, mut links) = (Vec::new(), Vec::new());
         for (process, address) in (1..=cluster.len() as u32).map(ProcessId).zip(names) {
             let hello = cluster.hello(process).ok_or_else(|| {

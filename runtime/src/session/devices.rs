@@ -69,8 +69,8 @@ pub(crate) struct Devices {
 impl Devices {
     /// Creates `n` CPU devices that share the cores of this machine, or `limit` of the cores. If
     /// there are simulated devices, creates those instead. Adds `gpus` to the CPUs. If `measure` is
-    /// set, measures the rates of several CPU devices. Devices of peers come last. The limit changes no estimate, so placement
-    /// and results do not depend on it.
+    /// set, measures the rates of several CPU devices. Devices of peers come last. The limit
+    /// changes no estimate, so placement and results do not depend on it.
     pub(crate) fn new(
         n: usize,
         limit: Option<usize>,

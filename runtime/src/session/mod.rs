@@ -275,13 +275,13 @@ impl SessionBuilder {
         self
     }
 
-    /// Adds a peer: another process, which [serves](crate::peers::Peer) its devices. Those of the first
-    /// peer are `/peer:0/cpu:0` and so on, those of the next `/peer:1/cpu:0`.
+    /// Adds a peer: another process, which [serves](crate::peers::Peer) its devices. Those of the
+    /// first peer are `/peer:0/cpu:0` and so on, those of the next `/peer:1/cpu:0`.
     ///
     /// Functions, variables and rules name devices of peers like any others. Peers exchange values
-    /// directly. Values of variables stay at their peer until they are asked for. If a peer is lost,
-    /// so are the values that it kept; calls that need the peer fail with an error of the kind
-    /// [`Unavailable`](anabranch_dsl::ErrorKind::Unavailable) until it is back.
+    /// directly. Values of variables stay at their peer until they are asked for. If a peer is
+    /// lost, so are the values that it kept; calls that need the peer fail with an error of the
+    /// kind [`Unavailable`](anabranch_dsl::ErrorKind::Unavailable) until it is back.
     ///
     /// A peer runs the programs of its sessions. Only peers whose keys you know can be used, and
     /// a peer admits only keys that its operator has allowed.
@@ -306,8 +306,8 @@ impl SessionBuilder {
         self
     }
 
-    /// Sets how long a peer may fail to respond until calls that wait for it fail. The default is 10 s.
-    /// All time limits between processes follow from it.
+    /// Sets how long a peer may fail to respond until calls that wait for it fail. The default is
+    /// 10 s. All time limits between processes follow from it.
     #[cfg(feature = "peers")]
     pub fn failure_timeout(mut self, timeout: std::time::Duration) -> SessionBuilder {
         self.cluster.failure_timeout = timeout;

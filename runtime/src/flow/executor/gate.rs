@@ -12,7 +12,7 @@ use super::{BlockState, DeviceMessage, Executor, ExecutorState, InstanceId, ROOT
 use crate::flow::{FrameId, Subgraph, SubgraphId};
 
 /// What is known of an iteration that a message names.
-enum Named {
+enum NamedIteration {
     /// It runs.
     Running(InstanceId, u64),
     /// It may begin, or it was in a loop that has ended.
@@ -36,15 +36,15 @@ impl<V: Clone> Executor<V> {
                 let block = data.block;
                 let frame = part.blocks[block.index()].frame;
                 match state.named(part, frame, tag)? {
-                    Named::Over => Err("is for an iteration that has finished"),
-                    Named::ToCome => {
+                    NamedIteration::Over => Err("is for an iteration that has finished"),
+                    NamedIteration::ToCome => {
                         let early = state.early[frame.index()].get(tag);
                         match early.is_some_and(|values| values.iter().any(|(n, _)| *n == node)) {
                             true => Err("was sent before"),
                             false => Ok(()),
                         }
                     }
-                    Named::Running(instance, iteration) => {
+                    NamedIteration::Running(instance, iteration) => {
                         let running = &state.instances[instance.index()];
                         let iteration = &running.ring[iteration as usize % running.ring.len()];
                         let data_of_frame = &part.frames[frame.index()];
@@ -68,9 +68,11 @@ impl<V: Clone> Executor<V> {
                     return Err("is about a loop that its sender does not run");
                 }
                 let outer = data.parent.expect("a loop is inside a frame");
-                // The executor ignores reports on a loop that is not running: the last ones may come
-                // after its end, and after that of the loops around it.
-                let Ok(Named::Running(instance, iteration)) = state.named(part, outer, tag) else { return Ok(()) };
+                // The executor ignores reports on a loop that is not running: the last ones may
+                // come after its end, and after that of the loops around it.
+                let Ok(NamedIteration::Running(instance, iteration)) = state.named(part, outer, tag) else {
+                    return Ok(());
+                };
                 let running = &state.instances[instance.index()];
                 let inner = running.ring[iteration as usize % running.ring.len()].inner[data.position as usize];
                 let begun = inner.map_or(u64::MAX, |inner| state.instances[inner.index()].next);
@@ -82,12 +84,12 @@ impl<V: Clone> Executor<V> {
 
 impl<V> ExecutorState<V> {
     /// Returns what is known of the iteration of a frame that a tag names.
-    fn named(&self, part: &Subgraph, frame: FrameId, tag: &[u64]) -> Result<Named, &'static str> {
+    fn named(&self, part: &Subgraph, frame: FrameId, tag: &[u64]) -> Result<NamedIteration, &'static str> {
         let data = &part.frames[frame.index()];
         let Some(parent) = data.parent else {
             return match tag.is_empty() {
-                true if self.finished => Ok(Named::Over),
-                true => Ok(Named::Running(ROOT, 0)),
+                true if self.finished => Ok(NamedIteration::Over),
+                true => Ok(NamedIteration::Running(ROOT, 0)),
                 false => Err("names more loops than there are around its value"),
             };
         };
@@ -95,26 +97,30 @@ impl<V> ExecutorState<V> {
             return Err("names fewer loops than there are around its value");
         };
         let begun = match self.named(part, parent, around)? {
-            Named::Over => return Ok(Named::Over),
-            Named::ToCome => None,
-            Named::Running(outer, outer_iteration) => {
+            NamedIteration::Over => return Ok(NamedIteration::Over),
+            NamedIteration::ToCome => None,
+            NamedIteration::Running(outer, outer_iteration) => {
                 let running = &self.instances[outer.index()];
                 running.ring[outer_iteration as usize % running.ring.len()].inner[data.position as usize]
             }
         };
         let window = u64::from(data.window);
         let Some(instance) = begun else {
-            return if iteration <= window { Ok(Named::ToCome) } else { Err("is for an iteration beyond the window") };
+            return if iteration <= window {
+                Ok(NamedIteration::ToCome)
+            } else {
+                Err("is for an iteration beyond the window")
+            };
         };
         let running = &self.instances[instance.index()];
         if iteration < running.first {
-            return Ok(Named::Over);
+            return Ok(NamedIteration::Over);
         }
         if iteration < running.next {
-            return Ok(Named::Running(instance, iteration));
+            return Ok(NamedIteration::Running(instance, iteration));
         }
         match iteration - running.first <= window && !(running.ended) {
-            true => Ok(Named::ToCome),
+            true => Ok(NamedIteration::ToCome),
             false => Err("is for an iteration beyond the window"),
         }
     }

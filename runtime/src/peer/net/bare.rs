@@ -116,8 +116,8 @@ impl BareQuic {
         elapsed
     }
 
-    /// Sends a body whose last byte is 7, `n` times, each after the answer to the one before. Returns
-    /// the time of all.
+    /// Sends a body whose last byte is 7, `n` times, each after the answer to the one before.
+    /// Returns the time of all.
     pub fn send(&mut self, body: &Bytes, n: usize) -> Duration {
         let (connection, body, answers) = (self.connection.clone(), body.clone(), self.body_answers.take());
         let (elapsed, answers) = self.run(async move {

@@ -4,7 +4,7 @@
 //! Whatever arrives, in any order and from any link, neither panics, and both stay within their
 //! limits. A link whose other side breaks the protocol is closed; here it connects again at once.
 
-use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, LinkLoss, PeerAddress, StepPlan};
+use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, StepPlan};
 use super::codec::{Destination, announce, decode, encode};
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
 use super::frame::{ProcessNumber, ProgramNumber, SessionId, SessionLimits, StepNumber};
@@ -78,7 +78,7 @@ fn hello() -> Hello {
 impl Victims {
     fn new() -> Victims {
         let addr = SocketAddr::from(([10, 0, 0, 1], 1));
-        let peer = |n: u8| PeerAddress { name: format!("peer{n}"), node: key(n), addr };
+        let peer = |n: u8| KnownPeer { name: format!("peer{n}"), node: key(n), addr };
         let timeout = Duration::from_secs(1);
         let options = CallerOptions { session: SESSIONS[1], failure_timeout: timeout, busy_timeout: timeout * 5 };
         let mut victims = Victims {

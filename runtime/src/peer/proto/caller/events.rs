@@ -20,7 +20,7 @@ pub(crate) struct CallerOptions {
 
 /// A peer of a session.
 #[derive(Clone, Debug)]
-pub(crate) struct PeerAddress {
+pub(crate) struct KnownPeer {
     /// A name for messages.
     pub(crate) name: String,
     pub(crate) node: PeerKey,

@@ -32,7 +32,7 @@ use super::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 pub(crate) use begin::{BeginError, StepPlan};
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};
-pub(crate) use events::{LinkLoss, NewValue, PeerAddress, ProgramState};
+pub(crate) use events::{KnownPeer, LinkLoss, NewValue, ProgramState};
 use peer::{CallerPeer, PeerPhase, PendingRequest};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn new(node: PeerKey, options: CallerOptions, peers: Vec<PeerAddress>) -> Caller {
+    pub(crate) fn new(node: PeerKey, options: CallerOptions, peers: Vec<KnownPeer>) -> Caller {
         Caller {
             node,
             options,

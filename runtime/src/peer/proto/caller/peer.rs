@@ -1,6 +1,6 @@
 //! The peers of a session: opening, programs, values and requests.
 
-use super::{Answer, Arc, Caller, CallerOptions, CallerOutput, Digest, Hello, LinkNumber, PeerAddress, PeerFrame};
+use super::{Answer, Arc, Caller, CallerOptions, CallerOutput, Digest, Hello, KnownPeer, LinkNumber, PeerFrame};
 use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramState, RequestNumber, SessionLimits, Time, ValueId};
 use super::{WireError, WireErrorKind, prefix, seconds, too_large, unavailable};
 use crate::peer::proto::codec::MAX_RELEASED;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A peer as the owner of a session sees it.
 #[derive(Debug)]
 pub(super) struct CallerPeer {
-    pub(super) address: PeerAddress,
+    pub(super) address: KnownPeer,
     pub(super) link: Option<LinkNumber>,
     incarnation: Option<u64>,
     pub(super) phase: PeerPhase,
@@ -54,7 +54,7 @@ pub(super) enum RequestKind {
 }
 
 impl CallerPeer {
-    pub(super) fn new(address: PeerAddress) -> CallerPeer {
+    pub(super) fn new(address: KnownPeer) -> CallerPeer {
         CallerPeer {
             address,
             link: None,

@@ -60,7 +60,7 @@ pub(super) struct Side {
 
 /// A process.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct SimulatedNode {
     pub(super) key: PeerKey,
     pub(super) addr: SocketAddr,
     pub(super) incarnation: u64,
@@ -83,7 +83,7 @@ pub(super) struct PeerCluster {
     pub(super) now: Time,
     queue: BTreeMap<(Time, u64), ClusterEvent>,
     n_events: u64,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<SimulatedNode>,
     pub(super) connections: Vec<Connection>,
     next_link: u64,
     pub(super) next_run: u64,
@@ -127,7 +127,7 @@ impl PeerCluster {
     pub(super) fn add_node(&mut self) -> usize {
         let index = self.nodes.len();
         let key = PeerKey([index as u8 + 1; 32]);
-        self.nodes.push(Node {
+        self.nodes.push(SimulatedNode {
             key,
             addr: SocketAddr::from(([10, 0, 0, index as u8], 4433)),
             incarnation: 1,

@@ -26,7 +26,7 @@ mod disturb;
 mod user;
 mod work;
 
-use super::caller::{Caller, CallerOptions, PeerAddress};
+use super::caller::{Caller, CallerOptions, KnownPeer};
 use super::frame::{SessionId, Usage};
 use super::host::HostLimits;
 use anabranch_dsl::corpus;
@@ -113,7 +113,7 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
         let chosen = if chosen.is_empty() { vec![owners] } else { chosen };
         let options =
             CallerOptions { session: SessionId(rng.next()), failure_timeout: ms(1_000), busy_timeout: ms(5_000) };
-        let address = |&peer: &usize| PeerAddress {
+        let address = |&peer: &usize| KnownPeer {
             name: format!("node{peer}"),
             node: cluster.nodes[peer].key,
             addr: cluster.nodes[peer].addr,
