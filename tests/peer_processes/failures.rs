@@ -8,7 +8,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Asserts that an error says that a peer was lost: its name, the start of its key, and its address.
+/// Asserts that an error says that a peer was lost: its name, the start of its key, its address.
 #[track_caller]
 fn assert_names(error: &Diagnostic, name: &str, peer: &PeerProcess) {
     let text = error.to_string();

@@ -6,19 +6,18 @@
 //! other directly.
 //!
 //! ```text
-//! session ── cluster, remote_step ── proto::Caller ┐            ┌ proto::Host ── server,
-//! participant ├ node ─ net ┤ (user threads)                ┘            └                (worker
-//! threads)
+//! session: cluster, remote_step ── proto::Caller ┐            ┌ proto::Host ── server, participant
+//! (user threads)                                 ├ node ─ net ┤              (worker threads)
 //! ```
 //!
 //! | path | contents | knows |
 //! |---|---|---|
-//! | `proto/` | frames, and the state machines of peers and of sessions | time as a number, and nothing of the system |
+//! | `proto/` | frames, state machines of peers and sessions | time as a number |
 //! | `net/` | links between nodes: keys, TLS, QUIC | bytes |
 //! | `node.rs` | what connects links and state machines | no graph |
 //! | `program.rs` | a placed graph as bytes, and its cut | no socket |
 //! | `server.rs`, `participant.rs`, `workers.rs` | the work of a peer | frames |
-//! | `cluster.rs`, `remote_step.rs`, `remote_device.rs` | the peers of a session, their values and steps | frames |
+//! | `cluster.rs`, `remote_step.rs`, `remote_device.rs` | peers, their values and steps | frames |
 //!
 //! Invariants:
 //!

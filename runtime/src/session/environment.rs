@@ -17,11 +17,11 @@ impl SessionBuilder {
     ///
     /// | variable | value |
     /// |---|---|
-    /// | `ANABRANCH_PEERS` | addresses of [peers](Self::peer), `KEY@HOST:PORT`, separated by commas |
-    /// | `ANABRANCH_NODE_KEY` | the path of the file with the [key](Self::node_key) of the session |
+    /// | `ANABRANCH_PEERS` | addresses of [peers](Self::peer), separated by commas |
+    /// | `ANABRANCH_NODE_KEY` | the path of the session's [key](Self::node_key) |
     ///
-    /// If all peers of the session are then on loopback addresses, so is its
-    /// [network](Self::network).
+    /// If all peers of the session are then on loopback addresses, its [network](Self::network) is
+    /// [`Loopback`](Profile::Loopback).
     ///
     /// # Errors
     /// Fails if an address is invalid or the key cannot be read.
@@ -31,9 +31,9 @@ impl SessionBuilder {
     ///
     /// let session = Session::builder().peers_of_environment()?.build()?;
     /// // The first peer, or this process if it was started by itself.
-    /// let device = session.devices().into_iter().find(|device| device.to_string() ==
-    /// "/peer:0/cpu:0"); let device = device.map_or("/cpu:0".to_owned(), |device|
-    /// device.to_string()); let f = session.function(move |x: Tensor| on(&*device, || x * 2.0))?;
+    /// let has_peer = session.devices().iter().any(|device| device.peer() == "0");
+    /// let device = if has_peer { "/peer:0/cpu:0" } else { "/cpu:0" };
+    /// let f = session.function(move |x: Tensor| on(device, || x * 2.0))?;
     /// assert_eq!(f.call(2.0)?, 4.0);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

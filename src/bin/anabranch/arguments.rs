@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
 
-/// Arguments that were not read yet. Options are read by name; the rest is positional.
-pub(crate) struct Arguments {
+/// CommandLine that were not read yet. Options are read by name; the rest is positional.
+pub(crate) struct CommandLine {
     left: VecDeque<String>,
     /// The arguments after `--`.
     program: Option<Vec<String>>,
 }
 
-/// Arguments that a command does not understand.
+/// CommandLine that a command does not understand.
 #[derive(Debug, PartialEq)]
 pub(crate) struct UsageError(pub(crate) String);
 
@@ -25,14 +25,14 @@ fn wrong<T>(what: String) -> Result<T, UsageError> {
     Err(UsageError(what))
 }
 
-impl Arguments {
-    pub(crate) fn new(given: impl Iterator<Item = String>) -> Arguments {
+impl CommandLine {
+    pub(crate) fn new(given: impl Iterator<Item = String>) -> CommandLine {
         let mut left: VecDeque<String> = given.collect();
         let program = left.iter().position(|argument| argument == "--").map(|at| {
             let after = left.split_off(at);
             after.into_iter().skip(1).collect()
         });
-        Arguments { left, program }
+        CommandLine { left, program }
     }
 
     /// Takes a flag. Returns whether it was given.
@@ -116,10 +116,10 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
-    use super::{Arguments, UsageError};
+    use super::{CommandLine, UsageError};
 
-    fn of(text: &str) -> Arguments {
-        Arguments::new(text.split_whitespace().map(str::to_owned))
+    fn of(text: &str) -> CommandLine {
+        CommandLine::new(text.split_whitespace().map(str::to_owned))
     }
 
     #[test]

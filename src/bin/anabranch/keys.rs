@@ -1,7 +1,7 @@
 //! Files with the keys of nodes.
 
-use crate::Failure;
-use crate::arguments::{Arguments, UsageError};
+use crate::CommandError;
+use crate::arguments::{CommandLine, UsageError};
 use anabranch::Diagnostic;
 use anabranch::peers::NodeKey;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ Makes the key of a node in the new file PATH, which only its owner can read, and
 key. If the file exists, prints the public key of the key in it.
 ";
 
-pub(crate) fn run(mut given: Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     let path = given.positional();
     given.end()?;
     let path = path.ok_or_else(|| UsageError("the path of the key is missing".to_owned()))?;
@@ -41,7 +41,7 @@ pub(crate) fn load_or_create(path: &Path) -> Result<NodeKey, Diagnostic> {
 }
 
 /// Takes the option `--key`, and returns the key, by default that of this user.
-pub(crate) fn key_of(given: &mut Arguments) -> Result<NodeKey, Failure> {
+pub(crate) fn key_of(given: &mut CommandLine) -> Result<NodeKey, CommandError> {
     let path = match given.option::<PathBuf>("--key")? {
         Some(path) => path,
         None => default_path()?,

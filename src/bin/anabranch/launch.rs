@@ -4,8 +4,8 @@
 //!   also if this process is killed.
 //! - The peers are in a process group of their own: Ctrl-C reaches the program, not them.
 
-use crate::Failure;
-use crate::arguments::{Arguments, UsageError};
+use crate::CommandError;
+use crate::arguments::{CommandLine, UsageError};
 use crate::peer::seconds_of;
 use crate::signals::{EndRequest, end_requests};
 use anabranch::Diagnostic;
@@ -95,11 +95,11 @@ impl Drop for Peers {
 }
 
 /// A folder for the key of the session, which is removed when this is dropped.
-struct KeyFolder(PathBuf);
+struct SessionKeyFolder(PathBuf);
 
-impl KeyFolder {
+impl SessionKeyFolder {
     /// Makes a folder that only this user can read. Its name is a public key that nobody knew.
-    fn create(id: NodeId) -> Result<KeyFolder, Diagnostic> {
+    fn create(id: NodeId) -> Result<SessionKeyFolder, Diagnostic> {
         let path = std::env::temp_dir().join(format!("anabranch-{}-{}", std::process::id(), id.short()));
         #[cfg_attr(not(unix), expect(unused_mut, reason = "only Unix has a mode to set"))]
         let mut builder = std::fs::DirBuilder::new();
@@ -107,7 +107,7 @@ impl KeyFolder {
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         let made = builder.create(&path);
         made.map_err(|error| Diagnostic::new(format!("cannot make the folder {}: {error}", path.display())))?;
-        Ok(KeyFolder(path))
+        Ok(SessionKeyFolder(path))
     }
 
     fn key(&self) -> PathBuf {
@@ -115,13 +115,13 @@ impl KeyFolder {
     }
 }
 
-impl Drop for KeyFolder {
+impl Drop for SessionKeyFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-pub(crate) fn run(mut given: Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     let n = given.option::<usize>("-n")?.ok_or_else(|| UsageError("`-n N` is missing".to_owned()))?;
     let mut options = Vec::new();
     for option in ["--cpus", "--threads"] {
@@ -138,7 +138,7 @@ pub(crate) fn run(mut given: Arguments) -> Result<ExitCode, Failure> {
 
     let requests = end_requests(false)?;
     let key = NodeKey::generate()?;
-    let folder = KeyFolder::create(key.id())?;
+    let folder = SessionKeyFolder::create(key.id())?;
     key.save(folder.key())?;
     let (mut peers, addresses) = Peers::start(n, &options, key.id())?;
     let status = run_program(&program, &addresses, &folder.key(), &mut peers, &requests)?;
@@ -185,7 +185,8 @@ fn terminate(_: &Child) -> bool {
     false
 }
 
-/// Returns the exit code of a program. That of a killed program is 128 and the signal, as in shells.
+/// Returns the exit code of a program. That of a killed program is 128 plus the signal, as in
+/// shells.
 fn exit_code(status: ExitStatus) -> ExitCode {
     #[cfg(unix)]
     if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {

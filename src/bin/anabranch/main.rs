@@ -14,7 +14,7 @@ mod signals;
 mod status;
 
 use anabranch::Diagnostic;
-use arguments::{Arguments, UsageError};
+use arguments::{CommandLine, UsageError};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
@@ -31,28 +31,28 @@ usage: anabranch COMMAND [OPTION]...
 ";
 
 /// The end of a command that did not succeed.
-enum Failure {
+enum CommandError {
     Usage(UsageError),
     Error(Box<Diagnostic>),
 }
 
-impl From<UsageError> for Failure {
-    fn from(error: UsageError) -> Failure {
-        Failure::Usage(error)
+impl From<UsageError> for CommandError {
+    fn from(error: UsageError) -> CommandError {
+        CommandError::Usage(error)
     }
 }
 
-impl From<Diagnostic> for Failure {
-    fn from(error: Diagnostic) -> Failure {
-        Failure::Error(Box::new(error))
+impl From<Diagnostic> for CommandError {
+    fn from(error: Diagnostic) -> CommandError {
+        CommandError::Error(Box::new(error))
     }
 }
 
 /// A command. It takes its arguments without its name.
-type Run = fn(Arguments) -> Result<ExitCode, Failure>;
+type Run = fn(CommandLine) -> Result<ExitCode, CommandError>;
 
 fn main() -> ExitCode {
-    let mut given = Arguments::new(std::env::args().skip(1));
+    let mut given = CommandLine::new(std::env::args().skip(1));
     let command = given.positional().unwrap_or_default();
     let (usage, run): (&str, Run) = match command.as_str() {
         "keys" => (keys::USAGE, keys::run),
@@ -78,11 +78,11 @@ fn main() -> ExitCode {
     }
     match run(given) {
         Ok(code) => code,
-        Err(Failure::Usage(error)) => {
+        Err(CommandError::Usage(error)) => {
             eprintln!("anabranch {command}: {error}\n`anabranch {command} --help` lists the options");
             ExitCode::from(2)
         }
-        Err(Failure::Error(error)) => {
+        Err(CommandError::Error(error)) => {
             eprintln!("{error}");
             ExitCode::FAILURE
         }

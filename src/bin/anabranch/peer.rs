@@ -1,7 +1,7 @@
 //! A peer, which serves until it is asked to end.
 
-use crate::Failure;
-use crate::arguments::{Arguments, UsageError};
+use crate::CommandError;
+use crate::arguments::{CommandLine, UsageError};
 use crate::keys::key_of;
 use crate::signals::end_requests;
 use anabranch::Diagnostic;
@@ -49,7 +49,7 @@ const GRACE_OF_ORPHANS: Duration = Duration::from_secs(1);
 const TOKEN_SECONDS: u64 = 600;
 
 /// Takes the option `--profile`.
-pub(crate) fn profile_of(given: &mut Arguments) -> Result<Profile, UsageError> {
+pub(crate) fn profile_of(given: &mut CommandLine) -> Result<Profile, UsageError> {
     match given.option::<String>("--profile")?.as_deref() {
         None => Ok(Profile::default()),
         Some("loopback") => Ok(Profile::Loopback),
@@ -60,7 +60,7 @@ pub(crate) fn profile_of(given: &mut Arguments) -> Result<Profile, UsageError> {
 }
 
 /// Takes an option that is a number of seconds.
-pub(crate) fn seconds_of(given: &mut Arguments, option: &str) -> Result<Option<Duration>, UsageError> {
+pub(crate) fn seconds_of(given: &mut CommandLine, option: &str) -> Result<Option<Duration>, UsageError> {
     let Some(seconds) = given.option::<f64>(option)? else { return Ok(None) };
     match Duration::try_from_secs_f64(seconds) {
         Ok(duration) if !duration.is_zero() => Ok(Some(duration)),
@@ -78,7 +78,7 @@ struct Settings {
     quiet: bool,
 }
 
-fn settings(mut given: Arguments) -> Result<Settings, Failure> {
+fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     let listen = given.option::<String>("--listen")?;
     let mut allowed = given.every::<NodeId>("--allow")?;
     for path in given.every::<PathBuf>("--allow-file")? {
@@ -118,7 +118,7 @@ fn settings(mut given: Arguments) -> Result<Settings, Failure> {
     Ok(Settings { options, key: id, token, is_open, until_stdin_closes, quiet })
 }
 
-pub(crate) fn run(given: Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(given: CommandLine) -> Result<ExitCode, CommandError> {
     let Settings { options, key, token, is_open, until_stdin_closes, quiet } = settings(given)?;
     // Before anything is printed, so that who reads it can end this process.
     let requests = end_requests(until_stdin_closes)?;
@@ -213,7 +213,7 @@ fn host_name() -> Option<String> {
 }
 
 #[cfg(feature = "gpu")]
-fn with_gpus(options: PeerOptions) -> Result<PeerOptions, Failure> {
+fn with_gpus(options: PeerOptions) -> Result<PeerOptions, CommandError> {
     let adapters = anabranch::gpu_adapters();
     if adapters.is_empty() {
         return Err(Diagnostic::new("this machine has no GPU that anabranch can use").into());
@@ -222,6 +222,6 @@ fn with_gpus(options: PeerOptions) -> Result<PeerOptions, Failure> {
 }
 
 #[cfg(not(feature = "gpu"))]
-fn with_gpus(_: PeerOptions) -> Result<PeerOptions, Failure> {
+fn with_gpus(_: PeerOptions) -> Result<PeerOptions, CommandError> {
     Err(UsageError("`--gpu`: this program was built without the feature `gpu`".to_owned()).into())
 }

@@ -1,7 +1,7 @@
 //! The state of peers.
 
-use crate::Failure;
-use crate::arguments::{Arguments, UsageError};
+use crate::CommandError;
+use crate::arguments::{CommandLine, UsageError};
 use crate::keys::key_of;
 use crate::peer::{profile_of, seconds_of};
 use anabranch::peers::{JoinToken, PeerAddress, PeerStatus};
@@ -20,7 +20,7 @@ answer.
   --timeout SECONDS   how long a peer may take to answer; by default 10
 ";
 
-pub(crate) fn run(mut given: Arguments) -> Result<ExitCode, Failure> {
+pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     let profile = profile_of(&mut given)?;
     let timeout = seconds_of(&mut given, "--timeout")?.unwrap_or(Duration::from_secs(10));
     let token = given.option::<JoinToken>("--token")?;
