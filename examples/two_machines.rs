@@ -27,12 +27,12 @@ fn main() -> anabranch::Result<()> {
 
     let builder = Session::builder().cpus(3).peers_of_environment()?;
     let (embed, cell) = match builder.n_peers() {
-        0 => ("/cpu:1", "/cpu:2"),
-        1 => ("/cpu:1", "/peer:0/cpu:0"),
+        0 => ("/peer:local/cpu:1", "/peer:local/cpu:2"),
+        1 => ("/peer:local/cpu:1", "/peer:0/cpu:0"),
         _ => ("/peer:0/cpu:0", "/peer:1/cpu:0"),
     };
     let session = builder
-        .device("/cpu:0")
+        .device("/peer:local/cpu:0")
         .place("model.embed.*", embed)
         .place("model.cell.*", cell)
         .place("adam.embed.*", embed)
