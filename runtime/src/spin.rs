@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a thread looks before it sleeps. To wake a sleeping thread takes tens of microseconds on
-/// a virtual machine.
+/// How long a thread looks before it sleeps. To wake a sleeping thread takes tens of microseconds
+/// on a virtual machine.
 const SPIN: Duration = Duration::from_micros(100);
 
 /// Looks for a value for a short time, and lets other threads run meanwhile.

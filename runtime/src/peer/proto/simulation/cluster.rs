@@ -60,7 +60,7 @@ pub(super) struct Side {
 
 /// A process.
 #[derive(Debug)]
-pub(super) struct SimulatedNode {
+pub(super) struct NodeModel {
     pub(super) key: PeerKey,
     pub(super) addr: SocketAddr,
     pub(super) incarnation: u64,
@@ -78,12 +78,12 @@ pub(super) struct SimulatedNode {
 
 /// The whole simulation.
 #[derive(Debug)]
-pub(super) struct PeerCluster {
+pub(super) struct ClusterModel {
     pub(super) rng: Rng,
     pub(super) now: Time,
     queue: BTreeMap<(Time, u64), ClusterEvent>,
     n_events: u64,
-    pub(super) nodes: Vec<SimulatedNode>,
+    pub(super) nodes: Vec<NodeModel>,
     pub(super) connections: Vec<Connection>,
     next_link: u64,
     pub(super) next_run: u64,
@@ -101,9 +101,9 @@ pub(super) struct PeerCluster {
     pub(super) wrong: Option<String>,
 }
 
-impl PeerCluster {
-    pub(super) fn new(seed: u64, limits: HostLimits, with_trace: bool) -> PeerCluster {
-        PeerCluster {
+impl ClusterModel {
+    pub(super) fn new(seed: u64, limits: HostLimits, with_trace: bool) -> ClusterModel {
+        ClusterModel {
             rng: Rng(seed),
             now: ms(1_000),
             queue: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl PeerCluster {
     pub(super) fn add_node(&mut self) -> usize {
         let index = self.nodes.len();
         let key = PeerKey([index as u8 + 1; 32]);
-        self.nodes.push(SimulatedNode {
+        self.nodes.push(NodeModel {
             key,
             addr: SocketAddr::from(([10, 0, 0, index as u8], 4433)),
             incarnation: 1,

@@ -1,11 +1,11 @@
 //! What goes wrong in a cluster.
 
-use super::cluster::{ClusterEvent, Connection, PeerCluster, ms};
+use super::cluster::{ClusterEvent, ClusterModel, Connection, ms};
 use crate::peer::proto::Time;
 use crate::peer::proto::caller::LinkLoss;
 use crate::peer::proto::host::HostInput;
 
-impl PeerCluster {
+impl ClusterModel {
     /// Cuts a connection. Each side learns it at some time within the failure timeout.
     fn cut(&mut self, connection: usize) {
         if std::mem::replace(&mut self.connections[connection].is_cut, true) {

@@ -30,7 +30,7 @@ use super::caller::{Caller, CallerOptions, KnownPeer};
 use super::frame::{SessionId, Usage};
 use super::host::HostLimits;
 use anabranch_dsl::corpus;
-use cluster::{ClusterEvent, PeerCluster, ms};
+use cluster::{ClusterEvent, ClusterModel, ms};
 use user::User;
 
 /// Random number generator (SplitMix64).
@@ -102,7 +102,7 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
         limits.steps = 2;
         limits.buffered_bytes = 2_000;
     }
-    let mut cluster = PeerCluster::new(seed, limits, with_trace);
+    let mut cluster = ClusterModel::new(seed, limits, with_trace);
     let (owners, peers) = (1 + rng.below(3), 1 + rng.below(4));
     for index in 0..owners + peers {
         let node = cluster.add_node();
@@ -141,7 +141,7 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
 }
 
 /// Checks that nothing is left when all sessions are closed or dead.
-fn check_end(cluster: &mut PeerCluster) {
+fn check_end(cluster: &mut ClusterModel) {
     for node in 0..cluster.nodes.len() {
         let (usage, runs) = (cluster.nodes[node].host.usage(), cluster.nodes[node].runs.len());
         let values = cluster.nodes[node].values.len();

@@ -1,6 +1,6 @@
 //! The users of sessions: each owner connects, opens, registers, stores, begins steps, and closes.
 
-use super::cluster::{ClusterEvent, Dialer, PeerCluster, ms};
+use super::cluster::{ClusterEvent, ClusterModel, Dialer, ms};
 use super::work::{PartRun, n_outputs, receive, stamp, stamp_of, tensor_of};
 use crate::peer::proto::Time;
 use crate::peer::proto::caller::{BeginError, Caller, CallerArrival, CallerOutput, NewValue, ProgramState, StepPlan};
@@ -64,7 +64,7 @@ impl User {
     }
 }
 
-impl PeerCluster {
+impl ClusterModel {
     /// Calls a method of a session, and does what it asks for.
     fn call<R>(&mut self, node: usize, f: impl FnOnce(&mut Caller, Time, &mut Vec<CallerOutput>) -> R) -> R {
         let mut out = Vec::new();

@@ -1,7 +1,7 @@
 //! The work of processes, as a stand-in: it takes some time, exchanges the messages of a plan, and
 //! sometimes fails.
 
-use super::cluster::{ClusterEvent, PeerCluster, ms};
+use super::cluster::{ClusterEvent, ClusterModel, ms};
 use super::mix;
 use crate::peer::proto::frame::WireErrorKind;
 use crate::peer::proto::frame::{CallerFrame, Digest, OWNER, PartMessage, PeerFrame, PrintStream, WireFrame};
@@ -64,7 +64,7 @@ pub(super) fn n_outputs(session: SessionId, step: StepNumber, process: ProcessNu
 
 impl PartRun {
     pub(super) fn new(
-        cluster: &mut PeerCluster,
+        cluster: &mut ClusterModel,
         session: SessionId,
         step: StepNumber,
         process: ProcessNumber,
@@ -114,7 +114,7 @@ impl PartRun {
     }
 }
 
-impl PeerCluster {
+impl ClusterModel {
     /// Does what a host asks for.
     pub(super) fn host_acts(&mut self, node: usize, output: HostOutput) {
         match output {
