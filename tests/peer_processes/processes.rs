@@ -46,7 +46,7 @@ pub fn until_some<T>(what: &str, mut value: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = value() {
             return value;
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "waited too long: {what}");
+        assert!(begun.elapsed() < Duration::from_secs(60), "waited too long: {what}");
         thread::sleep(POLL);
     }
 }
