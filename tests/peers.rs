@@ -170,3 +170,14 @@ fn a_peer_that_left_is_unavailable_and_the_rest_goes_on() -> Result<(), Diagnost
     assert_eq!(second.call(2.0)?, 5.0);
     Ok(())
 }
+
+#[test]
+fn a_node_that_a_session_introduced_opens_no_sessions_of_its_own() -> Result<(), Diagnostic> {
+    let (key, key_of_second) = (NodeKey::generate()?, NodeKey::generate()?);
+    let first = serve(PeerOptions::new(NodeKey::generate()?), &key)?;
+    let second = serve(PeerOptions::new(key_of_second.clone()), &key)?;
+    let _session = session_with(key, [&first, &second]).build()?;
+    let error = session_with(key_of_second, [&first]).build().expect_err("only the first key is allowed");
+    assert!(error.to_string().contains("may not open sessions"), "{error}");
+    Ok(())
+}

@@ -1,6 +1,6 @@
 //! Several sessions at one peer.
 
-use crate::processes::{FAILURE_TIMEOUT, bounded, until};
+use crate::processes::{FAILURE_TIMEOUT, bounded, is_slow, until};
 use anabranch::Session;
 use anabranch::peers::{NodeKey, Profile};
 use anabranch::prelude::*;
@@ -54,6 +54,27 @@ fn two_sessions_of_one_key_do_not_see_each_other() {
         for i in 1..=10 {
             assert_eq!(first.call(1.0).expect("the first session goes on"), i as f32);
             assert_eq!(second.call(2.0).expect("the second session goes on"), 2.0 * i as f32);
+        }
+    });
+}
+
+#[test]
+fn a_session_lives_longer_than_links_that_no_session_uses() {
+    bounded("a_long_session", |test| {
+        let peers = [test.peer("a"), test.peer("b")];
+        let session = test.session(&peers);
+        let v = on("/peer:0/cpu:0", || Var::<f32>::new("v", 0.0));
+        let step = session.function(|| {
+            v.set(v.get() + 1.0);
+            on("/peer:1/cpu:0", || v.get() * 2.0)
+        });
+        let step = step.expect("the function can be traced");
+        // A peer closes such links after ten seconds.
+        let seconds = if is_slow() { 13 } else { 0 };
+        let (begin, mut n) = (std::time::Instant::now(), 0.0);
+        while n < 10.0 || begin.elapsed().as_secs() < seconds {
+            n += 1.0;
+            assert_eq!(step.call(()).expect("the peers run"), n * 2.0);
         }
     });
 }

@@ -199,7 +199,7 @@ impl Driver {
         let mut run = StepRun::new(self, inputs, step, others, executors, spans);
         let outcome = run.drive().map_err(StepFailure::from);
         let mut outcome = match run.failure.take() {
-            Some(failure) => Err(StepFailure { position: Some(failure.position), error: failure.error }),
+            Some(failure) => Err(StepFailure { position: Some(failure.position.into()), error: failure.error }),
             None => outcome,
         };
         let total = run.step.now();

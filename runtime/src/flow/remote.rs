@@ -22,7 +22,6 @@ use crate::device::{DeviceBuffer, DeviceId, Step};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, HostTensor, Result};
-use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// The position of a node in a sequential run: the index in its region of each enclosing node,
 /// outermost first, with the iteration and the region entered, and then its own index. Positions
 /// compare lexicographically.
-pub(crate) type Position = SmallVec<[u64; 8]>;
+pub(crate) type Position = Vec<u64>;
 
 /// A process among those that run a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,7 +75,7 @@ impl Processes {
 #[derive(Clone, Debug)]
 pub(crate) struct StepFailure {
     /// The position of the operation, if one failed.
-    pub(crate) position: Option<Position>,
+    pub(crate) position: Option<Box<[u64]>>,
     pub(crate) error: Diagnostic,
 }
 

@@ -495,7 +495,7 @@ impl<'a> StepRun<'a> {
             Arrival::Failed { process, failure: StepFailure { position, error } } => {
                 self.ended(process);
                 match position {
-                    Some(position) if !error.kind.is_stop() => self.failed_at(position, error),
+                    Some(position) if !error.kind.is_stop() => self.failed_at(position.into(), error),
                     _ => return Err(error),
                 }
                 Ok(())

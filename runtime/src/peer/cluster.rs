@@ -128,8 +128,7 @@ pub(super) fn from_wire(error: WireError) -> Diagnostic {
 /// Converts a failure of a peer, with the locations of the nodes of the graph.
 pub(super) fn failure(fault: StepFault, locs: &[Loc]) -> StepFailure {
     let loc = |node: u32| locs.get(node as usize).copied().unwrap_or(Loc::UNKNOWN);
-    let position = fault.position.map(|position| position.into());
-    StepFailure { position, error: fault.error.into_diagnostic(loc) }
+    StepFailure { position: fault.position.map(Vec::into_boxed_slice), error: fault.error.into_diagnostic(loc) }
 }
 
 /// Checks that no two peers are one.
@@ -159,9 +158,7 @@ impl PeerCluster {
         let net =
             NetOptions { profile: options.profile, failure_timeout: options.failure_timeout, ..NetOptions::default() };
         let hello = Hello { name: "a session".to_owned(), incarnation: random_number()?, devices: Vec::new() };
-        // A process that only owns a session does no work for others.
-        let limits = HostLimits { sessions: 0, work: 0, programs: 0, values: 0, steps: 0, ..HostLimits::default() };
-        let node = Node::bind(&key, net, hello, limits)?;
+        let node = Node::bind(&key, net, hello, HostLimits::NONE)?;
         let session = SessionId(random_number()?);
         let caller_options =
             CallerOptions { session, failure_timeout: options.failure_timeout, busy_timeout: BUSY_TIMEOUT };
@@ -254,6 +251,7 @@ impl PeerCluster {
 
     /// Passes an event to the protocol.
     pub(super) fn on_input(&self, input: CallerInput) {
+        let received = if matches!(input, CallerInput::Tick) { self.node.received_bytes() } else { 0 };
         self.with(|state, now, outputs| {
             match &input {
                 CallerInput::Linked { node, hello, .. } => {
@@ -264,7 +262,7 @@ impl PeerCluster {
                     let ClusterState { caller, steps, .. } = state;
                     for (&number, step) in steps.iter() {
                         let (done, is_busy) = step.mailbox.step().progress();
-                        caller.progressed(now, number, done, is_busy);
+                        caller.progressed(now, number, done + received, is_busy);
                     }
                 }
                 _ => {}

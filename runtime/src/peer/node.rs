@@ -147,6 +147,13 @@ impl Node {
         lock(&self.links).get(&number).cloned()
     }
 
+    /// Returns the bytes of bodies that have arrived on all links: while they rise, a step that
+    /// waits for one of them makes progress.
+    pub(super) fn received_bytes(&self) -> u64 {
+        let links: Vec<Link> = lock(&self.links).values().cloned().collect();
+        links.iter().map(|link| link.stats().received_body_bytes).sum()
+    }
+
     /// Sends a frame on a link, unless the link is lost.
     pub(super) fn send(&self, number: LinkNumber, frame: WireFrame) {
         if let Some(link) = self.link(number) {
@@ -227,8 +234,10 @@ impl Node {
                 self.idle.notify_all();
             }
             work => {
-                let server = self.server().expect("only a process that serves has work");
-                server.on_output(work, inputs);
+                // Without a server, the process is ending.
+                if let Some(server) = self.server() {
+                    server.on_output(work, inputs);
+                }
             }
         }
     }
@@ -261,7 +270,7 @@ impl Node {
 
     fn tick(self: &Arc<Node>) {
         if let Some(server) = self.server() {
-            for progress in server.progress() {
+            for progress in server.progress(self.received_bytes()) {
                 self.host(progress);
             }
         }
@@ -356,7 +365,8 @@ impl NetEvents for NodeEvents {
     fn connected(&self, link: &Link) {
         let Some(this) = self.node() else { return };
         lock(&this.links).insert(number_of(link), link.clone());
-        let is_introduced = !lock(&this.allowed).contains(&link.node());
+        // Only a process that serves drops links that no session of others needs.
+        let is_introduced = this.server.get().is_some() && !lock(&this.allowed).contains(&link.node());
         this.host(HostInput::Linked { link: number_of(link), node: key_of(&link.node()), is_introduced });
     }
 

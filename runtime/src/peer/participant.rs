@@ -33,8 +33,7 @@ pub(super) struct RunningStep {
 
 /// Converts a failure for another process.
 pub(super) fn fault(failure: &StepFailure) -> StepFault {
-    let position = failure.position.as_ref().map(|position| position.to_vec());
-    StepFault { position, error: to_wire(&failure.error) }
+    StepFault { position: failure.position.as_ref().map(|position| position.to_vec()), error: to_wire(&failure.error) }
 }
 
 /// Converts a message of another process.

@@ -139,6 +139,8 @@ impl RemoteProgram {
             let cut = match loaded {
                 Some(Ok(cut)) => cut,
                 Some(Err(Some(error))) => {
+                    // The next call tries again.
+                    self.cluster.with(|state, _, outputs| state.caller.unregister(self.number, outputs));
                     let fault = super::proto::frame::StepFault { position: None, error };
                     return Err(failure(fault, &self.locs).error.at(Loc::UNKNOWN, self.name(process)));
                 }

@@ -242,6 +242,13 @@ impl Peer {
     }
 }
 
+impl Drop for Peer {
+    /// Closes all links, which ends all sessions and steps.
+    fn drop(&mut self) {
+        self.node.net().shutdown();
+    }
+}
+
 /// Opens the devices that a peer offers.
 fn devices(options: &PeerOptions) -> Result<(Vec<OfferedDevice>, Vec<DeviceInfo>)> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -307,7 +314,7 @@ impl PeerStatus {
     pub fn ask(key: &NodeKey, address: &PeerAddress, profile: Profile, timeout: Duration) -> Result<PeerStatus> {
         let net = NetOptions { profile, failure_timeout: timeout, ..NetOptions::default() };
         let hello = Hello { name: "a visitor".to_owned(), incarnation: random_number()?, devices: Vec::new() };
-        let node = Node::bind(key, net, hello, HostLimits::default())?;
+        let node = Node::bind(key, net, hello, HostLimits::NONE)?;
         let link = node.net().connect(address.socket_addr(), Some(address.node()), address.token())?;
         let answer = node.status(&link, timeout);
         let (hello, report) = answer.ok_or_else(|| {

@@ -48,6 +48,9 @@ enum PeerValue {
     Device(Arc<dyn Device>, DeviceBuffer),
 }
 
+/// The new value of a variable, by number, and its device.
+pub(super) type AssignedValue = (u32, Arc<dyn Device>, DeviceBuffer);
+
 /// What a peer does for other processes.
 pub(super) struct Server {
     node: Weak<Node>,
@@ -64,7 +67,7 @@ struct ServerState {
     values: BTreeMap<(SessionSlot, ValueId), Arc<Mutex<PeerValue>>>,
     steps: BTreeMap<StepKey, Arc<RunningStep>>,
     /// The new values of variables of steps that have ended.
-    assigned: BTreeMap<StepKey, Vec<(u32, Arc<dyn Device>, DeviceBuffer)>>,
+    assigned: BTreeMap<StepKey, Vec<AssignedValue>>,
 }
 
 /// Converts an error for another process.
@@ -225,10 +228,12 @@ impl Server {
             Ok((LoadedProgram { driver: driver.with_names(|device| names[device.index()]), vars }, cut))
         };
         let loaded = catch_unwind(AssertUnwindSafe(load));
-        let (program, cut) = loaded.unwrap_or_else(|_| Err(panicked("loaded")))?;
+        let loaded = loaded.unwrap_or_else(|_| Err(panicked("loaded")));
         let mut state = lock(&self.state);
+        let is_wanted = state.loading.remove(&key);
+        let (program, cut) = loaded?;
         // Otherwise the program was unloaded in the meantime.
-        if state.loading.remove(&key) {
+        if is_wanted {
             state.programs.insert(key, Arc::new(program));
         }
         Ok(cut)
@@ -272,7 +277,7 @@ impl Server {
     }
 
     /// Keeps the new values of a step until the protocol says whether they are stored.
-    pub(super) fn keep(&self, key: StepKey, assigned: Vec<(u32, Arc<dyn Device>, DeviceBuffer)>) {
+    pub(super) fn keep(&self, key: StepKey, assigned: Vec<AssignedValue>) {
         let mut state = lock(&self.state);
         // Otherwise the session was dropped.
         if state.steps.contains_key(&key) {
@@ -284,12 +289,12 @@ impl Server {
         self.node.upgrade()
     }
 
-    /// Returns the progress of all running steps.
-    pub(super) fn progress(&self) -> Vec<HostInput> {
+    /// Returns the progress of all running steps. `received` counts bytes of bodies that arrive.
+    pub(super) fn progress(&self, received: u64) -> Vec<HostInput> {
         let state = lock(&self.state);
         let of = |(&key, step): (&StepKey, &Arc<RunningStep>)| {
             let (done, is_busy) = step.step.get()?.progress();
-            Some(HostInput::Progressed { key, done, is_busy })
+            Some(HostInput::Progressed { key, done: done + received, is_busy })
         };
         state.steps.iter().filter_map(of).collect()
     }

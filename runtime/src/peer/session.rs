@@ -43,6 +43,9 @@ impl RemoteDevices {
                     return Err(Diagnostic::new(message).help("both must run the same version of anabranch"));
                 };
                 let name = name_of_device(process, kind, device.index);
+                if infos.iter().any(|(_, info): &(ProcessId, DeviceInfo)| info.name == name) {
+                    return Err(Diagnostic::new(format!("the peer {address} offers two devices {name}")));
+                }
                 let [flops, bandwidth, launch] = rates;
                 infos.push((process, DeviceInfo { name, flops, bandwidth, launch }));
             }

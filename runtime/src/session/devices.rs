@@ -66,17 +66,25 @@ pub(crate) struct Devices {
     pub(crate) remote: Option<RemoteDevices>,
 }
 
+/// The devices that a session asks of its own machine.
+pub(crate) struct DevicesOfMachine<'a> {
+    /// The number of CPU devices.
+    pub(crate) n: usize,
+    /// The number of threads of all of them.
+    pub(crate) limit: Option<usize>,
+    pub(crate) simulated: &'a [SimulatedDevice],
+    pub(crate) gpus: &'a [Gpu],
+    /// Whether the rates of the CPU devices are measured.
+    pub(crate) measure: bool,
+}
+
 impl Devices {
     /// Creates `n` CPU devices that share the cores of this machine, or `limit` of the cores. If
     /// there are simulated devices, creates those instead. Adds `gpus` to the CPUs. If `measure` is
     /// set, measures the rates of several CPU devices. Devices of peers come last. The limit
     /// changes no estimate, so placement and results do not depend on it.
     pub(crate) fn new(
-        n: usize,
-        limit: Option<usize>,
-        simulated: &[SimulatedDevice],
-        gpus: &[Gpu],
-        measure: bool,
+        DevicesOfMachine { n, limit, simulated, gpus, measure }: DevicesOfMachine<'_>,
         rules: Rules,
         flow: flow::PartitionOptions,
         #[cfg(feature = "peers")] remote: Option<RemoteDevices>,

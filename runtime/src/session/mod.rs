@@ -21,7 +21,7 @@ use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
 use anabranch_dsl::var::check_value;
 use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Module, Result, Var};
-use devices::{Devices, Gpu};
+use devices::{Devices, DevicesOfMachine, Gpu};
 use function::Function;
 use std::collections::HashMap;
 use std::fmt;
@@ -420,12 +420,15 @@ impl SessionBuilder {
         let rules = rules.with_default(default);
         #[cfg(feature = "peers")]
         let remote = self.remote_devices()?;
+        let of_machine = DevicesOfMachine {
+            n: self.cpus.unwrap_or(1),
+            limit: self.threads,
+            simulated: self.simulated.as_deref().unwrap_or_default(),
+            gpus: &self.gpus,
+            measure: self.measure,
+        };
         let devices = Devices::new(
-            self.cpus.unwrap_or(1),
-            self.threads,
-            self.simulated.as_deref().unwrap_or_default(),
-            &self.gpus,
-            self.measure,
+            of_machine,
             rules,
             self.flow,
             #[cfg(feature = "peers")]

@@ -76,6 +76,8 @@ pub(crate) struct LinkStats {
     pub(crate) sent_frames: u64,
     /// Frames of the layer above that were received.
     pub(crate) received_frames: u64,
+    /// Bytes of bodies that have arrived, also of those that have not arrived as a whole.
+    pub(crate) received_body_bytes: u64,
     /// Bytes of frames that wait to be sent.
     pub(crate) queued_bytes: usize,
 }
@@ -344,6 +346,7 @@ impl Link {
             sent_bytes: stats.udp_tx.bytes,
             received_bytes: stats.udp_rx.bytes,
             sent_frames: outbox.sent_frames,
+            received_body_bytes: lock(&self.0.incoming).received_bytes(),
             received_frames: self.0.received_frames.load(Ordering::Relaxed),
             queued_bytes: outbox.queued_bytes,
         }

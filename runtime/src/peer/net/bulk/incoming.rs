@@ -98,13 +98,20 @@ impl IncomingBodies {
         Ok(())
     }
 
+    /// Returns the bytes that have arrived.
+    pub(in super::super) fn received_bytes(&self) -> u64 {
+        self.received.bytes
+    }
+
     /// Returns whether the transfer of a chunk has begun, and claims the chunk.
     fn claim(&mut self, header: &ChunkHeader) -> Result<bool, String> {
         if let Some(body) = self.open.get_mut(&header.transfer) {
-            let claimed = &mut body.claimed[header.chunk as usize];
-            if body.total != header.total || body.is_test != header.is_test || std::mem::replace(claimed, true) {
+            let is_same = body.total == header.total && body.is_test == header.is_test;
+            let claimed = body.claimed.get_mut(header.chunk as usize).filter(|claimed| is_same && !**claimed);
+            let Some(claimed) = claimed else {
                 return Err(format!("chunk {} of transfer {} arrived twice or differs", header.chunk, header.transfer));
-            }
+            };
+            *claimed = true;
             return Ok(true);
         }
         match header.transfer < self.begun_below || self.begun.contains(&header.transfer) {

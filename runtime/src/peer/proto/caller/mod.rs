@@ -265,6 +265,10 @@ impl Caller {
             }
             CallerFrame::Heartbeat { steps } => self.heartbeat(now, process, &steps),
             CallerFrame::Unlinked { process: other } => {
+                if other.0 as usize > self.peers.len() {
+                    return Err(format!("it lost the link to process {other}, which does not exist"));
+                }
+                let peer = self.peer_mut(process).expect("the link leads to a peer");
                 peer.unlinked.insert(other);
             }
             CallerFrame::Message(message) => {

@@ -31,6 +31,22 @@ pub(crate) struct HostLimits {
     pub(crate) incoming_bytes: u64,
 }
 
+impl HostLimits {
+    /// The limits of a process that does no work for others.
+    pub(crate) const NONE: HostLimits = HostLimits {
+        sessions: 0,
+        work: 0,
+        programs: 0,
+        program_bytes: 0,
+        values: 0,
+        value_bytes: 0,
+        buffered_bytes: 0,
+        steps: 0,
+        body_bytes: 0,
+        incoming_bytes: 0,
+    };
+}
+
 impl Default for HostLimits {
     fn default() -> HostLimits {
         HostLimits {

@@ -186,6 +186,8 @@ impl Host {
     fn linked(&mut self, now: Time, link: LinkNumber, node: PeerKey, is_introduced: bool, out: &mut Vec<HostOutput>) {
         let idle_since = is_introduced.then_some(now);
         self.links.insert(link, HostLink { node, name: None, is_introduced, incoming_bytes: 0, idle_since });
+        // A session may have introduced the node and wait for this link.
+        self.note_idle_links(now);
         out.push(HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::Hello(self.hello.clone())) });
         if let Some((reason, _)) = &self.leaving {
             out.push(HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::Leave { reason: reason.clone() }) });
@@ -241,6 +243,13 @@ impl Host {
         let node = self.links[&link].node;
         let slot = self.by_id.get(&id).copied();
         match (frame, slot) {
+            (PeerFrame::Open(open), _) if self.links[&link].is_introduced => {
+                let error = WireError::new(WireErrorKind::Invalid, "this node may not open sessions at the peer")
+                    .help("the operator of the peer must allow its key");
+                let frame = CallerFrame::OpenFailed { attempt: open.attempt, error };
+                out.push(HostOutput::Send { link, frame: WireFrame::ToCaller { session: id, frame } });
+                Ok(())
+            }
             (PeerFrame::Open(open), _) => self.open(now, link, id, open, out),
             // The session has been closed or dropped.
             (_, None) => Ok(()),
