@@ -54,10 +54,7 @@ mod partition;
 pub(crate) mod random_placement;
 #[cfg(test)]
 mod reconstruct;
-#[cfg_attr(
-    not(any(feature = "peers", feature = "testing")),
-    allow(dead_code, reason = "without these features there are no other processes")
-)]
+#[cfg_attr(not(feature = "peers"), allow(dead_code, reason = "without the feature only tests have other processes"))]
 pub(crate) mod remote;
 #[cfg(test)]
 mod simulation;
