@@ -12,20 +12,20 @@ use anabranch::nn::{Embedding, Init, Linear, Lstm};
 use anabranch::optim::{Adam, Optimizer, clip_global_norm, model_gradients};
 use anabranch::{prelude::*, random::Key};
 
-pub const LONGEST: usize = 120;
+pub(crate) const LONGEST: usize = 120;
 /// The code of the positions before the first and after the last character. The other codes start
 /// at 1.
 const END: i32 = 0;
 
 #[derive(Module)]
-pub struct CharRnn {
-    pub embed: Embedding,
-    pub cell: Lstm,
-    pub out: Linear,
+pub(crate) struct CharRnn {
+    pub(crate) embed: Embedding,
+    pub(crate) cell: Lstm,
+    pub(crate) out: Linear,
 }
 
 impl CharRnn {
-    pub fn new(entries: usize) -> CharRnn {
+    pub(crate) fn new(entries: usize) -> CharRnn {
         let init = Init::new(1);
         let (embed, cell) = (Embedding::new(&init, entries, 32), Lstm::new(&init, 32, 96));
         CharRnn { embed, cell, out: Linear::new(&init, 96, entries) }
@@ -34,13 +34,13 @@ impl CharRnn {
 
 /// Sentences of a text without their line breaks. The code of a character is its position in the
 /// alphabet.
-pub struct Sentences {
+pub(crate) struct Sentences {
     sentences: Vec<String>,
-    pub alphabet: Vec<char>,
+    pub(crate) alphabet: Vec<char>,
 }
 
 impl Sentences {
-    pub fn new() -> Sentences {
+    pub(crate) fn load() -> Sentences {
         let text = include_str!("data/charters.txt").split_whitespace().collect::<Vec<_>>().join(" ");
         let sentences = text.split_inclusive(['.', ';']).map(str::trim).filter(|s| s.len() > 20);
         let alphabet = text.chars().collect::<std::collections::BTreeSet<_>>();
@@ -48,7 +48,7 @@ impl Sentences {
     }
 
     /// Returns the codes `[batch, LONGEST]` and the lengths of the sentences of a round.
-    pub fn batch(&self, batch: usize, round: usize) -> (Array<i32>, Vec<i32>) {
+    pub(crate) fn batch(&self, batch: usize, round: usize) -> (Array<i32>, Vec<i32>) {
         let code = |c: char| self.alphabet.binary_search(&c).map_or(END, |i| i as i32 + 1);
         let (mut codes, mut lengths) = (Vec::new(), Vec::new());
         for i in 0..batch {
@@ -78,7 +78,7 @@ fn loss(model: &CharRnn, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
 }
 
 #[graph]
-pub fn train_step(model: &CharRnn, adam: &Adam, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
+pub(crate) fn train_step(model: &CharRnn, adam: &Adam, text: Tensor<i32>, lengths: Tensor<i32>) -> Tensor {
     let loss = loss(model, text, lengths);
     let mut gradients = model_gradients(loss, model);
     clip_global_norm(&mut gradients, 1.0);
@@ -106,7 +106,7 @@ fn sample(model: &CharRnn, seed: Tensor<i32>, temperature: Tensor) -> Tensor<i32
 
 fn main() -> anabranch::Result<()> {
     let (batch, rounds) = if std::env::args().any(|a| a == "--small") { (8, 20) } else { (32, 600) };
-    let text = Sentences::new();
+    let text = Sentences::load();
     let (model, adam) = (CharRnn::new(text.alphabet.len() + 1), Adam::new(0.004));
     let session = Session::from_args()?;
     let step = session.function(|text, lengths| train_step(&model, &adam, text, lengths))?;

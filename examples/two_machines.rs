@@ -21,7 +21,7 @@ use char_rnn::{CharRnn, Sentences, train_step};
 
 fn main() -> anabranch::Result<()> {
     let (batch, rounds) = if std::env::args().any(|a| a == "--small") { (4, 5) } else { (32, 100) };
-    let text = Sentences::new();
+    let text = Sentences::load();
     let (model, adam) = (CharRnn::new(text.alphabet.len() + 1), Adam::new(0.004));
     adam.prepare(&model);
 
