@@ -223,7 +223,7 @@ impl SessionBuilder {
 
     /// Sets whether the speed of several CPU devices is measured, which takes some tens of
     /// milliseconds when the session is created. It has no effect on CPUs of a session with GPUs.
-    /// The links to [peers](Self::peer) are measured, too, which takes longer.
+    /// The links to peers are measured, too, which takes longer.
     ///
     /// By default, placement assumes cores of a typical machine. A measured session may place a
     /// function differently than another session on the same machine, and so round sums in another
