@@ -2,6 +2,7 @@
 
 use super::random_placement::RandomPlacements;
 use anabranch::dsl::fusion::{FuseEverything, FuseNothing, Fusion, FusionTarget};
+use anabranch::dsl::ir::Node;
 use anabranch::dsl::ir::wire::{WireLimits, decode, encode};
 use anabranch::dsl::passes::{Pass, Pipeline};
 use anabranch::dsl::{Graph, HostTensor, TensorType, interp};
@@ -107,6 +108,13 @@ fn through_wire(graph: &Graph) -> Graph {
     let size = |g: &Graph| (g.n_nodes(), g.n_values(), g.n_regions());
     assert_eq!(size(&decoded), size(graph), "{graph}");
     assert_eq!(encode(&decoded), bytes, "{graph}");
+    // Errors name nodes by number. The process that has the original graph puts in its places.
+    let mut decoded = decoded;
+    for node in (0..graph.n_nodes()).map(Node::from_index) {
+        let data = graph.node(node);
+        let copy = decoded.node_mut(node);
+        (copy.loc, copy.written) = (data.loc, data.written);
+    }
     decoded
 }
 
