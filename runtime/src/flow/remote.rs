@@ -85,7 +85,7 @@ impl From<Diagnostic> for StepFailure {
     }
 }
 
-/// What arrives from another process during a step.
+/// A message or report of another process during a step.
 #[derive(Debug)]
 pub(crate) enum Arrival {
     /// A message from a subgraph of `process` to a subgraph of this process.

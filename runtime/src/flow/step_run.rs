@@ -12,7 +12,7 @@ use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a step reads.
+/// The inputs and variables that a step reads.
 #[derive(Clone, Copy)]
 pub(crate) struct StepInputs<'a> {
     /// The inputs of the graph. A participant has none at first: they arrive.
@@ -285,9 +285,9 @@ impl<'a> StepRun<'a> {
     /// Returns whether the step has failed and is over: its executors are idle and no pending
     /// operation can change its error, or it has looked for other failures long enough.
     ///
-    /// What other processes still send may run kernels that come earlier. A participant waits for
-    /// it as long as for its own kernels, and the caller, which then hears of the failures of
-    /// participants, twice as long.
+    /// Values that other processes still send may run kernels that come earlier. A participant
+    /// waits for them as long as for its own kernels, and the caller, which then hears of the
+    /// failures of participants, twice as long.
     fn has_failed(&self, idle: bool) -> bool {
         let Some(failure) = &self.failure else { return false };
         if let Some(other) = &self.others {

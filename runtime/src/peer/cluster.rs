@@ -75,7 +75,7 @@ pub(crate) struct PeerCluster {
     connecting: Mutex<()>,
 }
 
-/// What user threads wait for.
+/// The protocol state of the session, and the answers that user threads wait for.
 pub(super) struct ClusterState {
     pub(super) caller: Caller,
     pub(super) steps: BTreeMap<StepNumber, AwaitedStep>,

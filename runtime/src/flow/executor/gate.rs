@@ -11,7 +11,7 @@
 use super::{BlockState, DeviceMessage, Executor, ExecutorState, InstanceId, ROOT};
 use crate::flow::{FrameId, Subgraph, SubgraphId};
 
-/// What is known of an iteration that a message names.
+/// The state of an iteration that a message names, as far as it is known.
 enum NamedIteration {
     /// It runs.
     Running(InstanceId, u64),
