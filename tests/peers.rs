@@ -181,3 +181,142 @@ fn a_node_that_a_session_introduced_opens_no_sessions_of_its_own() -> Result<(),
     assert!(error.to_string().contains("may not open sessions"), "{error}");
     Ok(())
 }
+
+/// Returns a shared counter, at the first peer of a session.
+fn shared_counter(name: &str) -> Var<i64> {
+    Var::<i64>::new("n", 5i64).on("/peer:0/cpu:0").share_as(name)
+}
+
+/// Adds to a counter. Returns its new value.
+fn count(session: &Session, n: &Var<i64>) -> impl Fn(i64) -> Result<i64, Diagnostic> + use<> {
+    let n = n.clone();
+    let add = session.function(move |by: Tensor<i64>| {
+        n.set(n.get() + by);
+        n.get()
+    });
+    move |by| Ok(add.as_ref().map_err(Clone::clone)?.call(by)?.item())
+}
+
+#[test]
+fn sessions_share_a_named_variable() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let sessions = [session_with(key.clone(), &peers).build()?, session_with(key.clone(), &peers).build()?];
+    // Each session has a variable of its own, as two processes would.
+    let vars = [shared_counter("n"), shared_counter("n")];
+    let add: Vec<_> = sessions.iter().zip(&vars).map(|(session, n)| count(session, n)).collect();
+    assert_eq!((add[0](1)?, add[1](10)?, add[0](1)?), (6, 16, 17));
+    assert_eq!(sessions[1].get(&vars[1])?.item(), 17);
+    sessions[1].set(&vars[1], 100i64)?;
+    assert_eq!((add[0](1)?, sessions[0].get(&vars[0])?.item()), (101, 101));
+    // It outlives its sessions.
+    drop((add, sessions));
+    let (session, n) = (session_with(key, &peers).build()?, shared_counter("n"));
+    assert_eq!(session.get(&n)?.item(), 101);
+    Ok(())
+}
+
+#[test]
+fn increments_of_sessions_at_once_are_not_lost() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(2, &key)?;
+    // A step that locks at two peers, in the opposite order of devices in each session.
+    let run = |order: [usize; 2]| {
+        let session = session_with(key.clone(), order.map(|i| &peers[i])).build()?;
+        let at = |peer: usize| {
+            let device = format!("/peer:{}/cpu:0", order.iter().position(|&i| i == peer).expect("it is a peer"));
+            Var::<i64>::new("n", 0i64).on(device.as_str()).share_as(format!("n{peer}"))
+        };
+        let (a, b) = (at(0), at(1));
+        let both = session.function(|| {
+            a.set(a.get() + 1);
+            b.set(b.get() + 2);
+        })?;
+        (0..25).try_for_each(|_| both.call(()).map(|_| ()))?;
+        Ok::<_, Diagnostic>((session, a.clone(), b.clone()))
+    };
+    let done = std::thread::scope(|scope| {
+        let runs = [[0, 1], [1, 0]].map(|order| scope.spawn(move || run(order)));
+        runs.map(|run| run.join().expect("no run panics"))
+    });
+    for run in done {
+        let (session, a, b) = run?;
+        assert_eq!((session.get(&a)?.item(), session.get(&b)?.item()), (50, 100));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_step_that_fails_changes_no_shared_variable_and_gives_up_its_lock() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let session = session_with(key.clone(), &peers).build()?;
+    let n = shared_counter("n");
+    let divide = session.function(|by: Tensor<i64>| n.set(n.get() / by))?;
+    assert!(divide.call(0i64).is_err());
+    assert_eq!(session.get(&n)?.item(), 5);
+    let (other, m) = (session_with(key, &peers).build()?, shared_counter("n"));
+    assert_eq!(count(&other, &m)(1)?, 6);
+    divide.call(2i64)?;
+    assert_eq!(other.get(&m)?.item(), 3);
+    Ok(())
+}
+
+#[test]
+fn a_shared_variable_has_one_type_and_is_at_a_peer() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let session = session_with(key, &peers).build()?;
+    let n = shared_counter("n");
+    assert_eq!(session.get(&n)?.item(), 5);
+    let other = Var::<f32>::new("n", 0.0).on("/peer:0/cpu:0").share_as("n");
+    let error = session.get(&other).expect_err("the types differ");
+    assert_eq!(error.message, "the shared variable `n` is i64[], and this session's is f32[]");
+    let local = Var::<f32>::new("m", 0.0).on("/peer:local/cpu:0").share_as("m");
+    let error = session.get(&local).expect_err("it is at no peer");
+    assert_eq!(error.message, "the shared variable `m` is on /cpu:0, which is a device of this process");
+    let anywhere = Var::<f32>::new("m", 0.0).share_as("m");
+    let error = session.function(|| anywhere.get())?.call(()).expect_err("its peer is not named");
+    assert_eq!(error.message, "the shared variable `m` may be on any of 2 devices");
+    let error = Session::new()?.get(&n).expect_err("the session has no peers");
+    assert!(error.message.starts_with("the session has no device /peer:0/cpu:0"), "{error}");
+    let interpreted = session.function(|| n.get())?.interpreted(true);
+    let error = interpreted.call(()).expect_err("the interpreter does not lock variables");
+    assert!(error.message.contains("is interpreted, but uses the shared variable `n`"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_call_that_waits_for_a_shared_variable_can_be_ended() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let n = shared_counter("n");
+    let waiting = session_with(key.clone(), &peers).build()?;
+    let m = shared_counter("n");
+    let own = m.clone();
+    let add = waiting.function(move || own.set(own.get() + 1))?;
+    add.call(())?;
+    let kinds = Arc::new(Mutex::new(Vec::new()));
+    let noted = kinds.clone();
+    // During the print of a step, the step has its lock.
+    let holding = session_with(key, &peers)
+        .print_to(move |_, _| {
+            let options = anabranch::CallOptions::new().timeout(std::time::Duration::from_millis(50));
+            let outcome = add.call_with(&options, ()).map_err(|error| error.kind);
+            noted.lock().expect("no print panics").push(outcome.expect_err("the variable is locked"));
+        })
+        .build()?;
+    #[graph]
+    fn print_and_add(n: &Var<i64>) {
+        let before = n.get();
+        println!("{before}");
+        n.set(before + 1);
+    }
+    let step = holding.function(|| print_and_add(&n))?;
+    step.call(())?;
+    assert_eq!(*kinds.lock().expect("no print panics"), [ErrorKind::DeadlineExceeded]);
+    // The wait that was ended is over at the peer, too.
+    step.call(())?;
+    assert_eq!((waiting.get(&m)?.item(), kinds.lock().expect("no print panics").len()), (8, 2));
+    Ok(())
+}

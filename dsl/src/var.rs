@@ -11,6 +11,9 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+/// The maximum bytes of the name of a shared variable.
+pub const MAX_SHARED_NAME: usize = 128;
+
 /// A variable whose element type is known at run time. Cloning returns another handle of the same
 /// variable.
 #[derive(Clone, Debug)]
@@ -24,6 +27,7 @@ struct VarInner {
     init: HostTensor,
     is_trained: bool,
     on: Option<DeviceConstraint>,
+    shared: Option<String>,
     watchers: Mutex<Vec<Weak<dyn DropWatcher>>>,
 }
 
@@ -56,7 +60,7 @@ impl AnyVar {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         let (ty, on, watchers) = (init.ty(), trace::device_scope(), Mutex::default());
-        AnyVar(Arc::new(VarInner { id, name, ty, init, is_trained, on, watchers }))
+        AnyVar(Arc::new(VarInner { id, name, ty, init, is_trained, on, shared: None, watchers }))
     }
 
     /// Returns the identity, unique in the process.
@@ -89,6 +93,11 @@ impl AnyVar {
         let inner = Arc::get_mut(&mut self.0).expect("devices are set before the variable is shared");
         inner.on = on;
         self
+    }
+
+    /// Returns the name under which sessions share the variable, set by [`Var::share_as`].
+    pub fn shared_name(&self) -> Option<&str> {
+        self.0.shared.as_deref()
     }
 
     /// Returns the type of its value. The shape is always known.
@@ -183,6 +192,43 @@ impl<T: Element> Var<T> {
         }
         let outer = self.any.devices().map_or(DevicePattern::ANY, DeviceConstraint::devices);
         Var { any: self.any.with_devices(Some(DeviceConstraint::new(devices.within(&outer), loc))), ..self }
+    }
+
+    /// Shares the value between all sessions that use a variable of this name at one peer. The
+    /// device of the variable must be a single device of a peer.
+    ///
+    /// The value is stored at the peer, apart from all sessions, until the peer ends. The first
+    /// session that uses the variable sets its initial value; later ones, with a variable of the
+    /// same type, continue with the value that is there. A call that assigns the variable locks it
+    /// at the peer for the time of the call. A call that assigns nothing reads the newest value.
+    ///
+    /// # Errors
+    /// Aborts the trace, or panics outside one, at the caller's line if the name is empty or longer
+    /// than 128 bytes, or if the variable already has other handles, which might be in use.
+    ///
+    /// ```
+    /// # use anabranch::prelude::*;
+    /// let n = Var::<i64>::new("n", 0).on("/peer:0/cpu:0").share_as("experiment.n");
+    /// assert_eq!(n.any().shared_name(), Some("experiment.n"));
+    /// ```
+    #[track_caller]
+    #[must_use]
+    pub fn share_as(mut self, name: impl Into<String>) -> Var<T> {
+        let (loc, name) = (Loc::caller(), name.into());
+        if name.is_empty() || name.len() > MAX_SHARED_NAME {
+            let message = format!("the name of a shared variable has {} bytes", name.len());
+            let error = Diagnostic::new(message).at(loc, "it is shared here");
+            trace::fail(error.help(format!("use a name of 1 to {MAX_SHARED_NAME} bytes")));
+        }
+        match Arc::get_mut(&mut self.any.0) {
+            Some(inner) => inner.shared = Some(name),
+            None => trace::fail(
+                Diagnostic::new(format!("the variable `{}` is already in use", self.any.name()))
+                    .at(loc, "it is shared here")
+                    .help("share the variable when it is created, before it is cloned"),
+            ),
+        }
+        self
     }
 
     /// Returns the variable of an untyped handle, if its elements are of type `T`.

@@ -1,11 +1,12 @@
 //! Several sessions at one peer.
 
-use crate::processes::{FAILURE_TIMEOUT, bounded, is_slow, spin, until};
+use crate::processes::{FAILURE_TIMEOUT, PeerProcess, Process, ProcessTest, bounded, is_slow, spin, until};
 use anabranch::Session;
 use anabranch::peers::{NodeKey, Profile};
 use anabranch::prelude::*;
+use std::process::Command;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn two_sessions_at_a_peer_do_not_see_each_other() {
@@ -82,5 +83,99 @@ fn a_session_lives_longer_than_links_that_no_session_uses() {
         let local = local.expect("the function can be traced");
         assert!(local.call_timeout(Duration::from_secs(seconds), i64::MAX).is_err(), "the loop has no end");
         count();
+    });
+}
+
+/// The counter that processes share.
+fn counter() -> Var<i64> {
+    Var::<i64>::new("n", 0i64).on("/peer:0/cpu:0").share_as("n")
+}
+
+fn session_of_environment() -> Session {
+    let builder = Session::builder().peers_of_environment().expect("the test sets peers");
+    builder.failure_timeout(FAILURE_TIMEOUT).build().expect("the peer runs")
+}
+
+/// A process that increments the counter 200 times.
+#[test]
+#[ignore = "the program of another test"]
+fn incrementing() {
+    let (session, n) = (session_of_environment(), counter());
+    let add = session.function(|| n.set(n.get() + 1)).expect("the function can be traced");
+    (0..200).for_each(|_| add.call(()).expect("the peer runs"));
+}
+
+/// A process that never ends a step with the lock of the counter.
+#[test]
+#[ignore = "the program of another test"]
+fn holding() {
+    let (session, n) = (session_of_environment(), counter());
+    let add = session.function(|by: Tensor<i64>| n.set(n.get() + on("/peer:0/cpu:0", || spin(by))));
+    let result = add.expect("the function can be traced").call(i64::MAX);
+    panic!("the loop has ended: {result:?}");
+}
+
+/// Starts a process with a session at a peer.
+fn start(test: &ProcessTest, peer: &PeerProcess, program: &str) -> Process {
+    test.key.save(test.path("session.key")).expect("the folder can be written");
+    let mut command = Command::new(std::env::current_exe().expect("the system names this program"));
+    command.args(["--ignored", "--exact", program]).env("ANABRANCH_PEERS", peer.address.to_string());
+    test.start(command.env("ANABRANCH_NODE_KEY", test.path("session.key")))
+}
+
+#[test]
+fn two_processes_increment_one_counter() {
+    bounded("two_processes", |test| {
+        let peer = test.peer("a");
+        let both = [0, 1].map(|_| start(test, &peer, "sharing::incrementing"));
+        for process in &both {
+            let status = process.wait();
+            assert_eq!(status.code(), Some(0), "{}{}", process.output(), process.errors());
+        }
+        let session = test.session([&peer]);
+        assert_eq!(session.get(&counter()).expect("the peer runs").item(), 400);
+    });
+}
+
+#[test]
+fn a_lock_of_a_killed_process_is_given_up() {
+    bounded("killed_holder", |test| {
+        let peer = test.peer("a");
+        let (session, n) = (test.session([&peer]), counter());
+        session.set(&n, 5i64).expect("the peer runs");
+        let holder = start(test, &peer, "sharing::holding");
+        until("the step runs", || {
+            assert!(holder.ended().is_none(), "the process has ended: {}{}", holder.output(), holder.errors());
+            test.status(&peer).steps == 1
+        });
+        let add = session.function(|| n.set(n.get() + 1)).expect("the function can be traced");
+        let waited = add.call_timeout(Duration::from_millis(100), ()).expect_err("the counter is locked");
+        assert!(waited.to_string().contains("waited for the shared variables `n`"), "{waited}");
+        // Its value can be read.
+        assert_eq!(session.get(&n).expect("the peer runs").item(), 5);
+        holder.kill();
+        let killed = Instant::now();
+        add.call(()).expect("the peer runs");
+        assert!(killed.elapsed() < 2 * FAILURE_TIMEOUT, "the lock was held for {:?}", killed.elapsed());
+        assert_eq!(session.get(&n).expect("the peer runs").item(), 6);
+    });
+}
+
+#[test]
+fn a_shared_variable_of_a_peer_that_was_started_again_must_be_set() {
+    bounded("lost_counter", |test| {
+        let mut peer = test.peer("a");
+        let (session, n) = (test.session([&peer]), counter());
+        let add = session.function(|| n.set(n.get() + 1)).expect("the function can be traced");
+        add.call(()).expect("the peer runs");
+        peer.process.kill();
+        test.restart(&mut peer);
+        until("the session knows of the loss", || {
+            let error = add.call(()).expect_err("the value is lost").to_string();
+            error.contains("the value of the shared variable `n` was lost")
+        });
+        session.set(&n, 7i64).expect("the peer runs");
+        add.call(()).expect("the peer runs");
+        assert_eq!(session.get(&n).expect("the peer runs").item(), 8);
     });
 }

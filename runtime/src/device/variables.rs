@@ -103,6 +103,21 @@ impl VarCell {
         Ok(self.home.get().is_some_and(|home| home.id() == device.id()))
     }
 
+    /// Returns whether the variable has a home.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.home.get().is_some()
+    }
+
+    /// Makes a device the home, with the value that it has there, unless there is one.
+    #[cfg(feature = "peers")]
+    pub(crate) fn settle_at(&self, device: Arc<dyn Device>, at_home: DeviceBuffer) {
+        let mut value = self.write();
+        if self.home.get().is_none() {
+            *value = Some(at_home);
+            self.home.get_or_init(|| device);
+        }
+    }
+
     fn lock_step(&self, access: VarAccess) -> StepGuard<'_> {
         match access {
             VarAccess::Read => StepGuard::Shared(self.step.read().unwrap_or_else(PoisonError::into_inner)),

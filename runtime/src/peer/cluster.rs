@@ -19,7 +19,8 @@ use super::proto::frame::{
 };
 use super::proto::frame::{ValueId, WireError};
 use super::proto::host::HostLimits;
-use super::remote_device::{RemoteValue, RemoteValues};
+use super::proto::payload::tensor_bytes;
+use super::remote_device::{RemoteHandle, RemoteValue, RemoteValues};
 use super::{PeerAddress, random_number};
 use crate::device::DeviceId;
 use crate::flow::remote::{Arrival, Mailbox, ProcessId, StepFailure};
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 const SLOWEST: u64 = 8_000;
 
 /// How long an operation of a peer may run. The limits of calls are for the user to set.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(u32::MAX as u64);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// Settings of the peers of a session.
 #[derive(Clone, Debug)]
@@ -64,7 +65,7 @@ impl Default for ClusterOptions {
 pub(crate) struct PeerCluster {
     pub(super) node: Arc<Node>,
     session: SessionId,
-    failure_timeout: Duration,
+    pub(super) failure_timeout: Duration,
     peers: Vec<PeerAddress>,
     state: Mutex<ClusterState>,
     changed: Condvar,
@@ -79,7 +80,7 @@ pub(crate) struct PeerCluster {
 pub(super) struct ClusterState {
     pub(super) caller: Caller,
     pub(super) steps: BTreeMap<StepNumber, AwaitedStep>,
-    answers: BTreeMap<RequestNumber, Result<Option<HostTensor>, WireError>>,
+    pub(super) answers: BTreeMap<RequestNumber, Result<Option<HostTensor>, WireError>>,
     /// The peers that failed to open the session, once all have answered.
     opened: Option<Vec<(ProcessNumber, WireError)>>,
     hellos: BTreeMap<PeerKey, Hello>,
@@ -367,7 +368,7 @@ impl PeerCluster {
     }
 
     /// Names the peer in an error about it.
-    fn error_of(&self, process: ProcessNumber, error: Diagnostic) -> Diagnostic {
+    pub(super) fn error_of(&self, process: ProcessNumber, error: Diagnostic) -> Diagnostic {
         let peer = self.peer(process);
         error.at(Loc::UNKNOWN, format!("/peer:{} is {peer}", process.0 - 1))
     }
@@ -397,6 +398,30 @@ impl PeerCluster {
         let answer = self.wait(time * 2, |state| state.answers.remove(&request));
         let answer = answer.ok_or_else(|| Diagnostic::new("a peer does not answer").of_kind(ErrorKind::Unavailable))?;
         Ok((answer.map_err(|error| self.error_of(process, from_wire(error)))?, value))
+    }
+
+    /// Returns a value of a peer.
+    pub(super) fn fetch(&self, handle: &ValueHandle, ty: &Type, n_bytes: u64) -> Result<HostTensor> {
+        let ValueHandle { process, value, .. } = *handle;
+        let ask = |state: &mut ClusterState, deadline: Time, outputs: &mut Vec<CallerOutput>| {
+            let request = state.caller.fetch(process, value, deadline, outputs)?;
+            Ok((request, ()))
+        };
+        let (tensor, ()) = self.request(process, n_bytes, ask)?;
+        match tensor {
+            Some(tensor) if ty.compatible(&Type::Tensor(tensor.ty())) => Ok(tensor),
+            _ => Err(Diagnostic::new("a peer returned a value of another type").of_kind(ErrorKind::Internal)),
+        }
+    }
+
+    /// Stores a value at a peer.
+    pub(super) fn store(self: &Arc<PeerCluster>, process: ProcessNumber, value: &HostTensor) -> Result<ValueHandle> {
+        let n_bytes = tensor_bytes(value);
+        let ask = |state: &mut ClusterState, deadline: Time, outputs: &mut Vec<CallerOutput>| {
+            state.caller.store(process, value.clone(), deadline, outputs)
+        };
+        let (_, value) = self.request(process, n_bytes, ask)?;
+        Ok(self.handle(process, value))
     }
 
     /// Returns the handle of a new value at a peer.
@@ -433,26 +458,15 @@ impl fmt::Debug for ValuesAt {
 
 impl RemoteValues for ValuesAt {
     fn store(&self, value: HostTensor) -> Result<RemoteValue> {
-        let process = ProcessNumber(self.process.0);
-        let ty = Type::Tensor(value.ty());
-        let n_bytes = (value.len() * value.dtype().size()) as u64;
-        let ask = |state: &mut ClusterState, deadline: Time, outputs: &mut Vec<CallerOutput>| {
-            state.caller.store(process, value.clone(), deadline, outputs)
-        };
-        let (_, value) = self.cluster.request(process, n_bytes, ask)?;
-        Ok(RemoteValue { ty, n_bytes, handle: self.cluster.handle(process, value) })
+        let handle = self.cluster.store(ProcessNumber(self.process.0), &value)?;
+        let (ty, n_bytes) = (Type::Tensor(value.ty()), tensor_bytes(&value));
+        Ok(RemoteValue { ty, n_bytes, handle: RemoteHandle::Own(handle) })
     }
 
     fn fetch(&self, value: &RemoteValue) -> Result<HostTensor> {
-        let process = ProcessNumber(self.process.0);
-        let ask = |state: &mut ClusterState, deadline: Time, outputs: &mut Vec<CallerOutput>| {
-            let request = state.caller.fetch(process, value.handle.value, deadline, outputs)?;
-            Ok((request, ()))
-        };
-        let (tensor, ()) = self.cluster.request(process, value.n_bytes, ask)?;
-        match tensor {
-            Some(tensor) if value.ty.compatible(&Type::Tensor(tensor.ty())) => Ok(tensor),
-            _ => Err(Diagnostic::new("a peer returned a value of another type").of_kind(ErrorKind::Internal)),
+        match &value.handle {
+            RemoteHandle::Own(handle) => self.cluster.fetch(handle, &value.ty, value.n_bytes),
+            RemoteHandle::Shared(variable) => variable.get(),
         }
     }
 }

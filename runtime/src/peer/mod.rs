@@ -18,6 +18,7 @@
 //! | `program.rs` | a placed graph as bytes, and its cut | no socket |
 //! | `server.rs`, `participant.rs`, `workers.rs` | the work of a peer | frames |
 //! | `cluster.rs`, `remote_step.rs`, `remote_device.rs` | peers, their values and steps | frames |
+//! | `shared.rs` | variables that several sessions share | frames |
 //!
 //! Invariants:
 //!
@@ -25,6 +26,7 @@
 //!   chose. A step reads values by number and stores what it assigns under new numbers. The caller
 //!   commits by holding the new numbers in place of the old ones, after all participants have
 //!   ended. So a step is never half committed, and a lost peer cannot leave an outcome unknown.
+//!   Only shared variables are committed by their peers, under a lock (`proto/host/shared.rs`).
 //! - P2. **Nothing that arrives is trusted.** Each layer checks what it knows: the net proves keys
 //!   and bounds sizes, the protocol checks who may say what when, programs are verified, and the
 //!   gate of each executor admits only messages that a correct process sends.
@@ -43,6 +45,7 @@ mod remote_step;
 mod serve;
 mod server;
 mod session;
+mod shared;
 mod workers;
 
 pub use address::PeerAddress;

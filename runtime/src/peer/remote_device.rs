@@ -1,5 +1,7 @@
 //! Devices of other processes, as placement and the variables of a session see them.
 
+use super::cluster::ValueHandle;
+use super::shared::SharedVariable;
 use crate::device::{
     CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, LoadedKernel, MemorySpace, Progress, Step, Support,
     Ticket,
@@ -24,8 +26,16 @@ pub(super) trait RemoteValues: Debug + Send + Sync {
 pub(super) struct RemoteValue {
     pub(super) ty: Type,
     pub(super) n_bytes: u64,
-    /// Releases the value when it is dropped.
-    pub(super) handle: super::cluster::ValueHandle,
+    pub(super) handle: RemoteHandle,
+}
+
+/// Which value of a peer a [`RemoteValue`] is.
+#[derive(Debug)]
+pub(super) enum RemoteHandle {
+    /// A value of this session. It is released when the handle is dropped.
+    Own(ValueHandle),
+    /// The newest value of a shared variable.
+    Shared(Arc<SharedVariable>),
 }
 
 impl DeviceMemory for RemoteValue {

@@ -1,14 +1,17 @@
 //! Programs that run partly at peers, and their steps, at the process that calls them.
 
-use super::cluster::{AwaitedStep, ClusterState, PeerCluster, failure, from_wire};
+use super::cluster::{AwaitedStep, ClusterState, PeerCluster, ValueHandle, failure, from_wire};
 use super::net::Link;
 use super::node::send;
 use super::participant::{self, step_message};
 use super::program::ProgramSpec;
 use super::proto::Time;
 use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramState, StepPlan};
-use super::proto::frame::{Digest, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber, WireFrame};
-use super::remote_device::RemoteValue;
+use super::proto::frame::{
+    Digest, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber, ValueId, WireFrame,
+};
+use super::remote_device::{RemoteHandle, RemoteValue};
+use super::shared::{SharedSnapshot, StepUse};
 use crate::device::{DeviceBuffer, DeviceId, MemorySpace};
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Mailbox, OtherProcesses, Others, ProcessId, StepFailure};
@@ -35,6 +38,14 @@ struct RemoteVar {
     ty: Type,
     is_read: bool,
     is_assigned: bool,
+}
+
+impl RemoteVar {
+    /// Returns the value among those of all variables of the graph.
+    fn value_in(&self, number: u32, vars: &[DeviceBuffer]) -> Arc<RemoteValue> {
+        let value = vars[number as usize].clone().open::<RemoteValue>(MemorySpace::Device(self.device));
+        value.unwrap_or_else(|other| panic!("a variable of type {} is at no peer", other.ty()))
+    }
 }
 
 /// A program that runs partly at peers.
@@ -163,10 +174,10 @@ impl RemoteProgram {
         self.cluster.name(process)
     }
 
-    fn plan(&self, inputs: &[HostTensor], vars: &[DeviceBuffer]) -> StepPlan {
-        let value = |number: u32, var: &RemoteVar| {
-            let value = vars[number as usize].clone().open::<RemoteValue>(MemorySpace::Device(var.device));
-            value.unwrap_or_else(|other| panic!("a variable of type {} is at no peer", other.ty())).handle.value
+    fn plan(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], shared: &SharedSnapshot) -> StepPlan {
+        let value = |number: u32, var: &RemoteVar| match &var.value_in(number, vars).handle {
+            RemoteHandle::Own(handle) => handle.value,
+            RemoteHandle::Shared(_) => shared.value(number).expect("the snapshot has all shared variables of the step"),
         };
         let reads = self.vars.iter().filter(|(_, var)| var.is_read);
         let assigns = self.vars.iter().filter(|(_, var)| var.is_assigned);
@@ -178,6 +189,21 @@ impl RemoteProgram {
             assigns: assigns.map(|(number, var)| (var.process, *number)).collect(),
             inputs: self.inputs.iter().map(|&(process, i)| (process, i, inputs[i as usize].clone())).collect(),
         }
+    }
+
+    /// Returns the shared variables that the program uses.
+    fn shared_uses(&self, vars: &[DeviceBuffer]) -> Vec<StepUse> {
+        let shared_use = |(number, var): &(u32, RemoteVar)| match &var.value_in(*number, vars).handle {
+            RemoteHandle::Own(_) => None,
+            RemoteHandle::Shared(variable) => Some(StepUse {
+                number: *number,
+                variable: variable.clone(),
+                is_read: var.is_read,
+                is_assigned: var.is_assigned,
+                initial: None,
+            }),
+        };
+        self.vars.iter().filter_map(shared_use).collect()
     }
 
     fn begin_error(&self, error: BeginError) -> Diagnostic {
@@ -210,9 +236,12 @@ impl Drop for RemoteProgram {
 
 impl OtherProcesses for RemoteProgram {
     fn begin(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>> {
-        let begin = || {
+        let uses = self.shared_uses(vars);
+        let snapshot = || SharedSnapshot::acquire(uses.clone(), &mailbox.step().stop);
+        let mut shared = snapshot()?;
+        let begin = |shared: &SharedSnapshot| {
             self.cluster.with(|state, now, outputs| {
-                let step = state.caller.begin(now, self.plan(inputs, vars), outputs)?;
+                let step = state.caller.begin(now, self.plan(inputs, vars, shared), outputs)?;
                 let entry = AwaitedStep { mailbox: mailbox.clone(), locs: self.locs.clone(), done: None };
                 state.steps.insert(step, entry);
                 let link = |&process: &ProcessNumber| Some((process, state.caller.link(process)?));
@@ -220,13 +249,18 @@ impl OtherProcesses for RemoteProgram {
                 Ok((step, links))
             })
         };
-        let (step, links) = match begin() {
+        let (step, links) = match begin(&shared) {
             Ok(begun) => begun,
             Err(error @ BeginError::LostVariables(_)) => return Err(self.begin_error(error)),
-            // A peer was lost. It may be back.
+            // A peer was lost. It may be back. Locks at it are lost; those at others are given up
+            // before they are acquired again.
             Err(BeginError::Unavailable(_)) => {
+                shared = SharedSnapshot::default();
                 self.ensure_loaded()?;
-                begin().map_err(|error| self.begin_error(error))?
+                if !uses.is_empty() {
+                    shared = snapshot()?;
+                }
+                begin(&shared).map_err(|error| self.begin_error(error))?
             }
         };
         let links = links.into_iter().filter_map(|(process, link)| Some((process, self.cluster.node.link(link)?)));
@@ -237,6 +271,7 @@ impl OtherProcesses for RemoteProgram {
             links: links.collect(),
             participants: self.participants.clone(),
             vars: self.vars.clone(),
+            shared: Some((uses.into_iter().map(|shared| shared.number).collect(), shared)),
             locs: self.locs.clone(),
         }))
     }
@@ -250,6 +285,8 @@ struct BegunStep {
     links: Vec<(ProcessNumber, Link)>,
     participants: Vec<ProcessNumber>,
     vars: Vec<(u32, RemoteVar)>,
+    /// The numbers of the shared variables, and their values and locks, until they are committed.
+    shared: Option<(Vec<u32>, SharedSnapshot)>,
     locs: Arc<Vec<Loc>>,
 }
 
@@ -283,7 +320,7 @@ impl Others for BegunStep {
         // All participants have ended, so the step is done, unless one was lost just now.
         let done = self.cluster.wait(END_OF_FAILED, |state| state.steps.get_mut(&self.step)?.done.take());
         match done {
-            Some(Ok(new)) => Ok(new.into_iter().map(|new| self.assigned(new)).collect()),
+            Some(Ok(new)) => self.commit(new).map_err(StepFailure::from),
             Some(Err(fault)) => Err(failure(fault, &self.locs)),
             None => {
                 Err(Diagnostic::new("a step did not end after all processes had").of_kind(ErrorKind::Internal).into())
@@ -304,10 +341,21 @@ impl Others for BegunStep {
 }
 
 impl BegunStep {
-    fn assigned(&self, NewValue { variable, process, value }: NewValue) -> (VarId, DeviceBuffer) {
+    /// Commits the shared variables. Returns the new values of the others.
+    fn commit(&mut self, new: Vec<NewValue>) -> Result<Vec<(VarId, DeviceBuffer)>> {
+        let (numbers, snapshot) = self.shared.take().unwrap_or_default();
+        let handle = |new: NewValue| (new.variable, self.cluster.handle(new.process, new.value));
+        let all = new.into_iter().map(handle);
+        let (shared, own): (Vec<_>, Vec<_>) = all.partition(|(number, _)| numbers.contains(number));
+        let values: Vec<(u32, ValueId)> = shared.iter().map(|(number, handle)| (*number, handle.value)).collect();
+        snapshot.commit(&values)?;
+        Ok(own.into_iter().map(|(number, handle)| self.assigned(number, handle)).collect())
+    }
+
+    fn assigned(&self, variable: u32, handle: ValueHandle) -> (VarId, DeviceBuffer) {
         let (_, var) = self.vars.iter().find(|(number, _)| *number == variable).expect("the step assigns the variable");
         let n_bytes = var.ty.element().n_bytes().unwrap_or(0) as u64;
-        let memory = RemoteValue { ty: var.ty.clone(), n_bytes, handle: self.cluster.handle(process, value) };
+        let memory = RemoteValue { ty: var.ty.clone(), n_bytes, handle: RemoteHandle::Own(handle) };
         (VarId::from_index(variable as usize), DeviceBuffer::new(MemorySpace::Device(var.device), memory))
     }
 }

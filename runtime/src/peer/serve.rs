@@ -114,10 +114,11 @@ impl PeerOptions {
         PeerOptions { failure_timeout: timeout, ..self }
     }
 
-    /// Limits the bytes of variables that each session may keep at this peer. The default is 16
-    /// GiB.
+    /// Limits the bytes of variables that each session may keep at this peer, and those of all
+    /// shared variables together. The default is 16 GiB.
     pub fn memory(mut self, bytes: u64) -> PeerOptions {
         self.limits.value_bytes = bytes;
+        self.limits.shared_bytes = bytes;
         self
     }
 
@@ -321,7 +322,7 @@ impl PeerStatus {
             let message = format!("the peer {address} does not answer");
             Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
         })?;
-        let StatusReport { usage, steps } = report;
+        let StatusReport { usage, steps, .. } = report;
         let stats = link.stats();
         Ok(PeerStatus {
             name: hello.name,

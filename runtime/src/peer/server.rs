@@ -13,7 +13,7 @@ use super::node::{Node, lock};
 use super::participant::{self, RunningStep};
 use super::program::{ProgramSpec, digest, panicked};
 use super::proto::frame::{Digest, ValueId, WireError, WireErrorKind};
-use super::proto::host::{HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, StepKey};
+use super::proto::host::{HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, SharedValue, StepKey};
 use super::workers::Workers;
 use crate::device::{Device, DeviceBuffer};
 use crate::flow::driver::Driver;
@@ -65,6 +65,8 @@ struct ServerState {
     loading: BTreeSet<ProgramKey>,
     programs: BTreeMap<ProgramKey, Arc<LoadedProgram>>,
     values: BTreeMap<(SessionSlot, ValueId), Arc<Mutex<PeerValue>>>,
+    /// The values of shared variables. Sessions may have them, too.
+    shared: BTreeMap<SharedValue, Arc<Mutex<PeerValue>>>,
     steps: BTreeMap<StepKey, Arc<RunningStep>>,
     /// The new values of variables of steps that have ended.
     assigned: BTreeMap<StepKey, Vec<AssignedValue>>,
@@ -153,6 +155,17 @@ impl Server {
                 let mut state = lock(&self.state);
                 values.iter().for_each(|&value| drop(state.values.remove(&(session, value))));
             }
+            HostOutput::ShareValue { session, value, to } => {
+                let mut state = lock(&self.state);
+                let kept = state.values.get(&(session, value)).expect("the session has the value").clone();
+                state.shared.insert(to, kept);
+            }
+            HostOutput::LendValue { from, session, value } => {
+                let mut state = lock(&self.state);
+                let kept = state.shared.get(&from).expect("the variable has the value").clone();
+                state.values.insert((session, value), kept);
+            }
+            HostOutput::DropShared { value } => drop(lock(&self.state).shared.remove(&value)),
             HostOutput::Begin(begin) => {
                 let key = begin.key;
                 let step = Arc::new(RunningStep::default());
@@ -269,10 +282,13 @@ impl Server {
             *kept = PeerValue::Device(on.clone(), on.store(tensor.clone())?);
         }
         match &*kept {
-            PeerValue::Device(device, buffer) if device.id() == on.id() && ty.compatible(&buffer.ty()) => {
-                Ok(buffer.clone())
+            PeerValue::Device(_, buffer) if !ty.compatible(&buffer.ty()) => {
+                wrong("a step reads a value of another type")
             }
-            _ => wrong("a step reads a value of another type or device"),
+            PeerValue::Device(device, buffer) if device.id() == on.id() => Ok(buffer.clone()),
+            // Sessions may have a shared variable on different devices.
+            PeerValue::Device(device, buffer) => on.store(device.fetch(buffer.clone())?),
+            PeerValue::Host(_) => panic!("the value was brought to a device"),
         }
     }
 

@@ -3,15 +3,17 @@
 use super::address::PeerAddress;
 use super::cluster::{ClusterOptions, PeerCluster, ValuesAt};
 use super::program::{ProgramDevice, ProgramSpec, name_of_device};
+use super::proto::frame::ProcessNumber;
 use super::remote_device::RemoteDevice;
 use super::remote_step::RemoteProgram;
-use crate::device::{CompileOptions, Device, DeviceId, DeviceInfo, LinkSpeed};
+use super::shared::SharedVariable;
+use crate::device::{CompileOptions, Device, DeviceBuffer, DeviceId, DeviceInfo, LinkSpeed, MemorySpace};
 use crate::flow::PartitionOptions;
 use crate::flow::distributed::DistributedGraph;
 use crate::flow::remote::{ProcessId, Processes};
 use crate::place::Placement;
 use anabranch_dsl::device::DeviceKind;
-use anabranch_dsl::{Diagnostic, ErrorKind, Graph, Result};
+use anabranch_dsl::{AnyVar, Diagnostic, ErrorKind, Graph, Result};
 use std::sync::Arc;
 
 /// The devices of a session's peers.
@@ -90,6 +92,20 @@ impl RemoteDevices {
             Arc::new(RemoteDevice::new(id, info.name, Arc::new(values)))
         };
         self.infos.iter().enumerate().map(device).collect()
+    }
+
+    /// Returns the home of a shared variable at a device of a peer, and its value there.
+    pub(crate) fn shared(
+        &self,
+        device: &Arc<dyn Device>,
+        process: ProcessId,
+        name: &str,
+        var: &AnyVar,
+    ) -> (Arc<dyn Device>, DeviceBuffer) {
+        let variable = Arc::new(SharedVariable::new(&self.cluster, ProcessNumber(process.0), name, var));
+        let value = DeviceBuffer::new(MemorySpace::Device(device.id()), variable.remote_value());
+        let of_peer = device.name().expect("devices of a session have names");
+        (Arc::new(RemoteDevice::new(device.id(), of_peer, Arc::new(variable))), value)
     }
 
     /// Compiles a placed graph that is partly at peers. `devices` are all devices of the session.

@@ -41,7 +41,13 @@ impl Compiled {
         let name = graph.name.clone();
         let graph = optimize(graph, signature, options)?;
         let state = &session.state;
-        let set = state.set(vars.iter().zip(accesses(&graph)));
+        let set = session.var_set(vars.iter().zip(accesses(&graph)))?;
+        if options.interpreted
+            && let Some(shared) = vars.iter().find_map(|var| var.shared_name())
+        {
+            let message = format!("`{name}` is interpreted, but uses the shared variable `{shared}`");
+            return Err(Diagnostic::new(message).help("only compiled functions lock shared variables at their peers"));
+        }
         let paths: Vec<Option<String>> = {
             let paths = state.paths();
             vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()

@@ -9,6 +9,7 @@ mod environment;
 pub(crate) mod function;
 mod placed;
 pub(crate) mod prune;
+mod shared;
 mod step_threads;
 mod unoptimized;
 
@@ -562,7 +563,7 @@ impl Session {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn get<T: Element>(&self, var: &Var<T>) -> Result<Array<T>> {
-        let tensor = self.state.cell(var.any()).get()?;
+        let tensor = self.cell(var.any())?.get()?;
         Ok(Array::from_host(tensor).expect("a variable keeps its element type"))
     }
 
@@ -579,15 +580,15 @@ impl Session {
     /// Assigns variables in a step of its own.
     fn assign<'a>(&self, new: impl IntoIterator<Item = (&'a AnyVar, HostTensor)>) -> Result<()> {
         let (vars, new): (Vec<&AnyVar>, Vec<HostTensor>) = new.into_iter().unzip();
-        self.state.set(vars.into_iter().map(|var| (var, VarAccess::Assign))).assign(new)
+        self.var_set(vars.into_iter().map(|var| (var, VarAccess::Assign)))?.assign(new)
     }
 
     /// Returns the current values of all variables of a module with their paths, as they are
     /// between two steps.
     pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
-        let set = self.state.set(vars.iter().map(|var| (var, VarAccess::Read)));
-        let values = set.to_host().unwrap_or_else(|e| panic!("a variable cannot be read: {e}"));
+        let set = self.var_set(vars.iter().map(|var| (var, VarAccess::Read)));
+        let values = set.and_then(|set| set.to_host()).unwrap_or_else(|e| panic!("a variable cannot be read: {e}"));
         paths.into_iter().zip(values).collect()
     }
 

@@ -21,8 +21,11 @@
 //! | [`MAX_VARS`], [`MAX_INPUTS`] | variables and inputs of a start |
 //! | [`MAX_RELEASED`] | values of a release |
 //! | [`MAX_STEPS`] | steps of a heartbeat or a report |
+//! | [`MAX_SHARED`], [`MAX_LOCKS`] | shared variables of a lock, and locks of a renewal |
+//! | [`MAX_SHARED_NAME`], [`MAX_SHARED_TYPE`] | bytes of the name and of the type of a shared variable |
+//! | [`MAX_ENTRIES`] | shared variables of a report, and holders of one |
 
-use super::frame::{CallerFrame, LinkFrame, MAX_LABELS, MAX_TEXT, WireFrame};
+use super::frame::{CallerFrame, LinkFrame, MAX_LABELS, MAX_SHARED_NAME, MAX_SHARED_TYPE, MAX_TEXT, WireFrame};
 use super::frame::{PartMessage, PeerFrame, SessionId, StepFault, StepMessage, WireError};
 use super::payload::{BytesHead, FrameBody, TensorHead};
 use super::payload::{INLINE, MAX_BODY};
@@ -44,6 +47,9 @@ pub(crate) const MAX_VARS: usize = 4_096;
 pub(crate) const MAX_INPUTS: usize = 4_096;
 pub(crate) const MAX_RELEASED: usize = 4_096;
 pub(crate) const MAX_STEPS: usize = 1_024;
+pub(crate) const MAX_SHARED: usize = 256;
+pub(crate) const MAX_LOCKS: usize = 4_096;
+pub(crate) const MAX_ENTRIES: usize = 64;
 
 /// A frame in an encoded head.
 type HeadFrame = WireFrame<TensorHead, BytesHead>;
@@ -176,7 +182,15 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
         }
         WireFrame::Link(LinkFrame::Leave { reason }) => text(reason),
         WireFrame::Link(LinkFrame::Status) => Ok(()),
-        WireFrame::Link(LinkFrame::StatusReport(report)) => within("steps", report.steps.len(), MAX_STEPS),
+        WireFrame::Link(LinkFrame::StatusReport(report)) => {
+            within("steps", report.steps.len(), MAX_STEPS)?;
+            within("shared variables", report.shared.len(), MAX_ENTRIES)?;
+            report.shared.iter().try_for_each(|entry| {
+                within("bytes of a name", entry.name.len(), MAX_SHARED_NAME)?;
+                within("bytes of a type", entry.ty.len(), MAX_SHARED_TYPE)?;
+                within("holders", entry.holders.len(), MAX_ENTRIES)
+            })
+        }
         WireFrame::ToPeer { frame, .. } => match frame {
             PeerFrame::Open(open) => within("processes", open.processes.len(), MAX_PROCESSES),
             PeerFrame::Release { values } => within("values", values.len(), MAX_RELEASED),
@@ -187,7 +201,18 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             }
             PeerFrame::Abort { reason, .. } => text(reason),
             PeerFrame::Message(message) => tag(message),
+            PeerFrame::Acquire { uses, .. } => {
+                within("shared variables", uses.len(), MAX_SHARED)?;
+                uses.iter().try_for_each(|shared| {
+                    within("bytes of a name", shared.name.len(), MAX_SHARED_NAME)?;
+                    within("bytes of a type", shared.ty.len(), MAX_SHARED_TYPE)
+                })
+            }
+            PeerFrame::Renew { locks } => within("locks", locks.len(), MAX_LOCKS),
+            PeerFrame::Prepare { values, .. } => within("shared variables", values.len(), MAX_SHARED),
             PeerFrame::Close
+            | PeerFrame::Decide { .. }
+            | PeerFrame::Unlock { .. }
             | PeerFrame::Register { .. }
             | PeerFrame::Unregister { .. }
             | PeerFrame::Store { .. }
@@ -206,6 +231,9 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             | CallerFrame::Registered { .. }
             | CallerFrame::Stored { .. }
             | CallerFrame::Fetched { .. }
+            | CallerFrame::Acquired { .. }
+            | CallerFrame::Prepared { .. }
+            | CallerFrame::Decided { .. }
             | CallerFrame::Unlinked { .. }
             | CallerFrame::Output { .. }
             | CallerFrame::Ended { .. } => Ok(()),
@@ -269,6 +297,13 @@ impl<T, B> PeerFrame<T, B> {
             PeerFrame::Release { values } => PeerFrame::Release { values },
             PeerFrame::Start(start) => PeerFrame::Start(start),
             PeerFrame::Abort { step, reason } => PeerFrame::Abort { step, reason },
+            PeerFrame::Acquire { request, lock, uses } => PeerFrame::Acquire { request, lock, uses },
+            PeerFrame::Renew { locks } => PeerFrame::Renew { locks },
+            PeerFrame::Prepare { request, lock, is_alone, values } => {
+                PeerFrame::Prepare { request, lock, is_alone, values }
+            }
+            PeerFrame::Decide { request, lock, commits } => PeerFrame::Decide { request, lock, commits },
+            PeerFrame::Unlock { lock } => PeerFrame::Unlock { lock },
         })
     }
 }
@@ -285,6 +320,9 @@ impl<T> CallerFrame<T> {
             CallerFrame::Refused { program, error } => CallerFrame::Refused { program, error },
             CallerFrame::Stored { request } => CallerFrame::Stored { request },
             CallerFrame::RequestFailed { request, error } => CallerFrame::RequestFailed { request, error },
+            CallerFrame::Acquired { request } => CallerFrame::Acquired { request },
+            CallerFrame::Prepared { request } => CallerFrame::Prepared { request },
+            CallerFrame::Decided { request } => CallerFrame::Decided { request },
             CallerFrame::Heartbeat { steps } => CallerFrame::Heartbeat { steps },
             CallerFrame::Unlinked { process } => CallerFrame::Unlinked { process },
             CallerFrame::Print { step, number, stream, text } => CallerFrame::Print { step, number, stream, text },

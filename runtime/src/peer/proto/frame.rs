@@ -59,6 +59,10 @@ number! {
     /// A request of a session that is answered once.
     RequestNumber(u64)
 }
+number! {
+    /// A lock of a session on shared variables of a peer. Numbers are never reused.
+    LockNumber(u64)
+}
 
 /// The process that owns a session.
 pub(crate) const OWNER: ProcessNumber = ProcessNumber(0);
@@ -142,6 +146,24 @@ pub(crate) struct DeviceEntry {
 pub(crate) struct StatusReport {
     pub(crate) usage: Usage,
     pub(crate) steps: Vec<(SessionId, StepProgress)>,
+    /// The first shared variables, by name.
+    pub(crate) shared: Vec<SharedEntry>,
+}
+
+/// A shared variable of a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SharedEntry {
+    pub(crate) name: String,
+    pub(crate) ty: String,
+    pub(crate) bytes: u64,
+    /// The number of values that were committed, without the first.
+    pub(crate) commits: u64,
+    /// The nodes whose sessions have locked it. Several may read it.
+    pub(crate) holders: Vec<PeerKey>,
+    /// The number of steps that wait for a lock of it.
+    pub(crate) waiting: u32,
+    /// Whether it is unknown if a commit has happened.
+    pub(crate) is_in_doubt: bool,
 }
 
 /// What a peer holds for all sessions.
@@ -166,15 +188,65 @@ pub(crate) struct Usage {
 pub(crate) enum PeerFrame<T = HostTensor, B = Arc<[u8]>> {
     Open(Open),
     Close,
-    Register { program: ProgramNumber, digest: Digest, bytes: B },
-    Unregister { program: ProgramNumber },
-    Store { request: RequestNumber, value: ValueId, tensor: T },
-    Fetch { request: RequestNumber, value: ValueId },
-    Release { values: Vec<ValueId> },
+    Register {
+        program: ProgramNumber,
+        digest: Digest,
+        bytes: B,
+    },
+    Unregister {
+        program: ProgramNumber,
+    },
+    Store {
+        request: RequestNumber,
+        value: ValueId,
+        tensor: T,
+    },
+    Fetch {
+        request: RequestNumber,
+        value: ValueId,
+    },
+    Release {
+        values: Vec<ValueId>,
+    },
     Start(Start),
-    Input { step: StepNumber, index: u32, tensor: T },
-    Abort { step: StepNumber, reason: String },
+    Input {
+        step: StepNumber,
+        index: u32,
+        tensor: T,
+    },
+    Abort {
+        step: StepNumber,
+        reason: String,
+    },
     Message(StepMessage<T>),
+    /// Asks for the newest values of shared variables. With a lock, waits until it is granted.
+    Acquire {
+        request: RequestNumber,
+        lock: Option<LockNumber>,
+        uses: Vec<SharedUse>,
+    },
+    /// Renews locks before they expire.
+    Renew {
+        locks: Vec<LockNumber>,
+    },
+    /// Names new values of the variables of a lock, by the index of the use. From then on the lock
+    /// does not expire. `is_alone` says that the step assigns shared variables of no other peer.
+    Prepare {
+        request: RequestNumber,
+        lock: LockNumber,
+        is_alone: bool,
+        values: Vec<(u32, ValueId)>,
+    },
+    /// Ends a lock that is prepared: its new values are in effect, or are dropped.
+    Decide {
+        request: RequestNumber,
+        lock: LockNumber,
+        commits: bool,
+    },
+    /// Ends a lock that is not prepared, or the wait for it.
+    Unlock {
+        lock: LockNumber,
+    },
 }
 
 /// A frame to the owner of a session.
@@ -207,6 +279,16 @@ pub(crate) enum CallerFrame<T = HostTensor> {
     RequestFailed {
         request: RequestNumber,
         error: WireError,
+    },
+    /// The answer to [`PeerFrame::Acquire`]: the session has the newest values, and the lock.
+    Acquired {
+        request: RequestNumber,
+    },
+    Prepared {
+        request: RequestNumber,
+    },
+    Decided {
+        request: RequestNumber,
     },
     /// The sender is alive, and this is the progress of the steps that it runs.
     Heartbeat {
@@ -252,6 +334,21 @@ pub(crate) struct Open {
     pub(crate) failure_timeout_ms: u32,
     /// Steps with lower numbers will not begin.
     pub(crate) first_step: StepNumber,
+}
+
+/// How a step uses a shared variable of a peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct SharedUse {
+    /// The name, unique at the peer.
+    pub(crate) name: String,
+    /// The type as text. It must be that with which the variable was created.
+    pub(crate) ty: String,
+    pub(crate) is_read: bool,
+    pub(crate) is_assigned: bool,
+    /// The id under which the session gets the newest value.
+    pub(crate) value: ValueId,
+    /// The session's value with which the variable is created if it does not exist.
+    pub(crate) initial: Option<ValueId>,
 }
 
 /// A process of a session.
@@ -357,6 +454,12 @@ pub(crate) enum WireErrorKind {
 
 /// Maximum bytes of a text in an error, a reason or a name of a device.
 pub(crate) const MAX_TEXT: usize = 4_096;
+
+/// Maximum bytes of the name of a shared variable.
+pub(crate) const MAX_SHARED_NAME: usize = anabranch_dsl::var::MAX_SHARED_NAME;
+
+/// Maximum bytes of the type of a shared variable as text.
+pub(crate) const MAX_SHARED_TYPE: usize = 1_024;
 
 /// Maximum number of labels of an error.
 pub(crate) const MAX_LABELS: usize = 8;

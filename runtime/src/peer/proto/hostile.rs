@@ -4,10 +4,10 @@
 //! Whatever arrives, in any order and from any link, neither panics, and both stay within their
 //! limits. A link whose other side breaks the protocol is closed; here it connects again at once.
 
-use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, StepPlan};
+use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, SharedAccess, StepPlan};
 use super::codec::{Destination, announce, decode, encode};
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
-use super::frame::{ProcessNumber, ProgramNumber, SessionId, SessionLimits, StepNumber};
+use super::frame::{LockNumber, ProcessNumber, ProgramNumber, RequestNumber, SessionId, SessionLimits, StepNumber};
 use super::host::{Host, HostInput, HostLimits, HostOutput, StepEnd};
 use super::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
@@ -24,6 +24,8 @@ const LIMITS: HostLimits = HostLimits {
     program_bytes: 40_000,
     values: 8,
     value_bytes: 40_000,
+    shared: 4,
+    shared_bytes: 60_000,
     buffered_bytes: 20_000,
     steps: 3,
     body_bytes: 30_000,
@@ -50,6 +52,8 @@ struct Victims {
     next_step: u64,
     last_step: u64,
     last_request: u64,
+    /// The locks that the owner has asked for.
+    wanted: Vec<(RequestNumber, ProcessNumber, LockNumber)>,
     /// Whether the session of the host was opened.
     is_open: bool,
 }
@@ -65,6 +69,9 @@ struct Reached {
     closed: usize,
     committed: usize,
     failed: usize,
+    /// Locks that were granted, at the host and at the owner.
+    locked: usize,
+    shared: usize,
 }
 
 fn key(n: u8) -> PeerKey {
@@ -94,6 +101,7 @@ impl Victims {
             next_step: 1,
             last_step: 0,
             last_request: 0,
+            wanted: Vec::new(),
             is_open: false,
         };
         for index in [2, 1, 0] {
@@ -168,6 +176,7 @@ impl Victims {
     /// Lets the user of the owner begin something.
     fn act(&mut self) {
         let peers = [ProcessNumber(1), ProcessNumber(2)];
+        let mut wanted = None;
         self.with_caller(|caller, now, out| {
             let deadline = now + Duration::from_secs(2);
             let plan = StepPlan {
@@ -186,13 +195,34 @@ impl Victims {
             if let Ok((_, value)) = caller.store(peers[0], HostTensor::scalar(2i64), deadline, out) {
                 let _ = caller.fetch(peers[0], value, deadline, out);
             }
+            let (name, ty) = ("a".to_owned(), "f32[]".to_owned());
+            let access = SharedAccess { name, ty, is_read: true, is_assigned: true, initial: None };
+            wanted = caller.acquire(now, peers[1], (&[access], true), deadline, out).ok();
+        });
+        if let Some(wanted) = wanted {
+            self.last_request = wanted.request.0;
+            self.wanted.push((wanted.request, peers[1], wanted.lock.expect("a lock was asked for")));
+        }
+    }
+
+    /// Commits the variables of a lock that was granted.
+    fn commit(&mut self, request: RequestNumber) {
+        let Some(at) = self.wanted.iter().position(|wanted| wanted.0 == request) else { return };
+        let (_, process, lock) = self.wanted.swap_remove(at);
+        let is_alone = request.0.is_multiple_of(2);
+        self.reached.locked += 1;
+        self.with_caller(|caller, now, out| {
+            let deadline = now + Duration::from_secs(2);
+            if caller.prepare(process, lock, is_alone, Vec::new(), deadline, out).is_ok() {
+                let _ = caller.decide(process, lock, true, deadline, out);
+            }
         });
     }
 
     fn with_caller(&mut self, f: impl FnOnce(&mut Caller, Time, &mut Vec<CallerOutput>)) {
         let mut out = Vec::new();
         f(&mut self.caller, self.now, &mut out);
-        let mut closed = Vec::new();
+        let (mut closed, mut done) = (Vec::new(), Vec::new());
         for output in out {
             match output {
                 CallerOutput::Send { frame, .. } => {
@@ -208,12 +238,14 @@ impl Victims {
                     encode(frame).expect("what an owner sends can be encoded");
                 }
                 CallerOutput::CloseLink { link, .. } => closed.push(link),
+                CallerOutput::RequestDone { request, outcome: Ok(_) } => done.push(request),
                 CallerOutput::StepDone { outcome: Ok(_), .. } => self.reached.committed += 1,
                 CallerOutput::StepDone { outcome: Err(_), .. } => self.reached.failed += 1,
                 _ => {}
             }
         }
         self.reached.closed += closed.len();
+        done.into_iter().for_each(|request| self.commit(request));
         for link in closed {
             let index = self.peer_links.iter().position(|&known| known == link);
             self.link_peer(index.expect("only links that exist are closed"));
@@ -233,6 +265,7 @@ impl Victims {
                 self.next_step = begin.start.step.0.saturating_add(1);
             }
             self.reached.delivered += usize::from(matches!(output, HostOutput::Deliver { .. }));
+            self.reached.shared += usize::from(matches!(output, HostOutput::ShareValue { .. }));
             self.reached.stored += usize::from(matches!(output, HostOutput::StoreValue { .. }));
             let opened =
                 |frame: &WireFrame| matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Opened { .. }, .. });
@@ -278,7 +311,13 @@ impl Victims {
             && usage.buffered_bytes <= n * LIMITS.buffered_bytes
             && usage.steps <= n * LIMITS.steps as u64
             && usage.incoming_bytes <= 3 * LIMITS.incoming_bytes;
-        assert!(within, "{usage:?}");
+        let ((vars, bytes), [locks, waiting, doubts]) = (self.host.shared_usage(), self.host.lock_counts());
+        let within = within
+            && vars <= LIMITS.shared
+            && bytes <= LIMITS.shared_bytes
+            && (locks + waiting) as u64 <= n * LIMITS.steps as u64
+            && doubts <= vars;
+        assert!(within, "{usage:?}, {vars} shared variables with {bytes} bytes, {locks} locks, {waiting} waiting");
     }
 
     /// Receives an encoded frame on a link of the host, or of the owner.

@@ -18,15 +18,18 @@
 //!   or if it has sent nothing for the failure timeout.
 //! - C5. What a frame claims is checked against what the peer was asked. A peer that breaks the
 //!   protocol is lost.
-//! - C6. A value that this process does not know any more is released at its peer.
+//! - C6. A lock on shared variables is renewed as long as the session holds it. After the loss of a
+//!   peer, the decision about a commit at several peers is told again when the session is open.
+//! - C7. A value that this process does not know any more is released at its peer.
 
 mod begin;
 mod events;
 mod peer;
+mod shared;
 mod step;
 
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, WireFrame};
-use super::frame::{ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, SessionLimits, StepFault};
+use super::frame::{LockNumber, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, SessionLimits, StepFault};
 use super::frame::{StepNumber, ValueId, WireError, WireErrorKind, prefix};
 use super::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
@@ -34,6 +37,7 @@ pub(crate) use begin::{BeginError, StepPlan};
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};
 pub(crate) use events::{KnownPeer, LinkLoss, NewValue, ProgramState};
 use peer::{CallerPeer, PeerPhase, PendingRequest};
+pub(crate) use shared::{SharedAccess, WantedLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +59,12 @@ pub(crate) struct Caller {
     last_step: u64,
     last_request: u64,
     last_value: u64,
+    last_lock: u64,
+    /// When the locks on shared variables must be renewed.
+    renew_at: Time,
+    /// The decisions about commits at several peers that are not known to have been heard. `None`
+    /// is not decided.
+    decisions: BTreeMap<(ProcessNumber, LockNumber), Option<bool>>,
     is_closed: bool,
 }
 
@@ -71,6 +81,9 @@ impl Caller {
             last_step: 0,
             last_request: 0,
             last_value: 0,
+            last_lock: 0,
+            renew_at: Time::ZERO,
+            decisions: BTreeMap::new(),
             is_closed: false,
         }
     }
@@ -179,7 +192,7 @@ impl Caller {
         }
         for (request, state) in std::mem::take(&mut self.requests) {
             if !state.is_abandoned {
-                out.push(CallerOutput::RequestDone { request, outcome: Err(error.clone()) });
+                out.push(CallerOutput::RequestDone { request, outcome: Err(state.unanswered(error.clone())) });
             }
         }
         for process in self.processes() {
@@ -263,6 +276,9 @@ impl Caller {
             CallerFrame::RequestFailed { request, error } => {
                 return self.answered(process, request, Answer::Failed(error), out);
             }
+            CallerFrame::Acquired { request } => return self.answered(process, request, Answer::Acquired, out),
+            CallerFrame::Prepared { request } => return self.answered(process, request, Answer::Prepared, out),
+            CallerFrame::Decided { request } => return self.answered(process, request, Answer::Decided, out),
             CallerFrame::Heartbeat { steps } => self.heartbeat(now, process, &steps),
             CallerFrame::Unlinked { process: other } => {
                 if other.0 as usize > self.peers.len() {
@@ -298,13 +314,15 @@ impl Caller {
         let peers = self.peers.iter().flat_map(|peer| peer.deadlines(&self.options));
         let requests = self.requests.values().filter(|request| !request.is_abandoned).map(|request| request.deadline);
         let steps = self.steps.values().map(|step| step.next_deadline(&self.options));
-        peers.chain(requests).chain(steps).min()
+        let renewal = self.peers.iter().any(|peer| !peer.locks.is_empty()).then_some(self.renew_at);
+        peers.chain(requests).chain(steps).chain(renewal).min()
     }
 
     fn tick(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
         self.tick_peers(now, out);
         self.tick_requests(now, out);
         self.tick_steps(now, out);
+        self.renew_locks(now, out);
     }
 
     fn send(&self, link: LinkNumber, frame: PeerFrame, out: &mut Vec<CallerOutput>) {
@@ -324,6 +342,9 @@ impl Caller {
 enum Answer {
     Stored,
     Fetched(HostTensor),
+    Acquired,
+    Prepared,
+    Decided,
     Failed(WireError),
 }
 

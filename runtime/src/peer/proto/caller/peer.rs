@@ -1,7 +1,9 @@
 //! The peers of a session: opening, programs, values and requests.
 
-use super::{Answer, Arc, Caller, CallerOptions, CallerOutput, Digest, Hello, KnownPeer, LinkNumber, PeerFrame};
-use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramState, RequestNumber, SessionLimits, Time, ValueId};
+use super::{Answer, Arc, Caller, CallerOptions, CallerOutput, Digest, Hello, KnownPeer, LinkNumber, LockNumber};
+use super::{
+    PeerFrame, PeerKey, ProcessNumber, ProgramNumber, ProgramState, RequestNumber, SessionLimits, Time, ValueId,
+};
 use super::{WireError, WireErrorKind, prefix, seconds, too_large, unavailable};
 use crate::peer::proto::codec::MAX_RELEASED;
 use crate::peer::proto::frame::MAX_TEXT;
@@ -24,6 +26,8 @@ pub(super) struct CallerPeer {
     pub(super) limits: Option<SessionLimits>,
     programs: BTreeMap<ProgramNumber, ProgramState>,
     pub(super) values: BTreeSet<ValueId>,
+    /// The locks on shared variables that the session holds or has asked for.
+    pub(super) locks: BTreeSet<LockNumber>,
     /// The processes to which the peer has no link.
     pub(super) unlinked: BTreeSet<ProcessNumber>,
 }
@@ -39,7 +43,7 @@ pub(super) enum PeerPhase {
 /// A request that is not answered.
 #[derive(Debug)]
 pub(super) struct PendingRequest {
-    process: ProcessNumber,
+    pub(super) process: ProcessNumber,
     pub(super) kind: RequestKind,
     pub(super) deadline: Time,
     /// Whether nobody waits for the answer.
@@ -47,10 +51,28 @@ pub(super) struct PendingRequest {
 }
 
 /// The kind of a request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum RequestKind {
     Store(ValueId),
     Fetch,
+    /// The lock, if there is one, and the ids under which the session gets the newest values.
+    Acquire(Option<LockNumber>, Vec<ValueId>),
+    Prepare,
+    Decide(LockNumber),
+}
+
+impl PendingRequest {
+    /// Returns the error of a request that is not answered.
+    pub(super) fn unanswered(&self, error: WireError) -> WireError {
+        match self.kind {
+            RequestKind::Decide(_) => {
+                let message =
+                    format!("it is unknown whether the step has changed its shared variables: {}", error.message);
+                WireError { message: prefix(&message, MAX_TEXT).to_owned(), ..error }
+            }
+            _ => error,
+        }
+    }
 }
 
 impl CallerPeer {
@@ -66,6 +88,7 @@ impl CallerPeer {
             limits: None,
             programs: BTreeMap::new(),
             values: BTreeSet::new(),
+            locks: BTreeSet::new(),
             unlinked: BTreeSet::new(),
         }
     }
@@ -99,6 +122,7 @@ impl CallerPeer {
         self.phase = PeerPhase::NotOpen;
         self.limits = None;
         self.values.clear();
+        self.locks.clear();
         self.unlinked.clear();
         std::mem::take(&mut self.programs).into_keys()
     }
@@ -160,7 +184,7 @@ impl Caller {
         for request in requests {
             let state = self.requests.remove(&request).expect("the request exists");
             if !state.is_abandoned {
-                out.push(CallerOutput::RequestDone { request, outcome: Err(error.clone()) });
+                out.push(CallerOutput::RequestDone { request, outcome: Err(state.unanswered(error.clone())) });
             }
         }
         self.fail_steps_of(now, process, &error, out);
@@ -176,7 +200,8 @@ impl Caller {
         for process in self.processes() {
             let peer = &self.peers[process.0 as usize - 1];
             let (Some(link), Some(_)) = (peer.link, &peer.leaving) else { continue };
-            let is_needed = self.steps.values().any(|step| step.involves(process))
+            let is_needed = !peer.locks.is_empty()
+                || self.steps.values().any(|step| step.involves(process))
                 || self.requests.values().any(|request| request.process == process && !request.is_abandoned);
             if !is_needed {
                 self.peer_lost(now, process, "it leaves", out);
@@ -191,6 +216,7 @@ impl Caller {
             peer.phase = PeerPhase::Open;
             peer.limits = Some(limits);
             peer.unlinked.clear();
+            self.tell_decisions(process, out);
             self.settle_opening(out);
         }
     }
@@ -341,7 +367,7 @@ impl Caller {
         ValueId(self.last_value)
     }
 
-    fn request(&mut self, process: ProcessNumber, kind: RequestKind, deadline: Time) -> RequestNumber {
+    pub(super) fn request(&mut self, process: ProcessNumber, kind: RequestKind, deadline: Time) -> RequestNumber {
         self.last_request += 1;
         let number = RequestNumber(self.last_request);
         self.requests.insert(number, PendingRequest { process, kind, deadline, is_abandoned: false });
@@ -369,6 +395,22 @@ impl Caller {
                 Ok(None)
             }
             (RequestKind::Fetch, Answer::Fetched(tensor)) => Ok(Some(tensor)),
+            (RequestKind::Acquire(lock, values), answer @ (Answer::Acquired | Answer::Failed(_))) => {
+                let outcome = match answer {
+                    Answer::Failed(error) => Err(error),
+                    _ => Ok(None),
+                };
+                self.acquired(process, lock, values, outcome.is_ok(), request.is_abandoned, out);
+                outcome
+            }
+            (RequestKind::Prepare, Answer::Prepared) => Ok(None),
+            (RequestKind::Decide(lock), answer @ (Answer::Decided | Answer::Failed(_))) => {
+                self.decisions.remove(&(process, lock));
+                match answer {
+                    Answer::Failed(error) => Err(error),
+                    _ => Ok(None),
+                }
+            }
             (_, Answer::Failed(error)) => Err(error),
             _ => return Err("it gave a wrong answer to a request".to_owned()),
         };
@@ -418,9 +460,10 @@ impl Caller {
         let due: Vec<(RequestNumber, ProcessNumber)> =
             due.map(|(&number, request)| (number, request.process)).collect();
         for (request, process) in due {
-            self.requests.get_mut(&request).expect("the request exists").is_abandoned = true;
+            self.abandon(request, out);
             let message = format!("{} did not answer before the deadline", self.name(process));
-            let outcome = Err(WireError::new(WireErrorKind::DeadlineExceeded, message));
+            let error = WireError::new(WireErrorKind::DeadlineExceeded, message);
+            let outcome = Err(self.requests[&request].unanswered(error));
             out.push(CallerOutput::RequestDone { request, outcome });
         }
     }

@@ -1,5 +1,6 @@
 //! The events of a host, and the actions that it requests.
 
+use super::SharedValue;
 use crate::peer::proto::frame::{
     Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, RequestNumber, SessionId, WireFrame,
 };
@@ -22,6 +23,9 @@ pub(crate) struct HostLimits {
     /// Values of a session, and their bytes.
     pub(crate) values: usize,
     pub(crate) value_bytes: u64,
+    /// Shared variables of the peer, and the bytes of their values.
+    pub(crate) shared: usize,
+    pub(crate) shared_bytes: u64,
     /// Bytes of the frames of a session that wait for their step.
     pub(crate) buffered_bytes: u64,
     /// Steps of a session that run.
@@ -40,6 +44,8 @@ impl HostLimits {
         program_bytes: 0,
         values: 0,
         value_bytes: 0,
+        shared: 0,
+        shared_bytes: 0,
         buffered_bytes: 0,
         steps: 0,
         body_bytes: 0,
@@ -56,6 +62,8 @@ impl Default for HostLimits {
             program_bytes: 1 << 30,
             values: 65_536,
             value_bytes: 16 << 30,
+            shared: 4_096,
+            shared_bytes: 16 << 30,
             buffered_bytes: 256 << 20,
             steps: 32,
             body_bytes: 4 << 30,
@@ -211,6 +219,21 @@ pub(crate) enum HostOutput {
     DropValues {
         session: SessionSlot,
         values: Vec<ValueId>,
+    },
+    /// Keep a session's value as one of a shared variable, too.
+    ShareValue {
+        session: SessionSlot,
+        value: ValueId,
+        to: SharedValue,
+    },
+    /// Keep a value of a shared variable as one of a session, too.
+    LendValue {
+        from: SharedValue,
+        session: SessionSlot,
+        value: ValueId,
+    },
+    DropShared {
+        value: SharedValue,
     },
     Begin(Box<Begin>),
     Deliver {

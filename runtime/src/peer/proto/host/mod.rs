@@ -20,7 +20,8 @@
 //!   for closed sessions counts against the limits of its owner.
 //! - H6. A session is bound to one number ([`SessionSlot`]) that is never reused, so late results
 //!   of local work never reach a newer session.
-//! - H7. The outputs are a function of the inputs. Nothing depends on the order of a hash table.
+//! - H7. Shared variables belong to no session. `shared.rs` has their invariants.
+//! - H8. The outputs are a function of the inputs. Nothing depends on the order of a hash table.
 //!
 //! What the process does with an output: it sends frames in the order in which they were returned.
 //! It keeps the results of a step until [`HostOutput::Finish`] says whether to store them. After
@@ -29,6 +30,7 @@
 
 mod events;
 mod session;
+mod shared;
 mod step;
 mod values;
 
@@ -40,6 +42,8 @@ use super::{LinkNumber, Time};
 pub(crate) use events::{Begin, HostArrival, HostInput, HostLimits, HostOutput};
 pub(crate) use events::{ProgramKey, RequestKey, SessionSlot, StepEnd, StepKey};
 use session::HostSession;
+use shared::SharedStore;
+pub(crate) use shared::SharedValue;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -75,6 +79,7 @@ pub(crate) struct Host {
     by_id: BTreeMap<SessionId, SessionSlot>,
     /// The local work that is running, with its owner.
     work: BTreeMap<WorkKey, PeerKey>,
+    shared: SharedStore,
     next_number: u64,
     /// Why the process leaves, and whether it has reported that its work is done.
     leaving: Option<(String, bool)>,
@@ -91,6 +96,7 @@ impl Host {
             sessions: BTreeMap::new(),
             by_id: BTreeMap::new(),
             work: BTreeMap::new(),
+            shared: SharedStore::default(),
             next_number: 0,
             leaving: None,
         }
@@ -149,7 +155,8 @@ impl Host {
     /// Returns when the host next needs [`HostInput::Tick`].
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         let idle = self.links.values().filter_map(|link| link.idle_since).map(|since| since + IDLE_LINK);
-        idle.chain(self.sessions.values().map(HostSession::next_deadline)).min()
+        let locks = self.shared.next_deadline();
+        idle.chain(self.sessions.values().map(HostSession::next_deadline)).chain(locks).min()
     }
 
     /// Handles an event. Appends what is to be done.
@@ -288,6 +295,13 @@ impl Host {
                 return self.arrived(slot, step, HostArrival::Input { index, tensor }, out);
             }
             PeerFrame::Abort { step, reason } => self.abort(slot, step, &reason, out),
+            PeerFrame::Acquire { request, lock, uses } => self.acquire(now, slot, request, lock, uses, out),
+            PeerFrame::Renew { locks } => self.renew(now, slot, &locks),
+            PeerFrame::Prepare { request, lock, is_alone, values } => {
+                self.prepare(slot, (request, lock), is_alone, &values, out);
+            }
+            PeerFrame::Decide { request, lock, commits } => self.decide(now, slot, (request, lock), commits, out),
+            PeerFrame::Unlock { lock } => self.unlock(now, slot, lock, out),
             PeerFrame::Open(_) | PeerFrame::Message(_) => unreachable!("handled for all links"),
         }
         Ok(())
@@ -296,7 +310,7 @@ impl Host {
     fn status(&self, node: PeerKey) -> StatusReport {
         let own = self.sessions.values().filter(|session| session.owner == node);
         let steps = own.flat_map(|session| session.progress().into_iter().map(|step| (session.id, step)));
-        StatusReport { usage: self.usage(), steps: steps.take(MAX_STEPS).collect() }
+        StatusReport { usage: self.usage(), steps: steps.take(MAX_STEPS).collect(), shared: self.shared.report() }
     }
 
     fn link_lost(&mut self, now: Time, link: LinkNumber, reason: &str, out: &mut Vec<HostOutput>) {
@@ -322,6 +336,7 @@ impl Host {
     }
 
     fn tick(&mut self, now: Time, out: &mut Vec<HostOutput>) {
+        self.expire_locks(now, out);
         let slots: Vec<SessionSlot> = self.sessions.keys().copied().collect();
         for slot in slots {
             self.tick_session(now, slot, out);

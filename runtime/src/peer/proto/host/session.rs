@@ -31,7 +31,7 @@ pub(super) struct HostSession {
     opening: Option<Time>,
     /// Whether all links were up once.
     is_open: bool,
-    failure_timeout: Duration,
+    pub(super) failure_timeout: Duration,
     heartbeat_at: Time,
     pub(super) programs: BTreeMap<ProgramNumber, HostProgram>,
     pub(super) program_bytes: u64,
@@ -359,6 +359,7 @@ impl Host {
             }
         }
         out.push(HostOutput::DropSession { session: slot });
+        self.end_locks(now, slot, (session.owner, session.id), out);
         self.note_idle_links(now);
     }
 }

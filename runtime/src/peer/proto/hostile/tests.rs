@@ -1,7 +1,7 @@
 //! Random and mutated frames.
 
 use super::super::frame::{PartMessage, PrintStream, RequestNumber, Start, StatusReport, StepFault, StepMessage};
-use super::super::frame::{StepProgress, ValueId, WireError, WireErrorKind};
+use super::super::frame::{SharedUse, StepProgress, ValueId, WireError, WireErrorKind};
 use super::super::simulation::Rng;
 use super::*;
 use anabranch_dsl::corpus;
@@ -62,6 +62,39 @@ impl Rng {
         (0..n).map(|_| (self.number() as u32, ValueId(self.number()))).collect()
     }
 
+    /// Returns a random frame about shared variables.
+    fn shared_frame(&mut self) -> PeerFrame {
+        let (request, lock) = (RequestNumber(self.number()), LockNumber(self.number()));
+        match self.below(6) {
+            0..3 => {
+                let names = ["a", "b", "é", ""];
+                let mut first = self.below(2);
+                let mut shared = |rng: &mut Rng| {
+                    let name = names[first.min(3)].to_owned();
+                    first += [0, 1, 1, 1, 2][rng.below(5)];
+                    let initial = (rng.below(4) > 0).then(|| ValueId(rng.number()));
+                    SharedUse {
+                        name,
+                        ty: ["f32[]", "i64[]"][usize::from(rng.below(8) == 0)].to_owned(),
+                        is_read: rng.below(2) == 0,
+                        is_assigned: rng.below(2) == 0,
+                        value: ValueId(100 + rng.next() % 1_000),
+                        initial,
+                    }
+                };
+                let uses = (0..1 + self.below(2)).map(|_| shared(self)).collect();
+                PeerFrame::Acquire { request, lock: (self.below(3) > 0).then_some(lock), uses }
+            }
+            3 => {
+                let values = (0..1 + self.below(2)).map(|_| (self.below(3) as u32, ValueId(self.number()))).collect();
+                PeerFrame::Prepare { request, lock, is_alone: self.below(2) == 0, values }
+            }
+            4 => PeerFrame::Decide { request, lock, commits: self.below(3) > 0 },
+            _ if self.below(3) > 0 => PeerFrame::Unlock { lock },
+            _ => PeerFrame::Renew { locks: vec![lock] },
+        }
+    }
+
     /// Returns a random frame. Most of them are near to what the victims expect on this link.
     fn frame(&mut self, victims: &Victims, link: u8) -> WireFrame {
         let session = SESSIONS[usize::from(self.below(16) == 0)];
@@ -72,11 +105,14 @@ impl Rng {
         let own_request = RequestNumber(if likely { victims.last_request } else { wild });
         let choice = match self.below(40) {
             0 => self.below(6),
-            _ if self.below(3) == 0 => 22 + self.below(14),
+            _ if self.below(3) == 0 => 22 + self.below(17),
             // Only the owner may command.
             _ if link != 0 => 19,
             _ => 6 + self.below(16),
         };
+        if link == 0 && choice >= 6 && choice < 22 && self.below(3) == 0 {
+            return WireFrame::ToPeer { session, frame: self.shared_frame() };
+        }
         let program = ProgramNumber((self.below(6) / 4) as u32);
         let request = RequestNumber(self.number());
         let value = ValueId(self.number());
@@ -142,6 +178,9 @@ impl Rng {
                     30 => CallerFrame::Unlinked { process: self.process() },
                     31 => CallerFrame::Output { step: own_step, index, tensor: self.tensor() },
                     32 => CallerFrame::Ended { step: own_step, outputs: index % 2 },
+                    36 => CallerFrame::Acquired { request: own_request },
+                    37 => CallerFrame::Prepared { request: own_request },
+                    38 => CallerFrame::Decided { request: own_request },
                     33 if self.below(4) == 0 => CallerFrame::Failed { step: own_step, failure },
                     _ if self.below(2) == 0 => CallerFrame::Message(self.message(own_step, 1 + u32::from(link) % 2)),
                     _ => {
@@ -219,10 +258,12 @@ fn hostile_frames_neither_panic_nor_exceed_limits() {
         closed: a.closed + b.closed,
         committed: a.committed + b.committed,
         failed: a.failed + b.failed,
+        locked: a.locked + b.locked,
+        shared: a.shared + b.shared,
     });
     println!("{reached:?}");
-    let Reached { decoded, rejected, begun, delivered, stored, closed, committed, failed } = reached;
-    let rare = [begun, delivered, stored, closed, failed].into_iter().min().unwrap_or_default();
+    let Reached { decoded, rejected, begun, delivered, stored, closed, committed, failed, locked, shared } = reached;
+    let rare = [begun, delivered, stored, closed, failed, locked, shared].into_iter().min().unwrap_or_default();
     let enough = decoded > cases / 3 && rejected > cases / 20 && rare > cases / 2_000 && committed > 0;
     assert!(enough, "{reached:?} is too little to say anything");
 }
@@ -393,4 +434,125 @@ fn messages_of_a_step_that_was_skipped_are_dropped() {
     assert!(!is_closed_for(&mut victims, 1, message(1)));
     assert_eq!(victims.host.usage().buffered_bytes, waiting / 3);
     assert_eq!(victims.host.usage().steps, 0);
+}
+
+/// The answers of a host to the owner of the session with this link.
+fn answers(victims: &mut Victims, link: usize, session: SessionId, frame: PeerFrame) -> Vec<CallerFrame> {
+    let frame = WireFrame::ToPeer { session, frame };
+    let input = HostInput::Frame { link: victims.links[link], frame, body: 0 };
+    let (mut out, mut frames) = (Vec::new(), Vec::new());
+    victims.host.handle(victims.now, input, &mut out);
+    for output in out {
+        match output {
+            HostOutput::Send { frame: WireFrame::ToCaller { frame, .. }, .. } => frames.push(frame),
+            HostOutput::StoreValue { key, .. } => {
+                let mut out = Vec::new();
+                victims.host.handle(victims.now, HostInput::Stored { key, outcome: Ok(()) }, &mut out);
+            }
+            _ => {}
+        }
+    }
+    frames
+}
+
+fn acquire(lock: u64, initial: u64, is_read: bool) -> PeerFrame {
+    let (name, ty) = ("n".to_owned(), "i64[]".to_owned());
+    let (value, initial) = (ValueId(lock + 1_000), Some(ValueId(initial)));
+    let shared = SharedUse { name, ty, is_read, is_assigned: true, value, initial };
+    PeerFrame::Acquire { request: RequestNumber(lock), lock: Some(LockNumber(lock)), uses: vec![shared] }
+}
+
+/// Opens a second session at the host, on another link.
+fn open_second(victims: &mut Victims, session: SessionId) {
+    let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: n < 3 };
+    let (you, processes) = (ProcessNumber(1), vec![entry(3), entry(0)]);
+    let open = Open { attempt: 1, you, processes, failure_timeout_ms: 1_000, first_step: StepNumber(1) };
+    let answers = answers(victims, 2, session, PeerFrame::Open(open));
+    assert!(matches!(answers[..], [CallerFrame::Opened { .. }]), "{answers:?}");
+}
+
+fn store(value: u64) -> PeerFrame {
+    PeerFrame::Store { request: RequestNumber(value), value: ValueId(value), tensor: HostTensor::scalar(1i64) }
+}
+
+#[test]
+fn a_lock_that_is_not_renewed_expires_and_its_commit_changes_nothing() {
+    let (mut victims, second) = (Victims::new(), SessionId(7));
+    open_second(&mut victims, second);
+    answers(&mut victims, 0, SESSIONS[0], store(1));
+    answers(&mut victims, 2, second, store(1));
+    let granted = |lock| CallerFrame::Acquired { request: RequestNumber(lock) };
+    assert_eq!(answers(&mut victims, 0, SESSIONS[0], acquire(5, 1, true)), [granted(5)]);
+    assert_eq!(answers(&mut victims, 2, second, acquire(6, 1, true)), [], "the variable is locked");
+    let tick = |victims: &mut Victims, ms: u64| {
+        victims.now += Duration::from_millis(ms);
+        let mut out = Vec::new();
+        victims.host.handle(victims.now, HostInput::Tick, &mut out);
+        let is_grant = |output: &HostOutput| {
+            matches!(
+                output,
+                HostOutput::Send { frame: WireFrame::ToCaller { frame: CallerFrame::Acquired { .. }, .. }, .. }
+            )
+        };
+        out.iter().filter(|output| is_grant(output)).count()
+    };
+    assert_eq!(tick(&mut victims, 900), 0);
+    answers(&mut victims, 0, SESSIONS[0], PeerFrame::Renew { locks: vec![LockNumber(5)] });
+    assert_eq!(tick(&mut victims, 900), 0, "the lease was renewed");
+    assert_eq!(tick(&mut victims, 200), 1, "the lease has expired");
+    let before = victims.host.shared_values();
+    let prepare = PeerFrame::Prepare {
+        request: RequestNumber(9),
+        lock: LockNumber(5),
+        is_alone: true,
+        values: vec![(0, ValueId(1))],
+    };
+    let refused = answers(&mut victims, 0, SESSIONS[0], prepare);
+    let [CallerFrame::RequestFailed { error, .. }] = &refused[..] else { panic!("{refused:?}") };
+    assert!(error.message.contains("the lease of the step's locks has expired"), "{error:?}");
+    let decide = PeerFrame::Decide { request: RequestNumber(10), lock: LockNumber(5), commits: true };
+    assert!(matches!(answers(&mut victims, 0, SESSIONS[0], decide)[..], [CallerFrame::RequestFailed { .. }]));
+    assert_eq!(victims.host.shared_values(), before);
+}
+
+#[test]
+fn a_commit_of_a_lost_session_is_in_doubt_until_the_session_is_back_or_the_variable_is_set() {
+    for sets in [false, true] {
+        let (mut victims, second) = (Victims::new(), SessionId(7));
+        open_second(&mut victims, second);
+        answers(&mut victims, 0, SESSIONS[0], store(1));
+        answers(&mut victims, 2, second, store(1));
+        answers(&mut victims, 0, SESSIONS[0], acquire(5, 1, true));
+        let prepare = |lock: u64, is_alone: bool| PeerFrame::Prepare {
+            request: RequestNumber(9),
+            lock: LockNumber(lock),
+            is_alone,
+            values: vec![(0, ValueId(1))],
+        };
+        assert_eq!(answers(&mut victims, 0, SESSIONS[0], prepare(5, false)).len(), 1);
+        let link = victims.links[0];
+        victims.inform_host(HostInput::LinkLost { link, reason: "lost".to_owned() });
+        assert_eq!(victims.host.lock_counts(), [0, 0, 1]);
+        let refused = answers(&mut victims, 2, second, acquire(6, 1, true));
+        let [CallerFrame::RequestFailed { error, .. }] = &refused[..] else { panic!("{refused:?}") };
+        assert_eq!(error.message, "the value of the shared variable `n` is in doubt");
+        let commits = |victims: &Victims| victims.host.shared_values()[0].2;
+        if sets {
+            assert_eq!(answers(&mut victims, 2, second, acquire(8, 1, false)).len(), 1);
+            answers(&mut victims, 2, second, prepare(8, true));
+            let decide = PeerFrame::Decide { request: RequestNumber(10), lock: LockNumber(8), commits: true };
+            answers(&mut victims, 2, second, decide);
+        } else {
+            victims.link(0);
+            let decide = PeerFrame::Decide { request: RequestNumber(10), lock: LockNumber(5), commits: true };
+            let decided = CallerFrame::Decided { request: RequestNumber(10) };
+            assert_eq!(answers(&mut victims, 0, SESSIONS[0], decide.clone()), [decided]);
+            let again = answers(&mut victims, 0, SESSIONS[0], decide);
+            assert!(matches!(again[..], [CallerFrame::RequestFailed { .. }]), "a commit happens once: {again:?}");
+        }
+        assert_eq!((commits(&victims), victims.host.lock_counts()), (1, [0, 0, 0]));
+        assert_eq!(answers(&mut victims, 2, second, acquire(11, 1, true)).len(), 1);
+        // Of the values of the variable, only the current one is kept.
+        assert_eq!(victims.host.shared_usage(), (1, 8));
+    }
 }

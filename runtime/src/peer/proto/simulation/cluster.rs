@@ -9,7 +9,7 @@ use crate::peer::proto::frame::ValueId;
 use crate::peer::proto::frame::{
     Hello, LinkFrame, PeerFrame, PeerKey, ProcessNumber, SessionId, StepNumber, WireFrame,
 };
-use crate::peer::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
+use crate::peer::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot, SharedValue};
 use crate::peer::proto::{LinkNumber, Time};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -71,10 +71,17 @@ pub(super) struct NodeModel {
     pub(super) runs: BTreeMap<u64, PartRun>,
     /// The values of variables, with their contents.
     pub(super) values: BTreeMap<(SessionSlot, ValueId), i64>,
+    /// The values of shared variables, with their contents.
+    pub(super) shared: BTreeMap<SharedValue, i64>,
+    /// The last known content of each shared variable.
+    pub(super) counters: BTreeMap<String, i64>,
     /// The process handles nothing before this time.
     pub(super) frozen_until: Time,
     pub(super) tick_at: Option<Time>,
 }
+
+/// A node, its incarnation, and the name of a counter.
+pub(super) type CounterKey = (usize, u64, String);
 
 /// The whole simulation.
 #[derive(Debug)]
@@ -91,6 +98,9 @@ pub(super) struct ClusterModel {
     pub(super) blocked: BTreeMap<(usize, usize), Time>,
     /// Messages between peers that were delivered, to be replayed after a reconnection.
     old: Vec<(usize, usize, WireFrame)>,
+    /// For each counter at an incarnation of a node: the increments that sessions know to have
+    /// happened, and those of which they do not know.
+    pub(super) increments: BTreeMap<CounterKey, (i64, i64)>,
     /// The steps that each participant has ended and stored.
     pub(super) kept: BTreeMap<(SessionId, StepNumber), Vec<ProcessNumber>>,
     pub(super) limits: HostLimits,
@@ -114,6 +124,7 @@ impl ClusterModel {
             next_run: 0,
             blocked: BTreeMap::new(),
             old: Vec::new(),
+            increments: BTreeMap::new(),
             kept: BTreeMap::new(),
             limits,
             disturbances: 0,
@@ -136,6 +147,8 @@ impl ClusterModel {
             links: BTreeMap::new(),
             runs: BTreeMap::new(),
             values: BTreeMap::new(),
+            shared: BTreeMap::new(),
+            counters: BTreeMap::new(),
             frozen_until: Time::ZERO,
             tick_at: None,
         });
@@ -260,6 +273,7 @@ impl ClusterModel {
         self.nodes[node].host.handle(self.now, input, &mut out);
         self.check_usage(node);
         out.into_iter().for_each(|output| self.host_acts(node, output));
+        self.check_counters(node);
         self.plan_tick(node);
     }
 
@@ -279,6 +293,7 @@ impl ClusterModel {
             || usage.value_bytes > limits.value_bytes * sessions
             || usage.programs > limits.programs as u64 * sessions
             || usage.steps > limits.steps as u64 * sessions
+            || self.nodes[node].host.shared_usage().1 > limits.shared_bytes
         {
             self.wrong(format!("node{node} exceeds its limits: {usage:?}"));
         }

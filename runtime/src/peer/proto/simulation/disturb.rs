@@ -34,6 +34,8 @@ impl ClusterModel {
         state.host = host;
         state.runs.clear();
         state.values.clear();
+        state.shared.clear();
+        state.counters.clear();
         state.frozen_until = Time::ZERO;
         state.tick_at = None;
         // A user does not come back: its session dies with it.

@@ -14,6 +14,7 @@
 //! - no process accuses another of breaking the protocol, and none exceeds its limits;
 //! - a session that was quiet for some time has exactly the values at its peers that its owner
 //!   knows, and each fetch yields the value that was committed;
+//! - no increment of a counter that sessions share is lost or done twice (`counters.rs`);
 //! - when all sessions are closed or dead, no process holds anything;
 //! - the same seed yields the same frames at the same times.
 //!
@@ -22,6 +23,7 @@
 //! `ANABRANCH_SLOW=1` runs 100,000 seeds.
 
 mod cluster;
+mod counters;
 mod disturb;
 mod user;
 mod work;
@@ -85,7 +87,7 @@ counters! {
     Seen {
         frames, disturbances, opened, open_failures, strangers, replayed, buffered, requests, refused, begun,
         not_begun, lost_variables, committed, failed, positions, deadlines, stuck, lost_peers, lost_steps,
-        exhausted, overflows, aborts, left,
+        exhausted, overflows, aborts, left, increments, waited, unknown, doubts,
     }
 }
 
@@ -101,6 +103,8 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
         limits.programs = 1;
         limits.steps = 2;
         limits.buffered_bytes = 2_000;
+        limits.shared = 1;
+        limits.shared_bytes = 10_000;
     }
     let mut cluster = ClusterModel::new(seed, limits, with_trace);
     let (owners, peers) = (1 + rng.below(3), 1 + rng.below(4));
@@ -145,7 +149,8 @@ fn check_end(cluster: &mut ClusterModel) {
     for node in 0..cluster.nodes.len() {
         let (usage, runs) = (cluster.nodes[node].host.usage(), cluster.nodes[node].runs.len());
         let values = cluster.nodes[node].values.len();
-        if usage != Usage::default() || runs > 0 || values > 0 {
+        let [locks, waiting, _] = cluster.nodes[node].host.lock_counts();
+        if usage != Usage::default() || runs > 0 || values > 0 || locks > 0 || waiting > 0 {
             let of = cluster.session_of(node);
             cluster
                 .wrong(format!("at the end node{node} (session {of:?}) holds {usage:?}, {runs} runs, {values} values"));

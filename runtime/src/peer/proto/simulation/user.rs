@@ -1,6 +1,7 @@
 //! The users of sessions: each owner connects, opens, registers, stores, begins steps, and closes.
 
 use super::cluster::{ClusterEvent, ClusterModel, Dialer, ms};
+use super::counters::Increment;
 use super::work::{PartRun, n_outputs, receive, stamp, stamp_of, tensor_of};
 use crate::peer::proto::Time;
 use crate::peer::proto::caller::{BeginError, Caller, CallerArrival, CallerOutput, NewValue, ProgramState, StepPlan};
@@ -22,6 +23,7 @@ pub(super) struct User {
     stores: BTreeMap<RequestNumber, (ProcessNumber, u32, ValueId, i64)>,
     fetches: BTreeMap<RequestNumber, i64>,
     steps: BTreeMap<StepNumber, UserStep>,
+    pub(super) increments: Vec<Increment>,
     is_opening: bool,
     pub(super) is_closed: bool,
     pub(super) is_dead: bool,
@@ -52,6 +54,7 @@ impl User {
             stores: BTreeMap::new(),
             fetches: BTreeMap::new(),
             steps: BTreeMap::new(),
+            increments: Vec::new(),
             is_opening: false,
             is_closed: false,
             is_dead: false,
@@ -66,7 +69,7 @@ impl User {
 
 impl ClusterModel {
     /// Calls a method of a session, and does what it asks for.
-    fn call<R>(&mut self, node: usize, f: impl FnOnce(&mut Caller, Time, &mut Vec<CallerOutput>) -> R) -> R {
+    pub(super) fn call<R>(&mut self, node: usize, f: impl FnOnce(&mut Caller, Time, &mut Vec<CallerOutput>) -> R) -> R {
         let mut out = Vec::new();
         let now = self.now;
         let user = self.nodes[node].user.as_mut().expect("the node has a user");
@@ -76,7 +79,7 @@ impl ClusterModel {
         result
     }
 
-    fn user(&mut self, node: usize) -> &mut User {
+    pub(super) fn user(&mut self, node: usize) -> &mut User {
         self.nodes[node].user.as_mut().expect("the node has a user")
     }
 
@@ -101,6 +104,7 @@ impl ClusterModel {
                     self.call(node, |caller, _, out| caller.unregister(program, out));
                 }
                 12 if self.rng.below(40) == 0 => self.close_session(node),
+                12..15 => self.increment(node),
                 _ => self.begin(node),
             }
         }
@@ -268,6 +272,7 @@ impl ClusterModel {
                 let state = self.user(node).caller.program(process, program).cloned();
                 self.seen.refused += usize::from(matches!(state, Some(ProgramState::Refused { .. })));
             }
+            CallerOutput::RequestDone { request, outcome } if self.increment_answered(node, request, &outcome) => {}
             CallerOutput::RequestDone { request, outcome } => {
                 if let Err(error) = &outcome
                     && error.kind == WireErrorKind::Invalid

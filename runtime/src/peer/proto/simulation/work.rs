@@ -152,6 +152,23 @@ impl ClusterModel {
                     }
                 }
             }
+            HostOutput::ShareValue { session, value, to } => {
+                let Some(&stamp) = self.nodes[node].values.get(&(session, value)) else {
+                    return self.wrong(format!("node{node} shares a value that it does not have"));
+                };
+                self.nodes[node].shared.insert(to, stamp);
+            }
+            HostOutput::LendValue { from, session, value } => {
+                let Some(&stamp) = self.nodes[node].shared.get(&from) else {
+                    return self.wrong(format!("node{node} lends a value that it does not have"));
+                };
+                self.nodes[node].values.insert((session, value), stamp);
+            }
+            HostOutput::DropShared { value } => {
+                if self.nodes[node].shared.remove(&value).is_none() {
+                    self.wrong(format!("node{node} drops a shared value that it does not have"));
+                }
+            }
             HostOutput::DropSession { session } => self.nodes[node].values.retain(|key, _| key.0 != session),
             HostOutput::Begin(begin) => self.begin_run(node, *begin),
             HostOutput::Deliver { key, arrival } => {
