@@ -14,12 +14,11 @@ use super::cluster::PeerCluster;
 use super::net::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Destination, announce, decode, encode};
-use super::proto::frame::{Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport, WireFrame};
-use super::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
+use super::proto::frame::{Hello, LinkFrame, PeerKey, StatusReport, WireFrame};
+use super::proto::host::{Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
 use super::server::Server;
-use crate::flow::remote::ProcessId;
 use anabranch_dsl::Result;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -173,11 +172,6 @@ impl Node {
 
     fn server(&self) -> Option<Arc<Server>> {
         self.server.get()?.upgrade()
-    }
-
-    /// Returns the process that this process is in a session of another.
-    pub(super) fn process_in(&self, session: SessionSlot) -> Option<ProcessId> {
-        lock(&self.host).process_in(session).map(|ProcessNumber(number)| ProcessId(number))
     }
 
     /// Passes an event to the host, and does what it returns.

@@ -4,8 +4,8 @@
 //!
 //! - S1. Nothing here waits on the thread of the net. Programs are loaded and steps run on
 //!   [`Workers`].
-//! - S2. All state belongs to a session slot. When the session is dropped, so is its state, and
-//!   work that still runs for it leaves nothing.
+//! - S2. All state belongs to a session slot, except loaded programs and shared variables. When the
+//!   session is dropped, so is its state, and work that still runs for it leaves nothing.
 //! - S3. A panic in a program of another process ends its step or its loading with an error, and
 //!   nothing else.
 
@@ -20,7 +20,7 @@ use crate::flow::driver::Driver;
 use crate::flow::remote::{Arrival, ProcessId};
 use anabranch_dsl::device::DeviceKind;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};
@@ -62,7 +62,6 @@ pub(super) struct Server {
 
 #[derive(Debug, Default)]
 struct ServerState {
-    loading: BTreeSet<ProgramKey>,
     programs: BTreeMap<ProgramKey, Arc<LoadedProgram>>,
     values: BTreeMap<(SessionSlot, ValueId), Arc<Mutex<PeerValue>>>,
     /// The values of shared variables. Sessions may have them, too.
@@ -110,23 +109,17 @@ impl Server {
     /// Does what the protocol asks for. Called while the host is locked.
     pub(super) fn on_output(self: &Arc<Server>, output: HostOutput, inputs: &mut VecDeque<HostInput>) {
         match output {
-            HostOutput::Load { key, digest, bytes } => {
-                lock(&self.state).loading.insert(key);
+            HostOutput::Load { key, process, digest, bytes } => {
                 let this = self.clone();
                 let job = move || {
-                    let outcome = this.load(key, digest, &bytes).map_err(|error| to_wire(&error));
-                    this.report(HostInput::Loaded { key, outcome });
+                    let outcome = this.load(key, ProcessId(process.0), digest, &bytes);
+                    this.report(HostInput::Loaded { key, outcome: outcome.map_err(|error| to_wire(&error)) });
                 };
                 if let Err(error) = self.workers.run(Box::new(job)) {
-                    lock(&self.state).loading.remove(&key);
                     inputs.push_back(HostInput::Loaded { key, outcome: Err(no_thread(&error)) });
                 }
             }
-            HostOutput::Unload { key } => {
-                let mut state = lock(&self.state);
-                state.loading.remove(&key);
-                state.programs.remove(&key);
-            }
+            HostOutput::Unload { key } => drop(lock(&self.state).programs.remove(&key)),
             HostOutput::StoreValue { key, value, tensor } => {
                 let kept = Arc::new(Mutex::new(PeerValue::Host(tensor)));
                 lock(&self.state).values.insert((key.session, value), kept);
@@ -210,8 +203,6 @@ impl Server {
             }
             HostOutput::DropSession { session } => {
                 let mut state = lock(&self.state);
-                state.loading.retain(|key| key.session != session);
-                state.programs.retain(|key, _| key.session != session);
                 state.values.retain(|(of, _), _| *of != session);
                 state.assigned.retain(|key, _| key.session != session);
                 for (_, step) in state.steps.iter().filter(|(key, _)| key.session == session) {
@@ -223,13 +214,12 @@ impl Server {
         }
     }
 
-    fn load(&self, key: ProgramKey, expected: Digest, bytes: &[u8]) -> Result<Digest> {
+    fn load(&self, key: ProgramKey, own: ProcessId, expected: Digest, bytes: &[u8]) -> Result<Digest> {
         let load = || {
             if digest(bytes) != expected {
                 return Err(Diagnostic::new("a program does not have its digest").of_kind(ErrorKind::Internal));
             }
             let spec = ProgramSpec::decode(bytes)?;
-            let own = self.process_in(key.session)?;
             let vars = spec.devices_of_vars().into_iter().zip(&spec.graph.vars).map(|(device, var)| {
                 let device = spec.devices[device.index()];
                 let here = (device.process == own).then(|| self.device(device.name.kind(), device.name.index()));
@@ -242,20 +232,9 @@ impl Server {
         };
         let loaded = catch_unwind(AssertUnwindSafe(load));
         let loaded = loaded.unwrap_or_else(|_| Err(panicked("loaded")));
-        let mut state = lock(&self.state);
-        let is_wanted = state.loading.remove(&key);
         let (program, cut) = loaded?;
-        // Otherwise the program was unloaded in the meantime.
-        if is_wanted {
-            state.programs.insert(key, Arc::new(program));
-        }
+        lock(&self.state).programs.insert(key, Arc::new(program));
         Ok(cut)
-    }
-
-    /// Returns the process that this peer is in a session.
-    fn process_in(&self, session: SessionSlot) -> Result<ProcessId> {
-        let process = self.node.upgrade().and_then(|node| node.process_in(session));
-        process.ok_or_else(|| Diagnostic::new("the session is closed").of_kind(ErrorKind::Cancelled))
     }
 
     pub(super) fn program(&self, key: ProgramKey) -> Option<Arc<LoadedProgram>> {

@@ -214,6 +214,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             | PeerFrame::Decide { .. }
             | PeerFrame::Unlock { .. }
             | PeerFrame::Register { .. }
+            | PeerFrame::Upload { .. }
             | PeerFrame::Unregister { .. }
             | PeerFrame::Store { .. }
             | PeerFrame::Fetch { .. }
@@ -228,6 +229,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             CallerFrame::Message(message) => tag(message),
             CallerFrame::Print { text, .. } => within("bytes of text", text.len(), MAX_PRINT),
             CallerFrame::Opened { .. }
+            | CallerFrame::Wanted { .. }
             | CallerFrame::Registered { .. }
             | CallerFrame::Stored { .. }
             | CallerFrame::Fetched { .. }
@@ -259,7 +261,7 @@ fn tensor_of<T, B>(frame: &WireFrame<T, B>) -> Option<&T> {
 
 fn body_len(frame: &HeadFrame) -> Option<u64> {
     match frame {
-        WireFrame::ToPeer { frame: PeerFrame::Register { bytes, .. }, .. } => bytes.body_len(),
+        WireFrame::ToPeer { frame: PeerFrame::Upload { bytes, .. }, .. } => bytes.body_len(),
         _ => tensor_of(frame)?.body_len(),
     }
 }
@@ -286,7 +288,8 @@ impl<T, B> PeerFrame<T, B> {
         g: impl FnOnce(B) -> Result<B2, CodecError>,
     ) -> Result<PeerFrame<T2, B2>, CodecError> {
         Ok(match self {
-            PeerFrame::Register { program, digest, bytes } => PeerFrame::Register { program, digest, bytes: g(bytes)? },
+            PeerFrame::Register { program, digest, len } => PeerFrame::Register { program, digest, len },
+            PeerFrame::Upload { program, bytes } => PeerFrame::Upload { program, bytes: g(bytes)? },
             PeerFrame::Store { request, value, tensor } => PeerFrame::Store { request, value, tensor: f(tensor)? },
             PeerFrame::Input { step, index, tensor } => PeerFrame::Input { step, index, tensor: f(tensor)? },
             PeerFrame::Message(message) => PeerFrame::Message(message.map(f)?),
@@ -316,6 +319,7 @@ impl<T> CallerFrame<T> {
             CallerFrame::Message(message) => CallerFrame::Message(message.map(f)?),
             CallerFrame::Opened { attempt, limits } => CallerFrame::Opened { attempt, limits },
             CallerFrame::OpenFailed { attempt, error } => CallerFrame::OpenFailed { attempt, error },
+            CallerFrame::Wanted { program } => CallerFrame::Wanted { program },
             CallerFrame::Registered { program, cut } => CallerFrame::Registered { program, cut },
             CallerFrame::Refused { program, error } => CallerFrame::Refused { program, error },
             CallerFrame::Stored { request } => CallerFrame::Stored { request },

@@ -85,7 +85,7 @@ impl fmt::Debug for PeerKey {
 }
 
 /// A digest of a program, or of the way in which a process cuts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Digest(pub(crate) [u8; 32]);
 
 /// A frame. The defaults are the payloads in memory.
@@ -188,9 +188,16 @@ pub(crate) struct Usage {
 pub(crate) enum PeerFrame<T = HostTensor, B = Arc<[u8]>> {
     Open(Open),
     Close,
+    /// Registers a program of `len` bytes with this digest. The peer may have it from an earlier
+    /// registration of the same owner.
     Register {
         program: ProgramNumber,
         digest: Digest,
+        len: u64,
+    },
+    /// The bytes of a program, after the peer has asked for them.
+    Upload {
+        program: ProgramNumber,
         bytes: B,
     },
     Unregister {
@@ -260,6 +267,10 @@ pub(crate) enum CallerFrame<T = HostTensor> {
     OpenFailed {
         attempt: u64,
         error: WireError,
+    },
+    /// The peer needs the bytes of a program.
+    Wanted {
+        program: ProgramNumber,
     },
     Registered {
         program: ProgramNumber,

@@ -22,6 +22,8 @@ const LIMITS: HostLimits = HostLimits {
     work: 8,
     programs: 3,
     program_bytes: 40_000,
+    idle_programs: 2,
+    idle_program_bytes: 20_000,
     values: 8,
     value_bytes: 40_000,
     shared: 4,
@@ -128,12 +130,14 @@ impl Victims {
             let first_step = StepNumber(1);
             let open = Open { attempt: 1, you, processes, failure_timeout_ms: 1_000, first_step };
             let program = ProgramNumber(0);
-            let register = PeerFrame::Register { program, digest: Digest([0; 32]), bytes: vec![1, 2].into() };
+            let register = PeerFrame::Register { program, digest: Digest([9; 32]), len: 2 };
+            let upload = PeerFrame::Upload { program, bytes: vec![1, 2].into() };
             self.is_open = false;
             self.send(link, PeerFrame::Open(open));
             // Another node may have opened a session with the same id.
             if self.is_open {
                 self.send(link, register);
+                self.send(link, upload);
             }
         }
     }
@@ -316,7 +320,8 @@ impl Victims {
             && vars <= LIMITS.shared
             && bytes <= LIMITS.shared_bytes
             && (locks + waiting) as u64 <= n * LIMITS.steps as u64
-            && doubts <= vars;
+            && doubts <= vars
+            && self.host.library_usage().1 <= LIMITS.idle_programs + usage.work as usize;
         assert!(within, "{usage:?}, {vars} shared variables with {bytes} bytes, {locks} locks, {waiting} waiting");
     }
 

@@ -126,7 +126,7 @@ pub(crate) enum CallerArrival {
     },
 }
 
-/// The state of a program at a peer.
+/// The state of a program at a peer, as it is loaded.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ProgramState {
     Loading {

@@ -267,6 +267,7 @@ impl Caller {
             }
             // The answer to an earlier attempt.
             CallerFrame::Opened { .. } | CallerFrame::OpenFailed { .. } => {}
+            CallerFrame::Wanted { program } => self.upload(process, program, out),
             CallerFrame::Registered { program, cut } => self.registered(process, program, Ok(cut), out),
             CallerFrame::Refused { program, error } => self.registered(process, program, Err(error), out),
             CallerFrame::Stored { request } => return self.answered(process, request, Answer::Stored, out),

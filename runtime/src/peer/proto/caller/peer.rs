@@ -24,12 +24,20 @@ pub(super) struct CallerPeer {
     pub(super) leaving: Option<String>,
     pub(super) last_heard: Time,
     pub(super) limits: Option<SessionLimits>,
-    programs: BTreeMap<ProgramNumber, ProgramState>,
+    programs: BTreeMap<ProgramNumber, CallerProgram>,
     pub(super) values: BTreeSet<ValueId>,
     /// The locks on shared variables that the session holds or has asked for.
     pub(super) locks: BTreeSet<LockNumber>,
     /// The processes to which the peer has no link.
     pub(super) unlinked: BTreeSet<ProcessNumber>,
+}
+
+/// A program at a peer.
+#[derive(Debug)]
+struct CallerProgram {
+    state: ProgramState,
+    /// The bytes, while the peer may ask for them.
+    bytes: Option<Arc<[u8]>>,
 }
 
 /// How far a peer is in opening the session.
@@ -133,8 +141,8 @@ impl CallerPeer {
             PeerPhase::Opening { deadline, .. } => Some(deadline),
             _ => None,
         };
-        let loading = self.programs.values().filter_map(|program| match program {
-            ProgramState::Loading { deadline } => Some(*deadline),
+        let loading = self.programs.values().filter_map(|program| match program.state {
+            ProgramState::Loading { deadline } => Some(deadline),
             _ => None,
         });
         silent.into_iter().chain(opening).chain(loading)
@@ -261,21 +269,30 @@ impl Caller {
         if let Some(error) = peer.why_unavailable() {
             return Err(error);
         }
-        if let Some(state) = peer.programs.get(&program) {
-            return Ok(state.clone());
+        if let Some(known) = peer.programs.get(&program) {
+            return Ok(known.state.clone());
         }
         if peer.limits.is_some_and(|limits| bytes.len() as u64 > limits.body_bytes.min(limits.program_bytes)) {
             return Err(too_large(format!("the program is larger than {} allows", peer.name())));
         }
         let state = ProgramState::Loading { deadline };
-        peer.programs.insert(program, state.clone());
-        self.send_to(process, PeerFrame::Register { program, digest, bytes: bytes.clone() }, out);
+        peer.programs.insert(program, CallerProgram { state: state.clone(), bytes: Some(bytes.clone()) });
+        self.send_to(process, PeerFrame::Register { program, digest, len: bytes.len() as u64 }, out);
         Ok(state)
     }
 
     /// Returns the state of a program at a peer.
     pub(crate) fn program(&self, process: ProcessNumber, program: ProgramNumber) -> Option<&ProgramState> {
-        self.peer(process)?.programs.get(&program)
+        self.peer(process)?.programs.get(&program).map(|program| &program.state)
+    }
+
+    /// Sends the bytes of a program for which the peer has asked.
+    pub(super) fn upload(&mut self, process: ProcessNumber, program: ProgramNumber, out: &mut Vec<CallerOutput>) {
+        let peer = self.peer_mut(process).expect("the process is a peer");
+        // Otherwise it was unregistered in the meantime, or the peer asks twice.
+        if let Some(bytes) = peer.programs.get_mut(&program).and_then(|program| program.bytes.take()) {
+            self.send_to(process, PeerFrame::Upload { program, bytes }, out);
+        }
     }
 
     /// Drops a program at all peers. Steps that run it go on.
@@ -297,7 +314,10 @@ impl Caller {
     ) {
         let peer = self.peer_mut(process).expect("the process is a peer");
         // Otherwise it was unregistered in the meantime.
-        if let Some(state @ ProgramState::Loading { .. }) = peer.programs.get_mut(&program) {
+        if let Some(CallerProgram { state: state @ ProgramState::Loading { .. }, bytes }) =
+            peer.programs.get_mut(&program)
+        {
+            *bytes = None;
             *state = match outcome {
                 Ok(cut) => ProgramState::Ready { cut },
                 Err(error) => ProgramState::Refused { error },
@@ -440,14 +460,14 @@ impl Caller {
                 self.peer_lost(now, process, &why, out);
                 continue;
             }
-            let is_due = |state: &ProgramState| matches!(state, ProgramState::Loading { deadline } if *deadline <= now);
+            let is_due = |program: &CallerProgram| matches!(program.state, ProgramState::Loading { deadline } if deadline <= now);
             let due: Vec<ProgramNumber> =
-                peer.programs.iter().filter(|(_, state)| is_due(state)).map(|(&program, _)| program).collect();
+                peer.programs.iter().filter(|(_, program)| is_due(program)).map(|(&program, _)| program).collect();
             for program in due {
                 let peer = self.peer_mut(process).expect("the process is a peer");
                 let message = format!("{} did not load the program before the deadline", peer.name());
                 let error = WireError::new(WireErrorKind::DeadlineExceeded, message);
-                peer.programs.insert(program, ProgramState::Refused { error });
+                peer.programs.insert(program, CallerProgram { state: ProgramState::Refused { error }, bytes: None });
                 self.send_to(process, PeerFrame::Unregister { program }, out);
                 out.push(CallerOutput::ProgramChanged { process, program });
             }

@@ -2,7 +2,7 @@
 
 use super::SharedValue;
 use crate::peer::proto::frame::{
-    Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, RequestNumber, SessionId, WireFrame,
+    Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame,
 };
 use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
 use crate::peer::proto::{LinkNumber, Time};
@@ -20,6 +20,9 @@ pub(crate) struct HostLimits {
     /// Programs of a session, and their bytes.
     pub(crate) programs: usize,
     pub(crate) program_bytes: u64,
+    /// Programs that no session uses any more, and their bytes.
+    pub(crate) idle_programs: usize,
+    pub(crate) idle_program_bytes: u64,
     /// Values of a session, and their bytes.
     pub(crate) values: usize,
     pub(crate) value_bytes: u64,
@@ -42,6 +45,8 @@ impl HostLimits {
         work: 0,
         programs: 0,
         program_bytes: 0,
+        idle_programs: 0,
+        idle_program_bytes: 0,
         values: 0,
         value_bytes: 0,
         shared: 0,
@@ -60,6 +65,8 @@ impl Default for HostLimits {
             work: 256,
             programs: 256,
             program_bytes: 1 << 30,
+            idle_programs: 64,
+            idle_program_bytes: 256 << 20,
             values: 65_536,
             value_bytes: 16 << 30,
             shared: 4_096,
@@ -76,14 +83,9 @@ impl Default for HostLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SessionSlot(pub(crate) u64);
 
-/// A program at a host.
+/// A program that a host has loaded, perhaps for several sessions. Numbers are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ProgramKey {
-    pub(crate) session: SessionSlot,
-    pub(crate) program: ProgramNumber,
-    /// Differs if a number is registered again.
-    pub(crate) registration: u64,
-}
+pub(crate) struct ProgramKey(pub(crate) u64);
 
 /// A step at a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -201,6 +203,8 @@ pub(crate) enum HostOutput {
     },
     Load {
         key: ProgramKey,
+        /// This process in the program.
+        process: ProcessNumber,
         digest: Digest,
         bytes: Arc<[u8]>,
     },

@@ -20,7 +20,8 @@
 //!   for closed sessions counts against the limits of its owner.
 //! - H6. A session is bound to one number ([`SessionSlot`]) that is never reused, so late results
 //!   of local work never reach a newer session.
-//! - H7. Shared variables belong to no session. `shared.rs` has their invariants.
+//! - H7. Shared variables and loaded programs belong to no session. `shared.rs` and `programs.rs`
+//!   have their invariants.
 //! - H8. The outputs are a function of the inputs. Nothing depends on the order of a hash table.
 //!
 //! What the process does with an output: it sends frames in the order in which they were returned.
@@ -29,18 +30,20 @@
 //! work that is still running for it.
 
 mod events;
+mod programs;
 mod session;
 mod shared;
 mod step;
 mod values;
 
 use super::codec::{Destination, MAX_STEPS};
-use super::frame::{CallerFrame, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessNumber, WireFrame};
+use super::frame::{CallerFrame, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessNumber, ProgramNumber, WireFrame};
 use super::frame::{SessionId, Start, StatusReport, StepFault, StepMessage};
 use super::frame::{StepNumber, Usage, WireError, WireErrorKind};
 use super::{LinkNumber, Time};
 pub(crate) use events::{Begin, HostArrival, HostInput, HostLimits, HostOutput};
 pub(crate) use events::{ProgramKey, RequestKey, SessionSlot, StepEnd, StepKey};
+use programs::ProgramLibrary;
 use session::HostSession;
 use shared::SharedStore;
 pub(crate) use shared::SharedValue;
@@ -80,6 +83,7 @@ pub(crate) struct Host {
     /// The local work that is running, with its owner.
     work: BTreeMap<WorkKey, PeerKey>,
     shared: SharedStore,
+    library: ProgramLibrary,
     next_number: u64,
     /// Why the process leaves, and whether it has reported that its work is done.
     leaving: Option<(String, bool)>,
@@ -97,6 +101,7 @@ impl Host {
             by_id: BTreeMap::new(),
             work: BTreeMap::new(),
             shared: SharedStore::default(),
+            library: ProgramLibrary::default(),
             next_number: 0,
             leaving: None,
         }
@@ -120,11 +125,6 @@ impl Host {
         }
         state.incoming_bytes = incoming;
         Ok(())
-    }
-
-    /// Returns the process that this one is in a session.
-    pub(crate) fn process_in(&self, slot: SessionSlot) -> Option<ProcessNumber> {
-        self.sessions.get(&slot).map(|session| session.you)
     }
 
     /// Returns what the host holds.
@@ -285,7 +285,8 @@ impl Host {
     ) -> Result<(), String> {
         match frame {
             PeerFrame::Close => self.drop_session(now, slot, "the session is closed", out),
-            PeerFrame::Register { program, digest, bytes } => self.register(slot, program, digest, bytes, out),
+            PeerFrame::Register { program, digest, len } => self.register(slot, program, digest, len, out),
+            PeerFrame::Upload { program, bytes } => self.upload(slot, program, bytes, out),
             PeerFrame::Unregister { program } => self.unregister(slot, program, out),
             PeerFrame::Store { request, value, tensor } => self.store(slot, request, value, tensor, out),
             PeerFrame::Fetch { request, value } => self.fetch(slot, request, value, out),

@@ -3,7 +3,7 @@
 use super::{CallerFrame, Host, HostLink, HostOutput, LinkNumber, Open, ProgramKey, SessionSlot};
 use super::{exhausted, invalid, reply};
 use crate::peer::proto::Time;
-use crate::peer::proto::frame::{OWNER, PeerKey, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber};
+use crate::peer::proto::frame::{Digest, OWNER, PeerKey, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber};
 use crate::peer::proto::frame::{SessionId, SessionLimits, StepNumber, StepProgress, ValueId, WireError};
 use crate::peer::proto::frame::{WireErrorKind, prefix};
 use crate::peer::proto::host::step::{EarlyFrames, HostStep};
@@ -66,9 +66,18 @@ enum DialState {
 /// A program of a session.
 #[derive(Debug)]
 pub(super) struct HostProgram {
-    pub(super) key: ProgramKey,
-    pub(super) is_loaded: bool,
+    pub(super) digest: Digest,
+    pub(super) phase: ProgramPhase,
     pub(super) bytes: u64,
+}
+
+/// How far a program of a session is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ProgramPhase {
+    /// The owner was asked for the bytes.
+    Wanted,
+    Loading(ProgramKey),
+    Loaded(ProgramKey),
 }
 
 /// A value of a session.
@@ -359,6 +368,7 @@ impl Host {
             }
         }
         out.push(HostOutput::DropSession { session: slot });
+        self.release_programs(slot, session.programs, out);
         self.end_locks(now, slot, (session.owner, session.id), out);
         self.note_idle_links(now);
     }

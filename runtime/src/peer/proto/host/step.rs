@@ -1,6 +1,6 @@
 //! The steps of a host.
 
-use super::session::HostSession;
+use super::session::{HostProgram, HostSession, ProgramPhase};
 use super::{Begin, CallerFrame, Host, HostArrival, HostOutput, SessionSlot, Start, StepEnd, StepFault, StepKey};
 use super::{StepMessage, StepNumber, WorkKey, exhausted, invalid, reply};
 use crate::peer::proto::Time;
@@ -269,8 +269,9 @@ fn check_start(session: &HostSession, start: &Start, is_full: bool) -> Result<(s
     if is_full {
         return Err(exhausted("too many steps run at once"));
     }
-    let program = session.programs.get(&start.program).filter(|program| program.is_loaded);
-    let program = program.ok_or_else(|| invalid("the program is not registered at the peer"))?.key;
+    let Some(HostProgram { phase: ProgramPhase::Loaded(program), .. }) = session.programs.get(&start.program) else {
+        return Err(invalid("the program is not registered at the peer"));
+    };
     let is_stored = |value: &ValueId| session.values.get(value).is_some_and(|state: &StoredValue| state.is_stored);
     if let Some((variable, _)) = start.vars.iter().find(|(_, value)| !is_stored(value)) {
         return Err(invalid(format!("the peer has no value of variable {variable}")));
@@ -289,7 +290,7 @@ fn check_start(session: &HostSession, start: &Start, is_full: bool) -> Result<(s
             Err(WireError::new(WireErrorKind::Unavailable, message))
         }
     });
-    Ok((program, routes.collect::<Result<_, _>>()?))
+    Ok((*program, routes.collect::<Result<_, _>>()?))
 }
 
 /// Stores the assignments of a step. Returns the number of its outputs.

@@ -1,76 +1,12 @@
-//! The programs and values of the sessions of a host.
+//! The values of the sessions of a host.
 
-use super::session::{HostProgram, HostSession, StoredValue};
-use super::{CallerFrame, Host, HostOutput, ProgramKey, RequestKey, SessionSlot, WorkKey, exhausted, invalid, reply};
-use crate::peer::proto::frame::{Digest, ProgramNumber, RequestNumber, ValueId, WireError, WireErrorKind};
+use super::session::{HostSession, StoredValue};
+use super::{CallerFrame, Host, HostOutput, RequestKey, SessionSlot, WorkKey, exhausted, invalid, reply};
+use crate::peer::proto::frame::{RequestNumber, ValueId, WireError, WireErrorKind};
 use crate::peer::proto::payload::tensor_bytes;
 use anabranch_dsl::HostTensor;
-use std::sync::Arc;
 
 impl Host {
-    pub(super) fn register(
-        &mut self,
-        slot: SessionSlot,
-        program: ProgramNumber,
-        digest: Digest,
-        bytes: Arc<[u8]>,
-        out: &mut Vec<HostOutput>,
-    ) {
-        let key = ProgramKey { session: slot, program, registration: self.next_number() };
-        let work = self.work_of(self.sessions[&slot].owner);
-        let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let len = bytes.len() as u64;
-        let refusal = if session.programs.contains_key(&program) {
-            Some(invalid("the program is registered already"))
-        } else if session.programs.len() >= self.limits.programs || work >= self.limits.work {
-            Some(exhausted(format!("a session can register at most {} programs at the peer", self.limits.programs)))
-        } else if len > self.limits.program_bytes - session.program_bytes {
-            Some(exhausted("the programs of the session are larger than the peer allows"))
-        } else {
-            None
-        };
-        if let Some(error) = refusal {
-            return reply(session, CallerFrame::Refused { program, error }, out);
-        }
-        session.programs.insert(program, HostProgram { key, is_loaded: false, bytes: len });
-        session.program_bytes += len;
-        self.work.insert(WorkKey::Load(key), session.owner);
-        out.push(HostOutput::Load { key, digest, bytes });
-    }
-
-    pub(super) fn loaded(&mut self, key: ProgramKey, outcome: Result<Digest, WireError>, out: &mut Vec<HostOutput>) {
-        if self.work.remove(&WorkKey::Load(key)).is_none() {
-            return;
-        }
-        let Some(session) = self.sessions.get_mut(&key.session) else { return };
-        let program = key.program;
-        let Some(state) = session.programs.get_mut(&program).filter(|state| state.key == key) else {
-            // It was unregistered in the meantime.
-            return out.push(HostOutput::Unload { key });
-        };
-        match outcome {
-            Ok(cut) => {
-                state.is_loaded = true;
-                reply(session, CallerFrame::Registered { program, cut }, out);
-            }
-            Err(error) => {
-                session.program_bytes -= state.bytes;
-                session.programs.remove(&program);
-                reply(session, CallerFrame::Refused { program, error }, out);
-            }
-        }
-    }
-
-    pub(super) fn unregister(&mut self, slot: SessionSlot, program: ProgramNumber, out: &mut Vec<HostOutput>) {
-        let session = self.sessions.get_mut(&slot).expect("the session exists");
-        if let Some(state) = session.programs.remove(&program) {
-            session.program_bytes -= state.bytes;
-            if state.is_loaded {
-                out.push(HostOutput::Unload { key: state.key });
-            }
-        }
-    }
-
     pub(super) fn store(
         &mut self,
         slot: SessionSlot,

@@ -140,7 +140,10 @@ impl Rng {
             5 if self.below(8) == 0 => PeerFrame::Close,
             6 | 7 => {
                 let len = [0, 100, 9_000][self.below(3)];
-                PeerFrame::Register { program, digest: Digest([0; 32]), bytes: vec![0; len].into() }
+                match choice {
+                    6 => PeerFrame::Register { program, digest: Digest([self.below(4) as u8; 32]), len: len as u64 },
+                    _ => PeerFrame::Upload { program, bytes: vec![0; len].into() },
+                }
             }
             8 if self.below(8) == 0 => PeerFrame::Unregister { program },
             9 | 10 => PeerFrame::Store { request, value, tensor: self.tensor() },
@@ -555,4 +558,29 @@ fn a_commit_of_a_lost_session_is_in_doubt_until_the_session_is_back_or_the_varia
         // Of the values of the variable, only the current one is kept.
         assert_eq!(victims.host.shared_usage(), (1, 8));
     }
+}
+
+#[test]
+fn a_program_is_loaded_once_for_each_owner() {
+    let (mut victims, second) = (Victims::new(), SessionId(7));
+    open_second(&mut victims, second);
+    let (program, digest) = (ProgramNumber(3), Digest([9; 32]));
+    let register = |program| PeerFrame::Register { program, digest, len: 2 };
+    // The owner has loaded a program with this digest.
+    let known = answers(&mut victims, 0, SESSIONS[0], register(program));
+    assert_eq!(known, [CallerFrame::Registered { program, cut: Digest([0; 32]) }]);
+    // Another owner learns nothing of it, and must send the bytes.
+    assert_eq!(answers(&mut victims, 2, second, register(program)), [CallerFrame::Wanted { program }]);
+    let upload = |len: usize| PeerFrame::Upload { program, bytes: vec![1; len].into() };
+    let refused = answers(&mut victims, 2, second, upload(3));
+    assert!(matches!(refused[..], [CallerFrame::Refused { .. }]), "the length is another one: {refused:?}");
+    answers(&mut victims, 2, second, register(program));
+    assert_eq!(answers(&mut victims, 2, second, upload(2)), [], "the program is being loaded");
+    assert_eq!(victims.host.library_usage(), (2, 0));
+    // A program that no session uses stays.
+    let link = victims.links[0];
+    victims.inform_host(HostInput::LinkLost { link, reason: "lost".to_owned() });
+    assert_eq!(victims.host.library_usage(), (2, 1));
+    victims.link(0);
+    assert_eq!((victims.host.library_usage(), victims.host.usage().programs), ((2, 0), 2));
 }

@@ -7,7 +7,7 @@ use crate::peer::proto::caller::{CallerInput, LinkLoss};
 use crate::peer::proto::codec::{announce, decode, encode};
 use crate::peer::proto::frame::ValueId;
 use crate::peer::proto::frame::{
-    Hello, LinkFrame, PeerFrame, PeerKey, ProcessNumber, SessionId, StepNumber, WireFrame,
+    CallerFrame, Hello, LinkFrame, PeerFrame, PeerKey, ProcessNumber, SessionId, StepNumber, WireFrame,
 };
 use crate::peer::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot, SharedValue};
 use crate::peer::proto::{LinkNumber, Time};
@@ -270,7 +270,14 @@ impl ClusterModel {
 
     pub(super) fn inform_host(&mut self, node: usize, input: HostInput) {
         let mut out = Vec::new();
+        let registers =
+            |frame: &WireFrame| matches!(frame, WireFrame::ToPeer { frame: PeerFrame::Register { .. }, .. });
+        let is_register = matches!(&input, HostInput::Frame { frame, .. } if registers(frame));
         self.nodes[node].host.handle(self.now, input, &mut out);
+        let registered =
+            |frame: &WireFrame| matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Registered { .. }, .. });
+        let is_reply = |output: &HostOutput| matches!(output, HostOutput::Send { frame, .. } if registered(frame));
+        self.seen.reused += usize::from(is_register && out.iter().any(is_reply));
         self.check_usage(node);
         out.into_iter().for_each(|output| self.host_acts(node, output));
         self.check_counters(node);
@@ -294,6 +301,7 @@ impl ClusterModel {
             || usage.programs > limits.programs as u64 * sessions
             || usage.steps > limits.steps as u64 * sessions
             || self.nodes[node].host.shared_usage().1 > limits.shared_bytes
+            || self.nodes[node].host.library_usage().1 > limits.idle_programs + usage.work as usize
         {
             self.wrong(format!("node{node} exceeds its limits: {usage:?}"));
         }

@@ -87,7 +87,7 @@ counters! {
     Seen {
         frames, disturbances, opened, open_failures, strangers, replayed, buffered, requests, refused, begun,
         not_begun, lost_variables, committed, failed, positions, deadlines, stuck, lost_peers, lost_steps,
-        exhausted, overflows, aborts, left, increments, waited, unknown, doubts,
+        exhausted, overflows, aborts, left, increments, waited, unknown, doubts, reused,
     }
 }
 
@@ -101,6 +101,7 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
     if rng.below(3) == 0 {
         limits.value_bytes = 32;
         limits.programs = 1;
+        limits.idle_programs = 1;
         limits.steps = 2;
         limits.buffered_bytes = 2_000;
         limits.shared = 1;

@@ -142,7 +142,7 @@ impl ClusterModel {
     fn register(&mut self, node: usize) {
         let program = self.any_program();
         let n = self.user(node).peers.len() as u32;
-        let bytes: Arc<[u8]> = vec![program.0 as u8; 100 + 9_000 * self.rng.below(2)].into();
+        let bytes: Arc<[u8]> = vec![program.0 as u8; 100 + 9_000 * program.0 as usize].into();
         for process in (1..=n).map(ProcessNumber) {
             let wait = 200 + self.rng.below(2_000);
             let digest = Digest([program.0 as u8; 32]);

@@ -1,0 +1,212 @@
+//! The programs of the sessions of a host, and the library of those that are loaded.
+//!
+//! A program that is loaded stays in the library after its last session, until the library needs
+//! the space. A registration of the same program then needs neither its bytes nor another load.
+//!
+//! Invariants:
+//!
+//! - G1. Programs are found by their owner, their digest and the process that runs them. The bytes
+//!   contain the devices, the placement and the options, so these are equal, too. No owner can use,
+//!   or learn of, a program of another one.
+//! - G2. A digest is of the bytes that the owner has sent to this peer.
+//! - G3. The programs without sessions are bounded in number and bytes. Those that were used least
+//!   recently go first. Programs are shared; everything that a step changes belongs to the step.
+
+use super::session::{HostProgram, ProgramPhase};
+use super::{CallerFrame, Host, HostOutput, PeerKey, ProcessNumber, ProgramKey, ProgramNumber, SessionSlot, WorkKey};
+use super::{exhausted, invalid, reply};
+use crate::peer::proto::frame::{Digest, WireError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The owner of a program, its digest, and the process that runs it.
+type LibraryKey = (PeerKey, Digest, ProcessNumber);
+
+/// The programs of a host that are loaded or are being loaded.
+#[derive(Debug, Default)]
+pub(super) struct ProgramLibrary {
+    programs: BTreeMap<ProgramKey, LibraryProgram>,
+    by_digest: BTreeMap<LibraryKey, ProgramKey>,
+    /// Rises with each release of a program.
+    n_released: u64,
+}
+
+#[derive(Debug)]
+struct LibraryProgram {
+    key: LibraryKey,
+    bytes: u64,
+    /// The digest of the cut, once the program is loaded.
+    cut: Option<Digest>,
+    users: BTreeSet<(SessionSlot, ProgramNumber)>,
+    /// When the last user released it, in releases.
+    released: u64,
+}
+
+impl ProgramLibrary {
+    /// Returns the number and the bytes of the programs that no session uses.
+    fn idle(&self) -> (usize, u64) {
+        let idle = self.programs.values().filter(|program| program.users.is_empty());
+        idle.fold((0, 0), |(n, bytes), program| (n + 1, bytes + program.bytes))
+    }
+}
+
+impl Host {
+    pub(super) fn register(
+        &mut self,
+        slot: SessionSlot,
+        program: ProgramNumber,
+        digest: Digest,
+        len: u64,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let work = self.work_of(self.sessions[&slot].owner);
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let refusal = if session.programs.contains_key(&program) {
+            Some(invalid("the program is registered already"))
+        } else if session.programs.len() >= self.limits.programs || work >= self.limits.work {
+            Some(exhausted(format!("a session can register at most {} programs at the peer", self.limits.programs)))
+        } else if len > self.limits.program_bytes - session.program_bytes {
+            Some(exhausted("the programs of the session are larger than the peer allows"))
+        } else {
+            None
+        };
+        if let Some(error) = refusal {
+            return reply(session, CallerFrame::Refused { program, error }, out);
+        }
+        session.programs.insert(program, HostProgram { digest, phase: ProgramPhase::Wanted, bytes: len });
+        session.program_bytes += len;
+        if !self.use_loaded(slot, program, out) {
+            reply(&self.sessions[&slot], CallerFrame::Wanted { program }, out);
+        }
+    }
+
+    /// Lets a session use a program of the library. Returns whether the library has it.
+    fn use_loaded(&mut self, slot: SessionSlot, program: ProgramNumber, out: &mut Vec<HostOutput>) -> bool {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let state = session.programs.get_mut(&program).expect("the program is registered");
+        let Some(&key) = self.library.by_digest.get(&(session.owner, state.digest, session.you)) else { return false };
+        let loaded = self.library.programs.get_mut(&key).expect("the index names programs of the library");
+        loaded.users.insert((slot, program));
+        match loaded.cut {
+            None => state.phase = ProgramPhase::Loading(key),
+            Some(cut) => {
+                state.phase = ProgramPhase::Loaded(key);
+                reply(session, CallerFrame::Registered { program, cut }, out);
+            }
+        }
+        true
+    }
+
+    pub(super) fn upload(
+        &mut self,
+        slot: SessionSlot,
+        program: ProgramNumber,
+        bytes: Arc<[u8]>,
+        out: &mut Vec<HostOutput>,
+    ) {
+        let work = self.work_of(self.sessions[&slot].owner);
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        // Otherwise it was unregistered in the meantime.
+        let Some(state) = session.programs.get(&program) else { return };
+        if !matches!(state.phase, ProgramPhase::Wanted) {
+            return;
+        }
+        let error = match bytes.len() as u64 {
+            len if len != state.bytes => invalid(format!("a program of {len} bytes, not of {}", state.bytes)),
+            _ if work >= self.limits.work => exhausted("too many programs are being loaded at once"),
+            len => {
+                let key = (session.owner, state.digest, session.you);
+                if self.use_loaded(slot, program, out) {
+                    return;
+                }
+                self.next_number += 1;
+                let number = ProgramKey(self.next_number);
+                let loading = LibraryProgram { key, bytes: len, cut: None, users: BTreeSet::new(), released: 0 };
+                self.library.programs.insert(number, loading);
+                self.library.by_digest.insert(key, number);
+                self.use_loaded(slot, program, out);
+                let (owner, digest, process) = key;
+                self.work.insert(WorkKey::Load(number), owner);
+                return out.push(HostOutput::Load { key: number, process, digest, bytes });
+            }
+        };
+        session.program_bytes -= state.bytes;
+        session.programs.remove(&program);
+        reply(session, CallerFrame::Refused { program, error }, out);
+    }
+
+    pub(super) fn loaded(&mut self, key: ProgramKey, outcome: Result<Digest, WireError>, out: &mut Vec<HostOutput>) {
+        if self.work.remove(&WorkKey::Load(key)).is_none() {
+            return;
+        }
+        let loaded = self.library.programs.get_mut(&key).expect("a program that is being loaded is in the library");
+        loaded.cut = outcome.as_ref().ok().copied();
+        let users: Vec<_> = loaded.users.iter().copied().collect();
+        if outcome.is_err() {
+            let key = self.library.programs.remove(&key).expect("the program is in the library").key;
+            self.library.by_digest.remove(&key);
+        }
+        for (slot, program) in users {
+            let session = self.sessions.get_mut(&slot).expect("users are sessions that exist");
+            let state = session.programs.get_mut(&program).expect("users have the program");
+            let frame = match &outcome {
+                Ok(cut) => {
+                    state.phase = ProgramPhase::Loaded(key);
+                    CallerFrame::Registered { program, cut: *cut }
+                }
+                Err(error) => {
+                    session.program_bytes -= state.bytes;
+                    session.programs.remove(&program);
+                    CallerFrame::Refused { program, error: error.clone() }
+                }
+            };
+            reply(session, frame, out);
+        }
+        self.drop_idle_programs(out);
+    }
+
+    pub(super) fn unregister(&mut self, slot: SessionSlot, program: ProgramNumber, out: &mut Vec<HostOutput>) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        if let Some(state) = session.programs.remove(&program) {
+            session.program_bytes -= state.bytes;
+            self.release_programs(slot, [(program, state)], out);
+        }
+    }
+
+    /// Notes that a session uses programs no more.
+    pub(super) fn release_programs(
+        &mut self,
+        slot: SessionSlot,
+        programs: impl IntoIterator<Item = (ProgramNumber, HostProgram)>,
+        out: &mut Vec<HostOutput>,
+    ) {
+        for (program, state) in programs {
+            let (ProgramPhase::Loading(key) | ProgramPhase::Loaded(key)) = state.phase else { continue };
+            let library = &mut self.library;
+            library.n_released += 1;
+            let released = library.programs.get_mut(&key).expect("programs in use are in the library");
+            released.users.remove(&(slot, program));
+            released.released = library.n_released;
+        }
+        self.drop_idle_programs(out);
+    }
+
+    fn drop_idle_programs(&mut self, out: &mut Vec<HostOutput>) {
+        let (mut n, mut bytes) = self.library.idle();
+        while n > self.limits.idle_programs || bytes > self.limits.idle_program_bytes {
+            let programs = self.library.programs.iter();
+            // Loads end, and then the program can be dropped.
+            let idle = programs.filter(|(_, program)| program.users.is_empty() && program.cut.is_some());
+            let Some((&key, _)) = idle.min_by_key(|(_, program)| program.released) else { return };
+            let dropped = self.library.programs.remove(&key).expect("the program is in the library");
+            self.library.by_digest.remove(&dropped.key);
+            (n, bytes) = (n - 1, bytes - dropped.bytes);
+            out.push(HostOutput::Unload { key });
+        }
+    }
+
+    /// Returns the number of programs in the library, and how many of them no session uses.
+    pub(crate) fn library_usage(&self) -> (usize, usize) {
+        (self.library.programs.len(), self.library.idle().0)
+    }
+}
