@@ -1,7 +1,7 @@
 //! Sessions with peers. The peers are in the process of the test, with sockets of their own; what
 //! takes other processes is in `peer_processes/`.
 
-use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, Profile};
+use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
 use anabranch::prelude::*;
 use anabranch::{Diagnostic, ErrorKind, Session, SessionBuilder};
 use std::sync::{Arc, Mutex};
@@ -318,5 +318,38 @@ fn a_call_that_waits_for_a_shared_variable_can_be_ended() -> Result<(), Diagnost
     // The wait that was ended is over at the peer, too.
     step.call(())?;
     assert_eq!((waiting.get(&m)?.item(), kinds.lock().expect("no print panics").len()), (8, 2));
+    Ok(())
+}
+
+#[test]
+fn a_peer_loads_a_program_once_for_all_sessions_of_an_owner() -> Result<(), Diagnostic> {
+    let (key, other) = (NodeKey::generate()?, NodeKey::generate()?);
+    let listen = "127.0.0.1:0".parse().expect("this is an address");
+    let options = PeerOptions::new(NodeKey::generate()?).listen(listen).profile(Profile::Loopback);
+    let peer = Peer::serve(options.allow(key.id()).allow(other.id()))?;
+    let status = || PeerStatus::ask(&key, &peer.address(), Profile::Loopback, std::time::Duration::from_secs(10));
+    let call = |key: &NodeKey| {
+        let session = session_with(key.clone(), [&peer]).build()?;
+        let v = on("/peer:0/cpu:0", || Var::<f32>::new("v", 1.0));
+        let own = v.clone();
+        let f = session.function(move |x: Tensor| {
+            own.set(own.get() + x);
+            on("/peer:0/cpu:0", || own.get() * 3.0)
+        })?;
+        assert_eq!(f.call(1.0)?, 6.0);
+        assert_eq!(session.get(&v)?.item(), 2.0);
+        Ok::<_, Diagnostic>((session, f))
+    };
+    let first = call(&key)?;
+    let second = call(&key)?;
+    let now = status()?;
+    assert_eq!((now.programs, now.loaded_programs), (2, (1, 0)), "both sessions use one program");
+    let third = call(&other)?;
+    let now = status()?;
+    assert_eq!((now.programs, now.loaded_programs), (3, (2, 0)), "another owner has its own");
+    drop((first, second, third));
+    assert!(status()?.loaded_programs.0 == 2, "programs stay for later sessions");
+    call(&key)?;
+    assert_eq!(status()?.loaded_programs.0, 2);
     Ok(())
 }

@@ -48,6 +48,7 @@ pub use gpu::{GpuAdapter, gpu_adapters};
 #[cfg(feature = "peers")]
 pub mod peers {
     pub use crate::peer::{JoinToken, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
+    pub use crate::peer::{QueueStatus, SharedStatus};
 }
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;

@@ -148,6 +148,10 @@ fn a_lock_of_a_killed_process_is_given_up() {
             assert!(holder.ended().is_none(), "the process has ended: {}{}", holder.output(), holder.errors());
             test.status(&peer).steps == 1
         });
+        let shared = test.status(&peer).shared;
+        assert_eq!((shared.len(), shared[0].name.as_str(), shared[0].commits), (1, "n", 1));
+        let holder_key = test.key.id().to_string();
+        assert!(shared[0].locked_by.len() == 1 && holder_key.starts_with(&shared[0].locked_by[0]), "{shared:?}");
         let add = session.function(|| n.set(n.get() + 1)).expect("the function can be traced");
         let waited = add.call_timeout(Duration::from_millis(100), ()).expect_err("the counter is locked");
         assert!(waited.to_string().contains("waited for the shared variables `n`"), "{waited}");

@@ -126,6 +126,12 @@ impl Mailbox {
         self.step.wake();
     }
 
+    /// Returns the number of arrivals that the step has not handled.
+    #[cfg(feature = "peers")]
+    pub(crate) fn len(&self) -> usize {
+        self.arrivals().len()
+    }
+
     /// Returns the next arrival.
     pub(crate) fn pop(&self) -> Option<Arrival> {
         self.arrivals().pop_front()
@@ -156,6 +162,15 @@ impl StepInbox {
         match self {
             StepInbox::Closed(waiting) => waiting.push(arrival),
             StepInbox::Open(mailbox) => mailbox.push(arrival),
+        }
+    }
+
+    /// Returns the number of arrivals that the step has not handled.
+    #[cfg(feature = "peers")]
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            StepInbox::Closed(waiting) => waiting.len(),
+            StepInbox::Open(mailbox) => mailbox.len(),
         }
     }
 

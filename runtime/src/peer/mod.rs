@@ -51,7 +51,7 @@ mod workers;
 pub use address::PeerAddress;
 pub(crate) use cluster::ClusterOptions;
 pub use net::{JoinToken, NodeId, NodeKey, Profile};
-pub use serve::{Peer, PeerOptions, PeerStatus};
+pub use serve::{Peer, PeerOptions, PeerStatus, QueueStatus, SharedStatus};
 pub(crate) use session::RemoteDevices;
 #[cfg(feature = "testing")]
 pub use {net::BareQuic, proto::hostile::fuzz_frame};

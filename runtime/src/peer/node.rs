@@ -14,7 +14,7 @@ use super::cluster::PeerCluster;
 use super::net::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Destination, announce, decode, encode};
-use super::proto::frame::{Hello, LinkFrame, PeerKey, StatusReport, WireFrame};
+use super::proto::frame::{Hello, LinkFrame, LinkQueue, PeerKey, StatusReport, WireFrame};
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
@@ -25,6 +25,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+/// The maximum number of links in a report.
+const MAX_REPORTED_LINKS: usize = 32;
 
 /// The code with which a process closes links that are not needed or broke the protocol.
 const CLOSED_BY_PROTOCOL: CloseCode = CloseCode(256);
@@ -153,6 +156,22 @@ impl Node {
         links.iter().map(|link| link.stats().received_body_bytes).sum()
     }
 
+    /// Adds to a report what waits in the queues of this process.
+    fn with_queues(&self, report: StatusReport) -> StatusReport {
+        let links: Vec<Link> = lock(&self.links).values().take(MAX_REPORTED_LINKS).cloned().collect();
+        let queue = |link: &Link| {
+            let stats = link.stats();
+            LinkQueue {
+                node: key_of(&link.node()),
+                frame_bytes: stats.queued_bytes as u64,
+                bodies: stats.queued_bodies as u64,
+                body_bytes: stats.queued_body_bytes,
+            }
+        };
+        let arrivals = self.server().map_or(0, |server| server.arrivals() as u64);
+        StatusReport { arrivals, queues: links.iter().map(queue).collect(), ..report }
+    }
+
     /// Sends a frame on a link, unless the link is lost.
     pub(super) fn send(&self, number: LinkNumber, frame: WireFrame) {
         if let Some(link) = self.link(number) {
@@ -192,6 +211,9 @@ impl Node {
 
     fn on_output(self: &Arc<Node>, output: HostOutput, inputs: &mut VecDeque<HostInput>) {
         match output {
+            HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::StatusReport(report)) } => {
+                self.send(link, WireFrame::Link(LinkFrame::StatusReport(self.with_queues(report))));
+            }
             HostOutput::Send { link, frame } => self.send(link, frame),
             HostOutput::CloseLink { link, reason } => self.close_link(link, &reason),
             HostOutput::Greeted { link, node, hello } => {

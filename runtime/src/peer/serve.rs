@@ -280,14 +280,26 @@ pub struct PeerStatus {
     pub devices: Vec<String>,
     /// The sessions that are open, of all owners.
     pub sessions: u64,
-    /// The programs that are loaded.
+    /// The programs of these sessions.
     pub programs: u64,
+    /// The programs that are loaded, and those of them that no session uses. They are kept in case
+    /// a session of the same owner registers them again.
+    pub loaded_programs: (u64, u64),
     /// The values of variables, and their bytes.
     pub values: (u64, u64),
     /// The steps in flight.
     pub steps: u64,
     /// Bytes of messages that wait for their step to begin.
     pub buffered_bytes: u64,
+    /// The number of steps for which messages wait until they begin.
+    pub waiting_steps: u64,
+    /// The number of messages that have arrived for steps in flight, and that these have not
+    /// handled.
+    pub waiting_messages: u64,
+    /// The first shared variables, by name.
+    pub shared: Vec<SharedStatus>,
+    /// What waits to be sent to each node that is connected.
+    pub queues: Vec<QueueStatus>,
     /// The steps of the asking node's sessions: their numbers, the operations that they have begun,
     /// and whether an operation is running. Otherwise the step waits for messages.
     pub own_steps: Vec<(u64, u64, bool)>,
@@ -295,6 +307,39 @@ pub struct PeerStatus {
     pub round_trip: Duration,
     /// The packets sent on the link, and those that were lost.
     pub packets: (u64, u64),
+}
+
+/// The state of a shared variable at a peer.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SharedStatus {
+    /// The name.
+    pub name: String,
+    /// The type.
+    pub ty: String,
+    /// The bytes of the value.
+    pub bytes: u64,
+    /// How often it was assigned.
+    pub commits: u64,
+    /// The first digits of the keys of the nodes whose calls have locked it. Calls that only read
+    /// it share a lock.
+    pub locked_by: Vec<String>,
+    /// The number of calls that wait for a lock.
+    pub waiting: u32,
+    /// Whether it is unknown if a commit has happened. Then nobody can read the variable.
+    pub is_in_doubt: bool,
+}
+
+/// What waits to be sent to a node.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct QueueStatus {
+    /// The first digits of the node's key.
+    pub node: String,
+    /// The bytes of small messages.
+    pub message_bytes: u64,
+    /// The number of large values, and their bytes.
+    pub values: (u64, u64),
 }
 
 impl PeerStatus {
@@ -322,16 +367,35 @@ impl PeerStatus {
             let message = format!("the peer {address} does not answer");
             Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
         })?;
-        let StatusReport { usage, steps, .. } = report;
+        let StatusReport { usage, steps, shared, library, arrivals, queues } = report;
+        let shared = shared.into_iter().map(|entry| SharedStatus {
+            name: entry.name,
+            ty: entry.ty,
+            bytes: entry.bytes,
+            commits: entry.commits,
+            locked_by: entry.holders.iter().map(ToString::to_string).collect(),
+            waiting: entry.waiting,
+            is_in_doubt: entry.is_in_doubt,
+        });
+        let queues = queues.into_iter().map(|queue| QueueStatus {
+            node: queue.node.to_string(),
+            message_bytes: queue.frame_bytes,
+            values: (queue.bodies, queue.body_bytes),
+        });
         let stats = link.stats();
         Ok(PeerStatus {
             name: hello.name,
             devices: hello.devices.iter().map(|device| format!("/{}:{}", device.kind, device.index)).collect(),
             sessions: usage.sessions,
             programs: usage.programs,
+            loaded_programs: library,
             values: (usage.values, usage.value_bytes),
             steps: usage.steps,
             buffered_bytes: usage.buffered_bytes,
+            waiting_steps: usage.early_steps,
+            waiting_messages: arrivals,
+            shared: shared.collect(),
+            queues: queues.collect(),
             own_steps: steps.iter().map(|(_, step)| (step.step.0, step.done, step.is_busy)).collect(),
             round_trip: stats.rtt,
             packets: (stats.sent_packets, stats.lost_packets),
@@ -342,12 +406,24 @@ impl PeerStatus {
 impl fmt::Display for PeerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.name, self.devices.join(", "))?;
-        writeln!(f, "  sessions {}, programs {}, steps in flight {}", self.sessions, self.programs, self.steps)?;
+        let (loaded, idle) = self.loaded_programs;
+        writeln!(f, "  sessions {}, programs {} ({loaded} loaded, {idle} idle)", self.sessions, self.programs)?;
+        writeln!(f, "  values {} ({} bytes), shared variables {}", self.values.0, self.values.1, self.shared.len())?;
         writeln!(
             f,
-            "  values {} ({} bytes), waiting messages {} bytes",
-            self.values.0, self.values.1, self.buffered_bytes
+            "  steps in flight {}, with {} messages to handle; {} steps to begin, with {} bytes of messages",
+            self.steps, self.waiting_messages, self.waiting_steps, self.buffered_bytes
         )?;
+        for SharedStatus { name, ty, bytes, commits, locked_by, waiting, is_in_doubt } in &self.shared {
+            write!(f, "  shared `{name}` {ty}: {bytes} bytes, assigned {commits} times")?;
+            if !locked_by.is_empty() || *waiting > 0 {
+                write!(f, ", locked by {}, {waiting} calls wait", locked_by.join(" and "))?;
+            }
+            writeln!(f, "{}", if *is_in_doubt { ", in doubt" } else { "" })?;
+        }
+        for QueueStatus { node, message_bytes, values: (n, bytes) } in &self.queues {
+            writeln!(f, "  to {node}: {message_bytes} bytes of messages and {n} values ({bytes} bytes) wait")?;
+        }
         for (step, begun, is_busy) in &self.own_steps {
             let does = if *is_busy { "runs an operation" } else { "waits for messages" };
             writeln!(f, "  step {step} {does}, after {begun} operations")?;

@@ -284,6 +284,12 @@ impl Server {
         self.node.upgrade()
     }
 
+    /// Returns the number of arrivals that running steps have not handled.
+    pub(super) fn arrivals(&self) -> usize {
+        let steps: Vec<Arc<RunningStep>> = lock(&self.state).steps.values().cloned().collect();
+        steps.iter().map(|step| lock(&step.inbox).len()).sum()
+    }
+
     /// Returns the progress of all running steps. `received` counts bytes of bodies that arrive.
     pub(super) fn progress(&self, received: u64) -> Vec<HostInput> {
         let state = lock(&self.state);

@@ -80,6 +80,9 @@ pub(crate) struct LinkStats {
     pub(crate) received_body_bytes: u64,
     /// Bytes of frames that wait to be sent.
     pub(crate) queued_bytes: usize,
+    /// Bodies that wait to be sent or are being sent, and their bytes.
+    pub(crate) queued_bodies: usize,
+    pub(crate) queued_body_bytes: u64,
 }
 
 /// A connection to another node. A clone is the same link.
@@ -334,6 +337,7 @@ impl Link {
     /// Returns counters of the link.
     pub(crate) fn stats(&self) -> LinkStats {
         let stats = self.0.connection.stats();
+        let (queued_bodies, queued_body_bytes) = lock(&self.0.body_queue).depth();
         let outbox = lock(&self.0.outbox);
         LinkStats {
             rtt: stats.path.rtt,
@@ -349,6 +353,8 @@ impl Link {
             received_body_bytes: lock(&self.0.incoming).received_bytes(),
             received_frames: self.0.received_frames.load(Ordering::Relaxed),
             queued_bytes: outbox.queued_bytes,
+            queued_bodies,
+            queued_body_bytes,
         }
     }
 

@@ -23,7 +23,7 @@
 //! | [`MAX_STEPS`] | steps of a heartbeat or a report |
 //! | [`MAX_SHARED`], [`MAX_LOCKS`] | shared variables of a lock, and locks of a renewal |
 //! | [`MAX_SHARED_NAME`], [`MAX_SHARED_TYPE`] | bytes of the name and of the type of a shared variable |
-//! | [`MAX_ENTRIES`] | shared variables of a report, and holders of one |
+//! | [`MAX_ENTRIES`] | shared variables and links of a report, and holders of a variable |
 
 use super::frame::{CallerFrame, LinkFrame, MAX_LABELS, MAX_SHARED_NAME, MAX_SHARED_TYPE, MAX_TEXT, WireFrame};
 use super::frame::{PartMessage, PeerFrame, SessionId, StepFault, StepMessage, WireError};
@@ -185,6 +185,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
         WireFrame::Link(LinkFrame::StatusReport(report)) => {
             within("steps", report.steps.len(), MAX_STEPS)?;
             within("shared variables", report.shared.len(), MAX_ENTRIES)?;
+            within("links", report.queues.len(), MAX_ENTRIES)?;
             report.shared.iter().try_for_each(|entry| {
                 within("bytes of a name", entry.name.len(), MAX_SHARED_NAME)?;
                 within("bytes of a type", entry.ty.len(), MAX_SHARED_TYPE)?;

@@ -148,6 +148,21 @@ pub(crate) struct StatusReport {
     pub(crate) steps: Vec<(SessionId, StepProgress)>,
     /// The first shared variables, by name.
     pub(crate) shared: Vec<SharedEntry>,
+    /// The programs that are loaded, and those of them that no session uses.
+    pub(crate) library: (u64, u64),
+    /// The number of messages that have arrived for running steps, and that these have not handled.
+    pub(crate) arrivals: u64,
+    /// What waits to be sent on the first links.
+    pub(crate) queues: Vec<LinkQueue>,
+}
+
+/// What waits to be sent on a link.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LinkQueue {
+    pub(crate) node: PeerKey,
+    pub(crate) frame_bytes: u64,
+    pub(crate) bodies: u64,
+    pub(crate) body_bytes: u64,
 }
 
 /// A shared variable of a peer.
@@ -174,7 +189,8 @@ pub(crate) struct Usage {
     pub(crate) program_bytes: u64,
     pub(crate) values: u64,
     pub(crate) value_bytes: u64,
-    /// Bytes of frames that wait for their step to begin.
+    /// Steps for which frames wait until they begin, and the bytes of these frames.
+    pub(crate) early_steps: u64,
     pub(crate) buffered_bytes: u64,
     /// Bytes of payloads that are being received.
     pub(crate) incoming_bytes: u64,

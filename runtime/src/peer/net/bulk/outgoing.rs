@@ -112,6 +112,12 @@ pub(in super::super) struct BodyQueue {
 }
 
 impl BodyQueue {
+    /// Returns the number of bodies that are not sent as a whole, and their bytes.
+    pub(in super::super) fn depth(&self) -> (usize, u64) {
+        let bodies = self.waiting.iter().chain(&self.begun);
+        bodies.fold((0, 0), |(n, bytes), body| (n + 1, bytes + body.body.len() as u64))
+    }
+
     pub(in super::super) fn new(greeting: &Greeting, send_limit: u64) -> BodyQueue {
         BodyQueue {
             waiting: BinaryHeap::new(),

@@ -1,9 +1,7 @@
 //! The events of a host, and the actions that it requests.
 
 use super::SharedValue;
-use crate::peer::proto::frame::{
-    Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame,
-};
+use crate::peer::proto::frame::{Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame};
 use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;

@@ -136,6 +136,7 @@ impl Host {
             usage.program_bytes += session.program_bytes;
             usage.values += session.values.len() as u64;
             usage.value_bytes += session.value_bytes;
+            usage.early_steps += session.early.len() as u64;
             usage.buffered_bytes += session.buffered_bytes;
             usage.steps += session.steps.len() as u64;
         }
@@ -308,10 +309,19 @@ impl Host {
         Ok(())
     }
 
+    /// Reports what the host holds. The process adds its queues.
     fn status(&self, node: PeerKey) -> StatusReport {
         let own = self.sessions.values().filter(|session| session.owner == node);
         let steps = own.flat_map(|session| session.progress().into_iter().map(|step| (session.id, step)));
-        StatusReport { usage: self.usage(), steps: steps.take(MAX_STEPS).collect(), shared: self.shared.report() }
+        let (loaded, idle) = self.library_usage();
+        StatusReport {
+            usage: self.usage(),
+            steps: steps.take(MAX_STEPS).collect(),
+            shared: self.shared.report(),
+            library: (loaded as u64, idle as u64),
+            arrivals: 0,
+            queues: Vec::new(),
+        }
     }
 
     fn link_lost(&mut self, now: Time, link: LinkNumber, reason: &str, out: &mut Vec<HostOutput>) {
