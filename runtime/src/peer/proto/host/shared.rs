@@ -55,6 +55,8 @@ struct SharedVar {
     value: NumberedValue,
     commits: u64,
     is_in_doubt: bool,
+    /// The number of locks that only read it, and whether one assigns it.
+    locked: (usize, bool),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,8 +100,34 @@ struct DoubtfulCommit {
 impl SharedStore {
     /// Returns whether a variable is locked in a way that excludes another use.
     fn is_locked(&self, name: &str, to_assign: bool) -> bool {
-        let mut uses = self.locks.values().flat_map(|lock| &lock.uses);
-        uses.any(|(locked, is_assigned)| locked == name && (to_assign || *is_assigned))
+        let locked = self.vars.get(name).map(|var| var.locked);
+        locked.is_some_and(|(readers, is_assigned)| is_assigned || (to_assign && readers > 0))
+    }
+
+    fn insert_lock(&mut self, key: LockKey, lock: SharedLock) {
+        for (name, is_assigned) in &lock.uses {
+            let (readers, is_exclusive) = &mut self.vars.get_mut(name).expect("a locked variable exists").locked;
+            *is_exclusive |= *is_assigned;
+            *readers += usize::from(!is_assigned);
+        }
+        self.locks.insert(key, lock);
+    }
+
+    fn remove_lock(&mut self, key: LockKey) -> Option<SharedLock> {
+        let lock = self.locks.remove(&key)?;
+        for (name, is_assigned) in &lock.uses {
+            let (readers, is_exclusive) = &mut self.vars.get_mut(name).expect("a locked variable exists").locked;
+            *is_exclusive &= !is_assigned;
+            *readers -= usize::from(!is_assigned);
+        }
+        Some(lock)
+    }
+
+    /// Removes the locks for which `is_over` holds.
+    fn remove_locks(&mut self, is_over: impl Fn(&LockKey, &SharedLock) -> bool) -> Vec<(LockKey, SharedLock)> {
+        let over = self.locks.iter().filter(|(key, lock)| is_over(key, lock));
+        let over: Vec<LockKey> = over.map(|(key, _)| *key).collect();
+        over.into_iter().filter_map(|key| Some((key, self.remove_lock(key)?))).collect()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Time> {
@@ -263,7 +291,7 @@ impl Host {
                     let uses = uses.into_iter().map(|shared| (shared.name, shared.is_assigned)).collect();
                     let until = now + session.failure_timeout;
                     let lock = SharedLock { owner: session.owner, uses, until, prepared: None };
-                    self.shared.locks.insert(key, lock);
+                    self.shared.insert_lock(key, lock);
                     CallerFrame::Acquired { request }
                 }
                 Err(error) => CallerFrame::RequestFailed { request, error },
@@ -325,7 +353,10 @@ impl Host {
                 out.push(HostOutput::ShareValue { session: slot, value: from, to });
                 shared.bytes += bytes;
                 let value = NumberedValue { value: to, bytes };
-                shared.vars.insert(name.clone(), SharedVar { ty: ty.clone(), value, commits: 0, is_in_doubt: false });
+                shared.vars.insert(
+                    name.clone(),
+                    SharedVar { ty: ty.clone(), value, commits: 0, is_in_doubt: false, locked: (0, false) },
+                );
             }
             let NumberedValue { value: from, bytes } = shared.vars[name].value;
             session.values.insert(*value, StoredValue { bytes, is_stored: true });
@@ -413,7 +444,7 @@ impl Host {
         let is_prepared = self.shared.locks.get(&key).is_some_and(|lock| lock.prepared.is_some());
         let is_done = match is_prepared {
             true => {
-                let held = self.shared.locks.remove(&key).expect("the lock is prepared");
+                let held = self.shared.remove_lock(key).expect("the lock is prepared");
                 let values = held.prepared.expect("the lock is prepared").values;
                 match commits {
                     true => self.shared.commit(values, out),
@@ -439,7 +470,7 @@ impl Host {
             reply(&self.sessions[&slot], frame, out);
         }
         if self.shared.locks.get(&key).is_some_and(|held| held.prepared.is_none()) {
-            self.shared.locks.remove(&key);
+            self.shared.remove_lock(key);
         }
         self.grant_locks(now, out);
     }
@@ -454,8 +485,7 @@ impl Host {
     ) {
         let shared = &mut self.shared;
         shared.waiting.retain(|waiting| waiting.key.session != slot);
-        let ended: Vec<(LockKey, SharedLock)> = shared.locks.extract_if(.., |key, _| key.session == slot).collect();
-        for (LockKey { lock, .. }, held) in ended {
+        for (LockKey { lock, .. }, held) in shared.remove_locks(|key, _| key.session == slot) {
             let Some(PreparedCommit { is_alone, values }) = held.prepared else { continue };
             if is_alone || values.is_empty() {
                 shared.drop_values(values.into_iter().map(|(_, value)| value), out);
@@ -471,9 +501,8 @@ impl Host {
 
     /// Ends the locks that were not renewed.
     pub(super) fn expire_locks(&mut self, now: Time, out: &mut Vec<HostOutput>) {
-        let n = self.shared.locks.len();
-        self.shared.locks.retain(|_, lock| lock.prepared.is_some() || lock.until > now);
-        if self.shared.locks.len() < n {
+        let expired = self.shared.remove_locks(|_, lock| lock.prepared.is_none() && lock.until <= now);
+        if !expired.is_empty() {
             self.grant_locks(now, out);
         }
     }
