@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The maximum bytes of the name of a shared variable.
+#[doc(hidden)]
 pub const MAX_SHARED_NAME: usize = 128;
 
 /// A variable whose element type is known at run time. Cloning returns another handle of the same

@@ -117,10 +117,13 @@ fn holding() {
 
 /// Starts a process with a session at a peer.
 fn start(test: &ProcessTest, peer: &PeerProcess, program: &str) -> Process {
-    test.key.save(test.path("session.key")).expect("the folder can be written");
+    let key = test.path("session.key");
+    if !key.exists() {
+        test.key.save(&key).expect("the folder can be written");
+    }
     let mut command = Command::new(std::env::current_exe().expect("the system names this program"));
     command.args(["--ignored", "--exact", program]).env("ANABRANCH_PEERS", peer.address.to_string());
-    test.start(command.env("ANABRANCH_NODE_KEY", test.path("session.key")))
+    test.start(command.env("ANABRANCH_NODE_KEY", key))
 }
 
 #[test]

@@ -216,6 +216,12 @@ impl Host {
         [self.shared.locks.len(), self.shared.waiting.len(), self.shared.doubts.len()]
     }
 
+    /// Returns the number of commits of a session that are in doubt.
+    #[cfg(test)]
+    pub(crate) fn doubts_of(&self, session: SessionId) -> usize {
+        self.shared.doubts.iter().filter(|doubt| doubt.session == session).count()
+    }
+
     /// Returns the number of shared variables and the bytes of their values.
     pub(crate) fn shared_usage(&self) -> (usize, u64) {
         (self.shared.vars.len(), self.shared.bytes)

@@ -13,7 +13,7 @@
 //! - a message is delivered once, to the step and the incarnation that it was sent to;
 //! - no process accuses another of breaking the protocol, and none exceeds its limits;
 //! - a session that was quiet for some time has exactly the values at its peers that its owner
-//!   knows, and each fetch yields the value that was committed;
+//!   knows, no commit of it is in doubt there, and each fetch yields the value that was committed;
 //! - no increment of a counter that sessions share is lost or done twice (`counters.rs`);
 //! - when all sessions are closed or dead, no process holds anything;
 //! - the same seed yields the same frames at the same times.

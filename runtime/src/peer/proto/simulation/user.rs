@@ -409,6 +409,9 @@ impl ClusterModel {
             if self.is_up(node, link) && held.as_ref() != Some(&known) {
                 self.wrong(format!("node{peer} holds {held:?}, not {known:?}"));
             }
+            if self.is_up(node, link) && self.nodes[peer].host.doubts_of(id) > 0 {
+                self.wrong(format!("node{peer} was not told of a decision of node{node}"));
+            }
         }
         self.close_session(node);
     }
