@@ -5,6 +5,7 @@ use anabranch::Session;
 use anabranch::peers::{NodeKey, Profile};
 use anabranch::prelude::*;
 use std::process::Command;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -184,5 +185,47 @@ fn a_shared_variable_of_a_peer_that_was_started_again_must_be_set() {
         session.set(&n, 7i64).expect("the peer runs");
         add.call(()).expect("the peer runs");
         assert_eq!(session.get(&n).expect("the peer runs").item(), 8);
+    });
+}
+
+#[test]
+fn a_peer_killed_during_commits_leaves_an_outcome_that_is_known_or_reported_as_unknown() {
+    bounded("killed_committer", |test| {
+        let mut peers = [test.peer("a"), test.peer("b")];
+        let session = test.session(&peers);
+        let at = |peer: usize| {
+            let device = format!("/peer:{peer}/cpu:0");
+            Var::<i64>::new("n", 0i64).on(device.as_str()).share_as("n")
+        };
+        let (a, b) = (at(0), at(1));
+        let both = session.function(|| {
+            a.set(a.get() + 1);
+            b.set(b.get() + 1);
+        });
+        let both = both.expect("the function can be traced");
+        for round in 0..4 {
+            let before = session.get(&a).expect("the peer runs").item();
+            let done = AtomicI64::new(0);
+            let error = thread::scope(|scope| {
+                scope.spawn(|| {
+                    until("some steps are done", || done.load(Ordering::Relaxed) > round);
+                    peers[1].process.kill();
+                });
+                loop {
+                    match both.call(()) {
+                        Ok(()) => done.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => break error.to_string(),
+                    };
+                }
+            });
+            // Its peer runs, so its value is known.
+            let half = session.get(&a).expect("the peer runs").item() - before - done.load(Ordering::Relaxed);
+            let is_told = error.contains("it is unknown whether") || error.contains("have changed");
+            assert!(half == 0 || (half == 1 && is_told), "{half} more steps than are known: {error}");
+            test.restart(&mut peers[1]);
+            until("the session can set the variable", || session.set(&b, 0i64).is_ok());
+            both.call(()).expect("the peers run");
+            assert_eq!(session.get(&b).expect("the peer runs").item(), 1);
+        }
     });
 }

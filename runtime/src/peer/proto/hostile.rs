@@ -320,7 +320,7 @@ impl Victims {
             && vars <= LIMITS.shared
             && bytes <= LIMITS.shared_bytes
             && (locks + waiting) as u64 <= n * LIMITS.steps as u64
-            && doubts <= vars
+            && doubts <= LIMITS.shared
             && self.host.library_usage().1 <= LIMITS.idle_programs + usage.work as usize;
         assert!(within, "{usage:?}, {vars} shared variables with {bytes} bytes, {locks} locks, {waiting} waiting");
     }

@@ -141,25 +141,27 @@ impl SharedStore {
         }
     }
 
-    /// Puts new values into effect.
-    fn commit(&mut self, values: Vec<(String, NumberedValue)>, out: &mut Vec<HostOutput>) {
+    /// Puts new values into effect. The first `n_earlier` doubts are of commits before this one, so
+    /// their values do not count any more.
+    fn commit(&mut self, values: Vec<(String, NumberedValue)>, n_earlier: usize, out: &mut Vec<HostOutput>) {
         for (name, new) in values {
             let var = self.vars.get_mut(&name).expect("a shared variable is never removed");
             let old = std::mem::replace(&mut var.value, new);
             var.commits += 1;
-            if std::mem::take(&mut var.is_in_doubt) {
-                // The value that it may have had does not count any more.
-                let doubtful: Vec<NumberedValue> = self
-                    .doubts
-                    .iter_mut()
-                    .flat_map(|doubt| doubt.values.extract_if(.., |(of, _)| *of == name))
-                    .map(|(_, value)| value)
-                    .collect();
-                self.doubts.retain(|doubt| !doubt.values.is_empty());
-                self.drop_values(doubtful, out);
-            }
-            self.drop_values([old], out);
+            let earlier = self.doubts[..n_earlier].iter_mut();
+            let superseded = earlier.flat_map(|doubt| doubt.values.extract_if(.., |(of, _)| *of == name));
+            let superseded: Vec<NumberedValue> = superseded.map(|(_, value)| value).collect();
+            self.drop_values(superseded.into_iter().chain([old]), out);
+            self.settle_doubt(&name);
         }
+        self.doubts.retain(|doubt| !doubt.values.is_empty());
+    }
+
+    /// Notes whether a commit of a variable is still in doubt.
+    fn settle_doubt(&mut self, name: &str) {
+        let mut doubtful = self.doubts.iter().flat_map(|doubt| &doubt.values);
+        let is_in_doubt = doubtful.any(|(of, _)| of == name);
+        self.vars.get_mut(name).expect("a shared variable is never removed").is_in_doubt = is_in_doubt;
     }
 
     /// Ends a commit in doubt. Returns whether there was one.
@@ -173,15 +175,22 @@ impl SharedStore {
     ) -> bool {
         let is_it = |doubt: &DoubtfulCommit| (doubt.owner, doubt.session, doubt.lock) == (owner, session, lock);
         let Some(at) = self.doubts.iter().position(is_it) else { return false };
-        let doubt = self.doubts.remove(at);
-        for (name, _) in &doubt.values {
-            self.vars.get_mut(name).expect("a shared variable is never removed").is_in_doubt = false;
+        let values = self.doubts.remove(at).values;
+        if commits {
+            self.commit(values, at, out);
+            return true;
         }
-        match commits {
-            true => self.commit(doubt.values, out),
-            false => self.drop_values(doubt.values.into_iter().map(|(_, value)| value), out),
+        for (name, value) in values {
+            self.drop_values([value], out);
+            self.settle_doubt(&name);
         }
         true
+    }
+
+    /// Returns the number of commits at several peers that are in doubt or may come to be.
+    fn n_doubtful(&self) -> usize {
+        let prepared = self.locks.values().filter_map(|lock| lock.prepared.as_ref());
+        self.doubts.len() + prepared.filter(|prepared| !prepared.is_alone).count()
     }
 
     /// Returns the state of the first variables.
@@ -405,9 +414,13 @@ impl Host {
         out: &mut Vec<HostOutput>,
     ) -> Result<(), WireError> {
         let session = &self.sessions[&slot];
+        let n_doubtful = self.shared.n_doubtful();
         let held = self.shared.locks.get_mut(&LockKey { session: slot, lock }).ok_or_else(expired)?;
         if held.prepared.is_some() {
             return Err(invalid("the lock is prepared already"));
+        }
+        if !is_alone && n_doubtful >= self.limits.shared {
+            return Err(exhausted("too many commits at several peers are in doubt"));
         }
         let mut named = BTreeMap::new();
         let mut bytes = 0u64;
@@ -453,7 +466,10 @@ impl Host {
                 let held = self.shared.remove_lock(key).expect("the lock is prepared");
                 let values = held.prepared.expect("the lock is prepared").values;
                 match commits {
-                    true => self.shared.commit(values, out),
+                    true => {
+                        let n_earlier = self.shared.doubts.len();
+                        self.shared.commit(values, n_earlier, out);
+                    }
                     false => self.shared.drop_values(values.into_iter().map(|(_, value)| value), out),
                 }
                 true

@@ -584,3 +584,48 @@ fn a_program_is_loaded_once_for_each_owner() {
     victims.link(0);
     assert_eq!((victims.host.library_usage(), victims.host.usage().programs), ((2, 0), 2));
 }
+
+#[test]
+fn a_variable_is_in_doubt_as_long_as_one_of_its_commits_is() {
+    for commits in [false, true] {
+        let (mut victims, second) = (Victims::new(), SessionId(7));
+        open_second(&mut victims, second);
+        let prepare = |lock: u64| PeerFrame::Prepare {
+            request: RequestNumber(9),
+            lock: LockNumber(lock),
+            is_alone: false,
+            values: vec![(0, ValueId(1))],
+        };
+        // Both sessions assign the variable, the second without reading it, and are lost.
+        answers(&mut victims, 0, SESSIONS[0], store(1));
+        answers(&mut victims, 0, SESSIONS[0], acquire(5, 1, true));
+        answers(&mut victims, 0, SESSIONS[0], prepare(5));
+        let lose = |victims: &mut Victims, link: usize| {
+            let link = victims.links[link];
+            victims.inform_host(HostInput::LinkLost { link, reason: "lost".to_owned() });
+        };
+        lose(&mut victims, 0);
+        answers(&mut victims, 2, second, store(1));
+        answers(&mut victims, 2, second, acquire(6, 1, false));
+        assert!(matches!(answers(&mut victims, 2, second, prepare(6))[..], [CallerFrame::Prepared { .. }]));
+        lose(&mut victims, 2);
+        assert_eq!(victims.host.lock_counts(), [0, 0, 2]);
+        victims.link(0);
+        victims.link(2);
+        open_second(&mut victims, second);
+        let decide = |lock: u64, commits: bool| PeerFrame::Decide {
+            request: RequestNumber(10),
+            lock: LockNumber(lock),
+            commits,
+        };
+        answers(&mut victims, 0, SESSIONS[0], decide(5, commits));
+        answers(&mut victims, 0, SESSIONS[0], store(1));
+        let refused = answers(&mut victims, 0, SESSIONS[0], acquire(7, 1, true));
+        assert!(matches!(refused[..], [CallerFrame::RequestFailed { .. }]), "the second is in doubt: {refused:?}");
+        answers(&mut victims, 2, second, decide(6, true));
+        assert_eq!(victims.host.shared_values()[0].2, 1 + u64::from(commits));
+        let granted = answers(&mut victims, 0, SESSIONS[0], acquire(8, 1, true));
+        assert!(matches!(granted[..], [CallerFrame::Acquired { .. }]), "{granted:?}");
+        assert_eq!((victims.host.shared_usage(), victims.host.lock_counts()), ((1, 8), [1, 0, 0]));
+    }
+}

@@ -196,7 +196,7 @@ impl ClusterModel {
                     return self.give_up(node, increment);
                 }
             }
-        } else if all(&increment, |phase| phase == CounterPhase::Prepared) {
+        } else if all(&increment, |phase| phase == CounterPhase::Prepared) && self.rng.below(3) > 0 {
             for index in 0..increment.owners.len() {
                 self.decide(node, &mut increment, index);
             }
@@ -207,6 +207,16 @@ impl ClusterModel {
             self.user(node).increments.push(increment);
         }
         true
+    }
+
+    /// Goes on with increments whose user has taken some time to decide.
+    pub(super) fn decide_late(&mut self, node: usize) {
+        let is_late = |increment: &Increment| increment.owners.iter().all(|o| o.phase == CounterPhase::Prepared);
+        let user = self.user(node);
+        if let Some(at) = user.increments.iter().position(is_late) {
+            let increment = user.increments.remove(at);
+            self.go_on(node, increment);
+        }
     }
 
     /// Decides that an increment happens at a peer. Returns whether the peer was told.

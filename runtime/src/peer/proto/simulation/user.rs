@@ -89,6 +89,8 @@ impl ClusterModel {
         if user.is_closed || user.is_dead {
             return;
         }
+        self.decide_late(node);
+        let user = self.user(node);
         if user.actions == 0 {
             self.close_when_quiet(node);
         } else {
@@ -393,7 +395,7 @@ impl ClusterModel {
     fn close_when_quiet(&mut self, node: usize) {
         let now = self.now;
         let user = self.user(node);
-        if user.caller.in_flight() > 0 || user.is_opening {
+        if user.caller.in_flight() > 0 || user.is_opening || !user.increments.is_empty() {
             user.quiet_since = None;
             return;
         }
