@@ -110,7 +110,7 @@ impl Rng {
             _ if link != 0 => 19,
             _ => 6 + self.below(16),
         };
-        if link == 0 && choice >= 6 && choice < 22 && self.below(3) == 0 {
+        if link == 0 && (6..22).contains(&choice) && self.below(3) == 0 {
             return WireFrame::ToPeer { session, frame: self.shared_frame() };
         }
         let program = ProgramNumber((self.below(6) / 4) as u32);
