@@ -593,8 +593,8 @@ impl Session {
     }
 
     /// Sets all variables of a module to values that are found by their paths. If there is an
-    /// error, nothing changes. No step sees only some of the values. Variables that sessions share at
-    /// a peer are set one after the other.
+    /// error, nothing changes. No step sees only some of the values. Variables that sessions share
+    /// at a peer are set one after the other.
     ///
     /// The state of an optimizer consists of the variables that it has seen: call
     /// [`prepare`](anabranch_dsl::optim::Optimizer::prepare) for the model before loading its
