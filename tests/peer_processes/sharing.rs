@@ -1,6 +1,6 @@
 //! Several sessions at one peer.
 
-use crate::processes::{FAILURE_TIMEOUT, PeerProcess, Process, ProcessTest, bounded, is_slow, spin, until};
+use crate::processes::{ANABRANCH, FAILURE_TIMEOUT, PeerProcess, Process, ProcessTest, bounded, is_slow, spin, until};
 use anabranch::Session;
 use anabranch::peers::{NodeKey, Profile};
 use anabranch::prelude::*;
@@ -156,6 +156,12 @@ fn a_lock_of_a_killed_process_is_given_up() {
         assert_eq!((shared.len(), shared[0].name.as_str(), shared[0].commits), (1, "n", 1));
         let holder_key = test.key.id().to_string();
         assert!(shared[0].locked_by.len() == 1 && holder_key.starts_with(&shared[0].locked_by[0]), "{shared:?}");
+        let mut command = Command::new(ANABRANCH);
+        command.args(["status", &peer.address.to_string(), "--profile", "loopback", "--key"]);
+        let shown = test.start(command.arg(test.path("session.key")));
+        let by = &shared[0].locked_by[0];
+        let expected = format!("shared `n` i64[]: 8 bytes, assigned 1 times, locked by {by}, 0 calls wait\n");
+        until("the program shows who has locked the counter", || shown.output().contains(&expected));
         let add = session.function(|| n.set(n.get() + 1)).expect("the function can be traced");
         let waited = add.call_timeout(Duration::from_millis(100), ()).expect_err("the counter is locked");
         assert!(waited.to_string().contains("waited for the shared variables `n`"), "{waited}");
