@@ -10,6 +10,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+#[cfg(feature = "peers")]
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::id::id;
@@ -40,6 +43,8 @@ struct Events {
     queue: VecDeque<Event>,
     /// Whether something else has happened that the next wait must not wait for.
     is_woken: bool,
+    /// Wakes a thread that does other work while it waits.
+    waker: Option<Waker>,
 }
 
 /// A running step.
@@ -126,8 +131,19 @@ impl Step {
 
     /// Records the completion of work.
     pub(crate) fn complete(&self, event: Event) {
-        self.events().queue.push_back(event);
+        self.happened(|events| events.queue.push_back(event));
+    }
+
+    /// Changes the events, and wakes whoever waits for them.
+    fn happened(&self, change: impl FnOnce(&mut Events)) {
+        let mut events = self.events();
+        change(&mut events);
+        let waker = events.waker.take();
+        drop(events);
         self.more.notify_one();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Counts an operation.
@@ -148,8 +164,25 @@ impl Step {
 
     /// Ends the current or the next wait, without an event.
     pub(crate) fn wake(&self) {
-        self.events().is_woken = true;
-        self.more.notify_one();
+        self.happened(|events| events.is_woken = true);
+    }
+
+    /// Returns whether the step has a simulated clock.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// Returns the next event, or `None` if something else has happened, for a thread that does
+    /// other work while it waits. The step must not be simulated.
+    #[cfg(feature = "peers")]
+    pub(crate) fn poll_event(&self, context: &Context<'_>) -> Poll<Option<Event>> {
+        let mut events = self.events();
+        if events.queue.is_empty() && !events.is_woken {
+            events.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        events.is_woken = false;
+        Poll::Ready(events.queue.pop_front())
     }
 
     /// Prints text.

@@ -6,21 +6,21 @@ use super::remote::{Mailbox, OtherProcesses};
 use super::step_run::StepInputs;
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{Crossing, DeviceBuffer, Executable, StepCx};
+use crate::device::{Crossing, Executable, StepCx};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result};
 use std::sync::Arc;
 
 /// A partitioned graph. Its steps are transactions on the variables of a session.
 #[derive(Debug)]
 pub(crate) struct DistributedGraph {
-    driver: Driver,
+    driver: Arc<Driver>,
     /// The other processes that run subgraphs, if there are any.
     others: Option<Arc<dyn OtherProcesses>>,
 }
 
 impl DistributedGraph {
     pub(crate) fn new(driver: Driver, others: Option<Arc<dyn OtherProcesses>>) -> DistributedGraph {
-        DistributedGraph { driver, others }
+        DistributedGraph { driver: Arc::new(driver), others }
     }
 
     /// Runs a step and commits it.
@@ -32,14 +32,16 @@ impl DistributedGraph {
         timeline: Option<&mut Timeline>,
     ) -> Result<Vec<HostTensor>> {
         let stop = cx.stop.cloned().unwrap_or_default();
-        let values = vars.snapshot(DeviceBuffer::clone);
-        let step_inputs = StepInputs { inputs, var: &|var| values[var.index()].clone() };
-        let begin = self.others.as_ref().map(|others| {
-            let values = &values;
-            move |mailbox: &Arc<Mailbox>| others.begin(inputs, values, mailbox)
-        });
+        let inputs = inputs.iter().cloned().map(Some).collect();
+        let values = vars.snapshot(|value| Some(value.clone())).into_vec();
+        let step_inputs = StepInputs { inputs, vars: values };
+        let begin = self
+            .others
+            .as_ref()
+            .map(|others| move |inputs: &StepInputs, mailbox: &Arc<Mailbox>| others.begin(inputs, mailbox));
         let begin = begin.as_ref().map(|begin| begin as _);
-        let results = self.driver.run(step_inputs, cx.print.clone(), stop, begin, timeline).map_err(|f| f.error)?;
+        let run = self.driver.begin(step_inputs, cx.print.clone(), stop, begin, timeline.is_some())?;
+        let results = run.run(timeline).map_err(|failure| failure.error)?;
         let outputs: Option<Vec<HostTensor>> = results.outputs.into_iter().collect();
         let outputs = outputs.ok_or_else(|| {
             assert!(self.others.is_some(), "the subgraphs compute all outputs");

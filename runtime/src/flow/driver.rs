@@ -10,14 +10,13 @@
 //! driver of the same partition, which drives the executors of its own subgraphs.
 
 use super::executor::Executor;
-use super::remote::{Mailbox, Others, Position, ProcessId, Processes, StepFailure};
+use super::remote::{Mailbox, Others, Position, ProcessId, Processes};
 use super::step_run::{OtherSide, StepInputs, StepRun};
 #[cfg(feature = "peers")]
 use super::{FlowOp, Source};
 use super::{KernelId, Partition, SubgraphId};
 #[cfg(feature = "peers")]
 use crate::device::DeviceId;
-use crate::device::timeline::Timeline;
 use crate::device::{CompileOptions, Device, DeviceBuffer, LoadedKernel, PrintTo, Step};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, stopped};
@@ -41,8 +40,8 @@ pub(crate) struct Driver {
     free: Mutex<Vec<Vec<Option<Executor<DeviceBuffer>>>>>,
 }
 
-/// Begins a step in the other processes. Their messages go to the mailbox.
-pub(crate) type Begin<'a> = &'a dyn Fn(&Arc<Mailbox>) -> Result<Box<dyn Others>>;
+/// Begins a step with these inputs in the other processes. Their messages go to the mailbox.
+pub(crate) type Begin<'a> = &'a dyn Fn(&StepInputs, &Arc<Mailbox>) -> Result<Box<dyn Others>>;
 
 /// The results of a step.
 #[derive(Debug)]
@@ -84,6 +83,19 @@ impl Driver {
             FlowOp::Source(Source::Var(var)) => Some(var),
             _ => None,
         })
+    }
+
+    /// Returns the number of inputs of the graph.
+    #[cfg(feature = "peers")]
+    pub(crate) fn n_inputs(&self) -> usize {
+        self.graph.inputs().len()
+    }
+
+    /// Returns whether a step in this process never occupies its thread for more than microseconds
+    /// at a time.
+    #[cfg(feature = "peers")]
+    pub(crate) fn is_quick(&self) -> bool {
+        self.kernels.iter().flatten().all(|kernel| kernel.is_enqueued_quickly())
     }
 
     /// Sets the names of the devices that messages mention. A participant calls its devices by the
@@ -167,25 +179,25 @@ impl Driver {
         self.names[part.index()].map_or_else(|| "a device".to_owned(), |name| name.to_string())
     }
 
-    /// Runs a step without changing any outside state. `stop` cancels the step, and is set at the
-    /// end of a step that fails. If `timeline` is given, it receives the spans of the step.
+    /// Begins a step, which changes no outside state. `stop` cancels the step, and is set at the end
+    /// of a step that fails. `is_timed` says whether the step records a timeline.
     ///
     /// `begin` begins the step in the other processes, if there are any.
-    pub(crate) fn run(
-        &self,
-        inputs: StepInputs<'_>,
+    pub(crate) fn begin(
+        self: &Arc<Driver>,
+        inputs: StepInputs,
         print: PrintTo,
         stop: Arc<StopFlag>,
         begin: Option<Begin<'_>>,
-        timeline: Option<&mut Timeline>,
-    ) -> Result<StepResults, StepFailure> {
+        is_timed: bool,
+    ) -> Result<StepRun> {
         let simulated = self.devices.iter().any(|d| d.is_simulated());
         let step = Step::new(print, stop, simulated, begin.is_some());
         let others = match begin {
             None => None,
             Some(begin) => {
                 let mailbox = Arc::new(Mailbox::new(step.clone()));
-                let others = begin(&mailbox)?;
+                let others = begin(&inputs, &mailbox)?;
                 Some(OtherSide { awaited: others.awaited(), mailbox, others })
             }
         };
@@ -195,42 +207,16 @@ impl Driver {
             parts.map(|part| self.processes.is_here(part.device).then(|| Executor::new(part.clone()))).collect()
         });
         executors.iter_mut().flatten().for_each(Executor::start);
-        let spans = timeline.is_some().then(Vec::new);
-        let mut run = StepRun::new(self, inputs, step, others, executors, spans);
-        let outcome = run.drive().map_err(StepFailure::from);
-        let mut outcome = match run.failure.take() {
-            Some(failure) => Err(StepFailure { position: Some(failure.position.into()), error: failure.error }),
-            None => outcome,
-        };
-        let total = run.step.now();
-        run.end();
-        let mut executors = std::mem::take(&mut run.executors);
-        let is_checked = cfg!(debug_assertions) || run.others.is_some();
-        if is_checked && outcome.is_ok() && executors.iter().flatten().any(|e| e.n_held() > 0) {
-            assert!(run.others.is_some(), "a step leaves nothing behind");
-            outcome = Err(Diagnostic::new("a peer sent a value that the step does not use").into());
-        }
-        let mut assigned = std::mem::take(&mut run.assigned);
-        if let (Ok(()), Some(other)) = (&outcome, &mut run.others) {
-            outcome = other.others.ended().map(|elsewhere| assigned.extend(elsewhere));
-        } else if let Err(failure) = outcome {
-            executors.iter_mut().flatten().for_each(Executor::abandon);
-            outcome = Err(match &mut run.others {
-                Some(other) => other.others.failed(failure),
-                None => failure,
-            });
-        }
+        let spans = is_timed.then(Vec::new);
+        Ok(StepRun::new(self.clone(), inputs, step, others, executors, spans))
+    }
+
+    /// Keeps the executors of a step that has ended.
+    pub(super) fn free(&self, executors: Vec<Option<Executor<DeviceBuffer>>>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {
             free.push(executors);
         }
-        drop(free);
-        outcome?;
-        if let (Some(timeline), Some(mut spans)) = (timeline, run.spans.take()) {
-            spans.sort_by_key(|s| s.begin);
-            *timeline = Timeline { spans, total, simulated };
-        }
-        Ok(StepResults { outputs: std::mem::take(&mut run.outputs), assigned })
     }
 
     /// Returns the error of a process that sent something that no correct process sends.

@@ -30,17 +30,20 @@ impl ThreadCluster {
     }
 
     /// Runs a participant and reports its end.
-    fn participate(self: &Arc<Self>, process: ProcessId, driver: &Driver, vars: &[DeviceBuffer]) {
+    fn participate(self: &Arc<Self>, process: ProcessId, driver: &Arc<Driver>, vars: &[DeviceBuffer]) {
         let this = self.clone();
         let print: PrintTo = Arc::new(move |stream, text: &str| {
             this.deliver(ProcessId::CALLER, Arrival::Print { stream, text: text.to_owned() });
         });
-        let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
+        let begin = |_: &StepInputs, mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
             self.inbox(process).open(mailbox);
             Ok(Box::new(ProcessView { own: process, cluster: self.clone() }))
         };
-        let inputs = StepInputs { inputs: &[], var: &|var| vars[var.index()].clone() };
-        let end = match driver.run(inputs, print, self.stops[process.0 as usize].clone(), Some(&begin), None) {
+        let inputs = vec![None; driver.graph.inputs().len()];
+        let inputs = StepInputs { inputs, vars: vars.iter().cloned().map(Some).collect() };
+        let stop = self.stops[process.0 as usize].clone();
+        let run = driver.begin(inputs, print, stop, Some(&begin), false);
+        let end = match run.map_err(StepFailure::from).and_then(|run| run.run(None)) {
             Ok(StepResults { outputs, assigned }) => {
                 for (index, tensor) in (0..).zip(outputs) {
                     if let Some(tensor) = tensor {
@@ -92,7 +95,7 @@ impl Others for ProcessView {
 /// Runs a step of a program whose first driver is the caller's and whose other drivers are those of
 /// participants.
 pub(super) fn run(
-    drivers: &[Driver],
+    drivers: &[Arc<Driver>],
     inputs: &[HostTensor],
     vars: &[DeviceBuffer],
     print: PrintTo,
@@ -103,7 +106,7 @@ pub(super) fn run(
         assigned: Mutex::default(),
     });
     std::thread::scope(|scope| {
-        let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
+        let begin = |_: &StepInputs, mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
             cluster.inbox(ProcessId::CALLER).open(mailbox);
             for (process, driver) in (0..).map(ProcessId).zip(drivers).skip(1) {
                 let cluster = cluster.clone();
@@ -118,7 +121,8 @@ pub(super) fn run(
             }
             Ok(Box::new(ProcessView { own: ProcessId::CALLER, cluster: cluster.clone() }))
         };
-        let step_inputs = StepInputs { inputs, var: &|var| vars[var.index()].clone() };
-        drivers[0].run(step_inputs, print, cluster.stops[0].clone(), Some(&begin), None)
+        let inputs = inputs.iter().cloned().map(Some).collect();
+        let inputs = StepInputs { inputs, vars: vars.iter().cloned().map(Some).collect() };
+        drivers[0].begin(inputs, print, cluster.stops[0].clone(), Some(&begin), false)?.run(None)
     })
 }

@@ -105,7 +105,7 @@ impl Default for RandomPlacement {
 /// ```
 pub struct RandomlyPlacedProgram {
     /// The driver of each process.
-    drivers: Vec<Driver>,
+    drivers: Vec<Arc<Driver>>,
     /// The home of each variable.
     homes: Vec<Arc<dyn Device>>,
 }
@@ -175,7 +175,7 @@ impl RandomlyPlacedProgram {
         let process_of = (0..how.devices).map(|device| ProcessId(device % n_processes)).collect::<Vec<_>>();
         let driver = |process| {
             let processes = Processes::new(ProcessId(process), process_of.clone());
-            Driver::new(graph.clone(), partition.clone(), &devices, processes, options)
+            Driver::new(graph.clone(), partition.clone(), &devices, processes, options).map(Arc::new)
         };
         Ok(RandomlyPlacedProgram { drivers: (0..n_processes).map(driver).collect::<Result<_>>()?, homes })
     }
@@ -185,9 +185,12 @@ impl RandomlyPlacedProgram {
         let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
         let stored = self.homes.iter().zip(&*vars).map(|(home, value)| home.store(value.clone()));
         let values: Vec<DeviceBuffer> = stored.collect::<Result<_>>()?;
-        let step_inputs = StepInputs { inputs, var: &|var| values[var.index()].clone() };
         let results = match &self.drivers[..] {
-            [driver] => driver.run(step_inputs, print, Arc::default(), None, None),
+            [driver] => {
+                let inputs = inputs.iter().cloned().map(Some).collect();
+                let inputs = StepInputs { inputs, vars: values.into_iter().map(Some).collect() };
+                driver.begin(inputs, print, Arc::default(), None, false)?.run(None)
+            }
             drivers => in_one_process::run(drivers, inputs, &values, print),
         };
         let results = results.map_err(|failure| failure.error)?;

@@ -17,14 +17,16 @@
 //! This module must not know sockets, addresses or encodings.
 
 use super::executor::DeviceMessage;
+use super::step_run::StepInputs;
 use super::{Edge, Partition, SubgraphId};
-use crate::device::{DeviceBuffer, DeviceId, Step};
+use crate::device::{DeviceBuffer, DeviceId, Event, Step};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, HostTensor, Result};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The position of a node in a sequential run: the index in its region of each enclosing node,
 /// outermost first, with the iteration and the region entered, and then its own index. Positions
@@ -172,6 +174,12 @@ pub(crate) trait Others: Debug + Send {
     /// Sends a message from a subgraph of this process to a subgraph of another process.
     fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>);
 
+    /// Waits for the next event of the step for at most the given time. Returns early if something
+    /// has arrived.
+    fn wait(&self, step: &Step, at_most: Duration) -> Option<Event> {
+        step.wait(at_most)
+    }
+
     /// Returns the participants whose end this process awaits: all for the caller, none for a
     /// participant.
     fn awaited(&self) -> Vec<ProcessId>;
@@ -191,7 +199,7 @@ pub(crate) trait Others: Debug + Send {
 /// The other processes that run subgraphs of a program, as the caller sees them.
 pub(crate) trait OtherProcesses: Debug + Send + Sync {
     /// Begins a step in all other processes. Their messages go to the mailbox.
-    fn begin(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>>;
+    fn begin(&self, inputs: &StepInputs, mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>>;
 }
 
 /// Checks the parts of a message that do not depend on the progress of the step.

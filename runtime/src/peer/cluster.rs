@@ -310,6 +310,7 @@ impl PeerCluster {
             if left.is_zero() {
                 return None;
             }
+            self.node.net().give_back();
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -9,9 +9,10 @@ use super::proto::Time;
 use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramState, StepPlan};
 use super::proto::frame::{Digest, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber, WireFrame};
 use super::remote_device::RemoteValue;
-use crate::device::{DeviceBuffer, DeviceId, MemorySpace};
+use crate::device::{DeviceBuffer, DeviceId, Event, MemorySpace, Step, is_thread_of_device};
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Mailbox, OtherProcesses, Others, ProcessId, StepFailure};
+use crate::flow::step_run::StepInputs;
 use crate::flow::{FlowOp, Partition, Sink, Source, SubgraphId};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
@@ -163,11 +164,13 @@ impl RemoteProgram {
         self.cluster.name(process)
     }
 
-    fn plan(&self, inputs: &[HostTensor], vars: &[DeviceBuffer]) -> StepPlan {
+    fn plan(&self, StepInputs { inputs, vars }: &StepInputs) -> StepPlan {
         let value = |number: u32, var: &RemoteVar| {
-            let value = vars[number as usize].clone().open::<RemoteValue>(MemorySpace::Device(var.device));
+            let value = vars[number as usize].clone().expect("a session has the values of its variables");
+            let value = value.open::<RemoteValue>(MemorySpace::Device(var.device));
             value.unwrap_or_else(|other| panic!("a variable of type {} is at no peer", other.ty())).handle.value
         };
+        let input = |i: u32| inputs[i as usize].clone().expect("a call has all inputs");
         let reads = self.vars.iter().filter(|(_, var)| var.is_read);
         let assigns = self.vars.iter().filter(|(_, var)| var.is_assigned);
         StepPlan {
@@ -176,7 +179,7 @@ impl RemoteProgram {
             deadline: None,
             reads: reads.map(|(number, var)| (var.process, *number, value(*number, var))).collect(),
             assigns: assigns.map(|(number, var)| (var.process, *number)).collect(),
-            inputs: self.inputs.iter().map(|&(process, i)| (process, i, inputs[i as usize].clone())).collect(),
+            inputs: self.inputs.iter().map(|&(process, i)| (process, i, input(i))).collect(),
         }
     }
 
@@ -209,10 +212,10 @@ impl Drop for RemoteProgram {
 }
 
 impl OtherProcesses for RemoteProgram {
-    fn begin(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>> {
+    fn begin(&self, inputs: &StepInputs, mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>> {
         let begin = || {
             self.cluster.with(|state, now, outputs| {
-                let step = state.caller.begin(now, self.plan(inputs, vars), outputs)?;
+                let step = state.caller.begin(now, self.plan(inputs), outputs)?;
                 let entry = AwaitedStep { mailbox: mailbox.clone(), locs: self.locs.clone(), done: None };
                 state.steps.insert(step, entry);
                 let link = |&process: &ProcessNumber| Some((process, state.caller.link(process)?));
@@ -272,6 +275,12 @@ impl Others for BegunStep {
             let message = step_message(self.step, OWNER, from, to, message);
             send(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
         }
+    }
+
+    fn wait(&self, step: &Step, at_most: Duration) -> Option<Event> {
+        let can_drive = !step.is_simulated() && !is_thread_of_device();
+        let drive = || self.cluster.node.net().drive(|context| step.poll_event(context), at_most);
+        can_drive.then(drive).flatten().unwrap_or_else(|| step.wait(at_most))
     }
 
     fn awaited(&self) -> Vec<ProcessId> {

@@ -2,15 +2,15 @@
 //!
 //! The protocol decides what may happen; this module does it. Invariants:
 //!
-//! - S1. Nothing here waits on the thread of the net. Programs are loaded and steps run on
-//!   [`Workers`].
+//! - S1. Nothing here waits on the thread of the net. Programs are loaded on [`Workers`], and steps
+//!   run there unless they need microseconds only.
 //! - S2. All state belongs to a session slot. When the session is dropped, so is its state, and
 //!   work that still runs for it leaves nothing.
 //! - S3. A panic in a program of another process ends its step or its loading with an error, and
 //!   nothing else.
 
 use super::node::{Node, lock};
-use super::participant::{self, RunningStep};
+use super::participant::{self, Advanced, Participation, RunningStep};
 use super::program::{ProgramSpec, digest, panicked};
 use super::proto::frame::{Digest, ValueId, WireError, WireErrorKind};
 use super::proto::host::{HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, StepKey};
@@ -36,7 +36,7 @@ pub(super) struct OfferedDevice {
 /// A program that a peer has loaded.
 #[derive(Debug)]
 pub(super) struct LoadedProgram {
-    pub(super) driver: Driver,
+    pub(super) driver: Arc<Driver>,
     /// For each variable its type, and its device if the device is of this peer.
     pub(super) vars: Vec<(Type, Option<Arc<dyn Device>>)>,
 }
@@ -157,17 +157,12 @@ impl Server {
                 let key = begin.key;
                 let step = Arc::new(RunningStep::default());
                 lock(&self.state).steps.insert(key, step.clone());
-                let this = self.clone();
-                let job = move || {
-                    let run = || participant::run(&this, *begin, &step);
-                    let outcome = catch_unwind(AssertUnwindSafe(run));
-                    let outcome = outcome.unwrap_or_else(|_| Err(participant::fault(&panicked("ran").into())));
-                    this.report(HostInput::StepEnded { key, outcome });
+                let outcome = match catch_unwind(AssertUnwindSafe(|| Participation::begin(self, *begin, &step))) {
+                    Ok(Ok(participation)) => return self.advance(key, &step, participation, inputs),
+                    Ok(Err(error)) => Err(participant::fault(&error.into())),
+                    Err(_) => Err(participant::fault(&panicked("began").into())),
                 };
-                if let Err(error) = self.workers.run(Box::new(job)) {
-                    let fault = super::proto::frame::StepFault { position: None, error: no_thread(&error) };
-                    inputs.push_back(HostInput::StepEnded { key, outcome: Err(fault) });
-                }
+                inputs.push_back(HostInput::StepEnded { key, outcome });
             }
             HostOutput::Deliver { key, arrival } => {
                 let Some(step) = lock(&self.state).steps.get(&key).cloned() else { return };
@@ -175,14 +170,15 @@ impl Server {
                     HostArrival::Message(message) => participant::message(message),
                     HostArrival::Input { index, tensor } => Arrival::Input { index, tensor },
                 });
+                self.advance_parked(key, &step, inputs);
             }
             HostOutput::Stop { key, reason } => {
-                if let Some(step) = lock(&self.state).steps.get(&key) {
-                    step.stop.stop(match reason.kind {
-                        WireErrorKind::DeadlineExceeded => ErrorKind::DeadlineExceeded,
-                        _ => ErrorKind::Cancelled,
-                    });
-                }
+                let Some(step) = lock(&self.state).steps.get(&key).cloned() else { return };
+                step.stop.stop(match reason.kind {
+                    WireErrorKind::DeadlineExceeded => ErrorKind::DeadlineExceeded,
+                    _ => ErrorKind::Cancelled,
+                });
+                self.advance_parked(key, &step, inputs);
             }
             HostOutput::Finish { key, keep } => {
                 let mut state = lock(&self.state);
@@ -210,6 +206,44 @@ impl Server {
         }
     }
 
+    /// Goes on with a step that waited, if it occupies no thread.
+    fn advance_parked(self: &Arc<Server>, key: StepKey, step: &Arc<RunningStep>, inputs: &mut VecDeque<HostInput>) {
+        if let Some(participation) = step.unpark() {
+            self.advance(key, step, participation, inputs);
+        }
+    }
+
+    /// Runs a step on this thread as far as that takes microseconds, and otherwise on a worker.
+    fn advance(
+        self: &Arc<Server>,
+        key: StepKey,
+        step: &Arc<RunningStep>,
+        participation: Participation,
+        inputs: &mut VecDeque<HostInput>,
+    ) {
+        let panicked = |_| Err(participant::fault(&panicked("ran").into()));
+        let participation = match participation.is_quick() {
+            false => participation,
+            true => match catch_unwind(AssertUnwindSafe(|| participation.advance(self, step))) {
+                Ok(Advanced::Parked) => return,
+                Ok(Advanced::Ended(outcome)) => return inputs.push_back(HostInput::StepEnded { key, outcome }),
+                Ok(Advanced::Working(participation)) => participation,
+                Err(panic) => {
+                    return inputs.push_back(HostInput::StepEnded { key, outcome: panicked(panic) });
+                }
+            },
+        };
+        let this = self.clone();
+        let job = move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| participation.run(&this))).unwrap_or_else(panicked);
+            this.report(HostInput::StepEnded { key, outcome });
+        };
+        if let Err(error) = self.workers.run(Box::new(job)) {
+            let fault = super::proto::frame::StepFault { position: None, error: no_thread(&error) };
+            inputs.push_back(HostInput::StepEnded { key, outcome: Err(fault) });
+        }
+    }
+
     fn load(&self, key: ProgramKey, expected: Digest, bytes: &[u8]) -> Result<Digest> {
         let load = || {
             if digest(bytes) != expected {
@@ -225,7 +259,8 @@ impl Server {
             let vars = vars.collect();
             let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
             let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index))?;
-            Ok((LoadedProgram { driver: driver.with_names(|device| names[device.index()]), vars }, cut))
+            let driver = Arc::new(driver.with_names(|device| names[device.index()]));
+            Ok((LoadedProgram { driver, vars }, cut))
         };
         let loaded = catch_unwind(AssertUnwindSafe(load));
         let loaded = loaded.unwrap_or_else(|_| Err(panicked("loaded")));

@@ -2,6 +2,7 @@
 
 use super::admission::{self, NotAdmitted, not_allowed};
 use super::connect_error::{Attempt, in_words};
+use super::driving::SharedRuntime;
 use super::key::{NodeId, NodeKey};
 use super::link::{CLOSE_TIMEOUT, Established, Link, LinkId, canonical, lock};
 use super::link_test::LinkReport;
@@ -18,7 +19,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
@@ -37,6 +39,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 pub(crate) struct Net {
     core: Arc<NetCore>,
     addr: SocketAddr,
+    /// The thread of the net keeps it alive.
+    runtime: Weak<SharedRuntime>,
     thread: Mutex<Option<NetThread>>,
     thread_id: ThreadId,
 }
@@ -88,8 +92,9 @@ impl Net {
         let tls = Tls::new(key, protocol)?;
         let (socket, buffers) = socket::open(options.listen, settings.socket_buffer)?;
         let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(fails)?;
+        let runtime = SharedRuntime::new(runtime);
         let core = {
-            let _entered = runtime.enter();
+            let _entered = runtime.runtime().enter();
             let quic = Arc::new(quinn::TokioRuntime);
             let socket = Arc::new(BatchLimit::new(quic.wrap_udp_socket(socket).map_err(fails)?, settings.max_mtu));
             NetCore::new(key, tls, settings, options, events, Transport { socket, runtime: quic, buffers })?
@@ -97,10 +102,11 @@ impl Net {
         let addr = core.endpoint.local_addr().map_err(fails)?;
         let (stop, stopped) = oneshot::channel();
         let running = Arc::clone(&core);
+        let weak = Arc::downgrade(&runtime);
         let handle = thread::Builder::new()
             .name("anabranch-net".to_owned())
             .spawn(move || {
-                runtime.block_on(async move {
+                runtime.run(async move {
                     // A sender that was dropped means the same.
                     let _ = stopped.await;
                     running.shut_down().await;
@@ -109,7 +115,7 @@ impl Net {
             .map_err(fails)?;
         let thread_id = handle.thread().id();
         let thread = Mutex::new(Some(NetThread { stop, handle }));
-        Ok(Arc::new(Net { core, addr, thread, thread_id }))
+        Ok(Arc::new(Net { core, addr, runtime: weak, thread, thread_id }))
     }
 
     /// Returns the address of the socket.
@@ -170,6 +176,23 @@ impl Net {
         });
     }
 
+    /// Runs the net on this thread until `poll` is ready, or for the given time. Returns `None` at
+    /// once if this thread cannot or should not do so; it then waits in another way.
+    pub(crate) fn drive<T>(
+        &self,
+        poll: impl FnMut(&mut Context<'_>) -> Poll<Option<T>>,
+        at_most: Duration,
+    ) -> Option<Option<T>> {
+        self.runtime.upgrade()?.drive(poll, at_most)
+    }
+
+    /// Says that this thread waits in another way than by [`drive`](Self::drive).
+    pub(crate) fn give_back(&self) {
+        if let Some(runtime) = self.runtime.upgrade() {
+            runtime.give_back();
+        }
+    }
+
     /// Tests how fast a link is, and waits for the result.
     ///
     /// # Errors
@@ -196,6 +219,9 @@ impl Net {
     pub(crate) fn shutdown(&self) {
         let Some(thread) = lock(&self.thread).take() else { return };
         let _ = thread.stop.send(());
+        if let Some(runtime) = self.runtime.upgrade() {
+            runtime.close();
+        }
         // An event may have dropped the last handle; the thread then ends by itself.
         if thread::current().id() != self.thread_id {
             let _ = thread.handle.join();

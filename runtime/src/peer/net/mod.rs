@@ -38,6 +38,7 @@ mod admission;
 mod bare;
 mod bulk;
 mod connect_error;
+mod driving;
 mod endpoint;
 mod key;
 mod link;
