@@ -45,6 +45,8 @@ struct Events {
     is_woken: bool,
     /// Wakes a thread that does other work while it waits.
     waker: Option<Waker>,
+    /// The threads that sleep until an event.
+    n_asleep: usize,
 }
 
 /// A running step.
@@ -139,8 +141,12 @@ impl Step {
         let mut events = self.events();
         change(&mut events);
         let waker = events.waker.take();
+        // To notify nobody costs a system call.
+        let is_awaited = events.n_asleep > 0;
         drop(events);
-        self.more.notify_one();
+        if is_awaited {
+            self.more.notify_one();
+        }
         if let Some(waker) = waker {
             waker.wake();
         }
@@ -216,8 +222,11 @@ impl Step {
             spin(|| happened(&self.events()).then_some(()));
         }
         let is_idle = |events: &mut Events| events.queue.is_empty() && !events.is_woken;
-        let wait = self.more.wait_timeout_while(self.events(), at_most, is_idle);
+        let mut events = self.events();
+        events.n_asleep += 1;
+        let wait = self.more.wait_timeout_while(events, at_most, is_idle);
         let mut events = wait.unwrap_or_else(PoisonError::into_inner).0;
+        events.n_asleep -= 1;
         events.is_woken = false;
         events.queue.pop_front()
     }

@@ -83,6 +83,8 @@ pub(super) struct ClusterState {
     /// The peers that failed to open the session, once all have answered.
     opened: Option<Vec<(ProcessNumber, WireError)>>,
     hellos: BTreeMap<PeerKey, Hello>,
+    /// The user threads that wait for a change.
+    n_waiting: usize,
 }
 
 /// A step that this process has begun.
@@ -174,6 +176,7 @@ impl PeerCluster {
             answers: BTreeMap::new(),
             opened: None,
             hellos: BTreeMap::new(),
+            n_waiting: 0,
         };
         let cluster = Arc::new(PeerCluster {
             node,
@@ -240,9 +243,17 @@ impl PeerCluster {
             }
         }
         let result = f(&mut state, self.node.now(), &mut outputs);
+        let mut frames = Vec::new();
         for output in outputs {
-            self.on_output(&mut state, output);
+            match output {
+                CallerOutput::Send { link, frame } => frames.push((link, frame)),
+                other => {
+                    self.node.send_all(&mut frames);
+                    self.on_output(&mut state, other);
+                }
+            }
         }
+        self.node.send_all(&mut frames);
         let deadline = state.caller.next_deadline();
         drop(state);
         self.node.set_tick(deadline);
@@ -256,7 +267,7 @@ impl PeerCluster {
             match &input {
                 CallerInput::Linked { node, hello, .. } => {
                     state.hellos.insert(*node, hello.clone());
-                    self.changed.notify_all();
+                    self.changed(state);
                 }
                 CallerInput::Tick => {
                     let ClusterState { caller, steps, .. } = state;
@@ -273,7 +284,7 @@ impl PeerCluster {
 
     fn on_output(&self, state: &mut ClusterState, output: CallerOutput) {
         match output {
-            CallerOutput::Send { link, frame } => return self.node.send(link, frame),
+            CallerOutput::Send { .. } => panic!("frames were sent"),
             CallerOutput::CloseLink { link, reason } => return self.node.close_link(link, &reason),
             CallerOutput::Opened { failed } => state.opened = Some(failed),
             CallerOutput::ProgramChanged { .. } | CallerOutput::PeerLost { .. } => {}
@@ -295,7 +306,15 @@ impl PeerCluster {
                 }
             }
         }
-        self.changed.notify_all();
+        self.changed(state);
+    }
+
+    /// Wakes the user threads that wait.
+    fn changed(&self, state: &ClusterState) {
+        // To notify nobody costs a system call.
+        if state.n_waiting > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Waits until `f` returns a value. Returns `None` if it takes too long.
@@ -311,7 +330,9 @@ impl PeerCluster {
                 return None;
             }
             self.node.net().give_back();
+            state.n_waiting += 1;
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.n_waiting -= 1;
         }
     }
 

@@ -69,15 +69,30 @@ pub(super) fn key_of(node: &NodeId) -> PeerKey {
     PeerKey(*node.as_bytes())
 }
 
-/// Sends a frame. Returns the link's error if the frame cannot be encoded.
+/// Sends a frame. Closes the link if the frame cannot be encoded.
 pub(super) fn send(link: &Link, frame: WireFrame) {
-    match encode(frame) {
-        Ok(encoded) => match encoded.body {
-            None => link.send(encoded.head),
-            Some(body) => link.send_bulk(encoded.head, bytes_of(body), 0),
-        },
-        Err(error) => link.close(CLOSED_BY_PROTOCOL, &format!("a frame cannot be encoded: {error}")),
+    send_together(link, [frame]);
+}
+
+/// Sends frames, small ones in one packet if they fit.
+fn send_together(link: &Link, frames: impl IntoIterator<Item = WireFrame>) {
+    let mut heads = Vec::new();
+    for frame in frames {
+        match encode(frame) {
+            Ok(encoded) => match encoded.body {
+                None => heads.push(encoded.head),
+                Some(body) => {
+                    // A body follows the frames before it.
+                    link.send_all(std::mem::take(&mut heads));
+                    link.send_bulk(encoded.head, bytes_of(body), 0);
+                }
+            },
+            Err(error) => {
+                return link.close(CLOSED_BY_PROTOCOL, &format!("a frame cannot be encoded: {error}"));
+            }
+        }
     }
+    link.send_all(heads);
 }
 
 /// Returns the bytes of a body without copying them.
@@ -158,6 +173,19 @@ impl Node {
     pub(super) fn send(&self, number: LinkNumber, frame: WireFrame) {
         if let Some(link) = self.link(number) {
             send(&link, frame);
+        }
+    }
+
+    /// Sends frames in order, except on links that are lost. Takes them out of the vector.
+    pub(super) fn send_all(&self, frames: &mut Vec<(LinkNumber, WireFrame)>) {
+        let mut frames = frames.drain(..).peekable();
+        while let Some((number, first)) = frames.next() {
+            let rest = std::iter::from_fn(|| frames.next_if(|(of, _)| *of == number)).map(|(_, frame)| frame);
+            let together = std::iter::once(first).chain(rest);
+            match self.link(number) {
+                Some(link) => send_together(&link, together),
+                None => together.for_each(drop),
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use super::wire::{
 use super::{CloseCode, LinkLost, NetEvents};
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -233,37 +234,52 @@ impl Link {
         canonical(self.0.connection.remote_address())
     }
 
-    /// Sends a frame of at most [`MAX_FRAME`] bytes. Frames of a link arrive in order. Never waits:
-    /// if the other side does not read and the queue is full, the link is closed.
+    /// Sends one frame; see [`send_all`](Self::send_all).
+    #[cfg(test)]
     pub(crate) fn send(&self, head: Vec<u8>) {
-        if head.len() > MAX_FRAME {
-            return self.violated(format!("a frame of {} bytes was to be sent, more than {MAX_FRAME}", head.len()));
-        }
-        let prefix = application_prefix(head.len());
-        if head.len() <= 4096 {
+        self.send_all(vec![head]);
+    }
+
+    /// Sends frames of at most [`MAX_FRAME`] bytes each, in one packet if they are small. Frames of
+    /// a link arrive in order. Never waits: if the other side does not read and the queue is full,
+    /// the link is closed.
+    pub(crate) fn send_all(&self, heads: Vec<Vec<u8>>) {
+        let count = heads.len() as u64;
+        let mut pieces: SmallVec<[Bytes; 4]> = SmallVec::new();
+        let mut small = Vec::new();
+        for head in heads {
+            if head.len() > MAX_FRAME {
+                return self.violated(format!("a frame of {} bytes was to be sent, more than {MAX_FRAME}", head.len()));
+            }
+            small.extend_from_slice(&application_prefix(head.len()));
             // One small copy is cheaper than two pieces.
-            let mut frame = Vec::with_capacity(prefix.len() + head.len());
-            frame.extend_from_slice(&prefix);
-            frame.extend_from_slice(&head);
-            self.write([frame.into()], true);
-        } else {
-            self.write([Bytes::copy_from_slice(&prefix), head.into()], true);
+            if head.len() <= 4096 {
+                small.extend_from_slice(&head);
+            } else {
+                pieces.push(std::mem::take(&mut small).into());
+                pieces.push(head.into());
+            }
         }
+        if !small.is_empty() {
+            pieces.push(small.into());
+        }
+        self.write(pieces, count);
     }
 
     /// Sends a frame of the link itself.
     pub(super) fn send_control(&self, frame: &ControlFrame<'_>) {
-        self.write([frame.encode().into()], false);
+        self.write([Bytes::from(frame.encode())], 0);
     }
 
-    fn write<const N: usize>(&self, pieces: [Bytes; N], is_application: bool) {
+    /// Writes or queues pieces, which hold this many frames of the layer above.
+    fn write<P: AsRef<[Bytes]> + IntoIterator<Item = Bytes>>(&self, pieces: P, frames: u64) {
         let mut outbox = lock(&self.0.outbox);
-        if outbox.is_closed {
+        if outbox.is_closed || pieces.as_ref().is_empty() {
             return;
         }
-        outbox.sent_frames += u64::from(is_application);
+        outbox.sent_frames += frames;
         let was_empty = outbox.queue.is_empty();
-        outbox.queued_bytes += pieces.iter().map(Bytes::len).sum::<usize>();
+        outbox.queued_bytes += pieces.as_ref().iter().map(Bytes::len).sum::<usize>();
         outbox.queue.extend(pieces);
         if was_empty {
             let context = &mut Context::from_waker(Waker::noop());

@@ -99,26 +99,30 @@ impl Caller {
             if let Some(error) = peer.why_unavailable() {
                 return Err(BeginError::Unavailable(error));
             }
-            let name = peer.name();
+            // Only errors need it.
+            let name = || peer.name();
             if let Some(reason) = &peer.leaving {
-                return unavailable(format!("{name} is leaving: {reason}"));
+                return unavailable(format!("{} is leaving: {reason}", name()));
             }
             if let Some(&other) = peer.unlinked.iter().find(|other| plan.participants.contains(other)) {
-                return unavailable(format!("{name} has lost the link to {}", self.name(other)));
+                return unavailable(format!("{} has lost the link to {}", name(), self.name(other)));
             }
             if !matches!(self.program(process, plan.program), Some(ProgramState::Ready { .. })) {
-                return unavailable(format!("the program is not loaded at {name}"));
+                return unavailable(format!("the program is not loaded at {}", name()));
             }
             let limit = peer.limits.map_or(u64::MAX, |limits| limits.body_bytes);
             let mut inputs = plan.inputs.iter().filter(|input| input.0 == process);
             if let Some((_, index, _)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
-                return Err(BeginError::Unavailable(too_large(format!("input {index} is larger than {name} allows"))));
+                return Err(BeginError::Unavailable(too_large(format!(
+                    "input {index} is larger than {} allows",
+                    name()
+                ))));
             }
             let vars = plan.reads.iter().filter(|read| read.0 == process).count()
                 + plan.assigns.iter().filter(|assign| assign.0 == process).count();
             let inputs = plan.inputs.iter().filter(|input| input.0 == process).count();
             if vars > MAX_VARS || inputs > MAX_INPUTS {
-                return unavailable(format!("a step uses {vars} variables and {inputs} inputs at {name}"));
+                return unavailable(format!("a step uses {vars} variables and {inputs} inputs at {}", name()));
             }
         }
         Ok(())
