@@ -186,14 +186,14 @@ fn loops(session: &Session, bare: &mut BareQuic) -> Result<(), Diagnostic> {
 
 /// Measures tensors that go to a peer, from which a number comes back.
 fn transfers(session: &Session, peers: &Peers, bare: &mut BareQuic) -> Result<(), Diagnostic> {
-    let sum = session.function(|x: Tensor| on("/peer:0/cpu:0", || x.max()))?;
+    let first = session.function(|x: Tensor| on("/peer:0/cpu:0", || x.slice(0, 0, 1)))?;
     for (megabytes, n) in [(1, 32), (16, 4), (100, 1)] {
         let len = megabytes * 250_000;
         let array = vec![1.0f32; len].into_array();
         let mut body = vec![1u8; len * 4];
         body[len * 4 - 1] = 7;
         let body = bytes::Bytes::from(body);
-        let call = || assert_eq!(sum.call(&array).unwrap_or_else(|e| panic!("{e}")), 1.0);
+        let call = || drop(first.call(&array).unwrap_or_else(|e| panic!("{e}")));
         call();
         let cpu = |peers: &Peers| {
             let others: f64 = peers.children.iter().map(|child| processor_time(&child.id().to_string())).sum();

@@ -85,6 +85,12 @@ impl Driver {
         })
     }
 
+    /// Returns for each edge the place of the first use of its values, between 0 and 1.
+    #[cfg(feature = "peers")]
+    pub(crate) fn first_uses(&self) -> Vec<f32> {
+        self.partition.first_uses()
+    }
+
     /// Returns the number of inputs of the graph.
     #[cfg(feature = "peers")]
     pub(crate) fn n_inputs(&self) -> usize {
@@ -289,6 +295,32 @@ mod tests {
     use crate::flow::distributed::DistributedGraph;
     use crate::place::place_at_random;
     use anabranch_dsl::{AnyVar, HostTensor};
+
+    /// Of two values for another device, the one that is computed first is used last.
+    #[cfg(feature = "peers")]
+    #[test]
+    fn values_know_which_of_them_is_used_first() {
+        let text = "graph @order(%x: f32[]) -> f32[] {
+            %late = exp %x : f32[]
+            %early = sin %x : f32[]
+            %c = cos %early : f32[]
+            %d = abs %c : f32[]
+            %e = add %d, %late : f32[]
+            return %e
+        }";
+        let graph = Graph::parse(text, "order.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let devices = [0, 0, 1, 1, 1].map(DeviceId::from_index).to_vec();
+        let placement = crate::place::Placement::computed_elsewhere(&graph, 2, devices, Vec::new());
+        let options = crate::flow::PartitionOptions { lower_everything: true, ..Default::default() };
+        let placement = placement.unwrap_or_else(|e| panic!("{e}"));
+        let partition = super::super::partition(&graph, &placement, options);
+        let ops = partition.edges.iter().map(|edge| graph.producer(edge.value).map(|node| graph.node(node).op.name()));
+        let mut first_uses: Vec<_> = partition.first_uses().into_iter().zip(ops).collect();
+        first_uses.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let ops: Vec<_> = first_uses.iter().map(|(_, op)| op.unwrap_or("an input")).collect();
+        assert_eq!(ops, ["sin", "exp"], "{first_uses:?}");
+        assert!(first_uses[0].0 < first_uses[1].0 && first_uses[1].0 < 1.0, "{first_uses:?}");
+    }
 
     /// A graph that assigns a variable and asserts that its input is positive, on devices that
     /// report failed assertions by their fences only.

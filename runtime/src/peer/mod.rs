@@ -32,6 +32,7 @@
 //! - P4. **Each process cuts a program for itself**, and the digests of the cuts are compared.
 
 mod address;
+mod body;
 mod cluster;
 mod net;
 mod node;

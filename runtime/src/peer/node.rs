@@ -10,10 +10,11 @@
 //!   session's.
 //! - N3. State machines get a tick at the time that they ask for.
 
+use super::body::BodyBuffer;
 use super::cluster::PeerCluster;
-use super::net::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
+use super::net::{CloseCode, HIGHEST_PRIORITY, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
-use super::proto::codec::{Destination, announce, decode, encode};
+use super::proto::codec::{Announced, Destination, announce, decode, encode};
 use super::proto::frame::{Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport, WireFrame};
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
 use super::proto::payload::FrameBody;
@@ -69,13 +70,19 @@ pub(super) fn key_of(node: &NodeId) -> PeerKey {
     PeerKey(*node.as_bytes())
 }
 
-/// Sends a frame. Closes the link if the frame cannot be encoded.
-pub(super) fn send(link: &Link, frame: WireFrame) {
-    send_together(link, [frame]);
+/// Returns the priority of a value by the place of its first use, between 0 and 1: what is needed
+/// first is sent first.
+pub(super) fn priority(first_use: f32) -> i32 {
+    ((1.0 - 2.0 * first_use) * HIGHEST_PRIORITY as f32) as i32
 }
 
-/// Sends frames, small ones in one packet if they fit.
-fn send_together(link: &Link, frames: impl IntoIterator<Item = WireFrame>) {
+/// Sends a frame. Closes the link if the frame cannot be encoded.
+pub(super) fn send(link: &Link, frame: WireFrame, priority: i32) {
+    send_together(link, [frame], priority);
+}
+
+/// Sends frames, small ones in one packet if they fit. The priority is that of bodies.
+fn send_together(link: &Link, frames: impl IntoIterator<Item = WireFrame>, priority: i32) {
     let mut heads = Vec::new();
     for frame in frames {
         match encode(frame) {
@@ -84,7 +91,7 @@ fn send_together(link: &Link, frames: impl IntoIterator<Item = WireFrame>) {
                 Some(body) => {
                     // A body follows the frames before it.
                     link.send_all(std::mem::take(&mut heads));
-                    link.send_bulk(encoded.head, bytes_of(body), 0);
+                    link.send_bulk(encoded.head, bytes_of(body), priority);
                 }
             },
             Err(error) => {
@@ -172,7 +179,7 @@ impl Node {
     /// Sends a frame on a link, unless the link is lost.
     pub(super) fn send(&self, number: LinkNumber, frame: WireFrame) {
         if let Some(link) = self.link(number) {
-            send(&link, frame);
+            send(&link, frame, 0);
         }
     }
 
@@ -183,7 +190,7 @@ impl Node {
             let rest = std::iter::from_fn(|| frames.next_if(|(of, _)| *of == number)).map(|(_, frame)| frame);
             let together = std::iter::once(first).chain(rest);
             match self.link(number) {
-                Some(link) => send_together(&link, together),
+                Some(link) => send_together(&link, together, 0),
                 None => together.for_each(drop),
             }
         }
@@ -320,7 +327,7 @@ impl Node {
     pub(super) fn status(&self, link: &Link, at_most: Duration) -> Option<(Hello, StatusReport)> {
         let number = number_of(link);
         let mut reports = lock(&self.reports);
-        send(link, WireFrame::Link(LinkFrame::Status));
+        send(link, WireFrame::Link(LinkFrame::Status), 0);
         let is_missing =
             |reports: &mut VecDeque<(LinkNumber, StatusReport)>| reports.iter().all(|(of, _)| *of != number);
         let wait = self.reported.wait_timeout_while(reports, at_most, is_missing);
@@ -331,8 +338,8 @@ impl Node {
         Some((lock(&self.hellos).get(&number)?.clone(), report))
     }
 
-    fn on_frame(self: &Arc<Node>, link: &Link, head: &[u8], body: Option<Vec<u8>>) -> Result<(), String> {
-        let len = body.as_ref().map_or(0, Vec::len) as u64;
+    fn on_frame(self: &Arc<Node>, link: &Link, head: &[u8], body: Option<BodyBuffer>) -> Result<(), String> {
+        let len = body.as_ref().map_or(0, |body| body.bytes().len()) as u64;
         let frame = decode(head, body).map_err(|error| error.to_string())?;
         let link = number_of(link);
         match frame {
@@ -402,18 +409,19 @@ impl NetEvents for NodeEvents {
         self.node().map_or(Ok(()), |this| this.on_frame(link, head, None))
     }
 
-    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<(), String> {
-        let Some(this) = self.node() else { return Ok(()) };
-        let to = announce(head, len).map_err(|error| error.to_string())?;
+    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<usize, String> {
+        let Some(this) = self.node() else { return Ok(1) };
+        let Announced { to, element } = announce(head, len).map_err(|error| error.to_string())?;
         if let Destination::Caller(session) = to
             && this.cluster().is_none_or(|cluster| cluster.session() != session)
         {
             return Err("this process does not own the session".to_owned());
         }
-        lock(&this.host).admit(number_of(link), to, len)
+        lock(&this.host).admit(number_of(link), to, len)?;
+        Ok(element)
     }
 
-    fn bulk(&self, link: &Link, head: &[u8], body: Vec<u8>) -> Result<(), String> {
+    fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {
         self.node().map_or(Ok(()), |this| this.on_frame(link, head, Some(body)))
     }
 

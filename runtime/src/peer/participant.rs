@@ -81,6 +81,14 @@ pub(super) fn message(message: StepMessage) -> Arrival {
     Arrival::Message { process: ProcessId(from.0), from: SubgraphId(from_part), to: SubgraphId(to_part), message }
 }
 
+/// Returns the priority of a message, given those of the edges.
+pub(super) fn priority_of(message: &DeviceMessage<HostTensor>, priorities: &[i32]) -> i32 {
+    match message {
+        DeviceMessage::Value { edge, .. } => priorities[edge.index()],
+        DeviceMessage::Credit { .. } => 0,
+    }
+}
+
 /// Converts a message for another process.
 pub(super) fn step_message(
     step: StepNumber,
@@ -104,6 +112,8 @@ struct Routes {
     step: StepNumber,
     own: ProcessNumber,
     links: Vec<(ProcessNumber, Link)>,
+    /// The priority of each edge.
+    priorities: Arc<[i32]>,
 }
 
 impl fmt::Debug for Routes {
@@ -114,20 +124,22 @@ impl fmt::Debug for Routes {
 
 impl Routes {
     /// Sends a frame to the owner of the session. Without a link the step is being stopped.
-    fn send_to_owner(&self, frame: CallerFrame) {
+    fn send_to_owner(&self, frame: CallerFrame, priority: i32) {
         if let Some((_, link)) = self.links.iter().find(|(process, _)| *process == OWNER) {
-            send(link, WireFrame::ToCaller { session: self.session, frame });
+            send(link, WireFrame::ToCaller { session: self.session, frame }, priority);
         }
     }
 }
 
 impl Others for Arc<Routes> {
     fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+        let priority = priority_of(&message, &self.priorities);
         let message = step_message(self.step, self.own, from, to, message);
         if process == ProcessId::CALLER {
-            self.send_to_owner(CallerFrame::Message(message));
+            self.send_to_owner(CallerFrame::Message(message), priority);
         } else if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
-            send(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
+            let frame = PeerFrame::Message(message);
+            send(link, WireFrame::ToPeer { session: self.session, frame }, priority);
         }
     }
 
@@ -166,7 +178,8 @@ impl Participation {
             return Err(internal(&format!("a step begins without a value of {var}")));
         }
         let links = routes.iter().filter_map(|&(process, link)| Some((process, node.link(link)?))).collect();
-        let routes = Arc::new(Routes { session, step: key.step, own: you, links });
+        let routes =
+            Arc::new(Routes { session, step: key.step, own: you, links, priorities: program.priorities.clone() });
         let open = |_: &StepInputs, mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
             let _ = running.step.set(mailbox.step().clone());
             lock(&running.inbox).open(mailbox);
@@ -213,7 +226,7 @@ fn printer(routes: Arc<Routes>) -> PrintTo {
         let mut number = lock(&printed);
         for text in pieces(text) {
             let (step, text) = (routes.step, text.to_owned());
-            routes.send_to_owner(CallerFrame::Print { step, number: *number, stream, text });
+            routes.send_to_owner(CallerFrame::Print { step, number: *number, stream, text }, 0);
             *number += 1;
         }
     })
@@ -232,7 +245,7 @@ fn end(
     for (index, output) in (0..).zip(results.outputs) {
         if let Some(tensor) = output {
             end.outputs += 1;
-            routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor });
+            routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor }, 0);
         }
     }
     let mut assigned = Vec::new();

@@ -2,8 +2,8 @@
 
 use super::cluster::{AwaitedStep, ClusterState, PeerCluster, failure, from_wire};
 use super::net::Link;
-use super::node::send;
-use super::participant::{self, step_message};
+use super::node::{priority, send};
+use super::participant::{self, priority_of, step_message};
 use super::program::ProgramSpec;
 use super::proto::Time;
 use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramState, StepPlan};
@@ -13,10 +13,10 @@ use crate::device::{DeviceBuffer, DeviceId, Event, MemorySpace, Step, is_thread_
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Mailbox, OtherProcesses, Others, ProcessId, StepFailure};
 use crate::flow::step_run::StepInputs;
-use crate::flow::{FlowOp, Partition, Sink, Source, SubgraphId};
+use crate::flow::{FlowOp, NodeId, Partition, Sink, Source, SubgraphId};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,9 @@ pub(super) struct RemoteProgram {
     participants: Vec<ProcessNumber>,
     /// The variables at peers, by number.
     vars: Vec<(u32, RemoteVar)>,
-    /// The inputs that each peer needs.
+    /// The priority of each edge.
+    priorities: Arc<[i32]>,
+    /// The inputs that each peer needs, the first used first.
     inputs: Vec<(ProcessNumber, u32)>,
     locs: Arc<Vec<Loc>>,
 }
@@ -63,14 +65,15 @@ impl fmt::Debug for RemoteProgram {
 /// What the peers read and write in a step.
 struct PeerUses {
     participants: BTreeSet<ProcessNumber>,
-    inputs: BTreeSet<(ProcessNumber, u32)>,
+    /// The inputs, with the place of their first use.
+    inputs: BTreeMap<(ProcessNumber, u32), f32>,
     reads: BTreeSet<u32>,
     assigns: BTreeSet<u32>,
 }
 
 impl PeerUses {
     fn of(partition: &Partition, process_of: impl Fn(DeviceId) -> ProcessId) -> PeerUses {
-        let (participants, inputs) = (BTreeSet::new(), BTreeSet::new());
+        let (participants, inputs) = (BTreeSet::new(), BTreeMap::new());
         let mut uses = PeerUses { participants, inputs, reads: BTreeSet::new(), assigns: BTreeSet::new() };
         for part in &partition.parts {
             let ProcessId(process) = process_of(part.device);
@@ -79,9 +82,12 @@ impl PeerUses {
                 continue;
             }
             uses.participants.insert(process);
-            for node in &part.nodes {
+            for (id, node) in (0..).map(NodeId).zip(&part.nodes) {
                 match node.op {
-                    FlowOp::Source(Source::Input(input)) => drop(uses.inputs.insert((process, input))),
+                    FlowOp::Source(Source::Input(input)) => {
+                        let first = uses.inputs.entry((process, input)).or_insert(1.0);
+                        *first = first.min(part.first_use(id));
+                    }
                     FlowOp::Source(Source::Var(var)) => drop(uses.reads.insert(var.index() as u32)),
                     FlowOp::Sink(Sink::Assign(var)) => drop(uses.assigns.insert(var.index() as u32)),
                     _ => {}
@@ -89,6 +95,13 @@ impl PeerUses {
             }
         }
         uses
+    }
+
+    /// Returns the inputs in the order of their first use.
+    fn inputs_in_order(&self) -> Vec<(ProcessNumber, u32)> {
+        let mut inputs: Vec<_> = self.inputs.iter().map(|(&input, &first)| (first, input)).collect();
+        inputs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        inputs.into_iter().map(|(_, input)| input).collect()
     }
 }
 
@@ -111,9 +124,10 @@ impl RemoteProgram {
             digest: super::program::digest(&bytes),
             bytes,
             cut,
-            participants: uses.participants.into_iter().collect(),
+            participants: uses.participants.iter().copied().collect(),
             vars: vars.filter(|(_, var)| var.process != OWNER && (var.is_read || var.is_assigned)).collect(),
-            inputs: uses.inputs.into_iter().collect(),
+            priorities: partition.first_uses().into_iter().map(priority).collect(),
+            inputs: uses.inputs_in_order(),
             locs: Arc::new((0..graph.n_nodes()).map(|i| graph.node(Node::from_index(i)).loc).collect()),
         };
         program.ensure_loaded()?;
@@ -239,6 +253,7 @@ impl OtherProcesses for RemoteProgram {
             step,
             links: links.collect(),
             participants: self.participants.clone(),
+            priorities: self.priorities.clone(),
             vars: self.vars.clone(),
             locs: self.locs.clone(),
         }))
@@ -252,6 +267,7 @@ struct BegunStep {
     step: StepNumber,
     links: Vec<(ProcessNumber, Link)>,
     participants: Vec<ProcessNumber>,
+    priorities: Arc<[i32]>,
     vars: Vec<(u32, RemoteVar)>,
     locs: Arc<Vec<Loc>>,
 }
@@ -272,8 +288,9 @@ impl BegunStep {
 impl Others for BegunStep {
     fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
         if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
-            let message = step_message(self.step, OWNER, from, to, message);
-            send(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
+            let priority = priority_of(&message, &self.priorities);
+            let frame = PeerFrame::Message(step_message(self.step, OWNER, from, to, message));
+            send(link, WireFrame::ToPeer { session: self.session, frame }, priority);
         }
     }
 

@@ -9,7 +9,7 @@
 //! - S3. A panic in a program of another process ends its step or its loading with an error, and
 //!   nothing else.
 
-use super::node::{Node, lock};
+use super::node::{Node, lock, priority};
 use super::participant::{self, Advanced, Participation, RunningStep};
 use super::program::{ProgramSpec, digest, panicked};
 use super::proto::frame::{Digest, ValueId, WireError, WireErrorKind};
@@ -37,6 +37,8 @@ pub(super) struct OfferedDevice {
 #[derive(Debug)]
 pub(super) struct LoadedProgram {
     pub(super) driver: Arc<Driver>,
+    /// The priority of each edge.
+    pub(super) priorities: Arc<[i32]>,
     /// For each variable its type, and its device if the device is of this peer.
     pub(super) vars: Vec<(Type, Option<Arc<dyn Device>>)>,
 }
@@ -260,7 +262,8 @@ impl Server {
             let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
             let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index))?;
             let driver = Arc::new(driver.with_names(|device| names[device.index()]));
-            Ok((LoadedProgram { driver, vars }, cut))
+            let priorities = driver.first_uses().into_iter().map(priority).collect();
+            Ok((LoadedProgram { driver, priorities, vars }, cut))
         };
         let loaded = catch_unwind(AssertUnwindSafe(load));
         let loaded = loaded.unwrap_or_else(|_| Err(panicked("loaded")));

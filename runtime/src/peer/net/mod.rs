@@ -57,6 +57,7 @@ mod wire;
 
 #[cfg(feature = "testing")]
 pub use bare::BareQuic;
+pub(crate) use bulk::outgoing::HIGHEST_PRIORITY;
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
 pub(crate) use link::Link;
@@ -64,6 +65,7 @@ pub(crate) use link_test::LinkReport;
 pub use profile::Profile;
 pub use token::JoinToken;
 
+use super::body::BodyBuffer;
 use anabranch_dsl::Diagnostic;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -124,11 +126,12 @@ pub(crate) trait NetEvents: Send + Sync {
     /// A frame has arrived.
     fn frame(&self, link: &Link, head: &[u8]) -> Result<(), String>;
 
-    /// The first bytes of a body of `len` bytes have arrived. No memory was taken for it yet.
-    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<(), String>;
+    /// The first bytes of a body of `len` bytes have arrived. No memory was taken for it yet. Returns
+    /// the bytes of one of its elements, for which the memory is aligned.
+    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<usize, String>;
 
     /// A body has arrived.
-    fn bulk(&self, link: &Link, head: &[u8], body: Vec<u8>) -> Result<(), String>;
+    fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String>;
 
     /// The link has ended.
     fn lost(&self, link: &Link, why: LinkLost);

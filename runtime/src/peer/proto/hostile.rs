@@ -5,7 +5,7 @@
 //! limits. A link whose other side breaks the protocol is closed; here it connects again at once.
 
 use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, StepPlan};
-use super::codec::{Destination, announce, decode, encode};
+use super::codec::{Announced, Destination, announce, decode, encode};
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
 use super::frame::{ProcessNumber, ProgramNumber, SessionId, SessionLimits, StepNumber};
 use super::host::{Host, HostInput, HostLimits, HostOutput, StepEnd};
@@ -287,17 +287,19 @@ impl Victims {
         let on_host = self.links[usize::from(link) % 3];
         if body.is_some() {
             match announce(head, len) {
-                Ok(to @ Destination::Peer(_)) if self.host.admit(on_host, to, len).is_err() => return,
+                Ok(Announced { to: to @ Destination::Peer(_), .. }) if self.host.admit(on_host, to, len).is_err() => {
+                    return;
+                }
                 Ok(_) => {}
                 Err(_) => return,
             }
         }
-        let decoded = decode(head, body.map(<[u8]>::to_vec));
+        let decoded = decode(head, body.map(|body| body.to_vec().into()));
         self.reached.decoded += usize::from(decoded.is_ok());
         self.reached.rejected += usize::from(decoded.is_err());
         if let Ok(frame) = decoded {
             let again = encode(frame.clone()).expect("a frame that was decoded can be encoded");
-            let body = again.body.as_ref().map(|body| body.as_ref().to_vec());
+            let body = again.body.as_ref().map(|body| body.as_ref().to_vec().into());
             let third = decode(&again.head, body).expect("a frame that was encoded can be decoded");
             let third = encode(third).expect("a frame that was decoded can be encoded");
             assert_eq!(again.head, third.head, "{frame:?}");

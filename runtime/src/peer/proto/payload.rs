@@ -7,6 +7,7 @@
 //! - A payload of up to [`INLINE`] bytes is part of the head. A larger one is the body of the
 //!   frame.
 
+use crate::peer::body::BodyBuffer;
 use anabranch_dsl::{Buffer, DType, Element, HostTensor, memory};
 use bytemuck::Pod;
 use serde::de::{Error, Visitor};
@@ -98,11 +99,11 @@ impl BytesHead {
     }
 
     /// Returns the bytes. `body` is the body of the frame.
-    fn take(self, body: &mut Option<Vec<u8>>) -> Result<Vec<u8>, String> {
+    fn take(self, body: &mut Option<BodyBuffer>) -> Result<BodyBuffer, String> {
         match (self, body.take()) {
-            (BytesHead::Inline(bytes), None) => Ok(bytes.0),
-            (BytesHead::Body(len), Some(bytes)) if bytes.len() as u64 == len => Ok(bytes),
-            (BytesHead::Body(len), Some(bytes)) => Err(format!("a body of {} bytes, not {len}", bytes.len())),
+            (BytesHead::Inline(bytes), None) => Ok(bytes.0.into()),
+            (BytesHead::Body(len), Some(body)) if body.bytes().len() as u64 == len => Ok(body),
+            (BytesHead::Body(len), Some(body)) => Err(format!("a body of {} bytes, not {len}", body.bytes().len())),
             (BytesHead::Body(_), None) => Err("the body is missing".to_owned()),
             (BytesHead::Inline(_), Some(_)) => Err("a body that the head does not announce".to_owned()),
         }
@@ -171,29 +172,29 @@ pub(crate) fn describe_tensor(tensor: HostTensor, body: &mut Option<FrameBody>) 
 }
 
 /// Restores bytes.
-pub(crate) fn restore_bytes(head: BytesHead, body: &mut Option<Vec<u8>>) -> Result<Arc<[u8]>, String> {
-    head.take(body).map(Arc::from)
+pub(crate) fn restore_bytes(head: BytesHead, body: &mut Option<BodyBuffer>) -> Result<Arc<[u8]>, String> {
+    head.take(body).map(|body| Arc::from(body.into_elements::<u8>()))
 }
 
 /// Restores a tensor.
-pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<Vec<u8>>) -> Result<HostTensor, String> {
+pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<BodyBuffer>) -> Result<HostTensor, String> {
     let (dtype, shape, len) = head.check()?;
     let mut bytes = head.bytes.take(body)?;
     memory::check(len.into()).map_err(|error| error.to_string())?;
     if cfg!(target_endian = "big") {
-        reverse_elements(&mut bytes, dtype.size());
+        reverse_elements(bytes.bytes_mut(), dtype.size());
     }
     let buffer = match dtype {
-        DType::F32 => elements::<f32>(&bytes),
-        DType::F64 => elements::<f64>(&bytes),
-        DType::F16 => elements::<half::f16>(&bytes),
-        DType::BF16 => elements::<half::bf16>(&bytes),
-        DType::I32 => elements::<i32>(&bytes),
-        DType::I64 => elements::<i64>(&bytes),
-        DType::U32 => elements::<u32>(&bytes),
-        DType::U8 => Buffer::U8(bytes),
-        DType::Bool if bytes.iter().all(|&byte| byte <= 1) => {
-            Buffer::Bool(bytes.iter().map(|&byte| byte == 1).collect())
+        DType::F32 => elements::<f32>(bytes),
+        DType::F64 => elements::<f64>(bytes),
+        DType::F16 => elements::<half::f16>(bytes),
+        DType::BF16 => elements::<half::bf16>(bytes),
+        DType::I32 => elements::<i32>(bytes),
+        DType::I64 => elements::<i64>(bytes),
+        DType::U32 => elements::<u32>(bytes),
+        DType::U8 => elements::<u8>(bytes),
+        DType::Bool if bytes.bytes().iter().all(|&byte| byte <= 1) => {
+            Buffer::Bool(bytes.bytes().iter().map(|&byte| byte == 1).collect())
         }
         DType::Bool => return Err("a boolean that is neither 0 nor 1".to_owned()),
     };
@@ -205,12 +206,8 @@ pub(crate) fn tensor_bytes(tensor: &HostTensor) -> u64 {
     (tensor.len() * tensor.dtype().size()) as u64
 }
 
-/// Copies bytes to memory that is aligned for the elements. The number of bytes is a multiple of
-/// the size of an element.
-fn elements<T: Element + Pod>(bytes: &[u8]) -> Buffer {
-    let mut elements = vec![T::zeroed(); bytes.len() / size_of::<T>()];
-    bytemuck::cast_slice_mut(&mut elements).copy_from_slice(bytes);
-    T::into_buffer(elements)
+fn elements<T: Element + Pod>(body: BodyBuffer) -> Buffer {
+    T::into_buffer(body.into_elements())
 }
 
 fn native_bytes(tensor: &HostTensor) -> &[u8] {

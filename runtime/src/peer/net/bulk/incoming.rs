@@ -1,5 +1,6 @@
 //! Receiving bodies: chunks are read as they arrive and copied to their place.
 
+use super::super::super::body::BodyBuffer;
 use super::super::link::{Link, lock};
 use super::super::profile::NetSettings;
 use super::super::wire::{ChunkHeader, ControlFrame, Credit, TransferHead, chunks_of};
@@ -13,7 +14,8 @@ use tokio::time::Instant;
 /// A body that is being received.
 struct IncomingBody {
     head: Bytes,
-    body: Vec<u8>,
+    /// The memory, except for a test.
+    body: Option<BodyBuffer>,
     is_test: bool,
     total: u64,
     /// Whether a chunk is being read or was.
@@ -125,10 +127,8 @@ impl IncomingBodies {
     /// Copies bytes of a claimed chunk.
     fn write(&mut self, transfer: u64, at: u64, bytes: &[u8]) {
         self.received.bytes += bytes.len() as u64;
-        if let Some(body) = self.open.get_mut(&transfer)
-            && !body.is_test
-        {
-            body.body[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        if let Some(body) = self.open.get_mut(&transfer).and_then(|body| body.body.as_mut()) {
+            body.bytes_mut()[at as usize..][..bytes.len()].copy_from_slice(bytes);
         }
     }
 
@@ -233,10 +233,9 @@ async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Optio
     let ended = match after {
         AfterChunk::Nothing => None,
         AfterChunk::Deliver(body) => {
-            if body.is_test {
-                link.test_received(&body.head, body.begun_at.elapsed())?;
-            } else {
-                link.0.events.bulk(link, &body.head, body.body)?;
+            match body.body {
+                None => link.test_received(&body.head, body.begun_at.elapsed())?,
+                Some(memory) => link.0.events.bulk(link, &body.head, memory)?,
             }
             Some(header.total)
         }
@@ -250,11 +249,13 @@ async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Optio
 
 /// Takes the memory of a body, if the layer above agrees.
 fn begin(link: &Link, header: &ChunkHeader, head: Bytes) -> Result<(), String> {
-    let mut body = Vec::new();
-    if !header.is_test {
-        link.0.events.bulk_begins(link, &head, header.total)?;
-        body = zeroed(header.total)?;
-    }
+    let body = match header.is_test {
+        true => None,
+        false => {
+            let element = link.0.events.bulk_begins(link, &head, header.total)?;
+            Some(BodyBuffer::zeroed(header.total, element)?)
+        }
+    };
     let chunks = chunks_of(header.total);
     let body = IncomingBody {
         head,
@@ -268,15 +269,6 @@ fn begin(link: &Link, header: &ChunkHeader, head: Bytes) -> Result<(), String> {
     lock(&link.0.incoming).open.insert(header.transfer, body);
     link.0.progressed.notify_waiters();
     Ok(())
-}
-
-/// Returns zeroed memory, or an error if the system has none.
-fn zeroed(len: u64) -> Result<Vec<u8>, String> {
-    let fails = || format!("this node has no memory for a body of {len} bytes");
-    let len = usize::try_from(len).map_err(|_| fails())?;
-    // `vec!` would abort. It has zeroed pages from the system, which `resize` would write.
-    Vec::<u8>::new().try_reserve_exact(len).map_err(|_| fails())?;
-    Ok(vec![0; len])
 }
 
 /// Waits until `condition` holds. It is checked whenever the link progresses.

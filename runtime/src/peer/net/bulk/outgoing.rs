@@ -15,7 +15,7 @@ const ORDER_BITS: u32 = 21;
 
 /// The highest priority of a body that the priorities of streams distinguish. Its negative is the
 /// lowest. Beyond, bodies are begun in the right order, and their first chunks sent in turn.
-const HIGHEST_PRIORITY: i32 = (1 << (30 - ORDER_BITS)) - 1;
+pub(crate) const HIGHEST_PRIORITY: i32 = (1 << (30 - ORDER_BITS)) - 1;
 
 /// Returns the priority of the stream of a chunk: the lower, the later it was begun.
 fn stream_priority(body_priority: i32, chunk: u64) -> i32 {

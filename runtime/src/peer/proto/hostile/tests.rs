@@ -251,7 +251,7 @@ fn frames_survive_encoding() {
     for _ in 0..20_000 {
         let frame = rng.frame(&victims, 0);
         let encoded = encode(frame.clone()).expect("a random frame can be encoded");
-        let body = encoded.body.map(|body| body.as_ref().to_vec());
+        let body = encoded.body.map(|body| body.as_ref().to_vec().into());
         bodies += usize::from(body.is_some());
         assert_eq!(decode(&encoded.head, body), Ok(frame));
     }
@@ -264,7 +264,8 @@ fn frames_that_say_something_wrong_are_rejected() {
         let frame = PeerFrame::Store { request: RequestNumber(1), value: ValueId(1), tensor };
         encode(WireFrame::ToPeer { session: SESSIONS[0], frame }).expect("the frame can be encoded")
     };
-    let error = |head: &[u8], body: Option<Vec<u8>>| decode(head, body).expect_err("the frame is wrong").0;
+    let error =
+        |head: &[u8], body: Option<Vec<u8>>| decode(head, body.map(Into::into)).expect_err("the frame is wrong").0;
     let bools = store(HostTensor::new(vec![2], vec![true, false]));
     let mut head = bools.head.clone();
     *head.last_mut().unwrap() = 2;
@@ -278,7 +279,8 @@ fn frames_that_say_something_wrong_are_rejected() {
     assert_eq!(error(&large.head, None), "the body is missing");
     assert_eq!(error(&large.head, Some(vec![0; 4])), "a body of 4 bytes, not 20000");
     assert!(announce(&large.head, 4).is_err() && announce(&bools.head, 2).is_err());
-    assert_eq!(announce(&large.head, 20_000), Ok(Destination::Peer(SESSIONS[0])));
+    let announced = Announced { to: Destination::Peer(SESSIONS[0]), element: 4 };
+    assert_eq!(announce(&large.head, 20_000), Ok(announced));
 }
 
 #[test]

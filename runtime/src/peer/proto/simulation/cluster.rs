@@ -397,12 +397,12 @@ impl ClusterModel {
         let len = body.as_ref().map_or(0, |body| body.len() as u64);
         if len > 0 {
             let admitted = announce(head, len).map_err(|error| error.to_string());
-            let admitted = admitted.and_then(|destination| self.nodes[node].host.admit(link, destination, len));
+            let admitted = admitted.and_then(|announced| self.nodes[node].host.admit(link, announced.to, len));
             if let Err(error) = admitted {
                 return self.wrong(format!("a body is not admitted: {error}"));
             }
         }
-        match decode(head, body) {
+        match decode(head, body.map(Into::into)) {
             Err(error) => self.wrong(format!("a frame cannot be decoded: {error}")),
             Ok(frame @ (WireFrame::ToCaller { .. } | WireFrame::Link(LinkFrame::Leave { .. }))) => {
                 self.inform_caller(node, CallerInput::Frame { link, frame });
