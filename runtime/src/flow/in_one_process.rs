@@ -44,7 +44,7 @@ impl ThreadCluster {
             Ok(StepResults { outputs, assigned }) => {
                 for (index, tensor) in (0..).zip(outputs) {
                     if let Some(tensor) = tensor {
-                        self.deliver(ProcessId::CALLER, Arrival::Output { index, tensor });
+                        self.deliver(ProcessId::CALLER, Arrival::Output { process, index, tensor });
                     }
                 }
                 self.assigned.lock().unwrap_or_else(PoisonError::into_inner).extend(assigned);

@@ -92,8 +92,8 @@ pub(crate) enum Arrival {
     Message { process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor> },
     /// At a participant: an input of the graph.
     Input { index: u32, tensor: HostTensor },
-    /// At the caller: an output of the graph.
-    Output { index: u32, tensor: HostTensor },
+    /// At the caller: an output of the graph that `process` has computed.
+    Output { process: ProcessId, index: u32, tensor: HostTensor },
     /// At the caller: text that a participant printed.
     Print { stream: Stream, text: String },
     /// At the caller: a participant has ended, and all of its outputs have arrived.

@@ -475,11 +475,12 @@ impl<'a> StepRun<'a> {
                 }
                 Ok(())
             }
-            Arrival::Output { index, tensor } => {
+            Arrival::Output { process, index, tensor } => {
                 let output = driver.graph.outputs().get(index as usize);
                 let fits = output.is_some_and(|&output| driver.graph.ty(output).element().compatible(&tensor.ty()));
-                if !fits || self.outputs[index as usize].is_some() {
-                    return Err(Diagnostic::new("a peer sent an output that the step does not wait for"));
+                let is_expected = fits && driver.process_of_output(index) == process;
+                if !is_expected || self.outputs[index as usize].is_some() {
+                    return Err(driver.violation(process, "an output", "is none that the step expects from it"));
                 }
                 self.outputs[index as usize] = Some(tensor);
                 Ok(())

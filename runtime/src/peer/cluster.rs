@@ -461,7 +461,9 @@ impl RemoteValues for ValuesAt {
 fn arrived(arrival: CallerArrival, locs: &[Loc]) -> Arrival {
     match arrival {
         CallerArrival::Message(message) => participant::message(message),
-        CallerArrival::Output { index, tensor } => Arrival::Output { index, tensor },
+        CallerArrival::Output { process, index, tensor } => {
+            Arrival::Output { process: ProcessId(process.0), index, tensor }
+        }
         CallerArrival::Print { stream, text } => {
             let stream = match stream {
                 PrintStream::Stdout => Stream::Stdout,

@@ -108,6 +108,7 @@ pub(crate) enum CallerOutput {
 pub(crate) enum CallerArrival {
     Message(StepMessage),
     Output {
+        process: ProcessNumber,
         index: u32,
         tensor: HostTensor,
     },

@@ -279,7 +279,7 @@ impl Caller {
                 self.step_arrived(now, process, step, CallerArrival::Message(message), out);
             }
             CallerFrame::Output { step, index, tensor } => {
-                self.step_arrived(now, process, step, CallerArrival::Output { index, tensor }, out);
+                self.step_arrived(now, process, step, CallerArrival::Output { process, index, tensor }, out);
             }
             CallerFrame::Print { step, number, stream, text } => {
                 self.printed(now, process, step, number, CallerArrival::Print { stream, text }, out);

@@ -308,7 +308,7 @@ impl ClusterModel {
             return self.wrong(format!("{arrival:?} arrives for a step that is done"));
         };
         let is_new = match &arrival {
-            CallerArrival::Output { index, tensor } => state.outputs.insert((stamp_of(tensor), *index)),
+            CallerArrival::Output { index, tensor, .. } => state.outputs.insert((stamp_of(tensor), *index)),
             CallerArrival::Ended { process } => state.ended.insert(*process),
             _ => true,
         };
