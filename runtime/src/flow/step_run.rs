@@ -360,6 +360,7 @@ impl<'a> StepRun<'a> {
             }
             Action::Run { task, kernel, inputs } => {
                 self.last = driver.last_node(part, kernel);
+                self.step.begun(self.last);
                 let loaded = &driver.kernels[part.index()][kernel.index()];
                 match loaded.enqueue(inputs, &self.step, ticket) {
                     Ok(progress) => (PendingOp::Run { part, task, kernel }, progress),

@@ -167,7 +167,7 @@ impl Node {
         }
     }
 
-    fn cluster(&self) -> Option<Arc<PeerCluster>> {
+    pub(super) fn cluster(&self) -> Option<Arc<PeerCluster>> {
         self.cluster.get()?.upgrade()
     }
 
@@ -227,7 +227,7 @@ impl Node {
                     let outcome = link.map(|_| ()).map_err(|error| error.message);
                     this.host(HostInput::Dialed { session, process, outcome });
                 };
-                self.net().connect_later(addr, id, Box::new(done));
+                self.net().connect_later(addr, id, None, Box::new(done));
             }
             HostOutput::Idle => {
                 *lock(&self.is_idle) = true;
@@ -269,6 +269,14 @@ impl Node {
     }
 
     fn tick(self: &Arc<Node>) {
+        let links: Vec<Link> = lock(&self.links).values().cloned().collect();
+        for link in links {
+            let (link, bytes) = (number_of(&link), link.stats().received_body_bytes);
+            self.host(HostInput::Received { link, bytes });
+            if let Some(cluster) = self.cluster() {
+                cluster.on_input(CallerInput::Received { link, bytes });
+            }
+        }
         if let Some(server) = self.server() {
             for progress in server.progress(self.received_bytes()) {
                 self.host(progress);
@@ -396,9 +404,10 @@ impl NetEvents for NodeEvents {
         lock(&this.hellos).remove(&number);
         let (reason, loss) = match why {
             LinkLost::Closed { reason, .. } => (format!("it was closed: {reason}"), LinkLoss::Closed(reason)),
-            LinkLost::TimedOut => ("it timed out".to_owned(), LinkLoss::TimedOut),
+            LinkLost::TimedOut => ("no packet arrives".to_owned(), LinkLoss::TimedOut),
+            LinkLost::Refused => ("its process does not listen any more".to_owned(), LinkLoss::Refused),
             LinkLost::Violation(what) => (what.clone(), LinkLoss::Local(what)),
-            LinkLost::Local => ("it was closed here".to_owned(), LinkLoss::Local("it was not needed".to_owned())),
+            LinkLost::Local => ("it was closed here".to_owned(), LinkLoss::Local("it is shutting down".to_owned())),
         };
         this.host(HostInput::LinkLost { link: number, reason });
         if let Some(cluster) = this.cluster() {

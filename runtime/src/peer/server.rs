@@ -293,8 +293,8 @@ impl Server {
     pub(super) fn progress(&self, received: u64) -> Vec<HostInput> {
         let state = lock(&self.state);
         let of = |(&key, step): (&StepKey, &Arc<RunningStep>)| {
-            let (done, is_busy) = step.step.get()?.progress();
-            Some(HostInput::Progressed { key, done: done + received, is_busy })
+            let (done, is_busy, last) = step.step.get()?.progress();
+            Some(HostInput::Progressed { key, done: done + received, is_busy, last })
         };
         state.steps.iter().filter_map(of).collect()
     }

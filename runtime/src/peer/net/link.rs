@@ -10,6 +10,7 @@ use super::bulk::incoming::IncomingBodies;
 use super::bulk::outgoing::{BodyQueue, OutgoingBody};
 use super::key::NodeId;
 use super::link_test::LinkTests;
+use super::probe::is_refused;
 use super::profile::NetSettings;
 use super::wire::{
     ControlFrame, FrameSplitter, Greeting, MAX_BODY, MAX_FRAME, application_prefix, printable, shortened,
@@ -212,7 +213,10 @@ impl Link {
             }
             lock(&link.0.outbox).close();
             link.release_bodies();
-            let why = link.end_reason(error);
+            let mut why = link.end_reason(error);
+            if why == LinkLost::TimedOut && link.0.settings.probes && is_refused(link.addr()).await {
+                why = LinkLost::Refused;
+            }
             link.0.events.lost(&link, why);
             ended();
         });
@@ -378,7 +382,7 @@ impl Link {
             },
             ConnectionError::TimedOut => LinkLost::TimedOut,
             // The other process was replaced by one that does not know this connection.
-            ConnectionError::Reset => LinkLost::TimedOut,
+            ConnectionError::Reset => LinkLost::Refused,
             ConnectionError::LocallyClosed => LinkLost::Local,
             error => LinkLost::Violation(printable(&error.to_string())),
         }

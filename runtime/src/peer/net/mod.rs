@@ -12,6 +12,7 @@
 //! | `link.rs`, `wire.rs` | frames |
 //! | `bulk/` | bodies |
 //! | `link_test.rs` | how fast a link is |
+//! | `probe.rs` | whether a process still listens at an address |
 //!
 //! - Both sides of every link have proven their keys by TLS 1.3. Each was allowed by the other
 //!   side's [`NetEvents::allows`], was expected at its address, or has proven a join token. There
@@ -44,6 +45,7 @@ mod link;
 mod link_test;
 #[cfg(test)]
 mod measure;
+mod probe;
 mod profile;
 #[cfg(test)]
 mod simulation;
@@ -156,8 +158,11 @@ pub(crate) enum LinkLost {
         /// The explanation that the other side gave.
         reason: String,
     },
-    /// The other side is dead or unreachable.
+    /// Nothing arrives from the other side: its process is stopped, or its machine or the network
+    /// is down.
     TimedOut,
+    /// The process of the other side does not listen any more: its machine has answered so.
+    Refused,
     /// This side closed it, since a rule was broken.
     Violation(String),
     /// This side closed it on request.

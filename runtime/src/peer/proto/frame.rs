@@ -211,6 +211,9 @@ pub(crate) enum CallerFrame<T = HostTensor> {
     /// The sender is alive, and this is the progress of the steps that it runs.
     Heartbeat {
         steps: Vec<StepProgress>,
+        /// Bytes of bodies that have arrived from the owner. They rise while a slow transfer goes
+        /// on.
+        received: u64,
     },
     /// The sender has no link to a process of the session any more.
     Unlinked {
@@ -273,6 +276,8 @@ pub(crate) struct SessionLimits {
     /// The largest payload.
     pub(crate) body_bytes: u64,
     pub(crate) steps: u32,
+    /// How long a program may take to load.
+    pub(crate) load_ms: u64,
 }
 
 /// Begins a step at a participant.
@@ -316,6 +321,8 @@ pub(crate) struct StepProgress {
     pub(crate) done: u64,
     /// Whether an operation is running. Otherwise the participant waits for messages.
     pub(crate) is_busy: bool,
+    /// The node of the operation that was begun last.
+    pub(crate) last: Option<u32>,
 }
 
 /// The stream of a print.
@@ -369,6 +376,14 @@ pub(crate) fn prefix(text: &str, max: usize) -> &str {
 impl WireError {
     pub(crate) fn new(kind: WireErrorKind, message: impl AsRef<str>) -> WireError {
         WireError { kind, message: prefix(message.as_ref(), MAX_TEXT).to_owned(), help: None, labels: Vec::new() }
+    }
+
+    /// Adds an explanation, at a node of the graph if it is about one.
+    pub(crate) fn at(mut self, node: Option<u32>, text: impl AsRef<str>) -> WireError {
+        if self.labels.len() < MAX_LABELS {
+            self.labels.push((node, prefix(text.as_ref(), MAX_TEXT).to_owned()));
+        }
+        self
     }
 
     /// Sets what to do about the error.

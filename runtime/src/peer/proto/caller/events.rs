@@ -12,7 +12,7 @@ use std::time::Duration;
 pub(crate) struct CallerOptions {
     /// A random number.
     pub(crate) session: SessionId,
-    /// How long a peer may be silent.
+    /// How long a peer may be silent, and half of how long a transfer may stand still.
     pub(crate) failure_timeout: Duration,
     /// How long a step may go on without progress while some operation is running.
     pub(crate) busy_timeout: Duration,
@@ -45,6 +45,11 @@ pub(crate) enum CallerInput {
         link: LinkNumber,
         loss: LinkLoss,
     },
+    /// The bytes of bodies that have arrived on a link.
+    Received {
+        link: LinkNumber,
+        bytes: u64,
+    },
     Tick,
 }
 
@@ -53,8 +58,11 @@ pub(crate) enum CallerInput {
 pub(crate) enum LinkLoss {
     /// The other side closed it.
     Closed(String),
-    /// The other side does not answer: the process, its machine or the network is down.
+    /// Nothing arrives from the other side: its process is stopped, or its machine or the network
+    /// is down.
     TimedOut,
+    /// The machine of the other side answers that no process listens, or a new one does.
+    Refused,
     /// This side closed it.
     Local(String),
 }
@@ -131,7 +139,7 @@ pub(crate) enum CallerArrival {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ProgramState {
     Loading {
-        deadline: Time,
+        begun: Time,
     },
     /// The peer has cut the program, with this digest.
     Ready {

@@ -8,6 +8,7 @@ use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The limits of a peer.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,8 @@ pub(crate) struct HostLimits {
     /// Programs of a session, and their bytes.
     pub(crate) programs: usize,
     pub(crate) program_bytes: u64,
+    /// How long a program may take to load.
+    pub(crate) load_time: Duration,
     /// Values of a session, and their bytes.
     pub(crate) values: usize,
     pub(crate) value_bytes: u64,
@@ -38,6 +41,7 @@ impl HostLimits {
         work: 0,
         programs: 0,
         program_bytes: 0,
+        load_time: Duration::ZERO,
         values: 0,
         value_bytes: 0,
         buffered_bytes: 0,
@@ -54,6 +58,7 @@ impl Default for HostLimits {
             work: 256,
             programs: 256,
             program_bytes: 1 << 30,
+            load_time: Duration::from_secs(300),
             values: 65_536,
             value_bytes: 16 << 30,
             buffered_bytes: 256 << 20,
@@ -110,6 +115,11 @@ pub(crate) enum HostInput {
         link: LinkNumber,
         reason: String,
     },
+    /// The bytes of bodies that have arrived on a link, for the next heartbeat.
+    Received {
+        link: LinkNumber,
+        bytes: u64,
+    },
     /// The outcome of [`HostOutput::Dial`]. The link itself is reported by `Linked`.
     Dialed {
         session: SessionSlot,
@@ -134,6 +144,7 @@ pub(crate) enum HostInput {
         key: StepKey,
         done: u64,
         is_busy: bool,
+        last: Option<u32>,
     },
     /// A step has ended. Its outputs and prints have been sent.
     StepEnded {
@@ -196,6 +207,8 @@ pub(crate) enum HostOutput {
         digest: Digest,
         bytes: Arc<[u8]>,
     },
+    /// Drop a program, or end its loading as soon as possible. The end of loading must still be
+    /// reported.
     Unload {
         key: ProgramKey,
     },

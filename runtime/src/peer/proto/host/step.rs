@@ -1,7 +1,9 @@
 //! The steps of a host.
 
 use super::session::HostSession;
-use super::{Begin, CallerFrame, Host, HostArrival, HostOutput, SessionSlot, Start, StepEnd, StepFault, StepKey};
+use super::{
+    Begin, CallerFrame, Host, HostArrival, HostOutput, LinkNumber, SessionSlot, Start, StepEnd, StepFault, StepKey,
+};
 use super::{StepMessage, StepNumber, WorkKey, exhausted, invalid, reply};
 use crate::peer::proto::Time;
 use crate::peer::proto::frame::{OWNER, PartMessage, PeerKey, ProcessNumber, StepProgress, ValueId};
@@ -21,6 +23,7 @@ const MAX_EARLY_STEPS: usize = 256;
 #[derive(Debug)]
 pub(super) struct HostStep {
     participants: Vec<ProcessNumber>,
+    routes: Routes,
     assigns: Vec<(u32, ValueId)>,
     /// The inputs that have not arrived.
     inputs: BTreeSet<u32>,
@@ -108,6 +111,7 @@ impl Host {
         let deadline = start.deadline_ms.map(|ms| now + Duration::from_millis(ms.into()));
         let running = HostStep {
             participants: start.participants.clone(),
+            routes: routes.clone(),
             assigns: start.assigns.clone(),
             inputs: start.inputs.iter().copied().collect(),
             deadline,
@@ -202,11 +206,11 @@ impl Host {
         out.push(HostOutput::Stop { key: StepKey { session: slot, step }, reason });
     }
 
-    pub(super) fn progressed(&mut self, key: StepKey, done: u64, is_busy: bool) {
-        if let Some(session) = self.sessions.get_mut(&key.session)
-            && let Some(step) = session.steps.get_mut(&key.step)
+    pub(super) fn progressed(&mut self, session: SessionSlot, progress: StepProgress) {
+        if let Some(session) = self.sessions.get_mut(&session)
+            && let Some(step) = session.steps.get_mut(&progress.step)
         {
-            step.progress = StepProgress { step: key.step, done, is_busy };
+            step.progress = progress;
         }
     }
 
@@ -231,18 +235,18 @@ impl Host {
         }
     }
 
-    /// Fails the steps of a session in which a process takes part.
-    pub(super) fn fail_steps_with(
+    /// Fails the steps of a session that use a link.
+    pub(super) fn fail_steps_over(
         &mut self,
         slot: SessionSlot,
-        process: ProcessNumber,
+        link: LinkNumber,
         message: &str,
         out: &mut Vec<HostOutput>,
     ) {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let with = session.steps.iter().filter(|(_, step)| step.participants.contains(&process));
-        let with: Vec<StepNumber> = with.map(|(&step, _)| step).collect();
-        for step in with {
+        let over = session.steps.iter().filter(|(_, step)| step.routes.iter().any(|route| route.1 == link));
+        let over: Vec<StepNumber> = over.map(|(&step, _)| step).collect();
+        for step in over {
             let error = WireError::new(WireErrorKind::Unavailable, message);
             session.fail_step(StepKey { session: slot, step }, error, out);
         }
@@ -262,14 +266,14 @@ impl Host {
 }
 
 /// The links to the other participants of a step.
-type Routes = Vec<(ProcessNumber, super::LinkNumber)>;
+type Routes = Vec<(ProcessNumber, LinkNumber)>;
 
 /// Checks that a step can begin.
 fn check_start(session: &HostSession, start: &Start, is_full: bool) -> Result<(super::ProgramKey, Routes), WireError> {
     if is_full {
         return Err(exhausted("too many steps run at once"));
     }
-    let program = session.programs.get(&start.program).filter(|program| program.is_loaded);
+    let program = session.programs.get(&start.program).filter(|program| program.loads_until.is_none());
     let program = program.ok_or_else(|| invalid("the program is not registered at the peer"))?.key;
     let is_stored = |value: &ValueId| session.values.get(value).is_some_and(|state: &StoredValue| state.is_stored);
     if let Some((variable, _)) = start.vars.iter().find(|(_, value)| !is_stored(value)) {

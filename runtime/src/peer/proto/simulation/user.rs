@@ -23,6 +23,9 @@ pub(super) struct User {
     fetches: BTreeMap<RequestNumber, i64>,
     steps: BTreeMap<StepNumber, UserStep>,
     is_opening: bool,
+    /// When the user last opened the session, if everything that went wrong was over, and whether
+    /// some peer did not know yet that its link to another was lost.
+    calm_opening: Option<(Time, bool)>,
     pub(super) is_closed: bool,
     pub(super) is_dead: bool,
     /// When the user last saw nothing in flight, for the check before closing.
@@ -53,6 +56,7 @@ impl User {
             fetches: BTreeMap::new(),
             steps: BTreeMap::new(),
             is_opening: false,
+            calm_opening: None,
             is_closed: false,
             is_dead: false,
             quiet_since: None,
@@ -130,9 +134,33 @@ impl ClusterModel {
         }
         let user = self.user(node);
         if !user.is_opening || self.rng.below(4) == 0 {
+            let calm = self.is_calm(node).then(|| (self.now, self.has_stale_link(node)));
             self.user(node).is_opening = true;
+            self.user(node).calm_opening = calm;
             self.call(node, |caller, now, out| caller.open(now, out));
         }
+    }
+
+    /// Returns whether nothing goes wrong any more for a session: its peers run, and its links to
+    /// them work.
+    fn is_calm(&self, node: usize) -> bool {
+        let user = self.nodes[node].user.as_ref().expect("the node has a user");
+        let works = |(process, peer): (u32, &usize)| {
+            let link = user.caller.link_of(ProcessNumber(process));
+            !self.nodes[*peer].leaves && link.is_some_and(|link| self.is_up(node, link))
+        };
+        self.calm_from <= self.now && (1..).zip(&user.peers).all(works)
+    }
+
+    /// Returns whether a link between peers of a session is lost, and one of them does not know.
+    fn has_stale_link(&self, node: usize) -> bool {
+        let peers = &self.nodes[node].user.as_ref().expect("the node has a user").peers;
+        let is_known =
+            |side: &super::cluster::Side| side.is_lost || self.nodes[side.node].incarnation != side.incarnation;
+        self.connections.iter().any(|connection| {
+            let sides = &connection.sides;
+            connection.is_cut && sides.iter().all(|side| peers.contains(&side.node)) && !sides.iter().all(is_known)
+        })
     }
 
     fn register(&mut self, node: usize) {
@@ -140,10 +168,8 @@ impl ClusterModel {
         let n = self.user(node).peers.len() as u32;
         let bytes: Arc<[u8]> = vec![program.0 as u8; 100 + 9_000 * self.rng.below(2)].into();
         for process in (1..=n).map(ProcessNumber) {
-            let wait = 200 + self.rng.below(2_000);
             let digest = Digest([program.0 as u8; 32]);
-            let _ = self
-                .call(node, |caller, now, out| caller.register(process, program, &bytes, digest, now + ms(wait), out));
+            let _ = self.call(node, |caller, now, out| caller.register(process, program, &bytes, digest, now, out));
         }
     }
 
@@ -152,7 +178,8 @@ impl ClusterModel {
         let variable = self.rng.below(3) as u32;
         let content = self.rng.next() as i64;
         let wait = 20 + self.rng.below(2_000);
-        let stored = self.call(node, |caller, now, out| caller.store(process, tensor_of(content), now + ms(wait), out));
+        let stored =
+            self.call(node, |caller, now, out| caller.store(process, tensor_of(content), (now, ms(wait)), out));
         if let Ok((request, value)) = stored {
             self.user(node).stores.insert(request, (process, variable, value, content));
         }
@@ -166,7 +193,7 @@ impl ClusterModel {
         let nth = self.rng.below(n);
         let Some((&(process, _), &(value, content))) = self.user(node).vars.iter().nth(nth) else { return };
         let wait = 20 + self.rng.below(2_000);
-        let fetched = self.call(node, |caller, now, out| caller.fetch(process, value, now + ms(wait), out));
+        let fetched = self.call(node, |caller, now, out| caller.fetch(process, value, (now, ms(wait)), out));
         if let Ok(request) = fetched {
             self.user(node).fetches.insert(request, content);
         }
@@ -260,13 +287,25 @@ impl ClusterModel {
             CallerOutput::Send { link, frame } => self.send(node, link, frame),
             CallerOutput::CloseLink { link, reason } => self.close(node, link, &reason),
             CallerOutput::Opened { failed } => {
-                self.user(node).is_opening = false;
+                let user = self.user(node);
+                user.is_opening = false;
+                if let Some((begun, was_stale)) = user.calm_opening.take()
+                    && self.calm_from <= begun
+                {
+                    self.seen.stale_links += usize::from(was_stale);
+                    if let Some((process, error)) = failed.first() {
+                        self.wrong(format!("the session does not open at process {process}: {}", error.message));
+                    }
+                }
                 self.seen.opened += usize::from(failed.is_empty());
                 self.seen.open_failures += failed.len();
             }
             CallerOutput::ProgramChanged { process, program } => {
                 let state = self.user(node).caller.program(process, program).cloned();
-                self.seen.refused += usize::from(matches!(state, Some(ProgramState::Refused { .. })));
+                if let Some(ProgramState::Refused { error }) = state {
+                    self.seen.refused += 1;
+                    self.seen.slow_loads += usize::from(error.message.contains("did not load within"));
+                }
             }
             CallerOutput::RequestDone { request, outcome } => {
                 if let Err(error) = &outcome
@@ -370,8 +409,9 @@ impl ClusterModel {
                 self.seen.failed += 1;
                 self.seen.positions += usize::from(fault.position.is_some());
                 self.seen.deadlines += usize::from(fault.error.message.contains("the deadline of the call"));
-                self.seen.stuck += usize::from(fault.error.message.contains("made no progress"));
-                self.seen.lost_steps += usize::from(fault.error.message.contains("lost `node"));
+                self.seen.stuck += usize::from(fault.error.message.contains("made progress for"));
+                let lost = ["is dead", "is unreachable", "has left"];
+                self.seen.lost_steps += usize::from(lost.iter().any(|lost| fault.error.message.contains(lost)));
                 self.seen.exhausted += usize::from(fault.error.message.contains("exceed the"));
                 self.seen.overflows += usize::from(fault.error.message.contains("than the peer can keep"));
                 let runs = &mut self.nodes[node].runs;

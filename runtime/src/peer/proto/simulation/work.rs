@@ -320,7 +320,7 @@ impl ClusterModel {
         let now: Time = self.now;
         for (key, step, done, is_busy) in progress {
             match (key, &mut self.nodes[node].user) {
-                (Some(key), _) => self.inform_host(node, HostInput::Progressed { key, done, is_busy }),
+                (Some(key), _) => self.inform_host(node, HostInput::Progressed { key, done, is_busy, last: None }),
                 (None, Some(user)) => user.caller.progressed(now, step, done, is_busy),
                 (None, None) => {}
             }
