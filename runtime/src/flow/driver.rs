@@ -67,11 +67,27 @@ impl Driver {
         processes: Processes,
         options: CompileOptions,
     ) -> Result<Driver> {
+        Driver::new_unless(graph, partition, devices, processes, options, || false)
+    }
+
+    /// Compiles like [`new`](Self::new), and fails before the next kernel once `is_stopped` holds.
+    pub(crate) fn new_unless(
+        graph: Graph,
+        partition: Partition,
+        devices: &[Arc<dyn Device>],
+        processes: Processes,
+        options: CompileOptions,
+        is_stopped: impl Fn() -> bool,
+    ) -> Result<Driver> {
         let devices: Vec<Arc<dyn Device>> =
             partition.parts.iter().map(|part| devices[part.device.index()].clone()).collect();
         let kernels = partition.parts.iter().zip(&devices).map(|(part, device)| {
             let kernels = part.kernels.iter().filter(|_| processes.is_here(part.device));
-            kernels.map(|k| device.clone().load(k.graph.clone(), options)).collect::<Result<Vec<_>>>()
+            let load = |kernel: &super::KernelGraph| match is_stopped() {
+                true => Err(Diagnostic::new("the program is not needed any more").of_kind(ErrorKind::Cancelled)),
+                false => device.clone().load(kernel.graph.clone(), options),
+            };
+            kernels.map(load).collect::<Result<Vec<_>>>()
         });
         let kernels = kernels.collect::<Result<_>>()?;
         let names = devices.iter().map(|device| device.name()).collect();
@@ -375,7 +391,9 @@ mod tests {
     struct Silent;
 
     impl Others for Silent {
-        fn send(&self, _: ProcessId, _: SubgraphId, _: SubgraphId, _: DeviceMessage<HostTensor>) {}
+        fn send(&self, _: ProcessId, _: SubgraphId, _: SubgraphId, _: DeviceMessage<HostTensor>) -> Result<()> {
+            Ok(())
+        }
 
         fn awaited(&self) -> Vec<ProcessId> {
             vec![ProcessId(1), ProcessId(2)]
@@ -416,9 +434,9 @@ mod tests {
             let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
                 for (index, process) in (1..).zip(from.map(ProcessId)) {
                     let tensor = HostTensor::scalar(index as f32);
-                    mailbox.push(Arrival::Output { process, index, tensor });
+                    mailbox.push(Arrival::Output { process, index, tensor }, None);
                 }
-                [1, 2].iter().for_each(|&i| mailbox.push(Arrival::Ended { process: ProcessId(i) }));
+                [1, 2].iter().for_each(|&i| mailbox.push(Arrival::Ended { process: ProcessId(i) }, None));
                 Ok(Box::new(Silent))
             };
             let inputs = StepInputs { inputs: &[HostTensor::scalar(1.0f32)], var: &|_| unreachable!() };

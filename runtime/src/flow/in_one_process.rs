@@ -26,7 +26,7 @@ impl ThreadCluster {
     }
 
     fn deliver(&self, process: ProcessId, arrival: Arrival) {
-        self.inbox(process).push(arrival);
+        self.inbox(process).push(arrival, None);
     }
 
     /// Runs a participant and reports its end.
@@ -64,8 +64,15 @@ struct ProcessView {
 }
 
 impl Others for ProcessView {
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()> {
         self.cluster.deliver(process, Arrival::Message { process: self.own, from, to, message });
+        Ok(())
     }
 
     fn awaited(&self) -> Vec<ProcessId> {

@@ -375,8 +375,7 @@ impl<'a> StepRun<'a> {
                 (PendingOp::SendAway { from: part, to, edge, tag }, progress)
             }
             Action::Send { to, message: DeviceMessage::Credit { of, tag, finished } } if !driver.is_here(to) => {
-                self.send_away(part, to, DeviceMessage::Credit { of, tag, finished });
-                return Ok(());
+                return self.send_away(part, to, DeviceMessage::Credit { of, tag, finished });
             }
             Action::Send { to, message: DeviceMessage::Value { edge, tag, value } } => {
                 match device.copy(vector(Some(value)), driver.device(to), &self.step, ticket) {
@@ -407,9 +406,17 @@ impl<'a> StepRun<'a> {
     }
 
     /// Sends a message to a subgraph of another process.
-    fn send_away(&self, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
-        let other = self.others.as_ref().expect("the subgraph is in another process");
-        other.others.send(self.driver.process_of(to), from, to, message);
+    fn send_away(&self, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) -> Result<()> {
+        let (driver, other) = (self.driver, self.others.as_ref().expect("the subgraph is in another process"));
+        let producer = match &message {
+            DeviceMessage::Value { edge, .. } => driver.graph.producer(driver.partition.edges[edge.index()].value),
+            DeviceMessage::Credit { .. } => None,
+        };
+        let sent = other.others.send(driver.process_of(to), from, to, message);
+        sent.map_err(|error| {
+            let loc = producer.map_or(Loc::UNKNOWN, |node| driver.graph.node(node).loc);
+            driver.error_on(from, error.at(loc, "this value was to be sent"))
+        })
     }
 
     /// Registers an operation that has begun, or handles its completion.
@@ -543,7 +550,7 @@ impl<'a> StepRun<'a> {
                 self.deliver(from, to, message)?;
             }
             PendingOp::SendAway { from, to, edge, tag } => {
-                self.send_away(from, to, DeviceMessage::Value { edge, tag, value: value().into_host() });
+                self.send_away(from, to, DeviceMessage::Value { edge, tag, value: value().into_host() })?;
             }
             PendingOp::Tell { from, to, message } => self.executor(to).on_message(from, message),
             PendingOp::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),

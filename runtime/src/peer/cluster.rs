@@ -20,8 +20,10 @@ use super::proto::frame::{
 };
 use super::proto::frame::{ValueId, WireError, WireErrorKind};
 use super::proto::host::HostLimits;
+use super::proto::payload::{MAX_WAITING, hold_outgoing};
 use super::remote_device::{RemoteValue, RemoteValues};
 use super::{PeerAddress, random_number};
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::device::DeviceId;
 use crate::flow::remote::{Arrival, Mailbox, ProcessId, StepFailure};
 use anabranch_dsl::format::Stream;
@@ -69,6 +71,8 @@ pub(crate) struct PeerCluster {
     changed: Condvar,
     /// Values whose handles were dropped.
     released: Mutex<Vec<(ProcessNumber, ValueId)>>,
+    /// The values that wait to be sent.
+    outgoing: Arc<ByteGauge>,
     n_programs: AtomicU32,
 }
 
@@ -190,8 +194,12 @@ impl PeerCluster {
         let hello = Hello { name: "a session".to_owned(), incarnation: random_number()?, devices: Vec::new() };
         let node = Node::bind(&key, net, hello, HostLimits::NONE)?;
         let session = SessionId(random_number()?);
-        let caller_options =
-            CallerOptions { session, failure_timeout: options.failure_timeout, busy_timeout: BUSY_TIMEOUT };
+        let caller_options = CallerOptions {
+            session,
+            failure_timeout: options.failure_timeout,
+            busy_timeout: BUSY_TIMEOUT,
+            buffered_bytes: MAX_WAITING,
+        };
         let addresses = (0..).zip(&peers).map(|(i, peer): (u32, _)| KnownPeer {
             name: format!("/peer:{i}"),
             node: key_of(&peer.node()),
@@ -215,6 +223,7 @@ impl PeerCluster {
             state: Mutex::new(state),
             changed: Condvar::new(),
             released: Mutex::default(),
+            outgoing: ByteGauge::new(MAX_WAITING),
             n_programs: AtomicU32::new(0),
         });
         cluster.node.own(&cluster);
@@ -315,16 +324,16 @@ impl PeerCluster {
             CallerOutput::RequestDone { request, outcome } => {
                 state.answers.insert(request, outcome);
             }
-            CallerOutput::Arrived { step, arrival } => {
+            CallerOutput::Arrived { step, arrival, held } => {
                 if let Some(step) = state.steps.get(&step) {
-                    step.mailbox.push(arrived(arrival, &step.locs));
+                    step.mailbox.push(arrived(arrival, &step.locs), held);
                 }
                 return;
             }
             CallerOutput::StepDone { step, outcome } => {
                 if let Some(step) = state.steps.get_mut(&step) {
                     if let Err(fault) = &outcome {
-                        step.mailbox.push(Arrival::Lost(failure(fault.clone(), &step.locs).error));
+                        step.mailbox.push(Arrival::Lost(failure(fault.clone(), &step.locs).error), None);
                     }
                     step.done = Some(outcome);
                 }
@@ -378,6 +387,11 @@ impl PeerCluster {
     /// Waits for the end of a step that has ended in this process.
     pub(super) fn wait_for_end(&self, step: StepNumber, at_most: Duration) -> Option<Result<Vec<NewValue>, StepFault>> {
         self.wait(Some(at_most), None, |state| state.steps.get_mut(&step)?.done.take()).ok()
+    }
+
+    /// Checks that a value of a step may be sent, and counts its bytes until they are.
+    pub(super) fn hold_outgoing(&self, value: &HostTensor) -> Result<Option<HeldBytes>> {
+        hold_outgoing(&self.outgoing, value).map_err(from_wire)
     }
 
     /// Returns a number for a program.

@@ -19,6 +19,7 @@ use super::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
 use super::server::Server;
+use crate::byte_gauge::HeldBytes;
 use crate::flow::remote::ProcessId;
 use anabranch_dsl::Result;
 use bytes::Bytes;
@@ -69,20 +70,32 @@ pub(super) fn key_of(node: &NodeId) -> PeerKey {
     PeerKey(*node.as_bytes())
 }
 
-/// Sends a frame. Returns the link's error if the frame cannot be encoded.
+/// Sends a frame. Closes the link if the frame cannot be encoded.
 pub(super) fn send(link: &Link, frame: WireFrame) {
+    send_held(link, frame, None);
+}
+
+/// Sends a frame whose body counts as held until it is sent.
+pub(super) fn send_held(link: &Link, frame: WireFrame, held: Option<HeldBytes>) {
     match encode(frame) {
         Ok(encoded) => match encoded.body {
             None => link.send(encoded.head),
-            Some(body) => link.send_bulk(encoded.head, bytes_of(body), 0),
+            Some(body) => link.send_bulk(encoded.head, bytes_of(body, held), 0),
         },
         Err(error) => link.close(CLOSED_BY_PROTOCOL, &format!("a frame cannot be encoded: {error}")),
     }
 }
 
 /// Returns the bytes of a body without copying them.
-fn bytes_of(body: FrameBody) -> Bytes {
-    Bytes::from_owner(body)
+fn bytes_of(body: FrameBody, held: Option<HeldBytes>) -> Bytes {
+    struct HeldBody(FrameBody, #[expect(dead_code, reason = "it is dropped with the body")] Option<HeldBytes>);
+
+    impl AsRef<[u8]> for HeldBody {
+        fn as_ref(&self) -> &[u8] {
+            self.0.as_ref()
+        }
+    }
+    Bytes::from_owner(HeldBody(body, held))
 }
 
 impl Node {

@@ -1,14 +1,17 @@
 //! A step at a participant.
 
+use super::cluster::from_wire;
 use super::net::Link;
-use super::node::{Node, lock, send};
+use super::node::{Node, lock, send_held};
 use super::proto::codec::pieces;
 use super::proto::frame::{
     CallerFrame, OWNER, PartMessage, PeerFrame, PrintStream, ProcessNumber, SessionId, StepFault, StepMessage,
     StepNumber, WireFrame,
 };
 use super::proto::host::{Begin, StepEnd};
+use super::proto::payload::hold_outgoing;
 use super::server::{Server, to_wire};
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::device::{DeviceBuffer, PrintTo, Step};
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Arrival, Mailbox, Others, ProcessId, StepFailure, StepInbox};
@@ -73,6 +76,8 @@ struct Routes {
     step: StepNumber,
     own: ProcessNumber,
     links: Vec<(ProcessNumber, Link)>,
+    /// The values of the session that wait to be sent.
+    outgoing: Arc<ByteGauge>,
 }
 
 impl fmt::Debug for Routes {
@@ -83,21 +88,37 @@ impl fmt::Debug for Routes {
 
 impl Routes {
     /// Sends a frame to the owner of the session. Without a link the step is being stopped.
-    fn send_to_owner(&self, frame: CallerFrame) {
+    fn send_to_owner(&self, frame: CallerFrame, held: Option<HeldBytes>) {
         if let Some((_, link)) = self.links.iter().find(|(process, _)| *process == OWNER) {
-            send(link, WireFrame::ToCaller { session: self.session, frame });
+            send_held(link, WireFrame::ToCaller { session: self.session, frame }, held);
         }
+    }
+
+    /// Checks that a value may be sent, and counts its bytes until they are.
+    fn hold(&self, value: &HostTensor) -> Result<Option<HeldBytes>> {
+        hold_outgoing(&self.outgoing, value).map_err(from_wire)
     }
 }
 
 impl Others for Routes {
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()> {
+        let held = match &message {
+            DeviceMessage::Value { value, .. } => self.hold(value)?,
+            DeviceMessage::Credit { .. } => None,
+        };
         let message = step_message(self.step, self.own, from, to, message);
         if process == ProcessId::CALLER {
-            self.send_to_owner(CallerFrame::Message(message));
+            self.send_to_owner(CallerFrame::Message(message), held);
         } else if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
-            send(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
+            send_held(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) }, held);
         }
+        Ok(())
     }
 
     fn awaited(&self) -> Vec<ProcessId> {
@@ -124,7 +145,7 @@ fn closed() -> Diagnostic {
 }
 
 fn run_in(server: &Server, node: &Node, begin: Begin, running: &RunningStep) -> Result<StepEnd, StepFailure> {
-    let Begin { key, session, program, you, routes, start, .. } = begin;
+    let Begin { key, session, program, you, routes, outgoing, start, .. } = begin;
     let internal = |what: &str| Diagnostic::new(what).of_kind(ErrorKind::Internal);
     let program = server.program(program).ok_or_else(|| internal("a step runs a program that is not loaded"))?;
     let mut vars = BTreeMap::new();
@@ -138,7 +159,7 @@ fn run_in(server: &Server, node: &Node, begin: Begin, running: &RunningStep) -> 
         return Err(internal(&format!("a step begins without a value of {var}")).into());
     }
     let links = routes.iter().filter_map(|&(process, link)| Some((process, node.link(link)?))).collect();
-    let routes = Arc::new(Routes { session, step: key.step, own: you, links });
+    let routes = Arc::new(Routes { session, step: key.step, own: you, links, outgoing });
     let printed = Mutex::new(0);
     let print: PrintTo = Arc::new({
         let routes = routes.clone();
@@ -150,7 +171,7 @@ fn run_in(server: &Server, node: &Node, begin: Begin, running: &RunningStep) -> 
             let mut number = lock(&printed);
             for text in pieces(text) {
                 let (step, text) = (routes.step, text.to_owned());
-                routes.send_to_owner(CallerFrame::Print { step, number: *number, stream, text });
+                routes.send_to_owner(CallerFrame::Print { step, number: *number, stream, text }, None);
                 *number += 1;
             }
         }
@@ -158,8 +179,8 @@ fn run_in(server: &Server, node: &Node, begin: Begin, running: &RunningStep) -> 
     let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
         let _ = running.step.set(mailbox.step().clone());
         lock(&running.inbox).open(mailbox);
-        let Routes { session, step, own, ref links } = *routes;
-        Ok(Box::new(Routes { session, step, own, links: links.clone() }))
+        let Routes { session, step, own, ref links, ref outgoing } = *routes;
+        Ok(Box::new(Routes { session, step, own, links: links.clone(), outgoing: outgoing.clone() }))
     };
     let inputs = StepInputs { inputs: &[], var: &|var| vars[&(var.index() as u32)].clone() };
     let results = program.driver.run(inputs, print, running.stop.clone(), Some(&begin), None)?;
@@ -167,7 +188,8 @@ fn run_in(server: &Server, node: &Node, begin: Begin, running: &RunningStep) -> 
     for (index, output) in (0..).zip(results.outputs) {
         if let Some(tensor) = output {
             end.outputs += 1;
-            routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor });
+            let held = routes.hold(&tensor)?;
+            routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor }, held);
         }
     }
     let mut assigned = Vec::new();

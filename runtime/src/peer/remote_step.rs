@@ -2,13 +2,14 @@
 
 use super::cluster::{AwaitedStep, ClusterState, PeerCluster, failure, from_wire};
 use super::net::Link;
-use super::node::send;
+use super::node::send_held;
 use super::participant::{self, step_message};
 use super::program::ProgramSpec;
 use super::proto::Time;
 use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramState, StepPlan};
 use super::proto::frame::{Digest, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber, WireFrame};
 use super::remote_device::RemoteValue;
+use crate::byte_gauge::HeldBytes;
 use crate::device::{DeviceBuffer, DeviceId, MemorySpace};
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Mailbox, OtherProcesses, Others, ProcessId, StepFailure};
@@ -250,6 +251,8 @@ impl Drop for RemoteProgram {
 
 impl OtherProcesses for RemoteProgram {
     fn begin(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>> {
+        let held = self.inputs.iter().map(|&(_, i)| self.cluster.hold_outgoing(&inputs[i as usize]));
+        let held = held.collect::<Result<Vec<Option<HeldBytes>>>>()?;
         let begin = || {
             self.cluster.with(|state, now, outputs| {
                 let step = state.caller.begin(now, self.plan(inputs, vars), outputs)?;
@@ -279,6 +282,7 @@ impl OtherProcesses for RemoteProgram {
             participants: self.participants.clone(),
             vars: self.vars.clone(),
             locs: self.locs.clone(),
+            _inputs: held,
         }))
     }
 }
@@ -292,6 +296,8 @@ struct BegunStep {
     participants: Vec<ProcessNumber>,
     vars: Vec<(u32, RemoteVar)>,
     locs: Arc<Vec<Loc>>,
+    /// The inputs, which count as waiting to be sent until the step ends.
+    _inputs: Vec<Option<HeldBytes>>,
 }
 
 impl fmt::Debug for BegunStep {
@@ -308,11 +314,22 @@ impl BegunStep {
 }
 
 impl Others for BegunStep {
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()> {
+        let held = match &message {
+            DeviceMessage::Value { value, .. } => self.cluster.hold_outgoing(value)?,
+            DeviceMessage::Credit { .. } => None,
+        };
         if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
             let message = step_message(self.step, OWNER, from, to, message);
-            send(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
+            send_held(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) }, held);
         }
+        Ok(())
     }
 
     fn awaited(&self) -> Vec<ProcessId> {

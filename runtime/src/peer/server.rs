@@ -169,12 +169,13 @@ impl Server {
                     inputs.push_back(HostInput::StepEnded { key, outcome: Err(fault) });
                 }
             }
-            HostOutput::Deliver { key, arrival } => {
+            HostOutput::Deliver { key, arrival, held } => {
                 let Some(step) = lock(&self.state).steps.get(&key).cloned() else { return };
-                lock(&step.inbox).push(match arrival {
+                let arrival = match arrival {
                     HostArrival::Message(message) => participant::message(message),
                     HostArrival::Input { index, tensor } => Arrival::Input { index, tensor },
-                });
+                };
+                lock(&step.inbox).push(arrival, Some(held));
             }
             HostOutput::Stop { key, reason } => {
                 if let Some(step) = lock(&self.state).steps.get(&key) {
@@ -224,7 +225,8 @@ impl Server {
             });
             let vars = vars.collect();
             let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
-            let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index))?;
+            let is_unwanted = || !lock(&self.state).loading.contains(&key);
+            let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index), is_unwanted)?;
             Ok((LoadedProgram { driver: driver.with_names(|device| names[device.index()]), vars }, cut))
         };
         let loaded = catch_unwind(AssertUnwindSafe(load));

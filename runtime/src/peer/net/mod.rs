@@ -54,16 +54,18 @@ mod socket;
 mod tests;
 mod tls;
 mod token;
+#[cfg(feature = "testing")]
+mod visitor;
 mod wire;
 
-#[cfg(feature = "testing")]
-pub use bare::BareQuic;
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
 pub(crate) use link::Link;
 pub(crate) use link_test::LinkReport;
 pub use profile::Profile;
 pub use token::JoinToken;
+#[cfg(feature = "testing")]
+pub use {bare::BareQuic, visitor::visit};
 
 use anabranch_dsl::Diagnostic;
 use std::net::SocketAddr;

@@ -14,6 +14,7 @@
 //!
 //! This module must not know sockets, graphs or devices.
 
+use super::payload::tensor_bytes;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -152,7 +153,7 @@ pub(crate) struct Usage {
     pub(crate) program_bytes: u64,
     pub(crate) values: u64,
     pub(crate) value_bytes: u64,
-    /// Bytes of frames that wait for their step to begin.
+    /// Bytes of what has arrived for steps, and that they have not taken.
     pub(crate) buffered_bytes: u64,
     /// Bytes of payloads that are being received.
     pub(crate) incoming_bytes: u64,
@@ -311,6 +312,17 @@ pub(crate) struct StepMessage<T = HostTensor> {
 pub(crate) enum PartMessage<T = HostTensor> {
     Value { edge: u32, tag: Vec<u64>, tensor: T },
     Credit { of: u32, tag: Vec<u64>, finished: u64 },
+}
+
+impl StepMessage {
+    /// Returns the bytes that the message takes while it waits, apart from a constant.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        let (tag, tensor) = match &self.message {
+            PartMessage::Value { tag, tensor, .. } => (tag, tensor_bytes(tensor)),
+            PartMessage::Credit { tag, .. } => (tag, 0),
+        };
+        tensor + size_of_val(&tag[..]) as u64
+    }
 }
 
 /// How far a participant is.

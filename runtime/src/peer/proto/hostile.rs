@@ -26,6 +26,7 @@ const LIMITS: HostLimits = HostLimits {
     values: 8,
     value_bytes: 40_000,
     buffered_bytes: 20_000,
+    outgoing_bytes: 20_000,
     steps: 3,
     body_bytes: 30_000,
     incoming_bytes: 60_000,
@@ -81,7 +82,12 @@ impl Victims {
         let addr = SocketAddr::from(([10, 0, 0, 1], 1));
         let peer = |n: u8| KnownPeer { name: format!("peer{n}"), node: key(n), addr };
         let timeout = Duration::from_secs(1);
-        let options = CallerOptions { session: SESSIONS[1], failure_timeout: timeout, busy_timeout: timeout * 5 };
+        let options = CallerOptions {
+            session: SESSIONS[1],
+            failure_timeout: timeout,
+            busy_timeout: timeout * 5,
+            buffered_bytes: LIMITS.buffered_bytes,
+        };
         let mut victims = Victims {
             now: Time::ZERO,
             host: Host::new(key(0), hello(), LIMITS),

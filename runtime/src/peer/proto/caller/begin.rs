@@ -119,8 +119,11 @@ impl Caller {
             }
             let limit = peer.limits.map_or(u64::MAX, |limits| limits.body_bytes);
             let mut inputs = plan.inputs.iter().filter(|input| input.0 == process);
-            if let Some((_, index, _)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
-                return Err(BeginError::Unavailable(too_large(format!("input {index} is larger than {name} allows"))));
+            if let Some((_, index, tensor)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
+                return Err(BeginError::Unavailable(too_large(format!(
+                    "input {index} of {} bytes is larger than the {limit} that {name} receives",
+                    tensor_bytes(tensor)
+                ))));
             }
             let vars = plan.reads.iter().filter(|read| read.0 == process).count()
                 + plan.assigns.iter().filter(|assign| assign.0 == process).count();

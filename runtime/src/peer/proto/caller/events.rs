@@ -1,5 +1,6 @@
 //! The events of a session at its owner, and the actions that it requests.
 
+use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, PrintStream, ProcessNumber, ProgramNumber, WireFrame};
 use crate::peer::proto::frame::{RequestNumber, SessionId, StepFault, StepMessage, StepNumber, ValueId, WireError};
 use crate::peer::proto::{LinkNumber, Time};
@@ -16,6 +17,8 @@ pub(crate) struct CallerOptions {
     pub(crate) failure_timeout: Duration,
     /// How long a step may go on without progress while some operation is running.
     pub(crate) busy_timeout: Duration,
+    /// Bytes of what has arrived for the steps of the session, and that they have not taken.
+    pub(crate) buffered_bytes: u64,
 }
 
 /// A peer of a session.
@@ -94,10 +97,11 @@ pub(crate) enum CallerOutput {
         request: RequestNumber,
         outcome: Result<Option<HostTensor>, WireError>,
     },
-    /// What arrived for a step, in order.
+    /// What arrived for a step, in order. It counts as waiting until the step takes it.
     Arrived {
         step: StepNumber,
         arrival: CallerArrival,
+        held: Option<HeldBytes>,
     },
     /// A step is done. The new values of variables are those to commit.
     StepDone {

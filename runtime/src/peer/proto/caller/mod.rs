@@ -19,7 +19,9 @@
 //!   Transfers have time as long as they go on.
 //! - C5. What a frame claims is checked against what the peer was asked. A peer that breaks the
 //!   protocol is lost.
-//! - C6. A value that this process does not know any more is released at its peer.
+//! - C6. The bytes of what has arrived and was not taken by its step are limited. A step fails for
+//!   which more arrives.
+//! - C7. A value that this process does not know any more is released at its peer.
 
 mod begin;
 mod blame;
@@ -33,6 +35,7 @@ use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame
 use super::frame::{ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, SessionLimits, StepFault};
 use super::frame::{StepNumber, ValueId, WireError, WireErrorKind, prefix};
 use super::{LinkNumber, Time};
+use crate::byte_gauge::ByteGauge;
 use anabranch_dsl::HostTensor;
 pub(crate) use begin::{BeginError, StepPlan};
 use blame::PeerLoss;
@@ -60,6 +63,8 @@ pub(crate) struct Caller {
     last_step: u64,
     last_request: u64,
     last_value: u64,
+    /// What has arrived for steps, and was not taken by them.
+    arrivals: Arc<ByteGauge>,
     is_closed: bool,
 }
 
@@ -76,6 +81,7 @@ impl Caller {
             last_step: 0,
             last_request: 0,
             last_value: 0,
+            arrivals: ByteGauge::new(options.buffered_bytes),
             is_closed: false,
         }
     }
@@ -308,7 +314,7 @@ impl Caller {
                 self.step_arrived(now, process, step, CallerArrival::Output { process, index, tensor }, out);
             }
             CallerFrame::Print { step, number, stream, text } => {
-                self.printed(now, process, step, number, CallerArrival::Print { stream, text }, out);
+                self.printed(now, process, step, number, (stream, text), out);
             }
             CallerFrame::Ended { step, outputs } => self.participant_ended(now, process, step, outputs, out),
             CallerFrame::Failed { step, failure } => self.participant_failed(now, process, step, failure, out),

@@ -283,8 +283,10 @@ impl Caller {
         if let Some(state) = peer.programs.get(&program) {
             return Ok(state.clone());
         }
-        if peer.limits.is_some_and(|limits| bytes.len() as u64 > limits.body_bytes.min(limits.program_bytes)) {
-            return Err(too_large(format!("the program is larger than {} allows", peer.name())));
+        let limit = peer.limits.map_or(MAX_BODY, |limits| limits.body_bytes.min(limits.program_bytes));
+        if bytes.len() as u64 > limit {
+            let (name, len) = (peer.name(), bytes.len());
+            return Err(too_large(format!("the program has {len} bytes, more than the {limit} that {name} keeps")));
         }
         let state = ProgramState::Loading { begun: now };
         peer.programs.insert(program, state.clone());

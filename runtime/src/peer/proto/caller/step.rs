@@ -2,7 +2,8 @@
 
 use super::{Caller, CallerArrival, CallerOptions, CallerOutput, NewValue, OWNER, PeerFrame, ProcessNumber};
 use super::{StepFault, StepNumber, Time, ValueId, WireError, WireErrorKind, prefix};
-use crate::peer::proto::frame::StepProgress;
+use crate::peer::proto::frame::{PrintStream, StepProgress};
+use crate::peer::proto::payload::{FRAME_BYTES, tensor_bytes, too_much_waits};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -189,7 +190,16 @@ impl Caller {
             let fault = StepFault::new(WireErrorKind::Internal, format!("{} sent too much", self.name(process)));
             return self.fail(now, step, process, Rank::Other, fault, out);
         }
-        out.push(CallerOutput::Arrived { step, arrival });
+        let bytes = match &arrival {
+            CallerArrival::Message(message) => message.n_bytes(),
+            CallerArrival::Output { tensor, .. } => tensor_bytes(tensor),
+            _ => 0,
+        };
+        let Some(held) = self.arrivals.hold(FRAME_BYTES + bytes) else {
+            let error = too_much_waits(&self.arrivals);
+            return self.fail(now, step, process, Rank::Other, StepFault { position: None, error }, out);
+        };
+        out.push(CallerOutput::Arrived { step, arrival, held: Some(held) });
         self.participant_done(process, step, out);
         self.settle(step, out);
     }
@@ -200,7 +210,7 @@ impl Caller {
         process: ProcessNumber,
         step: StepNumber,
         number: u64,
-        arrival: CallerArrival,
+        (stream, text): (PrintStream, String),
         out: &mut Vec<CallerOutput>,
     ) {
         let Some(state) = self.steps.get_mut(&step) else { return };
@@ -211,8 +221,12 @@ impl Caller {
         }
         participant.prints += 1;
         participant.progress_at = now;
+        let Some(held) = self.arrivals.hold(FRAME_BYTES + text.len() as u64) else {
+            let error = too_much_waits(&self.arrivals);
+            return self.fail(now, step, process, Rank::Other, StepFault { position: None, error }, out);
+        };
         // Prints that happened before a failure are shown.
-        out.push(CallerOutput::Arrived { step, arrival });
+        out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Print { stream, text }, held: Some(held) });
     }
 
     pub(super) fn participant_ended(
@@ -244,7 +258,7 @@ impl Caller {
         let Some(participant) = state.participant(process) else { return };
         if !participant.is_done && participant.ended == Some(participant.outputs.len() as u32) {
             participant.is_done = true;
-            out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Ended { process } });
+            out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Ended { process }, held: None });
         }
     }
 
@@ -306,7 +320,8 @@ impl Caller {
             return;
         }
         let reason = prefix(&fault.error.message, 1_000).to_owned();
-        out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Failed { process, failure: fault.clone() } });
+        let arrival = CallerArrival::Failed { process, failure: fault.clone() };
+        out.push(CallerOutput::Arrived { step, arrival, held: None });
         state.failure = Some(PendingFailure { rank, fault, until: now + FAILURE_PATIENCE });
         let mut running = Vec::new();
         for participant in &mut state.participants {

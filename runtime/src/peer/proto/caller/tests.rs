@@ -2,7 +2,8 @@
 
 use super::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, ProgramState, StepPlan};
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, SessionId};
-use crate::peer::proto::frame::{SessionLimits, StepNumber, StepProgress, WireError, WireErrorKind, WireFrame};
+use crate::peer::proto::frame::{PartMessage, SessionLimits, StepFault, StepMessage, StepNumber, StepProgress};
+use crate::peer::proto::frame::{WireError, WireErrorKind, WireFrame};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
@@ -37,8 +38,12 @@ fn at(seconds: u64) -> Time {
 impl Played {
     /// Connects to the peer and opens the session at it.
     fn open() -> Played {
-        let options =
-            CallerOptions { session: SessionId(1), failure_timeout: TIMEOUT, busy_timeout: Duration::from_secs(1_000) };
+        let options = CallerOptions {
+            session: SessionId(1),
+            failure_timeout: TIMEOUT,
+            busy_timeout: Duration::from_secs(1_000),
+            buffered_bytes: 10_000,
+        };
         let addr = SocketAddr::from(([10, 0, 0, 1], 7700));
         let peer = KnownPeer { name: "/peer:0".to_owned(), node: PeerKey([1; 32]), addr };
         let caller = Caller::new(PeerKey([9; 32]), options, vec![peer]);
@@ -233,10 +238,7 @@ fn a_stuck_peer_and_a_slow_peer_are_told_apart() {
         assert_eq!(played.error(), None, "after {second} s");
     }
     played.pass_to(at(41));
-    played.frame(CallerFrame::Failed {
-        step,
-        failure: crate::peer::proto::frame::StepFault::new(WireErrorKind::Cancelled, "aborted"),
-    });
+    played.frame(CallerFrame::Failed { step, failure: StepFault::new(WireErrorKind::Cancelled, "aborted") });
     let error = played.error().expect("the step fails");
     let predicate = "is stuck: it answers, but no process of the step made progress for 20.0 s";
     assert_says(&error, predicate, (Some(4), "the last operation"), "waited for the end of its part");
@@ -258,4 +260,35 @@ fn a_program_has_time_to_arrive_and_then_to_load() {
     }
     let Some(ProgramState::Refused { error }) = played.caller.program(PEER, PROGRAM) else { panic!("it is refused") };
     assert!(error.message.contains("`/peer:0`") && error.message.contains("did not load"), "{error:?}");
+}
+
+fn message(step: StepNumber, n_bytes: usize) -> CallerFrame {
+    let tensor = HostTensor::new(vec![n_bytes], vec![0u8; n_bytes]);
+    let message = PartMessage::Value { edge: 0, tag: Vec::new(), tensor };
+    CallerFrame::Message(StepMessage { step, from: PEER, from_part: 1, to_part: 0, message })
+}
+
+#[test]
+fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
+    let mut played = Played::open();
+    let step = played.begin();
+    // What a step has taken does not count any more.
+    for _ in 0..100 {
+        played.frame(message(step, 8_000));
+        assert_eq!(played.error(), None);
+    }
+    played.frame(message(step, 8_000));
+    let waiting = std::mem::take(&mut played.out);
+    assert!(matches!(waiting[..], [CallerOutput::Arrived { .. }]), "{waiting:?}");
+    played.frame(message(step, 8_000));
+    played.frame(CallerFrame::Failed { step, failure: StepFault::new(WireErrorKind::Cancelled, "aborted") });
+    let error = played.error().expect("the step fails");
+    assert_eq!(error.kind, WireErrorKind::ResourceExhausted);
+    assert_eq!(error.message, "more than 10000 bytes have arrived for steps that have not taken them");
+    drop(waiting);
+    assert!(!played.is_lost());
+    let plan = StepPlan { participants: vec![PEER], ..StepPlan::default() };
+    let step = played.caller.begin(played.now, plan, &mut played.out).expect("the session goes on");
+    played.frame(message(step, 8_000));
+    assert_eq!(played.error(), None);
 }

@@ -1,9 +1,11 @@
 //! The events of a host, and the actions that it requests.
 
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::peer::proto::frame::{
     Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, RequestNumber, SessionId, WireFrame,
 };
 use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
+use crate::peer::proto::payload::{MAX_BODY, MAX_WAITING};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
@@ -25,8 +27,10 @@ pub(crate) struct HostLimits {
     /// Values of a session, and their bytes.
     pub(crate) values: usize,
     pub(crate) value_bytes: u64,
-    /// Bytes of the frames of a session that wait for their step.
+    /// Bytes of what has arrived for the steps of a session, and that they have not taken.
     pub(crate) buffered_bytes: u64,
+    /// Bytes of the values of a session that wait to be sent.
+    pub(crate) outgoing_bytes: u64,
     /// Steps of a session that run.
     pub(crate) steps: usize,
     /// Bytes of one payload, and of the payloads of one link that are being received.
@@ -45,6 +49,7 @@ impl HostLimits {
         values: 0,
         value_bytes: 0,
         buffered_bytes: 0,
+        outgoing_bytes: 0,
         steps: 0,
         body_bytes: 0,
         incoming_bytes: 0,
@@ -61,10 +66,11 @@ impl Default for HostLimits {
             load_time: Duration::from_secs(300),
             values: 65_536,
             value_bytes: 16 << 30,
-            buffered_bytes: 256 << 20,
+            buffered_bytes: MAX_WAITING,
+            outgoing_bytes: MAX_WAITING,
             steps: 32,
-            body_bytes: 4 << 30,
-            incoming_bytes: 8 << 30,
+            body_bytes: MAX_BODY,
+            incoming_bytes: 2 * MAX_BODY,
         }
     }
 }
@@ -226,9 +232,11 @@ pub(crate) enum HostOutput {
         values: Vec<ValueId>,
     },
     Begin(Box<Begin>),
+    /// Something that arrived for a step. It counts as waiting until the step takes it.
     Deliver {
         key: StepKey,
         arrival: HostArrival,
+        held: HeldBytes,
     },
     /// End a step early. Its end must still be reported.
     Stop {
@@ -257,6 +265,8 @@ pub(crate) struct Begin {
     pub(crate) you: ProcessNumber,
     /// The links to the other participants.
     pub(crate) routes: Vec<(ProcessNumber, LinkNumber)>,
+    /// The values of the session that wait to be sent.
+    pub(crate) outgoing: Arc<ByteGauge>,
     pub(crate) start: Start,
     #[expect(dead_code, reason = "the host stops the step at the deadline")]
     pub(crate) deadline: Option<Time>,

@@ -9,9 +9,9 @@
 //! - H1. A session obeys only the link that opened it. A message of a step must come from a link to
 //!   the node of the process that it names as its sender. No frame can name another owner's
 //!   session.
-//! - H2. A message or input for a step that has not begun waits. The bytes that wait are limited
-//!   per session. Starts arrive in order, so a step below the last that started is over, and what
-//!   arrives for it is dropped.
+//! - H2. A message or input for a step waits until the step begins and takes it. The bytes that
+//!   wait are limited per session, and a step fails for which more arrive. Starts arrive in order,
+//!   so a step below the last that started is over, and what arrives for it is dropped.
 //! - H3. A participant's values are stored if and only if it reports that it ended. A step that was
 //!   stopped stores nothing.
 //! - H4. A lost link ends the sessions that it opened at once. All of their state is dropped. If it
@@ -135,7 +135,7 @@ impl Host {
             usage.program_bytes += session.program_bytes;
             usage.values += session.values.len() as u64;
             usage.value_bytes += session.value_bytes;
-            usage.buffered_bytes += session.buffered_bytes;
+            usage.buffered_bytes += session.arrivals.held();
             usage.steps += session.steps.len() as u64;
         }
         usage.incoming_bytes = self.links.values().map(|link| link.incoming_bytes).sum();

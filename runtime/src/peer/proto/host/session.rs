@@ -2,12 +2,14 @@
 
 use super::{CallerFrame, Host, HostLink, HostOutput, LinkNumber, Open, ProgramKey, SessionSlot};
 use super::{exhausted, invalid, reply};
+use crate::byte_gauge::ByteGauge;
 use crate::peer::proto::Time;
 use crate::peer::proto::frame::{OWNER, PeerKey, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber};
 use crate::peer::proto::frame::{SessionId, SessionLimits, StepNumber, StepProgress, ValueId, WireError};
 use crate::peer::proto::frame::{WireErrorKind, prefix};
 use crate::peer::proto::host::step::{EarlyFrames, HostStep};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest and the longest failure timeout that a peer accepts.
@@ -43,7 +45,10 @@ pub(super) struct HostSession {
     pub(super) steps: BTreeMap<StepNumber, HostStep>,
     /// Frames of steps that have not begun. `None` if they were too many.
     pub(super) early: BTreeMap<StepNumber, Option<EarlyFrames>>,
-    pub(super) buffered_bytes: u64,
+    /// What has arrived for steps, and was not taken by them.
+    pub(super) arrivals: Arc<ByteGauge>,
+    /// What waits to be sent.
+    pub(super) outgoing: Arc<ByteGauge>,
 }
 
 /// A process of a session.
@@ -184,7 +189,8 @@ impl Host {
             last_started: before(open.first_step),
             steps: BTreeMap::new(),
             early: BTreeMap::new(),
-            buffered_bytes: 0,
+            arrivals: ByteGauge::new(self.limits.buffered_bytes),
+            outgoing: ByteGauge::new(self.limits.outgoing_bytes),
         };
         self.sessions.insert(slot, session);
         self.by_id.insert(id, slot);

@@ -1,9 +1,11 @@
 //! Limits of a session at a peer.
 
 use super::{Host, HostInput, HostLimits, HostOutput};
+use crate::peer::proto::frame::WireFrame;
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry};
-use crate::peer::proto::frame::{ProcessNumber, ProgramNumber, SessionId, StepNumber, WireErrorKind, WireFrame};
+use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, SessionId, Start, StepNumber, WireErrorKind};
 use crate::peer::proto::{LinkNumber, Time};
+use anabranch_dsl::HostTensor;
 use std::time::Duration;
 
 const OWNER_LINK: LinkNumber = LinkNumber(1);
@@ -101,4 +103,69 @@ fn a_program_that_loads_for_too_long_is_refused_and_its_loading_ends() {
     played.out.clear();
     played.register();
     assert_ne!(played.loading(), key);
+}
+
+#[test]
+fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
+    let mut played = Played::open(HostLimits { buffered_bytes: 10_000, ..HostLimits::default() });
+    played.register();
+    let key = played.loading();
+    played.input(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });
+    let start = |played: &mut Played, step: u64| {
+        played.frame(PeerFrame::Start(Start {
+            step: StepNumber(step),
+            program: ProgramNumber(0),
+            participants: vec![OWNER, ProcessNumber(1)],
+            deadline_ms: None,
+            vars: Vec::new(),
+            assigns: Vec::new(),
+            inputs: vec![0, 1, 2],
+        }));
+    };
+    let input = |played: &mut Played, step: u64, index: u32| {
+        let tensor = HostTensor::new(vec![8_000], vec![0u8; 8_000]);
+        played.frame(PeerFrame::Input { step: StepNumber(step), index, tensor });
+    };
+    // Returns what was delivered, and the error of the step that has failed.
+    let outcome = |played: &mut Played| {
+        let (mut delivered, mut failed) = (Vec::new(), None);
+        for output in played.out.drain(..) {
+            match output {
+                HostOutput::Deliver { held, .. } => delivered.push(held),
+                HostOutput::Send {
+                    frame: WireFrame::ToCaller { frame: CallerFrame::Failed { failure, .. }, .. },
+                    ..
+                } => failed = Some(failure.error),
+                _ => {}
+            }
+        }
+        (delivered, failed)
+    };
+    let message = "more than 10000 bytes have arrived for steps that have not taken them";
+    // What the step takes does not count any more.
+    start(&mut played, 1);
+    for index in 0..3 {
+        input(&mut played, 1, index);
+        let (delivered, failed) = outcome(&mut played);
+        assert_eq!((delivered.len(), failed), (1, None));
+    }
+    // What it leaves does.
+    start(&mut played, 2);
+    input(&mut played, 2, 0);
+    let (waiting, failed) = outcome(&mut played);
+    assert_eq!((waiting.len(), failed), (1, None));
+    assert!(played.host.usage().buffered_bytes > 8_000);
+    input(&mut played, 2, 1);
+    let (delivered, failed) = outcome(&mut played);
+    assert_eq!((delivered.len(), failed.expect("the step fails").message), (0, message.to_owned()));
+    // So does what arrives before its step.
+    drop(waiting);
+    input(&mut played, 3, 0);
+    input(&mut played, 3, 1);
+    start(&mut played, 3);
+    assert_eq!(outcome(&mut played).1.expect("the step fails").message, message);
+    start(&mut played, 4);
+    input(&mut played, 4, 0);
+    assert_eq!(outcome(&mut played).0.len(), 1);
+    assert_eq!(played.host.usage().buffered_bytes, 0);
 }

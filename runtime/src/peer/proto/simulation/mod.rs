@@ -114,8 +114,12 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
     for node in 0..owners {
         let chosen: Vec<usize> = (owners..owners + peers).filter(|_| rng.below(4) > 0).collect();
         let chosen = if chosen.is_empty() { vec![owners] } else { chosen };
-        let options =
-            CallerOptions { session: SessionId(rng.next()), failure_timeout: ms(1_000), busy_timeout: ms(5_000) };
+        let options = CallerOptions {
+            session: SessionId(rng.next()),
+            failure_timeout: ms(1_000),
+            busy_timeout: ms(5_000),
+            buffered_bytes: [30_000, u64::MAX][rng.below(2)],
+        };
         let address = |&peer: &usize| KnownPeer {
             name: format!("node{peer}"),
             node: cluster.nodes[peer].key,

@@ -2,6 +2,7 @@
 
 use super::cluster::{ClusterEvent, ClusterModel, Dialer, ms};
 use super::work::{PartRun, n_outputs, receive, stamp, stamp_of, tensor_of};
+use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::Time;
 use crate::peer::proto::caller::{BeginError, Caller, CallerArrival, CallerOutput, NewValue, ProgramState, StepPlan};
 use crate::peer::proto::frame::{Digest, OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId};
@@ -327,7 +328,7 @@ impl ClusterModel {
                     self.seen.requests += 1;
                 }
             }
-            CallerOutput::Arrived { step, arrival } => self.step_arrival(node, step, arrival),
+            CallerOutput::Arrived { step, arrival, held } => self.step_arrival(node, step, arrival, held),
             CallerOutput::StepDone { step, outcome } => self.step_done(node, step, outcome),
             CallerOutput::PeerLost { .. } => self.seen.lost_peers += 1,
         }
@@ -341,7 +342,7 @@ impl ClusterModel {
         }
     }
 
-    fn step_arrival(&mut self, node: usize, step: StepNumber, arrival: CallerArrival) {
+    fn step_arrival(&mut self, node: usize, step: StepNumber, arrival: CallerArrival, held: Option<HeldBytes>) {
         let session = self.user(node).caller.session();
         let Some(state) = self.user(node).steps.get_mut(&step) else {
             return self.wrong(format!("{arrival:?} arrives for a step that is done"));
@@ -357,6 +358,7 @@ impl ClusterModel {
         let runs = &mut self.nodes[node].runs;
         let run = runs.iter_mut().find(|(_, run)| run.session == session && run.step == step && run.key.is_none());
         let Some((&number, run)) = run else { return };
+        run.waiting.extend(held);
         match arrival {
             CallerArrival::Message(message) => match receive(run, &message) {
                 true => self.schedule(node, number),
@@ -413,7 +415,7 @@ impl ClusterModel {
                 let lost = ["is dead", "is unreachable", "has left"];
                 self.seen.lost_steps += usize::from(lost.iter().any(|lost| fault.error.message.contains(lost)));
                 self.seen.exhausted += usize::from(fault.error.message.contains("exceed the"));
-                self.seen.overflows += usize::from(fault.error.message.contains("than the peer can keep"));
+                self.seen.overflows += usize::from(fault.error.message.contains("have arrived for steps"));
                 let runs = &mut self.nodes[node].runs;
                 runs.retain(|_, run| run.step != step || run.session != session || run.key.is_some());
                 if fault.error.message.contains("expects") || fault.error.kind == WireErrorKind::Internal {
