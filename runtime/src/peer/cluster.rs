@@ -432,7 +432,12 @@ impl PeerCluster {
             |state| state.opened.take(),
         )?;
         let relevant = failed.into_iter().find(|(process, _)| wanted.contains(process));
-        match relevant {
+        // A peer may also have been lost before it was asked.
+        let lost = || {
+            let state = self.state();
+            wanted.iter().find_map(|&process| Some((process, state.caller.why_unavailable(process)?)))
+        };
+        match relevant.or_else(lost) {
             Some((process, error)) => Err(self.error_of(process, from_wire(error))),
             None => Ok(()),
         }

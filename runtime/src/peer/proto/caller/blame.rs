@@ -138,7 +138,9 @@ impl Caller {
         let mut error = unavailable("");
         for participant in state.participants.iter().filter(|participant| !participant.is_done).take(3) {
             let Some(peer) = self.peer(participant.process) else { continue };
-            error = error.at(None, format!("{} is slow: it answers, but has not ended its part", peer.name()));
+            let heard = seconds(now.saturating_sub(peer.last_heard));
+            let text = format!("{} is slow: it was last heard of {heard} ago, and its part has not ended", peer.name());
+            error = error.at(None, text);
             error = state.explain(now, peer, participant, error);
         }
         error.labels

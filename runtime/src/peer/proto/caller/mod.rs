@@ -153,6 +153,15 @@ impl Caller {
     /// Opens the session at all peers that are linked, or opens it again after some were lost.
     /// Those that have it already keep what they hold and restore their links to the others.
     pub(crate) fn open(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
+        for peer in &mut self.peers {
+            peer.opens_until = None;
+        }
+        self.open_again(now, out);
+    }
+
+    /// Opens the session at all peers that are linked. Those that are opening it get no more time,
+    /// so a peer that reports a lost link again and again cannot keep an owner waiting.
+    fn open_again(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
         if self.is_closed {
             return;
         }
@@ -175,7 +184,8 @@ impl Caller {
                 peer.last_heard = now;
             }
             // The peer's own time to open begins when the frame arrives.
-            peer.phase = PeerPhase::Opening { deadline: now + timeout * 2, was_open: peer.is_open() };
+            let deadline = *peer.opens_until.get_or_insert(now + timeout * 2);
+            peer.phase = PeerPhase::Opening { deadline, was_open: peer.is_open() };
             let frame = PeerFrame::Open(Open {
                 attempt,
                 you: process,
@@ -300,7 +310,7 @@ impl Caller {
                 peer.unlinked.insert(other);
                 // The other waits for a link of which this one did not know that it was lost.
                 if matches!(self.peer(other), Some(CallerPeer { phase: PeerPhase::Opening { .. }, .. })) {
-                    self.open(now, out);
+                    self.open_again(now, out);
                 }
             }
             CallerFrame::Message(message) => {

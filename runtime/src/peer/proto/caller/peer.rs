@@ -17,6 +17,8 @@ pub(super) struct CallerPeer {
     pub(super) link: Option<LinkNumber>,
     incarnation: Option<u64>,
     pub(super) phase: PeerPhase,
+    /// When the peer must have opened the session, since the session was last asked to open.
+    pub(super) opens_until: Option<Time>,
     /// Why the peer was lost last, for messages.
     lost: Option<String>,
     /// Why the peer is about to leave.
@@ -70,6 +72,7 @@ impl CallerPeer {
             link: None,
             incarnation: None,
             phase: PeerPhase::NotOpen,
+            opens_until: None,
             lost: None,
             leaving: None,
             last_heard: Time::ZERO,

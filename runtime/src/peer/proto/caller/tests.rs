@@ -38,6 +38,25 @@ fn at(seconds: u64) -> Time {
 impl Played {
     /// Connects to the peer and opens the session at it.
     fn open() -> Played {
+        let mut played = Played::with_peers(1);
+        played.caller.open(played.now, &mut played.out);
+        played.frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
+        assert!(played.caller.is_ready(&[PEER]));
+        played
+    }
+
+    /// Connects to two peers and opens the session at them.
+    fn open_with_two() -> Played {
+        let mut played = Played::with_peers(2);
+        played.caller.open(played.now, &mut played.out);
+        played.frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
+        played.other_frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
+        assert!(played.caller.is_ready(&[PEER, ProcessNumber(2)]));
+        played
+    }
+
+    /// Connects to peers.
+    fn with_peers(n: u8) -> Played {
         let options = CallerOptions {
             session: SessionId(1),
             failure_timeout: TIMEOUT,
@@ -45,14 +64,13 @@ impl Played {
             buffered_bytes: 10_000,
         };
         let addr = SocketAddr::from(([10, 0, 0, 1], 7700));
-        let peer = KnownPeer { name: "/peer:0".to_owned(), node: PeerKey([1; 32]), addr };
-        let caller = Caller::new(PeerKey([9; 32]), options, vec![peer]);
+        let peer = |i: u8| KnownPeer { name: format!("/peer:{}", i - 1), node: PeerKey([i; 32]), addr };
+        let caller = Caller::new(PeerKey([9; 32]), options, (1..=n).map(peer).collect());
         let mut played = Played { caller, now: Time::ZERO, out: Vec::new() };
-        let hello = Hello { name: "a".to_owned(), incarnation: 1, devices: Vec::new() };
-        played.input(CallerInput::Linked { link: LINK, node: PeerKey([1; 32]), hello });
-        played.caller.open(played.now, &mut played.out);
-        played.frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
-        assert!(played.caller.is_ready(&[PEER]));
+        for i in 1..=n {
+            let hello = Hello { name: "a".to_owned(), incarnation: 1, devices: Vec::new() };
+            played.input(CallerInput::Linked { link: LinkNumber(i.into()), node: PeerKey([i; 32]), hello });
+        }
         played
     }
 
@@ -61,7 +79,16 @@ impl Played {
     }
 
     fn frame(&mut self, frame: CallerFrame) {
-        self.input(CallerInput::Frame { link: LINK, frame: WireFrame::ToCaller { session: SessionId(1), frame } });
+        self.frame_on(LINK, frame);
+    }
+
+    /// Receives a frame of the second peer.
+    fn other_frame(&mut self, frame: CallerFrame) {
+        self.frame_on(LinkNumber(2), frame);
+    }
+
+    fn frame_on(&mut self, link: LinkNumber, frame: CallerFrame) {
+        self.input(CallerInput::Frame { link, frame: WireFrame::ToCaller { session: SessionId(1), frame } });
     }
 
     fn heartbeat(&mut self, steps: Vec<StepProgress>, received: u64) {
@@ -291,4 +318,30 @@ fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
     let step = played.caller.begin(played.now, plan, &mut played.out).expect("the session goes on");
     played.frame(message(step, 8_000));
     assert_eq!(played.error(), None);
+}
+
+#[test]
+fn a_peer_cannot_keep_an_owner_opening_by_reports_of_lost_links() {
+    let other = ProcessNumber(2);
+    let mut played = Played::open_with_two();
+    played.caller.open(played.now, &mut played.out);
+    played.out.clear();
+    // The peer opens the session and loses the link to the other, which never answers, again and
+    // again.
+    let mut attempt = 2;
+    for second in 1..=40 {
+        played.pass_to(at(second));
+        played.other_frame(CallerFrame::Heartbeat { steps: Vec::new(), received: 0 });
+        played.frame(CallerFrame::Opened { attempt, limits: LIMITS });
+        played.frame(CallerFrame::Unlinked { process: other });
+        let opens = played.out.iter().filter(|output| matches!(output, CallerOutput::Send { .. })).count();
+        // To both, as long as the other is there.
+        attempt += opens as u64 / 2;
+        let opened = played.out.drain(..).any(|output| matches!(output, CallerOutput::Opened { .. }));
+        assert_eq!(opened, second == 20, "after {second} s");
+        if opened {
+            return assert!(attempt > 10, "the session was opened again");
+        }
+    }
+    panic!("the session is being opened forever");
 }
