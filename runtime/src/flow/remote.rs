@@ -13,8 +13,8 @@
 //!   its devices are complete, or when it has failed. The caller commits when all participants have
 //!   ended without a failure.
 //! - R4. A mailbox is bound to one step. Whatever arrives after the step is dropped.
-//! - R5. What waits in a mailbox counts as held until the step takes it. So a step that is busy, and
-//!   a process that sends more than it may, do not fill the memory.
+//! - R5. What waits in a mailbox counts as held until the step takes it. So a step that is busy,
+//!   and a process that sends more than it may, do not fill the memory.
 //!
 //! This module must not know sockets, addresses or encodings.
 

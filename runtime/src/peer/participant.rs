@@ -78,6 +78,7 @@ struct Routes {
     links: Vec<(ProcessNumber, Link)>,
     /// The values of the session that wait to be sent.
     outgoing: Arc<ByteGauge>,
+    stop: Arc<StopFlag>,
 }
 
 impl fmt::Debug for Routes {
@@ -90,6 +91,7 @@ impl Routes {
     /// Sends a frame to the owner of the session. Without a link the step is being stopped.
     fn send_to_owner(&self, frame: CallerFrame, held: Option<HeldBytes>) {
         if let Some((_, link)) = self.links.iter().find(|(process, _)| *process == OWNER) {
+            link.wait_for_room(|| self.stop.is_set());
             send_held(link, WireFrame::ToCaller { session: self.session, frame }, held);
         }
     }
@@ -116,6 +118,7 @@ impl Others for Routes {
         if process == ProcessId::CALLER {
             self.send_to_owner(CallerFrame::Message(message), held);
         } else if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
+            link.wait_for_room(|| self.stop.is_set());
             send_held(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) }, held);
         }
         Ok(())
@@ -159,7 +162,7 @@ fn run_in(server: &Server, node: &Node, begin: Begin, running: &RunningStep) -> 
         return Err(internal(&format!("a step begins without a value of {var}")).into());
     }
     let links = routes.iter().filter_map(|&(process, link)| Some((process, node.link(link)?))).collect();
-    let routes = Arc::new(Routes { session, step: key.step, own: you, links, outgoing });
+    let routes = Arc::new(Routes { session, step: key.step, own: you, links, outgoing, stop: running.stop.clone() });
     let printed = Mutex::new(0);
     let print: PrintTo = Arc::new({
         let routes = routes.clone();
@@ -179,8 +182,9 @@ fn run_in(server: &Server, node: &Node, begin: Begin, running: &RunningStep) -> 
     let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
         let _ = running.step.set(mailbox.step().clone());
         lock(&running.inbox).open(mailbox);
-        let Routes { session, step, own, ref links, ref outgoing } = *routes;
-        Ok(Box::new(Routes { session, step, own, links: links.clone(), outgoing: outgoing.clone() }))
+        let Routes { session, step, own, ref links, ref outgoing, ref stop } = *routes;
+        let (links, outgoing, stop) = (links.clone(), outgoing.clone(), stop.clone());
+        Ok(Box::new(Routes { session, step, own, links, outgoing, stop }))
     };
     let inputs = StepInputs { inputs: &[], var: &|var| vars[&(var.index() as u32)].clone() };
     let results = program.driver.run(inputs, print, running.stop.clone(), Some(&begin), None)?;

@@ -107,7 +107,8 @@ fn last_operations(partition: &Partition, process_of: impl Fn(DeviceId) -> Proce
 }
 
 impl RemoteProgram {
-    /// Prepares a program, and lets the peers that take part load it. The first step waits for them.
+    /// Prepares a program, and lets the peers that take part load it. The first step waits for
+    /// them.
     pub(super) fn new(cluster: &Arc<PeerCluster>, spec: &ProgramSpec) -> Result<RemoteProgram> {
         let bytes: Arc<[u8]> = spec.encode().into();
         let (partition, cut) = spec.cut();
@@ -282,6 +283,7 @@ impl OtherProcesses for RemoteProgram {
             participants: self.participants.clone(),
             vars: self.vars.clone(),
             locs: self.locs.clone(),
+            stop: mailbox.step().stop.clone(),
             _inputs: held,
         }))
     }
@@ -296,6 +298,7 @@ struct BegunStep {
     participants: Vec<ProcessNumber>,
     vars: Vec<(u32, RemoteVar)>,
     locs: Arc<Vec<Loc>>,
+    stop: Arc<StopFlag>,
     /// The inputs, which count as waiting to be sent until the step ends.
     _inputs: Vec<Option<HeldBytes>>,
 }
@@ -327,6 +330,7 @@ impl Others for BegunStep {
         };
         if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
             let message = step_message(self.step, OWNER, from, to, message);
+            link.wait_for_room(|| self.stop.is_set());
             send_held(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) }, held);
         }
         Ok(())

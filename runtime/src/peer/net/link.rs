@@ -1,7 +1,8 @@
 //! A link: one connection to another node, with frames in order and bodies beside them.
 //!
-//! - Sending never waits. A frame is written into QUIC by the sending thread if nothing waits
-//!   before it; otherwise it is queued, and the task [`flush`] writes the queue.
+//! - Sending never waits; [`Link::wait_for_room`] does. A frame is written into QUIC by the sending
+//!   thread if nothing waits before it; otherwise it is queued, and the task [`flush`] writes the
+//!   queue.
 //! - Frames arrive in the order in which they were sent, bodies after the frames before them.
 //! - `lost` is called once, after `connected`, and no other event of the link follows it.
 //! - The first reason for the end of a link is the one that is reported.
@@ -32,6 +33,9 @@ use tokio::sync::Notify;
 
 /// The maximum number of bytes of frames that wait because the other side does not read.
 const MAX_QUEUED: usize = 16 << 20;
+
+/// How often a sender that waits looks for room.
+const ROOM_CHECK: Duration = Duration::from_millis(1);
 
 /// How long an orderly close waits for the other side.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -252,6 +256,15 @@ impl Link {
             self.write([frame.into()], true);
         } else {
             self.write([Bytes::copy_from_slice(&prefix), head.into()], true);
+        }
+    }
+
+    /// Waits while more than half of the frames that may wait to be sent do, unless `is_stopped`.
+    /// Who sends many frames calls this before, so that the link is not lost because they are sent
+    /// faster than they arrive. Not for the thread of the net.
+    pub(crate) fn wait_for_room(&self, is_stopped: impl Fn() -> bool) {
+        while lock(&self.0.outbox).queued_bytes > MAX_QUEUED / 2 && !is_stopped() {
+            std::thread::sleep(ROOM_CHECK);
         }
     }
 

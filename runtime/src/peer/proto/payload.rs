@@ -22,8 +22,8 @@ pub(crate) const INLINE: usize = 8 << 10;
 /// Maximum bytes of a payload.
 pub(crate) use crate::peer::MAX_BODY;
 
-/// Maximum bytes of the values of a session that have arrived and wait for their steps, and of those
-/// that wait to be sent.
+/// Maximum bytes of the values of a session that have arrived and wait for their steps, and of
+/// those that wait to be sent.
 pub(crate) const MAX_WAITING: u64 = 2 * MAX_BODY;
 
 /// Maximum rank of a tensor.

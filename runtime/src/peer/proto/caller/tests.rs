@@ -25,7 +25,7 @@ const LIMITS: SessionLimits = SessionLimits {
 };
 
 /// A session with one peer, which a test plays.
-struct Played {
+struct PlayedPeers {
     caller: Caller,
     now: Time,
     out: Vec<CallerOutput>,
@@ -35,10 +35,10 @@ fn at(seconds: u64) -> Time {
     Duration::from_secs(seconds)
 }
 
-impl Played {
+impl PlayedPeers {
     /// Connects to the peer and opens the session at it.
-    fn open() -> Played {
-        let mut played = Played::with_peers(1);
+    fn open() -> PlayedPeers {
+        let mut played = PlayedPeers::with_peers(1);
         played.caller.open(played.now, &mut played.out);
         played.frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
         assert!(played.caller.is_ready(&[PEER]));
@@ -46,8 +46,8 @@ impl Played {
     }
 
     /// Connects to two peers and opens the session at them.
-    fn open_with_two() -> Played {
-        let mut played = Played::with_peers(2);
+    fn open_with_two() -> PlayedPeers {
+        let mut played = PlayedPeers::with_peers(2);
         played.caller.open(played.now, &mut played.out);
         played.frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
         played.other_frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
@@ -56,7 +56,7 @@ impl Played {
     }
 
     /// Connects to peers.
-    fn with_peers(n: u8) -> Played {
+    fn with_peers(n: u8) -> PlayedPeers {
         let options = CallerOptions {
             session: SessionId(1),
             failure_timeout: TIMEOUT,
@@ -66,7 +66,7 @@ impl Played {
         let addr = SocketAddr::from(([10, 0, 0, 1], 7700));
         let peer = |i: u8| KnownPeer { name: format!("/peer:{}", i - 1), node: PeerKey([i; 32]), addr };
         let caller = Caller::new(PeerKey([9; 32]), options, (1..=n).map(peer).collect());
-        let mut played = Played { caller, now: Time::ZERO, out: Vec::new() };
+        let mut played = PlayedPeers { caller, now: Time::ZERO, out: Vec::new() };
         for i in 1..=n {
             let hello = Hello { name: "a".to_owned(), incarnation: 1, devices: Vec::new() };
             played.input(CallerInput::Linked { link: LinkNumber(i.into()), node: PeerKey([i; 32]), hello });
@@ -154,7 +154,7 @@ fn assert_says(error: &WireError, predicate: &str, operation: (Option<u32>, &str
 
 #[test]
 fn opening_again_does_not_keep_a_silent_peer() {
-    let mut played = Played::open();
+    let mut played = PlayedPeers::open();
     for second in 1..=12 {
         played.pass_to(at(second));
         played.caller.open(played.now, &mut played.out);
@@ -164,7 +164,7 @@ fn opening_again_does_not_keep_a_silent_peer() {
 
 #[test]
 fn a_peer_is_silent_only_if_no_part_of_a_body_arrives_either() {
-    let mut played = Played::open();
+    let mut played = PlayedPeers::open();
     for second in 1..=60 {
         played.pass_to(at(second));
         // A body at 64 kbit/s, behind which all frames of the peer wait.
@@ -192,7 +192,7 @@ fn a_peer_is_silent_only_if_no_part_of_a_body_arrives_either() {
 #[test]
 fn a_request_waits_while_its_transfer_goes_on_in_either_direction() {
     for is_store in [false, true] {
-        let mut played = Played::open();
+        let mut played = PlayedPeers::open();
         let (tensor, time) = (HostTensor::new(vec![1 << 20], vec![0u8; 1 << 20]), (played.now, 2 * TIMEOUT));
         let (stored, value) = played.caller.store(PEER, tensor, time, &mut played.out).expect("the peer is there");
         if !is_store {
@@ -231,7 +231,7 @@ fn dead_and_unreachable_peers_are_told_apart() {
         (LinkLoss::TimedOut, "is unreachable: it was last heard of 2.0 s ago, and no packet comes from it"),
     ];
     for (loss, predicate) in losses {
-        let mut played = Played::open();
+        let mut played = PlayedPeers::open();
         let step = played.begin();
         played.pass_to(at(3));
         played.heartbeat(vec![progress(step, 5, true, Some(3))], 0);
@@ -247,7 +247,7 @@ fn dead_and_unreachable_peers_are_told_apart() {
 
 #[test]
 fn a_stuck_peer_and_a_slow_peer_are_told_apart() {
-    let mut played = Played::open();
+    let mut played = PlayedPeers::open();
     let step = played.begin();
     for second in 1..=20 {
         played.pass_to(at(second));
@@ -274,7 +274,7 @@ fn a_stuck_peer_and_a_slow_peer_are_told_apart() {
 
 #[test]
 fn a_program_has_time_to_arrive_and_then_to_load() {
-    let mut played = Played::open();
+    let mut played = PlayedPeers::open();
     let bytes = vec![0; 1 << 20].into();
     let _ = played.caller.register(PEER, PROGRAM, &bytes, Digest([0; 32]), played.now, &mut played.out);
     for second in 1..=200 {
@@ -297,7 +297,7 @@ fn message(step: StepNumber, n_bytes: usize) -> CallerFrame {
 
 #[test]
 fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
-    let mut played = Played::open();
+    let mut played = PlayedPeers::open();
     let step = played.begin();
     // What a step has taken does not count any more.
     for _ in 0..100 {
@@ -323,7 +323,7 @@ fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
 #[test]
 fn a_peer_cannot_keep_an_owner_opening_by_reports_of_lost_links() {
     let other = ProcessNumber(2);
-    let mut played = Played::open_with_two();
+    let mut played = PlayedPeers::open_with_two();
     played.caller.open(played.now, &mut played.out);
     played.out.clear();
     // The peer opens the session and loses the link to the other, which never answers, again and

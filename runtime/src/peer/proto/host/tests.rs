@@ -15,16 +15,16 @@ fn key(n: u8) -> PeerKey {
 }
 
 /// A peer at which a session is open.
-struct Played {
+struct PlayedOwner {
     host: Host,
     now: Time,
     out: Vec<HostOutput>,
 }
 
-impl Played {
-    fn open(limits: HostLimits) -> Played {
+impl PlayedOwner {
+    fn open(limits: HostLimits) -> PlayedOwner {
         let hello = || Hello { name: "a".to_owned(), incarnation: 1, devices: Vec::new() };
-        let mut played = Played { host: Host::new(key(0), hello(), limits), now: Time::ZERO, out: Vec::new() };
+        let mut played = PlayedOwner { host: Host::new(key(0), hello(), limits), now: Time::ZERO, out: Vec::new() };
         played.input(HostInput::Linked { link: OWNER_LINK, node: key(1), is_introduced: false });
         let frame = WireFrame::Link(LinkFrame::Hello(hello()));
         played.input(HostInput::Frame { link: OWNER_LINK, frame, body: 0 });
@@ -84,7 +84,7 @@ impl Played {
 #[test]
 fn a_program_that_loads_for_too_long_is_refused_and_its_loading_ends() {
     let limits = HostLimits { load_time: Duration::from_secs(60), work: 1, ..HostLimits::default() };
-    let mut played = Played::open(limits);
+    let mut played = PlayedOwner::open(limits);
     played.register();
     let key = played.loading();
     played.pass_to(Duration::from_millis(59_999));
@@ -107,11 +107,11 @@ fn a_program_that_loads_for_too_long_is_refused_and_its_loading_ends() {
 
 #[test]
 fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
-    let mut played = Played::open(HostLimits { buffered_bytes: 10_000, ..HostLimits::default() });
+    let mut played = PlayedOwner::open(HostLimits { buffered_bytes: 10_000, ..HostLimits::default() });
     played.register();
     let key = played.loading();
     played.input(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });
-    let start = |played: &mut Played, step: u64| {
+    let start = |played: &mut PlayedOwner, step: u64| {
         played.frame(PeerFrame::Start(Start {
             step: StepNumber(step),
             program: ProgramNumber(0),
@@ -122,12 +122,12 @@ fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
             inputs: vec![0, 1, 2],
         }));
     };
-    let input = |played: &mut Played, step: u64, index: u32| {
+    let input = |played: &mut PlayedOwner, step: u64, index: u32| {
         let tensor = HostTensor::new(vec![8_000], vec![0u8; 8_000]);
         played.frame(PeerFrame::Input { step: StepNumber(step), index, tensor });
     };
     // Returns what was delivered, and the error of the step that has failed.
-    let outcome = |played: &mut Played| {
+    let outcome = |played: &mut PlayedOwner| {
         let (mut delivered, mut failed) = (Vec::new(), None);
         for output in played.out.drain(..) {
             match output {

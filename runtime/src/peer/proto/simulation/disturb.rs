@@ -84,7 +84,8 @@ impl ClusterModel {
                 let span = [self.rng.below(300), self.rng.below(4_000)][self.rng.below(2)];
                 let until = &mut self.nodes[node].frozen_until;
                 *until = (*until).max(self.now + ms(span));
-                over = *until;
+                // Until then an owner may take it for lost, since it was silent for so long.
+                over = *until + ms(1_000);
             }
             5 if self.nodes[node].user.is_none() && self.rng.below(3) == 0 => {
                 self.nodes[node].leaves = true;
