@@ -6,9 +6,10 @@ use crate::spin::spin;
 use anabranch_dsl::Result;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{RunContext, StopFlag};
+use anabranch_dsl::ir::Node;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 #[cfg(feature = "peers")]
@@ -59,6 +60,8 @@ pub(crate) struct Step {
     waiting: Mutex<BTreeMap<Ticket, Vec<DeviceBuffer>>>,
     /// A count that rises with each operation begun, and whether an operation is running.
     n_begun: AtomicU64,
+    /// One more than the node of the operation that was begun last.
+    last: AtomicU32,
     is_busy: AtomicBool,
     /// Whether a wait looks for events for a while before it sleeps.
     spins: bool,
@@ -81,6 +84,7 @@ impl Step {
             stop,
             begin: Instant::now(),
             n_begun: AtomicU64::new(0),
+            last: AtomicU32::new(0),
             is_busy: AtomicBool::new(true),
             spins,
             waiting: Mutex::default(),
@@ -157,15 +161,24 @@ impl Step {
         self.n_begun.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Notes the node of the operation that was begun last.
+    pub(crate) fn begun(&self, node: Option<Node>) {
+        if let Some(node) = node {
+            self.last.store(node.index() as u32 + 1, Ordering::Relaxed);
+        }
+    }
+
     /// Sets whether an operation is running. Otherwise the step waits for other processes.
     pub(crate) fn set_busy(&self, is_busy: bool) {
         self.is_busy.store(is_busy, Ordering::Relaxed);
     }
 
-    /// Returns the number of operations begun, and whether an operation is running.
+    /// Returns the number of operations begun, whether an operation is running, and the node of the
+    /// operation that was begun last.
     #[cfg(feature = "peers")]
-    pub(crate) fn progress(&self) -> (u64, bool) {
-        (self.n_begun.load(Ordering::Relaxed), self.is_busy.load(Ordering::Relaxed))
+    pub(crate) fn progress(&self) -> (u64, bool, Option<u32>) {
+        let last = self.last.load(Ordering::Relaxed).checked_sub(1);
+        (self.n_begun.load(Ordering::Relaxed), self.is_busy.load(Ordering::Relaxed), last)
     }
 
     /// Ends the current or the next wait, without an event.

@@ -9,12 +9,12 @@
 //! Other processes may run some of the subgraphs ([`remote`](super::remote)). Each of them has a
 //! driver of the same partition, which drives the executors of its own subgraphs.
 
+#[cfg(feature = "peers")]
+use super::Source;
 use super::executor::Executor;
 use super::remote::{Mailbox, Others, Position, ProcessId, Processes};
 use super::step_run::{OtherSide, StepInputs, StepRun};
-#[cfg(feature = "peers")]
-use super::{FlowOp, Source};
-use super::{KernelId, Partition, SubgraphId};
+use super::{FlowOp, KernelId, Partition, Sink, SubgraphId};
 #[cfg(feature = "peers")]
 use crate::device::DeviceId;
 use crate::device::{CompileOptions, Device, DeviceBuffer, LoadedKernel, PrintTo, Step};
@@ -36,6 +36,8 @@ pub(crate) struct Driver {
     pub(super) devices: Vec<Arc<dyn Device>>,
     /// The name of each of these devices for messages, if they mention it.
     pub(super) names: Vec<Option<DeviceName>>,
+    /// The subgraph that computes each output.
+    outputs: Vec<SubgraphId>,
     /// Idle executors of finished steps.
     free: Mutex<Vec<Vec<Option<Executor<DeviceBuffer>>>>>,
 }
@@ -64,15 +66,32 @@ impl Driver {
         processes: Processes,
         options: CompileOptions,
     ) -> Result<Driver> {
+        Driver::new_unless(graph, partition, devices, processes, options, || false)
+    }
+
+    /// Compiles like [`new`](Self::new), and fails before the next kernel once `is_stopped` holds.
+    pub(crate) fn new_unless(
+        graph: Graph,
+        partition: Partition,
+        devices: &[Arc<dyn Device>],
+        processes: Processes,
+        options: CompileOptions,
+        is_stopped: impl Fn() -> bool,
+    ) -> Result<Driver> {
         let devices: Vec<Arc<dyn Device>> =
             partition.parts.iter().map(|part| devices[part.device.index()].clone()).collect();
         let kernels = partition.parts.iter().zip(&devices).map(|(part, device)| {
             let kernels = part.kernels.iter().filter(|_| processes.is_here(part.device));
-            kernels.map(|k| device.clone().load(k.graph.clone(), options)).collect::<Result<Vec<_>>>()
+            let load = |kernel: &super::KernelGraph| match is_stopped() {
+                true => Err(Diagnostic::new("the program is not needed any more").of_kind(ErrorKind::Cancelled)),
+                false => device.clone().load(kernel.graph.clone(), options),
+            };
+            kernels.map(load).collect::<Result<Vec<_>>>()
         });
         let kernels = kernels.collect::<Result<_>>()?;
         let names = devices.iter().map(|device| device.name()).collect();
-        Ok(Driver { kernels, devices, names, processes, graph, partition, free: Mutex::default() })
+        let outputs = outputs_of(&partition, graph.outputs().len());
+        Ok(Driver { kernels, devices, names, outputs, processes, graph, partition, free: Mutex::default() })
     }
 
     /// Returns the variables that the subgraphs of this process read.
@@ -123,6 +142,11 @@ impl Driver {
     /// Returns the process that runs a subgraph.
     pub(super) fn process_of(&self, part: SubgraphId) -> ProcessId {
         self.processes.of(self.partition.parts[part.index()].device)
+    }
+
+    /// Returns the process that computes an output.
+    pub(super) fn process_of_output(&self, output: u32) -> ProcessId {
+        self.process_of(self.outputs[output as usize])
     }
 
     /// Returns whether this process runs a subgraph.
@@ -287,12 +311,28 @@ impl Driver {
     }
 }
 
+/// Returns the subgraph that computes each of the outputs.
+fn outputs_of(partition: &Partition, n_outputs: usize) -> Vec<SubgraphId> {
+    let mut outputs = vec![SubgraphId(0); n_outputs];
+    for (id, part) in (0..).map(SubgraphId).zip(&partition.parts) {
+        for node in &part.nodes {
+            if let FlowOp::Sink(Sink::Output(output)) = node.op {
+                outputs[output as usize] = id;
+            }
+        }
+    }
+    outputs
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::device::variables::{VarAccess, VarStore};
     use crate::device::{CpuDevice, DeviceId, Executable, OpaqueDevice, StepCx};
     use crate::flow::distributed::DistributedGraph;
+    use crate::flow::executor::DeviceMessage;
+    use crate::flow::remote::Arrival;
+    use crate::flow::remote::StepFailure;
     use crate::place::place_at_random;
     use anabranch_dsl::{AnyVar, HostTensor};
 
@@ -362,6 +402,71 @@ mod tests {
             assert_eq!((error.kind, value()), (ErrorKind::AssertionFailed, 3.0), "seed {seed}: {error}");
             assert!(step(1.0).is_ok(), "seed {seed}");
             assert_eq!(value(), 4.0, "seed {seed}");
+        }
+    }
+
+    /// Other processes that do nothing but send what a test says.
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Others for Silent {
+        fn send(&self, _: ProcessId, _: SubgraphId, _: SubgraphId, _: DeviceMessage<HostTensor>) -> Result<()> {
+            Ok(())
+        }
+
+        fn awaited(&self) -> Vec<ProcessId> {
+            vec![ProcessId(1), ProcessId(2)]
+        }
+
+        fn ended(&mut self) -> Result<Vec<(VarId, DeviceBuffer)>, StepFailure> {
+            Ok(Vec::new())
+        }
+
+        fn failed(&mut self, failure: StepFailure) -> StepFailure {
+            failure
+        }
+    }
+
+    /// Three processes compute an output each. The outputs of processes 1 and 2 arrive as these
+    /// processes.
+    #[test]
+    fn an_output_must_come_from_the_process_that_computes_it() {
+        let text = "graph @outputs(%x: f32[]) -> (f32[], f32[], f32[]) {
+            %a = neg %x : f32[]
+            %b = exp %x : f32[]
+            %c = abs %x : f32[]
+            return %a, %b, %c
+        }";
+        let graph = Graph::parse(text, "outputs.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let devices: Vec<Arc<dyn Device>> =
+            (0..3).map(|i| Arc::new(CpuDevice::new(DeviceId::from_index(i), None, 1)) as _).collect();
+        let seed = (0..).find(|&seed| {
+            let placement = place_at_random(&graph, 3, seed);
+            (0..3).all(|i| placement.of(graph.producer(graph.outputs()[i]).expect("a node")).index() == i)
+        });
+        let placement = place_at_random(&graph, 3, seed.expect("some seed spreads the nodes"));
+        let partition = super::super::partition(&graph, &placement, Default::default());
+        let processes = Processes::new(ProcessId::CALLER, (0..3).map(ProcessId).collect());
+        let driver = Driver::new(graph, partition, &devices, processes, CompileOptions::default());
+        let driver = Arc::new(driver.unwrap_or_else(|e| panic!("{e}")));
+        let step = |from: [u32; 2]| {
+            let begin = |_: &StepInputs, mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
+                for (index, process) in (1..).zip(from.map(ProcessId)) {
+                    let tensor = HostTensor::scalar(index as f32);
+                    mailbox.push(Arrival::Output { process, index, tensor }, None);
+                }
+                [1, 2].iter().for_each(|&i| mailbox.push(Arrival::Ended { process: ProcessId(i) }, None));
+                Ok(Box::new(Silent))
+            };
+            let inputs = StepInputs { inputs: vec![Some(HostTensor::scalar(1.0f32))], vars: Vec::new() };
+            driver.begin(inputs, Arc::new(|_, _| ()), Arc::default(), Some(&begin), false)?.run(None)
+        };
+        let outputs = step([1, 2]).unwrap_or_else(|e| panic!("{}", e.error)).outputs;
+        assert_eq!(outputs, [-1.0f32, 1.0, 2.0].map(|x| Some(HostTensor::scalar(x))));
+        for from in [[2, 2], [1, 1], [0, 2]] {
+            let error = step(from).expect_err("an output is forged").error;
+            assert_eq!(error.kind, ErrorKind::Internal, "{error}");
+            assert!(error.message.ends_with("sent an output that is none that the step expects from it"), "{error}");
         }
     }
 }

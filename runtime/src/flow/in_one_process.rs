@@ -26,7 +26,7 @@ impl ThreadCluster {
     }
 
     fn deliver(&self, process: ProcessId, arrival: Arrival) {
-        self.inbox(process).push(arrival);
+        self.inbox(process).push(arrival, None);
     }
 
     /// Runs a participant and reports its end.
@@ -47,7 +47,7 @@ impl ThreadCluster {
             Ok(StepResults { outputs, assigned }) => {
                 for (index, tensor) in (0..).zip(outputs) {
                     if let Some(tensor) = tensor {
-                        self.deliver(ProcessId::CALLER, Arrival::Output { index, tensor });
+                        self.deliver(ProcessId::CALLER, Arrival::Output { process, index, tensor });
                     }
                 }
                 self.assigned.lock().unwrap_or_else(PoisonError::into_inner).extend(assigned);
@@ -67,8 +67,15 @@ struct ProcessView {
 }
 
 impl Others for ProcessView {
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()> {
         self.cluster.deliver(process, Arrival::Message { process: self.own, from, to, message });
+        Ok(())
     }
 
     fn awaited(&self) -> Vec<ProcessId> {

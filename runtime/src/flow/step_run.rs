@@ -223,6 +223,9 @@ impl StepRun {
     pub(crate) fn advance(mut self, at_most: Duration) -> Progressed {
         let start = Instant::now();
         loop {
+            if !self.has_room() {
+                return Progressed::Working(self);
+            }
             match self.check_stop().and_then(|()| self.round()) {
                 Err(error) => return Progressed::Ended(self.finish(Err(error), None)),
                 Ok(Round::Ended) => return Progressed::Ended(self.finish(Ok(()), None)),
@@ -240,10 +243,12 @@ impl StepRun {
     /// Runs the step to its end, or to a failure.
     fn drive(&mut self) -> Result<()> {
         loop {
-            match self.round()? {
-                Round::Ended => return Ok(()),
-                Round::Active => continue,
-                Round::Idle => {}
+            if self.has_room() {
+                match self.round()? {
+                    Round::Ended => return Ok(()),
+                    Round::Active => continue,
+                    Round::Idle => {}
+                }
             }
             // The step waits for the running kernel, so a stop is reported there.
             let running = self.pending.work.iter().flatten().find_map(|work| match *work {
@@ -262,6 +267,11 @@ impl StepRun {
             self.step.set_busy(true);
             self.check_stop()?;
         }
+    }
+
+    /// Returns whether the step can send more messages to other processes.
+    fn has_room(&self) -> bool {
+        self.others.as_ref().is_none_or(|other| other.others.has_room())
     }
 
     /// Does what can be done without waiting, a bounded part of it.
@@ -458,6 +468,7 @@ impl StepRun {
             }
             Action::Run { task, kernel, inputs } => {
                 self.last = driver.last_node(part, kernel);
+                self.step.begun(self.last);
                 let loaded = &driver.kernels[part.index()][kernel.index()];
                 match loaded.enqueue(inputs, &self.step, ticket) {
                     Ok(progress) => (PendingOp::Run { part, task, kernel }, progress),
@@ -472,8 +483,7 @@ impl StepRun {
                 (PendingOp::SendAway { from: part, to, edge, tag }, progress)
             }
             Action::Send { to, message: DeviceMessage::Credit { of, tag, finished } } if !driver.is_here(to) => {
-                self.send_away(part, to, DeviceMessage::Credit { of, tag, finished });
-                return Ok(());
+                return self.send_away(part, to, DeviceMessage::Credit { of, tag, finished });
             }
             Action::Send { to, message: DeviceMessage::Value { edge, tag, value } } => {
                 match device.copy(vector(Some(value)), driver.device(to), &self.step, ticket) {
@@ -504,9 +514,17 @@ impl StepRun {
     }
 
     /// Sends a message to a subgraph of another process.
-    fn send_away(&self, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
-        let other = self.others.as_ref().expect("the subgraph is in another process");
-        other.others.send(self.driver.process_of(to), from, to, message);
+    fn send_away(&self, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) -> Result<()> {
+        let (driver, other) = (&self.driver, self.others.as_ref().expect("the subgraph is in another process"));
+        let producer = match &message {
+            DeviceMessage::Value { edge, .. } => driver.graph.producer(driver.partition.edges[edge.index()].value),
+            DeviceMessage::Credit { .. } => None,
+        };
+        let sent = other.others.send(driver.process_of(to), from, to, message);
+        sent.map_err(|error| {
+            let loc = producer.map_or(Loc::UNKNOWN, |node| driver.graph.node(node).loc);
+            driver.error_on(from, error.at(loc, "this value was to be sent"))
+        })
     }
 
     /// Registers an operation that has begun, or handles its completion.
@@ -572,11 +590,12 @@ impl StepRun {
                 }
                 Ok(())
             }
-            Arrival::Output { index, tensor } => {
+            Arrival::Output { process, index, tensor } => {
                 let output = driver.graph.outputs().get(index as usize);
                 let fits = output.is_some_and(|&output| driver.graph.ty(output).element().compatible(&tensor.ty()));
-                if !fits || self.outputs[index as usize].is_some() {
-                    return Err(Diagnostic::new("a peer sent an output that the step does not wait for"));
+                let is_expected = fits && driver.process_of_output(index) == process;
+                if !is_expected || self.outputs[index as usize].is_some() {
+                    return Err(driver.violation(process, "an output", "is none that the step expects from it"));
                 }
                 self.outputs[index as usize] = Some(tensor);
                 Ok(())
@@ -638,7 +657,7 @@ impl StepRun {
                 self.deliver(from, to, message)?;
             }
             PendingOp::SendAway { from, to, edge, tag } => {
-                self.send_away(from, to, DeviceMessage::Value { edge, tag, value: value().into_host() });
+                self.send_away(from, to, DeviceMessage::Value { edge, tag, value: value().into_host() })?;
             }
             PendingOp::Tell { from, to, message } => self.executor(to).on_message(from, message),
             PendingOp::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),

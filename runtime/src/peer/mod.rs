@@ -52,9 +52,12 @@ pub use net::{JoinToken, NodeId, NodeKey, Profile};
 pub use serve::{Peer, PeerOptions, PeerStatus};
 pub(crate) use session::RemoteDevices;
 #[cfg(feature = "testing")]
-pub use {net::BareQuic, proto::hostile::fuzz_frame};
+pub use {net::BareQuic, net::visit, proto::hostile::fuzz_frame};
 
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+
+/// Maximum bytes of one payload, a tensor or a program, for all layers.
+pub(crate) const MAX_BODY: u64 = 4 << 30;
 
 /// Returns a random number, for names that nobody should guess or choose twice.
 fn random_number() -> Result<u64> {

@@ -20,6 +20,7 @@ use super::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
 use super::server::Server;
+use crate::byte_gauge::HeldBytes;
 use crate::flow::remote::ProcessId;
 use anabranch_dsl::Result;
 use bytes::Bytes;
@@ -77,21 +78,26 @@ pub(super) fn priority(first_use: f32) -> i32 {
 }
 
 /// Sends a frame. Closes the link if the frame cannot be encoded.
-pub(super) fn send(link: &Link, frame: WireFrame, priority: i32) {
-    send_together(link, [frame], priority);
+pub(super) fn send(link: &Link, frame: WireFrame) {
+    send_together(link, [(frame, 0, None)]);
 }
 
-/// Sends frames, small ones in one packet if they fit. The priority is that of bodies.
-fn send_together(link: &Link, frames: impl IntoIterator<Item = WireFrame>, priority: i32) {
+/// Sends a frame with the priority of its body, which counts as held until it is sent.
+pub(super) fn send_value(link: &Link, frame: WireFrame, priority: i32, held: Option<HeldBytes>) {
+    send_together(link, [(frame, priority, held)]);
+}
+
+/// Sends frames, small ones in one packet if they fit.
+fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, Option<HeldBytes>)>) {
     let mut heads = Vec::new();
-    for frame in frames {
+    for (frame, priority, held) in frames {
         match encode(frame) {
             Ok(encoded) => match encoded.body {
                 None => heads.push(encoded.head),
                 Some(body) => {
                     // A body follows the frames before it.
                     link.send_all(std::mem::take(&mut heads));
-                    link.send_bulk(encoded.head, bytes_of(body), priority);
+                    link.send_bulk(encoded.head, bytes_of(body, held), priority);
                 }
             },
             Err(error) => {
@@ -103,8 +109,15 @@ fn send_together(link: &Link, frames: impl IntoIterator<Item = WireFrame>, prior
 }
 
 /// Returns the bytes of a body without copying them.
-fn bytes_of(body: FrameBody) -> Bytes {
-    Bytes::from_owner(body)
+fn bytes_of(body: FrameBody, held: Option<HeldBytes>) -> Bytes {
+    struct HeldBody(FrameBody, #[expect(dead_code, reason = "it is dropped with the body")] Option<HeldBytes>);
+
+    impl AsRef<[u8]> for HeldBody {
+        fn as_ref(&self) -> &[u8] {
+            self.0.as_ref()
+        }
+    }
+    Bytes::from_owner(HeldBody(body, held))
 }
 
 impl Node {
@@ -179,7 +192,7 @@ impl Node {
     /// Sends a frame on a link, unless the link is lost.
     pub(super) fn send(&self, number: LinkNumber, frame: WireFrame) {
         if let Some(link) = self.link(number) {
-            send(&link, frame, 0);
+            send(&link, frame);
         }
     }
 
@@ -188,9 +201,9 @@ impl Node {
         let mut frames = frames.drain(..).peekable();
         while let Some((number, first)) = frames.next() {
             let rest = std::iter::from_fn(|| frames.next_if(|(of, _)| *of == number)).map(|(_, frame)| frame);
-            let together = std::iter::once(first).chain(rest);
+            let together = std::iter::once(first).chain(rest).map(|frame| (frame, 0, None));
             match self.link(number) {
-                Some(link) => send_together(&link, together, 0),
+                Some(link) => send_together(&link, together),
                 None => together.for_each(drop),
             }
         }
@@ -202,7 +215,7 @@ impl Node {
         }
     }
 
-    fn cluster(&self) -> Option<Arc<PeerCluster>> {
+    pub(super) fn cluster(&self) -> Option<Arc<PeerCluster>> {
         self.cluster.get()?.upgrade()
     }
 
@@ -262,7 +275,7 @@ impl Node {
                     let outcome = link.map(|_| ()).map_err(|error| error.message);
                     this.host(HostInput::Dialed { session, process, outcome });
                 };
-                self.net().connect_later(addr, id, Box::new(done));
+                self.net().connect_later(addr, id, None, Box::new(done));
             }
             HostOutput::Idle => {
                 *lock(&self.is_idle) = true;
@@ -304,6 +317,14 @@ impl Node {
     }
 
     fn tick(self: &Arc<Node>) {
+        let links: Vec<Link> = lock(&self.links).values().cloned().collect();
+        for link in links {
+            let (link, bytes) = (number_of(&link), link.stats().received_body_bytes);
+            self.host(HostInput::Received { link, bytes });
+            if let Some(cluster) = self.cluster() {
+                cluster.on_input(CallerInput::Received { link, bytes });
+            }
+        }
         if let Some(server) = self.server() {
             for progress in server.progress(self.received_bytes()) {
                 self.host(progress);
@@ -327,7 +348,7 @@ impl Node {
     pub(super) fn status(&self, link: &Link, at_most: Duration) -> Option<(Hello, StatusReport)> {
         let number = number_of(link);
         let mut reports = lock(&self.reports);
-        send(link, WireFrame::Link(LinkFrame::Status), 0);
+        send(link, WireFrame::Link(LinkFrame::Status));
         let is_missing =
             |reports: &mut VecDeque<(LinkNumber, StatusReport)>| reports.iter().all(|(of, _)| *of != number);
         let wait = self.reported.wait_timeout_while(reports, at_most, is_missing);
@@ -432,9 +453,10 @@ impl NetEvents for NodeEvents {
         lock(&this.hellos).remove(&number);
         let (reason, loss) = match why {
             LinkLost::Closed { reason, .. } => (format!("it was closed: {reason}"), LinkLoss::Closed(reason)),
-            LinkLost::TimedOut => ("it timed out".to_owned(), LinkLoss::TimedOut),
+            LinkLost::TimedOut => ("no packet arrives".to_owned(), LinkLoss::TimedOut),
+            LinkLost::Refused => ("its process does not listen any more".to_owned(), LinkLoss::Refused),
             LinkLost::Violation(what) => (what.clone(), LinkLoss::Local(what)),
-            LinkLost::Local => ("it was closed here".to_owned(), LinkLoss::Local("it was not needed".to_owned())),
+            LinkLost::Local => ("it was closed here".to_owned(), LinkLoss::Local("it is shutting down".to_owned())),
         };
         this.host(HostInput::LinkLost { link: number, reason });
         if let Some(cluster) = this.cluster() {

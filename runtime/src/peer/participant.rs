@@ -1,14 +1,17 @@
 //! A step at a participant.
 
+use super::cluster::from_wire;
 use super::net::Link;
-use super::node::{lock, send};
+use super::node::{lock, send_value};
 use super::proto::codec::pieces;
 use super::proto::frame::{
     CallerFrame, OWNER, PartMessage, PeerFrame, PrintStream, ProcessNumber, SessionId, StepFault, StepMessage,
     StepNumber, WireFrame,
 };
 use super::proto::host::{Begin, StepEnd, StepKey};
+use super::proto::payload::hold_outgoing;
 use super::server::{LoadedProgram, Server, to_wire};
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::device::{DeviceBuffer, PrintTo, Step};
 use crate::flow::driver::StepResults;
 use crate::flow::executor::DeviceMessage;
@@ -81,14 +84,6 @@ pub(super) fn message(message: StepMessage) -> Arrival {
     Arrival::Message { process: ProcessId(from.0), from: SubgraphId(from_part), to: SubgraphId(to_part), message }
 }
 
-/// Returns the priority of a message, given those of the edges.
-pub(super) fn priority_of(message: &DeviceMessage<HostTensor>, priorities: &[i32]) -> i32 {
-    match message {
-        DeviceMessage::Value { edge, .. } => priorities[edge.index()],
-        DeviceMessage::Credit { .. } => 0,
-    }
-}
-
 /// Converts a message for another process.
 pub(super) fn step_message(
     step: StepNumber,
@@ -114,6 +109,8 @@ struct Routes {
     links: Vec<(ProcessNumber, Link)>,
     /// The priority of each edge.
     priorities: Arc<[i32]>,
+    /// The values of the session that wait to be sent.
+    outgoing: Arc<ByteGauge>,
 }
 
 impl fmt::Debug for Routes {
@@ -124,23 +121,49 @@ impl fmt::Debug for Routes {
 
 impl Routes {
     /// Sends a frame to the owner of the session. Without a link the step is being stopped.
-    fn send_to_owner(&self, frame: CallerFrame, priority: i32) {
+    fn send_to_owner(&self, frame: CallerFrame, priority: i32, held: Option<HeldBytes>) {
         if let Some((_, link)) = self.links.iter().find(|(process, _)| *process == OWNER) {
-            send(link, WireFrame::ToCaller { session: self.session, frame }, priority);
+            send_value(link, WireFrame::ToCaller { session: self.session, frame }, priority, held);
         }
+    }
+
+    /// Waits until the owner can take more prints, unless `is_stopped`.
+    fn wait_for_room(&self, is_stopped: impl Fn() -> bool) {
+        if let Some((_, link)) = self.links.iter().find(|(process, _)| *process == OWNER) {
+            link.wait_for_room(is_stopped);
+        }
+    }
+
+    /// Checks that a value may be sent, and counts its bytes until they are.
+    fn hold(&self, value: &HostTensor) -> Result<Option<HeldBytes>> {
+        hold_outgoing(&self.outgoing, value).map_err(from_wire)
     }
 }
 
 impl Others for Arc<Routes> {
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
-        let priority = priority_of(&message, &self.priorities);
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()> {
+        let (priority, held) = match &message {
+            DeviceMessage::Value { edge, value, .. } => (self.priorities[edge.index()], self.hold(value)?),
+            DeviceMessage::Credit { .. } => (0, None),
+        };
         let message = step_message(self.step, self.own, from, to, message);
         if process == ProcessId::CALLER {
-            self.send_to_owner(CallerFrame::Message(message), priority);
+            self.send_to_owner(CallerFrame::Message(message), priority, held);
         } else if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
             let frame = PeerFrame::Message(message);
-            send(link, WireFrame::ToPeer { session: self.session, frame }, priority);
+            send_value(link, WireFrame::ToPeer { session: self.session, frame }, priority, held);
         }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.links.iter().all(|(_, link)| link.has_room())
     }
 
     fn awaited(&self) -> Vec<ProcessId> {
@@ -163,7 +186,7 @@ fn closed() -> Diagnostic {
 impl Participation {
     /// Begins the part of a step that is at this peer.
     pub(super) fn begin(server: &Server, begin: Begin, running: &RunningStep) -> Result<Participation> {
-        let Begin { key, session, program, you, routes, start, .. } = begin;
+        let Begin { key, session, program, you, routes, outgoing, start, .. } = begin;
         let node = server.node().ok_or_else(closed)?;
         let internal = |what: &str| Diagnostic::new(what).of_kind(ErrorKind::Internal);
         let program = server.program(program).ok_or_else(|| internal("a step runs a program that is not loaded"))?;
@@ -178,15 +201,21 @@ impl Participation {
             return Err(internal(&format!("a step begins without a value of {var}")));
         }
         let links = routes.iter().filter_map(|&(process, link)| Some((process, node.link(link)?))).collect();
-        let routes =
-            Arc::new(Routes { session, step: key.step, own: you, links, priorities: program.priorities.clone() });
+        let priorities = program.priorities.clone();
+        let routes = Arc::new(Routes { session, step: key.step, own: you, links, priorities, outgoing });
         let open = |_: &StepInputs, mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
             let _ = running.step.set(mailbox.step().clone());
             lock(&running.inbox).open(mailbox);
             Ok(Box::new(routes.clone()))
         };
         let inputs = StepInputs { inputs: vec![None; program.driver.n_inputs()], vars };
-        let run = program.driver.begin(inputs, printer(routes.clone()), running.stop.clone(), Some(&open), false)?;
+        let run = program.driver.begin(
+            inputs,
+            printer(routes.clone(), running.stop.clone()),
+            running.stop.clone(),
+            Some(&open),
+            false,
+        )?;
         Ok(Participation { run, program, key, routes })
     }
 
@@ -216,7 +245,7 @@ impl Participation {
 }
 
 /// Returns a receiver of printed text that sends it to the owner of the session.
-fn printer(routes: Arc<Routes>) -> PrintTo {
+fn printer(routes: Arc<Routes>, stop: Arc<StopFlag>) -> PrintTo {
     let printed = Mutex::new(0);
     Arc::new(move |stream, text: &str| {
         let stream = match stream {
@@ -226,7 +255,8 @@ fn printer(routes: Arc<Routes>) -> PrintTo {
         let mut number = lock(&printed);
         for text in pieces(text) {
             let (step, text) = (routes.step, text.to_owned());
-            routes.send_to_owner(CallerFrame::Print { step, number: *number, stream, text }, 0);
+            routes.wait_for_room(|| stop.is_set());
+            routes.send_to_owner(CallerFrame::Print { step, number: *number, stream, text }, 0, None);
             *number += 1;
         }
     })
@@ -245,7 +275,8 @@ fn end(
     for (index, output) in (0..).zip(results.outputs) {
         if let Some(tensor) = output {
             end.outputs += 1;
-            routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor }, 0);
+            let held = routes.hold(&tensor).map_err(|error| fault(&error.into()))?;
+            routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor }, 0, held);
         }
     }
     let mut assigned = Vec::new();

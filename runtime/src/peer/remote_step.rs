@@ -2,27 +2,26 @@
 
 use super::cluster::{AwaitedStep, ClusterState, PeerCluster, failure, from_wire};
 use super::net::Link;
-use super::node::{priority, send};
-use super::participant::{self, priority_of, step_message};
+use super::node::{priority, send_value};
+use super::participant::{self, step_message};
 use super::program::ProgramSpec;
 use super::proto::Time;
 use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramState, StepPlan};
 use super::proto::frame::{Digest, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber, WireFrame};
 use super::remote_device::RemoteValue;
+use crate::byte_gauge::HeldBytes;
 use crate::device::{DeviceBuffer, DeviceId, Event, MemorySpace, Step, is_thread_of_device};
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Mailbox, OtherProcesses, Others, ProcessId, StepFailure};
 use crate::flow::step_run::StepInputs;
 use crate::flow::{FlowOp, NodeId, Partition, Sink, Source, SubgraphId};
+use anabranch_dsl::interp::{self, StopFlag};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long a peer may take to load a program.
-const LOADING: Duration = Duration::from_secs(600);
 
 /// How long a failed step waits for the other processes.
 const END_OF_FAILED: Duration = Duration::from_secs(2);
@@ -42,11 +41,15 @@ struct RemoteVar {
 pub(super) struct RemoteProgram {
     cluster: Arc<PeerCluster>,
     number: ProgramNumber,
+    /// The name of the function.
+    name: String,
     bytes: Arc<[u8]>,
     digest: Digest,
     /// The digest of this process's cut.
     cut: Digest,
     participants: Vec<ProcessNumber>,
+    /// The last operation of each of them.
+    run_last: Vec<(ProcessNumber, u32)>,
     /// The variables at peers, by number.
     vars: Vec<(u32, RemoteVar)>,
     /// The priority of each edge.
@@ -105,8 +108,21 @@ impl PeerUses {
     }
 }
 
+/// Returns the last operation that each peer runs.
+fn last_operations(partition: &Partition, process_of: impl Fn(DeviceId) -> ProcessId) -> Vec<(ProcessNumber, u32)> {
+    let mut last = BTreeMap::new();
+    for part in &partition.parts {
+        let ProcessId(process) = process_of(part.device);
+        let node = part.kernels.iter().filter_map(|kernel| kernel.members.last()).map(|node| node.index() as u32).max();
+        let known = last.entry(ProcessNumber(process)).or_insert(node);
+        *known = node.max(*known);
+    }
+    last.into_iter().filter_map(|(process, node)| Some((process, node?))).collect()
+}
+
 impl RemoteProgram {
-    /// Registers a program at the peers that take part, and waits until they have loaded it.
+    /// Prepares a program, and lets the peers that take part load it. The first step waits for
+    /// them.
     pub(super) fn new(cluster: &Arc<PeerCluster>, spec: &ProgramSpec) -> Result<RemoteProgram> {
         let bytes: Arc<[u8]> = spec.encode().into();
         let (partition, cut) = spec.cut();
@@ -120,6 +136,8 @@ impl RemoteProgram {
         });
         let program = RemoteProgram {
             cluster: cluster.clone(),
+            name: graph.name.clone(),
+            run_last: last_operations(&partition, |device| spec.devices[device.index()].process),
             number: ProgramNumber(cluster.next_program()),
             digest: super::program::digest(&bytes),
             bytes,
@@ -130,37 +148,49 @@ impl RemoteProgram {
             inputs: uses.inputs_in_order(),
             locs: Arc::new((0..graph.n_nodes()).map(|i| graph.node(Node::from_index(i)).loc).collect()),
         };
-        program.ensure_loaded()?;
+        // The first step reports what goes wrong.
+        let _ = program.register();
         Ok(program)
     }
 
-    /// Registers the program where it is not registered, and waits until all peers have loaded it.
-    fn ensure_loaded(&self) -> Result<()> {
-        self.cluster.connect_if_lost(&self.participants)?;
+    /// Registers the program where it is not registered.
+    fn register(&self) -> Result<()> {
         for &process in &self.participants {
             let register = |state: &mut ClusterState, now: Time, outputs: &mut Vec<CallerOutput>| {
                 let Self { number, bytes, digest, .. } = self;
-                state.caller.register(process, *number, bytes, *digest, now + LOADING, outputs)
+                state.caller.register(process, *number, bytes, *digest, now, outputs)
             };
             self.cluster.with(register).map_err(from_wire)?;
         }
+        Ok(())
+    }
+
+    /// Registers the program where it is not registered, and waits until all peers have loaded it,
+    /// unless the call is stopped.
+    fn ensure_loaded(&self, stop: &StopFlag) -> Result<()> {
+        self.cluster.connect_to(&self.participants, Some(stop))?;
+        self.register()?;
         for &process in &self.participants {
-            let loaded = self.cluster.wait(LOADING, |state| match state.caller.program(process, self.number) {
-                Some(ProgramState::Loading { .. }) => None,
-                Some(ProgramState::Ready { cut }) => Some(Ok(*cut)),
-                Some(ProgramState::Refused { error }) => Some(Err(Some(error.clone()))),
-                None => Some(Err(None)),
-            });
-            let cut = match loaded {
-                Some(Ok(cut)) => cut,
-                Some(Err(Some(error))) => {
+            let what = || format!("{} was loading the program", self.name(process));
+            let loaded =
+                self.cluster.wait_for(Some(stop), what, |state| match state.caller.program(process, self.number) {
+                    Some(ProgramState::Loading { .. }) => None,
+                    Some(ProgramState::Ready { cut }) => Some(Ok(*cut)),
+                    Some(ProgramState::Refused { error }) => Some(Err(Some(error.clone()))),
+                    None => Some(Err(state.caller.why_unavailable(process))),
+                });
+            let cut = match loaded? {
+                Ok(cut) => cut,
+                Err(Some(error)) => {
                     // The next call tries again.
                     self.cluster.with(|state, _, outputs| state.caller.unregister(self.number, outputs));
                     let fault = super::proto::frame::StepFault { position: None, error };
-                    return Err(failure(fault, &self.locs).error.at(Loc::UNKNOWN, self.name(process)));
+                    let error = failure(fault, &self.locs).error;
+                    let loading = format!("{} was loading the program of `{}`", self.name(process), self.name);
+                    return Err(error.at(Loc::UNKNOWN, loading));
                 }
-                Some(Err(None)) | None => {
-                    let message = format!("{} was lost while it loaded a program", self.name(process));
+                Err(None) => {
+                    let message = format!("{} does not know a program that it has loaded", self.name(process));
                     return Err(Diagnostic::new(message).of_kind(ErrorKind::Unavailable));
                 }
             };
@@ -189,12 +219,24 @@ impl RemoteProgram {
         let assigns = self.vars.iter().filter(|(_, var)| var.is_assigned);
         StepPlan {
             program: self.number,
+            name: self.name.clone(),
             participants: self.participants.clone(),
+            run_last: self.run_last.clone(),
             deadline: None,
             reads: reads.map(|(number, var)| (var.process, *number, value(*number, var))).collect(),
             assigns: assigns.map(|(number, var)| (var.process, *number)).collect(),
             inputs: self.inputs.iter().map(|&(process, i)| (process, i, input(i))).collect(),
         }
+    }
+
+    /// Names the function in the error of a call that was stopped.
+    fn stopped(&self, error: Diagnostic) -> Diagnostic {
+        if !error.kind.is_stop() {
+            return error;
+        }
+        let mut stopped = interp::stopped(error.kind, &self.name, [], Loc::UNKNOWN);
+        stopped.labels = error.labels;
+        stopped
     }
 
     fn begin_error(&self, error: BeginError) -> Diagnostic {
@@ -227,6 +269,8 @@ impl Drop for RemoteProgram {
 
 impl OtherProcesses for RemoteProgram {
     fn begin(&self, inputs: &StepInputs, mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>> {
+        let given = self.inputs.iter().filter_map(|&(_, i)| inputs.inputs[i as usize].as_ref());
+        let held = given.map(|input| self.cluster.hold_outgoing(input)).collect::<Result<Vec<Option<HeldBytes>>>>()?;
         let begin = || {
             self.cluster.with(|state, now, outputs| {
                 let step = state.caller.begin(now, self.plan(inputs), outputs)?;
@@ -242,7 +286,8 @@ impl OtherProcesses for RemoteProgram {
             Err(error @ BeginError::LostVariables(_)) => return Err(self.begin_error(error)),
             // A peer was lost. It may be back.
             Err(BeginError::Unavailable(_)) => {
-                self.ensure_loaded()?;
+                let stop = &mailbox.step().stop;
+                self.ensure_loaded(stop).map_err(|error| self.stopped(error))?;
                 begin().map_err(|error| self.begin_error(error))?
             }
         };
@@ -256,6 +301,7 @@ impl OtherProcesses for RemoteProgram {
             priorities: self.priorities.clone(),
             vars: self.vars.clone(),
             locs: self.locs.clone(),
+            _inputs: held,
         }))
     }
 }
@@ -270,6 +316,8 @@ struct BegunStep {
     priorities: Arc<[i32]>,
     vars: Vec<(u32, RemoteVar)>,
     locs: Arc<Vec<Loc>>,
+    /// The inputs, which count as waiting to be sent until the step ends.
+    _inputs: Vec<Option<HeldBytes>>,
 }
 
 impl fmt::Debug for BegunStep {
@@ -286,12 +334,28 @@ impl BegunStep {
 }
 
 impl Others for BegunStep {
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()> {
+        let (priority, held) = match &message {
+            DeviceMessage::Value { edge, value, .. } => {
+                (self.priorities[edge.index()], self.cluster.hold_outgoing(value)?)
+            }
+            DeviceMessage::Credit { .. } => (0, None),
+        };
         if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
-            let priority = priority_of(&message, &self.priorities);
             let frame = PeerFrame::Message(step_message(self.step, OWNER, from, to, message));
-            send(link, WireFrame::ToPeer { session: self.session, frame }, priority);
+            send_value(link, WireFrame::ToPeer { session: self.session, frame }, priority, held);
         }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.links.iter().all(|(_, link)| link.has_room())
     }
 
     fn wait(&self, step: &Step, at_most: Duration) -> Option<Event> {
@@ -307,7 +371,7 @@ impl Others for BegunStep {
     fn ended(&mut self) -> Result<Vec<(VarId, DeviceBuffer)>, StepFailure> {
         self.end_local(Ok(()));
         // All participants have ended, so the step is done, unless one was lost just now.
-        let done = self.cluster.wait(END_OF_FAILED, |state| state.steps.get_mut(&self.step)?.done.take());
+        let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
         match done {
             Some(Ok(new)) => Ok(new.into_iter().map(|new| self.assigned(new)).collect()),
             Some(Err(fault)) => Err(failure(fault, &self.locs)),
@@ -317,9 +381,14 @@ impl Others for BegunStep {
         }
     }
 
-    fn failed(&mut self, own: StepFailure) -> StepFailure {
+    fn failed(&mut self, mut own: StepFailure) -> StepFailure {
+        if own.error.kind == ErrorKind::DeadlineExceeded {
+            let slow = self.cluster.with(|state, now, _| state.caller.why_slow(now, self.step));
+            let loc = |node: u32| self.locs.get(node as usize).copied().unwrap_or(Loc::UNKNOWN);
+            own.error.labels.extend(slow.into_iter().map(|(node, text)| (node.map_or(Loc::UNKNOWN, loc), text)));
+        }
         self.end_local(Err(&own));
-        let done = self.cluster.wait(END_OF_FAILED, |state| state.steps.get_mut(&self.step)?.done.take());
+        let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
         match done {
             // The error itself, which may have more to say than what crosses processes.
             Some(Err(fault)) if participant::fault(&own).error == fault.error => own,

@@ -121,6 +121,12 @@ impl PeerOptions {
         self
     }
 
+    /// Limits how long a program of a session may take to load. The default is five minutes.
+    pub fn load_time(mut self, limit: Duration) -> PeerOptions {
+        self.limits.load_time = limit;
+        self
+    }
+
     /// Sets a receiver of what an operator may want to see: who joined, and who was refused.
     pub fn on_event(self, receive: impl Fn(&str) + Send + Sync + 'static) -> PeerOptions {
         PeerOptions { on_event: Box::new(receive), ..self }
@@ -285,7 +291,10 @@ pub struct PeerStatus {
     pub values: (u64, u64),
     /// The steps in flight.
     pub steps: u64,
-    /// Bytes of messages that wait for their step to begin.
+    /// The programs that are being loaded, and the steps and requests that run, also for sessions
+    /// that are closed.
+    pub work: u64,
+    /// Bytes of inputs and messages that wait until their step takes them.
     pub buffered_bytes: u64,
     /// The steps of the asking node's sessions: their numbers, the operations that they have begun,
     /// and whether an operation is running. Otherwise the step waits for messages.
@@ -330,6 +339,7 @@ impl PeerStatus {
             programs: usage.programs,
             values: (usage.values, usage.value_bytes),
             steps: usage.steps,
+            work: usage.work,
             buffered_bytes: usage.buffered_bytes,
             own_steps: steps.iter().map(|(_, step)| (step.step.0, step.done, step.is_busy)).collect(),
             round_trip: stats.rtt,
@@ -341,7 +351,11 @@ impl PeerStatus {
 impl fmt::Display for PeerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.name, self.devices.join(", "))?;
-        writeln!(f, "  sessions {}, programs {}, steps in flight {}", self.sessions, self.programs, self.steps)?;
+        writeln!(
+            f,
+            "  sessions {}, programs {}, steps in flight {}, loads, steps and requests running {}",
+            self.sessions, self.programs, self.steps, self.work
+        )?;
         writeln!(
             f,
             "  values {} ({} bytes), waiting messages {} bytes",

@@ -166,12 +166,13 @@ impl Server {
                 };
                 inputs.push_back(HostInput::StepEnded { key, outcome });
             }
-            HostOutput::Deliver { key, arrival } => {
+            HostOutput::Deliver { key, arrival, held } => {
                 let Some(step) = lock(&self.state).steps.get(&key).cloned() else { return };
-                lock(&step.inbox).push(match arrival {
+                let arrival = match arrival {
                     HostArrival::Message(message) => participant::message(message),
                     HostArrival::Input { index, tensor } => Arrival::Input { index, tensor },
-                });
+                };
+                lock(&step.inbox).push(arrival, Some(held));
                 self.advance_parked(key, &step, inputs);
             }
             HostOutput::Stop { key, reason } => {
@@ -260,7 +261,8 @@ impl Server {
             });
             let vars = vars.collect();
             let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
-            let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index))?;
+            let is_unwanted = || !lock(&self.state).loading.contains(&key);
+            let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index), is_unwanted)?;
             let driver = Arc::new(driver.with_names(|device| names[device.index()]));
             let priorities = driver.first_uses().into_iter().map(priority).collect();
             Ok((LoadedProgram { driver, priorities, vars }, cut))
@@ -331,8 +333,8 @@ impl Server {
     pub(super) fn progress(&self, received: u64) -> Vec<HostInput> {
         let state = lock(&self.state);
         let of = |(&key, step): (&StepKey, &Arc<RunningStep>)| {
-            let (done, is_busy) = step.step.get()?.progress();
-            Some(HostInput::Progressed { key, done: done + received, is_busy })
+            let (done, is_busy, last) = step.step.get()?.progress();
+            Some(HostInput::Progressed { key, done: done + received, is_busy, last })
         };
         state.steps.iter().filter_map(of).collect()
     }

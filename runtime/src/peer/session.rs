@@ -121,7 +121,7 @@ impl RemoteDevices {
             };
             devices.iter().find(of_caller).cloned()
         };
-        let (driver, _) = spec.load(ProcessId::CALLER, local)?;
+        let (driver, _) = spec.load(ProcessId::CALLER, local, || false)?;
         Ok(DistributedGraph::new(driver, Some(Arc::new(program))))
     }
 }

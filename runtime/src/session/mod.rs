@@ -584,11 +584,13 @@ impl Session {
 
     /// Returns the current values of all variables of a module with their paths, as they are
     /// between two steps.
-    pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
+    ///
+    /// # Errors
+    /// Fails if a variable cannot be read, because it was lost with a peer, for example.
+    pub fn state(&self, module: &impl Module) -> Result<Vec<(String, HostTensor)>> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
         let set = self.state.set(vars.iter().map(|var| (var, VarAccess::Read)));
-        let values = set.to_host().unwrap_or_else(|e| panic!("a variable cannot be read: {e}"));
-        paths.into_iter().zip(values).collect()
+        Ok(paths.into_iter().zip(set.to_host()?).collect())
     }
 
     /// Sets all variables of a module to values that are found by their paths. If there is an
@@ -613,7 +615,7 @@ impl Session {
     /// let (session, init) = (Session::new()?, Init::new(0));
     /// let (model, adam) = (Linear::new(&init, 2, 1), Adam::new(0.1));
     /// adam.prepare(&model);
-    /// let saved = session.state(&adam);
+    /// let saved = session.state(&adam)?;
     ///
     /// let adam = Adam::new(0.1);
     /// let error = session.load_state(&adam, &saved).unwrap_err();

@@ -6,6 +6,7 @@ use super::driving::SharedRuntime;
 use super::key::{NodeId, NodeKey};
 use super::link::{CLOSE_TIMEOUT, Established, Link, LinkId, canonical, lock};
 use super::link_test::LinkReport;
+use super::probe::is_refused;
 use super::profile::NetSettings;
 use super::socket::{self, BatchLimit, SocketBuffers};
 use super::tls::{CheckNode, PROTOCOL, Tls};
@@ -13,7 +14,8 @@ use super::token::{JoinToken, TokenBook};
 use super::{CloseCode, NetEvents, NetOptions};
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use quinn::{
-    AsyncUdpSocket, ClientConfig, Connection, Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, VarInt,
+    AsyncUdpSocket, ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, Incoming, Runtime,
+    ServerConfig, VarInt,
 };
 use std::collections::HashMap;
 use std::fmt;
@@ -162,10 +164,17 @@ impl Net {
         result.recv().unwrap_or_else(|_| Err(shut_down()))
     }
 
-    /// Connects to a node, and calls `done` on the thread of the net.
-    pub(crate) fn connect_later(&self, addr: SocketAddr, expected: NodeId, done: Box<dyn FnOnce(Result<Link>) + Send>) {
+    /// Connects to a node like [`connect`](Self::connect), and calls `done` on the thread of the
+    /// net.
+    pub(crate) fn connect_later(
+        &self,
+        addr: SocketAddr,
+        expected: NodeId,
+        token: Option<JoinToken>,
+        done: Box<dyn FnOnce(Result<Link>) + Send>,
+    ) {
         let core = Arc::clone(&self.core);
-        self.core.runtime.spawn(async move { done(core.connect(addr, Some(expected), None).await) });
+        self.core.runtime.spawn(async move { done(core.connect(addr, Some(expected), token).await) });
     }
 
     /// Calls `f` on the thread of the net after a time, unless the net is shut down before.
@@ -328,10 +337,15 @@ impl NetCore {
             let greeted = admission::greet(connection, self.own, token.as_ref(), must_prove, &self.settings).await;
             greeted.inspect_err(|error| refuse(&closing, error))
         };
-        match timeout(limit, greeted).await {
-            Ok(Ok(established)) => Ok(self.begin_link(established)),
-            Ok(Err(error)) => Err(in_words(&attempt, error)),
-            Err(_) => Err(attempt.no_answer()),
+        let error = match timeout(limit, greeted).await {
+            Ok(Ok(established)) => return Ok(self.begin_link(established)),
+            Ok(Err(NotAdmitted::Lost(ConnectionError::TimedOut))) | Err(_) => None,
+            Ok(Err(error)) => Some(in_words(&attempt, error)),
+        };
+        match error {
+            Some(error) => Err(error),
+            None if self.settings.probes && is_refused(addr).await => Err(attempt.nobody()),
+            None => Err(attempt.no_answer()),
         }
     }
 

@@ -1,7 +1,8 @@
 //! A link: one connection to another node, with frames in order and bodies beside them.
 //!
-//! - Sending never waits. A frame is written into QUIC by the sending thread if nothing waits
-//!   before it; otherwise it is queued, and the task [`flush`] writes the queue.
+//! - Sending never waits; [`Link::wait_for_room`] does. A frame is written into QUIC by the sending
+//!   thread if nothing waits before it; otherwise it is queued, and the task [`flush`] writes the
+//!   queue.
 //! - Frames arrive in the order in which they were sent, bodies after the frames before them.
 //! - `lost` is called once, after `connected`, and no other event of the link follows it.
 //! - The first reason for the end of a link is the one that is reported.
@@ -10,6 +11,7 @@ use super::bulk::incoming::IncomingBodies;
 use super::bulk::outgoing::{BodyQueue, OutgoingBody};
 use super::key::NodeId;
 use super::link_test::LinkTests;
+use super::probe::is_refused;
 use super::profile::NetSettings;
 use super::wire::{
     ControlFrame, FrameSplitter, Greeting, MAX_BODY, MAX_FRAME, application_prefix, printable, shortened,
@@ -32,6 +34,9 @@ use tokio::sync::Notify;
 
 /// The maximum number of bytes of frames that wait because the other side does not read.
 const MAX_QUEUED: usize = 16 << 20;
+
+/// How often a sender that waits looks for room.
+const ROOM_CHECK: Duration = Duration::from_millis(1);
 
 /// How long an orderly close waits for the other side.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -213,7 +218,10 @@ impl Link {
             }
             lock(&link.0.outbox).close();
             link.release_bodies();
-            let why = link.end_reason(error);
+            let mut why = link.end_reason(error);
+            if why == LinkLost::TimedOut && link.0.settings.probes && is_refused(link.addr()).await {
+                why = LinkLost::Refused;
+            }
             link.0.events.lost(&link, why);
             ended();
         });
@@ -264,6 +272,21 @@ impl Link {
             pieces.push(small.into());
         }
         self.write(pieces, count);
+    }
+
+    /// Waits while more than half of the frames that may wait to be sent do, unless `is_stopped`.
+    /// Who sends many frames calls this before, so that the link is not lost because they are sent
+    /// faster than they arrive.
+    /// Returns at once on a thread of the net, which sends what waits.
+    pub(crate) fn wait_for_room(&self, is_stopped: impl Fn() -> bool) {
+        while !self.has_room() && !is_stopped() && Handle::try_current().is_err() {
+            std::thread::sleep(ROOM_CHECK);
+        }
+    }
+
+    /// Returns whether at most half of the frames wait that may wait to be sent.
+    pub(crate) fn has_room(&self) -> bool {
+        lock(&self.0.outbox).queued_bytes <= MAX_QUEUED / 2
     }
 
     /// Sends a frame of the link itself.
@@ -394,7 +417,7 @@ impl Link {
             },
             ConnectionError::TimedOut => LinkLost::TimedOut,
             // The other process was replaced by one that does not know this connection.
-            ConnectionError::Reset => LinkLost::TimedOut,
+            ConnectionError::Reset => LinkLost::Refused,
             ConnectionError::LocallyClosed => LinkLost::Local,
             error => LinkLost::Violation(printable(&error.to_string())),
         }

@@ -12,6 +12,7 @@
 //! | `link.rs`, `wire.rs` | frames |
 //! | `bulk/` | bodies |
 //! | `link_test.rs` | how fast a link is |
+//! | `probe.rs` | whether a process still listens at an address |
 //!
 //! - Both sides of every link have proven their keys by TLS 1.3. Each was allowed by the other
 //!   side's [`NetEvents::allows`], was expected at its address, or has proven a join token. There
@@ -45,6 +46,7 @@ mod link;
 mod link_test;
 #[cfg(test)]
 mod measure;
+mod probe;
 mod profile;
 #[cfg(test)]
 mod simulation;
@@ -53,10 +55,10 @@ mod socket;
 mod tests;
 mod tls;
 mod token;
+#[cfg(feature = "testing")]
+mod visitor;
 mod wire;
 
-#[cfg(feature = "testing")]
-pub use bare::BareQuic;
 pub(crate) use bulk::outgoing::HIGHEST_PRIORITY;
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
@@ -64,6 +66,8 @@ pub(crate) use link::Link;
 pub(crate) use link_test::LinkReport;
 pub use profile::Profile;
 pub use token::JoinToken;
+#[cfg(feature = "testing")]
+pub use {bare::BareQuic, visitor::visit};
 
 use super::body::BodyBuffer;
 use anabranch_dsl::Diagnostic;
@@ -160,8 +164,11 @@ pub(crate) enum LinkLost {
         /// The explanation that the other side gave.
         reason: String,
     },
-    /// The other side is dead or unreachable.
+    /// Nothing arrives from the other side: its process is stopped, or its machine or the network
+    /// is down.
     TimedOut,
+    /// The process of the other side does not listen any more: its machine has answered so.
+    Refused,
     /// This side closed it, since a rule was broken.
     Violation(String),
     /// This side closed it on request.

@@ -39,6 +39,9 @@ pub(super) struct NetSettings {
     pub(super) bulk_window: u64,
     /// The size of the socket's buffers.
     pub(super) socket_buffer: usize,
+    /// Whether a machine that is silent is asked if the process still listens. Networks of tests
+    /// have no machines.
+    pub(super) probes: bool,
 }
 
 /// Bytes of the receive window that bodies cannot fill: frames of control always fit.
@@ -69,6 +72,7 @@ impl NetSettings {
             initial_window,
             bulk_window,
             socket_buffer,
+            probes: true,
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) const PREFIX: usize = 4;
 pub(super) const CHUNK: u64 = 2 << 20;
 
 /// The maximum length of a body.
-pub(crate) const MAX_BODY: u64 = 4 << 30;
+pub(crate) use crate::peer::MAX_BODY;
 
 /// The maximum length of the reason with which a link is closed.
 pub(super) const MAX_REASON: usize = 512;

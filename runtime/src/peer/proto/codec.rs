@@ -213,7 +213,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             | CallerFrame::Refused { error: e, .. }
             | CallerFrame::RequestFailed { error: e, .. } => error(e),
             CallerFrame::Failed { failure, .. } => fault(failure),
-            CallerFrame::Heartbeat { steps } => within("steps", steps.len(), MAX_STEPS),
+            CallerFrame::Heartbeat { steps, .. } => within("steps", steps.len(), MAX_STEPS),
             CallerFrame::Message(message) => tag(message),
             CallerFrame::Print { text, .. } => within("bytes of text", text.len(), MAX_PRINT),
             CallerFrame::Opened { .. }
@@ -299,7 +299,7 @@ impl<T> CallerFrame<T> {
             CallerFrame::Refused { program, error } => CallerFrame::Refused { program, error },
             CallerFrame::Stored { request } => CallerFrame::Stored { request },
             CallerFrame::RequestFailed { request, error } => CallerFrame::RequestFailed { request, error },
-            CallerFrame::Heartbeat { steps } => CallerFrame::Heartbeat { steps },
+            CallerFrame::Heartbeat { steps, received } => CallerFrame::Heartbeat { steps, received },
             CallerFrame::Unlinked { process } => CallerFrame::Unlinked { process },
             CallerFrame::Print { step, number, stream, text } => CallerFrame::Print { step, number, stream, text },
             CallerFrame::Ended { step, outputs } => CallerFrame::Ended { step, outputs },

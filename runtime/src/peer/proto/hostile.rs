@@ -22,9 +22,11 @@ const LIMITS: HostLimits = HostLimits {
     work: 8,
     programs: 3,
     program_bytes: 40_000,
+    load_time: Duration::from_secs(1),
     values: 8,
     value_bytes: 40_000,
     buffered_bytes: 20_000,
+    outgoing_bytes: 20_000,
     steps: 3,
     body_bytes: 30_000,
     incoming_bytes: 60_000,
@@ -80,7 +82,12 @@ impl Victims {
         let addr = SocketAddr::from(([10, 0, 0, 1], 1));
         let peer = |n: u8| KnownPeer { name: format!("peer{n}"), node: key(n), addr };
         let timeout = Duration::from_secs(1);
-        let options = CallerOptions { session: SESSIONS[1], failure_timeout: timeout, busy_timeout: timeout * 5 };
+        let options = CallerOptions {
+            session: SESSIONS[1],
+            failure_timeout: timeout,
+            busy_timeout: timeout * 5,
+            buffered_bytes: LIMITS.buffered_bytes,
+        };
         let mut victims = Victims {
             now: Time::ZERO,
             host: Host::new(key(0), hello(), LIMITS),
@@ -143,8 +150,14 @@ impl Victims {
             caller.handle(now, CallerInput::Linked { link, node: key(index as u8 + 1), hello: hello() }, out);
             caller.open(now, out);
         });
-        let limits =
-            SessionLimits { programs: 9, program_bytes: 9_000, value_bytes: 90_000, body_bytes: 90_000, steps: 9 };
+        let limits = SessionLimits {
+            programs: 9,
+            program_bytes: 9_000,
+            value_bytes: 90_000,
+            body_bytes: 90_000,
+            steps: 9,
+            load_ms: 9,
+        };
         for link in self.peer_links {
             let frame = CallerFrame::Opened { attempt: self.attempt, limits };
             self.answer(link, frame);
@@ -152,8 +165,7 @@ impl Victims {
         for (process, link) in (1..).map(ProcessNumber).zip(self.peer_links) {
             let program = ProgramNumber(0);
             self.with_caller(|caller, now, out| {
-                let deadline = now + Duration::from_secs(9);
-                let _ = caller.register(process, program, &vec![0; 9].into(), Digest([0; 32]), deadline, out);
+                let _ = caller.register(process, program, &vec![0; 9].into(), Digest([0; 32]), now, out);
             });
             self.answer(link, CallerFrame::Registered { program, cut: Digest([0; 32]) });
         }
@@ -169,7 +181,7 @@ impl Victims {
     fn act(&mut self) {
         let peers = [ProcessNumber(1), ProcessNumber(2)];
         self.with_caller(|caller, now, out| {
-            let deadline = now + Duration::from_secs(2);
+            let patience = Duration::from_secs(2);
             let plan = StepPlan {
                 participants: peers.to_vec(),
                 deadline: Some(Duration::from_secs(1)),
@@ -183,8 +195,8 @@ impl Victims {
             if let Ok(step) = caller.begin(now, plan, out) {
                 caller.end_local(now, step, Ok(()), out);
             }
-            if let Ok((_, value)) = caller.store(peers[0], HostTensor::scalar(2i64), deadline, out) {
-                let _ = caller.fetch(peers[0], value, deadline, out);
+            if let Ok((_, value)) = caller.store(peers[0], HostTensor::scalar(2i64), (now, patience), out) {
+                let _ = caller.fetch(peers[0], value, (now, patience), out);
             }
         });
     }

@@ -7,6 +7,8 @@
 //! - A payload of up to [`INLINE`] bytes is part of the head. A larger one is the body of the
 //!   frame.
 
+use super::frame::{WireError, WireErrorKind};
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::peer::body::BodyBuffer;
 use anabranch_dsl::{Buffer, DType, Element, HostTensor, memory};
 use bytemuck::Pod;
@@ -19,7 +21,11 @@ use std::sync::Arc;
 pub(crate) const INLINE: usize = 8 << 10;
 
 /// Maximum bytes of a payload.
-pub(crate) const MAX_BODY: u64 = 16 << 30;
+pub(crate) use crate::peer::MAX_BODY;
+
+/// Maximum bytes of the values of a session that have arrived and wait for their steps, and of
+/// those that wait to be sent.
+pub(crate) const MAX_WAITING: u64 = 2 * MAX_BODY;
 
 /// Maximum rank of a tensor.
 pub(crate) const MAX_RANK: usize = 32;
@@ -201,6 +207,46 @@ pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<BodyBuffer>) ->
     Ok(HostTensor::from_buffer(shape, buffer))
 }
 
+/// The bytes that a waiting frame counts in addition to its payload.
+pub(crate) const FRAME_BYTES: u64 = 512;
+
+/// Returns the error of a step for which more arrives than may wait.
+pub(crate) fn too_much_waits(arrivals: &ByteGauge) -> WireError {
+    let message = format!("more than {} bytes have arrived for steps that have not taken them", arrivals.limit());
+    WireError::new(WireErrorKind::ResourceExhausted, message)
+        .help("send smaller values to other processes, or let fewer iterations run at once")
+}
+
+/// Checks that a value may be sent, and counts its bytes until they are. Small ones do not count.
+///
+/// # Errors
+/// Fails if the value is larger than any that is sent, or if too many bytes wait to be sent.
+pub(crate) fn hold_outgoing(outgoing: &Arc<ByteGauge>, tensor: &HostTensor) -> Result<Option<HeldBytes>, WireError> {
+    let bytes = tensor_bytes(tensor);
+    check_size(bytes)?;
+    if bytes <= INLINE as u64 {
+        return Ok(None);
+    }
+    outgoing.hold(bytes).map(Some).ok_or_else(|| {
+        let (held, limit) = (outgoing.held(), outgoing.limit());
+        let message = format!(
+            "a value of {bytes} bytes cannot be sent: {held} bytes of the session wait to be sent, and at most {limit} may"
+        );
+        WireError::new(WireErrorKind::ResourceExhausted, message)
+            .help("send smaller values, or let fewer iterations run at once")
+    })
+}
+
+/// Checks that a value is not larger than any that is sent.
+pub(crate) fn check_size(bytes: u64) -> Result<(), WireError> {
+    if bytes <= MAX_BODY {
+        return Ok(());
+    }
+    let message = format!("a value of {bytes} bytes cannot be sent to another process: at most {MAX_BODY} bytes can");
+    let error = WireError::new(WireErrorKind::ResourceExhausted, message);
+    Err(error.help("divide it, or place the operations that compute and use it on devices of one process"))
+}
+
 /// Returns the number of bytes of the elements.
 pub(crate) fn tensor_bytes(tensor: &HostTensor) -> u64 {
     (tensor.len() * tensor.dtype().size()) as u64
@@ -227,4 +273,28 @@ fn native_bytes(tensor: &HostTensor) -> &[u8] {
 /// Converts elements between the byte order of this machine and little-endian.
 fn reverse_elements(bytes: &mut [u8], size: usize) {
     bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_are_too_large_or_too_many_are_not_sent() {
+        let outgoing = ByteGauge::new(100_000);
+        let value = |n: usize| HostTensor::new(vec![n], vec![0u8; n]);
+        let hold = |n: usize| hold_outgoing(&outgoing, &value(n)).map_err(|error| error.message);
+        let held = hold(60_000).expect("there is room").expect("it counts");
+        assert!(matches!(hold(INLINE), Ok(None)), "a small value does not count");
+        let error = hold(50_000).expect_err("there is no room");
+        let expected = "a value of 50000 bytes cannot be sent: 60000 bytes of the session wait to be sent, and at \
+                        most 100000 may";
+        assert_eq!(error, expected);
+        drop(held);
+        assert!(matches!(hold(50_000), Ok(Some(_))));
+        assert!(check_size(MAX_BODY).is_ok());
+        let error = check_size(MAX_BODY + 1).expect_err("it is too large").message;
+        let expected = "a value of 4294967297 bytes cannot be sent to another process: at most 4294967296 bytes can";
+        assert_eq!(error, expected);
+    }
 }

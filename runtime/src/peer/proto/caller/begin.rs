@@ -12,8 +12,12 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepPlan {
     pub(crate) program: ProgramNumber,
+    /// The name of the function, for messages.
+    pub(crate) name: String,
     /// The peers that take part, in ascending order.
     pub(crate) participants: Vec<ProcessNumber>,
+    /// The last operation that each of them runs, for messages.
+    pub(crate) run_last: Vec<(ProcessNumber, u32)>,
     pub(crate) deadline: Option<Duration>,
     /// The variables that a peer reads, with their values.
     pub(crate) reads: Vec<(ProcessNumber, u32, ValueId)>,
@@ -65,7 +69,11 @@ impl Caller {
         for (process, index, tensor) in plan.inputs {
             self.send_to(process, PeerFrame::Input { step, index, tensor }, out);
         }
-        let state = CallerStep::new(now, step, &plan.participants, assigns, deadline);
+        let mut state = CallerStep::new(now, step, plan.name, &plan.participants, assigns, deadline);
+        for participant in &mut state.participants {
+            let found = plan.run_last.iter().find(|(process, _)| *process == participant.process);
+            participant.runs_last = found.map(|(_, node)| *node);
+        }
         self.steps.insert(step, state);
         Ok(step)
     }
@@ -112,9 +120,10 @@ impl Caller {
             }
             let limit = peer.limits.map_or(u64::MAX, |limits| limits.body_bytes);
             let mut inputs = plan.inputs.iter().filter(|input| input.0 == process);
-            if let Some((_, index, _)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
+            if let Some((_, index, tensor)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
                 return Err(BeginError::Unavailable(too_large(format!(
-                    "input {index} is larger than {} allows",
+                    "input {index} of {} bytes is larger than the {limit} that {} receives",
+                    tensor_bytes(tensor),
                     name()
                 ))));
             }

@@ -1,13 +1,16 @@
 //! The events of a host, and the actions that it requests.
 
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::peer::proto::frame::{
     Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, RequestNumber, SessionId, WireFrame,
 };
 use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
+use crate::peer::proto::payload::{MAX_BODY, MAX_WAITING};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The limits of a peer.
 #[derive(Clone, Copy, Debug)]
@@ -19,11 +22,15 @@ pub(crate) struct HostLimits {
     /// Programs of a session, and their bytes.
     pub(crate) programs: usize,
     pub(crate) program_bytes: u64,
+    /// How long a program may take to load.
+    pub(crate) load_time: Duration,
     /// Values of a session, and their bytes.
     pub(crate) values: usize,
     pub(crate) value_bytes: u64,
-    /// Bytes of the frames of a session that wait for their step.
+    /// Bytes of what has arrived for the steps of a session, and that they have not taken.
     pub(crate) buffered_bytes: u64,
+    /// Bytes of the values of a session that wait to be sent.
+    pub(crate) outgoing_bytes: u64,
     /// Steps of a session that run.
     pub(crate) steps: usize,
     /// Bytes of one payload, and of the payloads of one link that are being received.
@@ -38,9 +45,11 @@ impl HostLimits {
         work: 0,
         programs: 0,
         program_bytes: 0,
+        load_time: Duration::ZERO,
         values: 0,
         value_bytes: 0,
         buffered_bytes: 0,
+        outgoing_bytes: 0,
         steps: 0,
         body_bytes: 0,
         incoming_bytes: 0,
@@ -54,12 +63,14 @@ impl Default for HostLimits {
             work: 256,
             programs: 256,
             program_bytes: 1 << 30,
+            load_time: Duration::from_secs(300),
             values: 65_536,
             value_bytes: 16 << 30,
-            buffered_bytes: 256 << 20,
+            buffered_bytes: MAX_WAITING,
+            outgoing_bytes: MAX_WAITING,
             steps: 32,
-            body_bytes: 4 << 30,
-            incoming_bytes: 8 << 30,
+            body_bytes: MAX_BODY,
+            incoming_bytes: 2 * MAX_BODY,
         }
     }
 }
@@ -110,6 +121,11 @@ pub(crate) enum HostInput {
         link: LinkNumber,
         reason: String,
     },
+    /// The bytes of bodies that have arrived on a link, for the next heartbeat.
+    Received {
+        link: LinkNumber,
+        bytes: u64,
+    },
     /// The outcome of [`HostOutput::Dial`]. The link itself is reported by `Linked`.
     Dialed {
         session: SessionSlot,
@@ -134,6 +150,7 @@ pub(crate) enum HostInput {
         key: StepKey,
         done: u64,
         is_busy: bool,
+        last: Option<u32>,
     },
     /// A step has ended. Its outputs and prints have been sent.
     StepEnded {
@@ -196,6 +213,8 @@ pub(crate) enum HostOutput {
         digest: Digest,
         bytes: Arc<[u8]>,
     },
+    /// Drop a program, or end its loading as soon as possible. The end of loading must still be
+    /// reported.
     Unload {
         key: ProgramKey,
     },
@@ -213,9 +232,11 @@ pub(crate) enum HostOutput {
         values: Vec<ValueId>,
     },
     Begin(Box<Begin>),
+    /// Something that arrived for a step. It counts as waiting until the step takes it.
     Deliver {
         key: StepKey,
         arrival: HostArrival,
+        held: HeldBytes,
     },
     /// End a step early. Its end must still be reported.
     Stop {
@@ -244,6 +265,8 @@ pub(crate) struct Begin {
     pub(crate) you: ProcessNumber,
     /// The links to the other participants.
     pub(crate) routes: Vec<(ProcessNumber, LinkNumber)>,
+    /// The values of the session that wait to be sent.
+    pub(crate) outgoing: Arc<ByteGauge>,
     pub(crate) start: Start,
     #[expect(dead_code, reason = "the host stops the step at the deadline")]
     pub(crate) deadline: Option<Time>,

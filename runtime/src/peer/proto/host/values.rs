@@ -2,14 +2,16 @@
 
 use super::session::{HostProgram, HostSession, StoredValue};
 use super::{CallerFrame, Host, HostOutput, ProgramKey, RequestKey, SessionSlot, WorkKey, exhausted, invalid, reply};
+use crate::peer::proto::Time;
 use crate::peer::proto::frame::{Digest, ProgramNumber, RequestNumber, ValueId, WireError, WireErrorKind};
-use crate::peer::proto::payload::tensor_bytes;
+use crate::peer::proto::payload::{check_size, tensor_bytes};
 use anabranch_dsl::HostTensor;
 use std::sync::Arc;
 
 impl Host {
     pub(super) fn register(
         &mut self,
+        now: Time,
         slot: SessionSlot,
         program: ProgramNumber,
         digest: Digest,
@@ -32,7 +34,9 @@ impl Host {
         if let Some(error) = refusal {
             return reply(session, CallerFrame::Refused { program, error }, out);
         }
-        session.programs.insert(program, HostProgram { key, is_loaded: false, bytes: len });
+        session
+            .programs
+            .insert(program, HostProgram { key, bytes: len, loads_until: Some(now + self.limits.load_time) });
         session.program_bytes += len;
         self.work.insert(WorkKey::Load(key), session.owner);
         out.push(HostOutput::Load { key, digest, bytes });
@@ -50,7 +54,7 @@ impl Host {
         };
         match outcome {
             Ok(cut) => {
-                state.is_loaded = true;
+                state.loads_until = None;
                 reply(session, CallerFrame::Registered { program, cut }, out);
             }
             Err(error) => {
@@ -65,9 +69,25 @@ impl Host {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         if let Some(state) = session.programs.remove(&program) {
             session.program_bytes -= state.bytes;
-            if state.is_loaded {
-                out.push(HostOutput::Unload { key: state.key });
-            }
+            out.push(HostOutput::Unload { key: state.key });
+        }
+    }
+
+    /// Refuses the programs that take too long to load.
+    pub(super) fn check_loads(&mut self, now: Time, slot: SessionSlot, out: &mut Vec<HostOutput>) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let is_due = |state: &HostProgram| state.loads_until.is_some_and(|until| until <= now);
+        let due = session.programs.iter().filter(|(_, state)| is_due(state));
+        let due: Vec<ProgramNumber> = due.map(|(&program, _)| program).collect();
+        for program in due {
+            let error = exhausted(format!(
+                "the program did not load within {:.1} s, the limit of the peer",
+                self.limits.load_time.as_secs_f64()
+            ));
+            let error =
+                error.help("divide the function into smaller ones, or raise the limit where the peer is started");
+            reply(&self.sessions[&slot], CallerFrame::Refused { program, error }, out);
+            self.unregister(slot, program, out);
         }
     }
 
@@ -133,6 +153,8 @@ impl Host {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         let refusal = if !session.values.get(&value).is_some_and(|state| state.is_stored) {
             Some(invalid("the peer does not have the value"))
+        } else if let Some(Err(error)) = session.values.get(&value).map(|state| check_size(state.bytes)) {
+            Some(error)
         } else if session.requests.contains_key(&request) {
             Some(invalid("the number of the request is in use"))
         } else if work >= self.limits.work {

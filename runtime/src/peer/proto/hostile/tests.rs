@@ -124,7 +124,14 @@ impl Rng {
             18 => PeerFrame::Abort { step: running, reason: self.text() },
             5..22 => PeerFrame::Message(self.message(running, [0, 2, 3][usize::from(link) % 3])),
             other => {
-                let limits = SessionLimits { programs: 1, program_bytes: 1, value_bytes: 1, body_bytes: 1, steps: 1 };
+                let limits = SessionLimits {
+                    programs: 1,
+                    program_bytes: 1,
+                    value_bytes: 1,
+                    body_bytes: 1,
+                    steps: 1,
+                    load_ms: self.number(),
+                };
                 let failure = StepFault { position: Some(self.numbers()), error: self.error() };
                 let frame = match other {
                     22 => CallerFrame::Opened { attempt: self.number(), limits },
@@ -135,9 +142,13 @@ impl Rng {
                     27 if self.below(4) == 0 => CallerFrame::Fetched { request: own_request, tensor: self.tensor() },
                     28 => CallerFrame::RequestFailed { request: own_request, error: self.error() },
                     29 => {
-                        let progress =
-                            StepProgress { step: own_step, done: self.number(), is_busy: self.below(2) == 0 };
-                        CallerFrame::Heartbeat { steps: vec![progress] }
+                        let progress = StepProgress {
+                            step: own_step,
+                            done: self.number(),
+                            is_busy: self.below(2) == 0,
+                            last: Some(index),
+                        };
+                        CallerFrame::Heartbeat { steps: vec![progress], received: self.number() }
                     }
                     30 => CallerFrame::Unlinked { process: self.process() },
                     31 => CallerFrame::Output { step: own_step, index, tensor: self.tensor() },

@@ -53,7 +53,7 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) node: usize,
-    incarnation: u64,
+    pub(super) incarnation: u64,
     link: LinkNumber,
     pub(super) is_lost: bool,
 }
@@ -73,6 +73,8 @@ pub(super) struct NodeModel {
     pub(super) values: BTreeMap<(SessionSlot, ValueId), i64>,
     /// The process handles nothing before this time.
     pub(super) frozen_until: Time,
+    /// Whether the process begins nothing new.
+    pub(super) leaves: bool,
     pub(super) tick_at: Option<Time>,
 }
 
@@ -95,6 +97,8 @@ pub(super) struct ClusterModel {
     pub(super) kept: BTreeMap<(SessionId, StepNumber), Vec<ProcessNumber>>,
     pub(super) limits: HostLimits,
     pub(super) disturbances: usize,
+    /// When everything that went wrong so far is over, except that processes notice it later.
+    pub(super) calm_from: Time,
     pub(super) seen: Seen,
     pub(super) hash: u64,
     pub(super) trace: Option<Vec<String>>,
@@ -117,6 +121,7 @@ impl ClusterModel {
             kept: BTreeMap::new(),
             limits,
             disturbances: 0,
+            calm_from: Time::ZERO,
             seen: Seen::default(),
             hash: seed,
             trace: with_trace.then(Vec::new),
@@ -137,6 +142,7 @@ impl ClusterModel {
             runs: BTreeMap::new(),
             values: BTreeMap::new(),
             frozen_until: Time::ZERO,
+            leaves: false,
             tick_at: None,
         });
         index
