@@ -190,6 +190,25 @@ fn a_value_that_is_too_large_to_be_sent_is_an_error() -> Result<(), Diagnostic> 
 }
 
 #[test]
+fn a_program_that_takes_longer_to_load_than_a_peer_allows_is_an_error() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let slow = serve(PeerOptions::new(NodeKey::generate()?).load_time(Duration::ZERO), &key)?;
+    let other = serve(PeerOptions::new(NodeKey::generate()?), &key)?;
+    let session = session_with(key, [&slow, &other]).build()?;
+    let at = |peer: &'static str| move |x: Tensor| on(peer, || x * 2.0);
+    let f = session.function(at("/peer:0/cpu:0"))?;
+    // Each call tries again.
+    for _ in 0..2 {
+        let error = f.call(1.0).expect_err("the peer gives programs no time");
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("did not load within 0.0 s") && text.contains("`/peer:0`"), "{text}");
+    }
+    assert_eq!(session.function(at("/peer:1/cpu:0"))?.call(1.0)?, 2.0);
+    Ok(())
+}
+
+#[test]
 fn a_call_ends_at_its_deadline_while_a_peer_does_not_answer() -> Result<(), Diagnostic> {
     let key = NodeKey::generate()?;
     let mut peers = peers(1, &key)?;

@@ -176,7 +176,7 @@ impl Host {
                 }
             }
             HostInput::Dialed { session, process, outcome } => self.dialed(now, session, process, outcome, out),
-            HostInput::Loaded { key, outcome } => self.loaded(key, outcome, out),
+            HostInput::Loaded { key, outcome } => self.loaded(now, key, outcome, out),
             HostInput::Stored { key, outcome } => self.stored(key, outcome, out),
             HostInput::Fetched { key, outcome } => self.fetched(key, outcome, out),
             HostInput::Progressed { key, done, is_busy, last } => {

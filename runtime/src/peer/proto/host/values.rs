@@ -42,7 +42,13 @@ impl Host {
         out.push(HostOutput::Load { key, digest, bytes });
     }
 
-    pub(super) fn loaded(&mut self, key: ProgramKey, outcome: Result<Digest, WireError>, out: &mut Vec<HostOutput>) {
+    pub(super) fn loaded(
+        &mut self,
+        now: Time,
+        key: ProgramKey,
+        outcome: Result<Digest, WireError>,
+        out: &mut Vec<HostOutput>,
+    ) {
         if self.work.remove(&WorkKey::Load(key)).is_none() {
             return;
         }
@@ -53,6 +59,7 @@ impl Host {
             return out.push(HostOutput::Unload { key });
         };
         match outcome {
+            Ok(_) if state.loads_until.is_some_and(|until| until <= now) => self.refuse_slow(key.session, program, out),
             Ok(cut) => {
                 state.loads_until = None;
                 reply(session, CallerFrame::Registered { program, cut }, out);
@@ -79,16 +86,16 @@ impl Host {
         let is_due = |state: &HostProgram| state.loads_until.is_some_and(|until| until <= now);
         let due = session.programs.iter().filter(|(_, state)| is_due(state));
         let due: Vec<ProgramNumber> = due.map(|(&program, _)| program).collect();
-        for program in due {
-            let error = exhausted(format!(
-                "the program did not load within {:.1} s, the limit of the peer",
-                self.limits.load_time.as_secs_f64()
-            ));
-            let error =
-                error.help("divide the function into smaller ones, or raise the limit where the peer is started");
-            reply(&self.sessions[&slot], CallerFrame::Refused { program, error }, out);
-            self.unregister(slot, program, out);
-        }
+        due.into_iter().for_each(|program| self.refuse_slow(slot, program, out));
+    }
+
+    /// Refuses a program that took too long to load, and ends its loading.
+    fn refuse_slow(&mut self, slot: SessionSlot, program: ProgramNumber, out: &mut Vec<HostOutput>) {
+        let limit = self.limits.load_time.as_secs_f64();
+        let error = exhausted(format!("the program did not load within {limit:.1} s, the limit of the peer"))
+            .help("divide the function into smaller ones, or raise the limit where the peer is started");
+        reply(&self.sessions[&slot], CallerFrame::Refused { program, error }, out);
+        self.unregister(slot, program, out);
     }
 
     pub(super) fn store(
