@@ -29,11 +29,11 @@ mod place;
 mod session;
 mod spin;
 
-/// The bodies of fuzz targets, and what benchmarks compare with.
+/// Fuzz targets, and what benchmarks compare with.
 #[cfg(all(feature = "peers", feature = "testing"))]
 #[doc(hidden)]
 pub mod testing {
-    pub use crate::peer::{BareQuic, fuzz_frame};
+    pub use crate::peer::{BareQuic, FuzzTarget};
 }
 
 pub use cpu::kernels::functions::{register_binary, register_unary};

@@ -17,6 +17,7 @@
 //! | `node.rs` | what connects links and state machines | no graph |
 //! | `program.rs` | a placed graph as bytes, and its cut | no socket |
 //! | `server.rs`, `participant.rs`, `workers.rs` | the work of a peer | frames |
+//! | `fuzz.rs` | the decoders, fed with bytes from anywhere | all decoders |
 //! | `cluster.rs`, `remote_step.rs`, `remote_device.rs` | peers, their values and steps | frames |
 //!
 //! Invariants:
@@ -33,6 +34,8 @@
 
 mod address;
 mod cluster;
+#[cfg(any(test, feature = "testing"))]
+mod fuzz;
 mod net;
 mod node;
 mod participant;
@@ -51,7 +54,7 @@ pub use net::{JoinToken, NodeId, NodeKey, Profile};
 pub use serve::{Peer, PeerOptions, PeerStatus};
 pub(crate) use session::RemoteDevices;
 #[cfg(feature = "testing")]
-pub use {net::BareQuic, proto::hostile::fuzz_frame};
+pub use {fuzz::FuzzTarget, net::BareQuic};
 
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 

@@ -39,6 +39,8 @@ mod bare;
 mod bulk;
 mod connect_error;
 mod endpoint;
+#[cfg(any(test, feature = "testing"))]
+pub(super) mod hostile;
 mod key;
 mod link;
 mod link_test;
