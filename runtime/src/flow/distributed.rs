@@ -6,7 +6,9 @@ use super::remote::{Mailbox, OtherProcesses};
 use super::step_run::StepInputs;
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{Crossing, DeviceBuffer, Executable, StepCx};
+use crate::device::{Crossing, DeviceBuffer, Executable, PrintTo, StepCx};
+use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result};
 use std::sync::Arc;
 
@@ -23,6 +25,27 @@ impl DistributedGraph {
         DistributedGraph { driver, others }
     }
 
+    /// Runs a step with these values of variables. Returns its outputs and the new values.
+    pub(crate) fn run(
+        &self,
+        inputs: &[HostTensor],
+        vars: &[DeviceBuffer],
+        print: PrintTo,
+        stop: Arc<StopFlag>,
+        timeline: Option<&mut Timeline>,
+    ) -> Result<(Vec<HostTensor>, Vec<(VarId, DeviceBuffer)>)> {
+        let step_inputs = StepInputs { inputs, var: &|var| vars[var.index()].clone() };
+        let begin = self.others.as_ref().map(|others| |mailbox: &Arc<Mailbox>| others.begin(inputs, vars, mailbox));
+        let begin = begin.as_ref().map(|begin| begin as _);
+        let results = self.driver.run(step_inputs, print, stop, begin, timeline).map_err(|f| f.error)?;
+        let outputs: Option<Vec<HostTensor>> = results.outputs.into_iter().collect();
+        let outputs = outputs.ok_or_else(|| {
+            assert!(self.others.is_some(), "the subgraphs compute all outputs");
+            Diagnostic::new("a peer ended a step without one of its outputs").of_kind(ErrorKind::Internal)
+        })?;
+        Ok((outputs, results.assigned))
+    }
+
     /// Runs a step and commits it.
     fn step_in(
         &self,
@@ -33,19 +56,8 @@ impl DistributedGraph {
     ) -> Result<Vec<HostTensor>> {
         let stop = cx.stop.cloned().unwrap_or_default();
         let values = vars.snapshot(DeviceBuffer::clone);
-        let step_inputs = StepInputs { inputs, var: &|var| values[var.index()].clone() };
-        let begin = self.others.as_ref().map(|others| {
-            let values = &values;
-            move |mailbox: &Arc<Mailbox>| others.begin(inputs, values, mailbox)
-        });
-        let begin = begin.as_ref().map(|begin| begin as _);
-        let results = self.driver.run(step_inputs, cx.print.clone(), stop, begin, timeline).map_err(|f| f.error)?;
-        let outputs: Option<Vec<HostTensor>> = results.outputs.into_iter().collect();
-        let outputs = outputs.ok_or_else(|| {
-            assert!(self.others.is_some(), "the subgraphs compute all outputs");
-            Diagnostic::new("a peer ended a step without one of its outputs").of_kind(ErrorKind::Internal)
-        })?;
-        vars.commit(results.assigned.into_iter().map(|(var, value)| (var.index(), value)));
+        let (outputs, assigned) = self.run(inputs, &values, cx.print.clone(), stop, timeline)?;
+        vars.commit(assigned.into_iter().map(|(var, value)| (var.index(), value)));
         Ok(outputs)
     }
 }
