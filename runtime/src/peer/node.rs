@@ -14,7 +14,7 @@ use super::cluster::PeerCluster;
 use super::net::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Destination, announce, decode, encode};
-use super::proto::frame::{Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport, WireFrame};
+use super::proto::frame::{CallerFrame, Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport, WireFrame};
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
@@ -71,8 +71,11 @@ pub(super) fn key_of(node: &NodeId) -> PeerKey {
 
 /// Sends a frame. Returns the link's error if the frame cannot be encoded.
 pub(super) fn send(link: &Link, frame: WireFrame) {
+    let is_heartbeat = matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. });
     match encode(frame) {
         Ok(encoded) => match encoded.body {
+            // It says that a step goes on, also when its messages wait.
+            None if is_heartbeat => link.send_signal(&encoded.head),
             None => link.send(encoded.head),
             Some(body) => link.send_bulk(encoded.head, bytes_of(body), 0),
         },
