@@ -47,7 +47,9 @@ pub use gpu::{GpuAdapter, gpu_adapters};
 /// Sessions over several processes: peers, their keys and their addresses.
 #[cfg(feature = "peers")]
 pub mod peers {
-    pub use crate::peer::{JoinToken, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
+    pub use crate::peer::{
+        JoinToken, LinkReport, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile,
+    };
 }
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;

@@ -50,7 +50,7 @@ mod workers;
 
 pub use address::PeerAddress;
 pub(crate) use cluster::ClusterOptions;
-pub use net::{JoinToken, NodeId, NodeKey, Profile};
+pub use net::{JoinToken, LinkReport, NodeId, NodeKey, Profile};
 pub use serve::{Peer, PeerOptions, PeerStatus};
 pub(crate) use session::RemoteDevices;
 #[cfg(feature = "testing")]

@@ -1,7 +1,7 @@
 //! Placement of small and of model-like graphs.
 
 use super::*;
-use crate::device::LinkSpeed;
+use crate::device::{DeviceInfo, LinkSpeed};
 use anabranch_dsl::ir::{GraphBuilder, Op};
 use anabranch_dsl::ops::prim;
 use anabranch_dsl::{TensorType, corpus, trace};
@@ -580,4 +580,17 @@ fn constraints_are_absolute_before_they_are_merged() {
     assert_eq!(missing.message, "the rule \"w\" -> \"/cpu:2\" matches no device");
     let gpu = Rules::new().with_default(Some("/gpu:0".parse().expect("a pattern"))).check(&topology).unwrap_err();
     assert_eq!(gpu.message, "the session has no device /gpu:0");
+}
+
+#[test]
+fn work_goes_to_a_peer_only_over_a_fast_link() {
+    let devices = |link: LinkSpeed| {
+        let (own, name) = (DeviceInfo::cpu(0), DeviceInfo::cpu(0).name.of_peer("0").expect("a name"));
+        let topology = Topology::new(vec![own, DeviceInfo { name, ..own }], |_, _| link);
+        let graph = chains(2, 4, 512);
+        placed(&graph, &topology).devices(&graph).len()
+    };
+    assert_eq!(devices(LinkSpeed { bandwidth: 10e9, latency: 10e-6 }), 2);
+    assert_eq!(devices(LinkSpeed { bandwidth: 1e6, latency: 10e-6 }), 1, "a megabyte takes a second");
+    assert_eq!(devices(LinkSpeed { bandwidth: 10e9, latency: 1.0 }), 1, "a message takes a second");
 }

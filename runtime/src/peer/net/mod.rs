@@ -61,7 +61,7 @@ pub use bare::BareQuic;
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
 pub(crate) use link::Link;
-pub(crate) use link_test::LinkReport;
+pub use link_test::LinkReport;
 pub use profile::Profile;
 pub use token::JoinToken;
 
