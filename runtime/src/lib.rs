@@ -30,11 +30,11 @@ mod place;
 mod session;
 mod spin;
 
-/// The bodies of fuzz targets, what benchmarks compare with, and what tests of processes need.
+/// Fuzz targets, what benchmarks compare with, and what tests of processes need.
 #[cfg(all(feature = "peers", feature = "testing"))]
 #[doc(hidden)]
 pub mod testing {
-    pub use crate::peer::{BareQuic, fuzz_frame, visit};
+    pub use crate::peer::{BareQuic, FuzzTarget, visit};
 }
 
 pub use cpu::kernels::functions::{register_binary, register_unary};
@@ -48,7 +48,9 @@ pub use gpu::{GpuAdapter, gpu_adapters};
 /// Sessions over several processes: peers, their keys and their addresses.
 #[cfg(feature = "peers")]
 pub mod peers {
-    pub use crate::peer::{JoinToken, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
+    pub use crate::peer::{
+        JoinToken, LinkReport, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile,
+    };
 }
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;

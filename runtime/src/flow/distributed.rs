@@ -6,7 +6,9 @@ use super::remote::{Mailbox, OtherProcesses};
 use super::step_run::StepInputs;
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{Crossing, Executable, StepCx};
+use crate::device::{Crossing, DeviceBuffer, Executable, PrintTo, StepCx};
+use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result};
 use std::sync::Arc;
 
@@ -23,6 +25,27 @@ impl DistributedGraph {
         DistributedGraph { driver: Arc::new(driver), others }
     }
 
+    /// Runs a step. Returns its outputs and the new values of variables.
+    pub(crate) fn run(
+        &self,
+        inputs: StepInputs,
+        print: PrintTo,
+        stop: Arc<StopFlag>,
+        timeline: Option<&mut Timeline>,
+    ) -> Result<(Vec<HostTensor>, Vec<(VarId, DeviceBuffer)>)> {
+        let others = self.others.as_ref();
+        let begin = others.map(|others| |inputs: &StepInputs, mailbox: &Arc<Mailbox>| others.begin(inputs, mailbox));
+        let begin = begin.as_ref().map(|begin| begin as _);
+        let run = self.driver.begin(inputs, print, stop, begin, timeline.is_some())?;
+        let results = run.run(timeline).map_err(|failure| failure.error)?;
+        let outputs: Option<Vec<HostTensor>> = results.outputs.into_iter().collect();
+        let outputs = outputs.ok_or_else(|| {
+            assert!(self.others.is_some(), "the subgraphs compute all outputs");
+            Diagnostic::new("a peer ended a step without one of its outputs").of_kind(ErrorKind::Internal)
+        })?;
+        Ok((outputs, results.assigned))
+    }
+
     /// Runs a step and commits it.
     fn step_in(
         &self,
@@ -33,21 +56,10 @@ impl DistributedGraph {
     ) -> Result<Vec<HostTensor>> {
         let stop = cx.stop.cloned().unwrap_or_default();
         let inputs = inputs.iter().cloned().map(Some).collect();
-        let values = vars.snapshot(|value| Some(value.clone())).into_vec();
-        let step_inputs = StepInputs { inputs, vars: values };
-        let begin = self
-            .others
-            .as_ref()
-            .map(|others| move |inputs: &StepInputs, mailbox: &Arc<Mailbox>| others.begin(inputs, mailbox));
-        let begin = begin.as_ref().map(|begin| begin as _);
-        let run = self.driver.begin(step_inputs, cx.print.clone(), stop, begin, timeline.is_some())?;
-        let results = run.run(timeline).map_err(|failure| failure.error)?;
-        let outputs: Option<Vec<HostTensor>> = results.outputs.into_iter().collect();
-        let outputs = outputs.ok_or_else(|| {
-            assert!(self.others.is_some(), "the subgraphs compute all outputs");
-            Diagnostic::new("a peer ended a step without one of its outputs").of_kind(ErrorKind::Internal)
-        })?;
-        vars.commit(results.assigned.into_iter().map(|(var, value)| (var.index(), value)));
+        let vars_read = vars.snapshot(|value| Some(value.clone())).into_vec();
+        let inputs = StepInputs { inputs, vars: vars_read };
+        let (outputs, assigned) = self.run(inputs, cx.print.clone(), stop, timeline)?;
+        vars.commit(assigned.into_iter().map(|(var, value)| (var.index(), value)));
         Ok(outputs)
     }
 }

@@ -239,6 +239,17 @@ pub(crate) struct Subgraph {
     pub(crate) receivers: HashMap<EdgeId, NodeId>,
 }
 
+impl Subgraph {
+    /// Returns whether a frame is another one, or inside of it.
+    fn is_within(&self, mut frame: FrameId, outer: FrameId) -> bool {
+        while frame != outer {
+            let Some(parent) = self.frames[frame.index()].parent else { return false };
+            frame = parent;
+        }
+        true
+    }
+}
+
 /// A graph that a device compiles and runs as a unit.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelGraph {

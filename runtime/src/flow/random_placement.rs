@@ -8,7 +8,7 @@ use crate::flow::driver::Driver;
 use crate::flow::in_one_process;
 use crate::flow::remote::{ProcessId, Processes};
 use crate::flow::step_run::StepInputs;
-use crate::place::place_at_random_where;
+use crate::place::{Placement, place_at_random_where};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Graph, HostTensor, Result};
@@ -58,6 +58,18 @@ impl RandomPlacement {
     #[cfg(feature = "gpu")]
     pub const MAX_GPUS: u32 = 2;
 
+    fn partition_options(&self) -> flow::PartitionOptions {
+        flow::PartitionOptions {
+            lower_everything: self.lower_everything,
+            lower_control: self.simulated,
+            parallel_iterations: self.parallel_iterations,
+        }
+    }
+
+    fn compile_options(&self) -> CompileOptions {
+        CompileOptions { interpreted: self.interpreted, ..CompileOptions::default() }
+    }
+
     fn has_gpu(&self) -> bool {
         #[cfg(feature = "gpu")]
         return self.gpus > 0 && !self.simulated;
@@ -83,7 +95,8 @@ impl Default for RandomPlacement {
     }
 }
 
-/// A graph that runs on several devices of this process, each node on a randomly chosen one.
+/// A graph that runs on several devices, of this process or of a session with peers, each node on a
+/// randomly chosen one.
 ///
 /// For tests: results must be the same for every placement.
 ///
@@ -104,10 +117,18 @@ impl Default for RandomPlacement {
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct RandomlyPlacedProgram {
-    /// The driver of each process.
-    drivers: Vec<Arc<Driver>>,
+    processes: RunningProcesses,
     /// The home of each variable.
     homes: Vec<Arc<dyn Device>>,
+}
+
+/// The processes that run a program.
+enum RunningProcesses {
+    /// A driver for each, on a thread of this process.
+    Simulated(Vec<Arc<Driver>>),
+    /// This process and peers.
+    #[cfg(feature = "peers")]
+    Real(crate::flow::distributed::DistributedGraph),
 }
 
 /// Returns the GPUs of this process.
@@ -131,7 +152,7 @@ fn shared_gpus() -> &'static [Arc<dyn Device>] {
 
 impl fmt::Debug for RandomlyPlacedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RandomlyPlacedProgram").field("partition", self.drivers[0].partition()).finish_non_exhaustive()
+        f.debug_struct("RandomlyPlacedProgram").field("n_vars", &self.homes.len()).finish_non_exhaustive()
     }
 }
 
@@ -162,22 +183,37 @@ impl RandomlyPlacedProgram {
             false => true,
         };
         let placement = place_at_random_where(&graph, n, how.seed, supports);
-        let options = flow::PartitionOptions {
-            lower_everything: how.lower_everything,
-            lower_control: how.simulated,
-            parallel_iterations: how.parallel_iterations,
-        };
-        let partition = flow::partition(&graph, &placement, options);
-        let options = CompileOptions { interpreted: how.interpreted, ..CompileOptions::default() };
-        let vars = (0..graph.vars.len()).map(VarId::from_index);
-        let homes = vars.map(|var| devices[placement.of_var(var).index()].clone()).collect();
+        let partition = flow::partition(&graph, &placement, how.partition_options());
+        let options = how.compile_options();
+        let homes = homes(&graph, &placement, &devices);
         let n_processes = if how.simulated { 1 } else { how.processes.max(1) };
         let process_of = (0..how.devices).map(|device| ProcessId(device % n_processes)).collect::<Vec<_>>();
         let driver = |process| {
             let processes = Processes::new(ProcessId(process), process_of.clone());
             Driver::new(graph.clone(), partition.clone(), &devices, processes, options).map(Arc::new)
         };
-        Ok(RandomlyPlacedProgram { drivers: (0..n_processes).map(driver).collect::<Result<_>>()?, homes })
+        let drivers = (0..n_processes).map(driver).collect::<Result<_>>()?;
+        Ok(RandomlyPlacedProgram { processes: RunningProcesses::Simulated(drivers), homes })
+    }
+
+    /// Partitions and compiles a graph for the devices of a session with peers, and its other
+    /// processes. What is said of devices and processes in `how` has no effect.
+    ///
+    /// # Errors
+    /// Fails if the session has no peers, or if one of them does not load its part.
+    #[cfg(feature = "peers")]
+    pub fn at_peers(graph: &Graph, session: &crate::Session, how: RandomPlacement) -> Result<RandomlyPlacedProgram> {
+        let devices = &session.devices;
+        let remote =
+            devices.remote.as_ref().ok_or_else(|| anabranch_dsl::Diagnostic::new("the session has no peers"))?;
+        let placement = place_at_random_where(graph, devices.all.len(), how.seed, |_, _| true);
+        let (all, processes) = (&devices.all, &devices.processes);
+        let distributed =
+            remote.compile(graph, &placement, all, processes, how.partition_options(), how.compile_options())?;
+        Ok(RandomlyPlacedProgram {
+            processes: RunningProcesses::Real(distributed),
+            homes: homes(graph, &placement, all),
+        })
     }
 
     /// Runs the graph; see [`Program::run`](crate::Program::run).
@@ -185,18 +221,38 @@ impl RandomlyPlacedProgram {
         let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
         let stored = self.homes.iter().zip(&*vars).map(|(home, value)| home.store(value.clone()));
         let values: Vec<DeviceBuffer> = stored.collect::<Result<_>>()?;
-        let results = match &self.drivers[..] {
-            [driver] => {
-                let inputs = inputs.iter().cloned().map(Some).collect();
-                let inputs = StepInputs { inputs, vars: values.into_iter().map(Some).collect() };
-                driver.begin(inputs, print, Arc::default(), None, false)?.run(None)
+        let step_inputs = || StepInputs {
+            inputs: inputs.iter().cloned().map(Some).collect(),
+            vars: values.iter().cloned().map(Some).collect(),
+        };
+        let results = match &self.processes {
+            #[cfg(feature = "peers")]
+            RunningProcesses::Real(distributed) => {
+                let (outputs, assigned) = distributed.run(step_inputs(), print, Arc::default(), None)?;
+                self.fetch(assigned, vars)?;
+                return Ok(outputs);
             }
-            drivers => in_one_process::run(drivers, inputs, &values, print),
+            RunningProcesses::Simulated(drivers) => match &drivers[..] {
+                [driver] => driver.begin(step_inputs(), print, Arc::default(), None, false)?.run(None),
+                drivers => in_one_process::run(drivers, inputs, &values, print),
+            },
         };
         let results = results.map_err(|failure| failure.error)?;
-        for (var, value) in results.assigned {
-            vars[var.index()] = self.homes[var.index()].fetch(value)?;
-        }
+        self.fetch(results.assigned, vars)?;
         Ok(results.outputs.into_iter().map(|output| output.expect("the subgraphs compute all outputs")).collect())
     }
+
+    /// Replaces the variables that a step has assigned.
+    fn fetch(&self, assigned: Vec<(VarId, DeviceBuffer)>, vars: &mut [HostTensor]) -> Result<()> {
+        for (var, value) in assigned {
+            vars[var.index()] = self.homes[var.index()].fetch(value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the device of each variable.
+fn homes(graph: &Graph, placement: &Placement, devices: &[Arc<dyn Device>]) -> Vec<Arc<dyn Device>> {
+    let vars = (0..graph.vars.len()).map(VarId::from_index);
+    vars.map(|var| devices[placement.of_var(var).index()].clone()).collect()
 }

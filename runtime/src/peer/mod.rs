@@ -17,6 +17,7 @@
 //! | `node.rs` | what connects links and state machines | no graph |
 //! | `program.rs` | a placed graph as bytes, and its cut | no socket |
 //! | `server.rs`, `participant.rs`, `workers.rs` | the work of a peer | frames |
+//! | `fuzz.rs` | the decoders, fed with bytes from anywhere | all decoders |
 //! | `cluster.rs`, `remote_step.rs`, `remote_device.rs` | peers, their values and steps | frames |
 //!
 //! Invariants:
@@ -34,6 +35,8 @@
 mod address;
 mod body;
 mod cluster;
+#[cfg(any(test, feature = "testing"))]
+mod fuzz;
 mod net;
 mod node;
 mod participant;
@@ -48,11 +51,11 @@ mod workers;
 
 pub use address::PeerAddress;
 pub(crate) use cluster::ClusterOptions;
-pub use net::{JoinToken, NodeId, NodeKey, Profile};
+pub use net::{JoinToken, LinkReport, NodeId, NodeKey, Profile};
 pub use serve::{Peer, PeerOptions, PeerStatus};
 pub(crate) use session::RemoteDevices;
 #[cfg(feature = "testing")]
-pub use {net::BareQuic, net::visit, proto::hostile::fuzz_frame};
+pub use {fuzz::FuzzTarget, net::BareQuic, net::visit};
 
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 

@@ -15,7 +15,7 @@ use super::cluster::PeerCluster;
 use super::net::{CloseCode, HIGHEST_PRIORITY, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Announced, Destination, announce, decode, encode};
-use super::proto::frame::{Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport, WireFrame};
+use super::proto::frame::{CallerFrame, Hello, LinkFrame, PeerKey, ProcessNumber, StatusReport, WireFrame};
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
@@ -91,8 +91,11 @@ pub(super) fn send_value(link: &Link, frame: WireFrame, priority: i32, held: Opt
 fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, Option<HeldBytes>)>) {
     let mut heads = Vec::new();
     for (frame, priority, held) in frames {
+        let is_heartbeat = matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. });
         match encode(frame) {
             Ok(encoded) => match encoded.body {
+                // It says that a step goes on, also when its messages wait.
+                None if is_heartbeat => link.send_signal(&encoded.head),
                 None => heads.push(encoded.head),
                 Some(body) => {
                     // A body follows the frames before it.

@@ -1,7 +1,7 @@
 //! A process that offers its devices to sessions of other processes.
 
 use super::address::PeerAddress;
-use super::net::{JoinToken, Net, NetOptions, NodeId, NodeKey, Profile};
+use super::net::{JoinToken, LinkReport, Net, NetOptions, NodeId, NodeKey, Profile};
 use super::node::Node;
 use super::proto::frame::{DeviceEntry, Hello, StatusReport};
 use super::proto::host::HostLimits;
@@ -303,6 +303,8 @@ pub struct PeerStatus {
     pub round_trip: Duration,
     /// The packets sent on the link, and those that were lost.
     pub packets: (u64, u64),
+    /// The results of a test of the link, if one was asked for.
+    pub link: Option<LinkReport>,
 }
 
 impl PeerStatus {
@@ -321,16 +323,41 @@ impl PeerStatus {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn ask(key: &NodeKey, address: &PeerAddress, profile: Profile, timeout: Duration) -> Result<PeerStatus> {
+        PeerStatus::ask_on(key, address, profile, timeout, false)
+    }
+
+    /// Asks a peer for its state like [`ask`](Self::ask), and then tests the link to it. That takes
+    /// a fraction of a second on a fast network.
+    ///
+    /// # Errors
+    /// Fails like `ask`, or if the link ends during the test.
+    pub fn ask_and_test_link(
+        key: &NodeKey,
+        address: &PeerAddress,
+        profile: Profile,
+        timeout: Duration,
+    ) -> Result<PeerStatus> {
+        PeerStatus::ask_on(key, address, profile, timeout, true)
+    }
+
+    fn ask_on(
+        key: &NodeKey,
+        address: &PeerAddress,
+        profile: Profile,
+        timeout: Duration,
+        tests_link: bool,
+    ) -> Result<PeerStatus> {
         let net = NetOptions { profile, failure_timeout: timeout, ..NetOptions::default() };
         let hello = Hello { name: "a visitor".to_owned(), incarnation: random_number()?, devices: Vec::new() };
         let node = Node::bind(key, net, hello, HostLimits::NONE)?;
         let link = node.net().connect(address.socket_addr(), Some(address.node()), address.token())?;
         let answer = node.status(&link, timeout);
-        let (hello, report) = answer.ok_or_else(|| {
+        let (hello, state) = answer.ok_or_else(|| {
             let message = format!("the peer {address} does not answer");
             Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
         })?;
-        let StatusReport { usage, steps } = report;
+        let StatusReport { usage, steps } = state;
+        let report = if tests_link { Some(node.net().test_link(&link)?) } else { None };
         let stats = link.stats();
         Ok(PeerStatus {
             name: hello.name,
@@ -344,6 +371,7 @@ impl PeerStatus {
             own_steps: steps.iter().map(|(_, step)| (step.step.0, step.done, step.is_busy)).collect(),
             round_trip: stats.rtt,
             packets: (stats.sent_packets, stats.lost_packets),
+            link: report,
         })
     }
 }
@@ -364,6 +392,9 @@ impl fmt::Display for PeerStatus {
         for (step, begun, is_busy) in &self.own_steps {
             let does = if *is_busy { "runs an operation" } else { "waits for messages" };
             writeln!(f, "  step {step} {does}, after {begun} operations")?;
+        }
+        if let Some(report) = &self.link {
+            return write!(f, "  link: {report}");
         }
         let (sent, lost) = self.packets;
         write!(f, "  link: round trip {:?}, {lost} of {sent} packets lost", self.round_trip)

@@ -520,6 +520,20 @@ impl Session {
         self.devices.topology.devices.iter().map(|d| d.name).collect()
     }
 
+    /// Tests how fast the links to the peers are, in the order of the peers, each with a verdict.
+    /// Takes a fraction of a second for each on a fast network. Without peers there are none.
+    ///
+    /// Placement uses what was measured when the session was created, if
+    /// [`measure_devices`](SessionBuilder::measure_devices) was set, and assumes a local network of
+    /// 10 Gbit/s otherwise.
+    ///
+    /// # Errors
+    /// Fails if a link is lost, or takes too long.
+    #[cfg(feature = "peers")]
+    pub fn test_links(&self) -> Result<Vec<crate::peers::LinkReport>> {
+        self.devices.remote.as_ref().map_or(Ok(Vec::new()), crate::peer::RemoteDevices::test_links)
+    }
+
     /// Names the variables of a module by their paths below `name`, for placement
     /// [rules](SessionBuilder::place). For a model called `model` an example is
     /// `model.layers.0.weight`.

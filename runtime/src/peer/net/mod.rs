@@ -41,6 +41,8 @@ mod bulk;
 mod connect_error;
 mod driving;
 mod endpoint;
+#[cfg(any(test, feature = "testing"))]
+pub(super) mod hostile;
 mod key;
 mod link;
 mod link_test;
@@ -63,7 +65,7 @@ pub(crate) use bulk::outgoing::HIGHEST_PRIORITY;
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
 pub(crate) use link::Link;
-pub(crate) use link_test::LinkReport;
+pub use link_test::LinkReport;
 pub use profile::Profile;
 pub use token::JoinToken;
 #[cfg(feature = "testing")]

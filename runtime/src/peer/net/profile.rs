@@ -44,7 +44,8 @@ pub(super) struct NetSettings {
     pub(super) probes: bool,
 }
 
-/// Bytes of the receive window that bodies cannot fill: frames of control always fit.
+/// Bytes of the receive window that bodies cannot fill. Frames that are not read fill at most the
+/// window of their stream, 4 MiB, so signals always fit.
 const CONTROL_WINDOW: u64 = 8 << 20;
 
 /// The window of a connection that has not been admitted yet: its greeting and little more.
@@ -137,9 +138,10 @@ impl NetSettings {
         VarInt::from_u64(self.bulk_window + headers + CONTROL_WINDOW).unwrap_or(VarInt::MAX)
     }
 
-    /// The number of streams that the other side may have open.
+    /// The number of streams that the other side may have open: those of frames, of signals, and of
+    /// chunks.
     pub(super) fn streams(&self, stranger: bool) -> VarInt {
-        VarInt::from_u32(if stranger { 1 } else { MAX_CHUNK_STREAMS + 1 })
+        VarInt::from_u32(if stranger { 1 } else { MAX_CHUNK_STREAMS + 2 })
     }
 }
 

@@ -84,11 +84,11 @@ impl PartialEq for OutgoingBody {
 impl Eq for OutgoingBody {}
 
 /// A chunk to be sent now.
-struct OutgoingChunk {
+pub(super) struct OutgoingChunk {
     /// The priority of its stream.
     priority: i32,
     /// The header, for a first chunk the head, and the bytes.
-    pieces: [Bytes; 3],
+    pub(super) pieces: [Bytes; 3],
 }
 
 /// The bodies that a link has to send, and the room that the other side has for them.
@@ -183,7 +183,7 @@ impl BodyQueue {
         self.sent.transfers - self.credit.transfers < self.open_transfers && open + body.len() <= self.open_bytes
     }
 
-    fn next(&mut self) -> Option<OutgoingChunk> {
+    pub(super) fn next(&mut self) -> Option<OutgoingChunk> {
         let begins = self.choice()?;
         let mut body = if begins { self.waiting.pop()? } else { self.begun.pop()? };
         let mut head = Bytes::new();

@@ -5,7 +5,7 @@ use super::work::PartRun;
 use super::{Rng, Seen, mix};
 use crate::peer::proto::caller::{CallerInput, LinkLoss};
 use crate::peer::proto::codec::{announce, decode, encode};
-use crate::peer::proto::frame::ValueId;
+use crate::peer::proto::frame::{CallerFrame, ValueId};
 use crate::peer::proto::frame::{
     Hello, LinkFrame, PeerFrame, PeerKey, ProcessNumber, SessionId, StepNumber, WireFrame,
 };
@@ -371,6 +371,8 @@ impl ClusterModel {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{:9.3} node{node} -> node{other}: {frame:?}", self.now.as_secs_f64()));
         }
+        // A heartbeat waits for no other frame.
+        let is_signal = matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. });
         let encoded = match encode(frame) {
             Ok(encoded) => encoded,
             Err(error) => return self.wrong(format!("a frame cannot be encoded: {error}")),
@@ -383,11 +385,12 @@ impl ClusterModel {
         let latency = state.latency;
         let jitter = self.rng.below(latency);
         let at = match &body {
+            None if is_signal => self.now + ms(latency + jitter),
             // A body lags, or overtakes control frames.
             Some(_) => self.now + ms(latency + self.rng.below(4 * latency)),
             None => (self.now + ms(latency + jitter)).max(self.connections[connection].last_arrival[side]),
         };
-        if body.is_none() {
+        if body.is_none() && !is_signal {
             self.connections[connection].last_arrival[side] = at;
         }
         self.at(at, ClusterEvent::Frame { connection, to: 1 - side, head: encoded.head, body });
