@@ -9,7 +9,7 @@ use crate::device::variables::VarSet;
 use crate::device::{Crossing, DeviceBuffer, Executable, PrintTo, StepCx};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::VarId;
-use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result};
+use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
 
 /// A partitioned graph. Its steps are transactions on the variables of a session.
@@ -38,11 +38,12 @@ impl DistributedGraph {
         let begin = begin.as_ref().map(|begin| begin as _);
         let run = self.driver.begin(inputs, print, stop, begin, timeline.is_some())?;
         let results = run.run(timeline).map_err(|failure| failure.error)?;
-        let outputs: Option<Vec<HostTensor>> = results.outputs.into_iter().collect();
-        let outputs = outputs.ok_or_else(|| {
+        if let Some(missing) = results.outputs.iter().position(Option::is_none) {
             assert!(self.others.is_some(), "the subgraphs compute all outputs");
-            Diagnostic::new("a peer ended a step without one of its outputs").of_kind(ErrorKind::Internal)
-        })?;
+            let process = self.driver.process_of_output(missing as u32);
+            return Err(self.driver.violation(process, "an end of the step", &format!("lacks output {missing}")));
+        }
+        let outputs = results.outputs.into_iter().flatten().collect();
         Ok((outputs, results.assigned))
     }
 
