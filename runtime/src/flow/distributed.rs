@@ -20,12 +20,19 @@ pub(crate) struct DistributedGraph {
     others: Option<Arc<dyn OtherProcesses>>,
 }
 
+/// The results of a step that is not committed yet.
+pub(crate) struct CompletedStep {
+    pub(crate) outputs: Vec<HostTensor>,
+    /// The new values of variables.
+    pub(crate) assigned: Vec<(VarId, DeviceBuffer)>,
+}
+
 impl DistributedGraph {
     pub(crate) fn new(driver: Driver, others: Option<Arc<dyn OtherProcesses>>) -> DistributedGraph {
         DistributedGraph { driver, others }
     }
 
-    /// Runs a step with these values of variables. Returns its outputs and the new values.
+    /// Runs a step with these values of variables.
     pub(crate) fn run(
         &self,
         inputs: &[HostTensor],
@@ -33,7 +40,7 @@ impl DistributedGraph {
         print: PrintTo,
         stop: Arc<StopFlag>,
         timeline: Option<&mut Timeline>,
-    ) -> Result<(Vec<HostTensor>, Vec<(VarId, DeviceBuffer)>)> {
+    ) -> Result<CompletedStep> {
         let step_inputs = StepInputs { inputs, var: &|var| vars[var.index()].clone() };
         let begin = self.others.as_ref().map(|others| |mailbox: &Arc<Mailbox>| others.begin(inputs, vars, mailbox));
         let begin = begin.as_ref().map(|begin| begin as _);
@@ -43,7 +50,7 @@ impl DistributedGraph {
             assert!(self.others.is_some(), "the subgraphs compute all outputs");
             Diagnostic::new("a peer ended a step without one of its outputs").of_kind(ErrorKind::Internal)
         })?;
-        Ok((outputs, results.assigned))
+        Ok(CompletedStep { outputs, assigned: results.assigned })
     }
 
     /// Runs a step and commits it.
@@ -56,7 +63,7 @@ impl DistributedGraph {
     ) -> Result<Vec<HostTensor>> {
         let stop = cx.stop.cloned().unwrap_or_default();
         let values = vars.snapshot(DeviceBuffer::clone);
-        let (outputs, assigned) = self.run(inputs, &values, cx.print.clone(), stop, timeline)?;
+        let CompletedStep { outputs, assigned } = self.run(inputs, &values, cx.print.clone(), stop, timeline)?;
         vars.commit(assigned.into_iter().map(|(var, value)| (var.index(), value)));
         Ok(outputs)
     }

@@ -112,11 +112,6 @@ impl Driver {
         self.process_of(part) == self.processes.own
     }
 
-    #[cfg(feature = "testing")]
-    pub(crate) fn partition(&self) -> &Partition {
-        &self.partition
-    }
-
     /// Returns a readable list of the operations in a kernel.
     pub(super) fn kernel_name(&self, part: SubgraphId, kernel: KernelId) -> String {
         let members = self.members(part, kernel);
