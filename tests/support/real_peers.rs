@@ -107,7 +107,7 @@ impl AtRealPeers {
                 interpreted: true,
                 ..RandomPlacement::default()
             };
-            programs.push((how, RandomlyPlacedProgram::at_peers(graph, &PEERS.sessions[session], how)));
+            programs.push((how, PEERS.sessions[session].place_at_random(graph, how)));
         }
         GRAPHS.fetch_add(usize::from(!programs.is_empty()), Ordering::Relaxed);
         AtRealPeers { programs }

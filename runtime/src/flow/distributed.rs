@@ -20,19 +20,26 @@ pub(crate) struct DistributedGraph {
     others: Option<Arc<dyn OtherProcesses>>,
 }
 
+/// The results of a step that is not committed yet.
+pub(crate) struct CompletedStep {
+    pub(crate) outputs: Vec<HostTensor>,
+    /// The new values of variables.
+    pub(crate) assigned: Vec<(VarId, DeviceBuffer)>,
+}
+
 impl DistributedGraph {
     pub(crate) fn new(driver: Driver, others: Option<Arc<dyn OtherProcesses>>) -> DistributedGraph {
         DistributedGraph { driver: Arc::new(driver), others }
     }
 
-    /// Runs a step. Returns its outputs and the new values of variables.
+    /// Runs a step.
     pub(crate) fn run(
         &self,
         inputs: StepInputs,
         print: PrintTo,
         stop: Arc<StopFlag>,
         timeline: Option<&mut Timeline>,
-    ) -> Result<(Vec<HostTensor>, Vec<(VarId, DeviceBuffer)>)> {
+    ) -> Result<CompletedStep> {
         let others = self.others.as_ref();
         let begin = others.map(|others| |inputs: &StepInputs, mailbox: &Arc<Mailbox>| others.begin(inputs, mailbox));
         let begin = begin.as_ref().map(|begin| begin as _);
@@ -44,7 +51,7 @@ impl DistributedGraph {
             return Err(self.driver.violation(process, "an end of the step", &format!("lacks output {missing}")));
         }
         let outputs = results.outputs.into_iter().flatten().collect();
-        Ok((outputs, results.assigned))
+        Ok(CompletedStep { outputs, assigned: results.assigned })
     }
 
     /// Runs a step and commits it.
@@ -59,7 +66,7 @@ impl DistributedGraph {
         let inputs = inputs.iter().cloned().map(Some).collect();
         let vars_read = vars.snapshot(|value| Some(value.clone())).into_vec();
         let inputs = StepInputs { inputs, vars: vars_read };
-        let (outputs, assigned) = self.run(inputs, cx.print.clone(), stop, timeline)?;
+        let CompletedStep { outputs, assigned } = self.run(inputs, cx.print.clone(), stop, timeline)?;
         vars.commit(assigned.into_iter().map(|(var, value)| (var.index(), value)));
         Ok(outputs)
     }

@@ -4,6 +4,8 @@ use crate::device::{
     CompileOptions, CpuDevice, Device, DeviceBuffer, DeviceId, OpaqueDevice, SimulatedDevice, Support,
 };
 use crate::flow;
+#[cfg(feature = "peers")]
+use crate::flow::distributed::{CompletedStep, DistributedGraph};
 use crate::flow::driver::Driver;
 use crate::flow::in_one_process;
 use crate::flow::remote::{ProcessId, Processes};
@@ -58,7 +60,7 @@ impl RandomPlacement {
     #[cfg(feature = "gpu")]
     pub const MAX_GPUS: u32 = 2;
 
-    fn partition_options(&self) -> flow::PartitionOptions {
+    pub(crate) fn partition_options(&self) -> flow::PartitionOptions {
         flow::PartitionOptions {
             lower_everything: self.lower_everything,
             lower_control: self.simulated,
@@ -66,7 +68,7 @@ impl RandomPlacement {
         }
     }
 
-    fn compile_options(&self) -> CompileOptions {
+    pub(crate) fn compile_options(&self) -> CompileOptions {
         CompileOptions { interpreted: self.interpreted, ..CompileOptions::default() }
     }
 
@@ -128,7 +130,7 @@ enum RunningProcesses {
     Simulated(Vec<Arc<Driver>>),
     /// This process and peers.
     #[cfg(feature = "peers")]
-    Real(crate::flow::distributed::DistributedGraph),
+    Real(Box<DistributedGraph>),
 }
 
 /// Returns the GPUs of this process.
@@ -196,24 +198,16 @@ impl RandomlyPlacedProgram {
         Ok(RandomlyPlacedProgram { processes: RunningProcesses::Simulated(drivers), homes })
     }
 
-    /// Partitions and compiles a graph for the devices of a session with peers, and its other
-    /// processes. What is said of devices and processes in `how` has no effect.
-    ///
-    /// # Errors
-    /// Fails if the session has no peers, or if one of them does not load its part.
+    /// Returns a program that was placed and compiled for this process and peers.
     #[cfg(feature = "peers")]
-    pub fn at_peers(graph: &Graph, session: &crate::Session, how: RandomPlacement) -> Result<RandomlyPlacedProgram> {
-        let devices = &session.devices;
-        let remote =
-            devices.remote.as_ref().ok_or_else(|| anabranch_dsl::Diagnostic::new("the session has no peers"))?;
-        let placement = place_at_random_where(graph, devices.all.len(), how.seed, |_, _| true);
-        let (all, processes) = (&devices.all, &devices.processes);
-        let distributed =
-            remote.compile(graph, &placement, all, processes, how.partition_options(), how.compile_options())?;
-        Ok(RandomlyPlacedProgram {
-            processes: RunningProcesses::Real(distributed),
-            homes: homes(graph, &placement, all),
-        })
+    pub(crate) fn at_peers(
+        program: DistributedGraph,
+        graph: &Graph,
+        placement: &Placement,
+        devices: &[Arc<dyn Device>],
+    ) -> RandomlyPlacedProgram {
+        let processes = RunningProcesses::Real(Box::new(program));
+        RandomlyPlacedProgram { processes, homes: homes(graph, placement, devices) }
     }
 
     /// Runs the graph; see [`Program::run`](crate::Program::run).
@@ -228,7 +222,8 @@ impl RandomlyPlacedProgram {
         let results = match &self.processes {
             #[cfg(feature = "peers")]
             RunningProcesses::Real(distributed) => {
-                let (outputs, assigned) = distributed.run(step_inputs(), print, Arc::default(), None)?;
+                let step = distributed.run(step_inputs(), print, Arc::default(), None)?;
+                let CompletedStep { outputs, assigned } = step;
                 self.fetch(assigned, vars)?;
                 return Ok(outputs);
             }

@@ -534,6 +534,25 @@ impl Session {
         self.devices.remote.as_ref().map_or(Ok(Vec::new()), crate::peer::RemoteDevices::test_links)
     }
 
+    /// Compiles a graph for the devices of this session, also those of its peers, with each node on a
+    /// random one. What `how` says of devices and processes has no effect.
+    ///
+    /// # Errors
+    /// Fails if the session has no peers, or if one of them does not load its part.
+    #[cfg(all(feature = "peers", feature = "testing"))]
+    pub fn place_at_random(
+        &self,
+        graph: &anabranch_dsl::Graph,
+        how: crate::RandomPlacement,
+    ) -> Result<crate::RandomlyPlacedProgram> {
+        let Devices { all, processes, remote, .. } = &*self.devices;
+        let remote = remote.as_ref().ok_or_else(|| Diagnostic::new("the session has no peers"))?;
+        let placement = crate::place::place_at_random_where(graph, all.len(), how.seed, |_, _| true);
+        let (flow, options) = (how.partition_options(), how.compile_options());
+        let program = remote.compile(graph, &placement, all, processes, flow, options)?;
+        Ok(crate::RandomlyPlacedProgram::at_peers(program, graph, &placement, all))
+    }
+
     /// Names the variables of a module by their paths below `name`, for placement
     /// [rules](SessionBuilder::place). For a model called `model` an example is
     /// `model.layers.0.weight`.

@@ -238,7 +238,7 @@ pub(crate) fn fuzz_gate(mut input: &[u8]) -> bool {
             3 | 4 => schedule.complete(choice, what >= 128),
             5 => schedule.arrive(choice),
             kind => {
-                // A number of a loop, or of an edge, and the iterations. Some are beyond what exists.
+                // A number of a loop or an edge, and the iterations. Some do not exist.
                 let (of, around) = (take().unwrap_or_default(), take().unwrap_or_default());
                 let number = |byte: usize| if byte == 255 { u64::MAX } else { byte as u64 };
                 let tag: Tag = (0..around % 5).map(|_| number(take().unwrap_or_default())).collect();

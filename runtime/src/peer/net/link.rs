@@ -266,7 +266,7 @@ impl Link {
         ];
         let link = self.clone();
         state.runtime.spawn(async move {
-            link.read_frames(receive, Lane::Frames).await;
+            link.read_frames(receive, FrameLane::Frames).await;
             let error = link.0.connection.closed().await;
             link.0.silent.store(true, Ordering::Relaxed);
             for task in tasks {
@@ -480,14 +480,14 @@ impl Link {
     }
 
     /// Reads a stream of frames to its end, and ends the link if that is against the rules.
-    pub(super) async fn read_frames(&self, stream: RecvStream, lane: Lane) {
+    pub(super) async fn read_frames(&self, stream: RecvStream, lane: FrameLane) {
         if let Err(violation) = read_lane(self, stream, lane).await {
             self.violated(violation);
         }
     }
 
     /// Handles a frame of one of the streams of frames.
-    fn handle(&self, bytes: &[u8], lane: Lane) -> Result<(), String> {
+    fn handle(&self, bytes: &[u8], lane: FrameLane) -> Result<(), String> {
         let frame = ControlFrame::decode(bytes)?;
         if self.is_silent() && !matches!(frame, ControlFrame::Closing { .. }) {
             return Ok(());
@@ -495,7 +495,7 @@ impl Link {
         match frame {
             ControlFrame::Application(head) => {
                 self.0.events.frame(self, head)?;
-                if lane == Lane::Frames {
+                if lane == FrameLane::Frames {
                     self.0.received_frames.fetch_add(1, Ordering::Relaxed);
                     self.0.progressed.notify_waiters();
                 }
@@ -536,17 +536,17 @@ impl Outbox {
 
 /// A stream of frames from the other side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
+pub(super) enum FrameLane {
     /// The control stream.
     Frames,
     Signals,
 }
 
-impl fmt::Display for Lane {
+impl fmt::Display for FrameLane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Lane::Frames => "control stream",
-            Lane::Signals => "stream of signals",
+            FrameLane::Frames => "control stream",
+            FrameLane::Signals => "stream of signals",
         })
     }
 }
@@ -557,7 +557,7 @@ async fn flush(link: Link, stream: fn(&LinkState) -> &FrameStream) {
 }
 
 /// Reads a stream of frames to its end. An error is a violation.
-async fn read_lane(link: &Link, mut stream: RecvStream, lane: Lane) -> Result<(), String> {
+async fn read_lane(link: &Link, mut stream: RecvStream, lane: FrameLane) -> Result<(), String> {
     let mut frames = FrameSplitter::default();
     let mut reads = 0;
     loop {

@@ -1,6 +1,6 @@
 //! Receiving bodies: chunks are read as they arrive and copied to their place.
 
-use super::super::link::{Lane, Link, lock};
+use super::super::link::{FrameLane, Link, lock};
 use super::super::profile::NetSettings;
 use super::super::wire::{ChunkHeader, ControlFrame, Credit, TransferHead, chunks_of};
 use super::{LONG_BODY, OPEN_BYTES, OPEN_TRANSFERS, UNREPORTED};
@@ -191,7 +191,7 @@ pub(in super::super) async fn receive_streams(link: Link) {
     // Streams are accepted in the order in which the other side opened them.
     let Ok(signals) = link.0.connection.accept_uni().await else { return };
     let reader = link.clone();
-    link.0.runtime.spawn(async move { reader.read_frames(signals, Lane::Signals).await });
+    link.0.runtime.spawn(async move { reader.read_frames(signals, FrameLane::Signals).await });
     while let Ok(stream) = link.0.connection.accept_uni().await {
         let reader = link.clone();
         lock(&link.0.incoming).readers += 1;
