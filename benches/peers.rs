@@ -1,6 +1,8 @@
 //! Steps over several processes beside bare QUIC, in one run. Each figure is the median of rounds
 //! that alternate between the two. `cargo bench --bench peers --features peers`
 //!
+//! Arguments choose among `null`, `loops` and `transfers`: `... -- null`.
+//!
 //! Peers are other processes on this machine, or threads of this one with `ANABRANCH_IN_PROCESS=1`.
 //! The two ends of bare QUIC are threads of this process.
 
@@ -121,19 +123,41 @@ fn apart(x: Tensor, n: Tensor<i32>) -> Tensor {
     x
 }
 
+/// Returns whether a group of measurements was asked for.
+fn is_chosen(group: &str) -> bool {
+    let mut chosen = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
+    chosen.peek().is_none() || chosen.any(|argument| argument == group)
+}
+
 fn run() -> Result<(), Diagnostic> {
     let key = NodeKey::generate()?;
     let peers = start(2, &key)?;
     let builder = Session::builder().node_key(key).network(Profile::Loopback);
     let session = peers.addresses.iter().cloned().fold(builder, |builder, peer| builder.peer(peer)).build()?;
     let mut bare = BareQuic::connect(Profile::Loopback);
+    if is_chosen("null") {
+        null_step(&session, &mut bare)?;
+    }
+    if is_chosen("loops") {
+        loops(&session, &mut bare)?;
+    }
+    if is_chosen("transfers") {
+        transfers(&session, &peers, &mut bare)?;
+    }
+    Ok(())
+}
 
+fn null_step(session: &Session, bare: &mut BareQuic) -> Result<(), Diagnostic> {
     let null = session.function(|x: Tensor| on("/peer:0/cpu:0", || x + 1.0))?;
     let call = || assert_eq!(null.call(1.0).unwrap_or_else(|e| panic!("{e}")), 2.0);
     call();
     let [step, ping] = alternate(|| time(500, call), || bare.ping_pongs(500).as_secs_f64() / 500.0);
     println!("null step at a peer {:.1} us, bare ping-pong {:.1} us, ratio {:.2}", step * 1e6, ping * 1e6, step / ping);
+    Ok(())
+}
 
+/// Measures iterations of a loop over two peers.
+fn loops(session: &Session, bare: &mut BareQuic) -> Result<(), Diagnostic> {
     for (name, trips) in [("each needs the other", 2.0), ("none needs the other", 0.0)] {
         const N: i32 = 2_000;
         let run = match trips > 1.0 {
@@ -157,15 +181,19 @@ fn run() -> Result<(), Diagnostic> {
         );
     }
 
-    // A tensor goes there, and its sum comes back.
-    let sum = session.function(|x: Tensor| on("/peer:0/cpu:0", || x.max()))?;
+    Ok(())
+}
+
+/// Measures tensors that go to a peer, from which a number comes back.
+fn transfers(session: &Session, peers: &Peers, bare: &mut BareQuic) -> Result<(), Diagnostic> {
+    let first = session.function(|x: Tensor| on("/peer:0/cpu:0", || x.slice(0, 0, 1)))?;
     for (megabytes, n) in [(1, 32), (16, 4), (100, 1)] {
         let len = megabytes * 250_000;
         let array = vec![1.0f32; len].into_array();
         let mut body = vec![1u8; len * 4];
         body[len * 4 - 1] = 7;
         let body = bytes::Bytes::from(body);
-        let call = || assert_eq!(sum.call(&array).unwrap_or_else(|e| panic!("{e}")), 1.0);
+        let call = || drop(first.call(&array).unwrap_or_else(|e| panic!("{e}")));
         call();
         let cpu = |peers: &Peers| {
             let others: f64 = peers.children.iter().map(|child| processor_time(&child.id().to_string())).sum();
@@ -174,15 +202,15 @@ fn run() -> Result<(), Diagnostic> {
         let (mut step_cpu, mut bare_cpu) = (0.0, 0.0);
         let [step, ping] = alternate(
             || {
-                let before = cpu(&peers);
+                let before = cpu(peers);
                 let time = time(n, call);
-                step_cpu += cpu(&peers) - before;
+                step_cpu += cpu(peers) - before;
                 time
             },
             || {
-                let before = cpu(&peers);
+                let before = cpu(peers);
                 let time: Duration = bare.send(&body, n);
-                bare_cpu += cpu(&peers) - before;
+                bare_cpu += cpu(peers) - before;
                 time.as_secs_f64() / n as f64
             },
         );

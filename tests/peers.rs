@@ -3,8 +3,9 @@
 
 use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
 use anabranch::prelude::*;
-use anabranch::{Diagnostic, ErrorKind, Session, SessionBuilder};
+use anabranch::{CallOptions, CancelHandle, Diagnostic, ErrorKind, Session, SessionBuilder};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Starts peers that admit a key.
 fn peers(n: usize, key: &NodeKey) -> Result<Vec<Peer>, Diagnostic> {
@@ -159,15 +160,77 @@ fn a_key_that_is_not_allowed_is_refused() -> Result<(), Diagnostic> {
 fn a_peer_that_left_is_unavailable_and_the_rest_goes_on() -> Result<(), Diagnostic> {
     let key = NodeKey::generate()?;
     let mut peers = peers(2, &key)?;
-    let session = session_with(key, &peers).failure_timeout(std::time::Duration::from_secs(1)).build()?;
+    let session = session_with(key, &peers).failure_timeout(Duration::from_secs(1)).build()?;
     let at = |peer: &'static str| move |x: Tensor| on(peer, || x * 2.0) + 1.0;
     let (first, second) = (session.function(at("/peer:0/cpu:0"))?, session.function(at("/peer:1/cpu:0"))?);
     assert_eq!((first.call(1.0)?.item(), second.call(1.0)?.item()), (3.0, 3.0));
-    peers.remove(0).leave("it is done", std::time::Duration::from_secs(5));
+    peers.remove(0).leave("it is done", Duration::from_secs(5));
     let error = first.call(1.0).expect_err("the peer is gone");
     assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("/peer:0"), "{error}");
     assert_eq!(second.call(2.0)?, 5.0);
+    Ok(())
+}
+
+#[test]
+fn a_value_that_is_too_large_to_be_sent_is_an_error() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let session = session_with(key, &peers).build()?;
+    let first = |x: Tensor<u8>| on("/peer:0/cpu:0", || x.slice(0, 0, 1));
+    let f = session.function(first)?;
+    // The system gives zeroed memory only where something reads it, and nothing does.
+    let n = (4 << 30) + 1;
+    let error = f.call(vec![0u8; n]).expect_err("the value is too large");
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+    let expected = format!("a value of {n} bytes cannot be sent to another process: at most {} bytes can", n - 1);
+    assert_eq!(error.message, expected);
+    assert_eq!(f.call(vec![7u8, 8])?.as_slice(), [7]);
+    Ok(())
+}
+
+#[test]
+fn a_program_that_takes_longer_to_load_than_a_peer_allows_is_an_error() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let slow = serve(PeerOptions::new(NodeKey::generate()?).load_time(Duration::ZERO), &key)?;
+    let other = serve(PeerOptions::new(NodeKey::generate()?), &key)?;
+    let session = session_with(key, [&slow, &other]).build()?;
+    let at = |peer: &'static str| move |x: Tensor| on(peer, || x * 2.0);
+    let f = session.function(at("/peer:0/cpu:0"))?;
+    // Each call tries again.
+    for _ in 0..2 {
+        let error = f.call(1.0).expect_err("the peer gives programs no time");
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("did not load within 0.0 s") && text.contains("`/peer:0`"), "{text}");
+    }
+    assert_eq!(session.function(at("/peer:1/cpu:0"))?.call(1.0)?, 2.0);
+    Ok(())
+}
+
+#[test]
+fn a_call_ends_at_its_deadline_while_a_peer_does_not_answer() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let mut peers = peers(1, &key)?;
+    let session = session_with(key, &peers).build()?;
+    let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0))?;
+    assert_eq!(f.call(1.0)?, 2.0);
+    let addr = peers[0].address().socket_addr();
+    peers.remove(0).leave("it is done", Duration::from_secs(5));
+    // Connecting to this socket would take five seconds.
+    let _silent = std::net::UdpSocket::bind(addr).expect("the peer has ended");
+    let error = f.call_timeout(Duration::from_millis(100), 1.0).expect_err("nobody answers");
+    assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("`/peer:0`") && text.contains("was being connected"), "{text}");
+    let cancel = CancelHandle::new();
+    let call = std::thread::spawn({
+        let options = CallOptions::new().cancelled_by(&cancel);
+        move || f.call_with(&options, 1.0)
+    });
+    cancel.cancel();
+    let error = call.join().expect("a call does not panic").expect_err("nobody answers");
+    assert_eq!(error.kind, ErrorKind::Cancelled, "{error}");
     Ok(())
 }
 

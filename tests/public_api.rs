@@ -28,7 +28,7 @@ const GOLDEN: &str = "tests/golden/public-api.txt";
 const CRATES: [&str; 3] = ["anabranch", "anabranch_dsl", "anabranch_runtime"];
 
 /// The features that are not enabled by default.
-const OPTIONAL: [&str; 3] = ["gpu", "ndarray", "testing"];
+const OPTIONAL: [&str; 4] = ["gpu", "ndarray", "peers", "testing"];
 
 /// The command that runs the test below.
 const COMMAND: &str = "cargo test -p anabranch-tests public_interface -- --ignored";

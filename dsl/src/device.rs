@@ -128,10 +128,6 @@ impl FromStr for DeviceName {
             let message = format!("`{text}` does not name a single device: its {missing} is not specified");
             return Err(Diagnostic::new(message).help("write a full name, such as `/cpu:0` or `/peer:a/gpu:1`"));
         };
-        if peer.is_none() && text.starts_with("/peer:") {
-            let message = format!("`{text}` does not name a single device: its peer is `*`");
-            return Err(Diagnostic::new(message).help("name a device of this process without a peer, as in `/cpu:0`"));
-        }
         Ok(DeviceName { peer: peer.unwrap_or(LOCAL), kind, index })
     }
 }
@@ -145,7 +141,8 @@ impl FromStr for DeviceName {
 /// device  = "/" ("cpu" | "gpu" | "*") (":" (number | "*"))?
 /// ```
 ///
-/// An omitted field matches anything, as does `*`.
+/// An omitted field matches anything, as does `*`. A session with peers takes a number without a
+/// peer for that of a device of its own process: see [`absolute`](Self::absolute).
 ///
 /// ```
 /// use anabranch::{DeviceName, DevicePattern};
@@ -186,6 +183,16 @@ impl DevicePattern {
     /// Returns whether no field is open, so that the pattern matches a single device.
     pub fn is_full(&self) -> bool {
         self.peer.is_some() && self.kind.is_some() && self.index.is_some()
+    }
+
+    /// Returns the pattern among the devices of several processes, as this process means it. A
+    /// number counts the devices of one process, so without a peer it is one of this process:
+    /// `/cpu:0` is `/peer:local/cpu:0`. Without a number, an open peer is any process.
+    ///
+    /// Nested scopes are joined [before](Self::within): `/cpu:0` in `/peer:a` is a device of `a`.
+    #[must_use]
+    pub fn absolute(&self) -> DevicePattern {
+        DevicePattern { peer: self.peer.or(self.index.map(|_| LOCAL)), ..*self }
     }
 
     /// Returns whether the pattern matches a device.
@@ -284,6 +291,9 @@ fn parsed(text: &str) -> Result<DevicePattern, String> {
                 pattern.index = index(value)?;
             }
         }
+    }
+    if pattern.peer.is_none() && pattern.index.is_some() && parts.starts_with("peer:") {
+        return Err("a number counts the devices of one process, so `/peer:*` cannot have one".to_owned());
     }
     Ok(pattern)
 }
@@ -478,6 +488,24 @@ mod tests {
     }
 
     #[test]
+    fn an_absolute_number_without_a_peer_is_of_this_process() {
+        for (relative, absolute) in [
+            ("/cpu:0", "/peer:local/cpu:0"),
+            ("/*:1", "/peer:local/*:1"),
+            ("/peer:a/cpu:0", "/peer:a/cpu:0"),
+            ("/cpu", "/cpu"),
+            ("/peer:a", "/peer:a"),
+            ("/*", "/*"),
+        ] {
+            assert_eq!(pattern(relative).absolute().to_string(), absolute, "{relative}");
+        }
+        for p in patterns() {
+            assert_eq!(p.absolute().absolute(), p.absolute(), "{p}");
+            assert!(names().iter().all(|n| p.matches(n) || !p.absolute().matches(n)), "{p}");
+        }
+    }
+
+    #[test]
     fn an_inner_scope_replaces_field_by_field() {
         for (inner, outer, both) in [
             ("/gpu:1", "/peer:a", "/peer:a/gpu:1"),
@@ -508,6 +536,7 @@ mod tests {
             ("/peer:", "the peer name \"\" must consist of letters, digits, `_`, `-` and `.`"),
             ("/peer:a b", "the peer name \"a b\" must consist of letters, digits, `_`, `-` and `.`"),
             ("/peer:a/cpu:0/", "the kind must come last, but `/` follows it"),
+            ("/peer:*/cpu:0", "a number counts the devices of one process, so `/peer:*` cannot have one"),
         ] {
             let error = text.parse::<DevicePattern>().expect_err(text);
             assert_eq!(error.message, format!("{text:?} is not a valid device name: {why}"));

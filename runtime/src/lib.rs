@@ -16,6 +16,7 @@
 //! is placed first (`place`) and cut into a subgraph for each (`flow`). A [`Program`] is a graph
 //! that was compiled without a function.
 
+mod byte_gauge;
 mod cpu;
 mod device;
 mod disjoint_sets;
@@ -29,11 +30,11 @@ mod place;
 mod session;
 mod spin;
 
-/// The bodies of fuzz targets, and what benchmarks compare with.
+/// Fuzz targets, what benchmarks compare with, and what tests of processes need.
 #[cfg(all(feature = "peers", feature = "testing"))]
 #[doc(hidden)]
 pub mod testing {
-    pub use crate::peer::{BareQuic, fuzz_frame};
+    pub use crate::peer::{BareQuic, FuzzTarget, visit};
 }
 
 pub use cpu::kernels::functions::{register_binary, register_unary};
@@ -47,8 +48,10 @@ pub use gpu::{GpuAdapter, gpu_adapters};
 /// Sessions over several processes: peers, their keys and their addresses.
 #[cfg(feature = "peers")]
 pub mod peers {
-    pub use crate::peer::{JoinToken, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
-    pub use crate::peer::{QueueStatus, SharedStatus};
+    pub use crate::peer::{
+        JoinToken, LinkReport, NodeId, NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile, QueueStatus,
+        SharedStatus,
+    };
 }
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;

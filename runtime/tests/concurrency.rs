@@ -80,7 +80,7 @@ fn steps_over_several_variables_are_serializable() -> Outcome {
                 1 => back.call(())?,
                 2 => assert_eq!(difference.call(())?, 0.0),
                 _ => {
-                    let state = session.state(&(a.clone(), b.clone()));
+                    let state = session.state(&(a.clone(), b.clone()))?;
                     assert_eq!(state[0].1, state[1].1, "both variables are of one moment");
                 }
             }
@@ -185,7 +185,7 @@ fn readers_see_the_values_before_a_step_that_runs() -> Outcome {
                 let (got_a, got_b) = read.call_timeout(PATIENT, ())?;
                 assert_eq!((got_a.item(), got_b.to_vec()), (1.0, vec![1.0, 1.0]), "{engine}");
                 assert_eq!((session.get(&a)?.item(), session.get(&b)?.to_vec()), (1.0, vec![1.0, 1.0]), "{engine}");
-                let state = session.state(&(a.clone(), b.clone()));
+                let state = session.state(&(a.clone(), b.clone()))?;
                 assert_eq!(state[0].1.data::<f32>(), [1.0], "{engine}");
                 Ok(())
             },
@@ -276,7 +276,7 @@ fn no_write_skew() -> Outcome {
                         check(a.item(), b.item());
                     }
                     _ => {
-                        let state = session.state(&(a.clone(), b.clone()));
+                        let state = session.state(&(a.clone(), b.clone()))?;
                         check(state[0].1.data::<i64>()[0], state[1].1.data::<i64>()[0]);
                     }
                 }

@@ -246,7 +246,7 @@ fn models() {
         let model = Linear::new(&init, 2, 2);
         session.name_variables("model", &model);
         adam.prepare(&model);
-        let state = session.state(&adam);
+        let state = ok(session.state(&adam));
         ok(session.load_state(&adam, &state));
     };
     check("one model after the other", Pace::Waits, step);

@@ -83,7 +83,7 @@ fn variables_may_exchange_their_values() -> Outcome {
 fn the_state_of_a_module_is_saved_and_loaded_as_a_whole() -> Outcome {
     let session = Session::new()?;
     let module = vec![Var::<f32>::new("a", 1.0), Var::<f32>::new("b", 2.0)];
-    let mut state = session.state(&module);
+    let mut state = session.state(&module)?;
     assert_eq!(state[1], ("1".to_owned(), HostTensor::scalar(2.0f32)));
     state[0].1 = HostTensor::scalar(5.0f32);
     session.load_state(&module, &state)?;
@@ -274,7 +274,7 @@ fn a_state_that_does_not_fit_names_the_paths() -> Outcome {
     use anabranch_dsl::nn::{Init, Linear};
     let (session, init) = (Session::new()?, Init::new(0));
     let model = [Linear::new(&init, 2, 3), Linear::new(&init, 3, 1)];
-    let saved = session.state(&model);
+    let saved = session.state(&model)?;
     let message = |values: &[(String, HostTensor)]| session.load_state(&model, values).unwrap_err();
     assert_eq!(message(&saved[1..]).message, "there is no value for the variable `0.weight`");
     assert_eq!(message(&saved[2..]).message, "there is no value for the variables `0.weight` and `0.bias`");
@@ -293,7 +293,7 @@ fn a_state_that_does_not_fit_names_the_paths() -> Outcome {
     let mut values = saved.clone();
     values[2].1 = HostTensor::scalar(1.0f32);
     assert_eq!(message(&values).message, "the variable `1.weight` is f32[3, 1], but the value is f32[]");
-    assert_eq!(session.state(&model), saved);
+    assert_eq!(session.state(&model)?, saved);
     Ok(())
 }
 
@@ -316,12 +316,12 @@ fn a_layer_that_is_inserted_shifts_no_state_of_the_optimizer() -> Outcome {
         adam.minimize(loss, &net);
     })?;
     train.call(())?;
-    let saved = session.state(&adam);
+    let saved = session.state(&adam)?;
     let larger = Net(vec![weight("first", 1.0), weight("inserted", 5.0), weight("last", 2.0)]);
     let other = Adam::new(0.1);
     other.prepare(&larger);
     let paths = |values: &[(String, HostTensor)]| values.iter().map(|(p, _)| p.clone()).collect::<Vec<_>>();
-    let mut values = session.state(&other);
+    let mut values = session.state(&other)?;
     assert_eq!(paths(&saved), ["steps", "first.adam_m", "first.adam_v", "last.adam_m", "last.adam_v"]);
     for (path, value) in &mut values {
         if let Some((_, old)) = saved.iter().find(|(p, _)| p == path) {
@@ -331,7 +331,7 @@ fn a_layer_that_is_inserted_shifts_no_state_of_the_optimizer() -> Outcome {
     session.load_state(&other, &values)?;
     let value = |path: &str, all: &[(String, HostTensor)]| all.iter().find(|(p, _)| p == path).unwrap().1.clone();
     for path in ["first.adam_m", "last.adam_m", "last.adam_v", "steps"] {
-        assert_eq!(value(path, &session.state(&other)), value(path, &saved), "{path}");
+        assert_eq!(value(path, &session.state(&other)?), value(path, &saved), "{path}");
     }
     assert_ne!(value("first.adam_m", &saved), value("last.adam_m", &saved));
     Ok(())

@@ -13,6 +13,7 @@ use super::pruned;
 use crate::support::{
     self,
     engines::{Engines, Outcome},
+    real_peers::graphs_at_real_peers,
 };
 
 type S = Tensor<f64>;
@@ -145,6 +146,7 @@ impl ControlCase {
 /// the corpus, and prints their kernels as shaders.
 pub fn check_corpus(name: &str, cases: &[ControlCase], at_least: usize) {
     check_all(cases, at_least);
+    assert!(graphs_at_real_peers() > 0, "none of the graphs ran at real peers");
     let graphs: Vec<_> = cases.iter().map(ControlCase::graphs).collect();
     support::plans::check_plans(name, &graphs.iter().flat_map(|of_case| plans(of_case)).collect::<Vec<_>>());
     crate::shaders::check_kernels(graphs.iter().flatten().map(|(_, graph)| graph));

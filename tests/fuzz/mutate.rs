@@ -9,20 +9,20 @@ mod mutations;
 
 use anabranch_dsl::Graph;
 use anabranch_dsl::ir::wire;
+use anabranch_runtime::testing::FuzzTarget;
 use mutations::Mutator;
 use std::path::Path;
 
-/// A target: its name, its body and its valid inputs.
-type Target = (&'static str, fn(&[u8]) -> bool, fn() -> Vec<Vec<u8>>);
-
-const TARGETS: &[Target] = &[("graph", graph::run, graphs)];
+/// The target that is not one of the runtime.
+const GRAPH: FuzzTarget = FuzzTarget { name: "graph", run: graph::run, inputs: graphs };
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default: u64| args.get(i).map_or(default, |n| n.parse().expect("a number"));
-    let target = TARGETS.iter().find(|(name, ..)| args.first().is_some_and(|arg| arg == name));
-    let Some((name, run, seeds)) = target else {
-        let names: Vec<&str> = TARGETS.iter().map(|(name, ..)| *name).collect();
+    let targets: Vec<FuzzTarget> = FuzzTarget::ALL.into_iter().chain([GRAPH]).collect();
+    let target = targets.iter().find(|target| args.first().is_some_and(|arg| arg == target.name));
+    let Some(FuzzTarget { name, run, inputs: seeds }) = target else {
+        let names: Vec<&str> = targets.iter().map(|target| target.name).collect();
         eprintln!("mutate TARGET INPUTS [SEED], with one of the targets {}", names.join(", "));
         std::process::exit(2);
     };
@@ -48,7 +48,7 @@ fn main() {
         };
         accepted += u64::from(valid);
     }
-    println!("{name}: {inputs} inputs from {} valid ones, {accepted} accepted, no panic", seeds.len());
+    println!("{name}: {inputs} inputs from {} valid ones with seed {seed}, {accepted} accepted, no panic", seeds.len());
 }
 
 /// Returns the golden graphs in wire form.

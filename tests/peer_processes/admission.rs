@@ -3,6 +3,7 @@
 use crate::processes::{FAILURE_TIMEOUT, PeerProcess, ProcessTest, bounded, until};
 use anabranch::peers::{JoinToken, NodeKey, PeerAddress, Profile};
 use anabranch::prelude::*;
+use anabranch::runtime::testing::visit;
 use anabranch::{Diagnostic, Session, SessionBuilder};
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -84,6 +85,23 @@ fn an_expired_token_admits_nobody() {
         until("the token expires", || token.is_expired());
         let error = with_key(new_key(), peer.address.clone().with_token(token)).build();
         assert_says(&error.expect_err("the token has expired"), &["token", &peer.addr().to_string()]);
+    });
+}
+
+#[test]
+fn another_version_of_the_protocol_is_an_error() {
+    bounded("version", |test| {
+        let peer = test.peer("a");
+        let visit =
+            |protocol, frame: &[u8]| visit(&test.key, peer.address.node(), peer.addr(), protocol, frame.to_vec());
+        let error = visit(Some("anabranch/0"), &[]).expect_err("the peer speaks another protocol");
+        assert_says(&error, &["another version of the protocol", "install the same version", &peer.addr().to_string()]);
+        // A first frame of version 0, and an empty one.
+        let reason = visit(None, &[0, 1, 2]).expect("the peer closes the connection");
+        assert!(reason.contains("protocol version 0, not 1"), "{reason}");
+        let reason = visit(None, &[]).expect("the peer closes the connection");
+        assert!(reason.contains("an empty head"), "{reason}");
+        test.session([&peer]);
     });
 }
 

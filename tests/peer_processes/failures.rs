@@ -18,6 +18,17 @@ fn assert_names(error: &Diagnostic, name: &str, peer: &PeerProcess) {
     }
 }
 
+/// Asserts that the error of an interrupted step names `/peer:0`, says what is wrong with it, and
+/// shows the line of the endless loop and what waited for it.
+#[track_caller]
+fn assert_explains(error: &Diagnostic, peer: &PeerProcess, predicate: &str) {
+    assert_names(error, "/peer:0", peer);
+    let text = error.to_string();
+    for part in [predicate, "processes.rs", "the call of `", "waited for the end of its part"] {
+        assert!(text.contains(part), "{part} is missing: {text}");
+    }
+}
+
 /// Runs a step that waits for an endless loop at `/peer:0`, and afterwards `/peer:1`. Acts while it
 /// runs. Returns the error of the step, and how long after the action it came.
 fn interrupted(
@@ -60,7 +71,7 @@ fn a_killed_peer_ends_the_step_that_waits_for_it_and_can_come_back() {
         assert_eq!((count.call(1.0).unwrap().item(), rest.call(1.0).unwrap().item()), (4.0, 6.0));
 
         let (error, after) = interrupted(test, &session, &peers, || peers[0].process.kill());
-        assert_names(&error, "/peer:0", &peers[0]);
+        assert_explains(&error, &peers[0], "does not listen any more");
         assert!(after <= FAILURE_TIMEOUT, "the failure was detected after {after:?}");
         println!("detected after {after:?}: {error}");
 
@@ -107,6 +118,8 @@ fn a_peer_killed_between_two_steps_leaves_the_other_variables_as_they_were() {
         test.restart(&mut peers[0]);
         let error = session.get(&a).expect_err("the variable was lost");
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+        let error = session.state(&(&a, &b)).expect_err("one of the variables was lost");
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
         let error = step.call(1.0).expect_err("the variable was lost").to_string();
         assert!(error.contains("`a`") && !error.contains("`b`"), "{error}");
         session.set(&a, 0.0).expect("the peer is back");
@@ -143,7 +156,7 @@ fn a_peer_that_stops_for_long_is_lost_and_found_again() {
         let peers = [test.peer("a"), test.peer("b")];
         let session = test.session(&peers);
         let (error, after) = interrupted(test, &session, &peers, || peers[0].process.send(Signal::STOP));
-        assert_names(&error, "/peer:0", &peers[0]);
+        assert_explains(&error, &peers[0], "is unreachable");
         assert!(after <= FAILURE_TIMEOUT, "the failure was detected after {after:?}");
         let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0));
         let f = f.expect("the function can be traced");
@@ -165,6 +178,8 @@ fn a_loop_at_a_peer_ends_by_the_deadline_of_the_call() {
         let begun = Instant::now();
         let error = f.call_timeout(Duration::from_millis(200), i64::MAX).expect_err("the loop does not end");
         assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{error}");
+        let (text, addr) = (error.to_string(), peer.addr().to_string());
+        assert!(text.contains("`/peer:0`") && text.contains(&addr) && text.contains("is slow"), "{text}");
         assert!(begun.elapsed() < Duration::from_secs(2), "the call took {:?}", begun.elapsed());
         until("the peer ends the step", || test.status(&peer).steps == 0);
         assert_eq!(f.call(1000).unwrap(), 1000);

@@ -99,6 +99,9 @@ fn a_link_that_goes_down_is_lost_and_found_again() {
 fn a_slow_link_is_not_lost() {
     with_namespace("slow_link", 1, |test, namespace, peer| {
         let session = session(test, peer);
+        let v = on("/peer:0/cpu:0", || Var::<f32>::new("v", vec![0.0; 10_000]));
+        let sum = session.function(|| v.get().sum()).expect("the function can be traced");
+        assert_eq!(sum.call(()).expect("the peer runs"), 0.0);
         let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0));
         let f = f.expect("the function can be traced");
         assert_eq!(f.call([1.0, 2.0]).expect("the peer runs").as_slice(), [2.0, 4.0]);
@@ -112,5 +115,9 @@ fn a_slow_link_is_not_lost() {
         let x: Vec<f32> = (0..5_000).map(|i| i as f32).collect();
         let doubled: Vec<f32> = x.iter().map(|x| x * 2.0).collect();
         assert_eq!(f.call(x).expect("the link is slow, but works").as_slice(), doubled);
+        // So do 40 KB there, and as many back.
+        let values: Vec<f32> = (0..10_000).map(|i| i as f32).collect();
+        session.set(&v, values.clone()).expect("the link is slow, but works");
+        assert_eq!(session.get(&v).expect("the link is slow, but works").as_slice(), values);
     });
 }

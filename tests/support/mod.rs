@@ -14,6 +14,7 @@ pub mod dual;
 pub mod engines;
 pub mod plans;
 pub mod random_placement;
+pub mod real_peers;
 pub mod wgsl;
 
 /// Calls `f` on the interpreter and on a compiled plan, each with the initial values of variables.

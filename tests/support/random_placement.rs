@@ -2,6 +2,7 @@
 //! results.
 
 use super::engines::Outcome;
+use super::real_peers::AtRealPeers;
 use anabranch::Diagnostic;
 use anabranch::dsl::equality::one_nan_each;
 use anabranch::dsl::{Graph, HostTensor, interp};
@@ -42,7 +43,11 @@ const WINDOWS: [u32; 3] = [1, 2, 32];
 pub struct RandomPlacements {
     graph: Graph,
     programs: Vec<(&'static str, RandomPlacement, Result<RandomlyPlacedProgram, Diagnostic>)>,
+    at_peers: AtRealPeers,
 }
+
+/// One of so many graphs also runs at real peers.
+const AT_PEERS: u64 = 4;
 
 impl RandomPlacements {
     pub fn new(graph: Graph) -> RandomPlacements {
@@ -69,7 +74,8 @@ impl RandomPlacements {
                 RandomPlacement { devices: gpus + 1, seed, parallel_iterations: 2, gpus, ..RandomPlacement::default() };
             programs.push(("two GPUs and a CPU", how, RandomlyPlacedProgram::new(graph.clone(), how)));
         }
-        RandomPlacements { graph, programs }
+        let at_peers = AtRealPeers::new(&graph, seed, AT_PEERS);
+        RandomPlacements { graph, programs, at_peers }
     }
 
     /// Returns the outcome of each partition. Compares the values of interpreted partitions.
@@ -95,6 +101,7 @@ impl RandomPlacements {
             }
             outcomes.push((*name, outcome));
         }
+        outcomes.extend(self.at_peers.run(graph, inputs, vars));
         outcomes
     }
 }

@@ -36,7 +36,9 @@ impl Drop for DeviceScope {
 /// loop bodies, and to nodes that passes and gradients derive from them: the gradient of an
 /// operation is computed on the device of the operation. A nested scope overrides the fields that
 /// it specifies: `/gpu:1` in `/peer:a` is `/peer:a/gpu:1`. A number counts the devices of one kind,
-/// so `/cpu` in `/gpu:1` is any CPU. Variables are read and assigned on their own device, whatever
+/// so `/cpu` in `/gpu:1` is any CPU. In a session with peers, a number without a peer is of the
+/// process of the session: `/cpu:0` is `/peer:local/cpu:0`, and `/cpu` any CPU of any process.
+/// Variables are read and assigned on their own device, whatever
 /// the scope.
 ///
 /// A scope affects where something runs, never its value. A scope does not extend to functions that

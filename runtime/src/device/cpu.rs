@@ -175,6 +175,12 @@ impl LoadedKernel for Loaded {
         }
         self.enqueue_on_thread(inputs, step, ticket).map(|()| Progress::Later)
     }
+
+    /// Plans for the types of the inputs are made by the calling thread.
+    #[cfg(feature = "peers")]
+    fn is_enqueued_quickly(&self) -> bool {
+        matches!(self.kernel.how, How::Known(_))
+    }
 }
 
 /// The program of a kernel.

@@ -157,6 +157,12 @@ pub(crate) trait LoadedKernel: Debug + Send + Sync {
     /// Starts a run on values of the device. Errors that occur synchronously may be returned
     /// immediately.
     fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress>;
+
+    /// Returns whether [`enqueue`](Self::enqueue) always returns within microseconds.
+    #[cfg(feature = "peers")]
+    fn is_enqueued_quickly(&self) -> bool {
+        false
+    }
 }
 
 /// Returns the error of threads that cannot be started.

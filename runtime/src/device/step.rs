@@ -6,10 +6,14 @@ use crate::spin::spin;
 use anabranch_dsl::Result;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{RunContext, StopFlag};
+use anabranch_dsl::ir::Node;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+#[cfg(feature = "peers")]
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use crate::id::id;
@@ -40,6 +44,10 @@ struct Events {
     queue: VecDeque<Event>,
     /// Whether something else has happened that the next wait must not wait for.
     is_woken: bool,
+    /// Wakes a thread that does other work while it waits.
+    waker: Option<Waker>,
+    /// The threads that sleep until an event.
+    n_asleep: usize,
 }
 
 /// A running step.
@@ -52,6 +60,8 @@ pub(crate) struct Step {
     waiting: Mutex<BTreeMap<Ticket, Vec<DeviceBuffer>>>,
     /// A count that rises with each operation begun, and whether an operation is running.
     n_begun: AtomicU64,
+    /// One more than the node of the operation that was begun last.
+    last: AtomicU32,
     is_busy: AtomicBool,
     /// Whether a wait looks for events for a while before it sleeps.
     spins: bool,
@@ -74,6 +84,7 @@ impl Step {
             stop,
             begin: Instant::now(),
             n_begun: AtomicU64::new(0),
+            last: AtomicU32::new(0),
             is_busy: AtomicBool::new(true),
             spins,
             waiting: Mutex::default(),
@@ -126,8 +137,23 @@ impl Step {
 
     /// Records the completion of work.
     pub(crate) fn complete(&self, event: Event) {
-        self.events().queue.push_back(event);
-        self.more.notify_one();
+        self.happened(|events| events.queue.push_back(event));
+    }
+
+    /// Changes the events, and wakes whoever waits for them.
+    fn happened(&self, change: impl FnOnce(&mut Events)) {
+        let mut events = self.events();
+        change(&mut events);
+        let waker = events.waker.take();
+        // To notify nobody costs a system call.
+        let is_awaited = events.n_asleep > 0;
+        drop(events);
+        if is_awaited {
+            self.more.notify_one();
+        }
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 
     /// Counts an operation.
@@ -135,21 +161,47 @@ impl Step {
         self.n_begun.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Notes the node of the operation that was begun last.
+    pub(crate) fn begun(&self, node: Option<Node>) {
+        if let Some(node) = node {
+            self.last.store(node.index() as u32 + 1, Ordering::Relaxed);
+        }
+    }
+
     /// Sets whether an operation is running. Otherwise the step waits for other processes.
     pub(crate) fn set_busy(&self, is_busy: bool) {
         self.is_busy.store(is_busy, Ordering::Relaxed);
     }
 
-    /// Returns the number of operations begun, and whether an operation is running.
+    /// Returns the number of operations begun, whether an operation is running, and the node of the
+    /// operation that was begun last.
     #[cfg(feature = "peers")]
-    pub(crate) fn progress(&self) -> (u64, bool) {
-        (self.n_begun.load(Ordering::Relaxed), self.is_busy.load(Ordering::Relaxed))
+    pub(crate) fn progress(&self) -> (u64, bool, Option<u32>) {
+        let last = self.last.load(Ordering::Relaxed).checked_sub(1);
+        (self.n_begun.load(Ordering::Relaxed), self.is_busy.load(Ordering::Relaxed), last)
     }
 
     /// Ends the current or the next wait, without an event.
     pub(crate) fn wake(&self) {
-        self.events().is_woken = true;
-        self.more.notify_one();
+        self.happened(|events| events.is_woken = true);
+    }
+
+    /// Returns whether the step has a simulated clock.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.clock.is_some()
+    }
+
+    /// Returns the next event, or `None` if something else has happened, for a thread that does
+    /// other work while it waits. The step must not be simulated.
+    #[cfg(feature = "peers")]
+    pub(crate) fn poll_event(&self, context: &Context<'_>) -> Poll<Option<Event>> {
+        let mut events = self.events();
+        if events.queue.is_empty() && !events.is_woken {
+            events.waker = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        events.is_woken = false;
+        Poll::Ready(events.queue.pop_front())
     }
 
     /// Prints text.
@@ -183,8 +235,11 @@ impl Step {
             spin(|| happened(&self.events()).then_some(()));
         }
         let is_idle = |events: &mut Events| events.queue.is_empty() && !events.is_woken;
-        let wait = self.more.wait_timeout_while(self.events(), at_most, is_idle);
+        let mut events = self.events();
+        events.n_asleep += 1;
+        let wait = self.more.wait_timeout_while(events, at_most, is_idle);
         let mut events = wait.unwrap_or_else(PoisonError::into_inner).0;
+        events.n_asleep -= 1;
         events.is_woken = false;
         events.queue.pop_front()
     }

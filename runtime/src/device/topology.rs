@@ -1,6 +1,6 @@
 //! The devices available to placement: names, rates and links.
 
-use anabranch_dsl::device::{DeviceKind, DeviceName, DevicePattern};
+use anabranch_dsl::device::{DeviceKind, DeviceName, DevicePattern, LOCAL};
 use std::fmt;
 
 /// Index of a device in a session.
@@ -134,6 +134,18 @@ impl Topology {
         Topology::with_gpus(n, 0)
     }
 
+    /// Returns two CPU devices of this process and of each of two peers, for tests.
+    #[cfg(test)]
+    pub(crate) fn with_peers() -> Topology {
+        let device = |peer: Option<&str>, i| {
+            let info = DeviceInfo::cpu(i);
+            DeviceInfo { name: peer.map_or(info.name, |peer| info.name.of_peer(peer).expect("a name")), ..info }
+        };
+        let peers = [None, Some("0"), Some("1")];
+        let devices = peers.into_iter().flat_map(|peer| (0..2).map(move |i| device(peer, i)));
+        Topology::new(devices.collect(), |_, _| LinkSpeed { bandwidth: 0.6e9, latency: 100e-6 })
+    }
+
     /// Returns the topology with `link` between each device and the host.
     #[must_use]
     pub(crate) fn with_host_links(mut self, link: impl Fn(DeviceId) -> LinkSpeed) -> Topology {
@@ -159,6 +171,14 @@ impl Topology {
     /// Returns the link between a device and the host.
     pub(crate) fn host_link(&self, of: DeviceId) -> LinkSpeed {
         self.host_links[of.index()]
+    }
+
+    /// Returns a pattern as it is meant here: with several processes, it is
+    /// [absolute](DevicePattern::absolute).
+    pub(crate) fn absolute(&self, pattern: DevicePattern) -> DevicePattern {
+        let is_local = |device: &DeviceInfo| device.name.peer() == LOCAL;
+        let has_several = self.devices.iter().any(is_local) && !self.devices.iter().all(is_local);
+        if has_several { pattern.absolute() } else { pattern }
     }
 
     /// Returns the devices that match a pattern.

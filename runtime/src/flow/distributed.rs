@@ -6,21 +6,52 @@ use super::remote::{Mailbox, OtherProcesses};
 use super::step_run::StepInputs;
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{Crossing, DeviceBuffer, Executable, StepCx};
-use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result};
+use crate::device::{Crossing, DeviceBuffer, Executable, PrintTo, StepCx};
+use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::ir::VarId;
+use anabranch_dsl::{Graph, HostTensor, Result};
 use std::sync::Arc;
 
 /// A partitioned graph. Its steps are transactions on the variables of a session.
 #[derive(Debug)]
 pub(crate) struct DistributedGraph {
-    driver: Driver,
+    driver: Arc<Driver>,
     /// The other processes that run subgraphs, if there are any.
     others: Option<Arc<dyn OtherProcesses>>,
 }
 
+/// The results of a step that is not committed yet.
+pub(crate) struct CompletedStep {
+    pub(crate) outputs: Vec<HostTensor>,
+    /// The new values of variables.
+    pub(crate) assigned: Vec<(VarId, DeviceBuffer)>,
+}
+
 impl DistributedGraph {
     pub(crate) fn new(driver: Driver, others: Option<Arc<dyn OtherProcesses>>) -> DistributedGraph {
-        DistributedGraph { driver, others }
+        DistributedGraph { driver: Arc::new(driver), others }
+    }
+
+    /// Runs a step.
+    pub(crate) fn run(
+        &self,
+        inputs: StepInputs,
+        print: PrintTo,
+        stop: Arc<StopFlag>,
+        timeline: Option<&mut Timeline>,
+    ) -> Result<CompletedStep> {
+        let others = self.others.as_ref();
+        let begin = others.map(|others| |inputs: &StepInputs, mailbox: &Arc<Mailbox>| others.begin(inputs, mailbox));
+        let begin = begin.as_ref().map(|begin| begin as _);
+        let run = self.driver.begin(inputs, print, stop, begin, timeline.is_some())?;
+        let results = run.run(timeline).map_err(|failure| failure.error)?;
+        if let Some(missing) = results.outputs.iter().position(Option::is_none) {
+            assert!(self.others.is_some(), "the subgraphs compute all outputs");
+            let process = self.driver.process_of_output(missing as u32);
+            return Err(self.driver.violation(process, "an end of the step", &format!("lacks output {missing}")));
+        }
+        let outputs = results.outputs.into_iter().flatten().collect();
+        Ok(CompletedStep { outputs, assigned: results.assigned })
     }
 
     /// Runs a step and commits it.
@@ -32,20 +63,11 @@ impl DistributedGraph {
         timeline: Option<&mut Timeline>,
     ) -> Result<Vec<HostTensor>> {
         let stop = cx.stop.cloned().unwrap_or_default();
-        let values = vars.snapshot(DeviceBuffer::clone);
-        let step_inputs = StepInputs { inputs, var: &|var| values[var.index()].clone() };
-        let begin = self.others.as_ref().map(|others| {
-            let values = &values;
-            move |mailbox: &Arc<Mailbox>| others.begin(inputs, values, mailbox)
-        });
-        let begin = begin.as_ref().map(|begin| begin as _);
-        let results = self.driver.run(step_inputs, cx.print.clone(), stop, begin, timeline).map_err(|f| f.error)?;
-        let outputs: Option<Vec<HostTensor>> = results.outputs.into_iter().collect();
-        let outputs = outputs.ok_or_else(|| {
-            assert!(self.others.is_some(), "the subgraphs compute all outputs");
-            Diagnostic::new("a peer ended a step without one of its outputs").of_kind(ErrorKind::Internal)
-        })?;
-        vars.commit(results.assigned.into_iter().map(|(var, value)| (var.index(), value)));
+        let inputs = inputs.iter().cloned().map(Some).collect();
+        let vars_read = vars.snapshot(|value| Some(value.clone())).into_vec();
+        let inputs = StepInputs { inputs, vars: vars_read };
+        let CompletedStep { outputs, assigned } = self.run(inputs, cx.print.clone(), stop, timeline)?;
+        vars.commit(assigned.into_iter().map(|(var, value)| (var.index(), value)));
         Ok(outputs)
     }
 }

@@ -9,15 +9,14 @@
 //! Other processes may run some of the subgraphs ([`remote`](super::remote)). Each of them has a
 //! driver of the same partition, which drives the executors of its own subgraphs.
 
-use super::executor::Executor;
-use super::remote::{Mailbox, Others, Position, ProcessId, Processes, StepFailure};
-use super::step_run::{OtherSide, StepInputs, StepRun};
 #[cfg(feature = "peers")]
-use super::{FlowOp, Source};
-use super::{KernelId, Partition, SubgraphId};
+use super::Source;
+use super::executor::Executor;
+use super::remote::{Mailbox, Others, Position, ProcessId, Processes};
+use super::step_run::{OtherSide, StepInputs, StepRun};
+use super::{FlowOp, KernelId, Partition, Sink, SubgraphId};
 #[cfg(feature = "peers")]
 use crate::device::DeviceId;
-use crate::device::timeline::Timeline;
 use crate::device::{CompileOptions, Device, DeviceBuffer, LoadedKernel, PrintTo, Step};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, stopped};
@@ -37,12 +36,14 @@ pub(crate) struct Driver {
     pub(super) devices: Vec<Arc<dyn Device>>,
     /// The name of each of these devices for messages, if they mention it.
     pub(super) names: Vec<Option<DeviceName>>,
+    /// The subgraph that computes each output.
+    outputs: Vec<SubgraphId>,
     /// Idle executors of finished steps.
     free: Mutex<Vec<Vec<Option<Executor<DeviceBuffer>>>>>,
 }
 
-/// Begins a step in the other processes. Their messages go to the mailbox.
-pub(crate) type Begin<'a> = &'a dyn Fn(&Arc<Mailbox>) -> Result<Box<dyn Others>>;
+/// Begins a step with these inputs in the other processes. Their messages go to the mailbox.
+pub(crate) type Begin<'a> = &'a dyn Fn(&StepInputs, &Arc<Mailbox>) -> Result<Box<dyn Others>>;
 
 /// The results of a step.
 #[derive(Debug)]
@@ -65,15 +66,32 @@ impl Driver {
         processes: Processes,
         options: CompileOptions,
     ) -> Result<Driver> {
+        Driver::new_unless(graph, partition, devices, processes, options, || false)
+    }
+
+    /// Compiles like [`new`](Self::new), and fails before the next kernel once `is_stopped` holds.
+    pub(crate) fn new_unless(
+        graph: Graph,
+        partition: Partition,
+        devices: &[Arc<dyn Device>],
+        processes: Processes,
+        options: CompileOptions,
+        is_stopped: impl Fn() -> bool,
+    ) -> Result<Driver> {
         let devices: Vec<Arc<dyn Device>> =
             partition.parts.iter().map(|part| devices[part.device.index()].clone()).collect();
         let kernels = partition.parts.iter().zip(&devices).map(|(part, device)| {
             let kernels = part.kernels.iter().filter(|_| processes.is_here(part.device));
-            kernels.map(|k| device.clone().load(k.graph.clone(), options)).collect::<Result<Vec<_>>>()
+            let load = |kernel: &super::KernelGraph| match is_stopped() {
+                true => Err(Diagnostic::new("the program is not needed any more").of_kind(ErrorKind::Cancelled)),
+                false => device.clone().load(kernel.graph.clone(), options),
+            };
+            kernels.map(load).collect::<Result<Vec<_>>>()
         });
         let kernels = kernels.collect::<Result<_>>()?;
         let names = devices.iter().map(|device| device.name()).collect();
-        Ok(Driver { kernels, devices, names, processes, graph, partition, free: Mutex::default() })
+        let outputs = outputs_of(&partition, graph.outputs().len());
+        Ok(Driver { kernels, devices, names, outputs, processes, graph, partition, free: Mutex::default() })
     }
 
     /// Returns the variables that the subgraphs of this process read.
@@ -84,6 +102,25 @@ impl Driver {
             FlowOp::Source(Source::Var(var)) => Some(var),
             _ => None,
         })
+    }
+
+    /// Returns for each edge the place of the first use of its values, between 0 and 1.
+    #[cfg(feature = "peers")]
+    pub(crate) fn first_uses(&self) -> Vec<f32> {
+        self.partition.first_uses()
+    }
+
+    /// Returns the number of inputs of the graph.
+    #[cfg(feature = "peers")]
+    pub(crate) fn n_inputs(&self) -> usize {
+        self.graph.inputs().len()
+    }
+
+    /// Returns whether a step in this process never occupies its thread for more than microseconds
+    /// at a time.
+    #[cfg(feature = "peers")]
+    pub(crate) fn is_quick(&self) -> bool {
+        self.kernels.iter().flatten().all(|kernel| kernel.is_enqueued_quickly())
     }
 
     /// Sets the names of the devices that messages mention. A participant calls its devices by the
@@ -107,14 +144,14 @@ impl Driver {
         self.processes.of(self.partition.parts[part.index()].device)
     }
 
+    /// Returns the process that computes an output.
+    pub(super) fn process_of_output(&self, output: u32) -> ProcessId {
+        self.process_of(self.outputs[output as usize])
+    }
+
     /// Returns whether this process runs a subgraph.
     pub(super) fn is_here(&self, part: SubgraphId) -> bool {
         self.process_of(part) == self.processes.own
-    }
-
-    #[cfg(feature = "testing")]
-    pub(crate) fn partition(&self) -> &Partition {
-        &self.partition
     }
 
     /// Returns a readable list of the operations in a kernel.
@@ -167,25 +204,25 @@ impl Driver {
         self.names[part.index()].map_or_else(|| "a device".to_owned(), |name| name.to_string())
     }
 
-    /// Runs a step without changing any outside state. `stop` cancels the step, and is set at the
-    /// end of a step that fails. If `timeline` is given, it receives the spans of the step.
+    /// Begins a step, which changes no outside state. `stop` cancels the step, and is set at the end
+    /// of a step that fails. `is_timed` says whether the step records a timeline.
     ///
     /// `begin` begins the step in the other processes, if there are any.
-    pub(crate) fn run(
-        &self,
-        inputs: StepInputs<'_>,
+    pub(crate) fn begin(
+        self: &Arc<Driver>,
+        inputs: StepInputs,
         print: PrintTo,
         stop: Arc<StopFlag>,
         begin: Option<Begin<'_>>,
-        timeline: Option<&mut Timeline>,
-    ) -> Result<StepResults, StepFailure> {
+        is_timed: bool,
+    ) -> Result<StepRun> {
         let simulated = self.devices.iter().any(|d| d.is_simulated());
         let step = Step::new(print, stop, simulated, begin.is_some());
         let others = match begin {
             None => None,
             Some(begin) => {
                 let mailbox = Arc::new(Mailbox::new(step.clone()));
-                let others = begin(&mailbox)?;
+                let others = begin(&inputs, &mailbox)?;
                 Some(OtherSide { awaited: others.awaited(), mailbox, others })
             }
         };
@@ -195,42 +232,16 @@ impl Driver {
             parts.map(|part| self.processes.is_here(part.device).then(|| Executor::new(part.clone()))).collect()
         });
         executors.iter_mut().flatten().for_each(Executor::start);
-        let spans = timeline.is_some().then(Vec::new);
-        let mut run = StepRun::new(self, inputs, step, others, executors, spans);
-        let outcome = run.drive().map_err(StepFailure::from);
-        let mut outcome = match run.failure.take() {
-            Some(failure) => Err(StepFailure { position: Some(failure.position.into()), error: failure.error }),
-            None => outcome,
-        };
-        let total = run.step.now();
-        run.end();
-        let mut executors = std::mem::take(&mut run.executors);
-        let is_checked = cfg!(debug_assertions) || run.others.is_some();
-        if is_checked && outcome.is_ok() && executors.iter().flatten().any(|e| e.n_held() > 0) {
-            assert!(run.others.is_some(), "a step leaves nothing behind");
-            outcome = Err(Diagnostic::new("a peer sent a value that the step does not use").into());
-        }
-        let mut assigned = std::mem::take(&mut run.assigned);
-        if let (Ok(()), Some(other)) = (&outcome, &mut run.others) {
-            outcome = other.others.ended().map(|elsewhere| assigned.extend(elsewhere));
-        } else if let Err(failure) = outcome {
-            executors.iter_mut().flatten().for_each(Executor::abandon);
-            outcome = Err(match &mut run.others {
-                Some(other) => other.others.failed(failure),
-                None => failure,
-            });
-        }
+        let spans = is_timed.then(Vec::new);
+        Ok(StepRun::new(self.clone(), inputs, step, others, executors, spans))
+    }
+
+    /// Keeps the executors of a step that has ended.
+    pub(super) fn free(&self, executors: Vec<Option<Executor<DeviceBuffer>>>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {
             free.push(executors);
         }
-        drop(free);
-        outcome?;
-        if let (Some(timeline), Some(mut spans)) = (timeline, run.spans.take()) {
-            spans.sort_by_key(|s| s.begin);
-            *timeline = Timeline { spans, total, simulated };
-        }
-        Ok(StepResults { outputs: std::mem::take(&mut run.outputs), assigned })
     }
 
     /// Returns the error of a process that sent something that no correct process sends.
@@ -295,14 +306,56 @@ impl Driver {
     }
 }
 
+/// Returns the subgraph that computes each of the outputs.
+fn outputs_of(partition: &Partition, n_outputs: usize) -> Vec<SubgraphId> {
+    let mut outputs = vec![SubgraphId(0); n_outputs];
+    for (id, part) in (0..).map(SubgraphId).zip(&partition.parts) {
+        for node in &part.nodes {
+            if let FlowOp::Sink(Sink::Output(output)) = node.op {
+                outputs[output as usize] = id;
+            }
+        }
+    }
+    outputs
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::device::variables::{VarAccess, VarStore};
     use crate::device::{CpuDevice, DeviceId, Executable, OpaqueDevice, StepCx};
     use crate::flow::distributed::DistributedGraph;
+    use crate::flow::executor::DeviceMessage;
+    use crate::flow::remote::Arrival;
+    use crate::flow::remote::StepFailure;
     use crate::place::place_at_random;
     use anabranch_dsl::{AnyVar, HostTensor};
+
+    /// Of two values for another device, the one that is computed first is used last.
+    #[cfg(feature = "peers")]
+    #[test]
+    fn values_know_which_of_them_is_used_first() {
+        let text = "graph @order(%x: f32[]) -> f32[] {
+            %late = exp %x : f32[]
+            %early = sin %x : f32[]
+            %c = cos %early : f32[]
+            %d = abs %c : f32[]
+            %e = add %d, %late : f32[]
+            return %e
+        }";
+        let graph = Graph::parse(text, "order.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let devices = [0, 0, 1, 1, 1].map(DeviceId::from_index).to_vec();
+        let placement = crate::place::Placement::computed_elsewhere(&graph, 2, devices, Vec::new());
+        let options = crate::flow::PartitionOptions { lower_everything: true, ..Default::default() };
+        let placement = placement.unwrap_or_else(|e| panic!("{e}"));
+        let partition = super::super::partition(&graph, &placement, options);
+        let ops = partition.edges.iter().map(|edge| graph.producer(edge.value).map(|node| graph.node(node).op.name()));
+        let mut first_uses: Vec<_> = partition.first_uses().into_iter().zip(ops).collect();
+        first_uses.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let ops: Vec<_> = first_uses.iter().map(|(_, op)| op.unwrap_or("an input")).collect();
+        assert_eq!(ops, ["sin", "exp"], "{first_uses:?}");
+        assert!(first_uses[0].0 < first_uses[1].0 && first_uses[1].0 < 1.0, "{first_uses:?}");
+    }
 
     /// A graph that assigns a variable and asserts that its input is positive, on devices that
     /// report failed assertions by their fences only.
@@ -344,6 +397,71 @@ mod tests {
             assert_eq!((error.kind, value()), (ErrorKind::AssertionFailed, 3.0), "seed {seed}: {error}");
             assert!(step(1.0).is_ok(), "seed {seed}");
             assert_eq!(value(), 4.0, "seed {seed}");
+        }
+    }
+
+    /// Other processes that do nothing but send what a test says.
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Others for Silent {
+        fn send(&self, _: ProcessId, _: SubgraphId, _: SubgraphId, _: DeviceMessage<HostTensor>) -> Result<()> {
+            Ok(())
+        }
+
+        fn awaited(&self) -> Vec<ProcessId> {
+            vec![ProcessId(1), ProcessId(2)]
+        }
+
+        fn ended(&mut self) -> Result<Vec<(VarId, DeviceBuffer)>, StepFailure> {
+            Ok(Vec::new())
+        }
+
+        fn failed(&mut self, failure: StepFailure) -> StepFailure {
+            failure
+        }
+    }
+
+    /// Three processes compute an output each. The outputs of processes 1 and 2 arrive as these
+    /// processes.
+    #[test]
+    fn an_output_must_come_from_the_process_that_computes_it() {
+        let text = "graph @outputs(%x: f32[]) -> (f32[], f32[], f32[]) {
+            %a = neg %x : f32[]
+            %b = exp %x : f32[]
+            %c = abs %x : f32[]
+            return %a, %b, %c
+        }";
+        let graph = Graph::parse(text, "outputs.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let devices: Vec<Arc<dyn Device>> =
+            (0..3).map(|i| Arc::new(CpuDevice::new(DeviceId::from_index(i), None, 1)) as _).collect();
+        let seed = (0..).find(|&seed| {
+            let placement = place_at_random(&graph, 3, seed);
+            (0..3).all(|i| placement.of(graph.producer(graph.outputs()[i]).expect("a node")).index() == i)
+        });
+        let placement = place_at_random(&graph, 3, seed.expect("some seed spreads the nodes"));
+        let partition = super::super::partition(&graph, &placement, Default::default());
+        let processes = Processes::new(ProcessId::CALLER, (0..3).map(ProcessId).collect());
+        let driver = Driver::new(graph, partition, &devices, processes, CompileOptions::default());
+        let driver = Arc::new(driver.unwrap_or_else(|e| panic!("{e}")));
+        let step = |from: [u32; 2]| {
+            let begin = |_: &StepInputs, mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
+                for (index, process) in (1..).zip(from.map(ProcessId)) {
+                    let tensor = HostTensor::scalar(index as f32);
+                    mailbox.push(Arrival::Output { process, index, tensor }, None);
+                }
+                [1, 2].iter().for_each(|&i| mailbox.push(Arrival::Ended { process: ProcessId(i) }, None));
+                Ok(Box::new(Silent))
+            };
+            let inputs = StepInputs { inputs: vec![Some(HostTensor::scalar(1.0f32))], vars: Vec::new() };
+            driver.begin(inputs, Arc::new(|_, _| ()), Arc::default(), Some(&begin), false)?.run(None)
+        };
+        let outputs = step([1, 2]).unwrap_or_else(|e| panic!("{}", e.error)).outputs;
+        assert_eq!(outputs, [-1.0f32, 1.0, 2.0].map(|x| Some(HostTensor::scalar(x))));
+        for from in [[2, 2], [1, 1], [0, 2]] {
+            let error = step(from).expect_err("an output is forged").error;
+            assert_eq!(error.kind, ErrorKind::Internal, "{error}");
+            assert!(error.message.ends_with("sent an output that is none that the step expects from it"), "{error}");
         }
     }
 }

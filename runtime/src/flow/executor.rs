@@ -14,6 +14,8 @@
 //! instances and their rings, so a step allocates nothing for them after warm-up.
 
 mod gate;
+#[cfg(any(test, all(feature = "peers", feature = "testing")))]
+pub(crate) mod hostile;
 
 use super::{
     BlockId, EdgeId, FlowOp, Frame, FrameId, KernelId, LoopId, NodeId, Sink, Source, Subgraph, SubgraphId, Target,
@@ -227,7 +229,7 @@ impl<V: Clone> Executor<V> {
     }
 
     /// Returns the largest number of iteration states allocated for one loop, which windows bound.
-    #[cfg(test)]
+    #[cfg(any(test, all(feature = "peers", feature = "testing")))]
     pub(crate) fn largest_ring(&self) -> usize {
         self.state.instances.iter().map(|i| i.ring.len()).max().unwrap_or(0)
     }
@@ -632,14 +634,26 @@ impl<V: Clone> ExecutorState<V> {
         if running.first == before {
             return;
         }
-        let Some((outer, outer_iteration)) = running.parent else {
+        let (id, parent) = (running.frame, running.parent);
+        let has_ended = parent.is_none() || (running.ended && running.first == running.next);
+        if has_ended {
+            running.constants.fill_with(|| None);
+            let tag = running.tag.clone();
+            self.forget_early(part, id, &tag);
+        } else if frame.n_inner > 0 {
+            for iteration in before..running.first {
+                let tag = self.tag(instance, iteration);
+                self.forget_early(part, id, &tag);
+            }
+        }
+        let running = &mut self.instances[instance.index()];
+        let Some((outer, outer_iteration)) = parent else {
             self.finished = true;
             self.free[0].push(ROOT);
             return;
         };
-        if running.ended && running.first == running.next {
-            running.constants.fill_with(|| None);
-            self.free[running.frame.index()].push(instance);
+        if has_ended {
+            self.free[id.index()].push(instance);
             let node = frame.begun_by.expect("a loop is begun by a node");
             self.state(outer, outer_iteration).inner[frame.position as usize] = None;
             return self.complete(part, Ready { instance: outer, iteration: outer_iteration, node });
@@ -654,6 +668,16 @@ impl<V: Clone> ExecutorState<V> {
             self.actions.push_back(Action::Send { to: leader, message });
         }
         self.begin_next(part, instance);
+    }
+
+    /// Drops the values that arrived for iterations of a frame, or of frames in it, that will never
+    /// begin, since `tag` is over. Only another process that lies sends such values.
+    fn forget_early(&mut self, part: &Subgraph, frame: FrameId, tag: &[u64]) {
+        for (i, early) in self.early.iter_mut().enumerate().skip(frame.index()) {
+            if !early.is_empty() && part.is_within(FrameId(i as u32), frame) {
+                early.retain(|of, _| !of.starts_with(tag));
+            }
+        }
     }
 
     /// Returns the running instance of a frame in the iterations given by `tag`.

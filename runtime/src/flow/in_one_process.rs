@@ -26,25 +26,28 @@ impl ThreadCluster {
     }
 
     fn deliver(&self, process: ProcessId, arrival: Arrival) {
-        self.inbox(process).push(arrival);
+        self.inbox(process).push(arrival, None);
     }
 
     /// Runs a participant and reports its end.
-    fn participate(self: &Arc<Self>, process: ProcessId, driver: &Driver, vars: &[DeviceBuffer]) {
+    fn participate(self: &Arc<Self>, process: ProcessId, driver: &Arc<Driver>, vars: &[DeviceBuffer]) {
         let this = self.clone();
         let print: PrintTo = Arc::new(move |stream, text: &str| {
             this.deliver(ProcessId::CALLER, Arrival::Print { stream, text: text.to_owned() });
         });
-        let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
+        let begin = |_: &StepInputs, mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
             self.inbox(process).open(mailbox);
             Ok(Box::new(ProcessView { own: process, cluster: self.clone() }))
         };
-        let inputs = StepInputs { inputs: &[], var: &|var| vars[var.index()].clone() };
-        let end = match driver.run(inputs, print, self.stops[process.0 as usize].clone(), Some(&begin), None) {
+        let inputs = vec![None; driver.graph.inputs().len()];
+        let inputs = StepInputs { inputs, vars: vars.iter().cloned().map(Some).collect() };
+        let stop = self.stops[process.0 as usize].clone();
+        let run = driver.begin(inputs, print, stop, Some(&begin), false);
+        let end = match run.map_err(StepFailure::from).and_then(|run| run.run(None)) {
             Ok(StepResults { outputs, assigned }) => {
                 for (index, tensor) in (0..).zip(outputs) {
                     if let Some(tensor) = tensor {
-                        self.deliver(ProcessId::CALLER, Arrival::Output { index, tensor });
+                        self.deliver(ProcessId::CALLER, Arrival::Output { process, index, tensor });
                     }
                 }
                 self.assigned.lock().unwrap_or_else(PoisonError::into_inner).extend(assigned);
@@ -64,8 +67,15 @@ struct ProcessView {
 }
 
 impl Others for ProcessView {
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()> {
         self.cluster.deliver(process, Arrival::Message { process: self.own, from, to, message });
+        Ok(())
     }
 
     fn awaited(&self) -> Vec<ProcessId> {
@@ -92,7 +102,7 @@ impl Others for ProcessView {
 /// Runs a step of a program whose first driver is the caller's and whose other drivers are those of
 /// participants.
 pub(super) fn run(
-    drivers: &[Driver],
+    drivers: &[Arc<Driver>],
     inputs: &[HostTensor],
     vars: &[DeviceBuffer],
     print: PrintTo,
@@ -103,7 +113,7 @@ pub(super) fn run(
         assigned: Mutex::default(),
     });
     std::thread::scope(|scope| {
-        let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
+        let begin = |_: &StepInputs, mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
             cluster.inbox(ProcessId::CALLER).open(mailbox);
             for (process, driver) in (0..).map(ProcessId).zip(drivers).skip(1) {
                 let cluster = cluster.clone();
@@ -118,7 +128,8 @@ pub(super) fn run(
             }
             Ok(Box::new(ProcessView { own: ProcessId::CALLER, cluster: cluster.clone() }))
         };
-        let step_inputs = StepInputs { inputs, var: &|var| vars[var.index()].clone() };
-        drivers[0].run(step_inputs, print, cluster.stops[0].clone(), Some(&begin), None)
+        let inputs = inputs.iter().cloned().map(Some).collect();
+        let inputs = StepInputs { inputs, vars: vars.iter().cloned().map(Some).collect() };
+        drivers[0].begin(inputs, print, cluster.stops[0].clone(), Some(&begin), false)?.run(None)
     })
 }

@@ -239,6 +239,17 @@ pub(crate) struct Subgraph {
     pub(crate) receivers: HashMap<EdgeId, NodeId>,
 }
 
+impl Subgraph {
+    /// Returns whether a frame is another one, or inside of it.
+    fn is_within(&self, mut frame: FrameId, outer: FrameId) -> bool {
+        while frame != outer {
+            let Some(parent) = self.frames[frame.index()].parent else { return false };
+            frame = parent;
+        }
+        true
+    }
+}
+
 /// A graph that a device compiles and runs as a unit.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelGraph {
@@ -272,4 +283,27 @@ pub(crate) struct Partition {
     pub(crate) parts: Vec<Arc<Subgraph>>,
     pub(crate) edges: Vec<Edge>,
     pub(crate) loops: Vec<LoopInfo>,
+}
+
+impl Partition {
+    /// Returns for each edge the place of the first use of its values among the nodes of the
+    /// receiving subgraph, between 0 and 1.
+    #[cfg(feature = "peers")]
+    pub(crate) fn first_uses(&self) -> Vec<f32> {
+        let of = |(edge, to): (u32, SubgraphId)| {
+            let part = &self.parts[to.index()];
+            part.receivers.get(&EdgeId(edge)).map_or(1.0, |&receiver| part.first_use(receiver))
+        };
+        (0..).zip(self.edges.iter().map(|edge| edge.to)).map(of).collect()
+    }
+}
+
+impl Subgraph {
+    /// Returns the place of the first use of the value of a node, between 0 and 1. Nodes of a block
+    /// come in the order of a sequential run.
+    #[cfg(feature = "peers")]
+    pub(crate) fn first_use(&self, node: NodeId) -> f32 {
+        let users = self.nodes[node.index()].users.iter().flatten().map(|user| user.node.index());
+        users.min().map_or(1.0, |first| first as f32 / self.nodes.len() as f32)
+    }
 }

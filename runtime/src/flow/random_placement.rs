@@ -4,11 +4,13 @@ use crate::device::{
     CompileOptions, CpuDevice, Device, DeviceBuffer, DeviceId, OpaqueDevice, SimulatedDevice, Support,
 };
 use crate::flow;
+#[cfg(feature = "peers")]
+use crate::flow::distributed::{CompletedStep, DistributedGraph};
 use crate::flow::driver::Driver;
 use crate::flow::in_one_process;
 use crate::flow::remote::{ProcessId, Processes};
 use crate::flow::step_run::StepInputs;
-use crate::place::place_at_random_where;
+use crate::place::{Placement, place_at_random_where};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Graph, HostTensor, Result};
@@ -58,6 +60,18 @@ impl RandomPlacement {
     #[cfg(feature = "gpu")]
     pub const MAX_GPUS: u32 = 2;
 
+    pub(crate) fn partition_options(&self) -> flow::PartitionOptions {
+        flow::PartitionOptions {
+            lower_everything: self.lower_everything,
+            lower_control: self.simulated,
+            parallel_iterations: self.parallel_iterations,
+        }
+    }
+
+    pub(crate) fn compile_options(&self) -> CompileOptions {
+        CompileOptions { interpreted: self.interpreted, ..CompileOptions::default() }
+    }
+
     fn has_gpu(&self) -> bool {
         #[cfg(feature = "gpu")]
         return self.gpus > 0 && !self.simulated;
@@ -83,7 +97,8 @@ impl Default for RandomPlacement {
     }
 }
 
-/// A graph that runs on several devices of this process, each node on a randomly chosen one.
+/// A graph that runs on several devices, of this process or of a session with peers, each node on a
+/// randomly chosen one.
 ///
 /// For tests: results must be the same for every placement.
 ///
@@ -104,10 +119,18 @@ impl Default for RandomPlacement {
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 pub struct RandomlyPlacedProgram {
-    /// The driver of each process.
-    drivers: Vec<Driver>,
+    processes: RunningProcesses,
     /// The home of each variable.
     homes: Vec<Arc<dyn Device>>,
+}
+
+/// The processes that run a program.
+enum RunningProcesses {
+    /// A driver for each, on a thread of this process.
+    Simulated(Vec<Arc<Driver>>),
+    /// This process and peers.
+    #[cfg(feature = "peers")]
+    Real(Box<DistributedGraph>),
 }
 
 /// Returns the GPUs of this process.
@@ -131,7 +154,7 @@ fn shared_gpus() -> &'static [Arc<dyn Device>] {
 
 impl fmt::Debug for RandomlyPlacedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RandomlyPlacedProgram").field("partition", self.drivers[0].partition()).finish_non_exhaustive()
+        f.debug_struct("RandomlyPlacedProgram").field("n_vars", &self.homes.len()).finish_non_exhaustive()
     }
 }
 
@@ -162,22 +185,29 @@ impl RandomlyPlacedProgram {
             false => true,
         };
         let placement = place_at_random_where(&graph, n, how.seed, supports);
-        let options = flow::PartitionOptions {
-            lower_everything: how.lower_everything,
-            lower_control: how.simulated,
-            parallel_iterations: how.parallel_iterations,
-        };
-        let partition = flow::partition(&graph, &placement, options);
-        let options = CompileOptions { interpreted: how.interpreted, ..CompileOptions::default() };
-        let vars = (0..graph.vars.len()).map(VarId::from_index);
-        let homes = vars.map(|var| devices[placement.of_var(var).index()].clone()).collect();
+        let partition = flow::partition(&graph, &placement, how.partition_options());
+        let options = how.compile_options();
+        let homes = homes(&graph, &placement, &devices);
         let n_processes = if how.simulated { 1 } else { how.processes.max(1) };
         let process_of = (0..how.devices).map(|device| ProcessId(device % n_processes)).collect::<Vec<_>>();
         let driver = |process| {
             let processes = Processes::new(ProcessId(process), process_of.clone());
-            Driver::new(graph.clone(), partition.clone(), &devices, processes, options)
+            Driver::new(graph.clone(), partition.clone(), &devices, processes, options).map(Arc::new)
         };
-        Ok(RandomlyPlacedProgram { drivers: (0..n_processes).map(driver).collect::<Result<_>>()?, homes })
+        let drivers = (0..n_processes).map(driver).collect::<Result<_>>()?;
+        Ok(RandomlyPlacedProgram { processes: RunningProcesses::Simulated(drivers), homes })
+    }
+
+    /// Returns a program that was placed and compiled for this process and peers.
+    #[cfg(feature = "peers")]
+    pub(crate) fn at_peers(
+        program: DistributedGraph,
+        graph: &Graph,
+        placement: &Placement,
+        devices: &[Arc<dyn Device>],
+    ) -> RandomlyPlacedProgram {
+        let processes = RunningProcesses::Real(Box::new(program));
+        RandomlyPlacedProgram { processes, homes: homes(graph, placement, devices) }
     }
 
     /// Runs the graph; see [`Program::run`](crate::Program::run).
@@ -185,15 +215,39 @@ impl RandomlyPlacedProgram {
         let print = Arc::new(|stream: Stream, text: &str| stream.write(text));
         let stored = self.homes.iter().zip(&*vars).map(|(home, value)| home.store(value.clone()));
         let values: Vec<DeviceBuffer> = stored.collect::<Result<_>>()?;
-        let step_inputs = StepInputs { inputs, var: &|var| values[var.index()].clone() };
-        let results = match &self.drivers[..] {
-            [driver] => driver.run(step_inputs, print, Arc::default(), None, None),
-            drivers => in_one_process::run(drivers, inputs, &values, print),
+        let step_inputs = || StepInputs {
+            inputs: inputs.iter().cloned().map(Some).collect(),
+            vars: values.iter().cloned().map(Some).collect(),
+        };
+        let results = match &self.processes {
+            #[cfg(feature = "peers")]
+            RunningProcesses::Real(distributed) => {
+                let step = distributed.run(step_inputs(), print, Arc::default(), None)?;
+                let CompletedStep { outputs, assigned } = step;
+                self.fetch(assigned, vars)?;
+                return Ok(outputs);
+            }
+            RunningProcesses::Simulated(drivers) => match &drivers[..] {
+                [driver] => driver.begin(step_inputs(), print, Arc::default(), None, false)?.run(None),
+                drivers => in_one_process::run(drivers, inputs, &values, print),
+            },
         };
         let results = results.map_err(|failure| failure.error)?;
-        for (var, value) in results.assigned {
-            vars[var.index()] = self.homes[var.index()].fetch(value)?;
-        }
+        self.fetch(results.assigned, vars)?;
         Ok(results.outputs.into_iter().map(|output| output.expect("the subgraphs compute all outputs")).collect())
     }
+
+    /// Replaces the variables that a step has assigned.
+    fn fetch(&self, assigned: Vec<(VarId, DeviceBuffer)>, vars: &mut [HostTensor]) -> Result<()> {
+        for (var, value) in assigned {
+            vars[var.index()] = self.homes[var.index()].fetch(value)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns the device of each variable.
+fn homes(graph: &Graph, placement: &Placement, devices: &[Arc<dyn Device>]) -> Vec<Arc<dyn Device>> {
+    let vars = (0..graph.vars.len()).map(VarId::from_index);
+    vars.map(|var| devices[placement.of_var(var).index()].clone()).collect()
 }

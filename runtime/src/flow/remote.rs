@@ -13,18 +13,23 @@
 //!   its devices are complete, or when it has failed. The caller commits when all participants have
 //!   ended without a failure.
 //! - R4. A mailbox is bound to one step. Whatever arrives after the step is dropped.
+//! - R5. What waits in a mailbox counts as held until the step takes it. So a step that is busy,
+//!   and a process that sends more than it may, do not fill the memory.
 //!
 //! This module must not know sockets, addresses or encodings.
 
 use super::executor::DeviceMessage;
+use super::step_run::StepInputs;
 use super::{Edge, Partition, SubgraphId};
-use crate::device::{DeviceBuffer, DeviceId, Step};
+use crate::byte_gauge::HeldBytes;
+use crate::device::{DeviceBuffer, DeviceId, Event, Step};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, HostTensor, Result};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// The position of a node in a sequential run: the index in its region of each enclosing node,
 /// outermost first, with the iteration and the region entered, and then its own index. Positions
@@ -92,8 +97,8 @@ pub(crate) enum Arrival {
     Message { process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor> },
     /// At a participant: an input of the graph.
     Input { index: u32, tensor: HostTensor },
-    /// At the caller: an output of the graph.
-    Output { index: u32, tensor: HostTensor },
+    /// At the caller: an output of the graph that `process` has computed.
+    Output { process: ProcessId, index: u32, tensor: HostTensor },
     /// At the caller: text that a participant printed.
     Print { stream: Stream, text: String },
     /// At the caller: a participant has ended, and all of its outputs have arrived.
@@ -107,7 +112,7 @@ pub(crate) enum Arrival {
 /// The receiver of a step.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    arrivals: Mutex<VecDeque<Arrival>>,
+    arrivals: Mutex<VecDeque<(Arrival, Option<HeldBytes>)>>,
     step: Arc<Step>,
 }
 
@@ -116,13 +121,13 @@ impl Mailbox {
         Mailbox { arrivals: Mutex::default(), step }
     }
 
-    fn arrivals(&self) -> MutexGuard<'_, VecDeque<Arrival>> {
+    fn arrivals(&self) -> MutexGuard<'_, VecDeque<(Arrival, Option<HeldBytes>)>> {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an arrival, from any thread.
-    pub(crate) fn push(&self, arrival: Arrival) {
-        self.arrivals().push_back(arrival);
+    /// Adds an arrival, from any thread. Its bytes are held until the step takes it.
+    pub(crate) fn push(&self, arrival: Arrival, held: Option<HeldBytes>) {
+        self.arrivals().push_back((arrival, held));
         self.step.wake();
     }
 
@@ -134,7 +139,7 @@ impl Mailbox {
 
     /// Returns the next arrival.
     pub(crate) fn pop(&self) -> Option<Arrival> {
-        self.arrivals().pop_front()
+        self.arrivals().pop_front().map(|(arrival, _)| arrival)
     }
 
     /// Returns the step.
@@ -147,7 +152,7 @@ impl Mailbox {
 #[derive(Debug)]
 pub(crate) enum StepInbox {
     /// The step has not begun here.
-    Closed(Vec<Arrival>),
+    Closed(Vec<(Arrival, Option<HeldBytes>)>),
     Open(Arc<Mailbox>),
 }
 
@@ -158,10 +163,10 @@ impl Default for StepInbox {
 }
 
 impl StepInbox {
-    pub(crate) fn push(&mut self, arrival: Arrival) {
+    pub(crate) fn push(&mut self, arrival: Arrival, held: Option<HeldBytes>) {
         match self {
-            StepInbox::Closed(waiting) => waiting.push(arrival),
-            StepInbox::Open(mailbox) => mailbox.push(arrival),
+            StepInbox::Closed(waiting) => waiting.push((arrival, held)),
+            StepInbox::Open(mailbox) => mailbox.push(arrival, held),
         }
     }
 
@@ -178,14 +183,34 @@ impl StepInbox {
     pub(crate) fn open(&mut self, mailbox: &Arc<Mailbox>) {
         let before = std::mem::replace(self, StepInbox::Open(mailbox.clone()));
         let StepInbox::Closed(waiting) = before else { panic!("a process begins a step once") };
-        waiting.into_iter().for_each(|arrival| mailbox.push(arrival));
+        waiting.into_iter().for_each(|(arrival, held)| mailbox.push(arrival, held));
     }
 }
 
 /// The other processes of a running step. It is dropped at the end of the step.
 pub(crate) trait Others: Debug + Send {
     /// Sends a message from a subgraph of this process to a subgraph of another process.
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>);
+    ///
+    /// # Errors
+    /// Fails if a value is too large to be sent, or too many bytes wait to be sent.
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()>;
+
+    /// Returns whether messages can be sent without too many of them waiting.
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Waits for the next event of the step for at most the given time. Returns early if something
+    /// has arrived.
+    fn wait(&self, step: &Step, at_most: Duration) -> Option<Event> {
+        step.wait(at_most)
+    }
 
     /// Returns the participants whose end this process awaits: all for the caller, none for a
     /// participant.
@@ -206,7 +231,7 @@ pub(crate) trait Others: Debug + Send {
 /// The other processes that run subgraphs of a program, as the caller sees them.
 pub(crate) trait OtherProcesses: Debug + Send + Sync {
     /// Begins a step in all other processes. Their messages go to the mailbox.
-    fn begin(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>>;
+    fn begin(&self, inputs: &StepInputs, mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>>;
 }
 
 /// Checks the parts of a message that do not depend on the progress of the step.

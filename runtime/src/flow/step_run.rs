@@ -1,24 +1,25 @@
 //! A running step: what the driver does with the actions of executors, the events of devices and
 //! the arrivals from other processes.
 
-use super::driver::Driver;
+use super::driver::{Driver, StepResults};
 use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
 use super::remote::{Arrival, Mailbox, Others, Position, ProcessId, StepFailure, check_message};
 use super::{EdgeId, KernelId, Sink, Source, SubgraphId};
-use crate::device::timeline::Span;
+use crate::device::timeline::{Span, Timeline};
 use crate::device::{DeviceBuffer, Event, Progress, Step, Ticket};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The inputs and variables that a step reads.
-#[derive(Clone, Copy)]
-pub(crate) struct StepInputs<'a> {
+/// The inputs and variables that a step reads, by number.
+#[derive(Debug)]
+pub(crate) struct StepInputs {
     /// The inputs of the graph. A participant has none at first: they arrive.
-    pub(crate) inputs: &'a [HostTensor],
-    /// Returns the value of a variable on a device of this process.
-    pub(crate) var: &'a dyn Fn(VarId) -> DeviceBuffer,
+    pub(crate) inputs: Vec<Option<HostTensor>>,
+    /// The values of the variables. A participant has those that its subgraphs read.
+    pub(crate) vars: Vec<Option<DeviceBuffer>>,
 }
 
 /// The other processes of a step.
@@ -93,31 +94,53 @@ const PATIENCE: Duration = Duration::from_millis(2);
 /// before the failed one may never end, or wait for a thread that is busy.
 const FAILURE_PATIENCE: Duration = Duration::from_millis(100);
 
+/// What a round of a step has come to.
+enum Round {
+    /// All is done.
+    Ended,
+    /// Something happened, so there may be more to do.
+    Active,
+    /// The step waits for its devices or for other processes.
+    Idle,
+}
+
+/// What has become of a step that ran without waiting.
+#[cfg(feature = "peers")]
+#[derive(Debug)]
+pub(crate) enum Progressed {
+    Ended(Result<StepResults, StepFailure>),
+    /// The step waits for an arrival, and for nothing else.
+    Waiting(StepRun),
+    /// The step has more to do, or waits for its devices. [`StepRun::run`] goes on with it.
+    Working(StepRun),
+}
+
 /// A running step.
-pub(super) struct StepRun<'a> {
-    driver: &'a Driver,
-    inputs: StepInputs<'a>,
-    /// At a participant: the inputs of the graph that have arrived.
-    arrived: Vec<Option<HostTensor>>,
+///
+/// A step runs on the threads that call [`run`](Self::run) or [`advance`](Self::advance), one at a
+/// time.
+pub(crate) struct StepRun {
+    driver: Arc<Driver>,
+    inputs: StepInputs,
     /// The loads of inputs that have not arrived.
     loads: Vec<(u32, SubgraphId, TaskId)>,
-    pub(super) step: Arc<Step>,
-    pub(super) others: Option<OtherSide>,
+    step: Arc<Step>,
+    others: Option<OtherSide>,
     /// The executors of the subgraphs of this process.
-    pub(super) executors: Vec<Option<Executor<DeviceBuffer>>>,
+    executors: Vec<Option<Executor<DeviceBuffer>>>,
     pending: Pending,
     /// Empty vectors for reuse.
     spare: Vec<Vec<DeviceBuffer>>,
-    pub(super) outputs: Vec<Option<HostTensor>>,
-    pub(super) assigned: Vec<(VarId, DeviceBuffer)>,
+    outputs: Vec<Option<HostTensor>>,
+    assigned: Vec<(VarId, DeviceBuffer)>,
     /// Whether the fences of the devices were requested.
     is_fenced: bool,
     /// The node that ran last.
     last: Option<Node>,
     /// Of the failures found so far, the one that a sequential run finds first.
-    pub(super) failure: Option<Failure>,
+    failure: Option<Failure>,
     /// The recorded spans, if a timeline was requested.
-    pub(super) spans: Option<Vec<Span>>,
+    spans: Option<Vec<Span>>,
 }
 
 /// The pending operations by ticket.
@@ -152,26 +175,26 @@ impl Pending {
     }
 }
 
-impl<'a> StepRun<'a> {
+impl StepRun {
     pub(super) fn new(
-        driver: &'a Driver,
-        inputs: StepInputs<'a>,
+        driver: Arc<Driver>,
+        inputs: StepInputs,
         step: Arc<Step>,
         others: Option<OtherSide>,
         executors: Vec<Option<Executor<DeviceBuffer>>>,
         spans: Option<Vec<Span>>,
-    ) -> StepRun<'a> {
+    ) -> StepRun {
+        let outputs = vec![None; driver.graph.outputs().len()];
         StepRun {
             driver,
             inputs,
-            arrived: Vec::new(),
             loads: Vec::new(),
             step,
             others,
             executors,
             pending: Pending::default(),
             spare: Vec::new(),
-            outputs: vec![None; driver.graph.outputs().len()],
+            outputs,
             assigned: Vec::new(),
             is_fenced: false,
             last: None,
@@ -188,49 +211,45 @@ impl<'a> StepRun<'a> {
         self.executors[part.index()].as_ref().expect("the subgraph is in this process").tag_of(task)
     }
 
-    /// Runs the step to its end, or to a failure.
-    pub(super) fn drive(&mut self) -> Result<()> {
+    /// Runs the step to its end, and waits where it has to. If `timeline` is given, it receives the
+    /// spans of the step.
+    pub(crate) fn run(mut self, timeline: Option<&mut Timeline>) -> Result<StepResults, StepFailure> {
+        let outcome = self.drive();
+        self.finish(outcome, timeline)
+    }
+
+    /// Runs the step without waiting, for about the given time at most.
+    #[cfg(feature = "peers")]
+    pub(crate) fn advance(mut self, at_most: Duration) -> Progressed {
+        let start = Instant::now();
         loop {
-            let mut idle = true;
-            for part in 0..self.executors.len() {
-                for _ in 0..TURN {
-                    let Some(executor) = &mut self.executors[part] else { break };
-                    let Some(action) = executor.poll() else { break };
-                    idle = false;
-                    self.step.progressed();
-                    self.check_stop()?;
-                    if let Action::Run { task, kernel, .. } = action
-                        && !self.is_before_failure(SubgraphId(part as u32), task, kernel)
-                    {
-                        continue;
-                    }
-                    self.act(SubgraphId(part as u32), action)?;
+            if !self.has_room() {
+                return Progressed::Working(self);
+            }
+            match self.check_stop().and_then(|()| self.round()) {
+                Err(error) => return Progressed::Ended(self.finish(Err(error), None)),
+                Ok(Round::Ended) => return Progressed::Ended(self.finish(Ok(()), None)),
+                Ok(Round::Active) if start.elapsed() < at_most => {}
+                // A failed step looks for other failures for some time.
+                Ok(Round::Idle) if self.pending.len() == 0 && self.failure.is_none() => {
+                    self.step.set_busy(false);
+                    return Progressed::Waiting(self);
+                }
+                Ok(_) => return Progressed::Working(self),
+            }
+        }
+    }
+
+    /// Runs the step to its end, or to a failure.
+    fn drive(&mut self) -> Result<()> {
+        loop {
+            if self.has_room() {
+                match self.round()? {
+                    Round::Ended => return Ok(()),
+                    Round::Active => continue,
+                    Round::Idle => {}
                 }
             }
-            while let Some(event) = self.step.event() {
-                idle = false;
-                self.happened(event)?;
-            }
-            while let Some(arrival) = self.others.as_ref().and_then(|other| other.mailbox.pop()) {
-                idle = false;
-                self.arrived(arrival)?;
-            }
-            if self.has_failed(idle) {
-                return Ok(());
-            }
-            if !idle {
-                continue;
-            }
-            if self.pending.len() == 0 && self.executors.iter().flatten().all(Executor::is_finished) {
-                if !self.is_fenced {
-                    self.fence()?;
-                    continue;
-                }
-                if self.others.as_ref().is_none_or(|other| other.awaited.is_empty()) {
-                    return Ok(());
-                }
-            }
-            assert!(self.pending.len() > 0 || self.others.is_some(), "a step is stuck\n{}", self.driver.graph);
             // The step waits for the running kernel, so a stop is reported there.
             let running = self.pending.work.iter().flatten().find_map(|work| match *work {
                 PendingOp::Run { part, kernel, .. } => self.driver.last_node(part, kernel),
@@ -238,12 +257,99 @@ impl<'a> StepRun<'a> {
             });
             self.last = running.or(self.last);
             self.step.set_busy(self.pending.len() > 0);
-            if let Some(event) = self.step.wait(PATIENCE) {
+            let event = match &self.others {
+                Some(other) => other.others.wait(&self.step, PATIENCE),
+                None => self.step.wait(PATIENCE),
+            };
+            if let Some(event) = event {
                 self.happened(event)?;
             }
             self.step.set_busy(true);
             self.check_stop()?;
         }
+    }
+
+    /// Returns whether the step can send more messages to other processes.
+    fn has_room(&self) -> bool {
+        self.others.as_ref().is_none_or(|other| other.others.has_room())
+    }
+
+    /// Does what can be done without waiting, a bounded part of it.
+    fn round(&mut self) -> Result<Round> {
+        let mut idle = true;
+        for part in 0..self.executors.len() {
+            for _ in 0..TURN {
+                let Some(executor) = &mut self.executors[part] else { break };
+                let Some(action) = executor.poll() else { break };
+                idle = false;
+                self.step.progressed();
+                self.check_stop()?;
+                if let Action::Run { task, kernel, .. } = action
+                    && !self.is_before_failure(SubgraphId(part as u32), task, kernel)
+                {
+                    continue;
+                }
+                self.act(SubgraphId(part as u32), action)?;
+            }
+        }
+        while let Some(event) = self.step.event() {
+            idle = false;
+            self.happened(event)?;
+        }
+        while let Some(arrival) = self.others.as_ref().and_then(|other| other.mailbox.pop()) {
+            idle = false;
+            self.arrived(arrival)?;
+        }
+        if self.has_failed(idle) {
+            return Ok(Round::Ended);
+        }
+        if !idle {
+            return Ok(Round::Active);
+        }
+        if self.pending.len() == 0 && self.executors.iter().flatten().all(Executor::is_finished) {
+            if !self.is_fenced {
+                self.fence()?;
+                return Ok(Round::Active);
+            }
+            if self.others.as_ref().is_none_or(|other| other.awaited.is_empty()) {
+                return Ok(Round::Ended);
+            }
+        }
+        assert!(self.pending.len() > 0 || self.others.is_some(), "a step is stuck\n{}", self.driver.graph);
+        Ok(Round::Idle)
+    }
+
+    /// Ends the step, here and in the other processes, and returns its results.
+    fn finish(mut self, outcome: Result<()>, timeline: Option<&mut Timeline>) -> Result<StepResults, StepFailure> {
+        let mut outcome = match self.failure.take() {
+            Some(failure) => Err(StepFailure { position: Some(failure.position.into()), error: failure.error }),
+            None => outcome.map_err(StepFailure::from),
+        };
+        let total = self.step.now();
+        self.end();
+        let mut executors = std::mem::take(&mut self.executors);
+        let is_checked = cfg!(debug_assertions) || self.others.is_some();
+        if is_checked && outcome.is_ok() && executors.iter().flatten().any(|e| e.n_held() > 0) {
+            assert!(self.others.is_some(), "a step leaves nothing behind");
+            outcome = Err(Diagnostic::new("a peer sent a value that the step does not use").into());
+        }
+        let mut assigned = std::mem::take(&mut self.assigned);
+        if let (Ok(()), Some(other)) = (&outcome, &mut self.others) {
+            outcome = other.others.ended().map(|elsewhere| assigned.extend(elsewhere));
+        } else if let Err(failure) = outcome {
+            executors.iter_mut().flatten().for_each(Executor::abandon);
+            outcome = Err(match &mut self.others {
+                Some(other) => other.others.failed(failure),
+                None => failure,
+            });
+        }
+        self.driver.free(executors);
+        outcome?;
+        if let (Some(timeline), Some(mut spans)) = (timeline, self.spans.take()) {
+            spans.sort_by_key(|s| s.begin);
+            *timeline = Timeline { spans, total, simulated: self.step.is_simulated() };
+        }
+        Ok(StepResults { outputs: std::mem::take(&mut self.outputs), assigned })
     }
 
     /// Fails if the call is to stop.
@@ -255,7 +361,7 @@ impl<'a> StepRun<'a> {
     /// Handles the failure of a kernel: kernels that a sequential run would have run before still
     /// run for a while, since one of them may fail, too. Returns the error if the call was stopped.
     fn failed(&mut self, part: SubgraphId, task: TaskId, kernel: KernelId, error: Diagnostic) -> Result<()> {
-        let driver = self.driver;
+        let driver = self.driver.clone();
         let error = driver.kernel_error(part, kernel, error);
         if error.kind.is_stop() {
             return Err(error);
@@ -304,7 +410,7 @@ impl<'a> StepRun<'a> {
     }
 
     /// Stops all pending operations and waits until their memory is released.
-    pub(super) fn end(&mut self) {
+    fn end(&mut self) {
         if self.pending.len() > 0 {
             self.step.stop.stop(ErrorKind::Cancelled);
             for ticket in self.step.withdraw() {
@@ -335,7 +441,7 @@ impl<'a> StepRun<'a> {
 
     /// Submits an action of an executor to its device.
     fn act(&mut self, part: SubgraphId, action: Action<DeviceBuffer>) -> Result<()> {
-        let (driver, device) = (self.driver, self.driver.device(part));
+        let (driver, device) = (&*self.driver, self.driver.device(part));
         let ticket = self.pending.ticket();
         let begin = self.spans.as_ref().map(|_| self.step.now());
         let mut vector = |value: Option<DeviceBuffer>| {
@@ -347,19 +453,22 @@ impl<'a> StepRun<'a> {
             Action::Load { task, source } => {
                 let progress = match source {
                     Source::Input(i) => {
-                        let given = self.inputs.inputs.get(i as usize);
-                        let Some(input) = given.or_else(|| self.arrived.get(i as usize)?.as_ref()) else {
+                        let Some(input) = &self.inputs.inputs[i as usize] else {
                             self.loads.push((i, part, task));
                             return Ok(());
                         };
                         device.upload(vector(Some(DeviceBuffer::from_host(input.clone()))), &self.step, ticket)
                     }
-                    Source::Var(var) => Progress::Complete(vector(Some((self.inputs.var)(var)))),
+                    Source::Var(var) => {
+                        let value = self.inputs.vars[var.index()].clone();
+                        Progress::Complete(vector(Some(value.expect("a step has the variables that it reads"))))
+                    }
                 };
                 (PendingOp::Load { part, task }, progress)
             }
             Action::Run { task, kernel, inputs } => {
                 self.last = driver.last_node(part, kernel);
+                self.step.begun(self.last);
                 let loaded = &driver.kernels[part.index()][kernel.index()];
                 match loaded.enqueue(inputs, &self.step, ticket) {
                     Ok(progress) => (PendingOp::Run { part, task, kernel }, progress),
@@ -374,8 +483,7 @@ impl<'a> StepRun<'a> {
                 (PendingOp::SendAway { from: part, to, edge, tag }, progress)
             }
             Action::Send { to, message: DeviceMessage::Credit { of, tag, finished } } if !driver.is_here(to) => {
-                self.send_away(part, to, DeviceMessage::Credit { of, tag, finished });
-                return Ok(());
+                return self.send_away(part, to, DeviceMessage::Credit { of, tag, finished });
             }
             Action::Send { to, message: DeviceMessage::Value { edge, tag, value } } => {
                 match device.copy(vector(Some(value)), driver.device(to), &self.step, ticket) {
@@ -406,9 +514,17 @@ impl<'a> StepRun<'a> {
     }
 
     /// Sends a message to a subgraph of another process.
-    fn send_away(&self, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
-        let other = self.others.as_ref().expect("the subgraph is in another process");
-        other.others.send(self.driver.process_of(to), from, to, message);
+    fn send_away(&self, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) -> Result<()> {
+        let (driver, other) = (&self.driver, self.others.as_ref().expect("the subgraph is in another process"));
+        let producer = match &message {
+            DeviceMessage::Value { edge, .. } => driver.graph.producer(driver.partition.edges[edge.index()].value),
+            DeviceMessage::Credit { .. } => None,
+        };
+        let sent = other.others.send(driver.process_of(to), from, to, message);
+        sent.map_err(|error| {
+            let loc = producer.map_or(Loc::UNKNOWN, |node| driver.graph.node(node).loc);
+            driver.error_on(from, error.at(loc, "this value was to be sent"))
+        })
     }
 
     /// Registers an operation that has begun, or handles its completion.
@@ -437,7 +553,7 @@ impl<'a> StepRun<'a> {
 
     /// Handles what has arrived from another process.
     fn arrived(&mut self, arrival: Arrival) -> Result<()> {
-        let driver = self.driver;
+        let driver = self.driver.clone();
         match arrival {
             Arrival::Message { process, from, to, message } => {
                 check_message(&driver.partition, &driver.processes, process, (from, to), &message)
@@ -457,11 +573,10 @@ impl<'a> StepRun<'a> {
             Arrival::Input { index, tensor } => {
                 let i = index as usize;
                 let input = driver.graph.inputs().get(i).map(|&input| driver.graph.ty(input).element());
-                self.arrived.resize(driver.graph.inputs().len(), None);
-                if input.is_none_or(|ty| !ty.compatible(&tensor.ty())) || self.arrived[i].is_some() {
+                if input.is_none_or(|ty| !ty.compatible(&tensor.ty())) || self.inputs.inputs[i].is_some() {
                     return Err(driver.violation(ProcessId::CALLER, "an input", "is none that the step waits for"));
                 }
-                self.arrived[i] = Some(tensor.clone());
+                self.inputs.inputs[i] = Some(tensor.clone());
                 let waiting = std::mem::take(&mut self.loads);
                 for (waits_for, part, task) in waiting {
                     if waits_for != index {
@@ -475,11 +590,12 @@ impl<'a> StepRun<'a> {
                 }
                 Ok(())
             }
-            Arrival::Output { index, tensor } => {
+            Arrival::Output { process, index, tensor } => {
                 let output = driver.graph.outputs().get(index as usize);
                 let fits = output.is_some_and(|&output| driver.graph.ty(output).element().compatible(&tensor.ty()));
-                if !fits || self.outputs[index as usize].is_some() {
-                    return Err(Diagnostic::new("a peer sent an output that the step does not wait for"));
+                let is_expected = fits && driver.process_of_output(index) == process;
+                if !is_expected || self.outputs[index as usize].is_some() {
+                    return Err(driver.violation(process, "an output", "is none that the step expects from it"));
                 }
                 self.outputs[index as usize] = Some(tensor);
                 Ok(())
@@ -513,7 +629,7 @@ impl<'a> StepRun<'a> {
 
     /// Gives a message to an executor. A message of another process passes its gate.
     fn deliver(&mut self, from: SubgraphId, to: SubgraphId, message: DeviceMessage<DeviceBuffer>) -> Result<()> {
-        let driver = self.driver;
+        let driver = self.driver.clone();
         let executor = self.executor(to);
         if !driver.is_here(from) {
             let admitted = executor.admit(from, &message);
@@ -541,7 +657,7 @@ impl<'a> StepRun<'a> {
                 self.deliver(from, to, message)?;
             }
             PendingOp::SendAway { from, to, edge, tag } => {
-                self.send_away(from, to, DeviceMessage::Value { edge, tag, value: value().into_host() });
+                self.send_away(from, to, DeviceMessage::Value { edge, tag, value: value().into_host() })?;
             }
             PendingOp::Tell { from, to, message } => self.executor(to).on_message(from, message),
             PendingOp::Give { output, .. } => self.outputs[output as usize] = Some(value().into_host()),
@@ -562,7 +678,7 @@ impl<'a> StepRun<'a> {
 
     /// Records a span if a timeline was requested.
     fn span(&mut self, work: &PendingOp, begin: Duration, end: Duration) {
-        let driver = self.driver;
+        let driver = self.driver.clone();
         let Some(spans) = &mut self.spans else { return };
         let executors = &self.executors;
         let tag_of = |part: &SubgraphId, task: &TaskId| {
@@ -601,7 +717,13 @@ impl<'a> StepRun<'a> {
     }
 }
 
-impl Drop for StepRun<'_> {
+impl fmt::Debug for StepRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StepRun").field("step", &self.step).finish_non_exhaustive()
+    }
+}
+
+impl Drop for StepRun {
     /// Stops and awaits pending operations, however the step ends.
     fn drop(&mut self) {
         self.end();

@@ -4,7 +4,8 @@
 //! programs. User threads wait here for answers; the thread of the net passes on what arrives.
 //! Invariants:
 //!
-//! - K1. No wait is without a limit. The limits follow from the failure timeout.
+//! - K1. No wait is without a limit. The limits follow from the failure timeout; those of answers
+//!   are the protocol's. What waits on behalf of a call ends with the call.
 //! - K2. A value lives at its peer as long as its [`ValueHandle`] lives here. Handles that are
 //!   dropped are released with the next event, at the latest with the next heartbeat.
 //! - K3. A peer that was lost is connected again when something needs it, once for each call.
@@ -17,23 +18,22 @@ use super::proto::caller::{Caller, CallerArrival, CallerInput, CallerOptions, Ca
 use super::proto::frame::{
     Hello, PeerKey, PrintStream, ProcessNumber, RequestNumber, SessionId, StepFault, StepNumber,
 };
-use super::proto::frame::{ValueId, WireError};
+use super::proto::frame::{ValueId, WireError, WireErrorKind};
 use super::proto::host::HostLimits;
-use super::proto::payload::tensor_bytes;
+use super::proto::payload::{MAX_WAITING, hold_outgoing, tensor_bytes};
 use super::remote_device::{RemoteHandle, RemoteValue, RemoteValues};
 use super::{PeerAddress, random_number};
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::device::DeviceId;
 use crate::flow::remote::{Arrival, Mailbox, ProcessId, StepFailure};
 use anabranch_dsl::format::Stream;
+use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
-
-/// How slow a link may be until a transfer is taken for lost, in bytes per second: 64 kbit/s.
-const SLOWEST: u64 = 8_000;
 
 /// How long an operation of a peer may run. The limits of calls are for the user to set.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(u32::MAX as u64);
@@ -71,9 +71,9 @@ pub(crate) struct PeerCluster {
     changed: Condvar,
     /// Values whose handles were dropped.
     released: Mutex<Vec<(ProcessNumber, ValueId)>>,
+    /// The values that wait to be sent.
+    outgoing: Arc<ByteGauge>,
     n_programs: AtomicU32,
-    /// Held while lost peers are connected again.
-    connecting: Mutex<()>,
 }
 
 /// The protocol state of the session, and the answers that user threads wait for.
@@ -83,8 +83,34 @@ pub(super) struct ClusterState {
     pub(super) answers: BTreeMap<RequestNumber, Result<Option<HostTensor>, WireError>>,
     /// The peers that failed to open the session, once all have answered.
     opened: Option<Vec<(ProcessNumber, WireError)>>,
+    /// Whether a thread connects to peers.
+    is_connecting: bool,
+    /// The attempts to connect to peers, with their outcomes.
+    dials: BTreeMap<ProcessNumber, Option<Result<()>>>,
     hellos: BTreeMap<PeerKey, Hello>,
+    /// The user threads that wait for a change.
+    n_waiting: usize,
 }
+
+/// The right of one thread to connect to peers, until it is dropped.
+struct ConnectingTurn<'a>(&'a PeerCluster);
+
+impl Drop for ConnectingTurn<'_> {
+    fn drop(&mut self) {
+        self.0.state().is_connecting = false;
+        self.0.changed.notify_all();
+    }
+}
+
+/// The end of a wait without what was waited for.
+enum WaitEnd {
+    TimedOut,
+    /// The call was ended.
+    Stopped(ErrorKind),
+}
+
+/// How often a thread that waits looks whether its call was ended.
+const STOP_CHECK: Duration = Duration::from_millis(5);
 
 /// A step that this process has begun.
 pub(super) struct AwaitedStep {
@@ -132,6 +158,15 @@ pub(super) fn failure(fault: StepFault, locs: &[Loc]) -> StepFailure {
     StepFailure { position: fault.position.map(Vec::into_boxed_slice), error: fault.error.into_diagnostic(loc) }
 }
 
+/// Returns the error of a call that was stopped while it waited for peers.
+fn stopped_while(kind: ErrorKind, what: &str) -> Diagnostic {
+    let message = match kind {
+        ErrorKind::DeadlineExceeded => "the deadline of the call has passed",
+        _ => "the call was cancelled",
+    };
+    Diagnostic::new(message).of_kind(kind).at(Loc::UNKNOWN, what)
+}
+
 /// Checks that no two peers are one.
 fn check_different(peers: &[PeerAddress]) -> Result<()> {
     for (j, peer) in peers.iter().enumerate() {
@@ -161,8 +196,12 @@ impl PeerCluster {
         let hello = Hello { name: "a session".to_owned(), incarnation: random_number()?, devices: Vec::new() };
         let node = Node::bind(&key, net, hello, HostLimits::NONE)?;
         let session = SessionId(random_number()?);
-        let caller_options =
-            CallerOptions { session, failure_timeout: options.failure_timeout, busy_timeout: BUSY_TIMEOUT };
+        let caller_options = CallerOptions {
+            session,
+            failure_timeout: options.failure_timeout,
+            busy_timeout: BUSY_TIMEOUT,
+            buffered_bytes: MAX_WAITING,
+        };
         let addresses = (0..).zip(&peers).map(|(i, peer): (u32, _)| KnownPeer {
             name: format!("/peer:{i}"),
             node: key_of(&peer.node()),
@@ -174,7 +213,10 @@ impl PeerCluster {
             steps: BTreeMap::new(),
             answers: BTreeMap::new(),
             opened: None,
+            is_connecting: false,
+            dials: BTreeMap::new(),
             hellos: BTreeMap::new(),
+            n_waiting: 0,
         };
         let cluster = Arc::new(PeerCluster {
             node,
@@ -184,12 +226,12 @@ impl PeerCluster {
             state: Mutex::new(state),
             changed: Condvar::new(),
             released: Mutex::default(),
+            outgoing: ByteGauge::new(MAX_WAITING),
             n_programs: AtomicU32::new(0),
-            connecting: Mutex::default(),
         });
         cluster.node.own(&cluster);
         let all: Vec<ProcessNumber> = cluster.processes().collect();
-        cluster.connect_to(&all)?;
+        cluster.connect_to(&all, None)?;
         Ok(cluster)
     }
 
@@ -220,7 +262,11 @@ impl PeerCluster {
     pub(super) fn test_link(&self, process: ProcessId) -> Result<LinkReport> {
         let number = lock(&self.state).caller.link(ProcessNumber(process.0));
         let link: Option<Link> = number.and_then(|number| self.node.link(number));
-        let link = link.ok_or_else(|| Diagnostic::new("the link to a peer was lost while it was measured"))?;
+        let link = link.ok_or_else(|| {
+            let message =
+                format!("the link to {} was lost before it was measured", self.name(ProcessNumber(process.0)));
+            Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
+        })?;
         self.node.net().test_link(&link)
     }
 
@@ -241,9 +287,17 @@ impl PeerCluster {
             }
         }
         let result = f(&mut state, self.node.now(), &mut outputs);
+        let mut frames = Vec::new();
         for output in outputs {
-            self.on_output(&mut state, output);
+            match output {
+                CallerOutput::Send { link, frame } => frames.push((link, frame)),
+                other => {
+                    self.node.send_all(&mut frames);
+                    self.on_output(&mut state, other);
+                }
+            }
         }
+        self.node.send_all(&mut frames);
         let deadline = state.caller.next_deadline();
         drop(state);
         self.node.set_tick(deadline);
@@ -257,12 +311,12 @@ impl PeerCluster {
             match &input {
                 CallerInput::Linked { node, hello, .. } => {
                     state.hellos.insert(*node, hello.clone());
-                    self.changed.notify_all();
+                    self.changed(state);
                 }
                 CallerInput::Tick => {
                     let ClusterState { caller, steps, .. } = state;
                     for (&number, step) in steps.iter() {
-                        let (done, is_busy) = step.mailbox.step().progress();
+                        let (done, is_busy, _) = step.mailbox.step().progress();
                         caller.progressed(now, number, done + received, is_busy);
                     }
                 }
@@ -274,51 +328,92 @@ impl PeerCluster {
 
     fn on_output(&self, state: &mut ClusterState, output: CallerOutput) {
         match output {
-            CallerOutput::Send { link, frame } => return self.node.send(link, frame),
+            CallerOutput::Send { .. } => panic!("frames were sent"),
             CallerOutput::CloseLink { link, reason } => return self.node.close_link(link, &reason),
             CallerOutput::Opened { failed } => state.opened = Some(failed),
             CallerOutput::ProgramChanged { .. } | CallerOutput::PeerLost { .. } => {}
             CallerOutput::RequestDone { request, outcome } => {
                 state.answers.insert(request, outcome);
             }
-            CallerOutput::Arrived { step, arrival } => {
+            CallerOutput::Arrived { step, arrival, held } => {
                 if let Some(step) = state.steps.get(&step) {
-                    step.mailbox.push(arrived(arrival, &step.locs));
+                    step.mailbox.push(arrived(arrival, &step.locs), held);
                 }
                 return;
             }
             CallerOutput::StepDone { step, outcome } => {
                 if let Some(step) = state.steps.get_mut(&step) {
                     if let Err(fault) = &outcome {
-                        step.mailbox.push(Arrival::Lost(failure(fault.clone(), &step.locs).error));
+                        step.mailbox.push(Arrival::Lost(failure(fault.clone(), &step.locs).error), None);
                     }
                     step.done = Some(outcome);
                 }
             }
         }
-        self.changed.notify_all();
+        self.changed(state);
     }
 
-    /// Waits until `f` returns a value. Returns `None` if it takes too long.
-    pub(super) fn wait<T>(&self, at_most: Duration, mut f: impl FnMut(&mut ClusterState) -> Option<T>) -> Option<T> {
-        let until = Instant::now() + at_most;
-        let mut state = self.state();
-        loop {
-            if let Some(found) = f(&mut state) {
-                return Some(found);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+    /// Wakes the user threads that wait.
+    fn changed(&self, state: &ClusterState) {
+        // To notify nobody costs a system call.
+        if state.n_waiting > 0 {
+            self.changed.notify_all();
         }
     }
 
-    /// Connects to peers again if some of them were lost, or have lost each other.
-    pub(super) fn connect_if_lost(&self, wanted: &[ProcessNumber]) -> Result<()> {
-        let is_ready = self.state().caller.is_ready(wanted);
-        if is_ready { Ok(()) } else { self.connect_to(wanted) }
+    /// Waits until `f` returns a value, or until the call is stopped on whose behalf it waits.
+    fn wait<T>(
+        &self,
+        at_most: Option<Duration>,
+        stop: Option<&StopFlag>,
+        mut f: impl FnMut(&mut ClusterState) -> Option<T>,
+    ) -> Result<T, WaitEnd> {
+        let until = at_most.map(|at_most| Instant::now() + at_most);
+        let mut state = self.state();
+        loop {
+            if let Some(found) = f(&mut state) {
+                return Ok(found);
+            }
+            if let Some(kind) = stop.and_then(StopFlag::get) {
+                return Err(WaitEnd::Stopped(kind));
+            }
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(WaitEnd::TimedOut);
+            }
+            let check = stop.map(|_| STOP_CHECK);
+            self.node.net().give_back();
+            state.n_waiting += 1;
+            state = match left.into_iter().chain(check).min() {
+                Some(time) => self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            state.n_waiting -= 1;
+        }
+    }
+
+    /// Waits until `f` returns a value. The protocol ends what it waits for in time. `what` says
+    /// what that is, for the error of a call that is stopped.
+    pub(super) fn wait_for<T>(
+        &self,
+        stop: Option<&StopFlag>,
+        what: impl FnOnce() -> String,
+        f: impl FnMut(&mut ClusterState) -> Option<T>,
+    ) -> Result<T> {
+        self.wait(None, stop, f).map_err(|end| match end {
+            WaitEnd::Stopped(kind) => stopped_while(kind, &what()),
+            WaitEnd::TimedOut => unreachable!("the wait has no limit of its own"),
+        })
+    }
+
+    /// Waits for the end of a step that has ended in this process.
+    pub(super) fn wait_for_end(&self, step: StepNumber, at_most: Duration) -> Option<Result<Vec<NewValue>, StepFault>> {
+        self.wait(Some(at_most), None, |state| state.steps.get_mut(&step)?.done.take()).ok()
+    }
+
+    /// Checks that a value of a step may be sent, and counts its bytes until they are.
+    pub(super) fn hold_outgoing(&self, value: &HostTensor) -> Result<Option<HeldBytes>> {
+        hold_outgoing(&self.outgoing, value).map_err(from_wire)
     }
 
     /// Returns a number for a program.
@@ -331,40 +426,88 @@ impl PeerCluster {
         self.state().caller.name(process)
     }
 
-    /// Connects to peers that are not connected, and opens the session at them.
-    pub(super) fn connect_to(&self, wanted: &[ProcessNumber]) -> Result<()> {
-        let _connecting = lock(&self.connecting);
-        let is_linked = |state: &mut ClusterState, process| state.caller.is_linked(process).then_some(());
+    /// Connects to peers that were lost, or have lost each other, and opens the session at them.
+    /// Ends early if the call is stopped on whose behalf it connects.
+    pub(super) fn connect_to(&self, wanted: &[ProcessNumber], stop: Option<&StopFlag>) -> Result<()> {
+        let _turn = self.wait_for(
+            stop,
+            || "another call was connecting to the peers".to_owned(),
+            |state| (!std::mem::replace(&mut state.is_connecting, true)).then(|| ConnectingTurn(self)),
+        )?;
+        if self.state().caller.is_ready(wanted) {
+            return Ok(());
+        }
         for &process in wanted {
-            if is_linked(&mut self.state(), process).is_some() {
-                continue;
-            }
-            let peer = self.peer(process);
-            let link = self.node.net().connect(peer.socket_addr(), Some(peer.node()), peer.token());
-            link.map_err(|error| match error.kind {
-                // It is the network that takes too long, not the call.
-                ErrorKind::DeadlineExceeded => self.error_of(process, error.of_kind(ErrorKind::Unavailable)),
-                _ => self.error_of(process, error),
-            })?;
-            // The peer has introduced itself when the session knows the link.
-            let greeted = self.wait(self.failure_timeout, |state| is_linked(state, process));
-            if greeted.is_none() {
-                let error = Diagnostic::new("the peer does not introduce itself").of_kind(ErrorKind::Unavailable);
-                return Err(self.error_of(process, error));
-            }
+            self.dial(process);
+        }
+        for &process in wanted {
+            self.await_dial(process, stop)?;
         }
         self.with(|state, now, outputs| {
             state.opened = None;
             state.caller.open(now, outputs);
         });
-        let failed = self.wait(self.failure_timeout * 3, |state| state.opened.take());
-        let failed = failed
-            .ok_or_else(|| Diagnostic::new("the peers do not open the session").of_kind(ErrorKind::Unavailable))?;
+        let names = || wanted.iter().map(|&process| self.name(process)).collect::<Vec<_>>().join(" and ");
+        let failed = self.wait_for(
+            stop,
+            || format!("the session was being opened at {}", names()),
+            |state| state.opened.take(),
+        )?;
         let relevant = failed.into_iter().find(|(process, _)| wanted.contains(process));
-        match relevant {
+        // A peer may also have been lost before it was asked.
+        let lost = || {
+            let state = self.state();
+            wanted.iter().find_map(|&process| Some((process, state.caller.why_unavailable(process)?)))
+        };
+        match relevant.or_else(lost) {
             Some((process, error)) => Err(self.error_of(process, from_wire(error))),
             None => Ok(()),
         }
+    }
+
+    /// Begins to connect to a peer, unless it is connected or an attempt is under way.
+    fn dial(&self, process: ProcessNumber) {
+        let mut state = self.state();
+        if state.caller.is_linked(process) || matches!(state.dials.get(&process), Some(None)) {
+            return;
+        }
+        state.dials.insert(process, None);
+        drop(state);
+        let node = Arc::downgrade(&self.node);
+        let done = move |link: Result<Link>| {
+            let Some(cluster) = node.upgrade().and_then(|node| node.cluster()) else { return };
+            cluster.state().dials.insert(process, Some(link.map(|_| ())));
+            cluster.changed.notify_all();
+        };
+        let peer = self.peer(process);
+        self.node.net().connect_later(peer.socket_addr(), peer.node(), peer.token(), Box::new(done));
+    }
+
+    /// Waits until a peer is connected and has introduced itself.
+    fn await_dial(&self, process: ProcessNumber, stop: Option<&StopFlag>) -> Result<()> {
+        let is_linked = |state: &ClusterState| state.caller.is_linked(process);
+        let what = || format!("{} was being connected", self.name(process));
+        let dialed = self.wait_for(stop, what, |state| match state.dials.get(&process) {
+            _ if is_linked(state) => Some(Ok(())),
+            Some(Some(outcome)) => Some(outcome.clone()),
+            Some(None) => None,
+            None => Some(Ok(())),
+        })?;
+        dialed.map_err(|error| match error.kind {
+            // It is the network that takes too long, not the call.
+            ErrorKind::DeadlineExceeded => self.error_of(process, error.of_kind(ErrorKind::Unavailable)),
+            _ => self.error_of(process, error),
+        })?;
+        // The peer has introduced itself when the session knows the link.
+        let greeted = self.wait(Some(self.failure_timeout), stop, |state| is_linked(state).then_some(()));
+        greeted.map_err(|end| match end {
+            WaitEnd::Stopped(kind) => stopped_while(kind, &what()),
+            WaitEnd::TimedOut => {
+                let message =
+                    format!("{} is stuck: it is connected, but does not introduce itself", self.name(process));
+                Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
+            }
+        })
     }
 
     /// Names the peer in an error about it.
@@ -373,54 +516,54 @@ impl PeerCluster {
         error.at(Loc::UNKNOWN, format!("/peer:{} is {peer}", process.0 - 1))
     }
 
-    /// Returns how long a transfer of some bytes may take.
-    fn time_for(&self, n_bytes: u64) -> Duration {
-        self.failure_timeout * 2 + Duration::from_secs(n_bytes / SLOWEST)
-    }
-
     /// Sends a request, and waits for its answer. If the peer was lost, connects to it again and
-    /// asks once more.
+    /// asks once more. The request has time as long as the transfer goes on.
     fn request<T>(
         &self,
         process: ProcessNumber,
-        n_bytes: u64,
-        mut ask: impl FnMut(&mut ClusterState, Time, &mut Vec<CallerOutput>) -> Result<(RequestNumber, T), WireError>,
+        mut ask: impl FnMut(
+            &mut ClusterState,
+            (Time, Duration),
+            &mut Vec<CallerOutput>,
+        ) -> Result<(RequestNumber, T), WireError>,
     ) -> Result<(Option<HostTensor>, T)> {
-        let time = self.time_for(n_bytes);
-        let (request, value) = match self.with(|state, now, outputs| ask(state, now + time, outputs)) {
-            Ok(asked) => asked,
-            Err(_) => {
-                self.connect_to(&[process])?;
-                let asked = self.with(|state, now, outputs| ask(state, now + time, outputs));
-                asked.map_err(|error| self.error_of(process, from_wire(error)))?
+        let patience = self.failure_timeout * 2;
+        let mut ask = || self.with(|state, now, outputs| ask(state, (now, patience), outputs));
+        let asked = match ask() {
+            Err(error) if error.kind == WireErrorKind::Unavailable => {
+                self.connect_to(&[process], None)?;
+                ask()
             }
+            asked => asked,
         };
-        let answer = self.wait(time * 2, |state| state.answers.remove(&request));
-        let answer = answer.ok_or_else(|| Diagnostic::new("a peer does not answer").of_kind(ErrorKind::Unavailable))?;
+        let (request, value) = asked.map_err(|error| self.error_of(process, from_wire(error)))?;
+        let answer = self.wait_for(None, String::new, |state| state.answers.remove(&request))?;
         Ok((answer.map_err(|error| self.error_of(process, from_wire(error)))?, value))
     }
 
     /// Returns a value of a peer.
-    pub(super) fn fetch(&self, handle: &ValueHandle, ty: &Type, n_bytes: u64) -> Result<HostTensor> {
+    pub(super) fn fetch(&self, handle: &ValueHandle, ty: &Type) -> Result<HostTensor> {
         let ValueHandle { process, value, .. } = *handle;
-        let ask = |state: &mut ClusterState, deadline: Time, outputs: &mut Vec<CallerOutput>| {
-            let request = state.caller.fetch(process, value, deadline, outputs)?;
+        let ask = |state: &mut ClusterState, time: (Time, Duration), outputs: &mut Vec<CallerOutput>| {
+            let request = state.caller.fetch(process, value, time, outputs)?;
             Ok((request, ()))
         };
-        let (tensor, ()) = self.request(process, n_bytes, ask)?;
+        let (tensor, ()) = self.request(process, ask)?;
         match tensor {
             Some(tensor) if ty.compatible(&Type::Tensor(tensor.ty())) => Ok(tensor),
-            _ => Err(Diagnostic::new("a peer returned a value of another type").of_kind(ErrorKind::Internal)),
+            _ => {
+                let message = format!("{} returned a value of another type", self.name(process));
+                Err(Diagnostic::new(message).of_kind(ErrorKind::Internal))
+            }
         }
     }
 
     /// Stores a value at a peer.
     pub(super) fn store(self: &Arc<PeerCluster>, process: ProcessNumber, value: &HostTensor) -> Result<ValueHandle> {
-        let n_bytes = tensor_bytes(value);
-        let ask = |state: &mut ClusterState, deadline: Time, outputs: &mut Vec<CallerOutput>| {
-            state.caller.store(process, value.clone(), deadline, outputs)
+        let ask = |state: &mut ClusterState, time: (Time, Duration), outputs: &mut Vec<CallerOutput>| {
+            state.caller.store(process, value.clone(), time, outputs)
         };
-        let (_, value) = self.request(process, n_bytes, ask)?;
+        let (_, value) = self.request(process, ask)?;
         Ok(self.handle(process, value))
     }
 
@@ -465,7 +608,7 @@ impl RemoteValues for ValuesAt {
 
     fn fetch(&self, value: &RemoteValue) -> Result<HostTensor> {
         match &value.handle {
-            RemoteHandle::Own(handle) => self.cluster.fetch(handle, &value.ty, value.n_bytes),
+            RemoteHandle::Own(handle) => self.cluster.fetch(handle, &value.ty),
             RemoteHandle::Shared(variable) => variable.get(),
         }
     }
@@ -475,7 +618,9 @@ impl RemoteValues for ValuesAt {
 fn arrived(arrival: CallerArrival, locs: &[Loc]) -> Arrival {
     match arrival {
         CallerArrival::Message(message) => participant::message(message),
-        CallerArrival::Output { index, tensor } => Arrival::Output { index, tensor },
+        CallerArrival::Output { process, index, tensor } => {
+            Arrival::Output { process: ProcessId(process.0), index, tensor }
+        }
         CallerArrival::Print { stream, text } => {
             let stream = match stream {
                 PrintStream::Stdout => Stream::Stdout,

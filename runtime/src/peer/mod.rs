@@ -17,6 +17,7 @@
 //! | `node.rs` | what connects links and state machines | no graph |
 //! | `program.rs` | a placed graph as bytes, and its cut | no socket |
 //! | `server.rs`, `participant.rs`, `workers.rs` | the work of a peer | frames |
+//! | `fuzz.rs` | the decoders, fed with bytes from anywhere | all decoders |
 //! | `cluster.rs`, `remote_step.rs`, `remote_device.rs` | peers, their values and steps | frames |
 //! | `shared.rs` | variables that several sessions share | frames |
 //!
@@ -34,7 +35,10 @@
 //! - P4. **Each process cuts a program for itself**, and the digests of the cuts are compared.
 
 mod address;
+mod body;
 mod cluster;
+#[cfg(any(test, feature = "testing"))]
+mod fuzz;
 mod net;
 mod node;
 mod participant;
@@ -50,13 +54,16 @@ mod workers;
 
 pub use address::PeerAddress;
 pub(crate) use cluster::ClusterOptions;
-pub use net::{JoinToken, NodeId, NodeKey, Profile};
+pub use net::{JoinToken, LinkReport, NodeId, NodeKey, Profile};
 pub use serve::{Peer, PeerOptions, PeerStatus, QueueStatus, SharedStatus};
 pub(crate) use session::RemoteDevices;
 #[cfg(feature = "testing")]
-pub use {net::BareQuic, proto::hostile::fuzz_frame};
+pub use {fuzz::FuzzTarget, net::BareQuic, net::visit};
 
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+
+/// Maximum bytes of one payload, a tensor or a program, for all layers.
+pub(crate) const MAX_BODY: u64 = 4 << 30;
 
 /// Returns a random number, for names that nobody should guess or choose twice.
 fn random_number() -> Result<u64> {

@@ -10,15 +10,17 @@
 //!   session's.
 //! - N3. State machines get a tick at the time that they ask for.
 
+use super::body::BodyBuffer;
 use super::cluster::PeerCluster;
-use super::net::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
+use super::net::{CloseCode, HIGHEST_PRIORITY, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
-use super::proto::codec::{Destination, announce, decode, encode};
-use super::proto::frame::{Hello, LinkFrame, LinkQueue, PeerKey, StatusReport, WireFrame};
+use super::proto::codec::{Announced, Destination, announce, decode, encode};
+use super::proto::frame::{CallerFrame, Hello, LinkFrame, LinkQueue, PeerKey, StatusReport, WireFrame};
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
 use super::server::Server;
+use crate::byte_gauge::HeldBytes;
 use anabranch_dsl::Result;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -71,20 +73,56 @@ pub(super) fn key_of(node: &NodeId) -> PeerKey {
     PeerKey(*node.as_bytes())
 }
 
-/// Sends a frame. Returns the link's error if the frame cannot be encoded.
+/// Returns the priority of a value by the place of its first use, between 0 and 1: what is needed
+/// first is sent first.
+pub(super) fn priority(first_use: f32) -> i32 {
+    ((1.0 - 2.0 * first_use) * HIGHEST_PRIORITY as f32) as i32
+}
+
+/// Sends a frame. Closes the link if the frame cannot be encoded.
 pub(super) fn send(link: &Link, frame: WireFrame) {
-    match encode(frame) {
-        Ok(encoded) => match encoded.body {
-            None => link.send(encoded.head),
-            Some(body) => link.send_bulk(encoded.head, bytes_of(body), 0),
-        },
-        Err(error) => link.close(CLOSED_BY_PROTOCOL, &format!("a frame cannot be encoded: {error}")),
+    send_together(link, [(frame, 0, None)]);
+}
+
+/// Sends a frame with the priority of its body, which counts as held until it is sent.
+pub(super) fn send_value(link: &Link, frame: WireFrame, priority: i32, held: Option<HeldBytes>) {
+    send_together(link, [(frame, priority, held)]);
+}
+
+/// Sends frames, small ones in one packet if they fit.
+fn send_together(link: &Link, frames: impl IntoIterator<Item = (WireFrame, i32, Option<HeldBytes>)>) {
+    let mut heads = Vec::new();
+    for (frame, priority, held) in frames {
+        let is_heartbeat = matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. });
+        match encode(frame) {
+            Ok(encoded) => match encoded.body {
+                // It says that a step goes on, also when its messages wait.
+                None if is_heartbeat => link.send_signal(&encoded.head),
+                None => heads.push(encoded.head),
+                Some(body) => {
+                    // A body follows the frames before it.
+                    link.send_all(std::mem::take(&mut heads));
+                    link.send_bulk(encoded.head, bytes_of(body, held), priority);
+                }
+            },
+            Err(error) => {
+                return link.close(CLOSED_BY_PROTOCOL, &format!("a frame cannot be encoded: {error}"));
+            }
+        }
     }
+    link.send_all(heads);
 }
 
 /// Returns the bytes of a body without copying them.
-fn bytes_of(body: FrameBody) -> Bytes {
-    Bytes::from_owner(body)
+fn bytes_of(body: FrameBody, held: Option<HeldBytes>) -> Bytes {
+    struct HeldBody(FrameBody, #[expect(dead_code, reason = "it is dropped with the body")] Option<HeldBytes>);
+
+    impl AsRef<[u8]> for HeldBody {
+        fn as_ref(&self) -> &[u8] {
+            self.0.as_ref()
+        }
+    }
+    Bytes::from_owner(HeldBody(body, held))
 }
 
 impl Node {
@@ -179,13 +217,26 @@ impl Node {
         }
     }
 
+    /// Sends frames in order, except on links that are lost. Takes them out of the vector.
+    pub(super) fn send_all(&self, frames: &mut Vec<(LinkNumber, WireFrame)>) {
+        let mut frames = frames.drain(..).peekable();
+        while let Some((number, first)) = frames.next() {
+            let rest = std::iter::from_fn(|| frames.next_if(|(of, _)| *of == number)).map(|(_, frame)| frame);
+            let together = std::iter::once(first).chain(rest).map(|frame| (frame, 0, None));
+            match self.link(number) {
+                Some(link) => send_together(&link, together),
+                None => together.for_each(drop),
+            }
+        }
+    }
+
     pub(super) fn close_link(&self, number: LinkNumber, reason: &str) {
         if let Some(link) = self.link(number) {
             link.close(CLOSED_BY_PROTOCOL, reason);
         }
     }
 
-    fn cluster(&self) -> Option<Arc<PeerCluster>> {
+    pub(super) fn cluster(&self) -> Option<Arc<PeerCluster>> {
         self.cluster.get()?.upgrade()
     }
 
@@ -243,7 +294,7 @@ impl Node {
                     let outcome = link.map(|_| ()).map_err(|error| error.message);
                     this.host(HostInput::Dialed { session, process, outcome });
                 };
-                self.net().connect_later(addr, id, Box::new(done));
+                self.net().connect_later(addr, id, None, Box::new(done));
             }
             HostOutput::Idle => {
                 *lock(&self.is_idle) = true;
@@ -285,6 +336,14 @@ impl Node {
     }
 
     fn tick(self: &Arc<Node>) {
+        let links: Vec<Link> = lock(&self.links).values().cloned().collect();
+        for link in links {
+            let (link, bytes) = (number_of(&link), link.stats().received_body_bytes);
+            self.host(HostInput::Received { link, bytes });
+            if let Some(cluster) = self.cluster() {
+                cluster.on_input(CallerInput::Received { link, bytes });
+            }
+        }
         if let Some(server) = self.server() {
             for progress in server.progress(self.received_bytes()) {
                 self.host(progress);
@@ -319,8 +378,8 @@ impl Node {
         Some((lock(&self.hellos).get(&number)?.clone(), report))
     }
 
-    fn on_frame(self: &Arc<Node>, link: &Link, head: &[u8], body: Option<Vec<u8>>) -> Result<(), String> {
-        let len = body.as_ref().map_or(0, Vec::len) as u64;
+    fn on_frame(self: &Arc<Node>, link: &Link, head: &[u8], body: Option<BodyBuffer>) -> Result<(), String> {
+        let len = body.as_ref().map_or(0, |body| body.bytes().len()) as u64;
         let frame = decode(head, body).map_err(|error| error.to_string())?;
         let link = number_of(link);
         match frame {
@@ -390,18 +449,19 @@ impl NetEvents for NodeEvents {
         self.node().map_or(Ok(()), |this| this.on_frame(link, head, None))
     }
 
-    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<(), String> {
-        let Some(this) = self.node() else { return Ok(()) };
-        let to = announce(head, len).map_err(|error| error.to_string())?;
+    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<usize, String> {
+        let Some(this) = self.node() else { return Ok(1) };
+        let Announced { to, element } = announce(head, len).map_err(|error| error.to_string())?;
         if let Destination::Caller(session) = to
             && this.cluster().is_none_or(|cluster| cluster.session() != session)
         {
             return Err("this process does not own the session".to_owned());
         }
-        lock(&this.host).admit(number_of(link), to, len)
+        lock(&this.host).admit(number_of(link), to, len)?;
+        Ok(element)
     }
 
-    fn bulk(&self, link: &Link, head: &[u8], body: Vec<u8>) -> Result<(), String> {
+    fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {
         self.node().map_or(Ok(()), |this| this.on_frame(link, head, Some(body)))
     }
 
@@ -412,9 +472,10 @@ impl NetEvents for NodeEvents {
         lock(&this.hellos).remove(&number);
         let (reason, loss) = match why {
             LinkLost::Closed { reason, .. } => (format!("it was closed: {reason}"), LinkLoss::Closed(reason)),
-            LinkLost::TimedOut => ("it timed out".to_owned(), LinkLoss::TimedOut),
+            LinkLost::TimedOut => ("no packet arrives".to_owned(), LinkLoss::TimedOut),
+            LinkLost::Refused => ("its process does not listen any more".to_owned(), LinkLoss::Refused),
             LinkLost::Violation(what) => (what.clone(), LinkLoss::Local(what)),
-            LinkLost::Local => ("it was closed here".to_owned(), LinkLoss::Local("it was not needed".to_owned())),
+            LinkLost::Local => ("it was closed here".to_owned(), LinkLoss::Local("it is shutting down".to_owned())),
         };
         this.host(HostInput::LinkLost { link: number, reason });
         if let Some(cluster) = this.cluster() {

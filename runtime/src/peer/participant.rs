@@ -1,26 +1,33 @@
 //! A step at a participant.
 
+use super::cluster::from_wire;
 use super::net::Link;
-use super::node::{Node, lock, send};
+use super::node::{lock, send_value};
 use super::proto::codec::pieces;
 use super::proto::frame::{
     CallerFrame, OWNER, PartMessage, PeerFrame, PrintStream, ProcessNumber, SessionId, StepFault, StepMessage,
     StepNumber, WireFrame,
 };
-use super::proto::host::{Begin, StepEnd};
-use super::server::{Server, to_wire};
+use super::proto::host::{Begin, StepEnd, StepKey};
+use super::proto::payload::hold_outgoing;
+use super::server::{LoadedProgram, Server, to_wire};
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::device::{DeviceBuffer, PrintTo, Step};
+use crate::flow::driver::StepResults;
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Arrival, Mailbox, Others, ProcessId, StepFailure, StepInbox};
-use crate::flow::step_run::StepInputs;
+use crate::flow::step_run::{Progressed, StepInputs, StepRun};
 use crate::flow::{EdgeId, LoopId, SubgraphId};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Result};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+/// How long a step runs on the thread of the net before it gets a thread of its own.
+const AT_ONCE: Duration = Duration::from_micros(100);
 
 /// A step that runs at this peer.
 #[derive(Debug, Default)]
@@ -29,6 +36,33 @@ pub(super) struct RunningStep {
     pub(super) stop: Arc<StopFlag>,
     /// Set when the step has begun to run.
     pub(super) step: OnceLock<Arc<Step>>,
+    /// The step while it waits for an arrival and occupies no thread.
+    parked: Mutex<Option<Participation>>,
+}
+
+impl RunningStep {
+    /// Returns the step if it occupies no thread.
+    pub(super) fn unpark(&self) -> Option<Participation> {
+        lock(&self.parked).take()
+    }
+}
+
+/// The part of a step that is at this peer.
+#[derive(Debug)]
+pub(super) struct Participation {
+    run: StepRun,
+    program: Arc<LoadedProgram>,
+    key: StepKey,
+    routes: Arc<Routes>,
+}
+
+/// What has become of a participation that ran without waiting.
+pub(super) enum Advanced {
+    Ended(Result<StepEnd, StepFault>),
+    /// It waits for an arrival.
+    Parked,
+    /// It needs a thread.
+    Working(Participation),
 }
 
 /// Converts a failure for another process.
@@ -73,6 +107,10 @@ struct Routes {
     step: StepNumber,
     own: ProcessNumber,
     links: Vec<(ProcessNumber, Link)>,
+    /// The priority of each edge.
+    priorities: Arc<[i32]>,
+    /// The values of the session that wait to be sent.
+    outgoing: Arc<ByteGauge>,
 }
 
 impl fmt::Debug for Routes {
@@ -83,21 +121,49 @@ impl fmt::Debug for Routes {
 
 impl Routes {
     /// Sends a frame to the owner of the session. Without a link the step is being stopped.
-    fn send_to_owner(&self, frame: CallerFrame) {
+    fn send_to_owner(&self, frame: CallerFrame, priority: i32, held: Option<HeldBytes>) {
         if let Some((_, link)) = self.links.iter().find(|(process, _)| *process == OWNER) {
-            send(link, WireFrame::ToCaller { session: self.session, frame });
+            send_value(link, WireFrame::ToCaller { session: self.session, frame }, priority, held);
         }
+    }
+
+    /// Waits until the owner can take more prints, unless `is_stopped`.
+    fn wait_for_room(&self, is_stopped: impl Fn() -> bool) {
+        if let Some((_, link)) = self.links.iter().find(|(process, _)| *process == OWNER) {
+            link.wait_for_room(is_stopped);
+        }
+    }
+
+    /// Checks that a value may be sent, and counts its bytes until they are.
+    fn hold(&self, value: &HostTensor) -> Result<Option<HeldBytes>> {
+        hold_outgoing(&self.outgoing, value).map_err(from_wire)
     }
 }
 
-impl Others for Routes {
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+impl Others for Arc<Routes> {
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()> {
+        let (priority, held) = match &message {
+            DeviceMessage::Value { edge, value, .. } => (self.priorities[edge.index()], self.hold(value)?),
+            DeviceMessage::Credit { .. } => (0, None),
+        };
         let message = step_message(self.step, self.own, from, to, message);
         if process == ProcessId::CALLER {
-            self.send_to_owner(CallerFrame::Message(message));
+            self.send_to_owner(CallerFrame::Message(message), priority, held);
         } else if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
-            send(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
+            let frame = PeerFrame::Message(message);
+            send_value(link, WireFrame::ToPeer { session: self.session, frame }, priority, held);
         }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.links.iter().all(|(_, link)| link.has_room())
     }
 
     fn awaited(&self) -> Vec<ProcessId> {
@@ -113,68 +179,112 @@ impl Others for Routes {
     }
 }
 
-/// Runs the part of a step that is at this peer, and sends its outputs.
-pub(super) fn run(server: &Server, begin: Begin, running: &RunningStep) -> Result<StepEnd, StepFault> {
-    let node = server.node().ok_or_else(|| fault(&closed().into()))?;
-    run_in(server, &node, begin, running).map_err(|failure| fault(&failure))
-}
-
 fn closed() -> Diagnostic {
     Diagnostic::new("the peer is closing").of_kind(ErrorKind::Cancelled)
 }
 
-fn run_in(server: &Server, node: &Node, begin: Begin, running: &RunningStep) -> Result<StepEnd, StepFailure> {
-    let Begin { key, session, program, you, routes, start, .. } = begin;
-    let internal = |what: &str| Diagnostic::new(what).of_kind(ErrorKind::Internal);
-    let program = server.program(program).ok_or_else(|| internal("a step runs a program that is not loaded"))?;
-    let mut vars = BTreeMap::new();
-    for &(var, value) in &start.vars {
-        let Some((ty, Some(device))) = program.vars.get(var as usize) else {
-            return Err(internal("a step reads a variable that is not at this peer").into());
-        };
-        vars.insert(var, server.value(key.session, value, ty, device)?);
-    }
-    if let Some(var) = program.driver.reads().find(|var| !vars.contains_key(&(var.index() as u32))) {
-        return Err(internal(&format!("a step begins without a value of {var}")).into());
-    }
-    let links = routes.iter().filter_map(|&(process, link)| Some((process, node.link(link)?))).collect();
-    let routes = Arc::new(Routes { session, step: key.step, own: you, links });
-    let printed = Mutex::new(0);
-    let print: PrintTo = Arc::new({
-        let routes = routes.clone();
-        move |stream, text: &str| {
-            let stream = match stream {
-                Stream::Stdout => PrintStream::Stdout,
-                Stream::Stderr => PrintStream::Stderr,
+impl Participation {
+    /// Begins the part of a step that is at this peer.
+    pub(super) fn begin(server: &Server, begin: Begin, running: &RunningStep) -> Result<Participation> {
+        let Begin { key, session, program, you, routes, outgoing, start, .. } = begin;
+        let node = server.node().ok_or_else(closed)?;
+        let internal = |what: &str| Diagnostic::new(what).of_kind(ErrorKind::Internal);
+        let program = server.program(program).ok_or_else(|| internal("a step runs a program that is not loaded"))?;
+        let mut vars = vec![None; program.vars.len()];
+        for &(var, value) in &start.vars {
+            let Some((ty, Some(device))) = program.vars.get(var as usize) else {
+                return Err(internal("a step reads a variable that is not at this peer"));
             };
-            let mut number = lock(&printed);
-            for text in pieces(text) {
-                let (step, text) = (routes.step, text.to_owned());
-                routes.send_to_owner(CallerFrame::Print { step, number: *number, stream, text });
-                *number += 1;
-            }
+            vars[var as usize] = Some(server.value(key.session, value, ty, device)?);
         }
-    });
-    let begin = |mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
-        let _ = running.step.set(mailbox.step().clone());
-        lock(&running.inbox).open(mailbox);
-        let Routes { session, step, own, ref links } = *routes;
-        Ok(Box::new(Routes { session, step, own, links: links.clone() }))
-    };
-    let inputs = StepInputs { inputs: &[], var: &|var| vars[&(var.index() as u32)].clone() };
-    let results = program.driver.run(inputs, print, running.stop.clone(), Some(&begin), None)?;
+        if let Some(var) = program.driver.reads().find(|var| vars[var.index()].is_none()) {
+            return Err(internal(&format!("a step begins without a value of {var}")));
+        }
+        let links = routes.iter().filter_map(|&(process, link)| Some((process, node.link(link)?))).collect();
+        let priorities = program.priorities.clone();
+        let routes = Arc::new(Routes { session, step: key.step, own: you, links, priorities, outgoing });
+        let open = |_: &StepInputs, mailbox: &Arc<Mailbox>| -> Result<Box<dyn Others>> {
+            let _ = running.step.set(mailbox.step().clone());
+            lock(&running.inbox).open(mailbox);
+            Ok(Box::new(routes.clone()))
+        };
+        let inputs = StepInputs { inputs: vec![None; program.driver.n_inputs()], vars };
+        let run = program.driver.begin(
+            inputs,
+            printer(routes.clone(), running.stop.clone()),
+            running.stop.clone(),
+            Some(&open),
+            false,
+        )?;
+        Ok(Participation { run, program, key, routes })
+    }
+
+    /// Returns whether [`advance`](Self::advance) takes microseconds.
+    pub(super) fn is_quick(&self) -> bool {
+        self.program.driver.is_quick()
+    }
+
+    /// Runs without waiting, for a short time.
+    pub(super) fn advance(self, server: &Server, running: &RunningStep) -> Advanced {
+        let Participation { run, program, key, routes } = self;
+        match run.advance(AT_ONCE) {
+            Progressed::Ended(results) => Advanced::Ended(end(server, &program, key, &routes, results)),
+            Progressed::Waiting(run) => {
+                *lock(&running.parked) = Some(Participation { run, program, key, routes });
+                Advanced::Parked
+            }
+            Progressed::Working(run) => Advanced::Working(Participation { run, program, key, routes }),
+        }
+    }
+
+    /// Runs to the end.
+    pub(super) fn run(self, server: &Server) -> Result<StepEnd, StepFault> {
+        let results = self.run.run(None);
+        end(server, &self.program, self.key, &self.routes, results)
+    }
+}
+
+/// Returns a receiver of printed text that sends it to the owner of the session.
+fn printer(routes: Arc<Routes>, stop: Arc<StopFlag>) -> PrintTo {
+    let printed = Mutex::new(0);
+    Arc::new(move |stream, text: &str| {
+        let stream = match stream {
+            Stream::Stdout => PrintStream::Stdout,
+            Stream::Stderr => PrintStream::Stderr,
+        };
+        let mut number = lock(&printed);
+        for text in pieces(text) {
+            let (step, text) = (routes.step, text.to_owned());
+            routes.wait_for_room(|| stop.is_set());
+            routes.send_to_owner(CallerFrame::Print { step, number: *number, stream, text }, 0, None);
+            *number += 1;
+        }
+    })
+}
+
+/// Sends the outputs of a step that has ended, and keeps what it assigned.
+fn end(
+    server: &Server,
+    program: &LoadedProgram,
+    key: StepKey,
+    routes: &Routes,
+    results: Result<StepResults, StepFailure>,
+) -> Result<StepEnd, StepFault> {
+    let results = results.map_err(|failure| fault(&failure))?;
     let mut end = StepEnd::default();
     for (index, output) in (0..).zip(results.outputs) {
         if let Some(tensor) = output {
             end.outputs += 1;
-            routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor });
+            let held = routes.hold(&tensor).map_err(|error| fault(&error.into()))?;
+            routes.send_to_owner(CallerFrame::Output { step: key.step, index, tensor }, 0, held);
         }
     }
     let mut assigned = Vec::new();
     for (var, buffer) in results.assigned {
         let var = var.index() as u32;
         let Some((_, Some(device))) = program.vars.get(var as usize) else {
-            return Err(internal("a step assigned a variable that is not at this peer").into());
+            let error = Diagnostic::new("a step assigned a variable that is not at this peer");
+            return Err(fault(&error.of_kind(ErrorKind::Internal).into()));
         };
         end.assigned.push((var, buffer.n_bytes()));
         assigned.push((var, device.clone(), buffer));

@@ -132,11 +132,13 @@ impl ProgramSpec {
     }
 
     /// Cuts the program and loads the kernels of a process. `local` returns a device of this
-    /// process by its name without the peer. Returns the driver and the digest of the cut.
+    /// process by its name without the peer. Ends before the next kernel once `is_stopped` holds.
+    /// Returns the driver and the digest of the cut.
     pub(super) fn load(
         self,
         own: ProcessId,
         local: impl Fn(DeviceKind, u32) -> Option<Arc<dyn Device>>,
+        is_stopped: impl Fn() -> bool,
     ) -> Result<(Driver, Digest)> {
         let devices = self.devices.iter().enumerate().map(|(i, device)| {
             let name = device.name;
@@ -150,7 +152,8 @@ impl ProgramSpec {
         let devices: Vec<Arc<dyn Device>> = devices.collect::<Result<_>>()?;
         let processes = Processes::new(own, self.devices.iter().map(|device| device.process).collect());
         let (partition, cut) = self.cut();
-        Ok((Driver::new(self.graph, partition, &devices, processes, self.options)?, cut))
+        let driver = Driver::new_unless(self.graph, partition, &devices, processes, self.options, is_stopped)?;
+        Ok((driver, cut))
     }
 
     /// Returns the device of each variable.

@@ -2,7 +2,7 @@
 
 use super::cluster::{AwaitedStep, ClusterState, PeerCluster, ValueHandle, failure, from_wire};
 use super::net::Link;
-use super::node::send;
+use super::node::{priority, send_value};
 use super::participant::{self, step_message};
 use super::program::ProgramSpec;
 use super::proto::Time;
@@ -12,19 +12,19 @@ use super::proto::frame::{
 };
 use super::remote_device::{RemoteHandle, RemoteValue};
 use super::shared::{SharedSnapshot, StepUse};
-use crate::device::{DeviceBuffer, DeviceId, MemorySpace};
+use crate::byte_gauge::HeldBytes;
+use crate::device::{DeviceBuffer, DeviceId, Event, MemorySpace, Step, is_thread_of_device};
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Mailbox, OtherProcesses, Others, ProcessId, StepFailure};
-use crate::flow::{FlowOp, Partition, Sink, Source, SubgraphId};
+use crate::flow::step_run::StepInputs;
+use crate::flow::{FlowOp, NodeId, Partition, Sink, Source, SubgraphId};
+use anabranch_dsl::interp::{self, StopFlag};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// How long a peer may take to load a program.
-const LOADING: Duration = Duration::from_secs(600);
 
 /// How long a failed step waits for the other processes.
 const END_OF_FAILED: Duration = Duration::from_secs(2);
@@ -42,8 +42,9 @@ struct RemoteVar {
 
 impl RemoteVar {
     /// Returns the value among those of all variables of the graph.
-    fn value_in(&self, number: u32, vars: &[DeviceBuffer]) -> Arc<RemoteValue> {
-        let value = vars[number as usize].clone().open::<RemoteValue>(MemorySpace::Device(self.device));
+    fn value_in(&self, number: u32, vars: &[Option<DeviceBuffer>]) -> Arc<RemoteValue> {
+        let value = vars[number as usize].clone().expect("a session has the values of its variables");
+        let value = value.open::<RemoteValue>(MemorySpace::Device(self.device));
         value.unwrap_or_else(|other| panic!("a variable of type {} is at no peer", other.ty()))
     }
 }
@@ -52,14 +53,20 @@ impl RemoteVar {
 pub(super) struct RemoteProgram {
     cluster: Arc<PeerCluster>,
     number: ProgramNumber,
+    /// The name of the function.
+    name: String,
     bytes: Arc<[u8]>,
     digest: Digest,
     /// The digest of this process's cut.
     cut: Digest,
     participants: Vec<ProcessNumber>,
+    /// The last operation of each of them.
+    run_last: Vec<(ProcessNumber, u32)>,
     /// The variables at peers, by number.
     vars: Vec<(u32, RemoteVar)>,
-    /// The inputs that each peer needs.
+    /// The priority of each edge.
+    priorities: Arc<[i32]>,
+    /// The inputs that each peer needs, the first used first.
     inputs: Vec<(ProcessNumber, u32)>,
     locs: Arc<Vec<Loc>>,
 }
@@ -73,14 +80,15 @@ impl fmt::Debug for RemoteProgram {
 /// What the peers read and write in a step.
 struct PeerUses {
     participants: BTreeSet<ProcessNumber>,
-    inputs: BTreeSet<(ProcessNumber, u32)>,
+    /// The inputs, with the place of their first use.
+    inputs: BTreeMap<(ProcessNumber, u32), f32>,
     reads: BTreeSet<u32>,
     assigns: BTreeSet<u32>,
 }
 
 impl PeerUses {
     fn of(partition: &Partition, process_of: impl Fn(DeviceId) -> ProcessId) -> PeerUses {
-        let (participants, inputs) = (BTreeSet::new(), BTreeSet::new());
+        let (participants, inputs) = (BTreeSet::new(), BTreeMap::new());
         let mut uses = PeerUses { participants, inputs, reads: BTreeSet::new(), assigns: BTreeSet::new() };
         for part in &partition.parts {
             let ProcessId(process) = process_of(part.device);
@@ -89,9 +97,12 @@ impl PeerUses {
                 continue;
             }
             uses.participants.insert(process);
-            for node in &part.nodes {
+            for (id, node) in (0..).map(NodeId).zip(&part.nodes) {
                 match node.op {
-                    FlowOp::Source(Source::Input(input)) => drop(uses.inputs.insert((process, input))),
+                    FlowOp::Source(Source::Input(input)) => {
+                        let first = uses.inputs.entry((process, input)).or_insert(1.0);
+                        *first = first.min(part.first_use(id));
+                    }
                     FlowOp::Source(Source::Var(var)) => drop(uses.reads.insert(var.index() as u32)),
                     FlowOp::Sink(Sink::Assign(var)) => drop(uses.assigns.insert(var.index() as u32)),
                     _ => {}
@@ -100,10 +111,30 @@ impl PeerUses {
         }
         uses
     }
+
+    /// Returns the inputs in the order of their first use.
+    fn inputs_in_order(&self) -> Vec<(ProcessNumber, u32)> {
+        let mut inputs: Vec<_> = self.inputs.iter().map(|(&input, &first)| (first, input)).collect();
+        inputs.sort_by(|a, b| a.0.total_cmp(&b.0));
+        inputs.into_iter().map(|(_, input)| input).collect()
+    }
+}
+
+/// Returns the last operation that each peer runs.
+fn last_operations(partition: &Partition, process_of: impl Fn(DeviceId) -> ProcessId) -> Vec<(ProcessNumber, u32)> {
+    let mut last = BTreeMap::new();
+    for part in &partition.parts {
+        let ProcessId(process) = process_of(part.device);
+        let node = part.kernels.iter().filter_map(|kernel| kernel.members.last()).map(|node| node.index() as u32).max();
+        let known = last.entry(ProcessNumber(process)).or_insert(node);
+        *known = node.max(*known);
+    }
+    last.into_iter().filter_map(|(process, node)| Some((process, node?))).collect()
 }
 
 impl RemoteProgram {
-    /// Registers a program at the peers that take part, and waits until they have loaded it.
+    /// Prepares a program, and lets the peers that take part load it. The first step waits for
+    /// them.
     pub(super) fn new(cluster: &Arc<PeerCluster>, spec: &ProgramSpec) -> Result<RemoteProgram> {
         let bytes: Arc<[u8]> = spec.encode().into();
         let (partition, cut) = spec.cut();
@@ -117,46 +148,61 @@ impl RemoteProgram {
         });
         let program = RemoteProgram {
             cluster: cluster.clone(),
+            name: graph.name.clone(),
+            run_last: last_operations(&partition, |device| spec.devices[device.index()].process),
             number: ProgramNumber(cluster.next_program()),
             digest: super::program::digest(&bytes),
             bytes,
             cut,
-            participants: uses.participants.into_iter().collect(),
+            participants: uses.participants.iter().copied().collect(),
             vars: vars.filter(|(_, var)| var.process != OWNER && (var.is_read || var.is_assigned)).collect(),
-            inputs: uses.inputs.into_iter().collect(),
+            priorities: partition.first_uses().into_iter().map(priority).collect(),
+            inputs: uses.inputs_in_order(),
             locs: Arc::new((0..graph.n_nodes()).map(|i| graph.node(Node::from_index(i)).loc).collect()),
         };
-        program.ensure_loaded()?;
+        // The first step reports what goes wrong.
+        let _ = program.register();
         Ok(program)
     }
 
-    /// Registers the program where it is not registered, and waits until all peers have loaded it.
-    fn ensure_loaded(&self) -> Result<()> {
-        self.cluster.connect_if_lost(&self.participants)?;
+    /// Registers the program where it is not registered.
+    fn register(&self) -> Result<()> {
         for &process in &self.participants {
             let register = |state: &mut ClusterState, now: Time, outputs: &mut Vec<CallerOutput>| {
                 let Self { number, bytes, digest, .. } = self;
-                state.caller.register(process, *number, bytes, *digest, now + LOADING, outputs)
+                state.caller.register(process, *number, bytes, *digest, now, outputs)
             };
             self.cluster.with(register).map_err(from_wire)?;
         }
+        Ok(())
+    }
+
+    /// Registers the program where it is not registered, and waits until all peers have loaded it,
+    /// unless the call is stopped.
+    fn ensure_loaded(&self, stop: &StopFlag) -> Result<()> {
+        self.cluster.connect_to(&self.participants, Some(stop))?;
+        self.register()?;
         for &process in &self.participants {
-            let loaded = self.cluster.wait(LOADING, |state| match state.caller.program(process, self.number) {
-                Some(ProgramState::Loading { .. }) => None,
-                Some(ProgramState::Ready { cut }) => Some(Ok(*cut)),
-                Some(ProgramState::Refused { error }) => Some(Err(Some(error.clone()))),
-                None => Some(Err(None)),
-            });
-            let cut = match loaded {
-                Some(Ok(cut)) => cut,
-                Some(Err(Some(error))) => {
+            let what = || format!("{} was loading the program", self.name(process));
+            let loaded =
+                self.cluster.wait_for(Some(stop), what, |state| match state.caller.program(process, self.number) {
+                    Some(ProgramState::Loading { .. }) => None,
+                    Some(ProgramState::Ready { cut }) => Some(Ok(*cut)),
+                    Some(ProgramState::Refused { error }) => Some(Err(Some(error.clone()))),
+                    None => Some(Err(state.caller.why_unavailable(process))),
+                });
+            let cut = match loaded? {
+                Ok(cut) => cut,
+                Err(Some(error)) => {
                     // The next call tries again.
                     self.cluster.with(|state, _, outputs| state.caller.unregister(self.number, outputs));
                     let fault = super::proto::frame::StepFault { position: None, error };
-                    return Err(failure(fault, &self.locs).error.at(Loc::UNKNOWN, self.name(process)));
+                    let error = failure(fault, &self.locs).error;
+                    let loading = format!("{} was loading the program of `{}`", self.name(process), self.name);
+                    return Err(error.at(Loc::UNKNOWN, loading));
                 }
-                Some(Err(None)) | None => {
-                    let message = format!("{} was lost while it loaded a program", self.name(process));
+                Err(None) => {
+                    let message = format!("{} does not know a program that it has loaded", self.name(process));
                     return Err(Diagnostic::new(message).of_kind(ErrorKind::Unavailable));
                 }
             };
@@ -174,25 +220,28 @@ impl RemoteProgram {
         self.cluster.name(process)
     }
 
-    fn plan(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], shared: &SharedSnapshot) -> StepPlan {
+    fn plan(&self, StepInputs { inputs, vars }: &StepInputs, shared: &SharedSnapshot) -> StepPlan {
         let value = |number: u32, var: &RemoteVar| match &var.value_in(number, vars).handle {
             RemoteHandle::Own(handle) => handle.value,
             RemoteHandle::Shared(_) => shared.value(number).expect("the snapshot has all shared variables of the step"),
         };
+        let input = |i: u32| inputs[i as usize].clone().expect("a call has all inputs");
         let reads = self.vars.iter().filter(|(_, var)| var.is_read);
         let assigns = self.vars.iter().filter(|(_, var)| var.is_assigned);
         StepPlan {
             program: self.number,
+            name: self.name.clone(),
             participants: self.participants.clone(),
+            run_last: self.run_last.clone(),
             deadline: None,
             reads: reads.map(|(number, var)| (var.process, *number, value(*number, var))).collect(),
             assigns: assigns.map(|(number, var)| (var.process, *number)).collect(),
-            inputs: self.inputs.iter().map(|&(process, i)| (process, i, inputs[i as usize].clone())).collect(),
+            inputs: self.inputs.iter().map(|&(process, i)| (process, i, input(i))).collect(),
         }
     }
 
     /// Returns the shared variables that the program uses.
-    fn shared_uses(&self, vars: &[DeviceBuffer]) -> Vec<StepUse> {
+    fn shared_uses(&self, vars: &[Option<DeviceBuffer>]) -> Vec<StepUse> {
         let shared_use = |(number, var): &(u32, RemoteVar)| match &var.value_in(*number, vars).handle {
             RemoteHandle::Own(_) => None,
             RemoteHandle::Shared(variable) => Some(StepUse {
@@ -204,6 +253,16 @@ impl RemoteProgram {
             }),
         };
         self.vars.iter().filter_map(shared_use).collect()
+    }
+
+    /// Names the function in the error of a call that was stopped.
+    fn stopped(&self, error: Diagnostic) -> Diagnostic {
+        if !error.kind.is_stop() {
+            return error;
+        }
+        let mut stopped = interp::stopped(error.kind, &self.name, [], Loc::UNKNOWN);
+        stopped.labels = error.labels;
+        stopped
     }
 
     fn begin_error(&self, error: BeginError) -> Diagnostic {
@@ -235,13 +294,16 @@ impl Drop for RemoteProgram {
 }
 
 impl OtherProcesses for RemoteProgram {
-    fn begin(&self, inputs: &[HostTensor], vars: &[DeviceBuffer], mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>> {
-        let uses = self.shared_uses(vars);
-        let snapshot = || SharedSnapshot::acquire(uses.clone(), &mailbox.step().stop);
+    fn begin(&self, inputs: &StepInputs, mailbox: &Arc<Mailbox>) -> Result<Box<dyn Others>> {
+        let given = self.inputs.iter().filter_map(|&(_, i)| inputs.inputs[i as usize].as_ref());
+        let held = given.map(|input| self.cluster.hold_outgoing(input)).collect::<Result<Vec<Option<HeldBytes>>>>()?;
+        let uses = self.shared_uses(&inputs.vars);
+        let stop = &mailbox.step().stop;
+        let snapshot = || SharedSnapshot::acquire(uses.clone(), stop).map_err(|error| self.stopped(error));
         let mut shared = snapshot()?;
         let begin = |shared: &SharedSnapshot| {
             self.cluster.with(|state, now, outputs| {
-                let step = state.caller.begin(now, self.plan(inputs, vars, shared), outputs)?;
+                let step = state.caller.begin(now, self.plan(inputs, shared), outputs)?;
                 let entry = AwaitedStep { mailbox: mailbox.clone(), locs: self.locs.clone(), done: None };
                 state.steps.insert(step, entry);
                 let link = |&process: &ProcessNumber| Some((process, state.caller.link(process)?));
@@ -256,7 +318,7 @@ impl OtherProcesses for RemoteProgram {
             // before they are acquired again.
             Err(BeginError::Unavailable(_)) => {
                 shared = SharedSnapshot::default();
-                self.ensure_loaded()?;
+                self.ensure_loaded(stop).map_err(|error| self.stopped(error))?;
                 if !uses.is_empty() {
                     shared = snapshot()?;
                 }
@@ -270,9 +332,11 @@ impl OtherProcesses for RemoteProgram {
             step,
             links: links.collect(),
             participants: self.participants.clone(),
+            priorities: self.priorities.clone(),
             vars: self.vars.clone(),
             shared: Some((uses.into_iter().map(|shared| shared.number).collect(), shared)),
             locs: self.locs.clone(),
+            _inputs: held,
         }))
     }
 }
@@ -284,10 +348,13 @@ struct BegunStep {
     step: StepNumber,
     links: Vec<(ProcessNumber, Link)>,
     participants: Vec<ProcessNumber>,
+    priorities: Arc<[i32]>,
     vars: Vec<(u32, RemoteVar)>,
     /// The numbers of the shared variables, and their values and locks, until they are committed.
     shared: Option<(Vec<u32>, SharedSnapshot)>,
     locs: Arc<Vec<Loc>>,
+    /// The inputs, which count as waiting to be sent until the step ends.
+    _inputs: Vec<Option<HeldBytes>>,
 }
 
 impl fmt::Debug for BegunStep {
@@ -304,11 +371,34 @@ impl BegunStep {
 }
 
 impl Others for BegunStep {
-    fn send(&self, process: ProcessId, from: SubgraphId, to: SubgraphId, message: DeviceMessage<HostTensor>) {
+    fn send(
+        &self,
+        process: ProcessId,
+        from: SubgraphId,
+        to: SubgraphId,
+        message: DeviceMessage<HostTensor>,
+    ) -> Result<()> {
+        let (priority, held) = match &message {
+            DeviceMessage::Value { edge, value, .. } => {
+                (self.priorities[edge.index()], self.cluster.hold_outgoing(value)?)
+            }
+            DeviceMessage::Credit { .. } => (0, None),
+        };
         if let Some((_, link)) = self.links.iter().find(|(of, _)| of.0 == process.0) {
-            let message = step_message(self.step, OWNER, from, to, message);
-            send(link, WireFrame::ToPeer { session: self.session, frame: PeerFrame::Message(message) });
+            let frame = PeerFrame::Message(step_message(self.step, OWNER, from, to, message));
+            send_value(link, WireFrame::ToPeer { session: self.session, frame }, priority, held);
         }
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.links.iter().all(|(_, link)| link.has_room())
+    }
+
+    fn wait(&self, step: &Step, at_most: Duration) -> Option<Event> {
+        let can_drive = !step.is_simulated() && !is_thread_of_device();
+        let drive = || self.cluster.node.net().drive(|context| step.poll_event(context), at_most);
+        can_drive.then(drive).flatten().unwrap_or_else(|| step.wait(at_most))
     }
 
     fn awaited(&self) -> Vec<ProcessId> {
@@ -318,7 +408,7 @@ impl Others for BegunStep {
     fn ended(&mut self) -> Result<Vec<(VarId, DeviceBuffer)>, StepFailure> {
         self.end_local(Ok(()));
         // All participants have ended, so the step is done, unless one was lost just now.
-        let done = self.cluster.wait(END_OF_FAILED, |state| state.steps.get_mut(&self.step)?.done.take());
+        let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
         match done {
             Some(Ok(new)) => self.commit(new).map_err(StepFailure::from),
             Some(Err(fault)) => Err(failure(fault, &self.locs)),
@@ -328,9 +418,14 @@ impl Others for BegunStep {
         }
     }
 
-    fn failed(&mut self, own: StepFailure) -> StepFailure {
+    fn failed(&mut self, mut own: StepFailure) -> StepFailure {
+        if own.error.kind == ErrorKind::DeadlineExceeded {
+            let slow = self.cluster.with(|state, now, _| state.caller.why_slow(now, self.step));
+            let loc = |node: u32| self.locs.get(node as usize).copied().unwrap_or(Loc::UNKNOWN);
+            own.error.labels.extend(slow.into_iter().map(|(node, text)| (node.map_or(Loc::UNKNOWN, loc), text)));
+        }
         self.end_local(Err(&own));
-        let done = self.cluster.wait(END_OF_FAILED, |state| state.steps.get_mut(&self.step)?.done.take());
+        let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
         match done {
             // The error itself, which may have more to say than what crosses processes.
             Some(Err(fault)) if participant::fault(&own).error == fault.error => own,

@@ -1,7 +1,7 @@
 //! A process that offers its devices to sessions of other processes.
 
 use super::address::PeerAddress;
-use super::net::{JoinToken, Net, NetOptions, NodeId, NodeKey, Profile};
+use super::net::{JoinToken, LinkReport, Net, NetOptions, NodeId, NodeKey, Profile};
 use super::node::Node;
 use super::proto::frame::{DeviceEntry, Hello, StatusReport};
 use super::proto::host::HostLimits;
@@ -119,6 +119,12 @@ impl PeerOptions {
     pub fn memory(mut self, bytes: u64) -> PeerOptions {
         self.limits.value_bytes = bytes;
         self.limits.shared_bytes = bytes;
+        self
+    }
+
+    /// Limits how long a program of a session may take to load. The default is five minutes.
+    pub fn load_time(mut self, limit: Duration) -> PeerOptions {
+        self.limits.load_time = limit;
         self
     }
 
@@ -289,7 +295,10 @@ pub struct PeerStatus {
     pub values: (u64, u64),
     /// The steps in flight.
     pub steps: u64,
-    /// Bytes of messages that wait for their step to begin.
+    /// The programs that are being loaded, and the steps and requests that run, also for sessions
+    /// that are closed.
+    pub work: u64,
+    /// Bytes of inputs and messages that wait until their step takes them.
     pub buffered_bytes: u64,
     /// The number of steps for which messages wait until they begin.
     pub waiting_steps: u64,
@@ -307,6 +316,8 @@ pub struct PeerStatus {
     pub round_trip: Duration,
     /// The packets sent on the link, and those that were lost.
     pub packets: (u64, u64),
+    /// The results of a test of the link, if one was asked for.
+    pub link: Option<LinkReport>,
 }
 
 /// The state of a shared variable at a peer.
@@ -358,16 +369,41 @@ impl PeerStatus {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn ask(key: &NodeKey, address: &PeerAddress, profile: Profile, timeout: Duration) -> Result<PeerStatus> {
+        PeerStatus::ask_on(key, address, profile, timeout, false)
+    }
+
+    /// Asks a peer for its state like [`ask`](Self::ask), and then tests the link to it. That takes
+    /// a fraction of a second on a fast network.
+    ///
+    /// # Errors
+    /// Fails like `ask`, or if the link ends during the test.
+    pub fn ask_and_test_link(
+        key: &NodeKey,
+        address: &PeerAddress,
+        profile: Profile,
+        timeout: Duration,
+    ) -> Result<PeerStatus> {
+        PeerStatus::ask_on(key, address, profile, timeout, true)
+    }
+
+    fn ask_on(
+        key: &NodeKey,
+        address: &PeerAddress,
+        profile: Profile,
+        timeout: Duration,
+        tests_link: bool,
+    ) -> Result<PeerStatus> {
         let net = NetOptions { profile, failure_timeout: timeout, ..NetOptions::default() };
         let hello = Hello { name: "a visitor".to_owned(), incarnation: random_number()?, devices: Vec::new() };
         let node = Node::bind(key, net, hello, HostLimits::NONE)?;
         let link = node.net().connect(address.socket_addr(), Some(address.node()), address.token())?;
         let answer = node.status(&link, timeout);
-        let (hello, report) = answer.ok_or_else(|| {
+        let (hello, state) = answer.ok_or_else(|| {
             let message = format!("the peer {address} does not answer");
             Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
         })?;
-        let StatusReport { usage, steps, shared, library, arrivals, queues } = report;
+        let report = if tests_link { Some(node.net().test_link(&link)?) } else { None };
+        let StatusReport { usage, steps, shared, library, arrivals, queues } = state;
         let shared = shared.into_iter().map(|entry| SharedStatus {
             name: entry.name,
             ty: entry.ty,
@@ -391,6 +427,7 @@ impl PeerStatus {
             loaded_programs: library,
             values: (usage.values, usage.value_bytes),
             steps: usage.steps,
+            work: usage.work,
             buffered_bytes: usage.buffered_bytes,
             waiting_steps: usage.early_steps,
             waiting_messages: arrivals,
@@ -399,6 +436,7 @@ impl PeerStatus {
             own_steps: steps.iter().map(|(_, step)| (step.step.0, step.done, step.is_busy)).collect(),
             round_trip: stats.rtt,
             packets: (stats.sent_packets, stats.lost_packets),
+            link: report,
         })
     }
 }
@@ -409,6 +447,7 @@ impl fmt::Display for PeerStatus {
         let (loaded, idle) = self.loaded_programs;
         writeln!(f, "  sessions {}, programs {} ({loaded} loaded, {idle} idle)", self.sessions, self.programs)?;
         writeln!(f, "  values {} ({} bytes), shared variables {}", self.values.0, self.values.1, self.shared.len())?;
+        writeln!(f, "  loads, steps and requests running {}", self.work)?;
         writeln!(
             f,
             "  steps in flight {}, with {} messages to handle; {} steps to begin, with {} bytes of messages",
@@ -427,6 +466,9 @@ impl fmt::Display for PeerStatus {
         for (step, begun, is_busy) in &self.own_steps {
             let does = if *is_busy { "runs an operation" } else { "waits for messages" };
             writeln!(f, "  step {step} {does}, after {begun} operations")?;
+        }
+        if let Some(report) = &self.link {
+            return write!(f, "  link: {report}");
         }
         let (sent, lost) = self.packets;
         write!(f, "  link: round trip {:?}, {lost} of {sent} packets lost", self.round_trip)

@@ -2,15 +2,15 @@
 //!
 //! The protocol decides what may happen; this module does it. Invariants:
 //!
-//! - S1. Nothing here waits on the thread of the net. Programs are loaded and steps run on
-//!   [`Workers`].
+//! - S1. Nothing here waits on the thread of the net. Programs are loaded on [`Workers`], and steps
+//!   run there unless they need microseconds only.
 //! - S2. All state belongs to a session slot, except loaded programs and shared variables. When the
 //!   session is dropped, so is its state, and work that still runs for it leaves nothing.
 //! - S3. A panic in a program of another process ends its step or its loading with an error, and
 //!   nothing else.
 
-use super::node::{Node, lock};
-use super::participant::{self, RunningStep};
+use super::node::{Node, lock, priority};
+use super::participant::{self, Advanced, Participation, RunningStep};
 use super::program::{ProgramSpec, digest, panicked};
 use super::proto::frame::{Digest, ValueId, WireError, WireErrorKind};
 use super::proto::host::{HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, SharedValue, StepKey};
@@ -20,7 +20,7 @@ use crate::flow::driver::Driver;
 use crate::flow::remote::{Arrival, ProcessId};
 use anabranch_dsl::device::DeviceKind;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, Weak};
@@ -36,7 +36,9 @@ pub(super) struct OfferedDevice {
 /// A program that a peer has loaded.
 #[derive(Debug)]
 pub(super) struct LoadedProgram {
-    pub(super) driver: Driver,
+    pub(super) driver: Arc<Driver>,
+    /// The priority of each edge.
+    pub(super) priorities: Arc<[i32]>,
     /// For each variable its type, and its device if the device is of this peer.
     pub(super) vars: Vec<(Type, Option<Arc<dyn Device>>)>,
 }
@@ -62,6 +64,8 @@ pub(super) struct Server {
 
 #[derive(Debug, Default)]
 struct ServerState {
+    /// The programs that are being loaded and are still wanted.
+    loading: BTreeSet<ProgramKey>,
     programs: BTreeMap<ProgramKey, Arc<LoadedProgram>>,
     values: BTreeMap<(SessionSlot, ValueId), Arc<Mutex<PeerValue>>>,
     /// The values of shared variables. Sessions may have them, too.
@@ -110,16 +114,22 @@ impl Server {
     pub(super) fn on_output(self: &Arc<Server>, output: HostOutput, inputs: &mut VecDeque<HostInput>) {
         match output {
             HostOutput::Load { key, process, digest, bytes } => {
+                lock(&self.state).loading.insert(key);
                 let this = self.clone();
                 let job = move || {
                     let outcome = this.load(key, ProcessId(process.0), digest, &bytes);
                     this.report(HostInput::Loaded { key, outcome: outcome.map_err(|error| to_wire(&error)) });
                 };
                 if let Err(error) = self.workers.run(Box::new(job)) {
+                    lock(&self.state).loading.remove(&key);
                     inputs.push_back(HostInput::Loaded { key, outcome: Err(no_thread(&error)) });
                 }
             }
-            HostOutput::Unload { key } => drop(lock(&self.state).programs.remove(&key)),
+            HostOutput::Unload { key } => {
+                let mut state = lock(&self.state);
+                state.loading.remove(&key);
+                state.programs.remove(&key);
+            }
             HostOutput::StoreValue { key, value, tensor } => {
                 let kept = Arc::new(Mutex::new(PeerValue::Host(tensor)));
                 lock(&self.state).values.insert((key.session, value), kept);
@@ -163,32 +173,29 @@ impl Server {
                 let key = begin.key;
                 let step = Arc::new(RunningStep::default());
                 lock(&self.state).steps.insert(key, step.clone());
-                let this = self.clone();
-                let job = move || {
-                    let run = || participant::run(&this, *begin, &step);
-                    let outcome = catch_unwind(AssertUnwindSafe(run));
-                    let outcome = outcome.unwrap_or_else(|_| Err(participant::fault(&panicked("ran").into())));
-                    this.report(HostInput::StepEnded { key, outcome });
+                let outcome = match catch_unwind(AssertUnwindSafe(|| Participation::begin(self, *begin, &step))) {
+                    Ok(Ok(participation)) => return self.advance(key, &step, participation, inputs),
+                    Ok(Err(error)) => Err(participant::fault(&error.into())),
+                    Err(_) => Err(participant::fault(&panicked("began").into())),
                 };
-                if let Err(error) = self.workers.run(Box::new(job)) {
-                    let fault = super::proto::frame::StepFault { position: None, error: no_thread(&error) };
-                    inputs.push_back(HostInput::StepEnded { key, outcome: Err(fault) });
-                }
+                inputs.push_back(HostInput::StepEnded { key, outcome });
             }
-            HostOutput::Deliver { key, arrival } => {
+            HostOutput::Deliver { key, arrival, held } => {
                 let Some(step) = lock(&self.state).steps.get(&key).cloned() else { return };
-                lock(&step.inbox).push(match arrival {
+                let arrival = match arrival {
                     HostArrival::Message(message) => participant::message(message),
                     HostArrival::Input { index, tensor } => Arrival::Input { index, tensor },
-                });
+                };
+                lock(&step.inbox).push(arrival, Some(held));
+                self.advance_parked(key, &step, inputs);
             }
             HostOutput::Stop { key, reason } => {
-                if let Some(step) = lock(&self.state).steps.get(&key) {
-                    step.stop.stop(match reason.kind {
-                        WireErrorKind::DeadlineExceeded => ErrorKind::DeadlineExceeded,
-                        _ => ErrorKind::Cancelled,
-                    });
-                }
+                let Some(step) = lock(&self.state).steps.get(&key).cloned() else { return };
+                step.stop.stop(match reason.kind {
+                    WireErrorKind::DeadlineExceeded => ErrorKind::DeadlineExceeded,
+                    _ => ErrorKind::Cancelled,
+                });
+                self.advance_parked(key, &step, inputs);
             }
             HostOutput::Finish { key, keep } => {
                 let mut state = lock(&self.state);
@@ -214,6 +221,44 @@ impl Server {
         }
     }
 
+    /// Goes on with a step that waited, if it occupies no thread.
+    fn advance_parked(self: &Arc<Server>, key: StepKey, step: &Arc<RunningStep>, inputs: &mut VecDeque<HostInput>) {
+        if let Some(participation) = step.unpark() {
+            self.advance(key, step, participation, inputs);
+        }
+    }
+
+    /// Runs a step on this thread as far as that takes microseconds, and otherwise on a worker.
+    fn advance(
+        self: &Arc<Server>,
+        key: StepKey,
+        step: &Arc<RunningStep>,
+        participation: Participation,
+        inputs: &mut VecDeque<HostInput>,
+    ) {
+        let panicked = |_| Err(participant::fault(&panicked("ran").into()));
+        let participation = match participation.is_quick() {
+            false => participation,
+            true => match catch_unwind(AssertUnwindSafe(|| participation.advance(self, step))) {
+                Ok(Advanced::Parked) => return,
+                Ok(Advanced::Ended(outcome)) => return inputs.push_back(HostInput::StepEnded { key, outcome }),
+                Ok(Advanced::Working(participation)) => participation,
+                Err(panic) => {
+                    return inputs.push_back(HostInput::StepEnded { key, outcome: panicked(panic) });
+                }
+            },
+        };
+        let this = self.clone();
+        let job = move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| participation.run(&this))).unwrap_or_else(panicked);
+            this.report(HostInput::StepEnded { key, outcome });
+        };
+        if let Err(error) = self.workers.run(Box::new(job)) {
+            let fault = super::proto::frame::StepFault { position: None, error: no_thread(&error) };
+            inputs.push_back(HostInput::StepEnded { key, outcome: Err(fault) });
+        }
+    }
+
     fn load(&self, key: ProgramKey, own: ProcessId, expected: Digest, bytes: &[u8]) -> Result<Digest> {
         let load = || {
             if digest(bytes) != expected {
@@ -227,13 +272,20 @@ impl Server {
             });
             let vars = vars.collect();
             let names: Vec<_> = spec.devices.iter().map(|device| device.name).collect();
-            let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index))?;
-            Ok((LoadedProgram { driver: driver.with_names(|device| names[device.index()]), vars }, cut))
+            let is_unwanted = || !lock(&self.state).loading.contains(&key);
+            let (driver, cut) = spec.load(own, |kind, index| self.device(kind, index), is_unwanted)?;
+            let driver = Arc::new(driver.with_names(|device| names[device.index()]));
+            let priorities = driver.first_uses().into_iter().map(priority).collect();
+            Ok((LoadedProgram { driver, priorities, vars }, cut))
         };
         let loaded = catch_unwind(AssertUnwindSafe(load));
         let loaded = loaded.unwrap_or_else(|_| Err(panicked("loaded")));
+        let mut state = lock(&self.state);
+        let is_wanted = state.loading.remove(&key);
         let (program, cut) = loaded?;
-        lock(&self.state).programs.insert(key, Arc::new(program));
+        if is_wanted {
+            state.programs.insert(key, Arc::new(program));
+        }
         Ok(cut)
     }
 
@@ -294,8 +346,8 @@ impl Server {
     pub(super) fn progress(&self, received: u64) -> Vec<HostInput> {
         let state = lock(&self.state);
         let of = |(&key, step): (&StepKey, &Arc<RunningStep>)| {
-            let (done, is_busy) = step.step.get()?.progress();
-            Some(HostInput::Progressed { key, done: done + received, is_busy })
+            let (done, is_busy, last) = step.step.get()?.progress();
+            Some(HostInput::Progressed { key, done: done + received, is_busy, last })
         };
         state.steps.iter().filter_map(of).collect()
     }

@@ -2,6 +2,7 @@
 
 use super::address::PeerAddress;
 use super::cluster::{ClusterOptions, PeerCluster, ValuesAt};
+use super::net::LinkReport;
 use super::program::{ProgramDevice, ProgramSpec, name_of_device};
 use super::proto::frame::ProcessNumber;
 use super::remote_device::RemoteDevice;
@@ -84,6 +85,11 @@ impl RemoteDevices {
         }
     }
 
+    /// Tests the link to each peer, in order.
+    pub(crate) fn test_links(&self) -> Result<Vec<LinkReport>> {
+        (1..=self.cluster.len() as u32).map(|process| self.cluster.test_link(ProcessId(process))).collect()
+    }
+
     /// Opens the devices. `first` is the number of devices of the caller.
     pub(crate) fn open(&self, first: usize) -> Vec<Arc<dyn Device>> {
         let device = |(i, &(process, info)): (usize, &(ProcessId, DeviceInfo))| -> Arc<dyn Device> {
@@ -137,7 +143,43 @@ impl RemoteDevices {
             };
             devices.iter().find(of_caller).cloned()
         };
-        let (driver, _) = spec.load(ProcessId::CALLER, local)?;
+        let (driver, _) = spec.load(ProcessId::CALLER, local, || false)?;
         Ok(DistributedGraph::new(driver, Some(Arc::new(program))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::device::LinkSpeed;
+    use crate::peers::{NodeKey, Peer, PeerOptions, Profile};
+    use crate::{Session, SessionBuilder};
+    use anabranch_dsl::Result;
+
+    #[test]
+    fn measured_links_are_those_of_placement() -> Result<()> {
+        let key = NodeKey::generate()?;
+        let listen = "127.0.0.1:0".parse().expect("this is an address");
+        let options = PeerOptions::new(NodeKey::generate()?).listen(listen).profile(Profile::Loopback);
+        let peer = Peer::serve(options.allow(key.id()))?;
+        let link_of = |builder: SessionBuilder| -> Result<(Session, [LinkSpeed; 2])> {
+            let builder = builder.node_key(key.clone()).network(Profile::Loopback);
+            let session = builder.peer(peer.address()).build()?;
+            let ids: Vec<_> = session.devices.topology.ids().collect();
+            let link = |from: usize, to: usize| session.devices.topology.link(ids[from], ids[to]);
+            let links = [link(0, 1), link(1, 0)];
+            Ok((session, links))
+        };
+        let (_, assumed) = link_of(Session::builder())?;
+        assert_eq!(assumed, [LinkSpeed::PEER; 2]);
+        let (session, measured) = link_of(Session::builder().measure_devices(true))?;
+        for link in measured {
+            assert_ne!(link, LinkSpeed::PEER);
+            assert!(link.bandwidth > 0.0 && link.latency > 0.0 && link.latency < 10.0, "{link:?}");
+        }
+        let reports = session.test_links()?;
+        assert_eq!(reports.len(), 1);
+        let text = reports[0].to_string();
+        assert!(text.starts_with("round trip ") && text.ends_with(&reports[0].verdict()), "{text}");
+        Ok(())
     }
 }

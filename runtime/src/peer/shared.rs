@@ -25,9 +25,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How often a step that waits for a lock checks whether its call has ended.
-const BETWEEN_CHECKS: Duration = Duration::from_millis(10);
-
 /// A shared variable at a peer, as one session uses it.
 pub(super) struct SharedVariable {
     cluster: Arc<PeerCluster>,
@@ -100,7 +97,7 @@ impl SharedVariable {
     pub(super) fn get(self: &Arc<SharedVariable>) -> Result<HostTensor> {
         let snapshot = SharedSnapshot::acquire(vec![self.use_alone(None)], &StopFlag::new())?;
         let (_, value) = &snapshot.owners[0].values[0];
-        self.cluster.fetch(value, &Type::Tensor(self.ty.clone()), tensor_bytes_of(&self.ty))
+        self.cluster.fetch(value, &Type::Tensor(self.ty.clone()))
     }
 
     /// Assigns a value, in a step of its own. A variable that was lost exists again.
@@ -211,7 +208,7 @@ impl SharedSnapshot {
 impl OwnerSnapshot {
     fn acquire(process: ProcessNumber, uses: &[StepUse], locks: bool, stop: &StopFlag) -> Result<OwnerSnapshot> {
         let cluster = uses[0].variable.cluster.clone();
-        cluster.connect_if_lost(&[process])?;
+        cluster.connect_to(&[process], Some(stop))?;
         let mut stored = Vec::new();
         for shared in uses {
             let value = lock(&shared.variable.initial).clone().filter(|_| shared.initial.is_none());
@@ -225,28 +222,22 @@ impl OwnerSnapshot {
             initial: shared.initial.or(stored.as_ref().map(|handle| handle.value)),
         };
         let accesses: Vec<SharedAccess> = uses.iter().zip(&stored).map(access).collect();
-        let asked = cluster
-            .with(|state, now, out| state.caller.acquire(now, process, (&accesses, locks), now + BUSY_TIMEOUT, out));
+        let asked =
+            cluster.with(|state, now, out| state.caller.acquire(process, (&accesses, locks), (now, BUSY_TIMEOUT), out));
         let WantedLock { request, lock: number, values } =
             asked.map_err(|error| cluster.error_of(process, from_wire(error)))?;
-        let answer = loop {
-            if let Some(answer) = cluster.wait(BETWEEN_CHECKS, |state| state.answers.remove(&request)) {
-                break answer;
-            }
-            if let Some(kind) = stop.get() {
-                cluster.with(|state, _, out| {
-                    state.caller.abandon(request, out);
-                    state.answers.remove(&request);
-                });
-                let names: Vec<String> = uses.iter().map(|shared| format!("`{}`", shared.variable.name)).collect();
-                let message = format!(
-                    "the call ended while it waited for the shared variables {} at {}",
-                    names.join(", "),
-                    cluster.name(process)
-                );
-                return Err(Diagnostic::new(message).of_kind(kind));
-            }
+        let what = || {
+            let names: Vec<String> = uses.iter().map(|shared| format!("`{}`", shared.variable.name)).collect();
+            let name = cluster.name(process);
+            format!("the call waited for the shared variables {} at {name}", names.join(", "))
         };
+        let answer = cluster.wait_for(Some(stop), what, |state| state.answers.remove(&request));
+        let answer = answer.inspect_err(|_| {
+            cluster.with(|state, _, out| {
+                state.caller.abandon(request, out);
+                state.answers.remove(&request);
+            });
+        })?;
         answer.map_err(|error| cluster.error_of(process, from_wire(error)))?;
         uses.iter().for_each(|shared| *lock(&shared.variable.initial) = None);
         let value = |(shared, value): (&StepUse, ValueId)| (shared.number, cluster.handle(process, value));
@@ -257,41 +248,39 @@ impl OwnerSnapshot {
     /// Calls a function of the protocol for the lock, with the time for an answer.
     fn ask(
         &self,
-        f: impl FnOnce(&mut ClusterState, LockNumber, Time, &mut Vec<CallerOutput>) -> Result<RequestNumber, WireError>,
+        f: impl FnOnce(
+            &mut ClusterState,
+            LockNumber,
+            (Time, Duration),
+            &mut Vec<CallerOutput>,
+        ) -> Result<RequestNumber, WireError>,
     ) -> Result<RequestNumber, WireError> {
         let lock = self.lock.expect("only locks are prepared and decided");
-        self.cluster.with(|state, now, out| f(state, lock, now + self.time_to_answer(), out))
-    }
-
-    fn time_to_answer(&self) -> Duration {
-        self.cluster.failure_timeout * 2
+        self.cluster.with(|state, now, out| f(state, lock, (now, self.cluster.failure_timeout * 2), out))
     }
 
     fn prepare(&mut self, is_alone: bool, values: Vec<(u32, ValueId)>) -> Result<RequestNumber, WireError> {
         let process = self.process;
-        let request = self
-            .ask(|state, lock, deadline, out| state.caller.prepare(process, lock, is_alone, values, deadline, out))?;
+        let request =
+            self.ask(|state, lock, time, out| state.caller.prepare(process, lock, is_alone, values, time, out))?;
         self.is_prepared = true;
         Ok(request)
     }
 
     fn decide(&mut self, commits: bool) -> Result<RequestNumber, WireError> {
         let process = self.process;
-        let request = self.ask(|state, lock, deadline, out| state.caller.decide(process, lock, commits, deadline, out));
+        let request = self.ask(|state, lock, time, out| state.caller.decide(process, lock, commits, time, out));
         self.lock = None;
         request
     }
 
     /// Waits for the answer to a request.
     fn answer(&self, request: Result<RequestNumber, WireError>) -> Result<()> {
-        let answer = request.and_then(|request| {
-            let answer = self.cluster.wait(self.time_to_answer() * 2, |state| state.answers.remove(&request));
-            answer.unwrap_or_else(|| {
-                let message = format!("{} does not answer", self.cluster.name(self.process));
-                Err(WireError::new(super::proto::frame::WireErrorKind::Unavailable, message))
-            })
-        });
-        answer.map(|_| ()).map_err(|error| self.cluster.error_of(self.process, from_wire(error)))
+        let error_of = |error| self.cluster.error_of(self.process, from_wire(error));
+        let request = request.map_err(error_of)?;
+        // The protocol answers when the peer does not.
+        let answer = self.cluster.wait_for(None, String::new, |state| state.answers.remove(&request))?;
+        answer.map(|_| ()).map_err(error_of)
     }
 }
 

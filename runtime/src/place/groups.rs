@@ -14,6 +14,10 @@
 //! constraints. Constraints of branches, loops and operations on stacks and lists are preferences,
 //! which yield to mandatory ones: the scope around a loop does not determine where its condition is
 //! computed, and a list does not move because an element is read elsewhere.
+//!
+//! Constraints are made absolute before they are merged ([`Topology::absolute`]): `/cpu:0` of this
+//! process and `/peer:0` contradict each other, and are not `/peer:0/cpu:0`. Messages show
+//! constraints as they were written.
 
 use super::Outside;
 use super::rules::Rules;
@@ -303,7 +307,7 @@ impl Feasible {
         };
         let cpus: DevicePattern = "/cpu".parse().expect("a pattern");
         let allowed = self.patterns[i].merge(&cpus).into_iter();
-        let exact = self.of(group).iter().map(|&device| pattern_of(topology, device));
+        let exact = self.of(group).iter().map(|&device| topology.absolute(pattern_of(topology, device)));
         let Some(instead) = allowed.chain(exact).chain([cpus]).find(|pattern| runs(pattern)) else {
             let data = graph.node(node);
             let name = topology.device(device).name;
@@ -336,20 +340,25 @@ impl Feasible {
         graph: &Graph,
         topology: &Topology,
     ) -> Result<()> {
-        let asked = cause.devices();
+        let asked = topology.absolute(cause.devices());
         let mut exist = |pattern: DevicePattern| {
             !self.devices.entry(pattern).or_insert_with(|| topology.matching(&pattern)).is_empty()
         };
-        let help = || format!("available: {}", topology.names());
+        let help = |causes: &mut dyn Iterator<Item = &ConstraintSource>| {
+            let implied = causes.map(ConstraintSource::devices).find(|&asked| topology.absolute(asked) != asked);
+            let implied = implied.map(|asked| format!("; without a peer, `{asked}` is a device of this process"));
+            format!("available: {}{}", topology.names(), implied.unwrap_or_default())
+        };
         if !exist(asked) {
             let (loc, label) = cause.shown(graph);
-            return Err(Diagnostic::new(format!("there is no device {asked}")).at(loc, label).help(help()));
+            let error = Diagnostic::new(format!("there is no device {}", cause.devices())).at(loc, label);
+            return Err(error.help(help(&mut [&cause].into_iter())));
         }
         let i = group.index();
         match self.patterns[i].merge(&asked).filter(|&merged| exist(merged)) {
             Some(merged) => {
                 self.patterns[i] = merged;
-                if !self.causes[i].iter().any(|c| c.devices() == asked) {
+                if !self.causes[i].iter().any(|c| topology.absolute(c.devices()) == asked) {
                     self.causes[i].push(cause);
                 }
                 Ok(())
@@ -363,7 +372,7 @@ impl Feasible {
                     format!("conflicting device constraints: no device matches {} and {asked}", patterns.join(" and "));
                 let labels = [&cause].into_iter().chain(before.iter().rev()).map(|c| c.shown(graph));
                 let error = labels.fold(Diagnostic::new(message), |e, (loc, label)| e.at(loc, label));
-                Err(error.help(help()))
+                Err(error.help(help(&mut before.iter().chain([&cause]))))
             }
         }
     }

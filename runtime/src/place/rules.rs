@@ -113,7 +113,8 @@ impl Rules {
 
     /// Fails if the default or a rule whose device contains no word matches no device.
     pub(crate) fn check(&self, topology: &Topology) -> Result<()> {
-        if let Some(default) = self.default.filter(|default| topology.matching(default).is_empty()) {
+        if let Some(default) = self.default.filter(|&default| topology.matching(&topology.absolute(default)).is_empty())
+        {
             let message = format!("the session has no device {default}");
             return Err(Diagnostic::new(message).help(format!("available: {}", topology.names())));
         }
@@ -121,11 +122,14 @@ impl Rules {
             // A word in braces stands for any number, and a peer name that contains one for any
             // peer.
             let open = |part: &str| match part.split_once(':') {
-                Some((what, name)) if name.contains('{') => format!("{what}:*"),
-                _ => part.to_owned(),
+                Some(("peer", name)) if name.contains('{') => String::new(),
+                Some((what, name)) if name.contains('{') => format!("/{what}:*"),
+                _ => format!("/{part}"),
             };
-            let device: Vec<String> = rule.device.split('/').map(open).collect();
-            let pattern = device.join("/").parse::<DevicePattern>();
+            let device: String = rule.device.split('/').skip(1).map(open).collect();
+            let any_peer = rule.device.contains("/peer:") && !device.contains("/peer:");
+            let absolute = |pattern| if any_peer { pattern } else { topology.absolute(pattern) };
+            let pattern = device.parse::<DevicePattern>().map(absolute);
             if pattern.is_ok_and(|pattern| topology.matching(&pattern).is_empty()) {
                 let message = format!("the rule {:?} -> {:?} matches no device", rule.names, rule.device);
                 return Err(Diagnostic::new(message).help(format!("available: {}", topology.names())));

@@ -1,7 +1,7 @@
 //! Placement of small and of model-like graphs.
 
 use super::*;
-use crate::device::LinkSpeed;
+use crate::device::{DeviceInfo, LinkSpeed};
 use anabranch_dsl::ir::{GraphBuilder, Op};
 use anabranch_dsl::ops::prim;
 use anabranch_dsl::{TensorType, corpus, trace};
@@ -528,4 +528,69 @@ fn iterations_of_a_pipeline_overlap_in_the_estimate() {
     // Each further iteration takes as long as one stage.
     let more = of(8, 1100) / 1000.0 - eight / 1000.0;
     assert!((more / (one / 100.0) - 1.0).abs() < 0.3, "{more} {one}");
+}
+
+#[test]
+fn a_number_without_a_peer_is_a_device_of_this_process() {
+    let topology = Topology::with_peers();
+    let on = |constraint: &str| {
+        let graph = parse(&format!("graph @f(%x: f32[2]) -> f32[2] {{ %y = exp %x on \"{constraint}\"  return %y }}"));
+        let placement = placed(&graph, &topology);
+        topology.device(DeviceId::from_index(device_of(&graph, &placement, "y"))).name.to_string()
+    };
+    assert_eq!(on("/cpu:1"), "/cpu:1");
+    assert_eq!(on("/peer:local"), "/cpu:0");
+    assert_eq!(on("/peer:1/cpu:1"), "/peer:1/cpu:1");
+    assert_eq!(on("/peer:1"), "/peer:1/cpu:0");
+    assert_eq!(on("/cpu"), "/cpu:0");
+}
+
+#[test]
+fn constraints_are_absolute_before_they_are_merged() {
+    let topology = Topology::with_peers();
+    let text = |var: &str, node: &str| {
+        format!(
+            "graph @f(%x: f32[]) -> f32[] {{
+                var @w: f32[] on \"{var}\"
+                %v = read @w : f32[] on \"{node}\"
+                %y = mul %v, %x
+                return %y
+            }}"
+        )
+    };
+    let placed = |var: &str, node: &str| {
+        let graph = parse(&text(var, node));
+        place(&graph, &topology, &Rules::new(), Outside::default())
+    };
+    // Of any process, with one of them.
+    assert!(placed("/peer:0", "/cpu").is_ok() && placed("/peer:local", "/cpu:1").is_ok());
+    let error = placed("/peer:0", "/cpu:1").expect_err("one is of this process, the other of a peer");
+    assert_eq!(error.message, "conflicting device constraints: no device matches /peer:0 and /cpu:1");
+    let help = error.help.expect("it says what there is");
+    assert!(help.ends_with("; without a peer, `/cpu:1` is a device of this process"), "{help}");
+    let error = placed("/cpu:2", "/cpu").expect_err("only some peers could have it");
+    assert_eq!(error.message, "there is no device /cpu:2");
+    // The device of the session and its rules are names like others.
+    let rules = Rules::new().with("w", "/cpu:1").expect("a rule");
+    let graph =
+        parse("graph @f(%x: f32[]) -> f32[] { var @w: f32[]  %v = read @w : f32[]  %y = mul %v, %x  return %y }");
+    let placement = place(&graph, &topology, &rules, Outside::default()).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(placement.of_var(VarId::from_index(0)).index(), 1);
+    let missing = Rules::new().with("w", "/cpu:2").expect("a rule").check(&topology).unwrap_err();
+    assert_eq!(missing.message, "the rule \"w\" -> \"/cpu:2\" matches no device");
+    let gpu = Rules::new().with_default(Some("/gpu:0".parse().expect("a pattern"))).check(&topology).unwrap_err();
+    assert_eq!(gpu.message, "the session has no device /gpu:0");
+}
+
+#[test]
+fn work_goes_to_a_peer_only_over_a_fast_link() {
+    let devices = |link: LinkSpeed| {
+        let (own, name) = (DeviceInfo::cpu(0), DeviceInfo::cpu(0).name.of_peer("0").expect("a name"));
+        let topology = Topology::new(vec![own, DeviceInfo { name, ..own }], |_, _| link);
+        let graph = chains(2, 4, 512);
+        placed(&graph, &topology).devices(&graph).len()
+    };
+    assert_eq!(devices(LinkSpeed { bandwidth: 10e9, latency: 10e-6 }), 2);
+    assert_eq!(devices(LinkSpeed { bandwidth: 1e6, latency: 10e-6 }), 1, "a megabyte takes a second");
+    assert_eq!(devices(LinkSpeed { bandwidth: 10e9, latency: 1.0 }), 1, "a message takes a second");
 }

@@ -521,6 +521,39 @@ impl Session {
         self.devices.topology.devices.iter().map(|d| d.name).collect()
     }
 
+    /// Tests how fast the links to the peers are, in the order of the peers, each with a verdict.
+    /// Takes a fraction of a second for each on a fast network. Without peers there are none.
+    ///
+    /// Placement uses what was measured when the session was created, if
+    /// [`measure_devices`](SessionBuilder::measure_devices) was set, and assumes a local network of
+    /// 10 Gbit/s otherwise.
+    ///
+    /// # Errors
+    /// Fails if a link is lost, or takes too long.
+    #[cfg(feature = "peers")]
+    pub fn test_links(&self) -> Result<Vec<crate::peers::LinkReport>> {
+        self.devices.remote.as_ref().map_or(Ok(Vec::new()), crate::peer::RemoteDevices::test_links)
+    }
+
+    /// Compiles a graph for the devices of this session, also those of its peers, with each node on a
+    /// random one. What `how` says of devices and processes has no effect.
+    ///
+    /// # Errors
+    /// Fails if the session has no peers, or if one of them does not load its part.
+    #[cfg(all(feature = "peers", feature = "testing"))]
+    pub fn place_at_random(
+        &self,
+        graph: &anabranch_dsl::Graph,
+        how: crate::RandomPlacement,
+    ) -> Result<crate::RandomlyPlacedProgram> {
+        let Devices { all, processes, remote, .. } = &*self.devices;
+        let remote = remote.as_ref().ok_or_else(|| Diagnostic::new("the session has no peers"))?;
+        let placement = crate::place::place_at_random_where(graph, all.len(), how.seed, |_, _| true);
+        let (flow, options) = (how.partition_options(), how.compile_options());
+        let program = remote.compile(graph, &placement, all, processes, flow, options)?;
+        Ok(crate::RandomlyPlacedProgram::at_peers(program, graph, &placement, all))
+    }
+
     /// Names the variables of a module by their paths below `name`, for placement
     /// [rules](SessionBuilder::place). For a model called `model` an example is
     /// `model.layers.0.weight`.
@@ -585,11 +618,13 @@ impl Session {
 
     /// Returns the current values of all variables of a module with their paths, as they are
     /// between two steps.
-    pub fn state(&self, module: &impl Module) -> Vec<(String, HostTensor)> {
+    ///
+    /// # Errors
+    /// Fails if a variable cannot be read, because it was lost with a peer, for example.
+    pub fn state(&self, module: &impl Module) -> Result<Vec<(String, HostTensor)>> {
         let (paths, vars): (Vec<_>, Vec<_>) = module.vars().into_iter().unzip();
-        let set = self.var_set(vars.iter().map(|var| (var, VarAccess::Read)));
-        let values = set.and_then(|set| set.to_host()).unwrap_or_else(|e| panic!("a variable cannot be read: {e}"));
-        paths.into_iter().zip(values).collect()
+        let set = self.var_set(vars.iter().map(|var| (var, VarAccess::Read)))?;
+        Ok(paths.into_iter().zip(set.to_host()?).collect())
     }
 
     /// Sets all variables of a module to values that are found by their paths. If there is an
@@ -615,7 +650,7 @@ impl Session {
     /// let (session, init) = (Session::new()?, Init::new(0));
     /// let (model, adam) = (Linear::new(&init, 2, 1), Adam::new(0.1));
     /// adam.prepare(&model);
-    /// let saved = session.state(&adam);
+    /// let saved = session.state(&adam)?;
     ///
     /// let adam = Adam::new(0.1);
     /// let error = session.load_state(&adam, &saved).unwrap_err();

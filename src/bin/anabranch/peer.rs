@@ -32,6 +32,7 @@ KEY@HOST:PORT, and with `--token` a join token in a second line.
   --profile PROFILE    the kind of network: loopback, lan (the default) or wan
   --failure-timeout S  how long another process may fail to respond; by default 10
   --memory BYTES       how much memory the variables of each session may use; by default 16 GiB
+  --load-time SECONDS  how long a program of a session may take to load; by default 300
   --name NAME          the name of the peer, for messages; by default that of this machine
   --until-stdin-closes ends also when standard input ends
   --quiet              prints no settings
@@ -90,6 +91,7 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     let profile = profile_of(&mut given)?;
     let failure_timeout = seconds_of(&mut given, "--failure-timeout")?;
     let memory = given.option::<u64>("--memory")?;
+    let load_time = seconds_of(&mut given, "--load-time")?;
     let name = given.option::<String>("--name")?;
     let (until_stdin_closes, quiet) = (given.has("--until-stdin-closes"), given.has("--quiet"));
     let key = match given.has("--temporary-key") {
@@ -107,6 +109,7 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     options = threads.into_iter().fold(options, PeerOptions::threads);
     options = failure_timeout.into_iter().fold(options, PeerOptions::failure_timeout);
     options = memory.into_iter().fold(options, PeerOptions::memory);
+    options = load_time.into_iter().fold(options, PeerOptions::load_time);
     if gpu {
         options = with_gpus(options)?;
     }

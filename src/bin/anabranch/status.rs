@@ -11,19 +11,21 @@ use std::time::Duration;
 pub(crate) const USAGE: &str = "\
 usage: anabranch status PEER... [OPTION]...
 
-Prints the state of each PEER, which is KEY@HOST:PORT. The exit status is 1 if a peer did not
-answer.
+Prints the state of each PEER, which is KEY@HOST:PORT, and how fast the link to it is, with a
+verdict. The exit status is 1 if a peer did not answer.
 
   --key PATH          the key with which this program proves who it is; by default that of this user
   --token TOKEN       a join token, for peers that do not allow the key
   --profile PROFILE   the kind of network: loopback, lan (the default) or wan
   --timeout SECONDS   how long a peer may take to answer; by default 10
+  --no-link-test      does not test the link, which sends up to some 50 MB in a fraction of a second
 ";
 
 pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     let profile = profile_of(&mut given)?;
     let timeout = seconds_of(&mut given, "--timeout")?.unwrap_or(Duration::from_secs(10));
     let token = given.option::<JoinToken>("--token")?;
+    let ask = if given.has("--no-link-test") { PeerStatus::ask } else { PeerStatus::ask_and_test_link };
     let key = key_of(&mut given)?;
     let mut peers = Vec::new();
     while let Some(peer) = given.positional() {
@@ -39,7 +41,7 @@ pub(crate) fn run(mut given: CommandLine) -> Result<ExitCode, CommandError> {
     }
     let mut code = ExitCode::SUCCESS;
     for peer in peers {
-        match PeerStatus::ask(&key, &peer, profile, timeout) {
+        match ask(&key, &peer, profile, timeout) {
             Ok(status) => println!("{peer}\n{status}"),
             Err(error) => {
                 eprintln!("{error}");

@@ -2,11 +2,12 @@
 //!
 //! - The side that dials greets first. The other side answers only if it admits the node, so the
 //!   dialing side knows that it was admitted, or is told why not.
-//! - Until then the other side may use one stream and a few kilobytes, for a limited time.
+//! - Until then the other side may use one stream and a few kilobytes, for a limited time. Once it
+//!   is admitted, it opens the stream of signals.
 
 use super::bulk::{OPEN_BYTES, OPEN_TRANSFERS};
 use super::key::NodeId;
-use super::link::{CONTROL_PRIORITY, Established, lock};
+use super::link::{CONTROL_PRIORITY, Established, SIGNAL_PRIORITY, lock};
 use super::profile::NetSettings;
 use super::tls::EXPORT_LABEL;
 use super::token::{JoinToken, Proof, ProofContext, TokenBook};
@@ -63,7 +64,8 @@ pub(super) async fn greet(
     if must_prove_token && !is_proven {
         return Err(NotAdmitted::Refused(format!("node {node} does not know the join token")));
     }
-    Ok(Established { connection, node, send, receive, greeting })
+    let signals = open_signals(&connection).await?;
+    Ok(Established { connection, node, send, signals, receive, greeting })
 }
 
 /// Answers the greeting of a node that dialed this one. Returns whether it joined by a token.
@@ -89,7 +91,8 @@ pub(super) async fn answer(
     connection.set_receive_window(settings.receive_window());
     connection.set_max_concurrent_uni_streams(settings.streams(false));
     let send = send_greeting(&connection, own_greeting(settings, proof)).await?;
-    Ok((Established { connection, node, send, receive, greeting }, !is_allowed))
+    let signals = open_signals(&connection).await?;
+    Ok((Established { connection, node, send, signals, receive, greeting }, !is_allowed))
 }
 
 /// Returns the explanation for a node that is not on the list.
@@ -126,6 +129,15 @@ async fn send_greeting(connection: &Connection, greeting: Greeting) -> Result<Se
         Ok(()) => Ok(stream),
         Err(WriteError::ConnectionLost(error)) => Err(error.into()),
         Err(error) => Err(NotAdmitted::Malformed(format!("it closed the control stream: {error}"))),
+    }
+}
+
+/// Opens the stream of signals, which is the second of each side.
+async fn open_signals(connection: &Connection) -> Result<SendStream, NotAdmitted> {
+    let stream = connection.open_uni().await?;
+    match stream.set_priority(SIGNAL_PRIORITY) {
+        Ok(()) => Ok(stream),
+        Err(error) => Err(NotAdmitted::Malformed(format!("it closed the stream of signals: {error}"))),
     }
 }
 

@@ -42,6 +42,12 @@ impl Attempt<'_> {
         }
     }
 
+    /// Returns the error of an attempt at an address at which no process listens.
+    pub(super) fn nobody(&self) -> Diagnostic {
+        let error = self.error("no process listens there").of_kind(ErrorKind::Unavailable);
+        error.help("is the peer running, with this address?")
+    }
+
     /// Returns the error of an attempt that took too long.
     pub(super) fn no_answer(&self) -> Diagnostic {
         let limit = self.settings.connect_timeout();

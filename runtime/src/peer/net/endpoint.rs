@@ -2,9 +2,11 @@
 
 use super::admission::{self, NotAdmitted, not_allowed};
 use super::connect_error::{Attempt, in_words};
+use super::driving::SharedRuntime;
 use super::key::{NodeId, NodeKey};
 use super::link::{CLOSE_TIMEOUT, Established, Link, LinkId, canonical, lock};
 use super::link_test::LinkReport;
+use super::probe::is_refused;
 use super::profile::NetSettings;
 use super::socket::{self, BatchLimit, SocketBuffers};
 use super::tls::{CheckNode, PROTOCOL, Tls};
@@ -12,13 +14,15 @@ use super::token::{JoinToken, TokenBook};
 use super::{CloseCode, NetEvents, NetOptions};
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use quinn::{
-    AsyncUdpSocket, ClientConfig, Connection, Endpoint, EndpointConfig, Incoming, Runtime, ServerConfig, VarInt,
+    AsyncUdpSocket, ClientConfig, Connection, ConnectionError, Endpoint, EndpointConfig, Incoming, Runtime,
+    ServerConfig, VarInt,
 };
 use std::collections::HashMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, Weak, mpsc};
+use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
@@ -37,6 +41,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(250);
 pub(crate) struct Net {
     core: Arc<NetCore>,
     addr: SocketAddr,
+    /// The thread of the net keeps it alive.
+    runtime: Weak<SharedRuntime>,
     thread: Mutex<Option<NetThread>>,
     thread_id: ThreadId,
 }
@@ -88,8 +94,9 @@ impl Net {
         let tls = Tls::new(key, protocol)?;
         let (socket, buffers) = socket::open(options.listen, settings.socket_buffer)?;
         let runtime = Builder::new_current_thread().enable_io().enable_time().build().map_err(fails)?;
+        let runtime = SharedRuntime::new(runtime);
         let core = {
-            let _entered = runtime.enter();
+            let _entered = runtime.runtime().enter();
             let quic = Arc::new(quinn::TokioRuntime);
             let socket = Arc::new(BatchLimit::new(quic.wrap_udp_socket(socket).map_err(fails)?, settings.max_mtu));
             NetCore::new(key, tls, settings, options, events, Transport { socket, runtime: quic, buffers })?
@@ -97,10 +104,11 @@ impl Net {
         let addr = core.endpoint.local_addr().map_err(fails)?;
         let (stop, stopped) = oneshot::channel();
         let running = Arc::clone(&core);
+        let weak = Arc::downgrade(&runtime);
         let handle = thread::Builder::new()
             .name("anabranch-net".to_owned())
             .spawn(move || {
-                runtime.block_on(async move {
+                runtime.run(async move {
                     // A sender that was dropped means the same.
                     let _ = stopped.await;
                     running.shut_down().await;
@@ -109,7 +117,7 @@ impl Net {
             .map_err(fails)?;
         let thread_id = handle.thread().id();
         let thread = Mutex::new(Some(NetThread { stop, handle }));
-        Ok(Arc::new(Net { core, addr, thread, thread_id }))
+        Ok(Arc::new(Net { core, addr, runtime: weak, thread, thread_id }))
     }
 
     /// Returns the address of the socket.
@@ -156,10 +164,17 @@ impl Net {
         result.recv().unwrap_or_else(|_| Err(shut_down()))
     }
 
-    /// Connects to a node, and calls `done` on the thread of the net.
-    pub(crate) fn connect_later(&self, addr: SocketAddr, expected: NodeId, done: Box<dyn FnOnce(Result<Link>) + Send>) {
+    /// Connects to a node like [`connect`](Self::connect), and calls `done` on the thread of the
+    /// net.
+    pub(crate) fn connect_later(
+        &self,
+        addr: SocketAddr,
+        expected: NodeId,
+        token: Option<JoinToken>,
+        done: Box<dyn FnOnce(Result<Link>) + Send>,
+    ) {
         let core = Arc::clone(&self.core);
-        self.core.runtime.spawn(async move { done(core.connect(addr, Some(expected), None).await) });
+        self.core.runtime.spawn(async move { done(core.connect(addr, Some(expected), token).await) });
     }
 
     /// Calls `f` on the thread of the net after a time, unless the net is shut down before.
@@ -168,6 +183,23 @@ impl Net {
             tokio::time::sleep(duration).await;
             f();
         });
+    }
+
+    /// Runs the net on this thread until `poll` is ready, or for the given time. Returns `None` at
+    /// once if this thread cannot or should not do so; it then waits in another way.
+    pub(crate) fn drive<T>(
+        &self,
+        poll: impl FnMut(&mut Context<'_>) -> Poll<Option<T>>,
+        at_most: Duration,
+    ) -> Option<Option<T>> {
+        self.runtime.upgrade()?.drive(poll, at_most)
+    }
+
+    /// Says that this thread waits in another way than by [`drive`](Self::drive).
+    pub(crate) fn give_back(&self) {
+        if let Some(runtime) = self.runtime.upgrade() {
+            runtime.give_back();
+        }
     }
 
     /// Tests how fast a link is, and waits for the result.
@@ -196,6 +228,9 @@ impl Net {
     pub(crate) fn shutdown(&self) {
         let Some(thread) = lock(&self.thread).take() else { return };
         let _ = thread.stop.send(());
+        if let Some(runtime) = self.runtime.upgrade() {
+            runtime.close();
+        }
         // An event may have dropped the last handle; the thread then ends by itself.
         if thread::current().id() != self.thread_id {
             let _ = thread.handle.join();
@@ -302,10 +337,15 @@ impl NetCore {
             let greeted = admission::greet(connection, self.own, token.as_ref(), must_prove, &self.settings).await;
             greeted.inspect_err(|error| refuse(&closing, error))
         };
-        match timeout(limit, greeted).await {
-            Ok(Ok(established)) => Ok(self.begin_link(established)),
-            Ok(Err(error)) => Err(in_words(&attempt, error)),
-            Err(_) => Err(attempt.no_answer()),
+        let error = match timeout(limit, greeted).await {
+            Ok(Ok(established)) => return Ok(self.begin_link(established)),
+            Ok(Err(NotAdmitted::Lost(ConnectionError::TimedOut))) | Err(_) => None,
+            Ok(Err(error)) => Some(in_words(&attempt, error)),
+        };
+        match error {
+            Some(error) => Err(error),
+            None if self.settings.probes && is_refused(addr).await => Err(attempt.nobody()),
+            None => Err(attempt.no_answer()),
         }
     }
 

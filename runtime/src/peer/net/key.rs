@@ -161,7 +161,7 @@ impl NodeKey {
         &self.pkcs8
     }
 
-    fn from_pkcs8(pkcs8: Vec<u8>) -> Option<NodeKey> {
+    pub(super) fn from_pkcs8(pkcs8: Vec<u8>) -> Option<NodeKey> {
         let pair = Ed25519KeyPair::from_pkcs8(&pkcs8).ok()?;
         let id = NodeId(pair.public_key().as_ref().try_into().ok()?);
         Some(NodeKey { pkcs8, id })

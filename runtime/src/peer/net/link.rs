@@ -1,7 +1,9 @@
-//! A link: one connection to another node, with frames in order and bodies beside them.
+//! A link: one connection to another node, with frames in order; signals and bodies beside them.
 //!
-//! - Sending never waits. A frame is written into QUIC by the sending thread if nothing waits
-//!   before it; otherwise it is queued, and the task [`flush`] writes the queue.
+//! - Signals are small frames that wait for nothing: neither for frames nor for bodies, whatever
+//!   the other side reads. They have a stream of their own, with the highest priority.
+//! - Sending never waits; [`Link::wait_for_room`] does. A frame is written into QUIC by the sending
+//!   thread if nothing waits before it; otherwise it is queued, and a task writes the queue.
 //! - Frames arrive in the order in which they were sent, bodies after the frames before them.
 //! - `lost` is called once, after `connected`, and no other event of the link follows it.
 //! - The first reason for the end of a link is the one that is reported.
@@ -10,6 +12,7 @@ use super::bulk::incoming::IncomingBodies;
 use super::bulk::outgoing::{BodyQueue, OutgoingBody};
 use super::key::NodeId;
 use super::link_test::LinkTests;
+use super::probe::is_refused;
 use super::profile::NetSettings;
 use super::wire::{
     ControlFrame, FrameSplitter, Greeting, MAX_BODY, MAX_FRAME, application_prefix, printable, shortened,
@@ -17,6 +20,7 @@ use super::wire::{
 use super::{CloseCode, LinkLost, NetEvents};
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, VarInt, WriteError};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -32,14 +36,20 @@ use tokio::sync::Notify;
 /// The maximum number of bytes of frames that wait because the other side does not read.
 const MAX_QUEUED: usize = 16 << 20;
 
+/// How often a sender that waits looks for room.
+const ROOM_CHECK: Duration = Duration::from_millis(1);
+
 /// How long an orderly close waits for the other side.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The number of reads after which a reader lets other tasks run.
 const READS_AT_ONCE: usize = 16;
 
+/// The priority of the stream of signals.
+pub(super) const SIGNAL_PRIORITY: i32 = i32::MAX;
+
 /// The priority of the control stream. Bodies have lower ones.
-pub(super) const CONTROL_PRIORITY: i32 = i32::MAX;
+pub(super) const CONTROL_PRIORITY: i32 = SIGNAL_PRIORITY - 1;
 
 /// The number of a link, unique within a [`Net`](super::Net).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +104,7 @@ pub(super) struct Established {
     pub(super) connection: Connection,
     pub(super) node: NodeId,
     pub(super) send: SendStream,
+    pub(super) signals: SendStream,
     pub(super) receive: RecvStream,
     /// The greeting of the other side.
     pub(super) greeting: Greeting,
@@ -106,9 +117,8 @@ pub(super) struct LinkState {
     pub(super) events: Arc<dyn NetEvents>,
     pub(super) settings: NetSettings,
     pub(super) runtime: Handle,
-    outbox: Mutex<Outbox>,
-    /// Wakes the task that writes the queue.
-    queued: Notify,
+    frames: FrameStream,
+    signals: FrameStream,
     /// Frames of the layer above that were handed to it.
     pub(super) received_frames: AtomicU64,
     pub(super) body_queue: Mutex<BodyQueue>,
@@ -129,7 +139,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The frames that wait to be written to the control stream.
+/// A stream of frames to the other side.
+struct FrameStream {
+    outbox: Mutex<Outbox>,
+    /// Wakes the task that writes the queue.
+    queued: Notify,
+}
+
+/// The frames that wait to be written to a stream.
 struct Outbox {
     stream: SendStream,
     queue: VecDeque<Bytes>,
@@ -137,6 +154,54 @@ struct Outbox {
     /// Frames of the layer above that were written or queued.
     sent_frames: u64,
     is_closed: bool,
+}
+
+impl FrameStream {
+    fn new(stream: SendStream) -> FrameStream {
+        let outbox = Outbox { stream, queue: VecDeque::new(), queued_bytes: 0, sent_frames: 0, is_closed: false };
+        FrameStream { outbox: Mutex::new(outbox), queued: Notify::new() }
+    }
+
+    /// Writes pieces, or queues them if the stream takes no more. They hold this many frames of the
+    /// layer above. Returns whether the queue is within its limit.
+    fn write<P: AsRef<[Bytes]> + IntoIterator<Item = Bytes>>(&self, pieces: P, frames: u64) -> bool {
+        let mut outbox = lock(&self.outbox);
+        if outbox.is_closed || pieces.as_ref().is_empty() {
+            return true;
+        }
+        outbox.sent_frames += frames;
+        let was_empty = outbox.queue.is_empty();
+        outbox.queued_bytes += pieces.as_ref().iter().map(Bytes::len).sum::<usize>();
+        outbox.queue.extend(pieces);
+        if was_empty {
+            let context = &mut Context::from_waker(Waker::noop());
+            match outbox.poll_write(context) {
+                Poll::Ready(Ok(())) => return true,
+                // The connection has ended, and the link is about to be reported as lost.
+                Poll::Ready(Err(_)) => {
+                    outbox.close();
+                    return true;
+                }
+                Poll::Pending => self.queued.notify_one(),
+            }
+        }
+        let is_within = outbox.queued_bytes <= MAX_QUEUED;
+        if !is_within {
+            outbox.close();
+        }
+        is_within
+    }
+
+    /// Writes queued frames as QUIC takes them.
+    async fn flush(&self) {
+        loop {
+            self.queued.notified().await;
+            let written = poll_fn(|context| lock(&self.outbox).poll_write(context)).await;
+            if written.is_err() {
+                return;
+            }
+        }
+    }
 }
 
 impl Outbox {
@@ -169,8 +234,7 @@ impl Link {
         settings: NetSettings,
         runtime: Handle,
     ) -> (Link, RecvStream) {
-        let Established { connection, node, send, receive, greeting } = established;
-        let outbox = Outbox { stream: send, queue: VecDeque::new(), queued_bytes: 0, sent_frames: 0, is_closed: false };
+        let Established { connection, node, send, signals, receive, greeting } = established;
         let state = LinkState {
             id,
             node,
@@ -178,8 +242,8 @@ impl Link {
             events,
             settings,
             runtime,
-            outbox: Mutex::new(outbox),
-            queued: Notify::new(),
+            frames: FrameStream::new(send),
+            signals: FrameStream::new(signals),
             received_frames: AtomicU64::new(0),
             body_queue: Mutex::new(BodyQueue::new(&greeting, settings.send_limit())),
             body_queued: Notify::new(),
@@ -197,25 +261,27 @@ impl Link {
         let state = &self.0;
         state.events.connected(self);
         let tasks = [
-            state.runtime.spawn(flush(self.clone())),
+            state.runtime.spawn(flush(self.clone(), |link| &link.frames)),
+            state.runtime.spawn(flush(self.clone(), |link| &link.signals)),
             state.runtime.spawn(super::bulk::outgoing::send_bodies(self.clone())),
-            state.runtime.spawn(super::bulk::incoming::receive_bodies(self.clone())),
+            state.runtime.spawn(super::bulk::incoming::receive_streams(self.clone())),
             state.runtime.spawn(super::bulk::incoming::watch_progress(self.clone())),
         ];
         let link = self.clone();
         state.runtime.spawn(async move {
-            let outcome = read_control(&link, receive).await;
-            if let Err(violation) = outcome {
-                link.violated(violation);
-            }
+            link.read_frames(receive, FrameLane::Frames).await;
             let error = link.0.connection.closed().await;
             link.0.silent.store(true, Ordering::Relaxed);
             for task in tasks {
                 task.abort();
             }
-            lock(&link.0.outbox).close();
+            lock(&link.0.frames.outbox).close();
+            lock(&link.0.signals.outbox).close();
             link.release_bodies();
-            let why = link.end_reason(error);
+            let mut why = link.end_reason(error);
+            if why == LinkLost::TimedOut && link.0.settings.probes && is_refused(link.addr()).await {
+                why = LinkLost::Refused;
+            }
             link.0.events.lost(&link, why);
             ended();
         });
@@ -236,50 +302,69 @@ impl Link {
         canonical(self.0.connection.remote_address())
     }
 
-    /// Sends a frame of at most [`MAX_FRAME`] bytes. Frames of a link arrive in order. Never waits:
-    /// if the other side does not read and the queue is full, the link is closed.
+    /// Sends one frame; see [`send_all`](Self::send_all).
+    #[cfg(test)]
     pub(crate) fn send(&self, head: Vec<u8>) {
-        if head.len() > MAX_FRAME {
-            return self.violated(format!("a frame of {} bytes was to be sent, more than {MAX_FRAME}", head.len()));
-        }
-        let prefix = application_prefix(head.len());
-        if head.len() <= 4096 {
+        self.send_all(vec![head]);
+    }
+
+    /// Sends frames of at most [`MAX_FRAME`] bytes each, in one packet if they are small. Frames of
+    /// a link arrive in order. Never waits: if the other side does not read and the queue is full,
+    /// the link is closed.
+    pub(crate) fn send_all(&self, heads: Vec<Vec<u8>>) {
+        let count = heads.len() as u64;
+        let mut pieces: SmallVec<[Bytes; 4]> = SmallVec::new();
+        let mut small = Vec::new();
+        for head in heads {
+            if head.len() > MAX_FRAME {
+                return self.violated(format!("a frame of {} bytes was to be sent, more than {MAX_FRAME}", head.len()));
+            }
+            small.extend_from_slice(&application_prefix(head.len()));
             // One small copy is cheaper than two pieces.
-            let mut frame = Vec::with_capacity(prefix.len() + head.len());
-            frame.extend_from_slice(&prefix);
-            frame.extend_from_slice(&head);
-            self.write([frame.into()], true);
-        } else {
-            self.write([Bytes::copy_from_slice(&prefix), head.into()], true);
+            if head.len() <= 4096 {
+                small.extend_from_slice(&head);
+            } else {
+                pieces.push(std::mem::take(&mut small).into());
+                pieces.push(head.into());
+            }
         }
+        if !small.is_empty() {
+            pieces.push(small.into());
+        }
+        self.write(&self.0.frames, pieces, count);
+    }
+
+    /// Sends a frame of at most [`MAX_FRAME`] bytes that waits for no other: it may arrive before
+    /// frames that were sent before it.
+    pub(crate) fn send_signal(&self, head: &[u8]) {
+        match head.len() <= MAX_FRAME {
+            true => self.send_control(&ControlFrame::Application(head)),
+            false => self.violated(format!("a signal of {} bytes was to be sent", head.len())),
+        }
+    }
+
+    /// Waits while more than half of the frames that may wait to be sent do, unless `is_stopped`.
+    /// Who sends many frames calls this before, so that the link is not lost because they are sent
+    /// faster than they arrive. Returns at once on a thread of the net, which sends what waits.
+    pub(crate) fn wait_for_room(&self, is_stopped: impl Fn() -> bool) {
+        while !self.has_room() && !is_stopped() && Handle::try_current().is_err() {
+            std::thread::sleep(ROOM_CHECK);
+        }
+    }
+
+    /// Returns whether at most half of the frames wait that may wait to be sent.
+    pub(crate) fn has_room(&self) -> bool {
+        lock(&self.0.frames.outbox).queued_bytes <= MAX_QUEUED / 2
     }
 
     /// Sends a frame of the link itself.
     pub(super) fn send_control(&self, frame: &ControlFrame<'_>) {
-        self.write([frame.encode().into()], false);
+        self.write(&self.0.signals, [Bytes::from(frame.encode())], 0);
     }
 
-    fn write<const N: usize>(&self, pieces: [Bytes; N], is_application: bool) {
-        let mut outbox = lock(&self.0.outbox);
-        if outbox.is_closed {
-            return;
-        }
-        outbox.sent_frames += u64::from(is_application);
-        let was_empty = outbox.queue.is_empty();
-        outbox.queued_bytes += pieces.iter().map(Bytes::len).sum::<usize>();
-        outbox.queue.extend(pieces);
-        if was_empty {
-            let context = &mut Context::from_waker(Waker::noop());
-            match outbox.poll_write(context) {
-                Poll::Ready(Ok(())) => return,
-                // The connection has ended, and the link is about to be reported as lost.
-                Poll::Ready(Err(_)) => return outbox.close(),
-                Poll::Pending => self.0.queued.notify_one(),
-            }
-        }
-        if outbox.queued_bytes > MAX_QUEUED {
-            outbox.close();
-            drop(outbox);
+    /// Writes or queues pieces, which hold this many frames of the layer above.
+    fn write<P: AsRef<[Bytes]> + IntoIterator<Item = Bytes>>(&self, stream: &FrameStream, pieces: P, frames: u64) {
+        if !stream.write(pieces, frames) {
             self.violated(format!("more than {MAX_QUEUED} bytes wait to be sent: the other side does not read"));
         }
     }
@@ -294,7 +379,7 @@ impl Link {
                 "a head of {head} bytes and a body of {body} were to be sent, more than {MAX_FRAME} or {MAX_BODY}"
             ));
         }
-        let frames_before = lock(&self.0.outbox).sent_frames;
+        let frames_before = lock(&self.0.frames.outbox).sent_frames;
         self.queue_body(OutgoingBody::new(head, frames_before, body, priority));
     }
 
@@ -315,8 +400,10 @@ impl Link {
             return;
         }
         self.0.silent.store(true, Ordering::Relaxed);
-        self.send_control(&ControlFrame::Closing { code: code.0, reason: reason.to_owned() });
-        lock(&self.0.outbox).is_closed = true;
+        // After the frames that were sent before.
+        let closing = ControlFrame::Closing { code: code.0, reason: reason.to_owned() };
+        self.write(&self.0.frames, [Bytes::from(closing.encode())], 0);
+        lock(&self.0.frames.outbox).is_closed = true;
         self.release_bodies();
         let (connection, reason) = (self.0.connection.clone(), shortened(reason).to_owned());
         self.0.runtime.spawn(async move {
@@ -338,7 +425,7 @@ impl Link {
     pub(crate) fn stats(&self) -> LinkStats {
         let stats = self.0.connection.stats();
         let (queued_bodies, queued_body_bytes) = lock(&self.0.body_queue).depth();
-        let outbox = lock(&self.0.outbox);
+        let outbox = lock(&self.0.frames.outbox);
         LinkStats {
             rtt: stats.path.rtt,
             min_rtt: stats.path.min_rtt,
@@ -352,7 +439,7 @@ impl Link {
             sent_frames: outbox.sent_frames,
             received_body_bytes: lock(&self.0.incoming).received_bytes(),
             received_frames: self.0.received_frames.load(Ordering::Relaxed),
-            queued_bytes: outbox.queued_bytes,
+            queued_bytes: outbox.queued_bytes + lock(&self.0.signals.outbox).queued_bytes,
             queued_bodies,
             queued_body_bytes,
         }
@@ -384,7 +471,7 @@ impl Link {
             },
             ConnectionError::TimedOut => LinkLost::TimedOut,
             // The other process was replaced by one that does not know this connection.
-            ConnectionError::Reset => LinkLost::TimedOut,
+            ConnectionError::Reset => LinkLost::Refused,
             ConnectionError::LocallyClosed => LinkLost::Local,
             error => LinkLost::Violation(printable(&error.to_string())),
         }
@@ -398,8 +485,15 @@ impl Link {
         self.0.progressed.notify_waiters();
     }
 
-    /// Handles a frame of the control stream.
-    fn handle(&self, bytes: &[u8]) -> Result<(), String> {
+    /// Reads a stream of frames to its end, and ends the link if that is against the rules.
+    pub(super) async fn read_frames(&self, stream: RecvStream, lane: FrameLane) {
+        if let Err(violation) = read_lane(self, stream, lane).await {
+            self.violated(violation);
+        }
+    }
+
+    /// Handles a frame of one of the streams of frames.
+    fn handle(&self, bytes: &[u8], lane: FrameLane) -> Result<(), String> {
         let frame = ControlFrame::decode(bytes)?;
         if self.is_silent() && !matches!(frame, ControlFrame::Closing { .. }) {
             return Ok(());
@@ -407,8 +501,10 @@ impl Link {
         match frame {
             ControlFrame::Application(head) => {
                 self.0.events.frame(self, head)?;
-                self.0.received_frames.fetch_add(1, Ordering::Relaxed);
-                self.0.progressed.notify_waiters();
+                if lane == FrameLane::Frames {
+                    self.0.received_frames.fetch_add(1, Ordering::Relaxed);
+                    self.0.progressed.notify_waiters();
+                }
             }
             ControlFrame::Credit(credit) => {
                 lock(&self.0.body_queue).add_credit(credit)?;
@@ -444,27 +540,38 @@ impl Outbox {
     }
 }
 
-/// Writes queued frames as QUIC takes them.
-async fn flush(link: Link) {
-    loop {
-        link.0.queued.notified().await;
-        let written = poll_fn(|context| lock(&link.0.outbox).poll_write(context)).await;
-        if written.is_err() {
-            return;
-        }
+/// A stream of frames from the other side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FrameLane {
+    /// The control stream.
+    Frames,
+    Signals,
+}
+
+impl fmt::Display for FrameLane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FrameLane::Frames => "control stream",
+            FrameLane::Signals => "stream of signals",
+        })
     }
 }
 
-/// Reads the control stream to its end. An error is a violation.
-async fn read_control(link: &Link, mut stream: RecvStream) -> Result<(), String> {
+/// Writes queued frames of one of the streams of a link.
+async fn flush(link: Link, stream: fn(&LinkState) -> &FrameStream) {
+    stream(&link.0).flush().await;
+}
+
+/// Reads a stream of frames to its end. An error is a violation.
+async fn read_lane(link: &Link, mut stream: RecvStream, lane: FrameLane) -> Result<(), String> {
     let mut frames = FrameSplitter::default();
     let mut reads = 0;
     loop {
         match stream.read_chunk(MAX_FRAME, true).await {
-            Ok(Some(chunk)) => frames.split(chunk.bytes, |frame| link.handle(frame))?,
-            Ok(None) => return Err("the control stream ended without a reason".to_owned()),
+            Ok(Some(chunk)) => frames.split(chunk.bytes, |frame| link.handle(frame, lane))?,
+            Ok(None) => return Err(format!("the {lane} ended without a reason")),
             Err(ReadError::ConnectionLost(_)) => return Ok(()),
-            Err(error) => return Err(format!("the control stream failed: {error}")),
+            Err(error) => return Err(format!("the {lane} failed: {error}")),
         }
         reads += 1;
         if reads % READS_AT_ONCE == 0 {

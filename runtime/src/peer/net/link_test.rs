@@ -15,6 +15,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
+/// The length of the first test body.
+const FIRST_TEST: u64 = 64 << 10;
+
+/// How long a test body should take, in addition to some round trips.
+const LONG_ENOUGH: Duration = Duration::from_millis(100);
+
 /// The number of pings, of which the fastest counts.
 const PINGS: usize = 16;
 
@@ -64,26 +70,42 @@ impl LinkTests {
     }
 }
 
-/// The results of the test of a link.
-#[derive(Clone, Debug)]
-pub(crate) struct LinkReport {
+/// The results of the test of a link: how fast it is, and whether that is what it should be.
+///
+/// ```
+/// use anabranch::Session;
+/// use anabranch::peers::{NodeKey, Peer, PeerOptions, Profile};
+///
+/// let key = NodeKey::generate()?;
+/// let options = PeerOptions::new(NodeKey::generate()?).listen("127.0.0.1:0".parse().unwrap());
+/// let peer = Peer::serve(options.profile(Profile::Loopback).allow(key.id()))?;
+/// let builder = Session::builder().node_key(key).network(Profile::Loopback);
+/// let session = builder.peer(peer.address()).build()?;
+/// for report in session.test_links()? {
+///     println!("{report}"); // round trip 90.1µs, 10.31 Gbit/s there, and so on
+///     assert!(report.sent_per_second > 0.0);
+/// }
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct LinkReport {
     /// The lowest round-trip time of a frame of a few bytes.
-    pub(crate) rtt: Duration,
-    /// Bytes per second from this node to the other.
-    pub(crate) sent_per_second: f64,
-    /// Bytes per second from the other node to this one.
-    pub(crate) received_per_second: f64,
-    /// The socket buffers of this node.
-    pub(crate) buffers: SocketBuffers,
+    pub round_trip: Duration,
+    /// Bytes per second from this process to the other.
+    pub sent_per_second: f64,
+    /// Bytes per second from the other process to this one.
+    pub received_per_second: f64,
+    buffers: SocketBuffers,
     /// The counters of the link after the test.
-    pub(crate) stats: LinkStats,
+    stats: LinkStats,
     profile: Profile,
 }
 
 impl LinkReport {
     /// Returns the time that a small message takes, for placement.
     pub(crate) fn latency(&self) -> Duration {
-        self.rtt / 2
+        self.round_trip / 2
     }
 
     /// Returns the bytes per second of the slower direction, for placement.
@@ -91,8 +113,15 @@ impl LinkReport {
         self.sent_per_second.min(self.received_per_second)
     }
 
-    /// Returns the judgement of the link in a sentence.
-    pub(crate) fn verdict(&self) -> String {
+    /// Returns the bytes that the system granted to the socket of this process, for received
+    /// packets and for packets to send.
+    pub fn socket_buffers(&self) -> (usize, usize) {
+        (self.buffers.receive, self.buffers.send)
+    }
+
+    /// Returns the judgement of the link in a sentence: that all is well, or what is wrong and what
+    /// to do.
+    pub fn verdict(&self) -> String {
         let stats = &self.stats;
         if let Some(warning) = self.buffers.warning() {
             return warning;
@@ -106,8 +135,8 @@ impl LinkReport {
             Profile::Lan => Duration::from_millis(10),
             Profile::Wan => Duration::MAX,
         };
-        if self.rtt > limit {
-            let rtt = self.rtt;
+        if self.round_trip > limit {
+            let rtt = self.round_trip;
             return format!("a round trip of {rtt:.1?} is long for the profile `{}`: choose another", self.profile);
         }
         "the link is as fast as its profile expects".to_owned()
@@ -121,7 +150,7 @@ impl fmt::Display for LinkReport {
             f,
             "round trip {:.1?}, {:.2} Gbit/s there, {:.2} Gbit/s back, packets of {} bytes, {} of {} lost, socket \
              buffers of {} KiB: {}",
-            self.rtt,
+            self.round_trip,
             gigabits(self.sent_per_second),
             gigabits(self.received_per_second),
             self.stats.mtu,
@@ -138,18 +167,23 @@ impl Link {
     /// failure timeout at most.
     pub(super) async fn test(&self, buffers: SocketBuffers) -> Result<LinkReport> {
         let profile = self.0.settings.profile;
-        let bytes: u64 = if profile == Profile::Wan { 4 << 20 } else { 16 << 20 };
-        let mut rtt = Duration::MAX;
+        let most: u64 = if profile == Profile::Wan { 4 << 20 } else { 16 << 20 };
+        let mut round_trip = Duration::MAX;
         for _ in 0..PINGS {
-            rtt = rtt.min(self.ping().await?);
+            round_trip = round_trip.min(self.ping().await?);
         }
-        // The first body also finds out how much the network takes at a time.
-        self.send_test(bytes / 4).await?;
+        // The first bodies find out how long a body must be, and let QUIC find out how much the
+        // network takes at a time.
+        let long_enough = LONG_ENOUGH + 4 * round_trip;
+        let mut bytes = FIRST_TEST;
+        while self.send_test(bytes).await? < long_enough && bytes < most {
+            bytes = (4 * bytes).min(most);
+        }
         let sent = self.send_test(bytes).await?;
         let received = self.request_test(bytes).await?;
         let rate = |elapsed: Duration| bytes as f64 / elapsed.as_secs_f64().max(1e-9);
         Ok(LinkReport {
-            rtt,
+            round_trip,
             sent_per_second: rate(sent),
             received_per_second: rate(received),
             buffers,

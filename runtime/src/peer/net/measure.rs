@@ -4,6 +4,7 @@
 //!
 //! Both ends are in this process, each with a thread of its own, so processor time counts both.
 
+use super::super::body::BodyBuffer;
 use super::bare::BareQuic;
 use super::profile::NetSettings;
 use super::{Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
@@ -48,12 +49,12 @@ impl NetEvents for Meter {
         Ok(())
     }
 
-    fn bulk_begins(&self, _: &Link, _: &[u8], _: u64) -> Result<(), String> {
-        Ok(())
+    fn bulk_begins(&self, _: &Link, _: &[u8], _: u64) -> Result<usize, String> {
+        Ok(1)
     }
 
-    fn bulk(&self, link: &Link, head: &[u8], body: Vec<u8>) -> Result<(), String> {
-        assert_eq!(body.last(), Some(&7));
+    fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {
+        assert_eq!(body.bytes().last(), Some(&7));
         link.send(head.to_vec());
         Ok(())
     }

@@ -12,6 +12,7 @@
 //! | `link.rs`, `wire.rs` | frames |
 //! | `bulk/` | bodies |
 //! | `link_test.rs` | how fast a link is |
+//! | `probe.rs` | whether a process still listens at an address |
 //!
 //! - Both sides of every link have proven their keys by TLS 1.3. Each was allowed by the other
 //!   side's [`NetEvents::allows`], was expected at its address, or has proven a join token. There
@@ -38,12 +39,16 @@ mod admission;
 mod bare;
 mod bulk;
 mod connect_error;
+mod driving;
 mod endpoint;
+#[cfg(any(test, feature = "testing"))]
+pub(super) mod hostile;
 mod key;
 mod link;
 mod link_test;
 #[cfg(test)]
 mod measure;
+mod probe;
 mod profile;
 #[cfg(test)]
 mod simulation;
@@ -52,17 +57,21 @@ mod socket;
 mod tests;
 mod tls;
 mod token;
+#[cfg(feature = "testing")]
+mod visitor;
 mod wire;
 
-#[cfg(feature = "testing")]
-pub use bare::BareQuic;
+pub(crate) use bulk::outgoing::HIGHEST_PRIORITY;
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
 pub(crate) use link::Link;
-pub(crate) use link_test::LinkReport;
+pub use link_test::LinkReport;
 pub use profile::Profile;
 pub use token::JoinToken;
+#[cfg(feature = "testing")]
+pub use {bare::BareQuic, visitor::visit};
 
+use super::body::BodyBuffer;
 use anabranch_dsl::Diagnostic;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -123,11 +132,12 @@ pub(crate) trait NetEvents: Send + Sync {
     /// A frame has arrived.
     fn frame(&self, link: &Link, head: &[u8]) -> Result<(), String>;
 
-    /// The first bytes of a body of `len` bytes have arrived. No memory was taken for it yet.
-    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<(), String>;
+    /// The first bytes of a body of `len` bytes have arrived. No memory was taken for it yet. Returns
+    /// the bytes of one of its elements, for which the memory is aligned.
+    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<usize, String>;
 
     /// A body has arrived.
-    fn bulk(&self, link: &Link, head: &[u8], body: Vec<u8>) -> Result<(), String>;
+    fn bulk(&self, link: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String>;
 
     /// The link has ended.
     fn lost(&self, link: &Link, why: LinkLost);
@@ -156,8 +166,11 @@ pub(crate) enum LinkLost {
         /// The explanation that the other side gave.
         reason: String,
     },
-    /// The other side is dead or unreachable.
+    /// Nothing arrives from the other side: its process is stopped, or its machine or the network
+    /// is down.
     TimedOut,
+    /// The process of the other side does not listen any more: its machine has answered so.
+    Refused,
     /// This side closed it, since a rule was broken.
     Violation(String),
     /// This side closed it on request.

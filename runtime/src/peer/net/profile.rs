@@ -39,9 +39,13 @@ pub(super) struct NetSettings {
     pub(super) bulk_window: u64,
     /// The size of the socket's buffers.
     pub(super) socket_buffer: usize,
+    /// Whether a machine that is silent is asked if the process still listens. Networks of tests
+    /// have no machines.
+    pub(super) probes: bool,
 }
 
-/// Bytes of the receive window that bodies cannot fill: frames of control always fit.
+/// Bytes of the receive window that bodies cannot fill. Frames that are not read fill at most the
+/// window of their stream, 4 MiB, so signals always fit.
 const CONTROL_WINDOW: u64 = 8 << 20;
 
 /// The window of a connection that has not been admitted yet: its greeting and little more.
@@ -69,6 +73,7 @@ impl NetSettings {
             initial_window,
             bulk_window,
             socket_buffer,
+            probes: true,
         }
     }
 
@@ -133,9 +138,10 @@ impl NetSettings {
         VarInt::from_u64(self.bulk_window + headers + CONTROL_WINDOW).unwrap_or(VarInt::MAX)
     }
 
-    /// The number of streams that the other side may have open.
+    /// The number of streams that the other side may have open: those of frames, of signals, and of
+    /// chunks.
     pub(super) fn streams(&self, stranger: bool) -> VarInt {
-        VarInt::from_u32(if stranger { 1 } else { MAX_CHUNK_STREAMS + 1 })
+        VarInt::from_u32(if stranger { 1 } else { MAX_CHUNK_STREAMS + 2 })
     }
 }
 

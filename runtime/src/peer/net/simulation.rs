@@ -135,7 +135,7 @@ impl Network {
     ) -> (Arc<NetCore>, SocketAddr) {
         let socket = self.open(port);
         let addr = socket.addr;
-        let settings = NetSettings::new(options.profile, options.failure_timeout);
+        let settings = NetSettings { probes: false, ..NetSettings::new(options.profile, options.failure_timeout) };
         let buffers = SocketBuffers { wanted: 0, receive: 0, send: 0 };
         let transport = Transport { socket, runtime: Arc::new(quinn::TokioRuntime), buffers };
         let tls = Tls::new(key, PROTOCOL).unwrap();

@@ -1,7 +1,9 @@
-//! The bytes of a link: frames of the control stream, and headers of the chunks of bodies.
+//! The bytes of a link: frames of its two streams of frames, and headers of the chunks of bodies.
 //!
-//! All integers are little-endian. Each side opens one control stream, its first stream. It is a
-//! sequence of frames: four bytes of length and kind, then the content.
+//! All integers are little-endian. The first stream of each side is its control stream, the second,
+//! once it is admitted, that of its signals. Both are sequences of frames: four bytes of length and
+//! kind, then the content. Signals are the frames of the link itself, except the greeting and
+//! the closing, and those of the application that must not wait for others.
 //!
 //! | kind | content |
 //! |---|---|
@@ -30,7 +32,7 @@ pub(super) const PREFIX: usize = 4;
 pub(super) const CHUNK: u64 = 2 << 20;
 
 /// The maximum length of a body.
-pub(crate) const MAX_BODY: u64 = 4 << 30;
+pub(crate) use crate::peer::MAX_BODY;
 
 /// The maximum length of the reason with which a link is closed.
 pub(super) const MAX_REASON: usize = 512;
@@ -62,7 +64,7 @@ pub(super) struct Credit {
     pub(super) transfer_bytes: u64,
 }
 
-/// A frame of the control stream.
+/// A frame of the control stream or of the stream of signals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ControlFrame<'a> {
     Application(&'a [u8]),

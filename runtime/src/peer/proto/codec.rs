@@ -30,6 +30,7 @@ use super::frame::{PartMessage, PeerFrame, SessionId, StepFault, StepMessage, Wi
 use super::payload::{BytesHead, FrameBody, TensorHead};
 use super::payload::{INLINE, MAX_BODY};
 use super::payload::{describe_bytes, describe_tensor, restore_bytes, restore_tensor};
+use crate::peer::body::BodyBuffer;
 use std::fmt;
 
 /// The version of the protocol.
@@ -71,7 +72,15 @@ impl fmt::Display for CodecError {
     }
 }
 
-/// The destination of a body that is about to arrive.
+/// A body that is about to arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Announced {
+    pub(crate) to: Destination,
+    /// The bytes of one element.
+    pub(crate) element: usize,
+}
+
+/// The destination of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     Peer(SessionId),
@@ -88,7 +97,9 @@ pub(crate) fn encode(frame: WireFrame) -> Result<Encoded, CodecError> {
         |bytes| Ok(describe_bytes(bytes, *cell.borrow_mut())),
     )?;
     check(&wire)?;
-    let head = postcard::to_allocvec(&(VERSION, &wire)).map_err(|error| CodecError(error.to_string()))?;
+    // Most heads fit.
+    let head = postcard::to_extend(&(VERSION, &wire), Vec::with_capacity(128))
+        .map_err(|error| CodecError(error.to_string()))?;
     if head.len() > MAX_HEAD {
         return Err(CodecError(format!("a head of {} bytes, of at most {MAX_HEAD}", head.len())));
     }
@@ -96,7 +107,7 @@ pub(crate) fn encode(frame: WireFrame) -> Result<Encoded, CodecError> {
 }
 
 /// Decodes a frame.
-pub(crate) fn decode(head: &[u8], body: Option<Vec<u8>>) -> Result<WireFrame, CodecError> {
+pub(crate) fn decode(head: &[u8], body: Option<BodyBuffer>) -> Result<WireFrame, CodecError> {
     let wire = decode_head(head)?;
     let body = std::cell::RefCell::new(body);
     let frame = wire.map(
@@ -109,17 +120,20 @@ pub(crate) fn decode(head: &[u8], body: Option<Vec<u8>>) -> Result<WireFrame, Co
     }
 }
 
-/// Checks a head whose body of `len` bytes is about to arrive. Returns its destination.
-pub(crate) fn announce(head: &[u8], len: u64) -> Result<Destination, CodecError> {
+/// Checks a head whose body of `len` bytes is about to arrive.
+pub(crate) fn announce(head: &[u8], len: u64) -> Result<Announced, CodecError> {
     let wire = decode_head(head)?;
     if body_len(&wire) != Some(len) {
         return Err(CodecError(format!("a body of {len} bytes that the head does not announce")));
     }
-    match wire {
-        WireFrame::ToPeer { session, .. } => Ok(Destination::Peer(session)),
-        WireFrame::ToCaller { session, .. } => Ok(Destination::Caller(session)),
-        WireFrame::Link(_) => Err(CodecError("a body for a link".to_owned())),
-    }
+    let element = tensor_of(&wire).map_or(Ok(1), |tensor| tensor.check().map(|(dtype, ..)| dtype.size()));
+    let element = element.map_err(CodecError)?;
+    let to = match wire {
+        WireFrame::ToPeer { session, .. } => Destination::Peer(session),
+        WireFrame::ToCaller { session, .. } => Destination::Caller(session),
+        WireFrame::Link(_) => return Err(CodecError("a body for a link".to_owned())),
+    };
+    Ok(Announced { to, element })
 }
 
 /// Splits a text into pieces of at most [`MAX_PRINT`] bytes.
@@ -226,7 +240,7 @@ fn check(frame: &HeadFrame) -> Result<(), CodecError> {
             | CallerFrame::Refused { error: e, .. }
             | CallerFrame::RequestFailed { error: e, .. } => error(e),
             CallerFrame::Failed { failure, .. } => fault(failure),
-            CallerFrame::Heartbeat { steps } => within("steps", steps.len(), MAX_STEPS),
+            CallerFrame::Heartbeat { steps, .. } => within("steps", steps.len(), MAX_STEPS),
             CallerFrame::Message(message) => tag(message),
             CallerFrame::Print { text, .. } => within("bytes of text", text.len(), MAX_PRINT),
             CallerFrame::Opened { .. }
@@ -328,7 +342,7 @@ impl<T> CallerFrame<T> {
             CallerFrame::Acquired { request } => CallerFrame::Acquired { request },
             CallerFrame::Prepared { request } => CallerFrame::Prepared { request },
             CallerFrame::Decided { request } => CallerFrame::Decided { request },
-            CallerFrame::Heartbeat { steps } => CallerFrame::Heartbeat { steps },
+            CallerFrame::Heartbeat { steps, received } => CallerFrame::Heartbeat { steps, received },
             CallerFrame::Unlinked { process } => CallerFrame::Unlinked { process },
             CallerFrame::Print { step, number, stream, text } => CallerFrame::Print { step, number, stream, text },
             CallerFrame::Ended { step, outputs } => CallerFrame::Ended { step, outputs },

@@ -14,6 +14,7 @@
 //!
 //! This module must not know sockets, graphs or devices.
 
+use super::payload::tensor_bytes;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -189,8 +190,9 @@ pub(crate) struct Usage {
     pub(crate) program_bytes: u64,
     pub(crate) values: u64,
     pub(crate) value_bytes: u64,
-    /// Steps for which frames wait until they begin, and the bytes of these frames.
+    /// Steps for which frames wait until they begin.
     pub(crate) early_steps: u64,
+    /// Bytes of what has arrived for steps, and that they have not taken.
     pub(crate) buffered_bytes: u64,
     /// Bytes of payloads that are being received.
     pub(crate) incoming_bytes: u64,
@@ -320,6 +322,9 @@ pub(crate) enum CallerFrame<T = HostTensor> {
     /// The sender is alive, and this is the progress of the steps that it runs.
     Heartbeat {
         steps: Vec<StepProgress>,
+        /// Bytes of bodies that have arrived from the owner. They rise while a slow transfer goes
+        /// on.
+        received: u64,
     },
     /// The sender has no link to a process of the session any more.
     Unlinked {
@@ -397,6 +402,8 @@ pub(crate) struct SessionLimits {
     /// The largest payload.
     pub(crate) body_bytes: u64,
     pub(crate) steps: u32,
+    /// How long a program may take to load.
+    pub(crate) load_ms: u64,
 }
 
 /// Begins a step at a participant.
@@ -432,6 +439,17 @@ pub(crate) enum PartMessage<T = HostTensor> {
     Credit { of: u32, tag: Vec<u64>, finished: u64 },
 }
 
+impl StepMessage {
+    /// Returns the bytes that the message takes while it waits, apart from a constant.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        let (tag, tensor) = match &self.message {
+            PartMessage::Value { tag, tensor, .. } => (tag, tensor_bytes(tensor)),
+            PartMessage::Credit { tag, .. } => (tag, 0),
+        };
+        tensor + size_of_val(&tag[..]) as u64
+    }
+}
+
 /// How far a participant is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StepProgress {
@@ -440,6 +458,8 @@ pub(crate) struct StepProgress {
     pub(crate) done: u64,
     /// Whether an operation is running. Otherwise the participant waits for messages.
     pub(crate) is_busy: bool,
+    /// The node of the operation that was begun last.
+    pub(crate) last: Option<u32>,
 }
 
 /// The stream of a print.
@@ -499,6 +519,14 @@ pub(crate) fn prefix(text: &str, max: usize) -> &str {
 impl WireError {
     pub(crate) fn new(kind: WireErrorKind, message: impl AsRef<str>) -> WireError {
         WireError { kind, message: prefix(message.as_ref(), MAX_TEXT).to_owned(), help: None, labels: Vec::new() }
+    }
+
+    /// Adds an explanation, at a node of the graph if it is about one.
+    pub(crate) fn at(mut self, node: Option<u32>, text: impl AsRef<str>) -> WireError {
+        if self.labels.len() < MAX_LABELS {
+            self.labels.push((node, prefix(text.as_ref(), MAX_TEXT).to_owned()));
+        }
+        self
     }
 
     /// Sets what to do about the error.

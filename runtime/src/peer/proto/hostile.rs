@@ -5,10 +5,11 @@
 //! limits. A link whose other side breaks the protocol is closed; here it connects again at once.
 
 use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, SharedAccess, StepPlan};
-use super::codec::{Destination, announce, decode, encode};
-use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
+use super::codec::{Announced, Destination, Encoded, announce, decode, encode};
+use super::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
 use super::frame::{LockNumber, ProcessNumber, ProgramNumber, RequestNumber, SessionId, SessionLimits, StepNumber};
 use super::host::{Host, HostInput, HostLimits, HostOutput, StepEnd};
+use super::random::Rng;
 use super::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ const LIMITS: HostLimits = HostLimits {
     work: 8,
     programs: 3,
     program_bytes: 40_000,
+    load_time: Duration::from_secs(1),
     idle_programs: 2,
     idle_program_bytes: 20_000,
     values: 8,
@@ -29,6 +31,7 @@ const LIMITS: HostLimits = HostLimits {
     shared: 4,
     shared_bytes: 60_000,
     buffered_bytes: 20_000,
+    outgoing_bytes: 20_000,
     steps: 3,
     body_bytes: 30_000,
     incoming_bytes: 60_000,
@@ -89,7 +92,12 @@ impl Victims {
         let addr = SocketAddr::from(([10, 0, 0, 1], 1));
         let peer = |n: u8| KnownPeer { name: format!("peer{n}"), node: key(n), addr };
         let timeout = Duration::from_secs(1);
-        let options = CallerOptions { session: SESSIONS[1], failure_timeout: timeout, busy_timeout: timeout * 5 };
+        let options = CallerOptions {
+            session: SESSIONS[1],
+            failure_timeout: timeout,
+            busy_timeout: timeout * 5,
+            buffered_bytes: LIMITS.buffered_bytes,
+        };
         let mut victims = Victims {
             now: Time::ZERO,
             host: Host::new(key(0), hello(), LIMITS),
@@ -155,8 +163,14 @@ impl Victims {
             caller.handle(now, CallerInput::Linked { link, node: key(index as u8 + 1), hello: hello() }, out);
             caller.open(now, out);
         });
-        let limits =
-            SessionLimits { programs: 9, program_bytes: 9_000, value_bytes: 90_000, body_bytes: 90_000, steps: 9 };
+        let limits = SessionLimits {
+            programs: 9,
+            program_bytes: 9_000,
+            value_bytes: 90_000,
+            body_bytes: 90_000,
+            steps: 9,
+            load_ms: 9,
+        };
         for link in self.peer_links {
             let frame = CallerFrame::Opened { attempt: self.attempt, limits };
             self.answer(link, frame);
@@ -164,8 +178,7 @@ impl Victims {
         for (process, link) in (1..).map(ProcessNumber).zip(self.peer_links) {
             let program = ProgramNumber(0);
             self.with_caller(|caller, now, out| {
-                let deadline = now + Duration::from_secs(9);
-                let _ = caller.register(process, program, &vec![0; 9].into(), Digest([0; 32]), deadline, out);
+                let _ = caller.register(process, program, &vec![0; 9].into(), Digest([0; 32]), now, out);
             });
             self.answer(link, CallerFrame::Registered { program, cut: Digest([0; 32]) });
         }
@@ -182,7 +195,7 @@ impl Victims {
         let peers = [ProcessNumber(1), ProcessNumber(2)];
         let mut wanted = None;
         self.with_caller(|caller, now, out| {
-            let deadline = now + Duration::from_secs(2);
+            let patience = Duration::from_secs(2);
             let plan = StepPlan {
                 participants: peers.to_vec(),
                 deadline: Some(Duration::from_secs(1)),
@@ -196,12 +209,12 @@ impl Victims {
             if let Ok(step) = caller.begin(now, plan, out) {
                 caller.end_local(now, step, Ok(()), out);
             }
-            if let Ok((_, value)) = caller.store(peers[0], HostTensor::scalar(2i64), deadline, out) {
-                let _ = caller.fetch(peers[0], value, deadline, out);
+            if let Ok((_, value)) = caller.store(peers[0], HostTensor::scalar(2i64), (now, patience), out) {
+                let _ = caller.fetch(peers[0], value, (now, patience), out);
             }
             let (name, ty) = ("a".to_owned(), "f32[]".to_owned());
             let access = SharedAccess { name, ty, is_read: true, is_assigned: true, initial: None };
-            wanted = caller.acquire(now, peers[1], (&[access], true), deadline, out).ok();
+            wanted = caller.acquire(peers[1], (&[access], true), (now, patience), out).ok();
         });
         if let Some(wanted) = wanted {
             self.last_request = wanted.request.0;
@@ -216,9 +229,9 @@ impl Victims {
         let is_alone = request.0.is_multiple_of(2);
         self.reached.locked += 1;
         self.with_caller(|caller, now, out| {
-            let deadline = now + Duration::from_secs(2);
-            if caller.prepare(process, lock, is_alone, Vec::new(), deadline, out).is_ok() {
-                let _ = caller.decide(process, lock, true, deadline, out);
+            let time = (now, Duration::from_secs(2));
+            if caller.prepare(process, lock, is_alone, Vec::new(), time, out).is_ok() {
+                let _ = caller.decide(process, lock, true, time, out);
             }
         });
     }
@@ -331,21 +344,19 @@ impl Victims {
         let on_host = self.links[usize::from(link) % 3];
         if body.is_some() {
             match announce(head, len) {
-                Ok(to @ Destination::Peer(_)) if self.host.admit(on_host, to, len).is_err() => return,
+                Ok(Announced { to: to @ Destination::Peer(_), .. }) if self.host.admit(on_host, to, len).is_err() => {
+                    return;
+                }
                 Ok(_) => {}
                 Err(_) => return,
             }
         }
-        let decoded = decode(head, body.map(<[u8]>::to_vec));
-        self.reached.decoded += usize::from(decoded.is_ok());
-        self.reached.rejected += usize::from(decoded.is_err());
-        if let Ok(frame) = decoded {
-            let again = encode(frame.clone()).expect("a frame that was decoded can be encoded");
-            let body = again.body.as_ref().map(|body| body.as_ref().to_vec());
-            let third = decode(&again.head, body).expect("a frame that was encoded can be decoded");
-            let third = encode(third).expect("a frame that was decoded can be encoded");
-            assert_eq!(again.head, third.head, "{frame:?}");
-            self.frame(link, frame, len);
+        match decoded_again(head, body) {
+            Some(frame) => {
+                self.reached.decoded += 1;
+                self.frame(link, frame, len);
+            }
+            None => self.reached.rejected += 1,
         }
     }
 
@@ -382,11 +393,49 @@ impl Victims {
     }
 }
 
-/// Receives what arbitrary bytes describe: a list of frames and disturbances.
+/// Decodes a frame, and checks that its encoding means the same.
+fn decoded_again(head: &[u8], body: Option<&[u8]>) -> Option<WireFrame> {
+    let frame = decode(head, body.map(|body| body.to_vec().into())).ok()?;
+    if let Some(body) = body {
+        announce(head, body.len() as u64).expect("the head of a frame announces its body");
+    }
+    let encoded = |frame: WireFrame| encode(frame).expect("a frame that was decoded can be encoded");
+    let again = encoded(frame.clone());
+    let body = again.body.as_ref().map(|body| body.as_ref().to_vec().into());
+    let third = encoded(decode(&again.head, body).expect("a frame that was encoded can be decoded"));
+    assert_eq!(again.head, third.head, "{frame:?}");
+    Some(frame)
+}
+
+/// Decodes arbitrary bytes: the length of a head, the head, and what follows as the body. Returns
+/// whether they are a frame.
+///
+/// # Panics
+/// Panics if the frame has two meanings.
+pub(crate) fn fuzz_frame(input: &[u8]) -> bool {
+    let Some((&len, rest)) = input.split_first_chunk::<2>() else { return false };
+    let (head, body) = rest.split_at(rest.len().min(u16::from_le_bytes(len).into()));
+    decoded_again(head, (!body.is_empty()).then_some(body)).is_some()
+}
+
+/// Returns inputs of [`fuzz_frame`] that are frames.
+pub(crate) fn frames() -> Vec<Vec<u8>> {
+    let (mut rng, victims) = (Rng(1), Victims::new());
+    let encoded = |_| encode(rng.frame(&victims, 0)).expect("a random frame can be encoded");
+    let input = |Encoded { head, body }: Encoded| {
+        let body = body.as_ref().map_or(&[][..], |body| body.as_ref());
+        [&(head.len() as u16).to_le_bytes()[..], &head, body].concat()
+    };
+    // Long ones would be most of the work, and say no more.
+    (0..2_000).map(encoded).map(input).filter(|input| input.len() < 20_000).collect()
+}
+
+/// Receives what arbitrary bytes describe: a list of frames and disturbances. Returns whether some
+/// were frames.
 ///
 /// # Panics
 /// Panics if a frame brings a host or the owner of a session into a wrong state.
-pub fn fuzz_frame(mut input: &[u8]) {
+pub(crate) fn fuzz_protocol(mut input: &[u8]) -> bool {
     let mut victims = Victims::new();
     // A byte says what follows: the link, whether there is a body, and the lengths.
     while let [what, rest @ ..] = input {
@@ -408,8 +457,28 @@ pub fn fuzz_frame(mut input: &[u8]) {
         });
         victims.receive(what & 3, head, body);
     }
-    assert_eq!(OWNER, ProcessNumber(0), "the owner is the first process");
+    victims.reached.decoded > 0
 }
 
+/// Returns inputs of [`fuzz_protocol`] that are frames and some disturbances.
+pub(crate) fn protocols() -> Vec<Vec<u8>> {
+    let (mut rng, victims) = (Rng(1), Victims::new());
+    let mut inputs = Vec::new();
+    while inputs.len() < 500 {
+        let mut input = Vec::new();
+        for _ in 0..1 + rng.below(12) {
+            let link = [0, 0, 0, 1, 2][rng.below(5)];
+            let encoded = encode(rng.frame(&victims, link)).expect("a random frame can be encoded");
+            match u8::try_from(encoded.head.len()) {
+                Ok(len) if encoded.body.is_none() => input.extend([&[link, len][..], &encoded.head].concat()),
+                _ => input.push(128 + rng.below(128) as u8),
+            }
+        }
+        inputs.push(input);
+    }
+    inputs
+}
+
+mod frames;
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,8 @@ pub(crate) mod host;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod hostile;
 pub(crate) mod payload;
+#[cfg(any(test, feature = "testing"))]
+mod random;
 #[cfg(test)]
 mod simulation;
 

@@ -7,6 +7,9 @@
 //! - A payload of up to [`INLINE`] bytes is part of the head. A larger one is the body of the
 //!   frame.
 
+use super::frame::{WireError, WireErrorKind};
+use crate::byte_gauge::{ByteGauge, HeldBytes};
+use crate::peer::body::BodyBuffer;
 use anabranch_dsl::{Buffer, DType, Element, HostTensor, memory};
 use bytemuck::Pod;
 use serde::de::{Error, Visitor};
@@ -18,7 +21,11 @@ use std::sync::Arc;
 pub(crate) const INLINE: usize = 8 << 10;
 
 /// Maximum bytes of a payload.
-pub(crate) const MAX_BODY: u64 = 16 << 30;
+pub(crate) use crate::peer::MAX_BODY;
+
+/// Maximum bytes of the values of a session that have arrived and wait for their steps, and of
+/// those that wait to be sent.
+pub(crate) const MAX_WAITING: u64 = 2 * MAX_BODY;
 
 /// Maximum rank of a tensor.
 pub(crate) const MAX_RANK: usize = 32;
@@ -98,11 +105,11 @@ impl BytesHead {
     }
 
     /// Returns the bytes. `body` is the body of the frame.
-    fn take(self, body: &mut Option<Vec<u8>>) -> Result<Vec<u8>, String> {
+    fn take(self, body: &mut Option<BodyBuffer>) -> Result<BodyBuffer, String> {
         match (self, body.take()) {
-            (BytesHead::Inline(bytes), None) => Ok(bytes.0),
-            (BytesHead::Body(len), Some(bytes)) if bytes.len() as u64 == len => Ok(bytes),
-            (BytesHead::Body(len), Some(bytes)) => Err(format!("a body of {} bytes, not {len}", bytes.len())),
+            (BytesHead::Inline(bytes), None) => Ok(bytes.0.into()),
+            (BytesHead::Body(len), Some(body)) if body.bytes().len() as u64 == len => Ok(body),
+            (BytesHead::Body(len), Some(body)) => Err(format!("a body of {} bytes, not {len}", body.bytes().len())),
             (BytesHead::Body(_), None) => Err("the body is missing".to_owned()),
             (BytesHead::Inline(_), Some(_)) => Err("a body that the head does not announce".to_owned()),
         }
@@ -171,33 +178,73 @@ pub(crate) fn describe_tensor(tensor: HostTensor, body: &mut Option<FrameBody>) 
 }
 
 /// Restores bytes.
-pub(crate) fn restore_bytes(head: BytesHead, body: &mut Option<Vec<u8>>) -> Result<Arc<[u8]>, String> {
-    head.take(body).map(Arc::from)
+pub(crate) fn restore_bytes(head: BytesHead, body: &mut Option<BodyBuffer>) -> Result<Arc<[u8]>, String> {
+    head.take(body).map(|body| Arc::from(body.into_elements::<u8>()))
 }
 
 /// Restores a tensor.
-pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<Vec<u8>>) -> Result<HostTensor, String> {
+pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<BodyBuffer>) -> Result<HostTensor, String> {
     let (dtype, shape, len) = head.check()?;
     let mut bytes = head.bytes.take(body)?;
     memory::check(len.into()).map_err(|error| error.to_string())?;
     if cfg!(target_endian = "big") {
-        reverse_elements(&mut bytes, dtype.size());
+        reverse_elements(bytes.bytes_mut(), dtype.size());
     }
     let buffer = match dtype {
-        DType::F32 => elements::<f32>(&bytes),
-        DType::F64 => elements::<f64>(&bytes),
-        DType::F16 => elements::<half::f16>(&bytes),
-        DType::BF16 => elements::<half::bf16>(&bytes),
-        DType::I32 => elements::<i32>(&bytes),
-        DType::I64 => elements::<i64>(&bytes),
-        DType::U32 => elements::<u32>(&bytes),
-        DType::U8 => Buffer::U8(bytes),
-        DType::Bool if bytes.iter().all(|&byte| byte <= 1) => {
-            Buffer::Bool(bytes.iter().map(|&byte| byte == 1).collect())
+        DType::F32 => elements::<f32>(bytes),
+        DType::F64 => elements::<f64>(bytes),
+        DType::F16 => elements::<half::f16>(bytes),
+        DType::BF16 => elements::<half::bf16>(bytes),
+        DType::I32 => elements::<i32>(bytes),
+        DType::I64 => elements::<i64>(bytes),
+        DType::U32 => elements::<u32>(bytes),
+        DType::U8 => elements::<u8>(bytes),
+        DType::Bool if bytes.bytes().iter().all(|&byte| byte <= 1) => {
+            Buffer::Bool(bytes.bytes().iter().map(|&byte| byte == 1).collect())
         }
         DType::Bool => return Err("a boolean that is neither 0 nor 1".to_owned()),
     };
     Ok(HostTensor::from_buffer(shape, buffer))
+}
+
+/// The bytes that a waiting frame counts in addition to its payload.
+pub(crate) const FRAME_BYTES: u64 = 512;
+
+/// Returns the error of a step for which more arrives than may wait.
+pub(crate) fn too_much_waits(arrivals: &ByteGauge) -> WireError {
+    let message = format!("more than {} bytes have arrived for steps that have not taken them", arrivals.limit());
+    WireError::new(WireErrorKind::ResourceExhausted, message)
+        .help("send smaller values to other processes, or let fewer iterations run at once")
+}
+
+/// Checks that a value may be sent, and counts its bytes until they are. Small ones do not count.
+///
+/// # Errors
+/// Fails if the value is larger than any that is sent, or if too many bytes wait to be sent.
+pub(crate) fn hold_outgoing(outgoing: &Arc<ByteGauge>, tensor: &HostTensor) -> Result<Option<HeldBytes>, WireError> {
+    let bytes = tensor_bytes(tensor);
+    check_size(bytes)?;
+    if bytes <= INLINE as u64 {
+        return Ok(None);
+    }
+    outgoing.hold(bytes).map(Some).ok_or_else(|| {
+        let (held, limit) = (outgoing.held(), outgoing.limit());
+        let message = format!(
+            "a value of {bytes} bytes cannot be sent: {held} bytes of the session wait to be sent, and at most {limit} may"
+        );
+        WireError::new(WireErrorKind::ResourceExhausted, message)
+            .help("send smaller values, or let fewer iterations run at once")
+    })
+}
+
+/// Checks that a value is not larger than any that is sent.
+pub(crate) fn check_size(bytes: u64) -> Result<(), WireError> {
+    if bytes <= MAX_BODY {
+        return Ok(());
+    }
+    let message = format!("a value of {bytes} bytes cannot be sent to another process: at most {MAX_BODY} bytes can");
+    let error = WireError::new(WireErrorKind::ResourceExhausted, message);
+    Err(error.help("divide it, or place the operations that compute and use it on devices of one process"))
 }
 
 /// Returns the number of bytes of the elements.
@@ -205,12 +252,8 @@ pub(crate) fn tensor_bytes(tensor: &HostTensor) -> u64 {
     (tensor.len() * tensor.dtype().size()) as u64
 }
 
-/// Copies bytes to memory that is aligned for the elements. The number of bytes is a multiple of
-/// the size of an element.
-fn elements<T: Element + Pod>(bytes: &[u8]) -> Buffer {
-    let mut elements = vec![T::zeroed(); bytes.len() / size_of::<T>()];
-    bytemuck::cast_slice_mut(&mut elements).copy_from_slice(bytes);
-    T::into_buffer(elements)
+fn elements<T: Element + Pod>(body: BodyBuffer) -> Buffer {
+    T::into_buffer(body.into_elements())
 }
 
 fn native_bytes(tensor: &HostTensor) -> &[u8] {
@@ -230,4 +273,28 @@ fn native_bytes(tensor: &HostTensor) -> &[u8] {
 /// Converts elements between the byte order of this machine and little-endian.
 fn reverse_elements(bytes: &mut [u8], size: usize) {
     bytes.chunks_exact_mut(size).for_each(<[u8]>::reverse);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_are_too_large_or_too_many_are_not_sent() {
+        let outgoing = ByteGauge::new(100_000);
+        let value = |n: usize| HostTensor::new(vec![n], vec![0u8; n]);
+        let hold = |n: usize| hold_outgoing(&outgoing, &value(n)).map_err(|error| error.message);
+        let held = hold(60_000).expect("there is room").expect("it counts");
+        assert!(matches!(hold(INLINE), Ok(None)), "a small value does not count");
+        let error = hold(50_000).expect_err("there is no room");
+        let expected = "a value of 50000 bytes cannot be sent: 60000 bytes of the session wait to be sent, and at \
+                        most 100000 may";
+        assert_eq!(error, expected);
+        drop(held);
+        assert!(matches!(hold(50_000), Ok(Some(_))));
+        assert!(check_size(MAX_BODY).is_ok());
+        let error = check_size(MAX_BODY + 1).expect_err("it is too large").message;
+        let expected = "a value of 4294967297 bytes cannot be sent to another process: at most 4294967296 bytes can";
+        assert_eq!(error, expected);
+    }
 }

@@ -1,9 +1,10 @@
 //! Receiving bodies: chunks are read as they arrive and copied to their place.
 
-use super::super::link::{Link, lock};
+use super::super::link::{FrameLane, Link, lock};
 use super::super::profile::NetSettings;
 use super::super::wire::{ChunkHeader, ControlFrame, Credit, TransferHead, chunks_of};
 use super::{LONG_BODY, OPEN_BYTES, OPEN_TRANSFERS, UNREPORTED};
+use crate::peer::body::BodyBuffer;
 use bytes::{Bytes, BytesMut};
 use quinn::{ReadError, RecvStream};
 use std::collections::{BTreeSet, HashMap};
@@ -11,9 +12,10 @@ use std::sync::atomic::Ordering;
 use tokio::time::Instant;
 
 /// A body that is being received.
-struct IncomingBody {
+pub(super) struct IncomingBody {
     head: Bytes,
-    body: Vec<u8>,
+    /// The memory, except for a test.
+    body: Option<BodyBuffer>,
     is_test: bool,
     total: u64,
     /// Whether a chunk is being read or was.
@@ -21,6 +23,23 @@ struct IncomingBody {
     /// The number of chunks that were not read to their end.
     missing: u32,
     begun_at: Instant,
+}
+
+impl IncomingBody {
+    /// Creates a body of which nothing has arrived, with memory for all of it, aligned for elements
+    /// of this many bytes.
+    pub(super) fn new(header: &ChunkHeader, head: Bytes, element: usize) -> Result<IncomingBody, String> {
+        let chunks = chunks_of(header.total);
+        Ok(IncomingBody {
+            head,
+            body: if header.is_test { None } else { Some(BodyBuffer::zeroed(header.total, element)?) },
+            is_test: header.is_test,
+            total: header.total,
+            claimed: vec![false; chunks as usize],
+            missing: chunks,
+            begun_at: Instant::now(),
+        })
+    }
 }
 
 /// The bodies that a link is receiving, and what was reported of them to the other side.
@@ -45,7 +64,7 @@ pub(in super::super) struct IncomingBodies {
 const MAX_BEGUN_EARLY: usize = 1 << 16;
 
 /// The step that follows the end of a chunk.
-enum AfterChunk {
+pub(super) enum AfterChunk {
     Nothing,
     Deliver(IncomingBody),
 }
@@ -70,7 +89,7 @@ impl IncomingBodies {
     }
 
     /// Counts a chunk that arrives, and checks the window.
-    fn announce(&mut self, header: &ChunkHeader) -> Result<(), String> {
+    pub(super) fn announce(&mut self, header: &ChunkHeader) -> Result<(), String> {
         self.announced += header.len();
         if self.announced - self.reported.bytes > self.window {
             return Err(format!("more than {} bytes of bodies on their way", self.window));
@@ -79,7 +98,7 @@ impl IncomingBodies {
     }
 
     /// Records the beginning of a transfer, before its memory is taken.
-    fn begin(&mut self, header: &ChunkHeader) -> Result<(), String> {
+    pub(super) fn begin(&mut self, header: &ChunkHeader) -> Result<(), String> {
         let transfer = header.transfer;
         if transfer < self.begun_below || !self.begun.insert(transfer) {
             return Err(format!("transfer {transfer} began twice"));
@@ -98,13 +117,24 @@ impl IncomingBodies {
         Ok(())
     }
 
+    /// Adds a body whose transfer has begun.
+    pub(super) fn open(&mut self, header: &ChunkHeader, body: IncomingBody) {
+        self.open.insert(header.transfer, body);
+    }
+
+    /// Returns the number of bodies that are being received, and the sum of their lengths.
+    #[cfg(any(test, feature = "testing"))]
+    pub(super) fn n_open(&self) -> (usize, u64) {
+        (self.open.len(), self.open.values().map(|body| body.total).sum())
+    }
+
     /// Returns the bytes that have arrived.
     pub(in super::super) fn received_bytes(&self) -> u64 {
         self.received.bytes
     }
 
     /// Returns whether the transfer of a chunk has begun, and claims the chunk.
-    fn claim(&mut self, header: &ChunkHeader) -> Result<bool, String> {
+    pub(super) fn claim(&mut self, header: &ChunkHeader) -> Result<bool, String> {
         if let Some(body) = self.open.get_mut(&header.transfer) {
             let is_same = body.total == header.total && body.is_test == header.is_test;
             let claimed = body.claimed.get_mut(header.chunk as usize).filter(|claimed| is_same && !**claimed);
@@ -123,17 +153,15 @@ impl IncomingBodies {
     }
 
     /// Copies bytes of a claimed chunk.
-    fn write(&mut self, transfer: u64, at: u64, bytes: &[u8]) {
+    pub(super) fn write(&mut self, transfer: u64, at: u64, bytes: &[u8]) {
         self.received.bytes += bytes.len() as u64;
-        if let Some(body) = self.open.get_mut(&transfer)
-            && !body.is_test
-        {
-            body.body[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        if let Some(body) = self.open.get_mut(&transfer).and_then(|body| body.body.as_mut()) {
+            body.bytes_mut()[at as usize..][..bytes.len()].copy_from_slice(bytes);
         }
     }
 
     /// Counts a chunk that was read to its end.
-    fn end_chunk(&mut self, header: &ChunkHeader) -> AfterChunk {
+    pub(super) fn end_chunk(&mut self, header: &ChunkHeader) -> AfterChunk {
         let Some(body) = self.open.get_mut(&header.transfer) else { return AfterChunk::Nothing };
         body.missing -= 1;
         if body.missing > 0 {
@@ -143,7 +171,7 @@ impl IncomingBodies {
     }
 
     /// Returns what to report to the other side, if that is worth a frame.
-    fn report(&mut self, ended: Option<u64>) -> Option<Credit> {
+    pub(super) fn report(&mut self, ended: Option<u64>) -> Option<Credit> {
         if let Some(total) = ended {
             self.received.transfers += 1;
             self.received.transfer_bytes += total;
@@ -158,8 +186,12 @@ impl IncomingBodies {
     }
 }
 
-/// Accepts the streams of chunks. Ends with the connection.
-pub(in super::super) async fn receive_bodies(link: Link) {
+/// Accepts the stream of signals, and then those of chunks. Ends with the connection.
+pub(in super::super) async fn receive_streams(link: Link) {
+    // Streams are accepted in the order in which the other side opened them.
+    let Ok(signals) = link.0.connection.accept_uni().await else { return };
+    let reader = link.clone();
+    link.0.runtime.spawn(async move { reader.read_frames(signals, FrameLane::Signals).await });
     while let Ok(stream) = link.0.connection.accept_uni().await {
         let reader = link.clone();
         lock(&link.0.incoming).readers += 1;
@@ -233,10 +265,9 @@ async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Optio
     let ended = match after {
         AfterChunk::Nothing => None,
         AfterChunk::Deliver(body) => {
-            if body.is_test {
-                link.test_received(&body.head, body.begun_at.elapsed())?;
-            } else {
-                link.0.events.bulk(link, &body.head, body.body)?;
+            match body.body {
+                None => link.test_received(&body.head, body.begun_at.elapsed())?,
+                Some(memory) => link.0.events.bulk(link, &body.head, memory)?,
             }
             Some(header.total)
         }
@@ -250,33 +281,14 @@ async fn receive_chunk(link: &Link, mut pieces: PieceReader) -> Result<(), Optio
 
 /// Takes the memory of a body, if the layer above agrees.
 fn begin(link: &Link, header: &ChunkHeader, head: Bytes) -> Result<(), String> {
-    let mut body = Vec::new();
-    if !header.is_test {
-        link.0.events.bulk_begins(link, &head, header.total)?;
-        body = zeroed(header.total)?;
-    }
-    let chunks = chunks_of(header.total);
-    let body = IncomingBody {
-        head,
-        body,
-        is_test: header.is_test,
-        total: header.total,
-        claimed: vec![false; chunks as usize],
-        missing: chunks,
-        begun_at: Instant::now(),
+    let element = match header.is_test {
+        true => 1,
+        false => link.0.events.bulk_begins(link, &head, header.total)?,
     };
-    lock(&link.0.incoming).open.insert(header.transfer, body);
+    let body = IncomingBody::new(header, head, element)?;
+    lock(&link.0.incoming).open(header, body);
     link.0.progressed.notify_waiters();
     Ok(())
-}
-
-/// Returns zeroed memory, or an error if the system has none.
-fn zeroed(len: u64) -> Result<Vec<u8>, String> {
-    let fails = || format!("this node has no memory for a body of {len} bytes");
-    let len = usize::try_from(len).map_err(|_| fails())?;
-    // `vec!` would abort. It has zeroed pages from the system, which `resize` would write.
-    Vec::<u8>::new().try_reserve_exact(len).map_err(|_| fails())?;
-    Ok(vec![0; len])
 }
 
 /// Waits until `condition` holds. It is checked whenever the link progresses.

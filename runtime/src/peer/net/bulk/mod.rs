@@ -9,6 +9,8 @@
 //!   end, or more than the limits allow is a violation and ends the link.
 //! - The bytes of a chunk are copied once, from the packet to their place in the body.
 
+#[cfg(any(test, feature = "testing"))]
+pub(super) mod hostile;
 pub(super) mod incoming;
 pub(super) mod outgoing;
 

@@ -15,7 +15,7 @@ const ORDER_BITS: u32 = 21;
 
 /// The highest priority of a body that the priorities of streams distinguish. Its negative is the
 /// lowest. Beyond, bodies are begun in the right order, and their first chunks sent in turn.
-const HIGHEST_PRIORITY: i32 = (1 << (30 - ORDER_BITS)) - 1;
+pub(crate) const HIGHEST_PRIORITY: i32 = (1 << (30 - ORDER_BITS)) - 1;
 
 /// Returns the priority of the stream of a chunk: the lower, the later it was begun.
 fn stream_priority(body_priority: i32, chunk: u64) -> i32 {
@@ -84,11 +84,11 @@ impl PartialEq for OutgoingBody {
 impl Eq for OutgoingBody {}
 
 /// A chunk to be sent now.
-struct OutgoingChunk {
+pub(super) struct OutgoingChunk {
     /// The priority of its stream.
     priority: i32,
     /// The header, for a first chunk the head, and the bytes.
-    pieces: [Bytes; 3],
+    pub(super) pieces: [Bytes; 3],
 }
 
 /// The bodies that a link has to send, and the room that the other side has for them.
@@ -189,7 +189,7 @@ impl BodyQueue {
         self.sent.transfers - self.credit.transfers < self.open_transfers && open + body.len() <= self.open_bytes
     }
 
-    fn next(&mut self) -> Option<OutgoingChunk> {
+    pub(super) fn next(&mut self) -> Option<OutgoingChunk> {
         let begins = self.choice()?;
         let mut body = if begins { self.waiting.pop()? } else { self.begun.pop()? };
         let mut head = Bytes::new();

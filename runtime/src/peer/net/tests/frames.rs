@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::peer::net::wire::MAX_FRAME;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[test]
 fn frames_arrive_in_order_both_ways() {
@@ -108,6 +109,58 @@ fn a_side_that_does_not_read_loses_the_link() {
     }
     assert!(matches!(client.lost(), LinkLost::Violation(what) if what.contains("does not read")));
     assert_eq!(there.stats().queued_bytes, 0);
+    drop(stop);
+}
+
+#[test]
+fn a_sender_that_waits_for_room_keeps_the_link() {
+    let (stop, wait) = channel::<()>();
+    let (wait, received) = (Mutex::new(wait), AtomicUsize::new(0));
+    let (all, all_received) = channel();
+    let n = 1000;
+    let on_frame = move |_: &Link, _: &[u8]| {
+        // Returns when the sender waits.
+        let _ = wait.lock().unwrap().recv();
+        if received.fetch_add(1, Ordering::Relaxed) + 1 == n {
+            all.send(()).unwrap();
+        }
+        Ok(())
+    };
+    let server = Setup { on_frame: Box::new(on_frame), ..Setup::default() }.start();
+    let client = Setup::default().start();
+    let (there, _back) = link_nodes(&client, &server);
+    let stop = Mutex::new(Some(stop));
+    for _ in 0..n {
+        // Called only if there is no room.
+        there.wait_for_room(|| {
+            drop(stop.lock().unwrap().take());
+            false
+        });
+        there.send(vec![0; MAX_FRAME]);
+    }
+    assert!(stop.lock().unwrap().is_none(), "the sender has waited");
+    all_received.recv_timeout(PATIENCE).unwrap();
+    // Who is stopped does not wait.
+    let (stop, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let on_frame = move |_: &Link, _: &[u8]| {
+        let _ = wait.lock().unwrap().recv();
+        Ok(())
+    };
+    let server = Setup { on_frame: Box::new(on_frame), ..Setup::default() }.start();
+    let (there, _back) = link_nodes(&client, &server);
+    let waits = std::cell::Cell::new(0);
+    for _ in 0..n {
+        there.wait_for_room(|| {
+            waits.set(waits.get() + 1);
+            true
+        });
+        if waits.get() > 0 {
+            break;
+        }
+        there.send(vec![0; MAX_FRAME]);
+    }
+    assert_eq!(waits.get(), 1);
     drop(stop);
 }
 

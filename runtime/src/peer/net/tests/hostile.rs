@@ -62,10 +62,11 @@ fn offend(offence: impl FnOnce(&Hostile, &mut SendStream) -> Vec<SendStream>) ->
     let mut control = hostile.send(&[greeting()]);
     // The streams of chunks are allowed once the node is admitted.
     hostile.runtime.block_on(hostile.connection.accept_uni()).unwrap();
+    let signals = hostile.send(&[ControlFrame::Ping(1).encode()]);
     server.linked();
     let streams = offence(&hostile, &mut control);
     hostile.closed();
-    drop(streams);
+    drop((signals, streams));
     match server.lost() {
         LinkLost::Violation(what) => what,
         other => panic!("{other:?}"),

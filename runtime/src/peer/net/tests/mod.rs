@@ -8,6 +8,7 @@ mod simulated;
 mod tokens;
 
 use super::{CloseCode, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey, Profile};
+use crate::peer::body::BodyBuffer;
 use anabranch_dsl::Diagnostic;
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -72,14 +73,14 @@ impl NetEvents for EventRecorder {
         Ok(())
     }
 
-    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<(), String> {
+    fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<usize, String> {
         (self.on_begin)(link, head)?;
         self.record(NetEvent::Begins(head.to_vec(), len));
-        Ok(())
+        Ok(1)
     }
 
-    fn bulk(&self, _: &Link, head: &[u8], body: Vec<u8>) -> Result<(), String> {
-        self.record(NetEvent::Bulk(head.to_vec(), body));
+    fn bulk(&self, _: &Link, head: &[u8], body: BodyBuffer) -> Result<(), String> {
+        self.record(NetEvent::Bulk(head.to_vec(), body.into_elements()));
         Ok(())
     }
 

@@ -1,10 +1,15 @@
 //! Links over a simulated network, in virtual time: loss, reordering, cuts, slow lines.
 
 use super::*;
+use crate::peer::net::admission;
 use crate::peer::net::endpoint::NetCore;
+use crate::peer::net::link::Established;
 use crate::peer::net::profile::NetSettings;
 use crate::peer::net::simulation::{Network, Weather, pass, simulate, timed};
+use crate::peer::net::tls::{PROTOCOL, Tls};
+use crate::peer::net::wire::{ControlFrame, FrameSplitter};
 use bytes::Bytes;
+use quinn::{Connection, Endpoint, EndpointConfig, ServerConfig};
 
 /// A node on a simulated network.
 struct SimulatedNode {
@@ -183,6 +188,64 @@ fn frames_do_not_wait_behind_bodies() {
         }
         // A trip and the queue take 15 ms, a chunk of the body 160 ms.
         assert!(worst < Duration::from_millis(50), "{worst:?}");
+    });
+}
+
+/// Links a node with one that reads only what the test reads. Returns the connection and the
+/// streams of that one, too.
+async fn link_with_lazy_reader(network: &Network, client: &SimulatedNode) -> (Link, Endpoint, Connection, Established) {
+    let (key, settings) = (NodeKey::generate().unwrap(), NetSettings::new(Profile::Lan, Duration::from_secs(10)));
+    let tls = Tls::new(&key, PROTOCOL).unwrap();
+    let mut server = ServerConfig::with_crypto(Arc::new(tls.server(Arc::new(|_| Ok(()))).unwrap()));
+    server.transport_config(Arc::new(settings.transport(true)));
+    let mut config = EndpointConfig::default();
+    config.max_udp_payload_size(settings.max_mtu).unwrap();
+    let runtime = Arc::new(quinn::TokioRuntime);
+    let endpoint = Endpoint::new_with_abstract_socket(config, Some(server), network.open(9), runtime).unwrap();
+    let addr = endpoint.local_addr().unwrap();
+    let (id, listening) = (key.id(), endpoint.clone());
+    let answered = tokio::spawn(async move {
+        let connection = listening.accept().await.unwrap().await.unwrap();
+        let answer = admission::answer(connection.clone(), id, &Mutex::default(), |_| true, &settings).await;
+        (connection, answer.unwrap().0)
+    });
+    let link = client.core.connect(addr, Some(id), None).await.unwrap();
+    let (connection, established) = answered.await.unwrap();
+    (link, endpoint, connection, established)
+}
+
+#[test]
+fn signals_pass_while_frames_and_bodies_wait_for_the_reader() {
+    simulate(async {
+        let network = Network::new(1, Weather::FAIR);
+        let client = SimulatedNode::start(&network, 1, Profile::Lan);
+        let (link, _endpoint, connection, established) = link_with_lazy_reader(&network, &client).await;
+        (0..160).for_each(|_| link.send(vec![1; 50_000]));
+        link.send_bulk(Vec::new(), vec![1; 100_000_000].into(), 0);
+        pass(Duration::from_secs(2)).await;
+        let stuck = link.stats();
+        assert!(stuck.queued_bytes > 1_000_000 && stuck.sent_bytes > 30_000_000, "{stuck:?}");
+        pass(Duration::from_secs(2)).await;
+        assert_eq!(link.stats().queued_bytes, stuck.queued_bytes, "nothing is read");
+
+        // The stream of signals is the first after the control stream.
+        let mut signals = connection.accept_uni().await.unwrap();
+        let mut splitter = FrameSplitter::default();
+        for i in 0..100_u8 {
+            pass(Duration::from_millis(50)).await;
+            link.send_signal(&[i]);
+            let (chunk, after) = timed(signals.read_chunk(usize::MAX, true)).await;
+            let mut received = Vec::new();
+            let collect = |frame: &[u8]| {
+                received.push(ControlFrame::decode(frame)? == ControlFrame::Application(&[i]));
+                Ok(())
+            };
+            splitter.split(chunk.unwrap().unwrap().bytes, collect).unwrap();
+            assert_eq!(received, [true]);
+            assert!(after < Duration::from_millis(5), "a trip takes 1 ms, not {after:?}");
+        }
+        assert_eq!(link.stats().queued_bytes, stuck.queued_bytes, "nothing else was read");
+        drop(established);
     });
 }
 

@@ -12,8 +12,12 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StepPlan {
     pub(crate) program: ProgramNumber,
+    /// The name of the function, for messages.
+    pub(crate) name: String,
     /// The peers that take part, in ascending order.
     pub(crate) participants: Vec<ProcessNumber>,
+    /// The last operation that each of them runs, for messages.
+    pub(crate) run_last: Vec<(ProcessNumber, u32)>,
     pub(crate) deadline: Option<Duration>,
     /// The variables that a peer reads, with their values.
     pub(crate) reads: Vec<(ProcessNumber, u32, ValueId)>,
@@ -65,7 +69,11 @@ impl Caller {
         for (process, index, tensor) in plan.inputs {
             self.send_to(process, PeerFrame::Input { step, index, tensor }, out);
         }
-        let state = CallerStep::new(now, step, &plan.participants, assigns, deadline);
+        let mut state = CallerStep::new(now, step, plan.name, &plan.participants, assigns, deadline);
+        for participant in &mut state.participants {
+            let found = plan.run_last.iter().find(|(process, _)| *process == participant.process);
+            participant.runs_last = found.map(|(_, node)| *node);
+        }
         self.steps.insert(step, state);
         Ok(step)
     }
@@ -99,26 +107,31 @@ impl Caller {
             if let Some(error) = peer.why_unavailable() {
                 return Err(BeginError::Unavailable(error));
             }
-            let name = peer.name();
+            // Only errors need it.
+            let name = || peer.name();
             if let Some(reason) = &peer.leaving {
-                return unavailable(format!("{name} is leaving: {reason}"));
+                return unavailable(format!("{} is leaving: {reason}", name()));
             }
             if let Some(&other) = peer.unlinked.iter().find(|other| plan.participants.contains(other)) {
-                return unavailable(format!("{name} has lost the link to {}", self.name(other)));
+                return unavailable(format!("{} has lost the link to {}", name(), self.name(other)));
             }
             if !matches!(self.program(process, plan.program), Some(ProgramState::Ready { .. })) {
-                return unavailable(format!("the program is not loaded at {name}"));
+                return unavailable(format!("the program is not loaded at {}", name()));
             }
             let limit = peer.limits.map_or(u64::MAX, |limits| limits.body_bytes);
             let mut inputs = plan.inputs.iter().filter(|input| input.0 == process);
-            if let Some((_, index, _)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
-                return Err(BeginError::Unavailable(too_large(format!("input {index} is larger than {name} allows"))));
+            if let Some((_, index, tensor)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
+                return Err(BeginError::Unavailable(too_large(format!(
+                    "input {index} of {} bytes is larger than the {limit} that {} receives",
+                    tensor_bytes(tensor),
+                    name()
+                ))));
             }
             let vars = plan.reads.iter().filter(|read| read.0 == process).count()
                 + plan.assigns.iter().filter(|assign| assign.0 == process).count();
             let inputs = plan.inputs.iter().filter(|input| input.0 == process).count();
             if vars > MAX_VARS || inputs > MAX_INPUTS {
-                return unavailable(format!("a step uses {vars} variables and {inputs} inputs at {name}"));
+                return unavailable(format!("a step uses {vars} variables and {inputs} inputs at {}", name()));
             }
         }
         Ok(())

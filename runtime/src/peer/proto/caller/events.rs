@@ -1,5 +1,6 @@
 //! The events of a session at its owner, and the actions that it requests.
 
+use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, PrintStream, ProcessNumber, ProgramNumber, WireFrame};
 use crate::peer::proto::frame::{RequestNumber, SessionId, StepFault, StepMessage, StepNumber, ValueId, WireError};
 use crate::peer::proto::{LinkNumber, Time};
@@ -12,10 +13,12 @@ use std::time::Duration;
 pub(crate) struct CallerOptions {
     /// A random number.
     pub(crate) session: SessionId,
-    /// How long a peer may be silent.
+    /// How long a peer may be silent, and half of how long a transfer may stand still.
     pub(crate) failure_timeout: Duration,
     /// How long a step may go on without progress while some operation is running.
     pub(crate) busy_timeout: Duration,
+    /// Bytes of what has arrived for the steps of the session, and that they have not taken.
+    pub(crate) buffered_bytes: u64,
 }
 
 /// A peer of a session.
@@ -45,6 +48,11 @@ pub(crate) enum CallerInput {
         link: LinkNumber,
         loss: LinkLoss,
     },
+    /// The bytes of bodies that have arrived on a link.
+    Received {
+        link: LinkNumber,
+        bytes: u64,
+    },
     Tick,
 }
 
@@ -53,8 +61,11 @@ pub(crate) enum CallerInput {
 pub(crate) enum LinkLoss {
     /// The other side closed it.
     Closed(String),
-    /// The other side does not answer: the process, its machine or the network is down.
+    /// Nothing arrives from the other side: its process is stopped, or its machine or the network
+    /// is down.
     TimedOut,
+    /// The machine of the other side answers that no process listens, or a new one does.
+    Refused,
     /// This side closed it.
     Local(String),
 }
@@ -86,10 +97,11 @@ pub(crate) enum CallerOutput {
         request: RequestNumber,
         outcome: Result<Option<HostTensor>, WireError>,
     },
-    /// What arrived for a step, in order.
+    /// What arrived for a step, in order. It counts as waiting until the step takes it.
     Arrived {
         step: StepNumber,
         arrival: CallerArrival,
+        held: Option<HeldBytes>,
     },
     /// A step is done. The new values of variables are those to commit.
     StepDone {
@@ -108,6 +120,7 @@ pub(crate) enum CallerOutput {
 pub(crate) enum CallerArrival {
     Message(StepMessage),
     Output {
+        process: ProcessNumber,
         index: u32,
         tensor: HostTensor,
     },
@@ -130,7 +143,7 @@ pub(crate) enum CallerArrival {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ProgramState {
     Loading {
-        deadline: Time,
+        begun: Time,
     },
     /// The peer has cut the program, with this digest.
     Ready {

@@ -15,25 +15,33 @@
 //! - C3. A peer whose link is lost has lost the session, with all values. A step that reads a lost
 //!   value fails before it begins anywhere.
 //! - C4. Every wait ends: at its deadline, or when the peer is lost. A peer is lost if its link is,
-//!   or if it has sent nothing for the failure timeout.
+//!   or if it has sent nothing for the failure timeout: neither a frame nor a part of a body.
+//!   Transfers have time as long as they go on.
 //! - C5. What a frame claims is checked against what the peer was asked. A peer that breaks the
 //!   protocol is lost.
-//! - C6. A lock on shared variables is renewed as long as the session holds it. After the loss of a
-//!   peer, the decision about a commit at several peers is told again when the session is open.
+//! - C6. The bytes of what has arrived and was not taken by its step are limited. A step fails for
+//!   which more arrives.
 //! - C7. A value that this process does not know any more is released at its peer.
+//! - C8. A lock on shared variables is renewed as long as the session holds it. After the loss of a
+//!   peer, the decision about a commit at several peers is told again when the session is open.
 
 mod begin;
+mod blame;
 mod events;
 mod peer;
 mod shared;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, OWNER, Open, PeerFrame, PeerKey, WireFrame};
 use super::frame::{LockNumber, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber, SessionLimits, StepFault};
 use super::frame::{StepNumber, ValueId, WireError, WireErrorKind, prefix};
 use super::{LinkNumber, Time};
+use crate::byte_gauge::ByteGauge;
 use anabranch_dsl::HostTensor;
 pub(crate) use begin::{BeginError, StepPlan};
+use blame::PeerLoss;
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};
 pub(crate) use events::{KnownPeer, LinkLoss, NewValue, ProgramState};
 use peer::{CallerPeer, PeerPhase, PendingRequest};
@@ -59,6 +67,8 @@ pub(crate) struct Caller {
     last_step: u64,
     last_request: u64,
     last_value: u64,
+    /// What has arrived for steps, and was not taken by them.
+    arrivals: Arc<ByteGauge>,
     last_lock: u64,
     /// When the locks on shared variables must be renewed.
     renew_at: Time,
@@ -81,6 +91,7 @@ impl Caller {
             last_step: 0,
             last_request: 0,
             last_value: 0,
+            arrivals: ByteGauge::new(options.buffered_bytes),
             last_lock: 0,
             renew_at: Time::ZERO,
             decisions: BTreeMap::new(),
@@ -97,6 +108,12 @@ impl Caller {
     /// Returns the link to a peer that has opened the session.
     pub(crate) fn link(&self, process: ProcessNumber) -> Option<LinkNumber> {
         self.peer(process).and_then(CallerPeer::open_link)
+    }
+
+    /// Returns the link to a peer, open or not.
+    #[cfg(test)]
+    pub(crate) fn link_of(&self, process: ProcessNumber) -> Option<LinkNumber> {
+        self.peer(process)?.link
     }
 
     /// Returns whether there is a link to a peer, on which it has introduced itself.
@@ -149,6 +166,15 @@ impl Caller {
     /// Opens the session at all peers that are linked, or opens it again after some were lost.
     /// Those that have it already keep what they hold and restore their links to the others.
     pub(crate) fn open(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
+        for peer in &mut self.peers {
+            peer.opens_until = None;
+        }
+        self.open_again(now, out);
+    }
+
+    /// Opens the session at all peers that are linked. Those that are opening it get no more time,
+    /// so a peer that reports a lost link again and again cannot keep an owner waiting.
+    fn open_again(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
         if self.is_closed {
             return;
         }
@@ -166,9 +192,13 @@ impl Caller {
             let (attempt, first_step) = (self.attempt, StepNumber(self.last_step + 1));
             let peer = self.peer_mut(process).expect("the process is a peer");
             let Some(link) = peer.link else { continue };
+            // Before, it had no reason to send anything.
+            if peer.phase == PeerPhase::NotOpen {
+                peer.last_heard = now;
+            }
             // The peer's own time to open begins when the frame arrives.
-            peer.phase = PeerPhase::Opening { deadline: now + timeout * 2, was_open: peer.is_open() };
-            peer.last_heard = now;
+            let deadline = *peer.opens_until.get_or_insert(now + timeout * 2);
+            peer.phase = PeerPhase::Opening { deadline, was_open: peer.is_open() };
             let frame = PeerFrame::Open(Open {
                 attempt,
                 you: process,
@@ -220,17 +250,20 @@ impl Caller {
                 let Some(process) = self.process_of(link) else { return };
                 if let Err(reason) = self.on_frame(now, process, frame, out) {
                     out.push(CallerOutput::CloseLink { link, reason: reason.clone() });
-                    self.peer_lost(now, process, &format!("it broke the protocol: {reason}"), out);
+                    self.peer_lost(now, process, PeerLoss::Violation(reason), out);
                 }
             }
             CallerInput::LinkLost { link, loss } => {
                 let Some(process) = self.process_of(link) else { return };
-                let why = match loss {
-                    LinkLoss::Closed(reason) => format!("it closed the connection: {}", prefix(&reason, 1_000)),
-                    LinkLoss::TimedOut => "the connection timed out".to_owned(),
-                    LinkLoss::Local(reason) => format!("the connection was closed here: {}", prefix(&reason, 1_000)),
-                };
-                self.peer_lost(now, process, &why, out);
+                self.peer_lost(now, process, PeerLoss::Link(loss), out);
+            }
+            CallerInput::Received { link, bytes } => {
+                let Some(process) = self.process_of(link) else { return };
+                let peer = self.peer_mut(process).expect("the link leads to a peer");
+                if bytes > peer.received.0 {
+                    peer.received = (bytes, now);
+                    peer.last_heard = now;
+                }
             }
             CallerInput::Tick => self.tick(now, out),
         }
@@ -280,13 +313,22 @@ impl Caller {
             CallerFrame::Acquired { request } => return self.answered(process, request, Answer::Acquired, out),
             CallerFrame::Prepared { request } => return self.answered(process, request, Answer::Prepared, out),
             CallerFrame::Decided { request } => return self.answered(process, request, Answer::Decided, out),
-            CallerFrame::Heartbeat { steps } => self.heartbeat(now, process, &steps),
+            CallerFrame::Heartbeat { steps, received } => {
+                if received > peer.sent.0 {
+                    peer.sent = (received, now);
+                }
+                self.heartbeat(now, process, &steps);
+            }
             CallerFrame::Unlinked { process: other } => {
                 if other.0 as usize > self.peers.len() {
                     return Err(format!("it lost the link to process {other}, which does not exist"));
                 }
                 let peer = self.peer_mut(process).expect("the link leads to a peer");
                 peer.unlinked.insert(other);
+                // The other waits for a link of which this one did not know that it was lost.
+                if matches!(self.peer(other), Some(CallerPeer { phase: PeerPhase::Opening { .. }, .. })) {
+                    self.open_again(now, out);
+                }
             }
             CallerFrame::Message(message) => {
                 if message.from != process {
@@ -296,10 +338,10 @@ impl Caller {
                 self.step_arrived(now, process, step, CallerArrival::Message(message), out);
             }
             CallerFrame::Output { step, index, tensor } => {
-                self.step_arrived(now, process, step, CallerArrival::Output { index, tensor }, out);
+                self.step_arrived(now, process, step, CallerArrival::Output { process, index, tensor }, out);
             }
             CallerFrame::Print { step, number, stream, text } => {
-                self.printed(now, process, step, number, CallerArrival::Print { stream, text }, out);
+                self.printed(now, process, step, number, (stream, text), out);
             }
             CallerFrame::Ended { step, outputs } => self.participant_ended(now, process, step, outputs, out),
             CallerFrame::Failed { step, failure } => self.participant_failed(now, process, step, failure, out),
@@ -313,7 +355,8 @@ impl Caller {
             return None;
         }
         let peers = self.peers.iter().flat_map(|peer| peer.deadlines(&self.options));
-        let requests = self.requests.values().filter(|request| !request.is_abandoned).map(|request| request.deadline);
+        let requests = self.requests.values().filter(|request| !request.is_abandoned);
+        let requests = requests.map(|request| self.deadline_of(request));
         let steps = self.steps.values().map(|step| step.next_deadline(&self.options));
         let renewal = self.peers.iter().any(|peer| !peer.locks.is_empty()).then_some(self.renew_at);
         peers.chain(requests).chain(steps).chain(renewal).min()

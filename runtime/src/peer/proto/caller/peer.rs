@@ -1,15 +1,14 @@
 //! The peers of a session: opening, programs, values and requests.
 
 use super::{Answer, Arc, Caller, CallerOptions, CallerOutput, Digest, Hello, KnownPeer, LinkNumber, LockNumber};
-use super::{
-    PeerFrame, PeerKey, ProcessNumber, ProgramNumber, ProgramState, RequestNumber, SessionLimits, Time, ValueId,
-};
-use super::{WireError, WireErrorKind, prefix, seconds, too_large, unavailable};
+use super::{LinkLoss, PeerFrame, PeerLoss, WireError, prefix, seconds, too_large, unavailable};
+use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramState, RequestNumber, SessionLimits, Time, ValueId};
 use crate::peer::proto::codec::MAX_RELEASED;
 use crate::peer::proto::frame::MAX_TEXT;
-use crate::peer::proto::payload::tensor_bytes;
+use crate::peer::proto::payload::{MAX_BODY, tensor_bytes};
 use anabranch_dsl::HostTensor;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// A peer as the owner of a session sees it.
 #[derive(Debug)]
@@ -18,11 +17,17 @@ pub(super) struct CallerPeer {
     pub(super) link: Option<LinkNumber>,
     incarnation: Option<u64>,
     pub(super) phase: PeerPhase,
+    /// When the peer must have opened the session, since the session was last asked to open.
+    pub(super) opens_until: Option<Time>,
     /// Why the peer was lost last, for messages.
     lost: Option<String>,
     /// Why the peer is about to leave.
     pub(super) leaving: Option<String>,
     pub(super) last_heard: Time,
+    /// Bytes of bodies that have arrived from the peer, and when they last rose.
+    pub(super) received: (u64, Time),
+    /// Bytes of bodies that have arrived at the peer, and when it last said that they rose.
+    pub(super) sent: (u64, Time),
     pub(super) limits: Option<SessionLimits>,
     programs: BTreeMap<ProgramNumber, CallerProgram>,
     pub(super) values: BTreeSet<ValueId>,
@@ -53,10 +58,15 @@ pub(super) enum PeerPhase {
 pub(super) struct PendingRequest {
     pub(super) process: ProcessNumber,
     pub(super) kind: RequestKind,
-    pub(super) deadline: Time,
+    begun: Time,
+    /// How long the request may take while no transfer goes on.
+    patience: Duration,
     /// Whether nobody waits for the answer.
     pub(super) is_abandoned: bool,
 }
+
+/// How long a transfer may take in all: the largest payload at 64 kbit/s.
+const LONGEST_TRANSFER: Duration = Duration::from_secs(MAX_BODY / 8_000);
 
 /// The kind of a request.
 #[derive(Clone, Debug)]
@@ -90,9 +100,12 @@ impl CallerPeer {
             link: None,
             incarnation: None,
             phase: PeerPhase::NotOpen,
+            opens_until: None,
             lost: None,
             leaving: None,
             last_heard: Time::ZERO,
+            received: (0, Time::ZERO),
+            sent: (0, Time::ZERO),
             limits: None,
             programs: BTreeMap::new(),
             values: BTreeSet::new(),
@@ -118,7 +131,7 @@ impl CallerPeer {
     pub(super) fn why_unavailable(&self) -> Option<WireError> {
         let name = self.name();
         match (&self.link, &self.lost) {
-            (None, Some(lost)) => Some(unavailable(format!("{name} was lost: {lost}"))),
+            (None, Some(lost)) => Some(unavailable(format!("{name} {lost}"))),
             (None, None) => Some(unavailable(format!("{name} is not connected"))),
             (Some(_), _) if !self.is_open() => Some(unavailable(format!("the session is not open at {name}"))),
             _ => None,
@@ -135,6 +148,20 @@ impl CallerPeer {
         std::mem::take(&mut self.programs).into_keys()
     }
 
+    /// Returns when something ends that began at a time and waits for answers of the peer, if no
+    /// bytes of bodies arrive here or there.
+    fn patient_until(&self, begun: Time, patience: Duration) -> Time {
+        let last = begun.max(self.received.1).max(self.sent.1);
+        (last + patience).min(begun + LONGEST_TRANSFER + patience)
+    }
+
+    /// Returns when a program must be loaded.
+    fn loads_until(&self, begun: Time, options: &CallerOptions) -> Time {
+        let load = self.limits.map_or(0, |limits| limits.load_ms);
+        let load = Duration::from_millis(load).min(LONGEST_TRANSFER);
+        self.patient_until(begun, load + options.failure_timeout * 2)
+    }
+
     pub(super) fn deadlines(&self, options: &CallerOptions) -> impl Iterator<Item = Time> {
         let silent = (self.phase != PeerPhase::NotOpen).then_some(self.last_heard + options.failure_timeout);
         let opening = match self.phase {
@@ -142,14 +169,32 @@ impl CallerPeer {
             _ => None,
         };
         let loading = self.programs.values().filter_map(|program| match program.state {
-            ProgramState::Loading { deadline } => Some(deadline),
+            ProgramState::Loading { begun } => Some(self.loads_until(begun, options)),
             _ => None,
         });
         silent.into_iter().chain(opening).chain(loading)
     }
 }
 
+impl PendingRequest {
+    /// Says in an error what waited for the peer.
+    fn explain(&self, error: WireError) -> WireError {
+        let waited = match self.kind {
+            RequestKind::Store(_) => "the value of a variable was being sent to it",
+            RequestKind::Fetch => "the value of a variable was being fetched from it",
+            _ => return self.unanswered(error),
+        };
+        error.at(None, waited)
+    }
+}
+
 impl Caller {
+    /// Returns when a request fails if no transfer goes on.
+    pub(super) fn deadline_of(&self, request: &PendingRequest) -> Time {
+        let peer = self.peer(request.process).expect("requests are made of peers");
+        peer.patient_until(request.begun, request.patience)
+    }
+
     pub(super) fn linked(
         &mut self,
         now: Time,
@@ -164,26 +209,25 @@ impl Caller {
             if peer.incarnation == Some(hello.incarnation) {
                 return;
             }
-            self.peer_lost(now, process, "the process was started again", out);
+            self.peer_lost(now, process, PeerLoss::Restarted, out);
         }
         let peer = self.peer_mut(process).expect("the process is a peer");
         peer.link = Some(link);
         peer.incarnation = Some(hello.incarnation);
         peer.leaving = None;
+        (peer.received, peer.sent) = ((0, now), (0, now));
         peer.last_heard = now;
     }
 
     /// Handles the loss of a peer: of its link, or of its trust.
-    pub(super) fn peer_lost(&mut self, now: Time, process: ProcessNumber, why: &str, out: &mut Vec<CallerOutput>) {
+    pub(super) fn peer_lost(&mut self, now: Time, process: ProcessNumber, why: PeerLoss, out: &mut Vec<CallerOutput>) {
         let peer = self.peer_mut(process).expect("the process is a peer");
         peer.link = None;
-        peer.lost = Some(why.to_owned());
         let was_opening = matches!(peer.phase, PeerPhase::Opening { .. });
-        let message = match &peer.leaving {
-            Some(reason) => format!("{} has left: {reason}", peer.name()),
-            None => format!("lost {}: {why}", peer.name()),
-        };
-        let error = unavailable(message);
+        let why = peer.leaving.clone().map_or(why, PeerLoss::Left);
+        let lost = why.predicate(now.saturating_sub(peer.last_heard));
+        let error = unavailable(format!("{} {lost}", peer.name()));
+        peer.lost = Some(lost);
         let programs = peer.forget();
         out.push(CallerOutput::PeerLost { process, error: error.clone() });
         programs.for_each(|program| out.push(CallerOutput::ProgramChanged { process, program }));
@@ -192,7 +236,8 @@ impl Caller {
         for request in requests {
             let state = self.requests.remove(&request).expect("the request exists");
             if !state.is_abandoned {
-                out.push(CallerOutput::RequestDone { request, outcome: Err(state.unanswered(error.clone())) });
+                let outcome = Err(state.explain(error.clone()));
+                out.push(CallerOutput::RequestDone { request, outcome });
             }
         }
         self.fail_steps_of(now, process, &error, out);
@@ -212,7 +257,7 @@ impl Caller {
                 || self.steps.values().any(|step| step.involves(process))
                 || self.requests.values().any(|request| request.process == process && !request.is_abandoned);
             if !is_needed {
-                self.peer_lost(now, process, "it leaves", out);
+                self.peer_lost(now, process, PeerLoss::Link(LinkLoss::Local("the peer leaves".to_owned())), out);
                 out.push(CallerOutput::CloseLink { link, reason: "the peer leaves".to_owned() });
             }
         }
@@ -262,7 +307,7 @@ impl Caller {
         program: ProgramNumber,
         bytes: &Arc<[u8]>,
         digest: Digest,
-        deadline: Time,
+        now: Time,
         out: &mut Vec<CallerOutput>,
     ) -> Result<ProgramState, WireError> {
         let peer = self.peer_mut(process).ok_or_else(|| unavailable("there is no such peer"))?;
@@ -272,10 +317,12 @@ impl Caller {
         if let Some(known) = peer.programs.get(&program) {
             return Ok(known.state.clone());
         }
-        if peer.limits.is_some_and(|limits| bytes.len() as u64 > limits.body_bytes.min(limits.program_bytes)) {
-            return Err(too_large(format!("the program is larger than {} allows", peer.name())));
+        let limit = peer.limits.map_or(MAX_BODY, |limits| limits.body_bytes.min(limits.program_bytes));
+        if bytes.len() as u64 > limit {
+            let (name, len) = (peer.name(), bytes.len());
+            return Err(too_large(format!("the program has {len} bytes, more than the {limit} that {name} keeps")));
         }
-        let state = ProgramState::Loading { deadline };
+        let state = ProgramState::Loading { begun: now };
         peer.programs.insert(program, CallerProgram { state: state.clone(), bytes: Some(bytes.clone()) });
         self.send_to(process, PeerFrame::Register { program, digest, len: bytes.len() as u64 }, out);
         Ok(state)
@@ -331,7 +378,7 @@ impl Caller {
         &mut self,
         process: ProcessNumber,
         tensor: HostTensor,
-        deadline: Time,
+        (now, patience): (Time, Duration),
         out: &mut Vec<CallerOutput>,
     ) -> Result<(RequestNumber, ValueId), WireError> {
         let peer = self.peer(process).ok_or_else(|| unavailable("there is no such peer"))?;
@@ -339,11 +386,15 @@ impl Caller {
             return Err(error);
         }
         let bytes = tensor_bytes(&tensor);
-        if peer.limits.is_some_and(|limits| bytes > limits.body_bytes.min(limits.value_bytes)) {
-            return Err(too_large(format!("a tensor of {bytes} bytes is larger than {} allows", peer.name())));
+        let limit = peer.limits.map_or(MAX_BODY, |limits| limits.body_bytes.min(limits.value_bytes));
+        if bytes > limit {
+            return Err(too_large(format!(
+                "a value of {bytes} bytes is larger than the {limit} that {} keeps",
+                peer.name()
+            )));
         }
         let value = self.new_value();
-        let request = self.request(process, RequestKind::Store(value), deadline);
+        let request = self.request(process, RequestKind::Store(value), (now, patience));
         self.send_to(process, PeerFrame::Store { request, value, tensor }, out);
         Ok((request, value))
     }
@@ -353,7 +404,7 @@ impl Caller {
         &mut self,
         process: ProcessNumber,
         value: ValueId,
-        deadline: Time,
+        (now, patience): (Time, Duration),
         out: &mut Vec<CallerOutput>,
     ) -> Result<RequestNumber, WireError> {
         let peer = self.peer(process).ok_or_else(|| unavailable("there is no such peer"))?;
@@ -363,7 +414,7 @@ impl Caller {
         if !peer.values.contains(&value) {
             return Err(unavailable(format!("the value was lost with {}", peer.name())));
         }
-        let request = self.request(process, RequestKind::Fetch, deadline);
+        let request = self.request(process, RequestKind::Fetch, (now, patience));
         self.send_to(process, PeerFrame::Fetch { request, value }, out);
         Ok(request)
     }
@@ -387,10 +438,15 @@ impl Caller {
         ValueId(self.last_value)
     }
 
-    pub(super) fn request(&mut self, process: ProcessNumber, kind: RequestKind, deadline: Time) -> RequestNumber {
+    pub(super) fn request(
+        &mut self,
+        process: ProcessNumber,
+        kind: RequestKind,
+        (begun, patience): (Time, Duration),
+    ) -> RequestNumber {
         self.last_request += 1;
         let number = RequestNumber(self.last_request);
-        self.requests.insert(number, PendingRequest { process, kind, deadline, is_abandoned: false });
+        self.requests.insert(number, PendingRequest { process, kind, begun, patience, is_abandoned: false });
         number
     }
 
@@ -451,22 +507,26 @@ impl Caller {
             let is_late = matches!(peer.phase, PeerPhase::Opening { deadline, .. } if deadline <= now);
             if silent >= timeout || is_late {
                 let why = match is_late && silent < timeout {
-                    true => "it did not open the session in time".to_owned(),
-                    false => format!("it is connected, but sent nothing for {}", seconds(silent)),
+                    true => PeerLoss::NotOpening,
+                    false => PeerLoss::Silent(silent),
                 };
                 if let Some(link) = peer.link {
-                    out.push(CallerOutput::CloseLink { link, reason: why.clone() });
+                    out.push(CallerOutput::CloseLink { link, reason: why.predicate(silent) });
                 }
-                self.peer_lost(now, process, &why, out);
+                self.peer_lost(now, process, why, out);
                 continue;
             }
-            let is_due = |program: &CallerProgram| matches!(program.state, ProgramState::Loading { deadline } if deadline <= now);
+            let peer = &self.peers[process.0 as usize - 1];
+            let is_due = |program: &CallerProgram| match program.state {
+                ProgramState::Loading { begun } => peer.loads_until(begun, &self.options) <= now,
+                _ => false,
+            };
             let due: Vec<ProgramNumber> =
                 peer.programs.iter().filter(|(_, program)| is_due(program)).map(|(&program, _)| program).collect();
             for program in due {
                 let peer = self.peer_mut(process).expect("the process is a peer");
-                let message = format!("{} did not load the program before the deadline", peer.name());
-                let error = WireError::new(WireErrorKind::DeadlineExceeded, message);
+                let message = format!("{} is stuck: it answers, but did not load the program in time", peer.name());
+                let error = unavailable(message);
                 peer.programs.insert(program, CallerProgram { state: ProgramState::Refused { error }, bytes: None });
                 self.send_to(process, PeerFrame::Unregister { program }, out);
                 out.push(CallerOutput::ProgramChanged { process, program });
@@ -475,15 +535,16 @@ impl Caller {
     }
 
     pub(super) fn tick_requests(&mut self, now: Time, out: &mut Vec<CallerOutput>) {
-        let is_due = |request: &PendingRequest| !request.is_abandoned && request.deadline <= now;
+        let is_due = |request: &PendingRequest| !request.is_abandoned && self.deadline_of(request) <= now;
         let due = self.requests.iter().filter(|(_, request)| is_due(request));
-        let due: Vec<(RequestNumber, ProcessNumber)> =
-            due.map(|(&number, request)| (number, request.process)).collect();
-        for (request, process) in due {
+        let due: Vec<RequestNumber> = due.map(|(&number, _)| number).collect();
+        for request in due {
             self.abandon(request, out);
-            let message = format!("{} did not answer before the deadline", self.name(process));
-            let error = WireError::new(WireErrorKind::DeadlineExceeded, message);
-            let outcome = Err(self.requests[&request].unanswered(error));
+            let state = &self.requests[&request];
+            let (process, patience) = (state.process, seconds(state.patience));
+            let message =
+                format!("{} is stuck: it is connected, but did not answer for {patience}", self.name(process));
+            let outcome = Err(self.requests[&request].explain(unavailable(message)));
             out.push(CallerOutput::RequestDone { request, outcome });
         }
     }

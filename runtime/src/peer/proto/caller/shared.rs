@@ -9,6 +9,7 @@ use super::{Caller, CallerOutput, LockNumber, PeerFrame, ProcessNumber, RequestN
 use super::{too_large, unavailable};
 use crate::peer::proto::codec::{MAX_HEAD, MAX_LOCKS, MAX_SHARED};
 use crate::peer::proto::frame::{PeerKey, SharedUse};
+use std::time::Duration;
 
 /// How a step uses a shared variable.
 #[derive(Clone, Debug)]
@@ -42,10 +43,9 @@ impl Caller {
     /// `locks` is set, locks them; then the request may wait for other sessions.
     pub(crate) fn acquire(
         &mut self,
-        now: Time,
         process: ProcessNumber,
         (uses, locks): (&[SharedAccess], bool),
-        deadline: Time,
+        time: (Time, Duration),
         out: &mut Vec<CallerOutput>,
     ) -> Result<WantedLock, WireError> {
         let peer = self.peer(process).ok_or_else(|| unavailable("there is no such peer"))?;
@@ -70,11 +70,11 @@ impl Caller {
         });
         if let Some(lock) = lock {
             if self.peers.iter().all(|peer| peer.locks.is_empty()) {
-                self.renew_at = now + self.options.failure_timeout / 4;
+                self.renew_at = time.0 + self.options.failure_timeout / 4;
             }
             self.peer_mut(process).expect("the process is a peer").locks.insert(lock);
         }
-        let request = self.request(process, RequestKind::Acquire(lock, values.clone()), deadline);
+        let request = self.request(process, RequestKind::Acquire(lock, values.clone()), time);
         self.send_to(process, PeerFrame::Acquire { request, lock, uses: wanted }, out);
         Ok(WantedLock { request, lock, values })
     }
@@ -117,14 +117,14 @@ impl Caller {
         lock: LockNumber,
         is_alone: bool,
         values: Vec<(u32, ValueId)>,
-        deadline: Time,
+        time: (Time, Duration),
         out: &mut Vec<CallerOutput>,
     ) -> Result<RequestNumber, WireError> {
         self.check_lock(process, lock)?;
         if !is_alone {
             self.decisions.insert((process, lock), None);
         }
-        let request = self.request(process, RequestKind::Prepare, deadline);
+        let request = self.request(process, RequestKind::Prepare, time);
         self.send_to(process, PeerFrame::Prepare { request, lock, is_alone, values }, out);
         Ok(request)
     }
@@ -136,7 +136,7 @@ impl Caller {
         process: ProcessNumber,
         lock: LockNumber,
         commits: bool,
-        deadline: Time,
+        time: (Time, Duration),
         out: &mut Vec<CallerOutput>,
     ) -> Result<RequestNumber, WireError> {
         match self.decisions.get_mut(&(process, lock)) {
@@ -148,7 +148,7 @@ impl Caller {
             None => self.check_lock(process, lock)?,
         }
         self.peer_mut(process).expect("the process is a peer").locks.remove(&lock);
-        let request = self.request(process, RequestKind::Decide(lock), deadline);
+        let request = self.request(process, RequestKind::Decide(lock), time);
         self.send_to(process, PeerFrame::Decide { request, lock, commits }, out);
         Ok(request)
     }
@@ -176,7 +176,7 @@ impl Caller {
         let of_peer = of_peer.filter_map(|(&(_, lock), decision)| Some((lock, (*decision)?)));
         let of_peer: Vec<(LockNumber, bool)> = of_peer.collect();
         for (lock, commits) in of_peer {
-            let request = self.request(process, RequestKind::Decide(lock), Time::MAX);
+            let request = self.request(process, RequestKind::Decide(lock), (Time::ZERO, Duration::MAX));
             self.requests.get_mut(&request).expect("the request was made").is_abandoned = true;
             self.send_to(process, PeerFrame::Decide { request, lock, commits }, out);
         }

@@ -1,8 +1,9 @@
 //! The steps of a session at its owner.
 
 use super::{Caller, CallerArrival, CallerOptions, CallerOutput, NewValue, OWNER, PeerFrame, ProcessNumber};
-use super::{StepFault, StepNumber, Time, ValueId, WireError, WireErrorKind, prefix, seconds};
-use crate::peer::proto::frame::StepProgress;
+use super::{StepFault, StepNumber, Time, ValueId, WireError, WireErrorKind, prefix};
+use crate::peer::proto::frame::{PrintStream, StepProgress};
+use crate::peer::proto::payload::{FRAME_BYTES, tensor_bytes, too_much_waits};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,25 +13,28 @@ pub(super) const FAILURE_PATIENCE: Duration = Duration::from_millis(200);
 /// A step in flight.
 #[derive(Debug)]
 pub(super) struct CallerStep {
-    participants: Vec<Participant>,
+    pub(super) name: String,
+    pub(super) participants: Vec<Participant>,
     local: LocalPart,
     assigns: Vec<NewValue>,
-    begun: Time,
+    pub(super) begun: Time,
     deadline: Option<Time>,
     failure: Option<PendingFailure>,
 }
 
 #[derive(Debug)]
-struct Participant {
-    process: ProcessNumber,
+pub(super) struct Participant {
+    pub(super) process: ProcessNumber,
     /// The number of outputs that the participant announced at its end.
-    ended: Option<u32>,
+    pub(super) ended: Option<u32>,
     /// Whether nothing more is awaited.
-    is_done: bool,
-    outputs: BTreeSet<u32>,
+    pub(super) is_done: bool,
+    pub(super) outputs: BTreeSet<u32>,
     prints: u64,
-    progress: StepProgress,
-    progress_at: Time,
+    pub(super) progress: StepProgress,
+    pub(super) progress_at: Time,
+    /// The last operation of its part.
+    pub(super) runs_last: Option<u32>,
 }
 
 /// The part of a step that runs in this process.
@@ -65,11 +69,12 @@ impl CallerStep {
     pub(super) fn new(
         now: Time,
         step: StepNumber,
+        name: String,
         participants: &[ProcessNumber],
         assigns: Vec<NewValue>,
         deadline: Option<Time>,
     ) -> CallerStep {
-        let progress = StepProgress { step, done: 0, is_busy: true };
+        let progress = StepProgress { step, done: 0, is_busy: true, last: None };
         let participant = |&process| Participant {
             process,
             ended: None,
@@ -78,14 +83,15 @@ impl CallerStep {
             prints: 0,
             progress,
             progress_at: now,
+            runs_last: None,
         };
         let participants = participants.iter().map(participant).collect();
         let local = LocalPart { is_done: false, progress, progress_at: now };
-        CallerStep { participants, local, assigns, begun: now, deadline, failure: None }
+        CallerStep { name, participants, local, assigns, begun: now, deadline, failure: None }
     }
 
     /// Returns when the step last made progress anywhere.
-    fn last_progress(&self) -> Time {
+    pub(super) fn last_progress(&self) -> Time {
         let others = self.participants.iter().filter(|participant| !participant.is_done);
         others.map(|participant| participant.progress_at).fold(self.local.progress_at, Time::max)
     }
@@ -140,7 +146,7 @@ impl Caller {
     /// Notes the progress of the part of a step in this process.
     pub(crate) fn progressed(&mut self, now: Time, step: StepNumber, done: u64, is_busy: bool) {
         if let Some(state) = self.steps.get_mut(&step) {
-            let progress = StepProgress { step, done, is_busy };
+            let progress = StepProgress { step, done, is_busy, last: None };
             if state.local.progress != progress {
                 state.local.progress = progress;
                 state.local.progress_at = now;
@@ -184,7 +190,16 @@ impl Caller {
             let fault = StepFault::new(WireErrorKind::Internal, format!("{} sent too much", self.name(process)));
             return self.fail(now, step, process, Rank::Other, fault, out);
         }
-        out.push(CallerOutput::Arrived { step, arrival });
+        let bytes = match &arrival {
+            CallerArrival::Message(message) => message.n_bytes(),
+            CallerArrival::Output { tensor, .. } => tensor_bytes(tensor),
+            _ => 0,
+        };
+        let Some(held) = self.arrivals.hold(FRAME_BYTES + bytes) else {
+            let error = too_much_waits(&self.arrivals);
+            return self.fail(now, step, process, Rank::Other, StepFault { position: None, error }, out);
+        };
+        out.push(CallerOutput::Arrived { step, arrival, held: Some(held) });
         self.participant_done(process, step, out);
         self.settle(step, out);
     }
@@ -195,7 +210,7 @@ impl Caller {
         process: ProcessNumber,
         step: StepNumber,
         number: u64,
-        arrival: CallerArrival,
+        (stream, text): (PrintStream, String),
         out: &mut Vec<CallerOutput>,
     ) {
         let Some(state) = self.steps.get_mut(&step) else { return };
@@ -206,8 +221,12 @@ impl Caller {
         }
         participant.prints += 1;
         participant.progress_at = now;
+        let Some(held) = self.arrivals.hold(FRAME_BYTES + text.len() as u64) else {
+            let error = too_much_waits(&self.arrivals);
+            return self.fail(now, step, process, Rank::Other, StepFault { position: None, error }, out);
+        };
         // Prints that happened before a failure are shown.
-        out.push(CallerOutput::Arrived { step, arrival });
+        out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Print { stream, text }, held: Some(held) });
     }
 
     pub(super) fn participant_ended(
@@ -239,7 +258,7 @@ impl Caller {
         let Some(participant) = state.participant(process) else { return };
         if !participant.is_done && participant.ended == Some(participant.outputs.len() as u32) {
             participant.is_done = true;
-            out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Ended { process } });
+            out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Ended { process }, held: None });
         }
     }
 
@@ -256,6 +275,7 @@ impl Caller {
         let Some(participant) = state.participant(process) else { return };
         participant.is_done = true;
         let is_stop = is_failing && failure.error.kind == WireErrorKind::Cancelled;
+        let failure = self.with_lost_link(now, process, step, failure);
         self.fail(now, step, process, rank_of(&failure, is_stop), failure, out);
         self.settle(step, out);
     }
@@ -271,25 +291,11 @@ impl Caller {
         let steps: Vec<StepNumber> = self.steps.keys().copied().collect();
         for step in steps {
             let state = self.steps.get_mut(&step).expect("the step exists");
-            let begun = state.begun;
             let Some(participant) = state.participant(process) else { continue };
             // What it has stored is lost, even if it had ended.
             participant.is_done = true;
-            let awaited = match participant.ended {
-                None => "its end".to_owned(),
-                Some(n) if (participant.outputs.len() as u32) < n => {
-                    format!("{} of its {n} outputs", n - participant.outputs.len() as u32)
-                }
-                Some(_) => "the other participants".to_owned(),
-            };
-            let message = format!(
-                "{}; step {step} was waiting for {awaited} since {}, and the last progress was {} ago, after {} operations",
-                prefix(&error.message, 2_000),
-                seconds(now.saturating_sub(begun)),
-                seconds(now.saturating_sub(participant.progress_at)),
-                participant.progress.done,
-            );
-            let fault = StepFault::new(error.kind, message);
+            let error = self.explain(now, step, process, error.clone());
+            let fault = StepFault { position: None, error };
             self.fail(now, step, process, Rank::LostPeer, fault, out);
             self.settle(step, out);
         }
@@ -314,7 +320,8 @@ impl Caller {
             return;
         }
         let reason = prefix(&fault.error.message, 1_000).to_owned();
-        out.push(CallerOutput::Arrived { step, arrival: CallerArrival::Failed { process, failure: fault.clone() } });
+        let arrival = CallerArrival::Failed { process, failure: fault.clone() };
+        out.push(CallerOutput::Arrived { step, arrival, held: None });
         state.failure = Some(PendingFailure { rank, fault, until: now + FAILURE_PATIENCE });
         let mut running = Vec::new();
         for participant in &mut state.participants {
@@ -370,29 +377,16 @@ impl Caller {
             }
             let fault = match state.deadline {
                 Some(deadline) if deadline <= now => {
-                    StepFault::new(WireErrorKind::DeadlineExceeded, "the deadline of the call has passed")
+                    let mut fault =
+                        StepFault::new(WireErrorKind::DeadlineExceeded, "the deadline of the call has passed");
+                    fault.error.labels = self.why_slow(now, step);
+                    fault
                 }
-                _ => self.why_stuck(now, step),
+                _ => StepFault { position: None, error: self.why_stuck(now, step) },
             };
             self.fail(now, step, OWNER, Rank::Other, fault, out);
             self.settle(step, out);
         }
-    }
-
-    fn why_stuck(&self, now: Time, step: StepNumber) -> StepFault {
-        let state = &self.steps[&step];
-        let mut message =
-            format!("step {step} made no progress for {}", seconds(now.saturating_sub(state.last_progress())));
-        for participant in state.participants.iter().filter(|participant| !participant.is_done).take(8) {
-            let does = match (participant.ended, participant.progress.is_busy) {
-                (Some(n), _) => format!("sent {} of {n} outputs", participant.outputs.len()),
-                (None, true) => "runs an operation".to_owned(),
-                (None, false) => "waits for messages".to_owned(),
-            };
-            message +=
-                &format!("; {} {does} after {} operations", self.name(participant.process), participant.progress.done);
-        }
-        StepFault::new(WireErrorKind::DeadlineExceeded, message)
     }
 }
 

@@ -1,12 +1,15 @@
 //! The events of a host, and the actions that it requests.
 
 use super::SharedValue;
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::peer::proto::frame::{Digest, Hello, PeerKey, ProcessNumber, RequestNumber, SessionId, WireFrame};
 use crate::peer::proto::frame::{Start, StatusReport, StepFault, StepMessage, StepNumber, ValueId, WireError};
+use crate::peer::proto::payload::{MAX_BODY, MAX_WAITING};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The limits of a peer.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +21,8 @@ pub(crate) struct HostLimits {
     /// Programs of a session, and their bytes.
     pub(crate) programs: usize,
     pub(crate) program_bytes: u64,
+    /// How long a program may take to load.
+    pub(crate) load_time: Duration,
     /// Programs that no session uses any more, and their bytes.
     pub(crate) idle_programs: usize,
     pub(crate) idle_program_bytes: u64,
@@ -27,8 +32,10 @@ pub(crate) struct HostLimits {
     /// Shared variables of the peer, and the bytes of their values.
     pub(crate) shared: usize,
     pub(crate) shared_bytes: u64,
-    /// Bytes of the frames of a session that wait for their step.
+    /// Bytes of what has arrived for the steps of a session, and that they have not taken.
     pub(crate) buffered_bytes: u64,
+    /// Bytes of the values of a session that wait to be sent.
+    pub(crate) outgoing_bytes: u64,
     /// Steps of a session that run.
     pub(crate) steps: usize,
     /// Bytes of one payload, and of the payloads of one link that are being received.
@@ -43,6 +50,7 @@ impl HostLimits {
         work: 0,
         programs: 0,
         program_bytes: 0,
+        load_time: Duration::ZERO,
         idle_programs: 0,
         idle_program_bytes: 0,
         values: 0,
@@ -50,6 +58,7 @@ impl HostLimits {
         shared: 0,
         shared_bytes: 0,
         buffered_bytes: 0,
+        outgoing_bytes: 0,
         steps: 0,
         body_bytes: 0,
         incoming_bytes: 0,
@@ -63,16 +72,18 @@ impl Default for HostLimits {
             work: 256,
             programs: 256,
             program_bytes: 1 << 30,
+            load_time: Duration::from_secs(300),
             idle_programs: 64,
             idle_program_bytes: 256 << 20,
             values: 65_536,
             value_bytes: 16 << 30,
             shared: 4_096,
             shared_bytes: 16 << 30,
-            buffered_bytes: 256 << 20,
+            buffered_bytes: MAX_WAITING,
+            outgoing_bytes: MAX_WAITING,
             steps: 32,
-            body_bytes: 4 << 30,
-            incoming_bytes: 8 << 30,
+            body_bytes: MAX_BODY,
+            incoming_bytes: 2 * MAX_BODY,
         }
     }
 }
@@ -118,6 +129,11 @@ pub(crate) enum HostInput {
         link: LinkNumber,
         reason: String,
     },
+    /// The bytes of bodies that have arrived on a link, for the next heartbeat.
+    Received {
+        link: LinkNumber,
+        bytes: u64,
+    },
     /// The outcome of [`HostOutput::Dial`]. The link itself is reported by `Linked`.
     Dialed {
         session: SessionSlot,
@@ -142,6 +158,7 @@ pub(crate) enum HostInput {
         key: StepKey,
         done: u64,
         is_busy: bool,
+        last: Option<u32>,
     },
     /// A step has ended. Its outputs and prints have been sent.
     StepEnded {
@@ -206,6 +223,8 @@ pub(crate) enum HostOutput {
         digest: Digest,
         bytes: Arc<[u8]>,
     },
+    /// Drop a program, or end its loading as soon as possible. The end of loading must still be
+    /// reported.
     Unload {
         key: ProgramKey,
     },
@@ -238,9 +257,11 @@ pub(crate) enum HostOutput {
         value: SharedValue,
     },
     Begin(Box<Begin>),
+    /// Something that arrived for a step. It counts as waiting until the step takes it.
     Deliver {
         key: StepKey,
         arrival: HostArrival,
+        held: HeldBytes,
     },
     /// End a step early. Its end must still be reported.
     Stop {
@@ -269,6 +290,8 @@ pub(crate) struct Begin {
     pub(crate) you: ProcessNumber,
     /// The links to the other participants.
     pub(crate) routes: Vec<(ProcessNumber, LinkNumber)>,
+    /// The values of the session that wait to be sent.
+    pub(crate) outgoing: Arc<ByteGauge>,
     pub(crate) start: Start,
     #[expect(dead_code, reason = "the host stops the step at the deadline")]
     pub(crate) deadline: Option<Time>,

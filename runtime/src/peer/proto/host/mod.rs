@@ -9,13 +9,14 @@
 //! - H1. A session obeys only the link that opened it. A message of a step must come from a link to
 //!   the node of the process that it names as its sender. No frame can name another owner's
 //!   session.
-//! - H2. A message or input for a step that has not begun waits. The bytes that wait are limited
-//!   per session. Starts arrive in order, so a step below the last that started is over, and what
-//!   arrives for it is dropped.
+//! - H2. A message or input for a step waits until the step begins and takes it. The bytes that
+//!   wait are limited per session, and a step fails for which more arrive. Starts arrive in order,
+//!   so a step below the last that started is over, and what arrives for it is dropped.
 //! - H3. A participant's values are stored if and only if it reports that it ended. A step that was
 //!   stopped stores nothing.
 //! - H4. A lost link ends the sessions that it opened at once. All of their state is dropped. If it
-//!   leads to another participant, the steps with this participant fail, and their owner hears why.
+//!   leads to another participant, the steps that use it fail, and their owner hears why. Later
+//!   steps use the newest link to a participant: it opened it because it has lost the older one.
 //! - H5. Everything that a session holds is limited ([`HostLimits`]). Work that is still running
 //!   for closed sessions counts against the limits of its owner.
 //! - H6. A session is bound to one number ([`SessionSlot`]) that is never reused, so late results
@@ -34,12 +35,14 @@ mod programs;
 mod session;
 mod shared;
 mod step;
+#[cfg(test)]
+mod tests;
 mod values;
 
 use super::codec::{Destination, MAX_STEPS};
 use super::frame::{CallerFrame, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessNumber, ProgramNumber, WireFrame};
 use super::frame::{SessionId, Start, StatusReport, StepFault, StepMessage};
-use super::frame::{StepNumber, Usage, WireError, WireErrorKind};
+use super::frame::{StepNumber, StepProgress, Usage, WireError, WireErrorKind};
 use super::{LinkNumber, Time};
 pub(crate) use events::{Begin, HostArrival, HostInput, HostLimits, HostOutput};
 pub(crate) use events::{ProgramKey, RequestKey, SessionSlot, StepEnd, StepKey};
@@ -67,6 +70,8 @@ struct HostLink {
     name: Option<String>,
     is_introduced: bool,
     incoming_bytes: u64,
+    /// Bytes of bodies that have arrived.
+    received_bytes: u64,
     /// When the last session that used the link ended.
     idle_since: Option<Time>,
 }
@@ -137,7 +142,7 @@ impl Host {
             usage.values += session.values.len() as u64;
             usage.value_bytes += session.value_bytes;
             usage.early_steps += session.early.len() as u64;
-            usage.buffered_bytes += session.buffered_bytes;
+            usage.buffered_bytes += session.arrivals.held();
             usage.steps += session.steps.len() as u64;
         }
         usage.incoming_bytes = self.links.values().map(|link| link.incoming_bytes).sum();
@@ -173,11 +178,18 @@ impl Host {
                 }
             }
             HostInput::LinkLost { link, reason } => self.link_lost(now, link, &reason, out),
+            HostInput::Received { link, bytes } => {
+                if let Some(link) = self.links.get_mut(&link) {
+                    link.received_bytes = bytes;
+                }
+            }
             HostInput::Dialed { session, process, outcome } => self.dialed(now, session, process, outcome, out),
-            HostInput::Loaded { key, outcome } => self.loaded(key, outcome, out),
+            HostInput::Loaded { key, outcome } => self.loaded(now, key, outcome, out),
             HostInput::Stored { key, outcome } => self.stored(key, outcome, out),
             HostInput::Fetched { key, outcome } => self.fetched(key, outcome, out),
-            HostInput::Progressed { key, done, is_busy } => self.progressed(key, done, is_busy),
+            HostInput::Progressed { key, done, is_busy, last } => {
+                self.progressed(key.session, StepProgress { step: key.step, done, is_busy, last });
+            }
             HostInput::StepEnded { key, outcome } => self.step_ended(key, outcome, out),
             HostInput::Leave { reason } => self.leave(reason, out),
             HostInput::Tick => self.tick(now, out),
@@ -193,7 +205,10 @@ impl Host {
 
     fn linked(&mut self, now: Time, link: LinkNumber, node: PeerKey, is_introduced: bool, out: &mut Vec<HostOutput>) {
         let idle_since = is_introduced.then_some(now);
-        self.links.insert(link, HostLink { node, name: None, is_introduced, incoming_bytes: 0, idle_since });
+        self.links.insert(
+            link,
+            HostLink { node, name: None, is_introduced, incoming_bytes: 0, received_bytes: 0, idle_since },
+        );
         // A session may have introduced the node and wait for this link.
         self.note_idle_links(now);
         out.push(HostOutput::Send { link, frame: WireFrame::Link(LinkFrame::Hello(self.hello.clone())) });
@@ -217,6 +232,7 @@ impl Host {
                     return Err("the process introduced itself twice".to_owned());
                 }
                 out.push(HostOutput::Greeted { link, node, hello });
+                self.use_newest(link, node);
                 self.connect_all(now, out);
                 Ok(())
             }
@@ -286,8 +302,8 @@ impl Host {
     ) -> Result<(), String> {
         match frame {
             PeerFrame::Close => self.drop_session(now, slot, "the session is closed", out),
-            PeerFrame::Register { program, digest, len } => self.register(slot, program, digest, len, out),
-            PeerFrame::Upload { program, bytes } => self.upload(slot, program, bytes, out),
+            PeerFrame::Register { program, digest, len } => self.register(now, slot, program, digest, len, out),
+            PeerFrame::Upload { program, bytes } => self.upload(now, slot, program, bytes, out),
             PeerFrame::Unregister { program } => self.unregister(slot, program, out),
             PeerFrame::Store { request, value, tensor } => self.store(slot, request, value, tensor, out),
             PeerFrame::Fetch { request, value } => self.fetch(slot, request, value, out),

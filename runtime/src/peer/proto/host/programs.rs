@@ -15,6 +15,7 @@
 use super::session::{HostProgram, ProgramPhase};
 use super::{CallerFrame, Host, HostOutput, PeerKey, ProcessNumber, ProgramKey, ProgramNumber, SessionSlot, WorkKey};
 use super::{exhausted, invalid, reply};
+use crate::peer::proto::Time;
 use crate::peer::proto::frame::{Digest, WireError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -53,6 +54,7 @@ impl ProgramLibrary {
 impl Host {
     pub(super) fn register(
         &mut self,
+        now: Time,
         slot: SessionSlot,
         program: ProgramNumber,
         digest: Digest,
@@ -73,22 +75,27 @@ impl Host {
         if let Some(error) = refusal {
             return reply(session, CallerFrame::Refused { program, error }, out);
         }
-        session.programs.insert(program, HostProgram { digest, phase: ProgramPhase::Wanted, bytes: len });
+        session
+            .programs
+            .insert(program, HostProgram { digest, phase: ProgramPhase::Wanted, bytes: len, loads_until: None });
         session.program_bytes += len;
-        if !self.use_loaded(slot, program, out) {
+        if !self.use_loaded(now, slot, program, out) {
             reply(&self.sessions[&slot], CallerFrame::Wanted { program }, out);
         }
     }
 
     /// Lets a session use a program of the library. Returns whether the library has it.
-    fn use_loaded(&mut self, slot: SessionSlot, program: ProgramNumber, out: &mut Vec<HostOutput>) -> bool {
+    fn use_loaded(&mut self, now: Time, slot: SessionSlot, program: ProgramNumber, out: &mut Vec<HostOutput>) -> bool {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         let state = session.programs.get_mut(&program).expect("the program is registered");
         let Some(&key) = self.library.by_digest.get(&(session.owner, state.digest, session.you)) else { return false };
         let loaded = self.library.programs.get_mut(&key).expect("the index names programs of the library");
         loaded.users.insert((slot, program));
         match loaded.cut {
-            None => state.phase = ProgramPhase::Loading(key),
+            None => {
+                state.phase = ProgramPhase::Loading(key);
+                state.loads_until = Some(now + self.limits.load_time);
+            }
             Some(cut) => {
                 state.phase = ProgramPhase::Loaded(key);
                 reply(session, CallerFrame::Registered { program, cut }, out);
@@ -99,6 +106,7 @@ impl Host {
 
     pub(super) fn upload(
         &mut self,
+        now: Time,
         slot: SessionSlot,
         program: ProgramNumber,
         bytes: Arc<[u8]>,
@@ -116,7 +124,7 @@ impl Host {
             _ if work >= self.limits.work => exhausted("too many programs are being loaded at once"),
             len => {
                 let key = (session.owner, state.digest, session.you);
-                if self.use_loaded(slot, program, out) {
+                if self.use_loaded(now, slot, program, out) {
                     return;
                 }
                 self.next_number += 1;
@@ -124,7 +132,7 @@ impl Host {
                 let loading = LibraryProgram { key, bytes: len, cut: None, users: BTreeSet::new(), released: 0 };
                 self.library.programs.insert(number, loading);
                 self.library.by_digest.insert(key, number);
-                self.use_loaded(slot, program, out);
+                self.use_loaded(now, slot, program, out);
                 let (owner, digest, process) = key;
                 self.work.insert(WorkKey::Load(number), owner);
                 return out.push(HostOutput::Load { key: number, process, digest, bytes });
@@ -135,11 +143,18 @@ impl Host {
         reply(session, CallerFrame::Refused { program, error }, out);
     }
 
-    pub(super) fn loaded(&mut self, key: ProgramKey, outcome: Result<Digest, WireError>, out: &mut Vec<HostOutput>) {
+    pub(super) fn loaded(
+        &mut self,
+        now: Time,
+        key: ProgramKey,
+        outcome: Result<Digest, WireError>,
+        out: &mut Vec<HostOutput>,
+    ) {
         if self.work.remove(&WorkKey::Load(key)).is_none() {
             return;
         }
-        let loaded = self.library.programs.get_mut(&key).expect("a program that is being loaded is in the library");
+        // Otherwise its last user gave it up in the meantime.
+        let Some(loaded) = self.library.programs.get_mut(&key) else { return };
         loaded.cut = outcome.as_ref().ok().copied();
         let users: Vec<_> = loaded.users.iter().copied().collect();
         if outcome.is_err() {
@@ -149,9 +164,14 @@ impl Host {
         for (slot, program) in users {
             let session = self.sessions.get_mut(&slot).expect("users are sessions that exist");
             let state = session.programs.get_mut(&program).expect("users have the program");
+            if outcome.is_ok() && state.loads_until.is_some_and(|until| until <= now) {
+                self.refuse_slow(slot, program, out);
+                continue;
+            }
             let frame = match &outcome {
                 Ok(cut) => {
                     state.phase = ProgramPhase::Loaded(key);
+                    state.loads_until = None;
                     CallerFrame::Registered { program, cut: *cut }
                 }
                 Err(error) => {
@@ -173,6 +193,24 @@ impl Host {
         }
     }
 
+    /// Refuses the programs that take too long to load.
+    pub(super) fn check_loads(&mut self, now: Time, slot: SessionSlot, out: &mut Vec<HostOutput>) {
+        let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let is_due = |state: &HostProgram| state.loads_until.is_some_and(|until| until <= now);
+        let due = session.programs.iter().filter(|(_, state)| is_due(state));
+        let due: Vec<ProgramNumber> = due.map(|(&program, _)| program).collect();
+        due.into_iter().for_each(|program| self.refuse_slow(slot, program, out));
+    }
+
+    /// Refuses a program that took too long to load. Its loading ends if no other session waits.
+    fn refuse_slow(&mut self, slot: SessionSlot, program: ProgramNumber, out: &mut Vec<HostOutput>) {
+        let limit = self.limits.load_time.as_secs_f64();
+        let error = exhausted(format!("the program did not load within {limit:.1} s, the limit of the peer"))
+            .help("divide the function into smaller ones, or raise the limit where the peer is started");
+        reply(&self.sessions[&slot], CallerFrame::Refused { program, error }, out);
+        self.unregister(slot, program, out);
+    }
+
     /// Notes that a session uses programs no more.
     pub(super) fn release_programs(
         &mut self,
@@ -187,6 +225,12 @@ impl Host {
             let released = library.programs.get_mut(&key).expect("programs in use are in the library");
             released.users.remove(&(slot, program));
             released.released = library.n_released;
+            if released.users.is_empty() && released.cut.is_none() {
+                // Nobody waits for it, so its loading ends.
+                let dropped = library.programs.remove(&key).expect("the program is in the library");
+                library.by_digest.remove(&dropped.key);
+                out.push(HostOutput::Unload { key });
+            }
         }
         self.drop_idle_programs(out);
     }
@@ -195,8 +239,7 @@ impl Host {
         let (mut n, mut bytes) = self.library.idle();
         while n > self.limits.idle_programs || bytes > self.limits.idle_program_bytes {
             let programs = self.library.programs.iter();
-            // Loads end, and then the program can be dropped.
-            let idle = programs.filter(|(_, program)| program.users.is_empty() && program.cut.is_some());
+            let idle = programs.filter(|(_, program)| program.users.is_empty());
             let Some((&key, _)) = idle.min_by_key(|(_, program)| program.released) else { return };
             let dropped = self.library.programs.remove(&key).expect("the program is in the library");
             self.library.by_digest.remove(&dropped.key);

@@ -2,12 +2,14 @@
 
 use super::{CallerFrame, Host, HostLink, HostOutput, LinkNumber, Open, ProgramKey, SessionSlot};
 use super::{exhausted, invalid, reply};
+use crate::byte_gauge::ByteGauge;
 use crate::peer::proto::Time;
 use crate::peer::proto::frame::{Digest, OWNER, PeerKey, ProcessEntry, ProcessNumber, ProgramNumber, RequestNumber};
 use crate::peer::proto::frame::{SessionId, SessionLimits, StepNumber, StepProgress, ValueId, WireError};
 use crate::peer::proto::frame::{WireErrorKind, prefix};
 use crate::peer::proto::host::step::{EarlyFrames, HostStep};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The shortest and the longest failure timeout that a peer accepts.
@@ -43,7 +45,10 @@ pub(super) struct HostSession {
     pub(super) steps: BTreeMap<StepNumber, HostStep>,
     /// Frames of steps that have not begun. `None` if they were too many.
     pub(super) early: BTreeMap<StepNumber, Option<EarlyFrames>>,
-    pub(super) buffered_bytes: u64,
+    /// What has arrived for steps, and was not taken by them.
+    pub(super) arrivals: Arc<ByteGauge>,
+    /// What waits to be sent.
+    pub(super) outgoing: Arc<ByteGauge>,
 }
 
 /// A process of a session.
@@ -69,6 +74,8 @@ pub(super) struct HostProgram {
     pub(super) digest: Digest,
     pub(super) phase: ProgramPhase,
     pub(super) bytes: u64,
+    /// When loading fails, until the program is loaded.
+    pub(super) loads_until: Option<Time>,
 }
 
 /// How far a program of a session is.
@@ -94,7 +101,8 @@ impl HostSession {
             _ => None,
         });
         let steps = self.steps.values().filter(|step| !step.is_reported).filter_map(|step| step.deadline);
-        redials.chain(steps).chain(self.opening).fold(self.heartbeat_at, Time::min)
+        let loads = self.programs.values().filter_map(|program| program.loads_until);
+        redials.chain(steps).chain(loads).chain(self.opening).fold(self.heartbeat_at, Time::min)
     }
 
     pub(super) fn progress(&self) -> Vec<StepProgress> {
@@ -191,7 +199,8 @@ impl Host {
             last_started: before(open.first_step),
             steps: BTreeMap::new(),
             early: BTreeMap::new(),
-            buffered_bytes: 0,
+            arrivals: ByteGauge::new(self.limits.buffered_bytes),
+            outgoing: ByteGauge::new(self.limits.outgoing_bytes),
         };
         self.sessions.insert(slot, session);
         self.by_id.insert(id, slot);
@@ -277,6 +286,7 @@ impl Host {
                 value_bytes: self.limits.value_bytes,
                 body_bytes: self.limits.body_bytes,
                 steps: self.limits.steps as u32,
+                load_ms: self.limits.load_time.as_millis() as u64,
             };
             reply(session, CallerFrame::Opened { attempt: session.attempt, limits }, out);
         }
@@ -302,6 +312,17 @@ impl Host {
         }
     }
 
+    /// Sets the link over which later steps reach a node, after the node has introduced itself on
+    /// it. Links that are missing are left to [`connect`](Self::connect).
+    pub(super) fn use_newest(&mut self, link: LinkNumber, node: PeerKey) {
+        for session in self.sessions.values_mut() {
+            let members = session.members.iter_mut().skip(1);
+            for member in members.filter(|member| member.entry.node == node && member.link.is_some()) {
+                member.link = Some(link);
+            }
+        }
+    }
+
     /// Handles the loss of a link that does not lead to the owner.
     pub(super) fn unlink(
         &mut self,
@@ -313,18 +334,24 @@ impl Host {
         out: &mut Vec<HostOutput>,
     ) {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let Some(process) = session.members.iter().position(|member| member.link == Some(link)) else { return };
+        let lost_node = |member: &SessionMember| member.entry.node == lost.node;
+        let Some(process) = session.members.iter().position(lost_node) else { return };
         let member = &mut session.members[process];
+        let name = named(lost.name.as_deref(), &member.entry);
+        let message = format!("lost the link to {name}: {}", prefix(reason, 1_000));
+        if member.link != Some(link) {
+            // There is a newer link, which later steps use.
+            return self.fail_steps_over(slot, link, &message, out);
+        }
         member.link = None;
         member.reason = Some(prefix(reason, 1_000).to_owned());
         member.dial = DialState::Waiting { until: now + REDIAL[0], wait: REDIAL[0] };
-        let name = named(lost.name.as_deref(), &member.entry);
         let (process, is_opening) = (ProcessNumber(process as u32), session.opening.is_some());
         if !is_opening {
             member.dial = DialState::None;
             reply(session, CallerFrame::Unlinked { process }, out);
         }
-        self.fail_steps_with(slot, process, &format!("lost the link to {name}: {}", prefix(reason, 1_000)), out);
+        self.fail_steps_over(slot, link, &message, out);
         if is_opening {
             self.connect(now, slot, out);
         }
@@ -335,9 +362,11 @@ impl Host {
         if session.heartbeat_at <= now {
             session.heartbeat_at = now + session.failure_timeout / 4;
             let session = &self.sessions[&slot];
-            reply(session, CallerFrame::Heartbeat { steps: session.progress() }, out);
+            let received = self.links[&session.link].received_bytes;
+            reply(session, CallerFrame::Heartbeat { steps: session.progress(), received }, out);
         }
         self.check_deadlines(now, slot, out);
+        self.check_loads(now, slot, out);
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         match session.opening {
             Some(deadline) if deadline <= now => {

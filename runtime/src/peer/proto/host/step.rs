@@ -1,18 +1,18 @@
 //! The steps of a host.
 
 use super::session::{HostProgram, HostSession, ProgramPhase};
-use super::{Begin, CallerFrame, Host, HostArrival, HostOutput, SessionSlot, Start, StepEnd, StepFault, StepKey};
+use super::{
+    Begin, CallerFrame, Host, HostArrival, HostOutput, LinkNumber, SessionSlot, Start, StepEnd, StepFault, StepKey,
+};
 use super::{StepMessage, StepNumber, WorkKey, exhausted, invalid, reply};
+use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::Time;
-use crate::peer::proto::frame::{OWNER, PartMessage, PeerKey, ProcessNumber, StepProgress, ValueId};
+use crate::peer::proto::frame::{OWNER, PeerKey, ProcessNumber, StepProgress, ValueId};
 use crate::peer::proto::frame::{WireError, WireErrorKind, prefix};
 use crate::peer::proto::host::session::StoredValue;
-use crate::peer::proto::payload::tensor_bytes;
+use crate::peer::proto::payload::{FRAME_BYTES, tensor_bytes, too_much_waits};
 use std::collections::BTreeSet;
 use std::time::Duration;
-
-/// The bytes that a waiting frame counts in addition to its payload.
-const FRAME_BYTES: u64 = 512;
 
 /// Maximum number of steps whose frames wait.
 const MAX_EARLY_STEPS: usize = 256;
@@ -21,6 +21,7 @@ const MAX_EARLY_STEPS: usize = 256;
 #[derive(Debug)]
 pub(super) struct HostStep {
     participants: Vec<ProcessNumber>,
+    routes: Routes,
     assigns: Vec<(u32, ValueId)>,
     /// The inputs that have not arrived.
     inputs: BTreeSet<u32>,
@@ -33,18 +34,14 @@ pub(super) struct HostStep {
 }
 
 /// Frames of a step that has not begun.
-#[derive(Debug, Default)]
-pub(super) struct EarlyFrames {
-    arrivals: Vec<HostArrival>,
-    bytes: u64,
-}
+pub(super) type EarlyFrames = Vec<(HostArrival, HeldBytes)>;
 
 impl HostSession {
     /// Notes that no further steps up to `last` will begin.
     pub(super) fn skip(&mut self, last: StepNumber) {
         self.last_started = self.last_started.max(last);
         while let Some(early) = self.early.first_entry().filter(|early| *early.key() <= self.last_started) {
-            self.buffered_bytes -= early.remove().map_or(0, |frames| frames.bytes);
+            early.remove();
         }
     }
 
@@ -88,11 +85,8 @@ impl Host {
         let early = session.early.remove(&step);
         session.skip(step);
         let early = match early {
-            Some(Some(frames)) => {
-                session.buffered_bytes -= frames.bytes;
-                Ok(frames.arrivals)
-            }
-            Some(None) => Err(exhausted("more messages arrived before the step began than the peer can keep")),
+            Some(Some(frames)) => Ok(frames),
+            Some(None) => Err(too_much_waits(&session.arrivals)),
             None => Ok(Vec::new()),
         };
         let is_full = session.steps.len() >= self.limits.steps || work >= self.limits.work;
@@ -108,6 +102,7 @@ impl Host {
         let deadline = start.deadline_ms.map(|ms| now + Duration::from_millis(ms.into()));
         let running = HostStep {
             participants: start.participants.clone(),
+            routes: routes.clone(),
             assigns: start.assigns.clone(),
             inputs: start.inputs.iter().copied().collect(),
             deadline,
@@ -119,9 +114,11 @@ impl Host {
         let key = StepKey { session: slot, step };
         self.work.insert(WorkKey::Step(key), session.owner);
         let (you, id) = (session.you, session.id);
-        out.push(HostOutput::Begin(Box::new(Begin { key, session: id, program, you, routes, start, deadline })));
-        for arrival in early {
-            self.deliver(key, arrival, out);
+        let outgoing = session.outgoing.clone();
+        let begin = Begin { key, session: id, program, you, routes, outgoing, start, deadline };
+        out.push(HostOutput::Begin(Box::new(begin)));
+        for (arrival, held) in early {
+            self.deliver(key, arrival, Some(held), out);
         }
         Ok(())
     }
@@ -151,39 +148,37 @@ impl Host {
         out: &mut Vec<HostOutput>,
     ) -> Result<(), String> {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
+        let held = session.arrivals.hold(FRAME_BYTES + bytes_of(&arrival));
         if step <= session.last_started {
-            self.deliver(StepKey { session: slot, step }, arrival, out);
+            self.deliver(StepKey { session: slot, step }, arrival, held, out);
             return Ok(());
         }
         if session.early.len() >= MAX_EARLY_STEPS && !session.early.contains_key(&step) {
             return Err("messages for too many steps that have not begun".to_owned());
         }
-        let bytes = FRAME_BYTES + bytes_of(&arrival);
         let entry = session.early.entry(step).or_insert_with(|| Some(EarlyFrames::default()));
-        if let Some(frames) = entry {
-            if bytes > self.limits.buffered_bytes - session.buffered_bytes {
-                // The step fails when it starts.
-                session.buffered_bytes -= frames.bytes;
-                *entry = None;
-            } else {
-                frames.bytes += bytes;
-                session.buffered_bytes += bytes;
-                frames.arrivals.push(arrival);
-            }
+        match (entry.as_mut(), held) {
+            (Some(frames), Some(held)) => frames.push((arrival, held)),
+            // The step fails when it starts.
+            _ => *entry = None,
         }
         Ok(())
     }
 
-    /// Delivers what arrives for a step that runs. Whatever is late is dropped.
-    fn deliver(&mut self, key: StepKey, arrival: HostArrival, out: &mut Vec<HostOutput>) {
+    /// Delivers what arrives for a step that runs, if there is room for it. Whatever is late is
+    /// dropped.
+    fn deliver(&mut self, key: StepKey, arrival: HostArrival, held: Option<HeldBytes>, out: &mut Vec<HostOutput>) {
         let Some(session) = self.sessions.get_mut(&key.session) else { return };
         let Some(step) = session.steps.get_mut(&key.step).filter(|step| !step.is_stopped) else { return };
         let is_expected = match &arrival {
             HostArrival::Input { index, .. } => step.inputs.remove(index),
             HostArrival::Message(message) => step.participants.contains(&message.from),
         };
-        if is_expected {
-            out.push(HostOutput::Deliver { key, arrival });
+        if let (true, Some(held)) = (is_expected, held) {
+            out.push(HostOutput::Deliver { key, arrival, held });
+        } else if is_expected {
+            let error = too_much_waits(&session.arrivals);
+            session.fail_step(key, error, out);
         } else {
             let what = match arrival {
                 HostArrival::Input { index, .. } => format!("input {index}"),
@@ -202,11 +197,11 @@ impl Host {
         out.push(HostOutput::Stop { key: StepKey { session: slot, step }, reason });
     }
 
-    pub(super) fn progressed(&mut self, key: StepKey, done: u64, is_busy: bool) {
-        if let Some(session) = self.sessions.get_mut(&key.session)
-            && let Some(step) = session.steps.get_mut(&key.step)
+    pub(super) fn progressed(&mut self, session: SessionSlot, progress: StepProgress) {
+        if let Some(session) = self.sessions.get_mut(&session)
+            && let Some(step) = session.steps.get_mut(&progress.step)
         {
-            step.progress = StepProgress { step: key.step, done, is_busy };
+            step.progress = progress;
         }
     }
 
@@ -231,18 +226,18 @@ impl Host {
         }
     }
 
-    /// Fails the steps of a session in which a process takes part.
-    pub(super) fn fail_steps_with(
+    /// Fails the steps of a session that use a link.
+    pub(super) fn fail_steps_over(
         &mut self,
         slot: SessionSlot,
-        process: ProcessNumber,
+        link: LinkNumber,
         message: &str,
         out: &mut Vec<HostOutput>,
     ) {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let with = session.steps.iter().filter(|(_, step)| step.participants.contains(&process));
-        let with: Vec<StepNumber> = with.map(|(&step, _)| step).collect();
-        for step in with {
+        let over = session.steps.iter().filter(|(_, step)| step.routes.iter().any(|route| route.1 == link));
+        let over: Vec<StepNumber> = over.map(|(&step, _)| step).collect();
+        for step in over {
             let error = WireError::new(WireErrorKind::Unavailable, message);
             session.fail_step(StepKey { session: slot, step }, error, out);
         }
@@ -262,7 +257,7 @@ impl Host {
 }
 
 /// The links to the other participants of a step.
-type Routes = Vec<(ProcessNumber, super::LinkNumber)>;
+type Routes = Vec<(ProcessNumber, LinkNumber)>;
 
 /// Checks that a step can begin.
 fn check_start(session: &HostSession, start: &Start, is_full: bool) -> Result<(super::ProgramKey, Routes), WireError> {
@@ -327,9 +322,6 @@ fn keep(
 fn bytes_of(arrival: &HostArrival) -> u64 {
     match arrival {
         HostArrival::Input { tensor, .. } => tensor_bytes(tensor),
-        HostArrival::Message(message) => match &message.message {
-            PartMessage::Value { tag, tensor, .. } => tensor_bytes(tensor) + size_of_val(&tag[..]) as u64,
-            PartMessage::Credit { tag, .. } => size_of_val(&tag[..]) as u64,
-        },
+        HostArrival::Message(message) => message.n_bytes(),
     }
 }

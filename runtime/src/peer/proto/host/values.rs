@@ -3,7 +3,7 @@
 use super::session::{HostSession, StoredValue};
 use super::{CallerFrame, Host, HostOutput, RequestKey, SessionSlot, WorkKey, exhausted, invalid, reply};
 use crate::peer::proto::frame::{RequestNumber, ValueId, WireError, WireErrorKind};
-use crate::peer::proto::payload::tensor_bytes;
+use crate::peer::proto::payload::{check_size, tensor_bytes};
 use anabranch_dsl::HostTensor;
 
 impl Host {
@@ -69,6 +69,8 @@ impl Host {
         let session = self.sessions.get_mut(&slot).expect("the session exists");
         let refusal = if !session.values.get(&value).is_some_and(|state| state.is_stored) {
             Some(invalid("the peer does not have the value"))
+        } else if let Some(Err(error)) = session.values.get(&value).map(|state| check_size(state.bytes)) {
+            Some(error)
         } else if session.requests.contains_key(&request) {
             Some(invalid("the number of the request is in use"))
         } else if work >= self.limits.work {

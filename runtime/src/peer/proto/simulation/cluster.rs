@@ -53,7 +53,7 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) node: usize,
-    incarnation: u64,
+    pub(super) incarnation: u64,
     link: LinkNumber,
     pub(super) is_lost: bool,
 }
@@ -77,6 +77,8 @@ pub(super) struct NodeModel {
     pub(super) counters: BTreeMap<String, i64>,
     /// The process handles nothing before this time.
     pub(super) frozen_until: Time,
+    /// Whether the process begins nothing new.
+    pub(super) leaves: bool,
     pub(super) tick_at: Option<Time>,
 }
 
@@ -105,6 +107,8 @@ pub(super) struct ClusterModel {
     pub(super) kept: BTreeMap<(SessionId, StepNumber), Vec<ProcessNumber>>,
     pub(super) limits: HostLimits,
     pub(super) disturbances: usize,
+    /// When everything that went wrong so far is over, except that processes notice it later.
+    pub(super) calm_from: Time,
     pub(super) seen: Seen,
     pub(super) hash: u64,
     pub(super) trace: Option<Vec<String>>,
@@ -128,6 +132,7 @@ impl ClusterModel {
             kept: BTreeMap::new(),
             limits,
             disturbances: 0,
+            calm_from: Time::ZERO,
             seen: Seen::default(),
             hash: seed,
             trace: with_trace.then(Vec::new),
@@ -150,6 +155,7 @@ impl ClusterModel {
             shared: BTreeMap::new(),
             counters: BTreeMap::new(),
             frozen_until: Time::ZERO,
+            leaves: false,
             tick_at: None,
         });
         index
@@ -388,6 +394,8 @@ impl ClusterModel {
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{:9.3} node{node} -> node{other}: {frame:?}", self.now.as_secs_f64()));
         }
+        // A heartbeat waits for no other frame.
+        let is_signal = matches!(frame, WireFrame::ToCaller { frame: CallerFrame::Heartbeat { .. }, .. });
         let encoded = match encode(frame) {
             Ok(encoded) => encoded,
             Err(error) => return self.wrong(format!("a frame cannot be encoded: {error}")),
@@ -400,11 +408,12 @@ impl ClusterModel {
         let latency = state.latency;
         let jitter = self.rng.below(latency);
         let at = match &body {
+            None if is_signal => self.now + ms(latency + jitter),
             // A body lags, or overtakes control frames.
             Some(_) => self.now + ms(latency + self.rng.below(4 * latency)),
             None => (self.now + ms(latency + jitter)).max(self.connections[connection].last_arrival[side]),
         };
-        if body.is_none() {
+        if body.is_none() && !is_signal {
             self.connections[connection].last_arrival[side] = at;
         }
         self.at(at, ClusterEvent::Frame { connection, to: 1 - side, head: encoded.head, body });
@@ -420,12 +429,12 @@ impl ClusterModel {
         let len = body.as_ref().map_or(0, |body| body.len() as u64);
         if len > 0 {
             let admitted = announce(head, len).map_err(|error| error.to_string());
-            let admitted = admitted.and_then(|destination| self.nodes[node].host.admit(link, destination, len));
+            let admitted = admitted.and_then(|announced| self.nodes[node].host.admit(link, announced.to, len));
             if let Err(error) = admitted {
                 return self.wrong(format!("a body is not admitted: {error}"));
             }
         }
-        match decode(head, body) {
+        match decode(head, body.map(Into::into)) {
             Err(error) => self.wrong(format!("a frame cannot be decoded: {error}")),
             Ok(frame @ (WireFrame::ToCaller { .. } | WireFrame::Link(LinkFrame::Leave { .. }))) => {
                 self.inform_caller(node, CallerInput::Frame { link, frame });

@@ -127,9 +127,8 @@ impl ClusterModel {
                     initial: Some(initial),
                 };
                 let wait = 20 + self.rng.below(3_000);
-                let acquired = self.call(node, |caller, now, out| {
-                    caller.acquire(now, process, (&[access], true), now + ms(wait), out)
-                });
+                let acquired = self
+                    .call(node, |caller, now, out| caller.acquire(process, (&[access], true), (now, ms(wait)), out));
                 let Ok(WantedLock { request, lock, values }) = acquired else { return self.give_up(node, increment) };
                 let owner = &mut increment.owners[index];
                 (owner.lock, owner.phase) = (lock, CounterPhase::Acquiring(request, values[0]));
@@ -146,7 +145,7 @@ impl ClusterModel {
                 let value = value.as_ref().map(stamp_of).expect("a fetch yields a value");
                 let wait = 200 + self.rng.below(2_000);
                 let stored = self
-                    .call(node, |caller, now, out| caller.store(process, tensor_of(value + 1), now + ms(wait), out));
+                    .call(node, |caller, now, out| caller.store(process, tensor_of(value + 1), (now, ms(wait)), out));
                 let Ok((request, value)) = stored else { return self.give_up(node, increment) };
                 increment.owners[index].phase = CounterPhase::Writing(request, value);
             }
@@ -168,7 +167,7 @@ impl ClusterModel {
             && increment.owners[..index].iter().all(|owner| matches!(owner.phase, CounterPhase::Acquired(_)))
         {
             let process = increment.owners[index].process;
-            let stored = self.call(node, |caller, now, out| caller.store(process, tensor_of(0), now + ms(900), out));
+            let stored = self.call(node, |caller, now, out| caller.store(process, tensor_of(0), (now, ms(900)), out));
             let Ok((request, value)) = stored else { return self.give_up(node, increment) };
             increment.owners[index].phase = CounterPhase::Initial(request, value);
         } else if all(&increment, |phase| matches!(phase, CounterPhase::Acquired(_))) {
@@ -176,7 +175,7 @@ impl ClusterModel {
                 let CounterOwner { process, phase: CounterPhase::Acquired(value), .. } = increment.owners[index] else {
                     unreachable!("all are acquired")
                 };
-                let fetched = self.call(node, |caller, now, out| caller.fetch(process, value, now + ms(900), out));
+                let fetched = self.call(node, |caller, now, out| caller.fetch(process, value, (now, ms(900)), out));
                 let Ok(request) = fetched else { return self.give_up(node, increment) };
                 increment.owners[index].phase = CounterPhase::Reading(request);
             }
@@ -188,7 +187,7 @@ impl ClusterModel {
                     unreachable!("all are locked and written")
                 };
                 let prepared = self.call(node, |caller, now, out| {
-                    caller.prepare(process, lock, is_alone, vec![(0, value)], now + ms(900), out)
+                    caller.prepare(process, lock, is_alone, vec![(0, value)], (now, ms(900)), out)
                 });
                 let Ok(prepare) = prepared else { return self.give_up(node, increment) };
                 increment.owners[index].phase = CounterPhase::Preparing(prepare);
@@ -226,7 +225,7 @@ impl ClusterModel {
         let counter = counter.clone().expect("the counter was acquired");
         // A decision about a commit at several peers is told when the peer is back.
         self.increments.entry(counter.clone()).or_default().1 += 1;
-        let decided = self.call(node, |caller, now, out| caller.decide(process, lock, true, now + ms(900), out));
+        let decided = self.call(node, |caller, now, out| caller.decide(process, lock, true, (now, ms(900)), out));
         let owner = &mut increment.owners[index];
         owner.lock = None;
         owner.phase = match (decided, phase) {
@@ -247,7 +246,7 @@ impl ClusterModel {
             let is_prepared = matches!(owner.phase, CounterPhase::Preparing(_) | CounterPhase::Prepared);
             self.call(node, |caller, now, out| match is_prepared {
                 true => {
-                    if let Ok(request) = caller.decide(process, lock, false, now + ms(900), out) {
+                    if let Ok(request) = caller.decide(process, lock, false, (now, ms(900)), out) {
                         caller.abandon(request, out);
                     }
                 }

@@ -6,13 +6,19 @@ use crate::peer::proto::caller::LinkLoss;
 use crate::peer::proto::host::HostInput;
 
 impl ClusterModel {
-    /// Cuts a connection. Each side learns it at some time within the failure timeout.
+    /// Returns after how long a side of a connection learns that it is lost: at once, or after
+    /// about half of the failure timeout, as links are lost by silence.
+    fn notice(&mut self) -> usize {
+        [self.rng.below(50), self.rng.below(600)][self.rng.below(2)]
+    }
+
+    /// Cuts a connection. Each side learns it on its own.
     fn cut(&mut self, connection: usize) {
         if std::mem::replace(&mut self.connections[connection].is_cut, true) {
             return;
         }
         for side in 0..2 {
-            let delay = [self.rng.below(50), self.rng.below(1_500)][self.rng.below(2)];
+            let delay = self.notice();
             self.after(delay, ClusterEvent::Lost { connection, side, loss: LinkLoss::TimedOut });
         }
     }
@@ -23,8 +29,8 @@ impl ClusterModel {
         for (connection, side) in links {
             self.connections[connection].is_cut = true;
             self.connections[connection].sides[side].is_lost = true;
-            let delay = [self.rng.below(50), self.rng.below(1_500)][self.rng.below(2)];
-            let loss = if delay < 50 { LinkLoss::Closed("reset".to_owned()) } else { LinkLoss::TimedOut };
+            let delay = self.notice();
+            let loss = if delay < 50 { LinkLoss::Refused } else { LinkLoss::TimedOut };
             self.after(delay, ClusterEvent::Lost { connection, side: 1 - side, loss });
         }
         let incarnation = self.nodes[node].incarnation + 1;
@@ -37,6 +43,7 @@ impl ClusterModel {
         state.shared.clear();
         state.counters.clear();
         state.frozen_until = Time::ZERO;
+        state.leaves = false;
         state.tick_at = None;
         // A user does not come back: its session dies with it.
         if let Some(user) = &mut state.user {
@@ -53,6 +60,7 @@ impl ClusterModel {
         let what = self.rng.below(6);
         self.note(|| format!("disturbance {what} of node{node}"));
         self.seen.disturbances += 1;
+        let mut over = self.now;
         match what {
             0 | 1 if !self.connections.is_empty() => {
                 let connection = self.rng.below(self.connections.len());
@@ -63,6 +71,7 @@ impl ClusterModel {
                 let pair = (node.min(other), node.max(other));
                 let until = self.now + ms(self.rng.below(3_000));
                 self.blocked.insert(pair, until);
+                over = until;
                 let between = |connection: &Connection| {
                     let nodes = [connection.sides[0].node, connection.sides[1].node];
                     nodes.contains(&node) && nodes.contains(&other) && node != other
@@ -77,12 +86,16 @@ impl ClusterModel {
                 let span = [self.rng.below(300), self.rng.below(4_000)][self.rng.below(2)];
                 let until = &mut self.nodes[node].frozen_until;
                 *until = (*until).max(self.now + ms(span));
+                // Until then an owner may take it for lost, since it was silent for so long.
+                over = *until + ms(1_000);
             }
             5 if self.nodes[node].user.is_none() && self.rng.below(3) == 0 => {
+                self.nodes[node].leaves = true;
                 self.inform_host(node, HostInput::Leave { reason: "maintenance".to_owned() });
             }
             _ => {}
         }
+        self.calm_from = self.calm_from.max(over);
         let delay = self.rng.below(3_000);
         self.after(delay, ClusterEvent::Disturb);
     }

@@ -4,7 +4,7 @@
 //! the users do, and what goes wrong: connections are cut, nodes cannot reach each other, processes
 //! are started again, freeze, or leave; programs are refused, operations fail or never end,
 //! messages are never sent, limits are reached. Control frames of a connection keep their order.
-//! Frames with a body overtake them or lag. Each frame is encoded and decoded.
+//! Heartbeats and frames with a body overtake them or lag. Each frame is encoded and decoded.
 //!
 //! At each event, and at the end,
 //!
@@ -15,6 +15,8 @@
 //! - a session that was quiet for some time has exactly the values at its peers that its owner
 //!   knows, no commit of it is in doubt there, and each fetch yields the value that was committed;
 //! - no increment of a counter that sessions share is lost or done twice (`counters.rs`);
+//! - a session opens when everything that went wrong is over, although some peers have not noticed
+//!   yet that a link to another is lost;
 //! - when all sessions are closed or dead, no process holds anything;
 //! - the same seed yields the same frames at the same times.
 //!
@@ -31,32 +33,10 @@ mod work;
 use super::caller::{Caller, CallerOptions, KnownPeer};
 use super::frame::{SessionId, Usage};
 use super::host::HostLimits;
+use super::random::{Rng, mix};
 use anabranch_dsl::corpus;
 use cluster::{ClusterEvent, ClusterModel, ms};
 use user::User;
-
-/// Random number generator (SplitMix64).
-#[derive(Debug)]
-pub(super) struct Rng(pub(super) u64);
-
-impl Rng {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0, 0)
-    }
-
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
-
-/// Mixes two numbers.
-fn mix(a: u64, b: u64) -> u64 {
-    let z = a ^ b.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32);
-    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
 
 /// Defines counters that can be added.
 macro_rules! counters {
@@ -87,7 +67,7 @@ counters! {
     Seen {
         frames, disturbances, opened, open_failures, strangers, replayed, buffered, requests, refused, begun,
         not_begun, lost_variables, committed, failed, positions, deadlines, stuck, lost_peers, lost_steps,
-        exhausted, overflows, aborts, left, increments, waited, unknown, doubts, reused,
+        exhausted, overflows, aborts, left, slow_loads, stale_links, increments, waited, unknown, doubts, reused,
     }
 }
 
@@ -97,7 +77,8 @@ type Outcome = Result<(Seen, u64), String>;
 /// Runs the cluster of a seed.
 fn run(seed: u64, with_trace: bool) -> Outcome {
     let mut rng = Rng(mix(seed, 1));
-    let mut limits = HostLimits { incoming_bytes: 1 << 30, body_bytes: 1 << 20, ..HostLimits::default() };
+    let load_time = ms(250 + rng.below(2) * 250);
+    let mut limits = HostLimits { load_time, incoming_bytes: 1 << 30, body_bytes: 1 << 20, ..HostLimits::default() };
     if rng.below(3) == 0 {
         limits.value_bytes = 32;
         limits.programs = 1;
@@ -116,8 +97,12 @@ fn run(seed: u64, with_trace: bool) -> Outcome {
     for node in 0..owners {
         let chosen: Vec<usize> = (owners..owners + peers).filter(|_| rng.below(4) > 0).collect();
         let chosen = if chosen.is_empty() { vec![owners] } else { chosen };
-        let options =
-            CallerOptions { session: SessionId(rng.next()), failure_timeout: ms(1_000), busy_timeout: ms(5_000) };
+        let options = CallerOptions {
+            session: SessionId(rng.next()),
+            failure_timeout: ms(1_000),
+            busy_timeout: ms(5_000),
+            buffered_bytes: [30_000, u64::MAX][rng.below(2)],
+        };
         let address = |&peer: &usize| KnownPeer {
             name: format!("node{peer}"),
             node: cluster.nodes[peer].key,

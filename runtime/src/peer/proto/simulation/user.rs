@@ -3,6 +3,7 @@
 use super::cluster::{ClusterEvent, ClusterModel, Dialer, ms};
 use super::counters::Increment;
 use super::work::{PartRun, n_outputs, receive, stamp, stamp_of, tensor_of};
+use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::Time;
 use crate::peer::proto::caller::{BeginError, Caller, CallerArrival, CallerOutput, NewValue, ProgramState, StepPlan};
 use crate::peer::proto::frame::{Digest, OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId};
@@ -25,6 +26,9 @@ pub(super) struct User {
     steps: BTreeMap<StepNumber, UserStep>,
     pub(super) increments: Vec<Increment>,
     is_opening: bool,
+    /// When the user last opened the session, if everything that went wrong was over, and whether
+    /// some peer did not know yet that its link to another was lost.
+    calm_opening: Option<(Time, bool)>,
     pub(super) is_closed: bool,
     pub(super) is_dead: bool,
     /// When the user last saw nothing in flight, for the check before closing.
@@ -56,6 +60,7 @@ impl User {
             steps: BTreeMap::new(),
             increments: Vec::new(),
             is_opening: false,
+            calm_opening: None,
             is_closed: false,
             is_dead: false,
             quiet_since: None,
@@ -136,9 +141,33 @@ impl ClusterModel {
         }
         let user = self.user(node);
         if !user.is_opening || self.rng.below(4) == 0 {
+            let calm = self.is_calm(node).then(|| (self.now, self.has_stale_link(node)));
             self.user(node).is_opening = true;
+            self.user(node).calm_opening = calm;
             self.call(node, |caller, now, out| caller.open(now, out));
         }
+    }
+
+    /// Returns whether nothing goes wrong any more for a session: its peers run, and its links to
+    /// them work.
+    fn is_calm(&self, node: usize) -> bool {
+        let user = self.nodes[node].user.as_ref().expect("the node has a user");
+        let works = |(process, peer): (u32, &usize)| {
+            let link = user.caller.link_of(ProcessNumber(process));
+            !self.nodes[*peer].leaves && link.is_some_and(|link| self.is_up(node, link))
+        };
+        self.calm_from <= self.now && (1..).zip(&user.peers).all(works)
+    }
+
+    /// Returns whether a link between peers of a session is lost, and one of them does not know.
+    fn has_stale_link(&self, node: usize) -> bool {
+        let peers = &self.nodes[node].user.as_ref().expect("the node has a user").peers;
+        let is_known =
+            |side: &super::cluster::Side| side.is_lost || self.nodes[side.node].incarnation != side.incarnation;
+        self.connections.iter().any(|connection| {
+            let sides = &connection.sides;
+            connection.is_cut && sides.iter().all(|side| peers.contains(&side.node)) && !sides.iter().all(is_known)
+        })
     }
 
     fn register(&mut self, node: usize) {
@@ -146,10 +175,8 @@ impl ClusterModel {
         let n = self.user(node).peers.len() as u32;
         let bytes: Arc<[u8]> = vec![program.0 as u8; 100 + 9_000 * program.0 as usize].into();
         for process in (1..=n).map(ProcessNumber) {
-            let wait = 200 + self.rng.below(2_000);
             let digest = Digest([program.0 as u8; 32]);
-            let _ = self
-                .call(node, |caller, now, out| caller.register(process, program, &bytes, digest, now + ms(wait), out));
+            let _ = self.call(node, |caller, now, out| caller.register(process, program, &bytes, digest, now, out));
         }
     }
 
@@ -158,7 +185,8 @@ impl ClusterModel {
         let variable = self.rng.below(3) as u32;
         let content = self.rng.next() as i64;
         let wait = 20 + self.rng.below(2_000);
-        let stored = self.call(node, |caller, now, out| caller.store(process, tensor_of(content), now + ms(wait), out));
+        let stored =
+            self.call(node, |caller, now, out| caller.store(process, tensor_of(content), (now, ms(wait)), out));
         if let Ok((request, value)) = stored {
             self.user(node).stores.insert(request, (process, variable, value, content));
         }
@@ -172,7 +200,7 @@ impl ClusterModel {
         let nth = self.rng.below(n);
         let Some((&(process, _), &(value, content))) = self.user(node).vars.iter().nth(nth) else { return };
         let wait = 20 + self.rng.below(2_000);
-        let fetched = self.call(node, |caller, now, out| caller.fetch(process, value, now + ms(wait), out));
+        let fetched = self.call(node, |caller, now, out| caller.fetch(process, value, (now, ms(wait)), out));
         if let Ok(request) = fetched {
             self.user(node).fetches.insert(request, content);
         }
@@ -266,13 +294,25 @@ impl ClusterModel {
             CallerOutput::Send { link, frame } => self.send(node, link, frame),
             CallerOutput::CloseLink { link, reason } => self.close(node, link, &reason),
             CallerOutput::Opened { failed } => {
-                self.user(node).is_opening = false;
+                let user = self.user(node);
+                user.is_opening = false;
+                if let Some((begun, was_stale)) = user.calm_opening.take()
+                    && self.calm_from <= begun
+                {
+                    self.seen.stale_links += usize::from(was_stale);
+                    if let Some((process, error)) = failed.first() {
+                        self.wrong(format!("the session does not open at process {process}: {}", error.message));
+                    }
+                }
                 self.seen.opened += usize::from(failed.is_empty());
                 self.seen.open_failures += failed.len();
             }
             CallerOutput::ProgramChanged { process, program } => {
                 let state = self.user(node).caller.program(process, program).cloned();
-                self.seen.refused += usize::from(matches!(state, Some(ProgramState::Refused { .. })));
+                if let Some(ProgramState::Refused { error }) = state {
+                    self.seen.refused += 1;
+                    self.seen.slow_loads += usize::from(error.message.contains("did not load within"));
+                }
             }
             CallerOutput::RequestDone { request, outcome } if self.increment_answered(node, request, &outcome) => {}
             CallerOutput::RequestDone { request, outcome } => {
@@ -295,7 +335,7 @@ impl ClusterModel {
                     self.seen.requests += 1;
                 }
             }
-            CallerOutput::Arrived { step, arrival } => self.step_arrival(node, step, arrival),
+            CallerOutput::Arrived { step, arrival, held } => self.step_arrival(node, step, arrival, held),
             CallerOutput::StepDone { step, outcome } => self.step_done(node, step, outcome),
             CallerOutput::PeerLost { .. } => self.seen.lost_peers += 1,
         }
@@ -309,13 +349,13 @@ impl ClusterModel {
         }
     }
 
-    fn step_arrival(&mut self, node: usize, step: StepNumber, arrival: CallerArrival) {
+    fn step_arrival(&mut self, node: usize, step: StepNumber, arrival: CallerArrival, held: Option<HeldBytes>) {
         let session = self.user(node).caller.session();
         let Some(state) = self.user(node).steps.get_mut(&step) else {
             return self.wrong(format!("{arrival:?} arrives for a step that is done"));
         };
         let is_new = match &arrival {
-            CallerArrival::Output { index, tensor } => state.outputs.insert((stamp_of(tensor), *index)),
+            CallerArrival::Output { index, tensor, .. } => state.outputs.insert((stamp_of(tensor), *index)),
             CallerArrival::Ended { process } => state.ended.insert(*process),
             _ => true,
         };
@@ -325,6 +365,7 @@ impl ClusterModel {
         let runs = &mut self.nodes[node].runs;
         let run = runs.iter_mut().find(|(_, run)| run.session == session && run.step == step && run.key.is_none());
         let Some((&number, run)) = run else { return };
+        run.waiting.extend(held);
         match arrival {
             CallerArrival::Message(message) => match receive(run, &message) {
                 true => self.schedule(node, number),
@@ -377,10 +418,11 @@ impl ClusterModel {
                 self.seen.failed += 1;
                 self.seen.positions += usize::from(fault.position.is_some());
                 self.seen.deadlines += usize::from(fault.error.message.contains("the deadline of the call"));
-                self.seen.stuck += usize::from(fault.error.message.contains("made no progress"));
-                self.seen.lost_steps += usize::from(fault.error.message.contains("lost `node"));
+                self.seen.stuck += usize::from(fault.error.message.contains("made progress for"));
+                let lost = ["is dead", "is unreachable", "has left"];
+                self.seen.lost_steps += usize::from(lost.iter().any(|lost| fault.error.message.contains(lost)));
                 self.seen.exhausted += usize::from(fault.error.message.contains("exceed the"));
-                self.seen.overflows += usize::from(fault.error.message.contains("than the peer can keep"));
+                self.seen.overflows += usize::from(fault.error.message.contains("have arrived for steps"));
                 let runs = &mut self.nodes[node].runs;
                 runs.retain(|_, run| run.step != step || run.session != session || run.key.is_some());
                 if fault.error.message.contains("expects") || fault.error.kind == WireErrorKind::Internal {

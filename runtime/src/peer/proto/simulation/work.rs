@@ -3,6 +3,7 @@
 
 use super::cluster::{ClusterEvent, ClusterModel, ms};
 use super::mix;
+use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::frame::WireErrorKind;
 use crate::peer::proto::frame::{CallerFrame, Digest, OWNER, PartMessage, PeerFrame, PrintStream, WireFrame};
 use crate::peer::proto::frame::{ProcessNumber, SessionId, StepFault, StepMessage, StepNumber, WireError};
@@ -25,6 +26,8 @@ pub(super) struct PartRun {
     missing_inputs: BTreeSet<u32>,
     assigns: Vec<u32>,
     outputs: u32,
+    /// What has arrived and was not taken.
+    pub(super) waiting: Vec<HeldBytes>,
     /// The position of the operation that fails.
     fails_at: Option<Vec<u64>>,
     /// Whether an operation never ends by itself.
@@ -96,6 +99,7 @@ impl PartRun {
             missing_inputs: BTreeSet::new(),
             assigns: Vec::new(),
             outputs,
+            waiting: Vec::new(),
             fails_at,
             hangs,
             done: 0,
@@ -171,7 +175,7 @@ impl ClusterModel {
             }
             HostOutput::DropSession { session } => self.nodes[node].values.retain(|key, _| key.0 != session),
             HostOutput::Begin(begin) => self.begin_run(node, *begin),
-            HostOutput::Deliver { key, arrival } => {
+            HostOutput::Deliver { key, arrival, held } => {
                 let state = &mut self.nodes[node];
                 let run = state.runs.iter_mut().find(|(_, run)| run.key == Some(key));
                 let Some((&number, run)) = run.filter(|(_, run)| !run.is_stopped) else {
@@ -181,6 +185,7 @@ impl ClusterModel {
                     HostArrival::Input { index, .. } => run.missing_inputs.remove(index),
                     HostArrival::Message(message) => receive(run, message),
                 };
+                run.waiting.push(held);
                 if !is_new {
                     return self.wrong(format!("node{node} delivers twice, or wrongly: {arrival:?}"));
                 }
@@ -255,6 +260,7 @@ impl ClusterModel {
         let ends_well = self.rng.below(3) == 0;
         let Some(run) = self.nodes[node].runs.get_mut(&number) else { return };
         run.is_scheduled = false;
+        run.waiting.clear();
         if run.is_stopped && ends_well {
             // It had ended already when it was told to stop.
             return self.end_run(node, number, Ok(()));
@@ -337,7 +343,7 @@ impl ClusterModel {
         let now: Time = self.now;
         for (key, step, done, is_busy) in progress {
             match (key, &mut self.nodes[node].user) {
-                (Some(key), _) => self.inform_host(node, HostInput::Progressed { key, done, is_busy }),
+                (Some(key), _) => self.inform_host(node, HostInput::Progressed { key, done, is_busy, last: None }),
                 (None, Some(user)) => user.caller.progressed(now, step, done, is_busy),
                 (None, None) => {}
             }

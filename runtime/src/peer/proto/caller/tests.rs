@@ -1,0 +1,347 @@
+//! Times of a session at its owner: when a peer is lost, and what is said of it.
+
+use super::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, ProgramState, StepPlan};
+use crate::peer::proto::frame::{CallerFrame, Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, SessionId};
+use crate::peer::proto::frame::{PartMessage, SessionLimits, StepFault, StepMessage, StepNumber, StepProgress};
+use crate::peer::proto::frame::{WireError, WireErrorKind, WireFrame};
+use crate::peer::proto::{LinkNumber, Time};
+use anabranch_dsl::HostTensor;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+const PEER: ProcessNumber = ProcessNumber(1);
+const LINK: LinkNumber = LinkNumber(1);
+const PROGRAM: ProgramNumber = ProgramNumber(0);
+const NODE: u32 = 7;
+
+const LIMITS: SessionLimits = SessionLimits {
+    programs: 9,
+    program_bytes: 1 << 30,
+    value_bytes: 1 << 30,
+    body_bytes: 1 << 30,
+    steps: 9,
+    load_ms: 60_000,
+};
+
+/// A session with one peer, which a test plays.
+struct PlayedPeers {
+    caller: Caller,
+    now: Time,
+    out: Vec<CallerOutput>,
+}
+
+fn at(seconds: u64) -> Time {
+    Duration::from_secs(seconds)
+}
+
+impl PlayedPeers {
+    /// Connects to the peer and opens the session at it.
+    fn open() -> PlayedPeers {
+        let mut played = PlayedPeers::with_peers(1);
+        played.caller.open(played.now, &mut played.out);
+        played.frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
+        assert!(played.caller.is_ready(&[PEER]));
+        played
+    }
+
+    /// Connects to two peers and opens the session at them.
+    fn open_with_two() -> PlayedPeers {
+        let mut played = PlayedPeers::with_peers(2);
+        played.caller.open(played.now, &mut played.out);
+        played.frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
+        played.other_frame(CallerFrame::Opened { attempt: 1, limits: LIMITS });
+        assert!(played.caller.is_ready(&[PEER, ProcessNumber(2)]));
+        played
+    }
+
+    /// Connects to peers.
+    fn with_peers(n: u8) -> PlayedPeers {
+        let options = CallerOptions {
+            session: SessionId(1),
+            failure_timeout: TIMEOUT,
+            busy_timeout: Duration::from_secs(1_000),
+            buffered_bytes: 10_000,
+        };
+        let addr = SocketAddr::from(([10, 0, 0, 1], 7700));
+        let peer = |i: u8| KnownPeer { name: format!("/peer:{}", i - 1), node: PeerKey([i; 32]), addr };
+        let caller = Caller::new(PeerKey([9; 32]), options, (1..=n).map(peer).collect());
+        let mut played = PlayedPeers { caller, now: Time::ZERO, out: Vec::new() };
+        for i in 1..=n {
+            let hello = Hello { name: "a".to_owned(), incarnation: 1, devices: Vec::new() };
+            played.input(CallerInput::Linked { link: LinkNumber(i.into()), node: PeerKey([i; 32]), hello });
+        }
+        played
+    }
+
+    fn input(&mut self, input: CallerInput) {
+        self.caller.handle(self.now, input, &mut self.out);
+    }
+
+    fn frame(&mut self, frame: CallerFrame) {
+        self.frame_on(LINK, frame);
+    }
+
+    /// Receives a frame of the second peer.
+    fn other_frame(&mut self, frame: CallerFrame) {
+        self.frame_on(LinkNumber(2), frame);
+    }
+
+    fn frame_on(&mut self, link: LinkNumber, frame: CallerFrame) {
+        self.input(CallerInput::Frame { link, frame: WireFrame::ToCaller { session: SessionId(1), frame } });
+    }
+
+    fn heartbeat(&mut self, steps: Vec<StepProgress>, received: u64) {
+        self.frame(CallerFrame::Heartbeat { steps, received });
+    }
+
+    /// Lets time pass to its next deadline, at most to `until`.
+    fn pass_to(&mut self, until: Time) {
+        while let Some(next) = self.caller.next_deadline().filter(|next| *next <= until) {
+            assert!(next > self.now, "a deadline stays");
+            self.now = next;
+            self.input(CallerInput::Tick);
+        }
+        self.now = until;
+    }
+
+    fn is_lost(&self) -> bool {
+        self.caller.link(PEER).is_none()
+    }
+
+    fn begin(&mut self) -> StepNumber {
+        let state = self.caller.register(PEER, PROGRAM, &vec![0; 9].into(), Digest([0; 32]), self.now, &mut self.out);
+        assert!(matches!(state, Ok(ProgramState::Loading { .. })), "{state:?}");
+        self.frame(CallerFrame::Registered { program: PROGRAM, cut: Digest([0; 32]) });
+        let plan = StepPlan {
+            name: "train".to_owned(),
+            participants: vec![PEER],
+            run_last: vec![(PEER, NODE)],
+            ..StepPlan::default()
+        };
+        let step = self.caller.begin(self.now, plan, &mut self.out).expect("the peer is ready");
+        self.caller.end_local(self.now, step, Ok(()), &mut self.out);
+        step
+    }
+
+    /// Returns the error of the step or the request that has failed, once.
+    fn error(&mut self) -> Option<WireError> {
+        let errors = self.out.drain(..).filter_map(|output| match output {
+            CallerOutput::StepDone { outcome: Err(fault), .. } => Some(fault.error),
+            CallerOutput::RequestDone { outcome: Err(error), .. } => Some(error),
+            _ => None,
+        });
+        let errors: Vec<WireError> = errors.collect();
+        assert!(errors.len() <= 1, "one error is enough: {errors:?}");
+        errors.into_iter().next()
+    }
+}
+
+fn progress(step: StepNumber, done: u64, is_busy: bool, last: Option<u32>) -> StepProgress {
+    StepProgress { step, done, is_busy, last }
+}
+
+/// Asserts that an error names the peer, says what is wrong with it, which operation is concerned,
+/// and what waited.
+#[track_caller]
+fn assert_says(error: &WireError, predicate: &str, operation: (Option<u32>, &str), waited: &str) {
+    assert_eq!(error.kind, WireErrorKind::Unavailable, "{error:?}");
+    let subject = "`/peer:0` (01010101, 10.0.0.1:7700) ";
+    assert!(error.message.starts_with(subject) && error.message[subject.len()..].starts_with(predicate), "{error:?}");
+    assert!(error.labels.iter().any(|(node, text)| *node == operation.0 && text.contains(operation.1)), "{error:?}");
+    assert!(error.labels.iter().any(|(_, text)| text.contains(waited)), "{error:?}");
+}
+
+#[test]
+fn opening_again_does_not_keep_a_silent_peer() {
+    let mut played = PlayedPeers::open();
+    for second in 1..=12 {
+        played.pass_to(at(second));
+        played.caller.open(played.now, &mut played.out);
+        assert_eq!(played.is_lost(), second >= 10, "after {second} s");
+    }
+}
+
+#[test]
+fn a_peer_is_silent_only_if_no_part_of_a_body_arrives_either() {
+    let mut played = PlayedPeers::open();
+    for second in 1..=60 {
+        played.pass_to(at(second));
+        // A body at 64 kbit/s, behind which all frames of the peer wait.
+        played.input(CallerInput::Received { link: LINK, bytes: second * 8_000 });
+    }
+    assert!(!played.is_lost(), "a body arrives");
+    played.begin();
+    for second in 61..=69 {
+        played.pass_to(at(second));
+        played.input(CallerInput::Received { link: LINK, bytes: 60 * 8_000 });
+    }
+    // The answer to the registration was heard at 60 s.
+    assert!(!played.is_lost());
+    played.pass_to(at(70));
+    assert!(played.is_lost(), "nothing arrives");
+    let error = played.error().expect("the step fails");
+    assert_says(
+        &error,
+        "is stuck: it is connected, but sent nothing for 10.0 s",
+        (Some(NODE), "waited for"),
+        "`train`",
+    );
+}
+
+#[test]
+fn a_request_waits_while_its_transfer_goes_on_in_either_direction() {
+    for is_store in [false, true] {
+        let mut played = PlayedPeers::open();
+        let (tensor, time) = (HostTensor::new(vec![1 << 20], vec![0u8; 1 << 20]), (played.now, 2 * TIMEOUT));
+        let (stored, value) = played.caller.store(PEER, tensor, time, &mut played.out).expect("the peer is there");
+        if !is_store {
+            played.frame(CallerFrame::Stored { request: stored });
+            played.caller.fetch(PEER, value, time, &mut played.out).expect("the value exists");
+        }
+        played.out.clear();
+        for second in 1..=100 {
+            played.pass_to(at(second));
+            match is_store {
+                // The peer says what it has received.
+                true => played.heartbeat(Vec::new(), second * 8_000),
+                false => played.input(CallerInput::Received { link: LINK, bytes: second * 8_000 }),
+            }
+        }
+        assert_eq!(played.error(), None);
+        // The transfer stands still, and the peer answers all the same.
+        for second in 101..=119 {
+            played.pass_to(at(second));
+            played.heartbeat(Vec::new(), if is_store { 800_000 } else { 0 });
+            assert_eq!(played.error(), None, "after {second} s");
+        }
+        played.pass_to(at(120));
+        let error = played.error().expect("the request fails");
+        let waited = if is_store { "was being sent to it" } else { "was being fetched from it" };
+        assert_says(&error, "is stuck: it is connected, but did not answer for 20.0 s", (None, waited), waited);
+        assert!(!played.is_lost());
+    }
+}
+
+#[test]
+fn dead_and_unreachable_peers_are_told_apart() {
+    let losses = [
+        (LinkLoss::Refused, "is dead: its process does not listen any more"),
+        (LinkLoss::Closed("it shuts down".to_owned()), "is dead: its process closed the connection: it shuts down"),
+        (LinkLoss::TimedOut, "is unreachable: it was last heard of 2.0 s ago, and no packet comes from it"),
+    ];
+    for (loss, predicate) in losses {
+        let mut played = PlayedPeers::open();
+        let step = played.begin();
+        played.pass_to(at(3));
+        played.heartbeat(vec![progress(step, 5, true, Some(3))], 0);
+        played.pass_to(at(5));
+        played.input(CallerInput::LinkLost { link: LINK, loss });
+        let error = played.error().expect("the step fails");
+        assert_says(&error, predicate, (Some(3), "the last operation known to run at `/peer:0`"), "begun 5.0 s ago");
+        let later = played.caller.store(PEER, HostTensor::scalar(1u8), (played.now, TIMEOUT), &mut played.out);
+        let later = later.expect_err("the peer is lost");
+        assert!(later.message.contains(predicate), "{later:?}");
+    }
+}
+
+#[test]
+fn a_stuck_peer_and_a_slow_peer_are_told_apart() {
+    let mut played = PlayedPeers::open();
+    let step = played.begin();
+    for second in 1..=20 {
+        played.pass_to(at(second));
+        played.heartbeat(vec![progress(step, 1 + second, true, Some(3))], 0);
+    }
+    // It is slow: whoever stops the step can say so.
+    let slow = played.caller.why_slow(played.now, step);
+    assert!(slow[0].1.contains("`/peer:0` (01010101, 10.0.0.1:7700) is slow"), "{slow:?}");
+    assert_eq!(slow[1], (Some(3), "the last operation known to run at `/peer:0`".to_owned()));
+    assert_eq!(played.error(), None);
+    // Now it waits for something that never comes.
+    for second in 21..=40 {
+        played.pass_to(at(second));
+        played.heartbeat(vec![progress(step, 21, false, Some(4))], 0);
+        assert_eq!(played.error(), None, "after {second} s");
+    }
+    played.pass_to(at(41));
+    played.frame(CallerFrame::Failed { step, failure: StepFault::new(WireErrorKind::Cancelled, "aborted") });
+    let error = played.error().expect("the step fails");
+    let predicate = "is stuck: it answers, but no process of the step made progress for 20.0 s";
+    assert_says(&error, predicate, (Some(4), "the last operation"), "waited for the end of its part");
+    assert!(!played.is_lost(), "other steps may go on");
+}
+
+#[test]
+fn a_program_has_time_to_arrive_and_then_to_load() {
+    let mut played = PlayedPeers::open();
+    let bytes = vec![0; 1 << 20].into();
+    let _ = played.caller.register(PEER, PROGRAM, &bytes, Digest([0; 32]), played.now, &mut played.out);
+    for second in 1..=200 {
+        played.pass_to(at(second));
+        played.heartbeat(Vec::new(), 8_000 * second.min(100));
+        let state = played.caller.program(PEER, PROGRAM);
+        // The limit of the peer, 60 s, and twice the failure timeout after the last bytes.
+        let is_loading = matches!(state, Some(ProgramState::Loading { .. }));
+        assert_eq!(is_loading, second < 180, "after {second} s: {state:?}");
+    }
+    let Some(ProgramState::Refused { error }) = played.caller.program(PEER, PROGRAM) else { panic!("it is refused") };
+    assert!(error.message.contains("`/peer:0`") && error.message.contains("did not load"), "{error:?}");
+}
+
+fn message(step: StepNumber, n_bytes: usize) -> CallerFrame {
+    let tensor = HostTensor::new(vec![n_bytes], vec![0u8; n_bytes]);
+    let message = PartMessage::Value { edge: 0, tag: Vec::new(), tensor };
+    CallerFrame::Message(StepMessage { step, from: PEER, from_part: 1, to_part: 0, message })
+}
+
+#[test]
+fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
+    let mut played = PlayedPeers::open();
+    let step = played.begin();
+    // What a step has taken does not count any more.
+    for _ in 0..100 {
+        played.frame(message(step, 8_000));
+        assert_eq!(played.error(), None);
+    }
+    played.frame(message(step, 8_000));
+    let waiting = std::mem::take(&mut played.out);
+    assert!(matches!(waiting[..], [CallerOutput::Arrived { .. }]), "{waiting:?}");
+    played.frame(message(step, 8_000));
+    played.frame(CallerFrame::Failed { step, failure: StepFault::new(WireErrorKind::Cancelled, "aborted") });
+    let error = played.error().expect("the step fails");
+    assert_eq!(error.kind, WireErrorKind::ResourceExhausted);
+    assert_eq!(error.message, "more than 10000 bytes have arrived for steps that have not taken them");
+    drop(waiting);
+    assert!(!played.is_lost());
+    let plan = StepPlan { participants: vec![PEER], ..StepPlan::default() };
+    let step = played.caller.begin(played.now, plan, &mut played.out).expect("the session goes on");
+    played.frame(message(step, 8_000));
+    assert_eq!(played.error(), None);
+}
+
+#[test]
+fn a_peer_cannot_keep_an_owner_opening_by_reports_of_lost_links() {
+    let other = ProcessNumber(2);
+    let mut played = PlayedPeers::open_with_two();
+    played.caller.open(played.now, &mut played.out);
+    played.out.clear();
+    // The peer opens the session and loses the link to the other, which never answers, again and
+    // again.
+    let mut attempt = 2;
+    for second in 1..=40 {
+        played.pass_to(at(second));
+        played.other_frame(CallerFrame::Heartbeat { steps: Vec::new(), received: 0 });
+        played.frame(CallerFrame::Opened { attempt, limits: LIMITS });
+        played.frame(CallerFrame::Unlinked { process: other });
+        let opens = played.out.iter().filter(|output| matches!(output, CallerOutput::Send { .. })).count();
+        // To both, as long as the other is there.
+        attempt += opens as u64 / 2;
+        let opened = played.out.drain(..).any(|output| matches!(output, CallerOutput::Opened { .. }));
+        assert_eq!(opened, second == 20, "after {second} s");
+        if opened {
+            return assert!(attempt > 10, "the session was opened again");
+        }
+    }
+    panic!("the session is being opened forever");
+}

@@ -1,0 +1,172 @@
+//! Limits of a session at a peer.
+
+use super::{Host, HostInput, HostLimits, HostOutput};
+use crate::peer::proto::frame::WireFrame;
+use crate::peer::proto::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry};
+use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, SessionId, Start, StepNumber, WireErrorKind};
+use crate::peer::proto::{LinkNumber, Time};
+use anabranch_dsl::HostTensor;
+use std::time::Duration;
+
+const OWNER_LINK: LinkNumber = LinkNumber(1);
+
+fn key(n: u8) -> PeerKey {
+    PeerKey([n; 32])
+}
+
+/// A peer at which a session is open.
+struct PlayedOwner {
+    host: Host,
+    now: Time,
+    out: Vec<HostOutput>,
+}
+
+impl PlayedOwner {
+    fn open(limits: HostLimits) -> PlayedOwner {
+        let hello = || Hello { name: "a".to_owned(), incarnation: 1, devices: Vec::new() };
+        let mut played = PlayedOwner { host: Host::new(key(0), hello(), limits), now: Time::ZERO, out: Vec::new() };
+        played.input(HostInput::Linked { link: OWNER_LINK, node: key(1), is_introduced: false });
+        let frame = WireFrame::Link(LinkFrame::Hello(hello()));
+        played.input(HostInput::Frame { link: OWNER_LINK, frame, body: 0 });
+        let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: n < 2 };
+        played.frame(PeerFrame::Open(Open {
+            attempt: 1,
+            you: ProcessNumber(1),
+            processes: vec![entry(1), entry(0)],
+            failure_timeout_ms: 1_000,
+            first_step: StepNumber(1),
+        }));
+        played
+    }
+
+    fn input(&mut self, input: HostInput) {
+        self.host.handle(self.now, input, &mut self.out);
+    }
+
+    fn frame(&mut self, frame: PeerFrame) {
+        let frame = WireFrame::ToPeer { session: SessionId(1), frame };
+        self.input(HostInput::Frame { link: OWNER_LINK, frame, body: 0 });
+    }
+
+    fn pass_to(&mut self, until: Time) {
+        while let Some(next) = self.host.next_deadline().filter(|next| *next <= until) {
+            self.now = next;
+            self.input(HostInput::Tick);
+        }
+        self.now = until;
+    }
+
+    fn register(&mut self) {
+        let program = ProgramNumber(0);
+        self.frame(PeerFrame::Register { program, digest: Digest([0; 32]), len: 2 });
+        self.frame(PeerFrame::Upload { program, bytes: vec![1, 2].into() });
+    }
+
+    /// Returns the program that the host has begun to load.
+    fn loading(&mut self) -> super::ProgramKey {
+        let key = self.out.iter().find_map(|output| match output {
+            HostOutput::Load { key, .. } => Some(*key),
+            _ => None,
+        });
+        key.expect("a program is loaded")
+    }
+
+    /// Returns the error with which a program was refused.
+    fn refused(&self) -> Option<&super::WireError> {
+        self.out.iter().find_map(|output| match output {
+            HostOutput::Send {
+                frame: WireFrame::ToCaller { frame: CallerFrame::Refused { error, .. }, .. }, ..
+            } => Some(error),
+            _ => None,
+        })
+    }
+}
+
+#[test]
+fn a_program_that_loads_for_too_long_is_refused_and_its_loading_ends() {
+    let limits = HostLimits { load_time: Duration::from_secs(60), work: 1, ..HostLimits::default() };
+    let mut played = PlayedOwner::open(limits);
+    played.register();
+    let key = played.loading();
+    played.pass_to(Duration::from_millis(59_999));
+    assert_eq!(played.refused(), None);
+    played.pass_to(Duration::from_secs(60));
+    let error = played.refused().expect("the program is refused");
+    assert_eq!(error.kind, WireErrorKind::ResourceExhausted);
+    assert_eq!(error.message, "the program did not load within 60.0 s, the limit of the peer");
+    assert!(played.out.iter().any(|output| matches!(output, HostOutput::Unload { key: of } if *of == key)));
+    // What still runs counts against the limits of its owner.
+    assert_eq!((played.host.usage().programs, played.host.usage().program_bytes, played.host.usage().work), (0, 0, 1));
+    played.out.clear();
+    played.register();
+    assert!(played.refused().is_some(), "the limit is one piece of work");
+    played.input(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });
+    played.out.clear();
+    played.register();
+    assert_ne!(played.loading(), key);
+}
+
+#[test]
+fn a_step_for_which_too_much_arrives_fails_and_the_session_goes_on() {
+    let mut played = PlayedOwner::open(HostLimits { buffered_bytes: 10_000, ..HostLimits::default() });
+    played.register();
+    let key = played.loading();
+    played.input(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });
+    let start = |played: &mut PlayedOwner, step: u64| {
+        played.frame(PeerFrame::Start(Start {
+            step: StepNumber(step),
+            program: ProgramNumber(0),
+            participants: vec![OWNER, ProcessNumber(1)],
+            deadline_ms: None,
+            vars: Vec::new(),
+            assigns: Vec::new(),
+            inputs: vec![0, 1, 2],
+        }));
+    };
+    let input = |played: &mut PlayedOwner, step: u64, index: u32| {
+        let tensor = HostTensor::new(vec![8_000], vec![0u8; 8_000]);
+        played.frame(PeerFrame::Input { step: StepNumber(step), index, tensor });
+    };
+    // Returns what was delivered, and the error of the step that has failed.
+    let outcome = |played: &mut PlayedOwner| {
+        let (mut delivered, mut failed) = (Vec::new(), None);
+        for output in played.out.drain(..) {
+            match output {
+                HostOutput::Deliver { held, .. } => delivered.push(held),
+                HostOutput::Send {
+                    frame: WireFrame::ToCaller { frame: CallerFrame::Failed { failure, .. }, .. },
+                    ..
+                } => failed = Some(failure.error),
+                _ => {}
+            }
+        }
+        (delivered, failed)
+    };
+    let message = "more than 10000 bytes have arrived for steps that have not taken them";
+    // What the step takes does not count any more.
+    start(&mut played, 1);
+    for index in 0..3 {
+        input(&mut played, 1, index);
+        let (delivered, failed) = outcome(&mut played);
+        assert_eq!((delivered.len(), failed), (1, None));
+    }
+    // What it leaves does.
+    start(&mut played, 2);
+    input(&mut played, 2, 0);
+    let (waiting, failed) = outcome(&mut played);
+    assert_eq!((waiting.len(), failed), (1, None));
+    assert!(played.host.usage().buffered_bytes > 8_000);
+    input(&mut played, 2, 1);
+    let (delivered, failed) = outcome(&mut played);
+    assert_eq!((delivered.len(), failed.expect("the step fails").message), (0, message.to_owned()));
+    // So does what arrives before its step.
+    drop(waiting);
+    input(&mut played, 3, 0);
+    input(&mut played, 3, 1);
+    start(&mut played, 3);
+    assert_eq!(outcome(&mut played).1.expect("the step fails").message, message);
+    start(&mut played, 4);
+    input(&mut played, 4, 0);
+    assert_eq!(outcome(&mut played).0.len(), 1);
+    assert_eq!(played.host.usage().buffered_bytes, 0);
+}

@@ -1,0 +1,8 @@
+//! Reads addresses of peers.
+#![no_main]
+
+use anabranch_runtime::testing::FuzzTarget;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    (FuzzTarget::ADDRESS.run)(data);
+});

@@ -1,0 +1,8 @@
+//! Reads keys and join tokens.
+#![no_main]
+
+use anabranch_runtime::testing::FuzzTarget;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    (FuzzTarget::KEY.run)(data);
+});

@@ -1,0 +1,135 @@
+//! Peers in processes of their own, on which graphs run with each node on a randomly chosen device.
+//!
+//! The processes are this test program again: the test [`serves_a_peer`] of it serves until its
+//! standard input ends, which is at the latest when this process ends. They are started once.
+
+use super::engines::Outcome;
+use anabranch::dsl::equality::one_nan_each;
+use anabranch::dsl::{Graph, HostTensor, interp};
+use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, Profile};
+use anabranch::{Diagnostic, Session};
+use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The variable with the keys that a peer allows, separated by commas.
+const ALLOWED: &str = "ANABRANCH_TEST_PEER_ALLOWS";
+
+/// What a peer prints before its address.
+const ADDRESS: &str = "peer at ";
+
+/// Long enough that a busy machine does not lose a peer.
+const FAILURE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Sessions with this process and one peer, and with this process and two.
+struct RealPeers {
+    sessions: [Session; 2],
+    _processes: Vec<Child>,
+}
+
+static PEERS: LazyLock<RealPeers> = LazyLock::new(|| {
+    let keys = [(); 2].map(|()| NodeKey::generate().expect("the system has random numbers"));
+    let allowed: Vec<String> = keys.iter().map(|key| key.id().to_string()).collect();
+    let (processes, addresses): (Vec<Child>, Vec<PeerAddress>) = (0..2).map(|_| start(&allowed.join(","))).unzip();
+    let mut n = 0;
+    let sessions = keys.map(|key| {
+        n += 1;
+        let builder = Session::builder().node_key(key).network(Profile::Loopback).failure_timeout(FAILURE_TIMEOUT);
+        let builder = addresses[..n].iter().cloned().fold(builder, |builder, peer| builder.peer(peer));
+        builder.build().unwrap_or_else(|error| panic!("the peers admit the session: {error}"))
+    });
+    RealPeers { sessions, _processes: processes }
+});
+
+/// Starts a peer. Returns its process and its address.
+fn start(allowed: &str) -> (Child, PeerAddress) {
+    let program = std::env::current_exe().expect("this program has a path");
+    let mut command = Command::new(program);
+    let name = concat!(module_path!(), "::serves_a_peer");
+    // Names of tests do not begin with that of the program.
+    let (_, name) = name.split_once("::").expect("a test is in a module");
+    command.args(["--exact", name, "--ignored", "--nocapture"]).env(ALLOWED, allowed);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = command.spawn().expect("this program can be started");
+    let out = process.stdout.take().expect("it was asked for");
+    let mut lines = BufReader::new(out).lines().map(|line| line.expect("the peer prints text"));
+    // The line begins with what the test program prints.
+    let address = lines.find_map(|line| Some(line.split_once(ADDRESS)?.1.to_owned()));
+    let address = address.expect("the peer prints its address").parse().expect("it is an address");
+    (process, address)
+}
+
+#[test]
+#[ignore = "not a test: the peers of other tests are processes that run it"]
+fn serves_a_peer() -> Result<(), Diagnostic> {
+    let Ok(allowed) = std::env::var(ALLOWED) else { return Ok(()) };
+    let listen = "127.0.0.1:0".parse().expect("this is an address");
+    let options = PeerOptions::new(NodeKey::generate()?).listen(listen).profile(Profile::Loopback).threads(1);
+    let options = options.failure_timeout(FAILURE_TIMEOUT);
+    let options = allowed.split(',').try_fold(options, |options, key| Ok::<_, Diagnostic>(options.allow(key.parse()?)));
+    let peer = Peer::serve(options?)?;
+    println!("{ADDRESS}{}", peer.address());
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    Ok(())
+}
+
+/// A graph whose nodes are at random on this process and on one or two peers, or in both ways with
+/// `ANABRANCH_SLOW`.
+pub struct AtRealPeers {
+    programs: Vec<(RandomPlacement, Result<RandomlyPlacedProgram, Diagnostic>)>,
+}
+
+/// The number of graphs that have run at peers.
+static GRAPHS: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the number of graphs that have run at peers so far.
+pub fn graphs_at_real_peers() -> usize {
+    GRAPHS.load(Ordering::Relaxed)
+}
+
+impl AtRealPeers {
+    /// Places a graph if it is among those that run at peers: one of `every`, or all with
+    /// `ANABRANCH_SLOW`. The seed decides, and how it is placed.
+    pub fn new(graph: &Graph, seed: u64, every: u64) -> AtRealPeers {
+        let all = std::env::var_os("ANABRANCH_SLOW").is_some();
+        let mut programs = Vec::new();
+        for (i, session) in (0..).zip(0..2) {
+            if !all && !(seed / 2).is_multiple_of(every) || !all && seed % 2 != i {
+                continue;
+            }
+            let how = RandomPlacement {
+                seed,
+                parallel_iterations: [1, 2, 32][(seed >> 24) as usize % 3],
+                lower_everything: (seed >> 32).is_multiple_of(2),
+                interpreted: true,
+                ..RandomPlacement::default()
+            };
+            programs.push((how, PEERS.sessions[session].place_at_random(graph, how)));
+        }
+        GRAPHS.fetch_add(usize::from(!programs.is_empty()), Ordering::Relaxed);
+        AtRealPeers { programs }
+    }
+
+    /// Runs the graph, and compares values and variables with those of the interpreter.
+    pub fn run(&self, graph: &Graph, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
+        if self.programs.is_empty() {
+            return Vec::new();
+        }
+        let mut expected_vars = vars.to_vec();
+        let expected = interp::run(graph, inputs, &mut expected_vars, interp::InterpOptions::default());
+        let outcomes = self.programs.iter().map(|(how, program)| {
+            let mut after = vars.to_vec();
+            let outcome = program.as_ref().map_err(Clone::clone).and_then(|p| p.run(inputs, &mut after));
+            if let (Ok(got), Ok(expected)) = (&outcome, &expected) {
+                assert_eq!(one_nan_each(got), one_nan_each(expected), "real peers, {how:?}\n{graph}");
+                let after = one_nan_each(&after);
+                assert_eq!(after, one_nan_each(&expected_vars), "real peers, {how:?}: variables\n{graph}");
+            }
+            ("real peers", outcome)
+        });
+        outcomes.collect()
+    }
+}
