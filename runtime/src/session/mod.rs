@@ -535,8 +535,8 @@ impl Session {
         self.devices.remote.as_ref().map_or(Ok(Vec::new()), crate::peer::RemoteDevices::test_links)
     }
 
-    /// Compiles a graph for the devices of this session, also those of its peers, with each node on a
-    /// random one. What `how` says of devices and processes has no effect.
+    /// Compiles a graph for the devices of this session, also those of its peers, with each node on
+    /// a random one. What `how` says of devices and processes has no effect.
     ///
     /// # Errors
     /// Fails if the session has no peers, or if one of them does not load its part.
