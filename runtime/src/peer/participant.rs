@@ -62,7 +62,7 @@ pub(super) enum Advanced {
     /// It waits for an arrival.
     Parked,
     /// It needs a thread.
-    Working(Participation),
+    Working(Box<Participation>),
 }
 
 /// Converts a failure for another process.
@@ -233,7 +233,7 @@ impl Participation {
                 *lock(&running.parked) = Some(Participation { run, program, key, routes });
                 Advanced::Parked
             }
-            Progressed::Working(run) => Advanced::Working(Participation { run, program, key, routes }),
+            Progressed::Working(run) => Advanced::Working(Box::new(Participation { run, program, key, routes })),
         }
     }
 

@@ -238,7 +238,7 @@ impl Server {
     ) {
         let panicked = |_| Err(participant::fault(&panicked("ran").into()));
         let participation = match participation.is_quick() {
-            false => participation,
+            false => Box::new(participation),
             true => match catch_unwind(AssertUnwindSafe(|| participation.advance(self, step))) {
                 Ok(Advanced::Parked) => return,
                 Ok(Advanced::Ended(outcome)) => return inputs.push_back(HostInput::StepEnded { key, outcome }),

@@ -294,6 +294,13 @@ mod tests {
     }
 
     #[test]
+    fn executors_reject_or_take_arbitrary_messages() {
+        let inputs = schedules();
+        let admitted = inputs.iter().filter(|input| fuzz_gate(input)).count();
+        assert!(admitted > 20 && admitted < inputs.len(), "{admitted} schedules with admitted lies");
+    }
+
+    #[test]
     fn values_for_iterations_that_never_begin_are_dropped_with_the_iterations_around_them() {
         let (mut cases, mut early) = (0, 0);
         for cut in partitions() {
