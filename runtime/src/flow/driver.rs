@@ -204,8 +204,8 @@ impl Driver {
         self.names[part.index()].map_or_else(|| "a device".to_owned(), |name| name.to_string())
     }
 
-    /// Begins a step, which changes no outside state. `stop` cancels the step, and is set at the end
-    /// of a step that fails. `is_timed` says whether the step records a timeline.
+    /// Begins a step, which changes no outside state. `stop` cancels the step, and is set at the
+    /// end of a step that fails. `is_timed` says whether the step records a timeline.
     ///
     /// `begin` begins the step in the other processes, if there are any.
     pub(crate) fn begin(

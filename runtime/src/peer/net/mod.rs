@@ -1,7 +1,7 @@
 //! Links between nodes: QUIC connections that carry frames in order, and bodies beside them.
 //!
-//! A [`Net`] owns a UDP socket and one thread, `anabranch-net`, on which everything of it runs. It
-//! knows bytes. It must never know what they mean: frames of a protocol, tensors, sessions or
+//! A [`Net`] owns a UDP socket and one thread, `anabranch-net`, on which everything of it runs; a
+//! thread that waits for the net may lend a hand. It knows bytes. It must never know what they mean: frames of a protocol, tensors, sessions or
 //! graphs. A [`Link`] is one connection to another node, which its key names.
 //!
 //! | file | subject |
@@ -9,6 +9,7 @@
 //! | `key.rs`, `token.rs`, `tls.rs` | who a node is, how it is invited, how TLS checks both |
 //! | `profile.rs`, `socket.rs` | the settings of QUIC and of the socket |
 //! | `endpoint.rs`, `admission.rs`, `connect_error.rs` | from an address to a link, or to an error |
+//! | `driving.rs` | the threads that drive a net |
 //! | `link.rs`, `wire.rs` | frames |
 //! | `bulk/` | bodies |
 //! | `link_test.rs` | how fast a link is |
@@ -132,8 +133,8 @@ pub(crate) trait NetEvents: Send + Sync {
     /// A frame has arrived.
     fn frame(&self, link: &Link, head: &[u8]) -> Result<(), String>;
 
-    /// The first bytes of a body of `len` bytes have arrived. No memory was taken for it yet. Returns
-    /// the bytes of one of its elements, for which the memory is aligned.
+    /// The first bytes of a body of `len` bytes have arrived. No memory was taken for it yet.
+    /// Returns the bytes of one of its elements, for which the memory is aligned.
     fn bulk_begins(&self, link: &Link, head: &[u8], len: u64) -> Result<usize, String>;
 
     /// A body has arrived.
