@@ -119,7 +119,7 @@ impl SharedRuntime {
         if Handle::try_current().is_ok() || !self.borrow() {
             return None;
         }
-        let driver = Driver(self);
+        let driver = DrivingThread(self);
         let outcome = self.runtime.block_on(async { tokio::time::timeout(at_most, std::future::poll_fn(poll)).await });
         drop(driver);
         Some(outcome.unwrap_or(None))
@@ -143,9 +143,9 @@ impl SharedRuntime {
 }
 
 /// A thread that drives.
-struct Driver<'a>(&'a SharedRuntime);
+struct DrivingThread<'a>(&'a SharedRuntime);
 
-impl Drop for Driver<'_> {
+impl Drop for DrivingThread<'_> {
     fn drop(&mut self) {
         let mut lending = lock(&self.0.lending);
         lending.n_drivers -= 1;
