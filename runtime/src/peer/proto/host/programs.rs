@@ -153,7 +153,12 @@ impl Host {
         if self.work.remove(&WorkKey::Load(key)).is_none() {
             return;
         }
-        // Otherwise its last user gave it up in the meantime.
+        // Programs that loaded too late are not kept: the next registration has the limit again.
+        if outcome.is_ok() {
+            let users = self.library.programs.get(&key).map(|loading| loading.users.clone()).unwrap_or_default();
+            users.iter().for_each(|&(slot, _)| self.check_loads(now, slot, out));
+        }
+        // Otherwise its last user gave it up in the meantime, or all were too late.
         let Some(loaded) = self.library.programs.get_mut(&key) else { return };
         loaded.cut = outcome.as_ref().ok().copied();
         let users: Vec<_> = loaded.users.iter().copied().collect();
@@ -164,10 +169,6 @@ impl Host {
         for (slot, program) in users {
             let session = self.sessions.get_mut(&slot).expect("users are sessions that exist");
             let state = session.programs.get_mut(&program).expect("users have the program");
-            if outcome.is_ok() && state.loads_until.is_some_and(|until| until <= now) {
-                self.refuse_slow(slot, program, out);
-                continue;
-            }
             let frame = match &outcome {
                 Ok(cut) => {
                     state.phase = ProgramPhase::Loaded(key);
