@@ -1,9 +1,9 @@
 //! Links between nodes: QUIC connections that carry frames in order, and bodies beside them.
 //!
 //! A [`Net`] owns a UDP socket and one thread, `anabranch-net`, on which everything of it runs; a
-//! thread that waits for the net may lend a hand. It knows bytes. It must never know what they mean:
-//! frames of a protocol, tensors, sessions or graphs. A [`Link`] is one connection to another node,
-//! which its key names.
+//! thread that waits for the net may lend a hand. It knows bytes. It must never know what they
+//! mean: frames of a protocol, tensors, sessions or graphs. A [`Link`] is one connection to another
+//! node, which its key names.
 //!
 //! | file | subject |
 //! |---|---|
