@@ -27,8 +27,8 @@ pub(crate) use crate::peer::MAX_BODY;
 /// those that wait to be sent.
 pub(crate) const MAX_WAITING: u64 = 2 * MAX_BODY;
 
-/// Maximum rank of a tensor.
-pub(crate) const MAX_RANK: usize = 32;
+/// Maximum rank of a tensor: that of the tensors of a program.
+pub(crate) use anabranch_dsl::ir::wire::MAX_RANK;
 
 /// The payload of a frame that is sent after its head. Its bytes are those of the tensor itself.
 #[derive(Clone, Debug)]
