@@ -97,7 +97,7 @@ impl AtRealPeers {
         let all = std::env::var_os("ANABRANCH_SLOW").is_some();
         let mut programs = Vec::new();
         for (i, session) in (0..).zip(0..2) {
-            if !all && !(seed / 2).is_multiple_of(every) || !all && seed % 2 != i {
+            if !(all || (seed / 2).is_multiple_of(every) && seed % 2 == i) {
                 continue;
             }
             let how = RandomPlacement {

@@ -219,11 +219,6 @@ impl Participation {
         Ok(Participation { run, program, key, routes })
     }
 
-    /// Returns whether [`advance`](Self::advance) takes microseconds.
-    pub(super) fn is_quick(&self) -> bool {
-        self.program.driver.is_quick()
-    }
-
     /// Runs without waiting, for a short time.
     pub(super) fn advance(self, server: &Server, running: &RunningStep) -> Advanced {
         let Participation { run, program, key, routes } = self;

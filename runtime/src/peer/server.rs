@@ -12,8 +12,8 @@
 use super::node::{Node, lock, priority};
 use super::participant::{self, Advanced, Participation, RunningStep};
 use super::program::{ProgramSpec, digest, panicked};
-use super::proto::frame::{Digest, ValueId, WireError, WireErrorKind};
-use super::proto::host::{HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, SharedValue, StepKey};
+use super::proto::frame::{Digest, StepFault, ValueId, WireError, WireErrorKind};
+use super::proto::host::{HostArrival, HostInput, HostOutput, ProgramKey, SessionSlot, SharedValue, StepEnd, StepKey};
 use super::workers::Workers;
 use crate::device::{Device, DeviceBuffer};
 use crate::flow::driver::Driver;
@@ -42,6 +42,18 @@ pub(super) struct LoadedProgram {
     /// For each variable its type, and its device if the device is of this peer.
     pub(super) vars: Vec<(Type, Option<Arc<dyn Device>>)>,
 }
+
+impl LoadedProgram {
+    /// Returns whether a step of this peer never occupies its thread for more than microseconds at
+    /// a time.
+    fn is_quick(&self) -> bool {
+        let mut devices = self.vars.iter().filter_map(|(_, device)| device.as_ref());
+        self.driver.is_quick() && devices.all(|device| device.shares_host_memory())
+    }
+}
+
+/// What runs a step to its end.
+type RestOfStep = Box<dyn FnOnce() -> Result<StepEnd, StepFault> + Send>;
 
 /// A value of a variable. It waits in host memory until a step shows its device.
 #[derive(Clone, Debug)]
@@ -173,12 +185,20 @@ impl Server {
                 let key = begin.key;
                 let step = Arc::new(RunningStep::default());
                 lock(&self.state).steps.insert(key, step.clone());
-                let outcome = match catch_unwind(AssertUnwindSafe(|| Participation::begin(self, *begin, &step))) {
-                    Ok(Ok(participation)) => return self.advance(key, &step, participation, inputs),
-                    Ok(Err(error)) => Err(participant::fault(&error.into())),
-                    Err(_) => Err(participant::fault(&panicked("began").into())),
-                };
-                inputs.push_back(HostInput::StepEnded { key, outcome });
+                let is_quick = self.program(begin.program).is_some_and(|program| program.is_quick());
+                let (this, begun) = (self.clone(), step.clone());
+                let begin =
+                    move || Participation::begin(&this, *begin, &begun).map_err(|e| participant::fault(&e.into()));
+                if !is_quick {
+                    let this = self.clone();
+                    let run = move || begin().and_then(|participation| participation.run(&this));
+                    return self.on_worker(key, Box::new(run), inputs);
+                }
+                let begun = catch_unwind(AssertUnwindSafe(begin));
+                match begun.unwrap_or_else(|_| Err(participant::fault(&panicked("began").into()))) {
+                    Ok(participation) => self.advance(key, &step, participation, inputs),
+                    Err(fault) => inputs.push_back(HostInput::StepEnded { key, outcome: Err(fault) }),
+                }
             }
             HostOutput::Deliver { key, arrival, held } => {
                 let Some(step) = lock(&self.state).steps.get(&key).cloned() else { return };
@@ -228,7 +248,8 @@ impl Server {
         }
     }
 
-    /// Runs a step on this thread as far as that takes microseconds, and otherwise on a worker.
+    /// Runs a step of a quick program on this thread as far as that takes microseconds, and then on
+    /// a worker.
     fn advance(
         self: &Arc<Server>,
         key: StepKey,
@@ -236,25 +257,28 @@ impl Server {
         participation: Participation,
         inputs: &mut VecDeque<HostInput>,
     ) {
-        let panicked = |_| Err(participant::fault(&panicked("ran").into()));
-        let participation = match participation.is_quick() {
-            false => Box::new(participation),
-            true => match catch_unwind(AssertUnwindSafe(|| participation.advance(self, step))) {
-                Ok(Advanced::Parked) => return,
-                Ok(Advanced::Ended(outcome)) => return inputs.push_back(HostInput::StepEnded { key, outcome }),
-                Ok(Advanced::Working(participation)) => participation,
-                Err(panic) => {
-                    return inputs.push_back(HostInput::StepEnded { key, outcome: panicked(panic) });
-                }
-            },
+        let outcome = match catch_unwind(AssertUnwindSafe(|| participation.advance(self, step))) {
+            Ok(Advanced::Parked) => return,
+            Ok(Advanced::Ended(outcome)) => outcome,
+            Ok(Advanced::Working(participation)) => {
+                let this = self.clone();
+                return self.on_worker(key, Box::new(move || participation.run(&this)), inputs);
+            }
+            Err(_) => Err(participant::fault(&panicked("ran").into())),
         };
+        inputs.push_back(HostInput::StepEnded { key, outcome });
+    }
+
+    /// Runs a step to its end on a worker.
+    fn on_worker(self: &Arc<Server>, key: StepKey, run: RestOfStep, inputs: &mut VecDeque<HostInput>) {
         let this = self.clone();
         let job = move || {
-            let outcome = catch_unwind(AssertUnwindSafe(|| participation.run(&this))).unwrap_or_else(panicked);
+            let outcome = catch_unwind(AssertUnwindSafe(run));
+            let outcome = outcome.unwrap_or_else(|_| Err(participant::fault(&panicked("ran").into())));
             this.report(HostInput::StepEnded { key, outcome });
         };
         if let Err(error) = self.workers.run(Box::new(job)) {
-            let fault = super::proto::frame::StepFault { position: None, error: no_thread(&error) };
+            let fault = StepFault { position: None, error: no_thread(&error) };
             inputs.push_back(HostInput::StepEnded { key, outcome: Err(fault) });
         }
     }
