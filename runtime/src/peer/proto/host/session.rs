@@ -339,17 +339,21 @@ impl Host {
         let member = &mut session.members[process];
         let name = named(lost.name.as_deref(), &member.entry);
         let message = format!("lost the link to {name}: {}", prefix(reason, 1_000));
-        if member.link != Some(link) {
-            // There is a newer link, which later steps use.
+        if member.link.is_some_and(|newer| newer != link) {
+            // Later steps use the newer link.
             return self.fail_steps_over(slot, link, &message, out);
         }
-        member.link = None;
+        let was_used = member.link.take().is_some();
         member.reason = Some(prefix(reason, 1_000).to_owned());
-        member.dial = DialState::Waiting { until: now + REDIAL[0], wait: REDIAL[0] };
         let (process, is_opening) = (ProcessNumber(process as u32), session.opening.is_some());
         if !is_opening {
             member.dial = DialState::None;
-            reply(session, CallerFrame::Unlinked { process }, out);
+            if was_used {
+                reply(session, CallerFrame::Unlinked { process }, out);
+            }
+        } else if !matches!(member.dial, DialState::Dialing { .. }) {
+            // Also if it was lost before the other side had introduced itself.
+            member.dial = DialState::Waiting { until: now + REDIAL[0], wait: REDIAL[0] };
         }
         self.fail_steps_over(slot, link, &message, out);
         if is_opening {

@@ -6,6 +6,7 @@ use crate::peer::proto::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, Pee
 use crate::peer::proto::frame::{OWNER, ProcessNumber, ProgramNumber, SessionId, Start, StepNumber, WireErrorKind};
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 const OWNER_LINK: LinkNumber = LinkNumber(1);
@@ -22,12 +23,18 @@ struct PlayedOwner {
 }
 
 impl PlayedOwner {
-    fn open(limits: HostLimits) -> PlayedOwner {
+    /// The owner has introduced itself.
+    fn greeted(limits: HostLimits) -> PlayedOwner {
         let hello = || Hello { name: "a".to_owned(), incarnation: 1, devices: Vec::new() };
         let mut played = PlayedOwner { host: Host::new(key(0), hello(), limits), now: Time::ZERO, out: Vec::new() };
         played.input(HostInput::Linked { link: OWNER_LINK, node: key(1), is_introduced: false });
         let frame = WireFrame::Link(LinkFrame::Hello(hello()));
         played.input(HostInput::Frame { link: OWNER_LINK, frame, body: 0 });
+        played
+    }
+
+    fn open(limits: HostLimits) -> PlayedOwner {
+        let mut played = PlayedOwner::greeted(limits);
         let entry = |n: u8| ProcessEntry { node: key(n), addr: None, is_needed: n < 2 };
         played.frame(PeerFrame::Open(Open {
             attempt: 1,
@@ -104,6 +111,35 @@ fn a_program_that_loads_for_too_long_is_refused_and_its_loading_ends() {
     played.out.clear();
     played.register();
     assert_ne!(played.loading(), key);
+}
+
+#[test]
+fn a_link_that_is_lost_before_its_greeting_is_dialed_again_soon() {
+    let mut played = PlayedOwner::greeted(HostLimits::default());
+    let entry = |n: u8, addr: Option<SocketAddr>| ProcessEntry { node: key(n), addr, is_needed: true };
+    played.frame(PeerFrame::Open(Open {
+        attempt: 1,
+        you: ProcessNumber(1),
+        processes: vec![entry(1, None), entry(0, None), entry(2, Some(SocketAddr::from(([10, 0, 0, 2], 1))))],
+        failure_timeout_ms: 1_000,
+        first_step: StepNumber(1),
+    }));
+    let dialed = |played: &mut PlayedOwner| {
+        let found = played.out.iter().find_map(|output| match output {
+            HostOutput::Dial { session, process, .. } => Some((*session, *process)),
+            _ => None,
+        });
+        played.out.clear();
+        found
+    };
+    let (session, process) = dialed(&mut played).expect("the other peer is dialed");
+    let link = LinkNumber(2);
+    played.input(HostInput::Linked { link, node: key(2), is_introduced: false });
+    played.input(HostInput::Dialed { session, process, outcome: Ok(()) });
+    assert_eq!(dialed(&mut played), None);
+    played.input(HostInput::LinkLost { link, reason: "timed out".to_owned() });
+    played.pass_to(Duration::from_millis(100));
+    assert_eq!(dialed(&mut played), Some((session, process)));
 }
 
 #[test]
