@@ -9,8 +9,8 @@ use anabranch::dsl::{Graph, HostTensor, interp};
 use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, Profile};
 use anabranch::{Diagnostic, Loc, Session};
 use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Lines, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -27,13 +27,21 @@ const FAILURE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Sessions with this process and one peer, and with this process and two.
 struct RealPeers {
     sessions: [Session; 2],
-    _processes: Vec<Child>,
+    _processes: Vec<PeerProcess>,
+}
+
+/// A peer. Its standard output stays open, since a test program that cannot print ends: it prints
+/// that a test has been running for a minute.
+struct PeerProcess {
+    _process: Child,
+    _out: Lines<BufReader<ChildStdout>>,
 }
 
 static PEERS: LazyLock<RealPeers> = LazyLock::new(|| {
     let keys = [(); 2].map(|()| NodeKey::generate().expect("the system has random numbers"));
     let allowed: Vec<String> = keys.iter().map(|key| key.id().to_string()).collect();
-    let (processes, addresses): (Vec<Child>, Vec<PeerAddress>) = (0..2).map(|_| start(&allowed.join(","))).unzip();
+    let (processes, addresses): (Vec<PeerProcess>, Vec<PeerAddress>) =
+        (0..2).map(|_| start(&allowed.join(","))).unzip();
     let mut n = 0;
     let sessions = keys.map(|key| {
         n += 1;
@@ -45,7 +53,7 @@ static PEERS: LazyLock<RealPeers> = LazyLock::new(|| {
 });
 
 /// Starts a peer. Returns its process and its address.
-fn start(allowed: &str) -> (Child, PeerAddress) {
+fn start(allowed: &str) -> (PeerProcess, PeerAddress) {
     let program = std::env::current_exe().expect("this program has a path");
     let mut command = Command::new(program);
     let name = concat!(module_path!(), "::serves_a_peer");
@@ -55,11 +63,14 @@ fn start(allowed: &str) -> (Child, PeerAddress) {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = command.spawn().expect("this program can be started");
     let out = process.stdout.take().expect("it was asked for");
-    let mut lines = BufReader::new(out).lines().map(|line| line.expect("the peer prints text"));
+    let mut lines = BufReader::new(out).lines();
     // The line begins with what the test program prints.
-    let address = lines.find_map(|line| Some(line.split_once(ADDRESS)?.1.to_owned()));
+    let address = lines.find_map(|line| {
+        let line = line.expect("the peer prints text");
+        Some(line.split_once(ADDRESS)?.1.to_owned())
+    });
     let address = address.expect("the peer prints its address").parse().expect("it is an address");
-    (process, address)
+    (PeerProcess { _process: process, _out: lines }, address)
 }
 
 #[test]

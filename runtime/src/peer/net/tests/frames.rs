@@ -17,6 +17,10 @@ fn frames_arrive_in_order_both_ways() {
     }
     assert_eq!((there.node(), back.node()), (server.id, client.id));
     assert_eq!((there.addr(), back.addr()), (server.addr(), client.addr()));
+    // A frame is counted after its event is handled.
+    while there.stats().received_frames < 1000 {
+        std::thread::yield_now();
+    }
     let stats = there.stats();
     assert_eq!((stats.sent_frames, stats.received_frames, stats.queued_bytes), (1000, 1000, 0));
 }
