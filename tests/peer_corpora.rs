@@ -1,7 +1,7 @@
 //! The corpus of operations, at peers in processes of their own. The corpora of control flow run
 //! there as on all other engines.
 
-use crate::support::real_peers::{AtRealPeers, graphs_at_real_peers};
+use crate::support::real_peers::AtRealPeers;
 use anabranch::dsl::corpus::cases;
 use anabranch::dsl::interp;
 
@@ -31,5 +31,4 @@ fn operations_at_real_peers_return_the_interpreters_values() {
         }
     }
     assert!(results > 80 && errors > 2, "{results} results and {errors} errors are too few");
-    assert!(graphs_at_real_peers() >= results);
 }

@@ -125,6 +125,18 @@ fn a_failure_at_a_peer_names_the_line_and_the_device() -> Result<(), Diagnostic>
 }
 
 #[test]
+fn a_failure_at_a_peer_names_the_operation_that_was_written() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(1, &key)?;
+    let session = session_with(key, &peers).build()?;
+    // The extents differ at run time, in a broadcast that is a part of the difference.
+    let f = session.function(|x: Tensor<f32>, y: Tensor<f32>| on("/peer:0/cpu:0", || y - x.with_dynamic(0)))?;
+    let error = f.call(([2.0, 3.0, 4.0], [3.0, 4.0])).unwrap_err();
+    assert!(error.message.starts_with("sub: "), "{error}");
+    Ok(())
+}
+
+#[test]
 fn prints_of_peers_appear_in_order_before_the_call_ends() -> Result<(), Diagnostic> {
     let key = NodeKey::generate()?;
     let peers = peers(1, &key)?;

@@ -12,6 +12,7 @@
 
 use super::net::{Link, LinkReport, NetOptions, NodeKey, Profile};
 use super::node::{Node, key_of, lock};
+use super::origins::Origins;
 use super::participant;
 use super::proto::Time;
 use super::proto::caller::{Caller, CallerArrival, CallerInput, CallerOptions, CallerOutput, KnownPeer, NewValue};
@@ -25,7 +26,7 @@ use super::remote_device::{RemoteHandle, RemoteValue, RemoteValues};
 use super::{PeerAddress, random_number};
 use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::device::DeviceId;
-use crate::flow::remote::{Arrival, Mailbox, ProcessId, StepFailure};
+use crate::flow::remote::{Arrival, Mailbox, ProcessId};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
@@ -115,8 +116,7 @@ const STOP_CHECK: Duration = Duration::from_millis(5);
 /// A step that this process has begun.
 pub(super) struct AwaitedStep {
     pub(super) mailbox: Arc<Mailbox>,
-    /// The location of each node of the graph.
-    pub(super) locs: Arc<Vec<Loc>>,
+    pub(super) origins: Arc<Origins>,
     pub(super) done: Option<Result<Vec<NewValue>, StepFault>>,
 }
 
@@ -150,12 +150,6 @@ impl fmt::Debug for PeerCluster {
 /// Converts an error of a peer that is not about a graph.
 pub(super) fn from_wire(error: WireError) -> Diagnostic {
     error.into_diagnostic(|_| Loc::UNKNOWN)
-}
-
-/// Converts a failure of a peer, with the locations of the nodes of the graph.
-pub(super) fn failure(fault: StepFault, locs: &[Loc]) -> StepFailure {
-    let loc = |node: u32| locs.get(node as usize).copied().unwrap_or(Loc::UNKNOWN);
-    StepFailure { position: fault.position.map(Vec::into_boxed_slice), error: fault.error.into_diagnostic(loc) }
 }
 
 /// Returns the error of a call that was stopped while it waited for peers.
@@ -337,14 +331,14 @@ impl PeerCluster {
             }
             CallerOutput::Arrived { step, arrival, held } => {
                 if let Some(step) = state.steps.get(&step) {
-                    step.mailbox.push(arrived(arrival, &step.locs), held);
+                    step.mailbox.push(arrived(arrival, &step.origins), held);
                 }
                 return;
             }
             CallerOutput::StepDone { step, outcome } => {
                 if let Some(step) = state.steps.get_mut(&step) {
                     if let Err(fault) = &outcome {
-                        step.mailbox.push(Arrival::Lost(failure(fault.clone(), &step.locs).error), None);
+                        step.mailbox.push(Arrival::Lost(step.origins.failure(fault.clone()).error), None);
                     }
                     step.done = Some(outcome);
                 }
@@ -615,7 +609,7 @@ impl RemoteValues for ValuesAt {
 }
 
 /// Converts what has arrived for a step.
-fn arrived(arrival: CallerArrival, locs: &[Loc]) -> Arrival {
+fn arrived(arrival: CallerArrival, origins: &Origins) -> Arrival {
     match arrival {
         CallerArrival::Message(message) => participant::message(message),
         CallerArrival::Output { process, index, tensor } => {
@@ -630,7 +624,7 @@ fn arrived(arrival: CallerArrival, locs: &[Loc]) -> Arrival {
         }
         CallerArrival::Ended { process } => Arrival::Ended { process: ProcessId(process.0) },
         CallerArrival::Failed { process, failure: fault } => {
-            Arrival::Failed { process: ProcessId(process.0), failure: failure(fault, locs) }
+            Arrival::Failed { process: ProcessId(process.0), failure: origins.failure(fault) }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Programs that run partly at peers, and their steps, at the process that calls them.
 
-use super::cluster::{AwaitedStep, ClusterState, PeerCluster, ValueHandle, failure, from_wire};
+use super::cluster::{AwaitedStep, ClusterState, PeerCluster, ValueHandle, from_wire};
 use super::net::Link;
 use super::node::{priority, send_value};
+use super::origins::Origins;
 use super::participant::{self, step_message};
 use super::program::ProgramSpec;
 use super::proto::Time;
@@ -19,7 +20,7 @@ use crate::flow::remote::{Mailbox, OtherProcesses, Others, ProcessId, StepFailur
 use crate::flow::step_run::StepInputs;
 use crate::flow::{FlowOp, NodeId, Partition, Sink, Source, SubgraphId};
 use anabranch_dsl::interp::{self, StopFlag};
-use anabranch_dsl::ir::{Node, VarId};
+use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result, Type};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -68,7 +69,7 @@ pub(super) struct RemoteProgram {
     priorities: Arc<[i32]>,
     /// The inputs that each peer needs, the first used first.
     inputs: Vec<(ProcessNumber, u32)>,
-    locs: Arc<Vec<Loc>>,
+    origins: Arc<Origins>,
 }
 
 impl fmt::Debug for RemoteProgram {
@@ -158,7 +159,7 @@ impl RemoteProgram {
             vars: vars.filter(|(_, var)| var.process != OWNER && (var.is_read || var.is_assigned)).collect(),
             priorities: partition.first_uses().into_iter().map(priority).collect(),
             inputs: uses.inputs_in_order(),
-            locs: Arc::new((0..graph.n_nodes()).map(|i| graph.node(Node::from_index(i)).loc).collect()),
+            origins: Arc::new(Origins::of(graph)),
         };
         // The first step reports what goes wrong.
         let _ = program.register();
@@ -197,7 +198,7 @@ impl RemoteProgram {
                     // The next call tries again.
                     self.cluster.with(|state, _, outputs| state.caller.unregister(self.number, outputs));
                     let fault = super::proto::frame::StepFault { position: None, error };
-                    let error = failure(fault, &self.locs).error;
+                    let error = self.origins.failure(fault).error;
                     let loading = format!("{} was loading the program of `{}`", self.name(process), self.name);
                     return Err(error.at(Loc::UNKNOWN, loading));
                 }
@@ -304,7 +305,7 @@ impl OtherProcesses for RemoteProgram {
         let begin = |shared: &SharedSnapshot| {
             self.cluster.with(|state, now, outputs| {
                 let step = state.caller.begin(now, self.plan(inputs, shared), outputs)?;
-                let entry = AwaitedStep { mailbox: mailbox.clone(), locs: self.locs.clone(), done: None };
+                let entry = AwaitedStep { mailbox: mailbox.clone(), origins: self.origins.clone(), done: None };
                 state.steps.insert(step, entry);
                 let link = |&process: &ProcessNumber| Some((process, state.caller.link(process)?));
                 let links: Vec<_> = self.participants.iter().filter_map(link).collect();
@@ -335,7 +336,7 @@ impl OtherProcesses for RemoteProgram {
             priorities: self.priorities.clone(),
             vars: self.vars.clone(),
             shared: Some((uses.into_iter().map(|shared| shared.number).collect(), shared)),
-            locs: self.locs.clone(),
+            origins: self.origins.clone(),
             _inputs: held,
         }))
     }
@@ -352,7 +353,7 @@ struct BegunStep {
     vars: Vec<(u32, RemoteVar)>,
     /// The numbers of the shared variables, and their values and locks, until they are committed.
     shared: Option<(Vec<u32>, SharedSnapshot)>,
-    locs: Arc<Vec<Loc>>,
+    origins: Arc<Origins>,
     /// The inputs, which count as waiting to be sent until the step ends.
     _inputs: Vec<Option<HeldBytes>>,
 }
@@ -411,7 +412,7 @@ impl Others for BegunStep {
         let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
         match done {
             Some(Ok(new)) => self.commit(new).map_err(StepFailure::from),
-            Some(Err(fault)) => Err(failure(fault, &self.locs)),
+            Some(Err(fault)) => Err(self.origins.failure(fault)),
             None => {
                 Err(Diagnostic::new("a step did not end after all processes had").of_kind(ErrorKind::Internal).into())
             }
@@ -421,15 +422,16 @@ impl Others for BegunStep {
     fn failed(&mut self, mut own: StepFailure) -> StepFailure {
         if own.error.kind == ErrorKind::DeadlineExceeded {
             let slow = self.cluster.with(|state, now, _| state.caller.why_slow(now, self.step));
-            let loc = |node: u32| self.locs.get(node as usize).copied().unwrap_or(Loc::UNKNOWN);
-            own.error.labels.extend(slow.into_iter().map(|(node, text)| (node.map_or(Loc::UNKNOWN, loc), text)));
+            let labels = slow.into_iter();
+            let labels = labels.map(|(node, text)| (node.map_or(Loc::UNKNOWN, |node| self.origins.loc(node)), text));
+            own.error.labels.extend(labels);
         }
         self.end_local(Err(&own));
         let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
         match done {
             // The error itself, which may have more to say than what crosses processes.
             Some(Err(fault)) if participant::fault(&own).error == fault.error => own,
-            Some(Err(fault)) if !own.error.kind.is_stop() => failure(fault, &self.locs),
+            Some(Err(fault)) if !own.error.kind.is_stop() => self.origins.failure(fault),
             _ => own,
         }
     }
