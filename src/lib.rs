@@ -27,6 +27,9 @@ pub use anabranch_runtime::{
     CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Span, Timeline,
 };
 
+#[cfg(feature = "data")]
+#[doc(inline)]
+pub use anabranch_data as data;
 #[cfg(feature = "peers")]
 #[doc(inline)]
 pub use anabranch_runtime::peers;
@@ -75,6 +78,9 @@ mod book {
 /// The READMEs of the crates that the facade re-exports from, whose examples run as doctests.
 #[cfg(doctest)]
 mod readmes {
+    #[cfg(feature = "data")]
+    #[doc = include_str!("../data/README.md")]
+    mod data {}
     #[doc = include_str!("../dsl/README.md")]
     mod dsl {}
     #[doc = include_str!("../dsl-macros/README.md")]

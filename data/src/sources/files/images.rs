@@ -1,0 +1,58 @@
+//! Pictures: PNG and JPEG, by the crate `image`.
+
+use super::{broken, read_all};
+use crate::Dataset;
+use anabranch_dsl::{Array, Diagnostic, Result};
+use image::{DynamicImage, ImageReader, Limits};
+use std::io::Cursor;
+use std::path::PathBuf;
+
+/// The maximum memory of a decoded picture, in bytes.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Returns pictures as arrays of the shape `[height, width, 3]`: red, green and blue from 0 to 255.
+///
+/// # Errors
+/// Returns an error if the bytes are no PNG or JPEG, are damaged, or if the picture has more than
+/// 1 GiB.
+///
+/// ```
+/// use anabranch::data::images;
+///
+/// let error = images::decode(b"GIF89a").unwrap_err();
+/// assert!(error.message.contains("cannot be decoded"));
+/// ```
+pub fn decode(bytes: &[u8]) -> Result<Array<u8>> {
+    let picture = open(bytes)?.into_rgb8();
+    let shape = [picture.height() as usize, picture.width() as usize, 3];
+    Array::try_new(shape, picture.into_raw())
+}
+
+/// Returns pictures like [`decode`], as shades of gray of the shape `[height, width, 1]`.
+///
+/// # Errors
+/// Returns the errors of [`decode`].
+pub fn decode_gray(bytes: &[u8]) -> Result<Array<u8>> {
+    let picture = open(bytes)?.into_luma8();
+    let shape = [picture.height() as usize, picture.width() as usize, 1];
+    Array::try_new(shape, picture.into_raw())
+}
+
+/// Returns the pictures of files like [`decode`], with access by index. Decode them on several
+/// threads with [`Dataset::prefetch`].
+pub fn files(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Dataset<Array<u8>> {
+    let paths: Vec<PathBuf> = paths.into_iter().map(Into::into).collect();
+    Dataset::from_fn("pictures", paths.len() as u64, move |i| {
+        let path = &paths[i as usize];
+        decode(&read_all(path)?).map_err(|error| broken(path, "the picture", error.message))
+    })
+}
+
+fn open(bytes: &[u8]) -> Result<DynamicImage> {
+    let failed = |error: &dyn std::fmt::Display| Diagnostic::new(format!("a picture cannot be decoded: {error}"));
+    let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| failed(&error))?;
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(MAX_BYTES);
+    reader.limits(limits);
+    reader.decode().map_err(|error| failed(&error))
+}

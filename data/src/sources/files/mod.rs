@@ -1,0 +1,172 @@
+//! Records of files.
+//!
+//! Position: the index of the file, the offset in its (decompressed) bytes, the number of the
+//! record in the file, and whether the file is being read.
+//!
+//! A file is opened when its first record is asked for. If it cannot be opened, or no further
+//! record can be found in it, that is an error in the place of a record, and the next file follows.
+
+pub mod csv;
+pub mod example;
+pub mod idx;
+#[cfg(feature = "images")]
+pub mod images;
+pub mod npy;
+pub mod text;
+pub mod tfrecord;
+
+use crate::Dataset;
+use crate::position::SavedWords;
+use crate::stage::{Cursor, Stage};
+use anabranch_dsl::{Diagnostic, Result};
+use flate2::bufread::MultiGzDecoder;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Returns the files of a folder whose names end with `ending`, sorted by name: systems list them
+/// in any order.
+///
+/// # Errors
+/// Returns an error if the folder cannot be read.
+pub fn files_in(folder: impl AsRef<Path>, ending: &str) -> Result<Vec<PathBuf>> {
+    let folder = folder.as_ref();
+    let read = || -> std::io::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_file() && path.to_string_lossy().ends_with(ending) {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    };
+    read().map_err(|error| cannot_read(folder, &error))
+}
+
+fn cannot_read(path: &Path, error: &std::io::Error) -> Diagnostic {
+    Diagnostic::new(format!("`{}` cannot be read: {error}", path.display()))
+}
+
+/// Returns an error at a place of a file.
+fn broken(path: &Path, place: impl std::fmt::Display, what: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::new(format!("`{}`, {place}: {what}", path.display()))
+}
+
+/// The bytes of a file from an offset on.
+type Bytes = Box<dyn BufRead + Send>;
+
+/// Opens a file at an offset of its decompressed bytes. Files whose names end with `.gz` are
+/// compressed.
+fn open_at(path: &Path, offset: u64) -> Result<Bytes> {
+    let open = || -> std::io::Result<Bytes> {
+        let mut file = BufReader::with_capacity(1 << 16, File::open(path)?);
+        if path.extension().is_none_or(|ending| ending != "gz") {
+            file.seek(SeekFrom::Start(offset))?;
+            return Ok(Box::new(file));
+        }
+        let mut bytes = BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file));
+        // Compressed bytes have no index, so all before the offset are decompressed.
+        std::io::copy(&mut (&mut bytes).take(offset), &mut std::io::sink())?;
+        Ok(Box::new(bytes))
+    };
+    open().map_err(|error| cannot_read(path, &error))
+}
+
+/// Reads a whole file, decompressed if its name ends with `.gz`.
+fn read_all(path: &Path) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_at(path, 0)?.read_to_end(&mut bytes).map_err(|error| cannot_read(path, &error))?;
+    Ok(bytes)
+}
+
+/// A format of files that consist of records.
+trait RecordFormat<T>: Send + Sync {
+    /// Opens a file at an offset, at which the record of this number begins.
+    fn open(&self, path: &Path, offset: u64, record: u64) -> Result<Box<dyn RecordReader<T>>>;
+}
+
+/// An open file.
+trait RecordReader<T>: Send {
+    /// Returns the next record. After an error behind which no record can be found there is none.
+    fn next(&mut self) -> Option<Result<T>>;
+
+    /// Returns the offset of the next record, and its number.
+    fn place(&self) -> (u64, u64);
+}
+
+struct Records<T> {
+    name: &'static str,
+    paths: Arc<[PathBuf]>,
+    format: Arc<dyn RecordFormat<T>>,
+}
+
+/// Returns the records of files, one file after the other.
+fn records<T: Send + 'static>(
+    name: &'static str,
+    paths: impl IntoIterator<Item = impl Into<PathBuf>>,
+    format: impl RecordFormat<T> + 'static,
+) -> Dataset<T> {
+    let paths = paths.into_iter().map(Into::into).collect();
+    Dataset::of(Records { name, paths, format: Arc::new(format) })
+}
+
+impl<T: Send + 'static> Stage<T> for Records<T> {
+    fn open(&self, _epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
+        let (file, offset, record, is_open) = (at.word(), at.word(), at.word(), at.word() != 0);
+        let file = usize::try_from(file).unwrap_or(usize::MAX);
+        let reader = match self.paths.get(file) {
+            Some(path) if is_open => Some(self.format.open(path, offset, record)?),
+            _ => None,
+        };
+        Ok(Box::new(RecordCursor { paths: self.paths.clone(), format: self.format.clone(), file, reader }))
+    }
+
+    fn len(&self) -> Option<u64> {
+        self.paths.is_empty().then_some(0)
+    }
+
+    fn describe(&self, text: &mut String) {
+        // Files may move between runs; their number and order may not change.
+        *text += &format!("{} of {} files", self.name, self.paths.len());
+    }
+}
+
+struct RecordCursor<T> {
+    paths: Arc<[PathBuf]>,
+    format: Arc<dyn RecordFormat<T>>,
+    /// The index of the file that is or will be read.
+    file: usize,
+    reader: Option<Box<dyn RecordReader<T>>>,
+}
+
+impl<T> Cursor<T> for RecordCursor<T> {
+    fn next(&mut self) -> Option<Result<T>> {
+        loop {
+            if let Some(reader) = &mut self.reader {
+                if let Some(record) = reader.next() {
+                    return Some(record);
+                }
+                (self.reader, self.file) = (None, self.file + 1);
+            }
+            match self.format.open(self.paths.get(self.file)?, 0, 0) {
+                Ok(reader) => self.reader = Some(reader),
+                Err(error) => {
+                    self.file += 1;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
+    fn save(&self, words: &mut Vec<u64>) {
+        let (offset, record) = self.reader.as_ref().map_or((0, 0), |reader| reader.place());
+        words.extend([self.file as u64, offset, record, u64::from(self.reader.is_some())]);
+    }
+
+    fn skipped(&self) -> u64 {
+        0
+    }
+}

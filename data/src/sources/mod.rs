@@ -1,0 +1,4 @@
+//! Where elements come from.
+
+pub(crate) mod files;
+pub(crate) mod memory;

@@ -1,0 +1,159 @@
+//! Elements that are kept in memory.
+//!
+//! Position: the next index.
+
+use crate::Dataset;
+use crate::position::SavedWords;
+use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use anabranch_dsl::Result;
+use std::sync::{Arc, OnceLock};
+
+/// The epoch of the elements that are kept.
+const EPOCH: u64 = 0;
+
+pub(crate) struct Cache<T> {
+    upstream: Dataset<T>,
+    kept: Arc<Kept<T>>,
+}
+
+enum Kept<T> {
+    /// Each element when it is first taken. Errors are not kept.
+    Each(Vec<OnceLock<T>>),
+    /// All elements, when a pass has read them.
+    All(OnceLock<Arc<Vec<Result<T>>>>),
+}
+
+impl<T> Clone for Cache<T> {
+    fn clone(&self) -> Self {
+        Cache { upstream: self.upstream.clone(), kept: self.kept.clone() }
+    }
+}
+
+impl<T> Cache<T> {
+    pub(crate) fn new(upstream: Dataset<T>) -> Cache<T> {
+        let n = upstream.indexed().map(|i| usize::try_from(i.n()).expect("what is kept fits in memory"));
+        let kept = match n {
+            Some(n) => Kept::Each((0..n).map(|_| OnceLock::new()).collect()),
+            None => Kept::All(OnceLock::new()),
+        };
+        Cache { upstream, kept: Arc::new(kept) }
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Stage<T> for Cache<T> {
+    fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
+        if self.indexed().is_some() {
+            return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
+        }
+        let next = at.word();
+        if let Kept::All(elements) = &*self.kept
+            && let Some(elements) = elements.get()
+        {
+            return Ok(Box::new(KeptCursor { elements: elements.clone(), next }));
+        }
+        let mut upstream = self.upstream.stage.open(EPOCH, &mut SavedWords::start())?;
+        // A stream cannot be entered at an element, so it is read up to there.
+        let mut read = Vec::new();
+        while (read.len() as u64) < next {
+            let Some(element) = upstream.next() else { break };
+            read.push(element);
+        }
+        Ok(Box::new(FillingCursor { upstream, read, kept: self.kept.clone(), has_ended: false }))
+    }
+
+    fn len(&self) -> Option<u64> {
+        match &*self.kept {
+            Kept::Each(elements) => Some(elements.len() as u64),
+            Kept::All(elements) => elements.get().map(|e| e.len() as u64).or(self.upstream.stage.len()),
+        }
+    }
+
+    fn describe(&self, text: &mut String) {
+        self.upstream.stage.describe(text);
+        *text += ", cache";
+    }
+
+    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+        match &*self.kept {
+            Kept::Each(_) => Some(self as _),
+            Kept::All(_) => None,
+        }
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Indexed<T> for Cache<T> {
+    fn n(&self) -> u64 {
+        match &*self.kept {
+            Kept::Each(elements) => elements.len() as u64,
+            Kept::All(_) => 0,
+        }
+    }
+
+    fn get(&self, _epoch: u64, index: u64) -> Result<T> {
+        let Kept::Each(elements) = &*self.kept else { unreachable!("only such a cache has access by index") };
+        let place = &elements[index as usize];
+        match place.get() {
+            Some(element) => Ok(element.clone()),
+            None => {
+                let element = self.upstream.at(EPOCH, index)?;
+                // Another thread may have been faster, with the same element.
+                Ok(place.get_or_init(|| element).clone())
+            }
+        }
+    }
+}
+
+/// The first pass over a stream, which keeps its elements.
+struct FillingCursor<T> {
+    upstream: Box<dyn Cursor<T>>,
+    read: Vec<Result<T>>,
+    kept: Arc<Kept<T>>,
+    has_ended: bool,
+}
+
+impl<T: Clone + Send + Sync> Cursor<T> for FillingCursor<T> {
+    fn next(&mut self) -> Option<Result<T>> {
+        if self.has_ended {
+            return None;
+        }
+        if let Some(element) = self.upstream.next() {
+            self.read.push(element.clone());
+            return Some(element);
+        }
+        self.has_ended = true;
+        if let Kept::All(elements) = &*self.kept {
+            elements.get_or_init(|| Arc::new(self.read.clone()));
+        }
+        None
+    }
+
+    fn save(&self, words: &mut Vec<u64>) {
+        words.push(self.read.len() as u64);
+    }
+
+    fn skipped(&self) -> u64 {
+        self.upstream.skipped()
+    }
+}
+
+/// A pass over the elements of a stream that were kept.
+struct KeptCursor<T> {
+    elements: Arc<Vec<Result<T>>>,
+    next: u64,
+}
+
+impl<T: Clone + Send + Sync> Cursor<T> for KeptCursor<T> {
+    fn next(&mut self) -> Option<Result<T>> {
+        let element = self.elements.get(usize::try_from(self.next).ok()?)?;
+        self.next += 1;
+        Some(element.clone())
+    }
+
+    fn save(&self, words: &mut Vec<u64>) {
+        words.push(self.next);
+    }
+
+    fn skipped(&self) -> u64 {
+        0
+    }
+}

@@ -1,0 +1,120 @@
+//! Datasets made of elements, several at a time.
+//!
+//! Position: that below, the number of places in use, the current place, the elements taken from it
+//! in this turn, and the elements skipped in the datasets that have ended. Then for each place
+//! whether a dataset is open there, and if so the position below before its element and the
+//! position in the dataset.
+
+use super::flat_map::{DatasetFn, Inner, Outer};
+use crate::Dataset;
+use crate::position::SavedWords;
+use crate::stage::{Cursor, Stage};
+use anabranch_dsl::Result;
+
+pub(crate) struct Interleave<T, U> {
+    pub(crate) upstream: Dataset<T>,
+    /// The number of datasets that are open at once.
+    pub(crate) cycle: usize,
+    /// The number of elements that each gives in its turn.
+    pub(crate) block: usize,
+    pub(crate) f: DatasetFn<T, U>,
+}
+
+impl<T: Send + 'static, U: Send + 'static> Stage<U> for Interleave<T, U> {
+    fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<U>>> {
+        let outer = |upstream| Outer { upstream, f: self.f.clone(), epoch };
+        let upstream = self.upstream.stage.open(epoch, at)?;
+        let n_places = at.count();
+        let (place, taken, skipped) = (at.number_below(self.cycle), at.number_below(self.block + 1), at.word());
+        let mut places = Vec::new();
+        for _ in 0..n_places {
+            places.push(match at.word() {
+                0 => None,
+                _ => {
+                    let (upstream, before) = at.words_of(|at| self.upstream.stage.open(epoch, at));
+                    Inner::reopen(&mut outer(upstream?), before, at)?
+                }
+            });
+        }
+        let (cycle, block) = (self.cycle, self.block);
+        Ok(Box::new(InterleaveCursor { outer: outer(upstream), places, place, taken, skipped, cycle, block }))
+    }
+
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    fn describe(&self, text: &mut String) {
+        self.upstream.stage.describe(text);
+        *text += &format!(", interleave({}, {})", self.cycle, self.block);
+    }
+}
+
+struct InterleaveCursor<T, U> {
+    outer: Outer<T, U>,
+    /// Grows up to the number of datasets that may be open.
+    places: Vec<Option<Inner<U>>>,
+    place: usize,
+    /// The number of elements taken in this turn.
+    taken: usize,
+    skipped: u64,
+    cycle: usize,
+    block: usize,
+}
+
+impl<T, U> InterleaveCursor<T, U> {
+    fn turn(&mut self) {
+        (self.place, self.taken) = ((self.place + 1) % self.cycle, 0);
+    }
+}
+
+impl<T: Send + 'static, U: Send + 'static> Cursor<U> for InterleaveCursor<T, U> {
+    fn next(&mut self) -> Option<Result<U>> {
+        let mut n_empty = 0;
+        while n_empty < self.cycle {
+            if self.taken == self.block {
+                self.turn();
+            }
+            if self.place >= self.places.len() {
+                self.places.resize_with(self.place + 1, || None);
+            }
+            if self.places[self.place].is_none() {
+                match self.outer.next() {
+                    Some(Ok(inner)) => self.places[self.place] = Some(inner),
+                    Some(Err(error)) => return Some(Err(error)),
+                    None => {
+                        n_empty += 1;
+                        self.turn();
+                        continue;
+                    }
+                }
+            }
+            n_empty = 0;
+            let inner = self.places[self.place].as_mut().expect("a dataset is open at the place");
+            if let Some(element) = inner.cursor.next() {
+                self.taken += 1;
+                return Some(element);
+            }
+            self.skipped += inner.cursor.skipped();
+            self.places[self.place] = None;
+        }
+        None
+    }
+
+    fn save(&self, words: &mut Vec<u64>) {
+        self.outer.upstream.save(words);
+        words.extend([self.places.len() as u64, self.place as u64, self.taken as u64, self.skipped]);
+        for place in &self.places {
+            words.push(u64::from(place.is_some()));
+            if let Some(inner) = place {
+                words.extend(&inner.before);
+                inner.cursor.save(words);
+            }
+        }
+    }
+
+    fn skipped(&self) -> u64 {
+        let open: u64 = self.places.iter().flatten().map(|inner| inner.cursor.skipped()).sum();
+        self.outer.upstream.skipped() + self.skipped + open
+    }
+}

@@ -1,0 +1,136 @@
+//! Epochs inside of an epoch.
+//!
+//! Position: the number of the repetition, the elements skipped in those before, and the position
+//! below. With access by index: the next index.
+
+use crate::Dataset;
+use crate::position::SavedWords;
+use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use anabranch_dsl::Result;
+
+pub(crate) struct Repeat<T> {
+    pub(crate) upstream: Dataset<T>,
+    /// Endless without a number.
+    pub(crate) n: Option<u64>,
+}
+
+impl<T> Clone for Repeat<T> {
+    fn clone(&self) -> Self {
+        Repeat { upstream: self.upstream.clone(), n: self.n }
+    }
+}
+
+impl<T> Repeat<T> {
+    /// Returns the epoch below. Repetitions of finite repeats continue to count, so `repeat(3)` and
+    /// three epochs have the same order.
+    fn epoch(&self, epoch: u64, repetition: u64) -> u64 {
+        epoch.wrapping_mul(self.n.unwrap_or(1 << 32)).wrapping_add(repetition)
+    }
+}
+
+impl<T: Send + 'static> Stage<T> for Repeat<T> {
+    fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
+        if self.indexed().is_some() {
+            return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
+        }
+        let (repetition, skipped_before) = (at.word(), at.word());
+        let cursor = self.upstream.stage.open(self.epoch(epoch, repetition), at)?;
+        let repeat = self.clone();
+        Ok(Box::new(RepeatCursor {
+            repeat,
+            epoch,
+            repetition,
+            skipped_before,
+            cursor,
+            is_empty: true,
+            has_failed: false,
+        }))
+    }
+
+    fn len(&self) -> Option<u64> {
+        match (self.upstream.stage.len(), self.n) {
+            (Some(0), _) | (_, Some(0)) => Some(0),
+            (Some(len), Some(n)) => len.checked_mul(n),
+            _ => None,
+        }
+    }
+
+    fn describe(&self, text: &mut String) {
+        self.upstream.stage.describe(text);
+        *text += &match self.n {
+            Some(n) => format!(", repeat({n})"),
+            None => ", repeat_endlessly".to_owned(),
+        };
+    }
+
+    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+        let len = self.upstream.indexed()?.n().checked_mul(self.n?);
+        len.map(|_| self as _)
+    }
+}
+
+impl<T: Send + 'static> Indexed<T> for Repeat<T> {
+    fn n(&self) -> u64 {
+        self.upstream.indexed().map_or(0, Indexed::n) * self.n.unwrap_or(0)
+    }
+
+    fn get(&self, epoch: u64, index: u64) -> Result<T> {
+        let n = self.upstream.indexed().map_or(1, Indexed::n);
+        self.upstream.at(self.epoch(epoch, index / n), index % n)
+    }
+}
+
+struct RepeatCursor<T> {
+    repeat: Repeat<T>,
+    epoch: u64,
+    repetition: u64,
+    skipped_before: u64,
+    cursor: Box<dyn Cursor<T>>,
+    /// Whether this repetition has had no element since the pass was opened.
+    is_empty: bool,
+    /// Whether the next repetition could not be opened.
+    has_failed: bool,
+}
+
+impl<T: Send + 'static> Cursor<T> for RepeatCursor<T> {
+    fn next(&mut self) -> Option<Result<T>> {
+        if self.repeat.n == Some(0) || self.has_failed {
+            return None;
+        }
+        let mut empty_repetitions = 0;
+        loop {
+            if let Some(element) = self.cursor.next() {
+                self.is_empty = false;
+                return Some(element);
+            }
+            // The first repetition may have been opened at its end. An endless dataset without
+            // elements ends.
+            empty_repetitions += u32::from(self.is_empty);
+            let is_last = self.repeat.n.is_some_and(|n| self.repetition + 1 >= n);
+            if is_last || self.repeat.n.is_none() && empty_repetitions > 1 {
+                return None;
+            }
+            let epoch = self.repeat.epoch(self.epoch, self.repetition + 1);
+            match self.repeat.upstream.stage.open(epoch, &mut SavedWords::start()) {
+                Ok(cursor) => {
+                    self.skipped_before += self.cursor.skipped();
+                    self.repetition += 1;
+                    (self.cursor, self.is_empty) = (cursor, true);
+                }
+                Err(error) => {
+                    self.has_failed = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
+    fn save(&self, words: &mut Vec<u64>) {
+        words.extend([self.repetition, self.skipped_before]);
+        self.cursor.save(words);
+    }
+
+    fn skipped(&self) -> u64 {
+        self.skipped_before + self.cursor.skipped()
+    }
+}

@@ -1,0 +1,72 @@
+//! Pairs of elements.
+//!
+//! Position: those of both datasets. With access by index: the next index.
+
+use crate::Dataset;
+use crate::position::SavedWords;
+use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use anabranch_dsl::Result;
+
+pub(crate) struct Zip<T, U> {
+    pub(crate) a: Dataset<T>,
+    pub(crate) b: Dataset<U>,
+}
+
+impl<T, U> Clone for Zip<T, U> {
+    fn clone(&self) -> Self {
+        Zip { a: self.a.clone(), b: self.b.clone() }
+    }
+}
+
+impl<T: Send + 'static, U: Send + 'static> Stage<(T, U)> for Zip<T, U> {
+    fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<(T, U)>>> {
+        if self.indexed().is_some() {
+            return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
+        }
+        Ok(Box::new(ZipCursor { a: self.a.stage.open(epoch, at)?, b: self.b.stage.open(epoch, at)? }))
+    }
+
+    fn len(&self) -> Option<u64> {
+        Some(self.a.stage.len()?.min(self.b.stage.len()?))
+    }
+
+    fn describe(&self, text: &mut String) {
+        self.a.stage.describe(text);
+        *text += &format!(", zip({})", self.b.pipeline());
+    }
+
+    fn indexed(&self) -> Option<&dyn Indexed<(T, U)>> {
+        (self.a.indexed().is_some() && self.b.indexed().is_some()).then_some(self as _)
+    }
+}
+
+impl<T: Send + 'static, U: Send + 'static> Indexed<(T, U)> for Zip<T, U> {
+    fn n(&self) -> u64 {
+        self.a.indexed().map_or(0, Indexed::n).min(self.b.indexed().map_or(0, Indexed::n))
+    }
+
+    fn get(&self, epoch: u64, index: u64) -> Result<(T, U)> {
+        Ok((self.a.at(epoch, index)?, self.b.at(epoch, index)?))
+    }
+}
+
+struct ZipCursor<T, U> {
+    a: Box<dyn Cursor<T>>,
+    b: Box<dyn Cursor<U>>,
+}
+
+impl<T, U> Cursor<(T, U)> for ZipCursor<T, U> {
+    fn next(&mut self) -> Option<Result<(T, U)>> {
+        let (a, b) = (self.a.next()?, self.b.next()?);
+        Some(a.and_then(|a| Ok((a, b?))))
+    }
+
+    fn save(&self, words: &mut Vec<u64>) {
+        self.a.save(words);
+        self.b.save(words);
+    }
+
+    fn skipped(&self) -> u64 {
+        self.a.skipped() + self.b.skipped()
+    }
+}

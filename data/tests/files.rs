@@ -1,0 +1,275 @@
+//! Files, whole and broken.
+
+use crate::positions::check;
+use crate::{all, values};
+use anabranch::data::example::{Example, Feature};
+use anabranch::data::{Dataset, csv, files_in, idx, images, npy, text, tfrecord};
+use anabranch::f16;
+use flate2::write::GzEncoder;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("anabranch-data-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// Writes a file, compressed if its name says so.
+    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.0.join(name);
+        if name.ends_with(".gz") {
+            let mut file = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            file.write_all(bytes).unwrap();
+            std::fs::write(&path, file.finish().unwrap()).unwrap();
+        } else {
+            std::fs::write(&path, bytes).unwrap();
+        }
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+}
+
+#[test]
+fn lines_continue_from_each_position_over_files() {
+    let folder = Folder::new("lines");
+    let a = folder.write("a.txt", b"one\r\n\ntwo");
+    let b = folder.write("b.txt.gz", "drei\nv\u{e9}\n".as_bytes());
+    let c = folder.write("c.txt", b"good\n\xff\xfe\nlast\n");
+    let missing = folder.0.join("missing.txt");
+    let lines = text::lines([&a, &missing, &b, &c]);
+    let found = all(&lines, 0);
+    assert_eq!(found.len(), 9);
+    let good: Vec<&str> = found.iter().flatten().map(String::as_str).collect();
+    assert_eq!(good, ["one", "", "two", "drei", "v\u{e9}", "good", "last"]);
+    let error = |i: usize| found[i].clone().unwrap_err();
+    assert!(error(3).contains("missing.txt` cannot be read"), "{}", error(3));
+    assert!(error(7).contains("c.txt`, line 2: it is not UTF-8"), "{}", error(7));
+    assert!(check(&lines, &[0]) == 10);
+    assert!(check(&lines.shuffle(3, 1).skip_errors().batch(2), &[0, 1]) > 4);
+}
+
+#[test]
+fn the_files_of_a_folder_are_sorted() {
+    let folder = Folder::new("sorted");
+    for name in ["b.csv", "a.csv", "c.txt"] {
+        folder.write(name, b"");
+    }
+    assert_eq!(files_in(&folder.0, ".csv").unwrap(), [folder.0.join("a.csv"), folder.0.join("b.csv")]);
+    let error = files_in(folder.0.join("none"), "").unwrap_err();
+    assert!(error.message.contains("none` cannot be read"), "{error}");
+}
+
+#[derive(Debug, PartialEq, serde::Deserialize)]
+struct Row {
+    name: String,
+    x: f32,
+    n: Option<i64>,
+}
+
+#[test]
+fn rows_of_csv_files_are_structs_and_errors_name_line_and_column() {
+    let folder = Folder::new("csv");
+    let text = "x,ignored,name,n\n1.5,,\"two\nlines\",3\nno,,b,\n2,,c\n-1,,\"d\"\"q\",\n";
+    for name in ["a.csv", "a.csv.gz"] {
+        let path = folder.write(name, text.as_bytes());
+        let rows = csv::rows::<Row>([&path, &path]);
+        let found = all(&rows, 0);
+        assert_eq!(found.len(), 8);
+        assert_eq!(found[0], Ok(Row { name: "two\nlines".to_owned(), x: 1.5, n: Some(3) }));
+        assert_eq!(found[3], Ok(Row { name: "d\"q".to_owned(), x: -1.0, n: None }));
+        let error = |i: usize| found[i].as_ref().unwrap_err();
+        assert!(error(1).ends_with("`, line 4, column `x`: invalid float literal"), "{}", error(1));
+        assert!(error(2).ends_with("`, line 5: the row has 3 fields, not 4"), "{}", error(2));
+        assert_eq!(check(&rows, &[0]), 9);
+    }
+    let path = folder.write("plain.tsv", b"1\t2\n3\t4\n");
+    let options = csv::CsvOptions::default().delimiter(b'\t').without_header();
+    assert_eq!(values(&csv::rows_with::<(i64, f32)>([path], options), 0), [(1, 2.0), (3, 4.0)]);
+}
+
+fn tfrecords(records: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    records.iter().for_each(|record| tfrecord::write(&mut bytes, record).unwrap());
+    bytes
+}
+
+#[test]
+fn tfrecords_have_the_bytes_of_the_format() {
+    // The length 9, its checksum, the bytes, and the published checksum of these, masked.
+    let bytes = tfrecords(&[b"123456789"]);
+    assert_eq!(bytes.len(), 12 + 9 + 4);
+    assert_eq!((&bytes[..8], &bytes[12..21]), (&9_u64.to_le_bytes()[..], &b"123456789"[..]));
+    assert_eq!(bytes[21..], 0xc78a_b0e5_u32.to_le_bytes());
+}
+
+#[test]
+fn each_damaged_byte_and_each_cut_of_a_tfrecord_file_is_an_error() {
+    let folder = Folder::new("tfrecord");
+    let records: [&[u8]; 3] = [b"first", b"", b"third one"];
+    let bytes = tfrecords(&records);
+    let next = folder.write("next", &tfrecords(&[b"next"]));
+    let read = |bytes: &[u8]| all(&tfrecord::records([folder.write("a", bytes), next.clone()]), 0);
+    let is_good = |found: &[Result<Vec<u8>, String>]| found.last() == Some(&Ok(b"next".to_vec()));
+    assert_eq!(read(&bytes).iter().flatten().count(), 4);
+    let ends = [0, 12 + 5 + 4, 2 * 12 + 5 + 8];
+    for i in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[i] ^= 0x10;
+        let found = read(&damaged);
+        let errors: Vec<&String> = found.iter().filter_map(|x| x.as_ref().err()).collect();
+        assert_eq!(errors.len(), 1, "byte {i}: {found:?}");
+        let record = ends.iter().rposition(|&end| end <= i).unwrap();
+        let place = format!("a`, record {record} at byte {}: ", ends[record]);
+        assert!(errors[0].contains(&place), "byte {i}: {}", errors[0]);
+        assert!(is_good(&found));
+        // Bytes without their checksum leave the next record intact.
+        assert_eq!(found.len() == 4, record == 2 || i >= ends[record] + 12, "byte {i}");
+        let cut = read(&bytes[..i]);
+        assert_eq!(cut.iter().filter(|x| x.is_err()).count(), usize::from(!ends.contains(&i)), "cut at {i}");
+        assert!(is_good(&cut));
+    }
+    for name in ["b", "b.gz"] {
+        let path = folder.write(name, &bytes);
+        assert_eq!(check(&tfrecord::records([&path, &next, &path]).map_parallel(2, Ok), &[0]), 8);
+    }
+}
+
+#[test]
+fn a_huge_length_takes_no_memory() {
+    let folder = Folder::new("huge");
+    let length = (1_u64 << 60).to_le_bytes();
+    let mut checked = Vec::new();
+    tfrecord::write(&mut checked, &length).unwrap();
+    // The checksum of the eight bytes is behind them, since they are the record.
+    let bytes = [&length[..], &checked[20..24], b"little"].concat();
+    let error = all(&tfrecord::records([folder.write("a", &bytes)]), 0)[0].clone().unwrap_err();
+    assert!(error.contains("the file ends in the record, which has 1152921504606846976 bytes"), "{error}");
+}
+
+#[test]
+fn examples_are_those_of_the_messages() {
+    // `{features {feature {key: "n" value {int64_list {value: [3, -1]}}}}}`, once with packed
+    // numbers and once without, and a field that the messages do not have.
+    let ones = [0xff; 9];
+    let packed = [&[0x0a, 0x0b, 0x03][..], &ones, &[0x01]].concat();
+    let single = [&[0x08, 0x03, 0x08][..], &ones, &[0x01, 0x15, 1, 2, 3, 4]].concat();
+    for list in [packed, single] {
+        let message = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
+        let entry = [message(1, b"n"), message(2, &message(3, &list))].concat();
+        let example = Example::parse(&message(1, &message(1, &entry))).unwrap();
+        assert_eq!(example.ints("n").unwrap(), [3, -1]);
+    }
+    let all = Example::new([
+        ("bytes", Feature::Bytes(vec![b"a".to_vec(), Vec::new()])),
+        ("floats", Feature::Floats(vec![0.5, f32::MAX])),
+        ("ints", Feature::Ints(vec![i64::MIN, 0, i64::MAX])),
+        ("none", Feature::Floats(Vec::new())),
+    ]);
+    let bytes = all.to_bytes();
+    assert_eq!(Example::parse(&bytes).unwrap(), all);
+    let error = all.floats("ints").unwrap_err();
+    assert_eq!(error.message, "the feature `ints` is a list of integers, not of floats");
+    // Any bytes are an example or an error.
+    let mut n_errors = 0;
+    for i in 0..bytes.len() {
+        n_errors += usize::from(Example::parse(&bytes[..i]).is_err());
+        for bit in 0..8 {
+            let mut damaged = bytes.clone();
+            damaged[i] ^= 1 << bit;
+            n_errors += usize::from(Example::parse(&damaged).is_err());
+        }
+    }
+    assert!(n_errors > 100, "{n_errors}");
+}
+
+#[test]
+fn arrays_of_numpy_are_read() {
+    let expected: Vec<i64> = (0..24).map(|i| i % 7).collect();
+    for order in ["C", "F"] {
+        let path = |code: &str| fixture(&format!("{order}_{code}.npy"));
+        let floats = npy::read::<f32>(path("f4")).unwrap();
+        assert_eq!(floats.shape(), [2, 3, 4]);
+        assert!(floats.iter().zip(&expected).all(|(a, b)| *a == *b as f32));
+        assert_eq!(npy::read::<i64>(path("i8")).unwrap().to_vec(), expected);
+        assert!(npy::read::<u8>(path("u1")).unwrap().iter().zip(&expected).all(|(a, b)| i64::from(*a) == *b));
+        assert!(npy::read::<bool>(path("b1")).unwrap().iter().zip(&expected).all(|(a, b)| *a == (*b != 0)));
+        assert!(npy::read::<f16>(path("f2")).unwrap().iter().zip(&expected).all(|(a, b)| a.to_f64() == *b as f64));
+    }
+    assert_eq!(npy::read::<f64>(fixture("scalar.npy")).unwrap().item(), 2.5);
+    let error = |path: &str| npy::read::<f32>(fixture(path)).unwrap_err().message;
+    assert!(error("C_i8.npy").ends_with("the elements are `>i8`, not f32"), "{}", error("C_i8.npy"));
+    assert!(error("objects.npy").ends_with("the elements are `|O`, not f32"), "{}", error("objects.npy"));
+    assert!(error("fields.npy").contains("several fields"), "{}", error("fields.npy"));
+}
+
+#[test]
+fn an_array_that_was_written_has_the_bytes_of_numpy() {
+    let folder = Folder::new("npy");
+    let bytes = std::fs::read(fixture("C_f4.npy")).unwrap();
+    let path = folder.0.join("a.npy");
+    npy::write(&path, &npy::read::<f32>(fixture("C_f4.npy")).unwrap()).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    for i in 0..bytes.len() {
+        assert!(npy::read::<f32>(folder.write("cut.npy", &bytes[..i])).is_err(), "{i} bytes");
+    }
+}
+
+#[test]
+fn idx_files_are_read_and_damaged_ones_are_errors() {
+    let folder = Folder::new("idx");
+    let bytes =
+        [&[0, 0, 0x0d, 2, 0, 0, 0, 1, 0, 0, 0, 2][..], &1.5_f32.to_be_bytes(), &(-2.0_f32).to_be_bytes()].concat();
+    for name in ["a.idx", "a.idx.gz"] {
+        let array = idx::read::<f32>(folder.write(name, &bytes)).unwrap();
+        assert_eq!((array.shape(), array.as_slice()), (&[1, 2][..], &[1.5, -2.0][..]));
+    }
+    let error = idx::read::<u8>(folder.write("a", &bytes)).unwrap_err().message;
+    assert!(error.ends_with("the elements are f32 (type 0x0d), not u8"), "{error}");
+    for i in 0..bytes.len() {
+        assert!(idx::read::<f32>(folder.write("cut", &bytes[..i])).is_err(), "{i} bytes");
+    }
+    let huge = [0, 0, 8, 3, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1];
+    let error = idx::read::<u8>(folder.write("huge", &huge)).unwrap_err().message;
+    assert!(error.contains("does not have the 1 bytes behind the head"), "{error}");
+}
+
+#[test]
+fn pictures_are_arrays_of_red_green_and_blue() {
+    let data = images::files([fixture("picture.png"), fixture("gray.jpg"), fixture("make.py")]).prefetch(2, 2);
+    let found = all(&data, 0);
+    let picture = found[0].as_ref().unwrap();
+    assert_eq!(picture.shape(), [2, 3, 3]);
+    assert_eq!((&picture.as_slice()[..3], &picture.as_slice()[15..]), (&[255, 0, 0][..], &[10, 200, 30][..]));
+    let gray = found[1].as_ref().unwrap();
+    assert_eq!(gray.shape(), [16, 8, 3]);
+    assert!(gray.iter().all(|x| x.abs_diff(100) <= 2));
+    let error = found[2].as_ref().unwrap_err();
+    assert!(error.contains("make.py`, the picture: a picture cannot be decoded"), "{error}");
+    let bytes = std::fs::read(fixture("picture.png")).unwrap();
+    assert_eq!(images::decode_gray(&bytes).unwrap().shape(), [2, 3, 1]);
+    assert!((0..bytes.len() - 12).all(|i| images::decode(&bytes[..i]).is_err()));
+}
+
+#[test]
+fn a_graph_function_maps_elements_on_threads() {
+    use anabranch::prelude::*;
+    let f = |x: Tensor<f64>| (x * x).sum();
+    let f = Session::new().unwrap().function(f).unwrap();
+    let data = Dataset::range(0..100).map(|i| [i as f64, 1.0]).map_parallel(4, move |x| f.call(x)).batch(100);
+    let sums = &values(&data, 0)[0];
+    assert!(sums.iter().zip(0..).all(|(sum, i)| *sum == f64::from(i * i + 1)));
+}

@@ -1,0 +1,175 @@
+//! Every pass can be continued from every position, exactly.
+
+use crate::{all, messages, stored};
+use anabranch::data::{Dataset, Padding};
+use anabranch::{Diagnostic, Result};
+use std::fmt::Debug;
+
+/// Checks for some epochs that the tail from each position is that of the whole pass, and that
+/// elements are the same again. Returns the number of positions.
+pub fn check<T: PartialEq + Debug + Send + 'static>(data: &Dataset<T>, epochs: &[u64]) -> usize {
+    let mut n = 0;
+    for &epoch in epochs {
+        let whole = all(data, epoch);
+        assert!(whole.len() < 1000, "the pass ends");
+        assert_eq!(all(data, epoch), whole, "{data:?}");
+        let mut pass = data.epoch(epoch);
+        for from in 0..=whole.len() {
+            let position = stored(&pass.position());
+            let resumed = data.resume(&position).unwrap_or_else(|error| panic!("{data:?} at {from}: {error}"));
+            assert_eq!(resumed.position(), position, "{data:?} at {from}");
+            assert_eq!(resumed.skipped(), pass.skipped(), "{data:?} at {from}");
+            assert_eq!(messages(resumed), whole[from..], "{data:?} at {from}");
+            let next = pass.next().map(|element| element.map_err(|error| error.message));
+            assert_eq!(next.as_ref(), whole.get(from), "{data:?}");
+            n += 1;
+        }
+        // It stays at its end.
+        assert!(pass.next().is_none() && pass.next().is_none(), "{data:?}");
+    }
+    n
+}
+
+/// A source without access by index, with two elements that are errors.
+fn stream(n: i64) -> Dataset<i64> {
+    let fail = |x| if x % 11 == 7 { Err(Diagnostic::new(format!("{x} is broken"))) } else { Ok(x) };
+    Dataset::range(0..n).try_map(fail).filter(|x| x % 5 != 3)
+}
+
+/// Pipelines of each stage over each kind of source.
+fn over(source: &Dataset<i64>) -> Vec<Dataset<i64>> {
+    let sum = |batch: anabranch::Array<i64>| batch.iter().sum::<i64>();
+    let several = |x: i64| Ok(Dataset::range(x..x + x % 4));
+    let broken = |x: i64| if x % 6 == 2 { Err(Diagnostic::new("no dataset")) } else { Ok(stream(x % 9)) };
+    vec![
+        source.clone(),
+        source.map(|x| x * 2),
+        source.map_random(3, |x, rng| x + rng.below(1000) as i64),
+        source.map_parallel(3, |x| Ok(x * 2)),
+        source.map_random_parallel(2, 3, |x, rng| Ok(x + rng.below(1000) as i64)),
+        source.prefetch(2, 5),
+        source.filter(|x| x % 3 == 0),
+        source.skip_errors(),
+        source.flat_map(several),
+        source.flat_map(broken),
+        source.interleave(3, 2, several),
+        source.interleave(4, 1, broken),
+        source.zip(&stream(20)).map(|(a, b)| a * 1000 + b),
+        source.chain(&stream(9)),
+        stream(9).chain(source),
+        source.shuffle(7, 1),
+        source.shuffle(100, 1),
+        source.take(13),
+        source.skip(4),
+        source.shard(1, 3),
+        source.repeat(3),
+        source.repeat_endlessly().take(57),
+        source.cache(),
+        source.batch(4).map(sum),
+        source.batch_exact(4).map(sum),
+        source.padded_batch(4, Padding::zeros()).map(sum),
+        source
+            .map(|x| vec![x; (x % 7) as usize])
+            .bucket_by_length([2, 5], [3, 2, 4], Vec::len, Padding::zeros())
+            .map(move |batch| sum(batch.clone()) + 10_000 * batch.len() as i64),
+    ]
+}
+
+#[test]
+fn each_stage_continues_from_each_position() {
+    let mut n = 0;
+    for source in [Dataset::range(0..23), stream(30), Dataset::range(0..0), stream(1)] {
+        for data in over(&source) {
+            n += check(&data, &[0, 1, 5]);
+        }
+    }
+    assert!(n > 3000, "{n}");
+}
+
+#[test]
+fn two_stages_continue_from_each_position() {
+    let is_long = std::env::var_os("ANABRANCH_SLOW").is_some();
+    let (sources, n_elements) =
+        (if is_long { vec![Dataset::range(0..11), stream(14)] } else { vec![stream(9)] }, if is_long { 20 } else { 9 });
+    let mut n = 0;
+    for source in sources {
+        for first in over(&source) {
+            for data in over(&first.take(n_elements)) {
+                n += check(&data, &[1]);
+            }
+        }
+    }
+    assert!(n > 3000, "{n}");
+}
+
+#[test]
+fn a_long_pipeline_continues_from_each_position() {
+    let data = |threads| {
+        Dataset::range(0..40)
+            .shuffle(40, 1)
+            .interleave(3, 2, |i| Ok(stream(i % 13)))
+            .shuffle(16, 2)
+            .map_random_parallel(threads, 3, |x, rng| Ok((x, vec![rng.below(1000) as i64; rng.below(6)])))
+            .skip_errors()
+            .bucket_by_length([2, 4], [4, 4, 4], |(_, word)| word.len(), Padding::zeros().value(1, 9.0))
+            .prefetch(1, 3)
+    };
+    let expected = all(&data(1), 2);
+    for threads in [2, 8, 33] {
+        assert_eq!(all(&data(threads), 2), expected, "{threads} threads");
+    }
+    assert!(check(&data(3), &[0, 2]) > 40);
+    assert!(data(3).iter().last().is_some());
+    let mut pass = data(4).epoch(2);
+    pass.by_ref().for_each(drop);
+    assert!(pass.skipped() > 0);
+}
+
+#[test]
+fn a_position_continues_with_another_number_of_threads() {
+    let data = |threads| Dataset::range(0..50).map_parallel(threads, |x| Ok(x + 1)).batch(3);
+    let mut pass = data(2).epoch(1);
+    pass.nth(4);
+    let rest: Result<Vec<_>> = data(5).resume(&pass.position()).unwrap().collect();
+    assert_eq!(rest.unwrap(), pass.map(Result::unwrap).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_position_of_another_pipeline_is_an_error() {
+    let position = Dataset::range(0..10).shuffle(10, 1).iter().position();
+    let error = Dataset::range(0..10).shuffle(10, 2).resume(&position).unwrap_err();
+    assert!(error.message.contains("range(0..10), shuffle(seed 1)"), "{error}");
+    assert!(error.message.contains("range(0..10), shuffle(seed 2)"), "{error}");
+}
+
+#[test]
+fn damaged_positions_are_errors_or_positions() {
+    let data = Dataset::range(0..9).interleave(3, 2, |x| Ok(stream(x))).bucket_by_length(
+        [3],
+        [2, 2],
+        |x| (x % 7) as usize,
+        Padding::zeros(),
+    );
+    let mut pass = data.iter();
+    pass.nth(3);
+    let text = serde_json::to_string(&pass.position()).unwrap();
+    let words: Vec<u64> =
+        serde_json::from_value(serde_json::from_str::<serde_json::Value>(&text).unwrap()["words"].clone()).unwrap();
+    assert!(words.len() > 10);
+    let resume = |words: Vec<u64>| {
+        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        value["words"] = serde_json::to_value(words).unwrap();
+        data.resume(&serde_json::from_value(value).unwrap()).map(|rest| rest.take(100).count())
+    };
+    assert!(resume(words.clone()).is_ok());
+    for i in 0..words.len() {
+        assert!(resume(words[..i].to_vec()).is_err(), "{i} words");
+        for other in [0, 1, 7, u64::MAX] {
+            let mut words = words.clone();
+            words[i] = other;
+            // It must neither panic nor take memory for what is not there.
+            let _ = resume(words);
+        }
+    }
+    assert!(resume([words, vec![0]].concat()).is_err());
+}
