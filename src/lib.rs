@@ -62,6 +62,9 @@ mod book {
     mod training {}
     #[doc = include_str!("../docs/src/sessions.md")]
     mod sessions {}
+    #[cfg(feature = "data")]
+    #[doc = include_str!("../docs/src/data.md")]
+    mod data {}
     #[cfg(feature = "peers")]
     #[doc = include_str!("../docs/src/peers.md")]
     mod peers {}

@@ -154,7 +154,7 @@ fn good_examples_are_quotations_of_the_code() {
 
 #[test]
 fn the_readme_of_each_library_has_a_tested_example() {
-    for library in ["dsl", "dsl-macros", "runtime"] {
+    for library in ["data", "dsl", "dsl-macros", "runtime"] {
         let readme = format!("{library}/README.md");
         check(untested_readme(&readme, &read(&readme), &read("src/lib.rs")));
     }
@@ -192,7 +192,7 @@ fn ci_runs_every_example() {
 
 #[test]
 fn every_file_of_tests_is_part_of_a_test_program() {
-    for (folder, manifest) in [("tests", "tests"), ("dsl/tests", "dsl"), ("runtime/tests", "runtime")] {
+    for (folder, manifest) in [("tests", "tests"), ("data/tests", "data"), ("dsl/tests", "dsl"), ("runtime/tests", "runtime")] {
         let manifest = read(&format!("{manifest}/Cargo.toml"));
         check(unlisted_tests(&sources(), folder, &read(&format!("{folder}/main.rs")), &manifest));
     }
