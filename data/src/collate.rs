@@ -32,7 +32,7 @@ pub trait PadTo: Collate {
     /// # Errors
     /// Returns an error if the elements have different ranks, or if one is larger than the extents
     /// of the padding.
-    fn collate_padded(elements: Vec<Self>, padding: &Padding, component: &mut usize) -> Result<Self::Batch>;
+    fn collate_padded(elements: Vec<Self>, padding: &BatchPadding, component: &mut usize) -> Result<Self::Batch>;
 }
 
 /// How arrays are filled up to common extents: with which numbers, and how far. An element that is a
@@ -40,38 +40,38 @@ pub trait PadTo: Collate {
 /// component, too.
 ///
 /// ```
-/// use anabranch::data::{Dataset, Padding};
+/// use anabranch::data::{Dataset, BatchPadding};
 ///
 /// // Words and labels: the classes of the filling are -1, which a loss can ignore.
 /// let data = Dataset::new(vec![(vec![4, 5], vec![0, 1]), (vec![6], vec![1])]);
-/// let padding = Padding::zeros().value(1, -1.0);
+/// let padding = BatchPadding::zeros().value(1, -1.0);
 /// let (words, labels) = data.padded_batch(2, padding).iter().next().unwrap()?;
 /// assert_eq!(words.to_vec(), [4, 5, 6, 0]);
 /// assert_eq!(labels.to_vec(), [0, 1, 1, -1]);
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Padding {
+pub struct BatchPadding {
     values: Vec<(usize, f64)>,
     extents: Vec<(usize, Vec<usize>)>,
 }
 
-impl Padding {
+impl BatchPadding {
     /// Fills with zeros, up to the largest extents of each batch.
-    pub fn zeros() -> Padding {
-        Padding::default()
+    pub fn zeros() -> BatchPadding {
+        BatchPadding::default()
     }
 
     /// Fills a component with a number, rounded to the type of its elements.
     #[must_use]
-    pub fn value(mut self, component: usize, value: f64) -> Padding {
+    pub fn value(mut self, component: usize, value: f64) -> BatchPadding {
         self.values.push((component, value));
         self
     }
 
     /// Fills a component up to these extents in every batch.
     #[must_use]
-    pub fn extents(mut self, component: usize, extents: impl Into<Vec<usize>>) -> Padding {
+    pub fn extents(mut self, component: usize, extents: impl Into<Vec<usize>>) -> BatchPadding {
         self.extents.push((component, extents.into()));
         self
     }
@@ -104,7 +104,7 @@ macro_rules! numbers {
         }
 
         impl PadTo for $t {
-            fn collate_padded(elements: Vec<Self>, _: &Padding, component: &mut usize) -> Result<Array<$t>> {
+            fn collate_padded(elements: Vec<Self>, _: &BatchPadding, component: &mut usize) -> Result<Array<$t>> {
                 next_component(component);
                 <$t>::collate(elements)
             }
@@ -158,7 +158,7 @@ impl<T: Element> Collate for Array<T> {
 }
 
 impl<T: Filling> PadTo for Array<T> {
-    fn collate_padded(elements: Vec<Self>, padding: &Padding, component: &mut usize) -> Result<Array<T>> {
+    fn collate_padded(elements: Vec<Self>, padding: &BatchPadding, component: &mut usize) -> Result<Array<T>> {
         let component = next_component(component);
         let rank = elements.first().map_or(0, Array::rank);
         let mut extents = padding.extents_of(component).map_or(vec![0; rank], <[usize]>::to_vec);
@@ -208,7 +208,7 @@ impl<T: Element> Collate for Vec<T> {
 }
 
 impl<T: Filling> PadTo for Vec<T> {
-    fn collate_padded(elements: Vec<Self>, padding: &Padding, component: &mut usize) -> Result<Array<T>> {
+    fn collate_padded(elements: Vec<Self>, padding: &BatchPadding, component: &mut usize) -> Result<Array<T>> {
         let arrays = elements.into_iter().map(|v| Array::new([v.len()], v)).collect();
         Array::collate_padded(arrays, padding, component)
     }
@@ -231,7 +231,7 @@ impl Collate for String {
 }
 
 impl PadTo for String {
-    fn collate_padded(elements: Vec<Self>, _: &Padding, component: &mut usize) -> Result<Vec<String>> {
+    fn collate_padded(elements: Vec<Self>, _: &BatchPadding, component: &mut usize) -> Result<Vec<String>> {
         next_component(component);
         Ok(elements)
     }
@@ -253,7 +253,7 @@ macro_rules! tuples {
         }
 
         impl<$($t: PadTo),+> PadTo for ($($t,)+) {
-            fn collate_padded(elements: Vec<Self>, padding: &Padding, component: &mut usize) -> Result<Self::Batch> {
+            fn collate_padded(elements: Vec<Self>, padding: &BatchPadding, component: &mut usize) -> Result<Self::Batch> {
                 $(let mut $v = Vec::with_capacity(elements.len());)+
                 #[allow(non_snake_case, reason = "fields are named like their types")]
                 for ($($t,)+) in elements {

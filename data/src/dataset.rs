@@ -1,21 +1,21 @@
 //! Datasets: descriptions of pipelines, as users build them.
 
 use crate::order::ElementRng;
-use crate::position::{Position, SavedWords};
-use crate::stage::{Cursor, Indexed, Stage};
-use crate::stages::batch::Batch;
-use crate::stages::bucket::{BucketByLength, Buckets};
-use crate::stages::cache::Cache;
-use crate::stages::chain::Chain;
-use crate::stages::filter::{Filter, SkipErrors};
-use crate::stages::flat_map::FlatMap;
-use crate::stages::interleave::Interleave;
-use crate::stages::map::{Map, MapParallel};
-use crate::stages::part::{Shard, Skip, Take};
-use crate::stages::repeat::Repeat;
-use crate::stages::shuffle::Shuffle;
-use crate::stages::zip::Zip;
-use crate::{Collate, PadTo, Padding};
+use crate::position::{DatasetPosition, SavedWords};
+use crate::stage::{Cursor, IndexedStage, Stage};
+use crate::stages::batch::BatchStage;
+use crate::stages::bucket::{BucketStage, Buckets};
+use crate::stages::cache::CacheStage;
+use crate::stages::chain::ChainStage;
+use crate::stages::filter::{FilterStage, SkipErrorsStage};
+use crate::stages::flat_map::FlatMapStage;
+use crate::stages::interleave::InterleaveStage;
+use crate::stages::map::{MapStage, ParallelMapStage};
+use crate::stages::part::{ShardStage, SkipStage, TakeStage};
+use crate::stages::repeat::RepeatStage;
+use crate::stages::shuffle::ShuffleStage;
+use crate::stages::zip::ZipStage;
+use crate::{BatchPadding, Collate, PadTo};
 use anabranch_dsl::{Diagnostic, Result};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use std::sync::Arc;
 /// returns another handle of the same dataset.
 ///
 /// **Order.** The elements and their order depend on the seeds and the number of the epoch alone,
-/// whatever the number of threads. So an iterator can be continued from a stored [`Position`]
+/// whatever the number of threads. So an iterator can be continued from a stored [`DatasetPosition`]
 /// exactly where it was.
 ///
 /// **Access by index.** Sources in memory have it, and the stages `map`, `zip`, `chain`, `take`,
@@ -91,7 +91,7 @@ impl<T: Send + 'static> Dataset<T> {
     ///
     /// # Errors
     /// Returns an error if the position is of another pipeline, or if a file cannot be read at it.
-    pub fn resume(&self, position: &Position) -> Result<DatasetIter<T>> {
+    pub fn resume(&self, position: &DatasetPosition) -> Result<DatasetIter<T>> {
         let pipeline = self.pipeline();
         if position.pipeline != pipeline {
             let message = format!("the position is of the dataset\n  {}\nand this is\n  {pipeline}", position.pipeline);
@@ -99,7 +99,9 @@ impl<T: Send + 'static> Dataset<T> {
                 Diagnostic::new(message).help("continue with the stages and seeds that the position was taken with")
             );
         }
-        let mut words = SavedWords::new(&position.words);
+        // A pass that could not be opened has no words.
+        let at_start = position.words.is_empty();
+        let mut words = if at_start { SavedWords::start() } else { SavedWords::new(&position.words) };
         let cursor = self.stage.open(position.epoch, &mut words)?;
         if !words.is_complete() {
             let message = "the position of a dataset is damaged: it does not have the numbers that its stages need";
@@ -144,7 +146,7 @@ impl<T: Send + 'static> Dataset<T> {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn try_map<U: Send + 'static>(&self, f: impl Fn(T) -> Result<U> + Send + Sync + 'static) -> Dataset<U> {
-        Dataset::of(Map::new(self.clone(), "map", move |x, _, _| f(x)))
+        Dataset::of(MapStage::new(self.clone(), "map", move |x, _, _| f(x)))
     }
 
     /// Applies a function of the element and of random numbers for it.
@@ -154,7 +156,7 @@ impl<T: Send + 'static> Dataset<T> {
         f: impl Fn(T, &mut ElementRng) -> U + Send + Sync + 'static,
     ) -> Dataset<U> {
         let f = move |x, epoch, element| Ok(f(x, &mut ElementRng::new(seed, epoch, element)));
-        Dataset::of(Map::new(self.clone(), &format!("map_random({seed})"), f))
+        Dataset::of(MapStage::new(self.clone(), &format!("map_random({seed})"), f))
     }
 
     /// Computes the elements of this dataset ahead, on a number of threads, at most `ahead` more
@@ -171,7 +173,7 @@ impl<T: Send + 'static> Dataset<T> {
     #[track_caller]
     pub fn prefetch(&self, threads: usize, ahead: usize) -> Dataset<T> {
         assert!(threads > 0 && ahead > 0, "elements are computed by at least one thread, and at least one ahead");
-        Dataset::of(MapParallel::new(self.clone(), "prefetch", threads, ahead, |x, _, _| Ok(x)))
+        Dataset::of(ParallelMapStage::new(self.clone(), "prefetch", threads, ahead, |x, _, _| Ok(x)))
     }
 
     /// Applies a function like [`try_map`](Dataset::try_map), on a number of threads. The order
@@ -186,7 +188,7 @@ impl<T: Send + 'static> Dataset<T> {
         f: impl Fn(T) -> Result<U> + Send + Sync + 'static,
     ) -> Dataset<U> {
         assert!(threads > 0, "elements are computed by at least one thread");
-        Dataset::of(MapParallel::new(self.clone(), "map", threads, 2 * threads, move |x, _, _| f(x)))
+        Dataset::of(ParallelMapStage::new(self.clone(), "map", threads, 2 * threads, move |x, _, _| f(x)))
     }
 
     /// Applies a function of random numbers like [`map_random`](Dataset::map_random), on a number
@@ -203,17 +205,17 @@ impl<T: Send + 'static> Dataset<T> {
     ) -> Dataset<U> {
         assert!(threads > 0, "elements are computed by at least one thread");
         let f = move |x, epoch, element| f(x, &mut ElementRng::new(seed, epoch, element));
-        Dataset::of(MapParallel::new(self.clone(), &format!("map_random({seed})"), threads, 2 * threads, f))
+        Dataset::of(ParallelMapStage::new(self.clone(), &format!("map_random({seed})"), threads, 2 * threads, f))
     }
 
     /// Leaves out elements for which `keep` returns false.
     pub fn filter(&self, keep: impl Fn(&T) -> bool + Send + Sync + 'static) -> Dataset<T> {
-        Dataset::of(Filter { upstream: self.clone(), keep: Arc::new(keep) })
+        Dataset::of(FilterStage { upstream: self.clone(), keep: Arc::new(keep) })
     }
 
     /// Leaves out elements that are errors, and counts them: see [`DatasetIter::skipped`].
     pub fn skip_errors(&self) -> Dataset<T> {
-        Dataset::of(SkipErrors { upstream: self.clone() })
+        Dataset::of(SkipErrorsStage { upstream: self.clone() })
     }
 
     /// Replaces each element by the elements of a dataset that is made from it, such as a file by
@@ -222,7 +224,7 @@ impl<T: Send + 'static> Dataset<T> {
         &self,
         f: impl Fn(T) -> Result<Dataset<U>> + Send + Sync + 'static,
     ) -> Dataset<U> {
-        Dataset::of(FlatMap { upstream: self.clone(), f: Arc::new(f) })
+        Dataset::of(FlatMapStage { upstream: self.clone(), f: Arc::new(f) })
     }
 
     /// Replaces elements by datasets like [`flat_map`](Dataset::flat_map), with `cycle` of them
@@ -239,18 +241,18 @@ impl<T: Send + 'static> Dataset<T> {
         f: impl Fn(T) -> Result<Dataset<U>> + Send + Sync + 'static,
     ) -> Dataset<U> {
         assert!(cycle > 0 && block > 0, "at least one dataset is open, and gives at least one element");
-        Dataset::of(Interleave { upstream: self.clone(), cycle, block, f: Arc::new(f) })
+        Dataset::of(InterleaveStage { upstream: self.clone(), cycle, block, f: Arc::new(f) })
     }
 
     /// Pairs the elements with those of another dataset. It ends with the shorter one. A pair is an
     /// error if one of its elements is.
     pub fn zip<U: Send + 'static>(&self, other: &Dataset<U>) -> Dataset<(T, U)> {
-        Dataset::of(Zip { a: self.clone(), b: other.clone() })
+        Dataset::of(ZipStage { a: self.clone(), b: other.clone() })
     }
 
     /// Continues with the elements of another dataset.
     pub fn chain(&self, other: &Dataset<T>) -> Dataset<T> {
-        Dataset::of(Chain { a: self.clone(), b: other.clone() })
+        Dataset::of(ChainStage { a: self.clone(), b: other.clone() })
     }
 
     /// Shuffles the elements, in another way in each epoch.
@@ -264,17 +266,17 @@ impl<T: Send + 'static> Dataset<T> {
     #[track_caller]
     pub fn shuffle(&self, window: usize, seed: u64) -> Dataset<T> {
         assert!(window > 0, "at least one element is in the window");
-        Dataset::of(Shuffle { upstream: self.clone(), window, seed })
+        Dataset::of(ShuffleStage { upstream: self.clone(), window, seed })
     }
 
     /// Takes the first `n` elements.
     pub fn take(&self, n: u64) -> Dataset<T> {
-        Dataset::of(Take { upstream: self.clone(), n })
+        Dataset::of(TakeStage { upstream: self.clone(), n })
     }
 
     /// Leaves out the first `n` elements.
     pub fn skip(&self, n: u64) -> Dataset<T> {
-        Dataset::of(Skip { upstream: self.clone(), n })
+        Dataset::of(SkipStage { upstream: self.clone(), n })
     }
 
     /// Takes the part `i` of `n`: the elements whose index divided by `n` has the remainder `i`.
@@ -287,18 +289,18 @@ impl<T: Send + 'static> Dataset<T> {
     #[track_caller]
     pub fn shard(&self, i: u64, n: u64) -> Dataset<T> {
         assert!(i < n, "the part {i} of {n} does not exist: parts are counted from 0");
-        Dataset::of(Shard { upstream: self.clone(), i, n })
+        Dataset::of(ShardStage { upstream: self.clone(), i, n })
     }
 
     /// Repeats the elements `n` times. Each time is an epoch of the stages below, so what they
     /// shuffle is shuffled anew.
     pub fn repeat(&self, n: u64) -> Dataset<T> {
-        Dataset::of(Repeat { upstream: self.clone(), n: Some(n) })
+        Dataset::of(RepeatStage { upstream: self.clone(), n: Some(n) })
     }
 
     /// Repeats the elements without end, like [`repeat`](Dataset::repeat).
     pub fn repeat_endlessly(&self) -> Dataset<T> {
-        Dataset::of(Repeat { upstream: self.clone(), n: None })
+        Dataset::of(RepeatStage { upstream: self.clone(), n: None })
     }
 
     /// Keeps elements in memory, so that the stages below compute each once. They are those of
@@ -310,7 +312,7 @@ impl<T: Send + 'static> Dataset<T> {
     where
         T: Clone + Sync,
     {
-        Dataset::of(Cache::new(self.clone()))
+        Dataset::of(CacheStage::new(self.clone()))
     }
 
     /// Joins each `n` elements to a batch, along a new first axis. The last batch may be smaller.
@@ -355,9 +357,9 @@ impl<T: Send + 'static> Dataset<T> {
     /// to the largest extents of the batch, or to those of `padding`.
     ///
     /// ```
-    /// use anabranch::data::{Dataset, Padding};
+    /// use anabranch::data::{Dataset, BatchPadding};
     ///
-    /// let words = Dataset::new(vec![vec![1, 2], vec![3]]).padded_batch(2, Padding::zeros());
+    /// let words = Dataset::new(vec![vec![1, 2], vec![3]]).padded_batch(2, BatchPadding::zeros());
     /// let batch = words.iter().next().unwrap()?;
     /// assert_eq!((batch.shape(), batch.to_vec()), (&[2, 2][..], vec![1, 2, 3, 0]));
     /// # Ok::<(), anabranch::Diagnostic>(())
@@ -366,7 +368,7 @@ impl<T: Send + 'static> Dataset<T> {
     /// # Panics
     /// Panics if `n` is 0.
     #[track_caller]
-    pub fn padded_batch(&self, n: usize, padding: Padding) -> Dataset<T::Batch>
+    pub fn padded_batch(&self, n: usize, padding: BatchPadding) -> Dataset<T::Batch>
     where
         T: PadTo,
     {
@@ -381,7 +383,7 @@ impl<T: Send + 'static> Dataset<T> {
         collate: impl Fn(Vec<T>) -> Result<B> + Send + Sync + 'static,
     ) -> Dataset<B> {
         assert!(n > 0, "at least one element is in a batch");
-        Dataset::of(Batch { upstream: self.clone(), n, exact, collate: Arc::new(collate) })
+        Dataset::of(BatchStage { upstream: self.clone(), n, exact, collate: Arc::new(collate) })
     }
 
     /// Joins elements of similar length to padded batches.
@@ -401,13 +403,13 @@ impl<T: Send + 'static> Dataset<T> {
         boundaries: impl Into<Vec<usize>>,
         sizes: impl Into<Vec<usize>>,
         length: impl Fn(&T) -> usize + Send + Sync + 'static,
-        padding: Padding,
+        padding: BatchPadding,
     ) -> Dataset<T::Batch>
     where
         T: PadTo,
     {
         let buckets = Buckets::new(boundaries.into(), sizes.into());
-        Dataset::of(BucketByLength { upstream: self.clone(), buckets, length: Arc::new(length), padding })
+        Dataset::of(BucketStage { upstream: self.clone(), buckets, length: Arc::new(length), padding })
     }
 }
 
@@ -418,7 +420,7 @@ impl<T> Dataset<T> {
         text
     }
 
-    pub(crate) fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    pub(crate) fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         self.stage.indexed()
     }
 
@@ -449,12 +451,12 @@ impl<T> Opened<T> {
 
 impl<T> DatasetIter<T> {
     /// Returns the position: behind the last element that [`next`](Iterator::next) has returned.
-    pub fn position(&self) -> Position {
+    pub fn position(&self) -> DatasetPosition {
         let words = match &self.cursor {
             Opened::Running(cursor) => cursor.words(),
             Opened::Failed(_) => Vec::new(),
         };
-        Position { pipeline: self.pipeline.clone(), epoch: self.epoch, words }
+        DatasetPosition { pipeline: self.pipeline.clone(), epoch: self.epoch, words }
     }
 
     /// Returns the number of elements that [`Dataset::skip_errors`] has left out, from the start

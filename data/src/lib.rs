@@ -9,11 +9,11 @@ mod sources;
 mod stage;
 mod stages;
 
-pub use collate::{Collate, PadTo, Padding};
+pub use collate::{BatchPadding, Collate, PadTo};
 pub use dataset::{Dataset, DatasetIter};
 pub use order::ElementRng;
-pub use position::Position;
+pub use position::DatasetPosition;
 #[cfg(feature = "images")]
 pub use sources::files::images;
 pub use sources::files::{csv, example, files_in, idx, npy, text, tfrecord};
-pub use sources::memory::Rows;
+pub use sources::memory::RowArrays;

@@ -25,14 +25,14 @@ use serde::{Deserialize, Serialize};
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Position {
+pub struct DatasetPosition {
     /// The stages of the dataset, as text.
     pub(crate) pipeline: String,
     pub(crate) epoch: u64,
     pub(crate) words: Vec<u64>,
 }
 
-impl Position {
+impl DatasetPosition {
     /// Returns the epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch

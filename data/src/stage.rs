@@ -2,7 +2,7 @@
 //!
 //! A [`Stage`] is a description: it can be opened any number of times, at any position of any
 //! epoch. A [`Cursor`] is one pass over its elements. Some stages can compute any of their elements
-//! from its index; these are [`Indexed`], and stages on top of them keep that where they can.
+//! from its index; these are [`IndexedStage`], and stages on top of them keep that where they can.
 //!
 //! Invariants:
 //!
@@ -31,7 +31,7 @@ pub(crate) trait Stage<T>: Send + Sync {
     fn describe(&self, text: &mut String);
 
     /// Returns access by index, if the stage has it.
-    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         None
     }
 }
@@ -56,7 +56,7 @@ pub(crate) trait Cursor<T>: Send {
 }
 
 /// Elements by index.
-pub(crate) trait Indexed<T>: Send + Sync {
+pub(crate) trait IndexedStage<T>: Send + Sync {
     /// Returns the number of elements.
     fn n(&self) -> u64;
 
@@ -77,7 +77,7 @@ impl<S> IndexCursor<S> {
     }
 }
 
-impl<T, S: Indexed<T>> Cursor<T> for IndexCursor<S> {
+impl<T, S: IndexedStage<T>> Cursor<T> for IndexCursor<S> {
     fn next(&mut self) -> Option<Result<T>> {
         let index = self.next;
         (index < self.stage.n()).then(|| {

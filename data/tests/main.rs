@@ -6,7 +6,7 @@ mod order;
 mod positions;
 
 use anabranch::Result;
-use anabranch::data::{Dataset, Position};
+use anabranch::data::{Dataset, DatasetPosition};
 
 /// Returns all elements of an epoch, with errors as their messages.
 fn all<T: Send + 'static>(data: &Dataset<T>, epoch: u64) -> Vec<Result<T, String>> {
@@ -23,7 +23,7 @@ fn values<T: Send + 'static>(data: &Dataset<T>, epoch: u64) -> Vec<T> {
 }
 
 /// Returns a position that was stored and loaded.
-fn stored(position: &Position) -> Position {
+fn stored(position: &DatasetPosition) -> DatasetPosition {
     let text = serde_json::to_string(position).expect("a position can be stored");
     serde_json::from_str(&text).expect("a stored position can be loaded")
 }

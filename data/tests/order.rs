@@ -1,7 +1,7 @@
 //! What stages deliver, and in which order.
 
 use crate::{all, values};
-use anabranch::data::{Dataset, Padding};
+use anabranch::data::{BatchPadding, Dataset};
 use anabranch::{Array, Diagnostic};
 
 #[test]
@@ -107,12 +107,12 @@ fn batches_have_a_first_axis() {
 #[test]
 fn arrays_are_filled_up_in_each_axis() {
     let arrays = vec![Array::new([1, 2], vec![1, 2]), Array::new([2, 1], vec![3, 4]), Array::new([0, 3], vec![])];
-    let batch = &values(&Dataset::new(arrays.clone()).padded_batch(3, Padding::zeros().value(0, -1.0)), 0)[0];
+    let batch = &values(&Dataset::new(arrays.clone()).padded_batch(3, BatchPadding::zeros().value(0, -1.0)), 0)[0];
     assert_eq!(batch.shape(), [3, 2, 3]);
     assert_eq!(batch.to_vec(), [1, 2, -1, -1, -1, -1, 3, -1, -1, 4, -1, -1, -1, -1, -1, -1, -1, -1]);
-    let fixed = &values(&Dataset::new(arrays.clone()).padded_batch(2, Padding::zeros().extents(0, [3, 4])), 0)[0];
+    let fixed = &values(&Dataset::new(arrays.clone()).padded_batch(2, BatchPadding::zeros().extents(0, [3, 4])), 0)[0];
     assert_eq!(fixed.shape(), [2, 3, 4]);
-    let errors = all(&Dataset::new(arrays).padded_batch(3, Padding::zeros().extents(0, [3, 1])), 0);
+    let errors = all(&Dataset::new(arrays).padded_batch(3, BatchPadding::zeros().extents(0, [3, 1])), 0);
     assert!(errors[0].as_ref().unwrap_err().contains("element 0 of a batch has the shape [1, 2]"), "{errors:?}");
 }
 

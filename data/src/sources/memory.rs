@@ -1,28 +1,28 @@
 //! Elements in memory.
 //!
-//! Position: the next index.
+//! DatasetPosition: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::{Array, Diagnostic, Element, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Elements that are computed from their index.
-struct ByIndex<T> {
+struct IndexStage<T> {
     n: u64,
     description: String,
     get: Arc<dyn Fn(u64) -> Result<T> + Send + Sync>,
 }
 
-impl<T> Clone for ByIndex<T> {
+impl<T> Clone for IndexStage<T> {
     fn clone(&self) -> Self {
-        ByIndex { n: self.n, description: self.description.clone(), get: self.get.clone() }
+        IndexStage { n: self.n, description: self.description.clone(), get: self.get.clone() }
     }
 }
 
-impl<T: Send + 'static> Stage<T> for ByIndex<T> {
+impl<T: Send + 'static> Stage<T> for IndexStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)))
     }
@@ -35,12 +35,12 @@ impl<T: Send + 'static> Stage<T> for ByIndex<T> {
         *text += &self.description;
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         Some(self as _)
     }
 }
 
-impl<T: Send + 'static> Indexed<T> for ByIndex<T> {
+impl<T: Send + 'static> IndexedStage<T> for IndexStage<T> {
     fn n(&self) -> u64 {
         self.n
     }
@@ -60,7 +60,7 @@ impl Dataset<i64> {
     pub fn range(range: Range<i64>) -> Dataset<i64> {
         let n = if range.is_empty() { 0 } else { range.end.abs_diff(range.start) };
         let (start, description) = (range.start, format!("range({range:?})"));
-        Dataset::of(ByIndex { n, description, get: Arc::new(move |i| Ok(start.wrapping_add_unsigned(i))) })
+        Dataset::of(IndexStage { n, description, get: Arc::new(move |i| Ok(start.wrapping_add_unsigned(i))) })
     }
 }
 
@@ -69,7 +69,7 @@ impl<T: Clone + Send + Sync + 'static> Dataset<T> {
     pub fn new(elements: impl Into<Vec<T>>) -> Dataset<T> {
         let elements: Vec<T> = elements.into();
         let (n, description) = (elements.len() as u64, format!("{} elements", elements.len()));
-        Dataset::of(ByIndex { n, description, get: Arc::new(move |i| Ok(elements[i as usize].clone())) })
+        Dataset::of(IndexStage { n, description, get: Arc::new(move |i| Ok(elements[i as usize].clone())) })
     }
 }
 
@@ -84,12 +84,12 @@ impl<T: Send + 'static> Dataset<T> {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn from_fn(name: &str, n: u64, get: impl Fn(u64) -> Result<T> + Send + Sync + 'static) -> Dataset<T> {
-        Dataset::of(ByIndex { n, description: format!("{name} ({n})"), get: Arc::new(get) })
+        Dataset::of(IndexStage { n, description: format!("{name} ({n})"), get: Arc::new(get) })
     }
 }
 
 /// Arrays whose rows are the elements of a dataset: an array, or a tuple of arrays with as many rows.
-pub trait Rows: Send + Sync + 'static {
+pub trait RowArrays: Send + Sync + 'static {
     /// The type of a row.
     type Row: Send + 'static;
 
@@ -103,7 +103,7 @@ pub trait Rows: Send + Sync + 'static {
     fn row(&self, i: usize) -> Self::Row;
 }
 
-impl<T: Element> Rows for Array<T> {
+impl<T: Element> RowArrays for Array<T> {
     type Row = Array<T>;
 
     fn n_rows(&self) -> Result<usize> {
@@ -120,7 +120,7 @@ impl<T: Element> Rows for Array<T> {
 
 macro_rules! rows_of_tuples {
     ($($first:ident $i:tt $(, $other:ident $j:tt)*;)*) => {$(
-        impl<$first: Rows $(, $other: Rows)*> Rows for ($first, $($other,)*) {
+        impl<$first: RowArrays $(, $other: RowArrays)*> RowArrays for ($first, $($other,)*) {
             type Row = ($first::Row, $($other::Row,)*);
 
             fn n_rows(&self) -> Result<usize> {
@@ -167,9 +167,9 @@ impl<T: Send + 'static> Dataset<T> {
     /// assert_eq!((x.shape(), y.item()), (&[3][..], 8));
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
-    pub fn rows<R: Rows<Row = T>>(arrays: R) -> Result<Dataset<T>> {
+    pub fn rows<R: RowArrays<Row = T>>(arrays: R) -> Result<Dataset<T>> {
         let n = arrays.n_rows()?;
         let get = Arc::new(move |i| Ok(arrays.row(i as usize)));
-        Ok(Dataset::of(ByIndex { n: n as u64, description: format!("{n} rows"), get }))
+        Ok(Dataset::of(IndexStage { n: n as u64, description: format!("{n} rows"), get }))
     }
 }

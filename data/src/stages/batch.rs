@@ -1,17 +1,17 @@
 //! Batches of elements.
 //!
-//! Position: that below. With access by index: the next batch.
+//! DatasetPosition: that below. With access by index: the next batch.
 
 use crate::Dataset;
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::Result;
 use std::sync::Arc;
 
 /// A function that joins elements.
 type JoinFn<T, B> = Arc<dyn Fn(Vec<T>) -> Result<B> + Send + Sync>;
 
-pub(crate) struct Batch<T, B> {
+pub(crate) struct BatchStage<T, B> {
     pub(crate) upstream: Dataset<T>,
     pub(crate) n: usize,
     /// Whether a smaller last batch is left out.
@@ -19,13 +19,13 @@ pub(crate) struct Batch<T, B> {
     pub(crate) collate: JoinFn<T, B>,
 }
 
-impl<T, B> Clone for Batch<T, B> {
+impl<T, B> Clone for BatchStage<T, B> {
     fn clone(&self) -> Self {
-        Batch { upstream: self.upstream.clone(), n: self.n, exact: self.exact, collate: self.collate.clone() }
+        BatchStage { upstream: self.upstream.clone(), n: self.n, exact: self.exact, collate: self.collate.clone() }
     }
 }
 
-impl<T, B> Batch<T, B> {
+impl<T, B> BatchStage<T, B> {
     /// Returns the number of batches of `len` elements.
     fn batches_of(&self, len: u64) -> u64 {
         let n = self.n as u64;
@@ -33,7 +33,7 @@ impl<T, B> Batch<T, B> {
     }
 }
 
-impl<T: Send + 'static, B: Send + 'static> Stage<B> for Batch<T, B> {
+impl<T: Send + 'static, B: Send + 'static> Stage<B> for BatchStage<T, B> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<B>>> {
         if self.indexed().is_some() {
             return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
@@ -50,18 +50,18 @@ impl<T: Send + 'static, B: Send + 'static> Stage<B> for Batch<T, B> {
         *text += &format!(", {}({})", if self.exact { "batch_exact" } else { "batch" }, self.n);
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<B>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<B>> {
         self.upstream.indexed().map(|_| self as _)
     }
 }
 
-impl<T: Send + 'static, B: Send + 'static> Indexed<B> for Batch<T, B> {
+impl<T: Send + 'static, B: Send + 'static> IndexedStage<B> for BatchStage<T, B> {
     fn n(&self) -> u64 {
         self.upstream.indexed().map_or(0, |i| self.batches_of(i.n()))
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<B> {
-        let below = self.upstream.indexed().map_or(0, Indexed::n);
+        let below = self.upstream.indexed().map_or(0, IndexedStage::n);
         let first = index * self.n as u64;
         let elements = (first..below.min(first + self.n as u64)).map(|i| self.upstream.at(epoch, i));
         (self.collate)(elements.collect::<Result<_>>()?)
@@ -70,12 +70,12 @@ impl<T: Send + 'static, B: Send + 'static> Indexed<B> for Batch<T, B> {
 
 struct BatchCursor<T, B> {
     upstream: Box<dyn Cursor<T>>,
-    batch: Batch<T, B>,
+    batch: BatchStage<T, B>,
 }
 
 impl<T, B> Cursor<B> for BatchCursor<T, B> {
     fn next(&mut self) -> Option<Result<B>> {
-        let Batch { n, exact, collate, .. } = &self.batch;
+        let BatchStage { n, exact, collate, .. } = &self.batch;
         // A batch consists of the same elements whether some are errors or not.
         let elements: Vec<Result<T>> = std::iter::from_fn(|| self.upstream.next()).take(*n).collect();
         if elements.is_empty() || *exact && elements.len() < *n {

@@ -1,11 +1,11 @@
 //! Batches of elements of similar length.
 //!
-//! Position: that below, and for each bucket the number of elements in it, each with the position
+//! DatasetPosition: that below, and for each bucket the number of elements in it, each with the position
 //! below before it: these elements are read again.
 
 use crate::position::SavedWords;
 use crate::stage::{Cursor, Stage};
-use crate::{Dataset, PadTo, Padding};
+use crate::{BatchPadding, Dataset, PadTo};
 use anabranch_dsl::Result;
 use std::sync::Arc;
 
@@ -29,14 +29,14 @@ impl Buckets {
     }
 }
 
-pub(crate) struct BucketByLength<T> {
+pub(crate) struct BucketStage<T> {
     pub(crate) upstream: Dataset<T>,
     pub(crate) buckets: Buckets,
     pub(crate) length: LengthFn<T>,
-    pub(crate) padding: Padding,
+    pub(crate) padding: BatchPadding,
 }
 
-impl<T: PadTo> Stage<T::Batch> for BucketByLength<T> {
+impl<T: PadTo> Stage<T::Batch> for BucketStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T::Batch>>> {
         let upstream = self.upstream.stage.open(epoch, at)?;
         let mut waiting = Vec::new();
@@ -80,7 +80,7 @@ struct BucketCursor<T> {
     waiting: Vec<Vec<Held<T>>>,
     buckets: Buckets,
     length: LengthFn<T>,
-    padding: Padding,
+    padding: BatchPadding,
 }
 
 impl<T: PadTo> Cursor<T::Batch> for BucketCursor<T> {

@@ -1,17 +1,17 @@
 //! Elements that are kept in memory.
 //!
-//! Position: the next index.
+//! DatasetPosition: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::Result;
 use std::sync::{Arc, OnceLock};
 
 /// The epoch of the elements that are kept.
 const EPOCH: u64 = 0;
 
-pub(crate) struct Cache<T> {
+pub(crate) struct CacheStage<T> {
     upstream: Dataset<T>,
     kept: Arc<Kept<T>>,
 }
@@ -23,24 +23,24 @@ enum Kept<T> {
     All(OnceLock<Arc<Vec<Result<T>>>>),
 }
 
-impl<T> Clone for Cache<T> {
+impl<T> Clone for CacheStage<T> {
     fn clone(&self) -> Self {
-        Cache { upstream: self.upstream.clone(), kept: self.kept.clone() }
+        CacheStage { upstream: self.upstream.clone(), kept: self.kept.clone() }
     }
 }
 
-impl<T> Cache<T> {
-    pub(crate) fn new(upstream: Dataset<T>) -> Cache<T> {
+impl<T> CacheStage<T> {
+    pub(crate) fn new(upstream: Dataset<T>) -> CacheStage<T> {
         let n = upstream.indexed().map(|i| usize::try_from(i.n()).expect("what is kept fits in memory"));
         let kept = match n {
             Some(n) => Kept::Each((0..n).map(|_| OnceLock::new()).collect()),
             None => Kept::All(OnceLock::new()),
         };
-        Cache { upstream, kept: Arc::new(kept) }
+        CacheStage { upstream, kept: Arc::new(kept) }
     }
 }
 
-impl<T: Clone + Send + Sync + 'static> Stage<T> for Cache<T> {
+impl<T: Clone + Send + Sync + 'static> Stage<T> for CacheStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         if self.indexed().is_some() {
             return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
@@ -58,7 +58,13 @@ impl<T: Clone + Send + Sync + 'static> Stage<T> for Cache<T> {
             let Some(element) = upstream.next() else { break };
             read.push(element);
         }
-        Ok(Box::new(FillingCursor { upstream, read, kept: self.kept.clone(), has_ended: false }))
+        Ok(Box::new(FillingCursor {
+            upstream,
+            n_read: read.len() as u64,
+            read,
+            kept: self.kept.clone(),
+            has_ended: false,
+        }))
     }
 
     fn len(&self) -> Option<u64> {
@@ -73,7 +79,7 @@ impl<T: Clone + Send + Sync + 'static> Stage<T> for Cache<T> {
         *text += ", cache";
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         match &*self.kept {
             Kept::Each(_) => Some(self as _),
             Kept::All(_) => None,
@@ -81,7 +87,7 @@ impl<T: Clone + Send + Sync + 'static> Stage<T> for Cache<T> {
     }
 }
 
-impl<T: Clone + Send + Sync + 'static> Indexed<T> for Cache<T> {
+impl<T: Clone + Send + Sync + 'static> IndexedStage<T> for CacheStage<T> {
     fn n(&self) -> u64 {
         match &*self.kept {
             Kept::Each(elements) => elements.len() as u64,
@@ -106,7 +112,9 @@ impl<T: Clone + Send + Sync + 'static> Indexed<T> for Cache<T> {
 /// The first pass over a stream, which keeps its elements.
 struct FillingCursor<T> {
     upstream: Box<dyn Cursor<T>>,
+    /// The elements up to here, until they are kept.
     read: Vec<Result<T>>,
+    n_read: u64,
     kept: Arc<Kept<T>>,
     has_ended: bool,
 }
@@ -118,17 +126,18 @@ impl<T: Clone + Send + Sync> Cursor<T> for FillingCursor<T> {
         }
         if let Some(element) = self.upstream.next() {
             self.read.push(element.clone());
+            self.n_read += 1;
             return Some(element);
         }
         self.has_ended = true;
         if let Kept::All(elements) = &*self.kept {
-            elements.get_or_init(|| Arc::new(self.read.clone()));
+            elements.get_or_init(|| Arc::new(std::mem::take(&mut self.read)));
         }
         None
     }
 
     fn save(&self, words: &mut Vec<u64>) {
-        words.push(self.read.len() as u64);
+        words.push(self.n_read);
     }
 
     fn skipped(&self) -> u64 {

@@ -1,25 +1,25 @@
 //! One dataset after another.
 //!
-//! Position: whether the second one is being read, and the position in the one that is. With access
+//! DatasetPosition: whether the second one is being read, and the position in the one that is. With access
 //! by index: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::Result;
 
-pub(crate) struct Chain<T> {
+pub(crate) struct ChainStage<T> {
     pub(crate) a: Dataset<T>,
     pub(crate) b: Dataset<T>,
 }
 
-impl<T> Clone for Chain<T> {
+impl<T> Clone for ChainStage<T> {
     fn clone(&self) -> Self {
-        Chain { a: self.a.clone(), b: self.b.clone() }
+        ChainStage { a: self.a.clone(), b: self.b.clone() }
     }
 }
 
-impl<T: Send + 'static> Stage<T> for Chain<T> {
+impl<T: Send + 'static> Stage<T> for ChainStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         if self.indexed().is_some() {
             return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
@@ -45,19 +45,19 @@ impl<T: Send + 'static> Stage<T> for Chain<T> {
         *text += &format!(", chain({})", self.b.pipeline());
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         (self.a.indexed().is_some() && self.b.indexed().is_some()).then_some(self as _)
     }
 }
 
-impl<T: Send + 'static> Indexed<T> for Chain<T> {
+impl<T: Send + 'static> IndexedStage<T> for ChainStage<T> {
     fn n(&self) -> u64 {
-        let n = |dataset: &Dataset<T>| dataset.indexed().map_or(0, Indexed::n);
+        let n = |dataset: &Dataset<T>| dataset.indexed().map_or(0, IndexedStage::n);
         n(&self.a).saturating_add(n(&self.b))
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<T> {
-        let n = self.a.indexed().map_or(0, Indexed::n);
+        let n = self.a.indexed().map_or(0, IndexedStage::n);
         if index < n { self.a.at(epoch, index) } else { self.b.at(epoch, index - n) }
     }
 }

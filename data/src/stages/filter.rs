@@ -1,6 +1,6 @@
 //! Stages that leave elements out.
 //!
-//! Position of `filter`: that below. Position of `skip_errors`: the number of elements left out,
+//! DatasetPosition of `filter`: that below. DatasetPosition of `skip_errors`: the number of elements left out,
 //! and the position below.
 
 use crate::Dataset;
@@ -9,12 +9,12 @@ use crate::stage::{Cursor, Stage};
 use anabranch_dsl::Result;
 use std::sync::Arc;
 
-pub(crate) struct Filter<T> {
+pub(crate) struct FilterStage<T> {
     pub(crate) upstream: Dataset<T>,
     pub(crate) keep: Arc<dyn Fn(&T) -> bool + Send + Sync>,
 }
 
-impl<T: Send + 'static> Stage<T> for Filter<T> {
+impl<T: Send + 'static> Stage<T> for FilterStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         Ok(Box::new(FilterCursor { upstream: self.upstream.stage.open(epoch, at)?, keep: self.keep.clone() }))
     }
@@ -53,11 +53,11 @@ impl<T> Cursor<T> for FilterCursor<T> {
     }
 }
 
-pub(crate) struct SkipErrors<T> {
+pub(crate) struct SkipErrorsStage<T> {
     pub(crate) upstream: Dataset<T>,
 }
 
-impl<T: Send + 'static> Stage<T> for SkipErrors<T> {
+impl<T: Send + 'static> Stage<T> for SkipErrorsStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         let skipped = at.word();
         Ok(Box::new(SkipCursor { upstream: self.upstream.stage.open(epoch, at)?, skipped }))

@@ -1,6 +1,6 @@
 //! Datasets made of elements, one after the other.
 //!
-//! Position: that below before the element of the open dataset, whether a dataset is open, and if
+//! DatasetPosition: that below before the element of the open dataset, whether a dataset is open, and if
 //! so the position in it. Then the elements skipped in the datasets that have ended.
 
 use crate::Dataset;
@@ -12,12 +12,12 @@ use std::sync::Arc;
 /// A function that makes a dataset of an element.
 pub(super) type DatasetFn<T, U> = Arc<dyn Fn(T) -> Result<Dataset<U>> + Send + Sync>;
 
-pub(crate) struct FlatMap<T, U> {
+pub(crate) struct FlatMapStage<T, U> {
     pub(crate) upstream: Dataset<T>,
     pub(crate) f: DatasetFn<T, U>,
 }
 
-impl<T: Send + 'static, U: Send + 'static> Stage<U> for FlatMap<T, U> {
+impl<T: Send + 'static, U: Send + 'static> Stage<U> for FlatMapStage<T, U> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<U>>> {
         let (upstream, before) = at.words_of(|at| self.upstream.stage.open(epoch, at));
         let mut outer = Outer { upstream: upstream?, f: self.f.clone(), epoch };

@@ -1,6 +1,6 @@
 //! Datasets made of elements, several at a time.
 //!
-//! Position: that below, the number of places in use, the current place, the elements taken from it
+//! DatasetPosition: that below, the number of places in use, the current place, the elements taken from it
 //! in this turn, and the elements skipped in the datasets that have ended. Then for each place
 //! whether a dataset is open there, and if so the position below before its element and the
 //! position in the dataset.
@@ -11,7 +11,7 @@ use crate::position::SavedWords;
 use crate::stage::{Cursor, Stage};
 use anabranch_dsl::Result;
 
-pub(crate) struct Interleave<T, U> {
+pub(crate) struct InterleaveStage<T, U> {
     pub(crate) upstream: Dataset<T>,
     /// The number of datasets that are open at once.
     pub(crate) cycle: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Interleave<T, U> {
     pub(crate) f: DatasetFn<T, U>,
 }
 
-impl<T: Send + 'static, U: Send + 'static> Stage<U> for Interleave<T, U> {
+impl<T: Send + 'static, U: Send + 'static> Stage<U> for InterleaveStage<T, U> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<U>>> {
         let outer = |upstream| Outer { upstream, f: self.f.clone(), epoch };
         let upstream = self.upstream.stage.open(epoch, at)?;

@@ -1,6 +1,6 @@
 //! Functions of elements, one after the other or on threads.
 //!
-//! Position: the number of the next element, and the position below.
+//! DatasetPosition: the number of the next element, and the position below.
 //!
 //! **Threads.** The workers of a pass take elements from below in order, each with its number, and
 //! store the results under these numbers. At most `ahead` elements are taken and not delivered. A
@@ -10,7 +10,7 @@
 
 use crate::Dataset;
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::{Diagnostic, Result};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -21,29 +21,29 @@ use std::thread::JoinHandle;
 /// A function of an element, its epoch and its number.
 type ElementFn<T, U> = Arc<dyn Fn(T, u64, u64) -> Result<U> + Send + Sync>;
 
-pub(crate) struct Map<T, U> {
+pub(crate) struct MapStage<T, U> {
     upstream: Dataset<T>,
     name: Arc<str>,
     f: ElementFn<T, U>,
 }
 
-impl<T, U> Clone for Map<T, U> {
+impl<T, U> Clone for MapStage<T, U> {
     fn clone(&self) -> Self {
-        Map { upstream: self.upstream.clone(), name: self.name.clone(), f: self.f.clone() }
+        MapStage { upstream: self.upstream.clone(), name: self.name.clone(), f: self.f.clone() }
     }
 }
 
-impl<T, U> Map<T, U> {
+impl<T, U> MapStage<T, U> {
     pub(crate) fn new(
         upstream: Dataset<T>,
         name: &str,
         f: impl Fn(T, u64, u64) -> Result<U> + Send + Sync + 'static,
-    ) -> Map<T, U> {
-        Map { upstream, name: name.into(), f: Arc::new(f) }
+    ) -> MapStage<T, U> {
+        MapStage { upstream, name: name.into(), f: Arc::new(f) }
     }
 }
 
-impl<T: Send + 'static, U: Send + 'static> Stage<U> for Map<T, U> {
+impl<T: Send + 'static, U: Send + 'static> Stage<U> for MapStage<T, U> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<U>>> {
         if self.indexed().is_some() {
             return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
@@ -62,14 +62,14 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for Map<T, U> {
         *text += &format!(", {}", self.name);
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<U>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<U>> {
         self.upstream.indexed().map(|_| self as _)
     }
 }
 
-impl<T: Send + 'static, U: Send + 'static> Indexed<U> for Map<T, U> {
+impl<T: Send + 'static, U: Send + 'static> IndexedStage<U> for MapStage<T, U> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, Indexed::n)
+        self.upstream.indexed().map_or(0, IndexedStage::n)
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<U> {
@@ -103,7 +103,7 @@ impl<T, U> Cursor<U> for MapCursor<T, U> {
 }
 
 /// A function on threads.
-pub(crate) struct MapParallel<T, U> {
+pub(crate) struct ParallelMapStage<T, U> {
     upstream: Dataset<T>,
     name: String,
     threads: usize,
@@ -111,19 +111,19 @@ pub(crate) struct MapParallel<T, U> {
     f: ElementFn<T, U>,
 }
 
-impl<T, U> MapParallel<T, U> {
+impl<T, U> ParallelMapStage<T, U> {
     pub(crate) fn new(
         upstream: Dataset<T>,
         name: &str,
         threads: usize,
         ahead: usize,
         f: impl Fn(T, u64, u64) -> Result<U> + Send + Sync + 'static,
-    ) -> MapParallel<T, U> {
-        MapParallel { upstream, name: name.to_owned(), threads, ahead, f: Arc::new(f) }
+    ) -> ParallelMapStage<T, U> {
+        ParallelMapStage { upstream, name: name.to_owned(), threads, ahead, f: Arc::new(f) }
     }
 }
 
-impl<T: Send + 'static, U: Send + 'static> Stage<U> for MapParallel<T, U> {
+impl<T: Send + 'static, U: Send + 'static> Stage<U> for ParallelMapStage<T, U> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<U>>> {
         let (next, mut words) = at.words_of(SavedWords::word);
         let feed = match self.upstream.indexed() {
@@ -138,11 +138,11 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for MapParallel<T, U> {
                 Elements::InOrder(cursor?)
             }
         };
-        let feed = Feed { elements: feed, next };
+        let feed = ElementFeed { elements: feed, next };
         let skipped = feed.elements.skipped();
-        let pass = Arc::new(Pass {
+        let pass = Arc::new(ParallelPass {
             feed: Mutex::new(feed),
-            results: Mutex::new(Results {
+            results: Mutex::new(ElementResults {
                 done: BTreeMap::new(),
                 delivered: next,
                 end: None,
@@ -190,7 +190,7 @@ impl<T> Elements<T> {
     }
 }
 
-struct Feed<T> {
+struct ElementFeed<T> {
     elements: Elements<T>,
     /// The number of the next element.
     next: u64,
@@ -211,7 +211,7 @@ struct Waiting<U> {
     skipped: u64,
 }
 
-struct Results<U> {
+struct ElementResults<U> {
     /// By number. A panic waits for its turn like a result.
     done: BTreeMap<u64, std::result::Result<Waiting<U>, Box<dyn Any + Send>>>,
     /// The number of elements that were delivered since the start of the epoch.
@@ -222,16 +222,16 @@ struct Results<U> {
     ahead: u64,
 }
 
-impl<U> Results<U> {
+impl<U> ElementResults<U> {
     /// Notes that there are at most `n` elements.
     fn ends_at(&mut self, n: u64) {
         self.end = Some(self.end.map_or(n, |end| end.min(n)));
     }
 }
 
-struct Pass<T, U> {
-    feed: Mutex<Feed<T>>,
-    results: Mutex<Results<U>>,
+struct ParallelPass<T, U> {
+    feed: Mutex<ElementFeed<T>>,
+    results: Mutex<ElementResults<U>>,
     /// Signals a result, room for more, or the end.
     changed: Condvar,
     f: ElementFn<T, U>,
@@ -242,7 +242,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<T, U> Pass<T, U> {
+impl<T, U> ParallelPass<T, U> {
     /// Computes elements until the end, or until the pass is closed.
     fn work(&self) {
         loop {
@@ -280,19 +280,19 @@ impl<T, U> Pass<T, U> {
 
     /// Waits until an element may be taken. Returns whether one may.
     fn wait_for_room(&self, number: u64) -> bool {
-        let is_full = |r: &mut Results<U>| !r.is_closed && r.end.is_none() && number - r.delivered >= r.ahead;
+        let is_full = |r: &mut ElementResults<U>| !r.is_closed && r.end.is_none() && number - r.delivered >= r.ahead;
         let results = self.changed.wait_while(lock(&self.results), is_full).unwrap_or_else(PoisonError::into_inner);
         !results.is_closed && results.end.is_none()
     }
 }
 
-impl<T> Feed<T> {
+impl<T> ElementFeed<T> {
     fn take(&mut self) -> Option<Taken<T>> {
         match &mut self.elements {
             Elements::InOrder(cursor) => cursor.next().map(Taken::Element),
             Elements::ByIndex(dataset, next) => {
                 let index = *next;
-                (index < dataset.indexed().map_or(0, Indexed::n)).then(|| {
+                (index < dataset.indexed().map_or(0, IndexedStage::n)).then(|| {
                     *next += 1;
                     Taken::Index(dataset.clone(), index)
                 })
@@ -311,7 +311,7 @@ impl<T> Elements<T> {
 }
 
 struct ParallelCursor<T, U> {
-    pass: Arc<Pass<T, U>>,
+    pass: Arc<ParallelPass<T, U>>,
     workers: Vec<JoinHandle<()>>,
     /// The position behind the last element that was delivered.
     words: Vec<u64>,
@@ -326,7 +326,8 @@ where
     fn next(&mut self) -> Option<Result<U>> {
         let mut results = lock(&self.pass.results);
         let number = results.delivered;
-        let is_missing = |r: &mut Results<U>| !r.done.contains_key(&number) && r.end.is_none_or(|end| number < end);
+        let is_missing =
+            |r: &mut ElementResults<U>| !r.done.contains_key(&number) && r.end.is_none_or(|end| number < end);
         results = self.pass.changed.wait_while(results, is_missing).unwrap_or_else(PoisonError::into_inner);
         let result = results.done.remove(&number)?;
         results.delivered += 1;

@@ -9,19 +9,18 @@
 
 use crate::Dataset;
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::Result;
 
-#[derive(Clone)]
-pub(crate) struct Take<T> {
+pub(crate) struct TakeStage<T> {
     pub(crate) upstream: Dataset<T>,
     pub(crate) n: u64,
 }
 
-impl<T: Send + 'static> Stage<T> for Take<T> {
+impl<T: Send + 'static> Stage<T> for TakeStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         if self.indexed().is_some() {
-            return Ok(Box::new(IndexCursor::new(Take { upstream: self.upstream.clone(), n: self.n }, epoch, at)));
+            return Ok(Box::new(IndexCursor::new(TakeStage { upstream: self.upstream.clone(), n: self.n }, epoch, at)));
         }
         let taken = at.word();
         Ok(Box::new(TakeCursor { upstream: self.upstream.stage.open(epoch, at)?, taken, n: self.n }))
@@ -39,12 +38,12 @@ impl<T: Send + 'static> Stage<T> for Take<T> {
         *text += &format!(", take({})", self.n);
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         self.upstream.indexed().map(|_| self as _)
     }
 }
 
-impl<T: Send + 'static> Indexed<T> for Take<T> {
+impl<T: Send + 'static> IndexedStage<T> for TakeStage<T> {
     fn n(&self) -> u64 {
         self.upstream.indexed().map_or(0, |i| i.n().min(self.n))
     }
@@ -80,15 +79,15 @@ impl<T> Cursor<T> for TakeCursor<T> {
     }
 }
 
-pub(crate) struct Skip<T> {
+pub(crate) struct SkipStage<T> {
     pub(crate) upstream: Dataset<T>,
     pub(crate) n: u64,
 }
 
-impl<T: Send + 'static> Stage<T> for Skip<T> {
+impl<T: Send + 'static> Stage<T> for SkipStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         if self.indexed().is_some() {
-            return Ok(Box::new(IndexCursor::new(Skip { upstream: self.upstream.clone(), n: self.n }, epoch, at)));
+            return Ok(Box::new(IndexCursor::new(SkipStage { upstream: self.upstream.clone(), n: self.n }, epoch, at)));
         }
         let left_out = at.word();
         Ok(Box::new(LeaveOutCursor { upstream: self.upstream.stage.open(epoch, at)?, left_out, n: self.n }))
@@ -103,12 +102,12 @@ impl<T: Send + 'static> Stage<T> for Skip<T> {
         *text += &format!(", skip({})", self.n);
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         self.upstream.indexed().map(|_| self as _)
     }
 }
 
-impl<T: Send + 'static> Indexed<T> for Skip<T> {
+impl<T: Send + 'static> IndexedStage<T> for SkipStage<T> {
     fn n(&self) -> u64 {
         self.upstream.indexed().map_or(0, |i| i.n().saturating_sub(self.n))
     }
@@ -143,24 +142,24 @@ impl<T> Cursor<T> for LeaveOutCursor<T> {
     }
 }
 
-pub(crate) struct Shard<T> {
+pub(crate) struct ShardStage<T> {
     pub(crate) upstream: Dataset<T>,
     pub(crate) i: u64,
     pub(crate) n: u64,
 }
 
-impl<T> Shard<T> {
+impl<T> ShardStage<T> {
     /// Returns the size of the part of a dataset of `len` elements.
     fn part_of(&self, len: u64) -> u64 {
         len / self.n + u64::from(self.i < len % self.n)
     }
 }
 
-impl<T: Send + 'static> Stage<T> for Shard<T> {
+impl<T: Send + 'static> Stage<T> for ShardStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
-        let Shard { i, n, .. } = *self;
+        let ShardStage { i, n, .. } = *self;
         if self.indexed().is_some() {
-            return Ok(Box::new(IndexCursor::new(Shard { upstream: self.upstream.clone(), i, n }, epoch, at)));
+            return Ok(Box::new(IndexCursor::new(ShardStage { upstream: self.upstream.clone(), i, n }, epoch, at)));
         }
         let remainder = at.word();
         Ok(Box::new(ShardCursor { upstream: self.upstream.stage.open(epoch, at)?, remainder, i, n }))
@@ -175,12 +174,12 @@ impl<T: Send + 'static> Stage<T> for Shard<T> {
         *text += &format!(", shard({}, {})", self.i, self.n);
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         self.upstream.indexed().map(|_| self as _)
     }
 }
 
-impl<T: Send + 'static> Indexed<T> for Shard<T> {
+impl<T: Send + 'static> IndexedStage<T> for ShardStage<T> {
     fn n(&self) -> u64 {
         self.upstream.indexed().map_or(0, |i| self.part_of(i.n()))
     }

@@ -1,26 +1,26 @@
 //! Epochs inside of an epoch.
 //!
-//! Position: the number of the repetition, the elements skipped in those before, and the position
+//! DatasetPosition: the number of the repetition, the elements skipped in those before, and the position
 //! below. With access by index: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::Result;
 
-pub(crate) struct Repeat<T> {
+pub(crate) struct RepeatStage<T> {
     pub(crate) upstream: Dataset<T>,
     /// Endless without a number.
     pub(crate) n: Option<u64>,
 }
 
-impl<T> Clone for Repeat<T> {
+impl<T> Clone for RepeatStage<T> {
     fn clone(&self) -> Self {
-        Repeat { upstream: self.upstream.clone(), n: self.n }
+        RepeatStage { upstream: self.upstream.clone(), n: self.n }
     }
 }
 
-impl<T> Repeat<T> {
+impl<T> RepeatStage<T> {
     /// Returns the epoch below. Repetitions of finite repeats continue to count, so `repeat(3)` and
     /// three epochs have the same order.
     fn epoch(&self, epoch: u64, repetition: u64) -> u64 {
@@ -28,7 +28,7 @@ impl<T> Repeat<T> {
     }
 }
 
-impl<T: Send + 'static> Stage<T> for Repeat<T> {
+impl<T: Send + 'static> Stage<T> for RepeatStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         if self.indexed().is_some() {
             return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
@@ -63,25 +63,25 @@ impl<T: Send + 'static> Stage<T> for Repeat<T> {
         };
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         let len = self.upstream.indexed()?.n().checked_mul(self.n?);
         len.map(|_| self as _)
     }
 }
 
-impl<T: Send + 'static> Indexed<T> for Repeat<T> {
+impl<T: Send + 'static> IndexedStage<T> for RepeatStage<T> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, Indexed::n) * self.n.unwrap_or(0)
+        self.upstream.indexed().map_or(0, IndexedStage::n) * self.n.unwrap_or(0)
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<T> {
-        let n = self.upstream.indexed().map_or(1, Indexed::n);
+        let n = self.upstream.indexed().map_or(1, IndexedStage::n);
         self.upstream.at(self.epoch(epoch, index / n), index % n)
     }
 }
 
 struct RepeatCursor<T> {
-    repeat: Repeat<T>,
+    repeat: RepeatStage<T>,
     epoch: u64,
     repetition: u64,
     skipped_before: u64,

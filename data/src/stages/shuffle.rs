@@ -1,26 +1,26 @@
 //! Random orders.
 //!
 //! With access by index the order is a permutation of all elements, and the position the next
-//! index. Otherwise it permutes windows. Position: that below before the window, the number of the
+//! index. Otherwise it permutes windows. DatasetPosition: that below before the window, the number of the
 //! window, and the index in it.
 
 use crate::Dataset;
 use crate::order::{Permutation, mix};
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::Result;
 
-pub(crate) struct Shuffle<T> {
+pub(crate) struct ShuffleStage<T> {
     pub(crate) upstream: Dataset<T>,
     pub(crate) window: usize,
     pub(crate) seed: u64,
 }
 
-impl<T: Send + 'static> Stage<T> for Shuffle<T> {
+impl<T: Send + 'static> Stage<T> for ShuffleStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
-        let Shuffle { window, seed, .. } = *self;
+        let ShuffleStage { window, seed, .. } = *self;
         if self.indexed().is_some() {
-            let stage = Shuffle { upstream: self.upstream.clone(), window, seed };
+            let stage = ShuffleStage { upstream: self.upstream.clone(), window, seed };
             return Ok(Box::new(IndexCursor::new(stage, epoch, at)));
         }
         let (upstream, before) = at.words_of(|at| self.upstream.stage.open(epoch, at));
@@ -59,14 +59,14 @@ impl<T: Send + 'static> Stage<T> for Shuffle<T> {
         };
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<T>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
         self.upstream.indexed().map(|_| self as _)
     }
 }
 
-impl<T: Send + 'static> Indexed<T> for Shuffle<T> {
+impl<T: Send + 'static> IndexedStage<T> for ShuffleStage<T> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, Indexed::n)
+        self.upstream.indexed().map_or(0, IndexedStage::n)
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<T> {

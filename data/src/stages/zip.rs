@@ -1,24 +1,24 @@
 //! Pairs of elements.
 //!
-//! Position: those of both datasets. With access by index: the next index.
+//! DatasetPosition: those of both datasets. With access by index: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexCursor, Indexed, Stage};
+use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::Result;
 
-pub(crate) struct Zip<T, U> {
+pub(crate) struct ZipStage<T, U> {
     pub(crate) a: Dataset<T>,
     pub(crate) b: Dataset<U>,
 }
 
-impl<T, U> Clone for Zip<T, U> {
+impl<T, U> Clone for ZipStage<T, U> {
     fn clone(&self) -> Self {
-        Zip { a: self.a.clone(), b: self.b.clone() }
+        ZipStage { a: self.a.clone(), b: self.b.clone() }
     }
 }
 
-impl<T: Send + 'static, U: Send + 'static> Stage<(T, U)> for Zip<T, U> {
+impl<T: Send + 'static, U: Send + 'static> Stage<(T, U)> for ZipStage<T, U> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<(T, U)>>> {
         if self.indexed().is_some() {
             return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
@@ -35,14 +35,14 @@ impl<T: Send + 'static, U: Send + 'static> Stage<(T, U)> for Zip<T, U> {
         *text += &format!(", zip({})", self.b.pipeline());
     }
 
-    fn indexed(&self) -> Option<&dyn Indexed<(T, U)>> {
+    fn indexed(&self) -> Option<&dyn IndexedStage<(T, U)>> {
         (self.a.indexed().is_some() && self.b.indexed().is_some()).then_some(self as _)
     }
 }
 
-impl<T: Send + 'static, U: Send + 'static> Indexed<(T, U)> for Zip<T, U> {
+impl<T: Send + 'static, U: Send + 'static> IndexedStage<(T, U)> for ZipStage<T, U> {
     fn n(&self) -> u64 {
-        self.a.indexed().map_or(0, Indexed::n).min(self.b.indexed().map_or(0, Indexed::n))
+        self.a.indexed().map_or(0, IndexedStage::n).min(self.b.indexed().map_or(0, IndexedStage::n))
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<(T, U)> {

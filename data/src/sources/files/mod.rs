@@ -1,6 +1,6 @@
 //! Records of files.
 //!
-//! Position: the index of the file, the offset in its (decompressed) bytes, the number of the
+//! DatasetPosition: the index of the file, the offset in its (decompressed) bytes, the number of the
 //! record in the file, and whether the file is being read.
 //!
 //! A file is opened when its first record is asked for. If it cannot be opened, or no further
@@ -97,7 +97,7 @@ trait RecordReader<T>: Send {
     fn place(&self) -> (u64, u64);
 }
 
-struct Records<T> {
+struct RecordStage<T> {
     name: &'static str,
     paths: Arc<[PathBuf]>,
     format: Arc<dyn RecordFormat<T>>,
@@ -110,10 +110,10 @@ fn records<T: Send + 'static>(
     format: impl RecordFormat<T> + 'static,
 ) -> Dataset<T> {
     let paths = paths.into_iter().map(Into::into).collect();
-    Dataset::of(Records { name, paths, format: Arc::new(format) })
+    Dataset::of(RecordStage { name, paths, format: Arc::new(format) })
 }
 
-impl<T: Send + 'static> Stage<T> for Records<T> {
+impl<T: Send + 'static> Stage<T> for RecordStage<T> {
     fn open(&self, _epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         let (file, offset, record, is_open) = (at.word(), at.word(), at.word(), at.word() != 0);
         let file = usize::try_from(file).unwrap_or(usize::MAX);
