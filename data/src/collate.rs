@@ -35,8 +35,8 @@ pub trait PadTo: Collate {
     fn collate_padded(elements: Vec<Self>, padding: &BatchPadding, component: &mut usize) -> Result<Self::Batch>;
 }
 
-/// How arrays are filled up to common extents: with which numbers, and how far. An element that is a
-/// tuple has several components, in the order of its fields; a number that is no array is a
+/// How arrays are filled up to common extents: with which numbers, and how far. An element that is
+/// a tuple has several components, in the order of its fields; a number that is no array is a
 /// component, too.
 ///
 /// ```

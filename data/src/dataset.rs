@@ -26,8 +26,8 @@ use std::sync::Arc;
 /// returns another handle of the same dataset.
 ///
 /// **Order.** The elements and their order depend on the seeds and the number of the epoch alone,
-/// whatever the number of threads. So an iterator can be continued from a stored [`DatasetPosition`]
-/// exactly where it was.
+/// whatever the number of threads. So an iterator can be continued from a stored
+/// [`DatasetPosition`] exactly where it was.
 ///
 /// **Access by index.** Sources in memory have it, and the stages `map`, `zip`, `chain`, `take`,
 /// `skip`, `shard`, `shuffle`, `repeat`, `cache` and `batch` keep it. With it,

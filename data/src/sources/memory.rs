@@ -1,6 +1,6 @@
 //! Elements in memory.
 //!
-//! DatasetPosition: the next index.
+//! Position: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;
@@ -88,7 +88,8 @@ impl<T: Send + 'static> Dataset<T> {
     }
 }
 
-/// Arrays whose rows are the elements of a dataset: an array, or a tuple of arrays with as many rows.
+/// Arrays whose rows are the elements of a dataset: an array, or a tuple of arrays with as many
+/// rows.
 pub trait RowArrays: Send + Sync + 'static {
     /// The type of a row.
     type Row: Send + 'static;

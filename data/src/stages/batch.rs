@@ -1,6 +1,6 @@
 //! Batches of elements.
 //!
-//! DatasetPosition: that below. With access by index: the next batch.
+//! Position: that below. With access by index: the next batch.
 
 use crate::Dataset;
 use crate::position::SavedWords;

@@ -1,6 +1,6 @@
 //! Batches of elements of similar length.
 //!
-//! DatasetPosition: that below, and for each bucket the number of elements in it, each with the position
+//! Position: that below, and for each bucket the number of elements in it, each with the position
 //! below before it: these elements are read again.
 
 use crate::position::SavedWords;

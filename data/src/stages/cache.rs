@@ -1,6 +1,6 @@
 //! Elements that are kept in memory.
 //!
-//! DatasetPosition: the next index.
+//! Position: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;

@@ -1,6 +1,6 @@
 //! One dataset after another.
 //!
-//! DatasetPosition: whether the second one is being read, and the position in the one that is. With access
+//! Position: whether the second one is being read, and the position in the one that is. With access
 //! by index: the next index.
 
 use crate::Dataset;

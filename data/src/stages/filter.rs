@@ -1,6 +1,6 @@
 //! Stages that leave elements out.
 //!
-//! DatasetPosition of `filter`: that below. DatasetPosition of `skip_errors`: the number of elements left out,
+//! Position of `filter`: that below. Position of `skip_errors`: the number of elements left out,
 //! and the position below.
 
 use crate::Dataset;

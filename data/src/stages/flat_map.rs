@@ -1,6 +1,6 @@
 //! Datasets made of elements, one after the other.
 //!
-//! DatasetPosition: that below before the element of the open dataset, whether a dataset is open, and if
+//! Position: that below before the element of the open dataset, whether a dataset is open, and if
 //! so the position in it. Then the elements skipped in the datasets that have ended.
 
 use crate::Dataset;

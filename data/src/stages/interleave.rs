@@ -1,6 +1,6 @@
 //! Datasets made of elements, several at a time.
 //!
-//! DatasetPosition: that below, the number of places in use, the current place, the elements taken from it
+//! Position: that below, the number of places in use, the current place, the elements taken from it
 //! in this turn, and the elements skipped in the datasets that have ended. Then for each place
 //! whether a dataset is open there, and if so the position below before its element and the
 //! position in the dataset.

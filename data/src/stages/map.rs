@@ -1,6 +1,6 @@
 //! Functions of elements, one after the other or on threads.
 //!
-//! DatasetPosition: the number of the next element, and the position below.
+//! Position: the number of the next element, and the position below.
 //!
 //! **Threads.** The workers of a pass take elements from below in order, each with its number, and
 //! store the results under these numbers. At most `ahead` elements are taken and not delivered. A

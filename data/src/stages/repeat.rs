@@ -1,6 +1,6 @@
 //! Epochs inside of an epoch.
 //!
-//! DatasetPosition: the number of the repetition, the elements skipped in those before, and the position
+//! Position: the number of the repetition, the elements skipped in those before, and the position
 //! below. With access by index: the next index.
 
 use crate::Dataset;

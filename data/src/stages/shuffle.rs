@@ -1,7 +1,7 @@
 //! Random orders.
 //!
 //! With access by index the order is a permutation of all elements, and the position the next
-//! index. Otherwise it permutes windows. DatasetPosition: that below before the window, the number of the
+//! index. Otherwise it permutes windows. Position: that below before the window, the number of the
 //! window, and the index in it.
 
 use crate::Dataset;

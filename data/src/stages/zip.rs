@@ -1,6 +1,6 @@
 //! Pairs of elements.
 //!
-//! DatasetPosition: those of both datasets. With access by index: the next index.
+//! Position: those of both datasets. With access by index: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;

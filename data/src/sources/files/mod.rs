@@ -1,6 +1,6 @@
 //! Records of files.
 //!
-//! DatasetPosition: the index of the file, the offset in its (decompressed) bytes, the number of the
+//! Position: the index of the file, the offset in its (decompressed) bytes, the number of the
 //! record in the file, and whether the file is being read.
 //!
 //! A file is opened when its first record is asked for. If it cannot be opened, or no further
