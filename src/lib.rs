@@ -19,7 +19,7 @@ pub use anabranch_dsl::{
     while_loop, zeros,
 };
 #[doc(inline)]
-pub use anabranch_dsl::{control, nn, optim, random};
+pub use anabranch_dsl::{control, losses, metrics, nn, optim, random};
 #[doc(inline)]
 pub use anabranch_macros::{Carry, InOut, Module, graph};
 #[doc(inline)]
