@@ -57,6 +57,8 @@ mod book {
     mod language {}
     #[doc = include_str!("../docs/src/training.md")]
     mod training {}
+    #[doc = include_str!("../docs/src/losses-and-metrics.md")]
+    mod losses_and_metrics {}
     #[doc = include_str!("../docs/src/sessions.md")]
     mod sessions {}
     #[cfg(feature = "peers")]

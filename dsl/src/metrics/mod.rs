@@ -3,7 +3,7 @@
 //! Each metric is a function of one batch, and most are also a struct that collects many batches.
 //! Such a struct is a [`Module`](crate::Module) of untrained variables, whose methods are called in
 //! graph functions: `update` adds a batch, `result` returns the value so far, `reset` starts again.
-//! A session stores the state, and saves and loads it with [`state`] like that of a model.
+//! A session stores the state. `Session::state` and `load_state` save and load it, like a model's.
 //!
 //! ```
 //! use anabranch::{metrics::Accuracy, prelude::*};
@@ -36,8 +36,6 @@
 //!   a class that was never predicted, the mean of nothing. The exceptions are [`auc`], which is
 //!   `NaN`, and perplexity, which is 1.
 //! - **Gradients.** Counts have none. Train with [`losses`](crate::losses).
-//!
-//! [`state`]: https://docs.rs/anabranch/latest/anabranch/struct.Session.html#method.state
 
 mod accuracy;
 mod auc;
