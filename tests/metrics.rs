@@ -1,4 +1,5 @@
-//! Metrics on every engine, compared with scikit-learn's numbers, and their state over many batches.
+//! Metrics on every engine, compared with scikit-learn's numbers, and their state over many
+//! batches.
 
 use crate::support::fixture::Fixture;
 use crate::support::{check, error_of};
@@ -227,8 +228,11 @@ fn optimizers_do_not_train_metrics() {
 
 #[test]
 fn ignored_labels_do_not_count() {
-    let (accuracy, matrix, perplexity) =
-        (Accuracy::new().ignore_label(-1), ConfusionMatrix::new(2).ignore_label(-1), Perplexity::new().ignore_token(-1));
+    let (accuracy, matrix, perplexity) = (
+        Accuracy::new().ignore_label(-1),
+        ConfusionMatrix::new(2).ignore_label(-1),
+        Perplexity::new().ignore_token(-1),
+    );
     let f = |scores: Tensor<f64>, labels: Tensor<i64>| {
         accuracy.update(scores, labels);
         matrix.update(scores.argmax(-1), labels);

@@ -26,8 +26,8 @@ impl BinaryCrossEntropy {
         BinaryCrossEntropy::default()
     }
 
-    /// Sets the weight of positive targets, which is broadcast to the shape of the logits: a scalar,
-    /// or one weight for each class along the last axis. The default is 1.
+    /// Sets the weight of positive targets, which is broadcast to the shape of the logits: a
+    /// scalar, or one weight for each class along the last axis. The default is 1.
     #[must_use]
     pub fn positive_weight<T: Float>(self, weight: Tensor<T>) -> BinaryCrossEntropy {
         BinaryCrossEntropy { positive_weight: Some(weight.untyped()), ..self }
@@ -61,7 +61,7 @@ impl BinaryCrossEntropy {
 fn weighted(x: AnyValue, z: AnyValue, positive_weight: Option<AnyValue>) -> AnyValue {
     let negative = (-x).softplus();
     let negative = positive_weight.map_or(negative, |p| ((p - 1.0) * z + 1.0) * negative);
-    (-z + 1.0) * x + negative
+    (1.0 - z) * x + negative
 }
 
 /// Returns the mean [`BinaryCrossEntropy`] of logits and targets of equal shapes.
@@ -86,9 +86,9 @@ pub fn binary_cross_entropy<T: Float>(logits: Tensor<T>, targets: Tensor<T>) -> 
 /// classified well weigh less.
 ///
 /// With `q = sigmoid(x)`, the probability `m = (1 - q) z + q (1 - z)` of the wrong class and the
-/// balance `α z + (1 - α) (1 - z)`, it is the balance times `m^γ` times the binary cross-entropy, as
-/// in torchvision's `sigmoid_focal_loss`. The defaults are those of the paper: α = 0.25, γ = 2. The
-/// mean is over all elements.
+/// balance `α z + (1 - α) (1 - z)`, it is the balance times `m^γ` times the binary cross-entropy,
+/// as in torchvision's `sigmoid_focal_loss`. The defaults are those of the paper: α = 0.25, γ = 2.
+/// The mean is over all elements.
 ///
 /// Gradients are finite for every `γ` of at least 0 and every finite logit.
 #[derive(Clone, Copy, Debug)]
@@ -136,15 +136,17 @@ impl Focal {
         computed(|| {
             let (x, z) = (wide(logits.untyped()), wide(targets.untyped()));
             check_same_shape("focal", ("logits", x), ("targets", z));
-            if self.alpha.is_some_and(|alpha| !(0.0..=1.0).contains(&alpha)) || !(self.gamma >= 0.0) {
+            if self.alpha.is_some_and(|alpha| !(0.0..=1.0).contains(&alpha)) || self.gamma.is_nan() || self.gamma < 0.0
+            {
                 let message = format!("alpha is {:?} and gamma is {}", self.alpha, self.gamma);
                 refuse("focal", &message, x.tensor_type().to_string(), "alpha is from 0 to 1, gamma at least 0");
             }
             let mut losses = weighted(x, z, None);
             if self.gamma != 0.0 {
-                let wrong = (-x).sigmoid() * z + x.sigmoid() * (-z + 1.0);
+                let wrong = (-x).sigmoid() * z + x.sigmoid() * (1.0 - z);
                 // The slope of a power below 1 is infinite at 0, where the probability underflows.
-                let smallest = if x.dtype() == crate::DType::F64 { f64::MIN_POSITIVE } else { f32::MIN_POSITIVE.into() };
+                let smallest =
+                    if x.dtype() == crate::DType::F64 { f64::MIN_POSITIVE } else { f32::MIN_POSITIVE.into() };
                 let wrong = wrong.maximum(wrong.number(smallest));
                 losses = losses * wrong.pow(wrong.number(self.gamma));
             }
@@ -174,8 +176,8 @@ pub fn focal<T: Float>(logits: Tensor<T>, targets: Tensor<T>) -> Tensor<T> {
     Focal::new().loss(logits, targets)
 }
 
-/// Hinge loss of scores `x` with targets `y` of -1 and 1: `max(0, margin - x y)`, as Keras's `Hinge`
-/// with its margin of 1.
+/// Hinge loss of scores `x` with targets `y` of -1 and 1: `max(0, margin - x y)`, as Keras's
+/// `Hinge` with its margin of 1.
 ///
 /// The subgradient at the kink, where `x y` equals the margin, is 0.
 #[derive(Clone, Copy, Debug)]
@@ -221,7 +223,7 @@ impl Hinge {
         computed(|| {
             let (x, y) = (wide(scores.untyped()), wide(targets.untyped()));
             check_same_shape("hinge", ("scores", x), ("targets", y));
-            let losses = (-(x * y) + self.margin).relu();
+            let losses = (self.margin - x * y).relu();
             self.reduction.of(if self.squared { losses.square() } else { losses })
         })
     }

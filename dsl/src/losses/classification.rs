@@ -1,8 +1,8 @@
 //! Cross-entropy over classes.
 
 use super::{
-    LossReduction, check_labels, check_same_shape, computed, ignored_labels, mean, reduction_setter, refuse, wide,
-    without, zero_or_ratio,
+    LossReduction, check_labels, check_same_shape, computed, ignored_labels, reduction_setter, refuse, wide, without,
+    zero_or_ratio,
 };
 use crate::{AnyValue, Float, Integer, Tensor};
 
@@ -59,8 +59,8 @@ impl CrossEntropy {
         CrossEntropy { weights: Some(weights.untyped()), ..self }
     }
 
-    /// Sets the share of the target, from 0 to 1, that is divided equally among all classes (Szegedy
-    /// et al. 2016). The default is 0.
+    /// Sets the share of the target, from 0 to 1, that is divided equally among all classes
+    /// (Szegedy et al. 2016). The default is 0.
     #[must_use]
     pub fn label_smoothing(self, smoothing: f64) -> CrossEntropy {
         CrossEntropy { smoothing, ..self }
@@ -92,25 +92,20 @@ impl CrossEntropy {
                 None => (logits, labels),
             };
             let log_p = logits.log_softmax(-1);
-            let of_labels = log_p.take_along_axis(labels.unsqueeze(-1), -1).squeeze(-1).neg();
-            let weight = weights.map(|weights| weights.take(labels, 0));
-            let mut losses = weight.map_or(of_labels, |weight| weight * of_labels);
+            let log_p_of_labels = log_p.take_along_axis(labels.unsqueeze(-1), -1).squeeze(-1);
+            let mut weight = weights.map(|weights| weights.take(labels, 0));
+            let mut losses = weight.map_or(log_p_of_labels, |w| no_infinity_of_zero(w, log_p_of_labels)).neg();
             if self.smoothing != 0.0 {
-                let uniform = weights.map_or(-log_p, |weights| -no_infinity_of_zero(weights, log_p)).mean_axis(-1);
-                losses = losses * (1.0 - self.smoothing) + uniform * self.smoothing;
+                let of_all = weights.map_or(log_p, |weights| no_infinity_of_zero(weights, log_p)).mean_axis(-1);
+                losses = losses * (1.0 - self.smoothing) - of_all * self.smoothing;
             }
             if let Some(ignored) = ignored {
                 losses = without(ignored, losses);
+                weight = Some(ignored.select(losses.number(0.0), weight.unwrap_or(losses.number(1.0))));
             }
-            let one = losses.number(1.0);
-            match (self.reduction, weight, ignored) {
-                (LossReduction::Mean, None, None) => mean(losses),
-                (LossReduction::Mean, Some(weight), None) => zero_or_ratio(losses.sum(), weight.sum()),
-                (LossReduction::Mean, weight, Some(ignored)) => {
-                    let weight = ignored.select(losses.number(0.0), weight.unwrap_or(one));
-                    zero_or_ratio(losses.sum(), weight.sum())
-                }
-                (reduction, ..) => reduction.of(losses),
+            match (self.reduction, weight) {
+                (LossReduction::Mean, Some(weight)) => zero_or_ratio(losses.sum(), weight.sum()),
+                (reduction, _) => reduction.of(losses),
             }
         })
     }
@@ -133,8 +128,8 @@ impl CrossEntropy {
     /// ```
     ///
     /// # Errors
-    /// Aborts the trace if the shapes do not match, the smoothing is not within 0 and 1, or there is
-    /// an ignored label.
+    /// Aborts the trace if the shapes do not match, the smoothing is not within 0 and 1, or there
+    /// is an ignored label.
     #[track_caller]
     #[must_use]
     pub fn soft_loss<T: Float>(self, logits: Tensor<T>, probabilities: Tensor<T>) -> Tensor<T> {

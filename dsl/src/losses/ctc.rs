@@ -149,15 +149,19 @@ impl Examples {
             states.not_equal(self.blank) & states.not_equal(concat(&before, -1))
         };
 
+        // Numbers that are not used may be NaN, whose product with a cotangent of 0 is NaN.
+        let is_used = iota::<i64>(time as usize).unsqueeze(0).less(self.logit_lengths.unsqueeze(-1));
+        let log_p = is_used.unsqueeze(-1).select(logits, T::from_f64(0.0)).log_softmax(-1);
+
         // Before the first time, a path is in the first blank. All else follows from the steps.
         let start = iota::<i64>(n_states).equal(0).select(T::from_f64(0.0), impossible).broadcast_like(states);
-        let rows = (logits.log_softmax(-1).transpose(0, 1), iota::<i64>(time as usize));
-        let end = fold_left(start, rows, |now: Tensor<T>, (log_p, t): (Tensor<T>, Tensor<i64>)| {
+        let rows = (log_p.transpose(0, 1), is_used.transpose(0, 1));
+        let end = fold_left(start, rows, |now: Tensor<T>, (log_p, is_used): (Tensor<T>, Tensor<bool>)| {
             let two_before = skips_blank.select(shifted(now, 2), impossible);
             // A class of probability 0 is as impossible as a path that does not exist.
             let emitted = log_p.take_along_axis(states, -1).maximum(impossible);
             let next = log_sum_exp([now, shifted(now, 1), two_before]) + emitted;
-            t.less(self.logit_lengths).unsqueeze(-1).select(next, now)
+            is_used.unsqueeze(-1).select(next, now)
         });
 
         // A path ends in the last label or in the blank after it.

@@ -29,8 +29,8 @@ impl KlDivergence {
         KlDivergence { log_targets: true, ..self }
     }
 
-    /// Returns the loss for log-probabilities and targets, both `[.., n]`. Without reduction, it has
-    /// the shape `[..]`.
+    /// Returns the loss for log-probabilities and targets, both `[.., n]`. Without reduction, it
+    /// has the shape `[..]`.
     ///
     /// # Errors
     /// Aborts the trace if the shapes do not match, or there is no axis.
@@ -62,7 +62,8 @@ impl KlDivergence {
     }
 }
 
-/// Returns the mean [`KlDivergence`] of log-probabilities from target probabilities, both `[.., n]`.
+/// Returns the mean [`KlDivergence`] of log-probabilities from target probabilities, both
+/// `[.., n]`.
 ///
 /// ```
 /// use anabranch::{losses::kl_divergence, prelude::*};

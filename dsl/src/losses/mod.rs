@@ -1,7 +1,7 @@
 //! Losses: graph functions from predictions and targets to what training minimizes.
 //!
-//! Each loss is a struct of options with a method `loss`, and has a function of the same name in
-//! lower case for the default options:
+//! Each loss is a struct of options with a method `loss`, and has a function for the default
+//! options:
 //!
 //! ```
 //! use anabranch::losses::{CrossEntropy, cross_entropy};
@@ -29,7 +29,8 @@
 //!   an accidental `[n, n]` is a wrong result without an error. Classes, distributions and
 //!   embeddings are along the last axis, and all other axes are examples.
 //! - **Precision.** 16-bit floats are converted to `f32` at once, everything is computed and summed
-//!   in `f32`, and the result is rounded. `f32` and `f64` are computed and summed in their own type.
+//!   in `f32`, and the result is rounded. `f32` and `f64` are computed and summed in their own
+//!   type.
 //! - **Reduction.** See [`LossReduction`]. The default is the mean.
 //! - **Logits.** No loss takes probabilities where it could take logits, because the logarithm of a
 //!   rounded probability loses precision. To pass log-probabilities to a loss of logits, pass them
@@ -44,7 +45,9 @@ mod divergence;
 mod regression;
 mod similarity;
 
-pub(crate) use arguments::{check_labels, check_same_shape, count, ignored_labels, mean, refuse, without, zero_or_ratio};
+pub(crate) use arguments::{
+    check_labels, check_same_shape, count, ignored_labels, mean, refuse, without, zero_or_ratio,
+};
 pub use binary::{BinaryCrossEntropy, Focal, Hinge, binary_cross_entropy, focal, hinge};
 pub use classification::{CrossEntropy, cross_entropy};
 pub use ctc::{Ctc, ctc};

@@ -56,8 +56,8 @@ pub struct Huber {
     reduction: LossReduction,
 }
 
-/// Smooth L1 loss (Girshick 2015): the [`Huber`] loss with δ = β, divided by β. The default is β =
-/// 1. With β = 0, this is [`AbsoluteError`].
+/// Smooth L1 loss (Girshick 2015): the [`Huber`] loss with δ = β, divided by β. The default is β = 1.
+/// With β = 0, this is [`AbsoluteError`].
 #[derive(Clone, Copy, Debug)]
 pub struct SmoothL1 {
     beta: f64,
@@ -84,8 +84,8 @@ impl SquaredError {
         SquaredError::default()
     }
 
-    /// Returns the loss for predictions and targets of equal shapes. Without reduction, it has their
-    /// shape.
+    /// Returns the loss for predictions and targets of equal shapes. Without reduction, it has
+    /// their shape.
     ///
     /// # Errors
     /// Aborts the trace if the shapes do not match.
@@ -102,8 +102,8 @@ impl AbsoluteError {
         AbsoluteError::default()
     }
 
-    /// Returns the loss for predictions and targets of equal shapes. Without reduction, it has their
-    /// shape.
+    /// Returns the loss for predictions and targets of equal shapes. Without reduction, it has
+    /// their shape.
     ///
     /// # Errors
     /// Aborts the trace if the shapes do not match.
@@ -126,8 +126,8 @@ impl Huber {
         Huber { delta, ..self }
     }
 
-    /// Returns the loss for predictions and targets of equal shapes. Without reduction, it has their
-    /// shape.
+    /// Returns the loss for predictions and targets of equal shapes. Without reduction, it has
+    /// their shape.
     ///
     /// # Errors
     /// Aborts the trace if the shapes do not match, or `delta` is not positive.
@@ -153,8 +153,8 @@ impl SmoothL1 {
         SmoothL1 { beta, ..self }
     }
 
-    /// Returns the loss for predictions and targets of equal shapes. Without reduction, it has their
-    /// shape.
+    /// Returns the loss for predictions and targets of equal shapes. Without reduction, it has
+    /// their shape.
     ///
     /// # Errors
     /// Aborts the trace if the shapes do not match, or `beta` is negative.

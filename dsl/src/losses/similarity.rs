@@ -37,8 +37,8 @@ fn distance(a: AnyValue, b: AnyValue) -> AnyValue {
     equal.select(squares.number(0.0), equal.select(squares.number(1.0), squares).sqrt())
 }
 
-/// Returns the cosine of the angle between vectors `[.., size]`, with the shape `[..]`: `a · b /
-/// (max(‖a‖, 1e-8) max(‖b‖, 1e-8))`. Vectors of zeros have the cosine 0.
+/// Returns the cosine of the angle between vectors `[.., size]`, with the shape `[..]`:
+/// `a · b / (max(‖a‖, 1e-8) max(‖b‖, 1e-8))`. Vectors of zeros have the cosine 0.
 ///
 /// ```
 /// use anabranch::{losses::cosine_similarity, prelude::*};
@@ -75,11 +75,11 @@ pub struct CosineEmbedding {
 }
 
 /// The triplet margin loss of anchors `a`, positive examples `p` and negative examples `n`, as
-/// PyTorch's `triplet_margin_loss`: `max(0, d(a, p) - d(a, n) + margin)` with the distance `d(x, y) =
-/// ‖x - y + 1e-6‖`. The default margin is 1.
+/// PyTorch's `triplet_margin_loss`: `max(0, d(a, p) - d(a, n) + margin)` with the distance
+/// `d(x, y) = ‖x - y + 1e-6‖`. The default margin is 1.
 ///
-/// The subgradient at the kink, where the difference of the distances is the margin, is 0, and so is
-/// that of a distance of 0.
+/// The subgradient at the kink, where the negative example is farther by exactly the margin, is 0,
+/// and so is that of a distance of 0.
 #[derive(Clone, Copy, Debug)]
 pub struct TripletMargin {
     margin: f64,
@@ -107,8 +107,8 @@ impl CosineEmbedding {
         CosineEmbedding { margin, ..self }
     }
 
-    /// Returns the loss for pairs of vectors `[.., size]`, and for each pair whether both are of the
-    /// same class, `[..]`. Without reduction, it has the latter shape.
+    /// Returns the loss for pairs of vectors `[.., size]`, and for each pair whether both are of
+    /// the same class, `[..]`. Without reduction, it has the latter shape.
     ///
     /// # Errors
     /// Aborts the trace if the shapes do not match.
@@ -120,7 +120,7 @@ impl CosineEmbedding {
             check_embeddings("cosine_embedding", ("vectors", a), ("vectors", b));
             let cosine = cosine(a, b);
             check_same_shape("cosine_embedding", ("pairs", cosine), ("classes", same));
-            self.reduction.of(same.select(-cosine + 1.0, (cosine - self.margin).relu()))
+            self.reduction.of(same.select(1.0 - cosine, (cosine - self.margin).relu()))
         })
     }
 }
@@ -165,8 +165,8 @@ impl TripletMargin {
     }
 }
 
-/// Returns the mean [`CosineEmbedding`] loss of pairs of vectors `[.., size]`, with whether both are
-/// of the same class, `[..]`.
+/// Returns the mean [`CosineEmbedding`] loss of pairs of vectors `[.., size]`, with whether both
+/// are of the same class, `[..]`.
 ///
 /// ```
 /// use anabranch::{losses::cosine_embedding, prelude::*};

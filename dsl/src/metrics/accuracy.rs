@@ -68,7 +68,8 @@ pub fn accuracy<T: Numeric, I: Integer>(scores: Tensor<T>, labels: Tensor<I>) ->
 /// ```
 ///
 /// # Errors
-/// Aborts the trace if the shapes do not match or `k` is 0. A label that is no class fails the step.
+/// Aborts the trace if the shapes do not match or `k` is 0. A label that is no class fails the
+/// step.
 #[track_caller]
 #[must_use]
 pub fn top_k_accuracy<T: Numeric, I: Integer>(scores: Tensor<T>, labels: Tensor<I>, k: usize) -> Tensor<f64> {

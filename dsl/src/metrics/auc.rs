@@ -51,7 +51,8 @@ fn area(twice: Tensor<i64>, positive: Tensor<i64>, negative: Tensor<i64>) -> Ten
 ///
 /// Scores are probabilities, and are counted in bins of equal width. Two scores in one bin count as
 /// equal, so the area is exact only if no bin has both positive and negative examples; the error is
-/// at most half of the share of pairs that share a bin. Scores that are close together need [`auc`].
+/// at most half of the share of pairs that share a bin. Scores that are close together need
+/// [`auc`].
 #[derive(Debug)]
 pub struct BinnedAuc {
     /// The number of positive examples in each bin.
@@ -67,21 +68,18 @@ impl BinnedAuc {
     ///
     /// # Panics
     /// Panics if there are no bins.
+    #[track_caller]
     pub fn new(bins: usize) -> BinnedAuc {
         assert!(bins > 0, "an area under a curve needs at least one bin");
         let zeros = || Array::new([bins], vec![0i64; bins]);
-        BinnedAuc {
-            positive: Var::untrained("positive", zeros()),
-            negative: Var::untrained("negative", zeros()),
-            bins,
-        }
+        BinnedAuc { positive: Var::untrained("positive", zeros()), negative: Var::untrained("negative", zeros()), bins }
     }
 
     /// Adds a batch of probabilities and labels of equal shapes.
     ///
     /// # Errors
-    /// Aborts the trace if the shapes differ. A score that is not within 0 and 1 fails the step: the
-    /// scores are logits.
+    /// Aborts the trace if the shapes differ. A score that is not within 0 and 1 fails the step:
+    /// the scores are logits.
     #[track_caller]
     pub fn update<T: Float>(&self, probabilities: Tensor<T>, labels: Tensor<bool>) {
         trace::called_at(Loc::caller(), || {

@@ -5,12 +5,12 @@ use crate::losses::{check_same_shape, ignored_labels, refuse, without};
 use crate::nn::module;
 use crate::{AnyValue, Array, DType, Integer, Loc, Tensor, Var, iota, scalar, trace, zeros};
 
-/// How the values of classes become one. Classes that occur neither as labels nor as predictions are
-/// left out.
+/// How the values of classes become one. Classes that occur neither as labels nor as predictions
+/// are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClassAverage {
-    /// The value of the sums over classes. With one label for each example, precision, recall and F1
-    /// are then the accuracy.
+    /// The value of the sums over classes. With one label for each example, precision, recall and
+    /// F1 are then the accuracy.
     Micro,
     /// The mean over classes.
     Macro,
@@ -39,8 +39,8 @@ fn counts(name: &str, predictions: AnyValue, labels: AnyValue, classes: usize, i
     zeros::<i64>([classes * classes]).untyped().scatter_add(at, counted, 0).reshape([classes, classes])
 }
 
-/// Returns the confusion matrix of predicted classes and labels of equal shapes: element `[i, j]` is
-/// the number of examples of class `i` that were predicted as `j`.
+/// Returns the confusion matrix of predicted classes and labels of equal shapes: element `[i, j]`
+/// is the number of examples of class `i` that were predicted as `j`.
 ///
 /// ```
 /// use anabranch::{metrics::confusion_matrix, prelude::*};
@@ -179,8 +179,8 @@ pub fn f1(matrix: Tensor<i64>, average: ClassAverage) -> Tensor<f64> {
 }
 
 /// Returns the mean intersection over union of classes, also known as the Jaccard index, from a
-/// [confusion matrix](confusion_matrix). Classes that occur neither as labels nor as predictions are
-/// left out.
+/// [confusion matrix](confusion_matrix). Classes that occur neither as labels nor as predictions
+/// are left out.
 ///
 /// ```
 /// use anabranch::{metrics::mean_iou, prelude::*};
@@ -246,7 +246,8 @@ impl ConfusionMatrix {
     /// Adds a batch of predicted classes and labels of equal shapes.
     ///
     /// # Errors
-    /// Aborts the trace if the shapes differ. A prediction or label that is no class fails the step.
+    /// Aborts the trace if the shapes differ. A prediction or label that is no class fails the
+    /// step.
     #[track_caller]
     pub fn update<I: Integer, J: Integer>(&self, predictions: Tensor<I>, labels: Tensor<J>) {
         trace::called_at(Loc::caller(), || {

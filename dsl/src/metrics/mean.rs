@@ -26,17 +26,17 @@ use crate::{DType, Loc, Numeric, Tensor, Var, trace};
 #[derive(Debug)]
 pub struct RunningMean {
     /// The weighted sum of the numbers.
-    pub sum: Var<f64>,
+    pub weighted_sum: Var<f64>,
     /// The sum of the weights.
     pub weight: Var<f64>,
 }
-module!(RunningMean: sum, weight);
+module!(RunningMean: weighted_sum, weight);
 
 impl RunningMean {
     /// Creates the mean of nothing, which is 0.
     #[expect(clippy::new_without_default, reason = "a new metric is a new state, as is a new layer")]
     pub fn new() -> RunningMean {
-        RunningMean { sum: Var::untrained("sum", 0.0), weight: Var::untrained("weight", 0.0) }
+        RunningMean { weighted_sum: Var::untrained("weighted_sum", 0.0), weight: Var::untrained("weight", 0.0) }
     }
 
     /// Adds numbers, each with the weight 1.
@@ -44,7 +44,7 @@ impl RunningMean {
     pub fn update<T: Numeric>(&self, values: Tensor<T>) {
         trace::called_at(Loc::caller(), || {
             let values = values.untyped();
-            add(&self.sum, values.cast(DType::F64).sum());
+            add(&self.weighted_sum, values.cast(DType::F64).sum());
             add(&self.weight, count(values, DType::F64));
         });
     }
@@ -74,7 +74,7 @@ impl RunningMean {
             check_same_shape("RunningMean", ("values", values), ("weights", weights));
             let [values, weights] = [values, weights].map(|x| x.cast(DType::F64));
             let weighted = crate::losses::without(weights.eq(weights.number(0.0)), values * weights);
-            add(&self.sum, weighted.sum());
+            add(&self.weighted_sum, weighted.sum());
             add(&self.weight, weights.sum());
         });
     }
@@ -83,12 +83,12 @@ impl RunningMean {
     #[track_caller]
     #[must_use]
     pub fn result(&self) -> Tensor<f64> {
-        trace::called_at(Loc::caller(), || ratio(self.sum.get().untyped(), self.weight.get().untyped()))
+        trace::called_at(Loc::caller(), || ratio(self.weighted_sum.get().untyped(), self.weight.get().untyped()))
     }
 
     /// Forgets all numbers.
     #[track_caller]
     pub fn reset(&self) {
-        trace::called_at(Loc::caller(), || clear(&[self.sum.any(), self.weight.any()]));
+        trace::called_at(Loc::caller(), || clear(&[self.weighted_sum.any(), self.weight.any()]));
     }
 }

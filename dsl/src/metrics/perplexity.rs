@@ -5,26 +5,26 @@ use crate::losses::{CrossEntropy, LossReduction, count, ignored_labels};
 use crate::nn::module;
 use crate::{AnyValue, DType, Float, Integer, Loc, Tensor, Var, trace};
 
-/// Returns the sum of the negative log-likelihoods of tokens that are not ignored, and their number.
+/// Returns the sum of the negative log-likelihoods of tokens that are not ignored, and their
+/// number.
 #[track_caller]
 fn sums<T: Float, I: Integer>(logits: Tensor<T>, tokens: Tensor<I>, ignored: Option<i64>) -> [AnyValue; 2] {
-    // Half precision would round the loss of each token.
-    let logits = if T::DTYPE.is_half() { logits.cast::<f32>().untyped() } else { logits.untyped() };
     let mut loss = CrossEntropy::new().reduction(LossReduction::None);
     let mut total = count(tokens.untyped(), DType::I64);
     if let Some(token) = ignored {
         loss = loss.ignore_label(token);
         total = ignored_labels(tokens.untyped(), token).not().cast(DType::I64).sum();
     }
-    let losses = match logits.dtype() {
-        DType::F32 => loss.loss(Tensor::<f32>::from_any(logits), tokens).untyped(),
-        _ => loss.loss(Tensor::<f64>::from_any(logits), tokens).untyped(),
+    let losses = match T::DTYPE.is_half() {
+        // Half precision would round the loss of each token.
+        true => loss.loss(logits.cast::<f32>(), tokens).untyped(),
+        false => loss.loss(logits, tokens).untyped(),
     };
     [losses.cast(DType::F64).sum(), total]
 }
 
-/// Returns the perplexity of tokens `[..]` for logits `[.., vocabulary]`: `exp` of the mean negative
-/// log-likelihood of a token, or 1 without tokens.
+/// Returns the perplexity of tokens `[..]` for logits `[.., vocabulary]`: `exp` of the mean
+/// negative log-likelihood of a token, or 1 without tokens.
 ///
 /// ```
 /// use anabranch::{metrics::perplexity, prelude::*};
