@@ -431,6 +431,9 @@ fn ctc_of_labels_that_do_not_fit_is_infinite_without_a_gradient() {
     let inf = f64::INFINITY;
     check(f, [[0.0, -inf]], &[inf, 0.0, 0.0]);
     check(f, [[0.0, -inf], [-inf, 0.0]], &[0.0; 5]);
+    // A loss that is not a number is not one of labels that do not fit.
+    let f = |x: Tensor<f64>| Ctc::new().zero_infinity().loss(x, tensor([[1]]), tensor([2]), tensor([1]));
+    check(f, [[[0.0, f64::NAN], [0.0, 1.0]]], &[f64::NAN]);
 }
 
 #[test]

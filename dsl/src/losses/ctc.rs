@@ -7,9 +7,6 @@ use crate::{AnyValue, Dim, Float, Integer, Tensor, concat, fold_left, iota, scal
 /// gradient 0 and not `NaN`.
 const IMPOSSIBLE: f64 = -1e30;
 
-/// Log-probabilities below this include that of an impossible path.
-const POSSIBLE: f64 = -1e29;
-
 /// Connectionist temporal classification (Graves et al. 2006): the negative log-likelihood of label
 /// sequences whose positions in time are unknown.
 ///
@@ -94,7 +91,7 @@ impl Ctc {
                 false => examples.log_likelihood(logits).untyped(),
             };
             let of_impossible = log_p.number(if self.zero_infinity { 0.0 } else { f64::INFINITY });
-            let losses = log_p.gt(log_p.number(POSSIBLE)).select(-log_p, of_impossible);
+            let losses = log_p.le(log_p.number(IMPOSSIBLE / 2.0)).select(of_impossible, -log_p);
             match self.reduction {
                 LossReduction::Mean => {
                     let length = examples.label_lengths.maximum(1).untyped();

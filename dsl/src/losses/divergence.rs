@@ -68,7 +68,8 @@ impl KlDivergence {
 /// ```
 /// use anabranch::{losses::kl_divergence, prelude::*};
 ///
-/// let loss = eval(|| kl_divergence(tensor([[0.0f32, 0.0]]).log_softmax(-1), tensor([[1.0, 0.0]])))?;
+/// let log_q = || tensor([[0.0f32, 0.0]]).log_softmax(-1);
+/// let loss = eval(|| kl_divergence(log_q(), tensor([[1.0, 0.0]])))?;
 /// assert!((loss.item() - 2.0f32.ln()).abs() < 1e-6);
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```

@@ -56,8 +56,8 @@ pub struct Huber {
     reduction: LossReduction,
 }
 
-/// Smooth L1 loss (Girshick 2015): the [`Huber`] loss with δ = β, divided by β. The default is β = 1.
-/// With β = 0, this is [`AbsoluteError`].
+/// Smooth L1 loss (Girshick 2015): the [`Huber`] loss with δ = β, divided by β. The default is
+/// β = 1. With β = 0, this is [`AbsoluteError`].
 #[derive(Clone, Copy, Debug)]
 pub struct SmoothL1 {
     beta: f64,

@@ -33,8 +33,7 @@
 //! - **Precision.** Counts are `i64`, sums are `f64`, and results are `f64`, whatever the element
 //!   type of predictions and the number of batches.
 //! - **Nothing to divide by.** A ratio of 0 and 0 is 0: the accuracy of no examples, the precision
-//!   of
-//!   a class that was never predicted, the mean of nothing. The exceptions are [`auc`], which is
+//!   of a class that was never predicted, the mean of nothing. The exceptions are [`auc`], which is
 //!   `NaN`, and perplexity, which is 1.
 //! - **Gradients.** Counts have none. Train with [`losses`](crate::losses).
 
