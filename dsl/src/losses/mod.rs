@@ -98,8 +98,9 @@ macro_rules! reduction_setter {
         impl $loss {
             /// Sets the reduction. The default is the mean.
             #[must_use]
-            pub fn reduction(self, reduction: $crate::losses::LossReduction) -> $loss {
-                $loss { reduction, ..self }
+            pub fn reduction(mut self, reduction: $crate::losses::LossReduction) -> $loss {
+                self.reduction = reduction;
+                self
             }
         }
     )*};
