@@ -413,7 +413,7 @@ fn ctc_of_a_long_sequence_stays_in_the_range_of_f32() {
         })
         .unwrap();
     let (loss, is_finite) = f.call(Array::new([1, 1000, 30], vec![0.0f32; 30_000])).unwrap();
-    assert!((loss.item() / 3074.152_9 - 1.0).abs() < 1e-5 && is_finite.item(), "{loss}");
+    assert!((loss.item() / 3_074.152_9 - 1.0).abs() < 1e-5 && is_finite.item(), "{loss}");
 }
 
 #[test]

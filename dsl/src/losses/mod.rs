@@ -25,9 +25,10 @@
 //! | embeddings | [`CosineEmbedding`], [`TripletMargin`] |
 //! | logits of classes over time, for labels without positions | [`Ctc`] |
 //!
-//! - **Shapes.** Predictions and targets have equal shapes, and are never broadcast: the mean over
-//!   an accidental `[n, n]` is a wrong result without an error. Classes, distributions and
-//!   embeddings are along the last axis, and all other axes are examples.
+//! - **Shapes.** Predictions and targets have equal shapes, and are not broadcast: the mean over an
+//!   accidental `[n, n]` would be a wrong result without an error. This is checked as far as shapes
+//!   are known during tracing. Classes, distributions and embeddings are along the last axis, and
+//!   all other axes are examples.
 //! - **Precision.** 16-bit floats are converted to `f32` at once, everything is computed and summed
 //!   in `f32`, and the result is rounded. `f32` and `f64` are computed and summed in their own
 //!   type.
