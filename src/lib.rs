@@ -19,7 +19,7 @@ pub use anabranch_dsl::{
     while_loop, zeros,
 };
 #[doc(inline)]
-pub use anabranch_dsl::{control, nn, optim, random};
+pub use anabranch_dsl::{control, losses, metrics, nn, optim, random};
 #[doc(inline)]
 pub use anabranch_macros::{Carry, InOut, Module, graph};
 #[doc(inline)]
@@ -60,6 +60,8 @@ mod book {
     mod language {}
     #[doc = include_str!("../docs/src/training.md")]
     mod training {}
+    #[doc = include_str!("../docs/src/losses-and-metrics.md")]
+    mod losses_and_metrics {}
     #[doc = include_str!("../docs/src/sessions.md")]
     mod sessions {}
     #[cfg(feature = "data")]

@@ -29,6 +29,8 @@ mod layers;
 mod lists;
 mod lists_in_place;
 mod loop_state;
+mod losses;
+mod metrics;
 mod operations;
 mod peer_corpora;
 mod peers;

@@ -37,7 +37,7 @@ const LANGUAGE_LEVELS: &[&[&str]] = &[
     &["function"],
     &["staged"],
     &["derivatives"],
-    &["list", "control", "nn", "optim"],
+    &["list", "control", "nn", "optim", "losses", "metrics"],
 ];
 
 /// The files that know the layout of constructs: those that define, build, check and print it.

@@ -47,8 +47,10 @@ pub mod interp;
 pub mod ir;
 mod list;
 mod loc;
+pub mod losses;
 #[doc(hidden)]
 pub mod memory;
+pub mod metrics;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 pub mod nn;

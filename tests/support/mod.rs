@@ -12,6 +12,7 @@ use std::fmt::Debug;
 pub mod agree;
 pub mod dual;
 pub mod engines;
+pub mod fixture;
 pub mod plans;
 pub mod random_placement;
 pub mod real_peers;
