@@ -1,0 +1,212 @@
+//! The state that optimizers have for each variable.
+
+use crate::var::{DropWatcher, VarPath};
+use crate::{AnyVar, HostTensor};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// Variables that belong to other variables. Such variables are created on first use and dropped
+/// with their owners.
+#[derive(Debug, Default)]
+pub(super) struct Slots(Arc<SlotTable>);
+
+/// The slots of each variable, by its identity.
+#[derive(Debug, Default)]
+struct SlotTable(Mutex<BTreeMap<u64, SlotsOfVar>>);
+
+#[derive(Debug)]
+struct SlotsOfVar {
+    /// The path of the variable in the outermost model that was seen, or else its name. Other
+    /// variables may have the same path.
+    path: String,
+    /// Whether the path is from a model, and is not the name.
+    of_model: bool,
+    vars: Vec<(&'static str, AnyVar)>,
+}
+
+impl SlotTable {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, SlotsOfVar>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DropWatcher for SlotTable {
+    fn dropped(&self, id: u64) {
+        // Others may watch the slots' variables, so these are dropped after the table is unlocked.
+        let slots = self.lock().remove(&id);
+        drop(slots);
+    }
+}
+
+impl Slots {
+    /// Returns the slot variables of `var`, which start as zeros of its type and are on its device.
+    /// `path` is the path of `var` in its model, if known.
+    pub(super) fn of<const N: usize>(&self, var: &AnyVar, path: Option<&str>, names: [&'static str; N]) -> [AnyVar; N] {
+        let mut table = self.0.lock();
+        // The path of a model that is one variable is empty.
+        let path = path.filter(|path| !path.is_empty());
+        let is_outer = |slots: &SlotsOfVar, path: &str| {
+            let key = |path: &str| (std::cmp::Reverse(path.split('.').count()), path.to_owned());
+            !slots.of_model || key(path) < key(&slots.path)
+        };
+        if table.get(&var.id()).is_none_or(|slots| path.is_some_and(|path| is_outer(slots, path))) {
+            let slots = table.entry(var.id()).or_insert_with(|| {
+                let watcher: Weak<dyn DropWatcher> = Arc::<SlotTable>::downgrade(&self.0);
+                var.watch(watcher);
+                let zeros = HostTensor::zeros(var.ty().dtype, var.init().shape());
+                let slot = |&name: &&'static str| {
+                    let slot = AnyVar::new(format!("{}.{name}", var.name()), zeros.clone());
+                    (name, slot.with_devices(var.devices()))
+                };
+                SlotsOfVar { path: String::new(), of_model: false, vars: names.iter().map(slot).collect() }
+            });
+            (slots.path, slots.of_model) = (path.unwrap_or(var.name()).to_owned(), path.is_some());
+        }
+        let slots = &table[&var.id()].vars;
+        std::array::from_fn(|i| slots[i].1.clone())
+    }
+
+    pub(super) fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
+        // The visitor may create slots, so the table must be unlocked.
+        let all: Vec<(String, AnyVar)> = {
+            let table = self.0.lock();
+            let mut ids_of: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+            // Variables are created in the order of their identities.
+            table.iter().for_each(|(&id, slots)| ids_of.entry(&slots.path).or_default().push(id));
+            let unique = |id: u64, path: &str| match &ids_of[path][..] {
+                [_] => path.to_owned(),
+                ids => {
+                    format!("{path}#{}", 1 + ids.iter().position(|&other| other == id).expect("the variable is listed"))
+                }
+            };
+            let paths = table.iter().map(|(&id, slots)| (unique(id, &slots.path), slots));
+            paths
+                .flat_map(|(path, of)| of.vars.iter().map(move |(name, var)| (format!("{path}.{name}"), var.clone())))
+                .collect()
+        };
+        for (name, var) in &all {
+            path.with(name, |p| visit(p.as_str(), var));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::optim::{Adam, Optimizer, Sgd, clip_global_norm, model_gradients};
+    use crate::{IntoArray, Module, Tensor, Var, gradients, trace};
+
+    fn paths(optimizer: &impl Module) -> Vec<String> {
+        optimizer.vars().into_iter().map(|(path, _)| path).collect()
+    }
+
+    /// A module with variables at these paths.
+    struct Model(Vec<(&'static str, Var<f32>)>);
+
+    impl Model {
+        fn new(paths: &[&'static str]) -> Model {
+            Model(paths.iter().map(|&path| (path, Var::new("w", 1.0))).collect())
+        }
+
+        fn loss(&self) -> Tensor {
+            self.0.iter().map(|(_, w)| w.get() * w.get()).reduce(|a, b| a + b).expect("there are variables")
+        }
+    }
+
+    impl Module for Model {
+        fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
+            self.0.iter().for_each(|(name, var)| path.with(name, |p| visit(p.as_str(), var.any())));
+        }
+    }
+
+    fn step(f: impl Fn()) {
+        trace::trace("step", || {
+            f();
+            Vec::new()
+        })
+        .unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    #[test]
+    fn slots_have_the_paths_of_their_variables() {
+        let (before, after) = (Model::new(&["a.w", "b.w"]), Model::new(&["a.w", "new.w", "b.w"]));
+        for model in [&before, &after] {
+            let (sgd, applied, prepared) = [(); 3].map(|()| Sgd::new(0.1).momentum(0.9)).into();
+            step(|| sgd.minimize(model.loss(), model));
+            step(|| {
+                let mut gradients = model_gradients(model.loss(), model);
+                clip_global_norm(&mut gradients, 1.0);
+                applied.apply(0.1, &gradients);
+            });
+            prepared.prepare(model);
+            let expected: Vec<String> = model.0.iter().map(|(path, _)| format!("{path}.velocity")).collect();
+            assert_eq!([paths(&sgd), paths(&applied), paths(&prepared)], [(); 3].map(|()| expected.clone()));
+        }
+    }
+
+    #[test]
+    fn a_model_gives_its_paths_to_slots_that_had_only_names() {
+        let (model, sgd) = (Model::new(&["hidden.w"]), Sgd::new(0.1).momentum(0.9));
+        step(|| {
+            let w = &model.0[0].1;
+            let gradient = gradients(model.loss(), w.get());
+            sgd.apply(0.1, &[(w.any().clone(), gradient.untyped())]);
+        });
+        assert_eq!(paths(&sgd), ["w.velocity"]);
+        let slot = sgd.vars()[0].1.id();
+        sgd.prepare(&model);
+        assert_eq!((paths(&sgd), sgd.vars()[0].1.id()), (vec!["hidden.w.velocity".to_owned()], slot));
+        // The path in the outer model is used, whichever model comes first.
+        sgd.prepare(&[&model]);
+        assert_eq!(paths(&sgd), ["0.hidden.w.velocity"]);
+        sgd.prepare(&model);
+        assert_eq!(paths(&sgd), ["0.hidden.w.velocity"]);
+    }
+
+    #[test]
+    fn equal_paths_of_two_models_get_numbers() {
+        let (one, two, sgd) = (Model::new(&["w", "w_2"]), Model::new(&["w"]), Sgd::new(0.1).momentum(0.9));
+        sgd.prepare(&one);
+        sgd.prepare(&two);
+        let expected = ["w#1.velocity", "w_2.velocity", "w#2.velocity"];
+        assert_eq!(paths(&sgd), expected);
+        // With the models in reverse order, too, the state of each model is kept apart.
+        let reversed = Sgd::new(0.1).momentum(0.9);
+        reversed.prepare(&two);
+        reversed.prepare(&one);
+        assert_eq!(paths(&reversed), expected);
+        let bare = Var::<f32>::new("bare", [1.0].into_array());
+        sgd.prepare(&bare);
+        assert_eq!(paths(&sgd), [&expected[..], &["bare.velocity"]].concat());
+        drop(one);
+        let three = Model::new(&["w"]);
+        sgd.prepare(&three);
+        assert_eq!(paths(&sgd), ["w#1.velocity", "bare.velocity", "w#2.velocity"]);
+    }
+
+    #[test]
+    fn slots_of_dropped_variables_are_dropped() {
+        struct Count(Mutex<Vec<u64>>);
+        impl DropWatcher for Count {
+            fn dropped(&self, id: u64) {
+                self.0.lock().unwrap().push(id);
+            }
+        }
+        let (model, adam) = (Model::new(&["a", "b"]), Adam::new(0.1));
+        adam.prepare(&model);
+        let count = Arc::new(Count(Mutex::default()));
+        let slots = adam.vars();
+        for (_, slot) in &slots[1..] {
+            let watcher: Weak<dyn DropWatcher> = Arc::<Count>::downgrade(&count);
+            slot.watch(watcher);
+        }
+        let mut ids: Vec<u64> = slots[1..].iter().map(|(_, slot)| slot.id()).collect();
+        drop(slots);
+        drop(model);
+        assert_eq!(paths(&adam), ["steps"]);
+        let mut dropped = count.0.lock().unwrap().clone();
+        dropped.sort_unstable();
+        ids.sort_unstable();
+        assert_eq!(dropped, ids);
+    }
+}
