@@ -30,6 +30,7 @@ mod lists;
 mod lists_in_place;
 mod loop_state;
 mod operations;
+mod optimizers;
 mod peer_corpora;
 mod peers;
 mod plans;

@@ -35,17 +35,31 @@
 //! assert_eq!(adam.vars().len(), 1);
 //! ```
 
+mod accumulate;
+mod adagrad;
 mod adam;
+mod average;
 mod clip;
+mod groups;
+mod lbfgs;
+mod lion;
+pub mod schedule;
 mod sgd;
 mod slots;
 
 use crate::derivatives::trained_gradients;
-use crate::trace::{DeviceScope, assign_var, called_at, device_scope, fail, note_var_path, read_var};
-use crate::{AnyValue, AnyVar, Diagnostic, Loc, Module, Operand, Tensor};
-pub use adam::Adam;
-pub use clip::clip_global_norm;
+use crate::trace::{DeviceScope, assign_var, called_at, device_scope, fail, note_var_path, read_var, trace};
+use crate::{AnyValue, AnyVar, DType, Diagnostic, Float, Loc, Module, Operand, Tensor, Var};
+pub use accumulate::Accumulator;
+pub use adagrad::{AdaDelta, AdaGrad, RmsProp};
+pub use adam::{AdaMax, Adam, NAdam};
+pub use average::WeightAverage;
+pub use clip::{clip_global_norm, clip_norm, clip_value};
+pub use groups::{ParamGroups, l2_decay};
+pub use lbfgs::Lbfgs;
+pub use lion::Lion;
 pub use sgd::Sgd;
+pub use slots::Slots;
 
 /// A rule that updates variables from their gradients.
 pub trait Optimizer {
@@ -59,21 +73,23 @@ pub trait Optimizer {
     }
 
     /// Returns the next value of `var` from its current `value` and its gradient `grad`. `rate` is
-    /// a scalar of its element type.
+    /// a scalar.
+    ///
+    /// All three have the element type of the variable, but `f32` for floats of 16 bits: the result
+    /// is rounded when it is assigned.
     fn update(&self, var: &AnyVar, value: AnyValue, grad: AnyValue, rate: AnyValue, step: Option<AnyValue>)
     -> AnyValue;
 
-    /// Creates the state for `var`, if there is none yet. `path` is the path of the variable in its
-    /// model.
-    fn prepare_var(&self, _path: &str, _var: &AnyVar) {}
-
     /// Creates the state for the variables of `model`. Updating them does so as well, but loading a
     /// saved state requires it before.
+    ///
+    /// # Panics
+    /// Panics in a function that is being traced.
     fn prepare<M: Module + ?Sized>(&self, model: &M)
     where
         Self: Sized,
     {
-        float_vars(model).iter().for_each(|(path, var)| self.prepare_var(path, var));
+        create_state(model, |gradients| self.apply(self.rate(), gradients));
     }
 
     /// Differentiates `loss` with respect to the variables of `model`, as [`model_gradients`] does,
@@ -90,7 +106,7 @@ pub trait Optimizer {
     /// assert!(error.message.contains("`argmax` has no gradient"));
     /// ```
     #[track_caller]
-    fn minimize<M: Module + ?Sized>(&self, loss: Tensor, model: &M)
+    fn minimize<T: Float, M: Module + ?Sized>(&self, loss: Tensor<T>, model: &M)
     where
         Self: Sized,
     {
@@ -98,9 +114,9 @@ pub trait Optimizer {
     }
 
     /// Minimizes like [`minimize`](Optimizer::minimize) with another learning rate, which may be a
-    /// tensor that a schedule computes.
+    /// tensor that a [`schedule`] computes.
     #[track_caller]
-    fn minimize_at<M: Module + ?Sized>(&self, rate: impl Operand<f32>, loss: Tensor, model: &M)
+    fn minimize_at<T: Float, M: Module + ?Sized>(&self, rate: impl Operand<f32>, loss: Tensor<T>, model: &M)
     where
         Self: Sized,
     {
@@ -113,22 +129,30 @@ pub trait Optimizer {
     where
         Self: Sized,
     {
-        let here = Loc::caller();
-        called_at(here, || {
-            let rate = rate.into_tensor().untyped();
-            if rate.rank() > 0 {
-                let error = Diagnostic::new("the learning rate is not a scalar").at(here, rate.ty().to_string());
-                fail(error.help("pass a number, or a tensor without axes"));
-            }
-            let step = self.begin();
-            for (var, grad) in gradients {
-                // An update is computed on the device of the variable.
-                let _scope = DeviceScope::enter(var.devices().or(device_scope()));
-                let next = self.update(var, read_var(var), *grad, rate.cast(var.ty().dtype), step);
-                assign_var(var, next);
-            }
-        });
+        update_all(self, rate, gradients);
     }
+}
+
+/// Updates variables by the given gradients, at the line of the caller.
+#[track_caller]
+fn update_all(optimizer: &impl Optimizer, rate: impl Operand<f32>, gradients: &[(AnyVar, AnyValue)]) {
+    let here = Loc::caller();
+    called_at(here, || {
+        let rate = rate.into_tensor().untyped();
+        if rate.rank() > 0 {
+            let error = Diagnostic::new("the learning rate is not a scalar").at(here, rate.ty().to_string());
+            fail(error.help("pass a number, or a tensor without axes"));
+        }
+        let step = optimizer.begin();
+        for (var, grad) in gradients {
+            // An update is computed on the device of the variable.
+            let _scope = DeviceScope::enter(var.devices().or(device_scope()));
+            let dtype = var.ty().dtype;
+            let wide = |x: AnyValue| x.cast(computed_in(dtype));
+            let next = optimizer.update(var, wide(read_var(var)), wide(*grad), wide(rate), step);
+            assign_var(var, next.cast(dtype));
+        }
+    });
 }
 
 /// Returns the gradients of a loss with respect to all float variables of a model that are
@@ -140,11 +164,67 @@ pub trait Optimizer {
 /// any variable, so that nothing would be trained: the model has no trained variables, the loss
 /// does not read them, or the operations on the path have no gradient.
 #[track_caller]
-pub fn model_gradients<M: Module + ?Sized>(loss: Tensor, model: &M) -> Vec<(AnyVar, AnyValue)> {
+pub fn model_gradients<T: Float, M: Module + ?Sized>(loss: Tensor<T>, model: &M) -> Vec<(AnyVar, AnyValue)> {
     let (paths, vars): (Vec<String>, Vec<AnyVar>) = float_vars(model).into_iter().unzip();
     let gradients = trained_gradients(loss, &vars);
     vars.iter().zip(paths).for_each(|(var, path)| note_var_path(var, path));
     vars.into_iter().zip(gradients).collect()
+}
+
+/// Creates state for the variables of a model: calls `update` in a trace that is discarded.
+fn create_state<M: Module + ?Sized>(model: &M, update: impl FnOnce(&[(AnyVar, AnyValue)])) {
+    let traced = trace("prepare", || {
+        let zeros = float_vars(model).into_iter().map(|(path, var)| {
+            note_var_path(&var, path);
+            let zero = read_var(&var).zeros_like();
+            (var, zero)
+        });
+        update(&zeros.collect::<Vec<_>>());
+        Vec::new()
+    });
+    if let Err(error) = traced {
+        fail(error);
+    }
+}
+
+/// Returns the element type in which variables of a type are updated.
+fn computed_in(dtype: DType) -> DType {
+    if dtype.is_half() { DType::F32 } else { dtype }
+}
+
+/// Implements [`Module`] for an optimizer: its listed fields and its slots are its state.
+macro_rules! state {
+    ($name:ident $(: $($field:ident),*)?) => {
+        impl $crate::Module for $name {
+            fn visit(&self, path: &mut $crate::var::VarPath, visit: &mut dyn FnMut(&str, &$crate::AnyVar)) {
+                $($(path.with(stringify!($field), |p| self.$field.visit(p, visit));)*)?
+                self.slots.visit(path, visit);
+            }
+        }
+    };
+}
+use state;
+
+/// Runs `f`, which computes on numbers of 64 bits, outside of the device scope: not every device
+/// has them.
+fn unconstrained<R>(f: impl FnOnce() -> R) -> R {
+    let _scope = DeviceScope::enter(None);
+    f()
+}
+
+/// Counts an update, and returns its number, from 1, as `f32`.
+fn count_update(steps: &Var<i64>) -> AnyValue {
+    unconstrained(|| {
+        let step = steps.get() + 1;
+        steps.set(step);
+        step.cast::<f32>().untyped()
+    })
+}
+
+/// Returns `1 - beta^step`, by which Adam and its kin correct a mean that started at zero. It is
+/// as accurate in the first step as later, unlike a difference or a product of all steps.
+fn bias_correction(beta: f64, step: AnyValue) -> AnyValue {
+    -(step * beta.ln()).expm1()
 }
 
 /// Returns the trained float variables of a model, with their paths.

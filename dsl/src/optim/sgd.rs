@@ -1,16 +1,15 @@
 //! Stochastic gradient descent.
 
-use super::Optimizer;
-use super::slots::Slots;
-use crate::trace::{assign_var, read_var, var_path};
-use crate::var::VarPath;
-use crate::{AnyValue, AnyVar, Module};
+use super::{Optimizer, Slots, state};
+use crate::trace::{assign_var, read_var};
+use crate::{AnyValue, AnyVar};
 
-/// Stochastic gradient descent, optionally with momentum (Sutskever et al. 2013).
+/// Stochastic gradient descent, optionally with momentum (Sutskever et al. 2013), in the form of
+/// PyTorch's `SGD`: the rate multiplies the velocity and is not part of it.
 #[derive(Debug)]
 pub struct Sgd {
     rate: f32,
-    momentum: f32,
+    momentum: f64,
     nesterov: bool,
     slots: Slots,
 }
@@ -23,7 +22,7 @@ impl Sgd {
 
     /// Sets the momentum: `v = momentum * v + g`, `w -= rate * v`.
     #[must_use]
-    pub fn momentum(mut self, momentum: f32) -> Sgd {
+    pub fn momentum(mut self, momentum: f64) -> Sgd {
         self.momentum = momentum;
         self
     }
@@ -34,11 +33,6 @@ impl Sgd {
         self.nesterov = true;
         self
     }
-
-    fn velocity(&self, var: &AnyVar, path: Option<&str>) -> AnyVar {
-        let [velocity] = self.slots.of(var, path, ["velocity"]);
-        velocity
-    }
 }
 
 impl Optimizer for Sgd {
@@ -46,26 +40,16 @@ impl Optimizer for Sgd {
         self.rate
     }
 
-    fn prepare_var(&self, path: &str, var: &AnyVar) {
-        if self.momentum != 0.0 {
-            self.velocity(var, Some(path));
-        }
-    }
-
     fn update(&self, var: &AnyVar, value: AnyValue, grad: AnyValue, rate: AnyValue, _: Option<AnyValue>) -> AnyValue {
         if self.momentum == 0.0 {
             return value - rate * grad;
         }
-        let velocity = self.velocity(var, var_path(var).as_deref());
-        let v = read_var(&velocity) * f64::from(self.momentum) + grad;
+        let [velocity] = self.slots.of(var, ["velocity"]);
+        let v = read_var(&velocity) * self.momentum + grad;
         assign_var(&velocity, v);
-        let direction = if self.nesterov { grad + v * f64::from(self.momentum) } else { v };
+        let direction = if self.nesterov { grad + v * self.momentum } else { v };
         value - rate * direction
     }
 }
 
-impl Module for Sgd {
-    fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
-        self.slots.visit(path, visit);
-    }
-}
+state!(Sgd);

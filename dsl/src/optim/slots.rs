@@ -1,14 +1,34 @@
 //! The state that optimizers have for each variable.
 
+use super::computed_in;
+use crate::trace::{is_tracing, var_path};
 use crate::var::{DropWatcher, VarPath};
-use crate::{AnyVar, HostTensor};
+use crate::{AnyVar, HostTensor, Module};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Variables that belong to other variables. Such variables are created on first use and dropped
-/// with their owners.
+/// The state of an optimizer: variables that belong to the variables that it updates.
+///
+/// A slot is created when it is first asked for and dropped with the variable that it belongs to.
+/// Its path is that of its owner in the model, followed by the name of the slot.
+///
+/// ```
+/// use anabranch::extend::{assign_var, read_var};
+/// use anabranch::optim::Slots;
+/// use anabranch::prelude::*;
+///
+/// let (w, slots) = (Var::<f32>::new("w", [1.0, 2.0]), Slots::default());
+/// eval(|| {
+///     let [sum] = slots.of(w.any(), ["sum"]);
+///     assign_var(&sum, read_var(&sum) + w.get().untyped());
+///     Tensor::<f32>::from_any(read_var(&sum))
+/// })?;
+/// assert_eq!(slots.vars()[0].0, "w.sum");
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
 #[derive(Debug, Default)]
-pub(super) struct Slots(Arc<SlotTable>);
+pub struct Slots(Arc<SlotTable>);
 
 /// The slots of each variable, by its identity.
 #[derive(Debug, Default)]
@@ -39,34 +59,44 @@ impl DropWatcher for SlotTable {
 }
 
 impl Slots {
-    /// Returns the slot variables of `var`, which start as zeros of its type and are on its device.
-    /// `path` is the path of `var` in its model, if known.
-    pub(super) fn of<const N: usize>(&self, var: &AnyVar, path: Option<&str>, names: [&'static str; N]) -> [AnyVar; N] {
-        let mut table = self.0.lock();
+    /// Returns the slots of `var` with these names. They start as zeros of its shape and are on its
+    /// device. Their element type is that of `var`, but `f32` for floats of 16 bits, of which sums
+    /// and means would soon stop changing.
+    ///
+    /// The path of `var` is the one in the model whose gradients were taken last in the function
+    /// that is being traced, and else the name of `var`.
+    pub fn of<const N: usize>(&self, var: &AnyVar, names: [&'static str; N]) -> [AnyVar; N] {
         // The path of a model that is one variable is empty.
-        let path = path.filter(|path| !path.is_empty());
-        let is_outer = |slots: &SlotsOfVar, path: &str| {
-            let key = |path: &str| (std::cmp::Reverse(path.split('.').count()), path.to_owned());
-            !slots.of_model || key(path) < key(&slots.path)
-        };
-        if table.get(&var.id()).is_none_or(|slots| path.is_some_and(|path| is_outer(slots, path))) {
-            let slots = table.entry(var.id()).or_insert_with(|| {
-                let watcher: Weak<dyn DropWatcher> = Arc::<SlotTable>::downgrade(&self.0);
-                var.watch(watcher);
-                let zeros = HostTensor::zeros(var.ty().dtype, var.init().shape());
-                let slot = |&name: &&'static str| {
-                    let slot = AnyVar::new(format!("{}.{name}", var.name()), zeros.clone());
-                    (name, slot.with_devices(var.devices()))
-                };
-                SlotsOfVar { path: String::new(), of_model: false, vars: names.iter().map(slot).collect() }
-            });
-            (slots.path, slots.of_model) = (path.unwrap_or(var.name()).to_owned(), path.is_some());
+        let path = if is_tracing() { var_path(var).filter(|path| !path.is_empty()) } else { None };
+        let mut table = self.0.lock();
+        let slots = table.entry(var.id()).or_insert_with(|| {
+            let watcher: Weak<dyn DropWatcher> = Arc::<SlotTable>::downgrade(&self.0);
+            var.watch(watcher);
+            SlotsOfVar { path: var.name().to_owned(), of_model: false, vars: Vec::new() }
+        });
+        let order = |path: &str| (Reverse(path.split('.').count()), path.to_owned());
+        if let Some(path) = path.filter(|path| !slots.of_model || order(path) < order(&slots.path)) {
+            (slots.path, slots.of_model) = (path, true);
         }
-        let slots = &table[&var.id()].vars;
-        std::array::from_fn(|i| slots[i].1.clone())
+        names.map(|name| {
+            if let Some((_, slot)) = slots.vars.iter().find(|(other, _)| *other == name) {
+                return slot.clone();
+            }
+            let zeros = HostTensor::zeros(computed_in(var.ty().dtype), var.init().shape());
+            let slot = AnyVar::untrained(format!("{}.{name}", var.name()), zeros).with_devices(var.devices());
+            slots.vars.push((name, slot.clone()));
+            slot
+        })
     }
 
-    pub(super) fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
+    /// Returns whether a variable has slots.
+    pub(super) fn has(&self, var: &AnyVar) -> bool {
+        self.0.lock().contains_key(&var.id())
+    }
+}
+
+impl Module for Slots {
+    fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
         // The visitor may create slots, so the table must be unlocked.
         let all: Vec<(String, AnyVar)> = {
             let table = self.0.lock();
@@ -94,7 +124,7 @@ impl Slots {
 mod tests {
     use super::*;
     use crate::optim::{Adam, Optimizer, Sgd, clip_global_norm, model_gradients};
-    use crate::{IntoArray, Module, Tensor, Var, gradients, trace};
+    use crate::{IntoArray, Tensor, Var, gradients, trace};
 
     fn paths(optimizer: &impl Module) -> Vec<String> {
         optimizer.vars().into_iter().map(|(path, _)| path).collect()
