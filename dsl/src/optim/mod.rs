@@ -2,7 +2,25 @@
 //!
 //! An [`Optimizer`] defines the next value of one variable; everything else is shared. The state of
 //! an optimizer consists of variables that are created when a parameter is first seen, so the state
-//! is stored and saved like parameters.
+//! is stored and saved like parameters. A rule of your own keeps it in [`Slots`], as those here do.
+//!
+//! Where PyTorch has an optimizer, this one of the same name gives its numbers; the documentation
+//! of each names the source of its formula and constants. Rates are `f32`.
+//!
+//! | part of a step | items |
+//! |---|---|
+//! | gradients | [`model_gradients`], [`Accumulator`] over micro-batches |
+//! | their limits | [`clip_value`], [`clip_norm`], [`clip_global_norm`] |
+//! | weight decay | [`ParamGroups::decay`], [`Adam::weight_decay`], [`Lion::weight_decay`]; in the gradient, [`l2_decay`] |
+//! | rate | [`schedule`], [`ParamGroups::scale_rate`] |
+//! | update | [`Optimizer::apply`], or all at once [`Optimizer::minimize`] |
+//! | after it | [`WeightAverage`] |
+//!
+//! [`Lbfgs`] is no [`Optimizer`]: it evaluates the loss as often as it needs to.
+//!
+//! All elements of a variable are updated, also rows of a table that have no gradient in a step.
+//! Without momentum or decay, [`Sgd`] leaves these as they are, and costs in proportion to the
+//! others.
 //!
 //! The path of such a variable is that of the parameter in its model followed by the name of the
 //! slot: `hidden.weight.adam_m`. So a saved state still fits a model to which layers were added

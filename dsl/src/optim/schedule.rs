@@ -135,14 +135,12 @@ pub fn piecewise(step: impl Operand<i64>, boundaries: &[i64], values: &[f32]) ->
 /// `from * factor^floor(step / steps)`. PyTorch's `StepLR`.
 ///
 /// # Errors
-/// Aborts the trace if `steps` is less than 1.
+/// Aborts the trace if `steps` is less than 1 or `factor` not positive.
 #[track_caller]
-pub fn staircase(step: impl Operand<i64>, from: f32, factor: f32, steps: i64) -> Tensor {
+pub fn staircase(step: impl Operand<i64>, from: f32, factor: f64, steps: i64) -> Tensor {
     let step = step.into_tensor();
-    called_at(at_least("steps", steps, 1), || {
-        let exponent = unconstrained(|| (step / steps).cast::<f32>());
-        scalar(factor).pow(exponent) * from
-    })
+    at_least("steps", steps, 1);
+    called_at(positive(factor), || power(factor, unconstrained(|| (step / steps).cast::<f32>())) * from)
 }
 
 /// Returns a rate that is multiplied by `factor` in `steps` steps, a little in each:
@@ -150,14 +148,12 @@ pub fn staircase(step: impl Operand<i64>, from: f32, factor: f32, steps: i64) ->
 /// `ExponentialLR`.
 ///
 /// # Errors
-/// Aborts the trace if `steps` is less than 1.
+/// Aborts the trace if `steps` is less than 1 or `factor` not positive.
 #[track_caller]
-pub fn exponential(step: impl Operand<i64>, from: f32, factor: f32, steps: i64) -> Tensor {
+pub fn exponential(step: impl Operand<i64>, from: f32, factor: f64, steps: i64) -> Tensor {
     let step = step.into_tensor();
-    called_at(at_least("steps", steps, 1), || {
-        let exponent = unconstrained(|| step.cast::<f32>() / steps as f32);
-        scalar(factor).pow(exponent) * from
-    })
+    at_least("steps", steps, 1);
+    called_at(positive(factor), || power(factor, unconstrained(|| step.cast::<f32>() / steps as f32)) * from)
 }
 
 /// Returns a rate that rises from `max / 25` to `max` in 30 % of `steps` steps, and falls to
@@ -192,6 +188,23 @@ fn at_least(name: &str, n: i64, least: i64) -> Loc {
         fail(error.at(loc, "this schedule").help(format!("use at least {least}")));
     }
     loc
+}
+
+/// Checks a factor. Returns the location of the caller.
+#[track_caller]
+fn positive(factor: f64) -> Loc {
+    let loc = Loc::caller();
+    if factor.is_nan() || factor <= 0.0 {
+        let error = Diagnostic::new(format!("the factor of a schedule is {factor}")).at(loc, "this schedule");
+        fail(error.help("use a positive number"));
+    }
+    loc
+}
+
+/// Returns the power of a factor. Its logarithm is that of the `f64`: a factor near 1 rounded to
+/// `f32` would be wrong after many steps.
+fn power(factor: f64, exponent: Tensor) -> Tensor {
+    (exponent * factor.ln() as f32).exp()
 }
 
 /// Returns the share of `steps` that remains: 1 at step 0, and 0 from step `steps` on. The
