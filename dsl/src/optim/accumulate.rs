@@ -1,8 +1,8 @@
 //! Gradients accumulated over micro-batches.
 
-use super::{Slots, create_state, state, unconstrained};
+use super::{Slots, create_state, on_device_of, state, unconstrained};
 use crate::control::cond;
-use crate::trace::{DeviceScope, assign_var, called_at, device_scope, fail, read_var};
+use crate::trace::{assign_var, called_at, fail, read_var};
 use crate::{AnyValue, AnyVar, Diagnostic, Loc, Module, Operand, Var};
 
 /// Sums of gradients over several micro-batches, for one update by their mean.
@@ -114,9 +114,11 @@ impl Accumulator {
             });
         };
         let on_others = || {
-            sums.iter().for_each(|(slot, sum)| assign_var(slot, *sum));
-            self.examples.set(total);
-            self.batches.set(batches);
+            called_at(loc, || {
+                sums.iter().for_each(|(slot, sum)| assign_var(slot, *sum));
+                self.examples.set(total);
+                self.batches.set(batches);
+            });
         };
         cond(is_last, on_last, on_others);
     }
@@ -128,11 +130,6 @@ impl Accumulator {
     pub fn prepare<M: Module + ?Sized>(&self, model: &M) {
         create_state(model, |gradients| self.add(1.0, gradients, |_| {}));
     }
-}
-
-/// Enters the device of a variable, if it has one.
-fn on_device_of(var: &AnyVar) -> DeviceScope {
-    DeviceScope::enter(var.devices().or(device_scope()))
 }
 
 state!(Accumulator: batches, examples);

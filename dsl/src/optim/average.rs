@@ -1,7 +1,7 @@
 //! Averages of the weights of a model over its training.
 
-use super::{Slots, create_state, float_vars, state, unconstrained};
-use crate::trace::{DeviceScope, assign_var, called_at, device_scope, fail, note_var_path, read_var};
+use super::{Slots, count_update, create_state, float_vars, on_device_of, state, unconstrained};
+use crate::trace::{assign_var, called_at, fail, note_var_path, read_var};
 use crate::{AnyValue, AnyVar, Diagnostic, Loc, Module, Var};
 
 /// The averages of a model's trained variables, in the form of PyTorch's `AveragedModel`: the first
@@ -56,11 +56,7 @@ impl WeightAverage {
     #[track_caller]
     pub fn update<M: Module + ?Sized>(&self, model: &M) {
         called_at(Loc::caller(), || {
-            let n = unconstrained(|| {
-                let n = self.count.get() + 1;
-                self.count.set(n);
-                n.cast::<f32>().untyped()
-            });
+            let n = count_update(&self.count);
             for_each(model, |var| {
                 let [average] = self.slots.of(var, ["average"]);
                 let (a, dtype) = (read_var(&average), average.ty().dtype);
@@ -141,7 +137,7 @@ impl WeightAverage {
 fn for_each<M: Module + ?Sized>(model: &M, mut f: impl FnMut(&AnyVar)) {
     for (path, var) in float_vars(model) {
         note_var_path(&var, path);
-        let _scope = DeviceScope::enter(var.devices().or(device_scope()));
+        let _scope = on_device_of(&var);
         f(&var);
     }
 }

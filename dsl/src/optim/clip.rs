@@ -73,7 +73,9 @@ pub fn clip_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
 #[track_caller]
 pub fn clip_global_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) -> Tensor {
     called_at(Loc::caller(), || {
-        let squares = gradients.iter().map(|(_, g)| sum_of_squares(*g).cast(DType::F32));
+        // The norm is an `f64` if one of the gradients is.
+        let dtype = gradients.iter().map(|(_, g)| g.dtype()).find(|&dtype| dtype == DType::F64);
+        let squares = gradients.iter().map(|(_, g)| sum_of_squares(*g).cast(dtype.unwrap_or(DType::F32)));
         let Some(total) = squares.reduce(AnyValue::add) else {
             return Tensor::from_any(constant(HostTensor::scalar(0.0f32)));
         };
@@ -82,7 +84,7 @@ pub fn clip_global_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) -> Tenso
         for (_, g) in gradients {
             *g = g.mul(scale.cast(g.dtype()));
         }
-        Tensor::from_any(norm)
+        Tensor::from_any(norm.cast(DType::F32))
     })
 }
 

@@ -1,9 +1,9 @@
 //! L-BFGS.
 
-use super::{float_vars, model_gradients, note_var_path};
+use super::{float_vars, model_gradients};
 use crate::control::{cond, fold_left, scan_reverse, while_loop};
 use crate::trace::{assign_var, called_at, fail, read_var};
-use crate::{AnyVar, Diagnostic, Float, Loc, Module, Tensor, concat, scalar, zeros};
+use crate::{AnyVar, DType, Diagnostic, Float, Loc, Module, Tensor, concat, scalar, zeros};
 
 /// Sufficient decrease and curvature of the strong Wolfe conditions.
 const DECREASE: f64 = 1e-4;
@@ -99,7 +99,6 @@ impl Lbfgs {
                     .help("the loss and all trained variables must be `f32`, or all `f64`"),
             );
         }
-        vars.iter().for_each(|(path, var)| note_var_path(var, path.clone()));
         let vars: Vec<AnyVar> = vars.into_iter().map(|(_, var)| var).collect();
         let start = called_at(here, || SearchState::new(flatten(vars.iter().map(read_tensor).collect()), self.history));
         // Its argument is traced in the body of the loop, at its own lines.
@@ -254,7 +253,7 @@ impl<T: Float> SearchState<T> {
         let (point, [low_t, low_f, _]) = ([self.t, f, slope], self.low);
 
         // A difference below the rounding of the loss is none.
-        let rounding = self.f.abs() * number(2.0 * epsilon(T::DTYPE == crate::DType::F64));
+        let rounding = self.f.abs() * number(2.0 * epsilon::<T>());
         let bound = self.f + self.t * self.slope * number(DECREASE) + rounding;
         let is_worse = f.greater(bound) | (f.greater_equal(low_f) & (self.is_bracketed | self.tried.greater(0)));
         let is_flat = slope.abs().less_equal(-self.slope * number(CURVATURE));
@@ -310,7 +309,7 @@ impl<T: Float> SearchState<T> {
     /// positive curvature is left out, by the rule of L-BFGS-B (Zhu et al. 1997).
     fn remember(&self, step: Tensor<T>, change: Tensor<T>) -> ([Tensor<T>; 2], Tensor<T>) {
         let (curvature, square) = ((step * change).sum(), (change * change).sum());
-        let is_kept = curvature.greater(square * number(epsilon(T::DTYPE == crate::DType::F64)));
+        let is_kept = curvature.greater(square * number(epsilon::<T>()));
         let [steps, changes] = self.history;
         let pushed = |rows: Tensor<T>, row: Tensor<T>| {
             let all = concat(&[rows, row.unsqueeze(0)], 0);
@@ -320,9 +319,9 @@ impl<T: Float> SearchState<T> {
     }
 }
 
-/// Returns the relative rounding of `f64`, or of `f32`.
-fn epsilon(is_f64: bool) -> f64 {
-    if is_f64 { f64::EPSILON } else { f32::EPSILON.into() }
+/// Returns the distance from 1 to the next number of `f64`, or of `f32`.
+fn epsilon<T: Float>() -> f64 {
+    if T::DTYPE == DType::F64 { f64::EPSILON } else { f32::EPSILON.into() }
 }
 
 fn number<T: Float>(x: f64) -> Tensor<T> {

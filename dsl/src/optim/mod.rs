@@ -163,8 +163,7 @@ fn update_all(optimizer: &impl Optimizer, rate: impl Operand<f32>, gradients: &[
         }
         let step = optimizer.begin();
         for (var, grad) in gradients {
-            // An update is computed on the device of the variable.
-            let _scope = DeviceScope::enter(var.devices().or(device_scope()));
+            let _scope = on_device_of(var);
             let dtype = var.ty().dtype;
             let wide = |x: AnyValue| x.cast(computed_in(dtype));
             let next = optimizer.update(var, wide(read_var(var)), wide(*grad), wide(rate), step);
@@ -222,6 +221,11 @@ macro_rules! state {
     };
 }
 use state;
+
+/// Enters the device of a variable, where its updates are computed.
+fn on_device_of(var: &AnyVar) -> DeviceScope {
+    DeviceScope::enter(var.devices().or(device_scope()))
+}
 
 /// Runs `f`, which computes on numbers of 64 bits, outside of the device scope: not every device
 /// has them.
