@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 type Outcome = anabranch::Result<()>;
 
 /// A gradient update: the part of a training step after differentiation.
-type Update = Box<dyn Fn(&mut [(AnyVar, AnyValue)])>;
+type GradientUpdate = Box<dyn Fn(&mut [(AnyVar, AnyValue)])>;
 
 const START: [f64; 6] = [1.0, -0.5, 0.0, 0.0, 0.75, 0.0];
 const SCALES: [f64; 6] = [1.0, 1.0, 1e-12, 1e-6, 0.0, 1e12];
@@ -31,14 +31,14 @@ fn fixture(kind: &str, words: usize) -> BTreeMap<String, Vec<f64>> {
     lines.map(entry).collect()
 }
 
-fn optimizer<O: Optimizer + 'static>(make: fn() -> O) -> Box<dyn Fn() -> Update> {
+fn optimizer<O: Optimizer + 'static>(make: fn() -> O) -> Box<dyn Fn() -> GradientUpdate> {
     Box::new(move || {
         let optimizer = make();
         Box::new(move |gradients| optimizer.apply(optimizer.rate(), gradients))
     })
 }
 
-fn with_l2<O: Optimizer + 'static>(decay: f64, make: fn() -> O) -> Box<dyn Fn() -> Update> {
+fn with_l2<O: Optimizer + 'static>(decay: f64, make: fn() -> O) -> Box<dyn Fn() -> GradientUpdate> {
     Box::new(move || {
         let optimizer = make();
         Box::new(move |gradients| {
@@ -48,7 +48,7 @@ fn with_l2<O: Optimizer + 'static>(decay: f64, make: fn() -> O) -> Box<dyn Fn() 
     })
 }
 
-fn optimizers() -> BTreeMap<&'static str, Box<dyn Fn() -> Update>> {
+fn optimizers() -> BTreeMap<&'static str, Box<dyn Fn() -> GradientUpdate>> {
     BTreeMap::from([
         ("sgd", optimizer(|| Sgd::new(0.01))),
         ("sgd_momentum", optimizer(|| Sgd::new(0.01).momentum(0.9))),
@@ -74,7 +74,7 @@ fn optimizers() -> BTreeMap<&'static str, Box<dyn Fn() -> Update>> {
 
 /// Compares an optimizer with the fixture. The tolerance is relative to the largest value of each
 /// weight so far, since a weight may return to near zero.
-fn compare<T: Float + Into<f64>>(name: &str, update: &Update, interpreted: bool, tolerance: f64) -> Outcome {
+fn compare<T: Float + Into<f64>>(name: &str, update: &GradientUpdate, interpreted: bool, tolerance: f64) -> Outcome {
     let expected = fixture("weights", 3);
     let w = Var::<T>::new("w", START.map(T::from_f64).to_vec());
     let session = Session::builder().interpreted(interpreted).build()?;
@@ -310,7 +310,7 @@ fn groups_have_their_own_rate_and_decay() -> Outcome {
 
 #[test]
 fn decay_of_a_group_makes_adam_adamw() -> Outcome {
-    let update: Update = {
+    let update: GradientUpdate = {
         let groups = ParamGroups::new(Adam::new(0.001)).decay(|_, _| true, 0.01);
         Box::new(move |gradients| groups.apply(groups.rate(), gradients))
     };
