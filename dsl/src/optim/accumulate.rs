@@ -28,7 +28,7 @@ use crate::{AnyValue, AnyVar, Diagnostic, Loc, Module, Operand, Var};
 /// })?;
 /// for i in 0..8 {
 ///     let updates = micro_step.call([1.0, 2.0])?.item();
-///     assert_eq!(updates, if i < 4 { 0 } else { 1 }); // counted before this micro-batch
+///     assert_eq!(updates, (i + 1) / 4);
 /// }
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
