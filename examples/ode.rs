@@ -107,7 +107,7 @@ fn train_step(model: &LotkaVolterra, adam: &Adam, observed: S) -> (S, I, I) {
         (accepted, rejected) = (accepted + yes, rejected + no);
     }
     let loss = squares / (observed.dim(0) - 1) as f64;
-    adam.minimize(loss.cast(), model);
+    adam.minimize(loss, model);
     (loss, accepted, rejected)
 }
 

@@ -71,6 +71,38 @@ fn assert_only_on_a_gpu(timeline: &Timeline) {
     assert!(timeline.spans.iter().all(|span| span.device != "/cpu:0"), "{timeline:?}");
 }
 
+/// Counters of 64 bits, schedules and branches of an update run where they can.
+#[test]
+fn optimizers_train_variables_there() -> Outcome {
+    use anabranch::optim::{Accumulator, NAdam, Optimizer, WeightAverage, clip_global_norm, model_gradients, schedule};
+    fn trained(session: &Session, device: &str) -> anabranch::Result<(Array<f32>, Array<f32>)> {
+        let w = on(device, || Var::<f32>::new("w", [[0.5, -0.25], [1.0, 0.0]]));
+        let (nadam, sums) = on(device, || (NAdam::new(0.1), Accumulator::new(2)));
+        let average = on(device, || WeightAverage::exponential(0.5));
+        let step = session.function(|x: Tensor| {
+            on(device, || {
+                let gradients = model_gradients((x.matmul(w.get()) - 1.0).square().mean(), &w);
+                sums.add(2.0, &gradients, |gradients| {
+                    clip_global_norm(gradients, 1.0);
+                    let rate = schedule::cosine_restarts(nadam.steps(), nadam.rate(), 0.0, 3, 2);
+                    nadam.apply(rate, gradients);
+                    average.update(&w);
+                });
+            });
+        })?;
+        for i in 0..12 {
+            step.call([[0.5, i as f32 * 0.25], [1.0, -0.5]])?;
+        }
+        let averages = session.function(|| on(device, || average.with_averages(&w, || w.get() * 1.0)))?;
+        Ok((session.get(&w)?, averages.call(())?))
+    }
+    let Some(session) = session(1)? else { return Ok(()) };
+    let (there, here) = (trained(&session, "/gpu:0")?, trained(&Session::new()?, "/cpu:0")?);
+    assert_near(&there.0, &here.0);
+    assert_near(&there.1, &here.1);
+    Ok(())
+}
+
 #[test]
 fn elements_are_read_and_written_at_indices_there() -> Outcome {
     fn model(x: Tensor, ids: Tensor<i32>, u: Tensor) -> Vec<Tensor> {

@@ -32,6 +32,7 @@ mod loop_state;
 mod losses;
 mod metrics;
 mod operations;
+mod optimizers;
 mod peer_corpora;
 mod peers;
 mod plans;

@@ -1,0 +1,288 @@
+//! Adam and its variants.
+
+use super::{Optimizer, Slots, bias_correction, count_update, state, unconstrained};
+use crate::trace::{assign_var, read_var};
+use crate::{AnyValue, AnyVar, DType, Tensor, Var};
+
+/// Adam (Kingma and Ba 2015), optionally with decoupled weight decay (AdamW, Loshchilov and Hutter
+/// 2019), in the form of PyTorch's `Adam` and `AdamW`.
+///
+/// PyTorch's `AdamW` has a weight decay of 0.01 by default, this one none. The `weight_decay` of
+/// PyTorch's `Adam` is [`l2_decay`](super::l2_decay).
+#[derive(Debug)]
+pub struct Adam {
+    rate: f32,
+    betas: (f64, f64),
+    epsilon: f64,
+    weight_decay: f64,
+    amsgrad: bool,
+    steps: Var<i64>,
+    slots: Slots,
+}
+
+impl Adam {
+    /// Creates the optimizer with the constants of the paper: 0.9, 0.999, 1e-8.
+    pub fn new(rate: f32) -> Adam {
+        Adam {
+            rate,
+            betas: (0.9, 0.999),
+            epsilon: 1e-8,
+            weight_decay: 0.0,
+            amsgrad: false,
+            steps: Var::untrained("adam.steps", 0),
+            slots: Slots::default(),
+        }
+    }
+
+    /// Sets the decay rates of the two moments.
+    #[must_use]
+    pub fn betas(mut self, first: f64, second: f64) -> Adam {
+        self.betas = (first, second);
+        self
+    }
+
+    /// Sets the number that is added to the root of the second moment.
+    #[must_use]
+    pub fn epsilon(mut self, epsilon: f64) -> Adam {
+        self.epsilon = epsilon;
+        self
+    }
+
+    /// Sets the decoupled weight decay: `w -= rate * decay * w`.
+    #[must_use]
+    pub fn weight_decay(mut self, decay: f64) -> Adam {
+        self.weight_decay = decay;
+        self
+    }
+
+    /// Divides by the root of the largest second moment so far (AMSGrad, Reddi et al. 2018). As in
+    /// PyTorch, the largest is taken before the correction of the bias.
+    #[must_use]
+    pub fn amsgrad(mut self) -> Adam {
+        self.amsgrad = true;
+        self
+    }
+
+    /// Returns the number of updates so far, for a [`schedule`](super::schedule): in a function
+    /// that updates later, the number of the update, from 0.
+    #[track_caller]
+    pub fn steps(&self) -> Tensor<i64> {
+        self.steps.get()
+    }
+}
+
+impl Optimizer for Adam {
+    fn rate(&self) -> f32 {
+        self.rate
+    }
+
+    fn begin(&self) -> Option<AnyValue> {
+        Some(count_update(&self.steps))
+    }
+
+    fn update(
+        &self,
+        var: &AnyVar,
+        value: AnyValue,
+        grad: AnyValue,
+        rate: AnyValue,
+        step: Option<AnyValue>,
+    ) -> AnyValue {
+        let [first, second] = self.slots.of(var, ["adam_m", "adam_v"]);
+        let (b1, b2) = self.betas;
+        let m = read_var(&first) * b1 + grad * (1.0 - b1);
+        let mut v = read_var(&second) * b2 + grad * grad * (1.0 - b2);
+        assign_var(&first, m);
+        assign_var(&second, v);
+        if self.amsgrad {
+            let [largest] = self.slots.of(var, ["adam_v_max"]);
+            v = read_var(&largest).maximum(v);
+            assign_var(&largest, v);
+        }
+        let t = step.expect("begin counts the steps").cast(value.dtype());
+        let root = bias_correction(b2, t).sqrt();
+        let rate_t = rate * root / bias_correction(b1, t);
+        // The bias corrections are folded into rate and epsilon, as in section 2 of the paper.
+        let epsilon_t = root * self.epsilon;
+        let next = value - rate_t * m / (v.sqrt() + epsilon_t);
+        if self.weight_decay == 0.0 { next } else { next - rate * value * self.weight_decay }
+    }
+}
+
+state!(Adam: steps);
+
+/// AdaMax (Kingma and Ba 2015, section 7.1), in the form of PyTorch's `Adamax`: Adam with the
+/// largest decayed gradient in place of the root of the second moment.
+///
+/// `u = max(b2 * u, |g| + epsilon)`, `w -= rate / (1 - b1^t) * m / u`.
+#[derive(Debug)]
+pub struct AdaMax {
+    rate: f32,
+    betas: (f64, f64),
+    epsilon: f64,
+    steps: Var<i64>,
+    slots: Slots,
+}
+
+impl AdaMax {
+    /// Creates the optimizer with PyTorch's constants: 0.9, 0.999, 1e-8. Its rate is 0.002.
+    pub fn new(rate: f32) -> AdaMax {
+        let steps = Var::untrained("adamax.steps", 0);
+        AdaMax { rate, betas: (0.9, 0.999), epsilon: 1e-8, steps, slots: Slots::default() }
+    }
+
+    /// Sets the decay rates of the moment and of the largest gradient.
+    #[must_use]
+    pub fn betas(mut self, first: f64, second: f64) -> AdaMax {
+        self.betas = (first, second);
+        self
+    }
+
+    /// Sets the number that is added to the absolute gradient.
+    #[must_use]
+    pub fn epsilon(mut self, epsilon: f64) -> AdaMax {
+        self.epsilon = epsilon;
+        self
+    }
+
+    /// Returns the number of updates so far, like [`Adam::steps`].
+    #[track_caller]
+    pub fn steps(&self) -> Tensor<i64> {
+        self.steps.get()
+    }
+}
+
+impl Optimizer for AdaMax {
+    fn rate(&self) -> f32 {
+        self.rate
+    }
+
+    fn begin(&self) -> Option<AnyValue> {
+        Some(count_update(&self.steps))
+    }
+
+    fn update(
+        &self,
+        var: &AnyVar,
+        value: AnyValue,
+        grad: AnyValue,
+        rate: AnyValue,
+        step: Option<AnyValue>,
+    ) -> AnyValue {
+        let [moment, largest] = self.slots.of(var, ["adamax_m", "adamax_u"]);
+        let (b1, b2) = self.betas;
+        let m = read_var(&moment) * b1 + grad * (1.0 - b1);
+        let u = (read_var(&largest) * b2).maximum(grad.abs() + self.epsilon);
+        assign_var(&moment, m);
+        assign_var(&largest, u);
+        let t = step.expect("begin counts the steps").cast(value.dtype());
+        value - rate / bias_correction(b1, t) * m / u
+    }
+}
+
+state!(AdaMax: steps);
+
+/// Adam with Nesterov momentum (Dozat 2016), in the form of PyTorch's `NAdam`.
+///
+/// The decay of the first moment grows with the step: `mu_t = b1 * (1 - 0.96^(t * psi) / 2)`. With
+/// `d = sqrt(v / (1 - b2^t)) + epsilon` and the product `p_t` of `mu_1` to `mu_t`:
+/// `w -= rate * ((1 - mu_t) / (1 - p_t) * g + mu_(t+1) / (1 - p_(t+1)) * m) / d`.
+#[derive(Debug)]
+pub struct NAdam {
+    rate: f32,
+    betas: (f64, f64),
+    epsilon: f64,
+    momentum_decay: f64,
+    steps: Var<i64>,
+    /// The product of the decay rates of the first moment so far.
+    product: Var<f64>,
+    slots: Slots,
+}
+
+impl NAdam {
+    /// Creates the optimizer with PyTorch's constants: 0.9, 0.999, 1e-8, and 0.004 for `psi`. Its
+    /// rate is 0.002.
+    pub fn new(rate: f32) -> NAdam {
+        NAdam {
+            rate,
+            betas: (0.9, 0.999),
+            epsilon: 1e-8,
+            momentum_decay: 0.004,
+            steps: Var::untrained("nadam.steps", 0),
+            product: Var::untrained("nadam.product", 1.0),
+            slots: Slots::default(),
+        }
+    }
+
+    /// Sets the decay rates of the two moments.
+    #[must_use]
+    pub fn betas(mut self, first: f64, second: f64) -> NAdam {
+        self.betas = (first, second);
+        self
+    }
+
+    /// Sets the number that is added to the root of the second moment.
+    #[must_use]
+    pub fn epsilon(mut self, epsilon: f64) -> NAdam {
+        self.epsilon = epsilon;
+        self
+    }
+
+    /// Sets `psi`, which is 1 in Keras: how fast the decay rate of the first moment grows.
+    #[must_use]
+    pub fn momentum_decay(mut self, psi: f64) -> NAdam {
+        self.momentum_decay = psi;
+        self
+    }
+
+    /// Returns the number of updates so far, like [`Adam::steps`].
+    #[track_caller]
+    pub fn steps(&self) -> Tensor<i64> {
+        self.steps.get()
+    }
+
+    /// Returns the decay rate of the first moment in step `t`.
+    fn decay_rate(&self, t: AnyValue) -> AnyValue {
+        (t * (self.momentum_decay * 0.96f64.ln())).exp() * (-0.5 * self.betas.0) + self.betas.0
+    }
+}
+
+impl Optimizer for NAdam {
+    fn rate(&self) -> f32 {
+        self.rate
+    }
+
+    fn begin(&self) -> Option<AnyValue> {
+        let step = count_update(&self.steps);
+        unconstrained(|| {
+            let product = read_var(self.product.any());
+            assign_var(self.product.any(), product * self.decay_rate(step.cast(DType::F64)));
+        });
+        Some(step)
+    }
+
+    fn update(
+        &self,
+        var: &AnyVar,
+        value: AnyValue,
+        grad: AnyValue,
+        rate: AnyValue,
+        step: Option<AnyValue>,
+    ) -> AnyValue {
+        let [first, second] = self.slots.of(var, ["nadam_m", "nadam_v"]);
+        let (b1, b2) = self.betas;
+        let m = read_var(&first) * b1 + grad * (1.0 - b1);
+        let v = read_var(&second) * b2 + grad * grad * (1.0 - b2);
+        assign_var(&first, m);
+        assign_var(&second, v);
+        let t = step.expect("begin counts the steps").cast(value.dtype());
+        let product = unconstrained(|| read_var(self.product.any()).cast(value.dtype()));
+        let (mu, mu_next) = (self.decay_rate(t), self.decay_rate(t + 1.0));
+        let of_grad = rate * (1.0 - mu) / (1.0 - product);
+        let of_moment = rate * mu_next / (1.0 - product * mu_next);
+        let denominator = (v / bias_correction(b2, t)).sqrt() + self.epsilon;
+        value - (of_grad * grad + of_moment * m) / denominator
+    }
+}
+
+state!(NAdam: steps, product);

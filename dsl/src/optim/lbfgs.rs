@@ -1,0 +1,373 @@
+//! L-BFGS.
+
+use super::{float_vars, model_gradients};
+use crate::control::{cond, fold_left, scan_reverse, while_loop};
+use crate::trace::{assign_var, called_at, fail, read_var};
+use crate::{AnyVar, DType, Diagnostic, Float, Loc, Module, Tensor, concat, scalar, zeros};
+
+/// Sufficient decrease and curvature of the strong Wolfe conditions.
+const DECREASE: f64 = 1e-4;
+const CURVATURE: f64 = 0.9;
+/// The evaluations of one line search.
+const SEARCH: i32 = 25;
+
+/// L-BFGS with a line search for the strong Wolfe conditions (Nocedal and Wright, Numerical
+/// Optimization, 2006, algorithms 7.4, 3.5 and 3.6), for models with few parameters whose loss is
+/// computed on all data.
+///
+/// [`minimize`](Lbfgs::minimize) is a whole optimization: a staged loop, of which each iteration
+/// evaluates the loss and its gradient once. The loss must be deterministic, so without dropout or
+/// random batches. The first step has length 1 / (the sum of the absolute gradient) at most, as in
+/// PyTorch; each further search starts at 1.
+///
+/// A loss that is not finite counts as infinite: the search turns back from there.
+///
+/// Each call starts without a history, so the variables of the model are the only state.
+///
+/// ```
+/// use anabranch::optim::Lbfgs;
+/// use anabranch::prelude::*;
+///
+/// // Rosenbrock's function, from its usual start.
+/// let (x, y) = (Var::<f64>::new("x", -1.2), Var::<f64>::new("y", 1.0));
+/// let lbfgs = Lbfgs::new(100).gradient_tolerance(1e-9);
+/// let session = Session::new()?;
+/// let minimize = session.function(|| {
+///     lbfgs.minimize(&(&x, &y), || {
+///         let (x, y) = (x.get(), y.get());
+///         (y - x * x).square() * 100.0 + (x - 1.0).square()
+///     })
+/// })?;
+/// let (loss, gradient, evaluations) = minimize.call(())?;
+/// assert!(loss.item() < 1e-18 && gradient.item() < 1e-9 && evaluations.item() < 60);
+/// assert!((session.get(&x)?.item() - 1.0).abs() < 1e-9);
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Lbfgs {
+    evaluations: i32,
+    history: usize,
+    tolerance: f64,
+}
+
+impl Lbfgs {
+    /// Creates an optimizer that evaluates the loss at most `evaluations` times. It keeps 10 pairs
+    /// of steps and changes of the gradient, and ends when no element of the gradient is larger
+    /// than 1e-7.
+    pub fn new(evaluations: usize) -> Lbfgs {
+        Lbfgs { evaluations: i32::try_from(evaluations).unwrap_or(i32::MAX), history: 10, tolerance: 1e-7 }
+    }
+
+    /// Sets the number of pairs of steps and changes of the gradient, at least 1.
+    #[must_use]
+    pub fn history(mut self, pairs: usize) -> Lbfgs {
+        self.history = pairs.max(1);
+        self
+    }
+
+    /// Sets the largest absolute element of a gradient at which the optimization ends.
+    #[must_use]
+    pub fn gradient_tolerance(mut self, tolerance: f64) -> Lbfgs {
+        self.tolerance = tolerance;
+        self
+    }
+
+    /// Minimizes `loss`, which reads the trained variables of `model`, and assigns these the best
+    /// values. Returns the loss there, the largest absolute element of its gradient, and the number
+    /// of evaluations.
+    ///
+    /// Ends early if a search finds no smaller loss, which happens when rounding hides it.
+    ///
+    /// # Errors
+    /// Aborts the trace if a trained variable of the model has another element type than the loss,
+    /// if that has 16 bits, and with the errors of [`model_gradients`].
+    #[track_caller]
+    pub fn minimize<T: Float, M: Module + ?Sized>(
+        &self,
+        model: &M,
+        loss: impl FnOnce() -> Tensor<T>,
+    ) -> (Tensor<T>, Tensor<T>, Tensor<i32>) {
+        let here = Loc::caller();
+        let vars = float_vars(model);
+        let unlike = vars.iter().find(|(_, var)| var.ty().dtype != T::DTYPE || T::DTYPE.is_half());
+        if let Some((path, var)) = unlike {
+            let error =
+                Diagnostic::new(format!("L-BFGS of a loss of {} with a variable of {}", T::DTYPE, var.ty().dtype));
+            fail(
+                error
+                    .at(here, format!("`{path}` is updated here"))
+                    .help("the loss and all trained variables must be `f32`, or all `f64`"),
+            );
+        }
+        let vars: Vec<AnyVar> = vars.into_iter().map(|(_, var)| var).collect();
+        let start = called_at(here, || SearchState::new(flatten(vars.iter().map(read_tensor).collect()), self.history));
+        // Its argument is traced in the body of the loop, at its own lines.
+        let body = |state: State<T>| {
+            let search = SearchState::of(state);
+            let x = called_at(here, || {
+                let x = search.x + search.d * search.t;
+                unflatten(x, &vars);
+                x
+            });
+            let f = loss();
+            called_at(here, || {
+                let gradients = model_gradients(f, model);
+                let g = flatten(gradients.into_iter().map(|(_, g)| Tensor::from_any(g)).collect());
+                search.next(x, f, g, T::from_f64(self.tolerance)).into_state()
+            })
+        };
+        let go_on = |state: State<T>| {
+            let search = SearchState::of(state);
+            called_at(here, || !search.is_done & search.evaluations.less(self.evaluations))
+        };
+        let end = SearchState::of(while_loop(start.into_state(), go_on, body));
+        called_at(here, || {
+            unflatten(end.x, &vars);
+            (end.f, end.g.abs().max(), end.evaluations)
+        })
+    }
+}
+
+#[track_caller]
+fn read_tensor<T: Float>(var: &AnyVar) -> Tensor<T> {
+    Tensor::from_any(read_var(var))
+}
+
+/// Joins tensors to one vector.
+#[track_caller]
+fn flatten<T: Float>(tensors: Vec<Tensor<T>>) -> Tensor<T> {
+    let rows: Vec<Tensor<T>> = tensors.into_iter().map(|x| x.reshape([-1])).collect();
+    concat(&rows, 0)
+}
+
+/// Assigns variables the parts of a vector.
+#[track_caller]
+fn unflatten<T: Float>(x: Tensor<T>, vars: &[AnyVar]) {
+    let mut from = 0;
+    for var in vars {
+        let shape = var.init().shape();
+        let to = from + shape.iter().product::<usize>();
+        let value = x.slice(0, from, to).untyped().reshape(shape);
+        assign_var(var, value);
+        from = to;
+    }
+}
+
+/// A point on the line of a search: the step, the loss and its derivative along the line.
+type Point<T> = [Tensor<T>; 3];
+
+/// The loop variables: vectors, history, points, numbers, counters, flags.
+type State<T> = ([Tensor<T>; 4], [Tensor<T>; 2], [Point<T>; 2], [Tensor<T>; 4], [Tensor<i32>; 2], [Tensor<bool>; 2]);
+
+/// The state between two evaluations of the loss.
+#[derive(Clone, Copy)]
+struct SearchState<T: Float> {
+    /// The start of the search: the parameters, the loss, its gradient and its derivative along the
+    /// direction `d`.
+    x: Tensor<T>,
+    f: Tensor<T>,
+    g: Tensor<T>,
+    slope: Tensor<T>,
+    d: Tensor<T>,
+    /// The step to evaluate.
+    t: Tensor<T>,
+    /// Points of the bracket. `low` has the smallest loss, and `low_g` is its gradient. While the
+    /// minimum is not bracketed, `low` is the last point and `high` means nothing.
+    low: Point<T>,
+    low_g: Tensor<T>,
+    high: Point<T>,
+    is_bracketed: Tensor<bool>,
+    /// The number of evaluations in this search.
+    tried: Tensor<i32>,
+    /// The latest steps and changes of the gradient, one a row, of which unused ones are zero.
+    history: [Tensor<T>; 2],
+    /// The scale of the first approximation of the inverse Hessian.
+    scale: Tensor<T>,
+    evaluations: Tensor<i32>,
+    is_done: Tensor<bool>,
+}
+
+impl<T: Float> SearchState<T> {
+    fn new(x: Tensor<T>, history: usize) -> SearchState<T> {
+        let (zero, none) = (number(0.0), x * T::from_f64(0.0));
+        let rows = zeros([history, 1]) + none;
+        SearchState {
+            x,
+            f: zero,
+            g: none,
+            slope: zero,
+            d: none,
+            t: zero,
+            low: [zero; 3],
+            low_g: none,
+            high: [zero; 3],
+            is_bracketed: scalar(false),
+            tried: scalar(0),
+            history: [rows; 2],
+            scale: number(1.0),
+            evaluations: scalar(0),
+            is_done: scalar(false),
+        }
+    }
+
+    fn of(state: State<T>) -> SearchState<T> {
+        let ([x, g, d, low_g], history, [low, high], [f, slope, t, scale], [tried, evaluations], flags) = state;
+        let [is_bracketed, is_done] = flags;
+        SearchState {
+            x,
+            f,
+            g,
+            slope,
+            d,
+            t,
+            low,
+            low_g,
+            high,
+            is_bracketed,
+            tried,
+            history,
+            scale,
+            evaluations,
+            is_done,
+        }
+    }
+
+    fn into_state(self) -> State<T> {
+        (
+            [self.x, self.g, self.d, self.low_g],
+            self.history,
+            [self.low, self.high],
+            [self.f, self.slope, self.t, self.scale],
+            [self.tried, self.evaluations],
+            [self.is_bracketed, self.is_done],
+        )
+    }
+
+    /// Returns the state after the evaluation of the loss `f` and its gradient `g` at `x`.
+    fn next(self, x: Tensor<T>, f: Tensor<T>, g: Tensor<T>, tolerance: T) -> SearchState<T> {
+        let is_first = self.evaluations.equal(0);
+        let slope = (g * self.d).sum();
+        let is_finite = f.is_finite() & slope.is_finite();
+        let f = is_finite.select(f, number(f64::INFINITY));
+        let slope = is_finite.select(slope, number(0.0));
+        let (point, [low_t, low_f, _]) = ([self.t, f, slope], self.low);
+
+        // A difference below the rounding of the loss is none.
+        let rounding = self.f.abs() * number(2.0 * epsilon::<T>());
+        let bound = self.f + self.t * self.slope * number(DECREASE) + rounding;
+        let is_worse = f.greater(bound) | (f.greater_equal(low_f) & (self.is_bracketed | self.tried.greater(0)));
+        let is_flat = slope.abs().less_equal(-self.slope * number(CURVATURE));
+        let is_found = is_first | (!is_worse & is_flat);
+
+        // Of the new bracket, the point with the smaller loss is `low`, and the minimum is on the
+        // side of it to which its slope falls.
+        let towards_high = self.is_bracketed.select(self.high[0] - low_t, number(1.0));
+        let turns = !is_worse & (slope * towards_high).greater_equal(number(0.0));
+        let is_bracketed = self.is_bracketed | is_worse | turns;
+        let low = choose(is_worse, self.low, point);
+        let high = choose(is_worse, point, choose(turns, self.low, self.high));
+        let low_g = is_worse.select(self.low_g, g);
+        let t = is_bracketed.select(inside(low, high), beyond(self.low, point));
+
+        let tried = self.tried + 1;
+        let is_lost = !is_found & tried.greater_equal(SEARCH);
+        let [step, end_f, _] = choose(is_found, point, low);
+        let end_g = is_found.select(g, low_g);
+        let evaluations = self.evaluations + 1;
+        let within = SearchState { t, low, low_g, high, is_bracketed, tried, evaluations, ..self };
+        let after = || {
+            let step_x = is_found.select(x, self.x + self.d * step);
+            let (history, scale) = self.remember(self.d * step, end_g - self.g);
+            let d = -inverse_hessian_times(end_g, history, scale);
+            let slope = (d * end_g).sum();
+            let length = number::<T>(1.0) / end_g.abs().sum();
+            let (zero, one) = (number(0.0), number(1.0));
+            let start = [zero, end_f, slope];
+            let is_end = end_g.abs().max().less_equal(tolerance) | (is_lost & step.equal(zero)) | !slope.less(zero);
+            SearchState {
+                x: step_x,
+                f: end_f,
+                g: end_g,
+                slope,
+                d,
+                t: is_first.select(length.minimum(one), one),
+                low: start,
+                low_g: end_g,
+                high: start,
+                is_bracketed: scalar(false),
+                tried: scalar(0),
+                history,
+                scale,
+                evaluations,
+                is_done: is_end | !end_f.is_finite(),
+            }
+        };
+        SearchState::of(cond(is_found | is_lost, || after().into_state(), || within.into_state()))
+    }
+
+    /// Returns the history and scale after a step, with the change of the gradient. A pair without
+    /// positive curvature is left out, by the rule of L-BFGS-B (Zhu et al. 1997).
+    fn remember(&self, step: Tensor<T>, change: Tensor<T>) -> ([Tensor<T>; 2], Tensor<T>) {
+        let (curvature, square) = ((step * change).sum(), (change * change).sum());
+        let is_kept = curvature.greater(square * number(epsilon::<T>()));
+        let [steps, changes] = self.history;
+        let pushed = |rows: Tensor<T>, row: Tensor<T>| {
+            let all = concat(&[rows, row.unsqueeze(0)], 0);
+            is_kept.select(all.slice(0, 1, all.dim(0)), rows)
+        };
+        ([pushed(steps, step), pushed(changes, change)], is_kept.select(curvature / square, self.scale))
+    }
+}
+
+/// Returns the distance from 1 to the next number of `f64`, or of `f32`.
+fn epsilon<T: Float>() -> f64 {
+    if T::DTYPE == DType::F64 { f64::EPSILON } else { f32::EPSILON.into() }
+}
+
+fn number<T: Float>(x: f64) -> Tensor<T> {
+    scalar(T::from_f64(x))
+}
+
+fn choose<T: Float, const N: usize>(condition: Tensor<bool>, a: [Tensor<T>; N], b: [Tensor<T>; N]) -> [Tensor<T>; N] {
+    std::array::from_fn(|i| condition.select(a[i], b[i]))
+}
+
+/// Returns the product of the approximate inverse Hessian and a vector (algorithm 7.4).
+fn inverse_hessian_times<T: Float>(g: Tensor<T>, history: [Tensor<T>; 2], scale: Tensor<T>) -> Tensor<T> {
+    let zero = number::<T>(0.0);
+    // A row without a pair adds nothing.
+    let ratio = |x: Tensor<T>, curvature: Tensor<T>| {
+        let is_pair = curvature.greater(zero);
+        is_pair.select(x / is_pair.select(curvature, number(1.0)), zero)
+    };
+    let backwards = |q: Tensor<T>, [s, y]: [Tensor<T>; 2]| {
+        let a = ratio((s * q).sum(), (s * y).sum());
+        (q - y * a, a)
+    };
+    let (q, parts) = scan_reverse(g, history, backwards);
+    let [steps, changes] = history;
+    fold_left(q * scale, (steps, changes, parts), |r, (s, y, a)| r + s * (a - ratio((y * r).sum(), (s * y).sum())))
+}
+
+/// Returns the minimum of the cubic through two points (equation 3.59), NaN if there is none.
+fn cubic_minimum<T: Float>([t, f, slope]: Point<T>, [u, h, other]: Point<T>) -> Tensor<T> {
+    let three = number::<T>(3.0);
+    let d = slope + other - three * (f - h) / (t - u);
+    let root = (d * d - slope * other).sqrt() * (u - t).sign();
+    u - (u - t) * (other + root - d) / (other - slope + root + root)
+}
+
+/// Returns a step between two points, a tenth of their distance away from either.
+fn inside<T: Float>(low: Point<T>, high: Point<T>) -> Tensor<T> {
+    let (left, right) = (low[0].minimum(high[0]), low[0].maximum(high[0]));
+    let (margin, half) = ((right - left) * number(0.1), (left + right) * number(0.5));
+    let t = cubic_minimum(low, high);
+    t.is_finite().select(t, half).maximum(left + margin).minimum(right - margin)
+}
+
+/// Returns a step beyond the second of two points, at most ten times as far.
+fn beyond<T: Float>(before: Point<T>, last: Point<T>) -> Tensor<T> {
+    let t = cubic_minimum(before, last);
+    let (least, most) = (last[0] + (last[0] - before[0]) * number(0.01), last[0] * number(10.0));
+    t.is_finite().select(t, most).maximum(least).minimum(most)
+}

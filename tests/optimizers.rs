@@ -1,0 +1,559 @@
+//! Optimizers, schedules and what belongs to them, compared with the numbers of PyTorch in
+//! `tests/fixtures/optimizers.txt`, in the interpreter and in plans.
+#![deny(warnings)]
+
+use anabranch::optim::schedule::{self, Plateau};
+use anabranch::optim::{
+    Accumulator, AdaDelta, AdaGrad, AdaMax, Adam, Lbfgs, Lion, NAdam, Optimizer, ParamGroups, RmsProp, Sgd,
+    WeightAverage, clip_global_norm, clip_norm, clip_value, l2_decay, model_gradients,
+};
+use anabranch::prelude::*;
+use anabranch::{AnyValue, AnyVar, DType, Float, HostTensor};
+use std::collections::{BTreeMap, BTreeSet};
+
+type Outcome = anabranch::Result<()>;
+
+/// A gradient update: the part of a training step after differentiation.
+type GradientUpdate = Box<dyn Fn(&mut [(AnyVar, AnyValue)])>;
+
+const START: [f64; 6] = [1.0, -0.5, 0.0, 0.0, 0.75, 0.0];
+const SCALES: [f64; 6] = [1.0, 1.0, 1e-12, 1e-6, 0.0, 1e12];
+const GRADIENTS: [f64; 5] = [0.1, -0.2, 0.3, 0.0, -0.5];
+
+/// Returns the numbers of the fixture by their words before the first number.
+fn fixture(kind: &str, words: usize) -> BTreeMap<String, Vec<f64>> {
+    let lines = include_str!("fixtures/optimizers.txt").lines().filter(|line| line.starts_with(kind));
+    let entry = |line: &str| {
+        let all: Vec<&str> = line.split(' ').skip(1).collect();
+        let (name, numbers) = all.split_at(words);
+        (name.join(" "), numbers.iter().map(|x| x.parse().expect("a number")).collect())
+    };
+    lines.map(entry).collect()
+}
+
+fn optimizer<O: Optimizer + 'static>(make: fn() -> O) -> Box<dyn Fn() -> GradientUpdate> {
+    Box::new(move || {
+        let optimizer = make();
+        Box::new(move |gradients| optimizer.apply(optimizer.rate(), gradients))
+    })
+}
+
+fn with_l2<O: Optimizer + 'static>(decay: f64, make: fn() -> O) -> Box<dyn Fn() -> GradientUpdate> {
+    Box::new(move || {
+        let optimizer = make();
+        Box::new(move |gradients| {
+            l2_decay(gradients, decay);
+            optimizer.apply(optimizer.rate(), gradients);
+        })
+    })
+}
+
+fn optimizers() -> BTreeMap<&'static str, Box<dyn Fn() -> GradientUpdate>> {
+    BTreeMap::from([
+        ("sgd", optimizer(|| Sgd::new(0.01))),
+        ("sgd_momentum", optimizer(|| Sgd::new(0.01).momentum(0.9))),
+        ("sgd_nesterov", optimizer(|| Sgd::new(0.01).momentum(0.9).nesterov())),
+        ("sgd_l2", with_l2(0.1, || Sgd::new(0.01).momentum(0.9))),
+        ("adagrad", optimizer(|| AdaGrad::new(0.01))),
+        ("adadelta", optimizer(|| AdaDelta::new(1.0))),
+        ("rmsprop", optimizer(|| RmsProp::new(0.01))),
+        ("rmsprop_centered", optimizer(|| RmsProp::new(0.01).centered())),
+        ("rmsprop_momentum", optimizer(|| RmsProp::new(0.01).momentum(0.9))),
+        ("rmsprop_all", optimizer(|| RmsProp::new(0.01).alpha(0.9).epsilon(1e-6).centered().momentum(0.5))),
+        ("adam", optimizer(|| Adam::new(0.001))),
+        ("adam_betas", optimizer(|| Adam::new(0.001).betas(0.5, 0.75).epsilon(1e-3))),
+        ("adam_amsgrad", optimizer(|| Adam::new(0.001).amsgrad())),
+        ("adam_l2", with_l2(0.01, || Adam::new(0.001))),
+        ("adamw", optimizer(|| Adam::new(0.001).weight_decay(0.01))),
+        ("adamax", optimizer(|| AdaMax::new(0.002))),
+        ("nadam", optimizer(|| NAdam::new(0.002))),
+        ("lion", optimizer(|| Lion::new(0.001))),
+        ("lion_decay", optimizer(|| Lion::new(0.001).weight_decay(0.1))),
+    ])
+}
+
+/// Compares an optimizer with the fixture. The tolerance is relative to the largest value of each
+/// weight so far, since a weight may return to near zero.
+fn compare<T: Float + Into<f64>>(name: &str, update: &GradientUpdate, interpreted: bool, tolerance: f64) -> Outcome {
+    let expected = fixture("weights", 3);
+    let w = Var::<T>::new("w", START.map(T::from_f64).to_vec());
+    let session = Session::builder().interpreted(interpreted).build()?;
+    let step = session.function(|g: Tensor<T>| update(&mut [(w.any().clone(), g.untyped())]))?;
+    let (mut compared, mut scales) = (0, START.map(f64::abs));
+    for t in 1..=20 {
+        let gradient: Vec<T> = (0..6).map(|i| T::from_f64(GRADIENTS[(t + i) % 5] * SCALES[i])).collect();
+        step.call(gradient)?;
+        let Some(expected) = expected.get(&format!("{name} {} {t}", T::DTYPE)) else { continue };
+        compared += 1;
+        for (i, (&w, &e)) in session.get(&w)?.iter().zip(expected).enumerate() {
+            let w: f64 = w.into();
+            scales[i] = scales[i].max(e.abs());
+            assert!(
+                (w - e).abs() <= tolerance * scales[i],
+                "{name} {} step {t} element {i}: {w:e} is not {e:e}",
+                T::DTYPE
+            );
+        }
+    }
+    assert_eq!(compared, 5, "{name}");
+    Ok(())
+}
+
+#[test]
+fn optimizers_give_the_weights_of_their_sources() -> Outcome {
+    let optimizers = optimizers();
+    let expected: BTreeSet<String> =
+        fixture("weights", 3).keys().map(|key| key.split(' ').next().expect("a name").to_owned()).collect();
+    assert!(expected.iter().eq(optimizers.keys()), "{expected:?}");
+    for (name, make) in &optimizers {
+        for interpreted in [true, false] {
+            compare::<f32>(name, &make(), interpreted, 1e-5)?;
+            compare::<f64>(name, &make(), interpreted, 1e-12)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn tables_are_updated_as_by_dense_gradients() -> Outcome {
+    let start: Vec<[f64; 2]> = (0..5).map(|i| [f64::from(i) * 0.25 - 0.5, 0.125]).collect();
+    for (name, make) in optimizers() {
+        let (sparse, dense) = (Var::<f64>::new("w", &start), Var::<f64>::new("w", &start));
+        let updates = [make(), make()];
+        let session = Session::new()?;
+        // Row 1 is read twice, rows 0 and 4 never, row 2 not in each step.
+        let step = session.function(|ids: Tensor<i32>, scale: Tensor<f64>| {
+            let rows = sparse.get().take(ids, 0);
+            let mut gradients = model_gradients((rows.square() * scale).sum(), &sparse);
+            updates[0](&mut gradients);
+            let one_hot = ids.unsqueeze(1).equal(iota::<i32>(5)).cast::<f64>();
+            let mut gradients = model_gradients((one_hot.matmul(dense.get()).square() * scale).sum(), &dense);
+            updates[1](&mut gradients);
+        })?;
+        for t in 0..20 {
+            step.call(([1, 1, if t % 3 == 0 { 2 } else { 3 }], [1.0, 1e-12, 1e12][t % 3]))?;
+        }
+        let (sparse, dense) = (session.get(&sparse)?, session.get(&dense)?);
+        for (s, d) in sparse.iter().zip(dense.iter()) {
+            assert!((s - d).abs() <= 1e-9 * d.abs(), "{name}: {sparse} is not {dense}");
+        }
+        assert_ne!(sparse.to_vec()[2], start[1][0], "{name}");
+    }
+    Ok(())
+}
+
+#[test]
+fn sixteen_bit_weights_have_moments_in_f32() -> Outcome {
+    fn check<T: Float>(one: T, near_one: T) -> Outcome {
+        let (w, adam) = (Var::<T>::new("w", one), Adam::new(1.0 / 1024.0));
+        let session = Session::new()?;
+        let step = session.function(|g: Tensor<T>| adam.apply(adam.rate(), &[(w.any().clone(), g.untyped())]))?;
+        for _ in 0..100 {
+            step.call(one)?;
+        }
+        let state: BTreeMap<String, HostTensor> = session.state(&adam)?.into_iter().collect();
+        let moment = |name: &str| {
+            let value = &state[&format!("w.{name}")];
+            assert_eq!(value.dtype(), DType::F32);
+            value.to_f64().expect("a scalar")
+        };
+        for (name, beta) in [("adam_m", 0.9f64), ("adam_v", 0.999)] {
+            let exact = 1.0 - beta.powi(100);
+            assert!((moment(name) - exact).abs() < 1e-5 * exact, "{name}: {}", moment(name));
+        }
+        // Each of the 100 steps is rounded once, to the 16 bits of the weight.
+        assert_eq!(session.get(&w)?.item(), near_one);
+        Ok(())
+    }
+    let f16_steps = (0..100).fold(1.0f32, |w, _| f16::from_f32(w - 1.0 / 1024.0).to_f32());
+    check(f16::from_f32(1.0), f16::from_f32(f16_steps))?;
+    let bf16_steps = (0..100).fold(1.0f32, |w, _| bf16::from_f32(w - 1.0 / 1024.0).to_f32());
+    check(bf16::from_f32(1.0), bf16::from_f32(bf16_steps))
+}
+
+#[test]
+fn schedules_give_the_rates_of_their_sources() -> Outcome {
+    type Schedule = fn(Tensor<i64>) -> Tensor;
+    let schedules: BTreeMap<&str, Schedule> = BTreeMap::from([
+        ("linear", (|t| schedule::linear(t, 0.125, 0.5, 6)) as Schedule),
+        ("piecewise", |t| schedule::piecewise(t, &[3, 5], &[0.5, 0.05, 0.005])),
+        ("staircase", |t| schedule::staircase(t, 0.5, 0.5, 3)),
+        ("exponential", |t| schedule::exponential(t, 0.5, 0.9, 1)),
+        ("exponential_7", |t| schedule::exponential(t, 0.5, 0.1, 7)),
+        ("polynomial", |t| schedule::polynomial(t, 0.5, 0.0, 6, 2.0)),
+        ("polynomial_to", |t| schedule::polynomial(t, 0.5, 0.125, 6, 1.5)),
+        ("cosine", |t| schedule::cosine(t, 0.5, 0.125, 10)),
+        ("restarts_1", |t| schedule::cosine_restarts(t, 0.5, 0.0, 4, 1)),
+        ("restarts_2", |t| schedule::cosine_restarts(t, 0.5, 0.125, 2, 2)),
+        ("restarts_3", |t| schedule::cosine_restarts(t, 0.5, 0.0, 1, 3)),
+        ("one_cycle_10", |t| schedule::one_cycle(t, 1.0, 10)),
+        ("one_cycle_4", |t| schedule::one_cycle(t, 1.0, 4)),
+    ]);
+    let expected: BTreeMap<String, Vec<f64>> =
+        fixture("rates", 1).into_iter().filter(|(name, _)| !name.starts_with("plateau")).collect();
+    assert!(expected.keys().eq(schedules.keys()), "{:?}", expected.keys());
+    for (name, schedule) in &schedules {
+        for interpreted in [true, false] {
+            let session = Session::builder().interpreted(interpreted).build()?;
+            let rate = session.function(*schedule)?;
+            for (t, e) in expected[*name].iter().enumerate() {
+                let r = f64::from(rate.call(t as i64)?.item());
+                assert!((r - e).abs() <= 1e-6 * e, "{name} step {t}: {r:e} is not {e:e}");
+            }
+            if ["linear", "piecewise", "polynomial", "polynomial_to", "cosine", "one_cycle_10"].contains(name) {
+                let last = expected[*name].len() as i64 - 1;
+                for after in [1, 2, 1 << 40] {
+                    assert_eq!(rate.call(last + after)?.item(), rate.call(last)?.item(), "{name}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn schedules_of_long_runs_are_exact_to_rounding() -> Outcome {
+    let session = Session::new()?;
+    let steps = 3_000_000_000;
+    let cosine = session.function(|t: Tensor<i64>| schedule::cosine(t, 1.0, 0.0, steps))?;
+    for remaining in [1i64, 2, 1000, steps / 2, steps - 1] {
+        let x = std::f64::consts::FRAC_PI_2 * remaining as f64 / steps as f64;
+        let (r, e) = (f64::from(cosine.call(steps - remaining)?.item()), x.sin().powi(2));
+        assert!((r - e).abs() <= 1e-6 * e, "{remaining}: {r:e} is not {e:e}");
+    }
+    assert_eq!(cosine.call(0)?, 1.0);
+    assert_eq!(cosine.call(steps)?, 0.0);
+    Ok(())
+}
+
+#[test]
+fn plateaus_reduce_the_rate_when_pytorch_does() -> Outcome {
+    let metrics =
+        [5.0, 4.0, 4.0, 3.9999, 3.99, f32::NAN, 3.99, 3.99, 3.99, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 2.0];
+    let expected = fixture("rates", 1);
+    let check = |name: &str, make: fn() -> Plateau, metrics: &[f32]| -> Outcome {
+        for interpreted in [true, false] {
+            let plateau = make();
+            let session = Session::builder().interpreted(interpreted).build()?;
+            let observe = session.function(|metric: Tensor| {
+                plateau.observe(metric);
+                plateau.rate()
+            })?;
+            for (t, (&metric, e)) in metrics.iter().zip(&expected[name]).enumerate() {
+                let r = f64::from(observe.call(metric)?.item());
+                assert!((r - e).abs() <= 1e-6 * e, "{name} observation {t}: {r:e} is not {e:e}");
+            }
+        }
+        Ok(())
+    };
+    check("plateau", || Plateau::new(0.5).patience(2).factor(0.5), &metrics)?;
+    check("plateau_cooldown", || Plateau::new(0.5).patience(1).factor(0.25).cooldown(2).min_rate(0.01), &metrics)?;
+    check("plateau_max", || Plateau::new(0.5).patience(3).maximize().threshold(0.5), &metrics)?;
+    check("plateau_default", || Plateau::new(0.5), &[1.0; 40])
+}
+
+#[test]
+fn wrong_arguments_of_schedules_are_errors_at_their_line() {
+    let error = eval(|| schedule::cosine(0, 1.0, 0.0, 0)).unwrap_err();
+    assert_eq!(error.message, "the argument `steps` of a schedule is 0");
+    assert!(error.to_string().contains("schedule::cosine(0, 1.0, 0.0, 0)"), "{error}");
+    let error = eval(|| schedule::piecewise(0, &[5, 5], &[1.0, 0.5, 0.1])).unwrap_err();
+    assert_eq!(error.message, "a piecewise rate has 3 values and 2 boundaries");
+}
+
+/// Two variables with the gradients 3 and (0, 4).
+fn model() -> [Var<f32>; 2] {
+    [Var::new("a", [1.0]), Var::new("b", [1.0, 1.0])]
+}
+
+fn loss(model: &[Var<f32>; 2]) -> Tensor {
+    model[0].get().sum() * 3.0 + model[1].get().index(1, 0) * 4.0
+}
+
+fn clipped(clip: impl Fn(&mut [(AnyVar, AnyValue)])) -> anabranch::Result<Vec<f32>> {
+    let model = model();
+    let gradients = eval(|| {
+        let mut gradients = model_gradients(loss(&model), &model);
+        clip(&mut gradients);
+        gradients.into_iter().map(|(_, g)| Tensor::<f32>::from_any(g)).collect::<Vec<_>>()
+    })?;
+    Ok(gradients.iter().flat_map(|g| g.to_vec()).collect())
+}
+
+#[test]
+fn gradients_are_clipped_by_value_norm_and_global_norm() -> Outcome {
+    assert_eq!(clipped(|g| clip_value(g, 3.5))?, [3.0, 0.0, 3.5]);
+    assert_eq!(clipped(|g| clip_norm(g, 2.0))?, [2.0, 0.0, 2.0]);
+    assert_eq!(clipped(|g| clip_norm(g, 3.0))?, [3.0, 0.0, 3.0]);
+    let norm = |g: &mut [(AnyVar, AnyValue)], max| {
+        clip_global_norm(g, max);
+    };
+    assert_eq!(clipped(|g| norm(g, 2.5))?, [1.5, 0.0, 2.0]);
+    assert_eq!(clipped(|g| norm(g, 5.0))?, [3.0, 0.0, 4.0]);
+    Ok(())
+}
+
+#[test]
+fn groups_have_their_own_rate_and_decay() -> Outcome {
+    let (model, session) = (model(), Session::new()?);
+    let groups = ParamGroups::new(Sgd::new(0.5))
+        .decay(|_, _| true, 0.25)
+        .decay(|path, _| path == "0", 0.0)
+        .scale_rate(|_, var| var.ty().shape.size() == Some(2), 0.5);
+    let step = session.function(|| groups.minimize(loss(&model), &model))?;
+    step.call(())?;
+    assert_eq!(session.get(&model[0])?.to_vec(), [1.0 - 0.5 * 3.0]);
+    let decayed = 1.0 - 0.25 * 0.25;
+    assert_eq!(session.get(&model[1])?.to_vec(), [decayed, decayed - 0.25 * 4.0]);
+    Ok(())
+}
+
+#[test]
+fn decay_of_a_group_makes_adam_adamw() -> Outcome {
+    let update: GradientUpdate = {
+        let groups = ParamGroups::new(Adam::new(0.001)).decay(|_, _| true, 0.01);
+        Box::new(move |gradients| groups.apply(groups.rate(), gradients))
+    };
+    compare::<f64>("adamw", &update, false, 1e-12)
+}
+
+#[test]
+fn a_group_without_variables_is_an_error_at_its_line() -> Outcome {
+    let model = model();
+    let groups = ParamGroups::new(Sgd::new(0.5)).decay(|path, _| path == "bias", 0.25);
+    let error = Session::new()?.function(|| groups.minimize(loss(&model), &model))?.call(()).unwrap_err();
+    assert_eq!(error.message, "a parameter group has none of the variables that are updated");
+    let text = error.to_string();
+    assert!(text.contains("path == \"bias\"") && text.contains("updates 0, 1"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn averages_are_those_of_pytorchs_averaged_model() -> Outcome {
+    for interpreted in [true, false] {
+        let (w, session) = (Var::<f64>::new("w", [0.0, 0.0]), Session::builder().interpreted(interpreted).build()?);
+        let (ema, mean) = (WeightAverage::exponential(0.75), WeightAverage::equal());
+        let step = session.function(|x: Tensor<f64>| {
+            w.set(x);
+            ema.update(&w);
+            mean.update(&w);
+        })?;
+        let read = session.function(|| {
+            (ema.with_averages(&w, || w.get() * 1.0), mean.with_averages(&w, || w.get() * 1.0), w.get() * 1.0)
+        })?;
+        // Before the first update, a variable is its own average.
+        ema.prepare(&w);
+        mean.prepare(&w);
+        assert_eq!(read.call(())?.0.to_vec(), [0.0, 0.0]);
+        for x in [[4.0, 1.0], [8.0, -1.0], [0.0, 3.0]] {
+            step.call(x)?;
+        }
+        let (ema_now, mean_now, now) = read.call(())?;
+        assert_eq!(ema_now.to_vec(), [0.75 * 5.0, 0.75 * 0.5 + 0.25 * 3.0]);
+        assert_eq!((mean_now.to_vec(), now.to_vec()), (vec![4.0, 1.0], vec![0.0, 3.0]));
+        let swap = session.function(|| mean.swap(&w))?;
+        swap.call(())?;
+        assert_eq!(session.get(&w)?.to_vec(), [4.0, 1.0]);
+        swap.call(())?;
+        assert_eq!(session.get(&w)?.to_vec(), [0.0, 3.0]);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_average_of_an_unknown_variable_is_an_error() {
+    let (w, average) = (Var::<f32>::new("w", 1.0), WeightAverage::equal());
+    let error = eval(|| average.with_averages(&w, || w.get())).unwrap_err();
+    assert_eq!(error.message, "the variable `w` has no average");
+    average.prepare(&w);
+    assert_eq!(eval(|| average.with_averages(&w, || w.get())).unwrap(), 1.0);
+}
+
+/// Trains with one batch of 7 examples, or with its parts of 4, 1 and 2 accumulated, and returns
+/// the weights after each update.
+fn trained(parts: &[&[f32]], interpreted: bool) -> anabranch::Result<Vec<Vec<f32>>> {
+    let (w, adam) = (Var::<f32>::new("w", [0.5, -0.25]), Adam::new(0.1));
+    let (sums, ema) = (Accumulator::new(parts.len()), WeightAverage::exponential(0.5));
+    let session = Session::builder().interpreted(interpreted).build()?;
+    let step = session.function(|x: Tensor| {
+        let loss = (w.get().index(0, 0) * x + w.get().index(1, 0) - x.square()).square().mean();
+        sums.add(x.dim(0) as f32, &model_gradients(loss, &w), |gradients| {
+            clip_global_norm(gradients, 0.5);
+            let rate = schedule::linear(adam.steps(), 0.1, 0.05, 4);
+            adam.apply(rate, gradients);
+            ema.update(&w);
+        });
+    })?;
+    (0..4)
+        .map(|_| {
+            for &part in parts {
+                step.call(part.to_vec())?;
+            }
+            Ok(session.get(&w)?.to_vec())
+        })
+        .collect()
+}
+
+#[test]
+fn accumulated_micro_batches_are_one_batch() -> Outcome {
+    let x = [0.5, -1.0, 2.0, 0.25, -0.5, 1.0, 1.5];
+    for interpreted in [true, false] {
+        let whole = trained(&[&x], interpreted)?;
+        let parts = trained(&[&x[..4], &x[4..5], &x[5..]], interpreted)?;
+        assert_ne!(whole[0], whole[3]);
+        for (whole, parts) in whole.iter().flatten().zip(parts.iter().flatten()) {
+            assert!((whole - parts).abs() < 1e-5, "{parts} is not {whole}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn an_accumulation_is_resumed_between_two_micro_batches() -> Outcome {
+    let (w, adam, sums) = (Var::<f32>::new("w", [0.5, -0.25]), Adam::new(0.1), Accumulator::new(4));
+    let state = (&w, (&adam, &sums));
+    adam.prepare(&w);
+    sums.prepare(&w);
+    let start = |session: &Session| {
+        session.function(|x: Tensor| {
+            let gradients = model_gradients((w.get() * x).sum().square(), &w);
+            sums.add(1.0, &gradients, |gradients| adam.apply(0.1, gradients));
+        })
+    };
+    let batches = |i: usize| [0.1 * i as f32, 1.0 - 0.3 * i as f32];
+    let session = Session::new()?;
+    let step = start(&session)?;
+    (0..7).try_for_each(|i| step.call(batches(i)).map(|_| ()))?;
+    let saved = session.state(&state)?;
+    let other = Session::new()?;
+    other.load_state(&state, &saved)?;
+    let resumed = start(&other)?;
+    for i in 7..13 {
+        step.call(batches(i))?;
+        resumed.call(batches(i))?;
+        assert_eq!(session.state(&state)?, other.state(&state)?);
+    }
+    assert_eq!(session.state(&adam)?[0].1.to_f64(), Some(3.0));
+    Ok(())
+}
+
+#[test]
+fn losses_of_any_float_type_can_be_minimized() -> Outcome {
+    let (w, sgd, session) = (Var::<f64>::new("w", 3.0), Sgd::new(0.5), Session::new()?);
+    let step = session.function(|| sgd.minimize(w.get() * w.get() * 0.5, &w))?;
+    step.call(())?;
+    assert_eq!(session.get(&w)?, 1.5);
+    Ok(())
+}
+
+#[test]
+fn a_state_is_prepared_as_an_update_creates_it() -> Outcome {
+    fn paths(module: &impl Module) -> Vec<String> {
+        module.vars().into_iter().map(|(path, _)| path).collect()
+    }
+    fn check<O: Optimizer + Module>(make: impl Fn() -> O, expected: &[&str]) -> Outcome {
+        let model = model();
+        let (prepared, used, session) = (make(), make(), Session::new()?);
+        prepared.prepare(&model);
+        session.function(|| used.minimize(loss(&model), &model))?.call(())?;
+        assert_eq!(paths(&prepared), paths(&used));
+        assert_eq!(paths(&prepared), expected);
+        Ok(())
+    }
+    check(|| Sgd::new(0.1), &[])?;
+    check(|| RmsProp::new(0.1), &["0.rmsprop_v", "1.rmsprop_v"])?;
+    check(
+        || RmsProp::new(0.1).momentum(0.9),
+        &["0.rmsprop_v", "0.rmsprop_velocity", "1.rmsprop_v", "1.rmsprop_velocity"],
+    )?;
+    check(
+        || ParamGroups::new(NAdam::new(0.1)).decay(|_, _| true, 0.1),
+        &["steps", "product", "0.nadam_m", "0.nadam_v", "1.nadam_m", "1.nadam_v"],
+    )
+}
+
+/// Data of a logistic regression that no plane separates.
+fn points() -> (Vec<[f64; 2]>, Vec<f64>) {
+    let point = |i: usize| [(i * 7 % 13) as f64 / 6.0 - 1.0, (i * 5 % 11) as f64 / 5.0 - 1.0];
+    let points: Vec<[f64; 2]> = (0..40).map(point).collect();
+    let labels = points.iter().enumerate().map(|(i, [x, y])| f64::from(x + 0.5 * y > 0.0 || i % 7 == 0)).collect();
+    (points, labels)
+}
+
+#[test]
+fn lbfgs_finds_the_minimum_of_a_logistic_regression() -> Outcome {
+    let (points, labels) = points();
+    for interpreted in [true, false] {
+        let (w, b) = (Var::<f64>::new("w", [0.0, 0.0]), Var::<f64>::new("b", 0.0));
+        let model = (&w, &b);
+        let lbfgs = Lbfgs::new(60).gradient_tolerance(1e-12);
+        let session = Session::builder().interpreted(interpreted).build()?;
+        let loss = |x: Tensor<f64>, y: Tensor<f64>| {
+            let score = (x * w.get()).sum_axis(1) + b.get();
+            // log(1 + exp(score)) - y * score
+            (score.maximum(0.0) + (-score.abs()).exp().log1p() - y * score).mean()
+        };
+        let minimize = session.function(|x: Tensor<f64>, y: Tensor<f64>| lbfgs.minimize(&model, || loss(x, y)))?;
+
+        let (found, gradient, evaluations) = minimize.call((points.clone(), labels.clone()))?;
+        assert!(gradient.item() <= 1e-12, "{gradient}");
+        assert!(evaluations.item() < 40, "{evaluations}");
+        // The variables have the values of the result, where the gradient is as small.
+        let check = session.function(|x: Tensor<f64>, y: Tensor<f64>| {
+            let loss = loss(x, y);
+            let gradients = model_gradients(loss, &model);
+            (loss, gradients.into_iter().map(|(_, g)| Tensor::<f64>::from_any(g).abs().max()).collect::<Vec<_>>())
+        })?;
+        let (loss, gradients) = check.call((points.clone(), labels.clone()))?;
+        assert!((loss.item() - found.item()).abs() < 1e-15);
+        assert!(gradients.iter().all(|g| g.item() < 1e-11), "{gradients:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn lbfgs_turns_back_from_losses_that_are_not_finite() -> Outcome {
+    for interpreted in [true, false] {
+        // The logarithm is NaN where the first long steps lead.
+        let x = Var::<f64>::new("x", [0.01, 3.0]);
+        let session = Session::builder().interpreted(interpreted).build()?;
+        let minimize = session.function(|| {
+            Lbfgs::new(100).gradient_tolerance(1e-10).minimize(&x, || {
+                let x = x.get();
+                (x - x.log() * tensor([0.5, 2.0])).sum()
+            })
+        })?;
+        let (_, gradient, _) = minimize.call(())?;
+        assert!(gradient.item() <= 1e-10, "{gradient}");
+        let found = session.get(&x)?.to_vec();
+        assert!((found[0] - 0.5).abs() < 1e-9 && (found[1] - 2.0).abs() < 1e-9, "{found:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn lbfgs_stops_after_its_evaluations_at_the_best_point() -> Outcome {
+    let (x, session) = (Var::<f32>::new("x", [-1.2, 1.0]), Session::new()?);
+    let rosenbrock = || {
+        let (x, y) = (x.get().index(0, 0), x.get().index(1, 0));
+        (y - x * x).square() * 100.0 + (x - 1.0).square()
+    };
+    let minimize = session.function(|| Lbfgs::new(7).minimize(&x, rosenbrock))?;
+    let now = session.function(rosenbrock)?;
+    let mut before = now.call(())?.item();
+    for _ in 0..5 {
+        let (loss, _, evaluations) = minimize.call(())?;
+        assert_eq!(evaluations, 7);
+        assert!(loss.item() < before);
+        assert_eq!(now.call(())?, loss.item());
+        before = loss.item();
+    }
+    Ok(())
+}
+
+#[test]
+fn lbfgs_needs_variables_of_the_type_of_the_loss() {
+    let x = Var::<f32>::new("x", 1.0);
+    let error = eval(|| Lbfgs::new(7).minimize(&x, || x.get().cast::<f64>()).0).unwrap_err();
+    assert_eq!(error.message, "L-BFGS of a loss of f64 with a variable of f32");
+}
