@@ -24,9 +24,13 @@ pub use anabranch_dsl::{control, nn, optim, random};
 pub use anabranch_macros::{Carry, InOut, Module, graph};
 #[doc(inline)]
 pub use anabranch_runtime::{
-    CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Span, Timeline,
+    CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Snapshot, Span,
+    Timeline,
 };
 
+#[cfg(feature = "checkpoints")]
+#[doc(inline)]
+pub use anabranch_checkpoint as checkpoint;
 #[cfg(feature = "data")]
 #[doc(inline)]
 pub use anabranch_data as data;
