@@ -363,7 +363,7 @@ impl Checkpoints {
         let resumed = resume_in(&self.folder.folder, session, parts, restore, choice)?;
         if let Some(resumed) = &resumed {
             resumed.damaged.iter().for_each(|step| drop(self.metrics.remove(step)));
-            resumed.cut_logs(&*self.settings.folder.storage, parts)?;
+            resumed.cut_logs(&*self.settings.folder.storage)?;
         }
         Ok(resumed)
     }

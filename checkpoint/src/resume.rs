@@ -29,7 +29,8 @@ pub struct Resumed {
     pub(crate) damaged: Vec<u64>,
     values: BTreeMap<String, Vec<u8>>,
     metrics: BTreeMap<String, f64>,
-    logs: BTreeMap<String, u64>,
+    /// The log files that are longer than they were, with their lengths at the checkpoint.
+    longer_logs: Vec<(PathBuf, u64)>,
 }
 
 /// Which checkpoint to continue from.
@@ -125,6 +126,7 @@ impl Resumed {
     ) -> Result<Resumed> {
         let passed = |(step, error): &(u64, Diagnostic)| format!("step {step} is passed over: {}", error.message);
         let mut notes: Vec<String> = passed_over.iter().map(passed).collect();
+        let mut longer_logs = Vec::new();
         for (name, path) in &parts.logs {
             let shown = path.display();
             let Some(&saved) = manifest.logs.get(name) else {
@@ -135,6 +137,7 @@ impl Resumed {
                 Ok(len) if len < saved => {
                     notes.push(format!("the log file {shown} has {len} bytes, but had {saved} at the checkpoint"));
                 }
+                Ok(len) if len > saved => longer_logs.push((path.clone(), saved)),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     if saved > 0 {
@@ -159,20 +162,14 @@ impl Resumed {
             damaged: passed_over.into_iter().map(|(step, _)| step).collect(),
             values,
             metrics: manifest.metrics.into_iter().map(|(name, x)| (name, x.0)).collect(),
-            logs: manifest.logs,
+            longer_logs,
         })
     }
 
     /// Cuts the log files to their lengths at the checkpoint.
-    pub(crate) fn cut_logs(&self, storage: &dyn Storage, parts: &RunParts<'_>) -> Result<()> {
-        for (name, path) in &parts.logs {
-            let Some(&saved) = self.logs.get(name) else { continue };
-            let longer = storage.len(path).is_ok_and(|len| len > saved);
-            if longer {
-                storage.cut(path, saved).map_err(|error| failed("cut", path, &error))?;
-            }
-        }
-        Ok(())
+    pub(crate) fn cut_logs(&self, storage: &dyn Storage) -> Result<()> {
+        let cut = |(path, len): &(PathBuf, u64)| storage.cut(path, *len).map_err(|error| failed("cut", path, &error));
+        self.longer_logs.iter().try_for_each(cut)
     }
 
     /// Returns the step of the checkpoint: how many steps are done.

@@ -1,1 +1,8 @@
-fn main() {}
+//! The tests of weights and checkpoints.
+
+mod checkpoints;
+mod crashes;
+mod files;
+mod kills;
+mod simulator;
+mod support;
