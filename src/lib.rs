@@ -66,6 +66,9 @@ mod book {
     mod training {}
     #[doc = include_str!("../docs/src/sessions.md")]
     mod sessions {}
+    #[cfg(feature = "checkpoints")]
+    #[doc = include_str!("../docs/src/checkpoints.md")]
+    mod checkpoints {}
     #[cfg(feature = "data")]
     #[doc = include_str!("../docs/src/data.md")]
     mod data {}
@@ -85,6 +88,9 @@ mod book {
 /// The READMEs of the crates that the facade re-exports from, whose examples run as doctests.
 #[cfg(doctest)]
 mod readmes {
+    #[cfg(feature = "checkpoints")]
+    #[doc = include_str!("../checkpoint/README.md")]
+    mod checkpoint {}
     #[cfg(feature = "data")]
     #[doc = include_str!("../data/README.md")]
     mod data {}

@@ -197,6 +197,12 @@ impl Checkpoints {
         self.counts
     }
 
+    /// Returns whether a save is being written.
+    pub fn is_saving(&mut self) -> bool {
+        self.collect(Patience::None);
+        self.in_flight.is_some()
+    }
+
     /// Saves the parts of a run after a step: takes a snapshot of all variables at one moment, and
     /// starts to write it.
     ///

@@ -3,7 +3,7 @@
 
 use crate::simulator::{Crash, Fault, SimulatedDisk};
 use crate::support::{Random, Vars, is_slow};
-use anabranch::checkpoint::{Checkpoints, CheckpointsBuilder, Goal, Resumed, RunParts, StepRecord, Storage};
+use anabranch::checkpoint::{Checkpoints, CheckpointsBuilder, Goal, Restore, Resumed, RunParts, StepRecord, Storage};
 use anabranch::{Diagnostic, HostTensor, Session};
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -98,6 +98,11 @@ fn recover(disk: &SimulatedDisk) -> Result<u64, Diagnostic> {
     let found = run.resume(&mut checkpoints)?;
     if let Some(found) = &found {
         assert_eq!(found.notes, [""; 0], "no checkpoint is damaged");
+    }
+    // Each checkpoint that is there opens, not only the latest.
+    let parts = RunParts::new().module("model", &run.vars);
+    for step in checkpoints.steps() {
+        checkpoints.resume_step(&run.session, &parts, step, &Restore::strict())?;
     }
     let step = found.map_or(0, |found| found.step());
     if step == 0 {
