@@ -5,7 +5,8 @@
 //! - the rates of saving a file of weights durably, of loading it, and of both without what the
 //!   format does: writing and syncing the same bytes, and reading them into warm memory;
 //! - the median and the longest time of steps without saves, and of the steps that run while a
-//!   checkpoint is being written, with the time of taking its snapshot.
+//!   checkpoint is being written, with the time of taking its snapshot, and the peak of the resident
+//!   memory (`VmHWM`, so only on Linux) before the first save and after the last.
 //!
 //! `ANABRANCH_BENCH_MIB` sets the size of the state, 1024 by default, and `ANABRANCH_BENCH_FOLDER`
 //! the folder, whose disk is measured.
@@ -41,6 +42,13 @@ fn print_rate(what: &str, bytes: f64, times: &mut [f64]) {
 
 fn io(outcome: std::io::Result<()>) -> Result<(), Diagnostic> {
     outcome.map_err(|error| Diagnostic::new(error.to_string()))
+}
+
+/// Returns the peak of the resident memory of this process in MiB.
+fn peak_memory() -> f64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|n| n.parse::<f64>().ok()).unwrap_or(f64::NAN) / 1024.0
 }
 
 /// Measures files of weights.
@@ -83,6 +91,7 @@ fn beside(session: &Session, layers: &[Var], folder: &Path) -> Result<(), Diagno
     let mut checkpoints = Checkpoints::new(folder.join("checkpoints")).keep_latest(1).open()?;
     let (mut alone, mut busy, mut first, mut snapshots, mut saves) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let before = peak_memory();
     for round in 1..=ROUNDS as u64 {
         for _ in 0..10 {
             alone.push(timed()?);
@@ -97,6 +106,7 @@ fn beside(session: &Session, layers: &[Var], folder: &Path) -> Result<(), Diagno
         saves.push(start.elapsed().as_secs_f64());
         checkpoints.wait()?;
     }
+    println!("{:<44}{before:9.0} MiB before the saves, {:.0} after", "peak memory", peak_memory());
     let ms = |times: &mut [f64]| (median(times) * 1e3, times.last().expect("there are times") * 1e3);
     for (what, times) in [
         ("steps without a save", &mut alone),
@@ -126,7 +136,8 @@ fn main() -> Result<(), Diagnostic> {
     };
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     println!("state of {mib} MiB in {}; load of the machine before: {load}", folder.display());
-    let measured = files(&session, &layers(mib), &folder).and_then(|()| beside(&session, &layers(mib / 3), &folder));
+    // Steps come first, so that the peak of the memory is theirs.
+    let measured = beside(&session, &layers(mib / 3), &folder).and_then(|()| files(&session, &layers(mib), &folder));
     let _ = fs::remove_dir_all(&folder);
     measured
 }

@@ -12,7 +12,15 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct LockedFolder {
     pub folder: Folder,
-    pub _lock: Box<dyn Any + Send + Sync>,
+    #[expect(dead_code, reason = "a lock is only dropped")]
+    lock: Box<dyn Any + Send + Sync>,
+}
+
+impl LockedFolder {
+    /// Creates the folder if there is none, and locks it.
+    pub fn new(folder: Folder) -> Result<LockedFolder> {
+        Ok(LockedFolder { lock: folder.lock()?, folder })
+    }
 }
 
 /// What a finished save has done.
@@ -61,7 +69,7 @@ impl SaveInFlight {
                 }
                 finished
             });
-            // The lock is given up before anybody hears of the end.
+            // Who hears of the end may drop `Checkpoints` and open the folder again at once.
             drop(to);
             let _ = sender.send(finished);
         };

@@ -153,8 +153,8 @@ impl CheckpointsBuilder {
     /// deletion has left there.
     ///
     /// # Errors
-    /// Fails if another writer has locked the folder, in this process or another one, or if the
-    /// storage fails.
+    /// Fails if another writer has locked the folder, in this process or another one, if there is a
+    /// checkpoint in the format of another version of this library, or if the storage fails.
     #[track_caller]
     pub fn open(self) -> Result<Checkpoints> {
         let here = Loc::caller();
@@ -162,13 +162,12 @@ impl CheckpointsBuilder {
     }
 
     fn opened(self) -> Result<Checkpoints> {
-        let folder = self.folder.clone();
-        let folder = Arc::new(LockedFolder { _lock: folder.lock()?, folder });
+        let folder = Arc::new(LockedFolder::new(self.folder.clone())?);
         folder.folder.sweep()?;
         let mut metrics = BTreeMap::new();
         for step in folder.folder.steps()? {
             // A damaged one is left for its owner to look at, and reported by `resume`.
-            if let Ok(manifest) = folder.folder.manifest(step) {
+            if let Ok(manifest) = folder.folder.manifest(step)? {
                 metrics.insert(step, manifest.metrics.into_iter().map(|(name, x)| (name, x.0)).collect());
             }
         }
@@ -219,7 +218,7 @@ impl Checkpoints {
 
     fn start(&mut self, session: &Session, parts: &RunParts<'_>, record: StepRecord) -> Result<SaveOutcome> {
         self.collect(Patience::None);
-        if self.in_flight.is_some() && self.unreported.is_none() {
+        if self.in_flight.is_some() {
             match self.settings.when_busy {
                 WhenBusy::Skip => {
                     self.counts.skipped += 1;

@@ -23,6 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The begin of the names of folders that are being written.
 const PARTIAL: &str = ".partial-";
 
+/// The begin of the names of folders in place of which others were written, since they were damaged.
+const DAMAGED: &str = "damaged-";
+
 /// The file that the writer locks.
 const LOCK: &str = ".lock";
 
@@ -79,7 +82,8 @@ impl Folder {
         Ok(steps)
     }
 
-    pub fn manifest(&self, step: u64) -> Result<Manifest> {
+    /// Returns the manifest of a step, or what is damaged of it. Fails if it has another format.
+    pub fn manifest(&self, step: u64) -> Result<Result<Manifest>> {
         Manifest::read(&*self.storage, &self.path_of(step), step)
     }
 
@@ -201,7 +205,7 @@ impl Folder {
         storage.create_dir(&partial).map_err(|error| failed("create", &partial, &error))?;
         let written = self.write_files(save, &partial, abandon).and_then(|()| {
             if self.steps()?.contains(&step) {
-                self.replace_damaged(step)?;
+                self.set_aside(step)?;
             }
             storage.rename(&partial, &path).map_err(|error| failed("rename", &partial, &error))
         });
@@ -213,12 +217,17 @@ impl Folder {
         self.sync(&self.root)
     }
 
-    /// Deletes the checkpoint of a step if it is damaged.
-    fn replace_damaged(&self, step: u64) -> Result<()> {
-        match self.manifest(step).and_then(|manifest| self.read(&manifest, |_| false)) {
-            Ok(_) => Err(Diagnostic::new(format!("{} already exists", self.path_of(step).display()))),
-            Err(_) => self.delete(step),
+    /// Renames the checkpoint of a step, which must be damaged or unreadable. It is not deleted,
+    /// since the fault may be that of the storage and pass.
+    fn set_aside(&self, step: u64) -> Result<()> {
+        let path = self.path_of(step);
+        if self.manifest(step)?.and_then(|manifest| self.read(&manifest, |_| false)).is_ok() {
+            return Err(Diagnostic::new(format!("{} already exists", path.display())));
         }
+        let names = self.list(&self.root)?;
+        let mut candidates = (1..).map(|n| format!("{DAMAGED}{}-{n}", name_of_step(step)));
+        let name = candidates.find(|name| !names.contains(name)).expect("some name is free");
+        self.storage.rename(&path, &self.root.join(name)).map_err(|error| failed("rename", &path, &error))
     }
 
     fn write_files(&self, save: PendingSave, folder: &Path, abandon: &AtomicBool) -> Result<()> {

@@ -107,6 +107,14 @@ impl<'de> Deserialize<'de> for Metric {
     }
 }
 
+/// Why a text is not a manifest.
+#[derive(Debug, PartialEq)]
+enum Unusable {
+    Damaged(String),
+    /// It is whole, but of this format.
+    Foreign(u32),
+}
+
 impl Manifest {
     pub fn new(step: u64) -> Manifest {
         let (files, variables, metrics, logs) = Default::default();
@@ -120,19 +128,29 @@ impl Manifest {
         format!("{BEGIN}{checksum:016x}{MIDDLE}{body}{END}")
     }
 
-    /// Reads the manifest of a step from its folder and verifies it.
-    pub fn read(storage: &dyn Storage, folder: &Path, step: u64) -> Result<Manifest> {
+    /// Reads the manifest of a step from its folder and verifies it. The inner error says that it
+    /// is damaged.
+    ///
+    /// # Errors
+    /// Fails if the manifest has another format, of which nothing can be said.
+    pub fn read(storage: &dyn Storage, folder: &Path, step: u64) -> Result<Result<Manifest>> {
         let path = folder.join(MANIFEST);
-        let bytes = read_all(storage, &path, LONGEST_MANIFEST).map_err(|error| failed("read", &path, &error))?;
-        let text = str::from_utf8(&bytes).map_err(|error| damaged(&path, error))?;
-        let manifest = Manifest::parse(text).map_err(|why| damaged(&path, why))?;
-        if manifest.step != step {
-            return Err(damaged(&path, format!("this is the manifest of step {}", manifest.step)));
+        let bytes = match read_all(storage, &path, LONGEST_MANIFEST) {
+            Ok(bytes) => bytes,
+            Err(error) => return Ok(Err(failed("read", &path, &error))),
+        };
+        match str::from_utf8(&bytes).map_err(|error| Unusable::Damaged(error.to_string())).and_then(Manifest::parse) {
+            Ok(manifest) if manifest.step == step => Ok(Ok(manifest)),
+            Ok(manifest) => Ok(Err(damaged(&path, format!("this is the manifest of step {}", manifest.step)))),
+            Err(Unusable::Damaged(why)) => Ok(Err(damaged(&path, why))),
+            Err(Unusable::Foreign(format)) => {
+                let why = format!("the format is {format}, but this version of anabranch reads {FORMAT}");
+                Err(damaged(&path, why).help("use the version that wrote it, or another folder"))
+            }
         }
-        Ok(manifest)
     }
 
-    fn parse(text: &str) -> Result<Manifest, String> {
+    fn parse(text: &str) -> Result<Manifest, Unusable> {
         /// The part that all versions have.
         #[derive(Deserialize)]
         struct Version {
@@ -140,23 +158,24 @@ impl Manifest {
         }
         let rest = text.strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END));
         let parts = rest.and_then(|rest| rest.split_once(MIDDLE));
-        let (checksum, body) = parts.ok_or("this is no manifest of a checkpoint, or it is cut")?;
-        let checksum = parse_checksum(checksum).ok_or("the checksum is damaged")?;
+        let damaged = |why: &str| Unusable::Damaged(why.to_owned());
+        let (checksum, body) = parts.ok_or_else(|| damaged("this is no manifest of a checkpoint, or it is cut"))?;
+        let checksum = parse_checksum(checksum).ok_or_else(|| damaged("the checksum is damaged"))?;
         if Checksum(xxh3_64(body.as_bytes())) != checksum {
-            return Err("the manifest is damaged: its checksum is another".to_owned());
+            return Err(damaged("the manifest is damaged: its checksum is another"));
         }
-        let invalid = |error: serde_json::Error| format!("the manifest is invalid: {error}");
+        let invalid = |error: serde_json::Error| Unusable::Damaged(format!("the manifest is invalid: {error}"));
         let Version { format } = serde_json::from_str(body).map_err(invalid)?;
         if format != FORMAT {
-            return Err(format!("the format is {format}, but this version of anabranch reads {FORMAT}"));
+            return Err(Unusable::Foreign(format));
         }
         let manifest: Manifest = serde_json::from_str(body).map_err(invalid)?;
         let used = manifest.variables.values().map(|var| &var.file).chain(&manifest.values);
         if let Some(unknown) = used.into_iter().find(|file| !manifest.files.contains_key(*file)) {
-            return Err(format!("the manifest lists no file {}", shown(unknown)));
+            return Err(damaged(&format!("the manifest lists no file {}", shown(unknown))));
         }
         if let Some(outside) = manifest.files.keys().find(|file| Path::new(file).file_name() != Some(file.as_ref())) {
-            return Err(format!("{} is not a file in the folder of the manifest", shown(outside)));
+            return Err(damaged(&format!("{} is not a file in the folder of the manifest", shown(outside))));
         }
         Ok(manifest)
     }
@@ -195,7 +214,8 @@ mod tests {
             for bit in 0..8 {
                 let mut bytes = text.clone().into_bytes();
                 bytes[i] ^= 1 << bit;
-                let parsed = str::from_utf8(&bytes).map_err(|e| e.to_string()).and_then(Manifest::parse);
+                let Ok(text) = str::from_utf8(&bytes) else { continue };
+                let parsed = Manifest::parse(text);
                 // The digits of the checksum may be capital letters.
                 let same = parsed.as_ref().is_ok_and(|parsed| *parsed == example());
                 assert!(
@@ -214,12 +234,9 @@ mod tests {
             let record = manifest.files["state.safetensors"].clone();
             manifest.files.insert(name.to_owned(), record);
             let error = Manifest::parse(&manifest.to_text()).unwrap_err();
-            assert!(error.contains("is not a file in the folder"), "{error}");
+            assert!(format!("{error:?}").contains("is not a file in the folder"), "{error:?}");
         }
         let newer = Manifest { format: 2, ..example() };
-        assert_eq!(
-            Manifest::parse(&newer.to_text()).unwrap_err(),
-            "the format is 2, but this version of anabranch reads 1"
-        );
+        assert_eq!(Manifest::parse(&newer.to_text()), Err(Unusable::Foreign(2)));
     }
 }

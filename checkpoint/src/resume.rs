@@ -75,7 +75,7 @@ pub(crate) fn resume_in(
     let vars = parts.vars();
     let mut passed_over: Vec<(u64, Diagnostic)> = Vec::new();
     for &step in &candidates {
-        let manifest = match folder.manifest(step) {
+        let manifest = match folder.manifest(step)? {
             Ok(manifest) => manifest,
             Err(error) => {
                 passed_over.push((step, error));

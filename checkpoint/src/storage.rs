@@ -44,7 +44,8 @@ impl Debug for StorageReader {
 /// A change of a folder (a file created, renamed or removed) is durable only after
 /// [`sync_dir`](Storage::sync_dir).
 pub trait Storage: Debug + Send + Sync {
-    /// Creates a folder. It is no error if there is one already.
+    /// Creates a folder, and those above it that do not exist, of which only the last may be lost
+    /// without a sync. It is no error if the folder exists.
     ///
     /// # Errors
     /// Those of the storage, as with all operations.
@@ -104,7 +105,16 @@ impl StorageWriter for BufWriter<File> {
 
 impl Storage for LocalFiles {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        fs::create_dir_all(dir)
+        match fs::create_dir(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && dir.parent().is_some() => {
+                let above = folder_of(dir);
+                self.create_dir(&above)?;
+                self.sync_dir(&folder_of(&above))?;
+                fs::create_dir(dir)
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+            created => created,
+        }
     }
 
     fn create(&self, file: &Path) -> io::Result<Box<dyn StorageWriter>> {

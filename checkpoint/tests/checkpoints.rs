@@ -192,9 +192,11 @@ fn a_damaged_checkpoint_is_passed_over_and_named() -> Outcome {
     let resumed = checkpoints.resume(&session, &parts)?.expect("step 2 is there");
     assert_eq!((resumed.step(), value(&session, &vars)), (2, 2.0));
     assert!(resumed.notes[0].contains("could not open"), "{resumed}");
-    // The step is saved again, in place of the damaged one, which does not count as the latest.
+    // The step is saved again, in place of the damaged one, which does not count as the latest and
+    // is set aside.
     assert_eq!(checkpoints.steps(), [2]);
     save_all(&mut checkpoints, &session, &vars, &[3])?;
+    assert!(folder.path("c/damaged-step-00000003-1/manifest.json").is_file());
     assert_eq!(checkpoints.steps(), [2, 3]);
     assert_eq!(
         checkpoints.resume(&session, &parts)?.map(|resumed| (resumed.step(), resumed.notes.len())),
@@ -206,6 +208,24 @@ fn a_damaged_checkpoint_is_passed_over_and_named() -> Outcome {
     }
     let error = checkpoints.resume(&session, &parts).unwrap_err();
     assert!(error.message.contains("no checkpoint in") && error.labels.len() == 3, "{error}");
+    Ok(())
+}
+
+#[test]
+fn checkpoints_of_another_format_are_left_alone() -> Outcome {
+    let folder = TestFolder::new("format");
+    let (session, vars) = (Session::new()?, number(0.0));
+    let mut checkpoints = Checkpoints::new(folder.path("c")).open()?;
+    save_all(&mut checkpoints, &session, &vars, &[1, 2])?;
+    // As a later version would write it, with a checksum of `{"format":2}` by another library.
+    let newer = "{\"checksum\":\"95fbaad0237542d8\",\"checkpoint\":{\"format\":2}}\n";
+    fs::write(folder.path("c/step-00000002/manifest.json"), newer).unwrap();
+    let parts = RunParts::new().module("m", &vars);
+    let error = checkpoints.resume(&session, &parts).unwrap_err();
+    assert!(error.message.ends_with("the format is 2, but this version of anabranch reads 1"), "{error}");
+    drop(checkpoints);
+    let error = Checkpoints::new(folder.path("c")).open().unwrap_err();
+    assert!(error.message.contains("the format is 2"), "{error}");
     Ok(())
 }
 

@@ -3,7 +3,9 @@
 
 use crate::simulator::{Crash, Fault, SimulatedDisk};
 use crate::support::{Random, Vars, is_slow};
-use anabranch::checkpoint::{Checkpoints, CheckpointsBuilder, Goal, Restore, Resumed, RunParts, StepRecord, Storage};
+use anabranch::checkpoint::{
+    Checkpoints, CheckpointsBuilder, Goal, Restore, Resumed, RunParts, StepRecord, Storage, WeightFile,
+};
 use anabranch::{Diagnostic, HostTensor, Session};
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -231,4 +233,33 @@ fn a_failure_of_any_operation_is_an_error_and_the_last_checkpoint_stays() {
             assert!(errors * 10 > total * 9, "{errors} errors for {total} failures");
         }
     }
+}
+
+#[test]
+fn a_crash_while_a_file_of_weights_is_replaced_leaves_the_old_or_the_new_one() {
+    let mut random = Random::new(5);
+    let session = Session::new().expect("a session of CPUs");
+    let vars = Vars::new(&values(0));
+    let (mut old, mut new) = (0, 0);
+    for operations in 0.. {
+        let disk = SimulatedDisk::new();
+        let file = WeightFile::new("w.safetensors").storage(Arc::new(disk.clone()));
+        vars.set(&session, &values(1));
+        file.save(&session, &vars).expect("nothing fails yet");
+        disk.stop_after(disk.operations() + operations);
+        vars.set(&session, &values(2));
+        let saved = file.save(&session, &vars).is_ok();
+        for crash in Crash::ALL {
+            let after = disk.crash(crash, &mut random);
+            let file = WeightFile::new("w.safetensors").storage(Arc::new(after));
+            file.load(&session, &vars).unwrap_or_else(|error| panic!("{operations} {crash:?}: {error}"));
+            let step = vars.values(&session)[1].1.to_f64();
+            assert!(step == Some(2.0) || (step == Some(1.0) && !saved), "{operations} {crash:?}: {step:?}");
+            *if step == Some(1.0) { &mut old } else { &mut new } += 1;
+        }
+        if saved {
+            break;
+        }
+    }
+    assert!(old > 20 && new >= 5, "{old} old, {new} new");
 }
