@@ -53,6 +53,14 @@ pub(crate) struct PendingSave {
     pub shard_size: u64,
 }
 
+/// What was read from a checkpoint.
+#[derive(Default)]
+pub(crate) struct CheckpointData {
+    pub vars: Vec<(String, HostTensor)>,
+    /// The values of the program, as CBOR.
+    pub values: BTreeMap<String, Vec<u8>>,
+}
+
 impl Folder {
     pub fn path_of(&self, step: u64) -> PathBuf {
         self.root.join(name_of_step(step))
@@ -140,15 +148,11 @@ impl Folder {
         self.storage.remove_dir(folder).map_err(|error| failed("remove", folder, &error))
     }
 
-    /// Reads the files of a checkpoint and compares them with the manifest. Returns the variables
-    /// for which `wanted` holds, and the values of the program.
-    pub fn read(
-        &self,
-        manifest: &Manifest,
-        wanted: impl Fn(&str) -> bool,
-    ) -> Result<(Vec<(String, HostTensor)>, BTreeMap<String, Vec<u8>>)> {
+    /// Reads the files of a checkpoint and compares them with the manifest. Of the variables,
+    /// returns those for which `wanted` holds.
+    pub fn read(&self, manifest: &Manifest, wanted: impl Fn(&str) -> bool) -> Result<CheckpointData> {
         let folder = self.path_of(manifest.step);
-        let (mut vars, mut values) = (Vec::new(), BTreeMap::new());
+        let CheckpointData { mut vars, mut values } = CheckpointData::default();
         let mut n_found = 0;
         for (name, record) in &manifest.files {
             let path = folder.join(name);
@@ -191,7 +195,7 @@ impl Folder {
         if n_found != manifest.variables.len() {
             return Err(damaged(&folder, "the files do not have all variables of the manifest"));
         }
-        Ok((vars, values))
+        Ok(CheckpointData { vars, values })
     }
 
     /// Writes a checkpoint. It exists, durably, when this returns, and does not if there is an

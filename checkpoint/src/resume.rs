@@ -1,7 +1,7 @@
 //! Continuing from a checkpoint.
 
 use crate::error::{called_at, failed, listed, shown};
-use crate::folder::Folder;
+use crate::folder::{CheckpointData, Folder};
 use crate::manifest::Manifest;
 use crate::restore::{Restore, RestoreReport, StoredType, match_names};
 use crate::run::RunParts;
@@ -85,9 +85,9 @@ pub(crate) fn resume_in(
         let source = format!("the checkpoint {}", folder.path_of(step).display());
         let matched = match_names(&source, &vars, &manifest.types(), restore)?;
         match folder.read(&manifest, |name| matched.wants(name)) {
-            Ok((values, of_program)) => {
-                let report = matched.assign(session, values)?;
-                return Ok(Some(Resumed::new(manifest, of_program, report, passed_over, parts, folder)?));
+            Ok(CheckpointData { vars, values }) => {
+                let report = matched.assign(session, vars)?;
+                return Ok(Some(Resumed::new(manifest, values, report, passed_over, parts, folder)?));
             }
             Err(error) if error.kind == ErrorKind::ResourceExhausted => return Err(error),
             Err(error) => passed_over.push((step, error)),

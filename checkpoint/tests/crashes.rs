@@ -29,7 +29,7 @@ fn values(step: u64) -> [(&'static str, HostTensor); 3] {
     [
         ("w", HostTensor::new([N], vec![x; N])),
         ("n", HostTensor::scalar(step as i64)),
-        ("flags", HostTensor::new([2], vec![step % 2 == 0, true])),
+        ("flags", HostTensor::new([2], vec![step.is_multiple_of(2), true])),
     ]
 }
 
