@@ -5,8 +5,9 @@
 //! - the rates of saving a file of weights durably, of loading it, and of both without what the
 //!   format does: writing and syncing the same bytes, and reading them into warm memory;
 //! - the median and the longest time of steps without saves, and of the steps that run while a
-//!   checkpoint is being written, with the time of taking its snapshot, and the peak of the resident
-//!   memory (`VmHWM`, so only on Linux) before the first save and after the last.
+//!   checkpoint is being written, with the time of taking its snapshot;
+//! - the peak of the resident memory before the first save and after the last (`VmHWM`, so only on
+//!   Linux).
 //!
 //! `ANABRANCH_BENCH_MIB` sets the size of the state, 1024 by default, and `ANABRANCH_BENCH_FOLDER`
 //! the folder, whose disk is measured.

@@ -7,17 +7,17 @@ use anabranch::{Diagnostic, Session, gpu_adapters};
 use std::path::{Path, PathBuf};
 
 /// A folder that is removed with its contents.
-struct CheckpointFolder(PathBuf);
+struct TestFolder(PathBuf);
 
-impl CheckpointFolder {
-    fn new(name: &str) -> CheckpointFolder {
+impl TestFolder {
+    fn new(name: &str) -> TestFolder {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("checkpoints-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
-        CheckpointFolder(path)
+        TestFolder(path)
     }
 }
 
-impl Drop for CheckpointFolder {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -48,7 +48,7 @@ impl Pair {
 
 /// Saves during a training on two devices, continues from it there, and on the CPU.
 fn saves_and_continues(name: &str, session: &Session, devices: [&str; 2]) -> Result<(), Diagnostic> {
-    let folder = CheckpointFolder::new(name);
+    let folder = TestFolder::new(name);
     let pair = Pair::new(devices);
     let step = session.function(|| pair.step())?;
     step.call(())?;

@@ -1,6 +1,6 @@
 //! A save on a thread of its own, and its outcome.
 
-use crate::folder::{Folder, PendingSave};
+use crate::folder::{CheckpointFolder, PendingSave};
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use std::any::Any;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use std::time::Duration;
 /// A folder of checkpoints that this process may write, as long as somebody has it.
 #[derive(Debug)]
 pub(crate) struct LockedFolder {
-    pub folder: Folder,
+    pub folder: CheckpointFolder,
     #[expect(dead_code, reason = "a lock is only dropped")]
     lock: Box<dyn Any + Send + Sync>,
 }
 
 impl LockedFolder {
     /// Creates the folder if there is none, and locks it.
-    pub fn new(folder: Folder) -> Result<LockedFolder> {
+    pub fn new(folder: CheckpointFolder) -> Result<LockedFolder> {
         Ok(LockedFolder { lock: folder.lock()?, folder })
     }
 }

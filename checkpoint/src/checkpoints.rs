@@ -3,11 +3,11 @@
 
 use crate::background::{LockedFolder, Patience, SaveInFlight};
 use crate::error::{called_at, failed};
-use crate::folder::{Folder, PendingSave};
+use crate::folder::{CheckpointFolder, PendingSave};
 use crate::restore::{Restore, check_paths};
-use crate::resume::{Choice, Resumed, resume_in};
+use crate::resume::{Resumed, StepChoice, resume_in};
 use crate::run::{RunParts, StepRecord};
-use crate::storage::{LocalFiles, Storage};
+use crate::storage::{FileStorage, LocalFiles};
 use anabranch_dsl::{Diagnostic, Loc, Result};
 use anabranch_runtime::Session;
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +69,7 @@ struct Retention {
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CheckpointsBuilder {
-    folder: Folder,
+    folder: CheckpointFolder,
     retention: Retention,
     when_busy: WhenBusy,
     shard_size: u64,
@@ -111,7 +111,7 @@ impl fmt::Debug for Checkpoints {
 
 impl CheckpointsBuilder {
     /// Sets where the checkpoints are stored, instead of the local file system.
-    pub fn storage(mut self, storage: Arc<dyn Storage>) -> CheckpointsBuilder {
+    pub fn storage(mut self, storage: Arc<dyn FileStorage>) -> CheckpointsBuilder {
         self.folder.storage = storage;
         self
     }
@@ -180,7 +180,7 @@ impl Checkpoints {
     /// Returns the default settings for the checkpoints in a folder.
     #[expect(clippy::new_ret_no_self, reason = "the settings come first, and `open` returns the checkpoints")]
     pub fn new(folder: impl Into<PathBuf>) -> CheckpointsBuilder {
-        let folder = Folder { storage: Arc::new(LocalFiles), root: folder.into() };
+        let folder = CheckpointFolder { storage: Arc::new(LocalFiles), root: folder.into() };
         let (retention, when_busy) = (Retention::default(), WhenBusy::default());
         let (shard_size, drop_timeout) = (4 << 30, Duration::from_secs(60));
         CheckpointsBuilder { folder, retention, when_busy, shard_size, drop_timeout }
@@ -330,7 +330,7 @@ impl Checkpoints {
         restore: &Restore,
     ) -> Result<Option<Resumed>> {
         let here = Loc::caller();
-        self.continue_at(session, parts, restore, Choice::Latest)
+        self.continue_at(session, parts, restore, StepChoice::Latest)
             .map_err(|error| called_at(here, "resumed here", error))
     }
 
@@ -348,7 +348,7 @@ impl Checkpoints {
         restore: &Restore,
     ) -> Result<Resumed> {
         let here = Loc::caller();
-        let resumed = self.continue_at(session, parts, restore, Choice::Step(step));
+        let resumed = self.continue_at(session, parts, restore, StepChoice::Step(step));
         let resumed = resumed.map_err(|error| called_at(here, "resumed here", error))?;
         resumed.ok_or_else(|| {
             let message = format!("{} has no checkpoint of step {step}", self.folder.folder.root.display());
@@ -361,7 +361,7 @@ impl Checkpoints {
         session: &Session,
         parts: &RunParts<'_>,
         restore: &Restore,
-        choice: Choice,
+        choice: StepChoice,
     ) -> Result<Option<Resumed>> {
         self.collect(Patience::Endless);
         self.report()?;

@@ -9,8 +9,8 @@
 
 use crate::error::{damaged, failed, shown};
 use crate::manifest::{Checksum, FileRecord, MANIFEST, Manifest, Metric, VariableRecord};
-use crate::safetensors::{self, Entry, Hashing, Layout, name_of, write_values};
-use crate::storage::{Storage, StorageWriter, folder_of};
+use crate::safetensors::{self, Hashing, Layout, TensorEntry, name_of, write_values};
+use crate::storage::{FileStorage, StorageWriter, folder_of};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Result};
 use anabranch_runtime::Snapshot;
 use std::any::Any;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The begin of the names of folders that are being written.
 const PARTIAL: &str = ".partial-";
 
-/// The begin of the names of folders in place of which others were written, since they were damaged.
+/// The begin of the names of folders that were damaged, and whose steps were written again.
 const DAMAGED: &str = "damaged-";
 
 /// The file that the writer locks.
@@ -34,8 +34,8 @@ const VALUES: &str = "values.safetensors";
 
 /// The checkpoints of a run, for readers.
 #[derive(Clone, Debug)]
-pub(crate) struct Folder {
-    pub storage: Arc<dyn Storage>,
+pub(crate) struct CheckpointFolder {
+    pub storage: Arc<dyn FileStorage>,
     pub root: PathBuf,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct CheckpointData {
     pub values: BTreeMap<String, Vec<u8>>,
 }
 
-impl Folder {
+impl CheckpointFolder {
     pub fn path_of(&self, step: u64) -> PathBuf {
         self.root.join(name_of_step(step))
     }
@@ -305,7 +305,7 @@ impl Folder {
 
 impl VariableRecord {
     /// Returns whether a tensor of a file is this variable.
-    fn is(&self, entry: &Entry, file: &str) -> bool {
+    fn is(&self, entry: &TensorEntry, file: &str) -> bool {
         self.file == file && self.dtype == entry.file_type && self.shape == entry.shape
     }
 }

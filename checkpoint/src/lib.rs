@@ -10,7 +10,7 @@
 //!   variables and values, and sums do not depend on the number of threads.
 //! - [`Restore`] says what to do if the variables of the program are not those of the file. By
 //!   default this is an error that lists them all.
-//! - [`Storage`] is where checkpoints are. The default is the local file system.
+//! - [`FileStorage`] is where checkpoints are. The default is the local file system.
 //!
 //! ```
 //! use anabranch::checkpoint::{Checkpoints, RunParts, StepRecord};
@@ -55,5 +55,5 @@ pub use checkpoints::{Checkpoints, CheckpointsBuilder, Goal, SaveCounts, SaveOut
 pub use restore::{Restore, RestoreReport};
 pub use resume::{Resumed, restore_latest};
 pub use run::{RunParts, StepRecord};
-pub use storage::{LocalFiles, Storage, StorageReader, StorageWriter};
+pub use storage::{FileStorage, LocalFiles, StorageReader, StorageWriter};
 pub use weights::WeightFile;

@@ -6,7 +6,7 @@
 //! damage, but not somebody who makes a false file on purpose.
 
 use crate::error::{damaged, failed, shown};
-use crate::storage::{Storage, read_all};
+use crate::storage::{FileStorage, read_all};
 use anabranch_dsl::Result;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::collections::BTreeMap;
@@ -133,7 +133,7 @@ impl Manifest {
     ///
     /// # Errors
     /// Fails if the manifest has another format, of which nothing can be said.
-    pub fn read(storage: &dyn Storage, folder: &Path, step: u64) -> Result<Result<Manifest>> {
+    pub fn read(storage: &dyn FileStorage, folder: &Path, step: u64) -> Result<Result<Manifest>> {
         let path = folder.join(MANIFEST);
         let bytes = match read_all(storage, &path, LONGEST_MANIFEST) {
             Ok(bytes) => bytes,

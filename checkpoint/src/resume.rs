@@ -1,12 +1,12 @@
 //! Continuing from a checkpoint.
 
 use crate::error::{called_at, failed, listed, shown};
-use crate::folder::{CheckpointData, Folder};
+use crate::folder::{CheckpointData, CheckpointFolder};
 use crate::manifest::Manifest;
 use crate::restore::{Restore, RestoreReport, StoredType, match_names};
 use crate::run::RunParts;
 use crate::safetensors::dtype_of;
-use crate::storage::{LocalFiles, Storage};
+use crate::storage::{FileStorage, LocalFiles};
 use anabranch_dsl::{Diagnostic, ErrorKind, Loc, Result};
 use anabranch_runtime::Session;
 use serde::de::DeserializeOwned;
@@ -35,7 +35,7 @@ pub struct Resumed {
 
 /// Which checkpoint to continue from.
 #[derive(Clone, Copy)]
-pub(crate) enum Choice {
+pub(crate) enum StepChoice {
     /// The latest that is not damaged.
     Latest,
     Step(u64),
@@ -55,22 +55,23 @@ pub fn restore_latest(
     restore: &Restore,
 ) -> Result<Option<Resumed>> {
     let here = Loc::caller();
-    let folder = Folder { storage: Arc::new(LocalFiles), root: folder.into() };
-    resume_in(&folder, session, parts, restore, Choice::Latest).map_err(|error| called_at(here, "restored here", error))
+    let folder = CheckpointFolder { storage: Arc::new(LocalFiles), root: folder.into() };
+    resume_in(&folder, session, parts, restore, StepChoice::Latest)
+        .map_err(|error| called_at(here, "restored here", error))
 }
 
 /// Sets the variables of a session to those of a checkpoint.
 pub(crate) fn resume_in(
-    folder: &Folder,
+    folder: &CheckpointFolder,
     session: &Session,
     parts: &RunParts<'_>,
     restore: &Restore,
-    choice: Choice,
+    choice: StepChoice,
 ) -> Result<Option<Resumed>> {
     let steps = folder.steps()?;
     let candidates: Vec<u64> = match choice {
-        Choice::Latest => steps.into_iter().rev().collect(),
-        Choice::Step(step) => steps.into_iter().filter(|&other| other == step).collect(),
+        StepChoice::Latest => steps.into_iter().rev().collect(),
+        StepChoice::Step(step) => steps.into_iter().filter(|&other| other == step).collect(),
     };
     let vars = parts.vars();
     let mut passed_over: Vec<(u64, Diagnostic)> = Vec::new();
@@ -122,7 +123,7 @@ impl Resumed {
         report: RestoreReport,
         passed_over: Vec<(u64, Diagnostic)>,
         parts: &RunParts<'_>,
-        folder: &Folder,
+        folder: &CheckpointFolder,
     ) -> Result<Resumed> {
         let passed = |(step, error): &(u64, Diagnostic)| format!("step {step} is passed over: {}", error.message);
         let mut notes: Vec<String> = passed_over.iter().map(passed).collect();
@@ -167,7 +168,7 @@ impl Resumed {
     }
 
     /// Cuts the log files to their lengths at the checkpoint.
-    pub(crate) fn cut_logs(&self, storage: &dyn Storage) -> Result<()> {
+    pub(crate) fn cut_logs(&self, storage: &dyn FileStorage) -> Result<()> {
         let cut = |(path, len): &(PathBuf, u64)| storage.cut(path, *len).map_err(|error| failed("cut", path, &error));
         self.longer_logs.iter().try_for_each(cut)
     }

@@ -42,8 +42,8 @@ impl Debug for StorageReader {
 /// tests, or to store checkpoints elsewhere.
 ///
 /// A change of a folder (a file created, renamed or removed) is durable only after
-/// [`sync_dir`](Storage::sync_dir).
-pub trait Storage: Debug + Send + Sync {
+/// [`sync_dir`](FileStorage::sync_dir).
+pub trait FileStorage: Debug + Send + Sync {
     /// Creates a folder, and those above it that do not exist, of which only the last may be lost
     /// without a sync. It is no error if the folder exists.
     ///
@@ -103,7 +103,7 @@ impl StorageWriter for BufWriter<File> {
     }
 }
 
-impl Storage for LocalFiles {
+impl FileStorage for LocalFiles {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         match fs::create_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound && dir.parent().is_some() => {
@@ -186,7 +186,7 @@ fn or_here(dir: &Path) -> &Path {
 }
 
 /// Returns all bytes of a file that is not longer than `longest`.
-pub(crate) fn read_all(storage: &dyn Storage, path: &Path, longest: u64) -> io::Result<Vec<u8>> {
+pub(crate) fn read_all(storage: &dyn FileStorage, path: &Path, longest: u64) -> io::Result<Vec<u8>> {
     let StorageReader { bytes, len } = storage.read(path)?;
     if len > longest {
         let why = format!("it has {len} bytes, more than {longest}");

@@ -2,8 +2,8 @@
 
 use crate::error::{called_at, damaged, failed, shown};
 use crate::restore::{Restore, RestoreReport, StoredType, check_paths, match_names};
-use crate::safetensors::{self, Entry, LONGEST_HEADER, Layout, write_values};
-use crate::storage::{LocalFiles, Storage, folder_of, read_all};
+use crate::safetensors::{self, LONGEST_HEADER, Layout, TensorEntry, write_values};
+use crate::storage::{FileStorage, LocalFiles, folder_of, read_all};
 use anabranch_dsl::{DType, Loc, Module, Result};
 use anabranch_runtime::Session;
 use serde::Deserialize;
@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[must_use]
 pub struct WeightFile {
     path: PathBuf,
-    storage: Arc<dyn Storage>,
+    storage: Arc<dyn FileStorage>,
     metadata: BTreeMap<String, String>,
     restore: Restore,
 }
@@ -52,7 +52,7 @@ impl WeightFile {
     }
 
     /// Sets where the file is stored, instead of the local file system.
-    pub fn storage(self, storage: Arc<dyn Storage>) -> WeightFile {
+    pub fn storage(self, storage: Arc<dyn FileStorage>) -> WeightFile {
         WeightFile { storage, ..self }
     }
 
@@ -144,7 +144,7 @@ impl WeightFile {
     }
 
     /// Opens the file, or those that an index names.
-    fn files(&self) -> Result<Vec<safetensors::Opened>> {
+    fn files(&self) -> Result<Vec<safetensors::OpenedFile>> {
         let is_index = self.path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".index.json"));
         if !is_index {
             return Ok(vec![safetensors::open(&*self.storage, &self.path)?]);
@@ -161,7 +161,7 @@ impl WeightFile {
     }
 
     /// Opens a file that an index names, which must have exactly these tensors.
-    fn shard(&self, file: &str, names: &BTreeSet<&str>) -> Result<safetensors::Opened> {
+    fn shard(&self, file: &str, names: &BTreeSet<&str>) -> Result<safetensors::OpenedFile> {
         if Path::new(file).file_name() != Some(file.as_ref()) {
             let why = format!("the index names {}, which is not a file in its folder", shown(file));
             return Err(damaged(&self.path, why));
@@ -188,7 +188,7 @@ struct ShardIndex {
 
 impl StoredType {
     /// Returns the type of a tensor in a file.
-    pub(crate) fn of(entry: &Entry) -> StoredType {
+    pub(crate) fn of(entry: &TensorEntry) -> StoredType {
         StoredType { dtype: entry.dtype, shape: entry.shape.clone(), text: entry.type_text() }
     }
 }

@@ -3,8 +3,8 @@
 use crate::simulator::{Fault, SimulatedDisk};
 use crate::support::{TestFolder, Vars};
 use anabranch::checkpoint::{
-    Checkpoints, Goal, Restore, RunParts, SaveCounts, SaveOutcome, StepRecord, Storage, StorageReader, StorageWriter,
-    WhenBusy, restore_latest,
+    Checkpoints, FileStorage, Goal, Restore, RunParts, SaveCounts, SaveOutcome, StepRecord, StorageReader,
+    StorageWriter, WhenBusy, restore_latest,
 };
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Adam, Optimizer};
@@ -326,7 +326,7 @@ impl GatedDisk {
     }
 }
 
-impl Storage for GatedDisk {
+impl FileStorage for GatedDisk {
     fn create(&self, file: &Path) -> io::Result<Box<dyn StorageWriter>> {
         drop(self.gate.1.wait_while(self.gate.0.lock().unwrap(), |open| !*open).unwrap());
         self.disk.create(file)

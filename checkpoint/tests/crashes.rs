@@ -4,7 +4,7 @@
 use crate::simulator::{Crash, Fault, SimulatedDisk};
 use crate::support::{Random, Vars, is_slow};
 use anabranch::checkpoint::{
-    Checkpoints, CheckpointsBuilder, Goal, Restore, Resumed, RunParts, StepRecord, Storage, WeightFile,
+    Checkpoints, CheckpointsBuilder, FileStorage, Goal, Restore, Resumed, RunParts, StepRecord, WeightFile,
 };
 use anabranch::{Diagnostic, HostTensor, Session};
 use std::io::{self, ErrorKind};

@@ -7,8 +7,8 @@
 
 use crate::support::{Random, TestFolder, is_slow};
 use anabranch::checkpoint::{
-    Checkpoints, Goal, LocalFiles, Restore, RunParts, StepRecord, Storage, StorageReader, StorageWriter, WeightFile,
-    WhenBusy, restore_latest,
+    Checkpoints, FileStorage, Goal, LocalFiles, Restore, RunParts, StepRecord, StorageReader, StorageWriter,
+    WeightFile, WhenBusy, restore_latest,
 };
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Adam, Optimizer};
@@ -59,7 +59,7 @@ impl StorageWriter for PrintingWriter {
     }
 }
 
-impl Storage for PrintingFiles {
+impl FileStorage for PrintingFiles {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         printing("create_dir", || LocalFiles.create_dir(dir))
     }

@@ -5,7 +5,7 @@
 //! part of the rest, as [`Crash`] says.
 
 use crate::support::Random;
-use anabranch::checkpoint::{Storage, StorageReader, StorageWriter};
+use anabranch::checkpoint::{FileStorage, StorageReader, StorageWriter};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -261,7 +261,7 @@ impl StorageWriter for SimulatedFile {
     }
 }
 
-impl Storage for SimulatedDisk {
+impl FileStorage for SimulatedDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
         let mut state = self.state();
         state.begin()?;

@@ -16,7 +16,7 @@ pub(crate) const METADATA: &str = "__metadata__";
 
 /// What a file says of one tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TensorEntry {
     pub name: String,
     /// The name of the element type in the format.
     pub file_type: &'static str,
@@ -29,7 +29,7 @@ pub(crate) struct Entry {
     pub end: u64,
 }
 
-impl Entry {
+impl TensorEntry {
     pub fn n_bytes(&self) -> u64 {
         self.end - self.begin
     }
@@ -46,7 +46,7 @@ impl Entry {
 /// The tensors of a file in the order of their bytes, with invariants F1 to F4.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {
-    pub tensors: Vec<Entry>,
+    pub tensors: Vec<TensorEntry>,
 }
 
 /// What is wrong with a header.
@@ -60,7 +60,7 @@ impl Header {
         }
         let parsed: Parsed = serde_json::from_slice(json).map_err(|error| format!("the header is invalid: {error}"))?;
         let tensors = parsed.0.into_iter().map(|(name, tensor)| tensor.into_entry(name));
-        let mut tensors: Vec<Entry> = tensors.collect::<Result<_, _>>()?;
+        let mut tensors: Vec<TensorEntry> = tensors.collect::<Result<_, _>>()?;
         tensors.sort_by(|a, b| (a.begin, a.end, &a.name).cmp(&(b.begin, b.end, &b.name)));
         let mut end = 0;
         for tensor in &tensors {
@@ -89,7 +89,7 @@ struct ParsedTensor {
 }
 
 impl ParsedTensor {
-    fn into_entry(self, name: String) -> Result<Entry, HeaderError> {
+    fn into_entry(self, name: String) -> Result<TensorEntry, HeaderError> {
         let ParsedTensor { dtype, shape, data_offsets: (begin, end) } = self;
         let wrong = |why: String| format!("the tensor {}: {why}", shown(&name));
         let Some(&(file_type, bits, ours)) = TYPES.iter().find(|(name, ..)| *name == dtype) else {
@@ -107,7 +107,7 @@ impl ParsedTensor {
             return Err(wrong(format!("{file_type} of shape {shape:?} is not a number of bytes that fits in 64 bits")));
         };
         match end.checked_sub(begin) {
-            Some(given) if given == n_bytes => Ok(Entry { name, file_type, dtype: ours, shape, begin, end }),
+            Some(given) if given == n_bytes => Ok(TensorEntry { name, file_type, dtype: ours, shape, begin, end }),
             Some(given) => {
                 Err(wrong(format!("{file_type} of shape {shape:?} has {n_bytes} bytes, but the file has {given}")))
             }

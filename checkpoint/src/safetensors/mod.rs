@@ -16,8 +16,8 @@ mod header;
 mod read;
 mod write;
 
-pub(crate) use header::{Entry, Header, LONGEST_HEADER};
-pub(crate) use read::{Hashing, Opened, open};
+pub(crate) use header::{Header, LONGEST_HEADER, TensorEntry};
+pub(crate) use read::{Hashing, OpenedFile, open};
 pub(crate) use write::{Layout, write_values};
 
 use anabranch_dsl::DType;

@@ -1,8 +1,8 @@
 //! Reading a file from its begin to its end, one tensor at a time.
 
-use super::{Entry, Header, LONGEST_HEADER, swap_if_needed};
+use super::{Header, LONGEST_HEADER, TensorEntry, swap_if_needed};
 use crate::error::{damaged, failed, shown};
-use crate::storage::{Storage, StorageReader};
+use crate::storage::{FileStorage, StorageReader};
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Result, memory};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -45,11 +45,11 @@ impl<W: io::Write> io::Write for Hashing<W> {
     }
 }
 
-/// The bytes that are read at once: as many as fit in the cache, from which the checksum reads them.
+/// The bytes that are read at once: they fit in the cache, from which the checksum reads them.
 const PIECE: usize = 1 << 18;
 
 /// A file whose header was read, at the begin of its elements.
-pub(crate) struct Opened {
+pub(crate) struct OpenedFile {
     path: PathBuf,
     pub header: Header,
     pub len: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Opened {
 }
 
 /// Opens a file and checks its header.
-pub(crate) fn open(storage: &dyn Storage, path: &Path) -> Result<Opened> {
+pub(crate) fn open(storage: &dyn FileStorage, path: &Path) -> Result<OpenedFile> {
     let cut = |what: &str, len: u64| damaged(path, format!("the file ends within its {what}: it has {len} bytes"));
     let StorageReader { bytes, len } = storage.read(path).map_err(|error| failed("open", path, &error))?;
     let mut rest = Hashing::new(BufReader::with_capacity(PIECE, bytes));
@@ -73,7 +73,7 @@ pub(crate) fn open(storage: &dyn Storage, path: &Path) -> Result<Opened> {
     let mut json = vec![0; header_len as usize];
     read_exactly(&mut rest, &mut json).map_err(|error| failed("read", path, &error))?;
     let header = Header::parse(&json, data_len).map_err(|why| damaged(path, why))?;
-    Ok(Opened { path: path.to_owned(), header, len, rest })
+    Ok(OpenedFile { path: path.to_owned(), header, len, rest })
 }
 
 fn read_exactly(from: &mut impl Read, to: &mut [u8]) -> io::Result<()> {
@@ -81,10 +81,10 @@ fn read_exactly(from: &mut impl Read, to: &mut [u8]) -> io::Result<()> {
     to.chunks_mut(PIECE).try_for_each(|piece| from.read_exact(piece))
 }
 
-impl Opened {
+impl OpenedFile {
     /// Reads the tensors for which `wanted` holds, and passes over the others. Returns them with
     /// the checksum of the whole file.
-    pub fn read(mut self, mut wanted: impl FnMut(&Entry) -> bool) -> Result<(Vec<(String, HostTensor)>, u64)> {
+    pub fn read(mut self, mut wanted: impl FnMut(&TensorEntry) -> bool) -> Result<(Vec<(String, HostTensor)>, u64)> {
         let mut found = Vec::new();
         for entry in std::mem::take(&mut self.header.tensors) {
             if wanted(&entry) {
@@ -101,7 +101,7 @@ impl Opened {
         Ok((found, self.rest.checksum()))
     }
 
-    fn tensor(&mut self, entry: &Entry) -> Result<HostTensor> {
+    fn tensor(&mut self, entry: &TensorEntry) -> Result<HostTensor> {
         let Some(dtype) = entry.dtype else {
             return Err(self.wrong(entry, format!("anabranch has no element type {}", entry.file_type)));
         };
@@ -149,7 +149,7 @@ impl Opened {
         Ok(())
     }
 
-    fn wrong(&self, entry: &Entry, why: impl std::fmt::Display) -> Diagnostic {
+    fn wrong(&self, entry: &TensorEntry, why: impl std::fmt::Display) -> Diagnostic {
         damaged(&self.path, format!("the tensor {}: {why}", shown(&entry.name)))
     }
 }
