@@ -7,7 +7,7 @@ use anabranch::checkpoint::{
     StorageWriter, WhenBusy, restore_latest,
 };
 use anabranch::nn::{Init, Linear};
-use anabranch::optim::{Adam, Optimizer};
+use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
 use anabranch::{Diagnostic, HostTensor};
 use std::any::Any;
@@ -407,6 +407,30 @@ fn steps_run_while_a_snapshot_is_written_and_change_nothing_of_it() -> Outcome {
         assert_eq!(checkpoints.counts(), SaveCounts { saved: 1, skipped: 3, ..SaveCounts::default() });
         checkpoints.resume(&session, &parts)?.expect("it is there");
         assert_eq!((session.get(&a)?[0], session.get(&b)?[99]), (2.0, 2.0));
+    }
+    Ok(())
+}
+
+#[test]
+fn rows_added_to_a_table_leave_a_snapshot_as_it_is() -> Outcome {
+    let builders = [
+        Session::builder(),
+        Session::builder().interpreted(true),
+        Session::builder().opaque_devices(1).device("/gpu:0"),
+    ];
+    for builder in builders {
+        let (session, sgd) = (builder.build()?, Sgd::new(0.5));
+        let table = Var::<f32>::new("table", vec![[1.0; 4]; 1000]);
+        let step = session.function(|rows: Tensor<i32>| sgd.minimize(table.get().take(rows, 0).sum(), &table))?;
+        let mut snapshot = session.snapshot([table.any()])?;
+        step.call([3, 7, 3])?;
+        let mut second = session.snapshot([table.any()])?;
+        step.call([7, 7, 7])?;
+        assert_eq!(snapshot.take(0)?.data::<f32>(), [1.0; 4000]);
+        let row = |values: &[f32], row: usize| values[4 * row];
+        let after_one = second.take(0)?;
+        assert_eq!([3, 7, 8].map(|i| row(after_one.data(), i)), [0.0, 0.5, 1.0]);
+        assert_eq!([3, 7, 8].map(|i| row(session.get(&table).unwrap().as_slice(), i)), [0.0, -1.0, 1.0]);
     }
     Ok(())
 }
