@@ -24,9 +24,13 @@ pub use anabranch_dsl::{control, losses, metrics, nn, optim, random};
 pub use anabranch_macros::{Carry, InOut, Module, graph};
 #[doc(inline)]
 pub use anabranch_runtime::{
-    CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Span, Timeline,
+    CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Snapshot, Span,
+    Timeline,
 };
 
+#[cfg(feature = "checkpoints")]
+#[doc(inline)]
+pub use anabranch_checkpoint as checkpoint;
 #[cfg(feature = "data")]
 #[doc(inline)]
 pub use anabranch_data as data;
@@ -64,6 +68,9 @@ mod book {
     mod losses_and_metrics {}
     #[doc = include_str!("../docs/src/sessions.md")]
     mod sessions {}
+    #[cfg(feature = "checkpoints")]
+    #[doc = include_str!("../docs/src/checkpoints.md")]
+    mod checkpoints {}
     #[cfg(feature = "data")]
     #[doc = include_str!("../docs/src/data.md")]
     mod data {}
@@ -83,6 +90,9 @@ mod book {
 /// The READMEs of the crates that the facade re-exports from, whose examples run as doctests.
 #[cfg(doctest)]
 mod readmes {
+    #[cfg(feature = "checkpoints")]
+    #[doc = include_str!("../checkpoint/README.md")]
+    mod checkpoint {}
     #[cfg(feature = "data")]
     #[doc = include_str!("../data/README.md")]
     mod data {}

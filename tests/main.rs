@@ -5,6 +5,7 @@
 #[macro_use]
 mod support;
 mod bits;
+mod checkpoints;
 mod comparisons;
 mod control_flow;
 mod control_functions;

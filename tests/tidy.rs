@@ -154,7 +154,7 @@ fn good_examples_are_quotations_of_the_code() {
 
 #[test]
 fn the_readme_of_each_library_has_a_tested_example() {
-    for library in ["data", "dsl", "dsl-macros", "runtime"] {
+    for library in ["checkpoint", "data", "dsl", "dsl-macros", "runtime"] {
         let readme = format!("{library}/README.md");
         check(untested_readme(&readme, &read(&readme), &read("src/lib.rs")));
     }
@@ -192,7 +192,13 @@ fn ci_runs_every_example() {
 
 #[test]
 fn every_file_of_tests_is_part_of_a_test_program() {
-    for (folder, manifest) in [("tests", "tests"), ("data/tests", "data"), ("dsl/tests", "dsl"), ("runtime/tests", "runtime")] {
+    for (folder, manifest) in [
+        ("tests", "tests"),
+        ("checkpoint/tests", "checkpoint"),
+        ("data/tests", "data"),
+        ("dsl/tests", "dsl"),
+        ("runtime/tests", "runtime"),
+    ] {
         let manifest = read(&format!("{manifest}/Cargo.toml"));
         check(unlisted_tests(&sources(), folder, &read(&format!("{folder}/main.rs")), &manifest));
     }
@@ -418,8 +424,9 @@ fn indices<'a>(line: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
 fn inner_crates_in_examples(sources: &[SourceFile]) -> Report {
     let mut report = Report::default();
     for source in sources {
-        let is_public =
-            ["dsl/src/", "dsl-macros/src/", "runtime/src/", "src/"].iter().any(|f| source.path.starts_with(f));
+        let is_public = ["checkpoint/src/", "dsl/src/", "dsl-macros/src/", "runtime/src/", "src/"]
+            .iter()
+            .any(|f| source.path.starts_with(f));
         let lines = (1..).zip(source.text.lines()).filter(|_| is_public);
         for (number, line) in lines.filter(|(_, l)| l.trim_start().starts_with("//") || l.contains("#[doc")) {
             let inner = ["anabranch_dsl::", "anabranch_runtime::", "anabranch_macros::"];

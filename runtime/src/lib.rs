@@ -56,4 +56,5 @@ pub mod peers {
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;
 pub use session::prune::PrunedFunction;
+pub use session::snapshot::Snapshot;
 pub use session::{Session, SessionBuilder};

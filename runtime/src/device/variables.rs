@@ -68,6 +68,11 @@ impl VarCell {
         self.value.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the identity of the variable.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
     fn snapshot(&self) -> DeviceBuffer {
         value_in(&self.read()).clone()
     }
@@ -78,7 +83,7 @@ impl VarCell {
     }
 
     /// Returns a value of the variable on the host.
-    fn fetch(&self, value: DeviceBuffer) -> Result<HostTensor> {
+    pub(crate) fn fetch(&self, value: DeviceBuffer) -> Result<HostTensor> {
         match value.space() {
             MemorySpace::Host => Ok(value.into_host()),
             MemorySpace::Device(_) => self.home.get().expect("the value is at home").fetch(value),
@@ -319,10 +324,15 @@ impl VarSet {
         self.ranks.iter().map(|&rank| open(&locked[rank])).collect()
     }
 
+    /// Returns the values of the variables at one moment, each with its cell, which
+    /// [fetches](VarCell::fetch) it.
+    pub(crate) fn hold(&self) -> Vec<(Arc<VarCell>, DeviceBuffer)> {
+        self.cells.iter().cloned().zip(self.snapshot(DeviceBuffer::clone)).collect()
+    }
+
     /// Returns the values of the variables at one moment, on the host.
     pub(crate) fn to_host(&self) -> Result<Vec<HostTensor>> {
-        let values = self.snapshot(DeviceBuffer::clone);
-        self.cells.iter().zip(values).map(|(cell, value)| cell.fetch(value)).collect()
+        self.hold().into_iter().map(|(cell, value)| cell.fetch(value)).collect()
     }
 
     /// Commits new values from the host to the assigned variables.

@@ -10,6 +10,7 @@ pub(crate) mod function;
 mod placed;
 pub(crate) mod prune;
 mod shared;
+pub(crate) mod snapshot;
 mod step_threads;
 mod unoptimized;
 

@@ -1,0 +1,46 @@
+//! Errors of files: each names the file, and says what to do.
+
+use anabranch_dsl::{Diagnostic, ErrorKind, Loc};
+use std::io;
+use std::path::Path;
+
+/// Returns the error of an operation on a file or folder. `what` is a verb: `write`.
+pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Diagnostic {
+    let message = format!("could not {what} {}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
+            let error = Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted);
+            error.help("free some space, keep fewer checkpoints, or use another folder")
+        }
+        io::ErrorKind::OutOfMemory => Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted),
+        _ => Diagnostic::new(message),
+    }
+}
+
+/// Returns the error that the contents of a file are damaged or foreign.
+pub(crate) fn damaged(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
+    Diagnostic::new(format!("{}: {why}", path.display()))
+}
+
+/// Returns the error with the caller's location, unless it has one.
+pub(crate) fn called_at(loc: Loc, label: &str, mut error: Diagnostic) -> Diagnostic {
+    if error.loc().is_none() {
+        error.labels.insert(0, (loc, label.to_owned()));
+    }
+    error
+}
+
+/// Returns a name from a file for a message: without control characters, and not too long.
+pub(crate) fn shown(name: &str) -> String {
+    const LONGEST: usize = 200;
+    let mut text: String = name.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if name.chars().nth(LONGEST).is_some() {
+        text.push('…');
+    }
+    format!("`{text}`")
+}
+
+/// Returns names as one line.
+pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    names.into_iter().map(shown).collect::<Vec<_>>().join(", ")
+}

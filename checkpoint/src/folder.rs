@@ -1,0 +1,337 @@
+//! The folder of all checkpoints of a run, in which each step has a folder: `step-00001200`.
+//!
+//! - C1. A checkpoint is written to a folder whose name begins with [`PARTIAL`]. When all its files
+//!   are durable, the manifest is written, and then the folder is renamed. So a folder with the
+//!   name of a step never lacks anything, until it is deleted.
+//! - C2. To delete a checkpoint, its manifest is removed first, durably.
+//! - C3. Only the holder of the lock writes. It removes folders that C1 and C2 left behind, and
+//!   nothing else.
+
+use crate::error::{damaged, failed, shown};
+use crate::manifest::{Checksum, FileRecord, MANIFEST, Manifest, Metric, VariableRecord};
+use crate::safetensors::{self, Hashing, Layout, TensorEntry, name_of, write_values};
+use crate::storage::{FileStorage, StorageWriter, folder_of};
+use anabranch_dsl::{DType, Diagnostic, HostTensor, Result};
+use anabranch_runtime::Snapshot;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The begin of the names of folders that are being written.
+const PARTIAL: &str = ".partial-";
+
+/// The begin of the names of folders that were damaged, and whose steps were written again.
+const DAMAGED: &str = "damaged-";
+
+/// The file that the writer locks.
+const LOCK: &str = ".lock";
+
+/// The file with the values of the program.
+const VALUES: &str = "values.safetensors";
+
+/// The checkpoints of a run, for readers.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckpointFolder {
+    pub storage: Arc<dyn FileStorage>,
+    pub root: PathBuf,
+}
+
+/// A checkpoint that is to be written.
+pub(crate) struct PendingSave {
+    pub step: u64,
+    /// The path and the type of each value of the snapshot.
+    pub vars: Vec<(String, DType, Vec<usize>)>,
+    pub snapshot: Snapshot,
+    pub values: BTreeMap<String, Vec<u8>>,
+    pub metrics: BTreeMap<String, Metric>,
+    /// The path and the length of each log file.
+    pub logs: BTreeMap<String, (PathBuf, u64)>,
+    /// The bytes of elements after which another file begins.
+    pub shard_size: u64,
+}
+
+/// What was read from a checkpoint.
+#[derive(Default)]
+pub(crate) struct CheckpointData {
+    pub vars: Vec<(String, HostTensor)>,
+    /// The values of the program, as CBOR.
+    pub values: BTreeMap<String, Vec<u8>>,
+}
+
+impl CheckpointFolder {
+    pub fn path_of(&self, step: u64) -> PathBuf {
+        self.root.join(name_of_step(step))
+    }
+
+    fn partial_of(&self, step: u64) -> PathBuf {
+        self.root.join(format!("{PARTIAL}{}", name_of_step(step)))
+    }
+
+    fn list(&self, folder: &Path) -> Result<Vec<String>> {
+        self.storage.list(folder).map_err(|error| failed("list", folder, &error))
+    }
+
+    fn sync(&self, folder: &Path) -> Result<()> {
+        self.storage.sync_dir(folder).map_err(|error| failed("sync", folder, &error))
+    }
+
+    /// Returns the steps that have a folder, in ascending order. Without a folder of checkpoints
+    /// there are none.
+    pub fn steps(&self) -> Result<Vec<u64>> {
+        let names = match self.storage.list(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            names => names.map_err(|error| failed("list", &self.root, &error))?,
+        };
+        let mut steps: Vec<u64> = names.iter().filter_map(|name| step_of(name)).collect();
+        steps.sort_unstable();
+        Ok(steps)
+    }
+
+    /// Returns the manifest of a step, or what is damaged of it. Fails if it has another format.
+    pub fn manifest(&self, step: u64) -> Result<Result<Manifest>> {
+        Manifest::read(&*self.storage, &self.path_of(step), step)
+    }
+
+    /// Creates the folder, and locks it for a writer.
+    pub fn lock(&self) -> Result<Box<dyn Any + Send + Sync>> {
+        self.storage.create_dir(&self.root).map_err(|error| failed("create", &self.root, &error))?;
+        self.sync(&folder_of(&self.root))?;
+        let path = self.root.join(LOCK);
+        match self.storage.lock(&path).map_err(|error| failed("lock", &path, &error))? {
+            Some(lock) => Ok(lock),
+            None => Err(Diagnostic::new(format!("another writer has the checkpoints in {}", self.root.display()))
+                .help(
+                    "each run needs a folder of its own. To only read, use `restore_latest`; in this process, drop the \
+                 other `Checkpoints` first",
+                )),
+        }
+    }
+
+    /// Removes what an interrupted save or deletion has left.
+    pub fn sweep(&self) -> Result<()> {
+        let mut swept = false;
+        for name in self.list(&self.root)? {
+            let path = self.root.join(&name);
+            let is_left = match step_of(&name) {
+                Some(_) => !self.list(&path)?.iter().any(|file| file == MANIFEST),
+                None => name.strip_prefix(PARTIAL).is_some_and(|name| step_of(name).is_some()),
+            };
+            if is_left {
+                self.remove_folder(&path)?;
+                swept = true;
+            }
+        }
+        if swept { self.sync(&self.root) } else { Ok(()) }
+    }
+
+    /// Deletes the checkpoint of a step.
+    pub fn delete(&self, step: u64) -> Result<()> {
+        self.remove_folder(&self.path_of(step))?;
+        self.sync(&self.root)
+    }
+
+    /// Removes a folder of files, the manifest first.
+    fn remove_folder(&self, folder: &Path) -> Result<()> {
+        let files = self.list(folder)?;
+        let remove = |name: &str| {
+            let path = folder.join(name);
+            self.storage.remove(&path).map_err(|error| failed("remove", &path, &error))
+        };
+        if files.iter().any(|name| name == MANIFEST) {
+            remove(MANIFEST)?;
+            self.sync(folder)?;
+        }
+        files.iter().filter(|name| *name != MANIFEST).try_for_each(|name| remove(name))?;
+        self.storage.remove_dir(folder).map_err(|error| failed("remove", folder, &error))
+    }
+
+    /// Reads the files of a checkpoint and compares them with the manifest. Of the variables,
+    /// returns those for which `wanted` holds.
+    pub fn read(&self, manifest: &Manifest, wanted: impl Fn(&str) -> bool) -> Result<CheckpointData> {
+        let folder = self.path_of(manifest.step);
+        let CheckpointData { mut vars, mut values } = CheckpointData::default();
+        let mut n_found = 0;
+        for (name, record) in &manifest.files {
+            let path = folder.join(name);
+            let file = safetensors::open(&*self.storage, &path)?;
+            if file.len != record.length {
+                let why = format!("the file has {} bytes, but the manifest says {}", file.len, record.length);
+                return Err(damaged(&path, why));
+            }
+            let is_values = manifest.values.as_ref() == Some(name);
+            let mut foreign = None;
+            let (tensors, checksum) = file.read(|entry| {
+                if is_values {
+                    return true;
+                }
+                let listed = manifest.variables.get(&entry.name);
+                if listed.is_some_and(|var| var.is(entry, name)) {
+                    n_found += 1;
+                } else {
+                    foreign.get_or_insert_with(|| entry.name.clone());
+                }
+                wanted(&entry.name)
+            })?;
+            if Checksum(checksum) != record.checksum {
+                let why = format!("the checksum is {checksum:016x}, but the manifest says {:016x}", record.checksum.0);
+                return Err(damaged(&path, why).help("the file is damaged"));
+            }
+            if let Some(foreign) = foreign {
+                return Err(damaged(&path, format!("the tensor {} is not as the manifest says", shown(&foreign))));
+            }
+            if is_values {
+                values.extend(
+                    tensors
+                        .into_iter()
+                        .filter_map(|(name, value)| value.as_slice::<u8>().map(|bytes| (name, bytes.to_vec()))),
+                );
+            } else {
+                vars.extend(tensors);
+            }
+        }
+        if n_found != manifest.variables.len() {
+            return Err(damaged(&folder, "the files do not have all variables of the manifest"));
+        }
+        Ok(CheckpointData { vars, values })
+    }
+
+    /// Writes a checkpoint. It exists, durably, when this returns, and does not if there is an
+    /// error. Ends with an error between two variables if `abandon` is set.
+    pub fn write(&self, save: PendingSave, abandon: &AtomicBool) -> Result<()> {
+        let step = save.step;
+        let (storage, partial, path) = (&*self.storage, self.partial_of(step), self.path_of(step));
+        if self.list(&self.root)?.contains(&format!("{PARTIAL}{}", name_of_step(step))) {
+            self.remove_folder(&partial)?;
+        }
+        storage.create_dir(&partial).map_err(|error| failed("create", &partial, &error))?;
+        let written = self.write_files(save, &partial, abandon).and_then(|()| {
+            if self.steps()?.contains(&step) {
+                self.set_aside(step)?;
+            }
+            storage.rename(&partial, &path).map_err(|error| failed("rename", &partial, &error))
+        });
+        if written.is_err() {
+            // The first error is the one to report. What is left is removed by the next writer.
+            let _ = self.remove_folder(&partial);
+            return written;
+        }
+        self.sync(&self.root)
+    }
+
+    /// Renames the checkpoint of a step, which must be damaged or unreadable. It is not deleted,
+    /// since the fault may be that of the storage and pass.
+    fn set_aside(&self, step: u64) -> Result<()> {
+        let path = self.path_of(step);
+        if self.manifest(step)?.and_then(|manifest| self.read(&manifest, |_| false)).is_ok() {
+            return Err(Diagnostic::new(format!("{} already exists", path.display())));
+        }
+        let names = self.list(&self.root)?;
+        let mut candidates = (1..).map(|n| format!("{DAMAGED}{}-{n}", name_of_step(step)));
+        let name = candidates.find(|name| !names.contains(name)).expect("some name is free");
+        self.storage.rename(&path, &self.root.join(name)).map_err(|error| failed("rename", &path, &error))
+    }
+
+    fn write_files(&self, save: PendingSave, folder: &Path, abandon: &AtomicBool) -> Result<()> {
+        let PendingSave { step, vars, mut snapshot, values, metrics, logs, shard_size } = save;
+        let mut manifest = Manifest { metrics, ..Manifest::new(step) };
+        let shards = shards(&vars, shard_size);
+        for (number, shard) in (1..).zip(&shards) {
+            let name = match shards.len() {
+                1 => "state.safetensors".to_owned(),
+                n => format!("state-{number:05}-of-{n:05}.safetensors"),
+            };
+            let types: Vec<(&str, DType, &[usize])> =
+                shard.iter().map(|&i| (vars[i].0.as_str(), vars[i].1, &vars[i].2[..])).collect();
+            let record = self.write_file(&folder.join(&name), &types, |i| {
+                if abandon.load(Ordering::Relaxed) {
+                    return Err(Diagnostic::new(format!("the save of step {step} was abandoned")));
+                }
+                snapshot.take(shard[i])
+            })?;
+            for (path, dtype, shape) in types {
+                let record =
+                    VariableRecord { dtype: name_of(dtype).to_owned(), shape: shape.to_vec(), file: name.clone() };
+                manifest.variables.insert(path.to_owned(), record);
+            }
+            manifest.files.insert(name, record);
+        }
+        if !values.is_empty() {
+            let values: Vec<(String, HostTensor)> =
+                values.into_iter().map(|(name, bytes)| (name, HostTensor::new([bytes.len()], bytes))).collect();
+            let types: Vec<_> = values.iter().map(|(name, of)| (name.as_str(), DType::U8, of.shape())).collect();
+            let record = self.write_file(&folder.join(VALUES), &types, |i| Ok(values[i].1.clone()))?;
+            manifest.files.insert(VALUES.to_owned(), record);
+            manifest.values = Some(VALUES.to_owned());
+        }
+        for (name, (path, len)) in logs {
+            if len > 0 {
+                self.storage.sync_file(&path).map_err(|error| failed("sync", &path, &error))?;
+            }
+            manifest.logs.insert(name, len);
+        }
+        let path = folder.join(MANIFEST);
+        let write = || -> io::Result<()> {
+            let mut file = self.storage.create(&path)?;
+            file.write_all(manifest.to_text().as_bytes())?;
+            file.sync()
+        };
+        write().map_err(|error| failed("write", &path, &error))?;
+        self.sync(folder)
+    }
+
+    /// Writes a file of tensors durably. `value` returns each of them, in any order.
+    fn write_file(
+        &self,
+        path: &Path,
+        tensors: &[(&str, DType, &[usize])],
+        mut value: impl FnMut(usize) -> Result<HostTensor>,
+    ) -> Result<FileRecord> {
+        let layout = Layout::new(tensors, &BTreeMap::new())?;
+        let write_error = |error| failed("write", path, &error);
+        let file: Box<dyn StorageWriter> = self.storage.create(path).map_err(write_error)?;
+        let mut file = Hashing::new(file);
+        file.write_all(&layout.header).map_err(write_error)?;
+        for &i in &layout.order {
+            write_values(&mut file, &value(i)?).map_err(write_error)?;
+        }
+        file.inner.sync().map_err(write_error)?;
+        let length = layout.header.len() as u64 + layout.data_len;
+        Ok(FileRecord { length, checksum: Checksum(file.checksum()) })
+    }
+}
+
+impl VariableRecord {
+    /// Returns whether a tensor of a file is this variable.
+    fn is(&self, entry: &TensorEntry, file: &str) -> bool {
+        self.file == file && self.dtype == entry.file_type && self.shape == entry.shape
+    }
+}
+
+fn name_of_step(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+/// Returns the step whose folder has this name.
+fn step_of(name: &str) -> Option<u64> {
+    let step = name.strip_prefix("step-")?.parse().ok()?;
+    (name_of_step(step) == name).then_some(step)
+}
+
+/// Returns the numbers of the variables in each file, in order.
+fn shards(vars: &[(String, DType, Vec<usize>)], shard_size: u64) -> Vec<Vec<usize>> {
+    let mut shards: Vec<Vec<usize>> = Vec::new();
+    let mut bytes = 0;
+    for (i, (_, dtype, shape)) in vars.iter().enumerate() {
+        let of_var = (shape.iter().product::<usize>() * dtype.size()) as u64;
+        if shards.is_empty() || bytes + of_var > shard_size && bytes > 0 {
+            shards.push(Vec::new());
+            bytes = 0;
+        }
+        bytes += of_var;
+        shards.last_mut().expect("there is a file").push(i);
+    }
+    shards
+}

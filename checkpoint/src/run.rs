@@ -1,0 +1,112 @@
+//! What a checkpoint holds, as a program lists it.
+
+use crate::error::shown;
+use crate::manifest::Metric;
+use anabranch_dsl::{AnyVar, Diagnostic, Module, Result};
+use serde::Serialize;
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::path::PathBuf;
+
+/// The parts of a run that outlive it: modules and log files. The same parts are saved and resumed.
+///
+/// The paths of variables are those in their module below its name: `model.0.weight`. A variable of
+/// several modules is stored once, under its first path. The state of an optimizer is a module.
+#[derive(Clone, Default)]
+#[must_use]
+pub struct RunParts<'a> {
+    modules: Vec<(String, &'a dyn Module)>,
+    pub(crate) logs: BTreeMap<String, PathBuf>,
+}
+
+impl fmt::Debug for RunParts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let modules: Vec<&String> = self.modules.iter().map(|(name, _)| name).collect();
+        f.debug_struct("RunParts").field("modules", &modules).field("logs", &self.logs).finish()
+    }
+}
+
+impl<'a> RunParts<'a> {
+    /// Returns no parts.
+    pub fn new() -> RunParts<'a> {
+        RunParts::default()
+    }
+
+    /// Adds the variables of a module. Those that it has at the time of each save are saved.
+    pub fn module(mut self, name: impl Into<String>, module: &'a impl Module) -> RunParts<'a> {
+        self.modules.push((name.into(), module));
+        self
+    }
+
+    /// Adds a log file, to which the run appends. A checkpoint holds its length; when the run
+    /// resumes, the file is cut to it, so that what the killed run has written since is not there
+    /// twice. What was written must have reached the file (`flush`) before a save.
+    pub fn log(mut self, name: impl Into<String>, path: impl Into<PathBuf>) -> RunParts<'a> {
+        self.logs.insert(name.into(), path.into());
+        self
+    }
+
+    /// Returns all variables with their paths, each once.
+    pub(crate) fn vars(&self) -> Vec<(String, AnyVar)> {
+        let mut seen = HashSet::new();
+        let mut all = Vec::new();
+        for (name, module) in &self.modules {
+            for (path, var) in module.vars().into_iter().filter(|(_, var)| seen.insert(var.id())) {
+                all.push((if path.is_empty() { name.clone() } else { format!("{name}.{path}") }, var));
+            }
+        }
+        all
+    }
+}
+
+/// What a program adds to one checkpoint: the number of the step, metrics and its own values.
+///
+/// ```
+/// use anabranch::checkpoint::StepRecord;
+///
+/// let position = (3, "shard-00003.csv".to_owned());
+/// let record = StepRecord::new(1200).value("position", &position).metric("accuracy", 0.97);
+/// # drop(record);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct StepRecord {
+    pub(crate) step: u64,
+    /// The values, as CBOR.
+    values: BTreeMap<String, Result<Vec<u8>, String>>,
+    pub(crate) metrics: BTreeMap<String, Metric>,
+}
+
+impl StepRecord {
+    /// Returns the record of a step without values: how many steps are done.
+    pub fn new(step: u64) -> StepRecord {
+        StepRecord { step, values: BTreeMap::new(), metrics: BTreeMap::new() }
+    }
+
+    /// Adds a value of the program, which [`Resumed::value`](crate::Resumed::value) returns: a
+    /// position in the data, the best result so far, the state of a generator of random numbers.
+    /// The bits of numbers are kept, also of infinities and NaNs. If the value cannot be encoded,
+    /// the save fails.
+    pub fn value<T: Serialize + ?Sized>(mut self, name: impl Into<String>, value: &T) -> StepRecord {
+        let mut bytes = Vec::new();
+        let encoded = ciborium::into_writer(value, &mut bytes).map_err(|error| error.to_string());
+        self.values.insert(name.into(), encoded.map(|()| bytes));
+        self
+    }
+
+    /// Adds a number by which [the best checkpoints](crate::CheckpointsBuilder::keep_best) are
+    /// kept.
+    pub fn metric(mut self, name: impl Into<String>, value: f64) -> StepRecord {
+        self.metrics.insert(name.into(), Metric(value));
+        self
+    }
+
+    /// Returns the encoded values.
+    pub(crate) fn values(&self) -> Result<BTreeMap<String, Vec<u8>>> {
+        let values = self.values.iter().map(|(name, value)| match value {
+            Ok(bytes) => Ok((name.clone(), bytes.clone())),
+            Err(why) => Err(Diagnostic::new(format!("the value {} cannot be encoded: {why}", shown(name)))),
+        });
+        values.collect()
+    }
+}

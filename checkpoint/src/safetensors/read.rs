@@ -1,0 +1,155 @@
+//! Reading a file from its begin to its end, one tensor at a time.
+
+use super::{Header, LONGEST_HEADER, TensorEntry, swap_if_needed};
+use crate::error::{damaged, failed, shown};
+use crate::storage::{FileStorage, StorageReader};
+use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Result, memory};
+use std::io::{self, BufReader, Read};
+use std::path::{Path, PathBuf};
+use xxhash_rust::xxh3::Xxh3Default;
+
+/// Bytes, and a checksum of those that went by.
+pub(crate) struct Hashing<I> {
+    pub inner: I,
+    hash: Xxh3Default,
+}
+
+impl<I> Hashing<I> {
+    pub fn new(inner: I) -> Hashing<I> {
+        Hashing { inner, hash: Xxh3Default::new() }
+    }
+
+    /// Returns the checksum of the bytes up to now.
+    pub fn checksum(&self) -> u64 {
+        self.hash.digest()
+    }
+}
+
+impl<R: Read> Read for Hashing<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let n = self.inner.read(to)?;
+        self.hash.update(&to[..n]);
+        Ok(n)
+    }
+}
+
+impl<W: io::Write> io::Write for Hashing<W> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        let n = self.inner.write(from)?;
+        self.hash.update(&from[..n]);
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+/// The bytes that are read at once: they fit in the cache, from which the checksum reads them.
+const PIECE: usize = 1 << 18;
+
+/// A file whose header was read, at the begin of its elements.
+pub(crate) struct OpenedFile {
+    path: PathBuf,
+    pub header: Header,
+    pub len: u64,
+    rest: Hashing<BufReader<Box<dyn Read + Send>>>,
+}
+
+/// Opens a file and checks its header.
+pub(crate) fn open(storage: &dyn FileStorage, path: &Path) -> Result<OpenedFile> {
+    let cut = |what: &str, len: u64| damaged(path, format!("the file ends within its {what}: it has {len} bytes"));
+    let StorageReader { bytes, len } = storage.read(path).map_err(|error| failed("open", path, &error))?;
+    let mut rest = Hashing::new(BufReader::with_capacity(PIECE, bytes));
+    let mut header_len = [0; 8];
+    let data_and_header = len.checked_sub(8).ok_or_else(|| cut("first eight bytes", len))?;
+    read_exactly(&mut rest, &mut header_len).map_err(|error| failed("read", path, &error))?;
+    let header_len = u64::from_le_bytes(header_len);
+    if header_len > LONGEST_HEADER {
+        let why = format!("its header would have {header_len} bytes, more than {LONGEST_HEADER}");
+        return Err(damaged(path, why).help("is this a file of safetensors?"));
+    }
+    let data_len = data_and_header.checked_sub(header_len).ok_or_else(|| cut("header", len))?;
+    let mut json = vec![0; header_len as usize];
+    read_exactly(&mut rest, &mut json).map_err(|error| failed("read", path, &error))?;
+    let header = Header::parse(&json, data_len).map_err(|why| damaged(path, why))?;
+    Ok(OpenedFile { path: path.to_owned(), header, len, rest })
+}
+
+fn read_exactly(from: &mut impl Read, to: &mut [u8]) -> io::Result<()> {
+    // In pieces, so that the checksum finds the bytes in the cache.
+    to.chunks_mut(PIECE).try_for_each(|piece| from.read_exact(piece))
+}
+
+impl OpenedFile {
+    /// Reads the tensors for which `wanted` holds, and passes over the others. Returns them with
+    /// the checksum of the whole file.
+    pub fn read(mut self, mut wanted: impl FnMut(&TensorEntry) -> bool) -> Result<(Vec<(String, HostTensor)>, u64)> {
+        let mut found = Vec::new();
+        for entry in std::mem::take(&mut self.header.tensors) {
+            if wanted(&entry) {
+                found.push((entry.name.clone(), self.tensor(&entry)?));
+            } else {
+                let passed = io::copy(&mut (&mut self.rest).take(entry.n_bytes()), &mut io::sink());
+                match passed {
+                    Ok(n) if n == entry.n_bytes() => {}
+                    Ok(_) => return Err(self.wrong(&entry, "the file ends within it")),
+                    Err(error) => return Err(self.wrong(&entry, error)),
+                }
+            }
+        }
+        Ok((found, self.rest.checksum()))
+    }
+
+    fn tensor(&mut self, entry: &TensorEntry) -> Result<HostTensor> {
+        let Some(dtype) = entry.dtype else {
+            return Err(self.wrong(entry, format!("anabranch has no element type {}", entry.file_type)));
+        };
+        memory::check(entry.n_bytes().into())
+            .map_err(|error| self.wrong(entry, error).of_kind(ErrorKind::ResourceExhausted).help(memory::SMALLER))?;
+        let n = usize::try_from(entry.n_bytes()).expect("there is memory for it") / dtype.size();
+        let mut elements = Buffer::zeros(dtype, n);
+        let read = match &mut elements {
+            Buffer::F32(to) => self.fill(bytemuck::cast_slice_mut(to), 4),
+            Buffer::F64(to) => self.fill(bytemuck::cast_slice_mut(to), 8),
+            Buffer::F16(to) => self.fill(bytemuck::cast_slice_mut(to), 2),
+            Buffer::BF16(to) => self.fill(bytemuck::cast_slice_mut(to), 2),
+            Buffer::I32(to) => self.fill(bytemuck::cast_slice_mut(to), 4),
+            Buffer::I64(to) => self.fill(bytemuck::cast_slice_mut(to), 8),
+            Buffer::U32(to) => self.fill(bytemuck::cast_slice_mut(to), 4),
+            Buffer::U8(to) => self.fill(to, 1),
+            Buffer::Bool(to) => self.fill_bools(to),
+        };
+        match read {
+            Ok(()) => Ok(HostTensor::from_buffer(entry.shape.clone(), elements)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(self.wrong(entry, "the file ends within it"))
+            }
+            Err(error) => Err(self.wrong(entry, error)),
+        }
+    }
+
+    fn fill(&mut self, to: &mut [u8], size: usize) -> io::Result<()> {
+        read_exactly(&mut self.rest, to)?;
+        swap_if_needed(to, size);
+        Ok(())
+    }
+
+    fn fill_bools(&mut self, to: &mut [bool]) -> io::Result<()> {
+        let mut piece = vec![0; PIECE.min(to.len())];
+        for to in to.chunks_mut(PIECE) {
+            let bytes = &mut piece[..to.len()];
+            self.rest.read_exact(bytes)?;
+            if let Some(wrong) = bytes.iter().find(|&&byte| byte > 1) {
+                let why = format!("an element of {} is {wrong}, neither 0 nor 1", DType::Bool);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            to.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte == 1);
+        }
+        Ok(())
+    }
+
+    fn wrong(&self, entry: &TensorEntry, why: impl std::fmt::Display) -> Diagnostic {
+        damaged(&self.path, format!("the tensor {}: {why}", shown(&entry.name)))
+    }
+}

@@ -1,0 +1,194 @@
+//! The variables of a module in one safetensors file.
+
+use crate::error::{called_at, damaged, failed, shown};
+use crate::restore::{Restore, RestoreReport, StoredType, check_paths, match_names};
+use crate::safetensors::{self, LONGEST_HEADER, Layout, TensorEntry, write_values};
+use crate::storage::{FileStorage, LocalFiles, folder_of, read_all};
+use anabranch_dsl::{DType, Loc, Module, Result};
+use anabranch_runtime::Session;
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The values of a module's variables in a safetensors file, by their paths.
+///
+/// Files of Python's `safetensors` can be loaded, and Python loads ours. All bits are kept, also
+/// those of NaNs. The same values always make the same bytes. A path that ends in `.index.json`
+/// names the index of a model in several files, as Hugging Face stores them: it can be loaded.
+///
+/// ```
+/// use anabranch::checkpoint::WeightFile;
+/// use anabranch::nn::{Init, Linear};
+/// use anabranch::prelude::*;
+///
+/// # let path = std::env::temp_dir().join(format!("anabranch-{}.safetensors", std::process::id()));
+/// let (session, init) = (Session::new()?, Init::new(0));
+/// let model = [Linear::new(&init, 2, 3), Linear::new(&init, 3, 1)];
+/// WeightFile::new(&path).save(&session, &model)?;
+///
+/// let copy = [Linear::new(&init, 2, 3), Linear::new(&init, 3, 1)];
+/// let report = WeightFile::new(&path).load(&session, &copy)?;
+/// assert_eq!(report.restored.len(), 4);
+/// assert_eq!(session.state(&copy)?, session.state(&model)?);
+/// # std::fs::remove_file(path).unwrap();
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct WeightFile {
+    path: PathBuf,
+    storage: Arc<dyn FileStorage>,
+    metadata: BTreeMap<String, String>,
+    restore: Restore,
+}
+
+impl WeightFile {
+    /// Returns the file at a path, which need not exist.
+    pub fn new(path: impl Into<PathBuf>) -> WeightFile {
+        let (storage, metadata) = (Arc::new(LocalFiles), BTreeMap::new());
+        WeightFile { path: path.into(), storage, metadata, restore: Restore::strict() }
+    }
+
+    /// Sets where the file is stored, instead of the local file system.
+    pub fn storage(self, storage: Arc<dyn FileStorage>) -> WeightFile {
+        WeightFile { storage, ..self }
+    }
+
+    /// Adds a text to the metadata that [`save`](Self::save) writes. Some readers want `format`.
+    pub fn metadata(mut self, key: impl Into<String>, text: impl Into<String>) -> WeightFile {
+        self.metadata.insert(key.into(), text.into());
+        self
+    }
+
+    /// Sets what [`load`](Self::load) does if the variables of the module are not those of the
+    /// file.
+    pub fn restore(self, restore: Restore) -> WeightFile {
+        WeightFile { restore, ..self }
+    }
+
+    /// Writes the values of all variables of a module, as they are between two steps. A variable
+    /// that appears several times in the module is written once, under its first path.
+    ///
+    /// An existing file is replaced at once and only after all is written, so there is always the
+    /// old file or the whole new one, also after a crash. A process that is killed may leave a file
+    /// whose name begins with a dot and ends in `.partial`.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written, if two variables have the same path, or if a value
+    /// cannot be read from its device.
+    #[track_caller]
+    pub fn save(&self, session: &Session, module: &(impl Module + ?Sized)) -> Result<()> {
+        let here = Loc::caller();
+        self.write(session, module).map_err(|error| called_at(here, "saved here", error))
+    }
+
+    fn write(&self, session: &Session, module: &(impl Module + ?Sized)) -> Result<()> {
+        static SAVES: AtomicU64 = AtomicU64::new(0);
+        let vars = module.vars();
+        check_paths(&vars)?;
+        let shapes: Vec<&[usize]> = vars.iter().map(|(_, var)| var.init().shape()).collect();
+        let types = vars.iter().zip(shapes).map(|((path, var), shape)| (path.as_str(), var.ty().dtype, shape));
+        let types: Vec<(&str, DType, &[usize])> = types.collect();
+        let layout = Layout::new(&types, &self.metadata)?;
+        let mut snapshot = session.snapshot(vars.iter().map(|(_, var)| var))?;
+        let file = self.path.file_name().ok_or_else(|| damaged(&self.path, "the path does not name a file"))?;
+        let number = SAVES.fetch_add(1, Ordering::Relaxed);
+        let partial = format!(".{}.{}-{number}.partial", file.to_string_lossy(), std::process::id());
+        let (storage, partial) = (&*self.storage, self.path.with_file_name(partial));
+        let written = || -> Result<()> {
+            let write_error = |error| failed("write", &self.path, &error);
+            let mut to = storage.create(&partial).map_err(write_error)?;
+            to.write_all(&layout.header).map_err(write_error)?;
+            for &i in &layout.order {
+                write_values(&mut to, &snapshot.take(i)?).map_err(write_error)?;
+            }
+            to.sync().map_err(write_error)?;
+            drop(to);
+            storage.rename(&partial, &self.path).map_err(write_error)
+        }();
+        if written.is_err() {
+            // The first error is the one to report.
+            let _ = storage.remove(&partial);
+            return written;
+        }
+        let folder = folder_of(&self.path);
+        storage.sync_dir(&folder).map_err(|error| failed("sync", &folder, &error))
+    }
+
+    /// Sets the variables of a module to the values of the file, all at once. If there is an error,
+    /// nothing changes.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read or is damaged, and if the variables of the module are not
+    /// those of the file, unless [`restore`](Self::restore) allows it. One error lists all of them.
+    #[track_caller]
+    pub fn load(&self, session: &Session, module: &(impl Module + ?Sized)) -> Result<RestoreReport> {
+        let here = Loc::caller();
+        self.read(session, module).map_err(|error| called_at(here, "loaded here", error))
+    }
+
+    fn read(&self, session: &Session, module: &(impl Module + ?Sized)) -> Result<RestoreReport> {
+        let files = self.files()?;
+        let mut stored = BTreeMap::new();
+        for entry in files.iter().flat_map(|file| &file.header.tensors) {
+            stored.insert(entry.name.clone(), StoredType::of(entry));
+        }
+        let matched = match_names(&self.path.display().to_string(), &module.vars(), &stored, &self.restore)?;
+        let mut values = Vec::new();
+        for file in files {
+            values.extend(file.read(|entry| matched.wants(&entry.name))?.0);
+        }
+        matched.assign(session, values)
+    }
+
+    /// Opens the file, or those that an index names.
+    fn files(&self) -> Result<Vec<safetensors::OpenedFile>> {
+        let is_index = self.path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(".index.json"));
+        if !is_index {
+            return Ok(vec![safetensors::open(&*self.storage, &self.path)?]);
+        }
+        let text = read_all(&*self.storage, &self.path, LONGEST_HEADER);
+        let text = text.map_err(|error| failed("read", &self.path, &error))?;
+        let index: ShardIndex = serde_json::from_slice(&text)
+            .map_err(|error| damaged(&self.path, format!("the index is invalid: {error}")))?;
+        let mut by_file: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        index.weight_map.iter().for_each(|(name, file)| {
+            by_file.entry(file).or_default().insert(name);
+        });
+        by_file.into_iter().map(|(file, names)| self.shard(file, &names)).collect()
+    }
+
+    /// Opens a file that an index names, which must have exactly these tensors.
+    fn shard(&self, file: &str, names: &BTreeSet<&str>) -> Result<safetensors::OpenedFile> {
+        if Path::new(file).file_name() != Some(file.as_ref()) {
+            let why = format!("the index names {}, which is not a file in its folder", shown(file));
+            return Err(damaged(&self.path, why));
+        }
+        let path = self.path.with_file_name(file);
+        let opened = safetensors::open(&*self.storage, &path)?;
+        let there: BTreeSet<&str> = opened.header.tensors.iter().map(|entry| entry.name.as_str()).collect();
+        if let Some(name) = names.difference(&there).next() {
+            return Err(damaged(&path, format!("the tensor {} is missing, which the index lists", shown(name))));
+        }
+        if let Some(name) = there.difference(names).next() {
+            return Err(damaged(&path, format!("the index does not list the tensor {}", shown(name))));
+        }
+        Ok(opened)
+    }
+}
+
+/// The index of a model in several files.
+#[derive(Deserialize)]
+struct ShardIndex {
+    /// The file of each tensor.
+    weight_map: BTreeMap<String, String>,
+}
+
+impl StoredType {
+    /// Returns the type of a tensor in a file.
+    pub(crate) fn of(entry: &TensorEntry) -> StoredType {
+        StoredType { dtype: entry.dtype, shape: entry.shape.clone(), text: entry.type_text() }
+    }
+}

@@ -1,0 +1,82 @@
+//! The values of variables at one moment, for whoever reads them later, such as a checkpoint.
+
+use crate::device::DeviceBuffer;
+use crate::device::variables::{VarAccess, VarCell};
+use crate::session::Session;
+use anabranch_dsl::{AnyVar, HostTensor, Result};
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::Arc;
+
+/// The values of variables at one moment between two steps, with shared ownership.
+///
+/// To take a snapshot copies nothing: values stay on their devices, and one is copied to the host
+/// only when [`take`](Snapshot::take) asks for it. Steps run on meanwhile. The first step that
+/// assigns a variable whose value is still held writes the new value to new memory instead of
+/// updating in place, so each variable costs its memory once more, and the time to get it.
+#[must_use]
+pub struct Snapshot {
+    values: Vec<Option<(Arc<VarCell>, DeviceBuffer)>>,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").field("len", &self.values.len()).finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    /// Returns the value of the variable with this number, in the order in which they were given,
+    /// and gives it up, so that steps update the variable in place again.
+    ///
+    /// # Errors
+    /// Fails if the value cannot be read, for example because it was lost with a peer.
+    ///
+    /// # Panics
+    /// Panics if the value was taken before, or if there is no variable of this number.
+    #[track_caller]
+    pub fn take(&mut self, number: usize) -> Result<HostTensor> {
+        let (cell, value) = self.values[number].take().expect("each value is taken once");
+        cell.fetch(value)
+    }
+}
+
+impl Session {
+    /// Takes a snapshot of variables: their values at one moment between two steps. It waits for a
+    /// step at most while that step writes its new values.
+    ///
+    /// Variables that sessions share at a peer are read from it at once, one after the other.
+    ///
+    /// # Errors
+    /// Fails if a variable cannot be read, because it was lost with a peer, for example.
+    ///
+    /// ```
+    /// use anabranch::prelude::*;
+    ///
+    /// let (session, n) = (Session::new()?, Var::<i32>::new("n", 1));
+    /// let double = session.function(|| n.set(n.get() * 2))?;
+    /// let mut snapshot = session.snapshot([n.any()])?;
+    /// double.call(())?;
+    /// assert_eq!(snapshot.take(0)?.to_f64(), Some(1.0));
+    /// assert_eq!(session.get(&n)?, 2);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    pub fn snapshot<'a>(&self, vars: impl IntoIterator<Item = &'a AnyVar>) -> Result<Snapshot> {
+        let vars: Vec<&AnyVar> = vars.into_iter().collect();
+        // A variable that is given twice is locked once.
+        let mut seen = HashSet::new();
+        let once = vars.iter().filter(|var| seen.insert(var.id()));
+        let set = self.var_set(once.map(|var| (*var, VarAccess::Read)))?;
+        let held: HashMap<u64, _> = set.hold().into_iter().map(|held| (held.0.id(), held)).collect();
+        let values = vars.iter().map(|var| {
+            let (cell, value) = held[&var.id()].clone();
+            // A buffer of a shared variable stands for its newest value.
+            let value = match var.shared_name() {
+                Some(_) => DeviceBuffer::from_host(cell.fetch(value)?),
+                None => value,
+            };
+            Ok(Some((cell, value)))
+        });
+        Ok(Snapshot { values: values.collect::<Result<_>>()? })
+    }
+}
