@@ -25,10 +25,10 @@ use declaration::{DeclarationWriter, where_clause};
 const GOLDEN: &str = "tests/golden/public-api.txt";
 
 /// The facade and the crates that it re-exports from.
-const CRATES: [&str; 4] = ["anabranch", "anabranch_data", "anabranch_dsl", "anabranch_runtime"];
+const CRATES: [&str; 5] = ["anabranch", "anabranch_checkpoint", "anabranch_data", "anabranch_dsl", "anabranch_runtime"];
 
 /// The features that are not enabled by default.
-const OPTIONAL: [&str; 5] = ["gpu", "images", "ndarray", "peers", "testing"];
+const OPTIONAL: [&str; 6] = ["checkpoints", "gpu", "images", "ndarray", "peers", "testing"];
 
 /// The command that runs the test below.
 const COMMAND: &str = "cargo test -p anabranch-tests public_interface -- --ignored";
