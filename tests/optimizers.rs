@@ -552,8 +552,11 @@ fn lbfgs_stops_after_its_evaluations_at_the_best_point() -> Outcome {
 }
 
 #[test]
-fn lbfgs_needs_variables_of_the_type_of_the_loss() {
+fn lbfgs_needs_trained_variables_of_the_type_of_the_loss() {
     let x = Var::<f32>::new("x", 1.0);
     let error = eval(|| Lbfgs::new(7).minimize(&x, || x.get().cast::<f64>()).0).unwrap_err();
     assert_eq!(error.message, "L-BFGS of a loss of f64 with a variable of f32");
+    let nothing = Var::<f64>::untrained("x", 1.0);
+    let error = eval(|| Lbfgs::new(7).minimize(&nothing, || nothing.get()).0).unwrap_err();
+    assert_eq!(error.message, "L-BFGS of a model without trained variables");
 }

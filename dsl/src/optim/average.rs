@@ -71,7 +71,8 @@ impl WeightAverage {
     }
 
     /// Calls `f` with the averages as values of the model's trained variables, which keep their own
-    /// values. What `f` assigns to them is lost. Before the first update, `f` sees their own values.
+    /// values. What `f` assigns to them is lost. Before the first update, `f` sees their own
+    /// values.
     ///
     /// # Errors
     /// Aborts the trace if a variable has no average: the model, or a part of it, was neither

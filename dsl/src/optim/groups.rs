@@ -41,9 +41,12 @@ pub struct ParamGroups<O> {
     decays: Vec<ParamGroup>,
 }
 
+/// A predicate on variables and their paths.
+type Selection = Box<dyn Fn(&str, &AnyVar) -> bool + Send + Sync>;
+
 /// A set of variables with a number.
 struct ParamGroup {
-    contains: Box<dyn Fn(&str, &AnyVar) -> bool + Send + Sync>,
+    contains: Selection,
     number: f64,
     loc: Loc,
 }

@@ -79,8 +79,8 @@ impl Lbfgs {
     /// Ends early if a search finds no smaller loss, which happens when rounding hides it.
     ///
     /// # Errors
-    /// Aborts the trace if a trained variable of the model has another element type than the loss,
-    /// if that has 16 bits, and with the errors of [`model_gradients`].
+    /// Aborts the trace if the model has no trained variables, if one of them has another element
+    /// type than the loss, if that has 16 bits, and with the errors of [`model_gradients`].
     #[track_caller]
     pub fn minimize<T: Float, M: Module + ?Sized>(
         &self,
@@ -99,9 +99,12 @@ impl Lbfgs {
                     .help("the loss and all trained variables must be `f32`, or all `f64`"),
             );
         }
+        if vars.is_empty() {
+            let error = Diagnostic::new("L-BFGS of a model without trained variables").at(here, "minimized here");
+            fail(error.help("integers, and variables made by `untrained`, are not trained"));
+        }
         let vars: Vec<AnyVar> = vars.into_iter().map(|(_, var)| var).collect();
         let start = called_at(here, || SearchState::new(flatten(vars.iter().map(read_tensor).collect()), self.history));
-        // Its argument is traced in the body of the loop, at its own lines.
         let body = |state: State<T>| {
             let search = SearchState::of(state);
             let x = called_at(here, || {
@@ -189,7 +192,7 @@ struct SearchState<T: Float> {
 
 impl<T: Float> SearchState<T> {
     fn new(x: Tensor<T>, history: usize) -> SearchState<T> {
-        let (zero, none) = (number(0.0), x * T::from_f64(0.0));
+        let (zero, none) = (number(0.0), Tensor::from_any(x.untyped().zeros_like()));
         let rows = zeros([history, 1]) + none;
         SearchState {
             x,

@@ -26,15 +26,19 @@
 //!     adam.minimize_at(rate, w.get().square(), &w);
 //!     rate
 //! })?;
-//! let rates: Vec<f32> = (0..101).map(|_| Ok(step.call(())?.item())).collect::<anabranch::Result<_>>()?;
-//! assert_eq!((rates[0], rates[100]), (0.0, 0.0));
+//! assert_eq!(step.call(())?, 0.0);
+//! for _ in 1..100 {
+//!     assert!(step.call(())?.item() > 0.0);
+//! }
+//! assert_eq!(step.call(())?, 0.0);
 //!
 //! // An optimizer that does not count, and a sequence: constant, then falling from step 50 on.
 //! let (lion, count) = (Lion::new(0.01), Var::<i64>::untrained("count", 0));
 //! let step = session.function(|| {
 //!     let t = count.get();
 //!     count.set(t + 1);
-//!     let rate = t.less(50).select(lion.rate(), schedule::exponential(t - 50, lion.rate(), 0.9, 1));
+//!     let falling = schedule::exponential(t - 50, lion.rate(), 0.9, 1);
+//!     let rate = t.less(50).select(lion.rate(), falling);
 //!     lion.minimize_at(rate, w.get().square(), &w);
 //!     rate
 //! })?;
@@ -234,7 +238,8 @@ fn between(from: f32, to: f32, share: Tensor) -> Tensor {
 /// use anabranch::optim::{Optimizer, Sgd, schedule::Plateau};
 /// use anabranch::prelude::*;
 ///
-/// let (w, sgd, plateau) = (Var::<f32>::new("w", 1.0), Sgd::new(0.1), Plateau::new(0.1).patience(1));
+/// let (w, sgd) = (Var::<f32>::new("w", 1.0), Sgd::new(0.1));
+/// let plateau = Plateau::new(0.1).patience(1);
 /// let session = Session::new()?;
 /// let step = session.function(|| sgd.minimize_at(plateau.rate(), w.get().square(), &w))?;
 /// let observe = session.function(|loss: Tensor| plateau.observe(loss))?;
