@@ -117,6 +117,11 @@ fn beside(session: &Session, layers: &[Var], folder: &Path) -> Result<(), Diagno
         ("the save, beside steps", &mut saves),
     ] {
         let n = times.len();
+        if n == 0 {
+            // A small state is written within the first step.
+            println!("{what:<44}     none");
+            continue;
+        }
         let (middle, longest) = ms(times);
         println!("{what:<44}{middle:9.2} ms, longest {longest:9.2}, of {n}");
     }
