@@ -12,7 +12,7 @@
 //! `ANABRANCH_BENCH_MIB` sets the size of the state, 1024 by default, and `ANABRANCH_BENCH_FOLDER`
 //! the folder, whose disk is measured.
 
-use anabranch::checkpoint::{Checkpoints, RunParts, StepRecord, WeightFile};
+use anabranch::checkpoints::{Checkpoints, RunParts, StepRecord, WeightFile};
 use anabranch::optim::{Adam, Optimizer};
 use anabranch::prelude::*;
 use anabranch::{Diagnostic, Module, Session};

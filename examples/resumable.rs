@@ -11,7 +11,7 @@
 //! The data are 1,797 images of the UCI repository, embedded in the program: see
 //! `examples/data/README.md`.
 
-use anabranch::checkpoint::{Checkpoints, RunParts, StepRecord};
+use anabranch::checkpoints::{Checkpoints, RunParts, StepRecord};
 use anabranch::data::{Dataset, DatasetPosition, ElementRng};
 use anabranch::losses::CrossEntropy;
 use anabranch::metrics::{Accuracy, RunningMean};

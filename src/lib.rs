@@ -30,7 +30,7 @@ pub use anabranch_runtime::{
 
 #[cfg(feature = "checkpoints")]
 #[doc(inline)]
-pub use anabranch_checkpoint as checkpoint;
+pub use anabranch_checkpoint as checkpoints;
 #[cfg(feature = "data")]
 #[doc(inline)]
 pub use anabranch_data as data;

@@ -1,6 +1,6 @@
 //! Checkpoints of variables on other devices: GPUs, and devices of peers.
 
-use anabranch::checkpoint::{Checkpoints, RunParts, StepRecord};
+use anabranch::checkpoints::{Checkpoints, RunParts, StepRecord};
 use anabranch::peers::{NodeKey, Peer, PeerOptions, Profile};
 use anabranch::prelude::*;
 use anabranch::{Diagnostic, Session, gpu_adapters};

@@ -13,7 +13,7 @@
 //! - [`FileStorage`] is where checkpoints are. The default is the local file system.
 //!
 //! ```
-//! use anabranch::checkpoint::{Checkpoints, RunParts, StepRecord};
+//! use anabranch::checkpoints::{Checkpoints, RunParts, StepRecord};
 //! use anabranch::optim::{Adam, Optimizer};
 //! use anabranch::prelude::*;
 //!

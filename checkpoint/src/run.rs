@@ -62,7 +62,7 @@ impl<'a> RunParts<'a> {
 /// What a program adds to one checkpoint: the number of the step, metrics and its own values.
 ///
 /// ```
-/// use anabranch::checkpoint::StepRecord;
+/// use anabranch::checkpoints::StepRecord;
 ///
 /// let position = (3, "shard-00003.csv".to_owned());
 /// let record = StepRecord::new(1200).value("position", &position).metric("accuracy", 0.97);

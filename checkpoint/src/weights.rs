@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// names the index of a model in several files, as Hugging Face stores them: it can be loaded.
 ///
 /// ```
-/// use anabranch::checkpoint::WeightFile;
+/// use anabranch::checkpoints::WeightFile;
 /// use anabranch::nn::{Init, Linear};
 /// use anabranch::prelude::*;
 ///

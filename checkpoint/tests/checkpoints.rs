@@ -2,7 +2,7 @@
 
 use crate::simulator::{Fault, SimulatedDisk};
 use crate::support::{TestFolder, Vars};
-use anabranch::checkpoint::{
+use anabranch::checkpoints::{
     Checkpoints, FileStorage, Goal, Restore, RunParts, SaveCounts, SaveOutcome, StepRecord, StorageReader,
     StorageWriter, WhenBusy, restore_latest,
 };

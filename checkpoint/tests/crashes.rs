@@ -3,7 +3,7 @@
 
 use crate::simulator::{Crash, Fault, SimulatedDisk};
 use crate::support::{Random, Vars, is_slow};
-use anabranch::checkpoint::{
+use anabranch::checkpoints::{
     Checkpoints, CheckpointsBuilder, FileStorage, Goal, Restore, Resumed, RunParts, StepRecord, WeightFile,
 };
 use anabranch::{Diagnostic, HostTensor, Session};

@@ -2,7 +2,7 @@
 //! are errors and no harm.
 
 use crate::support::{Random, TestFolder, Vars, is_slow};
-use anabranch::checkpoint::{Restore, WeightFile};
+use anabranch::checkpoints::{Restore, WeightFile};
 use anabranch::prelude::*;
 use anabranch::{DType, Diagnostic, HostTensor, bf16, f16};
 use safetensors::SafeTensors;

@@ -6,7 +6,7 @@
 //! line, so kills come between any two operations and within them.
 
 use crate::support::{Random, TestFolder, is_slow};
-use anabranch::checkpoint::{
+use anabranch::checkpoints::{
     Checkpoints, FileStorage, Goal, LocalFiles, Restore, RunParts, StepRecord, StorageReader, StorageWriter,
     WeightFile, WhenBusy, restore_latest,
 };

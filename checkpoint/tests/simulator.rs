@@ -5,7 +5,7 @@
 //! part of the rest, as [`Crash`] says.
 
 use crate::support::Random;
-use anabranch::checkpoint::{FileStorage, StorageReader, StorageWriter};
+use anabranch::checkpoints::{FileStorage, StorageReader, StorageWriter};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
