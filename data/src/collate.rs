@@ -127,10 +127,10 @@ numbers! {
     f64, |x| x;
     anabranch_dsl::f16, |x| anabranch_dsl::f16::from_f64(x);
     anabranch_dsl::bf16, |x| anabranch_dsl::bf16::from_f64(x);
-    i32, |x| x as i32;
-    i64, |x| x as i64;
-    u32, |x| x as u32;
-    u8, |x| x as u8;
+    i32, |x| x.round() as i32;
+    i64, |x| x.round() as i64;
+    u32, |x| x.round() as u32;
+    u8, |x| x.round() as u8;
     bool, |x| x != 0.0;
 }
 

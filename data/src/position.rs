@@ -39,6 +39,9 @@ impl DatasetPosition {
     }
 }
 
+/// The largest word. No pass comes so far, and what is counted from it does not overflow.
+const MAX_WORD: u64 = u64::MAX / 2;
+
 /// The words of a position, as stages read them.
 #[derive(Debug)]
 pub(crate) struct SavedWords<'a> {
@@ -66,7 +69,8 @@ impl<'a> SavedWords<'a> {
         match self.words.split_first() {
             Some((first, rest)) => {
                 self.words = rest;
-                *first
+                self.is_wrong |= *first > MAX_WORD;
+                (*first).min(MAX_WORD)
             }
             None => {
                 self.is_wrong |= !self.is_start;

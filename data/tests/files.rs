@@ -96,6 +96,14 @@ fn rows_of_csv_files_are_structs_and_errors_name_line_and_column() {
         assert!(error(2).ends_with("`, line 5: the row has 3 fields, not 4"), "{}", error(2));
         assert_eq!(check(&rows, &[0]), 9);
     }
+    for (end, name) in [("\r\n", "crlf.csv"), ("\r", "cr.csv")] {
+        let path = folder.write(name, ["name,x,n", "a,1,", "b,no,", "c,2,", ""].join(end).as_bytes());
+        let rows = csv::rows::<Row>([path]);
+        assert_eq!(check(&rows, &[0]), 4);
+        let error = all(&rows, 0)[1].as_ref().unwrap_err().clone();
+        // Lines that end with a carriage return alone are not counted.
+        assert!(name == "cr.csv" || error.contains("line 3, column `x`"), "{error}");
+    }
     let path = folder.write("plain.tsv", b"1\t2\n3\t4\n");
     let options = csv::CsvOptions::default().delimiter(b'\t').without_header();
     assert_eq!(values(&csv::rows_with::<(i64, f32)>([path], options), 0), [(1, 2.0), (3, 4.0)]);
@@ -141,6 +149,10 @@ fn each_damaged_byte_and_each_cut_of_a_tfrecord_file_is_an_error() {
         let cut = read(&bytes[..i]);
         assert_eq!(cut.iter().filter(|x| x.is_err()).count(), usize::from(!ends.contains(&i)), "cut at {i}");
         assert!(is_good(&cut));
+    }
+    for name in ["cut", "cut.gz"] {
+        let cut = folder.write(name, &bytes[..30]);
+        assert_eq!(check(&tfrecord::records([&cut, &next]), &[0]), 4);
     }
     for name in ["b", "b.gz"] {
         let path = folder.write(name, &bytes);
@@ -223,6 +235,9 @@ fn an_array_that_was_written_has_the_bytes_of_numpy() {
     let path = folder.0.join("a.npy");
     npy::write(&path, &npy::read::<f32>(fixture("C_f4.npy")).unwrap()).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), bytes);
+    let no_type =
+        b"\x93NUMPY\x03\x00\x3e\x00\x00\x00{'descr': '\xc3\xa94', 'fortran_order': False, 'shape': (1,), }    \n1234";
+    assert!(npy::read::<f32>(folder.write("no_type.npy", no_type)).is_err());
     for i in 0..bytes.len() {
         assert!(npy::read::<f32>(folder.write("cut.npy", &bytes[..i])).is_err(), "{i} bytes");
     }

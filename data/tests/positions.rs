@@ -135,6 +135,45 @@ fn a_position_continues_with_another_number_of_threads() {
 }
 
 #[test]
+fn a_position_of_a_function_continues_with_the_function_on_threads() {
+    for source in [Dataset::range(0..20), stream(20)] {
+        let mut pass = source.map(|x| x + 1).iter();
+        pass.nth(5);
+        let rest = source.map_parallel(2, |x| Ok(x + 1)).resume(&pass.position()).unwrap();
+        assert_eq!(messages(rest), messages(pass));
+    }
+}
+
+#[test]
+fn an_endless_dataset_continues_behind_repetitions_without_elements() {
+    let data = Dataset::range(0..1).map_random(2, |_, rng| rng.below(2)).filter(|x| *x == 0).repeat_endlessly();
+    let whole = all(&data, 0);
+    assert!(whole.len() > 1 && whole.len() < 1000, "{}", whole.len());
+    let mut pass = data.iter();
+    for from in 0..=whole.len() {
+        assert_eq!(messages(data.resume(&pass.position()).unwrap()), whole[from..], "{from}");
+        pass.next();
+    }
+    assert!(pass.next().is_none());
+    assert!(data.resume(&pass.position()).unwrap().next().is_none());
+}
+
+#[test]
+fn elements_skipped_at_the_end_are_counted() {
+    let broken = |x| if x >= 3 { Err(Diagnostic::new("broken")) } else { Ok(x) };
+    let source = Dataset::range(0..8).try_map(broken).skip_errors();
+    let cached = source.cache();
+    for data in [&source, &source.prefetch(2, 3), &source.shuffle(2, 1), &cached, &cached] {
+        let mut pass = data.iter();
+        assert_eq!(pass.by_ref().count(), 3);
+        assert_eq!(pass.skipped(), 5, "{data:?}");
+    }
+    let none = Dataset::range(3..8).try_map(broken).skip_errors().shuffle(2, 1);
+    let mut pass = none.iter();
+    assert_eq!((pass.next().is_none(), pass.skipped()), (true, 5));
+}
+
+#[test]
 fn a_position_of_another_pipeline_is_an_error() {
     let position = Dataset::range(0..10).shuffle(10, 1).iter().position();
     let error = Dataset::range(0..10).shuffle(10, 2).resume(&position).unwrap_err();
@@ -144,33 +183,33 @@ fn a_position_of_another_pipeline_is_an_error() {
 
 #[test]
 fn damaged_positions_are_errors_or_positions() {
-    let data = Dataset::range(0..9).interleave(3, 2, |x| Ok(stream(x))).bucket_by_length(
-        [3],
-        [2, 2],
-        |x| (x % 7) as usize,
-        BatchPadding::zeros(),
-    );
-    let mut pass = data.iter();
-    pass.nth(3);
-    let text = serde_json::to_string(&pass.position()).unwrap();
-    let words: Vec<u64> =
-        serde_json::from_value(serde_json::from_str::<serde_json::Value>(&text).unwrap()["words"].clone()).unwrap();
-    assert!(words.len() > 10);
-    let resume = |words: Vec<u64>| {
-        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
-        value["words"] = serde_json::to_value(words).unwrap();
-        data.resume(&serde_json::from_value(value).unwrap()).map(|rest| rest.take(100).count())
-    };
-    assert!(resume(words.clone()).is_ok());
-    // Without words it is the start.
-    for i in 1..words.len() {
-        assert!(resume(words[..i].to_vec()).is_err(), "{i} words");
-        for other in [0, 1, 7, u64::MAX] {
-            let mut words = words.clone();
-            words[i] = other;
-            // It must neither panic nor take memory for what is not there.
-            let _ = resume(words);
+    let mut n_words = 0;
+    for data in over(&stream(9)) {
+        let mut pass = data.iter();
+        pass.nth(3);
+        let text = serde_json::to_string(&pass.position()).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let words: Vec<u64> = serde_json::from_value(value["words"].clone()).unwrap();
+        n_words += words.len();
+        let resume = |words: &[u64]| {
+            let mut value = value.clone();
+            value["words"] = serde_json::to_value(words).unwrap();
+            data.resume(&serde_json::from_value(value).unwrap()).map(|rest| rest.take(100).count())
+        };
+        assert!(resume(&words).is_ok());
+        // Without words it is the start.
+        for i in 1..words.len() {
+            assert!(resume(&words[..i]).is_err(), "{data:?}, {i} words");
         }
+        for i in 0..words.len() {
+            for other in [0, 1, 7, u64::MAX / 2, u64::MAX] {
+                let mut words = words.clone();
+                words[i] = other;
+                // It must neither panic nor take memory for what is not there.
+                let _ = resume(&words);
+            }
+        }
+        assert!(resume(&[&words[..], &[0]].concat()).is_err(), "{data:?}");
     }
-    assert!(resume([words, vec![0]].concat()).is_err());
+    assert!(n_words > 80, "{n_words}");
 }

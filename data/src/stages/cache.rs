@@ -20,7 +20,15 @@ enum Kept<T> {
     /// Each element when it is first taken. Errors are not kept.
     Each(Vec<OnceLock<T>>),
     /// All elements, when a pass has read them.
-    All(OnceLock<Arc<Vec<Result<T>>>>),
+    All(OnceLock<Arc<KeptStream<T>>>),
+}
+
+/// The elements of a stream.
+struct KeptStream<T> {
+    /// Each with the number of elements that were skipped up to it.
+    elements: Vec<(Result<T>, u64)>,
+    /// The number of elements that were skipped in all.
+    skipped: u64,
 }
 
 impl<T> Clone for CacheStage<T> {
@@ -47,16 +55,16 @@ impl<T: Clone + Send + Sync + 'static> Stage<T> for CacheStage<T> {
         }
         let next = at.word();
         if let Kept::All(elements) = &*self.kept
-            && let Some(elements) = elements.get()
+            && let Some(kept) = elements.get()
         {
-            return Ok(Box::new(KeptCursor { elements: elements.clone(), next }));
+            return Ok(Box::new(KeptCursor { kept: kept.clone(), next, has_ended: false }));
         }
         let mut upstream = self.upstream.stage.open(EPOCH, &mut SavedWords::start())?;
         // A stream cannot be entered at an element, so it is read up to there.
         let mut read = Vec::new();
         while (read.len() as u64) < next {
             let Some(element) = upstream.next() else { break };
-            read.push(element);
+            read.push((element, upstream.skipped()));
         }
         Ok(Box::new(FillingCursor {
             upstream,
@@ -70,7 +78,7 @@ impl<T: Clone + Send + Sync + 'static> Stage<T> for CacheStage<T> {
     fn len(&self) -> Option<u64> {
         match &*self.kept {
             Kept::Each(elements) => Some(elements.len() as u64),
-            Kept::All(elements) => elements.get().map(|e| e.len() as u64).or(self.upstream.stage.len()),
+            Kept::All(elements) => elements.get().map(|kept| kept.elements.len() as u64).or(self.upstream.stage.len()),
         }
     }
 
@@ -113,7 +121,7 @@ impl<T: Clone + Send + Sync + 'static> IndexedStage<T> for CacheStage<T> {
 struct FillingCursor<T> {
     upstream: Box<dyn Cursor<T>>,
     /// The elements up to here, until they are kept.
-    read: Vec<Result<T>>,
+    read: Vec<(Result<T>, u64)>,
     n_read: u64,
     kept: Arc<Kept<T>>,
     has_ended: bool,
@@ -125,13 +133,14 @@ impl<T: Clone + Send + Sync> Cursor<T> for FillingCursor<T> {
             return None;
         }
         if let Some(element) = self.upstream.next() {
-            self.read.push(element.clone());
+            self.read.push((element.clone(), self.upstream.skipped()));
             self.n_read += 1;
             return Some(element);
         }
         self.has_ended = true;
         if let Kept::All(elements) = &*self.kept {
-            elements.get_or_init(|| Arc::new(std::mem::take(&mut self.read)));
+            let skipped = self.upstream.skipped();
+            elements.get_or_init(|| Arc::new(KeptStream { elements: std::mem::take(&mut self.read), skipped }));
         }
         None
     }
@@ -147,15 +156,17 @@ impl<T: Clone + Send + Sync> Cursor<T> for FillingCursor<T> {
 
 /// A pass over the elements of a stream that were kept.
 struct KeptCursor<T> {
-    elements: Arc<Vec<Result<T>>>,
+    kept: Arc<KeptStream<T>>,
     next: u64,
+    has_ended: bool,
 }
 
 impl<T: Clone + Send + Sync> Cursor<T> for KeptCursor<T> {
     fn next(&mut self) -> Option<Result<T>> {
-        let element = self.elements.get(usize::try_from(self.next).ok()?)?;
-        self.next += 1;
-        Some(element.clone())
+        let element = self.kept.elements.get(usize::try_from(self.next).ok()?);
+        self.has_ended = element.is_none();
+        self.next += u64::from(!self.has_ended);
+        element.map(|(element, _)| element.clone())
     }
 
     fn save(&self, words: &mut Vec<u64>) {
@@ -163,6 +174,11 @@ impl<T: Clone + Send + Sync> Cursor<T> for KeptCursor<T> {
     }
 
     fn skipped(&self) -> u64 {
-        0
+        let before = |next: u64| self.kept.elements.get(usize::try_from(next).ok()?).map(|(_, skipped)| *skipped);
+        match self.next {
+            _ if self.has_ended => self.kept.skipped,
+            0 => 0,
+            next => before(next - 1).unwrap_or(self.kept.skipped),
+        }
     }
 }

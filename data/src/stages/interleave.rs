@@ -25,7 +25,8 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for InterleaveStage<T, U> {
         let outer = |upstream| Outer { upstream, f: self.f.clone(), epoch };
         let upstream = self.upstream.stage.open(epoch, at)?;
         let n_places = at.count();
-        let (place, taken, skipped) = (at.number_below(self.cycle), at.number_below(self.block + 1), at.word());
+        let (place, taken, skipped) =
+            (at.number_below(self.cycle), at.number_below(self.block.saturating_add(1)), at.word());
         let mut places = Vec::new();
         for _ in 0..n_places {
             places.push(match at.word() {

@@ -127,11 +127,7 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for ParallelMapStage<T, U> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<U>>> {
         let (next, mut words) = at.words_of(SavedWords::word);
         let feed = match self.upstream.indexed() {
-            Some(_) => {
-                let (first, below) = at.words_of(SavedWords::word);
-                words.extend(below);
-                Elements::ByIndex(self.upstream.clone(), first)
-            }
+            Some(_) => Elements::ByIndex(self.upstream.clone(), next),
             None => {
                 let (cursor, below) = at.words_of(|at| self.upstream.stage.open(epoch, at));
                 words.extend(below);
@@ -146,6 +142,7 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for ParallelMapStage<T, U> {
                 done: BTreeMap::new(),
                 delivered: next,
                 end: None,
+                at_end: None,
                 is_closed: false,
                 ahead: self.ahead as u64,
             }),
@@ -216,8 +213,10 @@ struct ElementResults<U> {
     done: BTreeMap<u64, std::result::Result<Waiting<U>, Box<dyn Any + Send>>>,
     /// The number of elements that were delivered since the start of the epoch.
     delivered: u64,
-    /// The number of elements, once the end was reached.
+    /// The number of elements, once the end was reached,
     end: Option<u64>,
+    /// and the position and the skipped elements below there.
+    at_end: Option<(Vec<u64>, u64)>,
     is_closed: bool,
     ahead: u64,
 }
@@ -257,17 +256,21 @@ impl<T, U> ParallelPass<T, U> {
                 let (mut words, skipped) = (Vec::new(), feed.elements.skipped());
                 feed.elements.save(&mut words);
                 drop(feed);
-                let element = match taken? {
-                    Taken::Element(element) => element,
-                    Taken::Index(dataset, index) => dataset.at(self.epoch, index),
+                let element = match taken {
+                    Some(Taken::Element(element)) => element,
+                    Some(Taken::Index(dataset, index)) => dataset.at(self.epoch, index),
+                    None => return Err((words, skipped)),
                 };
                 let outcome = element.and_then(|x| (self.f)(x, self.epoch, number));
-                Some(Waiting { outcome, words, skipped })
+                Ok(Waiting { outcome, words, skipped })
             }));
             let mut results = lock(&self.results);
             match computed {
-                Ok(Some(result)) => drop(results.done.insert(number, Ok(result))),
-                Ok(None) => results.ends_at(number),
+                Ok(Ok(result)) => drop(results.done.insert(number, Ok(result))),
+                Ok(Err(at_end)) => {
+                    results.ends_at(number);
+                    results.at_end.get_or_insert(at_end);
+                }
                 Err(panic) => {
                     results.done.insert(number, Err(panic));
                     results.ends_at(number + 1);
@@ -305,7 +308,8 @@ impl<T> Elements<T> {
     fn save(&self, words: &mut Vec<u64>) {
         match self {
             Elements::InOrder(cursor) => cursor.save(words),
-            Elements::ByIndex(_, next) => words.push(*next),
+            // The number of the next element is its index.
+            Elements::ByIndex(..) => {}
         }
     }
 }
@@ -329,6 +333,13 @@ where
         let is_missing =
             |r: &mut ElementResults<U>| !r.done.contains_key(&number) && r.end.is_none_or(|end| number < end);
         results = self.pass.changed.wait_while(results, is_missing).unwrap_or_else(PoisonError::into_inner);
+        if results.end.is_some_and(|end| number >= end) {
+            // What was skipped behind the last element is known now.
+            if let Some((words, skipped)) = results.at_end.take() {
+                (self.words, self.skipped) = ([vec![number], words].concat(), skipped);
+            }
+            return None;
+        }
         let result = results.done.remove(&number)?;
         results.delivered += 1;
         drop(results);

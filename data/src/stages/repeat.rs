@@ -1,7 +1,9 @@
 //! Epochs inside of an epoch.
 //!
-//! Position: the number of the repetition, the elements skipped in those before, and the position
-//! below. With access by index: the next index.
+//! Position: the number of the repetition, the elements skipped in those before, how many in a row
+//! had no element, and the position below. With access by index: the next index.
+//!
+//! An endless dataset ends when two repetitions, one after the other, have no element.
 
 use crate::Dataset;
 use crate::position::SavedWords;
@@ -33,7 +35,7 @@ impl<T: Send + 'static> Stage<T> for RepeatStage<T> {
         if self.indexed().is_some() {
             return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
         }
-        let (repetition, skipped_before) = (at.word(), at.word());
+        let (repetition, skipped_before, n_empty) = (at.word(), at.word(), at.word());
         let cursor = self.upstream.stage.open(self.epoch(epoch, repetition), at)?;
         let repeat = self.clone();
         Ok(Box::new(RepeatCursor {
@@ -42,7 +44,8 @@ impl<T: Send + 'static> Stage<T> for RepeatStage<T> {
             repetition,
             skipped_before,
             cursor,
-            is_empty: true,
+            n_empty,
+            has_element: true,
             has_failed: false,
         }))
     }
@@ -86,8 +89,10 @@ struct RepeatCursor<T> {
     repetition: u64,
     skipped_before: u64,
     cursor: Box<dyn Cursor<T>>,
-    /// Whether this repetition has had no element since the pass was opened.
-    is_empty: bool,
+    /// The number of repetitions in a row that had no element.
+    n_empty: u64,
+    /// Whether this repetition has an element. A pass is opened at the start or behind an element.
+    has_element: bool,
     /// Whether the next repetition could not be opened.
     has_failed: bool,
 }
@@ -97,25 +102,24 @@ impl<T: Send + 'static> Cursor<T> for RepeatCursor<T> {
         if self.repeat.n == Some(0) || self.has_failed {
             return None;
         }
-        let mut empty_repetitions = 0;
         loop {
-            if let Some(element) = self.cursor.next() {
-                self.is_empty = false;
-                return Some(element);
-            }
-            // The first repetition may have been opened at its end. An endless dataset without
-            // elements ends.
-            empty_repetitions += u32::from(self.is_empty);
-            let is_last = self.repeat.n.is_some_and(|n| self.repetition + 1 >= n);
-            if is_last || self.repeat.n.is_none() && empty_repetitions > 1 {
+            if self.repeat.n.is_none() && self.n_empty >= 2 {
                 return None;
             }
+            if let Some(element) = self.cursor.next() {
+                (self.n_empty, self.has_element) = (0, true);
+                return Some(element);
+            }
+            if self.repeat.n.is_some_and(|n| self.repetition + 1 >= n) {
+                return None;
+            }
+            self.n_empty += u64::from(!self.has_element);
             let epoch = self.repeat.epoch(self.epoch, self.repetition + 1);
             match self.repeat.upstream.stage.open(epoch, &mut SavedWords::start()) {
                 Ok(cursor) => {
                     self.skipped_before += self.cursor.skipped();
                     self.repetition += 1;
-                    (self.cursor, self.is_empty) = (cursor, true);
+                    (self.cursor, self.has_element) = (cursor, false);
                 }
                 Err(error) => {
                     self.has_failed = true;
@@ -126,7 +130,7 @@ impl<T: Send + 'static> Cursor<T> for RepeatCursor<T> {
     }
 
     fn save(&self, words: &mut Vec<u64>) {
-        words.extend([self.repetition, self.skipped_before]);
+        words.extend([self.repetition, self.skipped_before, self.n_empty]);
         self.cursor.save(words);
     }
 

@@ -110,6 +110,9 @@ impl<T: Send> Cursor<T> for WindowCursor<T> {
                 self.number += 1;
             }
             self.fill();
+            if self.window.is_empty() {
+                (self.before, self.skipped) = (self.upstream.words(), self.upstream.skipped());
+            }
         }
         let element = self.window.get_mut(self.next)?.take();
         self.next += 1;

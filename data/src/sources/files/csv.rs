@@ -1,10 +1,11 @@
 //! CSV files, by the crate `csv`.
 
-use super::{Bytes, RecordFormat, RecordReader, broken, open_at, records};
+use super::{Bytes, RecordFormat, RecordReader, broken, cannot_read, open_at, records};
 use crate::Dataset;
 use ::csv::{ErrorKind, Reader, ReaderBuilder, StringRecord};
 use anabranch_dsl::{Diagnostic, Result};
 use serde::de::DeserializeOwned;
+use std::io::{BufRead, Read};
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 
@@ -78,6 +79,9 @@ impl CsvOptions {
     }
 }
 
+/// The bytes of a first line that are read to find its end.
+const MAX_FIRST_LINE: u64 = 1 << 20;
+
 struct CsvFormat<T> {
     options: CsvOptions,
     row: PhantomData<fn() -> T>,
@@ -85,11 +89,15 @@ struct CsvFormat<T> {
 
 impl<T: DeserializeOwned + Send + 'static> RecordFormat<T> for CsvFormat<T> {
     fn open(&self, path: &Path, offset: u64, record: u64) -> Result<Box<dyn RecordReader<T>>> {
+        let mut line = Vec::new();
+        let read = open_at(path, 0)?.take(MAX_FIRST_LINE).read_until(b'\n', &mut line);
+        read.map_err(|error| cannot_read(path, &error))?;
+        let is_crlf = line.ends_with(b"\r\n");
         let mut reader = self.options.reader(open_at(path, 0)?);
         let mut first = StringRecord::new();
         reader.read_record(&mut first).map_err(|error| row_error(path, 1, &error))?;
         let (mut start, mut line_start) = (0, 0);
-        if record > 0 || !self.options.has_header {
+        if offset > 0 || !self.options.has_header {
             (start, line_start) = (offset, record);
             reader = self.options.reader(open_at(path, offset)?);
         }
@@ -103,7 +111,8 @@ impl<T: DeserializeOwned + Send + 'static> RecordFormat<T> for CsvFormat<T> {
             n_fields,
             start,
             line_start,
-            has_ended: false,
+            is_crlf,
+            is_broken: false,
             row: PhantomData,
         }))
     }
@@ -118,28 +127,31 @@ struct CsvReader<T> {
     /// Where `reader` starts: the offset in the file, and the number of lines before.
     start: u64,
     line_start: u64,
-    has_ended: bool,
+    /// Whether lines end with `\r\n`: a row is read up to the `\r`.
+    is_crlf: bool,
+    is_broken: bool,
     row: PhantomData<fn() -> T>,
 }
 
 impl<T: DeserializeOwned> RecordReader<T> for CsvReader<T> {
     fn next(&mut self) -> Option<Result<T>> {
-        if self.has_ended {
+        if self.is_broken {
             return None;
         }
-        let (_, lines) = self.place();
+        let (offset, lines) = self.place();
         let mut record = StringRecord::new();
         match self.reader.read_record(&mut record) {
             Ok(true) => {}
             Ok(false) => return None,
             Err(error) => {
                 // A row that is not UTF-8 has an end.
-                self.has_ended = matches!(error.kind(), ErrorKind::Io(_));
-                let line = error.position().map_or(lines + 1, |position| self.line_start + position.line());
-                return Some(Err(row_error(&self.path, line, &error)));
+                self.is_broken = matches!(error.kind(), ErrorKind::Io(_));
+                return Some(Err(row_error(&self.path, lines + 1, &error)));
             }
         }
-        let line = record.position().map_or(lines + 1, |position| self.line_start + position.line());
+        // The end of the line before belongs to it.
+        let is_behind_row = self.is_crlf && offset > 0;
+        let line = lines + 1 + u64::from(is_behind_row);
         if record.len() != self.n_fields {
             let what = format!("the row has {} fields, not {}", record.len(), self.n_fields);
             return Some(Err(broken(&self.path, format_args!("line {line}"), what)));
@@ -152,6 +164,10 @@ impl<T: DeserializeOwned> RecordReader<T> for CsvReader<T> {
     fn place(&self) -> (u64, u64) {
         let position = self.reader.position();
         (self.start + position.byte(), self.line_start + position.line() - 1)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.is_broken
     }
 }
 

@@ -95,6 +95,9 @@ trait RecordReader<T>: Send {
 
     /// Returns the offset of the next record, and its number.
     fn place(&self) -> (u64, u64);
+
+    /// Returns whether no further record can be found, because of an error.
+    fn is_broken(&self) -> bool;
 }
 
 struct RecordStage<T> {
@@ -162,8 +165,15 @@ impl<T> Cursor<T> for RecordCursor<T> {
     }
 
     fn save(&self, words: &mut Vec<u64>) {
-        let (offset, record) = self.reader.as_ref().map_or((0, 0), |reader| reader.place());
-        words.extend([self.file as u64, offset, record, u64::from(self.reader.is_some())]);
+        let file = self.file as u64;
+        match &self.reader {
+            None => words.extend([file, 0, 0, 0]),
+            Some(reader) if reader.is_broken() => words.extend([file + 1, 0, 0, 0]),
+            Some(reader) => {
+                let (offset, record) = reader.place();
+                words.extend([file, offset, record, 1]);
+            }
+        }
     }
 
     fn skipped(&self) -> u64 {

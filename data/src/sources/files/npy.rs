@@ -19,7 +19,7 @@ pub fn read<T: NpyElement>(path: impl AsRef<Path>) -> Result<Array<T>> {
     let Head { descr, fortran_order, shape, data } =
         Head::parse(&bytes).map_err(|what| broken(path, "the head", what))?;
     let wrong = |what: String| -> Diagnostic { broken(path, "the head", what) };
-    let (order, code) = descr.split_at(usize::from(!descr.is_empty()));
+    let (order, code) = descr.split_at_checked(1).unwrap_or(("", descr));
     let is_big = order == ">";
     if code != T::CODE || !["<", ">", "|", "="].contains(&order) {
         return Err(wrong(format!("the elements are `{descr}`, not {}", T::DTYPE.name())));

@@ -66,4 +66,8 @@ impl RecordReader<String> for LineReader {
     fn place(&self) -> (u64, u64) {
         (self.offset, self.line)
     }
+
+    fn is_broken(&self) -> bool {
+        self.bytes.is_none()
+    }
 }

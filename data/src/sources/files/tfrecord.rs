@@ -105,7 +105,7 @@ impl TfRecordReader {
             return Err(self.fail("the length does not have its checksum, so no further record can be found"));
         }
         let length = u64::from_le_bytes(length.try_into().expect("eight bytes"));
-        let mut record = self.read(length)?;
+        let record = self.read(length)?;
         let check = self.read(4)?;
         if record.len() as u64 != length || check.len() != 4 {
             return Err(self.fail(&format!("the file ends in the record, which has {length} bytes")));
@@ -115,7 +115,7 @@ impl TfRecordReader {
         self.record += 1;
         match error {
             Some(error) => Err(error),
-            None => Ok(Some(std::mem::take(&mut record))),
+            None => Ok(Some(record)),
         }
     }
 }
@@ -132,6 +132,10 @@ impl RecordReader<Vec<u8>> for TfRecordReader {
 
     fn place(&self) -> (u64, u64) {
         (self.offset, self.record)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.bytes.is_none()
     }
 }
 
