@@ -25,9 +25,9 @@ impl LockedFolder {
 
 /// What a finished save has done.
 pub(crate) struct Finished {
-    /// The old checkpoints that were deleted.
+    /// The old checkpoints that nobody finds any more.
     pub deleted: Vec<u64>,
-    /// The error of deleting another one.
+    /// The first error of deleting them and others.
     pub not_deleted: Option<Diagnostic>,
 }
 
@@ -66,6 +66,12 @@ impl SaveInFlight {
                             finished.not_deleted.get_or_insert(error);
                         }
                     }
+                }
+                // Also what earlier saves could not remove.
+                if !finished.deleted.is_empty()
+                    && let Err(error) = to.folder.sweep().and_then(|swept| swept)
+                {
+                    finished.not_deleted.get_or_insert(error);
                 }
                 finished
             });

@@ -85,8 +85,9 @@ pub struct CheckpointsBuilder {
 /// found, or one that was completed after it.
 ///
 /// An error of the thread is the error of the next [`save`](Self::save), [`wait`](Self::wait) or
-/// [`resume`](Self::resume). If there is none, dropping this value prints it to standard error. A
-/// drop waits for a save that is being written, but only for some time; see
+/// [`resume`](Self::resume). If there is none, dropping this value prints it to standard error. That
+/// an old checkpoint could not be deleted is an error only of `wait`: the new one is saved, and
+/// saving goes on. A drop waits for a save that is being written, but only for some time; see
 /// [`drop_timeout`](CheckpointsBuilder::drop_timeout).
 ///
 /// One process at a time writes to a folder; others may read with
@@ -99,6 +100,8 @@ pub struct Checkpoints {
     in_flight: Option<(SaveInFlight, BTreeMap<String, f64>)>,
     /// The error of a save that nobody has received.
     unreported: Option<Diagnostic>,
+    /// Why files of old checkpoints are still there, for the next `wait`.
+    not_deleted: Option<Diagnostic>,
     counts: SaveCounts,
 }
 
@@ -150,7 +153,8 @@ impl CheckpointsBuilder {
     }
 
     /// Creates the folder if there is none, locks it, and removes what an interrupted save or
-    /// deletion has left there.
+    /// deletion has left there. What cannot be removed stays, and is an error of the next
+    /// [`wait`](Checkpoints::wait).
     ///
     /// # Errors
     /// Fails if another writer has locked the folder, in this process or another one, if there is a
@@ -163,7 +167,9 @@ impl CheckpointsBuilder {
 
     fn opened(self) -> Result<Checkpoints> {
         let folder = Arc::new(LockedFolder::new(self.folder.clone())?);
-        folder.folder.sweep()?;
+        let not_deleted = folder.folder.sweep()?.err();
+        let not_deleted =
+            not_deleted.map(|error| error.at(Loc::UNKNOWN, "what an interrupted save or deletion has left stays"));
         let mut metrics = BTreeMap::new();
         for step in folder.folder.steps()? {
             // A damaged one is left for its owner to look at, and reported by `resume`.
@@ -172,7 +178,7 @@ impl CheckpointsBuilder {
             }
         }
         let (in_flight, unreported, counts) = (None, None, SaveCounts::default());
-        Ok(Checkpoints { folder, settings: self, metrics, in_flight, unreported, counts })
+        Ok(Checkpoints { folder, settings: self, metrics, in_flight, unreported, not_deleted, counts })
     }
 }
 
@@ -268,12 +274,15 @@ impl Checkpoints {
     /// Waits until the save that is being written is durable, if there is one.
     ///
     /// # Errors
-    /// Fails with the error of that save, or of an earlier one that nobody has received.
+    /// Fails with the error of that save, or of an earlier one that nobody has received. Then fails
+    /// once if the latest save is durable but old checkpoints could not be deleted after it; a later
+    /// save or the next writer tries again.
     #[track_caller]
     pub fn wait(&mut self) -> Result<()> {
         let here = Loc::caller();
         self.collect(Patience::Endless);
-        self.report().map_err(|error| called_at(here, "waited for here", error))
+        let reported = self.report().and_then(|()| self.not_deleted.take().map_or(Ok(()), Err));
+        reported.map_err(|error| called_at(here, "waited for here", error))
     }
 
     /// Notes the outcome of the save in flight, if it has ended or ends in time.
@@ -286,12 +295,18 @@ impl Checkpoints {
                 self.counts.saved += 1;
                 self.metrics.insert(step, metrics);
                 finished.deleted.iter().for_each(|step| drop(self.metrics.remove(step)));
-                self.unreported = finished.not_deleted.map(|error| {
+                self.not_deleted = finished.not_deleted.map(|error| {
                     error.at(Loc::UNKNOWN, format!("step {step} is saved, but an old checkpoint could not be deleted"))
                 });
             }
             Ok(Err(error)) => {
                 self.counts.failed += 1;
+                // It may be there, whole, if its folder could not be renamed back.
+                if self.folder.folder.steps().is_ok_and(|steps| steps.contains(&step))
+                    && self.folder.folder.manifest(step).is_ok_and(|manifest| manifest.is_ok())
+                {
+                    self.metrics.insert(step, metrics);
+                }
                 self.unreported = Some(error.at(Loc::UNKNOWN, format!("step {step} is not saved")));
             }
         }
@@ -373,21 +388,25 @@ impl Checkpoints {
         Ok(resumed)
     }
 
-    /// Deletes the checkpoints of all steps after one, so that a run can go back to it.
+    /// Deletes the checkpoints of all steps after one, so that a run can go back to it. Folders
+    /// whose manifest is missing or damaged stay.
     ///
     /// # Errors
     /// Fails if the storage does.
     #[track_caller]
     pub fn discard_after(&mut self, step: u64) -> Result<()> {
         let here = Loc::caller();
-        self.wait()?;
+        self.collect(Patience::Endless);
+        self.report().map_err(|error| called_at(here, "discarded here", error))?;
         let folder = &self.folder.folder;
         let mut delete = || -> Result<()> {
             for later in folder.steps()?.into_iter().rev().take_while(|&later| later > step) {
-                folder.delete(later)?;
+                if folder.manifest(later)?.is_ok() {
+                    folder.delete(later)?;
+                }
                 self.metrics.remove(&later);
             }
-            Ok(())
+            folder.sweep()?
         };
         delete().map_err(|error| called_at(here, "discarded here", error))
     }
@@ -402,7 +421,7 @@ impl Drop for Checkpoints {
             let (step, waited) = (in_flight.step, self.settings.drop_timeout);
             eprintln!("the save of step {step} in {folder} is abandoned: it was not written within {waited:?}");
         }
-        if let Some(error) = &self.unreported {
+        for error in self.unreported.iter().chain(&self.not_deleted) {
             eprintln!("checkpoints in {folder}: {error}");
         }
     }

@@ -2,10 +2,11 @@
 //!
 //! - C1. A checkpoint is written to a folder whose name begins with [`PARTIAL`]. When all its files
 //!   are durable, the manifest is written, and then the folder is renamed. So a folder with the
-//!   name of a step never lacks anything, until it is deleted.
-//! - C2. To delete a checkpoint, its manifest is removed first, durably.
+//!   name of a step never lacks anything.
+//! - C2. To delete a checkpoint, its folder is renamed to a name that begins with [`DELETED`]. Its
+//!   files are removed when that is durable.
 //! - C3. Only the holder of the lock writes. It removes folders that C1 and C2 left behind, and
-//!   nothing else.
+//!   nothing else: the folder of a step without a manifest is damaged, or somebody else's.
 
 use crate::error::{damaged, failed, shown};
 use crate::manifest::{Checksum, FileRecord, MANIFEST, Manifest, Metric, VariableRecord};
@@ -22,6 +23,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The begin of the names of folders that are being written.
 const PARTIAL: &str = ".partial-";
+
+/// The begin of the names of folders that are being deleted.
+const DELETED: &str = ".deleted-";
 
 /// The begin of the names of folders that were damaged, and whose steps were written again.
 const DAMAGED: &str = "damaged-";
@@ -97,8 +101,7 @@ impl CheckpointFolder {
 
     /// Creates the folder, and locks it for a writer.
     pub fn lock(&self) -> Result<Box<dyn Any + Send + Sync>> {
-        self.storage.create_dir(&self.root).map_err(|error| failed("create", &self.root, &error))?;
-        self.sync(&folder_of(&self.root))?;
+        self.create_root()?;
         let path = self.root.join(LOCK);
         match self.storage.lock(&path).map_err(|error| failed("lock", &path, &error))? {
             Some(lock) => Ok(lock),
@@ -110,42 +113,66 @@ impl CheckpointFolder {
         }
     }
 
-    /// Removes what an interrupted save or deletion has left.
-    pub fn sweep(&self) -> Result<()> {
-        let mut swept = false;
-        for name in self.list(&self.root)? {
-            let path = self.root.join(&name);
-            let is_left = match step_of(&name) {
-                Some(_) => !self.list(&path)?.iter().any(|file| file == MANIFEST),
-                None => name.strip_prefix(PARTIAL).is_some_and(|name| step_of(name).is_some()),
-            };
-            if is_left {
-                self.remove_folder(&path)?;
-                swept = true;
-            }
-        }
-        if swept { self.sync(&self.root) } else { Ok(()) }
-    }
-
-    /// Deletes the checkpoint of a step.
-    pub fn delete(&self, step: u64) -> Result<()> {
-        self.remove_folder(&self.path_of(step))?;
-        self.sync(&self.root)
-    }
-
-    /// Removes a folder of files, the manifest first.
-    fn remove_folder(&self, folder: &Path) -> Result<()> {
-        let files = self.list(folder)?;
-        let remove = |name: &str| {
-            let path = folder.join(name);
-            self.storage.remove(&path).map_err(|error| failed("remove", &path, &error))
+    /// Creates the folder durably, if there is none.
+    fn create_root(&self) -> Result<()> {
+        let is_new = match self.storage.list(&self.root) {
+            // The lock is created after the sync.
+            Ok(names) if names.iter().any(|name| name == LOCK) => return Ok(()),
+            Ok(_) => false,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => true,
+            Err(error) => return Err(failed("list", &self.root, &error)),
         };
-        if files.iter().any(|name| name == MANIFEST) {
-            remove(MANIFEST)?;
-            self.sync(folder)?;
+        self.storage.create_dir(&self.root).map_err(|error| failed("create", &self.root, &error))?;
+        // The folder above a folder of somebody else need not be ours to open.
+        let synced = self.sync(&folder_of(&self.root));
+        if is_new && synced.is_err() {
+            // The next writer creates it again, and syncs again.
+            let _ = self.storage.remove_dir(&self.root);
+            return synced;
         }
-        files.iter().filter(|name| *name != MANIFEST).try_for_each(|name| remove(name))?;
+        Ok(())
+    }
+
+    /// Removes what interrupted saves and deletions have left. What cannot be removed stays. The
+    /// inner error is the first of these.
+    pub fn sweep(&self) -> Result<Result<()>> {
+        let names = self.list(&self.root)?;
+        Ok(self.remove_left(names.iter().filter(|name| is_left(name))))
+    }
+
+    /// Deletes the checkpoint of a step for all who look for it. [`sweep`](Self::sweep) removes its
+    /// files.
+    pub fn delete(&self, step: u64) -> Result<()> {
+        self.rename_aside(step, DELETED)
+    }
+
+    /// Removes folders whose names are no steps. None of them has the name of a step after a crash,
+    /// either. Goes on after an error, and returns the first.
+    fn remove_left<'n>(&self, names: impl Iterator<Item = &'n String>) -> Result<()> {
+        let mut names = names.peekable();
+        if names.peek().is_none() {
+            return Ok(());
+        }
+        self.sync(&self.root)?;
+        let removed = names.map(|name| self.remove_folder(&self.root.join(name))).fold(Ok(()), Result::and);
+        removed.and(self.sync(&self.root))
+    }
+
+    /// Removes a folder of files.
+    fn remove_folder(&self, folder: &Path) -> Result<()> {
+        for name in self.list(folder)? {
+            let path = folder.join(name);
+            self.storage.remove(&path).map_err(|error| failed("remove", &path, &error))?;
+        }
         self.storage.remove_dir(folder).map_err(|error| failed("remove", folder, &error))
+    }
+
+    /// Renames the folder of a step to a free name with this begin.
+    fn rename_aside(&self, step: u64, begin: &str) -> Result<()> {
+        let (path, names) = (self.path_of(step), self.list(&self.root)?);
+        let mut candidates = (1..).map(|n| format!("{begin}{}-{n}", name_of_step(step)));
+        let name = candidates.find(|name| !names.contains(name)).expect("some name is free");
+        self.storage.rename(&path, &self.root.join(name)).map_err(|error| failed("rename", &path, &error))
     }
 
     /// Reads the files of a checkpoint and compares them with the manifest. Of the variables,
@@ -198,14 +225,14 @@ impl CheckpointFolder {
         Ok(CheckpointData { vars, values })
     }
 
-    /// Writes a checkpoint. It exists, durably, when this returns, and does not if there is an
-    /// error. Ends with an error between two variables if `abandon` is set.
+    /// Writes a checkpoint. It exists, durably, when this returns. If there is an error it does not,
+    /// unless the storage fails twice: then it may exist, whole. Ends with an error between two
+    /// variables if `abandon` is set.
     pub fn write(&self, save: PendingSave, abandon: &AtomicBool) -> Result<()> {
         let step = save.step;
         let (storage, partial, path) = (&*self.storage, self.partial_of(step), self.path_of(step));
-        if self.list(&self.root)?.contains(&format!("{PARTIAL}{}", name_of_step(step))) {
-            self.remove_folder(&partial)?;
-        }
+        let name = format!("{PARTIAL}{}", name_of_step(step));
+        self.remove_left(self.list(&self.root)?.iter().filter(|other| **other == name))?;
         storage.create_dir(&partial).map_err(|error| failed("create", &partial, &error))?;
         let written = self.write_files(save, &partial, abandon).and_then(|()| {
             if self.steps()?.contains(&step) {
@@ -213,12 +240,16 @@ impl CheckpointFolder {
             }
             storage.rename(&partial, &path).map_err(|error| failed("rename", &partial, &error))
         });
+        // The first error is the one to report. What is left is removed by the next writer.
         if written.is_err() {
-            // The first error is the one to report. What is left is removed by the next writer.
             let _ = self.remove_folder(&partial);
             return written;
         }
-        self.sync(&self.root)
+        let synced = self.sync(&self.root);
+        if synced.is_err() && storage.rename(&path, &partial).is_ok() {
+            let _ = self.remove_left([name].iter());
+        }
+        synced
     }
 
     /// Renames the checkpoint of a step, which must be damaged or unreadable. It is not deleted,
@@ -228,10 +259,7 @@ impl CheckpointFolder {
         if self.manifest(step)?.and_then(|manifest| self.read(&manifest, |_| false)).is_ok() {
             return Err(Diagnostic::new(format!("{} already exists", path.display())));
         }
-        let names = self.list(&self.root)?;
-        let mut candidates = (1..).map(|n| format!("{DAMAGED}{}-{n}", name_of_step(step)));
-        let name = candidates.find(|name| !names.contains(name)).expect("some name is free");
-        self.storage.rename(&path, &self.root.join(name)).map_err(|error| failed("rename", &path, &error))
+        self.rename_aside(step, DAMAGED)
     }
 
     fn write_files(&self, save: PendingSave, folder: &Path, abandon: &AtomicBool) -> Result<()> {
@@ -318,6 +346,13 @@ fn name_of_step(step: u64) -> String {
 fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (name_of_step(step) == name).then_some(step)
+}
+
+/// Returns whether a folder of this name is being written or deleted.
+fn is_left(name: &str) -> bool {
+    let deleted = || name.strip_prefix(DELETED)?.rsplit_once('-').filter(|(_, n)| n.parse::<u64>().is_ok());
+    let step = name.strip_prefix(PARTIAL).or_else(|| deleted().map(|(step, _)| step));
+    step.is_some_and(|step| step_of(step).is_some())
 }
 
 /// Returns the numbers of the variables in each file, in order.

@@ -1,5 +1,5 @@
 //! The manifest of a checkpoint: what it holds, with a checksum of each file and of itself. It is
-//! written last, so a checkpoint without one was not finished, or is being deleted.
+//! written last, so a checkpoint without one was not finished, or is damaged.
 //!
 //! The file is one object of JSON with the checksum of the rest, as text, before it:
 //! `{"checksum":"0123456789abcdef","checkpoint":{..}}`. Checksums are XXH3 of 64 bits. They find

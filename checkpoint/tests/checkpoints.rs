@@ -1,30 +1,28 @@
 //! Checkpoints of runs: what they hold, which are kept, and what becomes of damage and errors.
 
+use crate::hooked::HookedDisk;
 use crate::simulator::{Fault, SimulatedDisk};
 use crate::support::{TestFolder, Vars};
 use anabranch::checkpoints::{
-    Checkpoints, FileStorage, Goal, Restore, RunParts, SaveCounts, SaveOutcome, StepRecord, StorageReader,
-    StorageWriter, WhenBusy, restore_latest,
+    Checkpoints, Goal, Restore, RunParts, SaveCounts, SaveOutcome, StepRecord, WhenBusy, restore_latest,
 };
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Adam, Optimizer, Sgd};
 use anabranch::prelude::*;
 use anabranch::{Diagnostic, HostTensor};
-use std::any::Any;
 use std::fs;
 use std::io;
-use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-type Outcome = Result<(), Diagnostic>;
+pub type Outcome = Result<(), Diagnostic>;
 
-fn number(x: f32) -> Vars {
+pub fn number(x: f32) -> Vars {
     Vars::new(&[("x", HostTensor::scalar(x))])
 }
 
 /// Saves steps at once, each with the value of its number.
-fn save_all(checkpoints: &mut Checkpoints, session: &Session, vars: &Vars, steps: &[u64]) -> Outcome {
+pub fn save_all(checkpoints: &mut Checkpoints, session: &Session, vars: &Vars, steps: &[u64]) -> Outcome {
     for &step in steps {
         vars.set(session, &[("x", HostTensor::scalar(step as f32))]);
         checkpoints.save(session, &RunParts::new().module("m", vars), StepRecord::new(step))?;
@@ -33,7 +31,7 @@ fn save_all(checkpoints: &mut Checkpoints, session: &Session, vars: &Vars, steps
     Ok(())
 }
 
-fn value(session: &Session, vars: &Vars) -> f64 {
+pub fn value(session: &Session, vars: &Vars) -> f64 {
     vars.values(session)[0].1.to_f64().expect("a scalar")
 }
 
@@ -311,69 +309,26 @@ fn a_run_goes_back_after_it_has_discarded_what_came_later() -> Outcome {
 /// A disk whose files are created only while the gate is open.
 #[derive(Clone, Debug)]
 struct GatedDisk {
-    disk: SimulatedDisk,
+    disk: HookedDisk,
     gate: Arc<(Mutex<bool>, Condvar)>,
 }
 
 impl GatedDisk {
     fn closed() -> GatedDisk {
-        GatedDisk { disk: SimulatedDisk::new(), gate: Arc::default() }
+        let gated = GatedDisk { disk: HookedDisk::new(), gate: Arc::default() };
+        let gate = gated.gate.clone();
+        gated.disk.hook(move |operation, _| {
+            if operation == "create" {
+                drop(gate.1.wait_while(gate.0.lock().unwrap(), |open| !*open).unwrap());
+            }
+            Ok(())
+        });
+        gated
     }
 
     fn open(&self) {
         *self.gate.0.lock().unwrap() = true;
         self.gate.1.notify_all();
-    }
-}
-
-impl FileStorage for GatedDisk {
-    fn create(&self, file: &Path) -> io::Result<Box<dyn StorageWriter>> {
-        drop(self.gate.1.wait_while(self.gate.0.lock().unwrap(), |open| !*open).unwrap());
-        self.disk.create(file)
-    }
-
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.create_dir(dir)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn sync_file(&self, file: &Path) -> io::Result<()> {
-        self.disk.sync_file(file)
-    }
-
-    fn remove(&self, file: &Path) -> io::Result<()> {
-        self.disk.remove(file)
-    }
-
-    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
-        self.disk.remove_dir(dir)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        self.disk.list(dir)
-    }
-
-    fn read(&self, file: &Path) -> io::Result<StorageReader> {
-        self.disk.read(file)
-    }
-
-    fn len(&self, file: &Path) -> io::Result<u64> {
-        self.disk.len(file)
-    }
-
-    fn cut(&self, file: &Path, len: u64) -> io::Result<()> {
-        self.disk.cut(file, len)
-    }
-
-    fn lock(&self, file: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        self.disk.lock(file)
     }
 }
 
@@ -393,7 +348,7 @@ fn steps_run_while_a_snapshot_is_written_and_change_nothing_of_it() -> Outcome {
         })?;
         step.call(())?;
         let parts = RunParts::new().module("a", &a).module("b", &b);
-        let open = || Checkpoints::new("c").storage(Arc::new(disk.clone())).when_busy(WhenBusy::Skip).open();
+        let open = || Checkpoints::new("c").storage(Arc::new(disk.disk.clone())).when_busy(WhenBusy::Skip).open();
         let mut checkpoints = open()?;
         assert_eq!(checkpoints.save(&session, &parts, StepRecord::new(1))?, SaveOutcome::Started);
         for _ in 0..3 {
@@ -440,7 +395,7 @@ fn a_save_waits_for_the_one_before_it() -> Outcome {
     let disk = GatedDisk::closed();
     let (session, vars) = (Session::new()?, number(0.0));
     let parts = RunParts::new().module("m", &vars);
-    let mut checkpoints = Checkpoints::new("c").storage(Arc::new(disk.clone())).open()?;
+    let mut checkpoints = Checkpoints::new("c").storage(Arc::new(disk.disk.clone())).open()?;
     checkpoints.save(&session, &parts, StepRecord::new(1))?;
     let opener = std::thread::spawn(move || disk.open());
     checkpoints.save(&session, &parts, StepRecord::new(2))?;
@@ -483,7 +438,7 @@ fn a_drop_waits_for_a_save_but_not_for_ever() -> Outcome {
     let (session, vars) = (Session::new()?, number(0.0));
     let parts = RunParts::new().module("m", &vars);
     let disk = GatedDisk::closed();
-    let checkpoints = |timeout| Checkpoints::new("c").storage(Arc::new(disk.clone())).drop_timeout(timeout).open();
+    let checkpoints = |timeout| Checkpoints::new("c").storage(Arc::new(disk.disk.clone())).drop_timeout(timeout).open();
     let mut hanging = checkpoints(Duration::ZERO)?;
     hanging.save(&session, &parts, StepRecord::new(1))?;
     drop(hanging);

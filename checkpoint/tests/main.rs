@@ -2,7 +2,9 @@
 
 mod checkpoints;
 mod crashes;
+mod faults;
 mod files;
+mod hooked;
 mod kills;
 mod simulator;
 mod support;
