@@ -211,11 +211,14 @@ impl Checkpoints {
     /// Saves the parts of a run after a step: takes a snapshot of all variables at one moment, and
     /// starts to write it.
     ///
+    /// Variables that sessions share at a peer are not of one moment: they are read one by one and
+    /// copied to the host before this returns, so steps of other sessions may come between.
+    ///
     /// # Errors
     /// Fails with the error of the save before it, if that has failed since; nothing is saved then.
     /// Fails if the step is not after that of all other checkpoints, if two variables have the same
-    /// path, if a value could not be encoded, or if a variable or the length of a log file cannot
-    /// be read.
+    /// path, if a value could not be encoded, if a log file is not there, or if a variable or the
+    /// length of a log file cannot be read.
     #[track_caller]
     pub fn save(&mut self, session: &Session, parts: &RunParts<'_>, record: StepRecord) -> Result<SaveOutcome> {
         let here = Loc::caller();
@@ -252,10 +255,11 @@ impl Checkpoints {
         check_paths(&vars)?;
         let mut logs = BTreeMap::new();
         for (name, path) in &parts.logs {
-            let len = match self.settings.folder.storage.len(path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
-                len => len.map_err(|error| failed("read the length of", path, &error))?,
-            };
+            let len = self.settings.folder.storage.len(path).map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound => Diagnostic::new(format!("the log file {} is not there", path.display()))
+                    .help("create it before the first save. It is looked for in the storage of the checkpoints"),
+                _ => failed("read the length of", path, &error),
+            })?;
             logs.insert(name.clone(), (path.clone(), len));
         }
         let snapshot = session.snapshot(vars.iter().map(|(_, var)| var))?;
@@ -326,7 +330,8 @@ impl Checkpoints {
     ///
     /// # Errors
     /// Fails if there are checkpoints but all are damaged, and if the variables of the parts are
-    /// not those of the checkpoint; one error lists all of them.
+    /// not those of the checkpoint; one error lists all of them. Fails if the storage does: nothing
+    /// is known of a checkpoint that cannot be read now, so no earlier one is taken for it.
     #[track_caller]
     pub fn resume(&mut self, session: &Session, parts: &RunParts<'_>) -> Result<Option<Resumed>> {
         self.resume_with(session, parts, &Restore::strict())

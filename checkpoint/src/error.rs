@@ -17,6 +17,43 @@ pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Diagnostic {
     }
 }
 
+/// An error of reading a file.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    /// The contents are damaged, or there is no such file.
+    Damaged(Diagnostic),
+    /// The storage failed, or there is too little memory: nothing can be said of the file.
+    Failed(Diagnostic),
+}
+
+impl ReadError {
+    /// Returns the error with this text, of an operation of the storage.
+    pub fn of(error: &io::Error, text: Diagnostic) -> ReadError {
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
+                ReadError::Damaged(text)
+            }
+            _ => ReadError::Failed(text),
+        }
+    }
+
+    /// Returns the outcome of reading a file, with what is damaged of it as an inner error.
+    pub fn split<T>(read: Result<T, ReadError>) -> anabranch_dsl::Result<anabranch_dsl::Result<T>> {
+        match read {
+            Ok(value) => Ok(Ok(value)),
+            Err(ReadError::Damaged(error)) => Ok(Err(error)),
+            Err(ReadError::Failed(error)) => Err(error),
+        }
+    }
+}
+
+impl From<ReadError> for Diagnostic {
+    fn from(error: ReadError) -> Diagnostic {
+        let (ReadError::Damaged(error) | ReadError::Failed(error)) = error;
+        error
+    }
+}
+
 /// Returns the error that the contents of a file are damaged or foreign.
 pub(crate) fn damaged(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
     Diagnostic::new(format!("{}: {why}", path.display()))

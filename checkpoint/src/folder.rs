@@ -8,7 +8,7 @@
 //! - C3. Only the holder of the lock writes. It removes folders that C1 and C2 left behind, and
 //!   nothing else: the folder of a step without a manifest is damaged, or somebody else's.
 
-use crate::error::{damaged, failed, shown};
+use crate::error::{ReadError, damaged, failed, shown};
 use crate::manifest::{Checksum, FileRecord, MANIFEST, Manifest, Metric, VariableRecord};
 use crate::safetensors::{self, Hashing, Layout, TensorEntry, name_of, write_values};
 use crate::storage::{FileStorage, StorageWriter, folder_of};
@@ -94,7 +94,8 @@ impl CheckpointFolder {
         Ok(steps)
     }
 
-    /// Returns the manifest of a step, or what is damaged of it. Fails if it has another format.
+    /// Returns the manifest of a step, or what is damaged of it. Fails if it has another format, or
+    /// if the storage fails.
     pub fn manifest(&self, step: u64) -> Result<Result<Manifest>> {
         Manifest::read(&*self.storage, &self.path_of(step), step)
     }
@@ -176,8 +177,13 @@ impl CheckpointFolder {
     }
 
     /// Reads the files of a checkpoint and compares them with the manifest. Of the variables,
-    /// returns those for which `wanted` holds.
-    pub fn read(&self, manifest: &Manifest, wanted: impl Fn(&str) -> bool) -> Result<CheckpointData> {
+    /// returns those for which `wanted` holds, or what is damaged.
+    pub fn read(&self, manifest: &Manifest, wanted: impl Fn(&str) -> bool) -> Result<Result<CheckpointData>> {
+        ReadError::split(self.read_files(manifest, wanted))
+    }
+
+    fn read_files(&self, manifest: &Manifest, wanted: impl Fn(&str) -> bool) -> Result<CheckpointData, ReadError> {
+        let damaged = |path: &Path, why: String| ReadError::Damaged(damaged(path, why));
         let folder = self.path_of(manifest.step);
         let CheckpointData { mut vars, mut values } = CheckpointData::default();
         let mut n_found = 0;
@@ -204,7 +210,7 @@ impl CheckpointFolder {
             })?;
             if Checksum(checksum) != record.checksum {
                 let why = format!("the checksum is {checksum:016x}, but the manifest says {:016x}", record.checksum.0);
-                return Err(damaged(&path, why).help("the file is damaged"));
+                return Err(damaged(&path, why));
             }
             if let Some(foreign) = foreign {
                 return Err(damaged(&path, format!("the tensor {} is not as the manifest says", shown(&foreign))));
@@ -220,7 +226,7 @@ impl CheckpointFolder {
             }
         }
         if n_found != manifest.variables.len() {
-            return Err(damaged(&folder, "the files do not have all variables of the manifest"));
+            return Err(damaged(&folder, "the files do not have all variables of the manifest".to_owned()));
         }
         Ok(CheckpointData { vars, values })
     }
@@ -252,11 +258,13 @@ impl CheckpointFolder {
         synced
     }
 
-    /// Renames the checkpoint of a step, which must be damaged or unreadable. It is not deleted,
-    /// since the fault may be that of the storage and pass.
+    /// Renames the checkpoint of a step, which must be damaged. It is not deleted, since somebody
+    /// may mend it.
     fn set_aside(&self, step: u64) -> Result<()> {
         let path = self.path_of(step);
-        if self.manifest(step)?.and_then(|manifest| self.read(&manifest, |_| false)).is_ok() {
+        if let Ok(manifest) = self.manifest(step)?
+            && self.read(&manifest, |_| false)?.is_ok()
+        {
             return Err(Diagnostic::new(format!("{} already exists", path.display())));
         }
         self.rename_aside(step, DAMAGED)
@@ -295,9 +303,8 @@ impl CheckpointFolder {
             manifest.values = Some(VALUES.to_owned());
         }
         for (name, (path, len)) in logs {
-            if len > 0 {
-                self.storage.sync_file(&path).map_err(|error| failed("sync", &path, &error))?;
-            }
+            self.storage.sync_file(&path).map_err(|error| failed("sync", &path, &error))?;
+            self.sync(&folder_of(&path))?;
             manifest.logs.insert(name, len);
         }
         let path = folder.join(MANIFEST);

@@ -5,7 +5,7 @@
 //! `{"checksum":"0123456789abcdef","checkpoint":{..}}`. Checksums are XXH3 of 64 bits. They find
 //! damage, but not somebody who makes a false file on purpose.
 
-use crate::error::{damaged, failed, shown};
+use crate::error::{ReadError, damaged, failed, shown};
 use crate::storage::{FileStorage, read_all};
 use anabranch_dsl::Result;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -132,12 +132,13 @@ impl Manifest {
     /// is damaged.
     ///
     /// # Errors
-    /// Fails if the manifest has another format, of which nothing can be said.
+    /// Fails if the manifest has another format, of which nothing can be said, or if the storage
+    /// fails.
     pub fn read(storage: &dyn FileStorage, folder: &Path, step: u64) -> Result<Result<Manifest>> {
         let path = folder.join(MANIFEST);
         let bytes = match read_all(storage, &path, LONGEST_MANIFEST) {
             Ok(bytes) => bytes,
-            Err(error) => return Ok(Err(failed("read", &path, &error))),
+            Err(error) => return ReadError::split(Err(ReadError::of(&error, failed("read", &path, &error)))),
         };
         match str::from_utf8(&bytes).map_err(|error| Unusable::Damaged(error.to_string())).and_then(Manifest::parse) {
             Ok(manifest) if manifest.step == step => Ok(Ok(manifest)),

@@ -7,7 +7,7 @@ use crate::restore::{Restore, RestoreReport, StoredType, match_names};
 use crate::run::RunParts;
 use crate::safetensors::dtype_of;
 use crate::storage::{FileStorage, LocalFiles};
-use anabranch_dsl::{Diagnostic, ErrorKind, Loc, Result};
+use anabranch_dsl::{Diagnostic, Loc, Result};
 use anabranch_runtime::Session;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -68,40 +68,55 @@ pub(crate) fn resume_in(
     restore: &Restore,
     choice: StepChoice,
 ) -> Result<Option<Resumed>> {
-    let steps = folder.steps()?;
-    let candidates: Vec<u64> = match choice {
-        StepChoice::Latest => steps.into_iter().rev().collect(),
-        StepChoice::Step(step) => steps.into_iter().filter(|&other| other == step).collect(),
-    };
     let vars = parts.vars();
-    let mut passed_over: Vec<(u64, Diagnostic)> = Vec::new();
-    for &step in &candidates {
-        let manifest = match folder.manifest(step)? {
-            Ok(manifest) => manifest,
-            Err(error) => {
-                passed_over.push((step, error));
-                continue;
+    let mut steps = folder.steps()?;
+    loop {
+        let mut passed_over: Vec<(u64, Diagnostic)> = Vec::new();
+        for &step in steps.iter().rev().filter(|&&step| choice.allows(step)) {
+            let manifest = match folder.manifest(step)? {
+                Ok(manifest) => manifest,
+                Err(error) => {
+                    passed_over.push((step, error));
+                    continue;
+                }
+            };
+            let source = format!("the checkpoint {}", folder.path_of(step).display());
+            let matched = match_names(&source, &vars, &manifest.types(), restore)?;
+            match folder.read(&manifest, |name| matched.wants(name))? {
+                Ok(CheckpointData { vars: new, values }) => {
+                    let report = matched.assign(session, new)?;
+                    return Ok(Some(Resumed::new(manifest, values, report, passed_over, parts, folder)?));
+                }
+                Err(error) => passed_over.push((step, error)),
             }
-        };
-        let source = format!("the checkpoint {}", folder.path_of(step).display());
-        let matched = match_names(&source, &vars, &manifest.types(), restore)?;
-        match folder.read(&manifest, |name| matched.wants(name)) {
-            Ok(CheckpointData { vars, values }) => {
-                let report = matched.assign(session, vars)?;
-                return Ok(Some(Resumed::new(manifest, values, report, passed_over, parts, folder)?));
-            }
-            Err(error) if error.kind == ErrorKind::ResourceExhausted => return Err(error),
-            Err(error) => passed_over.push((step, error)),
+        }
+        if passed_over.is_empty() {
+            return Ok(None);
+        }
+        // A writer may have saved others since, and deleted these.
+        let now = folder.steps()?;
+        if now == steps {
+            return Err(none_usable(folder, passed_over));
+        }
+        steps = now;
+    }
+}
+
+/// Returns the error that all checkpoints are damaged.
+fn none_usable(folder: &CheckpointFolder, passed_over: Vec<(u64, Diagnostic)>) -> Diagnostic {
+    let message = format!("no checkpoint in {} can be used", folder.root.display());
+    let error =
+        passed_over.into_iter().fold(Diagnostic::new(message), |error, (_, why)| error.at(Loc::UNKNOWN, why.message));
+    error.help("the files are damaged: restore them from a copy, or begin the run in another folder")
+}
+
+impl StepChoice {
+    fn allows(self, step: u64) -> bool {
+        match self {
+            StepChoice::Latest => true,
+            StepChoice::Step(only) => only == step,
         }
     }
-    if passed_over.is_empty() {
-        return Ok(None);
-    }
-    let message = format!("no checkpoint in {} can be used", folder.root.display());
-    let error = passed_over
-        .iter()
-        .fold(Diagnostic::new(message), |error, (_, why)| error.at(Loc::UNKNOWN, why.message.clone()));
-    Err(error.help("the files are damaged: restore them from a copy, or begin the run in another folder"))
 }
 
 impl Manifest {

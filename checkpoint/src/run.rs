@@ -40,7 +40,9 @@ impl<'a> RunParts<'a> {
 
     /// Adds a log file, to which the run appends. A checkpoint holds its length; when the run
     /// resumes, the file is cut to it, so that what the killed run has written since is not there
-    /// twice. What was written must have reached the file (`flush`) before a save.
+    /// twice. What was written must have reached the file (`flush`) before a save. The file must
+    /// exist then, in the [storage](crate::CheckpointsBuilder::storage) of the checkpoints, which
+    /// says how long it is, makes it durable and cuts it.
     pub fn log(mut self, name: impl Into<String>, path: impl Into<PathBuf>) -> RunParts<'a> {
         self.logs.insert(name.into(), path.into());
         self

@@ -255,7 +255,8 @@ fn log_files_are_cut_to_their_lengths() -> Outcome {
     fs::write(&logs[1], "1\n2\n").unwrap();
     fs::write(&logs[2], "1\n2\n").unwrap();
     let saved = RunParts::new().module("m", &vars).log("kept", &logs[0]).log("short", &logs[1]);
-    let saved = saved.log("gone", &logs[2]).log("none yet", folder.path("none yet"));
+    let saved = saved.log("gone", &logs[2]).log("empty", folder.path("empty"));
+    fs::write(folder.path("empty"), "").unwrap();
     let mut checkpoints = Checkpoints::new(folder.path("c")).open()?;
     checkpoints.save(&session, &saved, StepRecord::new(1))?;
     checkpoints.wait()?;
@@ -275,7 +276,7 @@ fn log_files_are_cut_to_their_lengths() -> Outcome {
         "the log file gone is missing",
         "the checkpoint has no length of the log file new, which stays as it is",
         "the log file short has 2 bytes, but had 4 at the checkpoint",
-        "the checkpoint has lengths of other log files, which stay as they are: `none yet`",
+        "the checkpoint has lengths of other log files, which stay as they are: `empty`",
     ];
     assert_eq!(notes, expected);
     let read = |i: usize| fs::read_to_string(&logs[i]).unwrap();

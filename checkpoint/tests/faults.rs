@@ -1,13 +1,13 @@
 //! Single operations of the storage that fail or come between others.
 
-use crate::checkpoints::{Outcome, number, save_all};
+use crate::checkpoints::{Outcome, number, save_all, value};
 use crate::hooked::HookedDisk;
 use anabranch::Session;
 use anabranch::checkpoints::{Checkpoints, CheckpointsBuilder, FileStorage, RunParts, StepRecord};
 use std::io::{self, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn on(disk: &HookedDisk) -> CheckpointsBuilder {
     Checkpoints::new("c").storage(Arc::new(disk.clone()))
@@ -113,6 +113,75 @@ fn saving_goes_on_when_an_old_checkpoint_cannot_be_deleted() -> Outcome {
 }
 
 #[test]
+fn an_error_of_the_storage_is_no_damage_and_cuts_no_log() -> Outcome {
+    let (disk, session, vars) = (HookedDisk::new(), Session::new()?, number(0.0));
+    let parts = RunParts::new().module("m", &vars).log("log", "log");
+    let mut checkpoints = on(&disk).open()?;
+    disk.create(Path::new("log")).unwrap();
+    for step in [1, 2] {
+        disk.disk.append(Path::new("log"), b"line\n").unwrap();
+        checkpoints.save(&session, &parts, StepRecord::new(step))?;
+        checkpoints.wait()?;
+    }
+    for file in ["step-00000002/manifest.json", "step-00000002/state.safetensors"] {
+        for kind in [ErrorKind::PermissionDenied, ErrorKind::Other, ErrorKind::TimedOut] {
+            disk.refuse("read", file, kind);
+            let error = checkpoints.resume(&session, &parts).expect_err(file);
+            assert!(error.message.contains(file), "{error}");
+            assert_eq!(disk.disk.bytes(Path::new("log")).len(), 10);
+        }
+        for kind in [ErrorKind::NotFound, ErrorKind::UnexpectedEof] {
+            let log = disk.disk.bytes(Path::new("log"));
+            disk.refuse("read", file, kind);
+            let resumed = checkpoints.resume(&session, &RunParts::new().module("m", &vars))?;
+            assert_eq!(resumed.map(|resumed| resumed.step()), Some(1));
+            assert_eq!(disk.disk.bytes(Path::new("log")), log);
+        }
+    }
+    // Also when a step is not known to be damaged.
+    drop(checkpoints);
+    disk.refuse("read", "step-00000002/manifest.json", ErrorKind::PermissionDenied);
+    assert!(on(&disk).open().unwrap_err().message.contains("could not read"));
+    Ok(())
+}
+
+#[test]
+fn a_reader_looks_again_when_all_steps_that_it_knew_were_deleted() -> Outcome {
+    let (disk, session, vars) = (HookedDisk::new(), Session::new()?, number(0.0));
+    let parts = RunParts::new().module("m", &vars);
+    let mut checkpoints = on(&disk).open()?;
+    save_all(&mut checkpoints, &session, &vars, &[1, 2])?;
+    let (inner, done) = (disk.disk.clone(), AtomicBool::new(false));
+    let path = |name: &str| PathBuf::from("c").join(name);
+    disk.hook(move |operation, at| {
+        if operation == "read" && at.starts_with("c/step-00000002") && !done.swap(true, Ordering::Relaxed) {
+            // What another process does: steps 3 and 4, and only those are kept.
+            inner.create_dir(&path("step-00000003"))?;
+            for file in ["manifest.json", "state.safetensors"] {
+                let from = inner.bytes(&path("kept").join(file));
+                inner.create(&path("step-00000003").join(file))?.write_all(&from)?;
+            }
+            for step in ["step-00000001", "step-00000002"] {
+                inner.rename(&path(step), &path(&format!(".deleted-{step}-1")))?;
+            }
+        }
+        Ok(())
+    });
+    // The files of step 3, from a run that was the same.
+    let other = HookedDisk::new();
+    save_all(&mut on(&other).open()?, &session, &vars, &[3])?;
+    disk.disk.create_dir(Path::new("c/kept")).unwrap();
+    for file in ["manifest.json", "state.safetensors"] {
+        let bytes = other.disk.bytes(&Path::new("c/step-00000003").join(file));
+        disk.disk.create(&Path::new("c/kept").join(file)).unwrap().write_all(&bytes).unwrap();
+    }
+    vars.set(&session, &[("x", anabranch::HostTensor::scalar(0.0_f32))]);
+    let resumed = checkpoints.resume(&session, &parts)?.expect("step 3 is there");
+    assert_eq!((resumed.step(), value(&session, &vars), resumed.notes.len()), (3, 3.0, 0));
+    Ok(())
+}
+
+#[test]
 fn a_step_whose_last_sync_fails_is_not_there_and_is_saved_again() -> Outcome {
     for renames_back in [true, false] {
         let (disk, session, vars) = (HookedDisk::new(), Session::new()?, number(0.0));
@@ -135,6 +204,19 @@ fn a_step_whose_last_sync_fails_is_not_there_and_is_saved_again() -> Outcome {
         assert_eq!(names(&disk).len() as u64, next);
     }
     Ok(())
+}
+
+#[test]
+fn a_log_that_is_not_in_the_storage_is_an_error_of_the_save() -> Outcome {
+    let (disk, session, vars) = (HookedDisk::new(), Session::new()?, number(0.0));
+    let parts = RunParts::new().module("m", &vars).log("losses", "losses.txt");
+    let mut checkpoints = on(&disk).open()?;
+    let error = checkpoints.save(&session, &parts, StepRecord::new(1)).unwrap_err();
+    assert!(error.message.starts_with("the log file losses.txt is not there"), "{error}");
+    assert!(error.help.as_ref().is_some_and(|help| help.contains("storage")), "{error}");
+    disk.create(Path::new("losses.txt")).unwrap();
+    checkpoints.save(&session, &parts, StepRecord::new(1))?;
+    checkpoints.wait()
 }
 
 #[test]

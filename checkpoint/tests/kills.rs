@@ -153,6 +153,8 @@ fn train(folder: &Path) -> Result<(), Diagnostic> {
     let checkpoints = Checkpoints::new(folder.join("checkpoints")).storage(Arc::new(PrintingFiles));
     let checkpoints = checkpoints.keep_latest(2).keep_best(1, "loss", Goal::Min).when_busy(WhenBusy::Skip);
     let mut checkpoints = checkpoints.shard_size(700).open()?;
+    let log = OpenOptions::new().append(true).create(true).open(folder.join("losses.txt"));
+    let mut log = log.expect("the log can be opened");
     let mut best = f32::INFINITY;
     let first = match checkpoints.resume(session, &parts)? {
         Some(resumed) => {
@@ -166,8 +168,6 @@ fn train(folder: &Path) -> Result<(), Diagnostic> {
             0
         }
     };
-    let log = OpenOptions::new().append(true).create(true).open(folder.join("losses.txt"));
-    let mut log = log.expect("the log can be opened");
     let step = session.function(|| training.step())?;
     for done in first + 1..=STEPS {
         let loss = step.call(())?.item();

@@ -1,9 +1,9 @@
 //! Reading a file from its begin to its end, one tensor at a time.
 
 use super::{Header, LONGEST_HEADER, TensorEntry, swap_if_needed};
-use crate::error::{damaged, failed, shown};
+use crate::error::{ReadError, damaged, failed, shown};
 use crate::storage::{FileStorage, StorageReader};
-use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Result, memory};
+use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, memory};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3Default;
@@ -57,22 +57,24 @@ pub(crate) struct OpenedFile {
 }
 
 /// Opens a file and checks its header.
-pub(crate) fn open(storage: &dyn FileStorage, path: &Path) -> Result<OpenedFile> {
-    let cut = |what: &str, len: u64| damaged(path, format!("the file ends within its {what}: it has {len} bytes"));
-    let StorageReader { bytes, len } = storage.read(path).map_err(|error| failed("open", path, &error))?;
+pub(crate) fn open(storage: &dyn FileStorage, path: &Path) -> Result<OpenedFile, ReadError> {
+    let wrong = |why: String| ReadError::Damaged(damaged(path, why));
+    let cut = |what: &str, len: u64| wrong(format!("the file ends within its {what}: it has {len} bytes"));
+    let failed = |what: &str, error: io::Error| ReadError::of(&error, failed(what, path, &error));
+    let StorageReader { bytes, len } = storage.read(path).map_err(|error| failed("open", error))?;
     let mut rest = Hashing::new(BufReader::with_capacity(PIECE, bytes));
     let mut header_len = [0; 8];
     let data_and_header = len.checked_sub(8).ok_or_else(|| cut("first eight bytes", len))?;
-    read_exactly(&mut rest, &mut header_len).map_err(|error| failed("read", path, &error))?;
+    read_exactly(&mut rest, &mut header_len).map_err(|error| failed("read", error))?;
     let header_len = u64::from_le_bytes(header_len);
     if header_len > LONGEST_HEADER {
         let why = format!("its header would have {header_len} bytes, more than {LONGEST_HEADER}");
-        return Err(damaged(path, why).help("is this a file of safetensors?"));
+        return Err(ReadError::Damaged(damaged(path, why).help("is this a file of safetensors?")));
     }
     let data_len = data_and_header.checked_sub(header_len).ok_or_else(|| cut("header", len))?;
     let mut json = vec![0; header_len as usize];
-    read_exactly(&mut rest, &mut json).map_err(|error| failed("read", path, &error))?;
-    let header = Header::parse(&json, data_len).map_err(|why| damaged(path, why))?;
+    read_exactly(&mut rest, &mut json).map_err(|error| failed("read", error))?;
+    let header = Header::parse(&json, data_len).map_err(|why| ReadError::Damaged(damaged(path, why)))?;
     Ok(OpenedFile { path: path.to_owned(), header, len, rest })
 }
 
@@ -84,29 +86,34 @@ fn read_exactly(from: &mut impl Read, to: &mut [u8]) -> io::Result<()> {
 impl OpenedFile {
     /// Reads the tensors for which `wanted` holds, and passes over the others. Returns them with
     /// the checksum of the whole file.
-    pub fn read(mut self, mut wanted: impl FnMut(&TensorEntry) -> bool) -> Result<(Vec<(String, HostTensor)>, u64)> {
+    pub fn read(
+        mut self,
+        mut wanted: impl FnMut(&TensorEntry) -> bool,
+    ) -> Result<(Vec<(String, HostTensor)>, u64), ReadError> {
         let mut found = Vec::new();
         for entry in std::mem::take(&mut self.header.tensors) {
             if wanted(&entry) {
                 found.push((entry.name.clone(), self.tensor(&entry)?));
             } else {
-                let passed = io::copy(&mut (&mut self.rest).take(entry.n_bytes()), &mut io::sink());
-                match passed {
-                    Ok(n) if n == entry.n_bytes() => {}
-                    Ok(_) => return Err(self.wrong(&entry, "the file ends within it")),
-                    Err(error) => return Err(self.wrong(&entry, error)),
-                }
+                let n = entry.n_bytes();
+                let passed = io::copy(&mut (&mut self.rest).take(n), &mut io::sink());
+                let passed =
+                    passed.and_then(|read| if read == n { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) });
+                passed.map_err(|error| self.not_read(&entry, error))?;
             }
         }
         Ok((found, self.rest.checksum()))
     }
 
-    fn tensor(&mut self, entry: &TensorEntry) -> Result<HostTensor> {
+    fn tensor(&mut self, entry: &TensorEntry) -> Result<HostTensor, ReadError> {
         let Some(dtype) = entry.dtype else {
-            return Err(self.wrong(entry, format!("anabranch has no element type {}", entry.file_type)));
+            let why = format!("anabranch has no element type {}", entry.file_type);
+            return Err(ReadError::Damaged(self.wrong(entry, why)));
         };
-        memory::check(entry.n_bytes().into())
-            .map_err(|error| self.wrong(entry, error).of_kind(ErrorKind::ResourceExhausted).help(memory::SMALLER))?;
+        memory::check(entry.n_bytes().into()).map_err(|error| {
+            let error = self.wrong(entry, error).of_kind(ErrorKind::ResourceExhausted);
+            ReadError::Failed(error.help(memory::SMALLER))
+        })?;
         let n = usize::try_from(entry.n_bytes()).expect("there is memory for it") / dtype.size();
         let mut elements = Buffer::zeros(dtype, n);
         let read = match &mut elements {
@@ -120,13 +127,16 @@ impl OpenedFile {
             Buffer::U8(to) => self.fill(to, 1),
             Buffer::Bool(to) => self.fill_bools(to),
         };
-        match read {
-            Ok(()) => Ok(HostTensor::from_buffer(entry.shape.clone(), elements)),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(self.wrong(entry, "the file ends within it"))
-            }
-            Err(error) => Err(self.wrong(entry, error)),
-        }
+        read.map_err(|error| self.not_read(entry, error))?;
+        Ok(HostTensor::from_buffer(entry.shape.clone(), elements))
+    }
+
+    fn not_read(&self, entry: &TensorEntry, error: io::Error) -> ReadError {
+        let text = match error.kind() {
+            io::ErrorKind::UnexpectedEof => self.wrong(entry, "the file ends within it"),
+            _ => self.wrong(entry, &error),
+        };
+        ReadError::of(&error, text)
     }
 
     fn fill(&mut self, to: &mut [u8], size: usize) -> io::Result<()> {
