@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// The values of variables at one moment between two steps, with shared ownership.
 ///
-/// To take a snapshot copies nothing: values stay on their devices, and one is copied to the host
-/// only when [`take`](Snapshot::take) asks for it. Steps run on meanwhile. The first step that
+/// To take a snapshot copies nothing but variables that sessions share at a peer: values stay on
+/// their devices, and one is copied to the host only when [`take`](Snapshot::take) asks for it. Steps run on meanwhile. The first step that
 /// assigns a variable whose value is still held writes the new value to new memory instead of
 /// updating in place, so each variable costs its memory once more, and the time to get it.
 #[must_use]
@@ -45,7 +45,9 @@ impl Session {
     /// Takes a snapshot of variables: their values at one moment between two steps. It waits for a
     /// step at most while that step writes its new values.
     ///
-    /// Variables that sessions share at a peer are read from it at once, one after the other.
+    /// Variables that sessions share at a peer are read from it at once, one after the other, and
+    /// copied to the host. So their values are not those of one moment if other sessions assign
+    /// them meanwhile.
     ///
     /// # Errors
     /// Fails if a variable cannot be read, because it was lost with a peer, for example.
