@@ -177,7 +177,7 @@ pub fn focal<T: Float>(logits: Tensor<T>, targets: Tensor<T>) -> Tensor<T> {
 }
 
 /// Hinge loss of scores `x` with targets `y` of -1 and 1: `max(0, margin - x y)`, as Keras's
-/// `Hinge` with its margin of 1.
+/// `Hinge` with its margin of 1. Unlike there, targets of 0 and 1 are not converted to -1 and 1.
 ///
 /// The subgradient at the kink, where `x y` equals the margin, is 0.
 #[derive(Clone, Copy, Debug)]

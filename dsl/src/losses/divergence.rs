@@ -6,7 +6,8 @@ use crate::{Float, Tensor};
 /// Kullback-Leibler divergence of distributions `q`, given as log-probabilities, from targets `p`:
 /// `Σ p (log p - log q)` along the last axis.
 ///
-/// The mean is over distributions, which PyTorch calls `batchmean`, and not over their elements.
+/// The mean is over distributions, and not over their elements. With two axes, PyTorch calls that
+/// `batchmean`, which divides by the length of the first axis alone.
 ///
 /// A target of probability 0 contributes 0, also where `log q` is `-inf`. There, the gradients with
 /// respect to both are 0.

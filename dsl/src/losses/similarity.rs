@@ -65,7 +65,7 @@ pub fn cosine_similarity<T: Float>(a: Tensor<T>, b: Tensor<T>) -> Tensor<T> {
 
 /// The loss of pairs of embeddings by their [cosine](cosine_similarity), as PyTorch's
 /// `cosine_embedding_loss`: `1 - cos` for a pair of the same class, `max(0, cos - margin)` for
-/// others.
+/// others. Near zero it differs from PyTorch's, which adds 1e-12 to the squares of both lengths.
 ///
 /// The subgradient at the kink, where the cosine equals the margin, is 0.
 #[derive(Clone, Copy, Debug, Default)]
