@@ -253,6 +253,72 @@ fn plateaus_reduce_the_rate_when_pytorch_does() -> Outcome {
 }
 
 #[test]
+fn steps_below_0_have_the_rate_of_step_0() -> Outcome {
+    type Schedule = fn(Tensor<i64>) -> Tensor;
+    let schedules: [(&str, Schedule); 8] = [
+        ("linear", |t| schedule::linear(t, 0.1, 0.0, 50)),
+        ("polynomial", |t| schedule::polynomial(t, 0.1, 0.0, 50, 2.0)),
+        ("cosine", |t| schedule::cosine(t, 0.1, 0.0, 50)),
+        ("restarts_1", |t| schedule::cosine_restarts(t, 0.1, 0.0, 50, 1)),
+        ("restarts_2", |t| schedule::cosine_restarts(t, 0.1, 0.0, 50, 2)),
+        ("staircase", |t| schedule::staircase(t, 0.1, 0.5, 50)),
+        ("exponential", |t| schedule::exponential(t, 0.1, 0.5, 50)),
+        ("one_cycle", |t| schedule::one_cycle(t, 0.1, 50)),
+    ];
+    let session = Session::new()?;
+    for (name, schedule) in schedules {
+        let rate = session.function(schedule)?;
+        for step in [-1, -30, -100] {
+            assert_eq!(rate.call(step)?.item(), rate.call(0)?.item(), "{name} at {step}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_plateau_does_not_raise_a_rate_to_its_smallest() -> Outcome {
+    let plateau = Plateau::new(0.001).patience(0).min_rate(0.01);
+    let session = Session::new()?;
+    let observe = session.function(|metric: Tensor| {
+        plateau.observe(metric);
+        plateau.rate()
+    })?;
+    for _ in 0..3 {
+        assert_eq!(observe.call(1.0)?, 0.001);
+    }
+    Ok(())
+}
+
+#[test]
+fn wrong_arguments_of_optimizers_are_errors_at_their_line() {
+    let w = Var::<f32>::new("w", 1.0);
+    let error = |f: &dyn Fn(), message: &str, line: &str| {
+        let error = eval(|| {
+            f();
+            w.get() * 1.0
+        });
+        let error = error.unwrap_err();
+        assert_eq!(error.message, message);
+        assert!(error.to_string().contains(line), "{error}");
+    };
+    let limit = |max: f32| format!("the limit of gradients is {max}");
+    error(&|| clip_value(&mut [], 0.0), &limit(0.0), "clip_value(&mut [], 0.0)");
+    error(&|| clip_norm(&mut [], -1.0), &limit(-1.0), "clip_norm(&mut [], -1.0)");
+    error(&|| _ = clip_global_norm(&mut [], f32::NAN), &limit(f32::NAN), "clip_global_norm(&mut [], f32::NAN)");
+
+    let betas = |a: f64, b: f64| format!("the decay rates of an optimizer are {a} and {b}");
+    error(&|| drop(Adam::new(0.1).betas(1.0, 0.9)), &betas(1.0, 0.9), "betas(1.0, 0.9)");
+    error(&|| drop(AdaMax::new(0.1).betas(0.9, -0.1)), &betas(0.9, -0.1), "betas(0.9, -0.1)");
+    error(&|| drop(NAdam::new(0.1).betas(0.9, f64::NAN)), &betas(0.9, f64::NAN), "betas(0.9, f64::NAN)");
+
+    error(&|| drop(Plateau::new(0.1).factor(1.0)), "the factor of a plateau is 1", "factor(1.0)");
+    error(&|| drop(WeightAverage::exponential(1.5)), "the decay of an average is 1.5", "exponential(1.5)");
+    let sgd = Sgd::new(0.1).nesterov();
+    error(&|| sgd.minimize(w.get(), &w), "Nesterov momentum of 0", "sgd.minimize(w.get(), &w)");
+    error(&|| _ = Lbfgs::new(0), "an optimization by 0 evaluations of the loss", "Lbfgs::new(0)");
+}
+
+#[test]
 fn wrong_arguments_of_schedules_are_errors_at_their_line() {
     let error = eval(|| schedule::cosine(0, 1.0, 0.0, 0)).unwrap_err();
     assert_eq!(error.message, "the argument `steps` of a schedule is 0");
@@ -291,6 +357,58 @@ fn gradients_are_clipped_by_value_norm_and_global_norm() -> Outcome {
     assert_eq!(clipped(|g| norm(g, 2.5))?, [1.5, 0.0, 2.0]);
     assert_eq!(clipped(|g| norm(g, 5.0))?, [3.0, 0.0, 4.0]);
     Ok(())
+}
+
+#[test]
+fn clipped_gradients_of_16_bits_are_rounded_once() -> Outcome {
+    let w = Var::<bf16>::new("w", [0.0, 0.0].map(bf16::from_f32));
+    let g = [3.0f32, 6.0];
+    let scale = 1.0 / (g[0] * g[0] + g[1] * g[1]).sqrt();
+    let expected = g.map(|g| bf16::from_f32(g * scale));
+    let in_bf16 = g.map(|g| bf16::from_f32(g * bf16::from_f32(scale).to_f32()));
+    assert_ne!(expected, in_bf16);
+    for is_global in [false, true] {
+        let clipped = eval(|| {
+            let mut gradients = [(w.any().clone(), tensor(g.map(bf16::from_f32)).untyped())];
+            if is_global {
+                clip_global_norm(&mut gradients, 1.0);
+            } else {
+                clip_norm(&mut gradients, 1.0);
+            }
+            Tensor::<bf16>::from_any(gradients[0].1)
+        })?;
+        assert_eq!(clipped.to_vec(), expected);
+    }
+    Ok(())
+}
+
+#[test]
+fn finite_gradients_whose_squares_overflow_are_clipped() -> Outcome {
+    fn check<T: Float + Into<f64>>(large: f64) -> Outcome {
+        let w = Var::<T>::new("w", [0.0, 0.0].map(T::from_f64).to_vec());
+        for interpreted in [true, false] {
+            let session = Session::builder().interpreted(interpreted).build()?;
+            let clip = session.function(|g: Tensor<T>| {
+                let (mut one, mut all) = ([(w.any().clone(), g.untyped())], [(w.any().clone(), g.untyped())]);
+                clip_norm(&mut one, 10.0);
+                let norm = clip_global_norm(&mut all, 10.0);
+                (Tensor::<T>::from_any(one[0].1), Tensor::<T>::from_any(all[0].1), norm)
+            })?;
+            let g: Vec<T> = [3.0 * large, 4.0 * large].map(T::from_f64).to_vec();
+            let (one, all, norm) = clip.call(g)?;
+            for clipped in [one.to_vec(), all.to_vec()] {
+                let clipped: Vec<f64> = clipped.into_iter().map(Into::into).collect();
+                assert!((clipped[0] - 6.0).abs() < 1e-5 && (clipped[1] - 8.0).abs() < 1e-5, "{clipped:?}");
+            }
+            let expected = (5.0 * large) as f32;
+            assert!(norm.item() == expected || (norm.item() / expected - 1.0).abs() < 1e-6, "{norm}");
+        }
+        Ok(())
+    }
+    check::<f32>(1e25)?;
+    check::<f32>(8e37)?;
+    check::<f64>(1e200)?;
+    check::<f64>(1e300)
 }
 
 #[test]
@@ -404,6 +522,21 @@ fn accumulated_micro_batches_are_one_batch() -> Outcome {
         for (whole, parts) in whole.iter().flatten().zip(parts.iter().flatten()) {
             assert!((whole - parts).abs() < 1e-5, "{parts} is not {whole}");
         }
+    }
+    Ok(())
+}
+
+#[test]
+fn gradients_of_a_micro_batch_without_examples_do_not_count() -> Outcome {
+    for interpreted in [true, false] {
+        let (w, sgd, sums) = (Var::<f32>::new("w", 1.0), Sgd::new(1.0), Accumulator::new(2));
+        let session = Session::builder().interpreted(interpreted).build()?;
+        let step = session.function(|examples: Tensor, g: Tensor| {
+            sums.add(examples, &[(w.any().clone(), g.untyped())], |gradients| sgd.apply(1.0, gradients));
+        })?;
+        step.call((2.0, 0.25))?;
+        step.call((0.0, f32::NAN))?;
+        assert_eq!(session.get(&w)?, 0.75);
     }
     Ok(())
 }
@@ -547,6 +680,42 @@ fn lbfgs_stops_after_its_evaluations_at_the_best_point() -> Outcome {
         assert!(loss.item() < before);
         assert_eq!(now.call(())?, loss.item());
         before = loss.item();
+    }
+    Ok(())
+}
+
+#[test]
+fn lbfgs_returns_the_best_point_of_a_search_that_is_cut_short() -> Outcome {
+    for interpreted in [true, false] {
+        let (x, session) = (Var::<f64>::new("x", 1.0), Session::builder().interpreted(interpreted).build()?);
+        let loss = || x.get().square() * 0.0005;
+        let minimize = session.function(|| Lbfgs::new(4).minimize(&x, loss))?;
+        let (found, gradient, evaluations) = minimize.call(())?;
+        assert_eq!(evaluations, 4);
+        assert!(found.item() < 4.1e-4, "{found}");
+        let now = session.function(|| (loss(), gradients(loss(), x.get())))?;
+        let (loss, slope) = now.call(())?;
+        assert!((loss.item() - found.item()).abs() < 1e-15, "{loss} is not {found}");
+        assert!((slope.item() - gradient.item()).abs() < 1e-15, "{slope} is not {gradient}");
+    }
+    Ok(())
+}
+
+#[test]
+fn lbfgs_does_not_depend_on_the_scale_of_the_loss() -> Outcome {
+    let evaluations = |scale: f32| -> anabranch::Result<i32> {
+        let (x, session) = (Var::<f32>::new("x", [1.0; 5]), Session::new()?);
+        let minimize = session.function(|| {
+            let loss = || (x.get().square() * tensor([1.0, 3.0, 10.0, 30.0, 100.0])).sum() * (0.5 * scale);
+            Lbfgs::new(200).gradient_tolerance(f64::from(scale) * 1e-4).minimize(&x, loss)
+        })?;
+        let (_, gradient, evaluations) = minimize.call(())?;
+        assert!(gradient.item() <= scale * 1e-4, "{gradient} after {evaluations} evaluations");
+        Ok(evaluations.item())
+    };
+    for scale in [1e-7, 1.0, 1e7] {
+        let evaluations = evaluations(scale)?;
+        assert!(evaluations < 40, "{evaluations} evaluations at the scale {scale}");
     }
     Ok(())
 }

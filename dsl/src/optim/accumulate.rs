@@ -67,7 +67,8 @@ impl Accumulator {
     ///
     /// `update` is called once, while tracing. It becomes a branch that runs only then, so the
     /// steps that an optimizer, a schedule or an average counts in it are updates. If no
-    /// micro-batch has examples, the means are zero.
+    /// micro-batch has examples, the means are zero. The gradients of a micro-batch without examples
+    /// do not count, also if they are NaN.
     #[track_caller]
     pub fn add(
         &self,
@@ -89,7 +90,9 @@ impl Accumulator {
                 let _scope = on_device_of(var);
                 let [slot] = self.slots.of(var, ["gradient_sum"]);
                 let dtype = slot.ty().dtype;
-                let sum = read_var(&slot) + grad.cast(dtype) * added.untyped().cast(dtype);
+                let weighted = grad.cast(dtype) * added.untyped().cast(dtype);
+                let weighted = added.equal(0.0).untyped().select(weighted.number(0.0), weighted);
+                let sum = read_var(&slot) + weighted;
                 (slot, sum)
             };
             gradients.iter().map(sum).collect()

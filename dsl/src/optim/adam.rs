@@ -1,14 +1,28 @@
 //! Adam and its variants.
 
 use super::{Optimizer, Slots, bias_correction, count_update, state, unconstrained};
-use crate::trace::{assign_var, read_var};
-use crate::{AnyValue, AnyVar, DType, Tensor, Var};
+use crate::trace::{assign_var, fail, read_var};
+use crate::{AnyValue, AnyVar, DType, Diagnostic, Loc, Tensor, Var};
+
+/// Checks decay rates. Returns them.
+#[track_caller]
+fn decay_rates(first: f64, second: f64) -> (f64, f64) {
+    if ![first, second].iter().all(|beta| (0.0..1.0).contains(beta)) {
+        let error = Diagnostic::new(format!("the decay rates of an optimizer are {first} and {second}"));
+        fail(error.at(Loc::caller(), "set here").help("use numbers from 0 to below 1"));
+    }
+    (first, second)
+}
 
 /// Adam (Kingma and Ba 2015), optionally with decoupled weight decay (AdamW, Loshchilov and Hutter
 /// 2019), in the form of PyTorch's `Adam` and `AdamW`.
 ///
 /// PyTorch's `AdamW` has a weight decay of 0.01 by default, this one none. The `weight_decay` of
 /// PyTorch's `Adam` is [`l2_decay`](super::l2_decay).
+///
+/// All variables share one count of steps, by which the moments are corrected. So call
+/// [`apply`](Optimizer::apply) once in a step, with the gradients of all variables, the same each
+/// time. Parts of a model that are updated at different times need an optimizer each.
 #[derive(Debug)]
 pub struct Adam {
     rate: f32,
@@ -35,9 +49,14 @@ impl Adam {
     }
 
     /// Sets the decay rates of the two moments.
+    ///
+    /// # Errors
+    /// Aborts the trace, or panics outside one, at the caller's line unless both are from 0 to
+    /// below 1.
     #[must_use]
+    #[track_caller]
     pub fn betas(mut self, first: f64, second: f64) -> Adam {
-        self.betas = (first, second);
+        self.betas = decay_rates(first, second);
         self
     }
 
@@ -132,9 +151,14 @@ impl AdaMax {
     }
 
     /// Sets the decay rates of the moment and of the largest gradient.
+    ///
+    /// # Errors
+    /// Aborts the trace, or panics outside one, at the caller's line unless both are from 0 to
+    /// below 1.
     #[must_use]
+    #[track_caller]
     pub fn betas(mut self, first: f64, second: f64) -> AdaMax {
-        self.betas = (first, second);
+        self.betas = decay_rates(first, second);
         self
     }
 
@@ -215,9 +239,14 @@ impl NAdam {
     }
 
     /// Sets the decay rates of the two moments.
+    ///
+    /// # Errors
+    /// Aborts the trace, or panics outside one, at the caller's line unless both are from 0 to
+    /// below 1.
     #[must_use]
+    #[track_caller]
     pub fn betas(mut self, first: f64, second: f64) -> NAdam {
-        self.betas = (first, second);
+        self.betas = decay_rates(first, second);
         self
     }
 

@@ -8,7 +8,8 @@ use crate::{AnyValue, AnyVar, Diagnostic, Loc, Module, Var};
 /// update copies the values.
 ///
 /// The state is a module: a count and, at the path of each variable, `average`. Call
-/// [`update`](WeightAverage::update) once after each update of the optimizer.
+/// [`update`](WeightAverage::update) once after each update of the optimizer, with the same model
+/// each time: all variables share the count.
 ///
 /// ```
 /// use anabranch::optim::{Optimizer, Sgd, WeightAverage};
@@ -39,7 +40,16 @@ pub struct WeightAverage {
 impl WeightAverage {
     /// Creates exponential moving averages: `a = decay * a + (1 - decay) * w`. PyTorch's default
     /// decay is 0.999.
+    ///
+    /// # Errors
+    /// Aborts the trace, or panics outside one, at the caller's line unless `decay` is from 0 to 1.
+    #[track_caller]
     pub fn exponential(decay: f64) -> WeightAverage {
+        if !(0.0..=1.0).contains(&decay) {
+            let error =
+                Diagnostic::new(format!("the decay of an average is {decay}")).at(Loc::caller(), "created here");
+            fail(error.help("use a number from 0 to 1"));
+        }
         WeightAverage::with(Some(1.0 - decay))
     }
 

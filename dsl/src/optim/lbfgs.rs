@@ -54,7 +54,16 @@ impl Lbfgs {
     /// Creates an optimizer that evaluates the loss at most `evaluations` times. It keeps 10 pairs
     /// of steps and changes of the gradient, and ends when no element of the gradient is larger
     /// than 1e-7.
+    ///
+    /// # Errors
+    /// Aborts the trace, or panics outside one, at the caller's line if `evaluations` is 0.
+    #[track_caller]
     pub fn new(evaluations: usize) -> Lbfgs {
+        if evaluations == 0 {
+            let error =
+                Diagnostic::new("an optimization by 0 evaluations of the loss").at(Loc::caller(), "created here");
+            fail(error.help("use at least 1"));
+        }
         Lbfgs { evaluations: i32::try_from(evaluations).unwrap_or(i32::MAX), history: 10, tolerance: 1e-7 }
     }
 
@@ -125,8 +134,9 @@ impl Lbfgs {
         };
         let end = SearchState::of(while_loop(start.into_state(), go_on, body));
         called_at(here, || {
-            unflatten(end.x, &vars);
-            (end.f, end.g.abs().max(), end.evaluations)
+            let (x, f, g) = end.best();
+            unflatten(x, &vars);
+            (f, g.abs().max(), end.evaluations)
         })
     }
 }
@@ -246,6 +256,15 @@ impl<T: Float> SearchState<T> {
         )
     }
 
+    /// Returns the point with the smallest loss so far, the loss and its gradient. If the
+    /// evaluations ran out in a search, this may be a point of its bracket.
+    fn best(self) -> (Tensor<T>, Tensor<T>, Tensor<T>) {
+        let [t, low_f, _] = self.low;
+        let is_low = low_f.less(self.f);
+        let x = is_low.select(self.x + self.d * t, self.x);
+        (x, is_low.select(low_f, self.f), is_low.select(self.low_g, self.g))
+    }
+
     /// Returns the state after the evaluation of the loss `f` and its gradient `g` at `x`.
     fn next(self, x: Tensor<T>, f: Tensor<T>, g: Tensor<T>, tolerance: T) -> SearchState<T> {
         let is_first = self.evaluations.equal(0);
@@ -309,10 +328,12 @@ impl<T: Float> SearchState<T> {
     }
 
     /// Returns the history and scale after a step, with the change of the gradient. A pair without
-    /// positive curvature is left out, by the rule of L-BFGS-B (Zhu et al. 1997).
+    /// positive curvature is left out: one whose step and change of the gradient form an angle with
+    /// a cosine of at most the rounding of a number. The scale of the loss does not matter.
     fn remember(&self, step: Tensor<T>, change: Tensor<T>) -> ([Tensor<T>; 2], Tensor<T>) {
         let (curvature, square) = ((step * change).sum(), (change * change).sum());
-        let is_kept = curvature.greater(square * number(epsilon::<T>()));
+        let lengths = (step * step).sum().sqrt() * square.sqrt();
+        let is_kept = curvature.greater(lengths * number(epsilon::<T>()));
         let [steps, changes] = self.history;
         let pushed = |rows: Tensor<T>, row: Tensor<T>| {
             let all = concat(&[rows, row.unsqueeze(0)], 0);

@@ -9,7 +9,8 @@
 //! | [`Plateau`] | reduced when a metric no longer improves; the only one with a state |
 //!
 //! Each rate is a closed form of the step, so a schedule has no state and no accumulated rounding,
-//! and a resumed run continues it. The step is an `i64` from 0. It comes from the optimizer, such
+//! and a resumed run continues it. The step is an `i64` from 0, and one
+//! below counts as 0. It comes from the optimizer, such
 //! as [`Adam::steps`](super::Adam::steps), or is any tensor, such as a variable of your own. A
 //! number is a constant rate. Rates combine like other tensors: a product for a warm-up, `select`
 //! for a sequence.
@@ -100,6 +101,7 @@ pub fn cosine_restarts(step: impl Operand<i64>, from: f32, to: f32, first: i64, 
     at_least("first", first, 1);
     called_at(at_least("factor", factor, 1), || {
         let remaining = unconstrained(|| {
+            let step = step.maximum(0);
             let (since, length) = if factor == 1 {
                 (step % first, scalar(first))
             } else {
@@ -144,7 +146,7 @@ pub fn piecewise(step: impl Operand<i64>, boundaries: &[i64], values: &[f32]) ->
 pub fn staircase(step: impl Operand<i64>, from: f32, factor: f64, steps: i64) -> Tensor {
     let step = step.into_tensor();
     at_least("steps", steps, 1);
-    called_at(positive(factor), || power(factor, unconstrained(|| (step / steps).cast::<f32>())) * from)
+    called_at(positive(factor), || power(factor, unconstrained(|| (step.maximum(0) / steps).cast::<f32>())) * from)
 }
 
 /// Returns a rate that is multiplied by `factor` in `steps` steps, a little in each:
@@ -157,7 +159,7 @@ pub fn staircase(step: impl Operand<i64>, from: f32, factor: f64, steps: i64) ->
 pub fn exponential(step: impl Operand<i64>, from: f32, factor: f64, steps: i64) -> Tensor {
     let step = step.into_tensor();
     at_least("steps", steps, 1);
-    called_at(positive(factor), || power(factor, unconstrained(|| step.cast::<f32>() / steps as f32)) * from)
+    called_at(positive(factor), || power(factor, unconstrained(|| step.maximum(0).cast::<f32>() / steps as f32)) * from)
 }
 
 /// Returns a rate that rises from `max / 25` to `max` in 30 % of `steps` steps, and falls to
@@ -174,7 +176,7 @@ pub fn one_cycle(step: impl Operand<i64>, max: f32, steps: i64) -> Tensor {
         let (start, end) = (max / 25.0, max / 25.0 / 1e4);
         let (peak, last) = (0.3 * steps as f64 - 1.0, steps as f64 - 1.0);
         let (t, remaining) = unconstrained(|| {
-            let t = step.minimum(steps - 1);
+            let t = step.maximum(0).minimum(steps - 1);
             (t.cast::<f32>(), (scalar(steps - 1) - t).cast::<f32>())
         });
         let up = between(start, max, half_cosine((scalar(peak as f32) - t) / peak as f32));
@@ -211,10 +213,10 @@ fn power(factor: f64, exponent: Tensor) -> Tensor {
     (exponent * factor.ln() as f32).exp()
 }
 
-/// Returns the share of `steps` that remains: 1 at step 0, and 0 from step `steps` on. The
+/// Returns the share of `steps` that remains: 1 up to step 0, and 0 from step `steps` on. The
 /// difference is one of integers, so the share is exact to rounding even near the end.
 fn remaining(step: Tensor<i64>, steps: i64) -> Tensor {
-    unconstrained(|| (scalar(steps) - step.minimum(steps)).cast::<f32>() / steps as f32)
+    unconstrained(|| (scalar(steps) - step.maximum(0).minimum(steps)).cast::<f32>() / steps as f32)
 }
 
 /// Returns `(1 - cos(pi * x)) / 2`, which is also accurate near 0.
@@ -232,7 +234,7 @@ fn between(from: f32, to: f32, share: Tensor) -> Tensor {
 ///
 /// The metric counts as better if it is less than `(1 - 1e-4)` times the best one. After more than
 /// 10 observations in a row that are not better, the rate is multiplied by 0.1. NaN is not better.
-/// The state is a module of four variables.
+/// PyTorch's `eps` is left out: each reduction counts, also one by less than 1e-8. The state is a module of four variables.
 ///
 /// ```
 /// use anabranch::optim::{Optimizer, Sgd, schedule::Plateau};
@@ -288,8 +290,17 @@ impl Plateau {
     }
 
     /// Sets the factor by which the rate is multiplied.
+    ///
+    /// # Errors
+    /// Aborts the trace, or panics outside one, at the caller's line unless `factor` is from 0 to
+    /// below 1.
     #[must_use]
+    #[track_caller]
     pub fn factor(mut self, factor: f32) -> Plateau {
+        if !(0.0..1.0).contains(&factor) {
+            let error = Diagnostic::new(format!("the factor of a plateau is {factor}")).at(Loc::caller(), "set here");
+            fail(error.help("use a number from 0 to below 1"));
+        }
         self.factor = factor;
         self
     }
@@ -315,7 +326,7 @@ impl Plateau {
         self
     }
 
-    /// Sets the smallest rate.
+    /// Sets the smallest rate to which the rate is reduced. A rate below stays as it is.
     #[must_use]
     pub fn min_rate(mut self, rate: f32) -> Plateau {
         self.min_rate = rate;
@@ -352,7 +363,7 @@ impl Plateau {
                 self.bad.set(is_plateau.select(0, bad));
                 self.waiting.set(is_plateau.select(self.cooldown, is_waiting.select(waiting - 1, 0)));
                 let rate = self.rate.get();
-                self.rate.set(is_plateau.select((rate * self.factor).maximum(self.min_rate), rate));
+                self.rate.set(is_plateau.select((rate * self.factor).maximum(self.min_rate).minimum(rate), rate));
             });
         });
     }

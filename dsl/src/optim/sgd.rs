@@ -1,8 +1,8 @@
 //! Stochastic gradient descent.
 
 use super::{Optimizer, Slots, state};
-use crate::trace::{assign_var, read_var};
-use crate::{AnyValue, AnyVar};
+use crate::trace::{assign_var, fail, place, read_var};
+use crate::{AnyValue, AnyVar, Diagnostic, Loc};
 
 /// Stochastic gradient descent, optionally with momentum (Sutskever et al. 2013), in the form of
 /// PyTorch's `SGD`: the rate multiplies the velocity and is not part of it.
@@ -27,7 +27,8 @@ impl Sgd {
         self
     }
 
-    /// Uses Nesterov momentum: `w -= rate * (g + momentum * v)`.
+    /// Uses Nesterov momentum: `w -= rate * (g + momentum * v)`. An update without momentum is then
+    /// an error.
     #[must_use]
     pub fn nesterov(mut self) -> Sgd {
         self.nesterov = true;
@@ -42,6 +43,10 @@ impl Optimizer for Sgd {
 
     fn update(&self, var: &AnyVar, value: AnyValue, grad: AnyValue, rate: AnyValue, _: Option<AnyValue>) -> AnyValue {
         if self.momentum == 0.0 {
+            if self.nesterov {
+                let error = Diagnostic::new("Nesterov momentum of 0").at(place(Loc::caller()), "updated here");
+                fail(error.help("set the momentum by `momentum`, or leave out `nesterov`"));
+            }
             return value - rate * grad;
         }
         let [velocity] = self.slots.of(var, ["velocity"]);
