@@ -67,8 +67,8 @@ impl Accumulator {
     ///
     /// `update` is called once, while tracing. It becomes a branch that runs only then, so the
     /// steps that an optimizer, a schedule or an average counts in it are updates. If no
-    /// micro-batch has examples, the means are zero. The gradients of a micro-batch without examples
-    /// do not count, also if they are NaN.
+    /// micro-batch has examples, the means are zero. The gradients of a micro-batch without
+    /// examples do not count, also if they are NaN.
     #[track_caller]
     pub fn add(
         &self,

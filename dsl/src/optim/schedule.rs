@@ -234,7 +234,9 @@ fn between(from: f32, to: f32, share: Tensor) -> Tensor {
 ///
 /// The metric counts as better if it is less than `(1 - 1e-4)` times the best one. After more than
 /// 10 observations in a row that are not better, the rate is multiplied by 0.1. NaN is not better.
-/// PyTorch's `eps` is left out: each reduction counts, also one by less than 1e-8. The state is a module of four variables.
+/// PyTorch's `eps` is left out: each reduction counts, also one by less than 1e-8.
+///
+/// The state is a module of four variables.
 ///
 /// ```
 /// use anabranch::optim::{Optimizer, Sgd, schedule::Plateau};
