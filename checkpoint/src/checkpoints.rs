@@ -85,9 +85,9 @@ pub struct CheckpointsBuilder {
 /// found, or one that was completed after it.
 ///
 /// An error of the thread is the error of the next [`save`](Self::save), [`wait`](Self::wait) or
-/// [`resume`](Self::resume). If there is none, dropping this value prints it to standard error. That
-/// an old checkpoint could not be deleted is an error only of `wait`: the new one is saved, and
-/// saving goes on. A drop waits for a save that is being written, but only for some time; see
+/// [`resume`](Self::resume). If there is none, dropping this value prints it to standard error.
+/// That an old checkpoint could not be deleted is an error only of `wait`: the new one is saved,
+/// and saving goes on. A drop waits for a save that is being written, but only for some time; see
 /// [`drop_timeout`](CheckpointsBuilder::drop_timeout).
 ///
 /// One process at a time writes to a folder; others may read with
@@ -279,8 +279,8 @@ impl Checkpoints {
     ///
     /// # Errors
     /// Fails with the error of that save, or of an earlier one that nobody has received. Then fails
-    /// once if the latest save is durable but old checkpoints could not be deleted after it; a later
-    /// save or the next writer tries again.
+    /// once if the latest save is durable but old checkpoints could not be deleted after it; a
+    /// later save or the next writer tries again.
     #[track_caller]
     pub fn wait(&mut self) -> Result<()> {
         let here = Loc::caller();

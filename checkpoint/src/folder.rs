@@ -231,9 +231,9 @@ impl CheckpointFolder {
         Ok(CheckpointData { vars, values })
     }
 
-    /// Writes a checkpoint. It exists, durably, when this returns. If there is an error it does not,
-    /// unless the storage fails twice: then it may exist, whole. Ends with an error between two
-    /// variables if `abandon` is set.
+    /// Writes a checkpoint. It exists, durably, when this returns. If there is an error it does
+    /// not, unless the storage fails twice: then it may exist, whole. Ends with an error between
+    /// two variables if `abandon` is set.
     pub fn write(&self, save: PendingSave, abandon: &AtomicBool) -> Result<()> {
         let step = save.step;
         let (storage, partial, path) = (&*self.storage, self.partial_of(step), self.path_of(step));

@@ -11,9 +11,10 @@ use std::sync::Arc;
 /// The values of variables at one moment between two steps, with shared ownership.
 ///
 /// To take a snapshot copies nothing but variables that sessions share at a peer: values stay on
-/// their devices, and one is copied to the host only when [`take`](Snapshot::take) asks for it. Steps run on meanwhile. The first step that
-/// assigns a variable whose value is still held writes the new value to new memory instead of
-/// updating in place, so each variable costs its memory once more, and the time to get it.
+/// their devices, and one is copied to the host only when [`take`](Snapshot::take) asks for it.
+/// Steps run on meanwhile. The first step that assigns a variable whose value is still held writes
+/// the new value to new memory instead of updating in place, so each variable costs its memory once
+/// more, and the time to get it.
 #[must_use]
 pub struct Snapshot {
     values: Vec<Option<(Arc<VarCell>, DeviceBuffer)>>,
