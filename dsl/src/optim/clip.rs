@@ -39,8 +39,8 @@ pub fn clip_value(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
 /// Scales each gradient on its own so that the root of the sum of its squares is at most `max`,
 /// like `clipnorm` of Keras.
 ///
-/// A gradient with NaN or infinite elements is not made finite. A finite one is limited also where
-/// the squares of its elements overflow.
+/// A gradient with NaN or infinite elements is not made finite. One whose squares overflow its
+/// type, or `f32` if it has 16 bits, becomes zero.
 ///
 /// # Errors
 /// Aborts the trace unless `max` is positive.
@@ -48,8 +48,7 @@ pub fn clip_value(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
 pub fn clip_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
     called_at(positive(max), || {
         for (_, g) in gradients {
-            let norm = Norm::of(&[*g], computed_in(g.dtype()));
-            *g = scaled(*g, norm.factor(max));
+            *g = scaled(*g, factor(sum_of_squares(*g).sqrt(), max));
         }
     });
 }
@@ -58,8 +57,8 @@ pub fn clip_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
 /// `max` (Pascanu et al. 2013). Returns the root before that, 0 if there are no gradients.
 ///
 /// PyTorch's `clip_grad_norm_` adds 1e-6 to the root. Gradients with NaN or infinite elements are
-/// not made finite. Finite gradients are limited also where their squares overflow; the returned
-/// root is infinite only if it is no `f32` itself.
+/// not made finite. If the sum of the squares overflows, the root is infinite and the gradients
+/// become zero, as in PyTorch.
 ///
 /// ```
 /// use anabranch::optim::{Sgd, Optimizer, clip_global_norm, model_gradients};
@@ -84,18 +83,18 @@ pub fn clip_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) {
 #[track_caller]
 pub fn clip_global_norm(gradients: &mut [(AnyVar, AnyValue)], max: f32) -> Tensor {
     called_at(positive(max), || {
-        if gradients.is_empty() {
-            return Tensor::from_any(constant(HostTensor::scalar(0.0f32)));
-        }
         // The norm is an `f64` if one of the gradients is.
-        let all: Vec<AnyValue> = gradients.iter().map(|(_, g)| *g).collect();
-        let is_wide = all.iter().any(|g| g.dtype() == DType::F64);
-        let norm = Norm::of(&all, if is_wide { DType::F64 } else { DType::F32 });
-        let factor = norm.factor(max);
+        let dtype = gradients.iter().map(|(_, g)| g.dtype()).find(|&dtype| dtype == DType::F64);
+        let squares = gradients.iter().map(|(_, g)| sum_of_squares(*g).cast(dtype.unwrap_or(DType::F32)));
+        let Some(total) = squares.reduce(AnyValue::add) else {
+            return Tensor::from_any(constant(HostTensor::scalar(0.0f32)));
+        };
+        let norm = total.sqrt();
+        let factor = factor(norm, max);
         for (_, g) in gradients {
             *g = scaled(*g, factor);
         }
-        Tensor::from_any(norm.root.cast(DType::F32))
+        Tensor::from_any(norm.cast(DType::F32))
     })
 }
 
@@ -116,37 +115,14 @@ fn scaled(g: AnyValue, factor: AnyValue) -> AnyValue {
     g.cast(dtype).mul(factor.cast(dtype)).cast(g.dtype())
 }
 
-/// The root of a sum of squares.
-struct Norm {
-    root: AnyValue,
-    /// A power of two by which numbers whose squares overflow are multiplied, or 1.
-    unit: AnyValue,
-    /// The root times the unit, which does not overflow.
-    in_units: AnyValue,
+/// Returns the sum of the squares. Those of 16-bit floats may overflow or underflow, so they are
+/// computed in `f32`.
+fn sum_of_squares(g: AnyValue) -> AnyValue {
+    g.cast(computed_in(g.dtype())).square().sum()
 }
 
-impl Norm {
-    /// Returns the norm of the elements of all tensors, of which there is one at least, computed in
-    /// an element type of at least 32 bits.
-    fn of(all: &[AnyValue], dtype: DType) -> Norm {
-        let sum_of_squares = |unit: Option<f64>| {
-            let square = |g: &AnyValue| {
-                let g = g.cast(dtype);
-                unit.map_or(g, |unit| g * unit).square().sum()
-            };
-            all.iter().map(square).reduce(AnyValue::add).expect("there is a tensor")
-        };
-        let small = if dtype == DType::F64 { 2f64.powi(-600) } else { 2f64.powi(-80) };
-        let (plain, reduced) = (sum_of_squares(None), sum_of_squares(Some(small)));
-        let fits = plain.is_finite();
-        let in_units = fits.select(plain, reduced).sqrt();
-        let unit = fits.select(plain.number(1.0), plain.number(small));
-        Norm { root: in_units / unit, unit, in_units }
-    }
-
-    /// Returns the factor that reduces the norm to at most `max`.
-    fn factor(&self, max: f32) -> AnyValue {
-        let max = self.unit * f64::from(max);
-        max.div(self.in_units.maximum(max))
-    }
+/// Returns the factor that reduces a norm to at most `max`.
+fn factor(norm: AnyValue, max: f32) -> AnyValue {
+    let max = norm.number(max.into());
+    max.div(norm.maximum(max))
 }
