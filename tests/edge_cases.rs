@@ -188,7 +188,7 @@ fn native_code_that_outgrows_memory_is_an_error_with_its_line() -> anabranch::Re
         let name = "edge_cases::native_code_that_outgrows_memory_is_an_error_with_its_line";
         let tests = std::env::current_exe().expect("this program has a path");
         let limited = std::process::Command::new("sh")
-            .args(["-c", r#"ulimit -v 250000 && exec "$0" --exact "$1" --nocapture"#])
+            .args(["-c", r#"ulimit -v 400000 && exec "$0" --exact "$1" --nocapture"#])
             .arg(tests)
             .arg(name)
             .env(CHILD, "1")
