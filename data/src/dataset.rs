@@ -1,8 +1,9 @@
 //! Datasets: descriptions of pipelines, as users build them.
 
+use crate::iter::DatasetIter;
 use crate::order::ElementRng;
 use crate::position::{DatasetPosition, SavedWords};
-use crate::stage::{Cursor, IndexedStage, Stage};
+use crate::stage::{IndexedStage, Stage};
 use crate::stages::batch::BatchStage;
 use crate::stages::bucket::{BucketStage, Buckets};
 use crate::stages::cache::CacheStage;
@@ -10,7 +11,8 @@ use crate::stages::chain::ChainStage;
 use crate::stages::filter::{FilterStage, SkipErrorsStage};
 use crate::stages::flat_map::FlatMapStage;
 use crate::stages::interleave::InterleaveStage;
-use crate::stages::map::{MapStage, ParallelMapStage};
+use crate::stages::map::MapStage;
+use crate::stages::parallel::ParallelMapStage;
 use crate::stages::part::{ShardStage, SkipStage, TakeStage};
 use crate::stages::repeat::RepeatStage;
 use crate::stages::shuffle::ShuffleStage;
@@ -84,7 +86,7 @@ impl<T: Send + 'static> Dataset<T> {
     /// ```
     pub fn epoch(&self, epoch: u64) -> DatasetIter<T> {
         let cursor = self.stage.open(epoch, &mut SavedWords::start());
-        DatasetIter { pipeline: self.pipeline(), epoch, cursor: Opened::new(cursor) }
+        DatasetIter::new(self.pipeline(), epoch, cursor)
     }
 
     /// Continues the pass whose position was stored.
@@ -107,7 +109,7 @@ impl<T: Send + 'static> Dataset<T> {
             let message = "the position of a dataset is damaged: it does not have the numbers that its stages need";
             return Err(Diagnostic::new(message).help("use a position as `DatasetIter::position` returned it"));
         }
-        Ok(DatasetIter { pipeline, epoch: position.epoch, cursor: Opened::Running(cursor) })
+        Ok(DatasetIter::new(pipeline, position.epoch, Ok(cursor)))
     }
 
     /// Returns the number of elements of each epoch, if it is known without reading them.
@@ -427,70 +429,5 @@ impl<T> Dataset<T> {
     /// Returns an element of an epoch by its index. Only stages with access by index call it.
     pub(crate) fn at(&self, epoch: u64, index: u64) -> Result<T> {
         self.indexed().expect("the stage has access by index").get(epoch, index)
-    }
-}
-
-/// A pass over the elements of a [`Dataset`].
-pub struct DatasetIter<T> {
-    pipeline: String,
-    epoch: u64,
-    cursor: Opened<T>,
-}
-
-/// A cursor, or the error that it could not be opened with.
-enum Opened<T> {
-    Running(Box<dyn Cursor<T>>),
-    Failed(Option<Diagnostic>),
-}
-
-impl<T> Opened<T> {
-    fn new(cursor: Result<Box<dyn Cursor<T>>>) -> Opened<T> {
-        cursor.map_or_else(|error| Opened::Failed(Some(error)), Opened::Running)
-    }
-}
-
-impl<T> DatasetIter<T> {
-    /// Returns the position: behind the last element that [`next`](Iterator::next) has returned.
-    pub fn position(&self) -> DatasetPosition {
-        let words = match &self.cursor {
-            Opened::Running(cursor) => cursor.words(),
-            Opened::Failed(_) => Vec::new(),
-        };
-        DatasetPosition { pipeline: self.pipeline.clone(), epoch: self.epoch, words }
-    }
-
-    /// Returns the number of elements that [`Dataset::skip_errors`] has left out, from the start
-    /// of the epoch to the last element that was returned.
-    pub fn skipped(&self) -> u64 {
-        match &self.cursor {
-            Opened::Running(cursor) => cursor.skipped(),
-            Opened::Failed(_) => 0,
-        }
-    }
-}
-
-impl<T> Iterator for DatasetIter<T> {
-    type Item = Result<T>;
-
-    fn next(&mut self) -> Option<Result<T>> {
-        match &mut self.cursor {
-            Opened::Running(cursor) => cursor.next(),
-            Opened::Failed(error) => error.take().map(Err),
-        }
-    }
-}
-
-impl<T> std::fmt::Debug for DatasetIter<T> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DatasetIter({}, epoch {})", self.pipeline, self.epoch)
-    }
-}
-
-impl<T: Send + 'static> IntoIterator for &Dataset<T> {
-    type Item = Result<T>;
-    type IntoIter = DatasetIter<T>;
-
-    fn into_iter(self) -> DatasetIter<T> {
-        self.iter()
     }
 }

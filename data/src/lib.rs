@@ -3,6 +3,7 @@
 
 mod collate;
 mod dataset;
+mod iter;
 mod order;
 mod position;
 mod sources;
@@ -10,7 +11,8 @@ mod stage;
 mod stages;
 
 pub use collate::{BatchPadding, Collate, PadTo};
-pub use dataset::{Dataset, DatasetIter};
+pub use dataset::Dataset;
+pub use iter::DatasetIter;
 pub use order::ElementRng;
 pub use position::DatasetPosition;
 #[cfg(feature = "images")]

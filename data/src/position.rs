@@ -45,7 +45,7 @@ const MAX_WORD: u64 = u64::MAX / 2;
 /// The words of a position, as stages read them.
 #[derive(Debug)]
 pub(crate) struct SavedWords<'a> {
-    /// What was not read yet.
+    /// The words that were not read yet.
     words: &'a [u64],
     /// The number of words that were read.
     n_read: usize,

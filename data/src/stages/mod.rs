@@ -8,6 +8,7 @@ pub(crate) mod filter;
 pub(crate) mod flat_map;
 pub(crate) mod interleave;
 pub(crate) mod map;
+pub(crate) mod parallel;
 pub(crate) mod part;
 pub(crate) mod repeat;
 pub(crate) mod shuffle;
