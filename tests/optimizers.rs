@@ -398,6 +398,44 @@ fn groups_have_their_own_rate_and_decay() -> Outcome {
 }
 
 #[test]
+fn groups_see_the_path_in_the_model_whose_gradients_are_taken() -> Outcome {
+    #[derive(Module)]
+    struct Outer {
+        inner: Var,
+    }
+    let (model, session) = (Outer { inner: Var::new("w", [4.0]) }, Session::new()?);
+    let groups = ParamGroups::new(Sgd::new(0.0)).decay(|path, _| path == "inner", 0.5);
+    let average = WeightAverage::exponential(0.5);
+    let step = session.function(|| {
+        let gradients = model_gradients(model.inner.get().sum(), &model);
+        // A part of the model, in which the variable has another path.
+        average.update(&model.inner);
+        groups.apply(1.0, &gradients);
+    })?;
+    step.call(())?;
+    // The decay takes half of it, and the gradient is 1.
+    assert_eq!(session.get(&model.inner)?.to_vec(), [4.0 - 2.0 - 1.0]);
+
+    // A model that is one variable has its name.
+    let named = ParamGroups::new(Sgd::new(0.0)).decay(|path, _| path == "w", 0.5);
+    let step = session.function(|| named.apply(1.0, &model_gradients(model.inner.get().sum(), &model.inner)))?;
+    step.call(())?;
+    assert_eq!(session.get(&model.inner)?.to_vec(), [1.0 - 0.5 - 1.0]);
+    Ok(())
+}
+
+#[test]
+fn a_group_without_variables_is_an_error_where_the_state_is_prepared() {
+    let model = model();
+    let groups = ParamGroups::new(Adam::new(0.1)).decay(|path, _| path == "none", 0.5);
+    let line = line!() + 1;
+    let prepare = || groups.prepare(&model);
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(prepare)).unwrap_err();
+    let text = panic.downcast_ref::<String>().expect("a panic of the library has a message");
+    assert!(text.contains(&format!("tests/optimizers.rs:{line}")), "{text}");
+}
+
+#[test]
 fn decay_of_a_group_makes_adam_adamw() -> Outcome {
     let update: GradientUpdate = {
         let groups = ParamGroups::new(Adam::new(0.001)).decay(|_, _| true, 0.01);

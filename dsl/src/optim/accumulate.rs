@@ -130,6 +130,7 @@ impl Accumulator {
     ///
     /// # Panics
     /// Panics in a function that is being traced.
+    #[track_caller]
     pub fn prepare<M: Module + ?Sized>(&self, model: &M) {
         create_state(model, |gradients| self.add(1.0, gradients, |_| {}));
     }

@@ -1,7 +1,7 @@
 //! Averages of the weights of a model over its training.
 
 use super::{Slots, count_update, create_state, float_vars, on_device_of, state, unconstrained};
-use crate::trace::{assign_var, called_at, fail, note_var_path, read_var};
+use crate::trace::{assign_var, called_at, fail, note_var_path, read_var, var_path};
 use crate::{AnyValue, AnyVar, Diagnostic, Loc, Module, Var};
 
 /// The averages of a model's trained variables, in the form of PyTorch's `AveragedModel`: the first
@@ -105,6 +105,9 @@ impl WeightAverage {
     /// Exchanges the averages and the values of the model's trained variables. A second call undoes
     /// it. Before the first update, nothing changes.
     ///
+    /// The average of a variable of 16 bits is rounded to its type, and the rounded value is what
+    /// the second call stores. Use [`with_averages`](WeightAverage::with_averages) for these.
+    ///
     /// # Errors
     /// Aborts the trace if a variable has no average, like
     /// [`with_averages`](WeightAverage::with_averages).
@@ -125,6 +128,7 @@ impl WeightAverage {
     ///
     /// # Panics
     /// Panics in a function that is being traced.
+    #[track_caller]
     pub fn prepare<M: Module + ?Sized>(&self, model: &M) {
         create_state(model, |_| self.update(model));
     }
@@ -147,7 +151,10 @@ impl WeightAverage {
 /// Calls `f` for each trained float variable of a model, on its device.
 fn for_each<M: Module + ?Sized>(model: &M, mut f: impl FnMut(&AnyVar)) {
     for (path, var) in float_vars(model) {
-        note_var_path(&var, path);
+        // The path in the model whose gradients were taken stays: this may be a part of it.
+        if var_path(&var).is_none() {
+            note_var_path(&var, path);
+        }
         let _scope = on_device_of(&var);
         f(&var);
     }

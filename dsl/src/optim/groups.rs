@@ -1,7 +1,7 @@
 //! Groups of variables with rates and decays of their own, and weight decay in the gradient.
 
 use super::{Optimizer, update_all};
-use crate::trace::{called_at, fail, read_var, var_path};
+use crate::trace::{called_at, fail, place, read_var, var_path};
 use crate::var::VarPath;
 use crate::{AnyValue, AnyVar, Diagnostic, Loc, Module, Operand};
 use std::fmt;
@@ -137,7 +137,7 @@ impl<O: Optimizer> Optimizer for ParamGroups<O> {
                 fail(
                     Diagnostic::new("a parameter group has none of the variables that are updated")
                         .at(group.loc, "this group")
-                        .at(Loc::caller(), format!("updates {}", paths.join(", ")))
+                        .at(place(Loc::caller()), format!("updates {}", paths.join(", ")))
                         .help("a group is chosen by the path of a variable in the model, and by the variable"),
                 );
             }

@@ -11,7 +11,8 @@
 //! |---|---|
 //! | gradients | [`model_gradients`], [`Accumulator`] over micro-batches |
 //! | their limits | [`clip_value`], [`clip_norm`], [`clip_global_norm`] |
-//! | weight decay | [`ParamGroups::decay`], [`Adam::weight_decay`], [`Lion::weight_decay`]; in the gradient, [`l2_decay`] |
+//! | decoupled decay | [`ParamGroups::decay`], [`Adam::weight_decay`], [`Lion::weight_decay`] |
+//! | decay in the gradient | [`l2_decay`] |
 //! | rate | [`schedule`], [`ParamGroups::scale_rate`] |
 //! | update | [`Optimizer::apply`], or all at once [`Optimizer::minimize`] |
 //! | after it | [`WeightAverage`] |
@@ -103,6 +104,7 @@ pub trait Optimizer {
     ///
     /// # Panics
     /// Panics in a function that is being traced.
+    #[track_caller]
     fn prepare<M: Module + ?Sized>(&self, model: &M)
     where
         Self: Sized,
@@ -189,14 +191,16 @@ pub fn model_gradients<T: Float, M: Module + ?Sized>(loss: Tensor<T>, model: &M)
 }
 
 /// Creates state for the variables of a model: calls `update` in a trace that is discarded.
+#[track_caller]
 fn create_state<M: Module + ?Sized>(model: &M, update: impl FnOnce(&[(AnyVar, AnyValue)])) {
+    let loc = Loc::caller();
     let traced = trace("prepare", || {
         let zeros = float_vars(model).into_iter().map(|(path, var)| {
             note_var_path(&var, path);
             let zero = read_var(&var).zeros_like();
             (var, zero)
         });
-        update(&zeros.collect::<Vec<_>>());
+        called_at(loc, || update(&zeros.collect::<Vec<_>>()));
         Vec::new()
     });
     if let Err(error) = traced {

@@ -66,8 +66,7 @@ impl Slots {
     /// The path of `var` is the one in the model whose gradients were taken last in the function
     /// that is being traced, and else the name of `var`.
     pub fn of<const N: usize>(&self, var: &AnyVar, names: [&'static str; N]) -> [AnyVar; N] {
-        // The path of a model that is one variable is empty.
-        let path = if is_tracing() { var_path(var).filter(|path| !path.is_empty()) } else { None };
+        let path = if is_tracing() { var_path(var) } else { None };
         let mut table = self.0.lock();
         let slots = table.entry(var.id()).or_insert_with(|| {
             let watcher: Weak<dyn DropWatcher> = Arc::<SlotTable>::downgrade(&self.0);

@@ -2,10 +2,13 @@
 
 use super::*;
 
-/// Records the path of a variable in the model whose gradients are taken, until the trace ends.
+/// Records the path of a variable in the model whose gradients are taken, until the trace ends. A
+/// model that is one variable has no path for it.
 #[track_caller]
 pub(crate) fn note_var_path(var: &AnyVar, path: String) {
-    with(|t| t.var_paths.insert(var.id(), path));
+    if !path.is_empty() {
+        with(|t| t.var_paths.insert(var.id(), path));
+    }
 }
 
 /// Returns the path of a variable in the model whose gradients were taken last in this trace.
