@@ -3,7 +3,7 @@
 use crate::device::DeviceBuffer;
 use crate::device::variables::{VarAccess, VarCell};
 use crate::session::Session;
-use anabranch_dsl::{AnyVar, HostTensor, Result};
+use anabranch_dsl::{AnyVar, Diagnostic, HostTensor, Loc, Result};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -31,14 +31,17 @@ impl Snapshot {
     /// and gives it up, so that steps update the variable in place again.
     ///
     /// # Errors
-    /// Fails if the value cannot be read, for example because it was lost with a peer.
-    ///
-    /// # Panics
-    /// Panics if the value was taken before, or if there is no variable of this number.
+    /// Fails if the value was taken before, if there is no variable of this number, or if the value
+    /// cannot be read, for example because it was lost with a peer.
     #[track_caller]
     pub fn take(&mut self, number: usize) -> Result<HostTensor> {
-        let (cell, value) = self.values[number].take().expect("each value is taken once");
-        cell.fetch(value)
+        let n = self.values.len();
+        match self.values.get_mut(number).and_then(Option::take) {
+            Some((cell, value)) => cell.fetch(value),
+            None => Err(Diagnostic::new(format!("the snapshot of {n} variables has no value {number}"))
+                .at(Loc::caller(), "taken here")
+                .help("variables are counted from 0, and each value can be taken once")),
+        }
     }
 }
 
@@ -61,6 +64,7 @@ impl Session {
     /// let mut snapshot = session.snapshot([n.any()])?;
     /// double.call(())?;
     /// assert_eq!(snapshot.take(0)?.to_f64(), Some(1.0));
+    /// assert!(snapshot.take(0).is_err() && snapshot.take(1).is_err());
     /// assert_eq!(session.get(&n)?, 2);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
