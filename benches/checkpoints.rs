@@ -1,6 +1,6 @@
 //! Saving and loading weights, and what a save beside the training costs its steps.
 //!
-//! `cargo bench --bench checkpoints` prints:
+//! `cargo bench --bench checkpoints --features checkpoints` prints:
 //!
 //! - the rates of saving a file of weights durably, of loading it, and of both without what the
 //!   format does: writing and syncing the same bytes, and reading them into warm memory;

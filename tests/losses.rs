@@ -2,7 +2,7 @@
 //! and values at kinks and other edges.
 
 use crate::support::fixture::Fixture;
-use crate::support::{check, error_of};
+use crate::support::{check, error_of, message_of_error_in};
 use anabranch::dsl::function::trace_fn;
 use anabranch::losses::{
     AbsoluteError, BinaryCrossEntropy, CosineEmbedding, CrossEntropy, Ctc, Focal, Hinge, Huber, KlDivergence,
@@ -454,11 +454,6 @@ fn ctc_ignores_what_is_not_used() {
 
 #[test]
 fn wrong_arguments_are_errors_at_the_callers_line() {
-    let message = |f: &dyn Fn() -> Tensor<f64>| {
-        let error = eval(f).unwrap_err();
-        assert_eq!(error.loc().expect("a location").file, file!(), "{error}");
-        error.message
-    };
     let x = || zeros::<f64>([2, 3]);
     for (f, expected) in [
         (
@@ -509,7 +504,7 @@ fn wrong_arguments_are_errors_at_the_callers_line() {
             "ctc: the shapes of logits, labels and lengths do not match",
         ),
     ] {
-        assert_eq!(message(f), expected);
+        assert_eq!(message_of_error_in(file!(), f), expected);
     }
 }
 

@@ -2,7 +2,7 @@
 //! batches.
 
 use crate::support::fixture::Fixture;
-use crate::support::{check, error_of};
+use crate::support::{check, error_of, message_of_error_in};
 use anabranch::metrics::{
     Accuracy, BinnedAuc, ClassAverage, ConfusionMatrix, Perplexity, RunningMean, accuracy, auc, confusion_matrix, f1,
     mean_iou, perplexity, precision, recall, top_k_accuracy,
@@ -318,11 +318,6 @@ fn counts_stay_exact_beyond_the_integers_of_f32() {
 
 #[test]
 fn wrong_arguments_are_errors_at_the_callers_line() {
-    let message = |f: &dyn Fn() -> Tensor<f64>| {
-        let error = eval(f).unwrap_err();
-        assert_eq!(error.loc().expect("a location").file, file!(), "{error}");
-        error.message
-    };
     let scores = || zeros::<f64>([2, 3]);
     for (f, expected) in [
         (
@@ -340,7 +335,7 @@ fn wrong_arguments_are_errors_at_the_callers_line() {
             "f1: [2, 3] is not the shape of a confusion matrix",
         ),
     ] {
-        assert_eq!(message(f), expected);
+        assert_eq!(message_of_error_in(file!(), f), expected);
     }
 }
 

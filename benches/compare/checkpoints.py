@@ -4,7 +4,7 @@
     pip install safetensors==0.8.0 numpy
     python benches/compare/checkpoints.py
 
-The same work as the first part of `cargo bench --bench checkpoints`: matrices of 4 MiB, 1 GiB in
+The same work as the first part of `cargo bench --bench checkpoints --features checkpoints`: matrices of 4 MiB, 1 GiB in
 total unless `ANABRANCH_BENCH_MIB` says otherwise. The library does not sync, so the time of a sync is
 added, as a durable save needs it. With PyTorch, `safetensors.torch` is measured as well.
 """

@@ -23,7 +23,7 @@ impl LockedFolder {
     }
 }
 
-/// What a finished save has done.
+/// The outcome of a save that has finished.
 pub(crate) struct Finished {
     /// The old checkpoints that nobody finds any more.
     pub deleted: Vec<u64>,

@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a save does while another one is being written.
+/// The choice of a save while another one is being written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenBusy {
     /// It waits for the other one, and with it the caller.
@@ -36,7 +36,7 @@ pub enum Goal {
     Max,
 }
 
-/// What [`Checkpoints::save`] has done.
+/// The outcome of [`Checkpoints::save`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaveOutcome {
     /// The snapshot is taken and is being written.

@@ -57,7 +57,7 @@ pub(crate) struct PendingSave {
     pub shard_size: u64,
 }
 
-/// What was read from a checkpoint.
+/// The variables and values of a checkpoint that was read.
 #[derive(Default)]
 pub(crate) struct CheckpointData {
     pub vars: Vec<(String, HostTensor)>,

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-/// What to do if the variables of the program are not those of a file.
+/// The rule for variables of the program that are not those of a file.
 ///
 /// By default each variable must have a value and each value a variable, and the error lists all
 /// that do not. A value of another element type or shape is an error in any case.
@@ -80,7 +80,7 @@ impl fmt::Display for RestoreReport {
     }
 }
 
-/// What a file says of the type of a stored value.
+/// The type of a stored value, as its file has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoredType {
     pub dtype: Option<DType>,

@@ -22,7 +22,7 @@ pub struct Resumed {
     step: u64,
     /// Which variables were restored, and which were not.
     pub report: RestoreReport,
-    /// What a person should know: checkpoints that were passed over because they are damaged, and
+    /// Notes for a person: checkpoints that were passed over because they are damaged, and
     /// log files that are not as long as they were.
     pub notes: Vec<String>,
     /// The steps of the checkpoints that were passed over.

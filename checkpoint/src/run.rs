@@ -61,7 +61,8 @@ impl<'a> RunParts<'a> {
     }
 }
 
-/// What a program adds to one checkpoint: the number of the step, metrics and its own values.
+/// The entries that a program adds to one checkpoint: the number of the step, metrics and its own
+/// values.
 ///
 /// ```
 /// use anabranch::checkpoints::StepRecord;

@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// What is called with the name of an operation and its first path.
+/// A function that is called with the name of an operation and its first path.
 type Hook = dyn Fn(&str, &Path) -> io::Result<()> + Send + Sync;
 
 /// A simulated disk with a hook.

@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// The environment variable with the folder of the program.
 const FOLDER: &str = "ANABRANCH_KILL_TEST_FOLDER";
 
-/// What the lines begin with that the test counts.
+/// The begin of the lines that the test counts.
 const MARK: &str = "at: ";
 
 const STEPS: i32 = 60;

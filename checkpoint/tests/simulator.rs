@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// The unit in which disks write.
 const SECTOR: usize = 512;
 
-/// What a crash does to that which was not synced.
+/// The effect of a crash on data that was not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// All of it is kept, as after a kill of the process.

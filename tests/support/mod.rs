@@ -95,6 +95,13 @@ pub fn error_of<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> anab
     first
 }
 
+/// Returns the message of the error of a trace, which must be placed in a file.
+pub fn message_of_error_in(file: &str, f: &dyn Fn() -> Tensor<f64>) -> String {
+    let error = eval(f).unwrap_err();
+    assert_eq!(error.loc().expect("a location").file, file, "{error}");
+    error.message
+}
+
 fn run_all<Args, F: GraphFn<Args>>(f: F, arguments: &Arguments) -> Vec<(&'static str, Outcome)> {
     match CompiledEverywhere::new(f, arguments) {
         Ok(compiled) => compiled.run(arguments),

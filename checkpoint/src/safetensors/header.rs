@@ -14,7 +14,7 @@ pub(crate) const LONGEST_HEADER: u64 = 100_000_000;
 /// The key of the metadata, which is no tensor.
 pub(crate) const METADATA: &str = "__metadata__";
 
-/// What a file says of one tensor.
+/// The entry of one tensor in a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorEntry {
     pub name: String,
@@ -49,7 +49,7 @@ pub(crate) struct Header {
     pub tensors: Vec<TensorEntry>,
 }
 
-/// What is wrong with a header.
+/// The fault of a header.
 type HeaderError = String;
 
 impl Header {
