@@ -53,12 +53,12 @@ def main():
         path = Path(folder) / "w.safetensors"
         measure("safetensors.numpy", safetensors.numpy.save_file, safetensors.numpy.load_file, arrays, path)
         try:
-            import safetensors.torch
             import torch
+            from safetensors import torch as of_torch
         except ImportError:
             return
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        measure("safetensors.torch", safetensors.torch.save_file, safetensors.torch.load_file, tensors, path)
+        measure("safetensors.torch", of_torch.save_file, of_torch.load_file, tensors, path)
 
 
 if __name__ == "__main__":
