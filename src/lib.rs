@@ -11,12 +11,12 @@ pub use anabranch_dsl::function::{Arguments, CallArgs, Feed, Field, GraphFn, Inp
 pub use anabranch_dsl::ops::{AttentionMask, ConvOptions, PerAxis, PoolOptions, WindowExtent};
 #[doc(inline)]
 pub use anabranch_dsl::{
-    AnyValue, AnyVar, Array, ArrayIndex, Carry, DType, DeviceConstraint, DeviceKind, DeviceName, DevicePattern,
-    Diagnostic, Dim, Element, ErrorKind, Float, Graph, HostTensor, Integer, IntoArray, IntoAxes, IntoExtents, List,
-    ListIndex, Loc, Module, Numeric, Operand, Range, Result, ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt,
-    bf16, checkpoint, checkpoint_loop, checkpoint_loop_every, concat, cond, custom_gradient, eval, eval_with, f16,
-    fold_left, fold_right, full, gradients, iota, map, on, range, scalar, scan, scan_reverse, stack, switch, tensor,
-    while_loop, zeros,
+    AnyQueue, AnyValue, AnyVar, Array, ArrayIndex, Carry, DType, DeviceConstraint, DeviceKind, DeviceName,
+    DevicePattern, Diagnostic, Dim, Element, ErrorKind, Float, Graph, HostTensor, Integer, IntoArray, IntoAxes,
+    IntoExtents, List, ListIndex, Loc, Module, Numeric, Operand, Queue, QueueElement, QueueOrder, Range, Result,
+    ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint, checkpoint_loop, checkpoint_loop_every,
+    concat, cond, custom_gradient, eval, eval_with, f16, fold_left, fold_right, full, gradients, iota, map, on, range,
+    scalar, scan, scan_reverse, stack, switch, tensor, while_loop, zeros,
 };
 #[doc(inline)]
 pub use anabranch_dsl::{control, losses, metrics, nn, optim, random};
@@ -24,8 +24,8 @@ pub use anabranch_dsl::{control, losses, metrics, nn, optim, random};
 pub use anabranch_macros::{Carry, InOut, Module, graph};
 #[doc(inline)]
 pub use anabranch_runtime::{
-    CallOptions, CancelHandle, Function, PrunedFunction, Session, SessionBuilder, SimulatedDevice, Snapshot, Span,
-    Timeline,
+    CallOptions, CancelHandle, Function, HostQueue, PrunedFunction, QueueIter, Session, SessionBuilder,
+    SimulatedDevice, Snapshot, Span, Timeline,
 };
 
 #[cfg(feature = "checkpoints")]
@@ -74,6 +74,8 @@ mod book {
     #[cfg(feature = "data")]
     #[doc = include_str!("../docs/src/data.md")]
     mod data {}
+    #[doc = include_str!("../docs/src/queues.md")]
+    mod queues {}
     #[cfg(feature = "peers")]
     #[doc = include_str!("../docs/src/peers.md")]
     mod peers {}

@@ -39,6 +39,7 @@ mod peers;
 mod plans;
 mod prune;
 mod public_api;
+mod queues;
 mod recompute;
 mod sequences;
 mod sessions;

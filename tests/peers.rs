@@ -3,7 +3,7 @@
 
 use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
 use anabranch::prelude::*;
-use anabranch::{CallOptions, CancelHandle, Diagnostic, ErrorKind, Session, SessionBuilder};
+use anabranch::{CallOptions, CancelHandle, DType, Diagnostic, ErrorKind, Queue, Session, SessionBuilder, TensorType};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -426,5 +426,37 @@ fn a_peer_loads_a_program_once_for_all_sessions_of_an_owner() -> Result<(), Diag
     assert!(status()?.loaded_programs.0 == 2, "programs stay for later sessions");
     call(&key)?;
     assert_eq!(status()?.loaded_programs.0, 2);
+    Ok(())
+}
+
+#[test]
+fn queues_are_in_the_process_of_the_session() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = peers(2, &key)?;
+    let session = session_with(key, &peers).build()?;
+    let types = [TensorType::new(DType::F32, [])];
+    let (from, to) = (Queue::<Tensor>::fifo("from", 4, &types)?, Queue::<Tensor>::fifo("to", 4, &types)?);
+    let total = on("/peer:0/cpu:0", || Var::<f32>::new("total", 0.0));
+    let step = session.function(|| {
+        let x = on("/peer:1/cpu:0", || from.dequeue() * 2.0);
+        total.set(total.get() + x);
+        to.enqueue(x + total.get());
+    })?;
+    let (from_host, to_host) = (session.queue(&from)?, session.queue(&to)?);
+    let received = std::thread::scope(|scope| {
+        scope.spawn(|| (0..20).try_for_each(|i| from_host.push(i as f32)));
+        scope.spawn(|| (0..20).try_for_each(|_| step.call(())));
+        (0..20).map(|_| Ok(to_host.pop()?.expect("the queue is open").item())).collect::<Result<Vec<_>, Diagnostic>>()
+    })?;
+    let expected: Vec<f32> = (0..20).map(|i| (2 * i + i * (i + 1)) as f32).collect();
+    assert_eq!((received, session.get(&total)?.item()), (expected, 380.0));
+
+    let shared = shared_counter("queues");
+    let f = session.function(|x: Tensor| {
+        from.enqueue(x);
+        shared.set(shared.get() + 1);
+    })?;
+    let error = f.call(1.0).unwrap_err();
+    assert!(error.message.contains("uses the queue `from` and assigns the shared variable"), "{error}");
     Ok(())
 }

@@ -64,6 +64,8 @@ pub enum ErrorKind {
     DeadlineExceeded,
     /// A call was cancelled.
     Cancelled,
+    /// A queue is closed: it takes no more elements, or has no more.
+    Closed,
     /// The machine lacks a resource, such as memory for a value or a thread.
     ResourceExhausted,
     /// Another process is lost, unreachable or does not respond, or the values that it kept are

@@ -210,6 +210,8 @@ pub struct Inputs<'a> {
     types: std::slice::Iter<'a, TensorType>,
     lengths: std::slice::Iter<'a, usize>,
     taken: usize,
+    /// The values to take instead of new inputs of the graph, if they exist.
+    values: Option<std::vec::IntoIter<AnyValue>>,
     /// The path from the arguments to the value that is being made.
     path: Vec<InputSegment>,
 }
@@ -236,6 +238,18 @@ impl std::fmt::Display for InputSegment {
 }
 
 impl Inputs<'_> {
+    /// Calls `f` with values that exist instead of new inputs of the graph.
+    pub(crate) fn with_values<R>(
+        signature: &Signature,
+        values: Vec<AnyValue>,
+        f: impl FnOnce(&mut Inputs<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let lengths = signature.lengths.as_deref().unwrap_or_default();
+        let values = Some(values.into_iter());
+        let (types, lengths, path) = (signature.types.iter(), lengths.iter(), Vec::new());
+        f(&mut Inputs { types, lengths, taken: 0, values, path })
+    }
+
     /// Creates the items of a sequence.
     ///
     /// # Errors
@@ -336,7 +350,10 @@ impl<T: Element> Input for Tensor<T> {
             let expected = TensorType::new(T::DTYPE, ty.shape.clone());
             return Err(Diagnostic::new(message).help(format!("give this input the type {expected}")));
         }
-        Ok(Tensor::from_any(trace::input(ty.clone(), None)))
+        Ok(Tensor::from_any(match &mut inputs.values {
+            Some(values) => values.next().expect("there is a value for each type"),
+            None => trace::input(ty.clone(), None),
+        }))
     }
 }
 impl<T: Element, X: IntoArray<T>> Feed<Tensor<T>> for X {
@@ -784,7 +801,8 @@ pub fn trace_fn<Args, F: GraphFn<Args>>(
     let mut rebuild = None;
     let traced = trace::trace(name, || {
         let lengths = signature.lengths.as_deref().unwrap_or_default();
-        let mut inputs = Inputs { types: signature.types.iter(), lengths: lengths.iter(), taken: 0, path: Vec::new() };
+        let (types, lengths, path) = (signature.types.iter(), lengths.iter(), Vec::new());
+        let mut inputs = Inputs { types, lengths, taken: 0, values: None, path };
         let output = f.apply(&mut inputs).unwrap_or_else(|e| trace::fail(e));
         if inputs.types.len() > 0 {
             let (takes, given) = (inputs.taken, signature.types.len());

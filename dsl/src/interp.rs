@@ -11,6 +11,7 @@ use crate::fusion::{self, Fusion, KernelId, NodeRole};
 use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
 use crate::memory::{OutOfMemory, SMALLER};
 use crate::ops::{EvalCx, InferCx, prim};
+use crate::queue::{NoQueues, StepQueues};
 pub use crate::stop::{StopFlag, stopped};
 use crate::{Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, Shape, TensorType, Type};
 use list::HostList;
@@ -44,11 +45,13 @@ impl InterpOptions {
     }
 }
 
-/// The surroundings of a run: the print callback, the stop flag and the kernels.
+/// The surroundings of a run: the print callback, the queues, the stop flag and the kernels.
 #[derive(Clone, Copy)]
 pub struct RunContext<'a> {
     /// Receives the text of each print, in program order.
     pub print: &'a dyn Fn(Stream, &str),
+    /// The queues of the graph.
+    pub queues: &'a dyn StepQueues,
     /// Ends the run with an error soon after it is set.
     pub stop: &'a StopFlag,
     /// The fused kernels of the graph, which then compute their nodes. Without them, and with a
@@ -59,9 +62,9 @@ pub struct RunContext<'a> {
 static NEVER: StopFlag = StopFlag::new();
 
 impl Default for RunContext<'_> {
-    /// Prints to the streams of this process, and never stops the run.
+    /// Prints to the streams of this process, has no queues, and never stops the run.
     fn default() -> Self {
-        RunContext { print: &Stream::write, stop: &NEVER, fusion: None }
+        RunContext { print: &Stream::write, queues: &NoQueues, stop: &NEVER, fusion: None }
     }
 }
 
@@ -395,6 +398,11 @@ impl Interp<'_> {
                 let values: Vec<HostTensor> = data.operands.iter().map(|&v| self.tensor(v).clone()).collect();
                 (self.run_context.print)(*stream, &template.render(&values));
                 vec![]
+            }
+            Op::Queue(queue, op) => {
+                let operands = data.operands.iter().map(|&v| self.tensor(v).clone()).collect();
+                let results = self.run_context.queues.run(*queue, *op, operands, data.loc)?;
+                results.into_iter().map(RuntimeValue::Tensor).collect()
             }
             Op::Stack(op) => self.stack_op(op, &data.operands, data.loc)?,
             Op::List(op) => self.list_op(op, node)?,

@@ -59,6 +59,8 @@ pub mod optim;
 #[doc(hidden)]
 pub mod passes;
 #[doc(hidden)]
+pub mod queue;
+#[doc(hidden)]
 pub mod scalars;
 mod shape;
 // Not hidden: in error messages, rustc writes the full paths of hidden items.
@@ -82,6 +84,7 @@ pub use ir::Graph;
 pub use list::{List, ListIndex};
 pub use loc::Loc;
 pub use ops::{AnyValue, IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
+pub use queue::{AnyQueue, Queue, QueueElement, QueueOrder};
 pub use shape::{Dim, Shape};
 pub use staged::{Carry, Range, range};
 pub use tensor::{Finds, IndexedByBrackets, Operand, Tensor, full, scalar, tensor, zeros};

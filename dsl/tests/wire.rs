@@ -159,8 +159,8 @@ fn graphs_keep_numbers_next_to_those_that_passes_left_unused() {
 fn every_byte_of_a_small_graph_is_known() {
     let graph = Graph::parse("graph @f(%x: f32[2]) -> f32[2] { %y = tanh %x  return %y }", "f.ir").unwrap();
     let expected = [
-        &b"anbr\x01\x01f"[..],
-        &[1, 1, 0, 2, 1, 1, 0], // one operation and type, two values, one region and node
+        &b"anbr\x02\x01f"[..],
+        &[1, 1, 0, 0, 2, 1, 1, 0], // one operation and type, two values, one region and node
         b"\x04tanh\x00",
         &[0, 0, 1, 0, 2],             // a tensor of f32 with one axis of extent 2
         &[1, 1],                      // the types of both values
@@ -264,7 +264,7 @@ proptest! {
 
     #[test]
     fn random_bytes_are_refused_with_a_reason(bytes in proptest::collection::vec(any::<u8>(), 0..200), valid_start in any::<bool>()) {
-        let bytes = if valid_start { [&b"anbr\x01\x01f"[..], &bytes].concat() } else { bytes };
+        let bytes = if valid_start { [&b"anbr\x02\x01f"[..], &bytes].concat() } else { bytes };
         body::run(&bytes);
     }
 }

@@ -56,5 +56,6 @@ pub mod peers {
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;
 pub use session::prune::PrunedFunction;
+pub use session::queues::{HostQueue, QueueIter};
 pub use session::snapshot::Snapshot;
 pub use session::{Session, SessionBuilder};

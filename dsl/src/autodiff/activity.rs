@@ -55,7 +55,7 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut FxHash
                     active.extend(data.results.iter().filter(|&&r| graph.ty(r).is_differentiable()));
                 }
             }
-            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => {}
+            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Queue(..) => {}
         }
     }
 }
@@ -116,7 +116,12 @@ impl Active {
                     operands
                 }
                 Op::Call(CallKind::CustomGradient { .. }) => graph.call_of(node).args().to_vec(),
-                Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } => vec![],
+                Op::Constant(_)
+                | Op::Read(_)
+                | Op::Assign(_)
+                | Op::Assert { .. }
+                | Op::Print { .. }
+                | Op::Queue(..) => vec![],
             };
             reached.extend(operands.into_iter().filter(|&v| self.contains(v)));
         }

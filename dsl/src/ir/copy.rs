@@ -129,7 +129,7 @@ impl Graph {
     /// Returns a copy of the graph without unreachable entities. Ids change.
     #[must_use]
     pub fn compact(&self) -> Graph {
-        let mut out = Graph { vars: self.vars.clone(), ..Graph::new(self.name.clone()) };
+        let mut out = Graph { vars: self.vars.clone(), queues: self.queues.clone(), ..Graph::new(self.name.clone()) };
         out.nodes.reserve(self.n_nodes());
         out.values.reserve(self.n_values());
         let (mut out, root) = (GraphBuilder::new(out), self.root());

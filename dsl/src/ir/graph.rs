@@ -1,6 +1,6 @@
 //! The tables and entities of a graph.
 
-use super::{Attrs, ListOp};
+use super::{Attrs, ListOp, QueueDecl, QueueOp};
 use crate::format::{Stream, Template};
 use crate::ops::{Effects, Prim};
 use crate::{DeviceConstraint, HostTensor, Loc, TensorType, Type};
@@ -53,6 +53,10 @@ id! {
     /// A variable that the graph reads or assigns.
     VarId, "@"
 }
+id! {
+    /// A queue that the graph uses.
+    QueueId, "@"
+}
 
 /// The operation of a node.
 #[derive(Clone, Debug)]
@@ -81,6 +85,8 @@ pub enum Op {
     Stack(StackOp),
     /// An operation on a list of the user.
     List(ListOp),
+    /// An operation on a queue.
+    Queue(QueueId, QueueOp),
     /// Runs one of two regions.
     Cond,
     /// Runs a region as long as another region yields true.
@@ -158,6 +164,7 @@ impl PartialEq for Op {
             (Op::Print { stream: a, template: x }, Op::Print { stream: b, template: y }) => a == b && x == y,
             (Op::Stack(a), Op::Stack(b)) => a == b,
             (Op::List(a), Op::List(b)) => a == b,
+            (Op::Queue(a, x), Op::Queue(b, y)) => a == b && x == y,
             (Op::Cond, Op::Cond) => true,
             (Op::While { parallel_iterations: a }, Op::While { parallel_iterations: b }) => a == b,
             (Op::Call(a), Op::Call(b)) => a == b,
@@ -184,6 +191,7 @@ impl Op {
             Op::Stack(StackOp::ZerosLike) => "stack_zeros_like",
             Op::Stack(StackOp::Add) => "stack_add",
             Op::List(op) => op.name(),
+            Op::Queue(_, op) => op.name(),
             Op::Cond => "cond",
             Op::While { .. } => "while",
             Op::Call(kind) => kind.name(),
@@ -204,7 +212,7 @@ impl Op {
             Op::Constant(_) | Op::Cond | Op::While { .. } | Op::Call(_) => Effects::Pure,
             Op::Read(_) => Effects::ReadsState,
             Op::Assign(_) => Effects::WritesState,
-            Op::Assert { .. } | Op::Print { .. } => Effects::Observable,
+            Op::Assert { .. } | Op::Print { .. } | Op::Queue(..) => Effects::Observable,
             Op::Stack(StackOp::Pop | StackOp::Add) => Effects::Fallible,
             Op::Stack(_) => Effects::Pure,
             Op::List(op) if op.is_fallible() => Effects::Fallible,
@@ -321,6 +329,8 @@ pub struct Graph {
     pub name: String,
     /// The variables that the graph uses.
     pub vars: Vec<VarDecl>,
+    /// The queues that the graph uses.
+    pub queues: Vec<QueueDecl>,
     pub(super) nodes: Vec<NodeData>,
     pub(super) values: Vec<ValueData>,
     pub(super) regions: Vec<RegionData>,
@@ -332,6 +342,7 @@ impl Graph {
         Graph {
             name: name.into(),
             vars: Vec::new(),
+            queues: Vec::new(),
             nodes: Vec::new(),
             values: Vec::new(),
             regions: vec![RegionData::default()],
@@ -341,7 +352,7 @@ impl Graph {
     /// Moves the graph out. What is left has no root: the caller replaces it.
     pub(super) fn take(&mut self) -> Graph {
         let name = String::new();
-        let empty = Graph { name, vars: vec![], nodes: vec![], values: vec![], regions: vec![] };
+        let empty = Graph { name, vars: vec![], queues: vec![], nodes: vec![], values: vec![], regions: vec![] };
         std::mem::replace(self, empty)
     }
 
@@ -541,6 +552,7 @@ impl Graph {
         }
         self.name == other.name
             && self.vars == other.vars
+            && self.queues == other.queues
             && same_region(self, self.root(), other, other.root(), &mut vec![None; self.n_values()])
     }
 }

@@ -35,6 +35,7 @@ mod literal;
 mod open;
 mod parse;
 mod print;
+mod queue;
 mod regions;
 pub mod verify;
 #[cfg(feature = "wire")]
@@ -43,8 +44,8 @@ pub mod wire;
 pub use attrs::{Attr, AttrKind, Attrs};
 pub use builder::{GraphBuilder, InsertPoint};
 pub use graph::{
-    CallKind, Graph, Node, NodeData, Op, Origin, Region, RegionData, StackOp, Value, ValueData, ValueDef, VarDecl,
-    VarId,
+    CallKind, Graph, Node, NodeData, Op, Origin, QueueId, Region, RegionData, StackOp, Value, ValueData, ValueDef,
+    VarDecl, VarId,
 };
 pub(crate) use infer::{Broken, count, either, result_types};
 pub(crate) use lex::{intern, is_interned};
@@ -52,5 +53,6 @@ pub use list::{ListForm, ListOp};
 pub(crate) use literal::Quoted;
 pub(crate) use open::MAX_OPEN;
 pub use print::GraphText;
+pub use queue::{QueueDecl, QueueOp};
 pub use regions::{CallNode, Capture, CondNode, GradientInput, LoopVar, ParamSource, Runs, WhileNode};
 pub use verify::verify;

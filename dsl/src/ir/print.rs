@@ -88,6 +88,13 @@ impl<'a> Printer<'a> {
             self.on(var.on)?;
             self.out.push('\n');
         }
+        for queue in &g.queues {
+            write!(self.out, "    queue @{}: ", Quoted(&queue.name))?;
+            for (i, ty) in queue.element.iter().enumerate() {
+                write!(self.out, "{}{ty}", comma(i))?;
+            }
+            self.out.push('\n');
+        }
         self.body(g.root(), scope, 1, "return")?;
         self.out.push_str("}\n");
         Ok(())
@@ -232,8 +239,10 @@ impl<'a> Printer<'a> {
     fn operation(&mut self, node: Node) -> fmt::Result {
         let data = self.graph.node(node);
         self.out.push_str(data.op.name());
-        let bound_later =
-            matches!(data.op, Op::While { .. } | Op::Call(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. });
+        let bound_later = matches!(
+            data.op,
+            Op::While { .. } | Op::Call(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Queue(..)
+        );
         if !data.operands.is_empty() && !bound_later {
             self.out.push(' ');
             self.list(&data.operands);
@@ -262,6 +271,19 @@ impl<'a> Printer<'a> {
             }
             Op::Print { stream, template } => {
                 write!(self.out, " {} {:?}", stream.name(), template.to_string())?;
+                if !data.operands.is_empty() {
+                    self.out.push_str(", ");
+                    self.list(&data.operands);
+                }
+            }
+            Op::Queue(queue, op) => {
+                match self.graph.queues.get(queue.index()) {
+                    Some(queue) => write!(self.out, " @{}", Quoted(&queue.name))?,
+                    None => write!(self.out, " @undeclared.{}", queue.index())?,
+                }
+                if let Some(n) = op.count() {
+                    write!(self.out, ", {n}")?;
+                }
                 if !data.operands.is_empty() {
                     self.out.push_str(", ");
                     self.list(&data.operands);

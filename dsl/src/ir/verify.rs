@@ -36,13 +36,15 @@
 //!   parameters: the results, and a cotangent for each differentiable result. The second region
 //!   yields a cotangent of the same type for each differentiable argument. Other calls have one
 //!   region.
+//! - **V14** Queues have distinct names, and elements of one tensor or more, whose extents are
+//!   numbers or unknown. Elements that are added are compatible with the types of the queue.
 //!
 //! Here, a value has a type if its own type is equal to it or [fits](crate::Type::fits) it, as a
 //! more precise one.
 
 use super::infer::{broken, check_arity, count, is_countable, is_predicate, result_types};
 use super::{Broken, CallKind, Graph, ListOp, Node, Op, Region, Value, ValueDef};
-use crate::{Diagnostic, Loc, Type};
+use crate::{Diagnostic, Dim, Loc, TensorType, Type};
 use rustc_hash::FxHashSet;
 use std::collections::HashSet;
 
@@ -188,7 +190,7 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    // V8 and V11: variables, inputs and outputs.
+    // V8, V11 and V14: variables, queues, inputs and outputs.
 
     fn interface(&mut self) {
         let g = self.graph;
@@ -204,6 +206,26 @@ impl<'a> Verifier<'a> {
             if var.ty.shape.known().is_none() || !is_countable(&var.ty.shape) {
                 let message = format_args!("the variable `{}` is {}: its extents must be known", var.name, var.ty);
                 self.error(8, Loc::UNKNOWN, message);
+            }
+        }
+        let mut names = HashSet::new();
+        for queue in &g.queues {
+            if self.is_done() {
+                return;
+            }
+            if !names.insert(&queue.name) {
+                self.error(14, Loc::UNKNOWN, format_args!("the queue `{}` is declared twice", queue.name));
+            }
+            if queue.element.is_empty() {
+                self.error(14, Loc::UNKNOWN, format_args!("an element of the queue `{}` has no tensor", queue.name));
+            }
+            let is_queued = |ty: &TensorType| {
+                let mut dims = ty.shape.dims().iter();
+                !dims.any(|d| matches!(d, Dim::Named(_))) && is_countable(&ty.shape)
+            };
+            if let Some(ty) = queue.element.iter().find(|ty| !is_queued(ty)) {
+                let message = format_args!("the queue `{}` has tensors of type {ty}", queue.name);
+                self.error(14, Loc::UNKNOWN, message);
             }
         }
         for (what, values) in [("input", g.inputs()), ("output", g.outputs())] {

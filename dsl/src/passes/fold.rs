@@ -89,7 +89,13 @@ impl Folder<'_> {
                 Op::Cond => self.cond(node, region),
                 Op::While { .. } => self.while_loop(node),
                 Op::Call(kind) => self.call(node, kind),
-                Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Stack(_) | Op::List(_) => true,
+                Op::Read(_)
+                | Op::Assign(_)
+                | Op::Assert { .. }
+                | Op::Print { .. }
+                | Op::Stack(_)
+                | Op::List(_)
+                | Op::Queue(..) => true,
             };
             if stays {
                 self.graph.append(node);

@@ -129,7 +129,7 @@ impl<'g> KeptNodes<'g> {
         let root = &g.region(g.root()).nodes;
         kept.live.values_needed(g.outputs());
         for &node in root {
-            if assignments == Assignments::Keep && matches!(g.node(node).op, Op::Assign(_)) {
+            if assignments == Assignments::Keep && matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..)) {
                 kept.live.effect(node);
             }
         }
@@ -147,7 +147,7 @@ impl<'g> KeptNodes<'g> {
         }
         of_results.settle();
         for &node in root {
-            if has_effect(g, node) && !matches!(g.node(node).op, Op::Assign(_)) {
+            if has_effect(g, node) && !matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..)) {
                 kept.keep_if_there(node, &of_results, params);
             }
         }

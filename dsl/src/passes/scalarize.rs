@@ -52,6 +52,7 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
     }
     let mut out = GraphBuilder::new(Graph::new(graph.name.clone()));
     out.vars.clone_from(&graph.vars);
+    out.queues.clone_from(&graph.queues);
     let (whole, parts) = (FxHashMap::default(), FxHashMap::default());
     let mut rewrite = ScalarizedCopy { from: graph, out, loops, whole_stacks, whole, parts };
     let root = rewrite.out.root();

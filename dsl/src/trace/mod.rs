@@ -32,10 +32,12 @@ mod while_loop;
 use crate::diagnostic::{Abort, abort};
 use crate::format::{Stream, Template, TemplatePiece};
 use crate::ir::{
-    Graph, GraphBuilder, InsertPoint, ListOp, MAX_OPEN, Node, Op, Origin, Region, Value, ValueDef, VarDecl, VarId,
+    Graph, GraphBuilder, InsertPoint, ListOp, MAX_OPEN, Node, Op, Origin, QueueDecl, QueueId, QueueOp, Region, Value,
+    ValueDef, VarDecl, VarId,
 };
 pub use crate::ops::emit;
 use crate::ops::{AnyValue, InTrace, OpError, Prim, ValueCx};
+use crate::queue::AnyQueue;
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type, ir::Attrs};
 pub(crate) use call::max_iterations;
@@ -103,6 +105,8 @@ pub struct Traced {
     pub graph: Graph,
     /// The variables of the graph, in the order of [`Graph::vars`].
     pub vars: Vec<AnyVar>,
+    /// The queues of the graph, in the order of [`Graph::queues`].
+    pub queues: Vec<AnyQueue>,
     /// The names that the program gave to values, in its order.
     pub names: Vec<Named>,
 }
@@ -183,6 +187,8 @@ pub(crate) struct Tracer {
     vars: Vec<AnyVar>,
     names: Vec<Named>,
     var_ids: FxHashMap<u64, VarId>,
+    /// The queues in the order of the graph.
+    queues: Vec<AnyQueue>,
     /// The paths of variables in models whose gradients were asked for, by identity.
     var_paths: FxHashMap<u64, String>,
     var_state: Vec<VarState>,
@@ -242,7 +248,10 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<AnyValue>) -> Result<Traced> {
     match outcome {
         Ok(result) => result.map(|()| {
             let tracer = tracer.expect("the tracer stays while it traces");
-            Traced { graph: tracer.graph.into_graph(), vars: tracer.vars, names: tracer.names }
+            {
+                let Tracer { graph, vars, queues, names, .. } = tracer;
+                Traced { graph: graph.into_graph(), vars, queues, names }
+            }
         }),
         Err(payload) => match payload.downcast::<Abort>() {
             Ok(abort) => Err(abort.0),
@@ -382,6 +391,20 @@ pub fn print(stream: Stream, template: Template, values: &[AnyValue]) {
     try_with(|t| t.emit(Op::Print { stream, template }, values, loc).map(|_| ()));
 }
 
+/// Appends an operation on a queue, and returns its results.
+#[track_caller]
+pub(crate) fn queue_op(queue: &AnyQueue, op: QueueOp, operands: &[AnyValue]) -> Vec<AnyValue> {
+    let loc = Loc::caller();
+    try_with(|t| {
+        let id = t.queue_id(queue);
+        // It runs where the queue is, whatever the scope.
+        let scope = DeviceScope::enter(None);
+        let node = t.emit(Op::Queue(id, op), operands, loc);
+        drop(scope);
+        node.map(|node| t.results(node))
+    })
+}
+
 /// Returns whether a staged `if`, `while`, `&&` or `||` is open, so that the code being traced may
 /// run any number of times.
 pub fn in_construct() -> bool {
@@ -502,6 +525,7 @@ impl Tracer {
             vars: Vec::new(),
             names: Vec::new(),
             var_ids: FxHashMap::default(),
+            queues: Vec::new(),
             var_paths: FxHashMap::default(),
             var_state: Vec::new(),
             var_versions: Vec::new(),

@@ -1,4 +1,4 @@
-//! Variables, threaded as values through the regions of a trace.
+//! Variables, threaded as values through the regions of a trace, and queues.
 
 use super::*;
 
@@ -17,17 +17,21 @@ pub(crate) fn var_path(var: &AnyVar) -> Option<String> {
     with(|t| t.var_paths.get(&var.id()).cloned())
 }
 
+/// Returns the name, or the first numbered one that is not taken.
+fn free_name(name: &str, taken: impl Fn(&str) -> bool) -> String {
+    if !taken(name) {
+        return name.to_owned();
+    }
+    (2..).map(|i| format!("{name}_{i}")).find(|n| !taken(n)).expect("some number is free")
+}
+
 impl Tracer {
     pub(super) fn var_id(&mut self, var: &AnyVar, loc: Loc) -> VarId {
         if let Some(&id) = self.var_ids.get(&var.id()) {
             return id;
         }
         let id = VarId::from_index(self.vars.len());
-        let taken = |name: &str| self.graph.vars.iter().any(|v| v.name == name);
-        let mut name = var.name().to_owned();
-        if taken(&name) {
-            name = (2..).map(|i| format!("{}_{i}", var.name())).find(|n| !taken(n)).expect("some number is free");
-        }
+        let name = free_name(var.name(), |name| self.graph.vars.iter().any(|v| v.name == name));
         self.graph.vars.push(VarDecl { name, ty: var.ty().clone(), on: var.devices() });
         self.vars.push(var.clone());
         self.var_ids.insert(var.id(), id);
@@ -40,6 +44,18 @@ impl Tracer {
         self.var_state.push(VarState { read, current: read });
         self.var_versions.push(vec![read]);
         id
+    }
+
+    /// Returns the id of a queue.
+    pub(super) fn queue_id(&mut self, queue: &AnyQueue) -> QueueId {
+        if let Some(i) = self.queues.iter().position(|known| known.id() == queue.id()) {
+            return QueueId::from_index(i);
+        }
+        let taken = |name: &str| self.graph.queues.iter().any(|q| q.name == name);
+        let name = free_name(queue.name(), taken);
+        self.graph.queues.push(QueueDecl { name, element: queue.element().to_vec() });
+        self.queues.push(queue.clone());
+        QueueId::from_index(self.queues.len() - 1)
     }
 
     /// Returns the id of a variable, if this trace has used it.

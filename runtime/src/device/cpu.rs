@@ -9,7 +9,7 @@ use crate::cpu::optimize::optimize;
 use crate::cpu::program::{CompileOptions, Program};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::RunContext;
-use anabranch_dsl::ir::Value;
+use anabranch_dsl::ir::{Op, Value};
 use anabranch_dsl::{Graph, HostTensor, Result, TensorType, Type, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -212,6 +212,8 @@ pub(crate) struct CpuKernel {
     /// Whether the trip count of a loop in it is unknown. Then earlier runs predict nothing, and a
     /// run may not terminate.
     may_not_end: bool,
+    /// Whether it uses a queue. Then it runs on the thread of its step, since it may wait for long.
+    may_wait: bool,
 }
 
 /// Maximum time of a kernel that runs synchronously, about the cost of passing it to another
@@ -228,9 +230,10 @@ impl CpuKernel {
             true => How::Known(Box::new(Program::with_options(graph.clone(), options)?)),
             false => How::BySignature(Mutex::default()),
         };
-        let (mut may_be_long, mut may_not_end) = (false, false);
+        let (mut may_be_long, mut may_not_end, mut may_wait) = (false, false, false);
         graph.visit_nodes(graph.root(), &mut |node| {
             let data = graph.node(node);
+            may_wait |= matches!(data.op, Op::Queue(..));
             if graph.as_while(node).is_some() {
                 may_be_long = true;
                 may_not_end |= passes::trips(&graph, node).is_none();
@@ -248,12 +251,14 @@ impl CpuKernel {
             runs: AtomicU64::new(0),
             may_be_long,
             may_not_end,
+            may_wait,
         })
     }
 
     /// Returns whether the kernel should run synchronously. The choice affects timing, not results.
     pub(crate) fn is_short(&self) -> bool {
         match self.nanos.load(Ordering::Relaxed) {
+            _ if self.may_wait => true,
             0 => !self.may_be_long,
             nanos => !self.may_not_end && nanos < SHORT_NANOS,
         }

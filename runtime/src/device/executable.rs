@@ -15,7 +15,7 @@
 
 use super::timeline::Timeline;
 use super::variables::VarSet;
-use super::{DeviceId, PrintTo};
+use super::{DeviceId, HostSide};
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use anabranch_dsl::ir::{Region, Value};
 use anabranch_dsl::{Graph, HostTensor, Result};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// The host side of a step.
 pub(crate) struct StepCx<'a> {
-    pub(crate) print: &'a PrintTo,
+    pub(crate) host: &'a HostSide,
     /// The flag that ends the step, or `None` if only the step itself ends it.
     pub(crate) stop: Option<&'a Arc<StopFlag>>,
 }
@@ -35,7 +35,8 @@ static NEVER: StopFlag = StopFlag::new();
 impl StepCx<'_> {
     /// Returns the host side of a run on the calling thread.
     pub(crate) fn run_context(&self) -> RunContext<'_> {
-        RunContext { print: &**self.print, stop: self.stop.map_or(&NEVER, |stop| stop), fusion: None }
+        let HostSide { print, queues } = self.host;
+        RunContext { print: &**print, queues: &**queues, stop: self.stop.map_or(&NEVER, |stop| stop), fusion: None }
     }
 }
 

@@ -7,7 +7,7 @@
 //! measurement is optional.
 
 use super::cpu::{CpuKernel, Loaded};
-use super::{CpuDevice, DeviceBuffer, Step, Ticket};
+use super::{CpuDevice, DeviceBuffer, HostSide, Step, Ticket};
 use super::{DeviceInfo, LinkSpeed, Topology};
 use crate::cpu::program::CompileOptions;
 use anabranch_dsl::{Graph, HostTensor, Result};
@@ -87,7 +87,7 @@ impl Probe {
     /// Runs the kernel on the device. Returns the seconds of the run, and those until its
     /// completion was known.
     fn run(&self) -> Result<[f64; 2]> {
-        let step = Step::new(Arc::new(|_, _| ()), Arc::default(), false, false);
+        let step = Step::new(HostSide::printing(Arc::new(|_, _| ())), Arc::default(), false, false);
         self.kernel.enqueue_on_thread(vec![self.input.clone()], &step, Ticket(0))?;
         let event = loop {
             if let Some(event) = step.wait(Duration::from_secs(1)) {

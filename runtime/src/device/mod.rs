@@ -36,6 +36,7 @@ pub(crate) mod measure;
 mod opaque;
 mod simulated;
 mod step;
+mod step_lock;
 pub(crate) mod timeline;
 mod topology;
 pub(crate) mod variables;
@@ -49,7 +50,7 @@ pub(crate) use executable::{Crossing, Executable, StepCx};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use opaque::OpaqueDevice;
 pub use simulated::SimulatedDevice;
-pub(crate) use step::{Event, PrintTo, Step, Ticket};
+pub(crate) use step::{Event, HostSide, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 
 use anabranch_dsl::device::DeviceName;

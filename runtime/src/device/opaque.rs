@@ -101,6 +101,9 @@ impl Device for OpaqueDevice {
         if let Op::Print { .. } = op {
             return Support::No("cannot print".to_owned());
         }
+        if let Op::Queue(..) = op {
+            return Support::No("has no queues".to_owned());
+        }
         let keeps =
             matches!(op, Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Cond | Op::While { .. } | Op::Call(_));
         if !keeps && operands.iter().chain(results).any(|ty| ty.element().dtype == DType::F64) {

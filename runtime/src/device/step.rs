@@ -7,6 +7,7 @@ use anabranch_dsl::Result;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use anabranch_dsl::ir::Node;
+use anabranch_dsl::queue::{NoQueues, StepQueues};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -25,6 +26,20 @@ id! {
 
 /// A receiver of the text that functions print.
 pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
+
+/// What the operations of a step reach on the host.
+#[derive(Clone)]
+pub(crate) struct HostSide {
+    pub(crate) print: PrintTo,
+    pub(crate) queues: Arc<dyn StepQueues>,
+}
+
+impl HostSide {
+    /// Returns the host side of a step without queues.
+    pub(crate) fn printing(print: PrintTo) -> HostSide {
+        HostSide { print, queues: Arc::new(NoQueues) }
+    }
+}
 
 /// The outcome of work. A panic resumes where the event is handled.
 pub(crate) type WorkOutcome = std::thread::Result<Result<Vec<DeviceBuffer>>>;
@@ -52,7 +67,7 @@ struct Events {
 
 /// A running step.
 pub(crate) struct Step {
-    print: PrintTo,
+    host: HostSide,
     /// The flag that cancels the step.
     pub(crate) stop: Arc<StopFlag>,
     begin: Instant,
@@ -77,10 +92,10 @@ pub(crate) struct Step {
 
 impl Step {
     /// Creates a step. `spins` says whether it waits for other processes, whose answers come soon.
-    pub(crate) fn new(print: PrintTo, stop: Arc<StopFlag>, simulated: bool, spins: bool) -> Arc<Step> {
+    pub(crate) fn new(host: HostSide, stop: Arc<StopFlag>, simulated: bool, spins: bool) -> Arc<Step> {
         let clock = simulated.then(Mutex::default);
         Arc::new(Step {
-            print,
+            host,
             stop,
             begin: Instant::now(),
             n_begun: AtomicU64::new(0),
@@ -98,7 +113,7 @@ impl Step {
 
     /// Returns the host side of a run for kernels of this step.
     pub(crate) fn run_context(&self) -> RunContext<'_> {
-        RunContext { print: &*self.print, stop: &self.stop, fusion: None }
+        RunContext { print: &*self.host.print, queues: &*self.host.queues, stop: &self.stop, fusion: None }
     }
 
     /// Returns the time since the step began.
@@ -206,7 +221,7 @@ impl Step {
 
     /// Prints text.
     pub(crate) fn print(&self, stream: Stream, text: &str) {
-        (self.print)(stream, text);
+        (self.host.print)(stream, text);
     }
 
     /// Returns the next event, if there is one. Events of a simulated clock occur only in

@@ -18,6 +18,10 @@
 //! touch at once, so a snapshot has all new values of an earlier commit and none of a later one.
 //! The step locks keep the values that an assigning step has read until its commit.
 //!
+//! A step that waits for a queue gives up its step locks meanwhile ([`YieldingLocks`]). When it
+//! goes on, it acquires them again. If another step has then assigned one of its variables, its
+//! snapshot is no longer that of its commit, so it starts again.
+//!
 //! Step locks are acquired in the order of the variables' identities, and so are locks of values.
 //! No step lock is acquired while a value is locked, so steps cannot deadlock. The exception is a
 //! call from inside a step, by its print callback: it must not assign a variable that the step
@@ -33,17 +37,15 @@
 //!
 //! This module must not know graphs, functions or engines.
 
+use super::step_lock::StepLock;
 use super::{Device, DeviceBuffer, DeviceId, MemorySpace};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::var::DropWatcher;
 use anabranch_dsl::{AnyVar, HostTensor, Result};
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
-    TryLockResult, Weak,
-};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// The value of one variable in one session.
 #[derive(Debug)]
@@ -51,7 +53,9 @@ pub(crate) struct VarCell {
     /// The identity of the variable.
     id: u64,
     /// Held by steps that assign variables.
-    step: RwLock<()>,
+    step: StepLock,
+    /// The number of commits that have written the value.
+    version: AtomicU64,
     /// A buffer of the home, or of the host without one. Locked only while a snapshot or a commit
     /// accesses it. A commit takes the value out while it writes.
     value: RwLock<Option<DeviceBuffer>>,
@@ -122,28 +126,6 @@ impl VarCell {
             self.home.get_or_init(|| device);
         }
     }
-
-    fn lock_step(&self, access: VarAccess) -> StepGuard<'_> {
-        match access {
-            VarAccess::Read => StepGuard::Shared(self.step.read().unwrap_or_else(PoisonError::into_inner)),
-            VarAccess::Assign => StepGuard::Exclusive(self.step.write().unwrap_or_else(PoisonError::into_inner)),
-        }
-    }
-
-    /// Acquires the step lock if no other step prevents it.
-    fn try_lock_step(&self, access: VarAccess) -> Option<StepGuard<'_>> {
-        fn got<T>(outcome: TryLockResult<T>) -> Option<T> {
-            match outcome {
-                Ok(guard) => Some(guard),
-                Err(TryLockError::Poisoned(p)) => Some(p.into_inner()),
-                Err(TryLockError::WouldBlock) => None,
-            }
-        }
-        match access {
-            VarAccess::Read => got(self.step.try_read()).map(StepGuard::Shared),
-            VarAccess::Assign => got(self.step.try_write()).map(StepGuard::Exclusive),
-        }
-    }
 }
 
 /// Returns the value in a cell that no commit writes.
@@ -196,7 +178,13 @@ impl VarStore {
         let new = || {
             var.watch(self.watcher());
             let value = RwLock::new(Some(DeviceBuffer::from_host(var.init().clone())));
-            Arc::new(VarCell { id: var.id(), step: RwLock::default(), value, home: OnceLock::new() })
+            Arc::new(VarCell {
+                id: var.id(),
+                step: StepLock::default(),
+                version: AtomicU64::new(0),
+                value,
+                home: OnceLock::new(),
+            })
         };
         self.lock_cells().entry(var.id()).or_insert_with(new).clone()
     }
@@ -238,21 +226,81 @@ pub(crate) struct VarSet {
     assigns: bool,
 }
 
-/// The step lock of one variable.
-#[expect(dead_code, reason = "a guard is only dropped")]
-enum StepGuard<'a> {
-    Shared(RwLockReadGuard<'a, ()>),
-    Exclusive(RwLockWriteGuard<'a, ()>),
+/// The step locks of a step that assigns something, until they are dropped.
+pub(crate) struct StepLocks<'a>(&'a VarSet);
+
+impl Drop for StepLocks<'_> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
 }
 
-/// The step locks of a step that assigns something.
-pub(crate) struct StepLocks<'a>(#[expect(dead_code, reason = "guards are only dropped")] PerVar<StepGuard<'a>>);
+/// The step locks of a step that may wait for a queue, which gives them up while it waits.
+#[derive(Debug)]
+pub(crate) struct YieldingLocks {
+    vars: Arc<VarSet>,
+    /// The versions of all variables when the locks were acquired first.
+    versions: PerVar<u64>,
+    are_held: Mutex<bool>,
+}
+
+/// What has become of the variables of a step that has waited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockResumption {
+    /// No other step has assigned one.
+    Unchanged,
+    /// Another step has assigned one, so the step must start again.
+    Changed,
+    /// The step was stopped before the locks were free.
+    Stopped,
+}
+
+impl YieldingLocks {
+    /// Acquires the locks, unless `stop` is set before all are free.
+    pub(crate) fn acquire(vars: Arc<VarSet>, stop: Option<&StopFlag>) -> Option<YieldingLocks> {
+        if !vars.acquire(stop) {
+            return None;
+        }
+        let versions = vars.versions();
+        Some(YieldingLocks { vars, versions, are_held: Mutex::new(true) })
+    }
+
+    fn are_held(&self) -> MutexGuard<'_, bool> {
+        self.are_held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives up the locks.
+    pub(crate) fn give_up(&self) {
+        let mut are_held = self.are_held();
+        if std::mem::replace(&mut *are_held, false) {
+            self.vars.release();
+        }
+    }
+
+    /// Acquires the locks again, unless `stop` is set before all are free.
+    pub(crate) fn resume(&self, stop: Option<&StopFlag>) -> LockResumption {
+        let mut are_held = self.are_held();
+        if !*are_held {
+            if !self.vars.acquire(stop) {
+                return LockResumption::Stopped;
+            }
+            *are_held = true;
+        }
+        match self.vars.versions() == self.versions {
+            true => LockResumption::Unchanged,
+            false => LockResumption::Changed,
+        }
+    }
+}
+
+impl Drop for YieldingLocks {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
 
 /// Entries of the variables of a step.
 pub(super) type PerVar<T> = SmallVec<[T; 2]>;
-
-/// The time between attempts to lock a variable, in a step that may be stopped.
-const BETWEEN_TRIES: Duration = Duration::from_micros(200);
 
 impl VarSet {
     /// Returns whether a step assigns some variable.
@@ -260,27 +308,31 @@ impl VarSet {
         self.assigns
     }
 
-    /// Waits for all step locks. Only a step that assigns something needs them.
-    pub(crate) fn lock(&self) -> StepLocks<'_> {
-        StepLocks(self.order.iter().map(|&i| self.cells[i].lock_step(self.access[i])).collect())
+    /// Acquires all step locks, unless `stop` is set before all are free. Only a step that assigns
+    /// something needs them.
+    pub(crate) fn lock(&self, stop: Option<&StopFlag>) -> Option<StepLocks<'_>> {
+        self.acquire(stop).then_some(StepLocks(self))
     }
 
-    /// Acquires step locks like [`lock`](Self::lock), unless `stop` is set before all are free.
-    pub(crate) fn lock_unless(&self, stop: &StopFlag) -> Option<StepLocks<'_>> {
-        let mut guards = PerVar::new();
-        for &i in &self.order {
-            let guard = loop {
-                if let Some(guard) = self.cells[i].try_lock_step(self.access[i]) {
-                    break guard;
-                }
-                if stop.is_set() {
-                    return None;
-                }
-                std::thread::sleep(BETWEEN_TRIES);
-            };
-            guards.push(guard);
+    /// Acquires all step locks, or none if `stop` is set before all are free. Returns whether they
+    /// were acquired.
+    fn acquire(&self, stop: Option<&StopFlag>) -> bool {
+        for (n, &i) in self.order.iter().enumerate() {
+            if !self.cells[i].step.acquire(self.access[i], stop) {
+                self.order[..n].iter().for_each(|&i| self.cells[i].step.release(self.access[i]));
+                return false;
+            }
         }
-        Some(StepLocks(guards))
+        true
+    }
+
+    fn release(&self) {
+        self.order.iter().for_each(|&i| self.cells[i].step.release(self.access[i]));
+    }
+
+    /// Returns the number of commits that have written each variable.
+    fn versions(&self) -> PerVar<u64> {
+        self.cells.iter().map(|cell| cell.version.load(Ordering::Relaxed)).collect()
     }
 
     /// Returns the home of each variable that has one.
@@ -304,7 +356,7 @@ impl VarSet {
 
     /// Assigns all variables in a step of its own.
     pub(crate) fn assign(&self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
-        let _locks = self.lock();
+        let _locks = self.lock(None);
         self.store_and_commit(new)
     }
 
@@ -371,7 +423,13 @@ impl VarSet {
             return PerVar::new();
         }
         let assigned = self.order.iter().filter(|&&i| self.access[i] == VarAccess::Assign);
-        let mut locked: PerVar<_> = assigned.map(|&i| (i, self.cells[i].write())).collect();
+        let lock = |&i: &usize| {
+            let value = self.cells[i].write();
+            // The step lock publishes it to steps that compare versions.
+            self.cells[i].version.fetch_add(1, Ordering::Relaxed);
+            (i, value)
+        };
+        let mut locked: PerVar<_> = assigned.map(lock).collect();
         locked.sort_unstable_by_key(|(i, _)| *i);
         locked
     }

@@ -172,7 +172,7 @@ mod tests {
         let set = stores.set([&w, &only_read, &v].into_iter().zip(access));
         assert_eq!(set.settle([&device; 3]).map_err(|e| e.message), Ok(true));
         let commit = |new: f32, panics: bool| {
-            let _locks = set.lock();
+            let _locks = set.lock(None);
             HostVars::new(space, &set).commit(|mut vars| {
                 for i in [0, 2] {
                     let Buffer::F32(data) = vars.tensor_mut(i).buffer_mut() else { panic!("a variable of numbers") };

@@ -6,7 +6,7 @@ use super::remote::{Mailbox, OtherProcesses};
 use super::step_run::StepInputs;
 use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
-use crate::device::{Crossing, DeviceBuffer, Executable, PrintTo, StepCx};
+use crate::device::{Crossing, DeviceBuffer, Executable, HostSide, StepCx};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Graph, HostTensor, Result};
@@ -36,14 +36,14 @@ impl DistributedGraph {
     pub(crate) fn run(
         &self,
         inputs: StepInputs,
-        print: PrintTo,
+        host: HostSide,
         stop: Arc<StopFlag>,
         timeline: Option<&mut Timeline>,
     ) -> Result<CompletedStep> {
         let others = self.others.as_ref();
         let begin = others.map(|others| |inputs: &StepInputs, mailbox: &Arc<Mailbox>| others.begin(inputs, mailbox));
         let begin = begin.as_ref().map(|begin| begin as _);
-        let run = self.driver.begin(inputs, print, stop, begin, timeline.is_some())?;
+        let run = self.driver.begin(inputs, host, stop, begin, timeline.is_some())?;
         let results = run.run(timeline).map_err(|failure| failure.error)?;
         if let Some(missing) = results.outputs.iter().position(Option::is_none) {
             assert!(self.others.is_some(), "the subgraphs compute all outputs");
@@ -66,7 +66,7 @@ impl DistributedGraph {
         let inputs = inputs.iter().cloned().map(Some).collect();
         let vars_read = vars.snapshot(|value| Some(value.clone())).into_vec();
         let inputs = StepInputs { inputs, vars: vars_read };
-        let CompletedStep { outputs, assigned } = self.run(inputs, cx.print.clone(), stop, timeline)?;
+        let CompletedStep { outputs, assigned } = self.run(inputs, cx.host.clone(), stop, timeline)?;
         vars.commit(assigned.into_iter().map(|(var, value)| (var.index(), value)));
         Ok(outputs)
     }

@@ -17,7 +17,7 @@ use super::step_run::{OtherSide, StepInputs, StepRun};
 use super::{FlowOp, KernelId, Partition, Sink, SubgraphId};
 #[cfg(feature = "peers")]
 use crate::device::DeviceId;
-use crate::device::{CompileOptions, Device, DeviceBuffer, LoadedKernel, PrintTo, Step};
+use crate::device::{CompileOptions, Device, DeviceBuffer, HostSide, LoadedKernel, Step};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, stopped};
 use anabranch_dsl::ir::{Node, Op, RegionData, VarId};
@@ -211,13 +211,13 @@ impl Driver {
     pub(crate) fn begin(
         self: &Arc<Driver>,
         inputs: StepInputs,
-        print: PrintTo,
+        host: HostSide,
         stop: Arc<StopFlag>,
         begin: Option<Begin<'_>>,
         is_timed: bool,
     ) -> Result<StepRun> {
         let simulated = self.devices.iter().any(|d| d.is_simulated());
-        let step = Step::new(print, stop, simulated, begin.is_some());
+        let step = Step::new(host, stop, simulated, begin.is_some());
         let others = match begin {
             None => None,
             Some(begin) => {
@@ -386,9 +386,9 @@ mod tests {
             let set = stores.set([(&w, VarAccess::Assign)]);
             let home = &devices[placement.of_var(VarId::from_index(0)).index()];
             assert_eq!(set.settle([home]).map_err(|e| e.message), Ok(true));
-            let print: PrintTo = Arc::new(|_, _| ());
+            let host = HostSide::printing(Arc::new(|_, _| ()));
             let step = |x: f32| {
-                let cx = StepCx { print: &print, stop: None };
+                let cx = StepCx { host: &host, stop: None };
                 driver.step(&[HostTensor::scalar(x)], &set, &cx)
             };
             let value = || stores.cell(&w).get().map_or_else(|e| panic!("{e}"), |w| w.data::<f32>()[0]);
@@ -454,7 +454,9 @@ mod tests {
                 Ok(Box::new(Silent))
             };
             let inputs = StepInputs { inputs: vec![Some(HostTensor::scalar(1.0f32))], vars: Vec::new() };
-            driver.begin(inputs, Arc::new(|_, _| ()), Arc::default(), Some(&begin), false)?.run(None)
+            driver
+                .begin(inputs, HostSide::printing(Arc::new(|_, _| ())), Arc::default(), Some(&begin), false)?
+                .run(None)
         };
         let outputs = step([1, 2]).unwrap_or_else(|e| panic!("{}", e.error)).outputs;
         assert_eq!(outputs, [-1.0f32, 1.0, 2.0].map(|x| Some(HostTensor::scalar(x))));

@@ -6,7 +6,7 @@ use super::driver::{Driver, StepResults};
 use super::executor::DeviceMessage;
 use super::remote::{Arrival, Mailbox, Others, ProcessId, StepFailure, StepInbox};
 use super::step_run::StepInputs;
-use crate::device::{DeviceBuffer, PrintTo};
+use crate::device::{DeviceBuffer, HostSide, PrintTo};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::VarId;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Result};
@@ -42,7 +42,7 @@ impl ThreadCluster {
         let inputs = vec![None; driver.graph.inputs().len()];
         let inputs = StepInputs { inputs, vars: vars.iter().cloned().map(Some).collect() };
         let stop = self.stops[process.0 as usize].clone();
-        let run = driver.begin(inputs, print, stop, Some(&begin), false);
+        let run = driver.begin(inputs, HostSide::printing(print), stop, Some(&begin), false);
         let end = match run.map_err(StepFailure::from).and_then(|run| run.run(None)) {
             Ok(StepResults { outputs, assigned }) => {
                 for (index, tensor) in (0..).zip(outputs) {
@@ -130,6 +130,6 @@ pub(super) fn run(
         };
         let inputs = inputs.iter().cloned().map(Some).collect();
         let inputs = StepInputs { inputs, vars: vars.iter().cloned().map(Some).collect() };
-        drivers[0].begin(inputs, print, cluster.stops[0].clone(), Some(&begin), false)?.run(None)
+        drivers[0].begin(inputs, HostSide::printing(print), cluster.stops[0].clone(), Some(&begin), false)?.run(None)
     })
 }

@@ -36,8 +36,8 @@
 //!   there uses it.
 //! - F3. A capture of a loop enters the loop once, not in each iteration.
 //! - F4. Clusters have no cyclic dependencies: each has a level and depends only on lower levels.
-//! - F5. Observable effects (prints, and assertions in graphs that print) are on one device, in
-//!   program order.
+//! - F5. Observable effects (prints, operations on queues, and assertions in graphs with one of
+//!   these) are on one device, in program order.
 //!
 //! Only `driver` and `step_run` deal with threads and clocks. Nothing here knows sockets: other
 //! processes are behind [`remote`].

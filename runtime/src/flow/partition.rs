@@ -77,7 +77,7 @@ pub(super) struct Partitioner<'g> {
     /// Nodes whose regions are lowered.
     pub(super) split: Vec<bool>,
     /// Whether each node is, or contains, an ordered effect. Effects are ordered if there are
-    /// prints; assertions are then ordered with them.
+    /// prints or operations on queues; assertions are then ordered with them.
     pub(super) ordered: Vec<bool>,
     /// The value that each region parameter or call result stands for.
     pub(super) alias: Vec<Option<Value>>,

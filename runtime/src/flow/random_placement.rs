@@ -1,7 +1,7 @@
 //! A graph that runs on several devices at once.
 
 use crate::device::{
-    CompileOptions, CpuDevice, Device, DeviceBuffer, DeviceId, OpaqueDevice, SimulatedDevice, Support,
+    CompileOptions, CpuDevice, Device, DeviceBuffer, DeviceId, HostSide, OpaqueDevice, SimulatedDevice, Support,
 };
 use crate::flow;
 #[cfg(feature = "peers")]
@@ -222,13 +222,15 @@ impl RandomlyPlacedProgram {
         let results = match &self.processes {
             #[cfg(feature = "peers")]
             RunningProcesses::Real(distributed) => {
-                let step = distributed.run(step_inputs(), print, Arc::default(), None)?;
+                let step = distributed.run(step_inputs(), HostSide::printing(print), Arc::default(), None)?;
                 let CompletedStep { outputs, assigned } = step;
                 self.fetch(assigned, vars)?;
                 return Ok(outputs);
             }
             RunningProcesses::Simulated(drivers) => match &drivers[..] {
-                [driver] => driver.begin(step_inputs(), print, Arc::default(), None, false)?.run(None),
+                [driver] => {
+                    driver.begin(step_inputs(), HostSide::printing(print), Arc::default(), None, false)?.run(None)
+                }
                 drivers => in_one_process::run(drivers, inputs, &values, print),
             },
         };

@@ -465,7 +465,7 @@ impl Simulation<'_> {
 fn expected(graph: &Graph, inputs: [i64; 2]) -> (Result<Vec<i64>, String>, String) {
     let printed = RefCell::new(String::new());
     let print = |_: Stream, text: &str| printed.borrow_mut().push_str(text);
-    let run_context = RunContext { print: &print, stop: &StopFlag::new(), fusion: None };
+    let run_context = RunContext { print: &print, stop: &StopFlag::new(), ..Default::default() };
     let tensors = inputs.map(HostTensor::scalar);
     let outputs = interp::run_in(graph, &tensors, &mut vec![], interp::InterpOptions::default(), run_context);
     let outputs = outputs.map(|o| o.iter().map(|t| t.data::<i64>()[0]).collect());

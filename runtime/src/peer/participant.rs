@@ -12,7 +12,7 @@ use super::proto::host::{Begin, StepEnd, StepKey};
 use super::proto::payload::hold_outgoing;
 use super::server::{LoadedProgram, Server, to_wire};
 use crate::byte_gauge::{ByteGauge, HeldBytes};
-use crate::device::{DeviceBuffer, PrintTo, Step};
+use crate::device::{DeviceBuffer, HostSide, PrintTo, Step};
 use crate::flow::driver::StepResults;
 use crate::flow::executor::DeviceMessage;
 use crate::flow::remote::{Arrival, Mailbox, Others, ProcessId, StepFailure, StepInbox};
@@ -211,7 +211,7 @@ impl Participation {
         let inputs = StepInputs { inputs: vec![None; program.driver.n_inputs()], vars };
         let run = program.driver.begin(
             inputs,
-            printer(routes.clone(), running.stop.clone()),
+            HostSide::printing(printer(routes.clone(), running.stop.clone())),
             running.stop.clone(),
             Some(&open),
             false,

@@ -4,14 +4,16 @@
 //! This module does not know the caller's representation of inputs and outputs: here both are lists
 //! of tensors.
 
-use crate::device::variables::{VarAccess, VarSet};
-use crate::device::{CompileOptions, StepCx, optimize};
+use crate::device::variables::{VarAccess, VarSet, YieldingLocks};
+use crate::device::{CompileOptions, HostSide, StepCx, optimize};
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
 use crate::session::placed::PlacedGraph;
+use crate::session::queues::{EndOfStep, RunningTransaction, UsedQueue};
 use crate::session::step_threads;
-use anabranch_dsl::interp;
+use anabranch_dsl::interp::{self, StopFlag};
 use anabranch_dsl::ir::Op;
+use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::{AnyVar, Diagnostic, Dim, Graph, HostTensor, Loc, Result, TensorType, trace};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,7 +24,8 @@ pub(crate) struct Compiled {
     pub(crate) signature: Vec<TensorType>,
     /// The name of the function, for messages.
     name: String,
-    vars: VarSet,
+    vars: Arc<VarSet>,
+    queues: Vec<UsedQueue>,
     /// The variables of the set. These handles keep the session from dropping the values as long as
     /// the function can be called.
     _handles: Vec<AnyVar>,
@@ -30,11 +33,12 @@ pub(crate) struct Compiled {
 
 impl Compiled {
     /// Optimizes, places and compiles a graph for inputs of the given types. `vars` are its
-    /// variables, in their order.
+    /// variables and `queues` its queues, in their order.
     pub(crate) fn new(
         session: &Session,
         graph: Graph,
         vars: &[AnyVar],
+        queues: &[AnyQueue],
         signature: &[TensorType],
         options: CompileOptions,
     ) -> Result<Compiled> {
@@ -48,12 +52,24 @@ impl Compiled {
             let message = format!("`{name}` is interpreted, but uses the shared variable `{shared}`");
             return Err(Diagnostic::new(message).help("only compiled functions lock shared variables at their peers"));
         }
+        let is_assigned =
+            |(var, access): &(&AnyVar, VarAccess)| *access == VarAccess::Assign && var.shared_name().is_some();
+        if let (Some(queue), Some((var, _))) = (queues.first(), vars.iter().zip(accesses(&graph)).find(is_assigned)) {
+            let (queue, var) = (queue.name(), var.name());
+            let message = format!("`{name}` uses the queue `{queue}` and assigns the shared variable `{var}`");
+            return Err(Diagnostic::new(message).help(
+                "a call that waited for a queue would keep other sessions from the variable: assign it in a function \
+                 without queues",
+            ));
+        }
         let paths: Vec<Option<String>> = {
             let paths = state.paths();
             vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
         };
         let graph = PlacedGraph::new(graph, &session.devices, &set, &paths, options)?;
-        Ok(Compiled { graph, signature: signature.to_vec(), name, vars: set, _handles: vars.to_vec() })
+        let queues = queues.iter().map(|queue| UsedQueue::new(queue.clone(), session.queues.get(queue))).collect();
+        let (vars, handles) = (Arc::new(set), vars.to_vec());
+        Ok(Compiled { graph, signature: signature.to_vec(), name, vars, queues, _handles: handles })
     }
 
     /// Returns whether inputs have the types of the signature.
@@ -81,23 +97,58 @@ impl Compiled {
         &self,
         session: &Session,
         call: Option<&RunningCall>,
-        f: impl FnOnce(&VarSet, &StepCx<'_>) -> Result<T> + Send,
+        mut f: impl FnMut(&VarSet, &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
         let stop = call.map(|call| &call.flag);
-        let _locks = match stop {
-            _ if !self.vars.assigns() => None,
-            None => Some(self.vars.lock()),
-            Some(stop) => self.vars.lock_unless(stop),
-        };
-        // If the locks were not acquired, the flag is set.
-        if let Some(kind) = stop.and_then(|stop| stop.get()) {
-            return Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN));
+        if !self.queues.is_empty() {
+            return self.with_queues(session, stop, f);
         }
-        let cx = StepCx { print: &session.print_to, stop };
-        let step = || f(&self.vars, &cx);
+        let _locks = match self.vars.assigns() {
+            true => self.vars.lock(stop.map(|stop| &**stop)),
+            false => None,
+        };
+        self.check_stop(stop)?;
+        let cx = StepCx { host: &session.host, stop };
+        let mut step = || f(&self.vars, &cx);
         match self.graph.may_split() {
             true => step_threads::run(session.teams.as_deref(), self.vars.assigns(), step),
             false => step(),
+        }
+    }
+
+    /// Calls `f` like [`with_vars`](Self::with_vars) for a graph with queues, again and again as
+    /// long as another step assigns one of its variables while it waits.
+    fn with_queues<T: Send>(
+        &self,
+        session: &Session,
+        stop: Option<&Arc<StopFlag>>,
+        mut f: impl FnMut(&VarSet, &StepCx<'_>) -> Result<T> + Send,
+    ) -> Result<T> {
+        loop {
+            let locks = match self.vars.assigns() {
+                true => YieldingLocks::acquire(self.vars.clone(), stop.map(|stop| &**stop)),
+                false => None,
+            };
+            self.check_stop(stop)?;
+            let transaction = RunningTransaction::begin(&self.name, &self.queues, locks, stop.cloned());
+            let host = HostSide { queues: transaction.queues(), ..session.host.clone() };
+            let cx = StepCx { host: &host, stop };
+            let mut step = || f(&self.vars, &cx);
+            let outcome = match self.graph.may_split() {
+                true => step_threads::run_waiting(session.teams.as_deref(), step),
+                false => step(),
+            };
+            if let EndOfStep::Ended(outcome) = transaction.end(outcome) {
+                return outcome;
+            }
+        }
+    }
+
+    /// Fails if the call was stopped. If step locks were not acquired, it was.
+    fn check_stop(&self, stop: Option<&Arc<StopFlag>>) -> Result<()> {
+        match stop.and_then(|stop| stop.get()) {
+            Some(kind) => Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN)),
+            None => Ok(()),
         }
     }
 }

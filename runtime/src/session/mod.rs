@@ -9,13 +9,15 @@ mod environment;
 pub(crate) mod function;
 mod placed;
 pub(crate) mod prune;
+pub(crate) mod queues;
 mod shared;
 pub(crate) mod snapshot;
 mod step_threads;
 mod unoptimized;
 
+use self::queues::QueueStore;
 use crate::device::variables::{VarAccess, VarStore};
-use crate::device::{CompileOptions, PrintTo, SimulatedDevice};
+use crate::device::{CompileOptions, HostSide, PrintTo, SimulatedDevice};
 use crate::flow;
 use crate::place::Rules;
 use anabranch_dsl::device::DeviceName;
@@ -55,7 +57,9 @@ pub struct Session {
     pub(crate) state: Arc<VarStore>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) run: CompileOptions,
-    pub(crate) print_to: PrintTo,
+    /// The host side of steps without queues.
+    pub(crate) host: HostSide,
+    pub(crate) queues: Arc<QueueStore>,
     /// The threads of its steps, if they are limited.
     pub(crate) teams: Option<Arc<Teams>>,
 }
@@ -436,12 +440,14 @@ impl SessionBuilder {
             #[cfg(feature = "peers")]
             remote,
         )?;
+        let print_to = self.print_to.unwrap_or_else(|| Arc::new(|stream: Stream, text: &str| stream.write(text)));
         Ok(Session {
             state: Arc::default(),
             devices: Arc::new(devices),
             run: self.run,
             teams: self.threads.map(|n| Arc::new(Teams::new(n))),
-            print_to: self.print_to.unwrap_or_else(|| Arc::new(|stream: Stream, text: &str| stream.write(text))),
+            host: HostSide::printing(print_to),
+            queues: Arc::default(),
         })
     }
 }

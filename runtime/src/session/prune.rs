@@ -6,6 +6,7 @@ use crate::session::call::CallOptions;
 use crate::session::compiled::{Cache, Compiled, begin};
 use anabranch_dsl::function::Signature;
 use anabranch_dsl::passes::{self, Assignments};
+use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::trace::Traced;
 use anabranch_dsl::{AnyVar, Diagnostic, Graph, HostTensor, Result, TensorType};
 use std::fmt;
@@ -33,6 +34,7 @@ struct PrunedInner {
     /// The graph before optimization.
     graph: Graph,
     vars: Vec<AnyVar>,
+    queues: Vec<AnyQueue>,
     /// One entry, unless extents of the feeds are known only when it is called.
     cache: Cache<Compiled>,
 }
@@ -81,8 +83,9 @@ impl PrunedFunction {
             }
         }
         let vars = pruned.vars.iter().map(|&id| traced.var(id).clone()).collect();
+        let queues = traced.queues.clone();
         let session = session.clone();
-        let part = PrunedInner { key, session, options, graph: pruned.graph, vars, cache: Cache::default() };
+        let part = PrunedInner { key, session, options, graph: pruned.graph, vars, queues, cache: Cache::default() };
         let pruned = PrunedFunction(Arc::new(part));
         if pruned.0.open_feed().is_none() {
             pruned.0.compiled_for(&pruned.feed_types())?;
@@ -210,7 +213,7 @@ impl PrunedInner {
                 } else {
                     self.graph.clone()
                 };
-                Compiled::new(&self.session, graph, &self.vars, types, self.options)
+                Compiled::new(&self.session, graph, &self.vars, &self.queues, types, self.options)
             },
         )
     }

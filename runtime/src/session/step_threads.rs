@@ -3,6 +3,7 @@
 //! Kernels are split for the threads of the pool that they run in: rayon's own, unless a step runs
 //! on others.
 //!
+//! - A step that may wait for a queue has a team to itself in any session.
 //! - A session with a [limit](crate::SessionBuilder::threads) has *teams* of that many threads.
 //!   Each running step has a team to itself, so no step waits for another step of unknown duration.
 //!   An idle team is kept for the next step.
@@ -95,6 +96,13 @@ pub(crate) fn run<R: Send>(
         Some(threads) => run_on(threads, step),
         None => step(),
     }
+}
+
+/// Runs a step that may wait for a queue, however long. Its threads run nothing else meanwhile.
+pub(crate) fn run_waiting<R: Send>(teams: Option<&Teams>, step: impl FnOnce() -> Result<R> + Send) -> Result<R> {
+    static WAITING: OnceLock<Teams> = OnceLock::new();
+    let teams = teams.unwrap_or_else(|| WAITING.get_or_init(|| Teams::new(rayon::current_num_threads())));
+    run(Some(teams), true, step)
 }
 
 /// Runs a step on other threads. The calling thread waits and runs no other work in the meantime.

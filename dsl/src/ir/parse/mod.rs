@@ -13,7 +13,7 @@ mod statement;
 
 use super::infer::is_countable;
 use super::lex::{Tok, Token, intern, lex};
-use super::{Graph, GraphBuilder, Region, Value, VarDecl, VarId};
+use super::{Graph, GraphBuilder, QueueDecl, QueueId, Region, Value, VarDecl, VarId};
 use crate::{DType, DeviceConstraint, Diagnostic, Dim, Loc, Shape, TensorType, Type};
 use rustc_hash::FxHashMap;
 
@@ -48,6 +48,7 @@ impl Graph {
             graph: GraphBuilder::new(Graph::new("")),
             scopes: vec![FxHashMap::default()],
             vars: FxHashMap::default(),
+            queues: FxHashMap::default(),
             errors,
         };
         if parser.graph().is_ok() && parser.peek() != &Tok::End {
@@ -85,6 +86,7 @@ struct Parser<'a> {
     /// The names of each open region, the root first.
     scopes: Vec<FxHashMap<&'a str, Symbol>>,
     vars: FxHashMap<String, VarId>,
+    queues: FxHashMap<String, QueueId>,
     errors: Vec<Diagnostic>,
 }
 
@@ -399,6 +401,11 @@ impl<'a> Parser<'a> {
                         self.recover(start);
                     }
                 }
+                Tok::Word("queue") => {
+                    if self.queue_decl().is_err() {
+                        self.recover(start);
+                    }
+                }
                 _ => {
                     if self.statement(region).is_err() {
                         self.recover(start);
@@ -451,6 +458,39 @@ impl<'a> Parser<'a> {
         self.next();
         let id = self.vars.get(&name).copied();
         id.ok_or_else(|| self.error(loc, format!("V8: the variable `{name}` is not declared")))
+    }
+
+    fn queue_decl(&mut self) -> Parse<()> {
+        self.next();
+        let loc = self.loc();
+        let Tok::At(name) = self.peek().clone() else {
+            return Err(self.unexpected("a queue, as `@q`"));
+        };
+        self.next();
+        if self.scopes.len() > 1 {
+            self.error(loc, "queues are declared at the start of the graph");
+        }
+        self.expect(':')?;
+        let mut element = vec![self.tensor_type()?];
+        while self.eat(',') {
+            element.push(self.tensor_type()?);
+        }
+        if self.queues.contains_key(&name) {
+            return Err(self.error(loc, format!("V14: the queue `{name}` is declared twice")));
+        }
+        self.queues.insert(name.clone(), QueueId::from_index(self.graph.queues.len()));
+        self.graph.queues.push(QueueDecl { name, element });
+        Ok(())
+    }
+
+    fn queue(&mut self) -> Parse<QueueId> {
+        let loc = self.loc();
+        let Tok::At(name) = self.peek().clone() else {
+            return Err(self.unexpected("a queue, as `@q`"));
+        };
+        self.next();
+        let id = self.queues.get(&name).copied();
+        id.ok_or_else(|| self.error(loc, format!("V14: the queue `{name}` is not declared")))
     }
 
     fn operand(&mut self) -> Parse<Value> {

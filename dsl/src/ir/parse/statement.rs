@@ -6,7 +6,7 @@ use crate::format::{Stream, Template};
 use crate::ir::infer::{check_attrs, count, infer, kind_name};
 use crate::ir::lex::Tok;
 use crate::ir::literal::Literal;
-use crate::ir::{Attr, AttrKind, Attrs, CallKind, InsertPoint, ListOp, Node, Op, Region, StackOp, Value};
+use crate::ir::{Attr, AttrKind, Attrs, CallKind, InsertPoint, ListOp, Node, Op, QueueOp, Region, StackOp, Value};
 use crate::ops::{self, Prim};
 use crate::{Diagnostic, Loc, Type};
 
@@ -116,6 +116,7 @@ impl<'a> Parser<'a> {
                 (Op::Assert { message }, [cond, shown].concat())
             }
             "print" => self.print()?,
+            _ if QueueOp::by_name(name, 0).is_some() => self.queue_op(name)?,
             _ if ListOp::parsed(name, None).is_some() => {
                 let operands = self.operands()?;
                 types = self.annotation()?;
@@ -135,7 +136,8 @@ impl<'a> Parser<'a> {
                 (None, None) => {
                     let mut error = Diagnostic::new(format!("there is no operation `{name}`")).at(op_loc, "");
                     let lists = ListOp::all().map(|op| op.name());
-                    let all = ops::all().map(|d| d.name).chain(BUILTINS.iter().copied()).chain(lists);
+                    let all =
+                        ops::all().map(|d| d.name).chain(BUILTINS.iter().copied()).chain(QueueOp::NAMES).chain(lists);
                     if let Some(near) = nearest(name, all) {
                         error = error.help(format!("did you mean `{near}`?"));
                     }
@@ -147,6 +149,20 @@ impl<'a> Parser<'a> {
         let types = if types.is_some() { types } else { self.annotation()? };
         self.graph.at(InsertPoint::End(region), loc);
         self.add(op, operands, vec![], types, op_loc)
+    }
+
+    /// Parses `@q`, a number of elements for an operation that has one, and operands.
+    fn queue_op(&mut self, name: &str) -> Parse<(Op, Vec<Value>)> {
+        let queue = self.queue()?;
+        let mut n = 0;
+        if QueueOp::by_name(name, 0).is_some_and(|op| op.count().is_some()) {
+            self.expect(',')?;
+            let given = if let Tok::Number(n) = *self.peek() { n.parse().ok() } else { None };
+            n = given.ok_or_else(|| self.unexpected("a number of elements"))?;
+            self.next();
+        }
+        let operands = if self.eat(',') { self.operands()? } else { vec![] };
+        Ok((Op::Queue(queue, QueueOp::by_name(name, n).expect("the operation has this name")), operands))
     }
 
     /// Parses `print stdout "x = {}", %x`.
@@ -293,7 +309,7 @@ mod tests {
     #[test]
     fn no_operation_of_the_table_has_a_name_of_the_language() {
         let lists = ListOp::all().map(|op| op.name());
-        for name in BUILTINS.iter().chain(&["graph", "var", "yield", "return", "on"]).chain(&lists) {
+        for name in BUILTINS.iter().chain(&["graph", "var", "queue", "yield", "return", "on"]).chain(&lists) {
             assert!(ops::by_name(name).is_none(), "{name}");
         }
     }

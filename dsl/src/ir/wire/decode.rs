@@ -6,8 +6,8 @@ use crate::format::{FormatSpec, FormatTrait, MAX_WIDTH, Stream, Template, Templa
 use crate::ir::infer::is_countable;
 use crate::ir::verify::verify_first;
 use crate::ir::{
-    Attr, Attrs, CallKind, Graph, ListOp, Node, NodeData, Op, Region, RegionData, StackOp, Value, ValueData, ValueDef,
-    VarDecl, VarId,
+    Attr, Attrs, CallKind, Graph, ListOp, Node, NodeData, Op, QueueDecl, QueueId, QueueOp, Region, RegionData, StackOp,
+    Value, ValueData, ValueDef, VarDecl, VarId,
 };
 use crate::ops::{self, Prim};
 use crate::{Buffer, DType, Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, Shape, TensorType, Type, bf16, f16};
@@ -92,6 +92,7 @@ impl<'a> Decoder<'a> {
             ("operations", sizes.ops, limits.nodes),
             ("types", sizes.types, limits.values),
             ("variables", sizes.vars, limits.variables),
+            ("queues", sizes.queues, limits.variables),
             ("values", sizes.values, limits.values),
             ("regions", sizes.regions, limits.regions),
             ("nodes", sizes.nodes, limits.nodes),
@@ -103,6 +104,11 @@ impl<'a> Decoder<'a> {
         self.types = self.records(sizes.types, |_, _, ty| ty_of(ty))?;
         let vars = self.records(sizes.vars, |_, _, var: VarForm<'_>| {
             Ok(VarDecl { name: checked_name(var.name)?.to_owned(), ty: tensor_type(var.ty)?, on: None })
+        })?;
+        let queues = self.records(sizes.queues, |decoder, _, queue: QueueForm<'_>| {
+            check_limit("tensors of an element", queue.element.len(), decoder.limits.operands)?;
+            let element = queue.element.into_iter().map(tensor_type).collect::<Result<_>>()?;
+            Ok(QueueDecl { name: checked_name(queue.name)?.to_owned(), element })
         })?;
         let (mut value_ids, mut region_ids, mut node_ids) = (IdTable::new(), IdTable::new(), IdTable::new());
         let values = self.records(sizes.values, |decoder, _, ty: u32| {
@@ -126,7 +132,7 @@ impl<'a> Decoder<'a> {
         if left > 0 {
             return Err(invalid(format!("{left} bytes belong to nothing in the graph")));
         }
-        let mut graph = Graph { name, vars, nodes, values, regions };
+        let mut graph = Graph { name, vars, queues, nodes, values, regions };
         link(&mut graph, &mut value_ids, &mut region_ids, &mut node_ids)?;
         check_nesting(&graph, &region_ids)?;
         Ok(graph)
@@ -216,6 +222,7 @@ impl<'a> Decoder<'a> {
             OpForm::Checkpoint => Op::Call(CallKind::Checkpoint),
             OpForm::Recompute => Op::Call(CallKind::Recompute),
             OpForm::CustomGradient { args } => Op::Call(CallKind::CustomGradient { args: args as usize }),
+            OpForm::Queue { queue, op } => Op::Queue(QueueId(queue), queue_op(op)?),
         })
     }
 
@@ -352,6 +359,18 @@ fn unused_node() -> NodeData {
 fn checked_name(name: &str) -> Result<&str> {
     check_limit("bytes in a name", name.len(), MAX_NAME)?;
     Ok(name)
+}
+
+fn queue_op(form: QueueOpForm) -> Result<QueueOp> {
+    Ok(match form {
+        QueueOpForm::Enqueue => QueueOp::Enqueue,
+        QueueOpForm::EnqueueMany => QueueOp::EnqueueMany,
+        QueueOpForm::Dequeue => QueueOp::Dequeue,
+        QueueOpForm::DequeueMany(n) => QueueOp::DequeueMany(extent(n)?),
+        QueueOpForm::DequeueUpTo(n) => QueueOp::DequeueUpTo(extent(n)?),
+        QueueOpForm::Close => QueueOp::Close,
+        QueueOpForm::Len => QueueOp::Len,
+    })
 }
 
 /// Returns the operation of a name.

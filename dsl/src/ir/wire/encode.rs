@@ -3,7 +3,7 @@
 use super::form::*;
 use super::{MAGIC, VERSION};
 use crate::format::{FormatSpec, FormatTrait, Stream, Template, TemplatePiece};
-use crate::ir::{Attr, CallKind, Graph, ListOp, Op, StackOp, Value, ValueData};
+use crate::ir::{Attr, CallKind, Graph, ListOp, Op, QueueOp, StackOp, Value, ValueData};
 use crate::ops::Prim;
 use crate::{Buffer, DType, Dim, Shape, TensorType, Type};
 use rustc_hash::FxHashMap;
@@ -29,6 +29,7 @@ pub fn encode(graph: &Graph) -> Vec<u8> {
         ops: number(tables.ops.len()),
         types: number(tables.types.len()),
         vars: number(graph.vars.len()),
+        queues: number(graph.queues.len()),
         values: number(graph.n_values()),
         regions: number(graph.n_regions()),
         nodes: number(graph.n_nodes()),
@@ -46,6 +47,9 @@ pub fn encode(graph: &Graph) -> Vec<u8> {
     }
     for var in &graph.vars {
         out.put(&VarForm { name: &var.name, ty: tensor_type(&var.ty) });
+    }
+    for queue in &graph.queues {
+        out.put(&QueueForm { name: &queue.name, element: queue.element.iter().map(tensor_type).collect() });
     }
     for (data, used) in graph.values.iter().zip(used.values) {
         out.put(&if used { tables.type_index[&data.ty] + 1 } else { 0 });
@@ -183,6 +187,7 @@ fn operation<'g>(op: &'g Op, tables: &Tables<'_>) -> OpForm<'g> {
         }
         Op::Stack(op) => stack_op(op),
         Op::List(op) => list_op(op),
+        Op::Queue(queue, op) => OpForm::Queue { queue: queue.0, op: queue_op(*op) },
         Op::Cond => OpForm::Cond,
         Op::While { parallel_iterations } => {
             OpForm::While { parallel_iterations: parallel_iterations.map_or(0, Into::into) }
@@ -201,6 +206,18 @@ fn stack_op(op: &StackOp) -> OpForm<'_> {
         StackOp::Pop => OpForm::StackPop,
         StackOp::ZerosLike => OpForm::StackZerosLike,
         StackOp::Add => OpForm::StackAdd,
+    }
+}
+
+fn queue_op(op: QueueOp) -> QueueOpForm {
+    match op {
+        QueueOp::Enqueue => QueueOpForm::Enqueue,
+        QueueOp::EnqueueMany => QueueOpForm::EnqueueMany,
+        QueueOp::Dequeue => QueueOpForm::Dequeue,
+        QueueOp::DequeueMany(n) => QueueOpForm::DequeueMany(n as u64),
+        QueueOp::DequeueUpTo(n) => QueueOpForm::DequeueUpTo(n as u64),
+        QueueOp::Close => QueueOpForm::Close,
+        QueueOp::Len => QueueOpForm::Len,
     }
 }
 

@@ -18,6 +18,7 @@ pub(super) struct SizesForm {
     pub(super) ops: u32,
     pub(super) types: u32,
     pub(super) vars: u32,
+    pub(super) queues: u32,
     pub(super) values: u32,
     pub(super) regions: u32,
     pub(super) nodes: u32,
@@ -63,6 +64,13 @@ pub(super) struct VarForm<'a> {
     pub(super) ty: TensorTypeForm<'a>,
 }
 
+#[derive(Serialize, Deserialize)]
+pub(super) struct QueueForm<'a> {
+    pub(super) name: &'a str,
+    #[serde(borrow)]
+    pub(super) element: Vec<TensorTypeForm<'a>>,
+}
+
 /// A region in use. `None` stands for an unused number.
 #[derive(Serialize, Deserialize)]
 pub(super) struct RegionForm {
@@ -79,6 +87,18 @@ pub(super) struct NodeForm<'a> {
     pub(super) operands: Vec<u32>,
     pub(super) results: Vec<u32>,
     pub(super) regions: Vec<u32>,
+}
+
+/// An operation on a queue, with its number of elements.
+#[derive(Serialize, Deserialize)]
+pub(super) enum QueueOpForm {
+    Enqueue,
+    EnqueueMany,
+    Dequeue,
+    DequeueMany(u64),
+    DequeueUpTo(u64),
+    Close,
+    Len,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -137,6 +157,10 @@ pub(super) enum OpForm<'a> {
     Recompute,
     CustomGradient {
         args: u32,
+    },
+    Queue {
+        queue: u32,
+        op: QueueOpForm,
     },
 }
 

@@ -42,6 +42,7 @@
 //! | operations | the primitive operations in use, with the names of their attributes |
 //! | types | the types of values |
 //! | variables | name and type |
+//! | queues | name and types of the tensors of an element |
 //! | values | the position of the type plus one, or 0 for an unused number |
 //! | regions | parameters, nodes and yields, or nothing for an unused number |
 //! | nodes | operation, operands, results and regions, or nothing for an unused number |
@@ -65,7 +66,7 @@ pub use encode::encode;
 const MAGIC: [u8; 4] = *b"anbr";
 
 /// The version of the format. A graph of another version is an error.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 
 /// Maximum axes of a tensor.
 pub const MAX_RANK: usize = 64;

@@ -29,6 +29,7 @@ impl Crafted {
                 ops: 0,
                 types: self.types.len() as u32,
                 vars: 0,
+                queues: 0,
                 values: self.values.len() as u32,
                 regions: self.regions.len() as u32,
                 nodes: self.nodes.len() as u32,
@@ -87,7 +88,7 @@ fn nest(depth: u32) -> Crafted {
 fn the_empty_graph_is_these_bytes() {
     let graph = Graph::new("f");
     let bytes = encode(&graph);
-    assert_eq!(bytes, b"anbr\x01\x01f\0\0\0\0\x01\0\0\x01\0\0\0");
+    assert_eq!(bytes, b"anbr\x02\x01f\0\0\0\0\0\x01\0\0\x01\0\0\0");
     assert!(decode(&bytes, &WireLimits::default()).unwrap().same_structure(&graph));
 }
 
@@ -98,7 +99,7 @@ fn the_start_of_the_bytes_is_checked() {
     assert_eq!(message(b""), "the bytes are no graph in wire form");
     assert_eq!(message(b"anbs\x01"), "the bytes are no graph in wire form");
     assert_eq!(message(b"anbr"), "the bytes end after the first four");
-    assert_eq!(message(b"anbr\x02"), "the graph has version 2 of the wire form, but this program has 1");
+    assert_eq!(message(b"anbr\x01"), "the graph has version 1 of the wire form, but this program has 2");
     assert_eq!(message(&[&bytes[..], b"xyz"].concat()), "3 bytes belong to nothing in the graph");
     for n in 5..bytes.len() {
         assert!(message(&bytes[..n]).starts_with("the bytes are no graph: "), "{n} bytes");
@@ -203,7 +204,7 @@ fn constants_have_the_bytes_of_their_type() {
     assert_eq!(with(0, &[2], &[0; 9]).error(), "1 bytes belong to nothing in the graph");
     assert_eq!(with(0, &[1 << 30], &[0; 4]).error(), "4 bytes are left for a constant f32[1073741824]");
     assert!(with(0, &[0, 1 << 30], &[]).decode().is_ok());
-    let sizes = SizesForm { ops: 0, types: 0, vars: 0, values: 0, regions: 1, nodes: 0, elements: u64::MAX };
+    let sizes = SizesForm { ops: 0, types: 0, vars: 0, queues: 0, values: 0, regions: 1, nodes: 0, elements: u64::MAX };
     let bytes = postcard::to_extend(&sizes, encode(&Graph::new("f"))[..7].to_vec()).unwrap();
     let error = decode(&bytes, &WireLimits::default()).unwrap_err();
     assert_eq!(error.message, "the bytes are no graph: they end before the elements of its constants");
@@ -240,7 +241,7 @@ fn every_limit_is_checked() {
     let bytes = encode(&graph);
     let exact = WireLimits {
         // The start and the sizes are not counted.
-        bytes: bytes.len() - 12 - 14,
+        bytes: bytes.len() - 12 - 15,
         constant_bytes: 12,
         nodes: 4,
         values: 4,
@@ -272,7 +273,8 @@ fn every_limit_is_checked() {
 fn counts_are_not_trusted() {
     let start = encode(&Graph::new("f"))[..7].to_vec();
     // All sizes are at most the limits, and no records follow.
-    let sizes = SizesForm { ops: 0, types: 0, vars: 0, values: 0, regions: 1 << 18, nodes: 1 << 20, elements: 0 };
+    let sizes =
+        SizesForm { ops: 0, types: 0, vars: 0, queues: 0, values: 0, regions: 1 << 18, nodes: 1 << 20, elements: 0 };
     let bytes = postcard::to_extend(&sizes, start).unwrap();
     assert!(decode(&bytes, &WireLimits::default()).unwrap_err().message.starts_with("the bytes are no graph: "));
 }

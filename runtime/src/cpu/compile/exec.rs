@@ -20,6 +20,7 @@ use anabranch_dsl::memory::{OutOfMemory, SMALLER};
 use anabranch_dsl::passes::Limit;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Loc, Result, TensorType, Type, memory};
 use std::borrow::BorrowMut;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ pub(crate) struct Context {
     pub(super) lists: Vec<Option<ListStorage>>,
     pub(super) slots: Vec<Option<HostTensor>>,
     pub(super) scratch: Scratch,
+    /// The results of an operation on a queue that are not stored yet.
+    queue_results: VecDeque<HostTensor>,
     /// Placeholders for variables while they are written.
     spare: Vec<HostTensor>,
     /// The inputs and outputs that are stacks and lists, by position.
@@ -65,6 +68,7 @@ impl Context {
             lists: plan.stacks.iter().map(list_of).collect(),
             slots: vec![None; plan.n_slots],
             scratch: Scratch::default(),
+            queue_results: VecDeque::new(),
             spare: vec![
                 HostTensor::zeros(DType::U8, [0]);
                 plan.updates.iter().map(|u| u.vars.len()).max().unwrap_or(0)
@@ -270,6 +274,16 @@ impl Plan {
                 (run_context.print)(*stream, &template.render(&self.operands(cx, op, foreign)?));
                 Ok(())
             }
+            Kernel::Queue(queue, queue_op) => {
+                let operands = self.operands(cx, op, foreign)?;
+                let results = run_context.queues.run(*queue, *queue_op, operands, op.loc)?;
+                cx.queue_results = results.into();
+                match op.out {
+                    Out::Nothing => Ok(()),
+                    _ => self.store_queue_result(cx, op),
+                }
+            }
+            Kernel::QueueResult => self.store_queue_result(cx, op),
             Kernel::Reference => {
                 let operands = self.operands(cx, op, foreign)?;
                 let result = reference::eval(op, &operands)?;
@@ -316,6 +330,12 @@ impl Plan {
                 outcome.map_err(|kernels::KernelFailed| self.failure(cx, op, foreign))
             }
         }
+    }
+
+    /// Stores the next result of an operation on a queue.
+    fn store_queue_result(&self, cx: &mut Context, op: &TensorOp) -> Result<()> {
+        let result = cx.queue_results.pop_front().expect("the operation has this result");
+        self.store(cx, op, result)
     }
 
     /// Runs tensor operations in parallel.

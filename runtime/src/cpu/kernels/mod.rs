@@ -29,7 +29,7 @@ pub(crate) mod walk;
 use super::memory::Sources;
 use crate::cpu::compile::TensorOp;
 use anabranch_dsl::format::{Stream, Template};
-use anabranch_dsl::ir::ListOp;
+use anabranch_dsl::ir::{ListOp, QueueId, QueueOp};
 
 /// The kernel of a tensor operation.
 #[derive(Debug)]
@@ -42,6 +42,10 @@ pub(crate) enum Kernel {
     List(ListOp),
     /// Printing of the operands.
     Print(Stream, Template),
+    /// An operation on a queue, with its first result.
+    Queue(QueueId, QueueOp),
+    /// A further result of the operation on a queue that ran before.
+    QueueResult,
     /// Fused elementwise operations.
     Map(elementwise::Map),
     /// A copy to a part of a buffer.
@@ -149,6 +153,8 @@ pub(crate) fn run(op: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Resul
         Kernel::Data
         | Kernel::Assert(_)
         | Kernel::Print(..)
+        | Kernel::Queue(..)
+        | Kernel::QueueResult
         | Kernel::List(_)
         | Kernel::AddAtEnd(_)
         | Kernel::Rows(_)

@@ -3,7 +3,7 @@
 use super::{Instr, Item, Kernel, Lower, LoweredValue, Move, Out, TensorOperand};
 use crate::cpu::compile::PushCount;
 use crate::cpu::compile::draft::Storage;
-use anabranch_dsl::ir::{Graph, ListForm, ListOp, LoopVar, Node, Op, StackOp, Value};
+use anabranch_dsl::ir::{Graph, ListForm, ListOp, LoopVar, Node, Op, QueueId, QueueOp, StackOp, Value};
 use anabranch_dsl::passes::{self, Limit};
 use anabranch_dsl::{Loc, Result, Type};
 
@@ -281,6 +281,27 @@ impl Lower<'_> {
         }
         if let Some((v, place)) = found {
             self.places[v.index()] = Some(place);
+        }
+        Ok(())
+    }
+
+    /// Lowers an operation on a queue: one instruction runs it and stores its first result, and one
+    /// for each further result stores that.
+    pub(super) fn queue_op(&mut self, node: Node, queue: QueueId, queue_op: QueueOp) -> Result<()> {
+        let data = self.graph.node(node);
+        let mut operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
+        let mut kernel = Kernel::Queue(queue, queue_op);
+        if data.results.is_empty() {
+            let op = self.add_op(kernel, operands, Out::Nothing, None, queue_op.name(), data.loc);
+            self.emit(Instr::Run(op));
+            return Ok(());
+        }
+        for &result in &data.results {
+            let (place, out) = self.new_out(result);
+            let op = self.add_op(kernel, operands, out, None, queue_op.name(), data.loc);
+            self.emit(Instr::Run(op));
+            self.places[result.index()] = Some(place);
+            (kernel, operands) = (Kernel::QueueResult, vec![]);
         }
         Ok(())
     }

@@ -238,6 +238,7 @@ impl Lower<'_> {
                 let op = self.add_op(kernel, operands, Out::Nothing, None, "print", data.loc);
                 self.emit(Instr::Run(op));
             }
+            Op::Queue(queue, op) => self.queue_op(node, *queue, *op)?,
             Op::Stack(op) => self.stack_op(node, op)?,
             Op::List(op) => self.list_op(node, op)?,
             Op::Cond => self.cond(node)?,

@@ -1,0 +1,329 @@
+//! The content of one queue, and who waits for it: a state machine without threads and clocks.
+//!
+//! Invariants:
+//!
+//! - Q1. An element is at one place: in the queue, with a consumer that waits for more, or with a
+//!   step that has removed it. So it is lost only with the queue, and no two steps have it.
+//! - Q2. A number is given to each element when it is added. An element that returns keeps its
+//!   number, so a FIFO queue has it at its old place.
+//! - Q3. Of those who wait for room only the first is served, and of those who wait for elements
+//!   too. So nobody is overtaken, and a large request is not starved by small ones.
+//! - Q4. `len + reserved` exceeds the capacity only through elements that returned.
+//!
+//! It must not know sessions, steps and their locks.
+
+use anabranch_dsl::queue::{AnyQueue, QueueOrder};
+use anabranch_dsl::{Diagnostic, HostTensor};
+use std::collections::{BTreeMap, VecDeque};
+use std::task::Poll;
+
+/// An element outside the queue.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct QueuedElement {
+    pub(super) number: u64,
+    pub(super) tensors: Vec<HostTensor>,
+}
+
+/// Someone who waits for room or for elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiter(u64);
+
+/// A request for elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ElementRequest {
+    pub(super) n: usize,
+    /// Whether fewer elements, but one at least, suffice when the queue is closed.
+    pub(super) up_to: bool,
+}
+
+/// Why a wait ended without success.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum QueueFailure {
+    /// The queue is closed, and takes no elements.
+    TakesNone,
+    /// The queue is closed, and has fewer elements than are requested.
+    HasTooFew { n: usize, left: usize },
+    /// The producer closed the queue with an error.
+    Producer(Box<Diagnostic>),
+    /// The elements do not fit in the queue, together with those that the step has added before.
+    NeverRoom { n: usize, reserved: usize },
+    /// Only the step itself has elements, which appear when it is committed.
+    WaitsForItself { reserved: usize },
+    /// More elements are requested at once than fit in the queue, which orders them.
+    NeverThere { n: usize },
+    /// The session has ended.
+    SessionEnded,
+}
+
+#[derive(Debug)]
+enum StoredElements {
+    /// In the order of priority and number. Without priorities, that is of numbers.
+    Ordered(BTreeMap<(i64, u64), Vec<HostTensor>>),
+    Shuffled {
+        elements: Vec<QueuedElement>,
+        min_left: usize,
+        random: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Consumer {
+    waiter: Waiter,
+    /// The elements that it has so far.
+    taken: Vec<QueuedElement>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(super) struct QueueState {
+    order: QueueOrder,
+    capacity: usize,
+    elements: StoredElements,
+    next_number: u64,
+    /// The room for elements that running steps have added.
+    reserved: usize,
+    closed: Option<ClosedState>,
+    next_waiter: u64,
+    producers: VecDeque<Waiter>,
+    consumers: VecDeque<Consumer>,
+}
+
+#[derive(Debug)]
+struct ClosedState {
+    /// The error of the producer.
+    cause: Option<Box<Diagnostic>>,
+    /// The first waiter that came after the queue was closed.
+    first_after: u64,
+    has_session_ended: bool,
+}
+
+impl QueueState {
+    pub(super) fn new(queue: &AnyQueue) -> QueueState {
+        let elements = match queue.order() {
+            QueueOrder::Shuffle { min_left, seed } => {
+                StoredElements::Shuffled { elements: Vec::new(), min_left, random: seed }
+            }
+            _ => StoredElements::Ordered(BTreeMap::new()),
+        };
+        QueueState {
+            order: queue.order(),
+            capacity: queue.capacity(),
+            elements,
+            next_number: 0,
+            reserved: 0,
+            closed: None,
+            next_waiter: 0,
+            producers: VecDeque::new(),
+            consumers: VecDeque::new(),
+        }
+    }
+
+    /// Returns the number of elements.
+    pub(super) fn len(&self) -> usize {
+        match &self.elements {
+            StoredElements::Ordered(elements) => elements.len(),
+            StoredElements::Shuffled { elements, .. } => elements.len(),
+        }
+    }
+
+    /// Returns whether the queue is closed.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Returns whether the session has ended.
+    pub(super) fn has_session_ended(&self) -> bool {
+        self.closed.as_ref().is_some_and(|closed| closed.has_session_ended)
+    }
+
+    fn new_waiter(&mut self) -> Waiter {
+        self.next_waiter += 1;
+        Waiter(self.next_waiter - 1)
+    }
+
+    /// Registers a producer.
+    pub(super) fn producer(&mut self) -> Waiter {
+        let waiter = self.new_waiter();
+        self.producers.push_back(waiter);
+        waiter
+    }
+
+    /// Registers a consumer.
+    pub(super) fn consumer(&mut self) -> Waiter {
+        let waiter = self.new_waiter();
+        self.consumers.push_back(Consumer { waiter, taken: Vec::new() });
+        waiter
+    }
+
+    /// Reserves room for `n` elements. `reserved` is what the step has reserved before. When it
+    /// succeeds or fails, the producer is no longer registered.
+    pub(super) fn reserve(&mut self, producer: Waiter, n: usize, reserved: usize) -> Poll<Result<(), QueueFailure>> {
+        let is_refused = |closed: &ClosedState| closed.has_session_ended || producer.0 >= closed.first_after;
+        let outcome = match &self.closed {
+            Some(closed) if is_refused(closed) => Err(closed.refusal()),
+            _ if n.saturating_add(reserved) > self.capacity => Err(QueueFailure::NeverRoom { n, reserved }),
+            _ if self.producers.front() != Some(&producer) => return Poll::Pending,
+            _ if self.len().saturating_add(self.reserved).saturating_add(n) > self.capacity => return Poll::Pending,
+            _ => Ok(()),
+        };
+        self.producers.retain(|other| *other != producer);
+        if outcome.is_ok() {
+            self.reserved += n;
+        }
+        Poll::Ready(outcome)
+    }
+
+    /// Adds elements for which there is reserved room.
+    pub(super) fn add(&mut self, elements: Vec<Vec<HostTensor>>) {
+        self.reserved -= elements.len();
+        for tensors in elements {
+            let number = self.next_number;
+            self.next_number += 1;
+            self.put(QueuedElement { number, tensors });
+        }
+    }
+
+    /// Gives up the room for `n` elements.
+    pub(super) fn free_room(&mut self, n: usize) {
+        self.reserved -= n;
+    }
+
+    /// Takes elements for a consumer. `reserved` is what its step has added. When it succeeds or
+    /// fails, the consumer is no longer registered.
+    pub(super) fn take(
+        &mut self,
+        consumer: Waiter,
+        request: ElementRequest,
+        reserved: usize,
+    ) -> Poll<Result<Vec<QueuedElement>, QueueFailure>> {
+        if let Some(ClosedState { has_session_ended: true, .. }) = self.closed {
+            self.leave(consumer);
+            return Poll::Ready(Err(QueueFailure::SessionEnded));
+        }
+        let ElementRequest { n, up_to } = request;
+        if self.order == QueueOrder::Priority && n > self.capacity && !self.is_closed() {
+            self.leave(consumer);
+            return Poll::Ready(Err(QueueFailure::NeverThere { n }));
+        }
+        if self.consumers.front().is_none_or(|first| first.waiter != consumer) {
+            return Poll::Pending;
+        }
+        let mut taken = std::mem::take(&mut self.consumers[0].taken);
+        let missing = n - taken.len();
+        // A batch by priority is taken when all of it is there, so that it is in order.
+        if self.order != QueueOrder::Priority || self.len() >= missing || self.is_exhaustible() {
+            while taken.len() < n
+                && let Some(element) = self.take_one()
+            {
+                taken.push(element);
+            }
+        }
+        if taken.len() == n || (up_to && self.is_exhaustible() && !taken.is_empty()) {
+            self.consumers.pop_front();
+            return Poll::Ready(Ok(taken));
+        }
+        self.consumers[0].taken = taken;
+        if self.is_exhaustible() {
+            self.leave(consumer);
+            let closed = self.closed.as_ref().expect("only a closed queue is exhausted");
+            let few = QueueFailure::HasTooFew { n, left: self.len() };
+            return Poll::Ready(Err(closed.cause.clone().map_or(few, QueueFailure::Producer)));
+        }
+        if reserved > 0 {
+            self.leave(consumer);
+            return Poll::Ready(Err(QueueFailure::WaitsForItself { reserved }));
+        }
+        Poll::Pending
+    }
+
+    /// Ends the wait of a producer or consumer. What it has taken returns.
+    pub(super) fn leave(&mut self, waiter: Waiter) {
+        self.producers.retain(|other| *other != waiter);
+        if let Some(i) = self.consumers.iter().position(|other| other.waiter == waiter) {
+            let consumer = self.consumers.remove(i).expect("the position is of a consumer");
+            self.give_back(consumer.taken);
+        }
+    }
+
+    /// Returns elements to the queue.
+    pub(super) fn give_back(&mut self, elements: impl IntoIterator<Item = QueuedElement>) {
+        elements.into_iter().for_each(|element| self.put(element));
+    }
+
+    /// Closes the queue: it takes no elements from those who come later, nor, if `cancels`, from
+    /// those who wait. A second call changes nothing but that.
+    pub(super) fn close(&mut self, cause: Option<Diagnostic>, cancels: bool) {
+        let first_after = if cancels { 0 } else { self.next_waiter };
+        let cause = cause.map(Box::new);
+        let closed = self.closed.get_or_insert(ClosedState { cause, first_after, has_session_ended: false });
+        closed.first_after = closed.first_after.min(first_after);
+    }
+
+    /// Ends all waits, because the session has ended.
+    pub(super) fn end_session(&mut self) {
+        self.close(None, true);
+        self.closed.as_mut().expect("the queue was closed").has_session_ended = true;
+    }
+
+    /// Returns whether the queue is closed and no elements will come.
+    fn is_exhaustible(&self) -> bool {
+        let Some(closed) = &self.closed else { return false };
+        self.reserved == 0 && self.producers.iter().all(|producer| producer.0 >= closed.first_after)
+    }
+
+    fn put(&mut self, element: QueuedElement) {
+        let QueuedElement { number, tensors } = element;
+        match &mut self.elements {
+            StoredElements::Ordered(elements) => {
+                let priority = match self.order {
+                    QueueOrder::Priority => tensors[0].data::<i64>()[0],
+                    _ => 0,
+                };
+                elements.insert((priority, number), tensors);
+            }
+            StoredElements::Shuffled { elements, .. } => elements.push(QueuedElement { number, tensors }),
+        }
+    }
+
+    fn take_one(&mut self) -> Option<QueuedElement> {
+        let is_closed = self.is_closed();
+        match &mut self.elements {
+            StoredElements::Ordered(elements) => {
+                let ((_, number), tensors) = elements.pop_first()?;
+                Some(QueuedElement { number, tensors })
+            }
+            StoredElements::Shuffled { elements, min_left, random } => {
+                let least = if is_closed { 0 } else { *min_left };
+                if elements.len() <= least {
+                    return None;
+                }
+                Some(elements.swap_remove(below(random, elements.len())))
+            }
+        }
+    }
+}
+
+impl ClosedState {
+    /// Returns the reason for which nothing is added.
+    fn refusal(&self) -> QueueFailure {
+        match (self.has_session_ended, &self.cause) {
+            (true, _) => QueueFailure::SessionEnded,
+            (false, Some(cause)) => QueueFailure::Producer(cause.clone()),
+            (false, None) => QueueFailure::TakesNone,
+        }
+    }
+}
+
+/// Returns a random number below `n`, which is not 0.
+///
+/// The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014), and the range is by multiplication (Lemire, "Fast random integer
+/// generation in an interval", 2019), without its rejection: the bias is below `n / 2^64`.
+fn below(random: &mut u64, n: usize) -> usize {
+    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *random;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^= z >> 31;
+    ((u128::from(z) * n as u128) >> 64) as usize
+}

@@ -1,0 +1,232 @@
+//! The queues of a session.
+//!
+//! ```text
+//! step ──StepQueues──▶ StepTransaction ─┐
+//!                                       ├─▶ SharedQueue ──▶ QueueState: a state machine
+//! host ────────────▶ HostQueue ─────────┘    lock, waits
+//! ```
+//!
+//! A step sees queues through a `StepTransaction`, which knows what the step has removed and
+//! added. When the step has committed its variables, the elements that it added enter the queues.
+//! When it fails, the elements that it removed return. See [`Queue`](anabranch_dsl::Queue) for what
+//! users can rely on.
+//!
+//! Invariants, besides those of [`content`]:
+//!
+//! - A step that waits for a queue holds no step lock of a variable, and no thread but that of its
+//!   call and, if its kernels are split, of a team of its own.
+//! - No lock of a queue is held while a lock of a variable is acquired, or another queue is used.
+//! - All waits end when the session ends. Those of a step end when it is stopped.
+
+mod batch;
+mod content;
+mod host;
+#[cfg(test)]
+mod tests;
+mod transaction;
+
+pub use host::{HostQueue, QueueIter};
+pub(crate) use transaction::{EndOfStep, RunningTransaction, UsedQueue};
+
+use anabranch_dsl::interp::StopFlag;
+use anabranch_dsl::queue::AnyQueue;
+use anabranch_dsl::var::DropWatcher;
+use anabranch_dsl::{Diagnostic, ErrorKind};
+use content::{QueueFailure, QueueState, Waiter};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// The content of one queue in one session.
+#[derive(Debug)]
+pub(crate) struct SharedQueue {
+    name: String,
+    capacity: usize,
+    state: Mutex<QueueState>,
+    changed: Condvar,
+}
+
+/// The time after which a waiting step looks again whether it was stopped.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// What may end a wait, besides the queue itself.
+#[derive(Clone, Copy, Default)]
+struct WaitLimits<'a> {
+    stop: Option<&'a StopFlag>,
+    deadline: Option<Instant>,
+}
+
+impl WaitLimits<'_> {
+    /// Returns the reason to end the wait now.
+    fn ended(&self) -> Option<ErrorKind> {
+        let is_late = || self.deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        self.stop.and_then(StopFlag::get).or_else(|| is_late().then_some(ErrorKind::DeadlineExceeded))
+    }
+
+    /// Returns the time after which to look again.
+    fn next_look(&self) -> Option<Duration> {
+        let left = self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        match (self.stop.is_some(), left) {
+            (true, Some(left)) => Some(left.min(PATIENCE)),
+            (true, None) => Some(PATIENCE),
+            (false, left) => left,
+        }
+    }
+}
+
+/// The end of a wait without success.
+enum WaitFailure {
+    Queue(QueueFailure),
+    Ended(ErrorKind),
+}
+
+impl SharedQueue {
+    fn new(queue: &AnyQueue) -> SharedQueue {
+        SharedQueue {
+            name: queue.name().to_owned(),
+            capacity: queue.capacity(),
+            state: Mutex::new(QueueState::new(queue)),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the content, and wakes those who wait for it.
+    fn change<R>(&self, change: impl FnOnce(&mut QueueState) -> R) -> R {
+        let outcome = change(&mut self.state());
+        self.changed.notify_all();
+        outcome
+    }
+
+    /// Registers a waiter and polls until it is served. `waits` is called once, before the first
+    /// wait, while nothing is locked.
+    fn wait<R>(
+        &self,
+        register: impl FnOnce(&mut QueueState) -> Waiter,
+        mut poll: impl FnMut(&mut QueueState, Waiter) -> Poll<Result<R, QueueFailure>>,
+        limits: WaitLimits<'_>,
+        waits: impl FnOnce(),
+    ) -> Result<R, WaitFailure> {
+        let mut poll = |state: &mut QueueState, waiter| {
+            let len = state.len();
+            let outcome = poll(state, waiter);
+            // A consumer may have taken a part of what it requests, which makes room.
+            if outcome.is_ready() || state.len() != len {
+                self.changed.notify_all();
+            }
+            outcome
+        };
+        let mut state = self.state();
+        let waiter = register(&mut state);
+        let mut outcome = poll(&mut state, waiter);
+        if outcome.is_pending() {
+            drop(state);
+            waits();
+            state = self.state();
+        }
+        loop {
+            if outcome.is_pending() {
+                outcome = poll(&mut state, waiter);
+            }
+            if let Poll::Ready(outcome) = outcome {
+                return outcome.map_err(WaitFailure::Queue);
+            }
+            if let Some(kind) = limits.ended() {
+                state.leave(waiter);
+                self.changed.notify_all();
+                return Err(WaitFailure::Ended(kind));
+            }
+            state = match limits.next_look() {
+                Some(time) => self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    /// Returns the error of an operation of this name that the queue has not served.
+    fn failure(&self, op: &str, failure: QueueFailure) -> Diagnostic {
+        let SharedQueue { name, capacity, .. } = self;
+        let closed = |what: String| Diagnostic::new(what).of_kind(ErrorKind::Closed);
+        match failure {
+            QueueFailure::TakesNone => {
+                closed(format!("{op}: the queue `{name}` is closed")).help("add elements before the queue is closed")
+            }
+            QueueFailure::HasTooFew { n, left } => {
+                closed(format!("{op}: the queue `{name}` is closed and has {left} of {n} elements"))
+                    .help("use `dequeue_up_to` for the rest of a closed queue")
+            }
+            QueueFailure::Producer(cause) => {
+                let Diagnostic { message, .. } = &*cause;
+                let error = closed(format!("{op}: the queue `{name}` was closed by an error: {message}"));
+                let error = cause.labels.iter().fold(error, |error, (loc, label)| error.at(*loc, label.clone()));
+                match cause.help {
+                    Some(help) => error.help(help),
+                    None => error,
+                }
+            }
+            QueueFailure::NeverRoom { n, reserved: 0 } => {
+                Diagnostic::new(format!("{op}: {n} elements never fit in the queue `{name}` of capacity {capacity}"))
+                    .help("add fewer elements at once, or create the queue with a larger capacity")
+            }
+            QueueFailure::NeverRoom { n, reserved } => Diagnostic::new(format!(
+                "{op}: {n} elements and the {reserved} that the call has added before never fit in the queue `{name}` \
+                 of capacity {capacity}"
+            ))
+            .help("what a call adds counts until it returns: add less in a call, or use a larger capacity"),
+            QueueFailure::WaitsForItself { reserved } => Diagnostic::new(format!(
+                "{op}: the queue `{name}` is empty but for {reserved} elements that the call itself has added"
+            ))
+            .help("what a call adds can be removed after it has returned: pass it on as a value instead"),
+            QueueFailure::NeverThere { n } => Diagnostic::new(format!(
+                "{op}: {n} elements are never in the queue `{name}` of capacity {capacity} at once"
+            ))
+            .help("a batch of a queue with priorities is removed at once: use a smaller one, or a larger capacity"),
+            QueueFailure::SessionEnded => {
+                let error = Diagnostic::new(format!("{op}: the session of the queue `{name}` has ended"));
+                error.of_kind(ErrorKind::Cancelled)
+            }
+        }
+    }
+}
+
+/// The queues that a session has used and that still have a handle.
+#[derive(Debug, Default)]
+pub(crate) struct QueueStore {
+    queues: Mutex<HashMap<u64, Arc<SharedQueue>>>,
+}
+
+impl QueueStore {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<SharedQueue>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the content of a queue, which is empty at first.
+    pub(crate) fn get(self: &Arc<QueueStore>, queue: &AnyQueue) -> Arc<SharedQueue> {
+        let new = || {
+            let watcher: Weak<QueueStore> = Arc::downgrade(self);
+            queue.watch(watcher);
+            Arc::new(SharedQueue::new(queue))
+        };
+        self.lock().entry(queue.id()).or_insert_with(new).clone()
+    }
+}
+
+impl DropWatcher for QueueStore {
+    fn dropped(&self, id: u64) {
+        let queue = self.lock().remove(&id);
+        drop(queue);
+    }
+}
+
+impl Drop for QueueStore {
+    /// Ends all waits.
+    fn drop(&mut self) {
+        for queue in self.lock().values() {
+            queue.change(QueueState::end_session);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! A model check: random steps on random queues, in all kinds of interleavings.
+
+use super::content::{ElementRequest, QueueFailure, QueueState, QueuedElement, Waiter};
+use anabranch_dsl::queue::{AnyQueue, Queue, QueueOrder};
+use anabranch_dsl::{DType, HostTensor, Tensor, TensorType};
+use std::collections::BTreeSet;
+use std::task::Poll;
+
+/// A sequence of random numbers (xorshift64*, Vigna, "An experimental exploration of Marsaglia's
+/// xorshift generators, scrambled", 2016).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    }
+}
+
+/// A queue under test, with all that its steps know of it.
+struct Model {
+    order: QueueOrder,
+    state: QueueState,
+    /// The elements that committed steps have added, and those that they have removed.
+    added: BTreeSet<i64>,
+    removed: BTreeSet<i64>,
+}
+
+/// A wait of a step for a queue.
+#[derive(Clone, Copy)]
+enum Wait {
+    Room { queue: usize, waiter: Waiter, n: usize },
+    Elements { queue: usize, waiter: Waiter, request: ElementRequest },
+}
+
+#[derive(Default)]
+struct Running {
+    wait: Option<Wait>,
+    added: [Vec<i64>; 3],
+    removed: [Vec<QueuedElement>; 3],
+}
+
+fn queue(order: QueueOrder, capacity: usize) -> AnyQueue {
+    let types = [TensorType::new(DType::I64, ())];
+    let made = match order {
+        QueueOrder::Fifo => Queue::<Tensor<i64>>::fifo("q", capacity, &types),
+        QueueOrder::Padding => Queue::<Tensor<i64>>::padding("q", capacity, &types),
+        QueueOrder::Priority => Queue::<Tensor<i64>>::priority("q", capacity, &types),
+        QueueOrder::Shuffle { min_left, seed } => Queue::<Tensor<i64>>::shuffle("q", capacity, min_left, seed, &types),
+    };
+    made.unwrap_or_else(|e| panic!("{e}")).any().clone()
+}
+
+fn value(element: &QueuedElement) -> i64 {
+    element.tensors[0].data::<i64>()[0]
+}
+
+impl Model {
+    fn new(random: &mut Random) -> Model {
+        let capacity = 1 + random.below(4);
+        let order = match random.below(4) {
+            0 => QueueOrder::Padding,
+            1 => QueueOrder::Priority,
+            2 => QueueOrder::Shuffle { min_left: random.below(capacity), seed: random.below(100) as u64 },
+            _ => QueueOrder::Fifo,
+        };
+        let state = QueueState::new(&queue(order, capacity));
+        Model { order, state, added: BTreeSet::new(), removed: BTreeSet::new() }
+    }
+
+    /// Takes all elements that are left.
+    fn drain(&mut self) -> Vec<QueuedElement> {
+        self.state.close(None, true);
+        let mut all = Vec::new();
+        loop {
+            let waiter = self.state.consumer();
+            match self.state.take(waiter, ElementRequest { n: 1, up_to: false }, 0) {
+                Poll::Ready(Ok(elements)) => all.extend(elements),
+                Poll::Ready(Err(QueueFailure::HasTooFew { n: 1, left: 0 })) => return all,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// What a check has seen, so that it covers enough.
+#[derive(Debug, Default)]
+struct SeenHistories {
+    taken: usize,
+    returned: usize,
+    waits: usize,
+    withdrawn: usize,
+    refused: usize,
+}
+
+/// Runs one random history.
+fn check(seed: u64, seen: &mut SeenHistories) {
+    let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut models = [Model::new(random), Model::new(random), Model::new(random)];
+    let mut steps: Vec<Running> = (0..1 + random.below(4)).map(|_| Running::default()).collect();
+    let mut next = 0i64;
+    for _ in 0..60 {
+        let i = random.below(steps.len());
+        let step = &mut steps[i];
+        let q = random.below(3);
+        match (step.wait, random.below(12)) {
+            // A step that waits can only go on, or end.
+            (Some(_), 1..) => {}
+            (Some(Wait::Room { queue, waiter, .. } | Wait::Elements { queue, waiter, .. }), 0) => {
+                models[queue].state.leave(waiter);
+                end(&mut models, step, false, seen);
+                seen.withdrawn += 1;
+                continue;
+            }
+            (None, 0..=3) => {
+                let n = 1 + random.below(3);
+                let waiter = models[q].state.producer();
+                step.wait = Some(Wait::Room { queue: q, waiter, n });
+            }
+            (None, 4..=7) => {
+                let request = ElementRequest { n: 1 + random.below(4), up_to: random.below(2) == 0 };
+                let waiter = models[q].state.consumer();
+                step.wait = Some(Wait::Elements { queue: q, waiter, request });
+            }
+            (None, 8..=9) => end(&mut models, step, true, seen),
+            (None, 10) => end(&mut models, step, false, seen),
+            (None, _) => {
+                if random.below(6) == 0 {
+                    models[q].state.close(None, random.below(3) == 0);
+                }
+            }
+        }
+        proceed(&mut models, step, &mut next, seen);
+    }
+    for step in &mut steps {
+        if let Some(Wait::Room { queue, waiter, .. } | Wait::Elements { queue, waiter, .. }) = step.wait {
+            models[queue].state.leave(waiter);
+        }
+        end(&mut models, step, false, seen);
+    }
+    for model in &mut models {
+        let left: Vec<QueuedElement> = model.drain();
+        let in_order = match model.order {
+            QueueOrder::Fifo | QueueOrder::Padding => left.is_sorted_by_key(|element| element.number),
+            QueueOrder::Priority => left.is_sorted_by_key(value),
+            QueueOrder::Shuffle { .. } => true,
+        };
+        assert!(in_order, "seed {seed}: {:?} leaves {left:?}", model.order);
+        let left_values: BTreeSet<i64> = left.iter().map(value).collect();
+        assert_eq!(left_values.len(), left.len(), "seed {seed}: an element is there twice");
+        assert!(left_values.is_disjoint(&model.removed), "seed {seed}: an element that was removed is there");
+        let all: BTreeSet<i64> = left_values.union(&model.removed).copied().collect();
+        assert_eq!(all, model.added, "seed {seed}: an element is lost");
+    }
+}
+
+/// Polls the wait of a step.
+fn proceed(models: &mut [Model; 3], step: &mut Running, next: &mut i64, seen: &mut SeenHistories) {
+    match step.wait {
+        None => {}
+        Some(Wait::Room { queue, waiter, n }) => {
+            let reserved = step.added[queue].len();
+            match models[queue].state.reserve(waiter, n, reserved) {
+                Poll::Pending => seen.waits += 1,
+                Poll::Ready(Ok(())) => {
+                    step.added[queue].extend((*next..).take(n));
+                    *next += n as i64;
+                    step.wait = None;
+                }
+                Poll::Ready(Err(_)) => {
+                    seen.refused += 1;
+                    step.wait = None;
+                    end(models, step, false, seen);
+                }
+            }
+        }
+        Some(Wait::Elements { queue, waiter, request }) => {
+            let reserved = step.added[queue].len();
+            match models[queue].state.take(waiter, request, reserved) {
+                Poll::Pending => seen.waits += 1,
+                Poll::Ready(Ok(elements)) => {
+                    assert!(elements.len() == request.n || request.up_to && !elements.is_empty());
+                    if models[queue].order == QueueOrder::Priority {
+                        assert!(elements.is_sorted_by_key(value), "{elements:?}");
+                    }
+                    seen.taken += elements.len();
+                    step.removed[queue].extend(elements);
+                    step.wait = None;
+                }
+                Poll::Ready(Err(_)) => {
+                    seen.refused += 1;
+                    step.wait = None;
+                    end(models, step, false, seen);
+                }
+            }
+        }
+    }
+}
+
+/// Ends a step.
+fn end(models: &mut [Model; 3], step: &mut Running, succeeds: bool, seen: &mut SeenHistories) {
+    let Running { added, removed, .. } = std::mem::take(step);
+    for ((model, added), removed) in models.iter_mut().zip(added).zip(removed) {
+        if succeeds {
+            model.added.extend(&added);
+            for element in &removed {
+                assert!(model.removed.insert(value(element)), "{element:?} is removed twice");
+            }
+            model.state.add(added.into_iter().map(|n| vec![HostTensor::scalar(n)]).collect());
+        } else {
+            seen.returned += removed.len();
+            model.state.free_room(added.len());
+            model.state.give_back(removed);
+        }
+    }
+}
+
+#[test]
+fn no_element_is_lost_or_seen_twice() {
+    let n = if std::env::var_os("ANABRANCH_SLOW").is_some() { 300_000 } else { 10_000 };
+    let mut seen = SeenHistories::default();
+    (0..n).for_each(|seed| check(seed, &mut seen));
+    let SeenHistories { taken, returned, waits, withdrawn, refused } = seen;
+    for count in [taken, returned, waits, withdrawn, refused] {
+        assert!(count as u64 > n / 4, "{seen:?}");
+    }
+}
+
+#[test]
+fn an_element_that_returns_is_before_later_ones() {
+    let mut state = QueueState::new(&queue(QueueOrder::Fifo, 4));
+    let waiter = state.producer();
+    assert_eq!(state.reserve(waiter, 3, 0), Poll::Ready(Ok(())));
+    state.add((0..3i64).map(|n| vec![HostTensor::scalar(n)]).collect());
+    let take = |state: &mut QueueState| {
+        let waiter = state.consumer();
+        match state.take(waiter, ElementRequest { n: 1, up_to: false }, 0) {
+            Poll::Ready(Ok(elements)) => elements,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (first, second) = (take(&mut state), take(&mut state));
+    assert_eq!((value(&first[0]), value(&second[0])), (0, 1));
+    // The second one is consumed for good, the first one returns.
+    state.give_back(first);
+    assert_eq!([value(&take(&mut state)[0]), value(&take(&mut state)[0])], [0, 2]);
+}
+
+/// A large request is served before small ones that came later.
+#[test]
+fn waiters_are_served_in_the_order_in_which_they_came() {
+    let mut state = QueueState::new(&queue(QueueOrder::Fifo, 4));
+    let add = |state: &mut QueueState, n: i64| {
+        let waiter = state.producer();
+        assert_eq!(state.reserve(waiter, 1, 0), Poll::Ready(Ok(())));
+        state.add(vec![vec![HostTensor::scalar(n)]]);
+    };
+    let (three, one) = (ElementRequest { n: 3, up_to: false }, ElementRequest { n: 1, up_to: false });
+    let (large, small) = (state.consumer(), state.consumer());
+    add(&mut state, 0);
+    assert!(state.take(small, one, 0).is_pending() && state.take(large, three, 0).is_pending());
+    add(&mut state, 1);
+    add(&mut state, 2);
+    assert!(state.take(small, one, 0).is_pending());
+    assert!(matches!(state.take(large, three, 0), Poll::Ready(Ok(all)) if all.len() == 3));
+    add(&mut state, 3);
+    assert!(matches!(state.take(small, one, 0), Poll::Ready(Ok(all)) if value(&all[0]) == 3));
+}
+
+/// Closing lets those who wait for room add their elements, and consumers wait for these.
+#[test]
+fn those_who_wait_when_a_queue_is_closed_still_add() {
+    let mut state = QueueState::new(&queue(QueueOrder::Fifo, 1));
+    let first = state.producer();
+    assert_eq!(state.reserve(first, 1, 0), Poll::Ready(Ok(())));
+    let waiting = state.producer();
+    assert!(state.reserve(waiting, 1, 0).is_pending());
+    state.close(None, false);
+    let late = state.producer();
+    assert_eq!(state.reserve(late, 1, 0), Poll::Ready(Err(QueueFailure::TakesNone)));
+    let (consumer, all) = (state.consumer(), ElementRequest { n: 3, up_to: true });
+    assert!(state.take(consumer, all, 0).is_pending());
+    state.add(vec![vec![HostTensor::scalar(1i64)]]);
+    assert!(state.take(consumer, all, 0).is_pending());
+    assert_eq!(state.reserve(waiting, 1, 0), Poll::Ready(Ok(())));
+    assert!(state.take(consumer, all, 0).is_pending());
+    state.add(vec![vec![HostTensor::scalar(2i64)]]);
+    assert!(matches!(state.take(consumer, all, 0), Poll::Ready(Ok(elements)) if elements.len() == 2));
+
+    let mut state = QueueState::new(&queue(QueueOrder::Fifo, 1));
+    let first = state.producer();
+    assert_eq!(state.reserve(first, 1, 0), Poll::Ready(Ok(())));
+    let waiting = state.producer();
+    assert!(state.reserve(waiting, 1, 0).is_pending());
+    state.close(None, true);
+    assert_eq!(state.reserve(waiting, 1, 0), Poll::Ready(Err(QueueFailure::TakesNone)));
+}

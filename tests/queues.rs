@@ -1,0 +1,579 @@
+//! Queues, in steps and from the host, on every engine.
+
+use anabranch::prelude::*;
+use anabranch::{
+    CallOptions, CancelHandle, DType, Diagnostic, Dim, ErrorKind, HostQueue, HostTensor, Queue, Session, TensorType,
+    graph,
+};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::scope;
+use std::time::Duration;
+
+type Outcome = Result<(), Diagnostic>;
+
+/// The interpreter, the plan, two devices with each node on its own, and a device whose memory the
+/// host cannot see.
+fn sessions() -> impl Iterator<Item = Session> {
+    let builders = [
+        Session::builder().interpreted(true),
+        Session::builder(),
+        Session::builder().cpus(2).lower_everything(true),
+        Session::builder().opaque_devices(1),
+    ];
+    builders.into_iter().map(|builder| builder.build().unwrap_or_else(|e| panic!("{e}")))
+}
+
+fn number() -> [TensorType; 1] {
+    [TensorType::new(DType::I64, [])]
+}
+
+fn numbers(capacity: usize) -> Queue<Tensor<i64>> {
+    Queue::fifo("numbers", capacity, &number()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Closes the queue and returns what is in it.
+fn rest(queue: &HostQueue<Tensor<i64>>) -> Result<Vec<i64>, Diagnostic> {
+    queue.close()?;
+    queue.iter().map(|n| Ok(n?.item())).collect()
+}
+
+#[test]
+fn elements_leave_in_the_order_in_which_they_came() -> Outcome {
+    for session in sessions() {
+        let queue = Queue::<(Tensor, Tensor<i64>)>::fifo(
+            "pairs",
+            10,
+            &[TensorType::new(DType::F32, [2]), TensorType::new(DType::I64, [])],
+        )?;
+        let add = session.function(|x: Tensor, n: Tensor<i64>| queue.enqueue((x, n)))?;
+        let remove = session.function(|| queue.dequeue())?;
+        let len = session.function(|| queue.len())?;
+        for i in 0..5i64 {
+            add.call(([i as f32, 0.5], i))?;
+        }
+        assert_eq!(len.call(())?, 5);
+        for i in 0..5i64 {
+            let (x, n) = remove.call(())?;
+            assert_eq!((x.to_vec(), n.item()), (vec![i as f32, 0.5], i));
+        }
+        assert_eq!(len.call(())?, 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn several_operations_of_a_step_run_in_program_order() -> Outcome {
+    for session in sessions() {
+        let (from, to) = (numbers(10), numbers(10));
+        let (from_host, to_host) = (session.queue(&from)?, session.queue(&to)?);
+        (1..=6).try_for_each(|i| from_host.push(i))?;
+        let f = session.function(|| {
+            let (a, b) = (from.dequeue(), from.dequeue());
+            to.enqueue(a * 10);
+            to.enqueue(b * 10);
+            let c = from.dequeue_many(2);
+            to.enqueue_many(c.clone());
+            (a - b, c)
+        })?;
+        let (difference, batch) = f.call(())?;
+        assert_eq!((difference.item(), batch.to_vec()), (-1, vec![3, 4]));
+        assert_eq!(from_host.len(), 2);
+        assert_eq!(rest(&to_host)?, [10, 20, 3, 4]);
+    }
+    Ok(())
+}
+
+/// Splits numbers by their sign.
+#[graph]
+fn split(x: Tensor<i64>, positive: Queue<Tensor<i64>>, other: Queue<Tensor<i64>>) {
+    if x > 0 {
+        positive.enqueue(x);
+    } else {
+        other.enqueue(-x);
+    }
+}
+
+/// Sums elements until one is 0.
+#[graph]
+fn sum_until_zero(queue: Queue<Tensor<i64>>) -> Tensor<i64> {
+    let mut sum = scalar(0i64);
+    let mut x = queue.dequeue();
+    while x != 0 {
+        sum += x;
+        x = queue.dequeue();
+    }
+    sum
+}
+
+#[test]
+fn operations_run_inside_branches_and_loops() -> Outcome {
+    for session in sessions() {
+        let (positive, other) = (numbers(10), numbers(10));
+        let f = session.function(|x: Tensor<i64>| split(x, positive.clone(), other.clone()))?;
+        for x in [3, -1, 4, 0] {
+            f.call(x)?;
+        }
+        let positive = session.queue(&positive)?;
+        assert_eq!(rest(&positive)?, [3, 4]);
+        let host = session.queue(&other)?;
+        host.push(7)?;
+        host.push(0)?;
+        host.push(9)?;
+        let sum = session.function(|| sum_until_zero(other.clone()))?;
+        assert_eq!(sum.call(())?, 1);
+        assert_eq!(sum.call(())?, 7);
+        assert_eq!(rest(&host)?, [9]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_step_that_fails_returns_its_elements_and_adds_none() -> Outcome {
+    for session in sessions() {
+        let (from, to) = (numbers(10), numbers(10));
+        let (from_host, to_host) = (session.queue(&from)?, session.queue(&to)?);
+        (1..=4).try_for_each(|i| from_host.push(i))?;
+        let total = Var::<i64>::new("total", 0);
+        let f = session.function(|limit: Tensor<i64>| failing(limit, from.clone(), to.clone(), total.clone()))?;
+        let error = f.call(2).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::AssertionFailed, "{error}");
+        assert_eq!((from_host.len(), to_host.len(), session.get(&total)?.item()), (4, 0, 0));
+        f.call(10)?;
+        assert_eq!((from_host.len(), to_host.len(), session.get(&total)?.item()), (2, 1, 3));
+        assert_eq!((rest(&from_host)?, rest(&to_host)?), (vec![3, 4], vec![3]));
+    }
+    Ok(())
+}
+
+/// Moves the sum of two elements, unless it exceeds a limit.
+#[graph]
+fn failing(limit: Tensor<i64>, from: Queue<Tensor<i64>>, to: Queue<Tensor<i64>>, total: Var<i64>) {
+    let sum = from.dequeue_many(2).sum();
+    to.enqueue(sum);
+    total.set(total.get() + sum);
+    assert!(sum <= limit, "{sum} is too large");
+}
+
+#[test]
+fn a_call_waits_for_elements_and_for_room() -> Outcome {
+    for session in sessions() {
+        let (from, to) = (numbers(2), numbers(1));
+        let (from_host, to_host) = (session.queue(&from)?, session.queue(&to)?);
+        let double = session.function(|| to.enqueue(from.dequeue() * 2))?;
+        let received = scope(|scope| {
+            scope.spawn(|| (0..50).try_for_each(|i| from_host.push(i)));
+            scope.spawn(|| (0..50).try_for_each(|_| double.call(())));
+            (0..50)
+                .map(|_| Ok(to_host.pop()?.expect("the queue is open").item()))
+                .collect::<Result<Vec<i64>, Diagnostic>>()
+        })?;
+        assert_eq!(received, (0..50).map(|i| i * 2).collect::<Vec<_>>());
+        assert_eq!((from_host.len(), to_host.len()), (0, 0));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_batch_may_exceed_the_capacity() -> Outcome {
+    for session in sessions() {
+        let queue = numbers(2);
+        let host = session.queue(&queue)?;
+        let batch = session.function(|| queue.dequeue_many(7))?;
+        let batch = scope(|scope| {
+            scope.spawn(|| (0..7).try_for_each(|i| host.push(i)));
+            batch.call(())
+        })?;
+        assert_eq!(batch.to_vec(), (0..7).collect::<Vec<_>>());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_closed_queue_gives_its_rest() -> Outcome {
+    for session in sessions() {
+        let queue = numbers(10);
+        let host = session.queue(&queue)?;
+        let many = session.function(|| queue.dequeue_many(3))?;
+        let up_to = session.function(|| queue.dequeue_up_to(3))?;
+        let add = session.function(|x: Tensor<i64>| queue.enqueue(x))?;
+        (0..5).try_for_each(|i| host.push(i))?;
+        host.close()?;
+        host.close()?;
+        assert_eq!(many.call(())?.to_vec(), [0, 1, 2]);
+        let error = many.call(()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Closed);
+        assert!(error.message.contains("`numbers` is closed and has 2 of 3 elements"), "{error}");
+        assert!(error.loc().is_some_and(|loc| loc.file.ends_with("queues.rs")), "{error}");
+        assert_eq!(up_to.call(())?.to_vec(), [3, 4]);
+        assert_eq!(up_to.call(()).unwrap_err().kind, ErrorKind::Closed);
+        for error in [add.call(1).unwrap_err(), host.push(1).unwrap_err()] {
+            assert_eq!(error.kind, ErrorKind::Closed);
+            assert!(error.message.ends_with("the queue `numbers` is closed"), "{error}");
+        }
+        assert_eq!(host.pop()?, None);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_step_closes_a_queue_when_it_succeeds() -> Outcome {
+    for session in sessions() {
+        let queue = numbers(10);
+        let host = session.queue(&queue)?;
+        let f = session.function(|limit: Tensor<i64>| add_and_close(limit, queue.clone()))?;
+        assert!(f.call(0).is_err());
+        assert!(!host.is_closed());
+        f.call(10)?;
+        assert!(host.is_closed());
+        assert_eq!(rest(&host)?, [5]);
+    }
+    Ok(())
+}
+
+/// Adds a number and closes the queue, unless the number exceeds a limit.
+#[graph]
+fn add_and_close(limit: Tensor<i64>, queue: Queue<Tensor<i64>>) {
+    queue.enqueue(scalar(5));
+    queue.close();
+    assert!(limit >= 5, "the limit is {limit}");
+}
+
+#[test]
+fn the_error_of_a_producer_reaches_consumers() -> Outcome {
+    for session in sessions() {
+        let queue = numbers(10);
+        let host = session.queue(&queue)?;
+        let next = session.function(|| queue.dequeue())?;
+        host.push(1)?;
+        host.close_with(Diagnostic::new("a.csv: row 2 has no number").help("mend the file"))?;
+        assert_eq!(next.call(())?, 1);
+        let error = next.call(()).unwrap_err();
+        let message = "dequeue: the queue `numbers` was closed by an error: a.csv: row 2 has no number";
+        assert_eq!((error.message.as_str(), error.help.as_deref()), (message, Some("mend the file")));
+        assert_eq!(host.pop().unwrap_err().message, message.replace("dequeue", "pop"));
+        let of_iter: Vec<_> = host.iter().collect();
+        assert!(matches!(&of_iter[..], [Err(_)]));
+    }
+    Ok(())
+}
+
+#[test]
+fn deadlines_and_cancellations_end_waits_and_lose_nothing() -> Outcome {
+    for session in sessions() {
+        let (from, to) = (numbers(3), numbers(1));
+        let (from_host, to_host) = (session.queue(&from)?, session.queue(&to)?);
+        from_host.push(1)?;
+        from_host.push(2)?;
+        to_host.push(0)?;
+        let three = session.function(|| from.dequeue_many(3))?;
+        let move_one = session.function(|| to.enqueue(from.dequeue()))?;
+        let soon = CallOptions::new().timeout(Duration::from_millis(20));
+        for error in [three.call_with(&soon, ()).unwrap_err(), move_one.call_with(&soon, ()).unwrap_err()] {
+            assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{error}");
+            assert!(error.labels[0].1.starts_with("it waited here for the queue"), "{error}");
+        }
+        let cancel = CancelHandle::new();
+        let options = CallOptions::new().cancelled_by(&cancel);
+        let error = scope(|scope| {
+            let call = scope.spawn(|| move_one.call_with(&options, ()));
+            // The element is out of the queue while the call waits for room.
+            while from_host.len() == 2 {
+                std::thread::yield_now();
+            }
+            cancel.cancel();
+            call.join().expect("the call does not panic").unwrap_err()
+        });
+        assert_eq!(error.kind, ErrorKind::Cancelled, "{error}");
+        for error in [
+            from_host.push(3).and_then(|()| from_host.push_timeout(Duration::from_millis(5), 4)).unwrap_err(),
+            to_host.pop().and_then(|_| to_host.pop_timeout(Duration::from_millis(5))).unwrap_err(),
+        ] {
+            assert_eq!(error.kind, ErrorKind::DeadlineExceeded, "{error}");
+        }
+        assert_eq!(rest(&from_host)?, [1, 2, 3]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_call_that_waits_for_itself_fails() -> Outcome {
+    for session in sessions() {
+        let queue = numbers(2);
+        let host = session.queue(&queue)?;
+        let itself = session.function(|| {
+            queue.enqueue(scalar(1));
+            queue.dequeue()
+        })?;
+        let error = itself.call(()).unwrap_err();
+        assert!(error.message.contains("empty but for 1 elements that the call itself has added"), "{error}");
+        let too_many = session.function(|| (0..3).for_each(|i| queue.enqueue(scalar(i))))?;
+        let error = too_many.call(()).unwrap_err();
+        assert!(error.message.contains("never fit in the queue `numbers` of capacity 2"), "{error}");
+        let batch = session.function(|x: Tensor<i64>| queue.enqueue_many(x))?;
+        let error = batch.call([1, 2, 3]).unwrap_err();
+        assert!(error.message.contains("3 elements never fit"), "{error}");
+        // An element of another call is no reason to fail.
+        host.push(7)?;
+        assert_eq!(itself.call(())?, 7);
+        assert_eq!(rest(&host)?, [1]);
+    }
+    Ok(())
+}
+
+/// A call that assigns a variable waits for an element, and another one that assigns the same
+/// variable adds it.
+#[test]
+fn a_call_that_waits_holds_no_variable() -> Outcome {
+    for session in sessions() {
+        let queue = numbers(1);
+        let host = session.queue(&queue)?;
+        let total = Var::<i64>::new("total", 0);
+        let add = session.function(|| {
+            let before = total.get();
+            total.set(before + queue.dequeue());
+            before
+        })?;
+        let produce = session.function(|| {
+            total.set(total.get() + 100);
+            queue.enqueue(scalar(5));
+        })?;
+        let before = scope(|scope| {
+            let waiting = scope.spawn(|| add.call(()));
+            produce.call(())?;
+            waiting.join().expect("the call does not panic")
+        })?;
+        // It started again, since it had read the variable before the other call.
+        assert_eq!((before.item(), session.get(&total)?.item(), host.len()), (100, 105, 0));
+    }
+    Ok(())
+}
+
+/// Actors read a weight and produce, learners consume and change the weight, all at once.
+#[test]
+fn actors_and_learners_lose_and_repeat_nothing() -> Outcome {
+    let n: i64 = if std::env::var_os("ANABRANCH_SLOW").is_some() { 100_000 } else { 300 };
+    for session in sessions() {
+        let (tasks, results) = (numbers(1), numbers(1));
+        let (tasks_host, results_host) = (session.queue(&tasks)?, session.queue(&results)?);
+        let (weight, done) = (Var::<i64>::new("weight", 0), Var::<i64>::new("done", 0));
+        let act = session.function(|| {
+            let task = tasks.dequeue();
+            done.set(done.get() + 1);
+            results.enqueue(task + weight.get() * 0);
+        })?;
+        let learn = session.function(|| {
+            let result = results.dequeue();
+            weight.set(weight.get() + result);
+            result
+        })?;
+        let (learned, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        scope(|scope| {
+            scope.spawn(|| (1..=n).try_for_each(|i| tasks_host.push(i)).and_then(|()| tasks_host.close()));
+            for thread in 0..2 {
+                let (act, learn, learned, failed, results_host) = (&act, &learn, &learned, &failed, &results_host);
+                scope.spawn(move || {
+                    for i in thread.. {
+                        // Some calls end early, wherever they are.
+                        let soon = CallOptions::new().timeout(Duration::from_micros(50 * (i % 7)));
+                        let outcome = if i % 3 == 0 { act.call_with(&soon, ()) } else { act.call(()) };
+                        match outcome {
+                            Err(e) if e.kind == ErrorKind::Closed => break,
+                            Err(e) => assert_eq!(e.kind, ErrorKind::DeadlineExceeded, "{e}"),
+                            Ok(()) => {}
+                        }
+                    }
+                    // The last actor closes the results.
+                    if failed.fetch_add(1, Ordering::Relaxed) == 1 {
+                        results_host.close().unwrap_or_else(|e| panic!("{e}"));
+                    }
+                });
+                scope.spawn(move || {
+                    loop {
+                        match learn.call(()) {
+                            Ok(_) => learned.fetch_add(1, Ordering::Relaxed),
+                            Err(e) if e.kind == ErrorKind::Closed => break,
+                            Err(e) => panic!("{e}"),
+                        };
+                    }
+                });
+            }
+        });
+        assert_eq!((learned.into_inner() as i64, session.get(&done)?.item()), (n, n));
+        assert_eq!(session.get(&weight)?, n * (n + 1) / 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_padding_queue_pads_each_batch_to_its_largest_element() -> Outcome {
+    for session in sessions() {
+        let types = [TensorType::new(DType::F32, [Dim::Unknown, Dim::Known(2)]), TensorType::new(DType::I64, [])];
+        let queue = Queue::<(Tensor, Tensor<i64>)>::padding("rows", 10, &types)?;
+        let host = session.queue(&queue)?;
+        host.push((vec![[1.0, 2.0]], 1))?;
+        host.push((vec![[3.0, 4.0], [5.0, 6.0]], 2))?;
+        host.push((Array::new([0, 2], Vec::<f32>::new()), 0))?;
+        host.push((vec![[7.0, 8.0]; 3], 3))?;
+        let batch = session.function(|| queue.dequeue_many(3))?;
+        let (rows, lengths) = batch.call(())?;
+        assert_eq!(rows.shape(), [3, 2, 2]);
+        assert_eq!(rows.to_vec(), [1.0, 2.0, 0.0, 0.0, 3.0, 4.0, 5.0, 6.0, 0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(lengths.to_vec(), [1, 2, 0]);
+        let one = session.function(|| queue.dequeue().0)?;
+        assert_eq!(one.call(())?.shape(), [3, 2]);
+
+        let fifo = Queue::<Tensor>::fifo("vectors", 10, &[TensorType::new(DType::F32, [Dim::Unknown])])?;
+        let host = session.queue(&fifo)?;
+        host.push(vec![1.0])?;
+        host.push(vec![1.0, 2.0])?;
+        let batch = session.function(|| fifo.dequeue_many(2))?;
+        let error = batch.call(()).unwrap_err();
+        assert!(error.message.contains("has the extents [1] and [2] in one batch"), "{error}");
+        assert_eq!(host.len(), 2);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_priority_queue_gives_the_smallest_first_and_equal_ones_in_order() -> Outcome {
+    for session in sessions() {
+        let types = [TensorType::new(DType::I64, []), TensorType::new(DType::I64, [])];
+        let queue = Queue::<(Tensor<i64>, Tensor<i64>)>::priority("tasks", 100, &types)?;
+        let host = session.queue(&queue)?;
+        // 37 is coprime to 100, so all of 0..100 occur.
+        (0..100).try_for_each(|i| host.push((i * 37 % 100 / 5, i)))?;
+        let batch = session.function(|| queue.dequeue_many(20))?;
+        let mut all = Vec::new();
+        for _ in 0..5 {
+            let (priorities, numbers) = batch.call(())?;
+            all.extend(priorities.to_vec().into_iter().zip(numbers.to_vec()));
+        }
+        let mut sorted = all.clone();
+        sorted.sort();
+        assert_eq!(all, sorted);
+        let too_many = session.function(|| queue.dequeue_many(101))?;
+        let error = too_many.call(()).unwrap_err();
+        assert!(error.message.contains("101 elements are never in the queue `tasks`"), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_shuffling_queue_keeps_elements_until_it_is_closed() -> Outcome {
+    let mut orders = Vec::new();
+    for session in sessions() {
+        for seed in [1, 2] {
+            let queue = Queue::<Tensor<i64>>::shuffle("mixed", 100, 10, seed, &number())?;
+            let host = session.queue(&queue)?;
+            (0..20).try_for_each(|i| host.push(i))?;
+            let batch = session.function(|| queue.dequeue_many(10))?;
+            let mut order = batch.call(())?.to_vec();
+            let soon = CallOptions::new().timeout(Duration::from_millis(5));
+            let error = batch.call_with(&soon, ()).unwrap_err();
+            assert_eq!((error.kind, host.len()), (ErrorKind::DeadlineExceeded, 10));
+            host.close()?;
+            order.extend(batch.call(())?.to_vec());
+            orders.push(order);
+        }
+    }
+    for pair in orders.windows(3) {
+        assert!(pair[0] == pair[2] && pair[0] != pair[1], "{orders:?}");
+    }
+    let mut all = orders[0].clone();
+    all.sort();
+    assert_eq!(all, (0..20).collect::<Vec<_>>());
+    Ok(())
+}
+
+#[test]
+fn wrong_elements_are_refused_where_they_are_written() -> Outcome {
+    let session = Session::new()?;
+    let queue = Queue::<Tensor>::fifo("vectors", 2, &[TensorType::new(DType::F32, [2])])?;
+    let f = session.function(|x: Tensor| queue.enqueue(x))?;
+    let error = f.call([1.0, 2.0, 3.0]).unwrap_err();
+    assert!(error.message.contains("tensor 1 of an element of the queue `vectors` is f32[2]"), "{error}");
+    assert!(error.loc().is_some_and(|loc| loc.file.ends_with("queues.rs")), "{error}");
+    let host = session.queue(&queue)?;
+    let error = host.push([1.0]).unwrap_err();
+    assert_eq!(error.message, "an element of the queue `vectors` is f32[2], but got f32[1]");
+    for (wrong, part) in [
+        (Queue::<Tensor>::fifo("q", 0, &[TensorType::new(DType::F32, [])]).err(), "has a capacity of 0"),
+        (Queue::<Tensor>::fifo("q", 1, &[TensorType::new(DType::I64, [])]).err(), "has elements of type f32"),
+        (Queue::<Tensor>::fifo("q", 1, &[]).err(), "has elements without tensors"),
+        (Queue::<Tensor>::shuffle("q", 3, 3, 0, &[TensorType::new(DType::F32, [])]).err(), "keeps 3 elements"),
+        (Queue::<Tensor>::priority("q", 3, &[TensorType::new(DType::F32, [])]).err(), "start with f32[]"),
+    ] {
+        let error = wrong.expect("the queue makes no sense");
+        assert!(error.message.contains(part), "{error}");
+        assert!(error.labels.iter().any(|(loc, _)| loc.file.ends_with("queues.rs")), "{error}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_end_of_a_session_ends_the_waits_of_the_host() -> Outcome {
+    let queue = numbers(1);
+    let session = Session::new()?;
+    let host = session.queue(&queue)?;
+    let error = scope(|scope| {
+        let waiting = scope.spawn(|| host.pop());
+        drop(session);
+        waiting.join().expect("the wait does not panic").unwrap_err()
+    });
+    assert_eq!(error.kind, ErrorKind::Cancelled);
+    assert_eq!(error.message, "pop: the session of the queue `numbers` has ended");
+    assert!(host.push(1).is_err() && host.close().is_err());
+    Ok(())
+}
+
+#[test]
+fn two_sessions_have_contents_of_their_own() -> Outcome {
+    let queue = numbers(2);
+    let (a, b) = (Session::new()?, Session::new()?);
+    a.queue(&queue)?.push(1)?;
+    b.queue(&queue)?.push(2)?;
+    let next = a.function(|| queue.dequeue())?;
+    assert_eq!((next.call(())?.item(), b.queue(&queue)?.pop()?.map(|n| n.item())), (1, Some(2)));
+    Ok(())
+}
+
+#[test]
+fn a_part_uses_queues_only_if_it_must() -> Outcome {
+    for session in sessions() {
+        let (from, to) = (numbers(4), numbers(4));
+        let (from_host, to_host) = (session.queue(&from)?, session.queue(&to)?);
+        (1..=3).try_for_each(|i| from_host.push(i))?;
+        let f = session.function(|x: Tensor<i64>| {
+            let y = (x * 2).named("y");
+            to.enqueue(y);
+            let z = (from.dequeue() + y).named("z");
+            (y, z)
+        })?;
+        let (types, x) = (number(), HostTensor::scalar(5i64));
+        let y = f.prune(&types, &["input 0"], &["y"])?;
+        assert_eq!(y.call(&[x.clone()])?, [HostTensor::scalar(10i64)]);
+        assert_eq!((from_host.len(), to_host.len()), (3, 0));
+        let z = f.prune(&types, &["input 0"], &["z"])?;
+        assert_eq!(z.call(&[x.clone()])?, [HostTensor::scalar(11i64)]);
+        assert_eq!((from_host.len(), to_host.len()), (2, 0));
+        let step = f.prune_step(&types, &["input 0"], &[])?;
+        step.call(&[x])?;
+        assert_eq!((rest(&from_host)?, rest(&to_host)?), (vec![3], vec![10]));
+    }
+    Ok(())
+}
+
+#[test]
+fn no_gradient_flows_through_a_queue() -> Outcome {
+    let session = Session::new()?;
+    let queue = Queue::<Tensor>::fifo("values", 4, &[TensorType::new(DType::F32, [])])?;
+    session.queue(&queue)?.push(3.0)?;
+    let f = session.function(|x: Tensor| {
+        let y = queue.dequeue();
+        queue.enqueue(x * 100.0);
+        gradients(x * x * y, x)
+    })?;
+    assert_eq!(f.call(2.0)?, 12.0);
+    assert_eq!(f.call(2.0)?, 800.0);
+    Ok(())
+}
