@@ -15,8 +15,8 @@ pub use anabranch_dsl::{
     DevicePattern, Diagnostic, Dim, Element, ErrorKind, Float, Graph, HostTensor, Integer, IntoArray, IntoAxes,
     IntoExtents, List, ListIndex, Loc, Module, Numeric, Operand, Queue, QueueElement, QueueOrder, Range, Result,
     ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint, checkpoint_loop, checkpoint_loop_every,
-    concat, cond, custom_gradient, eval, eval_with, f16, fold_left, fold_right, full, gradients, iota, map, on, range,
-    scalar, scan, scan_reverse, stack, switch, tensor, while_loop, zeros,
+    commit_each_iteration, concat, cond, custom_gradient, eval, eval_with, f16, fold_left, fold_right, full, gradients,
+    iota, map, on, range, scalar, scan, scan_reverse, stack, switch, tensor, while_loop, zeros,
 };
 #[doc(inline)]
 pub use anabranch_dsl::{control, losses, metrics, nn, optim, random};

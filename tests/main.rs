@@ -6,6 +6,7 @@
 mod support;
 mod bits;
 mod checkpoints;
+mod commit_loops;
 mod comparisons;
 mod control_flow;
 mod control_functions;

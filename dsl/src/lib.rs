@@ -88,7 +88,7 @@ pub use queue::{AnyQueue, Queue, QueueElement, QueueOrder};
 pub use shape::{Dim, Shape};
 pub use staged::{Carry, Range, range};
 pub use tensor::{Finds, IndexedByBrackets, Operand, Tensor, full, scalar, tensor, zeros};
-pub use trace::on;
+pub use trace::{commit_each_iteration, on};
 pub use ty::{TensorType, Type};
 pub use var::{AnyVar, Module, Var};
 

@@ -11,7 +11,7 @@ fn check(text: &str, inputs: &[HostTensor]) -> Vec<HostTensor> {
     ir::verify(&graph).unwrap_or_else(|e| panic!("{}", e[0]));
     let program = Program::new(graph.clone()).unwrap_or_else(|e| panic!("{e}"));
     assert!(program.explain().contains("slots"), "this test is about slots\n{}", program.explain());
-    check_traced(&Traced { graph, vars: vec![], queues: vec![], names: vec![] }, inputs)
+    check_traced(&Traced { graph, vars: vec![], queues: vec![], names: vec![], commit_loop: None }, inputs)
         .unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -139,8 +139,13 @@ fn a_list_is_restored_as_it_was() {
         %n = list_len %r
         return %n
     }";
-    let traced =
-        Traced { graph: Graph::parse(wrong, "wrong.ir").unwrap(), vars: vec![], queues: vec![], names: vec![] };
+    let traced = Traced {
+        graph: Graph::parse(wrong, "wrong.ir").unwrap(),
+        vars: vec![],
+        queues: vec![],
+        names: vec![],
+        commit_loop: None,
+    };
     let error = check_traced(&traced, &[x, HostTensor::new([2], vec![true, false])]).unwrap_err();
     assert!(error.to_string().contains("list_restore: the lengths differ, 3 and 2"), "{error}");
 }

@@ -8,7 +8,7 @@ use anabranch_dsl::{Graph, HostTensor, ir};
 fn run(text: &str, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
     let graph = Graph::parse(text, "stacks.ir").unwrap_or_else(|e| panic!("{}", e[0]));
     ir::verify(&graph).unwrap_or_else(|e| panic!("{}", e[0]));
-    check_traced(&Traced { graph, vars: vec![], queues: vec![], names: vec![] }, inputs)
+    check_traced(&Traced { graph, vars: vec![], queues: vec![], names: vec![], commit_loop: None }, inputs)
 }
 
 fn floats(x: &[f32]) -> HostTensor {

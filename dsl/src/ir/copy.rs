@@ -1,6 +1,8 @@
 //! Copies of nodes and regions, within a graph and between graphs.
 
-use super::{Graph, GraphBuilder, InsertPoint, Node, NodeData, Op, Region, RegionData, Value, ValueData};
+use super::{
+    Graph, GraphBuilder, InsertPoint, Node, NodeData, Op, Origin, Region, RegionData, Value, ValueData, VarId,
+};
 use rustc_hash::FxHashMap;
 
 /// The copy of each value that was copied.
@@ -168,4 +170,52 @@ impl Graph {
         out.region_mut(root).yields = outputs.iter().map(|v| map[v]).collect();
         out.into_graph()
     }
+
+    /// Returns a graph of some nodes of this graph, from any regions and in dependency order, with
+    /// the variables and queues of this graph. `given` are the values from outside that the nodes
+    /// use, and `assigns` the values that are assigned to variables at the end.
+    pub(crate) fn extract_step(
+        &self,
+        given: &[(Value, StepValue)],
+        nodes: &[Node],
+        outputs: &[Value],
+        assigns: &[(VarId, Value)],
+    ) -> Graph {
+        let (vars, queues) = (self.vars.clone(), self.queues.clone());
+        let mut out = GraphBuilder::new(Graph { vars, queues, ..Graph::new(self.name.clone()) });
+        let root = out.root();
+        let mut map: FxHashMap<Value, Value> = FxHashMap::default();
+        let mut reads: FxHashMap<VarId, Value> = FxHashMap::default();
+        for &(v, how) in given {
+            let ValueData { ty, name, .. } = self.value(v);
+            let value = match how {
+                StepValue::Input => out.add_param(root, ty.clone(), *name),
+                StepValue::Read(var) => *reads
+                    .entry(var)
+                    .or_insert_with(|| out.at(InsertPoint::End(root), Origin::UNKNOWN).emit(Op::Read(var), &[])),
+                StepValue::Constant(node) => {
+                    let copy = out.copy(Some(self), node, Vec::new(), root);
+                    out.node(copy).results[0]
+                }
+            };
+            map.insert(v, value);
+        }
+        out.copy_nodes(Some(self), nodes, root, &mut map, KEEP_ALL);
+        for (var, value) in assigns {
+            out.at(InsertPoint::End(root), Origin::UNKNOWN).insert(Op::Assign(*var), vec![map[value]], []);
+        }
+        out.region_mut(root).yields = outputs.iter().map(|v| map[v]).collect();
+        out.into_graph()
+    }
+}
+
+/// How a step gets a value of the graph that it is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StepValue {
+    /// As its next input.
+    Input,
+    /// As the current value of a variable.
+    Read(VarId),
+    /// As the constant that this node is.
+    Constant(Node),
 }

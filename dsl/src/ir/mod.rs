@@ -24,7 +24,7 @@
 
 mod attrs;
 pub(crate) mod builder;
-mod copy;
+pub(crate) mod copy;
 pub mod dependence;
 mod edit;
 mod graph;

@@ -17,6 +17,7 @@ use crate::ops::{Prim, prim};
 use crate::{Graph, HostTensor, TensorType, Type};
 
 mod casts;
+mod commit_loop;
 mod cse;
 mod dce;
 mod fold;
@@ -37,6 +38,7 @@ mod sums_to_concat;
 mod trips;
 
 pub use casts::{HoistCasts, Widen};
+pub use commit_loop::{CommitLoop, PartialStep, SteppedGraph, split as split_at_commits};
 pub use cse::Cse;
 pub use dce::Dce;
 pub use fold::Fold;

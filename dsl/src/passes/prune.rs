@@ -229,7 +229,7 @@ fn check_inputs(g: &Graph, inputs: &[Value], params: &[Value], values: &[bool], 
 
 /// Drops the variables that are neither read nor assigned. Returns the original ids of the
 /// remaining variables.
-fn drop_variables(g: &mut Graph) -> Vec<VarId> {
+pub(super) fn drop_variables(g: &mut Graph) -> Vec<VarId> {
     let mut used = vec![false; g.vars.len()];
     let nodes = g.region(g.root()).nodes.clone();
     for &node in &nodes {

@@ -37,6 +37,7 @@ use crate::ir::{
 };
 pub use crate::ops::emit;
 use crate::ops::{AnyValue, InTrace, OpError, Prim, ValueCx};
+use crate::passes::CommitLoop;
 use crate::queue::AnyQueue;
 use crate::var::AnyVar;
 use crate::{DType, Diagnostic, HostTensor, Loc, Result, TensorType, Type, ir::Attrs};
@@ -53,7 +54,7 @@ pub use names::Named;
 use rustc_hash::FxHashMap;
 pub(crate) use segments::{Segments, segment_loop};
 pub(crate) use variables::{note_var_path, var_path};
-pub use while_loop::WhileTrace;
+pub use while_loop::{WhileTrace, commit_each_iteration};
 
 use call::OpenCall;
 use endless::Repetitions;
@@ -109,6 +110,8 @@ pub struct Traced {
     pub queues: Vec<AnyQueue>,
     /// The names that the program gave to values, in its order.
     pub names: Vec<Named>,
+    /// The loop whose iterations are steps of their own.
+    pub commit_loop: Option<CommitLoop>,
 }
 
 /// The kind of an open construct, with the state that only this kind has.
@@ -140,6 +143,8 @@ struct OpenWhile {
     segments: Option<Segments>,
     /// The number of iterations that may run at once.
     parallel_iterations: Option<NonZeroU32>,
+    /// The place that asked for iterations that are steps of their own.
+    commits: Option<Loc>,
 }
 
 /// The trace of a control-flow construct whose regions are open.
@@ -186,6 +191,7 @@ pub(crate) struct Tracer {
     depth: usize,
     vars: Vec<AnyVar>,
     names: Vec<Named>,
+    commit_loop: Option<CommitLoop>,
     var_ids: FxHashMap<u64, VarId>,
     /// The queues in the order of the graph.
     queues: Vec<AnyQueue>,
@@ -249,8 +255,8 @@ pub fn trace(name: &str, f: impl FnOnce() -> Vec<AnyValue>) -> Result<Traced> {
         Ok(result) => result.map(|()| {
             let tracer = tracer.expect("the tracer stays while it traces");
             {
-                let Tracer { graph, vars, queues, names, .. } = tracer;
-                Traced { graph: graph.into_graph(), vars, queues, names }
+                let Tracer { graph, vars, queues, names, commit_loop, .. } = tracer;
+                Traced { graph: graph.into_graph(), vars, queues, names, commit_loop }
             }
         }),
         Err(payload) => match payload.downcast::<Abort>() {
@@ -526,6 +532,7 @@ impl Tracer {
             names: Vec::new(),
             var_ids: FxHashMap::default(),
             queues: Vec::new(),
+            commit_loop: None,
             var_paths: FxHashMap::default(),
             var_state: Vec::new(),
             var_versions: Vec::new(),

@@ -130,6 +130,73 @@ fn changed_axes(before: &Type, after: &Type) -> Option<String> {
     Some(if let [axis] = axes[..] { axis.to_string() } else { format!("{axes:?}") })
 }
 
+/// Makes each iteration of the loop around it a step of its own, in a graph function.
+///
+/// What an iteration assigns, removes from queues and adds to them is final when it ends: others
+/// see it, a snapshot of the session has it, and it stays if the call fails later or ends early. So
+/// an epoch of training can run inside of one call, and be watched, saved and stopped like one that
+/// calls a step again and again.
+///
+/// The loop is the outermost of its function, and at most one loop of a function is so. It carries
+/// and captures tensors alone, and no gradient flows through it. What is before and after it are
+/// steps, too.
+///
+/// # Errors
+/// Aborts the trace at the caller's line if it is not called in the body of an outermost staged
+/// `while`, `for` or `loop`, or inside of a branch of it.
+///
+/// ```
+/// use anabranch::{Queue, Session, TensorType, DType, commit_each_iteration, prelude::*};
+///
+/// #[graph]
+/// fn sum_up(queue: Queue<Tensor>, total: Var<f32>, n: Tensor<i32>) {
+///     let mut i = scalar(0);
+///     while i < n {
+///         commit_each_iteration();
+///         total.set(total.get() + queue.dequeue());
+///         i += 1;
+///     }
+/// }
+///
+/// let queue = Queue::<Tensor>::fifo("q", 10, &[TensorType::new(DType::F32, [])])?;
+/// let total = Var::<f32>::new("total", 0.0);
+/// let session = Session::new()?;
+/// let host = session.queue(&queue)?;
+/// (1..=3).try_for_each(|x| host.push(x as f32))?;
+/// host.close()?;
+/// let f = session.function(|n: Tensor<i32>| sum_up(queue.clone(), total.clone(), n))?;
+/// f.call(2)?;
+/// assert_eq!(session.get(&total)?, 3.0);
+/// // The second iteration fails, since the queue is closed. The first one stays.
+/// assert!(f.call(2).is_err());
+/// assert_eq!(session.get(&total)?, 6.0);
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
+#[track_caller]
+pub fn commit_each_iteration() {
+    let loc = Loc::caller();
+    try_with(|t| {
+        let is_body = t.open.len() == 1 && t.depth == 1 && t.graph.opened(0).current == 1;
+        if !is_body || !matches!(t.open[0].kind, OpenKind::While(_)) {
+            let what = match t.open.len() {
+                0 => "outside of a staged loop",
+                _ => "inside of a branch, of an inner loop or of a condition",
+            };
+            return Err(Diagnostic::new(format!("commit_each_iteration: called {what}"))
+                .at(loc, "called here")
+                .help("call it as the first statement of the body of the outermost loop"));
+        }
+        if let Some(CommitLoop { loc: first, .. }) = &t.commit_loop {
+            return Err(Diagnostic::new("commit_each_iteration: the function has another such loop")
+                .at(loc, "called here")
+                .at(*first, "and here")
+                .help("make two functions of it"));
+        }
+        t.open[0].as_while().commits = Some(loc);
+        Ok(())
+    });
+}
+
 impl Tracer {
     pub(super) fn params_of(&self, construct: usize, which: usize, n: usize) -> Vec<AnyValue> {
         let params = &self.graph.region(self.graph.opened(construct).regions[which]).params;
@@ -222,6 +289,20 @@ impl Tracer {
         let predicate = open.pred.expect("begin_body was called");
         let loc = if c.loc.is_known() { c.loc } else { loc };
         let node = self.here(loc).close_while(open.parallel_iterations, predicate, &changing);
+        if let Some(asked) = open.commits {
+            let has_effects = open.after_condition.as_ref().is_some_and(|after| !after.vars.is_empty());
+            if has_effects || open.segments.is_some() {
+                let what = if has_effects { "its condition assigns a variable" } else { "it runs in segments" };
+                return Err(Diagnostic::new(format!("commit_each_iteration: of a loop of which {what}"))
+                    .at(asked, "called here")
+                    .help("assign variables in the body, and use no `checkpoint_loop`"));
+            }
+            let position = |i: usize| changing.iter().position(|&(j, _)| j == i);
+            let vars = vars.iter().filter_map(|&(id, i)| Some((id, position(i)?))).collect();
+            let states = self.var_state.iter().enumerate().filter(|(_, state)| state.current != state.read);
+            let assigned_before = states.map(|(i, state)| (VarId::from_index(i), state.current)).collect();
+            self.commit_loop = Some(CommitLoop { node, loc: asked, vars, assigned_before, n_vars: changing.len() });
+        }
         let captured = self.graph.captured(node).to_vec();
         let region = self.graph.node(node).region;
         let made = match open.segments {

@@ -5,9 +5,10 @@ use crate::device::timeline::Timeline;
 use crate::device::variables::VarSet;
 use crate::device::{CompileOptions, StepCx};
 use crate::session::Session;
-use crate::session::call::CallOptions;
+use crate::session::call::{CallOptions, RunningCall};
 use crate::session::compiled::{Cache, Compiled, begin};
 use crate::session::prune::{PruneKey, PrunedFunction};
+use crate::session::stepped::SteppedFunction;
 use anabranch_dsl::function::{Arguments, CallArgs, GraphFn, Output, Rebuild, Results, Signature, name_of, trace_fn};
 use anabranch_dsl::passes::Assignments;
 use anabranch_dsl::trace::Traced;
@@ -43,8 +44,35 @@ where
 /// A function compiled for one signature, with the Rust types of its results.
 struct Typed<H> {
     signature: Signature,
-    compiled: Compiled,
+    compiled: CompiledSteps,
     rebuild: Rebuild<H>,
+}
+
+/// A function as one step, or as several.
+#[expect(clippy::large_enum_variant, reason = "nearly all functions are one step")]
+enum CompiledSteps {
+    One(Compiled),
+    Several(Box<SteppedFunction>),
+}
+
+impl CompiledSteps {
+    fn run(&self, session: &Session, inputs: &[HostTensor], call: Option<&RunningCall>) -> Result<Vec<HostTensor>> {
+        match self {
+            CompiledSteps::One(compiled) => compiled.step(session, inputs, call),
+            CompiledSteps::Several(steps) => steps.run(session, inputs, call),
+        }
+    }
+
+    /// Returns the only step.
+    fn only(&self, name: &str, what: &str) -> Result<&Compiled> {
+        match self {
+            CompiledSteps::One(compiled) => Ok(compiled),
+            CompiledSteps::Several(_) => {
+                let message = format!("`{name}` runs as several steps, one for each iteration of its loop: {what}");
+                Err(Diagnostic::new(message).help("remove `commit_each_iteration`, or ask for a function without it"))
+            }
+        }
+    }
 }
 
 // A caught panic leaves the session valid, and the Rust function itself is called only while
@@ -172,7 +200,7 @@ where
         let call = begin(options)?;
         let arguments = Arguments::of(args);
         let Typed { compiled, rebuild, .. } = &*self.compiled(&arguments)?;
-        let outputs = compiled.step(&self.session, arguments.tensors(), call.as_ref())?;
+        let outputs = compiled.run(&self.session, arguments.tensors(), call.as_ref())?;
         Ok(rebuild(&mut outputs.into_iter()))
     }
 
@@ -197,6 +225,7 @@ where
     pub fn profile(&self, args: impl CallArgs<Args>) -> Result<(HostOf<F, Args>, Timeline)> {
         let arguments = Arguments::of(args);
         let Typed { compiled, rebuild, .. } = &*self.compiled(&arguments)?;
+        let compiled = compiled.only(&self.name, "it has no timeline")?;
         let inputs = arguments.tensors();
         let profile = |vars: &VarSet, cx: &StepCx<'_>| compiled.graph.profile(inputs, vars, cx);
         let (outputs, timeline) = compiled.with_vars(&self.session, None, profile)?;
@@ -227,7 +256,8 @@ where
     /// ```
     pub fn call_into(&self, args: impl CallArgs<Args>, results: &mut HostOf<F, Args>) -> Result<()> {
         let arguments = Arguments::of(args);
-        let (compiled, inputs) = (&self.compiled(&arguments)?.compiled, arguments.tensors());
+        let (typed, inputs) = (self.compiled(&arguments)?, arguments.tensors());
+        let compiled = typed.compiled.only(&self.name, "it cannot replace earlier results")?;
         let mut tensors = Vec::new();
         results.tensors_mut(&mut tensors);
         if let Err(wrong) = check_results(compiled.graph.graph(), &tensors) {
@@ -241,7 +271,7 @@ where
     /// run time. Returns all output tensors in order.
     pub fn call_host(&self, inputs: &[HostTensor]) -> Result<Vec<HostTensor>> {
         let types: Vec<_> = inputs.iter().map(HostTensor::ty).collect();
-        self.compiled_for((&types).into())?.compiled.step(&self.session, inputs, None)
+        self.compiled_for((&types).into())?.compiled.run(&self.session, inputs, None)
     }
 
     /// Traces and compiles the function for arguments of the given types, unless that is done
@@ -362,7 +392,8 @@ where
 
     /// Returns the graph that is compiled for arguments of the given types.
     pub fn graph(&self, signature: impl Into<Signature>) -> Result<Graph> {
-        Ok(self.compiled_for(signature.into())?.compiled.graph.graph().clone())
+        let typed = self.compiled_for(signature.into())?;
+        Ok(typed.compiled.only(&self.name, "it has several graphs")?.graph.graph().clone())
     }
 
     /// Returns the plan for arguments of the given types as text.
@@ -371,7 +402,10 @@ where
     /// other; and for each loop and branch the values that it saves for a gradient, with name,
     /// type, line and bytes per iteration.
     pub fn explain(&self, signature: impl Into<Signature>) -> Result<String> {
-        Ok(self.compiled_for(signature.into())?.compiled.graph.explain(&self.session.devices))
+        match &self.compiled_for(signature.into())?.compiled {
+            CompiledSteps::One(compiled) => Ok(compiled.graph.explain(&self.session.devices)),
+            CompiledSteps::Several(steps) => steps.explain(&self.session),
+        }
     }
 
     fn compiled(&self, arguments: &Arguments) -> Result<Arc<Typed<HostOf<F, Args>>>> {
@@ -390,8 +424,17 @@ where
         self.cache.get_or_insert_with(&self.name, fits, || {
             let (traced, rebuild) = self.trace(&signature)?;
             let types = signature.types();
-            let compiled =
-                Compiled::new(&self.session, traced.graph, &traced.vars, &traced.queues, types, self.options)?;
+            let Traced { vars, queues, .. } = &traced;
+            let compiled = match &traced.commit_loop {
+                Some(commit) => {
+                    let steps = SteppedFunction::new(&self.session, &traced, commit, self.options)?;
+                    CompiledSteps::Several(Box::new(steps))
+                }
+                None => {
+                    let graph = traced.graph.clone();
+                    CompiledSteps::One(Compiled::new(&self.session, graph, vars, queues, types, self.options)?)
+                }
+            };
             Ok(Typed { signature: signature.clone(), compiled, rebuild })
         })
     }

@@ -7,12 +7,14 @@ mod devices;
 #[cfg(feature = "peers")]
 mod environment;
 pub(crate) mod function;
+mod part;
 mod placed;
 pub(crate) mod prune;
 pub(crate) mod queues;
 mod shared;
 pub(crate) mod snapshot;
 mod step_threads;
+mod stepped;
 mod unoptimized;
 
 use self::queues::QueueStore;

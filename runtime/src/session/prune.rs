@@ -3,12 +3,12 @@
 use crate::device::CompileOptions;
 use crate::session::Session;
 use crate::session::call::CallOptions;
-use crate::session::compiled::{Cache, Compiled, begin};
+use crate::session::compiled::begin;
+use crate::session::part::PartOfFunction;
 use anabranch_dsl::function::Signature;
 use anabranch_dsl::passes::{self, Assignments};
-use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::trace::Traced;
-use anabranch_dsl::{AnyVar, Diagnostic, Graph, HostTensor, Result, TensorType};
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result, TensorType};
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -30,13 +30,8 @@ impl RefUnwindSafe for PrunedFunction {}
 struct PrunedInner {
     key: PruneKey,
     session: Session,
-    options: CompileOptions,
-    /// The graph before optimization.
-    graph: Graph,
-    vars: Vec<AnyVar>,
-    queues: Vec<AnyQueue>,
-    /// One entry, unless extents of the feeds are known only when it is called.
-    cache: Cache<Compiled>,
+    /// It is compiled once, unless extents of the feeds are known only when it is called.
+    part: PartOfFunction,
 }
 
 /// The arguments that a pruned function was created with.
@@ -85,10 +80,10 @@ impl PrunedFunction {
         let vars = pruned.vars.iter().map(|&id| traced.var(id).clone()).collect();
         let queues = traced.queues.clone();
         let session = session.clone();
-        let part = PrunedInner { key, session, options, graph: pruned.graph, vars, queues, cache: Cache::default() };
-        let pruned = PrunedFunction(Arc::new(part));
+        let part = PartOfFunction::new(pruned.graph, vars, queues, options);
+        let pruned = PrunedFunction(Arc::new(PrunedInner { key, session, part }));
         if pruned.0.open_feed().is_none() {
-            pruned.0.compiled_for(&pruned.feed_types())?;
+            pruned.0.part.compiled_for(&pruned.0.session, &pruned.feed_types())?;
         }
         Ok(pruned)
     }
@@ -99,13 +94,13 @@ impl PrunedFunction {
 
     /// Returns the types of the feeds, in order. An extent is unknown if it depends on data.
     pub fn feed_types(&self) -> Vec<TensorType> {
-        let graph = &self.0.graph;
+        let graph = &self.0.part.graph;
         graph.inputs().iter().map(|&v| graph.ty(v).element().clone()).collect()
     }
 
     /// Returns the graph before optimization. Its inputs are the feeds, its outputs the fetches.
     pub fn graph(&self) -> &Graph {
-        &self.0.graph
+        &self.0.part.graph
     }
 
     /// Computes the fetches from the feeds, both in order.
@@ -150,13 +145,13 @@ impl PrunedFunction {
     /// Fails if the plan depends on extents that are known only when it is called.
     pub fn explain(&self) -> Result<String> {
         if let Some((feed, ty)) = self.0.open_feed() {
-            let name = &self.0.graph.name;
+            let name = &self.0.part.graph.name;
             let message = format!(
                 "`{name}`: the pruned function depends on extents that only a call determines: `{feed}` is {ty}"
             );
             return Err(Diagnostic::new(message).help("feed and fetch values whose extents follow from the signature"));
         }
-        let compiled = self.0.compiled_for(&self.feed_types())?;
+        let compiled = self.0.part.compiled_for(&self.0.session, &self.feed_types())?;
         Ok(compiled.graph.explain(&self.0.session.devices))
     }
 }
@@ -164,19 +159,14 @@ impl PrunedFunction {
 impl PrunedInner {
     fn call(&self, options: Option<&CallOptions>, feeds: &[HostTensor]) -> Result<Vec<HostTensor>> {
         let call = begin(options)?;
-        let compiled = match self.cache.find(|c| c.accepts(feeds)) {
-            Some(compiled) => compiled,
-            None => {
-                self.check(feeds)?;
-                let types: Vec<TensorType> = feeds.iter().map(HostTensor::ty).collect();
-                self.compiled_for(&types)?
-            }
-        };
-        compiled.step(&self.session, feeds, call.as_ref())
+        if self.part.find(feeds).is_none() {
+            self.check(feeds)?;
+        }
+        self.part.step(&self.session, feeds, call.as_ref())
     }
 
     fn check(&self, feeds: &[HostTensor]) -> Result<()> {
-        let (name, names) = (&self.graph.name, &self.key.feeds);
+        let (name, names) = (&self.part.graph.name, &self.key.feeds);
         if feeds.len() != names.len() {
             let listed: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
             let message = format!("wrong number of feeds for `{name}`: expected {}, got {}", names.len(), feeds.len());
@@ -185,8 +175,8 @@ impl PrunedInner {
                 false => format!("feed {}", listed.join(", ")),
             }));
         }
-        for ((feed, given), &v) in names.iter().zip(feeds).zip(self.graph.inputs()) {
-            let (expected, given) = (self.graph.ty(v).element(), given.ty());
+        for ((feed, given), &v) in names.iter().zip(feeds).zip(self.part.graph.inputs()) {
+            let (expected, given) = (self.part.graph.ty(v).element(), given.ty());
             if !expected.compatible(&given) {
                 let message = format!("`{name}`: the feed `{feed}` is {expected}, but got {given}");
                 return Err(Diagnostic::new(message).help("a feed must have the type of the value in the function"));
@@ -197,32 +187,16 @@ impl PrunedInner {
 
     /// Returns the first feed with an extent that is known only when the part is called.
     fn open_feed(&self) -> Option<(&str, &TensorType)> {
-        let feeds = self.key.feeds.iter().zip(self.graph.inputs());
-        let mut feeds = feeds.map(|(name, &v)| (name.as_str(), self.graph.ty(v).element()));
-        feeds.find(|(_, ty)| ty.shape.known().is_none())
-    }
-
-    fn compiled_for(&self, types: &[TensorType]) -> Result<Arc<Compiled>> {
-        self.cache.get_or_insert_with(
-            &self.graph.name,
-            |c| c.signature == types,
-            || {
-                // Interpreted graphs are not specialized elsewhere.
-                let graph = if self.open_feed().is_some() {
-                    passes::specialize(&self.graph, types)?
-                } else {
-                    self.graph.clone()
-                };
-                Compiled::new(&self.session, graph, &self.vars, &self.queues, types, self.options)
-            },
-        )
+        let graph = &self.part.graph;
+        let open = self.part.open_input()?;
+        Some((self.key.feeds[open].as_str(), graph.ty(graph.inputs()[open]).element()))
     }
 }
 
 impl fmt::Debug for PrunedFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PrunedFunction")
-            .field("name", &self.0.graph.name)
+            .field("name", &self.0.part.graph.name)
             .field("key", &self.0.key)
             .finish_non_exhaustive()
     }
