@@ -37,6 +37,9 @@ pub use anabranch_data as data;
 #[cfg(feature = "peers")]
 #[doc(inline)]
 pub use anabranch_runtime::peers;
+#[cfg(feature = "train")]
+#[doc(inline)]
+pub use anabranch_train as train;
 #[cfg(feature = "gpu")]
 #[doc(inline)]
 pub use anabranch_runtime::{GpuAdapter, gpu_adapters};
@@ -104,6 +107,9 @@ mod readmes {
     mod dsl_macros {}
     #[doc = include_str!("../runtime/README.md")]
     mod runtime {}
+    #[cfg(feature = "train")]
+    #[doc = include_str!("../train/README.md")]
+    mod train {}
 }
 
 /// The names that most programs need: `use anabranch::prelude::*`.

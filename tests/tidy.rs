@@ -154,7 +154,7 @@ fn good_examples_are_quotations_of_the_code() {
 
 #[test]
 fn the_readme_of_each_library_has_a_tested_example() {
-    for library in ["checkpoint", "data", "dsl", "dsl-macros", "runtime"] {
+    for library in ["checkpoint", "data", "dsl", "dsl-macros", "runtime", "train"] {
         let readme = format!("{library}/README.md");
         check(untested_readme(&readme, &read(&readme), &read("src/lib.rs")));
     }
@@ -198,6 +198,7 @@ fn every_file_of_tests_is_part_of_a_test_program() {
         ("data/tests", "data"),
         ("dsl/tests", "dsl"),
         ("runtime/tests", "runtime"),
+        ("train/tests", "train"),
     ] {
         let manifest = read(&format!("{manifest}/Cargo.toml"));
         check(unlisted_tests(&sources(), folder, &read(&format!("{folder}/main.rs")), &manifest));
@@ -424,7 +425,7 @@ fn indices<'a>(line: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
 fn inner_crates_in_examples(sources: &[SourceFile]) -> Report {
     let mut report = Report::default();
     for source in sources {
-        let is_public = ["checkpoint/src/", "data/src/", "dsl/src/", "dsl-macros/src/", "runtime/src/", "src/"]
+        let is_public = ["checkpoint/src/", "data/src/", "dsl/src/", "dsl-macros/src/", "runtime/src/", "src/", "train/src/"]
             .iter()
             .any(|f| source.path.starts_with(f));
         let lines = (1..).zip(source.text.lines()).filter(|_| is_public);

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 /// Returns the error of an operation on a file or folder. `what` is a verb: `write`.
-pub(crate) fn failed(what: &str, path: &Path, error: &io::Error) -> Diagnostic {
+pub fn failed(what: &str, path: &Path, error: &io::Error) -> Diagnostic {
     let message = format!("could not {what} {}: {error}", path.display());
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
@@ -60,7 +60,7 @@ pub(crate) fn damaged(path: &Path, why: impl std::fmt::Display) -> Diagnostic {
 }
 
 /// Returns the error with the caller's location, unless it has one.
-pub(crate) fn called_at(loc: Loc, label: &str, mut error: Diagnostic) -> Diagnostic {
+pub fn called_at(loc: Loc, label: &str, mut error: Diagnostic) -> Diagnostic {
     if error.loc().is_none() {
         error.labels.insert(0, (loc, label.to_owned()));
     }

@@ -51,6 +51,10 @@ mod safetensors;
 mod storage;
 mod weights;
 
+// Also for `anabranch-train`.
+#[doc(hidden)]
+pub use error::{called_at, failed};
+
 pub use checkpoints::{Checkpoints, CheckpointsBuilder, Goal, SaveCounts, SaveOutcome, WhenBusy};
 pub use restore::{Restore, RestoreReport};
 pub use resume::{Resumed, restore_latest};

@@ -6,6 +6,9 @@ mod dataset;
 mod iter;
 mod order;
 mod position;
+// Also for the event files of `anabranch-train`.
+#[doc(hidden)]
+pub mod protobuf;
 mod sources;
 mod stage;
 mod stages;

@@ -4,6 +4,7 @@
 //! The messages are those of TensorFlow's `example.proto` and `feature.proto`, encoded as Protocol
 //! Buffers.
 
+use crate::protobuf::{Damaged, Parsed, WireValue, parse_fields, push_field, push_varint, take_varint};
 use anabranch_dsl::{Diagnostic, Result};
 use std::collections::BTreeMap;
 
@@ -157,75 +158,6 @@ impl Feature {
         push_field(&mut feature, number, &list);
         feature
     }
-}
-
-fn push_varint(bytes: &mut Vec<u8>, mut x: u64) {
-    while x >= 0x80 {
-        bytes.push(x as u8 | 0x80);
-        x >>= 7;
-    }
-    bytes.push(x as u8);
-}
-
-/// Appends a field of bytes.
-fn push_field(to: &mut Vec<u8>, number: u64, bytes: &[u8]) {
-    push_varint(to, number << 3 | 2);
-    push_varint(to, bytes.len() as u64);
-    to.extend(bytes);
-}
-
-/// The bytes are not a message.
-struct Damaged;
-
-type Parsed<T> = Result<T, Damaged>;
-
-/// The value of a field.
-enum WireValue<'a> {
-    Varint(u64),
-    Fixed32([u8; 4]),
-    Bytes(&'a [u8]),
-    /// A type that no field of these messages has.
-    Other,
-}
-
-/// Calls `field` for each field of a message.
-fn parse_fields(mut bytes: &[u8], mut field: impl FnMut(u64, WireValue<'_>) -> Parsed<()>) -> Parsed<()> {
-    while !bytes.is_empty() {
-        let key = take_varint(&mut bytes)?;
-        let value = match key & 7 {
-            0 => WireValue::Varint(take_varint(&mut bytes)?),
-            1 => {
-                take(&mut bytes, 8)?;
-                WireValue::Other
-            }
-            2 => {
-                let length = usize::try_from(take_varint(&mut bytes)?).map_err(|_| Damaged)?;
-                WireValue::Bytes(take(&mut bytes, length)?)
-            }
-            5 => WireValue::Fixed32(take(&mut bytes, 4)?.try_into().map_err(|_| Damaged)?),
-            _ => return Err(Damaged),
-        };
-        field(key >> 3, value)?;
-    }
-    Ok(())
-}
-
-fn take<'a>(bytes: &mut &'a [u8], n: usize) -> Parsed<&'a [u8]> {
-    let (taken, rest) = bytes.split_at_checked(n).ok_or(Damaged)?;
-    *bytes = rest;
-    Ok(taken)
-}
-
-fn take_varint(bytes: &mut &[u8]) -> Parsed<u64> {
-    let mut x = 0;
-    for shift in (0..64).step_by(7) {
-        let byte = take(bytes, 1)?[0];
-        x |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Ok(x);
-        }
-    }
-    Err(Damaged)
 }
 
 fn parse_example(bytes: &[u8], features: &mut BTreeMap<String, Feature>) -> Parsed<()> {

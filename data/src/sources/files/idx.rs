@@ -4,6 +4,7 @@
 
 use super::{broken, read_all};
 use anabranch_dsl::{Array, Diagnostic, Element, Result};
+use std::io::Write;
 use std::path::Path;
 
 /// Reads an array of `u8`, `i32`, `f32` or `f64` from an IDX file. Files whose names end with `.gz`
@@ -48,6 +49,30 @@ pub fn read<T: IdxElement>(path: impl AsRef<Path>) -> Result<Array<T>> {
     Array::try_new(shape, rest.chunks_exact(size).map(T::of_bytes).collect())
 }
 
+/// Writes an array as an IDX file.
+///
+/// # Errors
+/// Returns the error of the writer, and an error of the kind `InvalidInput` if the array has more
+/// than 255 axes or an extent that does not fit in 32 bits.
+///
+/// ```
+/// use anabranch::Array;
+/// use anabranch::data::idx;
+///
+/// let mut bytes = Vec::new();
+/// idx::write(&mut bytes, &Array::new([1, 2], vec![7_u8, 9])).unwrap();
+/// assert_eq!(bytes, [0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 2, 7, 9]);
+/// ```
+pub fn write<T: IdxElement>(to: &mut impl Write, array: &Array<T>) -> std::io::Result<()> {
+    let invalid = |_| std::io::Error::new(std::io::ErrorKind::InvalidInput, "the shape does not fit in an IDX file");
+    let mut bytes = vec![0, 0, T::CODE, u8::try_from(array.rank()).map_err(invalid)?];
+    for &extent in array.shape() {
+        bytes.extend(u32::try_from(extent).map_err(invalid)?.to_be_bytes());
+    }
+    array.iter().for_each(|x| x.push_bytes(&mut bytes));
+    to.write_all(&bytes)
+}
+
 /// Elements of IDX files.
 pub trait IdxElement: Element {
     /// The type in the head of a file.
@@ -55,6 +80,8 @@ pub trait IdxElement: Element {
     const CODE: u8;
     #[doc(hidden)]
     fn of_bytes(bytes: &[u8]) -> Self;
+    #[doc(hidden)]
+    fn push_bytes(self, to: &mut Vec<u8>);
 }
 
 const TYPES: [(u8, &str); 6] = [(0x08, "u8"), (0x09, "i8"), (0x0b, "i16"), (0x0c, "i32"), (0x0d, "f32"), (0x0e, "f64")];
@@ -65,6 +92,9 @@ macro_rules! elements {
             const CODE: u8 = $code;
             fn of_bytes(bytes: &[u8]) -> $t {
                 <$t>::from_be_bytes(bytes.try_into().expect("the bytes of one element"))
+            }
+            fn push_bytes(self, to: &mut Vec<u8>) {
+                to.extend(self.to_be_bytes());
             }
         }
     )*};

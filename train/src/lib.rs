@@ -1,0 +1,6 @@
+//! A trainer: the loop around a training step.
+#![forbid(unsafe_code)]
+
+mod log;
+
+pub use log::{EventFile, JsonLines};
