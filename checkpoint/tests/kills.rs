@@ -1,113 +1,26 @@
 //! A training program that is killed and resumed has the very weights and the log of one that was
 //! not.
 //!
-//! The program is this test program again: [`trains_until_it_is_killed`]. It prints a line before
-//! and after each operation of its storage, and after each step. The test kills it after a random
-//! line, so kills come between any two operations and within them.
+//! The program is this test program again: [`trains_until_it_is_killed`]. It also prints a line
+//! after each step.
 
 use crate::support::{Random, TestFolder, is_slow};
-use anabranch::checkpoints::{
-    Checkpoints, FileStorage, Goal, LocalFiles, Restore, RunParts, StepRecord, StorageReader, StorageWriter,
-    WeightFile, WhenBusy, restore_latest,
-};
+use crate::victims::{FOLDER, MARK, PrintingFiles, Victim};
+use anabranch::checkpoints::{Checkpoints, Goal, Restore, RunParts, StepRecord, WeightFile, WhenBusy, restore_latest};
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::{Adam, Optimizer};
 use anabranch::prelude::*;
 use anabranch::random::Key;
 use anabranch::{Diagnostic, Session};
-use std::any::Any;
 use std::fs::{self, OpenOptions};
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 
-/// The environment variable with the folder of the program.
-const FOLDER: &str = "ANABRANCH_KILL_TEST_FOLDER";
-
-/// The begin of the lines that the test counts.
-const MARK: &str = "at: ";
+/// The test that is the program.
+const PROGRAM: &str = "kills::trains_until_it_is_killed";
 
 const STEPS: i32 = 60;
-
-/// The local file system, which prints a line before and after each operation.
-#[derive(Debug)]
-struct PrintingFiles;
-
-fn printing<T>(what: &str, run: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    println!("{MARK}before {what}");
-    let outcome = run();
-    println!("{MARK}after {what}");
-    outcome
-}
-
-struct PrintingWriter(Box<dyn StorageWriter>);
-
-impl Write for PrintingWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        printing("write", || self.0.write(bytes))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
-
-impl StorageWriter for PrintingWriter {
-    fn sync(&mut self) -> io::Result<()> {
-        printing("sync", || self.0.sync())
-    }
-}
-
-impl FileStorage for PrintingFiles {
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        printing("create_dir", || LocalFiles.create_dir(dir))
-    }
-
-    fn create(&self, file: &Path) -> io::Result<Box<dyn StorageWriter>> {
-        printing("create", || Ok(Box::new(PrintingWriter(LocalFiles.create(file)?)) as Box<dyn StorageWriter>))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        printing("rename", || LocalFiles.rename(from, to))
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        printing("sync_dir", || LocalFiles.sync_dir(dir))
-    }
-
-    fn sync_file(&self, file: &Path) -> io::Result<()> {
-        printing("sync_file", || LocalFiles.sync_file(file))
-    }
-
-    fn remove(&self, file: &Path) -> io::Result<()> {
-        printing("remove", || LocalFiles.remove(file))
-    }
-
-    fn remove_dir(&self, dir: &Path) -> io::Result<()> {
-        printing("remove_dir", || LocalFiles.remove_dir(dir))
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        LocalFiles.list(dir)
-    }
-
-    fn read(&self, file: &Path) -> io::Result<StorageReader> {
-        printing("read", || LocalFiles.read(file))
-    }
-
-    fn len(&self, file: &Path) -> io::Result<u64> {
-        LocalFiles.len(file)
-    }
-
-    fn cut(&self, file: &Path, len: u64) -> io::Result<()> {
-        printing("cut", || LocalFiles.cut(file, len))
-    }
-
-    fn lock(&self, file: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        LocalFiles.lock(file)
-    }
-}
 
 /// A model with its optimizer.
 struct Training {
@@ -190,40 +103,6 @@ fn trains_until_it_is_killed() -> Result<(), Diagnostic> {
     train(&PathBuf::from(folder))
 }
 
-/// A process that is killed when it is dropped.
-struct Victim {
-    process: Child,
-    lines: io::Lines<BufReader<ChildStdout>>,
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Victim {
-    fn start(folder: &Path) -> Victim {
-        let program = std::env::current_exe().expect("this program has a path");
-        let name = concat!(module_path!(), "::trains_until_it_is_killed");
-        // Names of tests do not begin with that of the program.
-        let (_, name) = name.split_once("::").expect("a test is in a module");
-        let mut command = Command::new(program);
-        command.args(["--exact", name, "--ignored", "--nocapture"]).env(FOLDER, folder).env("ANABRANCH_QUIET", "1");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let mut process = command.spawn().expect("this program can be started");
-        let lines = BufReader::new(process.stdout.take().expect("it was asked for")).lines();
-        Victim { process, lines }
-    }
-
-    /// Reads lines until there are `n`, or the program ends. Returns them.
-    fn read(&mut self, n: usize) -> Vec<String> {
-        let lines = self.lines.by_ref().map(|line| line.expect("the program prints text"));
-        lines.filter(|line| line.contains(MARK)).take(n).collect()
-    }
-}
-
 /// Returns the bytes of the final weights and of the log.
 fn results(folder: &Path) -> (Vec<u8>, Vec<u8>) {
     let read = |name: &str| fs::read(folder.join(name)).expect("the program has ended");
@@ -233,7 +112,7 @@ fn results(folder: &Path) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn a_run_that_is_killed_and_resumed_has_the_bits_of_one_that_is_not() -> Result<(), Diagnostic> {
     let whole = TestFolder::new("not_killed");
-    let lines = Victim::start(&whole.path("")).read(usize::MAX);
+    let lines = Victim::start(PROGRAM, &whole.path("")).read(usize::MAX);
     assert!(lines.last().is_some_and(|last| last.ends_with("end")), "{lines:?}");
     let expected = results(&whole.path(""));
 
@@ -246,7 +125,7 @@ fn a_run_that_is_killed_and_resumed_has_the_bits_of_one_that_is_not() -> Result<
         let folder = killed.path("");
         // The last process is not killed.
         for _ in 0..20.min(n - kills) {
-            let mut victim = Victim::start(&folder);
+            let mut victim = Victim::start(PROGRAM, &folder);
             let at = 1 + random.below(lines.len() as u64 / 4) as usize;
             let ended = victim.read(at).iter().any(|line| line.ends_with("end"));
             drop(victim);
@@ -265,7 +144,7 @@ fn a_run_that_is_killed_and_resumed_has_the_bits_of_one_that_is_not() -> Result<
                 break;
             }
         }
-        let rest = Victim::start(&folder).read(usize::MAX);
+        let rest = Victim::start(PROGRAM, &folder).read(usize::MAX);
         assert!(rest.last().is_some_and(|last| last.ends_with("end")), "{rest:?}");
         assert!(results(&folder) == expected, "after {kills} kills");
     }

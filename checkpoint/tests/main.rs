@@ -8,3 +8,4 @@ mod hooked;
 mod kills;
 mod simulator;
 mod support;
+mod victims;

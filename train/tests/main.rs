@@ -1,1 +1,13 @@
 //! The tests of the trainer.
+
+mod fits;
+mod kills;
+mod program;
+mod resumptions;
+#[cfg(unix)]
+mod signals;
+#[expect(dead_code, reason = "the tests of checkpoints use more of it")]
+#[path = "../../checkpoint/tests/support.rs"]
+mod support;
+#[path = "../../checkpoint/tests/victims.rs"]
+mod victims;

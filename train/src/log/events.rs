@@ -32,11 +32,12 @@ const VERSION: &[u8] = b"brain.Event:2";
 /// # let folder = std::env::temp_dir().join(format!("anabranch-events-{}", std::process::id()));
 /// let mut events = EventFile::open(&folder)?;
 /// events.scalar(1, "loss", 0.5)?;
-/// events.histogram(1, "weights", Array::new([3], vec![0.1_f32, 0.2, 0.4]).host())?;
+/// let weights = Array::new([3], vec![0.1_f32, 0.2, 0.4]);
+/// events.histogram(1, "weights", weights.host())?;
 /// events.image(1, "digit", Array::new([8, 8], vec![0.5_f32; 64]).host())?;
 /// events.text(1, "notes", "a **first** run")?;
 /// let step = Session::new()?.function(|x: Tensor| x.tanh())?;
-/// events.graph(&step.graph([2.0_f32])?)?;
+/// events.graph(&step.graph(&[weights.host().ty()])?)?;
 /// # std::fs::remove_dir_all(folder).unwrap();
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```

@@ -1,0 +1,431 @@
+//! A run: the state of the loop, and what is done between two steps.
+//!
+//! - **R1** A checkpoint is taken between two steps, after all that is done there. So the loop goes
+//!   on from it as if it had not ended.
+//! - **R2** The position in the data is that behind the batch of the last step, or the begin of the
+//!   next epoch if that was the last batch. Whether it was is known before anything is done: the
+//!   next batch is taken first.
+//! - **R3** What decides about the loop is in [`LoopState`], which is part of checkpoints.
+
+use crate::early_stopping::StoppingState;
+use crate::log::EventFile;
+use crate::metrics::{IntoMetrics, LOSS, MetricMeans};
+use crate::progress::Progress;
+use crate::run_folder::{OpenedFolder, RunFolder, STATE};
+use crate::signals::{SignalWatch, StopSignal};
+use crate::trainer::Trainer;
+use anabranch_checkpoint::{Goal, Restore, Resumed, RunParts, SaveOutcome, StepRecord, called_at};
+use anabranch_data::{Dataset, DatasetIter, DatasetPosition};
+use anabranch_dsl::{Diagnostic, ErrorKind, Loc, Result};
+use serde::{Deserialize, Serialize};
+
+/// A step of a run, as its step function sees it.
+#[derive(Debug)]
+pub struct StepContext {
+    step: u64,
+    epoch: u64,
+    events: Option<EventFile>,
+}
+
+impl StepContext {
+    /// Returns the number of steps done before this one.
+    pub fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Returns the number of the epoch, from 0.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Returns the event file of the run, for histograms, images, texts and the graph. It is `None`
+    /// if the run has no folder.
+    pub fn events(&mut self) -> Option<&mut EventFile> {
+        self.events.as_mut()
+    }
+}
+
+/// The best step of a run by its monitored metric.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BestStep {
+    /// How many steps were done.
+    pub step: u64,
+    /// The value of the metric.
+    pub value: f64,
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FitEnd {
+    /// All epochs or steps are done.
+    Completed,
+    /// The monitored metric did not improve any more.
+    EarlyStopped,
+    /// A signal asked for it.
+    Signal(StopSignal),
+    /// The loop was left before its end, and [`TrainingRun::finish`] called.
+    Left,
+}
+
+/// The outcome of a run, or of its last part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FitOutcome {
+    /// Why it ended.
+    pub end: FitEnd,
+    /// How many steps are done, with those of earlier processes.
+    pub step: u64,
+    /// How many epochs are done.
+    pub epochs: u64,
+    /// The best step, if there is a monitored metric.
+    pub best: Option<BestStep>,
+    /// The metrics that were logged last, in this process or before.
+    pub metrics: Vec<(String, f64)>,
+}
+
+/// Whether a save may be left out while another one is being written, if the settings of the
+/// checkpoints say so.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum SaveNeed {
+    Required,
+    Optional,
+}
+
+/// The state of a loop between two steps, apart from variables and logs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LoopState {
+    /// How many epochs are done.
+    epoch: u64,
+    position: DatasetPosition,
+    /// The metrics of the steps that are not logged yet.
+    means: MetricMeans,
+    stopping: StoppingState,
+    best: Option<BestStep>,
+    logged: Vec<(String, f64)>,
+}
+
+impl LoopState {
+    /// Returns the state as if the monitored metric had not been compared yet.
+    pub fn without_comparisons(self) -> LoopState {
+        LoopState { stopping: StoppingState::default(), best: None, ..self }
+    }
+}
+
+/// A run whose loop is that of the program: see [`Trainer::start`].
+pub struct TrainingRun<'a, B> {
+    trainer: Trainer<'a>,
+    data: Dataset<B>,
+    batches: DatasetIter<B>,
+    /// The result of taking the next batch, if it was taken.
+    next: Option<Option<Result<B>>>,
+    context: StepContext,
+    state: LoopState,
+    folder: Option<RunFolder>,
+    /// The modules and the logs.
+    parts: RunParts<'a>,
+    resumed: Option<Resumed>,
+    /// The step of the last checkpoint.
+    saved: Option<u64>,
+    end: Option<FitEnd>,
+    progress: Progress,
+    signals: Option<SignalWatch>,
+}
+
+impl<B> std::fmt::Debug for TrainingRun<'_, B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrainingRun")
+            .field("step", &self.context.step)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a, B: Send + 'static> TrainingRun<'a, B> {
+    #[track_caller]
+    pub(crate) fn start(trainer: Trainer<'a>, data: &Dataset<B>) -> Result<TrainingRun<'a, B>> {
+        let here = Loc::caller();
+        TrainingRun::opened(trainer, data).map_err(|error| called_at(here, "started here", error))
+    }
+
+    fn opened(mut trainer: Trainer<'a>, data: &Dataset<B>) -> Result<TrainingRun<'a, B>> {
+        if trainer.epochs.is_none() && trainer.steps.is_none() {
+            trainer.epochs = Some(1);
+        }
+        if trainer.restore_best {
+            trainer.keep_best = trainer.keep_best.max(1);
+        }
+        trainer.check()?;
+        let signals = if trainer.stops_on_signals { Some(SignalWatch::start()?) } else { None };
+        let opened = trainer.folder.take().map(|path| OpenedFolder::open(&mut trainer, path)).transpose()?;
+        let (mut folder, mut events, mut resumed, mut is_new) = (None, None, None, false);
+        let mut parts = trainer.parts.clone();
+        if let Some(opened) = opened {
+            (folder, events, parts) = (Some(opened.folder), Some(opened.events), opened.parts);
+            (resumed, is_new) = (opened.resumed, opened.is_new);
+        }
+        let (resumed, state) = resumed.map_or((None, None), |(resumed, state)| (Some(resumed), Some(state)));
+        let step = resumed.as_ref().map_or(0, Resumed::step);
+        let (batches, state) = match state {
+            Some(state) => (data.resume(&state.position)?, state),
+            None => {
+                let batches = data.epoch(0);
+                let (means, stopping) = (MetricMeans::default(), StoppingState::default());
+                let position = batches.position();
+                (batches, LoopState { epoch: 0, position, means, stopping, best: None, logged: Vec::new() })
+            }
+        };
+        let of_epochs = trainer.epochs.and_then(|epochs| Some(epochs.saturating_mul(data.len()?)));
+        let n_steps = of_epochs.into_iter().chain(trainer.steps).min();
+        let progress = Progress::new(trainer.progress, step, n_steps);
+        for note in resumed.iter().flat_map(|resumed| &resumed.notes) {
+            progress.note(note);
+        }
+        let mut run = TrainingRun {
+            data: data.clone(),
+            batches,
+            next: None,
+            context: StepContext { step, epoch: state.epoch, events },
+            end: None,
+            saved: (!is_new).then_some(step),
+            state,
+            folder,
+            parts,
+            resumed,
+            progress,
+            signals,
+            trainer,
+        };
+        if is_new {
+            // Before any log, so that the logs are part of a checkpoint from their begin.
+            run.save(&[], SaveNeed::Required)?;
+            if let Some(folder) = &mut run.folder {
+                folder.checkpoints.wait()?;
+            }
+        }
+        run.end = run.end_by_count();
+        Ok(run)
+    }
+
+    /// Returns the step that is next, with the log.
+    pub fn context(&mut self) -> &mut StepContext {
+        &mut self.context
+    }
+
+    /// Returns the checkpoint that the run continues from, with the [values](Trainer::values) of
+    /// the program.
+    pub fn resumed(&self) -> Option<&Resumed> {
+        self.resumed.as_ref()
+    }
+
+    /// Returns the batch of the next step, or `None` if the run has ended.
+    ///
+    /// # Errors
+    /// Fails if the batch cannot be made. The next call returns the batch behind it.
+    #[track_caller]
+    pub fn next_batch(&mut self) -> Result<Option<B>> {
+        if self.end.is_some() {
+            return Ok(None);
+        }
+        match self.next.take().unwrap_or_else(|| self.batches.next()) {
+            Some(batch) => batch.map(Some),
+            None => {
+                let message = format!("the dataset has no elements in epoch {}", self.state.epoch);
+                Err(Diagnostic::new(message).at(Loc::caller(), "asked for here"))
+            }
+        }
+    }
+
+    /// Notes that the step of the last batch is done, with its metrics. Then does what is due: logs,
+    /// evaluates, compares the monitored metric, saves a checkpoint, ends the run.
+    ///
+    /// # Errors
+    /// Fails if the metric `loss` is not finite, if the evaluation fails, or if a file cannot be
+    /// written. A checkpoint is written beside the next steps: its error is that of a later call.
+    #[track_caller]
+    pub fn finish_step(&mut self, metrics: impl IntoMetrics) -> Result<()> {
+        let here = Loc::caller();
+        self.finish_one(metrics).map_err(|error| called_at(here, "the step ends here", error))
+    }
+
+    fn finish_one(&mut self, metrics: impl IntoMetrics) -> Result<()> {
+        let metrics = metrics.into_metrics()?;
+        let epoch = self.state.epoch;
+        self.context.step += 1;
+        let step = self.context.step;
+        let loss = metrics.get(LOSS);
+        if let Some(loss) = loss.filter(|loss| !loss.is_finite() && !self.trainer.allows_non_finite) {
+            return Err(not_finite(step, loss, self.saved));
+        }
+        self.state.means.add(&metrics);
+        self.state.position = self.batches.position();
+        self.next = Some(self.batches.next());
+        let is_epoch_end = matches!(self.next, Some(None));
+        if is_epoch_end {
+            self.state.epoch += 1;
+            self.context.epoch = self.state.epoch;
+            self.batches = self.data.epoch(self.state.epoch);
+            self.state.position = self.batches.position();
+            self.next = None;
+        }
+        self.end = self.end_by_count();
+        let n_epochs = self.trainer.epochs;
+        self.progress.update(step, || {
+            let of = n_epochs.map_or(String::new(), |n| format!("/{n}"));
+            let loss = loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
+            format!("epoch {}{of}{loss}", epoch + 1)
+        });
+
+        let epochs_done = is_epoch_end.then_some(self.state.epoch);
+        let validates = self.trainer.evaluation.as_ref().is_some_and(|(_, every)| every.is_due(step, epochs_done));
+        let is_logged = crate::Every::Steps(self.trainer.log_every).is_due(step, None);
+        if is_logged || is_epoch_end || validates || self.end.is_some() {
+            let mut values = self.state.means.take();
+            if let Some((evaluation, _)) = self.trainer.evaluation.as_mut().filter(|_| validates) {
+                let found = evaluation.run(self.trainer.session)?;
+                values.extend(found.iter().map(|(name, value)| (format!("val/{name}"), value)));
+            }
+            self.log(epoch, &values)?;
+            self.state.logged = values;
+        }
+        let compares = validates || self.trainer.evaluation.is_none() && is_epoch_end;
+        let monitored = if compares { self.compare()? } else { None };
+        if self.end.is_none() {
+            self.end = self.end_by_state();
+        }
+        let is_due = self.trainer.save_every.is_due(step, epochs_done);
+        if self.end.is_some() || monitored.is_some() && self.trainer.keep_best > 0 {
+            self.save(monitored.as_slice(), SaveNeed::Required)?;
+        } else if is_due {
+            self.save(monitored.as_slice(), SaveNeed::Optional)?;
+        }
+        Ok(())
+    }
+
+    /// Writes metrics to the logs.
+    fn log(&mut self, epoch: u64, values: &[(String, f64)]) -> Result<()> {
+        let step = self.context.step;
+        if let Some(folder) = self.folder.as_mut().filter(|_| !values.is_empty()) {
+            folder.json.write(step, epoch, values.iter().map(|(name, value)| (name.as_str(), *value)))?;
+        }
+        let Some(events) = &mut self.context.events else { return Ok(()) };
+        values.iter().try_for_each(|(name, value)| events.scalar(step, name, *value))
+    }
+
+    /// Compares the monitored metric, which was just logged, with the best value. Returns it.
+    fn compare(&mut self) -> Result<Option<(String, f64)>> {
+        let Some((metric, goal)) = &self.trainer.monitor else { return Ok(None) };
+        let Some((_, value)) = self.state.logged.iter().find(|(name, _)| name == metric) else {
+            let names: Vec<_> = self.state.logged.iter().map(|(name, _)| format!("`{name}`")).collect();
+            let message = format!("step {} has no metric `{metric}`, which is monitored", self.context.step);
+            return Err(Diagnostic::new(message).help(format!("there are {}", names.join(", "))));
+        };
+        let (step, value) = (self.context.step, *value);
+        // Of equal values the later one is better, as it is for checkpoints.
+        let is_best = self.state.best.is_none_or(|best| match goal {
+            Goal::Min => value <= best.value,
+            Goal::Max => value >= best.value,
+        });
+        if is_best && !value.is_nan() {
+            self.state.best = Some(BestStep { step, value });
+        }
+        if let Some(stopping) = &self.trainer.early_stopping {
+            stopping.count(*goal, value, &mut self.state.stopping);
+        }
+        Ok(Some((metric.clone(), value)))
+    }
+
+    /// Returns whether the run ends because all is done.
+    fn end_by_count(&self) -> Option<FitEnd> {
+        let is_over = self.trainer.steps.is_some_and(|steps| self.context.step >= steps)
+            || self.trainer.epochs.is_some_and(|epochs| self.state.epoch >= epochs);
+        if is_over { Some(FitEnd::Completed) } else { self.end_by_patience() }
+    }
+
+    fn end_by_patience(&self) -> Option<FitEnd> {
+        let stopping = self.trainer.early_stopping.as_ref()?;
+        stopping.is_over(&self.state.stopping).then_some(FitEnd::EarlyStopped)
+    }
+
+    /// Returns whether the run ends because of the metric, or because of a signal.
+    fn end_by_state(&self) -> Option<FitEnd> {
+        self.end_by_patience().or_else(|| Some(FitEnd::Signal(self.signals.as_ref()?.caught()?)))
+    }
+
+    /// Saves a checkpoint, unless there is one of this step.
+    fn save(&mut self, metrics: &[(String, f64)], need: SaveNeed) -> Result<()> {
+        let step = self.context.step;
+        let Some(folder) = self.folder.as_mut().filter(|_| self.saved.is_none_or(|saved| saved < step)) else {
+            return Ok(());
+        };
+        let mut record = metrics.iter().fold(StepRecord::new(step), |record, (name, x)| record.metric(name, *x));
+        if let Some(add) = &self.trainer.values {
+            record = add(record);
+        }
+        let record = record.value(STATE, &self.state);
+        let (session, checkpoints) = (self.trainer.session, &mut folder.checkpoints);
+        let mut outcome = checkpoints.save(session, &self.parts, record.clone())?;
+        if outcome == SaveOutcome::Skipped && need == SaveNeed::Required {
+            checkpoints.wait()?;
+            outcome = checkpoints.save(session, &self.parts, record)?;
+        }
+        if outcome == SaveOutcome::Started {
+            self.saved = Some(step);
+        }
+        Ok(())
+    }
+
+    /// Ends: saves a checkpoint of the last step if there is none, waits until it is durable, and
+    /// restores the best step if that was asked for. A loop may be left before its end.
+    ///
+    /// # Errors
+    /// Fails if a checkpoint could not be written, or the best one not be read.
+    #[track_caller]
+    pub fn finish(mut self) -> Result<FitOutcome> {
+        let here = Loc::caller();
+        self.finish_all().map_err(|error| called_at(here, "finished here", error))
+    }
+
+    fn finish_all(&mut self) -> Result<FitOutcome> {
+        self.save(&[], SaveNeed::Required)?;
+        if let Some(folder) = &mut self.folder {
+            folder.checkpoints.wait()?;
+            if let Some(best) = self.state.best.filter(|_| self.trainer.restore_best) {
+                // Without logs, which must not be cut.
+                let (session, parts) = (self.trainer.session, &self.trainer.parts);
+                folder.checkpoints.resume_step(session, parts, best.step, &Restore::strict())?;
+            }
+        }
+        self.progress.finish();
+        Ok(FitOutcome {
+            end: self.end.unwrap_or(FitEnd::Left),
+            step: self.context.step,
+            epochs: self.state.epoch,
+            best: self.state.best,
+            metrics: self.state.logged.clone(),
+        })
+    }
+}
+
+impl Trainer<'_> {
+    /// Fails if one setting needs another one that is not there.
+    fn check(&self) -> Result<()> {
+        let needs = |what: &str, other: &str| Err(Diagnostic::new(format!("`{what}` needs `{other}`")));
+        let needs_metric = [("stop_early", self.early_stopping.is_some()), ("keep_best", self.keep_best > 0)];
+        if let Some((what, _)) = needs_metric.into_iter().find(|(_, is_set)| *is_set && self.monitor.is_none()) {
+            return needs(what, "monitor");
+        }
+        let needs_folder = [("keep_best", self.keep_best > 0), ("resume", self.resume != crate::Resume::Auto)];
+        if let Some((what, _)) = needs_folder.into_iter().find(|(_, is_set)| *is_set && self.folder.is_none()) {
+            return needs(what, "folder");
+        }
+        Ok(())
+    }
+}
+
+/// Returns the error that a loss is not finite.
+fn not_finite(step: u64, loss: f64, saved: Option<u64>) -> Diagnostic {
+    let last = saved.map_or(String::new(), |saved| format!(" The last checkpoint is that of step {saved}."));
+    Diagnostic::new(format!("the loss of step {step} is {loss}")).of_kind(ErrorKind::AssertionFailed).help(format!(
+        "`Session::builder().check_finite(true)` finds the operation, and ends a step before it assigns anything. \
+         Clip gradients or lower the rate.{last}"
+    ))
+}

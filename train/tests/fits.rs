@@ -1,0 +1,154 @@
+//! The loop: its ends, its errors, and what it tells.
+
+use crate::support::TestFolder;
+use anabranch::checkpoints::{Checkpoints, Goal};
+use anabranch::data::Dataset;
+use anabranch::prelude::*;
+use anabranch::train::{EarlyStopping, Evaluation, Every, FitEnd, ShowProgress, StepMetrics, Trainer};
+use anabranch::{Diagnostic, ErrorKind, Session};
+use std::cell::Cell;
+
+fn quiet(session: &Session) -> Trainer<'_> {
+    Trainer::new(session).progress(ShowProgress::Hidden)
+}
+
+#[test]
+fn a_run_ends_after_epochs_or_steps_whichever_is_first() -> Result<(), Diagnostic> {
+    let (session, data) = (Session::new()?, Dataset::range(0..10).batch(4));
+    let ends = |trainer: Trainer<'_>| {
+        let mut batches = Vec::new();
+        let outcome = trainer.fit(&data, |at, batch: Array<i64>| {
+            batches.push((at.step(), at.epoch(), batch.len()));
+            Ok(())
+        });
+        outcome.map(|outcome| (outcome.end, outcome.step, outcome.epochs, batches))
+    };
+    let one = vec![(0, 0, 4), (1, 0, 4), (2, 0, 2)];
+    assert_eq!(ends(quiet(&session))?, (FitEnd::Completed, 3, 1, one.clone()));
+    assert_eq!(ends(quiet(&session).steps(4))?.1, 4);
+    assert_eq!(ends(quiet(&session).epochs(2).steps(4))?.2, 1);
+    assert_eq!(ends(quiet(&session).epochs(2).steps(40))?.1, 6);
+    assert_eq!(ends(quiet(&session).epochs(0))?.1, 0);
+    assert_eq!(ends(quiet(&session).epochs(2))?.3[..3], one);
+    Ok(())
+}
+
+#[test]
+fn errors_end_the_run_at_the_line_that_trains() -> Result<(), Diagnostic> {
+    let session = Session::new()?;
+    let empty = Dataset::new(Vec::<f32>::new()).batch(2);
+    let error = quiet(&session).fit(&empty, |_, _| Ok(())).unwrap_err();
+    assert_eq!(error.message, "the dataset has no elements in epoch 0");
+
+    let broken = Dataset::range(0..6).try_map(|i| if i == 3 { Err(Diagnostic::new("a broken record")) } else { Ok(i) });
+    let mut seen = Vec::new();
+    let mut run = quiet(&session).start(&broken)?;
+    loop {
+        match run.next_batch() {
+            Ok(Some(i)) => seen.push(i),
+            Ok(None) => break,
+            // A loop of its own may go on.
+            Err(error) => {
+                assert_eq!(error.message, "a broken record");
+                continue;
+            }
+        }
+        run.finish_step(())?;
+    }
+    assert_eq!((seen, run.finish()?.step), (vec![0, 1, 2, 4, 5], 5));
+    let error = quiet(&session).fit(&broken, |_, _| Ok(())).unwrap_err();
+    assert_eq!(error.message, "a broken record");
+
+    let data = Dataset::range(0..6);
+    let line = line!() + 1;
+    let error = quiet(&session).fit(&data, |at, _| Ok(if at.step() == 2 { f32::NAN } else { 1.0 })).unwrap_err();
+    assert_eq!((error.message.as_str(), error.kind), ("the loss of step 3 is NaN", ErrorKind::AssertionFailed));
+    assert!(error.loc().is_some_and(|loc| loc.file.ends_with("fits.rs") && loc.line == line), "{error}");
+    let outcome = quiet(&session).allow_non_finite().fit(&data, |_, _| Ok(f32::INFINITY))?;
+    assert_eq!(outcome.step, 6);
+
+    let error = quiet(&session).monitor("val/loss", Goal::Min).fit(&data, |_, _| Ok(1.0)).unwrap_err();
+    assert_eq!(error.message, "step 6 has no metric `val/loss`, which is monitored");
+    assert_eq!(error.help.as_deref(), Some("there are `loss`"));
+    let error = quiet(&session).stop_early(EarlyStopping::new()).fit(&data, |_, _| Ok(())).unwrap_err();
+    assert_eq!(error.message, "`stop_early` needs `monitor`");
+    let error = quiet(&session).monitor("loss", Goal::Min).keep_best(1).fit(&data, |_, _| Ok(())).unwrap_err();
+    assert_eq!(error.message, "`keep_best` needs `folder`");
+    Ok(())
+}
+
+#[test]
+fn nothing_is_saved_after_a_loss_that_is_not_finite() -> Result<(), Diagnostic> {
+    let (session, folder, data) = (Session::new()?, TestFolder::new("not_finite"), Dataset::range(0..100));
+    let trainer = quiet(&session).folder(folder.path("")).save_every(Every::Steps(3));
+    let error = trainer.fit(&data, |at, _| Ok(if at.step() < 7 { 1.0 } else { f64::NAN })).unwrap_err();
+    assert!(
+        error.help.as_ref().is_some_and(|help| help.ends_with("The last checkpoint is that of step 6.")),
+        "{error}"
+    );
+    assert_eq!(Checkpoints::new(folder.path("checkpoints")).open()?.steps(), [3, 6]);
+    Ok(())
+}
+
+#[test]
+fn a_metric_that_does_not_improve_ends_the_run() -> Result<(), Diagnostic> {
+    let (session, data) = (Session::new()?, Dataset::range(0..10));
+    let losses = [5.0, 4.0, 4.5, 4.0, 3.0, 3.5, 3.0, 9.0];
+    let evaluations = Cell::new(0);
+    let held_out = Dataset::range(0..1);
+    let evaluation = Evaluation::new(&held_out, |_| {
+        evaluations.set(evaluations.get() + 1);
+        Ok(losses[evaluations.get() - 1])
+    });
+    let trainer = quiet(&session).epochs(100).validate(Every::Steps(4), evaluation).monitor("val/loss", Goal::Min);
+    let outcome = trainer.stop_early(EarlyStopping::new().patience(3)).fit(&data, |_, _| Ok(()))?;
+    assert_eq!((outcome.end, outcome.step), (FitEnd::EarlyStopped, 32));
+    // The later of two equal values is the best.
+    let best = outcome.best.expect("there is one");
+    assert_eq!((best.step, best.value), (28, 3.0));
+    assert_eq!(outcome.metrics, [("val/loss".to_owned(), 9.0)]);
+    Ok(())
+}
+
+#[test]
+fn means_of_logs_have_the_weights_of_the_steps() -> Result<(), Diagnostic> {
+    let (session, folder) = (Session::new()?, TestFolder::new("logged"));
+    let data = Dataset::range(0..5).map(|i| i as f32).batch(2);
+    let trainer = quiet(&session).folder(folder.path("")).epochs(2).log_every(2);
+    trainer.fit(&data, |_, batch: Array<f32>| {
+        let mean = batch.iter().sum::<f32>() / batch.len() as f32;
+        Ok(StepMetrics::new().with("loss", mean).weight(batch.len() as f64))
+    })?;
+    let text = std::fs::read_to_string(folder.path("metrics.jsonl")).expect("there is a log");
+    let lines: Vec<_> = text.lines().map(step_epoch_loss).collect();
+    // After 2 steps, at the end of the epoch, after 4 steps, and at the end.
+    assert_eq!(lines, [(2, 0, 1.5), (3, 0, 4.0), (4, 1, 0.5), (6, 1, 3.0)]);
+    Ok(())
+}
+
+/// Returns the step, the epoch and the loss in a line of the log.
+fn step_epoch_loss(line: &str) -> (u64, u64, f64) {
+    let number = |name: &str| -> f64 {
+        let (_, rest) = line.split_once(&format!("\"{name}\":")).expect("it is there");
+        rest.split([',', '}']).next().and_then(|text| text.parse().ok()).expect("it is a number")
+    };
+    (number("step") as u64, number("epoch") as u64, number("loss"))
+}
+
+#[test]
+fn values_of_the_program_are_in_checkpoints() -> Result<(), Diagnostic> {
+    let (session, folder, data) = (Session::new()?, TestFolder::new("values"), Dataset::range(0..10));
+    let seen = Cell::new(0_i64);
+    let mut run =
+        quiet(&session).folder(folder.path("")).values(|record| record.value("seen", &seen.get())).start(&data)?;
+    assert!(run.resumed().is_none());
+    for _ in 0..4 {
+        seen.set(seen.get() + run.next_batch()?.expect("there are ten"));
+        run.finish_step(())?;
+    }
+    assert_eq!(run.finish()?.end, FitEnd::Left);
+    let mut run = quiet(&session).folder(folder.path("")).start(&data)?;
+    assert_eq!(run.resumed().expect("there is a checkpoint").value::<i64>("seen")?, 6);
+    assert_eq!((run.context().step(), run.next_batch()?), (4, Some(4)));
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Runs that end on Ctrl-C and SIGTERM, in processes of their own.
+
+use crate::program::{check_equal, results, train};
+use crate::support::TestFolder;
+use crate::victims::{FOLDER, MARK, Victim};
+use anabranch::Diagnostic;
+use anabranch::train::{FitEnd, StopSignal};
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+
+/// The test that is the program.
+const PROGRAM: &str = "signals::trains_until_a_signal_comes";
+
+#[test]
+#[ignore = "not a test: the program that other tests send signals to"]
+fn trains_until_a_signal_comes() -> Result<(), Diagnostic> {
+    let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return Ok(()) };
+    // Waits in a step, and then behind the run, until the test closes or fills the input.
+    let wait = || {
+        println!("{MARK}waiting");
+        std::io::stdin().read_exact(&mut [0]).is_ok()
+    };
+    let outcome = train(
+        &folder,
+        |trainer| trainer.stop_on_signals(),
+        |at| {
+            if at.step() == 9 {
+                wait();
+            }
+            Ok(())
+        },
+    )?;
+    println!("{MARK}{:?} after {}", outcome.end, outcome.step);
+    wait();
+    if let FitEnd::Signal(signal) = outcome.end {
+        std::process::exit(signal.exit_code());
+    }
+    Ok(())
+}
+
+fn send(signal: &str, victim: &Victim) {
+    let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", victim.process.id())]).status();
+    assert!(sent.is_ok_and(|status| status.success()), "the signal can be sent");
+}
+
+/// Lets the program go on.
+fn release(victim: &mut Victim) {
+    victim.input.write_all(b"x").expect("the program reads");
+}
+
+fn end_of(victim: &mut Victim) -> ExitStatus {
+    victim.process.wait().expect("it is a child of this process")
+}
+
+/// Starts the program, and waits until it is in its tenth step.
+fn started(folder: &TestFolder) -> Victim {
+    let mut victim = Victim::start(PROGRAM, &folder.path(""));
+    assert_eq!(victim.read(1).len(), 1, "it waits in a step");
+    victim
+}
+
+#[test]
+fn a_signal_finishes_the_step_and_saves() -> Result<(), Diagnostic> {
+    let whole = TestFolder::new("no_signal");
+    train(&whole.path(""), |trainer| trainer, |_| Ok(()))?;
+    for (signal, stop) in [("INT", StopSignal::Interrupt), ("TERM", StopSignal::Terminate)] {
+        let folder = TestFolder::new("signal");
+        let mut victim = started(&folder);
+        send(signal, &victim);
+        release(&mut victim);
+        let lines = victim.read(2);
+        assert!(lines[0].ends_with(&format!("Signal({stop:?}) after 10")), "{lines:?}");
+        release(&mut victim);
+        assert_eq!(end_of(&mut victim).code(), Some(stop.exit_code()));
+        // It goes on behind the tenth step.
+        train(
+            &folder.path(""),
+            |trainer| trainer,
+            |at| {
+                assert!(at.step() >= 10);
+                Ok(())
+            },
+        )?;
+        check_equal(&results(&folder.path(""))?, &results(&whole.path(""))?, signal);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_second_signal_exits_at_once() {
+    let folder = TestFolder::new("second_signal");
+    let mut victim = started(&folder);
+    // Two equal signals may arrive as one.
+    send("INT", &victim);
+    send("TERM", &victim);
+    let codes = [StopSignal::Interrupt, StopSignal::Terminate].map(StopSignal::exit_code);
+    assert!(end_of(&mut victim).code().is_some_and(|code| codes.contains(&code)));
+}
+
+#[test]
+fn after_the_run_a_signal_does_what_it_does_without_one() {
+    let folder = TestFolder::new("late_signal");
+    let mut victim = started(&folder);
+    release(&mut victim);
+    let lines = victim.read(2);
+    assert!(lines[0].ends_with("Completed after 18"), "{lines:?}");
+    send("TERM", &victim);
+    // The number of the signal.
+    assert_eq!(end_of(&mut victim).signal(), Some(15));
+}
