@@ -135,9 +135,9 @@ fn shows_bar(is_terminal: bool, var: impl Fn(&str) -> Option<String>) -> bool {
 
 fn bar(done: u64, n_steps: Option<u64>, has_colors: bool) -> ProgressBar {
     let template = match (n_steps, has_colors) {
-        (Some(_), true) => "{bar:24.cyan/blue} {msg}",
-        (Some(_), false) => "{bar:24} {msg}",
-        (None, _) => "{spinner} {msg}",
+        (Some(_), true) => "{bar:16.cyan/blue} {wide_msg}",
+        (Some(_), false) => "{bar:16} {wide_msg}",
+        (None, _) => "{spinner} {wide_msg}",
     };
     let style = ProgressStyle::with_template(template).expect("the template is valid");
     let bar = ProgressBar::with_draw_target(n_steps, ProgressDrawTarget::stderr()).with_style(style);
