@@ -77,6 +77,9 @@ mod book {
     #[cfg(feature = "data")]
     #[doc = include_str!("../docs/src/data.md")]
     mod data {}
+    #[cfg(feature = "train")]
+    #[doc = include_str!("../docs/src/trainer.md")]
+    mod trainer {}
     #[doc = include_str!("../docs/src/queues.md")]
     mod queues {}
     #[cfg(feature = "peers")]
