@@ -37,12 +37,12 @@ pub use anabranch_data as data;
 #[cfg(feature = "peers")]
 #[doc(inline)]
 pub use anabranch_runtime::peers;
-#[cfg(feature = "train")]
-#[doc(inline)]
-pub use anabranch_train as train;
 #[cfg(feature = "gpu")]
 #[doc(inline)]
 pub use anabranch_runtime::{GpuAdapter, gpu_adapters};
+#[cfg(feature = "train")]
+#[doc(inline)]
+pub use anabranch_train as train;
 
 // The crates themselves, for tests and benchmarks.
 #[cfg(feature = "testing")]

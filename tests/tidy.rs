@@ -425,9 +425,10 @@ fn indices<'a>(line: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
 fn inner_crates_in_examples(sources: &[SourceFile]) -> Report {
     let mut report = Report::default();
     for source in sources {
-        let is_public = ["checkpoint/src/", "data/src/", "dsl/src/", "dsl-macros/src/", "runtime/src/", "src/", "train/src/"]
-            .iter()
-            .any(|f| source.path.starts_with(f));
+        let is_public =
+            ["checkpoint/src/", "data/src/", "dsl/src/", "dsl-macros/src/", "runtime/src/", "src/", "train/src/"]
+                .iter()
+                .any(|f| source.path.starts_with(f));
         let lines = (1..).zip(source.text.lines()).filter(|_| is_public);
         for (number, line) in lines.filter(|(_, l)| l.trim_start().starts_with("//") || l.contains("#[doc")) {
             let inner = ["anabranch_dsl::", "anabranch_runtime::", "anabranch_macros::"];

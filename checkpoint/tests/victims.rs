@@ -7,7 +7,7 @@ use anabranch::checkpoints::{FileStorage, LocalFiles, StorageReader, StorageWrit
 use std::any::Any;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// The environment variable with the folder of the program.
 pub const FOLDER: &str = "ANABRANCH_KILL_TEST_FOLDER";
@@ -97,8 +97,6 @@ impl FileStorage for PrintingFiles {
 /// A process that is killed when it is dropped.
 pub struct Victim {
     pub process: Child,
-    /// Open until this is dropped.
-    pub input: ChildStdin,
     lines: io::Lines<BufReader<ChildStdout>>,
 }
 
@@ -117,9 +115,8 @@ impl Victim {
         command.args(["--exact", name, "--ignored", "--nocapture"]).env(FOLDER, folder).env("ANABRANCH_QUIET", "1");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = command.spawn().expect("this program can be started");
-        let input = process.stdin.take().expect("it was asked for");
         let lines = BufReader::new(process.stdout.take().expect("it was asked for")).lines();
-        Victim { process, input, lines }
+        Victim { process, lines }
     }
 
     /// Reads lines until there are `n`, or the program ends. Returns them.

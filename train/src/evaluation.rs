@@ -37,10 +37,13 @@ use anabranch_runtime::Session;
 /// ```
 #[must_use]
 pub struct Evaluation<'a> {
-    reset: Vec<Box<dyn Fn(&Session) -> Result<()> + 'a>>,
+    resets: Vec<Reset<'a>>,
     pass: Box<dyn FnMut() -> Result<MetricMeans> + 'a>,
     results: Vec<Box<dyn FnMut() -> Result<StepMetrics> + 'a>>,
 }
+
+/// Sets variables of a session to their initial values.
+type Reset<'a> = Box<dyn Fn(&Session) -> Result<()> + 'a>;
 
 impl std::fmt::Debug for Evaluation<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -62,12 +65,12 @@ impl<'a> Evaluation<'a> {
             }
             Ok(means)
         };
-        Evaluation { reset: Vec::new(), pass: Box::new(pass), results: Vec::new() }
+        Evaluation { resets: Vec::new(), pass: Box::new(pass), results: Vec::new() }
     }
 
     /// Sets the variables of a module to their initial values before each pass.
     pub fn state(mut self, module: &'a impl Module) -> Evaluation<'a> {
-        self.reset.push(Box::new(move |session| {
+        self.resets.push(Box::new(move |session| {
             let initial = module.vars().into_iter().map(|(path, var)| (path, var.init().clone()));
             session.load_state(module, &initial.collect::<Vec<_>>())
         }));
@@ -86,7 +89,7 @@ impl<'a> Evaluation<'a> {
     /// # Errors
     /// Fails with the first error of the dataset or of the functions.
     pub fn run(&mut self, session: &Session) -> Result<StepMetrics> {
-        self.reset.iter().try_for_each(|reset| reset(session))?;
+        self.resets.iter().try_for_each(|reset| reset(session))?;
         let means = (self.pass)()?.take();
         let mut metrics = means.into_iter().fold(StepMetrics::new(), |all, (name, x)| all.with(name, x));
         for read in &mut self.results {

@@ -47,10 +47,13 @@ fn send(signal: &str, victim: &Victim) {
 
 /// Lets the program go on.
 fn release(victim: &mut Victim) {
-    victim.input.write_all(b"x").expect("the program reads");
+    let input = victim.process.stdin.as_mut().expect("it is open");
+    input.write_all(b"x").expect("the program reads");
 }
 
+/// Waits for the end of the program, without closing its input.
 fn end_of(victim: &mut Victim) -> ExitStatus {
+    let _input = victim.process.stdin.take();
     victim.process.wait().expect("it is a child of this process")
 }
 
