@@ -4,8 +4,9 @@
 //! `cargo run --release --example mnist --features train [-- [FILES] [--run FOLDER] [--small]]`
 //!
 //! `FILES` is a folder with the four files of MNIST, also as `.gz`. Without it, the 1,797 images in
-//! `examples/data/digits.bin` are written as such files first. `--run` keeps the run: Ctrl-C ends it
-//! after a step, and the same command continues it. Look at it with `tensorboard --logdir FOLDER`.
+//! `examples/data/digits.bin` are written as such files first. `--run` keeps the run: Ctrl-C ends
+//! it after a step, and the same command continues it. Look at it with `tensorboard --logdir
+//! FOLDER`.
 
 use anabranch::checkpoints::Goal;
 use anabranch::data::{Dataset, ElementRng, idx};

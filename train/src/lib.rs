@@ -4,8 +4,8 @@
 //!   evaluates, saves checkpoints and ends the run; it continues one that was killed, with the very
 //!   bits. [`TrainingRun`] is the same for programs with a loop of their own.
 //! - [`Evaluation`] computes metrics of a whole dataset; [`EarlyStopping`] ends a run.
-//! - [`EventFile`] is for TensorBoard, [`JsonLines`] for programs, [`Progress`] for the person in
-//!   front of the terminal. They are also there without a trainer.
+//! - [`EventFile`] is for TensorBoard, [`JsonLines`] for programs, and [`FitProgress`] for the
+//!   person in front of the terminal. They are also there without a trainer.
 //!
 //! The book has a chapter on it.
 #![forbid(unsafe_code)]
@@ -24,7 +24,7 @@ pub use early_stopping::EarlyStopping;
 pub use evaluation::Evaluation;
 pub use log::{EventFile, JsonLines};
 pub use metrics::{IntoMetrics, MetricValue, StepMetrics};
-pub use progress::{Progress, ShowProgress};
+pub use progress::{FitProgress, ShowProgress};
 pub use run::{BestStep, FitEnd, FitOutcome, StepContext, TrainingRun};
 pub use signals::StopSignal;
 pub use trainer::{Every, Resume, Trainer};

@@ -31,17 +31,17 @@ const BETWEEN_DRAWS: Duration = Duration::from_millis(100);
 /// steps is known.
 ///
 /// ```
-/// use anabranch::train::{Progress, ShowProgress};
+/// use anabranch::train::{FitProgress, ShowProgress};
 ///
 /// // 40 of 100 steps were done by an earlier process.
-/// let mut progress = Progress::new(ShowProgress::Auto, 40, Some(100));
+/// let mut progress = FitProgress::new(ShowProgress::Auto, 40, Some(100));
 /// for step in 41..=100 {
 ///     progress.update(step, || format!("loss {:.4}", 1.0 / step as f64));
 /// }
 /// progress.finish();
 /// ```
 #[derive(Debug)]
-pub struct Progress {
+pub struct FitProgress {
     view: ProgressView,
     started: Instant,
     counted: CountedSteps,
@@ -65,9 +65,9 @@ struct CountedSteps {
     total: Option<u64>,
 }
 
-impl Progress {
+impl FitProgress {
     /// Begins after `done` steps of `n_steps`, or of an unknown number of steps.
-    pub fn new(show: ShowProgress, done: u64, n_steps: Option<u64>) -> Progress {
+    pub fn new(show: ShowProgress, done: u64, n_steps: Option<u64>) -> FitProgress {
         let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let view = match show {
             ShowProgress::Hidden => ProgressView::Hidden,
@@ -78,7 +78,7 @@ impl Progress {
             ShowProgress::Auto => ProgressView::Lines(BETWEEN_LINES),
         };
         let counted = CountedSteps { first: done, done, total: n_steps };
-        Progress { view, started: Instant::now(), counted, last: (Duration::ZERO, String::new()) }
+        FitProgress { view, started: Instant::now(), counted, last: (Duration::ZERO, String::new()) }
     }
 
     /// Notes that `done` steps are done. `text` is called if it is shown.

@@ -10,10 +10,10 @@
 use crate::early_stopping::StoppingState;
 use crate::log::EventFile;
 use crate::metrics::{IntoMetrics, LOSS, MetricMeans};
-use crate::progress::Progress;
+use crate::progress::FitProgress;
 use crate::run_folder::{OpenedFolder, RunFolder, STATE};
 use crate::signals::{SignalWatch, StopSignal};
-use crate::trainer::Trainer;
+use crate::trainer::{Every, Resume, Trainer};
 use anabranch_checkpoint::{Goal, Restore, Resumed, RunParts, SaveOutcome, StepRecord, called_at};
 use anabranch_data::{Dataset, DatasetIter, DatasetPosition};
 use anabranch_dsl::{Diagnostic, ErrorKind, Loc, Result};
@@ -126,7 +126,9 @@ pub struct TrainingRun<'a, B> {
     /// The step of the last checkpoint.
     saved: Option<u64>,
     end: Option<FitEnd>,
-    progress: Progress,
+    /// Whether a step was not finished because of an error. Then the state may be half done.
+    has_failed: bool,
+    progress: FitProgress,
     signals: Option<SignalWatch>,
 }
 
@@ -155,14 +157,12 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         }
         trainer.check()?;
         let signals = if trainer.stops_on_signals { Some(SignalWatch::start()?) } else { None };
-        let opened = trainer.folder.take().map(|path| OpenedFolder::open(&mut trainer, path)).transpose()?;
-        let (mut folder, mut events, mut resumed, mut is_new) = (None, None, None, false);
-        let mut parts = trainer.parts.clone();
-        if let Some(opened) = opened {
-            (folder, events, parts) = (Some(opened.folder), Some(opened.events), opened.parts);
-            (resumed, is_new) = (opened.resumed, opened.is_new);
-        }
-        let (resumed, state) = resumed.map_or((None, None), |(resumed, state)| (Some(resumed), Some(state)));
+        let opened = match trainer.folder.take() {
+            None => OpenedFolder::none(trainer.parts.clone()),
+            Some(path) => OpenedFolder::open(&mut trainer, &path)?,
+        };
+        let OpenedFolder { folder, events, parts, resumed, is_new } = opened;
+        let (resumed, state) = resumed.unzip();
         let step = resumed.as_ref().map_or(0, Resumed::step);
         let (batches, state) = match state {
             Some(state) => (data.resume(&state.position)?, state),
@@ -175,7 +175,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         };
         let of_epochs = trainer.epochs.and_then(|epochs| Some(epochs.saturating_mul(data.len()?)));
         let n_steps = of_epochs.into_iter().chain(trainer.steps).min();
-        let progress = Progress::new(trainer.progress, step, n_steps);
+        let progress = FitProgress::new(trainer.progress, step, n_steps);
         for note in resumed.iter().flat_map(|resumed| &resumed.notes) {
             progress.note(note);
         }
@@ -185,6 +185,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             next: None,
             context: StepContext { step, epoch: state.epoch, events },
             end: None,
+            has_failed: false,
             saved: (!is_new).then_some(step),
             state,
             folder,
@@ -216,13 +217,14 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         self.resumed.as_ref()
     }
 
-    /// Returns the batch of the next step, or `None` if the run has ended.
+    /// Returns the batch of the next step, or `None` if the run has ended, also by an error of
+    /// [`finish_step`](TrainingRun::finish_step).
     ///
     /// # Errors
     /// Fails if the batch cannot be made. The next call returns the batch behind it.
     #[track_caller]
     pub fn next_batch(&mut self) -> Result<Option<B>> {
-        if self.end.is_some() {
+        if self.end.is_some() || self.has_failed {
             return Ok(None);
         }
         match self.next.take().unwrap_or_else(|| self.batches.next()) {
@@ -234,16 +236,21 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         }
     }
 
-    /// Notes that the step of the last batch is done, with its metrics. Then does what is due: logs,
-    /// evaluates, compares the monitored metric, saves a checkpoint, ends the run.
+    /// Notes that the step of the last batch is done, with its metrics. Then does what is due:
+    /// logs, evaluates, compares the monitored metric, saves a checkpoint, ends the run. The next
+    /// batch is taken before, to know whether the epoch ends.
     ///
     /// # Errors
     /// Fails if the metric `loss` is not finite, if the evaluation fails, or if a file cannot be
     /// written. A checkpoint is written beside the next steps: its error is that of a later call.
+    /// The run is over then, and nothing is saved any more.
     #[track_caller]
     pub fn finish_step(&mut self, metrics: impl IntoMetrics) -> Result<()> {
         let here = Loc::caller();
-        self.finish_one(metrics).map_err(|error| called_at(here, "the step ends here", error))
+        self.finish_one(metrics).map_err(|error| {
+            self.has_failed = true;
+            called_at(here, "the step ends here", error)
+        })
     }
 
     fn finish_one(&mut self, metrics: impl IntoMetrics) -> Result<()> {
@@ -276,7 +283,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
 
         let epochs_done = is_epoch_end.then_some(self.state.epoch);
         let validates = self.trainer.evaluation.as_ref().is_some_and(|(_, every)| every.is_due(step, epochs_done));
-        let is_logged = crate::Every::Steps(self.trainer.log_every).is_due(step, None);
+        let is_logged = Every::Steps(self.trainer.log_every).is_due(step, None);
         if is_logged || is_epoch_end || validates || self.end.is_some() {
             let mut values = self.state.means.take();
             if let Some((evaluation, _)) = self.trainer.evaluation.as_mut().filter(|_| validates) {
@@ -385,7 +392,9 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
     }
 
     fn finish_all(&mut self) -> Result<FitOutcome> {
-        self.save(&[], SaveNeed::Required)?;
+        if !self.has_failed {
+            self.save(&[], SaveNeed::Required)?;
+        }
         if let Some(folder) = &mut self.folder {
             folder.checkpoints.wait()?;
             if let Some(best) = self.state.best.filter(|_| self.trainer.restore_best) {
@@ -408,16 +417,23 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
 impl Trainer<'_> {
     /// Fails if one setting needs another one that is not there.
     fn check(&self) -> Result<()> {
-        let needs = |what: &str, other: &str| Err(Diagnostic::new(format!("`{what}` needs `{other}`")));
-        let needs_metric = [("stop_early", self.early_stopping.is_some()), ("keep_best", self.keep_best > 0)];
-        if let Some((what, _)) = needs_metric.into_iter().find(|(_, is_set)| *is_set && self.monitor.is_none()) {
-            return needs(what, "monitor");
+        let needs_monitor = [
+            ("stop_early", self.early_stopping.is_some()),
+            ("restore_best", self.restore_best),
+            ("keep_best", self.keep_best > 0),
+        ];
+        let needs_folder = [
+            ("restore_best", self.restore_best),
+            ("keep_best", self.keep_best > 0),
+            ("resume", self.resume != Resume::Auto),
+        ];
+        let lacking = |needs: &[(&'static str, bool)]| needs.iter().find(|(_, is_set)| *is_set).map(|(what, _)| *what);
+        let error = |what: &str, other: &str| Err(Diagnostic::new(format!("`{what}` needs `{other}`")));
+        match (lacking(&needs_monitor), lacking(&needs_folder)) {
+            (Some(what), _) if self.monitor.is_none() => error(what, "monitor"),
+            (_, Some(what)) if self.folder.is_none() => error(what, "folder"),
+            _ => Ok(()),
         }
-        let needs_folder = [("keep_best", self.keep_best > 0), ("resume", self.resume != crate::Resume::Auto)];
-        if let Some((what, _)) = needs_folder.into_iter().find(|(_, is_set)| *is_set && self.folder.is_none()) {
-            return needs(what, "folder");
-        }
-        Ok(())
     }
 }
 

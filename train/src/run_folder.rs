@@ -18,10 +18,10 @@ pub(crate) struct RunFolder {
     pub json: JsonLines,
 }
 
-/// A folder that was opened, and what was found in it.
+/// The folder of a run that was opened, if it has one, and what was found in it.
 pub(crate) struct OpenedFolder<'a> {
-    pub folder: RunFolder,
-    pub events: EventFile,
+    pub folder: Option<RunFolder>,
+    pub events: Option<EventFile>,
     /// The modules and logs of the run.
     pub parts: RunParts<'a>,
     pub resumed: Option<(Resumed, LoopState)>,
@@ -34,9 +34,14 @@ fn checkpoints_in(folder: &Path) -> PathBuf {
 }
 
 impl<'a> OpenedFolder<'a> {
+    /// Returns that there is no folder.
+    pub fn none(parts: RunParts<'a>) -> OpenedFolder<'a> {
+        OpenedFolder { folder: None, events: None, parts, resumed: None, is_new: false }
+    }
+
     /// Opens the folder of a run, and continues the run in it if there is one.
-    pub fn open(trainer: &mut Trainer<'a>, path: PathBuf) -> Result<OpenedFolder<'a>> {
-        let mut builder = Checkpoints::new(checkpoints_in(&path)).keep_latest(trainer.keep_latest);
+    pub fn open(trainer: &mut Trainer<'a>, path: &Path) -> Result<OpenedFolder<'a>> {
+        let mut builder = Checkpoints::new(checkpoints_in(path)).keep_latest(trainer.keep_latest);
         if let Some((metric, goal)) = &trainer.monitor
             && trainer.keep_best > 0
         {
@@ -97,7 +102,7 @@ impl<'a> OpenedFolder<'a> {
         };
         let (json, events) = (JsonLines::open(json)?, EventFile::open(events)?);
         let folder = RunFolder { checkpoints, json };
-        Ok(OpenedFolder { folder, events, parts, resumed, is_new })
+        Ok(OpenedFolder { folder: Some(folder), events: Some(events), parts, resumed, is_new })
     }
 }
 

@@ -69,7 +69,8 @@ pub enum Resume {
 /// # let folder = std::env::temp_dir().join(format!("anabranch-trainer-{}", std::process::id()));
 /// let data = Dataset::range(0..100).map(|i| ([i as f32 / 100.0], [i as f32 / 50.0]));
 /// let data = data.shuffle(100, 7).batch(10);
-/// let (session, model, adam) = (Session::new()?, Linear::new(&Init::new(0), 1, 1), Adam::new(0.1));
+/// let (session, init) = (Session::new()?, Init::new(0));
+/// let (model, adam) = (Linear::new(&init, 1, 1), Adam::new(0.1));
 /// adam.prepare(&model);
 /// let step = session.function(|x: Tensor, y: Tensor| {
 ///     let loss = (model.forward(x) - y).square().mean();

@@ -74,6 +74,8 @@ fn errors_end_the_run_at_the_line_that_trains() -> Result<(), Diagnostic> {
     assert_eq!(error.message, "`stop_early` needs `monitor`");
     let error = quiet(&session).monitor("loss", Goal::Min).keep_best(1).fit(&data, |_, _| Ok(())).unwrap_err();
     assert_eq!(error.message, "`keep_best` needs `folder`");
+    let error = quiet(&session).monitor("loss", Goal::Min).restore_best().fit(&data, |_, _| Ok(1.0)).unwrap_err();
+    assert_eq!(error.message, "`restore_best` needs `folder`");
     Ok(())
 }
 
@@ -86,6 +88,14 @@ fn nothing_is_saved_after_a_loss_that_is_not_finite() -> Result<(), Diagnostic> 
         error.help.as_ref().is_some_and(|help| help.ends_with("The last checkpoint is that of step 6.")),
         "{error}"
     );
+    assert_eq!(Checkpoints::new(folder.path("checkpoints")).open()?.steps(), [3, 6]);
+
+    // Nor by a loop that goes on.
+    let mut run = quiet(&session).folder(folder.path("")).start(&data)?;
+    while let Some(_) = run.next_batch()? {
+        let _ = run.finish_step(f32::NAN);
+    }
+    assert_eq!(run.finish()?.step, 7);
     assert_eq!(Checkpoints::new(folder.path("checkpoints")).open()?.steps(), [3, 6]);
     Ok(())
 }
