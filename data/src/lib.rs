@@ -20,5 +20,5 @@ pub use order::ElementRng;
 pub use position::DatasetPosition;
 #[cfg(feature = "images")]
 pub use sources::files::images;
-pub use sources::files::{csv, example, files_in, idx, npy, text, tfrecord};
+pub use sources::files::{csv, example, files_in, idx, npy, npz, text, tfrecord};
 pub use sources::memory::RowArrays;

@@ -3,7 +3,7 @@
 use crate::positions::check;
 use crate::{all, values};
 use anabranch::data::example::{Example, Feature};
-use anabranch::data::{Dataset, csv, files_in, idx, images, npy, text, tfrecord};
+use anabranch::data::{Dataset, csv, files_in, idx, images, npy, npz::NpzFile, text, tfrecord};
 use anabranch::f16;
 use flate2::write::GzEncoder;
 use std::io::Write;
@@ -240,6 +240,37 @@ fn an_array_that_was_written_has_the_bytes_of_numpy() {
     assert!(npy::read::<f32>(folder.write("no_type.npy", no_type)).is_err());
     for i in 0..bytes.len() {
         assert!(npy::read::<f32>(folder.write("cut.npy", &bytes[..i])).is_err(), "{i} bytes");
+    }
+}
+
+#[test]
+fn archives_of_numpy_are_read_and_damaged_ones_are_errors() {
+    let folder = Folder::new("npz");
+    for name in ["stored.npz", "deflated.npz"] {
+        let file = NpzFile::open(fixture(name)).unwrap();
+        assert!(file.names().eq(["x", "classes"]));
+        let x = file.read::<f32>("x").unwrap();
+        assert_eq!((x.shape(), x.to_vec()), (&[2, 3][..], vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0]));
+        assert_eq!(file.read::<i64>("classes").unwrap().to_vec(), [3, 7]);
+        let error = file.read::<f64>("x").unwrap_err();
+        assert!(error.message.ends_with("the array `x`: the elements are `<f4`, not f64"), "{error}");
+        let error = file.read::<f32>("y").unwrap_err();
+        assert!(error.message.ends_with("has no array `y`"), "{error}");
+        assert_eq!(error.help.as_deref(), Some("it has `x`, `classes`"));
+
+        // Any bytes are these arrays or an error.
+        let bytes = std::fs::read(fixture(name)).unwrap();
+        let read = |bytes: &[u8]| {
+            let file = NpzFile::open(folder.write("damaged.npz", bytes))?;
+            Ok::<_, anabranch::Diagnostic>((file.read::<f32>("x")?, file.read::<i64>("classes")?))
+        };
+        let whole = read(&bytes).unwrap();
+        for i in 0..bytes.len() {
+            assert!(read(&bytes[..i]).is_err(), "{i} bytes");
+            let mut damaged = bytes.clone();
+            damaged[i] ^= 1 << (i % 8);
+            assert!(read(&damaged).map_or(true, |read| read == whole), "byte {i}");
+        }
     }
 }
 

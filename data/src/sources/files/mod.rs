@@ -12,6 +12,7 @@ pub mod idx;
 #[cfg(feature = "images")]
 pub mod images;
 pub mod npy;
+pub mod npz;
 pub mod text;
 pub mod tfrecord;
 

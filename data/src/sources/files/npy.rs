@@ -15,20 +15,21 @@ use std::path::Path;
 /// as Python objects.
 pub fn read<T: NpyElement>(path: impl AsRef<Path>) -> Result<Array<T>> {
     let path = path.as_ref();
-    let bytes = read_all(path)?;
-    let Head { descr, fortran_order, shape, data } =
-        Head::parse(&bytes).map_err(|what| broken(path, "the head", what))?;
-    let wrong = |what: String| -> Diagnostic { broken(path, "the head", what) };
+    decode(&read_all(path)?).map_err(|what| broken(path, "the head", what))
+}
+
+/// Decodes the bytes of a file, or says what is wrong with them.
+pub(super) fn decode<T: NpyElement>(bytes: &[u8]) -> Result<Array<T>, String> {
+    let Head { descr, fortran_order, shape, data } = Head::parse(bytes)?;
     let (order, code) = descr.split_at_checked(1).unwrap_or(("", descr));
     let is_big = order == ">";
     if code != T::CODE || !["<", ">", "|", "="].contains(&order) {
-        return Err(wrong(format!("the elements are `{descr}`, not {}", T::DTYPE.name())));
+        return Err(format!("the elements are `{descr}`, not {}", T::DTYPE.name()));
     }
     let size = T::DTYPE.size();
     let n = shape.iter().try_fold(size, |n, &extent| n.checked_mul(extent));
     if n != Some(data.len()) {
-        let message = format!("an array of the shape {shape:?} does not have the {} bytes behind the head", data.len());
-        return Err(wrong(message));
+        return Err(format!("an array of the shape {shape:?} does not have the {} bytes behind the head", data.len()));
     }
     let mut elements = Vec::with_capacity(data.len() / size);
     let mut element = [0; 8];
@@ -43,7 +44,7 @@ pub fn read<T: NpyElement>(path: impl AsRef<Path>) -> Result<Array<T>> {
     if fortran_order {
         elements = row_major(&elements, &shape);
     }
-    Array::try_new(shape, elements)
+    Array::try_new(shape, elements).map_err(|error| error.message)
 }
 
 /// Writes an array as `numpy.save` does.
