@@ -1,10 +1,10 @@
 //! The variables of a module in one safetensors file.
 
-use crate::error::{called_at, damaged, failed, shown};
+use crate::error::{called_at, damaged, failed, listed, shown};
 use crate::restore::{Restore, RestoreReport, StoredType, check_paths, match_names};
 use crate::safetensors::{self, LONGEST_HEADER, Layout, TensorEntry, write_values};
 use crate::storage::{FileStorage, LocalFiles, folder_of, read_all};
-use anabranch_dsl::{DType, Loc, Module, Result};
+use anabranch_dsl::{Array, DType, Element, Loc, Module, Result};
 use anabranch_runtime::Session;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,6 +141,46 @@ impl WeightFile {
             values.extend(file.read(|entry| matched.wants(&entry.name))?.0);
         }
         matched.assign(session, values)
+    }
+
+    /// Reads one tensor, without a module: data in a file of safetensors, for example.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read or is damaged, if it has no tensor of this name, or if its
+    /// elements are of another type.
+    ///
+    /// ```
+    /// use anabranch::checkpoints::WeightFile;
+    /// use anabranch::prelude::*;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("anabranch-t-{}.safetensors", std::process::id()));
+    /// let (session, vars) = (Session::new()?, [Var::<f32>::new("x", [1.0, 2.0])]);
+    /// WeightFile::new(&path).save(&session, &vars)?;
+    /// assert_eq!(WeightFile::new(&path).tensor::<f32>("0")?.to_vec(), [1.0, 2.0]);
+    /// # std::fs::remove_file(path).unwrap();
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    #[track_caller]
+    pub fn tensor<T: Element>(&self, name: &str) -> Result<Array<T>> {
+        let here = Loc::caller();
+        self.read_tensor(name).map_err(|error| called_at(here, "read here", error))
+    }
+
+    fn read_tensor<T: Element>(&self, name: &str) -> Result<Array<T>> {
+        let files = self.files()?;
+        let names = || files.iter().flat_map(|file| &file.header.tensors).map(|entry| entry.name.as_str());
+        if !names().any(|own| own == name) {
+            let error = damaged(&self.path, format!("there is no tensor {}", shown(name)));
+            return Err(error.help(format!("there are {}", listed(names()))));
+        }
+        for file in files {
+            if let Some((_, tensor)) = file.read(|entry| entry.name == name)?.0.pop() {
+                let ty = tensor.ty();
+                let wrong = || damaged(&self.path, format!("the tensor {} is {ty}, not {}", shown(name), T::DTYPE));
+                return Array::from_host(tensor).ok_or_else(wrong);
+            }
+        }
+        unreachable!("a header names the tensor")
     }
 
     /// Opens the file, or those that an index names.

@@ -41,6 +41,26 @@ fn python_bytes() -> Vec<u8> {
 }
 
 #[test]
+fn a_tensor_is_read_without_a_module() -> Outcome {
+    let folder = TestFolder::new("one_tensor");
+    let path = folder.path("python.safetensors");
+    fs::write(&path, python_bytes()).expect("the folder can be written");
+    let file = WeightFile::new(&path);
+    for (name, expected) in of_python().into_iter().filter(|(_, tensor)| tensor.dtype() == DType::F32) {
+        let bits = |tensor: &HostTensor| tensor.data::<f32>().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+        let read = file.tensor::<f32>(name)?;
+        assert_eq!((read.shape(), bits(read.host())), (expected.shape(), bits(&expected)));
+    }
+    assert_eq!(file.tensor::<i32>("model.i32")?.to_vec(), [i32::MIN, i32::MAX]);
+    let error = file.tensor::<f32>("model.i32").unwrap_err();
+    assert!(error.message.ends_with("the tensor `model.i32` is i32[2], not f32"), "{error}");
+    let error = file.tensor::<f32>("model").unwrap_err();
+    assert!(error.message.ends_with("there is no tensor `model`"), "{error}");
+    assert!(error.help.is_some_and(|help| help.contains("`model.f32`")));
+    Ok(())
+}
+
+#[test]
 fn files_have_the_bytes_that_python_writes() -> Outcome {
     let folder = TestFolder::new("python");
     let (session, path) = (Session::new()?, folder.path("w.safetensors"));
