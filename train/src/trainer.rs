@@ -239,7 +239,8 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Changes other settings of the checkpoints, such as their storage.
+    /// Changes other settings of the checkpoints. A storage must also find the logs, which are
+    /// local files.
     pub fn checkpoints(mut self, configure: impl FnOnce(CheckpointsBuilder) -> CheckpointsBuilder + 'a) -> Trainer<'a> {
         self.configure = Some(Box::new(configure));
         self
