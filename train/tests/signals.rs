@@ -5,10 +5,13 @@ use crate::support::TestFolder;
 use crate::victims::{FOLDER, MARK, Victim};
 use anabranch::Diagnostic;
 use anabranch::train::{FitEnd, StopSignal};
+use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The test that is the program.
 const PROGRAM: &str = "signals::trains_until_a_signal_comes";
@@ -17,16 +20,26 @@ const PROGRAM: &str = "signals::trains_until_a_signal_comes";
 #[ignore = "not a test: the program that other tests send signals to"]
 fn trains_until_a_signal_comes() -> Result<(), Diagnostic> {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return Ok(()) };
-    // Waits in a step, and then behind the run, until the test closes or fills the input.
+    // Waits in a step, and then behind the run, until the test writes to the input, and if it says
+    // so until a signal has arrived: the system may deliver it later than the input.
+    let arrived = Arc::new(AtomicBool::new(false));
     let wait = || {
         println!("{MARK}waiting");
-        std::io::stdin().read_exact(&mut [0]).is_ok()
+        let mut input = [0];
+        let is_open = std::io::stdin().read_exact(&mut input).is_ok();
+        while is_open && input == SIGNALED && !arrived.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
     };
     let outcome = train(
         &folder,
         |trainer| trainer.stop_on_signals(),
         |at| {
             if at.step() == 9 {
+                // Behind the handlers of the run, so that these have run when this one has.
+                for signal in [SIGINT, SIGTERM] {
+                    signal_hook::flag::register(signal, arrived.clone()).expect("a handler can be installed");
+                }
                 wait();
             }
             Ok(())
@@ -40,15 +53,19 @@ fn trains_until_a_signal_comes() -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// What the test writes for the program to go on, at once and when a signal has arrived.
+const GO: [u8; 1] = *b"g";
+const SIGNALED: [u8; 1] = *b"s";
+
 fn send(signal: &str, victim: &Victim) {
     let sent = Command::new("sh").args(["-c", &format!("kill -{signal} {}", victim.process.id())]).status();
     assert!(sent.is_ok_and(|status| status.success()), "the signal can be sent");
 }
 
 /// Lets the program go on.
-fn release(victim: &mut Victim) {
-    let input = victim.process.stdin.as_mut().expect("it is open");
-    input.write_all(b"x").expect("the program reads");
+fn release(victim: &mut Victim, input: [u8; 1]) {
+    let stdin = victim.process.stdin.as_mut().expect("it is open");
+    stdin.write_all(&input).expect("the program reads");
 }
 
 /// Waits for the end of the program, without closing its input.
@@ -72,10 +89,10 @@ fn a_signal_finishes_the_step_and_saves() -> Result<(), Diagnostic> {
         let folder = TestFolder::new("signal");
         let mut victim = started(&folder);
         send(signal, &victim);
-        release(&mut victim);
+        release(&mut victim, SIGNALED);
         let lines = victim.read(2);
         assert!(lines[0].ends_with(&format!("Signal({stop:?}) after 10")), "{lines:?}");
-        release(&mut victim);
+        release(&mut victim, GO);
         assert_eq!(end_of(&mut victim).code(), Some(stop.exit_code()));
         // It goes on behind the tenth step.
         train(
@@ -106,7 +123,7 @@ fn a_second_signal_exits_at_once() {
 fn after_the_run_a_signal_does_what_it_does_without_one() {
     let folder = TestFolder::new("late_signal");
     let mut victim = started(&folder);
-    release(&mut victim);
+    release(&mut victim, GO);
     let lines = victim.read(2);
     assert!(lines[0].ends_with("Completed after 18"), "{lines:?}");
     send("TERM", &victim);
