@@ -1,8 +1,8 @@
 //! Input pipelines: pictures that are decoded and augmented, records, and rows of CSV files.
 //!
 //! `benches/compare/data.py --make FOLDER` writes the files, and measures PyTorch's `DataLoader` on
-//! them. `ANABRANCH_BENCH_FOLDER=FOLDER cargo bench --bench data --features data` prints records per
-//! second and CPU time per record for the same work:
+//! them. `cargo bench --bench data --features data` prints records per second and CPU time per
+//! record for the same work. `ANABRANCH_BENCH_FOLDER` is the folder of the files.
 //!
 //! - `jpeg`: decodes pictures of 256x256, crops 224x224 at random, flips half of them, and joins 32
 //!   as `f32` from 0 to 1 in the order channels, height, width;

@@ -153,7 +153,8 @@ impl WeightFile {
     /// use anabranch::checkpoints::WeightFile;
     /// use anabranch::prelude::*;
     ///
-    /// # let path = std::env::temp_dir().join(format!("anabranch-t-{}.safetensors", std::process::id()));
+    /// # let path = format!("anabranch-tensor-{}.safetensors", std::process::id());
+    /// # let path = std::env::temp_dir().join(path);
     /// let (session, vars) = (Session::new()?, [Var::<f32>::new("x", [1.0, 2.0])]);
     /// WeightFile::new(&path).save(&session, &vars)?;
     /// assert_eq!(WeightFile::new(&path).tensor::<f32>("0")?.to_vec(), [1.0, 2.0]);

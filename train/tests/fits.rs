@@ -92,7 +92,7 @@ fn nothing_is_saved_after_a_loss_that_is_not_finite() -> Result<(), Diagnostic> 
 
     // Nor by a loop that goes on.
     let mut run = quiet(&session).folder(folder.path("")).start(&data)?;
-    while let Some(_) = run.next_batch()? {
+    while run.next_batch()?.is_some() {
         let _ = run.finish_step(f32::NAN);
     }
     assert_eq!(run.finish()?.step, 7);
