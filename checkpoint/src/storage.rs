@@ -14,6 +14,8 @@ use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 /// A file that is being written. It is durable only after [`sync`](StorageWriter::sync).
 pub trait StorageWriter: Write + Send {
@@ -167,10 +169,17 @@ impl FileStorage for LocalFiles {
 
     fn lock(&self, file: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(file)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(file))),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(error),
+        // A process that another thread is just starting has a copy of a lock that this process had,
+        // until it runs its own program.
+        let mut waits = 50;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(Box::new(file))),
+                Err(TryLockError::WouldBlock) if waits > 0 => thread::sleep(Duration::from_millis(10)),
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(error)) => return Err(error),
+            }
+            waits -= 1;
         }
     }
 }

@@ -148,6 +148,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         TrainingRun::opened(trainer, data).map_err(|error| called_at(here, "started here", error))
     }
 
+    #[track_caller]
     fn opened(mut trainer: Trainer<'a>, data: &Dataset<B>) -> Result<TrainingRun<'a, B>> {
         if trainer.epochs.is_none() && trainer.steps.is_none() {
             trainer.epochs = Some(1);
@@ -253,6 +254,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         })
     }
 
+    #[track_caller]
     fn finish_one(&mut self, metrics: impl IntoMetrics) -> Result<()> {
         let metrics = metrics.into_metrics()?;
         let epoch = self.state.epoch;
@@ -308,13 +310,17 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
     }
 
     /// Writes metrics to the logs.
+    #[track_caller]
     fn log(&mut self, epoch: u64, values: &[(String, f64)]) -> Result<()> {
         let step = self.context.step;
         if let Some(folder) = self.folder.as_mut().filter(|_| !values.is_empty()) {
             folder.json.write(step, epoch, values.iter().map(|(name, value)| (name.as_str(), *value)))?;
         }
         let Some(events) = &mut self.context.events else { return Ok(()) };
-        values.iter().try_for_each(|(name, value)| events.scalar(step, name, *value))
+        for (name, value) in values {
+            events.scalar(step, name, *value)?;
+        }
+        Ok(())
     }
 
     /// Compares the monitored metric, which was just logged, with the best value. Returns it.
@@ -358,6 +364,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
     }
 
     /// Saves a checkpoint, unless there is one of this step.
+    #[track_caller]
     fn save(&mut self, metrics: &[(String, f64)], need: SaveNeed) -> Result<()> {
         let step = self.context.step;
         let Some(folder) = self.folder.as_mut().filter(|_| self.saved.is_none_or(|saved| saved < step)) else {
@@ -391,6 +398,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         self.finish_all().map_err(|error| called_at(here, "finished here", error))
     }
 
+    #[track_caller]
     fn finish_all(&mut self) -> Result<FitOutcome> {
         if !self.has_failed {
             self.save(&[], SaveNeed::Required)?;

@@ -40,6 +40,7 @@ impl<'a> OpenedFolder<'a> {
     }
 
     /// Opens the folder of a run, and continues the run in it if there is one.
+    #[track_caller]
     pub fn open(trainer: &mut Trainer<'a>, path: &Path) -> Result<OpenedFolder<'a>> {
         let mut builder = Checkpoints::new(checkpoints_in(path)).keep_latest(trainer.keep_latest);
         if let Some((metric, goal)) = &trainer.monitor

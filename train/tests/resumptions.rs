@@ -103,6 +103,8 @@ fn a_folder_with_another_run_is_refused() -> Result<(), Diagnostic> {
     let held = Checkpoints::new(path.join("checkpoints")).open()?;
     let error = message(|trainer| trainer);
     assert!(error.message.starts_with("another writer has the checkpoints"), "{error}");
+    // At the line that trains, not at one of the library.
+    assert!(error.loc().is_some_and(|loc| loc.file.ends_with("tests/program.rs")), "{error}");
     drop(held);
 
     fs::remove_dir_all(path.join("checkpoints")).expect("they are there");
