@@ -169,8 +169,8 @@ impl FileStorage for LocalFiles {
 
     fn lock(&self, file: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(file)?;
-        // A process that another thread is just starting has a copy of a lock that this process had,
-        // until it runs its own program.
+        // A process that another thread is just starting has a copy of a lock that this process
+        // had, until it runs its own program.
         let mut waits = 50;
         loop {
             match file.try_lock() {
