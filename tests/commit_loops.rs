@@ -213,6 +213,53 @@ fn several_steps_compute_what_one_step_computes() -> Outcome {
     Ok(())
 }
 
+/// Uses values of variables that were taken before the loop, and assigns them after it.
+#[graph]
+fn old_values(x: Tensor, a: Var<f32>, b: Var<f32>, c: Var<f32>, d: Var<f32>) -> (Tensor, Tensor, Tensor) {
+    let old = a.get();
+    a.set(old + 1.0);
+    let of_b = b.get();
+    let zero = x * 0.0;
+    c.set(zero);
+    d.set(x);
+    let same = x;
+    let mut y = x;
+    let mut sum = scalar(0.0);
+    let mut i = scalar(0);
+    while i < 3 {
+        commit_each_iteration();
+        let z = y;
+        y = z;
+        sum += old + a.get() + same * y * d.get();
+        b.set(b.get() + 1.0);
+        c.set(c.get() + 5.0);
+        i += 1;
+    }
+    b.set(of_b);
+    c.set(zero);
+    (sum, old + a.get(), y)
+}
+
+#[test]
+fn values_taken_before_the_loop_stay() -> Outcome {
+    for session in sessions() {
+        let vars: Vec<Var<f32>> =
+            [1.0, 2.0, 3.0, 4.0].iter().zip(["a", "b", "c", "d"]).map(|(x, n)| Var::new(n, *x)).collect();
+        let f = |x: Tensor| {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|i: usize| vars[i].clone());
+            old_values(x, a, b, c, d)
+        };
+        let expected = eval_with(f, 2.0)?;
+        let function = session.function(f)?;
+        assert_eq!(function.call(2.0)?, expected);
+        let after: Vec<f32> = vars.iter().map(|var| Ok(session.get(var)?.item())).collect::<Result<_, Diagnostic>>()?;
+        assert_eq!(after, [2.0, 2.0, 0.0, 2.0]);
+        let error = function.prune_step(&[TensorType::new(DType::F32, [])], &["input 0"], &[]).unwrap_err();
+        assert!(error.message.contains("a part of a function whose iterations are steps"), "{error}");
+    }
+    Ok(())
+}
+
 /// Two loops of steps.
 #[graph]
 fn two_loops() -> Tensor<i32> {

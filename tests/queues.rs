@@ -305,7 +305,7 @@ fn a_call_that_waits_for_itself_fails() -> Outcome {
             queue.dequeue()
         })?;
         let error = itself.call(()).unwrap_err();
-        assert!(error.message.contains("empty but for 1 elements that the call itself has added"), "{error}");
+        assert!(error.message.contains("too few elements but for 1 that the call itself has added"), "{error}");
         let too_many = session.function(|| (0..3).for_each(|i| queue.enqueue(scalar(i))))?;
         let error = too_many.call(()).unwrap_err();
         assert!(error.message.contains("never fit in the queue `numbers` of capacity 2"), "{error}");
@@ -559,6 +559,80 @@ fn a_part_uses_queues_only_if_it_must() -> Outcome {
         let step = f.prune_step(&types, &["input 0"], &[])?;
         step.call(&[x])?;
         assert_eq!((rest(&from_host)?, rest(&to_host)?), (vec![3], vec![10]));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_part_keeps_operations_in_branches_if_it_is_a_step() -> Outcome {
+    for session in sessions() {
+        let (positive, other) = (numbers(10), numbers(10));
+        let hosts = [session.queue(&positive)?, session.queue(&other)?];
+        let f = session.function(|x: Tensor<i64>| {
+            split(x, positive.clone(), other.clone());
+            (x * 2).named("twice")
+        })?;
+        let (types, x) = (number(), HostTensor::scalar(5i64));
+        let twice = f.prune(&types, &["input 0"], &["twice"])?;
+        assert_eq!(twice.call(&[x.clone()])?, [HostTensor::scalar(10i64)]);
+        assert!(hosts.iter().all(HostQueue::is_empty));
+        f.prune_step(&types, &["input 0"], &["twice"])?.call(&[x])?;
+        assert_eq!([rest(&hosts[0])?, rest(&hosts[1])?], [vec![5], vec![]]);
+    }
+    Ok(())
+}
+
+/// A call that assigns nothing has the values that variables had when its element came.
+#[test]
+fn a_call_that_only_reads_variables_sees_them_as_its_element_came() -> Outcome {
+    for session in sessions() {
+        let queue = numbers(1);
+        let host = session.queue(&queue)?;
+        let weight = Var::<i64>::new("weight", 1);
+        let consume = session.function(|| queue.dequeue() * weight.get())?;
+        let produce = session.function(|| {
+            weight.set(weight.get() + 1);
+            queue.enqueue(scalar(10));
+        })?;
+        for i in 2..12 {
+            let product = scope(|scope| {
+                let waiting = scope.spawn(|| consume.call(()));
+                produce.call(())?;
+                waiting.join().expect("the call does not panic")
+            })?;
+            assert_eq!((product.item(), host.len()), (10 * i, 0));
+        }
+    }
+    Ok(())
+}
+
+/// Sums the elements of a queue up to the first 0, which its condition removes.
+#[graph]
+fn condition_removes(queue: Queue<Tensor<i64>>) -> Tensor<i64> {
+    let mut sum = scalar(0i64);
+    let mut x = scalar(1i64);
+    while {
+        x = queue.dequeue();
+        x != 0
+    } {
+        sum += x;
+    }
+    sum
+}
+
+#[test]
+fn what_is_computed_twice_cannot_use_a_queue() -> Outcome {
+    let session = Session::new()?;
+    let queue = numbers(4);
+    let floats = Queue::<Tensor>::fifo("floats", 4, &[TensorType::new(DType::F32, [])])?;
+    let errors = [
+        session.function(|| condition_removes(queue.clone()))?.call(()).err(),
+        session.function(|x: Tensor| gradients(checkpoint(|| floats.dequeue() * x), x))?.call(1.0).err(),
+    ];
+    for error in errors {
+        let error = error.expect("an element would be removed twice");
+        assert!(error.message.ends_with("twice, which an operation on a queue must not be"), "{error}");
+        assert!(error.loc().is_some_and(|loc| loc.file.ends_with("queues.rs")), "{error}");
     }
     Ok(())
 }

@@ -193,6 +193,7 @@ impl Graph {
                 StepValue::Read(var) => *reads
                     .entry(var)
                     .or_insert_with(|| out.at(InsertPoint::End(root), Origin::UNKNOWN).emit(Op::Read(var), &[])),
+                StepValue::SameAs(other) => map[&other],
                 StepValue::Constant(node) => {
                     let copy = out.copy(Some(self), node, Vec::new(), root);
                     out.node(copy).results[0]
@@ -218,4 +219,6 @@ pub(crate) enum StepValue {
     Read(VarId),
     /// As the constant that this node is.
     Constant(Node),
+    /// As another value, which is given before.
+    SameAs(Value),
 }

@@ -9,14 +9,14 @@
 //!
 //! - A step assigns a variable if the function assigns it in that part. So what an iteration has
 //!   assigned is committed when it ends.
-//! - A step reads a variable that it uses itself. The exception is a value of a variable that the
-//!   loop changes, taken before the loop.
+//! - A step reads a variable itself where the function gets its value in that part. A value that
+//!   the function has got in an earlier part stays what it was.
 //!
 //! The graph as it was traced computes the same in one step.
 
-use super::prune::drop_variables;
+use super::prune::{drop_queues, drop_variables};
 use crate::ir::copy::StepValue;
-use crate::ir::{Graph, LoopVar, Node, Op, Value, VarId};
+use crate::ir::{Graph, LoopVar, Node, Op, QueueId, Value, VarId};
 use crate::{Diagnostic, Loc, Result};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -29,6 +29,9 @@ pub struct CommitLoop {
     pub loc: Loc,
     /// The variables that it assigns, each with the position of the loop variable that carries it.
     pub vars: Vec<(VarId, usize)>,
+    /// The variables that it only reads, each with the parameters of the condition and the body
+    /// for it.
+    pub read: Vec<(VarId, [Value; 2])>,
     /// The variables that the function has assigned before, each with its value then.
     pub assigned_before: Vec<(VarId, Value)>,
     /// The number of its loop variables when it was traced.
@@ -42,6 +45,8 @@ pub struct PartialStep {
     pub graph: Graph,
     /// The variables of the traced graph that its variables are.
     pub vars: Vec<VarId>,
+    /// The queues of the traced graph that its queues are.
+    pub queues: Vec<QueueId>,
 }
 
 /// The steps of a function with a loop whose iterations are steps.
@@ -62,6 +67,21 @@ pub struct SteppedGraph {
     pub n_carried: usize,
     /// The number of values that it captures.
     pub n_captured: usize,
+}
+
+/// Drops reads of variables that nothing uses, so that a step does not depend on these variables.
+fn drop_unused_reads(graph: &mut Graph) {
+    let root = graph.root();
+    let nodes = graph.region(root).nodes.clone();
+    let operands = nodes.iter().flat_map(|&n| &graph.node(n).operands);
+    let used: FxHashSet<Value> = operands.chain(graph.outputs()).copied().collect();
+    let is_unused = |n: &Node| {
+        let data = graph.node(*n);
+        matches!(data.op, Op::Read(_)) && !used.contains(&data.results[0])
+    };
+    let kept = nodes.iter().copied().filter(|n| !is_unused(n)).collect();
+    graph.region_mut(root).nodes = kept;
+    *graph = graph.compact();
 }
 
 /// Splits a traced function into steps.
@@ -88,20 +108,18 @@ pub fn split(graph: &Graph, commit: &CommitLoop) -> Result<SteppedGraph> {
 
     // How a step after the first gets a value of the root region.
     let is_carried = |var: VarId| commit.vars.iter().any(|&(of, _)| of == var);
-    let assigned_as: FxHashMap<Value, VarId> = commit.assigned_before.iter().map(|&(var, v)| (v, var)).collect();
-    let how = |v: Value| match (graph.producer(v).map(|n| (n, &graph.node(n).op)), assigned_as.get(&v)) {
-        (Some((n, Op::Constant(_))), _) => StepValue::Constant(n),
-        (Some((_, Op::Read(var))), _) | (_, Some(var)) if !is_carried(*var) => StepValue::Read(*var),
-        _ => StepValue::Input,
-    };
+    let constant = |v: Value| graph.producer(v).filter(|&n| matches!(graph.node(n).op, Op::Constant(_)));
+    let how = |v: Value| constant(v).map_or(StepValue::Input, StepValue::Constant);
+    let read_by = |param: Value| commit.read.iter().find(|(_, params)| params.contains(&param)).map(|&(var, _)| var);
     let captured: Vec<(Value, Value, Value)> = {
         let params = |region| graph.region(region).params[looped.n_vars()..].iter().copied();
         let outer = graph.captured(commit.node).iter().copied();
         outer.zip(params(looped.cond())).zip(params(looped.body())).map(|((o, c), b)| (o, c, b)).collect()
     };
+    let is_kept = |&(outer, cond, _): &(Value, Value, Value)| read_by(cond).is_none() && how(outer) == StepValue::Input;
     let mut captured_inputs: Vec<Value> = Vec::new();
-    for &(outer, ..) in &captured {
-        if how(outer) == StepValue::Input && !captured_inputs.contains(&outer) {
+    for &(outer, ..) in captured.iter().filter(|c| is_kept(c)) {
+        if !captured_inputs.contains(&outer) {
             captured_inputs.push(outer);
         }
     }
@@ -117,7 +135,9 @@ pub fn split(graph: &Graph, commit: &CommitLoop) -> Result<SteppedGraph> {
         .collect();
     let is_of_end = |v: Value| graph.producer(v).is_some_and(|n| is_after.contains(&n) || n == commit.node);
     let result_of: FxHashMap<Value, VarId> = of_vars.iter().map(|(var, v)| (v.result, *var)).collect();
-    let is_done = |(var, v): &(VarId, Value)| result_of.get(v) == Some(var) || assigned_as.get(v) == Some(var);
+    let is_done = |(var, v): &(VarId, Value)| {
+        result_of.get(v) == Some(var) || (!is_carried(*var) && commit.assigned_before.contains(&(*var, *v)))
+    };
     let end_assigns: Vec<(VarId, Value)> = last_assigns.into_iter().filter(|assign| !is_done(assign)).collect();
     let mut for_end: Vec<Value> = Vec::new();
     let mut end_given: Vec<(Value, StepValue)> = Vec::new();
@@ -141,15 +161,18 @@ pub fn split(graph: &Graph, commit: &CommitLoop) -> Result<SteppedGraph> {
 
     let given_in = |param: &dyn Fn(&LoopVar) -> Value, of: &dyn Fn(&(Value, Value, Value)) -> Value| {
         let mut given: Vec<(Value, StepValue)> = carried.iter().map(|v| (param(v), StepValue::Input)).collect();
-        // A value that is captured twice is one input.
-        let mut first: Vec<(Value, StepValue)> = Vec::new();
-        for &outer in &captured_inputs {
-            let c = captured.iter().find(|c| c.0 == outer).expect("the value is captured");
-            first.push((of(c), StepValue::Input));
+        let first = |outer: Value| captured.iter().find(|c| c.0 == outer && is_kept(c)).expect("it is captured");
+        given.extend(captured_inputs.iter().map(|&outer| (of(first(outer)), StepValue::Input)));
+        for c in &captured {
+            let value = match read_by(c.1) {
+                Some(var) => StepValue::Read(var),
+                None if is_kept(c) => StepValue::SameAs(of(first(c.0))),
+                None => how(c.0),
+            };
+            if value != StepValue::SameAs(of(c)) {
+                given.push((of(c), value));
+            }
         }
-        given.extend(first);
-        let others = captured.iter().filter(|c| how(c.0) != StepValue::Input);
-        given.extend(others.map(|c| (of(c), how(c.0))));
         given.extend(of_vars.iter().map(|(var, v)| (param(v), StepValue::Read(*var))));
         given
     };
@@ -176,8 +199,9 @@ pub fn split(graph: &Graph, commit: &CommitLoop) -> Result<SteppedGraph> {
         }
     }
     let step = |mut graph: Graph| {
-        let vars = drop_variables(&mut graph);
-        PartialStep { graph, vars }
+        drop_unused_reads(&mut graph);
+        let (vars, queues) = (drop_variables(&mut graph), drop_queues(&mut graph));
+        PartialStep { graph, vars, queues }
     };
     Ok(SteppedGraph {
         begin: step(begin),

@@ -1,7 +1,7 @@
 //! Pruning a graph to the computation between given values.
 
 use super::dce::{Live, sweep};
-use crate::ir::{GraphBuilder, Node, Op, Value, VarId, verify};
+use crate::ir::{GraphBuilder, Node, Op, QueueId, Value, VarId, verify};
 use crate::ops::Effects;
 use crate::{Diagnostic, Graph, Result};
 
@@ -21,6 +21,8 @@ pub struct PrunedGraph {
     pub graph: Graph,
     /// The variables of the graph, as ids in the original graph.
     pub vars: Vec<VarId>,
+    /// The queues of the graph, as ids in the original graph.
+    pub queues: Vec<QueueId>,
     /// For each feed, whether a fetch or an assignment depends on it.
     pub needed: Vec<bool>,
 }
@@ -91,7 +93,7 @@ pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Ass
     check_inputs(&g, &inputs, &params, &values, &nodes)?;
     g.set_params(root, params);
     sweep(&mut g, root, &values, &nodes, &mut false);
-    let vars = drop_variables(&mut g);
+    let (vars, queues) = (drop_variables(&mut g), drop_queues(&mut g));
     let g = g.compact();
     if cfg!(debug_assertions)
         && let Err(errors) = verify(&g)
@@ -99,7 +101,7 @@ pub fn prune(graph: &Graph, feeds: &[Value], fetches: &[Value], assignments: Ass
         let wrong: Vec<String> = errors.into_iter().map(|e| e.message).collect();
         panic!("prune: the graph is broken\n{}\n; ---- before\n{graph}; ---- after\n{g}", wrong.join("\n"));
     }
-    Ok(PrunedGraph { graph: g, vars, needed })
+    Ok(PrunedGraph { graph: g, vars, queues, needed })
 }
 
 /// The nodes and values that are kept.
@@ -119,7 +121,9 @@ impl<'g> KeptNodes<'g> {
         for &node in &g.region(g.root()).nodes {
             for &region in &g.node(node).regions {
                 g.visit_nodes(region, &mut |n| {
-                    if has_effect(g, n) {
+                    // A part without assignments adds nothing to queues.
+                    let is_dropped = assignments == Assignments::Drop && matches!(g.node(n).op, Op::Queue(..));
+                    if has_effect(g, n) && !is_dropped {
                         inner.push((node, n));
                     }
                 });
@@ -129,8 +133,8 @@ impl<'g> KeptNodes<'g> {
         let root = &g.region(g.root()).nodes;
         kept.live.values_needed(g.outputs());
         for &node in root {
-            if assignments == Assignments::Keep && matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..)) {
-                kept.live.effect(node);
+            if assignments == Assignments::Keep {
+                kept.keep_operations(node);
             }
         }
         kept.settle();
@@ -152,6 +156,20 @@ impl<'g> KeptNodes<'g> {
             }
         }
         kept
+    }
+
+    /// Keeps an assignment, and all operations on queues in a node.
+    fn keep_operations(&mut self, node: Node) {
+        let g = self.live.graph;
+        if matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..)) {
+            self.live.effect(node);
+        }
+        let is_of_queue = |&(owner, n): &(Node, Node)| owner == node && matches!(g.node(n).op, Op::Queue(..));
+        let inner: Vec<Node> = self.inner.iter().filter(|pair| is_of_queue(pair)).map(|pair| pair.1).collect();
+        if !inner.is_empty() {
+            self.live.effect(node);
+            inner.into_iter().for_each(|n| self.live.effect(n));
+        }
     }
 
     /// Marks all dependencies, including those of nodes with effects in kept regions.
@@ -244,5 +262,25 @@ pub(super) fn drop_variables(g: &mut Graph) -> Vec<VarId> {
         }
     }
     g.vars = kept.iter().map(|v| g.vars[v.index()].clone()).collect();
+    kept
+}
+
+/// Drops the queues that are not used. Returns the original ids of the remaining queues.
+pub(super) fn drop_queues(g: &mut Graph) -> Vec<QueueId> {
+    let mut nodes = Vec::new();
+    g.visit_nodes(g.root(), &mut |node| {
+        if let Op::Queue(queue, _) = g.node(node).op {
+            nodes.push((node, queue));
+        }
+    });
+    let is_used = |id: &QueueId| nodes.iter().any(|(_, queue)| queue == id);
+    let kept: Vec<QueueId> = (0..g.queues.len()).map(QueueId::from_index).filter(is_used).collect();
+    for (node, queue) in nodes {
+        let index = kept.iter().position(|&id| id == queue).expect("the queue is used");
+        if let Op::Queue(id, _) = &mut g.node_mut(node).op {
+            *id = QueueId::from_index(index);
+        }
+    }
+    g.queues = kept.iter().map(|id| g.queues[id.index()].clone()).collect();
     kept
 }

@@ -117,6 +117,10 @@ impl Tracer {
             self.open[call.construct].var_values[0].iter().map(|(&id, &v)| (id, v)).collect();
         written.sort_by_key(|&(id, _)| id);
         values.extend(written.iter().map(|&(_, v)| v));
+        if kind == CallKind::Checkpoint {
+            let [body, _] = self.graph.opened(call.construct).regions;
+            self.check_repeatable(body, "`checkpoint` computes its values")?;
+        }
         let c = self.pop_construct();
         let results = self.here(c.loc).close_call(kind, &values);
         for (&(id, _), &value) in written.iter().zip(&results[yields.len()..]) {

@@ -179,6 +179,8 @@ struct VarState {
     read: Value,
     /// The current value in the root region.
     current: Value,
+    /// Whether a step before the end of the function has assigned it.
+    is_committed: bool,
 }
 
 /// The trace of one function.
@@ -626,6 +628,27 @@ impl Tracer {
         self.here(loc).try_emit(op, values).map_err(|error| error.at(name, loc))
     }
 
+    /// Fails if a region that is computed twice removes elements from a queue or asks for their
+    /// number, which the second time would be others. `why` says what computes it.
+    fn check_repeatable(&self, region: Region, why: &str) -> Result<()> {
+        let mut found = None;
+        self.graph.visit_nodes(region, &mut |node| {
+            let data = self.graph.node(node);
+            if matches!(data.op, Op::Queue(..)) && !data.results.is_empty() {
+                found.get_or_insert(data.loc);
+            }
+        });
+        match found {
+            None => Ok(()),
+            Some(loc) => Err(Diagnostic::new(format!("{why} twice, which an operation on a queue must not be"))
+                .at(loc, "used here")
+                .help(
+                    "use the queue before, and pass its element in; in a loop, in the body: `loop { let x = \
+                       queue.dequeue(); if x == 0 { break; } .. }`",
+                )),
+        }
+    }
+
     /// Returns handles of the results of a node.
     pub(crate) fn results(&self, node: Node) -> Vec<AnyValue> {
         self.graph.node(node).results.iter().map(|&v| self.any(v)).collect()
@@ -681,7 +704,7 @@ impl Tracer {
         let root = self.graph.root();
         self.graph.region_mut(root).yields = outputs;
         for (i, state) in self.var_state.clone().into_iter().enumerate() {
-            if state.current != state.read {
+            if state.current != state.read || state.is_committed {
                 let assign = Op::Assign(VarId::from_index(i));
                 self.here(Loc::UNKNOWN).insert(assign, vec![state.current], []);
             }

@@ -41,7 +41,7 @@ impl Tracer {
         let read = self.here(loc).emit(Op::Read(id), &[]);
         drop(scope);
         self.depth = depth;
-        self.var_state.push(VarState { read, current: read });
+        self.var_state.push(VarState { read, current: read, is_committed: false });
         self.var_versions.push(vec![read]);
         id
     }

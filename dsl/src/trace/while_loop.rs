@@ -61,6 +61,7 @@ impl WhileTrace {
             let declared = c.as_while().declared;
             let mut start = Vec::new();
             if !values.is_empty() {
+                t.check_repeatable(cond, "a condition that changes variables is computed")?;
                 start = t.repeat_condition(cond, &values, t.graph.region(body).params.clone(), body);
                 let vars: Vec<VarId> = vars.into_iter().map(|(id, _)| id).collect();
                 for (&id, value) in vars.iter().zip(start.split_off(now.len())) {
@@ -139,7 +140,9 @@ fn changed_axes(before: &Type, after: &Type) -> Option<String> {
 ///
 /// The loop is the outermost of its function, and at most one loop of a function is so. It carries
 /// and captures tensors alone, and no gradient flows through it. What is before and after it are
-/// steps, too.
+/// steps, too, and so is each evaluation of its condition: others may assign variables between the
+/// condition and the body. The value that a variable had in an earlier step stays as it was;
+/// [`get`](crate::Var::get) returns that of the step in which it is called.
 ///
 /// # Errors
 /// Aborts the trace at the caller's line if it is not called in the body of an outermost staged
@@ -215,6 +218,45 @@ impl Tracer {
         again
     }
 
+    /// Reads the variables again that the function has not assigned: what follows is another step.
+    fn read_again(&mut self) {
+        for i in 0..self.var_state.len() {
+            let state = self.var_state[i];
+            if state.current == state.read && !state.is_committed {
+                let read = self.here(Loc::UNKNOWN).emit(Op::Read(VarId::from_index(i)), &[]);
+                self.var_state[i] = VarState { read, current: read, ..state };
+                self.var_versions[i].push(read);
+            }
+        }
+    }
+
+    /// Notes the loop whose iterations are steps. `vars` are the variables that it uses and
+    /// `changing` its loop variables, by the position while it was open. `params` are the
+    /// parameters of both regions by that position.
+    fn note_commit_loop(
+        &mut self,
+        node: Node,
+        loc: Loc,
+        vars: &[(VarId, usize)],
+        changing: &[(usize, Value)],
+        params: &[Vec<Value>; 2],
+    ) {
+        let position = |i: usize| changing.iter().position(|&(j, _)| j == i);
+        let carried: Vec<(VarId, usize)> = vars.iter().filter_map(|&(id, i)| Some((id, position(i)?))).collect();
+        let read = vars.iter().filter(|&&(_, i)| position(i).is_none());
+        let read = read.map(|&(id, i)| (id, [params[0][i], params[1][i]])).collect();
+        let states = self.var_state.iter().enumerate().filter(|(_, state)| state.current != state.read);
+        let assigned_before: Vec<(VarId, Value)> =
+            states.map(|(i, state)| (VarId::from_index(i), state.current)).collect();
+        for (i, state) in self.var_state.iter_mut().enumerate() {
+            let id = VarId::from_index(i);
+            // Each step assigns what it changes, so the last one assigns even an old value.
+            state.is_committed |= carried.iter().any(|&(of, _)| of == id) || assigned_before.iter().any(|a| a.0 == id);
+        }
+        let n_vars = changing.len();
+        self.commit_loop = Some(CommitLoop { node, loc, vars: carried, read, assigned_before, n_vars });
+    }
+
     fn end_while(
         &mut self,
         trace: &WhileTrace,
@@ -284,6 +326,9 @@ impl Tracer {
             results.push(Ok(changing.len()));
             changing.push((i, value));
         }
+        if self.open[construct].as_while().segments.is_some() {
+            self.check_repeatable(body, "`checkpoint_loop` computes iterations")?;
+        }
         let c = self.pop_construct();
         let OpenKind::While(open) = c.kind else { panic!("the construct is a `while`") };
         let predicate = open.pred.expect("begin_body was called");
@@ -297,11 +342,7 @@ impl Tracer {
                     .at(asked, "called here")
                     .help("assign variables in the body, and use no `checkpoint_loop`"));
             }
-            let position = |i: usize| changing.iter().position(|&(j, _)| j == i);
-            let vars = vars.iter().filter_map(|&(id, i)| Some((id, position(i)?))).collect();
-            let states = self.var_state.iter().enumerate().filter(|(_, state)| state.current != state.read);
-            let assigned_before = states.map(|(i, state)| (VarId::from_index(i), state.current)).collect();
-            self.commit_loop = Some(CommitLoop { node, loc: asked, vars, assigned_before, n_vars: changing.len() });
+            self.note_commit_loop(node, asked, &vars, &changing, &regions);
         }
         let captured = self.graph.captured(node).to_vec();
         let region = self.graph.node(node).region;
@@ -320,6 +361,9 @@ impl Tracer {
             if changing.iter().any(|&(j, _)| j == i) {
                 self.set_var(id, self.depth, value);
             }
+        }
+        if open.commits.is_some() {
+            self.read_again();
         }
         if let Some(ConditionEffects { values, vars }) = &open.after_condition {
             let mut after = self.repeat_condition(cond, values, [made, captured].concat(), region);

@@ -18,9 +18,9 @@
 //! touch at once, so a snapshot has all new values of an earlier commit and none of a later one.
 //! The step locks keep the values that an assigning step has read until its commit.
 //!
-//! A step that waits for a queue gives up its step locks meanwhile ([`YieldingLocks`]). When it
-//! goes on, it acquires them again. If another step has then assigned one of its variables, its
-//! snapshot is no longer that of its commit, so it starts again.
+//! A step that uses a queue holds step locks even if it assigns nothing. While it waits, it gives
+//! them up ([`YieldingLocks`]). When it goes on, it acquires them again. If another step has then
+//! assigned one of its variables, its snapshot is no longer that of its commit, so it starts again.
 //!
 //! Step locks are acquired in the order of the variables' identities, and so are locks of values.
 //! No step lock is acquired while a value is locked, so steps cannot deadlock. The exception is a

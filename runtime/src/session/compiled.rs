@@ -125,10 +125,8 @@ impl Compiled {
         mut f: impl FnMut(&VarSet, &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
         loop {
-            let locks = match self.vars.assigns() {
-                true => YieldingLocks::acquire(self.vars.clone(), stop.map(|stop| &**stop)),
-                false => None,
-            };
+            let locks = YieldingLocks::acquire(self.vars.clone(), stop.map(|stop| &**stop));
+            // Also a step that assigns nothing: what it removes comes after the values it has read.
             self.check_stop(stop)?;
             let transaction = RunningTransaction::begin(&self.name, &self.queues, locks, stop.cloned());
             let host = HostSide { queues: transaction.queues(), ..session.host.clone() };

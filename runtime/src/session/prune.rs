@@ -68,6 +68,12 @@ impl PrunedFunction {
             return Err(Diagnostic::new(format!("`{name}`: nothing is fetched"))
                 .help("fetch a value, or use `prune_step` to run only the assignments"));
         }
+        if let (Some(commit), Assignments::Keep) = (&traced.commit_loop, key.assignments) {
+            let message = format!("`{name}`: a part of a function whose iterations are steps cannot assign");
+            return Err(Diagnostic::new(message)
+                .at(commit.loc, "`commit_each_iteration` is called here")
+                .help("use `prune`, which assigns nothing, or prune a function that takes one step"));
+        }
         let pruned = passes::prune(&traced.graph, &feeds, &fetches, key.assignments)?;
         for (i, value) in feeds.iter().enumerate() {
             if !pruned.needed[i] && !traced.graph.inputs().contains(value) {
@@ -78,7 +84,7 @@ impl PrunedFunction {
             }
         }
         let vars = pruned.vars.iter().map(|&id| traced.var(id).clone()).collect();
-        let queues = traced.queues.clone();
+        let queues = pruned.queues.iter().map(|&id| traced.queues[id.index()].clone()).collect();
         let session = session.clone();
         let part = PartOfFunction::new(pruned.graph, vars, queues, options);
         let pruned = PrunedFunction(Arc::new(PrunedInner { key, session, part }));

@@ -31,9 +31,10 @@ impl SteppedFunction {
     ) -> Result<SteppedFunction> {
         let SteppedGraph { begin, condition, body, end, n_carried, n_captured } =
             passes::split_at_commits(&traced.graph, commit)?;
-        let part = |PartialStep { graph, vars }: PartialStep| {
+        let part = |PartialStep { graph, vars, queues }: PartialStep| {
             let vars = vars.into_iter().map(|id| traced.var(id).clone()).collect();
-            PartOfFunction::new(graph, vars, traced.queues.clone(), options)
+            let queues = queues.into_iter().map(|id| traced.queues[id.index()].clone()).collect();
+            PartOfFunction::new(graph, vars, queues, options)
         };
         let [begin, condition, body, end] = [begin, condition, body, end].map(part);
         let parts = SteppedFunction { begin, condition, body, end, n_carried, n_captured };

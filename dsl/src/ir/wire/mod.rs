@@ -7,7 +7,7 @@
 //! let text = "graph @f(%x: f32[2]) -> f32[2] { %y = tanh %x  return %y }";
 //! let graph = Graph::parse(text, "f.ir").expect("the text is right");
 //! let bytes = encode(&graph);
-//! assert_eq!(bytes.len(), 43);
+//! assert_eq!(bytes.len(), 44);
 //! let copy = decode(&bytes, &WireLimits::default())?;
 //! assert!(copy.same_structure(&graph));
 //!

@@ -206,6 +206,11 @@ impl QueueState {
             return Poll::Ready(Err(QueueFailure::NeverThere { n }));
         }
         if self.consumers.front().is_none_or(|first| first.waiter != consumer) {
+            // Those before it may wait for what its step has added.
+            if reserved > 0 && self.len() == 0 {
+                self.leave(consumer);
+                return Poll::Ready(Err(QueueFailure::WaitsForItself { reserved }));
+            }
             return Poll::Pending;
         }
         let mut taken = std::mem::take(&mut self.consumers[0].taken);
@@ -251,12 +256,13 @@ impl QueueState {
     }
 
     /// Closes the queue: it takes no elements from those who come later, nor, if `cancels`, from
-    /// those who wait. A second call changes nothing but that.
+    /// those who wait. A second call adds this, and the error of a producer if there is none.
     pub(super) fn close(&mut self, cause: Option<Diagnostic>, cancels: bool) {
         let first_after = if cancels { 0 } else { self.next_waiter };
         let cause = cause.map(Box::new);
-        let closed = self.closed.get_or_insert(ClosedState { cause, first_after, has_session_ended: false });
+        let closed = self.closed.get_or_insert(ClosedState { cause: None, first_after, has_session_ended: false });
         closed.first_after = closed.first_after.min(first_after);
+        closed.cause = closed.cause.take().or(cause);
     }
 
     /// Ends all waits, because the session has ended.

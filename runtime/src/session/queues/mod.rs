@@ -13,8 +13,9 @@
 //!
 //! Invariants, besides those of [`content`]:
 //!
-//! - A step that waits for a queue holds no step lock of a variable, and no thread but that of its
-//!   call and, if its kernels are split, of a team of its own.
+//! - A step that waits for a queue holds no step lock of a variable, and no threads but that of its
+//!   call and, if its kernels may be split, those of a team of its own. Meanwhile its other devices
+//!   get no work.
 //! - No lock of a queue is held while a lock of a variable is acquired, or another queue is used.
 //! - All waits end when the session ends. Those of a step end when it is stopped.
 
@@ -178,7 +179,7 @@ impl SharedQueue {
             ))
             .help("what a call adds counts until it returns: add less in a call, or use a larger capacity"),
             QueueFailure::WaitsForItself { reserved } => Diagnostic::new(format!(
-                "{op}: the queue `{name}` is empty but for {reserved} elements that the call itself has added"
+                "{op}: the queue `{name}` has too few elements but for {reserved} that the call itself has added"
             ))
             .help("what a call adds can be removed after it has returned: pass it on as a value instead"),
             QueueFailure::NeverThere { n } => Diagnostic::new(format!(

@@ -2,7 +2,7 @@
 
 use super::content::{ElementRequest, QueueFailure, QueueState, QueuedElement, Waiter};
 use anabranch_dsl::queue::{AnyQueue, Queue, QueueOrder};
-use anabranch_dsl::{DType, HostTensor, Tensor, TensorType};
+use anabranch_dsl::{DType, Diagnostic, HostTensor, Tensor, TensorType};
 use std::collections::BTreeSet;
 use std::task::Poll;
 
@@ -296,4 +296,30 @@ fn those_who_wait_when_a_queue_is_closed_still_add() {
     assert!(state.reserve(waiting, 1, 0).is_pending());
     state.close(None, true);
     assert_eq!(state.reserve(waiting, 1, 0), Poll::Ready(Err(QueueFailure::TakesNone)));
+}
+
+/// Someone else waits for an element, and then a step that has added one itself.
+#[test]
+fn a_step_that_waits_for_itself_fails_behind_others_too() {
+    let mut state = QueueState::new(&queue(QueueOrder::Fifo, 4));
+    let one = ElementRequest { n: 1, up_to: false };
+    let other = state.consumer();
+    assert!(state.take(other, one, 0).is_pending());
+    let waiter = state.producer();
+    assert_eq!(state.reserve(waiter, 1, 0), Poll::Ready(Ok(())));
+    let itself = state.consumer();
+    assert_eq!(state.take(itself, one, 1), Poll::Ready(Err(QueueFailure::WaitsForItself { reserved: 1 })));
+    state.free_room(1);
+    assert!(state.take(other, one, 0).is_pending());
+}
+
+/// Of two producers one ends, and then the other one fails.
+#[test]
+fn the_error_of_a_producer_is_kept_after_another_one_has_closed_the_queue() {
+    let mut state = QueueState::new(&queue(QueueOrder::Fifo, 4));
+    state.close(None, false);
+    state.close(Some(Diagnostic::new("broken")), false);
+    let waiter = state.consumer();
+    let outcome = state.take(waiter, ElementRequest { n: 1, up_to: false }, 0);
+    assert!(matches!(outcome, Poll::Ready(Err(QueueFailure::Producer(e))) if e.message == "broken"));
 }
