@@ -6,6 +6,7 @@
 
 use anabranch::{AnyValue, HostTensor};
 use anabranch_runtime::Program;
+use std::hint::black_box;
 use std::time::Instant;
 
 /// Rows, inner extent and columns.
@@ -88,41 +89,78 @@ fn peak(threads: usize) -> f64 {
     flops as f64 / start.elapsed().as_secs_f64() * 1e-9
 }
 
-/// Runs independent chains of multiplications and additions, one for each available register.
-/// Returns their number.
+/// Runs independent chains of fused multiply-adds on the widest vectors of this processor. Returns
+/// the number of operations.
+///
+/// The vectors are written as such: the compiler may vectorize a loop over arrays across the
+/// chains, which moves elements between vectors in each round.
 fn chains(trips: usize) -> usize {
-    const LANES: usize = 16;
-    #[inline(always)]
-    fn run<const CHAINS: usize>(trips: usize, step: impl Fn(f32, f32, f32) -> f32) -> usize {
-        let (a, b) = std::hint::black_box((0.999f32, 0.001f32));
-        let mut sums: [[f32; LANES]; CHAINS] = std::array::from_fn(|i| std::array::from_fn(|j| (i * LANES + j) as f32));
-        for _ in 0..trips {
-            for chain in &mut sums {
-                chain.iter_mut().for_each(|x| *x = step(*x, a, b));
-            }
-        }
-        std::hint::black_box(sums);
-        2 * trips * CHAINS * LANES
-    }
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx512f,fma")]
-        fn avx512(trips: usize) -> usize {
-            run::<12>(trips, f32::mul_add)
-        }
-        #[target_feature(enable = "avx2,fma")]
-        fn avx2(trips: usize) -> usize {
-            run::<6>(trips, f32::mul_add)
-        }
         let has_fma = std::is_x86_feature_detected!("fma");
-        if std::is_x86_feature_detected!("avx512f") && has_fma {
-            // SAFETY: the features were detected above.
-            return unsafe { avx512(trips) };
+        if std::is_x86_feature_detected!("avx512f") {
+            // SAFETY: the feature was detected above.
+            return unsafe { x86::avx512(trips) };
         }
         if std::is_x86_feature_detected!("avx2") && has_fma {
             // SAFETY: the features were detected above.
-            return unsafe { avx2(trips) };
+            return unsafe { x86::avx2(trips) };
         }
     }
-    run::<6>(trips, |x, a, b| x * a + b)
+    #[cfg(target_arch = "aarch64")]
+    if std::arch::is_aarch64_feature_detected!("neon") {
+        // SAFETY: the feature was detected above.
+        return unsafe { arm::neon(trips) };
+    }
+    let (a, b) = black_box((A, B));
+    run::<f32, 8>(trips, 1, 0.5, |x| x * a + b)
+}
+
+/// The factor and the addend of each chain, with which its values stay small.
+const A: f32 = 0.999;
+const B: f32 = 0.001;
+
+/// Runs `CHAINS` chains of steps on vectors of `lanes` elements. Returns the number of operations.
+#[inline(always)]
+fn run<V: Copy, const CHAINS: usize>(trips: usize, lanes: usize, start: V, step: impl Fn(V) -> V) -> usize {
+    let mut sums = [start; CHAINS];
+    // Chains that begin alike would be one.
+    black_box(&mut sums);
+    for _ in 0..trips {
+        for sum in &mut sums {
+            *sum = step(*sum);
+        }
+    }
+    black_box(sums);
+    2 * trips * CHAINS * lanes
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{A, B, run};
+    use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn avx512(trips: usize) -> usize {
+        let (a, b) = (_mm512_set1_ps(A), _mm512_set1_ps(B));
+        run::<__m512, 16>(trips, 16, b, |x| _mm512_fmadd_ps(x, a, b))
+    }
+
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) fn avx2(trips: usize) -> usize {
+        let (a, b) = (_mm256_set1_ps(A), _mm256_set1_ps(B));
+        run::<__m256, 12>(trips, 8, b, |x| _mm256_fmadd_ps(x, a, b))
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::{A, B, run};
+    use std::arch::aarch64::*;
+
+    #[target_feature(enable = "neon")]
+    pub(super) fn neon(trips: usize) -> usize {
+        let (a, b) = (vdupq_n_f32(A), vdupq_n_f32(B));
+        run::<float32x4_t, 24>(trips, 4, b, |x| vfmaq_f32(b, x, a))
+    }
 }
