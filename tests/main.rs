@@ -30,6 +30,7 @@ mod jumps;
 mod layers;
 mod lists;
 mod lists_in_place;
+mod loop_gradients;
 mod loop_state;
 mod losses;
 mod metrics;

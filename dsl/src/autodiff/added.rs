@@ -2,7 +2,8 @@
 //!
 //! They are added to the graph through its builder alone, so no trace is needed.
 
-use crate::ir::{Attrs, Graph, GraphBuilder, InsertPoint, Node, Op, Region, StackOp, Value};
+use crate::ir::{Attrs, Graph, GraphBuilder, InsertPoint, Node, Op, Origin, Region, StackOp, Value};
+use crate::ops::attributes::{Along, DynamicSlice, IndexRange};
 use crate::ops::prim;
 use crate::{Diagnostic, Dim, HostTensor, Loc, Type};
 use rustc_hash::FxHashMap;
@@ -17,6 +18,8 @@ pub(crate) struct AddedValues {
     stacks: FxHashMap<(Value, Region), Value>,
     /// Operations applied to a value where it is defined, by operation name.
     queries: FxHashMap<(Value, &'static str), Value>,
+    /// The checked indices of operations that read at indices.
+    checked: FxHashMap<Node, Value>,
     /// The loop result that exports a loop-invariant value.
     last: FxHashMap<Value, Value>,
     /// Gradients in the bodies of loops that are still open.
@@ -30,6 +33,26 @@ impl AddedValues {
     /// Later, a list may have been updated in place, and a tensor may have been freed.
     pub(super) fn query(&mut self, graph: &mut GraphBuilder, of: Value, op: Op) -> Value {
         *self.queries.entry((of, op.name())).or_insert_with(|| graph.after(of).emit(op, &[of]))
+    }
+
+    /// Returns the indices at which a node reads, its second operand, checked where the node is. An
+    /// error names that node.
+    ///
+    /// If the extent of the axis is unknown, returns the indices themselves.
+    pub(super) fn checked_index(&mut self, graph: &mut GraphBuilder, node: Node) -> Value {
+        *self.checked.entry(node).or_insert_with(|| {
+            let data = graph.node(node);
+            let Op::Prim(def, attrs) = &data.op else { panic!("`{}` does not read at indices", data.op.name()) };
+            let (x, ids, axis) = (data.operands[0], data.operands[1], Along::of(attrs).axis);
+            let size = if def == prim::DYNAMIC_SLICE { DynamicSlice::of(attrs).size } else { 1 };
+            let Some(extent) = graph.ty(x).element().shape.dims()[axis].known() else { return ids };
+            let origin = Origin { written: Some(data.name_in_errors()), ..data.origin() };
+            graph.at(InsertPoint::Before(node), origin).prim(
+                prim::CHECK_INDEX,
+                &[ids],
+                IndexRange { axis, extent, size },
+            )
+        })
     }
 
     /// Returns the trip count of a `while`, as a value of the region that contains it. The first

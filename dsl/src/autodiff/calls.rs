@@ -28,11 +28,15 @@ impl<'g> Sweep<'g> {
             _ => self.forward_value(level, v),
         };
         let entry: Vec<(Value, Value)> = self.graph(|g| g.entry(inner).collect());
+        let outer: Vec<Value> = entry.iter().map(|&(_, v)| v).collect();
+        let threaded = self.threaded_captures(level, &outer, &[inner]).into_iter().enumerate();
+        let threaded: Vec<(usize, GradValue<'g>)> = threaded.filter_map(|(i, v)| Some((i, *cot.get(&v?)?))).collect();
         let mut given: Vec<GradValue<'g>> = entry.into_iter().map(start).collect();
         let n = given.len();
-        given.extend(seeds.iter().map(|&(_, d)| d));
+        given.extend(seeds.iter().chain(&threaded).map(|&(_, d)| d));
         let params = self.open_call(&given);
-        let (operands, gradients) = params.split_at(n);
+        let (operands, rest) = params.split_at(n);
+        let (gradients, sums) = rest.split_at(seeds.len());
 
         let (region, outputs) = self.added(|_, graph| {
             let params = graph.region(inner).params.iter().copied();
@@ -48,20 +52,23 @@ impl<'g> Sweep<'g> {
         self.graph(|g| activity::activate(g, region, &mut active));
         let root = Level::new(region, self.graph(|g| g.depth()), None);
         let inner = Sweep::new(self.context, self.added, Active(active), wrt, self.at, root);
+        let inner = Sweep { is_inside: self.is_inside(level), ..inner };
         let mut inner_cot = Cotangents::default();
+        inner_cot.extend(threaded.iter().zip(sums).map(|(&(i, _), &d)| (operands[i].value(), d)));
         for (&(i, _), &d) in seeds.iter().zip(gradients) {
             inner.add(&mut inner_cot, outputs[i], d, None);
         }
         inner.region(0, region, &mut inner_cot);
 
         let parts = operands.iter().map(|p| inner_cot.get(&p.value()).copied());
-        let reached: Vec<(Value, GradValue<'g>)> =
-            data.operands.iter().zip(parts).filter_map(|(&v, part)| Some((v, part?))).collect();
-        let yields: Vec<GradValue<'g>> = reached.iter().map(|&(_, part)| part).collect();
+        let parts = data.operands.iter().zip(parts).enumerate();
+        let reached: Vec<(usize, Value, GradValue<'g>)> =
+            parts.filter_map(|(i, (&v, part))| Some((i, v, part?))).collect();
+        let yields: Vec<GradValue<'g>> = reached.iter().map(|&(.., part)| part).collect();
         let results = self.close_call(CallKind::Recompute, &yields);
-        for (&(v, _), d) in reached.iter().zip(results) {
-            self.add(cot, v, d, Some(node));
-        }
+        let is_whole = |i: usize| threaded.iter().any(|&(t, _)| t == i);
+        let results = reached.iter().zip(&results).map(|(&(i, v, _), &d)| (v, d, is_whole(i)));
+        self.propagate_results(cot, results, node);
     }
 
     fn custom_gradient(&self, level: usize, node: Node, data: &NodeData, cot: &mut Cotangents<'g>) {

@@ -143,31 +143,6 @@ impl<'g> Sweep<'g> {
             .help("use list elements with known extents"),
         )
     }
-
-    /// Returns the active lists among captures, each at its first capture. A construct takes their
-    /// cotangents as operands.
-    pub(super) fn captured_lists(&self, captures: &[Value]) -> Vec<Option<Value>> {
-        let mut seen = FxHashSet::default();
-        let is_list = |v: Value| self.graph(|g| matches!(g.ty(v), Type::List(_)));
-        captures.iter().map(|&v| (self.is_active(v) && is_list(v) && seen.insert(v)).then_some(v)).collect()
-    }
-
-    /// Applies the results of a backward construct: replaces the cotangents of captured lists, and
-    /// adds to all others.
-    pub(super) fn propagate_results(
-        &self,
-        cot: &mut Cotangents<'g>,
-        parts: impl Iterator<Item = (Value, GradValue<'g>, bool)> + Clone,
-        node: Node,
-    ) {
-        for (v, d, _) in parts.clone().filter(|&(.., whole)| whole) {
-            self.came_from.borrow_mut().entry(v).or_insert(node);
-            cot.insert(v, d);
-        }
-        for (v, d, _) in parts.filter(|&(.., whole)| !whole) {
-            self.add(cot, v, d, Some(node));
-        }
-    }
 }
 
 /// Returns whether a region uses more than the length of a list. All lists in a construct that

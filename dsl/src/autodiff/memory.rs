@@ -4,6 +4,7 @@
 //! of the innermost loop or, outside all loops, per execution of the enclosing branch.
 
 use crate::ir::{CallKind, Graph, Node, Op, Region, StackOp, Value};
+use crate::ops::prim;
 use crate::{Loc, TensorType};
 use std::fmt;
 
@@ -141,6 +142,9 @@ impl SavedWalk<'_> {
     fn pushed(&mut self, value: Value, loc: Loc, around: &WalkContext) {
         let g = self.graph;
         let Some((node, each)) = around.of else { return };
+        // Indices are saved after a check.
+        let checked = g.producer(value).map(|n| g.node(n)).filter(|data| data.op.is(prim::CHECK_INDEX));
+        let value = checked.map_or(value, |check| check.operands[0]);
         let made = [g.loc(value), loc, g.node(node).loc];
         let saved = SavedValue {
             name: g.value(value).name,

@@ -55,6 +55,7 @@ mod missing;
 mod saved;
 mod siblings;
 mod sweep;
+mod threaded;
 
 use crate::diagnostic::{Abort, abort};
 use crate::ir::{
@@ -200,6 +201,8 @@ struct Sweep<'g> {
     added: &'g RefCell<AddedValues>,
     /// The values that depend differentiably on `wrt`.
     active: Active,
+    /// Whether the region of level 0 is inside of a forward construct, which this state recomputes.
+    is_inside: bool,
     levels: RefCell<Vec<Level<'g>>>,
     /// The node through which the first cotangent of each value came.
     came_from: RefCell<FxHashMap<Value, Node>>,
@@ -224,6 +227,7 @@ impl<'g> Sweep<'g> {
             context,
             added,
             active,
+            is_inside: false,
             levels: RefCell::new(vec![root]),
             came_from: RefCell::default(),
             wrt,

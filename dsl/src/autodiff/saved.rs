@@ -22,10 +22,14 @@ impl<'g> Sweep<'g> {
         assert_eq!(self.graph(|g| g.region_of(v)), fwd, "{v} is not in the region of level {level}");
         let mapped = match self.origin(v) {
             SavedFrom::Outside(outer) => self.forward_value(level - 1, outer),
-            SavedFrom::Again(data) => {
+            SavedFrom::Again(node) => {
+                let data = self.graph(|g| g.node(node).clone());
                 let is_like = |i: usize| matches!(&data.op, Op::Prim(def, _) if !def.reads_elements_of(i));
-                let operand = |(i, &x)| if is_like(i) { self.map_like(level, x) } else { self.forward_value(level, x) };
-                let operands: Vec<GradValue<'g>> = data.operands.iter().enumerate().map(operand).collect();
+                let operand = |i: usize| match is_like(i) {
+                    true => self.map_like(level, data.operands[i]),
+                    false => self.forward_operand(level, node, &data, i),
+                };
+                let operands: Vec<GradValue<'g>> = (0..data.operands.len()).map(operand).collect();
                 self.at_depth(depth, || match &data.op {
                     Op::Constant(t) => self.constant(t.clone()),
                     Op::Prim(def, attrs) => self.context.emit(*def, &operands, attrs.clone()),
@@ -48,6 +52,38 @@ impl<'g> Sweep<'g> {
         };
         self.levels.borrow_mut()[level].map.insert(v, mapped);
         mapped
+    }
+
+    /// Returns an operand of a forward node as seen by the backward region of `level`.
+    ///
+    /// An index that differs between iterations is checked in the forward region and saved. So the
+    /// first one that is wrong fails, as an error of the operation that the user wrote. The
+    /// backward region would meet the last one first.
+    pub(super) fn forward_operand(&self, level: usize, node: Node, data: &NodeData, i: usize) -> GradValue<'g> {
+        let v = data.operands[i];
+        let is_index = i == 1 && matches!(&data.op, Op::Prim(def, _) if matches!(def.class, OpClass::Gather));
+        if is_index && self.needs_saved(level, v) {
+            let checked = self.added(|values, g| values.checked_index(g, node));
+            return self.forward_value(level, checked);
+        }
+        self.forward_value(level, v)
+    }
+
+    /// Returns whether a value of the forward region of `level` has to be saved, or is recomputed
+    /// from one that has to.
+    fn needs_saved(&self, level: usize, v: Value) -> bool {
+        if level == 0 {
+            return false;
+        }
+        match self.origin(v) {
+            SavedFrom::Saved => true,
+            SavedFrom::Last => false,
+            SavedFrom::Outside(outer) => self.needs_saved(level - 1, outer),
+            SavedFrom::Again(node) => {
+                let operands = self.graph(|g| g.node(node).operands.clone());
+                operands.into_iter().any(|v| self.needs_saved(level, v))
+            }
+        }
     }
 
     /// Returns a tensor of the shape of a forward value, as seen by the backward region of `level`.
@@ -76,8 +112,8 @@ impl<'g> Sweep<'g> {
                 ParamSource::LoopVar(_) => SavedFrom::Saved,
                 ParamSource::Input(_) | ParamSource::Own { .. } => panic!("{v} has no value outside its region"),
             },
-            ValueDef::Result(node, _) if is_view(g, node) || is_cheap(g, v, 8) => {
-                SavedFrom::Again(Box::new(g.node(node).clone()))
+            ValueDef::Result(node, _) if is_view(g, node) || is_cheap(g, v, 8) || self.reads_outside(g, node) => {
+                SavedFrom::Again(node)
             }
             ValueDef::Result(..) if g.ty(v).as_tensor().is_none() => SavedFrom::Saved,
             ValueDef::Result(..) => {
@@ -88,6 +124,32 @@ impl<'g> Sweep<'g> {
                 }
             }
         })
+    }
+
+    /// Returns whether a node reads elements, at indices, of a tensor from outside all forward
+    /// regions, or of a view of one.
+    ///
+    /// The tensor is read again where the elements are needed, so only the indices are saved.
+    fn reads_outside(&self, g: &crate::Graph, node: Node) -> bool {
+        let data = g.node(node);
+        if !matches!(&data.op, Op::Prim(def, _) if matches!(def.class, OpClass::Gather)) {
+            return false;
+        }
+        let outermost = self.levels.borrow()[0].fwd;
+        let mut v = data.operands[0];
+        loop {
+            if g.region_of(v) == outermost {
+                return true;
+            }
+            v = match g.value(v).def {
+                ValueDef::Param(..) => match g.source_of(v) {
+                    ParamSource::Capture(outer) => outer,
+                    _ => return false,
+                },
+                ValueDef::Result(node, _) if is_view(g, node) => g.node(node).operands[0],
+                ValueDef::Result(..) => return false,
+            };
+        }
     }
 
     /// Returns the path of constructs, innermost first, from a loop-invariant value to the
@@ -177,7 +239,7 @@ pub(super) enum SavedFrom {
     /// The value is a capture of this value.
     Outside(Value),
     /// Recomputes the value with this node.
-    Again(Box<NodeData>),
+    Again(Node),
     /// The value is loop-invariant: the loop exports it.
     Last,
     /// The value has to be saved.
@@ -215,6 +277,8 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
     let data = graph.node(node);
     match &data.op {
         Op::Constant(_) => true,
+        // It would fail for the last wrong index first.
+        Op::Prim(def, _) if def == prim::CHECK_INDEX => false,
         Op::Prim(def, _) => {
             fuel > 0
                 && def.effects <= Effects::Fallible

@@ -1,9 +1,11 @@
 //! The backward pass over forward regions, node by node.
 
 use super::saved::SavedFrom;
+use super::threaded::reads_part;
 use super::*;
 use crate::Dim;
 use crate::ir::LoopVar;
+use std::cell::Cell;
 
 impl<'g> Sweep<'g> {
     /// Adds to the cotangent of a forward value.
@@ -36,7 +38,10 @@ impl<'g> Sweep<'g> {
                 wanted.then(|| data.clone())
             });
             if let Some(data) = data {
-                let origin = Origin { on: data.on.or(self.at.on), ..data.origin() };
+                // An error of a backward operation is one of the operation that read there.
+                let reads = reads_part(&self.context.builder.borrow(), &data);
+                let written = if reads { Some(data.name_in_errors()) } else { data.written };
+                let origin = Origin { on: data.on.or(self.at.on), written, ..data.origin() };
                 self.context.with_origin(origin, || self.node(level, node, &data, cot));
             }
         }
@@ -54,7 +59,7 @@ impl<'g> Sweep<'g> {
                     Grad::Missing(why) => self.missing(*def, why, node, data),
                 };
                 let element = |v: &Value| self.graph(|g| g.ty(*v).element().clone());
-                let forward = Forward { sweep: self, level, data };
+                let forward = Forward { sweep: self, level, node, data, cot, continued: Cell::new(None) };
                 let parts = rule(&GradNode {
                     forward: &forward,
                     attrs,
@@ -63,9 +68,14 @@ impl<'g> Sweep<'g> {
                     dy: dy.value(),
                 });
                 assert_eq!(parts.len(), data.operands.len(), "{}: one gradient for each operand", def.name);
-                for (&v, part) in data.operands.iter().zip(parts) {
-                    if let Some(part) = part {
-                        self.add(cot, v, self.value(part.value()), Some(node));
+                let parts: Vec<Option<Value>> = parts.into_iter().map(|part| part.map(|part| part.value())).collect();
+                let continued = forward.continued.get();
+                for (i, (&v, part)) in data.operands.iter().zip(parts).enumerate() {
+                    let Some(part) = part.map(|part| self.value(part)) else { continue };
+                    if continued == Some(i) {
+                        cot.insert(v, part);
+                    } else {
+                        self.add(cot, v, part, Some(node));
                     }
                 }
             }
@@ -154,8 +164,11 @@ impl<'g> Sweep<'g> {
         });
         let regions = self.graph(|g| branches.map(|branch| g.region(branch).clone()));
         let pred = self.forward_value(level, predicate);
-        let lists: Vec<Option<GradValue<'g>>> =
-            self.captured_lists(&captures).into_iter().map(|l| l.and_then(|v| cot.get(&v).copied())).collect();
+        let threaded: Vec<Option<GradValue<'g>>> = self
+            .threaded_captures(level, &captures, &branches)
+            .into_iter()
+            .map(|v| v.and_then(|v| cot.get(&v).copied()))
+            .collect();
         let pred = self.open_cond(pred);
         let mut parts: [Vec<Option<GradValue<'g>>>; 2] = Default::default();
         let mut threads: [Vec<ThreadedStack<'g>>; 2] = Default::default();
@@ -163,7 +176,7 @@ impl<'g> Sweep<'g> {
             self.select(arm);
             self.push_level(branches[arm], None);
             let mut arm_cot = Cotangents::default();
-            arm_cot.extend(region.params.iter().zip(&lists).filter_map(|(&p, &d)| Some((p, d?))));
+            arm_cot.extend(region.params.iter().zip(&threaded).filter_map(|(&p, &d)| Some((p, d?))));
             for (r, &y) in data.results.iter().zip(&region.yields) {
                 if let Some(&dr) = cot.get(r) {
                     self.add(&mut arm_cot, y, dr, Some(node));
@@ -173,9 +186,9 @@ impl<'g> Sweep<'g> {
             parts[arm] = region.params.iter().map(|p| arm_cot.get(p).copied()).collect();
             threads[arm] = self.pop_level().threads;
         }
-        // A list cotangent that both branches leave unchanged needs no result.
+        // A threaded cotangent that both branches leave unchanged needs no result.
         let wanted: Vec<usize> =
-            (0..captures.len()).filter(|&i| parts[0][i] != lists[i] || parts[1][i] != lists[i]).collect();
+            (0..captures.len()).filter(|&i| parts[0][i] != threaded[i] || parts[1][i] != threaded[i]).collect();
         let mut sides = [Vec::new(), Vec::new()];
         for (arm, side) in sides.iter_mut().enumerate() {
             self.select(arm);
@@ -190,7 +203,7 @@ impl<'g> Sweep<'g> {
         let results = self.close_cond(pred, sides);
         self.propagate_results(
             cot,
-            wanted.iter().zip(&results).map(|(&i, &d)| (captures[i], d, lists[i].is_some())),
+            wanted.iter().zip(&results).map(|(&i, &d)| (captures[i], d, threaded[i].is_some())),
             node,
         );
         let after = threads.iter().flatten().zip(&results[wanted.len()..]);
@@ -204,9 +217,9 @@ impl<'g> Sweep<'g> {
             (body, g.captures_in(body).collect())
         });
         let outer: Vec<Value> = all.iter().map(|&(_, outer)| outer).collect();
-        // The captured lists, by parameter of the body.
-        let lists = all.iter().zip(self.captured_lists(&outer));
-        let lists: FxHashMap<Value, Value> = lists.filter_map(|(&(param, _), list)| Some((param, list?))).collect();
+        // The captures whose cotangents are threaded through the loop, by parameter of the body.
+        let threaded = all.iter().zip(self.threaded_captures(level + 1, &outer, &[body]));
+        let threaded: FxHashMap<Value, Value> = threaded.filter_map(|(&(param, _), v)| Some((param, v?))).collect();
         let trips = self.added(|values, g| values.count_trips(g, node));
         let trips = self.forward_value(level, trips);
 
@@ -217,7 +230,7 @@ impl<'g> Sweep<'g> {
             as_general(d, &self.graph(|g| g.ty(var.result).clone()))
         };
         let of_capture = |(param, outer): &(Value, Value)| {
-            let known = lists.get(param).and_then(|list| cot.get(list).copied());
+            let known = threaded.get(param).and_then(|v| cot.get(v).copied());
             known.unwrap_or_else(|| self.zeros_of_type(level, *outer))
         };
         let mut init = vec![trips];
@@ -230,8 +243,9 @@ impl<'g> Sweep<'g> {
         let (of_vars, of_captures) = cotangents.split_at(vars.len());
         self.push_level(body, Some(bwd));
         let mut body_cot = Cotangents::default();
-        let is_list = |d: GradValue<'g>| matches!(d.ty(), Type::List(_));
-        for (&(param, _), &d) in captures.iter().zip(of_captures).filter(|(_, d)| is_list(**d)) {
+        let is_threaded =
+            |param: Value, d: GradValue<'g>| threaded.contains_key(&param) || matches!(d.ty(), Type::List(_));
+        for (&(param, _), &d) in captures.iter().zip(of_captures).filter(|&(&(param, _), &d)| is_threaded(param, d)) {
             body_cot.insert(param, d);
         }
         for (var, &d) in vars.iter().zip(of_vars) {
@@ -247,7 +261,7 @@ impl<'g> Sweep<'g> {
             next.push(match body_cot.get(param).copied() {
                 None => d,
                 // The previous cotangent is included already.
-                Some(part) if is_list(d) => part,
+                Some(part) if is_threaded(*param, d) => part,
                 Some(part) if matches!(d.ty(), Type::Stack(_)) => self.stack_op(StackOp::Add, &[d, part])[0],
                 Some(part) => d.add(part),
             });
@@ -259,9 +273,9 @@ impl<'g> Sweep<'g> {
         next.extend(threads.iter().map(|t| t.current));
         let results = self.close_while(&bwd, parallel_iterations, &next);
         let of_vars = vars.iter().map(|var| (var.init, false));
-        let of_captures = captures.iter().map(|(param, outer)| (*outer, lists.contains_key(param)));
+        let of_captures = captures.iter().map(|(param, outer)| (*outer, threaded.contains_key(param)));
         let parts = of_vars.chain(of_captures).zip(&results[1..]);
-        self.propagate_results(cot, parts.map(|((v, is_list), &d)| (v, d, is_list)), node);
+        self.propagate_results(cot, parts.map(|((v, is_whole), &d)| (v, d, is_whole)), node);
         let after = threads.iter().zip(&results[vars_of_loop..]);
         self.hand_back(level, after.map(|(t, &r)| (t.saved, r)));
     }
@@ -304,7 +318,11 @@ impl<'g> Sweep<'g> {
 struct Forward<'a, 'g> {
     sweep: &'a Sweep<'g>,
     level: usize,
+    node: Node,
     data: &'a NodeData,
+    cot: &'a Cotangents<'g>,
+    /// The operand whose cotangent so far the rule was given.
+    continued: Cell<Option<usize>>,
 }
 
 impl ForwardNode for Forward<'_, '_> {
@@ -312,7 +330,7 @@ impl ForwardNode for Forward<'_, '_> {
         self.sweep.context.builder
     }
     fn operand(&self, i: usize) -> Value {
-        self.sweep.forward_value(self.level, self.data.operands[i]).value()
+        self.sweep.forward_operand(self.level, self.node, self.data, i).value()
     }
     fn like(&self, i: usize) -> Value {
         self.sweep.map_like(self.level, self.data.operands[i]).value()
@@ -322,6 +340,13 @@ impl ForwardNode for Forward<'_, '_> {
     }
     fn needs(&self, i: usize) -> bool {
         self.sweep.is_active(self.data.operands[i])
+    }
+    fn cotangent_so_far(&self, i: usize) -> Option<Value> {
+        let v = self.data.operands[i];
+        let is_inside = self.sweep.is_inside(self.level) && self.sweep.is_active(v);
+        let known = self.cot.get(&v).filter(|_| is_inside && self.sweep.graph(|g| reads_part(g, self.data)))?;
+        self.continued.set(Some(i));
+        Some(known.value())
     }
 }
 

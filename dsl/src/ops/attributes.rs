@@ -156,6 +156,15 @@ attributes! {
         /// The number of indices.
         size: usize,
     }
+    /// The range that indices of slices must be in.
+    IndexRange {
+        /// The axis of the tensor, counted from the front.
+        axis: usize,
+        /// The extent of the axis.
+        extent: usize,
+        /// The number of indices from each index on.
+        size: usize,
+    }
     /// The shape of the result.
     Shaped {
         /// The shape.

@@ -25,7 +25,7 @@ pub(super) fn numbers(ids: &HostTensor) -> Vec<i64> {
 }
 
 /// Returns the indices in `ids`, if all of them are in range.
-fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, OpError> {
+pub(super) fn checked(ids: &HostTensor, axis: usize, extent: usize) -> Result<Vec<usize>, OpError> {
     let check = |(i, &id): (usize, &i64)| match usize::try_from(id) {
         Ok(id) if id < extent => Ok(id),
         _ => {
@@ -96,7 +96,8 @@ static TAKE: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| {
         let axis = Along::of(n.attrs()).axis as isize;
-        vec![Some(zeros(n, 0).scatter_add(n.x(1), n.dy(), axis)), None]
+        let sum = n.cotangent_so_far(0).unwrap_or_else(|| zeros(n, 0));
+        vec![Some(sum.scatter_add(n.x(1), n.dy(), axis)), None]
     }),
     exactness: Exactness::Exact,
     class: OpClass::Gather,
@@ -178,7 +179,8 @@ static TAKE_ALONG_AXIS: OpDef = OpDef {
     },
     grad: Grad::Rule(|n| {
         let axis = Along::of(n.attrs()).axis as isize;
-        vec![Some(zeros(n, 0).scatter_add_along_axis(n.x(1), n.dy(), axis)), None]
+        let sum = n.cotangent_so_far(0).unwrap_or_else(|| zeros(n, 0));
+        vec![Some(sum.scatter_add_along_axis(n.x(1), n.dy(), axis)), None]
     }),
     exactness: Exactness::Exact,
     class: OpClass::Gather,

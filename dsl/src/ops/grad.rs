@@ -41,6 +41,8 @@ pub(crate) trait ForwardNode {
     fn result(&self) -> Value;
     /// Returns whether the cotangent of an operand is needed.
     fn needs(&self, i: usize) -> bool;
+    /// Returns the cotangent that the rule continues.
+    fn cotangent_so_far(&self, i: usize) -> Option<Value>;
 }
 
 impl<'g> GradNode<'g> {
@@ -98,5 +100,15 @@ impl<'g> GradNode<'g> {
     /// A rule may return `None` for it otherwise.
     pub fn needs(&self, i: usize) -> bool {
         self.forward.needs(i)
+    }
+
+    /// Returns the cotangent of operand `i` that uses of it have contributed so far, if the node is
+    /// in a loop or branch and there is one.
+    ///
+    /// The rule then adds to it, and what it returns for this operand replaces it. So an operation
+    /// that reads a few elements adds to these alone, in place. At most one operand of a node may
+    /// be continued.
+    pub fn cotangent_so_far(&self, i: usize) -> Option<GradValue<'g>> {
+        self.forward.cotangent_so_far(i).map(|value| self.value(value))
     }
 }

@@ -8,15 +8,18 @@
 //! |---|---|
 //! | `slice` | `update_slice` |
 //! | `dynamic_slice` | `dynamic_update_slice` |
+//!
+//! `check_index` checks indices alone.
 
 use super::elements::read;
 use super::gather::numbers;
 use super::infer::{Class, axis_attr, check_scalar, zeros};
 use super::layout::{offsets, strides};
+use super::shape::positions;
 use super::*;
-use crate::{Dim, Element, HostTensor, Integer, Tensor, match_buffer};
+use crate::{DType, Dim, Element, HostTensor, Integer, Shape, Tensor, match_buffer};
 
-family!(SLICE, UPDATE_SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE);
+family!(SLICE, UPDATE_SLICE, DYNAMIC_SLICE, DYNAMIC_UPDATE_SLICE, CHECK_INDEX);
 
 /// Returns the offsets, in a tensor of shape `whole`, of the elements of a slice.
 fn part_offsets(
@@ -81,8 +84,11 @@ static SLICE: OpDef = OpDef {
         Ok(read_part(cx, start, step))
     },
     grad: Grad::Rule(|n| {
-        let Slice { axis, start, step, .. } = Slice::of(n.attrs());
-        vec![Some(zeros(n, 0).written(n.dy(), axis, start, step))]
+        let Slice { axis, start, end, step } = Slice::of(n.attrs());
+        vec![Some(match n.cotangent_so_far(0) {
+            Some(sum) => sum.written(sum.ranged(axis, start, end, step).add(n.dy()), axis, start, step),
+            None => zeros(n, 0).written(n.dy(), axis, start, step),
+        })]
     }),
     exactness: Exactness::Exact,
     class: OpClass::View(Coverage::Part),
@@ -173,7 +179,12 @@ fn extent_for_gradient(op: &str, ty: &TensorType, axis: usize) -> usize {
 /// Returns the start of a slice of extent `size`, if the slice is in range.
 fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usize, OpError> {
     let axis = Along::of(cx.attrs).axis;
-    let (extent, start) = (cx.operands[0].shape()[axis], numbers(start)[0]);
+    start_in_range(numbers(start)[0], &IndexRange { axis, extent: cx.operands[0].shape()[axis], size })
+}
+
+/// Returns the start of a slice, if the slice is in range.
+fn start_in_range(start: i64, range: &IndexRange) -> Result<usize, OpError> {
+    let &IndexRange { axis, extent, size } = range;
     match usize::try_from(start) {
         Ok(s) if s + size <= extent => Ok(s),
         _ if size == 1 => {
@@ -190,6 +201,30 @@ fn dynamic_start(cx: &EvalCx<'_>, start: &HostTensor, size: usize) -> Result<usi
             Err(OpError::new(message).help(help))
         }
     }
+}
+
+/// Adds `part` to the slice of extent `size` of `whole` that starts at `start`.
+fn add_slice_at<'g>(
+    whole: GradValue<'g>,
+    part: GradValue<'g>,
+    start: GradValue<'g>,
+    axis: isize,
+    size: usize,
+) -> GradValue<'g> {
+    if whole.dtype().is_half() {
+        // A sum of halves at indices would convert the whole tensor.
+        let sum = whole.slice_at(start, axis, size).add(part);
+        return whole.update_slice_at(sum, start, axis);
+    }
+    let ids = if size == 1 {
+        start.reshape([1])
+    } else {
+        // The sum of a start and a position may exceed the smallest integers.
+        let start = if start.dtype() == DType::U8 { start.cast(DType::I32) } else { start };
+        let places = positions(start.context(), Shape::from([size]), 0, start.dtype());
+        start.broadcast_to([size]).add(places)
+    };
+    whole.scatter_add(ids, part, axis)
 }
 
 /// The slice of extent `size` along an axis that starts at the second operand.
@@ -212,8 +247,14 @@ static DYNAMIC_SLICE: OpDef = OpDef {
     },
     eval: |cx| Ok(read_part(cx, dynamic_start(cx, cx.operands[1], DynamicSlice::of(cx.attrs).size)?, 1)),
     grad: Grad::Rule(|n| {
-        let axis = Along::of(n.attrs()).axis;
-        vec![Some(zeros(n, 0).update_slice_at(n.dy(), n.x(1), axis as isize)), None]
+        let DynamicSlice { axis, size } = DynamicSlice::of(n.attrs());
+        vec![
+            Some(match n.cotangent_so_far(0) {
+                Some(sum) => add_slice_at(sum, n.dy(), n.x(1), axis as isize, size),
+                None => zeros(n, 0).update_slice_at(n.dy(), n.x(1), axis as isize),
+            }),
+            None,
+        ]
     }),
     exactness: Exactness::Exact,
     class: OpClass::Gather,
@@ -250,6 +291,35 @@ static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     effects: Effects::Fallible,
     laws: Laws::NONE,
 };
+
+/// The operand, if all of its elements are in the range.
+///
+/// The gradient of a loop saves the indices at which the loop reads. This operation checks them in
+/// the loop, so that the first one that is wrong fails, even if nothing else needs what it reads.
+static CHECK_INDEX: OpDef = OpDef {
+    name: "check_index",
+    arity: Arity::Exactly(1),
+    attrs: IndexRange::DECLARED,
+    infer: |cx| {
+        Class::Int.check(cx.tensor(0)?)?;
+        Ok(cx.tensor(0)?.clone().into())
+    },
+    eval: |cx| {
+        let (ids, range) = (cx.operands[0], IndexRange::of(cx.attrs));
+        match range.size {
+            1 => super::gather::checked(ids, range.axis, range.extent).map(|_| ())?,
+            _ => numbers(ids).into_iter().try_for_each(|start| start_in_range(start, &range).map(|_| ()))?,
+        }
+        Ok(ids.clone())
+    },
+    grad: Grad::Zero("indices have no derivative"),
+    exactness: Exactness::Exact,
+    class: OpClass::Opaque(Effort::SIMPLE),
+    halves: Halves::Direct,
+    effects: Effects::Fallible,
+    laws: Laws::NONE,
+};
+
 impl<C: ValueCx> AnyValue<C> {
     /// See [`Tensor::slice`].
     #[track_caller]

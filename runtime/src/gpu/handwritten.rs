@@ -5,6 +5,7 @@ use anabranch_dsl::fusion::functions_to_wgsl;
 use anabranch_dsl::ops::prim;
 
 pub(super) const CHECK: &str = include_str!("../../../shaders/check.wgsl");
+pub(super) const CHECK_INDEX: &str = include_str!("../../../shaders/check_index.wgsl");
 pub(super) const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
 pub(super) const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
 pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
@@ -112,6 +113,7 @@ mod tests {
     fn all() -> Vec<String> {
         let mut all = vec![
             CHECK.to_owned(),
+            CHECK_INDEX.to_owned(),
             COPY_PART.to_owned(),
             softmax(),
             matmul_registers(),

@@ -3,7 +3,7 @@
 //! Fused kernels become one shader each. Views that no kernel reads through are copied where they
 //! are needed in memory; reshapes share it.
 
-use super::handwritten::{self, CHECK, COPY_PART, CUMSUM, Indices, SEARCH};
+use super::handwritten::{self, CHECK, CHECK_INDEX, COPY_PART, CUMSUM, Indices, SEARCH};
 use super::product::{BatchedProduct, MatrixBatch, ProductShader};
 use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, ScalarLoop, ShaderCheck, StackSum, Transfer};
 use super::queue::{GpuQueue, Shared};
@@ -13,7 +13,7 @@ use anabranch_dsl::fusion::{
 };
 use anabranch_dsl::fusion::{node_to_wgsl, viewed};
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, StackOp, Value};
-use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, MeanPool, Pool, RunningSum, SliceTarget};
+use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, IndexRange, MeanPool, Pool, RunningSum, SliceTarget};
 use anabranch_dsl::ops::{Effects, EvalCx, OpClass, Prim, prim};
 use anabranch_dsl::passes;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result, TensorType};
@@ -216,7 +216,7 @@ impl GpuLowering<'_> {
         let node = self.node.expect("a shader that can fail belongs to a node");
         let data = self.graph.node(node);
         let operands = match &data.op {
-            Op::Assert { .. } | Op::Prim(prim::DIV | prim::REM, _) => 0..data.operands.len(),
+            Op::Assert { .. } | Op::Prim(prim::DIV | prim::REM | prim::CHECK_INDEX, _) => 0..data.operands.len(),
             // Only the indices decide.
             Op::Prim(prim::TAKE | prim::TAKE_ALONG_AXIS | prim::DYNAMIC_SLICE, _) => 1..2,
             Op::Prim(prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS, _) => 1..2,
@@ -346,6 +346,14 @@ impl GpuLowering<'_> {
                 self.copy_part(open, data.operands[1], result, axis, [start, step])
             }
             prim::TAKE | prim::TAKE_ALONG_AXIS | prim::DYNAMIC_SLICE => self.gather(open, data, op),
+            prim::CHECK_INDEX => {
+                let IndexRange { extent, size: length, .. } = IndexRange::of(attrs_of(data));
+                let size = self.size(result);
+                let parameters = [size, (extent + 1).saturating_sub(length)].map(|n| n as u32).to_vec();
+                let code = ShaderCode::failing(CHECK_INDEX);
+                let workgroups = groups(size.div_ceil(THREADS));
+                self.dispatch(open, code, &data.operands, &data.results, workgroups, parameters)
+            }
             prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS | prim::DYNAMIC_UPDATE_SLICE => {
                 self.scatter(open, data, op)
             }

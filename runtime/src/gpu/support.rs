@@ -139,6 +139,7 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
             // Without elements, an index can still be out of bounds.
             prim::TAKE
             | prim::TAKE_ALONG_AXIS
+            | prim::CHECK_INDEX
             | prim::DYNAMIC_SLICE
             | prim::SCATTER_ADD
             | prim::SCATTER_ADD_ALONG_AXIS

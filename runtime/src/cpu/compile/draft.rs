@@ -205,7 +205,7 @@ pub(super) fn instr_touches(ops: &[TensorOp], instr: &Instr, f: &mut dyn FnMut(S
             [a, b, c].into_iter().for_each(|r| f(Storage::Reg(*r), Read));
             f(Storage::Reg(*dst), Write);
         }
-        Instr::Require { op, .. } => {
+        Instr::Require { op, .. } | Instr::RequireIndex { op, .. } => {
             let operands = &ops[op.index()].operands;
             operands.iter().filter_map(super::TensorOperand::storage).for_each(|s| f(s, Read));
         }

@@ -14,6 +14,7 @@ use crate::cpu::memory::stack::{NoMemory, StackStorage};
 use crate::cpu::memory::{
     Arena, BufferLocation, ExternalTensors, MAX_WRITTEN, Memory, Sources, Variables, Vars, VarsMut,
 };
+use crate::cpu::native::MAX_BASES;
 use crate::cpu::parallel;
 use anabranch_dsl::interp::{self, RunContext};
 use anabranch_dsl::memory::{OutOfMemory, SMALLER};
@@ -76,6 +77,26 @@ impl Context {
             stack_inputs: Vec::new(),
             stack_outputs: Vec::new(),
         })
+    }
+
+    /// Returns the addresses of tensors, those of buffers for writing. The rest is null.
+    fn addresses(&mut self, plan: &Plan, foreign: ExternalTensors<'_>, bases: &[Base]) -> [*mut u8; MAX_BASES] {
+        let mut addresses = [std::ptr::null_mut(); MAX_BASES];
+        let arena = self.arena.bytes_mut().as_mut_ptr();
+        for (address, base) in addresses.iter_mut().zip(bases) {
+            *address = match base {
+                Base::Buffer(b) => match &plan.regions[b.index()] {
+                    // The range is inside of the arena.
+                    BufferLocation::Arena(range) => arena.wrapping_add(range.start),
+                    BufferLocation::Result(i) => bytes_of_mut(&mut self.results[*i as usize]).as_mut_ptr(),
+                },
+                Base::Input(i) => bytes_of(foreign.inputs[*i as usize].buffer()).as_ptr().cast_mut(),
+                Base::Constant(i) => bytes_of(foreign.constants[*i as usize].buffer()).as_ptr().cast_mut(),
+                Base::Var(i) => bytes_of(foreign.vars.get(*i as usize).buffer()).as_ptr().cast_mut(),
+                Base::Reg(_) => panic!("a register has no address"),
+            };
+        }
+        addresses
     }
 
     fn memory<'a>(&'a mut self, plan: &'a Plan, foreign: ExternalTensors<'a>) -> Memory<'a> {
@@ -169,12 +190,17 @@ impl Plan {
             match instr {
                 Instr::Native { function, .. } => {
                     let native = self.native.as_ref().expect("the plan has native code");
-                    pc = native.run(*function, &mut cx.regs, &mut cx.stacks, run_context.stop);
+                    let bases = native.bases(*function);
+                    let addresses = cx.addresses(self, foreign, bases);
+                    let (regs, stacks) = (&mut cx.regs, &mut cx.stacks);
+                    // SAFETY: the addresses are those of this run. The context is borrowed, and
+                    // `foreign` is shared, so nothing else writes there.
+                    pc = unsafe { native.run(*function, regs, stacks, &addresses[..bases.len()], run_context.stop) };
                     continue;
                 }
                 Instr::Run(op) => self.run_op(cx, &self.tensor_ops[op.index()], foreign, run_context)?,
                 Instr::RunParallel(ops) => self.together(cx, ops, foreign)?,
-                Instr::Require { op, .. } => {
+                Instr::Require { op, .. } | Instr::RequireIndex { op, .. } => {
                     return Err(self.failure(cx, &self.tensor_ops[op.index()], foreign));
                 }
                 Instr::Assert { op, .. } => {
@@ -255,7 +281,9 @@ impl Plan {
         let mut around: Vec<&LoopSpan> = self.loops.iter().filter(|l| l.code.contains(&(pc as u32))).collect();
         around.sort_by_key(|l| l.code.len());
         let next = match self.code[pc] {
-            Instr::Run(op) | Instr::Assert { op, .. } | Instr::Require { op, .. } => self.tensor_ops[op.index()].loc,
+            Instr::Run(op) | Instr::Assert { op, .. } | Instr::Require { op, .. } | Instr::RequireIndex { op, .. } => {
+                self.tensor_ops[op.index()].loc
+            }
             Instr::RunParallel(ref ops) => self.tensor_ops[ops[0].index()].loc,
             _ => Loc::UNKNOWN,
         };
@@ -289,8 +317,13 @@ impl Plan {
                 let result = reference::eval(op, &operands)?;
                 self.store(cx, op, result)
             }
-            Kernel::AddAtEnd(places) => {
-                let outcome = index::check(places, &op.operands, &cx.sources(self, foreign));
+            Kernel::AddAtEnd(_) | Kernel::CheckIndices { .. } => {
+                let (ids, extent) = match &op.kernel {
+                    Kernel::AddAtEnd(places) => (op.operands[1].view(), places.extent()),
+                    Kernel::CheckIndices { extent } => (op.operands[0].view(), *extent),
+                    _ => unreachable!("matched above"),
+                };
+                let outcome = index::check(ids, extent, &cx.sources(self, foreign));
                 outcome.map_err(|kernels::KernelFailed| self.failure(cx, op, foreign))
             }
             Kernel::ToSlot | Kernel::FromSlot => {

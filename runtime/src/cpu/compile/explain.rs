@@ -158,6 +158,7 @@ impl Plan {
             Instr::Require { a, op, .. } => {
                 write!(f, "check {a:?} for {}", self.tensor_ops[op.index()].name)
             }
+            Instr::RequireIndex { a, n, .. } => write!(f, "check {a:?} < {n}"),
             Instr::JumpCompare { a, b, to, when, .. } => {
                 write!(f, "{} {name} {a:?}, {b:?} jump {to}", if *when { "if" } else { "unless" })
             }
@@ -205,6 +206,7 @@ impl Plan {
     fn op_text(&self, f: &mut fmt::Formatter<'_>, id: TensorOpId) -> fmt::Result {
         let TensorOp { kernel, operands, out, name, loc, .. } = &self.tensor_ops[id.index()];
         match kernel {
+            Kernel::CheckIndices { .. } => write!(f, "check ")?,
             Kernel::AddAtEnd(_) => write!(f, "check the places of")?,
             _ => write!(f, "{} =", ShownOut(out))?,
         }

@@ -270,6 +270,7 @@ impl Finish<'_> {
                         Instr::Select { dst: self.reg(dst), a: self.reg(a), b: self.reg(b), c: self.reg(c) }
                     }
                     Instr::Require { valid, a, op } => Instr::Require { valid, a: self.reg(a), op },
+                    Instr::RequireIndex { a, dtype, n, op } => Instr::RequireIndex { a: self.reg(a), dtype, n, op },
                     Instr::JumpCompare { .. } => panic!("comparisons and jumps are joined here"),
                     Instr::Move { dst, src } => Instr::Move { dst: self.reg(dst), src: self.reg(src) },
                     Instr::JumpIf { cond, to } => self.jump(p, cond, to, true),

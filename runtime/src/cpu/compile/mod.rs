@@ -166,6 +166,8 @@ pub(crate) enum Instr {
     Select { dst: Reg, a: Reg, b: Reg, c: Reg },
     /// Fails with the error of the graph operation unless the register holds a valid operand.
     Require { valid: fn(u64) -> bool, a: Reg, op: TensorOpId },
+    /// Fails with the error of the graph operation unless the register holds an index below `n`.
+    RequireIndex { a: Reg, dtype: DType, n: u64, op: TensorOpId },
     /// `dst = src`
     Move { dst: Reg, src: Reg },
     /// Jumps.

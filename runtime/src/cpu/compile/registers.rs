@@ -2,6 +2,7 @@
 
 use super::Instr;
 use crate::cpu::element::CpuElement;
+use crate::cpu::kernels::index::index_of;
 use anabranch_dsl::interp::StopFlag;
 
 /// Runs from instruction `pc` as long as instructions access only registers and do not fail.
@@ -50,6 +51,7 @@ pub(super) fn run(code: &[Instr], regs: &mut [u64], mut pc: usize, stop: &StopFl
                 }
             }
             Instr::Require { valid, a, .. } if valid(regs[a.index()]) => {}
+            Instr::RequireIndex { a, dtype, n, .. } if index_of(regs[a.index()], dtype) < n => {}
             Instr::Assert { cond, .. } if bool::from_reg(regs[cond.index()]) => {}
             _ => break,
         }

@@ -363,7 +363,9 @@ fn may_read_own_result(op: &TensorOp, i: usize, o: usize, operand: &View, out: &
         }
         Kernel::Rows(rows) => rows.may_lie_in(i, o),
         // Such kernels only write to the memory of their first operand.
-        Kernel::ScatterAdd(_) | Kernel::WriteWindow(_) => i == 0 && operand.same_places(out),
+        Kernel::ScatterAdd(_) | Kernel::WriteWindow(_) | Kernel::WriteElement { .. } | Kernel::AddElement { .. } => {
+            i == 0 && operand.same_places(out)
+        }
         _ => false,
     }
 }

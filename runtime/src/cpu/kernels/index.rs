@@ -8,6 +8,21 @@ use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
 use anabranch_dsl::{DType, match_dtype};
 
+/// Calls a macro with the type of elements and the function that adds two of them.
+macro_rules! match_addable {
+    ($dtype:expr, $add:ident) => {
+        match $dtype {
+            DType::F32 => $add!(f32, std::ops::Add::add),
+            DType::F64 => $add!(f64, std::ops::Add::add),
+            DType::I32 => $add!(i32, i32::wrapping_add),
+            DType::I64 => $add!(i64, i64::wrapping_add),
+            DType::U32 => $add!(u32, u32::wrapping_add),
+            DType::U8 => $add!(u8, u8::wrapping_add),
+            other @ (DType::F16 | DType::BF16 | DType::Bool) => panic!("a sum of {other}"),
+        }
+    };
+}
+
 /// The pattern of elements that indices select.
 #[derive(Clone, Debug)]
 pub(crate) enum IndexPattern {
@@ -36,7 +51,7 @@ impl IndexPattern {
         IndexPattern::Elements { shape: ids.to_vec(), strides, extent: shape[axis], stride }
     }
 
-    fn extent(&self) -> usize {
+    pub(crate) fn extent(&self) -> usize {
         match self {
             IndexPattern::Slices { extent, .. } | IndexPattern::Elements { extent, .. } => *extent,
         }
@@ -154,13 +169,20 @@ pub(crate) fn take(
     Ok(())
 }
 
-/// Fails if an index in the second operand is out of range.
-pub(crate) fn check(
-    places: &IndexPattern,
-    operands: &[TensorOperand],
-    sources: &Sources<'_>,
-) -> Result<(), KernelFailed> {
-    Ids::new(operands[1].view(), sources, places.extent()).map(|_| ())
+/// Fails if an index is not below an extent.
+pub(crate) fn check(ids: &View, extent: usize, sources: &Sources<'_>) -> Result<(), KernelFailed> {
+    Ids::new(ids, sources, extent).map(|_| ())
+}
+
+/// Returns the index in a register. A negative number is a large index.
+pub(crate) fn index_of(bits: u64, dtype: DType) -> u64 {
+    match dtype {
+        DType::I32 => i64::from(i32::from_reg(bits)).cast_unsigned(),
+        DType::I64 => bits,
+        DType::U32 => u32::from_reg(bits).into(),
+        DType::U8 => u8::from_reg(bits).into(),
+        other => panic!("an index of type {other}"),
+    }
 }
 
 /// Adds the third operand to the elements of `out` that the indices in the second operand select,
@@ -197,15 +219,66 @@ pub(crate) fn scatter_add(
             }
         }};
     }
-    match updates.dtype {
-        DType::F32 => add!(f32, std::ops::Add::add),
-        DType::F64 => add!(f64, std::ops::Add::add),
-        DType::I32 => add!(i32, i32::wrapping_add),
-        DType::I64 => add!(i64, i64::wrapping_add),
-        DType::U32 => add!(u32, u32::wrapping_add),
-        DType::U8 => add!(u8, u8::wrapping_add),
-        DType::F16 | DType::BF16 | DType::Bool => panic!("a sum of {}", updates.dtype),
+    match_addable!(updates.dtype, add);
+    Ok(())
+}
+
+/// Returns the position of the element of `x` at an index in a register along an axis. The extents
+/// of other axes are 1.
+fn element_at(x: &View, axis: usize, index: &View, sources: &Sources<'_>) -> Result<usize, KernelFailed> {
+    let Base::Reg(r) = index.base else { panic!("the index of an element is in a register") };
+    match usize::try_from(index_of(sources.reg(r), index.dtype)) {
+        Ok(i) if i < x.shape[axis] => Ok((x.offset as isize + i as isize * x.strides[axis]) as usize),
+        _ => Err(KernelFailed),
     }
+}
+
+/// Reads the element of the first operand at the index in the second.
+pub(crate) fn read_element(
+    axis: usize,
+    operands: &[TensorOperand],
+    out: &mut [u8],
+    sources: &Sources<'_>,
+) -> Result<(), KernelFailed> {
+    let x = operands[0].view();
+    let at = element_at(x, axis, operands[1].view(), sources)? * x.dtype.size();
+    out.copy_from_slice(&sources.bytes(x.base)[at..][..x.dtype.size()]);
+    Ok(())
+}
+
+/// Writes the number in the second operand to the element of `out`, the memory of the first
+/// operand, at the index in the third.
+pub(crate) fn write_element(
+    axis: usize,
+    operands: &[TensorOperand],
+    out: &mut [u8],
+    sources: &Sources<'_>,
+) -> Result<(), KernelFailed> {
+    let (x, element) = (operands[0].view(), operands[1].view());
+    let size = x.dtype.size();
+    let at = element_at(x, axis, operands[2].view(), sources)? * size;
+    out[at..][..size].copy_from_slice(&sources.bytes(element.base)[..size]);
+    Ok(())
+}
+
+/// Adds the number in the third operand to the element of `out`, the memory of the first operand,
+/// at the index in the second.
+pub(crate) fn add_element(
+    axis: usize,
+    operands: &[TensorOperand],
+    out: &mut [u8],
+    sources: &Sources<'_>,
+) -> Result<(), KernelFailed> {
+    let (x, element) = (operands[0].view(), operands[2].view());
+    let at = element_at(x, axis, operands[1].view(), sources)?;
+    let Base::Reg(r) = element.base else { panic!("a number that is added is in a register") };
+    macro_rules! add {
+        ($t:ty, $add:expr) => {{
+            let y: &mut [$t] = bytemuck::cast_slice_mut(out);
+            y[at] = $add(y[at], <$t>::from_reg(sources.reg(r)));
+        }};
+    }
+    match_addable!(x.dtype, add);
     Ok(())
 }
 
@@ -228,15 +301,7 @@ impl DynamicSliceCopy {
 
     fn start(&self, start: &View, sources: &Sources<'_>) -> Result<isize, KernelFailed> {
         let Base::Reg(r) = start.base else { panic!("the start of a part is in a register") };
-        let bits = sources.reg(r);
-        let start = match start.dtype {
-            DType::I32 => i32::from_reg(bits).into(),
-            DType::I64 => i64::from_reg(bits),
-            DType::U32 => u32::from_reg(bits).into(),
-            DType::U8 => u8::from_reg(bits).into(),
-            other => panic!("an index of type {other}"),
-        };
-        match usize::try_from(start) {
+        match usize::try_from(index_of(sources.reg(r), start.dtype)) {
             Ok(s) if s <= self.last => Ok(s as isize * self.stride),
             _ => Err(KernelFailed),
         }

@@ -82,6 +82,26 @@ pub(crate) enum Kernel {
     ScatterAdd(index::IndexPattern),
     /// The index check of a scatter-add to a variable, which runs when the step ends.
     AddAtEnd(index::IndexPattern),
+    /// A read of one element at an index in a register.
+    ReadElement {
+        /// The axis of the index.
+        axis: usize,
+    },
+    /// A write of a number in a register, at an index in a register.
+    WriteElement {
+        /// The axis of the index.
+        axis: usize,
+    },
+    /// An addition of a number in a register to an element at an index in a register.
+    AddElement {
+        /// The axis of the index.
+        axis: usize,
+    },
+    /// A check of indices.
+    CheckIndices {
+        /// The indices are below it.
+        extent: usize,
+    },
     /// A read of a slice whose start is in a register.
     ReadWindow(index::DynamicSliceCopy),
     /// A write of a slice whose start is in a register.
@@ -143,6 +163,9 @@ pub(crate) fn run(op: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Resul
         Kernel::ScatterAdd(places) => return index::scatter_add(places, operands, out, sources),
         Kernel::ReadWindow(window) => return window.read(operands, out, sources),
         Kernel::WriteWindow(window) => return window.write(operands, out, sources),
+        Kernel::ReadElement { axis } => return index::read_element(*axis, operands, out, sources),
+        Kernel::WriteElement { axis } => return index::write_element(*axis, operands, out, sources),
+        Kernel::AddElement { axis } => return index::add_element(*axis, operands, out, sources),
         Kernel::Random(random) => random::fill(*random, operands, out, sources),
         Kernel::FoldIn => random::fold_in(operands, out, sources),
         Kernel::Load => {
@@ -157,6 +180,7 @@ pub(crate) fn run(op: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Resul
         | Kernel::QueueResult
         | Kernel::List(_)
         | Kernel::AddAtEnd(_)
+        | Kernel::CheckIndices { .. }
         | Kernel::Rows(_)
         | Kernel::ToSlot
         | Kernel::FromSlot

@@ -149,7 +149,7 @@ pub(crate) enum Vars<'a> {
 }
 
 impl<'a> Vars<'a> {
-    fn get(self, i: usize) -> &'a HostTensor {
+    pub(crate) fn get(self, i: usize) -> &'a HostTensor {
         match self {
             Vars::Tensors(t) => &t[i],
             Vars::Snapshot(t) => &t[i],

@@ -1,7 +1,7 @@
 //! Machine code by Cranelift.
 
 use super::{WhyNot, region, translate};
-use crate::cpu::compile::{Instr, Plan};
+use crate::cpu::compile::{Base, Instr, Plan};
 use crate::cpu::memory::stack::StackStorage;
 use anabranch_dsl::interp::StopFlag;
 use cranelift_codegen::isa::{self, OwnedTargetIsa};
@@ -11,13 +11,15 @@ use memmap2::{Mmap, MmapMut};
 use std::io;
 use std::sync::OnceLock;
 
-/// The type of a native function. The function receives the registers, the stacks and the byte of
-/// the stop flag, and returns the index of the next instruction.
-type NativeFn = unsafe extern "C" fn(*mut u64, *mut StackStorage, *const u8) -> u32;
+/// The type of a native function. The function receives the registers, the stacks, the addresses of
+/// tensors and the byte of the stop flag, and returns the index of the next instruction.
+type NativeFn = unsafe extern "C" fn(*mut u64, *mut StackStorage, *const *mut u8, *const u8) -> u32;
 
 /// The native code of a plan.
 pub(crate) struct Native {
     functions: Vec<NativeFn>,
+    /// The tensors of which each function accesses elements.
+    bases: Vec<Vec<Base>>,
     /// The memory of the functions, executable and immutable.
     _code: Mmap,
     n_registers: usize,
@@ -72,24 +74,50 @@ impl Native {
             return Ok(None);
         };
         let mut functions = Vec::with_capacity(compiled.len());
+        let mut bases = Vec::with_capacity(compiled.len());
         for (region, start) in compiled {
             plan.code[region.enter as usize] = Instr::Native { function: functions.len() as u32, entry: region.entry };
             let function = code[start..].as_ptr();
             // SAFETY: a function begins at `start`, compiled for the signature of `Function` by
             // `translate`.
             functions.push(unsafe { std::mem::transmute::<*const u8, NativeFn>(function) });
+            bases.push(region.bases.clone());
         }
-        Ok(Some(Native { functions, _code: code, n_registers: plan.registers.len(), n_stacks: plan.stacks.len() }))
+        Ok(Some(Native {
+            functions,
+            bases,
+            _code: code,
+            n_registers: plan.registers.len(),
+            n_stacks: plan.stacks.len(),
+        }))
+    }
+
+    /// Returns the tensors of which a function accesses elements.
+    pub(crate) fn bases(&self, function: u32) -> &[Base] {
+        &self.bases[function as usize]
     }
 
     /// Runs a function. Returns the index of the next instruction.
-    pub(crate) fn run(&self, function: u32, regs: &mut [u64], stacks: &mut [StackStorage], stop: &StopFlag) -> usize {
+    ///
+    /// # Safety
+    /// `addresses` are those of the memory of [`bases`](Self::bases) in a run of the plan. Nothing
+    /// else accesses that of a buffer, or writes that of another one, until this returns.
+    pub(crate) unsafe fn run(
+        &self,
+        function: u32,
+        regs: &mut [u64],
+        stacks: &mut [StackStorage],
+        addresses: &[*mut u8],
+        stop: &StopFlag,
+    ) -> usize {
+        assert_eq!(addresses.len(), self.bases[function as usize].len(), "each tensor has an address");
         assert!(regs.len() == self.n_registers && stacks.len() == self.n_stacks, "the memory is that of another plan");
         let function = self.functions[function as usize];
         // SAFETY: the function uses `regs` and `stacks` within their lengths, which are those of
         // the plan it was compiled for (N1). The code reads the byte of the flag, which other
-        // threads change atomically. All are borrowed until it returns.
-        unsafe { function(regs.as_mut_ptr(), stacks.as_mut_ptr(), stop.address()) as usize }
+        // threads change atomically. All are borrowed until it returns. The caller guarantees the
+        // same of the memory of tensors, in which the code accesses elements of the plan's views.
+        unsafe { function(regs.as_mut_ptr(), stacks.as_mut_ptr(), addresses.as_ptr(), stop.address()) as usize }
     }
 }
 

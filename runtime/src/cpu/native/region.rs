@@ -1,7 +1,8 @@
 //! Selection of the loops of a plan to compile.
 
 use super::WhyNot;
-use crate::cpu::compile::{Base, Instr, Out, Plan, Reg, StackId, TensorOpId, TensorOperand};
+use crate::cpu::compile::{Base, Instr, Out, Plan, Reg, StackId, TensorOp, TensorOpId, TensorOperand, View};
+use crate::cpu::kernels::Kernel;
 use anabranch_dsl::{DType, Type};
 use std::ops::Range;
 
@@ -15,6 +16,54 @@ pub(super) struct NativeLoop {
     pub(super) enter: u32,
     /// The target of that jump.
     pub(super) entry: u32,
+    /// The tensors of whose elements it reads or writes some, each once.
+    pub(super) bases: Vec<Base>,
+}
+
+/// Maximum number of tensors of which a loop reads or writes elements.
+pub(crate) const MAX_BASES: usize = 32;
+
+/// An access to one element of a tensor.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "nothing is compiled"))]
+pub(super) struct ElementAccess<'a> {
+    pub(super) tensor: &'a View,
+    /// The axis along which the element is at an index in a register of a type. Without one, it is
+    /// the first element.
+    pub(super) index: Option<(usize, Reg, DType)>,
+    pub(super) kind: ElementUse,
+}
+
+/// The use of an element, with the register that receives or has the number.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "nothing is compiled"))]
+pub(super) enum ElementUse {
+    Read(Reg),
+    Write(Reg),
+    Add(Reg),
+}
+
+/// Returns the access to an element that a tensor operation consists of, if it is one.
+pub(super) fn access(op: &TensorOp) -> Option<ElementAccess<'_>> {
+    let register = |view: &View| match view.base {
+        Base::Reg(r) => Some(r),
+        _ => None,
+    };
+    let operand = |i: usize| op.operands[i].view();
+    let index = |axis: usize, i: usize| Some((axis, register(operand(i))?, operand(i).dtype));
+    let result = || match op.out {
+        Out::Reg(r, _) => Some(r),
+        _ => None,
+    };
+    let (index, kind) = match op.kernel {
+        Kernel::Load => (None, ElementUse::Read(result()?)),
+        Kernel::ReadElement { axis } => (Some(index(axis, 1)?), ElementUse::Read(result()?)),
+        Kernel::WriteElement { axis } => (Some(index(axis, 2)?), ElementUse::Write(register(operand(1))?)),
+        Kernel::AddElement { axis } => (Some(index(axis, 1)?), ElementUse::Add(register(operand(2))?)),
+        _ => return None,
+    };
+    // A tensor that broadcasts a register is not in memory.
+    register(operand(0)).is_none().then(|| ElementAccess { tensor: operand(0), index, kind })
 }
 
 /// The loops of a plan that can be native; of nested loops the outermost. The others get the reason
@@ -45,9 +94,23 @@ fn region(plan: &Plan, code: &Range<u32>) -> Result<NativeLoop, WhyNot> {
     if let Some(i) = code.clone().find(|&i| !is_native(plan, &plan.code[i as usize], code)) {
         return Err(WhyNot::Instruction(i));
     }
+    let mut bases = Vec::new();
+    for i in code.clone() {
+        if let Instr::Run(op) = plan.code[i as usize]
+            && let Some(access) = access(&plan.tensor_ops[op.index()])
+            && !bases.contains(&access.tensor.base)
+        {
+            bases.push(access.tensor.base);
+        }
+    }
+    if bases.len() > MAX_BASES {
+        return Err(WhyNot::Tensors);
+    }
     let enter = code.start.checked_sub(1).ok_or(WhyNot::Entry)?;
     match plan.code[enter as usize] {
-        Instr::Jump { to: entry } if code.contains(&entry) => Ok(NativeLoop { code: code.clone(), enter, entry }),
+        Instr::Jump { to: entry } if code.contains(&entry) => {
+            Ok(NativeLoop { code: code.clone(), enter, entry, bases })
+        }
         _ => Err(WhyNot::Entry),
     }
 }
@@ -66,7 +129,8 @@ fn is_native(plan: &Plan, instr: &Instr, code: &Range<u32>) -> bool {
     let is_stack = |s: StackId| matches!(plan.stacks[s.index()], Type::Stack(_));
     match *instr {
         Instr::Unary { .. } | Instr::Binary { .. } | Instr::Select { .. } | Instr::Move { .. } => true,
-        Instr::Require { .. } | Instr::Assert { .. } => true,
+        Instr::Run(op) => access(&plan.tensor_ops[op.index()]).is_some(),
+        Instr::Require { .. } | Instr::RequireIndex { .. } | Instr::Assert { .. } => true,
         Instr::Jump { to }
         | Instr::JumpIf { to, .. }
         | Instr::JumpUnless { to, .. }

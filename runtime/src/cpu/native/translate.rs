@@ -12,8 +12,8 @@
 
 use super::functions::{self, EmittedFunction};
 use super::host;
-use super::region::{NativeLoop, popped, pushed};
-use crate::cpu::compile::{Instr, Plan, Reg, ScalarOp, StackId};
+use super::region::{ElementAccess, ElementUse, NativeLoop, access, popped, pushed};
+use crate::cpu::compile::{Instr, Plan, Reg, ScalarOp, StackId, TensorOpId};
 use crate::cpu::memory::stack::StackStorage;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::prim;
@@ -41,6 +41,9 @@ struct Translation<'a> {
     exit: Block,
     regs: Value,
     stacks: Value,
+    /// The addresses of the tensors whose elements the loop accesses, as in
+    /// [`NativeLoop::bases`].
+    tensors: Vec<Value>,
     stop: Value,
 }
 
@@ -49,10 +52,17 @@ const MAX_HANDED: usize = 1 << 12;
 
 /// Returns whether the loop may be left at an instruction.
 fn may_leave(instr: &Instr) -> bool {
-    use Instr::{Assert, Jump, Require, StackMove, StackPop, StackPush};
+    use Instr::{Assert, Jump, Require, RequireIndex, Run, StackMove, StackPop, StackPush};
     matches!(
         instr,
-        Jump { .. } | Require { .. } | Assert { .. } | StackPush { .. } | StackPop { .. } | StackMove { .. }
+        Jump { .. }
+            | Require { .. }
+            | RequireIndex { .. }
+            | Assert { .. }
+            | Run(_)
+            | StackPush { .. }
+            | StackPop { .. }
+            | StackMove { .. }
     )
 }
 
@@ -66,19 +76,32 @@ pub(super) fn translate(
 ) {
     let pointer = types::I64;
     context.func.signature = Signature::new(target.default_call_conv());
-    context.func.signature.params.extend([AbiParam::new(pointer), AbiParam::new(pointer), AbiParam::new(pointer)]);
+    context.func.signature.params.extend([AbiParam::new(pointer); 4]);
     context.func.signature.returns.push(AbiParam::new(types::I32));
 
     let mut b = FunctionBuilder::new(&mut context.func, builder_context);
     let first = b.create_block();
     b.append_block_params_for_function_params(first);
     b.switch_to_block(first);
-    let [regs, stacks, stop] = b.block_params(first)[..] else { panic!("a function has three parameters") };
+    let [regs, stacks, tensors, stop] = b.block_params(first)[..] else { panic!("a function has four parameters") };
+    let address = |i: usize| b.ins().load(types::I64, MemFlagsData::trusted(), tensors, place_of(Reg(i as u32)));
+    let tensors = (0..region.bases.len()).map(address).collect();
     let exit = b.create_block();
     b.append_block_param(exit, types::I32);
     let types = register_types(plan, region);
-    let mut t =
-        Translation { plan, region, b, types, vars: None, blocks: FxHashMap::default(), exit, regs, stacks, stop };
+    let mut t = Translation {
+        plan,
+        region,
+        b,
+        types,
+        vars: None,
+        blocks: FxHashMap::default(),
+        exit,
+        regs,
+        stacks,
+        tensors,
+        stop,
+    };
     let exits = region.code.clone().filter(|&i| may_leave(&plan.code[i as usize])).count();
     if exits * t.written().len() <= MAX_HANDED {
         t.vars = Some(FxHashMap::default());
@@ -203,8 +226,17 @@ fn register_types(plan: &Plan, region: &NativeLoop) -> FxHashMap<Reg, Type> {
             Instr::Require { a, op, .. } => {
                 classes.ask(a, machine_type(plan.tensor_ops[op.index()].operands[1].view().dtype));
             }
+            Instr::RequireIndex { a, dtype, .. } => classes.ask(a, machine_type(dtype)),
             Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } | Instr::Assert { cond, .. } => {
                 classes.ask(cond, types::I8);
+            }
+            Instr::Run(op) => {
+                let ElementAccess { tensor, index, kind } = native_access(plan, op);
+                let (ElementUse::Read(r) | ElementUse::Write(r) | ElementUse::Add(r)) = kind;
+                classes.ask(r, machine_type(tensor.dtype));
+                if let Some((_, r, dtype)) = index {
+                    classes.ask(r, machine_type(dtype));
+                }
             }
             Instr::StackPush { op, .. } => {
                 let (r, dtype) = pushed(plan, op).expect("a native push has a scalar operand");
@@ -219,6 +251,11 @@ fn register_types(plan: &Plan, region: &NativeLoop) -> FxHashMap<Reg, Type> {
     }
     let used: Vec<Reg> = classes.parent.keys().copied().collect();
     used.into_iter().map(|r| (r, classes.type_of(r))).collect()
+}
+
+/// Returns the access to an element of an operation in a native loop.
+fn native_access(plan: &Plan, op: TensorOpId) -> ElementAccess<'_> {
+    access(&plan.tensor_ops[op.index()]).expect("a native operation accesses an element")
 }
 
 impl Translation<'_> {
@@ -296,6 +333,10 @@ impl Translation<'_> {
             | Instr::Select { dst, .. }
             | Instr::Move { dst, .. } => Some(dst),
             Instr::StackPop { op, .. } => popped(self.plan, op).map(|(r, _)| r),
+            Instr::Run(op) => match native_access(self.plan, op).kind {
+                ElementUse::Read(r) => Some(r),
+                ElementUse::Write(_) | ElementUse::Add(_) => None,
+            },
             _ => None,
         }
     }
@@ -409,6 +450,12 @@ impl Translation<'_> {
                 let value = self.get(a, machine_type(self.plan.tensor_ops[op.index()].operands[1].view().dtype));
                 self.unless_exit(value, i);
             }
+            Instr::RequireIndex { a, dtype, n, .. } => {
+                let index = self.index(a, dtype);
+                let is_valid = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, index, n.cast_signed());
+                self.unless_exit(is_valid, i);
+            }
+            Instr::Run(op) => self.element(native_access(self.plan, op), i),
             Instr::Assert { cond, .. } => {
                 let cond = self.get(cond, types::I8);
                 self.unless_exit(cond, i);
@@ -449,6 +496,16 @@ impl Translation<'_> {
         }
     }
 
+    /// Returns the index in a register as 64 bits. A negative number is a large index.
+    fn index(&mut self, r: Reg, dtype: DType) -> Value {
+        let value = self.get(r, machine_type(dtype));
+        match dtype {
+            DType::I64 => value,
+            DType::I32 => self.b.ins().sextend(types::I64, value),
+            _ => self.b.ins().uextend(types::I64, value),
+        }
+    }
+
     fn jump(&mut self, to: u32) {
         match self.blocks.get(&to) {
             Some(&block) => {
@@ -481,6 +538,44 @@ impl Translation<'_> {
         self.b.switch_to_block(leave);
         self.exit_at(i);
         self.b.switch_to_block(next);
+    }
+
+    // Tensors.
+
+    /// Accesses an element. If the index is out of bounds, leaves at instruction `i`.
+    fn element(&mut self, access: ElementAccess<'_>, i: u32) {
+        let ElementAccess { tensor, index, kind } = access;
+        let (size, ty) = (tensor.dtype.size() as i64, machine_type(tensor.dtype));
+        let of_tensor = self.region.bases.iter().position(|base| *base == tensor.base);
+        let mut at = self.tensors[of_tensor.expect("the loop lists its tensors")];
+        if let Some((axis, r, dtype)) = index {
+            let index = self.index(r, dtype);
+            let n = tensor.shape[axis] as i64;
+            let is_valid = self.b.ins().icmp_imm_u(IntCC::UnsignedLessThan, index, n);
+            self.unless_exit(is_valid, i);
+            let bytes = self.b.ins().imul_imm_s(index, size * tensor.strides[axis] as i64);
+            at = self.b.ins().iadd(at, bytes);
+        }
+        let at = self.b.ins().iadd_imm_s(at, size * tensor.offset as i64);
+        let flags = MemFlagsData::trusted();
+        match kind {
+            ElementUse::Read(r) => {
+                let value = self.b.ins().load(ty, flags, at, 0);
+                self.set(r, value);
+            }
+            ElementUse::Write(r) => {
+                let value = self.get(r, ty);
+                self.b.ins().store(flags, value, at, 0);
+            }
+            ElementUse::Add(r) => {
+                let (before, value) = (self.b.ins().load(ty, flags, at, 0), self.get(r, ty));
+                let sum = match tensor.dtype.is_float() {
+                    true => self.b.ins().fadd(before, value),
+                    false => self.b.ins().iadd(before, value),
+                };
+                self.b.ins().store(flags, sum, at, 0);
+            }
+        }
     }
 
     // Stacks.

@@ -3,7 +3,7 @@
 use super::elementwise::ElementExpr;
 use super::{Copy, Kernel, Lower, LoweredValue, Move};
 use crate::cpu::compile::fuse::function_of;
-use crate::cpu::compile::{Instr, MemoryLayout, Out, SourceOp, TensorOperand, View};
+use crate::cpu::compile::{Base, Instr, MemoryLayout, Out, SourceOp, TensorOperand, View, reg_view};
 use crate::cpu::kernels::attention::Attention;
 use crate::cpu::kernels::axis::{AxisKernel, AxisOp};
 use crate::cpu::kernels::conv::{ChannelsLastWeightGrad, Geometry, LANES, WeightGrad};
@@ -33,6 +33,11 @@ impl Lower<'_> {
         }
         if data.operands.is_empty() {
             return self.constant_op(data, def, attrs);
+        }
+        if def == prim::CHECK_INDEX
+            && let Some(place) = self.check_index(data, def, attrs)?
+        {
+            return Ok(place);
         }
         if let Some(place) = self.structural(data, def, attrs)? {
             return Ok(place);
@@ -130,6 +135,35 @@ impl Lower<'_> {
         Ok(Some(self.tensor_place(view, def.name, data.loc)))
     }
 
+    /// Lowers a check of indices. The result is the operand. Returns `None` for several starts of
+    /// slices of more than one index, which no operation has.
+    fn check_index(&mut self, data: &NodeData, def: Prim, attrs: &Attrs) -> Result<Option<LoweredValue>> {
+        let attributes::IndexRange { extent, size, .. } = attributes::IndexRange::of(attrs);
+        let place = self.place(data.operands[0])?;
+        let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
+        let ids = self.view_of(data, 0)?;
+        match place {
+            LoweredValue::Reg(a) => {
+                let dtype = ids.dtype;
+                let operands = vec![TensorOperand::View(ids)];
+                let op = self.add_op(Kernel::Data, operands, Out::Nothing, Some(meaning), def.name, data.loc);
+                // No index is valid if the slice is longer than the axis.
+                let n = (extent + 1).saturating_sub(size) as u64;
+                self.emit(Instr::RequireIndex { a, dtype, n, op });
+                Ok(Some(LoweredValue::Reg(a)))
+            }
+            _ if size == 1 => {
+                let ids = self.contiguous(ids, def.name, data.loc);
+                let operands = vec![TensorOperand::View(ids.clone())];
+                let kernel = Kernel::CheckIndices { extent };
+                let op = self.add_op(kernel, operands, Out::Nothing, Some(meaning), def.name, data.loc);
+                self.emit(Instr::Run(op));
+                Ok(Some(LoweredValue::View(ids)))
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Returns a mutable buffer with the first operand: at its last use, the operand itself.
     fn changeable(&mut self, data: &NodeData, def: Prim) -> Result<View> {
         debug_assert_eq!(def.aliasing(), Aliasing::Update, "{} does not change its first operand", def.name);
@@ -217,11 +251,23 @@ impl Lower<'_> {
                     *view = self.contiguous(view.clone(), def.name, data.loc);
                 }
                 operands[0] = self.changeable(data, def)?;
-                let kernel = Kernel::ScatterAdd(places(def, &operands[0], &operands[1], attrs));
+                let kernel = match def {
+                    prim::SCATTER_ADD if operands[1..].iter().all(is_in_register) => {
+                        Kernel::AddElement { axis: attributes::Along::of(attrs).axis }
+                    }
+                    _ => Kernel::ScatterAdd(places(def, &operands[0], &operands[1], attrs)),
+                };
                 return Ok(Some(self.change(kernel, operands, data, def, attrs)));
             }
             prim::DYNAMIC_SLICE => {
                 let attributes::DynamicSlice { axis, size } = attributes::DynamicSlice::of(attrs);
+                if shape.iter().all(|&n| n == 1) {
+                    let (dst, dtype) = (self.new_reg(), operands[0].dtype);
+                    let operands = operands.into_iter().map(TensorOperand::View).collect();
+                    let kernel = Kernel::ReadElement { axis };
+                    self.run_kernel_to(kernel, operands, Out::Reg(dst, dtype), data, def, attrs);
+                    return Ok(Some(LoweredValue::View(reg_view(dst, dtype).broadcast_to(&shape))));
+                }
                 let out = View::whole(operands[0].base, operands[0].dtype, shape);
                 let copy = Copy::new(&operands[0].slice(axis, 0, size, 1), &out);
                 Kernel::ReadWindow(DynamicSliceCopy::new(copy, &operands[0], axis, size))
@@ -230,8 +276,12 @@ impl Lower<'_> {
                 let axis = attributes::Along::of(attrs).axis;
                 let size = operands[1].shape[axis];
                 operands[0] = self.changeable(data, def)?;
-                let copy = Copy::new(&operands[1], &operands[0].slice(axis, 0, size, 1));
-                let kernel = Kernel::WriteWindow(DynamicSliceCopy::new(copy, &operands[0], axis, size));
+                let kernel = if is_in_register(&operands[1]) {
+                    Kernel::WriteElement { axis }
+                } else {
+                    let copy = Copy::new(&operands[1], &operands[0].slice(axis, 0, size, 1));
+                    Kernel::WriteWindow(DynamicSliceCopy::new(copy, &operands[0], axis, size))
+                };
                 return Ok(Some(self.change(kernel, operands, data, def, attrs)));
             }
             prim::RANDOM_BITS | prim::RANDOM_UNIFORM | prim::RANDOM_FOLD_IN => {
@@ -397,6 +447,11 @@ impl Lower<'_> {
         self.run_kernel_to(kernel, operands, out, data, def, attrs);
         Ok(place)
     }
+}
+
+/// Returns whether a view is one element in a register.
+fn is_in_register(view: &View) -> bool {
+    matches!(view.base, Base::Reg(_)) && view.size() == 1
 }
 
 /// Returns the pattern of elements that indices select in a tensor.
