@@ -1,7 +1,7 @@
 //! Loops over small tensors become loops over scalars: values on every engine, and plans.
 #![deny(warnings)]
 
-use crate::support::check;
+use crate::support::{check, error_of};
 use anabranch::dsl::function::GraphFn;
 use anabranch::prelude::*;
 use anabranch::{DType, TensorType, gradients};
@@ -166,4 +166,133 @@ fn a_long_body_with_many_stacks_is_compiled_soon_and_right() {
     let session = Session::builder().interpreted(true).build().expect("a session on the CPU");
     let expected = session.function(slope).and_then(|f| f.call((&x, 3))).unwrap_or_else(|e| panic!("{e}"));
     check(slope, (&x, 3), expected.as_slice());
+}
+
+/// Returns multiples of an eighth.
+fn eighths(shape: &[usize]) -> Array<f64> {
+    let n: usize = shape.iter().product();
+    Array::new(shape, (0..n).map(|i| ((i * 37 + 11) % 19) as f64 * 0.125 - 1.0).collect())
+}
+
+#[test]
+fn rows_of_a_large_tensor_are_read_in_native_code() {
+    #[graph]
+    fn f(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        let (mut s, mut t) = (zeros::<f64>([3]), scalar(0));
+        while t < n {
+            s = s * 0.5 + x.row(t);
+            t += 1;
+        }
+        s
+    }
+    fn gradient(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        gradients(f(x, n).sum(), x)
+    }
+    let x = eighths(&[100, 3]);
+    let mut expected = [0.0; 3];
+    for row in x.to_vec().chunks(3).take(90) {
+        expected = std::array::from_fn(|i| expected[i] * 0.5 + row[i]);
+    }
+    check(f, (&x, 90), &expected);
+    let weight = |t: i32| if t < 90 { 0.5f64.powi(89 - t) } else { 0.0 };
+    check(gradient, (&x, 90), &(0..300).map(|i| weight(i / 3)).collect::<Vec<_>>());
+    let types = [TensorType::new(DType::F64, [100, 3]), TensorType::new(DType::I32, [])];
+    let text = plan(f, &types);
+    assert!(text.contains("natively") && !text.contains("no native code"), "{text}");
+    let text = plan(gradient, &types);
+    assert!(text.matches("natively").count() == 2 && !text.contains("no native code"), "{text}");
+}
+
+#[test]
+fn elements_at_two_indices_are_read_in_native_code() {
+    #[graph]
+    fn f(x: Tensor<f64>, columns: Tensor<u8>) -> Tensor<f64> {
+        let (mut s, mut t) = (scalar(0.0), scalar(0i64));
+        while t < 50 {
+            if t % 3 == 0 {
+                s = s * 0.5 + x.row(t).row(columns.row(t));
+            } else {
+                let at = x.row(t);
+                s = s - at.index(30, 0) * at.index(columns.row(t), 0);
+            }
+            t += 1;
+        }
+        s
+    }
+    let (x, columns) =
+        (eighths(&[50, 40]), Array::new([50], (0..50u8).map(|i| i % 10 * 4 + i % 3).collect::<Vec<_>>()));
+    let mut expected = 0.0;
+    for (t, (row, &column)) in x.to_vec().chunks(40).zip(&columns.to_vec()).enumerate() {
+        let y = row[usize::from(column)];
+        expected = if t % 3 == 0 { expected * 0.5 + y } else { expected - row[30] * y };
+    }
+    check(f, (&x, &columns), &[expected]);
+}
+
+#[test]
+fn a_table_is_written_in_native_code() {
+    /// Counts the ways to sums of coins, modulo a number.
+    #[graph]
+    fn f(coins: Tensor<i32>) -> Tensor<i32> {
+        let mut ways = zeros::<i32>([101]).update_slice(tensor([1]), 0, 0);
+        let mut c = scalar(0);
+        while c < 3 {
+            let coin = coins.row(c);
+            let mut at = coin;
+            while at <= 100 {
+                let sum = (ways.row(at) + ways.row(at - coin)) % 9973;
+                ways = ways.update_slice_at(sum.unsqueeze(0), at, 0);
+                at += 1;
+            }
+            c += 1;
+        }
+        ways
+    }
+    let mut ways = [0; 101];
+    ways[0] = 1;
+    for coin in [3, 7, 10] {
+        (coin..=100).for_each(|at| ways[at] = (ways[at] + ways[at - coin]) % 9973);
+    }
+    check(f, [3, 7, 10], &ways.map(f64::from));
+    let text = plan(f, &[TensorType::new(DType::I32, [3])]);
+    assert!(text.contains("natively") && !text.contains("no native code"), "{text}");
+}
+
+#[test]
+fn an_index_out_of_bounds_in_native_code_is_the_error_of_the_operation() {
+    #[graph]
+    fn rows(x: Tensor<f64>) -> Tensor<f64> {
+        let (mut s, mut t) = (zeros::<f64>([2, 3]), scalar(0));
+        while t < 40 {
+            s = s * 0.5 + x.slice_at(t * 2, 0, 2);
+            t += 1;
+        }
+        s
+    }
+    let error = error_of(rows, &eighths(&[7, 3]));
+    assert_eq!(error.message, "dynamic_slice: the range 6..8 is out of bounds for axis 0 of extent 7");
+
+    #[graph]
+    fn sums(x: Tensor<f64>) -> Tensor<f64> {
+        let (mut sums, mut t) = (x, scalar(0));
+        while t < 40 {
+            sums = sums.scatter_add(t.unsqueeze(0), x.row(t % 5).unsqueeze(0), 0);
+            t += 1;
+        }
+        sums
+    }
+    let error = error_of(sums, &eighths(&[7, 3]));
+    assert_eq!(error.message, "scatter_add: index 7 at [0] is out of bounds for axis 0 of extent 7");
+
+    #[graph]
+    fn writes(x: Tensor<f64>) -> Tensor<f64> {
+        let (mut y, mut t) = (x, scalar(3));
+        while t > -9 {
+            y = y.update_slice_at(y.row(t + 1).unsqueeze(0) * 2.0, t, 0);
+            t -= 1;
+        }
+        y
+    }
+    let error = error_of(writes, &eighths(&[7, 3]));
+    assert_eq!(error.message, "dynamic_update_slice: index -1 is out of bounds for axis 0 of extent 7");
 }

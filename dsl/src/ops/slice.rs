@@ -292,13 +292,15 @@ static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     laws: Laws::NONE,
 };
 
-/// The operand, if all of its elements are in the range.
+/// The first operand, if all of its elements are in the range. An error shows the types of the other
+/// operands.
 ///
 /// The gradient of a loop saves the indices at which the loop reads. This operation checks them in
 /// the loop, so that the first one that is wrong fails, even if nothing else needs what it reads.
+/// If an operation at indices becomes others, the other operands are of the types of its operands.
 static CHECK_INDEX: OpDef = OpDef {
     name: "check_index",
-    arity: Arity::Exactly(1),
+    arity: Arity::AtLeast(1),
     attrs: IndexRange::DECLARED,
     infer: |cx| {
         Class::Int.check(cx.tensor(0)?)?;
@@ -306,11 +308,13 @@ static CHECK_INDEX: OpDef = OpDef {
     },
     eval: |cx| {
         let (ids, range) = (cx.operands[0], IndexRange::of(cx.attrs));
-        match range.size {
-            1 => super::gather::checked(ids, range.axis, range.extent).map(|_| ())?,
-            _ => numbers(ids).into_iter().try_for_each(|start| start_in_range(start, &range).map(|_| ()))?,
-        }
-        Ok(ids.clone())
+        let checked = match range.size {
+            1 => super::gather::checked(ids, range.axis, range.extent).map(|_| ()),
+            _ => numbers(ids).into_iter().try_for_each(|start| start_in_range(start, &range).map(|_| ())),
+        };
+        let shown: Vec<String> = cx.operands[1..].iter().map(|t| t.ty().to_string()).collect();
+        // Without other operands, the label is the type of the indices.
+        checked.map(|()| ids.clone()).map_err(|error| error.label(shown.join(", ")))
     },
     grad: Grad::Zero("indices have no derivative"),
     exactness: Exactness::Exact,

@@ -35,6 +35,7 @@ mod scatters;
 mod simplify;
 mod specialize;
 mod sums_to_concat;
+mod tables;
 mod trips;
 
 pub use casts::{HoistCasts, Widen};

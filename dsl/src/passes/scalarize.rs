@@ -1,5 +1,6 @@
 //! Scalarization of small tensors in loops.
 
+use super::tables::{Window, table_operations, tables};
 use super::{Cse, Dce, Fold, Pass};
 use crate::ir::{Attrs, GraphBuilder, InsertPoint, Node, Op, Origin, Region, StackOp, Value, ValueData};
 use crate::ops::attributes::{Along, Reduced, Shaped, Slice};
@@ -18,6 +19,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// most 4,096 operations. Operations that may fail are allowed only if all their operands are
 /// scalars already. Tensors are split before the loop and joined after it where they are used
 /// whole.
+///
+/// Tensors of any size are allowed if the loop only reads and writes parts of them that have at most
+/// 16 elements, at one index that is data. They stay whole.
 ///
 /// Elements are added to zero in the same order as in the [reference
 /// implementation](crate::ops::OpDef::eval), so results are bitwise identical.
@@ -46,7 +50,7 @@ impl Pass for Scalarize {
 /// Returns the graph with loops scalarized, or `None` if there are no such loops; see
 /// [`Scalarize`].
 pub fn scalars(graph: &Graph) -> Option<Graph> {
-    let Chosen { loops, whole_stacks } = choose(graph);
+    let Chosen { loops, whole_stacks, tables } = choose(graph);
     if loops.is_empty() {
         return None;
     }
@@ -54,7 +58,8 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
     out.vars.clone_from(&graph.vars);
     out.queues.clone_from(&graph.queues);
     let (whole, parts) = (FxHashMap::default(), FxHashMap::default());
-    let mut rewrite = ScalarizedCopy { from: graph, out, loops, whole_stacks, whole, parts };
+    let windows = FxHashMap::default();
+    let mut rewrite = ScalarizedCopy { from: graph, out, loops, whole_stacks, tables, whole, parts, windows };
     let root = rewrite.out.root();
     rewrite.region(graph.root(), root);
     let mut out = rewrite.out.into_graph();
@@ -66,7 +71,7 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
 
 /// Returns the shape of a small tensor, or of the elements of a stack. The list is empty for a
 /// scalar.
-fn small(ty: &Type) -> Option<Vec<usize>> {
+pub(super) fn small(ty: &Type) -> Option<Vec<usize>> {
     let shape = match ty {
         Type::Tensor(ty) | Type::Stack(ty) => ty.shape.known()?,
         Type::List(_) => return None,
@@ -95,24 +100,28 @@ struct Chosen {
     loops: FxHashSet<Node>,
     /// The stacks of small tensors that stay whole.
     whole_stacks: FxHashSet<Value>,
+    /// The tensors in those loops that stay whole.
+    tables: FxHashSet<Value>,
 }
 
 fn choose(g: &Graph) -> Chosen {
-    let mut chosen = Chosen { loops: FxHashSet::default(), whole_stacks: FxHashSet::default() };
-    candidates(g, g.root(), &mut chosen.loops);
+    let none = FxHashSet::default;
+    let mut chosen = Chosen { loops: FxHashSet::default(), whole_stacks: none(), tables: none() };
+    candidates(g, g.root(), &mut chosen);
     // A stack is split everywhere or nowhere. A loop stays as it is if one of its stacks is also
     // used where it cannot be split.
     while !chosen.loops.is_empty() && chosen.restrict(g, g.root()) {}
     chosen
 }
 
-fn candidates(g: &Graph, region: Region, found: &mut FxHashSet<Node>) {
+fn candidates(g: &Graph, region: Region, found: &mut Chosen) {
     for &node in &g.region(region).nodes {
         let data = g.node(node);
         if g.as_while(node).is_some() {
-            let mut cost = ScalarizeCost::default();
+            let mut cost = ScalarizeCost { operations: 0, is_apart: false, tables: tables(g, node) };
             if cost.add(g, node).is_some() && cost.is_apart && cost.operations <= MAX_OPERATIONS {
-                found.insert(node);
+                found.loops.insert(node);
+                found.tables.extend(cost.tables);
                 continue;
             }
         }
@@ -146,19 +155,30 @@ impl Chosen {
 }
 
 /// The cost of a loop after scalarization.
-#[derive(Default)]
 struct ScalarizeCost {
     operations: usize,
     /// Whether any tensor would be split.
     is_apart: bool,
+    /// The tensors in the loop that stay whole.
+    tables: FxHashSet<Value>,
 }
 
 impl ScalarizeCost {
     /// Adds the cost of a node. Returns `None` if the node cannot be scalarized.
     fn add(&mut self, g: &Graph, node: Node) -> Option<()> {
         let data = g.node(node);
-        for &v in data.operands.iter().chain(&data.results) {
-            self.is_apart |= !small(g.ty(v))?.is_empty();
+        if let Some(operations) = table_operations(g, data, &self.tables) {
+            self.operations += operations;
+            self.is_apart |= data.results.iter().any(|&v| is_apart(g.ty(v)));
+            return (self.operations <= MAX_OPERATIONS).then_some(());
+        }
+        // A construct only passes tables on. Those that enter the outermost loop are not in the list.
+        let values: Vec<Value> = match data.regions[..] {
+            [] => data.operands.iter().chain(&data.results).copied().collect(),
+            _ => data.results.iter().filter(|&v| !self.tables.contains(v)).copied().collect(),
+        };
+        for v in values {
+            self.is_apart |= !small(g.ty(v)).filter(|_| !self.tables.contains(&v))?.is_empty();
         }
         self.operations += match &data.op {
             Op::Prim(def, _) => operations(g, data.operands.as_slice(), data.results[0], *def)?,
@@ -171,8 +191,8 @@ impl ScalarizeCost {
             return None;
         }
         for &region in &data.regions {
-            for &v in &g.region(region).params {
-                small(g.ty(v))?;
+            for v in g.region(region).params.iter().filter(|&v| !self.tables.contains(v)) {
+                self.is_apart |= !small(g.ty(*v))?.is_empty();
             }
             g.region(region).nodes.iter().try_for_each(|&inner| self.add(g, inner))?;
         }
@@ -180,7 +200,7 @@ impl ScalarizeCost {
     }
 }
 
-fn n_elements(ty: &Type) -> usize {
+pub(super) fn n_elements(ty: &Type) -> usize {
     small(ty).map_or(0, |shape| shape.iter().product())
 }
 
@@ -202,14 +222,17 @@ fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option
 }
 
 /// A copy of the graph in progress, with loops scalarized.
-struct ScalarizedCopy<'g> {
-    from: &'g Graph,
-    out: GraphBuilder,
+pub(super) struct ScalarizedCopy<'g> {
+    pub(super) from: &'g Graph,
+    pub(super) out: GraphBuilder,
     loops: FxHashSet<Node>,
     whole_stacks: FxHashSet<Value>,
+    tables: FxHashSet<Value>,
     /// The copies of whole values, and of their elements in row-major order. A value may have both.
     whole: FxHashMap<Value, Value>,
     parts: FxHashMap<Value, Vec<Value>>,
+    /// The rows that were read from tables.
+    pub(super) windows: FxHashMap<Value, Window>,
 }
 
 impl ScalarizedCopy<'_> {
@@ -248,7 +271,7 @@ impl ScalarizedCopy<'_> {
     fn region_apart(&mut self, from: Region, to: Region) {
         let g = self.from;
         for &p in &g.region(from).params {
-            let types = vec![of_element(g.ty(p)); n_elements(g.ty(p))];
+            let types = self.part_types(p);
             let parts = types.into_iter().map(|ty| self.out.add_param(to, ty, None)).collect();
             self.keep(p, parts);
         }
@@ -259,9 +282,16 @@ impl ScalarizedCopy<'_> {
         self.out.region_mut(to).yields = yields;
     }
 
+    /// Returns the types of the parts of a value in a scalarized loop: its elements, or a table.
+    fn part_types(&self, v: Value) -> Vec<Type> {
+        let ty = self.from.ty(v);
+        if self.tables.contains(&v) { vec![ty.clone()] } else { vec![of_element(ty); n_elements(ty)] }
+    }
+
     /// Records the elements of a value.
     fn keep(&mut self, v: Value, parts: Vec<Value>) {
-        if let ([one], false) = (&parts[..], is_apart(self.from.ty(v))) {
+        let is_whole = self.tables.contains(&v) || !is_apart(self.from.ty(v));
+        if let ([one], true) = (&parts[..], is_whole) {
             self.out.value_mut(*one).name = self.from.value(v).name;
             self.whole.insert(v, *one);
         }
@@ -328,7 +358,20 @@ impl ScalarizedCopy<'_> {
         let g = self.from;
         let data = g.node(node);
         let origin = data.origin();
-        let operands: Vec<Vec<Value>> = data.operands.iter().map(|&v| self.parts(v, to)).collect();
+        let operands: Vec<Vec<Value>> = match data.regions.last() {
+            None => data.operands.iter().map(|&v| self.parts(v, to)).collect(),
+            Some(&region) => {
+                let predicate = g.as_cond(node).map(|cond| self.parts(cond.predicate(), to));
+                let entry = g.entry(region).map(|(param, v)| match self.tables.contains(&param) {
+                    true => vec![self.whole(v, to)],
+                    false => self.parts(v, to),
+                });
+                predicate.into_iter().chain(entry).collect()
+            }
+        };
+        if let Some(parts) = self.table_apart(to, node, &operands) {
+            return self.keep(data.results[0], parts);
+        }
         match &data.op {
             Op::Prim(def, attrs) => {
                 let parts = self.prim_apart(to, node, *def, attrs, &operands);
@@ -354,8 +397,9 @@ impl ScalarizedCopy<'_> {
                 data.results.iter().zip(results).for_each(|(&r, parts)| self.keep(r, parts));
             }
             op => {
-                let counts: Vec<usize> = data.results.iter().map(|&r| n_elements(g.ty(r))).collect();
-                let types = data.results.iter().zip(&counts).flat_map(|(&r, &n)| vec![of_element(g.ty(r)); n]);
+                let all: Vec<Vec<Type>> = data.results.iter().map(|&r| self.part_types(r)).collect();
+                let counts: Vec<usize> = all.iter().map(Vec::len).collect();
+                let types = all.into_iter().flatten();
                 let copy = self.at(to, origin).insert(op.clone(), operands.concat(), types);
                 let copies: Vec<Region> = data.regions.iter().map(|_| self.out.add_region()).collect();
                 for (&inner, &copy) in data.regions.iter().zip(&copies) {
@@ -434,7 +478,7 @@ impl ScalarizedCopy<'_> {
 }
 
 /// Adds a reshape of a tensor, unless the tensor has the shape.
-fn reshape(out: &mut GraphBuilder, v: Value, shape: &Shape) -> Value {
+pub(super) fn reshape(out: &mut GraphBuilder, v: Value, shape: &Shape) -> Value {
     if out.ty(v).element().shape == *shape {
         return v;
     }

@@ -142,15 +142,16 @@ impl Lower<'_> {
         let place = self.place(data.operands[0])?;
         let meaning = SourceOp { def, attrs: attrs.clone(), name: data.name_in_errors() };
         let ids = self.view_of(data, 0)?;
-        match place {
-            LoweredValue::Reg(a) => {
+        match ids.base {
+            Base::Reg(a) if ids.size() == 1 => {
                 let dtype = ids.dtype;
-                let operands = vec![TensorOperand::View(ids)];
+                // The others are for errors.
+                let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
                 let op = self.add_op(Kernel::Data, operands, Out::Nothing, Some(meaning), def.name, data.loc);
                 // No index is valid if the slice is longer than the axis.
                 let n = (extent + 1).saturating_sub(size) as u64;
                 self.emit(Instr::RequireIndex { a, dtype, n, op });
-                Ok(Some(LoweredValue::Reg(a)))
+                Ok(Some(place))
             }
             _ if size == 1 => {
                 let ids = self.contiguous(ids, def.name, data.loc);
