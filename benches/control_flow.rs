@@ -54,3 +54,27 @@ fn lorenz_gradient_of_1000_steps(bencher: Bencher<'_, '_>) {
     let mut program = programs::lorenz_gradient_of_1000_steps().ready();
     bencher.counter(ItemsCount::new(1000usize)).bench_local(|| program.call());
 }
+
+#[divan::bench]
+fn reading_40000_rows(bencher: Bencher<'_, '_>) {
+    let mut program = programs::reading_40000_rows().ready();
+    bencher.counter(ItemsCount::new(40000usize)).bench_local(|| program.call());
+}
+
+#[divan::bench]
+fn gradient_of_reading_5000_rows(bencher: Bencher<'_, '_>) {
+    let mut program = programs::gradient_of_reading_5000_rows().ready();
+    bencher.counter(ItemsCount::new(5000usize)).bench_local(|| program.call());
+}
+
+#[divan::bench]
+fn gradient_of_reading_40000_rows(bencher: Bencher<'_, '_>) {
+    let mut program = programs::gradient_of_reading_40000_rows().ready();
+    bencher.counter(ItemsCount::new(40000usize)).bench_local(|| program.call());
+}
+
+#[divan::bench]
+fn gradient_of_reading_40000_rows_of_32(bencher: Bencher<'_, '_>) {
+    let mut program = programs::gradient_of_reading_40000_rows_of_32().ready();
+    bencher.counter(ItemsCount::new(40000usize)).bench_local(|| program.call());
+}

@@ -82,6 +82,43 @@ fn lorenz(state: Tensor, n: Tensor<i32>) -> Tensor {
     state
 }
 
+/// Sums the rows of a tensor, each with half the weight of the next.
+#[graph]
+fn discounted_rows(x: Tensor) -> Tensor {
+    let (mut s, mut t) = (zeros::<f32>([x.dim(1)]), scalar(0));
+    while t < x.dim(0) as i32 {
+        s = s * 0.5 + x.row(t);
+        t += 1;
+    }
+    s
+}
+
+fn gradient_of_rows(n: usize, size: usize) -> Benchmark {
+    let x = Array::new([n, size], (0..n * size).map(|i| (i % 7) as f32 * 0.1).collect());
+    Benchmark::new(|x: Tensor| gradients(discounted_rows(x).sum(), x), vec![BenchInput::Value(x.host().clone())])
+}
+
+/// The gradient of a `while` that reads 5,000 rows of 4 numbers.
+pub fn gradient_of_reading_5000_rows() -> Benchmark {
+    gradient_of_rows(5_000, 4)
+}
+
+/// The gradient of a `while` that reads 40,000 rows of 4 numbers.
+pub fn gradient_of_reading_40000_rows() -> Benchmark {
+    gradient_of_rows(40_000, 4)
+}
+
+/// The gradient of a `while` that reads 40,000 rows of 32 numbers, which are no registers.
+pub fn gradient_of_reading_40000_rows_of_32() -> Benchmark {
+    gradient_of_rows(40_000, 32)
+}
+
+/// A `while` that reads 40,000 rows of 4 numbers.
+pub fn reading_40000_rows() -> Benchmark {
+    let x = Array::new([40_000, 4], (0..160_000).map(|i| (i % 7) as f32 * 0.1).collect());
+    Benchmark::new(discounted_rows, vec![BenchInput::Value(x.host().clone())])
+}
+
 /// `x = x * a + b` in a `while` of 100,000 iterations.
 pub fn scalar_while() -> Benchmark {
     Benchmark::new(linear, vec![count(TRIPS), number(0.999), number(0.001)])

@@ -31,6 +31,13 @@
 //! length of a list. A list is saved only if a checkpoint in a loop reads elements of a list from
 //! before the checkpoint; it is then saved as one tensor and a flag per element.
 //!
+//! **Parts of tensors.** In a forward construct, an operation that reads elements of a tensor adds
+//! to the cotangent that the tensor has so far ([`GradNode::cotangent_so_far`]). Backward loops,
+//! branches and recomputations take the cotangent of such a tensor as an operand and return it, as
+//! that of a list (`threaded.rs`). So the cost of an iteration does not depend on the size of the
+//! tensor. Elements of a tensor from outside all forward regions are not saved: the backward pass
+//! reads them again, at indices that the forward region has checked and saved.
+//!
 //! **Calls.** A checkpoint saves its operands. Its gradient is one region with a copy of its nodes
 //! and their backward pass (`calls.rs`). For a function with a custom gradient, the nodes of its
 //! second region are copied into the backward pass. A loop with checkpoints is a loop over

@@ -39,7 +39,7 @@ impl<'g> Sweep<'g> {
             });
             if let Some(data) = data {
                 // An error of a backward operation is one of the operation that read there.
-                let reads = reads_part(&self.context.builder.borrow(), &data);
+                let reads = self.graph(|g| reads_part(g, &data));
                 let written = if reads { Some(data.name_in_errors()) } else { data.written };
                 let origin = Origin { on: data.on.or(self.at.on), written, ..data.origin() };
                 self.context.with_origin(origin, || self.node(level, node, &data, cot));
@@ -73,6 +73,7 @@ impl<'g> Sweep<'g> {
                 for (i, (&v, part)) in data.operands.iter().zip(parts).enumerate() {
                     let Some(part) = part.map(|part| self.value(part)) else { continue };
                     if continued == Some(i) {
+                        self.came_from.borrow_mut().entry(v).or_insert(node);
                         cot.insert(v, part);
                     } else {
                         self.add(cot, v, part, Some(node));

@@ -102,8 +102,9 @@ impl<'g> GradNode<'g> {
         self.forward.needs(i)
     }
 
-    /// Returns the cotangent of operand `i` that uses of it have contributed so far, if the node is
-    /// in a loop or branch and there is one.
+    /// Returns the cotangent of operand `i` that uses of it have contributed so far, if there is
+    /// one, the node is in a loop or branch, and it reads a part of the operand: at indices, or a
+    /// small slice.
     ///
     /// The rule then adds to it, and what it returns for this operand replaces it. So an operation
     /// that reads a few elements adds to these alone, in place. At most one operand of a node may

@@ -292,8 +292,8 @@ static DYNAMIC_UPDATE_SLICE: OpDef = OpDef {
     laws: Laws::NONE,
 };
 
-/// The first operand, if all of its elements are in the range. An error shows the types of the other
-/// operands.
+/// The first operand, if all of its elements are in the range. An error shows the types of the
+/// other operands.
 ///
 /// The gradient of a loop saves the indices at which the loop reads. This operation checks them in
 /// the loop, so that the first one that is wrong fails, even if nothing else needs what it reads.

@@ -20,8 +20,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// scalars already. Tensors are split before the loop and joined after it where they are used
 /// whole.
 ///
-/// Tensors of any size are allowed if the loop only reads and writes parts of them that have at most
-/// 16 elements, at one index that is data. They stay whole.
+/// Tensors of any size are allowed if the loop only reads and writes parts of them that have at
+/// most 16 elements, at one index that is data. They stay whole.
 ///
 /// Elements are added to zero in the same order as in the [reference
 /// implementation](crate::ops::OpDef::eval), so results are bitwise identical.
@@ -172,10 +172,11 @@ impl ScalarizeCost {
             self.is_apart |= data.results.iter().any(|&v| is_apart(g.ty(v)));
             return (self.operations <= MAX_OPERATIONS).then_some(());
         }
-        // A construct only passes tables on. Those that enter the outermost loop are not in the list.
-        let values: Vec<Value> = match data.regions[..] {
-            [] => data.operands.iter().chain(&data.results).copied().collect(),
-            _ => data.results.iter().filter(|&v| !self.tables.contains(v)).copied().collect(),
+        // A construct only passes tables on.
+        let values: Vec<Value> = if data.regions.is_empty() {
+            data.operands.iter().chain(&data.results).copied().collect()
+        } else {
+            data.results.iter().filter(|&v| !self.tables.contains(v)).copied().collect()
         };
         for v in values {
             self.is_apart |= !small(g.ty(v)).filter(|_| !self.tables.contains(&v))?.is_empty();

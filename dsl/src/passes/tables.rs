@@ -1,10 +1,10 @@
 //! Tensors that stay whole in scalarized loops, since the loops read and write elements of them at
 //! indices that are data.
 //!
-//! A *table* is such a tensor of any size: a capture from which rows are read, or a loop variable to
-//! whose rows a gradient adds. An access to a row becomes one access for each element, in the table
-//! as a tensor of one axis. A *window* is a row that is itself read at an index: its elements are
-//! read from the table, at the sum of both positions.
+//! A *table* is such a tensor of any size: a capture from which rows are read, or a loop variable
+//! to whose rows a gradient adds. An access to a row becomes one access for each element, in the
+//! table as a tensor of one axis. A *window* is a row that is itself read at an index: its elements
+//! are read from the table, at the sum of both positions.
 
 use super::scalarize::{ScalarizedCopy, n_elements, reshape, small};
 use crate::ir::{Attrs, GraphBuilder, InsertPoint, Node, NodeData, Op, Origin, Region, Value};
@@ -127,8 +127,8 @@ fn is_window(g: &Graph, v: Value) -> bool {
     }
 }
 
-/// Returns the number of scalar operations that an operation on tables or windows becomes, or `None`
-/// if the operation is another one or cannot be scalarized.
+/// Returns the number of scalar operations that an operation on tables or windows becomes, or
+/// `None` if the operation is another one or cannot be scalarized.
 pub(super) fn table_operations(g: &Graph, data: &NodeData, tables: &FxHashSet<Value>) -> Option<usize> {
     let Op::Prim(def, attrs) = &data.op else { return None };
     let number = |v: Value| small(g.ty(v)).is_some_and(|shape| shape.iter().product::<usize>() == 1);
@@ -152,14 +152,14 @@ pub(super) fn table_operations(g: &Graph, data: &NodeData, tables: &FxHashSet<Va
 }
 
 /// The nodes that accesses to a table become, at the end of a region.
-struct Access<'a> {
+struct TableAccess<'a> {
     out: &'a mut GraphBuilder,
     to: Region,
     origin: Origin,
     name: &'static str,
 }
 
-impl Access<'_> {
+impl TableAccess<'_> {
     fn prim(&mut self, op: Prim, operands: &[Value], attrs: impl Into<Attrs>) -> Value {
         self.out.at(InsertPoint::End(self.to), self.origin).prim(op, operands, attrs)
     }
@@ -173,8 +173,8 @@ impl Access<'_> {
         self.reshape(table, &[size].into())
     }
 
-    /// Returns the position of the first element at an index, a number. It is checked with the errors
-    /// of the operation on `operands`, in which it has the type of operand `i`.
+    /// Returns the position of the first element at an index, a number. The check has the errors of
+    /// the operation on `operands`, in which the index has the type of operand `i`.
     fn first(
         &mut self,
         index: Value,
@@ -223,8 +223,9 @@ impl Access<'_> {
 }
 
 impl ScalarizedCopy<'_> {
-    /// Returns the elements of the result of an operation on tables or windows, or the table. Returns
-    /// `None` for other operations.
+    /// Returns the elements of the result of an operation on tables or windows, or the table.
+    ///
+    /// Returns `None` for other operations.
     pub(super) fn table_apart(&mut self, to: Region, node: Node, operands: &[Vec<Value>]) -> Option<Vec<Value>> {
         let data = self.from.node(node);
         let Op::Prim(def, attrs) = &data.op else { return None };
@@ -233,7 +234,7 @@ impl ScalarizedCopy<'_> {
         let window = self.windows.get(&x).copied();
         let extents = |axis: usize| Extents::of(g, x, axis).expect("the shape was checked before");
         let types: Vec<&TensorType> = data.operands.iter().map(|&v| g.ty(v).element()).collect();
-        let mut access = Access { out: &mut self.out, to, origin: data.origin(), name };
+        let mut access = TableAccess { out: &mut self.out, to, origin: data.origin(), name };
         match *def {
             prim::CHECK_INDEX => Some(vec![access.prim(prim::CHECK_INDEX, &[operands[0][0]], attrs.clone())]),
             prim::RESHAPE => {
