@@ -48,5 +48,6 @@ mod sessions;
 mod several_devices;
 mod shaders;
 mod small_tensors;
+mod strings;
 mod tidy;
 mod ui;

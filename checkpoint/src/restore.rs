@@ -104,10 +104,14 @@ impl Module for Targets {
     }
 }
 
-/// Returns an error if two variables have the same path.
+/// Returns an error if two variables have the same path, or if one cannot be in a file.
 pub(crate) fn check_paths(vars: &[(String, AnyVar)]) -> Result<()> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     vars.iter().for_each(|(path, _)| *counts.entry(path).or_default() += 1);
+    if let Some((path, _)) = vars.iter().find(|(_, var)| !var.ty().dtype.is_plain()) {
+        return Err(Diagnostic::new(format!("the variable {} holds strings, which files do not have", shown(path)))
+            .help("leave it out of the module, or keep its text in the values of the checkpoint"));
+    }
     let double: Vec<&str> = counts.into_iter().filter(|(_, n)| *n > 1).map(|(path, _)| path).collect();
     if double.is_empty() {
         return Ok(());

@@ -65,7 +65,7 @@ fn files_have_the_bytes_that_python_writes() -> Outcome {
     let folder = TestFolder::new("python");
     let (session, path) = (Session::new()?, folder.path("w.safetensors"));
     let values = of_python();
-    assert_eq!(DType::ALL.iter().filter(|d| values.iter().all(|(_, v)| v.dtype() != **d)).count(), 0, "all types");
+    assert_eq!(DType::PLAIN.iter().filter(|d| values.iter().all(|(_, v)| v.dtype() != **d)).count(), 0, "all types");
     WeightFile::new(&path).save(&session, &Vars::new(&values))?;
     assert_eq!(fs::read(&path).unwrap(), python_bytes());
     // In another order of the variables, and again over the same file.

@@ -117,7 +117,7 @@ macro_rules! numbers {
 }
 
 /// Numbers that fill arrays.
-trait Filling: Element {
+trait Filling: Element + Copy {
     /// Returns the nearest number of this type.
     fn filling(x: f64) -> Self;
 }

@@ -2,7 +2,7 @@
 
 use crate::format::{FormatSpec, FormatTrait};
 use crate::memory::{self, OutOfMemory};
-use crate::{DType, Diagnostic, Element, Loc, Result, TensorType};
+use crate::{Bytes, DType, Diagnostic, Element, Loc, Result, TensorType};
 use std::fmt;
 use std::panic::RefUnwindSafe;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ pub enum Buffer {
     U32(Vec<u32>),
     U8(Vec<u8>),
     Bool(Vec<bool>),
+    Bytes(Vec<Bytes>),
 }
 
 /// Runs the same code for the elements of a buffer of any type.
@@ -38,6 +39,7 @@ macro_rules! match_buffer {
             $crate::Buffer::U32($data) => $body,
             $crate::Buffer::U8($data) => $body,
             $crate::Buffer::Bool($data) => $body,
+            $crate::Buffer::Bytes($data) => $body,
         }
     };
 }
@@ -83,6 +85,10 @@ macro_rules! match_dtype {
                 type $t = bool;
                 $body
             }
+            $crate::DType::Bytes => {
+                type $t = $crate::Bytes;
+                $body
+            }
         }
     };
 }
@@ -100,6 +106,7 @@ impl Buffer {
             Buffer::U32(_) => DType::U32,
             Buffer::U8(_) => DType::U8,
             Buffer::Bool(_) => DType::Bool,
+            Buffer::Bytes(_) => DType::Bytes,
         }
     }
 
@@ -113,7 +120,7 @@ impl Buffer {
         self.len() == 0
     }
 
-    /// Creates a buffer of `n` zeros.
+    /// Creates a buffer of `n` zeros: `false` or empty strings for types without numbers.
     pub fn zeros(dtype: DType, n: usize) -> Buffer {
         match_dtype!(dtype, T => T::into_buffer(vec![T::default(); n]))
     }
@@ -228,7 +235,7 @@ impl HostTensor {
         HostTensor::new(vec![], vec![x])
     }
 
-    /// Creates a tensor of zeros (`false` for `bool`).
+    /// Creates a tensor of zeros (`false` for `bool`, empty strings for [`Bytes`]).
     ///
     /// # Panics
     /// Panics if there is not enough memory.
@@ -281,6 +288,16 @@ impl HostTensor {
     /// Returns the type of the elements.
     pub fn dtype(&self) -> DType {
         self.buffer().dtype()
+    }
+
+    /// Returns the number of bytes of the elements, of strings with their length as they travel to
+    /// other processes.
+    #[doc(hidden)]
+    pub fn n_bytes(&self) -> u64 {
+        match self.buffer() {
+            Buffer::Bytes(strings) => strings.iter().map(|s| 8 + s.len() as u64).sum(),
+            plain => (plain.len() * plain.dtype().size()) as u64,
+        }
     }
 
     /// Returns the element type and the shape.
@@ -349,7 +366,7 @@ impl HostTensor {
         Ok(HostTensor { shape, data: self.data.clone() })
     }
 
-    /// Returns the single element as `f64`, for scalars of any type.
+    /// Returns the single element as `f64`, for scalars of any type except [`Bytes`].
     pub fn to_f64(&self) -> Option<f64> {
         if self.len() != 1 {
             return None;
@@ -364,6 +381,7 @@ impl HostTensor {
             Buffer::U32(d) => d[0].into(),
             Buffer::U8(d) => d[0].into(),
             Buffer::Bool(d) => d[0].into(),
+            Buffer::Bytes(_) => return None,
         })
     }
 }
@@ -401,6 +419,7 @@ impl PartialEq for HostTensor {
                 (Buffer::U32(a), Buffer::U32(b)) => a == b,
                 (Buffer::U8(a), Buffer::U8(b)) => a == b,
                 (Buffer::Bool(a), Buffer::Bool(b)) => a == b,
+                (Buffer::Bytes(a), Buffer::Bytes(b)) => a == b,
                 _ => false,
             }
     }
@@ -421,6 +440,7 @@ impl std::hash::Hash for HostTensor {
             Buffer::U32(d) => d.hash(state),
             Buffer::U8(d) => d.hash(state),
             Buffer::Bool(d) => d.hash(state),
+            Buffer::Bytes(d) => d.hash(state),
         }
     }
 }
@@ -522,7 +542,7 @@ impl<T: Element> Array<T> {
     #[track_caller]
     pub fn item(&self) -> T {
         match self.as_slice() {
-            [item] => *item,
+            [item] => item.clone(),
             all => panic!(
                 "`item()` needs exactly one element, but the array of shape {:?} has {}",
                 self.shape(),
@@ -832,7 +852,7 @@ impl<T: Element> IntoArray<T> for T {
 }
 impl<T: Element> IntoArray<T> for &T {
     fn into_array(self) -> Array<T> {
-        Array::new(vec![], vec![*self])
+        Array::new(vec![], vec![self.clone()])
     }
 }
 impl<T: Element> IntoArray<T> for Array<T> {
@@ -900,6 +920,43 @@ impl<T: Element, const N: usize, const M: usize, const L: usize> IntoArray<T> fo
         Array::new(vec![L, M, N], self.as_flattened().as_flattened().to_vec())
     }
 }
+
+/// Text becomes strings of its bytes.
+macro_rules! strings_into_array {
+    ($($string:ty)*) => {$(
+        impl IntoArray<Bytes> for $string {
+            fn into_array(self) -> Array<Bytes> {
+                Bytes::from(self).into_array()
+            }
+        }
+        impl IntoArray<Bytes> for &[$string] {
+            fn into_array(self) -> Array<Bytes> {
+                self.iter().cloned().map(Bytes::from).collect::<Vec<_>>().into_array()
+            }
+        }
+        impl IntoArray<Bytes> for Vec<$string> {
+            fn into_array(self) -> Array<Bytes> {
+                self.as_slice().into_array()
+            }
+        }
+        impl IntoArray<Bytes> for &Vec<$string> {
+            fn into_array(self) -> Array<Bytes> {
+                self.as_slice().into_array()
+            }
+        }
+        impl<const N: usize> IntoArray<Bytes> for [$string; N] {
+            fn into_array(self) -> Array<Bytes> {
+                self.as_slice().into_array()
+            }
+        }
+        impl<const N: usize, const M: usize> IntoArray<Bytes> for [[$string; N]; M] {
+            fn into_array(self) -> Array<Bytes> {
+                self.as_flattened().into_array().reshape([M, N])
+            }
+        }
+    )*};
+}
+strings_into_array!(&str String);
 
 #[cfg(test)]
 mod tests {

@@ -19,9 +19,10 @@
 //! errors, so that no case is skipped silently.
 
 use crate::equality::same_number;
+use crate::ir::literal::read_elements;
 use crate::ir::{Attr, AttrKind, Attrs};
 use crate::ops::{self, Exactness, Prim};
-use crate::{AnyValue, Buffer, DType, Graph, HostTensor, Result, TensorType, bf16, f16, trace};
+use crate::{AnyValue, Buffer, Bytes, DType, Graph, HostTensor, Result, TensorType, bf16, f16, trace};
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
@@ -179,7 +180,23 @@ fn read_attrs(op: Prim, table: &toml::Table, t: Option<DType>) -> Result<Attrs, 
     Ok(attrs)
 }
 
-/// Parses a tensor from its type and elements: `f32[2, 2] 1 2 3 4`, `T[] nan`.
+/// Parses strings: words, and in quotes any bytes: `one b"and one" b"\xff"`.
+fn strings(text: &str) -> Result<Buffer, String> {
+    let (mut rest, mut words) = (text.trim_start(), Vec::new());
+    while !rest.is_empty() {
+        let escaped = |i: usize| rest[..i].bytes().rev().take_while(|&c| c == b'\\').count() % 2 == 1;
+        let end = match rest.strip_prefix("b\"") {
+            Some(_) => rest.match_indices('"').map(|(i, _)| i + 1).skip(1).find(|end| !escaped(end - 1)),
+            None => Some(rest.find(char::is_whitespace).unwrap_or(rest.len())),
+        };
+        let (word, after) = rest.split_at(end.ok_or_else(|| format!("`{rest}` has no end"))?);
+        words.push(if word.starts_with("b\"") { word.to_owned() } else { format!("{:?}", Bytes::from(word)) });
+        rest = after.trim_start();
+    }
+    read_elements(DType::Bytes, &words).map_err(|i| format!("`{}` is no string", words[i]))
+}
+
+/// Parses a tensor from its type and elements: `f32[2, 2] 1 2 3 4`, `T[] nan`, `bytes[2] a b"\n"`.
 pub fn tensor(text: &str, t: Option<DType>) -> Result<HostTensor, String> {
     fn elements<E: crate::Element + std::str::FromStr>(text: &str) -> Result<Buffer, String> {
         let element = |w: &str| w.parse().map_err(|_| format!("`{w}` is not of type {}", E::DTYPE));
@@ -198,7 +215,18 @@ pub fn tensor(text: &str, t: Option<DType>) -> Result<HostTensor, String> {
     let extents = extents.split(',').map(str::trim).filter(|e| !e.is_empty());
     let shape =
         extents.map(|e| e.parse().map_err(|_| format!("`{e}` is not an extent"))).collect::<Result<Vec<usize>, _>>()?;
-    let buffer = crate::match_dtype!(dtype, E => elements::<E>(data))?;
+    let buffer = match dtype {
+        DType::F32 => elements::<f32>(data),
+        DType::F64 => elements::<f64>(data),
+        DType::F16 => elements::<f16>(data),
+        DType::BF16 => elements::<bf16>(data),
+        DType::I32 => elements::<i32>(data),
+        DType::I64 => elements::<i64>(data),
+        DType::U32 => elements::<u32>(data),
+        DType::U8 => elements::<u8>(data),
+        DType::Bool => elements::<bool>(data),
+        DType::Bytes => strings(data),
+    }?;
     if buffer.len() != shape.iter().product() {
         return Err(format!("{} elements in `{text}`", buffer.len()));
     }

@@ -1,7 +1,7 @@
 //! Element types.
 
 use crate::array::Buffer;
-use crate::halves;
+use crate::{Bytes, halves};
 use half::{bf16, f16};
 
 /// The type of a tensor's elements.
@@ -25,11 +25,27 @@ pub enum DType {
     U8,
     /// A boolean.
     Bool,
+    /// A string of bytes of any length. See [`Bytes`].
+    Bytes,
 }
 
 impl DType {
     /// All element types, in the order of the enum.
-    pub const ALL: [DType; 9] =
+    pub const ALL: [DType; 10] = [
+        DType::F32,
+        DType::F64,
+        DType::F16,
+        DType::BF16,
+        DType::I32,
+        DType::I64,
+        DType::U32,
+        DType::U8,
+        DType::Bool,
+        DType::Bytes,
+    ];
+
+    /// The element types that are [plain](DType::is_plain): all but `bytes`.
+    pub const PLAIN: [DType; 9] =
         [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64, DType::U32, DType::U8, DType::Bool];
 
     /// Returns the name in the text form: `f32`, `i64`, `bool`.
@@ -44,6 +60,7 @@ impl DType {
             DType::U32 => "u32",
             DType::U8 => "u8",
             DType::Bool => "bool",
+            DType::Bytes => "bytes",
         }
     }
 
@@ -52,13 +69,14 @@ impl DType {
         DType::ALL.into_iter().find(|d| d.name() == name)
     }
 
-    /// Returns the size of an element in bytes.
+    /// Returns the size of an element in bytes; of a string, that of its handle.
     pub fn size(self) -> usize {
         match self {
             DType::F64 | DType::I64 => 8,
             DType::F32 | DType::I32 | DType::U32 => 4,
             DType::F16 | DType::BF16 => 2,
             DType::U8 | DType::Bool => 1,
+            DType::Bytes => size_of::<Bytes>(),
         }
     }
 
@@ -79,9 +97,16 @@ impl DType {
         matches!(self, DType::I32 | DType::I64 | DType::U32 | DType::U8)
     }
 
-    /// Returns whether the type has arithmetic: all types except `bool`.
+    /// Returns whether the type has arithmetic: all types except `bool` and `bytes`.
     pub fn is_numeric(self) -> bool {
-        self != DType::Bool
+        !matches!(self, DType::Bool | DType::Bytes)
+    }
+
+    /// Returns whether an element is a few plain bytes in memory: all types except `bytes`.
+    ///
+    /// Only such tensors are stored by GPUs, in the arenas of plans and in files of numbers.
+    pub fn is_plain(self) -> bool {
+        self != DType::Bytes
     }
 }
 
@@ -93,7 +118,7 @@ impl std::fmt::Display for DType {
 
 /// A Rust type that can be the element type of a tensor. Sealed: the set is that of [`DType`].
 pub trait Element:
-    Copy + PartialEq + PartialOrd + std::fmt::Debug + std::fmt::Display + Default + Send + Sync + 'static + sealed::Sealed
+    Clone + PartialEq + PartialOrd + std::fmt::Debug + std::fmt::Display + Default + Send + Sync + 'static + sealed::Sealed
 {
     /// The element type as a value.
     const DTYPE: DType;
@@ -105,8 +130,26 @@ pub trait Element:
     fn from_buffer_mut(buffer: &mut Buffer) -> Option<&mut [Self]>;
 }
 
-/// Elements with arithmetic: all types except `bool`.
-pub trait Numeric: Element {}
+/// Elements that are numbers or `bool`, of a fixed size: all types except [`Bytes`].
+#[diagnostic::on_unimplemented(
+    message = "a `Tensor<{Self}>` is not cast",
+    label = "strings are not cast",
+    note = "read numbers in strings with `.parse::<f32>()`, and write numbers as strings with `.format()`"
+)]
+pub trait Plain: Element + Copy {}
+
+/// Elements with an order: all types except `bool`. Strings are ordered by their bytes.
+#[diagnostic::on_unimplemented(message = "`{Self}` has no order", label = "expected numbers or strings")]
+pub trait Orderable: Element {}
+
+/// Elements with arithmetic: all types except `bool` and [`Bytes`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a number",
+    label = "expected an element type with arithmetic",
+    note = "strings are joined by `a.join(b)` and read as numbers by `.parse::<f32>()`; `bool` becomes numbers by \
+            `.cast::<f32>()`"
+)]
+pub trait Numeric: Plain + Orderable {}
 /// Elements with gradients: `f32`, `f64`, `f16` and `bf16`.
 pub trait Float: Numeric {
     /// Returns the nearest value of this type.
@@ -142,16 +185,17 @@ macro_rules! elements {
         }
     )*};
 }
-elements!(f32 => F32, f64 => F64, f16 => F16, bf16 => BF16, i32 => I32, i64 => I64, u32 => U32, u8 => U8, bool => Bool);
+elements!(f32 => F32, f64 => F64, f16 => F16, bf16 => BF16, i32 => I32, i64 => I64, u32 => U32, u8 => U8, bool => Bool, Bytes => Bytes);
 
-impl Numeric for f32 {}
-impl Numeric for f64 {}
-impl Numeric for f16 {}
-impl Numeric for bf16 {}
-impl Numeric for i32 {}
-impl Numeric for i64 {}
-impl Numeric for u32 {}
-impl Numeric for u8 {}
+macro_rules! marks {
+    ($($mark:ident: $($t:ty)*;)*) => {$($(impl $mark for $t {})*)*};
+}
+marks! {
+    Plain: f32 f64 f16 bf16 i32 i64 u32 u8 bool;
+    Orderable: f32 f64 f16 bf16 i32 i64 u32 u8 Bytes;
+    Numeric: f32 f64 f16 bf16 i32 i64 u32 u8;
+}
+
 impl Float for f32 {
     fn from_f64(x: f64) -> Self {
         x as f32

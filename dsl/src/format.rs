@@ -19,7 +19,7 @@
 //! - A template does not depend on its destination: a [`Stream`] is stored next to it.
 
 use crate::halves::Half;
-use crate::{HostTensor, match_buffer};
+use crate::{Bytes, HostTensor, match_buffer};
 use std::fmt::{self, Write};
 
 /// Tensors with more elements are abbreviated.
@@ -187,7 +187,7 @@ impl fmt::Display for FormatSpec {
 }
 
 /// An element type that can be formatted.
-trait Show {
+pub(crate) trait Show {
     fn show(&self, spec: &FormatSpec, out: &mut String);
 }
 
@@ -237,6 +237,18 @@ show_halves!(f16 bf16);
 impl Show for bool {
     fn show(&self, spec: &FormatSpec, out: &mut String) {
         spec.pad(out, if *self { "true" } else { "false" }, false);
+    }
+}
+
+/// Text is printed as it is, by `{:?}` like a byte string of Rust. The precision is the largest
+/// number of characters, as of a `str`.
+impl Show for Bytes {
+    fn show(&self, spec: &FormatSpec, out: &mut String) {
+        let mut text = if spec.kind == FormatTrait::Debug { format!("{self:?}") } else { self.to_string() };
+        if let Some((end, _)) = spec.precision.and_then(|n| text.char_indices().nth(n)) {
+            text.truncate(end);
+        }
+        spec.pad(out, &text, false);
     }
 }
 

@@ -37,7 +37,7 @@ use crate::Element;
 pub use half::{bf16, f16};
 
 /// A 16-bit float: [`struct@f16`] or [`bf16`].
-pub trait Half: Element {
+pub trait Half: Element + Copy {
     /// Returns the same number as `f32`.
     fn widened(self) -> f32;
     /// Rounds to nearest, ties to even. `NaN` becomes a quiet `NaN`.

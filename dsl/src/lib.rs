@@ -24,6 +24,7 @@
 
 mod array;
 pub mod autodiff;
+mod bytes;
 pub mod control;
 #[cfg(feature = "corpus")]
 #[doc(hidden)]
@@ -73,17 +74,18 @@ mod ty;
 pub mod var;
 
 pub use array::{Array, ArrayIndex, Buffer, HostTensor, IntoArray, Reclaim};
+pub use bytes::Bytes;
 pub use control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
 pub use derivatives::{Wrt, checkpoint, checkpoint_loop, checkpoint_loop_every, custom_gradient, gradients};
 pub use device::{DeviceConstraint, DeviceKind, DeviceName, DevicePattern};
 pub use diagnostic::{Diagnostic, ErrorKind, Result};
-pub use dtype::{DType, Element, Float, Integer, Numeric};
+pub use dtype::{DType, Element, Float, Integer, Numeric, Orderable, Plain};
 pub use function::{eval, eval_with};
 pub use halves::{bf16, f16};
 pub use ir::Graph;
 pub use list::{List, ListIndex};
 pub use loc::Loc;
-pub use ops::{AnyValue, IntoAxes, IntoExtents, ScalarIndex, concat, iota, random, stack};
+pub use ops::{AnyValue, IntoAxes, IntoExtents, ScalarIndex, concat, iota, join_strings, random, stack};
 pub use queue::{AnyQueue, Queue, QueueElement, QueueOrder};
 pub use shape::{Dim, Shape};
 pub use staged::{Carry, Range, range};
@@ -96,7 +98,8 @@ pub use var::{AnyVar, Module, Var};
 pub mod prelude {
     pub use crate::control::{cond, fold_left, fold_right, map, scan, scan_reverse, switch, while_loop};
     pub use crate::{
-        Array, List, Module, Tensor, Var, bf16, checkpoint, checkpoint_loop, checkpoint_loop_every, concat,
-        custom_gradient, eval, eval_with, f16, full, gradients, iota, on, range, scalar, stack, tensor, zeros,
+        Array, Bytes, List, Module, Tensor, Var, bf16, checkpoint, checkpoint_loop, checkpoint_loop_every, concat,
+        custom_gradient, eval, eval_with, f16, full, gradients, iota, join_strings, on, range, scalar, stack, tensor,
+        zeros,
     };
 }

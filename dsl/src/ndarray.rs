@@ -15,7 +15,7 @@ impl<T: Element, S: Data<Elem = T>, D: Dimension> IntoArray<T> for &ArrayBase<S,
     fn into_array(self) -> Array<T> {
         let data = match self.as_slice() {
             Some(data) => data.to_vec(),
-            None => self.iter().copied().collect(),
+            None => self.iter().cloned().collect(),
         };
         Array::new(self.shape(), data)
     }

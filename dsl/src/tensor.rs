@@ -1,7 +1,7 @@
 //! `Tensor<T>`, the main type of model code.
 
 use crate::ops::{AnyValue, InTrace, ValueCx};
-use crate::{Array, Element, Float, HostTensor, Integer, IntoArray, Numeric, Shape, bf16, f16};
+use crate::{Array, Bytes, Element, Float, HostTensor, Integer, IntoArray, Numeric, Shape, bf16, f16};
 use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::ops;
@@ -135,11 +135,30 @@ impl<T: Element> Operand<T> for Tensor<T> {
     }
 }
 #[diagnostic::do_not_recommend]
-impl<T: Element> Operand<T> for T {
+impl<T: Element + Copy> Operand<T> for T {
     #[track_caller]
     fn into_tensor(self) -> Tensor<T> {
         scalar(self)
     }
+}
+
+/// Text is a scalar of its bytes.
+macro_rules! strings {
+    ($([$($n:tt)*] $string:ty;)*) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<$($n)*> Operand<Bytes> for $string {
+            #[track_caller]
+            fn into_tensor(self) -> Tensor<Bytes> {
+                scalar(Bytes::from(self.to_owned()))
+            }
+        }
+    )*};
+}
+strings! {
+    [] &str;
+    [] &[u8];
+    [] &Bytes;
+    [const N: usize] &[u8; N];
 }
 
 /// Implements operators between the default types of literals and tensors of other element types,

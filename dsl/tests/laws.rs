@@ -2,9 +2,9 @@
 
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::{self, Arity, EvalCx, InferCx, OpDef};
-use anabranch_dsl::{DType, HostTensor, Type, bf16, f16};
+use anabranch_dsl::{Bytes, DType, HostTensor, Type, bf16, f16};
 
-/// Returns numbers of a type at which arithmetic is special, and some others.
+/// Returns elements of a type at which arithmetic is special, and some others.
 fn samples(dtype: DType) -> HostTensor {
     let floats = [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.7, 1e-3, 6e4, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
     let whole = [0, 1, 2, 3, 7, 31, 64, 100];
@@ -19,6 +19,7 @@ fn samples(dtype: DType) -> HostTensor {
         DType::U32 => HostTensor::new([9], [&whole.map(|x| x as u32)[..], &[u32::MAX]].concat()),
         DType::U8 => HostTensor::new([9], [&whole.map(|x| x as u8)[..], &[u8::MAX]].concat()),
         DType::Bool => HostTensor::new([2], vec![false, true]),
+        DType::Bytes => HostTensor::new([4], ["", " a ", "Ab", "b\n"].map(Bytes::from).to_vec()),
     }
 }
 
@@ -40,7 +41,7 @@ fn pairs(x: &HostTensor) -> [HostTensor; 2] {
 
 fn elements(x: &HostTensor, index: &[usize]) -> HostTensor {
     anabranch_dsl::match_buffer!(x.buffer(), data => {
-        HostTensor::new([index.len()], index.iter().map(|&i| data[i]).collect::<Vec<_>>())
+        HostTensor::new([index.len()], index.iter().map(|&i| &data[i]).cloned().collect::<Vec<_>>())
     })
 }
 

@@ -50,7 +50,7 @@ fn all_of(dtype: DType) -> HostTensor {
 fn every_value_is_cast_to_every_type() {
     for dtype in HALVES {
         let x = all_of(dtype);
-        let to = || DType::ALL.into_iter().filter(|&to| to != dtype);
+        let to = || DType::PLAIN.into_iter().filter(|&to| to != dtype);
         let given = same_bits(std::slice::from_ref(&x), |x| to().map(|to| x[0].cast(to)).collect());
         assert_eq!(given.len(), 8);
         // A conversion to `f32` and back preserves the value.

@@ -1,8 +1,9 @@
 //! Kernels on operands of every layout, against the interpreter.
 
 use crate::support::check;
+use anabranch_dsl::ops::InferCx;
 use anabranch_dsl::ops::random::Key;
-use anabranch_dsl::{AnyValue, DType, HostTensor, Tensor, bf16, f16, trace};
+use anabranch_dsl::{AnyValue, DType, HostTensor, Tensor, Type, bf16, f16, trace};
 
 /// Returns irregular numbers around zero.
 fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
@@ -18,6 +19,7 @@ fn numbers(shape: &[usize], dtype: DType) -> HostTensor {
         DType::U32 => HostTensor::new(shape, (0..n).map(|i| (i * 31 % 17) as u32).collect::<Vec<_>>()),
         DType::U8 => HostTensor::new(shape, (0..n).map(|i| (i * 31 % 17) as u8).collect::<Vec<_>>()),
         DType::Bool => HostTensor::new(shape, (0..n).map(|i| i * 31 % 7 < 3).collect::<Vec<_>>()),
+        DType::Bytes => panic!("strings are no numbers"),
     }
 }
 
@@ -76,7 +78,8 @@ fn functions_of_one_number_agree_for_tensors_and_scalars() {
             let mut results = Vec::new();
             for def in anabranch_dsl::ops::all() {
                 let unary = def.arity == anabranch_dsl::ops::Arity::Exactly(1) && def.attrs.is_empty();
-                if unary && !["not", "bit_not"].contains(&def.name) {
+                let (operand, attrs) = (Type::tensor(dtype, ()), Default::default());
+                if unary && (def.infer)(&InferCx { operands: &[&operand], attrs: &attrs }).is_ok() {
                     results.extend(x.iter().map(|&x| trace::emit(def, &[x], Default::default())));
                 }
             }
@@ -104,9 +107,9 @@ fn operations_on_bits_agree_for_tensors_and_scalars() {
 
 #[test]
 fn casts_between_all_types() {
-    for from in DType::ALL {
+    for from in DType::PLAIN {
         check(&[numbers(&[50], from), numbers(&[], from)], |x| {
-            x.iter().flat_map(|x| DType::ALL.map(|to| x.cast(to))).collect()
+            x.iter().flat_map(|x| DType::PLAIN.map(|to| x.cast(to))).collect()
         })
         .expect("it runs");
     }

@@ -9,7 +9,7 @@ use anabranch_runtime::Program;
 
 use crate::support::functions::REGISTERED;
 
-const TYPES: [DType; 9] = DType::ALL;
+const TYPES: [DType; 9] = DType::PLAIN;
 
 /// Returns numbers at the ends of a type's range and in between.
 fn numbers(dtype: DType) -> Vec<HostTensor> {
@@ -35,6 +35,7 @@ fn numbers(dtype: DType) -> Vec<HostTensor> {
         DType::U32 => [0, 1, 7, u32::MAX, 1 << 31].map(HostTensor::scalar).to_vec(),
         DType::U8 => [0u8, 1, 7, 255].map(HostTensor::scalar).to_vec(),
         DType::Bool => [false, true].map(HostTensor::scalar).to_vec(),
+        DType::Bytes => panic!("strings are in no loop of native code"),
     }
 }
 
@@ -50,6 +51,7 @@ fn bits(t: &HostTensor) -> u64 {
         Buffer::U32(d) => u64::from(d[0]),
         Buffer::U8(d) => u64::from(d[0]),
         Buffer::Bool(d) => u64::from(d[0]),
+        Buffer::Bytes(_) => panic!("strings are no numbers"),
     }
 }
 

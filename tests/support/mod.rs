@@ -27,6 +27,15 @@ pub fn check<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: 
     check_outcomes(run_all(f, &Arguments::of(args)), expected);
 }
 
+/// Calls a function like [`check`], whose outputs must be exactly these tensors.
+#[track_caller]
+pub fn check_tensors<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, expected: &[HostTensor]) {
+    for (engine, outputs) in run_all(f, &Arguments::of(args)) {
+        let outputs = outputs.unwrap_or_else(|e| panic!("{engine}: {e}"));
+        assert_eq!(outputs, expected, "{engine}");
+    }
+}
+
 /// Calls a function of tensors like [`check`], for each of several inputs of the same types. The
 /// results must be those of some Rust functions, which have names for messages.
 #[track_caller]
@@ -151,5 +160,6 @@ pub fn numbers(t: &HostTensor) -> Vec<f64> {
         Buffer::U32(d) => d.iter().map(|&x| x.into()).collect(),
         Buffer::U8(d) => d.iter().map(|&x| x.into()).collect(),
         Buffer::Bool(d) => d.iter().map(|&x| f64::from(u8::from(x))).collect(),
+        Buffer::Bytes(_) => panic!("strings are no numbers"),
     }
 }

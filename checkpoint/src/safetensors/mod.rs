@@ -51,7 +51,7 @@ const TYPES: &[(&str, u64, Option<DType>)] = &[
 
 /// Returns the place of an element type in [`TYPES`].
 fn rank_of(dtype: DType) -> usize {
-    TYPES.iter().position(|(_, _, ty)| *ty == Some(dtype)).expect("the format has all element types")
+    TYPES.iter().position(|(_, _, ty)| *ty == Some(dtype)).expect("the format has all plain element types")
 }
 
 /// Returns the name of an element type in the format.

@@ -126,6 +126,7 @@ impl OpenedFile {
             Buffer::U32(to) => self.fill(bytemuck::cast_slice_mut(to), 4),
             Buffer::U8(to) => self.fill(to, 1),
             Buffer::Bool(to) => self.fill_bools(to),
+            Buffer::Bytes(_) => unreachable!("the format has no strings"),
         };
         read.map_err(|error| self.not_read(entry, error))?;
         Ok(HostTensor::from_buffer(entry.shape.clone(), elements))

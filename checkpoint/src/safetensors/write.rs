@@ -90,6 +90,7 @@ pub(crate) fn write_values(to: &mut impl Write, tensor: &HostTensor) -> io::Resu
         Buffer::U32(data) => write_bytes(to, bytemuck::cast_slice(data), 4),
         Buffer::U8(data) => write_bytes(to, data, 1),
         Buffer::Bool(data) => write_bytes(to, bytemuck::cast_slice(data), 1),
+        Buffer::Bytes(_) => unreachable!("the layout has no strings"),
     }
 }
 

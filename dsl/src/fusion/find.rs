@@ -19,6 +19,7 @@ use super::{
     AxisSet, Coord, FusedKernel, Fusion, KernelId, KernelInput, KernelStage, NodeRole, StageSource, StageWork, Users,
     users,
 };
+use crate::TensorType;
 use crate::ir::{Graph, Node, NodeData, Op, Region, Value};
 use crate::ops::{OpClass, Prim, attributes, prim};
 use rustc_hash::FxHashMap;
@@ -195,8 +196,8 @@ impl Finder<'_> {
         let data = self.graph.node(node);
         let Op::Prim(op, _) = data.op else { return None };
         let fits = |&v: &Value| {
-            let shape = &self.graph.ty(v).element().shape;
-            shape.size().is_some() && shape.rank() <= AxisSet::MAX_AXES
+            let TensorType { dtype, shape } = self.graph.ty(v).element();
+            dtype.is_plain() && shape.size().is_some() && shape.rank() <= AxisSet::MAX_AXES
         };
         let fit = data.operands.iter().chain(&data.results).all(fits);
         (fit && !data.operands.is_empty() && self.target.computes(self.graph, node)).then_some(op)

@@ -69,7 +69,7 @@ fn read(kernel: &FusedKernel, x: &HostTensor, map: &[Coord], along: AxisSet) -> 
                 offset += stride * (i % n) as isize;
                 i /= n;
             }
-            x[offset as usize]
+            x[offset as usize].clone()
         };
         (0..n).map(at).collect()
     }

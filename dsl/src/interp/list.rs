@@ -164,6 +164,7 @@ fn joined(op: &ListOp, dtype: DType, parts: &[ListElement<'_>], shape: Vec<usize
             (Buffer::U32(a), Some(Buffer::U32(b))) => a[range].copy_from_slice(b),
             (Buffer::U8(a), Some(Buffer::U8(b))) => a[range].copy_from_slice(b),
             (Buffer::Bool(a), Some(Buffer::Bool(b))) => a[range].copy_from_slice(b),
+            (Buffer::Bytes(a), Some(Buffer::Bytes(b))) => a[range].clone_from_slice(b),
             (a, Some(b)) => panic!("elements of {} and {} in one list", a.dtype(), b.dtype()),
         }
     }

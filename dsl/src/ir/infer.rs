@@ -188,6 +188,9 @@ fn stack_types(op: &StackOp, operands: &[&Type]) -> Result<Vec<Type>, Broken> {
         StackOp::Zeros(element) if !element.shape.is_definite() => {
             Err(broken(10, format!("a stack of zeros of {element}: the extents must be known")))
         }
+        StackOp::Zeros(element) if !element.dtype.is_plain() => {
+            Err(broken(10, format!("a stack of zeros of {element}: strings have no zero")))
+        }
         StackOp::Zeros(element) => Ok(vec![Type::Stack(element.clone())]),
         StackOp::Push => {
             let element = stack(0)?;

@@ -18,6 +18,8 @@ pub(super) enum Tok<'a> {
     Number(&'a str),
     /// `"text"`.
     Str(String),
+    /// `b"text"`, as written.
+    Bytes(&'a str),
     /// One of `( ) { } [ ] < > , : = | ?`.
     Punct(char),
     /// `->`.
@@ -32,7 +34,7 @@ impl Tok<'_> {
         match self {
             Tok::Value(x) => format!("`%{x}`"),
             Tok::At(x) => format!("`@{x}`"),
-            Tok::Word(x) | Tok::Number(x) => format!("`{x}`"),
+            Tok::Word(x) | Tok::Number(x) | Tok::Bytes(x) => format!("`{x}`"),
             Tok::Str(x) => format!("{x:?}"),
             Tok::Punct(c) => format!("`{c}`"),
             Tok::Arrow => "`->`".to_owned(),
@@ -180,6 +182,7 @@ impl<'a> Lexer<'a> {
                 Some(Tok::Punct(c))
             }
             c if c.is_ascii_digit() => Some(Tok::Number(self.word())),
+            'b' if self.text[self.at..].starts_with("b\"") => self.byte_string().map(Tok::Bytes),
             c if is_word_char(c) => Some(Tok::Word(self.word())),
             c => {
                 self.next();
@@ -215,6 +218,31 @@ impl<'a> Lexer<'a> {
                 Some(c) => {
                     self.next();
                     text.push(c);
+                }
+            }
+        }
+    }
+
+    /// Skips a byte string, and returns it as written. Its escapes are those of an element.
+    fn byte_string(&mut self) -> Option<&'a str> {
+        let (start, from) = (self.loc, self.at);
+        self.next();
+        self.next();
+        loop {
+            match self.peek() {
+                None | Some('\n') => {
+                    self.error(start, "unterminated string");
+                    return None;
+                }
+                Some('"') => {
+                    self.next();
+                    return Some(&self.text[from..self.at]);
+                }
+                Some(c) => {
+                    self.next();
+                    if c == '\\' && self.peek().is_some_and(|c| c != '\n') {
+                        self.next();
+                    }
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! NaN without payload. Any other NaN is written as its bits, for example `nan0xffc00000`.
 
 use crate::halves::Half;
-use crate::{Buffer, DType, bf16, f16};
+use crate::{Buffer, Bytes, DType, bf16, f16};
 use std::convert::identity;
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -87,8 +87,40 @@ macro_rules! plain_literal {
 }
 plain_literal!(i32 i64 u32 u8 bool);
 
+/// A string is written like a byte string of Rust: `b"a\n\xff"`.
+impl Literal for Bytes {
+    fn write(&self, to: &mut impl Write) -> fmt::Result {
+        write!(to, "{self:?}")
+    }
+
+    fn read(word: &str) -> Option<Bytes> {
+        let mut rest = word.strip_prefix("b\"")?.strip_suffix('"')?.bytes();
+        let mut bytes = Vec::with_capacity(rest.len());
+        while let Some(byte) = rest.next() {
+            bytes.push(match byte {
+                b'\\' => match rest.next()? {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'0' => 0,
+                    b'x' => {
+                        let digits = [rest.next()?, rest.next()?];
+                        let hex = std::str::from_utf8(&digits).ok().filter(|hex| is_hex(hex))?;
+                        hex_value(hex)?
+                    }
+                    escaped @ (b'\\' | b'"' | b'\'') => escaped,
+                    _ => return None,
+                },
+                b'"' => return None,
+                other => other,
+            });
+        }
+        Some(bytes.into())
+    }
+}
+
 /// Parses words as a buffer of one element type, or returns the first invalid word.
-pub(super) fn read_elements<W: AsRef<str>>(dtype: DType, words: &[W]) -> Result<Buffer, usize> {
+pub(crate) fn read_elements<W: AsRef<str>>(dtype: DType, words: &[W]) -> Result<Buffer, usize> {
     crate::match_dtype!(dtype, T => {
         let mut data = Vec::with_capacity(words.len());
         for (i, word) in words.iter().enumerate() {

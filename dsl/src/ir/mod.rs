@@ -31,7 +31,7 @@ mod graph;
 mod infer;
 mod lex;
 mod list;
-mod literal;
+pub(crate) mod literal;
 mod open;
 mod parse;
 mod print;

@@ -472,6 +472,7 @@ fn is_uniform(tensor: &HostTensor) -> bool {
         U32(d) => all_equal(d.iter()),
         U8(d) => all_equal(d.iter()),
         Bool(d) => all_equal(d.iter()),
+        Bytes(d) => all_equal(d.iter()),
     }
 }
 

@@ -170,6 +170,21 @@ attributes! {
         /// The shape.
         shape: Shape,
     }
+    /// A number of parts or buckets.
+    Count {
+        /// The number.
+        n: usize,
+    }
+    /// Whether base64 is padded.
+    Padded {
+        /// Whether it is.
+        pad: bool,
+    }
+    /// Whether all matches are replaced.
+    Replaced {
+        /// Whether all are, or the first.
+        all: bool,
+    }
     /// The shape and element type of the result.
     Typed {
         /// The shape.

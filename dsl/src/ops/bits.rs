@@ -23,7 +23,7 @@ functions! { ($) bit_functions:
     SHIFT_RIGHT Bits |x, y| x.shift_right(y);
 }
 
-fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
+fn zip<T: Element + Copy>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
     cx.result(elements::zip(a, cx.operands[1].data(), f))
 }
 

@@ -3,7 +3,7 @@
 use super::infer::{Class, like_operand};
 use super::*;
 use crate::halves::odd_f64;
-use crate::{Buffer, DType, Element, Float, HostTensor, Tensor, bf16, f16, match_dtype};
+use crate::{Buffer, DType, Element, Float, HostTensor, Plain, Tensor, bf16, f16};
 
 family!(CAST, STOP_GRADIENT);
 
@@ -26,6 +26,7 @@ impl WideNumbers<'_> {
             Buffer::U32(d) => Ints(Box::new(|i| d[i].into())),
             Buffer::U8(d) => Ints(Box::new(|i| d[i].into())),
             Buffer::Bool(d) => Ints(Box::new(|i| d[i].into())),
+            Buffer::Bytes(_) => panic!("strings are not cast"),
         }
     }
 
@@ -84,7 +85,22 @@ pub(crate) fn converted(x: &HostTensor, to: DType) -> HostTensor {
         return x.clone();
     }
     let (n, numbers) = (x.buffer().len(), WideNumbers::of(x.buffer()));
-    match_dtype!(to, T => HostTensor::new(x.shape(), numbers.convert(n, T::of_float, T::of_int)))
+    fn all<T: Convert>(numbers: &WideNumbers<'_>, n: usize) -> Buffer {
+        T::into_buffer(numbers.convert(n, T::of_float, T::of_int))
+    }
+    let buffer = match to {
+        DType::F32 => all::<f32>(&numbers, n),
+        DType::F64 => all::<f64>(&numbers, n),
+        DType::F16 => all::<f16>(&numbers, n),
+        DType::BF16 => all::<bf16>(&numbers, n),
+        DType::I32 => all::<i32>(&numbers, n),
+        DType::I64 => all::<i64>(&numbers, n),
+        DType::U32 => all::<u32>(&numbers, n),
+        DType::U8 => all::<u8>(&numbers, n),
+        DType::Bool => all::<bool>(&numbers, n),
+        DType::Bytes => panic!("numbers are not cast to strings"),
+    };
+    HostTensor::from_buffer(x.shape().to_vec(), buffer)
 }
 
 /// Returns a scalar of a type, converted from a number.
@@ -97,7 +113,15 @@ static CAST: OpDef = OpDef {
     name: "cast",
     arity: Arity::Exactly(1),
     attrs: Cast::DECLARED,
-    infer: |cx| Ok(Type::tensor(Cast::of(cx.attrs).dtype, &cx.tensor(0)?.shape)),
+    infer: |cx| {
+        let (ty, dtype) = (cx.tensor(0)?, Cast::of(cx.attrs).dtype);
+        Class::Plain.check(ty)?;
+        if dtype.is_plain() {
+            return Ok(Type::tensor(dtype, &ty.shape));
+        }
+        let error = OpError::new(format!("makes numbers or bool, not {dtype}")).label(ty.to_string());
+        Err(error.help("write numbers as strings with `.format()`"))
+    },
     eval: |cx| Ok(converted(cx.operands[0], Cast::of(cx.attrs).dtype)),
     grad: Grad::Rule(|n| vec![n.ty(0).dtype.is_float().then(|| n.dy().cast(n.ty(0).dtype))]),
     exactness: Exactness::Exact,
@@ -139,7 +163,7 @@ impl<C: ValueCx> AnyValue<C> {
     }
 }
 
-impl<T: Element> Tensor<T> {
+impl<T: Plain> Tensor<T> {
     /// Converts the elements to another type with the semantics of `as`.
     ///
     /// A float is truncated towards zero and saturates at the range of an integer type; `NaN`
@@ -153,7 +177,7 @@ impl<T: Element> Tensor<T> {
     /// ```
     #[track_caller]
     #[must_use]
-    pub fn cast<U: Element>(self) -> Tensor<U> {
+    pub fn cast<U: Plain>(self) -> Tensor<U> {
         Tensor::from_any(self.untyped().cast(U::DTYPE))
     }
 }

@@ -11,7 +11,7 @@ use super::scalar_functions::{ScalarSemantics, functions};
 use super::*;
 use crate::ir::Attrs;
 use crate::scalars::ScalarExpr;
-use crate::{DType, Element, Float, HostTensor, Numeric, Operand, Tensor, match_buffer};
+use crate::{Bytes, DType, Element, Float, HostTensor, Operand, Orderable, Tensor, match_buffer};
 
 family!(EQ, NE, LT, LE, GT, GE, AND, OR, XOR, NOT, IS_NAN, IS_FINITE, SELECT);
 
@@ -30,8 +30,33 @@ functions! { ($) comparison_functions:
     IS_FINITE FloatTest |x| x.is_finite();
 }
 
-fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> bool) -> HostTensor {
+fn zip<T: Element + Copy>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> bool) -> HostTensor {
     cx.result(elements::zip(a, cx.operands[1].data(), f))
+}
+
+/// A string with the comparisons of the scalar language.
+#[derive(Clone, Copy)]
+struct ComparedString<'a>(&'a [u8]);
+
+impl ComparedString<'_> {
+    fn equals(self, other: Self) -> bool {
+        self.0 == other.0
+    }
+    fn less(self, other: Self) -> bool {
+        self.0 < other.0
+    }
+    fn at_most(self, other: Self) -> bool {
+        self.0 <= other.0
+    }
+}
+
+fn zip_strings<'a>(
+    cx: &EvalCx<'a>,
+    a: &'a [Bytes],
+    f: fn(ComparedString<'a>, ComparedString<'a>) -> bool,
+) -> HostTensor {
+    let b = cx.operands[1].data::<Bytes>();
+    cx.result(a.iter().zip(b).map(|(a, b)| f(ComparedString(a), ComparedString(b))).collect())
 }
 
 /// Returns the definition of an operation on two tensors of a class that results in `bool`.
@@ -54,8 +79,8 @@ const fn row(name: &'static str, infer: Infer, semantics: &ScalarSemantics) -> O
 fn of_any(cx: &InferCx<'_>) -> Result<Type, OpError> {
     Ok(Type::tensor(DType::Bool, common(cx, Class::Every)?.shape))
 }
-fn of_numbers(cx: &InferCx<'_>) -> Result<Type, OpError> {
-    Ok(Type::tensor(DType::Bool, common(cx, Class::Numeric)?.shape))
+fn of_ordered(cx: &InferCx<'_>) -> Result<Type, OpError> {
+    Ok(Type::tensor(DType::Bool, common(cx, Class::Ordered)?.shape))
 }
 fn of_floats(cx: &InferCx<'_>) -> Result<Type, OpError> {
     Ok(Type::tensor(DType::Bool, common(cx, Class::Float)?.shape))
@@ -69,13 +94,13 @@ static EQ: OpDef = OpDef { laws: Laws { commutative: true, ..Laws::NONE }, ..row
 /// `a != b`, which is true for `NaN`.
 static NE: OpDef = OpDef { laws: Laws { commutative: true, ..Laws::NONE }, ..row("ne", of_any, &semantics::NE) };
 /// `a < b`
-static LT: OpDef = row("lt", of_numbers, &semantics::LT);
+static LT: OpDef = row("lt", of_ordered, &semantics::LT);
 /// `a <= b`
-static LE: OpDef = row("le", of_numbers, &semantics::LE);
+static LE: OpDef = row("le", of_ordered, &semantics::LE);
 /// `a > b`
-static GT: OpDef = row("gt", of_numbers, &semantics::GT);
+static GT: OpDef = row("gt", of_ordered, &semantics::GT);
 /// `a >= b`
-static GE: OpDef = row("ge", of_numbers, &semantics::GE);
+static GE: OpDef = row("ge", of_ordered, &semantics::GE);
 /// `a & b`
 static AND: OpDef = OpDef {
     laws: Laws {
@@ -131,7 +156,7 @@ static SELECT: OpDef = OpDef {
     eval: |cx| {
         fn choose<T: Element>(cx: &EvalCx<'_>, a: &[T]) -> HostTensor {
             let (cond, b) = (cx.operands[0].data::<bool>(), cx.operands[2].data::<T>());
-            cx.result(cond.iter().zip(a.iter().zip(b)).map(|(&c, (&a, &b))| if c { a } else { b }).collect())
+            cx.result(cond.iter().zip(a.iter().zip(b)).map(|(&c, (a, b))| if c { a } else { b }.clone()).collect())
         }
         Ok(match_buffer!(cx.operands[1].buffer(), a => choose(cx, a)))
     },
@@ -142,7 +167,7 @@ static SELECT: OpDef = OpDef {
         vec![None, n.needs(1).then(first), n.needs(2).then(second)]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::Scalar(ScalarForm::Function(|dtype| Some(ScalarExpr::select(dtype)))),
+    class: OpClass::Scalar(ScalarForm::Function(|dtype| dtype.is_plain().then(|| ScalarExpr::select(dtype)))),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -238,7 +263,7 @@ comparisons! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     not_equal ne;
-    Numeric:
+    Orderable:
     /// Returns whether elements are less; in `#[graph]`, `a < b`.
     ///
     /// ```
@@ -247,7 +272,7 @@ comparisons! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     less lt;
-    Numeric:
+    Orderable:
     /// Returns whether elements are less or equal; in `#[graph]`, `a <= b`.
     ///
     /// ```
@@ -256,7 +281,7 @@ comparisons! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     less_equal le;
-    Numeric:
+    Orderable:
     /// Returns whether elements are greater; in `#[graph]`, `a > b`.
     ///
     /// ```
@@ -265,7 +290,7 @@ comparisons! {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     greater gt;
-    Numeric:
+    Orderable:
     /// Returns whether elements are greater or equal; in `#[graph]`, `a >= b`.
     ///
     /// ```

@@ -19,5 +19,5 @@ pub(super) fn zip<T: Copy, R>(a: &[T], b: &[T], f: fn(T, T) -> R) -> Vec<R> {
 
 /// Returns the result whose elements are those of `x` at the given offsets.
 pub(super) fn read(cx: &EvalCx<'_>, x: &HostTensor, at: &mut dyn Iterator<Item = usize>) -> HostTensor {
-    match_buffer!(x.buffer(), d => cx.result(at.map(|o| d[o]).collect()))
+    match_buffer!(x.buffer(), d => cx.result(at.map(|o| &d[o]).cloned().collect()))
 }

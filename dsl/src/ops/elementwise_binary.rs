@@ -27,7 +27,7 @@ functions! { ($) binary_functions:
 }
 
 /// Applies a function to pairs of elements.
-fn zip<T: Element>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
+fn zip<T: Element + Copy>(cx: &EvalCx<'_>, a: &[T], f: fn(T, T) -> T) -> HostTensor {
     cx.result(elements::zip(a, cx.operands[1].data(), f))
 }
 

@@ -10,6 +10,11 @@ pub(super) enum Class {
     Numeric,
     Int,
     Bool,
+    /// Numbers and strings.
+    Ordered,
+    /// All but strings.
+    Plain,
+    Bytes,
     Every,
 }
 
@@ -20,13 +25,20 @@ impl Class {
             Class::Numeric => (ty.dtype.is_numeric(), "numbers"),
             Class::Int => (ty.dtype.is_int(), "integers"),
             Class::Bool => (ty.dtype == DType::Bool, "bool"),
+            Class::Ordered => (ty.dtype.is_numeric() || ty.dtype == DType::Bytes, "numbers or strings"),
+            Class::Plain => (ty.dtype.is_plain(), "numbers or bool"),
+            Class::Bytes => (ty.dtype == DType::Bytes, "strings"),
             Class::Every => (true, "anything"),
         };
         if ok {
             return Ok(());
         }
         let error = OpError::new(format!("takes {what}, not {}", ty.dtype)).label(ty.to_string());
-        Err(error.help("convert it with `.cast()`"))
+        Err(error.help(match (self, ty.dtype) {
+            (Class::Bytes, _) => "write numbers as strings with `.format()`",
+            (_, DType::Bytes) => "read numbers in strings with `.parse::<f32>()`",
+            _ => "convert it with `.cast()`",
+        }))
     }
 }
 

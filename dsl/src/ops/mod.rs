@@ -46,10 +46,14 @@ mod prim_table;
 pub mod random;
 mod reduce;
 mod reduce_index;
+#[cfg(feature = "strings")]
+mod regex;
 mod scalar_functions;
 mod shape;
 mod slice;
 mod softmax;
+mod string_codes;
+mod strings;
 mod value;
 mod window;
 
@@ -69,11 +73,12 @@ pub use pool::PoolOptions;
 pub use prim_table::{Prim, all, by_name, register};
 pub use shape::iota;
 pub use slice::ScalarIndex;
+pub use strings::join_strings;
 pub use value::{AnyValue, GradValue, InGraph, InTrace, ValueCx, emit};
 pub use window::{PerAxis, WindowExtent};
 
 /// The families, in reading order.
-const FAMILIES: [&[&OpDef]; 17] = [
+const FAMILIES: &[&[&OpDef]] = &[
     elementwise_unary::OPS,
     elementwise_binary::OPS,
     compare::OPS,
@@ -91,6 +96,10 @@ const FAMILIES: [&[&OpDef]; 17] = [
     softmax::OPS,
     attention::OPS,
     random::OPS,
+    strings::OPS,
+    string_codes::OPS,
+    #[cfg(feature = "strings")]
+    regex::OPS,
 ];
 
 /// A handle for each primitive operation.
@@ -109,9 +118,13 @@ pub mod prim {
     pub use super::random::prim::*;
     pub use super::reduce::prim::*;
     pub use super::reduce_index::prim::*;
+    #[cfg(feature = "strings")]
+    pub use super::regex::prim::*;
     pub use super::shape::prim::*;
     pub use super::slice::prim::*;
     pub use super::softmax::prim::*;
+    pub use super::string_codes::prim::*;
+    pub use super::strings::prim::*;
 }
 
 /// The number of operands of an operation.

@@ -14,7 +14,7 @@ family!(SUM, PROD, MAX, MIN, ALL, ANY, CUMSUM);
 
 /// Combines the elements of `data` into those of `into`: the element at every index of `shape` goes
 /// to its offset under `strides`.
-pub(super) fn fold<T: Element>(
+pub(super) fn fold<T: Element + Copy>(
     shape: &[usize],
     strides: Vec<usize>,
     mut into: Vec<T>,
@@ -27,7 +27,7 @@ pub(super) fn fold<T: Element>(
     into
 }
 
-fn reduce<T: Element>(cx: &EvalCx<'_>, data: &[T], start: T, f: fn(T, T) -> T) -> HostTensor {
+fn reduce<T: Element + Copy>(cx: &EvalCx<'_>, data: &[T], start: T, f: fn(T, T) -> T) -> HostTensor {
     let (shape, axes) = (cx.operands[0].shape(), Reduced::of(cx.attrs).axes);
     if axes.is_empty() {
         return cx.operands[0].clone();

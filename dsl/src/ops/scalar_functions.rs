@@ -36,8 +36,8 @@ impl ScalarSemantics {
 /// | `FloatTest` | a float | bool |
 /// | `Numeric` | one or two numbers | number |
 /// | `Quotient` | two numbers, the second of which is not zero if it is an integer | number |
-/// | `Comparison` | two numbers | bool |
-/// | `Equality` | two numbers or bools | bool |
+/// | `Comparison` | two numbers or strings | bool |
+/// | `Equality` | two numbers, bools or strings | bool |
 /// | `Logic` | one or two bools | bool |
 /// | `Bits` | one or two integers | integer |
 ///
@@ -95,10 +95,16 @@ macro_rules! evals {
         |cx| match_numeric!(cx.operands[0].buffer(), a => divide(cx, a, |$x, $y| $e))
     };
     (Comparison |$x:ident, $y:ident| $e:expr) => {
-        evals!(Numeric |$x, $y| $e)
+        |cx| Ok(match cx.operands[0].buffer() {
+            crate::Buffer::Bytes(a) => zip_strings(cx, a, |$x, $y| $e),
+            numbers => match_numeric!(numbers, a => zip(cx, a, |$x, $y| $e)),
+        })
     };
     (Equality |$x:ident, $y:ident| $e:expr) => {
-        |cx| Ok(match_types!(cx.operands[0].buffer(), a: F32 F64 I32 I64 U32 U8 Bool => zip(cx, a, |$x, $y| $e)))
+        |cx| Ok(match cx.operands[0].buffer() {
+            crate::Buffer::Bytes(a) => zip_strings(cx, a, |$x, $y| $e),
+            plain => match_types!(plain, a: F32 F64 I32 I64 U32 U8 Bool => zip(cx, a, |$x, $y| $e)),
+        })
     };
     (Logic |$x:ident| $e:expr) => {
         |cx| Ok(cx.result(elements::map(cx.operands[0].data::<bool>(), |$x| $e)))

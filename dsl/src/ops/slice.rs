@@ -43,7 +43,7 @@ fn read_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
 fn write_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
     fn write<T: Element>(part: &[T], whole: &[T], to: &mut dyn Iterator<Item = usize>) -> Vec<T> {
         let mut whole = whole.to_vec();
-        to.zip(part).for_each(|(o, &x)| whole[o] = x);
+        to.zip(part).for_each(|(o, x)| whole[o] = x.clone());
         whole
     }
     let (x, part) = (cx.operands[0], cx.operands[1]);

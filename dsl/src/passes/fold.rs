@@ -5,6 +5,7 @@ use super::{identity, trips};
 use crate::ir::{Attrs, CallKind, GraphBuilder, InsertPoint, LoopVar, Node, Op, Region, Value, ValueDef};
 use crate::ops::{Effects, EvalCx, OpClass, Prim, prim};
 use crate::{DType, Graph, HostTensor, Type, match_buffer};
+use std::iter::repeat_n;
 
 /// Folds constants, takes branches with a constant predicate and removes operations that change
 /// nothing.
@@ -357,7 +358,7 @@ pub(super) fn uniform(tensor: &HostTensor) -> Option<HostTensor> {
     if tensor.is_empty() {
         return None;
     }
-    let first = match_buffer!(tensor.buffer(), d => HostTensor::scalar(d[0]));
-    let filled = match_buffer!(tensor.buffer(), d => HostTensor::new(tensor.shape(), vec![d[0]; d.len()]));
+    let first = match_buffer!(tensor.buffer(), d => HostTensor::new([], d[..1].to_vec()));
+    let filled = match_buffer!(tensor.buffer(), d => HostTensor::new(tensor.shape(), repeat_n(&d[0], d.len()).cloned().collect()));
     (filled == *tensor).then_some(first)
 }

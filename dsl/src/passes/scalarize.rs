@@ -70,13 +70,14 @@ pub fn scalars(graph: &Graph) -> Option<Graph> {
 }
 
 /// Returns the shape of a small tensor, or of the elements of a stack. The list is empty for a
-/// scalar.
+/// scalar. Strings are in no register, and so never small.
 pub(super) fn small(ty: &Type) -> Option<Vec<usize>> {
     let shape = match ty {
         Type::Tensor(ty) | Type::Stack(ty) => ty.shape.known()?,
         Type::List(_) => return None,
     };
-    (1..=MAX_ELEMENTS).contains(&shape.iter().product()).then_some(shape)
+    let is_small = (1..=MAX_ELEMENTS).contains(&shape.iter().product());
+    (is_small && ty.element().dtype.is_plain()).then_some(shape)
 }
 
 /// Returns whether a value is split: a small tensor that is not a scalar, or a stack of such
@@ -349,7 +350,7 @@ impl ScalarizedCopy<'_> {
     /// Adds a constant for each element of a tensor.
     fn constants(&mut self, to: Region, tensor: &HostTensor, origin: Origin) -> Vec<Value> {
         let elements: Vec<HostTensor> =
-            match_buffer!(tensor.buffer(), d => d.iter().map(|&x| HostTensor::scalar(x)).collect());
+            match_buffer!(tensor.buffer(), d => d.iter().cloned().map(HostTensor::scalar).collect());
         let out = self.at(to, origin);
         elements.into_iter().map(|x| out.constant(x)).collect()
     }

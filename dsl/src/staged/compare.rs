@@ -17,7 +17,7 @@
 //! `|y| if y > x { y } else { x }`.
 //! { y } else { x }`.
 
-use crate::{Element, Tensor, scalar};
+use crate::{Bytes, Element, Tensor, scalar};
 use std::cmp::Ordering;
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -198,7 +198,7 @@ pub trait Comparand<T: Element>: Copy {
 }
 
 macro_rules! comparands {
-    ($($value:ident: $tensor:ty, $tensor_value:expr; $scalar:ty, $scalar_value:expr;)*) => {$(
+    ($($value:ident: $tensor:ty, $tensor_value:expr; $scalar:ty, $scalar_value:expr, $($copy:ident)?;)*) => {$(
         #[diagnostic::do_not_recommend]
         impl<T: Element> Comparand<T> for $tensor {
             fn comparand(self) -> Tensor<T> {
@@ -208,7 +208,7 @@ macro_rules! comparands {
         }
 
         #[diagnostic::do_not_recommend]
-        impl<T: Element> Comparand<T> for $scalar {
+        impl<T: Element $(+ $copy)?> Comparand<T> for $scalar {
             #[track_caller]
             fn comparand(self) -> Tensor<T> {
                 let $value = self;
@@ -220,10 +220,29 @@ macro_rules! comparands {
 // The depth of references covers the arguments of closures of `iter().filter(..)` on an iterator of
 // references.
 comparands! {
-    value: Tensor<T>, value; T, value;
-    value: &Tensor<T>, *value; &T, *value;
-    value: &&Tensor<T>, **value; &&T, **value;
-    value: &&&Tensor<T>, ***value; &&&T, ***value;
+    value: Tensor<T>, value; T, value, Copy;
+    value: &Tensor<T>, *value; &T, value.clone(),;
+    value: &&Tensor<T>, **value; &&T, (*value).clone(),;
+    value: &&&Tensor<T>, ***value; &&&T, (**value).clone(),;
+}
+
+/// Compares a tensor of strings with text: `name == "gate"`.
+macro_rules! texts {
+    ($([$($n:tt)*] $text:ty;)*) => {$(
+        #[diagnostic::do_not_recommend]
+        impl<$($n)*> Comparand<Bytes> for $text {
+            #[track_caller]
+            fn comparand(self) -> Tensor<Bytes> {
+                scalar(Bytes::from(self.to_owned()))
+            }
+        }
+    )*};
+}
+texts! {
+    [] &str;
+    [] &&str;
+    [const N: usize] &[u8; N];
+    [const N: usize] &&[u8; N];
 }
 
 macro_rules! comparisons {

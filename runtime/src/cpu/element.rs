@@ -2,14 +2,14 @@
 //!
 //! Elements are stored in the arena as their plain bytes, a boolean as a byte 0 or 1. A register is
 //! a `u64` whose first bytes in memory are those of the element, so it can be read as a tensor of
-//! one element.
+//! one element. Strings are not stored so: a tensor of them is in a slot.
 
 use super::parallel;
-use anabranch_dsl::{Buffer, DType, Element, HostTensor, bf16, f16, match_buffer, match_dtype};
+use anabranch_dsl::{Buffer, DType, Element, HostTensor, bf16, f16};
 use bytemuck::Pod;
 
 /// An element type with its representation in memory.
-pub(crate) trait CpuElement: Element {
+pub(crate) trait CpuElement: Element + Copy {
     /// The representation in memory.
     type Mem: Pod + Send + Sync + PartialEq;
     /// Converts from the representation in memory.
@@ -58,15 +58,55 @@ impl CpuElement for bool {
     }
 }
 
+/// Runs the same code with a type alias `$t` for the Rust type of a [`DType`] that is
+/// [plain](DType::is_plain).
+macro_rules! match_plain_dtype {
+    ($dtype:expr, $t:ident => $body:expr) => {
+        $crate::cpu::element::match_plain_dtype!(@ $dtype, $t => $body;
+            F32 f32, F64 f64, F16 anabranch_dsl::f16, BF16 anabranch_dsl::bf16,
+            I32 i32, I64 i64, U32 u32, U8 u8, Bool bool)
+    };
+    (@ $dtype:expr, $t:ident => $body:expr; $($variant:ident $element:ty),*) => {
+        match $dtype {
+            $(anabranch_dsl::DType::$variant => {
+                type $t = $element;
+                $body
+            })*
+            anabranch_dsl::DType::Bytes => $crate::cpu::element::strings_in_memory(),
+        }
+    };
+}
+pub(crate) use match_plain_dtype;
+
+/// Panics because strings are treated as plain bytes.
+#[cold]
+pub(crate) fn strings_in_memory() -> ! {
+    panic!("a tensor of strings is in a slot")
+}
+
 /// Returns the bytes of a host buffer.
+///
+/// # Panics
+/// Panics if the elements are strings.
 pub(crate) fn bytes_of(buffer: &Buffer) -> &[u8] {
-    match_buffer!(buffer, d => bytemuck::cast_slice(d.as_slice()))
+    match buffer {
+        Buffer::F32(d) => bytemuck::cast_slice(d),
+        Buffer::F64(d) => bytemuck::cast_slice(d),
+        Buffer::F16(d) => bytemuck::cast_slice(d),
+        Buffer::BF16(d) => bytemuck::cast_slice(d),
+        Buffer::I32(d) => bytemuck::cast_slice(d),
+        Buffer::I64(d) => bytemuck::cast_slice(d),
+        Buffer::U32(d) => bytemuck::cast_slice(d),
+        Buffer::U8(d) => d,
+        Buffer::Bool(d) => bytemuck::cast_slice(d),
+        Buffer::Bytes(_) => strings_in_memory(),
+    }
 }
 
 /// Returns the mutable bytes of a host buffer.
 ///
 /// # Panics
-/// Panics if the elements are booleans, because not all bytes are valid.
+/// Panics if the elements are booleans, because not all bytes are valid, or strings.
 pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
     match buffer {
         Buffer::F32(d) => bytemuck::cast_slice_mut(d),
@@ -78,6 +118,7 @@ pub(crate) fn bytes_of_mut(buffer: &mut Buffer) -> &mut [u8] {
         Buffer::U32(d) => bytemuck::cast_slice_mut(d),
         Buffer::U8(d) => d,
         Buffer::Bool(_) => panic!("booleans cannot be read as bytes"),
+        Buffer::Bytes(_) => strings_in_memory(),
     }
 }
 
@@ -118,12 +159,13 @@ pub(crate) fn scalar_to_reg(tensor: &HostTensor) -> u64 {
         Buffer::U32(d) => d[0].to_reg(),
         Buffer::U8(d) => d[0].to_reg(),
         Buffer::Bool(d) => d[0].to_reg(),
+        Buffer::Bytes(_) => strings_in_memory(),
     }
 }
 
 /// Converts a register to a scalar host tensor.
 pub(crate) fn reg_to_scalar(reg: u64, dtype: DType) -> HostTensor {
-    match_dtype!(dtype, T => HostTensor::scalar(T::from_reg(reg)))
+    match_plain_dtype!(dtype, T => HostTensor::scalar(T::from_reg(reg)))
 }
 
 #[cfg(test)]

@@ -347,7 +347,8 @@ impl Program {
 
     /// Keeps the context of a step for a later step. The context of a failed step is dropped
     /// instead, because its stacks may have grown without bound.
-    fn give_back(&self, cx: Box<Context>) {
+    fn give_back(&self, mut cx: Box<Context>) {
+        cx.release_slots();
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         if free.len() < MAX_FREE {
             free.push(cx);

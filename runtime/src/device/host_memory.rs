@@ -13,7 +13,7 @@ impl DeviceMemory for HostTensor {
     }
 
     fn n_bytes(&self) -> u64 {
-        bytes_of(self)
+        HostTensor::n_bytes(self)
     }
 }
 
@@ -43,8 +43,8 @@ impl DeviceMemory for Container {
 /// Returns the length of a value in bytes.
 pub(super) fn bytes_of_value(value: &RuntimeValue) -> u64 {
     match value {
-        RuntimeValue::Tensor(tensor) => bytes_of(tensor),
-        RuntimeValue::Stack(stack) => stack.items().iter().map(bytes_of).sum(),
+        RuntimeValue::Tensor(tensor) => tensor.n_bytes(),
+        RuntimeValue::Stack(stack) => stack.items().iter().map(HostTensor::n_bytes).sum(),
         RuntimeValue::List(list) => bytes_of_list(list.element(), list.len(), list.items()),
     }
 }
@@ -52,14 +52,10 @@ pub(super) fn bytes_of_value(value: &RuntimeValue) -> u64 {
 /// Returns the length of a list in bytes. Elements that are not written are zeros, which count if
 /// their extents are known.
 fn bytes_of_list<'a>(element: &TensorType, len: usize, items: impl Iterator<Item = Option<&'a HostTensor>>) -> u64 {
-    match element.n_bytes() {
+    match element.n_bytes().filter(|_| element.dtype.is_plain()) {
         Some(bytes) => len as u64 * bytes as u64,
-        None => items.flatten().map(bytes_of).sum(),
+        None => items.flatten().map(HostTensor::n_bytes).sum(),
     }
-}
-
-fn bytes_of(tensor: &HostTensor) -> u64 {
-    (tensor.len() * tensor.dtype().size()) as u64
 }
 
 impl DeviceBuffer {

@@ -53,7 +53,7 @@ pub use simulated::SimulatedDevice;
 pub(crate) use step::{Event, HostSide, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 
-use anabranch_dsl::device::DeviceName;
+use anabranch_dsl::device::{DeviceKind, DeviceName};
 use anabranch_dsl::ir::{Node, Op, Value};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result, Type};
 use smallvec::SmallVec;
@@ -99,10 +99,16 @@ pub(crate) trait Device: Debug + Send + Sync {
         Support::Yes
     }
 
-    /// Returns whether the device runs a node of a graph.
+    /// Returns whether the device runs a node of a graph. No GPU has strings, simulated ones
+    /// neither.
     fn supports_node(&self, graph: &Graph, node: Node) -> Support {
         let data = graph.node(node);
         let types = |values: &[Value]| values.iter().map(|&v| graph.ty(v)).collect::<SmallVec<[&Type; 4]>>();
+        let mut all = data.operands.iter().chain(&data.results).map(|&v| graph.ty(v).element().dtype);
+        let is_gpu = || self.name().is_some_and(|name| name.kind() == DeviceKind::Gpu);
+        if let Some(strings) = all.find(|dtype| !dtype.is_plain()).filter(|_| is_gpu()) {
+            return Support::No(format!("has no {strings}"));
+        }
         self.supports(&data.op, &types(&data.operands), &types(&data.results))
     }
 

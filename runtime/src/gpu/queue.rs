@@ -195,6 +195,7 @@ fn bytes_of(buffer: &Buffer) -> Cow<'_, [u8]> {
         Buffer::BF16(data) => padded(bytemuck::cast_slice(data)),
         Buffer::U8(data) => padded(data),
         Buffer::Bool(data) => data.iter().flat_map(|&b| u32::from(b).to_ne_bytes()).collect(),
+        Buffer::Bytes(_) => panic!("strings are never on a GPU"),
     }
 }
 
@@ -213,6 +214,7 @@ fn of_bytes(dtype: DType, n: usize, bytes: &[u8]) -> Buffer {
         DType::U32 => Buffer::U32(elements(bytes, n)),
         DType::U8 => Buffer::U8(elements(bytes, n)),
         DType::Bool => Buffer::Bool(elements::<u32>(bytes, n).into_iter().map(|word| word != 0).collect()),
+        DType::Bytes => panic!("strings are never on a GPU"),
     }
 }
 

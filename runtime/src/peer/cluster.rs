@@ -21,7 +21,7 @@ use super::proto::frame::{
 };
 use super::proto::frame::{ValueId, WireError, WireErrorKind};
 use super::proto::host::HostLimits;
-use super::proto::payload::{MAX_WAITING, hold_outgoing, tensor_bytes};
+use super::proto::payload::{MAX_WAITING, hold_outgoing};
 use super::remote_device::{RemoteHandle, RemoteValue, RemoteValues};
 use super::{PeerAddress, random_number};
 use crate::byte_gauge::{ByteGauge, HeldBytes};
@@ -596,7 +596,7 @@ impl fmt::Debug for ValuesAt {
 impl RemoteValues for ValuesAt {
     fn store(&self, value: HostTensor) -> Result<RemoteValue> {
         let handle = self.cluster.store(ProcessNumber(self.process.0), &value)?;
-        let (ty, n_bytes) = (Type::Tensor(value.ty()), tensor_bytes(&value));
+        let (ty, n_bytes) = (Type::Tensor(value.ty()), value.n_bytes());
         Ok(RemoteValue { ty, n_bytes, handle: RemoteHandle::Own(handle) })
     }
 

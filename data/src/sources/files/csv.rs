@@ -1,6 +1,6 @@
 //! CSV files, by the crate `csv`.
 
-use super::{Bytes, RecordFormat, RecordReader, broken, cannot_read, open_at, records};
+use super::{FileBytes, RecordFormat, RecordReader, broken, cannot_read, open_at, records};
 use crate::Dataset;
 use ::csv::{ErrorKind, Reader, ReaderBuilder, StringRecord};
 use anabranch_dsl::{Diagnostic, Result};
@@ -74,7 +74,7 @@ impl CsvOptions {
         CsvOptions { has_header: false, ..self }
     }
 
-    fn reader(self, bytes: Bytes) -> Reader<Bytes> {
+    fn reader(self, bytes: FileBytes) -> Reader<FileBytes> {
         ReaderBuilder::new().delimiter(self.delimiter).has_headers(false).flexible(true).from_reader(bytes)
     }
 }
@@ -120,7 +120,7 @@ impl<T: DeserializeOwned + Send + 'static> RecordFormat<T> for CsvFormat<T> {
 
 struct CsvReader<T> {
     path: PathBuf,
-    reader: Reader<Bytes>,
+    reader: Reader<FileBytes>,
     header: Option<StringRecord>,
     /// The number of fields of the first line, and of each row.
     n_fields: usize,

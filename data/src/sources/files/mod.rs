@@ -57,12 +57,12 @@ fn broken(path: &Path, place: impl std::fmt::Display, what: impl std::fmt::Displ
 }
 
 /// The bytes of a file from an offset on.
-type Bytes = Box<dyn BufRead + Send>;
+type FileBytes = Box<dyn BufRead + Send>;
 
 /// Opens a file at an offset of its decompressed bytes. Files whose names end with `.gz` are
 /// compressed.
-fn open_at(path: &Path, offset: u64) -> Result<Bytes> {
-    let open = || -> std::io::Result<Bytes> {
+fn open_at(path: &Path, offset: u64) -> Result<FileBytes> {
+    let open = || -> std::io::Result<FileBytes> {
         let mut file = BufReader::with_capacity(1 << 16, File::open(path)?);
         if path.extension().is_none_or(|ending| ending != "gz") {
             file.seek(SeekFrom::Start(offset))?;

@@ -159,7 +159,7 @@ fn row_major<T: Copy>(elements: &[T], shape: &[usize]) -> Vec<T> {
 }
 
 /// Elements of `npy` files: all element types but `bf16`, which NumPy does not have.
-pub trait NpyElement: Element {
+pub trait NpyElement: Element + Copy {
     /// NumPy's name of the type, without the order of bytes.
     #[doc(hidden)]
     const CODE: &'static str;

@@ -1,6 +1,6 @@
 //! Text files.
 
-use super::{Bytes, RecordFormat, RecordReader, broken, cannot_read, open_at, records};
+use super::{FileBytes, RecordFormat, RecordReader, broken, cannot_read, open_at, records};
 use crate::Dataset;
 use anabranch_dsl::{Diagnostic, Result};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl RecordFormat<String> for LineFormat {
 struct LineReader {
     path: PathBuf,
     /// Nothing after an error of the system.
-    bytes: Option<Bytes>,
+    bytes: Option<FileBytes>,
     offset: u64,
     /// The number of lines before the next one.
     line: u64,

@@ -4,7 +4,7 @@
 //! bytes, the bytes, and their masked checksum. The checksum is CRC-32C; the mask is that of
 //! TensorFlow's `crc32c.h`.
 
-use super::{Bytes, RecordFormat, RecordReader, broken, open_at};
+use super::{FileBytes, RecordFormat, RecordReader, broken, open_at};
 use crate::Dataset;
 use anabranch_dsl::{Diagnostic, Result};
 use std::io::{Read, Write};
@@ -62,7 +62,7 @@ impl RecordFormat<Vec<u8>> for TfRecordFormat {
 struct TfRecordReader {
     path: PathBuf,
     /// Nothing if no further record can be found.
-    bytes: Option<Bytes>,
+    bytes: Option<FileBytes>,
     offset: u64,
     record: u64,
 }

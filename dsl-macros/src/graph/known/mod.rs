@@ -20,10 +20,11 @@ pub(crate) fn is_bool_by_name(e: &Expr) -> bool {
     }
 }
 
-/// Returns whether an expression is not a tensor by its form: a string, a character or a rank.
+/// Returns whether an expression is not a tensor, and is compared with none, by its form: a
+/// character or a rank. Text is compared with tensors of strings.
 pub(crate) fn is_host_value(e: &Expr) -> bool {
     match e {
-        Expr::Lit(ExprLit { lit: Lit::Str(_) | Lit::ByteStr(_) | Lit::Char(_), .. }) => true,
+        Expr::Lit(ExprLit { lit: Lit::Char(_), .. }) => true,
         Expr::MethodCall(m) => m.args.is_empty() && method_is(&m.method, Property::HostNumber),
         Expr::Paren(e) => is_host_value(&e.expr),
         _ => false,

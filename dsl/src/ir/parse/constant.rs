@@ -95,5 +95,5 @@ impl ConstantElements<'_> {
 
 /// Returns a buffer of `n` copies of one element.
 fn fill(one: &Buffer, n: usize) -> Buffer {
-    crate::match_buffer!(one, d => crate::Element::into_buffer(vec![d[0]; n]))
+    crate::match_buffer!(one, d => crate::Element::into_buffer(std::iter::repeat_n(&d[0], n).cloned().collect()))
 }

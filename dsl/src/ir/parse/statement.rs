@@ -287,7 +287,7 @@ impl<'a> Parser<'a> {
 
     pub(super) fn element_word(&mut self) -> Parse<&'a str> {
         match *self.peek() {
-            Tok::Word(word) | Tok::Number(word) => {
+            Tok::Word(word) | Tok::Number(word) | Tok::Bytes(word) => {
                 self.next();
                 Ok(word)
             }

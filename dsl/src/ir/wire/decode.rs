@@ -10,7 +10,9 @@ use crate::ir::{
     Value, ValueData, ValueDef, VarDecl, VarId,
 };
 use crate::ops::{self, Prim};
-use crate::{Buffer, DType, Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, Shape, TensorType, Type, bf16, f16};
+use crate::{
+    Buffer, Bytes, DType, Diagnostic, Dim, ErrorKind, HostTensor, Loc, Result, Shape, TensorType, Type, bf16, f16,
+};
 use serde::Deserialize;
 use std::num::NonZeroU32;
 
@@ -229,11 +231,17 @@ impl<'a> Decoder<'a> {
     fn constant(&mut self, number: u8, extents: Axes<u64>) -> Result<HostTensor> {
         let dims = extents.0.into_iter().map(DimForm::Known).collect();
         let ty = tensor_type(TensorTypeForm { dtype: number, shape: Axes(dims) })?;
+        let extents = ty.shape.known().expect("the extents of a constant are numbers");
+        if ty.dtype == DType::Bytes {
+            let strings = ty.shape.size().and_then(|n| Bytes::unpack(n, self.elements));
+            let (strings, left) = strings.ok_or_else(|| invalid(format!("too few bytes for a constant {ty}")))?;
+            self.elements = left;
+            return Ok(HostTensor::from_buffer(extents, Buffer::Bytes(strings)));
+        }
         let n = ty.n_bytes().and_then(|n| usize::try_from(n).ok()).filter(|&n| n <= self.elements.len());
         let n = n.ok_or_else(|| invalid(format!("{} bytes are left for a constant {ty}", self.elements.len())))?;
         let (bytes, left) = self.elements.split_at(n);
         self.elements = left;
-        let extents = ty.shape.known().expect("the extents of a constant are numbers");
         Ok(HostTensor::from_buffer(extents, elements_of(ty.dtype, bytes)?))
     }
 }
@@ -462,6 +470,7 @@ fn elements_of(dtype: DType, bytes: &[u8]) -> Result<Buffer> {
             Some(b) => return Err(invalid(format!("{b} is no bool"))),
             None => Buffer::Bool(bytes.iter().map(|&b| b == 1).collect()),
         },
+        DType::Bytes => panic!("strings are not of one size"),
     })
 }
 

@@ -5,7 +5,7 @@ use super::{MAGIC, VERSION};
 use crate::format::{FormatSpec, FormatTrait, Stream, Template, TemplatePiece};
 use crate::ir::{Attr, CallKind, Graph, ListOp, Op, QueueOp, StackOp, Value, ValueData};
 use crate::ops::Prim;
-use crate::{Buffer, DType, Dim, Shape, TensorType, Type};
+use crate::{Buffer, Bytes, DType, Dim, Shape, TensorType, Type};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -267,6 +267,7 @@ fn push_elements(out: &mut Vec<u8>, elements: &Buffer) {
         Buffer::U32(d) => out.extend(d.iter().flat_map(|x| x.to_le_bytes())),
         Buffer::U8(d) => out.extend_from_slice(d),
         Buffer::Bool(d) => out.extend(d.iter().map(|&b| u8::from(b))),
+        Buffer::Bytes(d) => Bytes::pack(d, out),
     }
 }
 

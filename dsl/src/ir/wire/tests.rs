@@ -175,7 +175,7 @@ fn types_are_bounded() {
     let ones = |n| (0..n).map(|_| DimForm::Known(1)).collect::<Vec<_>>();
     assert!(with(ones(MAX_RANK), 0).decode().is_ok());
     assert!(with(ones(MAX_RANK + 1), 0).error().starts_with("the bytes are no graph: "));
-    assert_eq!(with(vec![], 9).error(), "there is no element type 9");
+    assert_eq!(with(vec![], 10).error(), "there is no element type 10");
     let large = || DimForm::Known(1 << 40);
     assert!(with(vec![large()], 0).decode().is_ok());
     assert_eq!(with(vec![large(), large()], 0).error(), "the shape [1099511627776, 1099511627776] is too large");
@@ -204,6 +204,13 @@ fn constants_have_the_bytes_of_their_type() {
     assert_eq!(with(0, &[2], &[0; 9]).error(), "1 bytes belong to nothing in the graph");
     assert_eq!(with(0, &[1 << 30], &[0; 4]).error(), "4 bytes are left for a constant f32[1073741824]");
     assert!(with(0, &[0, 1 << 30], &[]).decode().is_ok());
+    let strings = [&1u64.to_le_bytes()[..], &2u64.to_le_bytes(), b"abc"].concat();
+    let graph = with(9, &[2], &strings).decode().expect("two strings");
+    assert!(graph.to_string().contains(r#"constant [b"a", b"bc"] : bytes[2]"#), "{graph}");
+    assert_eq!(with(9, &[2], &strings[..18]).error(), "too few bytes for a constant bytes[2]");
+    assert_eq!(with(9, &[2], &[0xff; 64]).error(), "too few bytes for a constant bytes[2]");
+    assert_eq!(with(9, &[1], &strings).error(), "10 bytes belong to nothing in the graph");
+    assert!(with(9, &[0, 1 << 30], &[]).decode().is_ok());
     let sizes = SizesForm { ops: 0, types: 0, vars: 0, queues: 0, values: 0, regions: 1, nodes: 0, elements: u64::MAX };
     let bytes = postcard::to_extend(&sizes, encode(&Graph::new("f"))[..7].to_vec()).unwrap();
     let error = decode(&bytes, &WireLimits::default()).unwrap_err();

@@ -113,6 +113,11 @@ impl Context {
         Sources::new(self.arena.bytes(), &self.results, &self.regs, &plan.regions, foreign)
     }
 
+    /// Gives up the tensors in slots, which may be of somebody else or keep large records.
+    pub(crate) fn release_slots(&mut self) {
+        self.slots.fill(None);
+    }
+
     /// Allocates memory for the results where it is missing.
     fn prepare(&mut self, plan: &Plan, pool: &ResultPool) -> Result<()> {
         for (i, buffer) in self.results.iter_mut().enumerate() {
@@ -410,6 +415,7 @@ impl Plan {
             {
                 foreign.inputs[*i as usize].reshaped(&v.shape[..])
             }
+            TensorOperand::View(v) if !v.dtype.is_plain() => foreign.tensor(v.base).clone(),
             TensorOperand::View(v) => cx.sources(self, foreign).host(v),
             TensorOperand::Slot(s) => slot(cx, *s).clone(),
         }
@@ -681,8 +687,13 @@ impl Plan {
                 }
                 other => {
                     let new = self.host(cx, other, foreign);
-                    let buffer = to_buffer(new.dtype(), bytes_of(new.buffer()));
-                    *tensor = HostTensor::from_buffer(tensor.shape().to_vec(), buffer);
+                    *tensor = match new.dtype().is_plain() {
+                        true => {
+                            let buffer = to_buffer(new.dtype(), bytes_of(new.buffer()));
+                            HostTensor::from_buffer(tensor.shape().to_vec(), buffer)
+                        }
+                        false => new.reshaped(tensor.shape()),
+                    };
                 }
             }
         }

@@ -13,7 +13,7 @@
 //! | tensor of rank 0 | a **register** of 64 bits |
 //! | tensor of known shape | a **view** of a buffer of the arena, an input, a constant, a variable or a register |
 //! | stack or list of tensors of known shape | a **stack**: one growing block of memory |
-//! | anything whose shape depends on data | a **slot**: a separate host tensor, or a list of them |
+//! | strings, and anything whose shape depends on data | a **slot**: a separate host tensor, or a list of them |
 //!
 //! Invariants, on which the executor relies. Debug builds check P1 to P7 for each plan that they
 //! compile ([`verify`]):

@@ -68,7 +68,7 @@ impl AxisKernel {
             DType::I64 => run!(i64, i64::wrapping_add),
             DType::U32 => run!(u32, u32::wrapping_add),
             DType::U8 => run!(u8, u8::wrapping_add),
-            DType::F16 | DType::BF16 | DType::Bool => panic!("{:?} of {}", self.along, view.dtype),
+            DType::F16 | DType::BF16 | DType::Bool | DType::Bytes => panic!("{:?} of {}", self.along, view.dtype),
         }
     }
 

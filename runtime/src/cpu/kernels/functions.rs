@@ -342,6 +342,6 @@ fn cast(from: DType, to: DType) -> Option<ElementFunction> {
         DType::U32 => to!(u32),
         DType::U8 => to!(u8),
         DType::Bool => from_bool(),
-        DType::F16 | DType::BF16 => None,
+        DType::F16 | DType::BF16 | DType::Bytes => None,
     }
 }

@@ -43,6 +43,7 @@ pub(super) fn cast(from: DType, to: DType) -> Option<ElementFunction> {
                 DType::Bool => unary!(as_is, as_is, $A => bool, |x| x.to_f32() != 0.0),
                 DType::F16 => unary!(as_is, as_is, $A => f16, |x| f16::from_f32(x.to_f32())),
                 DType::BF16 => unary!(as_is, as_is, $A => bf16, |x| bf16::from_f32(x.to_f32())),
+                DType::Bytes => return None,
             }
         };
     }
@@ -56,7 +57,7 @@ pub(super) fn cast(from: DType, to: DType) -> Option<ElementFunction> {
                 DType::U32 => unary!(as_is, as_is, u32 => $R, |x| <$R as Float>::from_f64(x.into())),
                 DType::U8 => unary!(as_is, as_is, u8 => $R, |x| <$R as Float>::from_f64(x.into())),
                 DType::Bool => unary!(as_is, as_is, bool => $R, |x| <$R as Float>::from_f64(u8::from(x).into())),
-                DType::F16 | DType::BF16 => return None,
+                DType::F16 | DType::BF16 | DType::Bytes => return None,
             }
         };
     }

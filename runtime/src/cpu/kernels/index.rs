@@ -3,10 +3,10 @@
 use super::KernelFailed;
 use super::copy::Copy;
 use crate::cpu::compile::{Base, TensorOperand, View};
-use crate::cpu::element::CpuElement;
+use crate::cpu::element::{CpuElement, match_plain_dtype};
 use crate::cpu::memory::Sources;
 use crate::cpu::parallel;
-use anabranch_dsl::{DType, match_dtype};
+use anabranch_dsl::DType;
 
 /// Calls a macro with the type of elements and the function that adds two of them.
 macro_rules! match_addable {
@@ -18,7 +18,7 @@ macro_rules! match_addable {
             DType::I64 => $add!(i64, i64::wrapping_add),
             DType::U32 => $add!(u32, u32::wrapping_add),
             DType::U8 => $add!(u8, u8::wrapping_add),
-            other @ (DType::F16 | DType::BF16 | DType::Bool) => panic!("a sum of {other}"),
+            other @ (DType::F16 | DType::BF16 | DType::Bool | DType::Bytes) => panic!("a sum of {other}"),
         }
     };
 }
@@ -146,7 +146,7 @@ pub(crate) fn take(
 ) -> Result<(), KernelFailed> {
     let (x, ids) = (operands[0].view(), operands[1].view());
     let ids = Ids::new(ids, sources, places.extent())?;
-    match_dtype!(x.dtype, T => {
+    match_plain_dtype!(x.dtype, T => {
         let x = sources.contiguous::<T>(x);
         let y: &mut [<T as CpuElement>::Mem] = bytemuck::cast_slice_mut(out);
         match *places {

@@ -159,7 +159,7 @@ impl ReduceLoops {
             DType::U32 => numbers!(u32),
             DType::U8 => numbers!(u8),
             // `passes::Widen` converts these to `f32`.
-            DType::F16 | DType::BF16 => panic!("{reduction:?} of {dtype}"),
+            DType::F16 | DType::BF16 | DType::Bytes => panic!("{reduction:?} of {dtype}"),
             DType::Bool => match reduction {
                 Reduction::All => ReduceLoops::new::<bool, All>(),
                 Reduction::Any => ReduceLoops::new::<bool, Any>(),

@@ -1,5 +1,5 @@
 //! Lists of tensors of one shape in one growing block of memory, or of host tensors if the shape is
-//! unknown.
+//! unknown or the elements are strings.
 //!
 //! Invariants: `words` holds the bytes of every element, zeros for unwritten elements, and
 //! `written` has one entry per element. Checks and error messages are those of the interpreter.
@@ -17,20 +17,20 @@ use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType};
 pub(crate) struct ListStorage {
     /// The element type.
     element: TensorType,
-    /// The extents of an element, if they are known.
+    /// The extents of an element, if they are known and elements are plain.
     shape: Option<Vec<usize>>,
     /// Size of an element in bytes.
     bytes: usize,
     words: Vec<u64>,
     written: Vec<bool>,
-    /// The elements, if their shapes are unknown.
+    /// The elements, if there is no `shape`.
     host: HostList,
 }
 
 impl ListStorage {
     /// Creates an empty list.
     pub(crate) fn new(element: &TensorType) -> ListStorage {
-        let shape = element.shape.known();
+        let shape = element.shape.known().filter(|_| element.dtype.is_plain());
         let bytes = element.n_bytes().map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let host = HostList::new(element.clone());
         ListStorage { element: element.clone(), shape, bytes, words: Vec::new(), written: Vec::new(), host }

@@ -11,8 +11,8 @@ pub(crate) mod results;
 pub(crate) mod stack;
 
 use crate::cpu::compile::{Base, BufferId, View};
-use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, to_buffer};
-use anabranch_dsl::{Buffer, HostTensor, match_dtype};
+use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, match_plain_dtype, to_buffer};
+use anabranch_dsl::{Buffer, HostTensor};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -139,6 +139,21 @@ pub(crate) struct ExternalTensors<'a> {
     pub(crate) vars: Vars<'a>,
 }
 
+impl<'a> ExternalTensors<'a> {
+    /// Returns the tensor of a base.
+    ///
+    /// # Panics
+    /// Panics if the base is memory of the plan.
+    pub(crate) fn tensor(&self, base: Base) -> &'a HostTensor {
+        match base {
+            Base::Input(i) => &self.inputs[i as usize],
+            Base::Constant(i) => &self.constants[i as usize],
+            Base::Var(i) => self.vars.get(i as usize),
+            Base::Buffer(_) | Base::Reg(_) => panic!("{base:?} is memory of the plan"),
+        }
+    }
+}
+
 /// Shared access to the variables of a step, in the order of the graph.
 #[derive(Clone, Copy)]
 pub(crate) enum Vars<'a> {
@@ -235,9 +250,7 @@ impl<'a> Sources<'a> {
                 bytes.unwrap_or_else(|| panic!("a kernel reads buffer {b:?} while it writes there"))
             }
             Base::Reg(r) => bytemuck::bytes_of(&self.regs[r.index()]),
-            Base::Input(i) => bytes_of(self.foreign.inputs[i as usize].buffer()),
-            Base::Constant(i) => bytes_of(self.foreign.constants[i as usize].buffer()),
-            Base::Var(i) => bytes_of(self.foreign.vars.get(i as usize).buffer()),
+            Base::Input(_) | Base::Constant(_) | Base::Var(_) => bytes_of(self.foreign.tensor(base).buffer()),
         }
     }
 
@@ -272,7 +285,7 @@ impl<'a> Sources<'a> {
             let bytes = &self.bytes(view.base)[view.offset * size..][..view.n_bytes()];
             return HostTensor::from_buffer(view.shape.clone(), to_buffer(view.dtype, bytes));
         }
-        match_dtype!(view.dtype, T => {
+        match_plain_dtype!(view.dtype, T => {
             let all = self.elements::<T>(view.base);
             let data: Vec<T> = if view.is_contiguous() {
                 all[view.offset..][..view.size()].iter().map(|&x| T::load(x)).collect()

@@ -5,16 +5,16 @@
 
 use super::Sources;
 use crate::cpu::compile::View;
-use crate::cpu::element::CpuElement;
+use crate::cpu::element::{CpuElement, match_plain_dtype};
 use anabranch_dsl::ops::prim;
-use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, interp, match_dtype};
+use anabranch_dsl::{DType, HostTensor, TensorType, bf16, f16, interp};
 use std::cmp::Ordering;
 
 /// A stack of tensors. Clearing it keeps its memory.
 #[derive(Debug, Default)]
 pub(crate) struct StackStorage {
-    /// Type and size of an element, or `None` if shapes are unknown. `words` holds `len` contiguous
-    /// elements.
+    /// Type and size of an element, or `None` if shapes are unknown or elements are strings.
+    /// `words` holds `len` contiguous elements.
     element: Option<StackElement>,
     /// The extents of an element, if they are known.
     shape: Vec<usize>,
@@ -25,7 +25,7 @@ pub(crate) struct StackStorage {
     len: usize,
     /// Whether an infinite number of zeros is below the elements.
     zeros_below: bool,
-    /// The elements, if their shapes are unknown.
+    /// The elements, if there is no `element`.
     tensors: Vec<HostTensor>,
     /// Elements below, shared with their previous owner. Pushing and popping do not copy these
     /// elements.
@@ -74,14 +74,14 @@ impl StackStorage {
 
     /// Creates an empty stack.
     pub(crate) fn new(ty: &TensorType) -> StackStorage {
-        let Some(shape) = ty.shape.known() else {
+        let Some(shape) = ty.shape.known().filter(|_| ty.dtype.is_plain()) else {
             return StackStorage::default();
         };
         let bytes = shape.iter().product::<usize>() * ty.dtype.size();
         StackStorage { element: Some(StackElement { dtype: ty.dtype, bytes }), shape, ..StackStorage::default() }
     }
 
-    /// Returns whether the elements are host tensors of any shape.
+    /// Returns whether the elements are host tensors, of any shape or of strings.
     pub(crate) fn is_dynamic(&self) -> bool {
         self.element.is_none()
     }
@@ -349,7 +349,7 @@ pub(super) fn add_bytes(dtype: DType, to: &mut [u8], from: &[u8]) {
         (_, Some(ScalarFn::Binary(add))) => add(a, b),
         _ => panic!("a sum of {dtype}"),
     };
-    match_dtype!(dtype, T => {
+    match_plain_dtype!(dtype, T => {
         let n = size_of::<<T as CpuElement>::Mem>();
         for (a, b) in to.chunks_exact_mut(n).zip(from.chunks_exact(n)) {
             let load = |bytes: &[u8]| T::load(bytemuck::pod_read_unaligned(bytes)).to_reg();

@@ -14,6 +14,7 @@ use super::functions::{self, EmittedFunction};
 use super::host;
 use super::region::{ElementAccess, ElementUse, NativeLoop, access, popped, pushed};
 use crate::cpu::compile::{Instr, Plan, Reg, ScalarOp, StackId, TensorOpId};
+use crate::cpu::element::strings_in_memory;
 use crate::cpu::memory::stack::StackStorage;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::prim;
@@ -131,6 +132,7 @@ pub(super) fn machine_type(dtype: DType) -> Type {
         DType::F16 | DType::BF16 => types::I16,
         DType::I64 => types::I64,
         DType::U8 | DType::Bool => types::I8,
+        DType::Bytes => strings_in_memory(),
     }
 }
 

@@ -14,7 +14,6 @@
 //!
 //! This module must not know sockets, graphs or devices.
 
-use super::payload::tensor_bytes;
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -443,7 +442,7 @@ impl StepMessage {
     /// Returns the bytes that the message takes while it waits, apart from a constant.
     pub(crate) fn n_bytes(&self) -> u64 {
         let (tag, tensor) = match &self.message {
-            PartMessage::Value { tag, tensor, .. } => (tag, tensor_bytes(tensor)),
+            PartMessage::Value { tag, tensor, .. } => (tag, tensor.n_bytes()),
             PartMessage::Credit { tag, .. } => (tag, 0),
         };
         tensor + size_of_val(&tag[..]) as u64

@@ -3,14 +3,15 @@
 //! Invariants:
 //!
 //! - A tensor is described by its element type, its extents and its bytes, little-endian and in
-//!   row-major order. The number of bytes is checked before anything is allocated for them.
+//!   row-major order; strings by their lengths, then their bytes ([`Bytes::pack`]). The number of
+//!   bytes is checked before anything is allocated for them.
 //! - A payload of up to [`INLINE`] bytes is part of the head. A larger one is the body of the
 //!   frame.
 
 use super::frame::{WireError, WireErrorKind};
 use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::peer::body::BodyBuffer;
-use anabranch_dsl::{Buffer, DType, Element, HostTensor, memory};
+use anabranch_dsl::{Buffer, Bytes, DType, Element, HostTensor, memory};
 use bytemuck::Pod;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -129,15 +130,17 @@ impl TensorHead {
         if self.shape.len() > MAX_RANK {
             return Err(format!("a tensor of rank {}", self.shape.len()));
         }
+        // Of strings, these are the least bytes: those of the lengths.
+        let size = if dtype.is_plain() { dtype.size() } else { 8 };
         let expected = match self.shape.contains(&0) {
             true => Some(0),
-            false => self.shape.iter().try_fold(dtype.size() as u64, |n, &extent| n.checked_mul(extent)),
+            false => self.shape.iter().try_fold(size as u64, |n, &extent| n.checked_mul(extent)),
         };
         let bytes = match &self.bytes {
             BytesHead::Inline(bytes) => bytes.0.len() as u64,
             BytesHead::Body(len) => *len,
         };
-        if expected != Some(bytes) {
+        if expected != Some(bytes) && !(dtype == DType::Bytes && expected.is_some_and(|least| least < bytes)) {
             return Err(format!("{bytes} bytes for a tensor {dtype}{:?}", self.shape));
         }
         let shape = self.shape.iter().map(|&extent| usize::try_from(extent)).collect::<Result<_, _>>();
@@ -160,7 +163,11 @@ pub(crate) fn describe_tensor(tensor: HostTensor, body: &mut Option<FrameBody>) 
     let dtype = tensor.dtype();
     let index = DType::ALL.iter().position(|&d| d == dtype).expect("the list has all element types");
     let shape = tensor.shape().iter().map(|&extent| extent as u64).collect();
-    let bytes = if cfg!(target_endian = "big") {
+    let bytes = if let Buffer::Bytes(strings) = tensor.buffer() {
+        let mut packed = Vec::with_capacity(tensor.n_bytes() as usize);
+        Bytes::pack(strings, &mut packed);
+        describe_bytes(packed.into(), body)
+    } else if cfg!(target_endian = "big") {
         let mut bytes = native_bytes(&tensor).to_vec();
         reverse_elements(&mut bytes, dtype.size());
         describe_bytes(bytes.into(), body)
@@ -187,7 +194,7 @@ pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<BodyBuffer>) ->
     let (dtype, shape, len) = head.check()?;
     let mut bytes = head.bytes.take(body)?;
     memory::check(len.into()).map_err(|error| error.to_string())?;
-    if cfg!(target_endian = "big") {
+    if cfg!(target_endian = "big") && dtype.is_plain() {
         reverse_elements(bytes.bytes_mut(), dtype.size());
     }
     let buffer = match dtype {
@@ -203,6 +210,10 @@ pub(crate) fn restore_tensor(head: TensorHead, body: &mut Option<BodyBuffer>) ->
             Buffer::Bool(bytes.bytes().iter().map(|&byte| byte == 1).collect())
         }
         DType::Bool => return Err("a boolean that is neither 0 nor 1".to_owned()),
+        DType::Bytes => match Bytes::unpack(shape.iter().product(), bytes.bytes()) {
+            Some((strings, [])) => Buffer::Bytes(strings),
+            _ => return Err("strings whose lengths are not those of their bytes".to_owned()),
+        },
     };
     Ok(HostTensor::from_buffer(shape, buffer))
 }
@@ -222,7 +233,7 @@ pub(crate) fn too_much_waits(arrivals: &ByteGauge) -> WireError {
 /// # Errors
 /// Fails if the value is larger than any that is sent, or if too many bytes wait to be sent.
 pub(crate) fn hold_outgoing(outgoing: &Arc<ByteGauge>, tensor: &HostTensor) -> Result<Option<HeldBytes>, WireError> {
-    let bytes = tensor_bytes(tensor);
+    let bytes = tensor.n_bytes();
     check_size(bytes)?;
     if bytes <= INLINE as u64 {
         return Ok(None);
@@ -247,11 +258,6 @@ pub(crate) fn check_size(bytes: u64) -> Result<(), WireError> {
     Err(error.help("divide it, or place the operations that compute and use it on devices of one process"))
 }
 
-/// Returns the number of bytes of the elements.
-pub(crate) fn tensor_bytes(tensor: &HostTensor) -> u64 {
-    (tensor.len() * tensor.dtype().size()) as u64
-}
-
 fn elements<T: Element + Pod>(body: BodyBuffer) -> Buffer {
     T::into_buffer(body.into_elements())
 }
@@ -267,6 +273,7 @@ fn native_bytes(tensor: &HostTensor) -> &[u8] {
         Buffer::U32(data) => bytemuck::cast_slice(data),
         Buffer::U8(data) => data,
         Buffer::Bool(data) => bytemuck::cast_slice(data),
+        Buffer::Bytes(_) => panic!("strings are packed"),
     }
 }
 
@@ -278,6 +285,30 @@ fn reverse_elements(bytes: &mut [u8], size: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn strings_are_restored_and_wrong_lengths_are_refused() {
+        for long in [0, INLINE] {
+            let strings = vec![Bytes::from("a"), Bytes::from(vec![7; long]), Bytes::from(b"\xff")];
+            let tensor = HostTensor::new([3, 1], strings);
+            let mut body = None;
+            let head = describe_tensor(tensor.clone(), &mut body);
+            assert_eq!(body.is_some(), long > 0);
+            let mut body = body.map(|body| BodyBuffer::from(body.as_ref().to_vec()));
+            assert_eq!(restore_tensor(head, &mut body), Ok(tensor));
+        }
+        let of = |shape: &[u64], bytes: &[u8]| {
+            let dtype = DType::ALL.iter().position(|&d| d == DType::Bytes).expect("a type") as u8;
+            let bytes = BytesHead::Inline(InlineBytes(bytes.to_vec()));
+            restore_tensor(TensorHead { dtype, shape: shape.to_vec(), bytes }, &mut None).unwrap_err()
+        };
+        assert_eq!(of(&[2], &[0; 8]), "8 bytes for a tensor bytes[2]");
+        assert_eq!(of(&[1 << 62], &[0; 8]), "8 bytes for a tensor bytes[4611686018427387904]");
+        let wrong = "strings whose lengths are not those of their bytes";
+        assert_eq!(of(&[1], &[9; 12]), wrong);
+        assert_eq!(of(&[2], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7]), wrong);
+        assert_eq!(of(&[0], &[7]), wrong);
+    }
 
     #[test]
     fn values_that_are_too_large_or_too_many_are_not_sent() {

@@ -41,7 +41,7 @@ enum LoweredValue {
     Reg(Reg),
     /// A tensor of known shape.
     View(View),
-    /// A tensor of unknown shape.
+    /// A tensor of unknown shape, or of strings.
     Slot(SlotId),
     /// A stack or list.
     Stack(StackId),
@@ -288,8 +288,15 @@ impl Lower<'_> {
         }
     }
 
-    /// Returns the storage of a view. A single element is loaded into a register.
+    /// Returns the storage of a view. A single element is loaded into a register, and strings are
+    /// shared by a slot.
     fn tensor_place(&mut self, view: View, name: &'static str, loc: Loc) -> LoweredValue {
+        if !view.dtype.is_plain() {
+            let slot = self.new_slot();
+            let op = self.add_op(Kernel::ToSlot, vec![TensorOperand::View(view)], Out::Slot(slot), None, name, loc);
+            self.emit(Instr::Run(op));
+            return LoweredValue::Slot(slot);
+        }
         if !view.shape.is_empty() {
             return LoweredValue::View(view);
         }
@@ -303,12 +310,13 @@ impl Lower<'_> {
     }
 
     fn constant(&mut self, tensor: &HostTensor) -> LoweredValue {
-        if tensor.rank() == 0 {
+        if tensor.rank() == 0 && tensor.dtype().is_plain() {
             return LoweredValue::Reg(self.constant_reg(scalar_to_reg(tensor)));
         }
         let i = self.draft.constants.len() as u32;
         self.draft.constants.push(tensor.clone());
-        LoweredValue::View(View::whole(Base::Constant(i), tensor.dtype(), tensor.shape().to_vec()))
+        let view = View::whole(Base::Constant(i), tensor.dtype(), tensor.shape().to_vec());
+        self.tensor_place(view, "constant", Loc::UNKNOWN)
     }
 
     fn constant_reg(&mut self, bits: u64) -> Reg {
@@ -325,6 +333,7 @@ impl Lower<'_> {
     fn new_place(&mut self, ty: &Type) -> LoweredValue {
         match ty {
             Type::Stack(_) | Type::List(_) => LoweredValue::Stack(self.new_stack(ty.clone())),
+            Type::Tensor(t) if !t.dtype.is_plain() => LoweredValue::Slot(self.new_slot()),
             Type::Tensor(t) if t.rank() == 0 => LoweredValue::Reg(self.new_reg()),
             Type::Tensor(t) => match t.shape.known() {
                 Some(shape) => LoweredValue::View(self.new_buffer(t.dtype, shape)),

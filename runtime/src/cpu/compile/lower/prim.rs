@@ -22,7 +22,7 @@ impl Lower<'_> {
     pub(super) fn prim(&mut self, node: Node, def: Prim, attrs: &Attrs) -> Result<LoweredValue> {
         let graph = self.graph;
         let data = graph.node(node);
-        let is_known = |ty: &Type| ty.element().shape.known().is_some();
+        let is_known = |ty: &Type| ty.element().dtype.is_plain() && ty.element().shape.known().is_some();
         let mut known = data.operands.iter().chain(&data.results).all(|&v| is_known(graph.ty(v)));
         // A value of known shape may be stored in a slot.
         for &v in &data.operands {

@@ -5,7 +5,6 @@ use super::{Caller, CallerOutput, HostTensor, NewValue, OWNER, PeerFrame, Proces
 use super::{ProgramState, StepNumber, Time, ValueId, WireError, too_large, unavailable};
 use crate::peer::proto::codec::{MAX_INPUTS, MAX_VARS};
 use crate::peer::proto::frame::Start;
-use crate::peer::proto::payload::tensor_bytes;
 use std::time::Duration;
 
 /// A step to begin.
@@ -120,10 +119,10 @@ impl Caller {
             }
             let limit = peer.limits.map_or(u64::MAX, |limits| limits.body_bytes);
             let mut inputs = plan.inputs.iter().filter(|input| input.0 == process);
-            if let Some((_, index, tensor)) = inputs.find(|(_, _, tensor)| tensor_bytes(tensor) > limit) {
+            if let Some((_, index, tensor)) = inputs.find(|(_, _, tensor)| tensor.n_bytes() > limit) {
                 return Err(BeginError::Unavailable(too_large(format!(
                     "input {index} of {} bytes is larger than the {limit} that {} receives",
-                    tensor_bytes(tensor),
+                    tensor.n_bytes(),
                     name()
                 ))));
             }

@@ -5,7 +5,7 @@ use super::{LinkLoss, PeerFrame, PeerLoss, WireError, prefix, seconds, too_large
 use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramState, RequestNumber, SessionLimits, Time, ValueId};
 use crate::peer::proto::codec::MAX_RELEASED;
 use crate::peer::proto::frame::MAX_TEXT;
-use crate::peer::proto::payload::{MAX_BODY, tensor_bytes};
+use crate::peer::proto::payload::MAX_BODY;
 use anabranch_dsl::HostTensor;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -385,7 +385,7 @@ impl Caller {
         if let Some(error) = peer.why_unavailable() {
             return Err(error);
         }
-        let bytes = tensor_bytes(&tensor);
+        let bytes = tensor.n_bytes();
         let limit = peer.limits.map_or(MAX_BODY, |limits| limits.body_bytes.min(limits.value_bytes));
         if bytes > limit {
             return Err(too_large(format!(

@@ -3,7 +3,7 @@
 use super::{Caller, CallerArrival, CallerOptions, CallerOutput, NewValue, OWNER, PeerFrame, ProcessNumber};
 use super::{StepFault, StepNumber, Time, ValueId, WireError, WireErrorKind, prefix};
 use crate::peer::proto::frame::{PrintStream, StepProgress};
-use crate::peer::proto::payload::{FRAME_BYTES, tensor_bytes, too_much_waits};
+use crate::peer::proto::payload::{FRAME_BYTES, too_much_waits};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -192,7 +192,7 @@ impl Caller {
         }
         let bytes = match &arrival {
             CallerArrival::Message(message) => message.n_bytes(),
-            CallerArrival::Output { tensor, .. } => tensor_bytes(tensor),
+            CallerArrival::Output { tensor, .. } => tensor.n_bytes(),
             _ => 0,
         };
         let Some(held) = self.arrivals.hold(FRAME_BYTES + bytes) else {

@@ -10,7 +10,7 @@ use crate::peer::proto::Time;
 use crate::peer::proto::frame::{OWNER, PeerKey, ProcessNumber, StepProgress, ValueId};
 use crate::peer::proto::frame::{WireError, WireErrorKind, prefix};
 use crate::peer::proto::host::session::StoredValue;
-use crate::peer::proto::payload::{FRAME_BYTES, tensor_bytes, too_much_waits};
+use crate::peer::proto::payload::{FRAME_BYTES, too_much_waits};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -321,7 +321,7 @@ fn keep(
 
 fn bytes_of(arrival: &HostArrival) -> u64 {
     match arrival {
-        HostArrival::Input { tensor, .. } => tensor_bytes(tensor),
+        HostArrival::Input { tensor, .. } => tensor.n_bytes(),
         HostArrival::Message(message) => message.n_bytes(),
     }
 }

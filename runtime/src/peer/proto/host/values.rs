@@ -3,7 +3,7 @@
 use super::session::{HostSession, StoredValue};
 use super::{CallerFrame, Host, HostOutput, RequestKey, SessionSlot, WorkKey, exhausted, invalid, reply};
 use crate::peer::proto::frame::{RequestNumber, ValueId, WireError, WireErrorKind};
-use crate::peer::proto::payload::{check_size, tensor_bytes};
+use crate::peer::proto::payload::check_size;
 use anabranch_dsl::HostTensor;
 
 impl Host {
@@ -17,7 +17,7 @@ impl Host {
     ) {
         let work = self.work_of(self.sessions[&slot].owner);
         let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let bytes = tensor_bytes(&tensor);
+        let bytes = tensor.n_bytes();
         let refusal = if session.values.contains_key(&value) || session.requests.contains_key(&request) {
             Some(invalid("the number of the value or of the request is in use"))
         } else if session.values.len() >= self.limits.values || bytes > self.limits.value_bytes - session.value_bytes {
