@@ -12,6 +12,7 @@ use crate::error::{ReadError, damaged, failed, shown};
 use crate::manifest::{Checksum, FileRecord, MANIFEST, Manifest, Metric, VariableRecord};
 use crate::safetensors::{self, Hashing, Layout, TensorEntry, name_of, write_values};
 use crate::storage::{FileStorage, StorageWriter, folder_of};
+use crate::strings::StoredTensor;
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Result};
 use anabranch_runtime::Snapshot;
 use std::any::Any;
@@ -273,19 +274,19 @@ impl CheckpointFolder {
     fn write_files(&self, save: PendingSave, folder: &Path, abandon: &AtomicBool) -> Result<()> {
         let PendingSave { step, vars, mut snapshot, values, metrics, logs, shard_size } = save;
         let mut manifest = Manifest { metrics, ..Manifest::new(step) };
-        let shards = shards(&vars, shard_size);
+        let tensors = StoredTensor::all(vars, &mut snapshot)?;
+        let shards = shards(&tensors, shard_size);
         for (number, shard) in (1..).zip(&shards) {
             let name = match shards.len() {
                 1 => "state.safetensors".to_owned(),
                 n => format!("state-{number:05}-of-{n:05}.safetensors"),
             };
-            let types: Vec<(&str, DType, &[usize])> =
-                shard.iter().map(|&i| (vars[i].0.as_str(), vars[i].1, &vars[i].2[..])).collect();
+            let types: Vec<(&str, DType, &[usize])> = shard.iter().map(|&i| tensors[i].ty()).collect();
             let record = self.write_file(&folder.join(&name), &types, |i| {
                 if abandon.load(Ordering::Relaxed) {
                     return Err(Diagnostic::new(format!("the save of step {step} was abandoned")));
                 }
-                snapshot.take(shard[i])
+                tensors[shard[i]].take(&mut snapshot)
             })?;
             for (path, dtype, shape) in types {
                 let record =
@@ -362,11 +363,11 @@ fn is_left(name: &str) -> bool {
     step.is_some_and(|step| step_of(step).is_some())
 }
 
-/// Returns the numbers of the variables in each file, in order.
-fn shards(vars: &[(String, DType, Vec<usize>)], shard_size: u64) -> Vec<Vec<usize>> {
+/// Returns the numbers of the tensors in each file, in order.
+fn shards(tensors: &[StoredTensor], shard_size: u64) -> Vec<Vec<usize>> {
     let mut shards: Vec<Vec<usize>> = Vec::new();
     let mut bytes = 0;
-    for (i, (_, dtype, shape)) in vars.iter().enumerate() {
+    for (i, StoredTensor { dtype, shape, .. }) in tensors.iter().enumerate() {
         let of_var = (shape.iter().product::<usize>() * dtype.size()) as u64;
         if shards.is_empty() || bytes + of_var > shard_size && bytes > 0 {
             shards.push(Vec::new());

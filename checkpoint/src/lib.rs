@@ -49,6 +49,7 @@ mod resume;
 mod run;
 mod safetensors;
 mod storage;
+mod strings;
 mod weights;
 
 // Also for `anabranch-train`.

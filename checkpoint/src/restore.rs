@@ -1,6 +1,7 @@
 //! Which stored value a variable gets: by its path, strictly unless the caller says otherwise.
 
 use crate::error::{listed, shown};
+use crate::strings::{joined, names_of, owner_of};
 use anabranch_dsl::var::VarPath;
 use anabranch_dsl::{AnyVar, DType, Diagnostic, HostTensor, Loc, Module, Result};
 use anabranch_runtime::Session;
@@ -92,7 +93,20 @@ pub(crate) struct StoredType {
 /// The variables that receive values, by the names of these.
 pub(crate) struct Matched {
     targets: BTreeMap<String, Vec<(String, AnyVar)>>,
+    /// The names of those values that are strings, stored as two tensors.
+    strings: BTreeSet<String>,
     report: RestoreReport,
+}
+
+impl StoredType {
+    /// Returns the type of a value of strings, if both of its parts are there.
+    fn of_strings(name: &str, stored: &BTreeMap<String, StoredType>) -> Option<StoredType> {
+        let [data, offsets] = names_of(name).map(|part| stored.get(&part));
+        let (data, offsets) = (data?, offsets?);
+        let is_strings = data.dtype == Some(DType::U8) && offsets.dtype == Some(DType::I64);
+        let text = format!("{}{:?}", DType::Bytes, offsets.shape);
+        is_strings.then(|| StoredType { dtype: Some(DType::Bytes), shape: offsets.shape.clone(), text })
+    }
 }
 
 /// Variables as a module.
@@ -104,14 +118,13 @@ impl Module for Targets {
     }
 }
 
-/// Returns an error if two variables have the same path, or if one cannot be in a file.
+/// Returns an error if two variables have the same path, or a part of one has that of another.
 pub(crate) fn check_paths(vars: &[(String, AnyVar)]) -> Result<()> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    vars.iter().for_each(|(path, _)| *counts.entry(path).or_default() += 1);
-    if let Some((path, _)) = vars.iter().find(|(_, var)| !var.ty().dtype.is_plain()) {
-        return Err(Diagnostic::new(format!("the variable {} holds strings, which files do not have", shown(path)))
-            .help("leave it out of the module, or keep its text in the values of the checkpoint"));
-    }
+    let strings = vars.iter().filter(|(_, var)| !var.ty().dtype.is_plain());
+    let parts: Vec<String> = strings.flat_map(|(path, _)| names_of(path)).collect();
+    let paths = vars.iter().map(|(path, _)| path).chain(&parts);
+    paths.for_each(|path| *counts.entry(path).or_default() += 1);
     let double: Vec<&str> = counts.into_iter().filter(|(_, n)| *n > 1).map(|(path, _)| path).collect();
     if double.is_empty() {
         return Ok(());
@@ -130,14 +143,19 @@ pub(crate) fn match_names(
     check_paths(vars)?;
     let mut report = RestoreReport::default();
     let mut targets: BTreeMap<String, Vec<(String, AnyVar)>> = BTreeMap::new();
+    let mut strings = BTreeSet::new();
     let mut mistyped = Vec::new();
     for (path, var) in vars {
         let name = how.rename.as_ref().map_or_else(|| path.clone(), |rename| rename(path));
-        let Some(found) = stored.get(&name) else {
+        let ty = var.ty();
+        let parts = if ty.dtype.is_plain() { None } else { StoredType::of_strings(&name, stored) };
+        if parts.is_some() {
+            strings.insert(name.clone());
+        }
+        let Some(found) = parts.as_ref().or_else(|| stored.get(&name)) else {
             report.missing.push(path.clone());
             continue;
         };
-        let ty = var.ty();
         if (found.dtype, Some(&found.shape)) != (Some(ty.dtype), ty.shape.known().as_ref()) {
             let (var, value) = (format!("{} is {ty}", shown(path)), &found.text);
             mistyped.push(if name == *path {
@@ -149,12 +167,14 @@ pub(crate) fn match_names(
         report.restored.push((path.clone(), name.clone()));
         targets.entry(name).or_default().push((path.clone(), var.clone()));
     }
-    let unused: BTreeSet<&String> = stored.keys().filter(|name| !targets.contains_key(*name)).collect();
-    report.unused = unused.into_iter().cloned().collect();
+    let matched = Matched { targets, strings, report };
+    let unused = stored.keys().filter(|name| !matched.wants(name)).cloned().collect();
+    let Matched { targets, strings, mut report } = matched;
+    report.unused = unused;
     let missing_is_wrong = !report.missing.is_empty() && !how.keep_missing;
     let unused_is_wrong = !report.unused.is_empty() && !how.ignore_unused;
     if !(missing_is_wrong || unused_is_wrong || !mistyped.is_empty()) {
-        return Ok(Matched { targets, report });
+        return Ok(Matched { targets, strings, report });
     }
     let mut error = Diagnostic::new(format!("{source} does not have the variables of the module"));
     if missing_is_wrong {
@@ -173,14 +193,25 @@ pub(crate) fn match_names(
 }
 
 impl Matched {
-    /// Returns whether some variable gets the value of this name.
+    /// Returns whether some variable gets the stored tensor of this name, or strings of which it
+    /// is a part.
     pub fn wants(&self, name: &str) -> bool {
-        self.targets.contains_key(name)
+        let is_part = owner_of(name).is_some_and(|owner| self.strings.contains(owner));
+        is_part || (self.targets.contains_key(name) && !self.strings.contains(name))
     }
 
     /// Sets all matched variables of a session at once, or none if there is an error.
     pub fn assign(self, session: &Session, values: Vec<(String, HostTensor)>) -> Result<RestoreReport> {
-        let values: HashMap<String, HostTensor> = values.into_iter().collect();
+        let mut values: HashMap<String, HostTensor> = values.into_iter().collect();
+        for name in self.strings {
+            let [data, offsets] = names_of(&name);
+            let strings = joined(&values[&data], &values[&offsets]);
+            let strings = strings.map_err(|why| {
+                let error = Diagnostic::new(format!("the strings of {} are damaged: {why}", shown(&name)));
+                error.help("restore an earlier checkpoint, or write the file again")
+            })?;
+            values.insert(name, strings);
+        }
         let mut vars = Vec::new();
         let mut new = Vec::new();
         for (name, targets) in self.targets {

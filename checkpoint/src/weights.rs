@@ -4,7 +4,8 @@ use crate::error::{called_at, damaged, failed, listed, shown};
 use crate::restore::{Restore, RestoreReport, StoredType, check_paths, match_names};
 use crate::safetensors::{self, LONGEST_HEADER, Layout, TensorEntry, write_values};
 use crate::storage::{FileStorage, LocalFiles, folder_of, read_all};
-use anabranch_dsl::{Array, DType, Element, Loc, Module, Result};
+use crate::strings::StoredTensor;
+use anabranch_dsl::{Array, Element, Loc, Module, Result};
 use anabranch_runtime::Session;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The values of a module's variables in a safetensors file, by their paths.
 ///
 /// Files of Python's `safetensors` can be loaded, and Python loads ours. All bits are kept, also
-/// those of NaNs. The same values always make the same bytes. A path that ends in `.index.json`
+/// those of NaNs. The same values always make the same bytes. The format has no strings: a variable
+/// of strings `x` is stored as `x/data`, the bytes of all of them, and `x/offsets`, the offset
+/// behind each. A path that ends in `.index.json`
 /// names the index of a model in several files, as Hugging Face stores them: it can be loaded.
 ///
 /// ```
@@ -88,11 +91,10 @@ impl WeightFile {
         static SAVES: AtomicU64 = AtomicU64::new(0);
         let vars = module.vars();
         check_paths(&vars)?;
-        let shapes: Vec<&[usize]> = vars.iter().map(|(_, var)| var.init().shape()).collect();
-        let types = vars.iter().zip(shapes).map(|((path, var), shape)| (path.as_str(), var.ty().dtype, shape));
-        let types: Vec<(&str, DType, &[usize])> = types.collect();
-        let layout = Layout::new(&types, &self.metadata)?;
         let mut snapshot = session.snapshot(vars.iter().map(|(_, var)| var))?;
+        let types = vars.iter().map(|(path, var)| (path.clone(), var.ty().dtype, var.init().shape().to_vec()));
+        let tensors = StoredTensor::all(types, &mut snapshot)?;
+        let layout = Layout::new(&tensors.iter().map(StoredTensor::ty).collect::<Vec<_>>(), &self.metadata)?;
         let file = self.path.file_name().ok_or_else(|| damaged(&self.path, "the path does not name a file"))?;
         let number = SAVES.fetch_add(1, Ordering::Relaxed);
         let partial = format!(".{}.{}-{number}.partial", file.to_string_lossy(), std::process::id());
@@ -102,7 +104,7 @@ impl WeightFile {
             let mut to = storage.create(&partial).map_err(write_error)?;
             to.write_all(&layout.header).map_err(write_error)?;
             for &i in &layout.order {
-                write_values(&mut to, &snapshot.take(i)?).map_err(write_error)?;
+                write_values(&mut to, &tensors[i].take(&mut snapshot)?).map_err(write_error)?;
             }
             to.sync().map_err(write_error)?;
             drop(to);

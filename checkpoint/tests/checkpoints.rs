@@ -46,6 +46,32 @@ struct Position {
 }
 
 #[test]
+fn variables_of_strings_continue() -> Outcome {
+    let folder = TestFolder::new("of_strings");
+    let session = Session::new()?;
+    let (lines, n) = (Var::<Bytes>::new("lines", ["", ""]), Var::<i32>::untrained("n", 0));
+    let vars = Vars(vec![("lines".to_owned(), lines.any().clone()), ("n".to_owned(), n.any().clone())]);
+    let step = session.function(|line: Tensor<Bytes>| {
+        lines.set(stack(&[lines.get().row(1), line.upper()], 0));
+        n.set(n.get() + 1);
+    })?;
+    let mut checkpoints = Checkpoints::new(folder.path("c")).open()?;
+    let parts = RunParts::new().module("m", &vars);
+    for (i, line) in ["a", "longer than before"].into_iter().enumerate() {
+        step.call(line)?;
+        checkpoints.save(&session, &parts, StepRecord::new(i as u64 + 1))?;
+        // The value is that of the save, although the next step assigns the variable meanwhile.
+        step.call("later")?;
+        checkpoints.wait()?;
+        let resumed = checkpoints.resume(&session, &parts)?.expect("a step");
+        assert_eq!(resumed.step(), i as u64 + 1);
+    }
+    assert_eq!(session.get(&lines)?.as_slice(), ["A", "LONGER THAN BEFORE"]);
+    assert_eq!(session.get(&n)?, 2);
+    Ok(())
+}
+
+#[test]
 fn a_run_continues_in_another_session_with_everything_that_it_had() -> Outcome {
     let folder = TestFolder::new("continues");
     let build = || -> Result<_, Diagnostic> {

@@ -4,7 +4,7 @@
 use crate::support::{Random, TestFolder, Vars, is_slow};
 use anabranch::checkpoints::{Restore, WeightFile};
 use anabranch::prelude::*;
-use anabranch::{DType, Diagnostic, HostTensor, bf16, f16};
+use anabranch::{Bytes, DType, Diagnostic, HostTensor, bf16, f16};
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
@@ -412,5 +412,62 @@ fn files_with_changed_bytes_are_read_like_the_library_reads_them_or_are_errors()
         }
     }
     assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+    Ok(())
+}
+
+/// Returns a tensor of strings.
+fn strings(shape: &[usize], elements: &[&[u8]]) -> HostTensor {
+    HostTensor::new(shape, elements.iter().map(|&bytes| Bytes::from(bytes)).collect())
+}
+
+#[test]
+fn strings_are_stored_as_bytes_and_offsets() -> Outcome {
+    let folder = TestFolder::new("strings");
+    let (session, path) = (Session::new()?, folder.path("w.safetensors"));
+    let values = [
+        ("names", strings(&[2, 2], &[b"one", b"", b"\xff\0", "\u{e9}".as_bytes()])),
+        ("last", strings(&[], &[b"line"])),
+        ("none", strings(&[0], &[])),
+        ("n", HostTensor::scalar(7i32)),
+    ];
+    let vars = Vars::new(&values);
+    WeightFile::new(&path).save(&session, &vars)?;
+    let bytes = fs::read(&path).unwrap();
+    let file = SafeTensors::deserialize(&bytes).expect("a file that others read");
+    let data = file.tensor("names/data").expect("the bytes of all strings");
+    assert_eq!((data.dtype(), data.shape(), data.data()), (Dtype::U8, &[7][..], &b"one\xff\0\xc3\xa9"[..]));
+    let offsets = file.tensor("names/offsets").expect("the offset behind each string");
+    assert_eq!((offsets.dtype(), offsets.shape()), (Dtype::I64, &[2, 2][..]));
+    assert_eq!(offsets.data(), [3i64, 3, 5, 7].map(i64::to_le_bytes).concat());
+
+    let copy = vars.zeros();
+    let report = WeightFile::new(&path).load(&session, &copy)?;
+    assert_eq!(report.restored.len(), 4);
+    let expected = values.iter().map(|(path, value)| (path.to_string(), value.clone())).collect::<Vec<_>>();
+    assert_eq!(copy.values(&session), expected);
+
+    let other = Vars::new(&[("names", strings(&[1], &[b""])), ("n", HostTensor::scalar(0i32))]);
+    let error = WeightFile::new(&path).restore(Restore::strict().ignore_unused()).load(&session, &other).unwrap_err();
+    assert!(error.to_string().contains("`names` is bytes[1], but the value is bytes[2, 2]"), "{error}");
+    let numbers = Vars::new(&[("names", HostTensor::scalar(0i32))]);
+    let error = WeightFile::new(&path).load(&session, &numbers).unwrap_err().to_string();
+    assert!(error.contains("no value for `names`") && error.contains("names/data"), "{error}");
+    let twice = Vars::new(&[("a", strings(&[], &[b""])), ("a/data", HostTensor::scalar(0i32))]);
+    let error = WeightFile::new(&path).save(&session, &twice).unwrap_err();
+    assert_eq!(error.message, "several variables have the same path: `a/data`");
+    Ok(())
+}
+
+#[test]
+fn damaged_offsets_change_no_variable() -> Outcome {
+    let folder = TestFolder::new("offsets");
+    let (session, path) = (Session::new()?, folder.path("w.safetensors"));
+    let parts =
+        [("x/data", HostTensor::new([2], vec![b'a', b'b'])), ("x/offsets", HostTensor::new([2], vec![2i64, 1]))];
+    WeightFile::new(&path).save(&session, &Vars::new(&parts))?;
+    let vars = Vars::new(&[("x", strings(&[2], &[b"1", b"2"]))]);
+    let error = WeightFile::new(&path).load(&session, &vars).unwrap_err();
+    assert_eq!(error.message, "the strings of `x` are damaged: the offset 1 is not between 2 and 2");
+    assert_eq!(vars.values(&session)[0].1, strings(&[2], &[b"1", b"2"]));
     Ok(())
 }
