@@ -66,6 +66,8 @@ mod book {
     mod getting_started {}
     #[doc = include_str!("../docs/src/language.md")]
     mod language {}
+    #[doc = include_str!("../docs/src/strings.md")]
+    mod strings {}
     #[doc = include_str!("../docs/src/training.md")]
     mod training {}
     #[doc = include_str!("../docs/src/losses-and-metrics.md")]

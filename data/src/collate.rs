@@ -1,6 +1,6 @@
 //! Joining elements to batches.
 
-use anabranch_dsl::{Array, Diagnostic, Element, Result};
+use anabranch_dsl::{Array, Bytes, Diagnostic, Element, Result};
 
 /// Elements that can be joined to a batch, along a new first axis.
 ///
@@ -9,7 +9,8 @@ use anabranch_dsl::{Array, Diagnostic, Element, Result};
 /// | a number `T` | `Array<T>` of shape `[n]` |
 /// | `Array<T>` of shape `s` | `Array<T>` of shape `[n, ..s]` |
 /// | `[T; k]`, `Vec<T>` of numbers | `Array<T>` of shape `[n, k]` |
-/// | `String` | `Vec<String>` |
+/// | `String` | `Vec<String>`, which is an argument for a `Tensor<Bytes>` |
+/// | `Bytes` | `Array<Bytes>` of shape `[n]` |
 /// | a tuple | the tuple of its fields' batches |
 ///
 /// Implement it for your own types to choose what a batch of them is.
@@ -219,6 +220,21 @@ impl<T: Element, const N: usize> Collate for [T; N] {
 
     fn collate(elements: Vec<Self>) -> Result<Array<T>> {
         Array::try_new([elements.len(), N], elements.into_iter().flatten().collect())
+    }
+}
+
+impl Collate for Bytes {
+    type Batch = Array<Bytes>;
+
+    fn collate(elements: Vec<Self>) -> Result<Array<Bytes>> {
+        Array::try_new([elements.len()], elements)
+    }
+}
+
+impl PadTo for Bytes {
+    fn collate_padded(elements: Vec<Self>, _: &BatchPadding, component: &mut usize) -> Result<Array<Bytes>> {
+        next_component(component);
+        Bytes::collate(elements)
     }
 }
 
