@@ -1,7 +1,7 @@
 //! Elements of queues as batches, and batches as elements.
 
 use anabranch_dsl::queue::QueueOrder;
-use anabranch_dsl::{Buffer, Diagnostic, ErrorKind, HostTensor, Result, TensorType, bf16, f16, memory};
+use anabranch_dsl::{Buffer, Bytes, Diagnostic, ErrorKind, HostTensor, Result, TensorType, bf16, f16, memory};
 
 /// Stacks the tensors of elements along a new first axis. `types` are the types of the tensors of
 /// an element.
@@ -66,8 +66,8 @@ fn place(to: &mut Buffer, offset: usize, extents: &[usize], from: &HostTensor) {
 
 /// Copies `n` elements.
 fn copy(to: &mut Buffer, at: usize, from: &Buffer, start: usize, n: usize) {
-    fn slice<T: Copy>(to: &mut [T], at: usize, from: &[T], start: usize, n: usize) {
-        to[at..at + n].copy_from_slice(&from[start..start + n]);
+    fn slice<T: Clone>(to: &mut [T], at: usize, from: &[T], start: usize, n: usize) {
+        to[at..at + n].clone_from_slice(&from[start..start + n]);
     }
     match (to, from) {
         (Buffer::F32(to), Buffer::F32(from)) => slice::<f32>(to, at, from, start, n),
@@ -79,6 +79,7 @@ fn copy(to: &mut Buffer, at: usize, from: &Buffer, start: usize, n: usize) {
         (Buffer::U32(to), Buffer::U32(from)) => slice::<u32>(to, at, from, start, n),
         (Buffer::U8(to), Buffer::U8(from)) => slice::<u8>(to, at, from, start, n),
         (Buffer::Bool(to), Buffer::Bool(from)) => slice::<bool>(to, at, from, start, n),
+        (Buffer::Bytes(to), Buffer::Bytes(from)) => slice::<Bytes>(to, at, from, start, n),
         (to, from) => panic!("elements of type {} are copied to {}", from.dtype(), to.dtype()),
     }
 }
