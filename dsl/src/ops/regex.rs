@@ -100,23 +100,20 @@ static REGEX_REPLACE: OpDef = OpDef {
             let pieces = rewrite_of(only(cx, 2), pattern.captures_len())?;
             let limit = if Replaced::of(cx.attrs).all { 0 } else { 1 };
             let mut made = StringsBuilder::default();
-            for s in cx.operands[0].data::<Bytes>() {
-                let write = |found: &Captures<'_>, to: &mut Vec<u8>| {
-                    for piece in &pieces {
-                        match piece {
-                            RewritePiece::Byte(byte) => to.push(*byte),
-                            RewritePiece::Group(i) => {
-                                to.extend_from_slice(found.get(*i).map_or(&[], |group| group.as_bytes()));
-                            }
+            let rewritten = |found: &Captures<'_>| {
+                let mut text = Vec::new();
+                for piece in &pieces {
+                    match piece {
+                        RewritePiece::Byte(byte) => text.push(*byte),
+                        RewritePiece::Group(i) => {
+                            text.extend_from_slice(found.get(*i).map_or(&[], |group| group.as_bytes()));
                         }
                     }
-                };
-                let write = |found: &Captures<'_>| {
-                    let mut text = Vec::new();
-                    write(found, &mut text);
-                    text
-                };
-                made.add(|to| to.extend_from_slice(&pattern.replacen(s, limit, write)));
+                }
+                text
+            };
+            for s in cx.operands[0].data::<Bytes>() {
+                made.add(|to| to.extend_from_slice(&pattern.replacen(s, limit, &rewritten)));
             }
             Ok(made.finish(cx))
         },
