@@ -74,10 +74,6 @@ pub(crate) enum Progress {
 pub(crate) enum Support {
     Yes,
     /// No, with the reason as the predicate of a sentence about the device: `has no f64`.
-    #[cfg_attr(
-        not(any(test, feature = "gpu", feature = "peers", feature = "testing")),
-        expect(dead_code, reason = "CPUs and simulated devices run everything")
-    )]
     No(String),
 }
 
