@@ -264,6 +264,8 @@ fn numbers(tensor: &HostTensor) -> Vec<f64> {
         Buffer::U32(data) => data.iter().map(|&x| x.into()).collect(),
         Buffer::U8(data) => data.iter().map(|&x| x.into()).collect(),
         Buffer::Bool(data) => data.iter().map(|&x| x.into()).collect(),
+        // Strings have no histogram.
+        Buffer::Bytes(_) => Vec::new(),
     }
 }
 

@@ -168,6 +168,7 @@ fn data_type(dtype: DType) -> u64 {
         DType::F64 => 2,
         DType::I32 => 3,
         DType::U8 => 4,
+        DType::Bytes => 7,
         DType::I64 => 9,
         DType::Bool => 10,
         DType::BF16 => 14,

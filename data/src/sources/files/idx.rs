@@ -74,7 +74,7 @@ pub fn write<T: IdxElement>(to: &mut impl Write, array: &Array<T>) -> std::io::R
 }
 
 /// Elements of IDX files.
-pub trait IdxElement: Element {
+pub trait IdxElement: Element + Copy {
     /// The type in the head of a file.
     #[doc(hidden)]
     const CODE: u8;
