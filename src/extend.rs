@@ -39,8 +39,8 @@ pub use anabranch_dsl::format::{FormatSpec, FormatTrait, Template, TemplatePiece
 #[doc(inline)]
 pub use anabranch_dsl::ir::{
     Attr, AttrKind, Attrs, CallKind, CallNode, Capture, CondNode, GradientInput, GraphBuilder, GraphText, InsertPoint,
-    ListForm, ListOp, LoopVar, Node, NodeData, Op, Origin, ParamSource, Region, RegionData, Runs, StackOp, Value,
-    ValueData, ValueDef, VarDecl, VarId, WhileNode,
+    ListForm, ListOp, LoopVar, Node, NodeData, Op, Origin, ParamSource, QueueDecl, QueueId, QueueOp, Region,
+    RegionData, Runs, StackOp, Value, ValueData, ValueDef, VarDecl, VarId, WhileNode,
 };
 #[doc(inline)]
 pub use anabranch_dsl::ops::{
