@@ -213,6 +213,11 @@ fn several_steps_compute_what_one_step_computes() -> Outcome {
     Ok(())
 }
 
+/// Returns its argument, so that a loop variable does not change.
+fn unchanged(x: Tensor) -> Tensor {
+    x
+}
+
 /// Uses values of variables that were taken before the loop, and assigns them after it.
 #[graph]
 fn old_values(x: Tensor, a: Var<f32>, b: Var<f32>, c: Var<f32>, d: Var<f32>) -> (Tensor, Tensor, Tensor) {
@@ -228,8 +233,7 @@ fn old_values(x: Tensor, a: Var<f32>, b: Var<f32>, c: Var<f32>, d: Var<f32>) -> 
     let mut i = scalar(0);
     while i < 3 {
         commit_each_iteration();
-        let z = y;
-        y = z;
+        y = unchanged(y);
         sum += old + a.get() + same * y * d.get();
         b.set(b.get() + 1.0);
         c.set(c.get() + 5.0);
@@ -297,7 +301,7 @@ fn gradient_through(x: Tensor) -> Tensor {
     let mut i = scalar(0);
     while i < 3 {
         commit_each_iteration();
-        y = y * x;
+        y *= x;
         i += 1;
     }
     gradients(y, x)
@@ -320,8 +324,8 @@ fn carries_a_list(x: Tensor) -> Tensor {
 fn a_loop_that_cannot_run_as_steps_is_an_error_at_its_line() -> Outcome {
     let session = Session::new()?;
     let errors = [
-        session.function(|| two_loops())?.call(()).err(),
-        session.function(|| inner_loop())?.call(()).err(),
+        session.function(two_loops)?.call(()).err(),
+        session.function(inner_loop)?.call(()).err(),
         session.function(|x: Tensor| gradient_through(x))?.call(2.0).err(),
         session.function(|x: Tensor| carries_a_list(x))?.call(2.0).err(),
         session

@@ -24,11 +24,11 @@ fn quarters(shape: &[usize]) -> Array<f64> {
 /// its values. They are exact.
 fn differences(f: fn(S) -> S, x: &Array<f64>) -> Vec<f64> {
     let session = Session::new().expect("a session on the CPU");
-    let f = session.function(f).and_then(|f| Ok(f.interpreted(true))).unwrap_or_else(|e| panic!("{e}"));
+    let f = session.function(f).map(|f| f.interpreted(true)).unwrap_or_else(|e| panic!("{e}"));
     let at = |i: usize, step: f64| {
         let mut values = x.to_vec();
         values[i] += step;
-        f.call(&Array::new(x.shape(), values)).unwrap_or_else(|e| panic!("{e}")).to_vec()[0]
+        f.call(Array::new(x.shape(), values)).unwrap_or_else(|e| panic!("{e}")).to_vec()[0]
     };
     (0..x.to_vec().len()).map(|i| (at(i, 0.5) - at(i, -0.5)) / 1.0).collect()
 }
@@ -38,7 +38,7 @@ fn differences(f: fn(S) -> S, x: &Array<f64>) -> Vec<f64> {
 fn whole_tensor_work(f: fn(S) -> S, x: &Array<f64>) -> Vec<String> {
     let session = Session::new().expect("a session on the CPU");
     let gradient = session.function(move |x: S| gradients(f(x), x)).unwrap_or_else(|e| panic!("{e}"));
-    let plan = gradient.explain(&Arguments::of::<(S,)>(x).signature()).unwrap_or_else(|e| panic!("{e}"));
+    let plan = gradient.explain(Arguments::of::<(S,)>(x).signature()).unwrap_or_else(|e| panic!("{e}"));
     let code: Vec<(usize, &str)> = plan
         .lines()
         .filter_map(|line| line.trim_start().split_once(' ').and_then(|(n, rest)| Some((n.parse().ok()?, rest.trim()))))
@@ -55,7 +55,7 @@ fn whole_tensor_work(f: fn(S) -> S, x: &Array<f64>) -> Vec<String> {
         let name = rest.split(' ').next().unwrap_or_default();
         let in_place = name.starts_with("scatter_add") && rest.split(' ').nth(1) == out.split(' ').next();
         let reads = name.starts_with("dynamic_slice") || name.starts_with("take");
-        !in_place && !(reads && !out.contains(&shape)) && text.contains(&shape)
+        !in_place && (!reads || out.contains(&shape)) && text.contains(&shape)
     };
     let in_loops = code.iter().filter(|(at, text)| loops.iter().any(|l| l.contains(at)) && touches(text));
     in_loops.map(|(at, text)| format!("{at} {text}")).collect()

@@ -213,7 +213,7 @@ fn elements_at_two_indices_are_read_in_native_code() {
                 s = s * 0.5 + x.row(t).row(columns.row(t));
             } else {
                 let at = x.row(t);
-                s = s - at.index(30, 0) * at.index(columns.row(t), 0);
+                s -= at.index(30, 0) * at.index(columns.row(t), 0);
             }
             t += 1;
         }
@@ -269,7 +269,7 @@ fn an_index_out_of_bounds_in_native_code_is_the_error_of_the_operation() {
         }
         s
     }
-    let error = error_of(rows, &eighths(&[7, 3]));
+    let error = error_of(rows, eighths(&[7, 3]));
     assert_eq!(error.message, "dynamic_slice: the range 6..8 is out of bounds for axis 0 of extent 7");
 
     #[graph]
@@ -281,7 +281,7 @@ fn an_index_out_of_bounds_in_native_code_is_the_error_of_the_operation() {
         }
         sums
     }
-    let error = error_of(sums, &eighths(&[7, 3]));
+    let error = error_of(sums, eighths(&[7, 3]));
     assert_eq!(error.message, "scatter_add: index 7 at [0] is out of bounds for axis 0 of extent 7");
 
     #[graph]
@@ -293,6 +293,6 @@ fn an_index_out_of_bounds_in_native_code_is_the_error_of_the_operation() {
         }
         y
     }
-    let error = error_of(writes, &eighths(&[7, 3]));
+    let error = error_of(writes, eighths(&[7, 3]));
     assert_eq!(error.message, "dynamic_update_slice: index -1 is out of bounds for axis 0 of extent 7");
 }

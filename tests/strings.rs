@@ -216,7 +216,7 @@ fn variables_hold_strings_and_change_together() {
 #[test]
 fn the_text_of_a_graph_has_strings_in_quotes() {
     let f = |x: S| x.join(tensor(["a\"\n", "\\"]), scalar(Bytes::from(b"\xff'")));
-    let graph = anabranch::dsl::function::trace_fn("f", &f, &anabranch::dsl::function::Arguments::of("x").signature());
+    let graph = anabranch::dsl::function::trace_fn("f", &f, anabranch::dsl::function::Arguments::of("x").signature());
     let graph = graph.expect("the function is right").0.graph;
     let text = graph.to_string();
     assert!(text.contains(r#"constant [b"a\"\n", b"\\"] : bytes[2]"#), "{text}");

@@ -119,8 +119,8 @@ impl<T: Input + Output<Host: Feed<T>> + 'static> QueueElement for T {}
 ///   call or for the host. A deadline, a cancellation or the end of the session ends the wait. If
 ///   only the call itself could end it, because it has itself added the elements it waits for, or
 ///   fills the whole capacity, that is an error instead.
-/// - While a call that assigns variables waits, others may assign these. The call then starts
-///   again, with the elements that it has removed returned first.
+/// - While a call waits, others may assign the variables that it uses. It then starts again, with
+///   the elements and the room that it has.
 ///
 /// A [closed](Self::close) queue takes no more elements. Those in it can be removed. Removing more
 /// is an error of the kind [`ErrorKind::Closed`](crate::ErrorKind::Closed).

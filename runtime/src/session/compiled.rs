@@ -124,11 +124,13 @@ impl Compiled {
         stop: Option<&Arc<StopFlag>>,
         mut f: impl FnMut(&VarSet, &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
+        let transaction = RunningTransaction::begin(&self.name, &self.queues, stop.cloned());
         loop {
+            // A step that assigns nothing has locks, too, so that what it removes and what it reads
+            // are of one moment.
             let locks = YieldingLocks::acquire(self.vars.clone(), stop.map(|stop| &**stop));
-            // Also a step that assigns nothing: what it removes comes after the values it has read.
             self.check_stop(stop)?;
-            let transaction = RunningTransaction::begin(&self.name, &self.queues, locks, stop.cloned());
+            transaction.attempt(locks.expect("only a stop keeps a step from its locks"));
             let host = HostSide { queues: transaction.queues(), ..session.host.clone() };
             let cx = StepCx { host: &host, stop };
             let mut step = || f(&self.vars, &cx);

@@ -5,19 +5,21 @@ use super::{SharedQueue, WaitFailure, WaitLimits, batch};
 use crate::device::variables::{LockResumption, YieldingLocks};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::{QueueId, QueueOp};
-use anabranch_dsl::queue::{AnyQueue, StepQueues};
+use anabranch_dsl::queue::{AnyQueue, QueueOrder, StepQueues};
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 /// What a step has done with queues.
 pub(crate) struct StepTransaction {
     /// The name of the function, for messages.
     function: String,
     queues: Vec<UsedQueue>,
-    /// The step locks, if the step assigns variables.
-    locks: Option<YieldingLocks>,
+    /// The step locks of the current attempt.
+    locks: Mutex<Option<Arc<YieldingLocks>>>,
     stop: Option<Arc<StopFlag>>,
     log: Mutex<Vec<LogOfQueue>>,
     must_restart: AtomicBool,
@@ -37,11 +39,23 @@ impl UsedQueue {
 }
 
 /// What a step has done with one queue.
+///
+/// When it starts again, what it has removed and the room that it has are *kept* for the next
+/// attempt. So it does not wait in line again, and is not starved by those who wait for less.
 #[derive(Default)]
 struct LogOfQueue {
     removed: Vec<QueuedElement>,
     added: Vec<Vec<HostTensor>>,
     closes: bool,
+    kept: VecDeque<QueuedElement>,
+    kept_room: usize,
+}
+
+impl LogOfQueue {
+    /// Returns the number of elements for which the step has room.
+    fn n_reserved(&self) -> usize {
+        self.added.len() + self.kept_room
+    }
 }
 
 /// What becomes of a step.
@@ -63,36 +77,57 @@ impl StepTransaction {
     }
 
     fn commit(&self) {
+        self.end_with(|state, log| {
+            state.add(std::mem::take(&mut log.added));
+            log.removed.clear();
+            if log.closes {
+                state.close(None, false);
+            }
+        });
+    }
+
+    fn undo(&self) {
+        self.end_with(|_, _| {});
+    }
+
+    /// Calls `end` for each queue that the step has changed, and returns what is then still in its
+    /// log.
+    fn end_with(&self, end: impl Fn(&mut QueueState, &mut LogOfQueue)) {
         for (used, log) in self.queues.iter().zip(&mut *self.log()) {
-            let LogOfQueue { added, closes, .. } = std::mem::take(log);
-            if added.is_empty() && !closes {
+            let mut log = std::mem::take(log);
+            if log.removed.is_empty() && log.kept.is_empty() && log.n_reserved() == 0 && !log.closes {
                 continue;
             }
             used.shared.change(|state| {
-                state.add(added);
-                if closes {
-                    state.close(None, false);
-                }
+                end(state, &mut log);
+                state.free_room(log.n_reserved());
+                state.give_back(log.removed.into_iter().chain(log.kept));
             });
         }
     }
 
-    fn undo(&self) {
+    /// Keeps what the attempt has removed, and the room that it has, for the next attempt.
+    fn rewind(&self) {
         for (used, log) in self.queues.iter().zip(&mut *self.log()) {
-            let LogOfQueue { removed, added, .. } = std::mem::take(log);
-            if removed.is_empty() && added.is_empty() {
-                continue;
+            let LogOfQueue { removed, added, mut kept, kept_room, .. } = std::mem::take(log);
+            for element in removed.into_iter().rev() {
+                kept.push_front(element);
             }
-            used.shared.change(|state| {
-                state.free_room(added.len());
-                state.give_back(removed);
-            });
+            // The next batch by priority may be another one.
+            if used.queue.order() == QueueOrder::Priority && !kept.is_empty() {
+                used.shared.change(|state| state.give_back(std::mem::take(&mut kept)));
+            }
+            *log = LogOfQueue { kept, kept_room: kept_room + added.len(), ..LogOfQueue::default() };
         }
+    }
+
+    fn locks(&self) -> Option<Arc<YieldingLocks>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Gives up the step locks.
     fn give_up_locks(&self) {
-        if let Some(locks) = &self.locks {
+        if let Some(locks) = self.locks() {
             locks.give_up();
         }
     }
@@ -100,7 +135,7 @@ impl StepTransaction {
     /// Acquires the step locks again after a wait.
     fn resume(&self, used: &UsedQueue, op: QueueOp, loc: Loc) -> Result<()> {
         let stop = self.stop.as_deref();
-        match self.locks.as_ref().map_or(LockResumption::Unchanged, |locks| locks.resume(stop)) {
+        match self.locks().map_or(LockResumption::Unchanged, |locks| locks.resume(stop)) {
             LockResumption::Unchanged => Ok(()),
             LockResumption::Changed => {
                 self.must_restart.store(true, Ordering::Relaxed);
@@ -153,26 +188,53 @@ impl StepTransaction {
     }
 
     fn add(&self, id: QueueId, op: QueueOp, elements: Vec<Vec<HostTensor>>, loc: Loc) -> Result<()> {
-        let reserved = self.log()[id.index()].added.len();
         let n = elements.len();
-        if n == 0 {
+        let (missing, reserved) = {
+            let log = &mut self.log()[id.index()];
+            (n.saturating_sub(log.kept_room), log.n_reserved())
+        };
+        let take_room = |log: &mut LogOfQueue| {
+            log.kept_room = (log.kept_room + missing) - n;
+            log.added.extend(elements);
+        };
+        if missing == 0 {
+            take_room(&mut self.log()[id.index()]);
             return Ok(());
         }
         let wait = |queue: &SharedQueue, limits: WaitLimits<'_>, waits: &dyn Fn()| {
-            queue.wait(QueueState::producer, |state, waiter| state.reserve(waiter, n, reserved), limits, waits)
+            queue.wait(QueueState::producer, |state, waiter| state.reserve(waiter, missing, reserved), limits, waits)
         };
-        self.wait(id, op, loc, wait, |log, ()| log.added.extend(elements))
+        self.wait(id, op, loc, wait, |log, ()| take_room(log))
     }
 
     /// Removes elements, and returns them.
     fn remove(&self, id: QueueId, op: QueueOp, request: ElementRequest, loc: Loc) -> Result<Vec<Vec<HostTensor>>> {
-        let reserved = self.log()[id.index()].added.len();
         let mut elements = Vec::new();
+        let reserved = {
+            let log = &mut self.log()[id.index()];
+            let n = request.n.min(log.kept.len());
+            let kept: Vec<QueuedElement> = log.kept.drain(..n).collect();
+            elements.extend(kept.iter().map(|element| element.tensors.clone()));
+            log.removed.extend(kept);
+            log.n_reserved()
+        };
+        if elements.len() == request.n {
+            return Ok(elements);
+        }
+        // Some elements suffice, of which there may be no more.
+        let has_enough = request.up_to && !elements.is_empty();
+        let missing = ElementRequest { n: request.n - elements.len(), ..request };
+        let take = |state: &mut QueueState, waiter| match state.take(waiter, missing, reserved) {
+            Poll::Ready(Err(QueueFailure::HasTooFew { .. } | QueueFailure::Producer(_))) if has_enough => {
+                Poll::Ready(Ok(Vec::new()))
+            }
+            other => other,
+        };
         let wait = |queue: &SharedQueue, limits: WaitLimits<'_>, waits: &dyn Fn()| {
-            queue.wait(QueueState::consumer, |state, waiter| state.take(waiter, request, reserved), limits, waits)
+            queue.wait(QueueState::consumer, take, limits, waits)
         };
         self.wait(id, op, loc, wait, |log, removed| {
-            elements = removed.iter().map(|element| element.tensors.clone()).collect();
+            elements.extend(removed.iter().map(|element| element.tensors.clone()));
             log.removed.extend(removed);
         })?;
         Ok(elements)
@@ -245,22 +307,22 @@ pub(super) fn not_an_element(queue: &AnyQueue, tensors: &[HostTensor]) -> Diagno
 pub(crate) struct RunningTransaction(Arc<StepTransaction>);
 
 impl RunningTransaction {
-    /// Begins a step. `locks` are its step locks, if it assigns variables.
-    pub(crate) fn begin(
-        function: &str,
-        queues: &[UsedQueue],
-        locks: Option<YieldingLocks>,
-        stop: Option<Arc<StopFlag>>,
-    ) -> RunningTransaction {
+    /// Begins a step.
+    pub(crate) fn begin(function: &str, queues: &[UsedQueue], stop: Option<Arc<StopFlag>>) -> RunningTransaction {
         let log = queues.iter().map(|_| LogOfQueue::default()).collect();
         RunningTransaction(Arc::new(StepTransaction {
             function: function.to_owned(),
             queues: queues.to_vec(),
-            locks,
+            locks: Mutex::default(),
             stop,
             log: Mutex::new(log),
             must_restart: AtomicBool::new(false),
         }))
+    }
+
+    /// Begins an attempt with these step locks.
+    pub(crate) fn attempt(&self, locks: YieldingLocks) {
+        *self.0.locks.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(locks));
     }
 
     /// Returns the queues for the engine.
@@ -268,9 +330,11 @@ impl RunningTransaction {
         self.0.clone()
     }
 
-    /// Ends the step, whose variables are committed if it has succeeded.
-    pub(crate) fn end<T>(self, outcome: Result<T>) -> EndOfStep<T> {
-        if self.0.must_restart.load(Ordering::Relaxed) {
+    /// Ends an attempt, whose variables are committed if it has succeeded.
+    pub(crate) fn end<T>(&self, outcome: Result<T>) -> EndOfStep<T> {
+        if self.0.must_restart.swap(false, Ordering::Relaxed) {
+            self.0.rewind();
+            self.0.give_up_locks();
             return EndOfStep::MustRestart;
         }
         if outcome.is_ok() {
