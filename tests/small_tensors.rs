@@ -258,6 +258,88 @@ fn a_table_is_written_in_native_code() {
     assert!(text.contains("natively") && !text.contains("no native code"), "{text}");
 }
 
+/// Rows that are small themselves, are carried and written, and are parts of tables.
+#[test]
+fn rows_that_are_tables_themselves_are_computed_as_in_the_interpreter() {
+    #[graph]
+    fn log_of_states(n: Tensor<i32>) -> Tensor<f64> {
+        let (mut state, mut log, mut t) = (zeros::<f64>([1, 4]), zeros::<f64>([100, 4]), scalar(0));
+        while t < n {
+            state = state.update_slice_at(t.cast::<f64>().reshape([1, 1]), t % 4, 1);
+            log = log.update_slice_at(state, t, 0);
+            t += 1;
+        }
+        log
+    }
+    let (mut state, mut log) = ([0.0; 4], vec![0.0; 400]);
+    for t in 0..90 {
+        state[t % 4] = t as f64;
+        log[t * 4..][..4].copy_from_slice(&state);
+    }
+    check(log_of_states, 90, &log);
+
+    #[graph]
+    fn flat_log_of_states(n: Tensor<i32>) -> Tensor<f64> {
+        let (mut state, mut log, mut t) = (zeros::<f64>([4]), zeros::<f64>([400]), scalar(0));
+        while t < n {
+            state = state.update_slice_at(t.cast::<f64>().reshape([1]), t % 4, 0);
+            log = log.update_slice_at(state, t * 4, 0);
+            t += 1;
+        }
+        log
+    }
+    check(flat_log_of_states, 90, &log);
+
+    #[graph]
+    fn inner_loop_over_a_row(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        let (mut s, mut i) = (scalar(0.0), scalar(0));
+        while i < n {
+            let row = x.slice_at(i, 0, 1);
+            let mut j = scalar(0);
+            while j < 40 {
+                if j % 3 == 0 {
+                    s += row.slice_at(j, 1, 1).reshape(());
+                }
+                j += 1;
+            }
+            i += 1;
+        }
+        s
+    }
+    let x = eighths(&[50, 40]);
+    let read = x.to_vec().chunks(40).take(45).flat_map(|row| row.iter().step_by(3)).sum::<f64>();
+    check(inner_loop_over_a_row, (&x, 45), &[read]);
+
+    #[graph]
+    fn rows_that_change(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        let (mut x, mut t) = (x, scalar(0));
+        while t < n {
+            let row = x.slice_at(t * 4, 0, 4);
+            let changed = row.update_slice_at(t.cast::<f64>().reshape([1]), t % 4, 0);
+            x = x.update_slice_at(changed, t * 4, 0);
+            t += 1;
+        }
+        x
+    }
+    let flat = eighths(&[400]);
+    let mut expected = flat.to_vec();
+    (0..90).for_each(|t| expected[t * 4 + t % 4] = t as f64);
+    check(rows_that_change, (&flat, 90), &expected);
+
+    #[graph]
+    fn dynamic(x: Tensor<f64>, n: Tensor<i32>) -> Tensor<f64> {
+        let (mut y, mut t) = (x.with_dynamic(0), scalar(0));
+        while t < n {
+            y = y.update_slice_at(t.cast::<f64>().reshape([1]), t, 0);
+            t += 1;
+        }
+        y
+    }
+    let mut expected = flat.to_vec();
+    (0..90).for_each(|t| expected[t] = t as f64);
+    check(dynamic, (&flat, 90), &expected);
+}
+
 #[test]
 fn an_index_out_of_bounds_in_native_code_is_the_error_of_the_operation() {
     #[graph]

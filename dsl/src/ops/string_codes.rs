@@ -4,7 +4,7 @@
 //! 1.1 (`farmhash::Fingerprint64`, by Geoff Pike), the one of `tf.strings.to_hash_bucket_fast`.
 
 use super::infer::{Class, common};
-use super::strings::{StringsBuilder, from_strings, of_strings, place, row, shown};
+use super::strings::{StringsBuilder, from_strings, of_strings, place, row, shown, trimmed};
 use super::*;
 use crate::format::{FormatSpec, Show};
 use crate::ir::Attrs;
@@ -42,7 +42,7 @@ static PARSE: OpDef = OpDef {
 
 fn parsed<T: Element, E>(cx: &EvalCx<'_>, read: fn(&str) -> Result<T, E>) -> Result<HostTensor, OpError> {
     let number = |(i, s): (usize, &Bytes)| {
-        let text = std::str::from_utf8(s.trim_ascii()).ok();
+        let text = std::str::from_utf8(trimmed(s)).ok();
         text.and_then(|text| read(text).ok()).ok_or_else(|| {
             let error = OpError::new(format!("{}{} is no {}", shown(s), place(cx, i), T::DTYPE));
             error.help("numbers are decimal, and integers are within the range of their type")

@@ -60,6 +60,17 @@ pub(super) fn shown(string: &[u8]) -> String {
     }
 }
 
+/// Returns the range without blanks at both ends.
+fn unblanked(s: &[u8]) -> std::ops::Range<usize> {
+    let end = s.iter().rposition(|byte| !is_blank(byte)).map_or(0, |last| last + 1);
+    s[..end].iter().position(|byte| !is_blank(byte)).unwrap_or(0)..end
+}
+
+/// Returns a string without blanks at both ends.
+pub(super) fn trimmed(s: &[u8]) -> &[u8] {
+    &s[unblanked(s)]
+}
+
 /// A blank of C's `isspace`, as TensorFlow and Python have it: also the vertical tab.
 fn is_blank(byte: &u8) -> bool {
     byte.is_ascii_whitespace() || *byte == 0x0b
@@ -160,10 +171,7 @@ static UPPER: OpDef = OpDef {
 static STRIP: OpDef = OpDef {
     laws: Laws { idempotent: true, ..Laws::NONE },
     ..row("strip", of_strings, |cx| {
-        let strip = |s: &Bytes| {
-            let end = s.iter().rposition(|byte| !is_blank(byte)).map_or(0, |last| last + 1);
-            s.slice(s[..end].iter().position(|byte| !is_blank(byte)).unwrap_or(0)..end)
-        };
+        let strip = |s: &Bytes| s.slice(unblanked(s));
         Ok(cx.result(cx.operands[0].data::<Bytes>().iter().map(strip).collect()))
     })
 };

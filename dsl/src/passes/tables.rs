@@ -133,20 +133,29 @@ pub(super) fn table_operations(g: &Graph, data: &NodeData, tables: &FxHashSet<Va
     let Op::Prim(def, attrs) = &data.op else { return None };
     let number = |v: Value| small(g.ty(v)).is_some_and(|shape| shape.iter().product::<usize>() == 1);
     let (result, operands) = (data.results[0], &data.operands);
+    // Whether it writes a part of its own to a table of known extents.
+    let is_written = || {
+        Extents::of(g, operands[0], Along::of(attrs).axis).is_some()
+            && operands[1..].iter().all(|v| !tables.contains(v))
+    };
     match *def {
         prim::CHECK_INDEX => (g.ty(result).element().rank() == 0 && operands.len() == 1).then_some(1),
         prim::DYNAMIC_SLICE => {
-            Extents::of(g, operands[0], DynamicSlice::of(attrs).axis)?;
+            // A row that is a table has no elements of its own.
+            Extents::of(g, operands[0], DynamicSlice::of(attrs).axis).filter(|_| !tables.contains(&result))?;
             let n = if is_window(g, result) { n_elements(g.ty(result)) } else { small(g.ty(result))?.iter().product() };
             Some(3 + 3 * n)
         }
         // Its elements are those of the row that it is read from.
         prim::RESHAPE => (is_window(g, result) && !tables.contains(&result)).then_some(0),
         prim::SCATTER_ADD => {
-            let fits = number(operands[1]) && !g.ty(result).element().dtype.is_half();
+            let fits = number(operands[1]) && !g.ty(result).element().dtype.is_half() && is_written();
             fits.then(|| small(g.ty(operands[2]))).flatten().map(|shape| 3 + 3 * shape.iter().product::<usize>())
         }
-        prim::DYNAMIC_UPDATE_SLICE => small(g.ty(operands[1])).map(|shape| 3 + 3 * shape.iter().product::<usize>()),
+        prim::DYNAMIC_UPDATE_SLICE => {
+            let part = is_written().then(|| small(g.ty(operands[1]))).flatten();
+            part.map(|shape| 3 + 3 * shape.iter().product::<usize>())
+        }
         _ => None,
     }
 }
@@ -271,6 +280,7 @@ impl ScalarizedCopy<'_> {
                 let Extents { outer, extent, inner } = extents(axis);
                 let (index, part) = if *def == prim::SCATTER_ADD { (1, 2) } else { (2, 1) };
                 let size = operands[part].len() / (outer * inner);
+                debug_assert_eq!(operands[part].len(), n_elements(g.ty(data.operands[part])), "the part is apart");
                 let range = IndexRange { axis, extent, size };
                 let first = access.first(operands[index][0], (&types, index), range, inner);
                 let mut flat = access.flat(operands[0][0]);

@@ -173,6 +173,7 @@ impl Program {
         run_context: RunContext<'_>,
     ) -> Result<Vec<HostTensor>> {
         self.check_inputs(inputs)?;
+        self.check_vars(vars)?;
         let Some(plan) = &self.plan else {
             return self.interpret(inputs, vars, run_context);
         };
@@ -297,6 +298,7 @@ impl Program {
             return Ok(());
         };
         self.check_inputs(inputs)?;
+        self.check_vars(vars)?;
         let run_context = RunContext::default();
         let mut cx = self.context(plan)?;
         plan.run(&mut cx, inputs, Vars::Tensors(vars), run_context, &self.results)?;
@@ -338,6 +340,19 @@ impl Program {
             }
         }
         Ok(())
+    }
+
+    /// Native code relies on the sizes of variables.
+    fn check_vars(&self, vars: &[HostTensor]) -> Result<()> {
+        let declared = &self.graph.vars;
+        let wrong = declared.iter().zip(vars).find(|(var, value)| var.ty != value.ty());
+        let message = match wrong {
+            Some((var, value)) => format!("the variable `{}` is {}, but got {}", var.name, var.ty, value.ty()),
+            None if declared.len() == vars.len() => return Ok(()),
+            None => format!("the graph has {} variables, but got {}", declared.len(), vars.len()),
+        };
+        let message = format!("`{}`: {message}", self.graph.name);
+        Err(Diagnostic::new(message).help("pass a value of the declared type for each variable, in their order"))
     }
 
     fn context(&self, plan: &Plan) -> Result<Box<Context>> {

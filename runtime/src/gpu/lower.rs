@@ -352,7 +352,8 @@ impl GpuLowering<'_> {
                 let parameters = [size, (extent + 1).saturating_sub(length)].map(|n| n as u32).to_vec();
                 let code = ShaderCode::failing(CHECK_INDEX);
                 let workgroups = groups(size.div_ceil(THREADS));
-                self.dispatch(open, code, &data.operands, &data.results, workgroups, parameters)
+                // The others say only which operation has failed.
+                self.dispatch(open, code, &data.operands[..1], &data.results, workgroups, parameters)
             }
             prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS | prim::DYNAMIC_UPDATE_SLICE => {
                 self.scatter(open, data, op)
