@@ -299,3 +299,21 @@ fn queues_hold_strings_and_batches_of_them() {
         assert_eq!((taken.as_slice(), numbers.to_vec()), (&["a", "", "longer"].map(Bytes::from)[..], vec![1, 2, 3]));
     }
 }
+
+/// A constant that doubles with each operation.
+#[test]
+fn long_constant_strings_are_not_computed_when_a_function_is_compiled() {
+    let session = Session::new().expect("a session on the CPU");
+    let f = session.function(|| {
+        let mut s = scalar(Bytes::from("ab"));
+        for _ in 0..20 {
+            s = s.join(s, "");
+        }
+        s.byte_len()
+    });
+    let f = f.unwrap_or_else(|e| panic!("{e}"));
+    let graph = f.graph(&[]).unwrap_or_else(|e| panic!("{e}"));
+    let text = graph.to_string();
+    assert!(text.contains("join") && text.len() < 1 << 20, "{} bytes", text.len());
+    assert_eq!(f.call(()).unwrap_or_else(|e| panic!("{e}")), 2 << 20);
+}

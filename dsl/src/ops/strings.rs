@@ -12,7 +12,7 @@ use super::infer::{Class, check_scalar, common, like_operand, reduced};
 use super::layout::lanes;
 use super::*;
 use crate::ir::Attrs;
-use crate::{Bytes, DType, Dim, HostTensor, Operand, Shape, Tensor};
+use crate::{Bytes, DType, Dim, ErrorKind, HostTensor, Operand, Shape, Tensor, memory};
 
 family!(BYTE_LEN, SUBSTR, LOWER, UPPER, STRIP, JOIN, REDUCE_JOIN, SPLIT, SPLIT_INTO);
 
@@ -28,6 +28,31 @@ impl StringsBuilder {
     pub(super) fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.block);
         self.ends.push(self.block.len());
+    }
+
+    /// Adds a string that consists of others with a separator between them, if there is memory for
+    /// it.
+    fn add_joined<'a>(
+        &mut self,
+        parts: impl ExactSizeIterator<Item = &'a Bytes> + Clone,
+        separator: &[u8],
+    ) -> Result<(), OpError> {
+        let separators = parts.len().saturating_sub(1) as u128 * separator.len() as u128;
+        let n = parts.clone().fold(separators, |n, part| n + part.len() as u128);
+        memory::check(self.block.len() as u128 + n).map_err(|missing| OpError {
+            kind: ErrorKind::ResourceExhausted,
+            ..OpError::new(format!("out of memory: the joined strings have {} bytes", missing.bytes))
+                .help("join fewer or shorter strings")
+        })?;
+        self.add(|to| {
+            for (i, part) in parts.enumerate() {
+                if i > 0 {
+                    to.extend_from_slice(separator);
+                }
+                to.extend_from_slice(part);
+            }
+        });
+        Ok(())
     }
 
     /// Returns the strings in the shape of a result.
@@ -190,21 +215,12 @@ static JOIN: OpDef = OpDef {
             let (separator, mut made) = (only(cx, 0), StringsBuilder::default());
             for i in 0..cx.operands[1].len() {
                 let parts = cx.operands[1..].iter().map(|x| &x.data::<Bytes>()[i]);
-                made.add(|to| join_to(to, parts, separator));
+                made.add_joined(parts, separator)?;
             }
             Ok(made.finish(cx))
         },
     )
 };
-
-fn join_to<'a>(to: &mut Vec<u8>, parts: impl Iterator<Item = &'a Bytes>, separator: &[u8]) {
-    for (i, part) in parts.enumerate() {
-        if i > 0 {
-            to.extend_from_slice(separator);
-        }
-        to.extend_from_slice(part);
-    }
-}
 
 /// The strings along an axis of the first operand, with the second between them.
 static REDUCE_JOIN: OpDef = OpDef {
@@ -226,7 +242,7 @@ static REDUCE_JOIN: OpDef = OpDef {
             let mut made = StringsBuilder::default();
             for start in starts {
                 let lane = (0..n).map(|i| &strings[start + i * stride]);
-                made.add(|to| join_to(to, lane, separator));
+                made.add_joined(lane, separator)?;
             }
             Ok(made.finish(cx))
         },
@@ -499,5 +515,20 @@ impl Tensor<Bytes> {
     pub fn split_into(self, separator: impl Operand<Bytes>, n: usize) -> Tensor<Bytes> {
         let operands = [self.untyped(), separator.into_tensor().untyped()];
         Tensor::from_any(emit(prim::SPLIT_INTO, &operands, Count { n }.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joined_strings_without_memory_are_an_error() {
+        let part = Bytes::from(vec![b'x'; 1 << 20]);
+        let mut made = StringsBuilder::default();
+        assert!(made.add_joined(std::iter::repeat_n(&part, 2), b"-").is_ok());
+        let error = made.add_joined(std::iter::repeat_n(&part, 1 << 24), b"").unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted);
+        assert_eq!(made.block.len(), (2 << 20) + 1);
     }
 }

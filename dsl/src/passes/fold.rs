@@ -31,6 +31,9 @@ pub struct Fold;
 /// Constants with more elements are not folded.
 const MAX_ELEMENTS: usize = 1024;
 
+/// The maximum number of bytes of constant strings from which others are computed.
+const MAX_STRING_BYTES: u64 = 1 << 16;
+
 /// Results of at most this many elements may be larger than the operands.
 pub(super) const SMALL: usize = 16;
 
@@ -210,6 +213,11 @@ impl Folder<'_> {
         let size = ty.shape.size()?;
         let given: usize = operands.iter().map(|t| t.len()).sum();
         if size > MAX_ELEMENTS || size > given.max(SMALL) {
+            return None;
+        }
+        // Strings may grow with each operation.
+        let is_long = |t: &HostTensor| t.dtype() == DType::Bytes && t.n_bytes() > MAX_STRING_BYTES;
+        if operands.iter().any(|t| is_long(t)) {
             return None;
         }
         let tensor = def.evaluate(&EvalCx { operands: &operands, attrs, ty }).ok()?;

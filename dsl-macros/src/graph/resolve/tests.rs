@@ -83,10 +83,10 @@ fn only_calls_with_constructs_in_their_arguments_are_nodes() {
 
 #[test]
 fn conditions_are_of_the_host_by_their_form() {
-    for condition in ["let Some(x) = y", "on", "!v.is_empty() && on", "s == \"x\""] {
+    for condition in ["let Some(x) = y", "on", "!v.is_empty() && on", "c == 'x'"] {
         assert_eq!(parts(&code("on: bool", &format!("if {condition} {{ }}"))), ["host if"], "{condition}");
     }
-    for condition in ["off", "x > 1", "on && x"] {
+    for condition in ["off", "x > 1", "on && x", "s == \"x\""] {
         assert_eq!(parts(&code("on: bool", &format!("if {condition} {{ }}"))), ["if"], "{condition}");
     }
 }
