@@ -238,7 +238,7 @@ impl ScalarizedCopy<'_> {
     pub(super) fn table_apart(&mut self, to: Region, node: Node, operands: &[Vec<Value>]) -> Option<Vec<Value>> {
         let data = self.from.node(node);
         let Op::Prim(def, attrs) = &data.op else { return None };
-        let (x, result) = (data.operands[0], data.results[0]);
+        let (x, result) = (*data.operands.first()?, data.results[0]);
         let (g, name) = (self.from, data.name_in_errors());
         let window = self.windows.get(&x).copied();
         let extents = |axis: usize| Extents::of(g, x, axis).expect("the shape was checked before");

@@ -345,7 +345,12 @@ impl Program {
     /// Native code relies on the sizes of variables.
     fn check_vars(&self, vars: &[HostTensor]) -> Result<()> {
         let declared = &self.graph.vars;
-        let wrong = declared.iter().zip(vars).find(|(var, value)| var.ty != value.ty());
+        // Nothing is allocated for variables that fit.
+        let fits = |ty: &TensorType, value: &HostTensor| {
+            let mut dims = ty.shape.dims().iter().zip(value.shape());
+            ty.dtype == value.dtype() && ty.rank() == value.rank() && dims.all(|(d, &n)| *d == Dim::Known(n))
+        };
+        let wrong = declared.iter().zip(vars).find(|(var, value)| !fits(&var.ty, value));
         let message = match wrong {
             Some((var, value)) => format!("the variable `{}` is {}, but got {}", var.name, var.ty, value.ty()),
             None if declared.len() == vars.len() => return Ok(()),

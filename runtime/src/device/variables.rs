@@ -311,7 +311,7 @@ impl VarSet {
     /// Acquires all step locks, unless `stop` is set before all are free. Only a step that assigns
     /// something needs them.
     pub(crate) fn lock(&self, stop: Option<&StopFlag>) -> Option<StepLocks<'_>> {
-        self.acquire(stop).then_some(StepLocks(self))
+        self.acquire(stop).then(|| StepLocks(self))
     }
 
     /// Acquires all step locks, or none if `stop` is set before all are free. Returns whether they
