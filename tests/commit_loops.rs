@@ -1,5 +1,6 @@
 //! Loops whose iterations are steps of their own.
 
+use crate::support::sessions::{each as sessions, numbers};
 use anabranch::prelude::*;
 use anabranch::{
     AnyVar, CallOptions, CancelHandle, DType, Diagnostic, ErrorKind, Queue, Session, TensorType, commit_each_iteration,
@@ -7,20 +8,6 @@ use anabranch::{
 };
 
 type Outcome = Result<(), Diagnostic>;
-
-fn sessions() -> impl Iterator<Item = Session> {
-    let builders = [
-        Session::builder().interpreted(true),
-        Session::builder(),
-        Session::builder().cpus(2).lower_everything(true),
-        Session::builder().opaque_devices(1),
-    ];
-    builders.into_iter().map(|builder| builder.build().unwrap_or_else(|e| panic!("{e}")))
-}
-
-fn numbers(capacity: usize) -> Queue<Tensor<i64>> {
-    Queue::fifo("numbers", capacity, &[TensorType::new(DType::I64, [])]).unwrap_or_else(|e| panic!("{e}"))
-}
 
 /// Adds elements of a queue to a variable, and returns what it has seen.
 #[graph]

@@ -1,5 +1,6 @@
 //! Queues, in steps and from the host, on every engine.
 
+use crate::support::sessions::{each as sessions, numbers};
 use anabranch::prelude::*;
 use anabranch::{
     CallOptions, CancelHandle, DType, Diagnostic, Dim, ErrorKind, HostQueue, HostTensor, Queue, Session, TensorType,
@@ -11,24 +12,8 @@ use std::time::Duration;
 
 type Outcome = Result<(), Diagnostic>;
 
-/// The interpreter, the plan, two devices with each node on its own, and a device whose memory the
-/// host cannot see.
-fn sessions() -> impl Iterator<Item = Session> {
-    let builders = [
-        Session::builder().interpreted(true),
-        Session::builder(),
-        Session::builder().cpus(2).lower_everything(true),
-        Session::builder().opaque_devices(1),
-    ];
-    builders.into_iter().map(|builder| builder.build().unwrap_or_else(|e| panic!("{e}")))
-}
-
 fn number() -> [TensorType; 1] {
     [TensorType::new(DType::I64, [])]
-}
-
-fn numbers(capacity: usize) -> Queue<Tensor<i64>> {
-    Queue::fifo("numbers", capacity, &number()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Closes the queue and returns what is in it.

@@ -133,9 +133,9 @@ fn changed_axes(before: &Type, after: &Type) -> Option<String> {
 
 /// Makes each iteration of the loop around it a step of its own, in a graph function.
 ///
-/// What an iteration assigns, removes from queues and adds to them is final when it ends: others
-/// see it, a snapshot of the session has it, and it stays if the call fails later or ends early. So
-/// an epoch of training can run inside of one call, and be watched, saved and stopped like one that
+/// The effects of an iteration on variables and queues are final when it ends: others see them, a
+/// snapshot of the session has them, and they stay if the call fails later or ends early. So an
+/// epoch of training can run inside of one call, and be watched, saved and stopped like one that
 /// calls a step again and again.
 ///
 /// The loop is the outermost of its function, and at most one loop of a function is so. It carries

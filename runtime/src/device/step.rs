@@ -27,7 +27,7 @@ id! {
 /// A receiver of the text that functions print.
 pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
-/// What the operations of a step reach on the host.
+/// The host as the operations of a step reach it: the print callback and the queues.
 #[derive(Clone)]
 pub(crate) struct HostSide {
     pub(crate) print: PrintTo,

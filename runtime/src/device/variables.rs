@@ -244,7 +244,7 @@ pub(crate) struct YieldingLocks {
     are_held: Mutex<bool>,
 }
 
-/// What has become of the variables of a step that has waited.
+/// The state of the variables of a step that has waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockResumption {
     /// No other step has assigned one.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// A queue of a session, for the host: created by [`Session::queue`]. Any thread may use it.
 ///
-/// What the host adds can be removed at once, and what it removes does not return.
+/// Elements that the host adds can be removed at once, and those that it removes do not return.
 pub struct HostQueue<T: QueueElement> {
     queue: Queue<T>,
     shared: Arc<SharedQueue>,

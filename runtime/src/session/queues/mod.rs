@@ -51,7 +51,7 @@ pub(crate) struct SharedQueue {
 /// The time after which a waiting step looks again whether it was stopped.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What may end a wait, besides the queue itself.
+/// The limits of a wait: it ends when the flag is set or the deadline has passed.
 #[derive(Clone, Copy, Default)]
 struct WaitLimits<'a> {
     stop: Option<&'a StopFlag>,

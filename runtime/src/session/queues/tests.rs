@@ -85,7 +85,7 @@ impl Model {
     }
 }
 
-/// What a check has seen, so that it covers enough.
+/// Counts of events, to check that the histories cover enough.
 #[derive(Debug, Default)]
 struct SeenHistories {
     taken: usize,
