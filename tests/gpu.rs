@@ -4,7 +4,7 @@
 //! Without it, and without an adapter, the tests of this file pass without a check.
 
 use anabranch::dsl::ops::random::Key;
-use anabranch::dsl::{DType, Graph, HostTensor, interp};
+use anabranch::dsl::{Bytes, DType, Graph, HostTensor, interp};
 use anabranch::prelude::*;
 use anabranch::{
     Array, CallOptions, CancelHandle, ErrorKind, GpuAdapter, Session, SimulatedDevice, Timeline, gpu_adapters,
@@ -420,6 +420,17 @@ fn two_devices_of_one_adapter_work_on_one_graph() -> Outcome {
     })?;
     assert_eq!(f.call([0.0; 6])?, 13.0);
     assert_eq!(session.devices().len(), 3);
+    Ok(())
+}
+
+/// A step with work for a GPU alone returns its other inputs, of any type, without the GPU.
+#[test]
+fn inputs_are_returned_beside_work_of_a_gpu() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
+    let f = session.function(|name: Tensor<Bytes>, x: Tensor| (name, on("/gpu:0", || x.exp()), x))?;
+    let (name, y, x) = f.call((["a"], [0.0, 0.0]))?;
+    assert_eq!(name.to_vec(), ["a"].map(Bytes::from));
+    assert_eq!((y.to_vec(), x.to_vec()), (vec![1.0, 1.0], vec![0.0, 0.0]));
     Ok(())
 }
 

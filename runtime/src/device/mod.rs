@@ -53,7 +53,7 @@ pub use simulated::SimulatedDevice;
 pub(crate) use step::{Event, HostSide, PrintTo, Step, Ticket};
 pub(crate) use topology::{DeviceId, DeviceInfo, LinkSpeed, Topology};
 
-use anabranch_dsl::device::{DeviceKind, DeviceName};
+use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::{Node, Op, Value};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Result, Type};
 use smallvec::SmallVec;
@@ -95,16 +95,10 @@ pub(crate) trait Device: Debug + Send + Sync {
         Support::Yes
     }
 
-    /// Returns whether the device runs a node of a graph. No GPU has strings, simulated ones
-    /// neither.
+    /// Returns whether the device runs a node of a graph.
     fn supports_node(&self, graph: &Graph, node: Node) -> Support {
         let data = graph.node(node);
         let types = |values: &[Value]| values.iter().map(|&v| graph.ty(v)).collect::<SmallVec<[&Type; 4]>>();
-        let mut all = data.operands.iter().chain(&data.results).map(|&v| graph.ty(v).element().dtype);
-        let is_gpu = || self.name().is_some_and(|name| name.kind() == DeviceKind::Gpu);
-        if let Some(strings) = all.find(|dtype| !dtype.is_plain()).filter(|_| is_gpu()) {
-            return Support::No(format!("has no {strings}"));
-        }
         self.supports(&data.op, &types(&data.operands), &types(&data.results))
     }
 
@@ -173,6 +167,12 @@ pub(crate) fn no_threads(threads: impl fmt::Display, error: impl fmt::Display) -
     Diagnostic::new(format!("could not start {threads}: {error}"))
         .of_kind(ErrorKind::ResourceExhausted)
         .help("the process has reached its limit of threads or memory: use fewer sessions, or raise the limit")
+}
+
+/// Returns why no GPU, real or simulated, holds values of these types.
+pub(crate) fn reason_against_gpus<'a>(types: impl IntoIterator<Item = &'a Type>) -> Option<String> {
+    let mut dtypes = types.into_iter().map(|ty| ty.element().dtype);
+    dtypes.find(|dtype| !dtype.is_plain()).map(|strings| format!("has no {strings}"))
 }
 
 /// Returns the name of a device for messages.

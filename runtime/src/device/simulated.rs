@@ -7,11 +7,12 @@
 
 use super::cost::kernel_seconds;
 use super::cpu::{CpuKernel, moved};
-use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket};
-use super::{DeviceId, DeviceInfo, LinkSpeed, Topology};
+use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Support, Ticket};
+use super::{DeviceId, DeviceInfo, LinkSpeed, Topology, reason_against_gpus};
 use crate::cpu::program::CompileOptions;
-use anabranch_dsl::device::{DeviceName, LOCAL};
-use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result};
+use anabranch_dsl::device::{DeviceKind, DeviceName, LOCAL};
+use anabranch_dsl::ir::Op;
+use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result, Type};
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
@@ -174,6 +175,12 @@ impl Device for ClockedDevice {
 
     fn is_simulated(&self) -> bool {
         true
+    }
+
+    fn supports(&self, _: &Op, operands: &[&Type], results: &[&Type]) -> Support {
+        let is_gpu = self.name.is_some_and(|name| name.kind() == DeviceKind::Gpu);
+        let reason = reason_against_gpus(operands.iter().chain(results).copied()).filter(|_| is_gpu);
+        reason.map_or(Support::Yes, Support::No)
     }
 
     fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {

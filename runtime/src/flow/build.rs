@@ -7,7 +7,7 @@
 use super::partition::{BlockKey, Partitioner, ValueOwner};
 use super::{
     Block, BlockId, Edge, EdgeId, FlowNode, FlowOp, Frame, FrameId, KernelGraph, KernelId, LoopId, LoopInfo, NodeId,
-    Partition, Sink, Source, Subgraph, SubgraphId, Target,
+    OutputSource, Partition, Sink, Source, Subgraph, SubgraphId, Target,
 };
 use anabranch_dsl::ir::{LoopVar, Node, Op, Region, Value, ValueDef};
 use anabranch_dsl::ops::Effects;
@@ -116,9 +116,9 @@ impl Partitioner<'_> {
         };
         build.sources();
         build.region(build.cut.graph.root(), None);
-        build.outputs();
+        let outputs = build.outputs();
         build.sends();
-        build.finish()
+        build.finish(outputs)
     }
 }
 
@@ -149,15 +149,23 @@ impl Build<'_> {
         }
     }
 
-    fn outputs(&mut self) {
+    /// Creates nodes for the outputs that are computed. Returns the source of each output.
+    fn outputs(&mut self) -> Vec<OutputSource> {
         let graph = self.cut.graph;
-        for (i, &v) in graph.outputs().iter().enumerate() {
+        let source = |(i, &v): (usize, &Value)| {
             let value = self.cut.resolve(v);
-            let part = if let ValueOwner::In(part) = self.cut.home_of(value) { part } else { SubgraphId(0) };
-            let place = BlockKey::Region(graph.root());
-            let make = Make::Sink(Sink::Output(i as u32));
-            self.parts[part.index()].add(make, place, vec![(value, place)], 0);
-        }
+            match (self.cut.home_of(value), graph.value(value).def) {
+                (ValueOwner::In(part), _) => {
+                    let place = BlockKey::Region(graph.root());
+                    let make = Make::Sink(Sink::Output(i as u32));
+                    self.parts[part.index()].add(make, place, vec![(value, place)], 0);
+                    OutputSource::Computed(part)
+                }
+                (ValueOwner::Everywhere, ValueDef::Param(_, input)) => OutputSource::Input(input),
+                (ValueOwner::Everywhere, ValueDef::Result(node, _)) => OutputSource::Constant(node),
+            }
+        };
+        graph.outputs().iter().enumerate().map(source).collect()
     }
 
     /// Creates the nodes of a region. `last` is the last ordered effect before the region. Returns
@@ -352,7 +360,7 @@ impl Build<'_> {
         }
     }
 
-    fn finish(mut self) -> Partition {
+    fn finish(mut self, outputs: Vec<OutputSource>) -> Partition {
         let loops: Vec<Node> =
             self.cut.members.keys().copied().filter(|&n| self.cut.graph.as_while(n).is_some()).collect();
         let leaders: Vec<SubgraphId> = loops.iter().map(|&node| self.leader(node)).collect();
@@ -361,7 +369,7 @@ impl Build<'_> {
         let parts =
             parts.map(|(i, protos)| Arc::new(self.part(SubgraphId(i as u32), protos, &loops, &leaders))).collect();
         let loops = loops.into_iter().zip(leaders).map(|(node, leader)| LoopInfo { node, leader }).collect();
-        Partition { parts, edges: self.edges, loops }
+        Partition { parts, edges: self.edges, loops, outputs }
     }
 
     /// Returns the subgraph that controls when iterations of a loop begin.

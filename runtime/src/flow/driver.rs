@@ -9,12 +9,12 @@
 //! Other processes may run some of the subgraphs ([`remote`](super::remote)). Each of them has a
 //! driver of the same partition, which drives the executors of its own subgraphs.
 
-#[cfg(feature = "peers")]
-use super::Source;
 use super::executor::Executor;
 use super::remote::{Mailbox, Others, Position, ProcessId, Processes};
 use super::step_run::{OtherSide, StepInputs, StepRun};
-use super::{FlowOp, KernelId, Partition, Sink, SubgraphId};
+#[cfg(feature = "peers")]
+use super::{FlowOp, Source};
+use super::{KernelId, OutputSource, Partition, SubgraphId};
 #[cfg(feature = "peers")]
 use crate::device::DeviceId;
 use crate::device::{CompileOptions, Device, DeviceBuffer, HostSide, LoadedKernel, Step};
@@ -36,8 +36,6 @@ pub(crate) struct Driver {
     pub(super) devices: Vec<Arc<dyn Device>>,
     /// The name of each of these devices for messages, if they mention it.
     pub(super) names: Vec<Option<DeviceName>>,
-    /// The subgraph that computes each output.
-    outputs: Vec<SubgraphId>,
     /// Idle executors of finished steps.
     free: Mutex<Vec<Vec<Option<Executor<DeviceBuffer>>>>>,
 }
@@ -90,8 +88,7 @@ impl Driver {
         });
         let kernels = kernels.collect::<Result<_>>()?;
         let names = devices.iter().map(|device| device.name()).collect();
-        let outputs = outputs_of(&partition, graph.outputs().len());
-        Ok(Driver { kernels, devices, names, outputs, processes, graph, partition, free: Mutex::default() })
+        Ok(Driver { kernels, devices, names, processes, graph, partition, free: Mutex::default() })
     }
 
     /// Returns the variables that the subgraphs of this process read.
@@ -144,9 +141,26 @@ impl Driver {
         self.processes.of(self.partition.parts[part.index()].device)
     }
 
-    /// Returns the process that computes an output.
+    /// Returns the process that has an output at the end of a step.
     pub(super) fn process_of_output(&self, output: u32) -> ProcessId {
-        self.process_of(self.outputs[output as usize])
+        match self.partition.outputs[output as usize] {
+            OutputSource::Computed(part) => self.process_of(part),
+            OutputSource::Input(_) | OutputSource::Constant(_) => ProcessId::CALLER,
+        }
+    }
+
+    /// Returns the outputs of a step in this process that are not computed.
+    pub(super) fn given_outputs(&self, inputs: &StepInputs) -> Vec<Option<HostTensor>> {
+        let value = |source: &OutputSource| match *source {
+            _ if self.processes.own != ProcessId::CALLER => None,
+            OutputSource::Computed(_) => None,
+            OutputSource::Input(input) => inputs.inputs[input as usize].clone(),
+            OutputSource::Constant(node) => match &self.graph.node(node).op {
+                Op::Constant(value) => Some(value.clone()),
+                op => panic!("`{}` is on no device", op.name()),
+            },
+        };
+        self.partition.outputs.iter().map(value).collect()
     }
 
     /// Returns whether this process runs a subgraph.
@@ -304,19 +318,6 @@ impl Driver {
         };
         self.error_on(part, error)
     }
-}
-
-/// Returns the subgraph that computes each of the outputs.
-fn outputs_of(partition: &Partition, n_outputs: usize) -> Vec<SubgraphId> {
-    let mut outputs = vec![SubgraphId(0); n_outputs];
-    for (id, part) in (0..).map(SubgraphId).zip(&partition.parts) {
-        for node in &part.nodes {
-            if let FlowOp::Sink(Sink::Output(output)) = node.op {
-                outputs[output as usize] = id;
-            }
-        }
-    }
-    outputs
 }
 
 #[cfg(test)]

@@ -283,6 +283,17 @@ pub(crate) struct Partition {
     pub(crate) parts: Vec<Arc<Subgraph>>,
     pub(crate) edges: Vec<Edge>,
     pub(crate) loops: Vec<LoopInfo>,
+    /// The source of each output of the graph.
+    pub(crate) outputs: Vec<OutputSource>,
+}
+
+/// Where an output of the graph comes from. Inputs and constants go from the host to the host, so
+/// they are on no device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OutputSource {
+    Computed(SubgraphId),
+    Input(u32),
+    Constant(Node),
 }
 
 impl Partition {

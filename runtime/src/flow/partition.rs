@@ -390,11 +390,9 @@ impl<'g> Partitioner<'g> {
             }
         }
         for &v in graph.outputs() {
-            let part = match self.home_of(self.resolve(v)) {
-                ValueOwner::In(part) => part,
-                ValueOwner::Everywhere => SubgraphId(0),
-            };
-            self.need(v, part, BlockKey::Region(graph.root()));
+            if let ValueOwner::In(part) = self.home_of(self.resolve(v)) {
+                self.need(v, part, BlockKey::Region(graph.root()));
+            }
         }
         while self.uses_of_predicates() | self.uses_of_senders() {}
     }

@@ -5,7 +5,7 @@
 //! only from the connections in its subgraphs.
 
 use super::simulation::{Rng, random_graph};
-use super::{BlockId, EdgeId, FlowOp, NodeId, Partition, PartitionOptions, Sink, Source, partition};
+use super::{BlockId, EdgeId, FlowOp, NodeId, OutputSource, Partition, PartitionOptions, Sink, Source, partition};
 use crate::place::place_at_random;
 use anabranch_dsl::Graph;
 use anabranch_dsl::ir::{Node, Op, ParamSource, Region, Value, ValueDef};
@@ -277,6 +277,14 @@ impl<'a> Erase<'a> {
         }
         for (node, (place, predicate, both)) in whiles {
             add(node, GraphFact::While(place, both.into_values().collect(), predicate.expect("a loop has a switch")));
+        }
+        for (i, source) in (0..).zip(&self.partition.outputs) {
+            let made = match *source {
+                OutputSource::Computed(_) => continue,
+                OutputSource::Input(input) => Made::Source(Source::Input(input)),
+                OutputSource::Constant(node) => Made::Result(node, 0),
+            };
+            assert_eq!(outputs.insert(i, made), None, "an output that is given is not computed");
         }
         facts.outputs = outputs.into_values().collect();
         facts

@@ -184,7 +184,7 @@ impl StepRun {
         executors: Vec<Option<Executor<DeviceBuffer>>>,
         spans: Option<Vec<Span>>,
     ) -> StepRun {
-        let outputs = vec![None; driver.graph.outputs().len()];
+        let outputs = driver.given_outputs(&inputs);
         StepRun {
             driver,
             inputs,

@@ -1,7 +1,7 @@
 //! The operations that a GPU runs.
 
 use super::product;
-use crate::device::Support;
+use crate::device::{Support, reason_against_gpus};
 use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
 use anabranch_dsl::ir::{Attrs, Op};
 use anabranch_dsl::ops::attributes::{Conv, Pool};
@@ -29,12 +29,16 @@ impl SizeLimits {
 
 /// Returns whether a GPU runs an operation on operands and results of these types.
 pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &SizeLimits) -> Support {
+    let all = || operands.iter().chain(results).copied();
+    if let Some(reason) = reason_against_gpus(all()) {
+        return Support::No(reason);
+    }
     let max_bytes = limits.max_bytes;
     let reason = match op {
         Op::Print { .. } => Some("cannot print".to_owned()),
         Op::Queue(..) => Some("has no queues".to_owned()),
         Op::List(_) => Some("has no lists".to_owned()),
-        // The device keeps values of any type, but of known shapes.
+        // The device keeps numbers of any type, but of known shapes.
         Op::Read(_)
         | Op::Assign(_)
         | Op::Constant(_)
@@ -42,13 +46,13 @@ pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &
         | Op::Cond
         | Op::While { .. }
         | Op::Call(_) => {
-            let reason = operands.iter().chain(results).find_map(|ty| size_reason(ty, max_bytes));
+            let reason = all().find_map(|ty| size_reason(ty, max_bytes));
             return reason.map_or(Support::Yes, Support::No);
         }
         Op::Stack(_) => None,
         Op::Prim(op, attrs) => primitive(*op, attrs, operands, results),
     };
-    let reason = reason.or_else(|| operands.iter().chain(results).find_map(|ty| type_reason(ty, max_bytes)));
+    let reason = reason.or_else(|| all().find_map(|ty| type_reason(ty, max_bytes)));
     let reason = reason.or_else(|| {
         let Op::Prim(op, attrs) = op else { return None };
         let most = limits.max_iterations?;
