@@ -9,7 +9,7 @@ use crate::device::{CompileOptions, HostSide, StepCx, optimize};
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
 use crate::session::placed::PlacedGraph;
-use crate::session::queues::{EndOfStep, RunningTransaction, UsedQueue};
+use crate::session::queues::{EndOfStep, FirstRemoval, RunningTransaction, UsedQueue};
 use crate::session::step_threads;
 use anabranch_dsl::interp::{self, StopFlag};
 use anabranch_dsl::ir::Op;
@@ -26,6 +26,7 @@ pub(crate) struct Compiled {
     name: String,
     vars: Arc<VarSet>,
     queues: Vec<UsedQueue>,
+    first_removal: Option<FirstRemoval>,
     /// The variables of the set. These handles keep the session from dropping the values as long as
     /// the function can be called.
     _handles: Vec<AnyVar>,
@@ -69,7 +70,8 @@ impl Compiled {
         let graph = PlacedGraph::new(graph, &session.devices, &set, &paths, options)?;
         let queues = queues.iter().map(|queue| UsedQueue::new(queue.clone(), session.queues.get(queue))).collect();
         let (vars, handles) = (Arc::new(set), vars.to_vec());
-        Ok(Compiled { graph, signature: signature.to_vec(), name, vars, queues, _handles: handles })
+        let first_removal = FirstRemoval::of(graph.graph());
+        Ok(Compiled { graph, signature: signature.to_vec(), name, vars, queues, first_removal, _handles: handles })
     }
 
     /// Returns whether inputs have the types of the signature.
@@ -125,6 +127,9 @@ impl Compiled {
         mut f: impl FnMut(&VarSet, &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
         let transaction = RunningTransaction::begin(&self.name, &self.queues, stop.cloned());
+        if let Some(first) = self.first_removal {
+            transaction.wait_for(first)?;
+        }
         loop {
             // A step that assigns nothing has locks, too, so that what it removes and what it reads
             // are of one moment.

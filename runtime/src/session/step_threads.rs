@@ -51,6 +51,12 @@ impl Teams {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the number of teams without a step.
+    #[cfg(test)]
+    pub(crate) fn n_idle(&self) -> usize {
+        self.idle().len()
+    }
+
     /// Takes an idle team, or starts one.
     fn take(&self) -> Result<ThreadPool> {
         if let Some(team) = self.idle().pop() {

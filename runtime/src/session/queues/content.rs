@@ -12,6 +12,7 @@
 //!
 //! It must not know sessions, steps and their locks.
 
+use anabranch_dsl::ir::QueueOp;
 use anabranch_dsl::queue::{AnyQueue, QueueOrder};
 use anabranch_dsl::{Diagnostic, HostTensor};
 use std::collections::{BTreeMap, VecDeque};
@@ -34,6 +35,18 @@ pub(super) struct ElementRequest {
     pub(super) n: usize,
     /// Whether fewer elements, but one at least, suffice when the queue is closed.
     pub(super) up_to: bool,
+}
+
+impl ElementRequest {
+    /// Returns the request of an operation, if it removes elements.
+    pub(super) fn of(op: QueueOp) -> Option<ElementRequest> {
+        match op {
+            QueueOp::Dequeue => Some(ElementRequest { n: 1, up_to: false }),
+            QueueOp::DequeueMany(n) if n > 0 => Some(ElementRequest { n, up_to: false }),
+            QueueOp::DequeueUpTo(n) if n > 0 => Some(ElementRequest { n, up_to: true }),
+            _ => None,
+        }
+    }
 }
 
 /// Why a wait ended without success.
@@ -239,6 +252,12 @@ impl QueueState {
             return Poll::Ready(Err(QueueFailure::WaitsForItself { reserved }));
         }
         Poll::Pending
+    }
+
+    /// Returns the number of those who wait for elements.
+    #[cfg(test)]
+    pub(super) fn n_consumers(&self) -> usize {
+        self.consumers.len()
     }
 
     /// Ends the wait of a producer or consumer. What it has taken returns.

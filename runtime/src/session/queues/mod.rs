@@ -13,9 +13,10 @@
 //!
 //! Invariants, besides those of [`content`]:
 //!
-//! - A step that waits for a queue holds no step lock of a variable, and no threads but that of its
-//!   call and, if its kernels may be split, those of a team of its own. Meanwhile its other devices
-//!   get no work.
+//! - A step that waits for a queue holds no step lock of a variable. One that begins with the
+//!   removal of elements waits before it begins, and holds no threads but that of its call. Any
+//!   other wait also holds the threads of a team if kernels of the step may be split, and its other
+//!   devices get no work meanwhile.
 //! - No lock of a queue is held while a lock of a variable is acquired, or another queue is used.
 //! - All waits end when the session ends. Those of a step end when it is stopped.
 
@@ -27,7 +28,7 @@ mod tests;
 mod transaction;
 
 pub use host::{HostQueue, QueueIter};
-pub(crate) use transaction::{EndOfStep, RunningTransaction, UsedQueue};
+pub(crate) use transaction::{EndOfStep, FirstRemoval, RunningTransaction, UsedQueue};
 
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::queue::AnyQueue;

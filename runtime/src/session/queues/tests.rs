@@ -1,9 +1,11 @@
 //! A model check: random steps on random queues, in all kinds of interleavings.
 
 use super::content::{ElementRequest, QueueFailure, QueueState, QueuedElement, Waiter};
+use crate::session::Session;
 use anabranch_dsl::queue::{AnyQueue, Queue, QueueOrder};
-use anabranch_dsl::{DType, Diagnostic, HostTensor, Tensor, TensorType};
+use anabranch_dsl::{Array, DType, Diagnostic, HostTensor, Tensor, TensorType, tensor};
 use std::collections::BTreeSet;
+use std::sync::mpsc;
 use std::task::Poll;
 
 /// A sequence of random numbers (xorshift64*, Vigna, "An experimental exploration of Marsaglia's
@@ -322,4 +324,45 @@ fn the_error_of_a_producer_is_kept_after_another_one_has_closed_the_queue() {
     let waiter = state.consumer();
     let outcome = state.take(waiter, ElementRequest { n: 1, up_to: false }, 0);
     assert!(matches!(outcome, Poll::Ready(Err(QueueFailure::Producer(e))) if e.message == "broken"));
+}
+
+/// Two calls wait, and get an element one after the other. Each team of threads that ran one of
+/// them is idle afterwards.
+#[test]
+fn a_call_that_begins_with_a_removal_waits_without_threads() {
+    let teams_used = |removes_first: bool| {
+        let session = Session::builder().threads(2).build().expect("a session");
+        let queue = Queue::<Tensor>::fifo("x", 2, &[TensorType::new(DType::F32, [100_000])]).expect("a queue");
+        let sum = session.function({
+            let queue = queue.clone();
+            move |i: Tensor<i32>| match removes_first {
+                true => queue.dequeue().sum(),
+                false => {
+                    // This fails for a wrong index, so it comes before the wait.
+                    let first = tensor([1.0f32, 2.0]).take(i, 0);
+                    queue.dequeue().sum() + first
+                }
+            }
+        });
+        let (sum, host) = (sum.expect("a function"), session.queue(&queue).expect("a queue"));
+        let (ended, ends) = mpsc::channel();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                let (ended, sum) = (ended.clone(), &sum);
+                scope.spawn(move || {
+                    sum.call(0).expect("an element");
+                    ended.send(()).expect("a receiver");
+                });
+            }
+            while session.queues.get(queue.any()).state().n_consumers() < 2 {
+                std::thread::yield_now();
+            }
+            for _ in 0..2 {
+                host.push(Array::new([100_000], vec![0.5f32; 100_000])).expect("room");
+                ends.recv().expect("a call");
+            }
+        });
+        session.teams.as_ref().expect("a limit of threads").n_idle()
+    };
+    assert_eq!((teams_used(true), teams_used(false)), (1, 2));
 }

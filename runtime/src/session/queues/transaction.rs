@@ -4,9 +4,10 @@ use super::content::{ElementRequest, QueueFailure, QueueState, QueuedElement};
 use super::{SharedQueue, WaitFailure, WaitLimits, batch};
 use crate::device::variables::{LockResumption, YieldingLocks};
 use anabranch_dsl::interp::StopFlag;
-use anabranch_dsl::ir::{QueueId, QueueOp};
+use anabranch_dsl::ir::{Op, QueueId, QueueOp};
+use anabranch_dsl::ops::Effects;
 use anabranch_dsl::queue::{AnyQueue, QueueOrder, StepQueues};
-use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result};
+use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +64,31 @@ pub(crate) enum EndOfStep<T> {
     Ended(Result<T>),
     /// Another step has assigned one of its variables while it waited.
     MustRestart,
+}
+
+/// The removal of elements with which a step begins: nothing that comes before it can fail, has an
+/// effect or takes long.
+///
+/// It is waited for before the first attempt, so that a call that waits for elements holds no
+/// locks, no threads but its caller's and no device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstRemoval {
+    queue: QueueId,
+    op: QueueOp,
+    request: ElementRequest,
+    loc: Loc,
+}
+
+impl FirstRemoval {
+    /// Returns the removal with which the steps of a graph begin, if they do.
+    pub(crate) fn of(graph: &Graph) -> Option<FirstRemoval> {
+        let mut nodes = graph.region(graph.root()).nodes.iter().map(|&node| graph.node(node));
+        let first = nodes.find(|data| {
+            !data.regions.is_empty() || matches!(data.op.effects(), Effects::Fallible | Effects::Observable)
+        })?;
+        let Op::Queue(queue, op) = first.op else { return None };
+        Some(FirstRemoval { queue, op, request: ElementRequest::of(op)?, loc: first.loc })
+    }
 }
 
 impl StepTransaction {
@@ -275,14 +301,15 @@ impl StepQueues for StepTransaction {
                 self.add(id, op, elements, loc)?;
                 Ok(Vec::new())
             }
-            QueueOp::Dequeue => {
-                let elements = self.remove(id, op, ElementRequest { n: 1, up_to: false }, loc)?;
-                Ok(elements.into_iter().flatten().collect())
-            }
-            QueueOp::DequeueMany(0) | QueueOp::DequeueUpTo(0) => stack(&[]),
-            QueueOp::DequeueMany(n) | QueueOp::DequeueUpTo(n) => {
-                let request = ElementRequest { n, up_to: matches!(op, QueueOp::DequeueUpTo(_)) };
-                stack(&self.remove(id, op, request, loc)?)
+            QueueOp::Dequeue | QueueOp::DequeueMany(_) | QueueOp::DequeueUpTo(_) => {
+                let elements = match ElementRequest::of(op) {
+                    Some(request) => self.remove(id, op, request, loc)?,
+                    None => Vec::new(),
+                };
+                match op {
+                    QueueOp::Dequeue => Ok(elements.into_iter().flatten().collect()),
+                    _ => stack(&elements),
+                }
             }
             QueueOp::Close => {
                 self.log()[id.index()].closes = true;
@@ -318,6 +345,15 @@ impl RunningTransaction {
             log: Mutex::new(log),
             must_restart: AtomicBool::new(false),
         }))
+    }
+
+    /// Waits for the elements of the removal with which the step begins. Its first attempt finds
+    /// them kept.
+    pub(crate) fn wait_for(&self, first: FirstRemoval) -> Result<()> {
+        let FirstRemoval { queue, op, request, loc } = first;
+        self.0.remove(queue, op, request, loc)?;
+        self.0.rewind();
+        Ok(())
     }
 
     /// Begins an attempt with these step locks.
