@@ -4,8 +4,8 @@
 
 use anabranch::optim::schedule::{self, Plateau};
 use anabranch::optim::{
-    Accumulator, AdaDelta, AdaGrad, AdaMax, Adam, Lbfgs, Lion, NAdam, Optimizer, ParamGroups, RmsProp, Sgd,
-    WeightAverage, clip_global_norm, clip_norm, clip_value, l2_decay, model_gradients,
+    Accumulator, AdaDelta, AdaGrad, AdaMax, Adam, Lbfgs, LbfgsHistory, Lion, NAdam, Optimizer, ParamGroups, RmsProp,
+    Sgd, WeightAverage, clip_global_norm, clip_norm, clip_value, l2_decay, model_gradients,
 };
 use anabranch::prelude::*;
 use anabranch::{AnyValue, AnyVar, DType, Float, HostTensor};
@@ -63,6 +63,7 @@ fn optimizers() -> BTreeMap<&'static str, Box<dyn Fn() -> GradientUpdate>> {
         ("adam", optimizer(|| Adam::new(0.001))),
         ("adam_betas", optimizer(|| Adam::new(0.001).betas(0.5, 0.75).epsilon(1e-3))),
         ("adam_amsgrad", optimizer(|| Adam::new(0.001).amsgrad())),
+        ("adam_lazy", optimizer(|| Adam::new(0.001).epsilon(1e-30).lazy())),
         ("adam_l2", with_l2(0.01, || Adam::new(0.001))),
         ("adamw", optimizer(|| Adam::new(0.001).weight_decay(0.01))),
         ("adamax", optimizer(|| AdaMax::new(0.002))),
@@ -315,6 +316,10 @@ fn wrong_arguments_of_optimizers_are_errors_at_their_line() {
     error(&|| drop(WeightAverage::exponential(1.5)), "the decay of an average is 1.5", "exponential(1.5)");
     let sgd = Sgd::new(0.1).nesterov();
     error(&|| sgd.minimize(w.get(), &w), "Nesterov momentum of 0", "sgd.minimize(w.get(), &w)");
+    let adam = Adam::new(0.1).lazy().amsgrad();
+    error(&|| adam.minimize(w.get(), &w), "lazy Adam with AMSGrad", "adam.minimize(w.get(), &w)");
+    let adam = Adam::new(0.1).lazy().weight_decay(0.1);
+    error(&|| adam.minimize(w.get(), &w), "lazy Adam with weight decay", "adam.minimize(w.get(), &w)");
     error(&|| _ = Lbfgs::new(0), "an optimization by 0 evaluations of the loss", "Lbfgs::new(0)");
 }
 
@@ -737,4 +742,83 @@ fn lbfgs_needs_trained_variables_of_the_type_of_the_loss() {
     let nothing = Var::<f64>::untrained("x", 1.0);
     let error = eval(|| Lbfgs::new(7).minimize(&nothing, || nothing.get()).0).unwrap_err();
     assert_eq!(error.message, "L-BFGS of a model without trained variables");
+
+    let (lbfgs, pair) = (Lbfgs::new(7), (&x, &Var::<f64>::new("y", 1.0)));
+    let error = eval(|| {
+        LbfgsHistory::new(&lbfgs, &pair);
+    });
+    assert_eq!(error.unwrap_err().message, "L-BFGS of a loss of f32 with a variable of f64");
+    let history = LbfgsHistory::new(&lbfgs, &x);
+    let minimize = |lbfgs: Lbfgs, x: &Var<f32>| eval(|| lbfgs.minimize_from(&history, x, || x.get().square().sum()).0);
+    let wrong = "and a history of f32[10, 1]";
+    let error = minimize(lbfgs, &Var::new("x", [1.0, 2.0])).unwrap_err();
+    assert_eq!(error.message, format!("L-BFGS with steps of f32[10, 2] {wrong}"));
+    let error = minimize(lbfgs.history(3), &x).unwrap_err();
+    assert_eq!(error.message, format!("L-BFGS with steps of f32[3, 1] {wrong}"));
+}
+
+/// Six evaluations a call: a minimization goes on in another session with the same bits, and its
+/// history makes it short.
+#[test]
+fn lbfgs_goes_on_with_its_history() -> Outcome {
+    for interpreted in [true, false] {
+        let x = Var::<f64>::new("x", [-1.2, 1.0]);
+        let rosenbrock = || {
+            let (x, y) = (x.get().index(0, 0), x.get().index(1, 0));
+            (y - x * x).square() * 100.0 + (x - 1.0).square()
+        };
+        let lbfgs = Lbfgs::new(6).gradient_tolerance(1e-9);
+        let history = LbfgsHistory::new(&lbfgs, &x);
+        let paths: Vec<String> = history.vars().into_iter().map(|(path, _)| path).collect();
+        assert_eq!(paths, ["steps", "changes", "scale"]);
+        let session = || Session::builder().interpreted(interpreted).build();
+        let (first, second) = (session()?, session()?);
+        let minimize = |session: &Session| session.function(|| lbfgs.minimize_from(&history, &x, rosenbrock));
+        let (begun, continued) = (minimize(&first)?, minimize(&second)?);
+        let model = (&x, &history);
+        let mut calls = 0;
+        let gradient = loop {
+            let (_, gradient, _) = begun.call(())?;
+            calls += 1;
+            if calls > 2 {
+                assert_eq!(continued.call(())?.1, gradient);
+                assert_eq!(first.state(&model)?, second.state(&model)?);
+            } else {
+                second.load_state(&model, &first.state(&model)?)?;
+            }
+            if gradient.item() < 1e-9 || calls == 30 {
+                break gradient.item();
+            }
+        };
+        assert!(gradient < 1e-9 && (4..15).contains(&calls), "{gradient} after {calls} calls");
+    }
+    Ok(())
+}
+
+/// Lazy updates of a matrix: rows that are not read stay, whatever their gradients were before.
+#[test]
+fn lazy_adam_leaves_rows_without_a_gradient() -> Outcome {
+    for interpreted in [true, false] {
+        let start = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
+        let table = Var::<f32>::new("table", start);
+        let adam = Adam::new(0.1).lazy();
+        let session = Session::builder().interpreted(interpreted).build()?;
+        let step = session.function(|ids: Tensor<i32>| {
+            // The first column has no gradient.
+            let rows = table.get().take(ids, 0);
+            adam.minimize((rows * tensor([0.0, 1.0])).sum(), &table);
+        })?;
+        step.call([0, 1])?;
+        let (weights, state) = (session.get(&table)?.to_vec(), session.state(&adam)?);
+        assert!(weights[0] == 1.0 && weights[1] < 1.91 && weights[3] < 3.91 && weights[4..] == [5.0, 6.0]);
+        step.call([2, 2])?;
+        let (later, later_state) = (session.get(&table)?.to_vec(), session.state(&adam)?);
+        assert_eq!(later[..4], weights[..4]);
+        assert!(later[5] < 6.0);
+        for ((path, before), (_, after)) in state.iter().zip(&later_state).skip(1) {
+            assert_eq!(before.data::<f32>()[..4], after.data::<f32>()[..4], "{path}");
+            assert!(after.data::<f32>()[5] != 0.0, "{path}");
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! Adam and its variants.
 
 use super::{Optimizer, Slots, bias_correction, count_update, state, unconstrained};
-use crate::trace::{assign_var, fail, read_var};
+use crate::trace::{assign_var, fail, place, read_var};
 use crate::{AnyValue, AnyVar, DType, Diagnostic, Loc, Tensor, Var};
 
 /// Checks decay rates. Returns them.
@@ -30,6 +30,7 @@ pub struct Adam {
     epsilon: f64,
     weight_decay: f64,
     amsgrad: bool,
+    is_lazy: bool,
     steps: Var<i64>,
     slots: Slots,
 }
@@ -43,6 +44,7 @@ impl Adam {
             epsilon: 1e-8,
             weight_decay: 0.0,
             amsgrad: false,
+            is_lazy: false,
             steps: Var::untrained("adam.steps", 0),
             slots: Slots::default(),
         }
@@ -82,12 +84,50 @@ impl Adam {
         self
     }
 
+    /// Leaves rows without a gradient as they are, with their moments, as PyTorch's `SparseAdam`
+    /// does: rows of a table that a step did not read, along the first axis of a variable. A row
+    /// whose gradient is zero in all elements counts as one of them.
+    ///
+    /// Without it, such a row goes on moving by the gradients of earlier steps. Lazy updates are
+    /// another algorithm, not a faster form of the same one: moments decay with the updates of
+    /// their row, but the bias is corrected by the number of all updates. An update with weight
+    /// decay or AMSGrad is then an error.
+    ///
+    /// ```
+    /// use anabranch::optim::{Adam, Optimizer};
+    /// use anabranch::prelude::*;
+    ///
+    /// let table = Var::<f32>::new("table", [[1.0, 1.0], [2.0, 2.0]]);
+    /// let adam = Adam::new(0.5).lazy();
+    /// let session = Session::new()?;
+    /// let step = session.function(|row: Tensor<i32>| {
+    ///     adam.minimize(table.get().index(row, 0).sum(), &table);
+    /// })?;
+    /// step.call(0)?;
+    /// step.call(1)?;
+    /// // The first row was updated in the first step only.
+    /// assert!((session.get(&table)?.to_vec()[0] - 0.5).abs() < 1e-6);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    #[must_use]
+    pub fn lazy(mut self) -> Adam {
+        self.is_lazy = true;
+        self
+    }
+
     /// Returns the number of updates so far, for a [`schedule`](super::schedule): in a function
     /// that updates later, the number of the update, from 0.
     #[track_caller]
     pub fn steps(&self) -> Tensor<i64> {
         self.steps.get()
     }
+}
+
+/// Returns for each element of a gradient whether its row has a gradient.
+fn has_gradient(grad: AnyValue) -> AnyValue {
+    let is_set = grad.ne(grad.zeros_like());
+    let axes: Vec<isize> = (1..grad.rank() as isize).collect();
+    if axes.is_empty() { is_set } else { is_set.any_keepdim(axes) }
 }
 
 impl Optimizer for Adam {
@@ -109,8 +149,17 @@ impl Optimizer for Adam {
     ) -> AnyValue {
         let [first, second] = self.slots.of(var, ["adam_m", "adam_v"]);
         let (b1, b2) = self.betas;
-        let m = read_var(&first) * b1 + grad * (1.0 - b1);
-        let mut v = read_var(&second) * b2 + grad * grad * (1.0 - b2);
+        if self.is_lazy && (self.weight_decay != 0.0 || self.amsgrad) {
+            let other = if self.amsgrad { "AMSGrad" } else { "weight decay" };
+            let error = Diagnostic::new(format!("lazy Adam with {other}")).at(place(Loc::caller()), "updated here");
+            fail(error.help("both change rows without a gradient: leave out `lazy`"));
+        }
+        let rows = self.is_lazy.then(|| has_gradient(grad));
+        // Returns the next value where there is a gradient.
+        let updated = |next: AnyValue, last: AnyValue| rows.map_or(next, |rows| rows.select(next, last));
+        let (last_m, last_v) = (read_var(&first), read_var(&second));
+        let m = updated(last_m * b1 + grad * (1.0 - b1), last_m);
+        let mut v = updated(last_v * b2 + grad * grad * (1.0 - b2), last_v);
         assign_var(&first, m);
         assign_var(&second, v);
         if self.amsgrad {
@@ -123,7 +172,7 @@ impl Optimizer for Adam {
         let rate_t = rate * root / bias_correction(b1, t);
         // The bias corrections are folded into rate and epsilon, as in section 2 of the paper.
         let epsilon_t = root * self.epsilon;
-        let next = value - rate_t * m / (v.sqrt() + epsilon_t);
+        let next = updated(value - rate_t * m / (v.sqrt() + epsilon_t), value);
         if self.weight_decay == 0.0 { next } else { next - rate * value * self.weight_decay }
     }
 }

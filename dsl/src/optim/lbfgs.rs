@@ -3,7 +3,8 @@
 use super::{float_vars, model_gradients};
 use crate::control::{cond, fold_left, scan_reverse, while_loop};
 use crate::trace::{assign_var, called_at, fail, read_var};
-use crate::{AnyVar, DType, Diagnostic, Float, Loc, Module, Tensor, concat, scalar, zeros};
+use crate::var::VarPath;
+use crate::{AnyVar, DType, Diagnostic, Float, HostTensor, Loc, Module, Tensor, TensorType, concat, scalar, zeros};
 
 /// Sufficient decrease and curvature of the strong Wolfe conditions.
 const DECREASE: f64 = 1e-4;
@@ -22,7 +23,9 @@ const SEARCH: i32 = 25;
 ///
 /// A loss that is not finite counts as infinite: the search turns back from there.
 ///
-/// Each call starts without a history, so the variables of the model are the only state.
+/// Each call starts without a history, so the variables of the model are the only state. A
+/// minimization in several calls, which a checkpoint may interrupt, keeps its history in an
+/// [`LbfgsHistory`].
 ///
 /// ```
 /// use anabranch::optim::Lbfgs;
@@ -48,6 +51,64 @@ pub struct Lbfgs {
     evaluations: i32,
     history: usize,
     tolerance: f64,
+}
+
+/// What [`Lbfgs`] knows of the curvature of a loss, for a minimization in several calls: the latest
+/// steps and changes of the gradient.
+///
+/// The variables are `steps` and `changes`, a row for each pair, and `scale`.
+///
+/// ```
+/// use anabranch::optim::{Lbfgs, LbfgsHistory};
+/// use anabranch::prelude::*;
+///
+/// let x = Var::<f64>::new("x", [3.0, -2.0, 5.0]);
+/// let lbfgs = Lbfgs::new(4);
+/// let history = LbfgsHistory::new(&lbfgs, &x);
+/// let session = Session::new()?;
+/// let minimize = session.function(|| {
+///     lbfgs.minimize_from(&history, &x, || (x.get().square() * tensor([1.0, 10.0, 100.0])).sum())
+/// })?;
+/// let mut gradient = f64::INFINITY;
+/// for _ in 0..10 {
+///     gradient = minimize.call(())?.1.item();
+///     // Here `session.state(&(&x, &history))` has all that a later process needs to go on.
+/// }
+/// assert!(gradient < 1e-7);
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct LbfgsHistory {
+    steps: AnyVar,
+    changes: AnyVar,
+    scale: AnyVar,
+}
+
+impl LbfgsHistory {
+    /// Creates an empty history for minimizing the loss of a model, of as many pairs as the
+    /// optimizer keeps.
+    ///
+    /// # Errors
+    /// Aborts the trace, or panics outside one, at the caller's line if the model has no trained
+    /// variables, or trained variables of different element types or of 16 bits.
+    #[track_caller]
+    pub fn new<M: Module + ?Sized>(lbfgs: &Lbfgs, model: &M) -> LbfgsHistory {
+        let vars = vars_of(model, None, Loc::caller());
+        let dtype = vars[0].ty().dtype;
+        let n_params: usize = vars.iter().map(|var| var.init().len()).sum();
+        let var = |name: &str, shape: &[usize]| AnyVar::untrained(name, HostTensor::zeros(dtype, shape));
+        let rows = [lbfgs.history, n_params];
+        let (steps, changes) = (var("lbfgs.steps", &rows), var("lbfgs.changes", &rows));
+        LbfgsHistory { steps, changes, scale: var("lbfgs.scale", &[]) }
+    }
+}
+
+impl Module for LbfgsHistory {
+    fn visit(&self, path: &mut VarPath, visit: &mut dyn FnMut(&str, &AnyVar)) {
+        for (name, var) in [("steps", &self.steps), ("changes", &self.changes), ("scale", &self.scale)] {
+            path.with(name, |p| visit(p.as_str(), var));
+        }
+    }
 }
 
 impl Lbfgs {
@@ -96,24 +157,53 @@ impl Lbfgs {
         model: &M,
         loss: impl FnOnce() -> Tensor<T>,
     ) -> (Tensor<T>, Tensor<T>, Tensor<i32>) {
+        self.minimize_with(None, model, loss)
+    }
+
+    /// Minimizes like [`minimize`](Lbfgs::minimize), with the history of earlier calls, to which it
+    /// adds its own. The point at which a call starts is evaluated again.
+    ///
+    /// # Errors
+    /// Those of [`minimize`](Lbfgs::minimize). Also aborts the trace if the history was created for
+    /// another model or another number of pairs.
+    #[track_caller]
+    pub fn minimize_from<T: Float, M: Module + ?Sized>(
+        &self,
+        history: &LbfgsHistory,
+        model: &M,
+        loss: impl FnOnce() -> Tensor<T>,
+    ) -> (Tensor<T>, Tensor<T>, Tensor<i32>) {
+        self.minimize_with(Some(history), model, loss)
+    }
+
+    #[track_caller]
+    fn minimize_with<T: Float, M: Module + ?Sized>(
+        &self,
+        history: Option<&LbfgsHistory>,
+        model: &M,
+        loss: impl FnOnce() -> Tensor<T>,
+    ) -> (Tensor<T>, Tensor<T>, Tensor<i32>) {
         let here = Loc::caller();
-        let vars = float_vars(model);
-        let unlike = vars.iter().find(|(_, var)| var.ty().dtype != T::DTYPE || T::DTYPE.is_half());
-        if let Some((path, var)) = unlike {
-            let error =
-                Diagnostic::new(format!("L-BFGS of a loss of {} with a variable of {}", T::DTYPE, var.ty().dtype));
-            fail(
-                error
-                    .at(here, format!("`{path}` is updated here"))
-                    .help("the loss and all trained variables must be `f32`, or all `f64`"),
-            );
+        let vars = vars_of(model, Some(T::DTYPE), here);
+        let n_params: usize = vars.iter().map(|var| var.init().len()).sum();
+        let rows = [self.history, n_params];
+        if let Some(history) = history
+            && (history.steps.init().shape() != rows || history.steps.ty().dtype != T::DTYPE)
+        {
+            let [needed, given] = [TensorType::new(T::DTYPE, rows), history.steps.ty().clone()];
+            let error = Diagnostic::new(format!("L-BFGS with steps of {needed} and a history of {given}"));
+            fail(error.at(here, "minimized here").help("create the history for this optimizer and this model"));
         }
-        if vars.is_empty() {
-            let error = Diagnostic::new("L-BFGS of a model without trained variables").at(here, "minimized here");
-            fail(error.help("integers, and variables made by `untrained`, are not trained"));
-        }
-        let vars: Vec<AnyVar> = vars.into_iter().map(|(_, var)| var).collect();
-        let start = called_at(here, || SearchState::new(flatten(vars.iter().map(read_tensor).collect()), self.history));
+        let start = called_at(here, || {
+            let x = flatten(vars.iter().map(read_tensor).collect());
+            let (pairs, scale) = match history {
+                Some(LbfgsHistory { steps, changes, scale }) => {
+                    ([read_tensor(steps), read_tensor(changes)], read_tensor(scale))
+                }
+                None => ([zeros([self.history, 1]) + Tensor::from_any(x.untyped().zeros_like()); 2], number(0.0)),
+            };
+            SearchState::new(x, pairs, scale)
+        });
         let body = |state: State<T>| {
             let search = SearchState::of(state);
             let x = called_at(here, || {
@@ -136,9 +226,34 @@ impl Lbfgs {
         called_at(here, || {
             let (x, f, g) = end.best();
             unflatten(x, &vars);
+            if let Some(LbfgsHistory { steps, changes, scale }) = history {
+                let [s, c] = end.history;
+                for (var, x) in [(steps, s), (changes, c), (scale, end.scale)] {
+                    assign_var(var, x.untyped());
+                }
+            }
             (f, g.abs().max(), end.evaluations)
         })
     }
+}
+
+/// Returns the trained variables of a model, all of the element type of the loss, if it is known.
+fn vars_of<M: Module + ?Sized>(model: &M, loss: Option<DType>, here: Loc) -> Vec<AnyVar> {
+    let vars = float_vars(model);
+    let Some((_, first)) = vars.first() else {
+        let error = Diagnostic::new("L-BFGS of a model without trained variables").at(here, "minimized here");
+        fail(error.help("integers, and variables made by `untrained`, are not trained"));
+    };
+    let dtype = loss.unwrap_or(first.ty().dtype);
+    if let Some((path, var)) = vars.iter().find(|(_, var)| var.ty().dtype != dtype || dtype.is_half()) {
+        let error = Diagnostic::new(format!("L-BFGS of a loss of {dtype} with a variable of {}", var.ty().dtype));
+        fail(
+            error
+                .at(here, format!("`{path}` is updated here"))
+                .help("the loss and all trained variables must be `f32`, or all `f64`"),
+        );
+    }
+    vars.into_iter().map(|(_, var)| var).collect()
 }
 
 #[track_caller]
@@ -194,16 +309,15 @@ struct SearchState<T: Float> {
     tried: Tensor<i32>,
     /// The latest steps and changes of the gradient, one a row, of which unused ones are zero.
     history: [Tensor<T>; 2],
-    /// The scale of the first approximation of the inverse Hessian.
+    /// The scale of the first approximation of the inverse Hessian, 0 without a history.
     scale: Tensor<T>,
     evaluations: Tensor<i32>,
     is_done: Tensor<bool>,
 }
 
 impl<T: Float> SearchState<T> {
-    fn new(x: Tensor<T>, history: usize) -> SearchState<T> {
+    fn new(x: Tensor<T>, history: [Tensor<T>; 2], scale: Tensor<T>) -> SearchState<T> {
         let (zero, none) = (number(0.0), Tensor::from_any(x.untyped().zeros_like()));
-        let rows = zeros([history, 1]) + none;
         SearchState {
             x,
             f: zero,
@@ -216,8 +330,8 @@ impl<T: Float> SearchState<T> {
             high: [zero; 3],
             is_bracketed: scalar(false),
             tried: scalar(0),
-            history: [rows; 2],
-            scale: number(1.0),
+            history,
+            scale,
             evaluations: scalar(0),
             is_done: scalar(false),
         }
@@ -312,7 +426,7 @@ impl<T: Float> SearchState<T> {
                 g: end_g,
                 slope,
                 d,
-                t: is_first.select(length.minimum(one), one),
+                t: (is_first & scale.equal(zero)).select(length.minimum(one), one),
                 low: start,
                 low_g: end_g,
                 high: start,
@@ -369,6 +483,7 @@ fn inverse_hessian_times<T: Float>(g: Tensor<T>, history: [Tensor<T>; 2], scale:
         (q - y * a, a)
     };
     let (q, parts) = scan_reverse(g, history, backwards);
+    let scale = scale.equal(zero).select(number(1.0), scale);
     let [steps, changes] = history;
     fold_left(q * scale, (steps, changes, parts), |r, (s, y, a)| r + s * (a - ratio((y * r).sum(), (s * y).sum())))
 }

@@ -75,7 +75,7 @@ pub use adam::{AdaMax, Adam, NAdam};
 pub use average::WeightAverage;
 pub use clip::{clip_global_norm, clip_norm, clip_value};
 pub use groups::{ParamGroups, l2_decay};
-pub use lbfgs::Lbfgs;
+pub use lbfgs::{Lbfgs, LbfgsHistory};
 pub use lion::Lion;
 pub use sgd::Sgd;
 pub use slots::Slots;
