@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Input pipelines of PyTorch, on the same files as `cargo bench --bench data --features data`.
+"""Input pipelines of PyTorch and TensorFlow, on the files of `cargo bench --bench data --features data`.
 
-    pip install torch==2.15.0 numpy pillow
+    pip install torch==2.15.0 numpy pillow              # in one environment
+    pip install tensorflow-cpu==2.21.0 numpy pillow     # in another one
     python benches/compare/data.py --make FOLDER
     ANABRANCH_BENCH_FOLDER=FOLDER python benches/compare/data.py
+    ANABRANCH_BENCH_FOLDER=FOLDER python benches/compare/data.py --tensorflow
 
-`benches/data.rs` says what the work is. Differences: the records are read without their checksums, for
-which Python has no function, and the order of random numbers is another one. `ANABRANCH_BENCH_THREADS`
-sets the number of workers of `DataLoader`, 2 by default; workers are kept between passes.
+`benches/data.rs` says what the work is. The order of random numbers is another one. PyTorch's records are
+read without their checksums, for which Python has no function. `ANABRANCH_BENCH_THREADS` sets the number of
+workers of `DataLoader` and of parallel calls of `tf.data`, 2 by default; workers are kept between passes.
 """
 
 import argparse
@@ -67,7 +69,25 @@ def make(folder):
             file.write(",".join(f"{x:.6f}" for x in row) + "\n")
 
 
-def measure_all(folder, workers):
+def cpu_seconds():
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
+def measure(name, loader, n_of_batch=len, end=lambda: None):
+    # The time of workers counts when they have ended, so the passes are counted together.
+    rates, cpu, n_all = [], cpu_seconds(), 0
+    for _ in range(ROUNDS + 1):
+        start, n = time.perf_counter(), 0
+        for batch in loader:
+            n += n_of_batch(batch)
+        rates.append(n / (time.perf_counter() - start))
+        n_all += n
+    end()
+    cpu = (cpu_seconds() - cpu) / n_all
+    print(f"{name:<10}{statistics.median(rates[1:]):>12.0f} records/s{1e6 * cpu:>10.2f} µs of CPU time each")
+
+
+def measure_torch(folder, workers):
     import torch
     from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -114,41 +134,58 @@ def measure_all(folder, workers):
                 random.shuffle(window)
                 yield from window
 
-    def cpu_seconds():
-        return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    def measure_loader(name, *args, **options):
+        loader = DataLoader(*args, persistent_workers=True, **options)
+        measure(name, loader, end=lambda: loader._iterator._shutdown_workers())
 
-    def measure(name, loader, kept):
-        # The time of workers counts when they have ended, so the passes are counted together.
-        rates, cpu, n_all = [], cpu_seconds(), 0
-        for _ in range(ROUNDS + 1):
-            start, n = time.perf_counter(), 0
-            for batch in loader:
-                n += len(batch)
-            rates.append(n / (time.perf_counter() - start))
-            n_all += n
-        if kept and loader._iterator is not None:
-            loader._iterator._shutdown_workers()
-        cpu = (cpu_seconds() - cpu) / n_all
-        print(f"{name:<10}{statistics.median(rates[1:]):>12.0f} records/s{1e6 * cpu:>10.2f} µs of CPU time each")
-
-    print(f"workers: {workers}, load of the machine before: {' '.join(map(str, os.getloadavg()))}")
-    kept = {"num_workers": workers, "persistent_workers": True}
-    measure("jpeg", DataLoader(Pictures(), 32, shuffle=True, **kept), True)
+    measure_loader("jpeg", Pictures(), 32, shuffle=True, num_workers=workers)
     # One worker: two would each read the whole file.
-    one = {"num_workers": 1, "persistent_workers": True}
-    measure("tfrecord", DataLoader(Records(), 128, **one), True)
-    measure("csv", DataLoader(Rows(), 256, **one), True)
+    measure_loader("tfrecord", Records(), 128, num_workers=1)
+    measure_loader("csv", Rows(), 256, num_workers=1)
+
+
+def measure_tensorflow(folder, workers):
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    import tensorflow as tf
+
+    tf.config.set_visible_devices([], "GPU")
+    tf.config.threading.set_inter_op_parallelism_threads(workers)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+
+    def picture(path):
+        pixels = tf.io.decode_jpeg(tf.io.read_file(path), channels=3, dct_method="INTEGER_ACCURATE")
+        pixels = tf.image.random_crop(pixels, [CROP, CROP, 3])
+        pixels = tf.image.random_flip_left_right(pixels)
+        return tf.transpose(tf.cast(pixels, tf.float32) / 255.0, [2, 0, 1])
+
+    def rows(lines):
+        return tf.stack(tf.io.decode_csv(lines, [[0.0]] * 8), axis=1)
+
+    def n_of_batch(batch):
+        return batch.shape[0]
+
+    paths = sorted(str(path) for path in (folder / "jpeg").glob("*.jpg"))
+    pictures = tf.data.Dataset.from_tensor_slices(paths).shuffle(len(paths))
+    measure("jpeg", pictures.map(picture, num_parallel_calls=workers).batch(32).prefetch(2), n_of_batch)
+    records = tf.data.TFRecordDataset(str(folder / "records.tfrecord")).batch(128)
+    records = records.map(lambda texts: tf.io.decode_raw(texts, tf.uint8), num_parallel_calls=workers)
+    measure("tfrecord", records.prefetch(8), n_of_batch)
+    # Lines are shuffled as text and decoded a batch at a time, which is the fast way here.
+    lines = tf.data.TextLineDataset(str(folder / "rows.csv")).skip(1).shuffle(10_000).batch(256)
+    measure("csv", lines.map(rows, num_parallel_calls=workers).prefetch(8), n_of_batch)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--make", type=Path)
+    parser.add_argument("--tensorflow", action="store_true")
     args = parser.parse_args()
     if args.make:
-        make(args.make)
-    else:
-        workers = int(os.environ.get("ANABRANCH_BENCH_THREADS", "2"))
-        measure_all(Path(os.environ["ANABRANCH_BENCH_FOLDER"]), workers)
+        return make(args.make)
+    workers = int(os.environ.get("ANABRANCH_BENCH_THREADS", "2"))
+    print(f"workers: {workers}, load of the machine before: {' '.join(map(str, os.getloadavg()))}")
+    measure_any = measure_tensorflow if args.tensorflow else measure_torch
+    measure_any(Path(os.environ["ANABRANCH_BENCH_FOLDER"]), workers)
 
 
 main()

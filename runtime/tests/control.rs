@@ -63,7 +63,8 @@ fn the_explanation_says_why_a_loop_is_not_native_code() {
     let graph = traced(&[floats(&[1.0; 1000]), HostTensor::scalar(1e6f32)], tensors).graph;
     let text = Program::new(graph).expect("it compiles").explain();
     let reason = text.lines().find(|line| line.contains("no native code of instructions")).unwrap_or(&text);
-    assert!(reason.contains("control.rs") && reason.ends_with("is not scalar"), "{text}");
+    assert!(reason.contains("control.rs") && reason.contains(" computes `add` at "), "{text}");
+    assert!(reason.ends_with(" with f32[1000]"), "{text}");
 }
 
 #[test]

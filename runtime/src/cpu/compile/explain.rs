@@ -3,6 +3,7 @@
 use super::{Base, Instr, LoopSpan, Out, Plan, TensorOp, TensorOpId, TensorOperand, Update, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::memory::BufferLocation;
+use crate::cpu::native::WhyNot;
 use anabranch_dsl::Loc;
 use std::fmt;
 
@@ -41,9 +42,10 @@ impl fmt::Display for Plan {
             if let Some(why) = not_native {
                 writeln!(
                     f,
-                    "  no native code of instructions {} to {}, the loop at {loc}: {why}",
+                    "  no native code of instructions {} to {}, the loop at {loc}: {}",
                     code.start,
-                    code.end - 1
+                    code.end - 1,
+                    self.why_not(*why)
                 )?;
             }
         }
@@ -148,6 +150,56 @@ impl Plan {
         }
         self.updates.iter().for_each(|update| work.add_update(update));
         work
+    }
+
+    /// Says why a loop has no native code. If one of its instructions is the reason, names the
+    /// operation.
+    fn why_not(&self, why: WhyNot) -> String {
+        let WhyNot::Instruction(i) = why else { return why.to_string() };
+        let does = match &self.code[i as usize] {
+            Instr::Run(op) | Instr::CheckFinite(op) => self.works_on_tensors(&[*op]),
+            Instr::RunParallel(ops) => self.works_on_tensors(ops),
+            Instr::List { op, .. } => format!("is `{}` of a list", self.tensor_ops[op.index()].name),
+            Instr::StackPush { op, .. } => format!("stores {} for the gradient", self.tensor_of(*op)),
+            Instr::StackPop { op, .. } => format!("reads {} that was stored for the gradient", self.tensor_of(*op)),
+            Instr::Jump { .. } | Instr::JumpIf { .. } | Instr::JumpUnless { .. } | Instr::JumpCompare { .. } => {
+                "leaves the loop for another place than its end".to_owned()
+            }
+            _ => "moves tensors or lists".to_owned(),
+        };
+        format!("instruction {i} {does}")
+    }
+
+    /// Says what kernels do that a loop over numbers cannot do.
+    fn works_on_tensors(&self, ops: &[TensorOpId]) -> String {
+        let text = |op: &TensorOpId| {
+            let TensorOp { name, loc, .. } = &self.tensor_ops[op.index()];
+            let place = if loc.is_known() { format!(" at {loc}") } else { String::new() };
+            format!("`{name}`{place} with {}", self.tensor_of(*op))
+        };
+        match ops {
+            [only] if self.tensor_ops[only.index()].name == "move" => {
+                format!("copies {}", self.tensor_of(*only))
+            }
+            _ => format!("computes {}", ops.iter().map(text).collect::<Vec<_>>().join(" and ")),
+        }
+    }
+
+    /// Returns the type of the largest tensor of an operation, for messages.
+    fn tensor_of(&self, op: TensorOpId) -> String {
+        let TensorOp { operands, out, .. } = &self.tensor_ops[op.index()];
+        let results = match out {
+            Out::View(view) => std::slice::from_ref(view),
+            Out::Views(views) => views,
+            Out::Reg(..) | Out::Slot(_) | Out::Nothing => &[],
+        };
+        let is_unknown = |operand: &TensorOperand| matches!(operand, TensorOperand::Slot(_));
+        if matches!(out, Out::Slot(_)) || operands.iter().any(is_unknown) {
+            return "a tensor of unknown shape".to_owned();
+        }
+        let all = operands.iter().map(TensorOperand::view).chain(results);
+        let largest = all.max_by_key(|view| view.shape.iter().product::<usize>());
+        largest.map_or_else(|| "numbers".to_owned(), |view| format!("{}{:?}", view.dtype, view.shape))
     }
 
     fn instr(&self, f: &mut fmt::Formatter<'_>, instr: &Instr, name: &str) -> fmt::Result {

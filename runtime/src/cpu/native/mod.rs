@@ -69,7 +69,7 @@ impl fmt::Display for WhyNot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WhyNot::TurnedOff => f.write_str("native code is turned off"),
-            WhyNot::Instruction(i) => write!(f, "instruction {i} is not scalar"),
+            WhyNot::Instruction(i) => write!(f, "instruction {i}"),
             WhyNot::Entry => f.write_str("no jump leads to it"),
             WhyNot::Tensors => write!(f, "it accesses elements of more than {MAX_BASES} tensors"),
             #[cfg(not(feature = "jit"))]
