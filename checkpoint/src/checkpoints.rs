@@ -6,7 +6,7 @@ use crate::error::{called_at, failed};
 use crate::folder::{CheckpointFolder, PendingSave};
 use crate::restore::{Restore, check_paths};
 use crate::resume::{Resumed, StepChoice, resume_in};
-use crate::run::{RunParts, StepRecord};
+use crate::run::{RunParts, RunState, StepRecord};
 use crate::storage::{FileStorage, LocalFiles};
 use anabranch_dsl::{Diagnostic, Loc, Result};
 use anabranch_runtime::Session;
@@ -208,8 +208,8 @@ impl Checkpoints {
         self.in_flight.is_some()
     }
 
-    /// Saves the parts of a run after a step: takes a snapshot of all variables at one moment, and
-    /// starts to write it.
+    /// Saves the parts of a run after a step: takes a snapshot of all variables and queues at one
+    /// moment, and starts to write it.
     ///
     /// Variables that sessions share at a peer are not of one moment: they are read one by one and
     /// copied to the host before this returns, so steps of other sessions may come between.
@@ -217,7 +217,7 @@ impl Checkpoints {
     /// # Errors
     /// Fails with the error of the save before it, if that has failed since; nothing is saved then.
     /// Fails if the step is not after that of all other checkpoints, if two variables have the same
-    /// path, if a value could not be encoded, if a log file is not there, or if a variable or the
+    /// path or two queues the same name, if a value could not be encoded, if a log file is not there, or if a variable or the
     /// length of a log file cannot be read.
     #[track_caller]
     pub fn save(&mut self, session: &Session, parts: &RunParts<'_>, record: StepRecord) -> Result<SaveOutcome> {
@@ -251,8 +251,9 @@ impl Checkpoints {
             ));
         }
         let values = record.values()?;
-        let vars = parts.vars();
-        check_paths(&vars)?;
+        let state = parts.state();
+        check_paths(&state)?;
+        let RunState { vars, queues } = state;
         let mut logs = BTreeMap::new();
         for (name, path) in &parts.logs {
             let len = self.settings.folder.storage.len(path).map_err(|error| match error.kind() {
@@ -262,11 +263,14 @@ impl Checkpoints {
             })?;
             logs.insert(name.clone(), (path.clone(), len));
         }
-        let snapshot = session.snapshot(vars.iter().map(|(_, var)| var))?;
+        let of_queues = queues.iter().map(|(_, queue)| queue);
+        let mut snapshot = session.snapshot_with_queues(vars.iter().map(|(_, var)| var), of_queues)?;
+        let contents = snapshot.take_queues();
+        let queues = queues.into_iter().zip(contents).map(|((name, queue), content)| (name, queue, content)).collect();
         let vars = vars.into_iter().map(|(path, var)| (path, var.ty().dtype, var.init().shape().to_vec())).collect();
         let metrics: BTreeMap<String, f64> = record.metrics.iter().map(|(name, x)| (name.clone(), x.0)).collect();
         let shard_size = self.settings.shard_size;
-        let save = PendingSave { step, vars, snapshot, values, metrics: record.metrics, logs, shard_size };
+        let save = PendingSave { step, vars, snapshot, queues, values, metrics: record.metrics, logs, shard_size };
         let mut after = self.metrics.clone();
         after.insert(step, metrics.clone());
         let retention = self.settings.retention.clone();
@@ -321,24 +325,24 @@ impl Checkpoints {
         self.unreported.take().map_or(Ok(()), Err)
     }
 
-    /// Continues from the latest checkpoint: sets all variables of the parts, and cuts their log
-    /// files. Returns `None`, and changes nothing, if there is no checkpoint.
+    /// Continues from the latest checkpoint: sets all variables and queues of the parts, at once, and
+    /// cuts their log files. Returns `None`, and changes nothing, if there is no checkpoint.
     ///
     /// The latest checkpoint is that of the highest step whose files and manifest have the right
     /// checksums. [`Resumed::notes`] names those that were passed over, and other things that a
     /// person should know. An optimizer has variables for a model only after `prepare(&model)`.
     ///
     /// # Errors
-    /// Fails if there are checkpoints but all are damaged, and if the variables of the parts are
-    /// not those of the checkpoint; one error lists all of them. Fails if the storage does: nothing
+    /// Fails if there are checkpoints but all are damaged, and if the variables or queues of the
+    /// parts are not those of the checkpoint; one error lists all of them. Fails if the storage does: nothing
     /// is known of a checkpoint that cannot be read now, so no earlier one is taken for it.
     #[track_caller]
     pub fn resume(&mut self, session: &Session, parts: &RunParts<'_>) -> Result<Option<Resumed>> {
         self.resume_with(session, parts, &Restore::strict())
     }
 
-    /// Continues like [`resume`](Self::resume), with a say about variables that are not those of
-    /// the checkpoint.
+    /// Continues like [`resume`](Self::resume), with a say about variables and queues that are not
+    /// those of the checkpoint.
     ///
     /// # Errors
     /// Those of [`resume`](Self::resume).

@@ -9,12 +9,14 @@
 //!   nothing else: the folder of a step without a manifest is damaged, or somebody else's.
 
 use crate::error::{ReadError, damaged, failed, shown};
-use crate::manifest::{Checksum, FileRecord, MANIFEST, Manifest, Metric, VariableRecord};
+use crate::manifest::{Checksum, FileRecord, MANIFEST, Manifest, Metric, QUEUES, VariableRecord};
+use crate::queues::QueueRecord;
 use crate::safetensors::{self, Hashing, Layout, TensorEntry, name_of, write_values};
 use crate::storage::{FileStorage, StorageWriter, folder_of};
 use crate::strings::StoredTensor;
+use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Result};
-use anabranch_runtime::Snapshot;
+use anabranch_runtime::{QueueContent, Snapshot};
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -50,6 +52,8 @@ pub(crate) struct PendingSave {
     /// The path and the type of each value of the snapshot.
     pub vars: Vec<(String, DType, Vec<usize>)>,
     pub snapshot: Snapshot,
+    /// The name and the content of each queue.
+    pub queues: Vec<(String, AnyQueue, QueueContent)>,
     pub values: BTreeMap<String, Vec<u8>>,
     pub metrics: BTreeMap<String, Metric>,
     /// The path and the length of each log file.
@@ -62,6 +66,8 @@ pub(crate) struct PendingSave {
 #[derive(Default)]
 pub(crate) struct CheckpointData {
     pub vars: Vec<(String, HostTensor)>,
+    /// The tensors of the contents of queues.
+    pub queues: BTreeMap<String, HostTensor>,
     /// The values of the program, as CBOR.
     pub values: BTreeMap<String, Vec<u8>>,
 }
@@ -186,7 +192,7 @@ impl CheckpointFolder {
     fn read_files(&self, manifest: &Manifest, wanted: impl Fn(&str) -> bool) -> Result<CheckpointData, ReadError> {
         let damaged = |path: &Path, why: String| ReadError::Damaged(damaged(path, why));
         let folder = self.path_of(manifest.step);
-        let CheckpointData { mut vars, mut values } = CheckpointData::default();
+        let CheckpointData { mut vars, mut queues, mut values } = CheckpointData::default();
         let mut n_found = 0;
         for (name, record) in &manifest.files {
             let path = folder.join(name);
@@ -196,9 +202,10 @@ impl CheckpointFolder {
                 return Err(damaged(&path, why));
             }
             let is_values = manifest.values.as_ref() == Some(name);
+            let is_queues = !manifest.queues.is_empty() && name == QUEUES;
             let mut foreign = None;
             let (tensors, checksum) = file.read(|entry| {
-                if is_values {
+                if is_values || is_queues {
                     return true;
                 }
                 let listed = manifest.variables.get(&entry.name);
@@ -222,6 +229,8 @@ impl CheckpointFolder {
                         .into_iter()
                         .filter_map(|(name, value)| value.as_slice::<u8>().map(|bytes| (name, bytes.to_vec()))),
                 );
+            } else if is_queues {
+                queues.extend(tensors);
             } else {
                 vars.extend(tensors);
             }
@@ -229,7 +238,7 @@ impl CheckpointFolder {
         if n_found != manifest.variables.len() {
             return Err(damaged(&folder, "the files do not have all variables of the manifest".to_owned()));
         }
-        Ok(CheckpointData { vars, values })
+        Ok(CheckpointData { vars, queues, values })
     }
 
     /// Writes a checkpoint. It exists, durably, when this returns. If there is an error it does
@@ -272,7 +281,7 @@ impl CheckpointFolder {
     }
 
     fn write_files(&self, save: PendingSave, folder: &Path, abandon: &AtomicBool) -> Result<()> {
-        let PendingSave { step, vars, mut snapshot, values, metrics, logs, shard_size } = save;
+        let PendingSave { step, vars, mut snapshot, queues, values, metrics, logs, shard_size } = save;
         let mut manifest = Manifest { metrics, ..Manifest::new(step) };
         let tensors = StoredTensor::all(vars, &mut snapshot)?;
         let shards = shards(&tensors, shard_size);
@@ -295,11 +304,18 @@ impl CheckpointFolder {
             }
             manifest.files.insert(name, record);
         }
+        let mut of_queues = Vec::new();
+        for (name, queue, content) in queues {
+            let (record, tensors) = QueueRecord::of(&name, &queue, &content);
+            of_queues.extend(tensors);
+            manifest.queues.insert(name, record);
+        }
+        if !manifest.queues.is_empty() {
+            manifest.files.insert(QUEUES.to_owned(), self.write_tensors(&folder.join(QUEUES), of_queues)?);
+        }
         if !values.is_empty() {
-            let values: Vec<(String, HostTensor)> =
-                values.into_iter().map(|(name, bytes)| (name, HostTensor::new([bytes.len()], bytes))).collect();
-            let types: Vec<_> = values.iter().map(|(name, of)| (name.as_str(), DType::U8, of.shape())).collect();
-            let record = self.write_file(&folder.join(VALUES), &types, |i| Ok(values[i].1.clone()))?;
+            let values = values.into_iter().map(|(name, bytes)| (name, HostTensor::new([bytes.len()], bytes)));
+            let record = self.write_tensors(&folder.join(VALUES), values.collect())?;
             manifest.files.insert(VALUES.to_owned(), record);
             manifest.values = Some(VALUES.to_owned());
         }
@@ -316,6 +332,12 @@ impl CheckpointFolder {
         };
         write().map_err(|error| failed("write", &path, &error))?;
         self.sync(folder)
+    }
+
+    /// Writes a file of tensors durably.
+    fn write_tensors(&self, path: &Path, tensors: Vec<(String, HostTensor)>) -> Result<FileRecord> {
+        let types: Vec<_> = tensors.iter().map(|(name, of)| (name.as_str(), of.dtype(), of.shape())).collect();
+        self.write_file(path, &types, |i| Ok(tensors[i].1.clone()))
     }
 
     /// Writes a file of tensors durably. `value` returns each of them, in any order.

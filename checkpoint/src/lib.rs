@@ -3,7 +3,8 @@
 //! - [`WeightFile`] writes the variables of a module to one safetensors file and reads them back,
 //!   also from files of other frameworks.
 //! - [`Checkpoints`] keeps the state of a run: variables of models and optimizers by path, the
-//!   number of the step, values of the program and the lengths of its log files. A save takes a
+//!   contents of queues, the number of the step, values of the program and the lengths of its log
+//!   files. A save takes a
 //!   snapshot between two steps and is written beside the training. A run that was killed and
 //!   resumed computes the same bits as one that was not, if the program is the same and the devices
 //!   are: random numbers of anabranch are functions of their keys, so their whole state is in
@@ -44,6 +45,7 @@ mod checkpoints;
 mod error;
 mod folder;
 mod manifest;
+mod queues;
 mod restore;
 mod resume;
 mod run;

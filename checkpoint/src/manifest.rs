@@ -6,6 +6,7 @@
 //! damage, but not somebody who makes a false file on purpose.
 
 use crate::error::{ReadError, damaged, failed, shown};
+use crate::queues::QueueRecord;
 use crate::storage::{FileStorage, read_all};
 use anabranch_dsl::Result;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -15,6 +16,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// The name of the file.
 pub(crate) const MANIFEST: &str = "manifest.json";
+
+/// The name of the file with the elements of queues.
+pub(crate) const QUEUES: &str = "queues.safetensors";
 
 /// The version of the format of checkpoints that this library reads and writes.
 const FORMAT: u32 = 1;
@@ -37,6 +41,10 @@ pub(crate) struct Manifest {
     pub variables: BTreeMap<String, VariableRecord>,
     /// The name of the file with the values of the program, if there are any.
     pub values: Option<String>,
+    /// The queues by their names, whose elements are in [`QUEUES`]. Before this version there were
+    /// none.
+    #[serde(default)]
+    pub queues: BTreeMap<String, QueueRecord>,
     pub metrics: BTreeMap<String, Metric>,
     /// The lengths of log files in bytes, by their names.
     pub logs: BTreeMap<String, u64>,
@@ -117,8 +125,8 @@ enum Unusable {
 
 impl Manifest {
     pub fn new(step: u64) -> Manifest {
-        let (files, variables, metrics, logs) = Default::default();
-        Manifest { format: FORMAT, step, files, variables, values: None, metrics, logs }
+        let (files, variables, queues, metrics, logs) = Default::default();
+        Manifest { format: FORMAT, step, files, variables, values: None, queues, metrics, logs }
     }
 
     /// Returns the text of the file.
@@ -171,8 +179,9 @@ impl Manifest {
             return Err(Unusable::Foreign(format));
         }
         let manifest: Manifest = serde_json::from_str(body).map_err(invalid)?;
-        let used = manifest.variables.values().map(|var| &var.file).chain(&manifest.values);
-        if let Some(unknown) = used.into_iter().find(|file| !manifest.files.contains_key(*file)) {
+        let used = manifest.variables.values().map(|var| var.file.as_str()).chain(manifest.values.as_deref());
+        let mut used = used.chain(manifest.queues.keys().map(|_| QUEUES));
+        if let Some(unknown) = used.find(|file| !manifest.files.contains_key(*file)) {
             return Err(damaged(&format!("the manifest lists no file {}", shown(unknown))));
         }
         if let Some(outside) = manifest.files.keys().find(|file| Path::new(file).file_name() != Some(file.as_ref())) {

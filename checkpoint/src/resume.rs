@@ -3,10 +3,11 @@
 use crate::error::{called_at, failed, listed, shown};
 use crate::folder::{CheckpointData, CheckpointFolder};
 use crate::manifest::Manifest;
-use crate::restore::{Restore, RestoreReport, StoredType, match_names};
+use crate::restore::{Restore, RestoreReport, StoredType, StoredTypes, damaged_value, match_names};
 use crate::run::RunParts;
 use crate::safetensors::dtype_of;
 use crate::storage::{FileStorage, LocalFiles};
+use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::{Diagnostic, Loc, Result};
 use anabranch_runtime::Session;
 use serde::de::DeserializeOwned;
@@ -41,7 +42,7 @@ pub(crate) enum StepChoice {
     Step(u64),
 }
 
-/// Sets all variables of the parts of a run to the values in the latest checkpoint in a folder,
+/// Sets all variables and queues of the parts of a run to the values in the latest checkpoint in a folder,
 /// without locking it, so that another process may save there meanwhile. Log files are left as they
 /// are. Returns `None` if there is no checkpoint.
 ///
@@ -60,7 +61,7 @@ pub fn restore_latest(
         .map_err(|error| called_at(here, "restored here", error))
 }
 
-/// Sets the variables of a session to those of a checkpoint.
+/// Sets the variables and queues of a session to those of a checkpoint.
 pub(crate) fn resume_in(
     folder: &CheckpointFolder,
     session: &Session,
@@ -68,7 +69,7 @@ pub(crate) fn resume_in(
     restore: &Restore,
     choice: StepChoice,
 ) -> Result<Option<Resumed>> {
-    let vars = parts.vars();
+    let state = parts.state();
     let mut steps = folder.steps()?;
     loop {
         let mut passed_over: Vec<(u64, Diagnostic)> = Vec::new();
@@ -81,10 +82,16 @@ pub(crate) fn resume_in(
                 }
             };
             let source = format!("the checkpoint {}", folder.path_of(step).display());
-            let matched = match_names(&source, &vars, &manifest.types(), restore)?;
+            let matched = match_names(&source, &state, &manifest.types(), restore)?;
             match folder.read(&manifest, |name| matched.wants(name))? {
-                Ok(CheckpointData { vars: new, values }) => {
-                    let report = matched.assign(session, new)?;
+                Ok(CheckpointData { vars, queues, values }) => {
+                    let content = |(name, queue): &(String, AnyQueue)| {
+                        let content = manifest.queues[name].content(name, queue, &queues);
+                        let content = content.map_err(|why| damaged_value("content of the queue", name, &why))?;
+                        Ok((queue.clone(), content))
+                    };
+                    let contents = matched.queues.iter().map(content).collect::<Result<_>>()?;
+                    let report = matched.assign(session, vars, contents)?;
                     return Ok(Some(Resumed::new(manifest, values, report, passed_over, parts, folder)?));
                 }
                 Err(error) => passed_over.push((step, error)),
@@ -120,14 +127,15 @@ impl StepChoice {
 }
 
 impl Manifest {
-    /// Returns the types of the variables.
-    fn types(&self) -> BTreeMap<String, StoredType> {
+    /// Returns the types of the variables and of the queues.
+    fn types(&self) -> StoredTypes {
         let types = self.variables.iter().map(|(path, var)| {
             let dtype = dtype_of(&var.dtype);
             let name = dtype.map_or(var.dtype.as_str(), |dtype| dtype.name());
             (path.clone(), StoredType { dtype, shape: var.shape.clone(), text: format!("{name}{:?}", var.shape) })
         });
-        types.collect()
+        let queues = self.queues.iter().map(|(name, record)| (name.clone(), record.ty.clone())).collect();
+        StoredTypes { vars: types.collect(), queues }
     }
 }
 

@@ -2,13 +2,15 @@
 
 use crate::error::shown;
 use crate::manifest::Metric;
+use anabranch_dsl::queue::{AnyQueue, Queue, QueueElement};
 use anabranch_dsl::{AnyVar, Diagnostic, Module, Result};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::path::PathBuf;
 
-/// The parts of a run that outlive it: modules and log files. The same parts are saved and resumed.
+/// The parts of a run that outlive it: modules, queues and log files. The same parts are saved and
+/// resumed.
 ///
 /// The paths of variables are those in their module below its name: `model.0.weight`. A variable of
 /// several modules is stored once, under its first path. The state of an optimizer is a module.
@@ -16,13 +18,19 @@ use std::path::PathBuf;
 #[must_use]
 pub struct RunParts<'a> {
     modules: Vec<(String, &'a dyn Module)>,
+    queues: Vec<(String, AnyQueue)>,
     pub(crate) logs: BTreeMap<String, PathBuf>,
 }
 
 impl fmt::Debug for RunParts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let modules: Vec<&String> = self.modules.iter().map(|(name, _)| name).collect();
-        f.debug_struct("RunParts").field("modules", &modules).field("logs", &self.logs).finish()
+        let queues: Vec<&String> = self.queues.iter().map(|(name, _)| name).collect();
+        f.debug_struct("RunParts")
+            .field("modules", &modules)
+            .field("queues", &queues)
+            .field("logs", &self.logs)
+            .finish()
     }
 }
 
@@ -38,6 +46,45 @@ impl<'a> RunParts<'a> {
         self
     }
 
+    /// Adds the content of a queue: its elements in their order, whether it is closed, and with which
+    /// error. What a resumed run removes is what the other one would have removed, also from a
+    /// shuffle queue.
+    ///
+    /// Variables and queues are saved as they are at one moment between two calls. A call that runs
+    /// then has not happened: what it has removed is saved as an element of its queue, and what it
+    /// has added is not saved. So a function that advances a variable and adds an element continues
+    /// with the next element. The queue of a program that resumes has the same order, capacity and
+    /// elements, or that is an error.
+    ///
+    /// ```
+    /// use anabranch::checkpoints::{Checkpoints, RunParts, StepRecord};
+    /// use anabranch::prelude::*;
+    /// use anabranch::{DType, Queue, TensorType};
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("anabranch-queue-{}", std::process::id()));
+    /// let numbers = Queue::<Tensor>::fifo("numbers", 10, &[TensorType::new(DType::F32, [])])?;
+    /// let parts = RunParts::new().queue("numbers", &numbers);
+    /// let mut checkpoints = Checkpoints::new(&folder).open()?;
+    ///
+    /// let session = Session::new()?;
+    /// let host = session.queue(&numbers)?;
+    /// host.push(1.0)?;
+    /// host.push(2.0)?;
+    /// checkpoints.save(&session, &parts, StepRecord::new(1))?;
+    /// assert_eq!(host.pop()?.expect("the queue is open"), 1.0);
+    ///
+    /// let other = Session::new()?;
+    /// checkpoints.resume(&other, &parts)?;
+    /// assert_eq!(other.queue(&numbers)?.pop()?.expect("the queue is open"), 1.0);
+    /// # drop(checkpoints);
+    /// # std::fs::remove_dir_all(folder).unwrap();
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    pub fn queue<T: QueueElement>(mut self, name: impl Into<String>, queue: &Queue<T>) -> RunParts<'a> {
+        self.queues.push((name.into(), queue.any().clone()));
+        self
+    }
+
     /// Adds a log file, to which the run appends. A checkpoint holds its length; when the run
     /// resumes, the file is cut to it, so that what the killed run has written since is not there
     /// twice. What was written must have reached the file (`flush`) before a save. The file must
@@ -48,8 +95,13 @@ impl<'a> RunParts<'a> {
         self
     }
 
+    /// Returns the variables and queues that there are now.
+    pub(crate) fn state(&self) -> RunState {
+        RunState { vars: self.vars(), queues: self.queues.clone() }
+    }
+
     /// Returns all variables with their paths, each once.
-    pub(crate) fn vars(&self) -> Vec<(String, AnyVar)> {
+    fn vars(&self) -> Vec<(String, AnyVar)> {
         let mut seen = HashSet::new();
         let mut all = Vec::new();
         for (name, module) in &self.modules {
@@ -59,6 +111,13 @@ impl<'a> RunParts<'a> {
         }
         all
     }
+}
+
+/// The variables by path, each once, and the queues by name, of a program.
+#[derive(Debug, Default)]
+pub(crate) struct RunState {
+    pub vars: Vec<(String, AnyVar)>,
+    pub queues: Vec<(String, AnyQueue)>,
 }
 
 /// The entries that a program adds to one checkpoint: the number of the step, metrics and its own

@@ -18,7 +18,7 @@ pub(crate) fn owner_of(name: &str) -> Option<&str> {
 }
 
 /// Returns the bytes and the offsets of a tensor of strings.
-fn parts(strings: &HostTensor) -> [HostTensor; 2] {
+pub(crate) fn parts(strings: &HostTensor) -> [HostTensor; 2] {
     let (mut data, mut offsets) = (Vec::new(), Vec::new());
     for string in strings.data::<Bytes>() {
         data.extend_from_slice(string);

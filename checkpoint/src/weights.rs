@@ -1,7 +1,8 @@
 //! The variables of a module in one safetensors file.
 
 use crate::error::{called_at, damaged, failed, listed, shown};
-use crate::restore::{Restore, RestoreReport, StoredType, check_paths, match_names};
+use crate::restore::{Restore, RestoreReport, StoredType, StoredTypes, check_paths, match_names};
+use crate::run::RunState;
 use crate::safetensors::{self, LONGEST_HEADER, Layout, TensorEntry, write_values};
 use crate::storage::{FileStorage, LocalFiles, folder_of, read_all};
 use crate::strings::StoredTensor;
@@ -90,7 +91,9 @@ impl WeightFile {
     fn write(&self, session: &Session, module: &(impl Module + ?Sized)) -> Result<()> {
         static SAVES: AtomicU64 = AtomicU64::new(0);
         let vars = module.vars();
-        check_paths(&vars)?;
+        let state = RunState { vars, queues: Vec::new() };
+        check_paths(&state)?;
+        let vars = state.vars;
         let mut snapshot = session.snapshot(vars.iter().map(|(_, var)| var))?;
         let types = vars.iter().map(|(path, var)| (path.clone(), var.ty().dtype, var.init().shape().to_vec()));
         let tensors = StoredTensor::all(types, &mut snapshot)?;
@@ -133,16 +136,17 @@ impl WeightFile {
 
     fn read(&self, session: &Session, module: &(impl Module + ?Sized)) -> Result<RestoreReport> {
         let files = self.files()?;
-        let mut stored = BTreeMap::new();
+        let mut stored = StoredTypes::default();
         for entry in files.iter().flat_map(|file| &file.header.tensors) {
-            stored.insert(entry.name.clone(), StoredType::of(entry));
+            stored.vars.insert(entry.name.clone(), StoredType::of(entry));
         }
-        let matched = match_names(&self.path.display().to_string(), &module.vars(), &stored, &self.restore)?;
+        let state = RunState { vars: module.vars(), queues: Vec::new() };
+        let matched = match_names(&self.path.display().to_string(), &state, &stored, &self.restore)?;
         let mut values = Vec::new();
         for file in files {
             values.extend(file.read(|entry| matched.wants(&entry.name))?.0);
         }
-        matched.assign(session, values)
+        matched.assign(session, values, Vec::new())
     }
 
     /// Reads one tensor, without a module: data in a file of safetensors, for example.

@@ -467,7 +467,7 @@ fn damaged_offsets_change_no_variable() -> Outcome {
     WeightFile::new(&path).save(&session, &Vars::new(&parts))?;
     let vars = Vars::new(&[("x", strings(&[2], &[b"1", b"2"]))]);
     let error = WeightFile::new(&path).load(&session, &vars).unwrap_err();
-    assert_eq!(error.message, "the strings of `x` are damaged: the offset 1 is not between 2 and 2");
+    assert_eq!(error.message, "the variable of strings `x` is damaged: the offset 1 is not between 2 and 2");
     assert_eq!(vars.values(&session)[0].1, strings(&[2], &[b"1", b"2"]));
     Ok(())
 }

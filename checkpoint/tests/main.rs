@@ -6,6 +6,7 @@ mod faults;
 mod files;
 mod hooked;
 mod kills;
+mod queues;
 mod simulator;
 mod support;
 mod victims;

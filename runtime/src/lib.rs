@@ -57,5 +57,7 @@ pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;
 pub use session::prune::PrunedFunction;
 pub use session::queues::{HostQueue, QueueIter};
+#[doc(hidden)]
+pub use session::queues::{QueueColumn, QueueContent};
 pub use session::snapshot::Snapshot;
 pub use session::{Session, SessionBuilder};

@@ -408,7 +408,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             if let Some(best) = self.state.best.filter(|_| self.trainer.restore_best) {
                 // Without logs, which must not be cut.
                 let (session, parts) = (self.trainer.session, &self.trainer.parts);
-                folder.checkpoints.resume_step(session, parts, best.step, &Restore::strict())?;
+                folder.checkpoints.resume_step(session, parts, best.step, &Restore::strict().keep_queues())?;
             }
         }
         self.progress.finish();

@@ -7,6 +7,7 @@ use crate::progress::ShowProgress;
 use crate::run::{FitOutcome, StepContext, TrainingRun};
 use anabranch_checkpoint::{CheckpointsBuilder, Goal, RunParts, StepRecord};
 use anabranch_data::Dataset;
+use anabranch_dsl::queue::{Queue, QueueElement};
 use anabranch_dsl::{Module, Result};
 use anabranch_runtime::Session;
 use serde::Serialize;
@@ -154,6 +155,13 @@ impl<'a> Trainer<'a> {
         self
     }
 
+    /// Adds the content of a queue to the state of the run:
+    /// [`RunParts::queue`](anabranch_checkpoint::RunParts::queue).
+    pub fn queue<T: QueueElement>(mut self, name: impl Into<String>, queue: &Queue<T>) -> Trainer<'a> {
+        self.parts = self.parts.queue(name, queue);
+        self
+    }
+
     /// Sets the folder of the run. It has
     ///
     /// - `checkpoints/`, for [`Checkpoints`](anabranch_checkpoint::Checkpoints);
@@ -233,7 +241,8 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Sets the variables to those of the best step when the run ends. Keeps the best checkpoint.
+    /// Sets the variables, but no queues, to those of the best step when the run ends. Keeps the best
+    /// checkpoint.
     pub fn restore_best(mut self) -> Trainer<'a> {
         self.restore_best = true;
         self

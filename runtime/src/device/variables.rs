@@ -22,9 +22,13 @@
 //! them up ([`YieldingLocks`]). When it goes on, it acquires them again. If another step has then
 //! assigned one of its variables, its snapshot is no longer that of its commit, so it starts again.
 //!
+//! A step that uses a queue and assigns something commits twice: first its variables and then its
+//! queues. In between it is in the [`CommitGate`] of its session, which a snapshot of variables and
+//! queues closes. So such a snapshot has all of a commit or nothing.
+//!
 //! Step locks are acquired in the order of the variables' identities, and so are locks of values.
-//! No step lock is acquired while a value is locked, so steps cannot deadlock. The exception is a
-//! call from inside a step, by its print callback: it must not assign a variable that the step
+//! No step lock is acquired in the gate or while a value is locked, and no value is locked by those
+//! who enter or close the gate, so steps cannot deadlock. The exception is a call from inside a step, by its print callback: it must not assign a variable that the step
 //! uses.
 //!
 //! A step that fails, is stopped or panics before its commit changes nothing, and its locks stay
@@ -44,7 +48,7 @@ use anabranch_dsl::var::DropWatcher;
 use anabranch_dsl::{AnyVar, HostTensor, Result};
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 /// The value of one variable in one session.
@@ -202,7 +206,37 @@ impl VarStore {
         let mut ranks = vec![0; order.len()];
         order.iter().enumerate().for_each(|(rank, &i)| ranks[i] = rank);
         let assigns = access.contains(&VarAccess::Assign);
-        VarSet { cells, access, order, ranks, assigns }
+        VarSet { cells, access, order, ranks, assigns, gate: None, is_in_gate: AtomicBool::new(false) }
+    }
+}
+
+/// Keeps commits of variables and queues apart from snapshots of both.
+#[derive(Debug, Default)]
+pub(crate) struct CommitGate(StepLock);
+
+/// A closed gate, or the place of a commit in an open one, until it is dropped.
+pub(crate) struct GatePass<'a>(&'a CommitGate, VarAccess);
+
+impl CommitGate {
+    fn pass(&self, access: VarAccess) -> GatePass<'_> {
+        self.0.acquire(access, None);
+        GatePass(self, access)
+    }
+
+    /// Enters, as soon as the gate is open.
+    pub(crate) fn enter(&self) -> GatePass<'_> {
+        self.pass(VarAccess::Read)
+    }
+
+    /// Closes the gate, as soon as nobody is in it.
+    pub(crate) fn close(&self) -> GatePass<'_> {
+        self.pass(VarAccess::Assign)
+    }
+}
+
+impl Drop for GatePass<'_> {
+    fn drop(&mut self) {
+        self.0.0.release(self.1);
     }
 }
 
@@ -224,6 +258,11 @@ pub(crate) struct VarSet {
     ranks: Vec<usize>,
     /// Whether some variable is assigned.
     assigns: bool,
+    /// The gate that a commit enters, and leaves with the step locks.
+    gate: Option<Arc<CommitGate>>,
+    /// Whether a commit is in the gate. It holds the step lock of an assigned variable, so it is
+    /// the only one.
+    is_in_gate: AtomicBool,
 }
 
 /// The step locks of a step that assigns something, until they are dropped.
@@ -303,6 +342,12 @@ impl Drop for YieldingLocks {
 pub(super) type PerVar<T> = SmallVec<[T; 2]>;
 
 impl VarSet {
+    /// Returns the set of a step whose commit of variables is a part of a larger one: it enters the
+    /// gate, and is there until the step locks are released.
+    pub(crate) fn with_gate(self, gate: Arc<CommitGate>) -> VarSet {
+        VarSet { gate: Some(gate), ..self }
+    }
+
     /// Returns whether a step assigns some variable.
     pub(crate) fn assigns(&self) -> bool {
         self.assigns
@@ -327,6 +372,11 @@ impl VarSet {
     }
 
     fn release(&self) {
+        if let Some(gate) = &self.gate
+            && self.is_in_gate.swap(false, Ordering::Relaxed)
+        {
+            gate.0.release(VarAccess::Read);
+        }
         self.order.iter().for_each(|&i| self.cells[i].step.release(self.access[i]));
     }
 
@@ -354,10 +404,19 @@ impl VarSet {
         Ok(settled)
     }
 
-    /// Assigns all variables in a step of its own.
-    pub(crate) fn assign(&self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
+    /// Assigns all variables in a step of its own, which then does `also`. No step that uses queues
+    /// commits in between.
+    pub(crate) fn assign_with(
+        &self,
+        new: impl IntoIterator<Item = HostTensor>,
+        gate: &CommitGate,
+        also: impl FnOnce(),
+    ) -> Result<()> {
         let _locks = self.lock(None);
-        self.store_and_commit(new)
+        let _closed = gate.close();
+        self.store_and_commit(new)?;
+        also();
+        Ok(())
     }
 
     /// Takes a snapshot: returns what `open` makes of the values of the variables at one moment.
@@ -380,6 +439,14 @@ impl VarSet {
     /// [fetches](VarCell::fetch) it.
     pub(crate) fn hold(&self) -> Vec<(Arc<VarCell>, DeviceBuffer)> {
         self.cells.iter().cloned().zip(self.snapshot(DeviceBuffer::clone)).collect()
+    }
+
+    /// Returns what [`hold`](Self::hold) does, and what `read` returns at the same moment.
+    pub(crate) fn hold_with<R>(&self, read: impl FnOnce() -> R) -> (Vec<(Arc<VarCell>, DeviceBuffer)>, R) {
+        let locked: Vec<_> = self.order.iter().map(|&i| self.cells[i].read()).collect();
+        let also = read();
+        let values = self.ranks.iter().map(|&rank| value_in(&locked[rank]).clone());
+        (self.cells.iter().cloned().zip(values).collect(), also)
     }
 
     /// Returns the values of the variables at one moment, on the host.
@@ -421,6 +488,11 @@ impl VarSet {
     pub(super) fn lock_assigned(&self) -> PerVar<(usize, LockedValue<'_>)> {
         if !self.assigns {
             return PerVar::new();
+        }
+        if let Some(gate) = &self.gate
+            && !self.is_in_gate.swap(true, Ordering::Relaxed)
+        {
+            gate.0.acquire(VarAccess::Read, None);
         }
         let assigned = self.order.iter().filter(|&&i| self.access[i] == VarAccess::Assign);
         let lock = |&i: &usize| {

@@ -68,7 +68,9 @@ impl Compiled {
             vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
         };
         let graph = PlacedGraph::new(graph, &session.devices, &set, &paths, options)?;
-        let queues = queues.iter().map(|queue| UsedQueue::new(queue.clone(), session.queues.get(queue))).collect();
+        let queues: Vec<UsedQueue> =
+            queues.iter().map(|queue| UsedQueue::new(queue.clone(), session.queues.get(queue))).collect();
+        let set = if queues.is_empty() { set } else { set.with_gate(session.queues.gate()) };
         let (vars, handles) = (Arc::new(set), vars.to_vec());
         let first_removal = FirstRemoval::of(graph.graph());
         Ok(Compiled { graph, signature: signature.to_vec(), name, vars, queues, first_removal, _handles: handles })
@@ -126,7 +128,8 @@ impl Compiled {
         stop: Option<&Arc<StopFlag>>,
         mut f: impl FnMut(&VarSet, &StepCx<'_>) -> Result<T> + Send,
     ) -> Result<T> {
-        let transaction = RunningTransaction::begin(&self.name, &self.queues, stop.cloned());
+        let (gate, assigns) = (session.queues.gate(), self.vars.assigns());
+        let transaction = RunningTransaction::begin(&self.name, &self.queues, stop.cloned(), gate, assigns);
         if let Some(first) = self.first_removal {
             transaction.wait_for(first)?;
         }

@@ -17,7 +17,7 @@ mod step_threads;
 mod stepped;
 mod unoptimized;
 
-use self::queues::QueueStore;
+use self::queues::{QueueContent, QueueStore};
 use crate::device::variables::{VarAccess, VarStore};
 use crate::device::{CompileOptions, HostSide, PrintTo, SimulatedDevice};
 use crate::flow;
@@ -25,6 +25,7 @@ use crate::place::Rules;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
+use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::var::check_value;
 use anabranch_dsl::{AnyVar, Array, Diagnostic, Element, HostTensor, IntoArray, Loc, Module, Result, Var};
 use devices::{Devices, DevicesOfMachine, Gpu};
@@ -616,13 +617,20 @@ impl Session {
 
     fn set_any(&self, var: &AnyVar, value: HostTensor) -> Result<()> {
         check_value(var.name(), var, &value)?;
-        self.assign([(var, value)])
+        self.assign([(var, value)], Vec::new())
     }
 
-    /// Assigns variables in a step of its own.
-    fn assign<'a>(&self, new: impl IntoIterator<Item = (&'a AnyVar, HostTensor)>) -> Result<()> {
+    /// Assigns variables and the contents of queues in a step of its own.
+    fn assign<'a>(
+        &self,
+        new: impl IntoIterator<Item = (&'a AnyVar, HostTensor)>,
+        contents: Vec<(AnyQueue, QueueContent)>,
+    ) -> Result<()> {
         let (vars, new): (Vec<&AnyVar>, Vec<HostTensor>) = new.into_iter().unzip();
-        self.var_set(vars.into_iter().map(|var| (var, VarAccess::Assign)))?.assign(new)
+        let set = self.var_set(vars.into_iter().map(|var| (var, VarAccess::Assign)))?;
+        set.assign_with(new, &self.queues.gate(), || {
+            contents.into_iter().for_each(|(queue, content)| self.queues.get(&queue).restore(content));
+        })
     }
 
     /// Returns the current values of all variables of a module with their paths, as they are
@@ -672,6 +680,18 @@ impl Session {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn load_state(&self, module: &impl Module, values: &[(String, HostTensor)]) -> Result<()> {
+        self.load_state_and_queues(module, values, Vec::new())
+    }
+
+    /// Sets variables like [`load_state`](Self::load_state), and the contents of queues at the same
+    /// moment. Their elements must be of the types of the queues.
+    #[doc(hidden)]
+    pub fn load_state_and_queues(
+        &self,
+        module: &impl Module,
+        values: &[(String, HostTensor)],
+        contents: Vec<(AnyQueue, QueueContent)>,
+    ) -> Result<()> {
         let vars = module.vars();
         let value_of = by_path(values).map_err(|path| {
             let error = Diagnostic::new(format!("there are two values for the variable `{path}`"));
@@ -709,7 +729,7 @@ impl Session {
         for ((path, var), value) in vars.iter().zip(&found) {
             check_value(path, var, value)?;
         }
-        self.assign(vars.iter().map(|(_, var)| var).zip(found.into_iter().cloned()))
+        self.assign(vars.iter().map(|(_, var)| var).zip(found.into_iter().cloned()), contents)
     }
 }
 

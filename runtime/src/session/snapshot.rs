@@ -1,8 +1,11 @@
-//! The values of variables at one moment, for whoever reads them later, such as a checkpoint.
+//! The values of variables and the contents of queues at one moment, for whoever reads them later,
+//! such as a checkpoint.
 
 use crate::device::DeviceBuffer;
 use crate::device::variables::{VarAccess, VarCell};
 use crate::session::Session;
+use crate::session::queues::{self, QueueContent};
+use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::{AnyVar, Diagnostic, HostTensor, Loc, Result};
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -18,6 +21,7 @@ use std::sync::Arc;
 #[must_use]
 pub struct Snapshot {
     values: Vec<Option<(Arc<VarCell>, DeviceBuffer)>>,
+    queues: Vec<QueueContent>,
 }
 
 impl fmt::Debug for Snapshot {
@@ -42,6 +46,13 @@ impl Snapshot {
                 .at(Loc::caller(), "taken here")
                 .help("variables are counted from 0, and each value can be taken once")),
         }
+    }
+
+    /// Returns the contents of the queues, in the order in which they were given, and gives them
+    /// up.
+    #[doc(hidden)]
+    pub fn take_queues(&mut self) -> Vec<QueueContent> {
+        std::mem::take(&mut self.queues)
     }
 }
 
@@ -69,12 +80,32 @@ impl Session {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn snapshot<'a>(&self, vars: impl IntoIterator<Item = &'a AnyVar>) -> Result<Snapshot> {
+        self.snapshot_with_queues(vars, [])
+    }
+
+    /// Takes a snapshot of variables like [`snapshot`](Self::snapshot), and of the contents of
+    /// queues at the same moment. An element that a running call has removed counts as in its queue,
+    /// and one that it has added does not, since the call has not succeeded yet.
+    #[doc(hidden)]
+    pub fn snapshot_with_queues<'a>(
+        &self,
+        vars: impl IntoIterator<Item = &'a AnyVar>,
+        queues: impl IntoIterator<Item = &'a AnyQueue>,
+    ) -> Result<Snapshot> {
         let vars: Vec<&AnyVar> = vars.into_iter().collect();
         // A variable that is given twice is locked once.
         let mut seen = HashSet::new();
         let once = vars.iter().filter(|var| seen.insert(var.id()));
         let set = self.var_set(once.map(|var| (*var, VarAccess::Read)))?;
-        let held: HashMap<u64, _> = set.hold().into_iter().map(|held| (held.0.id(), held)).collect();
+        let queues: Vec<_> = queues.into_iter().map(|queue| self.queues.get(queue)).collect();
+        let (held, contents) = if queues.is_empty() {
+            (set.hold(), Vec::new())
+        } else {
+            let gate = self.queues.gate();
+            let _closed = gate.close();
+            set.hold_with(|| queues::contents(&queues))
+        };
+        let held: HashMap<u64, _> = held.into_iter().map(|held| (held.0.id(), held)).collect();
         let values = vars.iter().map(|var| {
             let (cell, value) = held[&var.id()].clone();
             // A buffer of a shared variable stands for its newest value.
@@ -84,6 +115,6 @@ impl Session {
             };
             Ok(Some((cell, value)))
         });
-        Ok(Snapshot { values: values.collect::<Result<_>>()? })
+        Ok(Snapshot { values: values.collect::<Result<_>>()?, queues: contents })
     }
 }

@@ -65,7 +65,7 @@ fn place(to: &mut Buffer, offset: usize, extents: &[usize], from: &HostTensor) {
 }
 
 /// Copies `n` elements.
-fn copy(to: &mut Buffer, at: usize, from: &Buffer, start: usize, n: usize) {
+pub(super) fn copy(to: &mut Buffer, at: usize, from: &Buffer, start: usize, n: usize) {
     fn slice<T: Clone>(to: &mut [T], at: usize, from: &[T], start: usize, n: usize) {
         to[at..at + n].clone_from_slice(&from[start..start + n]);
     }

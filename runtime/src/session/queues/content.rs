@@ -3,15 +3,19 @@
 //! Invariants:
 //!
 //! - Q1. An element is at one place: in the queue, with a consumer that waits for more, or with a
-//!   step that has removed it. So it is lost only with the queue, and no two steps have it.
+//!   step that has removed it. So it is lost only with the queue, and no two steps have it. The
+//!   queue remembers those that steps have, until they are committed, since they are a part of its
+//!   [content](QueueState::content).
 //! - Q2. A number is given to each element when it is added. An element that returns keeps its
 //!   number, so a FIFO queue has it at its old place.
 //! - Q3. Of those who wait for room only the first is served, and of those who wait for elements
 //!   too. So nobody is overtaken, and a large request is not starved by small ones.
-//! - Q4. `len + reserved` exceeds the capacity only through elements that returned.
+//! - Q4. `len + reserved` exceeds the capacity only through elements that returned, and those of a
+//!   content that was restored.
 //!
 //! It must not know sessions, steps and their locks.
 
+use super::saved::QueueContent;
 use anabranch_dsl::ir::QueueOp;
 use anabranch_dsl::queue::{AnyQueue, QueueOrder};
 use anabranch_dsl::{Diagnostic, HostTensor};
@@ -92,6 +96,8 @@ pub(super) struct QueueState {
     order: QueueOrder,
     capacity: usize,
     elements: StoredElements,
+    /// The elements that were taken and are neither settled nor given back, by their numbers.
+    held: BTreeMap<u64, Vec<HostTensor>>,
     next_number: u64,
     /// The room for elements that running steps have added.
     reserved: usize,
@@ -122,6 +128,7 @@ impl QueueState {
             order: queue.order(),
             capacity: queue.capacity(),
             elements,
+            held: BTreeMap::new(),
             next_number: 0,
             reserved: 0,
             closed: None,
@@ -189,11 +196,13 @@ impl QueueState {
     /// Adds elements for which there is reserved room.
     pub(super) fn add(&mut self, elements: Vec<Vec<HostTensor>>) {
         self.reserved -= elements.len();
-        for tensors in elements {
-            let number = self.next_number;
-            self.next_number += 1;
-            self.put(QueuedElement { number, tensors });
-        }
+        elements.into_iter().for_each(|tensors| self.put_new(tensors));
+    }
+
+    fn put_new(&mut self, tensors: Vec<HostTensor>) {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.put(QueuedElement { number, tensors });
     }
 
     /// Gives up the room for `n` elements.
@@ -201,8 +210,8 @@ impl QueueState {
         self.reserved -= n;
     }
 
-    /// Takes elements for a consumer. `reserved` is what its step has added. When it succeeds or
-    /// fails, the consumer is no longer registered.
+    /// Takes elements for a consumer, which settles them or gives them back later. `reserved` is
+    /// what its step has added. When it succeeds or fails, the consumer is no longer registered.
     pub(super) fn take(
         &mut self,
         consumer: Waiter,
@@ -238,6 +247,7 @@ impl QueueState {
         }
         if taken.len() == n || (up_to && self.is_exhaustible() && !taken.is_empty()) {
             self.consumers.pop_front();
+            self.held.extend(taken.iter().map(|element| (element.number, element.tensors.clone())));
             return Poll::Ready(Ok(taken));
         }
         self.consumers[0].taken = taken;
@@ -265,13 +275,66 @@ impl QueueState {
         self.producers.retain(|other| *other != waiter);
         if let Some(i) = self.consumers.iter().position(|other| other.waiter == waiter) {
             let consumer = self.consumers.remove(i).expect("the position is of a consumer");
-            self.give_back(consumer.taken);
+            consumer.taken.into_iter().for_each(|element| self.put(element));
         }
     }
 
-    /// Returns elements to the queue.
+    /// Removes elements that were taken for good.
+    pub(super) fn settle(&mut self, elements: &[QueuedElement]) {
+        elements.iter().for_each(|element| drop(self.held.remove(&element.number)));
+    }
+
+    /// Returns elements that were taken to the queue, but not those of a content that was replaced
+    /// since.
     pub(super) fn give_back(&mut self, elements: impl IntoIterator<Item = QueuedElement>) {
-        elements.into_iter().for_each(|element| self.put(element));
+        for element in elements {
+            if self.held.remove(&element.number).is_some() {
+                self.put(element);
+            }
+        }
+    }
+
+    /// Returns the content: what would be in the queue if all who have taken elements gave them
+    /// back now.
+    pub(super) fn content(&self) -> QueueContent {
+        let taken = self.consumers.iter().flat_map(|consumer| &consumer.taken);
+        let taken =
+            taken.map(|element| (element.number, &element.tensors)).chain(self.held.iter().map(|(n, t)| (*n, t)));
+        let (elements, random) = match &self.elements {
+            StoredElements::Ordered(elements) => {
+                let stored = elements.iter().map(|(key, tensors)| (*key, tensors));
+                let all: BTreeMap<_, _> =
+                    stored.chain(taken.map(|(n, tensors)| (self.key(n, tensors), tensors))).collect();
+                (all.into_values().cloned().collect(), None)
+            }
+            StoredElements::Shuffled { elements, random, .. } => {
+                let taken: BTreeMap<_, _> = taken.collect();
+                let stored = elements.iter().map(|element| &element.tensors);
+                (stored.chain(taken.into_values()).cloned().collect(), Some(*random))
+            }
+        };
+        let cause = self.closed.as_ref().and_then(|closed| closed.cause.clone());
+        QueueContent { elements, random, is_closed: self.is_closed(), cause }
+    }
+
+    /// Replaces the content. What others have taken does not return. What running steps have added
+    /// still appears when they are committed.
+    pub(super) fn restore(&mut self, content: QueueContent) {
+        let QueueContent { elements, random, is_closed, cause } = content;
+        match &mut self.elements {
+            StoredElements::Ordered(elements) => elements.clear(),
+            StoredElements::Shuffled { elements, random: own, .. } => {
+                elements.clear();
+                *own = random.unwrap_or(*own);
+            }
+        }
+        self.held.clear();
+        self.consumers.iter_mut().for_each(|consumer| consumer.taken.clear());
+        elements.into_iter().for_each(|tensors| self.put_new(tensors));
+        self.closed = None;
+        if is_closed {
+            self.close(cause.map(|cause| *cause), false);
+        }
     }
 
     /// Closes the queue: it takes no elements from those who come later, nor, if `cancels`, from
@@ -298,16 +361,20 @@ impl QueueState {
 
     fn put(&mut self, element: QueuedElement) {
         let QueuedElement { number, tensors } = element;
+        let key = self.key(number, &tensors);
         match &mut self.elements {
-            StoredElements::Ordered(elements) => {
-                let priority = match self.order {
-                    QueueOrder::Priority => tensors[0].data::<i64>()[0],
-                    _ => 0,
-                };
-                elements.insert((priority, number), tensors);
-            }
+            StoredElements::Ordered(elements) => drop(elements.insert(key, tensors)),
             StoredElements::Shuffled { elements, .. } => elements.push(QueuedElement { number, tensors }),
         }
+    }
+
+    /// Returns the place of an element in a queue with an order.
+    fn key(&self, number: u64, tensors: &[HostTensor]) -> (i64, u64) {
+        let priority = match self.order {
+            QueueOrder::Priority => tensors[0].data::<i64>()[0],
+            _ => 0,
+        };
+        (priority, number)
     }
 
     fn take_one(&mut self) -> Option<QueuedElement> {

@@ -9,6 +9,7 @@ use anabranch_dsl::queue::{Queue, QueueElement};
 use anabranch_dsl::{Diagnostic, HostTensor, Result};
 use std::fmt;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 /// A queue of a session, for the host: created by [`Session::queue`]. Any thread may use it.
@@ -115,7 +116,13 @@ impl<T: QueueElement> HostQueue<T> {
 
     fn pop_until(&self, deadline: Option<Instant>) -> Result<Option<T::Host>> {
         let request = ElementRequest { n: 1, up_to: false };
-        let poll = |state: &mut QueueState, waiter| state.take(waiter, request, 0);
+        let poll = |state: &mut QueueState, waiter| {
+            let outcome = state.take(waiter, request, 0);
+            if let Poll::Ready(Ok(elements)) = &outcome {
+                state.settle(elements);
+            }
+            outcome
+        };
         let limits = WaitLimits { deadline, stop: None };
         match self.shared.wait(QueueState::consumer, poll, limits, || {}) {
             Ok(elements) => {

@@ -17,25 +17,29 @@
 //!   removal of elements waits before it begins, and holds no threads but that of its call. Any
 //!   other wait also holds the threads of a team if kernels of the step may be split, and its other
 //!   devices get no work meanwhile.
-//! - No lock of a queue is held while a lock of a variable is acquired, or another queue is used.
+//! - No lock of a queue is held while a lock of a variable is acquired, or another queue is used. A
+//!   snapshot locks several, in the order of their identities.
 //! - All waits end when the session ends. Those of a step end when it is stopped.
 
 mod batch;
 mod content;
 mod host;
+mod saved;
 #[cfg(test)]
 mod tests;
 mod transaction;
 
 pub use host::{HostQueue, QueueIter};
+pub use saved::{QueueColumn, QueueContent};
 pub(crate) use transaction::{EndOfStep, FirstRemoval, RunningTransaction, UsedQueue};
 
+use crate::device::variables::CommitGate;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::var::DropWatcher;
 use anabranch_dsl::{Diagnostic, ErrorKind};
 use content::{QueueFailure, QueueState, Waiter};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -43,6 +47,7 @@ use std::time::{Duration, Instant};
 /// The content of one queue in one session.
 #[derive(Debug)]
 pub(crate) struct SharedQueue {
+    id: u64,
     name: String,
     capacity: usize,
     state: Mutex<QueueState>,
@@ -86,11 +91,17 @@ enum WaitFailure {
 impl SharedQueue {
     fn new(queue: &AnyQueue) -> SharedQueue {
         SharedQueue {
+            id: queue.id(),
             name: queue.name().to_owned(),
             capacity: queue.capacity(),
             state: Mutex::new(QueueState::new(queue)),
             changed: Condvar::new(),
         }
+    }
+
+    /// Replaces the content.
+    pub(crate) fn restore(&self, content: QueueContent) {
+        self.change(|state| state.restore(content));
     }
 
     fn state(&self) -> MutexGuard<'_, QueueState> {
@@ -195,15 +206,30 @@ impl SharedQueue {
     }
 }
 
+/// Returns the contents of queues at one moment.
+pub(crate) fn contents<'q>(queues: impl IntoIterator<Item = &'q Arc<SharedQueue>>) -> Vec<QueueContent> {
+    let queues: Vec<&SharedQueue> = queues.into_iter().map(|queue| &**queue).collect();
+    // In the order of identities, and each once.
+    let distinct: BTreeMap<u64, &SharedQueue> = queues.iter().map(|queue| (queue.id, *queue)).collect();
+    let locked: BTreeMap<u64, _> = distinct.into_iter().map(|(id, queue)| (id, queue.state())).collect();
+    queues.iter().map(|queue| locked[&queue.id].content()).collect()
+}
+
 /// The queues that a session has used and that still have a handle.
 #[derive(Debug, Default)]
 pub(crate) struct QueueStore {
     queues: Mutex<HashMap<u64, Arc<SharedQueue>>>,
+    gate: Arc<CommitGate>,
 }
 
 impl QueueStore {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<SharedQueue>>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the gate of all commits to queues.
+    pub(crate) fn gate(&self) -> Arc<CommitGate> {
+        self.gate.clone()
     }
 
     /// Returns the content of a queue, which is empty at first.

@@ -24,6 +24,7 @@ impl Random {
 /// A queue under test, with all that its steps know of it.
 struct Model {
     order: QueueOrder,
+    queue: AnyQueue,
     state: QueueState,
     /// The elements that committed steps have added, and those that they have removed.
     added: BTreeSet<i64>,
@@ -68,21 +69,38 @@ impl Model {
             2 => QueueOrder::Shuffle { min_left: random.below(capacity), seed: random.below(100) as u64 },
             _ => QueueOrder::Fifo,
         };
-        let state = QueueState::new(&queue(order, capacity));
-        Model { order, state, added: BTreeSet::new(), removed: BTreeSet::new() }
+        let queue = queue(order, capacity);
+        let state = QueueState::new(&queue);
+        Model { order, queue, state, added: BTreeSet::new(), removed: BTreeSet::new() }
     }
 
-    /// Takes all elements that are left.
-    fn drain(&mut self) -> Vec<QueuedElement> {
-        self.state.close(None, true);
-        let mut all = Vec::new();
-        loop {
-            let waiter = self.state.consumer();
-            match self.state.take(waiter, ElementRequest { n: 1, up_to: false }, 0) {
-                Poll::Ready(Ok(elements)) => all.extend(elements),
-                Poll::Ready(Err(QueueFailure::HasTooFew { n: 1, left: 0 })) => return all,
-                other => panic!("{other:?}"),
-            }
+    /// Fails unless the content is what was added for good and not removed for good.
+    fn check_content(&self, seed: u64) {
+        let elements = self.state.content().elements;
+        let values: BTreeSet<i64> = elements.iter().map(|element| element[0].data::<i64>()[0]).collect();
+        assert_eq!(values.len(), elements.len(), "seed {seed}: an element is in the content twice");
+        let expected: BTreeSet<i64> = self.added.difference(&self.removed).copied().collect();
+        assert_eq!(values, expected, "seed {seed}: the content");
+    }
+
+    /// Returns a queue that has the content.
+    fn restored(&self) -> QueueState {
+        let mut state = QueueState::new(&self.queue);
+        state.restore(self.state.content());
+        state
+    }
+}
+
+/// Takes all elements that are left.
+fn drain(state: &mut QueueState) -> Vec<QueuedElement> {
+    state.close(None, true);
+    let mut all = Vec::new();
+    loop {
+        let waiter = state.consumer();
+        match state.take(waiter, ElementRequest { n: 1, up_to: false }, 0) {
+            Poll::Ready(Ok(elements)) => all.extend(elements),
+            Poll::Ready(Err(QueueFailure::HasTooFew { n: 1, left: 0 })) => return all,
+            other => panic!("{other:?}"),
         }
     }
 }
@@ -135,6 +153,7 @@ fn check(seed: u64, seen: &mut SeenHistories) {
             }
         }
         proceed(&mut models, step, &mut next, seen);
+        models.iter().for_each(|model| model.check_content(seed));
     }
     for step in &mut steps {
         if let Some(Wait::Room { queue, waiter, .. } | Wait::Elements { queue, waiter, .. }) = step.wait {
@@ -143,7 +162,10 @@ fn check(seed: u64, seen: &mut SeenHistories) {
         end(&mut models, step, false, seen);
     }
     for model in &mut models {
-        let left: Vec<QueuedElement> = model.drain();
+        let mut restored = model.restored();
+        let left: Vec<QueuedElement> = drain(&mut model.state);
+        let values = |elements: &[QueuedElement]| elements.iter().map(value).collect::<Vec<_>>();
+        assert_eq!(values(&drain(&mut restored)), values(&left), "seed {seed}: the restored queue");
         let in_order = match model.order {
             QueueOrder::Fifo | QueueOrder::Padding => left.is_sorted_by_key(|element| element.number),
             QueueOrder::Priority => left.is_sorted_by_key(value),
@@ -211,6 +233,7 @@ fn end(models: &mut [Model; 3], step: &mut Running, succeeds: bool, seen: &mut S
                 assert!(model.removed.insert(value(element)), "{element:?} is removed twice");
             }
             model.state.add(added.into_iter().map(|n| vec![HostTensor::scalar(n)]).collect());
+            model.state.settle(&removed);
         } else {
             seen.returned += removed.len();
             model.state.free_room(added.len());
@@ -313,6 +336,47 @@ fn a_step_that_waits_for_itself_fails_behind_others_too() {
     assert_eq!(state.take(itself, one, 1), Poll::Ready(Err(QueueFailure::WaitsForItself { reserved: 1 })));
     state.free_room(1);
     assert!(state.take(other, one, 0).is_pending());
+}
+
+#[test]
+fn what_was_taken_before_a_restoration_does_not_return() {
+    let mut state = QueueState::new(&queue(QueueOrder::Fifo, 4));
+    let add = |state: &mut QueueState, n: i64| {
+        let waiter = state.producer();
+        assert_eq!(state.reserve(waiter, 1, 0), Poll::Ready(Ok(())));
+        state.add(vec![vec![HostTensor::scalar(n)]]);
+    };
+    (0..2).for_each(|n| add(&mut state, n));
+    let (content, waiter) = (state.content(), state.consumer());
+    let Poll::Ready(Ok(taken)) = state.take(waiter, ElementRequest { n: 1, up_to: false }, 0) else {
+        panic!("there are elements");
+    };
+    // Another one waits with the rest.
+    let waiter = state.consumer();
+    assert!(state.take(waiter, ElementRequest { n: 2, up_to: false }, 0).is_pending());
+    assert_eq!(state.content(), content);
+    state.restore(content.clone());
+    assert_eq!(state.content(), content);
+    state.give_back(taken);
+    state.leave(waiter);
+    assert_eq!(state.content(), content);
+    add(&mut state, 2);
+    assert_eq!(drain(&mut state).iter().map(value).collect::<Vec<_>>(), [0, 1, 2]);
+}
+
+#[test]
+fn a_restored_queue_is_closed_with_its_error_or_open_again() {
+    let mut state = QueueState::new(&queue(QueueOrder::Fifo, 4));
+    let open = state.content();
+    state.close(Some(Diagnostic::new("broken")), false);
+    let closed = state.content();
+    state.restore(open.clone());
+    assert!(!state.is_closed() && state.content() == open);
+    state.restore(closed);
+    let (producer, consumer) = (state.producer(), state.consumer());
+    assert!(matches!(state.reserve(producer, 1, 0), Poll::Ready(Err(QueueFailure::Producer(_)))));
+    let outcome = state.take(consumer, ElementRequest { n: 1, up_to: false }, 0);
+    assert!(matches!(outcome, Poll::Ready(Err(QueueFailure::Producer(e))) if e.message == "broken"));
 }
 
 /// Of two producers one ends, and then the other one fails.

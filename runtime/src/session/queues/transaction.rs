@@ -2,7 +2,7 @@
 
 use super::content::{ElementRequest, QueueFailure, QueueState, QueuedElement};
 use super::{SharedQueue, WaitFailure, WaitLimits, batch};
-use crate::device::variables::{LockResumption, YieldingLocks};
+use crate::device::variables::{CommitGate, LockResumption, YieldingLocks};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::{Op, QueueId, QueueOp};
 use anabranch_dsl::ops::Effects;
@@ -24,6 +24,9 @@ pub(crate) struct StepTransaction {
     stop: Option<Arc<StopFlag>>,
     log: Mutex<Vec<LogOfQueue>>,
     must_restart: AtomicBool,
+    gate: Arc<CommitGate>,
+    /// Whether the commit of its variables enters the gate.
+    assigns: bool,
 }
 
 /// A queue that a graph uses.
@@ -105,7 +108,7 @@ impl StepTransaction {
     fn commit(&self) {
         self.end_with(|state, log| {
             state.add(std::mem::take(&mut log.added));
-            log.removed.clear();
+            state.settle(&std::mem::take(&mut log.removed));
             if log.closes {
                 state.close(None, false);
             }
@@ -335,7 +338,13 @@ pub(crate) struct RunningTransaction(Arc<StepTransaction>);
 
 impl RunningTransaction {
     /// Begins a step.
-    pub(crate) fn begin(function: &str, queues: &[UsedQueue], stop: Option<Arc<StopFlag>>) -> RunningTransaction {
+    pub(crate) fn begin(
+        function: &str,
+        queues: &[UsedQueue],
+        stop: Option<Arc<StopFlag>>,
+        gate: Arc<CommitGate>,
+        assigns: bool,
+    ) -> RunningTransaction {
         let log = queues.iter().map(|_| LogOfQueue::default()).collect();
         RunningTransaction(Arc::new(StepTransaction {
             function: function.to_owned(),
@@ -344,6 +353,8 @@ impl RunningTransaction {
             stop,
             log: Mutex::new(log),
             must_restart: AtomicBool::new(false),
+            gate,
+            assigns,
         }))
     }
 
@@ -374,6 +385,8 @@ impl RunningTransaction {
             return EndOfStep::MustRestart;
         }
         if outcome.is_ok() {
+            // The variables have entered it, if some are assigned.
+            let _in_gate = (!self.0.assigns).then(|| self.0.gate.enter());
             self.0.commit();
         }
         EndOfStep::Ended(outcome)
