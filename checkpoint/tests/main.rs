@@ -1,5 +1,6 @@
 //! The tests of weights and checkpoints.
 
+mod actors;
 mod checkpoints;
 mod crashes;
 mod faults;

@@ -3,7 +3,9 @@
 use crate::support::{TestFolder, is_slow};
 use anabranch::checkpoints::{Checkpoints, Restore, RunParts, StepRecord, restore_latest};
 use anabranch::prelude::*;
-use anabranch::{Bytes, CallOptions, DType, Diagnostic, Dim, ErrorKind, HostQueue, Queue, Session, TensorType};
+use anabranch::{
+    Bytes, CallOptions, DType, Diagnostic, Dim, ErrorKind, HostQueue, Queue, Session, SessionBuilder, TensorType,
+};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::scope;
@@ -11,23 +13,24 @@ use std::time::Duration;
 
 type Outcome = Result<(), Diagnostic>;
 
-/// Sessions of every kind: the interpreter, the plan, two devices with each node on its own, and a
-/// device whose memory the host cannot see.
-fn sessions() -> impl Iterator<Item = Session> {
-    let builders = [
-        Session::builder().interpreted(true),
-        Session::builder(),
-        Session::builder().cpus(2).lower_everything(true),
-        Session::builder().opaque_devices(1),
-    ];
-    builders.into_iter().map(|builder| builder.build().unwrap_or_else(|e| panic!("{e}")))
+/// The interpreter, the plan, two devices with each node on its own, and a device whose memory the
+/// host cannot see.
+pub const KINDS_OF_SESSIONS: [fn() -> Session; 4] = [
+    || built(Session::builder().interpreted(true)),
+    || built(Session::builder()),
+    || built(Session::builder().cpus(2).lower_everything(true)),
+    || built(Session::builder().opaque_devices(1)),
+];
+
+fn built(builder: SessionBuilder) -> Session {
+    builder.build().unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn number() -> [TensorType; 1] {
     [TensorType::new(DType::I64, [])]
 }
 
-fn numbers(capacity: usize) -> Queue<Tensor<i64>> {
+pub fn numbers(capacity: usize) -> Queue<Tensor<i64>> {
     Queue::fifo("numbers", capacity, &number()).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -39,14 +42,14 @@ fn save(folder: &Path, session: &Session, parts: &RunParts<'_>) -> Outcome {
 }
 
 /// Restores parts in a new session.
-fn restored(folder: &Path, parts: &RunParts<'_>) -> Result<Session, Diagnostic> {
+pub fn restored(folder: &Path, parts: &RunParts<'_>) -> Result<Session, Diagnostic> {
     let session = Session::new()?;
     restore_latest(folder, &session, parts, &Restore::strict())?.expect("there is a checkpoint");
     Ok(session)
 }
 
 /// Removes all numbers that a queue gives up without waiting.
-fn rest(queue: &HostQueue<Tensor<i64>>) -> Vec<i64> {
+pub fn rest(queue: &HostQueue<Tensor<i64>>) -> Vec<i64> {
     let next = || queue.pop_timeout(Duration::ZERO).ok().flatten();
     std::iter::from_fn(next).map(|n| n.item()).collect()
 }
@@ -236,7 +239,7 @@ fn move_one(from: &Queue<Tensor<i64>>, to: &Queue<Tensor<i64>>, moved: &Var<i64>
 
 #[test]
 fn a_step_that_waits_has_not_happened_in_a_checkpoint() -> Outcome {
-    for session in sessions() {
+    for session in KINDS_OF_SESSIONS.map(|new_session| new_session()) {
         let folder = TestFolder::new("queue_in_flight");
         let (from, full, moved) = (numbers(3), numbers(1), Var::<i64>::new("moved", 0));
         let parts = RunParts::new().queue("from", &from).queue("full", &full).module("moved", &moved);
@@ -299,7 +302,7 @@ impl Drop for SetAtEnd<'_> {
 #[test]
 fn variables_and_queues_in_a_checkpoint_are_of_one_moment() -> Outcome {
     let n_saves = if is_slow() { 400 } else { 25 };
-    for session in sessions() {
+    for session in KINDS_OF_SESSIONS.map(|new_session| new_session()) {
         let folder = TestFolder::new("queue_moment");
         let (a, b) = (numbers(8), numbers(8));
         let [there, back, sum] = ["there", "back", "sum"].map(|name| Var::<i64>::new(name, 0));
