@@ -3,6 +3,7 @@
 mod actors;
 mod checkpoints;
 mod crashes;
+mod epochs;
 mod faults;
 mod files;
 mod hooked;
