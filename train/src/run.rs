@@ -225,14 +225,15 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
     /// Fails if the batch cannot be made. The next call returns the batch behind it.
     #[track_caller]
     pub fn next_batch(&mut self) -> Result<Option<B>> {
+        let here = Loc::caller();
         if self.end.is_some() || self.has_failed {
             return Ok(None);
         }
         match self.next.take().unwrap_or_else(|| self.batches.next()) {
-            Some(batch) => batch.map(Some),
+            Some(batch) => batch.map(Some).map_err(|error| called_at(here, "asked for here", error)),
             None => {
                 let message = format!("the dataset has no elements in epoch {}", self.state.epoch);
-                Err(Diagnostic::new(message).at(Loc::caller(), "asked for here"))
+                Err(Diagnostic::new(message).at(here, "asked for here"))
             }
         }
     }

@@ -56,8 +56,10 @@ fn errors_end_the_run_at_the_line_that_trains() -> Result<(), Diagnostic> {
         run.finish_step(())?;
     }
     assert_eq!((seen, run.finish()?.step), (vec![0, 1, 2, 4, 5], 5));
+    let line = line!() + 1;
     let error = quiet(&session).fit(&broken, |_, _| Ok(())).unwrap_err();
     assert_eq!(error.message, "a broken record");
+    assert!(error.loc().is_some_and(|loc| loc.file.ends_with("fits.rs") && loc.line == line), "{error}");
 
     let data = Dataset::range(0..6);
     let line = line!() + 1;

@@ -40,7 +40,7 @@ fn a_trainer_that_is_killed_and_started_again_has_the_bits_of_one_that_is_not() 
     let expected = results(&whole.path(""))?;
 
     let (session, state) = (Session::new()?, crate::program::TrainState::new());
-    let parts = RunParts::new().module("state", &state);
+    let parts = RunParts::new().module("state", &state).queue("losses", &crate::program::TrainState::losses());
     let mut random = Random::new(7);
     let (mut kills, mut ends) = (0, 0);
     let n = if is_slow() { 200 } else { 8 };

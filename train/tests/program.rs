@@ -1,15 +1,18 @@
 //! A training program whose every part has state: shuffled data with random noise and threads, a
-//! short last batch, dropout, Adam, an evaluation, and a metric that is monitored.
+//! short last batch, dropout, gradients accumulated over four batches, Adam, a rate that falls on a
+//! plateau, averages of weights, a metric that goes on through epochs, a shuffle queue of losses, an
+//! evaluation, and a metric that is monitored.
 
 use anabranch::checkpoints::{Goal, WeightFile};
 use anabranch::data::{Dataset, tfrecord};
 use anabranch::metrics::{Accuracy, RunningMean};
 use anabranch::nn::{Init, Linear};
-use anabranch::optim::{Adam, Optimizer};
+use anabranch::optim::schedule::Plateau;
+use anabranch::optim::{Accumulator, Adam, Optimizer, WeightAverage, model_gradients};
 use anabranch::prelude::*;
 use anabranch::random::Key;
 use anabranch::train::{EarlyStopping, Evaluation, Every, FitOutcome, ShowProgress, StepContext, StepMetrics, Trainer};
-use anabranch::{Diagnostic, Session};
+use anabranch::{DType, Diagnostic, Queue, Session, TensorType};
 use std::fs;
 use std::path::Path;
 
@@ -21,7 +24,12 @@ pub const STEPS: u64 = 18;
 pub struct TrainState {
     model: [Linear; 2],
     adam: Adam,
+    sums: Accumulator,
+    rate: Plateau,
+    average: WeightAverage,
     loss: RunningMean,
+    /// A sum of losses from the queue.
+    replayed: Var<f32>,
     /// How many steps are done: the random numbers of dropout come from it.
     done: Var<i32>,
 }
@@ -29,24 +37,49 @@ pub struct TrainState {
 impl TrainState {
     pub fn new() -> TrainState {
         let init = Init::new(5);
-        let (model, adam) = ([Linear::new(&init, 4, 8), Linear::new(&init, 8, 3)], Adam::new(0.02));
+        let (model, adam) = ([Linear::new(&init, 4, 8), Linear::new(&init, 8, 3)], Adam::new(0.05));
+        let (sums, average) = (Accumulator::new(4), WeightAverage::exponential(0.7));
+        // Each second update is worse than the best one, as random batches are.
+        let rate = Plateau::new(0.05).factor(0.9).patience(0);
         adam.prepare(&model);
-        TrainState { model, adam, loss: RunningMean::new(), done: Var::untrained("done", 0) }
+        sums.prepare(&model);
+        average.prepare(&model);
+        let (replayed, done) = (Var::untrained("replayed", 0.0), Var::untrained("done", 0));
+        TrainState { model, adam, sums, rate, average, loss: RunningMean::new(), replayed, done }
+    }
+
+    /// Returns a queue of the losses of earlier steps.
+    pub fn losses() -> Queue<Tensor> {
+        Queue::shuffle("losses", 8, 2, 6, &[TensorType::new(DType::F32, [])]).unwrap_or_else(|e| panic!("{e}"))
     }
 
     fn logits(&self, x: Tensor, drop: impl FnOnce(Tensor) -> Tensor) -> Tensor {
         self.model[1].forward(drop(self.model[0].forward(x).tanh()))
     }
 
-    fn step(&self, x: Tensor, class: Tensor<i32>) -> (Tensor, Tensor<f64>) {
-        let done = self.done.get();
+    fn step(&self, x: Tensor, class: Tensor<i32>, losses: &Queue<Tensor>) -> (Tensor, Tensor<f64>) {
+        let (done, examples) = (self.done.get(), x.dim(0) as f32);
         let logits = self.logits(x, |x| x.dropout(0.3, Key::new(9).fold_in(done)));
         let loss = logits.cross_entropy(class).mean();
-        self.adam.minimize(loss, &self.model);
+        self.sums.add(examples, &model_gradients(loss, &self.model), |gradients| {
+            self.adam.apply(self.rate.rate(), gradients);
+            self.average.update(&self.model);
+            self.rate.observe(loss);
+        });
         self.loss.update(loss);
+        replay(loss, losses.clone(), self.replayed.clone());
         self.done.set(done + 1);
         (loss, self.loss.result())
     }
+}
+
+/// Adds a loss to the queue, and takes another one from it when there are some.
+#[graph]
+fn replay(loss: Tensor, losses: Queue<Tensor>, replayed: Var<f32>) {
+    if losses.len() > 3 {
+        replayed.set(replayed.get() * 0.5 + losses.dequeue());
+    }
+    losses.enqueue(loss);
 }
 
 type Sample = ([f32; 4], i32);
@@ -69,7 +102,8 @@ pub fn train(
     let held_out = Dataset::range(44..64).map(sample).batch(8);
 
     let (session, state, accuracy) = (Session::new()?, TrainState::new(), Accuracy::new());
-    let step = session.function(|x: Tensor, class: Tensor<i32>| state.step(x, class))?;
+    let losses = TrainState::losses();
+    let step = session.function(|x: Tensor, class: Tensor<i32>| state.step(x, class, &losses))?;
     let update = session.function(|x: Tensor, class: Tensor<i32>| {
         let logits = state.logits(x, |x| x);
         accuracy.update(logits, class);
@@ -84,6 +118,7 @@ pub fn train(
 
     let trainer = Trainer::new(&session)
         .module("state", &state)
+        .queue("losses", &losses)
         .folder(folder)
         .settings(&("Adam", 0.02))
         .epochs(3)

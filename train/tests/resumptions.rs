@@ -3,7 +3,7 @@
 use crate::program::{STEPS, check_equal, results, train};
 use crate::support::TestFolder;
 use anabranch::Diagnostic;
-use anabranch::checkpoints::{Checkpoints, CheckpointsBuilder, Goal, WhenBusy};
+use anabranch::checkpoints::{Checkpoints, CheckpointsBuilder, Goal, WeightFile, WhenBusy};
 use anabranch::train::{BestStep, Every, FitEnd, Resume, StepContext, Trainer};
 use std::fs;
 
@@ -18,6 +18,10 @@ fn a_run_that_ends_at_any_step_and_is_resumed_has_the_bits_of_a_whole_one() -> R
     let outcome = train(&whole.path(""), |trainer| trainer, |_| Ok(()))?;
     assert_eq!((outcome.end, outcome.step, outcome.epochs), (FitEnd::Completed, STEPS, 3));
     let expected = results(&whole.path(""))?;
+    // There were four updates, and the rate has fallen.
+    let last = WeightFile::new(whole.path("final.safetensors"));
+    assert_eq!(last.tensor::<i64>("average.count")?, 4);
+    assert!(last.tensor::<f32>("rate.rate")?.item() < 0.05 && last.tensor::<f32>("replayed")?.item() > 0.0);
     // Lines after 5, 6, 10, 12, 15 and 18 steps; at the ends of epochs with the evaluation.
     assert_eq!(expected.lines.len(), 6, "{:?}", expected.lines);
     assert!(expected.lines[1].starts_with("{\"step\":6,\"epoch\":0,\"loss\":"), "{}", expected.lines[1]);
