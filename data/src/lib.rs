@@ -3,6 +3,7 @@
 
 mod collate;
 mod dataset;
+mod file;
 mod iter;
 mod order;
 mod position;
@@ -15,10 +16,13 @@ mod stages;
 
 pub use collate::{BatchPadding, Collate, PadTo};
 pub use dataset::Dataset;
+pub use file::{DataFile, DataStorage};
 pub use iter::DatasetIter;
 pub use order::ElementRng;
 pub use position::DatasetPosition;
 #[cfg(feature = "images")]
 pub use sources::files::images;
+#[cfg(feature = "parquet")]
+pub use sources::files::parquet;
 pub use sources::files::{csv, example, files_in, idx, npy, npz, text, tfrecord};
 pub use sources::memory::RowArrays;

@@ -10,17 +10,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A folder that is removed at the end.
-struct Folder(PathBuf);
+pub struct Folder(PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
+    pub fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("anabranch-data-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Folder(path)
     }
 
     /// Writes a file, compressed if its name says so.
-    fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+    pub fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
         let path = self.0.join(name);
         if name.ends_with(".gz") {
             let mut file = GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -39,7 +39,7 @@ impl Drop for Folder {
     }
 }
 
-fn fixture(name: &str) -> PathBuf {
+pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 

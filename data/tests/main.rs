@@ -3,6 +3,7 @@
 mod bounds;
 mod files;
 mod order;
+mod parquet;
 mod positions;
 
 use anabranch::Result;

@@ -1,13 +1,12 @@
 //! CSV files, by the crate `csv`.
 
-use super::{FileBytes, RecordFormat, RecordReader, broken, cannot_read, open_at, records};
-use crate::Dataset;
+use super::{FileBytes, RecordFormat, RecordReader, open_at, records};
+use crate::{DataFile, Dataset};
 use ::csv::{ErrorKind, Reader, ReaderBuilder, StringRecord};
 use anabranch_dsl::{Diagnostic, Result};
 use serde::de::DeserializeOwned;
 use std::io::{BufRead, Read};
 use std::marker::PhantomData;
-use std::path::{Path, PathBuf};
 
 /// Returns the rows of CSV files, each with a first line that names the columns. Files whose names
 /// end with `.gz` are decompressed.
@@ -35,16 +34,16 @@ use std::path::{Path, PathBuf};
 /// # std::fs::remove_dir_all(folder).unwrap();
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
-pub fn rows<T: DeserializeOwned + Send + 'static>(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Dataset<T> {
-    rows_with(paths, CsvOptions::default())
+pub fn rows<T: DeserializeOwned + Send + 'static>(files: impl IntoIterator<Item = impl Into<DataFile>>) -> Dataset<T> {
+    rows_with(files, CsvOptions::default())
 }
 
 /// Returns the rows of files like [`rows`], in another form of CSV.
 pub fn rows_with<T: DeserializeOwned + Send + 'static>(
-    paths: impl IntoIterator<Item = impl Into<PathBuf>>,
+    files: impl IntoIterator<Item = impl Into<DataFile>>,
     options: CsvOptions,
 ) -> Dataset<T> {
-    records("rows", paths, CsvFormat { options, row: PhantomData })
+    records("rows", files, CsvFormat { options, row: PhantomData })
 }
 
 /// Forms of CSV.
@@ -88,24 +87,24 @@ struct CsvFormat<T> {
 }
 
 impl<T: DeserializeOwned + Send + 'static> RecordFormat<T> for CsvFormat<T> {
-    fn open(&self, path: &Path, offset: u64, record: u64) -> Result<Box<dyn RecordReader<T>>> {
+    fn open(&self, file: &DataFile, offset: u64, record: u64) -> Result<Box<dyn RecordReader<T>>> {
         let mut line = Vec::new();
-        let read = open_at(path, 0)?.take(MAX_FIRST_LINE).read_until(b'\n', &mut line);
-        read.map_err(|error| cannot_read(path, &error))?;
+        let read = open_at(file, 0)?.take(MAX_FIRST_LINE).read_until(b'\n', &mut line);
+        read.map_err(|error| file.unreadable(&error))?;
         let is_crlf = line.ends_with(b"\r\n");
-        let mut reader = self.options.reader(open_at(path, 0)?);
+        let mut reader = self.options.reader(open_at(file, 0)?);
         let mut first = StringRecord::new();
-        reader.read_record(&mut first).map_err(|error| row_error(path, 1, &error))?;
+        reader.read_record(&mut first).map_err(|error| row_error(file, 1, &error))?;
         let (mut start, mut line_start) = (0, 0);
         if offset > 0 || !self.options.has_header {
             (start, line_start) = (offset, record);
-            reader = self.options.reader(open_at(path, offset)?);
+            reader = self.options.reader(open_at(file, offset)?);
         }
         let n_fields = first.len();
         let header = self.options.has_header.then_some(first);
-        let path = path.to_owned();
+        let file = file.clone();
         Ok(Box::new(CsvReader {
-            path,
+            file,
             reader,
             header,
             n_fields,
@@ -119,7 +118,7 @@ impl<T: DeserializeOwned + Send + 'static> RecordFormat<T> for CsvFormat<T> {
 }
 
 struct CsvReader<T> {
-    path: PathBuf,
+    file: DataFile,
     reader: Reader<FileBytes>,
     header: Option<StringRecord>,
     /// The number of fields of the first line, and of each row.
@@ -146,7 +145,7 @@ impl<T: DeserializeOwned> RecordReader<T> for CsvReader<T> {
             Err(error) => {
                 // A row that is not UTF-8 has an end.
                 self.is_broken = matches!(error.kind(), ErrorKind::Io(_));
-                return Some(Err(row_error(&self.path, lines + 1, &error)));
+                return Some(Err(row_error(&self.file, lines + 1, &error)));
             }
         }
         // The end of the line before belongs to it.
@@ -154,7 +153,7 @@ impl<T: DeserializeOwned> RecordReader<T> for CsvReader<T> {
         let line = lines + 1 + u64::from(is_behind_row);
         if record.len() != self.n_fields {
             let what = format!("the row has {} fields, not {}", record.len(), self.n_fields);
-            return Some(Err(broken(&self.path, format_args!("line {line}"), what)));
+            return Some(Err(self.file.broken(format_args!("line {line}"), what)));
         }
         let row = record.deserialize(self.header.as_ref());
         Some(row.map_err(|error| self.field_error(line, &error)))
@@ -174,20 +173,20 @@ impl<T: DeserializeOwned> RecordReader<T> for CsvReader<T> {
 impl<T> CsvReader<T> {
     fn field_error(&self, line: u64, error: &::csv::Error) -> Diagnostic {
         let ErrorKind::Deserialize { err, .. } = error.kind() else {
-            return row_error(&self.path, line, error);
+            return row_error(&self.file, line, error);
         };
         let column = err.field().map(|field| {
             let name = self.header.as_ref().and_then(|header| header.get(field as usize));
             name.map_or(format!(", column {}", field + 1), |name| format!(", column `{name}`"))
         });
-        broken(&self.path, format_args!("line {line}{}", column.unwrap_or_default()), err.kind())
+        self.file.broken(format_args!("line {line}{}", column.unwrap_or_default()), err.kind())
     }
 }
 
-fn row_error(path: &Path, line: u64, error: &::csv::Error) -> Diagnostic {
+fn row_error(file: &DataFile, line: u64, error: &::csv::Error) -> Diagnostic {
     let what = match error.kind() {
         ErrorKind::Utf8 { err, .. } => format!("field {} is not UTF-8", err.field() + 1),
         _ => error.to_string(),
     };
-    broken(path, format_args!("line {line}"), what)
+    file.broken(format_args!("line {line}"), what)
 }

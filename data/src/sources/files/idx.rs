@@ -2,10 +2,10 @@
 //!
 //! The format is described by LeCun, Cortes and Burges on the page of the MNIST database.
 
-use super::{broken, read_all};
+use super::read_all;
+use crate::DataFile;
 use anabranch_dsl::{Array, Diagnostic, Element, Result};
 use std::io::Write;
-use std::path::Path;
 
 /// Reads an array of `u8`, `i32`, `f32` or `f64` from an IDX file. Files whose names end with `.gz`
 /// are decompressed.
@@ -21,10 +21,10 @@ use std::path::Path;
 /// # std::fs::remove_file(path).unwrap();
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
-pub fn read<T: IdxElement>(path: impl AsRef<Path>) -> Result<Array<T>> {
-    let path = path.as_ref();
-    let bytes = read_all(path)?;
-    let wrong = |what: String| -> Diagnostic { broken(path, "the head", what) };
+pub fn read<T: IdxElement>(file: impl Into<DataFile>) -> Result<Array<T>> {
+    let file = file.into();
+    let bytes = read_all(&file)?;
+    let wrong = |what: String| -> Diagnostic { file.broken("the head", what) };
     let Some((&[0, 0, ty, rank], mut rest)) = bytes.split_first_chunk::<4>() else {
         return Err(wrong("an IDX file begins with two zeros, the element type and the number of axes".to_owned()));
     };

@@ -1,11 +1,10 @@
 //! Pictures: PNG and JPEG, by the crate `image`.
 
-use super::{broken, read_all};
-use crate::Dataset;
+use super::read_all;
+use crate::{DataFile, Dataset};
 use anabranch_dsl::{Array, Diagnostic, Result};
 use image::{DynamicImage, ImageReader, Limits};
 use std::io::Cursor;
-use std::path::PathBuf;
 
 /// The maximum memory of a decoded picture, in bytes.
 const MAX_BYTES: u64 = 1 << 30;
@@ -40,11 +39,11 @@ pub fn decode_gray(bytes: &[u8]) -> Result<Array<u8>> {
 
 /// Returns the pictures of files like [`decode`], with access by index. Decode them on several
 /// threads with [`Dataset::prefetch`].
-pub fn files(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Dataset<Array<u8>> {
-    let paths: Vec<PathBuf> = paths.into_iter().map(Into::into).collect();
-    Dataset::from_fn("pictures", paths.len() as u64, move |i| {
-        let path = &paths[i as usize];
-        decode(&read_all(path)?).map_err(|error| broken(path, "the picture", error.message))
+pub fn files(files: impl IntoIterator<Item = impl Into<DataFile>>) -> Dataset<Array<u8>> {
+    let files: Vec<DataFile> = files.into_iter().map(Into::into).collect();
+    Dataset::from_fn("pictures", files.len() as u64, move |i| {
+        let file = &files[i as usize];
+        decode(&read_all(file)?).map_err(|error| file.broken("the picture", error.message))
     })
 }
 

@@ -13,16 +13,17 @@ pub mod idx;
 pub mod images;
 pub mod npy;
 pub mod npz;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 pub mod text;
 pub mod tfrecord;
 
-use crate::Dataset;
 use crate::position::SavedWords;
 use crate::stage::{Cursor, Stage};
-use anabranch_dsl::{Diagnostic, Result};
+use crate::{DataFile, Dataset};
+use anabranch_dsl::Result;
 use flate2::bufread::MultiGzDecoder;
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,16 +45,7 @@ pub fn files_in(folder: impl AsRef<Path>, ending: &str) -> Result<Vec<PathBuf>> 
         files.sort();
         Ok(files)
     };
-    read().map_err(|error| cannot_read(folder, &error))
-}
-
-fn cannot_read(path: &Path, error: &std::io::Error) -> Diagnostic {
-    Diagnostic::new(format!("`{}` cannot be read: {error}", path.display()))
-}
-
-/// Returns an error at a place of a file.
-fn broken(path: &Path, place: impl std::fmt::Display, what: impl std::fmt::Display) -> Diagnostic {
-    Diagnostic::new(format!("`{}`, {place}: {what}", path.display()))
+    read().map_err(|error| DataFile::from(folder).unreadable(&error))
 }
 
 /// The bytes of a file from an offset on.
@@ -61,32 +53,31 @@ type FileBytes = Box<dyn BufRead + Send>;
 
 /// Opens a file at an offset of its decompressed bytes. Files whose names end with `.gz` are
 /// compressed.
-fn open_at(path: &Path, offset: u64) -> Result<FileBytes> {
+fn open_at(file: &DataFile, offset: u64) -> Result<FileBytes> {
+    let buffered = |offset| file.open(offset).map(|bytes| BufReader::with_capacity(1 << 16, bytes));
     let open = || -> std::io::Result<FileBytes> {
-        let mut file = BufReader::with_capacity(1 << 16, File::open(path)?);
-        if path.extension().is_none_or(|ending| ending != "gz") {
-            file.seek(SeekFrom::Start(offset))?;
-            return Ok(Box::new(file));
+        if file.path().extension().is_none_or(|ending| ending != "gz") {
+            return Ok(Box::new(buffered(offset)?));
         }
-        let mut bytes = BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file));
+        let mut bytes = BufReader::with_capacity(1 << 16, MultiGzDecoder::new(buffered(0)?));
         // Compressed bytes have no index, so all before the offset are decompressed.
         std::io::copy(&mut (&mut bytes).take(offset), &mut std::io::sink())?;
         Ok(Box::new(bytes))
     };
-    open().map_err(|error| cannot_read(path, &error))
+    open().map_err(|error| file.unreadable(&error))
 }
 
 /// Reads a whole file, decompressed if its name ends with `.gz`.
-fn read_all(path: &Path) -> Result<Vec<u8>> {
+fn read_all(file: &DataFile) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_at(path, 0)?.read_to_end(&mut bytes).map_err(|error| cannot_read(path, &error))?;
+    open_at(file, 0)?.read_to_end(&mut bytes).map_err(|error| file.unreadable(&error))?;
     Ok(bytes)
 }
 
 /// A format of files that consist of records.
 trait RecordFormat<T>: Send + Sync {
     /// Opens a file at an offset, at which the record of this number begins.
-    fn open(&self, path: &Path, offset: u64, record: u64) -> Result<Box<dyn RecordReader<T>>>;
+    fn open(&self, file: &DataFile, offset: u64, record: u64) -> Result<Box<dyn RecordReader<T>>>;
 }
 
 /// An open file.
@@ -103,43 +94,43 @@ trait RecordReader<T>: Send {
 
 struct RecordStage<T> {
     name: &'static str,
-    paths: Arc<[PathBuf]>,
+    files: Arc<[DataFile]>,
     format: Arc<dyn RecordFormat<T>>,
 }
 
 /// Returns the records of files, one file after the other.
 fn records<T: Send + 'static>(
     name: &'static str,
-    paths: impl IntoIterator<Item = impl Into<PathBuf>>,
+    files: impl IntoIterator<Item = impl Into<DataFile>>,
     format: impl RecordFormat<T> + 'static,
 ) -> Dataset<T> {
-    let paths = paths.into_iter().map(Into::into).collect();
-    Dataset::of(RecordStage { name, paths, format: Arc::new(format) })
+    let files = files.into_iter().map(Into::into).collect();
+    Dataset::of(RecordStage { name, files, format: Arc::new(format) })
 }
 
 impl<T: Send + 'static> Stage<T> for RecordStage<T> {
     fn open(&self, _epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
         let (file, offset, record, is_open) = (at.word(), at.word(), at.word(), at.word() != 0);
         let file = usize::try_from(file).unwrap_or(usize::MAX);
-        let reader = match self.paths.get(file) {
-            Some(path) if is_open => Some(self.format.open(path, offset, record)?),
+        let reader = match self.files.get(file) {
+            Some(file) if is_open => Some(self.format.open(file, offset, record)?),
             _ => None,
         };
-        Ok(Box::new(RecordCursor { paths: self.paths.clone(), format: self.format.clone(), file, reader }))
+        Ok(Box::new(RecordCursor { files: self.files.clone(), format: self.format.clone(), file, reader }))
     }
 
     fn len(&self) -> Option<u64> {
-        self.paths.is_empty().then_some(0)
+        self.files.is_empty().then_some(0)
     }
 
     fn describe(&self, text: &mut String) {
         // Files may move between runs; their number and order may not change.
-        *text += &format!("{} of {} files", self.name, self.paths.len());
+        *text += &format!("{} of {} files", self.name, self.files.len());
     }
 }
 
 struct RecordCursor<T> {
-    paths: Arc<[PathBuf]>,
+    files: Arc<[DataFile]>,
     format: Arc<dyn RecordFormat<T>>,
     /// The index of the file that is or will be read.
     file: usize,
@@ -155,7 +146,7 @@ impl<T> Cursor<T> for RecordCursor<T> {
                 }
                 (self.reader, self.file) = (None, self.file + 1);
             }
-            match self.format.open(self.paths.get(self.file)?, 0, 0) {
+            match self.format.open(self.files.get(self.file)?, 0, 0) {
                 Ok(reader) => self.reader = Some(reader),
                 Err(error) => {
                     self.file += 1;

@@ -2,7 +2,8 @@
 //!
 //! The format is that of `numpy/lib/format.py`, versions 1 to 3.
 
-use super::{broken, read_all};
+use super::read_all;
+use crate::DataFile;
 use anabranch_dsl::{Array, Diagnostic, Element, Result, f16};
 use std::io::Write;
 use std::path::Path;
@@ -13,9 +14,9 @@ use std::path::Path;
 /// # Errors
 /// Returns an error if the file cannot be read, is damaged, or has elements of another type, such
 /// as Python objects.
-pub fn read<T: NpyElement>(path: impl AsRef<Path>) -> Result<Array<T>> {
-    let path = path.as_ref();
-    decode(&read_all(path)?).map_err(|what| broken(path, "the head", what))
+pub fn read<T: NpyElement>(file: impl Into<DataFile>) -> Result<Array<T>> {
+    let file = file.into();
+    decode(&read_all(&file)?).map_err(|what| file.broken("the head", what))
 }
 
 /// Decodes the bytes of a file, or says what is wrong with them.
@@ -76,7 +77,8 @@ pub fn write<T: NpyElement>(path: impl AsRef<Path>, array: &Array<T>) -> Result<
     let mut bytes = Vec::with_capacity(10 + head.len() + array.len() * T::DTYPE.size());
     bytes.extend(MAGIC);
     bytes.extend([1, 0]);
-    let length = u16::try_from(head.len()).map_err(|_| broken(path, "the head", "the array has too many axes"))?;
+    let length = u16::try_from(head.len())
+        .map_err(|_| DataFile::from(path).broken("the head", "the array has too many axes"))?;
     bytes.extend(length.to_le_bytes());
     bytes.extend(head.as_bytes());
     array.iter().for_each(|&x| x.push_le_bytes(&mut bytes));

@@ -4,13 +4,11 @@
 //! which NumPy writes. Its members are stored or deflated.
 
 use super::npy::{NpyElement, decode};
-use super::{broken, cannot_read};
+use crate::DataFile;
 use anabranch_dsl::{Array, Diagnostic, Result};
 use flate2::Crc;
 use flate2::read::DeflateDecoder;
-use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufReader, Read};
 
 /// An open `npz` file, as `numpy.savez` and `numpy.savez_compressed` write them.
 ///
@@ -24,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Clone, Debug)]
 pub struct NpzFile {
-    path: PathBuf,
+    file: DataFile,
     members: Vec<ZipMember>,
 }
 
@@ -59,10 +57,10 @@ impl ZipError {
         ZipError::Broken(what.into())
     }
 
-    fn at(self, path: &Path, place: &str) -> Diagnostic {
+    fn at(self, file: &DataFile, place: &str) -> Diagnostic {
         match self {
-            ZipError::Io(error) => cannot_read(path, &error),
-            ZipError::Broken(what) => broken(path, place, what),
+            ZipError::Io(error) => file.unreadable(&error),
+            ZipError::Broken(what) => file.broken(place, what),
         }
     }
 }
@@ -72,11 +70,10 @@ impl NpzFile {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is no archive.
-    pub fn open(path: impl AsRef<Path>) -> Result<NpzFile> {
-        let path = path.as_ref();
-        let members = File::open(path).map_err(ZipError::Io).and_then(|mut file| directory(&mut file));
-        let members = members.map_err(|error| error.at(path, "the directory of the archive"))?;
-        Ok(NpzFile { path: path.to_owned(), members })
+    pub fn open(file: impl Into<DataFile>) -> Result<NpzFile> {
+        let file = file.into();
+        let members = directory(&file).map_err(|error| error.at(&file, "the directory of the archive"))?;
+        Ok(NpzFile { file, members })
     }
 
     /// Returns the names of the arrays, in the order in which they are stored.
@@ -91,14 +88,13 @@ impl NpzFile {
     /// it is encrypted or compressed by another method than deflation, or if the file is damaged.
     pub fn read<T: NpyElement>(&self, name: &str) -> Result<Array<T>> {
         let Some(member) = self.members.iter().find(|member| member.name.strip_suffix(".npy") == Some(name)) else {
-            let message = format!("`{}` has no array `{name}`", self.path.display());
+            let message = format!("`{}` has no array `{name}`", self.file);
             let names: Vec<String> = self.names().map(|name| format!("`{name}`")).collect();
             return Err(Diagnostic::new(message).help(format!("it has {}", names.join(", "))));
         };
         let place = format!("the array `{name}`");
-        let bytes = File::open(&self.path).map_err(ZipError::Io).and_then(|mut file| member.read(&mut file));
-        let bytes = bytes.map_err(|error| error.at(&self.path, &place))?;
-        decode(&bytes).map_err(|what| broken(&self.path, place, what))
+        let bytes = member.read(&self.file).map_err(|error| error.at(&self.file, &place))?;
+        decode(&bytes).map_err(|what| self.file.broken(place, what))
     }
 }
 
@@ -110,9 +106,9 @@ const ENTRY: usize = 46;
 const LOCAL: usize = 30;
 
 /// Reads the directory of an archive.
-fn directory(file: &mut File) -> Result<Vec<ZipMember>, ZipError> {
+fn directory(file: &DataFile) -> Result<Vec<ZipMember>, ZipError> {
     let no_archive = || ZipError::broken("this is no file of the format `npz`");
-    let len = file.seek(SeekFrom::End(0))?;
+    let len = file.len()?;
     // The end record is followed by a comment of at most 65,535 bytes.
     let tail_at = len.saturating_sub(END as u64 + 0xffff);
     let tail = bytes_at(file, tail_at, usize::try_from(len - tail_at).map_err(|_| no_archive())?)?;
@@ -184,7 +180,7 @@ fn entry(bytes: &[u8]) -> Option<(ZipMember, &[u8])> {
 impl ZipMember {
     /// Returns the bytes of the file. Its size in the directory is not trusted with memory: what is
     /// there is read.
-    fn read(&self, file: &mut File) -> Result<Vec<u8>, ZipError> {
+    fn read(&self, file: &DataFile) -> Result<Vec<u8>, ZipError> {
         if self.flags & 1 != 0 {
             return Err(ZipError::broken("it is encrypted"));
         }
@@ -193,8 +189,8 @@ impl ZipMember {
             return Err(ZipError::broken("its bytes are not where the directory says"));
         }
         let behind = u64::from(u16_at(&head, 26)) + u64::from(u16_at(&head, 28));
-        file.seek(SeekFrom::Current(behind.cast_signed()))?;
-        let packed = file.take(self.packed);
+        let begin = self.offset.saturating_add(LOCAL as u64 + behind);
+        let packed = BufReader::new(file.open(begin)?).take(self.packed);
         let mut bytes = Vec::new();
         let read = match self.method {
             0 => packed.take(self.size).read_to_end(&mut bytes),
@@ -218,10 +214,9 @@ impl ZipMember {
 }
 
 /// Reads bytes of a file, which must have them.
-fn bytes_at(file: &mut File, offset: u64, n: usize) -> Result<Vec<u8>, ZipError> {
-    file.seek(SeekFrom::Start(offset))?;
+fn bytes_at(file: &DataFile, offset: u64, n: usize) -> Result<Vec<u8>, ZipError> {
     let mut bytes = Vec::new();
-    file.take(n as u64).read_to_end(&mut bytes)?;
+    file.open(offset)?.take(n as u64).read_to_end(&mut bytes)?;
     if bytes.len() == n { Ok(bytes) } else { Err(ZipError::broken("the file ends before")) }
 }
 

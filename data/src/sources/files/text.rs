@@ -1,9 +1,8 @@
 //! Text files.
 
-use super::{FileBytes, RecordFormat, RecordReader, broken, cannot_read, open_at, records};
-use crate::Dataset;
+use super::{FileBytes, RecordFormat, RecordReader, open_at, records};
+use crate::{DataFile, Dataset};
 use anabranch_dsl::{Diagnostic, Result};
-use std::path::{Path, PathBuf};
 
 /// Returns the lines of text files in UTF-8, without their ends (`\n` or `\r\n`). Files whose names
 /// end with `.gz` are decompressed.
@@ -20,20 +19,20 @@ use std::path::{Path, PathBuf};
 /// # std::fs::remove_dir_all(folder).unwrap();
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
-pub fn lines(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Dataset<String> {
-    records("lines", paths, LineFormat)
+pub fn lines(files: impl IntoIterator<Item = impl Into<DataFile>>) -> Dataset<String> {
+    records("lines", files, LineFormat)
 }
 
 struct LineFormat;
 
 impl RecordFormat<String> for LineFormat {
-    fn open(&self, path: &Path, offset: u64, record: u64) -> Result<Box<dyn RecordReader<String>>> {
-        Ok(Box::new(LineReader { path: path.to_owned(), bytes: Some(open_at(path, offset)?), offset, line: record }))
+    fn open(&self, file: &DataFile, offset: u64, record: u64) -> Result<Box<dyn RecordReader<String>>> {
+        Ok(Box::new(LineReader { file: file.clone(), bytes: Some(open_at(file, offset)?), offset, line: record }))
     }
 }
 
 struct LineReader {
-    path: PathBuf,
+    file: DataFile,
     /// Nothing after an error of the system.
     bytes: Option<FileBytes>,
     offset: u64,
@@ -49,7 +48,7 @@ impl RecordReader<String> for LineReader {
             Ok(n) => self.offset += n as u64,
             Err(error) => {
                 self.bytes = None;
-                return Some(Err(cannot_read(&self.path, &error)));
+                return Some(Err(self.file.unreadable(&error)));
             }
         }
         self.line += 1;
@@ -59,7 +58,7 @@ impl RecordReader<String> for LineReader {
                 line.pop();
             }
         }
-        let not_text = |_| -> Diagnostic { broken(&self.path, format_args!("line {}", self.line), "it is not UTF-8") };
+        let not_text = |_| -> Diagnostic { self.file.broken(format_args!("line {}", self.line), "it is not UTF-8") };
         Some(String::from_utf8(line).map_err(not_text))
     }
 

@@ -4,11 +4,10 @@
 //! bytes, the bytes, and their masked checksum. The checksum is CRC-32C; the mask is that of
 //! TensorFlow's `crc32c.h`.
 
-use super::{FileBytes, RecordFormat, RecordReader, broken, open_at};
-use crate::Dataset;
+use super::{FileBytes, RecordFormat, RecordReader, open_at};
+use crate::{DataFile, Dataset};
 use anabranch_dsl::{Diagnostic, Result};
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
 
 /// Returns the records of TFRecord files. Files whose names end with `.gz` are decompressed.
 ///
@@ -29,8 +28,8 @@ use std::path::{Path, PathBuf};
 /// # std::fs::remove_dir_all(folder).unwrap();
 /// # Ok::<(), anabranch::Diagnostic>(())
 /// ```
-pub fn records(paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Dataset<Vec<u8>> {
-    super::records("records", paths, TfRecordFormat)
+pub fn records(files: impl IntoIterator<Item = impl Into<DataFile>>) -> Dataset<Vec<u8>> {
+    super::records("records", files, TfRecordFormat)
 }
 
 /// Writes a record.
@@ -53,14 +52,14 @@ fn checksum(bytes: &[u8]) -> u32 {
 struct TfRecordFormat;
 
 impl RecordFormat<Vec<u8>> for TfRecordFormat {
-    fn open(&self, path: &Path, offset: u64, record: u64) -> Result<Box<dyn RecordReader<Vec<u8>>>> {
-        let bytes = Some(open_at(path, offset)?);
-        Ok(Box::new(TfRecordReader { path: path.to_owned(), bytes, offset, record }))
+    fn open(&self, file: &DataFile, offset: u64, record: u64) -> Result<Box<dyn RecordReader<Vec<u8>>>> {
+        let bytes = Some(open_at(file, offset)?);
+        Ok(Box::new(TfRecordReader { file: file.clone(), bytes, offset, record }))
     }
 }
 
 struct TfRecordReader {
-    path: PathBuf,
+    file: DataFile,
     /// Nothing if no further record can be found.
     bytes: Option<FileBytes>,
     offset: u64,
@@ -77,7 +76,7 @@ impl TfRecordReader {
     }
 
     fn broken(&self, what: &str) -> Diagnostic {
-        broken(&self.path, format_args!("record {} at byte {}", self.record, self.offset), what)
+        self.file.broken(format_args!("record {} at byte {}", self.record, self.offset), what)
     }
 
     /// Reads up to `n` bytes. The length of a record is not trusted with memory: what is there is

@@ -1,0 +1,278 @@
+//! Columns of row groups, read to memory.
+
+use super::cells::{Cell, Values};
+use super::rows::RowFields;
+use ::parquet::basic::{ConvertedType, LogicalType, Repetition, Type as PhysicalType};
+use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
+use ::parquet::data_type::DataType;
+use ::parquet::errors::{ParquetError, Result as ParquetResult};
+use ::parquet::file::metadata::RowGroupMetaData;
+use ::parquet::file::reader::{ChunkReader, Length};
+use ::parquet::file::serialized_reader::SerializedPageReader;
+use ::parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
+use anabranch_dsl::f16;
+use bytes::Bytes;
+use std::io::Cursor;
+use std::sync::Arc;
+
+/// The number of rows that are decoded at once: a number of rows in a file is not trusted with
+/// memory.
+const PIECE: usize = 1 << 16;
+
+/// A column that rows need.
+pub(super) struct ColumnSource {
+    pub(super) name: String,
+    /// Its index among the columns of the file.
+    index: usize,
+    descriptor: ColumnDescPtr,
+}
+
+/// What is wrong with a schema, and what to do.
+type SchemaError = (String, String);
+
+/// Returns the columns of a schema that rows with these fields need.
+pub(super) fn wanted(schema: &SchemaDescriptor, fields: &RowFields) -> Result<Vec<ColumnSource>, SchemaError> {
+    let names: Vec<String> = schema.columns().iter().map(|column| name_of(schema, column)).collect();
+    let mut columns: Vec<ColumnSource> = Vec::new();
+    for (index, (descriptor, name)) in schema.columns().iter().zip(&names).enumerate() {
+        if !fields.want(name) {
+            continue;
+        }
+        let unsupported = match what_is_unsupported(descriptor) {
+            None if columns.iter().any(|column| column.name == *name) => Some("lists of several values or a map"),
+            what => what,
+        };
+        if let Some(what) = unsupported {
+            let help = "use a struct without this field, or store it as numbers, strings or lists of them";
+            return Err((format!("the column `{name}` has {what}, which is not supported"), help.to_owned()));
+        }
+        columns.push(ColumnSource { name: name.clone(), index, descriptor: descriptor.clone() });
+    }
+    if columns.is_empty() {
+        let help = format!("it has {}", names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "));
+        return Err(("the file has none of the columns of a row".to_owned(), help));
+    }
+    Ok(columns)
+}
+
+/// Returns the name of a column: of a list, that of the list and not that of its elements.
+fn name_of(schema: &SchemaDescriptor, column: &ColumnDescPtr) -> String {
+    let parts = column.path().parts();
+    let mut node = schema.root_schema();
+    let mut is_list = false;
+    for (depth, part) in parts.iter().enumerate() {
+        let Some(child) = node.get_fields().iter().find(|child| child.name() == part) else { break };
+        let info = child.get_basic_info();
+        if info.has_repetition() && info.repetition() == Repetition::REPEATED {
+            return parts[..if is_list { depth } else { depth + 1 }].join(".");
+        }
+        is_list = info.converted_type() == ConvertedType::LIST || info.logical_type_ref() == Some(&LogicalType::List);
+        if child.is_primitive() {
+            break;
+        }
+        node = child;
+    }
+    parts.join(".")
+}
+
+/// Returns the values of a column that cannot be read.
+fn what_is_unsupported(column: &ColumnDescPtr) -> Option<&'static str> {
+    let is_decimal = column.converted_type() == ConvertedType::DECIMAL
+        || matches!(column.logical_type_ref(), Some(LogicalType::Decimal(_)));
+    if is_decimal {
+        Some("decimal numbers")
+    } else if column.physical_type() == PhysicalType::INT96 {
+        Some("96-bit times")
+    } else if column.max_rep_level() > 1 {
+        Some("lists of lists or of groups")
+    } else {
+        None
+    }
+}
+
+/// The values of a column in a row group.
+pub(super) struct ColumnValues {
+    pub(super) name: String,
+    pub(super) values: Values,
+    /// The cell of each row. Without them, each row has the value of its index.
+    cells: Option<Vec<Cell>>,
+}
+
+impl ColumnValues {
+    /// Returns the cell of a row.
+    pub(super) fn cell(&self, row: usize) -> Cell {
+        self.cells.as_ref().map_or(Cell::Value(row), |cells| cells[row])
+    }
+}
+
+impl ColumnSource {
+    /// Returns the offset and the length of the column in a row group.
+    pub(super) fn byte_range(&self, group: &RowGroupMetaData) -> Result<(u64, u64), String> {
+        let missing = || "the metadata of the row group does not have the column".to_owned();
+        let chunk = group.columns().get(self.index).ok_or_else(missing)?;
+        let begin = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+        match (u64::try_from(begin), u64::try_from(chunk.compressed_size())) {
+            (Ok(begin), Ok(length)) => Ok((begin, length)),
+            _ => Err(format!("{} bytes at byte {begin} are no part of a file", chunk.compressed_size())),
+        }
+    }
+
+    /// Decodes the bytes of the column in a row group, which begin at an offset in the file.
+    pub(super) fn read(
+        &self,
+        group: &RowGroupMetaData,
+        begin: u64,
+        bytes: Vec<u8>,
+        n_rows: usize,
+    ) -> ParquetResult<ColumnValues> {
+        let window = Arc::new(FileWindow { begin, bytes: bytes.into() });
+        let pages = SerializedPageReader::new(window, group.column(self.index), n_rows, None)?;
+        let reader = get_column_reader(self.descriptor.clone(), Box::new(pages));
+        let is_text = self.has_type(&[ConvertedType::UTF8, ConvertedType::ENUM, ConvertedType::JSON], |ty| {
+            matches!(ty, LogicalType::String | LogicalType::Enum | LogicalType::Json)
+        });
+        let is_unsigned = self.has_type(
+            &[ConvertedType::UINT_8, ConvertedType::UINT_16, ConvertedType::UINT_32, ConvertedType::UINT_64],
+            |ty| matches!(ty, LogicalType::Integer(integer) if !integer.is_signed),
+        );
+        let is_half = self.has_type(&[], |ty| *ty == LogicalType::Float16);
+        let (values, cells) = match reader {
+            ColumnReader::BoolColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::Bool)?,
+            ColumnReader::Int32ColumnReader(reader) if is_unsigned => {
+                self.collect(reader, n_rows, i32::cast_unsigned, Values::U32)?
+            }
+            ColumnReader::Int64ColumnReader(reader) if is_unsigned => {
+                self.collect(reader, n_rows, i64::cast_unsigned, Values::U64)?
+            }
+            ColumnReader::Int32ColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::I32)?,
+            ColumnReader::Int64ColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::I64)?,
+            ColumnReader::FloatColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::F32)?,
+            ColumnReader::DoubleColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::F64)?,
+            ColumnReader::ByteArrayColumnReader(reader) => {
+                self.collect(reader, n_rows, |x| x, |bytes| Values::Bytes { bytes, is_text })?
+            }
+            ColumnReader::FixedLenByteArrayColumnReader(reader) if is_half => {
+                let half = |bytes: ::parquet::data_type::FixedLenByteArray| {
+                    let bits = bytes.data().try_into().map(u16::from_le_bytes).unwrap_or_default();
+                    f16::from_bits(bits).to_f32()
+                };
+                self.collect(reader, n_rows, half, Values::F32)?
+            }
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => {
+                let bytes = |bytes| Values::Bytes { bytes, is_text };
+                self.collect(reader, n_rows, ::parquet::data_type::ByteArray::from, bytes)?
+            }
+            ColumnReader::Int96ColumnReader(_) => return Err(damaged("96-bit times are not supported")),
+        };
+        Ok(ColumnValues { name: self.name.clone(), values, cells })
+    }
+
+    /// Returns whether the column has one of these annotations, old or new.
+    fn has_type(&self, old: &[ConvertedType], new: impl Fn(&LogicalType) -> bool) -> bool {
+        old.contains(&self.descriptor.converted_type()) || self.descriptor.logical_type_ref().is_some_and(new)
+    }
+
+    fn collect<D: DataType, T>(
+        &self,
+        mut reader: ColumnReaderImpl<D>,
+        n_rows: usize,
+        convert: impl Fn(D::T) -> T,
+        values_of: impl FnOnce(Vec<T>) -> Values,
+    ) -> ParquetResult<(Values, Option<Vec<Cell>>)> {
+        let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut n_read = 0;
+        while n_read < n_rows {
+            let n = (n_rows - n_read).min(PIECE);
+            match reader.read_records(n, Some(&mut definitions), Some(&mut repetitions), &mut values)?.0 {
+                0 => return Err(damaged(&format!("it has {n_read} rows, and the row group {n_rows}"))),
+                n => n_read += n,
+            }
+        }
+        let cells = self.cells(&definitions, &repetitions, values.len(), n_rows)?;
+        Ok((values_of(values.into_iter().map(convert).collect()), cells))
+    }
+
+    /// Returns the cells of the rows. A definition level says up to which ancestor of a value
+    /// there is something, and a repetition level of 0 that a row begins.
+    fn cells(
+        &self,
+        definitions: &[i16],
+        repetitions: &[i16],
+        n_values: usize,
+        n_rows: usize,
+    ) -> ParquetResult<Option<Vec<Cell>>> {
+        let whole = self.descriptor.max_def_level();
+        let is_list = self.descriptor.max_rep_level() > 0;
+        if !is_list && n_values == n_rows {
+            return Ok(None);
+        }
+        // With a list this level has one element or more; with the one below it is empty.
+        let has_elements = self.descriptor.repeated_ancestor_def_level();
+        let (mut cells, mut next) = (Vec::new(), 0);
+        for (i, &definition) in definitions.iter().enumerate() {
+            let is_value = definition == whole;
+            let begin = next;
+            next += usize::from(is_value);
+            if !is_list {
+                cells.push(if is_value { Cell::Value(begin) } else { Cell::Null });
+                continue;
+            }
+            let is_row = repetitions.get(i) == Some(&0);
+            match cells.last_mut() {
+                _ if is_row => cells.push(match definition {
+                    _ if is_value => Cell::List { begin, end: next },
+                    level if level >= has_elements => Cell::NullInList,
+                    level if level + 1 == has_elements => Cell::List { begin, end: begin },
+                    _ => Cell::Null,
+                }),
+                Some(Cell::List { end, .. }) if is_value => *end = next,
+                Some(cell) => *cell = Cell::NullInList,
+                None => return Err(damaged("it begins within a row")),
+            }
+        }
+        match cells.len() == n_rows && next == n_values {
+            true => Ok(Some(cells)),
+            false => Err(damaged("its levels do not have the rows and values of the row group")),
+        }
+    }
+}
+
+fn damaged(what: &str) -> ParquetError {
+    ParquetError::General(what.to_owned())
+}
+
+/// Bytes of a file from an offset on.
+struct FileWindow {
+    begin: u64,
+    bytes: Bytes,
+}
+
+impl FileWindow {
+    fn from(&self, start: u64) -> ParquetResult<Bytes> {
+        let at = start.checked_sub(self.begin).and_then(|at| usize::try_from(at).ok());
+        let at = at.filter(|&at| at <= self.bytes.len());
+        at.map(|at| self.bytes.slice(at..)).ok_or_else(|| damaged(&format!("byte {start} is not in the column")))
+    }
+}
+
+impl Length for FileWindow {
+    fn len(&self) -> u64 {
+        self.begin + self.bytes.len() as u64
+    }
+}
+
+impl ChunkReader for FileWindow {
+    type T = Cursor<Bytes>;
+
+    fn get_read(&self, start: u64) -> ParquetResult<Cursor<Bytes>> {
+        Ok(Cursor::new(self.from(start)?))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
+        let bytes = self.from(start)?;
+        match length <= bytes.len() {
+            true => Ok(bytes.slice(..length)),
+            false => Err(damaged(&format!("{length} bytes at byte {start} are not in the column"))),
+        }
+    }
+}
