@@ -25,7 +25,7 @@ pub use anabranch_dsl::{control, losses, metrics, nn, optim, random};
 pub use anabranch_macros::{Carry, InOut, Module, graph};
 #[doc(inline)]
 pub use anabranch_runtime::{
-    CallOptions, CancelHandle, Function, HostQueue, PrunedFunction, QueueIter, Session, SessionBuilder,
+    CallOptions, CancelHandle, Function, HostQueue, PrunedFunction, QueueFeed, QueueIter, Session, SessionBuilder,
     SimulatedDevice, Snapshot, Span, Timeline,
 };
 

@@ -1,11 +1,13 @@
 //! Queues, in steps and from the host, on every engine.
 
 use crate::support::sessions::{each as sessions, numbers};
+use anabranch::data::Dataset;
 use anabranch::prelude::*;
 use anabranch::{
     CallOptions, CancelHandle, DType, Diagnostic, Dim, ErrorKind, HostQueue, HostTensor, Queue, Session, TensorType,
     graph,
 };
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::scope;
 use std::time::Duration;
@@ -634,5 +636,108 @@ fn no_gradient_flows_through_a_queue() -> Outcome {
     })?;
     assert_eq!(f.call(2.0)?, 12.0);
     assert_eq!(f.call(2.0)?, 800.0);
+    Ok(())
+}
+
+#[test]
+fn a_dataset_feeds_a_queue_that_steps_empty() -> Outcome {
+    for session in sessions() {
+        let queue = Queue::<(Tensor, Tensor<i64>)>::fifo(
+            "batches",
+            2,
+            &[TensorType::new(DType::F32, [Dim::Unknown]), TensorType::new(DType::I64, [])],
+        )?;
+        let data = Dataset::range(0..20).map(|i| (vec![0.5; i as usize % 3], i)).prefetch(2, 4);
+        let feed = session.queue(&queue)?.feed(data.epoch(1))?;
+        let next = session.function(|| {
+            let (x, i) = queue.dequeue();
+            (x.sum(), i)
+        })?;
+        for i in 0..20 {
+            let (sum, n) = next.call(())?;
+            assert_eq!((sum.item(), n.item()), ((i % 3) as f32 * 0.5, i));
+        }
+        assert_eq!(feed.wait()?, 20);
+        assert_eq!(next.call(()).unwrap_err().kind, ErrorKind::Closed);
+    }
+    Ok(())
+}
+
+#[test]
+fn the_error_of_a_fed_dataset_reaches_the_step_that_would_use_its_element() -> Outcome {
+    let session = Session::new()?;
+    let queue = Queue::<Tensor<i64>>::fifo("numbers", 4, &number())?;
+    let broken = |i| if i == 3 { Err(Diagnostic::new("row 3 of a.csv is broken")) } else { Ok(i) };
+    let feed = session.queue(&queue)?.feed(&Dataset::range(0..10).try_map(broken))?;
+    let next = session.function(|| queue.dequeue())?;
+    for i in 0..3 {
+        assert_eq!(next.call(())?, i);
+    }
+    let error = next.call(()).unwrap_err();
+    assert!(error.message.ends_with("row 3 of a.csv is broken"), "{error}");
+    assert_eq!(feed.wait().unwrap_err().message, "row 3 of a.csv is broken");
+
+    // An element of another type is an error of the producer, too.
+    let queue = Queue::<Tensor<i64>>::fifo("numbers", 4, &number())?;
+    let host = session.queue(&queue)?;
+    let feed = host.feed([Ok(vec![1_i64, 2])])?;
+    assert!(feed.wait().unwrap_err().message.contains("but got i64[2]"));
+    assert!(host.pop().unwrap_err().message.contains("but got i64[2]"));
+    Ok(())
+}
+
+#[test]
+fn a_panic_of_a_fed_iterator_closes_the_queue() -> Outcome {
+    let session = Session::new()?;
+    let queue = Queue::<Tensor<i64>>::fifo("numbers", 4, &number())?;
+    let host = session.queue(&queue)?;
+    let feed = host.feed((0..3_i64).map(|i| if i == 1 { panic!("no {i}") } else { Ok(i) }))?;
+    assert_eq!(host.pop()?.map(|n| n.item()), Some(0));
+    assert!(host.pop().unwrap_err().message.ends_with("the iterator that feeds the queue `numbers` panicked"));
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| feed.wait())).is_err());
+    Ok(())
+}
+
+/// Returns an endless iterator that holds the token.
+fn endless(token: &Arc<()>) -> impl Iterator<Item = anabranch::Result<i64>> + Send + use<> {
+    let token = token.clone();
+    (0..).map(move |i| {
+        assert!(Arc::strong_count(&token) > 0);
+        Ok(i)
+    })
+}
+
+#[test]
+fn dropping_a_feed_or_its_session_ends_the_thread() -> Outcome {
+    let token = Arc::new(());
+    for _ in 0..100 {
+        let session = Session::new()?;
+        let queue = Queue::<Tensor<i64>>::fifo("numbers", 3, &number())?;
+        let host = session.queue(&queue)?;
+        let feed = host.feed(endless(&token))?;
+        assert_eq!(host.pop()?.map(|n| n.item()), Some(0));
+        drop(feed);
+        assert_eq!(Arc::strong_count(&token), 1, "the thread has ended");
+        let error = host.iter().find_map(Result::err).expect("the queue is closed by an error");
+        assert!(error.message.ends_with("its feed was dropped before the last element"), "{error}");
+
+        let queue = Queue::<Tensor<i64>>::fifo("numbers", 3, &number())?;
+        let feed = session.queue(&queue)?.feed(endless(&token))?;
+        drop(session);
+        assert_eq!(feed.wait().unwrap_err().kind, ErrorKind::Cancelled);
+        assert_eq!(Arc::strong_count(&token), 1, "the thread has ended");
+    }
+    Ok(())
+}
+
+#[test]
+fn closing_a_queue_ends_its_feed_without_a_cause() -> Outcome {
+    let session = Session::new()?;
+    let queue = Queue::<Tensor<i64>>::fifo("numbers", 3, &number())?;
+    let host = session.queue(&queue)?;
+    let feed = host.feed(endless(&Arc::default()))?;
+    host.close_and_cancel()?;
+    assert_eq!(feed.wait().unwrap_err().kind, ErrorKind::Closed);
+    assert!(host.iter().all(|n| n.is_ok()), "the end is no error");
     Ok(())
 }

@@ -213,3 +213,22 @@ fn damaged_positions_are_errors_or_positions() {
     }
     assert!(n_words > 80, "{n_words}");
 }
+
+#[test]
+fn a_channel_is_shared_and_continues_only_from_its_start() {
+    let numbers = std::sync::Mutex::new(0..10_i64);
+    let data = Dataset::from_channel("numbers", move || match numbers.lock().unwrap().next() {
+        Some(4) => Err(Diagnostic::new("4 is broken")),
+        next => Ok(next),
+    });
+    let mut pass = data.batch(2).iter();
+    let start = stored(&pass.position());
+    assert_eq!(pass.next().unwrap().unwrap().to_vec(), [0, 1]);
+    assert_eq!(data.batch(2).resume(&start).unwrap().next().unwrap().unwrap().to_vec(), [2, 3]);
+    let error = data.batch(2).resume(&stored(&pass.position())).unwrap_err();
+    assert_eq!(error.message, "`numbers` cannot be continued: 2 elements were received, and are gone");
+    // After an error there is nothing more in this pass.
+    let rest = data.iter().map(|x| x.map_err(|error| error.message));
+    assert_eq!(rest.collect::<Vec<_>>(), [Err("4 is broken".to_owned())]);
+    assert_eq!(messages(data.iter()), (5..10).map(Ok).collect::<Vec<_>>());
+}

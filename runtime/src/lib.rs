@@ -56,7 +56,7 @@ pub mod peers {
 pub use session::call::{CallOptions, CancelHandle};
 pub use session::function::Function;
 pub use session::prune::PrunedFunction;
-pub use session::queues::{HostQueue, QueueIter};
+pub use session::queues::{HostQueue, QueueFeed, QueueIter};
 #[doc(hidden)]
 pub use session::queues::{QueueColumn, QueueContent};
 pub use session::snapshot::Snapshot;

@@ -1,4 +1,5 @@
 //! Where elements come from.
 
+pub(crate) mod channel;
 pub(crate) mod files;
 pub(crate) mod memory;

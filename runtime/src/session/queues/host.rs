@@ -5,7 +5,7 @@ use super::transaction::not_an_element;
 use super::{SharedQueue, WaitFailure, WaitLimits, batch};
 use crate::session::Session;
 use anabranch_dsl::function::{Arguments, Feed, Output, Rebuild};
-use anabranch_dsl::queue::{Queue, QueueElement};
+use anabranch_dsl::queue::{AnyQueue, Queue, QueueElement};
 use anabranch_dsl::{Diagnostic, HostTensor, Result};
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 ///
 /// Elements that the host adds can be removed at once, and those that it removes do not return.
 pub struct HostQueue<T: QueueElement> {
-    queue: Queue<T>,
-    shared: Arc<SharedQueue>,
+    pub(super) queue: Queue<T>,
+    pub(super) shared: Arc<SharedQueue>,
     rebuild: Rebuild<<T as Output>::Host>,
 }
 
@@ -84,15 +84,8 @@ impl<T: QueueElement> HostQueue<T> {
         let mut arguments = Arguments::default();
         element.feed(&mut arguments);
         let tensors = arguments.tensors().to_vec();
-        if !batch::is_element(self.queue.any().element(), &tensors) {
-            return Err(not_an_element(self.queue.any(), &tensors));
-        }
-        let poll = |state: &mut QueueState, waiter| state.reserve(waiter, 1, 0);
         let limits = WaitLimits { deadline, stop: None };
-        let reserved = self.shared.wait(QueueState::producer, poll, limits, || {});
-        reserved.map_err(|failure| self.failure("push", failure))?;
-        self.shared.change(|state| state.add(vec![tensors]));
-        Ok(())
+        push_tensors(self.queue.any(), &self.shared, "push", tensors, limits)
     }
 
     /// Removes an element. Waits until there is one. Returns `None` if the queue is closed and has
@@ -131,18 +124,7 @@ impl<T: QueueElement> HostQueue<T> {
                 Ok(Some((self.rebuild)(&mut tensors.into_iter())))
             }
             Err(WaitFailure::Queue(super::QueueFailure::HasTooFew { .. })) => Ok(None),
-            Err(failure) => Err(self.failure("pop", failure)),
-        }
-    }
-
-    fn failure(&self, op: &str, failure: WaitFailure) -> Diagnostic {
-        match failure {
-            WaitFailure::Queue(failure) => self.shared.failure(op, failure),
-            WaitFailure::Ended(kind) => {
-                let message =
-                    format!("{op}: the queue `{}` did not serve it before the deadline", self.queue.any().name());
-                Diagnostic::new(message).of_kind(kind)
-            }
+            Err(failure) => Err(self.shared.wait_failure("pop", failure)),
         }
     }
 
@@ -220,6 +202,24 @@ impl<T: QueueElement> HostQueue<T> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+}
+
+/// Adds an element, for the operation `op`.
+pub(super) fn push_tensors(
+    queue: &AnyQueue,
+    shared: &SharedQueue,
+    op: &str,
+    tensors: Vec<HostTensor>,
+    limits: WaitLimits<'_>,
+) -> Result<()> {
+    if !batch::is_element(queue.element(), &tensors) {
+        return Err(not_an_element(queue, &tensors));
+    }
+    let poll = |state: &mut QueueState, waiter| state.reserve(waiter, 1, 0);
+    let reserved = shared.wait(QueueState::producer, poll, limits, || {});
+    reserved.map_err(|failure| shared.wait_failure(op, failure))?;
+    shared.change(|state| state.add(vec![tensors]));
+    Ok(())
 }
 
 /// The elements of a queue, for the host: see [`HostQueue::iter`].

@@ -23,12 +23,14 @@
 
 mod batch;
 mod content;
+mod feed;
 mod host;
 mod saved;
 #[cfg(test)]
 mod tests;
 mod transaction;
 
+pub use feed::QueueFeed;
 pub use host::{HostQueue, QueueIter};
 pub use saved::{QueueColumn, QueueContent};
 pub(crate) use transaction::{EndOfStep, FirstRemoval, RunningTransaction, UsedQueue};
@@ -157,6 +159,17 @@ impl SharedQueue {
                 Some(time) => self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0,
                 None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
+        }
+    }
+
+    /// Returns the error of a host operation of this name whose wait has ended.
+    fn wait_failure(&self, op: &str, failure: WaitFailure) -> Diagnostic {
+        match failure {
+            WaitFailure::Queue(failure) => self.failure(op, failure),
+            WaitFailure::Ended(kind) => {
+                let message = format!("{op}: the queue `{}` did not serve it before the deadline", self.name);
+                Diagnostic::new(message).of_kind(kind)
+            }
         }
     }
 
