@@ -44,6 +44,9 @@ pub use anabranch_runtime::{GpuAdapter, gpu_adapters};
 #[cfg(feature = "train")]
 #[doc(inline)]
 pub use anabranch_train as train;
+#[cfg(feature = "object_store")]
+#[doc(inline)]
+pub use objects::ObjectFolder;
 
 // The crates themselves, for tests and benchmarks.
 #[cfg(feature = "testing")]
@@ -58,6 +61,8 @@ pub use anabranch_runtime as runtime;
 pub use anabranch_dsl::staged as __rt;
 
 pub mod extend;
+#[cfg(feature = "object_store")]
+mod objects;
 
 /// The chapters of the book in `docs/src/`, whose examples run as doctests.
 #[cfg(doctest)]

@@ -18,7 +18,7 @@ pub(crate) struct LockedFolder {
 
 impl LockedFolder {
     /// Creates the folder if there is none, and locks it.
-    pub fn new(folder: CheckpointFolder) -> Result<LockedFolder> {
+    pub fn new(mut folder: CheckpointFolder) -> Result<LockedFolder> {
         Ok(LockedFolder { lock: folder.lock()?, folder })
     }
 }

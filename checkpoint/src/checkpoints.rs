@@ -7,7 +7,7 @@ use crate::folder::{CheckpointFolder, PendingSave};
 use crate::restore::{Restore, check_paths};
 use crate::resume::{Resumed, StepChoice, resume_in};
 use crate::run::{RunParts, RunState, StepRecord};
-use crate::storage::{FileStorage, LocalFiles};
+use crate::storage::{FileStorage, LocalFiles, log_storage};
 use anabranch_dsl::{Diagnostic, Loc, Result};
 use anabranch_runtime::Session;
 use std::collections::{BTreeMap, BTreeSet};
@@ -165,6 +165,23 @@ impl CheckpointsBuilder {
         self.opened().map_err(|error| called_at(here, "opened here", error))
     }
 
+    /// Sets all variables of the parts of a run to the values in the latest checkpoint, like
+    /// [`restore_latest`](crate::restore_latest), in the storage of these settings.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoints::resume`].
+    #[track_caller]
+    pub fn restore_latest(
+        &self,
+        session: &Session,
+        parts: &RunParts<'_>,
+        restore: &Restore,
+    ) -> Result<Option<Resumed>> {
+        let here = Loc::caller();
+        resume_in(&self.folder, session, parts, restore, StepChoice::Latest)
+            .map_err(|error| called_at(here, "restored here", error))
+    }
+
     fn opened(self) -> Result<Checkpoints> {
         let folder = Arc::new(LockedFolder::new(self.folder.clone())?);
         let not_deleted = folder.folder.sweep()?.err();
@@ -186,7 +203,7 @@ impl Checkpoints {
     /// Returns the default settings for the checkpoints in a folder.
     #[expect(clippy::new_ret_no_self, reason = "the settings come first, and `open` returns the checkpoints")]
     pub fn new(folder: impl Into<PathBuf>) -> CheckpointsBuilder {
-        let folder = CheckpointFolder { storage: Arc::new(LocalFiles), root: folder.into() };
+        let folder = CheckpointFolder::new(Arc::new(LocalFiles), folder.into());
         let (retention, when_busy) = (Retention::default(), WhenBusy::default());
         let (shard_size, drop_timeout) = (4 << 30, Duration::from_secs(60));
         CheckpointsBuilder { folder, retention, when_busy, shard_size, drop_timeout }
@@ -254,9 +271,10 @@ impl Checkpoints {
         let state = parts.state();
         check_paths(&state)?;
         let RunState { vars, queues } = state;
+        let log_storage = log_storage(&*self.settings.folder.storage);
         let mut logs = BTreeMap::new();
         for (name, path) in &parts.logs {
-            let len = self.settings.folder.storage.len(path).map_err(|error| match error.kind() {
+            let len = log_storage.len(path).map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => Diagnostic::new(format!("the log file {} is not there", path.display()))
                     .help("create it before the first save. It is looked for in the storage of the checkpoints"),
                 _ => failed("read the length of", path, &error),
@@ -392,7 +410,7 @@ impl Checkpoints {
         let resumed = resume_in(&self.folder.folder, session, parts, restore, choice)?;
         if let Some(resumed) = &resumed {
             resumed.damaged.iter().for_each(|step| drop(self.metrics.remove(step)));
-            resumed.cut_logs(&*self.settings.folder.storage)?;
+            resumed.cut_logs(log_storage(&*self.settings.folder.storage))?;
         }
         Ok(resumed)
     }

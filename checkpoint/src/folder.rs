@@ -7,12 +7,15 @@
 //!   files are removed when that is durable.
 //! - C3. Only the holder of the lock writes. It removes folders that C1 and C2 left behind, and
 //!   nothing else: the folder of a step without a manifest is damaged, or somebody else's.
+//!
+//! In an object store other rules hold instead; see [`objects`](crate::objects).
 
 use crate::error::{ReadError, damaged, failed, shown};
 use crate::manifest::{Checksum, FileRecord, MANIFEST, Manifest, Metric, QUEUES, VariableRecord};
+use crate::objects::WriterClaim;
 use crate::queues::QueueRecord;
 use crate::safetensors::{self, Hashing, Layout, TensorEntry, name_of, write_values};
-use crate::storage::{FileStorage, StorageWriter, folder_of};
+use crate::storage::{FileStorage, StorageKind, StorageWriter, folder_of, log_storage};
 use crate::strings::StoredTensor;
 use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Result};
@@ -33,17 +36,16 @@ const DELETED: &str = ".deleted-";
 /// The begin of the names of folders that were damaged, and whose steps were written again.
 const DAMAGED: &str = "damaged-";
 
-/// The file that the writer locks.
-const LOCK: &str = ".lock";
-
-/// The file with the values of the program.
-const VALUES: &str = "values.safetensors";
+/// The file that the writer locks, or in which it claims an object store.
+pub(crate) const LOCK: &str = ".lock";
 
 /// The checkpoints of a run, for readers.
 #[derive(Clone, Debug)]
 pub(crate) struct CheckpointFolder {
     pub storage: Arc<dyn FileStorage>,
     pub root: PathBuf,
+    /// The claim of a writer in an object store.
+    claim: Option<WriterClaim>,
 }
 
 /// A checkpoint that is to be written.
@@ -73,6 +75,11 @@ pub(crate) struct CheckpointData {
 }
 
 impl CheckpointFolder {
+    /// Returns a folder for readers.
+    pub fn new(storage: Arc<dyn FileStorage>, root: PathBuf) -> CheckpointFolder {
+        CheckpointFolder { storage, root, claim: None }
+    }
+
     pub fn path_of(&self, step: u64) -> PathBuf {
         self.root.join(name_of_step(step))
     }
@@ -81,7 +88,7 @@ impl CheckpointFolder {
         self.root.join(format!("{PARTIAL}{}", name_of_step(step)))
     }
 
-    fn list(&self, folder: &Path) -> Result<Vec<String>> {
+    pub(crate) fn list(&self, folder: &Path) -> Result<Vec<String>> {
         self.storage.list(folder).map_err(|error| failed("list", folder, &error))
     }
 
@@ -98,7 +105,10 @@ impl CheckpointFolder {
         };
         let mut steps: Vec<u64> = names.iter().filter_map(|name| step_of(name)).collect();
         steps.sort_unstable();
-        Ok(steps)
+        match self.storage.kind() {
+            StorageKind::Files => Ok(steps),
+            StorageKind::Objects => self.published(steps),
+        }
     }
 
     /// Returns the manifest of a step, or what is damaged of it. Fails if it has another format, or
@@ -108,7 +118,11 @@ impl CheckpointFolder {
     }
 
     /// Creates the folder, and locks it for a writer.
-    pub fn lock(&self) -> Result<Box<dyn Any + Send + Sync>> {
+    pub fn lock(&mut self) -> Result<Box<dyn Any + Send + Sync>> {
+        if self.storage.kind() == StorageKind::Objects {
+            self.claim = Some(WriterClaim::new(self)?);
+            return Ok(Box::new(()));
+        }
         self.create_root()?;
         let path = self.root.join(LOCK);
         match self.storage.lock(&path).map_err(|error| failed("lock", &path, &error))? {
@@ -145,13 +159,19 @@ impl CheckpointFolder {
     /// inner error is the first of these.
     pub fn sweep(&self) -> Result<Result<()>> {
         let names = self.list(&self.root)?;
-        Ok(self.remove_left(names.iter().filter(|name| is_left(name))))
+        match &self.claim {
+            Some(claim) => claim.sweep(self, &names),
+            None => Ok(self.remove_left(names.iter().filter(|name| is_left(name)))),
+        }
     }
 
     /// Deletes the checkpoint of a step for all who look for it. [`sweep`](Self::sweep) removes its
     /// files.
     pub fn delete(&self, step: u64) -> Result<()> {
-        self.rename_aside(step, DELETED)
+        match &self.claim {
+            Some(claim) => claim.delete(self, step),
+            None => self.rename_aside(step, DELETED),
+        }
     }
 
     /// Removes folders whose names are no steps. None of them has the name of a step after a crash,
@@ -202,7 +222,7 @@ impl CheckpointFolder {
                 return Err(damaged(&path, why));
             }
             let is_values = manifest.values.as_ref() == Some(name);
-            let is_queues = !manifest.queues.is_empty() && name == QUEUES;
+            let is_queues = manifest.file_of_queues() == Some(name);
             let mut foreign = None;
             let (tensors, checksum) = file.read(|entry| {
                 if is_values || is_queues {
@@ -245,12 +265,16 @@ impl CheckpointFolder {
     /// not, unless the storage fails twice: then it may exist, whole. Ends with an error between
     /// two variables if `abandon` is set.
     pub fn write(&self, save: PendingSave, abandon: &AtomicBool) -> Result<()> {
+        if let Some(claim) = &self.claim {
+            return claim.write(self, save, abandon);
+        }
         let step = save.step;
         let (storage, partial, path) = (&*self.storage, self.partial_of(step), self.path_of(step));
         let name = format!("{PARTIAL}{}", name_of_step(step));
         self.remove_left(self.list(&self.root)?.iter().filter(|other| **other == name))?;
         storage.create_dir(&partial).map_err(|error| failed("create", &partial, &error))?;
-        let written = self.write_files(save, &partial, abandon).and_then(|()| {
+        let written = self.write_files(save, &partial, "", abandon).and_then(|manifest| {
+            self.write_manifest(&partial, &manifest)?;
             if self.steps()?.contains(&step) {
                 self.set_aside(step)?;
             }
@@ -271,24 +295,37 @@ impl CheckpointFolder {
     /// Renames the checkpoint of a step, which must be damaged. It is not deleted, since somebody
     /// may mend it.
     fn set_aside(&self, step: u64) -> Result<()> {
-        let path = self.path_of(step);
-        if let Ok(manifest) = self.manifest(step)?
-            && self.read(&manifest, |_| false)?.is_ok()
-        {
-            return Err(Diagnostic::new(format!("{} already exists", path.display())));
-        }
+        self.check_damaged(step)?;
         self.rename_aside(step, DAMAGED)
     }
 
-    fn write_files(&self, save: PendingSave, folder: &Path, abandon: &AtomicBool) -> Result<()> {
+    /// Returns an error if the checkpoint of a step is not damaged.
+    pub(crate) fn check_damaged(&self, step: u64) -> Result<()> {
+        match self.manifest(step)? {
+            Ok(manifest) if self.read(&manifest, |_| false)?.is_ok() => {
+                Err(Diagnostic::new(format!("{} already exists", self.path_of(step).display())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes all files of a checkpoint but the manifest, which it returns. Their names have this
+    /// addition.
+    pub(crate) fn write_files(
+        &self,
+        save: PendingSave,
+        folder: &Path,
+        addition: &str,
+        abandon: &AtomicBool,
+    ) -> Result<Manifest> {
         let PendingSave { step, vars, mut snapshot, queues, values, metrics, logs, shard_size } = save;
         let mut manifest = Manifest { metrics, ..Manifest::new(step) };
         let tensors = StoredTensor::all(vars, &mut snapshot)?;
         let shards = shards(&tensors, shard_size);
         for (number, shard) in (1..).zip(&shards) {
             let name = match shards.len() {
-                1 => "state.safetensors".to_owned(),
-                n => format!("state-{number:05}-of-{n:05}.safetensors"),
+                1 => format!("state{addition}.safetensors"),
+                n => format!("state-{number:05}-of-{n:05}{addition}.safetensors"),
             };
             let types: Vec<(&str, DType, &[usize])> = shard.iter().map(|&i| tensors[i].ty()).collect();
             let record = self.write_file(&folder.join(&name), &types, |i| {
@@ -311,19 +348,26 @@ impl CheckpointFolder {
             manifest.queues.insert(name, record);
         }
         if !manifest.queues.is_empty() {
-            manifest.files.insert(QUEUES.to_owned(), self.write_tensors(&folder.join(QUEUES), of_queues)?);
+            let name = format!("{QUEUES}{addition}.safetensors");
+            manifest.files.insert(name.clone(), self.write_tensors(&folder.join(&name), of_queues)?);
         }
         if !values.is_empty() {
             let values = values.into_iter().map(|(name, bytes)| (name, HostTensor::new([bytes.len()], bytes)));
-            let record = self.write_tensors(&folder.join(VALUES), values.collect())?;
-            manifest.files.insert(VALUES.to_owned(), record);
-            manifest.values = Some(VALUES.to_owned());
+            let name = format!("values{addition}.safetensors");
+            manifest.files.insert(name.clone(), self.write_tensors(&folder.join(&name), values.collect())?);
+            manifest.values = Some(name);
         }
+        let log_storage = log_storage(&*self.storage);
         for (name, (path, len)) in logs {
-            self.storage.sync_file(&path).map_err(|error| failed("sync", &path, &error))?;
-            self.sync(&folder_of(&path))?;
+            let synced = log_storage.sync_file(&path).and_then(|()| log_storage.sync_dir(&folder_of(&path)));
+            synced.map_err(|error| failed("sync", &path, &error))?;
             manifest.logs.insert(name, len);
         }
+        Ok(manifest)
+    }
+
+    /// Writes the manifest, durably, and makes the folder durable.
+    fn write_manifest(&self, folder: &Path, manifest: &Manifest) -> Result<()> {
         let path = folder.join(MANIFEST);
         let write = || -> io::Result<()> {
             let mut file = self.storage.create(&path)?;
@@ -373,7 +417,7 @@ fn name_of_step(step: u64) -> String {
 }
 
 /// Returns the step whose folder has this name.
-fn step_of(name: &str) -> Option<u64> {
+pub(crate) fn step_of(name: &str) -> Option<u64> {
     let step = name.strip_prefix("step-")?.parse().ok()?;
     (name_of_step(step) == name).then_some(step)
 }

@@ -45,6 +45,7 @@ mod checkpoints;
 mod error;
 mod folder;
 mod manifest;
+mod objects;
 mod queues;
 mod restore;
 mod resume;
@@ -62,5 +63,5 @@ pub use checkpoints::{Checkpoints, CheckpointsBuilder, Goal, SaveCounts, SaveOut
 pub use restore::{Restore, RestoreReport};
 pub use resume::{Resumed, restore_latest};
 pub use run::{RunParts, StepRecord};
-pub use storage::{FileStorage, LocalFiles, StorageReader, StorageWriter};
+pub use storage::{FileStorage, LocalFiles, StorageKind, StorageReader, StorageWriter};
 pub use weights::WeightFile;

@@ -18,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 pub(crate) const MANIFEST: &str = "manifest.json";
 
 /// The name of the file with the elements of queues.
-pub(crate) const QUEUES: &str = "queues.safetensors";
+pub(crate) const QUEUES: &str = "queues";
 
 /// The version of the format of checkpoints that this library reads and writes.
 const FORMAT: u32 = 1;
@@ -41,7 +41,7 @@ pub(crate) struct Manifest {
     pub variables: BTreeMap<String, VariableRecord>,
     /// The name of the file with the values of the program, if there are any.
     pub values: Option<String>,
-    /// The queues by their names, whose elements are in [`QUEUES`]. Before this version there were
+    /// The queues by their names, whose elements are in a file of their own. Before this version there were
     /// none.
     #[serde(default)]
     pub queues: BTreeMap<String, QueueRecord>,
@@ -129,6 +129,12 @@ impl Manifest {
         Manifest { format: FORMAT, step, files, variables, values: None, queues, metrics, logs }
     }
 
+    /// Returns the name of the file with the elements of queues, if there are queues.
+    pub fn file_of_queues(&self) -> Option<&String> {
+        let file = self.files.keys().find(|name| name.starts_with(QUEUES));
+        file.filter(|_| !self.queues.is_empty())
+    }
+
     /// Returns the text of the file.
     pub fn to_text(&self) -> String {
         let body = serde_json::to_string(self).expect("a manifest is valid JSON");
@@ -180,7 +186,8 @@ impl Manifest {
         }
         let manifest: Manifest = serde_json::from_str(body).map_err(invalid)?;
         let used = manifest.variables.values().map(|var| var.file.as_str()).chain(manifest.values.as_deref());
-        let mut used = used.chain(manifest.queues.keys().map(|_| QUEUES));
+        let lacks_queues = !manifest.queues.is_empty() && manifest.file_of_queues().is_none();
+        let mut used = used.chain(lacks_queues.then_some("queues.safetensors"));
         if let Some(unknown) = used.find(|file| !manifest.files.contains_key(*file)) {
             return Err(damaged(&format!("the manifest lists no file {}", shown(unknown))));
         }

@@ -6,7 +6,7 @@ use crate::manifest::Manifest;
 use crate::restore::{Restore, RestoreReport, StoredType, StoredTypes, damaged_value, match_names};
 use crate::run::RunParts;
 use crate::safetensors::dtype_of;
-use crate::storage::{FileStorage, LocalFiles};
+use crate::storage::{FileStorage, LocalFiles, log_storage};
 use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::{Diagnostic, Loc, Result};
 use anabranch_runtime::Session;
@@ -56,7 +56,7 @@ pub fn restore_latest(
     restore: &Restore,
 ) -> Result<Option<Resumed>> {
     let here = Loc::caller();
-    let folder = CheckpointFolder { storage: Arc::new(LocalFiles), root: folder.into() };
+    let folder = CheckpointFolder::new(Arc::new(LocalFiles), folder.into());
     resume_in(&folder, session, parts, restore, StepChoice::Latest)
         .map_err(|error| called_at(here, "restored here", error))
 }
@@ -157,7 +157,7 @@ impl Resumed {
                 notes.push(format!("the checkpoint has no length of the log file {shown}, which stays as it is"));
                 continue;
             };
-            match folder.storage.len(path) {
+            match log_storage(&*folder.storage).len(path) {
                 Ok(len) if len < saved => {
                     notes.push(format!("the log file {shown} has {len} bytes, but had {saved} at the checkpoint"));
                 }

@@ -89,7 +89,8 @@ impl<'a> RunParts<'a> {
     /// resumes, the file is cut to it, so that what the killed run has written since is not there
     /// twice. What was written must have reached the file (`flush`) before a save. The file must
     /// exist then, in the [storage](crate::CheckpointsBuilder::storage) of the checkpoints, which
-    /// says how long it is, makes it durable and cuts it.
+    /// says how long it is, makes it durable and cuts it. If that is an object store, log files are
+    /// in the local file system.
     pub fn log(mut self, name: impl Into<String>, path: impl Into<PathBuf>) -> RunParts<'a> {
         self.logs.insert(name.into(), path.into());
         self

@@ -8,6 +8,8 @@
 //!   what it could not write, and a later sync would not say so.
 //! - S3. No file is truncated or replaced in place, except log files, which are cut when a run
 //!   resumes.
+//!
+//! Object stores have neither renames nor locks; `objects.rs` has their rules.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -40,12 +42,38 @@ impl Debug for StorageReader {
     }
 }
 
-/// Where checkpoints are stored: a tree of folders and files with atomic renames. Implement it for
-/// tests, or to store checkpoints elsewhere.
-///
-/// A change of a folder (a file created, renamed or removed) is durable only after
-/// [`sync_dir`](FileStorage::sync_dir).
+/// How a storage changes what others see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StorageKind {
+    /// A tree of folders and files with atomic renames, and with locks. A change of a folder (a
+    /// file created, renamed or removed) is durable only after
+    /// [`sync_dir`](FileStorage::sync_dir).
+    Files,
+    /// Objects, whose names have slashes. There are no folders, so `list` of one that does not exist
+    /// returns nothing, and changes of folders do nothing. A file appears, whole and durable, when
+    /// it is synced, and replaces one of the same name. `rename`, `cut` and `lock` are never
+    /// called; `publish` is.
+    Objects,
+}
+
+/// Where checkpoints are stored. Implement it for tests, or to store checkpoints elsewhere.
 pub trait FileStorage: Debug + Send + Sync {
+    /// Returns how changes become visible. The default is that of a file system.
+    fn kind(&self) -> StorageKind {
+        StorageKind::Files
+    }
+
+    /// Creates a file with these bytes, whole and durably. Of several writers at most one succeeds;
+    /// for the others, and if there is a file of this name, the error is of the kind
+    /// `AlreadyExists`. Called for [`StorageKind::Objects`] only.
+    ///
+    /// # Errors
+    /// Those of the storage. The file may exist all the same.
+    fn publish(&self, file: &Path, bytes: &[u8]) -> io::Result<()> {
+        let _ = (file, bytes);
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Creates a folder, and those above it that do not exist, of which only the last may be lost
     /// without a sync. It is no error if the folder exists.
     ///
@@ -192,6 +220,14 @@ pub(crate) fn folder_of(file: &Path) -> PathBuf {
 /// Returns the path, or that of the current folder if it is empty.
 fn or_here(dir: &Path) -> &Path {
     if dir.as_os_str().is_empty() { Path::new(".") } else { dir }
+}
+
+/// Returns the storage of log files: a run appends to them, which objects do not allow.
+pub(crate) fn log_storage(storage: &dyn FileStorage) -> &dyn FileStorage {
+    match storage.kind() {
+        StorageKind::Files => storage,
+        StorageKind::Objects => &LocalFiles,
+    }
 }
 
 /// Returns all bytes of a file that is not longer than `longest`.

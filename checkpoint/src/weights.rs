@@ -4,7 +4,7 @@ use crate::error::{called_at, damaged, failed, listed, shown};
 use crate::restore::{Restore, RestoreReport, StoredType, StoredTypes, check_paths, match_names};
 use crate::run::RunState;
 use crate::safetensors::{self, LONGEST_HEADER, Layout, TensorEntry, write_values};
-use crate::storage::{FileStorage, LocalFiles, folder_of, read_all};
+use crate::storage::{FileStorage, LocalFiles, StorageKind, folder_of, read_all};
 use crate::strings::StoredTensor;
 use anabranch_dsl::{Array, Element, Loc, Module, Result};
 use anabranch_runtime::Session;
@@ -101,7 +101,9 @@ impl WeightFile {
         let file = self.path.file_name().ok_or_else(|| damaged(&self.path, "the path does not name a file"))?;
         let number = SAVES.fetch_add(1, Ordering::Relaxed);
         let partial = format!(".{}.{}-{number}.partial", file.to_string_lossy(), std::process::id());
-        let (storage, partial) = (&*self.storage, self.path.with_file_name(partial));
+        let is_renamed = self.storage.kind() == StorageKind::Files;
+        let partial = if is_renamed { self.path.with_file_name(partial) } else { self.path.clone() };
+        let storage = &*self.storage;
         let written = || -> Result<()> {
             let write_error = |error| failed("write", &self.path, &error);
             let mut to = storage.create(&partial).map_err(write_error)?;
@@ -111,11 +113,13 @@ impl WeightFile {
             }
             to.sync().map_err(write_error)?;
             drop(to);
-            storage.rename(&partial, &self.path).map_err(write_error)
+            if is_renamed { storage.rename(&partial, &self.path).map_err(write_error) } else { Ok(()) }
         }();
         if written.is_err() {
-            // The first error is the one to report.
-            let _ = storage.remove(&partial);
+            // The first error is the one to report. An object appears only when it is whole.
+            if is_renamed {
+                let _ = storage.remove(&partial);
+            }
             return written;
         }
         let folder = folder_of(&self.path);

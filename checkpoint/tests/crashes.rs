@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 const LOG: &str = "log";
-const STEPS: u64 = 5;
+pub const STEPS: u64 = 5;
 
 /// A run: variables whose values tell the step, and a log file with a line for each step.
 struct Run {
@@ -24,7 +24,7 @@ struct Run {
 /// The elements of a variable: more than a sector.
 const N: usize = 300;
 
-fn values(step: u64) -> [(&'static str, HostTensor); 3] {
+pub fn values(step: u64) -> [(&'static str, HostTensor); 3] {
     let x = step as f32 + 0.25;
     [
         ("w", HostTensor::new([N], vec![x; N])),

@@ -8,6 +8,7 @@ mod faults;
 mod files;
 mod hooked;
 mod kills;
+mod objects;
 mod queues;
 mod simulator;
 mod support;
