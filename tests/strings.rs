@@ -317,3 +317,66 @@ fn long_constant_strings_are_not_computed_when_a_function_is_compiled() {
     assert!(text.contains("join") && text.len() < 1 << 20, "{} bytes", text.len());
     assert_eq!(f.call(()).unwrap_or_else(|e| panic!("{e}")), 2 << 20);
 }
+
+#[test]
+fn a_rewrite_that_needs_more_memory_than_there_is_is_an_error() {
+    let f = |x: S, rewrite: S| x.regex_replace("a+", rewrite);
+    for interpreted in [true, false] {
+        let session = Session::builder().interpreted(interpreted).build().expect("a session on CPUs");
+        let f = session.function(f).expect("the function is right");
+        // 2^48 bytes, more than there are addresses.
+        let error = f.call(("a".repeat(1 << 26), r"\0".repeat(1 << 22))).unwrap_err();
+        assert!(error.message.contains("the strings of the result need 281474976710656 bytes"), "{error}");
+        assert_eq!(error.kind, anabranch::ErrorKind::ResourceExhausted);
+        // The same rewrite of a short string is short.
+        assert_eq!(f.call(("a", r"\0".repeat(5))).expect("a call").as_slice(), ["aaaaa"]);
+    }
+}
+
+#[test]
+fn the_length_of_a_string_of_2_gib_is_an_error() {
+    for interpreted in [true, false] {
+        let session = Session::builder().interpreted(interpreted).build().expect("a session on CPUs");
+        let f = session.function(|x: S| x.byte_len()).expect("the function is right");
+        // The system provides no memory for zeros that nobody reads.
+        let strings = anabranch::Array::new([2], vec![Bytes::from("a"), Bytes::from(vec![0; 1 << 31])]);
+        let error = f.call(strings).unwrap_err();
+        let message = "the length of a string of 2147483648 bytes at [1] is no i32";
+        assert!(error.message.ends_with(message), "{error}");
+    }
+}
+
+/// Returns whether a string keeps only its own bytes in memory.
+fn is_compact(string: &Bytes) -> bool {
+    string.compact().as_ptr() == string.as_ptr()
+}
+
+#[test]
+fn what_is_stored_keeps_no_large_block_for_a_short_string() {
+    let text = || format!("first,{},last", "x".repeat(10_000));
+    let element = [TensorType::new(DType::Bytes, [])];
+    for builder in [Session::builder().interpreted(true), Session::builder(), Session::builder().cpus(2)] {
+        let session = builder.build().expect("a session on CPUs");
+        let fields = |x: S| (x.split(",").index(0, 0), x.split(",").index(2, 0));
+        let passed = session.function(fields).expect("the function is right").call(text()).expect("a call");
+        assert!(!is_compact(&passed.0.as_slice()[0]), "a part shares the memory of the whole");
+
+        let var = Var::<Bytes>::new("field", "");
+        let set = session.function(|x: S| var.set(fields(x).1)).expect("the function is right");
+        set.call(text()).expect("a call");
+        let state = session.state(&[var.clone()]).expect("the variable can be read");
+        assert!(is_compact(&state[0].1.as_slice::<Bytes>().expect("strings")[0]));
+        session.load_state(&[var.clone()], &[("0".to_owned(), passed.0.clone().into_host())]).expect("it fits");
+        let state = session.state(&[var.clone()]).expect("the variable can be read");
+        assert!(is_compact(&state[0].1.as_slice::<Bytes>().expect("strings")[0]));
+
+        let queue = Queue::<S>::fifo("fields", 10, &element).expect("a queue");
+        let host = session.queue(&queue).expect("a queue of the session");
+        host.push(passed.0.clone()).expect("room");
+        session.function(|x: S| queue.enqueue(fields(x).1)).expect("a function").call(text()).expect("a call");
+        for _ in 0..2 {
+            let field = host.pop().expect("an element").expect("the queue is open");
+            assert!(is_compact(&field.as_slice()[0]), "{field:?}");
+        }
+    }
+}

@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The name of the file.
 pub(crate) const MANIFEST: &str = "manifest.json";
 
-/// The name of the file with the elements of queues.
+/// The begin of the name of the file with the elements of queues.
 pub(crate) const QUEUES: &str = "queues";
 
 /// The version of the format of checkpoints that this library reads and writes.

@@ -300,6 +300,15 @@ impl HostTensor {
         }
     }
 
+    /// Returns an equal tensor whose strings do not keep large blocks of memory of which they are
+    /// small parts, if this one's do. What outlives a step is stored so.
+    #[doc(hidden)]
+    pub fn compacted(&self) -> Option<HostTensor> {
+        let Buffer::Bytes(strings) = self.buffer() else { return None };
+        let strings = crate::Bytes::compact_all(strings)?;
+        Some(HostTensor::from_buffer(self.shape().to_vec(), Buffer::Bytes(strings)))
+    }
+
     /// Returns the element type and the shape.
     pub fn ty(&self) -> TensorType {
         TensorType::new(self.dtype(), self.shape.clone())

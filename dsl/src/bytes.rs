@@ -96,6 +96,29 @@ impl Bytes {
         Some((lengths.into_iter().map(next).collect(), rest))
     }
 
+    /// Returns equal strings in one block of memory, if these keep much more in memory than their
+    /// own bytes: more than twice as many, and 1 KiB.
+    #[doc(hidden)]
+    pub fn compact_all(strings: &[Bytes]) -> Option<Vec<Bytes>> {
+        const SLACK: usize = 1 << 10;
+        let used: usize = strings.iter().map(|s| s.len).sum();
+        let blocks = strings.iter().filter_map(|s| s.block.as_ref());
+        let mut blocks: Vec<(usize, usize)> = blocks.map(|b| (Arc::as_ptr(b) as usize, b.capacity())).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        let kept: usize = blocks.iter().map(|(_, n)| n).sum();
+        (kept > 2 * used + SLACK).then(|| {
+            let mut all = Vec::with_capacity(used);
+            strings.iter().for_each(|s| all.extend_from_slice(s));
+            let (block, mut start) = (Bytes::from(all), 0);
+            let next = |s: &Bytes| {
+                start += s.len;
+                block.slice(start - s.len..start)
+            };
+            strings.iter().map(next).collect()
+        })
+    }
+
     /// Returns an equal string that keeps no other bytes in memory than its own.
     #[must_use]
     pub fn compact(&self) -> Bytes {
@@ -246,6 +269,19 @@ mod tests {
         assert_eq!(whole.compact().as_ptr(), whole.as_ptr());
         assert_eq!(part.slice(1..=1), "w");
         assert_eq!(part.slice(3..), "");
+    }
+
+    #[test]
+    fn strings_that_keep_much_memory_are_copied_to_one_block() {
+        let whole = Bytes::from("one two three ".repeat(1000));
+        let parts = [whole.slice(4..7), Bytes::default(), whole.slice(8..13)];
+        let compact = Bytes::compact_all(&parts).expect("they keep 14,000 bytes");
+        assert_eq!(compact, parts);
+        assert_eq!(compact[2].as_ptr(), compact[0].as_ptr().wrapping_add(3), "one block");
+        assert_eq!(compact[0].block.as_ref().map(|block| block.capacity()), Some(8));
+        assert_eq!(Bytes::compact_all(&compact), None);
+        // Two halves of a block keep nothing else.
+        assert_eq!(Bytes::compact_all(&[whole.slice(..7000), whole.slice(7000..)]), None);
     }
 
     #[test]

@@ -187,6 +187,11 @@ fn unwritten(n: usize, element: &TensorType) -> Result<Vec<Option<HostTensor>>, 
     Ok(items)
 }
 
+/// Returns an item as it is stored: its strings do not keep large blocks of memory.
+fn kept(item: HostTensor) -> HostTensor {
+    item.compacted().unwrap_or(item)
+}
+
 impl HostList {
     /// Creates an empty list.
     pub fn new(element: TensorType) -> HostList {
@@ -329,7 +334,7 @@ impl HostList {
         match op {
             ListOp::Push => {
                 self.fits(op, &operands[0], self.len(), loc)?;
-                self.items.push(Some(operands[0].clone()));
+                self.items.push(Some(kept(operands[0].clone())));
             }
             ListOp::Pop => {
                 let last = self.len().checked_sub(1).ok_or_else(|| empty(op, loc))?;
@@ -384,7 +389,7 @@ impl HostList {
         if self.items[i].is_some() {
             return Err(written_twice(op, index, self.len(), loc));
         }
-        self.items[i] = Some(value);
+        self.items[i] = Some(kept(value));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use super::strings::{StringsBuilder, from_strings, of_strings, only, row, shown}
 use super::*;
 use crate::ir::Attrs;
 use crate::{Bytes, DType, Operand, Tensor};
-use ::regex::bytes::{Captures, Regex, RegexBuilder};
+use ::regex::bytes::{Regex, RegexBuilder};
 use std::sync::{Mutex, PoisonError};
 
 family!(REGEX_REPLACE, REGEX_FULL_MATCH);
@@ -83,6 +83,31 @@ fn rewrite_of(rewrite: &Bytes, groups: usize) -> Result<Vec<RewritePiece>, OpErr
     Ok(pieces)
 }
 
+/// Calls `put` for each part of a string whose first `limit` matches are rewritten.
+fn rewrite(s: &[u8], pattern: &Regex, limit: usize, pieces: &[RewritePiece], mut put: impl FnMut(&[u8])) {
+    let mut end = 0;
+    for found in pattern.captures_iter(s).take(limit) {
+        let whole = found.get_match();
+        put(&s[end..whole.start()]);
+        for piece in pieces {
+            match piece {
+                RewritePiece::Byte(byte) => put(&[*byte]),
+                RewritePiece::Group(i) => put(found.get(*i).map_or(&[], |group| group.as_bytes())),
+            }
+        }
+        end = whole.end();
+    }
+    put(&s[end..]);
+}
+
+/// Returns a length that no rewritten string exceeds: each position matches, and each group is the
+/// whole string.
+fn longest(s: &[u8], pieces: &[RewritePiece]) -> u128 {
+    let n = s.len() as u128;
+    let groups = pieces.iter().filter(|piece| matches!(piece, RewritePiece::Group(_))).count() as u128;
+    n + (n + 1) * (pieces.len() as u128 + groups * n)
+}
+
 /// The first operand with the matches of the second replaced by the third.
 static REGEX_REPLACE: OpDef = OpDef {
     arity: Arity::Exactly(3),
@@ -98,22 +123,15 @@ static REGEX_REPLACE: OpDef = OpDef {
         |cx| {
             let pattern = compiled(only(cx, 1))?;
             let pieces = rewrite_of(only(cx, 2), pattern.captures_len())?;
-            let limit = if Replaced::of(cx.attrs).all { 0 } else { 1 };
+            let limit = if Replaced::of(cx.attrs).all { usize::MAX } else { 1 };
             let mut made = StringsBuilder::default();
-            let rewritten = |found: &Captures<'_>| {
-                let mut text = Vec::new();
-                for piece in &pieces {
-                    match piece {
-                        RewritePiece::Byte(byte) => text.push(*byte),
-                        RewritePiece::Group(i) => {
-                            text.extend_from_slice(found.get(*i).map_or(&[], |group| group.as_bytes()));
-                        }
-                    }
-                }
-                text
-            };
             for s in cx.operands[0].data::<Bytes>() {
-                made.add(|to| to.extend_from_slice(&pattern.replacen(s, limit, &rewritten)));
+                if made.check_room(longest(s, &pieces)).is_err() {
+                    let mut n = 0;
+                    rewrite(s, &pattern, limit, &pieces, |part| n += part.len() as u128);
+                    made.check_room(n)?;
+                }
+                made.add(|to| rewrite(s, &pattern, limit, &pieces, |part| to.extend_from_slice(part)));
             }
             Ok(made.finish(cx))
         },

@@ -30,6 +30,15 @@ impl StringsBuilder {
         self.ends.push(self.block.len());
     }
 
+    /// Checks that there is memory for another string of `n` bytes.
+    pub(super) fn check_room(&self, n: u128) -> Result<(), OpError> {
+        memory::check(self.block.len() as u128 + n).map_err(|missing| OpError {
+            kind: ErrorKind::ResourceExhausted,
+            ..OpError::new(format!("out of memory: the strings of the result need {} bytes", missing.bytes))
+                .help("use fewer or shorter strings")
+        })
+    }
+
     /// Adds a string that consists of others with a separator between them, if there is memory for
     /// it.
     fn add_joined<'a>(
@@ -39,11 +48,7 @@ impl StringsBuilder {
     ) -> Result<(), OpError> {
         let separators = parts.len().saturating_sub(1) as u128 * separator.len() as u128;
         let n = parts.clone().fold(separators, |n, part| n + part.len() as u128);
-        memory::check(self.block.len() as u128 + n).map_err(|missing| OpError {
-            kind: ErrorKind::ResourceExhausted,
-            ..OpError::new(format!("out of memory: the joined strings have {} bytes", missing.bytes))
-                .help("join fewer or shorter strings")
-        })?;
+        self.check_room(n)?;
         self.add(|to| {
             for (i, part) in parts.enumerate() {
                 if i > 0 {
@@ -130,11 +135,23 @@ pub(super) fn from_strings(cx: &InferCx<'_>, dtype: DType) -> Result<Type, OpErr
 }
 
 /// The number of bytes of each string.
-static BYTE_LEN: OpDef = row(
-    "byte_len",
-    |cx| from_strings(cx, DType::I32),
-    |cx| Ok(cx.result(cx.operands[0].data::<Bytes>().iter().map(|s| s.len() as i32).collect())),
-);
+static BYTE_LEN: OpDef = OpDef {
+    effects: Effects::Fallible,
+    ..row(
+        "byte_len",
+        |cx| from_strings(cx, DType::I32),
+        |cx| {
+            let length = |(i, s): (usize, &Bytes)| {
+                i32::try_from(s.len()).map_err(|_| {
+                    let message = format!("the length of a string of {} bytes{} is no i32", s.len(), place(cx, i));
+                    OpError::new(message).help("take lengths of strings of less than 2 GiB")
+                })
+            };
+            let lengths = cx.operands[0].data::<Bytes>().iter().enumerate().map(length);
+            Ok(cx.result(lengths.collect::<Result<_, _>>()?))
+        },
+    )
+};
 
 /// The part of each string from a position, of at most a number of bytes.
 static SUBSTR: OpDef = OpDef {

@@ -45,7 +45,7 @@ use super::step_lock::StepLock;
 use super::{Device, DeviceBuffer, DeviceId, MemorySpace};
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::var::DropWatcher;
-use anabranch_dsl::{AnyVar, HostTensor, Result};
+use anabranch_dsl::{AnyVar, DType, HostTensor, Result, Type};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -100,6 +100,7 @@ impl VarCell {
 
     /// Stores a value for the variable on its home.
     fn store(&self, value: HostTensor) -> Result<DeviceBuffer> {
+        let value = value.compacted().unwrap_or(value);
         match self.home.get() {
             Some(home) => home.store(value),
             None => Ok(DeviceBuffer::from_host(value)),
@@ -245,6 +246,16 @@ impl Drop for GatePass<'_> {
 pub(crate) enum VarAccess {
     Read,
     Assign,
+}
+
+/// Returns a value whose strings do not keep large blocks of memory.
+fn compacted(value: DeviceBuffer) -> DeviceBuffer {
+    let is_strings = matches!(value.ty(), Type::Tensor(ty) if ty.dtype == DType::Bytes);
+    if !is_strings || value.space() != MemorySpace::Host {
+        return value;
+    }
+    let value = value.into_host();
+    DeviceBuffer::from_host(value.compacted().unwrap_or(value))
 }
 
 /// The variables of a graph, in its order.
@@ -478,7 +489,7 @@ impl VarSet {
         new.into_iter().for_each(|(i, value)| values[i] = Some(value));
         for (i, cell) in &mut self.lock_assigned() {
             if let Some(value) = values[*i].take() {
-                **cell = Some(value);
+                **cell = Some(compacted(value));
             }
         }
     }

@@ -88,6 +88,7 @@ impl Drop for Commit<'_, '_> {
         let mut locked = self.locked.iter_mut().peekable();
         for (i, value) in self.values.drain(..).enumerate() {
             if let Some((_, cell)) = locked.next_if(|(of, _)| *of == i) {
+                let value = value.compacted().map_or(value, Arc::new);
                 **cell = Some(DeviceBuffer::from_memory(self.space, value));
             }
         }

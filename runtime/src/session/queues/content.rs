@@ -199,7 +199,13 @@ impl QueueState {
         elements.into_iter().for_each(|tensors| self.put_new(tensors));
     }
 
-    fn put_new(&mut self, tensors: Vec<HostTensor>) {
+    fn put_new(&mut self, mut tensors: Vec<HostTensor>) {
+        // They may stay for long.
+        for tensor in &mut tensors {
+            if let Some(compact) = tensor.compacted() {
+                *tensor = compact;
+            }
+        }
         let number = self.next_number;
         self.next_number += 1;
         self.put(QueuedElement { number, tensors });
