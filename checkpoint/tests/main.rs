@@ -6,6 +6,7 @@ mod crashes;
 mod epochs;
 mod faults;
 mod files;
+mod fuzz;
 mod hooked;
 mod kills;
 mod objects;

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod files;
+mod fuzz;
 mod order;
 mod parquet;
 mod positions;

@@ -2,6 +2,7 @@
 
 mod accuracy;
 mod differentiate;
+mod fuzz;
 mod golden;
 mod laws;
 mod ops;

@@ -3,9 +3,15 @@
 //! `mutate TARGET seeds FOLDER` writes the valid inputs to a folder, for example `corpus/graph`,
 //! from which the fuzzer starts.
 
+#[path = "bodies/checkpoint.rs"]
+mod checkpoint;
+#[path = "bodies/data.rs"]
+mod data;
 #[path = "bodies/graph.rs"]
 mod graph;
 mod mutations;
+#[path = "bodies/strings.rs"]
+mod strings;
 
 use anabranch_dsl::Graph;
 use anabranch_dsl::ir::wire;
@@ -19,7 +25,9 @@ const GRAPH: FuzzTarget = FuzzTarget { name: "graph", run: graph::run, inputs: g
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let number = |i: usize, default: u64| args.get(i).map_or(default, |n| n.parse().expect("a number"));
-    let targets: Vec<FuzzTarget> = FuzzTarget::ALL.into_iter().chain([GRAPH]).collect();
+    let others = data::TARGETS.into_iter().chain(checkpoint::TARGETS).chain(strings::TARGETS);
+    let others = others.map(|(name, run, inputs)| FuzzTarget { name, run, inputs });
+    let targets: Vec<FuzzTarget> = FuzzTarget::ALL.into_iter().chain([GRAPH]).chain(others).collect();
     let target = targets.iter().find(|target| args.first().is_some_and(|arg| arg == target.name));
     let Some(FuzzTarget { name, run, inputs: seeds }) = target else {
         let names: Vec<&str> = targets.iter().map(|target| target.name).collect();

@@ -1,0 +1,9 @@
+//! Reads manifests of checkpoints, with their checksums.
+#![no_main]
+
+#[path = "../bodies/checkpoint.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    body::run("manifest", data);
+});

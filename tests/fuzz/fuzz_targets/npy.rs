@@ -1,0 +1,9 @@
+//! Reads arrays of NumPy.
+#![no_main]
+
+#[path = "../bodies/data.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    body::run("npy", data);
+});

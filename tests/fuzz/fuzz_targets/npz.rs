@@ -1,0 +1,9 @@
+//! Reads archives of arrays of NumPy.
+#![no_main]
+
+#[path = "../bodies/data.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    body::run("npz", data);
+});

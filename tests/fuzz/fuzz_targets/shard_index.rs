@@ -1,0 +1,9 @@
+//! Reads the index of weights in several files.
+#![no_main]
+
+#[path = "../bodies/checkpoint.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| {
+    body::run("shard_index", data);
+});
