@@ -234,8 +234,8 @@ impl Checkpoints {
     /// # Errors
     /// Fails with the error of the save before it, if that has failed since; nothing is saved then.
     /// Fails if the step is not after that of all other checkpoints, if two variables have the same
-    /// path or two queues the same name, if a value could not be encoded, if a log file is not there, or if a variable or the
-    /// length of a log file cannot be read.
+    /// path or two queues the same name, if a value could not be encoded, if a log file is not
+    /// there, or if a variable or the length of a log file cannot be read.
     #[track_caller]
     pub fn save(&mut self, session: &Session, parts: &RunParts<'_>, record: StepRecord) -> Result<SaveOutcome> {
         let here = Loc::caller();
@@ -343,8 +343,8 @@ impl Checkpoints {
         self.unreported.take().map_or(Ok(()), Err)
     }
 
-    /// Continues from the latest checkpoint: sets all variables and queues of the parts, at once, and
-    /// cuts their log files. Returns `None`, and changes nothing, if there is no checkpoint.
+    /// Continues from the latest checkpoint: sets all variables and queues of the parts, at once,
+    /// and cuts their log files. Returns `None`, and changes nothing, if there is no checkpoint.
     ///
     /// The latest checkpoint is that of the highest step whose files and manifest have the right
     /// checksums. [`Resumed::notes`] names those that were passed over, and other things that a
@@ -352,8 +352,9 @@ impl Checkpoints {
     ///
     /// # Errors
     /// Fails if there are checkpoints but all are damaged, and if the variables or queues of the
-    /// parts are not those of the checkpoint; one error lists all of them. Fails if the storage does: nothing
-    /// is known of a checkpoint that cannot be read now, so no earlier one is taken for it.
+    /// parts are not those of the checkpoint; one error lists all of them. Fails if a running call
+    /// has elements of one of the queues, or room in it. Fails if the storage does: nothing is known
+    /// of a checkpoint that cannot be read now, so no earlier one is taken for it.
     #[track_caller]
     pub fn resume(&mut self, session: &Session, parts: &RunParts<'_>) -> Result<Option<Resumed>> {
         self.resume_with(session, parts, &Restore::strict())

@@ -343,7 +343,7 @@ impl CheckpointFolder {
         }
         let mut of_queues = Vec::new();
         for (name, queue, content) in queues {
-            let (record, tensors) = QueueRecord::of(&name, &queue, &content);
+            let (record, tensors) = QueueRecord::of(&name, &queue, &content)?;
             of_queues.extend(tensors);
             manifest.queues.insert(name, record);
         }

@@ -12,8 +12,8 @@
 //!   removal a writer reads the token; if it is another one, the writer ends with an error. A
 //!   writer that was taken over between that look and its publication may publish a checkpoint
 //!   whose files the new one has swept; that is a damaged checkpoint, which readers pass over.
-//! - O5. If a publication fails, the manifest may be there all the same, so the writer reads it: its
-//!   own manifest is success. If it cannot be read, its files stay.
+//! - O5. If a publication fails, the manifest may be there all the same, so the writer reads it:
+//!   its own manifest is success. If it cannot be read, its files stay.
 
 use crate::error::failed;
 use crate::folder::{CheckpointFolder, LOCK, PendingSave, step_of};

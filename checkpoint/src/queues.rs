@@ -63,7 +63,14 @@ impl std::fmt::Display for QueueType {
 
 impl QueueRecord {
     /// Returns the entry of a queue and its tensors in a file.
-    pub fn of(name: &str, queue: &AnyQueue, content: &QueueContent) -> (QueueRecord, Vec<(String, HostTensor)>) {
+    ///
+    /// # Errors
+    /// Fails if there is not enough memory for the tensors.
+    pub fn of(
+        name: &str,
+        queue: &AnyQueue,
+        content: &QueueContent,
+    ) -> anabranch_dsl::Result<(QueueRecord, Vec<(String, HostTensor)>)> {
         let cause = content.cause.as_ref().map(|cause| CauseRecord {
             message: cause.message.clone(),
             notes: cause.labels.iter().map(|(loc, label)| note(*loc, label)).collect(),
@@ -72,7 +79,7 @@ impl QueueRecord {
         let record =
             QueueRecord { ty: QueueType::of(queue), random: content.random, is_closed: content.is_closed, cause };
         let mut tensors = Vec::new();
-        for (i, QueueColumn { values, extents }) in content.columns(queue).into_iter().enumerate() {
+        for (i, QueueColumn { values, extents }) in content.columns(queue)?.into_iter().enumerate() {
             let path = format!("{name}/{i}");
             tensors.push((format!("{path}/extents"), extents));
             match values.dtype().is_plain() {
@@ -80,7 +87,7 @@ impl QueueRecord {
                 false => tensors.extend(names_of(&path).into_iter().zip(parts(&values))),
             }
         }
-        (record, tensors)
+        Ok((record, tensors))
     }
 
     /// Returns the content for a queue of the same type, or what is wrong with the tensors.

@@ -42,9 +42,9 @@ pub(crate) enum StepChoice {
     Step(u64),
 }
 
-/// Sets all variables and queues of the parts of a run to the values in the latest checkpoint in a folder,
-/// without locking it, so that another process may save there meanwhile. Log files are left as they
-/// are. Returns `None` if there is no checkpoint.
+/// Sets all variables and queues of the parts of a run to the values in the latest checkpoint in a
+/// folder, without locking it, so that another process may save there meanwhile. Log files are left
+/// as they are. Returns `None` if there is no checkpoint.
 ///
 /// # Errors
 /// Those of [`Checkpoints::resume`](crate::Checkpoints::resume).

@@ -241,8 +241,8 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Sets the variables, but no queues, to those of the best step when the run ends. Keeps the best
-    /// checkpoint.
+    /// Sets the variables, but no queues, to those of the best step when the run ends. Keeps the
+    /// best checkpoint.
     pub fn restore_best(mut self) -> Trainer<'a> {
         self.restore_best = true;
         self

@@ -90,8 +90,9 @@ impl Adam {
     ///
     /// Without it, such a row goes on moving by the gradients of earlier steps. Lazy updates are
     /// another algorithm, not a faster form of the same one: moments decay with the updates of
-    /// their row, but the bias is corrected by the number of all updates. An update with weight
-    /// decay or AMSGrad is then an error.
+    /// their row, but the bias is corrected by the number of all updates. An update with
+    /// [`weight_decay`](Adam::weight_decay) or AMSGrad is then an error. Decay of a
+    /// [`ParamGroups`](super::ParamGroups) changes all rows.
     ///
     /// ```
     /// use anabranch::optim::{Adam, Optimizer};

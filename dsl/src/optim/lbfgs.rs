@@ -161,11 +161,13 @@ impl Lbfgs {
     }
 
     /// Minimizes like [`minimize`](Lbfgs::minimize), with the history of earlier calls, to which it
-    /// adds its own. The point at which a call starts is evaluated again.
+    /// adds its own. The point at which a call starts is evaluated again, and a search that the end
+    /// of a call has cut short begins anew: a call needs more evaluations than a search, which are
+    /// 25 at most and often 1 or 2.
     ///
     /// # Errors
     /// Those of [`minimize`](Lbfgs::minimize). Also aborts the trace if the history was created for
-    /// another model or another number of pairs.
+    /// another number of parameters or of pairs.
     #[track_caller]
     pub fn minimize_from<T: Float, M: Module + ?Sized>(
         &self,

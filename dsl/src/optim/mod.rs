@@ -21,7 +21,7 @@
 //!
 //! All elements of a variable are updated, also rows of a table that have no gradient in a step.
 //! Without momentum or decay, [`Sgd`] leaves these as they are, and costs in proportion to the
-//! others.
+//! others. [`Adam::lazy`] leaves them as they are, too.
 //!
 //! The path of such a variable is that of the parameter in its model followed by the name of the
 //! slot: `hidden.weight.adam_m`. So a saved state still fits a model to which layers were added

@@ -28,8 +28,9 @@
 //!
 //! Step locks are acquired in the order of the variables' identities, and so are locks of values.
 //! No step lock is acquired in the gate or while a value is locked, and no value is locked by those
-//! who enter or close the gate, so steps cannot deadlock. The exception is a call from inside a step, by its print callback: it must not assign a variable that the step
-//! uses.
+//! who enter or close the gate, so steps cannot deadlock. The exception is a call from inside a
+//! step, by its print callback: it must use no variable that the step uses or another step waits
+//! for, and take nothing from a queue whose elements such a step has.
 //!
 //! A step that fails, is stopped or panics before its commit changes nothing, and its locks stay
 //! usable.
@@ -415,19 +416,22 @@ impl VarSet {
         Ok(settled)
     }
 
-    /// Assigns all variables in a step of its own, which then does `also`. No step that uses queues
-    /// commits in between.
+    /// Assigns all variables in a step of its own.
+    pub(crate) fn assign(&self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
+        let _locks = self.lock(None);
+        self.store_and_commit(new)
+    }
+
+    /// Assigns all variables in a step of its own, which does `also` at the same moment. It assigns
+    /// nothing if that fails. No step that uses queues commits in between.
     pub(crate) fn assign_with(
         &self,
         new: impl IntoIterator<Item = HostTensor>,
         gate: &CommitGate,
-        also: impl FnOnce(),
+        also: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let _locks = self.lock(None);
-        let _closed = gate.close();
-        self.store_and_commit(new)?;
-        also();
-        Ok(())
+        self.store_and(new, || gate.close(), also)
     }
 
     /// Takes a snapshot: returns what `open` makes of the values of the variables at one moment.
@@ -467,6 +471,17 @@ impl VarSet {
 
     /// Commits new values from the host to the assigned variables.
     pub(crate) fn store_and_commit(&self, new: impl IntoIterator<Item = HostTensor>) -> Result<()> {
+        self.store_and(new, || (), || Ok(()))
+    }
+
+    /// Commits new values from the host to the assigned variables, if `also` succeeds when these
+    /// are locked. `enter` is called before.
+    fn store_and<G>(
+        &self,
+        new: impl IntoIterator<Item = HostTensor>,
+        enter: impl Fn() -> G,
+        also: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let VarSet { cells, access, .. } = self;
         let new: Vec<(usize, HostTensor)> =
             new.into_iter().enumerate().filter(|(i, _)| access[*i] == VarAccess::Assign).collect();
@@ -474,9 +489,11 @@ impl VarSet {
             let homes = self.homes();
             let stored = new.iter().map(|(i, value)| cells[*i].store(value.clone()));
             let stored: Vec<DeviceBuffer> = stored.collect::<Result<_>>()?;
+            let _entered = enter();
             let mut locked = self.lock_assigned();
             // A function may have placed a variable after its new value was stored.
             if locked.iter().all(|(i, _)| homes[*i] == self.home(*i)) {
+                also()?;
                 locked.iter_mut().zip(stored).for_each(|((_, cell), value)| **cell = Some(value));
                 return Ok(());
             }

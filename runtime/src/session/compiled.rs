@@ -72,7 +72,8 @@ impl Compiled {
             queues.iter().map(|queue| UsedQueue::new(queue.clone(), session.queues.get(queue))).collect();
         let set = if queues.is_empty() { set } else { set.with_gate(session.queues.gate()) };
         let (vars, handles) = (Arc::new(set), vars.to_vec());
-        let first_removal = FirstRemoval::of(graph.graph());
+        // With such checks, any operation before the removal can fail.
+        let first_removal = if options.check_finite { None } else { FirstRemoval::of(graph.graph()) };
         Ok(Compiled { graph, signature: signature.to_vec(), name, vars, queues, first_removal, _handles: handles })
     }
 

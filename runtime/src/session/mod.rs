@@ -628,9 +628,11 @@ impl Session {
     ) -> Result<()> {
         let (vars, new): (Vec<&AnyVar>, Vec<HostTensor>) = new.into_iter().unzip();
         let set = self.var_set(vars.into_iter().map(|var| (var, VarAccess::Assign)))?;
-        set.assign_with(new, &self.queues.gate(), || {
-            contents.into_iter().for_each(|(queue, content)| self.queues.get(&queue).restore(content));
-        })
+        if contents.is_empty() {
+            return set.assign(new);
+        }
+        let contents = contents.into_iter().map(|(queue, content)| (self.queues.get(&queue), content)).collect();
+        set.assign_with(new, &self.queues.gate(), || queues::restore(contents))
     }
 
     /// Returns the current values of all variables of a module with their paths, as they are

@@ -195,7 +195,7 @@ impl Plan {
         };
         let is_unknown = |operand: &TensorOperand| matches!(operand, TensorOperand::Slot(_));
         if matches!(out, Out::Slot(_)) || operands.iter().any(is_unknown) {
-            return "a tensor of unknown shape".to_owned();
+            return "strings or tensors of unknown shapes".to_owned();
         }
         let all = operands.iter().map(TensorOperand::view).chain(results);
         let largest = all.max_by_key(|view| view.shape.iter().product::<usize>());

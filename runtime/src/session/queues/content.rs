@@ -290,13 +290,11 @@ impl QueueState {
         elements.iter().for_each(|element| drop(self.held.remove(&element.number)));
     }
 
-    /// Returns elements that were taken to the queue, but not those of a content that was replaced
-    /// since.
+    /// Returns elements that were taken to the queue.
     pub(super) fn give_back(&mut self, elements: impl IntoIterator<Item = QueuedElement>) {
         for element in elements {
-            if self.held.remove(&element.number).is_some() {
-                self.put(element);
-            }
+            self.held.remove(&element.number);
+            self.put(element);
         }
     }
 
@@ -323,8 +321,13 @@ impl QueueState {
         QueueContent { elements, random, is_closed: self.is_closed(), cause }
     }
 
-    /// Replaces the content. What others have taken does not return. What running steps have added
-    /// still appears when they are committed.
+    /// Returns whether a step, or a consumer that waits for more, has elements of the queue, or
+    /// room in it.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.reserved > 0 || !self.held.is_empty() || self.consumers.iter().any(|consumer| !consumer.taken.is_empty())
+    }
+
+    /// Replaces the content of a queue that is not in use.
     pub(super) fn restore(&mut self, content: QueueContent) {
         let QueueContent { elements, random, is_closed, cause } = content;
         match &mut self.elements {
@@ -334,8 +337,6 @@ impl QueueState {
                 *own = random.unwrap_or(*own);
             }
         }
-        self.held.clear();
-        self.consumers.iter_mut().for_each(|consumer| consumer.taken.clear());
         elements.into_iter().for_each(|tensors| self.put_new(tensors));
         self.closed = None;
         if is_closed {

@@ -39,7 +39,7 @@ use crate::device::variables::CommitGate;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::queue::AnyQueue;
 use anabranch_dsl::var::DropWatcher;
-use anabranch_dsl::{Diagnostic, ErrorKind};
+use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use content::{QueueFailure, QueueState, Waiter};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -99,11 +99,6 @@ impl SharedQueue {
             state: Mutex::new(QueueState::new(queue)),
             changed: Condvar::new(),
         }
-    }
-
-    /// Replaces the content.
-    pub(crate) fn restore(&self, content: QueueContent) {
-        self.change(|state| state.restore(content));
     }
 
     fn state(&self) -> MutexGuard<'_, QueueState> {
@@ -226,6 +221,28 @@ pub(crate) fn contents<'q>(queues: impl IntoIterator<Item = &'q Arc<SharedQueue>
     let distinct: BTreeMap<u64, &SharedQueue> = queues.iter().map(|queue| (queue.id, *queue)).collect();
     let locked: BTreeMap<u64, _> = distinct.into_iter().map(|(id, queue)| (id, queue.state())).collect();
     queues.iter().map(|queue| locked[&queue.id].content()).collect()
+}
+
+/// Replaces the contents of queues at one moment.
+///
+/// # Errors
+/// Changes nothing and fails if a running call has elements of one of them, or room in it: it would
+/// use an element that is then in the queue again.
+pub(crate) fn restore(contents: Vec<(Arc<SharedQueue>, QueueContent)>) -> Result<()> {
+    let distinct: BTreeMap<u64, &SharedQueue> = contents.iter().map(|(queue, _)| (queue.id, &**queue)).collect();
+    let mut locked: BTreeMap<u64, _> = distinct.iter().map(|(&id, queue)| (id, queue.state())).collect();
+    if let Some((id, _)) = locked.iter().find(|(_, state)| state.is_in_use()) {
+        let name = &distinct[id].name;
+        let error = Diagnostic::new(format!("the queue `{name}` is restored while a running call uses it"));
+        return Err(error.help("restore before the calls on the queue begin, or after they have ended"));
+    }
+    for (queue, content) in &contents {
+        let state = locked.get_mut(&queue.id).expect("the queue is locked");
+        state.restore(content.clone());
+    }
+    drop(locked);
+    distinct.values().for_each(|queue| queue.changed.notify_all());
+    Ok(())
 }
 
 /// The queues that a session has used and that still have a handle.

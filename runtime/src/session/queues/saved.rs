@@ -2,7 +2,7 @@
 
 use super::batch;
 use anabranch_dsl::queue::AnyQueue;
-use anabranch_dsl::{Buffer, Diagnostic, HostTensor};
+use anabranch_dsl::{Buffer, Diagnostic, ErrorKind, HostTensor, Result, TensorType, memory};
 
 /// The content of a queue at one moment between two steps.
 #[doc(hidden)]
@@ -30,11 +30,21 @@ pub struct QueueColumn {
 }
 
 impl QueueContent {
-    /// Returns the elements of a queue as columns, one for each tensor of an element.
-    pub fn columns(&self, queue: &AnyQueue) -> Vec<QueueColumn> {
-        let column = |(i, ty): (usize, &anabranch_dsl::TensorType)| {
+    /// Returns the elements of a queue as columns, one for each tensor of an element. These need as
+    /// much memory as the elements.
+    ///
+    /// # Errors
+    /// Fails if there is not enough memory.
+    pub fn columns(&self, queue: &AnyQueue) -> Result<Vec<QueueColumn>> {
+        let column = |(i, ty): (usize, &TensorType)| {
             let tensors = || self.elements.iter().map(|element| &element[i]);
-            let mut values = Buffer::zeros(ty.dtype, tensors().map(HostTensor::len).sum());
+            let n: usize = tensors().map(HostTensor::len).sum();
+            memory::check(n as u128 * ty.dtype.size() as u128).map_err(|missing| {
+                let message =
+                    format!("out of memory: saving the queue `{}` needs {} bytes", queue.name(), missing.bytes);
+                Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted)
+            })?;
+            let mut values = Buffer::zeros(ty.dtype, n);
             let (mut extents, mut at) = (Vec::new(), 0);
             for tensor in tensors() {
                 batch::copy(&mut values, at, tensor.buffer(), 0, tensor.len());
@@ -42,13 +52,13 @@ impl QueueContent {
                 extents.extend(tensor.shape().iter().map(|&n| n as i64));
             }
             let extents = HostTensor::new([self.elements.len(), ty.rank()], extents);
-            QueueColumn { values: HostTensor::from_buffer(vec![at], values), extents }
+            Ok(QueueColumn { values: HostTensor::from_buffer(vec![at], values), extents })
         };
         queue.element().iter().enumerate().map(column).collect()
     }
 
     /// Returns the elements that columns from a file have, or what is wrong with these.
-    pub fn elements_of(queue: &AnyQueue, columns: &[QueueColumn]) -> Result<Vec<Vec<HostTensor>>, String> {
+    pub fn elements_of(queue: &AnyQueue, columns: &[QueueColumn]) -> std::result::Result<Vec<Vec<HostTensor>>, String> {
         let types = queue.element();
         let mut elements: Vec<Vec<HostTensor>> = Vec::new();
         for (i, (QueueColumn { values, extents }, ty)) in columns.iter().zip(types).enumerate() {
@@ -62,13 +72,17 @@ impl QueueContent {
             if values.dtype() != ty.dtype || values.rank() != 1 {
                 return Err(wrong(format!("the values are {}", values.ty())));
             }
+            if rank == 0 && n != values.len() {
+                // The extents of scalars need no memory, whatever their number.
+                return Err(wrong(format!("there are {} values, but {n} elements", values.len())));
+            }
             if i == 0 {
                 elements.resize_with(n, Vec::new);
             }
             let mut at = 0;
             for (number, element) in elements.iter_mut().enumerate() {
                 let shape = all[number * rank..][..rank].iter().map(|&extent| usize::try_from(extent));
-                let shape: Option<Vec<usize>> = shape.collect::<Result<_, _>>().ok();
+                let shape: Option<Vec<usize>> = shape.collect::<std::result::Result<_, _>>().ok();
                 let len = shape.as_ref().and_then(|shape| shape.iter().try_fold(1, |n: usize, &d| n.checked_mul(d)));
                 let (Some(shape), Some(len)) = (shape, len.filter(|&len| len <= values.len() - at)) else {
                     return Err(wrong(format!("the extents of element {number} are damaged")));

@@ -1,9 +1,10 @@
 //! A model check: random steps on random queues, in all kinds of interleavings.
 
 use super::content::{ElementRequest, QueueFailure, QueueState, QueuedElement, Waiter};
+use super::saved::{QueueColumn, QueueContent};
 use crate::session::Session;
 use anabranch_dsl::queue::{AnyQueue, Queue, QueueOrder};
-use anabranch_dsl::{Array, DType, Diagnostic, HostTensor, Tensor, TensorType, tensor};
+use anabranch_dsl::{Array, DType, Diagnostic, HostTensor, Tensor, TensorType, Var, tensor};
 use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::task::Poll;
@@ -339,29 +340,102 @@ fn a_step_that_waits_for_itself_fails_behind_others_too() {
 }
 
 #[test]
-fn what_was_taken_before_a_restoration_does_not_return() {
+fn a_queue_is_in_use_while_others_have_elements_or_room() {
     let mut state = QueueState::new(&queue(QueueOrder::Fifo, 4));
-    let add = |state: &mut QueueState, n: i64| {
-        let waiter = state.producer();
-        assert_eq!(state.reserve(waiter, 1, 0), Poll::Ready(Ok(())));
-        state.add(vec![vec![HostTensor::scalar(n)]]);
+    let one = ElementRequest { n: 1, up_to: false };
+    let (producer, consumer) = (state.producer(), state.consumer());
+    assert!(state.take(consumer, one, 0).is_pending() && !state.is_in_use());
+    state.leave(consumer);
+    assert_eq!(state.reserve(producer, 1, 0), Poll::Ready(Ok(())));
+    assert!(state.is_in_use());
+    state.add(vec![vec![HostTensor::scalar(7i64)]]);
+    assert!(!state.is_in_use());
+    let many = state.consumer();
+    assert!(state.take(many, ElementRequest { n: 2, up_to: false }, 0).is_pending());
+    assert!(state.is_in_use());
+    state.leave(many);
+    assert!(!state.is_in_use());
+    let consumer = state.consumer();
+    let Poll::Ready(Ok(taken)) = state.take(consumer, one, 0) else { panic!("there is an element") };
+    assert!(state.is_in_use());
+    state.settle(&taken);
+    assert!(!state.is_in_use());
+}
+
+/// A call has an element of one queue and waits for another one: its queues and variables are not
+/// restored before it has ended, and then at once.
+#[test]
+fn queues_are_not_restored_under_a_running_call() {
+    let session = Session::new().expect("a session");
+    let queue = |name| Queue::<Tensor<i64>>::fifo(name, 4, &[TensorType::new(DType::I64, [])]).expect("a queue");
+    let (a, b, w) = (queue("a"), queue("b"), Var::<i64>::new("w", 0));
+    let both = session.function({
+        let (a, b, w) = (a.clone(), b.clone(), w.clone());
+        move || w.set(w.get() + a.dequeue() * b.dequeue())
+    });
+    let both = both.expect("a function");
+    let (host_a, host_b) = (session.queue(&a).expect("a queue"), session.queue(&b).expect("a queue"));
+    host_a.push(2).expect("room");
+    let saved = session.snapshot_with_queues([], [a.any()]).expect("a snapshot").take_queues();
+    let restore = || {
+        let contents = vec![(a.any().clone(), saved[0].clone())];
+        session.load_state_and_queues(&w, &[(String::new(), HostTensor::scalar(100i64))], contents)
     };
-    (0..2).for_each(|n| add(&mut state, n));
-    let (content, waiter) = (state.content(), state.consumer());
-    let Poll::Ready(Ok(taken)) = state.take(waiter, ElementRequest { n: 1, up_to: false }, 0) else {
-        panic!("there are elements");
-    };
-    // Another one waits with the rest.
-    let waiter = state.consumer();
-    assert!(state.take(waiter, ElementRequest { n: 2, up_to: false }, 0).is_pending());
-    assert_eq!(state.content(), content);
-    state.restore(content.clone());
-    assert_eq!(state.content(), content);
-    state.give_back(taken);
-    state.leave(waiter);
-    assert_eq!(state.content(), content);
-    add(&mut state, 2);
-    assert_eq!(drain(&mut state).iter().map(value).collect::<Vec<_>>(), [0, 1, 2]);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| both.call(()));
+        while session.queues.get(b.any()).state().n_consumers() == 0 {
+            std::thread::yield_now();
+        }
+        let error = restore().expect_err("the call has an element");
+        assert_eq!(error.message, "the queue `a` is restored while a running call uses it");
+        host_b.push(5).expect("room");
+        call.join().expect("no panic").expect("two elements");
+    });
+    assert_eq!(session.get(&w).expect("a value"), 10);
+    restore().expect("no call");
+    host_b.push(1).expect("room");
+    both.call(()).expect("the element is there again");
+    assert_eq!(session.get(&w).expect("a value"), 102);
+}
+
+/// The extents of scalars take no memory, so a small file may claim any number of them.
+#[test]
+fn saved_columns_have_as_many_scalars_as_they_say() {
+    let queue = queue(QueueOrder::Fifo, 4);
+    let extents = HostTensor::new([1 << 40, 0], Vec::<i64>::new());
+    let column = QueueColumn { values: HostTensor::new([1], vec![1i64]), extents };
+    let error = QueueContent::elements_of(&queue, &[column]).expect_err("there is one value");
+    assert_eq!(error, "tensor 1 of the elements: there are 1 values, but 1099511627776 elements");
+}
+
+/// Two consumers of a queue with priorities are served in the order in which they came, also if the
+/// first one waits before its step begins.
+#[test]
+fn a_call_that_waits_for_a_priority_is_not_overtaken() {
+    let session = Session::new().expect("a session");
+    let element = [TensorType::new(DType::I64, []), TensorType::new(DType::I64, [])];
+    let queue = Queue::<(Tensor<i64>, Tensor<i64>)>::priority("p", 4, &element).expect("a queue");
+    let take = session.function({
+        let queue = queue.clone();
+        move || queue.dequeue()
+    });
+    let (take, host) = (take.expect("a function"), session.queue(&queue).expect("a queue"));
+    for _ in 0..100 {
+        std::thread::scope(|scope| {
+            let call = scope.spawn(|| take.call(()));
+            while session.queues.get(queue.any()).state().n_consumers() < 1 {
+                std::thread::yield_now();
+            }
+            let pop = scope.spawn(|| host.pop());
+            while session.queues.get(queue.any()).state().n_consumers() < 2 {
+                std::thread::yield_now();
+            }
+            host.push((0, 1)).expect("room");
+            assert_eq!(call.join().expect("no panic").expect("an element").1, 1);
+            host.push((0, 2)).expect("room");
+            pop.join().expect("no panic").expect("an element");
+        });
+    }
 }
 
 #[test]

@@ -56,6 +56,15 @@ struct LogOfQueue {
 }
 
 impl LogOfQueue {
+    /// Keeps what was removed, and the room for what was added.
+    fn rewind(&mut self) {
+        let LogOfQueue { removed, added, mut kept, kept_room, .. } = std::mem::take(self);
+        for element in removed.into_iter().rev() {
+            kept.push_front(element);
+        }
+        *self = LogOfQueue { kept, kept_room: kept_room + added.len(), ..LogOfQueue::default() };
+    }
+
     /// Returns the number of elements for which the step has room.
     fn n_reserved(&self) -> usize {
         self.added.len() + self.kept_room
@@ -69,8 +78,8 @@ pub(crate) enum EndOfStep<T> {
     MustRestart,
 }
 
-/// The removal of elements with which a step begins: nothing that comes before it can fail, has an
-/// effect or takes long.
+/// The removal of elements with which a step begins: nothing that comes before it can fail or has
+/// an effect.
 ///
 /// It is waited for before the first attempt, so that a call that waits for elements holds no
 /// locks, no threads but its caller's and no device.
@@ -138,15 +147,11 @@ impl StepTransaction {
     /// Keeps what the attempt has removed, and the room that it has, for the next attempt.
     fn rewind(&self) {
         for (used, log) in self.queues.iter().zip(&mut *self.log()) {
-            let LogOfQueue { removed, added, mut kept, kept_room, .. } = std::mem::take(log);
-            for element in removed.into_iter().rev() {
-                kept.push_front(element);
-            }
+            log.rewind();
             // The next batch by priority may be another one.
-            if used.queue.order() == QueueOrder::Priority && !kept.is_empty() {
-                used.shared.change(|state| state.give_back(std::mem::take(&mut kept)));
+            if used.queue.order() == QueueOrder::Priority && !log.kept.is_empty() {
+                used.shared.change(|state| state.give_back(std::mem::take(&mut log.kept)));
             }
-            *log = LogOfQueue { kept, kept_room: kept_room + added.len(), ..LogOfQueue::default() };
         }
     }
 
@@ -363,7 +368,7 @@ impl RunningTransaction {
     pub(crate) fn wait_for(&self, first: FirstRemoval) -> Result<()> {
         let FirstRemoval { queue, op, request, loc } = first;
         self.0.remove(queue, op, request, loc)?;
-        self.0.rewind();
+        self.0.log()[queue.index()].rewind();
         Ok(())
     }
 
