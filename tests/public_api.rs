@@ -29,7 +29,8 @@ const CRATES: [&str; 6] =
     ["anabranch", "anabranch_checkpoint", "anabranch_data", "anabranch_dsl", "anabranch_runtime", "anabranch_train"];
 
 /// The features that are not enabled by default.
-const OPTIONAL: [&str; 7] = ["checkpoints", "gpu", "images", "ndarray", "peers", "testing", "train"];
+const OPTIONAL: [&str; 9] =
+    ["checkpoints", "gpu", "images", "ndarray", "object_store", "parquet", "peers", "testing", "train"];
 
 /// The command that runs the test below.
 const COMMAND: &str = "cargo test -p anabranch-tests public_interface -- --ignored";

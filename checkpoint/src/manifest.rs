@@ -41,8 +41,8 @@ pub(crate) struct Manifest {
     pub variables: BTreeMap<String, VariableRecord>,
     /// The name of the file with the values of the program, if there are any.
     pub values: Option<String>,
-    /// The queues by their names, whose elements are in a file of their own. Before this version there were
-    /// none.
+    /// The queues by their names, whose elements are in a file of their own. Before this version
+    /// there were none.
     #[serde(default)]
     pub queues: BTreeMap<String, QueueRecord>,
     pub metrics: BTreeMap<String, Metric>,

@@ -1,6 +1,7 @@
 //! Checkpoints and files of data in object stores, with crashes and failures at every operation.
 
 use crate::crashes::{STEPS, values};
+use crate::queues::{numbers, rest};
 use crate::support::{TestFolder, Vars};
 use anabranch::checkpoints::{
     Checkpoints, CheckpointsBuilder, FileStorage, Goal, Restore, RunParts, StepRecord, StorageKind, StorageReader,
@@ -315,6 +316,24 @@ fn a_store_of_local_files_has_checkpoints_logs_and_weights() -> Outcome {
         assert_eq!(zeros.values(&session), vars.values(&session));
     }
     assert_eq!(folder.list(Path::new("models")).unwrap(), ["w.safetensors"]);
+    Ok(())
+}
+
+#[test]
+fn the_content_of_a_queue_is_restored_from_objects() -> Outcome {
+    let (folder, queue) = (memory(), numbers(4));
+    let (session, vars) = (Session::new()?, Vars::new(&values(0)));
+    let parts = RunParts::new().module("model", &vars).queue("numbers", &queue);
+    let host = session.queue(&queue)?;
+    for step in [1, 2] {
+        host.push(step as i64)?;
+        let mut checkpoints = settings(&folder).open()?;
+        checkpoints.save(&session, &parts, StepRecord::new(step))?;
+        checkpoints.wait()?;
+    }
+    let other = Session::new()?;
+    settings(&folder).restore_latest(&other, &parts, &Restore::strict())?.expect("step 2 is there");
+    assert_eq!(rest(&other.queue(&queue)?), [1, 2]);
     Ok(())
 }
 

@@ -22,8 +22,8 @@ fn strings(input: &[u8]) -> bool {
     let (x, a, b) = (next(), next(), next());
     let word = || tensor([x.clone()]);
     match operation % 9 {
-        0 => eval(|| word().regex_replace(a.clone(), b.clone())).is_ok(),
-        1 => eval(|| word().regex_full_match(a.clone())).is_ok(),
+        0 => eval(|| word().regex_replace(&a, &b)).is_ok(),
+        1 => eval(|| word().regex_full_match(&a)).is_ok(),
         2 => {
             let Ok(number) = eval(|| word().parse::<f64>()) else { return false };
             let shown = eval(|| tensor([number.as_slice()[0]]).format()).expect("a number has a form");
@@ -41,9 +41,9 @@ fn strings(input: &[u8]) -> bool {
             true
         }
         5 => {
-            let parts = eval(|| word().row(0).split(a.clone())).expect("each string has parts");
+            let parts = eval(|| word().row(0).split(&a)).expect("each string has parts");
             if !a.is_empty() {
-                let joined = eval(|| tensor(parts.to_vec()).reduce_join(0, a.clone())).expect("parts can be joined");
+                let joined = eval(|| tensor(parts.to_vec()).reduce_join(0, &a)).expect("parts can be joined");
                 assert_eq!(joined.as_slice()[0], x);
             }
             true
@@ -56,7 +56,7 @@ fn strings(input: &[u8]) -> bool {
             part.is_ok()
         }
         7 => eval(|| word().strip().upper().lower()).is_ok(),
-        _ => eval(|| word().split_into(a.clone(), 2)).is_ok(),
+        _ => eval(|| word().split_into(&a, 2)).is_ok(),
     }
 }
 

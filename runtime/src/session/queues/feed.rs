@@ -37,7 +37,7 @@ impl<T: QueueElement> HostQueue<T> {
     /// When the iterator ends, the queue is [closed](Self::close). At its first error, or if it
     /// panics, the queue is closed [with the error](Self::close_with), which is what consumers get
     /// after the elements before it. The thread also ends when the session ends, when somebody else
-    /// closes the queue, and when the result is dropped.
+    /// closes the queue, and when the result is dropped, which closes the queue with an error.
     ///
     /// Elements that are in the queue count as delivered for the iterator. A run that must continue
     /// exactly where it was iterates over the dataset itself, and saves its position.
