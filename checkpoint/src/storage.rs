@@ -49,9 +49,9 @@ pub enum StorageKind {
     /// file created, renamed or removed) is durable only after
     /// [`sync_dir`](FileStorage::sync_dir).
     Files,
-    /// Objects, whose names have slashes. There are no folders, so `list` of one that does not exist
-    /// returns nothing, and changes of folders do nothing. A file appears, whole and durable, when
-    /// it is synced, and replaces one of the same name. `rename`, `cut` and `lock` are never
+    /// Objects, whose names have slashes. There are no folders, so `list` of one that does not
+    /// exist returns nothing, and changes of folders do nothing. A file appears, whole and durable,
+    /// when it is synced, and replaces one of the same name. `rename`, `cut` and `lock` are never
     /// called; `publish` is.
     Objects,
 }

@@ -33,11 +33,8 @@ impl<T: Send + 'static> Dataset<T> {
     /// let feed = session.queue(&scores)?.feed(&Dataset::range(0..10).map(|i| i as f32))?;
     /// let from = session.queue(&scores)?;
     /// let batches = Dataset::from_channel("scores", move || from.pop()).batch(4);
-    /// let mut sizes = Vec::new();
-    /// for batch in batches.iter() {
-    ///     sizes.push(batch?.len());
-    /// }
-    /// assert_eq!(sizes, [4, 4, 2]);
+    /// let sizes = batches.iter().map(|batch| Ok(batch?.len()));
+    /// assert_eq!(sizes.collect::<anabranch::Result<Vec<usize>>>()?, [4, 4, 2]);
     /// # drop(feed);
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```

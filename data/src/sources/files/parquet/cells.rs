@@ -7,7 +7,7 @@ use serde::forward_to_deserialize_any;
 use std::fmt;
 
 /// The values of a column, without nulls.
-pub(super) enum Values {
+pub(super) enum ColumnData {
     Bool(Vec<bool>),
     I32(Vec<i32>),
     I64(Vec<i64>),
@@ -57,7 +57,7 @@ impl de::Error for RowError {
 /// A cell of a column, for `serde`.
 #[derive(Clone, Copy)]
 pub(super) struct CellDeserializer<'a> {
-    pub(super) values: &'a Values,
+    pub(super) values: &'a ColumnData,
     pub(super) cell: Cell,
 }
 
@@ -74,7 +74,7 @@ impl<'a> CellDeserializer<'a> {
     fn bytes(self) -> Result<Option<&'a [u8]>, RowError> {
         let index = self.index()?;
         Ok(match self.values {
-            Values::Bytes { bytes, .. } => Some(bytes[index].data()),
+            ColumnData::Bytes { bytes, .. } => Some(bytes[index].data()),
             _ => None,
         })
     }
@@ -94,15 +94,15 @@ impl<'de> Deserializer<'de> for CellDeserializer<'_> {
         }
         let i = self.index()?;
         match self.values {
-            Values::Bool(values) => visitor.visit_bool(values[i]),
-            Values::I32(values) => visitor.visit_i32(values[i]),
-            Values::I64(values) => visitor.visit_i64(values[i]),
-            Values::U32(values) => visitor.visit_u32(values[i]),
-            Values::U64(values) => visitor.visit_u64(values[i]),
-            Values::F32(values) => visitor.visit_f32(values[i]),
-            Values::F64(values) => visitor.visit_f64(values[i]),
-            Values::Bytes { is_text: true, .. } => self.deserialize_str(visitor),
-            Values::Bytes { bytes, .. } => visitor.visit_bytes(bytes[i].data()),
+            ColumnData::Bool(values) => visitor.visit_bool(values[i]),
+            ColumnData::I32(values) => visitor.visit_i32(values[i]),
+            ColumnData::I64(values) => visitor.visit_i64(values[i]),
+            ColumnData::U32(values) => visitor.visit_u32(values[i]),
+            ColumnData::U64(values) => visitor.visit_u64(values[i]),
+            ColumnData::F32(values) => visitor.visit_f32(values[i]),
+            ColumnData::F64(values) => visitor.visit_f64(values[i]),
+            ColumnData::Bytes { is_text: true, .. } => self.deserialize_str(visitor),
+            ColumnData::Bytes { bytes, .. } => visitor.visit_bytes(bytes[i].data()),
         }
     }
 
@@ -185,7 +185,7 @@ impl<'de> Deserializer<'de> for CellDeserializer<'_> {
 
 /// The elements of a list.
 struct ListElements<'a> {
-    values: &'a Values,
+    values: &'a ColumnData,
     next: usize,
     end: usize,
 }

@@ -1,6 +1,6 @@
 //! Columns of row groups, read to memory.
 
-use super::cells::{Cell, Values};
+use super::cells::{Cell, ColumnData};
 use super::rows::RowFields;
 use ::parquet::basic::{ConvertedType, LogicalType, Repetition, Type as PhysicalType};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
@@ -93,7 +93,7 @@ fn what_is_unsupported(column: &ColumnDescPtr) -> Option<&'static str> {
 /// The values of a column in a row group.
 pub(super) struct ColumnValues {
     pub(super) name: String,
-    pub(super) values: Values,
+    pub(super) values: ColumnData,
     /// The cell of each row. Without them, each row has the value of its index.
     cells: Option<Vec<Cell>>,
 }
@@ -137,29 +137,29 @@ impl ColumnSource {
         );
         let is_half = self.has_type(&[], |ty| *ty == LogicalType::Float16);
         let (values, cells) = match reader {
-            ColumnReader::BoolColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::Bool)?,
+            ColumnReader::BoolColumnReader(reader) => self.collect(reader, n_rows, |x| x, ColumnData::Bool)?,
             ColumnReader::Int32ColumnReader(reader) if is_unsigned => {
-                self.collect(reader, n_rows, i32::cast_unsigned, Values::U32)?
+                self.collect(reader, n_rows, i32::cast_unsigned, ColumnData::U32)?
             }
             ColumnReader::Int64ColumnReader(reader) if is_unsigned => {
-                self.collect(reader, n_rows, i64::cast_unsigned, Values::U64)?
+                self.collect(reader, n_rows, i64::cast_unsigned, ColumnData::U64)?
             }
-            ColumnReader::Int32ColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::I32)?,
-            ColumnReader::Int64ColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::I64)?,
-            ColumnReader::FloatColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::F32)?,
-            ColumnReader::DoubleColumnReader(reader) => self.collect(reader, n_rows, |x| x, Values::F64)?,
+            ColumnReader::Int32ColumnReader(reader) => self.collect(reader, n_rows, |x| x, ColumnData::I32)?,
+            ColumnReader::Int64ColumnReader(reader) => self.collect(reader, n_rows, |x| x, ColumnData::I64)?,
+            ColumnReader::FloatColumnReader(reader) => self.collect(reader, n_rows, |x| x, ColumnData::F32)?,
+            ColumnReader::DoubleColumnReader(reader) => self.collect(reader, n_rows, |x| x, ColumnData::F64)?,
             ColumnReader::ByteArrayColumnReader(reader) => {
-                self.collect(reader, n_rows, |x| x, |bytes| Values::Bytes { bytes, is_text })?
+                self.collect(reader, n_rows, |x| x, |bytes| ColumnData::Bytes { bytes, is_text })?
             }
             ColumnReader::FixedLenByteArrayColumnReader(reader) if is_half => {
                 let half = |bytes: ::parquet::data_type::FixedLenByteArray| {
                     let bits = bytes.data().try_into().map(u16::from_le_bytes).unwrap_or_default();
                     f16::from_bits(bits).to_f32()
                 };
-                self.collect(reader, n_rows, half, Values::F32)?
+                self.collect(reader, n_rows, half, ColumnData::F32)?
             }
             ColumnReader::FixedLenByteArrayColumnReader(reader) => {
-                let bytes = |bytes| Values::Bytes { bytes, is_text };
+                let bytes = |bytes| ColumnData::Bytes { bytes, is_text };
                 self.collect(reader, n_rows, ::parquet::data_type::ByteArray::from, bytes)?
             }
             ColumnReader::Int96ColumnReader(_) => return Err(damaged("96-bit times are not supported")),
@@ -177,8 +177,8 @@ impl ColumnSource {
         mut reader: ColumnReaderImpl<D>,
         n_rows: usize,
         convert: impl Fn(D::T) -> T,
-        values_of: impl FnOnce(Vec<T>) -> Values,
-    ) -> ParquetResult<(Values, Option<Vec<Cell>>)> {
+        values_of: impl FnOnce(Vec<T>) -> ColumnData,
+    ) -> ParquetResult<(ColumnData, Option<Vec<Cell>>)> {
         let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
         let mut n_read = 0;
         while n_read < n_rows {
