@@ -32,7 +32,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// | dates, times | an integer, as it is stored |
 /// | strings | `String` |
 /// | bytes | `String` if they are UTF-8, `Vec<u8>` |
-/// | lists of these | `Vec<T>`, or `[T; n]` if all have `n` elements |
+/// | lists of these | `Vec<T>`, or `[T; n]` if all have `n` elements, at most 32 |
 /// | one with nulls | `Option<T>` |
 ///
 /// A null in another field is an error that names the file, the row group, the row in it and the
@@ -47,7 +47,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Sample {
-///     pixels: [f32; 784],
+///     pixels: Vec<f32>,
 ///     label: i64,
 /// }
 ///
