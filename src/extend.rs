@@ -38,9 +38,9 @@ pub use anabranch_dsl::autodiff::differentiate;
 pub use anabranch_dsl::format::{FormatSpec, FormatTrait, Template, TemplatePiece};
 #[doc(inline)]
 pub use anabranch_dsl::ir::{
-    Attr, AttrKind, Attrs, CallKind, CallNode, Capture, CondNode, GradientInput, GraphBuilder, GraphText, InsertPoint,
-    ListForm, ListOp, LoopVar, Node, NodeData, Op, Origin, ParamSource, QueueDecl, QueueId, QueueOp, Region,
-    RegionData, Runs, StackOp, Value, ValueData, ValueDef, VarDecl, VarId, WhileNode,
+    Attr, AttrKind, Attrs, CallKind, CallNode, Capture, CondNode, FileOp, GradientInput, GraphBuilder, GraphText,
+    InsertPoint, ListForm, ListOp, LoopVar, Node, NodeData, Op, Origin, ParamSource, QueueDecl, QueueId, QueueOp,
+    Region, RegionData, Runs, StackOp, Value, ValueData, ValueDef, VarDecl, VarId, WhileNode,
 };
 #[doc(inline)]
 pub use anabranch_dsl::ops::{
@@ -55,7 +55,7 @@ pub use anabranch_dsl::trace::{assign_var, read_var};
 #[doc(inline)]
 pub use anabranch_dsl::var::VarPath;
 #[doc(inline)]
-pub use anabranch_runtime::{Program, register_binary, register_unary};
+pub use anabranch_runtime::{Program, TensorFiles, WrittenFile, register_binary, register_unary};
 
 /// The language of scalar functions, in which [`UnaryFunction`] and [`BinaryFunction`] are written:
 /// primitives that are exact or correctly rounded, and functions composed of them.

@@ -11,6 +11,8 @@
 //!   variables and values, and sums do not depend on the number of threads.
 //! - [`Restore`] says what to do if the variables of the program are not those of the file. By
 //!   default this is an error that lists them all.
+//! - [`save_tensors`] and [`restore_tensor`] write and read files inside of functions, whose session
+//!   has [`SafetensorFiles`].
 //! - [`FileStorage`] is where checkpoints are. The default is the local file system.
 //!
 //! ```
@@ -53,6 +55,7 @@ mod run;
 mod safetensors;
 mod storage;
 mod strings;
+mod tensor_files;
 mod weights;
 
 // Also for `anabranch-train`.
@@ -64,4 +67,8 @@ pub use restore::{Restore, RestoreReport};
 pub use resume::{Resumed, restore_latest};
 pub use run::{RunParts, StepRecord};
 pub use storage::{FileStorage, LocalFiles, StorageKind, StorageReader, StorageWriter};
+pub use tensor_files::SafetensorFiles;
 pub use weights::WeightFile;
+
+#[doc(inline)]
+pub use anabranch_dsl::files::{restore_tensor, save_tensors};

@@ -3,16 +3,16 @@
 use crate::error::{called_at, damaged, failed, listed, shown};
 use crate::restore::{Restore, RestoreReport, StoredType, StoredTypes, check_paths, match_names};
 use crate::run::RunState;
-use crate::safetensors::{self, LONGEST_HEADER, Layout, TensorEntry, write_values};
-use crate::storage::{FileStorage, LocalFiles, StorageKind, folder_of, read_all};
+use crate::safetensors::{self, LONGEST_HEADER, Layout, TensorEntry};
+use crate::storage::{FileStorage, LocalFiles, read_all};
 use crate::strings::StoredTensor;
+use crate::tensor_files::PartialFile;
 use anabranch_dsl::{Array, Element, Loc, Module, Result};
 use anabranch_runtime::Session;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The values of a module's variables in a safetensors file, by their paths.
 ///
@@ -89,7 +89,6 @@ impl WeightFile {
     }
 
     fn write(&self, session: &Session, module: &(impl Module + ?Sized)) -> Result<()> {
-        static SAVES: AtomicU64 = AtomicU64::new(0);
         let vars = module.vars();
         let state = RunState { vars, queues: Vec::new() };
         check_paths(&state)?;
@@ -98,32 +97,8 @@ impl WeightFile {
         let types = vars.iter().map(|(path, var)| (path.clone(), var.ty().dtype, var.init().shape().to_vec()));
         let tensors = StoredTensor::all(types, &mut snapshot)?;
         let layout = Layout::new(&tensors.iter().map(StoredTensor::ty).collect::<Vec<_>>(), &self.metadata)?;
-        let file = self.path.file_name().ok_or_else(|| damaged(&self.path, "the path does not name a file"))?;
-        let number = SAVES.fetch_add(1, Ordering::Relaxed);
-        let partial = format!(".{}.{}-{number}.partial", file.to_string_lossy(), std::process::id());
-        let is_renamed = self.storage.kind() == StorageKind::Files;
-        let partial = if is_renamed { self.path.with_file_name(partial) } else { self.path.clone() };
-        let storage = &*self.storage;
-        let written = || -> Result<()> {
-            let write_error = |error| failed("write", &self.path, &error);
-            let mut to = storage.create(&partial).map_err(write_error)?;
-            to.write_all(&layout.header).map_err(write_error)?;
-            for &i in &layout.order {
-                write_values(&mut to, &tensors[i].take(&mut snapshot)?).map_err(write_error)?;
-            }
-            to.sync().map_err(write_error)?;
-            drop(to);
-            if is_renamed { storage.rename(&partial, &self.path).map_err(write_error) } else { Ok(()) }
-        }();
-        if written.is_err() {
-            // The first error is the one to report. An object appears only when it is whole.
-            if is_renamed {
-                let _ = storage.remove(&partial);
-            }
-            return written;
-        }
-        let folder = folder_of(&self.path);
-        storage.sync_dir(&folder).map_err(|error| failed("sync", &folder, &error))
+        let value = |i: usize| tensors[i].take(&mut snapshot);
+        PartialFile::write(self.storage.clone(), &self.path, &layout, value)?.publish()
     }
 
     /// Sets the variables of a module to the values of the file, all at once. If there is an error,

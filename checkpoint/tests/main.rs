@@ -13,4 +13,5 @@ mod objects;
 mod queues;
 mod simulator;
 mod support;
+mod tensor_files;
 mod victims;

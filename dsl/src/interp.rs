@@ -6,6 +6,7 @@
 
 pub mod list;
 
+use crate::files::{NoFiles, StepFiles};
 use crate::format::Stream;
 use crate::fusion::{self, Fusion, KernelId, NodeRole};
 use crate::ir::{Graph, ListForm, ListOp, Node, Op, Region, StackOp, Value};
@@ -45,13 +46,16 @@ impl InterpOptions {
     }
 }
 
-/// The surroundings of a run: the print callback, the queues, the stop flag and the kernels.
+/// The surroundings of a run: the print callback, the queues and files, the stop flag and the
+/// kernels.
 #[derive(Clone, Copy)]
 pub struct RunContext<'a> {
     /// Receives the text of each print, in program order.
     pub print: &'a dyn Fn(Stream, &str),
     /// The queues of the graph.
     pub queues: &'a dyn StepQueues,
+    /// The files of the session.
+    pub files: &'a dyn StepFiles,
     /// Ends the run with an error soon after it is set.
     pub stop: &'a StopFlag,
     /// The fused kernels of the graph, which then compute their nodes. Without them, and with a
@@ -62,9 +66,9 @@ pub struct RunContext<'a> {
 static NEVER: StopFlag = StopFlag::new();
 
 impl Default for RunContext<'_> {
-    /// Prints to the streams of this process, has no queues, and never stops the run.
+    /// Prints to the streams of this process, has no queues and no files, and never stops the run.
     fn default() -> Self {
-        RunContext { print: &Stream::write, queues: &NoQueues, stop: &NEVER, fusion: None }
+        RunContext { print: &Stream::write, queues: &NoQueues, files: &NoFiles, stop: &NEVER, fusion: None }
     }
 }
 
@@ -402,6 +406,11 @@ impl Interp<'_> {
             Op::Queue(queue, op) => {
                 let operands = data.operands.iter().map(|&v| self.tensor(v).clone()).collect();
                 let results = self.run_context.queues.run(*queue, *op, operands, data.loc)?;
+                results.into_iter().map(RuntimeValue::Tensor).collect()
+            }
+            Op::File(op) => {
+                let operands = data.operands.iter().map(|&v| self.tensor(v).clone()).collect();
+                let results = self.run_context.files.run(op, operands, data.loc)?;
                 results.into_iter().map(RuntimeValue::Tensor).collect()
             }
             Op::Stack(op) => self.stack_op(op, &data.operands, data.loc)?,

@@ -37,6 +37,7 @@ mod edit_distance;
 #[doc(hidden)]
 pub mod equality;
 #[doc(hidden)]
+pub mod files;
 pub mod format;
 pub mod function;
 #[doc(hidden)]

@@ -54,6 +54,7 @@ pub mod peers {
     };
 }
 pub use session::call::{CallOptions, CancelHandle};
+pub use session::files::{TensorFiles, WrittenFile};
 pub use session::function::Function;
 pub use session::prune::PrunedFunction;
 pub use session::queues::{HostQueue, QueueFeed, QueueIter};

@@ -1,14 +1,14 @@
 //! A training program whose every part has state: shuffled data with random noise and threads, a
 //! short last batch, dropout, gradients accumulated over four batches, Adam, a rate that falls on a
-//! plateau, averages of weights, a metric that goes on through epochs, a shuffle queue of losses, an
-//! evaluation, and a metric that is monitored.
+//! plateau, averages of weights, a minimization by L-BFGS with its history, a metric that goes on
+//! through epochs, a shuffle queue of losses, an evaluation, and a metric that is monitored.
 
 use anabranch::checkpoints::{Goal, WeightFile};
 use anabranch::data::{Dataset, tfrecord};
 use anabranch::metrics::{Accuracy, RunningMean};
 use anabranch::nn::{Init, Linear};
 use anabranch::optim::schedule::Plateau;
-use anabranch::optim::{Accumulator, Adam, Optimizer, WeightAverage, model_gradients};
+use anabranch::optim::{Accumulator, Adam, Lbfgs, LbfgsHistory, Optimizer, WeightAverage, model_gradients};
 use anabranch::prelude::*;
 use anabranch::random::Key;
 use anabranch::train::{EarlyStopping, Evaluation, Every, FitOutcome, ShowProgress, StepContext, StepMetrics, Trainer};
@@ -27,6 +27,9 @@ pub struct TrainState {
     sums: Accumulator,
     rate: Plateau,
     average: WeightAverage,
+    /// A point in the valley of Rosenbrock's function.
+    point: [Var<f64>; 2],
+    history: LbfgsHistory,
     loss: RunningMean,
     /// A sum of losses from the queue.
     replayed: Var<f32>,
@@ -44,8 +47,10 @@ impl TrainState {
         adam.prepare(&model);
         sums.prepare(&model);
         average.prepare(&model);
-        let (replayed, done) = (Var::untrained("replayed", 0.0), Var::untrained("done", 0));
-        TrainState { model, adam, sums, rate, average, loss: RunningMean::new(), replayed, done }
+        let point = [Var::new("x", -1.2), Var::new("y", 1.0)];
+        let history = LbfgsHistory::new(&lbfgs(), &point);
+        let (loss, replayed, done) = (RunningMean::new(), Var::untrained("replayed", 0.0), Var::untrained("done", 0));
+        TrainState { model, adam, sums, rate, average, point, history, loss, replayed, done }
     }
 
     /// Returns a queue of the losses of earlier steps.
@@ -66,11 +71,20 @@ impl TrainState {
             self.average.update(&self.model);
             self.rate.observe(loss);
         });
+        lbfgs().minimize_from(&self.history, &self.point, || {
+            let [x, y] = [0, 1].map(|i| self.point[i].get());
+            (y - x * x).square() * 100.0 + (x - 1.0).square()
+        });
         self.loss.update(loss);
         replay(loss, losses.clone(), self.replayed.clone());
         self.done.set(done + 1);
         (loss, self.loss.result())
     }
+}
+
+/// A few evaluations in each step.
+fn lbfgs() -> Lbfgs {
+    Lbfgs::new(3).history(4)
 }
 
 /// Adds a loss to the queue, and takes another one from it when there are some.

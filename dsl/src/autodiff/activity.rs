@@ -55,7 +55,13 @@ pub(super) fn activate(graph: &crate::Graph, region: Region, active: &mut FxHash
                     active.extend(data.results.iter().filter(|&&r| graph.ty(r).is_differentiable()));
                 }
             }
-            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Queue(..) => {}
+            Op::Constant(_)
+            | Op::Read(_)
+            | Op::Assign(_)
+            | Op::Assert { .. }
+            | Op::Print { .. }
+            | Op::Queue(..)
+            | Op::File(_) => {}
         }
     }
 }
@@ -121,7 +127,8 @@ impl Active {
                 | Op::Assign(_)
                 | Op::Assert { .. }
                 | Op::Print { .. }
-                | Op::Queue(..) => vec![],
+                | Op::Queue(..)
+                | Op::File(_) => vec![],
             };
             reached.extend(operands.into_iter().filter(|&v| self.contains(v)));
         }

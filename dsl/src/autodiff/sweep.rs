@@ -85,7 +85,13 @@ impl<'g> Sweep<'g> {
             Op::Cond => self.cond(level, node, data, cot),
             Op::While { .. } => self.while_loop(level, node, data, cot),
             Op::Call(kind) => self.call(level, *kind, node, data, cot),
-            Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Queue(..) => {}
+            Op::Constant(_)
+            | Op::Read(_)
+            | Op::Assign(_)
+            | Op::Assert { .. }
+            | Op::Print { .. }
+            | Op::Queue(..)
+            | Op::File(_) => {}
         }
     }
 

@@ -1,6 +1,6 @@
 //! The tables and entities of a graph.
 
-use super::{Attrs, ListOp, QueueDecl, QueueOp};
+use super::{Attrs, FileOp, ListOp, QueueDecl, QueueOp};
 use crate::format::{Stream, Template};
 use crate::ops::{Effects, Prim};
 use crate::{DeviceConstraint, HostTensor, Loc, TensorType, Type};
@@ -87,6 +87,8 @@ pub enum Op {
     List(ListOp),
     /// An operation on a queue.
     Queue(QueueId, QueueOp),
+    /// An operation on a file of tensors.
+    File(FileOp),
     /// Runs one of two regions.
     Cond,
     /// Runs a region as long as another region yields true.
@@ -165,6 +167,7 @@ impl PartialEq for Op {
             (Op::Stack(a), Op::Stack(b)) => a == b,
             (Op::List(a), Op::List(b)) => a == b,
             (Op::Queue(a, x), Op::Queue(b, y)) => a == b && x == y,
+            (Op::File(a), Op::File(b)) => a == b,
             (Op::Cond, Op::Cond) => true,
             (Op::While { parallel_iterations: a }, Op::While { parallel_iterations: b }) => a == b,
             (Op::Call(a), Op::Call(b)) => a == b,
@@ -192,6 +195,7 @@ impl Op {
             Op::Stack(StackOp::Add) => "stack_add",
             Op::List(op) => op.name(),
             Op::Queue(_, op) => op.name(),
+            Op::File(op) => op.name(),
             Op::Cond => "cond",
             Op::While { .. } => "while",
             Op::Call(kind) => kind.name(),
@@ -203,6 +207,12 @@ impl Op {
         matches!(self, Op::Prim(own, _) if *own == op)
     }
 
+    /// Returns whether this is an operation on what the session has outside of the graph: a queue or
+    /// a file.
+    pub fn is_of_session(&self) -> bool {
+        matches!(self, Op::Queue(..) | Op::File(_))
+    }
+
     /// Returns the effects of the operation besides computing its results.
     ///
     /// Excludes those of inner regions.
@@ -212,7 +222,7 @@ impl Op {
             Op::Constant(_) | Op::Cond | Op::While { .. } | Op::Call(_) => Effects::Pure,
             Op::Read(_) => Effects::ReadsState,
             Op::Assign(_) => Effects::WritesState,
-            Op::Assert { .. } | Op::Print { .. } | Op::Queue(..) => Effects::Observable,
+            Op::Assert { .. } | Op::Print { .. } | Op::Queue(..) | Op::File(_) => Effects::Observable,
             Op::Stack(StackOp::Pop | StackOp::Add) => Effects::Fallible,
             Op::Stack(_) => Effects::Pure,
             Op::List(op) if op.is_fallible() => Effects::Fallible,

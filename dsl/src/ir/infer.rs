@@ -85,6 +85,7 @@ fn arity(op: &Op) -> Arity {
         Op::Stack(StackOp::Push | StackOp::Add) => Arity::Exactly(2),
         Op::List(op) => Arity::Exactly(op.arity()),
         Op::Queue(_, op) => op.arity(),
+        Op::File(op) => op.arity(),
         Op::Print { template, .. } => Arity::Exactly(template.n_values()),
         Op::Assert { message } => Arity::Exactly(1 + message.n_values()),
         Op::Cond => Arity::AtLeast(1),
@@ -148,6 +149,11 @@ pub(crate) fn infer(graph: &Graph, op: &Op, operands: &[Value], regions: &[Regio
         Op::Queue(queue, op) => {
             let queue = graph.queues.get(queue.index()).ok_or_else(|| broken(14, "the queue is not declared"))?;
             let types = op.result_types(queue, &operands)?;
+            types.iter().try_for_each(check_countable)?;
+            Ok(types)
+        }
+        Op::File(op) => {
+            let types = op.result_types(&operands)?;
             types.iter().try_for_each(check_countable)?;
             Ok(types)
         }

@@ -27,6 +27,7 @@ pub(crate) mod builder;
 pub(crate) mod copy;
 pub mod dependence;
 mod edit;
+mod file;
 mod graph;
 mod infer;
 mod lex;
@@ -43,6 +44,7 @@ pub mod wire;
 
 pub use attrs::{Attr, AttrKind, Attrs};
 pub use builder::{GraphBuilder, InsertPoint};
+pub use file::FileOp;
 pub use graph::{
     CallKind, Graph, Node, NodeData, Op, Origin, QueueId, Region, RegionData, StackOp, Value, ValueData, ValueDef,
     VarDecl, VarId,

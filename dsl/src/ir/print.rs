@@ -241,7 +241,13 @@ impl<'a> Printer<'a> {
         self.out.push_str(data.op.name());
         let bound_later = matches!(
             data.op,
-            Op::While { .. } | Op::Call(_) | Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Queue(..)
+            Op::While { .. }
+                | Op::Call(_)
+                | Op::Assign(_)
+                | Op::Assert { .. }
+                | Op::Print { .. }
+                | Op::Queue(..)
+                | Op::File(_)
         );
         if !data.operands.is_empty() && !bound_later {
             self.out.push(' ');
@@ -288,6 +294,13 @@ impl<'a> Printer<'a> {
                     self.out.push_str(", ");
                     self.list(&data.operands);
                 }
+            }
+            Op::File(op) => {
+                for name in op.tensors() {
+                    write!(self.out, " {name:?},")?;
+                }
+                self.out.push(' ');
+                self.list(&data.operands);
             }
             _ => {}
         }

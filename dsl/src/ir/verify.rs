@@ -38,6 +38,8 @@
 //!   region.
 //! - **V14** Queues have distinct names, and elements of one tensor or more, whose extents are
 //!   numbers or unknown. Elements that are added are compatible with the types of the queue.
+//! - **V15** The first operand of an operation on a file, its path, is a `bytes[]`. The others are
+//!   tensors, and their names are distinct. One tensor or more are saved.
 //!
 //! Here, a value has a type if its own type is equal to it or [fits](crate::Type::fits) it, as a
 //! more precise one.

@@ -99,7 +99,8 @@ impl Folder<'_> {
                 | Op::Print { .. }
                 | Op::Stack(_)
                 | Op::List(_)
-                | Op::Queue(..) => true,
+                | Op::Queue(..)
+                | Op::File(_) => true,
             };
             if stays {
                 self.graph.append(node);

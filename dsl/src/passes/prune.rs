@@ -121,8 +121,8 @@ impl<'g> KeptNodes<'g> {
         for &node in &g.region(g.root()).nodes {
             for &region in &g.node(node).regions {
                 g.visit_nodes(region, &mut |n| {
-                    // A part without assignments adds nothing to queues.
-                    let is_dropped = assignments == Assignments::Drop && matches!(g.node(n).op, Op::Queue(..));
+                    // A part without assignments adds nothing to queues, and saves nothing.
+                    let is_dropped = assignments == Assignments::Drop && g.node(n).op.is_of_session();
                     if has_effect(g, n) && !is_dropped {
                         inner.push((node, n));
                     }
@@ -151,21 +151,21 @@ impl<'g> KeptNodes<'g> {
         }
         of_results.settle();
         for &node in root {
-            if has_effect(g, node) && !matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..)) {
+            if has_effect(g, node) && !matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..) | Op::File(_)) {
                 kept.keep_if_there(node, &of_results, params);
             }
         }
         kept
     }
 
-    /// Keeps an assignment, and all operations on queues in a node.
+    /// Keeps an assignment, and all operations on queues and files in a node.
     fn keep_operations(&mut self, node: Node) {
         let g = self.live.graph;
-        if matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..)) {
+        if matches!(g.node(node).op, Op::Assign(_) | Op::Queue(..) | Op::File(_)) {
             self.live.effect(node);
         }
-        let is_of_queue = |&(owner, n): &(Node, Node)| owner == node && matches!(g.node(n).op, Op::Queue(..));
-        let inner: Vec<Node> = self.inner.iter().filter(|pair| is_of_queue(pair)).map(|pair| pair.1).collect();
+        let is_of_session = |&(owner, n): &(Node, Node)| owner == node && g.node(n).op.is_of_session();
+        let inner: Vec<Node> = self.inner.iter().filter(|pair| is_of_session(pair)).map(|pair| pair.1).collect();
         if !inner.is_empty() {
             self.live.effect(node);
             inner.into_iter().for_each(|n| self.live.effect(n));

@@ -32,8 +32,8 @@ mod while_loop;
 use crate::diagnostic::{Abort, abort};
 use crate::format::{Stream, Template, TemplatePiece};
 use crate::ir::{
-    Graph, GraphBuilder, InsertPoint, ListOp, MAX_OPEN, Node, Op, Origin, QueueDecl, QueueId, QueueOp, Region, Value,
-    ValueDef, VarDecl, VarId,
+    FileOp, Graph, GraphBuilder, InsertPoint, ListOp, MAX_OPEN, Node, Op, Origin, QueueDecl, QueueId, QueueOp, Region,
+    Value, ValueDef, VarDecl, VarId,
 };
 pub use crate::ops::emit;
 use crate::ops::{AnyValue, InTrace, OpError, Prim, ValueCx};
@@ -413,6 +413,19 @@ pub(crate) fn queue_op(queue: &AnyQueue, op: QueueOp, operands: &[AnyValue]) -> 
     })
 }
 
+/// Appends an operation on a file, and returns its results.
+#[track_caller]
+pub(crate) fn file_op(op: FileOp, operands: &[AnyValue]) -> Vec<AnyValue> {
+    let loc = Loc::caller();
+    try_with(|t| {
+        // It runs where the files are, whatever the scope.
+        let scope = DeviceScope::enter(None);
+        let node = t.emit(Op::File(op), operands, loc);
+        drop(scope);
+        node.map(|node| t.results(node))
+    })
+}
+
 /// Returns whether a staged `if`, `while`, `&&` or `||` is open, so that the code being traced may
 /// run any number of times.
 pub fn in_construct() -> bool {
@@ -629,23 +642,29 @@ impl Tracer {
     }
 
     /// Fails if a region that is computed twice removes elements from a queue or asks for their
-    /// number, which the second time would be others. `why` says what computes it.
+    /// number, or reads a file, which the second time would be others. `why` says what computes it.
     fn check_repeatable(&self, region: Region, why: &str) -> Result<()> {
         let mut found = None;
         self.graph.visit_nodes(region, &mut |node| {
             let data = self.graph.node(node);
-            if matches!(data.op, Op::Queue(..)) && !data.results.is_empty() {
-                found.get_or_insert(data.loc);
+            if data.op.is_of_session() && !data.results.is_empty() {
+                let what = if matches!(data.op, Op::File(_)) { "file" } else { "queue" };
+                found.get_or_insert((data.loc, what));
             }
         });
         match found {
             None => Ok(()),
-            Some(loc) => Err(Diagnostic::new(format!("{why} twice, which an operation on a queue must not be"))
-                .at(loc, "used here")
-                .help(
-                    "use the queue before, and pass its element in; in a loop, in the body: `loop { let x = \
-                       queue.dequeue(); if x == 0 { break; } .. }`",
-                )),
+            Some((loc, what)) => {
+                Err(Diagnostic::new(format!("{why} twice, which an operation on a {what} must not be"))
+                    .at(loc, "used here")
+                    .help(match what {
+                        "file" => "restore the tensor before, and pass it in; in a loop, in the body",
+                        _ => {
+                            "use the queue before, and pass its element in; in a loop, in the body: `loop { let x = \
+                     queue.dequeue(); if x == 0 { break; } .. }`"
+                        }
+                    }))
+            }
         }
     }
 

@@ -132,7 +132,7 @@ impl Costs {
                 (cost.operations, cost.bytes_read + cost.bytes_written + special)
             }
             Op::Constant(_) | Op::Read(_) | Op::Cond | Op::While { .. } | Op::Call(_) => return NodeCost::default(),
-            Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Queue(..) => (0.0, 0.0),
+            Op::Assign(_) | Op::Assert { .. } | Op::Print { .. } | Op::Queue(..) | Op::File(_) => (0.0, 0.0),
             Op::Stack(_) | Op::List(_) => {
                 // An update of a list or stack accesses one element.
                 let tensors = data.operands.iter().chain(&data.results);

@@ -101,8 +101,8 @@ impl Device for OpaqueDevice {
         if let Op::Print { .. } = op {
             return Support::No("cannot print".to_owned());
         }
-        if let Op::Queue(..) = op {
-            return Support::No("has no queues".to_owned());
+        if op.is_of_session() {
+            return Support::No("has no queues and files".to_owned());
         }
         let keeps =
             matches!(op, Op::Constant(_) | Op::Read(_) | Op::Assign(_) | Op::Cond | Op::While { .. } | Op::Call(_));

@@ -4,6 +4,7 @@ use super::simulated::SimulatedClock;
 use super::{DeviceBuffer, cpu};
 use crate::spin::spin;
 use anabranch_dsl::Result;
+use anabranch_dsl::files::{NoFiles, StepFiles};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use anabranch_dsl::ir::Node;
@@ -27,17 +28,18 @@ id! {
 /// A receiver of the text that functions print.
 pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
-/// The host as the operations of a step reach it: the print callback and the queues.
+/// The host as the operations of a step reach it: the print callback, the queues and the files.
 #[derive(Clone)]
 pub(crate) struct HostSide {
     pub(crate) print: PrintTo,
     pub(crate) queues: Arc<dyn StepQueues>,
+    pub(crate) files: Arc<dyn StepFiles>,
 }
 
 impl HostSide {
-    /// Returns the host side of a step without queues.
+    /// Returns the host side of a step without queues and files.
     pub(crate) fn printing(print: PrintTo) -> HostSide {
-        HostSide { print, queues: Arc::new(NoQueues) }
+        HostSide { print, queues: Arc::new(NoQueues), files: Arc::new(NoFiles) }
     }
 }
 
@@ -113,7 +115,8 @@ impl Step {
 
     /// Returns the host side of a run for kernels of this step.
     pub(crate) fn run_context(&self) -> RunContext<'_> {
-        RunContext { print: &*self.host.print, queues: &*self.host.queues, stop: &self.stop, fusion: None }
+        let HostSide { print, queues, files } = &self.host;
+        RunContext { print: &**print, queues: &**queues, files: &**files, stop: &self.stop, fusion: None }
     }
 
     /// Returns the time since the step began.

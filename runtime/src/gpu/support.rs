@@ -37,6 +37,7 @@ pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &
     let reason = match op {
         Op::Print { .. } => Some("cannot print".to_owned()),
         Op::Queue(..) => Some("has no queues".to_owned()),
+        Op::File(_) => Some("has no files".to_owned()),
         Op::List(_) => Some("has no lists".to_owned()),
         // The device keeps numbers of any type, but of known shapes.
         Op::Read(_)

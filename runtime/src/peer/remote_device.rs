@@ -93,8 +93,8 @@ impl Device for RemoteDevice {
     /// A GPU of a peer gets the operations that GPUs have shaders for. What it cannot do all the
     /// same is an error of the peer when it loads the program.
     fn supports(&self, op: &Op, operands: &[&Type], results: &[&Type]) -> Support {
-        if let Op::Queue(..) = op {
-            return Support::No("has no queues, which are in the process of the session".to_owned());
+        if op.is_of_session() {
+            return Support::No("has no queues and files, which are in the process of the session".to_owned());
         }
         if self.name.kind() == DeviceKind::Cpu {
             return Support::Yes;

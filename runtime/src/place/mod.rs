@@ -41,14 +41,14 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Moves ordered effects to the device of the first operation on a queue, or else of the first
-    /// print, which runs all of them. Users thus see them in program order.
+    /// Moves ordered effects to the device of the first operation on a queue or file, or else of the
+    /// first print, which runs all of them. Users thus see them in program order.
     fn new(graph: &Graph, nodes: Vec<DeviceId>, vars: Vec<DeviceId>, reasons: Option<Reasons>) -> Placement {
         let mut placement = Placement { moved: vec![false; nodes.len()], nodes, vars, reasons };
         let effects = ordered_effects(graph);
-        let is_of_queue = |effect: &&Node| matches!(graph.node(**effect).op, Op::Queue(..));
+        let is_of_session = |effect: &&Node| graph.node(**effect).op.is_of_session();
         let is_print = |effect: &&Node| matches!(graph.node(**effect).op, Op::Print { .. });
-        if let Some(first) = effects.iter().find(is_of_queue).or_else(|| effects.iter().find(is_print)) {
+        if let Some(first) = effects.iter().find(is_of_session).or_else(|| effects.iter().find(is_print)) {
             let device = placement.of(*first);
             for effect in &effects {
                 placement.moved[effect.index()] = placement.of(*effect) != device;
@@ -159,13 +159,13 @@ pub(crate) fn place(graph: &Graph, topology: &Topology, rules: &Rules, outside: 
     Ok(Placement::new(graph, nodes, devices_of_vars, reasons))
 }
 
-/// Returns the observable effects in program order, or none if nothing is printed and no queue is
-/// used. Assertions alone are unordered.
+/// Returns the observable effects in program order, or none if nothing is printed and no queue or
+/// file is used. Assertions alone are unordered.
 pub(crate) fn ordered_effects(graph: &Graph) -> Vec<Node> {
     let (mut are_ordered, mut effects) = (false, Vec::new());
     graph.visit_nodes(graph.root(), &mut |node| {
         let op = &graph.node(node).op;
-        are_ordered |= matches!(op, Op::Print { .. } | Op::Queue(..));
+        are_ordered |= matches!(op, Op::Print { .. }) || op.is_of_session();
         if op.effects() == Effects::Observable {
             effects.push(node);
         }

@@ -8,6 +8,7 @@ use crate::device::variables::{VarAccess, VarSet, YieldingLocks};
 use crate::device::{CompileOptions, HostSide, StepCx, optimize};
 use crate::session::Session;
 use crate::session::call::{CallOptions, RunningCall};
+use crate::session::files::{self, RunningFiles};
 use crate::session::placed::PlacedGraph;
 use crate::session::queues::{EndOfStep, FirstRemoval, RunningTransaction, UsedQueue};
 use crate::session::step_threads;
@@ -27,6 +28,7 @@ pub(crate) struct Compiled {
     vars: Arc<VarSet>,
     queues: Vec<UsedQueue>,
     first_removal: Option<FirstRemoval>,
+    uses_files: bool,
     /// The variables of the set. These handles keep the session from dropping the values as long as
     /// the function can be called.
     _handles: Vec<AnyVar>,
@@ -63,6 +65,7 @@ impl Compiled {
                  without queues",
             ));
         }
+        let uses_files = files::uses_files(&graph, session.files.as_ref())?;
         let paths: Vec<Option<String>> = {
             let paths = state.paths();
             vars.iter().map(|v| paths.get(&v.id()).cloned()).collect()
@@ -74,7 +77,8 @@ impl Compiled {
         let (vars, handles) = (Arc::new(set), vars.to_vec());
         // With such checks, any operation before the removal can fail.
         let first_removal = if options.check_finite { None } else { FirstRemoval::of(graph.graph()) };
-        Ok(Compiled { graph, signature: signature.to_vec(), name, vars, queues, first_removal, _handles: handles })
+        let signature = signature.to_vec();
+        Ok(Compiled { graph, signature, name, vars, queues, first_removal, uses_files, _handles: handles })
     }
 
     /// Returns whether inputs have the types of the signature.
@@ -113,12 +117,21 @@ impl Compiled {
             false => None,
         };
         self.check_stop(stop)?;
-        let cx = StepCx { host: &session.host, stop };
+        let (files, host) = self.files(session);
+        let cx = StepCx { host: host.as_ref().unwrap_or(&session.host), stop };
         let mut step = || f(&self.vars, &cx);
-        match self.graph.may_split() {
+        let outcome = match self.graph.may_split() {
             true => step_threads::run(session.teams.as_deref(), self.vars.assigns(), step),
             false => step(),
-        }
+        };
+        published(files, outcome)
+    }
+
+    /// Returns the files of a step, and the host side with them, if the graph uses files.
+    fn files(&self, session: &Session) -> (Option<RunningFiles>, Option<HostSide>) {
+        let files = session.files.clone().filter(|_| self.uses_files).map(RunningFiles::begin);
+        let host = files.as_ref().map(|files| HostSide { files: files.files(), ..session.host.clone() });
+        (files, host)
     }
 
     /// Calls `f` like [`with_vars`](Self::with_vars) for a graph with queues, again and again as
@@ -140,7 +153,8 @@ impl Compiled {
             let locks = YieldingLocks::acquire(self.vars.clone(), stop.map(|stop| &**stop));
             self.check_stop(stop)?;
             transaction.attempt(locks.expect("only a stop keeps a step from its locks"));
-            let host = HostSide { queues: transaction.queues(), ..session.host.clone() };
+            let (files, host) = self.files(session);
+            let host = HostSide { queues: transaction.queues(), ..host.unwrap_or_else(|| session.host.clone()) };
             let cx = StepCx { host: &host, stop };
             let mut step = || f(&self.vars, &cx);
             let outcome = match self.graph.may_split() {
@@ -148,7 +162,7 @@ impl Compiled {
                 false => step(),
             };
             if let EndOfStep::Ended(outcome) = transaction.end(outcome) {
-                return outcome;
+                return published(files, outcome);
             }
         }
     }
@@ -159,6 +173,14 @@ impl Compiled {
             Some(kind) => Err(interp::stopped(kind, &self.name, [], Loc::UNKNOWN)),
             None => Ok(()),
         }
+    }
+}
+
+/// Publishes the files of a step that has succeeded.
+fn published<T>(files: Option<RunningFiles>, outcome: Result<T>) -> Result<T> {
+    match (files, outcome) {
+        (Some(files), Ok(value)) => files.publish().map(|()| value),
+        (_, outcome) => outcome,
     }
 }
 

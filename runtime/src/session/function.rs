@@ -293,7 +293,8 @@ where
     /// - A feed replaces the value wherever the function uses it, gradients included. Operations
     ///   that only served to compute it do not run. Every parameter that is needed must be fed;
     ///   other values may be. A feed may also be fetched.
-    /// - No element is added to a queue, and none is removed unless a fetch depends on it.
+    /// - No element is added to a queue and no file is saved. No element is removed, and no file is
+    ///   read, unless a fetch depends on it.
     /// - No variable is assigned. A fetch that depends on an assigned value is computed from that
     ///   value nevertheless. For steps that assign see [`prune_step`](Self::prune_step).
     /// - A print or an assertion stays if all its operands are fed or computed anyway, and so do
@@ -332,8 +333,8 @@ where
         self.pruned(signature.into(), feeds, fetches, Assignments::Drop)
     }
 
-    /// Returns the part of the function that makes all its assignments and operations on queues,
-    /// and computes the values `fetches`, which may be empty, from the values `feeds`.
+    /// Returns the part of the function that makes all its assignments and operations on queues and
+    /// files, and computes the values `fetches`, which may be empty, from the values `feeds`.
     ///
     /// For example, it trains on precomputed features. Otherwise it is like [`prune`](Self::prune).
     ///

@@ -6,6 +6,7 @@ mod compiled;
 mod devices;
 #[cfg(feature = "peers")]
 mod environment;
+pub(crate) mod files;
 pub(crate) mod function;
 mod part;
 mod placed;
@@ -17,6 +18,7 @@ mod step_threads;
 mod stepped;
 mod unoptimized;
 
+use self::files::TensorFiles;
 use self::queues::{QueueContent, QueueStore};
 use crate::device::variables::{VarAccess, VarStore};
 use crate::device::{CompileOptions, HostSide, PrintTo, SimulatedDevice};
@@ -60,9 +62,10 @@ pub struct Session {
     pub(crate) state: Arc<VarStore>,
     pub(crate) devices: Arc<Devices>,
     pub(crate) run: CompileOptions,
-    /// The host side of steps without queues.
+    /// The host side of steps without queues and files.
     pub(crate) host: HostSide,
     pub(crate) queues: Arc<QueueStore>,
+    pub(crate) files: Option<Arc<dyn TensorFiles>>,
     /// The threads of its steps, if they are limited.
     pub(crate) teams: Option<Arc<Teams>>,
 }
@@ -81,6 +84,7 @@ impl RefUnwindSafe for Session {}
 pub struct SessionBuilder {
     run: CompileOptions,
     print_to: Option<PrintTo>,
+    files: Option<Arc<dyn TensorFiles>>,
     cpus: Option<usize>,
     threads: Option<usize>,
     measure: bool,
@@ -182,6 +186,13 @@ impl SessionBuilder {
     /// ```
     pub fn print_to(self, to: impl Fn(Stream, &str) + Send + Sync + 'static) -> SessionBuilder {
         SessionBuilder { print_to: Some(Arc::new(to)), ..self }
+    }
+
+    /// Sets where functions save and restore tensors, such as `SafetensorFiles` of
+    /// `anabranch::checkpoints`, which has an example. By default there are no files, and a function
+    /// that uses one is an error.
+    pub fn tensor_files(self, files: impl TensorFiles + 'static) -> SessionBuilder {
+        SessionBuilder { files: Some(Arc::new(files)), ..self }
     }
 
     /// Sets the number of CPU devices, named `/cpu:0`, `/cpu:1`, and so on. The devices share the
@@ -451,6 +462,7 @@ impl SessionBuilder {
             teams: self.threads.map(|n| Arc::new(Teams::new(n))),
             host: HostSide::printing(print_to),
             queues: Arc::default(),
+            files: self.files,
         })
     }
 }

@@ -6,7 +6,9 @@ use crate::format::{Stream, Template};
 use crate::ir::infer::{check_attrs, count, infer, kind_name};
 use crate::ir::lex::Tok;
 use crate::ir::literal::Literal;
-use crate::ir::{Attr, AttrKind, Attrs, CallKind, InsertPoint, ListOp, Node, Op, QueueOp, Region, StackOp, Value};
+use crate::ir::{
+    Attr, AttrKind, Attrs, CallKind, FileOp, InsertPoint, ListOp, Node, Op, QueueOp, Region, StackOp, Value,
+};
 use crate::ops::{self, Prim};
 use crate::{Diagnostic, Loc, Type};
 
@@ -116,6 +118,22 @@ impl<'a> Parser<'a> {
                 (Op::Assert { message }, [cond, shown].concat())
             }
             "print" => self.print()?,
+            "save" => {
+                let mut names = vec![self.name_of_tensor()?];
+                while matches!(self.peek(), Tok::Str(_)) {
+                    names.push(self.name_of_tensor()?);
+                }
+                (Op::File(FileOp::Save(names)), self.operands()?)
+            }
+            "restore" => {
+                let name = self.name_of_tensor()?;
+                let operands = self.operands()?;
+                types = self.annotation()?;
+                let Some([Type::Tensor(ty)]) = types.as_deref() else {
+                    return Err(self.error(op_loc, "a restored tensor needs its type, as `: f32[2]`"));
+                };
+                (Op::File(FileOp::Restore { name, ty: ty.clone() }), operands)
+            }
             _ if QueueOp::by_name(name, 0).is_some() => self.queue_op(name)?,
             _ if ListOp::parsed(name, None).is_some() => {
                 let operands = self.operands()?;
@@ -136,8 +154,8 @@ impl<'a> Parser<'a> {
                 (None, None) => {
                     let mut error = Diagnostic::new(format!("there is no operation `{name}`")).at(op_loc, "");
                     let lists = ListOp::all().map(|op| op.name());
-                    let all =
-                        ops::all().map(|d| d.name).chain(BUILTINS.iter().copied()).chain(QueueOp::NAMES).chain(lists);
+                    let others = QueueOp::NAMES.into_iter().chain(FileOp::NAMES).chain(lists);
+                    let all = ops::all().map(|d| d.name).chain(BUILTINS.iter().copied()).chain(others);
                     if let Some(near) = nearest(name, all) {
                         error = error.help(format!("did you mean `{near}`?"));
                     }
@@ -163,6 +181,16 @@ impl<'a> Parser<'a> {
         }
         let operands = if self.eat(',') { self.operands()? } else { vec![] };
         Ok((Op::Queue(queue, QueueOp::by_name(name, n).expect("the operation has this name")), operands))
+    }
+
+    /// Parses `"w",`, the name of a tensor in a file.
+    fn name_of_tensor(&mut self) -> Parse<String> {
+        let Tok::Str(name) = self.peek().clone() else {
+            return Err(self.unexpected("the name of a tensor in quotes"));
+        };
+        self.next();
+        self.expect(',')?;
+        Ok(name)
     }
 
     /// Parses `print stdout "x = {}", %x`.

@@ -6,8 +6,8 @@ use crate::format::{FormatSpec, FormatTrait, MAX_WIDTH, Stream, Template, Templa
 use crate::ir::infer::is_countable;
 use crate::ir::verify::verify_first;
 use crate::ir::{
-    Attr, Attrs, CallKind, Graph, ListOp, Node, NodeData, Op, QueueDecl, QueueId, QueueOp, Region, RegionData, StackOp,
-    Value, ValueData, ValueDef, VarDecl, VarId,
+    Attr, Attrs, CallKind, FileOp, Graph, ListOp, Node, NodeData, Op, QueueDecl, QueueId, QueueOp, Region, RegionData,
+    StackOp, Value, ValueData, ValueDef, VarDecl, VarId,
 };
 use crate::ops::{self, Prim};
 use crate::{
@@ -225,6 +225,13 @@ impl<'a> Decoder<'a> {
             OpForm::Recompute => Op::Call(CallKind::Recompute),
             OpForm::CustomGradient { args } => Op::Call(CallKind::CustomGradient { args: args as usize }),
             OpForm::Queue { queue, op } => Op::Queue(QueueId(queue), queue_op(op)?),
+            OpForm::Save(names) => {
+                let names = names.into_iter().map(|name| checked_name(name).map(str::to_owned));
+                Op::File(FileOp::Save(names.collect::<Result<_>>()?))
+            }
+            OpForm::Restore { name, ty } => {
+                Op::File(FileOp::Restore { name: checked_name(name)?.to_owned(), ty: tensor_type(ty)? })
+            }
         })
     }
 

@@ -3,7 +3,7 @@
 use super::form::*;
 use super::{MAGIC, VERSION};
 use crate::format::{FormatSpec, FormatTrait, Stream, Template, TemplatePiece};
-use crate::ir::{Attr, CallKind, Graph, ListOp, Op, QueueOp, StackOp, Value, ValueData};
+use crate::ir::{Attr, CallKind, FileOp, Graph, ListOp, Op, QueueOp, StackOp, Value, ValueData};
 use crate::ops::Prim;
 use crate::{Buffer, Bytes, DType, Dim, Shape, TensorType, Type};
 use rustc_hash::FxHashMap;
@@ -188,6 +188,8 @@ fn operation<'g>(op: &'g Op, tables: &Tables<'_>) -> OpForm<'g> {
         Op::Stack(op) => stack_op(op),
         Op::List(op) => list_op(op),
         Op::Queue(queue, op) => OpForm::Queue { queue: queue.0, op: queue_op(*op) },
+        Op::File(FileOp::Save(names)) => OpForm::Save(names.iter().map(String::as_str).collect()),
+        Op::File(FileOp::Restore { name, ty }) => OpForm::Restore { name, ty: tensor_type(ty) },
         Op::Cond => OpForm::Cond,
         Op::While { parallel_iterations } => {
             OpForm::While { parallel_iterations: parallel_iterations.map_or(0, Into::into) }

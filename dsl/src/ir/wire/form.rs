@@ -162,6 +162,11 @@ pub(super) enum OpForm<'a> {
         queue: u32,
         op: QueueOpForm,
     },
+    Save(Vec<&'a str>),
+    Restore {
+        name: &'a str,
+        ty: TensorTypeForm<'a>,
+    },
 }
 
 #[derive(Serialize, Deserialize)]

@@ -317,6 +317,13 @@ impl Plan {
                 }
             }
             Kernel::QueueResult => self.store_queue_result(cx, op),
+            Kernel::File(file_op) => {
+                let operands = self.operands(cx, op, foreign)?;
+                match run_context.files.run(file_op, operands, op.loc)?.pop() {
+                    Some(restored) => self.store(cx, op, restored),
+                    None => Ok(()),
+                }
+            }
             Kernel::Reference => {
                 let operands = self.operands(cx, op, foreign)?;
                 let result = reference::eval(op, &operands)?;

@@ -29,7 +29,7 @@ pub(crate) mod walk;
 use super::memory::Sources;
 use crate::cpu::compile::TensorOp;
 use anabranch_dsl::format::{Stream, Template};
-use anabranch_dsl::ir::{ListOp, QueueId, QueueOp};
+use anabranch_dsl::ir::{FileOp, ListOp, QueueId, QueueOp};
 
 /// The kernel of a tensor operation.
 #[derive(Debug)]
@@ -46,6 +46,8 @@ pub(crate) enum Kernel {
     Queue(QueueId, QueueOp),
     /// A further result of the operation on a queue that ran before.
     QueueResult,
+    /// An operation on a file of tensors.
+    File(FileOp),
     /// Fused elementwise operations.
     Map(elementwise::Map),
     /// A copy to a part of a buffer.
@@ -178,6 +180,7 @@ pub(crate) fn run(op: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Resul
         | Kernel::Print(..)
         | Kernel::Queue(..)
         | Kernel::QueueResult
+        | Kernel::File(_)
         | Kernel::List(_)
         | Kernel::AddAtEnd(_)
         | Kernel::CheckIndices { .. }

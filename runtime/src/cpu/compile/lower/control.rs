@@ -3,7 +3,7 @@
 use super::{Instr, Item, Kernel, Lower, LoweredValue, Move, Out, TensorOperand};
 use crate::cpu::compile::PushCount;
 use crate::cpu::compile::draft::Storage;
-use anabranch_dsl::ir::{Graph, ListForm, ListOp, LoopVar, Node, Op, QueueId, QueueOp, StackOp, Value};
+use anabranch_dsl::ir::{FileOp, Graph, ListForm, ListOp, LoopVar, Node, Op, QueueId, QueueOp, StackOp, Value};
 use anabranch_dsl::passes::{self, Limit};
 use anabranch_dsl::{Loc, Result, Type};
 
@@ -282,6 +282,24 @@ impl Lower<'_> {
         if let Some((v, place)) = found {
             self.places[v.index()] = Some(place);
         }
+        Ok(())
+    }
+
+    /// Lowers an operation on a file.
+    pub(super) fn file_op(&mut self, node: Node, file_op: &FileOp) -> Result<()> {
+        let data = self.graph.node(node);
+        let operands = data.operands.iter().map(|&v| self.operand(v)).collect::<Result<Vec<_>>>()?;
+        let kernel = Kernel::File(file_op.clone());
+        let out = match data.results.first() {
+            None => Out::Nothing,
+            Some(&result) => {
+                let (place, out) = self.new_out(result);
+                self.places[result.index()] = Some(place);
+                out
+            }
+        };
+        let op = self.add_op(kernel, operands, out, None, file_op.name(), data.loc);
+        self.emit(Instr::Run(op));
         Ok(())
     }
 

@@ -239,6 +239,7 @@ impl Lower<'_> {
                 self.emit(Instr::Run(op));
             }
             Op::Queue(queue, op) => self.queue_op(node, *queue, *op)?,
+            Op::File(op) => self.file_op(node, op)?,
             Op::Stack(op) => self.stack_op(node, op)?,
             Op::List(op) => self.list_op(node, op)?,
             Op::Cond => self.cond(node)?,
