@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 type Outcome = Result<(), Diagnostic>;
 
-fn memory() -> ObjectFolder {
+pub fn memory() -> ObjectFolder {
     ObjectFolder::open("memory:///runs").expect("memory is a store")
 }
 

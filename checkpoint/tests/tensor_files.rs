@@ -303,3 +303,25 @@ fn a_file_that_cannot_be_published_is_an_error_of_the_call() -> Outcome {
     assert_eq!(WeightFile::new("n").storage(storage).tensor::<i64>("n")?, 1);
     Ok(())
 }
+
+#[test]
+fn objects_are_saved_when_the_call_succeeds() -> Outcome {
+    let objects = Arc::new(crate::objects::memory());
+    let session = Session::builder().tensor_files(SafetensorFiles::new().storage(objects.clone())).build()?;
+    let (f, sum) = (session.function(save_and_check)?, Var::<i64>::new("sum", 0));
+    assert_eq!(f.call(("runs/x", 1)).unwrap_err().kind, ErrorKind::AssertionFailed);
+    assert!(WeightFile::new("runs/x").storage(objects.clone()).tensor::<i64>("x").is_err());
+    f.call(("runs/x", 2))?;
+    assert_eq!(WeightFile::new("runs/x").storage(objects.clone()).tensor::<i64>("x")?, 2);
+    // A call reads what it has saved before it appears, also strings.
+    let words = session.function(|path: Tensor<Bytes>| {
+        save_tensors(path, &[("word", path.lower().untyped()), ("x", scalar(3i64).untyped())]);
+        (restore_tensor::<Bytes>(path, "word", []), restore_tensor::<i64>(path, "x", []))
+    })?;
+    let (word, x) = words.call("RUNS/x")?;
+    assert_eq!((&*word.item(), x.item()), (&b"runs/x"[..], 3));
+    let again = session.function(|dir: Tensor<Bytes>| alternate(dir, scalar(4), sum.clone()))?;
+    again.call("runs")?;
+    assert_eq!(session.get(&sum)?, 2);
+    Ok(())
+}
