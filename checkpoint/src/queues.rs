@@ -1,8 +1,9 @@
 //! The contents of queues in checkpoints.
 //!
-//! Tensor `i` of the elements of the queue `q` is two tensors of a file: `q/i` has the values of all
-//! elements one after the other, and `q/i/extents` the extents of each, an `i64[elements, rank]`.
-//! Strings are stored like those of variables, so their values are `q/i/data` and `q/i/offsets`.
+//! Tensor `i` of the elements of the queue `q` is two tensors of a file: `q/i` has the values of
+//! all elements one after the other, and `q/i/extents` the extents of each, an `i64[elements,
+//! rank]`. Strings are stored like those of variables, so their values are `q/i/data` and
+//! `q/i/offsets`.
 
 use crate::strings::{joined, names_of, parts};
 use anabranch_dsl::queue::{AnyQueue, QueueOrder};

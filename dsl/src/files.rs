@@ -13,19 +13,19 @@ use crate::{Type, trace};
 ///
 /// `path` is the path of the file, a scalar of UTF-8 text, and `tensors` has the tensors by their
 /// names in the file. The file is written and made durable when the operation runs, under a
-/// temporary name. It gets its own name, and replaces an older file, when the call has succeeded; in
-/// a loop that [commits each iteration](crate::commit_each_iteration), when the iteration has. So
-/// there is always the old file or the whole new one, and a call that fails or is cancelled leaves
-/// no new file. If a call saves twice to a path, the last time counts. A process that is killed may
-/// leave a temporary file.
+/// temporary name. It gets its own name, and replaces an older file, when the call has succeeded;
+/// in a loop that [commits each iteration](crate::commit_each_iteration), when the iteration has.
+/// So there is always the old file or the whole new one, and a call that fails or is cancelled
+/// leaves no new file. If a call saves twice to a path, the last time counts. A process that is
+/// killed may leave a temporary file.
 ///
 /// Files are written by a CPU of the process that has the session, whatever devices compute the
 /// tensors.
 ///
 /// # Errors
 /// The call fails if the session has no files (`SessionBuilder::tensor_files`), if the path is no
-/// text, or if the file cannot be written. If only the last part fails, to give the file its name, the error says so:
-/// variables and queues have changed then.
+/// text, or if the file cannot be written. If only the last part fails, to give the file its name,
+/// the error says so: variables and queues have changed then.
 ///
 /// ```
 /// use anabranch::checkpoints::{SafetensorFiles, restore_tensor, save_tensors};
@@ -58,16 +58,16 @@ pub fn save_tensors(path: impl Operand<Bytes>, tensors: &[(&str, AnyValue)]) {
     trace::file_op(FileOp::Save(names), &operands);
 }
 
-/// Reads a tensor from a file, in a graph function, in program order with its other effects and also
-/// inside `if` and `while`.
+/// Reads a tensor from a file, in a graph function, in program order with its other effects and
+/// also inside `if` and `while`.
 ///
 /// `path` is the path of the file, a scalar of UTF-8 text, and `name` the name of the tensor in it.
 /// An extent of the shape that is unknown may be any. If the call itself has
 /// [saved](save_tensors) to the path, the tensor is what it has saved. It has no gradient.
 ///
 /// # Errors
-/// The call fails if the session has no files, if the file cannot be read, or if the tensor in it is
-/// missing or of another type. [`save_tensors`] has an example.
+/// The call fails if the session has no files, if the file cannot be read, or if the tensor in it
+/// is missing or of another type. [`save_tensors`] has an example.
 #[track_caller]
 pub fn restore_tensor<T: Element>(path: impl Operand<Bytes>, name: &str, shape: impl Into<Shape>) -> Tensor<T> {
     let path = path.into_tensor().untyped();

@@ -8,8 +8,8 @@ use std::collections::HashSet;
 /// An operation on a file of tensors. Its first operand is the path, a `bytes[]`.
 ///
 /// It runs in program order with the other effects of its step. See
-/// [`save_tensors`](crate::files::save_tensors) and [`restore_tensor`](crate::files::restore_tensor)
-/// for the semantics.
+/// [`save_tensors`](crate::files::save_tensors) and
+/// [`restore_tensor`](crate::files::restore_tensor) for the semantics.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FileOp {
     /// `(path, tensors)`: writes tensors with these names to a file when the step is committed.

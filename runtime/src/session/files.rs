@@ -46,10 +46,13 @@ pub trait WrittenFile: Send {
 /// The files that a running step has written. Dropping it discards those that are not published.
 pub(crate) struct RunningFiles(Arc<WrittenFiles>);
 
+/// A file with its path and the place where it was saved.
+type FileOfStep = (PathBuf, Loc, Box<dyn WrittenFile>);
+
 struct WrittenFiles {
     files: Arc<dyn TensorFiles>,
-    /// Each with its path and the place where it was saved, in the order of the saves.
-    written: Mutex<Vec<(PathBuf, Loc, Box<dyn WrittenFile>)>>,
+    /// In the order of the saves.
+    written: Mutex<Vec<FileOfStep>>,
 }
 
 impl RunningFiles {
@@ -65,7 +68,7 @@ impl RunningFiles {
     /// Publishes all files. Goes on after an error, and returns the first.
     pub(crate) fn publish(&self) -> Result<()> {
         let written = std::mem::take(&mut *self.0.written());
-        let publish = |(path, loc, file): (PathBuf, Loc, Box<dyn WrittenFile>)| {
+        let publish = |(path, loc, file): FileOfStep| {
             file.publish().map_err(|error| {
                 let label = "saved here: the call has succeeded but for this file, and variables have changed";
                 at(error, "save", &path, loc, label)
@@ -82,7 +85,7 @@ impl Drop for RunningFiles {
 }
 
 impl WrittenFiles {
-    fn written(&self) -> MutexGuard<'_, Vec<(PathBuf, Loc, Box<dyn WrittenFile>)>> {
+    fn written(&self) -> MutexGuard<'_, Vec<FileOfStep>> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
