@@ -40,7 +40,7 @@ struct Row {
 fn expected(i: u8) -> Row {
     let n = i64::from(i);
     Row {
-        flag: i % 3 == 0,
+        flag: i.is_multiple_of(3),
         byte: i * 25,
         int: i32::from(i) - 5,
         unsigned: u32::MAX - 9 + u32::from(i),

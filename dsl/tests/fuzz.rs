@@ -1,11 +1,9 @@
 //! The fuzz targets of this crate, with some mutations of their valid inputs.
 
-use mutations::Mutator;
+use crate::wire::mutations::Mutator;
 
 #[path = "../../tests/fuzz/bodies/strings.rs"]
 mod body;
-#[path = "../../tests/fuzz/mutations.rs"]
-mod mutations;
 
 #[test]
 fn fuzz_targets_take_their_valid_inputs_and_survive_mutations() {

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 #[path = "../../tests/fuzz/bodies/graph.rs"]
 mod body;
 #[path = "../../tests/fuzz/mutations.rs"]
-mod mutations;
+pub(crate) mod mutations;
 
 /// Returns the graphs of the golden files, each with the name of its file.
 fn golden_graphs() -> Vec<(String, Graph)> {
