@@ -364,10 +364,10 @@ fn what_is_stored_keeps_no_large_block_for_a_short_string() {
         let var = Var::<Bytes>::new("field", "");
         let set = session.function(|x: S| var.set(fields(x).1)).expect("the function is right");
         set.call(text()).expect("a call");
-        let state = session.state(&[var.clone()]).expect("the variable can be read");
+        let state = session.state(&var).expect("the variable can be read");
         assert!(is_compact(&state[0].1.as_slice::<Bytes>().expect("strings")[0]));
-        session.load_state(&[var.clone()], &[("0".to_owned(), passed.0.clone().into_host())]).expect("it fits");
-        let state = session.state(&[var.clone()]).expect("the variable can be read");
+        session.load_state(&var, &[(String::new(), passed.0.clone().into_host())]).expect("it fits");
+        let state = session.state(&var).expect("the variable can be read");
         assert!(is_compact(&state[0].1.as_slice::<Bytes>().expect("strings")[0]));
 
         let queue = Queue::<S>::fifo("fields", 10, &element).expect("a queue");
