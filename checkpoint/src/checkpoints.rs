@@ -353,8 +353,8 @@ impl Checkpoints {
     /// # Errors
     /// Fails if there are checkpoints but all are damaged, and if the variables or queues of the
     /// parts are not those of the checkpoint; one error lists all of them. Fails if a running call
-    /// has elements of one of the queues, or room in it. Fails if the storage does: nothing is known
-    /// of a checkpoint that cannot be read now, so no earlier one is taken for it.
+    /// has elements of one of the queues, or room in it. Fails if the storage does: nothing is
+    /// known of a checkpoint that cannot be read now, so no earlier one is taken for it.
     #[track_caller]
     pub fn resume(&mut self, session: &Session, parts: &RunParts<'_>) -> Result<Option<Resumed>> {
         self.resume_with(session, parts, &Restore::strict())

@@ -11,8 +11,8 @@
 //!   variables and values, and sums do not depend on the number of threads.
 //! - [`Restore`] says what to do if the variables of the program are not those of the file. By
 //!   default this is an error that lists them all.
-//! - [`save_tensors`] and [`restore_tensor`] write and read files inside of functions, whose session
-//!   has [`SafetensorFiles`].
+//! - [`save_tensors`] and [`restore_tensor`] write and read files inside of functions, whose
+//!   session has [`SafetensorFiles`].
 //! - [`FileStorage`] is where checkpoints are. The default is the local file system.
 //!
 //! ```

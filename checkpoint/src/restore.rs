@@ -1,5 +1,5 @@
-//! Which stored value a variable gets, by its path, and which content a queue, by its name: strictly
-//! unless the caller says otherwise.
+//! Which stored value a variable gets, by its path, and which content a queue, by its name:
+//! strictly unless the caller says otherwise.
 
 use crate::error::{listed, shown};
 use crate::queues::QueueType;
@@ -16,8 +16,8 @@ use std::sync::Arc;
 /// The rule for variables and queues of the program that are not those of a file.
 ///
 /// By default each variable must have a value and each value a variable, and the error lists all
-/// that do not. A value of another element type or shape is an error in any case. The same holds for
-/// queues and their contents.
+/// that do not. A value of another element type or shape is an error in any case. The same holds
+/// for queues and their contents.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct Restore {
@@ -175,8 +175,8 @@ pub(crate) fn check_paths(RunState { vars, queues }: &RunState) -> Result<()> {
     Ok(())
 }
 
-/// Finds the value of each variable and the content of each queue. `source` names the file or folder
-/// in errors.
+/// Finds the value of each variable and the content of each queue. `source` names the file or
+/// folder in errors.
 pub(crate) fn match_names(source: &str, state: &RunState, types: &StoredTypes, how: &Restore) -> Result<Matched> {
     check_paths(state)?;
     let (vars, stored) = (&state.vars, &types.vars);
@@ -282,7 +282,8 @@ impl Matched {
         is_part || (self.targets.contains_key(name) && !self.strings.contains(name))
     }
 
-    /// Sets all matched variables and the queues of a session at once, or none if there is an error.
+    /// Sets all matched variables and the queues of a session at once, or none if there is an
+    /// error.
     pub fn assign(
         self,
         session: &Session,

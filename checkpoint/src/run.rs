@@ -46,9 +46,9 @@ impl<'a> RunParts<'a> {
         self
     }
 
-    /// Adds the content of a queue: its elements in their order, whether it is closed, and with which
-    /// error. What a resumed run removes is what the other one would have removed, also from a
-    /// shuffle queue.
+    /// Adds the content of a queue: its elements in their order, whether it is closed, and with
+    /// which error. What a resumed run removes is what the other one would have removed, also from
+    /// a shuffle queue of which no call had removed elements at the save.
     ///
     /// Variables and queues are saved as they are at one moment between two calls. A call that runs
     /// then has not happened: what it has removed is saved as an element of its queue, and what it
