@@ -69,6 +69,7 @@ use url::Url;
 pub struct ObjectFolder(Arc<OpenFolder>);
 
 struct OpenFolder {
+    /// The URL for messages, without secrets.
     url: String,
     store: Arc<dyn ObjectStore>,
     /// The path of the folder in the store.
@@ -97,7 +98,7 @@ const PART: usize = 16 << 20;
 
 impl ObjectFolder {
     /// Opens the folder of a URL. Keys and options of the store are read from variables of the
-    /// environment, such as `AWS_ACCESS_KEY_ID`.
+    /// environment that begin with `AWS_`, `GOOGLE_` or `AZURE_`, such as `AWS_ACCESS_KEY_ID`.
     ///
     /// # Errors
     /// Fails if the URL is not one of a store that this program was built for, or if an option of
@@ -106,7 +107,8 @@ impl ObjectFolder {
         // Other variables of the environment need not be Unicode.
         let vars =
             std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
-        ObjectFolder::open_with(url, vars)
+        let is_of_store = |key: &str| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|begin| key.starts_with(begin));
+        ObjectFolder::open_with(url, vars.filter(|(key, _)| is_of_store(key)))
     }
 
     /// Opens a folder like [`open`](Self::open), with these options of the store instead of the
@@ -118,11 +120,13 @@ impl ObjectFolder {
         url: &str,
         options: impl IntoIterator<Item = (K, V)>,
     ) -> Result<ObjectFolder> {
-        let failed = |error: &dyn fmt::Display| {
+        let cannot = |url: &str, error: &dyn fmt::Display| {
             Diagnostic::new(format!("the folder `{url}` cannot be opened: {error}"))
                 .help("stores in the cloud need a feature of the crate `object_store`: `aws`, `gcp`, `azure` or `http`")
         };
-        let parsed = Url::parse(url).map_err(|error| failed(&error))?;
+        let parsed = Url::parse(url).map_err(|error| cannot(url, &error))?;
+        let shown = without_secrets(&parsed);
+        let failed = |error: &dyn fmt::Display| cannot(&shown, error);
         let (mut store, root) = object_store::parse_url_opts(&parsed, options).map_err(|error| failed(&error))?;
         if parsed.scheme() == "file" {
             store = Box::new(LocalFileSystem::new().with_fsync(true));
@@ -130,7 +134,7 @@ impl ObjectFolder {
         let runtime =
             Builder::new_multi_thread().worker_threads(1).thread_name("anabranch-objects").enable_all().build();
         let runtime = Some(runtime.map_err(|error| failed(&error))?);
-        Ok(ObjectFolder(Arc::new(OpenFolder { url: url.to_owned(), store: store.into(), root, runtime })))
+        Ok(ObjectFolder(Arc::new(OpenFolder { url: shown, store: store.into(), root, runtime })))
     }
 
     /// Returns a file of data, which need not exist. The path is relative to this folder.
@@ -177,7 +181,9 @@ impl ObjectFolder {
         for part in path.components() {
             object = match part {
                 Component::Normal(name) => {
-                    object.join(PathPart::from(name.to_str().ok_or(io::ErrorKind::InvalidFilename)?))
+                    let name = name.to_str().ok_or(io::ErrorKind::InvalidFilename)?;
+                    let invalid = |error| io::Error::new(io::ErrorKind::InvalidFilename, error);
+                    object.join(PathPart::parse(name).map_err(invalid)?)
                 }
                 Component::CurDir => object,
                 _ => {
@@ -211,6 +217,16 @@ impl ObjectFolder {
             ObjectReader { folder: self.clone(), stream: Some(found.into_stream()), piece: io::Cursor::default() },
         ))
     }
+}
+
+/// Returns a URL without user, password and query, which may have the keys of a store.
+fn without_secrets(url: &Url) -> String {
+    let mut url = url.clone();
+    // URLs without a host have neither user nor password.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.set_query(None);
+    url.into()
 }
 
 /// Returns an error of a store as one of the system.

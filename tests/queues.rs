@@ -607,6 +607,16 @@ fn condition_removes(queue: Queue<Tensor<i64>>) -> Tensor<i64> {
     sum
 }
 
+#[graph]
+fn condition_in_segments(queue: Queue<Tensor<i64>>, x: Tensor) -> Tensor {
+    let mut y = x;
+    while queue.dequeue() > 0 {
+        checkpoint_loop();
+        y = y * x;
+    }
+    y
+}
+
 #[test]
 fn what_is_computed_twice_cannot_use_a_queue() -> Outcome {
     let session = Session::new()?;
@@ -615,6 +625,7 @@ fn what_is_computed_twice_cannot_use_a_queue() -> Outcome {
     let errors = [
         session.function(|| condition_removes(queue.clone()))?.call(()).err(),
         session.function(|x: Tensor| gradients(checkpoint(|| floats.dequeue() * x), x))?.call(1.0).err(),
+        session.function(|x: Tensor| gradients(condition_in_segments(queue.clone(), x), x))?.call(1.0).err(),
     ];
     for error in errors {
         let error = error.expect("an element would be removed twice");

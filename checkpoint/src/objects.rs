@@ -88,7 +88,8 @@ impl WriterClaim {
         let at = path.join(MANIFEST);
         let Err(error) = folder.storage.publish(&at, manifest.to_text().as_bytes()) else { return Ok(()) };
         match Manifest::read(&*folder.storage, &path, step) {
-            Ok(Ok(there)) if there == manifest => Ok(()),
+            // A metric may be NaN, which is not equal to itself.
+            Ok(Ok(there)) if there.to_text() == manifest.to_text() => Ok(()),
             _ => Err(failed("write", &at, &error)),
         }
     }

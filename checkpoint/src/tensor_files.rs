@@ -7,6 +7,7 @@ use crate::strings::{joined, names_of, parts};
 use anabranch_dsl::{HostTensor, Result};
 use anabranch_runtime::{TensorFiles, WrittenFile};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,18 +120,25 @@ impl PartialFile {
         mut value: impl FnMut(usize) -> Result<HostTensor>,
     ) -> Result<PartialFile> {
         static FILES: AtomicU64 = AtomicU64::new(0);
-        let name = path.file_name().ok_or_else(|| damaged(path, "the path does not name a file"))?;
-        let number = FILES.fetch_add(1, Ordering::Relaxed);
-        let partial = format!(".{}.{}-{number}.partial", name.to_string_lossy(), std::process::id());
+        let is_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+        let name = path.file_name().filter(|_| !is_folder);
+        let name = name.ok_or_else(|| damaged(path, "the path does not name a file"))?.to_string_lossy();
         let write_error = |error| failed("write", path, &error);
-        // From here on a drop removes it.
         let mut file = PartialFile { storage, path: path.to_owned(), state: PartialState::Published };
         let mut to = match file.storage.kind() {
-            StorageKind::Files => {
-                let partial = path.with_file_name(partial);
-                file.state = PartialState::Renamed(partial.clone());
-                file.storage.create(&partial)
-            }
+            StorageKind::Files => loop {
+                let number = FILES.fetch_add(1, Ordering::Relaxed);
+                let partial = path.with_file_name(format!(".{name}.{}-{number}.partial", std::process::id()));
+                match file.storage.create(&partial) {
+                    // It belongs to another process, which may have been killed.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                    created => {
+                        // From here on a drop removes it.
+                        file.state = PartialState::Renamed(partial);
+                        break created;
+                    }
+                }
+            },
             StorageKind::Objects => file.storage.create(path),
         }
         .map_err(write_error)?;

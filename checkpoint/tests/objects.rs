@@ -155,7 +155,8 @@ fn save_steps(checkpoints: &mut Checkpoints, session: &Session, vars: &Vars, aft
     for step in after + 1..=STEPS {
         vars.set(session, &values(step));
         let record = StepRecord::new(step).value("twice", &(2 * step));
-        let record = record.metric("loss", if step == 2 { 0.0 } else { 10.0 - step as f64 });
+        let loss = if step == 2 { 0.0 } else { 10.0 - step as f64 };
+        let record = record.metric("loss", loss).metric("not a number", f64::NAN);
         if let Err(error) = checkpoints.save(session, &parts, record).and_then(|_| checkpoints.wait()) {
             return (step - 1, Err(error));
         }
@@ -390,5 +391,33 @@ fn a_url_of_an_unknown_store_is_an_error() {
     for url in ["ftp://host/folder", "s3://bucket/folder", "no url"] {
         let error = ObjectFolder::open(url).unwrap_err();
         assert!(error.message.starts_with(&format!("the folder `{url}` cannot be opened")), "{error}");
+    }
+}
+
+/// Names of files are those of objects, whatever their letters.
+#[test]
+fn objects_have_the_names_of_files() -> Outcome {
+    let folder = memory();
+    let names = ["a#1%41~[x]{y}^*?|<>\"\\`.txt", "ts=2020-01-01 00%3A00.txt", "ü.txt"];
+    for name in names {
+        folder.publish(&Path::new("data").join(name), name.as_bytes()).expect("a new object");
+    }
+    let files = folder.files("data", ".txt")?;
+    let found: Vec<String> = files.iter().map(|file| file.path().display().to_string()).collect();
+    assert_eq!(found, names.map(|name| format!("data/{name}")));
+    assert_eq!(text::lines(files).iter().collect::<Result<Vec<_>, _>>()?, names);
+    let error = folder.publish(Path::new("a\u{7}"), b"").expect_err("a control character");
+    assert_eq!(error.kind(), io::ErrorKind::InvalidFilename);
+    Ok(())
+}
+
+#[test]
+fn errors_show_no_secrets_of_urls() {
+    for url in ["https://me:secret@localhost/x?sig=secret", "s3://bucket/x?sig=secret"] {
+        let shown = match ObjectFolder::open(url) {
+            Ok(folder) => format!("{folder:?}"),
+            Err(error) => error.to_string(),
+        };
+        assert!(!shown.contains("secret"), "{shown}");
     }
 }

@@ -325,3 +325,21 @@ fn objects_are_saved_when_the_call_succeeds() -> Outcome {
     assert_eq!(session.get(&sum)?, 2);
     Ok(())
 }
+
+/// A process that was killed, whose number this process has again, has left files.
+#[test]
+fn files_that_were_left_are_neither_taken_nor_removed() -> Outcome {
+    let folder = TestFolder::new("tensor_files_left");
+    let session = Session::builder().tensor_files(SafetensorFiles::new()).build()?;
+    let save = session.function(|path: Tensor<Bytes>| save_tensors(path, &[("x", scalar(5).untyped())]))?;
+    fs::create_dir_all(folder.path("")).expect("a folder");
+    let left = |i: usize| folder.path(&format!(".x.{}-{i}.partial", std::process::id()));
+    (0..2000).for_each(|i| fs::write(left(i), "left").expect("a file"));
+    save.call(text(&folder, "x").as_str())?;
+    assert_eq!(WeightFile::new(folder.path("x")).tensor::<i32>("x")?, 5);
+    assert!((0..2000).all(|i| fs::read(left(i)).is_ok_and(|bytes| bytes == b"left")));
+
+    let error = save.call(format!("{}/", text(&folder, "y")).as_str()).unwrap_err();
+    assert!(error.message.ends_with("the path does not name a file"), "{error}");
+    Ok(())
+}

@@ -13,11 +13,12 @@ use crate::{Type, trace};
 ///
 /// `path` is the path of the file, a scalar of UTF-8 text, and `tensors` has the tensors by their
 /// names in the file. The file is written and made durable when the operation runs, under a
-/// temporary name. It gets its own name, and replaces an older file, when the call has succeeded;
-/// in a loop that [commits each iteration](crate::commit_each_iteration), when the iteration has.
-/// So there is always the old file or the whole new one, and a call that fails or is cancelled
-/// leaves no new file. If a call saves twice to a path, the last time counts. A process that is
-/// killed may leave a temporary file.
+/// temporary name; an object of a store may be sent only when the call has succeeded. It gets its
+/// own name, and replaces an older file, when the call has succeeded; in a loop that
+/// [commits each iteration](crate::commit_each_iteration), when the iteration has. So there is
+/// always the old file or the whole new one, and a call that fails or is cancelled leaves no new
+/// file. If a call saves twice to a path, the last time counts. A process that is killed may leave
+/// a temporary file.
 ///
 /// Files are written by a CPU of the process that has the session, whatever devices compute the
 /// tensors.

@@ -658,10 +658,10 @@ impl Tracer {
                 Err(Diagnostic::new(format!("{why} twice, which an operation on a {what} must not be"))
                     .at(loc, "used here")
                     .help(match what {
-                        "file" => "restore the tensor before, and pass it in; in a loop, in the body",
+                        "file" => "restore the tensor before, and pass it in",
                         _ => {
-                            "use the queue before, and pass its element in; in a loop, in the body: `loop { let x = \
-                     queue.dequeue(); if x == 0 { break; } .. }`"
+                            "use the queue before, and pass its element in; instead of in a condition, in the body: \
+                     `loop { let x = queue.dequeue(); if x == 0 { break; } .. }`"
                         }
                     }))
             }

@@ -327,7 +327,9 @@ impl Tracer {
             changing.push((i, value));
         }
         if self.open[construct].as_while().segments.is_some() {
-            self.check_repeatable(body, "`checkpoint_loop` computes iterations")?;
+            for region in [cond, body] {
+                self.check_repeatable(region, "`checkpoint_loop` computes iterations")?;
+            }
         }
         let c = self.pop_construct();
         let OpenKind::While(open) = c.kind else { panic!("the construct is a `while`") };

@@ -270,7 +270,7 @@ pub(crate) struct VarSet {
     ranks: Vec<usize>,
     /// Whether some variable is assigned.
     assigns: bool,
-    /// The gate that a commit enters, and leaves with the step locks.
+    /// The gate that a commit enters, and leaves with the step locks at the latest.
     gate: Option<Arc<CommitGate>>,
     /// Whether a commit is in the gate. It holds the step lock of an assigned variable, so it is
     /// the only one.
@@ -318,6 +318,14 @@ impl YieldingLocks {
 
     fn are_held(&self) -> MutexGuard<'_, bool> {
         self.are_held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves the gate of commits, when all of a commit is done. The locks stay, since they also
+    /// order what follows the commits of steps.
+    pub(crate) fn leave_gate(&self) {
+        if *self.are_held() {
+            self.vars.leave_gate();
+        }
     }
 
     /// Gives up the locks.
@@ -383,12 +391,17 @@ impl VarSet {
         true
     }
 
-    fn release(&self) {
+    /// Leaves the gate, if a commit has entered it.
+    fn leave_gate(&self) {
         if let Some(gate) = &self.gate
             && self.is_in_gate.swap(false, Ordering::Relaxed)
         {
             gate.0.release(VarAccess::Read);
         }
+    }
+
+    fn release(&self) {
+        self.leave_gate();
         self.order.iter().for_each(|&i| self.cells[i].step.release(self.access[i]));
     }
 

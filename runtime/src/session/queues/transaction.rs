@@ -393,6 +393,9 @@ impl RunningTransaction {
             // The variables have entered it, if some are assigned.
             let _in_gate = (!self.0.assigns).then(|| self.0.gate.enter());
             self.0.commit();
+            if let Some(locks) = self.0.locks() {
+                locks.leave_gate();
+            }
         }
         EndOfStep::Ended(outcome)
     }

@@ -4,13 +4,13 @@ use super::cells::{Cell, ColumnData};
 use super::rows::RowFields;
 use ::parquet::basic::{ConvertedType, LogicalType, Repetition, Type as PhysicalType};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader};
-use ::parquet::data_type::DataType;
+use ::parquet::data_type::{ByteArray, DataType};
 use ::parquet::errors::{ParquetError, Result as ParquetResult};
 use ::parquet::file::metadata::RowGroupMetaData;
 use ::parquet::file::reader::{ChunkReader, Length};
 use ::parquet::file::serialized_reader::SerializedPageReader;
 use ::parquet::schema::types::{ColumnDescPtr, SchemaDescriptor};
-use anabranch_dsl::f16;
+use anabranch_dsl::{f16, memory};
 use bytes::Bytes;
 use std::io::Cursor;
 use std::sync::Arc;
@@ -125,6 +125,10 @@ impl ColumnSource {
         bytes: Vec<u8>,
         n_rows: usize,
     ) -> ParquetResult<ColumnValues> {
+        // A few bytes of a file can stand for any number of equal values.
+        let n_values = u128::try_from(group.column(self.index).num_values()).unwrap_or(0).max(n_rows as u128);
+        let bytes_of_value = size_of::<Cell>() + size_of::<ByteArray>() + 2 * size_of::<i16>();
+        memory::check(n_values * bytes_of_value as u128).map_err(|missing| damaged(&missing.to_string()))?;
         let window = Arc::new(FileWindow { begin, bytes: bytes.into() });
         let pages = SerializedPageReader::new(window, group.column(self.index), n_rows, None)?;
         let reader = get_column_reader(self.descriptor.clone(), Box::new(pages));
@@ -160,7 +164,7 @@ impl ColumnSource {
             }
             ColumnReader::FixedLenByteArrayColumnReader(reader) => {
                 let bytes = |bytes| ColumnData::Bytes { bytes, is_text };
-                self.collect(reader, n_rows, ::parquet::data_type::ByteArray::from, bytes)?
+                self.collect(reader, n_rows, ByteArray::from, bytes)?
             }
             ColumnReader::Int96ColumnReader(_) => return Err(damaged("96-bit times are not supported")),
         };
