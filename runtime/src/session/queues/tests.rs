@@ -245,7 +245,7 @@ fn end(models: &mut [Model; 3], step: &mut Running, succeeds: bool, seen: &mut S
 
 #[test]
 fn no_element_is_lost_or_seen_twice() {
-    let n = if std::env::var_os("ANABRANCH_SLOW").is_some() { 300_000 } else { 10_000 };
+    let n = if std::env::var_os("ANABRANCH_SLOW").is_some() { 100_000 } else { 10_000 };
     let mut seen = SeenHistories::default();
     (0..n).for_each(|seed| check(seed, &mut seen));
     let SeenHistories { taken, returned, waits, withdrawn, refused } = seen;
