@@ -24,8 +24,8 @@ impl<T: Send + 'static> Dataset<T> {
     /// behind its first element: [`resume`](Dataset::resume) returns an error. Resume the producer
     /// instead.
     ///
-    /// A pass with stages that have threads, such as `prefetch`, waits for these when it is dropped.
-    /// So close the queue before, if nothing else ends the wait of the function.
+    /// A pass with stages that have threads, such as `prefetch`, waits for these when it is
+    /// dropped. So close the queue before, if nothing else ends the wait of the function.
     ///
     /// ```
     /// use anabranch::data::Dataset;

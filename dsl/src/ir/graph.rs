@@ -207,8 +207,8 @@ impl Op {
         matches!(self, Op::Prim(own, _) if *own == op)
     }
 
-    /// Returns whether this is an operation on what the session has outside of the graph: a queue or
-    /// a file.
+    /// Returns whether this is an operation on what the session has outside of the graph: a queue
+    /// or a file.
     pub fn is_of_session(&self) -> bool {
         matches!(self, Op::Queue(..) | Op::File(_))
     }

@@ -41,8 +41,8 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Moves ordered effects to the device of the first operation on a queue or file, or else of the
-    /// first print, which runs all of them. Users thus see them in program order.
+    /// Moves ordered effects to the device of the first operation on a queue or file, or else of
+    /// the first print, which runs all of them. Users thus see them in program order.
     fn new(graph: &Graph, nodes: Vec<DeviceId>, vars: Vec<DeviceId>, reasons: Option<Reasons>) -> Placement {
         let mut placement = Placement { moved: vec![false; nodes.len()], nodes, vars, reasons };
         let effects = ordered_effects(graph);

@@ -189,8 +189,8 @@ impl SessionBuilder {
     }
 
     /// Sets where functions save and restore tensors, such as `SafetensorFiles` of
-    /// `anabranch::checkpoints`, which has an example. By default there are no files, and a function
-    /// that uses one is an error.
+    /// `anabranch::checkpoints`, which has an example. By default there are no files, and a
+    /// function that uses one is an error.
     pub fn tensor_files(self, files: impl TensorFiles + 'static) -> SessionBuilder {
         SessionBuilder { files: Some(Arc::new(files)), ..self }
     }

@@ -84,8 +84,8 @@ impl Session {
     }
 
     /// Takes a snapshot of variables like [`snapshot`](Self::snapshot), and of the contents of
-    /// queues at the same moment. An element that a running call has removed counts as in its queue,
-    /// and one that it has added does not, since the call has not succeeded yet.
+    /// queues at the same moment. An element that a running call has removed counts as in its
+    /// queue, and one that it has added does not, since the call has not succeeded yet.
     #[doc(hidden)]
     pub fn snapshot_with_queues<'a>(
         &self,
