@@ -612,7 +612,7 @@ fn condition_in_segments(queue: Queue<Tensor<i64>>, x: Tensor) -> Tensor {
     let mut y = x;
     while queue.dequeue() > 0 {
         checkpoint_loop();
-        y = y * x;
+        y *= x;
     }
     y
 }
