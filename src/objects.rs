@@ -35,7 +35,8 @@ use url::Url;
 /// | `memory:///folder` | memory, which each opened folder has for itself | |
 ///
 /// A program that uses a store in the cloud depends on the crate `object_store` of the same version
-/// (0.14), with the feature for it.
+/// (0.14), with the feature for it. The tests of this crate use `memory` and `file`; the other
+/// stores are as `object_store` provides them.
 ///
 /// As the storage of [`Checkpoints`](crate::checkpoints::Checkpoints) it needs a store that can
 /// create an object only if there is none, as the first three can. A checkpoint exists as soon as

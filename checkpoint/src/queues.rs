@@ -24,7 +24,7 @@ pub(crate) struct QueueRecord {
     cause: Option<CauseRecord>,
 }
 
-/// What a queue and a content must have in common.
+/// The properties that a queue and a saved content must have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct QueueType {
     order: String,

@@ -27,7 +27,7 @@ struct Play {
     /// The next task, and the next result that the learner expects.
     next: Var<i64>,
     learned: Var<i64>,
-    /// What the learner changes and the actor reads.
+    /// The learner changes it, and the actor reads it.
     weight: Var<i64>,
     acted: Var<i64>,
     /// The sum of the weights that the actor has read.

@@ -181,7 +181,7 @@ fn recover(folder: &ObjectFolder) -> Result<u64, Diagnostic> {
     if step < STEPS {
         assert_eq!(checkpoints.steps(), [2, 4, 5]);
     }
-    // What the crash left is gone: two shards, the values and the manifest stay of each step.
+    // Nothing is left of the crash: two shards, the values and the manifest stay of each step.
     drop(settings(folder).open()?);
     for step in 1..=STEPS {
         let names = folder.list(Path::new(&format!("run/step-{step:08}"))).expect("memory does not fail");

@@ -19,8 +19,8 @@ impl<T: Send + 'static> Dataset<T> {
     /// Returns the elements that a function receives, such as those of a queue, until it returns
     /// `None` or an error. `name` is the name of the source in messages and stored positions.
     ///
-    /// What was received is gone, so the elements are an exception: they are the same neither in
-    /// two epochs nor in two passes, which share them. A pass cannot be continued from a position
+    /// An element that was received is gone. So unlike those of other sources, the elements are the
+    /// same neither in two epochs nor in two passes, which share them. A pass cannot be continued from a position
     /// behind its first element: [`resume`](Dataset::resume) returns an error. Resume the producer
     /// instead.
     ///

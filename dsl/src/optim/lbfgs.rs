@@ -53,8 +53,8 @@ pub struct Lbfgs {
     tolerance: f64,
 }
 
-/// What [`Lbfgs`] knows of the curvature of a loss, for a minimization in several calls: the latest
-/// steps and changes of the gradient.
+/// The latest steps of an [`Lbfgs`] and the changes of the gradient, for a minimization in several
+/// calls.
 ///
 /// The variables are `steps` and `changes`, a row for each pair, and `scale`.
 ///

@@ -139,10 +139,13 @@ fn programs() -> Vec<Vec<u8>> {
 #[cfg(test)]
 #[path = "../../../tests/fuzz/mutations.rs"]
 mod mutations;
+#[cfg(test)]
+#[path = "../../../tests/fuzz/survive.rs"]
+mod survive;
 
 #[cfg(test)]
 mod tests {
-    use super::mutations::Mutator;
+    use super::survive::survives_mutations;
     use super::*;
     use anabranch_dsl::corpus;
 
@@ -153,14 +156,7 @@ mod tests {
             let valid = inputs();
             let taken = valid.iter().filter(|input| run(input)).count();
             assert!(taken * 2 > valid.len(), "{name} takes {taken} of {} valid inputs", valid.len());
-            let (mut mutator, mut input, mut taken) = (Mutator::new(corpus::seed()), Vec::new(), 0);
-            for i in 0..n {
-                mutator.mutate(&valid, &mut input);
-                let outcome = std::panic::catch_unwind(|| run(&input));
-                let is_valid = outcome.unwrap_or_else(|_| panic!("{name}: input {i} panics: {input:02x?}"));
-                taken += usize::from(is_valid);
-            }
-            assert!((1..n).contains(&taken), "{name} takes {taken} of {n} mutated inputs");
+            survives_mutations(name, run, &valid, n, corpus::seed());
         }
     }
 }

@@ -1,4 +1,5 @@
-//! A model check: random steps on random queues, in all kinds of interleavings.
+//! A model check of queues: random steps on random queues, in all kinds of interleavings. And
+//! tests of what sessions do with queues that no caller outside can observe.
 
 use super::content::{ElementRequest, QueueFailure, QueueState, QueuedElement, Waiter};
 use super::saved::{QueueColumn, QueueContent};

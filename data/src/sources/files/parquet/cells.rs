@@ -18,7 +18,7 @@ pub(super) enum ColumnData {
     Bytes { bytes: Vec<ByteArray>, is_text: bool },
 }
 
-/// What a column has in a row.
+/// The content of a column in a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cell {
     /// The value of this index.

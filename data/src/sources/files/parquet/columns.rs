@@ -15,8 +15,8 @@ use bytes::Bytes;
 use std::io::Cursor;
 use std::sync::Arc;
 
-/// The number of rows that are decoded at once: a number of rows in a file is not trusted with
-/// memory.
+/// The number of rows that are decoded at once, so that no memory is reserved for rows that a file
+/// claims and does not have.
 const PIECE: usize = 1 << 16;
 
 /// A column that rows need.
@@ -27,7 +27,7 @@ pub(super) struct ColumnSource {
     descriptor: ColumnDescPtr,
 }
 
-/// What is wrong with a schema, and what to do.
+/// A fault of a schema, and a help.
 type SchemaError = (String, String);
 
 /// Returns the columns of a schema that rows with these fields need.
