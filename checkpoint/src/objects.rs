@@ -10,8 +10,9 @@
 //! - O4. A writer that opens the folder takes it over, since the writer before it may have been
 //!   killed: it writes a token of its own to the file [`LOCK`]. Before each publication, and before
 //!   it removes what is no longer needed, a writer reads the token; if it is another one, the
-//!   writer ends with an error. A writer that was taken over between that look and its publication may publish a checkpoint
-//!   whose files the new one has swept; that is a damaged checkpoint, which readers pass over.
+//!   writer ends with an error. A writer that was taken over between that look and its publication
+//!   may publish a checkpoint whose files the new one has swept; that is a damaged checkpoint,
+//!   which readers pass over.
 //! - O5. If a publication fails, the manifest may be there all the same, so the writer reads it:
 //!   its own manifest is success. If it cannot be read, its files stay.
 

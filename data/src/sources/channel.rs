@@ -20,9 +20,9 @@ impl<T: Send + 'static> Dataset<T> {
     /// `None` or an error. `name` is the name of the source in messages and stored positions.
     ///
     /// An element that was received is gone. So unlike those of other sources, the elements are the
-    /// same neither in two epochs nor in two passes, which share them. A pass cannot be continued from a position
-    /// behind its first element: [`resume`](Dataset::resume) returns an error. Resume the producer
-    /// instead.
+    /// same neither in two epochs nor in two passes, which share them. A pass cannot be continued
+    /// from a position behind its first element: [`resume`](Dataset::resume) returns an error.
+    /// Resume the producer instead.
     ///
     /// A pass with stages that have threads, such as `prefetch`, waits for these when it is
     /// dropped. So close the queue before, if nothing else ends the wait of the function.
