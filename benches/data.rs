@@ -56,11 +56,14 @@ fn augmented(picture: Array<u8>, rng: &mut ElementRng) -> Array<f32> {
     let pixels = picture.as_slice();
     let mut out = vec![0.0; 3 * CROP * CROP];
     for (row, y) in (top..top + CROP).enumerate() {
-        for column in 0..CROP {
-            let x = left + if is_flipped { CROP - 1 - column } else { column };
-            for channel in 0..3 {
-                let pixel = pixels[(y * width + x) * 3 + channel];
-                out[(channel * CROP + row) * CROP + column] = f32::from(pixel) / 255.0;
+        let from = &pixels[(y * width + left) * 3..][..3 * CROP];
+        for channel in 0..3 {
+            let to = &mut out[(channel * CROP + row) * CROP..][..CROP];
+            for (to, pixel) in to.iter_mut().zip(from.chunks_exact(3)) {
+                *to = f32::from(pixel[channel]) / 255.0;
+            }
+            if is_flipped {
+                to.reverse();
             }
         }
     }

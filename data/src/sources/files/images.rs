@@ -1,9 +1,16 @@
-//! Pictures: PNG and JPEG, by the crate `image`.
+//! Pictures: PNG and JPEG, by the crate `image`, which is Rust alone.
+//!
+//! With the feature `turbojpeg` most JPEG files are decoded by libjpeg-turbo, a library in C that is
+//! built from its source. Pixels of the two decoders may differ by rounding.
+
+#[cfg(feature = "turbojpeg")]
+mod turbo;
 
 use super::read_all;
 use crate::{DataFile, Dataset};
 use anabranch_dsl::{Array, Diagnostic, Result};
 use image::{DynamicImage, ImageReader, Limits};
+use std::fmt::Display;
 use std::io::Cursor;
 
 /// The maximum memory of a decoded picture, in bytes.
@@ -22,6 +29,10 @@ const MAX_BYTES: u64 = 1 << 30;
 /// assert!(error.message.contains("cannot be decoded"));
 /// ```
 pub fn decode(bytes: &[u8]) -> Result<Array<u8>> {
+    #[cfg(feature = "turbojpeg")]
+    if let Some(decoded) = turbo::decode(bytes, turbojpeg::PixelFormat::RGB) {
+        return decoded;
+    }
     let picture = open(bytes)?.into_rgb8();
     let shape = [picture.height() as usize, picture.width() as usize, 3];
     Array::try_new(shape, picture.into_raw())
@@ -32,6 +43,10 @@ pub fn decode(bytes: &[u8]) -> Result<Array<u8>> {
 /// # Errors
 /// Returns the errors of [`decode`].
 pub fn decode_gray(bytes: &[u8]) -> Result<Array<u8>> {
+    #[cfg(feature = "turbojpeg")]
+    if let Some(decoded) = turbo::decode(bytes, turbojpeg::PixelFormat::GRAY) {
+        return decoded;
+    }
     let picture = open(bytes)?.into_luma8();
     let shape = [picture.height() as usize, picture.width() as usize, 1];
     Array::try_new(shape, picture.into_raw())
@@ -48,10 +63,13 @@ pub fn files(files: impl IntoIterator<Item = impl Into<DataFile>>) -> Dataset<Ar
 }
 
 fn open(bytes: &[u8]) -> Result<DynamicImage> {
-    let failed = |error: &dyn std::fmt::Display| Diagnostic::new(format!("a picture cannot be decoded: {error}"));
-    let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|error| failed(&error))?;
+    let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(failed)?;
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_BYTES);
     reader.limits(limits);
-    reader.decode().map_err(|error| failed(&error))
+    reader.decode().map_err(failed)
+}
+
+fn failed(error: impl Display) -> Diagnostic {
+    Diagnostic::new(format!("a picture cannot be decoded: {error}"))
 }

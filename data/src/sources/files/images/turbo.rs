@@ -1,0 +1,37 @@
+//! JPEG files, by libjpeg-turbo.
+
+use super::{MAX_BYTES, failed};
+use anabranch_dsl::{Array, Result};
+use turbojpeg::{Colorspace, Decompressor, Image, PixelFormat};
+
+/// The maximum number of scans of a picture. Progressive ones have about ten; a small file with
+/// many would take very long.
+const MAX_SCANS: u32 = 500;
+
+/// Returns a picture in a format of one byte for each channel. Returns `None` if the bytes are no
+/// JPEG, or if libjpeg-turbo does not convert its colors: those of print, cyan to black.
+pub(super) fn decode(bytes: &[u8], format: PixelFormat) -> Option<Result<Array<u8>>> {
+    if !bytes.starts_with(&[0xFF, 0xD8]) {
+        return None;
+    }
+    let decoded = decode_jpeg(bytes, format).map_err(failed);
+    decoded.transpose().map(|decoded| decoded.flatten())
+}
+
+fn decode_jpeg(bytes: &[u8], format: PixelFormat) -> turbojpeg::Result<Option<Result<Array<u8>>>> {
+    let mut decoder = Decompressor::new()?;
+    decoder.set_scan_limit(MAX_SCANS)?;
+    let header = decoder.read_header(bytes)?;
+    if matches!(header.colorspace, Colorspace::CMYK | Colorspace::YCCK) {
+        return Ok(None);
+    }
+    let (height, width, channels) = (header.height, header.width, format.size());
+    // Neither extent is more than 65,535.
+    if (height * width * channels) as u64 > MAX_BYTES {
+        return Ok(Some(Err(failed(format!("{height} x {width} pixels have more than {MAX_BYTES} bytes")))));
+    }
+    let mut pixels = vec![0; height * width * channels];
+    let output = Image { pixels: &mut pixels[..], width, height, pitch: width * channels, format };
+    decoder.decompress(bytes, output)?;
+    Ok(Some(Array::try_new([height, width, channels], pixels)))
+}
