@@ -5,7 +5,8 @@
 //! - the rates of saving a file of weights durably, of loading it, and of both without what the
 //!   format does: writing and syncing the same bytes, and reading them into warm memory;
 //! - the median and the longest time of steps without saves, and of the steps that run while a
-//!   checkpoint is being written, with the time of taking its snapshot;
+//!   checkpoint is being written, with the time of taking its snapshot, and how much longer all
+//!   steps beside a save take together than those just before it;
 //! - the peak of the resident memory before the first save and after the last (`VmHWM`, so only on
 //!   Linux).
 //!
@@ -55,10 +56,13 @@ fn peak_memory() -> f64 {
 /// Measures files of weights.
 fn files(session: &Session, model: &impl Module, folder: &Path) -> Result<(), Diagnostic> {
     let (path, raw) = (folder.join("w.safetensors"), folder.join("raw"));
-    let (mut save, mut load, mut write, mut read) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut save, mut cold, mut load) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut write, mut read) = (Vec::new(), Vec::new());
     let mut memory = Vec::new();
     for _ in 0..ROUNDS {
         save.push(seconds(|| WeightFile::new(&path).save(session, model))?);
+        // A save removes the file from the page cache, where the libraries of others find theirs.
+        cold.push(seconds(|| WeightFile::new(&path).load(session, model).map(drop))?);
         load.push(seconds(|| WeightFile::new(&path).load(session, model).map(drop))?);
         memory.clear();
         read.push(seconds(|| io(File::open(&path).and_then(|mut file| file.read_to_end(&mut memory).map(drop))))?);
@@ -70,7 +74,8 @@ fn files(session: &Session, model: &impl Module, folder: &Path) -> Result<(), Di
     let bytes = memory.len() as f64;
     print_rate("save a file of weights, synced", bytes, &mut save);
     print_rate("  the same bytes by one write and a sync", bytes, &mut write);
-    print_rate("load a file of weights", bytes, &mut load);
+    print_rate("load a file of weights from the disk", bytes, &mut cold);
+    print_rate("load it again, from the page cache", bytes, &mut load);
     print_rate("  the same bytes into memory, warm after once", bytes, &mut read);
     Ok(())
 }
@@ -92,6 +97,7 @@ fn beside(session: &Session, layers: &[Var], folder: &Path) -> Result<(), Diagno
     let mut checkpoints = Checkpoints::new(folder.join("checkpoints")).keep_latest(1).open()?;
     let (mut alone, mut busy, mut first, mut snapshots, mut saves) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut costs, mut n_busy) = (Vec::new(), 0);
     let before = peak_memory();
     for round in 1..=ROUNDS as u64 {
         for _ in 0..10 {
@@ -104,10 +110,22 @@ fn beside(session: &Session, layers: &[Var], folder: &Path) -> Result<(), Diagno
         while checkpoints.is_saving() {
             busy.push(timed()?);
         }
-        saves.push(start.elapsed().as_secs_f64());
+        let elapsed = start.elapsed().as_secs_f64();
+        // The steps that would have run in this time, by those just before.
+        let wanted = elapsed / alone[alone.len() - 10..].iter().sum::<f64>() * 10.0;
+        costs.push(wanted / (1 + busy.len() - n_busy) as f64 - 1.0);
+        n_busy = busy.len();
+        saves.push(elapsed);
         checkpoints.wait()?;
     }
     println!("{:<44}{before:9.0} MiB before the saves, {:.0} after", "peak memory", peak_memory());
+    costs.sort_by(f64::total_cmp);
+    println!(
+        "{:<44}{:8.1} %, highest {:8.1} %, of {ROUNDS}",
+        "more time for the steps beside a save",
+        median(&mut costs) * 100.0,
+        costs[ROUNDS - 1] * 100.0
+    );
     let ms = |times: &mut [f64]| (median(times) * 1e3, times.last().expect("there are times") * 1e3);
     for (what, times) in [
         ("steps without a save", &mut alone),

@@ -1,11 +1,12 @@
 //! A save on a thread of its own, and its outcome.
 
 use crate::folder::{CheckpointFolder, PendingSave};
+use crate::pace::{Pace, SaveControl};
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::Thread;
 use std::time::Duration;
 
 /// A folder of checkpoints that this process may write, as long as somebody has it.
@@ -35,7 +36,8 @@ pub(crate) struct Finished {
 pub(crate) struct SaveInFlight {
     pub step: u64,
     outcome: Receiver<Result<Finished>>,
-    abandon: Arc<AtomicBool>,
+    control: Arc<SaveControl>,
+    thread: Thread,
 }
 
 /// How long to wait for a save.
@@ -47,17 +49,19 @@ pub(crate) enum Patience {
 }
 
 impl SaveInFlight {
-    /// Starts a save. After it, the checkpoints that `delete` returns are deleted.
+    /// Starts a save, whose thread works for a share of the time until somebody waits for it.
+    /// After it, the checkpoints that `delete` returns are deleted.
     pub fn start(
         to: Arc<LockedFolder>,
         save: PendingSave,
+        share: f64,
         delete: impl FnOnce() -> Vec<u64> + Send + 'static,
     ) -> Result<SaveInFlight> {
         let (sender, outcome): (SyncSender<Result<Finished>>, _) = sync_channel(1);
-        let (step, abandon) = (save.step, Arc::new(AtomicBool::new(false)));
-        let stop = abandon.clone();
+        let (step, control) = (save.step, Arc::<SaveControl>::default());
+        let pace = Pace::new(control.clone(), share);
         let work = move || {
-            let finished = to.folder.write(save, &stop).map(|()| {
+            let finished = to.folder.write(save, &pace).map(|()| {
                 let mut finished = Finished { deleted: Vec::new(), not_deleted: None };
                 for step in delete() {
                     match to.folder.delete(step) {
@@ -80,19 +84,22 @@ impl SaveInFlight {
             let _ = sender.send(finished);
         };
         let thread = std::thread::Builder::new().name("anabranch-save".to_owned()).spawn(work);
-        thread.map_err(|error| {
+        let thread = thread.map_err(|error| {
             Diagnostic::new(format!("could not start a thread that saves: {error}"))
                 .of_kind(ErrorKind::ResourceExhausted)
         })?;
-        Ok(SaveInFlight { step, outcome, abandon })
+        Ok(SaveInFlight { step, outcome, control, thread: thread.thread().clone() })
     }
 
-    /// Returns the outcome, or the save if it has not ended.
+    /// Returns the outcome, or the save if it has not ended. It rests no more if somebody waits.
     pub fn outcome(self, patience: Patience) -> Result<Result<Finished>, SaveInFlight> {
         let lost = || {
             let message = format!("the thread that saved step {} panicked", self.step);
             Err(Diagnostic::new(message).of_kind(ErrorKind::Internal))
         };
+        if !matches!(patience, Patience::None) {
+            self.hurry();
+        }
         let received = match patience {
             Patience::None => self.outcome.recv_timeout(Duration::ZERO),
             Patience::For(time) => self.outcome.recv_timeout(time),
@@ -107,6 +114,13 @@ impl SaveInFlight {
 
     /// Ends the save as soon as possible, without a checkpoint unless it is almost written.
     pub fn abandon(&self) {
-        self.abandon.store(true, Ordering::Relaxed);
+        self.control.abandon();
+        self.thread.unpark();
+    }
+
+    /// Ends the rests between pieces.
+    pub fn hurry(&self) {
+        self.control.hurry();
+        self.thread.unpark();
     }
 }

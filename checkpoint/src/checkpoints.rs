@@ -65,6 +65,9 @@ struct Retention {
     best: Vec<(usize, String, Goal)>,
 }
 
+/// The smallest share of the time for which the thread of a save may work.
+const MIN_WRITE_SHARE: f64 = 1e-3;
+
 /// The settings of [`Checkpoints`].
 #[derive(Clone, Debug)]
 #[must_use]
@@ -74,6 +77,7 @@ pub struct CheckpointsBuilder {
     when_busy: WhenBusy,
     shard_size: u64,
     drop_timeout: Duration,
+    write_share: f64,
 }
 
 /// The checkpoints of a run in a folder, of which each has a folder of its own: `step-00001200`.
@@ -152,13 +156,22 @@ impl CheckpointsBuilder {
         CheckpointsBuilder { drop_timeout: timeout, ..self }
     }
 
+    /// Sets for which share of the time the thread that writes a save works, from 0.001 to 1, while
+    /// nobody waits for it; the rest it leaves to the steps. The default is 0.05: what would take one
+    /// second takes 20, and costs the steps of those 20 seconds a twentieth of one core.
+    /// Another save, [`wait`](Checkpoints::wait) and a drop end its rests.
+    pub fn write_share(self, share: f64) -> CheckpointsBuilder {
+        CheckpointsBuilder { write_share: share, ..self }
+    }
+
     /// Creates the folder if there is none, locks it, and removes what an interrupted save or
     /// deletion has left there. What cannot be removed stays, and is an error of the next
     /// [`wait`](Checkpoints::wait).
     ///
     /// # Errors
     /// Fails if another writer has locked the folder, in this process or another one, if there is a
-    /// checkpoint in the format of another version of this library, or if the storage fails.
+    /// checkpoint in the format of another version of this library, if the storage fails, or if the
+    /// [`write_share`](Self::write_share) is no share.
     #[track_caller]
     pub fn open(self) -> Result<Checkpoints> {
         let here = Loc::caller();
@@ -183,6 +196,10 @@ impl CheckpointsBuilder {
     }
 
     fn opened(self) -> Result<Checkpoints> {
+        if !(MIN_WRITE_SHARE..=1.0).contains(&self.write_share) {
+            let message = format!("the thread that writes cannot work for a share of {} of the time", self.write_share);
+            return Err(Diagnostic::new(message).help("`write_share` is from 0.001 to 1"));
+        }
         let folder = Arc::new(LockedFolder::new(self.folder.clone())?);
         let not_deleted = folder.folder.sweep()?.err();
         let not_deleted =
@@ -205,8 +222,8 @@ impl Checkpoints {
     pub fn new(folder: impl Into<PathBuf>) -> CheckpointsBuilder {
         let folder = CheckpointFolder::new(Arc::new(LocalFiles), folder.into());
         let (retention, when_busy) = (Retention::default(), WhenBusy::default());
-        let (shard_size, drop_timeout) = (4 << 30, Duration::from_secs(60));
-        CheckpointsBuilder { folder, retention, when_busy, shard_size, drop_timeout }
+        let (shard_size, drop_timeout, write_share) = (4 << 30, Duration::from_secs(60), 0.05);
+        CheckpointsBuilder { folder, retention, when_busy, shard_size, drop_timeout, write_share }
     }
 
     /// Returns the steps of the checkpoints that are known to be durable, in ascending order.
@@ -244,7 +261,9 @@ impl Checkpoints {
 
     fn start(&mut self, session: &Session, parts: &RunParts<'_>, record: StepRecord) -> Result<SaveOutcome> {
         self.collect(Patience::None);
-        if self.in_flight.is_some() {
+        if let Some((in_flight, _)) = &self.in_flight {
+            // Saves come faster than they are written.
+            in_flight.hurry();
             match self.settings.when_busy {
                 WhenBusy::Skip => {
                     self.counts.skipped += 1;
@@ -292,7 +311,9 @@ impl Checkpoints {
         let mut after = self.metrics.clone();
         after.insert(step, metrics.clone());
         let retention = self.settings.retention.clone();
-        let in_flight = SaveInFlight::start(self.folder.clone(), save, move || retention.to_delete(&after))?;
+        let in_flight = SaveInFlight::start(self.folder.clone(), save, self.settings.write_share, move || {
+            retention.to_delete(&after)
+        })?;
         self.in_flight = Some((in_flight, metrics));
         Ok(SaveOutcome::Started)
     }

@@ -13,6 +13,7 @@
 use crate::error::{ReadError, damaged, failed, shown};
 use crate::manifest::{Checksum, FileRecord, MANIFEST, Manifest, Metric, QUEUES, VariableRecord};
 use crate::objects::WriterClaim;
+use crate::pace::{Pace, PacedWriter};
 use crate::queues::QueueRecord;
 use crate::safetensors::{self, Hashing, Layout, TensorEntry, name_of, write_values};
 use crate::storage::{FileStorage, StorageKind, StorageWriter, folder_of, log_storage};
@@ -25,7 +26,6 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The begin of the names of folders that are being written.
 const PARTIAL: &str = ".partial-";
@@ -263,17 +263,17 @@ impl CheckpointFolder {
 
     /// Writes a checkpoint. It exists, durably, when this returns. If there is an error it does
     /// not, unless the storage fails twice: then it may exist, whole. Ends with an error between
-    /// two variables if `abandon` is set.
-    pub fn write(&self, save: PendingSave, abandon: &AtomicBool) -> Result<()> {
+    /// two variables if the save is abandoned.
+    pub fn write(&self, save: PendingSave, pace: &Pace) -> Result<()> {
         if let Some(claim) = &self.claim {
-            return claim.write(self, save, abandon);
+            return claim.write(self, save, pace);
         }
         let step = save.step;
         let (storage, partial, path) = (&*self.storage, self.partial_of(step), self.path_of(step));
         let name = format!("{PARTIAL}{}", name_of_step(step));
         self.remove_left(self.list(&self.root)?.iter().filter(|other| **other == name))?;
         storage.create_dir(&partial).map_err(|error| failed("create", &partial, &error))?;
-        let written = self.write_files(save, &partial, "", abandon).and_then(|manifest| {
+        let written = self.write_files(save, &partial, "", pace).and_then(|manifest| {
             self.write_manifest(&partial, &manifest)?;
             if self.steps()?.contains(&step) {
                 self.set_aside(step)?;
@@ -316,7 +316,7 @@ impl CheckpointFolder {
         save: PendingSave,
         folder: &Path,
         addition: &str,
-        abandon: &AtomicBool,
+        pace: &Pace,
     ) -> Result<Manifest> {
         let PendingSave { step, vars, mut snapshot, queues, values, metrics, logs, shard_size } = save;
         let mut manifest = Manifest { metrics, ..Manifest::new(step) };
@@ -328,8 +328,8 @@ impl CheckpointFolder {
                 n => format!("state-{number:05}-of-{n:05}{addition}.safetensors"),
             };
             let types: Vec<(&str, DType, &[usize])> = shard.iter().map(|&i| tensors[i].ty()).collect();
-            let record = self.write_file(&folder.join(&name), &types, |i| {
-                if abandon.load(Ordering::Relaxed) {
+            let record = self.write_file(&folder.join(&name), &types, pace, |i| {
+                if pace.is_abandoned() {
                     return Err(Diagnostic::new(format!("the save of step {step} was abandoned")));
                 }
                 tensors[shard[i]].take(&mut snapshot)
@@ -349,12 +349,12 @@ impl CheckpointFolder {
         }
         if !manifest.queues.is_empty() {
             let name = format!("{QUEUES}{addition}.safetensors");
-            manifest.files.insert(name.clone(), self.write_tensors(&folder.join(&name), of_queues)?);
+            manifest.files.insert(name.clone(), self.write_tensors(&folder.join(&name), of_queues, pace)?);
         }
         if !values.is_empty() {
             let values = values.into_iter().map(|(name, bytes)| (name, HostTensor::new([bytes.len()], bytes)));
             let name = format!("values{addition}.safetensors");
-            manifest.files.insert(name.clone(), self.write_tensors(&folder.join(&name), values.collect())?);
+            manifest.files.insert(name.clone(), self.write_tensors(&folder.join(&name), values.collect(), pace)?);
             manifest.values = Some(name);
         }
         let log_storage = log_storage(&*self.storage);
@@ -379,9 +379,9 @@ impl CheckpointFolder {
     }
 
     /// Writes a file of tensors durably.
-    fn write_tensors(&self, path: &Path, tensors: Vec<(String, HostTensor)>) -> Result<FileRecord> {
+    fn write_tensors(&self, path: &Path, tensors: Vec<(String, HostTensor)>, pace: &Pace) -> Result<FileRecord> {
         let types: Vec<_> = tensors.iter().map(|(name, of)| (name.as_str(), of.dtype(), of.shape())).collect();
-        self.write_file(path, &types, |i| Ok(tensors[i].1.clone()))
+        self.write_file(path, &types, pace, |i| Ok(tensors[i].1.clone()))
     }
 
     /// Writes a file of tensors durably. `value` returns each of them, in any order.
@@ -389,6 +389,7 @@ impl CheckpointFolder {
         &self,
         path: &Path,
         tensors: &[(&str, DType, &[usize])],
+        pace: &Pace,
         mut value: impl FnMut(usize) -> Result<HostTensor>,
     ) -> Result<FileRecord> {
         let layout = Layout::new(tensors, &BTreeMap::new())?;
@@ -396,8 +397,9 @@ impl CheckpointFolder {
         let file: Box<dyn StorageWriter> = self.storage.create(path).map_err(write_error)?;
         let mut file = Hashing::new(file);
         file.write_all(&layout.header).map_err(write_error)?;
+        let mut paced = PacedWriter { inner: &mut file, pace };
         for &i in &layout.order {
-            write_values(&mut file, &value(i)?).map_err(write_error)?;
+            write_values(&mut paced, &value(i)?).map_err(write_error)?;
         }
         file.inner.sync().map_err(write_error)?;
         let length = layout.header.len() as u64 + layout.data_len;

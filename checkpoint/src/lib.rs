@@ -48,6 +48,7 @@ mod error;
 mod folder;
 mod manifest;
 mod objects;
+mod pace;
 mod queues;
 mod restore;
 mod resume;

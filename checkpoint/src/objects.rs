@@ -19,12 +19,13 @@
 use crate::error::failed;
 use crate::folder::{CheckpointFolder, LOCK, PendingSave, step_of};
 use crate::manifest::{MANIFEST, Manifest};
+use crate::pace::Pace;
 use crate::storage::read_all;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The claim of a writer to the checkpoints in a folder.
 #[derive(Clone, Debug)]
@@ -66,7 +67,7 @@ impl WriterClaim {
     }
 
     /// Writes a checkpoint. See [`CheckpointFolder::write`].
-    pub fn write(&self, folder: &CheckpointFolder, save: PendingSave, abandon: &AtomicBool) -> Result<()> {
+    pub fn write(&self, folder: &CheckpointFolder, save: PendingSave, pace: &Pace) -> Result<()> {
         static ATTEMPTS: AtomicU64 = AtomicU64::new(0);
         let (step, path) = (save.step, folder.path_of(save.step));
         self.check(folder)?;
@@ -74,7 +75,7 @@ impl WriterClaim {
             self.set_aside(folder, step)?;
         }
         let addition = format!("-{}-{}", self.token, ATTEMPTS.fetch_add(1, Ordering::Relaxed));
-        let written = folder.write_files(save, &path, &addition, abandon).and_then(|manifest| {
+        let written = folder.write_files(save, &path, &addition, pace).and_then(|manifest| {
             self.check(folder)?;
             Ok(manifest)
         });

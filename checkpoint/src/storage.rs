@@ -11,6 +11,7 @@
 //!
 //! Object stores have neither renames nor locks; `objects.rs` has their rules.
 
+use crate::safetensors::PIECE;
 use std::any::Any;
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -123,13 +124,58 @@ pub trait FileStorage: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LocalFiles;
 
-/// The bytes that a writer collects before it asks the system to write them.
-const WRITE_BUFFER: usize = 1 << 20;
+/// The bytes that a writer collects before it asks the system to write them: as many as a piece of
+/// a tensor, which is then written without a copy.
+const WRITE_BUFFER: usize = PIECE;
 
-impl StorageWriter for BufWriter<File> {
+/// The bytes after which a file is made durable so far, and leaves the page cache. A file of
+/// gigabytes would fill the cache with what nobody reads, and its pages take longer to find than its
+/// bytes to write.
+const SETTLED_AT_ONCE: usize = 16 << 20;
+
+/// A file that is being written.
+struct LocalFile {
+    file: File,
+    /// The bytes that were written since the file was last made durable.
+    unsettled: usize,
+}
+
+impl LocalFile {
+    /// Makes the file durable so far, and removes it from the page cache.
+    #[cfg(target_os = "linux")]
+    fn settle(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        // An advice: the file is right without it, and other file systems may not know it.
+        let _ = rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed);
+        Ok(())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn settle(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Write for LocalFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.file.write(bytes)?;
+        self.unsettled += n;
+        if self.unsettled >= SETTLED_AT_ONCE {
+            self.unsettled = 0;
+            self.settle()?;
+        }
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl StorageWriter for BufWriter<LocalFile> {
     fn sync(&mut self) -> io::Result<()> {
         self.flush()?;
-        self.get_ref().sync_all()
+        self.get_ref().file.sync_all()
     }
 }
 
@@ -149,7 +195,7 @@ impl FileStorage for LocalFiles {
 
     fn create(&self, file: &Path) -> io::Result<Box<dyn StorageWriter>> {
         let file = OpenOptions::new().write(true).create_new(true).open(file)?;
-        Ok(Box::new(BufWriter::with_capacity(WRITE_BUFFER, file)))
+        Ok(Box::new(BufWriter::with_capacity(WRITE_BUFFER, LocalFile { file, unsettled: 0 })))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

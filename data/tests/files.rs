@@ -311,6 +311,24 @@ fn pictures_are_arrays_of_red_green_and_blue() {
 }
 
 #[test]
+fn jpeg_files_have_the_pixels_of_libjpeg_turbo_up_to_rounding() {
+    for name in ["color", "progressive"] {
+        let bytes = std::fs::read(fixture(&format!("{name}.jpg"))).unwrap();
+        let expected = std::fs::read(fixture(&format!("{name}.pixels"))).unwrap();
+        let picture = images::decode(&bytes).unwrap();
+        assert_eq!(picture.shape(), [16, 24, 3]);
+        let most = picture.iter().zip(&expected).map(|(a, b)| a.abs_diff(*b)).max();
+        let allowed = if cfg!(feature = "turbojpeg") { 0 } else { 4 };
+        assert!(most.unwrap() <= allowed, "{name}: {most:?}");
+        assert_eq!(images::decode_gray(&bytes).unwrap().shape(), [16, 24, 1]);
+        assert!((0..bytes.len() - 1).all(|i| images::decode(&bytes[..i]).is_err()), "{name}");
+    }
+    // Cyan, magenta, yellow and black.
+    let bytes = std::fs::read(fixture("print.jpg")).unwrap();
+    assert_eq!(images::decode(&bytes).unwrap().shape(), [16, 24, 3]);
+}
+
+#[test]
 fn a_graph_function_maps_elements_on_threads() {
     use anabranch::prelude::*;
     let f = |x: Tensor<f64>| (x * x).sum();

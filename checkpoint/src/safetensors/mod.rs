@@ -18,7 +18,7 @@ mod write;
 
 pub(crate) use header::{Header, LONGEST_HEADER, TensorEntry};
 pub(crate) use read::{Hashing, OpenedFile, open};
-pub(crate) use write::{Layout, write_values};
+pub(crate) use write::{Layout, PIECE, write_values};
 
 use anabranch_dsl::DType;
 

@@ -76,7 +76,7 @@ impl Layout {
 
 /// The bytes that are written at once: as many as fit in the cache, from which the checksum and
 /// then the system read them.
-const PIECE: usize = 1 << 18;
+pub(crate) const PIECE: usize = 1 << 18;
 
 /// Writes the elements of a tensor.
 pub(crate) fn write_values(to: &mut impl Write, tensor: &HostTensor) -> io::Result<()> {

@@ -67,7 +67,31 @@ fn open(bytes: &[u8]) -> Result<DynamicImage> {
     let mut limits = Limits::default();
     limits.max_alloc = Some(MAX_BYTES);
     reader.limits(limits);
-    reader.decode().map_err(failed)
+    let picture = reader.decode().map_err(failed)?;
+    // The decoder makes up what is missing.
+    if bytes.starts_with(&START_OF_JPEG) && !jpeg_has_end(bytes) {
+        return Err(failed("the file ends before the picture does"));
+    }
+    Ok(picture)
+}
+
+/// The marker at the begin of JPEG files.
+const START_OF_JPEG: [u8; 2] = [0xFF, 0xD8];
+
+/// Returns whether a JPEG file has the marker of its end behind its first scan. Compressed data
+/// never has these bytes; a preview in a segment before may have.
+fn jpeg_has_end(bytes: &[u8]) -> bool {
+    let mut rest = &bytes[START_OF_JPEG.len()..];
+    // Each segment has a marker and a length, which counts itself.
+    while let [0xFF, marker, high, low, ..] = *rest {
+        if marker == 0xDA {
+            return rest.windows(2).rev().any(|pair| pair == [0xFF, 0xD9]);
+        }
+        // Markers may have more bytes of 0xFF before them.
+        let skipped = if marker == 0xFF { 1 } else { 2 + usize::from(u16::from_be_bytes([high, low])) };
+        rest = rest.get(skipped..).unwrap_or_default();
+    }
+    false
 }
 
 fn failed(error: impl Display) -> Diagnostic {

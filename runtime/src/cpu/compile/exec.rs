@@ -665,7 +665,7 @@ impl Plan {
             }
             let mut spare = std::mem::take(&mut cx.spare);
             let foreign = ExternalTensors { inputs, constants: &self.constants, vars: vars.shared() };
-            let outs = spare.iter_mut().take(update.vars.len()).map(|t| bytes_of_mut(t.buffer_mut()));
+            let outs = spare.iter_mut().take(update.vars.len()).map(|t| bytes_of_mut(unshared(t)));
             // A function of another crate may panic. The variables must not stay placeholders then.
             let run = || update.map.run(&update.operands, outs, &cx.sources(self, foreign));
             let outcome = catch_unwind(AssertUnwindSafe(run));
@@ -708,11 +708,21 @@ impl Plan {
             let op = &self.tensor_ops[id.index()];
             let Kernel::AddAtEnd(places) = &op.kernel else { panic!("{id:?} is not an addition at the end of a step") };
             let Base::Var(var) = op.operands[0].view().base else { panic!("{id:?} adds to no variable") };
-            let table = bytes_of_mut(vars.tensor_mut(var as usize).buffer_mut());
+            let table = bytes_of_mut(unshared(vars.tensor_mut(var as usize)));
             let added = index::scatter_add(places, &op.operands, table, &cx.sources(self, foreign));
             added.unwrap_or_else(|kernels::KernelFailed| panic!("the places were checked"));
         }
     }
+}
+
+/// Returns the elements of a variable, to change them. If somebody holds the old value, such as a
+/// checkpoint that is being written, they are copied by all threads.
+fn unshared(tensor: &mut HostTensor) -> &mut Buffer {
+    if tensor.own_buffer_mut().is_none() {
+        let copy = to_buffer(tensor.dtype(), bytes_of(tensor.buffer()));
+        *tensor = HostTensor::from_buffer(tensor.shape().to_vec(), copy);
+    }
+    tensor.buffer_mut()
 }
 
 pub(super) fn slot(cx: &Context, s: SlotId) -> &HostTensor {

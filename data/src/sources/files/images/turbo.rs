@@ -1,6 +1,6 @@
 //! JPEG files, by libjpeg-turbo.
 
-use super::{MAX_BYTES, failed};
+use super::{MAX_BYTES, START_OF_JPEG, failed};
 use anabranch_dsl::{Array, Result};
 use turbojpeg::{Colorspace, Decompressor, Image, PixelFormat};
 
@@ -11,7 +11,7 @@ const MAX_SCANS: u32 = 500;
 /// Returns a picture in a format of one byte for each channel. Returns `None` if the bytes are no
 /// JPEG, or if libjpeg-turbo does not convert its colors: those of print, cyan to black.
 pub(super) fn decode(bytes: &[u8], format: PixelFormat) -> Option<Result<Array<u8>>> {
-    if !bytes.starts_with(&[0xFF, 0xD8]) {
+    if !bytes.starts_with(&START_OF_JPEG) {
         return None;
     }
     let decoded = decode_jpeg(bytes, format).map_err(failed);
