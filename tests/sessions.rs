@@ -486,3 +486,71 @@ fn a_closure_is_named_by_its_line() -> Outcome {
     assert!(!error.to_string().contains("`main`"), "{error}");
     Ok(())
 }
+
+#[graph]
+fn repeated(x: Tensor, n: Tensor<i32>) -> Tensor {
+    let mut h = x;
+    let mut i = scalar(0i32);
+    while i < n {
+        h = h.matmul(x).tanh();
+        i += 1;
+    }
+    h.sum()
+}
+
+#[test]
+fn profiles_have_the_time_of_each_kernel_and_its_line() -> Outcome {
+    let (session, w) = (Session::new()?, Var::new("w", vec![[0.1f32; 8]; 8]));
+    let f = session.function(|x: Tensor, n: Tensor<i32>| {
+        let y = repeated(x, n);
+        w.set(w.get() * 0.5 + x);
+        y
+    })?;
+    let x = vec![[0.25f32; 8]; 8];
+    f.call((&x, 5))?;
+    let (_, timeline) = f.profile((&x, 5))?;
+    let [whole, work @ ..] = &timeline.spans[..] else { panic!("no spans") };
+    assert!(whole.end == timeline.total && !timeline.simulated && timeline.left_out == 0);
+    assert!(work.iter().all(|span| span.begin <= span.end && span.end <= timeline.total));
+    let products: Vec<_> = work.iter().filter(|span| span.name.contains("matmul")).collect();
+    assert_eq!(products.len(), 5, "{timeline}");
+    for product in products {
+        // Two matrices are read, one of them perhaps packed, and one is written.
+        assert!(product.bytes >= Some(3 * 8 * 8 * 4), "{product:?}");
+        assert!(product.loc.to_string().contains("sessions.rs:"), "{}", product.loc);
+    }
+    assert!(work.iter().any(|span| span.name.ends_with("in place")), "{timeline}");
+    let times = timeline.by_operation();
+    assert_eq!(times.0.iter().map(|of| of.total).sum::<std::time::Duration>(), timeline.total);
+    assert_eq!(times.0.iter().map(|of| of.count).sum::<u64>(), timeline.spans.len() as u64);
+    assert!(times.0.is_sorted_by(|a, b| a.total >= b.total));
+    let product = times.0.iter().find(|of| of.name.contains("matmul")).expect("it ran");
+    assert_eq!((product.count, times.to_string().lines().count()), (5, times.0.len()));
+    assert!(times.to_string().contains(" GB/s"));
+    Ok(())
+}
+
+#[graph]
+fn sum_below(n: Tensor<i64>) -> Tensor<i64> {
+    let mut sum = scalar(0i64);
+    let mut i = scalar(0i64);
+    while i < n {
+        sum += i;
+        i += 1;
+    }
+    sum
+}
+
+#[test]
+fn profiles_of_long_loops_keep_a_bounded_number_of_spans() -> Outcome {
+    let f = Session::new()?.function(repeated)?;
+    let (_, timeline) = f.profile((vec![[0.0f32; 8]; 8], 120_000))?;
+    assert_eq!(timeline.spans.len(), 100_001);
+    assert!(timeline.left_out >= 20_000);
+    // Loops over numbers are native: one span, not one for each iteration.
+    let f = Session::new()?.function(sum_below)?;
+    let (sum, timeline) = f.profile(100_000i64)?;
+    assert_eq!(sum.item(), 4_999_950_000);
+    assert_eq!(timeline.spans[1..].iter().map(|span| &*span.name).collect::<Vec<_>>(), ["input", "native loop"]);
+    Ok(())
+}

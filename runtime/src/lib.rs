@@ -40,7 +40,7 @@ pub mod testing {
 pub use cpu::kernels::functions::{register_binary, register_unary};
 pub use cpu::program::Program;
 pub use device::SimulatedDevice;
-pub use device::timeline::{Span, Timeline};
+pub use device::timeline::{OperationTime, OperationTimes, Span, Timeline};
 #[cfg(feature = "testing")]
 pub use flow::random_placement::{RandomPlacement, RandomlyPlacedProgram};
 #[cfg(feature = "gpu")]

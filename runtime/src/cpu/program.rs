@@ -1,6 +1,6 @@
 //! A compiled graph: its plan, and the memory of its steps.
 
-use crate::cpu::compile::{self, Context, Plan, StackOrList};
+use crate::cpu::compile::{self, Context, Plan, PlanProfile, StackOrList, TimedWork};
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
@@ -14,6 +14,7 @@ use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// Options of compilation and runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,6 +264,26 @@ impl Program {
         let outputs = plan.finish(&mut cx, inputs, vars, &self.results);
         self.give_back(cx);
         Ok(outputs)
+    }
+
+    /// Runs the plan like [`step`](Self::step). Also returns its work, whose times count from `start`,
+    /// and how much was left out.
+    pub(crate) fn profile(
+        &self,
+        inputs: &[HostTensor],
+        vars: &mut impl Variables,
+        run_context: RunContext<'_>,
+        start: Instant,
+    ) -> Result<(Vec<HostTensor>, (Vec<TimedWork>, u64))> {
+        self.check_inputs(inputs)?;
+        let plan = self.plan();
+        let mut cx = self.context(plan)?;
+        cx.profile = Some(Box::new(PlanProfile::new(start)));
+        plan.run(&mut cx, inputs, vars.values(), run_context, &self.results)?;
+        let outputs = plan.finish(&mut cx, inputs, vars, &self.results);
+        let profile = cx.profile.take().expect("it was set");
+        self.give_back(cx);
+        Ok((outputs, profile.finish(plan)))
     }
 
     /// Runs the plan on the variables of a session, and replaces other tensors by its outputs.

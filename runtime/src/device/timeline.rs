@@ -1,6 +1,7 @@
 //! The activity of devices during a call.
 
 use anabranch_dsl::Loc;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write;
@@ -17,6 +18,8 @@ pub struct Timeline {
     /// Whether the times are those of [simulated](crate::SimulatedDevice) devices, not measured
     /// times.
     pub simulated: bool,
+    /// How many spans were left out. A function on a single device keeps the first 100,000.
+    pub left_out: u64,
 }
 
 /// The execution of a kernel, or the transfer of a value.
@@ -28,7 +31,11 @@ pub struct Span {
     pub name: String,
     /// The user's line.
     pub loc: Loc,
-    /// The iteration numbers of the enclosing loops, outermost first.
+    /// The bytes that the kernel reads and writes, those of a broadcast element once. `None` if they
+    /// are unknown, and for functions on several devices.
+    pub bytes: Option<usize>,
+    /// The iteration numbers of the enclosing loops, outermost first. Empty for functions on a
+    /// single device.
     pub iterations: Vec<u64>,
     /// The start, measured from the start of the step.
     pub begin: Duration,
@@ -36,7 +43,87 @@ pub struct Span {
     pub end: Duration,
 }
 
+/// The time of all spans with the same name and line, of [`Timeline::by_operation`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct OperationTime {
+    /// The device.
+    pub device: String,
+    /// The operations of the kernel.
+    pub name: String,
+    /// The user's line.
+    pub loc: Loc,
+    /// How often it ran.
+    pub count: u64,
+    /// The time of all runs, without that of other spans within them.
+    pub total: Duration,
+    /// The bytes that all runs read and write, if they are known.
+    pub bytes: Option<usize>,
+}
+
+/// The times of operations, the longest first. Written as a table.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OperationTimes(pub Vec<OperationTime>);
+
+impl fmt::Display for OperationTimes {
+    /// Writes a line for each operation: its share of the time of all, the time, how often it ran,
+    /// the rate of memory traffic, its name and line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Duration = self.0.iter().map(|of| of.total).sum();
+        for OperationTime { device, name, loc, count, total, bytes } in &self.0 {
+            let share = 100.0 * total.as_secs_f64() / all.as_secs_f64().max(1e-12);
+            let rate = bytes.map_or_else(String::new, |n| format!("{:.1} GB/s", n as f64 / 1e9 / total.as_secs_f64()));
+            write!(f, "{share:>5.1} % {total:>12.3?} {count:>9} x {rate:>12}  {device}  {name}")?;
+            if loc.is_known() {
+                write!(f, "  ; {loc}")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
 impl Timeline {
+    /// Returns the times of operations: what is worth being made faster.
+    ///
+    /// For a function on a single device, the operation with the name of the function is the time
+    /// between the others: scalars that have no native code, and what a call needs besides.
+    pub fn by_operation(&self) -> OperationTimes {
+        let mut order: Vec<&Span> = self.spans.iter().collect();
+        // Spans around others come first.
+        order.sort_by_key(|span| (span.begin, Reverse(span.end)));
+        let mut times: BTreeMap<(&str, &str, String), OperationTime> = BTreeMap::new();
+        // The spans around the next one, the innermost last.
+        let mut open: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
+        for span in order {
+            let around = open.entry(&span.device).or_default();
+            while around.last().is_some_and(|around| around.end < span.end) {
+                around.pop();
+            }
+            let key = |span: &'_ Span| span.loc.to_string();
+            let length = span.end - span.begin;
+            if let Some(around) = around.last() {
+                let of = times.get_mut(&(around.device.as_str(), around.name.as_str(), key(around)));
+                let total = &mut of.expect("it was added").total;
+                *total = total.saturating_sub(length);
+            }
+            let of = times.entry((&span.device, &span.name, key(span))).or_insert_with(|| OperationTime {
+                device: span.device.clone(),
+                name: span.name.clone(),
+                loc: span.loc,
+                count: 0,
+                total: Duration::ZERO,
+                bytes: Some(0),
+            });
+            of.count += 1;
+            of.total += length;
+            of.bytes = of.bytes.zip(span.bytes).map(|(all, bytes)| all + bytes);
+            around.push(span);
+        }
+        let mut times: Vec<OperationTime> = times.into_values().collect();
+        times.sort_by_key(|of| Reverse(of.total));
+        OperationTimes(times)
+    }
+
     /// Returns the time in which at least two devices ran kernels.
     pub fn overlap(&self) -> Duration {
         let mut edges: Vec<(Duration, i32, &str)> = Vec::new();
@@ -132,6 +219,7 @@ mod tests {
             device: device.to_owned(),
             name: "a \"b\"".to_owned(),
             loc: Loc::UNKNOWN,
+            bytes: Some(8),
             iterations: vec![],
             begin,
             end,
@@ -144,7 +232,7 @@ mod tests {
             vec![span("/gpu:0", 0, 10), span("/gpu:0 -> /gpu:1", 0, 30), span("/gpu:1", 4, 12), span("/gpu:2", 5, 6)];
         // A device does not overlap with itself.
         let spans = [spans, vec![span("/gpu:3", 20, 26), span("/gpu:3", 22, 24)]].concat();
-        let timeline = Timeline { spans, total: Duration::from_micros(30), simulated: true };
+        let timeline = Timeline { spans, total: Duration::from_micros(30), simulated: true, left_out: 0 };
         assert_eq!(timeline.overlap(), Duration::from_micros(6));
         let json = timeline.to_chrome_trace();
         assert!(json.contains(r#""name":"a \"b\"""#) && json.contains("simulated time"), "{json}");

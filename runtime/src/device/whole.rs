@@ -4,6 +4,7 @@ use super::executable::{Executable, StepCx};
 use super::timeline::{Span, Timeline};
 use super::variables::{LockedValue, PerVar, VarSet};
 use super::{DeviceBuffer, MemorySpace};
+use crate::cpu::compile::{TimedWork, WorkText};
 use crate::cpu::memory::{Variables, Vars, VarsMut};
 use crate::cpu::program::Program;
 use anabranch_dsl::device::DeviceName;
@@ -127,18 +128,31 @@ impl Executable for WholeGraph {
     }
 
     fn profile(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<(Vec<HostTensor>, Timeline)> {
+        let device = self.device.map_or_else(|| "/cpu:0".to_owned(), |name| name.to_string());
         let begin = Instant::now();
-        let outputs = self.step(inputs, vars, cx)?;
-        let total = begin.elapsed();
-        let span = Span {
-            device: self.device.map_or_else(|| "/cpu:0".to_owned(), |name| name.to_string()),
-            name: self.graph().name.clone(),
-            loc: Loc::UNKNOWN,
-            iterations: Vec::new(),
-            begin: Duration::ZERO,
-            end: total,
+        let (outputs, (work, left_out)) = match self.program.is_interpreted() {
+            true => (self.interpret(inputs, vars, cx)?, (Vec::new(), 0)),
+            false => {
+                let vars = &mut HostVars::new(self.space, vars);
+                self.program.profile(inputs, vars, cx.run_context(), begin)?
+            }
         };
-        Ok((outputs, Timeline { spans: vec![span], total, simulated: false }))
+        let total = begin.elapsed();
+        let span = |name, loc, bytes, begin, end| Span {
+            device: device.clone(),
+            name,
+            loc,
+            bytes,
+            iterations: Vec::new(),
+            begin,
+            end,
+        };
+        let whole = span(self.graph().name.clone(), Loc::UNKNOWN, None, Duration::ZERO, total);
+        let work = work
+            .into_iter()
+            .map(|TimedWork { work: WorkText { name, loc, bytes }, begin, end }| span(name, loc, bytes, begin, end));
+        let spans = std::iter::once(whole).chain(work).collect();
+        Ok((outputs, Timeline { spans, total, simulated: false, left_out }))
     }
 
     fn explain(&self) -> String {

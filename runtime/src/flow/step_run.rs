@@ -347,7 +347,7 @@ impl StepRun {
         outcome?;
         if let (Some(timeline), Some(mut spans)) = (timeline, self.spans.take()) {
             spans.sort_by_key(|s| s.begin);
-            *timeline = Timeline { spans, total, simulated: self.step.is_simulated() };
+            *timeline = Timeline { spans, total, simulated: self.step.is_simulated(), left_out: 0 };
         }
         Ok(StepResults { outputs: std::mem::take(&mut self.outputs), assigned })
     }
@@ -713,7 +713,7 @@ impl StepRun {
             }
             PendingOp::Tell { .. } | PendingOp::Fence { .. } => return,
         };
-        spans.push(Span { device, name, loc, iterations: iterations.to_vec(), begin, end });
+        spans.push(Span { device, name, loc, bytes: None, iterations: iterations.to_vec(), begin, end });
     }
 }
 

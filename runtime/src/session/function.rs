@@ -206,7 +206,23 @@ where
 
     /// Calls the function like [`call`](Self::call), and returns a timeline of its devices.
     ///
-    /// For a function on a single device, the timeline has only the total time.
+    /// For a function on a single CPU, the timeline has the time of each kernel and of each loop in
+    /// native code; on a single GPU it has only the total time. [`Timeline::by_operation`] adds them
+    /// up, and [`Timeline::to_chrome_trace`] writes them for Perfetto. Timing takes about 0.1 µs for
+    /// each kernel.
+    ///
+    /// ```
+    /// use anabranch::prelude::*;
+    /// use anabranch::Session;
+    ///
+    /// let f = Session::new()?.function(|x: Tensor| x.matmul(x).tanh().sum())?;
+    /// let (_, timeline) = f.profile([[1.0, 2.0], [3.0, 4.0]])?;
+    /// assert!(timeline.by_operation().0.iter().any(|of| of.name.contains("matmul")));
+    /// println!("{}", timeline.by_operation());
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    ///
+    /// On several devices the timeline also has the transfers.
     ///
     /// ```
     /// use anabranch::prelude::*;

@@ -1,6 +1,7 @@
 //! The executor: a loop over the instructions of a plan.
 
 use super::lists::Scratch;
+use super::profile::{PlanProfile, PlanWork};
 use super::{
     Base, BufferId, Instr, LoopSpan, Out, Plan, PushCount, Reg, SlotId, StackId, TensorOp, TensorOpId, TensorOperand,
     View, reg_view, registers,
@@ -24,6 +25,7 @@ use std::borrow::BorrowMut;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The memory of a running step, reused by later steps of the same plan.
 pub(crate) struct Context {
@@ -44,6 +46,8 @@ pub(crate) struct Context {
     /// The inputs and outputs that are stacks and lists, by position.
     pub(crate) stack_inputs: Vec<Option<StackOrList>>,
     pub(crate) stack_outputs: Vec<Option<StackOrList>>,
+    /// The times of a run that is profiled.
+    pub(crate) profile: Option<Box<PlanProfile>>,
 }
 
 /// A stack or list that is an input or output of a subgraph.
@@ -76,6 +80,7 @@ impl Context {
             ],
             stack_inputs: Vec::new(),
             stack_outputs: Vec::new(),
+            profile: None,
         })
     }
 
@@ -114,6 +119,18 @@ impl Context {
     }
 
     /// Gives up the tensors in slots, which may be of somebody else or keep large records.
+    /// Returns the time, if the run is profiled.
+    fn now(&self) -> Option<Instant> {
+        self.profile.as_ref().map(|_| Instant::now())
+    }
+
+    /// Notes work that has begun at a time, if the run is profiled, and ends now.
+    fn note(&mut self, work: PlanWork, begin: Option<Instant>) {
+        if let (Some(profile), Some(begin)) = (&mut self.profile, begin) {
+            profile.add(work, begin);
+        }
+    }
+
     pub(crate) fn release_slots(&mut self) {
         self.slots.fill(None);
     }
@@ -192,6 +209,7 @@ impl Plan {
             if let Some(kind) = run_context.stop.get() {
                 return Err(self.stopped(kind, pc));
             }
+            let begin = cx.now();
             match instr {
                 Instr::Native { function, .. } => {
                     let native = self.native.as_ref().expect("the plan has native code");
@@ -200,7 +218,10 @@ impl Plan {
                     let (regs, stacks) = (&mut cx.regs, &mut cx.stacks);
                     // SAFETY: the addresses are those of this run. The context is borrowed, and
                     // `foreign` is shared, so nothing else writes there.
-                    pc = unsafe { native.run(*function, regs, stacks, &addresses[..bases.len()], run_context.stop) };
+                    let next =
+                        unsafe { native.run(*function, regs, stacks, &addresses[..bases.len()], run_context.stop) };
+                    cx.note(PlanWork::Instr(pc), begin);
+                    pc = next;
                     continue;
                 }
                 Instr::Run(op) => self.run_op(cx, &self.tensor_ops[op.index()], foreign, run_context)?,
@@ -277,6 +298,7 @@ impl Plan {
                 | Instr::JumpUnless { .. }
                 | Instr::JumpCompare { .. } => panic!("{instr:?} was left over"),
             }
+            cx.note(PlanWork::Instr(pc), begin);
             pc += 1;
         }
     }
@@ -658,7 +680,8 @@ impl Plan {
     }
 
     fn write_vars(&self, cx: &mut Context, inputs: &[HostTensor], mut vars: VarsMut<'_>) {
-        for update in &self.updates {
+        for (i, update) in self.updates.iter().enumerate() {
+            let begin = cx.now();
             // Variables that are being written are swapped with placeholders.
             for (spare, &var) in cx.spare.iter_mut().zip(&update.vars) {
                 std::mem::swap(spare, vars.tensor_mut(var));
@@ -676,9 +699,11 @@ impl Plan {
             outcome
                 .unwrap_or_else(|panic| resume_unwind(panic))
                 .unwrap_or_else(|kernels::KernelFailed| panic!("an update of variables cannot fail"));
+            cx.note(PlanWork::Update(i), begin);
         }
         let foreign = ExternalTensors { inputs, constants: &self.constants, vars: Vars::Tensors(&[]) };
         for assign in &self.assigns {
+            let begin = cx.now();
             let tensor = vars.tensor_mut(assign.var);
             match &assign.value {
                 TensorOperand::View(v) if v.is_contiguous() => {
@@ -703,14 +728,17 @@ impl Plan {
                     };
                 }
             }
+            cx.note(PlanWork::Assign, begin);
         }
         for &id in &self.additions {
+            let begin = cx.now();
             let op = &self.tensor_ops[id.index()];
             let Kernel::AddAtEnd(places) = &op.kernel else { panic!("{id:?} is not an addition at the end of a step") };
             let Base::Var(var) = op.operands[0].view().base else { panic!("{id:?} adds to no variable") };
             let table = bytes_of_mut(unshared(vars.tensor_mut(var as usize)));
             let added = index::scatter_add(places, &op.operands, table, &cx.sources(self, foreign));
             added.unwrap_or_else(|kernels::KernelFailed| panic!("the places were checked"));
+            cx.note(PlanWork::Addition(id), begin);
         }
     }
 }

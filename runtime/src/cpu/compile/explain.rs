@@ -53,11 +53,10 @@ impl fmt::Display for Plan {
             let place = if self.results.contains(&i) { ", computed in the caller's memory" } else { "" };
             writeln!(f, "  output {i}: {ty} = {}{place}", Shown(operand))?;
         }
-        for Update { map, operands, vars, loc } in &self.updates {
-            let vars: Vec<String> = vars.iter().map(ToString::to_string).collect();
-            write!(f, "  variable {}, in place = ", vars.join(", "))?;
-            names(f, map.names())?;
-            shown(f, operands, loc)?;
+        for update in &self.updates {
+            let vars: Vec<String> = update.vars.iter().map(ToString::to_string).collect();
+            write!(f, "  variable {}, in place = {}", vars.join(", "), UpdateName(update))?;
+            shown(f, &update.operands, &update.loc)?;
             writeln!(f)?;
         }
         for assign in &self.assigns {
@@ -86,17 +85,10 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn add_op(&mut self, TensorOp { operands, out, .. }: &TensorOp) {
+    fn add_op(&mut self, op: &TensorOp) {
         self.kernels += 1;
-        let read = bytes_of_all(operands);
-        let written = match out {
-            Out::View(view) => Some(bytes_in_memory(view)),
-            Out::Views(views) => Some(views.iter().map(bytes_in_memory).sum()),
-            Out::Reg(..) | Out::Nothing => Some(0),
-            Out::Slot(_) => None,
-        };
-        match read.zip(written) {
-            Some((read, written)) => {
+        match op.traffic() {
+            Some([read, written]) => {
                 self.bytes_read += read;
                 self.bytes_written += written;
             }
@@ -104,10 +96,31 @@ impl Traffic {
         }
     }
 
-    fn add_update(&mut self, Update { map, operands, .. }: &Update) {
+    fn add_update(&mut self, update: &Update) {
+        let [read, written] = update.traffic();
         self.kernels += 1;
-        self.bytes_read += bytes_of_all(operands).expect("updates have known shapes");
-        self.bytes_written += map.bytes_written();
+        self.bytes_read += read;
+        self.bytes_written += written;
+    }
+}
+
+impl TensorOp {
+    /// Returns the bytes that the kernel reads and writes, or `None` if a shape is unknown.
+    pub(super) fn traffic(&self) -> Option<[usize; 2]> {
+        let written = match &self.out {
+            Out::View(view) => bytes_in_memory(view),
+            Out::Views(views) => views.iter().map(bytes_in_memory).sum(),
+            Out::Reg(..) | Out::Nothing => 0,
+            Out::Slot(_) => return None,
+        };
+        Some([bytes_of_all(&self.operands)?, written])
+    }
+}
+
+impl Update {
+    /// Returns the bytes that the update reads and writes.
+    pub(super) fn traffic(&self) -> [usize; 2] {
+        [bytes_of_all(&self.operands).expect("updates have known shapes"), self.map.bytes_written()]
     }
 }
 
@@ -256,25 +269,41 @@ impl Plan {
     }
 
     fn op_text(&self, f: &mut fmt::Formatter<'_>, id: TensorOpId) -> fmt::Result {
-        let TensorOp { kernel, operands, out, name, loc, .. } = &self.tensor_ops[id.index()];
-        match kernel {
+        let op = &self.tensor_ops[id.index()];
+        match op.kernel {
             Kernel::CheckIndices { .. } => write!(f, "check ")?,
             Kernel::AddAtEnd(_) => write!(f, "check the places of")?,
-            _ => write!(f, "{} =", ShownOut(out))?,
+            _ => write!(f, "{} =", ShownOut(&op.out))?,
         }
-        f.write_str(" ")?;
+        write!(f, " {}", KernelName(op))?;
+        shown(f, &op.operands, &op.loc)
+    }
+}
+
+/// The operations of a kernel.
+pub(super) struct KernelName<'a>(pub(super) &'a TensorOp);
+impl fmt::Display for KernelName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TensorOp { kernel, name, .. } = self.0;
         match kernel {
-            Kernel::Map(map) => names(f, map.names())?,
-            Kernel::MapReduce(reduce) => names(f, reduce.names().chain([*name]))?,
-            Kernel::Rows(rows) => write!(f, "rows {}", rows.names().collect::<Vec<_>>().join("; "))?,
-            Kernel::Matmul(product) => names(f, [*name].into_iter().chain(product.names()))?,
-            Kernel::Conv(conv) => names(f, [*name].into_iter().chain(conv.names()))?,
-            Kernel::ChannelsLast(conv) => names(f, [*name].into_iter().chain(conv.names()))?,
-            Kernel::Pack(_) => write!(f, "pack")?,
-            Kernel::Reference => write!(f, "reference {name}")?,
-            _ => write!(f, "{name}")?,
+            Kernel::Map(map) => names(f, map.names()),
+            Kernel::MapReduce(reduce) => names(f, reduce.names().chain([*name])),
+            Kernel::Rows(rows) => write!(f, "rows {}", rows.names().collect::<Vec<_>>().join("; ")),
+            Kernel::Matmul(product) => names(f, [*name].into_iter().chain(product.names())),
+            Kernel::Conv(conv) => names(f, [*name].into_iter().chain(conv.names())),
+            Kernel::ChannelsLast(conv) => names(f, [*name].into_iter().chain(conv.names())),
+            Kernel::Pack(_) => write!(f, "pack"),
+            Kernel::Reference => write!(f, "reference {name}"),
+            _ => write!(f, "{name}"),
         }
-        shown(f, operands, loc)
+    }
+}
+
+/// The operations that compute the new values of variables.
+pub(super) struct UpdateName<'a>(pub(super) &'a Update);
+impl fmt::Display for UpdateName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        names(f, self.0.map.names())
     }
 }
 

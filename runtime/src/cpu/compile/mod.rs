@@ -48,6 +48,7 @@ mod liveness;
 mod lower;
 mod moves;
 mod parallel_ops;
+mod profile;
 mod registers;
 mod rows;
 mod updates;
@@ -67,6 +68,7 @@ use std::ops::Range;
 
 pub(crate) use exec::{Context, StackOrList};
 pub(crate) use lower::{LowerOptions, lower};
+pub(crate) use profile::{PlanProfile, TimedWork, WorkText};
 pub(crate) use view::{Base, MemoryLayout, View, row_major};
 
 id! {
