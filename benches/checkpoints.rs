@@ -20,9 +20,12 @@ use anabranch::{Diagnostic, Module, Session};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 5;
+
+/// The time between the begins of two saves.
+const BETWEEN_SAVES: Duration = Duration::from_secs(45);
 
 /// The extents of a layer, of which each has 4 MiB, and 12 MiB with the state of Adam.
 const WIDTH: usize = 1024;
@@ -116,6 +119,10 @@ fn beside(session: &Session, layers: &[Var], folder: &Path) -> Result<(), Diagno
         costs.push(wanted / (1 + busy.len() - n_busy) as f64 - 1.0);
         n_busy = busy.len();
         saves.push(elapsed);
+        // A save may rest for half of the time between two.
+        while start.elapsed() < BETWEEN_SAVES {
+            alone.push(timed()?);
+        }
         checkpoints.wait()?;
     }
     println!("{:<44}{before:9.0} MiB before the saves, {:.0} after", "peak memory", peak_memory());

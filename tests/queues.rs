@@ -514,6 +514,43 @@ fn the_end_of_a_session_ends_the_waits_of_the_host() -> Outcome {
 }
 
 #[test]
+fn closing_the_queues_of_a_session_ends_all_waits_and_leaves_other_sessions_alone() -> Outcome {
+    let (empty, full, later) = (numbers(1), numbers(1), numbers(1));
+    let (session, other) = (Session::new()?, Session::new()?);
+    session.queue(&full)?.push(1)?;
+    let calls = [
+        session.function(|| empty.dequeue())?,
+        session.function(|| empty.dequeue_many(1).sum())?,
+        session.function(|| {
+            full.enqueue(scalar(2i64));
+            scalar(0i64)
+        })?,
+        session.function(|| {
+            full.enqueue_many(tensor([2i64]));
+            scalar(0i64)
+        })?,
+    ];
+    let host = session.queue(&empty)?;
+    scope(|scope| {
+        let calls = calls.each_ref().map(|f| scope.spawn(|| f.call(()).unwrap_err()));
+        let pop = scope.spawn(|| host.pop().unwrap_err());
+        session.close_queues();
+        for waiting in calls.into_iter().chain([pop]) {
+            let error = waiting.join().expect("the wait does not panic");
+            assert_eq!(error.kind, ErrorKind::Cancelled, "{error}");
+            assert!(error.message.contains("has ended"), "{error}");
+        }
+    });
+    // Queues that were not used before have ended, too.
+    let error = session.function(|| later.dequeue())?.call(()).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Cancelled);
+    assert_eq!(session.function(|| scalar(1i64))?.call(())?.item(), 1);
+    other.queue(&full)?.push(3)?;
+    assert_eq!(other.function(|| full.dequeue())?.call(())?.item(), 3);
+    Ok(())
+}
+
+#[test]
 fn two_sessions_have_contents_of_their_own() -> Outcome {
     let queue = numbers(2);
     let (a, b) = (Session::new()?, Session::new()?);

@@ -49,17 +49,18 @@ pub(crate) enum Patience {
 }
 
 impl SaveInFlight {
-    /// Starts a save, whose thread works for a share of the time until somebody waits for it.
+    /// Starts a save, whose thread works for a share of the time until somebody waits for it or it
+    /// has rested for `allowed`.
     /// After it, the checkpoints that `delete` returns are deleted.
     pub fn start(
         to: Arc<LockedFolder>,
         save: PendingSave,
-        share: f64,
+        (share, allowed): (f64, Duration),
         delete: impl FnOnce() -> Vec<u64> + Send + 'static,
     ) -> Result<SaveInFlight> {
         let (sender, outcome): (SyncSender<Result<Finished>>, _) = sync_channel(1);
         let (step, control) = (save.step, Arc::<SaveControl>::default());
-        let pace = Pace::new(control.clone(), share);
+        let pace = Pace::new(control.clone(), share, allowed);
         let work = move || {
             let finished = to.folder.write(save, &pace).map(|()| {
                 let mut finished = Finished { deleted: Vec::new(), not_deleted: None };

@@ -15,7 +15,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The choice of a save while another one is being written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -102,6 +102,8 @@ pub struct Checkpoints {
     /// The metrics of each checkpoint that is not known to be damaged.
     metrics: BTreeMap<u64, BTreeMap<String, f64>>,
     in_flight: Option<(SaveInFlight, BTreeMap<String, f64>)>,
+    /// When the latest save began.
+    last_begin: Option<Instant>,
     /// The error of a save that nobody has received.
     unreported: Option<Diagnostic>,
     /// Why files of old checkpoints are still there, for the next `wait`.
@@ -158,8 +160,10 @@ impl CheckpointsBuilder {
 
     /// Sets for which share of the time the thread that writes a save works, from 0.001 to 1, while
     /// nobody waits for it; the rest it leaves to the steps. The default is 0.05: what would take one
-    /// second takes 20, and costs the steps of those 20 seconds a twentieth of one core.
-    /// Another save, [`wait`](Checkpoints::wait) and a drop end its rests.
+    /// second takes 20, and costs the steps of those 20 seconds a twentieth of one core. It rests for
+    /// at most half of the time that was between the last two saves, so that saves which come
+    /// regularly do not wait for each other. Another save, [`wait`](Checkpoints::wait) and a drop end
+    /// its rests.
     pub fn write_share(self, share: f64) -> CheckpointsBuilder {
         CheckpointsBuilder { write_share: share, ..self }
     }
@@ -211,8 +215,8 @@ impl CheckpointsBuilder {
                 metrics.insert(step, manifest.metrics.into_iter().map(|(name, x)| (name, x.0)).collect());
             }
         }
-        let (in_flight, unreported, counts) = (None, None, SaveCounts::default());
-        Ok(Checkpoints { folder, settings: self, metrics, in_flight, unreported, not_deleted, counts })
+        let (in_flight, last_begin, unreported, counts) = (None, None, None, SaveCounts::default());
+        Ok(Checkpoints { folder, settings: self, metrics, in_flight, last_begin, unreported, not_deleted, counts })
     }
 }
 
@@ -311,9 +315,11 @@ impl Checkpoints {
         let mut after = self.metrics.clone();
         after.insert(step, metrics.clone());
         let retention = self.settings.retention.clone();
-        let in_flight = SaveInFlight::start(self.folder.clone(), save, self.settings.write_share, move || {
-            retention.to_delete(&after)
-        })?;
+        // The next save, if it comes after the same time, need not wait for this one.
+        let allowed = self.last_begin.map_or(Duration::MAX, |last| last.elapsed() / 2);
+        self.last_begin = Some(Instant::now());
+        let pace = (self.settings.write_share, allowed);
+        let in_flight = SaveInFlight::start(self.folder.clone(), save, pace, move || retention.to_delete(&after))?;
         self.in_flight = Some((in_flight, metrics));
         Ok(SaveOutcome::Started)
     }

@@ -1,7 +1,9 @@
 //! How fast the thread of a save writes: it rests between pieces, so that the steps beside it keep
 //! the processor.
 //!
-//! Resting ends when somebody waits for the save. It changes when bytes are written, never which.
+//! Resting ends when somebody waits for the save, or when a save has rested for as long as it may:
+//! for half of the time between the two saves before it, so that a run which saves often need not
+//! wait. It changes when bytes are written, never which.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -40,16 +42,22 @@ pub(crate) struct Pace {
     rest_per_work: f64,
     /// The rest that is still owed.
     owed: Cell<Duration>,
+    /// How much longer it may rest.
+    allowed: Cell<Duration>,
 }
 
 /// The shortest rest: shorter ones are put together, since a thread does not wake to the
 /// microsecond. A save that takes less than a fraction of it is not slowed down.
 const SHORTEST_REST: Duration = Duration::from_millis(20);
 
+/// The longest work at once. What takes longer waits for the disk, and no core works.
+const LONGEST_WORK: Duration = Duration::from_millis(50);
+
 impl Pace {
-    /// Returns the pace of a thread that works for a share of the time.
-    pub fn new(control: Arc<SaveControl>, share: f64) -> Pace {
-        Pace { control, rest_per_work: 1.0 / share - 1.0, owed: Cell::default() }
+    /// Returns the pace of a thread that works for a share of the time, and rests for `allowed` in
+    /// all.
+    pub fn new(control: Arc<SaveControl>, share: f64, allowed: Duration) -> Pace {
+        Pace { control, rest_per_work: 1.0 / share - 1.0, owed: Cell::default(), allowed: Cell::new(allowed) }
     }
 
     /// Returns whether the save is to end without a checkpoint.
@@ -61,11 +69,13 @@ impl Pace {
     fn work<R>(&self, work: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = work();
-        let owed = start.elapsed().mul_f64(self.rest_per_work) + self.owed.get();
-        self.owed.set(owed);
-        if owed >= SHORTEST_REST {
-            self.rest(owed);
-            self.owed.set(Duration::ZERO);
+        let owed = start.elapsed().min(LONGEST_WORK).mul_f64(self.rest_per_work) + self.owed.get();
+        let allowed = self.allowed.get();
+        self.owed.set(owed.min(allowed));
+        if owed >= SHORTEST_REST && !allowed.is_zero() {
+            let rest = self.owed.take();
+            self.rest(rest);
+            self.allowed.set(allowed - rest);
         }
         result
     }
@@ -103,7 +113,7 @@ mod tests {
 
     /// Returns a pace with so long rests that a test which waits for one does not end.
     fn slow(control: &Arc<SaveControl>) -> Pace {
-        Pace::new(control.clone(), 1e-12)
+        Pace::new(control.clone(), 1e-12, Duration::MAX)
     }
 
     #[test]
@@ -130,8 +140,18 @@ mod tests {
     }
 
     #[test]
+    fn a_save_rests_for_no_longer_than_it_may() {
+        for allowed in [1, 30].map(Duration::from_millis) {
+            // Each work would be followed by hours.
+            let pace = Pace::new(Arc::default(), 1e-12, allowed);
+            (0..100).for_each(|_| pace.work(|| ()));
+            assert_eq!((pace.owed.get(), pace.allowed.get()), (Duration::ZERO, Duration::ZERO));
+        }
+    }
+
+    #[test]
     fn without_rests_nothing_is_owed() {
-        let pace = Pace::new(Arc::default(), 1.0);
+        let pace = Pace::new(Arc::default(), 1.0, Duration::MAX);
         assert_eq!(pace.work(|| (0..10_000).map(std::hint::black_box).sum::<u64>()), 49_995_000);
         assert_eq!(pace.owed.get(), Duration::ZERO);
     }

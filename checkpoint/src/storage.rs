@@ -128,7 +128,7 @@ pub struct LocalFiles;
 /// a tensor, which is then written without a copy.
 const WRITE_BUFFER: usize = PIECE;
 
-/// The bytes after which a file is made durable so far, and leaves the page cache. A file of
+/// The bytes after which a file is made durable so far and leaves the page cache, on Linux. A file of
 /// gigabytes would fill the cache with what nobody reads, and its pages take longer to find than its
 /// bytes to write.
 const SETTLED_AT_ONCE: usize = 16 << 20;
@@ -141,7 +141,7 @@ struct LocalFile {
 }
 
 impl LocalFile {
-    /// Makes the file durable so far, and removes it from the page cache.
+    /// On Linux, makes the file durable so far, and removes it from the page cache.
     #[cfg(target_os = "linux")]
     fn settle(&mut self) -> io::Result<()> {
         self.file.sync_data()?;

@@ -143,3 +143,19 @@ fn rows_of_arrays_are_elements() {
     let error = Dataset::rows((x, Array::new([2], vec![0.0; 2]))).unwrap_err();
     assert!(error.message.contains("different numbers of rows: 3 and 2"), "{error}");
 }
+
+#[test]
+fn equal_datasets_within_a_dataset_have_different_random_numbers_and_orders() {
+    let noise = || Dataset::range(0..50).map_random(7, |_, rng| rng.bits());
+    let order = || Dataset::range(0..50).shuffle(50, 7).map(|i| i as u64);
+    for inner in [noise(), order()] {
+        let joined = |data: Dataset<u64>| data.epoch(1).collect::<anabranch::Result<Vec<u64>>>().unwrap();
+        let (one, two) = (inner.clone(), inner);
+        let flat = joined(Dataset::range(0..3).flat_map(move |_| Ok(one.clone())));
+        let woven = joined(Dataset::range(0..3).interleave(3, 1, move |_| Ok(two.clone())));
+        assert!(flat[..50] != flat[50..100] && flat[50..100] != flat[100..]);
+        // Both open the same datasets.
+        let of = |k: usize| woven.iter().skip(k).step_by(3).copied().collect::<Vec<_>>();
+        assert_eq!([of(0), of(1), of(2)].concat(), flat);
+    }
+}

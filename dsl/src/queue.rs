@@ -116,9 +116,9 @@ impl<T: Input + Output<Host: Feed<T>> + 'static> QueueElement for T {}
 /// - Elements that it adds appear when it succeeds, together with its assignments. From the moment
 ///   at which it adds them they count against the capacity, so it waits while the queue is full.
 /// - A call that removes from a queue without elements, or adds to a full one, waits for another
-///   call or for the host. A deadline, a cancellation or the end of the session ends the wait. If
-///   only the call itself could end it, because it has itself added the elements it waits for, or
-///   fills the whole capacity, that is an error instead.
+///   call or for the host. A deadline, a cancellation or the end of the queues of the session ends
+///   the wait. It is an error instead if the call itself has added elements that it would wait for,
+///   or fills the whole capacity: it does not wait for what others may add meanwhile.
 /// - While a call waits, others may assign the variables that it uses. It then starts again, with
 ///   the elements and the room that it has.
 ///

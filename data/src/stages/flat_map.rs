@@ -1,9 +1,13 @@
 //! Datasets made of elements, one after the other.
 //!
-//! Position: that below before the element of the open dataset, whether a dataset is open, and if
-//! so the position in it. Then the elements skipped in the datasets that have ended.
+//! Position: that below before the element of the open dataset, the number of datasets before it,
+//! whether a dataset is open, and if so the position in it. Then the elements skipped in the datasets
+//! that have ended.
+//!
+//! Datasets have different epochs, so that equal ones have other orders and random numbers.
 
 use crate::Dataset;
+use crate::order::mix;
 use crate::position::SavedWords;
 use crate::stage::{Cursor, Stage};
 use anabranch_dsl::Result;
@@ -20,7 +24,7 @@ pub(crate) struct FlatMapStage<T, U> {
 impl<T: Send + 'static, U: Send + 'static> Stage<U> for FlatMapStage<T, U> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<U>>> {
         let (upstream, before) = at.words_of(|at| self.upstream.stage.open(epoch, at));
-        let mut outer = Outer { upstream: upstream?, f: self.f.clone(), epoch };
+        let mut outer = Outer { upstream: upstream?, f: self.f.clone(), epoch, n_before: at.word() };
         let open = match at.word() {
             0 => None,
             _ => Inner::reopen(&mut outer, before, at)?,
@@ -44,10 +48,14 @@ pub(super) struct Outer<T, U> {
     pub(super) upstream: Box<dyn Cursor<T>>,
     pub(super) f: DatasetFn<T, U>,
     pub(super) epoch: u64,
+    /// The number of datasets before the next one.
+    pub(super) n_before: u64,
 }
 
 /// An open dataset.
 pub(super) struct Inner<U> {
+    /// The number of datasets before it.
+    pub(super) number: u64,
     /// The position below before the element of the dataset.
     pub(super) before: Vec<u64>,
     pub(super) cursor: Box<dyn Cursor<U>>,
@@ -62,8 +70,10 @@ impl<T: Send + 'static, U: Send + 'static> Outer<T, U> {
     fn open(&mut self, at: &mut SavedWords<'_>) -> Option<Result<Inner<U>>> {
         let before = self.upstream.words();
         let dataset = self.upstream.next()?.and_then(|x| (self.f)(x));
-        let cursor = dataset.and_then(|dataset| dataset.stage.open(self.epoch, at));
-        Some(cursor.map(|cursor| Inner { before, cursor }))
+        let number = self.n_before;
+        self.n_before = number.wrapping_add(1);
+        let cursor = dataset.and_then(|dataset| dataset.stage.open(mix(self.epoch, number), at));
+        Some(cursor.map(|cursor| Inner { number, before, cursor }))
     }
 }
 
@@ -110,12 +120,12 @@ impl<T: Send + 'static, U: Send + 'static> Cursor<U> for FlatMapCursor<T, U> {
         match &self.open {
             Some(inner) => {
                 words.extend(&inner.before);
-                words.push(1);
+                words.extend([inner.number, 1]);
                 inner.cursor.save(words);
             }
             None => {
                 self.outer.upstream.save(words);
-                words.push(0);
+                words.extend([self.outer.n_before, 0]);
             }
         }
         words.push(self.skipped);

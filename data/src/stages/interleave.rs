@@ -1,9 +1,9 @@
 //! Datasets made of elements, several at a time.
 //!
-//! Position: that below, the number of places in use, the current place, the elements taken from it
-//! in this turn, and the elements skipped in the datasets that have ended. Then for each place
-//! whether a dataset is open there, and if so the position below before its element and the
-//! position in the dataset.
+//! Position: that below, the number of datasets before, the number of places in use, the current
+//! place, the elements taken from it in this turn, and the elements skipped in the datasets that have
+//! ended. Then for each place whether a dataset is open there, and if so the position below before
+//! its element, its number and the position in the dataset.
 
 use super::flat_map::{DatasetFn, Inner, Outer};
 use crate::Dataset;
@@ -22,8 +22,9 @@ pub(crate) struct InterleaveStage<T, U> {
 
 impl<T: Send + 'static, U: Send + 'static> Stage<U> for InterleaveStage<T, U> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<U>>> {
-        let outer = |upstream| Outer { upstream, f: self.f.clone(), epoch };
+        let outer = |upstream, n_before| Outer { upstream, f: self.f.clone(), epoch, n_before };
         let upstream = self.upstream.stage.open(epoch, at)?;
+        let n_before = at.word();
         let n_places = at.count();
         let (place, taken, skipped) =
             (at.number_below(self.cycle), at.number_below(self.block.saturating_add(1)), at.word());
@@ -33,12 +34,13 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for InterleaveStage<T, U> {
                 0 => None,
                 _ => {
                     let (upstream, before) = at.words_of(|at| self.upstream.stage.open(epoch, at));
-                    Inner::reopen(&mut outer(upstream?), before, at)?
+                    let mut outer = outer(upstream?, at.word());
+                    Inner::reopen(&mut outer, before, at)?
                 }
             });
         }
         let (cycle, block) = (self.cycle, self.block);
-        Ok(Box::new(InterleaveCursor { outer: outer(upstream), places, place, taken, skipped, cycle, block }))
+        Ok(Box::new(InterleaveCursor { outer: outer(upstream, n_before), places, place, taken, skipped, cycle, block }))
     }
 
     fn len(&self) -> Option<u64> {
@@ -104,11 +106,13 @@ impl<T: Send + 'static, U: Send + 'static> Cursor<U> for InterleaveCursor<T, U> 
 
     fn save(&self, words: &mut Vec<u64>) {
         self.outer.upstream.save(words);
+        words.push(self.outer.n_before);
         words.extend([self.places.len() as u64, self.place as u64, self.taken as u64, self.skipped]);
         for place in &self.places {
             words.push(u64::from(place.is_some()));
             if let Some(inner) = place {
                 words.extend(&inner.before);
+                words.push(inner.number);
                 inner.cursor.save(words);
             }
         }

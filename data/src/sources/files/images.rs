@@ -1,7 +1,8 @@
 //! Pictures: PNG and JPEG, by the crate `image`, which is Rust alone.
 //!
 //! With the feature `turbojpeg` most JPEG files are decoded by libjpeg-turbo, a library in C that is
-//! built from its source. Pixels of the two decoders may differ by rounding.
+//! built from its source. Pixels of the two decoders may differ by rounding, and it refuses some damaged
+//! files that the other one repairs.
 
 #[cfg(feature = "turbojpeg")]
 mod turbo;
@@ -78,20 +79,20 @@ fn open(bytes: &[u8]) -> Result<DynamicImage> {
 /// The marker at the begin of JPEG files.
 const START_OF_JPEG: [u8; 2] = [0xFF, 0xD8];
 
-/// Returns whether a JPEG file has the marker of its end behind its first scan. Compressed data
-/// never has these bytes; a preview in a segment before may have.
+/// Returns whether a JPEG file has the marker of its end behind its first scan, or behind segments
+/// that are not as they should be. Compressed data never has these bytes; a preview in a segment
+/// before may have.
 fn jpeg_has_end(bytes: &[u8]) -> bool {
     let mut rest = &bytes[START_OF_JPEG.len()..];
     // Each segment has a marker and a length, which counts itself.
-    while let [0xFF, marker, high, low, ..] = *rest {
-        if marker == 0xDA {
-            return rest.windows(2).rev().any(|pair| pair == [0xFF, 0xD9]);
-        }
+    while let [0xFF, marker, high, low, ..] = *rest
+        && marker != 0xDA
+    {
         // Markers may have more bytes of 0xFF before them.
         let skipped = if marker == 0xFF { 1 } else { 2 + usize::from(u16::from_be_bytes([high, low])) };
         rest = rest.get(skipped..).unwrap_or_default();
     }
-    false
+    rest.windows(2).rev().any(|pair| pair == [0xFF, 0xD9])
 }
 
 fn failed(error: impl Display) -> Diagnostic {

@@ -59,6 +59,32 @@ impl Session {
     pub fn queue<T: QueueElement>(&self, queue: &Queue<T>) -> Result<HostQueue<T>> {
         Ok(HostQueue { queue: queue.clone(), shared: self.queues.get(queue.any()), rebuild: queue.rebuild()? })
     }
+
+    /// Ends the queues of this session, for good: all waits for them end, those of running calls
+    /// too, with an error of the kind [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and
+    /// later operations on them fail. What such calls have removed returns, as after any failure.
+    /// Calls without queues go on.
+    ///
+    /// Functions and handles keep their session, so dropping `Session` alone does not end the waits
+    /// of their calls. Take snapshots of queues before: in later ones they are closed.
+    ///
+    /// ```
+    /// use anabranch::prelude::*;
+    /// use anabranch::{DType, ErrorKind, Queue, Session, TensorType};
+    ///
+    /// let numbers = Queue::<Tensor>::fifo("numbers", 10, &[TensorType::new(DType::F32, [])])?;
+    /// let session = Session::new()?;
+    /// let next = session.function(|| numbers.dequeue())?;
+    /// std::thread::scope(|scope| {
+    ///     let waiting = scope.spawn(|| next.call(()).unwrap_err());
+    ///     session.close_queues();
+    ///     assert_eq!(waiting.join().unwrap().kind, ErrorKind::Cancelled);
+    /// });
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    pub fn close_queues(&self) {
+        self.queues.close();
+    }
 }
 
 impl<T: QueueElement> HostQueue<T> {

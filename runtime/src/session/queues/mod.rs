@@ -42,6 +42,7 @@ use anabranch_dsl::var::DropWatcher;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use content::{QueueFailure, QueueState, Waiter};
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -249,6 +250,8 @@ pub(crate) fn restore(contents: Vec<(Arc<SharedQueue>, QueueContent)>) -> Result
 #[derive(Debug, Default)]
 pub(crate) struct QueueStore {
     queues: Mutex<HashMap<u64, Arc<SharedQueue>>>,
+    /// Whether all waits have ended, for good.
+    is_closed: AtomicBool,
     gate: Arc<CommitGate>,
 }
 
@@ -267,9 +270,21 @@ impl QueueStore {
         let new = || {
             let watcher: Weak<QueueStore> = Arc::downgrade(self);
             queue.watch(watcher);
-            Arc::new(SharedQueue::new(queue))
+            let shared = Arc::new(SharedQueue::new(queue));
+            if self.is_closed.load(Ordering::Relaxed) {
+                shared.change(QueueState::end_session);
+            }
+            shared
         };
         self.lock().entry(queue.id()).or_insert_with(new).clone()
+    }
+
+    /// Ends all waits. Later operations fail.
+    pub(crate) fn close(&self) {
+        let queues = self.lock();
+        // Queues are added under the lock.
+        self.is_closed.store(true, Ordering::Relaxed);
+        queues.values().for_each(|queue| queue.change(QueueState::end_session));
     }
 }
 
@@ -281,10 +296,7 @@ impl DropWatcher for QueueStore {
 }
 
 impl Drop for QueueStore {
-    /// Ends all waits.
     fn drop(&mut self) {
-        for queue in self.lock().values() {
-            queue.change(QueueState::end_session);
-        }
+        self.close();
     }
 }

@@ -26,8 +26,7 @@ fn decode_jpeg(bytes: &[u8], format: PixelFormat) -> turbojpeg::Result<Option<Re
         return Ok(None);
     }
     let (height, width, channels) = (header.height, header.width, format.size());
-    // Neither extent is more than 65,535.
-    if (height * width * channels) as u64 > MAX_BYTES {
+    if height as u64 * width as u64 * channels as u64 > MAX_BYTES {
         return Ok(Some(Err(failed(format!("{height} x {width} pixels have more than {MAX_BYTES} bytes")))));
     }
     let mut pixels = vec![0; height * width * channels];
