@@ -518,18 +518,19 @@ fn closing_the_queues_of_a_session_ends_all_waits_and_leaves_other_sessions_alon
     let (empty, full, later) = (numbers(1), numbers(1), numbers(1));
     let (session, other) = (Session::new()?, Session::new()?);
     session.queue(&full)?.push(1)?;
-    let calls = [
-        session.function(|| empty.dequeue())?,
-        session.function(|| empty.dequeue_many(1).sum())?,
-        session.function(|| {
+    let bodies: [&(dyn Fn() -> Tensor<i64> + Sync); 4] = [
+        &|| empty.dequeue(),
+        &|| empty.dequeue_many(1).sum(),
+        &|| {
             full.enqueue(scalar(2i64));
             scalar(0i64)
-        })?,
-        session.function(|| {
+        },
+        &|| {
             full.enqueue_many(tensor([2i64]));
             scalar(0i64)
-        })?,
+        },
     ];
+    let calls = bodies.map(|body| session.function(move || body()).expect("a function"));
     let host = session.queue(&empty)?;
     scope(|scope| {
         let calls = calls.each_ref().map(|f| scope.spawn(|| f.call(()).unwrap_err()));

@@ -1,6 +1,6 @@
 //! A compiled graph: its plan, and the memory of its steps.
 
-use crate::cpu::compile::{self, Context, Plan, PlanProfile, StackOrList, TimedWork};
+use crate::cpu::compile::{self, Context, Plan, PlanProfile, PlanTimes, StackOrList};
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
@@ -266,15 +266,15 @@ impl Program {
         Ok(outputs)
     }
 
-    /// Runs the plan like [`step`](Self::step). Also returns its work, whose times count from `start`,
-    /// and how much was left out.
+    /// Runs the plan like [`step`](Self::step). Also returns its work, whose times count from
+    /// `start`.
     pub(crate) fn profile(
         &self,
         inputs: &[HostTensor],
         vars: &mut impl Variables,
         run_context: RunContext<'_>,
         start: Instant,
-    ) -> Result<(Vec<HostTensor>, (Vec<TimedWork>, u64))> {
+    ) -> Result<(Vec<HostTensor>, PlanTimes)> {
         self.check_inputs(inputs)?;
         let plan = self.plan();
         let mut cx = self.context(plan)?;

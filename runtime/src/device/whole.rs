@@ -4,7 +4,7 @@ use super::executable::{Executable, StepCx};
 use super::timeline::{Span, Timeline};
 use super::variables::{LockedValue, PerVar, VarSet};
 use super::{DeviceBuffer, MemorySpace};
-use crate::cpu::compile::{TimedWork, WorkText};
+use crate::cpu::compile::{PlanTimes, TimedWork, WorkText};
 use crate::cpu::memory::{Variables, Vars, VarsMut};
 use crate::cpu::program::Program;
 use anabranch_dsl::device::DeviceName;
@@ -130,8 +130,8 @@ impl Executable for WholeGraph {
     fn profile(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<(Vec<HostTensor>, Timeline)> {
         let device = self.device.map_or_else(|| "/cpu:0".to_owned(), |name| name.to_string());
         let begin = Instant::now();
-        let (outputs, (work, left_out)) = match self.program.is_interpreted() {
-            true => (self.interpret(inputs, vars, cx)?, (Vec::new(), 0)),
+        let (outputs, PlanTimes { work, left_out }) = match self.program.is_interpreted() {
+            true => (self.interpret(inputs, vars, cx)?, PlanTimes::default()),
             false => {
                 let vars = &mut HostVars::new(self.space, vars);
                 self.program.profile(inputs, vars, cx.run_context(), begin)?

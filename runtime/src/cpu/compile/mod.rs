@@ -68,7 +68,7 @@ use std::ops::Range;
 
 pub(crate) use exec::{Context, StackOrList};
 pub(crate) use lower::{LowerOptions, lower};
-pub(crate) use profile::{PlanProfile, TimedWork, WorkText};
+pub(crate) use profile::{PlanProfile, PlanTimes, TimedWork, WorkText};
 pub(crate) use view::{Base, MemoryLayout, View, row_major};
 
 id! {

@@ -46,11 +46,19 @@ impl PlanProfile {
         self.done.push((work, begin - self.start, self.start.elapsed()));
     }
 
-    /// Returns the work in the order of its ends, and how much was left out.
-    pub(crate) fn finish(self, plan: &Plan) -> (Vec<TimedWork>, u64) {
-        let done = self.done.into_iter();
-        (done.map(|(work, begin, end)| TimedWork { work: plan.describe(work), begin, end }).collect(), self.n_left_out)
+    /// Returns what was noted, as a person reads it.
+    pub(crate) fn finish(self, plan: &Plan) -> PlanTimes {
+        let timed = |(work, begin, end)| TimedWork { work: plan.describe(work), begin, end };
+        PlanTimes { work: self.done.into_iter().map(timed).collect(), left_out: self.n_left_out }
     }
+}
+
+/// The work of a plan in one run, in the order of its ends.
+#[derive(Default)]
+pub(crate) struct PlanTimes {
+    pub(crate) work: Vec<TimedWork>,
+    /// How much work was left out.
+    pub(crate) left_out: u64,
 }
 
 /// Work of a plan, when it began and when it ended.
