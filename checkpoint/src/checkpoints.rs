@@ -158,12 +158,12 @@ impl CheckpointsBuilder {
         CheckpointsBuilder { drop_timeout: timeout, ..self }
     }
 
-    /// Sets for which share of the time the thread that writes a save works, from 0.001 to 1, while
-    /// nobody waits for it; the rest it leaves to the steps. The default is 0.05: what would take one
-    /// second takes 20, and costs the steps of those 20 seconds a twentieth of one core. It rests for
-    /// at most half of the time that was between the last two saves, so that saves which come
-    /// regularly do not wait for each other. Another save, [`wait`](Checkpoints::wait) and a drop end
-    /// its rests.
+    /// Sets for which share of the time the thread that writes a save works, from 0.001 to 1,
+    /// while nobody waits for it; the rest it leaves to the steps. The default is 0.05: what would
+    /// take one second takes 20, and costs the steps of those 20 seconds a twentieth of one core.
+    /// It rests for at most half of the time that was between the last two saves, so that saves
+    /// which come regularly do not wait for each other. Another save, [`wait`](Checkpoints::wait)
+    /// and a drop end its rests.
     pub fn write_share(self, share: f64) -> CheckpointsBuilder {
         CheckpointsBuilder { write_share: share, ..self }
     }

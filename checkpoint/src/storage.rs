@@ -128,9 +128,9 @@ pub struct LocalFiles;
 /// a tensor, which is then written without a copy.
 const WRITE_BUFFER: usize = PIECE;
 
-/// The bytes after which a file is made durable so far and leaves the page cache, on Linux. A file of
-/// gigabytes would fill the cache with what nobody reads, and its pages take longer to find than its
-/// bytes to write.
+/// The bytes after which a file is made durable so far and leaves the page cache, on Linux. A file
+/// of gigabytes would fill the cache with what nobody reads, and its pages take longer to find
+/// than its bytes to write.
 const SETTLED_AT_ONCE: usize = 16 << 20;
 
 /// A file that is being written.

@@ -1,8 +1,8 @@
 //! Datasets made of elements, one after the other.
 //!
 //! Position: that below before the element of the open dataset, the number of datasets before it,
-//! whether a dataset is open, and if so the position in it. Then the elements skipped in the datasets
-//! that have ended.
+//! whether a dataset is open, and if so the position in it. Then the elements skipped in the
+//! datasets that have ended.
 //!
 //! Datasets have different epochs, so that equal ones have other orders and random numbers.
 

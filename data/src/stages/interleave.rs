@@ -1,9 +1,9 @@
 //! Datasets made of elements, several at a time.
 //!
 //! Position: that below, the number of datasets before, the number of places in use, the current
-//! place, the elements taken from it in this turn, and the elements skipped in the datasets that have
-//! ended. Then for each place whether a dataset is open there, and if so the position below before
-//! its element, its number and the position in the dataset.
+//! place, the elements taken from it in this turn, and the elements skipped in the datasets that
+//! have ended. Then for each place whether a dataset is open there, and if so the position below
+//! before its element, its number and the position in the dataset.
 
 use super::flat_map::{DatasetFn, Inner, Outer};
 use crate::Dataset;

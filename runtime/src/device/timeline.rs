@@ -31,8 +31,8 @@ pub struct Span {
     pub name: String,
     /// The user's line.
     pub loc: Loc,
-    /// The bytes that the kernel reads and writes, those of a broadcast element once. `None` if they
-    /// are unknown, and for functions on several devices.
+    /// The bytes that the kernel reads and writes, those of a broadcast element once. `None` if
+    /// they are unknown, and for functions on several devices.
     pub bytes: Option<usize>,
     /// The iteration numbers of the enclosing loops, outermost first. Empty for functions on a
     /// single device.

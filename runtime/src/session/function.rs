@@ -206,10 +206,9 @@ where
 
     /// Calls the function like [`call`](Self::call), and returns a timeline of its devices.
     ///
-    /// For a function on a single CPU, the timeline has the time of each kernel and of each loop in
-    /// native code; on a single GPU it has only the total time. [`Timeline::by_operation`] adds them
-    /// up, and [`Timeline::to_chrome_trace`] writes them for Perfetto. Timing takes about 0.1 µs for
-    /// each kernel.
+    /// For a function on a single CPU, the timeline has the time of each kernel and of each loop
+    /// in native code; on a single GPU it has only the total time. [`Timeline::by_operation`] adds
+    /// them up, and [`Timeline::to_chrome_trace`] writes them for Perfetto.
     ///
     /// ```
     /// use anabranch::prelude::*;

@@ -1,8 +1,8 @@
 //! Pictures: PNG and JPEG, by the crate `image`, which is Rust alone.
 //!
-//! With the feature `turbojpeg` most JPEG files are decoded by libjpeg-turbo, a library in C that is
-//! built from its source. Pixels of the two decoders may differ by rounding, and it refuses some damaged
-//! files that the other one repairs.
+//! With the feature `turbojpeg` most JPEG files are decoded by libjpeg-turbo, a library in C that
+//! is built from its source. Pixels of the two decoders may differ by rounding, and it refuses
+//! some damaged files that the other one repairs.
 
 #[cfg(feature = "turbojpeg")]
 mod turbo;
