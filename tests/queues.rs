@@ -530,7 +530,7 @@ fn closing_the_queues_of_a_session_ends_all_waits_and_leaves_other_sessions_alon
             scalar(0i64)
         },
     ];
-    let calls = bodies.map(|body| session.function(move || body()).expect("a function"));
+    let calls = bodies.map(|body| session.function(body).expect("a function"));
     let host = session.queue(&empty)?;
     scope(|scope| {
         let calls = calls.each_ref().map(|f| scope.spawn(|| f.call(()).unwrap_err()));

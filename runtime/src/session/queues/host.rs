@@ -61,11 +61,12 @@ impl Session {
     }
 
     /// Ends the queues of this session, for good: all waits for them end, those of running calls
-    /// too, with an error of the kind [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and
-    /// later operations on them fail. What such calls have removed returns, as after any failure.
-    /// Calls without queues go on.
+    /// too, with an error of the kind
+    /// [`ErrorKind::Cancelled`](anabranch_dsl::ErrorKind::Cancelled), and later operations on them
+    /// fail. What such calls have removed returns, as after any failure. Calls without queues go
+    /// on.
     ///
-    /// Functions and handles keep their session, so dropping `Session` alone does not end the waits
+    /// Functions keep their session, so dropping `Session` alone does not end the waits
     /// of their calls. Take snapshots of queues before: in later ones they are closed.
     ///
     /// ```
