@@ -50,8 +50,7 @@ pub(crate) enum Patience {
 
 impl SaveInFlight {
     /// Starts a save, whose thread works for a share of the time until somebody waits for it or it
-    /// has rested for `allowed`.
-    /// After it, the checkpoints that `delete` returns are deleted.
+    /// has rested for `allowed`. After it, the checkpoints that `delete` returns are deleted.
     pub fn start(
         to: Arc<LockedFolder>,
         save: PendingSave,

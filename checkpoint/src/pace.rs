@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the owner of a save tells the thread that writes it.
+/// The wishes of the owner of a save, which the thread that writes it follows.
 #[derive(Debug, Default)]
 pub(crate) struct SaveControl {
     is_abandoned: AtomicBool,
@@ -47,10 +47,10 @@ pub(crate) struct Pace {
 }
 
 /// The shortest rest: shorter ones are put together, since a thread does not wake to the
-/// microsecond. A save that takes less than a fraction of it is not slowed down.
+/// microsecond. A save that owes less in all is not slowed down.
 const SHORTEST_REST: Duration = Duration::from_millis(20);
 
-/// The longest work at once. What takes longer waits for the disk, and no core works.
+/// The longest work that counts. A write that takes longer waits for the disk, and no core works.
 const LONGEST_WORK: Duration = Duration::from_millis(50);
 
 impl Pace {

@@ -54,7 +54,7 @@ pub struct OperationTime {
     pub loc: Loc,
     /// How often it ran.
     pub count: u64,
-    /// The time of all runs, without that of other spans within them.
+    /// The time of all runs.
     pub total: Duration,
     /// The bytes that all runs read and write, if they are known.
     pub bytes: Option<usize>,
@@ -83,30 +83,15 @@ impl fmt::Display for OperationTimes {
 }
 
 impl Timeline {
-    /// Returns the times of operations: what is worth being made faster.
+    /// Returns the times of operations, the longest first: it is these that are worth making faster.
     ///
-    /// For a function on a single device, the operation with the name of the function is the time
-    /// between the others: scalars that have no native code, and what a call needs besides.
+    /// A function on a single device has a span for the whole call. Its time here is the rest,
+    /// without the other spans: scalars that have no native code, spans that were left out, and the
+    /// call itself.
     pub fn by_operation(&self) -> OperationTimes {
-        let mut order: Vec<&Span> = self.spans.iter().collect();
-        // Spans around others come first.
-        order.sort_by_key(|span| (span.begin, Reverse(span.end)));
         let mut times: BTreeMap<(&str, &str, String), OperationTime> = BTreeMap::new();
-        // The spans around the next one, the innermost last.
-        let mut open: BTreeMap<&str, Vec<&Span>> = BTreeMap::new();
-        for span in order {
-            let around = open.entry(&span.device).or_default();
-            while around.last().is_some_and(|around| around.end < span.end) {
-                around.pop();
-            }
-            let key = |span: &'_ Span| span.loc.to_string();
-            let length = span.end - span.begin;
-            if let Some(around) = around.last() {
-                let of = times.get_mut(&(around.device.as_str(), around.name.as_str(), key(around)));
-                let total = &mut of.expect("it was added").total;
-                *total = total.saturating_sub(length);
-            }
-            let of = times.entry((&span.device, &span.name, key(span))).or_insert_with(|| OperationTime {
+        for (i, span) in self.spans.iter().enumerate() {
+            let of = times.entry((&span.device, &span.name, span.loc.to_string())).or_insert_with(|| OperationTime {
                 device: span.device.clone(),
                 name: span.name.clone(),
                 loc: span.loc,
@@ -114,10 +99,12 @@ impl Timeline {
                 total: Duration::ZERO,
                 bytes: Some(0),
             });
+            let is_whole_call = i == 0 && span.begin.is_zero() && span.end == self.total;
+            let others = if is_whole_call { &self.spans[1..] } else { &[] };
+            let others: Duration = others.iter().map(|other| other.end - other.begin).sum();
             of.count += 1;
-            of.total += length;
+            of.total += (span.end - span.begin).saturating_sub(others);
             of.bytes = of.bytes.zip(span.bytes).map(|(all, bytes)| all + bytes);
-            around.push(span);
         }
         let mut times: Vec<OperationTime> = times.into_values().collect();
         times.sort_by_key(|of| Reverse(of.total));
@@ -224,6 +211,16 @@ mod tests {
             begin,
             end,
         }
+    }
+
+    #[test]
+    fn concurrent_kernels_of_a_device_keep_their_times() {
+        // One within the other, on two threads; the step begins before and ends after them.
+        let spans = vec![span("/cpu:0", 1, 9), span("/cpu:0", 2, 5)];
+        let timeline = Timeline { spans, total: Duration::from_micros(10), simulated: false, left_out: 0 };
+        let times = timeline.by_operation().0;
+        assert_eq!((times.len(), times[0].count, times[0].bytes), (1, 2, Some(16)));
+        assert_eq!(times[0].total, Duration::from_micros(11));
     }
 
     #[test]

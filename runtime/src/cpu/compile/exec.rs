@@ -215,11 +215,11 @@ impl Plan {
                     let native = self.native.as_ref().expect("the plan has native code");
                     let bases = native.bases(*function);
                     let addresses = cx.addresses(self, foreign, bases);
+                    let addresses = &addresses[..bases.len()];
                     let (regs, stacks) = (&mut cx.regs, &mut cx.stacks);
                     // SAFETY: the addresses are those of this run. The context is borrowed, and
                     // `foreign` is shared, so nothing else writes there.
-                    let next =
-                        unsafe { native.run(*function, regs, stacks, &addresses[..bases.len()], run_context.stop) };
+                    let next = unsafe { native.run(*function, regs, stacks, addresses, run_context.stop) };
                     cx.note(PlanWork::Instr(pc), begin);
                     pc = next;
                     continue;

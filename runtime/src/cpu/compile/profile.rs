@@ -68,7 +68,7 @@ pub(crate) struct TimedWork {
     pub(crate) end: Duration,
 }
 
-/// What a person is told of some work.
+/// The description of some work, for a person.
 pub(crate) struct WorkText {
     /// The operations.
     pub(crate) name: String,
