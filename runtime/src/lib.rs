@@ -29,6 +29,7 @@ mod peer;
 mod place;
 mod session;
 mod spin;
+mod threads;
 
 /// Fuzz targets, what benchmarks compare with, and what tests of processes need.
 #[cfg(all(feature = "peers", feature = "testing"))]

@@ -4,7 +4,7 @@
 //! a `u64` whose first bytes in memory are those of the element, so it can be read as a tensor of
 //! one element. Strings are not stored so: a tensor of them is in a slot.
 
-use super::parallel;
+use crate::threads;
 use anabranch_dsl::{Buffer, DType, Element, HostTensor, bf16, f16};
 use bytemuck::Pod;
 
@@ -144,7 +144,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     if to.len() < 4 * PART {
         return to.copy_from_slice(from);
     }
-    parallel::chunks(to, PART, |(i, to)| to.copy_from_slice(&from[i * PART..][..to.len()]));
+    threads::chunks(to, PART, |(i, to)| to.copy_from_slice(&from[i * PART..][..to.len()]));
 }
 
 /// Converts a scalar host tensor to a register.

@@ -7,6 +7,5 @@ pub(crate) mod memory;
 pub(crate) mod multiversion;
 pub(crate) mod native;
 pub(crate) mod optimize;
-pub(crate) mod parallel;
 pub(crate) mod program;
 pub(crate) mod vector;

@@ -7,6 +7,7 @@ use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, St
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::optimize::optimize;
 use crate::cpu::program::{CompileOptions, Program};
+use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::RunContext;
 use anabranch_dsl::ir::{Op, Value};
@@ -34,6 +35,7 @@ thread_local! {
 }
 
 /// Returns whether this thread belongs to a device.
+#[cfg(feature = "peers")]
 pub(crate) fn is_thread_of_device() -> bool {
     IS_DEVICE.get()
 }
@@ -66,11 +68,14 @@ impl CpuDevice {
         if let Some(threads) = self.threads.get() {
             return Ok(threads);
         }
-        let name = name_of(self);
+        let (name, limit) = (name_of(self), Arc::new(ThreadLimit::new(self.n_threads)));
         let threads = rayon::ThreadPoolBuilder::new()
             .num_threads(self.n_threads)
             .thread_name(move |i| format!("{name} thread {i}"))
-            .start_handler(|_| IS_DEVICE.set(true))
+            .start_handler(move |_| {
+                IS_DEVICE.set(true);
+                limit.clone().enter();
+            })
             .build()
             .map_err(|e| no_threads(format_args!("the threads of {}", name_of(self)), e))?;
         Ok(self.threads.get_or_init(|| threads))

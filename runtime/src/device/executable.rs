@@ -55,9 +55,6 @@ pub(crate) trait Executable: Debug + Send + Sync {
     /// Returns the graph that is compiled.
     fn graph(&self) -> &Graph;
 
-    /// Returns whether several threads may compute a step.
-    fn may_split(&self) -> bool;
-
     /// Runs a step on the calling thread.
     fn step(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<Vec<HostTensor>>;
 

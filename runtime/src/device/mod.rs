@@ -45,7 +45,9 @@ mod whole;
 pub(crate) use crate::cpu::optimize::optimize;
 pub(crate) use crate::cpu::program::CompileOptions;
 pub(crate) use buffer::{DeviceBuffer, DeviceMemory, MemorySpace};
-pub(crate) use cpu::{CpuDevice, is_thread_of_device};
+pub(crate) use cpu::CpuDevice;
+#[cfg(feature = "peers")]
+pub(crate) use cpu::is_thread_of_device;
 pub(crate) use executable::{Crossing, Executable, StepCx};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use opaque::OpaqueDevice;

@@ -8,7 +8,6 @@ use crate::cpu::compile::{PlanTimes, TimedWork, WorkText};
 use crate::cpu::memory::{Variables, Vars, VarsMut};
 use crate::cpu::program::Program;
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::ir::Value;
 use anabranch_dsl::{Graph, HostTensor, Loc, Result};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,18 +18,11 @@ pub(super) struct WholeGraph {
     program: Program,
     space: MemorySpace,
     device: Option<DeviceName>,
-    /// Whether some kernel may be split for several threads.
-    may_split: bool,
 }
-
-/// The number of elements below which a tensor is small. A kernel on small tensors only is not
-/// worth several threads.
-const FEW_ELEMENTS: usize = 1024;
 
 impl WholeGraph {
     pub(super) fn new(program: Program, space: MemorySpace, device: Option<DeviceName>) -> WholeGraph {
-        let may_split = has_large_values(program.graph());
-        WholeGraph { program, space, device, may_split }
+        WholeGraph { program, space, device }
     }
 
     /// Runs a step in the interpreter, which reads variables wherever they are at home.
@@ -101,10 +93,6 @@ impl Executable for WholeGraph {
         self.program.graph()
     }
 
-    fn may_split(&self) -> bool {
-        self.may_split
-    }
-
     fn step(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
         match self.program.is_interpreted() {
             true => self.interpret(inputs, vars, cx),
@@ -158,17 +146,6 @@ impl Executable for WholeGraph {
     fn explain(&self) -> String {
         self.program.explain()
     }
-}
-
-/// Returns whether some tensor of a graph is large or has an unknown number of elements.
-fn has_large_values(graph: &Graph) -> bool {
-    let is_large = |v: &Value| {
-        let shape = &graph.ty(*v).element().shape;
-        shape.size().is_none_or(|n| n > FEW_ELEMENTS)
-    };
-    let mut found = graph.inputs().iter().any(is_large);
-    graph.visit_nodes(graph.root(), &mut |node| found |= graph.node(node).results.iter().any(is_large));
-    found
 }
 
 #[cfg(test)]

@@ -77,10 +77,6 @@ impl Executable for DistributedGraph {
         &self.driver.graph
     }
 
-    fn may_split(&self) -> bool {
-        true
-    }
-
     fn step(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
         self.step_in(inputs, vars, cx, None)
     }

@@ -11,7 +11,6 @@ use crate::session::call::{CallOptions, RunningCall};
 use crate::session::files::{self, RunningFiles};
 use crate::session::placed::PlacedGraph;
 use crate::session::queues::{EndOfStep, FirstRemoval, RunningTransaction, UsedQueue};
-use crate::session::step_threads;
 use anabranch_dsl::interp::{self, StopFlag};
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::queue::AnyQueue;
@@ -119,11 +118,7 @@ impl Compiled {
         self.check_stop(stop)?;
         let (files, host) = self.files(session);
         let cx = StepCx { host: host.as_ref().unwrap_or(&session.host), stop };
-        let mut step = || f(&self.vars, &cx);
-        let outcome = match self.graph.may_split() {
-            true => step_threads::run(session.teams.as_deref(), self.vars.assigns(), step),
-            false => step(),
-        };
+        let outcome = session.limited(|| f(&self.vars, &cx));
         published(files, outcome)
     }
 
@@ -156,11 +151,7 @@ impl Compiled {
             let (files, host) = self.files(session);
             let host = HostSide { queues: transaction.queues(), ..host.unwrap_or_else(|| session.host.clone()) };
             let cx = StepCx { host: &host, stop };
-            let mut step = || f(&self.vars, &cx);
-            let outcome = match self.graph.may_split() {
-                true => step_threads::run_waiting(session.teams.as_deref(), step),
-                false => step(),
-            };
+            let outcome = session.limited(|| f(&self.vars, &cx));
             if let EndOfStep::Ended(outcome) = transaction.end(outcome) {
                 return published(files, outcome);
             }

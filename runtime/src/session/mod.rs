@@ -14,7 +14,6 @@ pub(crate) mod prune;
 pub(crate) mod queues;
 mod shared;
 pub(crate) mod snapshot;
-mod step_threads;
 mod stepped;
 mod unoptimized;
 
@@ -24,6 +23,7 @@ use crate::device::variables::{VarAccess, VarStore};
 use crate::device::{CompileOptions, HostSide, PrintTo, SimulatedDevice};
 use crate::flow;
 use crate::place::Rules;
+use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::function::GraphFn;
@@ -36,7 +36,6 @@ use std::collections::HashMap;
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use step_threads::Teams;
 
 /// An environment in which functions run: the CPU of this machine, as one device or several. A
 /// session owns the current values of variables.
@@ -66,8 +65,8 @@ pub struct Session {
     pub(crate) host: HostSide,
     pub(crate) queues: Arc<QueueStore>,
     pub(crate) files: Option<Arc<dyn TensorFiles>>,
-    /// The threads of its steps, if they are limited.
-    pub(crate) teams: Option<Arc<Teams>>,
+    /// The limit of the threads that compute one call.
+    pub(crate) threads: Option<usize>,
 }
 
 // A panic leaves a session unchanged, so catching one is harmless. Variables change at the very end
@@ -217,15 +216,18 @@ impl SessionBuilder {
     /// Limits the threads that compute one call to `n`. Values are bitwise independent of the
     /// limit.
     ///
-    /// By default all sessions share one pool of threads, one for each core unless the environment
-    /// variable `RAYON_NUM_THREADS` says otherwise. A call from inside a rayon pool uses the
-    /// threads of that pool.
+    /// A call runs on its caller's thread. Threads of the process help it with kernels that are
+    /// worth several threads, unless there is already a thread at work for each core. All sessions
+    /// share these helpers, one less than there are cores, unless the environment variable
+    /// `RAYON_NUM_THREADS` gives another number of threads. By default a call is computed by as
+    /// many threads as there are cores, or, inside a rayon pool, as the pool has.
     ///
-    /// With a limit the session has its own threads. Each running call uses `n` threads, so calls
-    /// never wait for each other, and a server that runs `m` calls at once has `m * n` threads. The
-    /// calling thread sleeps. Small calls, in which no kernel is worth several threads, run on the
-    /// calling thread, with or without a limit. Several CPU devices share the `n` threads equally,
-    /// with at least one each. Placement ignores the limit.
+    /// A helper that has had work looks for more for a millisecond before it sleeps, since it takes
+    /// long to wake. The environment variable `ANABRANCH_SPIN` sets another number of microseconds.
+    ///
+    /// With a limit of 1 a call is computed by its caller alone. Several CPU devices have threads of
+    /// their own and share the `n` threads equally, with at least one each. Placement ignores the
+    /// limit.
     ///
     /// ```
     /// use anabranch::prelude::*;
@@ -459,7 +461,7 @@ impl SessionBuilder {
             state: Arc::default(),
             devices: Arc::new(devices),
             run: self.run,
-            teams: self.threads.map(|n| Arc::new(Teams::new(n))),
+            threads: self.threads,
             host: HostSide::printing(print_to),
             queues: Arc::default(),
             files: self.files,
@@ -515,6 +517,14 @@ impl Session {
         match chosen::device_of_program()? {
             None => Session::new(),
             Some(device) => chosen::builder(&device)?.build(),
+        }
+    }
+
+    /// Runs `f` within the limit of the threads that compute a call.
+    pub(crate) fn limited<R>(&self, f: impl FnOnce() -> R) -> R {
+        match self.threads {
+            Some(n) => Arc::new(ThreadLimit::new(n)).within(f),
+            None => f(),
         }
     }
 

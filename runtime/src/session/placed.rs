@@ -95,11 +95,6 @@ impl PlacedGraph {
         self.executable.graph()
     }
 
-    /// Returns whether several threads may compute a step.
-    pub(crate) fn may_split(&self) -> bool {
-        self.executable.may_split()
-    }
-
     /// Runs a step. The variables change only if the step succeeds.
     pub(crate) fn step(&self, inputs: &[HostTensor], vars: &VarSet, cx: &StepCx<'_>) -> Result<Vec<HostTensor>> {
         self.executable.step(inputs, vars, cx).map_err(|e| self.error(e))

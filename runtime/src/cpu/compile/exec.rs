@@ -16,7 +16,7 @@ use crate::cpu::memory::{
     Arena, BufferLocation, ExternalTensors, MAX_WRITTEN, Memory, Sources, Variables, Vars, VarsMut,
 };
 use crate::cpu::native::MAX_BASES;
-use crate::cpu::parallel;
+use crate::threads;
 use anabranch_dsl::interp::{self, RunContext};
 use anabranch_dsl::memory::{OutOfMemory, SMALLER};
 use anabranch_dsl::passes::Limit;
@@ -428,7 +428,7 @@ impl Plan {
         let half = ids.len() / 2;
         let (first, second) = (ids.split_at(half), outs.split_at_mut(half));
         let (a, b) =
-            parallel::join(|| self.run_all(first.0, second.0, sources), || self.run_all(first.1, second.1, sources));
+            threads::join(|| self.run_all(first.0, second.0, sources), || self.run_all(first.1, second.1, sources));
         a.and(b)
     }
 

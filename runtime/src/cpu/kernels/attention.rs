@@ -20,8 +20,8 @@ use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
 use crate::cpu::multiversion::wide;
-use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane};
+use crate::threads;
 use anabranch_dsl::DType;
 use anabranch_dsl::scalars::exp;
 use std::ops::{AddAssign, DivAssign, MulAssign, Range};
@@ -166,7 +166,7 @@ impl Attention {
         if work < PARALLEL {
             out.chunks_exact_mut(of_one).enumerate().for_each(|(i, out)| one(i, out));
         } else {
-            parallel::chunks(out, of_one, |(i, out)| one(i, out));
+            threads::chunks(out, of_one, |(i, out)| one(i, out));
         }
     }
 
@@ -208,7 +208,7 @@ impl Attention {
         if self.n * self.m * (self.size + self.width) < PARALLEL {
             y.chunks_mut(rows * self.width).enumerate().for_each(block);
         } else {
-            parallel::chunks(y, rows * self.width, block);
+            threads::chunks(y, rows * self.width, block);
         }
     }
 

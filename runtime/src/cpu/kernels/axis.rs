@@ -3,7 +3,7 @@
 use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
+use crate::threads;
 use anabranch_dsl::DType;
 
 /// The operation along the axis.
@@ -46,7 +46,7 @@ pub(super) fn blocks<T: Sync, R: Send>(x: &[T], y: &mut [R], lengths: [usize; 2]
         return run(0, y);
     }
     let of_part = (PART / from.max(1)).max(1);
-    parallel::chunks(y, of_part * to, |(i, y)| run(i * of_part, y));
+    threads::chunks(y, of_part * to, |(i, y)| run(i * of_part, y));
 }
 
 impl AxisKernel {

@@ -8,7 +8,7 @@
 use super::walk::{Axis, for_each, merged};
 use crate::cpu::compile::View;
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
+use crate::threads;
 
 /// A copy from one strided view to another of the same shape.
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ impl Copy {
                 let some = if inner.len() == 1 { SOME } else { 1 };
                 let to = &mut to[start[0] as usize..];
                 let n = to.len().min(part * some * outer.n.div_ceil(some));
-                parallel::chunks(&mut to[..n], part * some, |(i, to)| {
+                threads::chunks(&mut to[..n], part * some, |(i, to)| {
                     let first = i * some;
                     let start = [0, start[1] + first as isize * outer.strides[1]];
                     match inner {

@@ -18,7 +18,7 @@ use super::walk::{Axis, merged};
 use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::kernels::KernelFailed;
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
+use crate::threads;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::Prim;
 use std::cell::{Cell, RefCell};
@@ -366,7 +366,7 @@ impl Map {
             let (left, rest) = std::mem::take(out).split_at_mut(cut * size);
             (*out, right[k]) = (left, rest);
         }
-        let (left, right) = parallel::join(
+        let (left, right) = threads::join(
             || self.run_parts(operands, first, cut, part, outs, sources),
             || self.run_parts(operands, first + cut, n - cut, part, right, sources),
         );

@@ -5,7 +5,7 @@ use super::copy::Copy;
 use crate::cpu::compile::{Base, TensorOperand, View};
 use crate::cpu::element::{CpuElement, match_plain_dtype};
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
+use crate::threads;
 use anabranch_dsl::DType;
 
 /// Calls a macro with the type of elements and the function that adds two of them.
@@ -152,8 +152,8 @@ pub(crate) fn take(
         match *places {
             IndexPattern::Slices { extent, inner, .. } if inner > 1 && y.len() >= PARALLEL => {
                 let slices = y.len() / inner;
-                let of_part = slices.div_ceil(4 * rayon::current_num_threads());
-                parallel::chunks(y, of_part * inner, |(part, y)| {
+                let of_part = slices.div_ceil(4 * threads::n_threads());
+                threads::chunks(y, of_part * inner, |(part, y)| {
                     for (i, y) in (part * of_part..).zip(y.chunks_exact_mut(inner)) {
                         let from = (i / ids.len() * extent + ids.get(i % ids.len())) * inner;
                         y.copy_from_slice(&x[from..from + inner]);
@@ -204,8 +204,8 @@ pub(crate) fn scatter_add(
             let add = |y: &mut [$t], x: &[$t]| y.iter_mut().zip(x).for_each(|(y, &x)| *y = $add(*y, x));
             match *places {
                 IndexPattern::Slices { outer: 1, extent, inner } if x.len() >= PARALLEL && extent > 1 && inner > 1 => {
-                    let of_part = extent.div_ceil(rayon::current_num_threads());
-                    parallel::chunks(y, of_part * inner, |(part, y)| {
+                    let of_part = extent.div_ceil(threads::n_threads());
+                    threads::chunks(y, of_part * inner, |(part, y)| {
                         let (first, n) = (part * of_part, y.len() / inner);
                         for (i, x) in x.chunks_exact(inner).enumerate() {
                             let id = ids.get(i).wrapping_sub(first);

@@ -12,7 +12,7 @@ use super::elementwise::{BLOCK, Map, Traversal, with_scratch};
 use super::reduce::{PartialResults, ReduceLoops, Reduction};
 use crate::cpu::compile::TensorOperand;
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
+use crate::threads;
 use anabranch_dsl::DType;
 
 /// Minimum number of elements for several threads. `PART` is the number per task, a multiple of
@@ -207,7 +207,7 @@ impl FoldState<'_, '_> {
             return self.rows(0, n, out);
         }
         let of_part = (PART / n).max(1);
-        parallel::chunks(out, of_part * size, |(i, out)| self.rows(i * of_part * n, n, out));
+        threads::chunks(out, of_part * size, |(i, out)| self.rows(i * of_part * n, n, out));
     }
 
     /// Reduces many elements to one in parts, combined pairwise.
@@ -218,7 +218,7 @@ impl FoldState<'_, '_> {
         let cut = n.div_ceil(PART) / 2 * PART;
         let mut last = 0u64;
         let other = &mut bytemuck::bytes_of_mut(&mut last)[..self.loops.size];
-        parallel::join(|| self.tree(first, cut, out), || self.tree(first + cut, n - cut, other));
+        threads::join(|| self.tree(first, cut, out), || self.tree(first + cut, n - cut, other));
         (self.loops.columns)(out, other);
     }
 
@@ -258,7 +258,7 @@ impl FoldState<'_, '_> {
             let cut = n.div_ceil(of_part) / 2 * of_part;
             let mut last = [0u64; NARROW];
             let other = &mut bytemuck::cast_slice_mut(&mut last)[..out.len()];
-            parallel::join(|| self.narrow(first, cut, out), || self.narrow(first + cut, n - cut, other));
+            threads::join(|| self.narrow(first, cut, out), || self.narrow(first + cut, n - cut, other));
             return (self.loops.columns)(out, other);
         }
         (self.loops.clear)(out);
@@ -271,7 +271,7 @@ impl FoldState<'_, '_> {
         if columns >= row {
             return self.columns(0, n, row, out);
         }
-        parallel::chunks(out, columns * self.loops.size, |(i, out)| self.columns(i * columns, n, row, out));
+        threads::chunks(out, columns * self.loops.size, |(i, out)| self.columns(i * columns, n, row, out));
     }
 
     /// Reduces some columns of `n` rows.

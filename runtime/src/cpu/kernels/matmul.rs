@@ -21,8 +21,8 @@ use super::walk::{Axis, merged};
 use crate::cpu::compile::{TensorOperand, View, row_major};
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane};
+use crate::threads;
 use anabranch_dsl::DType;
 use std::cell::RefCell;
 
@@ -242,7 +242,7 @@ impl Matmul {
             |n: usize, most: usize, grain: usize| n.div_ceil(n.div_ceil(most).max(1)).max(1).next_multiple_of(grain);
         let mut block = [even(extents[0], ROWS, ROW_GRAIN), even(extents[1], COLUMNS, COLUMN_GRAIN)];
         // Blocks change no result, so their number may depend on the number of threads.
-        let parts = (PARTS * rayon::current_num_threads()).div_ceil(matrices.max(1));
+        let parts = (PARTS * threads::n_threads()).div_ceil(matrices.max(1));
         let wanted = (self.m * self.k * self.n / PARALLEL).min(parts);
         let count = |block: [usize; 2]| extents[0].div_ceil(block[0]) * extents[1].div_ceil(block[1]);
         // Large blocks read each panel and each row of the left matrix for many tiles.
@@ -331,7 +331,7 @@ impl Matmul {
         } else {
             let least = (PARALLEL * n_blocks / work.max(1)).max(1);
             let n = matrices * n_blocks;
-            parallel::indices(n.div_ceil(least), &|i| (i * least..n.min((i + 1) * least)).for_each(part));
+            threads::indices(n.div_ceil(least), &|i| (i * least..n.min((i + 1) * least)).for_each(part));
         }
     }
 
@@ -364,7 +364,7 @@ impl Matmul {
         if y.len() * self.k < PARALLEL {
             y.chunks_exact_mut(size).enumerate().for_each(one);
         } else {
-            parallel::chunks(y, size, one);
+            threads::chunks(y, size, one);
         }
     }
 }
@@ -553,13 +553,13 @@ impl Pack {
             if len < 2 * PACKED {
                 out.chunks_mut(panels * panel).enumerate().for_each(some);
             } else {
-                parallel::chunks(out, panels * panel, some);
+                threads::chunks(out, panels * panel, some);
             }
         };
         if out.len() < 2 * PACKED {
             out.chunks_exact_mut(len).enumerate().for_each(matrix);
         } else {
-            parallel::chunks(out, len, matrix);
+            threads::chunks(out, len, matrix);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
+use crate::threads;
 use anabranch_dsl::ops::random::{folded, philox, unit_bf16, unit_f16, unit_f32, unit_f64};
 use anabranch_dsl::{DType, bf16, f16};
 
@@ -40,7 +40,7 @@ pub(crate) fn fill(random: RandomKernel, operands: &[TensorOperand], out: &mut [
     if out.len() < PARALLEL * size {
         return draw(random, key, 0, out);
     }
-    parallel::chunks(out, PART * size, |(i, out)| draw(random, key, i * PART, out));
+    threads::chunks(out, PART * size, |(i, out)| draw(random, key, i * PART, out));
 }
 
 /// Fills `out` with the numbers of a stream, beginning with number `first`.

@@ -10,7 +10,7 @@ use crate::cpu::compile::View;
 use crate::cpu::element::CpuElement;
 use crate::cpu::memory::Sources;
 use crate::cpu::multiversion::wide_for;
-use crate::cpu::parallel;
+use crate::threads;
 use anabranch_dsl::DType;
 use anabranch_dsl::ops::{Combiner, Prim, prim};
 use anabranch_dsl::scalars;
@@ -390,7 +390,7 @@ impl Reduce {
         }
         // Tasks consist of whole rows and read about 2^15 elements.
         let rows = ((1 << 15) * n_rows / size).clamp(1, n_rows);
-        parallel::chunks(out, rows * self.row * loops.size, |(i, out)| self.run_rows(&loops, data, i * rows, out));
+        threads::chunks(out, rows * self.row * loops.size, |(i, out)| self.run_rows(&loops, data, i * rows, out));
     }
 
     /// Computes rows of results, from row `first` on.

@@ -18,7 +18,7 @@ use super::map_reduce::{MapReduce, OfRows};
 use super::softmax::Softmax;
 use crate::cpu::compile::{TensorOperand, View};
 use crate::cpu::memory::{MAX_WRITTEN, Sources};
-use crate::cpu::parallel;
+use crate::threads;
 use anabranch_dsl::ops::prim;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -247,7 +247,7 @@ impl RowKernel {
             let (left, rest) = std::mem::take(out).split_at_mut(self.out_bytes(k, cut * self.chunk, cut));
             (*out, right[k]) = (left, rest);
         }
-        parallel::join(
+        threads::join(
             || self.run_chunks(operands, chunks.start..chunks.start + cut, outs, sources),
             || self.run_chunks(operands, chunks.start + cut..chunks.end, right, sources),
         );

@@ -13,10 +13,9 @@
 //!
 //! Invariants, besides those of [`content`]:
 //!
-//! - A step that waits for a queue holds no step lock of a variable. One that begins with the
-//!   removal of elements waits before it begins, and holds no threads but that of its call. Any
-//!   other wait also holds the threads of a team if kernels of the step may be split, and its other
-//!   devices get no work meanwhile.
+//! - A step that waits for a queue holds no step lock of a variable and no thread but that of its
+//!   call. One that begins with the removal of elements waits before it begins. In any other wait
+//!   its other devices get no work.
 //! - No lock of a queue is held while a lock of a variable is acquired, or another queue is used. A
 //!   snapshot locks several, in the order of their identities.
 //! - All waits end when the session ends. Those of a step end when it is stopped.

@@ -3,6 +3,8 @@
 use super::content::{ElementRequest, QueueFailure, QueueState, QueuedElement};
 use super::{SharedQueue, WaitFailure, WaitLimits, batch};
 use crate::device::variables::{CommitGate, LockResumption, YieldingLocks};
+#[cfg(debug_assertions)]
+use crate::threads;
 use anabranch_dsl::interp::StopFlag;
 use anabranch_dsl::ir::{Op, QueueId, QueueOp};
 use anabranch_dsl::ops::Effects;
@@ -202,6 +204,8 @@ impl StepTransaction {
         wait: impl FnOnce(&SharedQueue, WaitLimits<'_>, &dyn Fn()) -> Result<R, WaitFailure>,
         log: impl FnOnce(&mut LogOfQueue, R),
     ) -> Result<()> {
+        #[cfg(debug_assertions)]
+        assert!(!threads::is_at_work(), "a part of a kernel never waits for a queue");
         let used = &self.queues[id.index()];
         let has_waited = AtomicBool::new(false);
         let waits = || {

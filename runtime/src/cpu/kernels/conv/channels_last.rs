@@ -14,8 +14,8 @@ use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::kernels::matmul::Pack;
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
+use crate::threads;
 use anabranch_dsl::DType;
 
 /// A convolution or transposed convolution to a channels-last result.
@@ -205,8 +205,8 @@ impl ChannelsLast {
                 out.chunks_mut(part).enumerate().for_each(|(k, out)| run(i, k, out));
             }
         } else {
-            parallel::chunks(out, unit, |(i, out)| {
-                parallel::chunks(out, part, |(k, out)| run(i, k, out));
+            threads::chunks(out, unit, |(i, out)| {
+                threads::chunks(out, part, |(k, out)| run(i, k, out));
             });
         }
     }

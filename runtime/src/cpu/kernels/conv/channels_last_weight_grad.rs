@@ -13,8 +13,8 @@ use super::phase::Phase;
 use super::{Geometry, LANES, PARALLEL, PARTS, Panel};
 use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane};
+use crate::threads;
 use anabranch_dsl::DType;
 use std::ops::Range;
 
@@ -113,14 +113,14 @@ impl ChannelsLastWeightGrad {
             with_room(|room| self.run_part(level, [x, dy], out, images, places, room));
         };
         let of_split = |(s, out): (usize, &mut [T])| {
-            parallel::chunks(out, self.rows * self.filters, |(i, out)| run(s, i, out));
+            threads::chunks(out, self.rows * self.filters, |(i, out)| run(s, i, out));
         };
         if self.multiplications() < PARALLEL {
             for (s, out) in out.chunks_mut(split).enumerate() {
                 out.chunks_mut(self.rows * self.filters).enumerate().for_each(|(i, out)| run(s, i, out));
             }
         } else {
-            parallel::chunks(out, split, of_split);
+            threads::chunks(out, split, of_split);
         }
     }
 

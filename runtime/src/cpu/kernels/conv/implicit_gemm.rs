@@ -15,8 +15,8 @@ use super::{Geometry, LineSegment, LineSegments, PARALLEL, PARTS, Panel, divisor
 use crate::cpu::compile::TensorOperand;
 use crate::cpu::kernels::epilogue::Epilogue;
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
+use crate::threads;
 use anabranch_dsl::DType;
 
 /// A convolution or transposed convolution of row-major tensors.
@@ -177,7 +177,7 @@ impl ImplicitGemm {
         if self.work < PARALLEL {
             out.chunks_mut(part).enumerate().for_each(run);
         } else {
-            parallel::chunks(out, part, run);
+            threads::chunks(out, part, run);
         }
     }
 }

@@ -12,8 +12,8 @@ use super::implicit_gemm::{Lines, copy};
 use super::{Geometry, LineSegments, PARALLEL, PARTS, Panel, divisor, inside};
 use crate::cpu::compile::TensorOperand;
 use crate::cpu::memory::Sources;
-use crate::cpu::parallel;
 use crate::cpu::vector::{InstructionSet, Lane, Task, Vector};
+use crate::threads;
 use anabranch_dsl::DType;
 
 /// The filter gradient of a convolution of row-major tensors.
@@ -101,7 +101,7 @@ impl WeightGrad {
         if self.multiplications() < PARALLEL {
             out.chunks_mut(part).enumerate().for_each(run);
         } else {
-            parallel::chunks(out, part, run);
+            threads::chunks(out, part, run);
         }
     }
 }

@@ -11,8 +11,8 @@ use super::conv::{inside, three};
 use crate::cpu::compile::{MemoryLayout, TensorOperand};
 use crate::cpu::memory::Sources;
 use crate::cpu::multiversion::wide;
-use crate::cpu::parallel;
 use crate::cpu::vector::Lane;
+use crate::threads;
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::Attrs;
 use anabranch_dsl::ops::attributes;
@@ -144,7 +144,7 @@ impl Pool {
         if out.len() / sizes[0] <= planes {
             out.chunks_mut(planes * sizes[0]).enumerate().for_each(|(part, out)| run(part, out));
         } else {
-            parallel::chunks(out, planes * sizes[0], |(part, out)| run(part, out));
+            threads::chunks(out, planes * sizes[0], |(part, out)| run(part, out));
         }
     }
 
