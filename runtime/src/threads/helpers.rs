@@ -13,6 +13,7 @@
 //!   been taken away, it accesses the job no more.
 //! - H3: each block of parts is claimed once.
 
+use super::cores::{self, ThreadOnCores};
 use super::limit::{AtWork, ThreadLimit, n_threads};
 use std::any::Any;
 use std::hint::spin_loop;
@@ -147,6 +148,8 @@ struct Helpers {
     list: Mutex<JobList>,
     /// The number of jobs with blocks that nobody has claimed.
     n_open: AtomicUsize,
+    /// The core that helpers are kept off, or [`ANY_CORE`].
+    kept_off: AtomicUsize,
     /// Helpers sleep here.
     work: Condvar,
     /// Callers wait here for helpers that take long.
@@ -159,7 +162,15 @@ struct JobList {
     open: Vec<JobPtr>,
     n_asleep: usize,
     n_waiting: usize,
+    /// The helpers that have started, if there are so few cores that it matters on which they are.
+    placed: Vec<ThreadOnCores>,
 }
+
+/// The number of cores from which on the system is trusted to find an idle one.
+const MANY_CORES: usize = 8;
+
+/// No core.
+const ANY_CORE: usize = usize::MAX;
 
 static HELPERS: LazyLock<Helpers> = LazyLock::new(Helpers::start);
 
@@ -187,6 +198,7 @@ impl Helpers {
             spin: spin.unwrap_or(SPIN),
             list: Mutex::default(),
             n_open: AtomicUsize::new(0),
+            kept_off: AtomicUsize::new(ANY_CORE),
             work: Condvar::new(),
             done: Condvar::new(),
         }
@@ -202,11 +214,23 @@ impl Helpers {
         list.open.push(JobPtr(std::ptr::from_ref(job).cast()));
         self.n_open.fetch_add(1, Ordering::Relaxed);
         let n_asleep = list.n_asleep;
+        if n_asleep > 0 {
+            self.keep_off_this_core(&list);
+        }
         drop(list);
         match (job.n - 1).min(n_asleep) {
             0 => {}
             1 => self.work.notify_one(),
             _ => self.work.notify_all(),
+        }
+    }
+
+    /// Keeps helpers off the core of the calling thread.
+    fn keep_off_this_core(&self, list: &JobList) {
+        if let Some(core) = cores::current()
+            && self.kept_off.swap(core, Ordering::Relaxed) != core
+        {
+            list.placed.iter().for_each(|helper| helper.keep_off(core));
         }
     }
 
@@ -256,6 +280,10 @@ impl Helpers {
 
     /// Helps forever.
     fn help(&self) {
+        if n_cores() < MANY_CORES {
+            self.list().placed.extend(ThreadOnCores::this());
+            self.kept_off.store(ANY_CORE, Ordering::Relaxed);
+        }
         loop {
             let mut found = None;
             look(self.spin, || {

@@ -18,6 +18,7 @@
 //!
 //! The division may depend on the number of threads. It must not change a result.
 
+mod cores;
 mod helpers;
 mod limit;
 
