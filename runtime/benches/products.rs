@@ -1,5 +1,5 @@
-//! Matmuls of square and of narrow matrices, and the processor's rate of multiplications and
-//! additions, measured alternately.
+//! Matmuls of square and of narrow matrices, called one after the other or after a pause each, and
+//! the processor's rate of multiplications and additions, measured alternately.
 //!
 //! `cargo bench --bench products`, or with parts of names:
 //! `cargo bench --bench products -- product_512x512x512`
@@ -7,7 +7,7 @@
 use anabranch::{AnyValue, HostTensor};
 use anabranch_runtime::Program;
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Rows, inner extent and columns.
 const SHAPES: &[[usize; 3]] = &[
@@ -23,6 +23,9 @@ const SHAPES: &[[usize; 3]] = &[
 ];
 /// The number of rounds, of which the median and the best are shown.
 const ROUNDS: usize = 11;
+/// How long the caller sleeps before a call after a pause. Threads that spin have gone to sleep
+/// then.
+const PAUSE: Duration = Duration::from_millis(5);
 
 fn main() {
     // `cargo test --benches` also runs this, and must not measure.
@@ -31,7 +34,10 @@ fn main() {
     }
     let asked: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
-    println!("f32, {threads} threads; GFLOP/s: median (best), and the median's part of the peak in the same run");
+    println!(
+        "f32, {threads} threads; GFLOP/s of calls one after the other: median (best), and the median's part of the"
+    );
+    println!("peak in the same run; then the median of calls after a pause of {PAUSE:?}");
     for &[m, k, n] in SHAPES {
         let name = format!("product_{m}x{k}x{n}");
         if !asked.is_empty() && !asked.iter().any(|part| name.contains(part)) {
@@ -40,16 +46,20 @@ fn main() {
         let flops = 2.0 * (m * k * n) as f64;
         let mut product = product(m, k, n);
         let repeat = (2e8 / flops).ceil() as usize;
-        let (mut rates, mut peaks) = (Vec::new(), Vec::new());
+        let (mut rates, mut peaks, mut rested) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
+            std::thread::sleep(PAUSE);
             peaks.push(peak(threads));
+            std::thread::sleep(PAUSE);
+            rested.push(rate(flops, 1, &mut product));
             rates.push(rate(flops, repeat, &mut product));
         }
-        let [rate, peak] = [&mut rates, &mut peaks].map(|all| {
+        let [rate, peak, rested] = [&mut rates, &mut peaks, &mut rested].map(|all| {
             all.sort_by(f64::total_cmp);
             all[ROUNDS / 2]
         });
-        println!("{name:<24}{rate:>6.1} ({:>6.1}), {:>3.0} % of {peak:.1}", rates[ROUNDS - 1], rate / peak * 100.0);
+        let (best, part) = (rates[ROUNDS - 1], rate / peak * 100.0);
+        println!("{name:<24}{rate:>6.1} ({best:>6.1}), {part:>3.0} % of {peak:.1}; after a pause {rested:>6.1}");
     }
 }
 

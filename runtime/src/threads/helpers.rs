@@ -31,6 +31,10 @@ const SPIN: Duration = Duration::from_millis(1);
 /// How long a thread looks without letting others run.
 const BUSY: Duration = Duration::from_micros(10);
 
+/// How long others run, when a thread lets them, from which on its core is taken to be shared. Then
+/// the thread sleeps, and leaves the core to them.
+const SHARED: Duration = Duration::from_micros(50);
+
 /// The most blocks for each thread. The last blocks even out the threads' shares.
 const BLOCKS_OF_THREAD: usize = 16;
 
@@ -327,6 +331,9 @@ fn look(time: Duration, mut found: impl FnMut() -> bool) -> bool {
         }
         if elapsed >= BUSY {
             thread::yield_now();
+            if begin.elapsed() - elapsed >= SHARED {
+                return found();
+            }
         }
     }
 }
