@@ -225,9 +225,9 @@ impl SessionBuilder {
     /// A helper that has had work looks for more for a millisecond before it sleeps, since it takes
     /// long to wake. The environment variable `ANABRANCH_SPIN` sets another number of microseconds.
     ///
-    /// With a limit of 1 a call is computed by its caller alone. Several CPU devices have threads of
-    /// their own and share the `n` threads equally, with at least one each. Placement ignores the
-    /// limit.
+    /// With a limit of 1 a call is computed by its caller alone. Several CPU devices have threads
+    /// of their own and share the `n` threads equally, with at least one each. Placement ignores
+    /// the limit.
     ///
     /// ```
     /// use anabranch::prelude::*;
