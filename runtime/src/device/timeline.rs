@@ -83,7 +83,7 @@ impl fmt::Display for OperationTimes {
 }
 
 impl Timeline {
-    /// Returns the times of operations, the longest first: it is these that are worth making faster.
+    /// Returns the times of operations, the longest first: these are worth making faster.
     ///
     /// A function on a single device has a span for the whole call. Its time here is the rest,
     /// without the other spans: scalars that have no native code, spans that were left out, and the

@@ -56,7 +56,7 @@ pub(super) fn run(n: usize, part: &(dyn Fn(usize) + Sync)) {
         panic: Mutex::new(None),
     };
     HELPERS.open(&job);
-    job.compute(RangeEnd::First);
+    job.compute(ClaimEnd::First);
     HELPERS.close(&job);
     let panic = job.panic.into_inner().unwrap_or_else(PoisonError::into_inner);
     if let Some(panic) = panic {
@@ -92,19 +92,19 @@ fn ends(range: u64) -> (u64, u64) {
 /// different ends, so that each computes, in kernel after kernel, much the same elements, which
 /// are in the cache of its core.
 #[derive(Clone, Copy)]
-enum RangeEnd {
+enum ClaimEnd {
     First,
     Last,
 }
 
 impl Job<'_> {
     /// Claims a block, and returns its number.
-    fn claim(&self, end: RangeEnd) -> Option<usize> {
+    fn claim(&self, end: ClaimEnd) -> Option<usize> {
         let less = |left| {
             let (first, past) = ends(left);
             (first < past).then(|| match end {
-                RangeEnd::First => range(first + 1, past),
-                RangeEnd::Last => range(first, past - 1),
+                ClaimEnd::First => range(first + 1, past),
+                ClaimEnd::Last => range(first, past - 1),
             })
         };
         let (first, past) = ends(self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).ok()?);
@@ -112,13 +112,13 @@ impl Job<'_> {
             HELPERS.n_open.fetch_sub(1, Ordering::Relaxed);
         }
         Some(match end {
-            RangeEnd::First => first as usize,
-            RangeEnd::Last => past as usize - 1,
+            ClaimEnd::First => first as usize,
+            ClaimEnd::Last => past as usize - 1,
         })
     }
 
     /// Computes parts as long as there are any. A panic is kept for the caller.
-    fn compute(&self, end: RangeEnd) {
+    fn compute(&self, end: ClaimEnd) {
         while let Some(block) = self.claim(end) {
             let first = block * self.of_block;
             let parts = first..self.n.min(first + self.of_block);
@@ -272,7 +272,7 @@ impl Helpers {
     /// Computes parts of a job that has this helper.
     fn help_with(&self, job: JobPtr, at_work: AtWork) {
         // SAFETY: by H1 the job lives as long as it has this helper.
-        unsafe { &*job.0 }.compute(RangeEnd::Last);
+        unsafe { &*job.0 }.compute(ClaimEnd::Last);
         drop(at_work);
         let list = self.list();
         // SAFETY: as above. This is the last access.

@@ -96,6 +96,9 @@ impl ClusterModel {
             _ => {}
         }
         self.calm_from = self.calm_from.max(over);
+        for user in self.nodes.iter_mut().filter_map(|node| node.user.as_mut()) {
+            user.calm_opening = None;
+        }
         let delay = self.rng.below(3_000);
         self.after(delay, ClusterEvent::Disturb);
     }

@@ -148,6 +148,12 @@ fn check_end(cluster: &mut ClusterModel) {
     }
 }
 
+/// A disturbance at the very moment at which a session opens is no fault of the peers.
+#[test]
+fn an_opening_and_a_disturbance_may_coincide() {
+    run(3_899_241_999, false).expect("the cluster keeps the invariants");
+}
+
 #[test]
 fn clusters_keep_the_invariants() {
     let slow = std::env::var_os("ANABRANCH_SLOW").is_some();

@@ -26,9 +26,9 @@ pub(super) struct User {
     steps: BTreeMap<StepNumber, UserStep>,
     pub(super) increments: Vec<Increment>,
     is_opening: bool,
-    /// When the user last opened the session, if everything that went wrong was over, and whether
-    /// some peer did not know yet that its link to another was lost.
-    calm_opening: Option<(Time, bool)>,
+    /// `Some` while the session opens and nothing goes wrong: whether some peer did not know yet
+    /// that its link to another was lost.
+    pub(super) calm_opening: Option<bool>,
     pub(super) is_closed: bool,
     pub(super) is_dead: bool,
     /// When the user last saw nothing in flight, for the check before closing.
@@ -141,7 +141,7 @@ impl ClusterModel {
         }
         let user = self.user(node);
         if !user.is_opening || self.rng.below(4) == 0 {
-            let calm = self.is_calm(node).then(|| (self.now, self.has_stale_link(node)));
+            let calm = self.is_calm(node).then(|| self.has_stale_link(node));
             self.user(node).is_opening = true;
             self.user(node).calm_opening = calm;
             self.call(node, |caller, now, out| caller.open(now, out));
@@ -296,9 +296,7 @@ impl ClusterModel {
             CallerOutput::Opened { failed } => {
                 let user = self.user(node);
                 user.is_opening = false;
-                if let Some((begun, was_stale)) = user.calm_opening.take()
-                    && self.calm_from <= begun
-                {
+                if let Some(was_stale) = user.calm_opening.take() {
                     self.seen.stale_links += usize::from(was_stale);
                     if let Some((process, error)) = failed.first() {
                         self.wrong(format!("the session does not open at process {process}: {}", error.message));
