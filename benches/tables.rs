@@ -27,6 +27,18 @@ fn descent_by_a_table_of_rates_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>) 
     bencher.bench_local(|| program.call());
 }
 
+#[divan::bench(sample_count = 40, sample_size = 1, args = [false, true])]
+fn adagrad_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>, of_whole_table: bool) {
+    let mut program = programs::adagrad_of_8192_of_100000_x_64(of_whole_table).ready();
+    bencher.bench_local(|| program.call());
+}
+
+#[divan::bench(sample_count = 40, sample_size = 1, args = [false, true])]
+fn lazy_adam_of_8192_of_100000_x_64(bencher: Bencher<'_, '_>, of_whole_table: bool) {
+    let mut program = programs::lazy_adam_of_8192_of_100000_x_64(of_whole_table).ready();
+    bencher.bench_local(|| program.call());
+}
+
 #[divan::bench(sample_count = 20, sample_size = 1)]
 fn transformer_4_blocks_256_forward_and_backward(bencher: Bencher<'_, '_>) {
     let mut program = programs::transformer_4_blocks_256_forward_and_backward().ready();

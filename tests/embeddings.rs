@@ -2,7 +2,7 @@
 //! results equal those of updates to the whole table.
 
 use anabranch::nn::Embedding;
-use anabranch::optim::{Adam, Optimizer, Sgd};
+use anabranch::optim::{AdaGrad, Adam, Optimizer, Sgd, model_gradients};
 use anabranch::prelude::*;
 use anabranch::{DType, TensorType};
 
@@ -109,6 +109,55 @@ fn optimizers_with_moments_are_those_on_the_whole_table() {
     let momentum = || Sgd::new(0.1).momentum(0.9).nesterov();
     compare(trained(momentum(), false), trained(momentum(), true));
     compare(trained(Adam::new(0.1), false), trained(Adam::new(0.1), true));
+}
+
+/// Trains a table by a rule that leaves rows without a gradient as they are, three steps. Returns
+/// its bits, and the plan of a step if it is not interpreted. If `is_hidden`, the gradient is also
+/// an operand of an operation that does not show that most of its rows are zero.
+fn trained_rows(optimizer: &impl Optimizer, interpreted: bool, is_hidden: bool, shape: &[usize]) -> (Vec<u32>, String) {
+    let size: usize = shape[1..].iter().product();
+    let number = |i: usize| if i.is_multiple_of(3) { -0.0 } else { (i * 37 % 23) as f32 / 7.0 - 1.5 };
+    let start = Array::new(shape, (0..shape[0] * size).map(number).collect());
+    let table = Var::<f32>::new("table", start);
+    let session = Session::builder().interpreted(interpreted).build().unwrap();
+    let step = |ids: Tensor<i32>, others: Tensor<i64>, ones: Tensor| {
+        let (a, b) = (table.get().take(ids, 0), table.get().take(others, 0));
+        let loss = a.square().sum() / 3.0 - (b * 0.7).sin().sum();
+        let mut gradients = model_gradients(loss, &table);
+        if is_hidden {
+            gradients[0].1 = gradients[0].1 * ones.untyped();
+        }
+        optimizer.apply(0.1, &gradients);
+    };
+    let step = session.function(step).unwrap();
+    let ones = Array::new(shape, vec![1.0f32; shape[0] * size]);
+    // Rows are read again, in a step and in later steps. The gradient of row 0 is zero.
+    let all_ids = [([[1, 5, 1], [39, 5, 0]], [5i64, 7]), ([[0, 1, 2], [3, 4, 5]], [7, 7]), ([[9; 3]; 2], [1, 9])];
+    for (ids, others) in all_ids {
+        step.call((ids, others, &ones)).unwrap();
+    }
+    let plan = || step.explain(&[ty(DType::I32, &[2, 3]), ty(DType::I64, &[2]), ty(DType::F32, shape)]).unwrap();
+    let bits = session.get(&table).unwrap().to_vec().into_iter().map(f32::to_bits).collect();
+    (bits, if interpreted { String::new() } else { plan() })
+}
+
+#[test]
+fn rules_that_leave_unread_rows_have_the_bits_and_not_the_cost_of_whole_tables() {
+    fn check<O: Optimizer>(optimizer: fn() -> O, n_vars: usize) {
+        for shape in [&[1000, 4][..], &[500], &[400, 2, 3]] {
+            for interpreted in [false, true] {
+                let (rows, plan) = trained_rows(&optimizer(), interpreted, false, shape);
+                let (whole, _) = trained_rows(&optimizer(), interpreted, true, shape);
+                assert_eq!(rows, whole, "{shape:?}");
+                if !interpreted {
+                    assert_eq!(plan.matches(" += ").count(), n_vars, "{plan}");
+                    assert!(arena_bytes(&plan) < 2 * shape.iter().product::<usize>(), "{plan}");
+                }
+            }
+        }
+    }
+    check(|| AdaGrad::new(0.1), 2);
+    check(|| Adam::new(0.1).lazy(), 3);
 }
 
 #[test]

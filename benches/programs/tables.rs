@@ -1,8 +1,9 @@
 //! Tables of vectors, and attention.
 
 use super::{BenchInput, Benchmark, normal};
+use anabranch::HostTensor;
 use anabranch::nn::{Embedding, Init, LayerNorm, Linear, MultiHeadAttention};
-use anabranch::optim::{Optimizer, Sgd};
+use anabranch::optim::{AdaGrad, Adam, Optimizer, Sgd, model_gradients};
 use anabranch::prelude::*;
 
 /// Returns 8,192 row numbers, spread over a table of 100,000.
@@ -45,6 +46,31 @@ pub fn descent_by_a_table_of_rates_of_8192_of_100000_x_64() -> Benchmark {
         loss
     };
     Benchmark::new(step, vec![ids(), normal([8192, 64])])
+}
+
+/// A step of an optimizer on these rows. If `of_whole_table`, the gradient is a table.
+fn step_of_8192_of_100000_x_64(optimizer: impl Optimizer + Send + Sync + 'static, of_whole_table: bool) -> Benchmark {
+    let table = Embedding::new(&Init::new(1), 100_000, 64);
+    let step = move |ids: Tensor<i32>, by: Tensor, ones: Tensor| {
+        let loss = (table.forward(ids) * by).sum();
+        let mut gradients = model_gradients(loss, &table);
+        if of_whole_table {
+            gradients[0].1 = gradients[0].1 * ones.untyped();
+        }
+        optimizer.apply(optimizer.rate(), &gradients);
+        loss
+    };
+    Benchmark::new(step, vec![ids(), normal([8192, 64]), BenchInput::Value(HostTensor::new([1, 64], vec![1.0f32; 64]))])
+}
+
+/// AdaGrad on these rows.
+pub fn adagrad_of_8192_of_100000_x_64(of_whole_table: bool) -> Benchmark {
+    step_of_8192_of_100000_x_64(AdaGrad::new(0.01), of_whole_table)
+}
+
+/// Lazy Adam on these rows.
+pub fn lazy_adam_of_8192_of_100000_x_64(of_whole_table: bool) -> Benchmark {
+    step_of_8192_of_100000_x_64(Adam::new(0.01).lazy(), of_whole_table)
 }
 
 /// A transformer block with the normalization before attention and before the MLP.

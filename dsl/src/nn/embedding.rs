@@ -5,10 +5,11 @@ use crate::{Integer, Tensor, Var};
 
 /// An embedding table.
 ///
-/// As long as its gradient is only added, negated and scaled by scalars, only the rows that were
-/// read are updated. So a step of plain gradient descent ([`Sgd`](crate::optim::Sgd) without
-/// momentum) costs in proportion to these rows. Moments change in all rows at each step, so
-/// [`Adam`](crate::optim::Adam) and momentum cost in proportion to the table.
+/// As long as its gradient is only added, negated and scaled by scalars, a step of plain gradient
+/// descent ([`Sgd`](crate::optim::Sgd) without momentum), of [`AdaGrad`](crate::optim::AdaGrad) or
+/// of [lazy Adam](crate::optim::Adam::lazy) updates only the rows that were read, and costs in
+/// proportion to them. Moments change in all rows at each step, so [`Adam`](crate::optim::Adam) and
+/// momentum cost in proportion to the table.
 #[derive(Debug)]
 pub struct Embedding {
     /// The table, `[entries, size]`.

@@ -40,6 +40,7 @@ mod layout;
 mod matmul;
 mod norm;
 mod number;
+mod occurrences;
 mod pool;
 #[path = "prim.rs"]
 mod prim_table;
@@ -90,6 +91,7 @@ const FAMILIES: &[&[&OpDef]] = &[
     gather::OPS,
     reduce::OPS,
     reduce_index::OPS,
+    occurrences::OPS,
     matmul::OPS,
     conv::OPS,
     pool::OPS,
@@ -114,6 +116,7 @@ pub mod prim {
     pub use super::gather::prim::*;
     pub use super::join::prim::*;
     pub use super::matmul::prim::*;
+    pub use super::occurrences::prim::*;
     pub use super::pool::prim::*;
     pub use super::random::prim::*;
     pub use super::reduce::prim::*;

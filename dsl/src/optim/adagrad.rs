@@ -1,11 +1,15 @@
 //! Optimizers with a rate for each element: AdaGrad and those that forget old gradients.
 
+use super::rows::UpdatedRows;
 use super::{Optimizer, Slots, state};
 use crate::trace::{assign_var, read_var};
 use crate::{AnyValue, AnyVar};
 
 /// AdaGrad (Duchi et al. 2011), in the form of PyTorch's `Adagrad`: `a += g * g`,
 /// `w -= rate * g / (sqrt(a) + epsilon)`.
+///
+/// Rows of a table that have no gradient stay as they are, and cost nothing: see [the
+/// module](super).
 ///
 /// Keras and TensorFlow start `a` at 0.1 and put epsilon under the root, so they give other
 /// numbers.
@@ -37,9 +41,11 @@ impl Optimizer for AdaGrad {
 
     fn update(&self, var: &AnyVar, value: AnyValue, grad: AnyValue, rate: AnyValue, _: Option<AnyValue>) -> AnyValue {
         let [sum] = self.slots.of(var, ["adagrad_sum"]);
-        let a = read_var(&sum) + grad * grad;
-        assign_var(&sum, a);
-        value - rate * grad / (a.sqrt() + self.epsilon)
+        let (rows, last) = (UpdatedRows::of(grad), read_var(&sum));
+        let g = rows.gradient();
+        let a = rows.of_table(last) + g * g;
+        assign_var(&sum, rows.add(last, g * g));
+        rows.add(value, -(rate * g / (a.sqrt() + self.epsilon)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Adam and its variants.
 
+use super::rows::UpdatedRows;
 use super::{Optimizer, Slots, bias_correction, count_update, state, unconstrained};
 use crate::trace::{assign_var, fail, place, read_var};
 use crate::{AnyValue, AnyVar, DType, Diagnostic, Loc, Tensor, Var};
@@ -124,13 +125,6 @@ impl Adam {
     }
 }
 
-/// Returns for each element of a gradient whether its row has a gradient.
-fn has_gradient(grad: AnyValue) -> AnyValue {
-    let is_set = grad.ne(grad.zeros_like());
-    let axes: Vec<isize> = (1..grad.rank() as isize).collect();
-    if axes.is_empty() { is_set } else { is_set.any_keepdim(axes) }
-}
-
 impl Optimizer for Adam {
     fn rate(&self) -> f32 {
         self.rate
@@ -155,12 +149,23 @@ impl Optimizer for Adam {
             let error = Diagnostic::new(format!("lazy Adam with {other}")).at(place(Loc::caller()), "updated here");
             fail(error.help("both change rows without a gradient: leave out `lazy`"));
         }
-        let rows = self.is_lazy.then(|| has_gradient(grad));
-        // Returns the next value where there is a gradient.
-        let updated = |next: AnyValue, last: AnyValue| rows.map_or(next, |rows| rows.select(next, last));
+        let t = step.expect("begin counts the steps").cast(value.dtype());
+        let root = bias_correction(b2, t).sqrt();
+        let rate_t = rate * root / bias_correction(b1, t);
+        // The bias corrections are folded into rate and epsilon, as in section 2 of the paper.
+        let epsilon_t = root * self.epsilon;
         let (last_m, last_v) = (read_var(&first), read_var(&second));
-        let m = updated(last_m * b1 + grad * (1.0 - b1), last_m);
-        let mut v = updated(last_v * b2 + grad * grad * (1.0 - b2), last_v);
+        if self.is_lazy {
+            let rows = UpdatedRows::of(grad).with_gradient();
+            let (g, m, v) = (rows.gradient(), rows.of_table(last_m), rows.of_table(last_v));
+            // The mean moves by a part of its distance, as in `SparseAdam`.
+            let (to_m, to_v) = ((g - m) * (1.0 - b1), (g * g - v) * (1.0 - b2));
+            assign_var(&first, rows.add(last_m, to_m));
+            assign_var(&second, rows.add(last_v, to_v));
+            return rows.add(value, -(rate_t * (m + to_m) / ((v + to_v).sqrt() + epsilon_t)));
+        }
+        let m = last_m * b1 + grad * (1.0 - b1);
+        let mut v = last_v * b2 + grad * grad * (1.0 - b2);
         assign_var(&first, m);
         assign_var(&second, v);
         if self.amsgrad {
@@ -168,12 +173,7 @@ impl Optimizer for Adam {
             v = read_var(&largest).maximum(v);
             assign_var(&largest, v);
         }
-        let t = step.expect("begin counts the steps").cast(value.dtype());
-        let root = bias_correction(b2, t).sqrt();
-        let rate_t = rate * root / bias_correction(b1, t);
-        // The bias corrections are folded into rate and epsilon, as in section 2 of the paper.
-        let epsilon_t = root * self.epsilon;
-        let next = updated(value - rate_t * m / (v.sqrt() + epsilon_t), value);
+        let next = value - rate_t * m / (v.sqrt() + epsilon_t);
         if self.weight_decay == 0.0 { next } else { next - rate * value * self.weight_decay }
     }
 }

@@ -20,8 +20,10 @@
 //! [`Lbfgs`] is no [`Optimizer`]: it evaluates the loss as often as it needs to.
 //!
 //! All elements of a variable are updated, also rows of a table that have no gradient in a step.
-//! Without momentum or decay, [`Sgd`] leaves these as they are, and costs in proportion to the
-//! others. [`Adam::lazy`] leaves them as they are, too.
+//! Three rules leave such rows as they are: [`Sgd`] without momentum, [`AdaGrad`] and
+//! [`Adam::lazy`]. On a CPU, their cost is in proportion to the rows that a step reads by
+//! [`Tensor::take`], unless these are most rows of the table. A limit of the gradient's norm, a
+//! decay, or a table of 16 bits makes it proportional to the table.
 //!
 //! The path of such a variable is that of the parameter in its model followed by the name of the
 //! slot: `hidden.weight.adam_m`. So a saved state still fits a model to which layers were added
@@ -62,6 +64,7 @@ mod clip;
 mod groups;
 mod lbfgs;
 mod lion;
+mod rows;
 pub mod schedule;
 mod sgd;
 mod slots;

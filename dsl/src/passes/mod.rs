@@ -182,7 +182,7 @@ pub fn widen(graph: &Graph) -> Option<Graph> {
 }
 
 /// Returns the primitive operation that computes a value and its operands, if there is one.
-fn made_by(g: &Graph, v: Value) -> Option<(Prim, &[Value])> {
+pub(crate) fn made_by(g: &Graph, v: Value) -> Option<(Prim, &[Value])> {
     match &g.node(g.producer(v)?).op {
         Op::Prim(def, _) => Some((*def, &g.node(g.producer(v)?).operands)),
         _ => None,
@@ -199,13 +199,21 @@ fn has_product(g: &Graph, node: Node) -> bool {
 }
 
 /// Returns whether all elements of a value are known to be zero.
-fn is_zero(graph: &Graph, v: Value) -> bool {
+pub(crate) fn is_zero(graph: &Graph, v: Value) -> bool {
     let Some(node) = graph.producer(v) else { return false };
     let data = graph.node(node);
     match &data.op {
         Op::Constant(t) => *t == HostTensor::zeros(t.dtype(), t.shape()),
         Op::Prim(def, _) if def == prim::BROADCAST_TO => is_zero(graph, data.operands[0]),
         _ => false,
+    }
+}
+
+/// Returns the scalar that a value broadcasts, if it is a broadcast of a scalar.
+pub(crate) fn broadcast_number(graph: &Graph, v: Value) -> Option<Value> {
+    match made_by(graph, v) {
+        Some((prim::BROADCAST_TO | prim::BROADCAST_LIKE, &[x, ..])) if graph.ty(x).element().rank() == 0 => Some(x),
+        _ => None,
     }
 }
 

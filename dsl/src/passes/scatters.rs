@@ -1,6 +1,6 @@
 //! Sums with sparse terms.
 
-use super::{Pass, is_zero, made_by};
+use super::{Pass, broadcast_number, is_zero, made_by};
 use crate::Graph;
 use crate::ir::{Attrs, GraphBuilder, InsertPoint, Node, Region, Value};
 use crate::ops::attributes::Shaped;
@@ -116,18 +116,8 @@ impl Sums<'_> {
             return None;
         }
         match (self.is_sparse(a), self.is_sparse(b)) {
-            (true, false) => Some((a, self.number(b)?)),
-            (false, true) if op == prim::MUL => Some((b, self.number(a)?)),
-            _ => None,
-        }
-    }
-
-    /// Returns the scalar that a value broadcasts, if it is a broadcast of a scalar.
-    fn number(&self, v: Value) -> Option<Value> {
-        match made_by(self.graph, v) {
-            Some((prim::BROADCAST_TO | prim::BROADCAST_LIKE, &[x, ..])) if self.graph.ty(x).element().rank() == 0 => {
-                Some(x)
-            }
+            (true, false) => Some((a, broadcast_number(self.graph, b)?)),
+            (false, true) if op == prim::MUL => Some((b, broadcast_number(self.graph, a)?)),
             _ => None,
         }
     }

@@ -8,6 +8,7 @@ pub(super) const CHECK: &str = include_str!("../../../shaders/check.wgsl");
 pub(super) const CHECK_INDEX: &str = include_str!("../../../shaders/check_index.wgsl");
 pub(super) const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
 pub(super) const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
+pub(super) const FIRST_OCCURRENCES: &str = include_str!("../../../shaders/first_occurrences.wgsl");
 pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
 
 const ADD: &str = include_str!("../../../shaders/add.wgsl");
@@ -115,6 +116,7 @@ mod tests {
             CHECK.to_owned(),
             CHECK_INDEX.to_owned(),
             COPY_PART.to_owned(),
+            FIRST_OCCURRENCES.to_owned(),
             softmax(),
             matmul_registers(),
             matmul_tiled(),

@@ -3,7 +3,7 @@
 //! Fused kernels become one shader each. Views that no kernel reads through are copied where they
 //! are needed in memory; reshapes share it.
 
-use super::handwritten::{self, CHECK, CHECK_INDEX, COPY_PART, CUMSUM, Indices, SEARCH};
+use super::handwritten::{self, CHECK, CHECK_INDEX, COPY_PART, CUMSUM, FIRST_OCCURRENCES, Indices, SEARCH};
 use super::product::{BatchedProduct, MatrixBatch, ProductShader};
 use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, ScalarLoop, ShaderCheck, StackSum, Transfer};
 use super::queue::{GpuQueue, Shared};
@@ -354,6 +354,11 @@ impl GpuLowering<'_> {
                 let workgroups = groups(size.div_ceil(THREADS));
                 // The others say only which operation has failed.
                 self.dispatch(open, code, &data.operands[..1], &data.results, workgroups, parameters)
+            }
+            prim::FIRST_OCCURRENCES => {
+                let (code, size) = (FIRST_OCCURRENCES.to_owned(), self.size(result));
+                let workgroups = groups(size.div_ceil(THREADS));
+                self.dispatch(open, code, &data.operands, &data.results, workgroups, vec![size as u32])
             }
             prim::SCATTER_ADD | prim::SCATTER_ADD_ALONG_AXIS | prim::DYNAMIC_UPDATE_SLICE => {
                 self.scatter(open, data, op)

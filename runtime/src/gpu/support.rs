@@ -101,6 +101,7 @@ fn longest_loop(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) 
         _ if matches!(op, prim::MAX_POOL | prim::MAX_POOL_PICK | prim::AVG_POOL | prim::AVG_POOL_GRAD) => {
             Pool::of(attrs).window.iter().product()
         }
+        _ if op == prim::FIRST_OCCURRENCES => size(first),
         // It searches each window around an element.
         _ if op == prim::MAX_POOL_GRAD => Pool::of(attrs).window.iter().product::<usize>().saturating_pow(2),
         _ => 0,
@@ -140,7 +141,7 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
                 let is_exact = window.iter().try_fold(1usize, |n, &k| n.checked_mul(k)).is_some_and(|n| n <= 1 << 24);
                 result.dtype == DType::F32 && is_small && has_elements(operands[0]) && is_exact
             }
-            prim::CONCAT | prim::UPDATE_SLICE | prim::IOTA => true,
+            prim::CONCAT | prim::UPDATE_SLICE | prim::IOTA | prim::FIRST_OCCURRENCES => true,
             // Without elements, an index can still be out of bounds.
             prim::TAKE
             | prim::TAKE_ALONG_AXIS
