@@ -115,10 +115,13 @@ impl<T: Input + Output<Host: Feed<T>> + 'static> QueueElement for T {}
 ///   So no element is lost, and none is seen by two calls that succeed.
 /// - Elements that it adds appear when it succeeds, together with its assignments. From the moment
 ///   at which it adds them they count against the capacity, so it waits while the queue is full.
+///   It waits for others to remove elements, and not if that is in vain: if the queue is empty, or
+///   the first of those who wait for elements needs more than there are, and all calls that have
+///   added elements wait themselves, then it adds beyond the capacity.
 /// - A call that removes from a queue without elements, or adds to a full one, waits for another
 ///   call or for the host. A deadline, a cancellation or the end of the queues of the session ends
 ///   the wait. It is an error instead if the call itself has added elements that it would wait for,
-///   or fills the whole capacity: it does not wait for what others may add meanwhile.
+///   or more than the whole capacity: it does not wait for what others may add meanwhile.
 /// - While a call waits, others may assign the variables that it uses. It then starts again, with
 ///   the elements and the room that it has.
 ///

@@ -7,11 +7,15 @@
 //!   queue remembers those that steps have, until they are committed, since they are a part of its
 //!   [content](QueueState::content).
 //! - Q2. A number is given to each element when it is added. An element that returns keeps its
-//!   number, so a FIFO queue has it at its old place.
+//!   number, so a FIFO queue has it at its old place. A consumer that waits for more has the first
+//!   elements, also if some return meanwhile.
 //! - Q3. Of those who wait for room only the first is served, and of those who wait for elements
 //!   too. So nobody is overtaken, and a large request is not starved by small ones.
-//! - Q4. `len + reserved` exceeds the capacity only through elements that returned, and those of a
-//!   content that was restored.
+//! - Q4. `len + reserved` exceeds the capacity only through elements that returned, those of a
+//!   content that was restored, and those of Q5.
+//! - Q5. Nobody waits for room in vain. If nothing can leave the queue, because it is empty or its
+//!   first consumer needs more than there is, and all steps that have room in it wait themselves,
+//!   then the first producer is served even though the queue is full.
 //!
 //! It must not know sessions, steps and their locks.
 
@@ -66,13 +70,11 @@ pub(super) enum QueueFailure {
     NeverRoom { n: usize, reserved: usize },
     /// Only the step itself has elements, which appear when it is committed.
     WaitsForItself { reserved: usize },
-    /// More elements are requested at once than fit in the queue, which orders them.
-    NeverThere { n: usize },
     /// The session has ended.
     SessionEnded,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum StoredElements {
     /// In the order of priority and number. Without priorities, that is of numbers.
     Ordered(BTreeMap<(i64, u64), Vec<HostTensor>>),
@@ -83,15 +85,17 @@ enum StoredElements {
     },
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Consumer {
     waiter: Waiter,
+    /// The number of elements that it still needs.
+    missing: usize,
     /// The elements that it has so far.
     taken: Vec<QueuedElement>,
 }
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct QueueState {
     order: QueueOrder,
     capacity: usize,
@@ -101,13 +105,15 @@ pub(super) struct QueueState {
     next_number: u64,
     /// The room for elements that running steps have added.
     reserved: usize,
+    /// The part of this room that belongs to steps which wait, for this queue or another one.
+    stalled: usize,
     closed: Option<ClosedState>,
     next_waiter: u64,
     producers: VecDeque<Waiter>,
     consumers: VecDeque<Consumer>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct ClosedState {
     /// The error of the producer.
     cause: Option<Box<Diagnostic>>,
@@ -131,6 +137,7 @@ impl QueueState {
             held: BTreeMap::new(),
             next_number: 0,
             reserved: 0,
+            stalled: 0,
             closed: None,
             next_waiter: 0,
             producers: VecDeque::new(),
@@ -171,7 +178,7 @@ impl QueueState {
     /// Registers a consumer.
     pub(super) fn consumer(&mut self) -> Waiter {
         let waiter = self.new_waiter();
-        self.consumers.push_back(Consumer { waiter, taken: Vec::new() });
+        self.consumers.push_back(Consumer { waiter, missing: 1, taken: Vec::new() });
         waiter
     }
 
@@ -183,14 +190,51 @@ impl QueueState {
             Some(closed) if is_refused(closed) => Err(closed.refusal()),
             _ if n.saturating_add(reserved) > self.capacity => Err(QueueFailure::NeverRoom { n, reserved }),
             _ if self.producers.front() != Some(&producer) => return Poll::Pending,
-            _ if self.len().saturating_add(self.reserved).saturating_add(n) > self.capacity => return Poll::Pending,
-            _ => Ok(()),
+            _ if self.has_room(n) || self.is_stuck() => Ok(()),
+            _ => return Poll::Pending,
         };
         self.producers.retain(|other| *other != producer);
         if outcome.is_ok() {
             self.reserved += n;
         }
         Poll::Ready(outcome)
+    }
+
+    fn has_room(&self, n: usize) -> bool {
+        self.len().saturating_add(self.reserved).saturating_add(n) <= self.capacity
+    }
+
+    /// Returns whether nobody will make room before something is added.
+    fn is_stuck(&self) -> bool {
+        // A step that runs ends: its elements appear or its room is free.
+        let runs = self.reserved > self.stalled;
+        let leaves = self.consumers.front().map_or(self.len() > 0, |first| self.serves(first.missing));
+        !runs && !leaves
+    }
+
+    /// Returns whether a consumer that needs `missing` elements can take one now.
+    fn serves(&self, missing: usize) -> bool {
+        match &self.elements {
+            // A batch by priority is taken when all of it is there, so that it is in order.
+            StoredElements::Ordered(elements) if self.order == QueueOrder::Priority && !self.is_exhaustible() => {
+                elements.len() >= missing
+            }
+            StoredElements::Ordered(elements) => !elements.is_empty(),
+            StoredElements::Shuffled { elements, min_left, .. } => {
+                elements.len() > if self.is_closed() { 0 } else { *min_left }
+            }
+        }
+    }
+
+    /// Notes that a step which has reserved room for `n` elements waits, until
+    /// [`goes_on`](Self::goes_on).
+    pub(super) fn stalls(&mut self, n: usize) {
+        self.stalled += n;
+    }
+
+    /// Notes that a step which has reserved room for `n` elements no longer waits.
+    pub(super) fn goes_on(&mut self, n: usize) {
+        self.stalled -= n;
     }
 
     /// Adds elements for which there is reserved room.
@@ -229,22 +273,28 @@ impl QueueState {
             return Poll::Ready(Err(QueueFailure::SessionEnded));
         }
         let ElementRequest { n, up_to } = request;
-        if self.order == QueueOrder::Priority && n > self.capacity && !self.is_closed() {
-            self.leave(consumer);
-            return Poll::Ready(Err(QueueFailure::NeverThere { n }));
+        if let Some(waiting) = self.consumers.iter_mut().find(|waiting| waiting.waiter == consumer) {
+            waiting.missing = n - waiting.taken.len();
         }
-        if self.consumers.front().is_none_or(|first| first.waiter != consumer) {
+        if let Some(first) = self.consumers.front()
+            && first.waiter != consumer
+        {
             // Those before it may wait for what its step has added.
-            if reserved > 0 && self.len() == 0 {
+            if reserved > 0 && !self.serves(first.missing) {
                 self.leave(consumer);
                 return Poll::Ready(Err(QueueFailure::WaitsForItself { reserved }));
             }
             return Poll::Pending;
         }
         let mut taken = std::mem::take(&mut self.consumers[0].taken);
-        let missing = n - taken.len();
-        // A batch by priority is taken when all of it is there, so that it is in order.
-        if self.order != QueueOrder::Priority || self.len() >= missing || self.is_exhaustible() {
+        // An element that has returned is before those that the consumer has.
+        if let StoredElements::Ordered(elements) = &self.elements
+            && let (Some(last), Some(((_, first), _))) = (taken.last(), elements.first_key_value())
+            && *first < last.number
+        {
+            taken.drain(..).for_each(|element| self.put(element));
+        }
+        if self.serves(n - taken.len()) {
             while taken.len() < n
                 && let Some(element) = self.take_one()
             {
@@ -256,6 +306,7 @@ impl QueueState {
             self.held.extend(taken.iter().map(|element| (element.number, element.tensors.clone())));
             return Poll::Ready(Ok(taken));
         }
+        self.consumers[0].missing = n - taken.len();
         self.consumers[0].taken = taken;
         if self.is_exhaustible() {
             self.leave(consumer);
@@ -270,10 +321,57 @@ impl QueueState {
         Poll::Pending
     }
 
+    /// Returns the number of those who wait for room.
+    pub(super) fn n_producers(&self) -> usize {
+        self.producers.len()
+    }
+
     /// Returns the number of those who wait for elements.
-    #[cfg(test)]
     pub(super) fn n_consumers(&self) -> usize {
         self.consumers.len()
+    }
+
+    /// Returns the first element in the order of the queue, if it has one.
+    #[cfg(test)]
+    pub(super) fn first_value(&self) -> Option<i64> {
+        match &self.elements {
+            StoredElements::Ordered(elements) => elements.first_key_value().map(|(_, tensors)| tensors),
+            StoredElements::Shuffled { .. } => None,
+        }
+        .map(|tensors| tensors[0].data::<i64>()[0])
+    }
+
+    /// Returns how many producers, or consumers, are before a waiter.
+    #[cfg(test)]
+    pub(super) fn place_in_line(&self, waiter: Waiter) -> usize {
+        let consumers = self.consumers.iter().position(|other| other.waiter == waiter);
+        let producers = self.producers.iter().position(|other| *other == waiter);
+        consumers.or(producers).expect("it waits")
+    }
+
+    /// Returns numbers for all on which later operations depend, but for the identities of those
+    /// who wait. Elements are numbers.
+    #[cfg(test)]
+    pub(super) fn fingerprint(&self) -> Vec<i64> {
+        let value = |tensors: &[HostTensor]| tensors[0].data::<i64>()[0];
+        let mut all = vec![self.reserved as i64, self.stalled as i64];
+        match &self.elements {
+            StoredElements::Ordered(elements) => all.extend(elements.values().map(|tensors| value(tensors))),
+            StoredElements::Shuffled { elements, random, .. } => {
+                all.push(*random as i64);
+                all.extend(elements.iter().map(|element| value(&element.tensors)));
+            }
+        }
+        let is_late = |waiter: Waiter| self.closed.as_ref().is_some_and(|closed| waiter.0 >= closed.first_after);
+        all.push(-1 - i64::from(self.is_closed()));
+        all.extend(self.producers.iter().map(|&waiter| i64::from(is_late(waiter))));
+        for Consumer { missing, taken, .. } in &self.consumers {
+            all.extend([-3, *missing as i64]);
+            all.extend(taken.iter().map(|element| value(&element.tensors)));
+        }
+        all.push(-4);
+        all.extend(self.held.values().map(|tensors| value(tensors)));
+        all
     }
 
     /// Ends the wait of a producer or consumer. What it has taken returns.

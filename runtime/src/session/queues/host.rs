@@ -225,6 +225,14 @@ impl<T: QueueElement> HostQueue<T> {
         self.shared.state().len()
     }
 
+    /// Returns the number of those who wait for room, and of those who wait for elements, so that
+    /// tests can act while they wait.
+    #[doc(hidden)]
+    pub fn n_waiting(&self) -> (usize, usize) {
+        let state = self.shared.state();
+        (state.n_producers(), state.n_consumers())
+    }
+
     /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -135,6 +135,8 @@ impl SharedQueue {
         let mut outcome = poll(&mut state, waiter);
         if outcome.is_pending() {
             drop(state);
+            // Those who wait for room in vain are served, now that someone needs elements.
+            self.changed.notify_all();
             waits();
             state = self.state();
         }
@@ -202,10 +204,6 @@ impl SharedQueue {
                 "{op}: the queue `{name}` has too few elements but for {reserved} that the call itself has added"
             ))
             .help("what a call adds can be removed after it has returned: pass it on as a value instead"),
-            QueueFailure::NeverThere { n } => Diagnostic::new(format!(
-                "{op}: {n} elements are never in the queue `{name}` of capacity {capacity} at once"
-            ))
-            .help("a batch of a queue with priorities is removed at once: use a smaller one, or a larger capacity"),
             QueueFailure::SessionEnded => {
                 let error = Diagnostic::new(format!("{op}: the session of the queue `{name}` has ended"));
                 error.of_kind(ErrorKind::Cancelled)

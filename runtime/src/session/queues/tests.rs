@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::task::Poll;
 
+mod interleavings;
+
 /// A sequence of random numbers (xorshift64*, Vigna, "An experimental exploration of Marsaglia's
 /// xorshift generators, scrambled", 2016).
 struct Random(u64);
@@ -274,6 +276,27 @@ fn an_element_that_returns_is_before_later_ones() {
     // The second one is consumed for good, the first one returns.
     state.give_back(first);
     assert_eq!([value(&take(&mut state)[0]), value(&take(&mut state)[0])], [0, 2]);
+}
+
+/// A batch has a later element when an earlier one returns.
+#[test]
+fn a_batch_that_waits_gets_the_elements_that_return_in_their_order() {
+    let mut state = QueueState::new(&queue(QueueOrder::Fifo, 4));
+    let add = |state: &mut QueueState, n: i64| {
+        let waiter = state.producer();
+        assert_eq!(state.reserve(waiter, 1, 0), Poll::Ready(Ok(())));
+        state.add(vec![vec![HostTensor::scalar(n)]]);
+    };
+    let request = |n| ElementRequest { n, up_to: false };
+    (0..3).for_each(|n| add(&mut state, n));
+    let first = state.consumer();
+    let Poll::Ready(Ok(first)) = state.take(first, request(2), 0) else { panic!("there are two elements") };
+    let batch = state.consumer();
+    assert!(state.take(batch, request(2), 0).is_pending());
+    state.give_back(first);
+    let outcome = state.take(batch, request(2), 0);
+    assert!(matches!(&outcome, Poll::Ready(Ok(all)) if [value(&all[0]), value(&all[1])] == [0, 1]), "{outcome:?}");
+    assert_eq!(drain(&mut state).iter().map(value).collect::<Vec<_>>(), [2]);
 }
 
 /// A large request is served before small ones that came later.

@@ -10,6 +10,7 @@ use anabranch_dsl::ir::{Op, QueueId, QueueOp};
 use anabranch_dsl::ops::Effects;
 use anabranch_dsl::queue::{AnyQueue, QueueOrder, StepQueues};
 use anabranch_dsl::{Diagnostic, ErrorKind, Graph, HostTensor, Loc, Result};
+use std::cell::OnceCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -207,22 +208,36 @@ impl StepTransaction {
         #[cfg(debug_assertions)]
         assert!(!threads::is_at_work(), "a part of a kernel never waits for a queue");
         let used = &self.queues[id.index()];
-        let has_waited = AtomicBool::new(false);
+        let stalled = OnceCell::new();
         let waits = || {
-            has_waited.store(true, Ordering::Relaxed);
             self.give_up_locks();
+            let is_first = stalled.set(self.stall()).is_ok();
+            assert!(is_first, "a wait begins once");
         };
         let limits = WaitLimits { stop: self.stop.as_deref(), deadline: None };
         let outcome = wait(&used.shared, limits, &waits);
+        let stalled = stalled.into_inner();
+        for (used, n) in self.queues.iter().zip(stalled.iter().flatten()).filter(|(_, n)| **n > 0) {
+            used.shared.change(|state| state.goes_on(*n));
+        }
         let outcome = outcome.map_err(|failure| match failure {
             WaitFailure::Ended(kind) => self.stopped(used, kind, loc),
             WaitFailure::Queue(failure) => failed(used, op, failure, loc),
         })?;
         log(&mut self.log()[id.index()], outcome);
-        match has_waited.into_inner() {
-            true => self.resume(used, op, loc),
-            false => Ok(()),
+        match stalled {
+            Some(_) => self.resume(used, op, loc),
+            None => Ok(()),
         }
+    }
+
+    /// Tells the queues in which the step has room that it waits. Returns this room for each queue.
+    fn stall(&self) -> Vec<usize> {
+        let rooms: Vec<usize> = self.log().iter().map(LogOfQueue::n_reserved).collect();
+        for (used, &n) in self.queues.iter().zip(&rooms).filter(|(_, n)| **n > 0) {
+            used.shared.change(|state| state.stalls(n));
+        }
+        rooms
     }
 
     fn add(&self, id: QueueId, op: QueueOp, elements: Vec<Vec<HostTensor>>, loc: Loc) -> Result<()> {
