@@ -41,6 +41,7 @@ mod peers;
 mod plans;
 mod prune;
 mod public_api;
+mod queue_cases;
 mod queues;
 mod recompute;
 mod sequences;
