@@ -19,8 +19,9 @@
 //! Cases that do not apply:
 //!
 //! - `testConstructor*`, `testDeviceColocation`, `testSharedQueue*`,
-//!   `testIncompatibleSharedQueue*`, `QueueContainerTest`, `testNames`: there are no
-//!   graph definitions, `shared_name`s and containers; a queue is a value, and its handles are copies of it.
+//!   `testIncompatibleSharedQueue*`, `QueueContainerTest`, `testNames`: there are no graph
+//!   definitions, `shared_name`s and containers; a queue is a value, and its handles are copies of
+//!   it.
 //! - `testEnqueueDict*`, `FIFOQueueDictTest`: an element is a Rust type, so a struct has names.
 //! - `testMultiEnqueueWrong*`, `testEnqueueWrongTypes`: such programs are not Rust.
 //! - `testNoShapes` and unknown ranks: an element has a rank.

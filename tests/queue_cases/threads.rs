@@ -76,7 +76,8 @@ fn exchange(
 
 /// `testParallelEnqueue`, `testParallelDequeue`, `testParallelEnqueueMany`,
 /// `testParallelDequeueMany`, `testParallelDequeueUpTo`, `testParallelEnqueueAndDequeue` and
-/// `testRoundTripFillsCapacity..`: 20 threads add to and 20 remove from a queue with less room than that.
+/// `testRoundTripFillsCapacity..`: 20 threads add to and 20 remove from a queue with less room than
+/// that.
 #[test]
 fn many_threads_lose_and_repeat_nothing() -> Checked {
     use Portion::{Batches, Single};
