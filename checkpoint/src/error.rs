@@ -1,5 +1,6 @@
 //! Errors of files: each names the file, and says what to do.
 
+pub(crate) use anabranch_dsl::safetensors::shown;
 use anabranch_dsl::{Diagnostic, ErrorKind, Loc};
 use std::io;
 use std::path::Path;
@@ -65,16 +66,6 @@ pub fn called_at(loc: Loc, label: &str, mut error: Diagnostic) -> Diagnostic {
         error.labels.insert(0, (loc, label.to_owned()));
     }
     error
-}
-
-/// Returns a name from a file for a message: without control characters, and not too long.
-pub(crate) fn shown(name: &str) -> String {
-    const LONGEST: usize = 200;
-    let mut text: String = name.chars().take(LONGEST).flat_map(char::escape_debug).collect();
-    if name.chars().nth(LONGEST).is_some() {
-        text.push('…');
-    }
-    format!("`{text}`")
 }
 
 /// Returns names as one line.

@@ -227,7 +227,7 @@ pub fn tensor(text: &str, t: Option<DType>) -> Result<HostTensor, String> {
         DType::Bool => elements::<bool>(data),
         DType::Bytes => strings(data),
     }?;
-    if buffer.len() != shape.iter().product() {
+    if buffer.len() != shape.iter().product::<usize>() {
         return Err(format!("{} elements in `{text}`", buffer.len()));
     }
     Ok(HostTensor::from_buffer(shape, buffer))

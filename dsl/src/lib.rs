@@ -62,6 +62,9 @@ pub mod optim;
 pub mod passes;
 #[doc(hidden)]
 pub mod queue;
+#[cfg(feature = "safetensors")]
+#[doc(hidden)]
+pub mod safetensors;
 #[doc(hidden)]
 pub mod scalars;
 mod shape;

@@ -1,8 +1,9 @@
 //! Reading a file from its begin to its end, one tensor at a time.
 
-use super::{Header, LONGEST_HEADER, TensorEntry, swap_if_needed};
+use super::{TensorEntry, swap_if_needed};
 use crate::error::{ReadError, damaged, failed, shown};
 use crate::storage::{FileStorage, StorageReader};
+use anabranch_dsl::safetensors::TensorHeader;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, memory};
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -51,7 +52,7 @@ const PIECE: usize = 1 << 18;
 /// A file whose header was read, at the begin of its elements.
 pub(crate) struct OpenedFile {
     path: PathBuf,
-    pub header: Header,
+    pub header: TensorHeader,
     pub len: u64,
     rest: Hashing<BufReader<Box<dyn Read + Send>>>,
 }
@@ -59,22 +60,19 @@ pub(crate) struct OpenedFile {
 /// Opens a file and checks its header.
 pub(crate) fn open(storage: &dyn FileStorage, path: &Path) -> Result<OpenedFile, ReadError> {
     let wrong = |why: String| ReadError::Damaged(damaged(path, why));
-    let cut = |what: &str, len: u64| wrong(format!("the file ends within its {what}: it has {len} bytes"));
     let failed = |what: &str, error: io::Error| ReadError::of(&error, failed(what, path, &error));
     let StorageReader { bytes, len } = storage.read(path).map_err(|error| failed("open", error))?;
     let mut rest = Hashing::new(BufReader::with_capacity(PIECE, bytes));
     let mut header_len = [0; 8];
-    let data_and_header = len.checked_sub(8).ok_or_else(|| cut("first eight bytes", len))?;
+    let data_and_header = len.checked_sub(8);
+    let cut = || wrong(format!("the file ends within its first eight bytes: it has {len} bytes"));
+    let data_and_header = data_and_header.ok_or_else(cut)?;
     read_exactly(&mut rest, &mut header_len).map_err(|error| failed("read", error))?;
-    let header_len = u64::from_le_bytes(header_len);
-    if header_len > LONGEST_HEADER {
-        let why = format!("its header would have {header_len} bytes, more than {LONGEST_HEADER}");
-        return Err(ReadError::Damaged(damaged(path, why).help("is this a file of safetensors?")));
-    }
-    let data_len = data_and_header.checked_sub(header_len).ok_or_else(|| cut("header", len))?;
+    let header_len = TensorHeader::len_of(header_len, len).map_err(wrong)?;
+    let data_len = data_and_header - header_len;
     let mut json = vec![0; header_len as usize];
     read_exactly(&mut rest, &mut json).map_err(|error| failed("read", error))?;
-    let header = Header::parse(&json, data_len).map_err(|why| ReadError::Damaged(damaged(path, why)))?;
+    let header = TensorHeader::parse(&json, data_len).map_err(|why| ReadError::Damaged(damaged(path, why)))?;
     Ok(OpenedFile { path: path.to_owned(), header, len, rest })
 }
 

@@ -1,7 +1,7 @@
 //! Writing a file, one tensor after the other. Only the header is built in memory.
 
-use super::header::METADATA;
-use super::{LONGEST_HEADER, TYPES, rank_of, swap_if_needed};
+use super::swap_if_needed;
+use anabranch_dsl::safetensors::{LONGEST_HEADER, METADATA, TYPES, rank_of};
 use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};

@@ -303,7 +303,7 @@ impl Plan {
                     Some(known) => {
                         let before: u32 = known.iter().map(|word| word.count_ones()).sum();
                         known.iter_mut().zip(&now).for_each(|(known, now)| *known &= now);
-                        before != known.iter().map(|word| word.count_ones()).sum()
+                        before != known.iter().map(|word| word.count_ones()).sum::<u32>()
                     }
                 };
                 if changed {

@@ -1,22 +1,75 @@
-//! The header: names, types, shapes and places of the tensors of a file.
+//! Headers of files of the format safetensors, version 0.8 of
+//! <https://github.com/huggingface/safetensors>: the names, types, shapes and places of the tensors of
+//! a file. The file has eight bytes with the length of the header, the header in JSON, and the
+//! elements of all tensors.
+//!
+//! A header that was parsed has these invariants, so files from anywhere can be opened:
+//!
+//! - F1. The header is at most [`LONGEST_HEADER`] bytes and within the file.
+//! - F2. Names are unique.
+//! - F3. The bytes of a tensor are as many as its type and shape say.
+//! - F4. The tensors cover all bytes after the header, each byte once. So the tensors together are
+//!   never larger than the file, and memory for one is allocated only after this check.
+//!
+//! Files of weights and files of data have it, which are in different crates.
 
-use super::TYPES;
-use crate::error::shown;
-use anabranch_dsl::DType;
+use crate::DType;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
+/// The names and the bits of the element types of the format, and the types of anabranch that they
+/// are.
+pub const TYPES: &[(&str, u64, Option<DType>)] = &[
+    ("BOOL", 8, Some(DType::Bool)),
+    ("F4", 4, None),
+    ("F6_E2M3", 6, None),
+    ("F6_E3M2", 6, None),
+    ("U8", 8, Some(DType::U8)),
+    ("I8", 8, None),
+    ("F8_E5M2", 8, None),
+    ("F8_E4M3", 8, None),
+    ("F8_E5M2FNUZ", 8, None),
+    ("F8_E4M3FNUZ", 8, None),
+    ("F8_E8M0", 8, None),
+    ("I16", 16, None),
+    ("U16", 16, None),
+    ("F16", 16, Some(DType::F16)),
+    ("BF16", 16, Some(DType::BF16)),
+    ("I32", 32, Some(DType::I32)),
+    ("U32", 32, Some(DType::U32)),
+    ("F32", 32, Some(DType::F32)),
+    ("C64", 64, None),
+    ("F64", 64, Some(DType::F64)),
+    ("I64", 64, Some(DType::I64)),
+    ("U64", 64, None),
+];
+
+/// Returns the place of an element type in [`TYPES`].
+pub fn rank_of(dtype: DType) -> usize {
+    TYPES.iter().position(|(_, _, ty)| *ty == Some(dtype)).expect("the format has all plain element types")
+}
+
+/// Returns the name of an element type in the format.
+pub fn name_of(dtype: DType) -> &'static str {
+    TYPES[rank_of(dtype)].0
+}
+
+/// Returns the element type with this name in the format, if anabranch has it.
+pub fn dtype_of(name: &str) -> Option<DType> {
+    TYPES.iter().find(|(other, ..)| *other == name).and_then(|(.., dtype)| *dtype)
+}
+
 /// The maximum length of a header in bytes, that of the Python library.
-pub(crate) const LONGEST_HEADER: u64 = 100_000_000;
+pub const LONGEST_HEADER: u64 = 100_000_000;
 
 /// The key of the metadata, which is no tensor.
-pub(crate) const METADATA: &str = "__metadata__";
+pub const METADATA: &str = "__metadata__";
 
 /// The entry of one tensor in a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TensorEntry {
+pub struct TensorEntry {
     pub name: String,
     /// The name of the element type in the format.
     pub file_type: &'static str,
@@ -45,16 +98,30 @@ impl TensorEntry {
 
 /// The tensors of a file in the order of their bytes, with invariants F1 to F4.
 #[derive(Clone, Debug)]
-pub(crate) struct Header {
+pub struct TensorHeader {
     pub tensors: Vec<TensorEntry>,
 }
 
 /// The fault of a header.
-type HeaderError = String;
+pub type HeaderError = String;
 
-impl Header {
+impl TensorHeader {
+    /// Returns the length of the header of a file, from the length of the file and its first eight
+    /// bytes.
+    pub fn len_of(first: [u8; 8], file_len: u64) -> Result<u64, HeaderError> {
+        let len = u64::from_le_bytes(first);
+        if len > LONGEST_HEADER {
+            let why = format!("its header would have {len} bytes, more than {LONGEST_HEADER}");
+            return Err(format!("{why}: this is no file of the format safetensors"));
+        }
+        match file_len.checked_sub(8) {
+            Some(rest) if rest >= len => Ok(len),
+            _ => Err(format!("the file ends within its header: it has {file_len} bytes")),
+        }
+    }
+
     /// Returns the header in the JSON of a file with `data_len` bytes after the header.
-    pub fn parse(json: &[u8], data_len: u64) -> Result<Header, HeaderError> {
+    pub fn parse(json: &[u8], data_len: u64) -> Result<TensorHeader, HeaderError> {
         if json.first() != Some(&b'{') {
             return Err("the header is not an object of JSON".to_owned());
         }
@@ -76,7 +143,7 @@ impl Header {
                 tensors.last().map_or("no tensor".to_owned(), |last| format!("the tensor {}", shown(&last.name)));
             return Err(format!("there are {data_len} bytes of elements, but {last} ends at byte {end}"));
         }
-        Ok(Header { tensors })
+        Ok(TensorHeader { tensors })
     }
 }
 
@@ -151,4 +218,14 @@ impl<'de> Visitor<'de> for ParsedVisitor {
         }
         Ok(parsed)
     }
+}
+
+/// Returns a name from a file for a message: without control characters, and not too long.
+pub fn shown(name: &str) -> String {
+    const LONGEST: usize = 200;
+    let mut text: String = name.chars().take(LONGEST).flat_map(char::escape_debug).collect();
+    if name.chars().nth(LONGEST).is_some() {
+        text.push('…');
+    }
+    format!("`{text}`")
 }
