@@ -82,7 +82,7 @@ mod book {
     #[cfg(feature = "checkpoints")]
     #[doc = include_str!("../docs/src/checkpoints.md")]
     mod checkpoints {}
-    #[cfg(feature = "data")]
+    #[cfg(all(feature = "checkpoints", feature = "data"))]
     #[doc = include_str!("../docs/src/data.md")]
     mod data {}
     #[cfg(feature = "train")]

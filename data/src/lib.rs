@@ -24,5 +24,5 @@ pub use position::DatasetPosition;
 pub use sources::files::images;
 #[cfg(feature = "parquet")]
 pub use sources::files::parquet;
-pub use sources::files::{csv, example, files_in, idx, npy, npz, text, tfrecord};
+pub use sources::files::{csv, example, files_in, idx, npy, npz, safetensors, text, tfrecord};
 pub use sources::memory::RowArrays;

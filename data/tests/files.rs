@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// A folder that is removed at the end.
-pub struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
     pub fn new(name: &str) -> Folder {

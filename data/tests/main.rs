@@ -6,6 +6,7 @@ mod fuzz;
 mod order;
 mod parquet;
 mod positions;
+mod safetensors;
 
 use anabranch::Result;
 use anabranch::data::{Dataset, DatasetPosition};

@@ -1,8 +1,10 @@
 //! Files of data: any bytes are elements or errors, and each pass can be continued in its middle.
 
 use anabranch_data::example::{Example, Feature};
-use anabranch_data::{DataFile, DataStorage, Dataset, csv, idx, npy, npz::NpzFile, parquet, text, tfrecord};
-use anabranch_dsl::Array;
+use anabranch_data::{
+    DataFile, DataStorage, Dataset, csv, idx, npy, npz::NpzFile, parquet, safetensors, text, tfrecord,
+};
+use anabranch_dsl::{Array, Element, f16};
 use serde::Deserialize;
 use std::fmt::Debug;
 use std::io::{self, Cursor, Read};
@@ -20,7 +22,7 @@ macro_rules! fixture {
 }
 
 /// The targets of this file.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("lines", line_file, || vec![b"one\r\n\ndrei \xc3\xa9".to_vec()]),
     ("csv", table, tables),
     ("tfrecord", record_file, record_files),
@@ -28,6 +30,7 @@ pub const TARGETS: [Target; 8] = [
     ("npy", npy_file, || vec![fixture!("C_f4.npy"), fixture!("F_i8.npy"), fixture!("scalar.npy")]),
     ("npz", npz_file, || vec![fixture!("stored.npz"), fixture!("deflated.npz")]),
     ("idx", idx_file, arrays),
+    ("rows", row_file, || vec![fixture!("rows.safetensors"), small_row_file()]),
     ("parquet", parquet_file, || vec![fixture!("none.parquet"), fixture!("gzip.parquet"), fixture!("nulls.parquet")]),
 ];
 
@@ -149,6 +152,27 @@ fn arrays() -> Vec<Vec<u8>> {
     idx::write(&mut floats, &Array::new([2, 3], vec![0.5_f32; 6])).expect("a vector takes all");
     idx::write(&mut bytes, &Array::new([4], vec![7_u8; 4])).expect("a vector takes all");
     vec![floats, bytes]
+}
+
+fn row_file(bytes: &[u8]) -> bool {
+    fn rows<T: Element>(file: &safetensors::SafetensorsFile) -> bool {
+        let names: Vec<&str> = file.names().collect();
+        let found = names.iter().filter_map(|name| file.rows::<Array<T>>(name).ok()).map(|data| {
+            // The same by their indices, in another order. Numbers may be NaN, which text does not
+            // tell from itself.
+            pass(&data.map(|row| format!("{row:?}"))).0 + pass(&data.shuffle(1, 3).map(|row| format!("{row:?}"))).0
+        });
+        found.sum::<usize>() > 0
+    }
+    let Ok(file) = safetensors::SafetensorsFile::open(file("a.safetensors", bytes)) else { return false };
+    rows::<f32>(&file) | rows::<bool>(&file) | rows::<u8>(&file) | rows::<i64>(&file) | rows::<f16>(&file)
+}
+
+/// Returns a file of two tensors, whose header is short, so that more mutations are in it.
+fn small_row_file() -> Vec<u8> {
+    let header = br#"{"a":{"dtype":"BOOL","shape":[2,3],"data_offsets":[0,6]},
+"b":{"dtype":"F32","shape":[2,1],"data_offsets":[6,14]}}"#;
+    [&(header.len() as u64).to_le_bytes()[..], header, &[1; 14]].concat()
 }
 
 /// A row of each kind of column of the fixtures.

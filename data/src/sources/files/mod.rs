@@ -15,6 +15,7 @@ pub mod npy;
 pub mod npz;
 #[cfg(feature = "parquet")]
 pub mod parquet;
+pub mod safetensors;
 pub mod text;
 pub mod tfrecord;
 
