@@ -48,12 +48,53 @@ fn with_l2<O: Optimizer + 'static>(decay: f64, make: fn() -> O) -> Box<dyn Fn() 
     })
 }
 
+/// An update with a rate and a momentum.
+type CycleUpdate<O> = fn(&O, [Tensor; 2], &[(AnyVar, AnyValue)]);
+
+/// Updates with the rate and the momentum of one cycle. In `f32` they are those of our schedules.
+/// In `f64`, which is compared more exactly, they are PyTorch's, and rounded to `f32` as in the
+/// fixture.
+fn one_cycle<O: Optimizer + 'static>(make: fn() -> O, apply: CycleUpdate<O>) -> Box<dyn Fn() -> GradientUpdate> {
+    Box::new(move || {
+        let (optimizer, count) = (make(), Var::<i64>::untrained("count", 0));
+        Box::new(move |gradients| {
+            let t = count.get();
+            count.set(t + 1);
+            let numbers = match gradients[0].1.dtype() {
+                DType::F32 => [schedule::one_cycle(t, 0.01, 20), schedule::one_cycle_momentum(t, 0.85, 0.95, 20)],
+                _ => ["one_cycle_20", "one_cycle_momentum_20"].map(|name| {
+                    let steps: Vec<f32> = fixture("rates", 1)[name].iter().map(|&x| x as f32).collect();
+                    schedule::piecewise(t, &(1..20).collect::<Vec<_>>(), &steps)
+                }),
+            };
+            apply(&optimizer, numbers, gradients);
+        })
+    })
+}
+
+fn cycle_sgd(sgd: &Sgd, [rate, momentum]: [Tensor; 2], gradients: &[(AnyVar, AnyValue)]) {
+    sgd.momentum_at(momentum).apply(rate, gradients);
+}
+
+fn cycle_adam(adam: &Adam, [rate, momentum]: [Tensor; 2], gradients: &[(AnyVar, AnyValue)]) {
+    adam.momentum_at(momentum).apply(rate, gradients);
+}
+
+/// The decay of groups is that of AdamW.
+fn cycle_adamw(adam: &Adam, [rate, momentum]: [Tensor; 2], gradients: &[(AnyVar, AnyValue)]) {
+    ParamGroups::new(adam.momentum_at(momentum)).decay(|_, _| true, 0.01).apply(rate, gradients);
+}
+
 fn optimizers() -> BTreeMap<&'static str, Box<dyn Fn() -> GradientUpdate>> {
     BTreeMap::from([
         ("sgd", optimizer(|| Sgd::new(0.01))),
         ("sgd_momentum", optimizer(|| Sgd::new(0.01).momentum(0.9))),
         ("sgd_nesterov", optimizer(|| Sgd::new(0.01).momentum(0.9).nesterov())),
         ("sgd_l2", with_l2(0.1, || Sgd::new(0.01).momentum(0.9))),
+        ("sgd_one_cycle", one_cycle(|| Sgd::new(0.01).momentum(0.5), cycle_sgd)),
+        ("sgd_nesterov_one_cycle", one_cycle(|| Sgd::new(0.01).momentum(0.5).nesterov(), cycle_sgd)),
+        ("adam_one_cycle", one_cycle(|| Adam::new(0.001), cycle_adam)),
+        ("adamw_one_cycle", one_cycle(|| Adam::new(0.001), cycle_adamw)),
         ("adagrad", optimizer(|| AdaGrad::new(0.01))),
         ("adadelta", optimizer(|| AdaDelta::new(1.0))),
         ("rmsprop", optimizer(|| RmsProp::new(0.01))),
@@ -189,6 +230,10 @@ fn schedules_give_the_rates_of_their_sources() -> Outcome {
         ("restarts_3", |t| schedule::cosine_restarts(t, 0.5, 0.0, 1, 3)),
         ("one_cycle_10", |t| schedule::one_cycle(t, 1.0, 10)),
         ("one_cycle_4", |t| schedule::one_cycle(t, 1.0, 4)),
+        ("one_cycle_20", |t| schedule::one_cycle(t, 0.01, 20)),
+        ("one_cycle_momentum_10", |t| schedule::one_cycle_momentum(t, 0.85, 0.95, 10)),
+        ("one_cycle_momentum_4", |t| schedule::one_cycle_momentum(t, 0.85, 0.95, 4)),
+        ("one_cycle_momentum_20", |t| schedule::one_cycle_momentum(t, 0.85, 0.95, 20)),
     ]);
     let expected: BTreeMap<String, Vec<f64>> =
         fixture("rates", 1).into_iter().filter(|(name, _)| !name.starts_with("plateau")).collect();
@@ -201,7 +246,8 @@ fn schedules_give_the_rates_of_their_sources() -> Outcome {
                 let r = f64::from(rate.call(t as i64)?.item());
                 assert!((r - e).abs() <= 1e-6 * e, "{name} step {t}: {r:e} is not {e:e}");
             }
-            if ["linear", "piecewise", "polynomial", "polynomial_to", "cosine", "one_cycle_10"].contains(name) {
+            let stay = ["linear", "piecewise", "polynomial", "polynomial_to", "cosine"];
+            if stay.contains(name) || name.starts_with("one_cycle") {
                 let last = expected[*name].len() as i64 - 1;
                 for after in [1, 2, 1 << 40] {
                     assert_eq!(rate.call(last + after)?.item(), rate.call(last)?.item(), "{name}");
@@ -256,7 +302,7 @@ fn plateaus_reduce_the_rate_when_pytorch_does() -> Outcome {
 #[test]
 fn steps_below_0_have_the_rate_of_step_0() -> Outcome {
     type Schedule = fn(Tensor<i64>) -> Tensor;
-    let schedules: [(&str, Schedule); 8] = [
+    let schedules: [(&str, Schedule); 9] = [
         ("linear", |t| schedule::linear(t, 0.1, 0.0, 50)),
         ("polynomial", |t| schedule::polynomial(t, 0.1, 0.0, 50, 2.0)),
         ("cosine", |t| schedule::cosine(t, 0.1, 0.0, 50)),
@@ -265,6 +311,7 @@ fn steps_below_0_have_the_rate_of_step_0() -> Outcome {
         ("staircase", |t| schedule::staircase(t, 0.1, 0.5, 50)),
         ("exponential", |t| schedule::exponential(t, 0.1, 0.5, 50)),
         ("one_cycle", |t| schedule::one_cycle(t, 0.1, 50)),
+        ("one_cycle_momentum", |t| schedule::one_cycle_momentum(t, 0.85, 0.95, 50)),
     ];
     let session = Session::new()?;
     for (name, schedule) in schedules {
@@ -306,6 +353,11 @@ fn wrong_arguments_of_optimizers_are_errors_at_their_line() {
     error(&|| clip_value(&mut [], 0.0), &limit(0.0), "clip_value(&mut [], 0.0)");
     error(&|| clip_norm(&mut [], -1.0), &limit(-1.0), "clip_norm(&mut [], -1.0)");
     error(&|| _ = clip_global_norm(&mut [], f32::NAN), &limit(f32::NAN), "clip_global_norm(&mut [], f32::NAN)");
+
+    let (plain, sgd) = (Sgd::new(0.1), Sgd::new(0.1).momentum(0.9));
+    let none = "another momentum for SGD without momentum";
+    error(&|| drop(plain.momentum_at(0.9)), none, "plain.momentum_at(0.9)");
+    error(&|| drop(sgd.momentum_at(tensor([0.9]))), "the momentum is not a scalar", "sgd.momentum_at(tensor([0.9]))");
 
     let betas = |a: f64, b: f64| format!("the decay rates of an optimizer are {a} and {b}");
     error(&|| drop(Adam::new(0.1).betas(1.0, 0.9)), &betas(1.0, 0.9), "betas(1.0, 0.9)");
@@ -617,6 +669,40 @@ fn a_state_is_prepared_as_an_update_creates_it() -> Outcome {
         || ParamGroups::new(NAdam::new(0.1)).decay(|_, _| true, 0.1),
         &["steps", "product", "0.nadam_m", "0.nadam_v", "1.nadam_m", "1.nadam_v"],
     )
+}
+
+#[test]
+fn a_momentum_that_stays_is_that_of_the_optimizer() -> Outcome {
+    type Update<O> = fn(&O, Tensor, &Var<f32>);
+    fn check<O: Optimizer + Module + 'static>(optimizer: fn() -> O, at: Update<O>) -> Outcome {
+        // Starts with the state of the optimizer itself, which it finds.
+        let run = |update: Update<O>| -> anabranch::Result<Vec<f32>> {
+            let (table, optimizer) = (Var::<f32>::new("table", [[1.0, -2.0], [0.5, 4.0], [3.0, 0.25]]), optimizer());
+            optimizer.prepare(&table);
+            let n_vars = optimizer.vars().len();
+            let session = Session::new()?;
+            let step = session.function(|ids: Tensor<i32>| {
+                update(&optimizer, table.get().take(ids, 0).square().sum(), &table);
+            })?;
+            for ids in [[0, 1], [1, 1], [0, 1], [1, 0]] {
+                step.call(ids)?;
+            }
+            assert_eq!(optimizer.vars().len(), n_vars);
+            Ok(session.get(&table)?.to_vec())
+        };
+        let (expected, weights) = (run(|optimizer, loss, table| optimizer.minimize(loss, table))?, run(at)?);
+        for (x, e) in weights.iter().zip(&expected) {
+            assert!((x - e).abs() <= 1e-6 * e.abs(), "{weights:?} is not {expected:?}");
+        }
+        Ok(())
+    }
+    let sgd = |sgd: &Sgd, loss: Tensor, table: &Var<f32>| sgd.momentum_at(0.875).minimize(loss, table);
+    let adam = |adam: &Adam, loss: Tensor, table: &Var<f32>| adam.momentum_at(0.875).minimize(loss, table);
+    check(|| Sgd::new(0.01).momentum(0.875), sgd)?;
+    check(|| Sgd::new(0.01).momentum(0.875).nesterov(), sgd)?;
+    check(|| Adam::new(0.01).betas(0.875, 0.99), adam)?;
+    check(|| Adam::new(0.01).betas(0.875, 0.99).amsgrad().weight_decay(0.1), adam)?;
+    check(|| Adam::new(0.01).betas(0.875, 0.99).lazy(), adam)
 }
 
 /// Data of a logistic regression that no plane separates.

@@ -1,9 +1,9 @@
 //! Adam and its variants.
 
 use super::rows::UpdatedRows;
-use super::{Optimizer, Slots, bias_correction, count_update, state, unconstrained};
+use super::{AtMomentum, Optimizer, Slots, bias_correction, count_update, state, unconstrained};
 use crate::trace::{assign_var, fail, place, read_var};
-use crate::{AnyValue, AnyVar, DType, Diagnostic, Loc, Tensor, Var};
+use crate::{AnyValue, AnyVar, DType, Diagnostic, Loc, Operand, Tensor, Var};
 
 /// Checks decay rates. Returns them.
 #[track_caller]
@@ -123,6 +123,54 @@ impl Adam {
     pub fn steps(&self) -> Tensor<i64> {
         self.steps.get()
     }
+
+    /// Returns this optimizer with another decay rate of the first moment for one update, which may
+    /// be a tensor that [`one_cycle_momentum`](super::schedule::one_cycle_momentum) computes. It
+    /// must be from 0 to below 1. The state is that of this optimizer. As in PyTorch, the bias is
+    /// corrected as if all updates had had this rate.
+    ///
+    /// Groups are put around it in the function that updates:
+    /// `ParamGroups::new(adam.momentum_at(momentum))`.
+    ///
+    /// # Errors
+    /// Aborts the trace if the momentum has axes.
+    #[track_caller]
+    pub fn momentum_at(&self, momentum: impl Operand<f32>) -> AtMomentum<'_, Adam> {
+        AtMomentum::new(self, momentum)
+    }
+}
+
+/// The decay rate of the first moment of Adam.
+#[derive(Clone, Copy)]
+enum FirstDecay {
+    Number(f64),
+    Scalar(AnyValue),
+}
+
+impl FirstDecay {
+    /// Returns the next moment.
+    fn mix(self, last: AnyValue, grad: AnyValue) -> AnyValue {
+        let kept = match self {
+            FirstDecay::Number(b1) => last * b1,
+            FirstDecay::Scalar(b1) => last * b1,
+        };
+        kept + self.rest_of(grad)
+    }
+
+    /// Returns the part of a number that a moment takes in.
+    fn rest_of(self, x: AnyValue) -> AnyValue {
+        match self {
+            FirstDecay::Number(b1) => x * (1.0 - b1),
+            FirstDecay::Scalar(b1) => x * (1.0 - b1),
+        }
+    }
+
+    fn bias_correction(self, t: AnyValue) -> AnyValue {
+        match self {
+            FirstDecay::Number(b1) => bias_correction(b1, t),
+            FirstDecay::Scalar(b1) => -(t * b1.log()).expm1(),
+        }
+    }
 }
 
 impl Optimizer for Adam {
@@ -142,8 +190,45 @@ impl Optimizer for Adam {
         rate: AnyValue,
         step: Option<AnyValue>,
     ) -> AnyValue {
+        self.with_decay(FirstDecay::Number(self.betas.0), var, value, grad, rate, step)
+    }
+}
+
+impl Optimizer for AtMomentum<'_, Adam> {
+    fn rate(&self) -> f32 {
+        self.optimizer().rate()
+    }
+
+    fn begin(&self) -> Option<AnyValue> {
+        self.optimizer().begin()
+    }
+
+    fn update(
+        &self,
+        var: &AnyVar,
+        value: AnyValue,
+        grad: AnyValue,
+        rate: AnyValue,
+        step: Option<AnyValue>,
+    ) -> AnyValue {
+        let first = FirstDecay::Scalar(self.momentum(value.dtype()));
+        self.optimizer().with_decay(first, var, value, grad, rate, step)
+    }
+}
+
+impl Adam {
+    /// Returns the next value of a variable, with this decay rate of the first moment.
+    fn with_decay(
+        &self,
+        decay: FirstDecay,
+        var: &AnyVar,
+        value: AnyValue,
+        grad: AnyValue,
+        rate: AnyValue,
+        step: Option<AnyValue>,
+    ) -> AnyValue {
         let [first, second] = self.slots.of(var, ["adam_m", "adam_v"]);
-        let (b1, b2) = self.betas;
+        let b2 = self.betas.1;
         if self.is_lazy && (self.weight_decay != 0.0 || self.amsgrad) {
             let other = if self.amsgrad { "AMSGrad" } else { "weight decay" };
             let error = Diagnostic::new(format!("lazy Adam with {other}")).at(place(Loc::caller()), "updated here");
@@ -151,7 +236,7 @@ impl Optimizer for Adam {
         }
         let t = step.expect("begin counts the steps").cast(value.dtype());
         let root = bias_correction(b2, t).sqrt();
-        let rate_t = rate * root / bias_correction(b1, t);
+        let rate_t = rate * root / decay.bias_correction(t);
         // The bias corrections are folded into rate and epsilon, as in section 2 of the paper.
         let epsilon_t = root * self.epsilon;
         let (last_m, last_v) = (read_var(&first), read_var(&second));
@@ -159,12 +244,12 @@ impl Optimizer for Adam {
             let rows = UpdatedRows::of(grad).with_gradient();
             let (g, m, v) = (rows.gradient(), rows.of_table(last_m), rows.of_table(last_v));
             // The mean moves by a part of its distance, as in `SparseAdam`.
-            let (to_m, to_v) = ((g - m) * (1.0 - b1), (g * g - v) * (1.0 - b2));
+            let (to_m, to_v) = (decay.rest_of(g - m), (g * g - v) * (1.0 - b2));
             assign_var(&first, rows.add(last_m, to_m));
             assign_var(&second, rows.add(last_v, to_v));
             return rows.add(value, -(rate_t * (m + to_m) / ((v + to_v).sqrt() + epsilon_t)));
         }
-        let m = last_m * b1 + grad * (1.0 - b1);
+        let m = decay.mix(last_m, grad);
         let mut v = last_v * b2 + grad * grad * (1.0 - b2);
         assign_var(&first, m);
         assign_var(&second, v);

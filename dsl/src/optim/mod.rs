@@ -14,6 +14,7 @@
 //! | decoupled decay | [`ParamGroups::decay`], [`Adam::weight_decay`], [`Lion::weight_decay`] |
 //! | decay in the gradient | [`l2_decay`] |
 //! | rate | [`schedule`], [`ParamGroups::scale_rate`] |
+//! | momentum that changes | [`Sgd::momentum_at`], [`Adam::momentum_at`] |
 //! | update | [`Optimizer::apply`], or all at once [`Optimizer::minimize`] |
 //! | after it | [`WeightAverage`] |
 //!
@@ -64,6 +65,7 @@ mod clip;
 mod groups;
 mod lbfgs;
 mod lion;
+mod momentum;
 mod rows;
 pub mod schedule;
 mod sgd;
@@ -80,6 +82,7 @@ pub use clip::{clip_global_norm, clip_norm, clip_value};
 pub use groups::{ParamGroups, l2_decay};
 pub use lbfgs::{Lbfgs, LbfgsHistory};
 pub use lion::Lion;
+pub use momentum::AtMomentum;
 pub use sgd::Sgd;
 pub use slots::Slots;
 
@@ -161,11 +164,7 @@ pub trait Optimizer {
 fn update_all(optimizer: &impl Optimizer, rate: impl Operand<f32>, gradients: &[(AnyVar, AnyValue)]) {
     let here = Loc::caller();
     called_at(here, || {
-        let rate = rate.into_tensor().untyped();
-        if rate.rank() > 0 {
-            let error = Diagnostic::new("the learning rate is not a scalar").at(here, rate.ty().to_string());
-            fail(error.help("pass a number, or a tensor without axes"));
-        }
+        let rate = single("learning rate", rate, here);
         let step = optimizer.begin();
         for (var, grad) in gradients {
             let _scope = on_device_of(var);
@@ -175,6 +174,16 @@ fn update_all(optimizer: &impl Optimizer, rate: impl Operand<f32>, gradients: &[
             assign_var(var, next.cast(dtype));
         }
     });
+}
+
+/// Returns a number of an update, which must have no axes.
+fn single(name: &str, number: impl Operand<f32>, here: Loc) -> AnyValue {
+    let number = number.into_tensor().untyped();
+    if number.rank() > 0 {
+        let error = Diagnostic::new(format!("the {name} is not a scalar")).at(here, number.ty().to_string());
+        fail(error.help("pass a number, or a tensor without axes"));
+    }
+    number
 }
 
 /// Returns the gradients of a loss with respect to all float variables of a model that are

@@ -164,25 +164,63 @@ pub fn exponential(step: impl Operand<i64>, from: f32, factor: f64, steps: i64) 
 
 /// Returns a rate that rises from `max / 25` to `max` in 30 % of `steps` steps, and falls to
 /// `max / 250000` in the others, both along a cosine (Smith and Topin 2018). PyTorch's `OneCycleLR`
-/// with its constants, but for the momentum, which stays as it is. After the last step the rate
-/// stays.
+/// with its constants; [`one_cycle_momentum`] has the momentum, which PyTorch changes, too, unless
+/// `cycle_momentum` is false. After the last step the rate stays.
 ///
 /// # Errors
 /// Aborts the trace if `steps` is less than 4.
 #[track_caller]
 pub fn one_cycle(step: impl Operand<i64>, max: f32, steps: i64) -> Tensor {
     let step = step.into_tensor();
-    called_at(at_least("steps", steps, 4), || {
-        let (start, end) = (max / 25.0, max / 25.0 / 1e4);
-        let (peak, last) = (0.3 * steps as f64 - 1.0, steps as f64 - 1.0);
-        let (t, remaining) = unconstrained(|| {
-            let t = step.maximum(0).minimum(steps - 1);
-            (t.cast::<f32>(), (scalar(steps - 1) - t).cast::<f32>())
-        });
-        let up = between(start, max, half_cosine((scalar(peak as f32) - t) / peak as f32));
-        let down = between(max, end, half_cosine(remaining / (last - peak) as f32));
-        t.less_equal(peak as f32).select(up, down)
-    })
+    called_at(at_least("steps", steps, 4), || cycle(step, [max / 25.0, max, max / 25.0 / 1e4], steps))
+}
+
+/// Returns a momentum that falls from `max` to `base` while the rate of [`one_cycle`] rises, and
+/// rises to `max` again while that falls. PyTorch's `OneCycleLR` has 0.85 as `base_momentum` and
+/// 0.95 as `max_momentum`. After the last step the momentum stays.
+///
+/// [`Sgd::momentum_at`](super::Sgd::momentum_at) takes it as the momentum,
+/// [`Adam::momentum_at`](super::Adam::momentum_at) as the decay rate of the first moment.
+///
+/// ```
+/// use anabranch::optim::{Adam, Optimizer, schedule};
+/// use anabranch::prelude::*;
+///
+/// let (w, adam) = (Var::<f32>::new("w", 1.0), Adam::new(0.1));
+/// let session = Session::new()?;
+/// let step = session.function(|| {
+///     let t = adam.steps();
+///     let momentum = schedule::one_cycle_momentum(t, 0.85, 0.95, 100);
+///     let rate = schedule::one_cycle(t, adam.rate(), 100);
+///     adam.momentum_at(momentum).minimize_at(rate, w.get().square(), &w);
+///     momentum
+/// })?;
+/// assert_eq!(step.call(())?, 0.95);
+/// let momenta = (1..100).map(|_| Ok(step.call(())?.item()));
+/// let momenta = momenta.collect::<anabranch::Result<Vec<f32>>>()?;
+/// assert!(momenta[28] < 0.8501 && momenta[98] == 0.95);
+/// # Ok::<(), anabranch::Diagnostic>(())
+/// ```
+///
+/// # Errors
+/// Aborts the trace if `steps` is less than 4.
+#[track_caller]
+pub fn one_cycle_momentum(step: impl Operand<i64>, base: f32, max: f32, steps: i64) -> Tensor {
+    let step = step.into_tensor();
+    called_at(at_least("steps", steps, 4), || cycle(step, [max, base, max], steps))
+}
+
+/// Returns a number that goes from the first to the second in 30 % of `steps` steps, and to the
+/// third in the others, both along a cosine.
+fn cycle(step: Tensor<i64>, [start, middle, end]: [f32; 3], steps: i64) -> Tensor {
+    let (peak, last) = (0.3 * steps as f64 - 1.0, steps as f64 - 1.0);
+    let (t, remaining) = unconstrained(|| {
+        let t = step.maximum(0).minimum(steps - 1);
+        (t.cast::<f32>(), (scalar(steps - 1) - t).cast::<f32>())
+    });
+    let first = between(start, middle, half_cosine((scalar(peak as f32) - t) / peak as f32));
+    let second = between(middle, end, half_cosine(remaining / (last - peak) as f32));
+    t.less_equal(peak as f32).select(first, second)
 }
 
 /// Checks an argument. Returns the location of the caller.
