@@ -1,5 +1,6 @@
 //! Tests of datasets.
 
+mod acceptance;
 mod bounds;
 mod files;
 mod fuzz;
