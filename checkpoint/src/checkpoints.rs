@@ -370,6 +370,17 @@ impl Checkpoints {
         self.unreported.take().map_or(Ok(()), Err)
     }
 
+    /// Sets a metric of a checkpoint that was saved before the metric was known, for
+    /// [`keep_best`](CheckpointsBuilder::keep_best). The manifest stays as it is, so each process
+    /// has to set it again. Without a checkpoint of this step it does nothing.
+    #[doc(hidden)]
+    pub fn set_metric(&mut self, step: u64, name: &str, value: f64) {
+        self.collect(Patience::None);
+        if let Some(metrics) = self.metrics.get_mut(&step) {
+            metrics.insert(name.to_owned(), value);
+        }
+    }
+
     /// Continues from the latest checkpoint: sets all variables and queues of the parts, at once,
     /// and cuts their log files. Returns `None`, and changes nothing, if there is no checkpoint.
     ///

@@ -1,6 +1,6 @@
 //! Headers of files of the format safetensors, version 0.8 of
-//! <https://github.com/huggingface/safetensors>: the names, types, shapes and places of the tensors of
-//! a file. The file has eight bytes with the length of the header, the header in JSON, and the
+//! <https://github.com/huggingface/safetensors>: the names, types, shapes and places of the tensors
+//! of a file. The file has eight bytes with the length of the header, the header in JSON, and the
 //! elements of all tensors.
 //!
 //! A header that was parsed has these invariants, so files from anywhere can be opened:

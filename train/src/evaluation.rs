@@ -1,6 +1,6 @@
 //! Evaluation: metrics of a whole dataset.
 
-use crate::metrics::{IntoMetrics, MetricMeans, StepMetrics};
+use crate::metrics::{IntoMetrics, MetricMeans, SKIPPED, StepMetrics};
 use anabranch_data::Dataset;
 use anabranch_dsl::{Module, Result};
 use anabranch_runtime::Session;
@@ -38,9 +38,13 @@ use anabranch_runtime::Session;
 #[must_use]
 pub struct Evaluation<'a> {
     resets: Vec<Reset<'a>>,
-    pass: Box<dyn FnMut() -> Result<MetricMeans> + 'a>,
+    pass: Box<EvaluationPass<'a>>,
     results: Vec<Box<dyn FnMut() -> Result<StepMetrics> + 'a>>,
 }
+
+/// A pass over the batches, which asks before each batch whether to stop. Returns the means and the
+/// number of elements that were left out, or nothing if it was stopped.
+type EvaluationPass<'a> = dyn FnMut(&dyn Fn() -> bool) -> Result<Option<(MetricMeans, u64)>> + 'a;
 
 /// Sets variables of a session to their initial values.
 type Reset<'a> = Box<dyn Fn(&Session) -> Result<()> + 'a>;
@@ -58,12 +62,15 @@ impl<'a> Evaluation<'a> {
         mut step: impl FnMut(B) -> Result<R> + 'a,
     ) -> Evaluation<'a> {
         let data = data.clone();
-        let pass = move || {
-            let mut means = MetricMeans::default();
-            for batch in data.epoch(0) {
-                means.add(&step(batch?)?.into_metrics()?);
+        let pass = move |stops: &dyn Fn() -> bool| {
+            let (mut means, mut batches) = (MetricMeans::default(), data.epoch(0));
+            while !stops() {
+                match batches.next() {
+                    Some(batch) => means.add(&step(batch?)?.into_metrics()?),
+                    None => return Ok(Some((means, batches.skipped()))),
+                }
             }
-            Ok(means)
+            Ok(None)
         };
         Evaluation { resets: Vec::new(), pass: Box::new(pass), results: Vec::new() }
     }
@@ -84,17 +91,47 @@ impl<'a> Evaluation<'a> {
     }
 
     /// Runs one pass, and returns the metrics. `session` is that of the variables of
-    /// [`state`](Evaluation::state).
+    /// [`state`](Evaluation::state). If elements were left out by [`Dataset::skip_errors`], their
+    /// number is the metric `skipped`.
     ///
     /// # Errors
     /// Fails with the first error of the dataset or of the functions.
     pub fn run(&mut self, session: &Session) -> Result<StepMetrics> {
+        Ok(self.run_until(session, || false)?.expect("nothing stops it"))
+    }
+
+    /// Runs one pass like [`run`](Evaluation::run), and asks before each batch whether to stop, for
+    /// example because of a [signal](crate::SignalWatch). Returns `None` then: the means of a part
+    /// of the dataset say little. The next pass begins anew.
+    ///
+    /// ```
+    /// use anabranch::data::Dataset;
+    /// use anabranch::prelude::*;
+    /// use anabranch::train::{Evaluation, SignalWatch};
+    ///
+    /// let data = Dataset::range(0..4).map(|i| i as f32);
+    /// let session = Session::new()?;
+    /// let mut evaluation = Evaluation::new(&data, |x| Ok(x));
+    /// let signals = SignalWatch::start()?;
+    /// match evaluation.run_until(&session, || signals.caught().is_some())? {
+    ///     Some(metrics) => assert_eq!(metrics.get("loss"), Some(1.5)),
+    ///     None => println!("stopped by {:?}", signals.caught()),
+    /// }
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Fails with the first error of the dataset or of the functions.
+    pub fn run_until(&mut self, session: &Session, stops: impl Fn() -> bool) -> Result<Option<StepMetrics>> {
         self.resets.iter().try_for_each(|reset| reset(session))?;
-        let means = (self.pass)()?.take();
-        let mut metrics = means.into_iter().fold(StepMetrics::new(), |all, (name, x)| all.with(name, x));
+        let Some((mut means, skipped)) = (self.pass)(&stops)? else { return Ok(None) };
+        let mut metrics = means.take().into_iter().fold(StepMetrics::new(), |all, (name, x)| all.with(name, x));
         for read in &mut self.results {
             metrics = read()?.iter().fold(metrics, |all, (name, x)| all.with(name, x));
         }
-        Ok(metrics)
+        if skipped > 0 && metrics.get(SKIPPED).is_none() {
+            metrics = metrics.with(SKIPPED, skipped);
+        }
+        Ok(Some(metrics))
     }
 }

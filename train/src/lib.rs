@@ -4,6 +4,7 @@
 //!   evaluates, saves checkpoints and ends the run; it continues one that was killed, with the very
 //!   bits. [`TrainingRun`] is the same for programs with a loop of their own.
 //! - [`Evaluation`] computes metrics of a whole dataset; [`EarlyStopping`] ends a run.
+//! - [`SignalWatch`] is for Ctrl-C and SIGTERM in loops of your own.
 //! - [`EventFile`] is for TensorBoard, [`JsonLines`] for programs, and [`FitProgress`] for the
 //!   person in front of the terminal. They are also there without a trainer.
 //!
@@ -26,5 +27,5 @@ pub use log::{EventFile, JsonLines};
 pub use metrics::{IntoMetrics, MetricValue, StepMetrics};
 pub use progress::{FitProgress, ShowProgress};
 pub use run::{BestStep, FitEnd, FitOutcome, StepContext, TrainingRun};
-pub use signals::StopSignal;
+pub use signals::{SignalWatch, StopSignal};
 pub use trainer::{Every, Resume, Trainer};

@@ -137,6 +137,9 @@ impl<T: Element> IntoMetrics for Array<T> {
 /// The name of a number without one.
 pub(crate) const LOSS: &str = "loss";
 
+/// The name of the number of elements that were left out because of errors.
+pub(crate) const SKIPPED: &str = "skipped";
+
 /// Weighted means of metrics over steps: the sums so far, which are part of checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct MetricMeans {

@@ -9,7 +9,7 @@
 
 use crate::early_stopping::StoppingState;
 use crate::log::EventFile;
-use crate::metrics::{IntoMetrics, LOSS, MetricMeans};
+use crate::metrics::{IntoMetrics, LOSS, MetricMeans, SKIPPED, StepMetrics};
 use crate::progress::FitProgress;
 use crate::run_folder::{OpenedFolder, RunFolder, STATE};
 use crate::signals::{SignalWatch, StopSignal};
@@ -18,6 +18,7 @@ use anabranch_checkpoint::{Goal, Restore, Resumed, RunParts, SaveOutcome, StepRe
 use anabranch_data::{Dataset, DatasetIter, DatasetPosition};
 use anabranch_dsl::{Diagnostic, ErrorKind, Loc, Result};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// A step of a run, as its step function sees it.
 #[derive(Debug)]
@@ -61,7 +62,8 @@ pub enum FitEnd {
     Completed,
     /// The monitored metric did not improve any more.
     EarlyStopped,
-    /// A signal asked for it.
+    /// A signal asked for it. An evaluation that was running is done again by the process that
+    /// continues the run.
     Signal(StopSignal),
     /// The loop was left before its end, and [`TrainingRun::finish`] called.
     Left,
@@ -80,6 +82,15 @@ pub struct FitOutcome {
     pub best: Option<BestStep>,
     /// The metrics that were logged last, in this process or before.
     pub metrics: Vec<(String, f64)>,
+    /// How many elements of the data were left out by [`Dataset::skip_errors`], up to the last
+    /// step, in all epochs and with those of earlier processes.
+    pub skipped: u64,
+}
+
+/// The outcome of work that a signal may end.
+enum Stopped<T> {
+    By(StopSignal),
+    Not(T),
 }
 
 /// Whether a save may be left out while another one is being written, if the settings of the
@@ -101,12 +112,31 @@ pub(crate) struct LoopState {
     stopping: StoppingState,
     best: Option<BestStep>,
     logged: Vec<(String, f64)>,
+    /// How many elements were left out because of errors: in epochs that are done, and up to the
+    /// position.
+    #[serde(default)]
+    skipped: [u64; 2],
+    /// The work after the last step that was not done, because a signal ended its evaluation.
+    #[serde(default)]
+    due: Option<DueWork>,
+    /// The monitored metric of steps whose checkpoints lack it, because a signal ended the
+    /// evaluation before they were saved.
+    #[serde(default)]
+    unrecorded: BTreeMap<u64, (String, f64)>,
+}
+
+/// The work after a step.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct DueWork {
+    /// The epoch of the step.
+    epoch: u64,
+    is_epoch_end: bool,
 }
 
 impl LoopState {
     /// Returns the state as if the monitored metric had not been compared yet.
     pub fn without_comparisons(self) -> LoopState {
-        LoopState { stopping: StoppingState::default(), best: None, ..self }
+        LoopState { stopping: StoppingState::default(), best: None, unrecorded: BTreeMap::new(), ..self }
     }
 }
 
@@ -171,7 +201,8 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
                 let batches = data.epoch(0);
                 let (means, stopping) = (MetricMeans::default(), StoppingState::default());
                 let position = batches.position();
-                (batches, LoopState { epoch: 0, position, means, stopping, best: None, logged: Vec::new() })
+                let (best, logged, skipped, due, unrecorded) = (None, Vec::new(), [0; 2], None, BTreeMap::new());
+                (batches, LoopState { epoch: 0, position, means, stopping, best, logged, skipped, due, unrecorded })
             }
         };
         let of_epochs = trainer.epochs.and_then(|epochs| Some(epochs.saturating_mul(data.len()?)));
@@ -204,6 +235,10 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             }
         }
         run.end = run.end_by_count();
+        if let Some(due) = run.state.due.take() {
+            run.finish_due(due)?;
+        }
+        run.set_unrecorded();
         Ok(run)
     }
 
@@ -267,9 +302,13 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         }
         self.state.means.add(&metrics);
         self.state.position = self.batches.position();
+        let skipped_before = self.state.skipped[0];
+        self.state.skipped[1] = skipped_before + self.batches.skipped();
         self.next = Some(self.batches.next());
         let is_epoch_end = matches!(self.next, Some(None));
         if is_epoch_end {
+            // With those behind the last element.
+            self.state.skipped = [skipped_before + self.batches.skipped(); 2];
             self.state.epoch += 1;
             self.context.epoch = self.state.epoch;
             self.batches = self.data.epoch(self.state.epoch);
@@ -277,20 +316,34 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             self.next = None;
         }
         self.end = self.end_by_count();
-        let n_epochs = self.trainer.epochs;
+        let (n_epochs, skipped) = (self.trainer.epochs, self.state.skipped[1]);
         self.progress.update(step, || {
             let of = n_epochs.map_or(String::new(), |n| format!("/{n}"));
             let loss = loss.map_or(String::new(), |loss| format!(", loss {loss:.4}"));
-            format!("epoch {}{of}{loss}", epoch + 1)
+            let skipped = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
+            format!("epoch {}{of}{loss}{skipped}", epoch + 1)
         });
+        self.finish_due(DueWork { epoch, is_epoch_end })
+    }
 
+    /// Does what is due after a step. If a signal ends the evaluation, all of it stays due.
+    #[track_caller]
+    fn finish_due(&mut self, due: DueWork) -> Result<()> {
+        let (DueWork { epoch, is_epoch_end }, step) = (due, self.context.step);
         let epochs_done = is_epoch_end.then_some(self.state.epoch);
         let validates = self.trainer.evaluation.as_ref().is_some_and(|(_, every)| every.is_due(step, epochs_done));
         let is_logged = Every::Steps(self.trainer.log_every).is_due(step, None);
         if is_logged || is_epoch_end || validates || self.end.is_some() {
+            let found = match validates {
+                true => Some(self.evaluate()?),
+                false => None,
+            };
+            if let Some(Stopped::By(signal)) = found {
+                (self.state.due, self.end) = (Some(due), Some(FitEnd::Signal(signal)));
+                return self.save(&[], SaveNeed::Required);
+            }
             let mut values = self.state.means.take();
-            if let Some((evaluation, _)) = self.trainer.evaluation.as_mut().filter(|_| validates) {
-                let found = evaluation.run(self.trainer.session)?;
+            if let Some(Stopped::Not(found)) = found {
                 values.extend(found.iter().map(|(name, value)| (format!("val/{name}"), value)));
             }
             self.log(epoch, &values)?;
@@ -298,6 +351,9 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         }
         let compares = validates || self.trainer.evaluation.is_none() && is_epoch_end;
         let monitored = if compares { self.compare()? } else { None };
+        if let Some(monitored) = monitored.clone().filter(|_| self.saved == Some(step)) {
+            self.state.unrecorded.insert(step, monitored);
+        }
         if self.end.is_none() {
             self.end = self.end_by_state();
         }
@@ -310,10 +366,36 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         Ok(())
     }
 
-    /// Writes metrics to the logs.
+    /// Runs the evaluation, unless a signal comes.
+    fn evaluate(&mut self) -> Result<Stopped<StepMetrics>> {
+        let (evaluation, _) = self.trainer.evaluation.as_mut().expect("there is one that is due");
+        let caught = || self.signals.as_ref().and_then(SignalWatch::caught);
+        match (evaluation.run_until(self.trainer.session, || caught().is_some()), caught()) {
+            (Ok(None), Some(signal)) => Ok(Stopped::By(signal)),
+            // A call that the signal has cancelled.
+            (Err(error), Some(signal)) if error.kind == ErrorKind::Cancelled => Ok(Stopped::By(signal)),
+            (found, _) => Ok(Stopped::Not(found?.expect("only a signal ends it"))),
+        }
+    }
+
+    /// Sets the metrics of checkpoints that lack them, so that the best ones are kept. Forgets the
+    /// metrics of checkpoints that are no longer there.
+    fn set_unrecorded(&mut self) {
+        let Some(folder) = &mut self.folder else { return };
+        let steps = folder.checkpoints.steps();
+        self.state.unrecorded.retain(|step, _| steps.contains(step));
+        for (&step, (name, value)) in &self.state.unrecorded {
+            folder.checkpoints.set_metric(step, name, *value);
+        }
+    }
+
+    /// Writes metrics to the logs, and the number of elements that were left out if there are some.
     #[track_caller]
     fn log(&mut self, epoch: u64, values: &[(String, f64)]) -> Result<()> {
         let step = self.context.step;
+        let skipped = (SKIPPED.to_owned(), self.state.skipped[1] as f64);
+        let is_logged = skipped.1 > 0.0 && values.iter().all(|(name, _)| *name != skipped.0);
+        let values = &[values, if is_logged { std::slice::from_ref(&skipped) } else { &[] }].concat();
         if let Some(folder) = self.folder.as_mut().filter(|_| !values.is_empty()) {
             folder.json.write(step, epoch, values.iter().map(|(name, value)| (name.as_str(), *value)))?;
         }
@@ -419,6 +501,7 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             epochs: self.state.epoch,
             best: self.state.best,
             metrics: self.state.logged.clone(),
+            skipped: self.state.skipped[1],
         })
     }
 }

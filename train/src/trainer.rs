@@ -278,6 +278,10 @@ impl<'a> Trainer<'a> {
     /// Ends the run on Ctrl-C and SIGTERM: the step is finished, a checkpoint is saved, and
     /// [`FitEnd::Signal`](crate::FitEnd::Signal) says so. A second signal exits at once. Without
     /// this call no handler is installed.
+    ///
+    /// An evaluation ends between two batches. The run that continues from the checkpoint begins
+    /// with this evaluation, so its logs are those of a run that was not ended. Loops with calls
+    /// that take long, such as epochs in a graph, use a [`SignalWatch`](crate::SignalWatch).
     pub fn stop_on_signals(mut self) -> Trainer<'a> {
         self.stops_on_signals = true;
         self

@@ -1,10 +1,11 @@
 //! The loop: its ends, its errors, and what it tells.
 
+use crate::program::log_lines;
 use crate::support::TestFolder;
 use anabranch::checkpoints::{Checkpoints, Goal};
 use anabranch::data::Dataset;
 use anabranch::prelude::*;
-use anabranch::train::{EarlyStopping, Evaluation, Every, FitEnd, ShowProgress, StepMetrics, Trainer};
+use anabranch::train::{EarlyStopping, Evaluation, Every, FitEnd, ShowProgress, StepContext, StepMetrics, Trainer};
 use anabranch::{Diagnostic, ErrorKind, Session};
 use std::cell::Cell;
 
@@ -78,6 +79,47 @@ fn errors_end_the_run_at_the_line_that_trains() -> Result<(), Diagnostic> {
     assert_eq!(error.message, "`keep_best` needs `folder`");
     let error = quiet(&session).monitor("loss", Goal::Min).restore_best().fit(&data, |_, _| Ok(1.0)).unwrap_err();
     assert_eq!(error.message, "`restore_best` needs `folder`");
+    Ok(())
+}
+
+#[test]
+fn elements_left_out_because_of_errors_are_counted() -> Result<(), Diagnostic> {
+    let (whole, resumed) = (TestFolder::new("skipped_whole"), TestFolder::new("skipped_resumed"));
+    let broken = |i: i64| if i % 5 == 3 { Err(Diagnostic::new("a broken record")) } else { Ok(i as f32) };
+    // Four elements are broken, one of them behind the last batch.
+    let data = Dataset::range(0..19).try_map(broken).skip_errors().batch(3);
+    let held_out = Dataset::range(0..10).try_map(broken).skip_errors();
+    let fit = |folder: &TestFolder, steps| {
+        let session = Session::new()?;
+        let evaluation = Evaluation::new(&held_out, |_| Ok(1.0));
+        let trainer = quiet(&session).folder(folder.path("")).log_every(1).validate(Every::Epochs(1), evaluation);
+        trainer.epochs(2).steps(steps).fit(&data, |_, _| Ok(0.5))
+    };
+    let outcome = fit(&whole, 100)?;
+    assert_eq!((outcome.step, outcome.skipped), (10, 8));
+    let lines = log_lines(&whole.path(""));
+    let skipped = |line: &String| {
+        let line: serde_json::Value = serde_json::from_str(line).expect("a line is JSON");
+        ["skipped", "val/skipped"].map(|name| line[name].as_f64())
+    };
+    let train: Vec<Option<f64>> = lines.iter().map(|line| skipped(line)[0]).collect();
+    let expected =
+        [None, Some(1.0), Some(2.0), Some(3.0), Some(4.0), Some(4.0), Some(5.0), Some(6.0), Some(7.0), Some(8.0)];
+    assert_eq!(train, expected);
+    assert_eq!(lines.iter().filter_map(|line| skipped(line)[1]).collect::<Vec<_>>(), [2.0, 2.0]);
+    let events = std::fs::read(whole.path("tensorboard/events.out.tfevents.anabranch")).expect("it was written");
+    assert!(events.windows(7).any(|bytes| bytes == b"skipped"));
+
+    // In the middle of the second epoch.
+    assert_eq!(fit(&resumed, 7)?.skipped, 5);
+    assert_eq!(fit(&resumed, 100)?.skipped, 8);
+    assert_eq!(log_lines(&resumed.path("")), lines);
+
+    // A metric of this name stays that of the program.
+    let metrics = |_: &mut StepContext, _| Ok(StepMetrics::new().with("skipped", 0.25));
+    let (session, folder) = (Session::new()?, TestFolder::new("skipped_metric"));
+    quiet(&session).folder(folder.path("")).fit(&data, metrics)?;
+    assert!(log_lines(&folder.path("")).iter().all(|line| line.ends_with(",\"skipped\":0.25}")));
     Ok(())
 }
 

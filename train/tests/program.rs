@@ -167,16 +167,21 @@ pub struct RunResults {
 
 pub fn results(folder: &Path) -> Result<RunResults, Diagnostic> {
     let weights = fs::read(folder.join("final.safetensors")).expect("the program has ended");
+    let records = tfrecord::records([folder.join("tensorboard/events.out.tfevents.anabranch")]);
+    // The time is the first field: its key, and eight bytes.
+    let events = records.iter().map(|record| record.map(|bytes| bytes[9..].to_vec())).collect::<Result<_, _>>()?;
+    Ok(RunResults { weights, lines: log_lines(folder), events })
+}
+
+/// Returns the lines of the log of a run, without times.
+pub fn log_lines(folder: &Path) -> Vec<String> {
     let lines = fs::read_to_string(folder.join("metrics.jsonl")).expect("there is a log");
     let without_time = |line: &str| {
         let (before, rest) = line.split_once(",\"time\":").expect("a line has a time");
         let (_, after) = rest.split_once(',').expect("a line has metrics");
         format!("{before},{after}")
     };
-    let records = tfrecord::records([folder.join("tensorboard/events.out.tfevents.anabranch")]);
-    // The time is the first field: its key, and eight bytes.
-    let events = records.iter().map(|record| record.map(|bytes| bytes[9..].to_vec())).collect::<Result<_, _>>()?;
-    Ok(RunResults { weights, lines: lines.lines().map(without_time).collect(), events })
+    lines.lines().map(without_time).collect()
 }
 
 /// Fails if two runs differ.

@@ -1,4 +1,4 @@
-//! The format safetensors: `anabranch_dsl::safetensors` has the headers, with their invariants.
+//! The format safetensors: `dsl/src/safetensors.rs` has the headers, with their invariants.
 //!
 //! What is written has them as well. Its tensors have the order of the Python library: types of
 //! large elements first, then by name. So the bytes of a file are determined by its contents.
