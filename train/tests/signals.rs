@@ -13,8 +13,7 @@ use anabranch::{CallOptions, Diagnostic, ErrorKind, Session, commit_each_iterati
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
