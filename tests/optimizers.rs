@@ -360,6 +360,9 @@ fn wrong_arguments_of_optimizers_are_errors_at_their_line() {
     error(&|| drop(sgd.momentum_at(tensor([0.9]))), "the momentum is not a scalar", "sgd.momentum_at(tensor([0.9]))");
 
     let betas = |a: f64, b: f64| format!("the decay rates of an optimizer are {a} and {b}");
+    let adam = Adam::new(0.1);
+    error(&|| drop(adam.momentum_at(1.5)), &betas(1.5, 0.999), "adam.momentum_at(1.5)");
+    error(&|| drop(adam.momentum_at(-0.5)), &betas(-0.5, 0.999), "adam.momentum_at(-0.5)");
     error(&|| drop(Adam::new(0.1).betas(1.0, 0.9)), &betas(1.0, 0.9), "betas(1.0, 0.9)");
     error(&|| drop(AdaMax::new(0.1).betas(0.9, -0.1)), &betas(0.9, -0.1), "betas(0.9, -0.1)");
     error(&|| drop(NAdam::new(0.1).betas(0.9, f64::NAN)), &betas(0.9, f64::NAN), "betas(0.9, f64::NAN)");

@@ -199,6 +199,12 @@ impl FileStorage for LocalFiles {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        // Otherwise the root user could replace a device, such as `/dev/null`, for all programs.
+        if let Ok(there) = fs::symlink_metadata(to)
+            && !(there.is_file() || there.is_dir() || there.is_symlink())
+        {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a device, a pipe or a socket, and no file"));
+        }
         fs::rename(from, to)
     }
 

@@ -77,10 +77,11 @@ impl WeightFile {
     ///
     /// An existing file is replaced at once and only after all is written, so there is always the
     /// old file or the whole new one, also after a crash. A process that is killed may leave a file
-    /// whose name begins with a dot and ends in `.partial`.
+    /// whose name begins with a dot and ends in `.partial`. A symbolic link is replaced by the file.
     ///
     /// # Errors
-    /// Fails if the file cannot be written, if two variables have the same path, or if a value
+    /// Fails if the file cannot be written, if the path is that of a device, a pipe or a socket, if
+    /// two variables have the same path, or if a value
     /// cannot be read from its device.
     #[track_caller]
     pub fn save(&self, session: &Session, module: &(impl Module + ?Sized)) -> Result<()> {

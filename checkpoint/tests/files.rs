@@ -136,6 +136,21 @@ fn the_metadata_of_a_file_can_be_set() -> Outcome {
     Ok(())
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_does_not_replace_what_is_no_file() -> Outcome {
+    let folder = TestFolder::new("sockets");
+    let session = Session::new()?;
+    let path = folder.path("weights.safetensors");
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let vars = Vars::new(&[("w", HostTensor::scalar(1.0f32))]);
+    let error = WeightFile::new(&path).save(&session, &vars).unwrap_err();
+    assert!(error.message.contains("it is a device, a pipe or a socket, and no file"), "{error}");
+    assert!(!fs::symlink_metadata(&path).unwrap().is_file());
+    assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing is left");
+    Ok(())
+}
+
 /// Writes a file of the variables a, b, c and d of f32[2].
 fn four(folder: &TestFolder, session: &Session) -> Result<(Vars, std::path::PathBuf), Diagnostic> {
     let value = |x: f32| HostTensor::new([2], vec![x, x + 0.5]);

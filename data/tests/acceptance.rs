@@ -134,7 +134,7 @@ fn the_order_of_a_pipeline_does_not_depend_on_threads_and_delays() {
 #[test]
 fn a_pipeline_continues_from_each_position_twice_and_at_the_ends_of_epochs() {
     let is_long = std::env::var_os("ANABRANCH_SLOW").is_some();
-    let (n_records, least) = if is_long { (400, 2000) } else { (50, 250) };
+    let (n_records, least) = if is_long { (440, 2000) } else { (50, 250) };
     let folder = Folder::new("acceptance_positions");
     let files = write_files(&folder, n_records);
     let data = THREADS.map(|threads| pipeline(&files, threads));

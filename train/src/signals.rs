@@ -1,7 +1,8 @@
 //! Ctrl-C and SIGTERM, for programs that asked for them.
 //!
 //! The handlers are installed once per process and stay, since the system has no way to remove one
-//! safely. While nothing watches, they do what the system would have done.
+//! safely. While nothing watches, they do what the system does by default, whatever the program did
+//! before the first watch.
 //!
 //! A handler may neither lock nor allocate: it sets flags. So a thread looks at the flags for those
 //! who want calls to be cancelled.
@@ -76,8 +77,8 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// While there is a watch, the first signal does not end the program but is [noted](Self::caught),
 /// and [cancels calls](Self::cancel_handle) that were prepared for it. A second signal ends the
 /// program at once, with the [exit code](StopSignal::exit_code) of the signal. After the last watch
-/// was dropped, signals do what they did before. If there are several watches, all of them see the
-/// same signal.
+/// was dropped, signals end the program, as the system does by default, also if it ignored them
+/// before. If there are several watches, all of them see the same signal.
 ///
 /// This loop takes its steps in one call, whose iterations are committed one by one. A signal ends
 /// it between two of them, and the checkpoint has all that are complete:

@@ -8,8 +8,9 @@ use crate::{AnyValue, AnyVar};
 /// AdaGrad (Duchi et al. 2011), in the form of PyTorch's `Adagrad`: `a += g * g`,
 /// `w -= rate * g / (sqrt(a) + epsilon)`.
 ///
-/// Rows of a table that have no gradient stay as they are, and cost nothing: see [the
-/// module](super).
+/// Rows of a table that have no gradient stay as they are, and if they are most rows, cost nothing:
+/// see [the module](super). With an epsilon of 0, an element whose gradients were all zero becomes
+/// `NaN`, as in PyTorch, unless its row is left out in this way.
 ///
 /// Keras and TensorFlow start `a` at 0.1 and put epsilon under the root, so they give other
 /// numbers.

@@ -133,10 +133,14 @@ impl Adam {
     /// `ParamGroups::new(adam.momentum_at(momentum))`.
     ///
     /// # Errors
-    /// Aborts the trace if the momentum has axes.
+    /// Aborts the trace if the momentum has axes, or is a number that is not from 0 to below 1.
     #[track_caller]
     pub fn momentum_at(&self, momentum: impl Operand<f32>) -> AtMomentum<'_, Adam> {
-        AtMomentum::new(self, momentum)
+        let changed = AtMomentum::new(self, momentum);
+        if let Some(number) = changed.known() {
+            decay_rates(number, self.betas.1);
+        }
+        changed
     }
 }
 

@@ -1,7 +1,8 @@
 //! Optimizers with a momentum that changes from update to update.
 
 use super::single;
-use crate::trace::called_at;
+use crate::ir::Op;
+use crate::trace::{called_at, with};
 use crate::{AnyValue, DType, Loc, Operand};
 use std::fmt;
 
@@ -23,6 +24,14 @@ impl<'a, O> AtMomentum<'a, O> {
 
     pub(super) fn optimizer(&self) -> &O {
         self.optimizer
+    }
+
+    /// Returns the momentum, if it is a number that is known while tracing.
+    pub(super) fn known(&self) -> Option<f64> {
+        with(|t| match &t.graph.node(t.graph.producer(self.momentum.value())?).op {
+            Op::Constant(number) => number.to_f64(),
+            _ => None,
+        })
     }
 
     /// Returns the momentum in the element type of an update.

@@ -7,7 +7,8 @@
 //!
 //! The used rows are found in the graph that is being traced, in which gradients are explicit. They
 //! get the very bits that an update of the whole table gives them: their gradient is computed by
-//! the same operations in the same order, in a small table with a row for each use.
+//! the same operations in the same order, in a small table with a row for each use. Other rows stay
+//! as they are, also where zero times infinity, or zero by zero, would have changed them.
 
 use crate::ir::{Attrs, Graph, Op, Value};
 use crate::ops::attributes::Along;
