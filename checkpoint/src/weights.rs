@@ -76,8 +76,9 @@ impl WeightFile {
     /// that appears several times in the module is written once, under its first path.
     ///
     /// An existing file is replaced at once and only after all is written, so there is always the
-    /// old file or the whole new one, also after a crash. A process that is killed may leave a file
-    /// whose name begins with a dot and ends in `.partial`. A symbolic link is replaced by the file.
+    /// old file or the whole new one, also after a crash. A symbolic link is replaced by the file.
+    /// A process that is killed may leave a file whose name begins with a dot and ends in
+    /// `.partial`.
     ///
     /// # Errors
     /// Fails if the file cannot be written, if the path is that of a device, a pipe or a socket, if
