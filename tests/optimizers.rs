@@ -708,6 +708,37 @@ fn a_momentum_that_stays_is_that_of_the_optimizer() -> Outcome {
     check(|| Adam::new(0.01).betas(0.875, 0.99).lazy(), adam)
 }
 
+/// Each step of a logistic regression, with as many evaluations of the loss.
+#[test]
+fn lbfgs_takes_the_steps_of_pytorch() -> Outcome {
+    const N: usize = 24;
+    const SCALES: [f64; 6] = [1.0, 3.0, 0.3, 2.0, 0.5, 1.5];
+    let x = |i: usize, j: usize| (((i * 37 + j * 11 + i * j * 5) % 23) as f64 / 11.0 - 1.0) * SCALES[j];
+    let x: Vec<[f64; 6]> = (0..N).map(|i| std::array::from_fn(|j| x(i, j))).collect();
+    let y: Vec<f64> = (0..N).map(|i| f64::from((i * 7 + i * i * 3) % 5 < 2)).collect();
+    let steps = fixture("lbfgs", 2);
+    assert_eq!(steps.len(), 20);
+    for interpreted in [true, false] {
+        for (step, expected) in &steps {
+            let evaluations = step.split(' ').nth(1).expect("the second word").parse().expect("a number");
+            let w = Var::<f64>::new("w", [0.0; 6]);
+            let session = Session::builder().interpreted(interpreted).build()?;
+            let minimize = session.function(|x: Tensor<f64>, y: Tensor<f64>| {
+                Lbfgs::new(evaluations).gradient_tolerance(0.0).minimize(&w, || {
+                    let score = (x * w.get()).sum_axis(1);
+                    (score.softplus() - y * score).sum() + w.get().square().sum() * 0.01
+                })
+            })?;
+            minimize.call((&x, &y))?;
+            let w = session.get(&w)?;
+            for (w, e) in w.iter().zip(expected) {
+                assert!((w - e).abs() <= 1e-9, "step {step}: {w} is not {e}");
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Data of a logistic regression that no plane separates.
 fn points() -> (Vec<[f64; 2]>, Vec<f64>) {
     let point = |i: usize| [(i * 7 % 13) as f64 / 6.0 - 1.0, (i * 5 % 11) as f64 / 5.0 - 1.0];
