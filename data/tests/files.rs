@@ -208,6 +208,33 @@ fn examples_are_those_of_the_messages() {
     assert!(n_errors > 100, "{n_errors}");
 }
 
+/// `make_tfrecord.py` has written the files.
+#[test]
+fn records_of_tensorflow_are_read_and_written() {
+    let example = |i: u8| {
+        Example::new([
+            ("text", Feature::Bytes(vec![format!("número {i}").into_bytes(), vec![0, 0xff], Vec::new()])),
+            ("floats", Feature::Floats(vec![f32::from(i) / 2.0, f32::INFINITY])),
+            ("ints", Feature::Ints(vec![i64::from(i), -i64::from(i), i64::MIN + i64::from(i)])),
+            ("none", Feature::Floats(Vec::new())),
+        ])
+    };
+    for name in ["tensorflow.tfrecord", "tensorflow.tfrecord.gz"] {
+        let records = values(&tfrecord::records([fixture(name)]), 0);
+        assert_eq!(records.len(), 6);
+        for (i, record) in (0..5).zip(&records) {
+            assert_eq!(Example::parse(record).unwrap(), example(i), "{name}");
+        }
+        assert_eq!(records[5], b"");
+    }
+    let mut written = Vec::new();
+    for i in 0..5 {
+        tfrecord::write(&mut written, &example(i).to_bytes()).unwrap();
+    }
+    tfrecord::write(&mut written, b"").unwrap();
+    assert_eq!(written, std::fs::read(fixture("tensorflow.tfrecord")).unwrap());
+}
+
 #[test]
 fn arrays_of_numpy_are_read() {
     let expected: Vec<i64> = (0..24).map(|i| i % 7).collect();

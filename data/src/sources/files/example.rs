@@ -54,7 +54,8 @@ impl Example {
         Ok(Example { features })
     }
 
-    /// Encodes the example, with the features in the order of their names.
+    /// Encodes the example, with the features in the order of their names: the bytes of
+    /// TensorFlow's `SerializeToString(deterministic=True)`.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut features = Vec::new();
         for (name, feature) in &self.features {
@@ -138,20 +139,25 @@ fn wrong_kind(name: &str, feature: &Feature, wanted: &str) -> Diagnostic {
 impl Feature {
     fn to_bytes(&self) -> Vec<u8> {
         let (mut list, mut feature) = (Vec::new(), Vec::new());
+        // Like TensorFlow, without the field if there are no numbers.
+        let push_packed = |list: &mut Vec<u8>, packed: Vec<u8>| {
+            if !packed.is_empty() {
+                push_field(list, 1, &packed);
+            }
+        };
         let number = match self {
             Feature::Bytes(values) => {
                 values.iter().for_each(|value| push_field(&mut list, 1, value));
                 1
             }
             Feature::Floats(values) => {
-                let packed: Vec<u8> = values.iter().flat_map(|x| x.to_le_bytes()).collect();
-                push_field(&mut list, 1, &packed);
+                push_packed(&mut list, values.iter().flat_map(|x| x.to_le_bytes()).collect());
                 2
             }
             Feature::Ints(values) => {
                 let mut packed = Vec::new();
                 values.iter().for_each(|&x| push_varint(&mut packed, x.cast_unsigned()));
-                push_field(&mut list, 1, &packed);
+                push_packed(&mut list, packed);
                 3
             }
         };
