@@ -18,6 +18,7 @@ mod halves;
 pub(crate) mod index;
 pub(crate) mod map_reduce;
 pub(crate) mod matmul;
+mod occurrences;
 pub(crate) mod pool;
 pub(crate) mod random;
 pub(crate) mod reduce;
@@ -99,6 +100,8 @@ pub(crate) enum Kernel {
         /// The axis of the index.
         axis: usize,
     },
+    /// The index of the first equal element.
+    FirstOccurrences,
     /// A check of indices.
     CheckIndices {
         /// The indices are below it.
@@ -168,6 +171,7 @@ pub(crate) fn run(op: &TensorOp, out: &mut [u8], sources: &Sources<'_>) -> Resul
         Kernel::ReadElement { axis } => return index::read_element(*axis, operands, out, sources),
         Kernel::WriteElement { axis } => return index::write_element(*axis, operands, out, sources),
         Kernel::AddElement { axis } => return index::add_element(*axis, operands, out, sources),
+        Kernel::FirstOccurrences => occurrences::first_occurrences(operands[0].view(), out, sources),
         Kernel::Random(random) => random::fill(*random, operands, out, sources),
         Kernel::FoldIn => random::fold_in(operands, out, sources),
         Kernel::Load => {

@@ -202,6 +202,10 @@ impl Lower<'_> {
                 operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
                 Kernel::Axis(AxisKernel::new(along, &operands[0].shape, attributes::Along::of(attrs).axis))
             }
+            prim::FIRST_OCCURRENCES => {
+                operands[0] = self.contiguous(operands[0].clone(), def.name, data.loc);
+                Kernel::FirstOccurrences
+            }
             prim::CONV_WEIGHT_GRAD => return self.conv_weights(operands, shape, data, def, attrs).map(Some),
             prim::MAX_POOL | prim::MAX_POOL_PICK | prim::MAX_POOL_GRAD | prim::AVG_POOL | prim::AVG_POOL_GRAD => {
                 let (pooling, x, y) = match def {
