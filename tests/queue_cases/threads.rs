@@ -9,8 +9,8 @@ use std::thread::scope;
 
 type Checked = Result<(), Diagnostic>;
 
-/// Returns a queue of each order that holds pairs of a number and its double, and keeps no minimum.
-fn pairs(capacity: usize) -> Result<[Queue<Tensor<i64>>; 4], Diagnostic> {
+/// Returns a queue of numbers of each order, which keeps no minimum.
+fn of_each_order(capacity: usize) -> Result<[Queue<Tensor<i64>>; 4], Diagnostic> {
     let ty = [TensorType::new(DType::I64, [])];
     Ok([
         Queue::fifo("q", capacity, &ty)?,
@@ -82,7 +82,7 @@ fn exchange(
 fn many_threads_lose_and_repeat_nothing() -> Checked {
     use Portion::{Batches, Single};
     for session in sessions() {
-        for queue in pairs(10)? {
+        for queue in of_each_order(10)? {
             for (add_as, remove_as) in
                 [(Single, Single), (Batches(5), Single), (Single, Batches(5)), (Batches(4), Batches(5))]
             {
@@ -143,7 +143,7 @@ fn large_batches_are_moved_at_once() -> Checked {
 #[test]
 fn reading_the_length_loses_nothing() -> Checked {
     for session in sessions() {
-        for queue in pairs(4)? {
+        for queue in of_each_order(4)? {
             let (host, len) = (session.queue(&queue)?, session.function(|| queue.len())?);
             host.push(10)?;
             for _ in 0..500 {
@@ -334,7 +334,7 @@ fn an_element_without_room_is_not_drawn() -> Checked {
 #[test]
 fn calls_that_add_twice_do_not_wait_for_each_other() -> Checked {
     for session in sessions() {
-        for queue in pairs(2)? {
+        for queue in of_each_order(2)? {
             let host = session.queue(&queue)?;
             let twice = session.function(|x: Tensor<i64>| {
                 queue.enqueue(x);
