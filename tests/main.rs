@@ -27,6 +27,7 @@ mod halves;
 mod hidden_mutation;
 mod host_code;
 mod jumps;
+mod lanes;
 mod layers;
 mod lists;
 mod lists_in_place;

@@ -8,8 +8,8 @@
 //! - **counters**, to which every iteration adds the same integer, so that the index of an
 //!   iteration determines their values;
 //! - **collections**, of which every iteration accesses an element of its own: a list that is
-//!   written or accumulated at a different index in every iteration, or a list or stack that each
-//!   iteration pushes to or pops from once.
+//!   written or accumulated at a different index in every iteration, a list or stack that each
+//!   iteration pushes to or pops from once, or a stack that iterations only push to.
 //!
 //! Nothing else in the body reads a collection. The condition reads only counters and captures, so
 //! the trip count is known before the first iteration. The body has no effects. An operation in it
@@ -17,6 +17,7 @@
 //! conservative: a loop classified as dependent may still have independent iterations.
 
 use super::{Graph, ListOp, LoopVar, Node, Op, Region, StackOp, Value, ValueDef, WhileNode};
+use crate::Buffer;
 use crate::ops::{Effects, prim};
 use rustc_hash::FxHashSet;
 use std::fmt;
@@ -86,6 +87,37 @@ pub fn iterations(graph: &Graph, node: Node) -> Iterations {
     LoopAnalysis { graph, data: graph.while_of(node) }.iterations()
 }
 
+/// What the iterations of a loop do to a loop variable, if they can run in any order and their
+/// effects on the variable can be combined afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoopVarRole {
+    /// Each iteration adds this integer.
+    Counter(i64),
+    /// Each iteration adds a number that does not depend on the sum so far.
+    Sum,
+    /// Each iteration writes one element of a list, at an index of its own.
+    Written,
+    /// Each iteration adds to one element of a list, at any index.
+    Accumulated,
+    /// Iterations only push to a stack, each any number of elements.
+    Pushed,
+    /// Iterations only pop from a stack, each any number of elements.
+    Popped,
+}
+
+/// Returns the role of each loop variable, or `None` if the effects of the iterations cannot be
+/// combined or the body has other effects than assertions.
+///
+/// To be the iterations of the loop, the combined effects must be in the order of the iterations:
+/// sums are rounded in that order, and an iteration pops what is on top after those before it. If
+/// iterations fail, by an operation or an assertion, the error must be that of the first.
+///
+/// # Panics
+/// Panics if the node is not a `while`.
+pub fn roles(graph: &Graph, node: Node) -> Option<Vec<LoopVarRole>> {
+    LoopAnalysis { graph, data: graph.while_of(node) }.roles()
+}
+
 /// Returns every loop of a graph with its dependence, in program order, outer loops first.
 pub fn all_loops(graph: &Graph) -> Vec<(Node, Iterations)> {
     let mut loops = Vec::new();
@@ -97,6 +129,11 @@ pub fn all_loops(graph: &Graph) -> Vec<(Node, Iterations)> {
     loops
 }
 
+/// Returns whether an operation has no effect but that it may fail.
+fn can_only_fail(op: &Op) -> bool {
+    matches!(op.effects(), Effects::Pure | Effects::Fallible)
+}
+
 struct LoopAnalysis<'a> {
     graph: &'a Graph,
     data: WhileNode<'a>,
@@ -105,7 +142,7 @@ struct LoopAnalysis<'a> {
 impl LoopAnalysis<'_> {
     fn iterations(&self) -> Iterations {
         let counters: FxHashSet<Value> =
-            self.data.vars().filter(|&var| self.is_counter(var)).map(|var| var.body_param).collect();
+            self.data.vars().filter(|&var| self.step(var).is_some()).map(|var| var.body_param).collect();
         let dependent = |variable, why| Iterations::Dependent { variable, why };
         for var in self.data.vars().filter(|var| !counters.contains(&var.body_param)) {
             if let Err(why) = self.is_collection(var, &counters) {
@@ -115,14 +152,98 @@ impl LoopAnalysis<'_> {
                 return dependent(Some(self.name(var)), "is read by the condition");
             }
         }
-        let mut effects = false;
-        for region in [self.data.cond(), self.data.body()] {
-            self.graph.visit_nodes(region, &mut |node| {
-                let of_node = self.graph.node(node).op.effects();
-                effects |= !matches!(of_node, Effects::Pure | Effects::Fallible);
-            });
+        let regions = [self.data.cond(), self.data.body()];
+        match regions.into_iter().any(|region| self.has(region, |op| !can_only_fail(op))) {
+            true => dependent(None, "they have effects, whose order is kept"),
+            false => Iterations::Independent,
         }
-        if effects { dependent(None, "they have effects, whose order is kept") } else { Iterations::Independent }
+    }
+
+    fn roles(&self) -> Option<Vec<LoopVarRole>> {
+        let vars: Vec<LoopVar> = self.data.vars().collect();
+        let counters: FxHashSet<Value> =
+            vars.iter().filter(|&&var| self.step(var).is_some()).map(|var| var.body_param).collect();
+        let role = |&var: &LoopVar| {
+            let role = self.role(var, &counters)?;
+            let is_counter = matches!(role, LoopVarRole::Counter(_));
+            (is_counter || self.uses(self.data.cond(), var.cond_param) == 0).then_some(role)
+        };
+        let roles = vars.iter().map(role).collect::<Option<Vec<_>>>()?;
+        // The condition runs once more than the body.
+        let fails_late = self.has(self.data.cond(), |op| op.effects() != Effects::Pure);
+        let has_effects = self.has(self.data.body(), |op| !can_only_fail(op) && !matches!(op, Op::Assert { .. }));
+        (!fails_late && !has_effects).then_some(roles)
+    }
+
+    fn role(&self, var: LoopVar, counters: &FxHashSet<Value>) -> Option<LoopVarRole> {
+        let LoopVar { body_param: param, next, .. } = var;
+        let body = self.data.body();
+        if counters.contains(&param) {
+            return self.step(var).map(LoopVarRole::Counter);
+        }
+        let (op, operands) = self.made_by(next)?;
+        let is_alone = self.uses(body, param) == 1 && self.uses(body, next) == 1;
+        match op {
+            Op::Prim(def, _) if *def == prim::ADD && is_alone && self.graph.ty(param).as_tensor()?.rank() == 0 => {
+                operands.contains(&param).then_some(LoopVarRole::Sum)
+            }
+            Op::List(ListOp::Accumulate) if is_alone && operands[0] == param => Some(LoopVarRole::Accumulated),
+            Op::List(ListOp::Write) if is_alone && operands[0] == param => {
+                self.is_own_index(operands[1], counters).then_some(LoopVarRole::Written)
+            }
+            _ if self.is_only(&StackOp::Push, param, next, body) => Some(LoopVarRole::Pushed),
+            _ if self.is_only(&StackOp::Pop, param, next, body) => Some(LoopVarRole::Popped),
+            _ => None,
+        }
+    }
+
+    /// Returns whether a region has such an operation.
+    fn has(&self, region: Region, is_such: impl Fn(&Op) -> bool) -> bool {
+        let mut found = false;
+        self.graph.visit_nodes(region, &mut |node| found |= is_such(&self.graph.node(node).op));
+        found
+    }
+
+    /// Returns whether `next` is the stack `param` of a region after operations `op` alone, which
+    /// loops and branches in the region may run any number of times. Nothing else may use it on
+    /// the way.
+    fn is_only(&self, op: &StackOp, param: Value, next: Value, region: Region) -> bool {
+        let mut value = next;
+        loop {
+            if self.uses(region, value) != 1 {
+                return false;
+            }
+            if value == param {
+                return true;
+            }
+            let ValueDef::Result(node, i) = self.graph.value(value).def else { return false };
+            let i = i as usize;
+            let data = self.graph.node(node);
+            value = match &data.op {
+                Op::Stack(found) if found == op && i == 0 => data.operands[0],
+                Op::While { .. } => {
+                    let inner = self.graph.while_of(node);
+                    let var = inner.var(i);
+                    let is_read = self.uses(inner.cond(), var.cond_param) > 0;
+                    if is_read || !self.is_only(op, var.body_param, var.next, inner.body()) {
+                        return false;
+                    }
+                    var.init
+                }
+                Op::Cond => {
+                    let arms = self.graph.cond_of(node).branches();
+                    let from = arms.map(|arm| {
+                        let end = self.graph.region(arm).yields[i];
+                        self.graph.captures_in(arm).find(|&(param, _)| self.is_only(op, param, end, arm))
+                    });
+                    match from {
+                        [Some((_, a)), Some((_, b))] if a == b => a,
+                        _ => return false,
+                    }
+                }
+                _ => return false,
+            };
+        }
     }
 
     /// Returns the user's name of a loop variable, or its index.
@@ -157,28 +278,31 @@ impl LoopAnalysis<'_> {
         }
     }
 
-    /// Returns whether a value of the body is a nonzero constant, possibly captured.
-    fn is_step(&self, value: Value) -> bool {
+    /// Returns a constant integer of the body, possibly captured.
+    fn integer(&self, value: Value) -> Option<i64> {
         let value = self.graph.captured_by(value).unwrap_or(value);
-        let zero = |t: &crate::HostTensor| *t == crate::HostTensor::zeros(t.dtype(), t.shape());
-        matches!(self.made_by(value), Some((Op::Constant(t), _)) if t.rank() == 0 && !zero(t))
+        let Some((Op::Constant(t), _)) = self.made_by(value) else { return None };
+        match t.buffer() {
+            Buffer::I32(x) if t.rank() == 0 => Some(x[0].into()),
+            Buffer::I64(x) if t.rank() == 0 => Some(x[0]),
+            Buffer::U32(x) if t.rank() == 0 => Some(x[0].into()),
+            Buffer::U8(x) if t.rank() == 0 => Some(x[0].into()),
+            _ => None,
+        }
     }
 
-    /// Returns whether every iteration adds the same nonzero integer to a loop variable.
-    fn is_counter(&self, var: LoopVar) -> bool {
+    /// Returns the nonzero integer that every iteration adds to a loop variable, modulo the range
+    /// of its type.
+    fn step(&self, var: LoopVar) -> Option<i64> {
         let param = var.body_param;
-        let ty = self.graph.ty(param);
-        if ty.as_tensor().is_none_or(|t| t.rank() > 0 || t.dtype.is_float()) {
-            return false;
-        }
-        match self.made_by(var.next) {
-            Some((Op::Prim(def, _), &[a, b])) => match *def {
-                prim::ADD => (a == param && self.is_step(b)) || (b == param && self.is_step(a)),
-                prim::SUB => a == param && self.is_step(b),
-                _ => false,
-            },
-            _ => false,
-        }
+        let Some((Op::Prim(def, _), &[a, b])) = self.made_by(var.next) else { return None };
+        let step = match *def {
+            prim::ADD if a == param => self.integer(b),
+            prim::ADD if b == param => self.integer(a),
+            prim::SUB if a == param => self.integer(b).map(i64::wrapping_neg),
+            _ => None,
+        };
+        step.filter(|&step| step != 0)
     }
 
     /// Returns whether a value of the body differs in every iteration: a counter, plus or minus

@@ -3,6 +3,7 @@
 pub(crate) mod compile;
 pub(crate) mod element;
 pub(crate) mod kernels;
+pub(crate) mod lanes;
 pub(crate) mod memory;
 pub(crate) mod multiversion;
 pub(crate) mod native;

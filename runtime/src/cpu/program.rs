@@ -1,6 +1,7 @@
 //! A compiled graph: its plan, and the memory of its steps.
 
 use crate::cpu::compile::{self, Context, Plan, PlanProfile, PlanTimes, StackOrList};
+use crate::cpu::lanes::{self, LANES};
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
@@ -26,6 +27,8 @@ pub(crate) struct CompileOptions {
     pub(crate) interpreted: bool,
     /// Whether loops over numbers become native code.
     pub(crate) native: bool,
+    /// Number of iterations of a parallel loop that run side by side, or 0 for one by one.
+    pub(crate) lanes: usize,
     /// Whether several operations are fused into one pass over memory.
     pub(crate) fuse: bool,
     /// Whether matmuls in loops are merged and hoisted.
@@ -40,6 +43,7 @@ impl Default for CompileOptions {
             check_finite: false,
             interpreted: false,
             native: true,
+            lanes: LANES,
             fuse: true,
             hoist: true,
             fallback: false,
@@ -120,6 +124,14 @@ impl Program {
     #[cfg(feature = "testing")]
     pub fn without_native_code(graph: Graph) -> Result<Program> {
         Program::with_options(graph, CompileOptions { native: false, ..CompileOptions::default() })
+    }
+
+    /// Compiles a graph like [`new`](Self::new), without native code, and with so many iterations
+    /// of a parallel loop side by side, from as many iterations on. With 0, iterations run one by
+    /// one. Results are bitwise identical.
+    #[cfg(feature = "testing")]
+    pub fn with_lanes(graph: Graph, lanes: usize) -> Result<Program> {
+        Program::with_options(graph, CompileOptions { lanes, native: false, ..CompileOptions::default() })
     }
 
     /// Compiles a graph like [`new`](Self::new), without fusion: each operation is a pass over
@@ -442,6 +454,8 @@ fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
         Err(_) if options.fallback => return Ok(None),
         Err(panic) => return Err(failure(graph, "plan", &message(panic))),
     };
+    // Before native code replaces jumps.
+    let programs = if options.lanes > 0 { lanes::programs(&mut plan, options.lanes) } else { Vec::new() };
     if options.native {
         let native = || {
             #[cfg(test)]
@@ -456,6 +470,7 @@ fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
             Err(what) => return Err(failure(graph, "native code", &what)),
         }
     }
+    lanes::install(&mut plan, programs);
     Ok(Some(plan))
 }
 

@@ -80,7 +80,8 @@ impl ProgramSpec {
     pub(super) fn encode(&self) -> Vec<u8> {
         let (nodes, vars) = self.placement.devices_of_all();
         let numbers = |ids: &[DeviceId]| ids.iter().map(|id| id.index() as u32).collect();
-        let CompileOptions { check_finite, interpreted, native, fuse, hoist, fallback } = self.options;
+        // Each process chooses its lanes, which change no result.
+        let CompileOptions { check_finite, interpreted, native, lanes: _, fuse, hoist, fallback } = self.options;
         let PartitionOptions { lower_everything, lower_control, parallel_iterations } = self.flow;
         let device = |d: &ProgramDevice| (d.process.0, (d.name.kind() == DeviceKind::Gpu) as u8, d.name.index());
         let form = Form {
@@ -120,7 +121,15 @@ impl ProgramSpec {
             placement,
             devices,
             flow: PartitionOptions { lower_everything, lower_control, parallel_iterations: form.parallel_iterations },
-            options: CompileOptions { check_finite, interpreted, native, fuse, hoist, fallback },
+            options: CompileOptions {
+                check_finite,
+                interpreted,
+                native,
+                fuse,
+                hoist,
+                fallback,
+                ..CompileOptions::default()
+            },
         })
     }
 

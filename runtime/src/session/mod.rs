@@ -143,6 +143,13 @@ impl SessionBuilder {
         SessionBuilder { run: CompileOptions { native, ..self.run }, ..self }
     }
 
+    /// Sets how many iterations of a parallel loop run side by side. With 0, they run one by one;
+    /// results are bitwise identical.
+    #[cfg(feature = "testing")]
+    pub fn lanes(self, lanes: usize) -> SessionBuilder {
+        SessionBuilder { run: CompileOptions { lanes, ..self.run }, ..self }
+    }
+
     /// Sets whether operations are fused into one pass over memory, and variables updated in place.
     /// The default is true. Without fusion, operations run one after the other, and sums may be
     /// rounded in another order.

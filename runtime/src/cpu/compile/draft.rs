@@ -3,7 +3,7 @@
 //! A draft has separate registers, buffers and stacks for each value. Simultaneous moves, such as
 //! the update of all loop variables, form one item. Jumps refer to labels.
 
-use super::{BufferId, Instr, Reg, ScalarOp, SlotId, StackId, TensorOp, TensorOpId, View};
+use super::{BufferId, Instr, ParallelLoop, Reg, ScalarOp, SlotId, StackId, TensorOp, TensorOpId, View};
 use crate::cpu::kernels::Kernel;
 use anabranch_dsl::ir::ListForm;
 use anabranch_dsl::{HostTensor, Loc, Type};
@@ -89,7 +89,7 @@ pub(crate) enum Item {
 }
 
 /// The items of a loop, from the first of its body to the jump back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DraftLoop {
     pub(crate) start: u32,
     pub(crate) end: u32,
@@ -101,6 +101,8 @@ pub(crate) struct DraftLoop {
     pub(crate) back_edge: u32,
     /// The location in the source.
     pub(crate) loc: Loc,
+    /// The roles of its variables, if its iterations can run in any order.
+    pub(crate) parallel: Option<ParallelLoop>,
 }
 
 /// The items of one branch of a conditional. The first branch includes the jump after it.
@@ -214,7 +216,7 @@ pub(super) fn instr_touches(ops: &[TensorOp], instr: &Instr, f: &mut dyn FnMut(S
             f(Storage::Reg(*src), Read);
             f(Storage::Reg(*dst), Write);
         }
-        Instr::Jump { .. } | Instr::Native { .. } => {}
+        Instr::Jump { .. } | Instr::Native { .. } | Instr::Lanes { .. } => {}
         Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } => f(Storage::Reg(*cond), Read),
         Instr::Assert { cond, op } => {
             f(Storage::Reg(*cond), Read);
@@ -232,7 +234,7 @@ pub(super) fn instr_touches(ops: &[TensorOp], instr: &Instr, f: &mut dyn FnMut(S
             f(Storage::Stack(*dst), Write);
         }
         Instr::StackReserve { stack, pushed } => {
-            [Some(pushed.first), pushed.limit].into_iter().flatten().for_each(|r| f(Storage::Reg(r), Read));
+            [Some(pushed.trips.first), pushed.trips.limit].into_iter().flatten().for_each(|r| f(Storage::Reg(r), Read));
             f(Storage::Stack(*stack), Read);
             f(Storage::Stack(*stack), Write);
         }

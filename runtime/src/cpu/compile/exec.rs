@@ -4,7 +4,7 @@ use super::lists::Scratch;
 use super::profile::{PlanProfile, PlanWork};
 use super::{
     Base, BufferId, Instr, LoopSpan, Out, Plan, PushCount, Reg, SlotId, StackId, TensorOp, TensorOpId, TensorOperand,
-    View, reg_view, registers,
+    TripCount, View, reg_view, registers,
 };
 use crate::cpu::element::{CpuElement, bytes_of, bytes_of_mut, reg_to_scalar, scalar_to_reg, to_buffer, write_buffer};
 use crate::cpu::kernels::index;
@@ -32,11 +32,11 @@ pub(crate) struct Context {
     arena: Arena,
     /// Memory of the results. An entry is empty while the caller owns its memory.
     results: Vec<Buffer>,
-    pub(super) regs: Vec<u64>,
+    pub(crate) regs: Vec<u64>,
     /// The stacks. Entries of lists are empty.
     pub(crate) stacks: Vec<StackStorage>,
     /// The lists, indexed as the stacks.
-    pub(super) lists: Vec<Option<ListStorage>>,
+    pub(crate) lists: Vec<Option<ListStorage>>,
     pub(super) slots: Vec<Option<HostTensor>>,
     pub(super) scratch: Scratch,
     /// The results of an operation on a queue that are not stored yet.
@@ -114,7 +114,7 @@ impl Context {
         }
     }
 
-    pub(super) fn sources<'a>(&'a self, plan: &'a Plan, foreign: ExternalTensors<'a>) -> Sources<'a> {
+    pub(crate) fn sources<'a>(&'a self, plan: &'a Plan, foreign: ExternalTensors<'a>) -> Sources<'a> {
         Sources::new(self.arena.bytes(), &self.results, &self.regs, &plan.regions, foreign)
     }
 
@@ -148,10 +148,11 @@ impl Context {
     }
 }
 
-impl PushCount {
-    /// Returns the number of elements that the loop will push.
-    fn elements(&self, regs: &[u64]) -> usize {
-        let number = |r: Reg| match self.dtype {
+impl TripCount {
+    /// Returns the number of iterations of a loop that begins, or `None` if it does not end by
+    /// counting.
+    pub(crate) fn trips(&self, regs: &[u64]) -> Option<usize> {
+        let number = |r: Reg| match self.count.dtype {
             DType::I32 => i64::from(i32::from_reg(regs[r.index()])),
             _ => i64::from_reg(regs[r.index()]),
         };
@@ -159,8 +160,14 @@ impl PushCount {
             (Limit::Number(limit), _) => limit,
             (Limit::Before(_), limit) => number(limit.expect("a bound that is not a number is in a register")),
         };
-        let trips = self.count.trips(number(self.first), limit).unwrap_or(0);
-        usize::try_from(trips).unwrap_or(0).saturating_mul(self.in_each)
+        usize::try_from(self.count.trips(number(self.first), limit)?).ok()
+    }
+}
+
+impl PushCount {
+    /// Returns the number of elements that the loop will push.
+    fn elements(&self, regs: &[u64]) -> usize {
+        self.trips.trips(regs).unwrap_or(0).saturating_mul(self.in_each)
     }
 }
 
@@ -212,14 +219,18 @@ impl Plan {
             let begin = cx.now();
             match instr {
                 Instr::Native { function, .. } => {
-                    let native = self.native.as_ref().expect("the plan has native code");
-                    let bases = native.bases(*function);
-                    let addresses = cx.addresses(self, foreign, bases);
-                    let addresses = &addresses[..bases.len()];
-                    let (regs, stacks) = (&mut cx.regs, &mut cx.stacks);
-                    // SAFETY: the addresses are those of this run. The context is borrowed, and
-                    // `foreign` is shared, so nothing else writes there.
-                    let next = unsafe { native.run(*function, regs, stacks, addresses, run_context.stop) };
+                    let next = self.run_native(cx, *function, foreign, run_context);
+                    cx.note(PlanWork::Instr(pc), begin);
+                    pc = next;
+                    continue;
+                }
+                Instr::Lanes { program, entry, native } => {
+                    let program = &self.lanes[*program as usize];
+                    let next = match native {
+                        _ if program.run(self, cx, foreign, run_context.stop) => program.end(),
+                        Some(function) => self.run_native(cx, *function, foreign, run_context),
+                        None => *entry as usize,
+                    };
                     cx.note(PlanWork::Instr(pc), begin);
                     pc = next;
                     continue;
@@ -255,7 +266,10 @@ impl Plan {
                     let (i, ty) = (stack.index(), &self.stacks[stack.index()]);
                     let given = match list_of(ty) {
                         Some(empty) => StackOrList::List(cx.lists[i].replace(empty).expect("the output is a list")),
-                        None => StackOrList::Stack(cx.stacks[i].to_host(ty.element())),
+                        None => {
+                            cx.stacks[i].join_segments().map_err(|e| self.no_memory(e, Loc::UNKNOWN))?;
+                            StackOrList::Stack(cx.stacks[i].to_host(ty.element()))
+                        }
                     };
                     cx.stack_outputs[*output as usize] = Some(given);
                 }
@@ -301,6 +315,24 @@ impl Plan {
             cx.note(PlanWork::Instr(pc), begin);
             pc += 1;
         }
+    }
+
+    /// Runs a function of native code. Returns the index of the next instruction.
+    fn run_native(
+        &self,
+        cx: &mut Context,
+        function: u32,
+        foreign: ExternalTensors<'_>,
+        run_context: RunContext<'_>,
+    ) -> usize {
+        let native = self.native.as_ref().expect("the plan has native code");
+        let bases = native.bases(function);
+        let addresses = cx.addresses(self, foreign, bases);
+        let addresses = &addresses[..bases.len()];
+        let (regs, stacks) = (&mut cx.regs, &mut cx.stacks);
+        // SAFETY: the addresses are those of this run. The context is borrowed, and `foreign` is
+        // shared, so nothing else writes there.
+        unsafe { native.run(function, regs, stacks, addresses, run_context.stop) }
     }
 
     /// Returns the error of a run that was stopped before instruction `pc`.
@@ -569,6 +601,7 @@ impl Plan {
         if !cx.stacks[stack.index()].is_poppable() {
             return Err(interp::empty_stack(op.loc));
         }
+        cx.stacks[stack.index()].join_segments().map_err(|e| self.no_memory(e, op.loc))?;
         if cx.stacks[stack.index()].is_dynamic() {
             let tensor = cx.stacks[stack.index()].pop_host();
             return self.store(cx, op, tensor);

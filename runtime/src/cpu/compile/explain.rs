@@ -2,6 +2,7 @@
 
 use super::{Base, Instr, LoopSpan, Out, Plan, TensorOp, TensorOpId, TensorOperand, Update, View};
 use crate::cpu::kernels::Kernel;
+use crate::cpu::lanes::WhyNotInLanes;
 use crate::cpu::memory::BufferLocation;
 use crate::cpu::native::WhyNot;
 use anabranch_dsl::Loc;
@@ -38,7 +39,18 @@ impl fmt::Display for Plan {
             self.instr(f, instr, self.scalar_ops[i].map_or("", |op| op.op.def().name))?;
             writeln!(f)?;
         }
-        for LoopSpan { code, loc, not_native } in &self.loops {
+        for LoopSpan { code, loc, not_in_lanes, .. } in &self.loops {
+            if let Some(why) = not_in_lanes {
+                writeln!(
+                    f,
+                    "  no lanes for instructions {} to {}, the loop at {loc}: {}",
+                    code.start,
+                    code.end - 1,
+                    self.why_not_in_lanes(*why)
+                )?;
+            }
+        }
+        for LoopSpan { code, loc, not_native, .. } in &self.loops {
             if let Some(why) = not_native {
                 writeln!(
                     f,
@@ -169,6 +181,17 @@ impl Plan {
     /// operation.
     fn why_not(&self, why: WhyNot) -> String {
         let WhyNot::Instruction(i) = why else { return why.to_string() };
+        self.why_instruction(i)
+    }
+
+    /// Says why a parallel loop does not run in lanes, like [`why_not`](Self::why_not).
+    fn why_not_in_lanes(&self, why: WhyNotInLanes) -> String {
+        let WhyNotInLanes::Instruction(i) = why else { return why.to_string() };
+        self.why_instruction(i)
+    }
+
+    /// Says what an instruction does that a loop over numbers cannot do.
+    fn why_instruction(&self, i: u32) -> String {
         let does = match &self.code[i as usize] {
             Instr::Run(op) | Instr::CheckFinite(op) => self.works_on_tensors(&[*op]),
             Instr::RunParallel(ops) => self.works_on_tensors(ops),
@@ -230,6 +253,9 @@ impl Plan {
             Instr::Move { dst, src } => write!(f, "{dst:?} = {src:?}"),
             Instr::Jump { to } => write!(f, "jump {to}"),
             Instr::Native { entry, .. } => write!(f, "jump {entry}, natively"),
+            Instr::Lanes { entry, native, .. } => {
+                write!(f, "jump {entry}, in lanes{}", if native.is_some() { " or natively" } else { "" })
+            }
             Instr::JumpIf { cond, to } => write!(f, "if {cond:?} jump {to}"),
             Instr::JumpUnless { cond, to } => write!(f, "unless {cond:?} jump {to}"),
             Instr::Run(op) => self.op_text(f, *op),
@@ -249,7 +275,7 @@ impl Plan {
                 write!(f, "{dst:?} = {}{src:?}", if *take { "take " } else { "copy " })
             }
             Instr::StackReserve { stack, pushed } => {
-                write!(f, "room in {stack:?} for {} in each iteration from {:?} on", pushed.in_each, pushed.first)
+                write!(f, "room in {stack:?} for {} in each iteration from {:?} on", pushed.in_each, pushed.trips.first)
             }
             Instr::StackPush { stack, op } => {
                 write!(f, "push {stack:?}, {}", Shown(&self.tensor_ops[op.index()].operands[0]))

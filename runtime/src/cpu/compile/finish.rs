@@ -7,11 +7,12 @@ use super::moves::{Ordered, in_order};
 use super::parallel_ops::is_heavy;
 use super::rows::join_rows;
 use super::{
-    Assign, Base, BufferId, Instr, LoopSpan, Out, Plan, Reg, ScalarOp, SlotId, StackId, TensorOp, TensorOpId,
-    TensorOperand, Update, View,
+    Assign, Base, BufferId, Instr, LoopSpan, Out, ParallelLoop, Plan, Reg, ScalarOp, SlotId, StackId, TensorOp,
+    TensorOpId, TensorOperand, TripCount, Update, View,
 };
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::copy::Copy;
+use crate::cpu::lanes::WhyNotInLanes;
 use crate::cpu::memory::{BufferLocation, MAX_WRITTEN};
 use crate::cpu::native::WhyNot;
 use anabranch_dsl::{DType, Loc, Result, TensorType, Type};
@@ -124,11 +125,14 @@ pub(super) fn finish(
     }
 
     let in_code = |l: &super::draft::DraftLoop| starts[l.start as usize]..starts[l.end as usize + 1];
-    let loops = draft
-        .loops
-        .iter()
-        .map(|l| LoopSpan { code: in_code(l), loc: l.loc, not_native: Some(WhyNot::TurnedOff) })
-        .collect();
+    let loop_span = |l: &super::draft::DraftLoop| LoopSpan {
+        code: in_code(l),
+        loc: l.loc,
+        not_native: Some(WhyNot::TurnedOff),
+        parallel: l.parallel.clone().map(|parallel| finish.parallel(parallel)),
+        not_in_lanes: l.parallel.as_ref().map(|_| WhyNotInLanes::TurnedOff),
+    };
+    let loops = draft.loops.iter().map(loop_span).collect();
     let outputs: Vec<_> = outputs.into_iter().map(|(o, ty)| (finish.operand(o), ty)).collect();
     let assigns = assigns.into_iter().map(|a| Assign { value: finish.operand(a.value), ..a }).collect();
     let place = |o: Vec<TensorOperand>, finish: &mut Finish<'_>| o.into_iter().map(|o| finish.operand(o)).collect();
@@ -171,12 +175,27 @@ pub(super) fn finish(
         additions: draft.additions.clone(),
         name,
         native: None,
+        lanes: Vec::new(),
     })
 }
 
 impl Finish<'_> {
     fn reg(&mut self, r: Reg) -> Reg {
         Reg(self.regs.get(self.live.representative(Storage::Reg(r))))
+    }
+
+    fn trips(&mut self, trips: TripCount) -> TripCount {
+        TripCount { first: self.reg(trips.first), limit: trips.limit.map(|r| self.reg(r)), ..trips }
+    }
+
+    fn parallel(&mut self, ParallelLoop { trips, vars }: ParallelLoop) -> ParallelLoop {
+        let mut place = |storage| match storage {
+            Storage::Reg(r) => Storage::Reg(self.reg(r)),
+            Storage::Stack(s) => Storage::Stack(self.stack(s)),
+            Storage::Buffer(_) | Storage::Slot(_) => panic!("{storage:?} has no role in a parallel loop"),
+        };
+        let vars = vars.into_iter().map(|(role, storage)| (role, place(storage))).collect();
+        ParallelLoop { trips: self.trips(trips), vars }
     }
 
     fn slot(&mut self, s: SlotId) -> SlotId {
@@ -284,8 +303,7 @@ impl Finish<'_> {
                         Instr::StackMove { dst: self.stack(dst), src: self.stack(src), take }
                     }
                     Instr::StackReserve { stack, mut pushed } => {
-                        pushed.first = self.reg(pushed.first);
-                        pushed.limit = pushed.limit.map(|r| self.reg(r));
+                        pushed.trips = self.trips(pushed.trips);
                         Instr::StackReserve { stack: self.stack(stack), pushed }
                     }
                     Instr::StackPush { stack, op } => Instr::StackPush { stack: self.stack(stack), op },
@@ -301,7 +319,7 @@ impl Finish<'_> {
                     other @ (Instr::Jump { .. } | Instr::Run(_) | Instr::RunParallel(_) | Instr::CheckFinite(_)) => {
                         other
                     }
-                    Instr::Native { .. } => panic!("native code is made of the plan"),
+                    Instr::Native { .. } | Instr::Lanes { .. } => panic!("native code and lanes are made of the plan"),
                 };
                 self.code.push(instr);
                 self.scalar_ops.resize(self.code.len() - 1, None);

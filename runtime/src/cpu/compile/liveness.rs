@@ -82,7 +82,7 @@ impl Liveness {
                 let mut until = p;
                 let mut at = draft.item_loops[p as usize];
                 while let Some(l) = at {
-                    let range = draft.loops[l as usize];
+                    let range = &draft.loops[l as usize];
                     if carried.get(&id) == Some(&l) && p <= range.back_edge {
                         last_in_body[id] = Some(last_in_body[id].unwrap_or(0).max(until));
                     }
@@ -122,7 +122,7 @@ impl Liveness {
             let start = 2 * first[id] + offset;
             live.ranges[id] = match (carried.get(&id), &written[id][..]) {
                 (Some(&l), _) => {
-                    let l = draft.loops[l as usize];
+                    let l = &draft.loops[l as usize];
                     let pause = last_in_body[id].map_or(2 * l.start - 1, |p| 2 * p);
                     let resume = 2 * l.back_edge + offset;
                     let end = end[id].max(2 * l.end);
@@ -376,7 +376,7 @@ fn until_in(draft: &Draft, start: u32, p: u32) -> u32 {
     let mut until = p;
     let mut at = draft.item_loops[p as usize];
     while let Some(l) = at {
-        let range = draft.loops[l as usize];
+        let range = &draft.loops[l as usize];
         if range.start < start {
             break;
         }

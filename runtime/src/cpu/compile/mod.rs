@@ -35,7 +35,8 @@
 //! - P7. A buffer that makes up a whole output is in memory that the caller receives, from its
 //!   first write to the end. A failed call does not expose it.
 //! - P8. No instruction of a plan without slots allocates, except that stacks and lists may grow
-//!   beyond the size that earlier steps needed.
+//!   beyond the size that earlier steps needed, and that a loop in lanes allocates what its
+//!   iterations leave.
 
 mod allocate;
 mod draft;
@@ -57,15 +58,18 @@ mod view;
 
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::elementwise::Map;
+use crate::cpu::lanes::{LaneProgram, WhyNotInLanes};
 use crate::cpu::memory::BufferLocation;
 use crate::cpu::native::{Native, WhyNot};
 use crate::id::id;
 use anabranch_dsl::ir::Attrs;
+use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ops::Prim;
 use anabranch_dsl::passes::CountedLoop;
 use anabranch_dsl::{DType, HostTensor, Loc, TensorType, Type};
 use std::ops::Range;
 
+pub(crate) use draft::Storage;
 pub(crate) use exec::{Context, StackOrList};
 pub(crate) use lower::{LowerOptions, lower};
 pub(crate) use profile::{PlanProfile, PlanTimes, TimedWork, WorkText};
@@ -174,6 +178,9 @@ pub(crate) enum Instr {
     Move { dst: Reg, src: Reg },
     /// Jumps.
     Jump { to: u32 },
+    /// Runs a loop in lanes. If it cannot run so, goes on with the native code of the loop, or
+    /// without one at `entry`.
+    Lanes { program: u32, entry: u32, native: Option<u32> },
     /// Goes on at `entry`, in a loop of which there is native code.
     #[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "no plan has native code"))]
     Native { function: u32, entry: u32 },
@@ -218,16 +225,30 @@ pub(crate) enum Instr {
     SlotMove { dst: SlotId, src: SlotId },
 }
 
-/// The number of pushes of a counted loop, evaluated when the loop begins.
-#[derive(Clone, Debug)]
-pub(crate) struct PushCount {
+/// The number of iterations of a counted loop, evaluated when the loop begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TripCount {
     pub(crate) count: CountedLoop,
     /// The counter. `limit` is a register if the limit is not a constant.
     pub(crate) first: Reg,
     pub(crate) limit: Option<Reg>,
-    pub(crate) dtype: DType,
+}
+
+/// The number of pushes of a counted loop.
+#[derive(Clone, Debug)]
+pub(crate) struct PushCount {
+    pub(crate) trips: TripCount,
     /// Number of elements pushed per iteration.
     pub(crate) in_each: usize,
+}
+
+/// A counted loop whose iterations can run in any order, if their effects on the loop variables are
+/// combined afterwards.
+#[derive(Clone, Debug)]
+pub(crate) struct ParallelLoop {
+    pub(crate) trips: TripCount,
+    /// The role and the place of each loop variable.
+    pub(crate) vars: Vec<(LoopVarRole, Storage)>,
 }
 
 /// The last operations of a step, which compute new values of variables in place once nothing can
@@ -259,6 +280,10 @@ pub(crate) struct LoopSpan {
     pub(crate) loc: Loc,
     /// Why it has no native code, unless it has, by itself or as a part of the loop around it.
     pub(crate) not_native: Option<WhyNot>,
+    /// The roles of its variables, if its iterations can run in any order.
+    pub(crate) parallel: Option<ParallelLoop>,
+    /// Why a parallel loop does not run in lanes, unless it does.
+    pub(crate) not_in_lanes: Option<WhyNotInLanes>,
 }
 
 /// An execution plan: see the [module](self).
@@ -303,11 +328,12 @@ pub(crate) struct Plan {
     pub(crate) name: String,
     /// The native code of loops.
     pub(crate) native: Option<Native>,
+    /// The programs of the loops that run in lanes.
+    pub(crate) lanes: Vec<LaneProgram>,
 }
 
 impl Plan {
     /// Returns the value of a constant register, or `None` for any other register.
-    #[cfg(feature = "jit")]
     pub(crate) fn constant(&self, r: Reg) -> Option<u64> {
         (r.index() < self.n_constant_registers).then(|| self.registers[r.index()])
     }

@@ -101,7 +101,7 @@ impl Plan {
             Instr::Run(op) => self.describe_ops(&[*op]),
             Instr::RunParallel(ops) => self.describe_ops(ops),
             Instr::List { op, .. } => self.describe_ops(&[*op]),
-            Instr::Native { entry, .. } => {
+            Instr::Native { entry, .. } | Instr::Lanes { entry, .. } => {
                 let around = self.loops.iter().filter(|l| l.code.contains(entry) || l.code.contains(&(i as u32)));
                 let innermost = around.min_by_key(|l| l.code.len());
                 named("native loop", innermost.map_or(Loc::UNKNOWN, |l| l.loc))

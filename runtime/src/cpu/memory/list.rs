@@ -6,6 +6,7 @@
 
 use super::stack::{add_bytes, grow};
 use crate::cpu::element::{bytes_of, to_buffer};
+use crate::cpu::lanes::is_run;
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::interp::list::HostList;
 use anabranch_dsl::ir::ListOp;
@@ -170,6 +171,37 @@ impl ListStorage {
         meaning::too_many(op, len, &self.element, missing, loc)
     }
 
+    /// Returns whether a write of, or an addition to, an element would succeed.
+    pub(crate) fn is_free(&self, op: &ListOp, index: i32) -> bool {
+        let written = usize::try_from(index).ok().and_then(|i| self.written.get(i));
+        written.is_some_and(|&written| *op == ListOp::Accumulate || !written)
+    }
+
+    /// Writes or adds to elements for each of which that [`is_free`](Self::is_free), from the first
+    /// to the last or in reverse.
+    pub(crate) fn update_lanes(&mut self, op: &ListOp, indices: &[i32], data: &[u8], is_reversed: bool, loc: Loc) {
+        let n = indices.len();
+        if is_run(indices)
+            && let first = indices.first().map_or(0, |&first| first as usize)
+            && self.written[first..first + n].iter().all(|&written| !written)
+        {
+            bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[first * self.bytes..][..data.len()]
+                .copy_from_slice(data);
+            self.written[first..first + n].fill(true);
+            return;
+        }
+        let one = |k: usize| {
+            let outcome = self.update(op, &indices[k..=k], &data[k * self.bytes..][..self.bytes], loc);
+            outcome.expect("the element is free");
+        };
+        if is_reversed { (0..n).rev().for_each(one) } else { (0..n).for_each(one) }
+    }
+
+    /// Returns the bytes of the elements of a list of known shape.
+    pub(crate) fn all(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.len() * self.bytes]
+    }
+
     fn item(&self, i: usize) -> &[u8] {
         &bytemuck::cast_slice(&self.words)[i * self.bytes..][..self.bytes]
     }
@@ -310,7 +342,7 @@ impl ListStorage {
     }
 
     fn all_to(&self, to: &mut [u8]) {
-        to.copy_from_slice(&bytemuck::cast_slice(&self.words)[..self.len() * self.bytes]);
+        to.copy_from_slice(self.all());
     }
 
     /// Returns the element type of the result of a query.

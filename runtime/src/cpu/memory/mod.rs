@@ -8,6 +8,7 @@
 
 pub(crate) mod list;
 pub(crate) mod results;
+pub(crate) mod segments;
 pub(crate) mod stack;
 
 use crate::cpu::compile::{Base, BufferId, View};

@@ -4,6 +4,7 @@
 //! directly if capacity suffices, and to pop them.
 
 use super::Sources;
+use super::segments::LaneSegments;
 use crate::cpu::compile::View;
 use crate::cpu::element::{CpuElement, match_plain_dtype};
 use anabranch_dsl::ops::prim;
@@ -30,6 +31,9 @@ pub(crate) struct StackStorage {
     /// Elements below, shared with their previous owner. Pushing and popping do not copy these
     /// elements.
     below: Option<interp::Stack>,
+    /// Elements below, as the iterations of a loop in lanes left them. There are none together with
+    /// `below` or `zeros_below`.
+    segments: Option<Box<LaneSegments>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +101,41 @@ impl StackStorage {
         self.tensors.clear();
         self.zeros_below = false;
         self.below = None;
+        self.segments = None;
+    }
+
+    /// Returns whether there is no element at all.
+    pub(crate) fn is_cleared(&self) -> bool {
+        self.len() == 0 && !self.zeros_below && self.below.is_none() && self.segments.is_none()
+    }
+
+    /// Replaces an empty stack by what the iterations of a loop in lanes left.
+    pub(crate) fn set_segments(&mut self, segments: LaneSegments) {
+        assert!(self.is_cleared() && !self.is_dynamic(), "there are no elements below");
+        self.segments = Some(Box::new(segments));
+    }
+
+    /// Returns all elements, if they are as the iterations of a loop in lanes left them.
+    pub(crate) fn segments(&self) -> Option<&LaneSegments> {
+        self.segments.as_deref().filter(|_| self.len == 0)
+    }
+
+    /// Makes one stack of what the iterations of a loop in lanes left.
+    pub(crate) fn join_segments(&mut self) -> Result<(), NoMemory> {
+        let Some(segments) = self.segments.take() else { return Ok(()) };
+        let outcome = segments.in_order().and_then(|below| {
+            let (used, n) = (self.used(), below.len());
+            self.reserve((used + n).div_ceil(8))?;
+            let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
+            bytes.copy_within(..used, n);
+            bytes[..n].copy_from_slice(&below);
+            self.len += n / self.element_bytes().max(1);
+            Ok(())
+        });
+        if outcome.is_err() {
+            self.segments = Some(segments);
+        }
+        outcome
     }
 
     /// Sets the stack to infinitely many zeros. The shape must be known.
@@ -113,7 +152,11 @@ impl StackStorage {
     }
 
     /// Converts the stack to one of the interpreter.
+    ///
+    /// # Panics
+    /// Panics if the elements are those of a loop in lanes.
     pub(crate) fn to_host(&self, element: &TensorType) -> interp::Stack {
+        assert!(self.segments.is_none(), "the segments were joined");
         let below = self.below.clone();
         let below = below.unwrap_or_else(|| interp::Stack::new(element.clone(), []).zeros_below(self.zeros_below));
         self.own().fold(below, |stack, tensor| stack.push(tensor))
@@ -133,6 +176,7 @@ impl StackStorage {
 
     /// Replaces shared elements by copies.
     pub(crate) fn own_all(&mut self) -> Result<(), NoMemory> {
+        self.join_segments()?;
         let Some(below) = self.below.take() else { return Ok(()) };
         let (own, zeros_below): (Vec<_>, _) = (self.own().collect(), self.zeros_below);
         self.clear();
@@ -140,9 +184,10 @@ impl StackStorage {
         below.items().into_iter().rev().chain(own).try_for_each(|tensor| self.push_host(tensor))
     }
 
-    /// Releases the shared elements.
+    /// Releases the shared elements, and what a loop in lanes left.
     pub(crate) fn release(&mut self) {
         self.below = None;
+        self.segments = None;
     }
 
     fn pop_shared(&mut self) -> Option<HostTensor> {
@@ -153,7 +198,10 @@ impl StackStorage {
 
     /// Returns whether there is an element to pop.
     pub(crate) fn is_poppable(&self) -> bool {
-        self.len() > 0 || self.zeros_below || self.below.as_ref().is_some_and(|below| below.pop().is_some())
+        self.len() > 0
+            || self.zeros_below
+            || self.below.as_ref().is_some_and(|below| below.pop().is_some())
+            || self.segments.as_ref().is_some_and(|segments| !segments.is_empty())
     }
 
     /// Returns whether the stacks can be added: neither lacks elements that the other has.
@@ -220,7 +268,7 @@ impl StackStorage {
         Ok(())
     }
 
-    /// Pops into the memory of one element. The stack must not be empty.
+    /// Pops into the memory of one element. The stack must not be empty, and its segments joined.
     pub(crate) fn pop(&mut self, to: &mut [u8]) {
         if self.len == 0 {
             if let Some(tensor) = self.pop_shared() {
@@ -247,7 +295,8 @@ impl StackStorage {
     #[inline]
     #[cfg(any(feature = "jit", test))]
     pub(crate) fn pop_number(&mut self) -> Option<u64> {
-        if !self.is_poppable() {
+        // Without memory, the executor fails at the same instruction.
+        if !self.is_poppable() || self.join_segments().is_err() {
             return None;
         }
         let mut value = [0; 8];
@@ -315,7 +364,8 @@ impl StackStorage {
 
     /// Replaces the content by a copy of a stack of the same type, or of known shapes if those of
     /// this stack are unknown.
-    pub(crate) fn copy_from(&mut self, other: &StackStorage) -> Result<(), NoMemory> {
+    pub(crate) fn copy_from(&mut self, other: &mut StackStorage) -> Result<(), NoMemory> {
+        other.join_segments()?;
         self.clear();
         self.zeros_below = other.zeros_below;
         self.below = other.below.clone();
@@ -403,7 +453,7 @@ mod tests {
         assert_eq!(stack.len(), 1);
         assert_eq!(numbers(&stack.to_host(&ty)), [0, 1, 2, 7]);
         let mut copy = StackStorage::new(&ty);
-        copy.copy_from(&stack).unwrap();
+        copy.copy_from(&mut stack).unwrap();
         stack.own_all().unwrap();
         assert_eq!((stack.len(), numbers(&stack.to_host(&ty))), (4, vec![0, 1, 2, 7]));
         copy.own_all().unwrap();

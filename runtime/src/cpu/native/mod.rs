@@ -38,7 +38,7 @@ mod translate;
 
 #[cfg(feature = "jit")]
 pub(crate) use jit::Native;
-pub(crate) use region::MAX_BASES;
+pub(crate) use region::{ElementAccess, ElementUse, MAX_BASES, access};
 use std::fmt;
 #[cfg(not(feature = "jit"))]
 pub(crate) use without_jit::Native;

@@ -25,26 +25,24 @@ pub(crate) const MAX_BASES: usize = 32;
 
 /// An access to one element of a tensor.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "nothing is compiled"))]
-pub(super) struct ElementAccess<'a> {
-    pub(super) tensor: &'a View,
+pub(crate) struct ElementAccess<'a> {
+    pub(crate) tensor: &'a View,
     /// The axis along which the element is at an index in a register of a type. Without one, it is
     /// the first element.
-    pub(super) index: Option<(usize, Reg, DType)>,
-    pub(super) kind: ElementUse,
+    pub(crate) index: Option<(usize, Reg, DType)>,
+    pub(crate) kind: ElementUse,
 }
 
 /// The use of an element, with the register that receives or has the number.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "jit"), expect(dead_code, reason = "nothing is compiled"))]
-pub(super) enum ElementUse {
+pub(crate) enum ElementUse {
     Read(Reg),
     Write(Reg),
     Add(Reg),
 }
 
 /// Returns the access to an element that a tensor operation consists of, if it is one.
-pub(super) fn access(op: &TensorOp) -> Option<ElementAccess<'_>> {
+pub(crate) fn access(op: &TensorOp) -> Option<ElementAccess<'_>> {
     let register = |view: &View| match view.base {
         Base::Reg(r) => Some(r),
         _ => None,

@@ -1,8 +1,9 @@
 //! Control flow, stacks and lists.
 
 use super::{Instr, Item, Kernel, Lower, LoweredValue, Move, Out, TensorOperand};
-use crate::cpu::compile::PushCount;
 use crate::cpu::compile::draft::Storage;
+use crate::cpu::compile::{ParallelLoop, PushCount, TripCount};
+use anabranch_dsl::ir::dependence;
 use anabranch_dsl::ir::{FileOp, Graph, ListForm, ListOp, LoopVar, Node, Op, QueueId, QueueOp, StackOp, Value};
 use anabranch_dsl::passes::{self, Limit};
 use anabranch_dsl::{Loc, Result, Type};
@@ -65,18 +66,22 @@ impl Lower<'_> {
         for (params, place) in params.zip(carried.iter().chain(&captures)) {
             params.iter().for_each(|param| self.places[param.index()] = Some(place.clone()));
         }
-        self.reserve(node, &carried)?;
+        let trips = self.trips(node, &carried)?;
+        self.reserve(node, &carried, trips)?;
         let (again, test) = (self.new_label(), self.new_label());
         self.emit(Instr::Jump { to: test });
         let id = self.open_loop(data.loc, before, n_buffers);
-        for place in &carried {
-            let storage = match place {
-                LoweredValue::Reg(r) => Storage::Reg(*r),
-                LoweredValue::View(v) => v.storage().expect("loop variables are stored in buffers"),
-                LoweredValue::Slot(s) => Storage::Slot(*s),
-                LoweredValue::Stack(s) => Storage::Stack(*s),
-            };
-            self.draft.carried.push((storage, id));
+        let storage = |place: &LoweredValue| match place {
+            LoweredValue::Reg(r) => Storage::Reg(*r),
+            LoweredValue::View(v) => v.storage().expect("loop variables are stored in buffers"),
+            LoweredValue::Slot(s) => Storage::Slot(*s),
+            LoweredValue::Stack(s) => Storage::Stack(*s),
+        };
+        let carried_in: Vec<Storage> = carried.iter().map(storage).collect();
+        self.draft.carried.extend(carried_in.iter().map(|&storage| (storage, id)));
+        if let (Some(trips), Some(roles)) = (trips, dependence::roles(graph, node)) {
+            let vars = roles.into_iter().zip(carried_in).collect();
+            self.draft.loops[id as usize].parallel = Some(ParallelLoop { trips, vars });
         }
         self.set_label(again);
         self.region(construct.body())?;
@@ -94,20 +99,25 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Reserves capacity in the stacks that a counted loop pushes to. Only for outermost loops:
-    /// inside a loop, stacks reuse the memory of earlier iterations.
-    fn reserve(&mut self, node: Node, carried: &[LoweredValue]) -> Result<()> {
-        let graph = self.graph;
-        let Some(count) = passes::count(graph, node).filter(|_| self.current_loop.is_none()) else { return Ok(()) };
-        let LoweredValue::Reg(first) = carried[count.variable] else { return Ok(()) };
+    /// Returns the trip count of a loop, if the loop is counted.
+    fn trips(&mut self, node: Node, carried: &[LoweredValue]) -> Result<Option<TripCount>> {
+        let Some(count) = passes::count(self.graph, node) else { return Ok(None) };
+        let LoweredValue::Reg(first) = carried[count.variable] else { return Ok(None) };
         let limit = match count.limit {
             Limit::Number(_) => None,
             Limit::Before(limit) => Some(self.reg(limit)?),
         };
-        let dtype = graph.ty(graph.node(node).results[count.variable]).element().dtype;
+        Ok(Some(TripCount { count, first, limit }))
+    }
+
+    /// Reserves capacity in the stacks that a counted loop pushes to. Only for outermost loops:
+    /// inside a loop, stacks reuse the memory of earlier iterations.
+    fn reserve(&mut self, node: Node, carried: &[LoweredValue], trips: Option<TripCount>) -> Result<()> {
+        let graph = self.graph;
+        let Some(trips) = trips.filter(|_| self.current_loop.is_none()) else { return Ok(()) };
         for (i, place) in carried.iter().enumerate() {
             if let (LoweredValue::Stack(stack), Some(in_each)) = (place, pushes(graph, graph.while_of(node).var(i))) {
-                let pushed = Box::new(PushCount { count, first, limit, dtype, in_each });
+                let pushed = Box::new(PushCount { trips, in_each });
                 self.emit(Instr::StackReserve { stack: *stack, pushed });
             }
         }

@@ -417,7 +417,16 @@ impl Lower<'_> {
     fn open_loop(&mut self, loc: Loc, before: u32, n_buffers: u32) -> u32 {
         let id = self.draft.loops.len() as u32;
         let (start, parent) = (self.here(), self.current_loop);
-        self.draft.loops.push(DraftLoop { start, end: 0, parent, before, n_buffers, back_edge: 0, loc });
+        self.draft.loops.push(DraftLoop {
+            start,
+            end: 0,
+            parent,
+            before,
+            n_buffers,
+            back_edge: 0,
+            loc,
+            parallel: None,
+        });
         self.current_loop = Some(id);
         id
     }

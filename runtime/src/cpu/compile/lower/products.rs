@@ -186,7 +186,7 @@ impl<'g> Lower<'g> {
         let mut kept = None;
         let mut at = self.current_loop.filter(|_| self.options.fuse);
         while let Some(l) = at {
-            let around = self.draft.loops[l as usize];
+            let around = &self.draft.loops[l as usize];
             if matches!(view.base, Base::Buffer(b) if b.0 >= around.n_buffers) {
                 break;
             }

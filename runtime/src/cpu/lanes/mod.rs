@@ -1,0 +1,71 @@
+//! Loops over numbers in lanes: many iterations side by side.
+//!
+//! ```text
+//! LoopSpan of a Plan --translate--> LaneProgram --run--> effects of all iterations --> the step
+//! ```
+//!
+//! A counted loop whose iterations can run in any order
+//! ([`ParallelLoop`](crate::cpu::compile::ParallelLoop)), such as a map over rows with a `while` in
+//! its body, runs in *blocks* of [`LANES`] iterations, if its body works on numbers. An iteration
+//! is a *lane*. A block has a *row* for each register of the body, with one element for each lane.
+//! An instruction is one loop over rows, by the kernels of elementwise operations, which use the
+//! full vectors of the processor. Threads divide the blocks. Tensors that belong to an iteration
+//! are read and written by single elements.
+//!
+//! **Control flow.** A branch without loops inside runs both of its arms, each in the lanes that
+//! take it. Otherwise each lane has the index of the basic block of instructions where it goes on.
+//! The first basic block for which lanes wait runs next, and those lanes are *active* in it.
+//! Instructions after a loop come after those inside, so lanes that leave early wait for the
+//! others, and all go on together. When few lanes are left in a loop, they move to the first places
+//! of the rows, so that instructions run over short rows.
+//!
+//! **Saved values.** What the iterations push to a stack stays in the lanes' own stacks
+//! ([`LaneSegments`](crate::cpu::memory::segments::LaneSegments)), from which a backward loop in
+//! lanes pops it again. Only instructions outside of lanes need it as one stack.
+//!
+//! Invariants:
+//!
+//! - L1. Results are bitwise identical to those of the iterations one after the other. Sums over
+//!   iterations, and sums of list elements, are added in the order of the iterations.
+//! - L2. A loop runs in lanes completely or not at all: iterations change nothing outside of their
+//!   block, and their effects are combined after the last one. If an iteration fails or the step is
+//!   stopped, nothing has happened, and the loop runs without lanes from its start, up to the
+//!   error of the first iteration that fails.
+//! - L3. An instruction changes the elements of active lanes only, except in rows that are used
+//!   within one basic block. Instructions that could fail or trap for operands of other lanes skip
+//!   these.
+//!
+//! This module must not depend on graphs.
+
+mod block;
+mod run;
+mod translate;
+
+pub(crate) use block::is_run;
+pub(crate) use translate::{LaneProgram, install, programs};
+
+use std::fmt;
+
+/// Number of iterations in a block.
+pub(crate) const LANES: usize = 256;
+
+/// The reason that a parallel loop does not run in lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhyNotInLanes {
+    /// Lanes were turned off.
+    TurnedOff,
+    /// An instruction does not work on numbers alone.
+    Instruction(u32),
+    /// It has too many instructions.
+    Size,
+}
+
+impl fmt::Display for WhyNotInLanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WhyNotInLanes::TurnedOff => f.write_str("lanes are turned off"),
+            WhyNotInLanes::Instruction(i) => write!(f, "instruction {i}"),
+            WhyNotInLanes::Size => f.write_str("it has too many instructions"),
+        }
+    }
+}

@@ -1,0 +1,1167 @@
+//! Translation of the instructions of a loop body to operations on rows.
+//!
+//! Registers that are moved to each other hold elements of one size, which the operations on them
+//! determine, so each register has one row. A constant may stand for elements of several sizes, and
+//! has a row for each.
+
+use super::{LANES, WhyNotInLanes};
+use crate::cpu::compile::{
+    Base, BufferId, Instr, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand, TripCount, View,
+};
+use crate::cpu::element::CpuElement;
+use crate::cpu::kernels::Kernel;
+use crate::cpu::kernels::functions::{BlockFn, ElementFunction, OperandCheck, ScalarFn, function};
+use crate::cpu::native::{ElementAccess, ElementUse, access};
+use anabranch_dsl::ir::ListOp;
+use anabranch_dsl::ir::dependence::LoopVarRole;
+use anabranch_dsl::ops::prim;
+use anabranch_dsl::{DType, Loc};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::ops::Range;
+
+/// Index of a row.
+pub(super) type RowId = u16;
+
+/// The largest number of elements of a tensor that each lane has for itself.
+const MAX_OWN: usize = 1 << 10;
+
+/// The initial elements of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum RowStart {
+    /// Unspecified.
+    Nothing,
+    /// The same bits in each lane.
+    Constant(u64),
+    /// The element of a register in each lane, unchanged by the body.
+    Register(Reg),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowInfo {
+    /// The size of an element in bytes.
+    pub(super) size: usize,
+    pub(super) start: RowStart,
+    /// Whether a basic block may read elements that another one wrote.
+    pub(super) is_kept: bool,
+}
+
+/// A counter of the loop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoopCounter {
+    pub(super) reg: Reg,
+    pub(super) row: RowId,
+    pub(super) step: i64,
+    /// The size of the integer in bytes.
+    pub(super) size: usize,
+}
+
+/// A sum over the iterations.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SumOverLanes {
+    pub(super) reg: Reg,
+    pub(super) row: RowId,
+    pub(super) add: fn(u64, u64) -> u64,
+    /// The number that changes no other number when it is added to it.
+    pub(super) zero: u64,
+}
+
+/// A list of which each iteration writes one element, or adds to one.
+#[derive(Clone, Debug)]
+pub(super) struct ListUpdate {
+    pub(super) list: StackId,
+    pub(super) op: ListOp,
+    /// The size of an element of the list in bytes.
+    pub(super) bytes: usize,
+    pub(super) loc: Loc,
+}
+
+/// A tensor that belongs to one iteration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OwnTensor {
+    /// Number of elements, and the size of one in bytes.
+    pub(super) n: usize,
+    pub(super) size: usize,
+    /// Adds two elements as registers.
+    pub(super) add: fn(u64, u64) -> u64,
+}
+
+/// A buffer that the body writes.
+#[derive(Clone, Copy, Debug)]
+enum LocalBuffer {
+    /// One number, in a row.
+    Number(RowId),
+    /// An element of a list, whose index is in a row.
+    OfList { list: StackId, index: RowId, n: usize },
+    /// A tensor of each iteration, by its index in the program.
+    Own(u16),
+}
+
+/// The tensor of which an element is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ElementSource {
+    /// A tensor that the body does not write.
+    Outside(Base),
+    /// An element of a list, a tensor of `n` numbers, whose index is in a row.
+    OfList { list: StackId, index: RowId, n: usize },
+    /// A tensor of each iteration.
+    Own(u16),
+}
+
+/// The value of an update of a list.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum UpdateValue {
+    Row(RowId),
+    Own(u16),
+}
+
+/// The part of a stack in a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StackPart {
+    /// Iterations push to it.
+    Pushed,
+    /// Iterations pop from it what those of an earlier loop pushed.
+    Popped,
+    /// It belongs to one iteration.
+    Own,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoopStack {
+    pub(super) stack: StackId,
+    pub(super) size: usize,
+    pub(super) part: StackPart,
+}
+
+/// An operation on rows.
+#[derive(Clone, Debug)]
+pub(super) enum LaneOp {
+    /// Runs an elementwise function. Its check, if it has one, must hold for active lanes.
+    Function {
+        f: BlockFn,
+        checked: Option<CheckedFunction>,
+        dst: RowId,
+        args: [RowId; 3],
+    },
+    /// The quotient or remainder of a division by a power of two.
+    DividePower {
+        dst: RowId,
+        a: RowId,
+        dtype: DType,
+        shift: u32,
+        wants_remainder: bool,
+    },
+    Move {
+        dst: RowId,
+        src: RowId,
+    },
+    /// Fails unless the elements are valid operands.
+    Require {
+        valid: fn(u64) -> bool,
+        a: RowId,
+    },
+    /// Fails unless the elements are indices below `n`.
+    RequireIndex {
+        a: RowId,
+        dtype: DType,
+        n: u64,
+    },
+    /// Fails unless the elements are true.
+    Assert {
+        cond: RowId,
+    },
+    /// Reads an element of a tensor, at an index along an axis with a stride.
+    ReadElement {
+        from: ElementSource,
+        offset: usize,
+        index: Option<ElementIndex>,
+        dst: RowId,
+    },
+    /// Writes an element of a tensor of the iteration, or adds to one.
+    WriteElement {
+        to: u16,
+        offset: usize,
+        index: Option<ElementIndex>,
+        value: RowId,
+        adds: bool,
+    },
+    /// Sets all elements of a tensor of the iteration.
+    Fill {
+        to: u16,
+        value: RowId,
+    },
+    /// Sets the elements of a tensor of the iteration to those of a tensor that the body does not
+    /// write, at these places in order.
+    CopyIn {
+        to: u16,
+        base: Base,
+        places: Box<[u32]>,
+    },
+    ReadList {
+        list: StackId,
+        index: RowId,
+        dst: RowId,
+    },
+    /// Fails unless a list has elements at the indices.
+    CheckList {
+        list: StackId,
+        index: RowId,
+    },
+    UpdateList {
+        update: u16,
+        index: RowId,
+        value: UpdateValue,
+    },
+    /// Runs the first operations in the lanes in which the element is true, and the others in the
+    /// other lanes.
+    Branches {
+        cond: RowId,
+        arms: [Box<[LaneOp]>; 2],
+    },
+    Push {
+        stack: u16,
+        src: RowId,
+    },
+    Pop {
+        stack: u16,
+        dst: RowId,
+    },
+    Clear {
+        stack: u16,
+    },
+}
+
+/// A function that traps for operands that fail its check.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CheckedFunction {
+    pub(super) check: OperandCheck,
+    pub(super) scalar: fn(u64, u64) -> u64,
+}
+
+/// An index of an element of a tensor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ElementIndex {
+    pub(super) row: RowId,
+    pub(super) dtype: DType,
+    /// The number of elements along the axis, and from one to the next.
+    pub(super) n: usize,
+    pub(super) stride: isize,
+}
+
+/// The end of a basic block. Targets are indices of basic blocks, or their number for the end of
+/// the iteration.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum BlockEnd {
+    Jump(u16),
+    /// Continues at `to` if the element of the row is `when`.
+    Branch {
+        cond: RowId,
+        when: bool,
+        to: u16,
+        otherwise: u16,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct BasicBlock {
+    pub(super) ops: Vec<LaneOp>,
+    pub(super) end: BlockEnd,
+    /// Whether a later basic block jumps to it.
+    pub(super) begins_loop: bool,
+}
+
+/// The body of a loop, for many iterations side by side.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneProgram {
+    pub(super) trips: TripCount,
+    pub(super) counters: Vec<LoopCounter>,
+    pub(super) sums: Vec<SumOverLanes>,
+    pub(super) updates: Vec<ListUpdate>,
+    pub(super) tensors: Vec<OwnTensor>,
+    pub(super) stacks: Vec<LoopStack>,
+    pub(super) rows: Vec<RowInfo>,
+    pub(super) blocks: Vec<BasicBlock>,
+    /// The index of the instruction after the loop.
+    pub(super) end: u32,
+    /// The number of iterations in a block.
+    pub(super) lanes: usize,
+    /// The trip count from which on the loop runs in lanes.
+    pub(super) min_trips: usize,
+    /// Active lanes move together if at most one of so many is active.
+    pub(super) gather_below: usize,
+}
+
+impl LaneProgram {
+    /// Returns the index of the instruction after the loop.
+    pub(crate) fn end(&self) -> usize {
+        self.end as usize
+    }
+}
+
+/// Translates the outermost loops of a plan that can run in lanes. The others get the reason why
+/// they cannot. Returns each program with its loop.
+pub(crate) fn programs(plan: &mut Plan, lanes: usize) -> Vec<(usize, LaneProgram)> {
+    let mut loops: Vec<usize> = (0..plan.loops.len()).collect();
+    loops.sort_by_key(|&l| (plan.loops[l].code.start, std::cmp::Reverse(plan.loops[l].code.end)));
+    let mut found: Vec<(usize, LaneProgram)> = Vec::new();
+    for l in loops {
+        let code = plan.loops[l].code.clone();
+        let Some(parallel) = &plan.loops[l].parallel else { continue };
+        if found.last().is_some_and(|&(around, _)| code.start < plan.loops[around].code.end) {
+            plan.loops[l].not_in_lanes = None;
+            continue;
+        }
+        let program = translate(plan, &code, parallel, lanes);
+        plan.loops[l].not_in_lanes = program.as_ref().err().copied();
+        found.extend(program.ok().map(|program| (l, program)));
+    }
+    found
+}
+
+/// Returns the trip count from which on a loop is worth lanes. If there is native code, its
+/// iterations take little more than their operations.
+fn min_trips(program: &LaneProgram, is_native: bool) -> usize {
+    let has_loops = program.blocks.iter().any(|block| block.begins_loop);
+    let trips = match (is_native, has_loops) {
+        (false, _) => 32,
+        (true, true) => LANES,
+        (true, false) => 16 * LANES,
+    };
+    // Tests have blocks of few lanes.
+    if program.lanes < LANES { program.lanes } else { trips }
+}
+
+/// Lets loops run in lanes: puts an [`Instr::Lanes`] at the entry of each.
+pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>) {
+    for (l, mut program) in programs {
+        let code = plan.loops[l].code.clone();
+        let mut around =
+            plan.loops.iter().filter(|around| around.code.start < code.start && code.end <= around.code.end);
+        // Native code of a loop around it never comes here.
+        if around.any(|around| matches!(plan.code[around.code.start as usize - 1], Instr::Native { .. })) {
+            continue;
+        }
+        let enter = code.start as usize - 1;
+        let (entry, native) = match plan.code[enter] {
+            Instr::Jump { to } => (to, None),
+            Instr::Native { function, entry } => (entry, Some(function)),
+            _ => panic!("a loop is entered by a jump"),
+        };
+        program.min_trips = min_trips(&program, native.is_some());
+        plan.code[enter] = Instr::Lanes { program: plan.lanes.len() as u32, entry, native };
+        plan.lanes.push(program);
+    }
+}
+
+/// Classes of registers that are moved to each other, with the size of their elements.
+#[derive(Default)]
+struct ElementSizes {
+    parent: FxHashMap<Reg, Reg>,
+    /// The size of the elements of each class, or 0 if it has several.
+    sizes: FxHashMap<Reg, usize>,
+}
+
+impl ElementSizes {
+    fn of(&mut self, r: Reg) -> Reg {
+        let parent = *self.parent.entry(r).or_insert(r);
+        if parent == r {
+            return r;
+        }
+        let root = self.of(parent);
+        self.parent.insert(r, root);
+        root
+    }
+
+    fn ask(&mut self, r: Reg, size: usize) {
+        let root = self.of(r);
+        let known = self.sizes.entry(root).or_insert(size);
+        *known = if *known == size { size } else { 0 };
+    }
+
+    fn join(&mut self, a: Reg, b: Reg) {
+        let (a, b) = (self.of(a), self.of(b));
+        if a != b {
+            self.parent.insert(a, b);
+            if let Some(size) = self.sizes.remove(&a) {
+                self.ask(b, size);
+            }
+        }
+    }
+
+    fn size(&mut self, r: Reg) -> usize {
+        let root = self.of(r);
+        self.sizes.get(&root).copied().unwrap_or(8)
+    }
+}
+
+struct Translator<'a> {
+    plan: &'a Plan,
+    body: Range<u32>,
+    parallel: &'a ParallelLoop,
+    sizes: ElementSizes,
+    /// The registers that the body writes.
+    written: FxHashSet<Reg>,
+    /// Those of them whose elements a basic block reads that another one, or an earlier iteration,
+    /// wrote.
+    kept: FxHashSet<Reg>,
+    rows_of: FxHashMap<(Reg, usize), RowId>,
+    /// The buffers that the body writes.
+    locals: FxHashMap<BufferId, LocalBuffer>,
+    /// The operations of the current basic block.
+    ops: Vec<LaneOp>,
+    program: LaneProgram,
+}
+
+/// A register that an instruction uses, with the size of the element.
+#[derive(Clone, Copy)]
+enum RegisterUse {
+    Read(Reg, usize),
+    Write(Reg, usize),
+    /// A move, of elements of any size.
+    Move {
+        dst: Reg,
+        src: Reg,
+    },
+}
+
+fn translate(
+    plan: &Plan,
+    code: &Range<u32>,
+    parallel: &ParallelLoop,
+    lanes: usize,
+) -> Result<LaneProgram, WhyNotInLanes> {
+    let enter = code.start.checked_sub(1).expect("a loop is entered by a jump");
+    let Instr::Jump { to: entry } = plan.code[enter as usize] else { panic!("a loop is entered by a jump") };
+    let program = LaneProgram {
+        trips: parallel.trips,
+        counters: Vec::new(),
+        sums: Vec::new(),
+        updates: Vec::new(),
+        tensors: Vec::new(),
+        stacks: Vec::new(),
+        rows: Vec::new(),
+        blocks: Vec::new(),
+        end: code.end,
+        lanes,
+        min_trips: 0,
+        gather_below: 2,
+    };
+    let mut t = Translator {
+        plan,
+        body: code.start..entry,
+        parallel,
+        sizes: ElementSizes::default(),
+        written: FxHashSet::default(),
+        kept: FxHashSet::default(),
+        rows_of: FxHashMap::default(),
+        locals: FxHashMap::default(),
+        ops: Vec::new(),
+        program,
+    };
+    t.buffers();
+    t.registers()?;
+    t.loop_vars()?;
+    t.basic_blocks()?;
+    if t.program.rows.len() > usize::from(RowId::MAX) || t.program.blocks.len() >= usize::from(u16::MAX) {
+        return Err(WhyNotInLanes::Size);
+    }
+    // Lanes that have moved push one by one.
+    if t.program.stacks.iter().any(|stack| stack.part != StackPart::Popped) {
+        t.program.gather_below = 6;
+    }
+    Ok(t.program)
+}
+
+/// Returns the target of an instruction that jumps.
+fn target(instr: &Instr) -> Option<u32> {
+    match *instr {
+        Instr::Jump { to }
+        | Instr::JumpIf { to, .. }
+        | Instr::JumpUnless { to, .. }
+        | Instr::JumpCompare { to, .. } => Some(to),
+        _ => None,
+    }
+}
+
+/// Returns the basic blocks that may follow one.
+fn successors(end: BlockEnd) -> impl Iterator<Item = u16> {
+    let (first, second) = match end {
+        BlockEnd::Jump(to) => (to, None),
+        BlockEnd::Branch { to, otherwise, .. } => (to, Some(otherwise)),
+    };
+    std::iter::once(first).chain(second)
+}
+
+/// Joins branches without loops inside, and basic blocks that always follow each other, to one
+/// basic block each. Joined blocks are removed.
+fn join_blocks(blocks: &mut Vec<BasicBlock>) {
+    let end = blocks.len() as u16;
+    let mut n_before = vec![0u32; blocks.len() + 1];
+    n_before[0] = 1;
+    blocks.iter().for_each(|block| successors(block.end).for_each(|to| n_before[usize::from(to)] += 1));
+    let mut is_joined = vec![false; blocks.len()];
+    // Inner branches come after the block that ends with an outer one.
+    for here in (0..blocks.len()).rev() {
+        loop {
+            // A block that only this one leads to, with the one that it always leads to.
+            let follows = |to: u16, blocks: &[BasicBlock]| match blocks.get(usize::from(to)).map(|block| block.end) {
+                Some(BlockEnd::Jump(next)) if n_before[usize::from(to)] == 1 && usize::from(to) > here => Some(next),
+                _ => None,
+            };
+            match blocks[here].end {
+                BlockEnd::Jump(to) if to < end && n_before[usize::from(to)] == 1 && usize::from(to) > here => {
+                    let to = usize::from(to);
+                    let ops = std::mem::take(&mut blocks[to].ops);
+                    blocks[here].ops.extend(ops);
+                    blocks[here].end = blocks[to].end;
+                    is_joined[to] = true;
+                }
+                BlockEnd::Branch { cond, when, to, otherwise } if to != otherwise => {
+                    let next = [follows(to, blocks), follows(otherwise, blocks)];
+                    let (arms, next) = match next {
+                        [Some(a), Some(b)] if a == b => ([Some(to), Some(otherwise)], a),
+                        [Some(a), _] if a == otherwise => ([Some(to), None], otherwise),
+                        [_, Some(b)] if b == to => ([None, Some(otherwise)], to),
+                        _ => break,
+                    };
+                    let mut arms = arms.map(|arm| {
+                        arm.map_or_else(Vec::new, |arm| {
+                            is_joined[usize::from(arm)] = true;
+                            std::mem::take(&mut blocks[usize::from(arm)].ops)
+                        })
+                        .into_boxed_slice()
+                    });
+                    if !when {
+                        arms.reverse();
+                    }
+                    blocks[here].ops.push(LaneOp::Branches { cond, arms });
+                    blocks[here].end = BlockEnd::Jump(next);
+                    // Both ways lead there, and are one now.
+                    n_before[usize::from(next)] -= 1;
+                }
+                _ => break,
+            }
+        }
+    }
+    let mut index = vec![0; blocks.len() + 1];
+    let mut n = 0;
+    for (i, &joined) in is_joined.iter().chain([&false]).enumerate() {
+        index[i] = n;
+        n += u16::from(!joined);
+    }
+    let mut joined = is_joined.into_iter();
+    blocks.retain(|_| !joined.next().expect("there is one for each block"));
+    for block in blocks {
+        match &mut block.end {
+            BlockEnd::Jump(to) => *to = index[usize::from(*to)],
+            BlockEnd::Branch { to, otherwise, .. } => {
+                [to, otherwise].into_iter().for_each(|to| *to = index[usize::from(*to)]);
+            }
+        }
+    }
+}
+
+impl Translator<'_> {
+    fn register(operand: &TensorOperand) -> Option<(Reg, DType)> {
+        match operand {
+            TensorOperand::View(v) => match v.base {
+                Base::Reg(r) => Some((r, v.dtype)),
+                _ => None,
+            },
+            TensorOperand::Slot(_) => None,
+        }
+    }
+
+    /// Returns the element type of a stack or list of numbers.
+    fn element(&self, stack: StackId) -> Option<DType> {
+        self.elements(stack).filter(|&(_, n)| n == 1).map(|(dtype, _)| dtype)
+    }
+
+    /// Returns the type and the number of numbers of an element of a stack or list.
+    fn elements(&self, stack: StackId) -> Option<(DType, usize)> {
+        let element = self.plan.stacks[stack.index()].element();
+        let shape = element.shape.known().filter(|_| element.dtype.is_plain())?;
+        Some((element.dtype, shape.iter().product()))
+    }
+
+    /// Returns the local buffer that a view covers.
+    fn local(&self, view: &View) -> Option<LocalBuffer> {
+        let Base::Buffer(b) = view.base else { return None };
+        let local = self.locals.get(&b).copied()?;
+        let n = match local {
+            LocalBuffer::Number(_) => 1,
+            LocalBuffer::OfList { n, .. } => n,
+            LocalBuffer::Own(i) => self.program.tensors[usize::from(i)].n,
+        };
+        (view.offset == 0 && view.is_contiguous() && view.size() == n).then_some(local)
+    }
+
+    /// Returns the register or the row that holds the only number of an operand.
+    fn number(&self, operand: &TensorOperand) -> Option<Result<(Reg, usize), RowId>> {
+        let TensorOperand::View(view) = operand else { return None };
+        match (view.base, self.local(view)) {
+            (Base::Reg(r), _) => Some(Ok((r, view.dtype.size()))),
+            (_, Some(LocalBuffer::Number(row))) => Some(Err(row)),
+            _ => None,
+        }
+    }
+
+    /// Finds the buffers that the body writes. Instructions that use them in other ways than those
+    /// of their kind are refused later.
+    fn buffers(&mut self) {
+        let plan = self.plan;
+        // The lists whose elements buffers hold, or `None` for buffers that are written otherwise.
+        let mut written: Vec<(BufferId, Option<StackId>, &View)> = Vec::new();
+        for i in self.body.clone() {
+            let (from, op) = match plan.code[i as usize] {
+                Instr::Run(op) | Instr::StackPop { op, .. } => (None, op),
+                Instr::List { list, op, .. } => (Some(list), op),
+                _ => continue,
+            };
+            if let Out::View(view) = &plan.tensor_ops[op.index()].out
+                && let Base::Buffer(b) = view.base
+            {
+                written.push((b, from, view));
+            }
+        }
+        for &(b, from, view) in &written {
+            if self.locals.contains_key(&b) {
+                continue;
+            }
+            let is_only = written.iter().filter(|(other, ..)| *other == b).count() == 1;
+            let local = match from {
+                Some(list) if is_only => LocalBuffer::OfList { list, index: self.kept_row(4), n: view.size() },
+                _ if view.size() == 1 => LocalBuffer::Number(self.kept_row(view.dtype.size())),
+                _ => {
+                    let f = function(prim::ADD, view.dtype, view.dtype).map(|f| f.scalar);
+                    let Some(ScalarFn::Binary(add)) = f else { continue };
+                    if view.size() > MAX_OWN {
+                        continue;
+                    }
+                    self.program.tensors.push(OwnTensor { n: view.size(), size: view.dtype.size(), add });
+                    LocalBuffer::Own(self.program.tensors.len() as u16 - 1)
+                }
+            };
+            self.locals.insert(b, local);
+        }
+    }
+
+    /// Adds a row that basic blocks pass on to each other.
+    fn kept_row(&mut self, size: usize) -> RowId {
+        self.program.rows.push(RowInfo { size, start: RowStart::Nothing, is_kept: true });
+        self.program.rows.len() as RowId - 1
+    }
+
+    /// Returns the source and the destination of an operation that copies a tensor from outside of
+    /// the body, or fills one with a number.
+    fn copied<'a>(&self, op: &'a TensorOp) -> Option<[&'a View; 2]> {
+        let (Kernel::Copy(_), Out::View(out), [TensorOperand::View(from)]) = (&op.kernel, &op.out, &op.operands[..])
+        else {
+            return None;
+        };
+        let is_inside = matches!(from.base, Base::Buffer(b) if self.locals.contains_key(&b));
+        (!is_inside && self.local(out).is_some()).then_some([from, out])
+    }
+
+    /// Returns the registers that an instruction of the body uses, in order, or `None` if the
+    /// instruction cannot run in lanes.
+    fn uses(&self, i: u32) -> Option<Vec<RegisterUse>> {
+        use RegisterUse::{Move, Read, Write};
+        let plan = self.plan;
+        let scalar = || plan.scalar_ops[i as usize].map(|op| (op.operand.size(), op.result.size()));
+        Some(match plan.code[i as usize] {
+            Instr::Unary { dst, a, .. } => {
+                let (operand, result) = scalar()?;
+                vec![Read(a, operand), Write(dst, result)]
+            }
+            Instr::Binary { dst, a, b, .. } => {
+                let (operand, result) = scalar()?;
+                vec![Read(a, operand), Read(b, operand), Write(dst, result)]
+            }
+            Instr::Select { dst, a, b, c } => {
+                let (operand, result) = scalar()?;
+                vec![Read(a, 1), Read(b, operand), Read(c, operand), Write(dst, result)]
+            }
+            Instr::Move { dst, src } => vec![Move { dst, src }],
+            Instr::Require { a, op, .. } => {
+                vec![Read(a, plan.tensor_ops[op.index()].operands[1].view().dtype.size())]
+            }
+            Instr::RequireIndex { a, dtype, .. } => vec![Read(a, dtype.size())],
+            Instr::Assert { cond, .. } | Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } => {
+                vec![Read(cond, 1)]
+            }
+            Instr::JumpCompare { a, b, .. } => {
+                let (operand, _) = scalar()?;
+                vec![Read(a, operand), Read(b, operand)]
+            }
+            Instr::Jump { .. } => vec![],
+            Instr::Run(op) => {
+                let op = &plan.tensor_ops[op.index()];
+                if let Some([from, _]) = self.copied(op) {
+                    return Some(match from.base {
+                        Base::Reg(r) => vec![Read(r, from.dtype.size())],
+                        _ => vec![],
+                    });
+                }
+                let ElementAccess { tensor, index, kind } = access(op)?;
+                let index = index.map(|(_, r, dtype)| Read(r, dtype.size()));
+                let size = tensor.dtype.size();
+                let number = match kind {
+                    ElementUse::Read(dst) => Write(dst, size),
+                    ElementUse::Write(r) | ElementUse::Add(r) => Read(r, size),
+                };
+                index.into_iter().chain([number]).collect()
+            }
+            Instr::List { list, other: None, op } => {
+                let op = &plan.tensor_ops[op.index()];
+                let size = self.elements(list)?.0.size();
+                let Kernel::List(list_op) = &op.kernel else { return None };
+                let (index, _) = Self::register(op.operands.first()?)?;
+                match (list_op, &op.out) {
+                    (ListOp::Read, Out::Reg(r, _)) => vec![Read(index, 4), Write(*r, size)],
+                    (ListOp::Read, Out::View(view)) => {
+                        self.local(view)?;
+                        vec![Read(index, 4)]
+                    }
+                    (ListOp::Write | ListOp::Accumulate, _) => match Self::register(&op.operands[1]) {
+                        Some((value, _)) => vec![Read(index, 4), Read(value, size)],
+                        None => vec![Read(index, 4)],
+                    },
+                    _ => return None,
+                }
+            }
+            Instr::StackPush { stack, op } => {
+                self.element(stack)?;
+                match self.number(plan.tensor_ops[op.index()].operands.first()?)? {
+                    Ok((r, size)) => vec![Read(r, size)],
+                    Err(_) => vec![],
+                }
+            }
+            Instr::StackPop { stack, op } => {
+                self.element(stack)?;
+                match &plan.tensor_ops[op.index()].out {
+                    Out::Reg(r, dtype) => vec![Write(*r, dtype.size())],
+                    Out::View(view) => {
+                        self.local(view)?;
+                        vec![]
+                    }
+                    _ => return None,
+                }
+            }
+            Instr::StackNew(stack) => {
+                self.element(stack)?;
+                vec![]
+            }
+            _ => return None,
+        })
+    }
+
+    /// Finds the sizes of registers, and which are written and kept.
+    fn registers(&mut self) -> Result<(), WhyNotInLanes> {
+        let starts = self.starts()?;
+        let mut written_here: FxHashSet<Reg> = FxHashSet::default();
+        let mut read_first: FxHashSet<Reg> = FxHashSet::default();
+        for i in self.body.clone() {
+            if starts.contains(&i) {
+                written_here.clear();
+            }
+            let uses = self.uses(i).ok_or(WhyNotInLanes::Instruction(i))?;
+            let is_constant = |r: Reg| self.plan.constant(r).is_some();
+            for used in uses {
+                let (read, write) = match used {
+                    RegisterUse::Read(r, size) => {
+                        if !is_constant(r) {
+                            self.sizes.ask(r, size);
+                        }
+                        (Some(r), None)
+                    }
+                    RegisterUse::Write(r, size) => {
+                        self.sizes.ask(r, size);
+                        (None, Some(r))
+                    }
+                    RegisterUse::Move { dst, src } => {
+                        if !is_constant(src) {
+                            self.sizes.join(dst, src);
+                        }
+                        (Some(src), Some(dst))
+                    }
+                };
+                if let Some(r) = read
+                    && !written_here.contains(&r)
+                {
+                    read_first.insert(r);
+                }
+                if let Some(r) = write {
+                    written_here.insert(r);
+                    self.written.insert(r);
+                }
+            }
+        }
+        self.kept = self.written.intersection(&read_first).copied().collect();
+        match self.body.clone().find(|&i| self.has_mixed_sizes(i)) {
+            Some(i) => Err(WhyNotInLanes::Instruction(i)),
+            None => Ok(()),
+        }
+    }
+
+    fn has_mixed_sizes(&mut self, i: u32) -> bool {
+        let uses = self.uses(i).expect("the instruction was checked");
+        uses.into_iter().any(|used| match used {
+            RegisterUse::Read(r, _) | RegisterUse::Write(r, _) | RegisterUse::Move { dst: r, .. } => {
+                self.plan.constant(r).is_none() && self.sizes.size(r) == 0
+            }
+        })
+    }
+
+    /// Returns the first instructions of the basic blocks, in order, and the end of the body.
+    fn starts(&self) -> Result<Vec<u32>, WhyNotInLanes> {
+        let mut starts = vec![self.body.start, self.body.end];
+        for i in self.body.clone() {
+            if let Some(to) = target(&self.plan.code[i as usize]) {
+                if !(self.body.start..=self.body.end).contains(&to) {
+                    return Err(WhyNotInLanes::Instruction(i));
+                }
+                starts.extend([to, i + 1]);
+            }
+        }
+        starts.sort_unstable();
+        starts.dedup();
+        Ok(starts)
+    }
+
+    /// Returns the row of a register.
+    fn row(&mut self, r: Reg, size: usize) -> RowId {
+        let start = match self.plan.constant(r) {
+            Some(bits) => RowStart::Constant(bits),
+            None if self.written.contains(&r) => RowStart::Nothing,
+            None => RowStart::Register(r),
+        };
+        let is_kept = self.kept.contains(&r);
+        let rows = &mut self.program.rows;
+        *self.rows_of.entry((r, size)).or_insert_with(|| {
+            rows.push(RowInfo { size, start, is_kept });
+            rows.len() as RowId - 1
+        })
+    }
+
+    /// Adds the counters, sums, lists and stacks of the loop.
+    fn loop_vars(&mut self) -> Result<(), WhyNotInLanes> {
+        // The first instruction stands for the loop.
+        let refused = WhyNotInLanes::Instruction(self.body.start);
+        for &(role, storage) in &self.parallel.vars {
+            match (role, storage) {
+                (LoopVarRole::Counter(step), Storage::Reg(reg)) => {
+                    self.keep(reg);
+                    let size = self.sizes.size(reg);
+                    let row = self.row(reg, size);
+                    self.program.counters.push(LoopCounter { reg, row, step, size });
+                }
+                (LoopVarRole::Sum, Storage::Reg(reg)) => {
+                    let dtype = self.sum_type(reg).ok_or(refused)?;
+                    let Some(ElementFunction { scalar: ScalarFn::Binary(add), .. }) = function(prim::ADD, dtype, dtype)
+                    else {
+                        return Err(refused);
+                    };
+                    let zero = match dtype {
+                        DType::F32 => u64::from((-0.0f32).to_bits()),
+                        DType::F64 => (-0.0f64).to_bits(),
+                        _ => 0,
+                    };
+                    self.keep(reg);
+                    let row = self.row(reg, dtype.size());
+                    self.program.sums.push(SumOverLanes { reg, row, add, zero });
+                }
+                (LoopVarRole::Pushed | LoopVarRole::Popped, Storage::Stack(stack)) => {
+                    let size = self.element(stack).ok_or(refused)?.size();
+                    let part = if role == LoopVarRole::Pushed { StackPart::Pushed } else { StackPart::Popped };
+                    self.program.stacks.push(LoopStack { stack, size, part });
+                }
+                (LoopVarRole::Written | LoopVarRole::Accumulated, Storage::Stack(_)) => {}
+                _ => return Err(refused),
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, reg: Reg) {
+        self.written.insert(reg);
+        self.kept.insert(reg);
+    }
+
+    /// Returns the type of a sum, by the addition to it.
+    fn sum_type(&self, reg: Reg) -> Option<DType> {
+        self.body.clone().find_map(|i| match self.plan.code[i as usize] {
+            Instr::Binary { a, b, .. } if a == reg || b == reg => {
+                self.plan.scalar_ops[i as usize].filter(|op| op.op == prim::ADD).map(|op| op.result)
+            }
+            _ => None,
+        })
+    }
+
+    fn basic_blocks(&mut self) -> Result<(), WhyNotInLanes> {
+        let starts = self.starts()?;
+        let index = |to: u32| starts.binary_search(&to).expect("each target begins a basic block") as u16;
+        for (here, range) in starts.windows(2).enumerate() {
+            for i in range[0]..range[1] {
+                self.op(i)?;
+            }
+            let (next, plan) = (here as u16 + 1, self.plan);
+            let end = match plan.code[range[1] as usize - 1] {
+                Instr::Jump { to } => BlockEnd::Jump(index(to)),
+                Instr::JumpIf { cond, to } => self.branch(cond, true, index(to), next),
+                Instr::JumpUnless { cond, to } => self.branch(cond, false, index(to), next),
+                Instr::JumpCompare { a, b, to, when, .. } => {
+                    let op = plan.scalar_ops[range[1] as usize - 1].expect("a comparison has a name");
+                    let f = function(op.op, op.operand, op.result).expect("it is a function of numbers");
+                    let args = [self.row(a, op.operand.size()), self.row(b, op.operand.size())];
+                    let dst = self.new_row(op.result.size());
+                    self.push_function(f, dst, [args[0], args[1], args[0]]);
+                    BlockEnd::Branch { cond: dst, when, to: index(to), otherwise: next }
+                }
+                _ => BlockEnd::Jump(next),
+            };
+            let ops = std::mem::take(&mut self.ops);
+            self.program.blocks.push(BasicBlock { ops, end, begins_loop: false });
+        }
+        join_blocks(&mut self.program.blocks);
+        for here in 0..self.program.blocks.len() {
+            let to = match self.program.blocks[here].end {
+                BlockEnd::Jump(to) | BlockEnd::Branch { to, .. } => usize::from(to),
+            };
+            if to <= here {
+                self.program.blocks[to].begins_loop = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn branch(&mut self, cond: Reg, when: bool, to: u16, otherwise: u16) -> BlockEnd {
+        BlockEnd::Branch { cond: self.row(cond, 1), when, to, otherwise }
+    }
+
+    /// Adds a row for a value of one basic block.
+    fn new_row(&mut self, size: usize) -> RowId {
+        self.program.rows.push(RowInfo { size, start: RowStart::Nothing, is_kept: false });
+        self.program.rows.len() as RowId - 1
+    }
+
+    fn push_function(&mut self, f: ElementFunction, dst: RowId, args: [RowId; 3]) {
+        let checked = f.check.map(|check| match f.scalar {
+            ScalarFn::Binary(scalar) => CheckedFunction { check, scalar },
+            _ => panic!("the second operand is checked"),
+        });
+        self.ops.push(LaneOp::Function { f: f.block, checked, dst, args });
+    }
+
+    /// Adds the operations of an instruction that does not jump.
+    fn op(&mut self, i: u32) -> Result<(), WhyNotInLanes> {
+        let plan = self.plan;
+        let refused = WhyNotInLanes::Instruction(i);
+        let scalar = plan.scalar_ops[i as usize];
+        let with_function = |op: Option<crate::cpu::compile::ScalarOp>| {
+            let op = op.ok_or(refused)?;
+            Ok((function(op.op, op.operand, op.result).ok_or(refused)?, op.operand.size(), op.result.size()))
+        };
+        match plan.code[i as usize] {
+            Instr::Unary { dst, a, .. } => {
+                let (f, operand, result) = with_function(scalar)?;
+                let (a, dst) = (self.row(a, operand), self.row(dst, result));
+                self.push_function(f, dst, [a; 3]);
+            }
+            Instr::Binary { dst, a, b, .. } if let Some((dtype, shift, wants_remainder)) = self.power_of_two(i, b) => {
+                let (a, dst) = (self.row(a, dtype.size()), self.row(dst, dtype.size()));
+                self.ops.push(LaneOp::DividePower { dst, a, dtype, shift, wants_remainder });
+            }
+            Instr::Binary { dst, a, b, .. } => {
+                let (f, operand, result) = with_function(scalar)?;
+                let (a, b, dst) = (self.row(a, operand), self.row(b, operand), self.row(dst, result));
+                self.push_function(f, dst, [a, b, a]);
+            }
+            Instr::Select { dst, a, b, c } => {
+                let (f, operand, result) = with_function(scalar)?;
+                let args = [self.row(a, 1), self.row(b, operand), self.row(c, operand)];
+                let dst = self.row(dst, result);
+                self.push_function(f, dst, args);
+            }
+            Instr::Move { dst, src } => {
+                let size = self.sizes.size(dst);
+                let (dst, src) = (self.row(dst, size), self.row(src, size));
+                self.ops.push(LaneOp::Move { dst, src });
+            }
+            Instr::Require { valid, a, op } => {
+                if plan.constant(a).is_none_or(|bits| !valid(bits)) {
+                    let size = plan.tensor_ops[op.index()].operands[1].view().dtype.size();
+                    let a = self.row(a, size);
+                    self.ops.push(LaneOp::Require { valid, a });
+                }
+            }
+            Instr::RequireIndex { a, dtype, n, .. } => {
+                let a = self.row(a, dtype.size());
+                self.ops.push(LaneOp::RequireIndex { a, dtype, n });
+            }
+            Instr::Assert { cond, .. } => {
+                let cond = self.row(cond, 1);
+                self.ops.push(LaneOp::Assert { cond });
+            }
+            Instr::Run(op) => {
+                self.tensor_op(&plan.tensor_ops[op.index()]).ok_or(refused)?;
+            }
+            Instr::List { list, op, .. } => self.list_op(list, op.index()).ok_or(refused)?,
+            Instr::StackPush { stack, op } => {
+                let src = match self.number(&plan.tensor_ops[op.index()].operands[0]).ok_or(refused)? {
+                    Ok((r, size)) => self.row(r, size),
+                    Err(row) => row,
+                };
+                let stack = self.stack(stack, StackPart::Pushed).ok_or(refused)?;
+                self.ops.push(LaneOp::Push { stack, src });
+            }
+            Instr::StackPop { stack, op } => {
+                let dst = match &plan.tensor_ops[op.index()].out {
+                    Out::Reg(r, dtype) => self.row(*r, dtype.size()),
+                    Out::View(view) => match self.local(view) {
+                        Some(LocalBuffer::Number(row)) => row,
+                        _ => return Err(refused),
+                    },
+                    _ => return Err(refused),
+                };
+                let stack = self.stack(stack, StackPart::Popped).ok_or(refused)?;
+                self.ops.push(LaneOp::Pop { stack, dst });
+            }
+            Instr::StackNew(stack) => {
+                let stack = self.stack(stack, StackPart::Own).ok_or(refused)?;
+                self.ops.push(LaneOp::Clear { stack });
+            }
+            Instr::Jump { .. } | Instr::JumpIf { .. } | Instr::JumpUnless { .. } | Instr::JumpCompare { .. } => {}
+            _ => return Err(refused),
+        }
+        Ok(())
+    }
+
+    /// Returns the type, the exponent and whether the remainder is wanted, of an instruction that
+    /// divides integers by a constant power of two. There is no vector instruction for others.
+    fn power_of_two(&self, i: u32, divisor: Reg) -> Option<(DType, u32, bool)> {
+        let op = self.plan.scalar_ops[i as usize]?;
+        let wants_remainder = match op.op {
+            prim::DIV => false,
+            prim::REM => true,
+            _ => return None,
+        };
+        let bits = self.plan.constant(divisor)?;
+        let divisor = match op.operand {
+            DType::I32 => u64::try_from(i32::from_reg(bits)).ok()?,
+            DType::I64 => u64::try_from(i64::from_reg(bits)).ok()?,
+            DType::U32 | DType::U8 => bits,
+            _ => return None,
+        };
+        divisor.is_power_of_two().then(|| (op.operand, divisor.trailing_zeros(), wants_remainder))
+    }
+
+    /// Adds an operation that reads or writes elements of a tensor.
+    fn tensor_op(&mut self, op: &TensorOp) -> Option<()> {
+        if let Some([from, out]) = self.copied(op) {
+            let new = match (self.local(out)?, from.base) {
+                (LocalBuffer::Number(dst), Base::Reg(r)) => LaneOp::Move { dst, src: self.row(r, from.dtype.size()) },
+                (LocalBuffer::Own(to), Base::Reg(r)) => LaneOp::Fill { to, value: self.row(r, from.dtype.size()) },
+                (LocalBuffer::Number(dst), base) => {
+                    LaneOp::ReadElement { from: ElementSource::Outside(base), offset: from.offset, index: None, dst }
+                }
+                (LocalBuffer::Own(to), base) => {
+                    let places = from.offsets().map(u32::try_from).collect::<Result<_, _>>().ok()?;
+                    LaneOp::CopyIn { to, base, places }
+                }
+                (LocalBuffer::OfList { .. }, _) => return None,
+            };
+            self.ops.push(new);
+            return Some(());
+        }
+        let ElementAccess { tensor: view, index, kind } = access(op)?;
+        let index = index.map(|(axis, r, dtype)| ElementIndex {
+            row: self.row(r, dtype.size()),
+            dtype,
+            n: view.shape[axis],
+            stride: view.strides[axis],
+        });
+        let local = match view.base {
+            Base::Buffer(b) => self.locals.get(&b).copied(),
+            _ => None,
+        };
+        let (offset, size) = (view.offset, view.dtype.size());
+        let own = |local| if let Some(LocalBuffer::Own(to)) = local { Some(to) } else { None };
+        let new = match (kind, local) {
+            // An index into one number was checked before.
+            (ElementUse::Read(dst), Some(LocalBuffer::Number(src))) => LaneOp::Move { dst: self.row(dst, size), src },
+            (ElementUse::Read(dst), local) => {
+                let from = match local {
+                    Some(LocalBuffer::OfList { list, index, n }) => ElementSource::OfList { list, index, n },
+                    Some(LocalBuffer::Own(i)) => ElementSource::Own(i),
+                    _ => ElementSource::Outside(view.base),
+                };
+                LaneOp::ReadElement { from, offset, index, dst: self.row(dst, size) }
+            }
+            (ElementUse::Write(r), local) => {
+                LaneOp::WriteElement { to: own(local)?, offset, index, value: self.row(r, size), adds: false }
+            }
+            (ElementUse::Add(r), local) => {
+                LaneOp::WriteElement { to: own(local)?, offset, index, value: self.row(r, size), adds: true }
+            }
+        };
+        self.ops.push(new);
+        Some(())
+    }
+
+    /// Returns the index of a stack that the body uses as a part of the loop or as its own.
+    fn stack(&mut self, stack: StackId, part: StackPart) -> Option<u16> {
+        let known = self.program.stacks.iter().position(|known| known.stack == stack);
+        let i = match known {
+            Some(i) => {
+                let known = self.program.stacks[i].part;
+                (known == part || known == StackPart::Own).then_some(i)?
+            }
+            None => {
+                let size = self.element(stack)?.size();
+                self.program.stacks.push(LoopStack { stack, size, part: StackPart::Own });
+                self.program.stacks.len() - 1
+            }
+        };
+        u16::try_from(i).ok()
+    }
+
+    fn list_op(&mut self, list: StackId, op: usize) -> Option<()> {
+        let op = &self.plan.tensor_ops[op];
+        let Kernel::List(list_op) = &op.kernel else { return None };
+        let (dtype, n) = self.elements(list)?;
+        let size = dtype.size();
+        let index = self.row(Self::register(&op.operands[0])?.0, 4);
+        let role =
+            self.parallel.vars.iter().find(|&&(_, storage)| storage == Storage::Stack(list)).map(|&(role, _)| role);
+        let new = match (list_op, &op.out, role) {
+            (ListOp::Read, Out::Reg(r, _), None) => LaneOp::ReadList { list, index, dst: self.row(*r, size) },
+            (ListOp::Read, Out::View(view), None) => {
+                let Some(LocalBuffer::OfList { index: dst, .. }) = self.local(view) else { return None };
+                self.ops.push(LaneOp::CheckList { list, index });
+                LaneOp::Move { dst, src: index }
+            }
+            (ListOp::Write, _, Some(LoopVarRole::Written))
+            | (ListOp::Accumulate, _, Some(LoopVarRole::Accumulated)) => {
+                let value = match (self.number(&op.operands[1]), &op.operands[1]) {
+                    // A number in a register may stand for all elements.
+                    (Some(Ok((r, _))), TensorOperand::View(view)) if n == 1 && view.size() == 1 => {
+                        UpdateValue::Row(self.row(r, size))
+                    }
+                    (Some(Err(row)), _) => UpdateValue::Row(row),
+                    (None, TensorOperand::View(view)) => match self.local(view)? {
+                        LocalBuffer::Own(i) => UpdateValue::Own(i),
+                        _ => return None,
+                    },
+                    _ => return None,
+                };
+                let update = u16::try_from(self.program.updates.len()).ok()?;
+                let bytes = n * size;
+                self.program.updates.push(ListUpdate { list, op: list_op.clone(), bytes, loc: op.loc });
+                LaneOp::UpdateList { update, index, value }
+            }
+            _ => return None,
+        };
+        self.ops.push(new);
+        Some(())
+    }
+}

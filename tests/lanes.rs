@@ -1,0 +1,282 @@
+//! Loops in lanes: iterations of a parallel loop side by side. All results are bitwise identical to
+//! those of the iterations one after the other.
+
+use crate::support::error_of;
+use anabranch::dsl::equality::one_nan_each;
+use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
+use anabranch::dsl::passes::Pipeline;
+use anabranch::prelude::*;
+use anabranch::{Diagnostic, Graph, HostTensor};
+use anabranch_programs::plans::optimize;
+use anabranch_runtime::Program;
+
+/// Returns the graph of a function after all passes.
+#[track_caller]
+fn graph_of<Args, F: GraphFn<Args>>(f: F, args: &Arguments) -> Graph {
+    let types: Vec<_> = args.tensors().iter().map(HostTensor::ty).collect();
+    let (traced, _) = trace_fn("function", &f, &args.signature()).unwrap_or_else(|e| panic!("{e}"));
+    optimize(&traced.graph, &types, Pipeline::standard()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Runs a function one iteration after the other, and in blocks of several sizes. All results and
+/// errors must be the same. Returns the result, and how many loops run in lanes.
+#[track_caller]
+fn in_lanes<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>) -> (Result<Vec<HostTensor>, Diagnostic>, usize) {
+    let args = Arguments::of(args);
+    let graph = graph_of(f, &args);
+    let run = |program: &Program| program.run(args.tensors(), &mut vec![]);
+    let one_by_one = Program::with_lanes(graph.clone(), 0).unwrap_or_else(|e| panic!("{e}"));
+    assert!(!one_by_one.explain().contains("in lanes"), "{}", one_by_one.explain());
+    let expected = run(&one_by_one);
+    let mut n = 0;
+    for lanes in [1, 3, 16, 40, 256] {
+        let program = Program::with_lanes(graph.clone(), lanes).unwrap_or_else(|e| panic!("{e}"));
+        n = program.explain().matches("in lanes").count();
+        for _ in 0..2 {
+            match (run(&program), &expected) {
+                (Ok(given), Ok(expected)) => {
+                    assert_eq!(one_nan_each(&given), one_nan_each(expected), "{lanes}\n{}", program.explain());
+                }
+                (given, expected) => {
+                    let text =
+                        |e: &Result<Vec<HostTensor>, Diagnostic>| e.as_ref().map_err(ToString::to_string).cloned();
+                    assert_eq!(text(&given), text(expected), "{lanes}");
+                }
+            }
+        }
+    }
+    (expected, n)
+}
+
+/// Checks a function like [`in_lanes`], of which so many loops run in lanes.
+#[track_caller]
+fn agree<Args, F: GraphFn<Args>>(f: F, args: impl CallArgs<Args>, n_loops: usize) -> Vec<HostTensor> {
+    let (result, n) = in_lanes(f, args);
+    assert_eq!(n, n_loops, "loops in lanes");
+    result.unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Returns numbers between 0.3 and 60 in no order.
+fn numbers(n: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 37 + 11) % 199) as f32 * 0.3 + 0.3).collect()
+}
+
+#[graph]
+fn newton(a: Tensor) -> (Tensor, Tensor<i32>) {
+    let mut x = a;
+    let mut n = scalar(0);
+    while (x * x - a).abs() > 1e-6 * a && n < 50 {
+        x = (x + a / x) * 0.5;
+        n += 1;
+    }
+    (if x > 3.0 { x * 2.0 } else { x }, n)
+}
+
+#[test]
+fn a_map_over_a_while_has_the_bits_of_plain_rust() {
+    let root = |a: f32| {
+        let (mut x, mut n) = (a, 0);
+        while (x * x - a).abs() > 1e-6 * a && n < 50 {
+            x = (x + a / x) * 0.5;
+            n += 1;
+        }
+        (if x > 3.0 { x * 2.0 } else { x }, n)
+    };
+    for n in [0, 1, 2, 15, 16, 17, 255, 256, 257, 700] {
+        let xs = numbers(n);
+        let outputs = agree(|xs: Tensor| map(xs, newton), &xs, 1);
+        let (roots, trips): (Vec<f32>, Vec<i32>) = xs.iter().map(|&a| root(a)).unzip();
+        assert_eq!((outputs[0].data::<f32>(), outputs[1].data::<i32>()), (&roots[..], &trips[..]), "{n}");
+    }
+}
+
+#[test]
+fn gradients_pop_what_the_lanes_pushed() {
+    let f = |xs: Tensor| {
+        let y = map(xs, |x| newton(x).0);
+        (gradients(y.square().sum(), xs), y)
+    };
+    for n in [1, 16, 33, 300] {
+        agree(f, &numbers(n), 2);
+    }
+    #[graph]
+    fn decays(w: Tensor, x: Tensor) -> Tensor {
+        let mut x = x;
+        while x > 1.0 {
+            let mut k = scalar(0);
+            // Lanes push any number of values in each trip.
+            while k.cast::<f32>() < x * 0.1 {
+                x = x * w.sin();
+                k += 1;
+            }
+            x = x * w;
+        }
+        x
+    }
+    // The gradient of a captured number is a sum over all iterations, in their order.
+    let shared = |xs: Tensor, w: Tensor| {
+        let y = map(xs, |x| decays(w, x));
+        gradients(y.sum(), (xs, w))
+    };
+    agree(shared, (&numbers(300), 0.7f32), 2);
+    // Third and fourth loops, which go over the iterations in the first order again.
+    let second = |xs: Tensor, w: Tensor| {
+        let y = map(xs, |x| decays(w, x));
+        let dw = gradients(y.sum(), w);
+        gradients(dw.square(), (xs, w))
+    };
+    let (result, n) = in_lanes(second, (&numbers(70), 0.7f32));
+    result.unwrap_or_else(|e| panic!("{e}"));
+    assert!(n >= 2, "{n} loops run in lanes");
+}
+
+#[test]
+fn branches_and_jumps_send_lanes_apart_and_together() {
+    #[graph]
+    fn steps(x: Tensor<i32>) -> Tensor<i64> {
+        let (mut x, mut n, mut odd) = (x, scalar(0i64), scalar(0i64));
+        while x != 1 {
+            if n > 100 {
+                return scalar(-1i64);
+            }
+            x = match x % 4 {
+                0 => x / 4,
+                1 | 3 => {
+                    odd += 1;
+                    if odd > 40 {
+                        break;
+                    }
+                    3 * x + 1
+                }
+                _ => x / 2,
+            };
+            n += 1;
+            if x == 7 {
+                continue;
+            }
+            n = n + 1;
+        }
+        n * 1000 + odd
+    }
+    let xs: Vec<i32> = (1..600).collect();
+    agree(|xs: Tensor<i32>| map(xs, steps), &xs, 1);
+}
+
+#[test]
+fn sums_are_added_in_order() {
+    #[graph]
+    fn total(xs: Tensor) -> (Tensor, Tensor<i32>, Tensor) {
+        let (mut sum, mut n, mut product) = (scalar(0.1), scalar(7), scalar(1.0));
+        for x in xs {
+            let mut y = x;
+            while y > 1.0 {
+                y = y.sqrt() - 0.1;
+            }
+            sum += y;
+            n += y.cast::<i32>() + 1;
+        }
+        product = product + sum;
+        (sum, n, product)
+    }
+    for n in [1, 3, 17, 500] {
+        agree(total, &numbers(n), 1);
+    }
+    // Backwards in the order of the rows.
+    let reverse = |xs: Tensor| fold_right(scalar(0.0), xs, |sum, x| sum + x.sin());
+    agree(reverse, &numbers(100), 1);
+    // A product is no sum.
+    let (result, n) = in_lanes(|xs: Tensor| fold_left(scalar(1.0), xs, |product, x| product * x.cos()), &numbers(100));
+    result.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(n, 0);
+}
+
+#[test]
+fn numbers_of_all_types_and_captured_tensors() {
+    let ints = |xs: Tensor<i64>, ys: Tensor<u32>, t: Tensor<f64>| {
+        map((xs, ys), |(x, y)| {
+            let i = (x % 5).abs();
+            let at = t.row(i.cast::<i32>());
+            let z = cond(x.greater(3i64), || y * 3, || y / (y - y + 2));
+            ((at * 2.0).cast::<f32>(), z, x.greater(at.cast::<i64>()), (y % 7).cast::<u8>())
+        })
+    };
+    let xs: Vec<i64> = (-60..60).collect();
+    let ys: Vec<u32> = (0..120).map(|i| i * 35_000_000).collect();
+    agree(ints, (&xs, &ys, [1.5f64, -2.0, 0.25, 1e9, 7.0]), 1);
+}
+
+#[test]
+fn the_first_iteration_that_fails_has_the_error() {
+    #[graph]
+    fn looked_up(t: Tensor, x: Tensor<i32>) -> Tensor {
+        assert!(x < 50, "too large: {x}");
+        t.row(x) * 2.0
+    }
+    let f = |xs: Tensor<i32>, t: Tensor| map(xs, |x| looked_up(t, x));
+    let mut xs: Vec<i32> = (0..100).map(|i| i % 5).collect();
+    let t = [1.0f32, 2.0, 3.0, 4.0, 5.0];
+    agree(f, (&xs, t), 1);
+    xs[70] = 99;
+    xs[41] = 9;
+    let (result, n) = in_lanes(f, (&xs, t));
+    assert_eq!(n, 1);
+    let error = result.expect_err("two iterations fail").to_string();
+    assert!(error.contains('9') && !error.contains("too large"), "{error}");
+    // Divisors of lanes that are elsewhere do not count.
+    let divide = |xs: Tensor<i32>| map(xs, |x| cond(x.not_equal(0), || scalar(100) / x, || scalar(-1)));
+    agree(divide, &xs, 1);
+    let error = error_of(|xs: Tensor<i32>| map(xs, |x| scalar(100) / x), &xs);
+    assert!(error.to_string().contains("zero"), "{error}");
+}
+
+#[test]
+fn a_stack_of_lanes_is_one_stack_for_others() {
+    // The backward loop multiplies cotangents in a way that lanes do not.
+    let f = |xs: Tensor| {
+        let last = fold_left(scalar(1.0), xs, |state, x| {
+            let y = cond(x.greater(20.0), || x.sqrt(), || x.sin());
+            state * 0.5 + y
+        });
+        gradients(last, xs)
+    };
+    in_lanes(f, &numbers(50)).0.unwrap_or_else(|e| panic!("{e}"));
+    // Lanes push, and the backward loop cannot run in lanes.
+    let g = |xs: Tensor, table: Tensor| {
+        let y = map(xs, |x| table.row(x.cast::<i32>() % 3) * x);
+        gradients(y.sum(), (xs, table))
+    };
+    in_lanes(g, (&numbers(50), [1.0f32, 2.0, 3.0])).0.unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[graph]
+fn filtered(w: Tensor, xs: Tensor, n: Tensor<i32>) -> Tensor {
+    let mut s = scalar(0.0);
+    let mut t = scalar(0);
+    while t < n {
+        let x = xs.row(t);
+        s = if x > 5.0 { (s * w + x * 0.1).tanh() } else { s * 0.5 - x };
+        t += 1;
+    }
+    s
+}
+
+#[test]
+fn sequences_of_different_lengths_are_read_in_lanes() {
+    for n in [3, 20, 260] {
+        let xs = Array::new(&[n, 7], numbers(7 * n).iter().map(|x| x * 0.2).collect());
+        let lengths: Vec<i32> = (0..n).map(|i| (i * 5 % 8) as i32).collect();
+        let f = |w: Tensor, xs: Tensor, n: Tensor<i32>| map((xs, n), |(x, n)| filtered(w, x, n));
+        agree(f, (0.9f32, &xs, &lengths), 1);
+        let g = |w: Tensor, xs: Tensor, n: Tensor<i32>| {
+            let y = map((xs, n), |(x, n)| filtered(w, x, n));
+            gradients(y.square().sum(), (w, xs))
+        };
+        agree(g, (0.9f32, &xs, &lengths), 2);
+    }
+    let xs = Array::new(&[40, 7], numbers(280));
+    let mut lengths = vec![5; 40];
+    lengths[33] = 8;
+    let f = |w: Tensor, xs: Tensor, n: Tensor<i32>| map((xs, n), |(x, n)| filtered(w, x, n));
+    let (result, _) = in_lanes(f, (0.9f32, &xs, &lengths));
+    result.expect_err("one row is too short");
+}
