@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as np
+import numpy
 from jax import lax
 
 from peer import LSTMS, MATRICES, PERCEPTRON, TRIPS, case, cases, classes, ids, main, rows
@@ -279,6 +280,147 @@ def sgd_of_8192_of_100000_x_64():
         _, held[0] = jax.block_until_ready(compiled(held[0], at, by))
 
     return run
+
+
+def points():
+    i = np.arange(1 << 20)
+    return (i % 1024) * np.float32(3 / 1024) - np.float32(2.25), (i // 1024) * np.float32(2.5 / 1024) - np.float32(1.25)
+
+
+@case
+def mandelbrot_1024():
+    def escape_time(a, b):
+        def more(s):
+            x, y, n = s
+            return (n < 200) & (x * x + y * y <= 4)
+
+        def step(s):
+            x, y, n = s
+            return x * x - y * y + a, 2 * x * y + b, n + 1
+
+        return lax.while_loop(more, step, (np.float32(0), np.float32(0), 0))[2]
+
+    return timed(jax.vmap(escape_time), *points())
+
+
+@case
+def collatz_1_000_000():
+    # JAX has integers of 64 bits only if they are turned on for the whole process.
+    jax.config.update("jax_enable_x64", True)
+
+    def steps(n):
+        def step(s):
+            n, k = s
+            return np.where(n % 2 == 0, n // 2, 3 * n + 1), k + 1
+
+        return lax.while_loop(lambda s: s[0] != 1, step, (n.astype(np.int64), np.int32(0)))[1]
+
+    return timed(jax.vmap(steps), np.arange(1, (1 << 20) + 1, dtype=np.int32))
+
+
+def radicands():
+    numbers = numpy.arange(1 << 20) * 7919 % 10_007
+    return np.asarray(numbers.astype(numpy.float32) * numpy.float32(0.1) + numpy.float32(0.1))
+
+
+@case
+def newton_1_000_000():
+    def root(a):
+        def step(s):
+            x, _ = s
+            following = 0.5 * (x + a / x)
+            return following, np.abs(following - x)
+
+        return lax.while_loop(lambda s: s[1] > 1e-5 * s[0], step, (np.maximum(a, 1), a + 1))[0]
+
+    return timed(jax.vmap(root), radicands())
+
+
+@case
+def newton_1_000_000_gradient():
+    # The trip count is fixed, with masks: JAX cannot differentiate a loop whose trip count depends
+    # on data. No number needs more than 9 trips.
+    def root(a):
+        def step(s, _):
+            x, change = s
+            following = 0.5 * (x + a / x)
+            more = change > 1e-5 * x
+            return (np.where(more, following, x), np.where(more, np.abs(following - x), change)), None
+
+        return lax.scan(step, (np.maximum(a, 1), a + 1), None, length=9)[0][0]
+
+    return timed(jax.vmap(jax.value_and_grad(root)), radicands())
+
+
+def filtered(weights, xs, n):
+    """Filters the first `n` numbers. Those behind them are masked."""
+    w, b = weights
+
+    def step(state, at):
+        x, t = at
+        following = np.where(x > 0, np.tanh(w * state + x), state * b)
+        return np.where(t < n, following, state), None
+
+    return lax.scan(step, np.float32(0), (xs, np.arange(xs.shape[0])))[0]
+
+
+def sequences():
+    lengths = 5 + np.arange(1000) * 7919 % 296
+    return (np.float32(0.9), np.float32(0.5)), np.asarray(rows(1, 1000, 300)), lengths
+
+
+def sum_of_sequences(weights, xs, lengths):
+    return jax.vmap(filtered, in_axes=(None, 0, 0))(weights, xs, lengths).sum()
+
+
+@case
+def sequences_1000():
+    return timed(sum_of_sequences, *sequences())
+
+
+@case
+def sequences_1000_gradient():
+    return timed(jax.value_and_grad(sum_of_sequences), *sequences())
+
+
+def van_der_pol_step(mu, state):
+    x, v, t, h = state
+    step = np.where(t + h > 5, 5 - t, h)
+    dx, dv = v, mu * (1 - x * x) * v - x
+    x1, v1 = x + step * dx, v + step * dv
+    dx1, dv1 = v1, mu * (1 - x1 * x1) * v1 - x1
+    half = 0.5 * step
+    x2, v2 = x + half * (dx + dx1), v + half * (dv + dv1)
+    error = np.abs(x2 - x1) + np.abs(v2 - v1)
+    good = error <= 1e-3
+    factor = np.clip(0.9 * np.sqrt(1e-3 / (error + 1e-9)), 0.3, 2.0)
+    return np.where(good, x2, x), np.where(good, v2, v), np.where(good, t + step, t), step * factor
+
+
+def at_rest():
+    return tuple(np.float32(x) for x in (2, 0, 0, 0.05))
+
+
+@case
+def van_der_pol_1000():
+    def end(mu):
+        return lax.while_loop(lambda s: s[2] < 5, lambda s: van_der_pol_step(mu, s), at_rest())[0]
+
+    return timed(jax.vmap(end), np.arange(1000) * np.float32(0.005))
+
+
+@case
+def van_der_pol_1000_gradient():
+    # The trip count is fixed, with masks, as for the roots. No oscillator needs more than 330
+    # steps.
+    def end(mu):
+        def step(state, _):
+            following = van_der_pol_step(mu, state)
+            return tuple(np.where(state[2] < 5, *pair) for pair in zip(following, state)), None
+
+        return lax.scan(step, at_rest(), None, length=330)[0][0]
+
+    return timed(jax.vmap(jax.value_and_grad(end)), np.arange(1000) * np.float32(0.005))
 
 
 main("JAX", jax.__version__)

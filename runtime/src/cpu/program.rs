@@ -1,7 +1,7 @@
 //! A compiled graph: its plan, and the memory of its steps.
 
 use crate::cpu::compile::{self, Context, Plan, PlanProfile, PlanTimes, StackOrList};
-use crate::cpu::lanes::{self, LANES};
+use crate::cpu::lanes::{self, MAX_LANES};
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::memory::stack::StackStorage;
@@ -27,7 +27,7 @@ pub(crate) struct CompileOptions {
     pub(crate) interpreted: bool,
     /// Whether loops over numbers become native code.
     pub(crate) native: bool,
-    /// Number of iterations of a parallel loop that run side by side, or 0 for one by one.
+    /// Largest number of iterations of a parallel loop that run side by side, or 0 for one by one.
     pub(crate) lanes: usize,
     /// Whether several operations are fused into one pass over memory.
     pub(crate) fuse: bool,
@@ -43,7 +43,7 @@ impl Default for CompileOptions {
             check_finite: false,
             interpreted: false,
             native: true,
-            lanes: LANES,
+            lanes: MAX_LANES,
             fuse: true,
             hoist: true,
             fallback: false,

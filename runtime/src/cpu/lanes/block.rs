@@ -13,6 +13,7 @@ use anabranch_dsl::DType;
 use anabranch_dsl::interp::StopFlag;
 use bytemuck::{Pod, Zeroable};
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Mutex, PoisonError};
 
 /// An iteration failed or the step is to stop, so the loop cannot run in lanes.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,17 @@ pub(super) struct Declined;
 #[repr(C, align(64))]
 pub(super) struct VectorBytes([u8; 64]);
 
+/// The division of the iterations of a loop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoopShape {
+    /// The number of iterations.
+    pub(super) n: usize,
+    /// The number of iterations in a block.
+    pub(super) lanes: usize,
+    /// Whether the last iteration has the first lane.
+    pub(super) is_reversed: bool,
+}
+
 /// What a loop in lanes reads from the step.
 pub(super) struct LoopInputs<'a> {
     pub(super) regs: &'a [u64],
@@ -30,13 +42,12 @@ pub(super) struct LoopInputs<'a> {
     pub(super) lists: &'a [Option<ListStorage>],
     /// What is popped from each stack of the program.
     pub(super) segments: Vec<Option<&'a LaneSegments>>,
-    /// The number of iterations.
-    pub(super) n: usize,
-    /// Whether the last iteration has the first lane.
-    pub(super) is_reversed: bool,
+    pub(super) shape: LoopShape,
     /// For each stack of the program, the number of elements of a lane for which earlier blocks
     /// needed memory.
     pub(super) depths: Vec<AtomicUsize>,
+    /// Memory for each stack of the program.
+    pub(super) spare: Vec<Mutex<Vec<Vec<u64>>>>,
     pub(super) stop: &'a StopFlag,
 }
 
@@ -79,12 +90,47 @@ pub(super) struct LaneBlock<'a> {
     bound: usize,
     n_active: usize,
     /// The lane that each place of the rows has. The identity, unless lanes have moved.
-    lanes: Vec<u16>,
+    lane_of: Vec<u16>,
     has_moved: bool,
     stacks: Vec<LaneStack>,
     updates: Vec<ElementUpdates>,
     /// Element `i` of lane `l` of a tensor of the iterations is the element `i * lanes + l`.
     tensors: Vec<Vec<u64>>,
+}
+
+/// The indices of elements, one for each lane.
+#[derive(Clone, Copy)]
+enum Indices<'a> {
+    None,
+    I32(&'a [i32]),
+    I64(&'a [i64]),
+    Other(&'a [u8], DType),
+}
+
+/// The element of a tensor that each lane uses.
+#[derive(Clone, Copy)]
+struct ElementPlaces<'a> {
+    offset: usize,
+    stride: isize,
+    indices: Indices<'a>,
+}
+
+impl ElementPlaces<'_> {
+    #[inline(always)]
+    fn index(&self, i: usize) -> u64 {
+        match self.indices {
+            Indices::None => 0,
+            Indices::I32(indices) => i64::from(indices[i]).cast_unsigned(),
+            Indices::I64(indices) => indices[i].cast_unsigned(),
+            Indices::Other(row, dtype) => index_of(register(row, dtype.size(), i), dtype),
+        }
+    }
+
+    /// Returns the element of the lane at a place.
+    #[inline(always)]
+    fn at(&self, i: usize) -> usize {
+        self.offset.wrapping_add_signed(self.stride * self.index(i) as isize)
+    }
 }
 
 /// The lanes that instructions compute at once, at least.
@@ -162,6 +208,20 @@ fn blend(to: &mut [u8], from: &[u8], active: &[u8], size: usize) {
     });
 }
 
+/// Returns the smallest and the largest depth of active lanes.
+fn bounds(depths: &[u32], active: &[u8]) -> (u32, u32) {
+    wide(
+        #[inline(always)]
+        || {
+            let next = |(least, most): (u32, u32), (&depth, &active): (&u32, &u8)| {
+                let mask = u32::from(active).wrapping_neg();
+                (least.min(depth | !mask), most.max(depth & mask))
+            };
+            depths.iter().zip(active).fold((u32::MAX, 0), next)
+        },
+    )
+}
+
 /// Divides integers by two to the power of `shift`, towards zero.
 fn divide_by_power(out: &mut [u8], a: &[u8], dtype: DType, shift: u32, wants_remainder: bool) {
     macro_rules! divide {
@@ -189,7 +249,7 @@ fn divide_by_power(out: &mut [u8], a: &[u8], dtype: DType, shift: u32, wants_rem
 impl<'a> LaneBlock<'a> {
     /// Creates the rows. Elements that no instruction changes are set for all iterations.
     pub(super) fn new(program: &'a LaneProgram, inputs: &'a LoopInputs<'a>) -> LaneBlock<'a> {
-        let capacity = program.lanes.next_multiple_of(STEP);
+        let capacity = inputs.shape.lanes.next_multiple_of(STEP);
         let row = |size: usize| vec![VectorBytes::zeroed(); (capacity * size).div_ceil(64)];
         let with_start = |info: &super::translate::RowInfo| {
             let mut row = row(info.size);
@@ -212,19 +272,19 @@ impl<'a> LaneBlock<'a> {
             masks: Vec::new(),
             bound: 0,
             n_active: 0,
-            lanes: vec![0; capacity],
+            lane_of: vec![0; capacity],
             has_moved: false,
             stacks: Vec::new(),
             updates: Vec::new(),
-            tensors: program.tensors.iter().map(|t| vec![0; (t.n * t.size * program.lanes).div_ceil(8)]).collect(),
+            tensors: program.tensors.iter().map(|t| vec![0; (t.n * t.size * inputs.shape.lanes).div_ceil(8)]).collect(),
         }
     }
 
     /// Runs the iterations of the block with an index.
     pub(super) fn run(&mut self, block: usize) -> Result<BlockEffects, Declined> {
         let (program, inputs) = (self.program, self.inputs);
-        let first = block * program.lanes;
-        self.n = program.lanes.min(inputs.n - first);
+        let first = block * inputs.shape.lanes;
+        self.n = inputs.shape.lanes.min(inputs.shape.n - first);
         self.start(block, first);
         self.iterate()?;
         let is_left = |stack: &LaneStack| stack.depths().iter().any(|&depth| depth > 0);
@@ -237,7 +297,7 @@ impl<'a> LaneBlock<'a> {
             let size = program.rows[usize::from(sum.row)].size;
             let mut bits = vec![0; self.n];
             let row = bytes(&self.rows[usize::from(sum.row)]);
-            (0..self.n).for_each(|i| bits[usize::from(self.lanes[i])] = register(row, size, i));
+            (0..self.n).for_each(|i| bits[usize::from(self.lane_of[i])] = register(row, size, i));
             bits
         };
         let sums = program.sums.iter().map(in_order).collect();
@@ -256,14 +316,14 @@ impl<'a> LaneBlock<'a> {
         self.active[..n].fill(1);
         self.active[n..].fill(0);
         (self.bound, self.n_active, self.has_moved) = (n, n, false);
-        self.lanes.iter_mut().enumerate().for_each(|(i, lane)| *lane = i as u16);
+        self.lane_of.iter_mut().enumerate().for_each(|(i, lane)| *lane = i as u16);
         for counter in &program.counters {
             let size = counter.size;
             let start = inputs.regs[counter.reg.index()];
             let row = bytes_mut(&mut self.rows[usize::from(counter.row)]);
             by_size!(size, T => for (lane, x) in bytemuck::cast_slice_mut::<u8, T>(row)[..n].iter_mut().enumerate() {
                 let k = first + lane;
-                let iteration = if inputs.is_reversed { inputs.n - 1 - k } else { k };
+                let iteration = if inputs.shape.is_reversed { inputs.shape.n - 1 - k } else { k };
                 let added = (iteration as u64).wrapping_mul(counter.step.cast_unsigned());
                 *x = start.wrapping_add(added) as T;
             });
@@ -272,8 +332,10 @@ impl<'a> LaneBlock<'a> {
             let size = program.rows[usize::from(sum.row)].size;
             fill(bytes_mut(&mut self.rows[usize::from(sum.row)]), size, sum.zero);
         }
-        let stacks = program.stacks.iter().zip(&inputs.segments).map(|(stack, segments)| {
-            let mut own = LaneStack::new(stack.size, program.lanes);
+        let of_stacks = program.stacks.iter().zip(&inputs.segments).zip(&inputs.spare);
+        let stacks = of_stacks.map(|((stack, segments), spare)| {
+            let memory = spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let mut own = LaneStack::new(stack.size, inputs.shape.lanes, memory.unwrap_or_default());
             if let Some(segments) = segments {
                 own.depths_mut().copy_from_slice(segments.blocks[block].depths());
             }
@@ -300,6 +362,11 @@ impl<'a> LaneBlock<'a> {
                 return Err(Declined);
             }
             let block = &program.blocks[usize::from(current)];
+            if let Some((stack, wait_at)) = block.aligned
+                && self.align(usize::from(stack), wait_at)
+            {
+                waiting = waiting.min(wait_at);
+            }
             self.ops(&block.ops)?;
             let next = match block.end {
                 BlockEnd::Jump(to) => Some(to),
@@ -330,6 +397,28 @@ impl<'a> LaneBlock<'a> {
                 }
             }
         }
+    }
+
+    /// Lets only those active lanes go on that have the most elements on a stack, so that all pop
+    /// from one row. Returns whether others wait at a basic block that leads here again.
+    fn align(&mut self, stack: usize, wait_at: u16) -> bool {
+        let depths = self.stacks[stack].depths();
+        let depth = |i: usize| depths[usize::from(self.lane_of[i])];
+        let most = self.places().map(depth).max().unwrap_or(0);
+        let mut n_active = 0;
+        for i in 0..self.bound {
+            if self.active[i] != 0 {
+                if depths[usize::from(self.lane_of[i])] == most {
+                    n_active += 1;
+                } else {
+                    self.active[i] = 0;
+                    self.at[i] = wait_at;
+                }
+            }
+        }
+        let others_wait = n_active < self.n_active;
+        self.n_active = n_active;
+        others_wait
     }
 
     /// Returns the number of active lanes in which a condition is true.
@@ -406,7 +495,7 @@ impl<'a> LaneBlock<'a> {
         }
         pairs().for_each(|(i, j)| {
             self.at.swap(i, j);
-            self.lanes.swap(i, j);
+            self.lane_of.swap(i, j);
         });
         self.active[..n].fill(1);
         self.active[n..self.bound].fill(0);
@@ -541,15 +630,15 @@ impl<'a> LaneBlock<'a> {
                 let from = self.list(list).all();
                 self.write(dst, false, |out, block| {
                     let of = bytemuck::cast_slice::<u8, i32>(block.row(of));
-                    block.read_own(out, from, |i, at| of[i] as usize * n + at, offset, index)
+                    block.read_own(out, from, |i, at| of[i] as usize * n + at, (offset, index))
                 })
             }
             LaneOp::ReadElement { from: ElementSource::Own(tensor), offset, index, dst } => {
                 let own = std::mem::take(&mut self.tensors[usize::from(tensor)]);
                 let outcome = self.write(dst, false, |out, block| {
-                    let lanes = block.program.lanes;
-                    let place = |i: usize, at: usize| at * lanes + usize::from(block.lanes[i]);
-                    block.read_own(out, bytemuck::cast_slice(&own), place, offset, index)
+                    let lanes = block.inputs.shape.lanes;
+                    let place = |i: usize, at: usize| at * lanes + usize::from(block.lane_of[i]);
+                    block.read_own(out, bytemuck::cast_slice(&own), place, (offset, index))
                 });
                 self.tensors[usize::from(tensor)] = own;
                 outcome
@@ -563,12 +652,12 @@ impl<'a> LaneBlock<'a> {
             LaneOp::Fill { to, value } => {
                 let mut own = std::mem::take(&mut self.tensors[usize::from(to)]);
                 let OwnTensor { n, size, .. } = self.program.tensors[usize::from(to)];
-                let lanes = self.program.lanes;
+                let lanes = self.inputs.shape.lanes;
                 by_size!(size, T => {
                     let (own, value): (&mut [T], &[T]) =
                         (bytemuck::cast_slice_mut(&mut own), bytemuck::cast_slice(self.row(value)));
                     for at in 0..n {
-                        self.places().for_each(|i| own[at * lanes + usize::from(self.lanes[i])] = value[i]);
+                        self.places().for_each(|i| own[at * lanes + usize::from(self.lane_of[i])] = value[i]);
                     }
                 });
                 self.tensors[usize::from(to)] = own;
@@ -578,13 +667,13 @@ impl<'a> LaneBlock<'a> {
                 let from = self.inputs.sources.bytes(base);
                 let mut own = std::mem::take(&mut self.tensors[usize::from(to)]);
                 let size = self.program.tensors[usize::from(to)].size;
-                let lanes = self.program.lanes;
+                let lanes = self.inputs.shape.lanes;
                 by_size!(size, T => {
                     let (own, from): (&mut [T], &[T]) =
                         (bytemuck::cast_slice_mut(&mut own), bytemuck::cast_slice(from));
                     for (at, &place) in places.iter().enumerate() {
                         let x = from[place as usize];
-                        self.places().for_each(|i| own[at * lanes + usize::from(self.lanes[i])] = x);
+                        self.places().for_each(|i| own[at * lanes + usize::from(self.lane_of[i])] = x);
                     }
                 });
                 self.tensors[usize::from(to)] = own;
@@ -613,7 +702,7 @@ impl<'a> LaneBlock<'a> {
             LaneOp::Clear { stack } => {
                 let mut own = std::mem::take(&mut self.stacks[usize::from(stack)]);
                 let depths = own.depths_mut();
-                self.places().for_each(|i| depths[usize::from(self.lanes[i])] = 0);
+                self.places().for_each(|i| depths[usize::from(self.lane_of[i])] = 0);
                 self.stacks[usize::from(stack)] = own;
                 Ok(())
             }
@@ -653,44 +742,20 @@ impl<'a> LaneBlock<'a> {
             fill(out, size, register(from, size, offset));
             return Ok(());
         };
-        let (index_size, indices) = (dtype.size(), self.row(row));
         if dtype == DType::I32 {
-            let indices = &bytemuck::cast_slice::<u8, i32>(indices)[..self.bound];
-            let n = n.min(i32::MAX as usize) as u32;
+            let indices = &bytemuck::cast_slice::<u8, i32>(self.row(row))[..self.bound];
             if stride == 1
                 && self.n_active == self.bound
                 && is_run(indices)
                 && let Ok(first) = usize::try_from(indices[0])
-                && first + self.bound <= n as usize
+                && first + self.bound <= n
             {
                 let from = &from[(offset + first) * size..][..self.bound * size];
                 out[..from.len()].copy_from_slice(from);
                 return Ok(());
             }
-            if !self.are_below(indices, n as usize) {
-                return Err(Declined);
-            }
-            by_size!(size, T => {
-                let (out, from): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(out), bytemuck::cast_slice(from));
-                for ((out, &i), &active) in out.iter_mut().zip(indices).zip(&self.active) {
-                    if active != 0 {
-                        *out = from[offset.wrapping_add_signed(stride * i as isize)];
-                    }
-                }
-            });
-            return Ok(());
         }
-        by_size!(size, T => {
-            let (out, from): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(out), bytemuck::cast_slice(from));
-            for i in self.places() {
-                let at = index_of(register(indices, index_size, i), dtype);
-                if at >= n as u64 {
-                    return Err(Declined);
-                }
-                out[i] = from[offset.wrapping_add_signed(stride * at as isize)];
-            }
-        });
-        Ok(())
+        self.read_own(out, from, |_, at| at, (offset, index))
     }
 
     /// Reads elements of tensors of which each lane has another one. `place` returns the place in
@@ -700,24 +765,45 @@ impl<'a> LaneBlock<'a> {
         out: &mut [u8],
         from: &[u8],
         place: impl Fn(usize, usize) -> usize,
-        offset: usize,
-        index: Option<ElementIndex>,
+        (offset, index): (usize, Option<ElementIndex>),
     ) -> Result<(), Declined> {
         let size = out.len() / self.width();
+        let elements = self.elements_at(offset, index)?;
         by_size!(size, T => {
             let (out, from): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(out), bytemuck::cast_slice(from));
-            for i in self.places() {
-                out[i] = from[place(i, self.element_at(i, offset, index)?)];
+            for (i, (out, &active)) in out.iter_mut().zip(&self.active[..self.bound]).enumerate() {
+                if active != 0 {
+                    *out = from[place(i, elements.at(i))];
+                }
             }
         });
         Ok(())
     }
 
-    /// Returns the element of a tensor that an active lane uses.
-    fn element_at(&self, i: usize, offset: usize, index: Option<ElementIndex>) -> Result<usize, Declined> {
-        let Some(ElementIndex { row, dtype, n, stride }) = index else { return Ok(offset) };
-        let at = index_of(register(self.row(row), dtype.size(), i), dtype);
-        if at < n as u64 { Ok(offset.wrapping_add_signed(stride * at as isize)) } else { Err(Declined) }
+    /// Returns the elements of a tensor that the active lanes use, whose indices it checks.
+    fn elements_at(&self, offset: usize, index: Option<ElementIndex>) -> Result<ElementPlaces<'_>, Declined> {
+        let Some(ElementIndex { row, dtype, n, stride }) = index else {
+            return Ok(ElementPlaces { offset, stride: 0, indices: Indices::None });
+        };
+        let indices = match dtype {
+            DType::I32 => Indices::I32(bytemuck::cast_slice(self.row(row))),
+            DType::I64 => Indices::I64(bytemuck::cast_slice(self.row(row))),
+            _ => Indices::Other(self.row(row), dtype),
+        };
+        let places = ElementPlaces { offset, stride, indices };
+        let is_inside = match indices {
+            Indices::I32(indices) => self.are_below(indices, n),
+            Indices::I64(indices) => {
+                let outside = |(&i, &active): (&i64, &u8)| (i.cast_unsigned() >= n as u64) & (active != 0);
+                let pairs = indices.iter().zip(&self.active[..self.bound]);
+                wide(
+                    #[inline(always)]
+                    || !pairs.map(outside).fold(false, |any, outside| any | outside),
+                )
+            }
+            _ => self.places().all(|i| places.index(i) < n as u64),
+        };
+        if is_inside { Ok(places) } else { Err(Declined) }
     }
 
     fn write_own(
@@ -729,10 +815,11 @@ impl<'a> LaneBlock<'a> {
         adds: bool,
     ) -> Result<(), Declined> {
         let OwnTensor { size, add, .. } = self.program.tensors[tensor];
-        let (lanes, values) = (self.program.lanes, self.row(value));
+        let (lanes, values) = (self.inputs.shape.lanes, self.row(value));
         let own: &mut [u8] = bytemuck::cast_slice_mut(own);
+        let elements = self.elements_at(offset, index)?;
         for i in self.places() {
-            let at = self.element_at(i, offset, index)? * lanes + usize::from(self.lanes[i]);
+            let at = elements.at(i) * lanes + usize::from(self.lane_of[i]);
             let element = &mut own[at * size..][..size];
             let mut bits = register(values, size, i);
             if adds {
@@ -747,11 +834,17 @@ impl<'a> LaneBlock<'a> {
         let info = &self.program.updates[update];
         let list = self.list(info.list);
         let mut updates = std::mem::take(&mut self.updates[update]);
-        let indices = bytemuck::cast_slice::<u8, i32>(self.row(index));
+        let indices = &bytemuck::cast_slice::<u8, i32>(self.row(index))[..self.bound];
+        let is_whole = self.n_active == self.n && !self.has_moved;
         let mut is_free = true;
-        for i in self.places() {
-            is_free &= list.is_free(&info.op, indices[i]);
-            updates.indices[usize::from(self.lanes[i])] = indices[i];
+        if is_whole && is_run(indices) {
+            is_free = list.is_free_from(&info.op, indices[0], indices.len());
+            updates.indices.copy_from_slice(indices);
+        } else {
+            for i in self.places() {
+                is_free &= list.is_free(&info.op, indices[i]);
+                updates.indices[usize::from(self.lane_of[i])] = indices[i];
+            }
         }
         let (values, size, n): (&[u8], _, _) = match value {
             UpdateValue::Row(row) => (self.row(row), info.bytes, 1),
@@ -764,12 +857,15 @@ impl<'a> LaneBlock<'a> {
         by_size!(size, T => {
             let (to, values): (&mut [T], &[T]) =
                 (bytemuck::cast_slice_mut(&mut updates.elements), bytemuck::cast_slice(values));
-            for i in self.places() {
-                let lane = usize::from(self.lanes[i]);
+            if is_row && is_whole {
+                to[..self.n].copy_from_slice(&values[..self.n]);
+            }
+            for i in self.places().filter(|_| !is_row || !is_whole) {
+                let lane = usize::from(self.lane_of[i]);
                 if is_row {
                     to[lane] = values[i];
                 } else {
-                    (0..n).for_each(|at| to[lane * n + at] = values[at * self.program.lanes + lane]);
+                    (0..n).for_each(|at| to[lane * n + at] = values[at * self.inputs.shape.lanes + lane]);
                 }
             }
         });
@@ -780,20 +876,11 @@ impl<'a> LaneBlock<'a> {
     fn push(&mut self, stack: usize, src: RowId) -> Result<(), Declined> {
         let mut own = std::mem::take(&mut self.stacks[stack]);
         let size = self.program.rows[usize::from(src)].size;
-        let n = self.program.lanes;
+        let n = self.inputs.shape.lanes;
         let (row, active) = (self.row(src), &self.active[..self.bound]);
         // The depths of the lanes are those of the places, unless lanes have moved.
         let depths = &own.depths()[..self.bound];
-        let (least, most) = wide(
-            #[inline(always)]
-            || {
-                let bounds = |(least, most): (u32, u32), (&depth, &active): (&u32, &u8)| {
-                    let mask = u32::from(active).wrapping_neg();
-                    (least.min(depth | !mask), most.max(depth & mask))
-                };
-                depths.iter().zip(active).fold((u32::MAX, 0), bounds)
-            },
-        );
+        let (least, most) = bounds(depths, active);
         let to = own.reserve_one(&self.inputs.depths[stack]).map_err(|_| Declined)?;
         if !self.has_moved && least == most {
             blend(&mut to.bytes[most as usize * n * size..][..self.bound * size], row, active, size);
@@ -801,7 +888,7 @@ impl<'a> LaneBlock<'a> {
         } else {
             by_size!(size, T => {
                 let (to_all, row): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(to.bytes), bytemuck::cast_slice(row));
-                for ((&x, &active), &lane) in row.iter().zip(active).zip(&self.lanes) {
+                for ((&x, &active), &lane) in row.iter().zip(active).zip(&self.lane_of) {
                     if active != 0 {
                         let depth = &mut to.depths[usize::from(lane)];
                         to_all[*depth as usize * n + usize::from(lane)] = x;
@@ -816,15 +903,26 @@ impl<'a> LaneBlock<'a> {
 
     fn pop(&self, stack: usize, own: &mut LaneStack, out: &mut [u8]) -> Result<(), Declined> {
         let size = out.len() / self.width();
-        let n = self.program.lanes;
+        let n = self.inputs.shape.lanes;
         // Elements of an earlier loop stay where they are.
         let block = self.inputs.segments[stack].map(|segments| &segments.blocks[self.block_index]);
         let (own_bytes, depths) = own.parts_mut();
         let from = block.map_or(own_bytes, LaneStack::bytes);
+        let active = &self.active[..self.bound];
+        if !self.has_moved {
+            let (least, most) = bounds(&depths[..self.bound], active);
+            if least == most && most > 0 {
+                let row = (most as usize - 1) * n * size;
+                let len = self.bound * size;
+                out[..len].copy_from_slice(&from[row..][..len]);
+                depths.iter_mut().zip(active).for_each(|(depth, &active)| *depth -= u32::from(active));
+                return Ok(());
+            }
+        }
         let mut is_empty = false;
         by_size!(size, T => {
             let (out, from): (&mut [T], &[T]) = (bytemuck::cast_slice_mut(out), bytemuck::cast_slice(from));
-            for ((out, &active), &lane) in out.iter_mut().zip(&self.active[..self.bound]).zip(&self.lanes) {
+            for ((out, &active), &lane) in out.iter_mut().zip(&self.active[..self.bound]).zip(&self.lane_of) {
                 if active != 0 {
                     let depth = &mut depths[usize::from(lane)];
                     is_empty |= *depth == 0;

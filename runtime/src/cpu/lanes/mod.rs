@@ -6,7 +6,7 @@
 //!
 //! A counted loop whose iterations can run in any order
 //! ([`ParallelLoop`](crate::cpu::compile::ParallelLoop)), such as a map over rows with a `while` in
-//! its body, runs in *blocks* of [`LANES`] iterations, if its body works on numbers. An iteration
+//! its body, runs in *blocks* of iterations, if its body works on numbers. An iteration
 //! is a *lane*. A block has a *row* for each register of the body, with one element for each lane.
 //! An instruction is one loop over rows, by the kernels of elementwise operations, which use the
 //! full vectors of the processor. Threads divide the blocks. Tensors that belong to an iteration
@@ -46,8 +46,8 @@ pub(crate) use translate::{LaneProgram, install, programs};
 
 use std::fmt;
 
-/// Number of iterations in a block.
-pub(crate) const LANES: usize = 256;
+/// The largest number of iterations in a block.
+pub(crate) const MAX_LANES: usize = 1024;
 
 /// The reason that a parallel loop does not run in lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The run of a loop in lanes: its blocks on all threads, and their combined effects.
 
-use super::block::{BlockEffects, Declined, ElementUpdates, LaneBlock, LoopInputs};
-use super::translate::{LaneProgram, StackPart};
+use super::block::{BlockEffects, Declined, ElementUpdates, LaneBlock, LoopInputs, LoopShape};
+use super::translate::{LaneProgram, LoopStack, StackPart};
 use crate::cpu::compile::{Context, Plan};
 use crate::cpu::memory::ExternalTensors;
 use crate::cpu::memory::segments::LaneSegments;
@@ -10,20 +10,27 @@ use anabranch_dsl::interp::StopFlag;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+/// The fewest iterations in a block, if there are as many.
+pub(super) const MIN_LANES: usize = 64;
+
 /// Number of parts of the blocks for each thread.
 const PARTS_PER_THREAD: usize = 8;
 
 impl LaneProgram {
     /// Runs the loop. Returns whether it did; otherwise nothing has changed.
     pub(crate) fn run(&self, plan: &Plan, cx: &mut Context, foreign: ExternalTensors<'_>, stop: &StopFlag) -> bool {
-        let Some(n) = self.trips.trips(&cx.regs) else { return false };
-        if n < self.min_trips.max(1) {
-            return false;
-        }
-        let Some(effects) = self.effects(plan, cx, foreign, n, stop) else { return false };
-        let is_reversed = self.is_reversed(cx).unwrap_or(false);
-        self.commit(cx, effects, n, is_reversed);
+        let Some(shape) = self.shape(cx) else { return false };
+        let memory = |stack: &LoopStack| Mutex::new(cx.stacks[stack.stack.index()].take_spare());
+        let spare = self.stacks.iter().map(memory).collect();
+        let Some(effects) = self.effects(plan, cx, foreign, shape, spare, stop) else { return false };
+        self.commit(cx, effects, shape);
         true
+    }
+
+    /// Returns how the iterations are divided, or `None` if the loop should not run in lanes.
+    fn shape(&self, cx: &Context) -> Option<LoopShape> {
+        let n = self.trips.trips(&cx.regs).filter(|&n| n >= self.min_trips.max(1))?;
+        Some(LoopShape { n, lanes: self.lanes(cx, n), is_reversed: self.is_reversed(cx)? })
     }
 
     /// Returns whether the last iteration has the first lane: if iterations pop what others pushed,
@@ -36,23 +43,38 @@ impl LaneProgram {
         first.filter(|_| orders.all(|order| order == first))
     }
 
+    /// Returns the number of iterations in a block: that of the loop whose stacks are popped, or as
+    /// many as fit in the caches, in a block for each thread at least.
+    fn lanes(&self, cx: &Context, n: usize) -> usize {
+        let popped = self.stacks.iter().find(|stack| stack.part == StackPart::Popped);
+        let segments = popped.and_then(|stack| cx.stacks[stack.stack.index()].segments());
+        segments.map_or_else(
+            || {
+                let for_each_thread = n.div_ceil(threads::n_threads()).next_multiple_of(MIN_LANES);
+                for_each_thread.min(self.max_lanes)
+            },
+            LaneSegments::lanes,
+        )
+    }
+
     /// Runs all iterations. Returns what they leave, for each block.
     fn effects(
         &self,
         plan: &Plan,
         cx: &Context,
         foreign: ExternalTensors<'_>,
-        n: usize,
+        shape: LoopShape,
+        spare: Vec<Mutex<Vec<Vec<u64>>>>,
         stop: &StopFlag,
     ) -> Option<Vec<BlockEffects>> {
-        let is_reversed = self.is_reversed(cx)?;
+        let LoopShape { n, lanes, .. } = shape;
         let mut segments = Vec::with_capacity(self.stacks.len());
         for known in &self.stacks {
             let stack = &cx.stacks[known.stack.index()];
             segments.push(match known.part {
                 StackPart::Own => None,
                 StackPart::Pushed => stack.is_cleared().then_some(None)?,
-                StackPart::Popped => Some(stack.segments().filter(|s| s.n == n && s.lanes() == self.lanes)?),
+                StackPart::Popped => Some(stack.segments().filter(|s| s.n == n && s.lanes() == lanes)?),
             });
         }
         let inputs = LoopInputs {
@@ -60,12 +82,12 @@ impl LaneProgram {
             sources: cx.sources(plan, foreign),
             lists: &cx.lists,
             segments,
-            n,
-            is_reversed,
+            shape,
             depths: self.stacks.iter().map(|_| AtomicUsize::new(1)).collect(),
+            spare,
             stop,
         };
-        let n_blocks = n.div_ceil(self.lanes);
+        let n_blocks = n.div_ceil(lanes);
         let effects: Vec<OnceLock<BlockEffects>> = (0..n_blocks).map(|_| OnceLock::new()).collect();
         let declined = Mutex::new(false);
         let is_declined = || *declined.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,14 +108,15 @@ impl LaneProgram {
     }
 
     /// Combines what the iterations leave, in their order.
-    fn commit(&self, cx: &mut Context, mut effects: Vec<BlockEffects>, n: usize, is_reversed: bool) {
+    fn commit(&self, cx: &mut Context, mut effects: Vec<BlockEffects>, shape: LoopShape) {
+        let LoopShape { n, lanes, is_reversed } = shape;
         for counter in &self.counters {
             let bits = &mut cx.regs[counter.reg.index()];
             let end = bits.wrapping_add((n as u64).wrapping_mul(counter.step.cast_unsigned()));
             *bits = end & (u64::MAX >> (64 - 8 * counter.size));
         }
         let places = |f: &mut dyn FnMut(usize, usize)| {
-            let mut in_block = |k: usize| f(k / self.lanes, k % self.lanes);
+            let mut in_block = |k: usize| f(k / lanes, k % lanes);
             if is_reversed { (0..n).rev().for_each(&mut in_block) } else { (0..n).for_each(&mut in_block) }
         };
         for (i, sum) in self.sums.iter().enumerate() {

@@ -4,7 +4,8 @@
 //! determine, so each register has one row. A constant may stand for elements of several sizes, and
 //! has a row for each.
 
-use super::{LANES, WhyNotInLanes};
+use super::WhyNotInLanes;
+use super::run::MIN_LANES;
 use crate::cpu::compile::{
     Base, BufferId, Instr, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand, TripCount, View,
 };
@@ -21,6 +22,9 @@ use std::ops::Range;
 
 /// Index of a row.
 pub(super) type RowId = u16;
+
+/// The bytes that the rows of a block may take.
+const ROWS: usize = 1 << 17;
 
 /// The largest number of elements of a tensor that each lane has for itself.
 const MAX_OWN: usize = 1 << 10;
@@ -267,6 +271,9 @@ pub(super) struct BasicBlock {
     pub(super) end: BlockEnd,
     /// Whether a later basic block jumps to it.
     pub(super) begins_loop: bool,
+    /// A stack from which it pops, and the later basic block that leads to it and that lanes can run
+    /// again while they wait for others with more elements.
+    pub(super) aligned: Option<(u16, u16)>,
 }
 
 /// The body of a loop, for many iterations side by side.
@@ -282,8 +289,8 @@ pub(crate) struct LaneProgram {
     pub(super) blocks: Vec<BasicBlock>,
     /// The index of the instruction after the loop.
     pub(super) end: u32,
-    /// The number of iterations in a block.
-    pub(super) lanes: usize,
+    /// The largest number of iterations in a block.
+    pub(super) max_lanes: usize,
     /// The trip count from which on the loop runs in lanes.
     pub(super) min_trips: usize,
     /// Active lanes move together if at most one of so many is active.
@@ -321,13 +328,13 @@ pub(crate) fn programs(plan: &mut Plan, lanes: usize) -> Vec<(usize, LaneProgram
 /// iterations take little more than their operations.
 fn min_trips(program: &LaneProgram, is_native: bool) -> usize {
     let has_loops = program.blocks.iter().any(|block| block.begins_loop);
-    let trips = match (is_native, has_loops) {
+    match (is_native, has_loops) {
+        // Tests have blocks of few lanes.
+        _ if program.max_lanes < MIN_LANES => program.max_lanes,
         (false, _) => 32,
-        (true, true) => LANES,
-        (true, false) => 16 * LANES,
-    };
-    // Tests have blocks of few lanes.
-    if program.lanes < LANES { program.lanes } else { trips }
+        (true, true) => 256,
+        (true, false) => 4096,
+    }
 }
 
 /// Lets loops run in lanes: puts an [`Instr::Lanes`] at the entry of each.
@@ -441,9 +448,9 @@ fn translate(
         rows: Vec::new(),
         blocks: Vec::new(),
         end: code.end,
-        lanes,
+        max_lanes: 0,
         min_trips: 0,
-        gather_below: 2,
+        gather_below: 0,
     };
     let mut t = Translator {
         plan,
@@ -464,10 +471,15 @@ fn translate(
     if t.program.rows.len() > usize::from(RowId::MAX) || t.program.blocks.len() >= usize::from(u16::MAX) {
         return Err(WhyNotInLanes::Size);
     }
-    // Lanes that have moved push one by one.
-    if t.program.stacks.iter().any(|stack| stack.part != StackPart::Popped) {
-        t.program.gather_below = 6;
-    }
+    // The rows stay in the caches of a core.
+    let bytes: usize = t.program.rows.iter().map(|row| row.size).sum();
+    t.program.max_lanes = lanes.min((ROWS / bytes.max(1)).next_multiple_of(MIN_LANES));
+    // Lanes that have moved push and pop one by one.
+    t.program.gather_below = match &t.program.stacks[..] {
+        [] => 2,
+        stacks if stacks.iter().all(|stack| stack.part != StackPart::Popped) => 6,
+        _ => 16,
+    };
     Ok(t.program)
 }
 
@@ -489,6 +501,20 @@ fn successors(end: BlockEnd) -> impl Iterator<Item = u16> {
         BlockEnd::Branch { to, otherwise, .. } => (to, Some(otherwise)),
     };
     std::iter::once(first).chain(second)
+}
+
+/// Returns whether a basic block that leads back to a loop changes nothing when it runs again.
+fn can_run_again(block: &BasicBlock) -> bool {
+    let mut read: Vec<RowId> = Vec::new();
+    block.ops.iter().all(|op| {
+        let (args, dst) = match op {
+            LaneOp::Function { args, dst, .. } => (*args, *dst),
+            LaneOp::Move { src, dst } | LaneOp::DividePower { a: src, dst, .. } => ([*src; 3], *dst),
+            _ => return false,
+        };
+        read.extend(args);
+        !read.contains(&dst)
+    })
 }
 
 /// Joins branches without loops inside, and basic blocks that always follow each other, to one
@@ -920,7 +946,7 @@ impl Translator<'_> {
                 _ => BlockEnd::Jump(next),
             };
             let ops = std::mem::take(&mut self.ops);
-            self.program.blocks.push(BasicBlock { ops, end, begins_loop: false });
+            self.program.blocks.push(BasicBlock { ops, end, begins_loop: false, aligned: None });
         }
         join_blocks(&mut self.program.blocks);
         for here in 0..self.program.blocks.len() {
@@ -929,6 +955,13 @@ impl Translator<'_> {
             };
             if to <= here {
                 self.program.blocks[to].begins_loop = true;
+                let pops = |op: &LaneOp| if let LaneOp::Pop { stack, .. } = *op { Some(stack) } else { None };
+                let stack = self.program.blocks[to].ops.iter().find_map(pops);
+                if let Some(stack) = stack
+                    && can_run_again(&self.program.blocks[here])
+                {
+                    self.program.blocks[to].aligned = Some((stack, here as u16));
+                }
             }
         }
         Ok(())

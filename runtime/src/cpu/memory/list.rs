@@ -177,6 +177,12 @@ impl ListStorage {
         written.is_some_and(|&written| *op == ListOp::Accumulate || !written)
     }
 
+    /// Returns [`is_free`](Self::is_free) of `n` elements from an index on.
+    pub(crate) fn is_free_from(&self, op: &ListOp, first: i32, n: usize) -> bool {
+        let written = usize::try_from(first).ok().and_then(|first| self.written.get(first..)?.get(..n));
+        written.is_some_and(|written| *op == ListOp::Accumulate || written.iter().all(|&written| !written))
+    }
+
     /// Writes or adds to elements for each of which that [`is_free`](Self::is_free), from the first
     /// to the last or in reverse.
     pub(crate) fn update_lanes(&mut self, op: &ListOp, indices: &[i32], data: &[u8], is_reversed: bool, loc: Loc) {

@@ -30,9 +30,15 @@ fn element(words: &[u64], size: usize, i: usize) -> &[u8] {
 }
 
 impl LaneStack {
-    /// Creates an empty stack of elements of `size` bytes for each of `lanes` lanes.
-    pub(crate) fn new(size: usize, lanes: usize) -> LaneStack {
-        LaneStack { size, lanes, words: Vec::new(), depths: vec![0; lanes], ceiling: 0 }
+    /// Creates an empty stack of elements of `size` bytes for each of `lanes` lanes, in memory that
+    /// may be empty.
+    pub(crate) fn new(size: usize, lanes: usize, memory: Vec<u64>) -> LaneStack {
+        LaneStack { size, lanes, words: memory, depths: vec![0; lanes], ceiling: 0 }
+    }
+
+    /// Returns the memory, for another stack.
+    pub(crate) fn into_memory(self) -> Vec<u64> {
+        self.words
     }
 
     /// Returns the number of elements of each lane.

@@ -4,7 +4,7 @@
 //! directly if capacity suffices, and to pop them.
 
 use super::Sources;
-use super::segments::LaneSegments;
+use super::segments::{LaneSegments, LaneStack};
 use crate::cpu::compile::View;
 use crate::cpu::element::{CpuElement, match_plain_dtype};
 use anabranch_dsl::ops::prim;
@@ -34,6 +34,8 @@ pub(crate) struct StackStorage {
     /// Elements below, as the iterations of a loop in lanes left them. There are none together with
     /// `below` or `zeros_below`.
     segments: Option<Box<LaneSegments>>,
+    /// Memory of earlier segments.
+    spare: Vec<Vec<u64>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +103,14 @@ impl StackStorage {
         self.tensors.clear();
         self.zeros_below = false;
         self.below = None;
-        self.segments = None;
+        if let Some(segments) = self.segments.take() {
+            self.spare.extend(segments.blocks.into_iter().map(LaneStack::into_memory));
+        }
+    }
+
+    /// Takes the memory of earlier segments.
+    pub(crate) fn take_spare(&mut self) -> Vec<Vec<u64>> {
+        std::mem::take(&mut self.spare)
     }
 
     /// Returns whether there is no element at all.
