@@ -12,12 +12,12 @@ pub use anabranch_dsl::ops::{AttentionMask, ConvOptions, PerAxis, PoolOptions, W
 #[doc(inline)]
 pub use anabranch_dsl::{
     AnyQueue, AnyValue, AnyVar, Array, ArrayIndex, Bytes, Carry, DType, DeviceConstraint, DeviceKind, DeviceName,
-    DevicePattern, Diagnostic, Dim, Element, ErrorKind, Float, Graph, HostTensor, Integer, IntoArray, IntoAxes,
-    IntoExtents, List, ListIndex, Loc, Module, Numeric, Operand, Orderable, Plain, Queue, QueueElement, QueueOrder,
-    Range, Result, ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint, checkpoint_loop,
-    checkpoint_loop_every, commit_each_iteration, concat, cond, custom_gradient, eval, eval_with, f16, fold_left,
-    fold_right, full, gradients, iota, join_strings, map, on, range, scalar, scan, scan_reverse, stack, switch, tensor,
-    while_loop, zeros,
+    DevicePattern, Diagnostic, Dim, Element, ElementCount, ErrorKind, Float, Graph, HostTensor, Integer, IntoArray,
+    IntoAxes, IntoExtents, List, ListIndex, Loc, Module, Numeric, Operand, Orderable, Plain, Queue, QueueElement,
+    QueueOrder, Range, Result, ScalarIndex, Shape, Tensor, TensorType, Type, Var, Wrt, bf16, checkpoint,
+    checkpoint_loop, checkpoint_loop_every, commit_each_iteration, concat, cond, custom_gradient, eval, eval_with, f16,
+    fold_left, fold_right, full, gradients, iota, join_strings, map, on, range, scalar, scan, scan_reverse, stack,
+    switch, tensor, while_loop, zeros,
 };
 #[doc(inline)]
 pub use anabranch_dsl::{control, losses, metrics, nn, optim, random};

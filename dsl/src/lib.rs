@@ -90,7 +90,7 @@ pub use ir::Graph;
 pub use list::{List, ListIndex};
 pub use loc::Loc;
 pub use ops::{AnyValue, IntoAxes, IntoExtents, ScalarIndex, concat, iota, join_strings, random, stack};
-pub use queue::{AnyQueue, Queue, QueueElement, QueueOrder};
+pub use queue::{AnyQueue, ElementCount, Queue, QueueElement, QueueOrder};
 pub use shape::{Dim, Shape};
 pub use staged::{Carry, Range, range};
 pub use tensor::{Finds, IndexedByBrackets, Operand, Tensor, full, scalar, tensor, zeros};

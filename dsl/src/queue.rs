@@ -11,7 +11,7 @@ use crate::function::{Feed, Input, Inputs, Output, Rebuild, Signature, trace_fn}
 use crate::ir::{QueueId, QueueOp};
 use crate::trace;
 use crate::var::DropWatcher;
-use crate::{DType, Diagnostic, Dim, HostTensor, Loc, Result, Tensor, TensorType};
+use crate::{AnyValue, DType, Diagnostic, Dim, HostTensor, Loc, Result, Tensor, TensorType};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -334,28 +334,51 @@ impl<T: QueueElement> Queue<T> {
     /// Removes an element, in a graph function. Waits until there is one.
     #[track_caller]
     pub fn dequeue(&self) -> T {
-        self.remove(QueueOp::Dequeue)
+        self.remove(QueueOp::Dequeue, &[])
     }
 
     /// Removes `n` elements, in a graph function, and returns their tensors stacked along a new
     /// first axis. Waits until all have been there. `n` may exceed the capacity.
     ///
+    /// If `n` is a tensor, the extent of the first axis is unknown in the graph, and the call fails
+    /// if `n` is negative.
+    ///
     /// If the queue is closed before, the call fails, and the elements stay in the queue.
+    ///
+    /// ```
+    /// use anabranch::{DType, Queue, Session, TensorType, prelude::*};
+    ///
+    /// let queue = Queue::<Tensor<i64>>::fifo("numbers", 100, &[TensorType::new(DType::I64, [])])?;
+    /// let session = Session::new()?;
+    /// let host = session.queue(&queue)?;
+    /// (1..=5).try_for_each(|i| host.push(i))?;
+    /// let two = session.function(|| queue.dequeue_many(2))?;
+    /// assert_eq!(two.call(())?.to_vec(), [1, 2]);
+    /// let some = session.function(|n: Tensor<i32>| queue.dequeue_many(n))?;
+    /// assert_eq!(some.call(3)?.to_vec(), [3, 4, 5]);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
     #[track_caller]
-    pub fn dequeue_many(&self, n: usize) -> T {
-        self.remove(QueueOp::DequeueMany(n))
+    pub fn dequeue_many(&self, n: impl ElementCount) -> T {
+        self.remove_batch(QueueOp::DequeueMany, n)
     }
 
     /// Removes `n` elements like [`dequeue_many`](Self::dequeue_many). If the queue is closed and
     /// has fewer left, removes these, at least one.
     #[track_caller]
-    pub fn dequeue_up_to(&self, n: usize) -> T {
-        self.remove(QueueOp::DequeueUpTo(n))
+    pub fn dequeue_up_to(&self, n: impl ElementCount) -> T {
+        self.remove_batch(QueueOp::DequeueUpTo, n)
     }
 
     #[track_caller]
-    fn remove(&self, op: QueueOp) -> T {
-        let tensors = trace::queue_op(&self.any, op, &[]);
+    fn remove_batch(&self, op: impl Fn(Option<usize>) -> QueueOp, n: impl ElementCount) -> T {
+        let operand = n.tensor().map(Tensor::untyped);
+        self.remove(op(n.known()), operand.as_slice())
+    }
+
+    #[track_caller]
+    fn remove(&self, op: QueueOp, operands: &[AnyValue]) -> T {
+        let tensors = trace::queue_op(&self.any, op, operands);
         let element = Inputs::with_values(&self.signature, tensors, |inputs| T::trace(inputs));
         element.unwrap_or_else(|e| trace::fail(e.at(Loc::caller(), "removed here")))
     }
@@ -373,6 +396,35 @@ impl<T: QueueElement> Queue<T> {
     #[track_caller]
     pub fn len(&self) -> Tensor<i64> {
         Tensor::from_any(trace::queue_op(&self.any, QueueOp::Len, &[])[0])
+    }
+}
+
+/// A number of elements to remove: a host number or a scalar tensor.
+pub trait ElementCount: Copy {
+    /// Returns the number, unless it is a tensor.
+    fn known(self) -> Option<usize>;
+
+    /// Returns the tensor, unless it is a host number.
+    fn tensor(self) -> Option<Tensor<i32>>;
+}
+
+impl ElementCount for usize {
+    fn known(self) -> Option<usize> {
+        Some(self)
+    }
+
+    fn tensor(self) -> Option<Tensor<i32>> {
+        None
+    }
+}
+
+impl ElementCount for Tensor<i32> {
+    fn known(self) -> Option<usize> {
+        None
+    }
+
+    fn tensor(self) -> Option<Tensor<i32>> {
+        Some(self)
     }
 }
 

@@ -63,6 +63,16 @@ pub struct Case {
     pub lines: &'static [Line],
 }
 
+impl Case {
+    /// Returns whether a line removes a batch.
+    fn removes_batches(&self) -> bool {
+        self.lines.iter().any(|line| {
+            let (Line::Now(act, _) | Line::Waits(act) | Line::Canceled(act)) = line else { return false };
+            matches!(act, Act::DequeueMany(_) | Act::DequeueUpTo(_))
+        })
+    }
+}
+
 /// Looks again and again until `is_there`.
 ///
 /// # Panics
@@ -109,10 +119,20 @@ fn queue_of(order: QueueOrder, capacity: usize) -> Queue<Tensor<i64>> {
     queue.unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// How a call gets the number of elements that it removes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Count {
+    /// A number of the host, which the graph contains.
+    Host,
+    /// A tensor, which the call is given.
+    Tensor,
+}
+
 /// A queue under test, in a session.
 struct Stage<'a> {
     case: &'static str,
     order: QueueOrder,
+    count: Count,
     session: &'a Session,
     queue: Queue<Tensor<i64>>,
     host: HostQueue<Tensor<i64>>,
@@ -121,7 +141,7 @@ struct Stage<'a> {
 impl Stage<'_> {
     /// Runs an operation, and returns the elements that it removes.
     fn act(&self, act: Act, cancel: &CancelHandle) -> Result<Vec<i64>, Diagnostic> {
-        let Stage { session, queue, host, .. } = self;
+        let Stage { session, queue, host, count, .. } = self;
         let options = CallOptions::new().cancelled_by(cancel);
         let none = |()| Vec::new();
         match act {
@@ -131,6 +151,14 @@ impl Stage<'_> {
                 add.call_with(&options, all.to_vec()).map(none)
             }
             Act::Dequeue => Ok(session.function(|| queue.dequeue())?.call_with(&options, ())?.to_vec()),
+            Act::DequeueMany(n) if *count == Count::Tensor => {
+                let batch = session.function(|n: Tensor<i32>| queue.dequeue_many(n))?;
+                Ok(batch.call_with(&options, n as i32)?.to_vec())
+            }
+            Act::DequeueUpTo(n) if *count == Count::Tensor => {
+                let batch = session.function(|n: Tensor<i32>| queue.dequeue_up_to(n))?;
+                Ok(batch.call_with(&options, n as i32)?.to_vec())
+            }
             Act::DequeueMany(n) => Ok(session.function(|| queue.dequeue_many(n))?.call_with(&options, ())?.to_vec()),
             Act::DequeueUpTo(n) => Ok(session.function(|| queue.dequeue_up_to(n))?.call_with(&options, ())?.to_vec()),
             Act::DequeueEach(n) => {
@@ -163,8 +191,8 @@ impl Stage<'_> {
             (Err(e), Gives::Fails(kind, message)) => e.kind == kind && e.message.contains(message),
             _ => false,
         };
-        let Stage { case, order, .. } = self;
-        assert!(fits, "{case}: {order:?}: line {line}: {act:?} gives {outcome:?} instead of {gives:?}");
+        let Stage { case, order, count, .. } = self;
+        assert!(fits, "{case}: {order:?}: {count:?}: line {line}: {act:?} gives {outcome:?} instead of {gives:?}");
     }
 }
 
@@ -172,10 +200,10 @@ impl Stage<'_> {
 type Started<'scope> = Vec<(usize, Act, CancelHandle, ScopedJoinHandle<'scope, Result<Vec<i64>, Diagnostic>>)>;
 
 /// Plays a script on a queue of an order. Fails at the first line that is not as written.
-fn play(case: &Case, order: QueueOrder, session: &Session) {
+fn play(case: &Case, order: QueueOrder, count: Count, session: &Session) {
     let queue = queue_of(order, case.capacity);
     let host = session.queue(&queue).unwrap_or_else(|e| panic!("{e}"));
-    let stage = Stage { case: case.name, order, session, queue, host };
+    let stage = Stage { case: case.name, order, count, session, queue, host };
     let mut added: Vec<i64> = Vec::new();
     let mut removed: Vec<i64> = Vec::new();
     let mut record = |act: Act, outcome: &Result<Vec<i64>, Diagnostic>| {
@@ -251,13 +279,17 @@ fn play(case: &Case, order: QueueOrder, session: &Session) {
     assert_eq!(removed, added, "{}: {order:?}: the elements that were removed, and those added", case.name);
 }
 
-/// Plays scripts on every engine.
+/// Plays scripts on every engine. Those that remove batches are played with numbers of the host
+/// and with tensors.
 pub fn play_all(cases: &[Case]) {
     assert!(!cases.is_empty());
     for session in crate::support::sessions::each() {
         for case in cases {
             assert!(!case.orders.is_empty() && !case.lines.is_empty());
-            case.orders.iter().for_each(|&order| play(case, order, &session));
+            let counts: &[Count] = if case.removes_batches() { &[Count::Host, Count::Tensor] } else { &[Count::Host] };
+            for &order in case.orders {
+                counts.iter().for_each(|&count| play(case, order, count, &session));
+            }
         }
     }
 }

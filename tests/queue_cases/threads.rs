@@ -1,6 +1,6 @@
 //! Many threads at a queue, and long sequences of operations.
 
-use super::script::EndWaits;
+use super::script::{EndWaits, until};
 use crate::support::sessions::{each as sessions, numbers};
 use anabranch::dsl::queue::QueueOrder;
 use anabranch::prelude::*;
@@ -177,6 +177,100 @@ fn a_loop_removes_as_many_as_another_queue_says() -> Checked {
         let sum = session.function(|| sum_of_as_many(counts.clone(), values.clone()))?;
         let sums = (0..4).map(|_| Ok(sum.call(())?.item())).collect::<Result<Vec<i64>, Diagnostic>>()?;
         assert_eq!((sums, to_values.len()), (vec![6, 0, 30, 19], 0));
+    }
+    Ok(())
+}
+
+/// `testDequeueManyWithTensorParameter`: the number of elements comes from another queue.
+#[test]
+fn a_batch_has_as_many_elements_as_another_queue_says() -> Checked {
+    for session in sessions() {
+        let (values, types) = (numbers(100), [TensorType::new(DType::I32, [])]);
+        let counts = Queue::<Tensor<i32>>::fifo("counts", 10, &types)?;
+        let (to_counts, to_values) = (session.queue(&counts)?, session.queue(&values)?);
+        [3, 0, 5, 4, 2].into_iter().try_for_each(|n| to_counts.push(n))?;
+        (1..=10).try_for_each(|x| to_values.push(x))?;
+        let batch = session.function(|| values.dequeue_many(counts.dequeue()))?;
+        let expected: [&[i64]; 3] = [&[1, 2, 3], &[], &[4, 5, 6, 7, 8]];
+        for expected in expected {
+            let batch = batch.call(())?;
+            assert_eq!((batch.to_vec(), batch.shape()), (expected.to_vec(), &[expected.len()][..]));
+        }
+        to_values.close()?;
+        let error = batch.call(()).unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Closed, "{error}");
+        assert!(error.message.contains("has 2 of 4 elements"), "{error}");
+        // The number returned to its queue, too.
+        assert_eq!((to_counts.len(), to_values.len()), (2, 2));
+        let rest = session.function(|| values.dequeue_up_to(counts.dequeue()))?;
+        assert_eq!(rest.call(())?.to_vec(), [9, 10]);
+    }
+    Ok(())
+}
+
+/// Removes batches of 1, 2, 3 elements and so on in a loop, and returns the sum of each.
+#[graph]
+fn sums_of_growing_batches(n: Tensor<i32>, queue: Queue<Tensor<i64>>) -> Tensor<i64> {
+    let mut sums = List::<i64>::new([]);
+    for i in range(0..n) {
+        sums.push(queue.dequeue_many(i + 1).sum());
+    }
+    sums.stack()
+}
+
+#[test]
+fn a_loop_computes_the_sizes_of_its_batches() -> Checked {
+    for session in sessions() {
+        let queue = numbers(100);
+        let host = session.queue(&queue)?;
+        (1..=10).try_for_each(|x| host.push(x))?;
+        let sums = session.function(|n: Tensor<i32>| sums_of_growing_batches(n, queue.clone()))?;
+        assert_eq!(sums.call(4)?.to_vec(), [1, 2 + 3, 4 + 5 + 6, 7 + 8 + 9 + 10]);
+        assert_eq!(host.len(), 0);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_negative_number_of_elements_is_an_error() -> Checked {
+    for session in sessions() {
+        let queue = numbers(10);
+        let host = session.queue(&queue)?;
+        host.push(7)?;
+        let many = session.function(|n: Tensor<i32>| queue.dequeue_many(n))?;
+        let up_to = session.function(|n: Tensor<i32>| queue.dequeue_up_to(n))?;
+        for (name, error) in [("dequeue_many", many.call(-1)), ("dequeue_up_to", up_to.call(i32::MIN))] {
+            let error = error.unwrap_err();
+            assert!(error.message.starts_with(&format!("{name}: the number of elements is negative: -")), "{error}");
+            assert!(error.loc().is_some_and(|loc| loc.file.ends_with("threads.rs")), "{error}");
+        }
+        assert_eq!((many.call(1)?.to_vec(), host.len()), (vec![7], 0));
+    }
+    Ok(())
+}
+
+/// A call that waits for a batch starts again when another one has assigned the variable with its
+/// size. The elements that the smaller batch does not need return.
+#[test]
+fn a_batch_whose_size_changes_during_the_wait_has_the_new_size() -> Checked {
+    for session in sessions() {
+        let queue = numbers(10);
+        let host = session.queue(&queue)?;
+        let size = Var::<i32>::new("size", 5);
+        let batch = session.function(|| queue.dequeue_many(size.get()))?;
+        let change = session.function(|n: Tensor<i32>| size.set(n))?;
+        (1..=3).try_for_each(|x| host.push(x))?;
+        let got = scope(|scope| {
+            let _guard = EndWaits(&session);
+            let waiting = scope.spawn(|| batch.call(()));
+            until("the call waits", || host.n_waiting().1 == 1);
+            change.call(2)?;
+            (4..=5).try_for_each(|x| host.push(x))?;
+            waiting.join().expect("the call does not panic")
+        })?;
+        assert_eq!(got.to_vec(), [1, 2]);
+        host.close()?;
+        assert_eq!(host.iter().map(|x| Ok(x?.item())).collect::<Result<Vec<i64>, Diagnostic>>()?, [3, 4, 5]);
     }
     Ok(())
 }

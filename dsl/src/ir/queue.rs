@@ -25,11 +25,12 @@ pub enum QueueOp {
     EnqueueMany,
     /// `() -> tensors`: removes an element.
     Dequeue,
-    /// `() -> tensors`: removes this number of elements, stacked along a new first axis.
-    DequeueMany(usize),
+    /// `() -> tensors`: removes this number of elements, stacked along a new first axis. Without a
+    /// number, `(n) -> tensors`: the number is an `i32[]`.
+    DequeueMany(Option<usize>),
     /// `() -> tensors`: removes this number of elements, or fewer if the queue is closed and has
-    /// no more.
-    DequeueUpTo(usize),
+    /// no more. Without a number, `(n) -> tensors`: the number is an `i32[]`.
+    DequeueUpTo(Option<usize>),
     /// `()`: closes the queue when the step is committed.
     Close,
     /// `() -> i64[]`: the number of elements.
@@ -54,8 +55,8 @@ impl QueueOp {
         }
     }
 
-    /// Returns the operation with a name. `n` is its number of elements.
-    pub(crate) fn by_name(name: &str, n: usize) -> Option<QueueOp> {
+    /// Returns the operation with a name. `n` is its number of elements, if that is no operand.
+    pub(crate) fn by_name(name: &str, n: Option<usize>) -> Option<QueueOp> {
         Some(match name {
             "enqueue" => QueueOp::Enqueue,
             "enqueue_many" => QueueOp::EnqueueMany,
@@ -71,14 +72,20 @@ impl QueueOp {
     /// Returns the number of elements that the operation names.
     pub fn count(self) -> Option<usize> {
         match self {
-            QueueOp::DequeueMany(n) | QueueOp::DequeueUpTo(n) => Some(n),
+            QueueOp::DequeueMany(n) | QueueOp::DequeueUpTo(n) => n,
             _ => None,
         }
+    }
+
+    /// Returns whether the operation removes a batch, so that it has a number of elements.
+    pub(crate) fn removes_batch(self) -> bool {
+        matches!(self, QueueOp::DequeueMany(_) | QueueOp::DequeueUpTo(_))
     }
 
     pub(crate) fn arity(self) -> Arity {
         match self {
             QueueOp::Enqueue | QueueOp::EnqueueMany => Arity::AtLeast(1),
+            QueueOp::DequeueMany(None) | QueueOp::DequeueUpTo(None) => Arity::Exactly(1),
             _ => Arity::Exactly(0),
         }
     }
@@ -93,8 +100,19 @@ impl QueueOp {
                 self.check(queue, operands, batches.collect()).map(|()| Vec::new())
             }
             QueueOp::Dequeue => Ok(queue.element.iter().cloned().map(Type::Tensor).collect()),
-            QueueOp::DequeueMany(n) => Ok(batches(Dim::Known(n))),
-            QueueOp::DequeueUpTo(_) => Ok(batches(Dim::Unknown)),
+            QueueOp::DequeueMany(Some(n)) => Ok(batches(Dim::Known(n))),
+            QueueOp::DequeueUpTo(Some(_)) => Ok(batches(Dim::Unknown)),
+            QueueOp::DequeueMany(None) | QueueOp::DequeueUpTo(None) => {
+                let number = Type::Tensor(TensorType::new(DType::I32, ()));
+                match operands {
+                    [given] if **given == number => Ok(batches(Dim::Unknown)),
+                    _ => {
+                        let given: Vec<String> = operands.iter().map(ToString::to_string).collect();
+                        let message = format!("the number of elements is an {number}, but got {}", given.join(", "));
+                        Err(broken(14, message))
+                    }
+                }
+            }
             QueueOp::Close => Ok(Vec::new()),
             QueueOp::Len => Ok(vec![Type::Tensor(TensorType::new(DType::I64, ()))]),
         }

@@ -134,7 +134,7 @@ impl<'a> Parser<'a> {
                 };
                 (Op::File(FileOp::Restore { name, ty: ty.clone() }), operands)
             }
-            _ if QueueOp::by_name(name, 0).is_some() => self.queue_op(name)?,
+            _ if QueueOp::by_name(name, None).is_some() => self.queue_op(name)?,
             _ if ListOp::parsed(name, None).is_some() => {
                 let operands = self.operands()?;
                 types = self.annotation()?;
@@ -169,17 +169,23 @@ impl<'a> Parser<'a> {
         self.add(op, operands, vec![], types, op_loc)
     }
 
-    /// Parses `@q`, a number of elements for an operation that has one, and operands.
+    /// Parses `@q`, a number of elements for an operation that names one, and operands.
     fn queue_op(&mut self, name: &str) -> Parse<(Op, Vec<Value>)> {
         let queue = self.queue()?;
-        let mut n = 0;
-        if QueueOp::by_name(name, 0).is_some_and(|op| op.count().is_some()) {
-            self.expect(',')?;
-            let given = if let Tok::Number(n) = *self.peek() { n.parse().ok() } else { None };
-            n = given.ok_or_else(|| self.unexpected("a number of elements"))?;
-            self.next();
+        let mut n = None;
+        let mut has_more = self.eat(',');
+        if QueueOp::by_name(name, None).is_some_and(QueueOp::removes_batch) {
+            match *self.peek() {
+                Tok::Number(given) if has_more => {
+                    n = Some(given.parse().map_err(|_| self.unexpected("a number of elements"))?);
+                    self.next();
+                    has_more = self.eat(',');
+                }
+                Tok::Value(_) if has_more => {}
+                _ => return Err(self.unexpected("a number of elements")),
+            }
         }
-        let operands = if self.eat(',') { self.operands()? } else { vec![] };
+        let operands = if has_more { self.operands()? } else { vec![] };
         Ok((Op::Queue(queue, QueueOp::by_name(name, n).expect("the operation has this name")), operands))
     }
 

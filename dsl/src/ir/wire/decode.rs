@@ -381,8 +381,10 @@ fn queue_op(form: QueueOpForm) -> Result<QueueOp> {
         QueueOpForm::Enqueue => QueueOp::Enqueue,
         QueueOpForm::EnqueueMany => QueueOp::EnqueueMany,
         QueueOpForm::Dequeue => QueueOp::Dequeue,
-        QueueOpForm::DequeueMany(n) => QueueOp::DequeueMany(extent(n)?),
-        QueueOpForm::DequeueUpTo(n) => QueueOp::DequeueUpTo(extent(n)?),
+        QueueOpForm::DequeueMany(n) => QueueOp::DequeueMany(Some(extent(n)?)),
+        QueueOpForm::DequeueManyByOperand => QueueOp::DequeueMany(None),
+        QueueOpForm::DequeueUpTo(n) => QueueOp::DequeueUpTo(Some(extent(n)?)),
+        QueueOpForm::DequeueUpToByOperand => QueueOp::DequeueUpTo(None),
         QueueOpForm::Close => QueueOp::Close,
         QueueOpForm::Len => QueueOp::Len,
     })

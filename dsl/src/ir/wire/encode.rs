@@ -216,8 +216,10 @@ fn queue_op(op: QueueOp) -> QueueOpForm {
         QueueOp::Enqueue => QueueOpForm::Enqueue,
         QueueOp::EnqueueMany => QueueOpForm::EnqueueMany,
         QueueOp::Dequeue => QueueOpForm::Dequeue,
-        QueueOp::DequeueMany(n) => QueueOpForm::DequeueMany(n as u64),
-        QueueOp::DequeueUpTo(n) => QueueOpForm::DequeueUpTo(n as u64),
+        QueueOp::DequeueMany(Some(n)) => QueueOpForm::DequeueMany(n as u64),
+        QueueOp::DequeueMany(None) => QueueOpForm::DequeueManyByOperand,
+        QueueOp::DequeueUpTo(Some(n)) => QueueOpForm::DequeueUpTo(n as u64),
+        QueueOp::DequeueUpTo(None) => QueueOpForm::DequeueUpToByOperand,
         QueueOp::Close => QueueOpForm::Close,
         QueueOp::Len => QueueOpForm::Len,
     }

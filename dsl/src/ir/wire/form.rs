@@ -89,7 +89,7 @@ pub(super) struct NodeForm<'a> {
     pub(super) regions: Vec<u32>,
 }
 
-/// An operation on a queue, with its number of elements.
+/// An operation on a queue, with its number of elements if that is no operand.
 #[derive(Serialize, Deserialize)]
 pub(super) enum QueueOpForm {
     Enqueue,
@@ -99,6 +99,8 @@ pub(super) enum QueueOpForm {
     DequeueUpTo(u64),
     Close,
     Len,
+    DequeueManyByOperand,
+    DequeueUpToByOperand,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -46,14 +46,16 @@ pub(super) struct ElementRequest {
 }
 
 impl ElementRequest {
-    /// Returns the request of an operation, if it removes elements.
-    pub(super) fn of(op: QueueOp) -> Option<ElementRequest> {
-        match op {
-            QueueOp::Dequeue => Some(ElementRequest { n: 1, up_to: false }),
-            QueueOp::DequeueMany(n) if n > 0 => Some(ElementRequest { n, up_to: false }),
-            QueueOp::DequeueUpTo(n) if n > 0 => Some(ElementRequest { n, up_to: true }),
-            _ => None,
-        }
+    /// Returns the request of an operation, if it removes elements. `operand` is the number of
+    /// elements of an operation that does not name it.
+    pub(super) fn of(op: QueueOp, operand: Option<usize>) -> Option<ElementRequest> {
+        let (n, up_to) = match op {
+            QueueOp::Dequeue => (1, false),
+            QueueOp::DequeueMany(n) => (n.or(operand)?, false),
+            QueueOp::DequeueUpTo(n) => (n.or(operand)?, true),
+            _ => return None,
+        };
+        (n > 0).then_some(ElementRequest { n, up_to })
     }
 }
 

@@ -102,7 +102,7 @@ impl FirstRemoval {
             !data.regions.is_empty() || matches!(data.op.effects(), Effects::Fallible | Effects::Observable)
         })?;
         let Op::Queue(queue, op) = first.op else { return None };
-        Some(FirstRemoval { queue, op, request: ElementRequest::of(op)?, loc: first.loc })
+        Some(FirstRemoval { queue, op, request: ElementRequest::of(op, None)?, loc: first.loc })
     }
 }
 
@@ -329,7 +329,8 @@ impl StepQueues for StepTransaction {
                 Ok(Vec::new())
             }
             QueueOp::Dequeue | QueueOp::DequeueMany(_) | QueueOp::DequeueUpTo(_) => {
-                let elements = match ElementRequest::of(op) {
+                let n = operands.first().map(|n| number_of_elements(n).map_err(placed)).transpose()?;
+                let elements = match ElementRequest::of(op, n) {
                     Some(request) => self.remove(id, op, request, loc)?,
                     None => Vec::new(),
                 };
@@ -345,6 +346,14 @@ impl StepQueues for StepTransaction {
             QueueOp::Len => Ok(vec![HostTensor::scalar(shared.state().len() as i64)]),
         }
     }
+}
+
+/// Returns the number of elements that an operand asks for.
+fn number_of_elements(operand: &HostTensor) -> Result<usize> {
+    let n = operand.data::<i32>()[0];
+    usize::try_from(n).map_err(|_| {
+        Diagnostic::new(format!("the number of elements is negative: {n}")).help("remove 0 elements or more")
+    })
 }
 
 /// Returns the error of tensors that are no element of a queue.
