@@ -95,6 +95,7 @@ fn optimizers() -> BTreeMap<&'static str, Box<dyn Fn() -> GradientUpdate>> {
         ("sgd_nesterov_one_cycle", one_cycle(|| Sgd::new(0.01).momentum(0.5).nesterov(), cycle_sgd)),
         ("adam_one_cycle", one_cycle(|| Adam::new(0.001), cycle_adam)),
         ("adamw_one_cycle", one_cycle(|| Adam::new(0.001), cycle_adamw)),
+        ("adam_lazy_one_cycle", one_cycle(|| Adam::new(0.001).epsilon(1e-30).lazy(), cycle_adam)),
         ("adagrad", optimizer(|| AdaGrad::new(0.01))),
         ("adadelta", optimizer(|| AdaDelta::new(1.0))),
         ("rmsprop", optimizer(|| RmsProp::new(0.01))),
