@@ -4,7 +4,7 @@ use crate::positions::check;
 use crate::{all, values};
 use anabranch::data::example::{Example, Feature};
 use anabranch::data::{Dataset, csv, files_in, idx, images, npy, npz::NpzFile, text, tfrecord};
-use anabranch::f16;
+use anabranch::{Array, f16};
 use flate2::write::GzEncoder;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -257,11 +257,31 @@ fn arrays_of_numpy_are_read() {
 
 #[test]
 fn an_array_that_was_written_has_the_bytes_of_numpy() {
+    fn written<T: npy::NpyElement>(folder: &Folder, array: &Array<T>) -> Vec<u8> {
+        let path = folder.0.join("a.npy");
+        npy::write(&path, array).unwrap();
+        std::fs::read(&path).unwrap()
+    }
+    fn check_bytes<T: npy::NpyElement>(folder: &Folder, name: &str) {
+        let array = npy::read::<T>(fixture(name)).unwrap();
+        assert_eq!(written(folder, &array), std::fs::read(fixture(name)).unwrap(), "{name}");
+    }
     let folder = Folder::new("npy");
+    check_bytes::<f32>(&folder, "C_f4.npy");
+    check_bytes::<f16>(&folder, "C_f2.npy");
+    check_bytes::<u8>(&folder, "C_u1.npy");
+    check_bytes::<bool>(&folder, "C_b1.npy");
+    check_bytes::<f64>(&folder, "scalar.npy");
+    check_bytes::<i32>(&folder, "many_axes.npy");
+    // An archive has whole files, here those of arrays with one axis and with two.
+    let (archive, stored) =
+        (std::fs::read(fixture("stored.npz")).unwrap(), NpzFile::open(fixture("stored.npz")).unwrap());
+    let classes = written(&folder, &stored.read::<i64>("classes").unwrap());
+    let x = written(&folder, &stored.read::<f32>("x").unwrap());
+    for file in [classes, x] {
+        assert!(archive.windows(file.len()).any(|bytes| bytes == file), "{}", String::from_utf8_lossy(&file));
+    }
     let bytes = std::fs::read(fixture("C_f4.npy")).unwrap();
-    let path = folder.0.join("a.npy");
-    npy::write(&path, &npy::read::<f32>(fixture("C_f4.npy")).unwrap()).unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), bytes);
     let no_type =
         b"\x93NUMPY\x03\x00\x3e\x00\x00\x00{'descr': '\xc3\xa94', 'fortran_order': False, 'shape': (1,), }    \n1234";
     assert!(npy::read::<f32>(folder.write("no_type.npy", no_type)).is_err());

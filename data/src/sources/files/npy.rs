@@ -71,8 +71,10 @@ pub fn write<T: NpyElement>(path: impl AsRef<Path>, array: &Array<T>) -> Result<
         shape => shape.iter().map(usize::to_string).collect::<Vec<_>>().join(", "),
     };
     let mut head = format!("{{'descr': '{order}{}', 'fortran_order': False, 'shape': ({extents}), }}", T::CODE);
-    // The elements begin at a multiple of 64 bytes.
-    let padding = 63 - (10 + head.len()) % 64;
+    // As in NumPy, a first extent of 21 digits would fit, and the elements begin at a multiple of
+    // 64 bytes, after one space or more.
+    let room = array.shape().first().map_or(0, |extent| 21_usize.saturating_sub(extent.to_string().len()));
+    let padding = room + 64 - (11 + head.len() + room) % 64;
     head.extend(std::iter::repeat_n(' ', padding).chain(['\n']));
     let mut bytes = Vec::with_capacity(10 + head.len() + array.len() * T::DTYPE.size());
     bytes.extend(MAGIC);
