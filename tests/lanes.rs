@@ -14,7 +14,7 @@ use anabranch_runtime::Program;
 #[track_caller]
 fn graph_of<Args, F: GraphFn<Args>>(f: F, args: &Arguments) -> Graph {
     let types: Vec<_> = args.tensors().iter().map(HostTensor::ty).collect();
-    let (traced, _) = trace_fn("function", &f, &args.signature()).unwrap_or_else(|e| panic!("{e}"));
+    let (traced, _) = trace_fn("function", &f, args.signature()).unwrap_or_else(|e| panic!("{e}"));
     optimize(&traced.graph, &types, Pipeline::standard()).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -97,7 +97,7 @@ fn gradients_pop_what_the_lanes_pushed() {
         (gradients(y.square().sum(), xs), y)
     };
     for n in [1, 16, 33, 300] {
-        agree(f, &numbers(n), 2);
+        agree(f, numbers(n), 2);
     }
     #[graph]
     fn decays(w: Tensor, x: Tensor) -> Tensor {
@@ -106,10 +106,10 @@ fn gradients_pop_what_the_lanes_pushed() {
             let mut k = scalar(0);
             // Lanes push any number of values in each trip.
             while k.cast::<f32>() < x * 0.1 {
-                x = x * w.sin();
+                x *= w.sin();
                 k += 1;
             }
-            x = x * w;
+            x *= w;
         }
         x
     }
@@ -118,14 +118,14 @@ fn gradients_pop_what_the_lanes_pushed() {
         let y = map(xs, |x| decays(w, x));
         gradients(y.sum(), (xs, w))
     };
-    agree(shared, (&numbers(300), 0.7f32), 2);
+    agree(shared, (numbers(300), 0.7f32), 2);
     // Third and fourth loops, which go over the iterations in the first order again.
     let second = |xs: Tensor, w: Tensor| {
         let y = map(xs, |x| decays(w, x));
         let dw = gradients(y.sum(), w);
         gradients(dw.square(), (xs, w))
     };
-    let (result, n) = in_lanes(second, (&numbers(70), 0.7f32));
+    let (result, n) = in_lanes(second, (numbers(70), 0.7f32));
     result.unwrap_or_else(|e| panic!("{e}"));
     assert!(n >= 2, "{n} loops run in lanes");
 }
@@ -154,7 +154,7 @@ fn branches_and_jumps_send_lanes_apart_and_together() {
             if x == 7 {
                 continue;
             }
-            n = n + 1;
+            n += 1;
         }
         n * 1000 + odd
     }
@@ -175,17 +175,17 @@ fn sums_are_added_in_order() {
             sum += y;
             n += y.cast::<i32>() + 1;
         }
-        product = product + sum;
+        product += sum;
         (sum, n, product)
     }
     for n in [1, 3, 17, 500] {
-        agree(total, &numbers(n), 1);
+        agree(total, numbers(n), 1);
     }
     // Backwards in the order of the rows.
     let reverse = |xs: Tensor| fold_right(scalar(0.0), xs, |sum, x| sum + x.sin());
-    agree(reverse, &numbers(100), 1);
+    agree(reverse, numbers(100), 1);
     // A product is no sum.
-    let (result, n) = in_lanes(|xs: Tensor| fold_left(scalar(1.0), xs, |product, x| product * x.cos()), &numbers(100));
+    let (result, n) = in_lanes(|xs: Tensor| fold_left(scalar(1.0), xs, |product, x| product * x.cos()), numbers(100));
     result.unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(n, 0);
 }
@@ -239,13 +239,13 @@ fn a_stack_of_lanes_is_one_stack_for_others() {
         });
         gradients(last, xs)
     };
-    in_lanes(f, &numbers(50)).0.unwrap_or_else(|e| panic!("{e}"));
+    in_lanes(f, numbers(50)).0.unwrap_or_else(|e| panic!("{e}"));
     // Lanes push, and the backward loop cannot run in lanes.
     let g = |xs: Tensor, table: Tensor| {
         let y = map(xs, |x| table.row(x.cast::<i32>() % 3) * x);
         gradients(y.sum(), (xs, table))
     };
-    in_lanes(g, (&numbers(50), [1.0f32, 2.0, 3.0])).0.unwrap_or_else(|e| panic!("{e}"));
+    in_lanes(g, (numbers(50), [1.0f32, 2.0, 3.0])).0.unwrap_or_else(|e| panic!("{e}"));
 }
 
 #[graph]
@@ -263,7 +263,7 @@ fn filtered(w: Tensor, xs: Tensor, n: Tensor<i32>) -> Tensor {
 #[test]
 fn sequences_of_different_lengths_are_read_in_lanes() {
     for n in [3, 20, 260] {
-        let xs = Array::new(&[n, 7], numbers(7 * n).iter().map(|x| x * 0.2).collect());
+        let xs = Array::new([n, 7], numbers(7 * n).iter().map(|x| x * 0.2).collect());
         let lengths: Vec<i32> = (0..n).map(|i| (i * 5 % 8) as i32).collect();
         let f = |w: Tensor, xs: Tensor, n: Tensor<i32>| map((xs, n), |(x, n)| filtered(w, x, n));
         agree(f, (0.9f32, &xs, &lengths), 1);
@@ -273,7 +273,7 @@ fn sequences_of_different_lengths_are_read_in_lanes() {
         };
         agree(g, (0.9f32, &xs, &lengths), 2);
     }
-    let xs = Array::new(&[40, 7], numbers(280));
+    let xs = Array::new([40, 7], numbers(280));
     let mut lengths = vec![5; 40];
     lengths[33] = 8;
     let f = |w: Tensor, xs: Tensor, n: Tensor<i32>| map((xs, n), |(x, n)| filtered(w, x, n));

@@ -38,11 +38,16 @@
 //! This module must not depend on graphs.
 
 mod block;
+mod join;
+mod operations;
+mod program;
+mod rows;
 mod run;
 mod translate;
 
-pub(crate) use block::is_run;
-pub(crate) use translate::{LaneProgram, install, programs};
+pub(crate) use program::LaneProgram;
+pub(crate) use rows::is_run;
+pub(crate) use translate::{install, programs};
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! The run of a loop in lanes: its blocks on all threads, and their combined effects.
 
 use super::block::{BlockEffects, Declined, ElementUpdates, LaneBlock, LoopInputs, LoopShape};
-use super::translate::{LaneProgram, LoopStack, StackPart};
+use super::program::{LaneProgram, LoopStack, StackPart};
 use crate::cpu::compile::{Context, Plan};
 use crate::cpu::memory::ExternalTensors;
 use crate::cpu::memory::segments::LaneSegments;

@@ -5,89 +5,25 @@
 //! has a row for each.
 
 use super::WhyNotInLanes;
+use super::join::{can_run_again, join_blocks};
+use super::program::{
+    BasicBlock, BlockEnd, CheckedFunction, ElementIndex, ElementSource, LaneOp, LaneProgram, ListUpdate, LoopCounter,
+    LoopStack, OwnTensor, RowId, RowInfo, RowStart, StackPart, SumOverLanes, UpdateValue,
+};
 use super::run::MIN_LANES;
 use crate::cpu::compile::{
-    Base, BufferId, Instr, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand, TripCount, View,
+    Base, BufferId, Instr, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand, View,
 };
 use crate::cpu::element::CpuElement;
 use crate::cpu::kernels::Kernel;
-use crate::cpu::kernels::functions::{BlockFn, ElementFunction, OperandCheck, ScalarFn, function};
+use crate::cpu::kernels::functions::{ElementFunction, ScalarFn, function};
 use crate::cpu::native::{ElementAccess, ElementUse, access};
+use anabranch_dsl::DType;
 use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ops::prim;
-use anabranch_dsl::{DType, Loc};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
-
-/// Index of a row.
-pub(super) type RowId = u16;
-
-/// The bytes that the rows of a block may take.
-const ROWS: usize = 1 << 17;
-
-/// The largest number of elements of a tensor that each lane has for itself.
-const MAX_OWN: usize = 1 << 10;
-
-/// The initial elements of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum RowStart {
-    /// Unspecified.
-    Nothing,
-    /// The same bits in each lane.
-    Constant(u64),
-    /// The element of a register in each lane, unchanged by the body.
-    Register(Reg),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RowInfo {
-    /// The size of an element in bytes.
-    pub(super) size: usize,
-    pub(super) start: RowStart,
-    /// Whether a basic block may read elements that another one wrote.
-    pub(super) is_kept: bool,
-}
-
-/// A counter of the loop.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LoopCounter {
-    pub(super) reg: Reg,
-    pub(super) row: RowId,
-    pub(super) step: i64,
-    /// The size of the integer in bytes.
-    pub(super) size: usize,
-}
-
-/// A sum over the iterations.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SumOverLanes {
-    pub(super) reg: Reg,
-    pub(super) row: RowId,
-    pub(super) add: fn(u64, u64) -> u64,
-    /// The number that changes no other number when it is added to it.
-    pub(super) zero: u64,
-}
-
-/// A list of which each iteration writes one element, or adds to one.
-#[derive(Clone, Debug)]
-pub(super) struct ListUpdate {
-    pub(super) list: StackId,
-    pub(super) op: ListOp,
-    /// The size of an element of the list in bytes.
-    pub(super) bytes: usize,
-    pub(super) loc: Loc,
-}
-
-/// A tensor that belongs to one iteration.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OwnTensor {
-    /// Number of elements, and the size of one in bytes.
-    pub(super) n: usize,
-    pub(super) size: usize,
-    /// Adds two elements as registers.
-    pub(super) add: fn(u64, u64) -> u64,
-}
 
 /// A buffer that the body writes.
 #[derive(Clone, Copy, Debug)]
@@ -100,209 +36,11 @@ enum LocalBuffer {
     Own(u16),
 }
 
-/// The tensor of which an element is read.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum ElementSource {
-    /// A tensor that the body does not write.
-    Outside(Base),
-    /// An element of a list, a tensor of `n` numbers, whose index is in a row.
-    OfList { list: StackId, index: RowId, n: usize },
-    /// A tensor of each iteration.
-    Own(u16),
-}
+/// The bytes that the rows of a block may take.
+const ROWS: usize = 1 << 17;
 
-/// The value of an update of a list.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum UpdateValue {
-    Row(RowId),
-    Own(u16),
-}
-
-/// The part of a stack in a loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StackPart {
-    /// Iterations push to it.
-    Pushed,
-    /// Iterations pop from it what those of an earlier loop pushed.
-    Popped,
-    /// It belongs to one iteration.
-    Own,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LoopStack {
-    pub(super) stack: StackId,
-    pub(super) size: usize,
-    pub(super) part: StackPart,
-}
-
-/// An operation on rows.
-#[derive(Clone, Debug)]
-pub(super) enum LaneOp {
-    /// Runs an elementwise function. Its check, if it has one, must hold for active lanes.
-    Function {
-        f: BlockFn,
-        checked: Option<CheckedFunction>,
-        dst: RowId,
-        args: [RowId; 3],
-    },
-    /// The quotient or remainder of a division by a power of two.
-    DividePower {
-        dst: RowId,
-        a: RowId,
-        dtype: DType,
-        shift: u32,
-        wants_remainder: bool,
-    },
-    Move {
-        dst: RowId,
-        src: RowId,
-    },
-    /// Fails unless the elements are valid operands.
-    Require {
-        valid: fn(u64) -> bool,
-        a: RowId,
-    },
-    /// Fails unless the elements are indices below `n`.
-    RequireIndex {
-        a: RowId,
-        dtype: DType,
-        n: u64,
-    },
-    /// Fails unless the elements are true.
-    Assert {
-        cond: RowId,
-    },
-    /// Reads an element of a tensor, at an index along an axis with a stride.
-    ReadElement {
-        from: ElementSource,
-        offset: usize,
-        index: Option<ElementIndex>,
-        dst: RowId,
-    },
-    /// Writes an element of a tensor of the iteration, or adds to one.
-    WriteElement {
-        to: u16,
-        offset: usize,
-        index: Option<ElementIndex>,
-        value: RowId,
-        adds: bool,
-    },
-    /// Sets all elements of a tensor of the iteration.
-    Fill {
-        to: u16,
-        value: RowId,
-    },
-    /// Sets the elements of a tensor of the iteration to those of a tensor that the body does not
-    /// write, at these places in order.
-    CopyIn {
-        to: u16,
-        base: Base,
-        places: Box<[u32]>,
-    },
-    ReadList {
-        list: StackId,
-        index: RowId,
-        dst: RowId,
-    },
-    /// Fails unless a list has elements at the indices.
-    CheckList {
-        list: StackId,
-        index: RowId,
-    },
-    UpdateList {
-        update: u16,
-        index: RowId,
-        value: UpdateValue,
-    },
-    /// Runs the first operations in the lanes in which the element is true, and the others in the
-    /// other lanes.
-    Branches {
-        cond: RowId,
-        arms: [Box<[LaneOp]>; 2],
-    },
-    Push {
-        stack: u16,
-        src: RowId,
-    },
-    Pop {
-        stack: u16,
-        dst: RowId,
-    },
-    Clear {
-        stack: u16,
-    },
-}
-
-/// A function that traps for operands that fail its check.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CheckedFunction {
-    pub(super) check: OperandCheck,
-    pub(super) scalar: fn(u64, u64) -> u64,
-}
-
-/// An index of an element of a tensor.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ElementIndex {
-    pub(super) row: RowId,
-    pub(super) dtype: DType,
-    /// The number of elements along the axis, and from one to the next.
-    pub(super) n: usize,
-    pub(super) stride: isize,
-}
-
-/// The end of a basic block. Targets are indices of basic blocks, or their number for the end of
-/// the iteration.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum BlockEnd {
-    Jump(u16),
-    /// Continues at `to` if the element of the row is `when`.
-    Branch {
-        cond: RowId,
-        when: bool,
-        to: u16,
-        otherwise: u16,
-    },
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct BasicBlock {
-    pub(super) ops: Vec<LaneOp>,
-    pub(super) end: BlockEnd,
-    /// Whether a later basic block jumps to it.
-    pub(super) begins_loop: bool,
-    /// A stack from which it pops, and the later basic block that leads to it and that lanes can run
-    /// again while they wait for others with more elements.
-    pub(super) aligned: Option<(u16, u16)>,
-}
-
-/// The body of a loop, for many iterations side by side.
-#[derive(Clone, Debug)]
-pub(crate) struct LaneProgram {
-    pub(super) trips: TripCount,
-    pub(super) counters: Vec<LoopCounter>,
-    pub(super) sums: Vec<SumOverLanes>,
-    pub(super) updates: Vec<ListUpdate>,
-    pub(super) tensors: Vec<OwnTensor>,
-    pub(super) stacks: Vec<LoopStack>,
-    pub(super) rows: Vec<RowInfo>,
-    pub(super) blocks: Vec<BasicBlock>,
-    /// The index of the instruction after the loop.
-    pub(super) end: u32,
-    /// The largest number of iterations in a block.
-    pub(super) max_lanes: usize,
-    /// The trip count from which on the loop runs in lanes.
-    pub(super) min_trips: usize,
-    /// Active lanes move together if at most one of so many is active.
-    pub(super) gather_below: usize,
-}
-
-impl LaneProgram {
-    /// Returns the index of the instruction after the loop.
-    pub(crate) fn end(&self) -> usize {
-        self.end as usize
-    }
-}
+/// The largest number of elements of a tensor that each lane has for itself.
+const MAX_OWN: usize = 1 << 10;
 
 /// Translates the outermost loops of a plan that can run in lanes. The others get the reason why
 /// they cannot. Returns each program with its loop.
@@ -491,98 +229,6 @@ fn target(instr: &Instr) -> Option<u32> {
         | Instr::JumpUnless { to, .. }
         | Instr::JumpCompare { to, .. } => Some(to),
         _ => None,
-    }
-}
-
-/// Returns the basic blocks that may follow one.
-fn successors(end: BlockEnd) -> impl Iterator<Item = u16> {
-    let (first, second) = match end {
-        BlockEnd::Jump(to) => (to, None),
-        BlockEnd::Branch { to, otherwise, .. } => (to, Some(otherwise)),
-    };
-    std::iter::once(first).chain(second)
-}
-
-/// Returns whether a basic block that leads back to a loop changes nothing when it runs again.
-fn can_run_again(block: &BasicBlock) -> bool {
-    let mut read: Vec<RowId> = Vec::new();
-    block.ops.iter().all(|op| {
-        let (args, dst) = match op {
-            LaneOp::Function { args, dst, .. } => (*args, *dst),
-            LaneOp::Move { src, dst } | LaneOp::DividePower { a: src, dst, .. } => ([*src; 3], *dst),
-            _ => return false,
-        };
-        read.extend(args);
-        !read.contains(&dst)
-    })
-}
-
-/// Joins branches without loops inside, and basic blocks that always follow each other, to one
-/// basic block each. Joined blocks are removed.
-fn join_blocks(blocks: &mut Vec<BasicBlock>) {
-    let end = blocks.len() as u16;
-    let mut n_before = vec![0u32; blocks.len() + 1];
-    n_before[0] = 1;
-    blocks.iter().for_each(|block| successors(block.end).for_each(|to| n_before[usize::from(to)] += 1));
-    let mut is_joined = vec![false; blocks.len()];
-    // Inner branches come after the block that ends with an outer one.
-    for here in (0..blocks.len()).rev() {
-        loop {
-            // A block that only this one leads to, with the one that it always leads to.
-            let follows = |to: u16, blocks: &[BasicBlock]| match blocks.get(usize::from(to)).map(|block| block.end) {
-                Some(BlockEnd::Jump(next)) if n_before[usize::from(to)] == 1 && usize::from(to) > here => Some(next),
-                _ => None,
-            };
-            match blocks[here].end {
-                BlockEnd::Jump(to) if to < end && n_before[usize::from(to)] == 1 && usize::from(to) > here => {
-                    let to = usize::from(to);
-                    let ops = std::mem::take(&mut blocks[to].ops);
-                    blocks[here].ops.extend(ops);
-                    blocks[here].end = blocks[to].end;
-                    is_joined[to] = true;
-                }
-                BlockEnd::Branch { cond, when, to, otherwise } if to != otherwise => {
-                    let next = [follows(to, blocks), follows(otherwise, blocks)];
-                    let (arms, next) = match next {
-                        [Some(a), Some(b)] if a == b => ([Some(to), Some(otherwise)], a),
-                        [Some(a), _] if a == otherwise => ([Some(to), None], otherwise),
-                        [_, Some(b)] if b == to => ([None, Some(otherwise)], to),
-                        _ => break,
-                    };
-                    let mut arms = arms.map(|arm| {
-                        arm.map_or_else(Vec::new, |arm| {
-                            is_joined[usize::from(arm)] = true;
-                            std::mem::take(&mut blocks[usize::from(arm)].ops)
-                        })
-                        .into_boxed_slice()
-                    });
-                    if !when {
-                        arms.reverse();
-                    }
-                    blocks[here].ops.push(LaneOp::Branches { cond, arms });
-                    blocks[here].end = BlockEnd::Jump(next);
-                    // Both ways lead there, and are one now.
-                    n_before[usize::from(next)] -= 1;
-                }
-                _ => break,
-            }
-        }
-    }
-    let mut index = vec![0; blocks.len() + 1];
-    let mut n = 0;
-    for (i, &joined) in is_joined.iter().chain([&false]).enumerate() {
-        index[i] = n;
-        n += u16::from(!joined);
-    }
-    let mut joined = is_joined.into_iter();
-    blocks.retain(|_| !joined.next().expect("there is one for each block"));
-    for block in blocks {
-        match &mut block.end {
-            BlockEnd::Jump(to) => *to = index[usize::from(*to)],
-            BlockEnd::Branch { to, otherwise, .. } => {
-                [to, otherwise].into_iter().for_each(|to| *to = index[usize::from(*to)]);
-            }
-        }
     }
 }
 
