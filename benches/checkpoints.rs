@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 5;
 
 /// The time between the begins of two saves.
-const BETWEEN_SAVES: Duration = Duration::from_secs(45);
+const BETWEEN_SAVES: Duration = Duration::from_secs(90);
 
 /// The extents of a layer, of which each has 4 MiB, and 12 MiB with the state of Adam.
 const WIDTH: usize = 1024;

@@ -178,7 +178,7 @@ fn sums_are_added_in_order() {
         product += sum;
         (sum, n, product)
     }
-    for n in [1, 3, 17, 500] {
+    for n in [1, 3, 17, 900] {
         agree(total, numbers(n), 1);
     }
     // Backwards in the order of the rows.
@@ -279,4 +279,73 @@ fn sequences_of_different_lengths_are_read_in_lanes() {
     let f = |w: Tensor, xs: Tensor, n: Tensor<i32>| map((xs, n), |(x, n)| filtered(w, x, n));
     let (result, _) = in_lanes(f, (0.9f32, &xs, &lengths));
     result.expect_err("one row is too short");
+}
+
+#[test]
+fn a_gradient_in_an_iteration_has_stacks_of_its_own() {
+    #[graph]
+    fn halved(x: Tensor) -> Tensor {
+        let mut y = x * x;
+        while y > 1.0 {
+            y = y * 0.5 + 0.1 * x.sin();
+        }
+        y
+    }
+    let slopes = |xs: Tensor| map(xs, |x| gradients(halved(x), x));
+    agree(slopes, numbers(300), 1);
+}
+
+#[test]
+fn divisions_by_powers_of_two_round_towards_zero() {
+    let halves = |a: Tensor<i32>, b: Tensor<i64>, c: Tensor<u32>, d: Tensor<u8>| {
+        map((a, b, c, d), |(a, b, c, d)| {
+            ((a / 4, a % 4, a / 1, a % 1), (b / 8, b % 8), (c / 2, c % 2), (d / 16, d % 16), (a / 3, a % -4))
+        })
+    };
+    let a: Vec<i32> = (-20..20).chain([i32::MIN, i32::MAX, i32::MIN + 1]).collect();
+    let b: Vec<i64> = a.iter().map(|&x| if x == i32::MIN { i64::MIN } else { i64::from(x) * 3 }).collect();
+    let c: Vec<u32> = a.iter().map(|&x| x.cast_unsigned()).collect();
+    let d: Vec<u8> = a.iter().map(|&x| x as u8).collect();
+    agree(halves, (&a, &b, &c, &d), 1);
+}
+
+#[test]
+fn loops_in_lanes_in_other_loops_and_in_branches() {
+    #[graph]
+    fn repeated(xs: Tensor, n: Tensor<i32>) -> Tensor {
+        let (mut xs, mut i) = (xs, scalar(0));
+        while i < n {
+            if xs.sum() > 300.0 {
+                xs = map(xs, |x| newton(x).0 * 0.9);
+            } else {
+                xs = map(xs, |x| x + newton(x + 1.0).0);
+            }
+            i += 1;
+        }
+        xs
+    }
+    agree(repeated, (numbers(50), 6), 2);
+    // The rows of rows: the inner loop runs in lanes.
+    let rows = |xs: Tensor| map(xs, |row| map(row, |x| newton(x).0).sum());
+    let (result, n) = in_lanes(rows, Array::new([5, 40], numbers(200)));
+    result.unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(n, 1);
+}
+
+#[test]
+fn a_deadline_ends_lanes() {
+    #[graph]
+    fn endless(x: Tensor) -> Tensor {
+        let mut y = x;
+        while y >= 0.0 {
+            y = y + 0.0 * x;
+        }
+        y
+    }
+    let session = Session::new().unwrap();
+    let f = session.function(|xs: Tensor| map(xs, endless)).unwrap();
+    let types = [anabranch::TensorType::new(anabranch::DType::F32, [100])];
+    assert!(f.explain(&types).unwrap().contains("in lanes"));
+    let error = f.call_timeout(std::time::Duration::from_millis(50), numbers(100)).unwrap_err();
+    assert_eq!(error.kind, anabranch::ErrorKind::DeadlineExceeded, "{error}");
 }

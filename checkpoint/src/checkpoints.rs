@@ -159,8 +159,8 @@ impl CheckpointsBuilder {
     }
 
     /// Sets for which share of the time the thread that writes a save works, from 0.001 to 1,
-    /// while nobody waits for it; the rest it leaves to the steps. The default is 0.05: what would
-    /// take one second takes 20, and costs the steps of those 20 seconds a twentieth of one core.
+    /// while nobody waits for it; the rest it leaves to the steps. The default is 0.03: what would
+    /// take one second takes 33, and costs the steps of those 33 seconds 3 % of one core.
     /// It rests for at most half of the time that was between the last two saves, so that saves
     /// which come regularly do not wait for each other. Another save, [`wait`](Checkpoints::wait)
     /// and a drop end its rests.
@@ -226,7 +226,7 @@ impl Checkpoints {
     pub fn new(folder: impl Into<PathBuf>) -> CheckpointsBuilder {
         let folder = CheckpointFolder::new(Arc::new(LocalFiles), folder.into());
         let (retention, when_busy) = (Retention::default(), WhenBusy::default());
-        let (shard_size, drop_timeout, write_share) = (4 << 30, Duration::from_secs(60), 0.05);
+        let (shard_size, drop_timeout, write_share) = (4 << 30, Duration::from_secs(60), 0.03);
         CheckpointsBuilder { folder, retention, when_busy, shard_size, drop_timeout, write_share }
     }
 

@@ -428,4 +428,62 @@ mod tests {
         let body = "%z = constant 0 : i32[] %t = add %s, %z %w = list_write %v, %s, %x";
         assert_eq!(of(body, "%j, %w, %t", BELOW_N), "depend on each other: `v` is written at an index that may repeat");
     }
+
+    /// Returns the roles of the variables `%i`, `%v` (a stack) and `%s` (a number) of a loop with
+    /// this body.
+    fn roles_of(body: &str, yields: &str, cond: &str) -> Option<Vec<LoopVarRole>> {
+        let text = format!(
+            "graph @f(%n: i32[], %x: f32[]) {{
+                %zero = constant 0 : i32[]
+                %sum = constant 0.0 : f32[]
+                %empty = stack_new : stack<f32[]>
+                %i, %v, %s = while (%i = %zero, %v = %empty, %s = %sum | %n = %n, %x = %x)
+                        : (i32[], stack<f32[]>, f32[])
+                cond {{ {cond} yield %c }}
+                body {{ %one = constant 1 : i32[] %j = add %i, %one : i32[] {body} yield {yields} }}
+                return %s
+            }}"
+        );
+        let graph = Graph::parse(&text, "f.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let loops = all_loops(&graph);
+        roles(&graph, loops[0].0)
+    }
+
+    #[test]
+    fn effects_of_iterations_that_can_be_combined_have_roles() {
+        use LoopVarRole::{Counter, Popped, Pushed, Sum};
+        const ADD: &str = "%t = add %s, %x : f32[]";
+        let push = "%w = push %v, %x : stack<f32[]>";
+        let pop = "%w, %p = pop %v : (stack<f32[]>, f32[])";
+        // Any number of times, in a loop or in one arm of a branch.
+        let inner = "%k, %w = while (%k = %i, %u = %v | %n = %n, %x = %x) : (i32[], stack<f32[]>)
+            cond { %more = lt %k, %n : bool[] yield %more }
+            body {
+                %l = add %k, %k : i32[]
+                %r = lt %l, %n : bool[]
+                %z = cond %r, %u, %x : stack<f32[]> then (%u, %x) {
+                    %o = push %u, %x : stack<f32[]>
+                    yield %o
+                } else (%u, %x) { yield %u }
+                yield %l, %z
+            }";
+        for (stack, role) in [(push, Pushed), (pop, Popped), (inner, Pushed)] {
+            let found = roles_of(&format!("{stack} {ADD}"), "%j, %w, %t", BELOW_N);
+            assert_eq!(found, Some(vec![Counter(1), role, Sum]), "{stack}");
+        }
+        let both = format!("{push} %w2, %p = pop %w : (stack<f32[]>, f32[]) {ADD}");
+        let none = [
+            // Pushes and pops.
+            roles_of(&both, "%j, %w2, %t", BELOW_N),
+            // A number that depends on the sum so far.
+            roles_of(&format!("{push} %y = mul %s, %x : f32[] %t = add %s, %y : f32[]"), "%j, %w, %t", BELOW_N),
+            roles_of(&format!("{push} %t = mul %s, %x : f32[]"), "%j, %w, %t", BELOW_N),
+            // The condition reads the sum, or may fail after the last iteration.
+            roles_of(&format!("{push} {ADD}"), "%j, %w, %t", "%c = lt %s, %x : bool[]"),
+            roles_of(&format!("{push} {ADD}"), "%j, %w, %t", "%q = div %n, %i : i32[] %c = lt %i, %q : bool[]"),
+        ];
+        assert_eq!(none, [const { None }; 5]);
+        let print = format!("{push} {ADD} print \"{{}}\", %x");
+        assert_eq!(roles_of(&print, "%j, %w, %t", BELOW_N), None);
+    }
 }

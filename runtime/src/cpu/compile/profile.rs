@@ -101,10 +101,11 @@ impl Plan {
             Instr::Run(op) => self.describe_ops(&[*op]),
             Instr::RunParallel(ops) => self.describe_ops(ops),
             Instr::List { op, .. } => self.describe_ops(&[*op]),
-            Instr::Native { entry, .. } | Instr::Lanes { entry, .. } => {
+            instr @ (Instr::Native { entry, .. } | Instr::Lanes { entry, .. }) => {
                 let around = self.loops.iter().filter(|l| l.code.contains(entry) || l.code.contains(&(i as u32)));
                 let innermost = around.min_by_key(|l| l.code.len());
-                named("native loop", innermost.map_or(Loc::UNKNOWN, |l| l.loc))
+                let name = if let Instr::Lanes { .. } = instr { "loop in lanes" } else { "native loop" };
+                named(name, innermost.map_or(Loc::UNKNOWN, |l| l.loc))
             }
             Instr::CheckFinite(op) => with_op("check of finite numbers", op),
             Instr::Assert { op, .. } => with_op("assertion", op),

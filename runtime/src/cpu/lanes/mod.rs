@@ -28,7 +28,7 @@
 //! - L1. Results are bitwise identical to those of the iterations one after the other. Sums over
 //!   iterations, and sums of list elements, are added in the order of the iterations.
 //! - L2. A loop runs in lanes completely or not at all: iterations change nothing outside of their
-//!   block, and their effects are combined after the last one. If an iteration fails or the step is
+//!   block, and the step changes after the last one. If an iteration fails or the step is
 //!   stopped, nothing has happened, and the loop runs without lanes from its start, up to the
 //!   error of the first iteration that fails.
 //! - L3. An instruction changes the elements of active lanes only, except in rows that are used

@@ -4,17 +4,35 @@ use super::block::{BlockEffects, Declined, ElementUpdates, LaneBlock, LoopInputs
 use super::program::{LaneProgram, LoopStack, StackPart};
 use crate::cpu::compile::{Context, Plan};
 use crate::cpu::memory::ExternalTensors;
-use crate::cpu::memory::segments::LaneSegments;
+use crate::cpu::memory::segments::{LaneSegments, LaneStack};
 use crate::threads;
 use anabranch_dsl::interp::StopFlag;
-use std::sync::atomic::AtomicUsize;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// The fewest iterations in a block, if there are as many.
 pub(super) const MIN_LANES: usize = 64;
 
+/// Number of blocks after whose run their sums are added up, so that memory does not grow with the
+/// trip count.
+const WAVE: usize = 256;
+
+/// The largest number of bytes of updates of lists.
+const MAX_UPDATES: usize = 1 << 30;
+
 /// Number of parts of the blocks for each thread.
 const PARTS_PER_THREAD: usize = 8;
+
+/// What the iterations of a loop leave.
+struct LoopEffects {
+    /// The bits of the sums.
+    sums: Vec<u64>,
+    /// The updates of lists, of each block in the order of its iterations.
+    updates: Vec<Vec<ElementUpdates>>,
+    /// What was pushed, of each block.
+    stacks: Vec<Vec<LaneStack>>,
+}
 
 impl LaneProgram {
     /// Runs the loop. Returns whether it did; otherwise nothing has changed.
@@ -30,6 +48,10 @@ impl LaneProgram {
     /// Returns how the iterations are divided, or `None` if the loop should not run in lanes.
     fn shape(&self, cx: &Context) -> Option<LoopShape> {
         let n = self.trips.trips(&cx.regs).filter(|&n| n >= self.min_trips.max(1))?;
+        let of_updates = self.updates.iter().map(|update| update.bytes + size_of::<i32>()).sum::<usize>();
+        if of_updates.saturating_mul(n) > MAX_UPDATES {
+            return None;
+        }
         Some(LoopShape { n, lanes: self.lanes(cx, n), is_reversed: self.is_reversed(cx)? })
     }
 
@@ -57,7 +79,7 @@ impl LaneProgram {
         )
     }
 
-    /// Runs all iterations. Returns what they leave, for each block.
+    /// Runs all iterations. Returns what they leave.
     fn effects(
         &self,
         plan: &Plan,
@@ -66,8 +88,8 @@ impl LaneProgram {
         shape: LoopShape,
         spare: Vec<Mutex<Vec<Vec<u64>>>>,
         stop: &StopFlag,
-    ) -> Option<Vec<BlockEffects>> {
-        let LoopShape { n, lanes, .. } = shape;
+    ) -> Option<LoopEffects> {
+        let LoopShape { n, lanes, is_reversed } = shape;
         let mut segments = Vec::with_capacity(self.stacks.len());
         for known in &self.stacks {
             let stack = &cx.stacks[known.stack.index()];
@@ -88,56 +110,76 @@ impl LaneProgram {
             stop,
         };
         let n_blocks = n.div_ceil(lanes);
-        let effects: Vec<OnceLock<BlockEffects>> = (0..n_blocks).map(|_| OnceLock::new()).collect();
-        let declined = Mutex::new(false);
-        let is_declined = || *declined.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = n_blocks.div_ceil(PARTS_PER_THREAD * threads::n_threads());
-        threads::indices(n_blocks.div_ceil(part), &|i| {
-            let mut block = LaneBlock::new(self, &inputs);
-            for (index, left) in effects.iter().enumerate().skip(i * part).take(part) {
-                if is_declined() {
+        let mut effects = LoopEffects {
+            sums: self.sums.iter().map(|sum| cx.regs[sum.reg.index()]).collect(),
+            updates: self.updates.iter().map(|_| Vec::new()).collect(),
+            stacks: self.stacks.iter().map(|_| Vec::new()).collect(),
+        };
+        // The blocks in the order of their iterations.
+        for first in (0..n_blocks).step_by(WAVE) {
+            let wave = first..n_blocks.min(first + WAVE);
+            let wave = if is_reversed { n_blocks - wave.end..n_blocks - wave.start } else { wave };
+            let mut left = self.run_blocks(&inputs, wave)?;
+            if is_reversed {
+                left.reverse();
+            }
+            left.into_iter().for_each(|left| self.add(&mut effects, left, is_reversed));
+        }
+        if is_reversed {
+            effects.stacks.iter_mut().for_each(|blocks| blocks.reverse());
+        }
+        Some(effects)
+    }
+
+    /// Runs blocks on all threads. Returns what each leaves.
+    fn run_blocks(&self, inputs: &LoopInputs<'_>, wave: Range<usize>) -> Option<Vec<BlockEffects>> {
+        let effects: Vec<OnceLock<BlockEffects>> = wave.clone().map(|_| OnceLock::new()).collect();
+        let has_declined = AtomicBool::new(false);
+        let part = wave.len().div_ceil(PARTS_PER_THREAD * threads::n_threads());
+        threads::indices(wave.len().div_ceil(part), &|i| {
+            let mut block = LaneBlock::new(self, inputs);
+            for (k, left) in effects.iter().enumerate().skip(i * part).take(part) {
+                if has_declined.load(Ordering::Relaxed) {
                     return;
                 }
-                match block.run(index) {
+                match block.run(wave.start + k) {
                     Ok(effects) => _ = left.set(effects),
-                    Err(Declined) => *declined.lock().unwrap_or_else(PoisonError::into_inner) = true,
+                    Err(Declined) => has_declined.store(true, Ordering::Relaxed),
                 }
             }
         });
         effects.into_iter().map(OnceLock::into_inner).collect()
     }
 
-    /// Combines what the iterations leave, in their order.
-    fn commit(&self, cx: &mut Context, mut effects: Vec<BlockEffects>, shape: LoopShape) {
-        let LoopShape { n, lanes, is_reversed } = shape;
+    /// Adds what the next block leaves.
+    fn add(&self, effects: &mut LoopEffects, left: BlockEffects, is_reversed: bool) {
+        for ((bits, sum), added) in effects.sums.iter_mut().zip(&self.sums).zip(&left.sums) {
+            let add = |bits: u64, &added: &u64| (sum.add)(bits, added);
+            *bits = if is_reversed { added.iter().rev().fold(*bits, add) } else { added.iter().fold(*bits, add) };
+        }
+        effects.updates.iter_mut().zip(left.updates).for_each(|(all, update)| all.push(update));
+        effects.stacks.iter_mut().zip(left.stacks).for_each(|(all, stack)| all.push(stack));
+    }
+
+    /// Changes the step by what the iterations leave.
+    fn commit(&self, cx: &mut Context, effects: LoopEffects, shape: LoopShape) {
+        let LoopShape { n, is_reversed, .. } = shape;
         for counter in &self.counters {
             let bits = &mut cx.regs[counter.reg.index()];
             let end = bits.wrapping_add((n as u64).wrapping_mul(counter.step.cast_unsigned()));
             *bits = end & (u64::MAX >> (64 - 8 * counter.size));
         }
-        let places = |f: &mut dyn FnMut(usize, usize)| {
-            let mut in_block = |k: usize| f(k / lanes, k % lanes);
-            if is_reversed { (0..n).rev().for_each(&mut in_block) } else { (0..n).for_each(&mut in_block) }
-        };
-        for (i, sum) in self.sums.iter().enumerate() {
-            let mut bits = cx.regs[sum.reg.index()];
-            places(&mut |block, lane| bits = (sum.add)(bits, effects[block].sums[i][lane]));
+        for (sum, bits) in self.sums.iter().zip(effects.sums) {
             cx.regs[sum.reg.index()] = bits;
         }
-        for (i, update) in self.updates.iter().enumerate() {
+        for (update, blocks) in self.updates.iter().zip(effects.updates) {
             let list = cx.lists[update.list.index()].as_mut().expect("it is a list");
-            let mut in_block = |block: usize| {
-                let ElementUpdates { indices, elements } = &effects[block].updates[i];
-                let bytes = &bytemuck::cast_slice(elements)[..indices.len() * update.bytes];
-                list.update_lanes(&update.op, indices, bytes, is_reversed, update.loc);
-            };
-            let blocks = 0..effects.len();
-            if is_reversed { blocks.rev().for_each(&mut in_block) } else { blocks.for_each(&mut in_block) }
+            for ElementUpdates { indices, elements } in blocks {
+                let bytes = &bytemuck::cast_slice(&elements)[..indices.len() * update.bytes];
+                list.update_lanes(&update.op, &indices, bytes, is_reversed, update.loc);
+            }
         }
-        for (i, known) in self.stacks.iter().enumerate().rev() {
-            let blocks = effects.iter_mut().map(|effects| effects.stacks.pop().expect("each block has all stacks"));
-            let blocks: Vec<_> = blocks.collect();
-            debug_assert_eq!(effects[0].stacks.len(), i);
+        for (known, blocks) in self.stacks.iter().zip(effects.stacks) {
             let stack = &mut cx.stacks[known.stack.index()];
             match known.part {
                 StackPart::Pushed => stack.set_segments(LaneSegments { n, is_reversed, blocks }),
