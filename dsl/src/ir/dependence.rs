@@ -483,7 +483,7 @@ mod tests {
             roles_of(&format!("{push} {ADD}"), "%j, %w, %t", "%q = div %n, %i : i32[] %c = lt %i, %q : bool[]"),
         ];
         assert_eq!(none, [const { None }; 5]);
-        let print = format!("{push} {ADD} print \"{{}}\", %x");
+        let print = format!("{push} {ADD} print stdout \"{{}}\", %x");
         assert_eq!(roles_of(&print, "%j, %w, %t", BELOW_N), None);
     }
 }
