@@ -349,3 +349,41 @@ fn a_deadline_ends_lanes() {
     let error = f.call_timeout(std::time::Duration::from_millis(50), numbers(100)).unwrap_err();
     assert_eq!(error.kind, anabranch::ErrorKind::DeadlineExceeded, "{error}");
 }
+
+#[test]
+fn few_lanes_that_go_on_for_long_go_on_alone() {
+    #[graph]
+    fn slow(x: Tensor) -> (Tensor, Tensor<i32>) {
+        let (mut y, mut k) = (x, scalar(0));
+        while y > 1.0 && k < 40_000 {
+            y = y * 0.5 + x.floor() * 0.5;
+            k += 1;
+        }
+        (y, k)
+    }
+    // One number takes all trips, and the others few.
+    let mut xs: Vec<f32> = numbers(60).iter().map(|x| x / 100.0).collect();
+    xs[20] = 3.0;
+    let f = |xs: Tensor| {
+        let (y, k) = map(xs, slow);
+        (gradients(y.sum(), xs), k)
+    };
+    agree(f, &xs, 2);
+}
+
+#[test]
+fn an_iteration_fails_before_a_later_one_that_never_ends() {
+    #[graph]
+    fn endless_at_zero(x: Tensor) -> Tensor {
+        let mut y = x;
+        while y < 10.0 {
+            y = y + x;
+        }
+        assert!(x < 5.0, "too large: {x}");
+        y
+    }
+    let mut xs = vec![1.0f32; 100];
+    (xs[3], xs[7]) = (9.0, 0.0);
+    let error = error_of(|xs: Tensor| map(xs, endless_at_zero), &xs);
+    assert!(error.to_string().contains("too large: 9"), "{error}");
+}

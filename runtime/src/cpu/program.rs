@@ -455,7 +455,12 @@ fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
         Err(panic) => return Err(failure(graph, "plan", &message(panic))),
     };
     // Before native code replaces jumps.
-    let programs = if options.lanes > 0 { lanes::programs(&mut plan, options.lanes) } else { Vec::new() };
+    let programs = || if options.lanes > 0 { lanes::programs(&mut plan, options.lanes) } else { Vec::new() };
+    let programs = match catch_unwind(AssertUnwindSafe(programs)) {
+        Ok(programs) => programs,
+        Err(_) if options.fallback => Vec::new(),
+        Err(panic) => return Err(failure(graph, "lanes", &message(panic))),
+    };
     if options.native {
         let native = || {
             #[cfg(test)]

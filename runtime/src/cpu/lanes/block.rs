@@ -1,14 +1,14 @@
 //! The execution of one block of iterations.
 
 use super::program::{BlockEnd, LaneProgram, ListUpdate, RowId, RowInfo, RowStart, StackPart, SumOverLanes};
-use super::rows::{VectorBytes, blend, by_size, bytes, bytes_mut, fill, register};
+use super::rows::{VectorBytes, blend, by_size, bytes, bytes_mut, fill};
 use crate::cpu::memory::Sources;
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
 use crate::cpu::multiversion::wide;
 use anabranch_dsl::interp::StopFlag;
 use bytemuck::Zeroable;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// An iteration failed or the step is to stop, so the loop cannot run in lanes.
@@ -39,6 +39,11 @@ pub(super) struct LoopInputs<'a> {
     pub(super) depths: Vec<AtomicUsize>,
     /// Memory for each stack of the program.
     pub(super) spare: Vec<Mutex<Vec<Vec<u64>>>>,
+    /// The bytes that stacks of lanes have reserved, and those that lanes have pushed.
+    pub(super) reserved: AtomicUsize,
+    pub(super) pushed: AtomicUsize,
+    /// Whether a block has declined.
+    pub(super) has_declined: AtomicBool,
     pub(super) stop: &'a StopFlag,
 }
 
@@ -88,6 +93,11 @@ pub(super) struct LaneBlock<'a> {
     /// Element `i` of lane `l` of a tensor of the iterations is the element `i * lanes + l`.
     pub(super) tensors: Vec<Vec<u64>>,
 }
+
+/// If blocks of instructions run for fewer lanes on average, and more often, the loop is not worth
+/// lanes.
+const FEW_LANES: usize = 8;
+const MAX_LONE_ROUNDS: usize = 1 << 14;
 
 /// The lanes that instructions compute at once, at least.
 const STEP: usize = 16;
@@ -142,8 +152,10 @@ impl<'a> LaneBlock<'a> {
         let in_order = |sum: &SumOverLanes| {
             let size = program.rows[usize::from(sum.row)].size;
             let mut bits = vec![0; self.n];
-            let row = bytes(&self.rows[usize::from(sum.row)]);
-            (0..self.n).for_each(|i| bits[usize::from(self.lane_of[i])] = register(row, size, i));
+            by_size!(size, T => {
+                let row: &[T] = bytemuck::cast_slice(&self.rows[usize::from(sum.row)]);
+                row.iter().zip(&self.lane_of[..self.n]).for_each(|(&x, &lane)| bits[usize::from(lane)] = u64::from(x));
+            });
             bits
         };
         let sums = program.sums.iter().map(in_order).collect();
@@ -203,8 +215,15 @@ impl<'a> LaneBlock<'a> {
         let mut current = 0;
         // The first basic block for which lanes wait that are not active.
         let mut waiting = u16::MAX;
+        let (mut n_rounds, mut n_done) = (0usize, 0usize);
         loop {
-            if self.inputs.stop.is_set() {
+            if self.inputs.stop.is_set() || self.inputs.has_declined.load(Ordering::Relaxed) {
+                return Err(Declined);
+            }
+            // A few lanes that go on for long are faster alone. Others may wait to fail.
+            n_rounds += 1;
+            n_done += self.n_active;
+            if n_rounds > MAX_LONE_ROUNDS && n_done < FEW_LANES * n_rounds {
                 return Err(Declined);
             }
             let block = &program.blocks[usize::from(current)];

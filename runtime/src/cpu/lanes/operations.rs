@@ -1,7 +1,7 @@
 //! The execution of the operations of a block.
 
 use super::block::{Declined, LaneBlock};
-use super::program::{ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, UpdateValue};
+use super::program::{ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, UpdateValue};
 use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, is_run, register};
 use crate::cpu::compile::StackId;
 use crate::cpu::kernels::index::index_of;
@@ -9,6 +9,14 @@ use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::segments::LaneStack;
 use crate::cpu::multiversion::wide;
 use anabranch_dsl::DType;
+use std::sync::atomic::Ordering;
+
+/// The largest number of bytes of a stack that belongs to the iterations of a block.
+const MAX_OWN_STACK: usize = 1 << 26;
+
+/// Stacks may reserve so many bytes for each that is pushed, and any number up to a limit.
+const MAX_WASTE: usize = 8;
+const MIN_LIMIT: usize = 1 << 26;
 
 /// The indices of elements, one for each lane.
 #[derive(Clone, Copy)]
@@ -118,7 +126,8 @@ impl<'a> LaneBlock<'a> {
             }
             LaneOp::ReadElement { from: ElementSource::Outside(base), offset, index, dst } => {
                 let from = self.inputs.sources.bytes(base);
-                self.write(dst, false, |out, block| block.read_elements(out, from, offset, index))
+                let reads_itself = index.is_some_and(|index| index.row == dst);
+                self.write(dst, reads_itself, |out, block| block.read_elements(out, from, offset, index))
             }
             LaneOp::ReadElement { from: ElementSource::OfList { list, index: of, n }, offset, index, dst } => {
                 let from = self.list(list).all();
@@ -375,7 +384,16 @@ impl<'a> LaneBlock<'a> {
         // The depths of the lanes are those of the places, unless lanes have moved.
         let depths = &own.depths()[..self.bound];
         let (least, most) = bounds(depths, active);
-        let to = own.reserve_one(&self.inputs.depths[stack]).map_err(|_| Declined)?;
+        let inputs = self.inputs;
+        let is_own = self.program.stacks[stack].part == StackPart::Own;
+        let limit = if is_own { MAX_OWN_STACK } else { usize::MAX };
+        let reserved = &inputs.reserved;
+        let to = own.reserve_one(&inputs.depths[stack], limit, reserved).map_err(|_| Declined)?;
+        let n_pushed = inputs.pushed.fetch_add(self.n_active * size, Ordering::Relaxed);
+        // Stacks of lanes are as deep as the deepest.
+        if reserved.load(Ordering::Relaxed) > MIN_LIMIT.max(MAX_WASTE.saturating_mul(n_pushed)) {
+            return Err(Declined);
+        }
         if !self.has_moved && least == most {
             blend(&mut to.bytes[most as usize * n * size..][..self.bound * size], row, active, size);
             to.depths.iter_mut().zip(active).for_each(|(depth, &active)| *depth += u32::from(active));

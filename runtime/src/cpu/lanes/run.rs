@@ -47,7 +47,13 @@ impl LaneProgram {
 
     /// Returns how the iterations are divided, or `None` if the loop should not run in lanes.
     fn shape(&self, cx: &Context) -> Option<LoopShape> {
-        let n = self.trips.trips(&cx.regs).filter(|&n| n >= self.min_trips.max(1))?;
+        // One stack of what lanes have pushed takes longer to make than lanes to pop.
+        let pops_lanes = self
+            .stacks
+            .iter()
+            .any(|stack| stack.part == StackPart::Popped && cx.stacks[stack.stack.index()].segments().is_some());
+        let min_trips = if pops_lanes { 1 } else { self.min_trips.max(1) };
+        let n = self.trips.trips(&cx.regs).filter(|&n| n >= min_trips)?;
         let of_updates = self.updates.iter().map(|update| update.bytes + size_of::<i32>()).sum::<usize>();
         if of_updates.saturating_mul(n) > MAX_UPDATES {
             return None;
@@ -107,6 +113,9 @@ impl LaneProgram {
             shape,
             depths: self.stacks.iter().map(|_| AtomicUsize::new(1)).collect(),
             spare,
+            reserved: AtomicUsize::new(0),
+            pushed: AtomicUsize::new(0),
+            has_declined: AtomicBool::new(false),
             stop,
         };
         let n_blocks = n.div_ceil(lanes);
@@ -134,17 +143,16 @@ impl LaneProgram {
     /// Runs blocks on all threads. Returns what each leaves.
     fn run_blocks(&self, inputs: &LoopInputs<'_>, wave: Range<usize>) -> Option<Vec<BlockEffects>> {
         let effects: Vec<OnceLock<BlockEffects>> = wave.clone().map(|_| OnceLock::new()).collect();
-        let has_declined = AtomicBool::new(false);
         let part = wave.len().div_ceil(PARTS_PER_THREAD * threads::n_threads());
         threads::indices(wave.len().div_ceil(part), &|i| {
             let mut block = LaneBlock::new(self, inputs);
             for (k, left) in effects.iter().enumerate().skip(i * part).take(part) {
-                if has_declined.load(Ordering::Relaxed) {
+                if inputs.has_declined.load(Ordering::Relaxed) {
                     return;
                 }
                 match block.run(wave.start + k) {
                     Ok(effects) => _ = left.set(effects),
-                    Err(Declined) => has_declined.store(true, Ordering::Relaxed),
+                    Err(Declined) => inputs.has_declined.store(true, Ordering::Relaxed),
                 }
             }
         });

@@ -12,7 +12,7 @@ use super::program::{
 };
 use super::run::MIN_LANES;
 use crate::cpu::compile::{
-    Base, BufferId, Instr, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand, View,
+    Base, BufferId, Instr, LoopSpan, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand, View,
 };
 use crate::cpu::element::CpuElement;
 use crate::cpu::kernels::Kernel;
@@ -35,6 +35,10 @@ enum LocalBuffer {
     /// A tensor of each iteration, by its index in the program.
     Own(u16),
 }
+
+/// The largest number of instructions of a loop, each of which adds at most three rows and two
+/// basic blocks.
+const MAX_INSTRS: usize = 1 << 14;
 
 /// The bytes that the rows of a block may take.
 const ROWS: usize = 1 << 17;
@@ -64,14 +68,15 @@ pub(crate) fn programs(plan: &mut Plan, lanes: usize) -> Vec<(usize, LaneProgram
 
 /// Returns the trip count from which on a loop is worth lanes. If there is native code, its
 /// iterations take little more than their operations.
-fn min_trips(program: &LaneProgram, is_native: bool) -> usize {
+fn min_trips(program: &LaneProgram, is_native: bool, has_native_loops: bool) -> usize {
     let has_loops = program.blocks.iter().any(|block| block.begins_loop);
     match (is_native, has_loops) {
         // Tests have blocks of few lanes.
         _ if program.max_lanes < MIN_LANES => program.max_lanes,
+        (false, _) if has_native_loops => 128,
         (false, _) => 32,
         (true, true) => 256,
-        (true, false) => 4096,
+        (true, false) => 1 << 16,
     }
 }
 
@@ -91,7 +96,11 @@ pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>) {
             Instr::Native { function, entry } => (entry, Some(function)),
             _ => panic!("a loop is entered by a jump"),
         };
-        program.min_trips = min_trips(&program, native.is_some());
+        let is_inside = |other: &&LoopSpan| code.start < other.code.start && other.code.end <= code.end;
+        let mut inside = plan.loops.iter().filter(is_inside);
+        let is_native = |at: u32| matches!(plan.code[at as usize - 1], Instr::Native { .. });
+        let has_native_loops = inside.any(|inner| is_native(inner.code.start));
+        program.min_trips = min_trips(&program, native.is_some(), has_native_loops);
         plan.code[enter] = Instr::Lanes { program: plan.lanes.len() as u32, entry, native };
         plan.lanes.push(program);
     }
@@ -174,6 +183,9 @@ fn translate(
     parallel: &ParallelLoop,
     lanes: usize,
 ) -> Result<LaneProgram, WhyNotInLanes> {
+    if code.len() > MAX_INSTRS {
+        return Err(WhyNotInLanes::Size);
+    }
     let enter = code.start.checked_sub(1).expect("a loop is entered by a jump");
     let Instr::Jump { to: entry } = plan.code[enter as usize] else { panic!("a loop is entered by a jump") };
     let program = LaneProgram {
@@ -206,11 +218,9 @@ fn translate(
     t.registers()?;
     t.loop_vars()?;
     t.basic_blocks()?;
-    if t.program.rows.len() > usize::from(RowId::MAX) || t.program.blocks.len() >= usize::from(u16::MAX) {
-        return Err(WhyNotInLanes::Size);
-    }
     // The rows stay in the caches of a core.
-    let bytes: usize = t.program.rows.iter().map(|row| row.size).sum();
+    let of_rows: usize = t.program.rows.iter().map(|row| row.size).sum();
+    let bytes = of_rows + t.program.tensors.iter().map(|tensor| tensor.n * tensor.size).sum::<usize>();
     t.program.max_lanes = lanes.min((ROWS / bytes.max(1)).next_multiple_of(MIN_LANES));
     // Lanes that have moved push and pop one by one.
     t.program.gather_below = match &t.program.stacks[..] {
@@ -295,11 +305,13 @@ impl Translator<'_> {
                 written.push((b, from, view));
             }
         }
+        let mut n_writes: FxHashMap<BufferId, usize> = FxHashMap::default();
+        written.iter().for_each(|&(b, ..)| *n_writes.entry(b).or_default() += 1);
         for &(b, from, view) in &written {
             if self.locals.contains_key(&b) {
                 continue;
             }
-            let is_only = written.iter().filter(|(other, ..)| *other == b).count() == 1;
+            let is_only = n_writes[&b] == 1;
             let local = match from {
                 Some(list) if is_only => LocalBuffer::OfList { list, index: self.kept_row(4), n: view.size() },
                 _ if view.size() == 1 => LocalBuffer::Number(self.kept_row(view.dtype.size())),
@@ -433,7 +445,7 @@ impl Translator<'_> {
         let mut written_here: FxHashSet<Reg> = FxHashSet::default();
         let mut read_first: FxHashSet<Reg> = FxHashSet::default();
         for i in self.body.clone() {
-            if starts.contains(&i) {
+            if starts.binary_search(&i).is_ok() {
                 written_here.clear();
             }
             let uses = self.uses(i).ok_or(WhyNotInLanes::Instruction(i))?;
@@ -604,6 +616,7 @@ impl Translator<'_> {
                 let pops = |op: &LaneOp| if let LaneOp::Pop { stack, .. } = *op { Some(stack) } else { None };
                 let stack = self.program.blocks[to].ops.iter().find_map(pops);
                 if let Some(stack) = stack
+                    && self.program.stacks[usize::from(stack)].part == StackPart::Popped
                     && can_run_again(&self.program.blocks[here])
                 {
                     self.program.blocks[to].aligned = Some((stack, here as u16));
@@ -766,8 +779,12 @@ impl Translator<'_> {
         let (offset, size) = (view.offset, view.dtype.size());
         let own = |local| if let Some(LocalBuffer::Own(to)) = local { Some(to) } else { None };
         let new = match (kind, local) {
-            // An index into one number was checked before.
-            (ElementUse::Read(dst), Some(LocalBuffer::Number(src))) => LaneOp::Move { dst: self.row(dst, size), src },
+            (ElementUse::Read(dst), Some(LocalBuffer::Number(src))) => {
+                if let Some(ElementIndex { row, dtype, n, .. }) = index {
+                    self.ops.push(LaneOp::RequireIndex { a: row, dtype, n: n as u64 });
+                }
+                LaneOp::Move { dst: self.row(dst, size), src }
+            }
             (ElementUse::Read(dst), local) => {
                 let from = match local {
                     Some(LocalBuffer::OfList { list, index, n }) => ElementSource::OfList { list, index, n },

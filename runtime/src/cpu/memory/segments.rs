@@ -18,6 +18,9 @@ pub(crate) struct LaneStack {
     ceiling: usize,
 }
 
+/// The largest number of bytes that a stack reserves before its lanes push so many.
+const MAX_IN_ADVANCE: usize = 1 << 20;
+
 /// The memory of a [`LaneStack`], with room for one more element of each lane.
 pub(crate) struct LaneStackParts<'a> {
     pub(crate) bytes: &'a mut [u8],
@@ -60,16 +63,29 @@ impl LaneStack {
         (bytemuck::cast_slice(&self.words), &mut self.depths)
     }
 
-    /// Makes room for one more element of each lane. `depth` is the number of elements of a lane
-    /// for which stacks like this one needed memory before.
-    pub(crate) fn reserve_one(&mut self, depth: &AtomicUsize) -> Result<LaneStackParts<'_>, NoMemory> {
+    /// Makes room for one more element of each lane, unless the stack would take more than `limit`
+    /// bytes. `depth` is the number of elements of a lane for which stacks like this one needed
+    /// memory before. Adds the new bytes to `reserved`.
+    pub(crate) fn reserve_one(
+        &mut self,
+        depth: &AtomicUsize,
+        limit: usize,
+        reserved: &AtomicUsize,
+    ) -> Result<LaneStackParts<'_>, NoMemory> {
         let row = self.lanes * self.size;
         if (self.ceiling + 1) * row > 8 * self.words.len() {
             let deepest = self.depths.iter().copied().max().unwrap_or(0) as usize;
             self.ceiling = deepest;
-            let needed = (deepest + 1).max(depth.load(Ordering::Relaxed));
-            if needed * row > 8 * self.words.len() {
+            // A lane of an earlier block may have had far more elements than others.
+            let before = depth.load(Ordering::Relaxed).min(MAX_IN_ADVANCE / row.max(1));
+            let needed = (deepest + 1).max(before);
+            if needed * row > limit {
+                return Err(NoMemory { bytes: needed * row });
+            }
+            let present = self.words.len();
+            if needed * row > 8 * present {
                 super::stack::grow(&mut self.words, (needed * row).div_ceil(8))?;
+                reserved.fetch_add(8 * (self.words.len() - present), Ordering::Relaxed);
             }
             depth.fetch_max(needed, Ordering::Relaxed);
         }
