@@ -268,7 +268,8 @@ fn kernels_of_benchmarks_have_shaders_or_reasons() {
     });
     let large: usize =
         counts.iter().filter(|(why, _)| matches!(why, Some(NotPrinted::Buffers(_)))).map(|(_, n)| n).sum();
-    assert_eq!(large, 2, "kernels with too many tensors: {counts:?}");
+    // Those of scalars in the bodies of loops over examples among them.
+    assert_eq!(large, 5, "kernels with too many tensors: {counts:?}");
 }
 
 /// Checks that every kernel of some graphs has a shader or a reason, with `f32` for `f64`, which

@@ -63,6 +63,8 @@ pub(crate) enum WhyNotInLanes {
     Instruction(u32),
     /// It has too many instructions.
     Size,
+    /// Its native code takes less time.
+    Native,
 }
 
 impl fmt::Display for WhyNotInLanes {
@@ -70,6 +72,7 @@ impl fmt::Display for WhyNotInLanes {
         match self {
             WhyNotInLanes::TurnedOff => f.write_str("lanes are turned off"),
             WhyNotInLanes::Instruction(i) => write!(f, "instruction {i}"),
+            WhyNotInLanes::Native => f.write_str("its native code takes less time"),
             WhyNotInLanes::Size => f.write_str("it has too many instructions"),
         }
     }

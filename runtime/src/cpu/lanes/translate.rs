@@ -66,17 +66,18 @@ pub(crate) fn programs(plan: &mut Plan, lanes: usize) -> Vec<(usize, LaneProgram
     found
 }
 
-/// Returns the trip count from which on a loop is worth lanes. If there is native code, its
-/// iterations take little more than their operations.
-fn min_trips(program: &LaneProgram, is_native: bool, has_native_loops: bool) -> usize {
+/// Returns the trip count from which on a loop is worth lanes, or `None` if none is. If there is
+/// native code, its iterations take little more than their operations, and without loops inside
+/// less than the addition of sums afterwards.
+fn min_trips(program: &LaneProgram, is_native: bool, has_native_loops: bool) -> Option<usize> {
     let has_loops = program.blocks.iter().any(|block| block.begins_loop);
     match (is_native, has_loops) {
         // Tests have blocks of few lanes.
-        _ if program.max_lanes < MIN_LANES => program.max_lanes,
-        (false, _) if has_native_loops => 128,
-        (false, _) => 32,
-        (true, true) => 256,
-        (true, false) => 1 << 16,
+        _ if program.max_lanes < MIN_LANES => Some(program.max_lanes),
+        (false, _) if has_native_loops => Some(128),
+        (false, _) => Some(32),
+        (true, true) => Some(256),
+        (true, false) => None,
     }
 }
 
@@ -100,7 +101,11 @@ pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>) {
         let mut inside = plan.loops.iter().filter(is_inside);
         let is_native = |at: u32| matches!(plan.code[at as usize - 1], Instr::Native { .. });
         let has_native_loops = inside.any(|inner| is_native(inner.code.start));
-        program.min_trips = min_trips(&program, native.is_some(), has_native_loops);
+        let Some(trips) = min_trips(&program, native.is_some(), has_native_loops) else {
+            plan.loops[l].not_in_lanes = Some(WhyNotInLanes::Native);
+            continue;
+        };
+        program.min_trips = trips;
         plan.code[enter] = Instr::Lanes { program: plan.lanes.len() as u32, entry, native };
         plan.lanes.push(program);
     }
