@@ -299,7 +299,7 @@ fn a_gradient_in_an_iteration_has_stacks_of_its_own() {
 fn divisions_by_powers_of_two_round_towards_zero() {
     let halves = |a: Tensor<i32>, b: Tensor<i64>, c: Tensor<u32>, d: Tensor<u8>| {
         map((a, b, c, d), |(a, b, c, d)| {
-            ((a / 4, a % 4, a / 1, a % 1), (b / 8, b % 8), (c / 2, c % 2), (d / 16, d % 16), (a / 3, a % -4))
+            ((a / 4, a % 4, a / 1), (b / 8, b % 8), (c / 2, c % 2), (d / 16, d % 16), (a / 3, a % -4))
         })
     };
     let a: Vec<i32> = (-20..20).chain([i32::MIN, i32::MAX, i32::MIN + 1]).collect();
@@ -338,7 +338,7 @@ fn a_deadline_ends_lanes() {
     fn endless(x: Tensor) -> Tensor {
         let mut y = x;
         while y >= 0.0 {
-            y = y + 0.0 * x;
+            y += 0.0 * x;
         }
         y
     }
@@ -377,7 +377,7 @@ fn an_iteration_fails_before_a_later_one_that_never_ends() {
     fn endless_at_zero(x: Tensor) -> Tensor {
         let mut y = x;
         while y < 10.0 {
-            y = y + x;
+            y += x;
         }
         assert!(x < 5.0, "too large: {x}");
         y

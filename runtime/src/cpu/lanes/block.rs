@@ -149,6 +149,7 @@ impl<'a> LaneBlock<'a> {
         if popped.map(|(_, stack)| stack).any(is_left) {
             return Err(Declined);
         }
+        #[allow(clippy::useless_conversion, reason = "elements of other sizes are converted")]
         let in_order = |sum: &SumOverLanes| {
             let size = program.rows[usize::from(sum.row)].size;
             let mut bits = vec![0; self.n];
