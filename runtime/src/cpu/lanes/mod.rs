@@ -28,9 +28,9 @@
 //! - L1. Results are bitwise identical to those of the iterations one after the other. Sums over
 //!   iterations, and sums of list elements, are added in the order of the iterations.
 //! - L2. A loop runs in lanes completely or not at all: iterations change nothing outside of their
-//!   block, and the step changes after the last one. If an iteration fails or the step is
-//!   stopped, nothing has happened, and the loop runs without lanes from its start, up to the
-//!   error of the first iteration that fails.
+//!   block, and the step changes after the last one. If an iteration fails, the step is stopped, a
+//!   few lanes go on for long or their stacks take too much memory, nothing has happened. The loop
+//!   then runs without lanes from its start, up to the error of the first iteration that fails.
 //! - L3. An instruction changes the elements of active lanes only, except in rows that are used
 //!   within one basic block. Instructions that could fail or trap for operands of other lanes skip
 //!   these.
