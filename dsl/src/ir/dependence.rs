@@ -87,8 +87,8 @@ pub fn iterations(graph: &Graph, node: Node) -> Iterations {
     LoopAnalysis { graph, data: graph.while_of(node) }.iterations()
 }
 
-/// What the iterations of a loop do to a loop variable, if they can run in any order and their
-/// effects on the variable can be combined afterwards.
+/// The effect of the iterations of a loop on a loop variable, if they can run in any order and
+/// their effects can be combined afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopVarRole {
     /// Each iteration adds this integer.
@@ -116,6 +116,35 @@ pub enum LoopVarRole {
 /// Panics if the node is not a `while`.
 pub fn roles(graph: &Graph, node: Node) -> Option<Vec<LoopVarRole>> {
     LoopAnalysis { graph, data: graph.while_of(node) }.roles()
+}
+
+/// Returns the value of a constant integer scalar, or of a capture of one.
+pub(crate) fn integer(graph: &Graph, value: Value) -> Option<i64> {
+    let ValueDef::Result(node, _) = graph.value(value).def else {
+        return integer(graph, graph.captured_by(value)?);
+    };
+    let Op::Constant(t) = &graph.node(node).op else { return None };
+    match t.buffer() {
+        Buffer::I32(x) if t.rank() == 0 => Some(x[0].into()),
+        Buffer::I64(x) if t.rank() == 0 => Some(x[0]),
+        Buffer::U32(x) if t.rank() == 0 => Some(x[0].into()),
+        Buffer::U8(x) if t.rank() == 0 => Some(x[0].into()),
+        _ => None,
+    }
+}
+
+/// Returns the integer that every iteration adds to a loop variable, modulo the range of its type.
+pub(crate) fn step(graph: &Graph, var: LoopVar) -> Option<i64> {
+    let LoopVar { body_param: param, next, .. } = var;
+    let ValueDef::Result(node, _) = graph.value(next).def else { return None };
+    let data = graph.node(node);
+    let (Op::Prim(def, _), &[a, b]) = (&data.op, &data.operands[..]) else { return None };
+    match *def {
+        prim::ADD if a == param => integer(graph, b),
+        prim::ADD if b == param => integer(graph, a),
+        prim::SUB if a == param => integer(graph, b)?.checked_neg(),
+        _ => None,
+    }
 }
 
 /// Returns every loop of a graph with its dependence, in program order, outer loops first.
@@ -278,31 +307,9 @@ impl LoopAnalysis<'_> {
         }
     }
 
-    /// Returns a constant integer of the body, possibly captured.
-    fn integer(&self, value: Value) -> Option<i64> {
-        let value = self.graph.captured_by(value).unwrap_or(value);
-        let Some((Op::Constant(t), _)) = self.made_by(value) else { return None };
-        match t.buffer() {
-            Buffer::I32(x) if t.rank() == 0 => Some(x[0].into()),
-            Buffer::I64(x) if t.rank() == 0 => Some(x[0]),
-            Buffer::U32(x) if t.rank() == 0 => Some(x[0].into()),
-            Buffer::U8(x) if t.rank() == 0 => Some(x[0].into()),
-            _ => None,
-        }
-    }
-
-    /// Returns the nonzero integer that every iteration adds to a loop variable, modulo the range
-    /// of its type.
+    /// Returns the nonzero integer that every iteration adds to a loop variable.
     fn step(&self, var: LoopVar) -> Option<i64> {
-        let param = var.body_param;
-        let Some((Op::Prim(def, _), &[a, b])) = self.made_by(var.next) else { return None };
-        let step = match *def {
-            prim::ADD if a == param => self.integer(b),
-            prim::ADD if b == param => self.integer(a),
-            prim::SUB if a == param => self.integer(b).map(i64::wrapping_neg),
-            _ => None,
-        };
-        step.filter(|&step| step != 0)
+        step(self.graph, var).filter(|&step| step != 0)
     }
 
     /// Returns whether a value of the body differs in every iteration: a counter, plus or minus

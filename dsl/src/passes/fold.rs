@@ -2,6 +2,7 @@
 
 use super::Pass;
 use super::{identity, trips};
+use crate::ir::dependence;
 use crate::ir::{Attrs, CallKind, GraphBuilder, InsertPoint, LoopVar, Node, Op, Region, Value, ValueDef};
 use crate::ops::{Effects, EvalCx, OpClass, Prim, prim};
 use crate::{DType, Graph, HostTensor, Type, match_buffer};
@@ -324,7 +325,7 @@ impl Folder<'_> {
             if self.uses[result.index()] == 0 {
                 continue;
             }
-            let (first, step) = (trips::integer(self.graph, var.init), trips::step(self.graph, var));
+            let (first, step) = (dependence::integer(self.graph, var.init), dependence::step(self.graph, var));
             let (Some(first), Some(step)) = (first, step) else { continue };
             let Some(last) = trips.checked_mul(step).and_then(|way| first.checked_add(way)) else { continue };
             let last = match (self.graph.ty(result).element().dtype, i32::try_from(last)) {

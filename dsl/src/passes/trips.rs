@@ -1,36 +1,11 @@
 //! Trip counts of loops that the graph itself determines.
 
 use super::made_by;
+use crate::DType;
 use crate::Graph;
-use crate::ir::{LoopVar, Node, Op, Value, ValueDef};
+use crate::ir::dependence::{integer, step};
+use crate::ir::{Node, Value};
 use crate::ops::prim;
-use crate::{Buffer, DType};
-
-/// Returns the value of a constant integer scalar, or of a capture of one.
-pub(super) fn integer(g: &Graph, v: Value) -> Option<i64> {
-    match g.value(v).def {
-        ValueDef::Result(node, _) => match &g.node(node).op {
-            Op::Constant(t) if t.rank() == 0 => match t.buffer() {
-                Buffer::I32(x) => Some(i64::from(x[0])),
-                Buffer::I64(x) => Some(x[0]),
-                _ => None,
-            },
-            _ => None,
-        },
-        ValueDef::Param(..) => integer(g, g.captured_by(v)?),
-    }
-}
-
-/// Returns the increment of a loop variable per iteration, if it is a counter.
-pub(super) fn step(g: &Graph, var: LoopVar) -> Option<i64> {
-    let LoopVar { body_param: param, next, .. } = var;
-    match made_by(g, next)? {
-        (prim::ADD, &[a, b]) if a == param => integer(g, b),
-        (prim::ADD, &[a, b]) if b == param => integer(g, a),
-        (prim::SUB, &[a, b]) if a == param => integer(g, b)?.checked_neg(),
-        _ => None,
-    }
-}
 
 /// A counted loop.
 ///

@@ -26,12 +26,12 @@ pub(super) struct LoopShape {
     pub(super) is_reversed: bool,
 }
 
-/// What a loop in lanes reads from the step.
+/// The parts of the step that a loop in lanes reads.
 pub(super) struct LoopInputs<'a> {
     pub(super) regs: &'a [u64],
     pub(super) sources: Sources<'a>,
     pub(super) lists: &'a [Option<ListStorage>],
-    /// What is popped from each stack of the program.
+    /// The elements that iterations pop from each stack of the program.
     pub(super) segments: Vec<Option<&'a LaneSegments>>,
     pub(super) shape: LoopShape,
     /// For each stack of the program, the number of elements of a lane for which earlier blocks
@@ -47,7 +47,7 @@ pub(super) struct LoopInputs<'a> {
     pub(super) stop: &'a StopFlag,
 }
 
-/// What the iterations of a block leave. Elements are in the order of the lanes.
+/// The effects of the iterations of a block. Elements are in the order of the lanes.
 pub(super) struct BlockEffects {
     /// The bits that each iteration adds to each sum.
     pub(super) sums: Vec<Vec<u64>>,

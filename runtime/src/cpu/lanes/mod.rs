@@ -46,7 +46,6 @@ mod run;
 mod translate;
 
 pub(crate) use program::LaneProgram;
-pub(crate) use rows::is_run;
 pub(crate) use translate::{install, programs};
 
 use std::fmt;
@@ -61,6 +60,8 @@ pub(crate) enum WhyNotInLanes {
     TurnedOff,
     /// An instruction does not work on numbers alone.
     Instruction(u32),
+    /// The loop is not entered by a jump.
+    Entry,
     /// It has too many instructions.
     Size,
     /// Its native code takes less time.
@@ -72,6 +73,7 @@ impl fmt::Display for WhyNotInLanes {
         match self {
             WhyNotInLanes::TurnedOff => f.write_str("lanes are turned off"),
             WhyNotInLanes::Instruction(i) => write!(f, "instruction {i}"),
+            WhyNotInLanes::Entry => f.write_str("no jump leads to it"),
             WhyNotInLanes::Native => f.write_str("its native code takes less time"),
             WhyNotInLanes::Size => f.write_str("it has too many instructions"),
         }

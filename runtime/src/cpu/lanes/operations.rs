@@ -2,10 +2,10 @@
 
 use super::block::{Declined, LaneBlock};
 use super::program::{ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, UpdateValue};
-use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, is_run, register};
+use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, register};
 use crate::cpu::compile::StackId;
 use crate::cpu::kernels::index::index_of;
-use crate::cpu::memory::list::ListStorage;
+use crate::cpu::memory::list::{ListStorage, is_run};
 use crate::cpu::memory::segments::LaneStack;
 use crate::cpu::multiversion::wide;
 use anabranch_dsl::DType;

@@ -35,18 +35,6 @@ macro_rules! by_size {
 
 pub(super) use by_size;
 
-/// Returns whether each index is by one larger than the one before it.
-pub(crate) fn is_run(indices: &[i32]) -> bool {
-    let Some(&first) = indices.first() else { return true };
-    wide(
-        #[inline(always)]
-        || {
-            let differs = |(i, &index): (usize, &i32)| index != first.wrapping_add(i as i32);
-            !indices.iter().enumerate().map(differs).fold(false, |any, differs| any | differs)
-        },
-    )
-}
-
 pub(super) fn bytes(row: &[VectorBytes]) -> &[u8] {
     bytemuck::cast_slice(row)
 }

@@ -24,13 +24,13 @@ const MAX_UPDATES: usize = 1 << 30;
 /// Number of parts of the blocks for each thread.
 const PARTS_PER_THREAD: usize = 8;
 
-/// What the iterations of a loop leave.
+/// The effects of all iterations of a loop.
 struct LoopEffects {
     /// The bits of the sums.
     sums: Vec<u64>,
     /// The updates of lists, of each block in the order of its iterations.
     updates: Vec<Vec<ElementUpdates>>,
-    /// What was pushed, of each block.
+    /// The stacks of the lanes, of each block.
     stacks: Vec<Vec<LaneStack>>,
 }
 
@@ -85,7 +85,7 @@ impl LaneProgram {
         )
     }
 
-    /// Runs all iterations. Returns what they leave.
+    /// Runs all iterations. Returns their effects.
     fn effects(
         &self,
         plan: &Plan,
@@ -140,7 +140,7 @@ impl LaneProgram {
         Some(effects)
     }
 
-    /// Runs blocks on all threads. Returns what each leaves.
+    /// Runs blocks on all threads. Returns the effects of each.
     fn run_blocks(&self, inputs: &LoopInputs<'_>, wave: Range<usize>) -> Option<Vec<BlockEffects>> {
         let effects: Vec<OnceLock<BlockEffects>> = wave.clone().map(|_| OnceLock::new()).collect();
         let part = wave.len().div_ceil(PARTS_PER_THREAD * threads::n_threads());
@@ -159,7 +159,7 @@ impl LaneProgram {
         effects.into_iter().map(OnceLock::into_inner).collect()
     }
 
-    /// Adds what the next block leaves.
+    /// Adds the effects of the next block.
     fn add(&self, effects: &mut LoopEffects, left: BlockEffects, is_reversed: bool) {
         for ((bits, sum), added) in effects.sums.iter_mut().zip(&self.sums).zip(&left.sums) {
             let add = |bits: u64, &added: &u64| (sum.add)(bits, added);
@@ -169,7 +169,7 @@ impl LaneProgram {
         effects.stacks.iter_mut().zip(left.stacks).for_each(|(all, stack)| all.push(stack));
     }
 
-    /// Changes the step by what the iterations leave.
+    /// Applies the effects of the iterations to the step.
     fn commit(&self, cx: &mut Context, effects: LoopEffects, shape: LoopShape) {
         let LoopShape { n, is_reversed, .. } = shape;
         for counter in &self.counters {

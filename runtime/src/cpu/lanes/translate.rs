@@ -18,6 +18,7 @@ use crate::cpu::element::CpuElement;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::functions::{ElementFunction, ScalarFn, function};
 use crate::cpu::native::{ElementAccess, ElementUse, access};
+use crate::disjoint_sets::DisjointSets;
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::ir::dependence::LoopVarRole;
@@ -95,7 +96,7 @@ pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>) {
         let (entry, native) = match plan.code[enter] {
             Instr::Jump { to } => (to, None),
             Instr::Native { function, entry } => (entry, Some(function)),
-            _ => panic!("a loop is entered by a jump"),
+            _ => panic!("a loop that was translated is entered by a jump"),
         };
         let is_inside = |other: &&LoopSpan| code.start < other.code.start && other.code.end <= code.end;
         let mut inside = plan.loops.iter().filter(is_inside);
@@ -112,43 +113,32 @@ pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>) {
 }
 
 /// Classes of registers that are moved to each other, with the size of their elements.
-#[derive(Default)]
 struct ElementSizes {
-    parent: FxHashMap<Reg, Reg>,
-    /// The size of the elements of each class, or 0 if it has several.
-    sizes: FxHashMap<Reg, usize>,
+    classes: DisjointSets,
+    /// The size of the elements of each register, or 0 if it has several.
+    sizes: FxHashMap<usize, usize>,
 }
 
 impl ElementSizes {
-    fn of(&mut self, r: Reg) -> Reg {
-        let parent = *self.parent.entry(r).or_insert(r);
-        if parent == r {
-            return r;
-        }
-        let root = self.of(parent);
-        self.parent.insert(r, root);
-        root
+    fn new(n_registers: usize) -> ElementSizes {
+        ElementSizes { classes: DisjointSets::new(n_registers), sizes: FxHashMap::default() }
     }
 
     fn ask(&mut self, r: Reg, size: usize) {
-        let root = self.of(r);
+        let root = self.classes.root(r.index());
         let known = self.sizes.entry(root).or_insert(size);
         *known = if *known == size { size } else { 0 };
     }
 
     fn join(&mut self, a: Reg, b: Reg) {
-        let (a, b) = (self.of(a), self.of(b));
-        if a != b {
-            self.parent.insert(a, b);
-            if let Some(size) = self.sizes.remove(&a) {
-                self.ask(b, size);
-            }
-        }
+        let sizes = [a, b].map(|r| self.sizes.remove(&self.classes.root(r.index())));
+        self.classes.join(a.index(), b.index());
+        sizes.into_iter().flatten().for_each(|size| self.ask(a, size));
     }
 
+    /// Returns the size of the elements of a register, or 0 if it has several.
     fn size(&mut self, r: Reg) -> usize {
-        let root = self.of(r);
-        self.sizes.get(&root).copied().unwrap_or(8)
+        self.sizes.get(&self.classes.root(r.index())).copied().unwrap_or(8)
     }
 }
 
@@ -191,8 +181,8 @@ fn translate(
     if code.len() > MAX_INSTRS {
         return Err(WhyNotInLanes::Size);
     }
-    let enter = code.start.checked_sub(1).expect("a loop is entered by a jump");
-    let Instr::Jump { to: entry } = plan.code[enter as usize] else { panic!("a loop is entered by a jump") };
+    let before = code.start.checked_sub(1).map(|enter| &plan.code[enter as usize]);
+    let Some(&Instr::Jump { to: entry }) = before else { return Err(WhyNotInLanes::Entry) };
     let program = LaneProgram {
         trips: parallel.trips,
         counters: Vec::new(),
@@ -211,7 +201,7 @@ fn translate(
         plan,
         body: code.start..entry,
         parallel,
-        sizes: ElementSizes::default(),
+        sizes: ElementSizes::new(plan.registers.len()),
         written: FxHashSet::default(),
         kept: FxHashSet::default(),
         rows_of: FxHashMap::default(),
@@ -778,7 +768,7 @@ impl Translator<'_> {
             stride: view.strides[axis],
         });
         let local = match view.base {
-            Base::Buffer(b) => self.locals.get(&b).copied(),
+            Base::Buffer(b) if self.locals.contains_key(&b) => Some(self.local(view)?),
             _ => None,
         };
         let (offset, size) = (view.offset, view.dtype.size());

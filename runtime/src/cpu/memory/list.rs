@@ -6,12 +6,24 @@
 
 use super::stack::{add_bytes, grow};
 use crate::cpu::element::{bytes_of, to_buffer};
-use crate::cpu::lanes::is_run;
+use crate::cpu::multiversion::wide;
 use anabranch_dsl::interp::list as meaning;
 use anabranch_dsl::interp::list::HostList;
 use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::memory::{self, OutOfMemory};
 use anabranch_dsl::{DType, Diagnostic, HostTensor, Loc, Result, TensorType};
+
+/// Returns whether each index is by one larger than the one before it.
+pub(crate) fn is_run(indices: &[i32]) -> bool {
+    let Some(&first) = indices.first() else { return true };
+    wide(
+        #[inline(always)]
+        || {
+            let differs = |(i, &index): (usize, &i32)| index != first.wrapping_add(i as i32);
+            !indices.iter().enumerate().map(differs).fold(false, |any, differs| any | differs)
+        },
+    )
+}
 
 /// A list. Clearing it keeps its memory.
 #[derive(Clone, Debug)]

@@ -1,5 +1,5 @@
-//! What the iterations of a loop in lanes pushed to a stack, as long as it is not needed as one
-//! stack.
+//! The elements that the iterations of a loop in lanes pushed to a stack, as long as they are not
+//! needed as one stack.
 
 use super::stack::NoMemory;
 use std::sync::atomic::{AtomicUsize, Ordering};

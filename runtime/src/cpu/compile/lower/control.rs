@@ -67,7 +67,7 @@ impl Lower<'_> {
             params.iter().for_each(|param| self.places[param.index()] = Some(place.clone()));
         }
         let trips = self.trips(node, &carried)?;
-        self.reserve(node, &carried, trips)?;
+        self.reserve(node, &carried, trips);
         let (again, test) = (self.new_label(), self.new_label());
         self.emit(Instr::Jump { to: test });
         let id = self.open_loop(data.loc, before, n_buffers);
@@ -112,16 +112,15 @@ impl Lower<'_> {
 
     /// Reserves capacity in the stacks that a counted loop pushes to. Only for outermost loops:
     /// inside a loop, stacks reuse the memory of earlier iterations.
-    fn reserve(&mut self, node: Node, carried: &[LoweredValue], trips: Option<TripCount>) -> Result<()> {
+    fn reserve(&mut self, node: Node, carried: &[LoweredValue], trips: Option<TripCount>) {
         let graph = self.graph;
-        let Some(trips) = trips.filter(|_| self.current_loop.is_none()) else { return Ok(()) };
+        let Some(trips) = trips.filter(|_| self.current_loop.is_none()) else { return };
         for (i, place) in carried.iter().enumerate() {
             if let (LoweredValue::Stack(stack), Some(in_each)) = (place, pushes(graph, graph.while_of(node).var(i))) {
                 let pushed = Box::new(PushCount { trips, in_each });
                 self.emit(Instr::StackReserve { stack: *stack, pushed });
             }
         }
-        Ok(())
     }
 
     /// Inlines the region of a call: its parameters use the storage of the operands, the results
