@@ -29,6 +29,8 @@ staged! {
     newton_1_000_000_gradient: programs::NUMBERS;
     sequences_1000: programs::SEQUENCES;
     sequences_1000_gradient: programs::SEQUENCES;
+    hidden_markov_1000: programs::SEQUENCES;
+    hidden_markov_1000_gradient: programs::SEQUENCES;
     van_der_pol_1000: 1000usize;
     van_der_pol_1000_gradient: 1000usize;
 }
@@ -142,5 +144,109 @@ fn plain_sequences_1000_gradient(bencher: Bencher<'_, '_>) {
             }
         }
         (states[xs.len()], dw, db)
+    });
+}
+
+type States = [f32; programs::STATES];
+
+/// A hidden Markov model, or the gradient with respect to one.
+#[derive(Clone, Default)]
+struct Model {
+    initial: States,
+    transitions: [States; programs::STATES],
+    emissions: [States; programs::SYMBOLS],
+}
+
+impl Model {
+    fn new() -> Model {
+        let row = |row: usize| std::array::from_fn(|i| programs::probability(row * programs::STATES + i));
+        Model { initial: row(0), transitions: std::array::from_fn(row), emissions: std::array::from_fn(row) }
+    }
+
+    fn add(mut self, other: &Model) -> Model {
+        let rows = |model: &mut Model| -> Vec<f32> {
+            let Model { initial, transitions, emissions } = model;
+            [&initial[..], transitions.as_flattened(), emissions.as_flattened()].concat()
+        };
+        let added = rows(&mut other.clone());
+        let Model { initial, transitions, emissions } = &mut self;
+        let own = initial.iter_mut().chain(transitions.as_flattened_mut()).chain(emissions.as_flattened_mut());
+        own.zip(added).for_each(|(x, y)| *x += y);
+        self
+    }
+
+    /// Returns the states after a transition, before the symbol.
+    fn next(&self, from: &States) -> States {
+        std::array::from_fn(|j| (0..programs::STATES).map(|i| from[i] * self.transitions[i][j]).sum())
+    }
+
+    /// Returns the logarithm of the probability of a sequence. Calls `save` for each transition
+    /// with the sum of the states before it, these states scaled, and the states after it.
+    fn probability(&self, symbols: &[i32], mut save: impl FnMut(f32, States, States)) -> (f32, States) {
+        let emits =
+            |x: States, symbol: i32| -> States { std::array::from_fn(|i| x[i] * self.emissions[symbol as usize][i]) };
+        let mut alpha = emits(self.initial, symbols[0]);
+        let mut log = 0.0;
+        for &symbol in &symbols[1..] {
+            let sum: f32 = alpha.iter().sum();
+            log += sum.ln();
+            let scaled = alpha.map(|x| x / sum);
+            let next = self.next(&scaled);
+            save(sum, scaled, next);
+            alpha = emits(next, symbol);
+        }
+        (log + alpha.iter().sum::<f32>().ln(), alpha)
+    }
+
+    /// Adds the gradient of the logarithm of the probability of a sequence.
+    fn differentiate(&self, symbols: &[i32], gradient: &mut Model) -> f32 {
+        let mut saved = Vec::with_capacity(symbols.len());
+        let (log, alpha) = self.probability(symbols, |sum, scaled, next| saved.push((sum, scaled, next)));
+        let mut d: States = [1.0 / alpha.iter().sum::<f32>(); programs::STATES];
+        for ((sum, scaled, next), &symbol) in saved.iter().zip(&symbols[1..]).rev() {
+            let emission = &self.emissions[symbol as usize];
+            let of_next: States = std::array::from_fn(|j| d[j] * emission[j]);
+            let of_emission = &mut gradient.emissions[symbol as usize];
+            (0..programs::STATES).for_each(|j| of_emission[j] += d[j] * next[j]);
+            for (row, &x) in gradient.transitions.iter_mut().zip(scaled) {
+                row.iter_mut().zip(of_next).for_each(|(sum, d)| *sum += x * d);
+            }
+            let d_scaled = self.transitions.map(|row| row.iter().zip(of_next).map(|(a, d)| a * d).sum::<f32>());
+            let through_sum: f32 = d_scaled.iter().zip(scaled).map(|(d, x)| d * x).sum();
+            d = d_scaled.map(|d| (d - through_sum + 1.0) / sum);
+        }
+        let first = symbols[0] as usize;
+        (0..programs::STATES).for_each(|j| {
+            gradient.emissions[first][j] += d[j] * self.initial[j];
+            gradient.initial[j] += d[j] * self.emissions[first][j];
+        });
+        log
+    }
+}
+
+/// Returns the sequences of symbols.
+fn symbols() -> Vec<i32> {
+    (0..programs::SEQUENCES * programs::MAX_LENGTH).map(programs::symbol).collect()
+}
+
+#[divan::bench]
+fn plain_hidden_markov_1000(bencher: Bencher<'_, '_>) {
+    let (model, xs) = (Model::new(), symbols());
+    by_hand(bencher, programs::SEQUENCES, |i| {
+        let xs = &xs[i * programs::MAX_LENGTH..][..programs::length(i) as usize];
+        model.probability(xs, |_, _, _| {}).0
+    });
+}
+
+#[divan::bench]
+fn plain_hidden_markov_1000_gradient(bencher: Bencher<'_, '_>) {
+    let (model, xs) = (Model::new(), symbols());
+    bencher.counter(ItemsCount::new(programs::SEQUENCES)).bench_local(|| {
+        let of_each = (0..programs::SEQUENCES).into_par_iter().with_min_len(64);
+        let of_threads = of_each.fold(Default::default, |(log, mut gradient): (f32, Model), i| {
+            let xs = &xs[i * programs::MAX_LENGTH..][..programs::length(i) as usize];
+            (log + model.differentiate(xs, &mut gradient), gradient)
+        });
+        black_box(of_threads.reduce(Default::default, |a, b| (a.0 + b.0, a.1.add(&b.1))))
     });
 }

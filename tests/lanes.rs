@@ -6,7 +6,7 @@ use anabranch::dsl::equality::one_nan_each;
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
 use anabranch::dsl::passes::Pipeline;
 use anabranch::prelude::*;
-use anabranch::{Diagnostic, Graph, HostTensor};
+use anabranch::{Array, Diagnostic, Graph, HostTensor};
 use anabranch_programs::plans::optimize;
 use anabranch_runtime::Program;
 
@@ -279,6 +279,84 @@ fn sequences_of_different_lengths_are_read_in_lanes() {
     let f = |w: Tensor, xs: Tensor, n: Tensor<i32>| map((xs, n), |(x, n)| filtered(w, x, n));
     let (result, _) = in_lanes(f, (0.9f32, &xs, &lengths));
     result.expect_err("one row is too short");
+}
+
+/// The logarithm of the probability of a sequence of symbols in a hidden Markov model.
+#[graph]
+fn forward_algorithm(
+    initial: Tensor,
+    transitions: Tensor,
+    emissions: Tensor,
+    symbols: Tensor<i32>,
+    n: Tensor<i32>,
+) -> Tensor {
+    let mut alpha = initial * emissions.row(symbols.index(0, 0));
+    let (mut log, mut t) = (scalar(0.0), scalar(1));
+    while t < n {
+        let sum = alpha.sum();
+        log += sum.log();
+        alpha = (alpha / sum).matmul(transitions) * emissions.row(symbols.index(t, 0));
+        t += 1;
+    }
+    log + alpha.sum().log()
+}
+
+/// Returns a hidden Markov model of `n` states and 6 symbols, and 90 sequences with their lengths.
+fn hidden_markov_model(n: usize) -> (Array<f32>, Array<f32>, Array<f32>, Array<i32>, Array<i32>) {
+    let probabilities = |shape: &[usize]| {
+        let size: usize = shape.iter().product();
+        Array::new(shape, (0..size).map(|i| ((i * 7919) % 13 + 1) as f32 / 20.0).collect::<Vec<_>>())
+    };
+    let symbols = Array::new([90, 12], (0..90 * 12).map(|i| (i * i + i / 7) % 6).collect::<Vec<i32>>());
+    let lengths = Array::new([90], (0..90).map(|i| 1 + i * 5 % 12).collect::<Vec<i32>>());
+    (probabilities(&[n]), probabilities(&[n, n]), probabilities(&[6, n]), symbols, lengths)
+}
+
+#[test]
+fn small_vectors_and_matrices_are_numbers_in_lanes() {
+    let probability = |pi: Tensor, a: Tensor, b: Tensor, xs: Tensor<i32>, n: Tensor<i32>| {
+        map((xs, n), |(xs, n)| forward_algorithm(pi, a, b, xs, n))
+    };
+    // Iterations add to rows of the emissions, in their order.
+    let gradient = |pi: Tensor, a: Tensor, b: Tensor, xs: Tensor<i32>, n: Tensor<i32>| {
+        gradients(probability(pi, a, b, xs, n).sum(), (pi, a, b))
+    };
+    for states in [1, 3, 4] {
+        let arguments = hidden_markov_model(states);
+        let outputs = agree(probability, arguments.clone(), 1);
+        assert_eq!(outputs[0].shape(), [90]);
+        agree(gradient, arguments, 2);
+    }
+    // A symbol that no row of the emissions belongs to, in the middle of a sequence.
+    let (pi, a, b, xs, _) = hidden_markov_model(3);
+    let mut symbols = xs.to_vec();
+    symbols[12 * 40 + 5] = 6;
+    let arguments = (pi, a, b, Array::new([90, 12], symbols), Array::new([90], vec![12; 90]));
+    let (result, _) = in_lanes(gradient, arguments);
+    let error = result.expect_err("the index is past the end").to_string();
+    assert!(error.contains("index 6"), "{error}");
+}
+
+#[test]
+fn iterations_may_have_vectors_as_results() {
+    #[graph]
+    fn turned(x: Tensor, axis: Tensor) -> Tensor {
+        let mut x = x;
+        let mut n = scalar(0);
+        while x.index(0, 0) > -1.0 && n < 20 {
+            let [y, z] = [x, axis].map(|x| concat(&[x.slice(0, 1, 3), x.slice(0, 0, 1)], 0));
+            x = x + 0.2 * (y * axis - x * z) / (1.0 + x.square().sum());
+            n += 1;
+        }
+        x
+    }
+    let points: Vec<f32> = (0..3 * 80).map(|i| ((i * 31 + 5) % 41) as f32 * 0.1 - 2.0).collect();
+    let points = Array::new([80, 3], points);
+    let axis = Array::new([3], vec![0.3f32, -0.8, 0.5]);
+    let f = |xs: Tensor, axis: Tensor| map(xs, |x| turned(x, axis));
+    agree(f, (points.clone(), axis.clone()), 1);
+    let gradient = |xs: Tensor, axis: Tensor| gradients(f(xs, axis).square().sum(), (xs, axis));
+    agree(gradient, (points, axis), 2);
 }
 
 #[test]

@@ -383,6 +383,44 @@ def sequences_1000_gradient():
     return timed(jax.value_and_grad(sum_of_sequences), *sequences())
 
 
+def forward_algorithm(model, symbols, n):
+    initial, transitions, emissions = model
+
+    def step(state, x):
+        (alpha, log), (symbol, t) = state, x
+        total = alpha.sum()
+        new = (alpha / total) @ transitions * emissions[symbol]
+        goes_on = t < n
+        return (np.where(goes_on, new, alpha), log + np.where(goes_on, np.log(total), 0)), None
+
+    first = (initial * emissions[symbols[0]], np.float32(0))
+    (alpha, log), _ = lax.scan(step, first, (symbols[1:], np.arange(1, symbols.shape[0])))
+    return log + np.log(alpha.sum())
+
+
+def hidden_markov_model():
+    def probabilities(*shape):
+        return ((np.arange(numpy.prod(shape)) * 7919 % 13 + 1) / np.float32(13)).reshape(shape)
+
+    symbols = np.asarray((numpy.arange(1000 * 300) * 7919 % 10_007 % 8).reshape(1000, 300))
+    lengths = 5 + np.arange(1000) * 7919 % 296
+    return (probabilities(4), probabilities(4, 4), probabilities(8, 4)), symbols, lengths
+
+
+def probability_of_sequences(model, symbols, lengths):
+    return jax.vmap(forward_algorithm, in_axes=(None, 0, 0))(model, symbols, lengths).sum()
+
+
+@case
+def hidden_markov_1000():
+    return timed(probability_of_sequences, *hidden_markov_model())
+
+
+@case
+def hidden_markov_1000_gradient():
+    return timed(jax.value_and_grad(probability_of_sequences), *hidden_markov_model())
+
+
 def van_der_pol_step(mu, state):
     x, v, t, h = state
     step = np.where(t + h > 5, 5 - t, h)

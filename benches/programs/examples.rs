@@ -126,6 +126,75 @@ pub fn sequences_1000_gradient() -> Benchmark {
     Benchmark::new(f, sequences())
 }
 
+/// Number of states of the hidden Markov model.
+pub const STATES: usize = 4;
+
+/// Number of symbols that it emits.
+pub const SYMBOLS: usize = 8;
+
+/// The scaled forward algorithm: the logarithm of the probability of a sequence.
+#[graph]
+fn forward_algorithm(
+    initial: Tensor,
+    transitions: Tensor,
+    emissions: Tensor,
+    symbols: Tensor<i32>,
+    n: Tensor<i32>,
+) -> Tensor {
+    let mut alpha = initial * emissions.row(symbols.row(0));
+    let (mut log, mut t) = (scalar(0.0), scalar(1));
+    while t < n {
+        let sum = alpha.sum();
+        log += sum.log();
+        alpha = (alpha / sum).matmul(transitions) * emissions.row(symbols.row(t));
+        t += 1;
+    }
+    log + alpha.sum().log()
+}
+
+/// Returns a probability that is not scaled.
+pub fn probability(i: usize) -> f32 {
+    (i * 7919 % 13 + 1) as f32 / 13.0
+}
+
+/// Returns a symbol of a sequence.
+pub fn symbol(i: usize) -> i32 {
+    (i * 7919 % 10_007 % SYMBOLS) as i32
+}
+
+/// Returns the model, the sequences and their lengths.
+fn hidden_markov_model() -> Vec<BenchInput> {
+    let probabilities = |shape: &[usize]| {
+        let size = shape.iter().product();
+        BenchInput::Value(HostTensor::new(shape, (0..size).map(probability).collect::<Vec<f32>>()))
+    };
+    let symbols = (0..SEQUENCES * MAX_LENGTH).map(symbol).collect::<Vec<i32>>();
+    vec![
+        probabilities(&[STATES]),
+        probabilities(&[STATES, STATES]),
+        probabilities(&[SYMBOLS, STATES]),
+        BenchInput::Value(HostTensor::new([SEQUENCES, MAX_LENGTH], symbols)),
+        BenchInput::Integers((0..SEQUENCES).map(length).collect()),
+    ]
+}
+
+/// Computes the probability of 1,000 sequences of 5 to 300 symbols.
+pub fn hidden_markov_1000() -> Benchmark {
+    let f = |pi: Tensor, a: Tensor, b: Tensor, xs: Tensor<i32>, n: Tensor<i32>| {
+        map((xs, n), |(xs, n)| forward_algorithm(pi, a, b, xs, n)).sum()
+    };
+    Benchmark::new(f, hidden_markov_model())
+}
+
+/// The same with the gradient with respect to the model.
+pub fn hidden_markov_1000_gradient() -> Benchmark {
+    let f = |pi: Tensor, a: Tensor, b: Tensor, xs: Tensor<i32>, n: Tensor<i32>| {
+        let sum = map((xs, n), |(xs, n)| forward_algorithm(pi, a, b, xs, n)).sum();
+        (gradients(sum, (pi, a, b)), sum)
+    };
+    Benchmark::new(f, hidden_markov_model())
+}
+
 #[graph]
 fn van_der_pol(mu: Tensor) -> Tensor {
     let (mut x, mut v) = (scalar(2.0), scalar(0.0));

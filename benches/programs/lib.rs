@@ -138,7 +138,7 @@ named! {
         tanh_of_a_64x64_product_in_a_while, lorenz_1000_steps, lorenz_gradient_of_1000_steps, reading_40000_rows,
         gradient_of_reading_5000_rows, gradient_of_reading_40000_rows, gradient_of_reading_40000_rows_of_32;
     examples: mandelbrot_1024, collatz_1_000_000, newton_1_000_000, newton_1_000_000_gradient, sequences_1000,
-        sequences_1000_gradient, van_der_pol_1000, van_der_pol_1000_gradient;
+        sequences_1000_gradient, hidden_markov_1000, hidden_markov_1000_gradient, van_der_pol_1000, van_der_pol_1000_gradient;
     memory: tanh_chain_10_000_000, sum_10_000_000, mean_squared_error_10_000_000, softmax_4096_1024,
         softmax_gradient_4096_1024, layer_norm_4096_1024, layer_norm_gradient_4096_1024;
     tables: gather_8192_of_100000_x_64, sgd_of_8192_of_100000_x_64,

@@ -93,12 +93,14 @@ pub fn iterations(graph: &Graph, node: Node) -> Iterations {
 pub enum LoopVarRole {
     /// Each iteration adds this integer.
     Counter(i64),
-    /// Each iteration adds a number that does not depend on the sum so far.
+    /// Each iteration adds a tensor that does not depend on the sum so far.
     Sum,
     /// Each iteration writes one element of a list, at an index of its own.
     Written,
     /// Each iteration adds to one element of a list, at any index.
     Accumulated,
+    /// Iterations only add to elements of a tensor, each to any number of them, at any indices.
+    AddedTo,
     /// Iterations only push to a stack, each any number of elements.
     Pushed,
     /// Iterations only pop from a stack, each any number of elements.
@@ -163,6 +165,11 @@ fn can_only_fail(op: &Op) -> bool {
     matches!(op.effects(), Effects::Pure | Effects::Fallible)
 }
 
+/// Returns whether an operation adds to elements of its first operand, or only changes its shape.
+fn adds(op: &Op) -> bool {
+    matches!(op, Op::Prim(prim::SCATTER_ADD | prim::RESHAPE, _))
+}
+
 struct LoopAnalysis<'a> {
     graph: &'a Graph,
     data: WhileNode<'a>,
@@ -213,15 +220,14 @@ impl LoopAnalysis<'_> {
         let (op, operands) = self.made_by(next)?;
         let is_alone = self.uses(body, param) == 1 && self.uses(body, next) == 1;
         match op {
-            Op::Prim(def, _) if *def == prim::ADD && is_alone && self.graph.ty(param).as_tensor()?.rank() == 0 => {
-                operands.contains(&param).then_some(LoopVarRole::Sum)
-            }
+            Op::Prim(prim::ADD, _) if is_alone => operands.contains(&param).then_some(LoopVarRole::Sum),
             Op::List(ListOp::Accumulate) if is_alone && operands[0] == param => Some(LoopVarRole::Accumulated),
             Op::List(ListOp::Write) if is_alone && operands[0] == param => {
                 self.is_own_index(operands[1], counters).then_some(LoopVarRole::Written)
             }
-            _ if self.is_only(&StackOp::Push, param, next, body) => Some(LoopVarRole::Pushed),
-            _ if self.is_only(&StackOp::Pop, param, next, body) => Some(LoopVarRole::Popped),
+            _ if self.is_only(|op| *op == Op::Stack(StackOp::Push), param, next, body) => Some(LoopVarRole::Pushed),
+            _ if self.is_only(|op| *op == Op::Stack(StackOp::Pop), param, next, body) => Some(LoopVarRole::Popped),
+            _ if self.is_only(adds, param, next, body) => Some(LoopVarRole::AddedTo),
             _ => None,
         }
     }
@@ -233,10 +239,10 @@ impl LoopAnalysis<'_> {
         found
     }
 
-    /// Returns whether `next` is the stack `param` of a region after operations `op` alone, which
-    /// loops and branches in the region may run any number of times. Nothing else may use it on
-    /// the way.
-    fn is_only(&self, op: &StackOp, param: Value, next: Value, region: Region) -> bool {
+    /// Returns whether `next` is the stack or tensor `param` of a region after operations `is_such`
+    /// alone, which loops and branches in the region may run any number of times. Nothing else may
+    /// use it on the way.
+    fn is_only(&self, is_such: fn(&Op) -> bool, param: Value, next: Value, region: Region) -> bool {
         let mut value = next;
         loop {
             if self.uses(region, value) != 1 {
@@ -249,12 +255,12 @@ impl LoopAnalysis<'_> {
             let i = i as usize;
             let data = self.graph.node(node);
             value = match &data.op {
-                Op::Stack(found) if found == op && i == 0 => data.operands[0],
+                op if i == 0 && is_such(op) => data.operands[0],
                 Op::While { .. } => {
                     let inner = self.graph.while_of(node);
                     let var = inner.var(i);
                     let is_read = self.uses(inner.cond(), var.cond_param) > 0;
-                    if is_read || !self.is_only(op, var.body_param, var.next, inner.body()) {
+                    if is_read || !self.is_only(is_such, var.body_param, var.next, inner.body()) {
                         return false;
                     }
                     var.init
@@ -263,7 +269,7 @@ impl LoopAnalysis<'_> {
                     let arms = self.graph.cond_of(node).branches();
                     let from = arms.map(|arm| {
                         let end = self.graph.region(arm).yields[i];
-                        self.graph.captures_in(arm).find(|&(param, _)| self.is_only(op, param, end, arm))
+                        self.graph.captures_in(arm).find(|&(param, _)| self.is_only(is_such, param, end, arm))
                     });
                     match from {
                         [Some((_, a)), Some((_, b))] if a == b => a,
@@ -478,6 +484,25 @@ mod tests {
             let found = roles_of(&format!("{stack} {ADD}"), "%j, %w, %t", BELOW_N);
             assert_eq!(found, Some(vec![Counter(1), role, Sum]), "{stack}");
         }
+        // Additions to elements of a tensor.
+        let added = "graph @f(%n: i32[], %x: f32[2]) -> f32[8, 2] {
+            %zero = constant 0 : i32[]
+            %none = constant 0.0 : f32[]
+            %start = broadcast_to %none {shape=[8, 2]} : f32[8, 2]
+            %i, %sum = while (%i = %zero, %sum = %start | %n = %n, %x = %x) : (i32[], f32[8, 2])
+            cond { %c = lt %i, %n : bool[] yield %c }
+            body {
+                %one = constant 1 : i32[]
+                %j = add %i, %one : i32[]
+                %at = reshape %i {shape=[1]} : i32[1]
+                %row = reshape %x {shape=[1, 2]} : f32[1, 2]
+                %new = scatter_add %sum, %at, %row {axis=0} : f32[8, 2]
+                yield %j, %new
+            }
+            return %sum
+        }";
+        let graph = Graph::parse(added, "f.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        assert_eq!(roles(&graph, all_loops(&graph)[0].0), Some(vec![Counter(1), LoopVarRole::AddedTo]));
         let both = format!("{push} %w2, %p = pop %w : (stack<f32[]>, f32[]) {ADD}");
         let none = [
             // Pushes and pops.

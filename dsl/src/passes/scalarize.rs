@@ -1,10 +1,12 @@
 //! Scalarization of small tensors in loops.
 
 use super::tables::{Window, table_operations, tables};
+use super::trips::{Limit, count};
 use super::{Cse, Dce, Fold, Pass};
-use crate::ir::{Attrs, GraphBuilder, InsertPoint, Node, Op, Origin, Region, StackOp, Value, ValueData};
+use crate::ir::dependence::{integer, roles};
+use crate::ir::{Attrs, GraphBuilder, InsertPoint, ListOp, Node, Op, Origin, Region, StackOp, Value, ValueData};
 use crate::ops::attributes::{Along, Reduced, Shaped, Slice};
-use crate::ops::{Combiner, Effects, EvalCx, Prim, prim};
+use crate::ops::{Combiner, EvalCx, Prim, prim};
 use crate::{DType, Graph, HostTensor, Shape, TensorType, Type, match_buffer};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -23,6 +25,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Tensors of any size are allowed if the loop only reads and writes parts of them that have at
 /// most 16 elements, at one index that is data. They stay whole.
 ///
+/// Lists stay whole, too, and only counted loops of at least [`MIN_TRIPS`] iterations that can run
+/// in any order may read and write their elements: an engine may run such iterations side by side
+/// if they compute with scalars only.
+///
 /// Elements are added to zero in the same order as in the [reference
 /// implementation](crate::ops::OpDef::eval), so results are bitwise identical.
 ///
@@ -33,6 +39,9 @@ pub struct Scalarize;
 /// Maximum elements of a tensor that is split: those of a 4x4 matrix.
 const MAX_ELEMENTS: usize = 16;
 
+/// Minimum trip count, if it is known, for which a loop that uses lists is scalarized.
+pub const MIN_TRIPS: i64 = 32;
+
 /// Maximum operations of a scalarized loop.
 const MAX_OPERATIONS: usize = 4096;
 
@@ -42,8 +51,7 @@ impl Pass for Scalarize {
     }
 
     fn run(&self, graph: &mut Graph) -> bool {
-        let apart = scalars(graph);
-        apart.map(|apart| *graph = apart).is_some()
+        scalars(graph).map(|apart| *graph = apart).is_some()
     }
 }
 
@@ -86,6 +94,10 @@ fn is_apart(ty: &Type) -> bool {
     small(ty).is_some_and(|shape| !shape.is_empty())
 }
 
+fn is_list(g: &Graph, v: Value) -> bool {
+    matches!(g.ty(v), Type::List(_))
+}
+
 /// Returns the type of an element, or of a stack of elements.
 fn of_element(ty: &Type) -> Type {
     let element = TensorType::new(ty.element().dtype, [0; 0]);
@@ -119,7 +131,8 @@ fn candidates(g: &Graph, region: Region, found: &mut Chosen) {
     for &node in &g.region(region).nodes {
         let data = g.node(node);
         if g.as_while(node).is_some() {
-            let mut cost = ScalarizeCost { operations: 0, is_apart: false, tables: tables(g, node) };
+            let uses_lists = may_run_side_by_side(g, node);
+            let mut cost = ScalarizeCost { operations: 0, is_apart: false, tables: tables(g, node), uses_lists };
             if cost.add(g, node).is_some() && cost.is_apart && cost.operations <= MAX_OPERATIONS {
                 found.loops.insert(node);
                 found.tables.extend(cost.tables);
@@ -128,6 +141,18 @@ fn candidates(g: &Graph, region: Region, found: &mut Chosen) {
         }
         data.regions.iter().for_each(|&inner| candidates(g, inner, found));
     }
+}
+
+/// Returns whether the iterations of a counted loop can run in any order, and may be so many.
+fn may_run_side_by_side(g: &Graph, node: Node) -> bool {
+    let Some(counted) = count(g, node) else { return false };
+    let first = integer(g, g.while_of(node).var(counted.variable).init);
+    let limit = match counted.limit {
+        Limit::Number(limit) => Some(limit),
+        Limit::Before(limit) => integer(g, limit),
+    };
+    let trips = first.zip(limit).and_then(|(first, limit)| counted.trips(first, limit));
+    trips.is_none_or(|trips| trips >= MIN_TRIPS) && roles(g, node).is_some()
 }
 
 impl Chosen {
@@ -162,9 +187,15 @@ struct ScalarizeCost {
     is_apart: bool,
     /// The tensors in the loop that stay whole.
     tables: FxHashSet<Value>,
+    /// Whether the loop may read and write lists.
+    uses_lists: bool,
 }
 
 impl ScalarizeCost {
+    fn stays_whole(&self, g: &Graph, v: Value) -> bool {
+        self.tables.contains(&v) || (self.uses_lists && is_list(g, v))
+    }
+
     /// Adds the cost of a node. Returns `None` if the node cannot be scalarized.
     fn add(&mut self, g: &Graph, node: Node) -> Option<()> {
         let data = g.node(node);
@@ -177,15 +208,21 @@ impl ScalarizeCost {
         let values: Vec<Value> = if data.regions.is_empty() {
             data.operands.iter().chain(&data.results).copied().collect()
         } else {
-            data.results.iter().filter(|&v| !self.tables.contains(v)).copied().collect()
+            data.results.iter().filter(|&&v| !self.stays_whole(g, v)).copied().collect()
         };
+        let is_list_op = matches!(data.op, Op::List(_));
         for v in values {
+            if is_list_op && self.stays_whole(g, v) {
+                continue;
+            }
             self.is_apart |= !small(g.ty(v)).filter(|_| !self.tables.contains(&v))?.is_empty();
         }
         self.operations += match &data.op {
             Op::Prim(def, _) => operations(g, data.operands.as_slice(), data.results[0], *def)?,
             Op::Constant(_) | Op::Cond | Op::While { .. } => 0,
             Op::Stack(_) => data.results.iter().map(|&v| n_elements(g.ty(v))).sum(),
+            Op::List(ListOp::Read) => data.results.iter().map(|&v| n_elements(g.ty(v))).sum(),
+            Op::List(ListOp::Write | ListOp::Accumulate) => data.operands.iter().map(|&v| n_elements(g.ty(v))).sum(),
             Op::Assert { .. } if data.operands.iter().all(|&v| !is_apart(g.ty(v))) => 1,
             _ => return None,
         };
@@ -193,8 +230,10 @@ impl ScalarizeCost {
             return None;
         }
         for &region in &data.regions {
-            for v in g.region(region).params.iter().filter(|&v| !self.tables.contains(v)) {
-                self.is_apart |= !small(g.ty(*v))?.is_empty();
+            for &v in &g.region(region).params {
+                if !self.stays_whole(g, v) {
+                    self.is_apart |= !small(g.ty(v))?.is_empty();
+                }
             }
             g.region(region).nodes.iter().try_for_each(|&inner| self.add(g, inner))?;
         }
@@ -211,7 +250,7 @@ fn operations(g: &Graph, operands: &[Value], result: Value, def: Prim) -> Option
     let n = n_elements(g.ty(result));
     if def.is_elementwise() {
         let is_one = operands.iter().chain([&result]).all(|&v| !is_apart(g.ty(v)));
-        return (is_one || def.effects == Effects::Pure).then_some(n);
+        return (is_one || !def.can_fail(g.ty(operands[0]).element().dtype)).then_some(n);
     }
     if def.only_moves() || def == prim::IOTA {
         return Some(0);
@@ -229,7 +268,7 @@ pub(super) struct ScalarizedCopy<'g> {
     pub(super) out: GraphBuilder,
     loops: FxHashSet<Node>,
     whole_stacks: FxHashSet<Value>,
-    tables: FxHashSet<Value>,
+    pub(super) tables: FxHashSet<Value>,
     /// The copies of whole values, and of their elements in row-major order. A value may have both.
     whole: FxHashMap<Value, Value>,
     parts: FxHashMap<Value, Vec<Value>>,
@@ -284,15 +323,20 @@ impl ScalarizedCopy<'_> {
         self.out.region_mut(to).yields = yields;
     }
 
-    /// Returns the types of the parts of a value in a scalarized loop: its elements, or a table.
+    /// Returns whether a value is not split in a scalarized loop: a table or a list.
+    fn stays_whole(&self, v: Value) -> bool {
+        self.tables.contains(&v) || is_list(self.from, v)
+    }
+
+    /// Returns the types of the parts of a value in a scalarized loop: its elements, or itself.
     fn part_types(&self, v: Value) -> Vec<Type> {
         let ty = self.from.ty(v);
-        if self.tables.contains(&v) { vec![ty.clone()] } else { vec![of_element(ty); n_elements(ty)] }
+        if self.stays_whole(v) { vec![ty.clone()] } else { vec![of_element(ty); n_elements(ty)] }
     }
 
     /// Records the elements of a value.
     fn keep(&mut self, v: Value, parts: Vec<Value>) {
-        let is_whole = self.tables.contains(&v) || !is_apart(self.from.ty(v));
+        let is_whole = self.stays_whole(v) || !is_apart(self.from.ty(v));
         if let ([one], true) = (&parts[..], is_whole) {
             self.out.value_mut(*one).name = self.from.value(v).name;
             self.whole.insert(v, *one);
@@ -364,7 +408,7 @@ impl ScalarizedCopy<'_> {
             None => data.operands.iter().map(|&v| self.parts(v, to)).collect(),
             Some(&region) => {
                 let predicate = g.as_cond(node).map(|cond| self.parts(cond.predicate(), to));
-                let entry = g.entry(region).map(|(param, v)| match self.tables.contains(&param) {
+                let entry = g.entry(region).map(|(param, v)| match self.stays_whole(param) {
                     true => vec![self.whole(v, to)],
                     false => self.parts(v, to),
                 });
@@ -397,6 +441,18 @@ impl ScalarizedCopy<'_> {
                     results.iter_mut().zip(&self.out.node(copy).results).for_each(|(all, &r)| all.push(r));
                 }
                 data.results.iter().zip(results).for_each(|(&r, parts)| self.keep(r, parts));
+            }
+            Op::List(_) => {
+                let operands = data.operands.iter().map(|&v| self.whole(v, to)).collect();
+                let copy = self.out.copy(Some(g), node, operands, to);
+                let results = self.out.node(copy).results.clone();
+                for (&r, copy) in data.results.iter().zip(results) {
+                    self.whole.insert(r, copy);
+                    match self.stays_whole(r) {
+                        true => drop(self.parts.insert(r, vec![copy])),
+                        false => drop(self.parts(r, to)),
+                    }
+                }
             }
             op => {
                 let all: Vec<Vec<Type>> = data.results.iter().map(|&r| self.part_types(r)).collect();

@@ -8,7 +8,7 @@
 
 use super::scalarize::{ScalarizedCopy, n_elements, reshape, small};
 use crate::ir::{Attrs, GraphBuilder, InsertPoint, Node, NodeData, Op, Origin, Region, Value};
-use crate::ops::attributes::{Along, Cast, DynamicSlice, IndexRange, Shaped};
+use crate::ops::attributes::{Along, Cast, DynamicSlice, IndexRange, Shaped, Slice};
 use crate::ops::{Prim, prim};
 use crate::{DType, Graph, HostTensor, Shape, TensorType};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -104,6 +104,9 @@ fn construct(
             all.extend(&data.results);
             match &data.op {
                 Op::Prim(prim::DYNAMIC_SLICE, _) if !is_window(g, data.operands[0]) => needed.push(data.operands[0]),
+                Op::Prim(prim::SLICE, _) if is_large(g, data.operands[0]) && !is_window(g, data.operands[0]) => {
+                    needed.push(data.operands[0]);
+                }
                 Op::Prim(prim::SCATTER_ADD | prim::DYNAMIC_UPDATE_SLICE, _) => {
                     same.join(data.operands[0], data.results[0]);
                     needed.push(data.operands[0]);
@@ -113,6 +116,11 @@ fn construct(
             }
         }
     }
+}
+
+/// Returns whether a tensor has too many elements to be split.
+fn is_large(g: &Graph, v: Value) -> bool {
+    small(g.ty(v)).is_none()
 }
 
 /// Returns whether a value is a row that was read at an index and that is contiguous in its table.
@@ -145,6 +153,11 @@ pub(super) fn table_operations(g: &Graph, data: &NodeData, tables: &FxHashSet<Va
             Extents::of(g, operands[0], DynamicSlice::of(attrs).axis).filter(|_| !tables.contains(&result))?;
             let n = if is_window(g, result) { n_elements(g.ty(result)) } else { small(g.ty(result))?.iter().product() };
             Some(3 + 3 * n)
+        }
+        prim::SLICE => {
+            let is_read = tables.contains(&operands[0]) || (is_large(g, operands[0]) && is_window(g, operands[0]));
+            Extents::of(g, operands[0], Slice::of(attrs).axis).filter(|_| is_read && !tables.contains(&result))?;
+            Some(2 * small(g.ty(result))?.iter().product::<usize>())
         }
         // Its elements are those of the row that it is read from.
         prim::RESHAPE => (is_window(g, result) && !tables.contains(&result)).then_some(0),
@@ -225,6 +238,12 @@ impl TableAccess<'_> {
         self.prim(prim::ADD, &[first, n], Attrs::none())
     }
 
+    /// Returns the element at a position that is no data.
+    fn element(&mut self, flat: Value, at: usize) -> Value {
+        let element = self.prim(prim::SLICE, &[flat], Slice { axis: 0, start: at, end: at + 1, step: 1 });
+        self.reshape(element, &[0; 0].into())
+    }
+
     fn read(&mut self, flat: Value, at: Value) -> Value {
         let element = self.prim(prim::DYNAMIC_SLICE, &[flat, at], DynamicSlice { axis: 0, size: 1 });
         self.reshape(element, &[0; 0].into())
@@ -274,6 +293,22 @@ impl ScalarizedCopy<'_> {
                     self.windows.insert(result, Window { flat, first });
                 }
                 Some(parts)
+            }
+            prim::SLICE if self.tables.contains(&x) || (window.is_some() && is_large(g, x)) => {
+                let Slice { axis, start, end, step } = Slice::of(attrs);
+                let Extents { outer, extent, inner } = extents(axis);
+                let places = (0..outer)
+                    .flat_map(|o| (start..end).step_by(step).map(move |i| o * extent + i))
+                    .flat_map(|row| (0..inner).map(move |i| row * inner + i));
+                let flat = window.map_or_else(|| access.flat(operands[0][0]), |window| window.flat);
+                let mut read = |place: usize| match window {
+                    Some(window) => {
+                        let at = access.after(window.first, place);
+                        access.read(flat, at)
+                    }
+                    None => access.element(flat, place),
+                };
+                Some(places.map(&mut read).collect())
             }
             prim::SCATTER_ADD | prim::DYNAMIC_UPDATE_SLICE => {
                 let axis = Along::of(attrs).axis;

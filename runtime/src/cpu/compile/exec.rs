@@ -533,7 +533,7 @@ impl Plan {
         Ok(())
     }
 
-    pub(super) fn buffer_mut<'a>(&self, cx: &'a mut Context, b: BufferId) -> &'a mut [u8] {
+    pub(crate) fn buffer_mut<'a>(&self, cx: &'a mut Context, b: BufferId) -> &'a mut [u8] {
         self.region_mut(&mut cx.arena, &mut cx.results, b)
     }
 

@@ -192,7 +192,8 @@ impl Finish<'_> {
         let mut place = |storage| match storage {
             Storage::Reg(r) => Storage::Reg(self.reg(r)),
             Storage::Stack(s) => Storage::Stack(self.stack(s)),
-            Storage::Buffer(_) | Storage::Slot(_) => panic!("{storage:?} has no role in a parallel loop"),
+            Storage::Buffer(b) => Storage::Buffer(self.buffer(b)),
+            Storage::Slot(s) => Storage::Slot(self.slot(s)),
         };
         let vars = vars.into_iter().map(|(role, storage)| (role, place(storage))).collect();
         ParallelLoop { trips: self.trips(trips), vars }

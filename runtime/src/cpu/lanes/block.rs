@@ -1,7 +1,9 @@
 //! The execution of one block of iterations.
 
-use super::program::{BlockEnd, LaneProgram, ListUpdate, RowId, RowInfo, RowStart, StackPart, SumOverLanes};
-use super::rows::{VectorBytes, blend, by_size, bytes, bytes_mut, fill};
+use super::program::{
+    AddedTensor, BlockEnd, LaneProgram, ListUpdate, RowId, RowInfo, RowStart, StackPart, SumOverLanes,
+};
+use super::rows::{VectorBytes, blend, by_size, bytes, bytes_mut, fill, register};
 use crate::cpu::memory::Sources;
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
@@ -53,7 +55,9 @@ pub(super) struct BlockEffects {
     pub(super) sums: Vec<Vec<u64>>,
     /// The index and the element of each update of a list.
     pub(super) updates: Vec<ElementUpdates>,
-    /// The stacks of the program. Those that belong to one iteration are empty.
+    /// What the iterations add to each tensor.
+    pub(super) additions: Vec<ElementAdditions>,
+    /// The stacks of the program that iterations push to. The others are empty.
     pub(super) stacks: Vec<LaneStack>,
 }
 
@@ -63,6 +67,14 @@ pub(super) struct ElementUpdates {
     pub(super) indices: Vec<i32>,
     /// The elements, in memory for more of them.
     pub(super) elements: Vec<u64>,
+}
+
+/// What iterations add to elements of a tensor, in their order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ElementAdditions {
+    pub(super) places: Vec<u32>,
+    /// The bits of the numbers to add.
+    pub(super) numbers: Vec<u64>,
 }
 
 /// The rows of a block, with the state of its lanes.
@@ -160,12 +172,36 @@ impl<'a> LaneBlock<'a> {
             bits
         };
         let sums = program.sums.iter().map(in_order).collect();
+        let additions = program.additions.iter().map(|added| self.additions(added)).collect();
         let stacks = std::mem::take(&mut self.stacks);
-        let kept = stacks.into_iter().zip(&program.stacks).map(|(stack, known)| match known.part {
-            StackPart::Pushed => stack,
-            StackPart::Popped | StackPart::Own => LaneStack::default(),
+        let kept = stacks.into_iter().zip(&program.stacks).zip(&inputs.spare).map(|((stack, known), spare)| {
+            match known.part {
+                StackPart::Pushed => return stack,
+                StackPart::Popped | StackPart::Own => {}
+                StackPart::Added => {
+                    spare.lock().unwrap_or_else(PoisonError::into_inner).push(stack.into_memory());
+                }
+            }
+            LaneStack::default()
         });
-        Ok(BlockEffects { sums, updates: std::mem::take(&mut self.updates), stacks: kept.collect() })
+        let kept = kept.collect();
+        Ok(BlockEffects { sums, updates: std::mem::take(&mut self.updates), additions, stacks: kept })
+    }
+
+    /// Returns what the iterations add to a tensor.
+    fn additions(&self, added: &AddedTensor) -> ElementAdditions {
+        let [places, numbers] = [added.places, added.numbers].map(|stack| &self.stacks[usize::from(stack)]);
+        let all = places.depths().iter().map(|&depth| depth as usize).sum();
+        let mut additions = ElementAdditions { places: Vec::with_capacity(all), numbers: Vec::with_capacity(all) };
+        for i in 0..self.n {
+            let lane = if self.inputs.shape.is_reversed { self.n - 1 - i } else { i };
+            for d in 0..places.depths()[lane] as usize {
+                let at = d * self.inputs.shape.lanes + lane;
+                additions.places.push(register(places.bytes(), size_of::<u32>(), at) as u32);
+                additions.numbers.push(register(numbers.bytes(), added.size, at));
+            }
+        }
+        additions
     }
 
     /// Sets the state before the first instruction.

@@ -152,6 +152,12 @@ impl<'a> LaneBlock<'a> {
                 self.tensors[usize::from(to)] = own;
                 outcome
             }
+            LaneOp::Place { offset, index, dst } => self.write(dst, false, |out, block| {
+                let places = block.elements_at(offset, index)?;
+                let out: &mut [u32] = bytemuck::cast_slice_mut(out);
+                block.places().for_each(|i| out[i] = places.at(i) as u32);
+                Ok(())
+            }),
             LaneOp::Fill { to, value } => {
                 let mut own = std::mem::take(&mut self.tensors[usize::from(to)]);
                 let OwnTensor { n, size, .. } = self.program.tensors[usize::from(to)];

@@ -1,6 +1,6 @@
 //! The body of a loop in lanes, as operations on rows.
 
-use crate::cpu::compile::{Base, Reg, StackId, TripCount};
+use crate::cpu::compile::{Base, BufferId, Reg, StackId, TripCount};
 use crate::cpu::kernels::functions::{BlockFn, OperandCheck};
 use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::{DType, Loc};
@@ -68,6 +68,21 @@ pub(super) struct OwnTensor {
     pub(super) add: fn(u64, u64) -> u64,
 }
 
+/// A tensor to elements of which the iterations add. What lanes add to it is in two stacks of the
+/// program, until all iterations have ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AddedTensor {
+    pub(super) buffer: BufferId,
+    /// The size of an element in bytes.
+    pub(super) size: usize,
+    /// Adds two elements as registers.
+    pub(super) add: fn(u64, u64) -> u64,
+    /// The index of the stack that holds the places of the elements.
+    pub(super) places: u16,
+    /// The index of the stack that holds the numbers to add.
+    pub(super) numbers: u16,
+}
+
 /// The tensor of which an element is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ElementSource {
@@ -95,11 +110,14 @@ pub(super) enum StackPart {
     Popped,
     /// It belongs to one iteration.
     Own,
+    /// It holds what iterations add to a tensor.
+    Added,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoopStack {
-    pub(super) stack: StackId,
+    /// The stack of the step, if it is one.
+    pub(super) stack: Option<StackId>,
     pub(super) size: usize,
     pub(super) part: StackPart,
 }
@@ -155,6 +173,12 @@ pub(super) enum LaneOp {
         index: Option<ElementIndex>,
         value: RowId,
         adds: bool,
+    },
+    /// Computes the place of an element of a tensor.
+    Place {
+        offset: usize,
+        index: Option<ElementIndex>,
+        dst: RowId,
     },
     /// Sets all elements of a tensor of the iteration.
     Fill {
@@ -252,6 +276,7 @@ pub(crate) struct LaneProgram {
     pub(super) sums: Vec<SumOverLanes>,
     pub(super) updates: Vec<ListUpdate>,
     pub(super) tensors: Vec<OwnTensor>,
+    pub(super) additions: Vec<AddedTensor>,
     pub(super) stacks: Vec<LoopStack>,
     pub(super) rows: Vec<RowInfo>,
     pub(super) blocks: Vec<BasicBlock>,

@@ -1,7 +1,8 @@
 //! The run of a loop in lanes: its blocks on all threads, and their combined effects.
 
-use super::block::{BlockEffects, Declined, ElementUpdates, LaneBlock, LoopInputs, LoopShape};
+use super::block::{BlockEffects, Declined, ElementAdditions, ElementUpdates, LaneBlock, LoopInputs, LoopShape};
 use super::program::{LaneProgram, LoopStack, StackPart};
+use super::rows::register;
 use crate::cpu::compile::{Context, Plan};
 use crate::cpu::memory::ExternalTensors;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
@@ -18,7 +19,7 @@ pub(super) const MIN_LANES: usize = 64;
 /// trip count.
 const WAVE: usize = 256;
 
-/// The largest number of bytes of updates of lists.
+/// The largest number of bytes of updates of lists, or of additions to tensors.
 const MAX_UPDATES: usize = 1 << 30;
 
 /// Number of parts of the blocks for each thread.
@@ -30,6 +31,8 @@ struct LoopEffects {
     sums: Vec<u64>,
     /// The updates of lists, of each block in the order of its iterations.
     updates: Vec<Vec<ElementUpdates>>,
+    /// The additions to each tensor, of each block in the order of its iterations.
+    additions: Vec<Vec<ElementAdditions>>,
     /// The stacks of the lanes, of each block.
     stacks: Vec<Vec<LaneStack>>,
 }
@@ -38,20 +41,19 @@ impl LaneProgram {
     /// Runs the loop. Returns whether it did; otherwise nothing has changed.
     pub(crate) fn run(&self, plan: &Plan, cx: &mut Context, foreign: ExternalTensors<'_>, stop: &StopFlag) -> bool {
         let Some(shape) = self.shape(cx) else { return false };
-        let memory = |stack: &LoopStack| Mutex::new(cx.stacks[stack.stack.index()].take_spare());
+        let memory = |stack: &LoopStack| {
+            Mutex::new(stack.stack.map_or_else(Vec::new, |stack| cx.stacks[stack.index()].take_spare()))
+        };
         let spare = self.stacks.iter().map(memory).collect();
         let Some(effects) = self.effects(plan, cx, foreign, shape, spare, stop) else { return false };
-        self.commit(cx, effects, shape);
+        self.commit(plan, cx, effects, shape);
         true
     }
 
     /// Returns how the iterations are divided, or `None` if the loop should not run in lanes.
     fn shape(&self, cx: &Context) -> Option<LoopShape> {
         // One stack of what lanes have pushed takes longer to make than lanes to pop.
-        let pops_lanes = self
-            .stacks
-            .iter()
-            .any(|stack| stack.part == StackPart::Popped && cx.stacks[stack.stack.index()].segments().is_some());
+        let pops_lanes = self.popped(cx).any(|segments| segments.is_some());
         let min_trips = if pops_lanes { 1 } else { self.min_trips.max(1) };
         let n = self.trips.trips(&cx.regs).filter(|&n| n >= min_trips)?;
         let of_updates = self.updates.iter().map(|update| update.bytes + size_of::<i32>()).sum::<usize>();
@@ -61,12 +63,17 @@ impl LaneProgram {
         Some(LoopShape { n, lanes: self.lanes(cx, n), is_reversed: self.is_reversed(cx)? })
     }
 
+    /// Returns what lanes have pushed to each stack that iterations pop from, if lanes have.
+    fn popped<'a>(&'a self, cx: &'a Context) -> impl Iterator<Item = Option<&'a LaneSegments>> {
+        let popped = self.stacks.iter().filter(|stack| stack.part == StackPart::Popped);
+        popped.filter_map(|stack| stack.stack).map(|stack| cx.stacks[stack.index()].segments())
+    }
+
     /// Returns whether the last iteration has the first lane: if iterations pop what others pushed,
     /// they have the lanes of these, in the opposite order. Returns `None` if stacks differ in
     /// that.
     fn is_reversed(&self, cx: &Context) -> Option<bool> {
-        let popped = self.stacks.iter().filter(|stack| stack.part == StackPart::Popped);
-        let mut orders = popped.map(|stack| Some(!cx.stacks[stack.stack.index()].segments()?.is_reversed));
+        let mut orders = self.popped(cx).map(|segments| Some(!segments?.is_reversed));
         let Some(first) = orders.next() else { return Some(false) };
         first.filter(|_| orders.all(|order| order == first))
     }
@@ -74,9 +81,7 @@ impl LaneProgram {
     /// Returns the number of iterations in a block: that of the loop whose stacks are popped, or as
     /// many as fit in the caches, in a block for each thread at least.
     fn lanes(&self, cx: &Context, n: usize) -> usize {
-        let popped = self.stacks.iter().find(|stack| stack.part == StackPart::Popped);
-        let segments = popped.and_then(|stack| cx.stacks[stack.stack.index()].segments());
-        segments.map_or_else(
+        self.popped(cx).next().flatten().map_or_else(
             || {
                 let for_each_thread = n.div_ceil(threads::n_threads()).next_multiple_of(MIN_LANES);
                 for_each_thread.min(self.max_lanes)
@@ -98,11 +103,11 @@ impl LaneProgram {
         let LoopShape { n, lanes, is_reversed } = shape;
         let mut segments = Vec::with_capacity(self.stacks.len());
         for known in &self.stacks {
-            let stack = &cx.stacks[known.stack.index()];
-            segments.push(match known.part {
-                StackPart::Own => None,
-                StackPart::Pushed => stack.is_cleared().then_some(None)?,
-                StackPart::Popped => Some(stack.segments().filter(|s| s.n == n && s.lanes() == lanes)?),
+            let stack = known.stack.map(|stack| &cx.stacks[stack.index()]);
+            segments.push(match (known.part, stack) {
+                (StackPart::Pushed, Some(stack)) => stack.is_cleared().then_some(None)?,
+                (StackPart::Popped, Some(stack)) => Some(stack.segments().filter(|s| s.n == n && s.lanes() == lanes)?),
+                _ => None,
             });
         }
         let inputs = LoopInputs {
@@ -122,8 +127,10 @@ impl LaneProgram {
         let mut effects = LoopEffects {
             sums: self.sums.iter().map(|sum| cx.regs[sum.reg.index()]).collect(),
             updates: self.updates.iter().map(|_| Vec::new()).collect(),
+            additions: self.additions.iter().map(|_| Vec::new()).collect(),
             stacks: self.stacks.iter().map(|_| Vec::new()).collect(),
         };
+        let mut n_additions = 0;
         // The blocks in the order of their iterations.
         for first in (0..n_blocks).step_by(WAVE) {
             let wave = first..n_blocks.min(first + WAVE);
@@ -131,6 +138,11 @@ impl LaneProgram {
             let mut left = self.run_blocks(&inputs, wave)?;
             if is_reversed {
                 left.reverse();
+            }
+            let additions = left.iter().flat_map(|left| &left.additions);
+            n_additions += additions.map(|additions| additions.places.len()).sum::<usize>();
+            if n_additions > MAX_UPDATES / (size_of::<u32>() + size_of::<u64>()) {
+                return None;
             }
             left.into_iter().for_each(|left| self.add(&mut effects, left, is_reversed));
         }
@@ -166,11 +178,12 @@ impl LaneProgram {
             *bits = if is_reversed { added.iter().rev().fold(*bits, add) } else { added.iter().fold(*bits, add) };
         }
         effects.updates.iter_mut().zip(left.updates).for_each(|(all, update)| all.push(update));
+        effects.additions.iter_mut().zip(left.additions).for_each(|(all, additions)| all.push(additions));
         effects.stacks.iter_mut().zip(left.stacks).for_each(|(all, stack)| all.push(stack));
     }
 
     /// Applies the effects of the iterations to the step.
-    fn commit(&self, cx: &mut Context, effects: LoopEffects, shape: LoopShape) {
+    fn commit(&self, plan: &Plan, cx: &mut Context, effects: LoopEffects, shape: LoopShape) {
         let LoopShape { n, is_reversed, .. } = shape;
         for counter in &self.counters {
             let bits = &mut cx.regs[counter.reg.index()];
@@ -187,12 +200,22 @@ impl LaneProgram {
                 list.update_lanes(&update.op, &indices, bytes, is_reversed, update.loc);
             }
         }
+        for (added, blocks) in self.additions.iter().zip(effects.additions) {
+            let tensor = plan.buffer_mut(cx, added.buffer);
+            for ElementAdditions { places, numbers } in blocks {
+                for (place, number) in places.into_iter().zip(numbers) {
+                    let element = &mut tensor[place as usize * added.size..][..added.size];
+                    let sum = (added.add)(register(element, added.size, 0), number);
+                    element.copy_from_slice(&sum.to_ne_bytes()[..added.size]);
+                }
+            }
+        }
         for (known, blocks) in self.stacks.iter().zip(effects.stacks) {
-            let stack = &mut cx.stacks[known.stack.index()];
+            let Some(stack) = known.stack.map(|stack| &mut cx.stacks[stack.index()]) else { continue };
             match known.part {
                 StackPart::Pushed => stack.set_segments(LaneSegments { n, is_reversed, blocks }),
                 StackPart::Popped => stack.clear(),
-                StackPart::Own => {}
+                StackPart::Own | StackPart::Added => {}
             }
         }
     }

@@ -7,8 +7,8 @@
 use super::WhyNotInLanes;
 use super::join::{can_run_again, join_blocks};
 use super::program::{
-    BasicBlock, BlockEnd, CheckedFunction, ElementIndex, ElementSource, LaneOp, LaneProgram, ListUpdate, LoopCounter,
-    LoopStack, OwnTensor, RowId, RowInfo, RowStart, StackPart, SumOverLanes, UpdateValue,
+    AddedTensor, BasicBlock, BlockEnd, CheckedFunction, ElementIndex, ElementSource, LaneOp, LaneProgram, ListUpdate,
+    LoopCounter, LoopStack, OwnTensor, RowId, RowInfo, RowStart, StackPart, SumOverLanes, UpdateValue,
 };
 use super::run::MIN_LANES;
 use crate::cpu::compile::{
@@ -23,6 +23,7 @@ use anabranch_dsl::DType;
 use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ops::prim;
+use anabranch_dsl::passes;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 
@@ -76,7 +77,7 @@ fn min_trips(program: &LaneProgram, is_native: bool, has_native_loops: bool) -> 
         // Tests have blocks of few lanes.
         _ if program.max_lanes < MIN_LANES => Some(program.max_lanes),
         (false, _) if has_native_loops => Some(128),
-        (false, _) => Some(32),
+        (false, _) => Some(passes::MIN_TRIPS as usize),
         (true, true) => Some(256),
         (true, false) => None,
     }
@@ -155,6 +156,8 @@ struct Translator<'a> {
     rows_of: FxHashMap<(Reg, usize), RowId>,
     /// The buffers that the body writes.
     locals: FxHashMap<BufferId, LocalBuffer>,
+    /// The tensors to which iterations add, by their index in the program.
+    added: FxHashMap<BufferId, u16>,
     /// The operations of the current basic block.
     ops: Vec<LaneOp>,
     program: LaneProgram,
@@ -189,6 +192,7 @@ fn translate(
         sums: Vec::new(),
         updates: Vec::new(),
         tensors: Vec::new(),
+        additions: Vec::new(),
         stacks: Vec::new(),
         rows: Vec::new(),
         blocks: Vec::new(),
@@ -206,9 +210,11 @@ fn translate(
         kept: FxHashSet::default(),
         rows_of: FxHashMap::default(),
         locals: FxHashMap::default(),
+        added: FxHashMap::default(),
         ops: Vec::new(),
         program,
     };
+    t.added();
     t.buffers();
     t.registers()?;
     t.loop_vars()?;
@@ -224,6 +230,19 @@ fn translate(
         _ => 16,
     };
     Ok(t.program)
+}
+
+/// Returns the addition of two numbers of a type as registers.
+fn addition_of(dtype: DType) -> Option<fn(u64, u64) -> u64> {
+    match function(prim::ADD, dtype, dtype)?.scalar {
+        ScalarFn::Binary(add) => Some(add),
+        _ => None,
+    }
+}
+
+/// Returns whether an access adds to an element of a tensor in a buffer.
+fn adds_to(access: &ElementAccess<'_>, buffer: BufferId) -> bool {
+    matches!(access.kind, ElementUse::Add(_)) && access.tensor.base == Base::Buffer(buffer)
 }
 
 /// Returns the target of an instruction that jumps.
@@ -272,6 +291,24 @@ impl Translator<'_> {
         (view.offset == 0 && view.is_contiguous() && view.size() == n).then_some(local)
     }
 
+    /// Returns the local buffer of which a view covers one or more elements.
+    fn local_around(&self, view: &View) -> Option<LocalBuffer> {
+        if let Some(local) = self.local(view) {
+            return Some(local);
+        }
+        let Base::Buffer(b) = view.base else { return None };
+        let local = self.locals.get(&b).copied()?;
+        let (n, size) = match local {
+            LocalBuffer::Number(_) => return None,
+            LocalBuffer::OfList { list, n, .. } => (n, self.elements(list)?.0.size()),
+            LocalBuffer::Own(i) => {
+                let OwnTensor { n, size, .. } = self.program.tensors[usize::from(i)];
+                (n, size)
+            }
+        };
+        (view.dtype.size() == size && view.offsets().all(|place| place < n)).then_some(local)
+    }
+
     /// Returns the register or the row that holds the only number of an operand.
     fn number(&self, operand: &TensorOperand) -> Option<Result<(Reg, usize), RowId>> {
         let TensorOperand::View(view) = operand else { return None };
@@ -280,6 +317,40 @@ impl Translator<'_> {
             (_, Some(LocalBuffer::Number(row))) => Some(Err(row)),
             _ => None,
         }
+    }
+
+    /// Finds the tensors to which iterations add.
+    fn added(&mut self) {
+        let plan = self.plan;
+        for &(role, storage) in &self.parallel.vars {
+            let (LoopVarRole::AddedTo, Storage::Buffer(buffer)) = (role, storage) else { continue };
+            let addition = self.body.clone().find_map(|i| match plan.code[i as usize] {
+                Instr::Run(op) => access(&plan.tensor_ops[op.index()]).filter(|access| adds_to(access, buffer)),
+                _ => None,
+            });
+            // Without an addition nothing needs the tensor.
+            let Some(ElementAccess { tensor, .. }) = addition else { continue };
+            let Some(add) = addition_of(tensor.dtype) else { continue };
+            let size = tensor.dtype.size();
+            let [places, numbers] = [size_of::<u32>(), size].map(|size| {
+                self.program.stacks.push(LoopStack { stack: None, size, part: StackPart::Added });
+                self.program.stacks.len() as u16 - 1
+            });
+            self.added.insert(buffer, self.program.additions.len() as u16);
+            self.program.additions.push(AddedTensor { buffer, size, add, places, numbers });
+        }
+    }
+
+    /// Returns whether an operation uses a tensor to which iterations add otherwise than to add to
+    /// it.
+    fn misuses_added(&self, op: &TensorOp) -> bool {
+        let is_added = |view: &View| matches!(view.base, Base::Buffer(b) if self.added.contains_key(&b));
+        let reads = op.operands.iter().any(|operand| match operand {
+            TensorOperand::View(view) => is_added(view),
+            TensorOperand::Slot(_) => false,
+        });
+        let is_used = reads || matches!(&op.out, Out::View(view) if is_added(view));
+        is_used && !access(op).is_some_and(|access| self.added.keys().any(|&b| adds_to(&access, b)))
     }
 
     /// Finds the buffers that the body writes. Instructions that use them in other ways than those
@@ -296,27 +367,32 @@ impl Translator<'_> {
             };
             if let Out::View(view) = &plan.tensor_ops[op.index()].out
                 && let Base::Buffer(b) = view.base
+                && !self.added.contains_key(&b)
             {
                 written.push((b, from, view));
             }
         }
-        let mut n_writes: FxHashMap<BufferId, usize> = FxHashMap::default();
-        written.iter().for_each(|&(b, ..)| *n_writes.entry(b).or_default() += 1);
+        // The number of writes, and of elements up to the last one that is written.
+        let mut extents: FxHashMap<BufferId, (usize, usize)> = FxHashMap::default();
+        for &(b, _, view) in &written {
+            let (n_writes, n) = extents.entry(b).or_default();
+            *n_writes += 1;
+            *n = view.offsets().map(|place| place + 1).max().unwrap_or(0).max(*n);
+        }
         for &(b, from, view) in &written {
             if self.locals.contains_key(&b) {
                 continue;
             }
-            let is_only = n_writes[&b] == 1;
+            let (n_writes, n) = extents[&b];
             let local = match from {
-                Some(list) if is_only => LocalBuffer::OfList { list, index: self.kept_row(4), n: view.size() },
-                _ if view.size() == 1 => LocalBuffer::Number(self.kept_row(view.dtype.size())),
+                Some(list) if n_writes == 1 => LocalBuffer::OfList { list, index: self.kept_row(4), n },
+                _ if n == 1 => LocalBuffer::Number(self.kept_row(view.dtype.size())),
                 _ => {
-                    let f = function(prim::ADD, view.dtype, view.dtype).map(|f| f.scalar);
-                    let Some(ScalarFn::Binary(add)) = f else { continue };
-                    if view.size() > MAX_OWN {
+                    let Some(add) = addition_of(view.dtype) else { continue };
+                    if n > MAX_OWN {
                         continue;
                     }
-                    self.program.tensors.push(OwnTensor { n: view.size(), size: view.dtype.size(), add });
+                    self.program.tensors.push(OwnTensor { n, size: view.dtype.size(), add });
                     LocalBuffer::Own(self.program.tensors.len() as u16 - 1)
                 }
             };
@@ -331,14 +407,15 @@ impl Translator<'_> {
     }
 
     /// Returns the source and the destination of an operation that copies a tensor from outside of
-    /// the body, or fills one with a number.
+    /// the body, fills one with a number or sets one element.
     fn copied<'a>(&self, op: &'a TensorOp) -> Option<[&'a View; 2]> {
         let (Kernel::Copy(_), Out::View(out), [TensorOperand::View(from)]) = (&op.kernel, &op.out, &op.operands[..])
         else {
             return None;
         };
         let is_inside = matches!(from.base, Base::Buffer(b) if self.locals.contains_key(&b));
-        (!is_inside && self.local(out).is_some()).then_some([from, out])
+        let is_element = matches!(from.base, Base::Reg(_)) && out.size() == 1 && self.local_around(out).is_some();
+        (!is_inside && (is_element || self.local(out).is_some())).then_some([from, out])
     }
 
     /// Returns the registers that an instruction of the body uses, in order, or `None` if the
@@ -375,6 +452,9 @@ impl Translator<'_> {
             Instr::Jump { .. } => vec![],
             Instr::Run(op) => {
                 let op = &plan.tensor_ops[op.index()];
+                if self.misuses_added(op) {
+                    return None;
+                }
                 if let Some([from, _]) = self.copied(op) {
                     return Some(match from.base {
                         Base::Reg(r) => vec![Read(r, from.dtype.size())],
@@ -536,10 +616,7 @@ impl Translator<'_> {
                 }
                 (LoopVarRole::Sum, Storage::Reg(reg)) => {
                     let dtype = self.sum_type(reg).ok_or(refused)?;
-                    let Some(ElementFunction { scalar: ScalarFn::Binary(add), .. }) = function(prim::ADD, dtype, dtype)
-                    else {
-                        return Err(refused);
-                    };
+                    let add = addition_of(dtype).ok_or(refused)?;
                     let zero = match dtype {
                         DType::F32 => u64::from((-0.0f32).to_bits()),
                         DType::F64 => (-0.0f64).to_bits(),
@@ -552,8 +629,9 @@ impl Translator<'_> {
                 (LoopVarRole::Pushed | LoopVarRole::Popped, Storage::Stack(stack)) => {
                     let size = self.element(stack).ok_or(refused)?.size();
                     let part = if role == LoopVarRole::Pushed { StackPart::Pushed } else { StackPart::Popped };
-                    self.program.stacks.push(LoopStack { stack, size, part });
+                    self.program.stacks.push(LoopStack { stack: Some(stack), size, part });
                 }
+                (LoopVarRole::AddedTo, Storage::Buffer(buffer)) if self.added.contains_key(&buffer) => {}
                 (LoopVarRole::Written | LoopVarRole::Accumulated, Storage::Stack(_)) => {}
                 _ => return Err(refused),
             }
@@ -745,7 +823,12 @@ impl Translator<'_> {
     /// Adds an operation that reads or writes elements of a tensor.
     fn tensor_op(&mut self, op: &TensorOp) -> Option<()> {
         if let Some([from, out]) = self.copied(op) {
-            let new = match (self.local(out)?, from.base) {
+            let is_part = self.local(out).is_none();
+            let new = match (self.local_around(out)?, from.base) {
+                (LocalBuffer::Own(to), Base::Reg(r)) if is_part => {
+                    let value = self.row(r, from.dtype.size());
+                    LaneOp::WriteElement { to, offset: out.offset, index: None, value, adds: false }
+                }
                 (LocalBuffer::Number(dst), Base::Reg(r)) => LaneOp::Move { dst, src: self.row(r, from.dtype.size()) },
                 (LocalBuffer::Own(to), Base::Reg(r)) => LaneOp::Fill { to, value: self.row(r, from.dtype.size()) },
                 (LocalBuffer::Number(dst), base) => {
@@ -767,8 +850,21 @@ impl Translator<'_> {
             n: view.shape[axis],
             stride: view.strides[axis],
         });
+        if let (Base::Buffer(b), ElementUse::Add(r)) = (view.base, kind)
+            && let Some(&added) = self.added.get(&b)
+        {
+            let AddedTensor { places, numbers, size, .. } = self.program.additions[usize::from(added)];
+            let (dst, src) = (self.new_row(size_of::<u32>()), self.row(r, size));
+            self.ops.push(LaneOp::Place { offset: view.offset, index, dst });
+            self.ops.push(LaneOp::Push { stack: places, src: dst });
+            self.ops.push(LaneOp::Push { stack: numbers, src });
+            return Some(());
+        }
         let local = match view.base {
-            Base::Buffer(b) if self.locals.contains_key(&b) => Some(self.local(view)?),
+            Base::Buffer(b) if self.locals.contains_key(&b) => Some(match kind {
+                ElementUse::Read(_) => self.local_around(view)?,
+                ElementUse::Write(_) | ElementUse::Add(_) => self.local(view)?,
+            }),
             _ => None,
         };
         let (offset, size) = (view.offset, view.dtype.size());
@@ -801,7 +897,7 @@ impl Translator<'_> {
 
     /// Returns the index of a stack that the body uses as a part of the loop or as its own.
     fn stack(&mut self, stack: StackId, part: StackPart) -> Option<u16> {
-        let known = self.program.stacks.iter().position(|known| known.stack == stack);
+        let known = self.program.stacks.iter().position(|known| known.stack == Some(stack));
         let i = match known {
             Some(i) => {
                 let known = self.program.stacks[i].part;
@@ -809,7 +905,7 @@ impl Translator<'_> {
             }
             None => {
                 let size = self.element(stack)?.size();
-                self.program.stacks.push(LoopStack { stack, size, part: StackPart::Own });
+                self.program.stacks.push(LoopStack { stack: Some(stack), size, part: StackPart::Own });
                 self.program.stacks.len() - 1
             }
         };
