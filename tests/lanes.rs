@@ -301,8 +301,11 @@ fn forward_algorithm(
     log + alpha.sum().log()
 }
 
+/// The initial probabilities, transitions and emissions of a model, sequences and their lengths.
+type ModelAndSequences = (Array<f32>, Array<f32>, Array<f32>, Array<i32>, Array<i32>);
+
 /// Returns a hidden Markov model of `n` states and 6 symbols, and 90 sequences with their lengths.
-fn hidden_markov_model(n: usize) -> (Array<f32>, Array<f32>, Array<f32>, Array<i32>, Array<i32>) {
+fn hidden_markov_model(n: usize) -> ModelAndSequences {
     let probabilities = |shape: &[usize]| {
         let size: usize = shape.iter().product();
         Array::new(shape, (0..size).map(|i| ((i * 7919) % 13 + 1) as f32 / 20.0).collect::<Vec<_>>())
