@@ -284,6 +284,32 @@ fn a_model_in_several_files_is_loaded_by_its_index() -> Outcome {
     Ok(())
 }
 
+/// The folder that `data/hugging_face.py` makes.
+#[test]
+fn a_model_of_hugging_face_in_several_files_is_loaded() -> Outcome {
+    let numbers = |n: usize| (0..n).map(|i| i as f64 * 0.37 - 1.5);
+    let f16s = numbers(9).map(f16::from_f64).collect::<Vec<_>>();
+    let bf16s = |n| numbers(n).map(bf16::from_f64).collect::<Vec<_>>();
+    let expected = [
+        ("embed.weight", HostTensor::new([5, 3], numbers(15).map(|x| x as f32).collect::<Vec<_>>())),
+        ("layers.0.attention.weight", HostTensor::new([3, 3], bf16s(9))),
+        ("layers.0.attention.bias", HostTensor::new([3], bf16s(3))),
+        ("layers.1.attention.weight", HostTensor::new([3, 3], f16s)),
+        ("layers.1.positions", HostTensor::new([4], vec![0i64, 1, 2, 3])),
+        ("norm.scale", HostTensor::scalar(0.25f32)),
+    ];
+    let index = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/hugging_face/model.safetensors.index.json");
+    let zeros = expected.iter().map(|(name, value)| (*name, HostTensor::zeros(value.dtype(), value.shape())));
+    let (session, vars) = (Session::new()?, Vars::new(&zeros.collect::<Vec<_>>()));
+    WeightFile::new(&index).load(&session, &vars)?;
+    let values = vars.values(&session);
+    assert_eq!(values.len(), expected.len());
+    for ((name, value), (expected_name, expected)) in values.iter().zip(&expected) {
+        assert_eq!((name.as_str(), value), (*expected_name, expected));
+    }
+    Ok(())
+}
+
 /// Returns a file with this header and so many bytes of elements.
 fn with_header(header: &str, data: usize) -> Vec<u8> {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
