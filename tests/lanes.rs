@@ -6,7 +6,7 @@ use anabranch::dsl::equality::one_nan_each;
 use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
 use anabranch::dsl::passes::Pipeline;
 use anabranch::prelude::*;
-use anabranch::{Array, Diagnostic, Graph, HostTensor};
+use anabranch::{Array, Diagnostic, Float, Graph, HostTensor};
 use anabranch_programs::plans::optimize;
 use anabranch_runtime::Program;
 
@@ -338,6 +338,51 @@ fn small_vectors_and_matrices_are_numbers_in_lanes() {
     let (result, _) = in_lanes(gradient, arguments);
     let error = result.expect_err("the index is past the end").to_string();
     assert!(error.contains("index 6"), "{error}");
+}
+
+/// Adds numbers that shrink with each round to a tensor, at places that the rounds choose. A few
+/// iterations have far more rounds than the others.
+#[test]
+fn iterations_add_to_elements_of_a_tensor_in_their_order() {
+    #[graph]
+    fn histogram<T: Float>(n: Tensor<i32>, rounds: Tensor<i32>, start: Tensor<T>) -> Tensor<T> {
+        let mut sums = start;
+        for i in range(n) {
+            let mut k = scalar(0);
+            while k < rounds.row(i) {
+                let x = (i + k * 7).cast::<T>() * scalar(0.37).cast::<T>();
+                if (i + k) % 3 != 0 {
+                    sums = sums.scatter_add(((i * k) % 20).reshape([1]), x.reshape([1]), 0);
+                }
+                k += 1;
+            }
+            sums = sums.scatter_add((i % 20).reshape([1]), i.cast::<T>().reshape([1]), 0);
+        }
+        sums
+    }
+    let rounds: Vec<i32> = (0..120).map(|i| if i % 50 == 9 { 90 } else { i % 5 }).collect();
+    let start: Vec<f32> = (0..20).map(|i| i as f32 * 0.1).collect();
+    let outputs = agree(histogram::<f32>, (120, &rounds, &start), 1);
+    let mut sums = start.clone();
+    for (i, &rounds) in rounds.iter().enumerate() {
+        for k in 0..rounds as usize {
+            if (i + k) % 3 != 0 {
+                sums[i * k % 20] += (i + k * 7) as f32 * 0.37;
+            }
+        }
+        sums[i % 20] += i as f32;
+    }
+    assert_eq!(outputs[0].data::<f32>(), &sums[..]);
+    agree(histogram::<f64>, (120, &rounds, start.iter().map(|&x| x.into()).collect::<Vec<f64>>()), 1);
+    #[graph]
+    fn histogram_of_integers(n: Tensor<i32>, rounds: Tensor<i32>, start: Tensor<i64>) -> Tensor<i64> {
+        let mut sums = start;
+        for i in range(n) {
+            sums = sums.scatter_add((rounds.row(i) % 20).reshape([1]), i.cast::<i64>().reshape([1]), 0);
+        }
+        sums
+    }
+    agree(histogram_of_integers, (120, &rounds, vec![i64::MAX; 20]), 1);
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! The execution of one block of iterations.
 
-use super::program::{
-    AddedTensor, BlockEnd, LaneProgram, ListUpdate, RowId, RowInfo, RowStart, StackPart, SumOverLanes,
-};
-use super::rows::{VectorBytes, blend, by_size, bytes, bytes_mut, fill, register};
+use super::additions::{AdditionLog, OrderedAdditions};
+use super::program::{BlockEnd, LaneProgram, ListUpdate, RowId, RowInfo, RowStart, StackPart, SumOverLanes};
+use super::rows::{VectorBytes, blend, by_size, bytes, bytes_mut, fill};
 use crate::cpu::memory::Sources;
 use crate::cpu::memory::list::ListStorage;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
@@ -56,7 +55,7 @@ pub(super) struct BlockEffects {
     /// The index and the element of each update of a list.
     pub(super) updates: Vec<ElementUpdates>,
     /// What the iterations add to each tensor.
-    pub(super) additions: Vec<ElementAdditions>,
+    pub(super) additions: Vec<OrderedAdditions>,
     /// The stacks of the program that iterations push to. The others are empty.
     pub(super) stacks: Vec<LaneStack>,
 }
@@ -67,14 +66,6 @@ pub(super) struct ElementUpdates {
     pub(super) indices: Vec<i32>,
     /// The elements, in memory for more of them.
     pub(super) elements: Vec<u64>,
-}
-
-/// What iterations add to elements of a tensor, in their order.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ElementAdditions {
-    pub(super) places: Vec<u32>,
-    /// The bits of the numbers to add.
-    pub(super) numbers: Vec<u64>,
 }
 
 /// The rows of a block, with the state of its lanes.
@@ -102,6 +93,8 @@ pub(super) struct LaneBlock<'a> {
     pub(super) has_moved: bool,
     pub(super) stacks: Vec<LaneStack>,
     pub(super) updates: Vec<ElementUpdates>,
+    /// What the lanes add to each tensor.
+    pub(super) additions: Vec<AdditionLog>,
     /// Element `i` of lane `l` of a tensor of the iterations is the element `i * lanes + l`.
     pub(super) tensors: Vec<Vec<u64>>,
 }
@@ -144,6 +137,7 @@ impl<'a> LaneBlock<'a> {
             has_moved: false,
             stacks: Vec::new(),
             updates: Vec::new(),
+            additions: vec![AdditionLog::default(); program.additions.len()],
             tensors: program.tensors.iter().map(|t| vec![0; (t.n * t.size * inputs.shape.lanes).div_ceil(8)]).collect(),
         }
     }
@@ -172,36 +166,16 @@ impl<'a> LaneBlock<'a> {
             bits
         };
         let sums = program.sums.iter().map(in_order).collect();
-        let additions = program.additions.iter().map(|added| self.additions(added)).collect();
+        let added = self.additions.iter_mut().zip(&program.additions);
+        let (n, is_reversed) = (self.n, inputs.shape.is_reversed);
+        let additions = added.map(|(log, added)| log.in_order(added.dtype.size(), n, is_reversed)).collect();
         let stacks = std::mem::take(&mut self.stacks);
-        let kept = stacks.into_iter().zip(&program.stacks).zip(&inputs.spare).map(|((stack, known), spare)| {
-            match known.part {
-                StackPart::Pushed => return stack,
-                StackPart::Popped | StackPart::Own => {}
-                StackPart::Added => {
-                    spare.lock().unwrap_or_else(PoisonError::into_inner).push(stack.into_memory());
-                }
-            }
-            LaneStack::default()
+        let kept = stacks.into_iter().zip(&program.stacks).map(|(stack, known)| match known.part {
+            StackPart::Pushed => stack,
+            StackPart::Popped | StackPart::Own => LaneStack::default(),
         });
         let kept = kept.collect();
         Ok(BlockEffects { sums, updates: std::mem::take(&mut self.updates), additions, stacks: kept })
-    }
-
-    /// Returns what the iterations add to a tensor.
-    fn additions(&self, added: &AddedTensor) -> ElementAdditions {
-        let [places, numbers] = [added.places, added.numbers].map(|stack| &self.stacks[usize::from(stack)]);
-        let all = places.depths().iter().map(|&depth| depth as usize).sum();
-        let mut additions = ElementAdditions { places: Vec::with_capacity(all), numbers: Vec::with_capacity(all) };
-        for i in 0..self.n {
-            let lane = if self.inputs.shape.is_reversed { self.n - 1 - i } else { i };
-            for d in 0..places.depths()[lane] as usize {
-                let at = d * self.inputs.shape.lanes + lane;
-                additions.places.push(register(places.bytes(), size_of::<u32>(), at) as u32);
-                additions.numbers.push(register(numbers.bytes(), added.size, at));
-            }
-        }
-        additions
     }
 
     /// Sets the state before the first instruction.

@@ -1,6 +1,6 @@
 //! Basic blocks that are joined, so that lanes are sent apart and together less often.
 
-use super::program::{BasicBlock, BlockEnd, LaneOp, RowId};
+use super::program::{BasicBlock, BlockEnd, LaneOp, RowId, RowInfo};
 
 /// Returns the basic blocks that may follow one.
 fn successors(end: BlockEnd) -> impl Iterator<Item = u16> {
@@ -81,7 +81,7 @@ pub(super) fn join_blocks(blocks: &mut Vec<BasicBlock>) {
 }
 
 /// Returns whether a basic block that leads back to a loop changes nothing when it runs again.
-pub(super) fn can_run_again(block: &BasicBlock) -> bool {
+pub(super) fn can_run_again(block: &BasicBlock, rows: &[RowInfo]) -> bool {
     let mut read: Vec<RowId> = Vec::new();
     block.ops.iter().all(|op| {
         let (args, dst) = match op {
@@ -90,6 +90,6 @@ pub(super) fn can_run_again(block: &BasicBlock) -> bool {
             _ => return false,
         };
         read.extend(args);
-        !read.contains(&dst)
+        !rows[usize::from(dst)].is_kept || !read.contains(&dst)
     })
 }

@@ -37,12 +37,14 @@
 //!
 //! This module must not depend on graphs.
 
+mod additions;
 mod block;
 mod join;
 mod operations;
 mod program;
 mod rows;
 mod run;
+mod share;
 mod translate;
 
 pub(crate) use program::LaneProgram;

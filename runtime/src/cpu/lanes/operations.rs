@@ -1,5 +1,6 @@
 //! The execution of the operations of a block.
 
+use super::additions::AdditionLog;
 use super::block::{Declined, LaneBlock};
 use super::program::{ElementIndex, ElementSource, LaneOp, OwnTensor, RowId, StackPart, UpdateValue};
 use super::rows::{blend, bounds, by_size, bytes, divide_by_power, fill, register};
@@ -46,10 +47,10 @@ impl ElementPlaces<'_> {
         }
     }
 
-    /// Returns the element of the lane at a place.
+    /// Returns the element of the lane at a place. Of a lane that is not active it may be any.
     #[inline(always)]
     fn at(&self, i: usize) -> usize {
-        self.offset.wrapping_add_signed(self.stride * self.index(i) as isize)
+        self.offset.wrapping_add_signed(self.stride.wrapping_mul(self.index(i) as isize))
     }
 }
 
@@ -152,12 +153,12 @@ impl<'a> LaneBlock<'a> {
                 self.tensors[usize::from(to)] = own;
                 outcome
             }
-            LaneOp::Place { offset, index, dst } => self.write(dst, false, |out, block| {
-                let places = block.elements_at(offset, index)?;
-                let out: &mut [u32] = bytemuck::cast_slice_mut(out);
-                block.places().for_each(|i| out[i] = places.at(i) as u32);
-                Ok(())
-            }),
+            LaneOp::AddLater { to, offset, index, value } => {
+                let mut log = std::mem::take(&mut self.additions[usize::from(to)]);
+                let outcome = self.add_later(&mut log, (offset, index), value);
+                self.additions[usize::from(to)] = log;
+                outcome
+            }
             LaneOp::Fill { to, value } => {
                 let mut own = std::mem::take(&mut self.tensors[usize::from(to)]);
                 let OwnTensor { n, size, .. } = self.program.tensors[usize::from(to)];
@@ -339,6 +340,29 @@ impl<'a> LaneBlock<'a> {
         Ok(())
     }
 
+    /// Records what the active lanes add to elements of a tensor.
+    fn add_later(
+        &self,
+        log: &mut AdditionLog,
+        (offset, index): (usize, Option<ElementIndex>),
+        value: RowId,
+    ) -> Result<(), Declined> {
+        let elements = self.elements_at(offset, index)?;
+        let size = self.program.rows[usize::from(value)].size;
+        let places = (0..self.bound).map(|i| elements.at(i) as u32);
+        let lanes = self.has_moved.then(|| &self.lane_of[..self.bound]);
+        let n = log.record(places, &self.row(value)[..self.bound * size], &self.active[..self.bound], lanes);
+        self.may_reserve(n, self.n_active * size)
+    }
+
+    /// Counts bytes that were reserved to keep elements of active lanes. Declines if too many more
+    /// are reserved than needed.
+    fn may_reserve(&self, n_reserved: usize, n_needed: usize) -> Result<(), Declined> {
+        let reserved = self.inputs.reserved.fetch_add(n_reserved, Ordering::Relaxed) + n_reserved;
+        let needed = self.inputs.pushed.fetch_add(n_needed, Ordering::Relaxed);
+        if reserved > MIN_LIMIT.max(MAX_WASTE.saturating_mul(needed)) { Err(Declined) } else { Ok(()) }
+    }
+
     fn update_list(&mut self, update: usize, index: RowId, value: UpdateValue) -> Result<(), Declined> {
         let info = &self.program.updates[update];
         let list = self.list(info.list);
@@ -395,11 +419,8 @@ impl<'a> LaneBlock<'a> {
         let limit = if is_own { MAX_OWN_STACK } else { usize::MAX };
         let reserved = &inputs.reserved;
         let to = own.reserve_one(&inputs.depths[stack], limit, reserved).map_err(|_| Declined)?;
-        let n_pushed = inputs.pushed.fetch_add(self.n_active * size, Ordering::Relaxed);
         // Stacks of lanes are as deep as the deepest.
-        if reserved.load(Ordering::Relaxed) > MIN_LIMIT.max(MAX_WASTE.saturating_mul(n_pushed)) {
-            return Err(Declined);
-        }
+        self.may_reserve(0, self.n_active * size)?;
         if !self.has_moved && least == most {
             blend(&mut to.bytes[most as usize * n * size..][..self.bound * size], row, active, size);
             to.depths.iter_mut().zip(active).for_each(|(depth, &active)| *depth += u32::from(active));

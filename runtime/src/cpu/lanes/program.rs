@@ -68,19 +68,13 @@ pub(super) struct OwnTensor {
     pub(super) add: fn(u64, u64) -> u64,
 }
 
-/// A tensor to elements of which the iterations add. What lanes add to it is in two stacks of the
-/// program, until all iterations have ended.
+/// A tensor to elements of which the iterations add.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AddedTensor {
     pub(super) buffer: BufferId,
-    /// The size of an element in bytes.
-    pub(super) size: usize,
+    pub(super) dtype: DType,
     /// Adds two elements as registers.
     pub(super) add: fn(u64, u64) -> u64,
-    /// The index of the stack that holds the places of the elements.
-    pub(super) places: u16,
-    /// The index of the stack that holds the numbers to add.
-    pub(super) numbers: u16,
 }
 
 /// The tensor of which an element is read.
@@ -110,14 +104,11 @@ pub(super) enum StackPart {
     Popped,
     /// It belongs to one iteration.
     Own,
-    /// It holds what iterations add to a tensor.
-    Added,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoopStack {
-    /// The stack of the step, if it is one.
-    pub(super) stack: Option<StackId>,
+    pub(super) stack: StackId,
     pub(super) size: usize,
     pub(super) part: StackPart,
 }
@@ -174,11 +165,12 @@ pub(super) enum LaneOp {
         value: RowId,
         adds: bool,
     },
-    /// Computes the place of an element of a tensor.
-    Place {
+    /// Adds to an element of a tensor when all iterations have ended.
+    AddLater {
+        to: u16,
         offset: usize,
         index: Option<ElementIndex>,
-        dst: RowId,
+        value: RowId,
     },
     /// Sets all elements of a tensor of the iteration.
     Fill {

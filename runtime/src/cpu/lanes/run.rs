@@ -1,8 +1,8 @@
 //! The run of a loop in lanes: its blocks on all threads, and their combined effects.
 
-use super::block::{BlockEffects, Declined, ElementAdditions, ElementUpdates, LaneBlock, LoopInputs, LoopShape};
+use super::additions::OrderedAdditions;
+use super::block::{BlockEffects, Declined, ElementUpdates, LaneBlock, LoopInputs, LoopShape};
 use super::program::{LaneProgram, LoopStack, StackPart};
-use super::rows::register;
 use crate::cpu::compile::{Context, Plan};
 use crate::cpu::memory::ExternalTensors;
 use crate::cpu::memory::segments::{LaneSegments, LaneStack};
@@ -32,7 +32,7 @@ struct LoopEffects {
     /// The updates of lists, of each block in the order of its iterations.
     updates: Vec<Vec<ElementUpdates>>,
     /// The additions to each tensor, of each block in the order of its iterations.
-    additions: Vec<Vec<ElementAdditions>>,
+    additions: Vec<Vec<OrderedAdditions>>,
     /// The stacks of the lanes, of each block.
     stacks: Vec<Vec<LaneStack>>,
 }
@@ -41,9 +41,7 @@ impl LaneProgram {
     /// Runs the loop. Returns whether it did; otherwise nothing has changed.
     pub(crate) fn run(&self, plan: &Plan, cx: &mut Context, foreign: ExternalTensors<'_>, stop: &StopFlag) -> bool {
         let Some(shape) = self.shape(cx) else { return false };
-        let memory = |stack: &LoopStack| {
-            Mutex::new(stack.stack.map_or_else(Vec::new, |stack| cx.stacks[stack.index()].take_spare()))
-        };
+        let memory = |stack: &LoopStack| Mutex::new(cx.stacks[stack.stack.index()].take_spare());
         let spare = self.stacks.iter().map(memory).collect();
         let Some(effects) = self.effects(plan, cx, foreign, shape, spare, stop) else { return false };
         self.commit(plan, cx, effects, shape);
@@ -66,7 +64,7 @@ impl LaneProgram {
     /// Returns what lanes have pushed to each stack that iterations pop from, if lanes have.
     fn popped<'a>(&'a self, cx: &'a Context) -> impl Iterator<Item = Option<&'a LaneSegments>> {
         let popped = self.stacks.iter().filter(|stack| stack.part == StackPart::Popped);
-        popped.filter_map(|stack| stack.stack).map(|stack| cx.stacks[stack.index()].segments())
+        popped.map(|stack| cx.stacks[stack.stack.index()].segments())
     }
 
     /// Returns whether the last iteration has the first lane: if iterations pop what others pushed,
@@ -103,11 +101,11 @@ impl LaneProgram {
         let LoopShape { n, lanes, is_reversed } = shape;
         let mut segments = Vec::with_capacity(self.stacks.len());
         for known in &self.stacks {
-            let stack = known.stack.map(|stack| &cx.stacks[stack.index()]);
-            segments.push(match (known.part, stack) {
-                (StackPart::Pushed, Some(stack)) => stack.is_cleared().then_some(None)?,
-                (StackPart::Popped, Some(stack)) => Some(stack.segments().filter(|s| s.n == n && s.lanes() == lanes)?),
-                _ => None,
+            let stack = &cx.stacks[known.stack.index()];
+            segments.push(match known.part {
+                StackPart::Own => None,
+                StackPart::Pushed => stack.is_cleared().then_some(None)?,
+                StackPart::Popped => Some(stack.segments().filter(|s| s.n == n && s.lanes() == lanes)?),
             });
         }
         let inputs = LoopInputs {
@@ -130,7 +128,7 @@ impl LaneProgram {
             additions: self.additions.iter().map(|_| Vec::new()).collect(),
             stacks: self.stacks.iter().map(|_| Vec::new()).collect(),
         };
-        let mut n_additions = 0;
+        let mut of_additions = 0;
         // The blocks in the order of their iterations.
         for first in (0..n_blocks).step_by(WAVE) {
             let wave = first..n_blocks.min(first + WAVE);
@@ -140,8 +138,8 @@ impl LaneProgram {
                 left.reverse();
             }
             let additions = left.iter().flat_map(|left| &left.additions);
-            n_additions += additions.map(|additions| additions.places.len()).sum::<usize>();
-            if n_additions > MAX_UPDATES / (size_of::<u32>() + size_of::<u64>()) {
+            of_additions += additions.map(OrderedAdditions::n_bytes).sum::<usize>();
+            if of_additions > MAX_UPDATES {
                 return None;
             }
             left.into_iter().for_each(|left| self.add(&mut effects, left, is_reversed));
@@ -202,20 +200,14 @@ impl LaneProgram {
         }
         for (added, blocks) in self.additions.iter().zip(effects.additions) {
             let tensor = plan.buffer_mut(cx, added.buffer);
-            for ElementAdditions { places, numbers } in blocks {
-                for (place, number) in places.into_iter().zip(numbers) {
-                    let element = &mut tensor[place as usize * added.size..][..added.size];
-                    let sum = (added.add)(register(element, added.size, 0), number);
-                    element.copy_from_slice(&sum.to_ne_bytes()[..added.size]);
-                }
-            }
+            blocks.iter().for_each(|additions| additions.add_to(tensor, *added));
         }
         for (known, blocks) in self.stacks.iter().zip(effects.stacks) {
-            let Some(stack) = known.stack.map(|stack| &mut cx.stacks[stack.index()]) else { continue };
+            let stack = &mut cx.stacks[known.stack.index()];
             match known.part {
                 StackPart::Pushed => stack.set_segments(LaneSegments { n, is_reversed, blocks }),
                 StackPart::Popped => stack.clear(),
-                StackPart::Own | StackPart::Added => {}
+                StackPart::Own => {}
             }
         }
     }

@@ -11,6 +11,7 @@ use super::program::{
     LoopCounter, LoopStack, OwnTensor, RowId, RowInfo, RowStart, StackPart, SumOverLanes, UpdateValue,
 };
 use super::run::MIN_LANES;
+use super::share::share_rows;
 use crate::cpu::compile::{
     Base, BufferId, Instr, LoopSpan, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand, View,
 };
@@ -331,13 +332,8 @@ impl Translator<'_> {
             // Without an addition nothing needs the tensor.
             let Some(ElementAccess { tensor, .. }) = addition else { continue };
             let Some(add) = addition_of(tensor.dtype) else { continue };
-            let size = tensor.dtype.size();
-            let [places, numbers] = [size_of::<u32>(), size].map(|size| {
-                self.program.stacks.push(LoopStack { stack: None, size, part: StackPart::Added });
-                self.program.stacks.len() as u16 - 1
-            });
             self.added.insert(buffer, self.program.additions.len() as u16);
-            self.program.additions.push(AddedTensor { buffer, size, add, places, numbers });
+            self.program.additions.push(AddedTensor { buffer, dtype: tensor.dtype, add });
         }
     }
 
@@ -629,7 +625,7 @@ impl Translator<'_> {
                 (LoopVarRole::Pushed | LoopVarRole::Popped, Storage::Stack(stack)) => {
                     let size = self.element(stack).ok_or(refused)?.size();
                     let part = if role == LoopVarRole::Pushed { StackPart::Pushed } else { StackPart::Popped };
-                    self.program.stacks.push(LoopStack { stack: Some(stack), size, part });
+                    self.program.stacks.push(LoopStack { stack, size, part });
                 }
                 (LoopVarRole::AddedTo, Storage::Buffer(buffer)) if self.added.contains_key(&buffer) => {}
                 (LoopVarRole::Written | LoopVarRole::Accumulated, Storage::Stack(_)) => {}
@@ -679,6 +675,7 @@ impl Translator<'_> {
             let ops = std::mem::take(&mut self.ops);
             self.program.blocks.push(BasicBlock { ops, end, begins_loop: false, aligned: None });
         }
+        share_rows(&mut self.program.blocks, &mut self.program.rows);
         join_blocks(&mut self.program.blocks);
         for here in 0..self.program.blocks.len() {
             let to = match self.program.blocks[here].end {
@@ -690,7 +687,7 @@ impl Translator<'_> {
                 let stack = self.program.blocks[to].ops.iter().find_map(pops);
                 if let Some(stack) = stack
                     && self.program.stacks[usize::from(stack)].part == StackPart::Popped
-                    && can_run_again(&self.program.blocks[here])
+                    && can_run_again(&self.program.blocks[here], &self.program.rows)
                 {
                     self.program.blocks[to].aligned = Some((stack, here as u16));
                 }
@@ -851,13 +848,10 @@ impl Translator<'_> {
             stride: view.strides[axis],
         });
         if let (Base::Buffer(b), ElementUse::Add(r)) = (view.base, kind)
-            && let Some(&added) = self.added.get(&b)
+            && let Some(&to) = self.added.get(&b)
         {
-            let AddedTensor { places, numbers, size, .. } = self.program.additions[usize::from(added)];
-            let (dst, src) = (self.new_row(size_of::<u32>()), self.row(r, size));
-            self.ops.push(LaneOp::Place { offset: view.offset, index, dst });
-            self.ops.push(LaneOp::Push { stack: places, src: dst });
-            self.ops.push(LaneOp::Push { stack: numbers, src });
+            let value = self.row(r, view.dtype.size());
+            self.ops.push(LaneOp::AddLater { to, offset: view.offset, index, value });
             return Some(());
         }
         let local = match view.base {
@@ -897,7 +891,7 @@ impl Translator<'_> {
 
     /// Returns the index of a stack that the body uses as a part of the loop or as its own.
     fn stack(&mut self, stack: StackId, part: StackPart) -> Option<u16> {
-        let known = self.program.stacks.iter().position(|known| known.stack == Some(stack));
+        let known = self.program.stacks.iter().position(|known| known.stack == stack);
         let i = match known {
             Some(i) => {
                 let known = self.program.stacks[i].part;
@@ -905,7 +899,7 @@ impl Translator<'_> {
             }
             None => {
                 let size = self.element(stack)?.size();
-                self.program.stacks.push(LoopStack { stack: Some(stack), size, part: StackPart::Own });
+                self.program.stacks.push(LoopStack { stack, size, part: StackPart::Own });
                 self.program.stacks.len() - 1
             }
         };
