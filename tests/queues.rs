@@ -1,5 +1,6 @@
 //! Queues, in steps and from the host, on every engine.
 
+use crate::queue_cases::script::{EndWaits, until};
 use crate::support::sessions::{each as sessions, numbers};
 use anabranch::data::Dataset;
 use anabranch::prelude::*;
@@ -299,6 +300,14 @@ fn a_call_that_waits_for_itself_fails() -> Outcome {
         let batch = session.function(|x: Tensor<i64>| queue.enqueue_many(x))?;
         let error = batch.call([1, 2, 3]).unwrap_err();
         assert!(error.message.contains("3 elements never fit"), "{error}");
+        for n in [None, Some(1)] {
+            let closing = session.function(|| {
+                queue.close();
+                n.map_or_else(|| queue.dequeue(), |n| queue.dequeue_up_to(n).sum())
+            })?;
+            let error = closing.call(()).unwrap_err();
+            assert!(error.message.contains("too few elements, and the call itself closes it"), "{error}");
+        }
         // An element of another call is no reason to fail.
         host.push(7)?;
         assert_eq!(itself.call(())?, 7);
@@ -331,6 +340,71 @@ fn a_call_that_waits_holds_no_variable() -> Outcome {
         })?;
         // It started again, since it had read the variable before the other call.
         assert_eq!((before.item(), session.get(&total)?.item(), host.len()), (100, 105, 0));
+    }
+    Ok(())
+}
+
+/// A call that starts again takes another way than before, and waits there for an element that
+/// others add only when they get what the call had taken.
+#[test]
+fn a_call_that_starts_again_keeps_nothing_from_others_while_it_waits() -> Outcome {
+    #[graph]
+    fn either(
+        way: Var<i64>,
+        first: (&Queue<Tensor<i64>>, &Queue<Tensor<i64>>),
+        second: &Queue<Tensor<i64>>,
+    ) -> Tensor<i64> {
+        let before = way.get();
+        let taken = if before == 0 { first.0.dequeue() + first.1.dequeue() } else { second.dequeue() };
+        way.set(before);
+        taken
+    }
+    #[graph]
+    fn adds_or_removes(way: Var<i64>, to: &Queue<Tensor<i64>>, from: &Queue<Tensor<i64>>) -> Tensor<i64> {
+        let before = way.get();
+        let mut taken = scalar(0);
+        if before == 0 {
+            to.enqueue(scalar(5));
+        } else {
+            taken = to.dequeue();
+        }
+        way.set(before);
+        taken * 10 + from.dequeue()
+    }
+    let until_waits = |host: &HostQueue<Tensor<i64>>| until("the call waits", || host.n_waiting().1 == 1);
+    for session in sessions() {
+        let (a, b, c, way) = (numbers(1), numbers(1), numbers(1), Var::<i64>::new("way", 0));
+        let [of_a, of_b, of_c] = [&a, &b, &c].map(|queue| session.queue(queue));
+        let (of_a, of_b, of_c) = (of_a?, of_b?, of_c?);
+        let _ends = EndWaits(&session);
+        let either = session.function(|| either(way.clone(), (&a, &b), &c))?;
+        let moves = session.function(|| c.enqueue(a.dequeue()))?;
+        of_a.push(3)?;
+        scope(|scope| -> Outcome {
+            let waiting = scope.spawn(|| either.call(()));
+            until_waits(&of_b);
+            session.set(&way, 1)?;
+            of_b.push(7)?;
+            until_waits(&of_c);
+            moves.call(())?;
+            assert_eq!(waiting.join().expect("the call does not panic")?, 3);
+            Ok(())
+        })?;
+        assert_eq!((of_a.len(), rest(&of_b)?, of_c.len()), (0, vec![7], 0));
+
+        let (a, b, way) = (numbers(1), numbers(1), Var::<i64>::new("way", 0));
+        let (of_a, of_b) = (session.queue(&a)?, session.queue(&b)?);
+        let flips = session.function(|| adds_or_removes(way.clone(), &a, &b))?;
+        scope(|scope| -> Outcome {
+            let waiting = scope.spawn(|| flips.call(()));
+            until_waits(&of_b);
+            session.set(&way, 1)?;
+            of_b.push(7)?;
+            until_waits(&of_a);
+            of_a.push(9)?;
+            assert_eq!(waiting.join().expect("the call does not panic")?, 97);
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -30,7 +30,7 @@
 //! - `benchmark*`: in `benches/`.
 
 mod elements;
-mod script;
+pub mod script;
 mod threads;
 
 use anabranch::ErrorKind::{AssertionFailed, Closed, Invalid};

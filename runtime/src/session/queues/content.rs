@@ -72,6 +72,8 @@ pub(super) enum QueueFailure {
     NeverRoom { n: usize, reserved: usize },
     /// Only the step itself has elements, which appear when it is committed.
     WaitsForItself { reserved: usize },
+    /// There are too few elements, and the step itself closes the queue when it is committed.
+    ClosesItself,
     /// The session has ended.
     SessionEnded,
 }

@@ -204,6 +204,10 @@ impl SharedQueue {
                 "{op}: the queue `{name}` has too few elements but for {reserved} that the call itself has added"
             ))
             .help("what a call adds can be removed after it has returned: pass it on as a value instead"),
+            QueueFailure::ClosesItself => Diagnostic::new(format!(
+                "{op}: the queue `{name}` has too few elements, and the call itself closes it"
+            ))
+            .help("a queue is closed when the call that closes it has returned: remove elements before that, or later"),
             QueueFailure::SessionEnded => {
                 let error = Diagnostic::new(format!("{op}: the session of the queue `{name}` has ended"));
                 error.of_kind(ErrorKind::Cancelled)

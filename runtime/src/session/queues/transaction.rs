@@ -48,7 +48,8 @@ impl UsedQueue {
 /// What a step has done with one queue.
 ///
 /// When it starts again, what it has removed and the room that it has are *kept* for the next
-/// attempt. So it does not wait in line again, and is not starved by those who wait for less.
+/// attempt, until that waits. So it does not wait in line again, and is not starved by those who
+/// wait for less.
 #[derive(Default)]
 struct LogOfQueue {
     removed: Vec<QueuedElement>,
@@ -210,6 +211,7 @@ impl StepTransaction {
         let used = &self.queues[id.index()];
         let stalled = OnceCell::new();
         let waits = || {
+            self.release_kept(id, op);
             self.give_up_locks();
             let is_first = stalled.set(self.stall()).is_ok();
             assert!(is_first, "a wait begins once");
@@ -228,6 +230,23 @@ impl StepTransaction {
         match stalled {
             Some(_) => self.resume(used, op, loc),
             None => Ok(()),
+        }
+    }
+
+    /// Gives back what an earlier attempt has left and this one has not used, before a wait of an
+    /// operation. Others may need it to end the wait. Only room in the queue that the operation
+    /// adds to stays.
+    fn release_kept(&self, id: QueueId, op: QueueOp) {
+        let adds = matches!(op, QueueOp::Enqueue | QueueOp::EnqueueMany);
+        for (i, (used, log)) in self.queues.iter().zip(&mut *self.log()).enumerate() {
+            let kept = std::mem::take(&mut log.kept);
+            let room = if adds && i == id.index() { 0 } else { std::mem::take(&mut log.kept_room) };
+            if room > 0 || !kept.is_empty() {
+                used.shared.change(|state| {
+                    state.free_room(room);
+                    state.give_back(kept);
+                });
+            }
         }
     }
 
@@ -263,13 +282,13 @@ impl StepTransaction {
     /// Removes elements, and returns them.
     fn remove(&self, id: QueueId, op: QueueOp, request: ElementRequest, loc: Loc) -> Result<Vec<Vec<HostTensor>>> {
         let mut elements = Vec::new();
-        let reserved = {
+        let (reserved, closes) = {
             let log = &mut self.log()[id.index()];
             let n = request.n.min(log.kept.len());
             let kept: Vec<QueuedElement> = log.kept.drain(..n).collect();
             elements.extend(kept.iter().map(|element| element.tensors.clone()));
             log.removed.extend(kept);
-            log.n_reserved()
+            (log.added.len(), log.closes)
         };
         if elements.len() == request.n {
             return Ok(elements);
@@ -280,6 +299,10 @@ impl StepTransaction {
         let take = |state: &mut QueueState, waiter| match state.take(waiter, missing, reserved) {
             Poll::Ready(Err(QueueFailure::HasTooFew { .. } | QueueFailure::Producer(_))) if has_enough => {
                 Poll::Ready(Ok(Vec::new()))
+            }
+            Poll::Pending if closes => {
+                state.leave(waiter);
+                Poll::Ready(Err(QueueFailure::ClosesItself))
             }
             other => other,
         };
