@@ -23,10 +23,15 @@
 //! ([`LaneSegments`](crate::cpu::memory::segments::LaneSegments)), from which a backward loop in
 //! lanes pops it again. Only instructions outside of lanes need it as one stack.
 //!
+//! **Tensors.** Vectors and matrices of a few elements are numbers here: the graph was scalarized
+//! (`dsl/src/passes/scalarize.rs`). What iterations add to elements of a larger tensor is recorded
+//! ([`additions`]), and added when all have ended.
+//!
 //! Invariants:
 //!
 //! - L1. Results are bitwise identical to those of the iterations one after the other. Sums over
-//!   iterations, and sums of list elements, are added in the order of the iterations.
+//!   iterations, and what they add to elements of lists and tensors, are added in the order of the
+//!   iterations.
 //! - L2. A loop runs in lanes completely or not at all: iterations change nothing outside of their
 //!   block, and the step changes after the last one. If an iteration fails, the step is stopped, a
 //!   few lanes go on for long or their stacks take too much memory, nothing has happened. The loop
