@@ -380,3 +380,13 @@ fn what_is_stored_keeps_no_large_block_for_a_short_string() {
         }
     }
 }
+
+#[test]
+fn numbers_of_buckets_are_positive_and_fit() {
+    for (n, expected) in [(0, "there are 0 buckets"), (usize::MAX, "would not fit in `i64`")] {
+        let error = eval(|| tensor(["a", "b"]).hash_bucket(n)).unwrap_err();
+        assert!(error.message.contains(expected), "{error}");
+    }
+    let bucket = eval(|| tensor(["a"]).hash_bucket((1 << 62) + 1)).unwrap();
+    assert!(bucket.as_slice()[0] >= 0);
+}

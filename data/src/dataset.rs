@@ -284,7 +284,9 @@ impl<T: Send + 'static> Dataset<T> {
     /// Takes the part `i` of `n`: the elements whose index divided by `n` has the remainder `i`.
     /// The parts are disjoint and together are the dataset; their sizes differ by at most 1.
     ///
-    /// Take a part before elements are shuffled, so that each process reads its own.
+    /// Take a part before elements are shuffled, so that each process reads its own. After it an
+    /// element has its number in the part: give each part a seed of its own, if elements of
+    /// different parts shall have different random numbers.
     ///
     /// # Panics
     /// Panics if `i` is not less than `n`.

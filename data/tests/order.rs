@@ -93,6 +93,16 @@ fn a_stream_is_read_once_for_its_cache() {
 }
 
 #[test]
+fn a_cache_takes_memory_for_the_elements_that_are_taken() {
+    let data = Dataset::range(0..100_000_000_000).cache();
+    assert_eq!(data.len(), Some(100_000_000_000));
+    assert_eq!(values(&data.take(3), 0), [0, 1, 2]);
+    let last = data.skip(99_999_999_998);
+    assert_eq!(values(&last, 0), [99_999_999_998, 99_999_999_999]);
+    assert_eq!(values(&last, 1), values(&last, 0));
+}
+
+#[test]
 fn batches_have_a_first_axis() {
     let data =
         Dataset::range(0..7).map(|x| (x as f32, [x, x + 1], Array::new([1, 2], vec![x as u8; 2]), x.to_string()));

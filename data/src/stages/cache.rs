@@ -18,9 +18,31 @@ pub(crate) struct CacheStage<T> {
 
 enum Kept<T> {
     /// Each element when it is first taken. Errors are not kept.
-    Each(Vec<OnceLock<T>>),
+    Each(LazyPlaces<T>),
     /// All elements, when a pass has read them.
     All(OnceLock<Arc<KeptStream<T>>>),
+}
+
+/// Places for elements that are known by their index. Memory is taken for those near an element
+/// that was put in its place.
+struct LazyPlaces<T> {
+    n: u64,
+    /// Number of places of a chunk.
+    chunk: u64,
+    chunks: Vec<OnceLock<Box<[OnceLock<T>]>>>,
+}
+
+impl<T> LazyPlaces<T> {
+    fn new(n: u64) -> LazyPlaces<T> {
+        let chunk = n.isqrt().max(1024);
+        LazyPlaces { n, chunk, chunks: (0..n.div_ceil(chunk)).map(|_| OnceLock::new()).collect() }
+    }
+
+    fn get(&self, index: u64) -> &OnceLock<T> {
+        let (chunk, place) = (index / self.chunk, index % self.chunk);
+        let n = self.chunk.min(self.n - chunk * self.chunk);
+        &self.chunks[chunk as usize].get_or_init(|| (0..n).map(|_| OnceLock::new()).collect())[place as usize]
+    }
 }
 
 /// The elements of a stream.
@@ -39,11 +61,8 @@ impl<T> Clone for CacheStage<T> {
 
 impl<T> CacheStage<T> {
     pub(crate) fn new(upstream: Dataset<T>) -> CacheStage<T> {
-        let n = upstream.indexed().map(|i| usize::try_from(i.n()).expect("what is kept fits in memory"));
-        let kept = match n {
-            Some(n) => Kept::Each((0..n).map(|_| OnceLock::new()).collect()),
-            None => Kept::All(OnceLock::new()),
-        };
+        let n = upstream.indexed().map(|indexed| indexed.n());
+        let kept = n.map_or_else(|| Kept::All(OnceLock::new()), |n| Kept::Each(LazyPlaces::new(n)));
         CacheStage { upstream, kept: Arc::new(kept) }
     }
 }
@@ -77,7 +96,7 @@ impl<T: Clone + Send + Sync + 'static> Stage<T> for CacheStage<T> {
 
     fn len(&self) -> Option<u64> {
         match &*self.kept {
-            Kept::Each(elements) => Some(elements.len() as u64),
+            Kept::Each(elements) => Some(elements.n),
             Kept::All(elements) => elements.get().map(|kept| kept.elements.len() as u64).or(self.upstream.stage.len()),
         }
     }
@@ -98,14 +117,14 @@ impl<T: Clone + Send + Sync + 'static> Stage<T> for CacheStage<T> {
 impl<T: Clone + Send + Sync + 'static> IndexedStage<T> for CacheStage<T> {
     fn n(&self) -> u64 {
         match &*self.kept {
-            Kept::Each(elements) => elements.len() as u64,
+            Kept::Each(elements) => elements.n,
             Kept::All(_) => 0,
         }
     }
 
     fn get(&self, _epoch: u64, index: u64) -> Result<T> {
         let Kept::Each(elements) = &*self.kept else { unreachable!("only such a cache has access by index") };
-        let place = &elements[index as usize];
+        let place = elements.get(index);
         match place.get() {
             Some(element) => Ok(element.clone()),
             None => {

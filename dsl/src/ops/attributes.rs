@@ -43,7 +43,7 @@ macro_rules! field {
     )*};
 }
 field! {
-    usize: Natural, |a| if let Attr::Int(a) = a { (*a).try_into().ok() } else { None }, |a| Attr::Int(a as i64);
+    usize: Natural, |a| if let Attr::Int(a) = a { (*a).try_into().ok() } else { None }, |a| Attr::Int(i64::try_from(a).unwrap_or(i64::MAX));
     Vec<usize>: Naturals,
         |a| if let Attr::Ints(a) = a { a.iter().map(|&a| a.try_into().ok()).collect() } else { None },
         |a| Attr::Ints(a.into_iter().map(|a| a as i64).collect());

@@ -82,20 +82,24 @@ static FORMAT: OpDef = row(
 );
 
 /// A number below `n` for each string, the same for equal strings.
-static HASH_BUCKET: OpDef = OpDef {
-    attrs: Count::DECLARED,
-    ..row(
-        "hash_bucket",
-        |cx| match Count::of(cx.attrs).n {
-            0 => Err(OpError::new("there are 0 buckets").help("use at least one")),
-            _ => from_strings(cx, DType::I64),
-        },
-        |cx| {
-            let n = Count::of(cx.attrs).n as u64;
-            Ok(cx.result(cx.operands[0].data::<Bytes>().iter().map(|s| (fingerprint(s) % n) as i64).collect()))
-        },
-    )
-};
+static HASH_BUCKET: OpDef =
+    OpDef {
+        attrs: Count::DECLARED,
+        ..row(
+            "hash_bucket",
+            |cx| match Count::of(cx.attrs).n {
+                0 => Err(OpError::new("there are 0 buckets").help("use at least one")),
+                // Larger numbers are this one, as an attribute.
+                n if n >= i64::MAX as usize => Err(OpError::new("the number of a bucket would not fit in `i64`")
+                    .help("use fewer than 2^63 - 1 buckets")),
+                _ => from_strings(cx, DType::I64),
+            },
+            |cx| {
+                let n = Count::of(cx.attrs).n as u64;
+                Ok(cx.result(cx.operands[0].data::<Bytes>().iter().map(|s| (fingerprint(s) % n) as i64).collect()))
+            },
+        )
+    };
 
 /// `Fingerprint64` of FarmHash.
 fn fingerprint(s: &[u8]) -> u64 {

@@ -3,7 +3,7 @@
 use super::append::AppendFile;
 use super::now;
 use anabranch_checkpoint::called_at;
-use anabranch_dsl::{Loc, Result};
+use anabranch_dsl::{Diagnostic, Loc, Result};
 use std::path::Path;
 
 /// A file of JSON lines with the metrics of a run, for programs.
@@ -54,7 +54,8 @@ impl JsonLines {
     /// Appends a line.
     ///
     /// # Errors
-    /// Fails if the file cannot be written. None of the line is in it then.
+    /// Fails if the file cannot be written, or if a metric is called `step`, `epoch` or `time`. None
+    /// of the line is in it then.
     #[track_caller]
     pub fn write<'n>(
         &mut self,
@@ -65,6 +66,11 @@ impl JsonLines {
         let here = Loc::caller();
         let mut line = format!("{{\"step\":{step},\"epoch\":{epoch},\"time\":{:.3}", (self.clock)());
         for (name, value) in metrics {
+            if ["step", "epoch", "time"].contains(&name) {
+                let error = Diagnostic::new(format!("a metric is called `{name}`, which each line of JSON has itself"));
+                let error = error.help(format!("give it another name, for example `train/{name}`"));
+                return Err(called_at(here, "written here", error));
+            }
             line += &format!(",{}:{}", serde_json::Value::from(name), number(value));
         }
         line += "}\n";
@@ -123,6 +129,19 @@ mod tests {
         assert_eq!(log.len(), text.len() as u64);
         let read: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
         assert_eq!(read["a \"b\""].as_f64().map(f64::to_bits), Some((0.1_f64 + 0.2).to_bits()));
+        std::fs::remove_file(path).expect("it is there");
+        Ok(())
+    }
+
+    #[test]
+    fn a_metric_with_the_name_of_another_value_is_an_error() -> Result<()> {
+        let path = std::env::temp_dir().join(format!("anabranch-names-{}", std::process::id()));
+        let mut log = JsonLines::open(&path)?;
+        for name in ["step", "epoch", "time"] {
+            let error = log.write(7, 2, [("loss", 0.5), (name, 1.0)]).unwrap_err();
+            assert!(error.message.contains(&format!("a metric is called `{name}`")), "{error}");
+        }
+        assert!(log.is_empty());
         std::fs::remove_file(path).expect("it is there");
         Ok(())
     }
