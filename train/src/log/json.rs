@@ -54,8 +54,8 @@ impl JsonLines {
     /// Appends a line.
     ///
     /// # Errors
-    /// Fails if the file cannot be written, or if a metric is called `step`, `epoch` or `time`. None
-    /// of the line is in it then.
+    /// Fails if the file cannot be written, or if a metric is called `step`, `epoch` or `time`.
+    /// None of the line is in it then.
     #[track_caller]
     pub fn write<'n>(
         &mut self,
