@@ -7,6 +7,7 @@ use anabranch::dsl::function::{Arguments, CallArgs, GraphFn, trace_fn};
 use anabranch::dsl::passes::Pipeline;
 use anabranch::prelude::*;
 use anabranch::{Array, Diagnostic, Float, Graph, HostTensor};
+use anabranch_benches::examples::forward_algorithm;
 use anabranch_programs::plans::optimize;
 use anabranch_runtime::Program;
 
@@ -279,26 +280,6 @@ fn sequences_of_different_lengths_are_read_in_lanes() {
     let f = |w: Tensor, xs: Tensor, n: Tensor<i32>| map((xs, n), |(x, n)| filtered(w, x, n));
     let (result, _) = in_lanes(f, (0.9f32, &xs, &lengths));
     result.expect_err("one row is too short");
-}
-
-/// The logarithm of the probability of a sequence of symbols in a hidden Markov model.
-#[graph]
-fn forward_algorithm(
-    initial: Tensor,
-    transitions: Tensor,
-    emissions: Tensor,
-    symbols: Tensor<i32>,
-    n: Tensor<i32>,
-) -> Tensor {
-    let mut alpha = initial * emissions.row(symbols.index(0, 0));
-    let (mut log, mut t) = (scalar(0.0), scalar(1));
-    while t < n {
-        let sum = alpha.sum();
-        log += sum.log();
-        alpha = (alpha / sum).matmul(transitions) * emissions.row(symbols.index(t, 0));
-        t += 1;
-    }
-    log + alpha.sum().log()
 }
 
 /// The initial probabilities, transitions and emissions of a model, sequences and their lengths.

@@ -1,7 +1,7 @@
 //! Queues, in steps and from the host, on every engine.
 
-use crate::queue_cases::script::{EndWaits, until};
 use crate::support::sessions::{each as sessions, numbers};
+use crate::support::waits::{EndWaits, until};
 use anabranch::data::Dataset;
 use anabranch::prelude::*;
 use anabranch::{
@@ -373,38 +373,38 @@ fn a_call_that_starts_again_keeps_nothing_from_others_while_it_waits() -> Outcom
     }
     let until_waits = |host: &HostQueue<Tensor<i64>>| until("the call waits", || host.n_waiting().1 == 1);
     for session in sessions() {
-        let (a, b, c, way) = (numbers(1), numbers(1), numbers(1), Var::<i64>::new("way", 0));
+        let way = Var::<i64>::new("way", 0);
+        // A call waits for the first queue, starts again, and waits for the second one.
+        let check = |call: &(dyn Fn() -> Result<i64, Diagnostic> + Sync),
+                     [first, second]: [&HostQueue<_>; 2],
+                     end: &dyn Fn() -> Outcome,
+                     result: i64| {
+            session.set(&way, 0)?;
+            scope(|scope| -> Outcome {
+                let _guard = EndWaits(&session);
+                let waiting = scope.spawn(call);
+                until_waits(first);
+                session.set(&way, 1)?;
+                first.push(7)?;
+                until_waits(second);
+                end()?;
+                assert_eq!(waiting.join().expect("the call does not panic")?, result);
+                Ok(())
+            })
+        };
+        let (a, b, c) = (numbers(1), numbers(1), numbers(1));
         let [of_a, of_b, of_c] = [&a, &b, &c].map(|queue| session.queue(queue));
         let (of_a, of_b, of_c) = (of_a?, of_b?, of_c?);
-        let _ends = EndWaits(&session);
         let either = session.function(|| either(way.clone(), (&a, &b), &c))?;
         let moves = session.function(|| c.enqueue(a.dequeue()))?;
         of_a.push(3)?;
-        scope(|scope| -> Outcome {
-            let waiting = scope.spawn(|| either.call(()));
-            until_waits(&of_b);
-            session.set(&way, 1)?;
-            of_b.push(7)?;
-            until_waits(&of_c);
-            moves.call(())?;
-            assert_eq!(waiting.join().expect("the call does not panic")?, 3);
-            Ok(())
-        })?;
+        check(&|| Ok(either.call(())?.item()), [&of_b, &of_c], &|| moves.call(()), 3)?;
         assert_eq!((of_a.len(), rest(&of_b)?, of_c.len()), (0, vec![7], 0));
 
-        let (a, b, way) = (numbers(1), numbers(1), Var::<i64>::new("way", 0));
+        let (a, b) = (numbers(1), numbers(1));
         let (of_a, of_b) = (session.queue(&a)?, session.queue(&b)?);
         let flips = session.function(|| adds_or_removes(way.clone(), &a, &b))?;
-        scope(|scope| -> Outcome {
-            let waiting = scope.spawn(|| flips.call(()));
-            until_waits(&of_b);
-            session.set(&way, 1)?;
-            of_b.push(7)?;
-            until_waits(&of_a);
-            of_a.push(9)?;
-            assert_eq!(waiting.join().expect("the call does not panic")?, 97);
-            Ok(())
-        })?;
+        check(&|| Ok(flips.call(())?.item()), [&of_b, &of_a], &|| of_a.push(9), 97)?;
     }
     Ok(())
 }

@@ -134,7 +134,7 @@ pub const SYMBOLS: usize = 8;
 
 /// The scaled forward algorithm: the logarithm of the probability of a sequence.
 #[graph]
-fn forward_algorithm(
+pub fn forward_algorithm(
     initial: Tensor,
     transitions: Tensor,
     emissions: Tensor,

@@ -1,7 +1,7 @@
 //! Elements: their types, shapes and number of tensors, and how batches pad them.
 
-use super::script::{EndWaits, until};
 use crate::support::sessions::each as sessions;
+use crate::support::waits::{EndWaits, until};
 use anabranch::prelude::*;
 use anabranch::{Bytes, DType, Diagnostic, Dim, Queue, TensorType, bf16, f16};
 use std::fmt::Debug;

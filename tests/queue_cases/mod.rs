@@ -30,7 +30,7 @@
 //! - `benchmark*`: in `benches/`.
 
 mod elements;
-pub mod script;
+mod script;
 mod threads;
 
 use anabranch::ErrorKind::{AssertionFailed, Closed, Invalid};

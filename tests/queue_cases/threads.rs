@@ -1,7 +1,7 @@
 //! Many threads at a queue, and long sequences of operations.
 
-use super::script::{EndWaits, until};
 use crate::support::sessions::{each as sessions, numbers};
+use crate::support::waits::{EndWaits, until};
 use anabranch::dsl::queue::QueueOrder;
 use anabranch::prelude::*;
 use anabranch::{DType, Diagnostic, Dim, ErrorKind, Queue, Session, TensorType, graph};
@@ -415,7 +415,7 @@ fn an_element_without_room_is_not_drawn() -> Checked {
         scope(|scope| {
             let _guard = EndWaits(&session);
             let waiting = scope.spawn(|| host.push(5));
-            super::script::until("the host waits", || host.n_waiting().0 == 1);
+            until("the host waits", || host.n_waiting().0 == 1);
             assert_ne!(host.pop()?.map(|x| x.item()), Some(5));
             waiting.join().expect("no panic")
         })?;

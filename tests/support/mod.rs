@@ -17,6 +17,7 @@ pub mod plans;
 pub mod random_placement;
 pub mod real_peers;
 pub mod sessions;
+pub mod waits;
 pub mod wgsl;
 
 /// Calls `f` on the interpreter and on a compiled plan, each with the initial values of variables.

@@ -22,6 +22,9 @@ use crate::ops::{Effects, prim};
 use rustc_hash::FxHashSet;
 use std::fmt;
 
+/// The trip count from which on it can pay to run iterations side by side.
+pub const MIN_PARALLEL_TRIPS: i64 = 32;
+
 /// The dependence between the iterations of a loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Iterations {

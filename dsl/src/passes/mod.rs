@@ -49,7 +49,7 @@ pub use licm::Licm;
 pub use merge_loop_vars::MergeLoopVars;
 pub use merge_products::MergeProducts;
 pub use prune::{Assignments, PrunedGraph, prune};
-pub use scalarize::{MIN_TRIPS, Scalarize, scalars};
+pub use scalarize::{Scalarize, scalars};
 pub use scatters::Scatters;
 pub use simplify::Simplify;
 pub use specialize::specialize;

@@ -3,7 +3,7 @@
 use super::tables::{Window, table_operations, tables};
 use super::trips::{Limit, count};
 use super::{Cse, Dce, Fold, Pass};
-use crate::ir::dependence::{integer, roles};
+use crate::ir::dependence::{MIN_PARALLEL_TRIPS, integer, roles};
 use crate::ir::{Attrs, GraphBuilder, InsertPoint, ListOp, Node, Op, Origin, Region, StackOp, Value, ValueData};
 use crate::ops::attributes::{Along, Reduced, Shaped, Slice};
 use crate::ops::{Combiner, EvalCx, Prim, prim};
@@ -25,9 +25,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// Tensors of any size are allowed if the loop only reads and writes parts of them that have at
 /// most 16 elements, at one index that is data. They stay whole.
 ///
-/// Lists stay whole, too, and only counted loops of at least [`MIN_TRIPS`] iterations that can run
-/// in any order may read and write their elements: an engine may run such iterations side by side
-/// if they compute with scalars only.
+/// Lists stay whole, too. Only counted loops whose iterations can run in any order, and that have
+/// at least [`MIN_PARALLEL_TRIPS`] of them, may read and write their elements: an engine may run
+/// such iterations side by side if they compute with scalars only.
 ///
 /// Elements are added to zero in the same order as in the [reference
 /// implementation](crate::ops::OpDef::eval), so results are bitwise identical.
@@ -38,9 +38,6 @@ pub struct Scalarize;
 
 /// Maximum elements of a tensor that is split: those of a 4x4 matrix.
 const MAX_ELEMENTS: usize = 16;
-
-/// Minimum trip count, if it is known, for which a loop that uses lists is scalarized.
-pub const MIN_TRIPS: i64 = 32;
 
 /// Maximum operations of a scalarized loop.
 const MAX_OPERATIONS: usize = 4096;
@@ -152,7 +149,7 @@ fn may_run_side_by_side(g: &Graph, node: Node) -> bool {
         Limit::Before(limit) => integer(g, limit),
     };
     let trips = first.zip(limit).and_then(|(first, limit)| counted.trips(first, limit));
-    trips.is_none_or(|trips| trips >= MIN_TRIPS) && roles(g, node).is_some()
+    trips.is_none_or(|trips| trips >= MIN_PARALLEL_TRIPS) && roles(g, node).is_some()
 }
 
 impl Chosen {

@@ -1,10 +1,10 @@
-//! What iterations add to elements of a tensor, until all have ended.
+//! Additions to elements of a tensor, which are recorded until all iterations have ended.
 
 use super::program::AddedTensor;
 use super::rows::{by_size, register};
 use anabranch_dsl::DType;
 
-/// What the lanes of a block add to one tensor, in the order of the instructions.
+/// The additions of a block to one tensor, in the order of the instructions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AdditionLog {
     records: Vec<AdditionRecord>,
@@ -96,7 +96,7 @@ impl AdditionLog {
     }
 }
 
-/// What the iterations of a block add to elements of a tensor, in their order.
+/// The additions of a block to one tensor, in the order of the iterations.
 #[derive(Clone, Debug)]
 pub(super) struct OrderedAdditions {
     places: Vec<u32>,

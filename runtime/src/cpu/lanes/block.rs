@@ -54,7 +54,7 @@ pub(super) struct BlockEffects {
     pub(super) sums: Vec<Vec<u64>>,
     /// The index and the element of each update of a list.
     pub(super) updates: Vec<ElementUpdates>,
-    /// What the iterations add to each tensor.
+    /// The additions to each tensor, in the order of the iterations.
     pub(super) additions: Vec<OrderedAdditions>,
     /// The stacks of the program that iterations push to. The others are empty.
     pub(super) stacks: Vec<LaneStack>,
@@ -93,7 +93,7 @@ pub(super) struct LaneBlock<'a> {
     pub(super) has_moved: bool,
     pub(super) stacks: Vec<LaneStack>,
     pub(super) updates: Vec<ElementUpdates>,
-    /// What the lanes add to each tensor.
+    /// The additions to each tensor, in the order of the instructions.
     pub(super) additions: Vec<AdditionLog>,
     /// Element `i` of lane `l` of a tensor of the iterations is the element `i * lanes + l`.
     pub(super) tensors: Vec<Vec<u64>>,

@@ -40,20 +40,23 @@
 //!   within one basic block. Instructions that could fail or trap for operands of other lanes skip
 //!   these.
 //!
-//! This module must not depend on graphs.
+//! This module must not depend on graphs. It knows a loop by its plan.
 
 mod additions;
 mod block;
+mod buffers;
+mod choose;
 mod join;
 mod operations;
 mod program;
+mod registers;
 mod rows;
 mod run;
 mod share;
 mod translate;
 
+pub(crate) use choose::{install, programs};
 pub(crate) use program::LaneProgram;
-pub(crate) use translate::{install, programs};
 
 use std::fmt;
 

@@ -1,43 +1,28 @@
 //! Translation of the instructions of a loop body to operations on rows.
-//!
-//! Registers that are moved to each other hold elements of one size, which the operations on them
-//! determine, so each register has one row. A constant may stand for elements of several sizes, and
-//! has a row for each.
 
 use super::WhyNotInLanes;
+use super::buffers::{LocalBuffer, addition_of};
 use super::join::{can_run_again, join_blocks};
 use super::program::{
-    AddedTensor, BasicBlock, BlockEnd, CheckedFunction, ElementIndex, ElementSource, LaneOp, LaneProgram, ListUpdate,
-    LoopCounter, LoopStack, OwnTensor, RowId, RowInfo, RowStart, StackPart, SumOverLanes, UpdateValue,
+    BasicBlock, BlockEnd, CheckedFunction, ElementIndex, ElementSource, LaneOp, LaneProgram, ListUpdate, LoopCounter,
+    LoopStack, RowId, RowInfo, RowStart, StackPart, SumOverLanes, UpdateValue,
 };
+use super::registers::ElementSizes;
 use super::run::MIN_LANES;
 use super::share::share_rows;
 use crate::cpu::compile::{
-    Base, BufferId, Instr, LoopSpan, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand, View,
+    Base, BufferId, Instr, Out, ParallelLoop, Plan, Reg, StackId, Storage, TensorOp, TensorOperand,
 };
 use crate::cpu::element::CpuElement;
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::functions::{ElementFunction, ScalarFn, function};
 use crate::cpu::native::{ElementAccess, ElementUse, access};
-use crate::disjoint_sets::DisjointSets;
 use anabranch_dsl::DType;
 use anabranch_dsl::ir::ListOp;
 use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ops::prim;
-use anabranch_dsl::passes;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
-
-/// A buffer that the body writes.
-#[derive(Clone, Copy, Debug)]
-enum LocalBuffer {
-    /// One number, in a row.
-    Number(RowId),
-    /// An element of a list, whose index is in a row.
-    OfList { list: StackId, index: RowId, n: usize },
-    /// A tensor of each iteration, by its index in the program.
-    Own(u16),
-}
 
 /// The largest number of instructions of a loop, each of which adds at most three rows and two
 /// basic blocks.
@@ -46,137 +31,27 @@ const MAX_INSTRS: usize = 1 << 14;
 /// The bytes that the rows of a block may take.
 const ROWS: usize = 1 << 17;
 
-/// The largest number of elements of a tensor that each lane has for itself.
-const MAX_OWN: usize = 1 << 10;
-
-/// Translates the outermost loops of a plan that can run in lanes. The others get the reason why
-/// they cannot. Returns each program with its loop.
-pub(crate) fn programs(plan: &mut Plan, lanes: usize) -> Vec<(usize, LaneProgram)> {
-    let mut loops: Vec<usize> = (0..plan.loops.len()).collect();
-    loops.sort_by_key(|&l| (plan.loops[l].code.start, std::cmp::Reverse(plan.loops[l].code.end)));
-    let mut found: Vec<(usize, LaneProgram)> = Vec::new();
-    for l in loops {
-        let code = plan.loops[l].code.clone();
-        let Some(parallel) = &plan.loops[l].parallel else { continue };
-        if found.last().is_some_and(|&(around, _)| code.start < plan.loops[around].code.end) {
-            plan.loops[l].not_in_lanes = None;
-            continue;
-        }
-        let program = translate(plan, &code, parallel, lanes);
-        plan.loops[l].not_in_lanes = program.as_ref().err().copied();
-        found.extend(program.ok().map(|program| (l, program)));
-    }
-    found
-}
-
-/// Returns the trip count from which on a loop is worth lanes, or `None` if none is. If there is
-/// native code, its iterations take little more than their operations, and without loops inside
-/// less than the addition of sums afterwards.
-fn min_trips(program: &LaneProgram, is_native: bool, has_native_loops: bool) -> Option<usize> {
-    let has_loops = program.blocks.iter().any(|block| block.begins_loop);
-    match (is_native, has_loops) {
-        // Tests have blocks of few lanes.
-        _ if program.max_lanes < MIN_LANES => Some(program.max_lanes),
-        (false, _) if has_native_loops => Some(128),
-        (false, _) => Some(passes::MIN_TRIPS as usize),
-        (true, true) => Some(256),
-        (true, false) => None,
-    }
-}
-
-/// Lets loops run in lanes: puts an [`Instr::Lanes`] at the entry of each.
-pub(crate) fn install(plan: &mut Plan, programs: Vec<(usize, LaneProgram)>) {
-    for (l, mut program) in programs {
-        let code = plan.loops[l].code.clone();
-        let mut around =
-            plan.loops.iter().filter(|around| around.code.start < code.start && code.end <= around.code.end);
-        // Native code of a loop around it never comes here.
-        if around.any(|around| matches!(plan.code[around.code.start as usize - 1], Instr::Native { .. })) {
-            continue;
-        }
-        let enter = code.start as usize - 1;
-        let (entry, native) = match plan.code[enter] {
-            Instr::Jump { to } => (to, None),
-            Instr::Native { function, entry } => (entry, Some(function)),
-            _ => panic!("a loop that was translated is entered by a jump"),
-        };
-        let is_inside = |other: &&LoopSpan| code.start < other.code.start && other.code.end <= code.end;
-        let mut inside = plan.loops.iter().filter(is_inside);
-        let is_native = |at: u32| matches!(plan.code[at as usize - 1], Instr::Native { .. });
-        let has_native_loops = inside.any(|inner| is_native(inner.code.start));
-        let Some(trips) = min_trips(&program, native.is_some(), has_native_loops) else {
-            plan.loops[l].not_in_lanes = Some(WhyNotInLanes::Native);
-            continue;
-        };
-        program.min_trips = trips;
-        plan.code[enter] = Instr::Lanes { program: plan.lanes.len() as u32, entry, native };
-        plan.lanes.push(program);
-    }
-}
-
-/// Classes of registers that are moved to each other, with the size of their elements.
-struct ElementSizes {
-    classes: DisjointSets,
-    /// The size of the elements of each register, or 0 if it has several.
-    sizes: FxHashMap<usize, usize>,
-}
-
-impl ElementSizes {
-    fn new(n_registers: usize) -> ElementSizes {
-        ElementSizes { classes: DisjointSets::new(n_registers), sizes: FxHashMap::default() }
-    }
-
-    fn ask(&mut self, r: Reg, size: usize) {
-        let root = self.classes.root(r.index());
-        let known = self.sizes.entry(root).or_insert(size);
-        *known = if *known == size { size } else { 0 };
-    }
-
-    fn join(&mut self, a: Reg, b: Reg) {
-        let sizes = [a, b].map(|r| self.sizes.remove(&self.classes.root(r.index())));
-        self.classes.join(a.index(), b.index());
-        sizes.into_iter().flatten().for_each(|size| self.ask(a, size));
-    }
-
-    /// Returns the size of the elements of a register, or 0 if it has several.
-    fn size(&mut self, r: Reg) -> usize {
-        self.sizes.get(&self.classes.root(r.index())).copied().unwrap_or(8)
-    }
-}
-
-struct Translator<'a> {
-    plan: &'a Plan,
-    body: Range<u32>,
-    parallel: &'a ParallelLoop,
-    sizes: ElementSizes,
+pub(super) struct Translator<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) body: Range<u32>,
+    pub(super) parallel: &'a ParallelLoop,
+    pub(super) sizes: ElementSizes,
     /// The registers that the body writes.
-    written: FxHashSet<Reg>,
+    pub(super) written: FxHashSet<Reg>,
     /// Those of them whose elements a basic block reads that another one, or an earlier iteration,
     /// wrote.
-    kept: FxHashSet<Reg>,
-    rows_of: FxHashMap<(Reg, usize), RowId>,
+    pub(super) kept: FxHashSet<Reg>,
+    pub(super) rows_of: FxHashMap<(Reg, usize), RowId>,
     /// The buffers that the body writes.
-    locals: FxHashMap<BufferId, LocalBuffer>,
+    pub(super) locals: FxHashMap<BufferId, LocalBuffer>,
     /// The tensors to which iterations add, by their index in the program.
-    added: FxHashMap<BufferId, u16>,
+    pub(super) added: FxHashMap<BufferId, u16>,
     /// The operations of the current basic block.
-    ops: Vec<LaneOp>,
-    program: LaneProgram,
+    pub(super) ops: Vec<LaneOp>,
+    pub(super) program: LaneProgram,
 }
 
-/// A register that an instruction uses, with the size of the element.
-#[derive(Clone, Copy)]
-enum RegisterUse {
-    Read(Reg, usize),
-    Write(Reg, usize),
-    /// A move, of elements of any size.
-    Move {
-        dst: Reg,
-        src: Reg,
-    },
-}
-
-fn translate(
+pub(super) fn translate(
     plan: &Plan,
     code: &Range<u32>,
     parallel: &ParallelLoop,
@@ -233,371 +108,7 @@ fn translate(
     Ok(t.program)
 }
 
-/// Returns the addition of two numbers of a type as registers.
-fn addition_of(dtype: DType) -> Option<fn(u64, u64) -> u64> {
-    match function(prim::ADD, dtype, dtype)?.scalar {
-        ScalarFn::Binary(add) => Some(add),
-        _ => None,
-    }
-}
-
-/// Returns whether an access adds to an element of a tensor in a buffer.
-fn adds_to(access: &ElementAccess<'_>, buffer: BufferId) -> bool {
-    matches!(access.kind, ElementUse::Add(_)) && access.tensor.base == Base::Buffer(buffer)
-}
-
-/// Returns the target of an instruction that jumps.
-fn target(instr: &Instr) -> Option<u32> {
-    match *instr {
-        Instr::Jump { to }
-        | Instr::JumpIf { to, .. }
-        | Instr::JumpUnless { to, .. }
-        | Instr::JumpCompare { to, .. } => Some(to),
-        _ => None,
-    }
-}
-
 impl Translator<'_> {
-    fn register(operand: &TensorOperand) -> Option<(Reg, DType)> {
-        match operand {
-            TensorOperand::View(v) => match v.base {
-                Base::Reg(r) => Some((r, v.dtype)),
-                _ => None,
-            },
-            TensorOperand::Slot(_) => None,
-        }
-    }
-
-    /// Returns the element type of a stack or list of numbers.
-    fn element(&self, stack: StackId) -> Option<DType> {
-        self.elements(stack).filter(|&(_, n)| n == 1).map(|(dtype, _)| dtype)
-    }
-
-    /// Returns the type and the number of numbers of an element of a stack or list.
-    fn elements(&self, stack: StackId) -> Option<(DType, usize)> {
-        let element = self.plan.stacks[stack.index()].element();
-        let shape = element.shape.known().filter(|_| element.dtype.is_plain())?;
-        Some((element.dtype, shape.iter().product()))
-    }
-
-    /// Returns the local buffer that a view covers.
-    fn local(&self, view: &View) -> Option<LocalBuffer> {
-        let Base::Buffer(b) = view.base else { return None };
-        let local = self.locals.get(&b).copied()?;
-        let n = match local {
-            LocalBuffer::Number(_) => 1,
-            LocalBuffer::OfList { n, .. } => n,
-            LocalBuffer::Own(i) => self.program.tensors[usize::from(i)].n,
-        };
-        (view.offset == 0 && view.is_contiguous() && view.size() == n).then_some(local)
-    }
-
-    /// Returns the local buffer of which a view covers one or more elements.
-    fn local_around(&self, view: &View) -> Option<LocalBuffer> {
-        if let Some(local) = self.local(view) {
-            return Some(local);
-        }
-        let Base::Buffer(b) = view.base else { return None };
-        let local = self.locals.get(&b).copied()?;
-        let (n, size) = match local {
-            LocalBuffer::Number(_) => return None,
-            LocalBuffer::OfList { list, n, .. } => (n, self.elements(list)?.0.size()),
-            LocalBuffer::Own(i) => {
-                let OwnTensor { n, size, .. } = self.program.tensors[usize::from(i)];
-                (n, size)
-            }
-        };
-        (view.dtype.size() == size && view.offsets().all(|place| place < n)).then_some(local)
-    }
-
-    /// Returns the register or the row that holds the only number of an operand.
-    fn number(&self, operand: &TensorOperand) -> Option<Result<(Reg, usize), RowId>> {
-        let TensorOperand::View(view) = operand else { return None };
-        match (view.base, self.local(view)) {
-            (Base::Reg(r), _) => Some(Ok((r, view.dtype.size()))),
-            (_, Some(LocalBuffer::Number(row))) => Some(Err(row)),
-            _ => None,
-        }
-    }
-
-    /// Finds the tensors to which iterations add.
-    fn added(&mut self) {
-        let plan = self.plan;
-        for &(role, storage) in &self.parallel.vars {
-            let (LoopVarRole::AddedTo, Storage::Buffer(buffer)) = (role, storage) else { continue };
-            let addition = self.body.clone().find_map(|i| match plan.code[i as usize] {
-                Instr::Run(op) => access(&plan.tensor_ops[op.index()]).filter(|access| adds_to(access, buffer)),
-                _ => None,
-            });
-            // Without an addition nothing needs the tensor.
-            let Some(ElementAccess { tensor, .. }) = addition else { continue };
-            let Some(add) = addition_of(tensor.dtype) else { continue };
-            self.added.insert(buffer, self.program.additions.len() as u16);
-            self.program.additions.push(AddedTensor { buffer, dtype: tensor.dtype, add });
-        }
-    }
-
-    /// Returns whether an operation uses a tensor to which iterations add otherwise than to add to
-    /// it.
-    fn misuses_added(&self, op: &TensorOp) -> bool {
-        let is_added = |view: &View| matches!(view.base, Base::Buffer(b) if self.added.contains_key(&b));
-        let reads = op.operands.iter().any(|operand| match operand {
-            TensorOperand::View(view) => is_added(view),
-            TensorOperand::Slot(_) => false,
-        });
-        let is_used = reads || matches!(&op.out, Out::View(view) if is_added(view));
-        is_used && !access(op).is_some_and(|access| self.added.keys().any(|&b| adds_to(&access, b)))
-    }
-
-    /// Finds the buffers that the body writes. Instructions that use them in other ways than those
-    /// of their kind are refused later.
-    fn buffers(&mut self) {
-        let plan = self.plan;
-        // The lists whose elements buffers hold, or `None` for buffers that are written otherwise.
-        let mut written: Vec<(BufferId, Option<StackId>, &View)> = Vec::new();
-        for i in self.body.clone() {
-            let (from, op) = match plan.code[i as usize] {
-                Instr::Run(op) | Instr::StackPop { op, .. } => (None, op),
-                Instr::List { list, op, .. } => (Some(list), op),
-                _ => continue,
-            };
-            if let Out::View(view) = &plan.tensor_ops[op.index()].out
-                && let Base::Buffer(b) = view.base
-                && !self.added.contains_key(&b)
-            {
-                written.push((b, from, view));
-            }
-        }
-        // The number of writes, and of elements up to the last one that is written.
-        let mut extents: FxHashMap<BufferId, (usize, usize)> = FxHashMap::default();
-        for &(b, _, view) in &written {
-            let (n_writes, n) = extents.entry(b).or_default();
-            *n_writes += 1;
-            *n = view.offsets().map(|place| place + 1).max().unwrap_or(0).max(*n);
-        }
-        for &(b, from, view) in &written {
-            if self.locals.contains_key(&b) {
-                continue;
-            }
-            let (n_writes, n) = extents[&b];
-            let local = match from {
-                Some(list) if n_writes == 1 => LocalBuffer::OfList { list, index: self.kept_row(4), n },
-                _ if n == 1 => LocalBuffer::Number(self.kept_row(view.dtype.size())),
-                _ => {
-                    let Some(add) = addition_of(view.dtype) else { continue };
-                    if n > MAX_OWN {
-                        continue;
-                    }
-                    self.program.tensors.push(OwnTensor { n, size: view.dtype.size(), add });
-                    LocalBuffer::Own(self.program.tensors.len() as u16 - 1)
-                }
-            };
-            self.locals.insert(b, local);
-        }
-    }
-
-    /// Adds a row that basic blocks pass on to each other.
-    fn kept_row(&mut self, size: usize) -> RowId {
-        self.program.rows.push(RowInfo { size, start: RowStart::Nothing, is_kept: true });
-        self.program.rows.len() as RowId - 1
-    }
-
-    /// Returns the source and the destination of an operation that copies a tensor from outside of
-    /// the body, fills one with a number or sets one element.
-    fn copied<'a>(&self, op: &'a TensorOp) -> Option<[&'a View; 2]> {
-        let (Kernel::Copy(_), Out::View(out), [TensorOperand::View(from)]) = (&op.kernel, &op.out, &op.operands[..])
-        else {
-            return None;
-        };
-        let is_inside = matches!(from.base, Base::Buffer(b) if self.locals.contains_key(&b));
-        let is_element = matches!(from.base, Base::Reg(_)) && out.size() == 1 && self.local_around(out).is_some();
-        (!is_inside && (is_element || self.local(out).is_some())).then_some([from, out])
-    }
-
-    /// Returns the registers that an instruction of the body uses, in order, or `None` if the
-    /// instruction cannot run in lanes.
-    fn uses(&self, i: u32) -> Option<Vec<RegisterUse>> {
-        use RegisterUse::{Move, Read, Write};
-        let plan = self.plan;
-        let scalar = || plan.scalar_ops[i as usize].map(|op| (op.operand.size(), op.result.size()));
-        Some(match plan.code[i as usize] {
-            Instr::Unary { dst, a, .. } => {
-                let (operand, result) = scalar()?;
-                vec![Read(a, operand), Write(dst, result)]
-            }
-            Instr::Binary { dst, a, b, .. } => {
-                let (operand, result) = scalar()?;
-                vec![Read(a, operand), Read(b, operand), Write(dst, result)]
-            }
-            Instr::Select { dst, a, b, c } => {
-                let (operand, result) = scalar()?;
-                vec![Read(a, 1), Read(b, operand), Read(c, operand), Write(dst, result)]
-            }
-            Instr::Move { dst, src } => vec![Move { dst, src }],
-            Instr::Require { a, op, .. } => {
-                vec![Read(a, plan.tensor_ops[op.index()].operands[1].view().dtype.size())]
-            }
-            Instr::RequireIndex { a, dtype, .. } => vec![Read(a, dtype.size())],
-            Instr::Assert { cond, .. } | Instr::JumpIf { cond, .. } | Instr::JumpUnless { cond, .. } => {
-                vec![Read(cond, 1)]
-            }
-            Instr::JumpCompare { a, b, .. } => {
-                let (operand, _) = scalar()?;
-                vec![Read(a, operand), Read(b, operand)]
-            }
-            Instr::Jump { .. } => vec![],
-            Instr::Run(op) => {
-                let op = &plan.tensor_ops[op.index()];
-                if self.misuses_added(op) {
-                    return None;
-                }
-                if let Some([from, _]) = self.copied(op) {
-                    return Some(match from.base {
-                        Base::Reg(r) => vec![Read(r, from.dtype.size())],
-                        _ => vec![],
-                    });
-                }
-                let ElementAccess { tensor, index, kind } = access(op)?;
-                let index = index.map(|(_, r, dtype)| Read(r, dtype.size()));
-                let size = tensor.dtype.size();
-                let number = match kind {
-                    ElementUse::Read(dst) => Write(dst, size),
-                    ElementUse::Write(r) | ElementUse::Add(r) => Read(r, size),
-                };
-                index.into_iter().chain([number]).collect()
-            }
-            Instr::List { list, other: None, op } => {
-                let op = &plan.tensor_ops[op.index()];
-                let size = self.elements(list)?.0.size();
-                let Kernel::List(list_op) = &op.kernel else { return None };
-                let (index, _) = Self::register(op.operands.first()?)?;
-                match (list_op, &op.out) {
-                    (ListOp::Read, Out::Reg(r, _)) => vec![Read(index, 4), Write(*r, size)],
-                    (ListOp::Read, Out::View(view)) => {
-                        self.local(view)?;
-                        vec![Read(index, 4)]
-                    }
-                    (ListOp::Write | ListOp::Accumulate, _) => match Self::register(&op.operands[1]) {
-                        Some((value, _)) => vec![Read(index, 4), Read(value, size)],
-                        None => vec![Read(index, 4)],
-                    },
-                    _ => return None,
-                }
-            }
-            Instr::StackPush { stack, op } => {
-                self.element(stack)?;
-                match self.number(plan.tensor_ops[op.index()].operands.first()?)? {
-                    Ok((r, size)) => vec![Read(r, size)],
-                    Err(_) => vec![],
-                }
-            }
-            Instr::StackPop { stack, op } => {
-                self.element(stack)?;
-                match &plan.tensor_ops[op.index()].out {
-                    Out::Reg(r, dtype) => vec![Write(*r, dtype.size())],
-                    Out::View(view) => {
-                        self.local(view)?;
-                        vec![]
-                    }
-                    _ => return None,
-                }
-            }
-            Instr::StackNew(stack) => {
-                self.element(stack)?;
-                vec![]
-            }
-            _ => return None,
-        })
-    }
-
-    /// Finds the sizes of registers, and which are written and kept.
-    fn registers(&mut self) -> Result<(), WhyNotInLanes> {
-        let starts = self.starts()?;
-        let mut written_here: FxHashSet<Reg> = FxHashSet::default();
-        let mut read_first: FxHashSet<Reg> = FxHashSet::default();
-        for i in self.body.clone() {
-            if starts.binary_search(&i).is_ok() {
-                written_here.clear();
-            }
-            let uses = self.uses(i).ok_or(WhyNotInLanes::Instruction(i))?;
-            let is_constant = |r: Reg| self.plan.constant(r).is_some();
-            for used in uses {
-                let (read, write) = match used {
-                    RegisterUse::Read(r, size) => {
-                        if !is_constant(r) {
-                            self.sizes.ask(r, size);
-                        }
-                        (Some(r), None)
-                    }
-                    RegisterUse::Write(r, size) => {
-                        self.sizes.ask(r, size);
-                        (None, Some(r))
-                    }
-                    RegisterUse::Move { dst, src } => {
-                        if !is_constant(src) {
-                            self.sizes.join(dst, src);
-                        }
-                        (Some(src), Some(dst))
-                    }
-                };
-                if let Some(r) = read
-                    && !written_here.contains(&r)
-                {
-                    read_first.insert(r);
-                }
-                if let Some(r) = write {
-                    written_here.insert(r);
-                    self.written.insert(r);
-                }
-            }
-        }
-        self.kept = self.written.intersection(&read_first).copied().collect();
-        match self.body.clone().find(|&i| self.has_mixed_sizes(i)) {
-            Some(i) => Err(WhyNotInLanes::Instruction(i)),
-            None => Ok(()),
-        }
-    }
-
-    fn has_mixed_sizes(&mut self, i: u32) -> bool {
-        let uses = self.uses(i).expect("the instruction was checked");
-        uses.into_iter().any(|used| match used {
-            RegisterUse::Read(r, _) | RegisterUse::Write(r, _) | RegisterUse::Move { dst: r, .. } => {
-                self.plan.constant(r).is_none() && self.sizes.size(r) == 0
-            }
-        })
-    }
-
-    /// Returns the first instructions of the basic blocks, in order, and the end of the body.
-    fn starts(&self) -> Result<Vec<u32>, WhyNotInLanes> {
-        let mut starts = vec![self.body.start, self.body.end];
-        for i in self.body.clone() {
-            if let Some(to) = target(&self.plan.code[i as usize]) {
-                if !(self.body.start..=self.body.end).contains(&to) {
-                    return Err(WhyNotInLanes::Instruction(i));
-                }
-                starts.extend([to, i + 1]);
-            }
-        }
-        starts.sort_unstable();
-        starts.dedup();
-        Ok(starts)
-    }
-
-    /// Returns the row of a register.
-    fn row(&mut self, r: Reg, size: usize) -> RowId {
-        let start = match self.plan.constant(r) {
-            Some(bits) => RowStart::Constant(bits),
-            None if self.written.contains(&r) => RowStart::Nothing,
-            None => RowStart::Register(r),
-        };
-        let is_kept = self.kept.contains(&r);
-        let rows = &mut self.program.rows;
-        *self.rows_of.entry((r, size)).or_insert_with(|| {
-            rows.push(RowInfo { size, start, is_kept });
-            rows.len() as RowId - 1
-        })
-    }
-
     /// Adds the counters, sums, lists and stacks of the loop.
     fn loop_vars(&mut self) -> Result<(), WhyNotInLanes> {
         // The first instruction stands for the loop.
@@ -701,7 +212,7 @@ impl Translator<'_> {
     }
 
     /// Adds a row for a value of one basic block.
-    fn new_row(&mut self, size: usize) -> RowId {
+    pub(super) fn new_row(&mut self, size: usize) -> RowId {
         self.program.rows.push(RowInfo { size, start: RowStart::Nothing, is_kept: false });
         self.program.rows.len() as RowId - 1
     }
