@@ -93,7 +93,7 @@ fn rows_of_csv_files_are_structs_and_errors_name_line_and_column() {
         assert_eq!(found[3], Ok(Row { name: "d\"q".to_owned(), x: -1.0, n: None }));
         let error = |i: usize| found[i].as_ref().unwrap_err();
         assert!(error(1).ends_with("`, line 4, column `x`: invalid float literal"), "{}", error(1));
-        assert!(error(2).ends_with("`, line 5: the row has 3 fields, not 4"), "{}", error(2));
+        assert!(error(2).ends_with("`, line 5: the number of fields is 3, not 4"), "{}", error(2));
         assert_eq!(check(&rows, &[0]), 9);
     }
     for (end, name) in [("\r\n", "crlf.csv"), ("\r", "cr.csv")] {
@@ -101,12 +101,64 @@ fn rows_of_csv_files_are_structs_and_errors_name_line_and_column() {
         let rows = csv::rows::<Row>([path]);
         assert_eq!(check(&rows, &[0]), 4);
         let error = all(&rows, 0)[1].as_ref().unwrap_err().clone();
-        // Lines that end with a carriage return alone are not counted.
-        assert!(name == "cr.csv" || error.contains("line 3, column `x`"), "{error}");
+        assert!(error.contains("line 3, column `x`"), "{error}");
     }
     let path = folder.write("plain.tsv", b"1\t2\n3\t4\n");
     let options = csv::CsvOptions::default().delimiter(b'\t').without_header();
     assert_eq!(values(&csv::rows_with::<(i64, f32)>([path], options), 0), [(1, 2.0), (3, 4.0)]);
+}
+
+#[test]
+fn errors_of_csv_files_name_the_line_of_their_row() {
+    let folder = Folder::new("csv_places");
+    for end in ["\n", "\r\n", "\r"] {
+        let lines = ["", "a,b", "", "1,2", "", "", "x,5", "", "3,4", "\"6\n7\",8", "9", ""];
+        let path = folder.write("blank.csv", lines.join(end).as_bytes());
+        let rows = csv::rows::<(String, i64)>([&path]);
+        let errors: Vec<String> =
+            all(&csv::rows::<(i64, i64)>([&path]), 0).into_iter().filter_map(Result::err).collect();
+        let places = errors.iter().map(|error| &error[error.find(", line").unwrap() + 2..]);
+        let expected = [
+            "line 7, column `a`: invalid digit found in string",
+            "line 10, column `a`: invalid digit found in string",
+            "line 12: the number of fields is 1, not 2",
+        ];
+        assert_eq!(places.collect::<Vec<_>>(), expected, "{end:?}");
+        assert_eq!(check(&rows, &[0]), 6);
+    }
+    let path = folder.write("mark.csv", "\u{feff}\n\na\n\nx\n".as_bytes());
+    let error = all(&csv::rows::<(i64,)>([path]), 0).remove(0).unwrap_err();
+    assert!(error.contains("line 5, column `a`"), "{error}");
+}
+
+#[test]
+fn a_quote_without_an_end_is_an_error_and_ends_the_file() {
+    let folder = Folder::new("csv_quotes");
+    let broken = folder.write("broken.csv", b"a,b\n1,2\n\n3,\"4\n5,6\n7,8\n");
+    let good = folder.write("good.csv", b"a,b\n9,\"10\"");
+    let rows = csv::rows::<(i64, String)>([&broken, &good]);
+    let found = all(&rows, 0);
+    assert_eq!((found.len(), &found[0], &found[2]), (3, &Ok((1, "2".to_owned())), &Ok((9, "10".to_owned()))));
+    let error = found[1].as_ref().unwrap_err();
+    assert!(error.ends_with("line 4: a field that begins with a quote does not end"), "{error}");
+    assert_eq!(check(&rows, &[0]), 4);
+    let header = folder.write("header.csv", b"a,\"b\n1,2\n");
+    let error = all(&csv::rows::<(i64, i64)>([header]), 0).remove(0).unwrap_err();
+    assert!(error.contains("line 1: a field"), "{error}");
+}
+
+#[test]
+fn a_first_row_that_does_not_fit_leaves_the_others() {
+    let folder = Folder::new("csv_first");
+    let options = csv::CsvOptions::default().without_header();
+    let path = folder.write("short.csv", b"1,2\n3,4,5\n6,7,8\n9,10,11,12\n13,14\n15,16,17\n");
+    let rows = csv::rows_with::<(i64, i64, i64)>([path], options);
+    let found = all(&rows, 0);
+    let errors: Vec<usize> = (0..found.len()).filter(|&i| found[i].is_err()).collect();
+    assert_eq!((found.len(), errors), (6, vec![0, 3, 4]));
+    let error = found[3].as_ref().unwrap_err();
+    assert!(error.ends_with("line 4: the number of fields is 4, not 3"), "{error}");
+    assert_eq!(check(&rows, &[0]), 7);
 }
 
 fn tfrecords(records: &[&[u8]]) -> Vec<u8> {
