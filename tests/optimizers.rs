@@ -325,6 +325,19 @@ fn steps_below_0_have_the_rate_of_step_0() -> Outcome {
 }
 
 #[test]
+fn the_last_steps_have_rates() -> Outcome {
+    let session = Session::new()?;
+    for (first, factor) in [(1, 2), (50, 2), (1, 3), (7, i64::MAX), (i64::MAX, 2), (1, 1)] {
+        let rate = session.function(|t: Tensor<i64>| schedule::cosine_restarts(t, 0.5, 0.1, first, factor))?;
+        for step in [i64::MAX, i64::MAX - 1, i64::MAX / 2, 1 << 62, (1 << 62) - 1] {
+            let rate = rate.call(step)?.item();
+            assert!((0.1..=0.5).contains(&rate), "{rate} at {step}, from {first} by {factor}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
 fn a_plateau_does_not_raise_a_rate_to_its_smallest() -> Outcome {
     let plateau = Plateau::new(0.001).patience(0).min_rate(0.01);
     let session = Session::new()?;
@@ -376,6 +389,8 @@ fn wrong_arguments_of_optimizers_are_errors_at_their_line() {
     error(&|| adam.minimize(w.get(), &w), "lazy Adam with AMSGrad", "adam.minimize(w.get(), &w)");
     let adam = Adam::new(0.1).lazy().weight_decay(0.1);
     error(&|| adam.minimize(w.get(), &w), "lazy Adam with weight decay", "adam.minimize(w.get(), &w)");
+    let groups = ParamGroups::new(Adam::new(0.1).lazy()).decay(|_, _| true, 0.1);
+    error(&|| groups.minimize(w.get(), &w), "a lazy optimizer with weight decay in a parameter group", ".decay(");
     error(&|| _ = Lbfgs::new(0), "an optimization by 0 evaluations of the loss", "Lbfgs::new(0)");
 }
 

@@ -164,6 +164,11 @@ impl StepRecord {
         self
     }
 
+    /// Returns the names of the values.
+    pub fn value_names(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+
     /// Returns the encoded values.
     pub(crate) fn values(&self) -> Result<BTreeMap<String, Vec<u8>>> {
         let values = self.values.iter().map(|(name, value)| match value {

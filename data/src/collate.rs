@@ -1,6 +1,6 @@
 //! Joining elements to batches.
 
-use anabranch_dsl::{Array, Bytes, Diagnostic, Element, Result};
+use anabranch_dsl::{Array, Bytes, Diagnostic, Element, ErrorKind, Result};
 
 /// Elements that can be joined to a batch, along a new first axis.
 ///
@@ -175,15 +175,22 @@ impl<T: Filling> PadTo for Array<T> {
             }
             extents.iter_mut().zip(shape).for_each(|(extent, &n)| *extent = (*extent).max(n));
         }
-        let filling = T::filling(padding.value_of(component));
-        let mut data = vec![filling; elements.len() * extents.iter().product::<usize>()];
+        let shape = [vec![elements.len()], extents.clone()].concat();
+        let n = shape.iter().try_fold(1usize, |n, &extent| n.checked_mul(extent));
+        let mut data = Vec::new();
+        if n.is_none_or(|n| data.try_reserve_exact(n).is_err()) {
+            let message = format!("there is not enough memory for a batch of the shape {shape:?}");
+            let error = Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted);
+            return Err(error.help("join fewer elements, or fill them up to smaller extents"));
+        }
+        data.resize(n.unwrap_or(0), T::filling(padding.value_of(component)));
         let size = extents.iter().product::<usize>();
         if size > 0 {
             for (element, to) in elements.iter().zip(data.chunks_exact_mut(size)) {
                 copy_into(to, &extents, element.as_slice(), element.shape());
             }
         }
-        Array::try_new([vec![elements.len()], extents].concat(), data)
+        Array::try_new(shape, data)
     }
 }
 

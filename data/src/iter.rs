@@ -34,7 +34,8 @@ impl<T> DatasetIter<T> {
     }
 
     /// Returns the number of elements that [`Dataset::skip_errors`] has left out, from the start
-    /// of the epoch to the last element that was returned.
+    /// of the epoch to the last element that was returned. Those that a window of
+    /// [`Dataset::shuffle`] has read are counted when the next window begins.
     pub fn skipped(&self) -> u64 {
         match &self.cursor {
             Opened::Running(cursor) => cursor.skipped(),

@@ -2,7 +2,7 @@
 
 use crate::{all, values};
 use anabranch::data::{BatchPadding, Dataset};
-use anabranch::{Array, Diagnostic};
+use anabranch::{Array, Diagnostic, ErrorKind};
 
 #[test]
 fn a_shuffle_of_elements_with_indices_is_a_permutation_of_all() {
@@ -122,6 +122,11 @@ fn arrays_are_filled_up_in_each_axis() {
     assert_eq!(batch.to_vec(), [1, 2, -1, -1, -1, -1, 3, -1, -1, 4, -1, -1, -1, -1, -1, -1, -1, -1]);
     let fixed = &values(&Dataset::new(arrays.clone()).padded_batch(2, BatchPadding::zeros().extents(0, [3, 4])), 0)[0];
     assert_eq!(fixed.shape(), [2, 3, 4]);
+    for huge in [[usize::MAX / 2, 3], [1 << 50, 2]] {
+        let padding = BatchPadding::zeros().extents(0, huge);
+        let error = Dataset::new(arrays.clone()).padded_batch(2, padding).iter().next().unwrap().unwrap_err();
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+    }
     let errors = all(&Dataset::new(arrays).padded_batch(3, BatchPadding::zeros().extents(0, [3, 1])), 0);
     assert!(errors[0].as_ref().unwrap_err().contains("element 0 of a batch has the shape [1, 2]"), "{errors:?}");
 }

@@ -456,6 +456,11 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         let mut record = metrics.iter().fold(StepRecord::new(step), |record, (name, x)| record.metric(name, *x));
         if let Some(add) = &self.trainer.values {
             record = add(record);
+            if record.value_names().any(|name| name == STATE) {
+                let error =
+                    Diagnostic::new(format!("a value of the program is called `{STATE}`, as the trainer's own"));
+                return Err(error.help("give it another name in `Trainer::values`"));
+            }
         }
         let record = record.value(STATE, &self.state);
         let (session, checkpoints) = (self.trainer.session, &mut folder.checkpoints);

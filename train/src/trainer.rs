@@ -256,7 +256,8 @@ impl<'a> Trainer<'a> {
     }
 
     /// Adds values of the program to each checkpoint. After a resumption they are those of
-    /// [`TrainingRun::resumed`]. The name `trainer` is taken.
+    /// [`TrainingRun::resumed`]. The trainer has a value called `trainer`, so another one is an
+    /// error.
     pub fn values(mut self, add: impl Fn(StepRecord) -> StepRecord + 'a) -> Trainer<'a> {
         self.values = Some(Box::new(add));
         self

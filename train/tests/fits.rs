@@ -204,5 +204,8 @@ fn values_of_the_program_are_in_checkpoints() -> Result<(), Diagnostic> {
     let mut run = quiet(&session).folder(folder.path("")).start(&data)?;
     assert_eq!(run.resumed().expect("there is a checkpoint").value::<i64>("seen")?, 6);
     assert_eq!((run.context().step(), run.next_batch()?), (4, Some(4)));
+    let trainer = quiet(&session).folder(TestFolder::new("values_named").path(""));
+    let error = trainer.values(|record| record.value("trainer", &1)).start(&data).map(drop).unwrap_err();
+    assert_eq!(error.message, "a value of the program is called `trainer`, as the trainer's own");
     Ok(())
 }

@@ -178,6 +178,10 @@ impl FirstDecay {
 }
 
 impl Optimizer for Adam {
+    fn is_lazy(&self) -> bool {
+        self.is_lazy
+    }
+
     fn rate(&self) -> f32 {
         self.rate
     }

@@ -69,7 +69,8 @@ impl<O: Optimizer> ParamGroups<O> {
         self
     }
 
-    /// Sets the decoupled weight decay of the variables in a group.
+    /// Sets the decoupled weight decay of the variables in a group. A lazy optimizer must not have
+    /// any.
     #[must_use]
     #[track_caller]
     pub fn decay(
@@ -92,10 +93,10 @@ fn path_of(var: &AnyVar) -> String {
     var_path(var).unwrap_or_else(|| var.name().to_owned())
 }
 
-/// Returns the number of the last group with a variable.
-fn number_of(groups: &[ParamGroup], var: &AnyVar) -> Option<f64> {
+/// Returns the last group with a variable.
+fn group_of<'g>(groups: &'g [ParamGroup], var: &AnyVar) -> Option<&'g ParamGroup> {
     let path = path_of(var);
-    groups.iter().rev().find(|group| (group.contains)(&path, var)).map(|group| group.number)
+    groups.iter().rev().find(|group| (group.contains)(&path, var))
 }
 
 impl<O: Optimizer> Optimizer for ParamGroups<O> {
@@ -107,6 +108,10 @@ impl<O: Optimizer> Optimizer for ParamGroups<O> {
         self.optimizer.begin()
     }
 
+    fn is_lazy(&self) -> bool {
+        self.optimizer.is_lazy()
+    }
+
     fn update(
         &self,
         var: &AnyVar,
@@ -115,11 +120,16 @@ impl<O: Optimizer> Optimizer for ParamGroups<O> {
         mut rate: AnyValue,
         step: Option<AnyValue>,
     ) -> AnyValue {
-        if let Some(factor) = number_of(&self.rates, var) {
-            rate = rate * factor;
+        if let Some(group) = group_of(&self.rates, var) {
+            rate = rate * group.number;
         }
-        if let Some(decay) = number_of(&self.decays, var) {
-            value = value - rate * value * decay;
+        if let Some(group) = group_of(&self.decays, var).filter(|group| group.number != 0.0) {
+            if self.is_lazy() {
+                let error = Diagnostic::new("a lazy optimizer with weight decay in a parameter group");
+                let error = error.at(group.loc, "this group").at(place(Loc::caller()), "updated here");
+                fail(error.help("decay changes rows without a gradient: leave out `lazy`, or this variable"));
+            }
+            value = value - rate * value * group.number;
         }
         self.optimizer.update(var, value, grad, rate, step)
     }

@@ -97,6 +97,12 @@ pub trait Optimizer {
         None
     }
 
+    /// Returns whether an update leaves the rows without a gradient as they are, so that the
+    /// variables must not decay.
+    fn is_lazy(&self) -> bool {
+        false
+    }
+
     /// Returns the next value of `var` from its current `value` and its gradient `grad`. `rate` is
     /// a scalar.
     ///

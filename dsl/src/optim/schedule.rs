@@ -105,7 +105,9 @@ pub fn cosine_restarts(step: impl Operand<i64>, from: f32, to: f32, first: i64, 
             let (since, length) = if factor == 1 {
                 (step % first, scalar(first))
             } else {
-                let next = |(since, length): (Tensor<i64>, Tensor<i64>)| (since - length, length * factor);
+                // The last period has no end.
+                let longer = |length: Tensor<i64>| length.less(i64::MAX / factor).select(length * factor, i64::MAX);
+                let next = |(since, length): (Tensor<i64>, Tensor<i64>)| (since - length, longer(length));
                 while_loop((step, scalar(first)), |(since, length)| since.greater_equal(length), next)
             };
             (length - since).cast::<f32>() / length.cast::<f32>()

@@ -209,6 +209,10 @@ impl EventFile {
 
     /// Appends an event, after that of the version if it is the first one.
     fn event(&mut self, step: u64, field: u64, content: &[u8], here: Loc) -> Result<()> {
+        if i64::try_from(step).is_err() {
+            let error = Diagnostic::new(format!("the step {step} does not fit in `i64`, as event files need"));
+            return Err(called_at(here, "written here", error));
+        }
         let time = (self.clock)();
         let mut entry = Vec::new();
         let mut record = |step: u64, field: u64, content: &[u8]| {
@@ -386,6 +390,19 @@ mod tests {
         again.cut(0)?;
         again.text(1, "first", "the version comes again")?;
         assert_eq!(tags(again.path())?.len(), 2);
+        std::fs::remove_dir_all(folder).expect("it is there");
+        Ok(())
+    }
+
+    #[test]
+    fn a_step_fits_in_i64() -> Result<()> {
+        let folder = temporary("event-steps");
+        let mut events = EventFile::open(&folder)?;
+        events.scalar(i64::MAX as u64, "x", 1.0)?;
+        let n = events.len();
+        let error = events.scalar(i64::MAX as u64 + 1, "x", 1.0).unwrap_err();
+        assert!(error.message.contains("the step 9223372036854775808"), "{error}");
+        assert_eq!(events.len(), n);
         std::fs::remove_dir_all(folder).expect("it is there");
         Ok(())
     }
