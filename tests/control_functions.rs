@@ -242,6 +242,32 @@ fn rows_whose_number_only_the_data_decides() {
     let error = error_of(two, (2, 3));
     assert!(error.to_string().contains("`map`: `rows.1` must have as many rows as the others"), "{error}");
     assert!(error.to_string().contains("control_functions.rs"), "{error}");
+    #[graph]
+    fn products(n: I, m: I) -> S {
+        let mut sum = scalar(0.0);
+        for (a, b) in (first(n), first(m)) {
+            sum += a * b;
+        }
+        sum
+    }
+    check(products, (3, 3), &[14.0]);
+    check(products, (0, 0), &[0.0]);
+    let error = error_of(products, (2, 3)).to_string();
+    assert!(error.contains("`for`: `rows.1` must have as many rows as the others"), "{error}");
+    assert!(error.contains("for (a, b) in (first(n), first(m))"), "{error}");
+    #[graph]
+    fn of_two(x: S, y: S) -> S {
+        let mut sum = scalar(0.0);
+        for (a, b) in (x, y) {
+            sum += a * b;
+        }
+        sum
+    }
+    let error = error_of(of_two, ([1.0, 2.0, 3.0], [1.0, 2.0])).to_string();
+    assert!(error.contains("`for`: `rows.0` has 3 rows, but `rows.1` has 2"), "{error}");
+    assert!(error.contains("for (a, b) in (x, y)"), "{error}");
+    let error = error_of(of_two, ([1.0, 2.0, 3.0], 1.0)).to_string();
+    assert!(error.contains("`for` iterates over rows, but `rows.1` is f64[] and has none"), "{error}");
 }
 
 #[test]

@@ -210,6 +210,19 @@ mod rows {
         sum
     }
 
+    /// Two tensors, one of them in a tuple of its own, and the numbers of the rows.
+    #[graph]
+    fn rows_at_one_index(x: S, y: S) -> S {
+        let mut sum = scalar(0.0);
+        for (row, (z,), i) in (x, (y,), iota::<i32>(3)) {
+            if i == 2 {
+                break;
+            }
+            sum = sum * z + row.sum() * z;
+        }
+        sum
+    }
+
     #[test]
     fn rows_of_tensors_are_right_on_every_engine() {
         let x = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]];
@@ -226,7 +239,13 @@ mod rows {
             ControlCase::new("pairs")
                 .at(pairs, [[2.0, -1.0], [3.0, 5.0]], gives(&[50.0]).first(&[15.0, 0.0, 15.0, 10.0]))
                 .at(pairs, [[-2.0, -1.0]], gives(&[0.0]).first(&[0.0, 0.0])),
+            // ((1 + 2) 7) 8 + (3 + 4) 8
+            ControlCase::new("rows at one index").at(
+                rows_at_one_index,
+                (x, [7.0, 8.0, 9.0]),
+                gives(&[224.0]).first(&[56.0, 56.0, 8.0, 8.0, 0.0, 0.0, 24.0, 28.0, 0.0]),
+            ),
         ];
-        check_corpus("language_rows", &cases, 3);
+        check_corpus("language_rows", &cases, 4);
     }
 }

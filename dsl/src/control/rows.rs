@@ -12,9 +12,9 @@
 use super::while_loop::record;
 use crate::ir::ListOp;
 use crate::ops::AnyValue;
-use crate::staged::{Carry, FlatState};
+use crate::staged::{Carry, FlatState, RowLists};
 use crate::trace::{self, WhileTrace};
-use crate::{DType, Diagnostic, Dim, Loc, Tensor, Type, scalar};
+use crate::{DType, Diagnostic, Loc, Tensor, Type, scalar};
 
 /// The order in which rows are visited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,87 +25,7 @@ enum RowOrder {
     Reverse,
 }
 
-/// The rows of one or several tensors.
-struct RowLists {
-    /// The value that contains the tensors.
-    state: FlatState,
-    /// The list of rows of each tensor.
-    lists: Vec<AnyValue>,
-    /// The number of rows, as far as it is known.
-    extent: Dim,
-    /// The number of rows at run time.
-    len: Tensor<i32>,
-}
-
 impl RowLists {
-    /// Returns the rows of all tensors in a value. Errors name `function`.
-    #[track_caller]
-    fn of(value: &impl Carry, function: &str) -> RowLists {
-        let loc = Loc::caller();
-        let fail = |message: String, label: String, help: &str| -> ! {
-            trace::fail(Diagnostic::new(format!("`{function}`{message}")).at(loc, label).help(help))
-        };
-        let state = FlatState::of(value);
-        // The number of rows found so far, and the tensor it comes from.
-        let mut known: Option<(Dim, String)> = None;
-        for (tensor, path) in state.tensors().iter().zip(state.paths()) {
-            let (ty, leaf) = (tensor.ty(), format!("`rows{path}`"));
-            let Type::Tensor(tensor) = &ty else {
-                fail(
-                    format!(" iterates over rows, but {leaf} is {ty}"),
-                    ty.to_string(),
-                    "pass `list.stack()`, or capture the list and read it by an index",
-                );
-            };
-            let Some(extent) = tensor.shape.dims().first() else {
-                let help = "capture it: closures see tensors from outside";
-                fail(format!(" iterates over rows, but {leaf} is {ty} and has none"), ty.to_string(), help);
-            };
-            known = Some(match known {
-                None => (extent.clone(), leaf),
-                Some((n, of)) if !n.compatible(extent) => {
-                    let message = format!(": {of} has {n} rows, but {leaf} has {extent}");
-                    fail(message, ty.to_string(), "all tensors must have the same number of rows");
-                }
-                Some((n, of)) if n.known().is_some() => (n, of),
-                Some((n, _)) => (n.meet(extent), leaf),
-            });
-        }
-        let Some((extent, _)) = known else {
-            let help = "iterate over `iota::<i32>(n)` for n iterations";
-            fail(" iterates over rows, but `rows` contains no tensor".to_owned(), "here".to_owned(), help);
-        };
-        if extent.known().is_some_and(|n| i32::try_from(n).is_err()) {
-            fail(
-                format!(" iterates over {extent} rows"),
-                "too many".to_owned(),
-                "a loop has at most 2147483647 iterations",
-            );
-        }
-
-        let unstack = |x: &AnyValue| trace::emit_list(ListOp::Unstack, &[*x])[0];
-        let lists: Vec<AnyValue> = trace::called_at(loc, || state.tensors().iter().map(unstack).collect());
-        let len = |list: AnyValue| Tensor::<i32>::from_any(trace::emit_list(ListOp::Len, &[list])[0]);
-        let first = trace::called_at(loc, || match extent.known() {
-            Some(n) => scalar(n as i32),
-            None => len(lists[0]),
-        });
-        for (tensor, (list, path)) in state.tensors().iter().zip(lists.iter().zip(state.paths())) {
-            if tensor.shape().dims()[0].known().is_none() {
-                let message = format!("`{function}`: `rows{path}` must have as many rows as the others");
-                trace::called_at(loc, || trace::assert(len(*list).equal(first).untyped(), message));
-            }
-        }
-        RowLists { state, lists, extent, len: first }
-    }
-
-    /// Returns the rows at an index.
-    #[track_caller]
-    fn at<X: Carry>(&self, i: Tensor<i32>) -> X {
-        let rows = self.lists.iter().map(|&list| trace::emit_list(ListOp::Read, &[list, i.untyped()])[0]);
-        self.state.with_tensors(&mut rows.collect::<Vec<_>>().into_iter()).rebuild()
-    }
-
     /// Records the loop. `f` takes the state and the rows at an index, and returns the next state
     /// and the outputs.
     #[track_caller]

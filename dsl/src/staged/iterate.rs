@@ -18,8 +18,7 @@ use std::ops;
     message = "a `for` iterates over host iterators, tensors and `range(..)`, not over `{Self}`",
     label = "cannot be iterated",
     note = "use `range(n)` to count up to a tensor `n`, or `range(a..b)` to start at `a`",
-    note = "`for row in x` iterates over the rows of a tensor; in its body, read rows of another tensor with \
-            `List::unstack(y).read(i)`"
+    note = "`for row in x` iterates over the rows of a tensor, and `for (a, b) in (x, y)` over those of two"
 )]
 pub trait Iterable {
     /// The state of the iteration.

@@ -39,6 +39,7 @@ mod jump;
 mod logic;
 mod print;
 mod receiver;
+mod rows;
 mod slot;
 mod used;
 mod while_loop;
@@ -78,6 +79,8 @@ pub use receiver::{
     ToOwnedMethod, ToStringMethod, Unless, Unmodified, UnmodifiedByTrait, by_trait, decided, either, indexed,
     inferred_kind, kinds, part_unless_whole,
 };
+pub(crate) use rows::RowLists;
+pub use rows::{HasRows, RowsOfTuple, rows_of_tuple};
 pub use slot::Slot;
 pub use used::{
     Cells, CellsKind, HoldsKind, HoldsMutBorrow, InteriorMutable, MutBorrow, MutReference, MutReferences,

@@ -2,7 +2,7 @@
 
 use super::conditions::is_true;
 use super::state::Resolver;
-use crate::graph::forms::{has_let, take};
+use crate::graph::forms::{bare, has_let, take};
 use crate::graph::known;
 use crate::graph::names::call;
 use crate::graph::scope;
@@ -46,6 +46,10 @@ impl Resolver {
         if is_host {
             host_ends(&source, &mut iterable.syntax, &mut iterable.parts);
         }
+        let is_tuple = matches!(bare(&source), Expr::Tuple(tuple) if !tuple.elems.is_empty());
+        if is_tuple {
+            iterable.syntax = call(source.span(), "rows_of_tuple", take(&mut iterable.syntax));
+        }
         let ends = self.jumps.ending_loop(start);
         if ends.under_construct {
             iterable.parts.splice(0..0, lazy_changes(&source).map(Part::Error));
@@ -54,7 +58,7 @@ impl Resolver {
             syntax: f,
             iterable,
             is_host,
-            is_iterable: is_iterable(&source),
+            is_iterable: is_tuple || is_iterable(&source),
             declared,
             body,
             stops: ends.any,
