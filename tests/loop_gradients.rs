@@ -5,9 +5,9 @@
 #![allow(clippy::assign_op_pattern, reason = "both forms of assignment are staged")]
 
 use crate::support::{check, error_of};
-use anabranch::List;
 use anabranch::dsl::function::{Arguments, trace_fn};
 use anabranch::prelude::*;
+use anabranch::{DType, List, TensorType};
 
 type S = Tensor<f64>;
 
@@ -387,9 +387,53 @@ fn the_first_wrong_index_is_an_error_of_the_operation_that_read_there() {
         s
     }
     fails(nested, &x, "dynamic_slice: index 23 is out of bounds for axis 0 of extent 23");
+
+    /// A list of the rows of a tensor is read again for the gradient of `w`.
+    #[graph]
+    fn list(w: S, x: S, up: bool) -> S {
+        let (list, mut s, mut t) = (List::unstack(x), scalar(0.0), scalar(0));
+        while t < 40 {
+            let i = if up { t } else { 30 - t };
+            s += w * list.read(i).sum();
+            t += 1;
+        }
+        s
+    }
+    for (up, index) in [(true, 23), (false, 30)] {
+        let error = error_of(move |w: S, x: S| gradients(list(w, x, up), w), (0.5, &x));
+        assert!(error.message.contains(&format!("index {index} ")), "{error}");
+        assert!(error.loc().expect("a location").file.ends_with("loop_gradients.rs"), "{error}");
+    }
 }
 
 // Lists.
+
+/// Rows of an input are read again for the gradient, and are not saved.
+#[test]
+fn rows_of_lists_from_outside_are_not_saved() -> Result<(), anabranch::Diagnostic> {
+    #[graph]
+    fn rows(x: S, w: S) -> S {
+        let mut s = scalar(0.0);
+        for row in x {
+            if s > 100.0 {
+                break;
+            }
+            s = (s + (row * w).sum()).sin() * row.sum();
+        }
+        s
+    }
+    let mapped = |x: S, w: S| map(x, |row| (row * w).sum().sin()).sum();
+    let x = quarters(&SHAPE);
+    let w = Array::new([4], vec![0.5, -1.0, 0.25, 2.0]);
+    let session = anabranch::Session::new()?;
+    for f in [rows, mapped] {
+        let gradient = session.function(move |x: S, w: S| gradients(f(x, w), (x, w)))?;
+        gradient.call((&x, &w))?;
+        let text = gradient.explain(&[TensorType::new(DType::F64, SHAPE), TensorType::new(DType::F64, [4])][..])?;
+        assert!(text.contains("pop") && !text.contains("stack<f64[4]>"), "{text}");
+    }
+    Ok(())
+}
 
 #[test]
 fn elements_of_lists_are_accumulated() {

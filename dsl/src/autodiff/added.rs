@@ -2,7 +2,7 @@
 //!
 //! They are added to the graph through its builder alone, so no trace is needed.
 
-use crate::ir::{Attrs, Graph, GraphBuilder, InsertPoint, Node, Op, Origin, Region, StackOp, Value};
+use crate::ir::{Attrs, Graph, GraphBuilder, InsertPoint, ListOp, Node, Op, Origin, Region, StackOp, Value};
 use crate::ops::attributes::{Along, DynamicSlice, IndexRange};
 use crate::ops::prim;
 use crate::{Diagnostic, Dim, HostTensor, Loc, Type};
@@ -42,16 +42,26 @@ impl AddedValues {
     pub(super) fn checked_index(&mut self, graph: &mut GraphBuilder, node: Node) -> Value {
         *self.checked.entry(node).or_insert_with(|| {
             let data = graph.node(node);
-            let Op::Prim(def, attrs) = &data.op else { panic!("`{}` does not read at indices", data.op.name()) };
-            let (x, ids, axis) = (data.operands[0], data.operands[1], Along::of(attrs).axis);
-            let size = if def == prim::DYNAMIC_SLICE { DynamicSlice::of(attrs).size } else { 1 };
-            let Some(extent) = graph.ty(x).element().shape.dims()[axis].known() else { return ids };
+            let (x, ids) = (data.operands[0], data.operands[1]);
+            let extent = |axis: usize| graph.ty(x).element().shape.dims()[axis].known();
+            let (extent, axis, size, point) = match &data.op {
+                Op::Prim(def, attrs) if *def == prim::DYNAMIC_SLICE => {
+                    let DynamicSlice { axis, size } = DynamicSlice::of(attrs);
+                    (extent(axis), axis, size, InsertPoint::Before(node))
+                }
+                Op::Prim(_, attrs) => {
+                    let axis = Along::of(attrs).axis;
+                    (extent(axis), axis, 1, InsertPoint::Before(node))
+                }
+                // A list has an error of its own, if it is still read.
+                Op::List(ListOp::Read) => {
+                    (slices(graph, x).and_then(|(_, n)| n.known()), 0, 1, InsertPoint::After(node))
+                }
+                _ => panic!("`{}` does not read at indices", data.op.name()),
+            };
+            let Some(extent) = extent else { return ids };
             let origin = Origin { written: Some(data.name_in_errors()), ..data.origin() };
-            graph.at(InsertPoint::Before(node), origin).prim(
-                prim::CHECK_INDEX,
-                &[ids],
-                IndexRange { axis, extent, size },
-            )
+            graph.at(point, origin).prim(prim::CHECK_INDEX, &[ids], IndexRange { axis, extent, size })
         })
     }
 
@@ -172,6 +182,18 @@ pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
     )
     .at(loc, "this saved value has unknown extents")
     .help("give it known extents, or take the gradient outside the loop")
+}
+
+/// Returns the list of the slices of a tensor that a list is, seen from where it is made, and their
+/// number.
+pub(super) fn slices(g: &Graph, list: Value) -> Option<(Value, Dim)> {
+    let mut list = list;
+    while let Some(outer) = g.captured_by(list) {
+        list = outer;
+    }
+    let data = g.node(g.producer(list)?);
+    let is_unstacked = data.op == Op::List(ListOp::Unstack);
+    is_unstacked.then(|| (list, g.ty(data.operands[0]).element().shape.dims()[0].clone()))
 }
 
 /// Returns the error for a list that a checkpoint in a loop reads, and that cannot be saved as one

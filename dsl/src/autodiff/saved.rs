@@ -1,8 +1,10 @@
 //! Access to forward values in backward regions: read from outside, recomputed, exported or saved
 //! on a stack.
 
+use super::added::slices;
 use super::*;
-use crate::ir::ParamSource;
+use crate::Dim;
+use crate::ir::{ParamSource, dependence};
 use crate::ops::{Coverage, Effects, OpClass, ValueCx, prim};
 
 impl<'g> Sweep<'g> {
@@ -33,6 +35,7 @@ impl<'g> Sweep<'g> {
                 self.at_depth(depth, || match &data.op {
                     Op::Constant(t) => self.constant(t.clone()),
                     Op::Prim(def, attrs) => self.context.emit(*def, &operands, attrs.clone()),
+                    Op::List(ListOp::Read) => self.list_op(ListOp::Read, &operands)[0],
                     op => unreachable!("{} is not recomputed", op.name()),
                 })
             }
@@ -61,7 +64,12 @@ impl<'g> Sweep<'g> {
     /// backward region would meet the last one first.
     pub(super) fn forward_operand(&self, level: usize, node: Node, data: &NodeData, i: usize) -> GradValue<'g> {
         let v = data.operands[i];
-        let is_index = i == 1 && matches!(&data.op, Op::Prim(def, _) if matches!(def.class, OpClass::Gather));
+        let is_index = i == 1
+            && match &data.op {
+                Op::Prim(def, _) => matches!(def.class, OpClass::Gather),
+                Op::List(ListOp::Read) => !self.graph(|g| counts_below(g, v, data.operands[0])),
+                _ => false,
+            };
         if is_index && self.needs_saved(level, v) {
             let checked = self.added(|values, g| values.checked_index(g, node));
             return self.forward_value(level, checked);
@@ -127,15 +135,19 @@ impl<'g> Sweep<'g> {
     }
 
     /// Returns whether a node reads elements, at indices, of a tensor from outside all forward
-    /// regions, or of a view of one.
+    /// regions, or of a view of one, or one of its slices from a list.
     ///
     /// The tensor is read again where the elements are needed, so only the indices are saved.
     fn reads_outside(&self, g: &crate::Graph, node: Node) -> bool {
         let data = g.node(node);
-        if !matches!(&data.op, Op::Prim(def, _) if matches!(def.class, OpClass::Gather)) {
-            return false;
-        }
         let outermost = self.levels.borrow()[0].fwd;
+        match &data.op {
+            Op::Prim(def, _) if matches!(def.class, OpClass::Gather) => {}
+            Op::List(ListOp::Read) => {
+                return slices(g, data.operands[0]).is_some_and(|(list, _)| g.region_of(list) == outermost);
+            }
+            _ => return false,
+        }
         let mut v = data.operands[0];
         loop {
             if g.region_of(v) == outermost {
@@ -258,6 +270,47 @@ fn operands_needed(g: &crate::Graph, values: Vec<Value>) -> Vec<Value> {
         }
     }
     operands
+}
+
+/// Returns the value that a parameter captures, where it is made.
+fn captured(g: &crate::Graph, v: Value) -> Value {
+    std::iter::successors(Some(v), |&v| g.captured_by(v)).last().expect("the first is there")
+}
+
+/// Returns whether an index counts up from 0 or more in a loop that ends before the number of
+/// slices in a list.
+fn counts_below(g: &crate::Graph, index: Value, list: Value) -> bool {
+    let index = captured(g, index);
+    let ValueDef::Param(region, _) = g.value(index).def else { return false };
+    let Some(w) = g.region(region).owner.and_then(|node| g.as_while(node)) else { return false };
+    let Some(var) = w.vars().find(|var| var.body_param == index) else { return false };
+    let starts = dependence::integer(g, var.init).is_some_and(|first| first >= 0);
+    let rises = dependence::step(g, var).is_some_and(|step| step > 0);
+    starts && rises && slices(g, list).is_some_and(|list| is_below(g, w.predicate(), var.cond_param, &list))
+}
+
+/// Returns whether a condition is true only while a counter is below the number of slices in a
+/// list.
+fn is_below(g: &crate::Graph, condition: Value, counter: Value, list: &(Value, Dim)) -> bool {
+    let Some(node) = g.producer(captured(g, condition)) else { return false };
+    let data = g.node(node);
+    match &data.op {
+        Op::Prim(prim::LT, _) => {
+            let bound = captured(g, data.operands[1]);
+            let of_list = g.producer(bound).map(|node| g.node(node)).filter(|data| data.op == Op::List(ListOp::Len));
+            let is_len = of_list.is_some_and(|data| captured(g, data.operands[0]) == list.0);
+            let known = dependence::integer(g, bound).zip(list.1.known());
+            captured(g, data.operands[0]) == counter && (is_len || known.is_some_and(|(bound, n)| bound <= n as i64))
+        }
+        // The condition of a loop with a `break`.
+        Op::Cond => data.regions.iter().all(|&arm| {
+            let result = g.region(arm).yields[0];
+            let constant = g.producer(captured(g, result)).map(|node| &g.node(node).op);
+            let is_false = matches!(constant, Some(Op::Constant(t)) if *t == HostTensor::scalar(false));
+            is_false || is_below(g, result, counter, list)
+        }),
+        _ => false,
+    }
 }
 
 /// Returns whether a value is a view of an operand that is not larger. Such a value is recomputed
