@@ -50,11 +50,13 @@ use std::sync::Arc;
 /// ```
 pub struct Dataset<T> {
     pub(crate) stage: Arc<dyn Stage<T>>,
+    /// The number of elements, if there is access by index.
+    n_by_index: Option<u64>,
 }
 
 impl<T> Clone for Dataset<T> {
     fn clone(&self) -> Self {
-        Dataset { stage: self.stage.clone() }
+        Dataset { stage: self.stage.clone(), n_by_index: self.n_by_index }
     }
 }
 
@@ -66,7 +68,8 @@ impl<T> std::fmt::Debug for Dataset<T> {
 
 impl<T: Send + 'static> Dataset<T> {
     pub(crate) fn of(stage: impl Stage<T> + 'static) -> Dataset<T> {
-        Dataset { stage: Arc::new(stage) }
+        let n_by_index = stage.indexed().map(IndexedStage::n);
+        Dataset { stage: Arc::new(stage), n_by_index }
     }
 
     /// Starts a pass over the elements of epoch 0.
@@ -162,7 +165,8 @@ impl<T: Send + 'static> Dataset<T> {
     }
 
     /// Computes the elements of this dataset ahead, on a number of threads, at most `ahead` more
-    /// than were taken. The order stays.
+    /// than were taken. The order stays, and so do positions: a run can continue with another
+    /// `prefetch` at the end, or with none.
     ///
     /// Elements with access by index are computed in parallel, with all stages below. Otherwise one
     /// thread at a time takes the next element from below: use
@@ -175,7 +179,7 @@ impl<T: Send + 'static> Dataset<T> {
     #[track_caller]
     pub fn prefetch(&self, threads: usize, ahead: usize) -> Dataset<T> {
         assert!(threads > 0 && ahead > 0, "elements are computed by at least one thread, and at least one ahead");
-        Dataset::of(ParallelMapStage::new(self.clone(), "prefetch", threads, ahead, |x, _, _| Ok(x)))
+        Dataset::of(ParallelMapStage::new(self.clone(), None, threads, ahead, |x, _, _| Ok(x)))
     }
 
     /// Applies a function like [`try_map`](Dataset::try_map), on a number of threads. The order
@@ -190,7 +194,7 @@ impl<T: Send + 'static> Dataset<T> {
         f: impl Fn(T) -> Result<U> + Send + Sync + 'static,
     ) -> Dataset<U> {
         assert!(threads > 0, "elements are computed by at least one thread");
-        Dataset::of(ParallelMapStage::new(self.clone(), "map", threads, 2 * threads, move |x, _, _| f(x)))
+        Dataset::of(ParallelMapStage::new(self.clone(), Some("map"), threads, 2 * threads, move |x, _, _| f(x)))
     }
 
     /// Applies a function of random numbers like [`map_random`](Dataset::map_random), on a number
@@ -207,7 +211,7 @@ impl<T: Send + 'static> Dataset<T> {
     ) -> Dataset<U> {
         assert!(threads > 0, "elements are computed by at least one thread");
         let f = move |x, epoch, element| f(x, &mut ElementRng::new(seed, epoch, element));
-        Dataset::of(ParallelMapStage::new(self.clone(), &format!("map_random({seed})"), threads, 2 * threads, f))
+        Dataset::of(ParallelMapStage::new(self.clone(), Some(&format!("map_random({seed})")), threads, 2 * threads, f))
     }
 
     /// Leaves out elements for which `keep` returns false.
@@ -254,7 +258,7 @@ impl<T: Send + 'static> Dataset<T> {
 
     /// Continues with the elements of another dataset.
     pub fn chain(&self, other: &Dataset<T>) -> Dataset<T> {
-        Dataset::of(ChainStage { a: self.clone(), b: other.clone() })
+        Dataset::of(ChainStage::new(self, other))
     }
 
     /// Shuffles the elements, in another way in each epoch.
@@ -398,6 +402,10 @@ impl<T: Send + 'static> Dataset<T> {
     ///
     /// `sizes` has one more number than `boundaries`.
     ///
+    /// A pass that continues from a stored position reads again what waits in the buckets: for each
+    /// of these elements the dataset below is opened at its position, which behind a shuffled
+    /// window reads the window.
+    ///
     /// # Panics
     /// Panics if the boundaries do not increase, if a size is 0, or if there is not one more size
     /// than boundaries.
@@ -420,16 +428,17 @@ impl<T: Send + 'static> Dataset<T> {
 impl<T> Dataset<T> {
     pub(crate) fn pipeline(&self) -> String {
         let mut text = String::new();
-        self.stage.describe(&mut text);
+        self.stage.describe_last(&mut text);
         text
     }
 
-    pub(crate) fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
-        self.stage.indexed()
+    /// Returns the number of elements, if there is access by index.
+    pub(crate) fn n_by_index(&self) -> Option<u64> {
+        self.n_by_index
     }
 
     /// Returns an element of an epoch by its index. Only stages with access by index call it.
     pub(crate) fn at(&self, epoch: u64, index: u64) -> Result<T> {
-        self.indexed().expect("the stage has access by index").get(epoch, index)
+        self.stage.indexed().expect("the stage has access by index").get(epoch, index)
     }
 }

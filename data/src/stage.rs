@@ -16,6 +16,7 @@
 //!
 //! Stages know nothing of graphs and sessions.
 
+use crate::Dataset;
 use crate::position::SavedWords;
 use anabranch_dsl::Result;
 
@@ -30,8 +31,18 @@ pub(crate) trait Stage<T>: Send + Sync {
     /// Appends the stages as text: what positions of equal texts mean is equal.
     fn describe(&self, text: &mut String);
 
+    /// Describes the stages as text if none is behind this one.
+    fn describe_last(&self, text: &mut String) {
+        self.describe(text);
+    }
+
     /// Returns access by index, if the stage has it.
     fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
+        None
+    }
+
+    /// Returns the datasets that are one after another, if the stage is a chain.
+    fn chained(&self) -> Option<&[Dataset<T>]> {
         None
     }
 }

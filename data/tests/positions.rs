@@ -25,7 +25,9 @@ pub fn check<T: PartialEq + Debug + Send + 'static>(data: &Dataset<T>, epochs: &
             n += 1;
         }
         // It stays at its end.
+        let end = (pass.position(), pass.skipped());
         assert!(pass.next().is_none() && pass.next().is_none(), "{data:?}");
+        assert_eq!((pass.position(), pass.skipped()), end, "{data:?}");
     }
     n
 }
@@ -57,6 +59,9 @@ fn over(source: &Dataset<i64>) -> Vec<Dataset<i64>> {
         source.zip(&stream(20)).map(|(a, b)| a * 1000 + b),
         source.chain(&stream(9)),
         stream(9).chain(source),
+        source.chain(&stream(3).chain(source)).chain(&stream(9).skip_errors()),
+        source.skip_errors().zip(&source.skip_errors().prefetch(1, 2).take(3)).map(|(a, b)| a * 1000 + b),
+        source.interleave(usize::MAX, 2, several),
         source.shuffle(7, 1),
         source.shuffle(100, 1),
         source.take(13),
@@ -123,6 +128,47 @@ fn a_long_pipeline_continues_from_each_position() {
     let mut pass = data(4).epoch(2);
     pass.by_ref().for_each(drop);
     assert!(pass.skipped() > 0);
+}
+
+#[test]
+fn a_position_continues_with_and_without_elements_read_ahead() {
+    for source in [Dataset::range(0..20), stream(20)] {
+        let data = source.shuffle(8, 2).batch(2);
+        let ahead = data.prefetch(2, 3);
+        for [from, to] in [[&data, &ahead], [&ahead, &data]] {
+            let mut pass = from.epoch(1);
+            pass.nth(3);
+            let rest = to.resume(&pass.position()).unwrap();
+            assert_eq!(messages(rest), messages(pass));
+        }
+        // Behind it there is no access by index.
+        let position = |data: &Dataset<i64>| format!("{:?}", data.take(3));
+        assert_eq!(position(&source) == position(&source.prefetch(1, 1)), source.len().is_none());
+    }
+}
+
+#[test]
+fn datasets_of_many_parts_are_read_at_the_cost_of_one() {
+    let parts = (0..3000).map(|i| Dataset::range(i * 10..i * 10 + 10));
+    let chain = parts.reduce(|a, b| a.chain(&b)).unwrap();
+    assert!(all(&chain, 0).iter().zip(0..).all(|(x, i)| *x == Ok(i)));
+    let streams = (0..3000).map(|i| Dataset::range(i..i + 1).filter(|_| true));
+    let chain = streams.reduce(|a, b| b.chain(&a)).unwrap();
+    assert_eq!(all(&chain, 0).len(), 3000);
+    let few = Dataset::range(0..3).interleave(1 << 40, 1, |i| Ok(Dataset::range(0..i + 1)));
+    assert_eq!(all(&few, 0), [0, 0, 0, 1, 1, 2].map(Ok));
+}
+
+#[test]
+fn the_end_of_a_pass_does_not_depend_on_threads() {
+    let data = stream(60).skip_errors().zip(&Dataset::range(0..20)).map_parallel(8, |(a, b)| Ok(a + b));
+    let end = |_| {
+        let mut pass = data.iter();
+        pass.by_ref().for_each(drop);
+        (pass.position(), pass.skipped())
+    };
+    let ends: Vec<_> = (0..200).map(end).collect();
+    assert!(ends.iter().all(|end| *end == ends[0]), "{:?}", ends[0]);
 }
 
 #[test]

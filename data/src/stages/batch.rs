@@ -51,17 +51,17 @@ impl<T: Send + 'static, B: Send + 'static> Stage<B> for BatchStage<T, B> {
     }
 
     fn indexed(&self) -> Option<&dyn IndexedStage<B>> {
-        self.upstream.indexed().map(|_| self as _)
+        self.upstream.n_by_index().map(|_| self as _)
     }
 }
 
 impl<T: Send + 'static, B: Send + 'static> IndexedStage<B> for BatchStage<T, B> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, |i| self.batches_of(i.n()))
+        self.upstream.n_by_index().map_or(0, |n| self.batches_of(n))
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<B> {
-        let below = self.upstream.indexed().map_or(0, IndexedStage::n);
+        let below = self.upstream.n_by_index().unwrap_or(0);
         let first = index * self.n as u64;
         let elements = (first..below.min(first + self.n as u64)).map(|i| self.upstream.at(epoch, i));
         (self.collate)(elements.collect::<Result<_>>()?)

@@ -61,7 +61,7 @@ impl<T> Clone for CacheStage<T> {
 
 impl<T> CacheStage<T> {
     pub(crate) fn new(upstream: Dataset<T>) -> CacheStage<T> {
-        let n = upstream.indexed().map(|indexed| indexed.n());
+        let n = upstream.n_by_index();
         let kept = n.map_or_else(|| Kept::All(OnceLock::new()), |n| Kept::Each(LazyPlaces::new(n)));
         CacheStage { upstream, kept: Arc::new(kept) }
     }

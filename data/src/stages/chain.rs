@@ -1,99 +1,122 @@
-//! One dataset after another.
+//! Datasets one after another.
 //!
-//! Position: whether the second one is being read, and the position in the one that is. With access
-//! by index: the next index.
+//! Position: the index of the dataset that is being read, the number of elements that were skipped
+//! before it, and the position in it. With access by index: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;
 use crate::stage::{Cursor, IndexCursor, IndexedStage, Stage};
 use anabranch_dsl::Result;
+use std::sync::Arc;
 
 pub(crate) struct ChainStage<T> {
-    pub(crate) a: Dataset<T>,
-    pub(crate) b: Dataset<T>,
+    /// Two or more, none of which is a chain.
+    parts: Arc<[Dataset<T>]>,
+    /// For access by index: the number of elements up to the end of each part.
+    ends: Option<Arc<[u64]>>,
 }
 
 impl<T> Clone for ChainStage<T> {
     fn clone(&self) -> Self {
-        ChainStage { a: self.a.clone(), b: self.b.clone() }
+        ChainStage { parts: self.parts.clone(), ends: self.ends.clone() }
+    }
+}
+
+impl<T: Send + 'static> ChainStage<T> {
+    pub(crate) fn new(a: &Dataset<T>, b: &Dataset<T>) -> ChainStage<T> {
+        let of = |dataset: &Dataset<T>| dataset.stage.chained().map_or_else(|| vec![dataset.clone()], <[_]>::to_vec);
+        let parts: Arc<[Dataset<T>]> = [of(a), of(b)].concat().into();
+        let mut sum = 0_u64;
+        let ends = parts.iter().map(|part| {
+            sum = sum.saturating_add(part.n_by_index()?);
+            Some(sum)
+        });
+        ChainStage { ends: ends.collect(), parts }
     }
 }
 
 impl<T: Send + 'static> Stage<T> for ChainStage<T> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<T>>> {
-        if self.indexed().is_some() {
+        if self.ends.is_some() {
             return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
         }
-        let is_second = at.word() != 0;
+        let part = at.number_below(self.parts.len());
         let skipped_before = at.word();
-        let cursor = if is_second { &self.b } else { &self.a }.stage.open(epoch, at)?;
-        Ok(Box::new(ChainCursor {
-            second: (!is_second).then(|| self.b.clone()),
-            cursor,
-            skipped_before,
-            epoch,
-            has_failed: false,
-        }))
+        let cursor = self.parts[part].stage.open(epoch, at)?;
+        let parts = self.parts.clone();
+        Ok(Box::new(ChainCursor { parts, part, cursor, skipped_before, epoch, has_failed: false }))
     }
 
     fn len(&self) -> Option<u64> {
-        self.a.stage.len()?.checked_add(self.b.stage.len()?)
+        self.parts.iter().try_fold(0_u64, |sum, part| sum.checked_add(part.stage.len()?))
     }
 
     fn describe(&self, text: &mut String) {
-        self.a.stage.describe(text);
-        *text += &format!(", chain({})", self.b.pipeline());
+        self.parts[0].stage.describe(text);
+        for part in &self.parts[1..] {
+            *text += ", chain(";
+            part.stage.describe(text);
+            *text += ")";
+        }
     }
 
     fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
-        (self.a.indexed().is_some() && self.b.indexed().is_some()).then_some(self as _)
+        self.ends.is_some().then_some(self as _)
+    }
+
+    fn chained(&self) -> Option<&[Dataset<T>]> {
+        Some(&self.parts)
     }
 }
 
 impl<T: Send + 'static> IndexedStage<T> for ChainStage<T> {
     fn n(&self) -> u64 {
-        let n = |dataset: &Dataset<T>| dataset.indexed().map_or(0, IndexedStage::n);
-        n(&self.a).saturating_add(n(&self.b))
+        self.ends.as_ref().and_then(|ends| ends.last().copied()).unwrap_or(0)
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<T> {
-        let n = self.a.indexed().map_or(0, IndexedStage::n);
-        if index < n { self.a.at(epoch, index) } else { self.b.at(epoch, index - n) }
+        let ends = self.ends.as_ref().expect("there is access by index");
+        let part = ends.partition_point(|&end| end <= index);
+        let first = part.checked_sub(1).map_or(0, |before| ends[before]);
+        self.parts[part].at(epoch, index - first)
     }
 }
 
 struct ChainCursor<T> {
-    /// The dataset to be read next.
-    second: Option<Dataset<T>>,
+    parts: Arc<[Dataset<T>]>,
+    /// The index of the dataset that is being read.
+    part: usize,
     cursor: Box<dyn Cursor<T>>,
-    /// The number of elements that were skipped in the first dataset, once it has ended.
+    /// The number of elements that were skipped in the datasets before.
     skipped_before: u64,
     epoch: u64,
-    /// Whether the second dataset could not be opened.
+    /// Whether the next dataset could not be opened.
     has_failed: bool,
 }
 
 impl<T: Send + 'static> Cursor<T> for ChainCursor<T> {
     fn next(&mut self) -> Option<Result<T>> {
-        if let Some(element) = self.cursor.next() {
-            return Some(element);
-        }
-        let second = self.second.as_ref().filter(|_| !self.has_failed)?;
-        match second.stage.open(self.epoch, &mut SavedWords::start()) {
-            Ok(cursor) => {
-                self.skipped_before = self.cursor.skipped();
-                (self.second, self.cursor) = (None, cursor);
-                self.cursor.next()
+        loop {
+            if let Some(element) = self.cursor.next() {
+                return Some(element);
             }
-            Err(error) => {
-                self.has_failed = true;
-                Some(Err(error))
+            let next = self.parts.get(self.part + 1).filter(|_| !self.has_failed)?;
+            match next.stage.open(self.epoch, &mut SavedWords::start()) {
+                Ok(cursor) => {
+                    self.skipped_before += self.cursor.skipped();
+                    self.cursor = cursor;
+                    self.part += 1;
+                }
+                Err(error) => {
+                    self.has_failed = true;
+                    return Some(Err(error));
+                }
             }
         }
     }
 
     fn save(&self, words: &mut Vec<u64>) {
-        words.extend([u64::from(self.second.is_none()), self.skipped_before]);
+        words.extend([self.part as u64, self.skipped_before]);
         self.cursor.save(words);
     }
 

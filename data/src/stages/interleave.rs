@@ -26,8 +26,11 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for InterleaveStage<T, U> {
         let upstream = self.upstream.stage.open(epoch, at)?;
         let n_before = at.word();
         let n_places = at.count();
-        let (place, taken, skipped) =
-            (at.number_below(self.cycle), at.number_below(self.block.saturating_add(1)), at.word());
+        let (place, taken, skipped) = (
+            at.number_below(self.cycle.min(n_places.saturating_add(1))),
+            at.number_below(self.block.saturating_add(1)),
+            at.word(),
+        );
         let mut places = Vec::new();
         for _ in 0..n_places {
             places.push(match at.word() {
@@ -39,8 +42,9 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for InterleaveStage<T, U> {
                 }
             });
         }
-        let (cycle, block) = (self.cycle, self.block);
-        Ok(Box::new(InterleaveCursor { outer: outer(upstream, n_before), places, place, taken, skipped, cycle, block }))
+        let (cycle, block, has_outer_ended) = (self.cycle, self.block, false);
+        let outer = outer(upstream, n_before);
+        Ok(Box::new(InterleaveCursor { outer, has_outer_ended, places, place, taken, skipped, cycle, block }))
     }
 
     fn len(&self) -> Option<u64> {
@@ -55,8 +59,11 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for InterleaveStage<T, U> {
 
 struct InterleaveCursor<T, U> {
     outer: Outer<T, U>,
+    /// Whether there are no more datasets to open.
+    has_outer_ended: bool,
     /// Grows up to the number of datasets that may be open.
     places: Vec<Option<Inner<U>>>,
+    /// The current place, or the number of places for a new one.
     place: usize,
     /// The number of elements taken in this turn.
     taken: usize,
@@ -65,34 +72,49 @@ struct InterleaveCursor<T, U> {
     block: usize,
 }
 
-impl<T, U> InterleaveCursor<T, U> {
+impl<T: Send + 'static, U: Send + 'static> InterleaveCursor<T, U> {
     fn turn(&mut self) {
-        (self.place, self.taken) = ((self.place + 1) % self.cycle, 0);
+        (self.place, self.taken) = if self.place + 1 == self.cycle { (0, 0) } else { (self.place + 1, 0) };
+    }
+
+    /// Opens the next dataset at the current place. Returns whether there is one.
+    fn open_next(&mut self) -> Result<bool> {
+        if self.has_outer_ended {
+            return Ok(false);
+        }
+        let Some(inner) = self.outer.next() else {
+            self.has_outer_ended = true;
+            return Ok(false);
+        };
+        let inner = Some(inner?);
+        match self.places.get_mut(self.place) {
+            Some(place) => *place = inner,
+            None => self.places.push(inner),
+        }
+        Ok(true)
     }
 }
 
 impl<T: Send + 'static, U: Send + 'static> Cursor<U> for InterleaveCursor<T, U> {
     fn next(&mut self) -> Option<Result<U>> {
-        let mut n_empty = 0;
-        while n_empty < self.cycle {
+        loop {
             if self.taken == self.block {
                 self.turn();
             }
-            if self.place >= self.places.len() {
-                self.places.resize_with(self.place + 1, || None);
-            }
-            if self.places[self.place].is_none() {
-                match self.outer.next() {
-                    Some(Ok(inner)) => self.places[self.place] = Some(inner),
-                    Some(Err(error)) => return Some(Err(error)),
-                    None => {
-                        n_empty += 1;
-                        self.turn();
+            if self.places.get(self.place).is_none_or(Option::is_none) {
+                match self.open_next() {
+                    Ok(true) => {}
+                    Ok(false) if self.places.iter().all(Option::is_none) => return None,
+                    Ok(false) => {
+                        match self.place < self.places.len() {
+                            true => self.turn(),
+                            false => (self.place, self.taken) = (0, 0),
+                        }
                         continue;
                     }
+                    Err(error) => return Some(Err(error)),
                 }
             }
-            n_empty = 0;
             let inner = self.places[self.place].as_mut().expect("a dataset is open at the place");
             if let Some(element) = inner.cursor.next() {
                 self.taken += 1;
@@ -101,7 +123,6 @@ impl<T: Send + 'static, U: Send + 'static> Cursor<U> for InterleaveCursor<T, U> 
             self.skipped += inner.cursor.skipped();
             self.places[self.place] = None;
         }
-        None
     }
 
     fn save(&self, words: &mut Vec<u64>) {

@@ -54,13 +54,13 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for MapStage<T, U> {
     }
 
     fn indexed(&self) -> Option<&dyn IndexedStage<U>> {
-        self.upstream.indexed().map(|_| self as _)
+        self.upstream.n_by_index().map(|_| self as _)
     }
 }
 
 impl<T: Send + 'static, U: Send + 'static> IndexedStage<U> for MapStage<T, U> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, IndexedStage::n)
+        self.upstream.n_by_index().unwrap_or(0)
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<U> {

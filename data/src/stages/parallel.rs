@@ -1,6 +1,7 @@
 //! Functions of elements on threads.
 //!
-//! Position: that of the same function without threads.
+//! Position: that of the same function without threads. Elements that are only read ahead have that
+//! of the dataset below.
 //!
 //! The workers of a pass take elements from below in order, each with its number, and store the
 //! results under these numbers. At most `ahead` elements are taken and not delivered. A
@@ -11,7 +12,7 @@
 use super::map::ElementFn;
 use crate::Dataset;
 use crate::position::SavedWords;
-use crate::stage::{Cursor, IndexedStage, Stage};
+use crate::stage::{Cursor, Stage};
 use anabranch_dsl::{Diagnostic, Result};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -22,7 +23,8 @@ use std::thread::JoinHandle;
 /// A function on threads.
 pub(crate) struct ParallelMapStage<T, U> {
     upstream: Dataset<T>,
-    name: String,
+    /// `None` if the function returns its argument.
+    name: Option<String>,
     threads: usize,
     ahead: usize,
     f: ElementFn<T, U>,
@@ -31,19 +33,20 @@ pub(crate) struct ParallelMapStage<T, U> {
 impl<T, U> ParallelMapStage<T, U> {
     pub(crate) fn new(
         upstream: Dataset<T>,
-        name: &str,
+        name: Option<&str>,
         threads: usize,
         ahead: usize,
         f: impl Fn(T, u64, u64) -> Result<U> + Send + Sync + 'static,
     ) -> ParallelMapStage<T, U> {
-        ParallelMapStage { upstream, name: name.to_owned(), threads, ahead, f: Arc::new(f) }
+        ParallelMapStage { upstream, name: name.map(str::to_owned), threads, ahead, f: Arc::new(f) }
     }
 }
 
 impl<T: Send + 'static, U: Send + 'static> Stage<U> for ParallelMapStage<T, U> {
     fn open(&self, epoch: u64, at: &mut SavedWords<'_>) -> Result<Box<dyn Cursor<U>>> {
-        let (next, mut words) = at.words_of(SavedWords::word);
-        let feed = match self.upstream.indexed() {
+        let has_number = self.name.is_some() || self.upstream.n_by_index().is_some();
+        let (next, mut words) = if has_number { at.words_of(SavedWords::word) } else { (0, Vec::new()) };
+        let feed = match self.upstream.n_by_index() {
             Some(_) => Elements::ByIndex(self.upstream.clone(), next),
             None => {
                 let (cursor, below) = at.words_of(|at| self.upstream.stage.open(epoch, at));
@@ -51,7 +54,7 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for ParallelMapStage<T, U> {
                 Elements::InOrder(cursor?)
             }
         };
-        let feed = ElementFeed { elements: feed, next };
+        let feed = ElementFeed { elements: feed, next, has_ended: false };
         let skipped = feed.elements.skipped();
         let pass = Arc::new(ParallelPass {
             feed: Mutex::new(feed),
@@ -67,7 +70,7 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for ParallelMapStage<T, U> {
             f: self.f.clone(),
             epoch,
         });
-        let mut cursor = ParallelCursor { pass, workers: Vec::new(), words, skipped };
+        let mut cursor = ParallelCursor { pass, workers: Vec::new(), words, has_number, skipped };
         for _ in 0..self.threads {
             let pass = cursor.pass.clone();
             let worker = std::thread::Builder::new().name("anabranch-data".to_owned()).spawn(move || pass.work());
@@ -84,7 +87,19 @@ impl<T: Send + 'static, U: Send + 'static> Stage<U> for ParallelMapStage<T, U> {
     fn describe(&self, text: &mut String) {
         self.upstream.stage.describe(text);
         // The number of threads does not change what a position means.
-        *text += &format!(", {}", self.name);
+        match &self.name {
+            Some(name) => *text += &format!(", {name}"),
+            // The stages behind have no access by index.
+            None if self.upstream.n_by_index().is_some() => *text += ", prefetch",
+            None => {}
+        }
+    }
+
+    fn describe_last(&self, text: &mut String) {
+        match self.name {
+            Some(_) => self.describe(text),
+            None => self.upstream.stage.describe_last(text),
+        }
     }
 }
 
@@ -108,6 +123,7 @@ struct ElementFeed<T> {
     elements: Elements<T>,
     /// The number of the next element.
     next: u64,
+    has_ended: bool,
 }
 
 /// An element that a worker has taken.
@@ -164,12 +180,14 @@ impl<T, U> ParallelPass<T, U> {
         loop {
             let mut feed = lock(&self.feed);
             let number = feed.next;
-            if !self.wait_for_room(number) {
+            // At its end the feed stays as it is, however many workers ask.
+            if feed.has_ended || !self.wait_for_room(number) {
                 return;
             }
             feed.next += 1;
             let computed = catch_unwind(AssertUnwindSafe(|| {
                 let taken = feed.take();
+                feed.has_ended = taken.is_none();
                 let (mut words, skipped) = (Vec::new(), feed.elements.skipped());
                 feed.elements.save(&mut words);
                 drop(feed);
@@ -212,7 +230,7 @@ impl<T> ElementFeed<T> {
             Elements::InOrder(cursor) => cursor.next().map(Taken::Element),
             Elements::ByIndex(dataset, next) => {
                 let index = *next;
-                (index < dataset.indexed().map_or(0, IndexedStage::n)).then(|| {
+                (index < dataset.n_by_index().unwrap_or(0)).then(|| {
                     *next += 1;
                     Taken::Index(dataset.clone(), index)
                 })
@@ -236,6 +254,8 @@ struct ParallelCursor<T, U> {
     workers: Vec<JoinHandle<()>>,
     /// The position behind the last element that was delivered.
     words: Vec<u64>,
+    /// Whether the position has the number of the next element.
+    has_number: bool,
     skipped: u64,
 }
 
@@ -252,8 +272,10 @@ where
         results = self.pass.changed.wait_while(results, is_missing).unwrap_or_else(PoisonError::into_inner);
         if results.end.is_some_and(|end| number >= end) {
             // What was skipped behind the last element is known now.
-            if let Some((words, skipped)) = results.at_end.take() {
-                (self.words, self.skipped) = ([vec![number], words].concat(), skipped);
+            let at_end = results.at_end.take();
+            drop(results);
+            if let Some((words, skipped)) = at_end {
+                self.moved_to(number, words, skipped);
             }
             return None;
         }
@@ -262,8 +284,7 @@ where
         drop(results);
         self.pass.changed.notify_all();
         let Waiting { outcome, words, skipped } = result.unwrap_or_else(|panic| resume_unwind(panic));
-        self.words = [vec![number + 1], words].concat();
-        self.skipped = skipped;
+        self.moved_to(number + 1, words, skipped);
         Some(outcome)
     }
 
@@ -273,6 +294,14 @@ where
 
     fn skipped(&self) -> u64 {
         self.skipped
+    }
+}
+
+impl<T, U> ParallelCursor<T, U> {
+    /// Notes the position behind an element: the number of the next one, and the words below.
+    fn moved_to(&mut self, number: u64, below: Vec<u64>, skipped: u64) {
+        self.words = if self.has_number { [vec![number], below].concat() } else { below };
+        self.skipped = skipped;
     }
 }
 

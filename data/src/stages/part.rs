@@ -39,13 +39,13 @@ impl<T: Send + 'static> Stage<T> for TakeStage<T> {
     }
 
     fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
-        self.upstream.indexed().map(|_| self as _)
+        self.upstream.n_by_index().map(|_| self as _)
     }
 }
 
 impl<T: Send + 'static> IndexedStage<T> for TakeStage<T> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, |i| i.n().min(self.n))
+        self.upstream.n_by_index().map_or(0, |n| n.min(self.n))
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<T> {
@@ -103,13 +103,13 @@ impl<T: Send + 'static> Stage<T> for SkipStage<T> {
     }
 
     fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
-        self.upstream.indexed().map(|_| self as _)
+        self.upstream.n_by_index().map(|_| self as _)
     }
 }
 
 impl<T: Send + 'static> IndexedStage<T> for SkipStage<T> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, |i| i.n().saturating_sub(self.n))
+        self.upstream.n_by_index().map_or(0, |n| n.saturating_sub(self.n))
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<T> {
@@ -175,13 +175,13 @@ impl<T: Send + 'static> Stage<T> for ShardStage<T> {
     }
 
     fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
-        self.upstream.indexed().map(|_| self as _)
+        self.upstream.n_by_index().map(|_| self as _)
     }
 }
 
 impl<T: Send + 'static> IndexedStage<T> for ShardStage<T> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, |i| self.part_of(i.n()))
+        self.upstream.n_by_index().map_or(0, |n| self.part_of(n))
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<T> {

@@ -67,18 +67,18 @@ impl<T: Send + 'static> Stage<T> for RepeatStage<T> {
     }
 
     fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
-        let len = self.upstream.indexed()?.n().checked_mul(self.n?);
+        let len = self.upstream.n_by_index()?.checked_mul(self.n?);
         len.map(|_| self as _)
     }
 }
 
 impl<T: Send + 'static> IndexedStage<T> for RepeatStage<T> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, IndexedStage::n) * self.n.unwrap_or(0)
+        self.upstream.n_by_index().unwrap_or(0) * self.n.unwrap_or(0)
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<T> {
-        let n = self.upstream.indexed().map_or(1, IndexedStage::n);
+        let n = self.upstream.n_by_index().unwrap_or(1);
         self.upstream.at(self.epoch(epoch, index / n), index % n)
     }
 }

@@ -60,13 +60,13 @@ impl<T: Send + 'static> Stage<T> for ShuffleStage<T> {
     }
 
     fn indexed(&self) -> Option<&dyn IndexedStage<T>> {
-        self.upstream.indexed().map(|_| self as _)
+        self.upstream.n_by_index().map(|_| self as _)
     }
 }
 
 impl<T: Send + 'static> IndexedStage<T> for ShuffleStage<T> {
     fn n(&self) -> u64 {
-        self.upstream.indexed().map_or(0, IndexedStage::n)
+        self.upstream.n_by_index().unwrap_or(0)
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<T> {

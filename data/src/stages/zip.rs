@@ -1,6 +1,6 @@
 //! Pairs of elements.
 //!
-//! Position: those of both datasets. With access by index: the next index.
+//! Position: whether one dataset has ended, and those of both. With access by index: the next index.
 
 use crate::Dataset;
 use crate::position::SavedWords;
@@ -23,7 +23,8 @@ impl<T: Send + 'static, U: Send + 'static> Stage<(T, U)> for ZipStage<T, U> {
         if self.indexed().is_some() {
             return Ok(Box::new(IndexCursor::new(self.clone(), epoch, at)));
         }
-        Ok(Box::new(ZipCursor { a: self.a.stage.open(epoch, at)?, b: self.b.stage.open(epoch, at)? }))
+        let has_ended = at.word() != 0;
+        Ok(Box::new(ZipCursor { has_ended, a: self.a.stage.open(epoch, at)?, b: self.b.stage.open(epoch, at)? }))
     }
 
     fn len(&self) -> Option<u64> {
@@ -32,17 +33,19 @@ impl<T: Send + 'static, U: Send + 'static> Stage<(T, U)> for ZipStage<T, U> {
 
     fn describe(&self, text: &mut String) {
         self.a.stage.describe(text);
-        *text += &format!(", zip({})", self.b.pipeline());
+        *text += ", zip(";
+        self.b.stage.describe(text);
+        *text += ")";
     }
 
     fn indexed(&self) -> Option<&dyn IndexedStage<(T, U)>> {
-        (self.a.indexed().is_some() && self.b.indexed().is_some()).then_some(self as _)
+        (self.a.n_by_index().is_some() && self.b.n_by_index().is_some()).then_some(self as _)
     }
 }
 
 impl<T: Send + 'static, U: Send + 'static> IndexedStage<(T, U)> for ZipStage<T, U> {
     fn n(&self) -> u64 {
-        self.a.indexed().map_or(0, IndexedStage::n).min(self.b.indexed().map_or(0, IndexedStage::n))
+        self.a.n_by_index().unwrap_or(0).min(self.b.n_by_index().unwrap_or(0))
     }
 
     fn get(&self, epoch: u64, index: u64) -> Result<(T, U)> {
@@ -51,17 +54,23 @@ impl<T: Send + 'static, U: Send + 'static> IndexedStage<(T, U)> for ZipStage<T, 
 }
 
 struct ZipCursor<T, U> {
+    has_ended: bool,
     a: Box<dyn Cursor<T>>,
     b: Box<dyn Cursor<U>>,
 }
 
 impl<T, U> Cursor<(T, U)> for ZipCursor<T, U> {
     fn next(&mut self) -> Option<Result<(T, U)>> {
-        let (a, b) = (self.a.next()?, self.b.next()?);
-        Some(a.and_then(|a| Ok((a, b?))))
+        if self.has_ended {
+            return None;
+        }
+        let pair = self.a.next().and_then(|a| Some((a, self.b.next()?)));
+        self.has_ended = pair.is_none();
+        pair.map(|(a, b)| Ok((a?, b?)))
     }
 
     fn save(&self, words: &mut Vec<u64>) {
+        words.push(u64::from(self.has_ended));
         self.a.save(words);
         self.b.save(words);
     }
