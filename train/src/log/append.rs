@@ -3,7 +3,7 @@
 use anabranch_checkpoint::failed;
 use anabranch_dsl::Result;
 use std::fs::{File, OpenOptions, create_dir_all};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// A file that only grows, by whole entries.
@@ -16,13 +16,21 @@ pub(crate) struct AppendFile {
 
 impl AppendFile {
     /// Opens a file at its end. Creates it, and the folders above it, if they do not exist.
-    pub fn open(path: &Path) -> Result<AppendFile> {
+    ///
+    /// `whole` returns the length of the whole entries of a file with a length. A last entry that
+    /// is not whole, as a crash of the machine can leave it, is cut off: what follows it could not
+    /// be read.
+    pub fn open(path: &Path, whole: impl FnOnce(&mut File, u64) -> io::Result<u64>) -> Result<AppendFile> {
         let open = || {
             if let Some(folder) = path.parent() {
                 create_dir_all(folder)?;
             }
-            let file = OpenOptions::new().append(true).create(true).open(path)?;
-            let len = file.metadata()?.len();
+            let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
+            let all = file.metadata()?.len();
+            let len = whole(&mut file, all)?;
+            if len < all {
+                file.set_len(len)?;
+            }
             Ok(AppendFile { path: path.to_owned(), file, len })
         };
         open().map_err(|error| failed("open", path, &error))

@@ -10,6 +10,8 @@ use anabranch_checkpoint::called_at;
 use anabranch_data::protobuf::{push_double, push_field, push_number};
 use anabranch_data::tfrecord;
 use anabranch_dsl::{Buffer, Diagnostic, Graph, HostTensor, Loc, Result};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// The name of the file. TensorBoard reads files whose names contain `tfevents`.
@@ -68,6 +70,23 @@ const STRING: u64 = 7;
 const GRAPH_DEF: u64 = 4;
 const SUMMARY: u64 = 5;
 
+/// Returns the length of the records that are whole.
+fn whole_records(file: &mut File, len: u64) -> io::Result<u64> {
+    // The length, its checksum and that of the data.
+    const AROUND: u64 = 8 + 4 + 4;
+    let mut start = 0;
+    while len - start >= AROUND {
+        let mut n = [0; 8];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(&mut n)?;
+        match u64::from_le_bytes(n).checked_add(start + AROUND).filter(|&end| end <= len) {
+            Some(end) => start = end,
+            None => break,
+        }
+    }
+    Ok(start)
+}
+
 impl EventFile {
     /// Returns the path of the file of a folder.
     pub fn path_in(folder: impl AsRef<Path>) -> PathBuf {
@@ -81,7 +100,7 @@ impl EventFile {
     #[track_caller]
     pub fn open(folder: impl AsRef<Path>) -> Result<EventFile> {
         let here = Loc::caller();
-        let file = AppendFile::open(&EventFile::path_in(folder));
+        let file = AppendFile::open(&EventFile::path_in(folder), whole_records);
         let file = file.map_err(|error| called_at(here, "opened here", error))?;
         Ok(EventFile { file, clock: now })
     }
@@ -390,6 +409,26 @@ mod tests {
         again.cut(0)?;
         again.text(1, "first", "the version comes again")?;
         assert_eq!(tags(again.path())?.len(), 2);
+        std::fs::remove_dir_all(folder).expect("it is there");
+        Ok(())
+    }
+
+    #[test]
+    fn a_record_without_an_end_is_cut_off() -> Result<()> {
+        let folder = temporary("event-torn");
+        let path = EventFile::path_in(&folder);
+        let mut events = EventFile { clock: || 1.0, ..EventFile::open(&folder)? };
+        events.scalar(1, "x", 1.0)?;
+        let one = events.len();
+        events.scalar(2, "x", 2.0)?;
+        let two = std::fs::read(&path).expect("it is there");
+        for len in one as usize..two.len() {
+            std::fs::write(&path, &two[..len]).expect("it can be written");
+            let mut again = EventFile { clock: || 1.0, ..EventFile::open(&folder)? };
+            assert_eq!(again.len(), one);
+            again.scalar(2, "x", 2.0)?;
+            assert!(std::fs::read(&path).expect("it is there") == two, "{len} bytes");
+        }
         std::fs::remove_dir_all(folder).expect("it is there");
         Ok(())
     }

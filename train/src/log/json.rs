@@ -4,6 +4,8 @@ use super::append::AppendFile;
 use super::now;
 use anabranch_checkpoint::called_at;
 use anabranch_dsl::{Diagnostic, Loc, Result};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 /// A file of JSON lines with the metrics of a run, for programs.
@@ -39,6 +41,23 @@ pub struct JsonLines {
     clock: fn() -> f64,
 }
 
+/// Returns the length of the lines that end.
+fn whole_lines(file: &mut File, len: u64) -> io::Result<u64> {
+    const BLOCK: u64 = 1 << 16;
+    let mut end = len;
+    while end > 0 {
+        let start = end.saturating_sub(BLOCK);
+        let mut block = vec![0; (end - start) as usize];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(&mut block)?;
+        if let Some(last) = block.iter().rposition(|&byte| byte == b'\n') {
+            return Ok(start + last as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
+}
+
 impl JsonLines {
     /// Opens a file at its end. Creates it, and the folders above it, if they do not exist.
     ///
@@ -47,7 +66,8 @@ impl JsonLines {
     #[track_caller]
     pub fn open(path: impl AsRef<Path>) -> Result<JsonLines> {
         let here = Loc::caller();
-        let file = AppendFile::open(path.as_ref()).map_err(|error| called_at(here, "opened here", error))?;
+        let file =
+            AppendFile::open(path.as_ref(), whole_lines).map_err(|error| called_at(here, "opened here", error))?;
         Ok(JsonLines { file, clock: now })
     }
 
@@ -129,6 +149,24 @@ mod tests {
         assert_eq!(log.len(), text.len() as u64);
         let read: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
         assert_eq!(read["a \"b\""].as_f64().map(f64::to_bits), Some((0.1_f64 + 0.2).to_bits()));
+        std::fs::remove_file(path).expect("it is there");
+        Ok(())
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_cut_off() -> Result<()> {
+        let path = std::env::temp_dir().join(format!("anabranch-torn-{}", std::process::id()));
+        let whole = format!("{{\"step\":1}}\n{{\"long\":\"{}\"}}\n", "x".repeat(200_000));
+        for torn in ["", "{", &"y".repeat(150_000)] {
+            std::fs::write(&path, format!("{whole}{torn}")).expect("it can be written");
+            let mut log = JsonLines { clock: || 1.0, ..JsonLines::open(&path)? };
+            assert_eq!(log.len(), whole.len() as u64);
+            log.write(2, 0, [])?;
+            let text = std::fs::read_to_string(&path).expect("it is there");
+            assert_eq!(text, format!("{whole}{{\"step\":2,\"epoch\":0,\"time\":1.000}}\n"));
+        }
+        std::fs::write(&path, "torn").expect("it can be written");
+        assert!(JsonLines::open(&path)?.is_empty());
         std::fs::remove_file(path).expect("it is there");
         Ok(())
     }
