@@ -92,6 +92,11 @@ impl<T: Send + 'static> Dataset<T> {
         DatasetIter::new(self.pipeline(), epoch, cursor)
     }
 
+    /// Returns the position before the first element of an epoch, without a pass over it.
+    pub fn start(&self, epoch: u64) -> DatasetPosition {
+        DatasetPosition { pipeline: self.pipeline(), epoch, words: Vec::new() }
+    }
+
     /// Continues the pass whose position was stored.
     ///
     /// # Errors

@@ -37,6 +37,11 @@ impl DatasetPosition {
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
+
+    /// Returns whether no element of the epoch was delivered yet.
+    pub fn is_start(&self) -> bool {
+        self.words.iter().all(|&word| word == 0)
+    }
 }
 
 /// The largest word. No pass comes so far, and what is counted from it does not overflow.

@@ -144,9 +144,14 @@ impl LoopState {
 pub struct TrainingRun<'a, B> {
     trainer: Trainer<'a>,
     data: Dataset<B>,
-    batches: DatasetIter<B>,
-    /// The result of taking the next batch, if it was taken.
+    /// The pass over the epoch, once a batch of it was asked for.
+    batches: Option<DatasetIter<B>>,
+    /// The result of taking the next batch, if it was taken ahead.
     next: Option<Option<Result<B>>>,
+    /// Whether the program has a batch whose step is not finished.
+    has_batch: bool,
+    /// Whether an element of the epoch was taken, or an error in its place.
+    has_begun: bool,
     context: StepContext,
     state: LoopState,
     folder: Option<RunFolder>,
@@ -196,13 +201,14 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         let (resumed, state) = resumed.unzip();
         let step = resumed.as_ref().map_or(0, Resumed::step);
         let (batches, state) = match state {
-            Some(state) => (data.resume(&state.position)?, state),
+            // A run that is over takes nothing from the dataset.
+            Some(state) if trainer.is_over(step, state.epoch) => (None, state),
+            Some(state) => (Some(data.resume(&state.position)?), state),
             None => {
-                let batches = data.epoch(0);
                 let (means, stopping) = (MetricMeans::default(), StoppingState::default());
-                let position = batches.position();
+                let position = data.start(0);
                 let (best, logged, skipped, due, unrecorded) = (None, Vec::new(), [0; 2], None, BTreeMap::new());
-                (batches, LoopState { epoch: 0, position, means, stopping, best, logged, skipped, due, unrecorded })
+                (None, LoopState { epoch: 0, position, means, stopping, best, logged, skipped, due, unrecorded })
             }
         };
         let of_epochs = trainer.epochs.and_then(|epochs| Some(epochs.saturating_mul(data.len()?)));
@@ -215,6 +221,8 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             data: data.clone(),
             batches,
             next: None,
+            has_batch: false,
+            has_begun: !state.position.is_start(),
             context: StepContext { step, epoch: state.epoch, events },
             end: None,
             has_failed: false,
@@ -264,21 +272,51 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
         if self.end.is_some() || self.has_failed {
             return Ok(None);
         }
-        match self.next.take().unwrap_or_else(|| self.batches.next()) {
-            Some(batch) => batch.map(Some).map_err(|error| called_at(here, "asked for here", error)),
-            None => {
-                let message = format!("the dataset has no elements in epoch {}", self.state.epoch);
-                Err(Diagnostic::new(message).at(here, "asked for here"))
+        loop {
+            let batches = self.batches.get_or_insert_with(|| self.data.epoch(self.state.epoch));
+            match self.next.take().unwrap_or_else(|| batches.next()) {
+                Some(batch) => {
+                    (self.has_batch, self.has_begun) = (batch.is_ok(), true);
+                    return batch.map(Some).map_err(|error| called_at(here, "asked for here", error));
+                }
+                // The last step did not look for the end, or errors were behind it.
+                None if self.has_begun => {
+                    let epoch = self.state.epoch;
+                    self.end_epoch();
+                    self.end = self.end_by_count();
+                    self.finish_due(DueWork { epoch, is_epoch_end: true }).map_err(|error| {
+                        self.has_failed = true;
+                        called_at(here, "the epoch ends here", error)
+                    })?;
+                    if self.end.is_some() {
+                        return Ok(None);
+                    }
+                }
+                None => {
+                    let message = format!("the dataset has no elements in epoch {}", self.state.epoch);
+                    return Err(Diagnostic::new(message).at(here, "asked for here"));
+                }
             }
         }
     }
 
+    /// Goes on to the next epoch. It is not opened yet: a run that ends takes nothing from it.
+    fn end_epoch(&mut self) {
+        let skipped = self.batches.take().map_or(0, |batches| batches.skipped());
+        // With those behind the last element.
+        self.state.skipped = [self.state.skipped[0] + skipped; 2];
+        self.state.epoch += 1;
+        self.context.epoch = self.state.epoch;
+        self.state.position = self.data.start(self.state.epoch);
+        (self.next, self.has_begun) = (None, false);
+    }
+
     /// Notes that the step of the last batch is done, with its metrics. Then does what is due:
     /// logs, evaluates, compares the monitored metric, saves a checkpoint, ends the run. The next
-    /// batch is taken before, to know whether the epoch ends.
+    /// batch is taken before, to know whether the epoch ends, unless the run ends.
     ///
     /// # Errors
-    /// Fails if the metric `loss` is not finite, if the evaluation fails, or if a file cannot be
+    /// Fails if there is no batch since the last step, if the metric `loss` is not finite, if the evaluation fails, or if a file cannot be
     /// written. A checkpoint is written beside the next steps: its error is that of a later call.
     /// The run is over then, and nothing is saved any more.
     #[track_caller]
@@ -293,6 +331,10 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
     #[track_caller]
     fn finish_one(&mut self, metrics: impl IntoMetrics) -> Result<()> {
         let metrics = metrics.into_metrics()?;
+        if !std::mem::take(&mut self.has_batch) {
+            let error = Diagnostic::new("a step ends without a batch: `finish_step` was called twice, or too early");
+            return Err(error.help("call it once for each batch of `next_batch`"));
+        }
         let epoch = self.state.epoch;
         self.context.step += 1;
         let step = self.context.step;
@@ -301,19 +343,17 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
             return Err(not_finite(step, loss, self.saved));
         }
         self.state.means.add(&metrics);
-        self.state.position = self.batches.position();
-        let skipped_before = self.state.skipped[0];
-        self.state.skipped[1] = skipped_before + self.batches.skipped();
-        self.next = Some(self.batches.next());
+        let batches = self.batches.as_ref().expect("the batch is of this pass");
+        self.state.position = batches.position();
+        self.state.skipped[1] = self.state.skipped[0] + batches.skipped();
+        // A run that ends takes nothing from a source that is not read again, such as a queue.
+        let ends = self.trainer.steps.is_some_and(|steps| step >= steps) && self.data.len().is_none();
+        if !ends && self.signal().is_none() {
+            self.next = self.batches.as_mut().map(Iterator::next);
+        }
         let is_epoch_end = matches!(self.next, Some(None));
         if is_epoch_end {
-            // With those behind the last element.
-            self.state.skipped = [skipped_before + self.batches.skipped(); 2];
-            self.state.epoch += 1;
-            self.context.epoch = self.state.epoch;
-            self.batches = self.data.epoch(self.state.epoch);
-            self.state.position = self.batches.position();
-            self.next = None;
+            self.end_epoch();
         }
         self.end = self.end_by_count();
         let (n_epochs, skipped) = (self.trainer.epochs, self.state.skipped[1]);
@@ -431,9 +471,11 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
 
     /// Returns whether the run ends because all is done.
     fn end_by_count(&self) -> Option<FitEnd> {
-        let is_over = self.trainer.steps.is_some_and(|steps| self.context.step >= steps)
-            || self.trainer.epochs.is_some_and(|epochs| self.state.epoch >= epochs);
-        if is_over { Some(FitEnd::Completed) } else { self.end_by_patience() }
+        if self.trainer.is_over(self.context.step, self.state.epoch) {
+            Some(FitEnd::Completed)
+        } else {
+            self.end_by_patience()
+        }
     }
 
     fn end_by_patience(&self) -> Option<FitEnd> {
@@ -443,7 +485,12 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
 
     /// Returns whether the run ends because of the metric, or because of a signal.
     fn end_by_state(&self) -> Option<FitEnd> {
-        self.end_by_patience().or_else(|| Some(FitEnd::Signal(self.signals.as_ref()?.caught()?)))
+        self.end_by_patience().or_else(|| self.signal().map(FitEnd::Signal))
+    }
+
+    /// Returns the signal that ends the run.
+    fn signal(&self) -> Option<StopSignal> {
+        self.signals.as_ref().and_then(SignalWatch::caught)
     }
 
     /// Saves a checkpoint, unless there is one of this step.
@@ -512,6 +559,11 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
 }
 
 impl Trainer<'_> {
+    /// Returns whether all steps or all epochs are done.
+    fn is_over(&self, step: u64, epoch: u64) -> bool {
+        self.steps.is_some_and(|steps| step >= steps) || self.epochs.is_some_and(|epochs| epoch >= epochs)
+    }
+
     /// Fails if one setting needs another one that is not there.
     fn check(&self) -> Result<()> {
         let needs_monitor = [

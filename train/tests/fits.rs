@@ -8,6 +8,8 @@ use anabranch::prelude::*;
 use anabranch::train::{EarlyStopping, Evaluation, Every, FitEnd, ShowProgress, StepContext, StepMetrics, Trainer};
 use anabranch::{Diagnostic, ErrorKind, Session};
 use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn quiet(session: &Session) -> Trainer<'_> {
     Trainer::new(session).progress(ShowProgress::Hidden)
@@ -31,6 +33,85 @@ fn a_run_ends_after_epochs_or_steps_whichever_is_first() -> Result<(), Diagnosti
     assert_eq!(ends(quiet(&session).epochs(2).steps(40))?.1, 6);
     assert_eq!(ends(quiet(&session).epochs(0))?.1, 0);
     assert_eq!(ends(quiet(&session).epochs(2))?.3[..3], one);
+    Ok(())
+}
+
+/// Returns a source of the numbers from 0 on, `n` in each pass, and how many were taken from it.
+fn counted(n: usize) -> (Dataset<usize>, Arc<AtomicUsize>) {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = taken.clone();
+    let (next, end) = (AtomicUsize::new(0), n);
+    let receive = move || {
+        let i = next.fetch_add(1, Ordering::Relaxed);
+        let is_end = i % (end + 1) == end;
+        count.fetch_add(usize::from(!is_end), Ordering::Relaxed);
+        Ok((!is_end).then_some(i - i / (end + 1)))
+    };
+    (Dataset::from_channel("numbers", receive), taken)
+}
+
+#[test]
+fn a_run_that_ends_takes_nothing_more() -> Result<(), Diagnostic> {
+    let session = Session::new()?;
+    let train = |trainer: Trainer<'_>, data: &Dataset<usize>| {
+        let mut seen = Vec::new();
+        let outcome = trainer.fit(data, |_, i| {
+            seen.push(i);
+            Ok(StepMetrics::default())
+        })?;
+        Ok::<_, Diagnostic>((seen, outcome.epochs))
+    };
+    let (data, taken) = counted(5);
+    assert_eq!(train(quiet(&session).epochs(1), &data.prefetch(1, 1))?, (vec![0, 1, 2, 3, 4], 1));
+    assert_eq!(taken.load(Ordering::Relaxed), 5);
+    let (data, taken) = counted(5);
+    assert_eq!(train(quiet(&session).steps(7), &data)?, (vec![0, 1, 2, 3, 4, 5, 6], 1));
+    assert_eq!(taken.load(Ordering::Relaxed), 7);
+    Ok(())
+}
+
+#[test]
+fn a_step_ends_once_for_each_batch() -> Result<(), Diagnostic> {
+    let (session, data) = (Session::new()?, Dataset::range(0..6));
+    let mut run = quiet(&session).start(&data)?;
+    let error = run.finish_step(()).unwrap_err();
+    assert!(error.message.contains("a step ends without a batch"), "{error}");
+    let mut run = quiet(&session).start(&data)?;
+    run.next_batch()?;
+    run.finish_step(())?;
+    let error = run.finish_step(()).unwrap_err();
+    assert!(error.message.contains("a step ends without a batch"), "{error}");
+    assert_eq!(error.loc().map(|loc| loc.line), Some(line!() - 2));
+    Ok(())
+}
+
+#[test]
+fn an_epoch_ends_behind_a_broken_element() -> Result<(), Diagnostic> {
+    let session = Session::new()?;
+    let data = Dataset::range(0..4).try_map(|i| if i < 2 { Ok(i) } else { Err(Diagnostic::new("broken")) });
+    let folder = TestFolder::new("broken_last");
+    let evaluated = Cell::new(0);
+    let held_out = Dataset::range(0..1);
+    let evaluation = Evaluation::new(&held_out, |_| {
+        evaluated.set(evaluated.get() + 1);
+        Ok(1.0)
+    });
+    let mut seen = Vec::new();
+    let trainer = quiet(&session).folder(folder.path("")).epochs(2).validate(Every::Epochs(1), evaluation);
+    let mut run = trainer.start(&data)?;
+    loop {
+        match run.next_batch() {
+            Ok(Some(i)) => {
+                seen.push(i.to_string());
+                run.finish_step(())?;
+            }
+            Ok(None) => break,
+            Err(error) => seen.push(error.message),
+        }
+    }
+    let outcome = run.finish()?;
+    assert_eq!(seen, ["0", "1", "broken", "broken", "0", "1", "broken", "broken"]);
+    assert_eq!((outcome.end, outcome.step, outcome.epochs, evaluated.get()), (FitEnd::Completed, 4, 2, 2));
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Pairs of elements.
 //!
-//! Position: whether one dataset has ended, and those of both. With access by index: the next index.
+//! Position: whether one dataset has ended, and those of both. With access by index: the next
+//! index.
 
 use crate::Dataset;
 use crate::position::SavedWords;
