@@ -246,15 +246,17 @@ impl LoopAnalysis<'_> {
     /// alone, which loops and branches in the region may run any number of times. Nothing else may
     /// use it on the way.
     fn is_only(&self, is_such: fn(&Op) -> bool, param: Value, next: Value, region: Region) -> bool {
+        self.parameter_before(is_such, next, region) == Some(param)
+    }
+
+    /// Returns the parameter of a region that becomes `next` by operations `is_such` alone.
+    fn parameter_before(&self, is_such: fn(&Op) -> bool, next: Value, region: Region) -> Option<Value> {
         let mut value = next;
         loop {
             if self.uses(region, value) != 1 {
-                return false;
+                return None;
             }
-            if value == param {
-                return true;
-            }
-            let ValueDef::Result(node, i) = self.graph.value(value).def else { return false };
+            let ValueDef::Result(node, i) = self.graph.value(value).def else { return Some(value) };
             let i = i as usize;
             let data = self.graph.node(node);
             value = match &data.op {
@@ -264,22 +266,21 @@ impl LoopAnalysis<'_> {
                     let var = inner.var(i);
                     let is_read = self.uses(inner.cond(), var.cond_param) > 0;
                     if is_read || !self.is_only(is_such, var.body_param, var.next, inner.body()) {
-                        return false;
+                        return None;
                     }
                     var.init
                 }
                 Op::Cond => {
-                    let arms = self.graph.cond_of(node).branches();
-                    let from = arms.map(|arm| {
+                    let from = self.graph.cond_of(node).branches().map(|arm| {
                         let end = self.graph.region(arm).yields[i];
-                        self.graph.captures_in(arm).find(|&(param, _)| self.is_only(is_such, param, end, arm))
+                        self.graph.captured_by(self.parameter_before(is_such, end, arm)?)
                     });
                     match from {
-                        [Some((_, a)), Some((_, b))] if a == b => a,
-                        _ => return false,
+                        [Some(a), Some(b)] if a == b => a,
+                        _ => return None,
                     }
                 }
-                _ => return false,
+                _ => return None,
             };
         }
     }
@@ -520,5 +521,39 @@ mod tests {
         assert_eq!(none, [const { None }; 5]);
         let print = format!("{push} {ADD} print stdout \"{{}}\", %x");
         assert_eq!(roles_of(&print, "%j, %w, %t", BELOW_N), None);
+    }
+
+    #[test]
+    fn stacks_in_nested_branches_take_time_in_proportion() {
+        let types = "(stack<f32[]>, stack<f32[]>, stack<f32[]>)";
+        let mut nest = "%p = push %a, %x : stack<f32[]> yield %p, %b, %c".to_owned();
+        for _ in 0..30 {
+            nest = format!(
+                "%p, %q, %r = cond %m, %a, %b, %c, %x, %m : {types} then (%a, %b, %c, %x, %m) {{ {nest} }}
+                 else (%a, %b, %c, %x, %m) {{ yield %a, %b, %c }} yield %p, %q, %r"
+            );
+        }
+        let body = nest.rsplit_once(" yield ").expect("it is the last").0;
+        let text = format!(
+            "graph @f(%n: i32[], %x: f32[], %m: bool[]) -> i32[] {{
+                %zero = constant 0 : i32[]
+                %s = stack_new : stack<f32[]>
+                %t = stack_new : stack<f32[]>
+                %u = stack_new : stack<f32[]>
+                %i, %a, %b, %c = while (%i = %zero, %a = %s, %b = %t, %c = %u | %n = %n, %x = %x, %m = %m)
+                    : (i32[], stack<f32[]>, stack<f32[]>, stack<f32[]>)
+                cond {{ %l = lt %i, %n : bool[] yield %l }}
+                body {{
+                    %one = constant 1 : i32[]
+                    %j = add %i, %one : i32[]
+                    {body}
+                    yield %j, %p, %q, %r
+                }}
+                return %i
+            }}"
+        );
+        let graph = Graph::parse(&text, "f.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let pushed = LoopVarRole::Pushed;
+        assert_eq!(roles(&graph, all_loops(&graph)[0].0), Some(vec![LoopVarRole::Counter(1), pushed, pushed, pushed]));
     }
 }
