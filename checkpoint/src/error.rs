@@ -31,9 +31,11 @@ impl ReadError {
     /// Returns the error with this text, of an operation of the storage.
     pub fn of(error: &io::Error, text: Diagnostic) -> ReadError {
         match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData => {
-                ReadError::Damaged(text)
-            }
+            io::ErrorKind::NotFound
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::IsADirectory
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::InvalidData => ReadError::Damaged(text),
             _ => ReadError::Failed(text),
         }
     }

@@ -186,8 +186,11 @@ impl CheckpointFolder {
         removed.and(self.sync(&self.root))
     }
 
-    /// Removes a folder of files.
+    /// Removes a folder of files, or the link to one, whose files are those of another run.
     fn remove_folder(&self, folder: &Path) -> Result<()> {
+        if self.storage.is_link(folder) {
+            return self.storage.remove(folder).map_err(|error| failed("remove", folder, &error));
+        }
         for name in self.list(folder)? {
             let path = folder.join(name);
             self.storage.remove(&path).map_err(|error| failed("remove", &path, &error))?;

@@ -101,6 +101,13 @@ pub trait FileStorage: Debug + Send + Sync {
     /// Removes an empty folder.
     fn remove_dir(&self, dir: &Path) -> io::Result<()>;
 
+    /// Returns whether a name is a link, which [`remove`](FileStorage::remove) removes without what
+    /// it leads to. The default is a storage without links.
+    fn is_link(&self, path: &Path) -> bool {
+        let _ = path;
+        false
+    }
+
     /// Returns the names in a folder, in any order.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
@@ -223,6 +230,10 @@ impl FileStorage for LocalFiles {
 
     fn remove_dir(&self, dir: &Path) -> io::Result<()> {
         fs::remove_dir(dir)
+    }
+
+    fn is_link(&self, path: &Path) -> bool {
+        path.is_symlink()
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {

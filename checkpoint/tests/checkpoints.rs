@@ -181,6 +181,24 @@ fn the_latest_and_the_best_are_kept() -> Outcome {
     Ok(())
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_to_a_checkpoint_of_another_run_is_removed_without_its_files() -> Outcome {
+    let folder = TestFolder::new("links");
+    let (session, vars) = (Session::new()?, number(0.0));
+    let mut other = Checkpoints::new(folder.path("other")).open()?;
+    save_all(&mut other, &session, &vars, &[5])?;
+    fs::create_dir(folder.path("c")).unwrap();
+    std::os::unix::fs::symlink(folder.path("other/step-00000005"), folder.path("c/step-00000005")).unwrap();
+    let mut checkpoints = Checkpoints::new(folder.path("c")).keep_latest(1).open()?;
+    save_all(&mut checkpoints, &session, &vars, &[7])?;
+    assert_eq!((checkpoints.steps(), folder.path("c/step-00000005").exists()), (vec![7], false));
+    let parts = RunParts::new().module("m", &vars);
+    let resumed = restore_latest(folder.path("other"), &session, &parts, &Restore::strict())?;
+    assert_eq!(resumed.map(|resumed| resumed.step()), Some(5));
+    Ok(())
+}
+
 #[test]
 fn a_damaged_checkpoint_is_passed_over_and_named() -> Outcome {
     let folder = TestFolder::new("damaged");
@@ -212,6 +230,20 @@ fn a_damaged_checkpoint_is_passed_over_and_named() -> Outcome {
         }
         fs::write(path, bytes).unwrap();
     }
+    // A folder in the place of a file, and a file in the place of the folder.
+    let (manifest, bytes) = &originals[1];
+    fs::remove_file(manifest).unwrap();
+    fs::create_dir(manifest).unwrap();
+    assert_eq!(checkpoints.resume(&session, &parts)?.expect("step 2 is there").step(), 2);
+    fs::remove_dir(manifest).unwrap();
+    fs::write(manifest, bytes).unwrap();
+    let aside = folder.path("c/aside");
+    fs::rename(&latest, &aside).unwrap();
+    fs::write(&latest, "no folder").unwrap();
+    assert_eq!(checkpoints.resume(&session, &parts)?.expect("step 2 is there").step(), 2);
+    fs::remove_file(&latest).unwrap();
+    fs::rename(&aside, &latest).unwrap();
+
     fs::remove_file(&originals[0].0).unwrap();
     let resumed = checkpoints.resume(&session, &parts)?.expect("step 2 is there");
     assert_eq!((resumed.step(), value(&session, &vars)), (2, 2.0));

@@ -316,9 +316,10 @@ impl<'a, B: Send + 'static> TrainingRun<'a, B> {
     /// batch is taken before, to know whether the epoch ends, unless the run ends.
     ///
     /// # Errors
-    /// Fails if there is no batch since the last step, if the metric `loss` is not finite, if the evaluation fails, or if a file cannot be
-    /// written. A checkpoint is written beside the next steps: its error is that of a later call.
-    /// The run is over then, and nothing is saved any more.
+    /// Fails if there is no batch since the last step, if the metric `loss` is not finite, if the
+    /// evaluation fails, or if a file cannot be written. A checkpoint is written beside the next
+    /// steps: its error is that of a later call. The run is over then, and nothing is saved any
+    /// more.
     #[track_caller]
     pub fn finish_step(&mut self, metrics: impl IntoMetrics) -> Result<()> {
         let here = Loc::caller();
