@@ -280,7 +280,7 @@ impl<'a> Trainer<'a> {
     /// [`FitEnd::Signal`](crate::FitEnd::Signal) says so. A second signal exits at once. Without
     /// this call no handler is installed.
     ///
-    /// A dataset that waits for its next element is not interrupted: the run ends when there is one.
+    /// A dataset that waits for its next element is not interrupted: the run ends when it has one.
     /// An evaluation ends between two batches. The run that continues from the checkpoint begins
     /// with this evaluation, so its logs are those of a run that was not ended. Loops with calls
     /// that take long, such as epochs in a graph, use a [`SignalWatch`](crate::SignalWatch).
