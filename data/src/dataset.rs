@@ -319,8 +319,8 @@ impl<T: Send + 'static> Dataset<T> {
     /// Keeps elements in memory, so that the stages below compute each once. They are those of
     /// epoch 0 in all epochs: shuffle and draw random numbers above the cache.
     ///
-    /// With access by index an element is kept when it is first taken. Otherwise all are kept after
-    /// the first pass that was complete.
+    /// With access by index an element is kept when it is first taken, and an error is tried again.
+    /// Otherwise all are kept after the first pass that was complete, errors in their places too.
     pub fn cache(&self) -> Dataset<T>
     where
         T: Clone + Sync,

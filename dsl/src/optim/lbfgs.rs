@@ -19,7 +19,8 @@ const SEARCH: i32 = 25;
 /// [`minimize`](Lbfgs::minimize) is a whole optimization: a staged loop, of which each iteration
 /// evaluates the loss and its gradient once. The loss must be deterministic, so without dropout or
 /// random batches. The first step has length 1 / (the sum of the absolute gradient) at most, as in
-/// PyTorch; each further search starts at 1.
+/// PyTorch; each further search starts at 1. If the gradient is so small that this step is lost in
+/// the rounding of the variables, the search ends where it began: scale such a loss.
 ///
 /// A loss that is not finite counts as infinite: the search turns back from there.
 ///
