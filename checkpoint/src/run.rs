@@ -3,6 +3,7 @@
 use crate::error::shown;
 use crate::manifest::Metric;
 use anabranch_dsl::queue::{AnyQueue, Queue, QueueElement};
+use anabranch_dsl::safetensors::METADATA;
 use anabranch_dsl::{AnyVar, Diagnostic, Module, Result};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashSet};
@@ -172,6 +173,10 @@ impl StepRecord {
     /// Returns the encoded values.
     pub(crate) fn values(&self) -> Result<BTreeMap<String, Vec<u8>>> {
         let values = self.values.iter().map(|(name, value)| match value {
+            _ if name == METADATA => {
+                let message = format!("a value is called `{METADATA}`, which files do not allow");
+                Err(Diagnostic::new(message).help("give it another name"))
+            }
             Ok(bytes) => Ok((name.clone(), bytes.clone())),
             Err(why) => Err(Diagnostic::new(format!("the value {} cannot be encoded: {why}", shown(name)))),
         });

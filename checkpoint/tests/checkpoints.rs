@@ -531,5 +531,8 @@ fn a_value_that_cannot_be_encoded_is_an_error() -> Outcome {
     let record = StepRecord::new(1).value("wrong", &Wrong);
     let error = checkpoints.save(&session, &RunParts::new().module("m", &vars), record).unwrap_err();
     assert!(error.message.starts_with("the value `wrong` cannot be encoded"), "{error}");
+    let record = StepRecord::new(1).value("__metadata__", &1);
+    let error = checkpoints.save(&session, &RunParts::new().module("m", &vars), record).unwrap_err();
+    assert_eq!(error.message, "a value is called `__metadata__`, which files do not allow");
     Ok(())
 }
