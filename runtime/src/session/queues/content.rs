@@ -34,7 +34,7 @@ pub(super) struct QueuedElement {
 }
 
 /// Someone who waits for room or for elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Waiter(u64);
 
 /// A request for elements.
@@ -96,6 +96,8 @@ struct Consumer {
     missing: usize,
     /// The elements that it has so far.
     taken: Vec<QueuedElement>,
+    /// Whether its step has added elements, so that it fails if those before it wait for these.
+    has_added: bool,
 }
 
 /// See the [module](self).
@@ -182,7 +184,7 @@ impl QueueState {
     /// Registers a consumer.
     pub(super) fn consumer(&mut self) -> Waiter {
         let waiter = self.new_waiter();
-        self.consumers.push_back(Consumer { waiter, missing: 1, taken: Vec::new() });
+        self.consumers.push_back(Consumer { waiter, missing: 1, taken: Vec::new(), has_added: false });
         waiter
     }
 
@@ -279,6 +281,7 @@ impl QueueState {
         let ElementRequest { n, up_to } = request;
         if let Some(waiting) = self.consumers.iter_mut().find(|waiting| waiting.waiter == consumer) {
             waiting.missing = n - waiting.taken.len();
+            waiting.has_added = reserved > 0;
         }
         if let Some(first) = self.consumers.front()
             && first.waiter != consumer
@@ -323,6 +326,19 @@ impl QueueState {
             return Poll::Ready(Err(QueueFailure::WaitsForItself { reserved }));
         }
         Poll::Pending
+    }
+
+    /// Returns the first waiter that came after the queue was closed, and whether the session has
+    /// ended: a change of these may end any wait.
+    pub(super) fn end(&self) -> Option<(u64, bool)> {
+        self.closed.as_ref().map(|closed| (closed.first_after, closed.has_session_ended))
+    }
+
+    /// Returns those for whom any other change may end the wait: the first in each line, and those
+    /// who may wait for themselves.
+    pub(super) fn may_be_served(&self) -> impl Iterator<Item = Waiter> {
+        let consumers = self.consumers.iter().enumerate().filter(|(i, consumer)| *i == 0 || consumer.has_added);
+        self.producers.front().copied().into_iter().chain(consumers.map(|(_, consumer)| consumer.waiter))
     }
 
     /// Returns the number of those who wait for room.

@@ -53,7 +53,8 @@ pub(crate) struct SharedQueue {
     name: String,
     capacity: usize,
     state: Mutex<QueueState>,
-    changed: Condvar,
+    /// Signals each thread that waits, and keeps `state` locked meanwhile. Locked after `state`.
+    signals: Mutex<HashMap<Waiter, Arc<Condvar>>>,
 }
 
 /// The time after which a waiting step looks again whether it was stopped.
@@ -97,7 +98,7 @@ impl SharedQueue {
             name: queue.name().to_owned(),
             capacity: queue.capacity(),
             state: Mutex::new(QueueState::new(queue)),
-            changed: Condvar::new(),
+            signals: Mutex::new(HashMap::new()),
         }
     }
 
@@ -105,11 +106,31 @@ impl SharedQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the content, and wakes those who wait for it.
+    /// Changes the content, and wakes those whom it may serve.
     fn change<R>(&self, change: impl FnOnce(&mut QueueState) -> R) -> R {
-        let outcome = change(&mut self.state());
-        self.changed.notify_all();
+        let mut state = self.state();
+        let before = state.end();
+        let outcome = change(&mut state);
+        match state.end() == before {
+            true => self.wake(&state),
+            // Waits anywhere in the lines end.
+            false => self.signals().values().for_each(|signal| signal.notify_one()),
+        }
         outcome
+    }
+
+    fn signals(&self) -> MutexGuard<'_, HashMap<Waiter, Arc<Condvar>>> {
+        self.signals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes those whom a change may serve.
+    fn wake(&self, state: &QueueState) {
+        let signals = self.signals();
+        for waiter in state.may_be_served() {
+            if let Some(signal) = signals.get(&waiter) {
+                signal.notify_one();
+            }
+        }
     }
 
     /// Registers a waiter and polls until it is served. `waits` is called once, before the first
@@ -126,37 +147,38 @@ impl SharedQueue {
             let outcome = poll(state, waiter);
             // A consumer may have taken a part of what it requests, which makes room.
             if outcome.is_ready() || state.len() != len {
-                self.changed.notify_all();
+                self.wake(state);
             }
             outcome
         };
         let mut state = self.state();
         let waiter = register(&mut state);
-        let mut outcome = poll(&mut state, waiter);
-        if outcome.is_pending() {
-            drop(state);
-            // Those who wait for room in vain are served, now that someone needs elements.
-            self.changed.notify_all();
-            waits();
-            state = self.state();
+        if let Poll::Ready(outcome) = poll(&mut state, waiter) {
+            return outcome.map_err(WaitFailure::Queue);
         }
-        loop {
-            if outcome.is_pending() {
-                outcome = poll(&mut state, waiter);
-            }
-            if let Poll::Ready(outcome) = outcome {
-                return outcome.map_err(WaitFailure::Queue);
+        let signal = Arc::new(Condvar::new());
+        self.signals().insert(waiter, signal.clone());
+        // Those who wait for room in vain are served, now that someone needs elements.
+        self.wake(&state);
+        drop(state);
+        waits();
+        state = self.state();
+        let outcome = loop {
+            if let Poll::Ready(outcome) = poll(&mut state, waiter) {
+                break outcome.map_err(WaitFailure::Queue);
             }
             if let Some(kind) = limits.ended() {
                 state.leave(waiter);
-                self.changed.notify_all();
-                return Err(WaitFailure::Ended(kind));
+                self.wake(&state);
+                break Err(WaitFailure::Ended(kind));
             }
             state = match limits.next_look() {
-                Some(time) => self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(time) => signal.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0,
+                None => signal.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
-        }
+        };
+        self.signals().remove(&waiter);
+        outcome
     }
 
     /// Returns the error of a host operation of this name whose wait has ended.
@@ -242,8 +264,7 @@ pub(crate) fn restore(contents: Vec<(Arc<SharedQueue>, QueueContent)>) -> Result
         let state = locked.get_mut(&queue.id).expect("the queue is locked");
         state.restore(content.clone());
     }
-    drop(locked);
-    distinct.values().for_each(|queue| queue.changed.notify_all());
+    locked.iter().for_each(|(id, state)| distinct[id].wake(state));
     Ok(())
 }
 
