@@ -184,13 +184,15 @@ pub(super) fn stacks_are_not_saved(loc: Loc) -> Diagnostic {
     .help("give it known extents, or take the gradient outside the loop")
 }
 
+/// Returns the value that a parameter captures, where it is made, or the value itself.
+pub(super) fn captured(g: &Graph, v: Value) -> Value {
+    std::iter::successors(Some(v), |&v| g.captured_by(v)).last().expect("the first is there")
+}
+
 /// Returns the list of the slices of a tensor that a list is, seen from where it is made, and their
 /// number.
 pub(super) fn slices(g: &Graph, list: Value) -> Option<(Value, Dim)> {
-    let mut list = list;
-    while let Some(outer) = g.captured_by(list) {
-        list = outer;
-    }
+    let list = captured(g, list);
     let data = g.node(g.producer(list)?);
     let is_unstacked = data.op == Op::List(ListOp::Unstack);
     is_unstacked.then(|| (list, g.ty(data.operands[0]).element().shape.dims()[0].clone()))

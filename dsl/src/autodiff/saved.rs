@@ -1,7 +1,7 @@
 //! Access to forward values in backward regions: read from outside, recomputed, exported or saved
 //! on a stack.
 
-use super::added::slices;
+use super::added::{captured, slices};
 use super::*;
 use crate::Dim;
 use crate::ir::{ParamSource, dependence};
@@ -270,11 +270,6 @@ fn operands_needed(g: &crate::Graph, values: Vec<Value>) -> Vec<Value> {
         }
     }
     operands
-}
-
-/// Returns the value that a parameter captures, where it is made.
-fn captured(g: &crate::Graph, v: Value) -> Value {
-    std::iter::successors(Some(v), |&v| g.captured_by(v)).last().expect("the first is there")
 }
 
 /// Returns whether an index counts up from 0 or more in a loop that ends before the number of

@@ -34,11 +34,11 @@ impl RowLists {
                 fail(
                     format!(" iterates over rows, but {leaf} is {ty}"),
                     ty.to_string(),
-                    "pass `list.stack()`, or capture the list and read it by an index",
+                    "pass `list.stack()`, or read the list inside by an index",
                 );
             };
             let Some(extent) = tensor.shape.dims().first() else {
-                let help = "capture it: closures see tensors from outside";
+                let help = "read it inside as it is: a body sees tensors from outside";
                 fail(format!(" iterates over rows, but {leaf} is {ty} and has none"), ty.to_string(), help);
             };
             known = Some(match known {
