@@ -19,10 +19,9 @@ var<immediate> p: Params;
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= p.size { return; }
     let row = i / p.inner;
     let along = p.start + row % p.length * p.step;

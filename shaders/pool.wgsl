@@ -116,10 +116,9 @@ fn element_of_x(i: u32) -> f32 {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= p.size { return; }
     switch RESULT {
         case 2u, 4u: { result[i] = element_of_x(i); }

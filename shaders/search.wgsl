@@ -16,10 +16,9 @@ var<immediate> p: Params;
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let row = (group.x + group.y * groups.x) * 64u + thread;
+    let row = (group.x + group.y * 65535u) * 64u + thread;
     if row >= p.rows { return; }
     let first = row / p.inner * p.length * p.inner + row % p.inner;
     var best = x[first];

@@ -34,7 +34,9 @@ use std::fmt::{self, Display, Write};
 /// The threads of a workgroup of the flat template, and the most of a workgroup of the other one.
 const THREADS: [usize; 2] = [64, 256];
 
-/// The number of workgroups along one axis that every device supports.
+/// The number of workgroups along one axis that every device supports. Workgroups are numbered along
+/// the first axis, which has this extent if there is more than one along the second. Shaders do not
+/// ask for the number of workgroups: DX12 has none for indirect dispatches.
 pub const MAX_WORKGROUPS: usize = 65_535;
 
 /// The number of storage buffers that every device supports.
@@ -337,7 +339,7 @@ impl<'a> ShaderPrinter<'a> {
             return Err(NotPrinted::NoElements);
         }
         let threads = THREADS[0];
-        self.line(format_args!("let i = (group.x + group.y * groups.x) * {threads}u + thread;"));
+        self.line(format_args!("let i = (group.x + group.y * {MAX_WORKGROUPS}u) * {threads}u + thread;"));
         self.line(format_args!("if i >= {n}u {{ return; }}"));
         self.unravel("i", all);
         for i in self.inputs_of(0..self.kernel.stages.len()) {
@@ -360,7 +362,7 @@ impl<'a> ShaderPrinter<'a> {
             return Err(NotPrinted::NoElements);
         }
         let threads = n.next_power_of_two().clamp(1, THREADS[1]);
-        self.line(format_args!("let row = group.x + group.y * groups.x;"));
+        self.line(format_args!("let row = group.x + group.y * {MAX_WORKGROUPS}u;"));
         self.line(format_args!("if row >= {n_rows}u {{ return; }}"));
         self.unravel("row", kept);
         for i in self.inputs_of(0..self.kernel.stages.len()) {
@@ -695,7 +697,6 @@ fn {name}(thread: u32, x: {ty}) -> {ty} {{
 @compute @workgroup_size({threads})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {{
 {}}}
