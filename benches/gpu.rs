@@ -49,9 +49,8 @@ fn loop_that_counts(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(TRIPS as usize)).bench_local(|| f.call((&x, TRIPS)).expect("it runs"));
 }
 
-/// A loop whose condition is read back after each iteration.
-#[divan::bench]
-fn loop_driven_by_the_host(bencher: Bencher<'_, '_>) {
+/// Runs a loop whose trip count depends on data, once for each of some trip counts.
+fn of_trips(bencher: Bencher<'_, '_>, adapter: &GpuAdapter, trips: &[i32]) {
     #[graph]
     fn grow(x: Tensor, limit: Tensor) -> Tensor {
         let mut y = x;
@@ -60,9 +59,38 @@ fn loop_driven_by_the_host(bencher: Bencher<'_, '_>) {
         }
         y
     }
-    let f = session().function(grow).expect("a function");
-    let (x, limit) = (ones([1000]), 1000.0 * (TRIPS + 1) as f32 - 1.0);
-    bencher.counter(ItemsCount::new(TRIPS as usize)).bench_local(|| f.call((&x, limit)).expect("it runs"));
+    let session = Session::builder().gpu(adapter).device("/gpu:0").build().expect("a session");
+    let f = session.function(grow).expect("a function");
+    let x = ones([1000]);
+    bencher.counter(ItemsCount::new(trips.iter().sum::<i32>() as usize)).bench_local(|| {
+        for n in trips {
+            f.call((&x, 1000.0 * (n + 1) as f32 - 1.0)).expect("it runs");
+        }
+    });
+}
+
+/// A loop whose condition is read back after each iteration.
+#[divan::bench]
+fn loop_driven_by_the_host(bencher: Bencher<'_, '_>) {
+    of_trips(bencher, &adapter().with_predicates_on_host(), &[TRIPS]);
+}
+
+/// The same loop, recorded ahead of its condition.
+#[divan::bench]
+fn loop_recorded_ahead(bencher: Bencher<'_, '_>) {
+    of_trips(bencher, &adapter(), &[TRIPS]);
+}
+
+/// A chunk of 64 iterations.
+#[divan::bench]
+fn chunk(bencher: Bencher<'_, '_>) {
+    of_trips(bencher, &adapter(), &[63]);
+}
+
+/// The same chunk, and one in which no iteration runs.
+#[divan::bench]
+fn chunk_and_dead_chunk(bencher: Bencher<'_, '_>) {
+    of_trips(bencher, &adapter(), &[63, 0]);
 }
 
 /// A loop over scalars whose condition depends on data, in one shader.

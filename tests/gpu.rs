@@ -229,6 +229,203 @@ fn loops_that_count_have_gradients_there() -> Outcome {
     Ok(())
 }
 
+/// Programs whose branches and loops depend on data. Each takes three numbers.
+mod data_dependent {
+    use super::*;
+
+    fn vector(x: Tensor) -> Tensor {
+        x + iota::<f32>(7) * 0.125
+    }
+
+    #[graph]
+    pub fn a_loop_over_a_tensor(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let mut y = vector(x);
+        while y.sum() < limit {
+            y = y * 1.125 + 0.25;
+        }
+        (y, step)
+    }
+
+    /// A gradient, whose forward loop saves values on stacks.
+    #[graph]
+    pub fn gradients_of_a_loop(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let mut y = vector(x);
+        while y.sum() < limit {
+            y = y * ((y * 0.1 + step).tanh() * 0.5 + 1.0) + 0.5;
+        }
+        (gradients(y.sum(), x), gradients(y.sum(), step))
+    }
+
+    #[graph]
+    pub fn branches_in_a_loop(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let (mut y, mut z, mut i) = (vector(x), vector(step), scalar(0));
+        while y.sum() < limit {
+            if z.max() > 2.0 {
+                (y, z) = (z, y - 1.0);
+            } else if z.min() < 0.5 {
+                z += 0.375;
+            } else {
+                y = y * 1.25 + 0.5;
+            }
+            i += 1;
+            y += 0.03125;
+            z += 0.125;
+        }
+        (y + i.cast::<f32>(), z)
+    }
+
+    /// Loops in a loop, whose trip counts differ, and values that change places.
+    #[graph]
+    pub fn loops_in_a_loop(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let (mut y, mut other) = (vector(x), vector(step));
+        while y.sum() < limit {
+            let mut z = other * 0.0;
+            while z.sum() < y.max().abs().minimum(0.75) * 4.0 {
+                (z, other) = (other * 0.5 + 0.125, z + 0.25);
+            }
+            let mut w = z;
+            while w.sum() > step {
+                w *= 0.625;
+            }
+            y = y * 1.0625 + w.abs() + 0.125;
+        }
+        (y, other)
+    }
+
+    /// Loops over scalars, loops that count and branches with loops, in a loop.
+    #[graph]
+    pub fn many_kinds_in_a_loop(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let (mut y, mut n) = (vector(x), scalar(0));
+        while y.sum() < limit {
+            let mut i = y.sum().cast::<i32>().abs() % 13;
+            while i > 0 {
+                i -= 2;
+                n += 1;
+            }
+            for _ in range(0..3) {
+                y += step * 0.125;
+            }
+            if y.max() > 3.0 {
+                let mut z = y;
+                while z.sum() > 4.0 {
+                    z *= 0.5;
+                    n += 1;
+                }
+                y += z.abs() + 0.25;
+            } else {
+                y += 0.5;
+            }
+        }
+        (y, n.cast())
+    }
+
+    /// A loop that counts, with branches and loops that depend on data.
+    #[graph]
+    pub fn a_loop_that_counts(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let mut y = vector(x);
+        for i in range(0..9) {
+            if y.sum() < limit {
+                while y.sum() < i.cast::<f32>() * step {
+                    y += 0.25;
+                }
+                y *= 1.5;
+            } else {
+                y *= 0.25;
+            }
+        }
+        (y, limit)
+    }
+
+    /// An assertion, a division and an element at an index, which fail in some iterations and arms
+    /// and would fail in those that do not run.
+    #[graph]
+    pub fn failures(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let (mut y, mut i) = (vector(x), scalar(0));
+        while y.sum() < limit {
+            if y.max() > 3.0 {
+                assert!(step < 0.75, "a step of {step} is too large in iteration {i}");
+            }
+            y += y.slice_at(60 / (10 - i) - 6, 0, 1).abs() + 0.5;
+            i += 1;
+        }
+        (y, i.cast())
+    }
+
+    #[graph]
+    pub fn branches(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let y = vector(x);
+        let z = if y.sum() < limit { y * 2.0 } else { y };
+        let z = if z.max() > step { if z.min() > 0.0 { z.sqrt() } else { z.abs() + 1.0 } } else { z - 1.0 };
+        (z, limit)
+    }
+}
+
+type DataDependent = fn(Tensor, Tensor, Tensor) -> (Tensor, Tensor);
+
+/// Calls a function on a GPU that runs ahead of predicates, on one whose host decides them, and on a
+/// CPU, and compares results and errors. Returns how often the first two read values back, and the
+/// errors.
+fn compare_predicates(
+    name: &str,
+    f: DataDependent,
+    arguments: &[(f32, f32, f32)],
+) -> anabranch::Result<Option<([u64; 2], Vec<String>)>> {
+    let Some(adapter) = adapter() else { return Ok(None) };
+    let of_host = gpu_adapters().remove(0).with_predicates_on_host();
+    let on_gpu = |adapter| Session::builder().gpu(adapter).device("/gpu:0").build()?.function(f);
+    let (ahead, driven, here) = (on_gpu(&adapter)?, on_gpu(&of_host)?, Session::new()?.function(f)?);
+    let mut errors = Vec::new();
+    for &arguments in arguments {
+        match [ahead.call(arguments), driven.call(arguments), here.call(arguments)] {
+            [Ok(ahead), Ok(driven), Ok(here)] => {
+                assert_eq!(ahead, driven, "{name} {arguments:?}");
+                assert_near(&ahead.0, &here.0);
+                assert_near(&ahead.1, &here.1);
+            }
+            [Err(ahead), Err(driven), Err(here)] => {
+                assert_eq!(ahead.message, driven.message, "{name} {arguments:?}");
+                assert_eq!(ahead.message, here.message, "{name} {arguments:?}");
+                errors.push(ahead.message);
+            }
+            other => panic!("{name} {arguments:?}: {other:?}"),
+        }
+    }
+    Ok(Some(([adapter.readbacks(), of_host.readbacks()], errors)))
+}
+
+#[test]
+fn branches_and_loops_recorded_ahead_are_those_that_the_host_drives() -> Outcome {
+    use data_dependent::*;
+    let programs: [(&str, DataDependent, u64); 7] = [
+        ("a loop over a tensor", a_loop_over_a_tensor, 3),
+        ("gradients of a loop", gradients_of_a_loop, 1),
+        ("branches in a loop", branches_in_a_loop, 6),
+        ("loops in a loop", loops_in_a_loop, 10),
+        ("many kinds in a loop", many_kinds_in_a_loop, 40),
+        ("a loop that counts", a_loop_that_counts, 6),
+        ("branches", branches, 3),
+    ];
+    let arguments = [(0.5, 5.0, 0.25), (0.0, 40.0, 0.5), (1.0, 2000.0, 1.0), (3.0, -5.0, 0.125), (-0.5, 300.0, 0.75)];
+    for (name, f, factor) in programs {
+        let Some(([ahead, driven], errors)) = compare_predicates(name, f, &arguments)? else { return Ok(()) };
+        assert_eq!(errors, [""; 0], "{name}");
+        assert!(ahead * factor <= driven, "{name}: {ahead} values are read back, {driven} by the host");
+    }
+    Ok(())
+}
+
+#[test]
+fn failures_are_those_of_iterations_that_run() -> Outcome {
+    let arguments = [(0.0, 20.0, 0.5), (0.0, 20.0, 0.8), (0.0, 0.0, 0.8), (0.0, 1e6, 0.5), (9.0, 70.0, 2.0)];
+    let Some((_, errors)) = compare_predicates("failures", data_dependent::failures, &arguments)? else {
+        return Ok(());
+    };
+    assert!(errors.len() >= 2, "{errors:?}");
+    assert!(errors.iter().any(|error| error.contains("is too large in iteration")), "{errors:?}");
+    assert!(errors.iter().any(|error| !error.contains("is too large")), "{errors:?}");
+    Ok(())
+}
+
 #[test]
 fn many_steps_need_no_more_memory_than_one() -> Outcome {
     let Some(adapter) = adapter() else { return Ok(()) };

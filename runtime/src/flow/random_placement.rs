@@ -133,7 +133,7 @@ enum RunningProcesses {
     Real(Box<DistributedGraph>),
 }
 
-/// Returns the GPUs of this process.
+/// Returns the GPUs of this process. The host decides the predicates of every second one.
 ///
 /// # Panics
 /// Panics if this machine has no adapter.
@@ -146,6 +146,7 @@ fn shared_gpus() -> &'static [Arc<dyn Device>] {
         let adapter = gpu_adapters().into_iter().next().expect("this machine has an adapter");
         let open = |i: u32| -> Arc<dyn Device> {
             let (id, name) = (DeviceId::from_index(i as usize), DeviceName::local(DeviceKind::Gpu, i));
+            let adapter = if i % 2 == 0 { adapter.clone() } else { adapter.clone().with_predicates_on_host() };
             Arc::new(GpuDevice::open(id, name, &adapter).unwrap_or_else(|e| panic!("{e}")).unmentioned())
         };
         (0..RandomPlacement::MAX_GPUS).map(open).collect()

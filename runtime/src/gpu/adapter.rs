@@ -1,6 +1,8 @@
 //! The adapters of this machine.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A device that wgpu can open: a GPU, or a driver that computes on the CPU.
 ///
@@ -14,6 +16,9 @@ pub struct GpuAdapter {
     adapter: wgpu::Adapter,
     info: wgpu::AdapterInfo,
     memory_budget: Option<u64>,
+    runs_ahead: bool,
+    /// The number of times that devices have read values back. Clones share it.
+    readbacks: Arc<AtomicU64>,
 }
 
 impl GpuAdapter {
@@ -53,6 +58,42 @@ impl GpuAdapter {
         GpuAdapter { memory_budget: Some(bytes), ..self }
     }
 
+    /// Lets the host decide all branches and loops of a device that is opened with the returned
+    /// adapter: each predicate that depends on data is read back before work goes on.
+    ///
+    /// By default, work is recorded ahead of such predicates, which is faster. Results are the same.
+    #[must_use]
+    pub fn with_predicates_on_host(self) -> GpuAdapter {
+        GpuAdapter { runs_ahead: false, ..self }
+    }
+
+    /// Returns how often the devices that were opened with this adapter or its clones have read
+    /// values back: outputs, failed checks, and predicates that the host decides. Work waits for
+    /// each of them.
+    ///
+    /// ```
+    /// use anabranch::prelude::*;
+    /// use anabranch::{Session, gpu_adapters};
+    ///
+    /// let Some(adapter) = gpu_adapters().into_iter().next() else { return Ok(()) };
+    /// let session = Session::builder().gpu(&adapter).device("/gpu:0").build()?;
+    /// let f = session.function(|x: Tensor| x.exp())?;
+    /// f.call(1.0)?;
+    /// assert_eq!(adapter.readbacks(), 1);
+    /// # Ok::<(), anabranch::Diagnostic>(())
+    /// ```
+    pub fn readbacks(&self) -> u64 {
+        self.readbacks.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn readback_counter(&self) -> Arc<AtomicU64> {
+        self.readbacks.clone()
+    }
+
+    pub(super) fn runs_ahead(&self) -> bool {
+        self.runs_ahead
+    }
+
     pub(super) fn memory_budget(&self) -> Option<u64> {
         self.memory_budget
     }
@@ -89,13 +130,20 @@ impl fmt::Debug for GpuAdapter {
 /// Returns the adapters of this machine, GPUs before drivers that compute on the CPU.
 pub fn gpu_adapters() -> Vec<GpuAdapter> {
     let mut description = wgpu::InstanceDescriptor::new_without_display_handle();
-    // Indirect dispatches are not used, and validation of shaders is not optional.
+    // Validation of shaders is not optional. That of indirect dispatches would double their number;
+    // their workgroups are copies of counts that were checked (`ahead.rs`).
     description.flags = wgpu::InstanceFlags::empty();
     let instance = wgpu::Instance::new(description);
     let found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
     let mut adapters: Vec<GpuAdapter> = found
         .into_iter()
-        .map(|adapter| GpuAdapter { info: adapter.get_info(), adapter, memory_budget: None })
+        .map(|adapter| GpuAdapter {
+            info: adapter.get_info(),
+            adapter,
+            memory_budget: None,
+            runs_ahead: true,
+            readbacks: Arc::default(),
+        })
         .collect();
     adapters.sort_by_key(|adapter| match adapter.info.device_type {
         wgpu::DeviceType::DiscreteGpu => 0,

@@ -6,9 +6,11 @@ use anabranch_dsl::ops::prim;
 
 pub(super) const CHECK: &str = include_str!("../../../shaders/check.wgsl");
 pub(super) const CHECK_INDEX: &str = include_str!("../../../shaders/check_index.wgsl");
+pub(super) const COPY: &str = include_str!("../../../shaders/copy.wgsl");
 pub(super) const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl");
 pub(super) const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
 pub(super) const FIRST_OCCURRENCES: &str = include_str!("../../../shaders/first_occurrences.wgsl");
+pub(super) const GUARD: &str = include_str!("../../../shaders/guard.wgsl");
 pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
 
 const ADD: &str = include_str!("../../../shaders/add.wgsl");
@@ -115,7 +117,9 @@ mod tests {
         let mut all = vec![
             CHECK.to_owned(),
             CHECK_INDEX.to_owned(),
+            COPY.to_owned(),
             COPY_PART.to_owned(),
+            GUARD.to_owned(),
             FIRST_OCCURRENCES.to_owned(),
             softmax(),
             matmul_registers(),

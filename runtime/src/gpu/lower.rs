@@ -5,7 +5,9 @@
 
 use super::handwritten::{self, CHECK, CHECK_INDEX, COPY_PART, CUMSUM, FIRST_OCCURRENCES, Indices, SEARCH};
 use super::product::{BatchedProduct, MatrixBatch, ProductShader};
-use super::program::{Dispatch, GpuOp, GpuProgram, RegionProgram, ScalarLoop, ShaderCheck, StackSum, Transfer};
+use super::program::{
+    CondProgram, Dispatch, GpuOp, GpuProgram, LoopProgram, RegionProgram, ScalarLoop, ShaderCheck, StackSum, Transfer,
+};
 use super::queue::{GpuQueue, Shared};
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{
@@ -19,9 +21,10 @@ use anabranch_dsl::passes;
 use anabranch_dsl::{Diagnostic, ErrorKind, Result, TensorType};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 /// The threads of a workgroup whose threads compute one element or row each.
-const THREADS: usize = 64;
+pub(super) const THREADS: usize = 64;
 
 /// The kernels of a GPU: elementwise operations and the reduction that reads them, or each of them
 /// alone.
@@ -74,7 +77,7 @@ pub(super) fn lower(graph: Graph, options: CompileOptions, queue: &GpuQueue) -> 
         let mut lower = GpuLowering { graph: &graph, fusion: &fusion, queue, shared, options, node: None };
         lower.region(graph.root())?
     };
-    Ok(GpuProgram::from_parts(graph, root))
+    GpuProgram::from_parts(graph, root, queue)
 }
 
 struct GpuLowering<'a> {
@@ -266,10 +269,13 @@ impl GpuLowering<'_> {
                         Ok(ScalarLoop { shader, n_words })
                     });
                     let on_device = on_device.transpose()?;
-                    GpuOp::While { node, cond: self.region(cond)?, body: self.region(body)?, counted, on_device }
+                    let (cond, body) = (self.region(cond)?, self.region(body)?);
+                    let expected = AtomicU32::new(0);
+                    GpuOp::While(Box::new(LoopProgram { node, cond, body, counted, on_device, ahead: false, expected }))
                 } else if let Some(construct) = self.graph.as_cond(node) {
                     let [then, otherwise] = construct.branches();
-                    GpuOp::Cond(node, [self.region(then)?, self.region(otherwise)?])
+                    let branches = [self.region(then)?, self.region(otherwise)?];
+                    GpuOp::Cond(CondProgram { node, branches, ahead: false })
                 } else {
                     let call = self.graph.as_call(node).expect("the other constructs are calls");
                     GpuOp::Call(node, self.region(call.forward())?)
@@ -571,6 +577,6 @@ fn along_three_axes(numbers: &[usize], missing: usize) -> [usize; 3] {
 }
 
 /// Returns workgroups along two axes.
-fn groups(n: usize) -> [u32; 3] {
+pub(super) fn groups(n: usize) -> [u32; 3] {
     [n.min(MAX_WORKGROUPS) as u32, n.div_ceil(MAX_WORKGROUPS) as u32, 1]
 }

@@ -14,7 +14,9 @@
 //! | `support.rs` | the operations that the device runs |
 //! | `lower.rs` | graphs as programs: shaders in order, with branches and loops |
 //! | `product.rs` | products of matrices: the choice of a kernel, and its parameters |
-//! | `program.rs` | runs of programs |
+//! | `program.rs` | the operations of programs |
+//! | `run.rs` | runs of programs |
+//! | `ahead.rs` | branches and loops recorded ahead of their predicates |
 //!
 //! Shaders of elementwise operations, reductions, views and random numbers are printed from fused
 //! kernels (`fusion` in the language); those in the folder `shaders/` are written by hand. An
@@ -28,6 +30,9 @@
 //! - G2. A tensor is contiguous and row-major, and padded to words of 32 bits. A `bool` is such a
 //!   word, 0 or 1. Shaders compute with elements of 32 bits; tensors of other types are only kept.
 //! - G3. No dispatch has an output that is also one of its inputs.
+//! - G4. Memory is written once, by the operation for which it was allocated; only the registers of
+//!   loops under a guard (`ahead.rs`) are written again. Work that turns out to be in vain therefore
+//!   changes no value.
 //!
 //! # Errors
 //!
@@ -36,12 +41,14 @@
 //! of all later work of the device. Other devices go on.
 
 mod adapter;
+mod ahead;
 mod handwritten;
 mod lower;
 mod memory;
 mod product;
 mod program;
 mod queue;
+mod run;
 mod shader;
 mod support;
 

@@ -14,6 +14,7 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
@@ -42,6 +43,10 @@ pub(super) struct Shared {
     pub(super) limits: SizeLimits,
     /// Whether the driver computes on the CPU.
     pub(super) is_software: bool,
+    /// Whether work is recorded ahead of its predicates.
+    pub(super) runs_ahead: bool,
+    /// The number of times that values were read back.
+    readbacks: Arc<AtomicU64>,
     /// The largest number of bytes of a buffer.
     max_buffer: u64,
     /// The largest number of bytes of all tensors, if it is limited.
@@ -104,6 +109,8 @@ impl GpuQueue {
                 max_iterations: adapter.is_software().then_some(1 << 15),
             },
             is_software: adapter.is_software(),
+            runs_ahead: adapter.runs_ahead(),
+            readbacks: adapter.readback_counter(),
             max_buffer: limits.max_buffer_size,
             memory_budget: adapter.memory_budget(),
             name,
@@ -232,6 +239,38 @@ pub(super) async fn caught<T>(future: impl Future<Output = T>) -> std::thread::R
         Err(panic) => Poll::Ready(Err(panic)),
     })
     .await
+}
+
+/// A message that the memory of a buffer can be read, or why not.
+type Mapped = mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>;
+
+/// Tensors on their way to the host.
+pub(super) struct Readback {
+    copies: Vec<StagedTensor>,
+}
+
+/// A copy of a tensor in memory that the host can map.
+struct StagedTensor {
+    ty: TensorType,
+    staging: GpuTensor,
+    /// Whether the memory is mapped, unless it has no bytes.
+    is_mapped: Option<Mapped>,
+}
+
+impl Drop for StagedTensor {
+    /// Ends the mapping, or the request for it: the pool has no mapped buffers.
+    fn drop(&mut self) {
+        if self.is_mapped.is_some() {
+            self.staging.buffer().unmap();
+        }
+    }
+}
+
+/// The number of workgroups of a dispatch.
+pub(super) enum Workgroups<'a> {
+    Direct([u32; 3]),
+    /// Three words of a tensor, from an index on.
+    Indirect(&'a GpuTensor, u64),
 }
 
 /// The commands of a device, recorded by its thread.
@@ -373,7 +412,10 @@ impl CommandRecorder {
 
     fn memory(&self, n_bytes: u64) -> Result<GpuTensor> {
         let shared = &self.shared;
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        let usage = wgpu::BufferUsages::STORAGE
+            | wgpu::BufferUsages::INDIRECT
+            | wgpu::BufferUsages::COPY_SRC
+            | wgpu::BufferUsages::COPY_DST;
         shared.pool.tensor(n_bytes, shared.max_buffer, |size| {
             self.check_budget(size)?;
             self.buffer(size, usage, false)
@@ -440,8 +482,13 @@ impl CommandRecorder {
 
     /// Copies tensors to the host, after everything that is recorded.
     pub(super) async fn download(&self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<Vec<HostTensor>> {
+        self.end_download(self.begin_download(tensors)?).await
+    }
+
+    /// Records copies of tensors to the host, after everything that is recorded, and submits them.
+    pub(super) fn begin_download(&self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<Readback> {
         let mut copies = Vec::new();
-        for (tensor, _) in tensors {
+        for &(tensor, ty) in tensors {
             let n_bytes = tensor.n_bytes();
             let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
             let staging =
@@ -449,29 +496,41 @@ impl CommandRecorder {
             if n_bytes > 0 {
                 self.record(|encoder| encoder.copy_buffer_to_buffer(tensor.buffer(), 0, staging.buffer(), 0, n_bytes));
             }
-            copies.push(staging);
+            copies.push((staging, ty.clone()));
         }
+        if copies.is_empty() {
+            return Ok(Readback { copies: Vec::new() });
+        }
+        self.shared.readbacks.fetch_add(1, Ordering::Relaxed);
         self.submit();
-        let mapped: Vec<_> = copies.iter().map(|staging| self.map(staging)).collect();
+        let with_map = |(staging, ty)| {
+            let is_mapped = self.map(&staging);
+            StagedTensor { ty, staging, is_mapped }
+        };
+        Ok(Readback { copies: copies.into_iter().map(with_map).collect() })
+    }
+
+    /// Waits for copies of tensors.
+    pub(super) async fn end_download(&self, readback: Readback) -> Result<Vec<HostTensor>> {
         let mut downloaded = Vec::new();
-        for ((staging, (_, ty)), is_mapped) in copies.iter().zip(tensors).zip(mapped) {
-            let shape = ty.shape.known().expect("a tensor of a device has a known shape");
-            let Some(is_mapped) = is_mapped else {
-                downloaded.push(HostTensor::zeros(ty.dtype, shape));
+        for copy in readback.copies {
+            let shape = copy.ty.shape.known().expect("a tensor of a device has a known shape");
+            let Some(is_mapped) = &copy.is_mapped else {
+                downloaded.push(HostTensor::zeros(copy.ty.dtype, shape));
                 continue;
             };
-            self.received(&is_mapped).await?.map_err(|error| not_mapped(&error))?;
-            let view = staging.buffer().get_mapped_range(0..staging.n_bytes()).map_err(|error| not_mapped(&error))?;
-            let data = of_bytes(ty.dtype, shape.iter().product(), &view);
+            self.received(is_mapped).await?.map_err(|error| not_mapped(&error))?;
+            let (buffer, n_bytes) = (copy.staging.buffer(), copy.staging.n_bytes());
+            let view = buffer.get_mapped_range(0..n_bytes).map_err(|error| not_mapped(&error))?;
+            let data = of_bytes(copy.ty.dtype, shape.iter().product(), &view);
             drop(view);
-            staging.buffer().unmap();
             downloaded.push(HostTensor::from_buffer(shape, data));
         }
         Ok(downloaded)
     }
 
     /// Starts mapping a buffer for reading, unless it has no bytes.
-    fn map(&self, staging: &GpuTensor) -> Option<mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>> {
+    fn map(&self, staging: &GpuTensor) -> Option<Mapped> {
         (staging.n_bytes() > 0).then(|| {
             let (mapped, is_mapped) = mpsc::channel();
             staging.buffer().map_async(wgpu::MapMode::Read, 0..staging.n_bytes(), move |outcome| {
@@ -506,7 +565,7 @@ impl CommandRecorder {
         &self,
         shader: &CompiledShader,
         tensors: &[Arc<GpuTensor>],
-        workgroups: [u32; 3],
+        workgroups: Workgroups<'_>,
         parameters: &[u32],
     ) {
         let device = &self.shared.device;
@@ -537,8 +596,10 @@ impl CommandRecorder {
         if !parameters.is_empty() {
             pass.set_immediates(0, bytemuck::cast_slice(parameters));
         }
-        let [x, y, z] = workgroups;
-        pass.dispatch_workgroups(x, y, z);
+        match workgroups {
+            Workgroups::Direct([x, y, z]) => pass.dispatch_workgroups(x, y, z),
+            Workgroups::Indirect(tensor, word) => pass.dispatch_workgroups_indirect(tensor.buffer(), 4 * word),
+        }
         drop(open);
         self.count();
     }

@@ -1,0 +1,655 @@
+//! Branches and loops that are recorded ahead of their predicates.
+//!
+//! If only the device knows a predicate, the host need not wait for it: it records the shaders that
+//! follow from either value *under a guard*. A guard is a row of words with workgroup counts, from
+//! which these shaders are dispatched indirectly. The row consists of zeros until a shader finds
+//! that the predicate holds and writes the counts (`guard.wgsl`), and a dispatch of no workgroups
+//! does nothing.
+//!
+//! - A **branch**: both arms are recorded, each under its guard, and their results are copied to
+//!   the same memory.
+//! - A **loop** that the host drives: a chunk of iterations is recorded, each under the guard of its
+//!   predicate, which is computed under the guard of the iteration before. The host keeps the state
+//!   after each of them. Then it reads back how many iterations there were, and takes that state,
+//!   while it has already recorded the next chunk.
+//! - A **loop inside** of such a branch or loop: its state is in registers of the device, to which
+//!   each iteration copies. If it needs more iterations than are recorded, it is *stuck*: everything
+//!   after it is dead, and the host runs the iteration around it by itself.
+//!
+//! Whatever cannot be recorded ahead, such as the removal from an empty stack, ends a chunk, too:
+//! the host runs the next iteration by itself, and finds the error if there is one.
+//!
+//! # Invariants
+//!
+//! - H1. Work under a guard that is not open changes nothing that other work reads. Transfers have
+//!   no guard, but write only new memory.
+//! - H2. No dispatch writes the buffer from which it is dispatched. Buffers of rows therefore
+//!   belong to a depth and a role, and the roles alternate.
+//! - H3. A row is used once, and its buffer is cleared before.
+
+use super::handwritten::{COPY, GUARD};
+use super::lower::{THREADS, groups};
+use super::memory::{GpuTensor, GpuValue};
+use super::program::{CondProgram, GpuOp, LoopProgram, RegionProgram};
+use super::queue::{CommandRecorder, GpuQueue, Workgroups};
+use super::run::{CheckedReadback, ProgramRun};
+use super::shader::CompiledShader;
+use anabranch_dsl::fusion::LOOP_STATES;
+use anabranch_dsl::ir::{Graph, Value};
+use anabranch_dsl::{DType, Diagnostic, ErrorKind, HostTensor, Result, TensorType};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The number of iterations that are recorded first if nothing is known of a loop.
+const FIRST_ITERATIONS: usize = 4;
+
+/// The largest number of iterations of a chunk.
+const MAX_ITERATIONS: usize = 64;
+
+/// The bytes of states and stacks after which a chunk ends.
+const MAX_CHUNK_BYTES: u64 = 64 << 20;
+
+/// The largest number of trips of a loop inside of a guard that counts.
+pub(super) const MAX_COUNTED: i64 = 256;
+
+/// The largest number of shaders in the arms of a branch that are recorded both.
+const MAX_BRANCH_SHADERS: usize = 64;
+
+/// The number of constructs that are recorded inside of each other.
+const MAX_DEPTH: usize = 4;
+
+/// The number of chunks without an iteration after which the host drives the rest of a loop.
+const MAX_VAIN_CHUNKS: usize = 2;
+
+/// No row.
+const NONE: u32 = u32::MAX;
+
+/// Marks in the second word of the progress of a chunk: its loop has ended, or a loop inside of it
+/// needs more iterations than were recorded.
+const ENDED: u32 = 1;
+const STUCK: u32 = 2;
+
+/// The workgroups of all shaders of a program that may run under a guard, in the order of a row.
+#[derive(Debug, Default)]
+pub(super) struct WorkgroupCounts {
+    index: FxHashMap<[u32; 3], u32>,
+    shaders: Option<GuardShaders>,
+}
+
+/// The shaders of guards, and the words of a row.
+#[derive(Debug)]
+struct GuardShaders {
+    counts: Arc<GpuTensor>,
+    guard: Arc<CompiledShader>,
+    copy: Arc<CompiledShader>,
+}
+
+impl WorkgroupCounts {
+    fn add(&mut self, workgroups: [u32; 3]) {
+        let next = self.index.len() as u32;
+        self.index.entry(workgroups).or_insert(next);
+    }
+
+    /// Returns the words of a row.
+    fn n_words(&self) -> u32 {
+        3 * self.index.len() as u32
+    }
+
+    fn shaders(&self) -> &GuardShaders {
+        self.shaders.as_ref().expect("a program with guards has their shaders")
+    }
+}
+
+/// Returns the workgroups that copy a value of the graph, unless it has no elements.
+fn copies(graph: &Graph, value: Value) -> Option<[u32; 3]> {
+    let size = graph.ty(value).element().shape.size().expect("the device runs operations of known shapes only");
+    (size > 0).then(|| groups(size.div_ceil(THREADS)))
+}
+
+/// Facts of a region that decide whether it can be recorded under a guard.
+#[derive(Clone, Copy, Debug)]
+struct RegionFacts {
+    can_be_guarded: bool,
+    has_loops: bool,
+    /// Whether there are loops whose trip counts depend on data.
+    has_open_loops: bool,
+    n_shaders: usize,
+}
+
+/// Decides which branches and loops of a program are recorded ahead of their predicates, and
+/// collects the workgroups of all shaders.
+///
+/// # Errors
+/// Fails if the device has no memory for the table of workgroups.
+pub(super) fn plan(graph: &Graph, root: &mut RegionProgram, queue: &GpuQueue) -> Result<WorkgroupCounts> {
+    let mut counts = WorkgroupCounts::default();
+    counts.add([1; 3]);
+    if !plan_region(graph, root, &mut counts).1 {
+        return Ok(WorkgroupCounts::default());
+    }
+    let shared = queue.shared();
+    let mut row = vec![0; counts.n_words() as usize];
+    for (workgroups, &i) in &counts.index {
+        row[3 * i as usize..][..3].copy_from_slice(workgroups);
+    }
+    let row = HostTensor::new([row.len()], row);
+    counts.shaders = Some(GuardShaders {
+        counts: queue.call(async move |recorder| recorder.upload(&row))?,
+        guard: shared.shaders.get(&shared.device, GUARD.to_owned(), [2, 3])?,
+        copy: shared.shaders.get(&shared.device, COPY.to_owned(), [1, 1])?,
+    });
+    Ok(counts)
+}
+
+/// Returns the facts of a region, and whether it has a construct that is recorded ahead.
+fn plan_region(graph: &Graph, region: &mut RegionProgram, counts: &mut WorkgroupCounts) -> (RegionFacts, bool) {
+    let mut facts = RegionFacts { can_be_guarded: true, has_loops: false, has_open_loops: false, n_shaders: 0 };
+    let mut any_ahead = false;
+    let mut include = |inner: RegionFacts| {
+        facts.has_loops |= inner.has_loops;
+        facts.has_open_loops |= inner.has_open_loops;
+        facts.can_be_guarded &= inner.can_be_guarded;
+        facts.n_shaders += inner.n_shaders;
+    };
+    let all_tensors = |values: &[Value]| values.iter().all(|&v| graph.ty(v).as_tensor().is_some());
+    let alone = RegionFacts { can_be_guarded: true, has_loops: false, has_open_loops: false, n_shaders: 1 };
+    for op in &mut region.ops {
+        match op {
+            // A check of finite values reads results back.
+            GpuOp::Dispatch(dispatch) => {
+                counts.add(dispatch.workgroups);
+                include(RegionFacts { can_be_guarded: dispatch.checked.is_none(), ..alone });
+            }
+            GpuOp::Transfer(_) | GpuOp::Stack(..) => {}
+            GpuOp::AddStacks(_, sum) => {
+                counts.add(sum.workgroups);
+                include(alone);
+            }
+            GpuOp::Cond(CondProgram { node, branches, ahead }) => {
+                let [then, otherwise] = branches.each_mut().map(|branch| {
+                    let (facts, any) = plan_region(graph, branch, counts);
+                    any_ahead |= any;
+                    facts
+                });
+                let results = &graph.node(*node).results;
+                results.iter().filter_map(|&v| copies(graph, v)).for_each(|workgroups| counts.add(workgroups));
+                let can_be_guarded = then.can_be_guarded && otherwise.can_be_guarded && all_tensors(results);
+                let n_shaders = then.n_shaders + otherwise.n_shaders;
+                let has_loops = then.has_loops || otherwise.has_loops;
+                *ahead = can_be_guarded && !has_loops && n_shaders <= MAX_BRANCH_SHADERS;
+                any_ahead |= *ahead;
+                include(RegionFacts { can_be_guarded, ..then });
+                include(RegionFacts { can_be_guarded, ..otherwise });
+            }
+            GpuOp::While(looped) => {
+                let [cond, body] = [&mut looped.cond, &mut looped.body].map(|region| {
+                    let (facts, any) = plan_region(graph, region, counts);
+                    any_ahead |= any;
+                    facts
+                });
+                let results = &graph.node(looped.node).results;
+                results.iter().filter_map(|&v| copies(graph, v)).for_each(|workgroups| counts.add(workgroups));
+                looped.ahead = cond.can_be_guarded && body.can_be_guarded;
+                any_ahead |= looped.ahead;
+                // Such a loop would wait in each iteration if it were not under guards.
+                if looped.ahead && body.has_open_loops {
+                    looped.counted = None;
+                }
+                let can_be_guarded = looped.ahead && (looped.counted.is_some() || all_tensors(results));
+                let has_open_loops = looped.counted.is_none();
+                include(RegionFacts { can_be_guarded, has_loops: true, has_open_loops, ..cond });
+                include(RegionFacts { can_be_guarded, ..body });
+            }
+            GpuOp::Call(_, callee) => {
+                let (inner, any) = plan_region(graph, callee, counts);
+                any_ahead |= any;
+                include(inner);
+            }
+        }
+    }
+    (facts, any_ahead)
+}
+
+/// Words from which shaders are dispatched: a row of workgroup counts, or of zeros.
+#[derive(Clone, Debug)]
+pub(super) struct Guard {
+    rows: Arc<GpuTensor>,
+    /// The first word of the row.
+    first: u32,
+    of: RowsOf,
+}
+
+impl Guard {
+    /// Returns where the number of workgroups of a shader is under the guard.
+    pub(super) fn workgroups(&self, counts: &WorkgroupCounts, workgroups: [u32; 3]) -> Workgroups<'_> {
+        let i = counts.index.get(&workgroups).expect("the counts of all shaders of a program are in its table");
+        Workgroups::Indirect(&self.rows, u64::from(self.first + 3 * i))
+    }
+}
+
+/// The use of a buffer of rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct RowsOf {
+    /// The number of constructs around.
+    depth: usize,
+    role: Role,
+    /// Whether it is the second of two buffers that alternate.
+    is_second: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Role {
+    /// Arms and iterations.
+    Entry,
+    /// The code after a construct with a loop that may be stuck.
+    Exit,
+}
+
+/// The buffers of rows of a run.
+#[derive(Debug, Default)]
+pub(super) struct GuardRows {
+    /// The buffer of each use, and its next free word.
+    open: FxHashMap<RowsOf, (Arc<GpuTensor>, u32)>,
+    /// The number of constructs around the one that is recorded.
+    depth: usize,
+    /// The progress of the chunk that is recorded.
+    progress: Option<Arc<GpuTensor>>,
+}
+
+/// The bytes of a buffer of rows, unless a row is larger.
+const ROWS_BYTES: u32 = 16 << 10;
+
+impl GuardRows {
+    /// Returns a row that is not open, in another buffer than that of the guard around.
+    fn row(&mut self, recorder: &CommandRecorder, n_words: u32, role: Role, around: Option<&Guard>) -> Result<Guard> {
+        let first = RowsOf { depth: self.depth, role, is_second: false };
+        let of = RowsOf { is_second: around.is_some_and(|guard| guard.of == first), ..first };
+        let has_room = |(rows, next): &(Arc<GpuTensor>, u32)| u64::from(4 * (next + n_words)) <= rows.n_bytes();
+        if !self.open.get(&of).is_some_and(has_room) {
+            let rows = recorder.tensor(ROWS_BYTES.max(4 * n_words).into())?;
+            recorder.clear(&rows);
+            self.open.insert(of, (rows, 0));
+        }
+        let (rows, next) = self.open.get_mut(&of).expect("the buffer is there");
+        let guard = Guard { rows: rows.clone(), first: *next, of };
+        *next += n_words;
+        Ok(guard)
+    }
+}
+
+/// The guards that a predicate opens.
+struct Opening<'a> {
+    predicate: &'a Arc<GpuTensor>,
+    /// The value that opens the first guard.
+    expected: u32,
+    guards: [Option<&'a Guard>; 2],
+    /// The words to write to the progress of the chunk, unless they are 0: the first with the first
+    /// guard, and the second with the second one.
+    progress: [u32; 2],
+}
+
+/// Iterations of a loop recorded ahead.
+struct Chunk<'a> {
+    /// The state before the first iteration, and after each of them.
+    states: Vec<Vec<GpuValue>>,
+    /// The guard of what follows.
+    guard: Option<Guard>,
+    /// Whether it ended before an iteration that cannot be recorded ahead.
+    is_cut: bool,
+    progress: CheckedReadback<'a>,
+}
+
+/// What became of the iterations of a chunk.
+enum ChunkOutcome {
+    /// All have run, and the loop goes on.
+    Completed,
+    /// The loop has ended after some iterations.
+    Ended(usize),
+    /// After some iterations, the host has to run one.
+    Stopped(usize),
+}
+
+/// Returns the error of work that only the host can decide. It cuts a chunk, and is never reported.
+pub(super) fn not_ahead() -> Diagnostic {
+    Diagnostic::new("this work cannot be recorded ahead").of_kind(ErrorKind::Internal)
+}
+
+/// Returns the bytes that a new state keeps in addition to the one before.
+fn bytes_of_step(before: &[GpuValue], after: &[GpuValue]) -> u64 {
+    let top = |value: &GpuValue| match value {
+        GpuValue::Tensor(tensor) => Some(tensor.clone()),
+        GpuValue::Stack(stack) => stack.items().next().cloned(),
+    };
+    let changed = before.iter().zip(after).filter_map(|(before, after)| {
+        let (before, after) = (top(before), top(after)?);
+        (!before.is_some_and(|before| Arc::ptr_eq(&before, &after))).then(|| after.allocated_bytes())
+    });
+    changed.sum()
+}
+
+impl<'a> ProgramRun<'a> {
+    fn row(&mut self, role: Role) -> Result<Guard> {
+        self.rows.row(self.recorder, self.counts.n_words(), role, self.guard.as_ref())
+    }
+
+    /// Returns the words for the progress of a chunk: the number of iterations that have begun, and
+    /// a mark.
+    fn new_progress(&self) -> Result<Arc<GpuTensor>> {
+        let progress = self.recorder.tensor(8)?;
+        self.recorder.clear(&progress);
+        Ok(progress)
+    }
+
+    /// Opens guards by a predicate, under the current guard.
+    fn open(&mut self, opening: &Opening<'_>) -> Result<()> {
+        let progress = match &self.rows.progress {
+            Some(progress) => progress.clone(),
+            None => self.recorder.tensor(8)?,
+        };
+        let counts = self.counts;
+        let [first, second] = opening.guards;
+        let rows = |guard: Option<&Guard>, other: Option<&Guard>| {
+            guard.or(other).map_or_else(|| progress.clone(), |guard| guard.rows.clone())
+        };
+        let tensors = [
+            opening.predicate.clone(),
+            counts.shaders().counts.clone(),
+            rows(first, second),
+            rows(second, first),
+            progress.clone(),
+        ];
+        let first_words = [first, second].map(|guard| guard.map_or(NONE, |guard| guard.first));
+        let parameters = [&[counts.n_words(), opening.expected][..], &first_words, &opening.progress].concat();
+        self.dispatch(&counts.shaders().guard, &tensors, [1; 3], &parameters);
+        Ok(())
+    }
+
+    /// Copies a tensor to another one, under the current guard.
+    fn copy_under_guard(&self, from: &Arc<GpuTensor>, to: &Arc<GpuTensor>) {
+        let n_words = (from.n_bytes() / 4) as usize;
+        if n_words > 0 {
+            let tensors = [from.clone(), to.clone()];
+            let copy = &self.counts.shaders().copy;
+            self.dispatch(copy, &tensors, groups(n_words.div_ceil(THREADS)), &[n_words as u32]);
+        }
+    }
+
+    /// Records a region one level deeper, under a guard. Returns the guard of what follows it.
+    async fn guarded_region(
+        &mut self,
+        region: &'a RegionProgram,
+        arguments: Vec<GpuValue>,
+        guard: Guard,
+    ) -> Result<(Vec<GpuValue>, Guard)> {
+        if self.rows.depth == MAX_DEPTH {
+            return Err(not_ahead());
+        }
+        let outer = self.guard.replace(guard);
+        self.rows.depth += 1;
+        let results = self.region(region, arguments).await;
+        self.rows.depth -= 1;
+        let after = std::mem::replace(&mut self.guard, outer).expect("a guard is never left");
+        Ok((results?, after))
+    }
+
+    /// Records both arms of a branch.
+    ///
+    /// # Errors
+    /// Fails if an arm cannot be recorded ahead, too.
+    pub(super) async fn branch_ahead(
+        &mut self,
+        CondProgram { node, branches, .. }: &'a CondProgram,
+        predicate: &Arc<GpuTensor>,
+        captures: Vec<GpuValue>,
+    ) -> Result<Vec<GpuValue>> {
+        let [first, second] = [self.row(Role::Entry)?, self.row(Role::Entry)?];
+        let guards = [Some(&first), Some(&second)];
+        self.open(&Opening { predicate, expected: 1, guards, progress: [0; 2] })?;
+        let [then, otherwise] = branches;
+        let (then, after_then) = self.guarded_region(then, captures.clone(), first.clone()).await?;
+        let (otherwise, after_otherwise) = self.guarded_region(otherwise, captures, second.clone()).await?;
+        let may_be_stuck = after_then.first != first.first
+            || after_otherwise.first != second.first
+            || after_then.of != first.of
+            || after_otherwise.of != second.of;
+        let outer = self.guard.clone();
+        if may_be_stuck && outer.is_none() {
+            return Err(not_ahead());
+        }
+        let exit = may_be_stuck.then(|| self.row(Role::Exit)).transpose()?;
+        let mut results = Vec::new();
+        for ((then, otherwise), &result) in then.iter().zip(&otherwise).zip(&self.graph.node(*node).results) {
+            let (GpuValue::Tensor(then), GpuValue::Tensor(otherwise)) = (then, otherwise) else {
+                return Err(not_ahead());
+            };
+            if Arc::ptr_eq(then, otherwise) {
+                results.push(GpuValue::Tensor(then.clone()));
+                continue;
+            }
+            let merged = self.memory(result)?;
+            for (from, guard) in [(then, &after_then), (otherwise, &after_otherwise)] {
+                self.guard = Some(guard.clone());
+                self.copy_under_guard(from, &merged);
+            }
+            self.guard.clone_from(&outer);
+            results.push(GpuValue::Tensor(merged));
+        }
+        if let Some(exit) = exit {
+            // Either end of the branch opens what follows it.
+            for guard in [after_then, after_otherwise] {
+                self.guard = Some(guard);
+                self.open(&Opening { predicate, expected: 1, guards: [Some(&exit); 2], progress: [0; 2] })?;
+            }
+            self.guard = Some(exit);
+        }
+        Ok(results)
+    }
+
+    /// Runs a loop while its condition holds, in chunks of iterations that are recorded ahead.
+    pub(super) async fn repeat_ahead(
+        &mut self,
+        looped: &'a LoopProgram,
+        mut state: Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<Vec<GpuValue>> {
+        // The iterations of the last run, and the predicate that ended it.
+        let expected = looped.expected.load(Ordering::Relaxed) as usize;
+        let mut length = if expected == 0 { FIRST_ITERATIONS } else { expected.min(MAX_ITERATIONS) };
+        let mut may_end = (1..=MAX_ITERATIONS).contains(&expected);
+        let (mut n_trips, mut n_vain) = (0, 0);
+        while n_vain < MAX_VAIN_CHUNKS {
+            let mut chunk = self.chunk(looped, state, captures, length, None).await?;
+            let stopped_after = loop {
+                let n_recorded = chunk.states.len() - 1;
+                let last = chunk.states[n_recorded].clone();
+                length = (2 * length).min(MAX_ITERATIONS);
+                // Recorded while the device works on the chunk before.
+                let next = match chunk.is_cut || may_end {
+                    true => None,
+                    false => Some(self.chunk(looped, last.clone(), captures, length, chunk.guard.clone()).await?),
+                };
+                may_end = false;
+                match self.outcome(chunk.progress, n_recorded, chunk.is_cut).await? {
+                    ChunkOutcome::Ended(n) => {
+                        looped.expect_trips(n_trips + n);
+                        return Ok(chunk.states.swap_remove(n));
+                    }
+                    ChunkOutcome::Stopped(n) => {
+                        state = chunk.states.swap_remove(n);
+                        break n;
+                    }
+                    ChunkOutcome::Completed => {
+                        (n_trips, n_vain) = (n_trips + n_recorded, 0);
+                        chunk = match next {
+                            Some(next) => next,
+                            None => self.chunk(looped, last, captures, length, chunk.guard).await?,
+                        };
+                    }
+                }
+            };
+            n_vain = if stopped_after == 0 { n_vain + 1 } else { 0 };
+            n_trips += stopped_after + 1;
+            length = FIRST_ITERATIONS;
+            if !self.iterate(looped, &mut state, captures).await? {
+                return Ok(state);
+            }
+        }
+        self.repeat_while(looped, state, captures).await
+    }
+
+    /// Records a chunk of at most `length` iterations, after those of the chunk before if a guard is
+    /// given.
+    async fn chunk(
+        &mut self,
+        looped: &'a LoopProgram,
+        state: Vec<GpuValue>,
+        captures: &[GpuValue],
+        length: usize,
+        after: Option<Guard>,
+    ) -> Result<Chunk<'a>> {
+        let progress = self.new_progress()?;
+        self.rows.progress = Some(progress.clone());
+        self.guard = after;
+        let (mut states, mut is_cut, mut n_bytes) = (vec![state], false, 0);
+        while states.len() <= length && n_bytes <= MAX_CHUNK_BYTES && !self.has_many_checks() {
+            let before = states.last().expect("a chunk has a first state");
+            self.begin_iteration(looped.node).await?;
+            match self.iterate_ahead(looped, before, captures, states.len() as u32).await {
+                Ok((after, guard)) => {
+                    n_bytes += bytes_of_step(before, &after);
+                    states.push(after);
+                    self.guard = Some(guard);
+                }
+                Err(error) if error.kind.is_stop() => return Err(error),
+                // The host finds the error again, if there is one.
+                Err(_) => {
+                    is_cut = true;
+                    break;
+                }
+            }
+        }
+        self.recorder.check()?;
+        let guard = self.guard.take();
+        self.rows.progress = None;
+        let progress = self.begin_download(&[(&progress, &TensorType::new(DType::U32, [2]))])?;
+        Ok(Chunk { states, guard, is_cut, progress })
+    }
+
+    /// Records an iteration of a chunk, the `number`th from 1 on. Returns the state after it, and
+    /// the guard of what follows.
+    async fn iterate_ahead(
+        &mut self,
+        looped: &'a LoopProgram,
+        state: &[GpuValue],
+        captures: &[GpuValue],
+        number: u32,
+    ) -> Result<(Vec<GpuValue>, Guard)> {
+        let arguments = [state, captures].concat();
+        let entry = self.row(Role::Entry)?;
+        let predicate = self.unknown_predicate(&looped.cond, arguments.clone()).await?;
+        let guards = [Some(&entry), None];
+        self.open(&Opening { predicate: &predicate, expected: 1, guards, progress: [number, ENDED] })?;
+        self.guarded_region(&looped.body, arguments, entry).await
+    }
+
+    /// Records a condition under the current guard.
+    ///
+    /// # Errors
+    /// Fails if the host knows its value: then it decides.
+    async fn unknown_predicate(&mut self, cond: &'a RegionProgram, arguments: Vec<GpuValue>) -> Result<Arc<GpuTensor>> {
+        self.rows.depth += 1;
+        let results = self.region(cond, arguments).await;
+        self.rows.depth -= 1;
+        let mut results = results?;
+        let Some(GpuValue::Tensor(predicate)) = results.pop() else { panic!("a predicate is a tensor") };
+        if predicate.known().is_some() { Err(not_ahead()) } else { Ok(predicate) }
+    }
+
+    /// Waits for the outcome of a chunk.
+    async fn outcome(&self, progress: CheckedReadback<'a>, n_recorded: usize, is_cut: bool) -> Result<ChunkOutcome> {
+        let progress = self.end_download(progress).await?;
+        let &[n_begun, mark] = progress[0].data::<u32>() else { panic!("the progress has two words") };
+        let n_begun = n_begun as usize;
+        Ok(match mark {
+            ENDED => ChunkOutcome::Ended(n_begun),
+            // It may be stuck in the predicate after the last iteration, which then runs again.
+            STUCK => ChunkOutcome::Stopped(n_begun.saturating_sub(1)),
+            _ if is_cut => ChunkOutcome::Stopped(n_recorded),
+            _ => ChunkOutcome::Completed,
+        })
+    }
+
+    /// Records a loop under a guard.
+    ///
+    /// # Errors
+    /// Fails if it cannot be recorded ahead, too.
+    pub(super) async fn repeat_under_guard(
+        &mut self,
+        looped: &'a LoopProgram,
+        mut state: Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<Vec<GpuValue>> {
+        let exit = self.row(Role::Exit)?;
+        if let Some(scalar_loop) = &looped.on_device {
+            let words = self.scalar_words(scalar_loop.n_words, state.iter().chain(captures))?;
+            self.dispatch(&scalar_loop.shader, std::slice::from_ref(&words), [1; 3], &[]);
+            let guards = [Some(&exit), None];
+            self.open(&Opening { predicate: &words, expected: LOOP_STATES[0], guards, progress: [0, STUCK] })?;
+            self.guard = Some(exit);
+            self.scalars_of_words(&words, &mut state)?;
+            return Ok(state);
+        }
+        let expected = looped.expected.load(Ordering::Relaxed) as usize;
+        if expected > MAX_ITERATIONS {
+            return Err(not_ahead());
+        }
+        let mut registers = Vec::new();
+        for value in &state {
+            let GpuValue::Tensor(tensor) = value else { return Err(not_ahead()) };
+            let register = self.recorder.tensor(tensor.n_bytes())?;
+            self.copy_under_guard(tensor, &register);
+            registers.push(register);
+        }
+        let arguments: Vec<GpuValue> =
+            registers.iter().cloned().map(GpuValue::Tensor).chain(captures.iter().cloned()).collect();
+        let length = if expected == 0 { FIRST_ITERATIONS } else { expected };
+        for _ in 0..length {
+            let predicate = self.unknown_predicate(&looped.cond, arguments.clone()).await?;
+            let entry = self.row(Role::Entry)?;
+            let guards = [Some(&entry), Some(&exit)];
+            self.open(&Opening { predicate: &predicate, expected: 1, guards, progress: [0; 2] })?;
+            let (results, after) = self.guarded_region(&looped.body, arguments.clone(), entry).await?;
+            self.guard = Some(after);
+            self.move_to(&registers, &results)?;
+        }
+        // One more predicate tells whether these iterations were enough.
+        let predicate = self.unknown_predicate(&looped.cond, arguments).await?;
+        let guards = [Some(&exit), None];
+        self.open(&Opening { predicate: &predicate, expected: 0, guards, progress: [0, STUCK] })?;
+        self.guard = Some(exit);
+        Ok(registers.into_iter().map(GpuValue::Tensor).collect())
+    }
+
+    /// Copies values to registers at once: a value may be another register.
+    fn move_to(&mut self, registers: &[Arc<GpuTensor>], values: &[GpuValue]) -> Result<()> {
+        let mut moved = Vec::new();
+        for (register, value) in registers.iter().zip(values) {
+            let GpuValue::Tensor(value) = value else { return Err(not_ahead()) };
+            if Arc::ptr_eq(register, value) {
+                continue;
+            }
+            let mut value = value.clone();
+            if registers.iter().any(|other| Arc::ptr_eq(other, &value)) {
+                let copy = self.recorder.tensor(value.n_bytes())?;
+                self.copy_under_guard(&value, &copy);
+                value = copy;
+            }
+            moved.push((value, register));
+        }
+        for (value, register) in moved {
+            self.copy_under_guard(&value, register);
+        }
+        Ok(())
+    }
+}

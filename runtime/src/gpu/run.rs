@@ -1,0 +1,594 @@
+//! Runs of programs.
+//!
+//! The thread of the device records what a program does. It decides branches and loops whose
+//! predicates it knows: a loop that counts is recorded ahead of the device. Others are recorded under
+//! guards (`ahead.rs`), or their predicates are read back. A loop over scalars is a shader that runs
+//! many iterations.
+
+use super::ahead::{Guard, GuardRows, MAX_COUNTED, WorkgroupCounts, not_ahead};
+use super::memory::{GpuStack, GpuTensor, GpuValue};
+use super::program::{
+    CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, ScalarLoop, ShaderCheck, StackSum, Transfer,
+};
+use super::queue::{CommandRecorder, Readback, Workgroups};
+use super::shader::CompiledShader;
+use anabranch_dsl::fusion::LOOP_STATES;
+use anabranch_dsl::interp::{RunContext, assertion_failed, empty_stack, not_finite, stacks_differ, stopped};
+use anabranch_dsl::ir::{Graph, Node, Op, StackOp, Value};
+use anabranch_dsl::ops::EvalCx;
+use anabranch_dsl::passes::{CountedLoop, Limit};
+use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result, TensorType};
+use std::sync::Arc;
+
+/// A check of a run whose outcome is not known yet.
+struct OpenCheck<'a> {
+    check: &'a ShaderCheck,
+    /// The operands of the check.
+    operands: Vec<Arc<GpuTensor>>,
+}
+
+/// The number of bytes that open checks keep in memory before their outcome is asked for.
+const MAX_CHECKED_BYTES: u64 = 64 << 20;
+
+/// The number of open checks after which their outcome is asked for.
+const MAX_OPEN_CHECKS: usize = 256;
+
+/// A run of a program.
+pub(super) struct ProgramRun<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) recorder: &'a CommandRecorder,
+    cx: &'a RunContext<'a>,
+    values: Vec<Option<GpuValue>>,
+    checks: OpenChecks<'a>,
+    /// The workgroups of the program under guards.
+    pub(super) counts: &'a WorkgroupCounts,
+    /// The guard under which shaders are recorded, if their predicate is not known.
+    pub(super) guard: Option<Guard>,
+    pub(super) rows: GuardRows,
+}
+
+/// The checks of a run whose outcome is not known yet, in the order of the program.
+#[derive(Default)]
+struct OpenChecks<'a> {
+    open: Vec<OpenCheck<'a>>,
+    /// The bytes of their operands.
+    n_bytes: u64,
+    /// The word of failures: 0, or the number of the first check that has failed. Earlier checks
+    /// have larger numbers.
+    failure: Option<Arc<GpuTensor>>,
+}
+
+/// Checks that a run has made, and copies of tensors after them.
+pub(super) struct CheckedReadback<'a> {
+    open: Vec<OpenCheck<'a>>,
+    readback: Readback,
+}
+
+impl<'a> ProgramRun<'a> {
+    pub(super) fn new(
+        graph: &'a Graph,
+        recorder: &'a CommandRecorder,
+        cx: &'a RunContext<'a>,
+        counts: &'a WorkgroupCounts,
+    ) -> ProgramRun<'a> {
+        ProgramRun {
+            graph,
+            recorder,
+            cx,
+            values: vec![None; graph.n_values()],
+            checks: OpenChecks::default(),
+            counts,
+            guard: None,
+            rows: GuardRows::default(),
+        }
+    }
+
+    /// Runs the program to its end.
+    pub(super) async fn run(mut self, root: &'a RegionProgram, inputs: Vec<GpuValue>) -> Result<Vec<GpuValue>> {
+        let results = self.region(root, inputs).await;
+        // A check that was made before another failure has failed before it.
+        match results {
+            Err(error) if error.kind.is_stop() => Err(error),
+            results => self.settle().await.and(results),
+        }
+    }
+
+    fn value(&self, value: Value) -> &GpuValue {
+        self.values[value.index()].as_ref().expect("a value is computed before it is used")
+    }
+
+    fn tensor(&self, value: Value) -> Arc<GpuTensor> {
+        let GpuValue::Tensor(tensor) = self.value(value) else { panic!("{value} is a tensor") };
+        tensor.clone()
+    }
+
+    fn stack(&self, value: Value) -> GpuStack {
+        let GpuValue::Stack(stack) = self.value(value) else { panic!("{value} is a stack") };
+        stack.clone()
+    }
+
+    fn set(&mut self, value: Value, to: GpuValue) {
+        self.values[value.index()] = Some(to);
+    }
+
+    /// Allocates the memory of a tensor.
+    fn allocate(&mut self, value: Value) -> Result<Arc<GpuTensor>> {
+        let tensor = self.memory(value)?;
+        self.set(value, GpuValue::Tensor(tensor.clone()));
+        Ok(tensor)
+    }
+
+    /// Returns memory for a tensor or for an element of a stack.
+    pub(super) fn memory(&mut self, value: Value) -> Result<Arc<GpuTensor>> {
+        let ty = self.graph.ty(value).element();
+        let size = ty.shape.size().expect("the device runs operations of known shapes only");
+        self.recorder.tensor(4 * size as u64)
+    }
+
+    /// Records a region. Its values are forgotten afterwards, also if it fails.
+    pub(super) async fn region(
+        &mut self,
+        program: &'a RegionProgram,
+        arguments: Vec<GpuValue>,
+    ) -> Result<Vec<GpuValue>> {
+        for (&param, argument) in program.params.iter().zip(arguments) {
+            self.set(param, argument);
+        }
+        for (i, (op, dead)) in program.ops.iter().zip(&program.dead).enumerate() {
+            if let Err(error) = self.op(op).await {
+                let begun = program.ops[..=i].iter().flat_map(|op| op.values(self.graph));
+                for value in begun.chain(program.params.iter().copied()) {
+                    self.values[value.index()] = None;
+                }
+                return Err(error);
+            }
+            for value in dead {
+                self.values[value.index()] = None;
+            }
+        }
+        let results = program.yields.iter().map(|&v| self.value(v).clone()).collect();
+        for value in program.yields.iter().chain(&program.params) {
+            self.values[value.index()] = None;
+        }
+        Ok(results)
+    }
+
+    async fn op(&mut self, op: &'a GpuOp) -> Result<()> {
+        match op {
+            GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check }) => {
+                let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
+                for &output in outputs {
+                    tensors.push(match &self.values[output.index()] {
+                        Some(GpuValue::Tensor(tensor)) => tensor.clone(),
+                        _ => self.allocate(output)?,
+                    });
+                }
+                if let Some(check) = check {
+                    let (failure, number) = self.open_check(check)?;
+                    tensors.push(failure);
+                    let parameters = [&parameters[..], &[number]].concat();
+                    self.dispatch(shader, &tensors, *workgroups, &parameters);
+                    if self.guard.is_none() && self.has_many_checks() {
+                        self.settle().await?;
+                    }
+                } else {
+                    self.dispatch(shader, &tensors, *workgroups, parameters);
+                }
+                if let Some(node) = *checked
+                    && !self.are_finite(outputs).await?
+                    && self.are_finite(inputs).await?
+                {
+                    let data = self.graph.node(node);
+                    return Err(not_finite(data.op.name(), data.loc));
+                }
+            }
+            GpuOp::Transfer(Transfer::Share { from, to }) => self.set(*to, self.value(*from).clone()),
+            GpuOp::Transfer(Transfer::Copy { from, to }) => {
+                let (from, to) = (self.tensor(*from), self.allocate(*to)?);
+                self.recorder.copy(&from, &to);
+            }
+            GpuOp::Transfer(Transfer::Zeros { to }) => {
+                let tensor = self.allocate(*to)?;
+                self.recorder.clear(&tensor);
+            }
+            GpuOp::Transfer(Transfer::Uninitialized { to }) => drop(self.allocate(*to)?),
+            GpuOp::Transfer(Transfer::Constant { tensor, to }) => self.set(*to, GpuValue::Tensor(tensor.clone())),
+            GpuOp::Stack(op, node) => self.stack_op(op, *node)?,
+            GpuOp::AddStacks(node, sum) => self.add_stacks(*node, sum)?,
+            GpuOp::Cond(cond) => {
+                let mut operands = self.operands(cond.node);
+                let captures = operands.split_off(1);
+                let results = Box::pin(self.cond(cond, &operands[0], captures)).await?;
+                self.set_results(cond.node, results);
+            }
+            GpuOp::While(looped) => {
+                let mut state = self.operands(looped.node);
+                let captures = state.split_off(self.graph.while_of(looped.node).n_vars());
+                let results = Box::pin(self.while_loop(looped, state, &captures)).await?;
+                self.set_results(looped.node, results);
+            }
+            GpuOp::Call(node, region) => {
+                let results = Box::pin(self.region(region, self.operands(*node))).await?;
+                self.set_results(*node, results);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a shader, under the current guard if there is one.
+    pub(super) fn dispatch(
+        &self,
+        shader: &CompiledShader,
+        tensors: &[Arc<GpuTensor>],
+        workgroups: [u32; 3],
+        parameters: &[u32],
+    ) {
+        let workgroups = match &self.guard {
+            Some(guard) => guard.workgroups(self.counts, workgroups),
+            None => Workgroups::Direct(workgroups),
+        };
+        self.recorder.dispatch(shader, tensors, workgroups, parameters);
+    }
+
+    /// Returns whether the checks whose outcome is not known are many, or keep much memory.
+    pub(super) fn has_many_checks(&self) -> bool {
+        self.checks.n_bytes > MAX_CHECKED_BYTES || self.checks.open.len() >= MAX_OPEN_CHECKS
+    }
+
+    async fn cond(
+        &mut self,
+        cond: &'a CondProgram,
+        predicate: &GpuValue,
+        captures: Vec<GpuValue>,
+    ) -> Result<Vec<GpuValue>> {
+        let GpuValue::Tensor(tensor) = predicate else { panic!("a predicate is a tensor") };
+        if tensor.known().is_none() && (self.guard.is_some() || cond.ahead) {
+            let results = self.branch_ahead(cond, tensor, captures.clone()).await;
+            match results {
+                // The host decides, and finds the error if it is one.
+                Err(error) if self.guard.is_none() && !error.kind.is_stop() => self.recorder.check()?,
+                results => return results,
+            }
+        }
+        let [then, otherwise] = &cond.branches;
+        let branch = if self.predicate(predicate).await? { then } else { otherwise };
+        self.region(branch, captures).await
+    }
+
+    async fn while_loop(
+        &mut self,
+        looped: &'a LoopProgram,
+        mut state: Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<Vec<GpuValue>> {
+        let trips = match &looped.counted {
+            Some(counted) if looped.on_device.is_none() => self.trips(counted, &state).await?,
+            _ => None,
+        };
+        if self.guard.is_some() {
+            return match trips {
+                Some(n) if n > MAX_COUNTED => Err(not_ahead()),
+                Some(n) => self.repeat(looped, n, state, captures).await,
+                None => self.repeat_under_guard(looped, state, captures).await,
+            };
+        }
+        if let Some(scalar_loop) = &looped.on_device {
+            // The shader is stuck before an iteration, which runs by itself.
+            while !self.repeat_on_device(looped.node, scalar_loop, &mut state, captures).await?
+                && self.iterate(looped, &mut state, captures).await?
+            {}
+            return Ok(state);
+        }
+        match trips {
+            Some(n) => self.repeat(looped, n, state, captures).await,
+            None if looped.ahead => self.repeat_ahead(looped, state, captures).await,
+            None => self.repeat_while(looped, state, captures).await,
+        }
+    }
+
+    fn stack_op(&mut self, op: &StackOp, node: Node) -> Result<()> {
+        let data = self.graph.node(node);
+        match op {
+            StackOp::New(_) | StackOp::Zeros(_) => {
+                let stack = GpuStack::new([], matches!(op, StackOp::Zeros(_)));
+                self.set(data.results[0], GpuValue::Stack(stack));
+            }
+            StackOp::Push => {
+                let stack = self.stack(data.operands[0]).push(self.tensor(data.operands[1]));
+                self.set(data.results[0], GpuValue::Stack(stack));
+            }
+            StackOp::Pop => {
+                let stack = self.stack(data.operands[0]);
+                let (below, top) = match stack.pop() {
+                    Some(popped) => popped,
+                    None if stack.has_zeros_below() => (stack, self.zeros(data.results[1])?),
+                    None => return Err(empty_stack(data.loc)),
+                };
+                self.set(data.results[0], GpuValue::Stack(below));
+                self.set(data.results[1], GpuValue::Tensor(top));
+            }
+            StackOp::ZerosLike => {
+                let stack = self.stack(data.operands[0]);
+                // The elements have the same shape.
+                let zeros = self.zeros(data.results[0])?;
+                let items = stack.items().map(|_| zeros.clone());
+                let stack = GpuStack::new(items, stack.has_zeros_below());
+                self.set(data.results[0], GpuValue::Stack(stack));
+            }
+            StackOp::Add => panic!("a sum of stacks has a shader"),
+        }
+        Ok(())
+    }
+
+    /// Returns zeros of the type of a tensor or of the elements of a stack.
+    fn zeros(&mut self, value: Value) -> Result<Arc<GpuTensor>> {
+        let tensor = self.memory(value)?;
+        self.recorder.clear(&tensor);
+        Ok(tensor)
+    }
+
+    /// Adds the elements of two stacks from the top. The shorter one may have zeros below.
+    fn add_stacks(&mut self, node: Node, sum: &StackSum) -> Result<()> {
+        let data = self.graph.node(node);
+        let [a, b] = [0, 1].map(|i| self.stack(data.operands[i]));
+        let [n_a, n_b] = [&a, &b].map(|stack| stack.items().count());
+        let (longer, shorter) = if n_a < n_b { (&b, &a) } else { (&a, &b) };
+        if n_a != n_b && !shorter.has_zeros_below() {
+            return Err(stacks_differ(n_a, n_b, data.loc));
+        }
+        let mut items = Vec::new();
+        for (x, y) in a.items().zip(b.items()) {
+            let tensors = [x.clone(), y.clone(), self.memory(data.results[0])?];
+            self.dispatch(&sum.shader, &tensors, sum.workgroups, &[sum.size]);
+            let [_, _, result] = tensors;
+            items.push(result);
+        }
+        items.extend(longer.items().skip(n_a.min(n_b)).cloned());
+        let zeros_below = a.has_zeros_below() && b.has_zeros_below();
+        self.set(data.results[0], GpuValue::Stack(GpuStack::new(items.into_iter().rev(), zeros_below)));
+        Ok(())
+    }
+
+    /// Returns whether all elements of some tensors are finite.
+    async fn are_finite(&mut self, values: &[Value]) -> Result<bool> {
+        for &value in values {
+            let ty = self.graph.ty(value).element();
+            if ty.dtype == DType::F32 {
+                let tensor = self.tensor(value);
+                let elements = self.recorder.download(&[(&tensor, ty)]).await?;
+                if !elements[0].data::<f32>().iter().all(|x| x.is_finite()) {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads a predicate back.
+    async fn predicate(&mut self, value: &GpuValue) -> Result<bool> {
+        let GpuValue::Tensor(tensor) = value else { panic!("a predicate is a tensor") };
+        if let Some(known) = tensor.known() {
+            return Ok(known.data::<bool>()[0]);
+        }
+        let predicate = self.download(&[(tensor, &TensorType::new(DType::Bool, []))]).await?;
+        Ok(predicate[0].data::<bool>()[0])
+    }
+
+    /// Opens a check. Returns the word of failures and the number of the check.
+    fn open_check(&mut self, check: &'a ShaderCheck) -> Result<(Arc<GpuTensor>, u32)> {
+        let operands: Vec<Arc<GpuTensor>> = check.operands.iter().map(|&v| self.tensor(v)).collect();
+        let failure = match &self.checks.failure {
+            Some(failure) => failure.clone(),
+            None => {
+                let failure = self.recorder.tensor(4)?;
+                self.recorder.clear(&failure);
+                self.checks.failure.insert(failure).clone()
+            }
+        };
+        self.checks.n_bytes += operands.iter().map(|tensor| tensor.allocated_bytes()).sum::<u64>();
+        self.checks.open.push(OpenCheck { check, operands });
+        Ok((failure, u32::MAX - (self.checks.open.len() - 1) as u32))
+    }
+
+    /// Waits for the outcome of all open checks.
+    async fn settle(&mut self) -> Result<()> {
+        self.download(&[]).await.map(drop)
+    }
+
+    /// Copies tensors to the host, and fails if a check has failed that the program makes before.
+    async fn download(&mut self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<Vec<HostTensor>> {
+        let readback = self.begin_download(tensors)?;
+        self.end_download(readback).await
+    }
+
+    /// Records copies of tensors to the host, and the outcome of all open checks.
+    pub(super) fn begin_download(&mut self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<CheckedReadback<'a>> {
+        // The predicates of a download are not known under a guard.
+        assert!(self.guard.is_none(), "nothing is read back under a guard");
+        let open = std::mem::take(&mut self.checks.open);
+        self.checks.n_bytes = 0;
+        let (failure, word) = (self.checks.failure.clone(), TensorType::new(DType::U32, []));
+        let failure = failure.as_deref().filter(|_| !open.is_empty()).map(|tensor| (tensor, &word));
+        let tensors: Vec<_> = tensors.iter().copied().chain(failure).collect();
+        Ok(CheckedReadback { open, readback: self.recorder.begin_download(&tensors)? })
+    }
+
+    /// Waits for copies. Fails if one of the checks before them has failed.
+    pub(super) async fn end_download(&self, readback: CheckedReadback<'a>) -> Result<Vec<HostTensor>> {
+        let CheckedReadback { open, readback } = readback;
+        let mut downloaded = self.recorder.end_download(readback).await?;
+        if !open.is_empty() {
+            let number = downloaded.pop().expect("the word is the last tensor").data::<u32>()[0];
+            if number != 0 {
+                return Err(self.failure(&open[(u32::MAX - number) as usize]).await?);
+            }
+        }
+        Ok(downloaded)
+    }
+
+    /// Returns the error of a failed check: that of the operation on the host.
+    async fn failure(&self, failed: &OpenCheck<'_>) -> Result<Diagnostic> {
+        let data = self.graph.node(failed.check.node);
+        let types = failed.check.operands.iter().map(|&v| self.graph.ty(v).element());
+        let tensors: Vec<_> = failed.operands.iter().map(|tensor| &**tensor).zip(types).collect();
+        let known = self.recorder.download(&tensors).await?;
+        let (op, attrs) = match &data.op {
+            Op::Assert { message } => return Ok(assertion_failed(&message.render(&known[1..]), data.loc)),
+            Op::Prim(op, attrs) => (op, attrs),
+            op => panic!("`{}` makes no check", op.name()),
+        };
+        // The error does not depend on the elements of the other operands.
+        let zeros = data.operands.iter().map(|&v| {
+            let ty = self.graph.ty(v).element();
+            HostTensor::zeros(ty.dtype, ty.shape.known().expect("the shapes are known"))
+        });
+        let mut operands: Vec<HostTensor> = zeros.collect();
+        operands.splice(failed.check.first..failed.check.first + known.len(), known);
+        let operands: Vec<&HostTensor> = operands.iter().collect();
+        let ty = self.graph.ty(data.results[0]).element();
+        let error = op.evaluate(&EvalCx { operands: &operands, attrs, ty }).expect_err("the check has failed");
+        Ok(error.at(data.name_in_errors(), data.loc))
+    }
+
+    fn operands(&self, node: Node) -> Vec<GpuValue> {
+        self.graph.node(node).operands.iter().map(|&v| self.value(v).clone()).collect()
+    }
+
+    fn set_results(&mut self, node: Node, results: Vec<GpuValue>) {
+        for (&result, value) in self.graph.node(node).results.iter().zip(results) {
+            self.set(result, value);
+        }
+    }
+
+    /// Returns how often a counted loop runs. Reads its bounds if the host does not know them.
+    async fn trips(&mut self, counted: &CountedLoop, state: &[GpuValue]) -> Result<Option<i64>> {
+        let integer = |tensor: &HostTensor| match tensor.buffer() {
+            Buffer::I32(x) => i64::from(x[0]),
+            Buffer::I64(x) => x[0],
+            other => panic!("a counter is an integer, not {}", other.dtype()),
+        };
+        let GpuValue::Tensor(first) = &state[counted.variable] else { panic!("a counter is a tensor") };
+        let (limit, constant) = match counted.limit {
+            Limit::Number(n) => (None, n),
+            Limit::Before(value) => (Some(self.tensor(value)), 0),
+        };
+        let bounds: Vec<&GpuTensor> = [Some(&**first), limit.as_deref()].into_iter().flatten().collect();
+        let known: Option<Vec<i64>> = bounds.iter().map(|bound| bound.known().map(integer)).collect();
+        let bounds = match known {
+            Some(known) => known,
+            None if self.guard.is_some() => return Ok(None),
+            None => {
+                let ty = TensorType::new(counted.dtype, []);
+                let bounds: Vec<_> = bounds.into_iter().map(|bound| (bound, &ty)).collect();
+                self.download(&bounds).await?.iter().map(integer).collect()
+            }
+        };
+        Ok(counted.trips(bounds[0], bounds.get(1).copied().unwrap_or(constant)))
+    }
+
+    /// Fails if the step is to stop.
+    fn check_stop(&self, node: Node) -> Result<()> {
+        let loc = self.graph.node(node).loc;
+        self.cx.stop.get().map_or(Ok(()), |kind| Err(stopped(kind, &self.graph.name, [loc], loc)))
+    }
+
+    /// Runs a loop over scalars by its shader. Returns whether it has ended. If it has not, the
+    /// state is that before an iteration that the shader cannot run.
+    async fn repeat_on_device(
+        &mut self,
+        node: Node,
+        ScalarLoop { shader, n_words }: &ScalarLoop,
+        state: &mut [GpuValue],
+        captures: &[GpuValue],
+    ) -> Result<bool> {
+        let words = self.scalar_words(*n_words, state.iter().chain(captures))?;
+        let [ends, goes_on, _] = LOOP_STATES;
+        let mut reached = goes_on;
+        while reached == goes_on {
+            self.check_stop(node)?;
+            self.dispatch(shader, std::slice::from_ref(&words), [1; 3], &[]);
+            let after = self.download(&[(&words, &TensorType::new(DType::U32, [*n_words]))]).await?;
+            reached = after[0].data::<u32>()[0];
+        }
+        self.scalars_of_words(&words, state)?;
+        Ok(reached == ends)
+    }
+
+    /// Returns the words of a loop over scalars with some operands.
+    pub(super) fn scalar_words<'v>(
+        &self,
+        n_words: usize,
+        operands: impl Iterator<Item = &'v GpuValue>,
+    ) -> Result<Arc<GpuTensor>> {
+        let words = self.recorder.tensor(4 * n_words as u64)?;
+        for (i, operand) in operands.enumerate() {
+            let GpuValue::Tensor(tensor) = operand else { panic!("the operands are scalars") };
+            self.recorder.copy_words([tensor, &words], [0, i + 1], 1);
+        }
+        Ok(words)
+    }
+
+    /// Sets the state of a loop over scalars to that of its words.
+    pub(super) fn scalars_of_words(&self, words: &GpuTensor, state: &mut [GpuValue]) -> Result<()> {
+        for (i, variable) in state.iter_mut().enumerate() {
+            let value = self.recorder.tensor(4)?;
+            self.recorder.copy_words([words, &value], [i + 1, 0], 1);
+            *variable = GpuValue::Tensor(value);
+        }
+        Ok(())
+    }
+
+    /// Runs a loop a number of times, ahead of the device.
+    async fn repeat(
+        &mut self,
+        looped: &'a LoopProgram,
+        trips: i64,
+        mut state: Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<Vec<GpuValue>> {
+        for _ in 0..trips {
+            self.begin_iteration(looped.node).await?;
+            state.extend_from_slice(captures);
+            state = self.region(&looped.body, state).await?;
+        }
+        Ok(state)
+    }
+
+    /// Runs a loop while its condition holds, which is read back each time.
+    pub(super) async fn repeat_while(
+        &mut self,
+        looped: &'a LoopProgram,
+        mut state: Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<Vec<GpuValue>> {
+        let mut n_trips = 0;
+        while self.iterate(looped, &mut state, captures).await? {
+            n_trips += 1;
+        }
+        looped.expect_trips(n_trips);
+        Ok(state)
+    }
+
+    /// Runs an iteration of a loop. Returns whether its condition held.
+    pub(super) async fn iterate(
+        &mut self,
+        looped: &'a LoopProgram,
+        state: &mut Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<bool> {
+        self.begin_iteration(looped.node).await?;
+        let arguments = [&state[..], captures].concat();
+        let predicate = self.region(&looped.cond, arguments.clone()).await?;
+        let holds = self.predicate(&predicate[0]).await?;
+        if holds {
+            *state = self.region(&looped.body, arguments).await?;
+        }
+        Ok(holds)
+    }
+
+    /// Fails if the step is to stop, and waits if the loop is far ahead of the device.
+    pub(super) async fn begin_iteration(&self, node: Node) -> Result<()> {
+        self.check_stop(node)?;
+        self.recorder.keep_pace().await
+    }
+}
