@@ -1,5 +1,5 @@
-// The sums of the elements of two tensors. A thread computes one element. The type `Element` is put
-// before this text.
+// The sums of the elements of two tensors. A thread computes one element. The type `Element` and the
+// function `added` are put before this text.
 
 struct Params {
     size: u32,
@@ -16,5 +16,5 @@ fn main(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let i = (group.x + group.y * 65535u) * 64u + thread;
-    if i < p.size { sum[i] = a[i] + b[i]; }
+    if i < p.size { sum[i] = added(a[i], b[i]); }
 }

@@ -229,6 +229,60 @@ fn loops_that_count_have_gradients_there() -> Outcome {
     Ok(())
 }
 
+/// Lists whose indices the data determines, and rows of tensors.
+#[graph]
+fn rows_and_lists(xs: Tensor, n: Tensor<i32>) -> (Tensor, Tensor, Tensor, Tensor) {
+    let scaled = map(xs, |x: Tensor| {
+        let mut y = x;
+        while y.sum() < 1.0 {
+            y = y * 1.5 + 0.25;
+        }
+        y
+    });
+    let mut last = xs.row(0);
+    for x in scaled {
+        last = (last * 0.5 + x).tanh();
+    }
+    // A list that grows and shrinks, and one with elements that are never written.
+    let (mut grown, mut i) = (List::<f32>::new([3]), scalar(0));
+    while i < n {
+        grown.push(last * i.cast::<f32>());
+        if i % 3 == 2 {
+            last += grown.pop();
+        }
+        i += 1;
+    }
+    let mut written = List::<f32>::with_len(n + 2, [3]);
+    for i in range(0..n) {
+        written.write((i * 5) % n, scaled.row(i % 4) + grown.read(i % grown.len()));
+    }
+    let total = (written.read(n - 1) * written.read(n / 2)).sum() + grown.len().cast::<f32>();
+    (gradients(total, xs), total, scaled, written.read(n + 1))
+}
+
+#[test]
+fn rows_and_lists_stay_there() -> Outcome {
+    let Some(session) = session(1)? else { return Ok(()) };
+    let there = session.function(|xs, n| on("/gpu:0", || rows_and_lists(xs, n)))?;
+    let here = Session::new()?.function(rows_and_lists)?;
+    let xs = Array::new([4, 3], numbers(12));
+    for n in [4, 7, 1, 12] {
+        let b = here.call((&xs, n))?;
+        let a = there.call((&xs, n))?;
+        assert_near(&a.0, &b.0);
+        assert_near(&a.1, &b.1);
+        assert_near(&a.2, &b.2);
+        assert_near(&a.3, &b.3);
+    }
+    assert_only_on_a_gpu(&there.profile((&xs, 7))?.1);
+    // An element is written twice, and one is out of bounds.
+    for n in [5, 10, 0] {
+        let [a, b] = [there.call((&xs, n)), here.call((&xs, n))].map(|result| result.expect_err("it fails"));
+        assert_eq!(a.message, b.message, "{n}");
+    }
+    Ok(())
+}
+
 /// Programs whose branches and loops depend on data. Each takes three numbers.
 mod data_dependent {
     use super::*;
@@ -362,9 +416,9 @@ mod data_dependent {
 
 type DataDependent = fn(Tensor, Tensor, Tensor) -> (Tensor, Tensor);
 
-/// Calls a function on a GPU that runs ahead of predicates, on one whose host decides them, and on a
-/// CPU, and compares results and errors. Returns how often the first two read values back, and the
-/// errors.
+/// Calls a function on a GPU that runs ahead of predicates, on one whose host decides them, and on
+/// a CPU, and compares results and errors. Returns how often the first two read values back, and
+/// the errors.
 fn compare_predicates(
     name: &str,
     f: DataDependent,

@@ -3,9 +3,9 @@
 
 use super::engines::Outcome;
 use super::real_peers::AtRealPeers;
-use anabranch::Diagnostic;
-use anabranch::dsl::equality::one_nan_each;
-use anabranch::dsl::{Graph, HostTensor, interp};
+use anabranch::dsl::equality::{one_nan_each, same_number};
+use anabranch::dsl::{Buffer, Graph, HostTensor, interp};
+use anabranch::{Diagnostic, ErrorKind};
 use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
 
 /// The partitions to try. Those with interpreted kernels must return the interpreter's values,
@@ -44,6 +44,7 @@ pub struct RandomPlacements {
     graph: Graph,
     programs: Vec<(&'static str, RandomPlacement, Result<RandomlyPlacedProgram, Diagnostic>)>,
     at_peers: AtRealPeers,
+    on_gpu: Option<OnGpu>,
 }
 
 /// One of so many graphs also runs at real peers.
@@ -75,7 +76,8 @@ impl RandomPlacements {
             programs.push(("two GPUs and a CPU", how, RandomlyPlacedProgram::new(graph.clone(), how)));
         }
         let at_peers = AtRealPeers::new(&graph, seed, AT_PEERS);
-        RandomPlacements { graph, programs, at_peers }
+        let on_gpu = std::env::var_os("ANABRANCH_GPU").is_some().then(|| OnGpu::new(&text, seed));
+        RandomPlacements { graph, programs, at_peers, on_gpu }
     }
 
     /// Returns the outcome of each partition. Compares the values of interpreted partitions.
@@ -102,6 +104,64 @@ impl RandomPlacements {
             outcomes.push((*name, outcome));
         }
         outcomes.extend(self.at_peers.run(graph, inputs, vars));
+        if let Some(on_gpu) = &self.on_gpu {
+            on_gpu.check(inputs, vars);
+        }
         outcomes
     }
+}
+
+/// A graph with `f32` in place of `f64`, on a GPU as far as there are shaders: GPUs have no `f64`.
+struct OnGpu {
+    graph: Graph,
+    program: Result<RandomlyPlacedProgram, Diagnostic>,
+}
+
+impl OnGpu {
+    fn new(text: &str, seed: u64) -> OnGpu {
+        let text = text.replace("f64", "f32");
+        let graph = Graph::parse(&text, "single.ir").unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+        let how = RandomPlacement { devices: 2, gpus: 1, prefers_gpu: true, seed, ..RandomPlacement::default() };
+        OnGpu { program: RandomlyPlacedProgram::new(graph.clone(), how), graph }
+    }
+
+    /// Compares the outcome with that of the interpreter.
+    fn check(&self, inputs: &[HostTensor], vars: &[HostTensor]) {
+        let [inputs, vars] = [inputs, vars].map(|all| all.iter().map(single).collect::<Vec<_>>());
+        let options = interp::InterpOptions::default();
+        let expected = interp::run(&self.graph, &inputs, &mut vars.clone(), options);
+        let outcome = self.program.as_ref().map_err(Clone::clone).and_then(|p| p.run(&inputs, &mut vars.clone()));
+        match (&outcome, &expected) {
+            (Ok(got), Ok(expected)) => {
+                assert_eq!(got.len(), expected.len(), "{}", self.graph);
+                for (got, expected) in got.iter().zip(expected) {
+                    assert!(is_near(got, expected), "{got:?} is not {expected:?}\n{}", self.graph);
+                }
+            }
+            // What an engine does not have memory for differs.
+            (Err(got), Err(expected)) if [got, expected].iter().all(|e| e.kind == ErrorKind::ResourceExhausted) => {}
+            (Err(got), Err(expected)) => assert_eq!(got.message, expected.message, "{}", self.graph),
+            _ => panic!("{outcome:?} is not {expected:?}\n{}", self.graph),
+        }
+    }
+}
+
+fn single(tensor: &HostTensor) -> HostTensor {
+    match tensor.buffer() {
+        Buffer::F64(x) => HostTensor::new(tensor.shape(), x.iter().map(|&x| x as f32).collect::<Vec<_>>()),
+        _ => tensor.clone(),
+    }
+}
+
+fn is_near(a: &HostTensor, b: &HostTensor) -> bool {
+    let near = |a: f32, b: f32, tolerance: f32| {
+        same_number(a.into(), b.into()) || (a - b).abs() <= tolerance * b.abs().max(1.0)
+    };
+    a.shape() == b.shape()
+        && match (a.buffer(), b.buffer()) {
+            (Buffer::F32(a), Buffer::F32(b)) => a.iter().zip(b).all(|(&a, &b)| near(a, b, 1e-4)),
+            (Buffer::F16(a), Buffer::F16(b)) => a.iter().zip(b).all(|(a, b)| near(a.to_f32(), b.to_f32(), 1e-2)),
+            (Buffer::BF16(a), Buffer::BF16(b)) => a.iter().zip(b).all(|(a, b)| near(a.to_f32(), b.to_f32(), 5e-2)),
+            _ => a == b,
+        }
 }

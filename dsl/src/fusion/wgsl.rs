@@ -34,9 +34,11 @@ use std::fmt::{self, Display, Write};
 /// The threads of a workgroup of the flat template, and the most of a workgroup of the other one.
 const THREADS: [usize; 2] = [64, 256];
 
-/// The number of workgroups along one axis that every device supports. Workgroups are numbered along
-/// the first axis, which has this extent if there is more than one along the second. Shaders do not
-/// ask for the number of workgroups: DX12 has none for indirect dispatches.
+/// The number of workgroups along one axis that every device supports.
+///
+/// Workgroups are numbered along the first axis, which has this extent if there is more than one
+/// along the second. Shaders do not ask for the number of workgroups: DX12 has none for indirect
+/// dispatches.
 pub const MAX_WORKGROUPS: usize = 65_535;
 
 /// The number of storage buffers that every device supports.

@@ -53,6 +53,9 @@ pub struct RandomPlacement {
     /// device, which should not be a GPU. Without effect if devices are simulated.
     #[cfg(feature = "gpu")]
     pub gpus: u32,
+    /// Whether each node that has a shader is on the first GPU.
+    #[cfg(feature = "gpu")]
+    pub prefers_gpu: bool,
 }
 
 impl RandomPlacement {
@@ -70,6 +73,13 @@ impl RandomPlacement {
 
     pub(crate) fn compile_options(&self) -> CompileOptions {
         CompileOptions { interpreted: self.interpreted, ..CompileOptions::default() }
+    }
+
+    fn prefers_gpu(&self) -> bool {
+        #[cfg(feature = "gpu")]
+        return self.prefers_gpu;
+        #[cfg(not(feature = "gpu"))]
+        false
     }
 
     fn has_gpu(&self) -> bool {
@@ -93,6 +103,8 @@ impl Default for RandomPlacement {
             opaque: 0,
             #[cfg(feature = "gpu")]
             gpus: 0,
+            #[cfg(feature = "gpu")]
+            prefers_gpu: false,
         }
     }
 }
@@ -133,7 +145,7 @@ enum RunningProcesses {
     Real(Box<DistributedGraph>),
 }
 
-/// Returns the GPUs of this process. The host decides the predicates of every second one.
+/// Returns the GPUs of this process. The host decides the predicates of all but the first one.
 ///
 /// # Panics
 /// Panics if this machine has no adapter.
@@ -146,7 +158,7 @@ fn shared_gpus() -> &'static [Arc<dyn Device>] {
         let adapter = gpu_adapters().into_iter().next().expect("this machine has an adapter");
         let open = |i: u32| -> Arc<dyn Device> {
             let (id, name) = (DeviceId::from_index(i as usize), DeviceName::local(DeviceKind::Gpu, i));
-            let adapter = if i % 2 == 0 { adapter.clone() } else { adapter.clone().with_predicates_on_host() };
+            let adapter = if i == 0 { adapter.clone() } else { adapter.clone().with_predicates_on_host() };
             Arc::new(GpuDevice::open(id, name, &adapter).unwrap_or_else(|e| panic!("{e}")).unmentioned())
         };
         (0..RandomPlacement::MAX_GPUS).map(open).collect()
@@ -181,9 +193,12 @@ impl RandomlyPlacedProgram {
             (0..n).map(device).collect()
         };
         // Devices for tests run everything.
-        let supports = |device: DeviceId, node| match how.has_gpu() {
-            true => devices[device.index()].supports_node(&graph, node) == Support::Yes,
-            false => true,
+        let has_shader = |device: DeviceId, node| devices[device.index()].supports_node(&graph, node) == Support::Yes;
+        let supports = |device: DeviceId, node| {
+            let is_first = device.index() == 0;
+            !how.has_gpu()
+                || (has_shader(device, node)
+                    && (is_first || !how.prefers_gpu() || !has_shader(DeviceId::from_index(0), node)))
         };
         let placement = place_at_random_where(&graph, n, how.seed, supports);
         let partition = flow::partition(&graph, &placement, how.partition_options());

@@ -61,7 +61,8 @@ impl GpuAdapter {
     /// Lets the host decide all branches and loops of a device that is opened with the returned
     /// adapter: each predicate that depends on data is read back before work goes on.
     ///
-    /// By default, work is recorded ahead of such predicates, which is faster. Results are the same.
+    /// By default, work is recorded ahead of such predicates, which is faster. The results are the
+    /// same.
     #[must_use]
     pub fn with_predicates_on_host(self) -> GpuAdapter {
         GpuAdapter { runs_ahead: false, ..self }

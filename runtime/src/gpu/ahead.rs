@@ -8,13 +8,13 @@
 //!
 //! - A **branch**: both arms are recorded, each under its guard, and their results are copied to
 //!   the same memory.
-//! - A **loop** that the host drives: a chunk of iterations is recorded, each under the guard of its
-//!   predicate, which is computed under the guard of the iteration before. The host keeps the state
-//!   after each of them. Then it reads back how many iterations there were, and takes that state,
-//!   while it has already recorded the next chunk.
+//! - A **loop** that the host drives: a chunk of iterations is recorded, each under the guard of
+//!   its predicate, which is computed under the guard of the iteration before. The host keeps the
+//!   state after each of them. It records the next chunk, reads back how many iterations of the
+//!   first one have run, and takes the state after these.
 //! - A **loop inside** of such a branch or loop: its state is in registers of the device, to which
-//!   each iteration copies. If it needs more iterations than are recorded, it is *stuck*: everything
-//!   after it is dead, and the host runs the iteration around it by itself.
+//!   each iteration copies. If it needs more iterations than are recorded, it is *stuck*: all that
+//!   follows is dead, and the host runs the iteration around it by itself.
 //!
 //! Whatever cannot be recorded ahead, such as the removal from an empty stack, ends a chunk, too:
 //! the host runs the next iteration by itself, and finds the error if there is one.
@@ -103,8 +103,11 @@ impl WorkgroupCounts {
 
 /// Returns the workgroups that copy a value of the graph, unless it has no elements.
 fn copies(graph: &Graph, value: Value) -> Option<[u32; 3]> {
-    let size = graph.ty(value).element().shape.size().expect("the device runs operations of known shapes only");
-    (size > 0).then(|| groups(size.div_ceil(THREADS)))
+    let ty = graph.ty(value).element();
+    let size = ty.shape.size().expect("the device runs operations of known shapes only");
+    // A `bool` is a word, and other elements are padded to words together.
+    let n_bytes = size * if ty.dtype == DType::Bool { 4 } else { ty.dtype.size() };
+    (size > 0).then(|| groups(n_bytes.div_ceil(4).div_ceil(THREADS)))
 }
 
 /// Facts of a region that decide whether it can be recorded under a guard.
@@ -164,6 +167,10 @@ fn plan_region(graph: &Graph, region: &mut RegionProgram, counts: &mut Workgroup
             GpuOp::Transfer(_) | GpuOp::Stack(..) => {}
             GpuOp::AddStacks(_, sum) => {
                 counts.add(sum.workgroups);
+                include(alone);
+            }
+            GpuOp::List(list) => {
+                list.workgroups().into_iter().for_each(|workgroups| counts.add(workgroups));
                 include(alone);
             }
             GpuOp::Cond(CondProgram { node, branches, ahead }) => {
@@ -233,13 +240,13 @@ impl Guard {
 struct RowsOf {
     /// The number of constructs around.
     depth: usize,
-    role: Role,
+    role: RowRole,
     /// Whether it is the second of two buffers that alternate.
     is_second: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Role {
+enum RowRole {
     /// Arms and iterations.
     Entry,
     /// The code after a construct with a loop that may be stuck.
@@ -262,7 +269,13 @@ const ROWS_BYTES: u32 = 16 << 10;
 
 impl GuardRows {
     /// Returns a row that is not open, in another buffer than that of the guard around.
-    fn row(&mut self, recorder: &CommandRecorder, n_words: u32, role: Role, around: Option<&Guard>) -> Result<Guard> {
+    fn row(
+        &mut self,
+        recorder: &CommandRecorder,
+        n_words: u32,
+        role: RowRole,
+        around: Option<&Guard>,
+    ) -> Result<Guard> {
         let first = RowsOf { depth: self.depth, role, is_second: false };
         let of = RowsOf { is_second: around.is_some_and(|guard| guard.of == first), ..first };
         let has_room = |(rows, next): &(Arc<GpuTensor>, u32)| u64::from(4 * (next + n_words)) <= rows.n_bytes();
@@ -290,14 +303,14 @@ struct Opening<'a> {
 }
 
 /// Iterations of a loop recorded ahead.
-struct Chunk<'a> {
+struct Chunk {
     /// The state before the first iteration, and after each of them.
     states: Vec<Vec<GpuValue>>,
     /// The guard of what follows.
     guard: Option<Guard>,
     /// Whether it ended before an iteration that cannot be recorded ahead.
     is_cut: bool,
-    progress: CheckedReadback<'a>,
+    progress: CheckedReadback,
 }
 
 /// What became of the iterations of a chunk.
@@ -320,6 +333,7 @@ fn bytes_of_step(before: &[GpuValue], after: &[GpuValue]) -> u64 {
     let top = |value: &GpuValue| match value {
         GpuValue::Tensor(tensor) => Some(tensor.clone()),
         GpuValue::Stack(stack) => stack.items().next().cloned(),
+        GpuValue::List(list) => Some(list.elements().clone()),
     };
     let changed = before.iter().zip(after).filter_map(|(before, after)| {
         let (before, after) = (top(before), top(after)?);
@@ -329,7 +343,7 @@ fn bytes_of_step(before: &[GpuValue], after: &[GpuValue]) -> u64 {
 }
 
 impl<'a> ProgramRun<'a> {
-    fn row(&mut self, role: Role) -> Result<Guard> {
+    fn row(&mut self, role: RowRole) -> Result<Guard> {
         self.rows.row(self.recorder, self.counts.n_words(), role, self.guard.as_ref())
     }
 
@@ -399,11 +413,11 @@ impl<'a> ProgramRun<'a> {
     /// Fails if an arm cannot be recorded ahead, too.
     pub(super) async fn branch_ahead(
         &mut self,
-        CondProgram { node, branches, .. }: &'a CondProgram,
+        CondProgram { branches, .. }: &'a CondProgram,
         predicate: &Arc<GpuTensor>,
         captures: Vec<GpuValue>,
     ) -> Result<Vec<GpuValue>> {
-        let [first, second] = [self.row(Role::Entry)?, self.row(Role::Entry)?];
+        let [first, second] = [self.row(RowRole::Entry)?, self.row(RowRole::Entry)?];
         let guards = [Some(&first), Some(&second)];
         self.open(&Opening { predicate, expected: 1, guards, progress: [0; 2] })?;
         let [then, otherwise] = branches;
@@ -417,9 +431,9 @@ impl<'a> ProgramRun<'a> {
         if may_be_stuck && outer.is_none() {
             return Err(not_ahead());
         }
-        let exit = may_be_stuck.then(|| self.row(Role::Exit)).transpose()?;
+        let exit = may_be_stuck.then(|| self.row(RowRole::Exit)).transpose()?;
         let mut results = Vec::new();
-        for ((then, otherwise), &result) in then.iter().zip(&otherwise).zip(&self.graph.node(*node).results) {
+        for (then, otherwise) in then.iter().zip(&otherwise) {
             let (GpuValue::Tensor(then), GpuValue::Tensor(otherwise)) = (then, otherwise) else {
                 return Err(not_ahead());
             };
@@ -427,7 +441,7 @@ impl<'a> ProgramRun<'a> {
                 results.push(GpuValue::Tensor(then.clone()));
                 continue;
             }
-            let merged = self.memory(result)?;
+            let merged = self.recorder.tensor(then.n_bytes())?;
             for (from, guard) in [(then, &after_then), (otherwise, &after_otherwise)] {
                 self.guard = Some(guard.clone());
                 self.copy_under_guard(from, &merged);
@@ -498,8 +512,8 @@ impl<'a> ProgramRun<'a> {
         self.repeat_while(looped, state, captures).await
     }
 
-    /// Records a chunk of at most `length` iterations, after those of the chunk before if a guard is
-    /// given.
+    /// Records a chunk of at most `length` iterations, after those of the chunk before if its guard
+    /// is given.
     async fn chunk(
         &mut self,
         looped: &'a LoopProgram,
@@ -507,7 +521,7 @@ impl<'a> ProgramRun<'a> {
         captures: &[GpuValue],
         length: usize,
         after: Option<Guard>,
-    ) -> Result<Chunk<'a>> {
+    ) -> Result<Chunk> {
         let progress = self.new_progress()?;
         self.rows.progress = Some(progress.clone());
         self.guard = after;
@@ -546,7 +560,7 @@ impl<'a> ProgramRun<'a> {
         number: u32,
     ) -> Result<(Vec<GpuValue>, Guard)> {
         let arguments = [state, captures].concat();
-        let entry = self.row(Role::Entry)?;
+        let entry = self.row(RowRole::Entry)?;
         let predicate = self.unknown_predicate(&looped.cond, arguments.clone()).await?;
         let guards = [Some(&entry), None];
         self.open(&Opening { predicate: &predicate, expected: 1, guards, progress: [number, ENDED] })?;
@@ -567,7 +581,7 @@ impl<'a> ProgramRun<'a> {
     }
 
     /// Waits for the outcome of a chunk.
-    async fn outcome(&self, progress: CheckedReadback<'a>, n_recorded: usize, is_cut: bool) -> Result<ChunkOutcome> {
+    async fn outcome(&self, progress: CheckedReadback, n_recorded: usize, is_cut: bool) -> Result<ChunkOutcome> {
         let progress = self.end_download(progress).await?;
         let &[n_begun, mark] = progress[0].data::<u32>() else { panic!("the progress has two words") };
         let n_begun = n_begun as usize;
@@ -590,7 +604,7 @@ impl<'a> ProgramRun<'a> {
         mut state: Vec<GpuValue>,
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
-        let exit = self.row(Role::Exit)?;
+        let exit = self.row(RowRole::Exit)?;
         if let Some(scalar_loop) = &looped.on_device {
             let words = self.scalar_words(scalar_loop.n_words, state.iter().chain(captures))?;
             self.dispatch(&scalar_loop.shader, std::slice::from_ref(&words), [1; 3], &[]);
@@ -616,7 +630,7 @@ impl<'a> ProgramRun<'a> {
         let length = if expected == 0 { FIRST_ITERATIONS } else { expected };
         for _ in 0..length {
             let predicate = self.unknown_predicate(&looped.cond, arguments.clone()).await?;
-            let entry = self.row(Role::Entry)?;
+            let entry = self.row(RowRole::Entry)?;
             let guards = [Some(&entry), Some(&exit)];
             self.open(&Opening { predicate: &predicate, expected: 1, guards, progress: [0; 2] })?;
             let (results, after) = self.guarded_region(&looped.body, arguments.clone(), entry).await?;

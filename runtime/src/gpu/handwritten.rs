@@ -11,6 +11,7 @@ pub(super) const COPY_PART: &str = include_str!("../../../shaders/copy_part.wgsl
 pub(super) const CUMSUM: &str = include_str!("../../../shaders/cumsum.wgsl");
 pub(super) const FIRST_OCCURRENCES: &str = include_str!("../../../shaders/first_occurrences.wgsl");
 pub(super) const GUARD: &str = include_str!("../../../shaders/guard.wgsl");
+pub(super) const LIST_RESTORE: &str = include_str!("../../../shaders/list_restore.wgsl");
 pub(super) const SEARCH: &str = include_str!("../../../shaders/search.wgsl");
 
 const ADD: &str = include_str!("../../../shaders/add.wgsl");
@@ -18,6 +19,7 @@ const CONV: &str = include_str!("../../../shaders/conv.wgsl");
 const EXTENTS: &str = include_str!("../../../shaders/extents.wgsl");
 const GATHER: &str = include_str!("../../../shaders/gather.wgsl");
 const INDICES: &str = include_str!("../../../shaders/indices.wgsl");
+const LIST_MARK: &str = include_str!("../../../shaders/list_mark.wgsl");
 const MATMUL: &str = include_str!("../../../shaders/matmul.wgsl");
 const MATMUL_REGISTERS: &str = include_str!("../../../shaders/matmul_registers.wgsl");
 const MATMUL_TILED: &str = include_str!("../../../shaders/matmul_tiled.wgsl");
@@ -27,9 +29,16 @@ const SCATTER: &str = include_str!("../../../shaders/scatter.wgsl");
 const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
 const UPDATE: &str = include_str!("../../../shaders/update.wgsl");
 
-/// Returns the shader of the sum of two tensors with elements of a type.
+/// Returns the shader of the sum of two tensors with elements of a type. That of `bool`s is whether
+/// one of them is true.
 pub(super) fn add(dtype: DType) -> String {
-    format!("alias Element = {dtype};\n\n{ADD}")
+    let (element, sum) = if dtype == DType::Bool { (DType::U32, "a | b") } else { (dtype, "a + b") };
+    format!("alias Element = {element};\nfn added(a: Element, b: Element) -> Element {{ return {sum}; }}\n\n{ADD}")
+}
+
+/// Returns the shader that marks elements of a list, and may fail if they were marked before.
+pub(super) fn list_mark(is_first: bool) -> String {
+    format!("const IS_FIRST = {is_first};\n\n{LIST_MARK}")
 }
 
 /// Returns a shader in which each thread takes a row with elements of a type: [`CUMSUM`] or
@@ -120,6 +129,10 @@ mod tests {
             COPY.to_owned(),
             COPY_PART.to_owned(),
             GUARD.to_owned(),
+            LIST_RESTORE.to_owned(),
+            list_mark(false),
+            list_mark(true),
+            add(DType::Bool),
             FIRST_OCCURRENCES.to_owned(),
             softmax(),
             matmul_registers(),

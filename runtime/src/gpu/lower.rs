@@ -4,6 +4,7 @@
 //! are needed in memory; reshapes share it.
 
 use super::handwritten::{self, CHECK, CHECK_INDEX, COPY_PART, CUMSUM, FIRST_OCCURRENCES, Indices, SEARCH};
+use super::list::ListProgram;
 use super::product::{BatchedProduct, MatrixBatch, ProductShader};
 use super::program::{
     CondProgram, Dispatch, GpuOp, GpuProgram, LoopProgram, RegionProgram, ScalarLoop, ShaderCheck, StackSum, Transfer,
@@ -254,6 +255,10 @@ impl GpuLowering<'_> {
             Op::Stack(op) => {
                 data.operands.iter().try_for_each(|&v| self.require(open, v))?;
                 open.ops.push(GpuOp::Stack(op.clone(), node));
+            }
+            Op::List(_) => {
+                data.operands.iter().try_for_each(|&v| self.require(open, v))?;
+                open.ops.push(GpuOp::List(ListProgram::new(self.graph, node, self.shared)?));
             }
             Op::Cond | Op::While { .. } | Op::Call(_) => {
                 data.operands.iter().try_for_each(|&v| self.require(open, v))?;

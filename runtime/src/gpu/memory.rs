@@ -1,5 +1,6 @@
 //! Values in the memory of a GPU, and the reuse of their memory.
 
+use super::list::GpuList;
 use crate::device::DeviceMemory;
 use anabranch_dsl::{HostTensor, Type};
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ impl DeviceMemory for GpuMemory {
         match &self.value {
             GpuValue::Tensor(tensor) => tensor.n_bytes,
             GpuValue::Stack(stack) => stack.items().map(|tensor| tensor.n_bytes).sum(),
+            GpuValue::List(list) => list.n_bytes(),
         }
     }
 }
@@ -30,6 +32,7 @@ impl DeviceMemory for GpuMemory {
 pub(super) enum GpuValue {
     Tensor(Arc<GpuTensor>),
     Stack(GpuStack),
+    List(GpuList),
 }
 
 /// A stack: the host has its structure, the device its tensors. A push shares the elements below.
@@ -148,6 +151,8 @@ struct FreeBuffers {
     n_bytes: u64,
     /// The bytes of all buffers, also of those that tensors have.
     n_allocated: u64,
+    /// The number of times that buffers were dropped.
+    generation: u64,
 }
 
 impl FreeBuffers {
@@ -168,7 +173,11 @@ impl FreeBuffers {
 
     /// Drops all buffers.
     fn clear(&mut self) {
-        *self = FreeBuffers { n_allocated: self.n_allocated - self.n_bytes, ..FreeBuffers::default() };
+        *self = FreeBuffers {
+            n_allocated: self.n_allocated - self.n_bytes,
+            generation: self.generation + 1,
+            ..FreeBuffers::default()
+        };
     }
 }
 
@@ -208,6 +217,11 @@ impl BufferPool {
     /// Returns the bytes of all buffers.
     pub(super) fn n_allocated(&self) -> u64 {
         self.lock().n_allocated
+    }
+
+    /// Returns the number of times that buffers were dropped.
+    pub(super) fn generation(&self) -> u64 {
+        self.lock().generation
     }
 
     /// Drops all buffers that no tensor has.

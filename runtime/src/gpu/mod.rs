@@ -13,6 +13,7 @@
 //! | `handwritten.rs` | the texts of shaders that are written by hand |
 //! | `support.rs` | the operations that the device runs |
 //! | `lower.rs` | graphs as programs: shaders in order, with branches and loops |
+//! | `list.rs` | lists, and operations on them |
 //! | `product.rs` | products of matrices: the choice of a kernel, and its parameters |
 //! | `program.rs` | the operations of programs |
 //! | `run.rs` | runs of programs |
@@ -30,9 +31,9 @@
 //! - G2. A tensor is contiguous and row-major, and padded to words of 32 bits. A `bool` is such a
 //!   word, 0 or 1. Shaders compute with elements of 32 bits; tensors of other types are only kept.
 //! - G3. No dispatch has an output that is also one of its inputs.
-//! - G4. Memory is written once, by the operation for which it was allocated; only the registers of
-//!   loops under a guard (`ahead.rs`) are written again. Work that turns out to be in vain therefore
-//!   changes no value.
+//! - G4. Memory is written once, by the operation for which it was allocated. Only lists that
+//!   nothing else has (`list.rs`) and, under a guard, the registers of loops (`ahead.rs`) are
+//!   written again. Work that turns out to be in vain therefore changes no value.
 //!
 //! # Errors
 //!
@@ -43,6 +44,7 @@
 mod adapter;
 mod ahead;
 mod handwritten;
+mod list;
 mod lower;
 mod memory;
 mod product;

@@ -1,6 +1,7 @@
 //! Programs of a device: what each region records, and what is recorded ahead of its predicate.
 
 use super::ahead::{self, WorkgroupCounts};
+use super::list::ListProgram;
 use super::lower;
 use super::memory::{GpuTensor, GpuValue};
 use super::queue::{CommandRecorder, GpuQueue};
@@ -43,6 +44,7 @@ pub(super) enum GpuOp {
     /// An operation on stacks that is not their sum.
     Stack(StackOp, Node),
     AddStacks(Node, StackSum),
+    List(ListProgram),
     Cond(CondProgram),
     While(Box<LoopProgram>),
     Call(Node, RegionProgram),
@@ -159,6 +161,7 @@ impl GpuOp {
             | GpuOp::AddStacks(node, _)
             | GpuOp::Cond(CondProgram { node, .. })
             | GpuOp::Call(node, _) => of_node(*node),
+            GpuOp::List(list) => of_node(list.node),
             GpuOp::While(looped) => of_node(looped.node),
         }
     }
@@ -180,7 +183,7 @@ impl RegionProgram {
                     [&mut looped.cond, &mut looped.body].into_iter().for_each(|region| region.find_dead(graph));
                 }
                 GpuOp::Call(_, region) => region.find_dead(graph),
-                GpuOp::Dispatch(_) | GpuOp::Transfer(_) | GpuOp::Stack(..) | GpuOp::AddStacks(..) => {}
+                GpuOp::Dispatch(_) | GpuOp::Transfer(_) | GpuOp::Stack(..) | GpuOp::AddStacks(..) | GpuOp::List(_) => {}
             }
         }
         self.dead = vec![Vec::new(); self.ops.len()];

@@ -7,6 +7,8 @@ use super::support::SizeLimits;
 use crate::device::no_threads;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Result, TensorType};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -283,11 +285,31 @@ pub(super) struct CommandRecorder {
     /// Buffers of the host for values that are read back.
     staging: Arc<BufferPool>,
     open: RefCell<OpenCommands>,
+    groups: RefCell<BindGroups>,
     /// The number of submissions since the thread has last waited for the device.
     n_submitted: Cell<usize>,
     /// The number of iterations of loops since then.
     n_iterations: Cell<usize>,
 }
+
+/// The bindings of shaders that were made for buffers of the pool. They keep these buffers, so they
+/// are dropped when the pool drops buffers.
+#[derive(Default)]
+struct BindGroups {
+    /// That of the pool.
+    generation: u64,
+    made: FxHashMap<BindGroupKey, wgpu::BindGroup>,
+}
+
+/// The layout of a shader, and the buffers with the bytes that are bound.
+#[derive(PartialEq, Eq, Hash)]
+struct BindGroupKey {
+    layout: wgpu::BindGroupLayout,
+    buffers: SmallVec<[(wgpu::Buffer, u64); 6]>,
+}
+
+/// The number of bindings that are kept.
+const MAX_GROUPS: usize = 8192;
 
 /// The commands since the last submission.
 #[derive(Default)]
@@ -312,6 +334,7 @@ impl CommandRecorder {
             queue,
             staging: Arc::default(),
             open: RefCell::default(),
+            groups: RefCell::default(),
             n_submitted: Cell::new(0),
             n_iterations: Cell::new(0),
         }
@@ -427,7 +450,7 @@ impl CommandRecorder {
         let Some(budget) = self.shared.memory_budget else { return Ok(()) };
         let pool = &self.shared.pool;
         if pool.n_allocated() + size > budget {
-            pool.clear();
+            self.drop_free_buffers();
         }
         let n_allocated = pool.n_allocated();
         if n_allocated + size <= budget {
@@ -437,6 +460,12 @@ impl CommandRecorder {
             format!("a buffer of {size} bytes exceeds the budget of {budget} bytes, of which {n_allocated} are in use");
         let error = Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted);
         Err(error.help("use smaller batches or a larger budget, or place a part of the graph on a CPU"))
+    }
+
+    /// Drops the buffers that no tensor has, and their bindings.
+    fn drop_free_buffers(&self) {
+        self.shared.pool.clear();
+        self.groups.borrow_mut().made.clear();
     }
 
     /// Creates a buffer. If there is no memory, frees what is not used and tries again.
@@ -454,7 +483,7 @@ impl CommandRecorder {
             if attempt == 1 || !matches!(error, wgpu::Error::OutOfMemory { .. }) {
                 return Err(of_driver(&error));
             }
-            self.shared.pool.clear();
+            self.drop_free_buffers();
             self.staging.clear();
             self.wait();
             self.check()?;
@@ -569,23 +598,7 @@ impl CommandRecorder {
         parameters: &[u32],
     ) {
         let device = &self.shared.device;
-        let entries: Vec<wgpu::BindGroupEntry<'_>> = tensors
-            .iter()
-            .enumerate()
-            .map(|(i, tensor)| wgpu::BindGroupEntry {
-                binding: i as u32,
-                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
-                    buffer: tensor.buffer(),
-                    offset: 0,
-                    size: std::num::NonZeroU64::new(tensor.bound_bytes()),
-                }),
-            })
-            .collect();
-        let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: None,
-            layout: &shader.layout,
-            entries: &entries,
-        });
+        let group = self.group(shader, tensors);
         let mut open = self.open.borrow_mut();
         if open.pass.is_none() {
             open.pass = Some(open.encoder(device).begin_compute_pass(&Default::default()).forget_lifetime());
@@ -602,6 +615,41 @@ impl CommandRecorder {
         }
         drop(open);
         self.count();
+    }
+
+    /// Returns the bindings of a shader to tensors, made before or new.
+    fn group(&self, shader: &CompiledShader, tensors: &[Arc<GpuTensor>]) -> wgpu::BindGroup {
+        let generation = self.shared.pool.generation();
+        let mut groups = self.groups.borrow_mut();
+        if groups.generation != generation || groups.made.len() >= MAX_GROUPS {
+            *groups = BindGroups { generation, made: FxHashMap::default() };
+        }
+        let key = BindGroupKey {
+            layout: shader.layout.clone(),
+            buffers: tensors.iter().map(|tensor| (tensor.buffer().clone(), tensor.bound_bytes())).collect(),
+        };
+        let made = groups.made.entry(key);
+        made.or_insert_with(|| self.new_group(shader, tensors)).clone()
+    }
+
+    fn new_group(&self, shader: &CompiledShader, tensors: &[Arc<GpuTensor>]) -> wgpu::BindGroup {
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = tensors
+            .iter()
+            .enumerate()
+            .map(|(i, tensor)| wgpu::BindGroupEntry {
+                binding: i as u32,
+                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                    buffer: tensor.buffer(),
+                    offset: 0,
+                    size: std::num::NonZeroU64::new(tensor.bound_bytes()),
+                }),
+            })
+            .collect();
+        self.shared.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &shader.layout,
+            entries: &entries,
+        })
     }
 
     fn count(&self) {

@@ -1,15 +1,14 @@
 //! Runs of programs.
 //!
 //! The thread of the device records what a program does. It decides branches and loops whose
-//! predicates it knows: a loop that counts is recorded ahead of the device. Others are recorded under
-//! guards (`ahead.rs`), or their predicates are read back. A loop over scalars is a shader that runs
-//! many iterations.
+//! predicates it knows, and records loops that count ahead of the device. Others are recorded under
+//! guards (`ahead.rs`), or their predicates are read back. A loop over scalars is a shader that
+//! runs many iterations.
 
 use super::ahead::{Guard, GuardRows, MAX_COUNTED, WorkgroupCounts, not_ahead};
+use super::list;
 use super::memory::{GpuStack, GpuTensor, GpuValue};
-use super::program::{
-    CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, ScalarLoop, ShaderCheck, StackSum, Transfer,
-};
+use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, ScalarLoop, StackSum, Transfer};
 use super::queue::{CommandRecorder, Readback, Workgroups};
 use super::shader::CompiledShader;
 use anabranch_dsl::fusion::LOOP_STATES;
@@ -21,10 +20,22 @@ use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result, TensorType};
 use std::sync::Arc;
 
 /// A check of a run whose outcome is not known yet.
-struct OpenCheck<'a> {
-    check: &'a ShaderCheck,
-    /// The operands of the check.
+pub(super) struct OpenCheck {
+    node: Node,
+    /// The index of the first operand from which the error follows.
+    first: usize,
+    /// These operands.
     operands: Vec<Arc<GpuTensor>>,
+    /// The number of elements of the list, if the node is an operation on one.
+    list_len: Option<usize>,
+}
+
+impl OpenCheck {
+    /// Returns the check of indices of a list: its operands are the indices, and the marks of the
+    /// elements before if they are kept.
+    pub(super) fn of_list(node: Node, operands: Vec<Arc<GpuTensor>>, len: usize) -> OpenCheck {
+        OpenCheck { node, first: 1, operands, list_len: Some(len) }
+    }
 }
 
 /// The number of bytes that open checks keep in memory before their outcome is asked for.
@@ -39,7 +50,7 @@ pub(super) struct ProgramRun<'a> {
     pub(super) recorder: &'a CommandRecorder,
     cx: &'a RunContext<'a>,
     values: Vec<Option<GpuValue>>,
-    checks: OpenChecks<'a>,
+    checks: OpenChecks,
     /// The workgroups of the program under guards.
     pub(super) counts: &'a WorkgroupCounts,
     /// The guard under which shaders are recorded, if their predicate is not known.
@@ -49,8 +60,8 @@ pub(super) struct ProgramRun<'a> {
 
 /// The checks of a run whose outcome is not known yet, in the order of the program.
 #[derive(Default)]
-struct OpenChecks<'a> {
-    open: Vec<OpenCheck<'a>>,
+struct OpenChecks {
+    open: Vec<OpenCheck>,
     /// The bytes of their operands.
     n_bytes: u64,
     /// The word of failures: 0, or the number of the first check that has failed. Earlier checks
@@ -59,8 +70,8 @@ struct OpenChecks<'a> {
 }
 
 /// Checks that a run has made, and copies of tensors after them.
-pub(super) struct CheckedReadback<'a> {
-    open: Vec<OpenCheck<'a>>,
+pub(super) struct CheckedReadback {
+    open: Vec<OpenCheck>,
     readback: Readback,
 }
 
@@ -93,11 +104,16 @@ impl<'a> ProgramRun<'a> {
         }
     }
 
-    fn value(&self, value: Value) -> &GpuValue {
+    pub(super) fn value(&self, value: Value) -> &GpuValue {
         self.values[value.index()].as_ref().expect("a value is computed before it is used")
     }
 
-    fn tensor(&self, value: Value) -> Arc<GpuTensor> {
+    /// Takes a value that is not used any more.
+    pub(super) fn take(&mut self, value: Value) -> GpuValue {
+        self.values[value.index()].take().expect("a value is computed before it is used")
+    }
+
+    pub(super) fn tensor(&self, value: Value) -> Arc<GpuTensor> {
         let GpuValue::Tensor(tensor) = self.value(value) else { panic!("{value} is a tensor") };
         tensor.clone()
     }
@@ -107,7 +123,7 @@ impl<'a> ProgramRun<'a> {
         stack.clone()
     }
 
-    fn set(&mut self, value: Value, to: GpuValue) {
+    pub(super) fn set(&mut self, value: Value, to: GpuValue) {
         self.values[value.index()] = Some(to);
     }
 
@@ -135,7 +151,7 @@ impl<'a> ProgramRun<'a> {
             self.set(param, argument);
         }
         for (i, (op, dead)) in program.ops.iter().zip(&program.dead).enumerate() {
-            if let Err(error) = self.op(op).await {
+            if let Err(error) = self.op(op, dead).await {
                 let begun = program.ops[..=i].iter().flat_map(|op| op.values(self.graph));
                 for value in begun.chain(program.params.iter().copied()) {
                     self.values[value.index()] = None;
@@ -153,7 +169,8 @@ impl<'a> ProgramRun<'a> {
         Ok(results)
     }
 
-    async fn op(&mut self, op: &'a GpuOp) -> Result<()> {
+    /// Records an operation. `dead` are the values that are not used afterwards.
+    async fn op(&mut self, op: &'a GpuOp, dead: &[Value]) -> Result<()> {
         match op {
             GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check }) => {
                 let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
@@ -164,7 +181,9 @@ impl<'a> ProgramRun<'a> {
                     });
                 }
                 if let Some(check) = check {
-                    let (failure, number) = self.open_check(check)?;
+                    let operands = check.operands.iter().map(|&v| self.tensor(v)).collect();
+                    let open = OpenCheck { node: check.node, first: check.first, operands, list_len: None };
+                    let (failure, number) = self.open_check(open)?;
                     tensors.push(failure);
                     let parameters = [&parameters[..], &[number]].concat();
                     self.dispatch(shader, &tensors, *workgroups, &parameters);
@@ -195,6 +214,12 @@ impl<'a> ProgramRun<'a> {
             GpuOp::Transfer(Transfer::Constant { tensor, to }) => self.set(*to, GpuValue::Tensor(tensor.clone())),
             GpuOp::Stack(op, node) => self.stack_op(op, *node)?,
             GpuOp::AddStacks(node, sum) => self.add_stacks(*node, sum)?,
+            GpuOp::List(list) => {
+                Box::pin(self.list_op(list, dead)).await?;
+                if self.guard.is_none() && self.has_many_checks() {
+                    self.settle().await?;
+                }
+            }
             GpuOp::Cond(cond) => {
                 let mut operands = self.operands(cond.node);
                 let captures = operands.split_off(1);
@@ -375,8 +400,7 @@ impl<'a> ProgramRun<'a> {
     }
 
     /// Opens a check. Returns the word of failures and the number of the check.
-    fn open_check(&mut self, check: &'a ShaderCheck) -> Result<(Arc<GpuTensor>, u32)> {
-        let operands: Vec<Arc<GpuTensor>> = check.operands.iter().map(|&v| self.tensor(v)).collect();
+    pub(super) fn open_check(&mut self, check: OpenCheck) -> Result<(Arc<GpuTensor>, u32)> {
         let failure = match &self.checks.failure {
             Some(failure) => failure.clone(),
             None => {
@@ -385,8 +409,8 @@ impl<'a> ProgramRun<'a> {
                 self.checks.failure.insert(failure).clone()
             }
         };
-        self.checks.n_bytes += operands.iter().map(|tensor| tensor.allocated_bytes()).sum::<u64>();
-        self.checks.open.push(OpenCheck { check, operands });
+        self.checks.n_bytes += check.operands.iter().map(|tensor| tensor.allocated_bytes()).sum::<u64>();
+        self.checks.open.push(check);
         Ok((failure, u32::MAX - (self.checks.open.len() - 1) as u32))
     }
 
@@ -396,13 +420,13 @@ impl<'a> ProgramRun<'a> {
     }
 
     /// Copies tensors to the host, and fails if a check has failed that the program makes before.
-    async fn download(&mut self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<Vec<HostTensor>> {
+    pub(super) async fn download(&mut self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<Vec<HostTensor>> {
         let readback = self.begin_download(tensors)?;
         self.end_download(readback).await
     }
 
     /// Records copies of tensors to the host, and the outcome of all open checks.
-    pub(super) fn begin_download(&mut self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<CheckedReadback<'a>> {
+    pub(super) fn begin_download(&mut self, tensors: &[(&GpuTensor, &TensorType)]) -> Result<CheckedReadback> {
         // The predicates of a download are not known under a guard.
         assert!(self.guard.is_none(), "nothing is read back under a guard");
         let open = std::mem::take(&mut self.checks.open);
@@ -414,7 +438,7 @@ impl<'a> ProgramRun<'a> {
     }
 
     /// Waits for copies. Fails if one of the checks before them has failed.
-    pub(super) async fn end_download(&self, readback: CheckedReadback<'a>) -> Result<Vec<HostTensor>> {
+    pub(super) async fn end_download(&self, readback: CheckedReadback) -> Result<Vec<HostTensor>> {
         let CheckedReadback { open, readback } = readback;
         let mut downloaded = self.recorder.end_download(readback).await?;
         if !open.is_empty() {
@@ -427,9 +451,18 @@ impl<'a> ProgramRun<'a> {
     }
 
     /// Returns the error of a failed check: that of the operation on the host.
-    async fn failure(&self, failed: &OpenCheck<'_>) -> Result<Diagnostic> {
-        let data = self.graph.node(failed.check.node);
-        let types = failed.check.operands.iter().map(|&v| self.graph.ty(v).element());
+    async fn failure(&self, failed: &OpenCheck) -> Result<Diagnostic> {
+        let data = self.graph.node(failed.node);
+        if let (Op::List(op), Some(len)) = (&data.op, failed.list_len) {
+            let ids = self.graph.ty(data.operands[failed.first]).element();
+            let types = [ids, &TensorType::new(DType::Bool, [len])];
+            let tensors: Vec<_> = failed.operands.iter().map(|tensor| &**tensor).zip(types).collect();
+            let known = self.recorder.download(&tensors).await?;
+            let written = known.get(1).map(|written| written.data::<bool>());
+            return Ok(list::failure(op, known[0].data::<i32>(), written, len, data.loc));
+        }
+        let checked = data.operands.iter().skip(failed.first);
+        let types = checked.map(|&v| self.graph.ty(v).element());
         let tensors: Vec<_> = failed.operands.iter().map(|tensor| &**tensor).zip(types).collect();
         let known = self.recorder.download(&tensors).await?;
         let (op, attrs) = match &data.op {
@@ -443,7 +476,7 @@ impl<'a> ProgramRun<'a> {
             HostTensor::zeros(ty.dtype, ty.shape.known().expect("the shapes are known"))
         });
         let mut operands: Vec<HostTensor> = zeros.collect();
-        operands.splice(failed.check.first..failed.check.first + known.len(), known);
+        operands.splice(failed.first..failed.first + known.len(), known);
         let operands: Vec<&HostTensor> = operands.iter().collect();
         let ty = self.graph.ty(data.results[0]).element();
         let error = op.evaluate(&EvalCx { operands: &operands, attrs, ty }).expect_err("the check has failed");
@@ -577,10 +610,12 @@ impl<'a> ProgramRun<'a> {
         captures: &[GpuValue],
     ) -> Result<bool> {
         self.begin_iteration(looped.node).await?;
-        let arguments = [&state[..], captures].concat();
-        let predicate = self.region(&looped.cond, arguments.clone()).await?;
+        let predicate = self.region(&looped.cond, [&state[..], captures].concat()).await?;
         let holds = self.predicate(&predicate[0]).await?;
         if holds {
+            // The region alone has the state, so that it can write to its lists.
+            let mut arguments = std::mem::take(state);
+            arguments.extend_from_slice(captures);
             *state = self.region(&looped.body, arguments).await?;
         }
         Ok(holds)

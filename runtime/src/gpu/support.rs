@@ -1,6 +1,6 @@
 //! The operations that a GPU runs.
 
-use super::product;
+use super::{list, product};
 use crate::device::{Support, reason_against_gpus};
 use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
 use anabranch_dsl::ir::{Attrs, Op};
@@ -38,7 +38,10 @@ pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &
         Op::Print { .. } => Some("cannot print".to_owned()),
         Op::Queue(..) => Some("has no queues".to_owned()),
         Op::File(_) => Some("has no files".to_owned()),
-        Op::List(_) => Some("has no lists".to_owned()),
+        Op::List(op) => {
+            let list = all().find(|ty| ty.as_tensor().is_none()).expect("the operation has a list");
+            list::reason_against(op, list.element())
+        }
         // The device keeps numbers of any type, but of known shapes.
         Op::Read(_)
         | Op::Assign(_)

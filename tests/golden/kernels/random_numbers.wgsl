@@ -48,10 +48,9 @@ fn random_word(key: vec2<u32>, index: u32) -> u32 {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 2048u { return; }
     let a1 = i % 32u;
     let a0 = i / 32u;

@@ -47,10 +47,9 @@ fn exp_f32(x: f32) -> f32 {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 8u { return; }
     let a0 = i;
     let x0 = t0[a0];
@@ -83,10 +82,9 @@ fn lt_i32(x: i32, y: i32) -> bool {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 1u { return; }
     let x0 = t0[0u];
     let x1 = t1[0u];
@@ -149,10 +147,9 @@ fn tanh_f32(x: f32) -> f32 {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 8u { return; }
     let a0 = i;
     let x0 = t0[a0];
@@ -187,10 +184,9 @@ fn add_i32(x: i32, y: i32) -> i32 {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 1u { return; }
     let x0 = t0[0u];
     let x1 = t1[0u];
@@ -221,10 +217,9 @@ fn neg_f32(x: f32) -> f32 {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 8u { return; }
     let a0 = i;
     let x0 = t0[a0];

@@ -148,10 +148,9 @@ fn tree_maximum_f32(thread: u32, x: f32) -> f32 {
 @compute @workgroup_size(256)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let row = group.x + group.y * groups.x;
+    let row = group.x + group.y * 65535u;
     if row >= 4096u { return; }
     let a0 = row;
     let x2 = t2[0u];

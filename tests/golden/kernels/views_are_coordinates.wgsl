@@ -47,10 +47,9 @@ fn exp_f32(x: f32) -> f32 {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 12u { return; }
     let a0 = i;
     let x0 = t0[a0];
@@ -91,10 +90,9 @@ fn mul_f32(x: f32, y: f32) -> f32 {
 @compute @workgroup_size(64)
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
 ) {
-    let i = (group.x + group.y * groups.x) * 64u + thread;
+    let i = (group.x + group.y * 65535u) * 64u + thread;
     if i >= 12u { return; }
     let a1 = i % 3u;
     let a0 = i / 3u;
