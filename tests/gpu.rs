@@ -229,6 +229,38 @@ fn loops_that_count_have_gradients_there() -> Outcome {
     Ok(())
 }
 
+/// A long recurrence, whose gradient needs the state after each iteration.
+#[graph]
+fn recurrence(h: Tensor, w: Tensor, n: Tensor<i32>) -> (Tensor, Tensor) {
+    let mut h = h;
+    for _ in range(0..n) {
+        h = (h.matmul(w) * 0.25).tanh() + 0.125;
+    }
+    (h, gradients(h.sum(), w))
+}
+
+#[test]
+fn saved_values_move_to_the_host_if_the_budget_needs_it() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let on_gpu = |adapter: &GpuAdapter| Session::builder().gpu(adapter).device("/gpu:0").build()?.function(recurrence);
+    let (h, w) = (Array::new([64, 128], numbers(64 * 128)), Array::new([128, 128], numbers(128 * 128)));
+    let expected = on_gpu(&adapter)?.call((&h, &w, 60))?;
+    assert_eq!(adapter.swapped_bytes(), 0);
+    // Adapters that are listed again have counters of their own.
+    let limited = gpu_adapters().remove(0).with_memory_budget(adapter.peak_bytes() / 4);
+    let f = on_gpu(&limited)?;
+    for _ in 0..2 {
+        assert_eq!(f.call((&h, &w, 60))?, expected);
+    }
+    assert!(limited.peak_bytes() <= adapter.peak_bytes() / 4, "{} bytes", limited.peak_bytes());
+    assert!(limited.swapped_bytes() > adapter.peak_bytes() / 2, "{} bytes", limited.swapped_bytes());
+    // The weights, a state and its gradient do not fit.
+    let small = gpu_adapters().remove(0).with_memory_budget(100 << 10);
+    let error = on_gpu(&small)?.call((&h, &w, 60)).expect_err("the budget is too small");
+    assert_eq!(error.kind, ErrorKind::ResourceExhausted);
+    Ok(())
+}
+
 /// Lists whose indices the data determines, and rows of tensors.
 #[graph]
 fn rows_and_lists(xs: Tensor, n: Tensor<i32>) -> (Tensor, Tensor, Tensor, Tensor) {

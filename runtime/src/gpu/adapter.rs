@@ -17,8 +17,19 @@ pub struct GpuAdapter {
     info: wgpu::AdapterInfo,
     memory_budget: Option<u64>,
     runs_ahead: bool,
-    /// The number of times that devices have read values back. Clones share it.
-    readbacks: Arc<AtomicU64>,
+    /// What the devices have done that were opened with the adapter. Clones share it.
+    counters: Arc<GpuCounters>,
+}
+
+/// Counters of the devices of an adapter.
+#[derive(Debug, Default)]
+pub(super) struct GpuCounters {
+    /// The number of times that values were read back.
+    pub(super) readbacks: AtomicU64,
+    /// The most bytes that tensors of a device have had.
+    pub(super) peak_bytes: AtomicU64,
+    /// The bytes of all copies of saved values to the host.
+    pub(super) swapped_bytes: AtomicU64,
 }
 
 impl GpuAdapter {
@@ -51,8 +62,9 @@ impl GpuAdapter {
     /// Limits the bytes of the tensors of a device that is opened with the returned adapter.
     ///
     /// Each tensor counts with the size of its buffer, which is up to a quarter larger and at least
-    /// 256 bytes. A step that needs more fails, and later steps can use what it frees. Without a
-    /// budget, the driver decides.
+    /// 256 bytes. If a step needs more, tensors that loops have saved for their gradients move to
+    /// the memory of the host, and come back when they are used. A step that needs more still
+    /// fails, and later steps can use what it frees. Without a budget, the driver decides.
     #[must_use]
     pub fn with_memory_budget(self, bytes: u64) -> GpuAdapter {
         GpuAdapter { memory_budget: Some(bytes), ..self }
@@ -84,11 +96,22 @@ impl GpuAdapter {
     /// # Ok::<(), anabranch::Diagnostic>(())
     /// ```
     pub fn readbacks(&self) -> u64 {
-        self.readbacks.load(Ordering::Relaxed)
+        self.counters.readbacks.load(Ordering::Relaxed)
     }
 
-    pub(super) fn readback_counter(&self) -> Arc<AtomicU64> {
-        self.readbacks.clone()
+    /// Returns the most bytes that the tensors of one of these devices have had at a time.
+    pub fn peak_bytes(&self) -> u64 {
+        self.counters.peak_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the bytes that have moved to the memory of the host because of a
+    /// [budget](GpuAdapter::with_memory_budget), or since a device had no memory left.
+    pub fn swapped_bytes(&self) -> u64 {
+        self.counters.swapped_bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn counters(&self) -> &Arc<GpuCounters> {
+        &self.counters
     }
 
     pub(super) fn runs_ahead(&self) -> bool {
@@ -143,7 +166,7 @@ pub fn gpu_adapters() -> Vec<GpuAdapter> {
             adapter,
             memory_budget: None,
             runs_ahead: true,
-            readbacks: Arc::default(),
+            counters: Arc::default(),
         })
         .collect();
     adapters.sort_by_key(|adapter| match adapter.info.device_type {

@@ -330,16 +330,19 @@ pub(super) fn not_ahead() -> Diagnostic {
 
 /// Returns the bytes that a new state keeps in addition to the one before.
 fn bytes_of_step(before: &[GpuValue], after: &[GpuValue]) -> u64 {
-    let top = |value: &GpuValue| match value {
-        GpuValue::Tensor(tensor) => Some(tensor.clone()),
-        GpuValue::Stack(stack) => stack.items().next().cloned(),
-        GpuValue::List(list) => Some(list.elements().clone()),
+    let bytes = |(before, after): (&GpuValue, &GpuValue)| match (before, after) {
+        (GpuValue::Tensor(before), GpuValue::Tensor(after)) if Arc::ptr_eq(before, after) => 0,
+        (GpuValue::List(before), GpuValue::List(after)) if Arc::ptr_eq(before.elements(), after.elements()) => 0,
+        (GpuValue::Stack(before), GpuValue::Stack(after)) => {
+            let [before, top] = [before, after].map(|stack| stack.items().next());
+            let is_pushed = before.zip(top).is_none_or(|(before, top)| !Arc::ptr_eq(before, top));
+            top.filter(|_| is_pushed).map_or(0, |top| top.n_bytes())
+        }
+        (_, GpuValue::Tensor(after)) => after.allocated_bytes(),
+        (_, GpuValue::List(after)) => after.n_bytes(),
+        (_, GpuValue::Stack(_)) => panic!("a loop variable does not become a stack"),
     };
-    let changed = before.iter().zip(after).filter_map(|(before, after)| {
-        let (before, after) = (top(before), top(after)?);
-        (!before.is_some_and(|before| Arc::ptr_eq(&before, &after))).then(|| after.allocated_bytes())
-    });
-    changed.sum()
+    before.iter().zip(after).map(bytes).sum()
 }
 
 impl<'a> ProgramRun<'a> {

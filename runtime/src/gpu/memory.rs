@@ -21,7 +21,7 @@ impl DeviceMemory for GpuMemory {
     fn n_bytes(&self) -> u64 {
         match &self.value {
             GpuValue::Tensor(tensor) => tensor.n_bytes,
-            GpuValue::Stack(stack) => stack.items().map(|tensor| tensor.n_bytes).sum(),
+            GpuValue::Stack(stack) => stack.items().map(|element| element.bytes_on_device()).sum(),
             GpuValue::List(list) => list.n_bytes(),
         }
     }
@@ -35,7 +35,8 @@ pub(super) enum GpuValue {
     List(GpuList),
 }
 
-/// A stack: the host has its structure, the device its tensors. A push shares the elements below.
+/// A stack: the host has its structure, and the device its tensors but for those that were moved to
+/// the host (`swap.rs`). A push shares the elements below.
 #[derive(Clone, Debug)]
 pub(super) struct GpuStack {
     top: Option<Arc<StackEntry>>,
@@ -44,15 +45,51 @@ pub(super) struct GpuStack {
 
 #[derive(Debug)]
 struct StackEntry {
-    tensor: Arc<GpuTensor>,
+    element: Arc<SavedElement>,
     below: Option<Arc<StackEntry>>,
+}
+
+/// An element of stacks.
+#[derive(Debug)]
+pub(super) struct SavedElement {
+    n_bytes: u64,
+    place: Mutex<ElementPlace>,
+}
+
+/// The memory where an element is.
+#[derive(Debug)]
+pub(super) enum ElementPlace {
+    OnDevice(Arc<GpuTensor>),
+    /// Memory of the host that the device reads and writes.
+    OnHost(Arc<GpuTensor>),
+}
+
+impl SavedElement {
+    pub(super) fn new(tensor: Arc<GpuTensor>) -> SavedElement {
+        SavedElement { n_bytes: tensor.n_bytes, place: Mutex::new(ElementPlace::OnDevice(tensor)) }
+    }
+
+    pub(super) fn n_bytes(&self) -> u64 {
+        self.n_bytes
+    }
+
+    pub(super) fn place(&self) -> MutexGuard<'_, ElementPlace> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn bytes_on_device(&self) -> u64 {
+        match &*self.place() {
+            ElementPlace::OnDevice(_) => self.n_bytes,
+            ElementPlace::OnHost(_) => 0,
+        }
+    }
 }
 
 impl GpuStack {
     /// Creates a stack of elements, given from the bottom. `zeros_below` tells whether there are
     /// endless zeros below them.
-    pub(super) fn new(items: impl IntoIterator<Item = Arc<GpuTensor>>, zeros_below: bool) -> GpuStack {
-        items.into_iter().fold(GpuStack { top: None, zeros_below }, |stack, tensor| stack.push(tensor))
+    pub(super) fn new(items: impl IntoIterator<Item = Arc<SavedElement>>, zeros_below: bool) -> GpuStack {
+        items.into_iter().fold(GpuStack { top: None, zeros_below }, |stack, element| stack.push(element))
     }
 
     /// Returns whether there are endless zeros below the elements.
@@ -60,20 +97,20 @@ impl GpuStack {
         self.zeros_below
     }
 
-    pub(super) fn push(&self, tensor: Arc<GpuTensor>) -> GpuStack {
-        GpuStack { top: Some(Arc::new(StackEntry { tensor, below: self.top.clone() })), ..*self }
+    pub(super) fn push(&self, element: Arc<SavedElement>) -> GpuStack {
+        GpuStack { top: Some(Arc::new(StackEntry { element, below: self.top.clone() })), ..*self }
     }
 
     /// Returns the stack below the top, and the top. Endless zeros do not count.
-    pub(super) fn pop(&self) -> Option<(GpuStack, Arc<GpuTensor>)> {
+    pub(super) fn pop(&self) -> Option<(GpuStack, Arc<SavedElement>)> {
         let top = self.top.as_ref()?;
-        Some((GpuStack { top: top.below.clone(), ..*self }, top.tensor.clone()))
+        Some((GpuStack { top: top.below.clone(), ..*self }, top.element.clone()))
     }
 
-    /// Returns the tensors from the top.
-    pub(super) fn items(&self) -> impl Iterator<Item = &Arc<GpuTensor>> {
+    /// Returns the elements from the top.
+    pub(super) fn items(&self) -> impl Iterator<Item = &Arc<SavedElement>> {
         let entries = std::iter::successors(self.top.as_deref(), |entry| entry.below.as_deref());
-        entries.map(|entry| &entry.tensor)
+        entries.map(|entry| &entry.element)
     }
 }
 
@@ -217,6 +254,12 @@ impl BufferPool {
     /// Returns the bytes of all buffers.
     pub(super) fn n_allocated(&self) -> u64 {
         self.lock().n_allocated
+    }
+
+    /// Returns the bytes of the buffers that tensors have.
+    pub(super) fn n_in_use(&self) -> u64 {
+        let free = self.lock();
+        free.n_allocated - free.n_bytes
     }
 
     /// Returns the number of times that buffers were dropped.

@@ -9,6 +9,7 @@
 //! | `adapter.rs` | the adapters of this machine |
 //! | `queue.rs` | the thread, its commands, and transfers |
 //! | `memory.rs` | tensors in the memory of the device, and their reuse |
+//! | `swap.rs` | values saved for backward loops, in the memory of the host |
 //! | `shader.rs` | compiled shaders |
 //! | `handwritten.rs` | the texts of shaders that are written by hand |
 //! | `support.rs` | the operations that the device runs |
@@ -53,6 +54,7 @@ mod queue;
 mod run;
 mod shader;
 mod support;
+mod swap;
 
 pub use adapter::{GpuAdapter, gpu_adapters};
 

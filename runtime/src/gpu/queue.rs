@@ -1,9 +1,11 @@
 //! The thread of a device: it records commands, submits them, and reads values back.
 
 use super::GpuAdapter;
+use super::adapter::GpuCounters;
 use super::memory::{BufferPool, GpuTensor};
 use super::shader::{CompiledShader, ShaderCache};
 use super::support::SizeLimits;
+use super::swap::SwappableElements;
 use crate::device::no_threads;
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::{Buffer, DType, Diagnostic, ErrorKind, HostTensor, Result, TensorType};
@@ -16,7 +18,7 @@ use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::TryRecvError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::task::{Context, Poll, Waker};
@@ -32,7 +34,7 @@ type Job = Box<dyn FnOnce(Rc<CommandRecorder>) -> Task + Send>;
 const MAX_COMMANDS: usize = 256;
 
 /// The number of submissions after which a loop that needs no value of the device waits for it.
-const MAX_SUBMITTED: usize = 16;
+const MAX_SUBMITTED: u64 = 16;
 
 /// The number of iterations after which it waits, also if they record little.
 const MAX_ITERATIONS: usize = 4096;
@@ -47,8 +49,9 @@ pub(super) struct Shared {
     pub(super) is_software: bool,
     /// Whether work is recorded ahead of its predicates.
     pub(super) runs_ahead: bool,
-    /// The number of times that values were read back.
-    readbacks: Arc<AtomicU64>,
+    /// Whether elements of stacks move to the host.
+    pub(super) can_swap: bool,
+    pub(super) counters: Arc<GpuCounters>,
     /// The largest number of bytes of a buffer.
     max_buffer: u64,
     /// The largest number of bytes of all tensors, if it is limited.
@@ -87,8 +90,10 @@ impl GpuQueue {
             return Err(refused(&missing));
         }
         let limits = adapter.wgpu().limits();
+        let features =
+            wgpu::Features::IMMEDIATES | (adapter.wgpu().features() & wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
         let description = wgpu::DeviceDescriptor {
-            required_features: wgpu::Features::IMMEDIATES,
+            required_features: features,
             required_limits: limits.clone(),
             ..Default::default()
         };
@@ -112,7 +117,8 @@ impl GpuQueue {
             },
             is_software: adapter.is_software(),
             runs_ahead: adapter.runs_ahead(),
-            readbacks: adapter.readback_counter(),
+            can_swap: features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
+            counters: adapter.counters().clone(),
             max_buffer: limits.max_buffer_size,
             memory_budget: adapter.memory_budget(),
             name,
@@ -246,9 +252,25 @@ pub(super) async fn caught<T>(future: impl Future<Output = T>) -> std::thread::R
 /// A message that the memory of a buffer can be read, or why not.
 type Mapped = mpsc::Receiver<std::result::Result<(), wgpu::BufferAsyncError>>;
 
+/// The reason why a tensor has no memory.
+enum MemoryError {
+    OverBudget(Diagnostic),
+    Other(Diagnostic),
+}
+
 /// Tensors on their way to the host.
+#[derive(Default)]
 pub(super) struct Readback {
     copies: Vec<StagedTensor>,
+    /// The submission of the copies, unless there are none.
+    submission: Option<Submission>,
+}
+
+/// Commands that were submitted.
+#[derive(Clone)]
+struct Submission {
+    number: u64,
+    index: wgpu::SubmissionIndex,
 }
 
 /// A copy of a tensor in memory that the host can map.
@@ -284,10 +306,17 @@ pub(super) struct CommandRecorder {
     queue: wgpu::Queue,
     /// Buffers of the host for values that are read back.
     staging: Arc<BufferPool>,
+    /// Buffers of the host for elements of stacks.
+    swapped: Arc<BufferPool>,
+    pub(super) swappable: RefCell<SwappableElements>,
     open: RefCell<OpenCommands>,
     groups: RefCell<BindGroups>,
-    /// The number of submissions since the thread has last waited for the device.
-    n_submitted: Cell<usize>,
+    /// The last submission, with its number from 1 on.
+    last: RefCell<Option<Submission>>,
+    /// The number of the last submission that the device has done, as far as is known.
+    n_done: Cell<u64>,
+    /// The submissions for which work waits.
+    awaited: RefCell<Vec<Submission>>,
     /// The number of iterations of loops since then.
     n_iterations: Cell<usize>,
 }
@@ -333,9 +362,13 @@ impl CommandRecorder {
             shared,
             queue,
             staging: Arc::default(),
+            swapped: Arc::default(),
+            swappable: RefCell::default(),
             open: RefCell::default(),
             groups: RefCell::default(),
-            n_submitted: Cell::new(0),
+            last: RefCell::default(),
+            n_done: Cell::new(0),
+            awaited: RefCell::default(),
             n_iterations: Cell::new(0),
         }
     }
@@ -350,7 +383,9 @@ impl CommandRecorder {
                 tasks.push(job(self.clone()));
             }
             tasks.extend(jobs.try_iter().map(|job| job(self.clone())));
-            // Tasks are few, and asking them whether they can go on is cheap.
+            // Tasks are few, and asking them whether they can go on is cheap. Those that cannot say
+            // what they wait for.
+            self.awaited.borrow_mut().clear();
             let mut cx = Context::from_waker(Waker::noop());
             tasks.retain_mut(|task| {
                 // A panic of a step is resumed where its event is handled, and a caller notices
@@ -364,24 +399,34 @@ impl CommandRecorder {
         }
     }
 
-    /// Submits what is recorded, and blocks until the device has done it.
+    /// Submits what is recorded, and blocks until the device has done the first submission that is
+    /// awaited, or all of them if none is.
     fn wait(&self) {
         self.submit();
+        let awaited = self.awaited.borrow().iter().min_by_key(|submission| submission.number).cloned();
+        let Some(Submission { number, index }) = awaited.or_else(|| self.last.borrow().clone()) else { return };
         let device = &self.shared.device;
+        let poll = wgpu::PollType::Wait { submission_index: Some(index), timeout: None };
         // wgpu panics if the device is lost.
-        let done = catch_unwind(AssertUnwindSafe(|| device.poll(wgpu::PollType::wait_indefinitely())));
+        let done = catch_unwind(AssertUnwindSafe(|| device.poll(poll)));
         if !matches!(done, Ok(Ok(_))) {
             fail(&self.shared.failure, lost(&"it does not answer"));
         }
-        self.n_submitted.set(0);
+        self.n_done.set(number);
         self.n_iterations.set(0);
     }
 
-    /// Waits until a callback has sent a message, while other work goes on.
-    async fn received<T>(&self, message: &mpsc::Receiver<T>) -> Result<T> {
+    /// Waits until the callback of a submission has sent a message, while other work goes on.
+    async fn received<T>(&self, message: &mpsc::Receiver<T>, submission: &Submission) -> Result<T> {
         poll_fn(|_| match message.try_recv() {
             Ok(message) => Poll::Ready(Ok(message)),
-            Err(TryRecvError::Empty) => self.check().map_or_else(|error| Poll::Ready(Err(error)), |()| Poll::Pending),
+            Err(TryRecvError::Empty) => match self.check() {
+                Err(error) => Poll::Ready(Err(error)),
+                Ok(()) => {
+                    self.awaited.borrow_mut().push(submission.clone());
+                    Poll::Pending
+                }
+            },
             Err(TryRecvError::Disconnected) => Poll::Ready(Err(lost(&"it does not answer"))),
         })
         .await
@@ -404,27 +449,34 @@ impl CommandRecorder {
         let open = std::mem::take(&mut *self.open.borrow_mut());
         drop(open.pass);
         if let Some(encoder) = open.encoder {
-            self.queue.submit([encoder.finish()]);
-            self.n_submitted.set(self.n_submitted.get() + 1);
+            let index = self.queue.submit([encoder.finish()]);
+            let number = self.n_submitted() + 1;
+            *self.last.borrow_mut() = Some(Submission { number, index });
         }
+    }
+
+    fn n_submitted(&self) -> u64 {
+        self.last.borrow().as_ref().map_or(0, |last| last.number)
     }
 
     /// Called for each iteration of a loop: waits for the device if the loop is far ahead of it, so
     /// that other work goes on.
     pub(super) async fn keep_pace(&self) -> Result<()> {
         self.n_iterations.set(self.n_iterations.get() + 1);
-        let is_ahead = self.n_submitted.get() > MAX_SUBMITTED || self.n_iterations.get() > MAX_ITERATIONS;
+        let is_ahead =
+            self.n_submitted() - self.n_done.get() > MAX_SUBMITTED || self.n_iterations.get() > MAX_ITERATIONS;
         if is_ahead { self.finish().await } else { Ok(()) }
     }
 
     /// Waits until the device has done everything that is recorded.
     pub(super) async fn finish(&self) -> Result<()> {
         self.submit();
+        let Some(last) = self.last.borrow().clone() else { return self.check() };
         let (done, is_done) = mpsc::channel();
         self.queue.on_submitted_work_done(move || {
             let _ = done.send(());
         });
-        self.received(&is_done).await?;
+        self.received(&is_done, &last).await?;
         self.check()
     }
 
@@ -439,14 +491,30 @@ impl CommandRecorder {
             | wgpu::BufferUsages::INDIRECT
             | wgpu::BufferUsages::COPY_SRC
             | wgpu::BufferUsages::COPY_DST;
-        shared.pool.tensor(n_bytes, shared.max_buffer, |size| {
-            self.check_budget(size)?;
-            self.buffer(size, usage, false)
-        })
+        loop {
+            let tensor = shared.pool.tensor(n_bytes, shared.max_buffer, |size| match self.room_for(size) {
+                Ok(()) => self.buffer(size, usage, false).map_err(MemoryError::Other),
+                Err(error) => Err(MemoryError::OverBudget(error)),
+            });
+            match tensor {
+                Ok(tensor) => {
+                    shared.counters.peak_bytes.fetch_max(shared.pool.n_in_use(), Ordering::Relaxed);
+                    return Ok(tensor);
+                }
+                Err(MemoryError::OverBudget(_)) if self.swap_out()? => {}
+                Err(MemoryError::OverBudget(error) | MemoryError::Other(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Returns memory of the host that the device reads and writes.
+    pub(super) fn host_memory(&self, n_bytes: u64) -> Result<GpuTensor> {
+        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        self.swapped.tensor(n_bytes, self.shared.max_buffer, |size| self.buffer(size, usage, false))
     }
 
     /// Fails if one more buffer exceeds the budget of the device, also without those that are free.
-    fn check_budget(&self, size: u64) -> Result<()> {
+    fn room_for(&self, size: u64) -> Result<()> {
         let Some(budget) = self.shared.memory_budget else { return Ok(()) };
         let pool = &self.shared.pool;
         if pool.n_allocated() + size > budget {
@@ -468,9 +536,10 @@ impl CommandRecorder {
         self.groups.borrow_mut().made.clear();
     }
 
-    /// Creates a buffer. If there is no memory, frees what is not used and tries again.
+    /// Creates a buffer. If there is no memory, frees what is not used and tries again, then swaps
+    /// all elements of stacks.
     fn buffer(&self, size: u64, usage: wgpu::BufferUsages, mapped_at_creation: bool) -> Result<wgpu::Buffer> {
-        for attempt in 0..2 {
+        for attempt in 0..3 {
             let device = &self.shared.device;
             let scopes = [wgpu::ErrorFilter::OutOfMemory, wgpu::ErrorFilter::Validation];
             let scopes = scopes.map(|filter| device.push_error_scope(filter));
@@ -480,15 +549,19 @@ impl CommandRecorder {
             // Scopes end in the reverse order.
             let errors = [pollster::block_on(validation.pop()), pollster::block_on(memory.pop())];
             let Some(error) = errors.into_iter().flatten().next() else { return Ok(buffer) };
-            if attempt == 1 || !matches!(error, wgpu::Error::OutOfMemory { .. }) {
+            if attempt == 2 || !matches!(error, wgpu::Error::OutOfMemory { .. }) {
                 return Err(of_driver(&error));
+            }
+            if attempt == 1 {
+                let is_of_host = usage.contains(wgpu::BufferUsages::MAP_READ);
+                while !is_of_host && self.swap_out()? {}
             }
             self.drop_free_buffers();
             self.staging.clear();
             self.wait();
             self.check()?;
         }
-        unreachable!("the second attempt returns")
+        unreachable!("the last attempt returns")
     }
 
     /// Copies a tensor to the device.
@@ -528,15 +601,16 @@ impl CommandRecorder {
             copies.push((staging, ty.clone()));
         }
         if copies.is_empty() {
-            return Ok(Readback { copies: Vec::new() });
+            return Ok(Readback::default());
         }
-        self.shared.readbacks.fetch_add(1, Ordering::Relaxed);
+        self.shared.counters.readbacks.fetch_add(1, Ordering::Relaxed);
         self.submit();
         let with_map = |(staging, ty)| {
             let is_mapped = self.map(&staging);
             StagedTensor { ty, staging, is_mapped }
         };
-        Ok(Readback { copies: copies.into_iter().map(with_map).collect() })
+        let submission = self.last.borrow().clone();
+        Ok(Readback { copies: copies.into_iter().map(with_map).collect(), submission })
     }
 
     /// Waits for copies of tensors.
@@ -548,7 +622,8 @@ impl CommandRecorder {
                 downloaded.push(HostTensor::zeros(copy.ty.dtype, shape));
                 continue;
             };
-            self.received(is_mapped).await?.map_err(|error| not_mapped(&error))?;
+            let submission = readback.submission.as_ref().expect("the copies were submitted");
+            self.received(is_mapped, submission).await?.map_err(|error| not_mapped(&error))?;
             let (buffer, n_bytes) = (copy.staging.buffer(), copy.staging.n_bytes());
             let view = buffer.get_mapped_range(0..n_bytes).map_err(|error| not_mapped(&error))?;
             let data = of_bytes(copy.ty.dtype, shape.iter().product(), &view);

@@ -7,7 +7,7 @@
 
 use super::ahead::{Guard, GuardRows, MAX_COUNTED, WorkgroupCounts, not_ahead};
 use super::list;
-use super::memory::{GpuStack, GpuTensor, GpuValue};
+use super::memory::{GpuStack, GpuTensor, GpuValue, SavedElement};
 use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, ScalarLoop, StackSum, Transfer};
 use super::queue::{CommandRecorder, Readback, Workgroups};
 use super::shader::CompiledShader;
@@ -319,13 +319,14 @@ impl<'a> ProgramRun<'a> {
                 self.set(data.results[0], GpuValue::Stack(stack));
             }
             StackOp::Push => {
-                let stack = self.stack(data.operands[0]).push(self.tensor(data.operands[1]));
+                let element = self.recorder.stacked(self.tensor(data.operands[1]));
+                let stack = self.stack(data.operands[0]).push(element);
                 self.set(data.results[0], GpuValue::Stack(stack));
             }
             StackOp::Pop => {
                 let stack = self.stack(data.operands[0]);
                 let (below, top) = match stack.pop() {
-                    Some(popped) => popped,
+                    Some((below, top)) => (below, self.recorder.unstacked(&top)?),
                     None if stack.has_zeros_below() => (stack, self.zeros(data.results[1])?),
                     None => return Err(empty_stack(data.loc)),
                 };
@@ -335,7 +336,7 @@ impl<'a> ProgramRun<'a> {
             StackOp::ZerosLike => {
                 let stack = self.stack(data.operands[0]);
                 // The elements have the same shape.
-                let zeros = self.zeros(data.results[0])?;
+                let zeros = Arc::new(SavedElement::new(self.zeros(data.results[0])?));
                 let items = stack.items().map(|_| zeros.clone());
                 let stack = GpuStack::new(items, stack.has_zeros_below());
                 self.set(data.results[0], GpuValue::Stack(stack));
@@ -363,10 +364,11 @@ impl<'a> ProgramRun<'a> {
         }
         let mut items = Vec::new();
         for (x, y) in a.items().zip(b.items()) {
-            let tensors = [x.clone(), y.clone(), self.memory(data.results[0])?];
+            let [x, y] = [self.recorder.unstacked(x)?, self.recorder.unstacked(y)?];
+            let tensors = [x, y, self.memory(data.results[0])?];
             self.dispatch(&sum.shader, &tensors, sum.workgroups, &[sum.size]);
             let [_, _, result] = tensors;
-            items.push(result);
+            items.push(self.recorder.stacked(result));
         }
         items.extend(longer.items().skip(n_a.min(n_b)).cloned());
         let zeros_below = a.has_zeros_below() && b.has_zeros_below();
