@@ -3,6 +3,7 @@
 //! With `ANABRANCH_GPU`, all tests of engines also place each node on one of two GPUs or on a CPU.
 //! Without it, and without an adapter, the tests of this file pass without a check.
 
+use anabranch::dsl::function::Arguments;
 use anabranch::dsl::ops::random::Key;
 use anabranch::dsl::{Bytes, DType, Graph, HostTensor, interp};
 use anabranch::prelude::*;
@@ -226,6 +227,38 @@ fn loops_that_count_have_gradients_there() -> Outcome {
         assert_near(&a.0, &b.0);
         assert_near(&a.1, &b.1);
     }
+    Ok(())
+}
+
+#[test]
+fn explanations_show_shaders_loops_and_memory() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let x = Array::new([8, 8], numbers(64));
+    let explained = |adapter: &GpuAdapter, f: DataDependent| {
+        let session = Session::builder().gpu(adapter).device("/gpu:0").build()?;
+        session.function(f)?.explain(Arguments::of::<(Tensor, Tensor, Tensor)>((1.0, 1.0, 1.0)).signature())
+    };
+    let text = explained(&adapter, data_dependent::many_kinds_in_a_loop)?;
+    let how = [
+        "while at tests/gpu.rs",
+        ": its iterations are recorded ahead of their predicates",
+        ": one shader runs it",
+        ": it counts, so its iterations are recorded ahead",
+        "if at tests/gpu.rs",
+        "bytes at a time, with one iteration of each loop",
+        "1x1x1 workgroups: %",
+    ];
+    for part in how {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let text = explained(&gpu_adapters().remove(0).with_predicates_on_host(), data_dependent::branches)?;
+    assert!(text.contains(": the host decides"), "{text}");
+    // An error for which the device has no memory names the operation.
+    let session = Session::builder().gpu(&adapter.with_memory_budget(2048)).device("/gpu:0").build()?;
+    let f = session.function(|x: Tensor| x.broadcast_to([100, 8, 8]).matmul(x).sin())?;
+    let error = f.call(&x).expect_err("the budget is smaller");
+    assert!(error.loc().is_some_and(|loc| loc.file.ends_with("gpu.rs")), "{error}");
+    assert!(error.to_string().contains("in `"), "{error}");
     Ok(())
 }
 

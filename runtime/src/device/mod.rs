@@ -157,6 +157,11 @@ pub(crate) trait LoadedKernel: Debug + Send + Sync {
     /// immediately.
     fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress>;
 
+    /// Returns the compiled graph as text, if the device tells.
+    fn explain(&self) -> Option<String> {
+        None
+    }
+
     /// Returns whether [`enqueue`](Self::enqueue) always returns within microseconds.
     #[cfg(feature = "peers")]
     fn is_enqueued_quickly(&self) -> bool {

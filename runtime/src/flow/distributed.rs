@@ -94,6 +94,6 @@ impl Executable for DistributedGraph {
     fn explain(&self) -> String {
         let parts = (0..self.driver.partition.parts.len() as u32).map(SubgraphId);
         let names: Vec<String> = parts.map(|part| self.driver.name(part)).collect();
-        self.driver.partition.explain(&self.driver.graph, &names)
+        self.driver.partition.explain(&self.driver.graph, &names, &self.driver.kernels)
     }
 }

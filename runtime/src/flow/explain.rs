@@ -1,7 +1,7 @@
 //! Textual representation of a partition.
 
 use super::{FlowOp, Frame, Partition, Subgraph, SubgraphId};
-use crate::device::Crossing;
+use crate::device::{Crossing, LoadedKernel};
 use anabranch_dsl::Graph;
 use std::fmt::Write;
 
@@ -32,13 +32,13 @@ impl Partition {
     }
 
     /// Lists the kernels, transfers and loops of each subgraph. `devices` are the names of their
-    /// devices.
-    pub(super) fn explain(&self, graph: &Graph, devices: &[String]) -> String {
+    /// devices, and `kernels` their compiled kernels, none for other processes.
+    pub(super) fn explain(&self, graph: &Graph, devices: &[String], kernels: &[Vec<Box<dyn LoadedKernel>>]) -> String {
         let mut text = String::new();
         for (p, part) in self.parts.iter().enumerate() {
             let name = &devices[p];
             let _ = writeln!(text, "part {p} on {name}: {} nodes, {} kernels", part.nodes.len(), part.kernels.len());
-            self.nodes(graph, part, &mut text);
+            self.nodes(graph, part, &kernels[p], &mut text);
         }
         for (i, info) in self.loops.iter().enumerate() {
             let members = self.parts.iter().enumerate().filter(|(_, p)| p.frame_of[i].is_some());
@@ -57,7 +57,7 @@ impl Partition {
         text
     }
 
-    fn nodes(&self, graph: &Graph, part: &Subgraph, text: &mut String) {
+    fn nodes(&self, graph: &Graph, part: &Subgraph, kernels: &[Box<dyn LoadedKernel>], text: &mut String) {
         for node in &part.nodes {
             let block = &part.blocks[node.block.index()];
             let mut depth = 0;
@@ -70,7 +70,12 @@ impl Partition {
                 FlowOp::Compute(kernel) => {
                     let members = &part.kernels[kernel.index()].members;
                     let names: Vec<&str> = members.iter().map(|&n| graph.node(n).op.name()).collect();
-                    writeln!(text, "{indent}compute {}", names.join(" "))
+                    let _ = writeln!(text, "{indent}compute {}", names.join(" "));
+                    let compiled = kernels.get(kernel.index()).and_then(|kernel| kernel.explain());
+                    compiled
+                        .iter()
+                        .flat_map(|text| text.lines())
+                        .try_for_each(|line| writeln!(text, "{indent}  {line}"))
                 }
                 FlowOp::Send { edge, to } => {
                     let edge = &self.edges[edge.index()];

@@ -95,6 +95,8 @@ struct GpuLowering<'a> {
 #[derive(Default)]
 struct OpenRegion {
     ops: Vec<GpuOp>,
+    /// The node that each operation belongs to.
+    origins: Vec<Node>,
     /// The values in memory.
     in_memory: FxHashSet<Value>,
 }
@@ -124,12 +126,22 @@ impl GpuLowering<'_> {
         let mut open = OpenRegion::default();
         open.in_memory.extend(data.params.iter().copied());
         for &node in &data.nodes {
-            self.node(&mut open, node)?;
+            self.node(&mut open, node).map_err(|error| self.located(error, node))?;
+            open.origins.resize(open.ops.len(), node);
         }
         for &value in &data.yields {
             self.require(&mut open, value)?;
+            if let Some(node) = self.graph.producer(value) {
+                open.origins.resize(open.ops.len(), node);
+            }
         }
-        Ok(RegionProgram::new(data.params.clone(), open.ops, data.yields.clone()))
+        Ok(RegionProgram::new(data.params.clone(), open.ops, open.origins, data.yields.clone()))
+    }
+
+    /// Places an error of the device at a node.
+    fn located(&self, error: Diagnostic, node: Node) -> Diagnostic {
+        let data = self.graph.node(node);
+        if error.loc().is_some() { error } else { error.at(data.loc, format!("in `{}`", data.name_in_errors())) }
     }
 
     fn ty(&self, value: Value) -> &TensorType {
@@ -211,7 +223,16 @@ impl GpuLowering<'_> {
         // Memory that is written in part has any values.
         let computes = |n: &Node| !matches!(&self.graph.node(*n).op, Op::Prim(op, _) if op.only_moves());
         let checked = self.node.filter(|n| self.options.check_finite && computes(n));
-        open.ops.push(GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check }));
+        open.ops.push(GpuOp::Dispatch(Dispatch {
+            shader,
+            inputs,
+            outputs,
+            workgroups,
+            parameters,
+            n_operations: 1,
+            checked,
+            check,
+        }));
         Ok(())
     }
 
@@ -303,7 +324,11 @@ impl GpuLowering<'_> {
             return Ok(());
         }
         let shader = kernel.to_wgsl(self.graph).map_err(|reason| self.no_shader(data, &reason))?;
-        self.shader(open, shader, kernel.outputs.len())
+        self.shader(open, shader, kernel.outputs.len())?;
+        if let Some(GpuOp::Dispatch(dispatch)) = open.ops.last_mut() {
+            dispatch.n_operations = kernel.stages.len();
+        }
+        Ok(())
     }
 
     fn primitive(&mut self, open: &mut OpenRegion, node: Node, data: &NodeData, op: Prim) -> Result<()> {

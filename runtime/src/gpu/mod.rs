@@ -16,6 +16,7 @@
 //! | `lower.rs` | graphs as programs: shaders in order, with branches and loops |
 //! | `list.rs` | lists, and operations on them |
 //! | `product.rs` | products of matrices: the choice of a kernel, and its parameters |
+//! | `explain.rs` | programs as text |
 //! | `program.rs` | the operations of programs |
 //! | `run.rs` | runs of programs |
 //! | `ahead.rs` | branches and loops recorded ahead of their predicates |
@@ -44,6 +45,7 @@
 
 mod adapter;
 mod ahead;
+mod explain;
 mod handwritten;
 mod list;
 mod lower;
@@ -229,6 +231,10 @@ struct GpuKernel {
 }
 
 impl LoadedKernel for GpuKernel {
+    fn explain(&self) -> Option<String> {
+        Some(self.program.explain())
+    }
+
     fn enqueue(&self, inputs: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Result<Progress> {
         let (program, space) = (self.program.clone(), self.device.space());
         self.device.enqueue(inputs, step, ticket, async move |recorder, inputs, step| {

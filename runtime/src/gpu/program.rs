@@ -31,6 +31,8 @@ pub(super) struct GpuProgram {
 pub(super) struct RegionProgram {
     pub(super) params: Vec<Value>,
     pub(super) ops: Vec<GpuOp>,
+    /// The node that each operation belongs to.
+    pub(super) origins: Vec<Node>,
     /// After each operation, the values that are not used any more.
     pub(super) dead: Vec<Vec<Value>>,
     pub(super) yields: Vec<Value>,
@@ -91,6 +93,8 @@ pub(super) struct Dispatch {
     pub(super) outputs: Vec<Value>,
     pub(super) workgroups: [u32; 3],
     pub(super) parameters: Vec<u32>,
+    /// The number of operations that it computes.
+    pub(super) n_operations: usize,
     /// The node of which the results are checked for values that are not finite, if they are.
     pub(super) checked: Option<Node>,
     /// The error that the shader may report.
@@ -168,8 +172,8 @@ impl GpuOp {
 }
 
 impl RegionProgram {
-    pub(super) fn new(params: Vec<Value>, ops: Vec<GpuOp>, yields: Vec<Value>) -> RegionProgram {
-        RegionProgram { params, ops, dead: Vec::new(), yields }
+    pub(super) fn new(params: Vec<Value>, ops: Vec<GpuOp>, origins: Vec<Node>, yields: Vec<Value>) -> RegionProgram {
+        RegionProgram { params, ops, origins, dead: Vec::new(), yields }
     }
 
     /// Finds the last use of each value.
@@ -215,6 +219,10 @@ impl GpuProgram {
             false => WorkgroupCounts::default(),
         };
         Ok(GpuProgram { graph, root, counts })
+    }
+
+    pub(super) fn parts(&self) -> (&Graph, &RegionProgram) {
+        (&self.graph, &self.root)
     }
 
     /// Returns the types of the outputs.

@@ -156,7 +156,10 @@ impl<'a> ProgramRun<'a> {
                 for value in begun.chain(program.params.iter().copied()) {
                     self.values[value.index()] = None;
                 }
-                return Err(error);
+                let data = self.graph.node(program.origins[i]);
+                let is_located = error.loc().is_some();
+                let of_node = |e: Diagnostic| e.at(data.loc, format!("in `{}`", data.name_in_errors()));
+                return Err(if is_located { error } else { of_node(error) });
             }
             for value in dead {
                 self.values[value.index()] = None;
@@ -172,7 +175,7 @@ impl<'a> ProgramRun<'a> {
     /// Records an operation. `dead` are the values that are not used afterwards.
     async fn op(&mut self, op: &'a GpuOp, dead: &[Value]) -> Result<()> {
         match op {
-            GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check }) => {
+            GpuOp::Dispatch(Dispatch { shader, inputs, outputs, workgroups, parameters, checked, check, .. }) => {
                 let mut tensors: Vec<Arc<GpuTensor>> = inputs.iter().map(|&v| self.tensor(v)).collect();
                 for &output in outputs {
                     tensors.push(match &self.values[output.index()] {
