@@ -152,7 +152,7 @@ fn main() -> anabranch::Result<()> {
 
     let training = Training { model: Network::new(size), adam: Adam::new(3e-3) };
     training.adam.prepare(&training.model);
-    let (session, accuracy) = (Session::new()?, Accuracy::new());
+    let (session, accuracy) = (Session::from_args()?, Accuracy::new());
     let step = session.function(|images: Tensor, classes: Tensor<i32>| training.step(n_steps, images, classes))?;
     let update = session.function(|images: Tensor, classes: Tensor<i32>| {
         let logits = training.model.forward(images);

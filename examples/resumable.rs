@@ -98,7 +98,7 @@ fn train(folder: &Path, last_step: u64) -> anabranch::Result<(Vec<Vec<f32>>, f64
     let training = Training { model: Classifier::new(), adam: Adam::new(3e-3), loss: RunningMean::new() };
     training.adam.prepare(&training.model);
     let parts = RunParts::new().module("training", &training);
-    let session = Session::new()?;
+    let session = Session::from_args()?;
     let step_fn = session.function(|step: Tensor<i64>, images: Tensor, labels: Tensor<i32>| {
         training.step(step, n_steps, images, labels)
     })?;

@@ -262,6 +262,34 @@ fn explanations_show_shaders_loops_and_memory() -> Outcome {
     Ok(())
 }
 
+#[test]
+fn compiled_shaders_are_kept_in_a_folder() -> Outcome {
+    let Some(adapter) = adapter() else { return Ok(()) };
+    let folder = std::env::temp_dir().join(format!("anabranch-shaders-{}", std::process::id()));
+    let adapter = adapter.with_shader_cache(&folder);
+    let run = || {
+        let session = Session::builder().gpu(&adapter).device("/gpu:0").build()?;
+        session.function(|x: Tensor| (x * 1.5).exp())?.call(0.5)
+    };
+    let files = || -> Vec<std::path::PathBuf> {
+        let Ok(entries) = std::fs::read_dir(&folder) else { return Vec::new() };
+        entries.map(|entry| entry.expect("the folder can be read").path()).collect()
+    };
+    let expected = run()?;
+    // Not all drivers keep shaders.
+    let Some(file) = files().pop() else { return Ok(()) };
+    let first = std::fs::read(&file).expect("a file");
+    assert!(first.len() > 8);
+    assert_eq!(run()?, expected);
+    assert_eq!(files(), [file.clone()]);
+    // A damaged file is written anew.
+    std::fs::write(&file, [&first[..], b"damaged"].concat()).expect("a file");
+    assert_eq!(run()?, expected);
+    assert!(!std::fs::read(&file).expect("a file").ends_with(b"damaged"));
+    std::fs::remove_dir_all(&folder).expect("the folder can be removed");
+    Ok(())
+}
+
 /// A long recurrence, whose gradient needs the state after each iteration.
 #[graph]
 fn recurrence(h: Tensor, w: Tensor, n: Tensor<i32>) -> (Tensor, Tensor) {

@@ -1,6 +1,7 @@
 //! The adapters of this machine.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +18,7 @@ pub struct GpuAdapter {
     info: wgpu::AdapterInfo,
     memory_budget: Option<u64>,
     runs_ahead: bool,
+    shader_cache: Option<PathBuf>,
     /// What the devices have done that were opened with the adapter. Clones share it.
     counters: Arc<GpuCounters>,
 }
@@ -68,6 +70,22 @@ impl GpuAdapter {
     #[must_use]
     pub fn with_memory_budget(self, bytes: u64) -> GpuAdapter {
         GpuAdapter { memory_budget: Some(bytes), ..self }
+    }
+
+    /// Keeps the shaders that the driver has compiled in a folder, so that later processes need not
+    /// compile them again.
+    ///
+    /// The folder is created when the first device is closed, and holds a file for each model of
+    /// device. It must be one to which no other user can write, since drivers trust their files.
+    /// Drivers that keep nothing, such as those of Metal and DX12, ignore it.
+    #[must_use]
+    pub fn with_shader_cache(self, folder: impl Into<PathBuf>) -> GpuAdapter {
+        GpuAdapter { shader_cache: Some(folder.into()), ..self }
+    }
+
+    /// Returns the folder and the name of the file of compiled shaders, if there is one.
+    pub(super) fn shader_file(&self) -> Option<(&Path, String)> {
+        self.shader_cache.as_deref().zip(wgpu::util::pipeline_cache_key(&self.info))
     }
 
     /// Lets the host decide all branches and loops of a device that is opened with the returned
@@ -166,6 +184,7 @@ pub fn gpu_adapters() -> Vec<GpuAdapter> {
             adapter,
             memory_budget: None,
             runs_ahead: true,
+            shader_cache: None,
             counters: Arc::default(),
         })
         .collect();

@@ -90,8 +90,8 @@ impl GpuQueue {
             return Err(refused(&missing));
         }
         let limits = adapter.wgpu().limits();
-        let features =
-            wgpu::Features::IMMEDIATES | (adapter.wgpu().features() & wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
+        let optional = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS | wgpu::Features::PIPELINE_CACHE;
+        let features = wgpu::Features::IMMEDIATES | (adapter.wgpu().features() & optional);
         let description = wgpu::DeviceDescriptor {
             required_features: features,
             required_limits: limits.clone(),
@@ -109,7 +109,12 @@ impl GpuQueue {
             }
         });
         let shared = Arc::new(Shared {
-            shaders: ShaderCache::default(),
+            shaders: match adapter.shader_file() {
+                Some((folder, file)) if features.contains(wgpu::Features::PIPELINE_CACHE) => {
+                    ShaderCache::in_folder(&device, folder, &file)
+                }
+                _ => ShaderCache::default(),
+            },
             limits: SizeLimits {
                 max_bytes: limits.max_storage_buffer_binding_size.min(limits.max_buffer_size),
                 // Mesa's driver for CPUs ends all loops of a thread after 65,535 iterations.
@@ -129,7 +134,10 @@ impl GpuQueue {
         let (jobs, received) = mpsc::channel();
         let of_thread = shared.clone();
         let thread = std::thread::Builder::new().name(name.to_string());
-        let started = thread.spawn(move || Rc::new(CommandRecorder::new(of_thread, queue)).run(&received));
+        let started = thread.spawn(move || {
+            Rc::new(CommandRecorder::new(of_thread.clone(), queue)).run(&received);
+            of_thread.shaders.save();
+        });
         let thread = started.map_err(|error| no_threads(format_args!("the thread of {name}"), error))?;
         Ok(GpuQueue { jobs: Some(jobs), thread: Some(thread), shared })
     }

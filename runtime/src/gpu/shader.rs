@@ -1,7 +1,11 @@
-//! Compiled shaders.
+//! Compiled shaders, and the file in which a driver keeps them between processes.
 
 use anabranch_dsl::{Diagnostic, ErrorKind, Result};
+use rustc_hash::FxHasher;
 use std::collections::HashMap;
+use std::fs;
+use std::hash::Hasher;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The bytes of the parameters that a dispatch passes to its shader, at most.
@@ -19,9 +23,68 @@ pub(super) struct CompiledShader {
 pub(super) struct ShaderCache {
     /// A shader is dropped with the last program that runs it.
     compiled: Mutex<HashMap<String, Weak<CompiledShader>>>,
+    file: Option<ShaderFile>,
+}
+
+/// What a driver has compiled, in a file.
+#[derive(Debug)]
+struct ShaderFile {
+    cache: wgpu::PipelineCache,
+    path: PathBuf,
+}
+
+/// Returns the checksum with which a file begins.
+fn checksum(data: &[u8]) -> [u8; 8] {
+    let mut hasher = FxHasher::default();
+    hasher.write(data);
+    hasher.finish().to_le_bytes()
+}
+
+impl ShaderFile {
+    /// Opens the file of a device in a folder. A file that is missing or damaged is an empty one.
+    fn open(device: &wgpu::Device, folder: &Path, name: &str) -> ShaderFile {
+        let path = folder.join(name);
+        let stored = fs::read(&path).unwrap_or_default();
+        let data = stored.split_first_chunk().filter(|(sum, data)| **sum == checksum(data)).map(|(_, data)| data);
+        let description = wgpu::PipelineCacheDescriptor { label: None, data, fallback: true };
+        // SAFETY: the data came from `get_data`: `save` alone writes files of this form, and one
+        // that is damaged has another checksum. `GpuAdapter::with_shader_cache` asks for a folder
+        // to which nobody else writes. wgpu and the driver check whether it is theirs.
+        let cache = unsafe { device.create_pipeline_cache(&description) };
+        ShaderFile { cache, path }
+    }
+
+    /// Writes the file. The next process compiles again if that fails.
+    fn save(&self) {
+        let Some(data) = self.cache.get_data() else { return };
+        let stored = [&checksum(&data)[..], &data].concat();
+        if fs::read(&self.path).is_ok_and(|old| old == stored) {
+            return;
+        }
+        // Another process may read the file, or write it, too.
+        let new = self.path.with_extension(std::process::id().to_string());
+        let folder = self.path.parent().expect("the file is in a folder");
+        let written = fs::create_dir_all(folder).and_then(|()| fs::write(&new, stored));
+        if written.and_then(|()| fs::rename(&new, &self.path)).is_err() {
+            let _ = fs::remove_file(&new);
+        }
+    }
 }
 
 impl ShaderCache {
+    /// Returns a cache that begins with what earlier processes have compiled, in a file of this
+    /// name in a folder.
+    pub(super) fn in_folder(device: &wgpu::Device, folder: &Path, name: &str) -> ShaderCache {
+        ShaderCache { file: Some(ShaderFile::open(device, folder, name)), ..ShaderCache::default() }
+    }
+
+    /// Writes what was compiled to the file of the cache, if it has one.
+    pub(super) fn save(&self) {
+        if let Some(file) = &self.file {
+            file.save();
+        }
+    }
+
     /// Returns a shader with the entry point `main`, whose bindings are the inputs and then the
     /// outputs. Compiles it at the first request.
     ///
@@ -71,7 +134,7 @@ impl ShaderCache {
             module: &module,
             entry_point: Some("main"),
             compilation_options,
-            cache: None,
+            cache: self.file.as_ref().map(|file| &file.cache),
         });
         // Scopes end in the reverse order.
         let errors = scopes.into_iter().rev().map(|scope| pollster::block_on(scope.pop())).collect::<Vec<_>>();
