@@ -7,7 +7,7 @@ use super::origins::Origins;
 use super::participant::{self, step_message};
 use super::program::ProgramSpec;
 use super::proto::Time;
-use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramState, StepPlan};
+use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramOffer, ProgramState, StepPlan};
 use super::proto::frame::{
     Digest, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber, ValueId, WireFrame,
 };
@@ -170,8 +170,8 @@ impl RemoteProgram {
     fn register(&self) -> Result<()> {
         for &process in &self.participants {
             let register = |state: &mut ClusterState, now: Time, outputs: &mut Vec<CallerOutput>| {
-                let Self { number, bytes, digest, .. } = self;
-                state.caller.register(process, *number, bytes, *digest, now, outputs)
+                let offer = ProgramOffer { bytes: &self.bytes, digest: self.digest, cut: self.cut };
+                state.caller.register(process, self.number, offer, now, outputs)
             };
             self.cluster.with(register).map_err(from_wire)?;
         }
@@ -188,12 +188,12 @@ impl RemoteProgram {
             let loaded =
                 self.cluster.wait_for(Some(stop), what, |state| match state.caller.program(process, self.number) {
                     Some(ProgramState::Loading { .. }) => None,
-                    Some(ProgramState::Ready { cut }) => Some(Ok(*cut)),
+                    Some(ProgramState::Ready) => Some(Ok(())),
                     Some(ProgramState::Refused { error }) => Some(Err(Some(error.clone()))),
                     None => Some(Err(state.caller.why_unavailable(process))),
                 });
-            let cut = match loaded? {
-                Ok(cut) => cut,
+            match loaded? {
+                Ok(()) => {}
                 Err(Some(error)) => {
                     // The next call tries again.
                     self.cluster.with(|state, _, outputs| state.caller.unregister(self.number, outputs));
@@ -206,12 +206,6 @@ impl RemoteProgram {
                     let message = format!("{} does not know a program that it has loaded", self.name(process));
                     return Err(Diagnostic::new(message).of_kind(ErrorKind::Unavailable));
                 }
-            };
-            if cut != self.cut {
-                let message = format!("{} divides the program in another way than this process", self.name(process));
-                return Err(Diagnostic::new(message)
-                    .of_kind(ErrorKind::Internal)
-                    .help("all processes must run the same version of anabranch"));
             }
         }
         Ok(())

@@ -4,7 +4,8 @@
 //! Whatever arrives, in any order and from any link, neither panics, and both stay within their
 //! limits. A link whose other side breaks the protocol is closed; here it connects again at once.
 
-use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, SharedAccess, StepPlan};
+use super::caller::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, ProgramOffer};
+use super::caller::{SharedAccess, StepPlan};
 use super::codec::{Announced, Destination, Encoded, announce, decode, encode};
 use super::frame::{CallerFrame, Digest, Hello, LinkFrame, Open, PeerFrame, PeerKey, ProcessEntry, WireFrame};
 use super::frame::{LockNumber, ProcessNumber, ProgramNumber, RequestNumber, SessionId, SessionLimits, StepNumber};
@@ -177,8 +178,9 @@ impl Victims {
         }
         for (process, link) in (1..).map(ProcessNumber).zip(self.peer_links) {
             let program = ProgramNumber(0);
+            let offer = ProgramOffer { bytes: &vec![0; 9].into(), digest: Digest([0; 32]), cut: Digest([0; 32]) };
             self.with_caller(|caller, now, out| {
-                let _ = caller.register(process, program, &vec![0; 9].into(), Digest([0; 32]), now, out);
+                let _ = caller.register(process, program, offer, now, out);
             });
             self.answer(link, CallerFrame::Registered { program, cut: Digest([0; 32]) });
         }

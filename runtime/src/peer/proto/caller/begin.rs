@@ -114,7 +114,7 @@ impl Caller {
             if let Some(&other) = peer.unlinked.iter().find(|other| plan.participants.contains(other)) {
                 return unavailable(format!("{} has lost the link to {}", name(), self.name(other)));
             }
-            if !matches!(self.program(process, plan.program), Some(ProgramState::Ready { .. })) {
+            if !matches!(self.program(process, plan.program), Some(ProgramState::Ready)) {
                 return unavailable(format!("the program is not loaded at {}", name()));
             }
             let limit = peer.limits.map_or(u64::MAX, |limits| limits.body_bytes);

@@ -6,6 +6,7 @@ use crate::peer::proto::frame::{RequestNumber, SessionId, StepFault, StepMessage
 use crate::peer::proto::{LinkNumber, Time};
 use anabranch_dsl::HostTensor;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Settings of a session.
@@ -139,16 +140,23 @@ pub(crate) enum CallerArrival {
     },
 }
 
+/// A program to register at a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramOffer<'a> {
+    pub(crate) bytes: &'a Arc<[u8]>,
+    pub(crate) digest: Digest,
+    /// The digest of the cut of this process, which the peer's must equal.
+    pub(crate) cut: Digest,
+}
+
 /// The state of a program at a peer, as it is loaded.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ProgramState {
     Loading {
         begun: Time,
     },
-    /// The peer has cut the program, with this digest.
-    Ready {
-        cut: Digest,
-    },
+    /// The peer has cut the program like this process.
+    Ready,
     Refused {
         error: WireError,
     },

@@ -18,7 +18,7 @@
 //!   or if it has sent nothing for the failure timeout: neither a frame nor a part of a body.
 //!   Transfers have time as long as they go on.
 //! - C5. What a frame claims is checked against what the peer was asked. A peer that breaks the
-//!   protocol is lost.
+//!   protocol is lost. A program runs only where its cut has the digest of this process's.
 //! - C6. The bytes of what has arrived and was not taken by its step are limited. A step fails for
 //!   which more arrives.
 //! - C7. A value that this process does not know any more is released at its peer.
@@ -43,7 +43,7 @@ use anabranch_dsl::HostTensor;
 pub(crate) use begin::{BeginError, StepPlan};
 use blame::PeerLoss;
 pub(crate) use events::{CallerArrival, CallerInput, CallerOptions, CallerOutput};
-pub(crate) use events::{KnownPeer, LinkLoss, NewValue, ProgramState};
+pub(crate) use events::{KnownPeer, LinkLoss, NewValue, ProgramOffer, ProgramState};
 use peer::{CallerPeer, PeerPhase, PendingRequest};
 pub(crate) use shared::{SharedAccess, WantedLock};
 use std::collections::BTreeMap;

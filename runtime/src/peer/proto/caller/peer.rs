@@ -2,7 +2,8 @@
 
 use super::{Answer, Arc, Caller, CallerOptions, CallerOutput, Digest, Hello, KnownPeer, LinkNumber, LockNumber};
 use super::{LinkLoss, PeerFrame, PeerLoss, WireError, prefix, seconds, too_large, unavailable};
-use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramState, RequestNumber, SessionLimits, Time, ValueId};
+use super::{PeerKey, ProcessNumber, ProgramNumber, ProgramOffer, ProgramState, RequestNumber, SessionLimits, Time};
+use super::{ValueId, WireErrorKind};
 use crate::peer::proto::codec::MAX_RELEASED;
 use crate::peer::proto::frame::MAX_TEXT;
 use crate::peer::proto::payload::MAX_BODY;
@@ -41,6 +42,8 @@ pub(super) struct CallerPeer {
 #[derive(Debug)]
 struct CallerProgram {
     state: ProgramState,
+    /// The digest of the cut of this process.
+    cut: Digest,
     /// The bytes, while the peer may ask for them.
     bytes: Option<Arc<[u8]>>,
 }
@@ -305,8 +308,7 @@ impl Caller {
         &mut self,
         process: ProcessNumber,
         program: ProgramNumber,
-        bytes: &Arc<[u8]>,
-        digest: Digest,
+        ProgramOffer { bytes, digest, cut }: ProgramOffer<'_>,
         now: Time,
         out: &mut Vec<CallerOutput>,
     ) -> Result<ProgramState, WireError> {
@@ -323,7 +325,7 @@ impl Caller {
             return Err(too_large(format!("the program has {len} bytes, more than the {limit} that {name} keeps")));
         }
         let state = ProgramState::Loading { begun: now };
-        peer.programs.insert(program, CallerProgram { state: state.clone(), bytes: Some(bytes.clone()) });
+        peer.programs.insert(program, CallerProgram { state: state.clone(), cut, bytes: Some(bytes.clone()) });
         self.send_to(process, PeerFrame::Register { program, digest, len: bytes.len() as u64 }, out);
         Ok(state)
     }
@@ -359,18 +361,31 @@ impl Caller {
         outcome: Result<Digest, WireError>,
         out: &mut Vec<CallerOutput>,
     ) {
+        let name = self.name(process);
         let peer = self.peer_mut(process).expect("the process is a peer");
         // Otherwise it was unregistered in the meantime.
-        if let Some(CallerProgram { state: state @ ProgramState::Loading { .. }, bytes }) =
+        let Some(CallerProgram { state: state @ ProgramState::Loading { .. }, cut: own, bytes }) =
             peer.programs.get_mut(&program)
-        {
-            *bytes = None;
-            *state = match outcome {
-                Ok(cut) => ProgramState::Ready { cut },
-                Err(error) => ProgramState::Refused { error },
-            };
-            out.push(CallerOutput::ProgramChanged { process, program });
+        else {
+            return;
+        };
+        *bytes = None;
+        let is_cut_alike = outcome.as_ref().is_ok_and(|cut| cut == own);
+        *state = match outcome {
+            Ok(_) if is_cut_alike => ProgramState::Ready,
+            Ok(_) => {
+                let message = format!("{name} divides the program in another way than this process");
+                let error = WireError::new(WireErrorKind::Internal, message);
+                ProgramState::Refused { error: error.help("all processes must run the same version of anabranch") }
+            }
+            Err(error) => ProgramState::Refused { error },
+        };
+        let is_refused = !matches!(state, ProgramState::Ready);
+        if is_refused {
+            // A peer that has refused it does not have it.
+            self.send_to(process, PeerFrame::Unregister { program }, out);
         }
+        out.push(CallerOutput::ProgramChanged { process, program });
     }
 
     /// Stores a tensor as a new value at a peer. It may be read after the request has succeeded.
@@ -526,8 +541,8 @@ impl Caller {
             for program in due {
                 let peer = self.peer_mut(process).expect("the process is a peer");
                 let message = format!("{} is stuck: it answers, but did not load the program in time", peer.name());
-                let error = unavailable(message);
-                peer.programs.insert(program, CallerProgram { state: ProgramState::Refused { error }, bytes: None });
+                let state = peer.programs.get_mut(&program).expect("the program is due");
+                (state.state, state.bytes) = (ProgramState::Refused { error: unavailable(message) }, None);
                 self.send_to(process, PeerFrame::Unregister { program }, out);
                 out.push(CallerOutput::ProgramChanged { process, program });
             }

@@ -1,6 +1,7 @@
 //! Times of a session at its owner: when a peer is lost, and what is said of it.
 
-use super::{Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss, ProgramState, StepPlan};
+use super::{BeginError, Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss};
+use super::{PeerFrame, ProgramOffer, ProgramState, StepPlan};
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, SessionId};
 use crate::peer::proto::frame::{PartMessage, SessionLimits, StepFault, StepMessage, StepNumber, StepProgress};
 use crate::peer::proto::frame::{WireError, WireErrorKind, WireFrame};
@@ -14,6 +15,8 @@ const PEER: ProcessNumber = ProcessNumber(1);
 const LINK: LinkNumber = LinkNumber(1);
 const PROGRAM: ProgramNumber = ProgramNumber(0);
 const NODE: u32 = 7;
+/// The digest of the cut of the session's process.
+const CUT: Digest = Digest([3; 32]);
 
 const LIMITS: SessionLimits = SessionLimits {
     programs: 9,
@@ -109,10 +112,16 @@ impl PlayedPeers {
         self.caller.link(PEER).is_none()
     }
 
-    fn begin(&mut self) -> StepNumber {
-        let state = self.caller.register(PEER, PROGRAM, &vec![0; 9].into(), Digest([0; 32]), self.now, &mut self.out);
+    /// Registers a program with some bytes.
+    fn register(&mut self, n_bytes: usize) {
+        let offer = ProgramOffer { bytes: &vec![0; n_bytes].into(), digest: Digest([0; 32]), cut: CUT };
+        let state = self.caller.register(PEER, PROGRAM, offer, self.now, &mut self.out);
         assert!(matches!(state, Ok(ProgramState::Loading { .. })), "{state:?}");
-        self.frame(CallerFrame::Registered { program: PROGRAM, cut: Digest([0; 32]) });
+    }
+
+    fn begin(&mut self) -> StepNumber {
+        self.register(9);
+        self.frame(CallerFrame::Registered { program: PROGRAM, cut: CUT });
         let plan = StepPlan {
             name: "train".to_owned(),
             participants: vec![PEER],
@@ -275,8 +284,7 @@ fn a_stuck_peer_and_a_slow_peer_are_told_apart() {
 #[test]
 fn a_program_has_time_to_arrive_and_then_to_load() {
     let mut played = PlayedPeers::open();
-    let bytes = vec![0; 1 << 20].into();
-    let _ = played.caller.register(PEER, PROGRAM, &bytes, Digest([0; 32]), played.now, &mut played.out);
+    played.register(1 << 20);
     for second in 1..=200 {
         played.pass_to(at(second));
         played.heartbeat(Vec::new(), 8_000 * second.min(100));
@@ -287,6 +295,31 @@ fn a_program_has_time_to_arrive_and_then_to_load() {
     }
     let Some(ProgramState::Refused { error }) = played.caller.program(PEER, PROGRAM) else { panic!("it is refused") };
     assert!(error.message.contains("`/peer:0`") && error.message.contains("did not load"), "{error:?}");
+}
+
+#[test]
+fn a_program_that_loaded_before_the_first_call_must_be_cut_alike() {
+    let mut played = PlayedPeers::open();
+    // The second time is after the error was reported.
+    for _ in 0..2 {
+        played.register(9);
+        played.frame(CallerFrame::Registered { program: PROGRAM, cut: Digest([4; 32]) });
+        let plan = StepPlan { participants: vec![PEER], ..StepPlan::default() };
+        let begun = played.caller.begin(played.now, plan, &mut played.out);
+        assert!(matches!(begun, Err(BeginError::Unavailable(_))), "{begun:?}");
+        let Some(ProgramState::Refused { error }) = played.caller.program(PEER, PROGRAM) else {
+            panic!("the program is refused")
+        };
+        assert_eq!(error.kind, WireErrorKind::Internal);
+        assert!(error.message.ends_with("divides the program in another way than this process"), "{error:?}");
+        let unregister = |output: &CallerOutput| {
+            let CallerOutput::Send { frame: WireFrame::ToPeer { frame, .. }, .. } = output else { return false };
+            matches!(frame, PeerFrame::Unregister { .. })
+        };
+        assert!(played.out.drain(..).any(|output| unregister(&output)), "the peer need not keep it");
+        played.caller.unregister(PROGRAM, &mut played.out);
+    }
+    played.begin();
 }
 
 fn message(step: StepNumber, n_bytes: usize) -> CallerFrame {

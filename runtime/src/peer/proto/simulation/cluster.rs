@@ -9,9 +9,9 @@ use crate::peer::proto::frame::ValueId;
 use crate::peer::proto::frame::{
     CallerFrame, Hello, LinkFrame, PeerFrame, PeerKey, ProcessNumber, SessionId, StepNumber, WireFrame,
 };
-use crate::peer::proto::host::{Host, HostInput, HostLimits, HostOutput, SessionSlot, SharedValue};
+use crate::peer::proto::host::{Host, HostInput, HostLimits, HostOutput, ProgramKey, SessionSlot, SharedValue};
 use crate::peer::proto::{LinkNumber, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -75,6 +75,8 @@ pub(super) struct NodeModel {
     pub(super) shared: BTreeMap<SharedValue, i64>,
     /// The last known content of each shared variable.
     pub(super) counters: BTreeMap<String, i64>,
+    /// The programs that the process has cut in another way than their owner.
+    pub(super) wrong_cuts: BTreeSet<ProgramKey>,
     /// The process handles nothing before this time.
     pub(super) frozen_until: Time,
     /// Whether the process begins nothing new.
@@ -154,6 +156,7 @@ impl ClusterModel {
             values: BTreeMap::new(),
             shared: BTreeMap::new(),
             counters: BTreeMap::new(),
+            wrong_cuts: BTreeSet::new(),
             frozen_until: Time::ZERO,
             leaves: false,
             tick_at: None,

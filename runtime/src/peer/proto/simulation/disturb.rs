@@ -42,6 +42,7 @@ impl ClusterModel {
         state.values.clear();
         state.shared.clear();
         state.counters.clear();
+        state.wrong_cuts.clear();
         state.frozen_until = Time::ZERO;
         state.leaves = false;
         state.tick_at = None;

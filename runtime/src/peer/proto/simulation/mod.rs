@@ -2,7 +2,8 @@
 //!
 //! Each seed determines a cluster of one to three owners of sessions and one to four peers, what
 //! the users do, and what goes wrong: connections are cut, nodes cannot reach each other, processes
-//! are started again, freeze, or leave; programs are refused, operations fail or never end,
+//! are started again, freeze, or leave; programs are refused or cut in another way, operations fail
+//! or never end,
 //! messages are never sent, limits are reached. Control frames of a connection keep their order.
 //! Heartbeats and frames with a body overtake them or lag. Each frame is encoded and decoded.
 //!
@@ -10,6 +11,7 @@
 //!
 //! - a step is committed only if all participants have ended it and all of its outputs have
 //!   arrived, and it is done once, within its bound;
+//! - no process runs a program that it has cut in another way than the owner;
 //! - a message is delivered once, to the step and the incarnation that it was sent to;
 //! - no process accuses another of breaking the protocol, and none exceeds its limits;
 //! - a session that was quiet for some time has exactly the values at its peers that its owner
@@ -67,7 +69,8 @@ counters! {
     Seen {
         frames, disturbances, opened, open_failures, strangers, replayed, buffered, requests, refused, begun,
         not_begun, lost_variables, committed, failed, positions, deadlines, stuck, lost_peers, lost_steps,
-        exhausted, overflows, aborts, left, slow_loads, stale_links, increments, waited, unknown, doubts, reused,
+        exhausted, overflows, aborts, left, slow_loads, wrong_cuts, stale_links, increments, waited, unknown, doubts,
+        reused,
     }
 }
 

@@ -5,7 +5,8 @@ use super::counters::Increment;
 use super::work::{PartRun, n_outputs, receive, stamp, stamp_of, tensor_of};
 use crate::byte_gauge::HeldBytes;
 use crate::peer::proto::Time;
-use crate::peer::proto::caller::{BeginError, Caller, CallerArrival, CallerOutput, NewValue, ProgramState, StepPlan};
+use crate::peer::proto::caller::{BeginError, Caller, CallerArrival, CallerOutput, NewValue, ProgramOffer};
+use crate::peer::proto::caller::{ProgramState, StepPlan};
 use crate::peer::proto::frame::{Digest, OWNER, ProcessNumber, ProgramNumber, RequestNumber, SessionId};
 use crate::peer::proto::frame::{StepFault, StepNumber, ValueId, WireErrorKind};
 use std::collections::{BTreeMap, BTreeSet};
@@ -176,7 +177,8 @@ impl ClusterModel {
         let bytes: Arc<[u8]> = vec![program.0 as u8; 100 + 9_000 * program.0 as usize].into();
         for process in (1..=n).map(ProcessNumber) {
             let digest = Digest([program.0 as u8; 32]);
-            let _ = self.call(node, |caller, now, out| caller.register(process, program, &bytes, digest, now, out));
+            let offer = ProgramOffer { bytes: &bytes, digest, cut: digest };
+            let _ = self.call(node, |caller, now, out| caller.register(process, program, offer, now, out));
         }
     }
 
@@ -222,8 +224,7 @@ impl ClusterModel {
         let program = self.any_program();
         let n = self.user(node).peers.len() as u32;
         let caller = &self.user(node).caller;
-        let is_ready =
-            |process: &ProcessNumber| matches!(caller.program(*process, program), Some(ProgramState::Ready { .. }));
+        let is_ready = |process: &ProcessNumber| matches!(caller.program(*process, program), Some(ProgramState::Ready));
         let ready: Vec<ProcessNumber> = (1..=n).map(ProcessNumber).filter(is_ready).collect();
         let participants: Vec<ProcessNumber> = ready.into_iter().filter(|_| self.rng.below(5) > 0).collect();
         if participants.is_empty() {
@@ -309,6 +310,7 @@ impl ClusterModel {
                 let state = self.user(node).caller.program(process, program).cloned();
                 if let Some(ProgramState::Refused { error }) = state {
                     self.seen.refused += 1;
+                    self.seen.wrong_cuts += usize::from(error.message.contains("divides the program"));
                     self.seen.slow_loads += usize::from(error.message.contains("did not load within"));
                 }
             }

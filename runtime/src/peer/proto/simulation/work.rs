@@ -125,6 +125,11 @@ impl ClusterModel {
             HostOutput::Load { key, digest, .. } => {
                 let outcome = match self.rng.below(12) {
                     0 => Err(WireError::new(WireErrorKind::Invalid, "an operation is unknown")),
+                    // Another version of the program that cuts.
+                    1 if key.0.is_multiple_of(3) => {
+                        self.nodes[node].wrong_cuts.insert(key);
+                        Ok(Digest([0xff; 32]))
+                    }
                     _ => Ok(Digest(digest.0)),
                 };
                 let delay = self.rng.below(300);
@@ -214,7 +219,10 @@ impl ClusterModel {
     }
 
     fn begin_run(&mut self, node: usize, begin: Begin) {
-        let Begin { key, session, you, routes, start, .. } = begin;
+        let Begin { key, session, program, you, routes, start, .. } = begin;
+        if self.nodes[node].wrong_cuts.contains(&program) {
+            self.wrong(format!("node{node} runs a program that it has cut in another way"));
+        }
         let mut run = PartRun::new(self, session, start.step, you, &start.participants, routes);
         run.key = Some(key);
         run.missing_inputs = start.inputs.iter().copied().collect();
