@@ -14,7 +14,7 @@
 
 use crate::ir::{Node, Op, Value, verify};
 use crate::ops::{Prim, prim};
-use crate::{Graph, HostTensor, TensorType, Type};
+use crate::{Graph, HostTensor, Result, TensorType, Type};
 
 mod casts;
 mod commit_loop;
@@ -135,6 +135,13 @@ impl Pipeline {
     /// Panics if a checked pass breaks the graph or changes its signature. The message names the
     /// pass and the error, and shows the graph before and after.
     pub fn run(&self, graph: &mut Graph) {
+        self.run_while(graph, &|| Ok(())).expect("nothing ends the passes early");
+    }
+
+    /// Runs the passes like [`run`](Self::run), but returns the first error of `may_go_on`, which
+    /// is asked before each pass.
+    #[doc(hidden)]
+    pub fn run_while(&self, graph: &mut Graph, may_go_on: &dyn Fn() -> Result<()>) -> Result<()> {
         if self.check {
             self.check("the graph before the passes", None, graph);
         }
@@ -144,6 +151,7 @@ impl Pipeline {
                 break;
             }
             for pass in &self.passes {
+                may_go_on()?;
                 let before = self.check.then(|| graph.clone());
                 changed |= pass.run(graph);
                 if let Some(before) = before {
@@ -152,6 +160,7 @@ impl Pipeline {
             }
         }
         *graph = graph.compact();
+        Ok(())
     }
 
     fn check(&self, name: &str, before: Option<&Graph>, after: &Graph) {

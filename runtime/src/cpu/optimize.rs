@@ -1,6 +1,6 @@
 //! Optimization of a traced graph before it is compiled.
 
-use crate::cpu::program::CompileOptions;
+use crate::cpu::program::{CompileOptions, StopCheck};
 use anabranch_dsl::passes::{Pipeline, specialize};
 use anabranch_dsl::{Graph, Result, TensorType};
 
@@ -8,7 +8,16 @@ use anabranch_dsl::{Graph, Result, TensorType};
 ///
 /// A graph that is interpreted, or whose values are checked one by one, stays as written. The
 /// former is the reference for other engines, and errors of the latter name the user's operation.
-pub(crate) fn optimize(graph: Graph, signature: &[TensorType], options: CompileOptions) -> Result<Graph> {
+///
+/// # Errors
+/// Fails if the graph does not fit the types, or with the error of the check, which is made before
+/// each pass.
+pub(crate) fn optimize(
+    graph: Graph,
+    signature: &[TensorType],
+    options: CompileOptions,
+    may_go_on: StopCheck<'_>,
+) -> Result<Graph> {
     if options.interpreted {
         return Ok(graph);
     }
@@ -17,7 +26,7 @@ pub(crate) fn optimize(graph: Graph, signature: &[TensorType], options: CompileO
         let pipeline = Pipeline::standard();
         let pipeline =
             if options.hoist { pipeline } else { pipeline.without("merge_products").without("hoist_matmuls") };
-        pipeline.run(&mut graph);
+        pipeline.run_while(&mut graph, may_go_on)?;
     }
     Ok(graph)
 }

@@ -154,13 +154,24 @@ impl Program {
 
     /// Compiles a graph with a pool for the memory of results.
     pub(crate) fn with_results(graph: Graph, options: CompileOptions, results: Arc<ResultPool>) -> Result<Program> {
+        Program::new_while(graph, options, results, &|| Ok(()))
+    }
+
+    /// Compiles a graph like [`with_results`](Self::with_results), unless the check fails between
+    /// two stages.
+    pub(crate) fn new_while(
+        graph: Graph,
+        options: CompileOptions,
+        results: Arc<ResultPool>,
+        may_go_on: StopCheck<'_>,
+    ) -> Result<Program> {
         for ty in graph.inputs().iter().filter_map(|&v| graph.ty(v).as_tensor()) {
             if ty.shape.known().is_none() && !options.interpreted {
                 let message = format!("`{}`: the shape of an input is unknown: {ty}", graph.name);
                 return Err(Diagnostic::new(message).help("specialize the graph to the types of the call"));
             }
         }
-        let plan = if options.interpreted { None } else { compile(&graph, options)? };
+        let plan = if options.interpreted { None } else { compile(&graph, options, may_go_on)? };
         Ok(Program { graph, plan, options, results, free: Mutex::default() })
     }
 
@@ -430,22 +441,29 @@ impl fmt::Debug for Program {
     }
 }
 
+/// A question that a compilation asks between its stages: whether to go on, or the error with which
+/// to end.
+pub(crate) type StopCheck<'a> = &'a dyn Fn() -> Result<()>;
+
 /// Compiles the plan of a graph. Returns `None` if the compiler fails and the interpreter is to run
 /// the graph.
 ///
 /// A failure of the compiler is our bug: a broken invariant, which panics, or code that Cranelift
 /// rejects. Such a failure becomes an error of the call, so that other functions of the session
 /// keep working. A mistake in the graph is an error in any case.
-fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
+fn compile(graph: &Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> Result<Option<Plan>> {
     let how = compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse };
     let lower = || {
         #[cfg(test)]
         tests::fail_at(tests::FailureStage::Plan);
         // If results are checked one by one, so are those on 16-bit floats, by their reference
         // semantics.
+        may_go_on()?;
         let wide = if options.check_finite { None } else { passes::widen(graph) };
         let graph = wide.as_ref().unwrap_or(graph);
+        may_go_on()?;
         let apart = if options.check_finite || !options.fuse { None } else { passes::scalars(graph) };
+        may_go_on()?;
         compile::lower(apart.as_ref().unwrap_or(graph), how)
     };
     // A failed compilation drops everything it works on except for the graph, which it only reads.
@@ -454,6 +472,7 @@ fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
         Err(_) if options.fallback => return Ok(None),
         Err(panic) => return Err(failure(graph, "plan", &message(panic))),
     };
+    may_go_on()?;
     // Before native code replaces jumps.
     let programs = || if options.lanes > 0 { lanes::programs(&mut plan, options.lanes) } else { Vec::new() };
     let programs = match catch_unwind(AssertUnwindSafe(programs)) {
@@ -465,9 +484,11 @@ fn compile(graph: &Graph, options: CompileOptions) -> Result<Option<Plan>> {
         let native = || {
             #[cfg(test)]
             tests::fail_at(tests::FailureStage::NativeCode);
-            Native::compile(&mut plan)
+            Native::compile(&mut plan, &|| may_go_on().is_err())
         };
         let native = catch_unwind(AssertUnwindSafe(native)).unwrap_or_else(|panic| Err(message(panic)));
+        // The check fails again if native code was not finished because of it.
+        may_go_on()?;
         match native {
             Ok(native) => plan.native = native,
             // The instructions exist and are unchanged.

@@ -6,12 +6,12 @@ use super::whole::WholeGraph;
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Ticket, name_of, no_threads};
 use crate::cpu::memory::results::ResultPool;
 use crate::cpu::optimize::optimize;
-use crate::cpu::program::{CompileOptions, Program};
+use crate::cpu::program::{CompileOptions, Program, StopCheck};
 use crate::threads::ThreadLimit;
 use anabranch_dsl::device::DeviceName;
-use anabranch_dsl::interp::RunContext;
+use anabranch_dsl::interp::{self, RunContext, StopFlag};
 use anabranch_dsl::ir::{Op, Value};
-use anabranch_dsl::{Graph, HostTensor, Result, TensorType, Type, passes};
+use anabranch_dsl::{Graph, HostTensor, Loc, Result, TensorType, Type, passes};
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -99,8 +99,13 @@ impl Device for CpuDevice {
         self.whole(graph.clone(), options).map(Some)
     }
 
-    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
-        Ok(Box::new(Loaded::new(CpuKernel::new(graph, options)?, self)))
+    fn load(
+        self: Arc<Self>,
+        graph: Graph,
+        options: CompileOptions,
+        may_go_on: StopCheck<'_>,
+    ) -> Result<Box<dyn LoadedKernel>> {
+        Ok(Box::new(Loaded::new(CpuKernel::new(graph, options, may_go_on)?, self)))
     }
 
     fn shares_host_memory(&self) -> bool {
@@ -229,10 +234,10 @@ const SHORT_NANOS: u64 = 20_000;
 const FEW_ELEMENTS: usize = 4096;
 
 impl CpuKernel {
-    pub(crate) fn new(graph: Graph, options: CompileOptions) -> Result<CpuKernel> {
+    pub(crate) fn new(graph: Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> Result<CpuKernel> {
         let known = |&v: &Value| graph.ty(v).as_tensor().is_none_or(|ty| ty.shape.known().is_some());
         let how = match options.interpreted || graph.inputs().iter().all(known) {
-            true => How::Known(Box::new(Program::with_options(graph.clone(), options)?)),
+            true => How::Known(Box::new(Program::new_while(graph.clone(), options, Arc::default(), may_go_on)?)),
             false => How::BySignature(Mutex::default()),
         };
         let (mut may_be_long, mut may_not_end, mut may_wait) = (false, false, false);
@@ -289,7 +294,7 @@ impl CpuKernel {
                     Type::Tensor(ty) => ty,
                     _ => self.graph.ty(v).element().clone(),
                 });
-                let program = self.plan_for(plans, signature.collect())?;
+                let program = self.plan_for(plans, signature.collect(), run_context.stop)?;
                 program.run_part(&mut values, open, close, run_context)?;
             }
         }
@@ -301,19 +306,26 @@ impl CpuKernel {
         Ok(values)
     }
 
-    fn plan_for(&self, plans: &Mutex<Plans>, signature: Vec<TensorType>) -> Result<Arc<Program>> {
+    /// Returns the plan for the types of the inputs. If it must be made, that is a part of the
+    /// step, which may be stopped.
+    fn plan_for(&self, plans: &Mutex<Plans>, signature: Vec<TensorType>, stop: &StopFlag) -> Result<Arc<Program>> {
         let lock = || plans.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(program) = lock().get(&signature) {
             return Ok(program.clone());
         }
+        let may_go_on = || match stop.get() {
+            Some(kind) => Err(interp::stopped(kind, &self.graph.name, [], Loc::UNKNOWN)),
+            None => Ok(()),
+        };
         let mut border = self.graph.inputs().iter().chain(self.graph.outputs());
         let graph = match border.all(|&v| self.graph.ty(v).as_tensor().is_some()) {
-            true => optimize(self.graph.clone(), &signature, self.options),
+            true => optimize(self.graph.clone(), &signature, self.options, &may_go_on),
             // Passes require whole graphs, whose inputs and outputs are tensors.
             false => passes::specialize(&self.graph, &signature),
         };
         let program = match graph {
-            Ok(graph) => Program::with_options(graph, self.options)?,
+            Ok(graph) => Program::new_while(graph, self.options, Arc::default(), &may_go_on)?,
+            Err(error) if error.kind.is_stop() => return Err(error),
             // The graph does not fit the signature. The interpreter reports the error if that part
             // runs.
             Err(_) => Program::with_options(self.graph.clone(), CompileOptions { interpreted: true, ..self.options })?,
@@ -338,8 +350,9 @@ mod tests {
     use crate::cpu::program::Contents;
     use crate::flow;
     use crate::place::place_at_random;
-    use anabranch_dsl::DType;
     use anabranch_dsl::interp::{RuntimeValue, Stack};
+    use anabranch_dsl::{DType, Diagnostic, ErrorKind};
+    use std::cell::Cell;
 
     const HERE: MemorySpace = MemorySpace::Host;
 
@@ -351,7 +364,8 @@ mod tests {
         let cut = flow::partition(&graph, &place_at_random(&graph, 1, 0), options);
         let mut kernels = cut.parts[0].kernels.iter();
         let named = kernels.find(|k| k.members.iter().any(|&n| graph.node(n).op.name() == op));
-        CpuKernel::new(named.expect("there is such a node").graph.clone(), CompileOptions::default()).unwrap()
+        CpuKernel::new(named.expect("there is such a node").graph.clone(), CompileOptions::default(), &|| Ok(()))
+            .unwrap()
     }
 
     fn run(kernel: &CpuKernel, inputs: Vec<Contents>) -> Contents {
@@ -400,6 +414,51 @@ mod tests {
         }
         let Contents::List(whole) = &list else { panic!("a plan has lists of its own form") };
         assert_eq!((Arc::strong_count(whole), rows(&list).len()), (1, 2_004));
+    }
+
+    #[test]
+    fn the_compilation_of_one_kernel_can_be_stopped_between_its_stages() {
+        let text = "graph @power(%n: i64[]) -> (i64[]) { %zero = constant 0 : i64[]  %one = constant 1 : i64[]
+             %y, %i = while (%p = %n, %k = %n | %zero = %zero, %one = %one) : (i64[], i64[]) cond {
+               %more = gt %k, %zero  yield %more
+             } body { %less = sub %k, %one  %next = mul %p, %k  yield %next, %less }
+             return %y }";
+        let graph = Graph::parse(text, "kernel.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let stages = |n: usize| {
+            let left = Cell::new(n);
+            let may_go_on = || match left.replace(left.get().saturating_sub(1)) {
+                0 => Err(Diagnostic::new("enough").of_kind(ErrorKind::Cancelled)),
+                _ => Ok(()),
+            };
+            CpuKernel::new(graph.clone(), CompileOptions::default(), &may_go_on)
+        };
+        let stopped = (0..).map(stages).take_while(|kernel| match kernel {
+            Ok(_) => false,
+            Err(error) => {
+                assert_eq!((error.kind, &error.message[..]), (ErrorKind::Cancelled, "enough"));
+                true
+            }
+        });
+        assert!(stopped.count() >= 5);
+    }
+
+    #[test]
+    fn a_plan_that_a_step_makes_ends_with_the_step() {
+        let text = "graph @rows(%x: f32[?]) -> (f32[?]) { %y = add %x, %x  return %y }";
+        let graph = Graph::parse(text, "kernel.ir").unwrap_or_else(|e| panic!("{e:?}"));
+        let kernel = CpuKernel::new(graph, CompileOptions::default(), &|| Ok(())).expect("the graph is valid");
+        let How::BySignature(plans) = &kernel.how else { panic!("an extent is unknown") };
+        let run = |stop: &StopFlag| {
+            let input = DeviceBuffer::of_contents(HERE, tensor(&[1.0, 2.0]), kernel.graph.ty(kernel.graph.inputs()[0]));
+            kernel.run(vec![input], HERE, RunContext { stop, ..RunContext::default() })
+        };
+        let stop = StopFlag::new();
+        stop.stop(ErrorKind::DeadlineExceeded);
+        let error = run(&stop).expect_err("the step is stopped");
+        assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
+        assert!(plans.lock().expect("nothing panics").is_empty(), "no plan was made");
+        run(&StopFlag::new()).expect("the step is not stopped");
+        assert_eq!(plans.lock().expect("nothing panics").len(), 1);
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) mod variables;
 mod whole;
 
 pub(crate) use crate::cpu::optimize::optimize;
-pub(crate) use crate::cpu::program::CompileOptions;
+pub(crate) use crate::cpu::program::{CompileOptions, StopCheck};
 pub(crate) use buffer::{DeviceBuffer, DeviceMemory, MemorySpace};
 pub(crate) use cpu::CpuDevice;
 #[cfg(feature = "peers")]
@@ -110,8 +110,14 @@ pub(crate) trait Device: Debug + Send + Sync {
         Ok(None)
     }
 
-    /// Compiles a graph without variables. The inputs and outputs may be stacks and lists.
-    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>>;
+    /// Compiles a graph without variables. The inputs and outputs may be stacks and lists. Ends
+    /// with the error of the check if that fails between two stages.
+    fn load(
+        self: Arc<Self>,
+        graph: Graph,
+        options: CompileOptions,
+        may_go_on: StopCheck<'_>,
+    ) -> Result<Box<dyn LoadedKernel>>;
 
     /// Returns whether the device computes in host memory, so that nothing is copied between it and
     /// others of this kind.

@@ -10,7 +10,9 @@
 //!   but it keeps values of any type.
 
 use super::host_memory::bytes_of_value;
-use super::{CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace};
+use super::{
+    CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, Event, LoadedKernel, MemorySpace, StopCheck,
+};
 use super::{Progress, Step, Support, Ticket};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::fusion::{FuseEverything, Fusion};
@@ -112,7 +114,13 @@ impl Device for OpaqueDevice {
         Support::Yes
     }
 
-    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
+    fn load(
+        self: Arc<Self>,
+        graph: Graph,
+        options: CompileOptions,
+        may_go_on: StopCheck<'_>,
+    ) -> Result<Box<dyn LoadedKernel>> {
+        may_go_on()?;
         let options = InterpOptions::new().check_finite(options.check_finite);
         let fusion = Fusion::find(&graph, &FuseEverything);
         Ok(Box::new(OpaqueKernel { graph, fusion, options, device: self }))

@@ -9,7 +9,7 @@ use super::cost::kernel_seconds;
 use super::cpu::{CpuKernel, moved};
 use super::{Device, DeviceBuffer, Event, LoadedKernel, MemorySpace, Progress, Step, Support, Ticket};
 use super::{DeviceId, DeviceInfo, LinkSpeed, Topology, reason_against_gpus};
-use crate::cpu::program::CompileOptions;
+use crate::cpu::program::{CompileOptions, StopCheck};
 use anabranch_dsl::device::{DeviceKind, DeviceName, LOCAL};
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{Diagnostic, Graph, HostTensor, Result, Type};
@@ -183,9 +183,14 @@ impl Device for ClockedDevice {
         reason.map_or(Support::Yes, Support::No)
     }
 
-    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
+    fn load(
+        self: Arc<Self>,
+        graph: Graph,
+        options: CompileOptions,
+        may_go_on: StopCheck<'_>,
+    ) -> Result<Box<dyn LoadedKernel>> {
         let seconds = kernel_seconds(&graph, self.topology.device(self.id));
-        Ok(Box::new(ClockedKernel { kernel: CpuKernel::new(graph, options)?, seconds, device: self.id }))
+        Ok(Box::new(ClockedKernel { kernel: CpuKernel::new(graph, options, may_go_on)?, seconds, device: self.id }))
     }
 
     fn upload(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {

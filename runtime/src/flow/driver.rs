@@ -17,7 +17,7 @@ use super::{FlowOp, Source};
 use super::{KernelId, OutputSource, Partition, SubgraphId};
 #[cfg(feature = "peers")]
 use crate::device::DeviceId;
-use crate::device::{CompileOptions, Device, DeviceBuffer, HostSide, LoadedKernel, Step};
+use crate::device::{CompileOptions, Device, DeviceBuffer, HostSide, LoadedKernel, Step, StopCheck};
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::interp::{StopFlag, stopped};
 use anabranch_dsl::ir::{Node, Op, RegionData, VarId};
@@ -64,25 +64,26 @@ impl Driver {
         processes: Processes,
         options: CompileOptions,
     ) -> Result<Driver> {
-        Driver::new_unless(graph, partition, devices, processes, options, || false)
+        Driver::new_while(graph, partition, devices, processes, options, &|| Ok(()))
     }
 
-    /// Compiles like [`new`](Self::new), and fails before the next kernel once `is_stopped` holds.
-    pub(crate) fn new_unless(
+    /// Compiles like [`new`](Self::new), unless the check fails before a kernel or between the
+    /// stages of its compilation.
+    pub(crate) fn new_while(
         graph: Graph,
         partition: Partition,
         devices: &[Arc<dyn Device>],
         processes: Processes,
         options: CompileOptions,
-        is_stopped: impl Fn() -> bool,
+        may_go_on: StopCheck<'_>,
     ) -> Result<Driver> {
         let devices: Vec<Arc<dyn Device>> =
             partition.parts.iter().map(|part| devices[part.device.index()].clone()).collect();
         let kernels = partition.parts.iter().zip(&devices).map(|(part, device)| {
             let kernels = part.kernels.iter().filter(|_| processes.is_here(part.device));
-            let load = |kernel: &super::KernelGraph| match is_stopped() {
-                true => Err(Diagnostic::new("the program is not needed any more").of_kind(ErrorKind::Cancelled)),
-                false => device.clone().load(kernel.graph.clone(), options),
+            let load = |kernel: &super::KernelGraph| {
+                may_go_on()?;
+                device.clone().load(kernel.graph.clone(), options, may_go_on)
             };
             kernels.map(load).collect::<Result<Vec<_>>>()
         });

@@ -61,8 +61,8 @@ mod swap;
 pub use adapter::{GpuAdapter, gpu_adapters};
 
 use crate::device::{
-    CompileOptions, Device, DeviceBuffer, DeviceId, Event, LoadedKernel, MemorySpace, Progress, Step, Support, Ticket,
-    error_on,
+    CompileOptions, Device, DeviceBuffer, DeviceId, Event, LoadedKernel, MemorySpace, Progress, Step, StopCheck,
+    Support, Ticket, error_on,
 };
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::Op;
@@ -171,7 +171,13 @@ impl Device for GpuDevice {
         support::supports(op, operands, results, &self.queue.shared().limits)
     }
 
-    fn load(self: Arc<Self>, graph: Graph, options: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
+    fn load(
+        self: Arc<Self>,
+        graph: Graph,
+        options: CompileOptions,
+        may_go_on: StopCheck<'_>,
+    ) -> Result<Box<dyn LoadedKernel>> {
+        may_go_on()?;
         let program = GpuProgram::new(graph, options, &self.queue).map_err(|e| error_on(&*self, e))?;
         Ok(Box::new(GpuKernel { program: Arc::new(program), device: self }))
     }

@@ -141,8 +141,8 @@ impl ProgramSpec {
     }
 
     /// Cuts the program and loads the kernels of a process. `local` returns a device of this
-    /// process by its name without the peer. Ends before the next kernel once `is_stopped` holds.
-    /// Returns the driver and the digest of the cut.
+    /// process by its name without the peer. Ends soon after `is_stopped` holds: kernels ask it
+    /// between the stages of their compilation. Returns the driver and the digest of the cut.
     pub(super) fn load(
         self,
         own: ProcessId,
@@ -161,7 +161,11 @@ impl ProgramSpec {
         let devices: Vec<Arc<dyn Device>> = devices.collect::<Result<_>>()?;
         let processes = Processes::new(own, self.devices.iter().map(|device| device.process).collect());
         let (partition, cut) = self.cut();
-        let driver = Driver::new_unless(self.graph, partition, &devices, processes, self.options, is_stopped)?;
+        let may_go_on = || match is_stopped() {
+            true => Err(Diagnostic::new("the program is not needed any more").of_kind(ErrorKind::Cancelled)),
+            false => Ok(()),
+        };
+        let driver = Driver::new_while(self.graph, partition, &devices, processes, self.options, &may_go_on)?;
         Ok((driver, cut))
     }
 

@@ -3,8 +3,8 @@
 use super::cluster::ValueHandle;
 use super::shared::SharedVariable;
 use crate::device::{
-    CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, LoadedKernel, MemorySpace, Progress, Step, Support,
-    Ticket,
+    CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, LoadedKernel, MemorySpace, Progress, Step, StopCheck,
+    Support, Ticket,
 };
 use anabranch_dsl::device::{DeviceKind, DeviceName};
 use anabranch_dsl::ir::Op;
@@ -108,7 +108,7 @@ impl Device for RemoteDevice {
         }
     }
 
-    fn load(self: Arc<Self>, _: Graph, _: CompileOptions) -> Result<Box<dyn LoadedKernel>> {
+    fn load(self: Arc<Self>, _: Graph, _: CompileOptions, _: StopCheck<'_>) -> Result<Box<dyn LoadedKernel>> {
         self.is_elsewhere()
     }
 

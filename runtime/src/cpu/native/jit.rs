@@ -33,7 +33,7 @@ impl Native {
     /// Returns `None` if there is no such loop, Cranelift does not support this machine, or there
     /// is no memory for code. Returns an error if Cranelift rejects the generated code. The plan is
     /// then unchanged.
-    pub(crate) fn compile(plan: &mut Plan) -> Result<Option<Native>, String> {
+    pub(crate) fn compile(plan: &mut Plan, is_stopped: &dyn Fn() -> bool) -> Result<Option<Native>, String> {
         let regions = region::find(plan);
         if regions.is_empty() {
             return Ok(None);
@@ -47,6 +47,9 @@ impl Native {
         let mut builder_context = cranelift_frontend::FunctionBuilderContext::new();
         let (mut code, mut compiled) = (Vec::new(), Vec::with_capacity(regions.len()));
         for region in &regions {
+            if is_stopped() {
+                return Err("the compilation was stopped".to_owned());
+            }
             context.clear();
             translate::translate(plan, region, &*target, &mut context, &mut builder_context);
             match context.compile(&*target, &mut Default::default()) {

@@ -97,7 +97,7 @@ mod without_jit {
 
     impl Native {
         /// Records for each loop that could be native why it is not.
-        pub(crate) fn compile(plan: &mut Plan) -> Result<Option<Native>, String> {
+        pub(crate) fn compile(plan: &mut Plan, _: &dyn Fn() -> bool) -> Result<Option<Native>, String> {
             let regions = region::find(plan);
             region::refuse(plan, &regions, WhyNot::Feature);
             Ok(None)
