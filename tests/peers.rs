@@ -221,6 +221,26 @@ fn a_program_that_takes_longer_to_load_than_a_peer_allows_is_an_error() -> Resul
 }
 
 #[test]
+fn the_status_of_a_peer_has_the_statistics_of_all_of_its_links() -> Result<(), Diagnostic> {
+    let (key, asker) = (NodeKey::generate()?, NodeKey::generate()?);
+    let peer = serve(PeerOptions::new(NodeKey::generate()?).allow(asker.id()), &key)?;
+    let session = session_with(key.clone(), [&peer]).build()?;
+    let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0))?;
+    f.call(vec![1.0; 1 << 18])?;
+    let status = PeerStatus::ask(&asker, &peer.address(), Profile::Loopback, Duration::from_secs(10))?;
+    let link = status.queues.iter().find(|link| link.node == key.id().short()).expect("the session is linked");
+    // The output of the call, 1 MiB.
+    assert!(link.sent.0 > 1 << 20 && link.sent.1 > 0, "{link:?}");
+    assert!(!link.round_trip.is_zero() && link.packets.0 > 10 && link.packets.1 < link.packets.0, "{link:?}");
+    let text = status.to_string();
+    let line = text.lines().find(|line| line.contains(&key.id().short())).expect("the link is shown");
+    for part in ["round trip", "bytes sent", "Mbit/s", "packets lost", "wait"] {
+        assert!(line.contains(part), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_call_ends_at_its_deadline_while_a_peer_does_not_answer() -> Result<(), Diagnostic> {
     let key = NodeKey::generate()?;
     let mut peers = peers(1, &key)?;

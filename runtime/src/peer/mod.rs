@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | `proto/` | frames, state machines of peers and sessions | time as a number |
 //! | `net/` | links between nodes: keys, TLS, QUIC | bytes |
-//! | `node.rs` | what connects links and state machines | no graph |
+//! | `node.rs`, `rate_meter.rs` | what connects links and state machines | no graph |
 //! | `program.rs` | a placed graph as bytes, and its cut | no socket |
 //! | `server.rs`, `participant.rs`, `workers.rs` | the work of a peer | frames |
 //! | `fuzz.rs` | the decoders, fed with bytes from anywhere | all decoders |
@@ -45,6 +45,7 @@ mod origins;
 mod participant;
 mod program;
 mod proto;
+mod rate_meter;
 mod remote_device;
 mod remote_step;
 mod serve;

@@ -12,13 +12,15 @@
 
 use super::body::BodyBuffer;
 use super::cluster::PeerCluster;
-use super::net::{CloseCode, HIGHEST_PRIORITY, Link, LinkLost, Net, NetEvents, NetOptions, NodeId, NodeKey};
+use super::net::{CloseCode, HIGHEST_PRIORITY, Link, LinkLost, LinkStats};
+use super::net::{Net, NetEvents, NetOptions, NodeId, NodeKey};
 use super::proto::caller::{CallerInput, LinkLoss};
 use super::proto::codec::{Announced, Destination, announce, decode, encode};
 use super::proto::frame::{CallerFrame, Hello, LinkFrame, LinkQueue, PeerKey, StatusReport, WireFrame};
 use super::proto::host::{Host, HostInput, HostLimits, HostOutput};
 use super::proto::payload::FrameBody;
 use super::proto::{LinkNumber, Time};
+use super::rate_meter::RateMeter;
 use super::server::Server;
 use crate::byte_gauge::HeldBytes;
 use anabranch_dsl::Result;
@@ -43,6 +45,8 @@ pub(super) struct Node {
     start: Instant,
     net: OnceLock<Arc<Net>>,
     links: Mutex<BTreeMap<LinkNumber, Link>>,
+    /// The bytes sent on each link, for reports.
+    rates: Mutex<BTreeMap<LinkNumber, RateMeter>>,
     host: Mutex<Host>,
     /// The nodes that may connect.
     allowed: Mutex<BTreeSet<NodeId>>,
@@ -143,6 +147,7 @@ impl Node {
             start: Instant::now(),
             net: OnceLock::new(),
             links: Mutex::default(),
+            rates: Mutex::default(),
             host: Mutex::new(Host::new(key_of(&key.id()), hello, limits)),
             allowed: Mutex::default(),
             server: OnceLock::new(),
@@ -194,13 +199,24 @@ impl Node {
         links.iter().map(|link| link.stats().received_body_bytes).sum()
     }
 
-    /// Adds to a report what waits in the queues of this process.
+    /// Reads how many bytes per second were sent on a link.
+    fn sent_per_second(&self, link: LinkNumber, stats: &LinkStats) -> u64 {
+        let (now, mut rates) = (self.now(), lock(&self.rates));
+        rates.get_mut(&link).map_or(0, |rate| rate.read(now, stats.sent_bytes))
+    }
+
+    /// Adds to a report the links of this process, and what waits in their queues.
     fn with_queues(&self, report: StatusReport) -> StatusReport {
         let links: Vec<Link> = lock(&self.links).values().take(MAX_REPORTED_LINKS).cloned().collect();
         let queue = |link: &Link| {
             let stats = link.stats();
             LinkQueue {
                 node: key_of(&link.node()),
+                round_trip_us: stats.rtt.as_micros() as u64,
+                sent_bytes: stats.sent_bytes,
+                sent_per_second: self.sent_per_second(number_of(link), &stats),
+                sent_packets: stats.sent_packets,
+                lost_packets: stats.lost_packets,
                 frame_bytes: stats.queued_bytes as u64,
                 bodies: stats.queued_bodies as u64,
                 body_bytes: stats.queued_body_bytes,
@@ -338,7 +354,9 @@ impl Node {
     fn tick(self: &Arc<Node>) {
         let links: Vec<Link> = lock(&self.links).values().cloned().collect();
         for link in links {
-            let (link, bytes) = (number_of(&link), link.stats().received_body_bytes);
+            let (link, stats) = (number_of(&link), link.stats());
+            self.sent_per_second(link, &stats);
+            let bytes = stats.received_body_bytes;
             self.host(HostInput::Received { link, bytes });
             if let Some(cluster) = self.cluster() {
                 cluster.on_input(CallerInput::Received { link, bytes });
@@ -439,6 +457,7 @@ impl NetEvents for NodeEvents {
 
     fn connected(&self, link: &Link) {
         let Some(this) = self.node() else { return };
+        lock(&this.rates).insert(number_of(link), RateMeter::new(this.now()));
         lock(&this.links).insert(number_of(link), link.clone());
         // Only a process that serves drops links that no session of others needs.
         let is_introduced = this.server.get().is_some() && !lock(&this.allowed).contains(&link.node());
@@ -469,6 +488,7 @@ impl NetEvents for NodeEvents {
         let Some(this) = self.node() else { return };
         let number = number_of(link);
         lock(&this.links).remove(&number);
+        lock(&this.rates).remove(&number);
         lock(&this.hellos).remove(&number);
         let (reason, loss) = match why {
             LinkLost::Closed { reason, .. } => (format!("it was closed: {reason}"), LinkLoss::Closed(reason)),

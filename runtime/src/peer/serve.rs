@@ -307,14 +307,14 @@ pub struct PeerStatus {
     pub waiting_messages: u64,
     /// The first shared variables, by name.
     pub shared: Vec<SharedStatus>,
-    /// What waits to be sent to each node that is connected.
+    /// The links to the nodes that are connected, and what waits to be sent on each.
     pub queues: Vec<QueueStatus>,
     /// The steps of the asking node's sessions: their numbers, the operations that they have begun,
     /// and whether an operation is running. Otherwise the step waits for messages.
     pub own_steps: Vec<(u64, u64, bool)>,
-    /// The smoothed round-trip time of the link.
+    /// The smoothed round-trip time of the link between the asking node and the peer.
     pub round_trip: Duration,
-    /// The packets sent on the link, and those that were lost.
+    /// The packets that the asking node has sent on this link, and those that were lost.
     pub packets: (u64, u64),
     /// The results of a test of the link, if one was asked for.
     pub link: Option<LinkReport>,
@@ -341,12 +341,18 @@ pub struct SharedStatus {
     pub is_in_doubt: bool,
 }
 
-/// What waits to be sent to a node.
+/// The link of a peer to a node, and what waits to be sent on it.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct QueueStatus {
     /// The first digits of the node's key.
     pub node: String,
+    /// The smoothed round-trip time.
+    pub round_trip: Duration,
+    /// The bytes sent, and those sent per second in the last seconds.
+    pub sent: (u64, u64),
+    /// The packets sent, and those that were lost.
+    pub packets: (u64, u64),
     /// The bytes of small messages.
     pub message_bytes: u64,
     /// The number of large values, and their bytes.
@@ -415,6 +421,9 @@ impl PeerStatus {
         });
         let queues = queues.into_iter().map(|queue| QueueStatus {
             node: queue.node.to_string(),
+            round_trip: Duration::from_micros(queue.round_trip_us),
+            sent: (queue.sent_bytes, queue.sent_per_second),
+            packets: (queue.sent_packets, queue.lost_packets),
             message_bytes: queue.frame_bytes,
             values: (queue.bodies, queue.body_bytes),
         });
@@ -460,8 +469,14 @@ impl fmt::Display for PeerStatus {
             }
             writeln!(f, "{}", if *is_in_doubt { ", in doubt" } else { "" })?;
         }
-        for QueueStatus { node, message_bytes, values: (n, bytes) } in &self.queues {
-            writeln!(f, "  to {node}: {message_bytes} bytes of messages and {n} values ({bytes} bytes) wait")?;
+        for QueueStatus { node, round_trip, sent, packets, message_bytes, values } in &self.queues {
+            let ((n, bytes), (sent_bytes, rate), (sent, lost)) = (*values, *sent, *packets);
+            writeln!(
+                f,
+                "  to {node}: round trip {round_trip:.1?}, {sent_bytes} bytes sent, {:.2} Mbit/s, {lost} of {sent} \
+                 packets lost; {message_bytes} bytes of messages and {n} values ({bytes} bytes) wait",
+                rate as f64 * 8e-6
+            )?;
         }
         for (step, begun, is_busy) in &self.own_steps {
             let does = if *is_busy { "runs an operation" } else { "waits for messages" };

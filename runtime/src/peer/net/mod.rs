@@ -66,7 +66,7 @@ mod wire;
 pub(crate) use bulk::outgoing::HIGHEST_PRIORITY;
 pub(crate) use endpoint::Net;
 pub use key::{NodeId, NodeKey};
-pub(crate) use link::Link;
+pub(crate) use link::{Link, LinkStats};
 pub use link_test::LinkReport;
 pub use profile::Profile;
 pub use token::JoinToken;

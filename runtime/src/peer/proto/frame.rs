@@ -152,14 +152,20 @@ pub(crate) struct StatusReport {
     pub(crate) library: (u64, u64),
     /// The number of messages that have arrived for running steps, and that these have not handled.
     pub(crate) arrivals: u64,
-    /// What waits to be sent on the first links.
+    /// The first links.
     pub(crate) queues: Vec<LinkQueue>,
 }
 
-/// What waits to be sent on a link.
+/// A link of a peer: what waits to be sent on it, and how fast it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LinkQueue {
     pub(crate) node: PeerKey,
+    pub(crate) round_trip_us: u64,
+    pub(crate) sent_bytes: u64,
+    /// Bytes sent per second, in the last seconds.
+    pub(crate) sent_per_second: u64,
+    pub(crate) sent_packets: u64,
+    pub(crate) lost_packets: u64,
     pub(crate) frame_bytes: u64,
     pub(crate) bodies: u64,
     pub(crate) body_bytes: u64,
