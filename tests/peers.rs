@@ -220,6 +220,38 @@ fn a_program_that_takes_longer_to_load_than_a_peer_allows_is_an_error() -> Resul
     Ok(())
 }
 
+/// Does not end for a number above zero.
+#[graph]
+fn grow(mut x: Tensor) -> Tensor {
+    while x > 0.0 {
+        x += 1.0;
+    }
+    x
+}
+
+#[test]
+fn a_step_that_takes_longer_than_a_peer_allows_is_stopped() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let options = PeerOptions::new(NodeKey::generate()?).step_time(Duration::from_millis(100));
+    let (limited, other) = (serve(options, &key)?, serve(PeerOptions::new(NodeKey::generate()?), &key)?);
+    let session = session_with(key, [&limited, &other]).build()?;
+    // The time of a part that waits for the other peer counts, too.
+    for busy in ["/peer:0", "/peer:1"] {
+        let f = session.function(move |x: Tensor| {
+            let y = on(busy, || grow(x));
+            on("/peer:0/cpu:0", || y + x)
+        })?;
+        assert_eq!(f.call(0.0)?, 0.0);
+        let error = f.call(1.0).expect_err("the loop never ends");
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+        let text = error.to_string();
+        assert!(text.contains("took longer than 0.1 s, the limit of the peer"), "{text}");
+        assert!(text.contains("--step-time"), "{text}");
+        assert_eq!(f.call(0.0)?, 0.0, "the session goes on");
+    }
+    Ok(())
+}
+
 #[test]
 fn the_status_of_a_peer_has_the_statistics_of_all_of_its_links() -> Result<(), Diagnostic> {
     let (key, asker) = (NodeKey::generate()?, NodeKey::generate()?);

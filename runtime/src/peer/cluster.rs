@@ -5,7 +5,8 @@
 //! Invariants:
 //!
 //! - K1. No wait is without a limit. The limits follow from the failure timeout; those of answers
-//!   are the protocol's. What waits on behalf of a call ends with the call.
+//!   are the protocol's, those of steps the peers'. Locks have [`LOCK_TIMEOUT`]. What waits on
+//!   behalf of a call ends with the call.
 //! - K2. A value lives at its peer as long as its [`ValueHandle`] lives here. Handles that are
 //!   dropped are released with the next event, at the latest with the next heartbeat.
 //! - K3. A peer that was lost is connected again when something needs it, once for each call.
@@ -36,8 +37,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long an operation of a peer may run. The limits of calls are for the user to set.
-pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(u32::MAX as u64);
+/// How long an operation of this process may run in a step: as long as the user lets the call run.
+/// Peers limit their steps, and tell how long.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// How long a call waits for locks on shared variables: as long as a peer lets a step run that
+/// holds them, by default.
+pub(super) const LOCK_TIMEOUT: Duration = Duration::from_secs(3_600);
 
 /// Settings of the peers of a session.
 #[derive(Clone, Debug)]

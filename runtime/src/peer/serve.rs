@@ -128,6 +128,12 @@ impl PeerOptions {
         self
     }
 
+    /// Limits how long a step of a session may take. The default is one hour.
+    pub fn step_time(mut self, limit: Duration) -> PeerOptions {
+        self.limits.step_time = limit;
+        self
+    }
+
     /// Sets a receiver of what an operator may want to see: who joined, and who was refused.
     pub fn on_event(self, receive: impl Fn(&str) + Send + Sync + 'static) -> PeerOptions {
         PeerOptions { on_event: Box::new(receive), ..self }

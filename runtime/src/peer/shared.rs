@@ -12,7 +12,7 @@
 //! - A commit at one peer has happened or not. One at several peers is prepared at all of them
 //!   first. If a peer is lost after the decision, the error says that the outcome is unknown.
 
-use super::cluster::{BUSY_TIMEOUT, ClusterState, PeerCluster, ValueHandle, from_wire};
+use super::cluster::{ClusterState, LOCK_TIMEOUT, PeerCluster, ValueHandle, from_wire};
 use super::node::lock;
 use super::proto::Time;
 use super::proto::caller::{CallerOutput, SharedAccess, WantedLock};
@@ -125,7 +125,7 @@ fn tensor_bytes_of(ty: &TensorType) -> u64 {
 
 impl SharedSnapshot {
     /// Gets the newest values of shared variables. If one of them is assigned, locks all of them.
-    /// Waits for the locks of other sessions until the call is stopped.
+    /// Waits for the locks of other sessions, for an hour or until the call is stopped.
     pub(super) fn acquire(mut uses: Vec<StepUse>, stop: &StopFlag) -> Result<SharedSnapshot> {
         uses.sort_by(|a, b| a.variable.name.cmp(&b.variable.name));
         let locks = uses.iter().any(|shared| shared.is_assigned);
@@ -222,8 +222,9 @@ impl OwnerSnapshot {
             initial: shared.initial.or(stored.as_ref().map(|handle| handle.value)),
         };
         let accesses: Vec<SharedAccess> = uses.iter().zip(&stored).map(access).collect();
+        let patience = if locks { LOCK_TIMEOUT } else { cluster.failure_timeout * 2 };
         let asked =
-            cluster.with(|state, now, out| state.caller.acquire(process, (&accesses, locks), (now, BUSY_TIMEOUT), out));
+            cluster.with(|state, now, out| state.caller.acquire(process, (&accesses, locks), (now, patience), out));
         let WantedLock { request, lock: number, values } =
             asked.map_err(|error| cluster.error_of(process, from_wire(error)))?;
         let what = || {

@@ -33,6 +33,7 @@ KEY@HOST:PORT, and with `--token` a join token in a second line.
   --failure-timeout S  how long another process may fail to respond; by default 10
   --memory BYTES       how much memory the variables of each session may use; by default 16 GiB
   --load-time SECONDS  how long a program of a session may take to load; by default 300
+  --step-time SECONDS  how long a step of a session may take; by default 3600
   --name NAME          the name of the peer, for messages; by default that of this machine
   --until-stdin-closes ends also when standard input ends
   --quiet              prints no settings
@@ -92,6 +93,7 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     let failure_timeout = seconds_of(&mut given, "--failure-timeout")?;
     let memory = given.option::<u64>("--memory")?;
     let load_time = seconds_of(&mut given, "--load-time")?;
+    let step_time = seconds_of(&mut given, "--step-time")?;
     let name = given.option::<String>("--name")?;
     let (until_stdin_closes, quiet) = (given.has("--until-stdin-closes"), given.has("--quiet"));
     let key = match given.has("--temporary-key") {
@@ -110,6 +112,7 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     options = failure_timeout.into_iter().fold(options, PeerOptions::failure_timeout);
     options = memory.into_iter().fold(options, PeerOptions::memory);
     options = load_time.into_iter().fold(options, PeerOptions::load_time);
+    options = step_time.into_iter().fold(options, PeerOptions::step_time);
     if gpu {
         options = with_gpus(options)?;
     }

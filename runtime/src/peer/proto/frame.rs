@@ -409,6 +409,8 @@ pub(crate) struct SessionLimits {
     pub(crate) steps: u32,
     /// How long a program may take to load.
     pub(crate) load_ms: u64,
+    /// How long a step may take.
+    pub(crate) step_ms: u64,
 }
 
 /// Begins a step at a participant.

@@ -25,6 +25,7 @@ const LIMITS: HostLimits = HostLimits {
     programs: 3,
     program_bytes: 40_000,
     load_time: Duration::from_secs(1),
+    step_time: Duration::from_secs(60),
     idle_programs: 2,
     idle_program_bytes: 20_000,
     values: 8,
@@ -171,6 +172,7 @@ impl Victims {
             body_bytes: 90_000,
             steps: 9,
             load_ms: 9,
+            step_ms: 60_000,
         };
         for link in self.peer_links {
             let frame = CallerFrame::Opened { attempt: self.attempt, limits };

@@ -65,10 +65,12 @@ impl Caller {
             };
             self.send_to(process, PeerFrame::Start(start), out);
         }
+        let limit_of = |&process: &ProcessNumber| Some(Duration::from_millis(self.peer(process)?.limits?.step_ms));
+        let step_limit = plan.participants.iter().filter_map(limit_of).max().unwrap_or_default();
         for (process, index, tensor) in plan.inputs {
             self.send_to(process, PeerFrame::Input { step, index, tensor }, out);
         }
-        let mut state = CallerStep::new(now, step, plan.name, &plan.participants, assigns, deadline);
+        let mut state = CallerStep::new(now, step, plan.name, &plan.participants, assigns, (deadline, step_limit));
         for participant in &mut state.participants {
             let found = plan.run_last.iter().find(|(process, _)| *process == participant.process);
             participant.runs_last = found.map(|(_, node)| *node);

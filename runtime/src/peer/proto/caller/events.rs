@@ -16,7 +16,8 @@ pub(crate) struct CallerOptions {
     pub(crate) session: SessionId,
     /// How long a peer may be silent, and half of how long a transfer may stand still.
     pub(crate) failure_timeout: Duration,
-    /// How long a step may go on without progress while some operation is running.
+    /// How long a step may go on without progress while some operation is running. Peers limit
+    /// their own operations, too.
     pub(crate) busy_timeout: Duration,
     /// Bytes of what has arrived for the steps of the session, and that they have not taken.
     pub(crate) buffered_bytes: u64,

@@ -62,7 +62,7 @@ pub(super) struct PendingRequest {
     pub(super) process: ProcessNumber,
     pub(super) kind: RequestKind,
     begun: Time,
-    /// How long the request may take while no transfer goes on.
+    /// How long the request may take while no transfer goes on, or may wait for locks.
     patience: Duration,
     /// Whether nobody waits for the answer.
     pub(super) is_abandoned: bool,
@@ -76,10 +76,19 @@ const LONGEST_TRANSFER: Duration = Duration::from_secs(MAX_BODY / 8_000);
 pub(super) enum RequestKind {
     Store(ValueId),
     Fetch,
-    /// The lock, if there is one, and the ids under which the session gets the newest values.
-    Acquire(Option<LockNumber>, Vec<ValueId>),
+    Acquire(Acquisition),
     Prepare,
     Decide(LockNumber),
+}
+
+/// A request for the newest values of shared variables.
+#[derive(Clone, Debug)]
+pub(super) struct Acquisition {
+    pub(super) lock: Option<LockNumber>,
+    /// The ids under which the session gets the values.
+    pub(super) values: Vec<ValueId>,
+    /// The names of the variables, for messages.
+    pub(super) names: String,
 }
 
 impl PendingRequest {
@@ -195,6 +204,10 @@ impl Caller {
     /// Returns when a request fails if no transfer goes on.
     pub(super) fn deadline_of(&self, request: &PendingRequest) -> Time {
         let peer = self.peer(request.process).expect("requests are made of peers");
+        if matches!(request.kind, RequestKind::Acquire(Acquisition { lock: Some(_), .. })) {
+            // It waits for other calls, not for a transfer.
+            return request.begun.saturating_add(request.patience);
+        }
         peer.patient_until(request.begun, request.patience)
     }
 
@@ -486,7 +499,10 @@ impl Caller {
                 Ok(None)
             }
             (RequestKind::Fetch, Answer::Fetched(tensor)) => Ok(Some(tensor)),
-            (RequestKind::Acquire(lock, values), answer @ (Answer::Acquired | Answer::Failed(_))) => {
+            (
+                RequestKind::Acquire(Acquisition { lock, values, .. }),
+                answer @ (Answer::Acquired | Answer::Failed(_)),
+            ) => {
                 let outcome = match answer {
                     Answer::Failed(error) => Err(error),
                     _ => Ok(None),
@@ -557,9 +573,17 @@ impl Caller {
             self.abandon(request, out);
             let state = &self.requests[&request];
             let (process, patience) = (state.process, seconds(state.patience));
-            let message =
-                format!("{} is stuck: it is connected, but did not answer for {patience}", self.name(process));
-            let outcome = Err(self.requests[&request].explain(unavailable(message)));
+            let name = self.name(process);
+            let error = match &state.kind {
+                RequestKind::Acquire(Acquisition { lock: Some(_), names, .. }) => {
+                    let message = format!("the call waited {patience} for the locks of {names} at {name}, the limit");
+                    too_large(message).help("other calls hold them: `anabranch status` names their nodes")
+                }
+                _ => state.explain(unavailable(format!(
+                    "{name} is stuck: it is connected, but did not answer for {patience}"
+                ))),
+            };
+            let outcome = Err(error);
             out.push(CallerOutput::RequestDone { request, outcome });
         }
     }

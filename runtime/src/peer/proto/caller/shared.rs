@@ -4,9 +4,9 @@
 //! assigns one of them. It runs like any other step. Then it prepares the new values at their
 //! peers, and decides. At a single peer both are sent at once.
 
-use super::peer::RequestKind;
+use super::peer::{Acquisition, RequestKind};
 use super::{Caller, CallerOutput, LockNumber, PeerFrame, ProcessNumber, RequestNumber, Time, ValueId, WireError};
-use super::{too_large, unavailable};
+use super::{prefix, too_large, unavailable};
 use crate::peer::proto::codec::{MAX_HEAD, MAX_LOCKS, MAX_SHARED};
 use crate::peer::proto::frame::{PeerKey, SharedUse};
 use std::time::Duration;
@@ -40,7 +40,8 @@ impl Caller {
     }
 
     /// Asks a peer for the newest values of shared variables, in the order of their names. If
-    /// `locks` is set, locks them; then the request may wait for other sessions.
+    /// `locks` is set, locks them; then the request may wait for other sessions, for the time
+    /// given.
     pub(crate) fn acquire(
         &mut self,
         process: ProcessNumber,
@@ -74,7 +75,10 @@ impl Caller {
             }
             self.peer_mut(process).expect("the process is a peer").locks.insert(lock);
         }
-        let request = self.request(process, RequestKind::Acquire(lock, values.clone()), time);
+        let names: Vec<String> = uses.iter().map(|shared| format!("`{}`", shared.name)).collect();
+        let names = prefix(&names.join(", "), 1_000).to_owned();
+        let acquisition = Acquisition { lock, values: values.clone(), names };
+        let request = self.request(process, RequestKind::Acquire(acquisition), time);
         self.send_to(process, PeerFrame::Acquire { request, lock, uses: wanted }, out);
         Ok(WantedLock { request, lock, values })
     }
@@ -104,7 +108,8 @@ impl Caller {
     pub(crate) fn abandon(&mut self, request: RequestNumber, out: &mut Vec<CallerOutput>) {
         let Some(pending) = self.requests.get_mut(&request) else { return };
         pending.is_abandoned = true;
-        if let (RequestKind::Acquire(Some(lock), _), process) = (pending.kind.clone(), pending.process) {
+        if let (&RequestKind::Acquire(Acquisition { lock: Some(lock), .. }), process) = (&pending.kind, pending.process)
+        {
             self.unlock(process, lock, out);
         }
     }

@@ -19,6 +19,8 @@ pub(super) struct CallerStep {
     assigns: Vec<NewValue>,
     pub(super) begun: Time,
     deadline: Option<Time>,
+    /// The longest time that a participant allows a step.
+    step_limit: Duration,
     failure: Option<PendingFailure>,
 }
 
@@ -72,7 +74,7 @@ impl CallerStep {
         name: String,
         participants: &[ProcessNumber],
         assigns: Vec<NewValue>,
-        deadline: Option<Time>,
+        (deadline, step_limit): (Option<Time>, Duration),
     ) -> CallerStep {
         let progress = StepProgress { step, done: 0, is_busy: true, last: None };
         let participant = |&process| Participant {
@@ -87,7 +89,7 @@ impl CallerStep {
         };
         let participants = participants.iter().map(participant).collect();
         let local = LocalPart { is_done: false, progress, progress_at: now };
-        CallerStep { name, participants, local, assigns, begun: now, deadline, failure: None }
+        CallerStep { name, participants, local, assigns, begun: now, deadline, step_limit, failure: None }
     }
 
     /// Returns when the step last made progress anywhere.
@@ -96,15 +98,16 @@ impl CallerStep {
         others.map(|participant| participant.progress_at).fold(self.local.progress_at, Time::max)
     }
 
-    /// Returns whether an operation is running somewhere.
-    fn is_busy(&self) -> bool {
-        let mut others = self.participants.iter().filter(|participant| !participant.is_done);
-        (!self.local.is_done && self.local.progress.is_busy) || others.any(|participant| participant.progress.is_busy)
-    }
-
     /// Returns when the step fails if it makes no progress.
     fn stuck_at(&self, options: &CallerOptions) -> Time {
-        let patience = if self.is_busy() { options.busy_timeout } else { options.failure_timeout * 2 };
+        let mut others = self.participants.iter().filter(|participant| !participant.is_done);
+        let mut patience = options.failure_timeout * 2;
+        if !self.local.is_done && self.local.progress.is_busy {
+            patience = options.busy_timeout;
+        } else if others.any(|participant| participant.progress.is_busy) {
+            // The peer stops the step at its limit, and then says so.
+            patience = options.busy_timeout.min(self.step_limit.saturating_add(patience));
+        }
         self.last_progress().saturating_add(patience)
     }
 
@@ -275,7 +278,10 @@ impl Caller {
         let Some(participant) = state.participant(process) else { return };
         participant.is_done = true;
         let is_stop = is_failing && failure.error.kind == WireErrorKind::Cancelled;
-        let failure = self.with_lost_link(now, process, step, failure);
+        let mut failure = self.with_lost_link(now, process, step, failure);
+        if failure.position.is_none() && failure.error.kind == WireErrorKind::ResourceExhausted {
+            failure.error = self.explain(now, step, process, failure.error);
+        }
         self.fail(now, step, process, rank_of(&failure, is_stop), failure, out);
         self.settle(step, out);
     }

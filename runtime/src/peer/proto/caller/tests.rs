@@ -1,7 +1,7 @@
 //! Times of a session at its owner: when a peer is lost, and what is said of it.
 
 use super::{BeginError, Caller, CallerInput, CallerOptions, CallerOutput, KnownPeer, LinkLoss};
-use super::{PeerFrame, ProgramOffer, ProgramState, StepPlan};
+use super::{PeerFrame, ProgramOffer, ProgramState, SharedAccess, StepPlan};
 use crate::peer::proto::frame::{CallerFrame, Digest, Hello, PeerKey, ProcessNumber, ProgramNumber, SessionId};
 use crate::peer::proto::frame::{PartMessage, SessionLimits, StepFault, StepMessage, StepNumber, StepProgress};
 use crate::peer::proto::frame::{WireError, WireErrorKind, WireFrame};
@@ -25,6 +25,7 @@ const LIMITS: SessionLimits = SessionLimits {
     body_bytes: 1 << 30,
     steps: 9,
     load_ms: 60_000,
+    step_ms: 30_000,
 };
 
 /// A session with one peer, which a test plays.
@@ -279,6 +280,72 @@ fn a_stuck_peer_and_a_slow_peer_are_told_apart() {
     let predicate = "is stuck: it answers, but no process of the step made progress for 20.0 s";
     assert_says(&error, predicate, (Some(4), "the last operation"), "waited for the end of its part");
     assert!(!played.is_lost(), "other steps may go on");
+}
+
+#[test]
+fn a_peer_that_is_busy_beyond_its_own_limit_is_stuck() {
+    let mut played = PlayedPeers::open();
+    let step = played.begin();
+    // The peer stops a step after 30 s, and has twice the failure timeout to say so.
+    for second in 1..50 {
+        played.pass_to(at(second));
+        played.heartbeat(vec![progress(step, 0, true, None)], 0);
+        assert_eq!(played.error(), None, "after {second} s");
+    }
+    played.pass_to(at(51));
+    played.frame(CallerFrame::Failed { step, failure: StepFault::new(WireErrorKind::Cancelled, "aborted") });
+    let error = played.error().expect("the step fails");
+    let predicate = "is stuck: it answers, but no process of the step made progress for 50.0 s";
+    assert_says(&error, predicate, (Some(NODE), "waited for"), "waited for the end of its part");
+}
+
+#[test]
+fn the_error_of_a_step_that_took_too_long_names_the_peer() {
+    let mut played = PlayedPeers::open();
+    let step = played.begin();
+    played.pass_to(at(3));
+    played.heartbeat(vec![progress(step, 5, true, Some(3))], 0);
+    let failure = StepFault::new(WireErrorKind::ResourceExhausted, "the step took longer than 3.0 s");
+    played.frame(CallerFrame::Failed { step, failure });
+    let error = played.error().expect("the step fails");
+    assert_eq!((error.kind, &error.message[..27]), (WireErrorKind::ResourceExhausted, "the step took longer than 3"));
+    let label = |text: &str| error.labels.iter().any(|(_, label)| label.contains(text));
+    assert!(label("the last operation known to run at `/peer:0`") && label("`train`"), "{error:?}");
+}
+
+#[test]
+fn a_wait_for_locks_ends_at_its_limit_and_names_the_variables() {
+    let mut played = PlayedPeers::open();
+    let access = |name: &str| SharedAccess {
+        name: name.to_owned(),
+        ty: "i64[]".to_owned(),
+        is_read: true,
+        is_assigned: true,
+        initial: None,
+    };
+    let (uses, time) = ([access("a"), access("b")], (played.now, Duration::from_secs(60)));
+    let asked = played.caller.acquire(PEER, (&uses, true), time, &mut played.out).expect("the peer is there");
+    played.out.clear();
+    for second in 1..60 {
+        played.pass_to(at(second));
+        // A transfer is no reason to wait longer.
+        played.heartbeat(Vec::new(), 8_000 * second);
+        assert!(played.out.iter().all(|output| !matches!(output, CallerOutput::RequestDone { .. })));
+    }
+    played.out.clear();
+    played.pass_to(at(60));
+    let gives_up = |output: &CallerOutput| {
+        let CallerOutput::Send { frame: WireFrame::ToPeer { frame, .. }, .. } = output else { return false };
+        matches!(frame, PeerFrame::Unlock { lock } if Some(*lock) == asked.lock)
+    };
+    assert!(played.out.iter().any(gives_up), "{:?}", played.out);
+    let error = played.error().expect("the request fails");
+    assert_eq!(error.kind, WireErrorKind::ResourceExhausted);
+    assert_eq!(
+        error.message,
+        "the call waited 60.0 s for the locks of `a`, `b` at `/peer:0` (01010101, 10.0.0.1:7700), the limit"
+    );
+    assert!(!played.is_lost());
 }
 
 #[test]

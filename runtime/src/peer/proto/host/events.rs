@@ -23,6 +23,8 @@ pub(crate) struct HostLimits {
     pub(crate) program_bytes: u64,
     /// How long a program may take to load.
     pub(crate) load_time: Duration,
+    /// How long a step may take.
+    pub(crate) step_time: Duration,
     /// Programs that no session uses any more, and their bytes.
     pub(crate) idle_programs: usize,
     pub(crate) idle_program_bytes: u64,
@@ -51,6 +53,7 @@ impl HostLimits {
         programs: 0,
         program_bytes: 0,
         load_time: Duration::ZERO,
+        step_time: Duration::ZERO,
         idle_programs: 0,
         idle_program_bytes: 0,
         values: 0,
@@ -73,6 +76,7 @@ impl Default for HostLimits {
             programs: 256,
             program_bytes: 1 << 30,
             load_time: Duration::from_secs(300),
+            step_time: Duration::from_secs(3_600),
             idle_programs: 64,
             idle_program_bytes: 256 << 20,
             values: 65_536,

@@ -100,7 +100,7 @@ impl HostSession {
             DialState::Waiting { until, .. } if self.opening.is_some() => Some(until),
             _ => None,
         });
-        let steps = self.steps.values().filter(|step| !step.is_reported).filter_map(|step| step.deadline);
+        let steps = self.steps.values().filter_map(HostStep::next_deadline);
         let loads = self.programs.values().filter_map(|program| program.loads_until);
         redials.chain(steps).chain(loads).chain(self.opening).fold(self.heartbeat_at, Time::min)
     }
@@ -287,6 +287,7 @@ impl Host {
                 body_bytes: self.limits.body_bytes,
                 steps: self.limits.steps as u32,
                 load_ms: self.limits.load_time.as_millis() as u64,
+                step_ms: self.limits.step_time.as_millis() as u64,
             };
             reply(session, CallerFrame::Opened { attempt: session.attempt, limits }, out);
         }

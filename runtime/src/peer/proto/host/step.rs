@@ -25,12 +25,21 @@ pub(super) struct HostStep {
     assigns: Vec<(u32, ValueId)>,
     /// The inputs that have not arrived.
     inputs: BTreeSet<u32>,
-    pub(super) deadline: Option<Time>,
+    deadline: Option<Time>,
+    /// When the step has taken as long as this peer allows.
+    exhausted_at: Time,
     pub(super) progress: StepProgress,
     /// Whether the process was told to end the step. Nothing is delivered any more.
     pub(super) is_stopped: bool,
     /// Whether the owner knows the outcome.
     pub(super) is_reported: bool,
+}
+
+impl HostStep {
+    /// Returns when the step fails, unless the owner knows its outcome.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        (!self.is_reported).then(|| self.deadline.into_iter().fold(self.exhausted_at, Time::min))
+    }
 }
 
 /// Frames of a step that has not begun.
@@ -106,6 +115,7 @@ impl Host {
             assigns: start.assigns.clone(),
             inputs: start.inputs.iter().copied().collect(),
             deadline,
+            exhausted_at: now.saturating_add(self.limits.step_time),
             progress: StepProgress { step, ..StepProgress::default() },
             is_stopped: false,
             is_reported: false,
@@ -243,14 +253,19 @@ impl Host {
         }
     }
 
-    /// Fails the steps whose deadline has passed.
+    /// Fails the steps whose deadline has passed, and those that take too long.
     pub(super) fn check_deadlines(&mut self, now: Time, slot: SessionSlot, out: &mut Vec<HostOutput>) {
+        let limit = self.limits.step_time.as_secs_f64();
         let session = self.sessions.get_mut(&slot).expect("the session exists");
-        let is_due = |deadline: Option<Time>| deadline.is_some_and(|at| at <= now);
-        let due = session.steps.iter().filter(|(_, step)| !step.is_reported && is_due(step.deadline));
-        let due: Vec<StepNumber> = due.map(|(&step, _)| step).collect();
-        for step in due {
-            let error = WireError::new(WireErrorKind::DeadlineExceeded, "the deadline of the call has passed");
+        let due = session.steps.iter().filter(|(_, step)| step.next_deadline().is_some_and(|at| at <= now));
+        let due: Vec<(StepNumber, bool)> =
+            due.map(|(&number, step)| (number, step.deadline.is_some_and(|at| at <= now))).collect();
+        for (step, is_deadline) in due {
+            let error = match is_deadline {
+                true => WireError::new(WireErrorKind::DeadlineExceeded, "the deadline of the call has passed"),
+                false => exhausted(format!("the step took longer than {limit:.1} s, the limit of the peer"))
+                    .help("divide the call into several, or raise the limit where the peer is started: `--step-time`"),
+            };
             session.fail_step(StepKey { session: slot, step }, error, out);
         }
     }

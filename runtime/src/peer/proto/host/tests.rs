@@ -114,6 +114,45 @@ fn a_program_that_loads_for_too_long_is_refused_and_its_loading_ends() {
 }
 
 #[test]
+fn a_step_that_takes_longer_than_the_peer_allows_fails_and_is_stopped() {
+    let limits = HostLimits { step_time: Duration::from_secs(60), ..HostLimits::default() };
+    let mut played = PlayedOwner::open(limits);
+    played.register();
+    let key = played.loading();
+    played.input(HostInput::Loaded { key, outcome: Ok(Digest([0; 32])) });
+    played.now = Duration::from_secs(100);
+    let deadlines = [None, Some(200_000), Some(1_000)];
+    for (step, deadline_ms) in (1..).map(StepNumber).zip(deadlines) {
+        let participants = vec![OWNER, ProcessNumber(1)];
+        let program = ProgramNumber(0);
+        let (vars, assigns, inputs) = (Vec::new(), Vec::new(), Vec::new());
+        played.frame(PeerFrame::Start(Start { step, program, participants, deadline_ms, vars, assigns, inputs }));
+    }
+    let mut ended = Vec::new();
+    for second in [101, 159, 160, 500] {
+        played.pass_to(Duration::from_secs(second));
+        for output in played.out.drain(..) {
+            match output {
+                HostOutput::Send { frame: WireFrame::ToCaller { frame, .. }, .. } => {
+                    let CallerFrame::Failed { step, failure } = frame else { continue };
+                    ended.push((second, step.0, failure.error.kind, failure.error.message));
+                }
+                HostOutput::Stop { key, .. } => assert_eq!(ended.last().map(|end| end.1), Some(key.step.0)),
+                _ => {}
+            }
+        }
+    }
+    let slow = "the step took longer than 60.0 s, the limit of the peer".to_owned();
+    let late = "the deadline of the call has passed".to_owned();
+    let expected = [
+        (101, 3, WireErrorKind::DeadlineExceeded, late),
+        (160, 1, WireErrorKind::ResourceExhausted, slow.clone()),
+        (160, 2, WireErrorKind::ResourceExhausted, slow),
+    ];
+    assert_eq!(ended, expected);
+}
+
+#[test]
 fn a_link_that_is_lost_before_its_greeting_is_dialed_again_soon() {
     let mut played = PlayedOwner::greeted(HostLimits::default());
     let entry = |n: u8, addr: Option<SocketAddr>| ProcessEntry { node: key(n), addr, is_needed: true };

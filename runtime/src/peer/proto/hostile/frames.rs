@@ -162,13 +162,15 @@ impl Rng {
             18 => PeerFrame::Abort { step: running, reason: self.text() },
             5..22 => PeerFrame::Message(self.message(running, [0, 2, 3][usize::from(link) % 3])),
             other => {
+                let ms = self.number();
                 let limits = SessionLimits {
                     programs: 1,
                     program_bytes: 1,
                     value_bytes: 1,
                     body_bytes: 1,
                     steps: 1,
-                    load_ms: self.number(),
+                    load_ms: ms,
+                    step_ms: ms,
                 };
                 let failure = StepFault { position: Some(self.numbers()), error: self.error() };
                 let frame = match other {

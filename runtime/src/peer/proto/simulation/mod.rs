@@ -69,7 +69,7 @@ counters! {
     Seen {
         frames, disturbances, opened, open_failures, strangers, replayed, buffered, requests, refused, begun,
         not_begun, lost_variables, committed, failed, positions, deadlines, stuck, lost_peers, lost_steps,
-        exhausted, overflows, aborts, left, slow_loads, wrong_cuts, stale_links, increments, waited, unknown, doubts,
+        exhausted, overflows, aborts, left, slow_loads, slow_steps, wrong_cuts, stale_links, increments, waited, unknown, doubts,
         reused,
     }
 }
@@ -81,7 +81,9 @@ type Outcome = Result<(Seen, u64), String>;
 fn run(seed: u64, with_trace: bool) -> Outcome {
     let mut rng = Rng(mix(seed, 1));
     let load_time = ms(250 + rng.below(2) * 250);
-    let mut limits = HostLimits { load_time, incoming_bytes: 1 << 30, body_bytes: 1 << 20, ..HostLimits::default() };
+    let step_time = ms(4_000);
+    let mut limits =
+        HostLimits { load_time, step_time, incoming_bytes: 1 << 30, body_bytes: 1 << 20, ..HostLimits::default() };
     if rng.below(3) == 0 {
         limits.value_bytes = 32;
         limits.programs = 1;

@@ -45,8 +45,8 @@ struct UserStep {
     local_ended: bool,
 }
 
-/// The time within which any step ends: busy steps without progress end after 5 s, and there are
-/// few operations to make progress.
+/// The time within which any step ends: busy steps without progress end after 4 s at peers and 5 s
+/// at owners, and there are few operations to make progress.
 const BOUND: usize = 40_000;
 
 impl User {
@@ -417,6 +417,7 @@ impl ClusterModel {
             Err(fault) => {
                 self.seen.failed += 1;
                 self.seen.positions += usize::from(fault.position.is_some());
+                self.seen.slow_steps += usize::from(fault.error.message.contains("took longer than"));
                 self.seen.deadlines += usize::from(fault.error.message.contains("the deadline of the call"));
                 self.seen.stuck += usize::from(fault.error.message.contains("made progress for"));
                 let lost = ["is dead", "is unreachable", "has left"];
