@@ -139,20 +139,38 @@ impl LinkReport {
             let rtt = self.round_trip;
             return format!("a round trip of {rtt:.1?} is long for the profile `{}`: choose another", self.profile);
         }
+        let expected = self.profile.slowest_rate();
+        let directions = [(self.sent_per_second, "there"), (self.received_per_second, "back")];
+        if let Some((rate, direction)) = directions.into_iter().find(|(rate, _)| *rate < expected) {
+            return format!(
+                "{} {direction} is slow for the profile `{}`, which expects {} at least: the network or one of the nodes \
+                 is busy, or choose another profile",
+                bits_per_second(rate),
+                self.profile,
+                bits_per_second(expected)
+            );
+        }
         "the link is as fast as its profile expects".to_owned()
+    }
+}
+
+/// Returns a rate in bytes per second for messages, in bits.
+fn bits_per_second(bytes: f64) -> String {
+    match bytes * 8e-6 {
+        megabits if megabits < 100.0 => format!("{megabits:.2} Mbit/s"),
+        megabits => format!("{:.2} Gbit/s", megabits / 1_000.0),
     }
 }
 
 impl fmt::Display for LinkReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gigabits = |bytes: f64| bytes * 8e-9;
         write!(
             f,
-            "round trip {:.1?}, {:.2} Gbit/s there, {:.2} Gbit/s back, packets of {} bytes, {} of {} lost, socket \
+            "round trip {:.1?}, {} there, {} back, packets of {} bytes, {} of {} lost, socket \
              buffers of {} KiB: {}",
             self.round_trip,
-            gigabits(self.sent_per_second),
-            gigabits(self.received_per_second),
+            bits_per_second(self.sent_per_second),
+            bits_per_second(self.received_per_second),
             self.stats.mtu,
             self.stats.lost_packets,
             self.stats.sent_packets,
@@ -264,4 +282,38 @@ impl Link {
 
 fn zeros(bytes: u64) -> Bytes {
     vec![0; bytes as usize].into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(profile: Profile, [sent_per_second, received_per_second]: [f64; 2]) -> LinkReport {
+        LinkReport {
+            round_trip: Duration::from_micros(100),
+            sent_per_second,
+            received_per_second,
+            buffers: SocketBuffers { wanted: 1, receive: 1, send: 1 },
+            stats: LinkStats::default(),
+            profile,
+        }
+    }
+
+    #[test]
+    fn a_link_that_is_slow_in_one_direction_is_not_as_fast_as_expected() {
+        let fine = "the link is as fast as its profile expects";
+        for profile in [Profile::Loopback, Profile::Lan, Profile::Wan] {
+            let (fast, slow) = (profile.slowest_rate(), profile.slowest_rate() * 0.9);
+            assert_eq!(report(profile, [fast, fast]).verdict(), fine);
+            let there = report(profile, [slow, fast]).verdict();
+            assert!(there.contains(" there is slow for the profile"), "{there}");
+            let back = report(profile, [fast, slow]).verdict();
+            assert!(back.contains(" back is slow for the profile"), "{back}");
+        }
+        let slow = report(Profile::Lan, [30e6, 1e3]);
+        let text = slow.to_string();
+        assert!(text.contains("0.24 Gbit/s there, 0.01 Mbit/s back"), "{text}");
+        let verdict = "0.24 Gbit/s there is slow for the profile `lan`, which expects 0.50 Gbit/s at least";
+        assert!(slow.verdict().starts_with(verdict), "{text}");
+    }
 }

@@ -148,6 +148,18 @@ impl NetSettings {
 /// The UDP payload of links within this machine.
 const LOOPBACK_MTU: u16 = 16 << 10;
 
+impl Profile {
+    /// Returns the bytes per second in each direction below which a link is slow: 1 Gbit/s within
+    /// a machine, half of that on a local network, and 10 Mbit/s over the internet.
+    pub(super) fn slowest_rate(self) -> f64 {
+        match self {
+            Profile::Loopback => 125e6,
+            Profile::Lan => 62.5e6,
+            Profile::Wan => 1.25e6,
+        }
+    }
+}
+
 impl fmt::Display for Profile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
