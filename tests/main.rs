@@ -38,6 +38,7 @@ mod metrics;
 mod operations;
 mod optimizers;
 mod peer_corpora;
+mod peer_gpus;
 mod peers;
 mod plans;
 mod prune;

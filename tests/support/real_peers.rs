@@ -7,7 +7,7 @@ use super::engines::Outcome;
 use anabranch::dsl::equality::one_nan_each;
 use anabranch::dsl::{Graph, HostTensor, interp};
 use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, Profile};
-use anabranch::{Diagnostic, Loc, Session};
+use anabranch::{Diagnostic, Loc, Session, gpu_adapters};
 use anabranch_runtime::{RandomPlacement, RandomlyPlacedProgram};
 use std::io::{BufRead, BufReader, Lines, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -24,9 +24,13 @@ const ADDRESS: &str = "peer at ";
 /// Long enough that a busy machine does not lose a peer.
 const FAILURE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Sessions with this process and one peer, and with this process and two.
+/// The variable that asks a peer to offer a GPU.
+const WITH_GPU: &str = "ANABRANCH_TEST_PEER_GPU";
+
+/// Sessions with this process and one peer, and with this process and two. With `ANABRANCH_GPU`
+/// also one with this process, a peer with a GPU, and a peer without.
 struct RealPeers {
-    sessions: [Session; 2],
+    sessions: Vec<Session>,
     _processes: Vec<PeerProcess>,
 }
 
@@ -38,28 +42,35 @@ struct PeerProcess {
 }
 
 static PEERS: LazyLock<RealPeers> = LazyLock::new(|| {
-    let keys = [(); 2].map(|()| NodeKey::generate().expect("the system has random numbers"));
+    let keys = [(); 3].map(|()| NodeKey::generate().expect("the system has random numbers"));
     let allowed: Vec<String> = keys.iter().map(|key| key.id().to_string()).collect();
+    let with_gpu = std::env::var_os("ANABRANCH_GPU").is_some();
     let (processes, addresses): (Vec<PeerProcess>, Vec<PeerAddress>) =
-        (0..2).map(|_| start(&allowed.join(","))).unzip();
-    let mut n = 0;
-    let sessions = keys.map(|key| {
-        n += 1;
+        (0..2 + usize::from(with_gpu)).map(|i| start(&allowed.join(","), i == 2)).unzip();
+    let mut peers = vec![vec![0], vec![0, 1]];
+    if with_gpu {
+        // The last device runs what others do not: it is a CPU.
+        peers.push(vec![2, 1]);
+    }
+    let sessions = peers.into_iter().zip(keys).map(|(peers, key)| {
         let builder = Session::builder().node_key(key).network(Profile::Loopback).failure_timeout(FAILURE_TIMEOUT);
-        let builder = addresses[..n].iter().cloned().fold(builder, |builder, peer| builder.peer(peer));
+        let builder = peers.into_iter().fold(builder, |builder, peer: usize| builder.peer(addresses[peer].clone()));
         builder.build().unwrap_or_else(|error| panic!("the peers admit the session: {error}"))
     });
-    RealPeers { sessions, _processes: processes }
+    RealPeers { sessions: sessions.collect(), _processes: processes }
 });
 
 /// Starts a peer. Returns its process and its address.
-fn start(allowed: &str) -> (PeerProcess, PeerAddress) {
+fn start(allowed: &str, with_gpu: bool) -> (PeerProcess, PeerAddress) {
     let program = std::env::current_exe().expect("this program has a path");
     let mut command = Command::new(program);
     let name = concat!(module_path!(), "::serves_a_peer");
     // Names of tests do not begin with that of the program.
     let (_, name) = name.split_once("::").expect("a test is in a module");
     command.args(["--exact", name, "--ignored", "--nocapture"]).env(ALLOWED, allowed);
+    if with_gpu {
+        command.env(WITH_GPU, "1");
+    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = command.spawn().expect("this program can be started");
     let out = process.stdout.take().expect("it was asked for");
@@ -81,14 +92,18 @@ fn serves_a_peer() -> Result<(), Diagnostic> {
     let options = PeerOptions::new(NodeKey::generate()?).listen(listen).profile(Profile::Loopback).threads(1);
     let options = options.failure_timeout(FAILURE_TIMEOUT);
     let options = allowed.split(',').try_fold(options, |options, key| Ok::<_, Diagnostic>(options.allow(key.parse()?)));
-    let peer = Peer::serve(options?)?;
+    let mut options = options?;
+    if std::env::var_os(WITH_GPU).is_some() {
+        options = options.gpu(gpu_adapters().first().expect("this machine has an adapter"));
+    }
+    let peer = Peer::serve(options)?;
     println!("{ADDRESS}{}", peer.address());
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     Ok(())
 }
 
 /// A graph whose nodes are at random on this process and on one or two peers, or in both ways with
-/// `ANABRANCH_SLOW`.
+/// `ANABRANCH_SLOW`, and with `ANABRANCH_GPU` also on a GPU of a peer.
 pub struct AtRealPeers {
     programs: Vec<(RandomPlacement, Result<RandomlyPlacedProgram, Diagnostic>)>,
 }
@@ -107,24 +122,27 @@ impl AtRealPeers {
     pub fn new(graph: &Graph, seed: u64, every: u64) -> AtRealPeers {
         let all = std::env::var_os("ANABRANCH_SLOW").is_some();
         let mut programs = Vec::new();
-        for (i, session) in (0..).zip(0..2) {
-            if !(all || (seed / 2).is_multiple_of(every) && seed % 2 == i) {
+        for (i, session) in (0..).zip(&PEERS.sessions) {
+            let has_gpu = i == 2;
+            if !(all || (seed / 2).is_multiple_of(every) && (has_gpu || seed % 2 == i)) {
                 continue;
             }
             let how = RandomPlacement {
                 seed,
                 parallel_iterations: [1, 2, 32][(seed >> 24) as usize % 3],
                 lower_everything: (seed >> 32).is_multiple_of(2),
-                interpreted: true,
+                // Kernels of GPUs are compiled.
+                interpreted: !has_gpu,
                 ..RandomPlacement::default()
             };
-            programs.push((how, PEERS.sessions[session].place_at_random(graph, how)));
+            programs.push((how, session.place_at_random(graph, how)));
         }
         GRAPHS.fetch_add(usize::from(!programs.is_empty()), Ordering::Relaxed);
         AtRealPeers { programs }
     }
 
-    /// Runs the graph, and compares values and variables with those of the interpreter.
+    /// Runs the graph, and compares values and variables with those of the interpreter, except for
+    /// those of [`AT_GPU`].
     pub fn run(&self, graph: &Graph, inputs: &[HostTensor], vars: &[HostTensor]) -> Vec<(&'static str, Outcome)> {
         if self.programs.is_empty() {
             return Vec::new();
@@ -134,16 +152,20 @@ impl AtRealPeers {
         let outcomes = self.programs.iter().map(|(how, program)| {
             let mut after = vars.to_vec();
             let outcome = program.as_ref().map_err(Clone::clone).and_then(|p| p.run(inputs, &mut after));
-            if let (Ok(got), Ok(expected)) = (&outcome, &expected) {
+            if let (true, Ok(got), Ok(expected)) = (how.interpreted, &outcome, &expected) {
                 assert_eq!(one_nan_each(got), one_nan_each(expected), "real peers, {how:?}\n{graph}");
                 let after = one_nan_each(&after);
                 assert_eq!(after, one_nan_each(&expected_vars), "real peers, {how:?}: variables\n{graph}");
             }
-            ("real peers", outcome.map_err(without_device))
+            let name = if how.interpreted { "real peers" } else { AT_GPU };
+            (name, outcome.map_err(without_device))
         });
         outcomes.collect()
     }
 }
+
+/// The name of the engine with a GPU at a peer. Its values are near those of the interpreter.
+pub const AT_GPU: &str = "a GPU at a real peer";
 
 /// Removes the note that names the device of an error. The devices of other engines have no names.
 fn without_device(mut error: Diagnostic) -> Diagnostic {

@@ -1,9 +1,8 @@
-//! The operations that a GPU runs.
+//! The operations that a GPU runs, of this process or of another one.
 
-use super::{list, product};
-use crate::device::{Support, reason_against_gpus};
-use anabranch_dsl::fusion::{AxisSet, stage_to_wgsl};
-use anabranch_dsl::ir::{Attrs, Op};
+use super::{Support, reason_against_gpus};
+use anabranch_dsl::fusion::{AxisSet, MAX_WORKGROUPS, stage_to_wgsl};
+use anabranch_dsl::ir::{Attrs, ListOp, Op};
 use anabranch_dsl::ops::attributes::{Conv, Pool};
 use anabranch_dsl::ops::{CostCx, OpClass, Prim, prim};
 use anabranch_dsl::{DType, Dim, TensorType, Type};
@@ -11,24 +10,20 @@ use anabranch_dsl::{DType, Dim, TensorType, Type};
 /// The largest stride, padding or dilation: products of indices then fit into 31 bits.
 const MAX_STEP: usize = 1 << 12;
 
-/// The sizes that a device supports.
-#[derive(Debug)]
-pub(super) struct SizeLimits {
-    /// The largest number of bytes that a shader can bind.
-    pub(super) max_bytes: u64,
-    /// The number of iterations of a loop of a thread, if the driver ends it after some of them.
-    pub(super) max_iterations: Option<usize>,
-}
+/// The rows, and the columns, that a workgroup of the simplest kernel of products computes.
+pub(crate) const PRODUCT_TILE: usize = 32;
 
-#[cfg(feature = "peers")]
-impl SizeLimits {
-    /// The limits of the smallest devices: the smallest binding that WebGPU allows, and a driver
-    /// that ends long loops.
-    pub(super) const SMALLEST: SizeLimits = SizeLimits { max_bytes: 128 << 20, max_iterations: Some(1 << 16) };
+/// The sizes that a GPU supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SizeLimits {
+    /// The largest number of bytes that a shader can bind.
+    pub(crate) max_bytes: u64,
+    /// The number of iterations of a loop of a thread, if the driver ends it after some of them.
+    pub(crate) max_iterations: Option<usize>,
 }
 
 /// Returns whether a GPU runs an operation on operands and results of these types.
-pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &SizeLimits) -> Support {
+pub(crate) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &SizeLimits) -> Support {
     let all = || operands.iter().chain(results).copied();
     if let Some(reason) = reason_against_gpus(all()) {
         return Support::No(reason);
@@ -40,7 +35,7 @@ pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &
         Op::File(_) => Some("has no files".to_owned()),
         Op::List(op) => {
             let list = all().find(|ty| ty.as_tensor().is_none()).expect("the operation has a list");
-            list::reason_against(op, list.element())
+            list_reason(op, list.element())
         }
         // The device keeps numbers of any type, but of known shapes.
         Op::Read(_)
@@ -63,6 +58,14 @@ pub(super) fn supports(op: &Op, operands: &[&Type], results: &[&Type], limits: &
         (longest_loop(*op, attrs, operands, results) > most).then(|| format!("ends loops after {most} iterations"))
     });
     reason.map_or(Support::Yes, Support::No)
+}
+
+/// Returns why a GPU does not run an operation on lists, if it does not.
+fn list_reason(op: &ListOp, element: &TensorType) -> Option<String> {
+    if matches!(op, ListOp::Concat(_) | ListOp::Split(_) | ListOp::Extents) {
+        return Some(format!("has no `{}`", op.name()));
+    }
+    (element.shape.size() == Some(0)).then(|| "has no lists of elements without numbers".to_owned())
 }
 
 /// Returns why a type cannot be in the memory of a GPU.
@@ -111,6 +114,14 @@ fn longest_loop(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) 
     }
 }
 
+/// Returns whether there is a kernel for products with this result.
+fn has_product_kernel(result: &TensorType) -> bool {
+    let Some(shape) = result.shape.known() else { return false };
+    let (batch, matrix) = shape.split_at(shape.len() - 2);
+    let workgroups = [batch.iter().product(), matrix[0].div_ceil(PRODUCT_TILE), matrix[1].div_ceil(PRODUCT_TILE)];
+    workgroups.iter().all(|&n| n <= MAX_WORKGROUPS)
+}
+
 fn has_elements(ty: &Type) -> bool {
     ty.element().shape.size().is_some_and(|n| n > 0)
 }
@@ -131,7 +142,7 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
             prim::RANDOM_FOLD_IN => matches!(operands[1].element().dtype, DType::I32 | DType::U32),
             prim::SOFTMAX | prim::LOG_SOFTMAX | prim::LOGSUMEXP => true,
             prim::CUMSUM | prim::ARGMAX | prim::ARGMIN => operand.dtype != DType::Bool,
-            prim::MATMUL => result.dtype == DType::F32 && product::has_kernel(result),
+            prim::MATMUL => result.dtype == DType::F32 && has_product_kernel(result),
             prim::CONV | prim::CONV_INPUT_GRAD | prim::CONV_WEIGHT_GRAD => {
                 let Conv { strides, padding, dilation, .. } = Conv::of(attrs);
                 let is_small = strides.iter().chain(&padding).chain(&dilation).all(|&n| n <= MAX_STEP);

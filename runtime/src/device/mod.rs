@@ -30,6 +30,8 @@ mod buffer;
 pub(crate) mod cost;
 mod cpu;
 mod executable;
+#[cfg(any(feature = "gpu", feature = "peers"))]
+pub(crate) mod gpu_support;
 mod host_memory;
 pub(crate) mod measure;
 #[cfg(any(test, feature = "testing"))]

@@ -64,14 +64,6 @@ pub(super) struct ListProgram {
     marks: Option<Arc<CompiledShader>>,
 }
 
-/// Returns why a GPU does not run an operation on lists, if it does not.
-pub(super) fn reason_against(op: &ListOp, element: &TensorType) -> Option<String> {
-    if matches!(op, ListOp::Concat(_) | ListOp::Split(_) | ListOp::Extents) {
-        return Some(format!("has no `{}`", op.name()));
-    }
-    (element.shape.size() == Some(0)).then(|| "has no lists of elements without numbers".to_owned())
-}
-
 impl ListProgram {
     /// Compiles the shaders of an operation.
     ///

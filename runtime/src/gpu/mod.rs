@@ -55,14 +55,15 @@ mod program;
 mod queue;
 mod run;
 mod shader;
-mod support;
 mod swap;
 
 pub use adapter::{GpuAdapter, gpu_adapters};
 
+#[cfg(feature = "peers")]
+use crate::device::gpu_support::SizeLimits;
 use crate::device::{
     CompileOptions, Device, DeviceBuffer, DeviceId, Event, LoadedKernel, MemorySpace, Progress, Step, StopCheck,
-    Support, Ticket, error_on,
+    Support, Ticket, error_on, gpu_support,
 };
 use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::Op;
@@ -88,6 +89,12 @@ impl GpuDevice {
     /// Fails if the driver refuses the device.
     pub(crate) fn open(id: DeviceId, name: DeviceName, adapter: &GpuAdapter) -> Result<GpuDevice> {
         Ok(GpuDevice { id, name: Some(name), queue: GpuQueue::open(name, adapter)? })
+    }
+
+    /// Returns the sizes that the device supports.
+    #[cfg(feature = "peers")]
+    pub(crate) fn size_limits(&self) -> SizeLimits {
+        self.queue.shared().limits
     }
 
     /// Lets errors not mention the device.
@@ -148,12 +155,6 @@ async fn fetch(space: MemorySpace, recorder: &CommandRecorder, buffers: Vec<Devi
     recorder.download(&typed).await
 }
 
-/// Returns whether a GPU whose limits are not known runs an operation.
-#[cfg(feature = "peers")]
-pub(crate) fn supports_by_default(op: &Op, operands: &[&Type], results: &[&Type]) -> Support {
-    support::supports(op, operands, results, &support::SizeLimits::SMALLEST)
-}
-
 impl Device for GpuDevice {
     fn id(&self) -> DeviceId {
         self.id
@@ -168,7 +169,7 @@ impl Device for GpuDevice {
     }
 
     fn supports(&self, op: &Op, operands: &[&Type], results: &[&Type]) -> Support {
-        support::supports(op, operands, results, &self.queue.shared().limits)
+        gpu_support::supports(op, operands, results, &self.queue.shared().limits)
     }
 
     fn load(

@@ -1,7 +1,7 @@
 //! Products of matrices: the kernels, the choice of one, and what it is given.
 
 use super::handwritten;
-use anabranch_dsl::TensorType;
+use crate::device::gpu_support::PRODUCT_TILE;
 use anabranch_dsl::fusion::MAX_WORKGROUPS;
 use anabranch_dsl::ir::Value;
 
@@ -51,7 +51,7 @@ impl ProductShader {
     /// Returns the workgroups for a batch of products of `m` rows and `n` columns.
     fn workgroups(self, [batch, m, n]: [usize; 3]) -> [usize; 3] {
         match self {
-            ProductShader::Registers => [n.div_ceil(32), m.div_ceil(32), batch],
+            ProductShader::Registers => [n.div_ceil(PRODUCT_TILE), m.div_ceil(PRODUCT_TILE), batch],
             ProductShader::Tiled => [n.div_ceil(64), m.div_ceil(64), batch],
             ProductShader::FewRows => [n.div_ceil(8), m.div_ceil(FEW), batch],
             ProductShader::FewColumns => [m.div_ceil(8), n.div_ceil(FEW), batch],
@@ -62,13 +62,6 @@ impl ProductShader {
     fn has_workgroups(self, sizes: [usize; 3]) -> bool {
         self.workgroups(sizes).iter().all(|&n| n <= MAX_WORKGROUPS)
     }
-}
-
-/// Returns whether there is a kernel for products with this result.
-pub(super) fn has_kernel(result: &TensorType) -> bool {
-    let Some(shape) = result.shape.known() else { return false };
-    let (batch, matrix) = shape.split_at(shape.len() - 2);
-    ProductShader::Registers.has_workgroups([batch.iter().product(), matrix[0], matrix[1]])
 }
 
 /// A batch of matrices in a tensor.
@@ -118,6 +111,7 @@ mod tests {
     use super::super::queue::GpuQueue;
     use super::*;
     use crate::gpu::gpu_adapters;
+    use anabranch_dsl::TensorType;
     use anabranch_dsl::device::{DeviceKind, DeviceName};
     use anabranch_dsl::{DType, HostTensor};
     use std::sync::Arc;

@@ -2,11 +2,12 @@
 
 use super::cluster::ValueHandle;
 use super::shared::SharedVariable;
+use crate::device::gpu_support::{self, SizeLimits};
 use crate::device::{
     CompileOptions, Device, DeviceBuffer, DeviceId, DeviceMemory, LoadedKernel, MemorySpace, Progress, Step, StopCheck,
     Support, Ticket,
 };
-use anabranch_dsl::device::{DeviceKind, DeviceName};
+use anabranch_dsl::device::DeviceName;
 use anabranch_dsl::ir::Op;
 use anabranch_dsl::{Graph, HostTensor, Result, Type};
 use std::fmt::Debug;
@@ -53,19 +54,26 @@ impl DeviceMemory for RemoteValue {
 pub(super) struct RemoteDevice {
     id: DeviceId,
     name: DeviceName,
+    /// The sizes that it supports, if it is a GPU.
+    limits: Option<SizeLimits>,
     /// Where its variables are, at the process that owns them.
     values: Option<Arc<dyn RemoteValues>>,
 }
 
 impl RemoteDevice {
     /// Returns a device that keeps variables of this process.
-    pub(super) fn new(id: DeviceId, name: DeviceName, values: Arc<dyn RemoteValues>) -> RemoteDevice {
-        RemoteDevice { id, name, values: Some(values) }
+    pub(super) fn new(
+        id: DeviceId,
+        name: DeviceName,
+        limits: Option<SizeLimits>,
+        values: Arc<dyn RemoteValues>,
+    ) -> RemoteDevice {
+        RemoteDevice { id, name, limits, values: Some(values) }
     }
 
     /// Returns a device of another process for a participant.
     pub(super) fn elsewhere(id: DeviceId, name: DeviceName) -> RemoteDevice {
-        RemoteDevice { id, name, values: None }
+        RemoteDevice { id, name, limits: None, values: None }
     }
 
     fn values(&self) -> &dyn RemoteValues {
@@ -90,22 +98,11 @@ impl Device for RemoteDevice {
         false
     }
 
-    /// A GPU of a peer gets the operations that GPUs have shaders for. What it cannot do all the
-    /// same is an error of the peer when it loads the program.
     fn supports(&self, op: &Op, operands: &[&Type], results: &[&Type]) -> Support {
         if op.is_of_session() {
             return Support::No("has no queues and files, which are in the process of the session".to_owned());
         }
-        if self.name.kind() == DeviceKind::Cpu {
-            return Support::Yes;
-        }
-        #[cfg(feature = "gpu")]
-        return crate::gpu::supports_by_default(op, operands, results);
-        #[cfg(not(feature = "gpu"))]
-        {
-            let _ = (op, operands, results);
-            Support::No("is a GPU, and this program was built without the feature `gpu`".to_owned())
-        }
+        self.limits.map_or(Support::Yes, |limits| gpu_support::supports(op, operands, results, &limits))
     }
 
     fn load(self: Arc<Self>, _: Graph, _: CompileOptions, _: StopCheck<'_>) -> Result<Box<dyn LoadedKernel>> {
@@ -139,5 +136,34 @@ impl Device for RemoteDevice {
         let value = value.open::<RemoteValue>(MemorySpace::Device(self.id));
         let value = value.unwrap_or_else(|other| panic!("a value of type {} is at no peer", other.ty()));
         self.values().fetch(&value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anabranch_dsl::device::DeviceKind;
+    use anabranch_dsl::ir::Attrs;
+    use anabranch_dsl::ops::prim;
+    use anabranch_dsl::{DType, TensorType};
+
+    /// Also in a program without the feature `gpu`.
+    #[test]
+    fn a_gpu_of_a_peer_gets_what_its_limits_allow() {
+        let supports = |kind: DeviceKind, max_bytes: u64, dtype: DType| {
+            let name = DeviceName::local(kind, 0).of_peer("0").expect("a number is a valid name");
+            let limits = SizeLimits { max_bytes, max_iterations: None };
+            let limits = (kind == DeviceKind::Gpu).then_some(limits);
+            let device = RemoteDevice { limits, ..RemoteDevice::elsewhere(DeviceId::from_index(1), name) };
+            // 256 MiB.
+            let ty = Type::Tensor(TensorType::new(dtype, [1 << 16, 1 << 10]));
+            device.supports(&Op::Prim(prim::ADD, Attrs::none()), &[&ty, &ty], &[&ty])
+        };
+        assert_eq!(supports(DeviceKind::Gpu, 256 << 20, DType::F32), Support::Yes);
+        let no = |reason: &str| Support::No(reason.to_owned());
+        let too_large = "has no tensors of 134217728 bytes or of more than 32 axes";
+        assert_eq!(supports(DeviceKind::Gpu, 128 << 20, DType::F32), no(too_large));
+        assert_eq!(supports(DeviceKind::Gpu, 1 << 40, DType::F64), no("has no shader for `add` on f64"));
+        assert_eq!(supports(DeviceKind::Cpu, 0, DType::F64), Support::Yes);
     }
 }

@@ -3,7 +3,7 @@
 use super::address::PeerAddress;
 use super::net::{JoinToken, LinkReport, Net, NetOptions, NodeId, NodeKey, Profile};
 use super::node::Node;
-use super::proto::frame::{DeviceEntry, Hello, StatusReport};
+use super::proto::frame::{DeviceEntry, GpuLimits, Hello, StatusReport};
 use super::proto::host::HostLimits;
 use super::random_number;
 use super::server::{OfferedDevice, Server};
@@ -189,21 +189,22 @@ impl Peer {
             let message = format!("a peer can have at most {MAX_CPUS} CPU devices, not {}", options.cpus);
             return Err(Diagnostic::new(message).help("all CPU devices share the cores of one machine"));
         }
-        let (devices, infos) = devices(&options)?;
+        let (devices, offered) = devices(&options)?;
         if devices.is_empty() {
             return Err(Diagnostic::new("a peer needs at least one device").help("set `cpus` to at least 1"));
         }
-        let entry = |info: &DeviceInfo| DeviceEntry {
+        let entry = |(info, limits): &(DeviceInfo, Option<GpuLimits>)| DeviceEntry {
             kind: info.name.kind().name().to_owned(),
             index: info.name.index(),
             flops: info.flops,
             bandwidth: info.bandwidth,
             launch: info.launch,
+            limits: *limits,
         };
         let hello = Hello {
             name: options.name.clone(),
             incarnation: random_number()?,
-            devices: infos.iter().map(entry).collect(),
+            devices: offered.iter().map(entry).collect(),
         };
         let net = NetOptions {
             listen: Some(options.listen),
@@ -212,7 +213,7 @@ impl Peer {
             tokens: options.tokens,
             ..NetOptions::default()
         };
-        let names = infos.iter().map(|info| info.name).collect();
+        let names = offered.iter().map(|(info, _)| info.name).collect();
         let prepared = |node: &Arc<Node>| {
             options.allowed.iter().for_each(|&allowed| node.allow(allowed));
             let server = Server::new(node, devices, options.on_event);
@@ -262,22 +263,27 @@ impl Drop for Peer {
     }
 }
 
+/// What a peer says of a device that it offers: its name and rates, and the limits of a GPU.
+type OfferedInfo = (DeviceInfo, Option<GpuLimits>);
+
 /// Opens the devices that a peer offers.
-fn devices(options: &PeerOptions) -> Result<(Vec<OfferedDevice>, Vec<DeviceInfo>)> {
+fn devices(options: &PeerOptions) -> Result<(Vec<OfferedDevice>, Vec<OfferedInfo>)> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or(cores) / options.cpus.max(1) as usize;
     let cpu = |index: u32| {
         let device: Arc<dyn Device> = Arc::new(CpuDevice::new(DeviceId::from_index(index as usize), None, threads));
-        (OfferedDevice { kind: DeviceKind::Cpu, index, device }, DeviceInfo::cpu(index))
+        (OfferedDevice { kind: DeviceKind::Cpu, index, device }, (DeviceInfo::cpu(index), None))
     };
     #[cfg_attr(not(feature = "gpu"), expect(unused_mut, reason = "GPUs are added to it"))]
-    let mut all: Vec<(OfferedDevice, DeviceInfo)> = (0..options.cpus).map(cpu).collect();
+    let mut all: Vec<(OfferedDevice, OfferedInfo)> = (0..options.cpus).map(cpu).collect();
     #[cfg(feature = "gpu")]
     for (adapter, index) in options.gpus.iter().zip(0..) {
         let name = DeviceName::local(DeviceKind::Gpu, index);
         let device = crate::gpu::GpuDevice::open(DeviceId::from_index(all.len()), name, adapter)?;
+        let crate::device::gpu_support::SizeLimits { max_bytes, max_iterations } = device.size_limits();
+        let limits = GpuLimits { max_bytes, max_iterations: max_iterations.map(|n| n as u64) };
         let device = OfferedDevice { kind: DeviceKind::Gpu, index, device: Arc::new(device) };
-        all.push((device, DeviceInfo { name, ..DeviceInfo::gpu(adapter.is_software()) }));
+        all.push((device, (DeviceInfo { name, ..DeviceInfo::gpu(adapter.is_software()) }, Some(limits))));
     }
     Ok(all.into_iter().unzip())
 }

@@ -8,6 +8,7 @@ use super::proto::frame::ProcessNumber;
 use super::remote_device::RemoteDevice;
 use super::remote_step::RemoteProgram;
 use super::shared::SharedVariable;
+use crate::device::gpu_support::SizeLimits;
 use crate::device::{CompileOptions, Device, DeviceBuffer, DeviceId, DeviceInfo, LinkSpeed, MemorySpace};
 use crate::flow::PartitionOptions;
 use crate::flow::distributed::DistributedGraph;
@@ -21,8 +22,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct RemoteDevices {
     cluster: Arc<PeerCluster>,
-    /// The devices of peers, in order.
-    infos: Vec<(ProcessId, DeviceInfo)>,
+    /// The devices of peers, in order, and the limits of GPUs.
+    infos: Vec<(ProcessId, DeviceInfo, Option<SizeLimits>)>,
     /// The link to each peer, as placement sees it.
     links: Vec<LinkSpeed>,
 }
@@ -41,16 +42,21 @@ impl RemoteDevices {
             for device in hello.devices {
                 let kind = DeviceKind::ALL.into_iter().find(|kind| kind.name() == device.kind);
                 let rates = [device.flops, device.bandwidth, device.launch];
+                let limits = device.limits.map(|limits| SizeLimits {
+                    max_bytes: limits.max_bytes,
+                    max_iterations: limits.max_iterations.map(|n| usize::try_from(n).unwrap_or(usize::MAX)),
+                });
+                let kind = kind.filter(|kind| (*kind == DeviceKind::Gpu) == limits.is_some());
                 let (Some(kind), true) = (kind, rates.iter().all(|rate| rate.is_finite() && *rate > 0.0)) else {
                     let message = format!("the peer {address} offers a device that this version does not know");
                     return Err(Diagnostic::new(message).help("both must run the same version of anabranch"));
                 };
                 let name = name_of_device(process, kind, device.index);
-                if infos.iter().any(|(_, info): &(ProcessId, DeviceInfo)| info.name == name) {
+                if infos.iter().any(|(_, info, _): &(ProcessId, DeviceInfo, Option<SizeLimits>)| info.name == name) {
                     return Err(Diagnostic::new(format!("the peer {address} offers two devices {name}")));
                 }
                 let [flops, bandwidth, launch] = rates;
-                infos.push((process, DeviceInfo { name, flops, bandwidth, launch }));
+                infos.push((process, DeviceInfo { name, flops, bandwidth, launch }, limits));
             }
             links.push(match measure {
                 true => {
@@ -65,7 +71,7 @@ impl RemoteDevices {
 
     /// Returns the names and rates of the devices.
     pub(crate) fn infos(&self) -> impl Iterator<Item = DeviceInfo> {
-        self.infos.iter().map(|(_, info)| *info)
+        self.infos.iter().map(|(_, info, _)| *info)
     }
 
     /// Returns the process of the device at an index among those of peers.
@@ -92,10 +98,10 @@ impl RemoteDevices {
 
     /// Opens the devices. `first` is the number of devices of the caller.
     pub(crate) fn open(&self, first: usize) -> Vec<Arc<dyn Device>> {
-        let device = |(i, &(process, info)): (usize, &(ProcessId, DeviceInfo))| -> Arc<dyn Device> {
+        let device = |(i, &(process, info, limits)): (usize, &(ProcessId, DeviceInfo, Option<SizeLimits>))| {
             let id = DeviceId::from_index(first + i);
             let values = ValuesAt { cluster: self.cluster.clone(), process, device: id };
-            Arc::new(RemoteDevice::new(id, info.name, Arc::new(values)))
+            Arc::new(RemoteDevice::new(id, info.name, limits, Arc::new(values))) as Arc<dyn Device>
         };
         self.infos.iter().enumerate().map(device).collect()
     }
@@ -111,7 +117,8 @@ impl RemoteDevices {
         let variable = Arc::new(SharedVariable::new(&self.cluster, ProcessNumber(process.0), name, var));
         let value = DeviceBuffer::new(MemorySpace::Device(device.id()), variable.remote_value());
         let of_peer = device.name().expect("devices of a session have names");
-        (Arc::new(RemoteDevice::new(device.id(), of_peer, Arc::new(variable))), value)
+        let limits = self.infos.iter().find(|(_, info, _)| info.name == of_peer).and_then(|(_, _, limits)| *limits);
+        (Arc::new(RemoteDevice::new(device.id(), of_peer, limits, Arc::new(variable))), value)
     }
 
     /// Compiles a placed graph that is partly at peers. `devices` are all devices of the session.

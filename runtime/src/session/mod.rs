@@ -587,7 +587,13 @@ impl Session {
     ) -> Result<crate::RandomlyPlacedProgram> {
         let Devices { all, processes, remote, .. } = &*self.devices;
         let remote = remote.as_ref().ok_or_else(|| Diagnostic::new("the session has no peers"))?;
-        let placement = crate::place::place_at_random_where(graph, all.len(), how.seed, |_, _| true);
+        // CPUs run everything.
+        let supports = |device: crate::device::DeviceId, node| {
+            let device = &all[device.index()];
+            let is_gpu = device.name().is_some_and(|name| name.kind() == anabranch_dsl::device::DeviceKind::Gpu);
+            !is_gpu || device.supports_node(graph, node) == crate::device::Support::Yes
+        };
+        let placement = crate::place::place_at_random_where(graph, all.len(), how.seed, supports);
         let (flow, options) = (how.partition_options(), how.compile_options());
         let program = remote.compile(graph, &placement, all, processes, flow, options)?;
         Ok(crate::RandomlyPlacedProgram::at_peers(program, graph, &placement, all))

@@ -139,6 +139,17 @@ pub(crate) struct DeviceEntry {
     pub(crate) bandwidth: f64,
     /// Seconds to start a kernel.
     pub(crate) launch: f64,
+    /// The sizes that it supports, if it is a GPU.
+    pub(crate) limits: Option<GpuLimits>,
+}
+
+/// The sizes that a GPU supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GpuLimits {
+    /// Bytes that a shader can bind.
+    pub(crate) max_bytes: u64,
+    /// Iterations of a loop of a thread, if the driver ends it after some of them.
+    pub(crate) max_iterations: Option<u64>,
 }
 
 /// The load of a peer, and the steps of the sessions that the asking node owns.
