@@ -1,5 +1,5 @@
-//! A network in memory, for tests: packets are delayed, reordered, lost and cut off, in the virtual
-//! time of a paused clock. QUIC and everything above it are the real ones.
+//! A network in memory, for tests: packets are delayed, reordered, duplicated, lost and cut off, in
+//! the virtual time of a paused clock. QUIC and everything above it are the real ones.
 //!
 //! Nothing here waits: when no task can go on, the clock jumps to the next timer.
 
@@ -27,6 +27,8 @@ pub(super) struct Weather {
     pub(super) jitter: Duration,
     /// The share of packets that are lost.
     pub(super) loss: f64,
+    /// The share of packets that arrive twice, the second time with a delay of its own.
+    pub(super) duplicates: f64,
     /// Bytes per second of each receiver.
     pub(super) rate: f64,
     /// Bytes that wait for a receiver; more are lost.
@@ -40,6 +42,7 @@ impl Weather {
         delay: Duration::from_millis(1),
         jitter: Duration::ZERO,
         loss: 0.0,
+        duplicates: 0.0,
         rate: 1e9,
         queue: 1e7,
         mtu: 1472,
@@ -57,6 +60,7 @@ struct NetworkState {
     cut_off: Vec<SocketAddr>,
     random: u64,
     sent: u64,
+    duplicated: u64,
     inboxes: HashMap<SocketAddr, Inbox>,
 }
 
@@ -85,6 +89,18 @@ impl NetworkState {
         if loss < weather.loss || packet.len() > weather.mtu || self.cut_off.contains(&to) {
             return;
         }
+        // Drawn only if it matters, so that other networks stay the same.
+        if weather.duplicates > 0.0 && self.draw() < weather.duplicates {
+            self.duplicated += 1;
+            let jitter = self.draw();
+            self.deliver(from, to, packet, jitter);
+        }
+        self.deliver(from, to, packet, jitter);
+    }
+
+    /// Puts a packet on the line of its receiver. `jitter` is a number from 0 to 1.
+    fn deliver(&mut self, from: SocketAddr, to: SocketAddr, packet: &[u8], jitter: f64) {
+        let weather = self.weather;
         self.sent += 1;
         let Some(inbox) = self.inboxes.get_mut(&to) else { return };
         let now = Instant::now();
@@ -109,8 +125,14 @@ impl Network {
             cut_off: Vec::new(),
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             sent: 0,
+            duplicated: 0,
             inboxes: HashMap::new(),
         })))
+    }
+
+    /// Returns the number of packets that were sent twice.
+    pub(super) fn duplicated(&self) -> u64 {
+        self.0.lock().unwrap().duplicated
     }
 
     /// Loses all packets to these addresses from now on, and no others.

@@ -1,4 +1,4 @@
-//! Links over a simulated network, in virtual time: loss, reordering, cuts, slow lines.
+//! Links over a simulated network, in virtual time: loss, reordering, duplicates, cuts, slow lines.
 
 use super::*;
 use crate::peer::net::admission;
@@ -76,9 +76,12 @@ async fn pair(network: &Network, profile: Profile) -> (SimulatedNode, SimulatedN
 #[test]
 fn frames_and_bodies_arrive_over_a_bad_network() {
     for seed in 0..6 {
-        let bad = Weather { jitter: Duration::from_millis(5), loss: 0.03, ..Weather::FAIR };
+        // In some networks many packets arrive twice, in one all of them.
+        let duplicates = [0.0, 0.2, 1.0][seed as usize % 3];
+        let bad = Weather { jitter: Duration::from_millis(5), loss: 0.03, duplicates, ..Weather::FAIR };
         simulate(async {
-            let (client, server, there, back) = pair(&Network::new(seed, bad), Profile::Wan).await;
+            let network = Network::new(seed, bad);
+            let (client, server, there, back) = pair(&network, Profile::Wan).await;
             for i in 0..40_u8 {
                 for link in [&there, &back] {
                     link.send(vec![i; usize::from(i) * 100]);
@@ -104,6 +107,14 @@ fn frames_and_bodies_arrive_over_a_bad_network() {
                 }
             }
             assert!(there.stats().lost_packets > 0);
+            assert_eq!(network.duplicated() > 100, duplicates > 0.0);
+            // What arrives twice is received once.
+            pass(Duration::from_secs(1)).await;
+            for node in [&client, &server] {
+                if let Ok(event) = node.events.try_recv() {
+                    panic!("{event:?} arrives twice");
+                }
+            }
         });
     }
 }
