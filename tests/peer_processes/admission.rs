@@ -106,6 +106,31 @@ fn another_version_of_the_protocol_is_an_error() {
 }
 
 #[test]
+fn first_frames_of_random_bytes_end_their_connections_only() {
+    bounded("random_frames", |test| {
+        let peer = test.peer("a");
+        let session = test.session([&peer]);
+        let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0)).expect("the function can be traced");
+        let mut state = 7u64;
+        let mut random = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        };
+        for i in 0..100 {
+            // The version of the protocol, and anything. Half of the bodies are small numbers,
+            // which name frames that exist.
+            let most = [4, 255][i % 2];
+            let len = 1 + usize::from(random()) * (1 + i % 3);
+            let frame: Vec<u8> = [1].into_iter().chain((0..len).map(|_| random().min(most))).collect();
+            let reason = visit(&test.key, peer.address.node(), peer.addr(), None, frame.clone());
+            let reason = reason.unwrap_or_else(|error| panic!("{frame:?}: {error}"));
+            assert!(!reason.is_empty() && !reason.contains("version"), "{frame:?}: {reason}");
+            assert_eq!(f.call(i as f32).expect("the session goes on"), 2.0 * i as f32);
+        }
+    });
+}
+
+#[test]
 fn two_peers_with_one_key_are_an_error() {
     bounded("one_key", |test| {
         let (first, second) = (test.peer("a"), test.peer("a"));
