@@ -16,22 +16,36 @@
 mod char_rnn;
 
 use anabranch::optim::{Adam, Optimizer};
-use anabranch::prelude::*;
+use anabranch::{Session, SessionBuilder};
 use char_rnn::{CharRnn, Sentences, train_step};
 
 fn main() -> anabranch::Result<()> {
     let (batch, rounds) = if std::env::args().any(|a| a == "--small") { (4, 5) } else { (32, 100) };
+    train(Session::builder().peers_of_environment()?, batch, rounds, |round, loss| {
+        if round <= 5 || round.is_multiple_of(10) {
+            println!("{round:>4} of {rounds}: loss {loss:.6}, bits {:08x}", loss.to_bits());
+        }
+    })
+}
+
+/// Trains a new model at the peers of a session, and tells the loss of each round.
+pub(crate) fn train(
+    builder: SessionBuilder,
+    batch: usize,
+    rounds: usize,
+    mut tell: impl FnMut(usize, f32),
+) -> anabranch::Result<()> {
     let text = Sentences::load();
     let (model, adam) = (CharRnn::new(text.alphabet.len() + 1), Adam::new(0.004));
     adam.prepare(&model);
 
-    let builder = Session::builder().cpus(3).peers_of_environment()?;
     let (embed, cell) = match builder.n_peers() {
         0 => ("/peer:local/cpu:1", "/peer:local/cpu:2"),
         1 => ("/peer:local/cpu:1", "/peer:0/cpu:0"),
         _ => ("/peer:0/cpu:0", "/peer:1/cpu:0"),
     };
     let session = builder
+        .cpus(3)
         .device("/peer:local/cpu:0")
         .place("model.embed.*", embed)
         .place("model.cell.*", cell)
@@ -44,10 +58,7 @@ fn main() -> anabranch::Result<()> {
 
     let step = session.function(|text, lengths| train_step(&model, &adam, text, lengths))?;
     for round in 0..rounds {
-        let loss = step.call(text.batch(batch, round))?.item();
-        if round < 5 || (round + 1) % 10 == 0 {
-            println!("{:>4} of {rounds}: loss {loss:.6}, bits {:08x}", round + 1, loss.to_bits());
-        }
+        tell(round + 1, step.call(text.batch(batch, round))?.item());
     }
     Ok(())
 }

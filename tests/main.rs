@@ -39,6 +39,7 @@ mod operations;
 mod optimizers;
 mod peer_corpora;
 mod peer_gpus;
+mod peer_training;
 mod peers;
 mod plans;
 mod prune;
