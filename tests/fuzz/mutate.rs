@@ -59,7 +59,18 @@ fn main() {
     println!("{name}: {inputs} inputs from {} valid ones with seed {seed}, {accepted} accepted, no panic", seeds.len());
 }
 
-/// Returns the golden graphs in wire form.
+/// A graph of strings. Golden graphs have few.
+const STRINGS: &str = "graph @strings(%x: bytes[2], %n: i32[2]) -> (bytes[2], i32[2]) {
+    %c = constant [b\"a\", b\"bc\"] : bytes[2]
+    %same = eq %x, %c : bool[2]
+    %y = select %same, %x, %c : bytes[2]
+    %part = substr %y, %n, %n : bytes[2]
+    %lengths = byte_len %part : i32[2]
+    print stdout \"{}\", %y
+    return %y, %lengths
+}";
+
+/// Returns the golden graphs in wire form, and one of strings.
 fn graphs() -> Vec<Vec<u8>> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden")];
     let mut graphs = Vec::new();
@@ -77,6 +88,8 @@ fn graphs() -> Vec<Vec<u8>> {
             }
         }
     }
+    let strings = Graph::parse(STRINGS, "strings.ir").unwrap_or_else(|errors| panic!("{errors:?}"));
+    graphs.push(wire::encode(&strings));
     assert!(graphs.len() > 50, "only {} graphs were found", graphs.len());
     graphs
 }

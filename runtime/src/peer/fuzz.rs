@@ -120,6 +120,15 @@ fn programs() -> Vec<Vec<u8>> {
             print stdout \"{}\", %y
             return %y
         }",
+        "graph @strings(%x: bytes[2], %n: i32[2]) -> (bytes[2], i32[2]) {
+            %c = constant [b\"a\", b\"bc\"] : bytes[2]
+            %same = eq %x, %c : bool[2]
+            %y = select %same, %x, %c : bytes[2]
+            %part = substr %y, %n, %n : bytes[2]
+            %lengths = byte_len %part : i32[2]
+            print stdout \"{}\", %y
+            return %y, %lengths
+        }",
     ];
     let devices = [(0, 0), (1, 0), (1, 1), (2, 0)].map(|(process, index)| {
         let process = ProcessId(process);
@@ -148,6 +157,20 @@ mod tests {
     use super::survive::survives_mutations;
     use super::*;
     use anabranch_dsl::corpus;
+
+    #[test]
+    fn valid_programs_and_frames_have_strings() {
+        let has = |input: &Vec<u8>, text: &str| input.windows(text.len()).any(|window| window == text.as_bytes());
+        let programs = programs();
+        assert!(programs.iter().all(|input| fuzz_program(input)));
+        // The elements of the constant, without anything between them.
+        assert_eq!(programs.iter().filter(|input| has(input, "abc")).count(), 4);
+        // The strings of a head, and of a body.
+        for text in ["one", &"y".repeat(15_000)] {
+            let n = frames().iter().filter(|input| has(input, text) && fuzz_frame(input)).count();
+            assert!(n >= 6, "{n} frames with {text:.10}");
+        }
+    }
 
     #[test]
     fn fuzz_targets_take_their_valid_inputs_and_survive_mutations() {

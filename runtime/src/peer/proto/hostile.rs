@@ -430,8 +430,9 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
         let body = body.as_ref().map_or(&[][..], |body| body.as_ref());
         [&(head.len() as u16).to_le_bytes()[..], &head, body].concat()
     };
+    let strings = string_frames().into_iter().map(|frame| encode(frame).expect("a frame can be encoded"));
     // Long ones would be most of the work, and say no more.
-    (0..2_000).map(encoded).map(input).filter(|input| input.len() < 20_000).collect()
+    (0..2_000).map(encoded).chain(strings).map(input).filter(|input| input.len() < 20_000).collect()
 }
 
 /// Receives what arbitrary bytes describe: a list of frames and disturbances. Returns whether some
@@ -480,9 +481,18 @@ pub(crate) fn protocols() -> Vec<Vec<u8>> {
         }
         inputs.push(input);
     }
+    // Those without a body, at the peer and at the owner.
+    for frame in string_frames() {
+        let link = u8::from(matches!(frame, WireFrame::ToCaller { .. }));
+        let encoded = encode(frame).expect("a frame can be encoded");
+        if let (Ok(len), None) = (u8::try_from(encoded.head.len()), &encoded.body) {
+            inputs.push([&[link, len][..], &encoded.head].concat());
+        }
+    }
     inputs
 }
 
 mod frames;
+use frames::string_frames;
 #[cfg(test)]
 mod tests;

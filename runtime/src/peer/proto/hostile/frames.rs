@@ -4,6 +4,7 @@ use super::super::frame::{PartMessage, PrintStream, RequestNumber, Start, Status
 use super::super::frame::{SharedUse, StepProgress, ValueId, WireError, WireErrorKind};
 use super::super::random::Rng;
 use super::*;
+use anabranch_dsl::Bytes;
 
 impl Rng {
     /// Returns a number that is probably in use, or is extreme.
@@ -208,4 +209,38 @@ impl Rng {
         };
         WireFrame::ToPeer { session, frame }
     }
+}
+
+/// Returns frames with tensors of strings, of which some are bodies.
+pub(super) fn string_frames() -> Vec<WireFrame> {
+    let strings = |shape: &[usize], of: fn(usize) -> Bytes| {
+        let n = shape.iter().product();
+        HostTensor::new(shape.to_vec(), (0..n).map(of).collect::<Vec<Bytes>>())
+    };
+    let tensors = [
+        strings(&[], |_| Bytes::from("one")),
+        strings(&[2, 2], |i| Bytes::from(["", "a", "\u{e9}\0", "\n"][i])),
+        strings(&[3, 0], |_| Bytes::from("none")),
+        // 5 and 15 KB: many strings, and a long one.
+        strings(&[600], |i| Bytes::from(vec![b'x'; i % 16])),
+        strings(&[2], |i| Bytes::from(vec![b'y'; 15_000 * i])),
+    ];
+    let frames = tensors.into_iter().flat_map(|tensor| {
+        let (session, step, request) = (SESSIONS[0], StepNumber(1), RequestNumber(1));
+        let message = PartMessage::Value { edge: 1, tag: vec![2], tensor: tensor.clone() };
+        let message = StepMessage { step, from: ProcessNumber(2), from_part: 0, to_part: 1, message };
+        let to_peer = [
+            PeerFrame::Store { request, value: ValueId(1), tensor: tensor.clone() },
+            PeerFrame::Input { step, index: 0, tensor: tensor.clone() },
+            PeerFrame::Message(message.clone()),
+        ];
+        let to_caller = [
+            CallerFrame::Fetched { request, tensor: tensor.clone() },
+            CallerFrame::Output { step, index: 0, tensor },
+            CallerFrame::Message(message),
+        ];
+        let to_peer = to_peer.into_iter().map(move |frame| WireFrame::ToPeer { session, frame });
+        to_peer.chain(to_caller.into_iter().map(|frame| WireFrame::ToCaller { session: SESSIONS[1], frame }))
+    });
+    frames.collect()
 }

@@ -3,6 +3,7 @@
 use super::super::codec::VERSION;
 use super::super::frame::{OWNER, PartMessage, RequestNumber, SharedUse, Start, StepMessage, ValueId, WireError};
 use super::super::random::Rng;
+use super::frames::string_frames;
 use super::*;
 use anabranch_dsl::corpus;
 
@@ -93,6 +94,14 @@ fn frames_survive_encoding() {
         assert_eq!(decode(&encoded.head, body), Ok(frame));
     }
     assert!(bodies > 100, "{bodies} bodies are too few");
+    let (mut bodies, mut heads) = (0, 0);
+    for frame in string_frames() {
+        let encoded = encode(frame.clone()).expect("a frame can be encoded");
+        let body = encoded.body.map(|body| body.as_ref().to_vec().into());
+        *(if body.is_some() { &mut bodies } else { &mut heads }) += 1;
+        assert_eq!(decode(&encoded.head, body), Ok(frame));
+    }
+    assert!(bodies >= 6 && heads >= 18, "{bodies} bodies and {heads} heads with strings");
 }
 
 #[test]
