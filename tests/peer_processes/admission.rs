@@ -50,9 +50,10 @@ fn a_key_that_is_not_allowed_is_refused_by_both_sides() {
     });
 }
 
-/// Returns the token that a peer has printed.
+/// Returns the token that a peer has printed with its address.
 fn token_of(peer: &PeerProcess) -> JoinToken {
-    peer.process.line_of_output(1).parse().expect("the second line is a token")
+    let line = peer.process.line_of_output(0);
+    line.split_once('#').expect("the address has a token").1.parse().expect("it is a token")
 }
 
 fn open(test: &ProcessTest) -> (PeerProcess, JoinToken) {
@@ -64,16 +65,19 @@ fn open(test: &ProcessTest) -> (PeerProcess, JoinToken) {
 #[test]
 fn a_token_admits_one_key() {
     bounded("token", |test| {
-        let (peer, token) = open(test);
-        let address = peer.address.clone().with_token(token.clone());
+        let (peer, _) = open(test);
+        // As the peer has printed it.
+        let address: PeerAddress = peer.process.line_of_output(0).parse().expect("it is an address");
         let first = new_key();
         let session = with_key(first.clone(), address.clone()).build().expect("the token is new");
         let f = session.function(|x: Tensor| on("/peer:0/cpu:0", || x * 2.0)).expect("the function can be traced");
         assert_eq!(f.call(2.0).expect("the peer runs"), 4.0);
         assert!(peer.process.errors().contains("has joined"), "{}", peer.process.errors());
-        with_key(new_key(), address).build().expect_err("another node has used the token");
+        let error = with_key(new_key(), address).build().expect_err("another node has used the token");
+        let text = error.to_string();
+        assert!(text.contains(&peer.addr().to_string()) && !text.contains('#'), "no message has a token: {text}");
         drop((f, session));
-        with_key(first, peer.address.clone()).build().expect("the key is known now");
+        with_key(first, peer.address.without_token()).build().expect("the key is known now");
     });
 }
 

@@ -512,7 +512,7 @@ impl PeerCluster {
 
     /// Names the peer in an error about it.
     pub(super) fn error_of(&self, process: ProcessNumber, error: Diagnostic) -> Diagnostic {
-        let peer = self.peer(process);
+        let peer = self.peer(process).without_token();
         error.at(Loc::UNKNOWN, format!("/peer:{} is {peer}", process.0 - 1))
     }
 

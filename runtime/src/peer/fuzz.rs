@@ -61,6 +61,7 @@ impl FuzzTarget {
 fn fuzz_address(input: &[u8]) -> bool {
     let text = String::from_utf8_lossy(input);
     let at = text.split_once('@').map_or("", |(_, at)| at);
+    let at = at.split_once('#').map_or(at, |(at, _)| at);
     let has_port = at.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if has_port && at.parse::<SocketAddr>().is_err() {
         return false;
@@ -75,7 +76,9 @@ fn fuzz_address(input: &[u8]) -> bool {
 fn addresses() -> Vec<Vec<u8>> {
     let id = "0123456789abcdef".repeat(4);
     let hosts = ["127.0.0.1:7700", "[::1]:7700", "[fe80::1%2]:65535"];
-    hosts.iter().map(|host| format!("{id}@{host}").into_bytes()).collect()
+    let address = |host: &&str| format!("{id}@{host}");
+    let with_token = |host: &&str| format!("{id}@{host}#anabranch-join-6a29f1c0-{id}");
+    hosts.iter().map(address).chain(hosts.iter().map(with_token)).map(String::into_bytes).collect()
 }
 
 /// Reads arbitrary bytes as a program, cuts it, and loads the part of the first peer.

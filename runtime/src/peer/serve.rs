@@ -417,7 +417,7 @@ impl PeerStatus {
         let link = node.net().connect(address.socket_addr(), Some(address.node()), address.token())?;
         let answer = node.status(&link, timeout);
         let (hello, state) = answer.ok_or_else(|| {
-            let message = format!("the peer {address} does not answer");
+            let message = format!("the peer {} does not answer", address.without_token());
             Diagnostic::new(message).of_kind(ErrorKind::Unavailable)
         })?;
         let report = if tests_link { Some(node.net().test_link(&link)?) } else { None };

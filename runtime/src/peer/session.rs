@@ -36,6 +36,7 @@ impl RemoteDevices {
         let cluster = PeerCluster::connect(options)?;
         let (mut infos, mut links) = (Vec::new(), Vec::new());
         for (process, address) in (1..=cluster.len() as u32).map(ProcessId).zip(names) {
+            let address = address.without_token();
             let hello = cluster.hello(process).ok_or_else(|| {
                 Diagnostic::new(format!("the peer {address} was lost")).of_kind(ErrorKind::Unavailable)
             })?;

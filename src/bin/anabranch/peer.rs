@@ -17,7 +17,7 @@ usage: anabranch peer --listen HOST:PORT [OPTION]...
 
 Offers the devices of this machine to sessions of other processes, until SIGTERM or Ctrl-C. Then
 steps that run end first; a second signal ends the peer at once. Prints the address of the peer,
-KEY@HOST:PORT, and with `--token` a join token in a second line.
+KEY@HOST:PORT, with `--token` as KEY@HOST:PORT#TOKEN. A session takes either as it is.
 
   --listen HOST:PORT   where the peer listens, over UDP; port 0 is a free one
   --key PATH           the key of the peer, made if there is none; by default that of this user
@@ -138,12 +138,10 @@ pub(crate) fn run(given: CommandLine) -> Result<ExitCode, CommandError> {
     if !is_open {
         say("warning: nobody may connect; allow a key with `--allow`, or make a join token with `--token`");
     }
-    let mut lines = format!("{}\n", PeerAddress::new(key, reachable(peer.address().socket_addr())));
-    if let Some(token) = token {
-        lines += &format!("{token}\n");
-    }
+    let address = PeerAddress::new(key, reachable(peer.address().socket_addr()));
+    let line = format!("{}\n", token.into_iter().fold(address, PeerAddress::with_token));
     let mut out = std::io::stdout().lock();
-    let printed = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
+    let printed = out.write_all(line.as_bytes()).and_then(|()| out.flush());
     drop(out);
     printed.map_err(|error| Diagnostic::new(format!("cannot print the address of the peer: {error}")))?;
 
