@@ -1,29 +1,38 @@
 //! Steps over several processes beside bare QUIC, in one run. Each figure is the median of rounds
 //! that alternate between the two. `cargo bench --bench peers --features peers`
 //!
-//! Arguments choose among `null`, `loops` and `transfers`: `... -- null`.
+//! Arguments choose among `null`, `loops` and `transfers`, and `four`, a loop over four peers, which
+//! is left out unless it is named: `... -- null`. With `namespaces`, each peer is in a network
+//! namespace of its own, all at one bridge; that needs `ip` and the rights to use it.
 //!
 //! Peers are other processes on this machine, or threads of this one with `ANABRANCH_IN_PROCESS=1`.
-//! The two ends of bare QUIC are threads of this process.
+//! The other end of bare QUIC is in the process of the first peer.
 
 use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, Profile};
 use anabranch::prelude::*;
 use anabranch::runtime::testing::BareQuic;
-use anabranch::{Diagnostic, IntoArray, Session};
+use anabranch::{Array, Diagnostic, IntoArray, Session};
 use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The variable with the key that a peer, started by this program, admits.
 const ALLOWED: &str = "ANABRANCH_BENCH_ALLOWED";
 
+/// The variable with the address at which it listens.
+const LISTEN: &str = "ANABRANCH_BENCH_LISTEN";
+
 const ROUNDS: usize = 7;
 
 /// Peers that this program has started.
 struct Peers {
     addresses: Vec<PeerAddress>,
+    /// The other end of bare QUIC at the first peer.
+    bare: Vec<SocketAddr>,
     children: Vec<Child>,
     _here: Vec<Peer>,
+    _namespaces: Option<Namespaces>,
 }
 
 impl Drop for Peers {
@@ -35,37 +44,114 @@ impl Drop for Peers {
     }
 }
 
-fn options() -> Result<PeerOptions, Diagnostic> {
-    let listen = "127.0.0.1:0".parse().expect("this is an address");
-    Ok(PeerOptions::new(NodeKey::generate()?).listen(listen).profile(Profile::Loopback).threads(1))
+/// Network namespaces at one bridge, to which this process belongs, too. Removed when dropped.
+struct Namespaces {
+    bridge: String,
+    names: Vec<String>,
+    /// The first three numbers of all addresses.
+    network: String,
+}
+
+/// Runs a command of iproute2. Returns whether it succeeded.
+fn ip(arguments: &str) -> bool {
+    let status = Command::new("ip").args(arguments.split(' ')).stdin(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+impl Namespaces {
+    fn create(n: usize) -> Option<Namespaces> {
+        let id = std::process::id();
+        let names = (0..n).map(|i| format!("anabranch-bench-{id}-{i}")).collect();
+        // Addresses for benchmarks of networks (RFC 2544).
+        let namespaces = Namespaces { bridge: format!("ab{id}"), names, network: format!("198.19.{}", id % 256) };
+        let Namespaces { bridge, names, network } = &namespaces;
+        let mut commands = vec![
+            format!("link add {bridge} type bridge"),
+            format!("addr add {network}.254/24 dev {bridge}"),
+            format!("link set {bridge} up"),
+        ];
+        for (i, name) in names.iter().enumerate() {
+            let (device, number) = (format!("{bridge}-{i}"), i + 1);
+            commands.extend([
+                format!("netns add {name}"),
+                format!("link add {device} type veth peer name peer netns {name}"),
+                format!("link set {device} master {bridge}"),
+                format!("link set {device} up"),
+                format!("-n {name} addr add {network}.{number}/24 dev peer"),
+                format!("-n {name} link set peer up"),
+            ]);
+        }
+        commands.iter().all(|command| ip(command)).then_some(namespaces)
+    }
+
+    /// Returns the address in a namespace.
+    fn address(&self, i: usize) -> String {
+        format!("{}.{}", self.network, i + 1)
+    }
+}
+
+impl Drop for Namespaces {
+    fn drop(&mut self) {
+        // The devices end with their namespaces.
+        for name in &self.names {
+            ip(&format!("netns del {name}"));
+        }
+        ip(&format!("link del {}", self.bridge));
+    }
+}
+
+/// Returns the kind of network to an address.
+fn profile_of(at: IpAddr) -> Profile {
+    if at.is_loopback() { Profile::Loopback } else { Profile::Lan }
+}
+
+fn options(at: IpAddr) -> Result<PeerOptions, Diagnostic> {
+    Ok(PeerOptions::new(NodeKey::generate()?).listen((at, 0).into()).profile(profile_of(at)).threads(1))
 }
 
 fn start(n: usize, key: &NodeKey) -> Result<Peers, Diagnostic> {
-    let mut peers = Peers { addresses: Vec::new(), children: Vec::new(), _here: Vec::new() };
-    for _ in 0..n {
+    let _namespaces = match has_argument("namespaces") {
+        true => Some(Namespaces::create(n).expect("this process may make network namespaces with `ip netns`")),
+        false => None,
+    };
+    let (addresses, bare, children, _here) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut peers = Peers { addresses, bare, children, _here, _namespaces };
+    let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+    for i in 0..n {
         if std::env::var_os("ANABRANCH_IN_PROCESS").is_some() {
-            let peer = Peer::serve(options()?.allow(key.id()))?;
+            let peer = Peer::serve(options(local)?.allow(key.id()))?;
             peers.addresses.push(peer.address());
+            peers.bare.push(BareQuic::serve(local, Profile::Loopback));
             peers._here.push(peer);
             continue;
         }
         let program = std::env::current_exe().expect("this program has a path");
-        let mut command = Command::new(program);
-        command.env(ALLOWED, key.id().to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let (mut command, at) = match &peers._namespaces {
+            Some(namespaces) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &namespaces.names[i]]).arg(program);
+                (command, namespaces.address(i))
+            }
+            None => (Command::new(program), local.to_string()),
+        };
+        command.env(ALLOWED, key.id().to_string()).env(LISTEN, at).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("the peer starts");
         let mut line = String::new();
         let output = child.stdout.take().expect("its output is piped");
-        BufReader::new(output).read_line(&mut line).expect("the peer prints its address");
+        BufReader::new(output).read_line(&mut line).expect("the peer prints its addresses");
         peers.children.push(child);
-        peers.addresses.push(line.trim().parse()?);
+        let (address, bare) = line.trim().split_once(' ').expect("the peer prints two addresses");
+        peers.addresses.push(address.parse()?);
+        peers.bare.push(bare.parse().expect("this is an address"));
     }
     Ok(peers)
 }
 
 /// Serves until its input ends.
 fn serve(allowed: &str) -> Result<(), Diagnostic> {
-    let peer = Peer::serve(options()?.allow(allowed.parse()?))?;
-    println!("{}", peer.address());
+    let at = std::env::var(LISTEN).expect("the address is told").parse().expect("it is an address");
+    let peer = Peer::serve(options(at)?.allow(allowed.parse()?))?;
+    println!("{} {}", peer.address(), BareQuic::serve(at, profile_of(at)));
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     Ok(())
 }
@@ -123,26 +209,78 @@ fn apart(x: Tensor, n: Tensor<i32>) -> Tensor {
     x
 }
 
+/// A loop around four peers: two round trips, one after the other.
+#[graph]
+fn around_four(x: Tensor, n: Tensor<i32>) -> Tensor {
+    let mut x = x;
+    let mut i = on("/peer:0/cpu:0", || scalar(0i32));
+    while i < n {
+        i = on("/peer:0/cpu:0", || i + 1);
+        x = on("/peer:1/cpu:0", || x + 1.0);
+        x = on("/peer:2/cpu:0", || x * 0.5);
+        x = on("/peer:3/cpu:0", || x - 0.25);
+        x = on("/peer:0/cpu:0", || x * 0.5);
+    }
+    x
+}
+
+/// A loop in which each of four peers has a value of its own.
+#[graph]
+fn apart_four(x: Tensor, n: Tensor<i32>) -> Tensor {
+    let (mut a, mut b, mut c) = (x, x, x);
+    let mut i = on("/peer:0/cpu:0", || scalar(0i32));
+    while i < n {
+        i = on("/peer:0/cpu:0", || i + 1);
+        a = on("/peer:1/cpu:0", || a * 0.5 + 1.0);
+        b = on("/peer:2/cpu:0", || b * 0.5 + 2.0);
+        c = on("/peer:3/cpu:0", || c * 0.5 + 3.0);
+    }
+    a + b + c
+}
+
+fn has_argument(name: &str) -> bool {
+    std::env::args().skip(1).any(|argument| argument == name)
+}
+
 /// Returns whether a group of measurements was asked for.
 fn is_chosen(group: &str) -> bool {
-    let mut chosen = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).peekable();
-    chosen.peek().is_none() || chosen.any(|argument| argument == group)
+    let groups = ["null", "loops", "transfers", "four"];
+    has_argument(group) || (group != "four" && !groups.iter().any(|group| has_argument(group)))
+}
+
+/// Starts peers. Returns them, a session at them, and an end of bare QUIC to the first.
+fn connect(n: usize) -> Result<(Peers, Session, BareQuic), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let peers = start(n, &key)?;
+    let profile = profile_of(peers.bare[0].ip());
+    let builder = Session::builder().node_key(key).network(profile);
+    let session = peers.addresses.iter().cloned().fold(builder, |builder, peer| builder.peer(peer)).build()?;
+    let bare = BareQuic::connect(peers.bare[0], profile);
+    Ok((peers, session, bare))
 }
 
 fn run() -> Result<(), Diagnostic> {
-    let key = NodeKey::generate()?;
-    let peers = start(2, &key)?;
-    let builder = Session::builder().node_key(key).network(Profile::Loopback);
-    let session = peers.addresses.iter().cloned().fold(builder, |builder, peer| builder.peer(peer)).build()?;
-    let mut bare = BareQuic::connect(Profile::Loopback);
-    if is_chosen("null") {
-        null_step(&session, &mut bare)?;
+    if ["null", "loops", "transfers"].into_iter().any(is_chosen) {
+        let (peers, session, mut bare) = connect(2)?;
+        if is_chosen("null") {
+            null_step(&session, &mut bare)?;
+        }
+        if is_chosen("loops") {
+            let f = session.function(around)?;
+            measure_loop("loop over 2 peers, each needs the other", |n| f.call((1.0, n)), &mut bare);
+            let f = session.function(apart)?;
+            measure_loop("loop over 2 peers, none needs the other", |n| f.call((1.0, n)), &mut bare);
+        }
+        if is_chosen("transfers") {
+            transfers(&session, &peers, &mut bare)?;
+        }
     }
-    if is_chosen("loops") {
-        loops(&session, &mut bare)?;
-    }
-    if is_chosen("transfers") {
-        transfers(&session, &peers, &mut bare)?;
+    if is_chosen("four") {
+        let (_peers, session, mut bare) = connect(4)?;
+        let f = session.function(around_four)?;
+        measure_loop("loop over 4 peers, each needs the next", |n| f.call((1.0, n)), &mut bare);
+        let f = session.function(apart_four)?;
+        measure_loop("loop over 4 peers, none needs another", |n| f.call((1.0, n)), &mut bare);
     }
     Ok(())
 }
@@ -156,32 +294,19 @@ fn null_step(session: &Session, bare: &mut BareQuic) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Measures iterations of a loop over two peers.
-fn loops(session: &Session, bare: &mut BareQuic) -> Result<(), Diagnostic> {
-    for (name, trips) in [("each needs the other", 2.0), ("none needs the other", 0.0)] {
-        const N: i32 = 2_000;
-        let run = match trips > 1.0 {
-            true => {
-                let f = session.function(around)?;
-                Box::new(move |n: i32| drop(f.call((1.0, n)).unwrap_or_else(|e| panic!("{e}")))) as Box<dyn Fn(i32)>
-            }
-            false => {
-                let f = session.function(apart)?;
-                Box::new(move |n: i32| drop(f.call((1.0, n)).unwrap_or_else(|e| panic!("{e}"))))
-            }
-        };
-        run(N);
-        let each = || time(1, || run(N)) / f64::from(N);
-        let [iteration, ping] = alternate(each, || bare.ping_pongs(500).as_secs_f64() / 500.0);
-        println!(
-            "loop over 2 peers, {name}: {:.1} us an iteration, {:.0} iterations/s, {:.2} round trips",
-            iteration * 1e6,
-            1.0 / iteration,
-            iteration / ping
-        );
-    }
-
-    Ok(())
+/// Measures iterations of a loop over peers, of which `call` runs some.
+fn measure_loop(name: &str, call: impl Fn(i32) -> Result<Array<f32>, Diagnostic>, bare: &mut BareQuic) {
+    const N: i32 = 2_000;
+    let run = || drop(call(N).unwrap_or_else(|e| panic!("{e}")));
+    run();
+    let each = || time(1, run) / f64::from(N);
+    let [iteration, ping] = alternate(each, || bare.ping_pongs(500).as_secs_f64() / 500.0);
+    println!(
+        "{name}: {:.1} us an iteration, {:.0} iterations/s, {:.2} round trips",
+        iteration * 1e6,
+        1.0 / iteration,
+        iteration / ping
+    );
 }
 
 /// Measures tensors that go to a peer, from which a number comes back.

@@ -6,14 +6,15 @@ use super::tls::{PROTOCOL, Tls};
 use super::{NodeKey, Profile};
 use bytes::Bytes;
 use quinn::{ClientConfig, Connection, Endpoint, EndpointConfig, RecvStream, Runtime, SendStream, ServerConfig};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Runs bare QUIC on a thread of its own, and returns its endpoint there.
-fn bare_endpoint(profile: Profile) -> (tokio::runtime::Handle, Endpoint, ClientConfig) {
+/// Runs bare QUIC at an address of this machine on a thread of its own, and returns its endpoint
+/// there.
+fn bare_endpoint(at: IpAddr, profile: Profile) -> (tokio::runtime::Handle, Endpoint, ClientConfig) {
     let settings = NetSettings::new(profile, Duration::from_secs(10));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().unwrap();
     let handle = runtime.handle().clone();
@@ -24,7 +25,7 @@ fn bare_endpoint(profile: Profile) -> (tokio::runtime::Handle, Endpoint, ClientC
         server.transport_config(Arc::new(settings.transport(false)));
         let mut config = EndpointConfig::default();
         config.max_udp_payload_size(settings.max_mtu).unwrap();
-        let listen = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let listen = Some(SocketAddr::from((at, 0)));
         let (socket, _) = socket::open(listen, settings.socket_buffer).unwrap();
         let quic = Arc::new(quinn::TokioRuntime);
         let socket = Arc::new(BatchLimit::new(quic.wrap_udp_socket(socket).unwrap(), settings.max_mtu));
@@ -36,8 +37,8 @@ fn bare_endpoint(profile: Profile) -> (tokio::runtime::Handle, Endpoint, ClientC
     (handle, endpoint.0, endpoint.1)
 }
 
-/// Two ends of bare QUIC on this machine, with the settings of links: the client sends what it is
-/// told, and the server answers. Each end has a thread.
+/// An end of bare QUIC with the settings of links, on a thread of its own. It sends what it is told,
+/// and the other end, [`BareQuic::serve`], answers: in this process or in another one.
 #[doc(hidden)]
 pub struct BareQuic {
     handle: tokio::runtime::Handle,
@@ -50,42 +51,28 @@ pub struct BareQuic {
 
 #[allow(clippy::unwrap_used, reason = "a measurement that fails panics")]
 impl BareQuic {
-    /// Connects the two ends.
+    /// Begins to answer connections at an address of this machine. Returns where.
     ///
     /// # Panics
-    /// Panics if this machine cannot connect to itself.
-    pub fn connect(profile: Profile) -> BareQuic {
-        let (server_handle, server, _) = bare_endpoint(profile);
-        let (handle, client, config) = bare_endpoint(profile);
-        let addr = server.local_addr().unwrap();
-        server_handle.spawn(async move {
-            let connection = server.accept().await.unwrap().await.unwrap();
-            let mut answers = connection.open_uni().await.unwrap();
-            answers.write_all(&[0]).await.unwrap();
-            let mut pings = connection.accept_uni().await.unwrap();
-            let bodies = connection.clone();
-            let mut body_answers = connection.open_uni().await.unwrap();
-            tokio::spawn(async move {
-                while let Ok(mut stream) = bodies.accept_uni().await {
-                    let mut len = [0; 8];
-                    stream.read_exact(&mut len).await.unwrap();
-                    let mut body = vec![0; u64::from_le_bytes(len) as usize];
-                    let (mut at, mut pieces): (_, [Bytes; 32]) = (0, Default::default());
-                    while let Some(count) = stream.read_chunks(&mut pieces).await.unwrap() {
-                        for piece in &pieces[..count] {
-                            body[at..at + piece.len()].copy_from_slice(piece);
-                            at += piece.len();
-                        }
-                    }
-                    assert_eq!(body.last(), Some(&7));
-                    body_answers.write_all(&[1]).await.unwrap();
-                }
-            });
-            let mut frame = [0; 64];
-            while pings.read_exact(&mut frame).await.is_ok() {
-                answers.write_all(&frame).await.unwrap();
+    /// Panics if nothing can listen there.
+    pub fn serve(at: IpAddr, profile: Profile) -> SocketAddr {
+        let (handle, endpoint, _) = bare_endpoint(at, profile);
+        let addr = endpoint.local_addr().unwrap();
+        handle.spawn(async move {
+            while let Some(incoming) = endpoint.accept().await {
+                tokio::spawn(async move { answer(incoming.await.unwrap()).await });
             }
         });
+        addr
+    }
+
+    /// Connects to the other end.
+    ///
+    /// # Panics
+    /// Panics if it cannot be reached.
+    pub fn connect(addr: SocketAddr, profile: Profile) -> BareQuic {
+        let here = if addr.ip().is_loopback() { Ipv4Addr::LOCALHOST } else { Ipv4Addr::UNSPECIFIED };
+        let (handle, client, config) = bare_endpoint(here.into(), profile);
         let connection =
             handle.block_on(async { client.connect_with(config, addr, "anabranch").unwrap().await.unwrap() });
         let mut bare = BareQuic { handle, connection, pings: None, body_answers: None };
@@ -144,5 +131,35 @@ impl BareQuic {
         let (done, result) = sync_channel(1);
         self.handle.spawn(async move { done.send(f.await).unwrap() });
         result.recv().unwrap()
+    }
+}
+
+/// Answers what arrives on a connection, until it ends.
+#[allow(clippy::unwrap_used, reason = "a measurement that fails panics")]
+async fn answer(connection: Connection) {
+    let mut answers = connection.open_uni().await.unwrap();
+    answers.write_all(&[0]).await.unwrap();
+    let mut pings = connection.accept_uni().await.unwrap();
+    let bodies = connection.clone();
+    let mut body_answers = connection.open_uni().await.unwrap();
+    tokio::spawn(async move {
+        while let Ok(mut stream) = bodies.accept_uni().await {
+            let mut len = [0; 8];
+            stream.read_exact(&mut len).await.unwrap();
+            let mut body = vec![0; u64::from_le_bytes(len) as usize];
+            let (mut at, mut pieces): (_, [Bytes; 32]) = (0, Default::default());
+            while let Some(count) = stream.read_chunks(&mut pieces).await.unwrap() {
+                for piece in &pieces[..count] {
+                    body[at..at + piece.len()].copy_from_slice(piece);
+                    at += piece.len();
+                }
+            }
+            assert_eq!(body.last(), Some(&7));
+            body_answers.write_all(&[1]).await.unwrap();
+        }
+    });
+    let mut frame = [0; 64];
+    while pings.read_exact(&mut frame).await.is_ok() {
+        answers.write_all(&frame).await.unwrap();
     }
 }
