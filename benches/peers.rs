@@ -1,9 +1,9 @@
 //! Steps over several processes beside bare QUIC, in one run. Each figure is the median of rounds
 //! that alternate between the two. `cargo bench --bench peers --features peers`
 //!
-//! Arguments choose among `null`, `loops` and `transfers`, and `four`, a loop over four peers, which
-//! is left out unless it is named: `... -- null`. With `namespaces`, each peer is in a network
-//! namespace of its own, all at one bridge; that needs `ip` and the rights to use it.
+//! Arguments choose among `null`, `loops` and `transfers`, and `four`, a loop over four peers,
+//! which is left out unless it is named: `... -- null`. With `namespaces`, each peer is in a
+//! network namespace of its own, all at one bridge; that needs `ip` and the rights to use it.
 //!
 //! Peers are other processes on this machine, or threads of this one with `ANABRANCH_IN_PROCESS=1`.
 //! The other end of bare QUIC is in the process of the first peer.

@@ -37,8 +37,8 @@ fn bare_endpoint(at: IpAddr, profile: Profile) -> (tokio::runtime::Handle, Endpo
     (handle, endpoint.0, endpoint.1)
 }
 
-/// An end of bare QUIC with the settings of links, on a thread of its own. It sends what it is told,
-/// and the other end, [`BareQuic::serve`], answers: in this process or in another one.
+/// An end of bare QUIC with the settings of links, on a thread of its own. It sends what it is
+/// told, and the other end, [`BareQuic::serve`], answers: in this process or in another one.
 #[doc(hidden)]
 pub struct BareQuic {
     handle: tokio::runtime::Handle,
