@@ -116,7 +116,7 @@ impl SimulatedDevice {
             let from = &devices[from.index()];
             LinkSpeed { bandwidth: from.link_bandwidth, latency: from.link_latency.as_secs_f64() }
         };
-        Ok(Topology::new(infos, |from, _| link(from)).with_host_links(link))
+        Ok(Topology::new(infos, |from, _| link(from)).with_host_links(|of| Some(link(of))))
     }
 
     /// Creates the devices of a topology. Errors mention them only if they are `named`.
@@ -139,6 +139,10 @@ struct ClockedDevice {
 impl ClockedDevice {
     fn place(&self) -> MemorySpace {
         MemorySpace::Device(self.id)
+    }
+
+    fn host_link(&self) -> LinkSpeed {
+        self.topology.host_link(self.id).expect("simulated devices have memory of their own")
     }
 
     /// Starts a transfer over a link.
@@ -194,11 +198,11 @@ impl Device for ClockedDevice {
     }
 
     fn upload(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {
-        self.transfer(values, [MemorySpace::Host, self.place()], self.topology.host_link(self.id), step, ticket)
+        self.transfer(values, [MemorySpace::Host, self.place()], self.host_link(), step, ticket)
     }
 
     fn download(&self, values: Vec<DeviceBuffer>, step: &Arc<Step>, ticket: Ticket) -> Progress {
-        self.transfer(values, [self.place(), MemorySpace::Host], self.topology.host_link(self.id), step, ticket)
+        self.transfer(values, [self.place(), MemorySpace::Host], self.host_link(), step, ticket)
     }
 
     fn copy(

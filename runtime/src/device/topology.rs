@@ -98,8 +98,8 @@ pub(crate) struct Topology {
     /// Links in row-major order: from the first device to each other device, and so on. The
     /// diagonal is unused.
     links: Vec<LinkSpeed>,
-    /// The link between each device and the host.
-    host_links: Vec<LinkSpeed>,
+    /// The link between each device and the host, unless the device uses the memory of the host.
+    host_links: Vec<Option<LinkSpeed>>,
     /// Speedup of parallel operations if one device runs the whole graph and thus has all cores.
     pub(crate) alone: f64,
 }
@@ -116,7 +116,7 @@ impl Topology {
         }
         let ids = || (0..devices.len()).map(DeviceId::from_index);
         let links = ids().flat_map(|from| ids().map(move |to| (from, to))).map(|(from, to)| link(from, to)).collect();
-        let host_links = vec![LinkSpeed::LOCAL; devices.len()];
+        let host_links = vec![None; devices.len()];
         Topology { devices, links, host_links, alone: 1.0 }
     }
 
@@ -146,9 +146,10 @@ impl Topology {
         Topology::new(devices.collect(), |_, _| LinkSpeed { bandwidth: 0.6e9, latency: 100e-6 })
     }
 
-    /// Returns the topology with `link` between each device and the host.
+    /// Returns the topology with `link` between each device and the host, or none for devices that
+    /// use the memory of the host.
     #[must_use]
-    pub(crate) fn with_host_links(mut self, link: impl Fn(DeviceId) -> LinkSpeed) -> Topology {
+    pub(crate) fn with_host_links(mut self, link: impl Fn(DeviceId) -> Option<LinkSpeed>) -> Topology {
         self.host_links = self.ids().map(link).collect();
         self
     }
@@ -168,8 +169,9 @@ impl Topology {
         self.links[from.index() * self.devices.len() + to.index()]
     }
 
-    /// Returns the link between a device and the host.
-    pub(crate) fn host_link(&self, of: DeviceId) -> LinkSpeed {
+    /// Returns the link between a device and the host, unless the device uses the memory of the
+    /// host.
+    pub(crate) fn host_link(&self, of: DeviceId) -> Option<LinkSpeed> {
         self.host_links[of.index()]
     }
 

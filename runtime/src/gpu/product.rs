@@ -108,7 +108,7 @@ impl BatchedProduct {
 
 #[cfg(test)]
 mod tests {
-    use super::super::queue::GpuQueue;
+    use super::super::queue::{GpuQueue, Workgroups};
     use super::*;
     use crate::gpu::gpu_adapters;
     use anabranch_dsl::TensorType;
@@ -221,7 +221,7 @@ mod tests {
             }
             let result = recorder.tensor(4 * size as u64)?;
             tensors.push(Arc::clone(&result));
-            recorder.dispatch(&shader, &tensors, workgroups, &parameters);
+            recorder.dispatch(&shader, &tensors, Workgroups::Direct(workgroups), &parameters);
             recorder.download(&[(&result, &TensorType::new(DType::F32, [size]))]).await
         });
         result.unwrap_or_else(|e| panic!("{e}"))[0].data::<f32>().to_vec()

@@ -6,11 +6,16 @@
 //! between the ends of the second and the third iteration is assumed for every further iteration.
 //! Iterations thus overlap as far as their dependencies permit, a loop-invariant value is sent
 //! once, and every device waits for the predicate of each iteration.
+//!
+//! Inputs come from the host, and outputs go there: to and from a device with memory of its own,
+//! over its link to the host. Such a device also takes a message for each predicate that data
+//! decides, in branches and in loops that do not count.
 
 use super::groups::{GroupId, Groups};
 use crate::device::cost::{Costs, NodeCost};
-use crate::device::{DeviceId, Topology};
+use crate::device::{DeviceId, LinkSpeed, Topology};
 use anabranch_dsl::ir::{Graph, Node, Op, Region, Value};
+use anabranch_dsl::passes::count;
 use std::collections::HashMap;
 
 /// Scheduling overhead in seconds of a node inside a construct over several devices, and of each
@@ -40,7 +45,7 @@ impl Estimate {
 /// The location and time of a value.
 #[derive(Clone, Copy, Debug)]
 struct Whereabouts {
-    /// The device, or `None` if the value is available everywhere.
+    /// The device, or `None` if the value is on the host.
     home: Option<DeviceId>,
     /// The time at which the value is available there.
     ready: f64,
@@ -86,9 +91,9 @@ impl<'a> Estimator<'a> {
         let mut classes: Vec<DeviceId> = Vec::new();
         let mut class = Vec::new();
         for id in topology.ids() {
-            let rates = |d: DeviceId| {
-                let d = topology.device(d);
-                (d.flops, d.bandwidth, d.launch)
+            let rates = |id: DeviceId| {
+                let d = topology.device(id);
+                (d.flops, d.bandwidth, d.launch, topology.host_link(id))
             };
             let known = classes.iter().position(|&c| rates(c) == rates(id));
             class.push(known.unwrap_or_else(|| {
@@ -110,7 +115,7 @@ impl<'a> Estimator<'a> {
             uniform: vec![true; graph.n_nodes()],
             values: (0..graph.n_values()).map(nowhere).collect(),
             free: vec![0.0; n],
-            link_free: vec![0.0; n * n],
+            link_free: vec![0.0; (n + 1) * (n + 1)],
             sent: HashMap::new(),
             inside: HashMap::new(),
             transfers: 0.0,
@@ -120,9 +125,10 @@ impl<'a> Estimator<'a> {
         };
         estimator.list(graph.root(), None);
         for (i, &device) in classes.iter().enumerate() {
+            let predicate = topology.host_link(device).map_or(0.0, |link| link.latency);
             let device = topology.device(device);
-            estimator.whole[i] = estimator.with_regions(|work| work.seconds(device));
-            let alone = estimator.with_regions(|work| work.seconds_alone(device, topology.alone));
+            estimator.whole[i] = estimator.with_regions(predicate, |work| work.seconds(device));
+            let alone = estimator.with_regions(predicate, |work| work.seconds_alone(device, topology.alone));
             estimator.alone[i] = estimator.sum(&alone, graph.root());
         }
         estimator
@@ -138,13 +144,18 @@ impl<'a> Estimator<'a> {
     }
 
     /// Returns the seconds of one execution of each node with its regions, given those of one
-    /// operation.
-    fn with_regions(&self, seconds: impl Fn(&NodeCost) -> f64) -> Vec<f64> {
+    /// predicate that data decides, and those of one operation.
+    fn with_regions(&self, predicate: f64, seconds: impl Fn(&NodeCost) -> f64) -> Vec<f64> {
         let mut whole = vec![0.0; self.graph.n_nodes()];
         for &(node, _) in self.order.iter().rev() {
             let inner = |(r, times)| times * self.sum(&whole, r);
             let inner: f64 = self.costs.running(self.graph, node).map(inner).sum();
-            whole[node.index()] = seconds(&self.costs.work[node.index()]) + inner;
+            let predicates = match self.graph.node(node).op {
+                Op::Cond => 1.0,
+                Op::While { .. } if count(self.graph, node).is_none() => self.costs.trips[node.index()] + 1.0,
+                _ => 0.0,
+            };
+            whole[node.index()] = seconds(&self.costs.work[node.index()]) + predicates * predicate + inner;
         }
         whole
     }
@@ -171,8 +182,11 @@ impl<'a> Estimator<'a> {
 
     /// Returns the cost of a step on one device, which then has all shared cores. Otherwise the
     /// result equals that of [`of`](Self::of).
-    pub(super) fn single(&self, device: DeviceId) -> Estimate {
-        Estimate { seconds: self.alone[self.class[device.index()]], transfers: 0.0 }
+    pub(super) fn single(&mut self, device: DeviceId) -> Estimate {
+        match self.topology.host_link(device) {
+            Some(_) => self.of(&vec![device; self.groups.len()]),
+            None => Estimate { seconds: self.alone[self.class[device.index()]], transfers: 0.0 },
+        }
     }
 
     /// Returns the cost of a step with each group on its device.
@@ -195,7 +209,13 @@ impl<'a> Estimator<'a> {
         self.sent.clear();
         (self.transfers, self.times, self.lowered) = (0.0, 1.0, 0);
         self.region(self.graph.root(), devices, 1.0);
-        let end = self.free.iter().chain(&self.link_free).copied().fold(0.0, f64::max);
+        let mut end = self.free.iter().chain(&self.link_free).copied().fold(0.0, f64::max);
+        for &output in self.graph.outputs() {
+            let output = self.values[output.index()];
+            if let Some((device, link)) = output.home.and_then(|home| Some((home, self.topology.host_link(home)?))) {
+                end = end.max(self.transfer(output, device.index() * self.n_places() + self.free.len(), link));
+            }
+        }
         Estimate { seconds: end, transfers: self.transfers }
     }
 
@@ -349,21 +369,43 @@ impl<'a> Estimator<'a> {
     /// most once.
     fn moved(&mut self, value: Whereabouts, device: DeviceId) -> f64 {
         let Whereabouts { home, ready, origin } = value;
-        let Some(home) = home.filter(|&home| home != device) else { return ready };
+        if home == Some(device) {
+            return ready;
+        }
+        let link = match home {
+            Some(home) => self.topology.link(home, device),
+            None => match self.topology.host_link(device) {
+                Some(link) => link,
+                None => return ready,
+            },
+        };
         if let Some(&(then, arrival)) = self.sent.get(&(origin, device))
             && then == ready
         {
             return arrival;
         }
-        let link = self.topology.link(home, device);
-        let seconds = self.costs.bytes[origin.index()] / link.bandwidth;
-        // Both ends of a transfer have overhead.
-        self.free[home.index()] += SCHEDULED;
-        self.free[device.index()] += SCHEDULED;
-        let free = &mut self.link_free[home.index() * self.free.len() + device.index()];
-        *free = ready.max(*free) + seconds;
-        let arrival = *free + link.latency;
+        // Both ends of a transfer between devices have overhead.
+        if let Some(home) = home {
+            self.free[home.index()] += SCHEDULED;
+            self.free[device.index()] += SCHEDULED;
+        }
+        let from = home.map_or(self.free.len(), |home| home.index());
+        let arrival = self.transfer(value, from * self.n_places() + device.index(), link);
         self.sent.insert((origin, device), (ready, arrival));
+        arrival
+    }
+
+    /// Returns the number of devices, and the host.
+    fn n_places(&self) -> usize {
+        self.free.len() + 1
+    }
+
+    /// Sends a value over a link, by its index in `link_free`. Returns the time of its arrival.
+    fn transfer(&mut self, value: Whereabouts, index: usize, link: LinkSpeed) -> f64 {
+        let seconds = self.costs.bytes[value.origin.index()] / link.bandwidth;
+        let free = &mut self.link_free[index];
+        *free = value.ready.max(*free) + seconds;
+        let arrival = *free + link.latency;
         self.transfers += (link.latency + seconds) * self.times;
         arrival
     }

@@ -594,3 +594,38 @@ fn work_goes_to_a_peer_only_over_a_fast_link() {
     assert_eq!(devices(LinkSpeed { bandwidth: 1e6, latency: 10e-6 }), 1, "a megabyte takes a second");
     assert_eq!(devices(LinkSpeed { bandwidth: 10e9, latency: 1.0 }), 1, "a message takes a second");
 }
+
+#[test]
+fn inputs_outputs_and_predicates_count_with_the_link_to_the_host() {
+    let fast = DeviceInfo { flops: 20e12, bandwidth: 1e12, ..DeviceInfo::cpu(1) };
+    let slow_link = LinkSpeed { bandwidth: 1e6, latency: 10e-6 };
+    // The second device is faster by far.
+    let device_for = |graph: &Graph, link: Option<LinkSpeed>| {
+        let topology = Topology::new(vec![DeviceInfo::cpu(0), fast], |_, _| link.unwrap_or(LinkSpeed::LOCAL));
+        let topology = topology.with_host_links(|id| link.filter(|_| id.index() == 1));
+        placed(graph, &topology).devices(graph)
+    };
+    let [first, second] = [0, 1].map(DeviceId::from_index);
+    let products = chains(1, 4, 512);
+    assert_eq!(device_for(&products, None), [second]);
+    assert_eq!(device_for(&products, Some(LinkSpeed { bandwidth: 10e9, latency: 10e-6 })), [second]);
+    assert_eq!(device_for(&products, Some(slow_link)), [first], "a megabyte takes a second");
+    // The body is light, and data decides each iteration.
+    let looped = parse(
+        "graph @f(%x: f32[100, 100]) -> f32[] {
+            %zero = constant 0.0 : f32[]
+            %r = while (%a = %zero | %m = %x) : (f32[]) cond {
+                %s = sum %m {axes=[0, 1], keepdim=false} : f32[]
+                %p = lt %a, %s : bool[]
+                yield %p
+            } body {
+                %t = sum %m {axes=[0, 1], keepdim=false} : f32[]
+                %n = add %a, %t : f32[]
+                yield %n
+            }
+            return %r
+        }",
+    );
+    assert_eq!(device_for(&looped, None), [second]);
+    assert_eq!(device_for(&looped, Some(LinkSpeed { bandwidth: 10e9, latency: 1e-3 })), [first]);
+}

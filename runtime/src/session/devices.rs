@@ -119,7 +119,11 @@ impl Devices {
                     .chain(gpus.iter().zip(0..).map(|(gpu, i)| gpu.info(i)))
                     .chain(remote_infos)
                     .collect();
-                Topology::new(devices, link).with_host_links(|id| link(id, DeviceId::from_index(0)))
+                let host_link = |id| {
+                    let shares_memory = process_of(id) == ProcessId::CALLER && !is_gpu(id);
+                    (!shares_memory).then(|| link(id, DeviceId::from_index(0)))
+                };
+                Topology::new(devices, link).with_host_links(host_link)
             }
         };
         rules.check(&topology)?;
