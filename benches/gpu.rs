@@ -81,16 +81,33 @@ fn loop_recorded_ahead(bencher: Bencher<'_, '_>) {
     of_trips(bencher, &adapter(), &[TRIPS]);
 }
 
-/// A chunk of 64 iterations.
-#[divan::bench]
-fn chunk(bencher: Bencher<'_, '_>) {
-    of_trips(bencher, &adapter(), &[63]);
+/// A branch of some shaders that is not taken. With none of them, the other arm is all there is.
+fn dead_branch(bencher: Bencher<'_, '_>, adapter: &GpuAdapter, n: usize) {
+    #[graph]
+    fn branch(x: Tensor, limit: Tensor, n: usize) -> Tensor {
+        let mut y = x;
+        if y.sum() < limit {
+            for _ in 0..n {
+                y = y.softmax(-1);
+            }
+            y += 1.0;
+        }
+        y * 0.5
+    }
+    let session = Session::builder().gpu(adapter).device("/gpu:0").build().expect("a session");
+    let f = session.function(move |x, limit| branch(x, limit, n)).expect("a function");
+    let x = ones([8, 8]);
+    bencher.counter(ItemsCount::new(n)).bench_local(|| f.call((&x, 0.0)).expect("it runs"));
 }
 
-/// The same chunk, and one in which no iteration runs.
-#[divan::bench]
-fn chunk_and_dead_chunk(bencher: Bencher<'_, '_>) {
-    of_trips(bencher, &adapter(), &[63, 0]);
+#[divan::bench(args = [0, 50])]
+fn dead_branch_recorded_ahead(bencher: Bencher<'_, '_>, n: usize) {
+    dead_branch(bencher, &adapter(), n);
+}
+
+#[divan::bench(args = [0, 50])]
+fn dead_branch_of_the_host(bencher: Bencher<'_, '_>, n: usize) {
+    dead_branch(bencher, &adapter().with_predicates_on_host(), n);
 }
 
 /// A loop over scalars whose condition depends on data, in one shader.
