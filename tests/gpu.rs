@@ -498,6 +498,39 @@ mod data_dependent {
         (y, i.cast())
     }
 
+    /// A failure in a loop in a loop, at a value that later iterations change.
+    #[graph]
+    pub fn failures_of_inner_loops(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let mut y = vector(x);
+        while y.sum() < limit {
+            let (mut z, mut i) = (y, scalar(3));
+            while z.sum() < 9.0 {
+                assert!(step < 0.75 || i != 2, "{i} is bad");
+                z += y.slice_at(i * 3, 0, 1).abs() + step;
+                i = (i - 1).maximum(0);
+            }
+            y += z.abs() + 0.5;
+        }
+        (y, limit)
+    }
+
+    /// A loop whose condition has a loop.
+    #[graph]
+    pub fn a_loop_in_a_condition(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
+        let (mut y, mut n) = (vector(x), scalar(0.0f32));
+        while {
+            let mut z = y;
+            while z.sum() > 4.0 {
+                z *= 0.5;
+            }
+            z.sum() + n < limit
+        } {
+            y = (y * 1.125 + step).minimum(100.0);
+            n += 20.0;
+        }
+        (y, n)
+    }
+
     #[graph]
     pub fn branches(x: Tensor, limit: Tensor, step: Tensor) -> (Tensor, Tensor) {
         let y = vector(x);
@@ -543,7 +576,8 @@ fn compare_predicates(
 #[test]
 fn branches_and_loops_recorded_ahead_are_those_that_the_host_drives() -> Outcome {
     use data_dependent::*;
-    let programs: [(&str, DataDependent, u64); 7] = [
+    let programs: [(&str, DataDependent, u64); 8] = [
+        ("a loop in a condition", a_loop_in_a_condition, 1),
         ("a loop over a tensor", a_loop_over_a_tensor, 3),
         ("gradients of a loop", gradients_of_a_loop, 1),
         ("branches in a loop", branches_in_a_loop, 6),
@@ -570,6 +604,10 @@ fn failures_are_those_of_iterations_that_run() -> Outcome {
     assert!(errors.len() >= 2, "{errors:?}");
     assert!(errors.iter().any(|error| error.contains("is too large in iteration")), "{errors:?}");
     assert!(errors.iter().any(|error| !error.contains("is too large")), "{errors:?}");
+    let arguments = [(0.0, 20.0, 0.8), (0.0, 20.0, 0.5), (2.0, 40.0, 0.5)];
+    let inner = compare_predicates("inner", data_dependent::failures_of_inner_loops, &arguments)?;
+    let (_, errors) = inner.expect("this machine has an adapter");
+    assert!(errors.len() >= 2, "{errors:?}");
     Ok(())
 }
 

@@ -484,8 +484,10 @@ impl<'a> ProgramRun<'a> {
                 // Recorded while the device works on the chunk before.
                 let next = match chunk.is_cut || may_end {
                     true => None,
-                    false => Some(self.chunk(looped, last.clone(), captures, length, chunk.guard.clone()).await?),
+                    false => Some(self.chunk(looped, last.clone(), captures, length, chunk.guard.clone()).await),
                 };
+                // An error of the next chunk matters only if this one has neither failed nor ended.
+                self.guard = None;
                 may_end = false;
                 match self.outcome(chunk.progress, n_recorded, chunk.is_cut).await? {
                     ChunkOutcome::Ended(n) => {
@@ -493,13 +495,14 @@ impl<'a> ProgramRun<'a> {
                         return Ok(chunk.states.swap_remove(n));
                     }
                     ChunkOutcome::Stopped(n) => {
-                        state = chunk.states.swap_remove(n);
+                        // The host runs the next iteration in the memory of the others.
+                        state = std::mem::take(&mut chunk.states).swap_remove(n);
                         break n;
                     }
                     ChunkOutcome::Completed => {
                         (n_trips, n_vain) = (n_trips + n_recorded, 0);
                         chunk = match next {
-                            Some(next) => next,
+                            Some(next) => next?,
                             None => self.chunk(looped, last, captures, length, chunk.guard).await?,
                         };
                     }
@@ -526,7 +529,8 @@ impl<'a> ProgramRun<'a> {
         after: Option<Guard>,
     ) -> Result<Chunk> {
         let progress = self.new_progress()?;
-        self.rows.progress = Some(progress.clone());
+        // A condition of another chunk may have a loop of its own.
+        let outer = self.rows.progress.replace(progress.clone());
         self.guard = after;
         let (mut states, mut is_cut, mut n_bytes) = (vec![state], false, 0);
         while states.len() <= length && n_bytes <= MAX_CHUNK_BYTES && !self.has_many_checks() {
@@ -548,7 +552,7 @@ impl<'a> ProgramRun<'a> {
         }
         self.recorder.check()?;
         let guard = self.guard.take();
-        self.rows.progress = None;
+        self.rows.progress = outer;
         let progress = self.begin_download(&[(&progress, &TensorType::new(DType::U32, [2]))])?;
         Ok(Chunk { states, guard, is_cut, progress })
     }
@@ -632,6 +636,7 @@ impl<'a> ProgramRun<'a> {
             registers.iter().cloned().map(GpuValue::Tensor).chain(captures.iter().cloned()).collect();
         let length = if expected == 0 { FIRST_ITERATIONS } else { expected };
         for _ in 0..length {
+            self.begin_iteration(looped.node).await?;
             let predicate = self.unknown_predicate(&looped.cond, arguments.clone()).await?;
             let entry = self.row(RowRole::Entry)?;
             let guards = [Some(&entry), Some(&exit)];

@@ -117,7 +117,7 @@ impl ListProgram {
 
     /// Returns the number of parts of a list that different threads add to.
     fn parts(&self) -> usize {
-        if self.n_indices == 1 { 1 } else { 16 }
+        if self.n_indices == 1 { 1 } else { (4096 / self.n_words).clamp(1, 16) }
     }
 }
 
@@ -152,7 +152,8 @@ impl<'a> ProgramRun<'a> {
             return Err(not_ahead());
         }
         // A list that grows has room for as many elements again.
-        let room = if len > list.len { len.max(2 * list.len) } else { len };
+        let most = (self.recorder.shared.limits.max_bytes / 4) as usize / n_words;
+        let room = if len > list.len { len.max(most.min(2 * list.len)) } else { len };
         let elements = self.list_memory(room, n_words)?;
         self.recorder.copy_words([&list.elements, &elements], [0, 0], (list.len * n_words) as u64);
         let written = match list.written {

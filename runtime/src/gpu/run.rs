@@ -100,7 +100,11 @@ impl<'a> ProgramRun<'a> {
         // A check that was made before another failure has failed before it.
         match results {
             Err(error) if error.kind.is_stop() => Err(error),
-            results => self.settle().await.and(results),
+            results => {
+                // An error may have ended work under a guard.
+                self.guard = None;
+                self.settle().await.and(results)
+            }
         }
     }
 
@@ -405,7 +409,15 @@ impl<'a> ProgramRun<'a> {
     }
 
     /// Opens a check. Returns the word of failures and the number of the check.
-    pub(super) fn open_check(&mut self, check: OpenCheck) -> Result<(Arc<GpuTensor>, u32)> {
+    pub(super) fn open_check(&mut self, mut check: OpenCheck) -> Result<(Arc<GpuTensor>, u32)> {
+        if self.guard.is_some() {
+            // An operand may be a register of a loop, which is written again.
+            for operand in &mut check.operands {
+                let copy = self.recorder.tensor(operand.n_bytes())?;
+                self.recorder.copy(operand, &copy);
+                *operand = copy;
+            }
+        }
         let failure = match &self.checks.failure {
             Some(failure) => failure.clone(),
             None => {

@@ -75,7 +75,15 @@ impl CommandRecorder {
                 in_use.push(oldest);
                 continue;
             }
-            let on_host = self.host_memory(element.n_bytes())?;
+            let on_host = match self.host_memory(element.n_bytes()) {
+                Ok(memory) => memory,
+                Err(error) => {
+                    drop(place);
+                    in_use.push(oldest);
+                    in_use.into_iter().rev().for_each(|element| swappable.pushed.push_front(element));
+                    return Err(error);
+                }
+            };
             self.copy(tensor, &on_host);
             *place = ElementPlace::OnHost(Arc::new(on_host));
             self.shared.counters.swapped_bytes.fetch_add(element.n_bytes(), Ordering::Relaxed);
