@@ -130,6 +130,8 @@ fn main() -> anabranch::Result<()> {
         match arg.as_str() {
             "--small" => small = true,
             "--run" => run = args.next().map(PathBuf::from),
+            // `Session::from_args` reads it.
+            "--device" => drop(args.next()),
             _ => files = Some(PathBuf::from(arg)),
         }
     }

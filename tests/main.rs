@@ -22,6 +22,7 @@ mod embeddings;
 mod errors;
 mod example_data;
 mod gpu;
+mod gpu_control;
 mod gradients;
 mod halves;
 mod hidden_mutation;

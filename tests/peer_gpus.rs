@@ -4,9 +4,10 @@
 //! With `ANABRANCH_GPU`, the corpora also place each node on a GPU of a peer or on a CPU
 //! (`support/real_peers.rs`).
 
+use super::support::gpus::{adapter, assert_near, numbers};
 use anabranch::peers::{NodeKey, Peer, PeerOptions, Profile};
 use anabranch::prelude::*;
-use anabranch::{Array, GpuAdapter, Session, gpu_adapters};
+use anabranch::{Array, GpuAdapter, Session};
 use anabranch::{DType, TensorType};
 
 type Outcome = anabranch::Result<()>;
@@ -23,26 +24,12 @@ struct GpuPeer {
 
 /// Starts a peer with a GPU, if this machine has an adapter.
 fn gpu_peer() -> anabranch::Result<Option<GpuPeer>> {
-    let adapter = gpu_adapters().into_iter().next();
-    assert!(adapter.is_some() || std::env::var_os("ANABRANCH_GPU").is_none(), "this machine has no adapter");
-    let Some(adapter) = adapter else { return Ok(None) };
+    let Some(adapter) = adapter() else { return Ok(None) };
     let (key, listen) = (NodeKey::generate()?, "127.0.0.1:0".parse().expect("this is an address"));
     let options = PeerOptions::new(NodeKey::generate()?).listen(listen).profile(Profile::Loopback).allow(key.id());
     let peer = Peer::serve(options.gpu(&adapter))?;
     let session = Session::builder().node_key(key).network(Profile::Loopback).peer(peer.address()).build()?;
     Ok(Some(GpuPeer { session, adapter, _peer: peer }))
-}
-
-fn numbers(n: usize) -> Vec<f32> {
-    (0..n).map(|i| (i * 7 % 11) as f32 / 11.0 - 0.5).collect()
-}
-
-#[track_caller]
-fn assert_near(a: &Array<f32>, b: &Array<f32>) {
-    assert_eq!(a.shape(), b.shape());
-    for (a, b) in a.iter().zip(b.iter()) {
-        assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} and {b}");
-    }
 }
 
 #[test]

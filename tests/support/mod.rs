@@ -13,6 +13,7 @@ pub mod agree;
 pub mod dual;
 pub mod engines;
 pub mod fixture;
+pub mod gpus;
 pub mod plans;
 pub mod random_placement;
 pub mod real_peers;

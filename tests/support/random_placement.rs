@@ -138,7 +138,7 @@ impl OnGpu {
                     assert!(is_near(got, expected), "{got:?} is not {expected:?}\n{}", self.graph);
                 }
             }
-            // What an engine does not have memory for differs.
+            // Engines need different amounts of memory.
             (Err(got), Err(expected)) if [got, expected].iter().all(|e| e.kind == ErrorKind::ResourceExhausted) => {}
             (Err(got), Err(expected)) => assert_eq!(got.message, expected.message, "{}", self.graph),
             _ => panic!("{outcome:?} is not {expected:?}\n{}", self.graph),

@@ -19,7 +19,7 @@ pub struct GpuAdapter {
     memory_budget: Option<u64>,
     runs_ahead: bool,
     shader_cache: Option<PathBuf>,
-    /// What the devices have done that were opened with the adapter. Clones share it.
+    /// Counters of the devices that were opened with the adapter. Clones share them.
     counters: Arc<GpuCounters>,
 }
 

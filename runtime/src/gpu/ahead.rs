@@ -59,6 +59,9 @@ const MAX_BRANCH_SHADERS: usize = 64;
 /// The number of constructs that are recorded inside of each other.
 const MAX_DEPTH: usize = 4;
 
+/// The number of iterations of loops inside of an iteration of a chunk that are recorded at most.
+const MAX_INNER_ITERATIONS: usize = 1024;
+
 /// The number of chunks without an iteration after which the host drives the rest of a loop.
 const MAX_VAIN_CHUNKS: usize = 2;
 
@@ -228,6 +231,10 @@ pub(super) struct Guard {
 }
 
 impl Guard {
+    fn is(&self, other: &Guard) -> bool {
+        Arc::ptr_eq(&self.rows, &other.rows) && self.first == other.first
+    }
+
     /// Returns where the number of workgroups of a shader is under the guard.
     pub(super) fn workgroups(&self, counts: &WorkgroupCounts, workgroups: [u32; 3]) -> Workgroups<'_> {
         let i = counts.index.get(&workgroups).expect("the counts of all shaders of a program are in its table");
@@ -262,12 +269,21 @@ pub(super) struct GuardRows {
     depth: usize,
     /// The progress of the chunk that is recorded.
     progress: Option<Arc<GpuTensor>>,
+    /// The number of loops around whose state is in registers.
+    register_loops: usize,
+    /// The number of iterations of such loops in the iteration of a chunk that is recorded.
+    n_inner: usize,
 }
 
 /// The bytes of a buffer of rows, unless a row is larger.
 const ROWS_BYTES: u32 = 16 << 10;
 
 impl GuardRows {
+    /// Returns whether values may be in registers, which are written again.
+    pub(super) fn has_registers(&self) -> bool {
+        self.register_loops > 0
+    }
+
     /// Returns a row that is not open, in another buffer than that of the guard around.
     fn row(
         &mut self,
@@ -313,7 +329,7 @@ struct Chunk {
     progress: CheckedReadback,
 }
 
-/// What became of the iterations of a chunk.
+/// The fate of the iterations of a chunk.
 enum ChunkOutcome {
     /// All have run, and the loop goes on.
     Completed,
@@ -426,10 +442,7 @@ impl<'a> ProgramRun<'a> {
         let [then, otherwise] = branches;
         let (then, after_then) = self.guarded_region(then, captures.clone(), first.clone()).await?;
         let (otherwise, after_otherwise) = self.guarded_region(otherwise, captures, second.clone()).await?;
-        let may_be_stuck = after_then.first != first.first
-            || after_otherwise.first != second.first
-            || after_then.of != first.of
-            || after_otherwise.of != second.of;
+        let may_be_stuck = !after_then.is(&first) || !after_otherwise.is(&second);
         let outer = self.guard.clone();
         if may_be_stuck && outer.is_none() {
             return Err(not_ahead());
@@ -512,10 +525,11 @@ impl<'a> ProgramRun<'a> {
             n_trips += stopped_after + 1;
             length = FIRST_ITERATIONS;
             if !self.iterate(looped, &mut state, captures).await? {
+                looped.expect_trips(n_trips - 1);
                 return Ok(state);
             }
         }
-        self.repeat_while(looped, state, captures).await
+        self.repeat_while(looped, n_trips, state, captures).await
     }
 
     /// Records a chunk of at most `length` iterations, after those of the chunk before if its guard
@@ -536,6 +550,7 @@ impl<'a> ProgramRun<'a> {
         while states.len() <= length && n_bytes <= MAX_CHUNK_BYTES && !self.has_many_checks() {
             let before = states.last().expect("a chunk has a first state");
             self.begin_iteration(looped.node).await?;
+            self.rows.n_inner = 0;
             match self.iterate_ahead(looped, before, captures, states.len() as u32).await {
                 Ok((after, guard)) => {
                     n_bytes += bytes_of_step(before, &after);
@@ -611,22 +626,36 @@ impl<'a> ProgramRun<'a> {
         mut state: Vec<GpuValue>,
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
+        let Some(scalar_loop) = &looped.on_device else {
+            self.rows.register_loops += 1;
+            let results = self.repeat_in_registers(looped, &state, captures).await;
+            self.rows.register_loops -= 1;
+            return results;
+        };
         let exit = self.row(RowRole::Exit)?;
-        if let Some(scalar_loop) = &looped.on_device {
-            let words = self.scalar_words(scalar_loop.n_words, state.iter().chain(captures))?;
-            self.dispatch(&scalar_loop.shader, std::slice::from_ref(&words), [1; 3], &[]);
-            let guards = [Some(&exit), None];
-            self.open(&Opening { predicate: &words, expected: LOOP_STATES[0], guards, progress: [0, STUCK] })?;
-            self.guard = Some(exit);
-            self.scalars_of_words(&words, &mut state)?;
-            return Ok(state);
-        }
+        let words = self.scalar_words(scalar_loop.n_words, state.iter().chain(captures))?;
+        self.dispatch(&scalar_loop.shader, std::slice::from_ref(&words), [1; 3], &[]);
+        let guards = [Some(&exit), None];
+        self.open(&Opening { predicate: &words, expected: LOOP_STATES[0], guards, progress: [0, STUCK] })?;
+        self.guard = Some(exit);
+        self.scalars_of_words(&words, &mut state)?;
+        Ok(state)
+    }
+
+    /// Records a loop under a guard, with its state in registers.
+    async fn repeat_in_registers(
+        &mut self,
+        looped: &'a LoopProgram,
+        state: &[GpuValue],
+        captures: &[GpuValue],
+    ) -> Result<Vec<GpuValue>> {
+        let exit = self.row(RowRole::Exit)?;
         let expected = looped.expected.load(Ordering::Relaxed) as usize;
         if expected > MAX_ITERATIONS {
             return Err(not_ahead());
         }
         let mut registers = Vec::new();
-        for value in &state {
+        for value in state {
             let GpuValue::Tensor(tensor) = value else { return Err(not_ahead()) };
             let register = self.recorder.tensor(tensor.n_bytes())?;
             self.copy_under_guard(tensor, &register);
@@ -637,6 +666,10 @@ impl<'a> ProgramRun<'a> {
         let length = if expected == 0 { FIRST_ITERATIONS } else { expected };
         for _ in 0..length {
             self.begin_iteration(looped.node).await?;
+            self.rows.n_inner += 1;
+            if self.rows.n_inner > MAX_INNER_ITERATIONS {
+                return Err(not_ahead());
+            }
             let predicate = self.unknown_predicate(&looped.cond, arguments.clone()).await?;
             let entry = self.row(RowRole::Entry)?;
             let guards = [Some(&entry), Some(&exit)];

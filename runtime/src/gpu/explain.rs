@@ -14,7 +14,7 @@ impl GpuProgram {
         let mut text = String::new();
         explain_region(graph, root, 0, &mut text);
         let peak = LiveMemory::default().of_region(graph, root);
-        let _ = writeln!(text, "at most {peak} bytes at a time, with one iteration of each loop");
+        let _ = writeln!(text, "about {peak} bytes at a time, without stacks, lists and iterations recorded ahead");
         text
     }
 }
@@ -46,7 +46,11 @@ fn explain_region(graph: &Graph, region: &RegionProgram, depth: usize, text: &mu
                 writeln!(text, "{indent}{name}: {}", types(&graph.node(origin).results))
             }
             GpuOp::Cond(CondProgram { branches, ahead, .. }) => {
-                let how = if *ahead { "both arms recorded ahead" } else { "the host decides" };
+                let how = if *ahead {
+                    "both arms recorded ahead"
+                } else {
+                    "the host decides, unless what is around is recorded ahead"
+                };
                 let _ = writeln!(text, "{indent}if at {loc}: {how}");
                 let [then, otherwise] = branches;
                 explain_region(graph, then, depth + 1, text);
@@ -105,9 +109,11 @@ impl LiveMemory {
         self.live.entry(value).or_insert_with(|| Rc::new(bytes));
     }
 
-    /// Returns the most bytes that a region needs at a time, without its parameters.
+    /// Returns the most bytes that a region needs at a time. Its parameters count, too: a loop has
+    /// its initial values and the state of an iteration.
     fn of_region(mut self, graph: &Graph, region: &RegionProgram) -> u64 {
-        let mut peak = 0;
+        region.params.iter().for_each(|&param| self.allocate(graph, param));
+        let mut peak = self.in_use();
         for (i, op) in region.ops.iter().enumerate() {
             let inner = match op {
                 GpuOp::Cond(cond) => cond.branches.iter().map(|r| LiveMemory::default().of_region(graph, r)).max(),

@@ -4,7 +4,8 @@
 //! it is written. The host knows its length. An update is in place if nothing else has the block;
 //! under a guard (`ahead.rs`) it always makes a new one, so that work in vain changes nothing.
 //!
-//! Indices are checked on the device. Checks and error messages are those of the interpreter.
+//! Indices are checked on the device. Checks and error messages are those of the interpreter. A sum
+//! takes an element that is not written for zeros, so -0 becomes 0.
 
 use super::ahead::not_ahead;
 use super::handwritten::{self, Indices, LIST_RESTORE};

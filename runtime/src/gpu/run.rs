@@ -314,7 +314,7 @@ impl<'a> ProgramRun<'a> {
         match trips {
             Some(n) => self.repeat(looped, n, state, captures).await,
             None if looped.ahead => self.repeat_ahead(looped, state, captures).await,
-            None => self.repeat_while(looped, state, captures).await,
+            None => self.repeat_while(looped, 0, state, captures).await,
         }
     }
 
@@ -410,7 +410,7 @@ impl<'a> ProgramRun<'a> {
 
     /// Opens a check. Returns the word of failures and the number of the check.
     pub(super) fn open_check(&mut self, mut check: OpenCheck) -> Result<(Arc<GpuTensor>, u32)> {
-        if self.guard.is_some() {
+        if self.rows.has_registers() {
             // An operand may be a register of a loop, which is written again.
             for operand in &mut check.operands {
                 let copy = self.recorder.tensor(operand.n_bytes())?;
@@ -604,14 +604,15 @@ impl<'a> ProgramRun<'a> {
         Ok(state)
     }
 
-    /// Runs a loop while its condition holds, which is read back each time.
+    /// Runs a loop while its condition holds, which is read back each time, after a number of
+    /// iterations that were recorded ahead.
     pub(super) async fn repeat_while(
         &mut self,
         looped: &'a LoopProgram,
+        mut n_trips: usize,
         mut state: Vec<GpuValue>,
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
-        let mut n_trips = 0;
         while self.iterate(looped, &mut state, captures).await? {
             n_trips += 1;
         }

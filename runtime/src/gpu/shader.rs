@@ -26,7 +26,7 @@ pub(super) struct ShaderCache {
     file: Option<ShaderFile>,
 }
 
-/// What a driver has compiled, in a file.
+/// A file of shaders that a driver has compiled.
 #[derive(Debug)]
 struct ShaderFile {
     cache: wgpu::PipelineCache,

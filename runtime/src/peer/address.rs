@@ -118,7 +118,7 @@ mod tests {
         for wrong in [format!("{address}#"), format!("{text}0"), format!("{text}#"), text.replace('#', "")] {
             assert!(wrong.parse::<PeerAddress>().is_err(), "{wrong}");
         }
-        // What is shown of an address that is wrong has no secret.
+        // The error of a wrong address shows no secret.
         let secret = text.rsplit('-').next().unwrap_or_default();
         let error = text.replace('@', "/").parse::<PeerAddress>().expect_err("it has no `@`");
         assert!(!error.to_string().contains(secret), "{error}");

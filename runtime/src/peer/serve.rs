@@ -263,7 +263,7 @@ impl Drop for Peer {
     }
 }
 
-/// What a peer says of a device that it offers: its name and rates, and the limits of a GPU.
+/// A device that a peer offers: its name and rates, and the limits of a GPU.
 type OfferedInfo = (DeviceInfo, Option<GpuLimits>);
 
 /// Opens the devices that a peer offers.

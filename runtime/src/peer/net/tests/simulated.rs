@@ -108,7 +108,7 @@ fn frames_and_bodies_arrive_over_a_bad_network() {
             }
             assert!(there.stats().lost_packets > 0);
             assert_eq!(network.duplicated() > 100, duplicates > 0.0);
-            // What arrives twice is received once.
+            // A packet that arrives twice is received once.
             pass(Duration::from_secs(1)).await;
             for node in [&client, &server] {
                 if let Ok(event) = node.events.try_recv() {
