@@ -179,6 +179,8 @@ struct TableAccess<'a> {
     to: Region,
     origin: Origin,
     name: &'static str,
+    /// The type of positions in the table.
+    position: DType,
 }
 
 impl TableAccess<'_> {
@@ -214,19 +216,25 @@ impl TableAccess<'_> {
         let origin = Origin { written: Some(self.name), ..self.origin };
         let checked = self.out.at(InsertPoint::End(self.to), origin).prim(prim::CHECK_INDEX, &checked, range);
         let index = self.reshape(checked, &[0; 0].into());
-        let wide = match self.out.ty(index).element().dtype {
-            DType::I64 => index,
-            _ => self.prim(prim::CAST, &[index], Cast { dtype: DType::I64 }),
+        let dtype = self.position;
+        let index = if self.out.ty(index).element().dtype == dtype {
+            index
+        } else {
+            self.prim(prim::CAST, &[index], Cast { dtype })
         };
         if inner == 1 {
-            return wide;
+            return index;
         }
         let inner = self.number(inner);
-        self.prim(prim::MUL, &[wide, inner], Attrs::none())
+        self.prim(prim::MUL, &[index, inner], Attrs::none())
     }
 
     fn number(&mut self, x: usize) -> Value {
-        self.out.at(InsertPoint::End(self.to), self.origin).constant(HostTensor::scalar(x as i64))
+        let number = match self.position {
+            DType::I32 => HostTensor::scalar(x as i32),
+            _ => HostTensor::scalar(x as i64),
+        };
+        self.out.at(InsertPoint::End(self.to), self.origin).constant(number)
     }
 
     /// Returns a position a number of elements further.
@@ -262,7 +270,12 @@ impl ScalarizedCopy<'_> {
         let window = self.windows.get(&x).copied();
         let extents = |axis: usize| Extents::of(g, x, axis).expect("the shape was checked before");
         let types: Vec<&TensorType> = data.operands.iter().map(|&v| g.ty(v).element()).collect();
-        let mut access = TableAccess { out: &mut self.out, to, origin: data.origin(), name };
+        let size = match window {
+            Some(window) => self.out.ty(window.flat).element().shape.size(),
+            None => g.ty(x).element().shape.size(),
+        };
+        let position = if size.is_some_and(|n| i32::try_from(n).is_ok()) { DType::I32 } else { DType::I64 };
+        let mut access = TableAccess { out: &mut self.out, to, origin: data.origin(), name, position };
         match *def {
             prim::CHECK_INDEX => Some(vec![access.prim(prim::CHECK_INDEX, &[operands[0][0]], attrs.clone())]),
             prim::RESHAPE => {
