@@ -651,6 +651,28 @@ fn simulated_time_is_that_of_what_runs() -> Outcome {
 }
 
 #[test]
+fn the_host_reads_each_predicate_once() -> Outcome {
+    #[graph]
+    fn halves(x: Tensor, y: Tensor) -> (Tensor, Tensor) {
+        let (mut x, mut y, mut n) = (x, y, scalar(0));
+        while n < 100 {
+            (x, n) = on("/gpu:0", || (x * 0.5 + 1.0, n + 1));
+            y = on("/gpu:1", || y * 0.5 + 2.0);
+        }
+        (x, y)
+    }
+    let session = Session::builder().simulated(gpus(2)).build()?;
+    let (results, timeline) = session.function(halves)?.profile((3.0, 4.0))?;
+    let halve = |x: f32, added: f32| (0..100).fold(x, |x, _| x * 0.5 + added);
+    assert_eq!((results.0.to_vec(), results.1.to_vec()), (vec![halve(3.0, 1.0)], vec![halve(4.0, 2.0)]));
+    let count = |link: &str| copies(&timeline, link).count();
+    // 101 predicates and two results. The other device gets its input alone.
+    assert_eq!(count("/gpu:0 -> host") + count("/gpu:1 -> host"), 103, "{timeline}");
+    assert_eq!(count("/gpu:0 -> /gpu:1"), 0, "{timeline}");
+    Ok(())
+}
+
+#[test]
 fn a_failed_check_ends_a_simulated_step_beside_a_loop_that_does_not() -> Outcome {
     let session = Session::builder().simulated((0..2).map(|i| SimulatedDevice::new(&format!("/cpu:{i}")))).build()?;
     let f = session.function(loop_beside_a_check)?;
@@ -696,10 +718,10 @@ fn what_comes_from_the_host_and_goes_there_takes_the_link() -> Outcome {
     let f = session.function(|x: Tensor| branches(&w, x))?;
     let (_, timeline) = f.profile(vec![0.5f32; 4096])?;
     let count = |link: &str| copies(&timeline, link).count();
-    // The input; the predicate, which each device reads for itself; the result. The variable stays
-    // where it is.
+    // The input; the predicate, which the host reads once for both devices; the result. The
+    // variable stays where it is.
     assert_eq!(count("host -> /gpu:0"), 1, "{timeline}");
-    assert_eq!(count("/gpu:0 -> host") + count("/gpu:1 -> host"), 3, "{timeline}");
+    assert_eq!(count("/gpu:0 -> host") + count("/gpu:1 -> host"), 2, "{timeline}");
     Ok(())
 }
 

@@ -66,6 +66,11 @@ impl DeviceBuffer {
         self.memory.n_bytes()
     }
 
+    /// Returns whether two buffers share their memory.
+    pub(crate) fn is_same(&self, other: &DeviceBuffer) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory)
+    }
+
     /// Returns the same memory as part of another space, which must be able to open it.
     pub(super) fn moved_to(self, space: MemorySpace) -> DeviceBuffer {
         DeviceBuffer { space, ..self }

@@ -350,7 +350,14 @@ impl Build<'_> {
                     BlockKey::Region(region) => region,
                     BlockKey::Exits(node) => graph.node(node).region,
                 };
-                self.edges.push(Edge { value, ty: graph.ty(value).clone(), from: home, to: part, sent_in });
+                self.edges.push(Edge {
+                    value,
+                    ty: graph.ty(value).clone(),
+                    from: home,
+                    to: part,
+                    sent_in,
+                    decides: false,
+                });
                 let protos = &mut self.parts[home.index()];
                 protos.add(Make::Send(edge, part), place, vec![(value, place)], 0);
                 let protos = &mut self.parts[part.index()];
@@ -366,8 +373,12 @@ impl Build<'_> {
         let leaders: Vec<SubgraphId> = loops.iter().map(|&node| self.leader(node)).collect();
         let protos = std::mem::take(&mut self.parts);
         let parts = protos.into_iter().enumerate();
-        let parts =
+        let parts: Vec<Arc<Subgraph>> =
             parts.map(|(i, protos)| Arc::new(self.part(SubgraphId(i as u32), protos, &loops, &leaders))).collect();
+        for (i, edge) in self.edges.iter_mut().enumerate() {
+            let part = &parts[edge.to.index()];
+            edge.decides = part.receivers.get(&EdgeId(i as u32)).is_some_and(|&node| part.is_decision(node));
+        }
         let loops = loops.into_iter().zip(leaders).map(|(node, leader)| LoopInfo { node, leader }).collect();
         Partition { parts, edges: self.edges, loops, outputs }
     }

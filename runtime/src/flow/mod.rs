@@ -22,6 +22,8 @@
 //!   control loop of Figure 6 of the paper: its `Switch` reads the predicate of iteration `k`, then
 //!   either starts iteration `k + 1` or releases the values to the exits. There is no coordinator
 //!   and no barrier: a device runs ahead as far as the window allows.
+//! - A **decision** is a predicate that other subgraphs only decide by. The host reads it once,
+//!   where it is computed, and no device gets it as a tensor.
 //! - The **window** of a loop is its `parallel_iterations` and holds across all devices. The device
 //!   that computes the predicate starts iteration `k` only when every other device has finished
 //!   iteration `k - window`. The others report their progress periodically (a *credit*). The memory
@@ -240,6 +242,12 @@ pub(crate) struct Subgraph {
 }
 
 impl Subgraph {
+    /// Returns whether only switches use the value of a node.
+    fn is_decision(&self, node: NodeId) -> bool {
+        let mut users = self.nodes[node.index()].users.iter().flatten();
+        users.all(|user| matches!(self.nodes[user.node.index()].op, FlowOp::Switch { .. } | FlowOp::LoopSwitch { .. }))
+    }
+
     /// Returns whether a frame is another one, or inside of it.
     fn is_within(&self, mut frame: FrameId, outer: FrameId) -> bool {
         while frame != outer {
@@ -268,6 +276,8 @@ pub(crate) struct Edge {
     pub(crate) to: SubgraphId,
     /// The region whose execution sends the value.
     pub(crate) sent_in: Region,
+    /// Whether the receiver only decides by the value: it then gets what the host has read.
+    pub(crate) decides: bool,
 }
 
 /// A loop that spans several subgraphs.

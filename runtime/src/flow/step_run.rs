@@ -6,7 +6,7 @@ use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
 use super::remote::{Arrival, Mailbox, Others, Position, ProcessId, StepFailure, check_message};
 use super::{EdgeId, KernelId, Sink, Source, SubgraphId};
 use crate::device::timeline::{Span, Timeline};
-use crate::device::{DeviceBuffer, Event, Progress, Step, Ticket};
+use crate::device::{DeviceBuffer, Event, MemorySpace, Progress, Step, Ticket};
 use anabranch_dsl::ir::{Node, VarId};
 use anabranch_dsl::{Diagnostic, ErrorKind, HostTensor, Loc, Result};
 use std::fmt;
@@ -38,8 +38,8 @@ pub(super) enum PendingOp {
     Load { part: SubgraphId, task: TaskId },
     /// A kernel running on a device.
     Run { part: SubgraphId, task: TaskId, kernel: KernelId },
-    /// A copy of a predicate to the host.
-    Read { part: SubgraphId, task: TaskId },
+    /// A copy of a predicate to the host, for all who decide by it.
+    Decide { part: SubgraphId, predicate: DeviceBuffer, uses: Vec<DecisionUse> },
     /// A transfer of a value to another subgraph.
     Send { from: SubgraphId, to: SubgraphId, edge: EdgeId, tag: Tag },
     /// The first leg of a transfer between devices without a way from one to the other: to the
@@ -57,13 +57,22 @@ pub(super) enum PendingOp {
     Fence { part: SubgraphId },
 }
 
+/// A use of a predicate that the host has read.
+#[derive(Debug)]
+pub(super) enum DecisionUse {
+    /// A switch of the subgraph that computes it.
+    Read { task: TaskId },
+    /// The switches of another subgraph.
+    Send { to: SubgraphId, edge: EdgeId, tag: Tag },
+}
+
 impl PendingOp {
     /// Returns the subgraph whose device does the work.
     fn part(&self) -> SubgraphId {
         match *self {
             PendingOp::Load { part, .. }
             | PendingOp::Run { part, .. }
-            | PendingOp::Read { part, .. }
+            | PendingOp::Decide { part, .. }
             | PendingOp::Give { part, .. }
             | PendingOp::Fence { part }
             | PendingOp::SendFromHost { to: part, .. } => part,
@@ -475,8 +484,11 @@ impl StepRun {
                     Err(error) => return self.failed(part, task, kernel, error),
                 }
             }
-            Action::Read { task, predicate } => {
-                (PendingOp::Read { part, task }, device.download(vector(Some(predicate)), &self.step, ticket))
+            Action::Read { task, predicate } => return self.decide(part, predicate, DecisionUse::Read { task }),
+            Action::Send { to, message: DeviceMessage::Value { edge, tag, value } }
+                if driver.partition.edges[edge.index()].decides =>
+            {
+                return self.decide(part, value, DecisionUse::Send { to, edge, tag });
             }
             Action::Send { to, message: DeviceMessage::Value { edge, tag, value } } if !driver.is_here(to) => {
                 let progress = device.download(vector(Some(value)), &self.step, ticket);
@@ -511,6 +523,43 @@ impl StepRun {
             self.span(&work, begin, self.step.now());
         }
         self.begun(ticket, work, progress)
+    }
+
+    /// Reads a predicate of a device, unless it is being read already, and decides by it.
+    fn decide(&mut self, part: SubgraphId, predicate: DeviceBuffer, of: DecisionUse) -> Result<()> {
+        if predicate.space() == MemorySpace::Host {
+            return self.decided(part, predicate, of);
+        }
+        let being_read = self.pending.work.iter_mut().flatten().find_map(|work| match work {
+            PendingOp::Decide { predicate: other, uses, .. } if other.is_same(&predicate) => Some(uses),
+            _ => None,
+        });
+        if let Some(uses) = being_read {
+            uses.push(of);
+            return Ok(());
+        }
+        let ticket = self.pending.ticket();
+        let mut values = self.spare.pop().unwrap_or_default();
+        values.push(predicate.clone());
+        let progress = self.driver.device(part).download(values, &self.step, ticket);
+        self.begun(ticket, PendingOp::Decide { part, predicate, uses: vec![of] }, progress)
+    }
+
+    /// Decides by a predicate that the host has read.
+    fn decided(&mut self, part: SubgraphId, predicate: DeviceBuffer, of: DecisionUse) -> Result<()> {
+        match of {
+            DecisionUse::Read { task } => {
+                let truth = predicate.into_host().data::<bool>()[0];
+                self.executor(part).on_predicate(task, truth);
+                Ok(())
+            }
+            DecisionUse::Send { to, edge, tag } if self.driver.is_here(to) => {
+                self.deliver(part, to, DeviceMessage::Value { edge, tag, value: predicate })
+            }
+            DecisionUse::Send { to, edge, tag } => {
+                self.send_away(part, to, DeviceMessage::Value { edge, tag, value: predicate.into_host() })
+            }
+        }
     }
 
     /// Sends a message to a subgraph of another process.
@@ -559,6 +608,10 @@ impl StepRun {
                 check_message(&driver.partition, &driver.processes, process, (from, to), &message)
                     .map_err(|wrong| driver.violation(process, "a message", &wrong))?;
                 match message {
+                    DeviceMessage::Value { edge, tag, value } if driver.partition.edges[edge.index()].decides => {
+                        let value = DeviceBuffer::from_host(value);
+                        self.deliver(from, to, DeviceMessage::Value { edge, tag, value })
+                    }
                     DeviceMessage::Value { edge, tag, value } => {
                         let ticket = self.pending.ticket();
                         let values = vec![DeviceBuffer::from_host(value)];
@@ -648,9 +701,11 @@ impl StepRun {
         }
         let mut value = || values.pop().expect("a value was copied");
         match work {
-            PendingOp::Read { part, task } => {
-                let truth = value().into_host().data::<bool>()[0];
-                self.executor(part).on_predicate(task, truth);
+            PendingOp::Decide { part, uses, .. } => {
+                let predicate = value();
+                for of in uses {
+                    self.decided(part, predicate.clone(), of)?;
+                }
             }
             PendingOp::Send { from, to, edge, tag } | PendingOp::SendFromHost { from, to, edge, tag } => {
                 let message = DeviceMessage::Value { edge, tag, value: value() };
@@ -703,8 +758,11 @@ impl StepRun {
                 let iterations = tag_of(part, task);
                 (format!("host -> {}", driver.name(*part)), "an input".to_owned(), Loc::UNKNOWN, iterations)
             }
-            PendingOp::Read { part, task } => {
-                let iterations = tag_of(part, task);
+            PendingOp::Decide { part, uses, .. } => {
+                let iterations = match &uses[0] {
+                    DecisionUse::Read { task } => tag_of(part, task),
+                    DecisionUse::Send { tag, .. } => tag.clone(),
+                };
                 (format!("{} -> host", driver.name(*part)), "a predicate".to_owned(), Loc::UNKNOWN, iterations)
             }
             PendingOp::Give { part, output } => {
