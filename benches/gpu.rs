@@ -127,9 +127,8 @@ fn loop_over_scalars(bencher: Bencher<'_, '_>) {
         .bench_local(|| f.call((1.0, (TRIPS + 1) as f32)).expect("it runs"));
 }
 
-/// Products of square matrices, counted by their multiplications and additions.
-#[divan::bench(args = [256, 512, 1024, 2048, 4096], sample_count = 5, sample_size = 1)]
-fn matmul(bencher: Bencher<'_, '_>, n: usize) {
+/// A product of square matrices, counted by its multiplications and additions.
+fn product(bencher: Bencher<'_, '_>, n: usize) {
     // A driver that computes on the CPU takes seconds for the larger ones.
     if n > 1024 && adapter().is_software() {
         return;
@@ -139,6 +138,42 @@ fn matmul(bencher: Bencher<'_, '_>, n: usize) {
     let f = session.function(|| a.get().matmul(a.get()).slice(0, 0, 1)).expect("a function");
     f.call(()).expect("it runs");
     bencher.counter(ItemsCount::new(2 * n * n * n)).bench_local(|| f.call(()).expect("it runs"));
+}
+
+macro_rules! products {
+    ($($name:ident: $n:expr;)*) => {$(
+        #[divan::bench(sample_count = 5, sample_size = 1)]
+        fn $name(bencher: Bencher<'_, '_>) {
+            product(bencher, $n);
+        }
+    )*};
+}
+
+// With the names that they have in `compare/run.py`.
+products! {
+    product_256x256x256: 256;
+    product_512x512x512: 512;
+    product_1024x1024x1024: 1024;
+    product_2048x2048x2048: 2048;
+    product_4096x4096x4096: 4096;
+}
+
+/// Runs Newton's method for each of some numbers, in one shader with a thread for each of them.
+#[divan::bench(args = [1_000, 100_000])]
+fn map_over_a_loop(bencher: Bencher<'_, '_>, n: usize) {
+    #[graph]
+    fn root(a: Tensor) -> Tensor {
+        let (mut x, mut change) = (a, a);
+        while change > 1e-4 * x {
+            let next = 0.5 * (x + a / x);
+            change = (next - x).abs();
+            x = next;
+        }
+        x
+    }
+    let f = session().function(|xs: Tensor| map(xs, root)).expect("a function");
+    let xs = Array::new([n], (0..n).map(|i| (i % 1000) as f32 * 0.1 + 0.1).collect::<Vec<_>>());
+    bencher.counter(ItemsCount::new(n)).bench_local(|| f.call(&xs).expect("it runs"));
 }
 
 /// Runs a function of four million elements, counted by the bytes that it must read and write.
