@@ -1,4 +1,5 @@
-// Reports a failed check if a predicate is false.
+// Reports a failed check if a predicate is false, or the first word of a loop is another one than that
+// of a loop that has ended.
 
 @group(0) @binding(0) var<storage, read> predicate: u32;
 @group(0) @binding(1) var<storage, read_write> failure: atomic<u32>;
@@ -6,5 +7,5 @@ var<immediate> check: u32;
 
 @compute @workgroup_size(1)
 fn main() {
-    if predicate == 0u { atomicMax(&failure, check); }
+    if predicate != 1u { atomicMax(&failure, check); }
 }

@@ -12,8 +12,9 @@ type Outcome = anabranch::Result<()>;
 mod data_dependent {
     use super::*;
 
+    /// Returns more numbers than a shader has in variables for a whole loop.
     fn vector(x: Tensor) -> Tensor {
-        x + iota::<f32>(7) * 0.125
+        x + iota::<f32>(17) * 0.0625
     }
 
     #[graph]

@@ -5,7 +5,7 @@ use anabranch::DType;
 use anabranch::dsl::equality::same_number;
 use anabranch::dsl::fusion::{
     self, AxisSet, Coord, FuseEverything, FusedKernel, Fusion, KernelInput, KernelShader, KernelStage, LOOP_STATES,
-    LoopShader, MAX_LOOP_STEPS, NotPrinted, StageSource, StageWork,
+    LoopShader, MAX_LOOP_STEPS, NotPrinted, ParallelLoopShader, StageSource, StageWork,
 };
 use anabranch::dsl::ir::{Node, Value};
 use anabranch::dsl::ops::{self, Combiner};
@@ -185,6 +185,26 @@ fn shaders_of_loops_are_those_of_the_golden_files() {
         validate(&shader.code);
         check_golden(&path.with_extension("wgsl"), &shader.code);
     }
+}
+
+#[test]
+fn shaders_of_parallel_loops_are_those_of_the_golden_files() {
+    for (path, graph) in golden_graphs("parallel_loops") {
+        let nodes = graph.region(graph.root()).nodes.iter().filter(|&&node| graph.as_while(node).is_some());
+        let shaders: Vec<String> = nodes
+            .map(|&node| ParallelLoopShader::new(&graph, node, 9).unwrap_or_else(|why| panic!("{why}")).code)
+            .collect();
+        assert!(!shaders.is_empty(), "{} has no loop", path.display());
+        shaders.iter().for_each(|code| validate(code));
+        check_golden(&path.with_extension("wgsl"), &shaders.join("\n"));
+    }
+    let of = |folder: &str, name: &str, max_buffers: usize| {
+        let graphs = golden_graphs(folder);
+        let (_, graph) = graphs.iter().find(|(_, graph)| graph.name == name).expect("there is such a graph");
+        ParallelLoopShader::new(graph, loop_of(graph), max_buffers)
+    };
+    assert_eq!(of("parallel_loops", "rows", 8), Err(NotPrinted::Buffers(9)));
+    assert_eq!(of("loops", "collatz", 9), Err(NotPrinted::DependentIterations));
 }
 
 #[test]

@@ -45,6 +45,8 @@
 
 mod access;
 mod find;
+mod loop_body;
+mod parallel_loop;
 mod print;
 mod run;
 mod scalar_loop;
@@ -54,6 +56,7 @@ mod wgsl;
 
 pub use access::{Coord, viewed};
 pub use find::{FuseEverything, FuseNothing, FusionTarget, reduced_axes};
+pub use parallel_loop::{PARALLEL_LOOP_THREADS, ParallelLoopShader};
 pub use print::KernelText;
 pub use run::run_kernel;
 pub use scalar_loop::{LOOP_STATES, LoopShader, MAX_LOOP_STEPS};

@@ -42,7 +42,7 @@ const THREADS: [usize; 2] = [64, 256];
 pub const MAX_WORKGROUPS: usize = 65_535;
 
 /// The number of storage buffers that every device supports.
-const MAX_BUFFERS: usize = 8;
+pub(super) const MAX_BUFFERS: usize = 8;
 
 /// The functions of random numbers: the word of a stream at an index.
 const RANDOM: &str = "\
@@ -128,6 +128,8 @@ pub enum NotPrinted {
     NoElements,
     /// A loop is not one over scalars.
     SeveralElements,
+    /// The iterations of a loop depend on each other.
+    DependentIterations,
 }
 
 impl Display for NotPrinted {
@@ -139,9 +141,10 @@ impl Display for NotPrinted {
             NotPrinted::NoFunction(op, dtype) => write!(f, "`{op}` has no recorded form for {dtype}"),
             NotPrinted::SeveralReductions => write!(f, "its reductions are over different axes"),
             NotPrinted::TooLarge => write!(f, "its indices do not fit into 31 bits"),
-            NotPrinted::Buffers(n) => write!(f, "it needs {n} buffers, but a shader may have only {MAX_BUFFERS}"),
+            NotPrinted::Buffers(n) => write!(f, "it needs {n} buffers, more than a shader may have"),
             NotPrinted::NoElements => write!(f, "it has no elements"),
             NotPrinted::SeveralElements => write!(f, "it is not a loop over scalars"),
+            NotPrinted::DependentIterations => write!(f, "its iterations depend on each other"),
         }
     }
 }

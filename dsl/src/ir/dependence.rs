@@ -123,6 +123,15 @@ pub fn roles(graph: &Graph, node: Node) -> Option<Vec<LoopVarRole>> {
     LoopAnalysis { graph, data: graph.while_of(node) }.roles()
 }
 
+/// Returns whether each iteration of a `while` adds to an element of its own of the list that is the
+/// loop variable `i`, whose role is [`LoopVarRole::Accumulated`].
+pub(crate) fn adds_apart(graph: &Graph, node: Node, i: usize) -> bool {
+    let analysis = LoopAnalysis { graph, data: graph.while_of(node) };
+    let counters = analysis.data.vars().filter(|&var| analysis.step(var).is_some()).map(|var| var.body_param);
+    let made = analysis.made_by(analysis.data.var(i).next);
+    made.is_some_and(|(_, operands)| analysis.is_own_index(operands[1], &counters.collect()))
+}
+
 /// Returns the value of a constant integer scalar, or of a capture of one.
 pub(crate) fn integer(graph: &Graph, value: Value) -> Option<i64> {
     let ValueDef::Result(node, _) = graph.value(value).def else {

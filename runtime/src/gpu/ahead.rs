@@ -29,11 +29,12 @@
 
 use super::handwritten::{COPY, GUARD};
 use super::lower::{THREADS, groups};
-use super::memory::{GpuTensor, GpuValue};
+use super::memory::{GpuTensor, GpuValue, StackItem};
 use super::program::{CondProgram, GpuOp, LoopProgram, RegionProgram};
 use super::queue::{CommandRecorder, GpuQueue, Workgroups};
 use super::run::{CheckedReadback, ProgramRun};
 use super::shader::CompiledShader;
+use super::shader_loop::parallel_workgroups;
 use anabranch_dsl::fusion::LOOP_STATES;
 use anabranch_dsl::ir::{Graph, Value};
 use anabranch_dsl::{DType, Diagnostic, ErrorKind, HostTensor, Result, TensorType};
@@ -200,6 +201,8 @@ fn plan_region(graph: &Graph, region: &mut RegionProgram, counts: &mut Workgroup
                 });
                 let results = &graph.node(looped.node).results;
                 results.iter().filter_map(|&v| copies(graph, v)).for_each(|workgroups| counts.add(workgroups));
+                let of_iterations = looped.parallel.as_ref().and_then(|parallel| parallel.trips);
+                of_iterations.and_then(parallel_workgroups).into_iter().for_each(|workgroups| counts.add(workgroups));
                 looped.ahead = cond.can_be_guarded && body.can_be_guarded;
                 any_ahead |= looped.ahead;
                 // Such a loop would wait in each iteration if it were not under guards.
@@ -351,8 +354,8 @@ fn bytes_of_step(before: &[GpuValue], after: &[GpuValue]) -> u64 {
         (GpuValue::List(before), GpuValue::List(after)) if Arc::ptr_eq(before.elements(), after.elements()) => 0,
         (GpuValue::Stack(before), GpuValue::Stack(after)) => {
             let [before, top] = [before, after].map(|stack| stack.items().next());
-            let is_pushed = before.zip(top).is_none_or(|(before, top)| !Arc::ptr_eq(before, top));
-            top.filter(|_| is_pushed).map_or(0, |top| top.n_bytes())
+            let is_pushed = before.zip(top).is_none_or(|(before, top)| !before.is_same(top));
+            top.filter(|_| is_pushed).map_or(0, StackItem::n_bytes)
         }
         (_, GpuValue::Tensor(after)) => after.allocated_bytes(),
         (_, GpuValue::List(after)) => after.n_bytes(),
@@ -633,12 +636,13 @@ impl<'a> ProgramRun<'a> {
             return results;
         };
         let exit = self.row(RowRole::Exit)?;
-        let words = self.scalar_words(scalar_loop.n_words, state.iter().chain(captures))?;
-        self.dispatch(&scalar_loop.shader, std::slice::from_ref(&words), [1; 3], &[]);
+        let tensors = self.scalar_operands(scalar_loop, &state, captures)?;
+        self.dispatch(&scalar_loop.shader, &tensors, [1; 3], &[]);
+        let words = tensors.last().expect("the words are the last binding");
         let guards = [Some(&exit), None];
-        self.open(&Opening { predicate: &words, expected: LOOP_STATES[0], guards, progress: [0, STUCK] })?;
+        self.open(&Opening { predicate: words, expected: LOOP_STATES[0], guards, progress: [0, STUCK] })?;
         self.guard = Some(exit);
-        self.scalars_of_words(&words, &mut state)?;
+        self.scalars_of_words(words, &mut state)?;
         Ok(state)
     }
 

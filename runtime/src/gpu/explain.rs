@@ -76,6 +76,7 @@ fn explain_region(graph: &Graph, region: &RegionProgram, depth: usize, text: &mu
 
 fn how_it_runs(looped: &LoopProgram) -> &'static str {
     match looped {
+        LoopProgram { parallel: Some(_), .. } => "one shader runs it, with a thread for each iteration",
         LoopProgram { on_device: Some(_), .. } => "one shader runs it",
         LoopProgram { counted: Some(_), .. } => "it counts, so its iterations are recorded ahead",
         LoopProgram { ahead: true, .. } => "its iterations are recorded ahead of their predicates",

@@ -27,6 +27,7 @@ const MATMUL_VECTOR: &str = include_str!("../../../shaders/matmul_vector.wgsl");
 const POOL: &str = include_str!("../../../shaders/pool.wgsl");
 const SCATTER: &str = include_str!("../../../shaders/scatter.wgsl");
 const SOFTMAX: &str = include_str!("../../../shaders/softmax.wgsl");
+const SUM_TERMS: &str = include_str!("../../../shaders/sum_terms.wgsl");
 const UPDATE: &str = include_str!("../../../shaders/update.wgsl");
 
 /// Returns the shader of the sum of two tensors with elements of a type. That of `bool`s is whether
@@ -34,6 +35,11 @@ const UPDATE: &str = include_str!("../../../shaders/update.wgsl");
 pub(super) fn add(dtype: DType) -> String {
     let (element, sum) = if dtype == DType::Bool { (DType::U32, "a | b") } else { (dtype, "a + b") };
     format!("alias Element = {element};\nfn added(a: Element, b: Element) -> Element {{ return {sum}; }}\n\n{ADD}")
+}
+
+/// Returns the shader that adds the terms of the iterations of a loop.
+pub(super) fn sum_terms(dtype: DType) -> String {
+    format!("alias Element = {dtype};\n\n{SUM_TERMS}")
 }
 
 /// Returns the shader that marks elements of a list, and may fail if they were marked before.

@@ -39,6 +39,15 @@ impl GpuList {
         &self.elements
     }
 
+    /// Returns the words that mark elements as written, unless all are.
+    pub(super) fn marks(&self) -> Option<&Arc<GpuTensor>> {
+        self.written.as_ref()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns the bytes of the list.
     pub(super) fn n_bytes(&self) -> u64 {
         self.elements.n_bytes() + self.written.as_ref().map_or(0, |written| written.n_bytes())
@@ -143,7 +152,7 @@ pub(super) fn failure(op: &ListOp, indices: &[i32], written: Option<&[bool]>, le
 impl<'a> ProgramRun<'a> {
     /// Makes the memory of a list its own, with room for `len` elements, and with marks if they are
     /// needed.
-    fn own_list(&self, list: GpuList, n_words: usize, len: usize, needs_marks: bool) -> Result<GpuList> {
+    pub(super) fn own_list(&self, list: GpuList, n_words: usize, len: usize, needs_marks: bool) -> Result<GpuList> {
         let is_own = self.guard.is_none() && list.is_unique();
         let room = (list.elements.n_bytes() / 4) as usize / n_words;
         if is_own && room >= len && (list.written.is_some() || !needs_marks) {

@@ -7,14 +7,16 @@ use super::handwritten::{self, CHECK, CHECK_INDEX, COPY_PART, CUMSUM, FIRST_OCCU
 use super::list::ListProgram;
 use super::product::{BatchedProduct, MatrixBatch, ProductShader};
 use super::program::{
-    CondProgram, Dispatch, GpuOp, GpuProgram, LoopProgram, RegionProgram, ScalarLoop, ShaderCheck, StackSum, Transfer,
+    CondProgram, Dispatch, GpuOp, GpuProgram, LoopProgram, RegionProgram, ShaderCheck, StackSum, Transfer,
 };
 use super::queue::{GpuQueue, Shared};
+use super::shader_loop::{Assumption, ParallelLoopProgram, ScalarLoop};
 use crate::device::CompileOptions;
 use anabranch_dsl::fusion::{
-    AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, LoopShader, MAX_WORKGROUPS, NodeRole,
+    AxisSet, FusedKernel, Fusion, FusionTarget, KernelShader, LoopShader, MAX_WORKGROUPS, NodeRole, ParallelLoopShader,
 };
 use anabranch_dsl::fusion::{node_to_wgsl, viewed};
+use anabranch_dsl::ir::dependence::LoopVarRole;
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Region, StackOp, Value};
 use anabranch_dsl::ops::attributes::{Along, AlongOrKept, Conv, IndexRange, MeanPool, Pool, RunningSum, SliceTarget};
 use anabranch_dsl::ops::{Effects, EvalCx, OpClass, Prim, prim};
@@ -66,7 +68,12 @@ impl FusionTarget for GpuTarget {
 }
 
 /// Lowers a graph whose operations the device supports.
-pub(super) fn lower(graph: Graph, options: CompileOptions, queue: &GpuQueue) -> Result<GpuProgram> {
+pub(super) fn lower(mut graph: Graph, options: CompileOptions, queue: &GpuQueue) -> Result<GpuProgram> {
+    if !options.check_finite
+        && let Some(apart) = in_numbers(&graph, queue.shared())
+    {
+        graph = apart;
+    }
     // A check of finite values looks at the result of each operation.
     let mut fusion = Fusion::find(&graph, &GpuTarget { fuses: !options.check_finite });
     let has_shader = |kernel: &FusedKernel| kernel.axes.contains(&0) || kernel.to_wgsl(&graph).is_ok();
@@ -79,6 +86,35 @@ pub(super) fn lower(graph: Graph, options: CompileOptions, queue: &GpuQueue) -> 
         lower.region(graph.root())?
     };
     GpuProgram::from_parts(graph, root, queue)
+}
+
+/// Returns the graph with small tensors in loops as numbers, if more loops then have a shader and
+/// all others stay as they are.
+fn in_numbers(graph: &Graph, shared: &Shared) -> Option<Graph> {
+    // The number of outermost loops that a shader runs, and of the operations elsewhere. To take
+    // tensors apart and to join them only moves elements.
+    let loops = |graph: &Graph| {
+        let (mut n_shaders, mut n_nodes) = (0, 0);
+        let mut regions = vec![graph.root()];
+        while let Some(region) = regions.pop() {
+            for &node in &graph.region(region).nodes {
+                let has_shader = graph.as_while(node).is_some()
+                    && (LoopShader::new(graph, node).is_ok()
+                        || ParallelLoopShader::new(graph, node, shared.max_bindings).is_ok());
+                if has_shader {
+                    n_shaders += 1;
+                } else {
+                    let only_moves = matches!(&graph.node(node).op, Op::Prim(op, _) if op.only_moves());
+                    n_nodes += usize::from(!only_moves);
+                    regions.extend(&graph.node(node).regions);
+                }
+            }
+        }
+        (n_shaders, n_nodes)
+    };
+    let apart = passes::scalars(graph)?;
+    let ((before, nodes_before), (after, nodes_after)) = (loops(graph), loops(&apart));
+    (after > before && nodes_after <= nodes_before).then_some(apart)
 }
 
 struct GpuLowering<'a> {
@@ -289,15 +325,12 @@ impl GpuLowering<'_> {
                     let mut counts = true;
                     self.graph.visit_nodes(cond, &mut |n| counts &= self.graph.node(n).op.effects() == Effects::Pure);
                     let counted = passes::count(self.graph, node).filter(|_| counts);
-                    let on_device = LoopShader::new(self.graph, node).ok().filter(|_| !self.options.check_finite);
-                    let on_device = on_device.map(|LoopShader { code, n_words }| {
-                        let shader = self.shared.shaders.get(&self.shared.device, code, [0, 1])?;
-                        Ok(ScalarLoop { shader, n_words })
-                    });
-                    let on_device = on_device.transpose()?;
+                    let on_device = self.scalar_loop(node)?;
+                    let parallel = self.parallel_loop(node)?;
                     let (cond, body) = (self.region(cond)?, self.region(body)?);
                     let expected = AtomicU32::new(0);
-                    GpuOp::While(Box::new(LoopProgram { node, cond, body, counted, on_device, ahead: false, expected }))
+                    let looped = LoopProgram { node, cond, body, counted, on_device, parallel, ahead: false, expected };
+                    GpuOp::While(Box::new(looped))
                 } else if let Some(construct) = self.graph.as_cond(node) {
                     let [then, otherwise] = construct.branches();
                     let branches = [self.region(then)?, self.region(otherwise)?];
@@ -315,6 +348,44 @@ impl GpuLowering<'_> {
         }
         open.in_memory.extend(data.results.iter().copied());
         Ok(())
+    }
+
+    /// Returns the shader of a loop over scalars.
+    fn scalar_loop(&self, node: Node) -> Result<Option<ScalarLoop>> {
+        // Its operations are not checked one by one.
+        let shader = LoopShader::new(self.graph, node).ok().filter(|_| !self.options.check_finite);
+        let Some(LoopShader { code, in_memory, n_words }) = shader else { return Ok(None) };
+        let (shaders, device) = (&self.shared.shaders, &self.shared.device);
+        let shader = shaders.get(device, code, [in_memory.len(), 1])?;
+        let has_ended = shaders.get(device, CHECK.to_owned(), [1, 1])?;
+        Ok(Some(ScalarLoop { shader, has_ended, in_memory, n_words, assumption: Assumption::default() }))
+    }
+
+    /// Returns the shader of a loop whose iterations are independent.
+    fn parallel_loop(&self, node: Node) -> Result<Option<ParallelLoopProgram>> {
+        let Some(counted) = passes::count(self.graph, node).filter(|_| !self.options.check_finite) else {
+            return Ok(None);
+        };
+        let max_buffers = self.shared.max_bindings;
+        let Ok(shader) = ParallelLoopShader::new(self.graph, node, max_buffers) else { return Ok(None) };
+        let ParallelLoopShader { code, in_memory, roles, groups } = shader;
+        let n_pushed = roles.iter().filter(|&&role| role == LoopVarRole::Pushed).count();
+        let n_groups = groups.iter().max().map_or(0, |&last| last + 1);
+        let (shaders, device) = (&self.shared.shaders, &self.shared.device);
+        let mut variables = Vec::new();
+        let mut n_outputs = if n_pushed == 0 { 2 } else { 5 };
+        for (role, &operand) in roles.into_iter().zip(&self.graph.node(node).operands) {
+            n_outputs += match role {
+                LoopVarRole::Written | LoopVarRole::Accumulated => 2,
+                LoopVarRole::Sum => 1,
+                _ => 0,
+            };
+            let sum = (role == LoopVarRole::Sum).then(|| handwritten::sum_terms(self.ty(operand).dtype));
+            variables.push((role, sum.map(|text| shaders.get(device, text, [2, 1])).transpose()?));
+        }
+        let shader = shaders.get(device, code, [1 + in_memory.len() + 2 * n_groups, n_outputs])?;
+        let (trips, assumption) = (passes::trips(self.graph, node), Assumption::new(n_pushed));
+        Ok(Some(ParallelLoopProgram { shader, in_memory, variables, groups, counted, trips, assumption }))
     }
 
     fn kernel(&mut self, open: &mut OpenRegion, data: &NodeData, kernel: &FusedKernel) -> Result<()> {

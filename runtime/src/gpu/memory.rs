@@ -21,7 +21,7 @@ impl DeviceMemory for GpuMemory {
     fn n_bytes(&self) -> u64 {
         match &self.value {
             GpuValue::Tensor(tensor) => tensor.n_bytes,
-            GpuValue::Stack(stack) => stack.items().map(|element| element.bytes_on_device()).sum(),
+            GpuValue::Stack(stack) => stack.items().map(StackItem::bytes_on_device).sum(),
             GpuValue::List(list) => list.n_bytes(),
         }
     }
@@ -45,8 +45,55 @@ pub(super) struct GpuStack {
 
 #[derive(Debug)]
 struct StackEntry {
-    element: Arc<SavedElement>,
+    item: StackItem,
     below: Option<Arc<StackEntry>>,
+}
+
+/// One or more elements of a stack.
+#[derive(Clone, Debug)]
+pub(super) enum StackItem {
+    One(Arc<SavedElement>),
+    /// What the iterations of a parallel loop have pushed, those of the last one at the top.
+    OfIterations(Arc<PushedElements>),
+}
+
+/// The elements that the iterations of a parallel loop have pushed to a stack. They are words.
+#[derive(Debug)]
+pub(super) struct PushedElements {
+    pub(super) n_iterations: u32,
+    /// Rows of elements, one for each place in the parts of the iterations, from the bottom. Stacks
+    /// of one loop share them.
+    pub(super) elements: Arc<SavedElement>,
+    /// Rows with the number of elements of each iteration.
+    pub(super) depths: Arc<SavedElement>,
+    /// The first of these rows that belongs to the stack.
+    pub(super) first_row: u32,
+    pub(super) row_of_depths: u32,
+}
+
+impl StackItem {
+    fn bytes_on_device(&self) -> u64 {
+        match self {
+            StackItem::One(element) => element.bytes_on_device(),
+            StackItem::OfIterations(pushed) => pushed.elements.bytes_on_device() + pushed.depths.bytes_on_device(),
+        }
+    }
+
+    /// Returns the bytes of the elements.
+    pub(super) fn n_bytes(&self) -> u64 {
+        match self {
+            StackItem::One(element) => element.n_bytes(),
+            StackItem::OfIterations(pushed) => pushed.elements.n_bytes() + pushed.depths.n_bytes(),
+        }
+    }
+
+    pub(super) fn is_same(&self, other: &StackItem) -> bool {
+        match (self, other) {
+            (StackItem::One(a), StackItem::One(b)) => Arc::ptr_eq(a, b),
+            (StackItem::OfIterations(a), StackItem::OfIterations(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
 }
 
 /// An element of stacks.
@@ -89,7 +136,9 @@ impl GpuStack {
     /// Creates a stack of elements, given from the bottom. `zeros_below` tells whether there are
     /// endless zeros below them.
     pub(super) fn new(items: impl IntoIterator<Item = Arc<SavedElement>>, zeros_below: bool) -> GpuStack {
-        items.into_iter().fold(GpuStack { top: None, zeros_below }, |stack, element| stack.push(element))
+        items
+            .into_iter()
+            .fold(GpuStack { top: None, zeros_below }, |stack, element| stack.push(StackItem::One(element)))
     }
 
     /// Returns whether there are endless zeros below the elements.
@@ -97,20 +146,28 @@ impl GpuStack {
         self.zeros_below
     }
 
-    pub(super) fn push(&self, element: Arc<SavedElement>) -> GpuStack {
-        GpuStack { top: Some(Arc::new(StackEntry { element, below: self.top.clone() })), ..*self }
+    pub(super) fn push(&self, item: StackItem) -> GpuStack {
+        GpuStack { top: Some(Arc::new(StackEntry { item, below: self.top.clone() })), ..*self }
     }
 
-    /// Returns the stack below the top, and the top. Endless zeros do not count.
-    pub(super) fn pop(&self) -> Option<(GpuStack, Arc<SavedElement>)> {
+    /// Returns the stack below the item at the top, and the item. Endless zeros do not count.
+    pub(super) fn pop(&self) -> Option<(GpuStack, StackItem)> {
         let top = self.top.as_ref()?;
-        Some((GpuStack { top: top.below.clone(), ..*self }, top.element.clone()))
+        Some((GpuStack { top: top.below.clone(), ..*self }, top.item.clone()))
     }
 
-    /// Returns the elements from the top.
-    pub(super) fn items(&self) -> impl Iterator<Item = &Arc<SavedElement>> {
+    /// Returns the items from the top.
+    pub(super) fn items(&self) -> impl Iterator<Item = &StackItem> {
         let entries = std::iter::successors(self.top.as_deref(), |entry| entry.below.as_deref());
-        entries.map(|entry| &entry.element)
+        entries.map(|entry| &entry.item)
+    }
+
+    /// Returns the elements from the top of a stack that has no others.
+    pub(super) fn elements(&self) -> impl Iterator<Item = &Arc<SavedElement>> {
+        self.items().map(|item| match item {
+            StackItem::One(element) => element,
+            StackItem::OfIterations(_) => panic!("the elements of iterations have been taken apart"),
+        })
     }
 }
 

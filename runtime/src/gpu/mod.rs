@@ -19,6 +19,7 @@
 //! | `explain.rs` | programs as text |
 //! | `program.rs` | the operations of programs |
 //! | `run.rs` | runs of programs |
+//! | `shader_loop.rs` | loops that shaders run by themselves |
 //! | `ahead.rs` | branches and loops recorded ahead of their predicates |
 //!
 //! Shaders of elementwise operations, reductions, views and random numbers are printed from fused
@@ -55,6 +56,7 @@ mod program;
 mod queue;
 mod run;
 mod shader;
+mod shader_loop;
 mod swap;
 
 pub use adapter::{GpuAdapter, gpu_adapters};

@@ -5,8 +5,9 @@ use super::list::ListProgram;
 use super::lower;
 use super::memory::{GpuTensor, GpuValue};
 use super::queue::{CommandRecorder, GpuQueue};
-use super::run::ProgramRun;
+use super::run::{ProgramRun, RunAttempt};
 use super::shader::CompiledShader;
+use super::shader_loop::{Assumption, ParallelLoopProgram, ScalarLoop};
 use crate::device::CompileOptions;
 use anabranch_dsl::interp::RunContext;
 use anabranch_dsl::ir::{Graph, Node, StackOp, Value};
@@ -24,6 +25,8 @@ pub(super) struct GpuProgram {
     root: RegionProgram,
     /// The workgroups of what may run under a guard.
     counts: WorkgroupCounts,
+    /// Whether runs make assumptions.
+    has_assumptions: bool,
 }
 
 /// A compiled region.
@@ -71,6 +74,8 @@ pub(super) struct LoopProgram {
     pub(super) counted: Option<CountedLoop>,
     /// The shader that runs many iterations, if it is a loop over scalars.
     pub(super) on_device: Option<ScalarLoop>,
+    /// The shader that runs all iterations side by side, if they are independent.
+    pub(super) parallel: Option<ParallelLoopProgram>,
     /// Whether iterations are recorded ahead of their predicates.
     pub(super) ahead: bool,
     /// The number of predicates of the last run that the host knows, one more than the trip count,
@@ -99,13 +104,6 @@ pub(super) struct Dispatch {
     pub(super) checked: Option<Node>,
     /// The error that the shader may report.
     pub(super) check: Option<ShaderCheck>,
-}
-
-/// A loop that a shader runs by itself, with its state in an array of words.
-#[derive(Debug)]
-pub(super) struct ScalarLoop {
-    pub(super) shader: Arc<CompiledShader>,
-    pub(super) n_words: usize,
 }
 
 /// The error that a shader may report: that of a node. The last binding of the shader is the word
@@ -176,6 +174,20 @@ impl RegionProgram {
         RegionProgram { params, ops, origins, dead: Vec::new(), yields }
     }
 
+    /// Returns whether a run assumes something of a loop.
+    fn has_assumptions(&self) -> bool {
+        self.ops.iter().any(|op| match op {
+            GpuOp::Cond(cond) => cond.branches.iter().any(RegionProgram::has_assumptions),
+            GpuOp::While(looped) => {
+                looped.on_device.is_some()
+                    || looped.parallel.is_some()
+                    || [&looped.cond, &looped.body].into_iter().any(RegionProgram::has_assumptions)
+            }
+            GpuOp::Call(_, region) => region.has_assumptions(),
+            GpuOp::Dispatch(_) | GpuOp::Transfer(_) | GpuOp::Stack(..) | GpuOp::AddStacks(..) | GpuOp::List(_) => false,
+        })
+    }
+
     /// Finds the last use of each value.
     fn find_dead(&mut self, graph: &Graph) {
         let mut last: FxHashMap<Value, usize> = FxHashMap::default();
@@ -218,7 +230,8 @@ impl GpuProgram {
             true => ahead::plan(&graph, &mut root, queue)?,
             false => WorkgroupCounts::default(),
         };
-        Ok(GpuProgram { graph, root, counts })
+        let has_assumptions = root.has_assumptions();
+        Ok(GpuProgram { graph, root, counts, has_assumptions })
     }
 
     pub(super) fn parts(&self) -> (&Graph, &RegionProgram) {
@@ -241,6 +254,20 @@ impl GpuProgram {
         inputs: impl Iterator<Item = GpuValue>,
         cx: &RunContext<'_>,
     ) -> Result<Vec<GpuValue>> {
-        ProgramRun::new(&self.graph, recorder, cx, &self.counts).run(&self.root, inputs.collect()).await
+        let mut inputs: Vec<GpuValue> = inputs.collect();
+        let mut wrong = Vec::new();
+        loop {
+            // A list that something else has, too, is not written in place.
+            let again = if self.has_assumptions { inputs.clone() } else { Vec::new() };
+            let attempt = ProgramRun::new(&self.graph, recorder, cx, &self.counts, &wrong);
+            match attempt.run(&self.root, inputs).await? {
+                RunAttempt::Completed(results) => {
+                    wrong.iter().for_each(Assumption::drop_for_good);
+                    return Ok(results);
+                }
+                RunAttempt::Refuted(assumption) => wrong.extend(assumption),
+            }
+            inputs = again;
+        }
     }
 }

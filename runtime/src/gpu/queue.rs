@@ -47,6 +47,8 @@ pub(super) struct Shared {
     pub(super) limits: SizeLimits,
     /// Whether the driver computes on the CPU.
     pub(super) is_software: bool,
+    /// The number of bindings of a shader.
+    pub(super) max_bindings: usize,
     /// Whether work is recorded ahead of its predicates.
     pub(super) runs_ahead: bool,
     /// Whether elements of stacks move to the host.
@@ -121,6 +123,7 @@ impl GpuQueue {
                 max_iterations: adapter.is_software().then_some(1 << 15),
             },
             is_software: adapter.is_software(),
+            max_bindings: limits.max_storage_buffers_per_shader_stage as usize,
             runs_ahead: adapter.runs_ahead(),
             can_swap: features.contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS),
             counters: adapter.counters().clone(),

@@ -7,16 +7,17 @@
 
 use super::ahead::{Guard, GuardRows, MAX_COUNTED, WorkgroupCounts, not_ahead};
 use super::list;
-use super::memory::{GpuStack, GpuTensor, GpuValue, SavedElement};
-use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, ScalarLoop, StackSum, Transfer};
+use super::memory::{GpuStack, GpuTensor, GpuValue, SavedElement, StackItem};
+use super::program::{CondProgram, Dispatch, GpuOp, LoopProgram, RegionProgram, StackSum, Transfer};
 use super::queue::{CommandRecorder, Readback, Workgroups};
 use super::shader::CompiledShader;
-use anabranch_dsl::fusion::LOOP_STATES;
+use super::shader_loop::Assumption;
 use anabranch_dsl::interp::{RunContext, assertion_failed, empty_stack, not_finite, stacks_differ, stopped};
 use anabranch_dsl::ir::{Graph, Node, Op, StackOp, Value};
 use anabranch_dsl::ops::EvalCx;
 use anabranch_dsl::passes::{CountedLoop, Limit};
 use anabranch_dsl::{Buffer, DType, Diagnostic, HostTensor, Result, TensorType};
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// A check of a run whose outcome is not known yet.
@@ -28,13 +29,20 @@ pub(super) struct OpenCheck {
     operands: Vec<Arc<GpuTensor>>,
     /// The number of elements of the list, if the node is an operation on one.
     list_len: Option<usize>,
+    /// What the run assumes of the node, if it is a loop.
+    assumption: Option<Assumption>,
 }
 
 impl OpenCheck {
     /// Returns the check of indices of a list: its operands are the indices, and the marks of the
     /// elements before if they are kept.
     pub(super) fn of_list(node: Node, operands: Vec<Arc<GpuTensor>>, len: usize) -> OpenCheck {
-        OpenCheck { node, first: 1, operands, list_len: Some(len) }
+        OpenCheck { node, first: 1, operands, list_len: Some(len), assumption: None }
+    }
+
+    /// Returns the check that the shader of a loop is not stuck.
+    pub(super) fn of_loop(node: Node, operands: Vec<Arc<GpuTensor>>, assumption: Assumption) -> OpenCheck {
+        OpenCheck { node, first: 0, operands, list_len: None, assumption: Some(assumption) }
     }
 }
 
@@ -56,6 +64,17 @@ pub(super) struct ProgramRun<'a> {
     /// The guard under which shaders are recorded, if their predicate is not known.
     pub(super) guard: Option<Guard>,
     pub(super) rows: GuardRows,
+    /// The assumptions that earlier attempts of the run have shown to be wrong.
+    pub(super) wrong: &'a [Assumption],
+    /// Whether this attempt is of no use, and the assumption that the next one must not make.
+    pub(super) refuted: OnceCell<Option<Assumption>>,
+}
+
+/// The end of an attempt to run a program.
+pub(super) enum RunAttempt {
+    Completed(Vec<GpuValue>),
+    /// It is of no use. The next one must not make an assumption, if there is one.
+    Refuted(Option<Assumption>),
 }
 
 /// The checks of a run whose outcome is not known yet, in the order of the program.
@@ -81,6 +100,7 @@ impl<'a> ProgramRun<'a> {
         recorder: &'a CommandRecorder,
         cx: &'a RunContext<'a>,
         counts: &'a WorkgroupCounts,
+        wrong: &'a [Assumption],
     ) -> ProgramRun<'a> {
         ProgramRun {
             graph,
@@ -91,20 +111,26 @@ impl<'a> ProgramRun<'a> {
             counts,
             guard: None,
             rows: GuardRows::default(),
+            wrong,
+            refuted: OnceCell::new(),
         }
     }
 
     /// Runs the program to its end.
-    pub(super) async fn run(mut self, root: &'a RegionProgram, inputs: Vec<GpuValue>) -> Result<Vec<GpuValue>> {
-        let results = self.region(root, inputs).await;
-        // A check that was made before another failure has failed before it.
-        match results {
-            Err(error) if error.kind.is_stop() => Err(error),
-            results => {
-                // An error may have ended work under a guard.
-                self.guard = None;
-                self.settle().await.and(results)
+    pub(super) async fn run(mut self, root: &'a RegionProgram, inputs: Vec<GpuValue>) -> Result<RunAttempt> {
+        let mut results = self.region(root, inputs).await;
+        if !results.as_ref().is_err_and(|error| error.kind.is_stop()) {
+            // An error may have ended work under a guard.
+            self.guard = None;
+            // A check that was made before another failure has failed before it.
+            results = self.settle().await.and(results);
+        }
+        match self.refuted.take() {
+            // Any error may follow from wrong values.
+            Some(refuted) if !results.as_ref().is_err_and(|error| error.kind.is_stop()) => {
+                Ok(RunAttempt::Refuted(refuted))
             }
+            _ => results.map(RunAttempt::Completed),
         }
     }
 
@@ -189,7 +215,8 @@ impl<'a> ProgramRun<'a> {
                 }
                 if let Some(check) = check {
                     let operands = check.operands.iter().map(|&v| self.tensor(v)).collect();
-                    let open = OpenCheck { node: check.node, first: check.first, operands, list_len: None };
+                    let open =
+                        OpenCheck { node: check.node, first: check.first, operands, list_len: None, assumption: None };
                     let (failure, number) = self.open_check(open)?;
                     tensors.push(failure);
                     let parameters = [&parameters[..], &[number]].concat();
@@ -219,8 +246,18 @@ impl<'a> ProgramRun<'a> {
             }
             GpuOp::Transfer(Transfer::Uninitialized { to }) => drop(self.allocate(*to)?),
             GpuOp::Transfer(Transfer::Constant { tensor, to }) => self.set(*to, GpuValue::Tensor(tensor.clone())),
-            GpuOp::Stack(op, node) => self.stack_op(op, *node)?,
-            GpuOp::AddStacks(node, sum) => self.add_stacks(*node, sum)?,
+            GpuOp::Stack(op, node) => {
+                if matches!(op, StackOp::Pop | StackOp::ZerosLike) {
+                    self.take_apart(self.graph.node(*node).operands[0]).await?;
+                }
+                self.stack_op(op, *node)?;
+            }
+            GpuOp::AddStacks(node, sum) => {
+                for &operand in &self.graph.node(*node).operands {
+                    self.take_apart(operand).await?;
+                }
+                self.add_stacks(*node, sum)?;
+            }
             GpuOp::List(list) => {
                 Box::pin(self.list_op(list, dead)).await?;
                 if self.guard.is_none() && self.has_many_checks() {
@@ -234,7 +271,7 @@ impl<'a> ProgramRun<'a> {
                 self.set_results(cond.node, results);
             }
             GpuOp::While(looped) => {
-                let mut state = self.operands(looped.node);
+                let mut state = self.last_operands(looped.node, dead);
                 let captures = state.split_off(self.graph.while_of(looped.node).n_vars());
                 let results = Box::pin(self.while_loop(looped, state, &captures)).await?;
                 self.set_results(looped.node, results);
@@ -293,6 +330,14 @@ impl<'a> ProgramRun<'a> {
         mut state: Vec<GpuValue>,
         captures: &[GpuValue],
     ) -> Result<Vec<GpuValue>> {
+        if let Some(parallel) = &looped.parallel
+            && self.assumes(&parallel.assumption)
+            && let Some(trips) = self.trips(&parallel.counted, &state).await?
+            && (self.guard.is_none() || parallel.trips == Some(trips))
+            && self.can_run_in_parallel(parallel, trips, &state)
+        {
+            return self.run_in_parallel(looped.node, parallel, trips as u32, state, captures);
+        }
         let trips = match &looped.counted {
             Some(counted) if looped.on_device.is_none() => self.trips(counted, &state).await?,
             _ => None,
@@ -327,13 +372,14 @@ impl<'a> ProgramRun<'a> {
             }
             StackOp::Push => {
                 let element = self.recorder.stacked(self.tensor(data.operands[1]));
-                let stack = self.stack(data.operands[0]).push(element);
+                let stack = self.stack(data.operands[0]).push(StackItem::One(element));
                 self.set(data.results[0], GpuValue::Stack(stack));
             }
             StackOp::Pop => {
                 let stack = self.stack(data.operands[0]);
                 let (below, top) = match stack.pop() {
-                    Some((below, top)) => (below, self.recorder.unstacked(&top)?),
+                    Some((below, StackItem::One(top))) => (below, self.recorder.unstacked(&top)?),
+                    Some((_, StackItem::OfIterations(_))) => panic!("the elements of iterations have been taken apart"),
                     None if stack.has_zeros_below() => (stack, self.zeros(data.results[1])?),
                     None => return Err(empty_stack(data.loc)),
                 };
@@ -344,7 +390,7 @@ impl<'a> ProgramRun<'a> {
                 let stack = self.stack(data.operands[0]);
                 // The elements have the same shape.
                 let zeros = Arc::new(SavedElement::new(self.zeros(data.results[0])?));
-                let items = stack.items().map(|_| zeros.clone());
+                let items = stack.elements().map(|_| zeros.clone());
                 let stack = GpuStack::new(items, stack.has_zeros_below());
                 self.set(data.results[0], GpuValue::Stack(stack));
             }
@@ -364,20 +410,20 @@ impl<'a> ProgramRun<'a> {
     fn add_stacks(&mut self, node: Node, sum: &StackSum) -> Result<()> {
         let data = self.graph.node(node);
         let [a, b] = [0, 1].map(|i| self.stack(data.operands[i]));
-        let [n_a, n_b] = [&a, &b].map(|stack| stack.items().count());
+        let [n_a, n_b] = [&a, &b].map(|stack| stack.elements().count());
         let (longer, shorter) = if n_a < n_b { (&b, &a) } else { (&a, &b) };
         if n_a != n_b && !shorter.has_zeros_below() {
             return Err(stacks_differ(n_a, n_b, data.loc));
         }
         let mut items = Vec::new();
-        for (x, y) in a.items().zip(b.items()) {
+        for (x, y) in a.elements().zip(b.elements()) {
             let [x, y] = [self.recorder.unstacked(x)?, self.recorder.unstacked(y)?];
             let tensors = [x, y, self.memory(data.results[0])?];
             self.dispatch(&sum.shader, &tensors, sum.workgroups, &[sum.size]);
             let [_, _, result] = tensors;
             items.push(self.recorder.stacked(result));
         }
-        items.extend(longer.items().skip(n_a.min(n_b)).cloned());
+        items.extend(longer.elements().skip(n_a.min(n_b)).cloned());
         let zeros_below = a.has_zeros_below() && b.has_zeros_below();
         self.set(data.results[0], GpuValue::Stack(GpuStack::new(items.into_iter().rev(), zeros_below)));
         Ok(())
@@ -470,6 +516,10 @@ impl<'a> ProgramRun<'a> {
     /// Returns the error of a failed check: that of the operation on the host.
     async fn failure(&self, failed: &OpenCheck) -> Result<Diagnostic> {
         let data = self.graph.node(failed.node);
+        if let Some(assumption) = &failed.assumption {
+            self.refute(assumption, &failed.operands).await?;
+            return Ok(not_ahead());
+        }
         if let (Op::List(op), Some(len)) = (&data.op, failed.list_len) {
             let ids = self.graph.ty(data.operands[failed.first]).element();
             let types = [ids, &TensorType::new(DType::Bool, [len])];
@@ -502,6 +552,18 @@ impl<'a> ProgramRun<'a> {
 
     fn operands(&self, node: Node) -> Vec<GpuValue> {
         self.graph.node(node).operands.iter().map(|&v| self.value(v).clone()).collect()
+    }
+
+    /// Returns the operands of a node. Lists that are not used afterwards are taken, so that they
+    /// can be written in place.
+    fn last_operands(&mut self, node: Node, dead: &[Value]) -> Vec<GpuValue> {
+        let operands = &self.graph.node(node).operands;
+        let is_last = |v: Value| dead.contains(&v) && operands.iter().filter(|&&other| other == v).count() == 1;
+        let operand = |&v: &Value| match self.value(v) {
+            GpuValue::List(_) if is_last(v) => self.take(v),
+            value => value.clone(),
+        };
+        operands.iter().map(operand).collect()
     }
 
     fn set_results(&mut self, node: Node, results: Vec<GpuValue>) {
@@ -537,55 +599,9 @@ impl<'a> ProgramRun<'a> {
     }
 
     /// Fails if the step is to stop.
-    fn check_stop(&self, node: Node) -> Result<()> {
+    pub(super) fn check_stop(&self, node: Node) -> Result<()> {
         let loc = self.graph.node(node).loc;
         self.cx.stop.get().map_or(Ok(()), |kind| Err(stopped(kind, &self.graph.name, [loc], loc)))
-    }
-
-    /// Runs a loop over scalars by its shader. Returns whether it has ended. If it has not, the
-    /// state is that before an iteration that the shader cannot run.
-    async fn repeat_on_device(
-        &mut self,
-        node: Node,
-        ScalarLoop { shader, n_words }: &ScalarLoop,
-        state: &mut [GpuValue],
-        captures: &[GpuValue],
-    ) -> Result<bool> {
-        let words = self.scalar_words(*n_words, state.iter().chain(captures))?;
-        let [ends, goes_on, _] = LOOP_STATES;
-        let mut reached = goes_on;
-        while reached == goes_on {
-            self.check_stop(node)?;
-            self.dispatch(shader, std::slice::from_ref(&words), [1; 3], &[]);
-            let after = self.download(&[(&words, &TensorType::new(DType::U32, [*n_words]))]).await?;
-            reached = after[0].data::<u32>()[0];
-        }
-        self.scalars_of_words(&words, state)?;
-        Ok(reached == ends)
-    }
-
-    /// Returns the words of a loop over scalars with some operands.
-    pub(super) fn scalar_words<'v>(
-        &self,
-        n_words: usize,
-        operands: impl Iterator<Item = &'v GpuValue>,
-    ) -> Result<Arc<GpuTensor>> {
-        let words = self.recorder.tensor(4 * n_words as u64)?;
-        for (i, operand) in operands.enumerate() {
-            let GpuValue::Tensor(tensor) = operand else { panic!("the operands are scalars") };
-            self.recorder.copy_words([tensor, &words], [0, i + 1], 1);
-        }
-        Ok(words)
-    }
-
-    /// Sets the state of a loop over scalars to that of its words.
-    pub(super) fn scalars_of_words(&self, words: &GpuTensor, state: &mut [GpuValue]) -> Result<()> {
-        for (i, variable) in state.iter_mut().enumerate() {
-            let value = self.recorder.tensor(4)?;
-            self.recorder.copy_words([words, &value], [i + 1, 0], 1);
-            *variable = GpuValue::Tensor(value);
-        }
-        Ok(())
     }
 
     /// Runs a loop a number of times, ahead of the device.
@@ -642,6 +658,7 @@ impl<'a> ProgramRun<'a> {
     /// Fails if the step is to stop, and waits if the loop is far ahead of the device.
     pub(super) async fn begin_iteration(&self, node: Node) -> Result<()> {
         self.check_stop(node)?;
+        self.check_assumptions()?;
         self.recorder.keep_pace().await
     }
 }

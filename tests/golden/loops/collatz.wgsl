@@ -49,12 +49,12 @@ fn main() {
     var w3: i32 = bitcast<i32>(words[4]);
     var w4: i32 = bitcast<i32>(words[5]);
     var w5: i32 = bitcast<i32>(words[6]);
-    var state = 1u;
+    var state = 0u;
     loop {
         let is_first = steps == 0u;
         let v11: bool = gt_i32(w0, w2);
         if is_stuck { if steps < 32768u || is_first { state = 2u; } break; }
-        if !(v11) { state = 0u; break; }
+        if !(v11) { state = 1u; break; }
         if steps >= 32768u { break; }
         steps++;
         let v18: i32 = div_i32(w0, w3);

@@ -34,7 +34,7 @@ fn main() {
     var w3: i32 = bitcast<i32>(words[4]);
     var w4: i32 = bitcast<i32>(words[5]);
     var w5: i32 = bitcast<i32>(words[6]);
-    var state = 1u;
+    var state = 0u;
     loop {
         let is_first = steps == 0u;
         var v19: i32 = w2;
@@ -50,7 +50,7 @@ fn main() {
         let v20: i32 = mul_i32(w0, v19);
         let v21: bool = lt_i32(w0, w1);
         if is_stuck { if steps < 32768u || is_first { state = 2u; } break; }
-        if !(v21) { state = 0u; break; }
+        if !(v21) { state = 1u; break; }
         if steps >= 32768u { break; }
         steps++;
         var v36: i32 = w2;

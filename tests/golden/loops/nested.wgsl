@@ -91,12 +91,12 @@ fn main() {
     var w4: i32 = bitcast<i32>(words[5]);
     var w5: f32 = bitcast<f32>(words[6]);
     var w6: bool = words[7] != 0u;
-    var state = 1u;
+    var state = 0u;
     loop {
         let is_first = steps == 0u;
         let v13: bool = lt_i32(w2, w3);
         if is_stuck { if steps < 32768u || is_first { state = 2u; } break; }
-        if !(v13) { state = 0u; break; }
+        if !(v13) { state = 1u; break; }
         if steps >= 32768u { break; }
         steps++;
         is_stuck = is_stuck || !(w6);

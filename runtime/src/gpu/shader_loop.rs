@@ -1,0 +1,468 @@
+//! Loops that shaders run by themselves: loops over scalars in one thread, and loops with
+//! independent iterations in a thread each.
+//!
+//! Such a shader is *stuck* if an iteration fails or if its loops take too many steps. A run of a
+//! program assumes that none is, so that nothing waits for the outcome of a loop: like a failed
+//! check, a stuck shader is found when the run reads something back, at its end at the latest. The
+//! [`Assumption`] is then wrong, all that the run has computed is dropped, and the program runs
+//! again, with that loop in another way. The next runs take this way at once unless the loop has
+//! failed.
+
+use super::ahead::not_ahead;
+use super::lower::groups;
+use super::memory::{GpuStack, GpuTensor, GpuValue, PushedElements, SavedElement, StackItem};
+use super::run::{OpenCheck, ProgramRun};
+use super::shader::CompiledShader;
+use anabranch_dsl::fusion::{LOOP_STATES, PARALLEL_LOOP_THREADS};
+use anabranch_dsl::ir::dependence::LoopVarRole;
+use anabranch_dsl::ir::{Node, Value};
+use anabranch_dsl::passes::CountedLoop;
+use anabranch_dsl::{Buffer, DType, HostTensor, Result, TensorType};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// The steps of a thread of a parallel loop: fewer on a driver that ends loops early.
+const MAX_STEPS: [u32; 2] = [1 << 18, 1 << 15];
+
+/// The elements of an iteration for which a stack has memory at first.
+const FIRST_CAPACITY: u32 = 16;
+
+/// That the shader of a loop is not stuck, and how many elements its iterations push.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Assumption(Arc<AssumedOfLoop>);
+
+#[derive(Debug, Default)]
+struct AssumedOfLoop {
+    is_wrong: AtomicBool,
+    /// The most elements of an iteration for each stack.
+    capacities: Vec<AtomicU32>,
+}
+
+impl Assumption {
+    /// Returns the first assumption of a loop that pushes to so many stacks.
+    pub(super) fn new(n_stacks: usize) -> Assumption {
+        let capacities = (0..n_stacks).map(|_| AtomicU32::new(FIRST_CAPACITY)).collect();
+        Assumption(Arc::new(AssumedOfLoop { is_wrong: AtomicBool::new(false), capacities }))
+    }
+
+    /// Returns whether no run has shown that it is wrong.
+    fn holds(&self) -> bool {
+        !self.0.is_wrong.load(Ordering::Relaxed)
+    }
+
+    /// Lets later runs not make the assumption.
+    pub(super) fn drop_for_good(&self) {
+        self.0.is_wrong.store(true, Ordering::Relaxed);
+    }
+
+    fn capacities(&self) -> Vec<u32> {
+        self.0.capacities.iter().map(|capacity| capacity.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Assumes at least as many elements as were needed.
+    fn raise(&self, needed: &[u32]) {
+        for (capacity, needed) in self.0.capacities.iter().zip(needed) {
+            capacity.fetch_max(needed.checked_next_power_of_two().unwrap_or(u32::MAX), Ordering::Relaxed);
+        }
+    }
+
+    fn is(&self, other: &Assumption) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// A loop over scalars, with its state in an array of words.
+#[derive(Debug)]
+pub(super) struct ScalarLoop {
+    pub(super) shader: Arc<CompiledShader>,
+    /// Reports a failed check unless the first word says that the loop has ended.
+    pub(super) has_ended: Arc<CompiledShader>,
+    /// The operands that the shader reads in memory.
+    pub(super) in_memory: Vec<usize>,
+    pub(super) n_words: usize,
+    pub(super) assumption: Assumption,
+}
+
+/// A loop with a thread for each iteration.
+#[derive(Debug)]
+pub(super) struct ParallelLoopProgram {
+    pub(super) shader: Arc<CompiledShader>,
+    /// The captures that the shader reads in memory, as operands of the node.
+    pub(super) in_memory: Vec<usize>,
+    /// The roles of the loop variables, and the shaders that add the terms of sums.
+    pub(super) variables: Vec<(LoopVarRole, Option<Arc<CompiledShader>>)>,
+    /// For each stack that is popped from its group: stacks to which one loop has pushed.
+    pub(super) groups: Vec<usize>,
+    pub(super) counted: CountedLoop,
+    /// The trip count, if the graph determines it.
+    pub(super) trips: Option<i64>,
+    pub(super) assumption: Assumption,
+}
+
+/// What a parallel loop has written.
+struct IterationOutputs {
+    /// The number of iterations.
+    n: u32,
+    /// For each sum its terms.
+    terms: Vec<Option<Arc<GpuTensor>>>,
+    /// The counters after the last iteration.
+    counters: Arc<GpuTensor>,
+    /// For each stack that is pushed to the number of its rows of elements.
+    capacities: Vec<u32>,
+    /// The elements of these stacks, and their depths.
+    saved: Option<[Arc<SavedElement>; 2]>,
+}
+
+/// Returns the workgroups of a parallel loop.
+pub(super) fn parallel_workgroups(trips: i64) -> Option<[u32; 3]> {
+    let trips = i32::try_from(trips).ok().filter(|&n| n > 0)?;
+    Some(groups((trips as usize).div_ceil(PARALLEL_LOOP_THREADS)))
+}
+
+/// Returns a number as a word.
+fn word(number: &HostTensor) -> u32 {
+    match number.buffer() {
+        Buffer::F32(x) => x[0].to_bits(),
+        Buffer::I32(x) => x[0] as u32,
+        Buffer::U32(x) => x[0],
+        Buffer::Bool(x) => u32::from(x[0]),
+        other => panic!("a shader has no {}", other.dtype()),
+    }
+}
+
+/// Returns a counter after some iterations.
+fn counted(first: &HostTensor, step: i64, n: u32) -> HostTensor {
+    let after = word(first).wrapping_add((step as u32).wrapping_mul(n));
+    match first.dtype() {
+        DType::I32 => HostTensor::new(first.shape(), vec![after as i32]),
+        _ => HostTensor::new(first.shape(), vec![after]),
+    }
+}
+
+/// The memory of a tensor or of the elements of a list.
+fn memory_of(value: &GpuValue) -> Arc<GpuTensor> {
+    match value {
+        GpuValue::Tensor(tensor) => tensor.clone(),
+        GpuValue::List(list) => list.elements().clone(),
+        GpuValue::Stack(_) => panic!("a shader reads no stack"),
+    }
+}
+
+impl<'a> ProgramRun<'a> {
+    /// Returns whether the run makes an assumption.
+    pub(super) fn assumes(&self, assumption: &Assumption) -> bool {
+        assumption.holds() && !self.wrong.iter().any(|wrong| wrong.is(assumption))
+    }
+
+    /// Runs a loop over scalars by its shader. Returns whether it has ended. If it has not, the
+    /// state is that before an iteration that the shader cannot run.
+    pub(super) async fn repeat_on_device(
+        &mut self,
+        node: Node,
+        looped: &ScalarLoop,
+        state: &mut [GpuValue],
+        captures: &[GpuValue],
+    ) -> Result<bool> {
+        let tensors = self.scalar_operands(looped, state, captures)?;
+        let words = tensors.last().expect("the words are the last binding");
+        if self.assumes(&looped.assumption) {
+            self.check_stop(node)?;
+            self.dispatch(&looped.shader, &tensors, [1; 3], &[]);
+            let (failure, number) = self.open_check(OpenCheck::of_loop(node, Vec::new(), looped.assumption.clone()))?;
+            self.dispatch(&looped.has_ended, &[words.clone(), failure], [1; 3], &[number]);
+            self.scalars_of_words(words, state)?;
+            return Ok(true);
+        }
+        let [ends, goes_on, _] = LOOP_STATES;
+        let mut reached = goes_on;
+        while reached == goes_on {
+            self.check_stop(node)?;
+            self.dispatch(&looped.shader, &tensors, [1; 3], &[]);
+            let after = self.download(&[(words, &TensorType::new(DType::U32, [looped.n_words]))]).await?;
+            reached = after[0].data::<u32>()[0];
+        }
+        self.scalars_of_words(words, state)?;
+        Ok(reached == ends)
+    }
+
+    /// Returns the bindings of the shader of a loop over scalars. The last one are its words.
+    pub(super) fn scalar_operands(
+        &self,
+        looped: &ScalarLoop,
+        state: &[GpuValue],
+        captures: &[GpuValue],
+    ) -> Result<Vec<Arc<GpuTensor>>> {
+        let operands: Vec<&GpuValue> = state.iter().chain(captures).collect();
+        let mut tensors: Vec<_> = looped.in_memory.iter().map(|&i| memory_of(operands[i])).collect();
+        // The first word is the state.
+        tensors.push(self.words(1, &operands, vec![0; 1 + operands.len()])?);
+        Ok(tensors)
+    }
+
+    /// Returns words, with those of operands from a place on: the number or the length of the list.
+    /// The others stay as they are.
+    fn words(&self, first: usize, operands: &[&GpuValue], mut words: Vec<u32>) -> Result<Arc<GpuTensor>> {
+        let mut unknown = Vec::new();
+        for (place, operand) in (first..).zip(operands) {
+            match operand {
+                GpuValue::Tensor(tensor) => match tensor.known() {
+                    Some(number) => words[place] = word(number),
+                    None if tensor.n_bytes() == 4 => unknown.push((place, tensor)),
+                    None => {}
+                },
+                GpuValue::List(list) => words[place] = list.len() as u32,
+                GpuValue::Stack(_) => {}
+            }
+        }
+        let words = self.recorder.upload(&HostTensor::new([words.len()], words))?;
+        for (place, tensor) in unknown {
+            self.recorder.copy_words([tensor, &words], [0, place], 1);
+        }
+        Ok(words)
+    }
+
+    /// Sets the state of a loop over scalars to that of its words.
+    pub(super) fn scalars_of_words(&self, words: &GpuTensor, state: &mut [GpuValue]) -> Result<()> {
+        for (i, variable) in state.iter_mut().enumerate() {
+            *variable = GpuValue::Tensor(self.one_word(words, i + 1)?);
+        }
+        Ok(())
+    }
+
+    /// Returns a word as a tensor.
+    fn one_word(&self, words: &GpuTensor, place: usize) -> Result<Arc<GpuTensor>> {
+        let value = self.recorder.tensor(4)?;
+        self.recorder.copy_words([words, &value], [place, 0], 1);
+        Ok(value)
+    }
+
+    /// Returns whether a parallel loop can run with its stacks.
+    pub(super) fn can_run_in_parallel(&self, looped: &ParallelLoopProgram, trips: i64, state: &[GpuValue]) -> bool {
+        if parallel_workgroups(trips).is_none() {
+            return false;
+        }
+        let rows: u64 = looped.assumption.capacities().into_iter().map(u64::from).sum();
+        let n_words = rows.saturating_mul(trips as u64);
+        let limit = self.recorder.shared.limits.max_bytes.min(i32::MAX as u64);
+        n_words.saturating_mul(4) <= limit
+            && self
+                .popped(looped, state)
+                .is_some_and(|groups| groups.iter().flatten().all(|pushed| i64::from(pushed.n_iterations) == trips))
+    }
+
+    /// Returns what is at the top of the stacks that a parallel loop pops from, by group, if loops
+    /// have pushed it as the shader expects.
+    fn popped(&self, looped: &ParallelLoopProgram, state: &[GpuValue]) -> Option<Vec<Vec<Arc<PushedElements>>>> {
+        let mut groups: Vec<Vec<Arc<PushedElements>>> = Vec::new();
+        let stacks = looped.variables.iter().zip(state).filter(|((role, _), _)| *role == LoopVarRole::Popped);
+        for ((_, value), &group) in stacks.zip(&looped.groups) {
+            let GpuValue::Stack(stack) = value else { panic!("a stack is popped from") };
+            let Some(StackItem::OfIterations(pushed)) = stack.items().next() else { return None };
+            groups.resize(groups.len().max(group + 1), Vec::new());
+            let is_of_group = |first: &Arc<PushedElements>| Arc::ptr_eq(&first.elements, &pushed.elements);
+            if !groups[group].first().is_none_or(is_of_group) {
+                return None;
+            }
+            groups[group].push(pushed.clone());
+        }
+        Some(groups)
+    }
+
+    /// Runs all iterations of a parallel loop, which can run.
+    pub(super) fn run_in_parallel(
+        &mut self,
+        node: Node,
+        looped: &ParallelLoopProgram,
+        n: u32,
+        state: Vec<GpuValue>,
+        captures: &[GpuValue],
+    ) -> Result<Vec<GpuValue>> {
+        self.check_stop(node)?;
+        let workgroups = parallel_workgroups(n.into()).expect("the loop can run");
+        let groups = self.popped(looped, &state).expect("the loop can run");
+        let capacities = looped.assumption.capacities();
+        let operands: Vec<&GpuValue> = state.iter().chain(captures).collect();
+        let mut tensors = vec![self.words_of_iterations(looped, &operands, &groups, &capacities, n)?];
+        tensors.extend(looped.in_memory.iter().map(|&i| memory_of(operands[i])));
+        for pushed in groups.iter().map(|group| &group[0]) {
+            tensors.push(self.recorder.unstacked(&pushed.elements)?);
+            tensors.push(self.recorder.unstacked(&pushed.depths)?);
+        }
+        let mut after = Vec::new();
+        for (i, value) in state.into_iter().enumerate() {
+            after.push(match value {
+                GpuValue::List(list) => {
+                    let n_words = self.n_words(self.graph.node(node).operands[i]);
+                    let len = list.len();
+                    let list = self.own_list(list, n_words, len, true)?;
+                    tensors.push(list.elements().clone());
+                    tensors.push(list.marks().expect("a list of its own has marks").clone());
+                    GpuValue::List(list)
+                }
+                other => other,
+            });
+        }
+        let mut terms = Vec::new();
+        for (_, sum) in &looped.variables {
+            terms.push(sum.as_ref().map(|_| self.recorder.tensor(4 * u64::from(n))).transpose()?);
+        }
+        tensors.extend(terms.iter().flatten().cloned());
+        let n_counters = looped.variables.iter().filter(|(role, _)| matches!(role, LoopVarRole::Counter(_))).count();
+        let counters = self.recorder.tensor(4 * n_counters as u64)?;
+        tensors.push(counters.clone());
+        let n_rows = capacities.iter().sum::<u32>();
+        let mut checked = Vec::new();
+        let mut saved = None;
+        if !capacities.is_empty() {
+            let elements = self.recorder.tensor(4 * u64::from(n_rows) * u64::from(n))?;
+            let depths = self.recorder.tensor(4 * capacities.len() as u64 * u64::from(n))?;
+            let needed = self.recorder.tensor(4 * capacities.len() as u64)?;
+            self.recorder.clear(&needed);
+            tensors.extend([elements.clone(), depths.clone(), needed.clone()]);
+            checked.push(needed);
+            saved = Some([elements, depths].map(|tensor| self.recorder.stacked(tensor)));
+        }
+        let (failure, number) = self.open_check(OpenCheck::of_loop(node, checked, looped.assumption.clone()))?;
+        tensors.push(failure);
+        let max_steps = MAX_STEPS[usize::from(self.recorder.shared.is_software)];
+        self.dispatch(&looped.shader, &tensors, workgroups, &[n, max_steps, number]);
+        self.after_iterations(looped, after, IterationOutputs { n, terms, counters, capacities, saved })
+    }
+
+    /// Returns the state of a parallel loop after its iterations, given the state before with the
+    /// lists after them.
+    fn after_iterations(
+        &self,
+        looped: &ParallelLoopProgram,
+        mut state: Vec<GpuValue>,
+        outputs: IterationOutputs,
+    ) -> Result<Vec<GpuValue>> {
+        let IterationOutputs { n, mut terms, counters, capacities, saved } = outputs;
+        let (mut next_counter, mut first_row, mut row_of_depths) = (0, 0, 0);
+        for (i, (role, sum)) in looped.variables.iter().enumerate() {
+            match (role, &state[i]) {
+                (LoopVarRole::Counter(step), GpuValue::Tensor(first)) => {
+                    state[i] = GpuValue::Tensor(match first.known() {
+                        // A loop that counts up to it need not wait.
+                        Some(first) => self.recorder.upload(&counted(first, *step, n))?,
+                        None => self.one_word(&counters, next_counter)?,
+                    });
+                    next_counter += 1;
+                }
+                (LoopVarRole::Sum, GpuValue::Tensor(first)) => {
+                    let terms = terms[i].take().expect("a sum has terms");
+                    let (shader, y) = (sum.as_ref().expect("a sum has a shader"), self.recorder.tensor(4)?);
+                    self.dispatch(shader, &[first.clone(), terms, y.clone()], [1; 3], &[n]);
+                    state[i] = GpuValue::Tensor(y);
+                }
+                (LoopVarRole::Pushed, GpuValue::Stack(stack)) => {
+                    let [elements, depths] = saved.clone().expect("the loop pushes");
+                    let pushed = PushedElements { n_iterations: n, elements, depths, first_row, row_of_depths };
+                    first_row += capacities[row_of_depths as usize];
+                    row_of_depths += 1;
+                    state[i] = GpuValue::Stack(stack.push(StackItem::OfIterations(Arc::new(pushed))));
+                }
+                (LoopVarRole::Popped, GpuValue::Stack(stack)) => {
+                    let (below, _) = stack.pop().expect("the loop can run");
+                    state[i] = GpuValue::Stack(below);
+                }
+                _ => {}
+            }
+        }
+        Ok(state)
+    }
+
+    /// Returns the words of a parallel loop; see the module of its shader.
+    fn words_of_iterations(
+        &self,
+        looped: &ParallelLoopProgram,
+        operands: &[&GpuValue],
+        groups: &[Vec<Arc<PushedElements>>],
+        capacities: &[u32],
+        n: u32,
+    ) -> Result<Arc<GpuTensor>> {
+        let mut known = vec![0; operands.len()];
+        let mut capacities = capacities.iter();
+        let mut popped: Vec<_> = groups.iter().map(|group| group.iter()).collect();
+        let mut of_popped = looped.groups.iter();
+        for (i, (role, _)) in looped.variables.iter().enumerate() {
+            match role {
+                LoopVarRole::Pushed => known[i] = *capacities.next().expect("each stack has a capacity"),
+                LoopVarRole::Popped => {
+                    let group = *of_popped.next().expect("each stack has a group");
+                    let pushed = popped[group].next().expect("each stack has elements");
+                    known[i] = pushed.first_row * n;
+                    known.push(pushed.row_of_depths * n);
+                }
+                _ => {}
+            }
+        }
+        self.words(0, operands, known)
+    }
+
+    /// Takes the elements apart that iterations of parallel loops have pushed to a stack.
+    pub(super) async fn take_apart(&mut self, value: Value) -> Result<()> {
+        let GpuValue::Stack(stack) = self.value(value) else { panic!("{value} is a stack") };
+        let stack = stack.clone();
+        if stack.items().all(|item| matches!(item, StackItem::One(_))) {
+            return Ok(());
+        }
+        if self.guard.is_some() {
+            return Err(not_ahead());
+        }
+        let mut from_top = Vec::new();
+        for item in stack.items() {
+            let pushed = match item {
+                StackItem::One(element) => {
+                    from_top.push(element.clone());
+                    continue;
+                }
+                StackItem::OfIterations(pushed) => pushed,
+            };
+            let [elements, depths] = [&pushed.elements, &pushed.depths].map(|saved| self.recorder.unstacked(saved));
+            let (elements, depths) = (elements?, depths?);
+            let n = pushed.n_iterations as usize;
+            let ty = TensorType::new(DType::U32, [(depths.n_bytes() / 4) as usize]);
+            let known = self.download(&[(&depths, &ty)]).await?;
+            let depths = &known[0].data::<u32>()[pushed.row_of_depths as usize * n..][..n];
+            for (iteration, &depth) in depths.iter().enumerate().rev() {
+                for row in (0..depth as usize).rev() {
+                    let place = (pushed.first_row as usize + row) * n + iteration;
+                    let element = self.one_word(&elements, place)?;
+                    from_top.push(self.recorder.stacked(element));
+                }
+            }
+        }
+        from_top.reverse();
+        self.set(value, GpuValue::Stack(GpuStack::new(from_top, stack.has_zeros_below())));
+        Ok(())
+    }
+
+    /// Notes that this attempt is of no use, since the shader of a loop was stuck or, if there are
+    /// operands, an iteration may have pushed more elements than there was memory for.
+    pub(super) async fn refute(&self, assumption: &Assumption, operands: &[Arc<GpuTensor>]) -> Result<()> {
+        let mut refuted = Some(assumption.clone());
+        if let [needed] = operands {
+            let ty = TensorType::new(DType::U32, [(needed.n_bytes() / 4) as usize]);
+            let needed = self.recorder.download(&[(needed, &ty)]).await?;
+            let needed = needed[0].data::<u32>();
+            if needed.iter().any(|&n| n > 0) {
+                assumption.raise(needed);
+                refuted = None;
+            }
+        }
+        // The first one that is found is that of the first loop.
+        let _ = self.refuted.set(refuted);
+        Ok(())
+    }
+
+    /// Returns the words of a tensor or of an element of a list.
+    fn n_words(&self, value: Value) -> usize {
+        self.graph.ty(value).element().shape.size().expect("the device runs operations of known shapes only")
+    }
+
+    /// Fails if an assumption of the run is wrong.
+    pub(super) fn check_assumptions(&self) -> Result<()> {
+        if self.refuted.get().is_some() { Err(not_ahead()) } else { Ok(()) }
+    }
+}
