@@ -180,6 +180,7 @@ fn operations() -> String {
         let attrs: Vec<String> = op.attrs.iter().map(|(name, kind)| format!("{name}: {kind:?}")).collect();
         let class = match op.class {
             OpClass::Contract(_) => "Contract".to_owned(),
+            OpClass::View(view) => format!("View({:?})", view.coverage),
             OpClass::Scalar(_) => format!("Scalar({})", op.scalar_effort().expect("it is elementwise").0),
             class => format!("{class:?}"),
         };

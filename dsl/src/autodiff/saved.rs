@@ -311,7 +311,7 @@ fn is_below(g: &crate::Graph, condition: Value, counter: Value, list: &(Value, D
 /// Returns whether a value is a view of an operand that is not larger. Such a value is recomputed
 /// rather than saved.
 fn is_view(graph: &crate::Graph, node: Node) -> bool {
-    matches!(&graph.node(node).op, Op::Prim(def, _) if matches!(def.class, OpClass::View(Coverage::Whole)))
+    matches!(&graph.node(node).op, Op::Prim(def, _) if matches!(def.class, OpClass::View(view) if view.coverage == Coverage::Whole))
 }
 
 /// Returns whether a few cheap operations compute a value from constants and captures alone.

@@ -54,7 +54,8 @@ mod users;
 mod verify;
 mod wgsl;
 
-pub use access::{Coord, viewed};
+pub use crate::ops::Coord;
+pub use access::{view_map, viewed};
 pub use find::{FuseEverything, FuseNothing, FusionTarget, reduced_axes};
 pub use parallel_loop::{PARALLEL_LOOP_THREADS, ParallelLoopShader};
 pub use print::KernelText;

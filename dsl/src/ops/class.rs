@@ -5,7 +5,7 @@
 //! every other operation of that class.
 
 use super::prim::{ADD, AND, MAXIMUM, MINIMUM, MUL, OR};
-use super::{Effects, OpDef, Prim};
+use super::{Effects, OpDef, Prim, ViewForm};
 use crate::ir::Attrs;
 use crate::scalars::ScalarExpr;
 use crate::{DType, Dim, TensorType};
@@ -18,7 +18,7 @@ pub enum OpClass {
     Scalar(ScalarForm),
     /// The elements of the first operand at other indices, which types and attributes determine. A
     /// device need not copy them.
-    View(Coverage),
+    View(ViewForm),
     /// Each element of the result is an element of an operand. Types and attributes determine which
     /// one.
     Move,
@@ -60,15 +60,6 @@ pub enum ScalarForm {
     Function(fn(DType) -> Option<ScalarExpr>),
     /// A function that is known only by its reference implementation.
     Estimated(Effort),
-}
-
-/// The elements of the operand that a view contains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Coverage {
-    /// All of them, so the operand is not larger than the view.
-    Whole,
-    /// Some of them.
-    Part,
 }
 
 /// The memory that the result of an operation may share with an operand.

@@ -1,6 +1,5 @@
 //! Concatenation, stacking and padding.
 
-use super::elements::read;
 use super::*;
 use crate::{Dim, Element, HostTensor, Operand, Tensor, match_buffer};
 
@@ -78,6 +77,15 @@ static CONCAT: OpDef = OpDef {
     laws: Laws::NONE,
 };
 
+/// The elements along an axis after those of the parts before.
+const PART: ViewForm = ViewForm::part(|cx| {
+    let Part { axis, part } = Part::of(cx.attrs);
+    let before = (1..=part).map(|i| cx.extent(i, axis)).sum::<Option<usize>>()?;
+    let mut map = cx.identity();
+    map[axis] = Coord { offset: before, ..map[axis] };
+    Some(map)
+});
+
 /// The adjoint of `concat` for unknown extents.
 ///
 /// The first operand has the extent of all others concatenated. The result is the slice of it at
@@ -110,16 +118,7 @@ static CONCAT_PART: OpDef = OpDef {
         }
         Ok(Type::tensor(whole.dtype, &cx.tensor(part + 1)?.shape))
     },
-    eval: |cx| {
-        let Part { axis, part } = Part::of(cx.attrs);
-        let whole = cx.operands[0];
-        let block = |t: &HostTensor| t.shape()[axis..].iter().product::<usize>();
-        let before: usize = cx.operands[1..=part].iter().map(|t| block(t)).sum();
-        let (row, size) = (block(whole), block(cx.operands[part + 1]));
-        let outer: usize = whole.shape()[..axis].iter().product();
-        let part = |o: usize| o * row + before..o * row + before + size;
-        Ok(read(cx, whole, &mut (0..outer).flat_map(part)))
-    },
+    eval: |cx| view::eval(cx, PART),
     grad: Grad::Rule(|n| {
         let Part { axis, part } = Part::of(n.attrs());
         let piece = |i: usize| {
@@ -132,7 +131,7 @@ static CONCAT_PART: OpDef = OpDef {
         grads
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View(Coverage::Part),
+    class: OpClass::View(PART),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,

@@ -56,12 +56,14 @@ mod softmax;
 mod string_codes;
 mod strings;
 mod value;
+mod view;
 mod window;
 
 pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
-pub use class::{Aliasing, Combiner, CostCx, Coverage, Effort, OpClass, OpCost, ScalarForm};
+pub use class::{Aliasing, Combiner, CostCx, Effort, OpClass, OpCost, ScalarForm};
 pub(crate) use evaluate::{has_memory, widened_attrs};
+pub use view::{Coord, Coverage, ViewCx, ViewForm, ViewMap};
 
 pub use attention::AttentionMask;
 pub use conv::ConvOptions;

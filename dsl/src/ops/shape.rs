@@ -1,8 +1,7 @@
 //! Shape operations: broadcasting, reshaping, permuting, flipping and counting.
 
-use super::elements::read;
 use super::infer::{axes_attr, axis_attr, reduced};
-use super::layout::{broadcast_strides, offsets, strides};
+use super::layout::{broadcast_strides, offsets};
 use super::number::{Number, match_numeric};
 use super::*;
 use crate::{DType, Dim, Element, HostTensor, Numeric, Shape, Tensor, scalars};
@@ -21,15 +20,27 @@ family!(
     IOTA
 );
 
-/// Reads elements of the first operand with the given strides, one for each element of the result.
-fn pick(cx: &EvalCx<'_>, strides: Vec<usize>) -> HostTensor {
-    let shape = cx.shape();
-    read(cx, cx.operands[0], &mut offsets(&shape, strides))
-}
-
-fn broadcast(cx: &EvalCx<'_>) -> Result<HostTensor, OpError> {
-    Ok(pick(cx, broadcast_strides(cx.operands[0].shape(), &cx.shape())))
-}
+/// Elements along axes of extent 1 and new leading axes are repeated.
+const BROADCAST: ViewForm = ViewForm::whole(|cx| {
+    let missing = cx.result.rank() - cx.operands[0].rank();
+    let coord = |axis: usize| {
+        let repeats = cx.operands[0].dims()[axis] != cx.result.dims()[axis + missing];
+        if repeats { Coord::ZERO } else { Coord::axis(axis + missing) }
+    };
+    Some((0..cx.operands[0].rank()).map(coord).collect())
+});
+const PERMUTED: ViewForm = ViewForm::whole(|cx| {
+    let mut map = cx.identity();
+    Axes::of(cx.attrs).axes.into_iter().enumerate().for_each(|(i, axis)| map[axis] = Coord::axis(i));
+    Some(map)
+});
+const FLIPPED: ViewForm = ViewForm::whole(|cx| {
+    let mut map = cx.identity();
+    for axis in Axes::of(cx.attrs).axes {
+        map[axis] = Coord { offset: cx.extent(0, axis)?.saturating_sub(1), term: Some((axis, -1)) };
+    }
+    Some(map)
+});
 
 /// Repeats elements along axes of extent 1 and new leading axes, to the shape of an attribute.
 static BROADCAST_TO: OpDef = OpDef {
@@ -47,10 +58,10 @@ static BROADCAST_TO: OpDef = OpDef {
         }
         Ok(Type::tensor(x.dtype, to))
     },
-    eval: broadcast,
+    eval: |cx| view::eval(cx, BROADCAST),
     grad: Grad::Rule(|n| vec![Some(gather_stretched(n))]),
     exactness: Exactness::Exact,
-    class: OpClass::View(Coverage::Whole),
+    class: OpClass::View(BROADCAST),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -69,10 +80,10 @@ static BROADCAST_LIKE: OpDef = OpDef {
             None => Err(super::infer::shapes_differ(x, like)),
         }
     },
-    eval: broadcast,
+    eval: |cx| view::eval(cx, BROADCAST),
     grad: Grad::Rule(|n| vec![Some(gather_stretched(n)), None]),
     exactness: Exactness::Exact,
-    class: OpClass::View(Coverage::Whole),
+    class: OpClass::View(BROADCAST),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -146,14 +157,14 @@ static RESHAPE: OpDef = OpDef {
         let shape = reshaped(&x.shape, &Shaped::of(cx.attrs).shape).map_err(|e| e.label(x.to_string()))?;
         Ok(Type::tensor(x.dtype, shape))
     },
-    eval: |cx| Ok(cx.operands[0].reshaped(cx.shape())),
+    eval: |cx| view::eval(cx, ViewForm::RESHAPED),
     grad: Grad::Rule(|n| {
         let from = &n.ty(0).shape;
         let unknown = from.dims().iter().filter(|d| **d == Dim::Unknown).count();
         vec![Some(if unknown <= 1 { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View(Coverage::Whole),
+    class: OpClass::View(ViewForm::RESHAPED),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -219,10 +230,10 @@ static RESHAPE_LIKE: OpDef = OpDef {
         }
         Ok(Type::tensor(x.dtype, &like.shape))
     },
-    eval: |cx| Ok(cx.operands[0].reshaped(cx.shape())),
+    eval: |cx| view::eval(cx, ViewForm::RESHAPED),
     grad: Grad::Rule(|n| vec![Some(n.dy().reshape_like(n.like(0))), None]),
     exactness: Exactness::Exact,
-    class: OpClass::View(Coverage::Whole),
+    class: OpClass::View(ViewForm::RESHAPED),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -247,10 +258,7 @@ static PERMUTE: OpDef = OpDef {
             shape: axes.iter().map(|&a| x.shape.dims()[a].clone()).collect(),
         }))
     },
-    eval: |cx| {
-        let own = strides(cx.operands[0].shape());
-        Ok(pick(cx, Axes::of(cx.attrs).axes.into_iter().map(|a| own[a]).collect()))
-    },
+    eval: |cx| view::eval(cx, PERMUTED),
     grad: Grad::Rule(|n| {
         let axes = Axes::of(n.attrs()).axes;
         let mut inverse = vec![0; axes.len()];
@@ -260,7 +268,7 @@ static PERMUTE: OpDef = OpDef {
         vec![Some(n.dy().permute(inverse))]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View(Coverage::Whole),
+    class: OpClass::View(PERMUTED),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -276,19 +284,10 @@ static FLIP: OpDef = OpDef {
         axes_attr(cx, x)?;
         Ok(x.clone().into())
     },
-    eval: |cx| {
-        let (shape, axes) = (cx.shape(), Axes::of(cx.attrs).axes);
-        let own = strides(&shape);
-        // An index counted from the end has the offset of the last element minus its own.
-        let part =
-            |flipped: bool| (0..shape.len()).map(|i| if axes.contains(&i) == flipped { own[i] } else { 0 }).collect();
-        let end: usize = axes.iter().map(|&a| own[a] * shape[a].saturating_sub(1)).sum();
-        let pairs = offsets(&shape, part(false)).zip(offsets(&shape, part(true)));
-        Ok(read(cx, cx.operands[0], &mut pairs.map(|(o, f)| o + end - f)))
-    },
+    eval: |cx| view::eval(cx, FLIPPED),
     grad: Grad::Rule(|n| vec![Some(n.dy().flip(Axes::of(n.attrs()).axes))]),
     exactness: Exactness::Exact,
-    class: OpClass::View(Coverage::Whole),
+    class: OpClass::View(FLIPPED),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,
@@ -308,13 +307,14 @@ static WITH_DYNAMIC: OpDef = OpDef {
         let shape: Shape = dims.map(|(i, d)| if axes.contains(&i) { Dim::Unknown } else { d.clone() }).collect();
         Ok(Type::tensor(x.dtype, shape))
     },
+    // The type of the result has no concrete extents.
     eval: |cx| Ok(cx.operands[0].clone()),
     grad: Grad::Rule(|n| {
         let from = &n.ty(0).shape;
         vec![Some(if from.is_definite() { n.dy().reshape(from) } else { n.dy().reshape_like(n.like(0)) })]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View(Coverage::Whole),
+    class: OpClass::View(ViewForm::RESHAPED),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,

@@ -35,6 +35,14 @@ fn part_offsets(
     offsets(part, to).map(move |o| first + o)
 }
 
+/// Every `step`-th index from `start` along an axis.
+const SLICED: ViewForm = ViewForm::part(|cx| {
+    let Slice { axis, start, step, .. } = Slice::of(cx.attrs);
+    let mut map = cx.identity();
+    map[axis] = Coord { offset: start, term: Some((axis, step as isize)) };
+    Some(map)
+});
+
 fn read_part(cx: &EvalCx<'_>, start: usize, step: usize) -> HostTensor {
     let (x, shape) = (cx.operands[0], cx.shape());
     read(cx, x, &mut part_offsets(x.shape(), &shape, Along::of(cx.attrs).axis, start, step))
@@ -79,10 +87,7 @@ static SLICE: OpDef = OpDef {
         let n = (end - start).div_ceil(step);
         Ok(Type::tensor(x.dtype, x.shape.with_extent(axis, Dim::Known(n))))
     },
-    eval: |cx| {
-        let Slice { start, step, .. } = Slice::of(cx.attrs);
-        Ok(read_part(cx, start, step))
-    },
+    eval: |cx| view::eval(cx, SLICED),
     grad: Grad::Rule(|n| {
         let Slice { axis, start, end, step } = Slice::of(n.attrs());
         vec![Some(match n.cotangent_so_far(0) {
@@ -91,7 +96,7 @@ static SLICE: OpDef = OpDef {
         })]
     }),
     exactness: Exactness::Exact,
-    class: OpClass::View(Coverage::Part),
+    class: OpClass::View(SLICED),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,

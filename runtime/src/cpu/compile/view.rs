@@ -2,6 +2,7 @@
 
 use super::{BufferId, Reg};
 use anabranch_dsl::DType;
+use anabranch_dsl::fusion::Coord;
 
 /// The storage that a view refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +93,21 @@ impl View {
         true
     }
 
+    /// Returns the view of a shape whose elements are at coordinates of this one.
+    pub(crate) fn through(&self, map: &[Coord], shape: &[usize]) -> View {
+        let mut strides = vec![0; shape.len()];
+        let mut offset = self.offset as isize;
+        for (coord, &stride) in map.iter().zip(&self.strides) {
+            offset += coord.offset as isize * stride;
+            if let Some((axis, scale)) = coord.term {
+                strides[axis] += scale * stride;
+            }
+        }
+        // A view without elements may begin outside of what it views.
+        let offset = if shape.contains(&0) { self.offset } else { offset as usize };
+        View { offset, strides, shape: shape.to_vec(), ..self.clone() }
+    }
+
     /// Returns a view of the same elements, broadcast to `shape`.
     pub(crate) fn broadcast_to(&self, shape: &[usize]) -> View {
         let missing = shape.len() - self.shape.len();
@@ -146,14 +162,6 @@ impl View {
         view.shape[axis] = n;
         view.strides[axis] *= step;
         view
-    }
-
-    /// Returns the view with one axis reversed.
-    pub(crate) fn flip(&self, axis: usize) -> View {
-        match self.shape[axis] {
-            0 => self.clone(),
-            n => self.slice(axis, n - 1, n, -1),
-        }
     }
 
     /// Reshapes the view without copying. Returns `None` if strides cannot express the result.
@@ -256,7 +264,7 @@ mod tests {
     fn views_compose() {
         let v = view(&[2, 3]);
         assert_eq!(offsets(&v.permute(&[1, 0])), [0, 3, 1, 4, 2, 5]);
-        assert_eq!(offsets(&v.flip(1)), [2, 1, 0, 5, 4, 3]);
+        assert_eq!(offsets(&v.slice(1, 2, 3, -1)), [2, 1, 0, 5, 4, 3]);
         let (last, images) = (view(&[2, 4, 5, 3]), view(&[2, 3, 4, 5]));
         assert_eq!(last.restored(MemoryLayout::ChannelsLast).shape, images.shape);
         assert_eq!(last.restored(MemoryLayout::ChannelsLast).arranged(MemoryLayout::ChannelsLast), last);
@@ -269,7 +277,7 @@ mod tests {
         );
         assert_eq!(offsets(&v.slice(1, 1, 2, 1)), [1, 2, 4, 5]);
         assert_eq!(offsets(&v.slice(0, 1, 1, 1).broadcast_to(&[2, 2, 3])), [3, 4, 5, 3, 4, 5, 3, 4, 5, 3, 4, 5]);
-        assert!(v.is_contiguous() && !v.flip(0).is_contiguous());
+        assert!(v.is_contiguous() && !v.slice(0, 1, 2, -1).is_contiguous());
         assert!(v.slice(0, 1, 1, 1).is_contiguous());
     }
 

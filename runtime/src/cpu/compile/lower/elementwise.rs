@@ -113,16 +113,7 @@ impl<'g> Lower<'g> {
     fn input(&mut self, kernel: &FusedKernel, input: &KernelInput) -> Result<View> {
         let view = self.known_view(input.value)?;
         let map = input.map.as_ref().expect("the input is read element by element");
-        let mut strides = vec![0; kernel.axes.len()];
-        let mut offset = view.offset as isize;
-        for (coord, &stride) in map.iter().zip(&view.strides) {
-            offset += coord.offset as isize * stride;
-            if let Some((axis, scale)) = coord.term {
-                strides[axis] += scale * stride;
-            }
-        }
-        let offset = usize::try_from(offset).expect("every element is inside the base");
-        Ok(View { offset, strides, shape: kernel.axes.clone(), ..view })
+        Ok(view.through(map, &kernel.axes))
     }
 
     /// Returns the key of random numbers. Its two words are one broadcast element.

@@ -12,9 +12,9 @@ use crate::cpu::kernels::pool::{Pool, Pooling};
 use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::{Reduce, Reduction};
 use crate::cpu::kernels::softmax::{Softmax, SoftmaxKind};
-use anabranch_dsl::fusion::reduced_axes;
+use anabranch_dsl::fusion::{reduced_axes, view_map};
 use anabranch_dsl::ir::{Attrs, Node, NodeData, Value};
-use anabranch_dsl::ops::{Aliasing, EvalCx, Prim, attributes, prim};
+use anabranch_dsl::ops::{Aliasing, EvalCx, OpClass, Prim, attributes, prim};
 use anabranch_dsl::{HostTensor, Result, Type};
 
 impl Lower<'_> {
@@ -86,31 +86,19 @@ impl Lower<'_> {
                 let extents: Vec<i64> = self.shape_of(data.operands[0]).iter().map(|&n| n as i64).collect();
                 return Ok(Some(self.constant(&HostTensor::new([extents.len()], extents))));
             }
-            prim::BROADCAST_TO | prim::BROADCAST_LIKE => self.view_of(data, 0)?.broadcast_to(&shape),
-            prim::PERMUTE => self.view_of(data, 0)?.permute(&attributes::Axes::of(attrs).axes),
-            prim::FLIP => {
-                let view = self.view_of(data, 0)?;
-                attributes::Axes::of(attrs).axes.into_iter().fold(view, |v, axis| v.flip(axis))
-            }
-            prim::SLICE => {
-                let attributes::Slice { axis, start, step, .. } = attributes::Slice::of(attrs);
-                self.view_of(data, 0)?.slice(axis, start, shape[axis], step as isize)
-            }
-            prim::CONCAT_PART => {
-                let attributes::Part { axis, part } = attributes::Part::of(attrs);
-                let before = (1..=part).map(|i| self.shape_of(data.operands[i])[axis]).sum();
-                self.view_of(data, 0)?.slice(axis, before, shape[axis], 1)
-            }
-            prim::RESHAPE | prim::RESHAPE_LIKE => {
-                let view = self.view_of(data, 0)?;
-                match view.reshape(&shape) {
-                    Some(view) => view,
-                    None => {
-                        let copy = self.copied(&view, def.name, data.loc);
-                        copy.reshape(&shape).expect("a contiguous tensor can have any shape of its size")
+            _ if matches!(def.class, OpClass::View(_)) => match view_map(self.graph, data) {
+                Some(map) => self.view_of(data, 0)?.through(&map, &shape),
+                None => {
+                    let view = self.view_of(data, 0)?;
+                    match view.reshape(&shape) {
+                        Some(view) => view,
+                        None => {
+                            let copy = self.copied(&view, def.name, data.loc);
+                            copy.reshape(&shape).expect("a contiguous tensor can have any shape of its size")
+                        }
                     }
                 }
-            }
+            },
             prim::CONCAT => {
                 let axis = attributes::Along::of(attrs).axis;
                 let out = self.new_buffer(self.graph.ty(data.results[0]).element().dtype, shape);
