@@ -336,7 +336,11 @@ impl Interp<'_> {
             match fusion.map_or(NodeRole::Alone, |fusion| fusion.role(node)) {
                 NodeRole::Alone => self.node(node)?,
                 NodeRole::Inside => {}
-                NodeRole::Kernel(id) => self.kernel(id)?,
+                NodeRole::Kernel(id) => {
+                    self.kernel(id)?;
+                    let views = fusion.map_or(&[][..], |fusion| fusion.views_after(id));
+                    views.iter().try_for_each(|&view| self.node(view))?;
+                }
             }
         }
         Ok(())

@@ -13,11 +13,13 @@
 //! operations per element of the product, and gradients usually read the operand again.
 //!
 //! Random numbers are drawn inside the kernel that is their only user.
+//!
+//! Afterwards [`rows`] joins kernels that compute the same rows.
 
 use super::access::{through_views, varies_along};
 use super::{
-    AxisSet, Coord, FusedKernel, Fusion, KernelId, KernelInput, KernelStage, NodeRole, StageSource, StageWork, Users,
-    users,
+    AxisSet, Coord, FusedKernel, Fusion, KernelId, KernelInput, KernelStage, NodeRole, RowLimits, StageSource,
+    StageWork, Users, row_axes, rows, users,
 };
 use crate::TensorType;
 use crate::ir::{Graph, Node, NodeData, Op, Region, Value};
@@ -50,6 +52,17 @@ pub trait FusionTarget {
 
     /// Returns whether the sum of a batch of matmuls over that batch can be one kernel.
     fn sums_batches(&self) -> bool;
+
+    /// Returns the limits of kernels of rows, or `None` if the device has none.
+    fn rows(&self) -> Option<RowLimits> {
+        None
+    }
+
+    /// Returns the row axes of a reduction in a kernel of rows: either those that it keeps, or
+    /// those that it reduces.
+    fn row_axes(&self, shape: &[usize], over: AxisSet) -> Option<AxisSet> {
+        row_axes(shape, over)
+    }
 }
 
 /// The target for which each kernel is one elementwise operation.
@@ -94,7 +107,14 @@ impl FusionTarget for FuseEverything {
     fn computes(&self, graph: &Graph, node: Node) -> bool {
         let Op::Prim(op, _) = graph.node(node).op else { return false };
         let is_product = matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD);
-        is_product || matches!(op.class, OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_))
+        let is_stage =
+            |class| matches!(class, OpClass::Scalar(_) | OpClass::Reduce(_) | OpClass::Random(_) | OpClass::Rowwise(_));
+        is_product || is_stage(op.class)
+    }
+
+    fn rows(&self) -> Option<RowLimits> {
+        let all = usize::MAX;
+        Some(RowLimits { width: all, parts: all, inputs: all, outputs: all, columns: 1 })
     }
 
     fn max_inputs(&self) -> usize {
@@ -129,7 +149,7 @@ impl Fusion {
             assigned_later: assigned_later(graph),
             waiting: FxHashMap::default(),
             loops: 0,
-            fusion: Fusion { kernels: Vec::new(), roles: vec![NodeRole::Alone; graph.n_nodes()] },
+            fusion: Fusion { roles: vec![NodeRole::Alone; graph.n_nodes()], ..Fusion::default() },
         };
         if target.fuses() {
             finder.repeatable = finder.repeatable();
@@ -139,7 +159,10 @@ impl Fusion {
             finder.waiting.keys().all(|v| finder.users[v.index()] == Users::Several),
             "an only user takes the value or ends its kernel"
         );
-        finder.fusion
+        match target.rows().filter(|_| target.fuses()) {
+            Some(limits) => rows::join(graph, target, limits, finder.fusion),
+            None => finder.fusion,
+        }
     }
 }
 
@@ -513,7 +536,7 @@ impl FusedKernel {
         [self.inputs.len() - of_product + 1, self.stages.len() - 1]
     }
 
-    fn add_input(&mut self, input: KernelInput) -> StageSource {
+    pub(super) fn add_input(&mut self, input: KernelInput) -> StageSource {
         let i = self.inputs.iter().position(|other| *other == input).unwrap_or_else(|| {
             self.inputs.push(input);
             self.inputs.len() - 1

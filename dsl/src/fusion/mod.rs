@@ -37,6 +37,12 @@
 //! - **K6** No two outputs are the same value.
 //! - **K7** A product is the first stage, and there is at most one.
 //!
+//! # Kernels of rows
+//!
+//! Kernels that compute the same rows are joined ([`rows`]). A stage may then read reductions of
+//! earlier stages, and there may be several outputs. Such a kernel has parts, which a device can
+//! compute instead ([`Fusion::parts`]).
+//!
 //! # Limits
 //!
 //! A description knows operations, types and extents. It must never know devices, memory layouts,
@@ -48,6 +54,7 @@ mod find;
 mod loop_body;
 mod parallel_loop;
 mod print;
+mod rows;
 mod run;
 mod scalar_loop;
 mod users;
@@ -59,6 +66,7 @@ pub use access::{view_map, viewed};
 pub use find::{FuseEverything, FuseNothing, FusionTarget, reduced_axes};
 pub use parallel_loop::{PARALLEL_LOOP_THREADS, ParallelLoopShader};
 pub use print::KernelText;
+pub use rows::{RowLimits, RowPart, row_axes};
 pub use run::run_kernel;
 pub use scalar_loop::{LOOP_STATES, LoopShader, MAX_LOOP_STEPS};
 pub use users::{Users, users};
@@ -66,6 +74,7 @@ pub use wgsl::{KernelShader, MAX_WORKGROUPS, NotPrinted, functions_to_wgsl, node
 
 use crate::ir::{Graph, Node, Value};
 use crate::ops::Combiner;
+use rustc_hash::FxHashMap;
 
 /// A set of axes of a kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -166,9 +175,24 @@ pub enum StageWork {
     },
     /// The matmul or convolution of the node, whose operands are read whole.
     Product,
+    /// An operation of the node on each row of its operand, such as a softmax.
+    Rowwise {
+        /// The axes of a row.
+        over: AxisSet,
+    },
     /// The random numbers of the node, numbered by the row-major index in the shape of its result.
     /// The key is read whole.
     Draw,
+}
+
+impl StageWork {
+    /// Returns the axes of which the work reads all elements at once.
+    pub fn over(self) -> AxisSet {
+        match self {
+            StageWork::Reduce { over, .. } | StageWork::Rowwise { over } => over,
+            StageWork::Map | StageWork::Product | StageWork::Draw => AxisSet::default(),
+        }
+    }
 }
 
 /// A stage of a kernel: one operation of the graph.
@@ -232,10 +256,12 @@ pub enum NodeRole {
 }
 
 /// The kernels of a graph; see the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Fusion {
     kernels: Vec<FusedKernel>,
     roles: Vec<NodeRole>,
+    /// The parts of each kernel of rows.
+    rows: FxHashMap<KernelId, rows::RowParts>,
 }
 
 impl Fusion {
@@ -247,6 +273,19 @@ impl Fusion {
     /// Returns a kernel.
     pub fn kernel(&self, id: KernelId) -> &FusedKernel {
         &self.kernels[id.0 as usize]
+    }
+
+    /// Returns the parts of a kernel of rows, or `None` for any other kernel.
+    ///
+    /// A device can compute the parts instead of the kernel, in their order.
+    pub fn parts(&self, id: KernelId) -> Option<&[RowPart]> {
+        self.rows.get(&id).map(|rows| &rows.parts[..])
+    }
+
+    /// Returns the views of a kernel's values that other nodes use, although they come before the
+    /// node of the kernel. A device that computes the whole kernel computes them after it.
+    pub fn views_after(&self, id: KernelId) -> &[Node] {
+        self.rows.get(&id).map_or(&[], |rows| &rows.views)
     }
 
     /// Returns all kernels.

@@ -84,6 +84,7 @@ impl Display for KernelText<'_> {
             write!(f, "  {out}{} {dtype} [{}] = ", stages[i], axes(stage.along))?;
             match stage.work {
                 StageWork::Reduce { over, .. } => writeln!(f, "{} of {sources} over {}", op.name, axes(over))?,
+                StageWork::Rowwise { over } => writeln!(f, "{} of {sources} over {}", op.name, axes(over))?,
                 _ if attrs.is_empty() => writeln!(f, "{} {sources}", op.name)?,
                 _ => writeln!(f, "{} {sources} {{{attrs}}}", op.name)?,
             }

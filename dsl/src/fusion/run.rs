@@ -20,7 +20,7 @@ pub fn run_kernel<'t>(
         let data = graph.node(stage.node);
         let Op::Prim(op, attrs) = &data.op else { panic!("a stage is a primitive operation") };
         let ty = graph.ty(data.results[0]).element();
-        let reduced = if let StageWork::Reduce { over, .. } = stage.work { over } else { AxisSet::default() };
+        let reduced = stage.work.over();
         let along = stage.along.union(reduced);
         let operand = |source: &StageSource| match *source {
             StageSource::Input(i) => match &kernel.inputs[i].map {
@@ -37,9 +37,13 @@ pub fn run_kernel<'t>(
         // An operand may be a broadcast tensor with far more elements than the tensor that it
         // reads.
         let extents: Vec<usize> = along.iter().map(|axis| kernel.axes[axis]).collect();
-        let read = TensorType::new(graph.ty(data.operands[0]).element().dtype, extents);
+        let read = TensorType::new(graph.ty(data.operands[0]).element().dtype, extents.clone());
         has_memory(&read).map_err(|e| e.at(data.name_in_errors(), data.loc))?;
-        let operands: Vec<HostTensor> = stage.sources.iter().map(operand).collect();
+        let mut operands: Vec<HostTensor> = stage.sources.iter().map(operand).collect();
+        if let StageWork::Rowwise { .. } = stage.work {
+            let shape = graph.ty(data.operands[0]).element().shape.known();
+            operands[0] = operands[0].reshaped(shape.expect("the shapes of a kernel are known"));
+        }
         let operands: Vec<&HostTensor> = operands.iter().collect();
         let evaluate = |op: Prim, attrs: &Attrs, ty: &TensorType| {
             op.evaluate(&EvalCx { operands: &operands, attrs, ty }).map_err(|e| e.at(data.name_in_errors(), data.loc))
@@ -52,7 +56,9 @@ pub fn run_kernel<'t>(
                 let op = if *op == prim::SUM_LIKE { prim::SUM } else { *op };
                 evaluate(op, &attrs, &TensorType::new(ty.dtype, extents))?
             }
-            StageWork::Map | StageWork::Product | StageWork::Draw => evaluate(*op, attrs, ty)?,
+            // Axes of extent 1 may be missing in the kernel.
+            StageWork::Map => evaluate(*op, attrs, &TensorType::new(ty.dtype, extents))?,
+            StageWork::Product | StageWork::Draw | StageWork::Rowwise { .. } => evaluate(*op, attrs, ty)?,
         };
         values.push(value.reshaped(ty.shape.known().expect("the shapes of a kernel are known")));
     }

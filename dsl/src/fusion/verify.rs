@@ -31,7 +31,8 @@ impl FusedKernel {
         for (s, stage) in self.stages.iter().enumerate() {
             let data = graph.node(stage.node);
             let reduced = if let StageWork::Reduce { over, .. } = stage.work { over } else { AxisSet::default() };
-            let axes = stage.along.union(reduced);
+            let rows = if let StageWork::Rowwise { over } = stage.work { over } else { AxisSet::default() };
+            let axes = stage.along.union(reduced).union(rows);
             for source in &stage.sources {
                 let varies = match *source {
                     StageSource::Input(i) if i >= self.inputs.len() => {
@@ -41,7 +42,9 @@ impl FusedKernel {
                         return Err(format!("K5: stage {s} reads stage {i}, which is not an earlier one"));
                     }
                     StageSource::Input(i) => match (&self.inputs[i].map, stage.work) {
-                        (Some(map), StageWork::Map | StageWork::Reduce { .. }) => varies_along(map),
+                        (Some(map), StageWork::Map | StageWork::Reduce { .. } | StageWork::Rowwise { .. }) => {
+                            varies_along(map)
+                        }
                         (None, StageWork::Product | StageWork::Draw) => AxisSet::default(),
                         _ => return Err(format!("K1: stage {s} does not read input {i} in the way of its work")),
                     },

@@ -306,6 +306,10 @@ impl<'a> ShaderPrinter<'a> {
             let level = stage.sources.iter().map(level).max().unwrap_or(0);
             levels.push(match stage.work {
                 StageWork::Product => return Err(NotPrinted::Product(op_of(graph, stage))),
+                StageWork::Rowwise { .. } => {
+                    let dtype = graph.ty(graph.node(stage.node).results[0]).element().dtype;
+                    return Err(NotPrinted::NoFunction(op_of(graph, stage), dtype));
+                }
                 StageWork::Map | StageWork::Draw => level,
                 StageWork::Reduce { over, .. } => {
                     if reduced.is_some_and(|others| others != over) {

@@ -12,6 +12,7 @@ use anabranch_dsl::ir::dependence;
 use anabranch_dsl::{DType, Diagnostic, Dim, ErrorKind, Graph, HostTensor, Result, TensorType, Type, autodiff, passes};
 use smallvec::SmallVec;
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -420,8 +421,8 @@ impl Program {
     }
 
     /// Returns a description of the program as text: instructions, memory, inputs and outputs; for
-    /// each loop, whether its iterations depend on each other; and the values that loops and
-    /// branches save for gradients.
+    /// each loop, whether its iterations depend on each other; the values that loops and branches
+    /// save for gradients; and the fused kernels of several operations.
     pub fn explain(&self) -> String {
         let mut text = match &self.plan {
             Some(plan) => plan.to_string(),
@@ -431,6 +432,10 @@ impl Program {
             text.push_str(&format!("  loop at {}: {iterations}\n", self.graph.node(node).loc));
         }
         text.push_str(&autodiff::saved(&self.graph).to_string());
+        if self.plan.is_some() {
+            let graph = prepared(&self.graph, self.options, &|| Ok(())).expect("nothing stops it");
+            text.push_str(&compile::kernels_text(&graph, lower_options(self.options)));
+        }
         text
     }
 }
@@ -445,6 +450,24 @@ impl fmt::Debug for Program {
 /// to end.
 pub(crate) type StopCheck<'a> = &'a dyn Fn() -> Result<()>;
 
+fn lower_options(options: CompileOptions) -> compile::LowerOptions {
+    compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse }
+}
+
+/// Returns the graph from which a plan is made.
+fn prepared<'g>(graph: &'g Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> Result<Cow<'g, Graph>> {
+    // If results are checked one by one, so are those on 16-bit floats, by their reference
+    // semantics.
+    if options.check_finite {
+        return Ok(Cow::Borrowed(graph));
+    }
+    may_go_on()?;
+    let wide = passes::widen(graph);
+    may_go_on()?;
+    let apart = if options.fuse { passes::scalars(wide.as_ref().unwrap_or(graph)) } else { None };
+    Ok(apart.or(wide).map_or(Cow::Borrowed(graph), Cow::Owned))
+}
+
 /// Compiles the plan of a graph. Returns `None` if the compiler fails and the interpreter is to run
 /// the graph.
 ///
@@ -452,19 +475,12 @@ pub(crate) type StopCheck<'a> = &'a dyn Fn() -> Result<()>;
 /// rejects. Such a failure becomes an error of the call, so that other functions of the session
 /// keep working. A mistake in the graph is an error in any case.
 fn compile(graph: &Graph, options: CompileOptions, may_go_on: StopCheck<'_>) -> Result<Option<Plan>> {
-    let how = compile::LowerOptions { check_finite: options.check_finite, fuse: options.fuse };
     let lower = || {
         #[cfg(test)]
         tests::fail_at(tests::FailureStage::Plan);
-        // If results are checked one by one, so are those on 16-bit floats, by their reference
-        // semantics.
+        let graph = prepared(graph, options, may_go_on)?;
         may_go_on()?;
-        let wide = if options.check_finite { None } else { passes::widen(graph) };
-        let graph = wide.as_ref().unwrap_or(graph);
-        may_go_on()?;
-        let apart = if options.check_finite || !options.fuse { None } else { passes::scalars(graph) };
-        may_go_on()?;
-        compile::lower(apart.as_ref().unwrap_or(graph), how)
+        compile::lower(&graph, lower_options(options))
     };
     // A failed compilation drops everything it works on except for the graph, which it only reads.
     let mut plan = match catch_unwind(AssertUnwindSafe(lower)) {

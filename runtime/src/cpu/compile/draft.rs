@@ -7,6 +7,7 @@ use super::{BufferId, Instr, ParallelLoop, Reg, ScalarOp, SlotId, StackId, Tenso
 use crate::cpu::kernels::Kernel;
 use anabranch_dsl::ir::ListForm;
 use anabranch_dsl::{HostTensor, Loc, Type};
+use std::ops::Range;
 
 /// A register, buffer, stack or slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,6 +143,8 @@ pub(crate) struct Draft {
     pub(crate) constants: Vec<HostTensor>,
     /// The operations whose rows are added to variables at the end.
     pub(crate) additions: Vec<TensorOpId>,
+    /// The items of the parts of each kernel of rows.
+    pub(crate) row_kernels: Vec<Range<usize>>,
     /// The storage of each loop variable, with its loop.
     pub(crate) carried: Vec<(Storage, u32)>,
 }

@@ -1,12 +1,27 @@
 //! Textual representation of a plan, one line per instruction.
 
-use super::{Base, Instr, LoopSpan, Out, Plan, TensorOp, TensorOpId, TensorOperand, Update, View};
+use super::fuse::CpuFusion;
+use super::{Base, Instr, LoopSpan, LowerOptions, Out, Plan, TensorOp, TensorOpId, TensorOperand, Update, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::lanes::WhyNotInLanes;
 use crate::cpu::memory::BufferLocation;
 use crate::cpu::native::WhyNot;
-use anabranch_dsl::Loc;
+use anabranch_dsl::fusion::{FusedKernel, Fusion};
+use anabranch_dsl::{Graph, Loc};
 use std::fmt;
+
+/// Returns the text of the fused kernels of a graph that have several stages.
+pub(crate) fn kernels_text(graph: &Graph, options: LowerOptions) -> String {
+    let fusion = Fusion::find(graph, &CpuFusion { options });
+    let fused: Vec<&FusedKernel> = fusion.kernels().iter().filter(|kernel| kernel.stages.len() > 1).collect();
+    let mut text = if fused.is_empty() { String::new() } else { "  fused kernels:\n".to_owned() };
+    for line in
+        fused.iter().flat_map(|kernel| kernel.text(graph).to_string().lines().map(str::to_owned).collect::<Vec<_>>())
+    {
+        text.push_str(&format!("    {line}\n"));
+    }
+    text
+}
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

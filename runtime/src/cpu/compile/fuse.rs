@@ -6,6 +6,8 @@
 //! - Sizes: an elementwise kernel has a fixed number of operands and operations.
 //! - Reductions: over leading or trailing axes, whose elements are contiguous or one row apart.
 //!   Others are computed without their operand's operations.
+//! - Rows: of contiguous elements. Those of images may be channels, which a convolution may store
+//!   last. The sums of columns need memory for the parts of threads, too.
 //! - Epilogues: in a loop, a small result stays in the L1 cache anyway, and a separate kernel can
 //!   update a loop variable in place. So only a sum, which a product can begin with, is worth it
 //!   there.
@@ -15,12 +17,17 @@ use super::LowerOptions;
 use crate::cpu::kernels::elementwise::{MAX_OPERANDS, MAX_OPS};
 use crate::cpu::kernels::functions::{ElementFunction, function};
 use crate::cpu::kernels::map_reduce::ReducedLayout;
-use anabranch_dsl::fusion::{AxisSet, FusedKernel, FusionTarget};
+use crate::cpu::kernels::rows::{MAX_STAGES, MAX_WIDTH};
+use crate::cpu::memory::MAX_WRITTEN;
+use anabranch_dsl::fusion::{AxisSet, FusedKernel, FusionTarget, RowLimits, row_axes};
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Value};
 use anabranch_dsl::ops::{OpClass, prim};
 
 /// Maximum size in bytes of a result that stays in the L1 cache.
 const SMALL_BYTES: u128 = 1 << 15;
+
+/// Maximum number of operands of a kernel of rows.
+const MAX_ROW_OPERANDS: usize = 48;
 
 /// The CPU as the target of fusion.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +56,7 @@ impl FusionTarget for CpuFusion {
             // Registers hold values of rank 0.
             OpClass::Scalar(_) => graph.ty(data.results[0]).element().rank() > 0 && function_of(graph, data).is_some(),
             OpClass::Contract(_) => matches!(op, prim::MATMUL | prim::CONV | prim::CONV_INPUT_GRAD),
-            OpClass::Reduce(_) | OpClass::Random(_) => self.options.fuse,
+            OpClass::Reduce(_) | OpClass::Random(_) | OpClass::Rowwise(_) => self.options.fuse,
             _ => false,
         }
     }
@@ -79,5 +86,16 @@ impl FusionTarget for CpuFusion {
 
     fn sums_batches(&self) -> bool {
         true
+    }
+
+    fn rows(&self) -> Option<RowLimits> {
+        let (width, parts, inputs) = (MAX_WIDTH, MAX_STAGES, MAX_ROW_OPERANDS);
+        Some(RowLimits { width, parts, inputs, outputs: MAX_WRITTEN, columns: 2 })
+    }
+
+    fn row_axes(&self, shape: &[usize], over: AxisSet) -> Option<AxisSet> {
+        let channels: AxisSet = [1].into_iter().collect();
+        let others = AxisSet::first(shape.len()).without(channels);
+        row_axes(shape, over).or_else(|| (over == channels || over == others).then_some(others))
     }
 }

@@ -71,6 +71,7 @@ use std::ops::Range;
 
 pub(crate) use draft::Storage;
 pub(crate) use exec::{Context, StackOrList};
+pub(crate) use explain::kernels_text;
 pub(crate) use lower::{LowerOptions, lower};
 pub(crate) use profile::{PlanProfile, PlanTimes, TimedWork, WorkText};
 pub(crate) use view::{Base, MemoryLayout, View, row_major};

@@ -1,46 +1,36 @@
-//! Fusion of tensor operations over the same rows.
+//! The operations of a kernel of rows as one tensor operation.
 //!
-//! Lowering emits one operation per reduction and per elementwise chain between reductions. This
-//! pass fuses operations of straight-line code over the same rows, which then run row by row (see
-//! `cpu::kernels::rows`). A layer norm, for example, consists of two reductions, two chains over
-//! reduced values, and a chain over all elements; its gradient also has column sums. Fused, each
-//! tensor is read once, and values used only inside the group are never written to memory.
+//! Fusion finds the kernels (`dsl/src/fusion/rows.rs`), and lowering emits an operation for each of
+//! their parts. This pass replaces these by one that runs row by row (see `cpu::kernels::rows`),
+//! where the last of them was: `r` rows of `w` contiguous elements. Each operation is
 //!
-//! A group has `r` rows of width `w`. An operation may belong to it if it cannot fail and is
-//!
-//! - an elementwise chain over `r * w` or `r` elements;
+//! - an elementwise map of `r * w` or `r` elements;
 //! - a reduction or softmax of each row;
-//! - a reduction over the rows, which yields columns;
+//! - a reduction over the rows, which yields columns.
 //!
-//! and if it reads values written by the group only row by row: all elements of each row in order,
-//! or the value reduced from the row. Columns are complete only at the end of the group. The group
-//! is placed where its last operation was. No item in between reads what it writes or writes what
-//! it reads.
-//!
-//! A group pays off if a tensor that one of its operations reads in full is read or written by
-//! another operation.
+//! The layout of a tensor is known only now. If the rows of a kernel are not contiguous in memory,
+//! its operations stay as they are. An update of a variable may have taken one out of the code.
 
 use super::draft::{AccessKind, Draft, Item, Storage};
 use super::{Base, BufferId, Instr, Out, TensorOp, TensorOpId, TensorOperand, View};
 use crate::cpu::kernels::Kernel;
 use crate::cpu::kernels::map_reduce::ReducedLayout;
-use crate::cpu::kernels::rows::{
-    MAX_STAGES, MAX_WIDTH, RowKernel, RowStage, RowStageDest, RowStageInput, RowStageKind,
-};
+use crate::cpu::kernels::rows::{RowKernel, RowStage, RowStageDest, RowStageInput, RowStageKind};
 use crate::cpu::memory::MAX_WRITTEN;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
+use std::ops::Range;
 
-/// Maximum number of operands of a group.
-const MAX_OPERANDS: usize = 48;
-
-/// Fuses operations into groups. `last` is read after all items.
+/// Joins the operations of the kernels of rows. `last` is read after all items.
 pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a TensorOperand>) {
+    let kernels = std::mem::take(&mut draft.row_kernels);
+    if kernels.is_empty() {
+        return;
+    }
     let mut reads: FxHashMap<BufferId, usize> = FxHashMap::default();
-    let mut writes: FxHashMap<BufferId, usize> = FxHashMap::default();
     for item in &draft.items {
         draft.touches(item, &mut |storage, touch| {
-            if let Storage::Buffer(b) = storage {
-                *if touch == AccessKind::Read { &mut reads } else { &mut writes }.entry(b).or_default() += 1;
+            if let (Storage::Buffer(b), AccessKind::Read) = (storage, touch) {
+                *reads.entry(b).or_default() += 1;
             }
         });
     }
@@ -49,35 +39,14 @@ pub(super) fn join_rows<'a>(draft: &mut Draft, last: impl Iterator<Item = &'a Te
             *reads.entry(b).or_default() += 1;
         }
     }
-    let mut labeled = vec![false; draft.items.len() + 1];
-    draft.labels.iter().for_each(|&l| labeled[l as usize] = true);
-    let mut group = Group::default();
-    for (p, &is_labeled) in labeled.iter().enumerate().take(draft.items.len()) {
-        let is_jump =
-            matches!(draft.items[p], Item::Instr(Instr::Jump { .. } | Instr::JumpIf { .. } | Instr::JumpUnless { .. }));
-        if is_labeled || is_jump {
-            group.close(draft, &reads);
-        }
-        let member = match draft.items[p] {
-            Item::Instr(Instr::Run(op)) => Member::of(draft, p, op, &writes),
-            _ => None,
-        };
-        if let Some(member) = member {
-            if let Some(member) = group.add(draft, member)
-                && (group.conflicts(draft, p) || !group.has_reduction())
-            {
-                group.close(draft, &reads);
-                let left = group.add(draft, member);
-                debug_assert!(left.is_none(), "the first one fits");
-            }
-        } else if group.conflicts(draft, p) {
-            group.close(draft, &reads);
+    for items in kernels {
+        if let Some(rows) = JoinedRows::of(draft, items) {
+            rows.join(draft, &reads);
         }
     }
-    group.close(draft, &reads);
 }
 
-/// The way in which an operation of a group accesses rows.
+/// The way in which an operation accesses rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// Computes `n` elements independently.
@@ -88,7 +57,7 @@ enum Role {
     Columns { rows: usize, width: usize },
 }
 
-/// A tensor operation that may belong to a group.
+/// The operation of a part.
 #[derive(Clone, Debug)]
 struct Member {
     item: usize,
@@ -100,9 +69,12 @@ struct Member {
 }
 
 impl Member {
-    fn of(draft: &Draft, item: usize, id: TensorOpId, writes: &FxHashMap<BufferId, usize>) -> Option<Member> {
+    /// Returns the operation of an item as a member. An operation that is no part, such as a copy
+    /// of an operand, is not one, and a part that is not computed row by row is an error.
+    fn of(draft: &Draft, item: usize) -> Option<Result<Member, NotInRows>> {
+        let Item::Instr(Instr::Run(id)) = draft.items[item] else { return None };
         let op = draft.op(id);
-        let Out::View(out) = &op.out else { return None };
+        let Out::View(out) = &op.out else { return Some(Err(NotInRows)) };
         let (role, n_read) = match &op.kernel {
             Kernel::Map(map) if map.is_total() => (Role::Elements { n: out.size() }, op.operands.len()),
             Kernel::MapReduce(reduce) => {
@@ -113,26 +85,20 @@ impl Member {
                 (role, reduce.n_read())
             }
             Kernel::Softmax(softmax) => {
-                let [width, result] = softmax.row_lengths()?;
+                let Some([width, result]) = softmax.row_lengths() else { return Some(Err(NotInRows)) };
                 (Role::PerRow { rows: out.size() / result.max(1), width, result }, 1)
             }
-            _ => return None,
+            Kernel::Copy(_) | Kernel::FromSlot => return None,
+            _ => return Some(Err(NotInRows)),
         };
-        let fits = match role {
-            Role::Elements { n } => n > 1,
-            Role::PerRow { rows, width, .. } | Role::Columns { rows, width } => {
-                rows > 0 && (2..=MAX_WIDTH).contains(&width)
-            }
-        };
-        let Base::Buffer(b) = out.base else { return None };
+        let Base::Buffer(b) = out.base else { return Some(Err(NotInRows)) };
         let is_whole = out.is_contiguous() && out.offset == 0 && out.n_bytes() == draft.buffers[b.index()];
         let views: Vec<View> = op.operands[..n_read].iter().map(|o| o.view().clone()).collect();
-        // Values modified in a loop have several writers.
-        (fits && is_whole && writes.get(&b) == Some(&1)).then(|| Member { item, op: id, role, out: out.clone(), views })
+        Some(if is_whole { Ok(Member { item, op: id, role, out: out.clone(), views }) } else { Err(NotInRows) })
     }
 
-    /// Returns the number of result elements per row, or `None` if the operation does not fit a
-    /// group of this size.
+    /// Returns the number of result elements per row, or `None` if the operation does not fit rows
+    /// of this number and width.
     fn fits(&self, rows: usize, width: usize) -> Option<usize> {
         match self.role {
             Role::Elements { n } if n == rows * width => Some(width),
@@ -143,126 +109,63 @@ impl Member {
         }
     }
 
-    fn is_reduction(&self) -> bool {
-        !matches!(self.role, Role::Elements { .. })
-    }
-
     /// Returns whether the operation accesses all rows at full width.
     fn is_wide(&self, rows: usize, width: usize) -> bool {
         !matches!(self.role, Role::Elements { n } if n != rows * width)
     }
 }
 
-/// A group of operations to be fused.
-#[derive(Default)]
-struct Group {
+/// The reason why a kernel stays in parts: memory has no rows for one of them.
+#[derive(Clone, Copy, Debug)]
+struct NotInRows;
+
+/// The operations of a kernel, which memory has rows for.
+struct JoinedRows {
     members: Vec<Member>,
-    /// The number and width of the rows, once a reduction determines them.
-    key: Option<(usize, usize)>,
+    rows: usize,
+    width: usize,
     /// The storage that members write, with the index of the member.
     written: FxHashMap<Storage, usize>,
-    read: FxHashSet<Storage>,
-    /// The full-size tensors that members read.
-    full: FxHashSet<(Base, usize)>,
-    n_operands: usize,
-    /// Whether members share a full-size tensor.
-    shares: bool,
 }
 
-impl Group {
-    fn has_reduction(&self) -> bool {
-        self.key.is_some()
-    }
-
-    /// Returns whether an item outside the group accesses what the group writes, or writes what it
-    /// reads.
-    fn conflicts(&self, draft: &Draft, p: usize) -> bool {
-        let mut conflicts = false;
-        draft.touches(&draft.items[p], &mut |storage, touch| {
-            conflicts |=
-                self.written.contains_key(&storage) || (touch == AccessKind::Write && self.read.contains(&storage));
-        });
-        conflicts
-    }
-
-    /// Returns the key of the group with another member, or `None` if they do not fit together.
-    fn key_with(&self, member: &Member) -> Option<Option<(usize, usize)>> {
-        let all = || self.members.iter().chain([member]);
-        if let Some((rows, width)) = self.key {
-            return member.fits(rows, width).map(|_| self.key);
-        }
-        match member.role {
-            Role::PerRow { rows, width, .. } | Role::Columns { rows, width } => {
-                // Only chains over all elements may precede the first reduction.
-                let fits = all().all(|m| m.is_reduction() || m.role == Role::Elements { n: rows * width });
-                fits.then_some(Some((rows, width)))
+impl JoinedRows {
+    /// Returns the operations of a kernel, unless they stay as they are.
+    fn of(draft: &Draft, items: Range<usize>) -> Option<JoinedRows> {
+        let members: Result<Vec<Member>, NotInRows> = items.filter_map(|p| Member::of(draft, p)).collect();
+        let members = members.ok().filter(|members| members.len() > 1)?;
+        let (rows, width) = members.iter().find_map(|member| match member.role {
+            Role::PerRow { rows, width, .. } | Role::Columns { rows, width } => Some((rows, width)),
+            Role::Elements { .. } => None,
+        })?;
+        let mut joined = JoinedRows { members: Vec::new(), rows, width, written: FxHashMap::default() };
+        for member in members {
+            member.fits(rows, width)?;
+            if !member.views.iter().all(|view| joined.may_read(&member, view)) {
+                return None;
             }
-            role => all().all(|m| m.role == role).then_some(None),
+            joined.written.insert(member.out.storage().expect("a buffer"), joined.members.len());
+            joined.members.push(member);
         }
+        Some(joined)
     }
 
-    /// Returns whether a member may read a view, and whether that is a full-size tensor that other
-    /// members read or write.
-    fn may_read(&self, member: &Member, view: &View, key: Option<(usize, usize)>) -> (bool, bool) {
+    /// Returns whether a view of what another member writes shows the rows in order, or the value
+    /// of each row.
+    fn may_read(&self, member: &Member, view: &View) -> bool {
+        let Some(writer) = view.storage().and_then(|s| self.written.get(&s)) else { return true };
+        let JoinedRows { rows, width, .. } = *self;
         let is_all = view.is_contiguous() && view.offset == 0;
-        let Some(writer) = view.storage().and_then(|s| self.written.get(&s)) else {
-            return (true, self.full.contains(&(view.base, view.offset)) && view.is_contiguous());
-        };
-        let Some((rows, width)) = key else { return (is_all && view.size() == member.out.size(), true) };
         let writer = &self.members[*writer];
-        if matches!(writer.role, Role::Columns { .. }) {
-            return (false, false);
-        }
         let is_wide = member.is_wide(rows, width);
         match writer.fits(rows, width) {
-            Some(1) if is_wide => (is_per_row(view, rows, width), false),
-            Some(1) => (is_all && view.size() == rows, false),
-            Some(_) => (is_wide && is_all && view.size() == rows * width, true),
-            None => (false, false),
+            _ if matches!(writer.role, Role::Columns { .. }) => false,
+            Some(1) if is_wide => is_per_row(view, rows, width),
+            Some(1) => is_all && view.size() == rows,
+            _ => is_wide && is_all && view.size() == rows * width,
         }
     }
 
-    /// Adds an operation. Returns it if it does not belong to the group.
-    fn add(&mut self, draft: &Draft, member: Member) -> Option<Member> {
-        let Some(key) = self.key_with(&member) else { return Some(member) };
-        let reads: Vec<(bool, bool)> = member.views.iter().map(|v| self.may_read(&member, v, key)).collect();
-        let shares = reads.iter().any(|&(_, shares)| shares);
-        let uses = member.views.iter().any(|v| v.storage().is_some_and(|s| self.written.contains_key(&s)));
-        let has_room = self.members.len() < MAX_STAGES && self.n_operands + member.views.len() <= MAX_OPERANDS;
-        let belongs = self.members.is_empty() || uses || shares || member.is_reduction();
-        let writes_what_is_read = self.read.contains(&member.out.storage().expect("a buffer"));
-        if !has_room || !belongs || writes_what_is_read || !reads.iter().all(|&(may, _)| may) {
-            return Some(member);
-        }
-        self.key = key;
-        self.shares |= shares;
-        self.n_operands += member.views.len();
-        let size = match (key, member.role) {
-            (Some((rows, width)), _) => rows * width,
-            (None, Role::Elements { n }) => n,
-            _ => 0,
-        };
-        for view in &member.views {
-            self.read.extend(view.storage());
-            if view.size() == size && view.is_contiguous() {
-                self.full.insert((view.base, view.offset));
-            }
-        }
-        self.written.insert(member.out.storage().expect("a buffer"), self.members.len());
-        debug_assert!(matches!(draft.items[member.item], Item::Instr(Instr::Run(_))));
-        self.members.push(member);
-        None
-    }
-
-    /// Ends the group and fuses its operations if that pays off.
-    fn close(&mut self, draft: &mut Draft, reads: &FxHashMap<BufferId, usize>) {
-        let group = std::mem::take(self);
-        if let (Some((rows, width)), true) = (group.key, group.shares && group.members.len() > 1) {
-            group.join(draft, reads, rows, width);
-        }
-    }
-
-    /// Returns for each member whether only the group reads its result.
+    /// Returns for each member whether only members read its result.
     fn inside(&self, draft: &Draft, reads: &FxHashMap<BufferId, usize>) -> Vec<bool> {
         let mut reads_inside: FxHashMap<BufferId, usize> = FxHashMap::default();
         for member in &self.members {
@@ -280,19 +183,15 @@ impl Group {
         self.members.iter().map(is_inside).collect()
     }
 
-    fn join(mut self, draft: &mut Draft, reads: &FxHashMap<BufferId, usize>, rows: usize, width: usize) {
-        let mut inside = self.inside(draft, reads);
-        loop {
-            let outs = self.members.iter().zip(&inside).map(|(member, &inside)| match member.role {
-                Role::Columns { .. } => 2,
-                _ => usize::from(!inside),
-            });
-            if outs.sum::<usize>() <= MAX_WRITTEN {
-                break;
-            }
-            // Operations at the end may stay separate.
-            self.members.pop();
-            inside = self.inside(draft, reads);
+    fn join(self, draft: &mut Draft, reads: &FxHashMap<BufferId, usize>) {
+        let JoinedRows { rows, width, .. } = self;
+        let inside = self.inside(draft, reads);
+        let n_outs = self.members.iter().zip(&inside).map(|(member, &inside)| match member.role {
+            Role::Columns { .. } => 2,
+            _ => usize::from(!inside),
+        });
+        if n_outs.sum::<usize>() > MAX_WRITTEN {
+            return;
         }
         let (mut outs, mut operands, mut stages): (Vec<View>, Vec<View>, Vec<RowStage>) = Default::default();
         for (member, &inside) in self.members.iter().zip(&inside) {
@@ -357,4 +256,82 @@ fn is_per_row(view: &View, rows: usize, width: usize) -> bool {
     let axes = merged(&view.shape, [&view.strides]);
     let inner = Axis { n: width, strides: [0] };
     view.offset == 0 && (axes == [Axis { n: rows, strides: [1] }, inner.clone()] || (rows == 1 && axes == [inner]))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::compile::{LowerOptions, lower};
+    use crate::cpu::kernels::Kernel;
+    use anabranch_dsl::Graph;
+
+    /// Returns the number of operations of rows in the plan of a graph, and of operations.
+    fn counts(text: &str) -> [usize; 2] {
+        let graph = Graph::parse(text, "f.ir").unwrap_or_else(|errors| panic!("{}", errors[0]));
+        let plan = lower(&graph, LowerOptions { check_finite: false, fuse: true }).unwrap();
+        let is_rows = |op: &&crate::cpu::compile::TensorOp| matches!(op.kernel, Kernel::Rows(_));
+        [plan.tensor_ops.iter().filter(is_rows).count(), plan.code.len()]
+    }
+
+    /// Returns the sums over all but the channels of `y` and of its square.
+    fn moments(y: &str) -> String {
+        format!(
+            "graph @f(%x: f32[8, 64, 14, 14], %w: f32[64, 64, 3, 3], %z: f32[8, 64, 14, 14]) -> (f32[64], f32[64]) {{
+                {y}
+                %q = mul %y, %z
+                %a = sum %y {{axes=[0, 2, 3], keepdim=false}}
+                %b = sum %q {{axes=[0, 2, 3], keepdim=false}}
+                return %a, %b
+            }}"
+        )
+    }
+
+    #[test]
+    fn rows_of_images_are_joined_where_channels_are_last_in_memory() {
+        let conv = "%y = conv %x, %w {strides=[1, 1], padding=[1, 1, 1, 1], dilation=[1, 1], groups=1}";
+        assert_eq!(counts(&moments(conv))[0], 1);
+        assert_eq!(counts(&moments("%y = mul %x, %x"))[0], 0);
+    }
+
+    #[test]
+    fn the_kernel_of_a_layer_norm_is_shown_stage_by_stage() {
+        let text = "graph @f(%x: f32[16, 32]) -> f32[16, 32] {
+            %s = sum %x {axes=[1], keepdim=true}
+            %m = broadcast_to %s {shape=[16, 32]}
+            %d = sub %x, %m
+            %q = mul %d, %d
+            %v = sum %q {axes=[1], keepdim=true}
+            %r = rsqrt %v
+            %b = broadcast_to %r {shape=[16, 32]}
+            %y = mul %d, %b
+            return %y
+        }";
+        let graph = Graph::parse(text, "f.ir").unwrap_or_else(|errors| panic!("{}", errors[0]));
+        let expected = "  fused kernels:
+    kernel [16, 32]
+      in x f32[16, 32] at [a0, a1]
+      s f32 [a0] = sum of x over a1
+      d f32 [a0, a1] = sub x, s
+      q f32 [a0, a1] = mul d, d
+      v f32 [a0] = sum of q over a1
+      r f32 [a0] = rsqrt v
+      out y f32 [a0, a1] = mul d, r
+";
+        let options = LowerOptions { check_finite: false, fuse: true };
+        assert_eq!(crate::cpu::compile::kernels_text(&graph, options), expected);
+        assert_eq!(counts(text), [1, 1]);
+    }
+
+    #[test]
+    fn a_view_between_parts_is_made_after_the_operation_of_rows() {
+        let text = "graph @f(%x: f32[16, 32]) -> (f32[16, 32], f32[32, 16]) {
+            %y = exp %x
+            %t = permute %y {axes=[1, 0]}
+            %s = sum %y {axes=[1], keepdim=true}
+            %b = broadcast_to %s {shape=[16, 32]}
+            %z = div %y, %b
+            %u = neg %t
+            return %z, %u
+        }";
+        assert_eq!(counts(text), [1, 2]);
+    }
 }

@@ -9,7 +9,9 @@ use crate::cpu::kernels::functions::{ElementFunction, ScalarFn};
 use crate::cpu::kernels::map_reduce::{MapReduce, ReducedLayout};
 use crate::cpu::kernels::random::RandomKernel;
 use crate::cpu::kernels::reduce::Reduction;
-use anabranch_dsl::fusion::{FusedKernel, KernelId, KernelInput, KernelStage, StageSource, StageWork, reduced_axes};
+use anabranch_dsl::fusion::{
+    FusedKernel, KernelId, KernelInput, KernelStage, RowPart, StageSource, StageWork, reduced_axes,
+};
 use anabranch_dsl::ir::{Attrs, NodeData, Op, Value};
 use anabranch_dsl::ops::{Prim, attributes, prim};
 use anabranch_dsl::{DType, Result};
@@ -41,10 +43,23 @@ struct ReductionOrder {
 }
 
 impl<'g> Lower<'g> {
-    /// Lowers a fused kernel.
+    /// Lowers a fused kernel: one of rows as an operation for each of its parts, which become one
+    /// if memory has its rows (`compile::rows`).
     pub(super) fn fused(&mut self, id: KernelId) -> Result<()> {
         let fusion = self.fusion;
-        let kernel = fusion.kernel(id);
+        let Some(parts) = fusion.parts(id) else { return self.fused_kernel(fusion.kernel(id)) };
+        let first = self.draft.items.len();
+        for part in parts {
+            match part {
+                RowPart::Kernel(kernel) => self.fused_kernel(kernel)?,
+                RowPart::Node(node) => self.node(*node)?,
+            }
+        }
+        self.draft.row_kernels.push(first..self.draft.items.len());
+        Ok(())
+    }
+
+    fn fused_kernel(&mut self, kernel: &FusedKernel) -> Result<()> {
         let last = &kernel.stages[kernel.stages.len() - 1];
         let place = match (kernel.product(), last.work) {
             (Some(product), StageWork::Reduce { .. }) => self.sum_of_products(kernel, product, last)?,
@@ -90,7 +105,7 @@ impl<'g> Lower<'g> {
                     stages.push(result);
                     continue;
                 }
-                StageWork::Reduce { .. } => break,
+                StageWork::Reduce { .. } | StageWork::Rowwise { .. } => break,
                 StageWork::Map => MapFn::Function(function_of(self.graph, data).expect("the CPU has a function")),
                 StageWork::Draw if def == prim::RANDOM_BITS => MapFn::Random(RandomKernel::Bits),
                 StageWork::Draw => MapFn::Random(RandomKernel::Uniform(attributes::Typed::of(attrs).dtype)),

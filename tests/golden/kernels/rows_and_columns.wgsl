@@ -1,0 +1,1 @@
+// Not printed: `softmax` has no recorded form for f32.
