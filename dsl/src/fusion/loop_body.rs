@@ -14,7 +14,7 @@
 use super::wgsl::{NotPrinted, ShaderFunctions, is_nonzero, is_quotient};
 use crate::ir::{Graph, ListOp, Node, NodeData, Op, Region, StackOp, Value};
 use crate::ops::attributes::{Along, DynamicSlice, IndexRange, Slice};
-use crate::ops::{OpClass, Prim, ScalarForm, prim};
+use crate::ops::{OpClass, Prim, ScalarForm, function_dtype, prim};
 use crate::scalars::wgsl::{PRELUDE, type_name};
 use crate::{Buffer, DType, HostTensor, TensorType, Type};
 use std::collections::BTreeMap;
@@ -459,7 +459,7 @@ impl<'a> BodyPrinter<'a> {
                 let numbers = self.numbers(data.operands[2])?;
                 let at = self.index(data.operands[1], &list.len)?;
                 let add = if *op == ListOp::Accumulate {
-                    Some(self.functions.function(prim::ADD, element.dtype)?)
+                    Some(self.functions.function(prim::ADD, element.dtype, element.dtype)?)
                 } else {
                     // An element is written once.
                     self.stuck_if(format_args!("{marks}[{at}] != 0u"));
@@ -500,8 +500,10 @@ impl<'a> BodyPrinter<'a> {
             return Ok(());
         }
         let ty = self.dtype(result)?;
-        let Some(&first) = data.operands.first() else { return Err(NotPrinted::NoFunction(op, ty)) };
-        let operand = self.dtype(first)?;
+        if data.operands.is_empty() {
+            return Err(NotPrinted::NoFunction(op, ty));
+        }
+        let operand = function_dtype(self.graph, data);
         let operands = data.operands.iter().map(|&v| self.number(v)).collect::<Result<Vec<String>, _>>()?;
         let value = match op.class {
             // A view of one element that has one element.
@@ -509,7 +511,6 @@ impl<'a> BodyPrinter<'a> {
                 self.names.insert(result, BodyValue::Number(operands[0].clone()));
                 return Ok(());
             }
-            OpClass::Scalar(_) if op == prim::CAST => self.functions.cast(&operands[0], operand, ty)?,
             // A remainder of floats is not exact in WGSL.
             OpClass::Scalar(_) if op == prim::REM && operand.is_float() => {
                 return Err(NotPrinted::NoFunction(op, operand));
@@ -523,8 +524,7 @@ impl<'a> BodyPrinter<'a> {
                         self.stuck_if(format_args!("{} == 0", operands[1]));
                     }
                 }
-                let dtype = if op == prim::SELECT { ty } else { operand };
-                format!("{}({})", self.functions.function(op, dtype)?, operands.join(", "))
+                format!("{}({})", self.functions.function(op, operand, ty)?, operands.join(", "))
             }
             _ => return Err(NotPrinted::NoFunction(op, operand)),
         };

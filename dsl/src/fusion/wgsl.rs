@@ -25,7 +25,7 @@
 use super::access::{varies_along, viewed};
 use super::{AxisSet, Coord, FusedKernel, KernelInput, KernelStage, StageSource, StageWork};
 use crate::ir::{Graph, Node, Op, Value};
-use crate::ops::{Combiner, OpClass, Prim, ScalarForm, prim};
+use crate::ops::{Combiner, OpClass, Prim, ScalarForm, function_dtype, prim};
 use crate::scalars::wgsl::{PRELUDE, type_name};
 use crate::{Buffer, DType};
 use std::collections::BTreeMap;
@@ -76,20 +76,6 @@ const FOLDED: &str = "\
 fn folded_word(key: vec2<u32>, number: vec2<u32>, index: u32) -> u32 {
     let block = philox(vec4<u32>(number, 0u, 1u), key);
     return block[index];
-}
-";
-
-/// Conversions that saturate, with 0 for NaN.
-const I32_OF_F32: &str = "\
-fn i32_of_f32(x: f32) -> i32 {
-    let inside = i32(clamp(x, -2147483648.0f, 2147483520.0f));
-    return select(select(inside, 2147483647i, x >= 2147483648.0f), 0i, is_nan(x));
-}
-";
-const U32_OF_F32: &str = "\
-fn u32_of_f32(x: f32) -> u32 {
-    let inside = u32(clamp(x, 0.0f, 4294967040.0f));
-    return select(select(inside, 4294967295u, x >= 4294967296.0f), 0u, is_nan(x));
 }
 ";
 
@@ -208,7 +194,8 @@ pub fn functions_to_wgsl(ops: &[Prim]) -> String {
     })
 }
 
-/// Returns whether a stage of an operation can be printed.
+/// Returns whether a stage of an operation, whose last operand has the type `operand`, can be
+/// printed.
 ///
 /// # Errors
 /// Returns the reason if WGSL lacks a type, or a shader cannot report the error of the operation.
@@ -220,11 +207,9 @@ pub fn stage_to_wgsl(op: Prim, operand: DType, result: DType) -> Result<(), NotP
         OpClass::Reduce(by) => identity(by, operand).map(|_| ()).ok_or(NotPrinted::NoFunction(op, operand)),
         OpClass::Scalar(_) if op.can_fail(operand) && !is_quotient(op) => Err(NotPrinted::CanFail(op)),
         OpClass::Scalar(ScalarForm::Identity) => Ok(()),
-        OpClass::Scalar(_) if op == prim::CAST => Ok(()),
         OpClass::Scalar(_) => {
-            let dtype = if op == prim::SELECT { result } else { operand };
-            let form = op.scalar_form(dtype).ok_or(NotPrinted::NoFunction(op, dtype))?;
-            form.to_wgsl("f", op.name).map(|_| ()).ok_or(NotPrinted::Type(dtype))
+            let form = op.scalar_form_to(operand, result).ok_or(NotPrinted::NoFunction(op, operand))?;
+            form.to_wgsl("f", op.name).map(|_| ()).ok_or(NotPrinted::Type(operand))
         }
         OpClass::View(_) => Ok(()),
         OpClass::Random(_) if matches!(op, prim::RANDOM_BITS | prim::RANDOM_UNIFORM) => Ok(()),
@@ -242,9 +227,11 @@ pub(super) struct ShaderFunctions {
 }
 
 impl ShaderFunctions {
-    /// Returns the name of the function of an elementwise operation.
-    pub(super) fn function(&mut self, op: Prim, dtype: DType) -> Result<String, NotPrinted> {
-        type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
+    /// Returns the name of the function of an elementwise operation whose last operand has a type.
+    pub(super) fn function(&mut self, op: Prim, dtype: DType, result: DType) -> Result<String, NotPrinted> {
+        for dtype in [dtype, result] {
+            type_name(dtype).ok_or(NotPrinted::Type(dtype))?;
+        }
         // The names of a user's operations may have any characters.
         let name = match op.name.contains('.') {
             true => {
@@ -255,28 +242,15 @@ impl ShaderFunctions {
                 });
                 format!("custom{index}_{dtype}")
             }
+            false if matches!(op.class, OpClass::Scalar(ScalarForm::Conversion)) => format!("{result}_of_{dtype}"),
             false => format!("{}_{dtype}", op.name),
         };
         if !self.texts.contains_key(&name) {
-            let form = op.scalar_form(dtype).ok_or(NotPrinted::NoFunction(op, dtype))?;
+            let form = op.scalar_form_to(dtype, result).ok_or(NotPrinted::NoFunction(op, dtype))?;
             let text = form.to_wgsl(&name, op.name).ok_or(NotPrinted::Type(dtype))?;
             self.texts.insert(name.clone(), text);
         }
         Ok(name)
-    }
-
-    /// Returns the value converted to another type.
-    pub(super) fn cast(&mut self, x: &str, from: DType, to: DType) -> Result<String, NotPrinted> {
-        let ty = type_name(to).ok_or(NotPrinted::Type(to))?;
-        Ok(match (from, to) {
-            (DType::F32, DType::I32 | DType::U32) => {
-                let name = format!("{ty}_of_f32");
-                let text = if to == DType::I32 { I32_OF_F32 } else { U32_OF_F32 };
-                self.texts.insert(name.clone(), text.to_owned());
-                format!("{name}({x})")
-            }
-            _ => format!("{ty}({x})"),
-        })
     }
 }
 
@@ -406,7 +380,7 @@ impl<'a> ShaderPrinter<'a> {
                 && self.levels[s] == level + 1
             {
                 let dtype = self.dtype(s);
-                let combine = self.functions.function(by.prim(), dtype)?;
+                let combine = self.functions.function(by.prim(), dtype, dtype)?;
                 let identity = identity(by, dtype).ok_or(NotPrinted::NoFunction(by.prim(), dtype))?;
                 self.line(format_args!("var r{s}: {} = {identity};", self.type_of(s)?));
                 reductions.push((s, combine));
@@ -622,19 +596,17 @@ impl<'a> ShaderPrinter<'a> {
                 }
             }
         } else {
-            let operand = self.graph.ty(data.operands[0]).element().dtype;
+            let operand = function_dtype(self.graph, data);
             let sources: Vec<String> = stage.sources.iter().map(|&source| self.source(source)).collect();
             match op.class {
                 OpClass::Scalar(ScalarForm::Identity) | OpClass::View(_) => sources[0].clone(),
-                _ if op == prim::CAST => self.functions.cast(&sources[0], operand, self.dtype(s))?,
                 _ if op.can_fail(operand) && !is_quotient(op) => return Err(NotPrinted::CanFail(op)),
                 _ => {
                     if op.can_fail(operand) && !is_nonzero(self.graph, data.operands[1]) {
                         self.can_fail = true;
                         self.line(format_args!("if {} == 0 {{ atomicMax(&failure, check); }}", sources[1]));
                     }
-                    let dtype = if op == prim::SELECT { self.dtype(s) } else { operand };
-                    format!("{}({})", self.functions.function(op, dtype)?, sources.join(", "))
+                    format!("{}({})", self.functions.function(op, operand, self.dtype(s))?, sources.join(", "))
                 }
             }
         };

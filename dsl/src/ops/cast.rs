@@ -125,7 +125,7 @@ static CAST: OpDef = OpDef {
     eval: |cx| Ok(converted(cx.operands[0], Cast::of(cx.attrs).dtype)),
     grad: Grad::Rule(|n| vec![n.ty(0).dtype.is_float().then(|| n.dy().cast(n.ty(0).dtype))]),
     exactness: Exactness::Exact,
-    class: OpClass::Scalar(ScalarForm::Estimated(Effort::SIMPLE)),
+    class: OpClass::Scalar(ScalarForm::Conversion),
     halves: Halves::Direct,
     effects: Effects::Pure,
     laws: Laws::NONE,

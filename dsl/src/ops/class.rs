@@ -58,6 +58,8 @@ pub enum ScalarForm {
     /// A function, recorded for operands of a type.
     #[doc(hidden)]
     Function(fn(DType) -> Option<ScalarExpr>),
+    /// The operand converted to the type of the result, as by `as` of Rust.
+    Conversion,
     /// A function that is known only by its reference implementation.
     Estimated(Effort),
 }

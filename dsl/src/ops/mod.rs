@@ -63,6 +63,7 @@ pub use axes::{IntoAxes, IntoExtents};
 pub(crate) use cast::converted;
 pub use class::{Aliasing, Combiner, CostCx, Effort, OpClass, OpCost, ScalarForm};
 pub(crate) use evaluate::{has_memory, widened_attrs};
+pub use scalar_functions::function_dtype;
 pub use view::{Coord, Coverage, ViewCx, ViewForm, ViewMap};
 
 pub use attention::AttentionMask;

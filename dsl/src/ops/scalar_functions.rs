@@ -6,6 +6,7 @@
 
 use super::{Effort, Eval, Prim};
 use crate::DType;
+use crate::ir::{Graph, NodeData};
 use crate::ops::class::{OpClass, ScalarForm};
 use crate::scalars::ScalarExpr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -157,14 +158,31 @@ macro_rules! forms {
 
 pub(super) use {evals, forms, functions};
 
+/// Returns the type for which the function of an elementwise node is chosen, that of its last
+/// operand: the first one of `select` is a condition.
+pub fn function_dtype(graph: &Graph, node: &NodeData) -> DType {
+    let last = node.operands.last().or(node.results.first());
+    graph.ty(*last.expect("an operation has operands or results")).element().dtype
+}
+
 impl Prim {
-    /// Returns the recorded form of an elementwise operation on operands of a type (for `select`,
-    /// the alternatives), if there is one.
+    /// Returns the recorded form of an elementwise operation whose last operand has a type, if that
+    /// alone determines it.
     #[doc(hidden)]
     pub fn scalar_form(self, operand: DType) -> Option<ScalarExpr> {
         match self.class {
             OpClass::Scalar(ScalarForm::Function(record)) => record(operand),
             _ => None,
+        }
+    }
+
+    /// Returns the recorded form of an elementwise operation whose last operand and whose result
+    /// have these types.
+    #[doc(hidden)]
+    pub fn scalar_form_to(self, operand: DType, result: DType) -> Option<ScalarExpr> {
+        match self.class {
+            OpClass::Scalar(ScalarForm::Conversion) => Some(ScalarExpr::conversion(operand, result)),
+            _ => self.scalar_form(operand),
         }
     }
 
@@ -180,6 +198,7 @@ impl Prim {
         let OpClass::Scalar(form) = self.class else { return None };
         let compute = || match form {
             ScalarForm::Identity => Effort::NONE,
+            ScalarForm::Conversion => Effort::SIMPLE,
             ScalarForm::Estimated(effort) => effort,
             ScalarForm::Function(record) => {
                 let expr = [DType::F32, DType::I32, DType::Bool].into_iter().find_map(record);

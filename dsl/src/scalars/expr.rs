@@ -61,6 +61,8 @@ pub enum UnaryOp {
     FromBits,
     /// Conversion of an integer to the float of the same size.
     FromInt,
+    /// Conversion to another type, as by `as` of Rust: from floats to integers with saturation.
+    Convert,
     /// The opposite of a truth value, or the inverted bits of an integer.
     Not,
 }
@@ -117,6 +119,16 @@ impl ScalarExpr {
         let arguments = [(0, DType::Bool), (1, dtype), (2, dtype)].map(|(i, dtype)| (ExprNode::Argument(i), dtype));
         let select = (ExprNode::Ternary(TernaryOp::Select, ExprNodeId(0), ExprNodeId(1), ExprNodeId(2)), dtype);
         ScalarExpr { nodes: arguments.into_iter().chain([select]).collect(), result: ExprNodeId(3), far: None }
+    }
+
+    /// Returns the function that converts its argument to another type.
+    pub fn conversion(from: DType, to: DType) -> ScalarExpr {
+        let argument = (ExprNode::Argument(0), from);
+        if from == to {
+            return ScalarExpr { nodes: vec![argument], result: ExprNodeId(0), far: None };
+        }
+        let convert = (ExprNode::Unary(UnaryOp::Convert, ExprNodeId(0)), to);
+        ScalarExpr { nodes: vec![argument, convert], result: ExprNodeId(1), far: None }
     }
 
     /// Returns the nodes with their types, in order.

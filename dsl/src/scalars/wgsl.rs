@@ -34,6 +34,21 @@ pub(crate) fn type_name(dtype: DType) -> Option<&'static str> {
     })
 }
 
+/// Returns the conversion of a value. WGSL leaves the integer of a float that it does not fit open.
+fn convert(x: &str, from: DType, to: DType) -> String {
+    let ty = type_name(to).expect("WGSL has the type");
+    let [low, high, beyond, last] = match to {
+        DType::I32 => ["-2147483648.0f", "2147483520.0f", "2147483648.0f", "2147483647i"],
+        _ => ["0.0f", "4294967040.0f", "4294967296.0f", "4294967295u"],
+    };
+    match (from, to) {
+        (DType::F32, DType::I32 | DType::U32) => {
+            format!("select(select({ty}(clamp({x}, {low}, {high})), {last}, {x} >= {beyond}), {ty}(0), is_nan({x}))")
+        }
+        _ => format!("{ty}({x})"),
+    }
+}
+
 impl ScalarExpr {
     /// Returns a WGSL function, to be used with the [`PRELUDE`].
     ///
@@ -107,6 +122,7 @@ impl ScalarExpr {
             UnaryOp::Bits => format!("bitcast<i32>({v})"),
             UnaryOp::FromBits => format!("bitcast<f32>({v})"),
             UnaryOp::FromInt => format!("f32({v})"),
+            UnaryOp::Convert => convert(&v, self.dtype(x), result),
             UnaryOp::Not if result == DType::Bool => format!("!{v}"),
             UnaryOp::Not => format!("~{v}"),
         }

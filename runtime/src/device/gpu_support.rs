@@ -133,7 +133,11 @@ fn primitive(op: Prim, attrs: &Attrs, operands: &[&Type], results: &[&Type]) -> 
     let has_shader = match op.class {
         // A shader's remainder is not exact.
         OpClass::Scalar(_) if op == prim::REM && operand.dtype.is_float() => false,
-        OpClass::Scalar(_) | OpClass::Reduce(_) => stage_to_wgsl(op, operand.dtype, result.dtype).is_ok(),
+        OpClass::Scalar(_) => {
+            let last = operands.last().map_or(result, |ty| ty.element());
+            stage_to_wgsl(op, last.dtype, result.dtype).is_ok()
+        }
+        OpClass::Reduce(_) => stage_to_wgsl(op, operand.dtype, result.dtype).is_ok(),
         // Other operations are listed: a user's operation may be of any class.
         _ => match op {
             prim::RESHAPE | prim::RESHAPE_LIKE | prim::WITH_DYNAMIC => true,

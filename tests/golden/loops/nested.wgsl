@@ -47,9 +47,14 @@ fn exp_f32(x: f32) -> f32 {
     return v42;
 }
 
+fn f32_of_i32(x: i32) -> f32 {
+    let v1: f32 = f32(x);
+    return v1;
+}
+
 fn i32_of_f32(x: f32) -> i32 {
-    let inside = i32(clamp(x, -2147483648.0f, 2147483520.0f));
-    return select(select(inside, 2147483647i, x >= 2147483648.0f), 0i, is_nan(x));
+    let v1: i32 = select(select(i32(clamp(x, -2147483648.0f, 2147483520.0f)), 2147483647i, x >= 2147483648.0f), i32(0), is_nan(x));
+    return v1;
 }
 
 fn le_i32(x: i32, y: i32) -> bool {
@@ -113,7 +118,7 @@ fn main() {
             let v36: f32 = mul_f32(v42, w5);
             let v37: f32 = exp_f32(v36);
             let v38: i32 = i32_of_f32(v37);
-            let v39: f32 = f32(v38);
+            let v39: f32 = f32_of_i32(v38);
             let v40: f32 = sub_f32(v37, v39);
             let v41: i32 = add_i32(v43, w4);
             let next0 = v40;

@@ -21,7 +21,7 @@ use crate::cpu::kernels::rows::{MAX_STAGES, MAX_WIDTH};
 use crate::cpu::memory::MAX_WRITTEN;
 use anabranch_dsl::fusion::{AxisSet, FusedKernel, FusionTarget, RowLimits, row_axes};
 use anabranch_dsl::ir::{Graph, Node, NodeData, Op, Value};
-use anabranch_dsl::ops::{OpClass, prim};
+use anabranch_dsl::ops::{OpClass, function_dtype, prim};
 
 /// Maximum size in bytes of a result that stays in the L1 cache.
 const SMALL_BYTES: u128 = 1 << 15;
@@ -38,10 +38,7 @@ pub(super) struct CpuFusion {
 /// Returns the elementwise function of a node, or `None` for any other node.
 pub(super) fn function_of(graph: &Graph, node: &NodeData) -> Option<ElementFunction> {
     let Op::Prim(op, _) = &node.op else { return None };
-    let dtype = |v: Value| graph.ty(v).element().dtype;
-    // `select` chooses from its second and third operand.
-    let operand = dtype(*node.operands.get(usize::from(op == prim::SELECT))?);
-    function(*op, operand, dtype(node.results[0]))
+    function(*op, function_dtype(graph, node), graph.ty(node.results[0]).element().dtype)
 }
 
 impl FusionTarget for CpuFusion {

@@ -6,7 +6,7 @@
 
 use crate::cpu::element::CpuElement;
 use crate::cpu::multiversion::{up_to_avx2, wide, wide_for};
-use anabranch_dsl::ops::{self, BinaryFunction, OpDef, Prim, UnaryFunction, prim};
+use anabranch_dsl::ops::{self, BinaryFunction, OpClass, OpDef, Prim, ScalarForm, UnaryFunction, prim};
 use anabranch_dsl::scalars::{self, Arithmetic, Beyond, Bitwise, Comparable, Mask};
 use anabranch_dsl::{DType, Result, bf16, f16};
 use rustc_hash::FxHashMap;
@@ -228,18 +228,18 @@ pub(crate) fn function(op: Prim, operand: DType, result: DType) -> Option<Elemen
     anabranch_dsl::binary_functions!(rows);
     anabranch_dsl::comparison_functions!(rows);
     anabranch_dsl::bit_functions!(rows);
-    match op {
-        prim::STOP_GRADIENT => {
+    match op.class {
+        OpClass::Scalar(ScalarForm::Identity) => {
             dispatch!(operand, T in [F32 f32, F64 f64, F16 f16, BF16 bf16, I32 i32, I64 i64, U32 u32, U8 u8, Bool bool] =>
             ElementFunction { block: |out, [a, _, _]| out.copy_from_slice(a), ..unary!(as_is, as_is, T => T, |x| x) })
         }
-        prim::SELECT => Some(match operand.size() {
+        OpClass::Scalar(ScalarForm::Conversion) => cast(operand, result),
+        _ if op == prim::SELECT => Some(match operand.size() {
             8 => select!(u64),
             4 => select!(u32),
             2 => select!(u16),
             _ => select!(u8),
         }),
-        prim::CAST => cast(operand, result),
         _ => {
             let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
             registered.get(&op).and_then(|compiled| compiled(operand))

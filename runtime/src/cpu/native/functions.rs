@@ -26,6 +26,7 @@ pub(super) fn emit(b: &mut FunctionBuilder<'_>, expr: &ScalarExpr, arguments: &[
         let value = match node {
             ExprNode::Argument(i) => arguments[usize::from(i)],
             ExprNode::Constant(bits) => constant(b, bits, machine_type(dtype)),
+            ExprNode::Unary(UnaryOp::Convert, x) => convert(b, values[x.index()], expr.dtype(x), dtype)?,
             ExprNode::Unary(op, x) => unary(b, op, values[x.index()], dtype),
             ExprNode::Binary(op, x, y) => binary(b, op, [x, y].map(|id| values[id.index()]), expr.dtype(x))?,
             ExprNode::Ternary(op, x, y, z) => {
@@ -78,9 +79,40 @@ fn unary(b: &mut FunctionBuilder<'_>, op: UnaryOp, x: Value, result: DType) -> V
         }
         UnaryOp::Bits | UnaryOp::FromBits => b.ins().bitcast(to, MemFlagsData::new(), x),
         UnaryOp::FromInt => b.ins().fcvt_from_sint(to, x),
+        UnaryOp::Convert => panic!("a conversion depends on the type of its operand"),
         UnaryOp::Not if result == DType::Bool => b.ins().bxor_imm_u(x, 1),
         UnaryOp::Not => b.ins().bnot(x),
     }
+}
+
+/// Emits the conversion of a value, if there are instructions for it.
+fn convert(b: &mut FunctionBuilder<'_>, x: Value, from: DType, to: DType) -> Option<Value> {
+    let (a, r) = (machine_type(from), machine_type(to));
+    let unsigned = |d: DType| matches!(d, DType::U32 | DType::U8 | DType::Bool);
+    if from.is_half() || to.is_half() {
+        return None;
+    }
+    Some(match (from.is_float(), to.is_float()) {
+        (true, true) if r == types::F64 => b.ins().fpromote(r, x),
+        (true, true) => b.ins().fdemote(r, x),
+        (_, false) if to == DType::Bool => return None,
+        (false, false) if a == r => x,
+        (false, false) if a.bits() > r.bits() => b.ins().ireduce(r, x),
+        (false, false) if unsigned(from) => b.ins().uextend(r, x),
+        (false, false) => b.ins().sextend(r, x),
+        (false, true) => {
+            // All narrower integers fit in 64 signed bits.
+            let wide = match (a, unsigned(from)) {
+                (types::I64, _) => x,
+                (_, true) => b.ins().uextend(types::I64, x),
+                (_, false) => b.ins().sextend(types::I64, x),
+            };
+            b.ins().fcvt_from_sint(r, wide)
+        }
+        (true, false) if to == DType::I32 || to == DType::I64 => b.ins().fcvt_to_sint_sat(r, x),
+        (true, false) if to == DType::U32 => b.ins().fcvt_to_uint_sat(r, x),
+        (true, false) => return None,
+    })
 }
 
 /// Emits a primitive of two values of type `operand`.

@@ -17,7 +17,7 @@ use crate::cpu::compile::{Instr, Plan, Reg, ScalarOp, StackId, TensorOpId};
 use crate::cpu::element::strings_in_memory;
 use crate::cpu::memory::stack::StackStorage;
 use anabranch_dsl::DType;
-use anabranch_dsl::ops::prim;
+use anabranch_dsl::ops::{OpClass, ScalarForm};
 use cranelift_codegen::Context;
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
@@ -689,11 +689,11 @@ impl Translation<'_> {
     // Operations. Those without instructions are called.
 
     fn unary(&mut self, op: ScalarOp, f: fn(u64) -> u64, x: Value) -> Value {
-        let emitted = match op.op {
-            prim::STOP_GRADIENT => return x,
-            prim::CAST => self.cast(op, x).map(|result| EmittedFunction { result, far: None }),
-            _ => op.op.scalar_form(op.operand).and_then(|form| functions::emit(&mut self.b, &form, &[x])),
-        };
+        if matches!(op.op.class, OpClass::Scalar(ScalarForm::Identity)) {
+            return x;
+        }
+        let form = op.op.scalar_form_to(op.operand, op.result);
+        let emitted = form.and_then(|form| functions::emit(&mut self.b, &form, &[x]));
         let call = |t: &mut Self| {
             let bits = t.bits_of(x);
             t.call(host::unary as *const (), &[f as *const () as i64], &[bits], op.result)
@@ -715,49 +715,10 @@ impl Translation<'_> {
         }
     }
 
-    fn cast(&mut self, op: ScalarOp, x: Value) -> Option<Value> {
-        let (from, to) = (op.operand, op.result);
-        let (a, r) = (machine_type(from), machine_type(to));
-        let unsigned = |d: DType| matches!(d, DType::U32 | DType::U8 | DType::Bool);
-        let b = &mut self.b;
-        if from == to {
-            return Some(x);
-        }
-        if from.is_half() || to.is_half() {
-            return None;
-        }
-        Some(match (from.is_float(), to.is_float()) {
-            (true, true) if r == types::F64 => b.ins().fpromote(r, x),
-            (true, true) => b.ins().fdemote(r, x),
-            (_, false) if to == DType::Bool => return None,
-            (false, false) if a.bits() >= r.bits() => {
-                if a == r {
-                    x
-                } else {
-                    b.ins().ireduce(r, x)
-                }
-            }
-            (false, false) if unsigned(from) => b.ins().uextend(r, x),
-            (false, false) => b.ins().sextend(r, x),
-            (false, true) => {
-                // All narrower integers fit in 64 signed bits.
-                let wide = match (a, unsigned(from)) {
-                    (types::I64, _) => x,
-                    (_, true) => b.ins().uextend(types::I64, x),
-                    (_, false) => b.ins().sextend(types::I64, x),
-                };
-                b.ins().fcvt_from_sint(r, wide)
-            }
-            (true, false) if to == DType::I32 || to == DType::I64 => b.ins().fcvt_to_sint_sat(r, x),
-            (true, false) if to == DType::U32 => b.ins().fcvt_to_uint_sat(r, x),
-            (true, false) => return None,
-        })
-    }
-
     fn binary(&mut self, op: ScalarOp, f: fn(u64, u64) -> u64, x: Reg, y: Reg) -> Value {
         let ty = machine_type(op.operand);
         let (x, y) = (self.get(x, ty), self.get(y, ty));
-        let form = op.op.scalar_form(op.operand);
+        let form = op.op.scalar_form_to(op.operand, op.result);
         let emitted = form.and_then(|form| functions::emit(&mut self.b, &form, &[x, y]));
         emitted.map(|emitted| emitted.result).unwrap_or_else(|| {
             let bits = [self.bits_of(x), self.bits_of(y)];

@@ -13,7 +13,7 @@ use anabranch_dsl::fusion::{
     FusedKernel, KernelId, KernelInput, KernelStage, RowPart, StageSource, StageWork, reduced_axes,
 };
 use anabranch_dsl::ir::{Attrs, NodeData, Op, Value};
-use anabranch_dsl::ops::{Prim, attributes, prim};
+use anabranch_dsl::ops::{Prim, attributes, function_dtype, prim};
 use anabranch_dsl::{DType, Result};
 
 /// An elementwise expression over views of one shape. The last operation yields its result.
@@ -256,8 +256,8 @@ impl<'g> Lower<'g> {
             ScalarFn::Binary(f) => Instr::Binary { f, dst, a, b },
             ScalarFn::Select => Instr::Select { dst, a, b, c },
         };
-        let operand = data.operands[usize::from(def == prim::SELECT)];
-        let [operand, result] = [operand, data.results[0]].map(|v| self.graph.ty(v).element().dtype);
+        let operand = function_dtype(self.graph, data);
+        let result = self.graph.ty(data.results[0]).element().dtype;
         self.emit_scalar_op(instr, ScalarOp { op: def, operand, result });
         if let (true, Some(op)) = (self.options.check_finite, op) {
             self.emit(Instr::CheckFinite(op));
