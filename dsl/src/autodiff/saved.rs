@@ -5,7 +5,7 @@ use super::added::{captured, slices};
 use super::*;
 use crate::Dim;
 use crate::ir::{ParamSource, dependence};
-use crate::ops::{Coverage, Effects, OpClass, ValueCx, prim};
+use crate::ops::{Coverage, Effects, Effort, OpClass, ValueCx, prim};
 
 impl<'g> Sweep<'g> {
     /// Returns a value of the forward region of `level` as seen by its backward region.
@@ -314,7 +314,12 @@ fn is_view(graph: &crate::Graph, node: Node) -> bool {
     matches!(&graph.node(node).op, Op::Prim(def, _) if matches!(def.class, OpClass::View(view) if view.coverage == Coverage::Whole))
 }
 
-/// Returns whether a few cheap operations compute a value from constants and captures alone.
+/// The most terms of a sum, for each element of a value, that are added again instead of saving the
+/// value. A product counts twice.
+const CHEAP: Effort = Effort::FUNCTION;
+
+/// Returns whether a few cheap operations compute a value from constants and captures alone. Cheap
+/// are functions, whose effort has a bound, and small sums.
 ///
 /// An operation that may fail did not fail in the forward region, and the backward region runs the
 /// same number of times.
@@ -330,7 +335,7 @@ fn is_cheap(graph: &crate::Graph, v: Value, fuel: usize) -> bool {
         Op::Prim(def, _) => {
             fuel > 0
                 && def.effects <= Effects::Fallible
-                && !def.is_contraction()
+                && graph.cost_of(node).is_some_and(|(cost, n)| cost.operations <= f64::from(CHEAP.0) * n)
                 && data.operands.iter().all(|&x| is_cheap(graph, x, fuel - 1))
         }
         _ => false,

@@ -6,7 +6,7 @@
 
 use super::prim::{ADD, AND, MAXIMUM, MINIMUM, MUL, OR};
 use super::{Effects, OpDef, Prim, ViewForm};
-use crate::ir::Attrs;
+use crate::ir::{Attrs, Graph, Node, Op};
 use crate::scalars::ScalarExpr;
 use crate::{DType, Dim, TensorType};
 
@@ -174,6 +174,34 @@ pub struct OpCost {
     pub bytes_written: f64,
 }
 
+impl OpCost {
+    /// Returns whether nothing is computed, read or written.
+    pub fn is_free(&self) -> bool {
+        *self == OpCost::default()
+    }
+
+    /// Returns the instructions, in units of an addition.
+    pub fn effort(&self) -> f64 {
+        self.operations + self.special
+    }
+}
+
+/// The extent that is assumed for an unknown one.
+const ASSUMED_EXTENT: usize = 64;
+
+impl Graph {
+    /// Estimates the cost of running a primitive operation of the graph once, and the number of
+    /// elements of its result. Returns `None` for other nodes.
+    pub(crate) fn cost_of(&self, node: Node) -> Option<(OpCost, f64)> {
+        let data = self.node(node);
+        let Op::Prim(op, attrs) = &data.op else { return None };
+        let operands: Vec<&TensorType> = data.operands.iter().map(|&v| self.ty(v).element()).collect();
+        let result = self.ty(data.results[0]).element();
+        let cx = CostCx { operands: &operands, result, attrs, unknown_extent: ASSUMED_EXTENT };
+        Some((op.cost(&cx), cx.elements(result)))
+    }
+}
+
 impl OpDef {
     /// Returns whether the operation is elementwise.
     ///
@@ -227,12 +255,6 @@ impl OpDef {
             OpClass::Reduce(combiner) => Some(combiner),
             _ => None,
         }
-    }
-
-    /// Returns whether the operation is a sum of products, which costs much more than reading its
-    /// operands.
-    pub fn is_contraction(&self) -> bool {
-        matches!(self.class, OpClass::Contract(_))
     }
 }
 

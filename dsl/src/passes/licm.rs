@@ -3,7 +3,7 @@
 use super::Pass;
 use crate::Graph;
 use crate::ir::{GraphBuilder, Node, Op, Region, Value};
-use crate::ops::{Effects, OpClass, Prim, ScalarForm};
+use crate::ops::{Effects, Effort, OpCost, Prim};
 use rustc_hash::FxHashMap;
 
 /// Hoists loop-invariant operations out of as many loops as possible.
@@ -87,21 +87,18 @@ enum HoistCost {
     Heavy,
 }
 
-fn cost(op: Prim) -> HoistCost {
-    match op.class {
-        OpClass::View(_) | OpClass::Shape | OpClass::Scalar(ScalarForm::Identity) => HoistCost::Free,
-        OpClass::Scalar(_) if op.is_simple() => HoistCost::Light,
-        OpClass::Contract(_) | OpClass::Random(_) | OpClass::Rowwise(_) => HoistCost::Heavy,
-        OpClass::Scalar(_)
-        | OpClass::Move
-        | OpClass::Update
-        | OpClass::Reduce(_)
-        | OpClass::Scan(_)
-        | OpClass::Search
-        | OpClass::Gather
-        | OpClass::Scatter(_)
-        | OpClass::Window(_)
-        | OpClass::Opaque(_) => HoistCost::Medium,
+impl HoistCost {
+    /// Returns the class of an operation, from its cost for each element of its result.
+    fn of(op: Prim, cost: &OpCost, per_element: f64) -> HoistCost {
+        if cost.is_free() {
+            return HoistCost::Free;
+        }
+        match op.is_elementwise() {
+            true if per_element < f64::from(Effort::DIVISION.0) => HoistCost::Light,
+            // More than moving elements.
+            false if per_element > f64::from(Effort::SIMPLE.0) => HoistCost::Heavy,
+            _ => HoistCost::Medium,
+        }
     }
 }
 
@@ -182,11 +179,16 @@ impl Motion<'_> {
         }
         let (cost, read) = match &data.op {
             Op::Constant(t) => (HoistCost::Free, if t.len() > 1 { size } else { 0 }),
-            Op::Prim(def, _) if cost(*def) == HoistCost::Free => {
-                let whole = data.operands.first().and_then(|v| self.invariants[v.index()]).unwrap_or(0);
-                (HoistCost::Free, whole.min(size))
+            Op::Prim(def, _) => {
+                let (cost, elements) = self.graph.cost_of(node).expect("the node is a primitive operation");
+                match HoistCost::of(*def, &cost, cost.effort() / elements) {
+                    HoistCost::Free => {
+                        let whole = data.operands.first().and_then(|v| self.invariants[v.index()]).unwrap_or(0);
+                        (HoistCost::Free, whole.min(size))
+                    }
+                    cost => (cost, read),
+                }
             }
-            Op::Prim(def, _) => (cost(*def), read),
             _ => (HoistCost::Heavy, read),
         };
         let is_worth = match cost {
