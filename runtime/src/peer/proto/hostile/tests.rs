@@ -22,6 +22,17 @@ impl Rng {
     }
 }
 
+impl Victims {
+    /// Lets the user of the owner begin a step, which both peers complete as they should.
+    fn complete_step(&mut self) {
+        self.act();
+        let step = StepNumber(self.last_step);
+        for link in self.peer_links {
+            self.answer(link, CallerFrame::Ended { step, outputs: 0 });
+        }
+    }
+}
+
 fn receive(rng: &mut Rng, victims: &mut Victims) {
     let link = [0, 0, 0, 0, 0, 0, 0, 1, 1, 2 * u8::from(rng.below(8) == 0)][rng.below(10)];
     let (mut head, mut body) = match rng.below(16) {
@@ -43,8 +54,10 @@ fn receive(rng: &mut Rng, victims: &mut Victims) {
         *version = VERSION;
     }
     victims.receive(link, &head, body.as_deref());
-    if rng.below(16) == 0 {
-        victims.disturb(rng.next() as u8);
+    match rng.below(64) {
+        0..4 => victims.disturb(rng.next() as u8),
+        4 => victims.complete_step(),
+        _ => {}
     }
 }
 
@@ -77,8 +90,8 @@ fn hostile_frames_neither_panic_nor_exceed_limits() {
     });
     println!("{reached:?}");
     let Reached { decoded, rejected, begun, delivered, stored, closed, committed, failed, locked, shared } = reached;
-    let rare = [begun, delivered, stored, closed, failed, locked, shared].into_iter().min().unwrap_or_default();
-    let enough = decoded > cases / 3 && rejected > cases / 20 && rare > cases / 2_000 && committed > 0;
+    let rare = [begun, delivered, stored, closed, committed, failed, locked, shared].into_iter().min();
+    let enough = decoded > cases / 3 && rejected > cases / 20 && rare.unwrap_or_default() > cases / 4_000;
     assert!(enough, "{reached:?} is too little to say anything");
 }
 
