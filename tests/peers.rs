@@ -3,7 +3,9 @@
 
 use anabranch::peers::{NodeKey, Peer, PeerAddress, PeerOptions, PeerStatus, Profile};
 use anabranch::prelude::*;
-use anabranch::{CallOptions, CancelHandle, DType, Diagnostic, ErrorKind, Queue, Session, SessionBuilder, TensorType};
+use anabranch::{
+    Array, CallOptions, CancelHandle, DType, Diagnostic, ErrorKind, Queue, Session, SessionBuilder, TensorType,
+};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -249,6 +251,46 @@ fn a_step_that_takes_longer_than_a_peer_allows_is_stopped() -> Result<(), Diagno
         assert!(text.contains("--step-time"), "{text}");
         assert_eq!(f.call(0.0)?, 0.0, "the session goes on");
     }
+    Ok(())
+}
+
+#[test]
+fn a_step_that_uses_more_memory_than_a_peer_allows_fails() -> Result<(), Diagnostic> {
+    let key = NodeKey::generate()?;
+    let limit = 1_000_000;
+    let peer = serve(PeerOptions::new(NodeKey::generate()?).step_memory(limit), &key)?;
+    let session = session_with(key, [&peer]).build()?;
+    let expect_error = |outcome: Result<Array<f32>, Diagnostic>| {
+        let error = outcome.expect_err("the step uses too much memory");
+        assert_eq!(error.kind, ErrorKind::ResourceExhausted, "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("at most {limit} may be")) && text.contains("--step-memory"), "{text}");
+    };
+
+    // An input.
+    let first = session.function(move |x: Tensor| on("/peer:0/cpu:0", || x.slice(0, 0, 1)))?;
+    expect_error(first.call(vec![1.0f32; 300_000]));
+    // Nothing is left of a step that has ended, or failed.
+    for _ in 0..5 {
+        assert_eq!(first.call(vec![1.0f32; 200_000])?.as_slice(), [1.0]);
+    }
+    // What a kernel computes, of a known shape and of any.
+    let outer = |x: Tensor, n: usize| on("/peer:0/cpu:0", || x.reshape([n, 1]).matmul(x.reshape([1, n])).sum());
+    let known = session.function(move |x: Tensor| outer(x, 1_000))?;
+    expect_error(known.call(vec![1.0f32; 1_000]));
+    let fits = session.function(move |x: Tensor| outer(x, 300))?;
+    for _ in 0..5 {
+        assert_eq!(fits.call(vec![1.0f32; 300])?, 90_000.0);
+    }
+    // Values that wait for others.
+    let together = session.function(|x: Tensor| {
+        let doubled = |x: Tensor| on("/peer:0/cpu:0", || x * 2.0);
+        let there = doubled(x);
+        on("/cpu:0", || there.sum()) + on("/peer:0/cpu:0", || (there * x).sum())
+    })?;
+    assert_eq!(together.call(vec![1.0f32; 50_000])?, 200_000.0);
+    expect_error(together.call(vec![1.0f32; 200_000]));
+    assert_eq!(together.call(vec![1.0f32; 50_000])?, 200_000.0, "the session goes on");
     Ok(())
 }
 

@@ -265,6 +265,11 @@ impl Program {
         Ok(())
     }
 
+    /// Returns the bytes of the memory and the outputs of the plan. Stacks and lists come on top.
+    pub(crate) fn working_bytes(&self) -> u64 {
+        self.plan.as_ref().map_or(0, |plan| plan.working_bytes() as u64)
+    }
+
     /// Returns whether the interpreter runs the graph.
     pub(crate) fn is_interpreted(&self) -> bool {
         self.plan.is_none()

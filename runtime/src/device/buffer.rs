@@ -6,11 +6,13 @@
 //! - M1. A buffer is immutable, and a clone shares its memory.
 //! - M2. A buffer is opened in its own [`MemorySpace`] only. A device that copies a buffer to
 //!   another space makes memory of the kind that the other space has.
-//! - M3. The bytes include those of stacks and lists, so that budgets can count them.
+//! - M3. The bytes include those of stacks and lists, so that budgets can count them. A buffer that
+//!   is counted in a budget is so until its last clone is opened or dropped.
 //!
 //! This module must not know any kind of memory.
 
 use super::DeviceId;
+use crate::byte_gauge::HeldBytes;
 use anabranch_dsl::Type;
 use std::any::Any;
 use std::fmt::Debug;
@@ -38,17 +40,24 @@ pub(crate) trait DeviceMemory: Any + Debug + Send + Sync {
 pub(crate) struct DeviceBuffer {
     space: MemorySpace,
     memory: Arc<dyn DeviceMemory>,
+    /// What the value counts in the budget of its step.
+    held: Option<Arc<HeldBytes>>,
 }
 
 impl DeviceBuffer {
     /// Returns a buffer for memory of a space.
     pub(crate) fn new(space: MemorySpace, memory: impl DeviceMemory) -> DeviceBuffer {
-        DeviceBuffer { space, memory: Arc::new(memory) }
+        DeviceBuffer { space, memory: Arc::new(memory), held: None }
     }
 
     /// Returns a buffer that shares memory of a space.
     pub(super) fn from_memory(space: MemorySpace, memory: Arc<dyn DeviceMemory>) -> DeviceBuffer {
-        DeviceBuffer { space, memory }
+        DeviceBuffer { space, memory, held: None }
+    }
+
+    /// Holds bytes of a budget, as long as the value is in use. `None` holds none any more.
+    pub(crate) fn hold(&mut self, held: Option<HeldBytes>) {
+        self.held = held.map(Arc::new);
     }
 
     /// Returns the space that stores the value.

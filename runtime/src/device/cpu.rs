@@ -186,6 +186,13 @@ impl LoadedKernel for Loaded {
         self.enqueue_on_thread(inputs, step, ticket).map(|()| Progress::Later)
     }
 
+    fn working_bytes(&self) -> u64 {
+        match &self.kernel.how {
+            How::Known(program) => program.working_bytes(),
+            How::BySignature(_) => 0,
+        }
+    }
+
     /// Plans for the types of the inputs are made by the calling thread.
     #[cfg(feature = "peers")]
     fn is_enqueued_quickly(&self) -> bool {

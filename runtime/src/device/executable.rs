@@ -35,7 +35,7 @@ static NEVER: StopFlag = StopFlag::new();
 impl StepCx<'_> {
     /// Returns the host side of a run on the calling thread.
     pub(crate) fn run_context(&self) -> RunContext<'_> {
-        let HostSide { print, queues, files } = self.host;
+        let HostSide { print, queues, files, .. } = self.host;
         let stop = self.stop.map_or(&NEVER, |stop| &**stop);
         RunContext { print: &**print, queues: &**queues, files: &**files, stop, fusion: None }
     }

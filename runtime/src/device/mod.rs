@@ -170,6 +170,12 @@ pub(crate) trait LoadedKernel: Debug + Send + Sync {
         None
     }
 
+    /// Returns the bytes that a run takes for its results and between its operations, as far as they
+    /// are known before.
+    fn working_bytes(&self) -> u64 {
+        0
+    }
+
     /// Returns whether [`enqueue`](Self::enqueue) always returns within microseconds.
     #[cfg(feature = "peers")]
     fn is_enqueued_quickly(&self) -> bool {

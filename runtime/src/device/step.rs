@@ -2,13 +2,14 @@
 
 use super::simulated::SimulatedClock;
 use super::{DeviceBuffer, cpu};
+use crate::byte_gauge::{ByteGauge, HeldBytes};
 use crate::spin::spin;
-use anabranch_dsl::Result;
 use anabranch_dsl::files::{NoFiles, StepFiles};
 use anabranch_dsl::format::Stream;
 use anabranch_dsl::interp::{RunContext, StopFlag};
 use anabranch_dsl::ir::Node;
 use anabranch_dsl::queue::{NoQueues, StepQueues};
+use anabranch_dsl::{Diagnostic, ErrorKind, Result};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -25,21 +26,26 @@ id! {
     Ticket, "ticket"
 }
 
+/// The most bytes that do not count in the budget of a step.
+const UNCOUNTED: u64 = 4 << 10;
+
 /// A receiver of the text that functions print.
 pub(crate) type PrintTo = Arc<dyn Fn(Stream, &str) + Send + Sync>;
 
-/// The host as the operations of a step reach it: the print callback, the queues and the files.
+/// The host as the operations of a step reach it: the print callback, the queues and the files; and
+/// the budget of its memory, if there is one.
 #[derive(Clone)]
 pub(crate) struct HostSide {
     pub(crate) print: PrintTo,
     pub(crate) queues: Arc<dyn StepQueues>,
     pub(crate) files: Arc<dyn StepFiles>,
+    pub(crate) budget: Option<Arc<ByteGauge>>,
 }
 
 impl HostSide {
     /// Returns the host side of a step without queues and files.
     pub(crate) fn printing(print: PrintTo) -> HostSide {
-        HostSide { print, queues: Arc::new(NoQueues), files: Arc::new(NoFiles) }
+        HostSide { print, queues: Arc::new(NoQueues), files: Arc::new(NoFiles), budget: None }
     }
 }
 
@@ -115,7 +121,7 @@ impl Step {
 
     /// Returns the host side of a run for kernels of this step.
     pub(crate) fn run_context(&self) -> RunContext<'_> {
-        let HostSide { print, queues, files } = &self.host;
+        let HostSide { print, queues, files, .. } = &self.host;
         RunContext { print: &**print, queues: &**queues, files: &**files, stop: &self.stop, fusion: None }
     }
 
@@ -172,6 +178,40 @@ impl Step {
         if let Some(waker) = waker {
             waker.wake();
         }
+    }
+
+    /// Counts bytes that the step uses from now on, if it has a budget. A few do not count.
+    ///
+    /// # Errors
+    /// Fails if the budget would be exceeded.
+    pub(crate) fn hold(&self, bytes: impl FnOnce() -> u64) -> Result<Option<HeldBytes>> {
+        let Some(budget) = &self.host.budget else { return Ok(None) };
+        let bytes = bytes();
+        if bytes <= UNCOUNTED {
+            return Ok(None);
+        }
+        budget.hold(bytes).map(Some).ok_or_else(|| {
+            let (held, limit) = (budget.held(), budget.limit());
+            let message = format!(
+                "{bytes} bytes more cannot be used: the steps of the session use {held} bytes at this peer, and at \
+                 most {limit} may be"
+            );
+            Diagnostic::new(message).of_kind(ErrorKind::ResourceExhausted).help(
+                "use smaller values, let fewer calls or iterations run at once, or raise the limit where the peer is \
+                 started: `--step-memory`",
+            )
+        })
+    }
+
+    /// Counts the bytes of a value that the step uses from now on.
+    ///
+    /// # Errors
+    /// Fails if the budget would be exceeded.
+    pub(crate) fn hold_value(&self, value: &mut DeviceBuffer) -> Result<()> {
+        if self.host.budget.is_some() {
+            value.hold(self.hold(|| value.n_bytes())?);
+        }
+        Ok(())
     }
 
     /// Counts an operation.

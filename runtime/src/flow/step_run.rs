@@ -5,6 +5,7 @@ use super::driver::{Driver, StepResults};
 use super::executor::{Action, DeviceMessage, Executor, Tag, TaskId};
 use super::remote::{Arrival, Mailbox, Others, Position, ProcessId, StepFailure, check_message};
 use super::{EdgeId, KernelId, Sink, Source, SubgraphId};
+use crate::byte_gauge::HeldBytes;
 use crate::device::timeline::{Span, Timeline};
 use crate::device::{DeviceBuffer, Event, MemorySpace, Progress, Step, Ticket};
 use anabranch_dsl::ir::{Node, VarId};
@@ -37,7 +38,7 @@ pub(super) enum PendingOp {
     /// A copy of a step input to the device of a subgraph.
     Load { part: SubgraphId, task: TaskId },
     /// A kernel running on a device.
-    Run { part: SubgraphId, task: TaskId, kernel: KernelId },
+    Run { part: SubgraphId, task: TaskId, kernel: KernelId, working: Option<HeldBytes> },
     /// A copy of a predicate to the host, for all who decide by it.
     Decide { part: SubgraphId, predicate: DeviceBuffer, uses: Vec<DecisionUse> },
     /// A transfer of a value to another subgraph.
@@ -131,6 +132,8 @@ pub(crate) enum Progressed {
 pub(crate) struct StepRun {
     driver: Arc<Driver>,
     inputs: StepInputs,
+    /// What the inputs that have arrived count in the budget.
+    held_inputs: Vec<HeldBytes>,
     /// The loads of inputs that have not arrived.
     loads: Vec<(u32, SubgraphId, TaskId)>,
     step: Arc<Step>,
@@ -197,6 +200,7 @@ impl StepRun {
         StepRun {
             driver,
             inputs,
+            held_inputs: Vec::new(),
             loads: Vec::new(),
             step,
             others,
@@ -412,7 +416,7 @@ impl StepRun {
             };
         }
         let may_change = |work: &PendingOp| match *work {
-            PendingOp::Run { part, task, kernel } => self.is_before_failure(part, task, kernel),
+            PendingOp::Run { part, task, kernel, .. } => self.is_before_failure(part, task, kernel),
             _ => true,
         };
         failure.since.elapsed() > FAILURE_PATIENCE || idle && !self.pending.work.iter().flatten().any(may_change)
@@ -479,8 +483,9 @@ impl StepRun {
                 self.last = driver.last_node(part, kernel);
                 self.step.begun(self.last);
                 let loaded = &driver.kernels[part.index()][kernel.index()];
-                match loaded.enqueue(inputs, &self.step, ticket) {
-                    Ok(progress) => (PendingOp::Run { part, task, kernel }, progress),
+                let working = self.step.hold(|| loaded.working_bytes());
+                match working.and_then(|working| Ok((working, loaded.enqueue(inputs, &self.step, ticket)?))) {
+                    Ok((working, progress)) => (PendingOp::Run { part, task, kernel, working }, progress),
                     Err(error) => return self.failed(part, task, kernel, error),
                 }
             }
@@ -593,7 +598,7 @@ impl StepRun {
         let outcome = event.outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         let values = match (outcome, &work) {
             (Ok(values), _) => values,
-            (Err(error), &PendingOp::Run { part, task, kernel }) => return self.failed(part, task, kernel, error),
+            (Err(error), &PendingOp::Run { part, task, kernel, .. }) => return self.failed(part, task, kernel, error),
             (Err(error), work) => return Err(self.driver.error_on(work.part(), error)),
         };
         self.span(&work, event.begin, event.end);
@@ -614,8 +619,9 @@ impl StepRun {
                     }
                     DeviceMessage::Value { edge, tag, value } => {
                         let ticket = self.pending.ticket();
-                        let values = vec![DeviceBuffer::from_host(value)];
-                        let progress = driver.device(to).upload(values, &self.step, ticket);
+                        let mut value = DeviceBuffer::from_host(value);
+                        self.step.hold_value(&mut value).map_err(|error| driver.error_on(to, error))?;
+                        let progress = driver.device(to).upload(vec![value], &self.step, ticket);
                         self.begun(ticket, PendingOp::SendFromHost { from, to, edge, tag }, progress)
                     }
                     DeviceMessage::Credit { of, tag, finished } => {
@@ -630,6 +636,7 @@ impl StepRun {
                     return Err(driver.violation(ProcessId::CALLER, "an input", "is none that the step waits for"));
                 }
                 self.inputs.inputs[i] = Some(tensor.clone());
+                self.held_inputs.extend(self.step.hold(|| tensor.n_bytes())?);
                 let waiting = std::mem::take(&mut self.loads);
                 for (waits_for, part, task) in waiting {
                     if waits_for != index {
@@ -722,7 +729,12 @@ impl StepRun {
             }
             PendingOp::Fence { .. } => {}
             PendingOp::SendToHost { .. } => panic!("the second leg has begun"),
-            PendingOp::Run { part, task, .. } => {
+            PendingOp::Run { part, task, kernel, working } => {
+                // From here on, the results count one by one.
+                drop(working);
+                if let Err(error) = values.iter_mut().try_for_each(|value| self.step.hold_value(value)) {
+                    return self.failed(part, task, kernel, error);
+                }
                 self.executor(part).on_kernel_done(task, values);
                 return Ok(());
             }
@@ -741,7 +753,7 @@ impl StepRun {
         };
         let graph = &driver.graph;
         let (device, name, loc, iterations) = match work {
-            PendingOp::Run { part, task, kernel } => {
+            PendingOp::Run { part, task, kernel, .. } => {
                 let loc = driver.last_node(*part, *kernel).map_or(Loc::UNKNOWN, |n| graph.node(n).loc);
                 let iterations = tag_of(part, task);
                 (driver.name(*part), driver.kernel_name(*part, *kernel), loc, iterations)

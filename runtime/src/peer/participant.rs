@@ -186,7 +186,7 @@ fn closed() -> Diagnostic {
 impl Participation {
     /// Begins the part of a step that is at this peer.
     pub(super) fn begin(server: &Server, begin: Begin, running: &RunningStep) -> Result<Participation> {
-        let Begin { key, session, program, you, routes, outgoing, start, .. } = begin;
+        let Begin { key, session, program, you, routes, outgoing, working, start, .. } = begin;
         let node = server.node().ok_or_else(closed)?;
         let internal = |what: &str| Diagnostic::new(what).of_kind(ErrorKind::Internal);
         let program = server.program(program).ok_or_else(|| internal("a step runs a program that is not loaded"))?;
@@ -209,13 +209,9 @@ impl Participation {
             Ok(Box::new(routes.clone()))
         };
         let inputs = StepInputs { inputs: vec![None; program.driver.n_inputs()], vars };
-        let run = program.driver.begin(
-            inputs,
-            HostSide::printing(printer(routes.clone(), running.stop.clone())),
-            running.stop.clone(),
-            Some(&open),
-            false,
-        )?;
+        let print = HostSide::printing(printer(routes.clone(), running.stop.clone()));
+        let host = HostSide { budget: Some(working), ..print };
+        let run = program.driver.begin(inputs, host, running.stop.clone(), Some(&open), false)?;
         Ok(Participation { run, program, key, routes })
     }
 
@@ -275,7 +271,9 @@ fn end(
         }
     }
     let mut assigned = Vec::new();
-    for (var, buffer) in results.assigned {
+    for (var, mut buffer) in results.assigned {
+        // It counts as a variable.
+        buffer.hold(None);
         let var = var.index() as u32;
         let Some((_, Some(device))) = program.vars.get(var as usize) else {
             let error = Diagnostic::new("a step assigned a variable that is not at this peer");

@@ -122,6 +122,13 @@ impl PeerOptions {
         self
     }
 
+    /// Limits the bytes that the steps of each session may use at once at this peer: for the values
+    /// that are computed and have not been used, and for kernels that run. The default is 16 GiB.
+    pub fn step_memory(mut self, bytes: u64) -> PeerOptions {
+        self.limits.step_bytes = bytes;
+        self
+    }
+
     /// Limits how long a program of a session may take to load. The default is five minutes.
     pub fn load_time(mut self, limit: Duration) -> PeerOptions {
         self.limits.load_time = limit;

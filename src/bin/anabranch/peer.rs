@@ -32,6 +32,7 @@ KEY@HOST:PORT, with `--token` as KEY@HOST:PORT#TOKEN. A session takes either as 
   --profile PROFILE    the kind of network: loopback, lan (the default) or wan
   --failure-timeout S  how long another process may fail to respond; by default 10
   --memory BYTES       how much memory the variables of each session may use; by default 16 GiB
+  --step-memory BYTES  how much memory the steps of each session may use at once; by default 16 GiB
   --load-time SECONDS  how long a program of a session may take to load; by default 300
   --step-time SECONDS  how long a step of a session may take; by default 3600
   --name NAME          the name of the peer, for messages; by default that of this machine
@@ -92,6 +93,7 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     let profile = profile_of(&mut given)?;
     let failure_timeout = seconds_of(&mut given, "--failure-timeout")?;
     let memory = given.option::<u64>("--memory")?;
+    let step_memory = given.option::<u64>("--step-memory")?;
     let load_time = seconds_of(&mut given, "--load-time")?;
     let step_time = seconds_of(&mut given, "--step-time")?;
     let name = given.option::<String>("--name")?;
@@ -111,6 +113,7 @@ fn settings(mut given: CommandLine) -> Result<Settings, CommandError> {
     options = threads.into_iter().fold(options, PeerOptions::threads);
     options = failure_timeout.into_iter().fold(options, PeerOptions::failure_timeout);
     options = memory.into_iter().fold(options, PeerOptions::memory);
+    options = step_memory.into_iter().fold(options, PeerOptions::step_memory);
     options = load_time.into_iter().fold(options, PeerOptions::load_time);
     options = step_time.into_iter().fold(options, PeerOptions::step_time);
     if gpu {

@@ -63,7 +63,7 @@ impl Context {
         let n_output_bytes = plan.n_output_bytes();
         let arena = Arena::new(plan.arena_bytes);
         let (Some(arena), Ok(())) = (arena, memory::check(n_output_bytes as u128)) else {
-            return Err(plan.too_large(n_output_bytes));
+            return Err(plan.too_large());
         };
         Ok(Context {
             arena,
@@ -141,7 +141,7 @@ impl Context {
             let (view, _) = plan.result(i);
             let n = view.size();
             if buffer.len() != n || buffer.dtype() != view.dtype {
-                *buffer = pool.take(view.dtype, n).ok_or_else(|| plan.too_large(plan.n_output_bytes()))?;
+                *buffer = pool.take(view.dtype, n).ok_or_else(|| plan.too_large())?;
             }
         }
         Ok(())
@@ -180,9 +180,14 @@ impl Plan {
         outputs.fold(0, usize::saturating_add)
     }
 
+    /// Returns the bytes of the arena and of the outputs.
+    pub(crate) fn working_bytes(&self) -> usize {
+        self.arena_bytes.saturating_add(self.n_output_bytes())
+    }
+
     /// Returns the error of a plan that does not fit in memory.
-    fn too_large(&self, n_output_bytes: usize) -> Diagnostic {
-        let bytes = self.arena_bytes.saturating_add(n_output_bytes);
+    fn too_large(&self) -> Diagnostic {
+        let bytes = self.working_bytes();
         let error = Diagnostic::new(format!("out of memory: `{}` needs {bytes} bytes", self.name))
             .of_kind(ErrorKind::ResourceExhausted);
         let views =

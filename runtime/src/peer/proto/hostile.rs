@@ -35,6 +35,7 @@ const LIMITS: HostLimits = HostLimits {
     buffered_bytes: 20_000,
     outgoing_bytes: 20_000,
     steps: 3,
+    step_bytes: 20_000,
     body_bytes: 30_000,
     incoming_bytes: 60_000,
 };

@@ -38,8 +38,9 @@ pub(crate) struct HostLimits {
     pub(crate) buffered_bytes: u64,
     /// Bytes of the values of a session that wait to be sent.
     pub(crate) outgoing_bytes: u64,
-    /// Steps of a session that run.
+    /// Steps of a session that run, and the bytes that they use.
     pub(crate) steps: usize,
+    pub(crate) step_bytes: u64,
     /// Bytes of one payload, and of the payloads of one link that are being received.
     pub(crate) body_bytes: u64,
     pub(crate) incoming_bytes: u64,
@@ -63,6 +64,7 @@ impl HostLimits {
         buffered_bytes: 0,
         outgoing_bytes: 0,
         steps: 0,
+        step_bytes: 0,
         body_bytes: 0,
         incoming_bytes: 0,
     };
@@ -86,6 +88,7 @@ impl Default for HostLimits {
             buffered_bytes: MAX_WAITING,
             outgoing_bytes: MAX_WAITING,
             steps: 32,
+            step_bytes: 16 << 30,
             body_bytes: MAX_BODY,
             incoming_bytes: 2 * MAX_BODY,
         }
@@ -296,6 +299,8 @@ pub(crate) struct Begin {
     pub(crate) routes: Vec<(ProcessNumber, LinkNumber)>,
     /// The values of the session that wait to be sent.
     pub(crate) outgoing: Arc<ByteGauge>,
+    /// What the steps of the session use.
+    pub(crate) working: Arc<ByteGauge>,
     pub(crate) start: Start,
     #[expect(dead_code, reason = "the host stops the step at the deadline")]
     pub(crate) deadline: Option<Time>,

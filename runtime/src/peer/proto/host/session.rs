@@ -49,6 +49,8 @@ pub(super) struct HostSession {
     pub(super) arrivals: Arc<ByteGauge>,
     /// What waits to be sent.
     pub(super) outgoing: Arc<ByteGauge>,
+    /// What its steps use.
+    pub(super) working: Arc<ByteGauge>,
 }
 
 /// A process of a session.
@@ -201,6 +203,7 @@ impl Host {
             early: BTreeMap::new(),
             arrivals: ByteGauge::new(self.limits.buffered_bytes),
             outgoing: ByteGauge::new(self.limits.outgoing_bytes),
+            working: ByteGauge::new(self.limits.step_bytes),
         };
         self.sessions.insert(slot, session);
         self.by_id.insert(id, slot);

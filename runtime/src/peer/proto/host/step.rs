@@ -124,8 +124,8 @@ impl Host {
         let key = StepKey { session: slot, step };
         self.work.insert(WorkKey::Step(key), session.owner);
         let (you, id) = (session.you, session.id);
-        let outgoing = session.outgoing.clone();
-        let begin = Begin { key, session: id, program, you, routes, outgoing, start, deadline };
+        let (outgoing, working) = (session.outgoing.clone(), session.working.clone());
+        let begin = Begin { key, session: id, program, you, routes, outgoing, working, start, deadline };
         out.push(HostOutput::Begin(Box::new(begin)));
         for (arrival, held) in early {
             self.deliver(key, arrival, Some(held), out);
