@@ -170,8 +170,8 @@ pub(crate) trait LoadedKernel: Debug + Send + Sync {
         None
     }
 
-    /// Returns the bytes that a run takes for its results and between its operations, as far as they
-    /// are known before.
+    /// Returns the bytes that a run takes for its results and between its operations, as far as
+    /// they are known before.
     fn working_bytes(&self) -> u64 {
         0
     }

@@ -406,9 +406,13 @@ impl PeerCluster {
         })
     }
 
-    /// Waits for the end of a step that has ended in this process.
+    /// Waits for the end of a step that has ended in this process, and forgets the step.
     pub(super) fn wait_for_end(&self, step: StepNumber, at_most: Duration) -> Option<Result<Vec<NewValue>, StepFault>> {
-        self.wait(Some(at_most), None, |state| state.steps.get_mut(&step)?.done.take()).ok()
+        let ended = |state: &mut ClusterState| {
+            state.steps.get(&step)?.done.as_ref()?;
+            state.steps.remove(&step)?.done
+        };
+        self.wait(Some(at_most), None, ended).ok()
     }
 
     /// Checks that a value of a step may be sent, and counts its bytes until they are.

@@ -9,7 +9,7 @@ use super::program::ProgramSpec;
 use super::proto::Time;
 use super::proto::caller::{BeginError, CallerOutput, NewValue, ProgramOffer, ProgramState, StepPlan};
 use super::proto::frame::{
-    Digest, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepNumber, ValueId, WireFrame,
+    Digest, OWNER, PeerFrame, ProcessNumber, ProgramNumber, SessionId, StepFault, StepNumber, ValueId, WireFrame,
 };
 use super::remote_device::{RemoteHandle, RemoteValue};
 use super::shared::{SharedSnapshot, StepUse};
@@ -197,7 +197,7 @@ impl RemoteProgram {
                 Err(Some(error)) => {
                     // The next call tries again.
                     self.cluster.with(|state, _, outputs| state.caller.unregister(self.number, outputs));
-                    let fault = super::proto::frame::StepFault { position: None, error };
+                    let fault = StepFault { position: None, error };
                     let error = self.origins.failure(fault).error;
                     let loading = format!("{} was loading the program of `{}`", self.name(process), self.name);
                     return Err(error.at(Loc::UNKNOWN, loading));
@@ -331,6 +331,7 @@ impl OtherProcesses for RemoteProgram {
             vars: self.vars.clone(),
             shared: Some((uses.into_iter().map(|shared| shared.number).collect(), shared)),
             origins: self.origins.clone(),
+            is_over: false,
             _inputs: held,
         }))
     }
@@ -348,6 +349,8 @@ struct BegunStep {
     /// The numbers of the shared variables, and their values and locks, until they are committed.
     shared: Option<(Vec<u32>, SharedSnapshot)>,
     origins: Arc<Origins>,
+    /// Whether the protocol has forgotten the step.
+    is_over: bool,
     /// The inputs, which count as waiting to be sent until the step ends.
     _inputs: Vec<Option<HeldBytes>>,
 }
@@ -359,9 +362,13 @@ impl fmt::Debug for BegunStep {
 }
 
 impl BegunStep {
-    fn end_local(&self, outcome: Result<(), &StepFailure>) {
+    /// Ends the part of the step in this process, and waits for the end of the others.
+    fn end(&mut self, outcome: Result<(), &StepFailure>) -> Option<Result<Vec<NewValue>, StepFault>> {
         let outcome = outcome.map_err(participant::fault);
         self.cluster.with(|state, now, outputs| state.caller.end_local(now, self.step, outcome, outputs));
+        let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
+        self.is_over = done.is_some();
+        done
     }
 }
 
@@ -401,10 +408,8 @@ impl Others for BegunStep {
     }
 
     fn ended(&mut self) -> Result<Vec<(VarId, DeviceBuffer)>, StepFailure> {
-        self.end_local(Ok(()));
         // All participants have ended, so the step is done, unless one was lost just now.
-        let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
-        match done {
+        match self.end(Ok(())) {
             Some(Ok(new)) => self.commit(new).map_err(StepFailure::from),
             Some(Err(fault)) => Err(self.origins.failure(fault)),
             None => {
@@ -420,9 +425,7 @@ impl Others for BegunStep {
             let labels = labels.map(|(node, text)| (node.map_or(Loc::UNKNOWN, |node| self.origins.loc(node)), text));
             own.error.labels.extend(labels);
         }
-        self.end_local(Err(&own));
-        let done = self.cluster.wait_for_end(self.step, END_OF_FAILED);
-        match done {
+        match self.end(Err(&own)) {
             // The error itself, which may have more to say than what crosses processes.
             Some(Err(fault)) if participant::fault(&own).error == fault.error => own,
             Some(Err(fault)) if !own.error.kind.is_stop() => self.origins.failure(fault),
@@ -453,6 +456,9 @@ impl BegunStep {
 
 impl Drop for BegunStep {
     fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
         self.cluster.with(|state, now, outputs| {
             // A step that ended in no other way was abandoned by a panic.
             if state.steps.remove(&self.step).is_some_and(|step| step.done.is_none()) {

@@ -6,6 +6,7 @@ use super::driving::SharedRuntime;
 use super::key::{NodeId, NodeKey};
 use super::link::{CLOSE_TIMEOUT, Established, Link, LinkId, canonical, lock};
 use super::link_test::LinkReport;
+use super::lookout::Lookout;
 use super::probe::is_refused;
 use super::profile::NetSettings;
 use super::socket::{self, BatchLimit, SocketBuffers};
@@ -63,6 +64,7 @@ pub(super) struct NetCore {
     max_links: usize,
     events: Arc<dyn NetEvents>,
     runtime: Handle,
+    pub(super) lookout: Arc<Lookout>,
     links: Mutex<HashMap<LinkId, Link>>,
     /// Signals that a link has ended.
     link_ended: Notify,
@@ -101,6 +103,8 @@ impl Net {
             let socket = Arc::new(BatchLimit::new(quic.wrap_udp_socket(socket).map_err(fails)?, settings.max_mtu));
             NetCore::new(key, tls, settings, options, events, Transport { socket, runtime: quic, buffers })?
         };
+        let lookout = Arc::clone(&core.lookout);
+        core.runtime.spawn(async move { lookout.look_out().await });
         let addr = core.endpoint.local_addr().map_err(fails)?;
         let (stop, stopped) = oneshot::channel();
         let running = Arc::clone(&core);
@@ -189,9 +193,17 @@ impl Net {
     /// once if this thread cannot or should not do so; it then waits in another way.
     pub(crate) fn drive<T>(
         &self,
-        poll: impl FnMut(&mut Context<'_>) -> Poll<Option<T>>,
+        mut poll: impl FnMut(&mut Context<'_>) -> Poll<Option<T>>,
         at_most: Duration,
     ) -> Option<Option<T>> {
+        let mut begins = true;
+        let poll = |context: &mut Context<'_>| {
+            // Outside of the runtime, to wake the task that looks would cost a system call.
+            if std::mem::take(&mut begins) {
+                self.core.lookout.expect();
+            }
+            poll(context)
+        };
         self.runtime.upgrade()?.drive(poll, at_most)
     }
 
@@ -301,6 +313,7 @@ impl NetCore {
             max_links: options.max_links,
             events,
             runtime: Handle::current(),
+            lookout: Arc::default(),
             links: Mutex::default(),
             link_ended: Notify::new(),
             next_link: AtomicU64::new(0),
@@ -388,8 +401,9 @@ impl NetCore {
 
     fn begin_link(self: &Arc<NetCore>, established: Established) -> Link {
         let id = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
-        let (events, runtime) = (Arc::clone(&self.events), self.runtime.clone());
-        let (link, receive) = Link::new(id, established, events, self.settings, runtime);
+        let events = Arc::clone(&self.events);
+        let drivers = (self.runtime.clone(), Arc::clone(&self.lookout));
+        let (link, receive) = Link::new(id, established, events, self.settings, drivers);
         lock(&self.links).insert(id, link.clone());
         let core = Arc::clone(self);
         link.start(receive, move || {

@@ -12,10 +12,11 @@ use super::bulk::incoming::IncomingBodies;
 use super::bulk::outgoing::{BodyQueue, OutgoingBody};
 use super::key::NodeId;
 use super::link_test::LinkTests;
+use super::lookout::Lookout;
 use super::probe::is_refused;
 use super::profile::NetSettings;
 use super::wire::{
-    ControlFrame, FrameSplitter, Greeting, MAX_BODY, MAX_FRAME, application_prefix, printable, shortened,
+    ControlFrame, FrameSplitter, Greeting, MAX_BODY, MAX_FRAME, PREFIX, application_prefix, printable, shortened,
 };
 use super::{CloseCode, LinkLost, NetEvents};
 use bytes::Bytes;
@@ -117,6 +118,7 @@ pub(super) struct LinkState {
     pub(super) events: Arc<dyn NetEvents>,
     pub(super) settings: NetSettings,
     pub(super) runtime: Handle,
+    lookout: Arc<Lookout>,
     frames: FrameStream,
     signals: FrameStream,
     /// Frames of the layer above that were handed to it.
@@ -164,26 +166,31 @@ impl FrameStream {
 
     /// Writes pieces, or queues them if the stream takes no more. They hold this many frames of the
     /// layer above. Returns whether the queue is within its limit.
-    fn write<P: AsRef<[Bytes]> + IntoIterator<Item = Bytes>>(&self, pieces: P, frames: u64) -> bool {
+    fn write(&self, pieces: &mut [Bytes], frames: u64) -> bool {
         let mut outbox = lock(&self.outbox);
-        if outbox.is_closed || pieces.as_ref().is_empty() {
+        if outbox.is_closed || pieces.is_empty() {
             return true;
         }
         outbox.sent_frames += frames;
-        let was_empty = outbox.queue.is_empty();
-        outbox.queued_bytes += pieces.as_ref().iter().map(Bytes::len).sum::<usize>();
-        outbox.queue.extend(pieces);
-        if was_empty {
-            let context = &mut Context::from_waker(Waker::noop());
-            match outbox.poll_write(context) {
-                Poll::Ready(Ok(())) => return true,
-                // The connection has ended, and the link is about to be reported as lost.
-                Poll::Ready(Err(_)) => {
-                    outbox.close();
-                    return true;
-                }
-                Poll::Pending => self.queued.notify_one(),
-            }
+        let is_first = outbox.queue.is_empty();
+        let written = match is_first {
+            true => outbox.write_now(pieces),
+            false => Ok(0),
+        };
+        let Ok(written) = written else {
+            // The connection has ended, and the link is about to be reported as lost.
+            outbox.close();
+            return true;
+        };
+        if written == pieces.len() {
+            return true;
+        }
+        for piece in &mut pieces[written..] {
+            outbox.queued_bytes += piece.len();
+            outbox.queue.push_back(std::mem::take(piece));
+        }
+        if is_first {
+            self.queued.notify_one();
         }
         let is_within = outbox.queued_bytes <= MAX_QUEUED;
         if !is_within {
@@ -205,6 +212,20 @@ impl FrameStream {
 }
 
 impl Outbox {
+    /// Writes pieces, before which none waits, until QUIC takes no more. Returns how many it has
+    /// taken; the next one may be shorter than before.
+    fn write_now(&mut self, pieces: &mut [Bytes]) -> Result<usize, WriteError> {
+        let context = &mut Context::from_waker(Waker::noop());
+        let mut n = 0;
+        while n < pieces.len() {
+            match pin!(self.stream.write_chunks(&mut pieces[n..])).poll(context) {
+                Poll::Ready(written) => n += written?.chunks,
+                Poll::Pending => break,
+            }
+        }
+        Ok(n)
+    }
+
     /// Writes until the queue is empty or QUIC takes no more.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WriteError>> {
         let mut pieces: [Bytes; 16] = Default::default();
@@ -232,7 +253,7 @@ impl Link {
         established: Established,
         events: Arc<dyn NetEvents>,
         settings: NetSettings,
-        runtime: Handle,
+        (runtime, lookout): (Handle, Arc<Lookout>),
     ) -> (Link, RecvStream) {
         let Established { connection, node, send, signals, receive, greeting } = established;
         let state = LinkState {
@@ -242,6 +263,7 @@ impl Link {
             events,
             settings,
             runtime,
+            lookout,
             frames: FrameStream::new(send),
             signals: FrameStream::new(signals),
             received_frames: AtomicU64::new(0),
@@ -314,7 +336,8 @@ impl Link {
     pub(crate) fn send_all(&self, heads: Vec<Vec<u8>>) {
         let count = heads.len() as u64;
         let mut pieces: SmallVec<[Bytes; 4]> = SmallVec::new();
-        let mut small = Vec::new();
+        let n_bytes = heads.iter().map(|head| PREFIX + head.len().min(4096)).sum();
+        let mut small = Vec::with_capacity(n_bytes);
         for head in heads {
             if head.len() > MAX_FRAME {
                 return self.violated(format!("a frame of {} bytes was to be sent, more than {MAX_FRAME}", head.len()));
@@ -331,7 +354,7 @@ impl Link {
         if !small.is_empty() {
             pieces.push(small.into());
         }
-        self.write(&self.0.frames, pieces, count);
+        self.write(&self.0.frames, &mut pieces, count);
     }
 
     /// Sends a frame of at most [`MAX_FRAME`] bytes that waits for no other: it may arrive before
@@ -359,11 +382,11 @@ impl Link {
 
     /// Sends a frame of the link itself.
     pub(super) fn send_control(&self, frame: &ControlFrame<'_>) {
-        self.write(&self.0.signals, [Bytes::from(frame.encode())], 0);
+        self.write(&self.0.signals, &mut [Bytes::from(frame.encode())], 0);
     }
 
     /// Writes or queues pieces, which hold this many frames of the layer above.
-    fn write<P: AsRef<[Bytes]> + IntoIterator<Item = Bytes>>(&self, stream: &FrameStream, pieces: P, frames: u64) {
+    fn write(&self, stream: &FrameStream, pieces: &mut [Bytes], frames: u64) {
         if !stream.write(pieces, frames) {
             self.violated(format!("more than {MAX_QUEUED} bytes wait to be sent: the other side does not read"));
         }
@@ -402,7 +425,7 @@ impl Link {
         self.0.silent.store(true, Ordering::Relaxed);
         // After the frames that were sent before.
         let closing = ControlFrame::Closing { code: code.0, reason: reason.to_owned() };
-        self.write(&self.0.frames, [Bytes::from(closing.encode())], 0);
+        self.write(&self.0.frames, &mut [Bytes::from(closing.encode())], 0);
         lock(&self.0.frames.outbox).is_closed = true;
         self.release_bodies();
         let (connection, reason) = (self.0.connection.clone(), shortened(reason).to_owned());
@@ -502,6 +525,7 @@ impl Link {
             ControlFrame::Application(head) => {
                 self.0.events.frame(self, head)?;
                 if lane == FrameLane::Frames {
+                    self.0.lookout.arrived();
                     self.0.received_frames.fetch_add(1, Ordering::Relaxed);
                     self.0.progressed.notify_waiters();
                 }

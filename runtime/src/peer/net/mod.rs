@@ -10,7 +10,7 @@
 //! | `key.rs`, `token.rs`, `tls.rs` | who a node is, how it is invited, how TLS checks both |
 //! | `profile.rs`, `socket.rs` | the settings of QUIC and of the socket |
 //! | `endpoint.rs`, `admission.rs`, `connect_error.rs` | from an address to a link, or to an error |
-//! | `driving.rs` | the threads that drive a net |
+//! | `driving.rs`, `lookout.rs` | the threads that drive a net, and when they sleep |
 //! | `link.rs`, `wire.rs` | frames |
 //! | `bulk/` | bodies |
 //! | `link_test.rs` | how fast a link is |
@@ -48,6 +48,7 @@ pub(super) mod hostile;
 mod key;
 mod link;
 mod link_test;
+mod lookout;
 #[cfg(test)]
 mod measure;
 mod probe;

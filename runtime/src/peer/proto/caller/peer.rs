@@ -141,11 +141,12 @@ impl CallerPeer {
 
     /// Returns why nothing can be asked of the peer, if so.
     pub(super) fn why_unavailable(&self) -> Option<WireError> {
-        let name = self.name();
+        // Only errors need it.
+        let name = || self.name();
         match (&self.link, &self.lost) {
-            (None, Some(lost)) => Some(unavailable(format!("{name} {lost}"))),
-            (None, None) => Some(unavailable(format!("{name} is not connected"))),
-            (Some(_), _) if !self.is_open() => Some(unavailable(format!("the session is not open at {name}"))),
+            (None, Some(lost)) => Some(unavailable(format!("{} {lost}", name()))),
+            (None, None) => Some(unavailable(format!("{} is not connected", name()))),
+            (Some(_), _) if !self.is_open() => Some(unavailable(format!("the session is not open at {}", name()))),
             _ => None,
         }
     }
